@@ -31,6 +31,9 @@ WARPROW_CUBINS=$cubins LD_LIBRARY_PATH=$libraries \
 mkdir "$cubins/bench"
 WARPROW_CUBINS=$cubins/bench LD_LIBRARY_PATH=$libraries \
     cargo test --quiet -p warprow-bench --locked --lib -- they_compile_for_every_architecture --nocapture
+mkdir "$cubins/drive"
+WARPROW_CUBINS=$cubins/drive LD_LIBRARY_PATH=$libraries \
+    cargo test --quiet -p warprow-gpu-drive --locked --lib -- it_compiles_for_every_architecture --nocapture
 
 due=$(cat kernels/cuda/*.cuh | grep -c '^KERNEL ')
 for cubin in "$cubins"/sm_*.cubin; do
@@ -43,6 +46,12 @@ done
 for cubin in "$cubins"/bench/*.cubin; do
     "$nvdisasm" "$cubin" >"$cubins/listing"
     echo "bench, $(basename "$cubin" .cubin): $(grep -c "/\*[0-9a-f]\{4,\}\*/" "$cubins/listing" || true) instructions, all legal"
+done
+for cubin in "$cubins"/drive/*.cubin; do
+    "$nvdisasm" "$cubin" >"$cubins/listing"
+    # A kernel with local memory makes its launch wait for others, which may wait for the drive.
+    if grep -qE '\b(STL|LDL)' "$cubins/listing"; then echo "$(basename "$cubin"): uses local memory"; exit 1; fi
+    echo "drive, $(basename "$cubin" .cubin): $(grep -c "/\*[0-9a-f]\{4,\}\*/" "$cubins/listing" || true) instructions, all legal"
 done
 if "$nvdisasm" "$cubins/illegal.cubin" >/dev/null 2>&1; then
     echo "the disassembler accepts an instruction that the architecture does not have: it proves nothing"

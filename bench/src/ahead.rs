@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows, Slot};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Slot};
 use warprow_soft_controller::Profile;
-use warprow_workload::{Answer, Batches, Content, Latencies, Oracle, Pairs, verify};
+use warprow_workload::{Batches, Content, Latencies, Oracle, PairedTimes, RowsAnswer, verify};
 use zerocopy::IntoBytes;
 
 use crate::fixtures::{Fixture, FixtureTable, Media};
@@ -33,7 +33,7 @@ pub struct AheadResult {
     /// The call that looks up what is there already.
     pub prefetched: Latencies,
     /// Steps a second, those ahead first.
-    pub steps: Pairs,
+    pub steps: PairedTimes,
     /// Rows compared.
     pub checked: u64,
 }
@@ -64,7 +64,7 @@ impl Steps {
 
     fn check(&mut self) -> anyhow::Result<()> {
         for (ids, rows) in self.ids.iter().zip(&self.rows) {
-            let answer = Answer { rows: rows.as_bytes(), stride: self.content.row_bytes(), mask: None };
+            let answer = RowsAnswer { rows: rows.as_bytes(), stride: self.content.row_bytes(), mask: None };
             self.checked += verify(&self.content, ids, answer).context("a wrong row was returned")?.rows;
         }
         Ok(())
@@ -78,8 +78,9 @@ impl Steps {
     fn lookup(&mut self, step: usize) -> anyhow::Result<()> {
         let (ids, mut rows) = (std::mem::take(&mut self.ids[step]), std::mem::take(&mut self.rows[step]));
         let (batch, width) = (self.batch, self.width);
-        let looked =
-            self.slot(step)?.lookup(&Batch::new(&ids, batch as usize), &mut Output::new(Rows::F32(&mut rows), width));
+        let looked = self
+            .slot(step)?
+            .lookup(&Batch::new(&ids, batch as usize), &mut Output::new(OutputRows::F32(&mut rows), width));
         (self.ids[step], self.rows[step]) = (ids, rows);
         looked?;
         Ok(())
@@ -94,7 +95,7 @@ impl Steps {
 
     fn lookup_prefetched(&mut self, step: usize) -> anyhow::Result<()> {
         let (mut rows, width) = (std::mem::take(&mut self.rows[step]), self.width);
-        let looked = self.slot(step)?.lookup_prefetched(&mut Output::new(Rows::F32(&mut rows), width));
+        let looked = self.slot(step)?.lookup_prefetched(&mut Output::new(OutputRows::F32(&mut rows), width));
         self.rows[step] = rows;
         looked?;
         Ok(())
@@ -174,7 +175,7 @@ pub fn run(
     let fixture = Fixture { media: Media::Computed, profile, ..Fixture::default() };
     let store = fixture.store(&[FixtureTable::new(TABLE, setup.content())], None).context("no computed drive")?;
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(dram))?;
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(dram))?;
     let options = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize);
     let plan = host.plan(&[Feature::new("f", TABLE)], options.with_slots(ahead + 1).with_prefetch())?;
     let slots = (0..=ahead).map(|_| plan.slot()).collect::<Result<Vec<_>, _>>()?;
@@ -193,7 +194,7 @@ pub fn run(
     let [lookup, prefetch, prefetched] = steps.calls()?;
     let work = work.unwrap_or_else(|| Duration::from_secs_f64(lookup.percentile_us(50.0) * 1e-6));
     let shared = std::cell::RefCell::new(&mut steps);
-    let pairs = Pairs::alternate_for(
+    let pairs = PairedTimes::alternate_for(
         time,
         3,
         |_| shared.borrow_mut().ahead(ahead as usize, work),

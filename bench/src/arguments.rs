@@ -16,5 +16,5 @@ pub struct Common {
 
 /// A drive's timing by its name.
 pub fn profile(name: &str) -> Result<Profile, String> {
-    name.parse().map_err(|()| "none, p5800x or gen5-tlc".to_owned())
+    name.parse().map_err(|()| "none, p5800x, gen5-tlc or gen6".to_owned())
 }

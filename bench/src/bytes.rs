@@ -1,6 +1,9 @@
 use std::str::FromStr;
 
+use warprow_soft_controller::parse_size;
+
 /// A number of bytes on a command line: `4096`, `512K`, `256M`, `64G`, `1T`; the letters are powers of 1024.
+/// Units are those of the command, `KiB` and `MB` among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes(pub u64);
 
@@ -13,13 +16,7 @@ impl FromStr for Bytes {
     type Err = BytesError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let shift = |unit: char| "KMGT".find(unit.to_ascii_uppercase()).map(|at| 10 * (at + 1));
-        let (number, shift) = match text.char_indices().last().and_then(|(at, unit)| Some((at, shift(unit)?))) {
-            Some((at, shift)) => (&text[..at], shift),
-            None => (text, 0),
-        };
-        let bytes = number.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
-        bytes.map(Self).ok_or_else(|| BytesError(text.to_owned()))
+        parse_size(text).map(Self).map_err(|_| BytesError(text.to_owned()))
     }
 }
 
@@ -56,6 +53,7 @@ mod tests {
         assert_eq!(parse("2k"), Some(2048));
         assert_eq!(parse("64G"), Some(64 << 30));
         assert_eq!(parse("1T"), Some(1 << 40));
+        assert_eq!(parse("2MB"), Some(2_000_000));
         for bad in ["", "G", "-1", "1.5G", "1Gi", "99999999T", "4 K", "é", "1é"] {
             assert_eq!(parse(bad), None, "{bad}");
         }

@@ -8,11 +8,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use serde::{Deserialize, Serialize};
 use warprow_layout::{DType, FormatOptions};
 use warprow_lookup::HostOptions;
 use warprow_store::{AttachOptions, AttachedTable, Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
 use warprow_workload::rival::{Caching, MappedPlain, PerId, Target, Threads};
-use warprow_workload::{Answer, Content, FreshPages, Pairs, forget, median, settle, verify};
+use warprow_workload::{Content, FreshPages, PairedTimes, RowsAnswer, forget, median, settle, verify};
 use zerocopy::IntoBytes;
 
 use crate::Scratch;
@@ -24,23 +25,39 @@ const BATCH: u32 = 1024;
 const THREADS: usize = 16;
 
 /// How somebody did.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ColdLine {
     /// Who.
-    pub name: String,
-    /// Milliseconds of each batch, in the order of rounds; or why there are none.
-    pub ms: Result<Vec<f64>, String>,
+    pub who: String,
+    /// The median of a batch's milliseconds.
+    pub median_ms: Option<f64>,
+    /// Milliseconds of each batch, in the order of rounds.
+    pub ms: Option<Vec<f64>>,
+    /// How many times as long as the first line's a batch takes: the median of the rounds' ratios.
+    pub to_ours: Option<f64>,
+    /// Why there are no times.
+    pub unavailable: Option<String>,
 }
 
 impl ColdLine {
-    /// The median of a batch's milliseconds.
-    pub fn median_ms(&self) -> Option<f64> {
-        self.ms.as_ref().ok().map(|ms| median(ms.iter().copied()))
+    /// The times of somebody, beside those of the first line.
+    fn new(who: &str, ms: &Result<Vec<f64>, String>, ours: &Result<Vec<f64>, String>) -> Self {
+        let (times, first) = (ms.as_ref().ok(), ours.as_ref().ok());
+        let ratio = |(theirs, ours): (&Vec<f64>, &Vec<f64>)| {
+            theirs.iter().copied().zip(ours.iter().copied()).collect::<PairedTimes>().ratio()
+        };
+        Self {
+            who: who.to_owned(),
+            median_ms: times.map(|ms| median(ms.iter().copied())),
+            ms: times.cloned(),
+            to_ours: times.zip(first).map(ratio),
+            unavailable: ms.as_ref().err().cloned(),
+        }
     }
 }
 
 /// How all did.
-#[derive(Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ColdResult {
     /// The type of the file system.
     pub filesystem: String,
@@ -51,15 +68,7 @@ pub struct ColdResult {
     /// The first is ours, an emulated drive as it is by default.
     pub lines: Vec<ColdLine>,
     /// Rows compared.
-    pub checked: u64,
-}
-
-impl ColdResult {
-    /// How many times as long as our own default somebody takes: the median of the rounds' ratios.
-    pub fn ratio(&self, line: &ColdLine) -> Option<f64> {
-        let (ours, theirs) = (self.lines.first()?.ms.as_ref().ok()?, line.ms.as_ref().ok()?);
-        Some(theirs.iter().copied().zip(ours.iter().copied()).collect::<Pairs>().ratio())
-    }
+    pub rows_checked: u64,
 }
 
 /// Loads a table onto a drive in `directory`, has the page cache forget it, and has everybody answer batches, in turns, `rounds` of them at
@@ -130,19 +139,14 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
     forget(plain.file())?;
     let batch = setup.batch as usize;
     let (mut ids, mut rows, mut mask) = (vec![0; batch], vec![0f32; batch * setup.dim as usize], vec![0; batch]);
-    let mut lines: Vec<ColdLine> = contenders
-        .iter()
-        .map(|(name, entry, _)| ColdLine {
-            name: name.clone(),
-            ms: entry.as_ref().map(|_| Vec::new()).map_err(Clone::clone),
-        })
-        .collect();
+    let mut times: Vec<Result<Vec<f64>, String>> =
+        contenders.iter().map(|(_, entry, _)| entry.as_ref().map(|_| Vec::new()).map_err(Clone::clone)).collect();
     let mut checked = 0;
     for round in 0..rounds as usize {
         // Whoever goes first changes.
         for turn in 0..contenders.len() {
             let at = (turn + round) % contenders.len();
-            let ((name, Ok(contender), of_drive), Ok(ms)) = (&mut contenders[at], &mut lines[at].ms) else { continue };
+            let ((name, Ok(contender), of_drive), Ok(ms)) = (&mut contenders[at], &mut times[at]) else { continue };
             match *of_drive {
                 true => pages_of_drive.deal(&mut ids, |id| Some(target.bytes_of(id)?.1))?,
                 false => pages_of_plain.deal(&mut ids, |id| plain.bytes_of(id))?,
@@ -153,11 +157,13 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
             contender.answer(&ids, &mut rows, &mut mask).with_context(|| name.clone())?;
             let took: Duration = start.elapsed();
             ms.push(contender.took().unwrap_or(took).as_secs_f64() * 1e3);
-            let answer = Answer { rows: rows.as_bytes(), stride: content.row_bytes(), mask: Some(&mask) };
+            let answer = RowsAnswer { rows: rows.as_bytes(), stride: content.row_bytes(), mask: Some(&mask) };
             checked += verify(&content, &ids, answer).with_context(|| format!("{name}: a wrong row"))?.rows;
         }
     }
-    Ok(ColdResult { filesystem: scratch.filesystem().to_owned(), batch: setup.batch, rounds, lines, checked })
+    let lines = contenders.iter().zip(&times).map(|((name, ..), ms)| ColdLine::new(name, ms, &times[0])).collect();
+    let filesystem = scratch.filesystem().to_owned();
+    Ok(ColdResult { filesystem, batch: setup.batch, rounds, lines, rows_checked: checked })
 }
 
 #[cfg(test)]
@@ -170,15 +176,16 @@ mod tests {
         let directory = tempfile::tempdir_in("/var/tmp").unwrap();
         let result = run(&setup, directory.path(), 2).unwrap();
         assert_eq!(result.lines.len(), 10);
-        let took_part = result.lines.iter().filter(|line| line.ms.is_ok());
-        assert_eq!(result.checked, took_part.count() as u64 * u64::from(result.rounds * result.batch));
+        let took_part = result.lines.iter().filter(|line| line.ms.is_some());
+        assert_eq!(result.rows_checked, took_part.count() as u64 * u64::from(result.rounds * result.batch));
         for line in &result.lines {
-            match &line.ms {
-                Ok(ms) => assert!(ms.len() == 2 && ms.iter().all(|&ms| ms > 0.0), "{line:?}"),
-                Err(reason) => eprintln!("skipped: {}: {reason}", line.name),
+            match (&line.ms, &line.unavailable) {
+                (Some(ms), None) => assert!(ms.len() == 2 && ms.iter().all(|&ms| ms > 0.0), "{line:?}"),
+                (None, Some(reason)) => eprintln!("skipped: {}: {reason}", line.who),
+                _ => panic!("{line:?}"),
             }
         }
-        assert_eq!(result.ratio(&result.lines[0]), Some(1.0));
+        assert_eq!(result.lines[0].to_ours, Some(1.0));
         assert!(run(&LookupSetup { size: 16 << 10, ..setup }, directory.path(), 2).is_err());
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_dma::DmaMemory;
-use warprow_soft_controller::{Backing, Ram};
+use warprow_soft_controller::{Backing, RamBacking};
 use warprow_workload::Random;
 
 use crate::Cores;
@@ -28,7 +28,7 @@ pub struct Copies {
 
 #[derive(Debug)]
 struct Source {
-    memory: Ram,
+    memory: RamBacking,
     blocks: u64,
     landing: DmaMemory,
 }
@@ -41,8 +41,8 @@ impl Copies {
         let blocks = bytes / block as u64;
         ensure!(blocks > 0, "{bytes} B are no block of {block} B");
         let source = |_| {
-            let memory = Ram::new(blocks * block as u64)?;
-            let landing = DmaMemory::allocate(PLACES as usize * block, warprow_dma::Backing::Anonymous)?;
+            let memory = RamBacking::new(blocks * block as u64)?;
+            let landing = DmaMemory::allocate(PLACES as usize * block, warprow_dma::MemoryKind::Anonymous)?;
             for number in 0..blocks {
                 landing.store_u64(0, number);
                 memory.write(number * block as u64, &landing, 0, block)?;

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use nix::fcntl::OFlag;
-use warprow_dma::{Backing, DmaMemory};
-use warprow_store::{Create, Device, DriveAddress};
+use warprow_dma::{DmaMemory, MemoryKind};
+use warprow_store::{CreateDrive, Device, DriveAddress};
 use warprow_uring::{Ring, Transfer};
 
 use crate::ring::{Bench, Contender, Driven, Media, RingSetup};
@@ -64,7 +64,7 @@ pub fn run(target: &Target, setup: RingSetup, time: Duration) -> anyhow::Result<
     ensure!(setup.media == Media::Ram, "without data nothing can be compared");
     match target {
         Target::Controller(address) => {
-            let device = Device::open(address, Create::Never)?;
+            let device = Device::open(address, CreateDrive::Never)?;
             let namespace = match address {
                 DriveAddress::Pci { namespace, .. } | DriveAddress::VfioUser { namespace, .. } => *namespace,
                 DriveAddress::Emulated(_) | DriveAddress::Attached(_) => 1,
@@ -103,7 +103,7 @@ impl Kernel {
         let exclusive = File::options().read(true).write(true).custom_flags(OFlag::O_EXCL.bits()).open(path);
         let exclusive = exclusive.with_context(name)?;
         let file = Arc::new(warprow_uring::open_direct(path).with_context(name)?);
-        let landing = DmaMemory::allocate(setup.landing_bytes(), Backing::Anonymous)?;
+        let landing = DmaMemory::allocate(setup.landing_bytes(), MemoryKind::Anonymous)?;
         let mut ring = Ring::new(setup.depth.into()).context("io_uring")?;
         setup.write_content(|offset, bytes| {
             landing.write(0, bytes);
@@ -174,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_controller_with_smaller_lbas_is_read() {
-        let namespace = warprow_soft_controller::Namespace::new(warprow_soft_controller::Ram::new(8 << 20).unwrap());
+        let namespace =
+            warprow_soft_controller::Namespace::new(warprow_soft_controller::RamBacking::new(8 << 20).unwrap());
         let drive = warprow_soft_controller::SoftController::builder().namespace(namespace.lba(512));
         let served = crate::vfio_user::Served::new(drive, None).unwrap();
         let mut driven = Driven::on(served.function.clone(), 1, &SETUP, Some(served)).unwrap();

@@ -6,12 +6,14 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use warprow_dma::SystemClock;
-use warprow_driver::{BlockIo, Controller, DriverError, Options, QueueOptions};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, DriverError, QueueOptions};
 use warprow_layout::{
     Access, DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, RowSource,
     TableSpec,
 };
-use warprow_soft_controller::{Namespace, Procedural, Profile, Ram, SoftController};
+use warprow_soft_controller::{
+    Backing, Namespace, OffloadRate, OffloadRequest, ProceduralBacking, Profile, RamBacking, SoftController,
+};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::{Content, Oracle};
 
@@ -28,6 +30,8 @@ pub enum Media {
     Ram,
     /// They are computed when they are read: drives of any size need no memory.
     Computed,
+    /// Memory, into which they are loaded first. The first GPU has a copy, and answers reads from it.
+    Played,
 }
 
 /// A table: its name, how many of its rows are worth keeping in memory, and its content, rows of `f32` whose ids are ranks.
@@ -94,7 +98,7 @@ impl Fixture {
         let bytes: u64 = tables.iter().map(FixtureTable::bytes).sum();
         let each = (bytes / u64::from(self.drives) + (bytes >> 5) + (128 << 20)).next_multiple_of(1 << 20);
         match self.media {
-            Media::Ram => self.loaded(tables, each, cores),
+            Media::Ram | Media::Played => self.loaded(tables, each, cores),
             Media::Computed => self.computed(tables, each, cores),
         }
     }
@@ -106,6 +110,22 @@ impl Fixture {
             builder = builder.permute().delay_one_in(10_000, Duration::from_micros(100));
         }
         Ok(Cores::answering(cores, index as usize, || builder.profile(self.profile).build())?)
+    }
+
+    /// A drive whose reads the first GPU answers, in order, with the rates and the latency of the profile.
+    fn played(
+        &self,
+        index: u32,
+        backing: Arc<dyn Backing>,
+        cores: Option<&Cores>,
+    ) -> anyhow::Result<Arc<SoftController>> {
+        let name = format!("emulated:drive{index},gpu=0");
+        let rate = self.profile.timing().map_or_else(OffloadRate::default, |timing| OffloadRate::of(&timing));
+        let request = OffloadRequest { gpu: 0, uri: name.clone(), backing, lba_bytes: LBA, rate };
+        let played = warprow_gpu_drive::play(request)?;
+        let namespace = Namespace::shared(played.backing).lba(LBA);
+        let builder = SoftController::builder().name(&name).serial(format!("drive{index}")).namespace(namespace);
+        Ok(Cores::answering(cores, index as usize, || builder.offload(played.offload).build())?)
     }
 
     fn loaded(
@@ -126,7 +146,13 @@ impl Fixture {
         each: u64,
         cores: Option<&Cores>,
     ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
-        let drive = |index| self.drive(index, Namespace::new(Ram::new(each)?), cores);
+        let drive = |index| {
+            let backing = RamBacking::new(each)?;
+            if self.media == Media::Played {
+                return self.played(index, Arc::new(backing), cores);
+            }
+            self.drive(index, Namespace::new(backing), cores)
+        };
         let drives = (0..self.drives).map(drive).collect::<anyhow::Result<Vec<_>>>()?;
         let devices: Vec<Device> = drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
         let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default())?;
@@ -146,7 +172,7 @@ impl Fixture {
         let inverse: Arc<OnceLock<Inverse>> = Arc::default();
         let drive = |index: u32| {
             let inverse = inverse.clone();
-            let backing = Procedural::with(each, move |block, words| match inverse.get() {
+            let backing = ProceduralBacking::with(each, move |block, words| match inverse.get() {
                 Some(inverse) => inverse.fill(index as u16, block, words),
                 None => words.fill(0),
             });
@@ -262,7 +288,7 @@ struct Whole {
 
 impl Whole {
     fn open(drive: &Arc<SoftController>) -> anyhow::Result<Self> {
-        let controller = Controller::open(drive.clone(), Arc::new(SystemClock::new()), Options::default())?;
+        let controller = Controller::open(drive.clone(), Arc::new(SystemClock::new()), ControllerOptions::default())?;
         let io = BlockIo::new(&controller, controller.namespace(1)?, &QueueOptions::default())?;
         Ok(Self { name: controller.name().to_string(), io: Mutex::new(io) })
     }
@@ -340,8 +366,11 @@ mod tests {
     fn hot_rows_are_hints_of_the_tables() {
         let table = FixtureTable { hot_rows: 7, ..FixtureTable::new("t", Oracle::new(1, 0, 100, 16, DType::F32)) };
         let store = Fixture { media: Media::Computed, ..Fixture::default() }.store(&[table], None).unwrap();
-        let host = warprow_lookup::Host::attach(&store, warprow_lookup::HostOptions::default().with_dram_bytes(7 * 64))
-            .unwrap();
+        let host = warprow_lookup::HostExecutor::attach(
+            &store,
+            warprow_lookup::HostOptions::default().with_dram_bytes(7 * 64),
+        )
+        .unwrap();
         assert_eq!(host.hot_rows("t"), Some(7));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use warprow_soft_controller::Profile;
-use warprow_workload::peak_resident_bytes;
+use warprow_workload::{median, peak_resident_bytes};
 
 use crate::Cores;
 use crate::fixtures::{Fixture, FixtureTable, Media};
@@ -36,6 +36,63 @@ pub struct GrowthResult {
     pub checked: u64,
     /// Most memory that the process has had resident.
     pub peak_resident_bytes: Option<u64>,
+}
+
+/// One kind of look-up over all sizes; medians of runs.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Growth {
+    /// Exponent of the power law that ids follow.
+    pub alpha: f64,
+    /// Bytes of rows in DRAM.
+    pub dram_bytes: u64,
+    /// The largest size's ids a second to the smallest's, run by run: the median.
+    pub ratio: Option<f64>,
+    /// By size.
+    pub sizes: Vec<GrowthSize>,
+}
+
+/// All runs of one size.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct GrowthSize {
+    /// Bytes of rows.
+    pub size: Option<u64>,
+    /// Ids a second.
+    pub ids_per_second: f64,
+    /// Read commands a second.
+    pub commands_per_second: f64,
+    /// Median latency of batches, microseconds.
+    pub p50_us: f64,
+    /// 99th percentile, microseconds.
+    pub p99_us: f64,
+    /// Rows compared, of all runs.
+    pub rows_checked: u64,
+    /// Most memory that a run has had resident.
+    pub peak_resident_bytes: Option<u64>,
+}
+
+impl Growth {
+    /// `runs`: by size, all runs, in the order in which sizes took turns.
+    pub fn new(alpha: f64, dram_bytes: u64, runs: &[Vec<GrowthResult>]) -> Self {
+        let ratio = runs.first().zip(runs.last()).map(|(first, last)| {
+            median(first.iter().zip(last).map(|(first, last)| last.ids_per_second / first.ids_per_second))
+        });
+        Self { alpha, dram_bytes, ratio, sizes: runs.iter().map(|runs| GrowthSize::new(runs)).collect() }
+    }
+}
+
+impl GrowthSize {
+    fn new(runs: &[GrowthResult]) -> Self {
+        let of = |what: fn(&GrowthResult) -> f64| median(runs.iter().map(what));
+        Self {
+            size: runs.first().map(|run| run.size),
+            ids_per_second: of(|run| run.ids_per_second),
+            commands_per_second: of(|run| run.commands_per_second),
+            p50_us: of(|run| run.p50_us),
+            p99_us: of(|run| run.p99_us),
+            rows_checked: runs.iter().map(|run| run.checked).sum(),
+            peak_resident_bytes: runs.iter().filter_map(|run| run.peak_resident_bytes).max(),
+        }
+    }
 }
 
 /// Looks up batches in a table of `setup.size` bytes for `time`, with `dram` bytes of its rows in DRAM. Ids are ranks: a

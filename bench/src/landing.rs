@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::DType;
-use warprow_lookup::Host;
+use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, Merging, Output, OutputBuffer, PlanOptions, Report, Rows, Slot, Stage,
+    Batch, Feature, HostOptions, Merging, Output, OutputBuffer, OutputRows, PlanOptions, Report, Slot, Stage,
 };
 use warprow_store::Store;
-use warprow_workload::{Answer, Batches, Content, Oracle, Pairs, verify};
+use warprow_workload::{Batches, Content, Oracle, PairedTimes, RowsAnswer, verify};
 use zerocopy::IntoBytes;
 
 use crate::fixtures::{Fixture, FixtureTable};
@@ -55,7 +55,7 @@ pub struct Team {
     /// How many.
     pub threads: u32,
     /// Ids a second of all together: into output buffers, and into ordinary memory.
-    pub ids_per_second: Pairs,
+    pub ids_per_second: PairedTimes,
     /// What the ones took, and the others.
     pub buffers: Taken,
     /// See `buffers`.
@@ -118,7 +118,7 @@ impl Reader {
         let began = Instant::now();
         let outputs = self.rows.iter_mut().zip(&mut self.buffers);
         let looked_up = self.ids.iter().zip(outputs).try_for_each(|(ids, (rows, buffer))| {
-            let rows = if landing { Rows::Buffer(buffer) } else { Rows::F32(rows) };
+            let rows = if landing { OutputRows::Buffer(buffer) } else { OutputRows::F32(rows) };
             let report = self.slot.lookup(&Batch::new(ids, self.batch as usize), &mut Output::new(rows, self.dim))?;
             taken.add(&report);
             anyhow::Ok(())
@@ -129,7 +129,7 @@ impl Reader {
         poisoned.and(looked_up)?;
         for ((ids, rows), buffer) in self.ids.iter().zip(&self.rows).zip(&self.buffers) {
             let rows: &[f32] = if landing { buffer.elements()? } else { rows };
-            let answer = Answer { rows: rows.as_bytes(), stride: content.row_bytes(), mask: None };
+            let answer = RowsAnswer { rows: rows.as_bytes(), stride: content.row_bytes(), mask: None };
             self.checked += verify(content, ids, answer).context("a wrong row was returned")?.rows;
         }
         Ok(took)
@@ -146,7 +146,7 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
     let options = HostOptions::default().with_dram_bytes(dram).with_merging(Merging::Separate);
     let options_of = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(threads);
-    let plan = Host::attach(&store, options)?.plan(&[Feature::new("f", TABLE)], options_of)?;
+    let plan = HostExecutor::attach(&store, options)?.plan(&[Feature::new("f", TABLE)], options_of)?;
     let readers = (0..threads).map(|_| Reader::new(&store, plan.slot()?, setup));
     let (mut readers, batches) = (readers.collect::<anyhow::Result<Vec<_>>>()?, setup.batches(false)?);
     let mut teams = Vec::new();
@@ -186,7 +186,7 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
         // The first of each is not counted.
         turn(true, &mut Taken::default())?;
         turn(false, &mut Taken::default())?;
-        let ids_per_second = Pairs::alternate_for(time, 3, |_| turn(true, buffers), |_| turn(false, ordinary))?;
+        let ids_per_second = PairedTimes::alternate_for(time, 3, |_| turn(true, buffers), |_| turn(false, ordinary))?;
         teams.push(Team { threads: size, ids_per_second, buffers: takens[0], ordinary: takens[1] });
         size *= 2;
     }

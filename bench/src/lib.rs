@@ -20,6 +20,7 @@ pub mod passes;
 pub mod plan;
 mod processor_time;
 pub mod report;
+pub mod results;
 pub mod ring;
 mod scratch;
 pub mod ssd;
@@ -32,8 +33,3 @@ pub use copies::Copies;
 pub use cores::Cores;
 pub use minimal_ring::{MinimalRing, MinimalRingError};
 pub use scratch::Scratch;
-
-/// A machine as the binaries report it.
-pub fn machine_json(machine: &warprow_workload::Machine) -> serde_json::Value {
-    serde_json::json!({ "cpu": machine.cpu, "cores": machine.cores, "kernel": machine.kernel, "load": machine.load })
-}

@@ -12,7 +12,7 @@ use anyhow::{Context, bail, ensure};
 use warprow_layout::{DType, FormatOptions, Ranks, RowSource};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
 use warprow_workload::rival::Caching;
-use warprow_workload::{Content, Oracle, Pairs, Shuffle};
+use warprow_workload::{Content, Oracle, PairedTimes, Shuffle};
 
 use crate::Scratch;
 
@@ -37,13 +37,13 @@ pub struct LoadSetup {
 #[derive(Debug)]
 pub struct LoadResult {
     /// Rows in the order of their ids.
-    pub identity: Pairs,
+    pub identity: PairedTimes,
     /// Rows put in the order of a random permutation; the source is read once, from the first row to the last.
-    pub permuted: Pairs,
+    pub permuted: PairedTimes,
     /// Loading with each row taken from the source when its rank is due.
-    pub picked: Pairs,
+    pub picked: PairedTimes,
     /// Verifying every row by its checksum, against `dd` that reads as many bytes of the drive's file.
-    pub verified: Pairs,
+    pub verified: PairedTimes,
     /// Rows read back and compared, all equal.
     pub checked: u64,
     /// The type of the file system.
@@ -101,14 +101,14 @@ pub fn run(setup: &LoadSetup, directory: &Path, pairs: u32) -> anyhow::Result<Lo
         Ok(rate)
     };
     let dd = |_| write(directory, setup.size);
-    let identity = Pairs::alternate(pairs, |_| load(None, false), dd)?;
-    let permuted = Pairs::alternate(pairs, |_| load(Some(&ranks), false), dd)?;
-    let picked = Pairs::alternate(pairs, |_| load(Some(&ranks), true), dd)?;
+    let identity = PairedTimes::alternate(pairs, |_| load(None, false), dd)?;
+    let permuted = PairedTimes::alternate(pairs, |_| load(Some(&ranks), false), dd)?;
+    let picked = PairedTimes::alternate(pairs, |_| load(Some(&ranks), true), dd)?;
     let verified = verify(setup, directory, pairs, &source)?;
     Ok(LoadResult { identity, permuted, picked, verified, checked, filesystem, lba })
 }
 
-fn verify(setup: &LoadSetup, directory: &Path, pairs: u32, source: &dyn RowSource) -> anyhow::Result<Pairs> {
+fn verify(setup: &LoadSetup, directory: &Path, pairs: u32, source: &dyn RowSource) -> anyhow::Result<PairedTimes> {
     let scratch = Scratch::new(directory, setup.drive_bytes())?;
     let drive = scratch.drive(0, setup.caching, scratch.smallest_lba(setup.caching)?, None)?;
     let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default())?;
@@ -123,7 +123,7 @@ fn verify(setup: &LoadSetup, directory: &Path, pairs: u32, source: &dyn RowSourc
         ensure!(found.is_sound() && found.checked && found.rows == setup.rows(), "verify has found {found:?}");
         Ok(setup.size as f64 / took.as_secs_f64())
     };
-    let pairs = Pairs::alternate(pairs, verified, |_| read(&scratch, setup))?;
+    let pairs = PairedTimes::alternate(pairs, verified, |_| read(&scratch, setup))?;
     // Who does not see damage has read nothing.
     let file = File::options().write(true).open(scratch.path())?;
     file.write_all_at(&vec![0xA5; BLOCK as usize], setup.size / 2)?;

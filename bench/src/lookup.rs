@@ -7,14 +7,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::{DType, FormatOptions, Ranks};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Merging, Metrics, Output, Plan, PlanOptions, Rows, Slot};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Merging, Metrics, Output, OutputRows, Plan, PlanOptions, Slot};
 use warprow_soft_controller::SoftController;
 use warprow_store::{Device, LoadOptions, OpenOptions, ReadCurve, Store, TableLoad, TableSpec};
 use warprow_workload::rival::{
     Caching, Equal, MappedPlain, Numpy, NumpyProcess, PerId, PlainFile, Rival, RivalError, Target,
 };
-use warprow_workload::{Answer, Batches, Content, Latencies, Oracle, Pairs, PowerLaw, Shuffle, median, verify};
+use warprow_workload::{
+    Batches, Content, Latencies, Oracle, PairedTimes, PowerLaw, RowsAnswer, Shuffle, median, verify,
+};
 use zerocopy::IntoBytes;
 
 use crate::{Cores, Scratch};
@@ -111,7 +113,7 @@ impl<R: Rival> Contender for OfFile<R> {
 
 /// The host executor.
 pub(crate) struct Ours {
-    host: Host,
+    host: HostExecutor,
     slot: Slot,
     width: usize,
     batch: u32,
@@ -131,7 +133,7 @@ impl Ours {
         merging: Merging,
     ) -> anyhow::Result<(Self, Option<ReadCurve>)> {
         let dram = hot_rows * u64::from(setup.dim) * 4;
-        let host = Host::attach(store, HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
+        let host = HostExecutor::attach(store, HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
         let feature = Feature::new("f", TABLE);
         let curve = host.read_curves().into_iter().next().and_then(|(_, curve)| curve);
         let plan: Plan =
@@ -147,7 +149,7 @@ impl Ours {
 
 impl Contender for Ours {
     fn answer(&mut self, ids: &[i64], rows: &mut [f32], mask: &mut [u8]) -> anyhow::Result<()> {
-        let mut output = Output::new(Rows::F32(rows), self.width).with_mask(mask);
+        let mut output = Output::new(OutputRows::F32(rows), self.width).with_mask(mask);
         self.slot.lookup(&Batch::new(ids, self.batch as usize), &mut output)?;
         Ok(())
     }
@@ -197,7 +199,7 @@ impl Race {
             time += took;
             latencies.record(took);
             let stride = self.content.row_bytes();
-            let answer = Answer { rows: self.rows.as_bytes(), stride, mask: Some(&self.mask) };
+            let answer = RowsAnswer { rows: self.rows.as_bytes(), stride, mask: Some(&self.mask) };
             self.checked += verify(&self.content, &self.ids, answer).context("a wrong row was returned")?.rows;
         }
         Ok((count * self.ids.len() as u64) as f64 / time.as_secs_f64())
@@ -223,7 +225,7 @@ pub struct Duel {
     /// The rival.
     pub rival: String,
     /// Ids a second, ours first; or why the rival could not take part.
-    pub outcome: Result<Pairs, String>,
+    pub outcome: Result<PairedTimes, String>,
     /// Latencies of the rival's batches.
     pub latencies: Latencies,
 }
@@ -297,7 +299,7 @@ pub fn run(setup: &LookupSetup, caching: Caching, directory: &Path, time: Durati
                 race.turn(&mut contender, first(u32::MAX), turn, &mut Latencies::new())?;
                 // Never used at once.
                 let shared = std::cell::RefCell::new(&mut race);
-                let pairs = Pairs::alternate_for(
+                let pairs = PairedTimes::alternate_for(
                     time,
                     3,
                     |pair| shared.borrow_mut().turn(&mut ours, first(pair), turn, &mut latencies),

@@ -7,7 +7,7 @@ use anyhow::Context;
 use warprow_lookup::Merging;
 use warprow_soft_controller::Profile;
 use warprow_store::ReadCurve;
-use warprow_workload::{Latencies, Pairs};
+use warprow_workload::{Latencies, PairedTimes};
 
 use crate::Cores;
 use crate::fixtures::{Fixture, FixtureTable, Media};
@@ -28,7 +28,7 @@ pub struct Way {
     /// See `commands`.
     pub bytes: f64,
     /// How many times as many ids a second the drive's curve reaches, in pairs of turns; `None`: it is that.
-    pub curve_to_it: Option<Pairs>,
+    pub curve_to_it: Option<PairedTimes>,
     /// Latencies of batches.
     pub latencies: Latencies,
 }
@@ -73,7 +73,7 @@ pub fn run(setup: &LookupSetup, profile: Profile, time: Duration) -> anyhow::Res
         let turn = |ours: &mut Ours, pair: u32, latencies: &mut Latencies| {
             race.borrow_mut().turn(ours, u64::from(pair) * TURN, TURN, latencies)
         };
-        let pairs = Pairs::alternate_for(
+        let pairs = PairedTimes::alternate_for(
             time / 2,
             3,
             |pair| turn(&mut by_curve, pair, &mut latencies),

@@ -1,4 +1,4 @@
-//! The yardstick of `ring`: NVMe's rings and nothing else.
+//! The yardstick of `bench-ring`: NVMe's rings and nothing else.
 //!
 //! Submission entries of 64 bytes, completion entries of 16 with phase bits, doorbells in memory; one thread fetches commands
 //! in order, copies the block from memory and posts the completion. It believes everything: no errors, no time-outs, no
@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
-use warprow_dma::{AllocateError, Backing, DmaMemory, order};
+use warprow_dma::{AllocateError, DmaMemory, MemoryKind, order};
 use warprow_spec::{Cqe, NvmOpcode, Sqe};
 
 const SQE: usize = 64;
@@ -80,7 +80,7 @@ impl MinimalRing {
         ahead: u32,
     ) -> Result<Self, MinimalRingError> {
         let entries = (usize::from(depth) + 1).next_power_of_two();
-        let memory = |len| DmaMemory::allocate(len, Backing::Anonymous);
+        let memory = |len| DmaMemory::allocate(len, MemoryKind::Anonymous);
         let shared = Shared {
             sq: memory(entries * SQE)?,
             cq: memory(entries * CQE)?,
@@ -219,10 +219,10 @@ mod tests {
     #[test]
     fn every_block_arrives() {
         const BLOCKS: usize = 1000;
-        let media = DmaMemory::allocate(BLOCKS * 512, Backing::Anonymous).unwrap();
+        let media = DmaMemory::allocate(BLOCKS * 512, MemoryKind::Anonymous).unwrap();
         (0..BLOCKS * 64).for_each(|word| media.store_u64(word * 8, word as u64));
         for depth in [1, 3, 128] {
-            let landing = DmaMemory::allocate(300 * 512, Backing::Anonymous).unwrap();
+            let landing = DmaMemory::allocate(300 * 512, MemoryKind::Anonymous).unwrap();
             let mut ring = MinimalRing::new(depth, 512, landing.clone(), Some(media.clone()), depth.into()).unwrap();
             let mut random = Random::new(depth.into());
             for round in 0..20 {
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn without_media_nothing_is_written() {
-        let landing = DmaMemory::allocate(4096, Backing::Anonymous).unwrap();
+        let landing = DmaMemory::allocate(4096, MemoryKind::Anonymous).unwrap();
         landing.fill(0, 4096, 0xa5);
         let mut ring = MinimalRing::new(4, 512, landing.clone(), None, 0).unwrap();
         ring.wake();
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_dead_thread_ends_the_wait() {
-        let memory = || DmaMemory::allocate(4096, Backing::Anonymous).unwrap();
+        let memory = || DmaMemory::allocate(4096, MemoryKind::Anonymous).unwrap();
         let mut ring = MinimalRing::new(4, 512, memory(), Some(memory()), 0).unwrap();
         ring.wake();
         assert!(matches!(ring.round(&[1 << 40]), Err(MinimalRingError::Ended)));

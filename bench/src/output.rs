@@ -4,7 +4,9 @@ use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use comfy_table::{CellAlignment, Table, presets};
-use warprow_workload::{Machine, Pairs};
+/// A rate with three digits: `4.15 M`.
+pub use warprow_workload::units::short as per_second;
+use warprow_workload::{MachineInfo, PairedTimes};
 
 /// A table for people: the first column to the left, figures to the right.
 pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [String; N]>) -> Table {
@@ -17,25 +19,38 @@ pub fn table<const N: usize>(header: [&str; N], rows: impl IntoIterator<Item = [
     table
 }
 
-/// A rate with three digits: `4.15 M`.
-pub fn per_second(rate: f64) -> String {
-    let (value, unit) = match rate {
-        r if r >= 1e9 => (r / 1e9, " G"),
-        r if r >= 1e6 => (r / 1e6, " M"),
-        r if r >= 1e3 => (r / 1e3, " k"),
-        r => (r, ""),
-    };
-    format!("{value:.2}{unit}")
-}
-
 /// The ratio of pairs in percent, with its range.
-pub fn ratio(pairs: &Pairs) -> String {
+pub fn ratio(pairs: &PairedTimes) -> String {
     let (low, high) = pairs.ratio_range();
     format!("{:.1} % ({:.1} to {:.1})", pairs.ratio() * 100.0, low * 100.0, high * 100.0)
 }
 
+/// What a measurement says meanwhile: on stderr at once, and each thing once in its result.
+#[derive(Debug, Default)]
+pub struct Notes(Vec<String>);
+
+impl Notes {
+    /// Says it.
+    pub fn say(&mut self, text: &str) {
+        eprintln!("{text}");
+        if !self.0.iter().any(|note| note == text) {
+            self.0.push(text.to_owned());
+        }
+    }
+
+    /// One a line.
+    pub fn lines(&self) -> String {
+        self.0.iter().map(|note| format!("{note}\n")).collect()
+    }
+
+    /// As results have them.
+    pub fn into_vec(self) -> Vec<String> {
+        self.0
+    }
+}
+
 /// The machine, and a warning if it was busy.
-pub fn busy(machine: &Machine) -> String {
+pub fn busy(machine: &MachineInfo) -> String {
     let warning = if machine.is_busy() { "The machine was busy: do not trust these figures.\n" } else { "" };
     format!("{machine}\n{warning}")
 }

@@ -4,22 +4,22 @@ use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_layout::{DType, FormatOptions, TableSpec};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
-use warprow_plan::trace::{Bags, Generated, Pattern, QuerySource, Recorded, Trace};
-use warprow_plan::{Budgets, Drives, HostCosts, Options, Proposal, TableShape, propose};
-use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions};
+use warprow_plan::trace::{Bags, GeneratedQueries, Pattern, QuerySource, QueryTrace, RecordedQueries};
+use warprow_plan::{Budgets, Drives, HostCosts, Proposal, ProposalOptions, TableShape, propose};
+use warprow_soft_controller::{Namespace, Profile, RamBacking, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
-use warprow_workload::{Answer, Oracle, PowerLaw, median, peak_resident_bytes, verify};
+use warprow_workload::{Oracle, PowerLaw, RowsAnswer, median, peak_resident_bytes, verify};
 use zerocopy::IntoBytes;
 
 const LBA: u32 = 512;
 const TABLE: &str = "table";
 
 /// A table, look-ups, and where its rows lie.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanSetup {
     /// Rows.
     pub rows: u64,
@@ -51,7 +51,7 @@ pub const RATE_WITHIN: f64 = 0.2;
 pub const HIT_WITHIN: f64 = 0.02;
 
 /// What was planned, and what happened.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PlanResult {
     /// The share of ids in DRAM: planned.
     pub hit_planned: f64,
@@ -95,10 +95,10 @@ impl PlanResult {
 }
 
 impl PlanSetup {
-    fn generated(&self) -> anyhow::Result<Generated> {
+    fn generated(&self) -> anyhow::Result<GeneratedQueries> {
         let law = PowerLaw::new(self.rows, self.alpha);
         let law = law.with_context(|| format!("{} rows, α {}: there is no such law", self.rows, self.alpha))?;
-        Ok(Generated::new(Pattern::PowerLaw { law, drift: self.drift }, self.rows, self.ids, 1, self.seed))
+        Ok(GeneratedQueries::new(Pattern::PowerLaw { law, drift: self.drift }, self.rows, self.ids, 1, self.seed))
     }
 
     fn shape(&self) -> TableShape {
@@ -110,8 +110,8 @@ impl PlanSetup {
     }
 
     fn propose(&self, source: impl QuerySource, costs: HostCosts, memory: u64) -> anyhow::Result<Proposal> {
-        let mut trace = Trace::new(vec![(vec![TABLE.to_owned()], Box::new(source) as _)])?;
-        let options = Options {
+        let mut trace = QueryTrace::new(vec![(vec![TABLE.to_owned()], Box::new(source) as _)])?;
+        let options = ProposalOptions {
             budgets: Budgets { hbm: 0, dram: self.dram_bytes() },
             drives: Drives {
                 count: self.drives,
@@ -124,7 +124,7 @@ impl PlanSetup {
             memory,
             costs,
             seed: self.seed,
-            ..Options::default()
+            ..ProposalOptions::default()
         };
         Ok(propose(&[self.shape()], &mut trace, &options, &mut |_| ControlFlow::Continue(()))?)
     }
@@ -148,14 +148,14 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     let cut = bags.ids.len() / 5 * 4;
     let proposed = || -> anyhow::Result<(Proposal, HostCosts)> {
         let costs = HostCosts::measure(setup.dim * 4, true)?;
-        Ok((setup.propose(Recorded::new(&bags, 0..cut), costs, 1 << 30)?, costs))
+        Ok((setup.propose(RecordedQueries::new(&bags, 0..cut), costs, 1 << 30)?, costs))
     };
     let (mut proposal, mut costs) = proposed()?;
 
     let content = Oracle::new(setup.seed, 0, setup.rows, setup.dim, DType::F32);
     let device = |index: u32| {
         let name = format!("emulated:drive{index}");
-        let namespace = Namespace::new(Ram::new(setup.drive_bytes())?).lba(LBA);
+        let namespace = Namespace::new(RamBacking::new(setup.drive_bytes())?).lba(LBA);
         let builder = SoftController::builder().name(&name).serial(&name).namespace(namespace).profile(profile);
         Ok(Device::new(builder.build()?, 1))
     };
@@ -169,7 +169,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     let load = TableLoad::new(&spec, &content).with_ranks(&ranks).with_random_access();
     store.load("bench", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(setup.dram_bytes()))?;
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(setup.dram_bytes()))?;
     let (batch, width) = (setup.batch as usize, setup.dim as usize);
     let of_host = host.plan(&[Feature::new("f", TABLE)], PlanOptions::default().with_max(batch, batch))?;
     let mut slot = of_host.slot()?;
@@ -191,9 +191,9 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
             let Some(ids) = bags.ids.get(first..first + batch) else { continue };
             rows.as_mut_bytes().fill(0xa5);
             let began = Instant::now();
-            let report = slot.lookup(&Batch::new(ids, batch), &mut Output::new(Rows::F32(&mut rows), width))?;
+            let report = slot.lookup(&Batch::new(ids, batch), &mut Output::new(OutputRows::F32(&mut rows), width))?;
             times.push(began.elapsed().as_secs_f64());
-            let answer = Answer { rows: rows.as_bytes(), stride: width * 4, mask: None };
+            let answer = RowsAnswer { rows: rows.as_bytes(), stride: width * 4, mask: None };
             checked += verify(&content, ids, answer).context("a wrong row was returned")?.rows;
             if !once && round == 0 {
                 let sums = [1, report.ids, report.ids_dram, report.commands];
@@ -229,7 +229,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
 }
 
 /// How fast a plan is made.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SpeedResult {
     /// Seconds to plan, the generating of ids included.
     pub seconds: f64,

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use warprow_dma::{Backing, DmaMemory, Function, Mapped, SystemClock};
+use warprow_dma::{DmaMemory, Function, MappedMemory, MemoryKind, SystemClock};
 use warprow_driver::prp::Data;
-use warprow_driver::{BlockIo, Controller, Namespace, Options, QueueOptions, QueuePair};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, Namespace, QueueOptions, QueuePair};
 use warprow_layout::DType;
-use warprow_soft_controller::{self as soft, Null, Ram, SoftController};
-use warprow_workload::{Answer, Content, Oracle, Pairs, Random, verify};
+use warprow_soft_controller::{self as soft, NullBacking, RamBacking, SoftController};
+use warprow_workload::{Content, Oracle, PairedTimes, Random, RowsAnswer, verify};
 
 use crate::vfio_user::Served;
 use crate::{Cores, MinimalRing};
@@ -121,7 +121,7 @@ fn minimal(setup: &RingSetup, cores: Option<&Cores>, ahead: u32) -> anyhow::Resu
     let media = match setup.media {
         Media::Null => None,
         Media::Ram => {
-            let memory = DmaMemory::allocate(usize::try_from(setup.size)?, Backing::Anonymous)?;
+            let memory = DmaMemory::allocate(usize::try_from(setup.size)?, MemoryKind::Anonymous)?;
             let (content, mut row) = (setup.content(), vec![0; setup.block as usize]);
             for block in 0..setup.blocks() {
                 content.fill(block, &mut row);
@@ -130,7 +130,7 @@ fn minimal(setup: &RingSetup, cores: Option<&Cores>, ahead: u32) -> anyhow::Resu
             Some(memory)
         }
     };
-    let landing = DmaMemory::allocate(setup.landing_bytes(), Backing::Auto)?;
+    let landing = DmaMemory::allocate(setup.landing_bytes(), MemoryKind::Auto)?;
     landing.fill(0, landing.len(), RingSetup::UNTOUCHED);
     Ok(Cores::answering(cores, 0, || MinimalRing::new(setup.depth, setup.block as usize, landing, media, ahead))?)
 }
@@ -142,7 +142,7 @@ pub(crate) struct Driven {
     pub(crate) namespace: Namespace,
     /// Bytes of a block, and LBAs.
     pub(crate) block: (u64, u32),
-    pub(crate) landing: Arc<Mapped>,
+    pub(crate) landing: Arc<MappedMemory>,
     depth: usize,
     /// Ends after the driver has.
     _served: Option<Served>,
@@ -151,8 +151,8 @@ pub(crate) struct Driven {
 impl Driven {
     fn new(setup: &RingSetup, cores: Option<&Cores>, disorder: bool) -> anyhow::Result<Self> {
         let namespace = match setup.media {
-            Media::Ram => soft::Namespace::new(Ram::new(setup.size)?),
-            Media::Null => soft::Namespace::new(Null::new(setup.size)),
+            Media::Ram => soft::Namespace::new(RamBacking::new(setup.size)?),
+            Media::Null => soft::Namespace::new(NullBacking::new(setup.size)),
         };
         let mut drive = SoftController::builder().name("emulated:ram").seed(setup.seed);
         drive = drive.namespace(namespace.lba(setup.block));
@@ -175,7 +175,7 @@ impl Driven {
         setup: &RingSetup,
         served: Option<Served>,
     ) -> anyhow::Result<Self> {
-        let controller = Controller::open(function, Arc::new(SystemClock::new()), Options::default())?;
+        let controller = Controller::open(function, Arc::new(SystemClock::new()), ControllerOptions::default())?;
         let namespace = controller.namespace(namespace)?;
         let (block, lba, bytes) = (u64::from(setup.block), u64::from(namespace.lba_bytes()), namespace.bytes());
         ensure!(block.is_multiple_of(lba), "blocks of {block} bytes on a drive whose LBAs have {lba}");
@@ -277,7 +277,7 @@ impl Bench {
         match self.setup.media {
             Media::Ram => {
                 let ids: Vec<i64> = self.blocks.iter().map(|&block| block as i64).collect();
-                let answer = Answer { rows: &self.landed, stride: self.setup.block as usize, mask: None };
+                let answer = RowsAnswer { rows: &self.landed, stride: self.setup.block as usize, mask: None };
                 self.checked += verify(&self.setup.content(), &ids, answer).context("a wrong block was read")?.rows;
             }
             Media::Null => {
@@ -295,9 +295,9 @@ impl Bench {
 #[derive(Clone, Debug)]
 pub struct RingResult {
     /// Commands a second: the driver, then the minimal ring.
-    pub pairs: Pairs,
+    pub pairs: PairedTimes,
     /// Pairs with the minimal ring fetching data ahead, as the software controller does; none on [`Media::Null`].
-    pub fetching: Option<Pairs>,
+    pub fetching: Option<PairedTimes>,
     /// Median commands a second of the driver with completions in disorder.
     pub disordered: f64,
     /// Blocks compared byte for byte; none on [`Media::Null`], where the landing memory was found untouched instead.
@@ -342,13 +342,18 @@ pub fn run(setup: RingSetup, time: Duration) -> anyhow::Result<RingResult> {
     Ok(RingResult { pairs, fetching, disordered, checked, pinned: cores.is_some() })
 }
 
-fn duel(bench: &mut Bench, driven: &mut Driven, minimal: &mut MinimalRing, time: Duration) -> anyhow::Result<Pairs> {
+fn duel(
+    bench: &mut Bench,
+    driven: &mut Driven,
+    minimal: &mut MinimalRing,
+    time: Duration,
+) -> anyhow::Result<PairedTimes> {
     // A first pair, not counted, touches all memory.
     bench.measure(driven, u64::MAX)?;
     bench.measure(minimal, u64::MAX)?;
     // Both closures need the bench; they are never called at once.
     let bench = std::cell::RefCell::new(bench);
-    Pairs::alternate_for(
+    PairedTimes::alternate_for(
         time,
         5,
         |pair| bench.borrow_mut().measure(driven, pair.into()),

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use nix::sys::statvfs::statvfs;
-use warprow_soft_controller::{self as soft, Direct, Namespace, SoftController};
+use warprow_soft_controller::{self as soft, DirectBacking, Namespace, SoftController};
 use warprow_workload::FileSystem;
 use warprow_workload::rival::Caching;
 
@@ -83,11 +83,11 @@ impl Scratch {
         cores: Option<&Cores>,
     ) -> anyhow::Result<Arc<SoftController>> {
         let namespace = match caching {
-            Caching::Cached => Namespace::new(soft::File::new(self.file.try_clone()?)?),
+            Caching::Cached => Namespace::new(soft::FileBacking::new(self.file.try_clone()?)?),
             Caching::Direct => {
                 let file = warprow_uring::open_direct(&self.path())
                     .with_context(|| format!("{} does not take O_DIRECT", self.filesystem()))?;
-                Namespace::new(Direct::new(file, self.size).context("no direct drive")?)
+                Namespace::new(DirectBacking::new(file, self.size).context("no direct drive")?)
             }
         };
         let (name, seed) = (format!("emulated:scratch{index}"), index as u64);

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use warprow_driver::prp::Data;
-use warprow_workload::{Answer, Random, verify};
+use warprow_workload::{Random, RowsAnswer, verify};
 
 use crate::drive::DriveResult;
 use crate::ring::{Driven, RingSetup};
@@ -135,7 +135,7 @@ pub(crate) fn run(driven: &mut Driven, setup: &RingSetup, time: Duration) -> any
 
 impl Kept {
     fn check(&mut self, setup: &RingSetup) -> anyhow::Result<u64> {
-        let answer = Answer { rows: &self.bytes, stride: setup.block as usize, mask: None };
+        let answer = RowsAnswer { rows: &self.bytes, stride: setup.block as usize, mask: None };
         let checked = verify(&setup.content(), &self.blocks, answer).context("a wrong block was read")?.rows;
         self.blocks.clear();
         self.bytes.clear();

@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::{DType, FormatOptions, TableSpec};
-use warprow_lookup::{Batch, Feature, Host, HostOptions, Output, Plan, PlanOptions, PrepareOptions, Rows};
-use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_lookup::{
+    Batch, Feature, HostExecutor, HostOptions, Output, OutputRows, Plan, PlanOptions, PrepareOptions,
+};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
-use warprow_workload::{Answer, Batches, Latencies, Oracle, PowerLaw, Shuffle, verify};
+use warprow_workload::{Batches, Latencies, Oracle, PowerLaw, RowsAnswer, Shuffle, verify};
 use zerocopy::IntoBytes;
 
 use crate::lookup::TABLE;
@@ -106,7 +108,7 @@ impl SwitchSetup {
         let all = 2 * (self.size + self.size / 8);
         let each = (all / u64::from(self.drives) + (64 << 20)).next_multiple_of(1 << 20);
         let drive = |index: u32| {
-            let (name, ram) = (format!("emulated:drive{index}"), Ram::new(each)?);
+            let (name, ram) = (format!("emulated:drive{index}"), RamBacking::new(each)?);
             let builder = SoftController::builder().name(&name).serial(&name).namespace(Namespace::new(ram));
             Ok(Device::new(builder.build()?, 1))
         };
@@ -118,7 +120,7 @@ impl SwitchSetup {
             let content = self.content(generation);
             let loads = [TableLoad::new(&spec, &content).with_random_access()];
             let options = LoadOptions::default();
-            let options = if generation == 0 { options } else { options.with_beside() };
+            let options = if generation == 0 { options } else { options.with_standby() };
             Ok(store.load("bench", &loads, &options, &mut |_| ControlFlow::Continue(()))?.generation)
         };
         let generations = [load(0)?, load(1)?];
@@ -157,7 +159,7 @@ fn read(setup: &SwitchSetup, plan: &Plan, ids_of: [u64; 2], course: &Course, rea
         mask.fill(POISON);
         let begun = course.turns.load(Ordering::Acquire);
         let start = Instant::now();
-        let mut output = Output::new(Rows::F32(&mut rows), width).with_mask(&mut mask);
+        let mut output = Output::new(OutputRows::F32(&mut rows), width).with_mask(&mut mask);
         let report = slot.lookup(&Batch::new(&ids, count), &mut output)?;
         let took = start.elapsed();
         let ended = course.turns.load(Ordering::Acquire);
@@ -168,7 +170,7 @@ fn read(setup: &SwitchSetup, plan: &Plan, ids_of: [u64; 2], course: &Course, rea
         }
         let generation = ids_of.iter().position(|&id| id == report.generation);
         let generation = generation.with_context(|| format!("generation {} was read", report.generation))?;
-        let answer = Answer { rows: rows.as_bytes(), stride: width * 4, mask: Some(&mask) };
+        let answer = RowsAnswer { rows: rows.as_bytes(), stride: width * 4, mask: Some(&mask) };
         let verified = verify(&contents[generation], &ids, answer);
         read.checked[generation] += verified.with_context(|| format!("of generation {}", report.generation))?.rows;
     }
@@ -189,7 +191,7 @@ pub fn run(setup: &SwitchSetup) -> anyhow::Result<SwitchResult> {
     setup.check()?;
     let (store, generations) = setup.store()?;
     let dram = (setup.rows() as f64 * setup.hot) as u64 * u64::from(setup.dim) * 4;
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(dram))?;
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(dram))?;
     let options = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(setup.readers);
     let plan = host.plan(&[Feature::new("f", TABLE)], options)?;
     let course = Course::default();
@@ -237,7 +239,12 @@ pub fn run(setup: &SwitchSetup) -> anyhow::Result<SwitchResult> {
 }
 
 /// One switch: how long all of it took, and the switch and adoption alone.
-fn switch(setup: &SwitchSetup, store: &Store, host: &Host, generation: u64) -> anyhow::Result<(Duration, Duration)> {
+fn switch(
+    setup: &SwitchSetup,
+    store: &Store,
+    host: &HostExecutor,
+    generation: u64,
+) -> anyhow::Result<(Duration, Duration)> {
     let begun = Instant::now();
     let options = PrepareOptions::default().with_generation(generation);
     let options = match setup.rate {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use anyhow::Context;
-use warprow_soft_controller::Builder;
+use warprow_soft_controller::ControllerBuilder;
 use warprow_vfio_user::VfioUserFunction;
 use warprow_vfio_user_server::Server;
 
@@ -24,7 +24,7 @@ pub(crate) struct Served {
 impl Served {
     /// Serves the drive; its worker runs on the answering core. The thread that reads the socket has nothing to do once queues
     /// are made: doorbells, queues and data lie in memory that both ends have.
-    pub(crate) fn new(drive: Builder, cores: Option<&Cores>) -> anyhow::Result<Self> {
+    pub(crate) fn new(drive: ControllerBuilder, cores: Option<&Cores>) -> anyhow::Result<Self> {
         let folder = tempfile::tempdir().context("a folder for the socket")?;
         let path = folder.path().join("ring.sock");
         let drive = Cores::answering(cores, 0, || drive.shared_doorbells().build())?;

@@ -11,16 +11,26 @@ use warprow_bench::gpu::criteo::{
 use warprow_bench::gpu::dedupe::{DedupeResult, WayTimes};
 use warprow_bench::gpu::dram::{DramResult, Sweep, SweepPoint, Times};
 use warprow_bench::gpu::elements::{ChecksumResult, ElementResult};
-use warprow_bench::gpu::experiments::{BulkPoint, BulkResult, Gathered, PageKind, PageResult};
 use warprow_bench::gpu::hbm::{HbmResult, HbmTimes};
 use warprow_bench::gpu::resident::ResidentResult;
 use warprow_bench::gpu::ring::GpuRingResult;
 use warprow_bench::report::{Described, GpuDescribed, Outcome, Part, Report, page, read};
+use warprow_bench::results::{
+    BenchmarkResult, Dedupes, DramLookups, ElementsAndChecksums, GpuLookups, GpuRing, HbmLookups, Record, ResidentRing,
+    Submitter,
+};
+use warprow_workload::MachineInfo;
 
 const PERCENTILES: Percentiles = Percentiles { p50: 7.0, p99: 7.25, p99_9: 8.0, max: 11.0 };
 
-fn machine() -> Value {
-    json!({ "cpu": "A processor", "cores": 16, "kernel": "6.18", "load": 0.5 })
+/// As a program of this version prints a result.
+fn record(result: BenchmarkResult) -> Value {
+    let machine = MachineInfo { cpu: "A processor".to_owned(), cores: 16, kernel: "6.18".to_owned(), load: 0.5 };
+    serde_json::to_value(Record::new(result, machine)).unwrap()
+}
+
+fn gpu_name() -> String {
+    "A GPU".to_owned()
 }
 
 fn ring_gpu() -> Value {
@@ -48,11 +58,17 @@ fn ring_gpu() -> Value {
         checked: 500,
         checked_by_cpu: 5,
     };
-    json!({
-        "schema": 2, "submitter": "gpu", "gpu": "A GPU", "block": 512, "size": 1 << 30, "ids": 262_144, "seed": 1,
-        "rung": "C: a software controller in this process, pinned memory",
-        "results": [point(1, 2.5e6), point(8, 18.0e6)], "soak": point(8, 17.0e6), "machine": machine(),
-    })
+    record(BenchmarkResult::RingGpu(GpuRing {
+        submitter: Submitter::Gpu,
+        gpu: gpu_name(),
+        block: 512,
+        size: 1 << 30,
+        ids: 262_144,
+        seed: 1,
+        placement: "C: a software controller in this process, pinned memory".to_owned(),
+        results: vec![point(1, 2.5e6), point(8, 18.0e6)],
+        soak: Some(point(8, 17.0e6)),
+    }))
 }
 
 fn dram() -> Value {
@@ -103,10 +119,14 @@ fn dram() -> Value {
     };
     let points = vec![point(1, 3e9), point(16, 40e9)];
     let sweep = Sweep { size: 1 << 30, row_bytes: 128, alpha: 0.0, ids: 1 << 21, points, enough: Some(16), checked: 7 };
-    json!({
-        "schema": 2, "gpu": "A GPU", "seed": 1, "runs": 9, "results": [result(1024, Some(900.0)), result(1 << 20, None)],
-        "sweeps": [sweep], "notes": ["PyTorch is not there"], "machine": machine(),
-    })
+    record(BenchmarkResult::Dram(DramLookups {
+        gpu: gpu_name(),
+        seed: 1,
+        runs: 9,
+        results: vec![result(1024, Some(900.0)), result(1 << 20, None)],
+        sweeps: vec![sweep],
+        notes: vec!["PyTorch is not there".to_owned()],
+    }))
 }
 
 fn lookup_gpu() -> Value {
@@ -136,7 +156,7 @@ fn lookup_gpu() -> Value {
         checked: 10,
     };
     let call = CallResult {
-        what: "rows in DRAM",
+        what: "rows in DRAM".to_owned(),
         ids: 1000,
         kernels: 1,
         calls: 100,
@@ -174,10 +194,16 @@ fn lookup_gpu() -> Value {
         ratio_cpu: None,
         checked: 10,
     };
-    json!({
-        "schema": 2, "gpu": "A GPU", "seed": 1, "small": [small(Tier::Hbm, None), small(Tier::Dram, Some(PERCENTILES))],
-        "split": [split], "calls": [call], "tables": [table], "notes": [], "machine": machine(),
-    })
+    record(BenchmarkResult::LookupGpu(GpuLookups {
+        gpu: gpu_name(),
+        seed: 1,
+        small: vec![small(Tier::Hbm, None), small(Tier::Dram, Some(PERCENTILES))],
+        split: vec![split],
+        calls: vec![call],
+        ahead: Vec::new(),
+        tables: vec![table],
+        notes: Vec::new(),
+    }))
 }
 
 fn ring_resident() -> Value {
@@ -197,11 +223,16 @@ fn ring_resident() -> Value {
         checked: if data { 1 << 20 } else { 0 },
         late: 100,
     };
-    json!({
-        "schema": 1, "submitter": "gpu", "controller": "a kernel on the same GPU", "gpu": "A GPU", "block": 512,
-        "size": 1 << 30, "seed": 1, "emulated": "the drive: a kernel that answers from GPU memory",
-        "results": [point(1, false), point(16, false), point(1, true), point(16, true)], "machine": machine(),
-    })
+    record(BenchmarkResult::RingResident(ResidentRing {
+        submitter: Submitter::Gpu,
+        controller: "a kernel on the same GPU".to_owned(),
+        gpu: gpu_name(),
+        block: 512,
+        size: 1 << 30,
+        seed: 1,
+        emulated: "the drive: a kernel that answers from GPU memory".to_owned(),
+        results: vec![point(1, false), point(16, false), point(1, true), point(16, true)],
+    }))
 }
 
 fn hbm(torch: bool) -> Value {
@@ -221,11 +252,18 @@ fn hbm(torch: bool) -> Value {
         checked: 10,
         checked_by_cpu: 2,
     };
-    let mut value = json!({
-        "schema": 1, "benchmark": "hbm", "gpu": "A GPU", "rows": 1 << 23, "row_bytes": 512, "bags": 256, "hot": 1024,
-        "runs": 9, "seed": 1, "copy_bytes_per_second": 3.9e12, "results": [result(true, 0.0), result(false, 1.05)],
-        "notes": ["PyTorch 2.9 took part"], "machine": machine(),
-    });
+    let mut value = record(BenchmarkResult::Hbm(HbmLookups {
+        gpu: gpu_name(),
+        rows: 1 << 23,
+        row_bytes: 512,
+        bags: 256,
+        hot: 1024,
+        runs: 9,
+        seed: 1,
+        copy_bytes_per_second: 3.9e12,
+        results: vec![result(true, 0.0), result(false, 1.05)],
+        notes: vec!["PyTorch 2.9 took part".to_owned()],
+    }));
     if torch {
         // As its script prints it.
         let line = json!({
@@ -239,29 +277,35 @@ fn hbm(torch: bool) -> Value {
 
 fn dedupe() -> Value {
     let result = |ids: u64, alpha| DedupeResult {
-        tier: "memory",
+        tier: "memory".to_owned(),
         rows: 1 << 20,
         ids,
         alpha,
         uniques: ids / 2,
-        ways: ["bitmap", "hash", "radix"].map(|way| WayTimes { way, us: 40.0, unique_us: 20.0 }).to_vec(),
-        best: "radix",
-        chosen: "bitmap",
+        ways: ["bitmap", "hash", "radix"]
+            .map(|way| WayTimes { way: way.to_owned(), us: 40.0, unique_us: 20.0 })
+            .to_vec(),
+        best: "radix".to_owned(),
+        chosen: "bitmap".to_owned(),
         over_best: 1.25,
         compared: 10,
         rows_compared: 5,
     };
-    json!({
-        "schema": 1, "benchmark": "dedupe", "gpu": "A GPU", "runs": 9, "seed": 1, "crossovers": [],
-        "results": [result(1 << 15, 0.0), result(1 << 20, 0.0), result(1 << 20, 1.05)], "notes": ["one is left out"], "machine": machine(),
-    })
+    record(BenchmarkResult::Dedupe(Dedupes {
+        gpu: gpu_name(),
+        runs: 9,
+        seed: 1,
+        results: vec![result(1 << 15, 0.0), result(1 << 20, 0.0), result(1 << 20, 1.05)],
+        crossovers: vec![(1 << 20, 0.0, "radix from 32768 ids".to_owned())],
+        notes: vec!["one is left out".to_owned()],
+    }))
 }
 
 fn elements() -> Value {
-    let result = |elements, tier, pooled| ElementResult {
-        elements,
+    let result = |elements: &str, tier: &str, pooled| ElementResult {
+        elements: elements.to_owned(),
         row_bytes: 136,
-        tier,
+        tier: tier.to_owned(),
         pooled,
         ids: 1 << 18,
         kernels: 1,
@@ -282,52 +326,30 @@ fn elements() -> Value {
         ratio: 1.125,
         checked: 7,
     };
-    json!({
-        "schema": 1, "benchmark": "elements", "gpu": "A GPU", "rows": 1 << 22, "dim": 128, "bags": 8192, "hot": 32, "alpha": 0.0,
-        "size": 1 << 30, "runs": 9, "seed": 1, "notes": ["too few cores"], "machine": machine(),
-        "elements": [result("f32", "hbm", false), result("q8", "hbm", false), result("q8", "hbm", true), result("q4", "dram", true)],
-        "checksums": [checked(128, 1 << 10), checked(128, 1 << 15), checked(512, 1 << 15)],
-    })
-}
-
-fn experiments() -> Value {
-    let of = |us: f64| Gathered { us, bytes_per_second: 256e6 / us * 1e6 };
-    let best = BulkPoint { blocks: 33, each: 32, in_flight: 64, shared: 16 << 10, us: 5600.0 };
-    let bulk = |row_bytes| BulkResult {
-        row_bytes,
-        ids: 1 << 21,
-        unique: 2_000_000,
-        lookup: of(5500.0),
-        gatherers: 16,
-        sorted: of(9000.0),
-        uva: of(60_000.0),
-        bulk: of(5600.0),
-        best,
-        ratio: 0.98,
-        tried: vec![best],
-        checked: 10,
-    };
-    let page = |pages, share| PageResult {
-        pages,
-        share,
-        row_bytes: 128,
-        ids: 1 << 21,
-        unique: 2_000_000,
-        register_seconds: 3.5,
-        lookup: of(5500.0),
-        uva: of(60_000.0),
-        checked: 7,
-    };
-    json!({
-        "schema": 1, "benchmark": "dram-experiments", "gpu": "A GPU", "size": 1u64 << 34, "seed": 1, "runs": 9, "machine": machine(),
-        "pages": [page(PageKind::Small, Some(1.0)), page(PageKind::Transparent, None)], "bulk": [bulk(128), bulk(4096)],
-        "notes": ["no pages of 1 GiB: reserve 16 of them"],
-    })
+    record(BenchmarkResult::Elements(ElementsAndChecksums {
+        gpu: gpu_name(),
+        rows: 1 << 22,
+        dim: 128,
+        bags: 8192,
+        hot: 32,
+        alpha: 0.0,
+        size: 1 << 30,
+        runs: 9,
+        seed: 1,
+        elements: vec![
+            result("f32", "hbm", false),
+            result("q8", "hbm", false),
+            result("q8", "hbm", true),
+            result("q4", "dram", true),
+        ],
+        checksums: vec![checked(128, 1 << 10), checked(128, 1 << 15), checked(512, 1 << 15)],
+        notes: vec!["too few cores".to_owned()],
+    }))
 }
 
 const SSD: &str = "--size 1M --drives 1,2 --profile none --ids 1,50 --threads 1,2 --seconds 0 --json";
 
-/// What `ssd` prints where there is a GPU, from what it printed without.
+/// What `bench-ssd` prints where there is a GPU, from what it printed without.
 fn ssd_on_gpu(printed: &str) -> Value {
     let mut value: Value = serde_json::from_str(printed).unwrap();
     value["gpu"] = json!("A GPU");
@@ -380,27 +402,27 @@ fn stands_alone(html: &str) {
 #[test]
 fn what_the_programs_print_becomes_a_page() {
     let folder = tempfile::tempdir().unwrap();
-    let ssd = printed(env!("CARGO_BIN_EXE_ssd"), SSD);
+    let ssd = printed(env!("CARGO_BIN_EXE_bench-ssd"), SSD);
     let results = [
-        ("ring", printed(env!("CARGO_BIN_EXE_ring"), "--host --size 4M --seconds 0.1 --json")),
+        ("ring", printed(env!("CARGO_BIN_EXE_bench-ring"), "--host --size 4M --seconds 0.1 --json")),
         (
             "lookup",
             printed(
-                env!("CARGO_BIN_EXE_lookup"),
+                env!("CARGO_BIN_EXE_bench-lookup"),
                 "--only cached --only growth --size 4M --batch 256 --seconds 0.05 --growth 4M,8M --runs 1 --json",
             ),
         ),
-        ("load", printed(env!("CARGO_BIN_EXE_load"), "--size 1M --pairs 1 --drive cached --json")),
+        ("load", printed(env!("CARGO_BIN_EXE_bench-load"), "--size 1M --pairs 1 --drive cached --json")),
         (
             "plan-rate",
             printed(
-                env!("CARGO_BIN_EXE_plan"),
+                env!("CARGO_BIN_EXE_bench-plan"),
                 "rate --rows 8192 --ids 100000 --alpha 1.05 --profile p5800x --seconds 0 --json",
             ),
         ),
-        ("plan-speed", printed(env!("CARGO_BIN_EXE_plan"), "speed --rows 8192 --ids 100000 --json")),
-        ("switch", printed(env!("CARGO_BIN_EXE_switch"), "--size 1M --switches 10 --batch 16 --json")),
-        ("passes", printed(env!("CARGO_BIN_EXE_passes"), "--rows 4096 --drive p5800x --threads 1 --json")),
+        ("plan-speed", printed(env!("CARGO_BIN_EXE_bench-plan"), "speed --rows 8192 --ids 100000 --json")),
+        ("switch", printed(env!("CARGO_BIN_EXE_bench-switch"), "--size 1M --switches 10 --batch 16 --json")),
+        ("passes", printed(env!("CARGO_BIN_EXE_bench-passes"), "--rows 4096 --drive p5800x --threads 1 --json")),
         ("ssd-gpu", ssd_on_gpu(&ssd).to_string()),
         ("ssd", ssd),
         ("ring-resident", ring_resident().to_string()),
@@ -409,7 +431,6 @@ fn what_the_programs_print_becomes_a_page() {
         ("hbm-alone", hbm(false).to_string()),
         ("dedupe", dedupe().to_string()),
         ("elements", elements().to_string()),
-        ("dram-experiments", experiments().to_string()),
         ("dram", dram().to_string()),
         ("lookup-gpu", lookup_gpu().to_string()),
         ("a-later-one", json!({ "schema": 9, "rows": "<b>&amp;" }).to_string()),
@@ -419,7 +440,7 @@ fn what_the_programs_print_becomes_a_page() {
         fs::write(folder.path().join(format!("{name}.json")), text).unwrap();
     }
     let output = folder.path().join("page.html");
-    let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_report"));
+    let mut command = assert_cmd::Command::new(env!("CARGO_BIN_EXE_bench-report"));
     let done = command.arg("--from").arg(folder.path()).arg("--output").arg(&output).output().unwrap();
     let complaint = String::from_utf8(done.stderr).unwrap();
     assert!(!done.status.success() && complaint.contains("failed: broken"), "{complaint}");
@@ -434,6 +455,8 @@ fn what_the_programs_print_becomes_a_page() {
             "a-later-one" => assert!(read(&value).is_err() && shown.contains(&(name.to_string(), value))),
             _ => {
                 let section = read(&value).unwrap_or_else(|wrong| panic!("{name}: {wrong}\n{value}"));
+                // What is read is all that was printed.
+                assert_eq!(serde_json::to_value(Record::read(&value).unwrap()).unwrap(), value, "{name}");
                 assert!(!section.charts.is_empty() && !section.headlines.is_empty(), "{name}");
                 assert!(section.checked > 0 || *name == "plan-speed", "{name}");
                 assert!(shown.contains(&(name.to_string(), value)), "{name}");
@@ -446,6 +469,40 @@ fn what_the_programs_print_becomes_a_page() {
     assert!(html.contains("<h2 id=\"dram-sms\">") && html.contains("Not run: the folder has no result of it"));
     assert!(html.contains("it is not understood"));
     assert!(html.contains("O_DIRECT: not measured"));
+}
+
+/// Earlier versions named few of their results: the others are told by their fields.
+#[test]
+fn results_without_a_name_are_read_as_they_were() {
+    let run = |program, arguments| serde_json::from_str(&printed(program, arguments)).unwrap();
+    let results = [
+        run(env!("CARGO_BIN_EXE_bench-ring"), "--host --size 4M --seconds 0.1 --json"),
+        run(
+            env!("CARGO_BIN_EXE_bench-lookup"),
+            "--only growth --size 4M --batch 256 --seconds 0.05 --growth 4M,8M --runs 1 --json",
+        ),
+        run(env!("CARGO_BIN_EXE_bench-load"), "--size 1M --pairs 1 --drive cached --json"),
+        run(
+            env!("CARGO_BIN_EXE_bench-plan"),
+            "rate --rows 8192 --ids 100000 --alpha 1.05 --profile p5800x --seconds 0 --json",
+        ),
+        run(env!("CARGO_BIN_EXE_bench-plan"), "speed --rows 8192 --ids 100000 --json"),
+        run(env!("CARGO_BIN_EXE_bench-switch"), "--size 1M --switches 10 --batch 16 --json"),
+        run(env!("CARGO_BIN_EXE_bench-passes"), "--rows 4096 --drive p5800x --threads 1 --json"),
+        ring_gpu(),
+        ring_resident(),
+        dram(),
+        lookup_gpu(),
+    ];
+    for named in results {
+        let mut nameless: Value = named.clone();
+        assert!(nameless.as_object_mut().unwrap().remove("benchmark").is_some(), "{named}");
+        assert_eq!(serde_json::to_value(Record::read(&nameless).unwrap()).unwrap(), named);
+        assert_eq!(read(&nameless).unwrap().title, read(&named).unwrap().title);
+    }
+    let mut unknown = ring_gpu();
+    unknown["benchmark"] = json!("a-later-one");
+    assert!(read(&unknown).unwrap_err().contains("a-later-one"));
 }
 
 /// What the page keeps is what was measured, to the last bit.
@@ -461,8 +518,8 @@ fn figures_are_read_as_they_were_printed() {
 
 #[test]
 fn a_result_that_lacks_something_is_no_panic() {
-    let ssd = ssd_on_gpu(&printed(env!("CARGO_BIN_EXE_ssd"), SSD));
-    let gpu = [ring_gpu(), ring_resident(), hbm(true), dedupe(), elements(), experiments(), dram(), lookup_gpu()];
+    let ssd = ssd_on_gpu(&printed(env!("CARGO_BIN_EXE_bench-ssd"), SSD));
+    let gpu = [ring_gpu(), ring_resident(), hbm(true), dedupe(), elements(), dram(), lookup_gpu()];
     for value in gpu.into_iter().chain([ssd]) {
         let whole = value.as_object().unwrap();
         for key in whole.keys() {

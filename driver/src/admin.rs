@@ -1,4 +1,4 @@
-//! Admin commands: synchronous, of any thread.
+//! Admin commands: any thread may send one, and waits for the answer.
 
 use std::time::Duration;
 
@@ -8,11 +8,11 @@ use warprow_spec::{Sqe, Status};
 use crate::controller::Controller;
 use crate::error::DriverError;
 use crate::patience::Patience;
-use crate::queue::{CommandName, Completion, Ended};
+use crate::queue::{CommandEnd, CommandName, Completion};
 
 /// The answer to an admin command.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct AdminAnswer {
     /// Dwords 0 and 1 of the completion.
     pub result: [u32; 2],
     /// The 4,096 bytes of the data page, as the device left them (zeros where it wrote nothing); empty for commands
@@ -32,18 +32,18 @@ impl Controller {
     ///
     /// # Safety
     /// The command moves at most 4,096 bytes of data. Where it has the device write to other memory than the data page, as a
-    /// completion queue's or memory lent for good, that memory is [mapped](warprow_dma::Mapped) for the controller and behind no Rust
+    /// completion queue's or memory lent for good, that memory is [mapped](warprow_dma::MappedMemory) for the controller and behind no Rust
     /// reference ([`DmaBuffer`](warprow_dma::DmaBuffer)) until the device has provably let go of it: the queue deleted, the memory taken
     /// back, or CC.EN = 0 and RDY = 0; or nothing is mapped there meanwhile. It does not delete or shift what others own: queues of a
     /// [`QueuePair`](crate::QueuePair), the LBA format of a [`Namespace`](crate::Namespace) in use, lent host memory. Commands
     /// sent through a queue that it creates keep the contract of [`QueuePair::push`](crate::QueuePair::push).
     #[allow(unsafe_code, reason = "a contract; the code is safe")]
-    pub unsafe fn admin(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<Answer, DriverError> {
+    pub unsafe fn admin(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<AdminAnswer, DriverError> {
         self.send(sqe, payload, timeout)
     }
 
     /// As [`admin`](Self::admin), whose contract holds of the commands that this crate builds.
-    pub(crate) fn send(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<Answer, DriverError> {
+    pub(crate) fn send(&self, sqe: Sqe, payload: &[u8], timeout: Duration) -> Result<AdminAnswer, DriverError> {
         self.send_meanwhile(sqe, payload, timeout, |_| {})
     }
 
@@ -54,7 +54,7 @@ impl Controller {
         payload: &[u8],
         timeout: Duration,
         mut meanwhile: impl FnMut(Duration),
-    ) -> Result<Answer, DriverError> {
+    ) -> Result<AdminAnswer, DriverError> {
         let clock = self.clock();
         let tag = self.submit_admin(sqe, payload, timeout)?;
         let interrupt = self.admin_interrupt(timeout);
@@ -89,7 +89,7 @@ impl Controller {
         }
     }
 
-    /// What to sleep on for a command that may take so long.
+    /// The interrupt to sleep on for a command with this time limit; `None` if the command is polled for.
     fn admin_interrupt(&self, timeout: Duration) -> Option<&dyn Interrupt> {
         if timeout < LONG && !self.options().admin_interrupts {
             return None;
@@ -127,17 +127,17 @@ impl Controller {
         completion: Completion,
         data: Vec<u8>,
         waited: Duration,
-    ) -> Result<Answer, DriverError> {
+    ) -> Result<AdminAnswer, DriverError> {
         let function = self.name().clone();
         let command = CommandName { queue: 0, issued: completion.issued };
         match completion.ended {
-            Ended::Answered(status) if status.is_success() => Ok(Answer { result: completion.result, data }),
-            Ended::Answered(status) => Err(DriverError::Command { function, command, status }),
-            Ended::TimedOut => {
+            CommandEnd::Answered(status) if status.is_success() => Ok(AdminAnswer { result: completion.result, data }),
+            CommandEnd::Answered(status) => Err(DriverError::Command { function, command, status }),
+            CommandEnd::TimedOut => {
                 let csts = self.registers().csts_or_absent();
                 Err(DriverError::TimedOut { function, command, waited, csts })
             }
-            Ended::Lost | Ended::Released => Err(DriverError::Lost { function, command }),
+            CommandEnd::Lost | CommandEnd::Released => Err(DriverError::Lost { function, command }),
         }
     }
 
@@ -150,10 +150,11 @@ impl Controller {
     }
 }
 
-/// Admin commands that may take so long are slept for on an interrupt, where there is one.
+/// Waits for admin commands whose time limit is at least this sleep until an interrupt comes, where the transport has
+/// one.
 const LONG: Duration = Duration::from_secs(60);
 
-/// How often a wait looks whether the device is still there.
+/// How often a wait checks whether the device is still there.
 pub(crate) const HEALTH_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Whether an error is the device's answer with this very status.

@@ -3,12 +3,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use warprow_dma::{Doorbell, Mapped, PAGE};
+use warprow_dma::{Doorbell, MappedMemory, PAGE};
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, NoticeEvent};
 use warprow_spec::{AdminOpcode, DataTransfer, Sqe};
 
 use crate::late::admin_changes_media;
-use crate::queue::{Completion, Ended, NEVER, Ring, RingMemory};
+use crate::queue::{CommandEnd, Completion, NEVER, Ring, RingMemory};
 
 /// Entries of the admin queues: few commands are ever outstanding, and each has a data page.
 pub(crate) const ENTRIES: u16 = 32;
@@ -63,7 +63,7 @@ impl AdminQueue {
     pub(crate) fn restart(&mut self) {
         let (awaited, ended) = (&self.awaited, &mut self.ended);
         self.ring.restart(|completion| {
-            if completion.ended == Ended::Lost && awaited.contains(&completion.tag) {
+            if completion.ended == CommandEnd::Lost && awaited.contains(&completion.tag) {
                 ended.push((completion, Vec::new()));
             }
         });
@@ -77,7 +77,7 @@ impl AdminQueue {
     }
 
     /// Pushes and rings a command; `None` when there is no free slot.
-    fn submit(&mut self, memory: &Mapped, sqe: Sqe, payload: &[u8], tag: u64, deadline: Duration) -> Option<u16> {
+    fn submit(&mut self, memory: &MappedMemory, sqe: Sqe, payload: &[u8], tag: u64, deadline: Duration) -> Option<u16> {
         let page = DATA_AT + self.ring.next_index()? * PAGE;
         let direction = DataTransfer::of_opcode(sqe.opcode());
         let has_data = match AdminOpcode(sqe.opcode()) {
@@ -99,7 +99,7 @@ impl AdminQueue {
     }
 
     /// Consumes what the device answered. Data is copied out before its page can be given to another command.
-    pub(crate) fn poll(&mut self, memory: &Mapped) {
+    pub(crate) fn poll(&mut self, memory: &MappedMemory) {
         let mut answered = Vec::new();
         self.ring.poll(|completion| answered.push(completion));
         for completion in answered {
@@ -149,7 +149,7 @@ impl AdminQueue {
     /// Submits a command that [`take`](Self::take) asks for by the tag returned; `None` when there is no free slot.
     pub(crate) fn submit_awaited(
         &mut self,
-        memory: &Mapped,
+        memory: &MappedMemory,
         sqe: Sqe,
         payload: &[u8],
         deadline: Duration,
@@ -168,7 +168,7 @@ impl AdminQueue {
     }
 
     /// Keeps `wanted` asynchronous event requests outstanding.
-    pub(crate) fn arm(&mut self, memory: &Mapped, wanted: u32) {
+    pub(crate) fn arm(&mut self, memory: &MappedMemory, wanted: u32) {
         while self.up && !self.refused && self.armed < wanted {
             let tag = EVENT_TAG | u64::from(self.armed);
             if self.submit(memory, Sqe::async_event_request(), &[], tag, NEVER).is_none() {
@@ -179,7 +179,7 @@ impl AdminQueue {
     }
 
     /// The oldest event that the device has reported and nobody fetched.
-    pub(crate) fn next_event(&mut self, memory: &Mapped) -> Option<AsyncEvent> {
+    pub(crate) fn next_event(&mut self, memory: &MappedMemory) -> Option<AsyncEvent> {
         self.poll(memory);
         self.events.pop_front()
     }

@@ -1,19 +1,19 @@
 use std::sync::Arc;
 
-use warprow_dma::{Mapped, PAGE};
+use warprow_dma::{MappedMemory, PAGE};
 
 use crate::controller::Controller;
 use crate::error::DriverError;
 use crate::namespace::Namespace;
 use crate::prp::Data;
-use crate::queue::{Completion, Ended, PushError, QueueOptions, QueuePair};
+use crate::queue::{CommandEnd, Completion, PushError, QueueOptions, QueuePair};
 
-/// Bytes of one command at most, and commands in flight.
+/// The most bytes of one command, and the most commands in flight.
 const CHUNK: u64 = 128 << 10;
 const CHUNKS: u64 = 8;
 
-/// Synchronous reads and writes of a namespace from and to ordinary memory, on a queue pair of its own: for set-up and
-/// metadata, not for rows. Long transfers are split and pipelined.
+/// Synchronous reads and writes between a namespace and ordinary memory, on a queue pair that nothing else uses: for
+/// set-up and metadata, not for rows. Long transfers are split and pipelined.
 ///
 /// A transfer fails with the first error of its commands ([`DriverError::Command`], [`DriverError::TimedOut`],
 /// [`DriverError::Lost`]), with [`DriverError::Push`] where its blocks are not the namespace's or a late write may still
@@ -24,7 +24,7 @@ const CHUNKS: u64 = 8;
 pub struct BlockIo {
     pair: QueuePair,
     namespace: Namespace,
-    buffer: Arc<Mapped>,
+    buffer: Arc<MappedMemory>,
     /// Bytes of one chunk of the buffer.
     chunk: usize,
 }
@@ -82,7 +82,7 @@ impl BlockIo {
         self.transfer(lba, Transfer::Write(from, false))
     }
 
-    /// Writes whole blocks from `lba` on, with forced unit access: durable when this returns.
+    /// Writes whole blocks from `lba` on, with Force Unit Access (FUA): durable when this returns.
     pub fn write_durably(&mut self, lba: u64, from: &[u8]) -> Result<(), DriverError> {
         self.transfer(lba, Transfer::Write(from, true))
     }
@@ -137,7 +137,7 @@ impl BlockIo {
         while self.pair.outstanding() != 0 {
             let all = self.pair.outstanding();
             self.pair.wait_for(all, |completion| match completion.ended {
-                Ended::Answered(status) if status.is_success() => on(completion.tag),
+                CommandEnd::Answered(status) if status.is_success() => on(completion.tag),
                 _ => failed = failed.or(Some(completion)),
             })?;
         }

@@ -3,7 +3,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, TryLockError};
 use std::time::Duration;
 
-use warprow_dma::{Clock, Function, Interrupt, Mapped};
+use warprow_dma::{Clock, Function, Interrupt, MappedMemory};
 use warprow_spec::identify::{Cns, ControllerType, IdentifyController};
 use warprow_spec::registers::{Cap, Vs, cq_head_doorbell, sq_tail_doorbell};
 use warprow_spec::{Cqe, Sqe};
@@ -21,27 +21,29 @@ use crate::registers::Registers;
 
 /// How to drive a controller.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ControllerOptions {
     /// I/O queue pairs to ask for; the controller may grant fewer.
     pub queue_pairs: u16,
     /// The longest wait for an admin command other than Format NVM.
     pub admin_timeout: Duration,
-    /// The longest wait, in a reset, for the owners of queue pairs to let go of them.
+    /// The longest wait, in a reset, until the owners of queue pairs have let go of them: until each can ring no
+    /// doorbell any more ([`QueuePair::leave`](crate::QueuePair::leave)).
     pub leave_timeout: Duration,
-    /// The shortest time that a shutdown is given; RTD3E may ask for more.
+    /// The shortest time that a shutdown is given; the drive may ask for more (RTD3E).
     pub shutdown_timeout: Duration,
     /// Most bytes of this host's memory that a drive is lent if it asks for some
     /// ([`HostMemory`](crate::HostMemory)); 0 for none.
     pub host_memory_limit: u64,
     /// Whether a drive may change its power state by itself when it is idle, and so answer late afterwards.
     pub autonomous_power_states: bool,
-    /// Whether waits for admin commands sleep until an interrupt (MSI-X vector 0), where the transport has them, instead of
-    /// looking every few milliseconds at most. Those for commands that may take a minute or more, such as Format NVM, always
-    /// do. A wait looks ten times a second nevertheless: an interrupt that does not come costs no more than that.
+    /// Whether waits for admin commands sleep until an interrupt (MSI-X vector 0), where the transport has interrupts,
+    /// instead of polling every few milliseconds. Waits for commands that may take a minute or more, such as Format
+    /// NVM, always sleep so. A wait polls ten times a second nevertheless: an interrupt that does not come costs 100 ms
+    /// at most.
     pub admin_interrupts: bool,
 }
 
-impl Default for Options {
+impl Default for ControllerOptions {
     fn default() -> Self {
         Self {
             queue_pairs: 128,
@@ -55,8 +57,8 @@ impl Default for Options {
     }
 }
 
-/// What resets and owners of queue pairs tell each other: twice the number of resets, plus one while a reset wants the
-/// owners to leave.
+/// The word by which a reset tells the owners of queue pairs to leave: twice the number of resets, plus one while a
+/// reset wants them to leave or the controller is given up.
 #[derive(Debug, Default)]
 pub(crate) struct Gate(AtomicU64);
 
@@ -70,31 +72,32 @@ impl Gate {
         self.0.fetch_or(1, Ordering::SeqCst);
     }
 
-    /// Opens the gate again, with nobody having left for a reset that did not come about.
+    /// Opens the gate again after a reset that did not come about: owners that have not left may go on.
     pub(crate) fn reopen(&self) {
         self.0.fetch_and(!1, Ordering::SeqCst);
     }
 
-    /// Opens the gate for queue pairs made from now on.
+    /// Counts a reset and opens the gate, for queue pairs that are created on the device from now on.
     pub(crate) fn advance(&self) {
         let now = self.0.load(Ordering::SeqCst);
         self.0.store((now | 1) + 1, Ordering::SeqCst);
     }
 }
 
-/// An NVMe controller that is being driven. Shared by threads: admin commands are synchronous and may come from any of
-/// them, each queue pair belongs to one. Whatever sends an admin command fails as [`admin`](Self::admin) does.
+/// An NVMe controller that is being driven. Threads share it: admin commands are synchronous and may come from any
+/// thread; each queue pair belongs to one thread at a time. Every method that sends an admin command fails as
+/// [`admin`](Self::admin) does.
 ///
 /// Dropping the last reference disables the controller. Power off only after [`shutdown`](Self::shutdown).
 ///
 /// ```
 /// use std::sync::Arc;
-/// use warprow_driver::{Controller, Options};
-/// # use warprow_soft_controller::{Namespace, Ram, SoftController};
-/// # let namespace = Namespace::new(Ram::new(16 << 20)?).lba(4096);
+/// use warprow_driver::{Controller, ControllerOptions};
+/// # use warprow_soft_controller::{Namespace, RamBacking, SoftController};
+/// # let namespace = Namespace::new(RamBacking::new(16 << 20)?).lba(4096);
 /// # let function = SoftController::builder().serial("S1").namespace(namespace).build()?;
 ///
-/// let controller = Controller::open(function, Arc::new(warprow_dma::SystemClock::new()), Options::default())?;
+/// let controller = Controller::open(function, Arc::new(warprow_dma::SystemClock::new()), ControllerOptions::default())?;
 /// assert_eq!(controller.info().serial().to_string(), "S1");
 /// let namespace = controller.namespace(1)?;
 /// assert_eq!((namespace.bytes(), namespace.lba_bytes()), (16 << 20, 4096));
@@ -104,21 +107,22 @@ pub struct Controller {
     registers: Registers,
     identity: Arc<Identity>,
     clock: Arc<dyn Clock>,
-    options: Options,
+    options: ControllerOptions,
     cap: Cap,
     version: Vs,
     pub(crate) gate: Gate,
     pub(crate) late: LateWrites,
-    /// Locked before `admin` where both are.
+    /// Where both are locked, this is locked before `admin`.
     pub(crate) queues: Mutex<Queues>,
     admin: Mutex<AdminQueue>,
     info: RwLock<Arc<IdentifyController>>,
     pub(crate) loan: Mutex<Loan>,
     pub(crate) recovery: Recovery,
-    /// Asked for when it is first of use; `None`: there is none.
+    /// The function's interrupt, asked for when an admin command first sleeps; `None` where the transport has none.
     pub(crate) interrupt: OnceLock<Option<Arc<dyn Interrupt>>>,
-    /// Taken only to be leaked, when the controller could not be made to let go of it.
-    memory: Option<Mapped>,
+    /// The admin queue's memory. `None` only after it was leaked, because the controller could not be made to stop
+    /// reaching it.
+    memory: Option<MappedMemory>,
 }
 
 impl fmt::Debug for Controller {
@@ -140,7 +144,7 @@ impl Controller {
     pub fn open(
         function: Arc<dyn Function>,
         clock: Arc<dyn Clock>,
-        options: Options,
+        options: ControllerOptions,
     ) -> Result<Arc<Self>, DriverError> {
         let registers = Registers::new(function);
         let cap = enable::checked_cap(&registers)?;
@@ -150,7 +154,7 @@ impl Controller {
         enable::disable_or_reset(&registers, &*clock, cap)?;
 
         let memory = registers.function.allocate(admin_queue::MEMORY_BYTES)?;
-        let mapped = Mapped::new(registers.function.clone(), memory)?;
+        let mapped = MappedMemory::new(registers.function.clone(), memory)?;
         let place = |at| RingMemory::new(mapped.memory().clone(), at);
         let bell = |offset| registers.function.doorbell(offset);
         let entries = u32::from(admin_queue::ENTRIES);
@@ -211,7 +215,7 @@ impl Controller {
         Ok(())
     }
 
-    /// What people call the function; stands in every error.
+    /// The name of the function, as people write it; every error contains it.
     pub fn name(&self) -> &Arc<str> {
         &self.registers.name
     }
@@ -244,12 +248,12 @@ impl Controller {
     /// Allocates zeroed memory of at least `len` bytes and maps it for the controller. Give it to the queue pairs that
     /// use it ([`QueuePair::keep`](crate::QueuePair::keep)), so that it outlives the commands that name it. Fails with
     /// [`DriverError::Allocate`], [`DriverError::Function`] or [`DriverError::GivenUp`].
-    pub fn allocate(&self, len: usize) -> Result<Arc<Mapped>, DriverError> {
+    pub fn allocate(&self, len: usize) -> Result<Arc<MappedMemory>, DriverError> {
         if self.failure().is_some() {
             return Err(self.down());
         }
         let memory = self.registers.function.allocate(len)?;
-        Ok(Arc::new(Mapped::new(self.registers.function.clone(), memory)?))
+        Ok(Arc::new(MappedMemory::new(self.registers.function.clone(), memory)?))
     }
 
     /// The function that carries the controller.
@@ -257,26 +261,27 @@ impl Controller {
         &self.registers.function
     }
 
-    /// The clock by which it is driven.
+    /// The clock by which the controller is driven.
     pub fn clock(&self) -> &dyn Clock {
         &*self.clock
     }
 
-    /// How it is driven.
-    pub fn options(&self) -> &Options {
+    /// The options that the controller was opened with.
+    pub fn options(&self) -> &ControllerOptions {
         &self.options
     }
 
-    /// How often the controller has been reset since it was opened. What it had completed and not flushed before a reset
-    /// may be lost, and a Flush after the reset does not say so: whoever writes and then flushes compares this.
+    /// How often the controller has been reset since it was opened. Writes that it had completed and not flushed before
+    /// a reset may be lost, and a Flush after the reset does not say so: whoever writes and then flushes compares this
+    /// number before the first write and after the Flush.
     pub fn resets(&self) -> u64 {
         self.gate.now() >> 1
     }
 
-    /// Fails while a write, deallocation or format may still be carried out though it timed out, or was in a queue that
-    /// the device did not delete: it would land on whatever is written now. Until the queue is deleted
-    /// ([`QueuePair::recreate`](crate::QueuePair::recreate)) or the controller [`reset`](Self::reset), every queue pair
-    /// refuses writes ([`PushError::LateWrites`](crate::PushError)).
+    /// Fails while the device may still carry out a write, deallocation or format that timed out, or that was in a
+    /// queue which the device did not delete: such a command would overwrite what is written now. Until that queue is
+    /// deleted ([`QueuePair::recreate`](crate::QueuePair::recreate)) or the controller [`reset`](Self::reset), every
+    /// queue pair refuses writes ([`PushError::LateWrites`](crate::PushError)).
     pub fn check_late_writes(&self) -> Result<(), DriverError> {
         match self.late.count() {
             0 => Ok(()),
@@ -293,7 +298,7 @@ impl Controller {
         self.registers.health("a health check").map(drop)
     }
 
-    /// As namespaces and queue pairs know it.
+    /// The identity of this controller, which its namespaces and queue pairs carry.
     pub(crate) fn identity(&self) -> &Arc<Identity> {
         &self.identity
     }
@@ -306,7 +311,7 @@ impl Controller {
         Patience::new(&*self.clock, limit)
     }
 
-    pub(crate) fn admin_memory(&self) -> &Mapped {
+    pub(crate) fn admin_memory(&self) -> &MappedMemory {
         self.memory.as_ref().expect("taken only when the controller is dropped")
     }
 
@@ -314,7 +319,7 @@ impl Controller {
         self.admin.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the admin queue, unless somebody has it locked.
+    /// Locks the admin queue, unless another thread has it locked.
     pub(crate) fn try_lock_admin(&self) -> Option<MutexGuard<'_, AdminQueue>> {
         match self.admin.try_lock() {
             Ok(admin) => Some(admin),
@@ -327,7 +332,7 @@ impl Controller {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Why a controller that is not enabled does nothing.
+    /// The error of a call on a controller that is not enabled.
     pub(crate) fn down(&self) -> DriverError {
         let function = self.name().clone();
         match self.failure() {
@@ -336,8 +341,8 @@ impl Controller {
         }
     }
 
-    /// Makes the controller let go of all memory, by whatever works: CC.EN = 0, a reset of the function, or taking bus
-    /// master from it. `false` when nothing did.
+    /// Keeps the controller from reaching memory any more, by whatever works: CC.EN = 0, a reset of the function, or
+    /// turning bus master off. `false` if none of these worked.
     fn quiesce(&self) -> bool {
         let disabled = match enable::disable_or_reset(&self.registers, &*self.clock, self.cap) {
             // A device that is not there writes nothing; if it comes back, it comes back without bus master.

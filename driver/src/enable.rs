@@ -12,9 +12,9 @@ use crate::error::DriverError;
 use crate::patience::Patience;
 use crate::registers::Registers;
 
-/// A controller that says CAP.TO = 0 still gets this long.
+/// The shortest time that a controller gets to become ready or disabled, even if it says CAP.TO = 0.
 const LEAST_TIMEOUT: Duration = Duration::from_secs(1);
-/// CRTO can say nine hours.
+/// The longest time that a controller gets to become ready; CRTO can say nine hours.
 const MOST_TIMEOUT: Duration = Duration::from_secs(600);
 
 fn unusable(registers: &Registers, why: String) -> DriverError {
@@ -44,7 +44,7 @@ pub(crate) fn disable_limit(cap: Cap) -> Duration {
     Duration::from_millis(cap.disable_timeout_ms().into()).max(LEAST_TIMEOUT)
 }
 
-/// Waits until `done` says so of CSTS; the last CSTS otherwise.
+/// Waits until `done` is true of CSTS. After `limit`, the result has the time waited and the last CSTS.
 fn await_csts(
     registers: &Registers,
     clock: &dyn Clock,
@@ -71,7 +71,7 @@ pub(crate) fn disable(registers: &Registers, clock: &dyn Clock, cap: Cap) -> Res
     let limit = disable_limit(cap);
     let cc = registers.cc(during)?;
     let csts = registers.csts(during)?;
-    // EN must not be cleared before RDY has followed it; a failed controller will not get there.
+    // CC.EN must not be cleared before CSTS.RDY = 1 has followed CC.EN = 1. A failed controller never becomes ready.
     if cc.en() && !csts.rdy() && !csts.cfs() && csts.shst() == ShutdownStatus::NORMAL {
         let _ = await_csts(registers, clock, limit, during, |csts| csts.rdy() || csts.cfs())?;
     }
@@ -87,7 +87,7 @@ pub(crate) fn disable(registers: &Registers, clock: &dyn Clock, cap: Cap) -> Res
     }
 }
 
-/// As [`disable`], and by a reset of the function where the controller does not obey.
+/// As [`disable`]; if the controller does not obey CC.EN, the function is reset and the controller disabled again.
 pub(crate) fn disable_or_reset(registers: &Registers, clock: &dyn Clock, cap: Cap) -> Result<(), DriverError> {
     let Err(error) = disable(registers, clock, cap) else { return Ok(()) };
     if matches!(error, DriverError::Gone { .. }) {
@@ -124,7 +124,7 @@ pub(crate) fn enable(
         .with_ams(Arbitration::ROUND_ROBIN)
         .with_iosqes(Sqe::SIZE_LOG2)
         .with_iocqes(Cqe::SIZE_LOG2);
-    // The settings hold before EN is set, and EN changes alone.
+    // The settings are written first; then EN is set by a write that changes nothing else.
     registers.set_cc(cc, during)?;
     registers.set_cc(cc.with_en(true), during)?;
     let crto = if cap.crwms() { registers.crto()? } else { Default::default() };

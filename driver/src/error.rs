@@ -8,8 +8,8 @@ use warprow_spec::features::FeatureId;
 use warprow_spec::identify::LbaFormat;
 use warprow_spec::registers::Csts;
 
-use crate::failure::Failure;
-use crate::loss::Loss;
+use crate::failure::RecoveryFailure;
+use crate::loss::FormatLoss;
 use crate::queue::{CommandName, PushError};
 
 /// What can go wrong between the driver and a controller. Every variant names the function, what was asked of it, what
@@ -97,7 +97,7 @@ pub enum DriverError {
         /// The function's name.
         function: Arc<str>,
         /// What failed, and what was tried.
-        failure: Arc<Failure>,
+        failure: Arc<RecoveryFailure>,
     },
     /// The device answered a command with an error status.
     #[error("{function}: {command} failed: {status}")]
@@ -196,7 +196,7 @@ pub enum DriverError {
         /// The namespace that was to be formatted.
         nsid: u32,
         /// Every namespace that would be lost, the named one included.
-        losses: Vec<Loss>,
+        losses: Vec<FormatLoss>,
     },
     /// The device said that it formatted the namespace, and Identify shows otherwise.
     #[error(
@@ -223,7 +223,7 @@ pub enum DriverError {
     /// A feature that gives the drive memory, which only the driver does, since it knows what is mapped.
     #[error(
         "{function}: {fid} has the drive write to memory, so that it is not set by its number: the driver lends the memory when it \
-         opens the controller, as Options::host_memory_limit allows"
+         opens the controller, as ControllerOptions::host_memory_limit allows"
     )]
     FeatureLendsMemory {
         /// The function's name.
@@ -350,7 +350,7 @@ impl fmt::Display for Formats<'_> {
     }
 }
 
-struct Losses<'a>(&'a [Loss]);
+struct Losses<'a>(&'a [FormatLoss]);
 
 impl fmt::Display for Losses<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

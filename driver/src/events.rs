@@ -11,16 +11,16 @@ const REQUESTS: u32 = 4;
 
 /// Something the controller reported by itself, with the log page that tells more.
 #[derive(Clone, Debug)]
-pub struct Event {
+pub struct ControllerEvent {
     /// What happened.
     pub event: AsyncEvent,
     /// The log page that the event names.
-    pub details: Details,
+    pub details: EventDetails,
 }
 
-/// The log page that belongs to an [`Event`].
+/// The log page that belongs to a [`ControllerEvent`].
 #[derive(Clone, Debug)]
-pub enum Details {
+pub enum EventDetails {
     /// The latest entries of the error log, newest first.
     Errors(Vec<ErrorLogEntry>),
     /// SMART / Health Information.
@@ -35,21 +35,22 @@ pub enum Details {
     Unread(String),
 }
 
-/// What [`Controller::poll_events`] leaves.
+/// The state after a call of [`Controller::poll_events`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Polled {
+pub struct EventPoll {
     /// The log page of an event is being read: call again soon.
     pub reading: bool,
-    /// How often the controller has reported that attributes of a namespace changed, those events included whose log page
-    /// is still to be read.
+    /// How often the controller has reported that attributes of a namespace changed. Events whose log page has not been
+    /// read yet are included.
     pub namespace_notices: u64,
 }
 
 impl Controller {
-    /// As [`take_events`](Self::take_events), without waiting for anything: a log page that is asked for by one call is there
-    /// in a later one, which gives the event to `on` ([`Details::Unread`] where the controller does not answer within the
-    /// time limit of admin commands). Allocates nothing while there is no event. `None`: the admin queue is in use.
-    pub fn poll_events(&self, mut on: impl FnMut(Event)) -> Option<Polled> {
+    /// As [`take_events`](Self::take_events), without waiting for anything. One call asks for an event's log page; a
+    /// later call finds it there and gives the event to `on` (with [`EventDetails::Unread`] if the controller does not
+    /// answer within the time limit of admin commands). Allocates nothing while there is no event. Returns `None` if
+    /// another thread has the admin queue locked.
+    pub fn poll_events(&self, mut on: impl FnMut(ControllerEvent)) -> Option<EventPoll> {
         let (memory, now) = (self.admin_memory(), self.clock().now());
         let timeout = self.options().admin_timeout;
         let mut admin = self.try_lock_admin()?;
@@ -57,15 +58,15 @@ impl Controller {
         if let Some((event, tag)) = admin.reading {
             self.late.add(admin.expire(now));
             match admin.take(tag) {
-                None => return Some(Polled { reading: true, namespace_notices: admin.namespace_notices }),
+                None => return Some(EventPoll { reading: true, namespace_notices: admin.namespace_notices }),
                 Some((completion, data)) => {
                     admin.reading = None;
                     admin.arm(memory, self.event_requests());
                     let details = match self.answer(completion, data, timeout) {
-                        Ok(answer) => Details::of(event.log_page(), &answer.data),
-                        Err(error) => Details::Unread(error.to_string()),
+                        Ok(answer) => EventDetails::of(event.log_page(), &answer.data),
+                        Err(error) => EventDetails::Unread(error.to_string()),
                     };
-                    on(Event { event, details });
+                    on(ControllerEvent { event, details });
                 }
             }
         }
@@ -79,36 +80,37 @@ impl Controller {
                 None => admin.put_back_event(event),
             }
         }
-        Some(Polled { reading: admin.reading.is_some(), namespace_notices: admin.namespace_notices })
+        Some(EventPoll { reading: admin.reading.is_some(), namespace_notices: admin.namespace_notices })
     }
 
-    /// The events that the controller has reported since the last call. For each, its log page is read and then a new
-    /// request sent in its place. Requests stay outstanding without a deadline.
-    pub fn take_events(&self) -> Result<Vec<Event>, DriverError> {
+    /// The events that the controller has reported since the last call. For each event, the log page that it names is
+    /// read, and then a new Asynchronous Event Request replaces the one that the event has answered. These requests
+    /// have no deadline.
+    pub fn take_events(&self) -> Result<Vec<ControllerEvent>, DriverError> {
         let mut events = Vec::new();
-        // No more than are outstanding at a time: a controller that reports without end must not hold the caller.
+        // At most as many events as there are requests: a controller that reports without end must not hold the caller.
         for _ in 0..REQUESTS {
             let next = self.lock_admin().next_event(self.admin_memory());
             let Some(event) = next else { break };
             let details = match self.event_details(event) {
                 Ok(details) => details,
                 Err(error @ (DriverError::Command { .. } | DriverError::Unusable { .. })) => {
-                    Details::Unread(error.to_string())
+                    EventDetails::Unread(error.to_string())
                 }
                 Err(error) => {
                     self.lock_admin().put_back_event(event);
                     return Err(error);
                 }
             };
-            events.push(Event { event, details });
+            events.push(ControllerEvent { event, details });
             self.lock_admin().arm(self.admin_memory(), self.event_requests());
         }
         Ok(events)
     }
 
-    fn event_details(&self, event: AsyncEvent) -> Result<Details, DriverError> {
+    fn event_details(&self, event: AsyncEvent) -> Result<EventDetails, DriverError> {
         let page = event.log_page();
-        Ok(Details::of(page, &self.log_page(page, NSID_ALL, self.event_page_bytes(event))?))
+        Ok(EventDetails::of(page, &self.log_page(page, NSID_ALL, self.event_page_bytes(event))?))
     }
 
     /// Bytes of the log page that an event names, as far as it is read.
@@ -138,7 +140,7 @@ impl Controller {
             .with_namespace_attribute(offered.namespace_attribute())
             .with_firmware_activation(offered.firmware_activation());
         match self.set_feature(FeatureId::ASYNC_EVENT_CONFIG, 0, config.into_bits()) {
-            // Without the feature the controller reports what it likes.
+            // A controller without the feature decides itself what it reports.
             Ok(_) | Err(DriverError::Command { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -147,7 +149,7 @@ impl Controller {
     }
 }
 
-impl Details {
+impl EventDetails {
     /// The content of log page `page`.
     fn of(page: LogPageId, data: &[u8]) -> Self {
         fn read<T: FromBytes>(data: &[u8]) -> Option<Box<T>> {

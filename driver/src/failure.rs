@@ -4,12 +4,12 @@ use std::fmt;
 
 use crate::error::DriverError;
 
-/// A step of recovery.
+/// What failed on the way to giving a controller up: a step of recovery, or what came before or after the steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RecoveryStep {
-    /// Nothing was tried yet: what made recovery necessary.
+    /// The command whose failure made recovery necessary; nothing had been tried yet.
     Command,
-    /// A look at the controller's registers.
+    /// A look at the controller's registers, before the first step.
     Registers,
     /// Abort of what timed out, deletion of the queue, and making it anew.
     Queue,
@@ -17,7 +17,7 @@ pub enum RecoveryStep {
     ControllerReset,
     /// A reset of the function, and making the queue anew.
     FunctionReset,
-    /// [`Controller::retry`](crate::Controller::retry).
+    /// [`Controller::retry`](crate::Controller::retry), after the controller had been given up.
     Retry,
 }
 
@@ -34,7 +34,7 @@ impl fmt::Display for RecoveryStep {
     }
 }
 
-/// Something that failed.
+/// A step that failed, with its error.
 #[derive(Clone, Debug)]
 pub struct FailedStep {
     /// What was being done.
@@ -45,12 +45,12 @@ pub struct FailedStep {
 
 /// Why a controller was given up.
 #[derive(Clone, Debug)]
-pub struct Failure {
-    /// What failed, in its order, since a command last succeeded; at least one.
+pub struct RecoveryFailure {
+    /// The steps that failed since a command last succeeded, in the order of time; at least one.
     pub steps: Vec<FailedStep>,
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for RecoveryFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, FailedStep { step, error }) in self.steps.iter().enumerate() {
             let then = if index == 0 { "" } else { "; then " };
@@ -60,7 +60,9 @@ impl fmt::Display for Failure {
     }
 }
 
-/// What a command of a queue pair died of: see [`QueuePair::blame`](crate::QueuePair::blame).
+/// The error of a command, and when its queue pair was made, so that
+/// [`Controller::recover`](crate::Controller::recover) can tell whether its last step has helped.
+/// [`QueuePair::blame`](crate::QueuePair::blame) makes it.
 #[derive(Clone, Debug)]
 pub struct Blame {
     pub(crate) trial: u64,

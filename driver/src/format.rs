@@ -6,10 +6,10 @@ use warprow_spec::{NSID_ALL, Sqe};
 
 use crate::controller::Controller;
 use crate::error::DriverError;
-use crate::loss::Loss;
+use crate::loss::FormatLoss;
 use crate::namespace::Namespace;
 
-/// Minutes are normal.
+/// The usual limit of a format: 10 minutes, since formats that take minutes are normal.
 pub const FORMAT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// What [`Controller::format`] is to do.
@@ -21,9 +21,9 @@ pub struct FormatRequest {
     pub lba_bytes: u32,
     /// Whether user data is to be erased securely; `NONE` unless asked for.
     pub erase: SecureErase,
-    /// Consent to lose every namespace of the drive, where the drive knows no smaller format.
+    /// Consent to lose every namespace of the drive, if the drive can only format all of them at once (FNA).
     pub lose_all_namespaces: bool,
-    /// The longest wait.
+    /// The longest wait for the format.
     pub timeout: Duration,
 }
 
@@ -44,10 +44,11 @@ pub struct FormatProgress {
 }
 
 impl Controller {
-    /// Everything whose data [`format`](Self::format) would destroy (NVMe Base 2.0, 5.14 and FNA in 5.17.2.1; NVMe 1.4,
-    /// 5.23 and 5.15.2.2): the namespace named, or all of the drive. Where the drive may have other controllers and does
-    /// not list what they have, there is a [`Loss`] for that too. Fails as Identify does.
-    pub fn format_losses(&self, nsid: u32, erase: SecureErase) -> Result<Vec<Loss>, DriverError> {
+    /// The namespaces whose data [`format`](Self::format) would destroy (NVMe Base 2.0, 5.14 and FNA in 5.17.2.1; NVMe
+    /// 1.4, 5.23 and 5.15.2.2): the one named, or all of the drive. If the drive may have other controllers and does
+    /// not list their namespaces, one more [`FormatLoss`] stands for those. Fails as
+    /// [`identify_namespace`](Self::identify_namespace) does.
+    pub fn format_losses(&self, nsid: u32, erase: SecureErase) -> Result<Vec<FormatLoss>, DriverError> {
         let info = self.info();
         let erases = erase != SecureErase::NONE;
         let all = info.fna.reaches_all(false) || erases && info.fna.reaches_all(true);
@@ -63,31 +64,32 @@ impl Controller {
         }
         let mut losses = lost.into_iter().map(|nsid| self.loss(nsid)).collect::<Result<Vec<_>, _>>()?;
         if info.cmic.multiple_controllers() && !lists_all {
-            losses.push(Loss { nsid: NSID_ALL, bytes: None });
+            losses.push(FormatLoss { nsid: NSID_ALL, bytes: None });
         }
         Ok(losses)
     }
 
-    fn loss(&self, nsid: u32) -> Result<Loss, DriverError> {
+    fn loss(&self, nsid: u32) -> Result<FormatLoss, DriverError> {
         let data = match self.identify_namespace(nsid) {
             Ok(data) => Some(data),
             Err(DriverError::Command { .. } | DriverError::NoSuchNamespace { .. }) => None,
             Err(error) => return Err(error),
         };
         let bytes = data.filter(IdentifyNamespace::is_active).and_then(|data| data.size_bytes());
-        Ok(Loss { nsid, bytes })
+        Ok(FormatLoss { nsid, bytes })
     }
 
-    /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and identifies
-    /// it again. No command to it may be outstanding. What was known of it, and of the controller's other namespaces, is of no use any more:
-    /// commands refuse it ([`PushError::Outdated`](crate::PushError)) and take the result, also if this fails after the command was sent.
-    /// `progress` is called about once a second.
+    /// Formats a namespace (Format NVM; NVMe Base 2.0, 5.14; NVMe 1.4, 5.23), **destroying its data**, and describes it
+    /// again. No command to the namespace may be outstanding; that is not checked. Commands refuse every [`Namespace`]
+    /// that the controller described before ([`PushError::Outdated`](crate::PushError)), of this namespace and of
+    /// others, also if the format fails after it was sent. They take the result of this call. `progress` is called
+    /// about once a second.
     ///
     /// Fails with [`DriverError::Unsupported`], [`DriverError::NoSuchNamespace`], [`DriverError::LbaFormatNotOffered`],
     /// [`DriverError::FormatNeedsConsent`], [`DriverError::FormatNotApplied`], or as [`admin`](Self::admin) does.
     ///
-    /// Where the drive would destroy other namespaces too, it is refused with a list of them unless the request
-    /// consents. That another host may have the namespace attached, through another controller, is only logged.
+    /// If the drive would destroy other namespaces too, the format is refused with a list of them, unless the request
+    /// consents. If another host may have the namespace attached, through another controller, that is only logged.
     ///
     /// After a time-out the drive may still be formatting. No write is then accepted until a [`reset`](Self::reset)
     /// ([`check_late_writes`](Self::check_late_writes)), which does not end the format: the namespace may go on to
@@ -127,7 +129,7 @@ impl Controller {
 
         let settings = FormatCdw10::new().with_ses(erase).with_format_index(index);
         let reports = before.fpi.supported();
-        // What was described so far is not to be taken from before the drive may change it.
+        // From before the drive may change a namespace, commands refuse all descriptions made so far.
         let format = self.identity().begin_format();
         let sent = self.send_meanwhile(Sqe::format_nvm(nsid, settings), &[], request.timeout, |waited| {
             // A drive may refuse Identify while it formats; that is no reason to give up.
@@ -150,9 +152,9 @@ impl Controller {
     }
 }
 
-/// Whether a command that failed so will not be carried out any more, unless it had begun before a reset.
+/// Whether a command that failed with `error` will not begin any more. (One that a reset ended may have begun before.)
 fn has_ended(error: &DriverError) -> bool {
     use DriverError::{AdminQueueFull, Command, Down, GivenUp, Lost};
-    // The latter were never sent.
+    // The last three say that the command was never sent.
     matches!(error, Command { .. } | Lost { .. } | AdminQueueFull { .. } | Down { .. } | GivenUp { .. })
 }

@@ -1,32 +1,33 @@
-//! Memory of the host that a drive without its own asks for (NVMe Base 2.0, 8.9; NVMe 1.4, 8.9).
+//! The Host Memory Buffer: memory of the host that a drive without DRAM of its own asks for (NVMe Base 2.0, 8.9; NVMe
+//! 1.4, 8.9).
 
 use std::sync::{MutexGuard, PoisonError};
 
-use warprow_dma::{Mapped, PAGE};
+use warprow_dma::{MappedMemory, PAGE};
 use warprow_spec::features::{FeatureId, HostMemoryDescriptor};
 use warprow_spec::{IntoBytes, Sqe};
 
 use crate::controller::Controller;
 use crate::error::DriverError;
 
-/// What became of a drive's wish for host memory.
+/// Whether a drive asked for host memory, and whether it got any.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum HostMemory {
     /// The drive does not ask for any (HMPRE is 0).
     #[default]
     NotWanted,
-    /// It has so many bytes until it is shut down or disabled.
+    /// The drive has this many bytes until it is shut down or disabled.
     Lent(u64),
-    /// It got none, and works without, though slower.
+    /// The drive asked for memory and got none, for the reason given. It works without, but slower.
     Withheld(String),
 }
 
-/// The memory lent, and what is said of it.
+/// The memory lent to the drive, and what [`Controller::host_memory`] says of it.
 #[derive(Debug, Default)]
 pub(crate) struct Loan {
     state: HostMemory,
     /// A page for the list of descriptors, and the buffer behind it. Stays until the controller was disabled.
-    memory: Option<Mapped>,
+    memory: Option<MappedMemory>,
 }
 
 impl Controller {
@@ -39,7 +40,7 @@ impl Controller {
         self.loan.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lends the drive the memory that it asks for, up to [`Options::host_memory_limit`](crate::Options). A drive that
+    /// Lends the drive the memory that it asks for, up to [`ControllerOptions::host_memory_limit`](crate::ControllerOptions). A drive that
     /// gets none, or does not take it, works all the same. After a reset it gets the same memory again.
     pub(crate) fn lend_host_memory(&self) -> Result<(), DriverError> {
         let info = self.info();
@@ -57,7 +58,8 @@ impl Controller {
         };
         let mut pages = kept;
         if kept < least {
-            // It was disabled before, or never lent: nothing of the device reaches it.
+            // The controller was disabled since the memory was lent, or it was never lent: the device does not reach
+            // it.
             loan.memory = None;
             match self.allocate_between(least, most) {
                 Ok((memory, got)) => (loan.memory, pages) = (Some(memory), got),
@@ -83,7 +85,7 @@ impl Controller {
     }
 
     /// Mapped memory for `most` pages and the list before them, or for fewer where that cannot be had; not below `least`.
-    fn allocate_between(&self, least: u64, most: u64) -> Result<(Mapped, u64), String> {
+    fn allocate_between(&self, least: u64, most: u64) -> Result<(MappedMemory, u64), String> {
         if most < least {
             let limit = self.options().host_memory_limit;
             return Err(format!("it needs {} KiB at least, and the limit is {} KiB", least * 4, limit / 1024));
@@ -93,8 +95,8 @@ impl Controller {
         loop {
             let bytes = usize::try_from((pages + 1) * PAGE as u64).map_err(|error| error.to_string())?;
             let allocated = function.allocate(bytes).map_err(|error| error.to_string());
-            let mapped =
-                allocated.and_then(|memory| Mapped::new(function.clone(), memory).map_err(|error| error.to_string()));
+            let mapped = allocated
+                .and_then(|memory| MappedMemory::new(function.clone(), memory).map_err(|error| error.to_string()));
             match mapped {
                 Ok(memory) => return Ok((memory, pages)),
                 Err(why) if pages == least => return Err(why),
@@ -103,7 +105,7 @@ impl Controller {
         }
     }
 
-    /// Takes the memory back, so that the drive writes what it keeps there to where it lasts.
+    /// Takes the memory back, so that the drive writes what it keeps there to its own media.
     pub(crate) fn reclaim_host_memory(&self) -> Result<(), DriverError> {
         if matches!(self.host_memory(), HostMemory::Lent(_)) {
             self.set_feature(FeatureId::HOST_MEMORY_BUFFER, 0, 0)?;

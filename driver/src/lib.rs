@@ -3,13 +3,13 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use warprow_driver::{BlockIo, Controller, FormatRequest, Options, QueueOptions};
-//! # use warprow_soft_controller::{Namespace, Ram, SoftController};
-//! # let function = SoftController::builder().namespace(Namespace::new(Ram::new(16 << 20)?)).build()?;
+//! use warprow_driver::{BlockIo, Controller, FormatRequest, ControllerOptions, QueueOptions};
+//! # use warprow_soft_controller::{Namespace, RamBacking, SoftController};
+//! # let function = SoftController::builder().namespace(Namespace::new(RamBacking::new(16 << 20)?)).build()?;
 //!
 //! // `function` is any: of VFIO, of a vfio-user socket, or, as here, of a controller in this process.
 //! let clock = Arc::new(warprow_dma::SystemClock::new());
-//! let controller = Controller::open(function, clock, Options::default())?;
+//! let controller = Controller::open(function, clock, ControllerOptions::default())?;
 //! let namespace = controller.format(&FormatRequest::new(1, 512), |progress| eprintln!("{progress:?}"))?;
 //! let mut io = BlockIo::new(&controller, namespace, &QueueOptions::default())?;
 //! io.write(8, &[7; 4096])?;
@@ -45,16 +45,18 @@ mod registers;
 mod reset;
 mod reset_kind;
 
-pub use admin::Answer;
+pub use admin::AdminAnswer;
 pub use block_io::BlockIo;
-pub use controller::{Controller, Options};
+pub use controller::{Controller, ControllerOptions};
 pub use error::DriverError;
-pub use events::{Details, Event, Polled};
-pub use failure::{Blame, FailedStep, Failure, RecoveryStep};
+pub use events::{ControllerEvent, EventDetails, EventPoll};
+pub use failure::{Blame, FailedStep, RecoveryFailure, RecoveryStep};
 pub use format::{FORMAT_TIMEOUT, FormatProgress, FormatRequest};
 pub use host_memory::HostMemory;
 pub use locking::Locking;
-pub use loss::Loss;
+pub use loss::FormatLoss;
 pub use namespace::{Namespace, NamespaceIds};
-pub use queue::{Completion, Ended, ExternalQueue, Issued, PushError, QueueOptions, QueuePair, RingSizes, Submitter};
+pub use queue::{
+    CommandEnd, Completion, ExternalQueue, IssuedCommand, PushError, QueueOptions, QueuePair, RingSizes, Submitter,
+};
 pub use reset_kind::ResetKind;

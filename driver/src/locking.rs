@@ -11,14 +11,14 @@ const LOCKING_FEATURE: u16 = 0x0002;
 /// The length field, revision and vendor bytes before the first feature.
 const HEADER: usize = 48;
 
-/// What a drive says of its locking feature, which Opal and its kin have.
+/// What a drive says of its locking feature, which drives with Opal and related standards have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Locking {
     /// Somebody activated it: the drive may lock itself when it loses power.
     pub enabled: bool,
     /// A range is locked now: reads or writes of it fail.
     pub locked: bool,
-    /// What is stored is encrypted.
+    /// The drive encrypts what it stores.
     pub encrypts: bool,
 }
 
@@ -32,7 +32,7 @@ impl Controller {
         let sqe = Sqe::security_receive(protocol, com_id, 4096);
         match self.send(sqe, &[], self.options().admin_timeout) {
             Ok(answer) => Ok(parse(&answer.data)),
-            // Security protocols that are not TCG's.
+            // The drive has security protocols, but not TCG's.
             Err(DriverError::Command { .. }) => Ok(None),
             Err(error) => Err(error),
         }

@@ -13,9 +13,10 @@ use crate::queue::PushError;
 /// Smallest and largest LBA that the driver works with, as powers of two: 512 B and 64 KiB.
 const LBADS: std::ops::RangeInclusive<u8> = 9..=16;
 
-/// A namespace as Identify describes it, checked: every number here can be computed with. Commands take one that their
-/// [controller](Controller::namespace) has described since it last sent a format, since it says how much they move. Two are equal
-/// if they are described alike.
+/// A description of a namespace: what Identify says of it, checked, so that every number here can be computed with. A
+/// command needs one, since the LBA size says how many bytes the command moves; so its queue takes only a description
+/// that the queue's own [controller](Controller::namespace) has made since it last sent a format. Two descriptions are
+/// equal if they say the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     described: Described,
@@ -32,7 +33,8 @@ pub struct Namespace {
     nguid: [u8; 16],
 }
 
-/// Who described a namespace, and when. Commands compare that; to compare namespaces the name is enough.
+/// Which controller described a namespace, and at which format epoch. Commands compare both. `==`, by which namespaces
+/// are compared, looks at the controllers' names only.
 #[derive(Clone, Debug)]
 struct Described {
     by: Arc<Identity>,
@@ -48,9 +50,10 @@ impl PartialEq for Described {
 impl Eq for Described {}
 
 impl Namespace {
-    /// Checks Identify data (NVM Command Set 1.0, 4.1.5.1; NVMe 1.4, 5.15.2.1) of namespace `nsid`:
-    /// [`DriverError::NoSuchNamespace`] where it is inactive, [`DriverError::BadNamespace`] where it cannot be right. To be looked at:
-    /// of commands it is refused, as no controller said so.
+    /// Makes a description from Identify data (NVM Command Set 1.0, 4.1.5.1; NVMe 1.4, 5.15.2.1) of namespace `nsid`.
+    /// Fails with [`DriverError::NoSuchNamespace`] if the namespace is inactive, and with [`DriverError::BadNamespace`]
+    /// if the data cannot be right. The result serves only to be read: commands refuse it, as no controller has
+    /// described it.
     pub fn from_identify(function: &str, nsid: u32, data: &IdentifyNamespace) -> Result<Self, DriverError> {
         let by = Arc::new(Identity::new(function.into()));
         Self::of(Described { by, epoch: NO_EPOCH }, nsid, data)
@@ -91,8 +94,8 @@ impl Namespace {
         })
     }
 
-    /// Whether commands of `controller` may take it: [`PushError::Foreign`] where another has described it,
-    /// [`PushError::Outdated`] where it was before or during a format.
+    /// Checks that commands of `controller` may take this description. Fails with [`PushError::Foreign`] if another
+    /// controller made it, and with [`PushError::Outdated`] if it was made before or during a format.
     pub fn check_of(&self, controller: &Controller) -> Result<(), PushError> {
         self.check_described(controller.identity())
     }
@@ -100,7 +103,7 @@ impl Namespace {
     /// As [`check_of`](Self::check_of), for the controller that has this very identity.
     #[inline]
     pub(crate) fn check_described(&self, by: &Arc<Identity>) -> Result<(), PushError> {
-        // Both are alive, so that an address is one controller's.
+        // Both `Arc`s are alive, so no two controllers have this address.
         if !Arc::ptr_eq(&self.described.by, by) {
             return Err(PushError::Foreign { nsid: self.nsid });
         }
@@ -212,11 +215,12 @@ impl Controller {
         })
     }
 
-    /// A namespace, as it is now. Ask again after any namespace of the controller was formatted, or after an event that says that
-    /// it changed. While a format goes on, as this driver knows or the drive says (FPI), what is described is to be looked at:
-    /// commands refuse it ([`PushError::Outdated`]). Fails as [`Namespace::from_identify`] does, or as [`admin`](Self::admin).
+    /// Describes a namespace as it is now. Ask again after any namespace of the controller was formatted, or after an
+    /// event that says that the namespace changed. While a format goes on, by what this driver knows or by what the
+    /// drive says (FPI), the description serves only to be read: commands refuse it ([`PushError::Outdated`]). Fails as
+    /// [`Namespace::from_identify`] does, or as [`admin`](Self::admin).
     pub fn namespace(&self, nsid: u32) -> Result<Namespace, DriverError> {
-        // First, so that a format that begins meanwhile makes it outdated.
+        // Taken before Identify, so that a format that begins meanwhile makes the description outdated.
         let epoch = self.identity().describing();
         let data = self.identify_namespace(nsid)?;
         let formatting = data.fpi.supported() && data.fpi.remaining() != 0;

@@ -25,12 +25,14 @@ impl<'a> Patience<'a> {
         self.clock.now().saturating_sub(self.began)
     }
 
-    /// Waits a little. `false` when the time was up before: look once more, then give up.
+    /// Waits a little, then returns `true`. Returns `false` without waiting when the time is up: the caller then looks
+    /// once more and gives up.
     pub(crate) fn wait(&mut self) -> bool {
         self.wait_for(None)
     }
 
-    /// The same, and no longer than until the interrupt: a sleep, where there is one, in place of looks.
+    /// As [`wait`](Self::wait). If there is an `interrupt`, this sleeps until it comes, for 100 ms at most, once 2 ms
+    /// of the whole wait are over.
     pub(crate) fn wait_for(&mut self, interrupt: Option<&dyn Interrupt>) -> bool {
         let waited = self.waited();
         if waited >= self.limit {

@@ -16,12 +16,12 @@ pub enum Data<'a> {
         len: u64,
     },
     /// Several stretches, in the order of the data. All but the first start at a page, all but the last end at one.
-    Scattered(&'a [Stretch]),
+    Scattered(&'a [IovaRange]),
 }
 
 /// A stretch of I/O virtual addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stretch {
+pub struct IovaRange {
     /// Address of the first byte.
     pub iova: u64,
     /// Length in bytes, not 0.
@@ -46,7 +46,7 @@ pub enum PrpError {
         index: usize,
         /// Where it starts.
         iova: u64,
-        /// Its length, bytes.
+        /// Bytes of the stretch.
         len: u64,
     },
     /// No data, or an empty stretch.
@@ -60,7 +60,7 @@ pub enum PrpError {
     Wraps {
         /// Where it starts.
         iova: u64,
-        /// Its length, bytes.
+        /// Bytes of the stretch.
         len: u64,
     },
     /// More pages than the list has room for.
@@ -94,7 +94,7 @@ impl Data<'_> {
     }
 }
 
-/// Room for PRP lists that belongs to one command.
+/// Memory for the PRP lists of one command.
 pub trait PrpList {
     /// Where the device sees the list; a list shorter than a page lies within one, a longer one starts at a page.
     fn iova(&self) -> u64;
@@ -151,13 +151,13 @@ fn contiguous(iova: u64, len: u64, list: &impl PrpList) -> Result<(u64, u64), Pr
     }
 }
 
-fn scattered(stretches: &[Stretch], list: &impl PrpList) -> Result<(u64, u64), PrpError> {
+fn scattered(stretches: &[IovaRange], list: &impl PrpList) -> Result<(u64, u64), PrpError> {
     let Some(first) = stretches.first() else { return Err(PrpError::Empty { index: 0 }) };
     if !first.iova.is_multiple_of(4) {
         return Err(PrpError::Unaligned { iova: first.iova });
     }
     let mut pages = 0;
-    for (index, &Stretch { iova, len }) in stretches.iter().enumerate() {
+    for (index, &IovaRange { iova, len }) in stretches.iter().enumerate() {
         if len == 0 {
             return Err(PrpError::Empty { index });
         }
@@ -326,7 +326,7 @@ mod tests {
             cut in 0u64..4096, slot in 0u64..5,
         ) {
             let mut stretches: Vec<_> =
-                pages.iter().map(|&(page, n)| Stretch { iova: page * PAGE_BYTES, len: n * PAGE_BYTES }).collect();
+                pages.iter().map(|&(page, n)| IovaRange { iova: page * PAGE_BYTES, len: n * PAGE_BYTES }).collect();
             stretches[0].iova += offset * 4;
             stretches[0].len -= offset * 4;
             let last = stretches.last_mut().unwrap();
@@ -358,8 +358,8 @@ mod tests {
         assert_eq!(at(4096, 0), Err(PrpError::Empty { index: 0 }));
         assert_eq!(at(u64::MAX - 3, 8), Err(PrpError::Wraps { iova: u64::MAX - 3, len: 8 }));
         assert_eq!(at(0, 6 * PAGE_BYTES), Err(PrpError::TooMany { room: 4 }));
-        let of = |stretches: &[Stretch]| build(Data::Scattered(stretches), &list);
-        let s = |iova, len| Stretch { iova, len };
+        let of = |stretches: &[IovaRange]| build(Data::Scattered(stretches), &list);
+        let s = |iova, len| IovaRange { iova, len };
         assert_eq!(of(&[]), Err(PrpError::Empty { index: 0 }));
         assert_eq!(of(&[s(4096, 4096), s(8192, 0)]), Err(PrpError::Empty { index: 1 }));
         assert_eq!(of(&[s(0x1200, 512), s(8192, 512)]), Err(PrpError::Gap { index: 0, iova: 0x1200, len: 512 }));

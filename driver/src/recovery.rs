@@ -1,13 +1,18 @@
-//! The steps by which a controller is brought back, from the mildest on, and what comes when none helps.
+//! The steps of recovery, which bring a controller back, from the mildest on; when none helps, the controller is given
+//! up.
 //!
 //! time-out → Abort → queue deleted and made anew → controller reset → function reset → given up
+//!
+//! A *trial* begins with each recovery that a failed command caused. If a command of a queue that was made under the
+//! latest trial fails, before any command has succeeded, then the step that recovery took last did not help, and the
+//! next one is tried.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 
 use crate::controller::Controller;
 use crate::error::DriverError;
-use crate::failure::{Blame, FailedStep, Failure, RecoveryStep};
+use crate::failure::{Blame, FailedStep, RecoveryFailure, RecoveryStep};
 use crate::reset_kind::ResetKind;
 
 /// The steps of recovery, in their order.
@@ -19,22 +24,23 @@ const STEPS: [(RecoveryStep, Option<ResetKind>); 3] = [
 /// How often a reset may find queues in use before the controller is given up.
 const MOST_IN_USE: u32 = 3;
 
-/// How far recovery has come.
+/// The state of recovery, which all threads share.
 #[derive(Debug, Default)]
 pub(crate) struct Recovery {
-    /// Held while somebody climbs.
+    /// Locked while a thread recovers the controller.
     progress: Mutex<Progress>,
-    /// Counts the recoveries that somebody was blamed into: queues made since are on trial.
+    /// The number of the latest trial: how many recoveries a failed command has caused, plus successful retries. Queues
+    /// note it when they are made.
     trial: AtomicU64,
-    /// No command has succeeded since a recovery.
+    /// Whether no command has succeeded since the latest trial began.
     on_trial: AtomicBool,
     failed: AtomicBool,
-    failure: RwLock<Option<Arc<Failure>>>,
+    failure: RwLock<Option<Arc<RecoveryFailure>>>,
 }
 
 #[derive(Debug, Default)]
 struct Progress {
-    /// Where to begin if what the last climb brought back fails without a single success.
+    /// Index of the step to begin with, if what the last recovery brought back fails before a command succeeds.
     next: usize,
     in_use: u32,
     steps: Vec<FailedStep>,
@@ -57,26 +63,30 @@ impl Recovery {
 }
 
 impl Controller {
-    /// Why it was given up, if it was. Until [`retry`](Self::retry) or a [`reset`](Self::reset) succeeds, nothing is sent to
-    /// it, and everything that would be fails at once with [`DriverError::GivenUp`] or [`DriverError::Stale`].
-    pub fn failure(&self) -> Option<Arc<Failure>> {
+    /// Why the controller was given up; `None` if it was not. Until [`retry`](Self::retry) or a [`reset`](Self::reset)
+    /// succeeds, nothing is sent to the controller, and every call that would send something fails at once with
+    /// [`DriverError::GivenUp`] or [`DriverError::Stale`].
+    pub fn failure(&self) -> Option<Arc<RecoveryFailure>> {
         if !self.recovery.failed.load(Ordering::Relaxed) {
             return None;
         }
         self.recovery.failure.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Brings a queue back after a time-out, a failure or a reset, by as little as does it: `recreate`
-    /// ([`QueuePair::recreate`](crate::QueuePair::recreate)), then a reset of the controller, then one of the function,
-    /// each with `recreate` after it. `let_go` is called before each reset, to have idle queues
-    /// [left](crate::QueuePair::leave). One thread climbs at a time.
+    /// Brings a queue back after a time-out, a failure or a reset, by the mildest step that helps: a call of
+    /// `recreate`, which is to call [`QueuePair::recreate`](crate::QueuePair::recreate); then a reset of the
+    /// controller; then a reset of the function. `recreate` is called after each reset too. `let_go` is called before
+    /// each reset: it is to call [`QueuePair::leave`](crate::QueuePair::leave) of queues that are idle. One thread
+    /// recovers at a time.
     ///
-    /// `blame` is what the queue's command died of. If nothing has succeeded since the last recovery, the next step is tried
-    /// and not the same again. Tell of successes with [`proven`](Self::proven).
+    /// `blame` is the error of the command that failed, if one did. If no command has succeeded since the last
+    /// recovery, the next step is tried and not the same again. So whoever sees a command succeed calls
+    /// [`note_success`](Self::note_success).
     ///
-    /// At the end of the ladder the controller is given up ([`DriverError::GivenUp`]), which is said at once from then on;
-    /// a device that is gone is given up without a climb. [`DriverError::NoQueueLeft`], and a reset that finds queues in use
-    /// ([`DriverError::QueuesInUse`], at most twice), are no failure of the controller, and are for the caller to try again.
+    /// When the last step has failed, the controller is given up ([`DriverError::GivenUp`]); from then on this fails so
+    /// at once. A device that is gone is given up without trying a step. [`DriverError::NoQueueLeft`], and a reset that
+    /// finds queues in use ([`DriverError::QueuesInUse`], at most twice in a row), are not failures of the controller:
+    /// the caller may try again.
     pub fn recover(
         &self,
         blame: Option<Blame>,
@@ -97,7 +107,7 @@ impl Controller {
                 progress.steps.push(FailedStep { step: RecoveryStep::Registers, error });
                 return Err(self.give_up(&mut progress));
             }
-            // Such a controller takes no commands.
+            // A controller with a fatal error takes no commands, so making the queue anew cannot work.
             Err(error @ DriverError::Fatal { .. }) if first == 0 => {
                 tracing::warn!(%error, "a reset is needed");
                 first = 1;
@@ -105,7 +115,7 @@ impl Controller {
             _ => {}
         }
         if blamed {
-            // Queues that are made from here on are judged anew; those of before have been.
+            // Only failures of queues that are made from here on say something about this recovery.
             self.recovery.trial.fetch_add(1, Ordering::SeqCst);
             self.recovery.on_trial.store(true, Ordering::SeqCst);
         }
@@ -150,9 +160,10 @@ impl Controller {
         Err(self.give_up(&mut progress))
     }
 
-    /// A command has succeeded since the last recovery: the next failure begins at the foot of the ladder. Cheap.
+    /// Says that a command has succeeded: recovery from the next failure begins with the mildest step again. Where no
+    /// trial is open, this costs one load.
     #[inline]
-    pub fn proven(&self) {
+    pub fn note_success(&self) {
         if self.recovery.on_trial.load(Ordering::Relaxed) {
             self.end_trial();
         }
@@ -160,7 +171,7 @@ impl Controller {
 
     #[cold]
     fn end_trial(&self) {
-        // Somebody who climbs at this moment has more to say.
+        // A thread that recovers the controller at this moment knows more than this success does.
         let mut progress = match self.recovery.progress.try_lock() {
             Ok(progress) => progress,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -170,12 +181,12 @@ impl Controller {
         self.recovery.on_trial.store(false, Ordering::SeqCst);
     }
 
-    /// Gives the controller up if its registers read as all ones, so that nobody waits for it again. Returns whether it is
-    /// given up now. While somebody climbs, that is for them to find.
+    /// Gives the controller up if its registers read as all ones, so that nobody waits for it again. Returns whether it
+    /// is given up now. While another thread recovers the controller, this does not look: that thread finds out.
     pub fn give_up_if_gone(&self) -> bool {
         if let Ok(mut progress) = self.recovery.progress.try_lock()
             && self.failure().is_none()
-            // A reset that waits for its owners may wait for whoever calls.
+            // A reset that waits for the queues' owners may be waiting for the thread that calls this.
             && self.queues.try_lock().is_ok()
             && let Err(error @ DriverError::Gone { .. }) = self.look()
         {
@@ -185,16 +196,18 @@ impl Controller {
         self.failure().is_some()
     }
 
-    /// Tries to bring back a controller that was given up, by a reset of its function: once, when somebody says that it may
-    /// work again. Queues are then to be recreated. Does nothing to one that was not given up.
+    /// Tries once to bring back a controller that was given up, by a reset of its function: to be called when somebody
+    /// has a reason to think that it works again. After success its queues have to be recreated. Does nothing if the
+    /// controller was not given up.
     ///
-    /// Fails with [`DriverError::GivenUp`], the failed attempt added, or with [`DriverError::QueuesInUse`].
+    /// Fails with [`DriverError::GivenUp`], which then lists the failed attempt too, or with
+    /// [`DriverError::QueuesInUse`].
     pub fn retry(&self) -> Result<(), DriverError> {
         let mut progress = self.recovery.lock();
         let Some(failure) = self.failure() else { return Ok(()) };
         match self.reset(ResetKind::Function) {
             Ok(()) => {
-                // As good as new; old queues are not judged by it.
+                // The reset has begun a new trial: failures of older queues say nothing about it.
                 self.recovery.trial.fetch_add(1, Ordering::SeqCst);
                 self.recovery.on_trial.store(false, Ordering::SeqCst);
                 *progress = Progress::default();
@@ -203,7 +216,7 @@ impl Controller {
             Err(error @ DriverError::QueuesInUse { .. }) => Err(error),
             Err(error) => {
                 progress.steps.clone_from(&failure.steps);
-                // The first failure, and the latest retry.
+                // Kept are the steps of the first failure, and the latest retry.
                 progress.steps.retain(|step| step.step != RecoveryStep::Retry);
                 progress.steps.push(FailedStep { step: RecoveryStep::Retry, error });
                 Err(self.give_up(&mut progress))
@@ -211,15 +224,15 @@ impl Controller {
         }
     }
 
-    /// Looks at the controller's status, with no reset under way.
+    /// Reads the controller's status (CSTS) while no reset is under way.
     fn look(&self) -> Result<(), DriverError> {
         let _no_reset = self.lock_queues();
         self.registers().health("a look at its status").map(drop)
     }
 
-    /// Nothing is sent to the controller any more, and nothing of it reaches memory.
+    /// Gives the controller up: nothing is sent to it any more, and it reaches no memory any more.
     fn give_up(&self, progress: &mut Progress) -> DriverError {
-        let failure = Arc::new(Failure { steps: std::mem::take(&mut progress.steps) });
+        let failure = Arc::new(RecoveryFailure { steps: std::mem::take(&mut progress.steps) });
         *progress = Progress::default();
         let queues = self.lock_queues();
         self.gate.close();
@@ -228,7 +241,7 @@ impl Controller {
         *self.recovery.failure.write().unwrap_or_else(PoisonError::into_inner) = Some(failure.clone());
         self.recovery.failed.store(true, Ordering::SeqCst);
         self.recovery.on_trial.store(false, Ordering::SeqCst);
-        // What is still on its way must not land; the memory stays withheld nevertheless until a reset.
+        // Data that is still on its way must not land. Quarantined memory stays out of use nevertheless, until a reset.
         if let Err(error) = self.registers().set_bus_master(false, "giving it up") {
             tracing::warn!(%error, "bus mastering of a drive that is given up");
         }

@@ -23,7 +23,8 @@ impl Registers {
         DriverError::Gone { function: self.name.clone(), during }
     }
 
-    /// One error for a device that is gone, whoever noticed.
+    /// Turns [`FunctionError::Gone`] into [`DriverError::Gone`], so that a device that is gone is one error, whoever
+    /// noticed.
     fn known<T>(&self, result: Result<T, FunctionError>, during: &'static str) -> Result<T, DriverError> {
         result.map_err(|error| match error {
             FunctionError::Gone { .. } => self.gone(during),
@@ -90,7 +91,7 @@ impl Registers {
         self.function.read_u32(offset::CSTS).map_or(Csts::ABSENT, Csts::from_bits)
     }
 
-    /// What to say of a device in whose face a wait ran out: gone, failed, or fine.
+    /// Reads CSTS while something is waited for: an error if the device is gone, has failed or is not ready.
     pub(crate) fn health(&self, during: &'static str) -> Result<Csts, DriverError> {
         let csts = self.csts(during)?;
         if csts.cfs() || !csts.rdy() {

@@ -12,19 +12,20 @@ use crate::error::DriverError;
 use crate::queue::{Link, Queues};
 use crate::reset_kind::ResetKind;
 
-/// RTD3E can say more than an hour.
+/// The most that a drive's RTD3E can lengthen a shutdown to; RTD3E can say more than an hour.
 const MOST_SHUTDOWN: Duration = Duration::from_secs(300);
 
 impl Controller {
     /// Resets the controller and enables it again. Every command is lost; everything in quarantine is released.
     ///
-    /// First the owners of queue pairs must let go: each does at its next call into its queue pair (which answers
-    /// [`DriverError::Stale`]), by [`QueuePair::leave`](crate::QueuePair::leave), or by dropping it. Owners that do not
-    /// within [`Options::leave_timeout`](crate::Options) make this fail with [`DriverError::QueuesInUse`], with nothing
-    /// reset. The submitters of [external queues](crate::ExternalQueue) are closed, and have to leave likewise. Afterwards each
-    /// owner calls [`QueuePair::recreate`](crate::QueuePair::recreate). Any other error leaves the
-    /// controller down ([`DriverError::Down`]), with quarantined memory still withheld; another reset, of this kind or a
-    /// deeper one, may bring it back.
+    /// First the owners of queue pairs must let go of them: an owner lets go at its next call of `ring`, `poll` or
+    /// `wait` (which fails with [`DriverError::Stale`]), by [`QueuePair::leave`](crate::QueuePair::leave), or by
+    /// dropping the queue pair. If an owner does not let go within
+    /// [`ControllerOptions::leave_timeout`](crate::ControllerOptions), this fails with [`DriverError::QueuesInUse`],
+    /// and nothing is reset. The submitters of [external queues](crate::ExternalQueue) are closed, and have to leave
+    /// within the same time. After the reset each owner calls [`QueuePair::recreate`](crate::QueuePair::recreate). Any
+    /// other error leaves the controller down ([`DriverError::Down`]), and quarantined memory stays out of use; another
+    /// reset, of this kind or a deeper one, may bring the controller back.
     pub fn reset(&self, kind: ResetKind) -> Result<(), DriverError> {
         if kind == ResetKind::Subsystem && !self.cap().nssrs() {
             return Err(DriverError::Unsupported { function: self.name().clone(), what: "NVM subsystem reset" });
@@ -33,7 +34,7 @@ impl Controller {
         self.gate.close();
         let closed = queues.close_submitters();
         if let Err(error) = self.await_owners(&queues, self.options().leave_timeout) {
-            // Of a controller that is given up, it stays closed.
+            // The gate of a controller that is given up stays closed.
             if self.failure().is_none() {
                 self.gate.reopen();
             }
@@ -81,7 +82,8 @@ impl Controller {
         self.reset_function()
     }
 
-    /// Resets the function where it can be; what follows any reset stops the controller where it cannot.
+    /// Resets the function if the transport can. If it cannot, this is no error: every reset then clears CC.EN, which
+    /// stops the controller.
     fn reset_function(&self) -> Result<(), DriverError> {
         match self.registers().function.reset() {
             Ok(()) => Ok(()),
@@ -159,7 +161,7 @@ impl Queues {
         self.close_submitters();
     }
 
-    /// Closes the submitters of external queues; those that this closed.
+    /// Closes the submitters of external queues. Returns the links whose submitters this call closed.
     fn close_submitters(&self) -> Vec<Arc<Link>> {
         self.links.values().filter(|link| link.close()).cloned().collect()
     }

@@ -14,7 +14,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use loom::thread;
 use warprow_dma::order;
-use warprow_driver::queue::ring::{Bell, Words};
+use warprow_driver::queue::ring::{RingDoorbell, RingWords};
 use warprow_driver::queue::{NEVER, Ring};
 use warprow_spec::cqe::StatusPhase;
 use warprow_spec::{Cqe, Sqe};
@@ -28,7 +28,7 @@ impl Memory {
     }
 }
 
-impl Words for Memory {
+impl RingWords for Memory {
     fn load(&self, index: usize) -> u64 {
         self.0[index].load(Relaxed)
     }
@@ -42,7 +42,7 @@ impl Words for Memory {
 #[derive(Clone)]
 struct Register(Arc<AtomicU32>);
 
-impl Bell for Register {
+impl RingDoorbell for Register {
     fn ring(&self, value: u32) {
         self.0.store(value, Relaxed);
     }

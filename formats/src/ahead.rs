@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::input::{Input, room};
 use crate::streams::RowStream;
 
@@ -17,7 +17,7 @@ const READY: usize = 4;
 pub(crate) struct Ahead {
     input: Arc<Input>,
     /// Gone only while this is dropped: then the thread ends at its next block.
-    blocks: Option<Receiver<Result<Vec<u8>, FormatError>>>,
+    blocks: Option<Receiver<Result<Vec<u8>, FileError>>>,
     used: SyncSender<Vec<u8>>,
     thread: Option<JoinHandle<()>>,
     block: Vec<u8>,
@@ -26,7 +26,7 @@ pub(crate) struct Ahead {
 
 impl Ahead {
     /// The `bytes` that `rows` has.
-    pub(crate) fn new(input: Arc<Input>, mut rows: impl RowStream + 'static, bytes: u64) -> Result<Self, FormatError> {
+    pub(crate) fn new(input: Arc<Input>, mut rows: impl RowStream + 'static, bytes: u64) -> Result<Self, FileError> {
         let (made, blocks) = sync_channel(READY);
         // Never full: there are no more blocks than these.
         let (used, empty) = sync_channel::<Vec<u8>>(READY + 2);
@@ -52,13 +52,13 @@ impl Ahead {
         };
         let thread = std::thread::Builder::new()
             .spawn(make)
-            .map_err(|error| FormatError::io(&input.path, "cannot be unpacked on a thread of its own", error))?;
+            .map_err(|error| FileError::io(&input.path, "cannot be unpacked on a thread of its own", error))?;
         Ok(Self { input, blocks: Some(blocks), used, thread: Some(thread), block: Vec::new(), at: 0 })
     }
 }
 
 impl RowStream for Ahead {
-    fn next(&mut self, mut rows: &mut [u8]) -> Result<(), FormatError> {
+    fn next(&mut self, mut rows: &mut [u8]) -> Result<(), FileError> {
         while !rows.is_empty() {
             if self.at == self.block.len() {
                 let next = self.blocks.as_ref().and_then(|blocks| blocks.recv().ok());

@@ -1,4 +1,4 @@
-//! Rows that can only be read in their order, put where they can be read in any.
+//! Making rows that can only be read in their order readable in any order.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use warprow_layout::{RowSource, Table, VolumeError};
 
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::file_rows::FileRows;
 use crate::file_table::FileTable;
 use crate::input::room;
@@ -19,10 +19,10 @@ const RUN: usize = 1 << 20;
 
 /// The rows of a table, which can be asked for in any order: those of the file itself, or a copy.
 #[derive(Debug)]
-pub enum AnyOrder<'a> {
-    /// Read from where they stand.
+pub enum RowsInAnyOrder<'a> {
+    /// The rows are read from where they stand in the file.
     There(FileRows<'a>),
-    /// Unpacked into a file without a name.
+    /// The rows were unpacked into a file without a name.
     Copied {
         /// That file.
         file: File,
@@ -32,19 +32,19 @@ pub enum AnyOrder<'a> {
 }
 
 impl TableFile {
-    /// The rows of `table` in any order. Compressed ones are unpacked into a file without a name in `folder`, which goes when
-    /// this is dropped; `moved` hears how many rows that were, and may end it.
-    pub fn rows_in_any_order<'a, E: From<FormatError>>(
+    /// The rows of `table`, in any order. Compressed rows are unpacked into a file without a name in `folder`, which is
+    /// gone when the result is dropped; `moved` is called with the number of rows that were unpacked, and may end it.
+    pub fn rows_in_any_order<'a, E: From<FileError>>(
         &'a self,
         table: &'a FileTable,
         folder: &Path,
         moved: &mut dyn FnMut(u64) -> Result<(), E>,
-    ) -> Result<AnyOrder<'a>, E> {
+    ) -> Result<RowsInAnyOrder<'a>, E> {
         let rows = self.rows(table);
         if !table.is_sequential() {
-            return Ok(AnyOrder::There(rows));
+            return Ok(RowsInAnyOrder::There(rows));
         }
-        let cannot = |error: io::Error| FormatError::io(folder, "cannot hold an unpacked copy", error);
+        let cannot = |error: io::Error| FileError::io(folder, "cannot hold an unpacked copy", error);
         let file = tempfile::tempfile_in(folder).map_err(cannot)?;
         let row_bytes = table.row_bytes().max(1);
         let at_once = (RUN / row_bytes).max(1) as u64;
@@ -58,11 +58,11 @@ impl TableFile {
             first += count;
             moved(first)?;
         }
-        Ok(AnyOrder::Copied { file, rows })
+        Ok(RowsInAnyOrder::Copied { file, rows })
     }
 }
 
-impl RowSource for AnyOrder<'_> {
+impl RowSource for RowsInAnyOrder<'_> {
     fn read(&self, first: u64, row_bytes: usize, out: &mut [u8]) -> io::Result<()> {
         match self {
             Self::There(rows) => rows.read(first, row_bytes, out),

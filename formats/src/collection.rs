@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use warprow_layout::DType;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::extent::Extent;
 use crate::file_table::FileTable;
 use crate::found::Found;
@@ -25,14 +25,14 @@ const HEAD: u64 = 128;
 /// The longest `meta_data` that is read.
 const MAX_META: u64 = 64 << 20;
 
-/// Whether a folder is one, or has some.
-pub(crate) fn is(folder: &Path) -> Result<bool, FormatError> {
+/// Whether a folder is a collection, or has folders that are.
+pub(crate) fn is(folder: &Path) -> Result<bool, FileError> {
     Ok(folder.join(META).is_file() || !collections(folder)?.is_empty())
 }
 
 /// The collections in a folder, by name.
-fn collections(folder: &Path) -> Result<Vec<(String, PathBuf)>, FormatError> {
-    let cannot = |error| FormatError::io(folder, "cannot be listed", error);
+fn collections(folder: &Path) -> Result<Vec<(String, PathBuf)>, FileError> {
+    let cannot = |error| FileError::io(folder, "cannot be listed", error);
     let mut found = Vec::new();
     for entry in std::fs::read_dir(folder).map_err(cannot)? {
         let entry = entry.map_err(cannot)?;
@@ -46,7 +46,7 @@ fn collections(folder: &Path) -> Result<Vec<(String, PathBuf)>, FormatError> {
     Ok(found)
 }
 
-pub(crate) fn open(folder: &Path) -> Result<Found, FormatError> {
+pub(crate) fn open(folder: &Path) -> Result<Found, FileError> {
     let mut found = Found::default();
     if folder.join(META).is_file() {
         collection(folder, "", &mut found)?;
@@ -55,7 +55,7 @@ pub(crate) fn open(folder: &Path) -> Result<Found, FormatError> {
     let collections = collections(folder)?;
     if collections.is_empty() {
         let remedy = "give the folder with meta_data in it, or the one above";
-        return Err(FormatError::new(Kind::Missing, folder, "holds no embedding_collection_0", remedy));
+        return Err(FileError::new(FileErrorKind::Missing, folder, "holds no embedding_collection_0", remedy));
     }
     for (name, path) in &collections {
         refuse_elsewhere(folder, path)?;
@@ -66,7 +66,7 @@ pub(crate) fn open(folder: &Path) -> Result<Found, FormatError> {
 
 /// What `meta_data` says.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Meta {
+pub struct CollectionMeta {
     /// The type of all keys.
     pub keys: KeyType,
     /// The type of all vectors.
@@ -77,7 +77,7 @@ pub struct Meta {
 
 /// Reads `meta_data`: five i32: tables, key type, value type, one that is not used, longest row; then the tables' ids (i32),
 /// rows (u64) and widths (i32). Some writers leave the fifth number out: the length tells.
-pub fn parse_meta(bytes: &[u8]) -> Result<Meta, String> {
+pub fn parse_collection_meta(bytes: &[u8]) -> Result<CollectionMeta, String> {
     let number = |index: usize| i32_at(bytes, index * 4).ok_or("it is cut off");
     let count = number(0)?;
     let tables = usize::try_from(count).map_err(|_| format!("it counts {count} tables"))?;
@@ -109,14 +109,14 @@ pub fn parse_meta(bytes: &[u8]) -> Result<Meta, String> {
     match listed.iter().find(|(id, ..)| *id < 0 || !ids.insert(*id)) {
         Some((id, ..)) if *id < 0 => Err(format!("it lists a table of the id {id}")),
         Some((id, ..)) => Err(format!("it lists table {id} twice")),
-        None => Ok(Meta { keys, values, tables: listed }),
+        None => Ok(CollectionMeta { keys, values, tables: listed }),
     }
 }
 
-fn collection(folder: &Path, prefix: &str, found: &mut Found) -> Result<(), FormatError> {
+fn collection(folder: &Path, prefix: &str, found: &mut Found) -> Result<(), FileError> {
     let meta = beside(folder, META)?;
-    let Meta { keys: key_type, values, tables } =
-        parse_meta(&meta.whole(MAX_META)?).map_err(|what| meta.damaged(what))?;
+    let CollectionMeta { keys: key_type, values, tables } =
+        parse_collection_meta(&meta.whole(MAX_META)?).map_err(|what| meta.damaged(what))?;
     for (id, rows, dim) in tables {
         let name = format!("{prefix}table{id}");
         let shape = u64::try_from(dim).map_err(|_| meta.damaged(format!("table {id} has rows of {dim} elements")))?;
@@ -146,7 +146,7 @@ fn collection(folder: &Path, prefix: &str, found: &mut Found) -> Result<(), Form
 }
 
 /// A file of keys or vectors: a head that says which, then `rows` things of `width` bytes.
-fn part(folder: &Path, name: &str, kind: i32, id: i32, rows: u64, width: u64) -> Result<Input, FormatError> {
+fn part(folder: &Path, name: &str, kind: i32, id: i32, rows: u64, width: u64) -> Result<Input, FileError> {
     let input = beside(folder, &format!("{name}{id}"))?;
     if input.len < HEAD {
         return Err(input.damaged("it is cut off in its head of 128 bytes").at(input.len));

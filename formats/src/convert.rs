@@ -11,17 +11,17 @@ use warprow_layout::{DType, RowSource, Table, VolumeError, float8};
 
 /// Rows converted on the way. Narrowing rounds to nearest, ties to even; what is too large becomes infinite, in E4M3 no number.
 /// Types whose rows have a scale take it from the smallest and the largest number of the row, as FBGEMM does.
-pub struct Converted<'a> {
+pub struct ConvertedRows<'a> {
     rows: &'a dyn RowSource,
     from: DType,
     to: DType,
     dim: u32,
-    lost: Mutex<Lost>,
+    lost: Mutex<ConversionLoss>,
 }
 
 /// What conversion has lost, of all elements that were read so far.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
-pub struct Lost {
+pub struct ConversionLoss {
     /// Elements that were converted.
     pub elements: u64,
     /// Of these, numbers: neither infinite nor NaN.
@@ -38,7 +38,7 @@ pub struct Lost {
     pub sum_squares_before: f64,
 }
 
-impl Lost {
+impl ConversionLoss {
     /// The mean difference of a number.
     pub fn mean_abs(&self) -> f64 {
         self.sum_abs / (self.numbers.saturating_sub(self.overflowed)).max(1) as f64
@@ -88,13 +88,13 @@ impl Lost {
     }
 }
 
-impl std::fmt::Debug for Converted<'_> {
+impl std::fmt::Debug for ConvertedRows<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Converted").field("from", &self.from).field("to", &self.to).finish_non_exhaustive()
+        f.debug_struct("ConvertedRows").field("from", &self.from).field("to", &self.to).finish_non_exhaustive()
     }
 }
 
-impl<'a> Converted<'a> {
+impl<'a> ConvertedRows<'a> {
     /// The rows of `rows`, `dim` elements of type `from` each, as elements of type `to`. `None` if that cannot be: integers are
     /// not made.
     pub fn new(rows: &'a dyn RowSource, dim: u32, from: DType, to: DType) -> Option<Self> {
@@ -103,7 +103,7 @@ impl<'a> Converted<'a> {
     }
 
     /// What was lost so far.
-    pub fn lost(&self) -> Lost {
+    pub fn lost(&self) -> ConversionLoss {
         *self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -196,7 +196,7 @@ fn narrow(dtype: DType, wide: &[f32], bytes: &mut [u8]) -> io::Result<()> {
     Ok(())
 }
 
-impl RowSource for Converted<'_> {
+impl RowSource for ConvertedRows<'_> {
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> io::Result<()> {
         let sizes = (self.from.row_bytes(self.dim), self.to.row_bytes(self.dim));
         let (Some(from_row), Some(to_row)) = sizes else { return Err(io::Error::other("its rows pass 4 GiB")) };
@@ -247,7 +247,7 @@ impl RowSource for Converted<'_> {
     }
 }
 
-impl Converted<'_> {
+impl ConvertedRows<'_> {
     /// Converts rows, of which the first has the number `first`.
     fn convert(&self, first: u64, before: &[u8], rows: &mut [u8]) -> io::Result<()> {
         let sizes = (self.from.row_bytes(self.dim), self.to.row_bytes(self.dim));
@@ -258,7 +258,7 @@ impl Converted<'_> {
         let dim = self.dim as usize;
         let at_once = if scaled { 1 } else { (BLOCK / dim.max(1)).max(1) };
         let (mut wide, mut back) = (vec![0.0; at_once * dim], vec![0.0; at_once * dim]);
-        let mut lost = Lost::default();
+        let mut lost = ConversionLoss::default();
         let pieces = before.chunks(at_once * from_row).zip(rows.chunks_mut(at_once * to_row));
         for (row, (before, after)) in (first..).step_by(at_once).zip(pieces) {
             let elements = before.len() / from_row * dim;
@@ -286,7 +286,7 @@ mod tests {
             let rows = values.len() / 3;
             let bytes: Vec<u8> = values[..rows * 3].iter().flat_map(|value| value.to_le_bytes()).collect();
             let source = &bytes[..];
-            let converted = Converted::new(&source, 3, DType::F32, to).unwrap();
+            let converted = ConvertedRows::new(&source, 3, DType::F32, to).unwrap();
             let mut out = vec![0; rows * 3 * to.size() as usize];
             let row_bytes = 3 * to.size() as usize;
             for row in 0..rows {
@@ -320,7 +320,7 @@ mod tests {
             (0..rows * dim as usize).flat_map(|it| ((it as f32 * 0.7).sin() * 300.0).to_le_bytes()).collect();
         let source = &bytes[..];
         for to in [DType::F16, DType::F8E4M3, DType::Q8] {
-            let (many, few) = [0; 2].map(|_| Converted::new(&source, dim, DType::F32, to).unwrap()).into();
+            let (many, few) = [0; 2].map(|_| ConvertedRows::new(&source, dim, DType::F32, to).unwrap()).into();
             let row_bytes = to.row_bytes(dim).unwrap() as usize;
             let mut all = vec![0; rows * row_bytes];
             many.read(0, row_bytes, &mut all).unwrap();
@@ -337,7 +337,7 @@ mod tests {
         let mut odd = bytes.clone();
         odd[39_000 * 36..][..4].copy_from_slice(&f32::NAN.to_le_bytes());
         let source = &odd[..];
-        let converted = Converted::new(&source, dim, DType::F32, DType::Q8).unwrap();
+        let converted = ConvertedRows::new(&source, dim, DType::F32, DType::Q8).unwrap();
         let error = converted.read(0, 17, &mut vec![0; rows * 17]).unwrap_err();
         assert!(error.to_string().contains("row 39000"), "{error}");
     }
@@ -345,8 +345,8 @@ mod tests {
     #[test]
     fn integers_are_not_made() {
         let source = &[0u8; 8][..];
-        assert!(Converted::new(&source, 2, DType::F32, DType::I8).is_none());
-        assert!(Converted::new(&source, 2, DType::I8, DType::I8).is_some());
-        assert!(Converted::new(&source, 2, DType::I8, DType::F16).is_some());
+        assert!(ConvertedRows::new(&source, 2, DType::F32, DType::I8).is_none());
+        assert!(ConvertedRows::new(&source, 2, DType::I8, DType::I8).is_some());
+        assert!(ConvertedRows::new(&source, 2, DType::I8, DType::F16).is_some());
     }
 }

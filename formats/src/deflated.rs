@@ -8,16 +8,16 @@ use std::sync::Arc;
 use flate2::read::DeflateDecoder;
 
 use crate::ahead::Ahead;
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::input::Input;
 use crate::input_reader::InputReader;
 use crate::streams::RowStream;
-use crate::zip::Member;
+use crate::zip::ZipMember;
 
 /// A member of an archive that is compressed, and an array.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Deflated {
-    pub(crate) member: Member,
+    pub(crate) member: ZipMember,
     /// Bytes of the member before its rows.
     pub(crate) head: u64,
 }
@@ -27,14 +27,14 @@ const WORTH_A_THREAD: u64 = 1 << 20;
 
 pub(crate) type Inflate<I> = DeflateDecoder<BufReader<std::io::Take<InputReader<I>>>>;
 
-pub(crate) fn inflate<I: Deref<Target = Input>>(input: I, member: &Member) -> Inflate<I> {
+pub(crate) fn inflate<I: Deref<Target = Input>>(input: I, member: &ZipMember) -> Inflate<I> {
     let packed = InputReader { input, at: member.at }.take(member.packed);
     DeflateDecoder::new(BufReader::with_capacity(64 << 10, packed))
 }
 
 impl Deflated {
-    pub(crate) fn reader(&self, inputs: &[Arc<Input>]) -> Result<Box<dyn RowStream>, FormatError> {
-        let input = inputs.first().ok_or_else(|| FormatError::damaged(Path::new(""), "no archive is open"))?.clone();
+    pub(crate) fn reader(&self, inputs: &[Arc<Input>]) -> Result<Box<dyn RowStream>, FileError> {
+        let input = inputs.first().ok_or_else(|| FileError::damaged(Path::new(""), "no archive is open"))?.clone();
         let crc = crc32fast::Hasher::new();
         let left = self.member.bytes - self.head.min(self.member.bytes);
         let inflate = inflate(input.clone(), &self.member);
@@ -51,7 +51,7 @@ impl Deflated {
 /// The rows of a deflated array, one after the other; behind the last the member's checksum is compared.
 struct Inflated {
     input: Arc<Input>,
-    member: Member,
+    member: ZipMember,
     inflate: Inflate<Arc<Input>>,
     crc: crc32fast::Hasher,
     /// Bytes of rows that are still to come.
@@ -59,8 +59,8 @@ struct Inflated {
 }
 
 impl Inflated {
-    fn take(&mut self, bytes: &mut [u8]) -> Result<(), FormatError> {
-        let Member { name, at, .. } = &self.member;
+    fn take(&mut self, bytes: &mut [u8]) -> Result<(), FileError> {
+        let ZipMember { name, at, .. } = &self.member;
         let damaged = |error: std::io::Error| {
             self.input.damaged(format!("what is packed as {name} is damaged or cut off: {error}")).at(*at)
         };
@@ -71,10 +71,10 @@ impl Inflated {
 }
 
 impl RowStream for Inflated {
-    fn next(&mut self, rows: &mut [u8]) -> Result<(), FormatError> {
+    fn next(&mut self, rows: &mut [u8]) -> Result<(), FileError> {
         self.take(rows)?;
         self.left = self.left.saturating_sub(rows.len() as u64);
-        let Member { name, at, crc, .. } = &self.member;
+        let ZipMember { name, at, crc, .. } = &self.member;
         if self.left == 0 && self.crc.clone().finalize() != *crc {
             return Err(self.input.damaged(format!("the checksum of {name} does not match what is packed")).at(*at));
         }

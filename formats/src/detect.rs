@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::format::Format;
 use crate::input::Input;
 use crate::read_options::ReadOptions;
@@ -10,7 +10,7 @@ use crate::{collection, dynamicemb, hugectr, sharded};
 
 impl Format {
     /// What `options` say, or else what a folder holds, or else how a file begins and ends its name.
-    pub fn of(path: &Path, options: &ReadOptions) -> Result<Self, FormatError> {
+    pub fn of(path: &Path, options: &ReadOptions) -> Result<Self, FileError> {
         if let Some(format) = options.format {
             return Ok(format);
         }
@@ -34,14 +34,14 @@ impl Format {
         } else if start.starts_with(b"PK") || matches!(*start, [0x80, 2..=5, ..] if !ends("safetensors")) {
             let what = "is an archive or a pickle, which are not read";
             let remedy = "save it as .safetensors (safetensors.torch.save_file) or each array as .npy (numpy.save)";
-            Err(FormatError::new(Kind::Unsupported, path, what, remedy))
+            Err(FileError::new(FileErrorKind::Unsupported, path, what, remedy))
         } else {
             Ok(Self::Safetensors)
         }
     }
 }
 
-fn of_folder(path: &Path) -> Result<Format, FormatError> {
+fn of_folder(path: &Path) -> Result<Format, FileError> {
     if hugectr::is(path) {
         Ok(Format::HugeCtr)
     } else if collection::is(path)? {
@@ -51,8 +51,8 @@ fn of_folder(path: &Path) -> Result<Format, FormatError> {
     } else if sharded::index_of(path)?.is_some() {
         Ok(Format::SafetensorsIndex)
     } else {
-        Err(FormatError::new(
-            Kind::Unsupported,
+        Err(FileError::new(
+            FileErrorKind::Unsupported,
             path,
             "is a folder without files that are known to belong together",
             "give a file of it; folders are read that hold key and emb_vector (HugeCTR), meta_data or \

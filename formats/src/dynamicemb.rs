@@ -5,7 +5,7 @@ use std::path::Path;
 
 use warprow_layout::DType;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::extent::Extent;
 use crate::file_table::FileTable;
 use crate::found::Found;
@@ -21,13 +21,13 @@ const KEYS: &str = "_emb_keys.rank_";
 const VALUES: &str = "_emb_values.rank_";
 
 /// Whether a folder is one.
-pub(crate) fn is(folder: &Path) -> Result<bool, FormatError> {
+pub(crate) fn is(folder: &Path) -> Result<bool, FileError> {
     Ok(!tables(folder)?.is_empty())
 }
 
 /// The number of ranks of each table, by name.
-fn tables(folder: &Path) -> Result<BTreeMap<String, u32>, FormatError> {
-    let cannot = |error| FormatError::io(folder, "cannot be listed", error);
+fn tables(folder: &Path) -> Result<BTreeMap<String, u32>, FileError> {
+    let cannot = |error| FileError::io(folder, "cannot be listed", error);
     let mut found = BTreeMap::new();
     for entry in std::fs::read_dir(folder).map_err(cannot)? {
         let entry = entry.map_err(cannot)?;
@@ -36,7 +36,7 @@ fn tables(folder: &Path) -> Result<BTreeMap<String, u32>, FormatError> {
         if *found.entry(name.to_owned()).or_insert(ranks) != ranks {
             let what = format!("holds shards of table {name:?} from dumps of different world sizes");
             let remedy = "keep the files of one dump in a folder of their own";
-            return Err(FormatError::new(Kind::Disagree, &entry.path(), what, remedy));
+            return Err(FileError::new(FileErrorKind::Disagree, &entry.path(), what, remedy));
         }
     }
     Ok(found)
@@ -50,12 +50,12 @@ fn parse_name(file: &str) -> Option<(&str, u32)> {
     (rank < ranks && !name.is_empty()).then_some((name, ranks))
 }
 
-pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, FormatError> {
+pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, FileError> {
     let mut found = Found::default();
     let tables = tables(folder)?;
     if tables.is_empty() {
         let remedy = "give the folder with NAME_emb_keys.rank_0.world_size_1 in it";
-        return Err(FormatError::new(Kind::Missing, folder, "holds no DynamicEmb dump", remedy));
+        return Err(FileError::new(FileErrorKind::Missing, folder, "holds no DynamicEmb dump", remedy));
     }
     for (name, ranks) in tables {
         let (mut extents, mut key_extents) = (Vec::new(), Vec::new());
@@ -97,6 +97,6 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, Format
     Ok(found)
 }
 
-fn other_width(vectors: &Input, dim: u64, width: Option<u64>) -> FormatError {
+fn other_width(vectors: &Input, dim: u64, width: Option<u64>) -> FileError {
     disagree(vectors, format!("its rows have {dim} elements, those of other ranks {}", width.unwrap_or(0)))
 }

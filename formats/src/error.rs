@@ -6,42 +6,42 @@ use std::path::{Path, PathBuf};
 /// What kind of thing is wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum FileErrorKind {
     /// The system would not open, read or write it.
     Io,
-    /// It is no regular file: a pipe, a device, a directory where a file belongs.
+    /// There is no regular file, but a pipe, a device, or a directory where a file belongs.
     Special,
-    /// It contradicts its format, or itself: cut off, flipped bits, sizes that cannot be.
+    /// The file contradicts its format, or itself: it is cut off, has flipped bits, or sizes that cannot be.
     Damaged,
     /// Two files that belong together contradict each other.
     Disagree,
-    /// A file that belongs to it is not there.
+    /// A file that belongs to this one is not there.
     Missing,
-    /// A file that belongs to it is a symbolic link to another folder.
+    /// A file that belongs to this one is a symbolic link to another folder.
     Elsewhere,
     /// A key, a tensor or an entry comes twice.
     Duplicate,
-    /// It is sound, and nothing that can be a table here.
+    /// The file is sound, but can be no table here.
     Unsupported,
-    /// It can only be read if more is said: a shape, a column.
+    /// The file can only be read if the caller says more: a shape, or a column.
     Unclear,
     /// The name of the file does not tell the format.
     Name,
-    /// It exists already.
+    /// The file that is to be written exists already.
     Exists,
-    /// It was written to, or replaced, while it was read.
+    /// The file was written to, or replaced, while it was read.
     Changed,
-    /// It says that it is larger than the memory there is.
+    /// The file asks for more memory than there is.
     Memory,
-    /// It is sound, and holds nothing.
+    /// The file is sound, and holds nothing.
     Empty,
 }
 
 /// Something is wrong with a file: which, where in it, what, and what to do.
 #[derive(Debug)]
-pub struct FormatError {
+pub struct FileError {
     /// What kind of thing.
-    pub kind: Kind,
+    pub kind: FileErrorKind,
     /// The file.
     pub file: PathBuf,
     /// Byte of the file at which it shows, if it shows at one.
@@ -53,9 +53,9 @@ pub struct FormatError {
     source: Option<io::Error>,
 }
 
-impl FormatError {
+impl FileError {
     /// An error about `file`.
-    pub fn new(kind: Kind, file: &Path, what: impl Into<String>, remedy: impl Into<String>) -> Self {
+    pub fn new(kind: FileErrorKind, file: &Path, what: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { kind, file: file.to_owned(), at: None, what: what.into(), remedy: remedy.into(), source: None }
     }
 
@@ -70,12 +70,12 @@ impl FormatError {
             }
             _ => "look at the file, and at the disk below",
         };
-        Self { source: Some(error), ..Self::new(Kind::Io, file, what, remedy) }
+        Self { source: Some(error), ..Self::new(FileErrorKind::Io, file, what, remedy) }
     }
 
     /// It contradicts its format, and should be written or fetched again.
     pub fn damaged(file: &Path, what: impl Into<String>) -> Self {
-        Self::new(Kind::Damaged, file, what, "fetch or write the file again")
+        Self::new(FileErrorKind::Damaged, file, what, "fetch or write the file again")
     }
 
     /// It shows at byte `at`.
@@ -90,7 +90,7 @@ impl FormatError {
         Self { what, ..self }
     }
 
-    /// With another remedy.
+    /// The error, with another remedy.
     #[must_use]
     pub fn remedy(self, remedy: impl Into<String>) -> Self {
         Self { remedy: remedy.into(), ..self }
@@ -116,21 +116,21 @@ impl FormatError {
     }
 }
 
-impl std::fmt::Display for FormatError {
+impl std::fmt::Display for FileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}: {}", self.file.display(), self.message())
     }
 }
 
-impl std::error::Error for FormatError {
+impl std::error::Error for FileError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.source.as_ref().map(|source| source as _)
     }
 }
 
 /// As the error of a [`RowSource`](warprow_layout::RowSource).
-impl From<FormatError> for io::Error {
-    fn from(error: FormatError) -> Self {
+impl From<FileError> for io::Error {
+    fn from(error: FileError) -> Self {
         Self::other(error)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::input::Input;
 
 /// Rows, or keys, that stand one after another.
@@ -44,7 +44,7 @@ pub(crate) fn read_extents(
     first: u64,
     row_bytes: usize,
     mut rows: &mut [u8],
-) -> Result<(), FormatError> {
+) -> Result<(), FileError> {
     let count = (rows.len() / row_bytes) as u64;
     for (input, at, count) in extents_of(inputs, extents, first, count, row_bytes) {
         let (now, rest) = rows.split_at_mut(count as usize * row_bytes);

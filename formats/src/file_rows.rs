@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use warprow_layout::{RowSource, Table, VolumeError};
 
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::extent::{extents_of, read_extents};
 use crate::file_table::FileTable;
 use crate::input::room;
@@ -57,8 +57,8 @@ impl FileRows<'_> {
     }
 
     /// Fills `rows`, whole ones, with those from row `first` on.
-    pub fn fill(&self, first: u64, rows: &mut [u8]) -> Result<(), FormatError> {
-        let past = || FormatError::damaged(&self.source.path, "a row past the last was asked for");
+    pub fn fill(&self, first: u64, rows: &mut [u8]) -> Result<(), FileError> {
+        let past = || FileError::damaged(&self.source.path, "a row past the last was asked for");
         let row_bytes = self.row_bytes().max(1);
         let count = (rows.len() / row_bytes) as u64;
         if first.checked_add(count).is_none_or(|end| end > self.table.rows) {
@@ -85,7 +85,7 @@ impl FileRows<'_> {
         columns: &crate::parquet::Columns,
         first: u64,
         bytes: usize,
-    ) -> Result<Option<Vec<(u64, usize)>>, FormatError> {
+    ) -> Result<Option<Vec<(u64, usize)>>, FileError> {
         if !columns.are_plain() {
             return Ok(None);
         }
@@ -97,7 +97,7 @@ impl FileRows<'_> {
         pages.places(first, bytes).map(Some)
     }
 
-    fn fill_in_order(&self, first: u64, rows: &mut [u8]) -> Result<(), FormatError> {
+    fn fill_in_order(&self, first: u64, rows: &mut [u8]) -> Result<(), FileError> {
         let row_bytes = self.row_bytes().max(1);
         let mut stream = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut next, mut reader) = match stream.take() {
@@ -117,10 +117,10 @@ impl FileRows<'_> {
         Ok(())
     }
 
-    fn reader(&self) -> Result<Box<dyn RowStream>, FormatError> {
+    fn reader(&self) -> Result<Box<dyn RowStream>, FileError> {
         match &self.table.place {
             Place::Flat(_) | Place::Stored(..) => {
-                Err(FormatError::damaged(&self.source.path, "its rows are in no order"))
+                Err(FileError::damaged(&self.source.path, "its rows are in no order"))
             }
             Place::Deflated(place) => place.reader(&self.source.inputs),
             #[cfg(feature = "parquet")]
@@ -188,7 +188,7 @@ mod tests {
     struct Counted(Box<dyn RowStream>, Arc<AtomicU64>, usize);
 
     impl RowStream for Counted {
-        fn next(&mut self, rows: &mut [u8]) -> Result<(), FormatError> {
+        fn next(&mut self, rows: &mut [u8]) -> Result<(), FileError> {
             self.1.fetch_add((rows.len() / self.2) as u64, Ordering::Relaxed);
             self.0.next(rows)
         }

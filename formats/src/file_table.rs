@@ -19,7 +19,7 @@ pub struct FileTable {
     pub dim: u32,
     /// Type of the elements.
     pub dtype: DType,
-    /// The type of the keys that say which row is whose; `None`: row i is that of id i.
+    /// The type of the keys; `None`: there are no keys, and row i is that of id i.
     pub keys: Option<KeyType>,
     /// Where the rows stand.
     pub(crate) place: Place,
@@ -33,9 +33,10 @@ impl FileTable {
         self.dtype.row_bytes(self.dim).unwrap_or(0) as usize
     }
 
-    /// Whether its rows can only be read from the first to the last: they are compressed, or stand in pages that have to be unpacked. What asks
-    /// for others gets them too, at the cost of reading from the beginning. Of a Parquet file that is neither compressed nor in another encoding by its
-    /// footer, the first call reads the headers of all pages.
+    /// Whether rows can only be read from the first to the last, because they are compressed, or stand in pages that
+    /// have to be unpacked. Rows may be asked for in another order too, but each step back reads from the beginning.
+    /// The first call for a Parquet file whose footer names neither compression nor another encoding than plain reads
+    /// the headers of all pages.
     pub fn is_sequential(&self) -> bool {
         match &self.place {
             Place::Flat(_) | Place::Stored(..) => false,
@@ -45,7 +46,8 @@ impl FileTable {
         }
     }
 
-    /// Whether its rows stand in pages, between which there is something else: where they do is to be found first.
+    /// Whether rows stand in pages, with headers between them. The pages have to be found before rows can be read from
+    /// where they stand.
     pub fn is_in_pages(&self) -> bool {
         #[cfg(feature = "parquet")]
         return matches!(self.place, Place::Parquet(_));
@@ -53,7 +55,7 @@ impl FileTable {
         false
     }
 
-    /// A table of an array that stands at `at` of the only input.
+    /// A table whose rows are one array, which begins at byte `at` of the only input.
     pub(crate) fn flat(name: impl Into<String>, rows: u64, dim: u32, dtype: DType, at: u64) -> Self {
         let place = Place::Flat(vec![Extent { input: 0, at, first: 0, rows }]);
         Self { name: name.into(), rows, dim, dtype, keys: None, place, key_place: KeyPlace::Nowhere }

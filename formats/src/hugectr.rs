@@ -4,7 +4,7 @@ use std::path::Path;
 
 use warprow_layout::DType;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::extent::Extent;
 use crate::file_table::{FileTable, stem};
 use crate::found::Found;
@@ -20,7 +20,7 @@ pub(crate) fn is(folder: &Path) -> bool {
     folder.join("key").is_file() || folder.join("emb_vector").is_file()
 }
 
-pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, FormatError> {
+pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, FileError> {
     let keys = beside(folder, "key")?;
     let vectors = beside(folder, "emb_vector")?;
     let rows = whole(&keys, 8, "keys of 8 bytes")?;
@@ -41,18 +41,18 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, Format
 }
 
 /// A file of the folder.
-pub(crate) fn beside(folder: &Path, name: &str) -> Result<Input, FormatError> {
+pub(crate) fn beside(folder: &Path, name: &str) -> Result<Input, FileError> {
     let path = folder.join(name);
     if !path.exists() {
         let what = format!("{name} is missing");
-        return Err(FormatError::new(Kind::Missing, &path, what, "fetch the folder again, with all its files"));
+        return Err(FileError::new(FileErrorKind::Missing, &path, what, "fetch the folder again, with all its files"));
     }
     refuse_elsewhere(folder, &path)?;
     Input::open(&path)
 }
 
 /// How many things of `width` bytes a file holds, if it is a whole number.
-pub(crate) fn whole(input: &Input, width: u64, what: &str) -> Result<u64, FormatError> {
+pub(crate) fn whole(input: &Input, width: u64, what: &str) -> Result<u64, FileError> {
     if !input.len.is_multiple_of(width) {
         let what = format!("its {} bytes are no whole number of {what}", input.len);
         return Err(input.damaged(what).at(input.len - input.len % width));
@@ -61,7 +61,7 @@ pub(crate) fn whole(input: &Input, width: u64, what: &str) -> Result<u64, Format
 }
 
 /// Elements in a row of `vectors`, which holds nothing but `rows` of them, of `width` bytes each.
-pub(crate) fn dim(vectors: &Input, rows: u64, width: u64, options: &ReadOptions) -> Result<u64, FormatError> {
+pub(crate) fn dim(vectors: &Input, rows: u64, width: u64, options: &ReadOptions) -> Result<u64, FileError> {
     let elements = whole(vectors, width, &format!("elements of {width} bytes"))?;
     if rows == 0 || !elements.is_multiple_of(rows) {
         return Err(disagree(vectors, format!("its {elements} elements do not make {rows} rows, one for each key")));
@@ -75,6 +75,10 @@ pub(crate) fn dim(vectors: &Input, rows: u64, width: u64, options: &ReadOptions)
     }
 }
 
-pub(crate) fn disagree(input: &Input, what: impl Into<String>) -> FormatError {
-    input.error(Kind::Disagree, what, "fetch the folder again: its files are not of one dump, or one is cut off")
+pub(crate) fn disagree(input: &Input, what: impl Into<String>) -> FileError {
+    input.error(
+        FileErrorKind::Disagree,
+        what,
+        "fetch the folder again: its files are not of one dump, or one is cut off",
+    )
 }

@@ -7,20 +7,21 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::OFlag;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 
-/// A regular file, open for reading, of which nothing is believed.
+/// A regular file, open for reading, whose content may be anything.
 #[derive(Debug)]
 pub(crate) struct Input {
     pub(crate) path: PathBuf,
     pub(crate) file: File,
     /// Bytes of the file when it was opened.
     pub(crate) len: u64,
-    /// What it was when it was opened.
+    /// What identifies the file, as of when it was opened.
     identity: Identity,
 }
 
-/// What a change of a file changes: device, inode, size, times of change of its content and of its own.
+/// What differs after a file was changed or replaced: device, inode, size, and the times at which its content and its
+/// inode changed last.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Identity {
     inode: (u64, u64),
@@ -41,16 +42,16 @@ impl Identity {
 }
 
 impl Input {
-    pub(crate) fn open(path: &Path) -> Result<Self, FormatError> {
-        let cannot = |error: io::Error| FormatError::io(path, "cannot be opened", error);
+    pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
+        let cannot = |error: io::Error| FileError::io(path, "cannot be opened", error);
         let file = open_regular(path)?;
         let metadata = file.metadata().map_err(cannot)?;
         Ok(Self { path: path.to_owned(), file, len: metadata.len(), identity: Identity::of(&metadata) })
     }
 
-    /// Refuses a file that has been written to, or replaced, since it was opened.
-    pub(crate) fn unchanged(&self) -> Result<(), FormatError> {
-        let now = std::fs::metadata(&self.path).map_err(|error| FormatError::io(&self.path, "is gone", error))?;
+    /// Fails if the file was written to, or replaced, since it was opened.
+    pub(crate) fn unchanged(&self) -> Result<(), FileError> {
+        let now = std::fs::metadata(&self.path).map_err(|error| FileError::io(&self.path, "is gone", error))?;
         let now = Identity::of(&now);
         let what = match &self.identity {
             before if *before == now => return Ok(()),
@@ -60,67 +61,67 @@ impl Input {
             }
             _ => "was changed while it was read".to_owned(),
         };
-        Err(self.error(Kind::Changed, what, "let nobody write to it meanwhile, and try again"))
+        Err(self.error(FileErrorKind::Changed, what, "let nobody write to it meanwhile, and try again"))
     }
 
-    /// What tells it from others, and from itself after a change.
+    /// A text that differs for other files, and for this file after a change.
     pub(crate) fn identity(&self) -> String {
         format!("{:?} {:?}", self.path.canonicalize().unwrap_or_default(), self.identity)
     }
 
     /// Fills `buf` from byte `at` on.
-    pub(crate) fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), FormatError> {
+    pub(crate) fn read(&self, at: u64, buf: &mut [u8]) -> Result<(), FileError> {
         self.file.read_exact_at(buf, at).map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof if at.saturating_add(buf.len() as u64) <= self.len => {
-                FormatError::damaged(&self.path, "the file became shorter while it was read").at(at)
+                FileError::damaged(&self.path, "the file became shorter while it was read").at(at)
             }
-            io::ErrorKind::UnexpectedEof => FormatError::damaged(&self.path, "it is cut off").at(self.len),
-            _ => FormatError::io(&self.path, "cannot be read", error).at(at),
+            io::ErrorKind::UnexpectedEof => FileError::damaged(&self.path, "it is cut off").at(self.len),
+            _ => FileError::io(&self.path, "cannot be read", error).at(at),
         })
     }
 
     /// `N` bytes from byte `at` on.
-    pub(crate) fn array<const N: usize>(&self, at: u64) -> Result<[u8; N], FormatError> {
+    pub(crate) fn array<const N: usize>(&self, at: u64) -> Result<[u8; N], FileError> {
         let mut bytes = [0; N];
         self.read(at, &mut bytes)?;
         Ok(bytes)
     }
 
     /// The first bytes, `N` or what there is.
-    pub(crate) fn start<const N: usize>(&self) -> Result<Vec<u8>, FormatError> {
+    pub(crate) fn start<const N: usize>(&self) -> Result<Vec<u8>, FileError> {
         let mut bytes = vec![0; self.len.min(N as u64) as usize];
         self.read(0, &mut bytes)?;
         Ok(bytes)
     }
 
     /// All of it, if it has at most `most` bytes.
-    pub(crate) fn whole(&self, most: u64) -> Result<Vec<u8>, FormatError> {
+    pub(crate) fn whole(&self, most: u64) -> Result<Vec<u8>, FileError> {
         if self.len > most {
             let what = format!("it has {} bytes, more than the {most} that such a file may have", self.len);
-            return Err(self.error(Kind::Damaged, what, "look whether it is the right file"));
+            return Err(self.error(FileErrorKind::Damaged, what, "look whether it is the right file"));
         }
         let mut bytes = self.room(self.len)?;
         self.read(0, &mut bytes)?;
         Ok(bytes)
     }
 
-    /// Zeros of a number that the file gives: there may not be so much memory.
-    pub(crate) fn room(&self, bytes: u64) -> Result<Vec<u8>, FormatError> {
+    /// As many zeros as the file says; an error if there is not so much memory.
+    pub(crate) fn room(&self, bytes: u64) -> Result<Vec<u8>, FileError> {
         room(&self.path, bytes)
     }
 
-    pub(crate) fn error(&self, kind: Kind, what: impl Into<String>, remedy: impl Into<String>) -> FormatError {
-        FormatError::new(kind, &self.path, what, remedy)
+    pub(crate) fn error(&self, kind: FileErrorKind, what: impl Into<String>, remedy: impl Into<String>) -> FileError {
+        FileError::new(kind, &self.path, what, remedy)
     }
 
-    pub(crate) fn damaged(&self, what: impl Into<String>) -> FormatError {
-        FormatError::damaged(&self.path, what)
+    pub(crate) fn damaged(&self, what: impl Into<String>) -> FileError {
+        FileError::damaged(&self.path, what)
     }
 }
 
 /// Opens a regular file for reading. A pipe or a device is refused at once: it may have no end, and opening it may wait.
-pub fn open_regular(path: &Path) -> Result<File, FormatError> {
-    let cannot = |error: io::Error| FormatError::io(path, "cannot be opened", error);
+pub fn open_regular(path: &Path) -> Result<File, FileError> {
+    let cannot = |error: io::Error| FileError::io(path, "cannot be opened", error);
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     // What cannot be opened may be no file either, which says more.
     let opened = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path);
@@ -131,21 +132,22 @@ pub fn open_regular(path: &Path) -> Result<File, FormatError> {
     }
 }
 
-/// A pipe or a device may have no end, and opening it may wait. One that is not there is left to whoever opens it.
-pub fn refuse_special(path: &Path) -> Result<(), FormatError> {
+/// Fails if `path` is a pipe or a device, which may have no end, and which may make opening wait. If there is nothing
+/// at `path`, whoever opens it will find that out.
+pub fn refuse_special(path: &Path) -> Result<(), FileError> {
     match std::fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => Err(special(path)),
         _ => Ok(()),
     }
 }
 
-fn special(path: &Path) -> FormatError {
+fn special(path: &Path) -> FileError {
     let remedy = "give a file; what comes through a pipe has to be written to one first";
-    FormatError::new(Kind::Special, path, "is no regular file", remedy)
+    FileError::new(FileErrorKind::Special, path, "is no regular file", remedy)
 }
 
-/// `count` zeros, of a number that the file at `path` gives: there may not be so much memory.
-pub(crate) fn room<T: Clone + Default>(path: &Path, count: u64) -> Result<Vec<T>, FormatError> {
+/// `count` zeros, a number that the file at `path` says; an error if there is not so much memory.
+pub(crate) fn room<T: Clone + Default>(path: &Path, count: u64) -> Result<Vec<T>, FileError> {
     let mut room = Vec::new();
     let count = usize::try_from(count).ok().filter(|&count| room.try_reserve_exact(count).is_ok());
     let count = count.ok_or_else(|| no_memory(path))?;
@@ -153,10 +155,15 @@ pub(crate) fn room<T: Clone + Default>(path: &Path, count: u64) -> Result<Vec<T>
     Ok(room)
 }
 
-/// What a file asks for is more than there is.
-pub(crate) fn no_memory(path: &Path) -> FormatError {
+/// The error of a file that asks for more memory than there is.
+pub(crate) fn no_memory(path: &Path) -> FileError {
     let what = "needs more memory than there is, by what it says of its size";
-    FormatError::new(Kind::Memory, path, what, "look whether it is the right file; then free memory, or split it")
+    FileError::new(
+        FileErrorKind::Memory,
+        path,
+        what,
+        "look whether it is the right file; then free memory, or split it",
+    )
 }
 
 /// The little-endian numbers of `bytes`.

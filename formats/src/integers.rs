@@ -5,7 +5,7 @@ use std::path::Path;
 use parquet::basic::Repetition;
 use parquet::data_type::{DataType, Int32Type, Int64Type};
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::input::Input;
 use crate::key_type::KeyType;
 use crate::parquet::{Source, Values, whole};
@@ -44,7 +44,7 @@ const MOST: usize = 1 << 24;
 
 impl IntegerFile {
     /// Opens it and reads its footer.
-    pub fn open(path: &Path) -> Result<Self, FormatError> {
+    pub fn open(path: &Path) -> Result<Self, FileError> {
         let input = Input::open(path)?;
         let source = Source::open(&input)?;
         let metadata = source.metadata.file_metadata();
@@ -92,7 +92,7 @@ impl IntegerFile {
     }
 
     /// The numbers of `column`, one of this file's.
-    pub fn read(&self, column: &IntegerColumn) -> Result<IntegerReader, FormatError> {
+    pub fn read(&self, column: &IntegerColumn) -> Result<IntegerReader, FileError> {
         let source = Source::open(&self.input)?;
         let (leaf, column) = (column.leaf, column.clone());
         Ok(IntegerReader {
@@ -118,7 +118,7 @@ impl IntegerFile {
 impl IntegerReader {
     /// Appends the numbers of the next rows, at least one row and at most `most`, to `keys`, and to `lengths` how many each row
     /// has. Returns how many rows; 0 behind the last.
-    pub fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FormatError> {
+    pub fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FileError> {
         self.rows.next(most, keys, lengths)
     }
 }
@@ -130,7 +130,7 @@ impl std::fmt::Debug for IntegerReader {
 }
 
 trait Lists: Send {
-    fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FormatError>;
+    fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FileError>;
 }
 
 struct Column<T: DataType> {
@@ -143,14 +143,14 @@ impl<T: DataType> Lists for Column<T>
 where
     parquet::column::reader::ColumnReaderImpl<T>: Send,
 {
-    fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FormatError> {
+    fn next(&mut self, most: usize, keys: &mut Vec<u64>, lengths: &mut Vec<u32>) -> Result<usize, FileError> {
         let Some((rows, present, levels)) = self.values.read(most, MOST)? else { return Ok(0) };
         let path = self.values.path().to_owned();
         let Values { values, repetition, definition, row, .. } = &mut self.values;
         let IntegerColumn { name, is_list, empty, present: whole, .. } = &self.column;
         let refuse = |row: u64, what: &str| {
             let what = format!("column {name}: row {row} {what}");
-            FormatError::new(Kind::Unsupported, &path, what, "leave out or fill in such rows")
+            FileError::new(FileErrorKind::Unsupported, &path, what, "leave out or fill in such rows")
         };
         let first = lengths.len();
         for level in 0..levels {

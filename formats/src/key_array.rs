@@ -2,7 +2,7 @@
 
 use crate::key_type::KeyType;
 use crate::place::KeyPlace;
-use crate::zip::Member;
+use crate::zip::ZipMember;
 
 /// A list of whole numbers beside tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,5 +15,5 @@ pub struct KeyArray {
     pub keys: KeyType,
     pub(crate) place: KeyPlace,
     /// The stored member of an archive that it is, which has a checksum of it.
-    pub(crate) stored: Option<Member>,
+    pub(crate) stored: Option<ZipMember>,
 }

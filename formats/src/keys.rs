@@ -1,4 +1,4 @@
-//! The keys that say which row is whose.
+//! The keys of a table's rows.
 
 use std::io::BufReader;
 use std::ops::ControlFlow;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use warprow_layout::Ranks;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::extent::{Extent, read_extents};
 use crate::file_table::FileTable;
 use crate::input::{Input, no_memory, room};
@@ -25,11 +25,11 @@ use crate::table_file::TableFile;
 /// What the keys of a table are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyOrder {
-    /// The numbers from 0 to the rows less one, in this order, or there are none.
+    /// The keys are the numbers from 0 to the number of rows less one, in this order; or there are no keys.
     InOrder,
-    /// These numbers in another: entry i is the key of row i.
+    /// The keys are these numbers in another order: entry i is the key of row i.
     Dense(Ranks),
-    /// Others: the first that is none of these numbers.
+    /// There are other keys. This names the first key that is none of these numbers.
     Sparse {
         /// The row of the key.
         row: u64,
@@ -38,8 +38,8 @@ pub enum KeyOrder {
     },
 }
 
-/// The keys of a table, in the order of its rows: 64 bits each, of signed ones the two's complement.
-pub struct Keys<'a> {
+/// Reads the keys of a table in the order of its rows: 64 bits each, signed ones in two's complement.
+pub struct KeyReader<'a> {
     next: Chunks<'a>,
     chunk: Vec<u64>,
     at: usize,
@@ -55,8 +55,9 @@ enum Chunks<'a> {
 const CHUNK: usize = 1 << 15;
 
 impl TableFile {
-    /// The keys of `table`, one of this file's, in the order of its rows; `None` if it has none: row i is then that of id i.
-    pub fn keys<'a>(&'a self, table: &'a FileTable) -> Result<Option<Keys<'a>>, FormatError> {
+    /// The keys of `table`, a table of this file, in the order of its rows; `None` if it has no keys: row i is then
+    /// that of id i.
+    pub fn keys<'a>(&'a self, table: &'a FileTable) -> Result<Option<KeyReader<'a>>, FileError> {
         let Some(width) = table.keys else { return Ok(None) };
         let next = match &table.place {
             #[cfg(feature = "parquet")]
@@ -72,11 +73,12 @@ impl TableFile {
                 }
             },
         };
-        Ok(Some(Keys { next, chunk: Vec::new(), at: 0, left: table.rows }))
+        Ok(Some(KeyReader { next, chunk: Vec::new(), at: 0, left: table.rows }))
     }
 
-    /// Says that the keys of the table `table` are the list called `keys` in these files, or in the `.npy` file of that name.
-    pub fn with_keys(&mut self, table: &str, keys: &str) -> Result<(), FormatError> {
+    /// Declares that the list called `keys` in these files, or the `.npy` file of that name, has the keys of the table
+    /// `table`.
+    pub fn with_keys(&mut self, table: &str, keys: &str) -> Result<(), FileError> {
         let array = match self.key_arrays.iter().find(|array| array.name == keys) {
             Some(array) => array.clone(),
             None => self.key_file(keys)?,
@@ -85,11 +87,11 @@ impl TableFile {
         let Some(found) = self.tables.iter_mut().find(|it| it.name == table) else {
             let why = self.skipped.iter().find(|(name, _)| name == table).map(|(_, why)| format!(": {why}"));
             let what = format!("it has no table {table:?}{}", why.unwrap_or_default());
-            return Err(FormatError::new(Kind::Unclear, &path, what, "name one of its tables"));
+            return Err(FileError::new(FileErrorKind::Unclear, &path, what, "name one of its tables"));
         };
         if array.rows != found.rows {
             let what = format!("{keys} has {} keys, table {table:?} has {} rows", array.rows, found.rows);
-            return Err(FormatError::new(Kind::Disagree, &path, what, "name the keys of these rows"));
+            return Err(FileError::new(FileErrorKind::Disagree, &path, what, "name the keys of these rows"));
         }
         // It is read several times, and here once more.
         if let (Some(member), Some(input)) = (&array.stored, self.inputs.first()) {
@@ -100,7 +102,7 @@ impl TableFile {
     }
 
     /// The keys in a file of their own.
-    fn key_file(&mut self, name: &str) -> Result<KeyArray, FormatError> {
+    fn key_file(&mut self, name: &str) -> Result<KeyArray, FileError> {
         let path = Path::new(name);
         if !path.exists() {
             let lists = self.key_arrays.iter().map(|array| &*array.name).collect::<Vec<_>>().join(", ");
@@ -118,14 +120,14 @@ impl TableFile {
                     )
                 }
             };
-            return Err(FormatError::new(Kind::Missing, &self.path, what, &remedy));
+            return Err(FileError::new(FileErrorKind::Missing, &self.path, what, &remedy));
         }
         let input = Input::open(path)?;
         let reader = BufReader::with_capacity(4096, InputReader { input: &input, at: 0 });
         let Some((rows, keys, at)) = npy::list(reader, input.len) else {
             let what = "is no whole .npy file of a list of <i8, <u8, <i4 or <u4";
             return Err(input.error(
-                Kind::Unsupported,
+                FileErrorKind::Unsupported,
                 what,
                 "keys are whole numbers of 32 or 64 bits: save them with numpy.save, as int64",
             ));
@@ -137,7 +139,7 @@ impl TableFile {
 
     /// Fills `out` with the keys of the rows of `table` from `first` on, if they stand where each can be read; `None` if they
     /// can only be read from the first to the last.
-    pub fn fill_keys(&self, table: &FileTable, first: u64, out: &mut [u64]) -> Option<Result<(), FormatError>> {
+    pub fn fill_keys(&self, table: &FileTable, first: u64, out: &mut [u64]) -> Option<Result<(), FileError>> {
         let (KeyPlace::Flat(extents), Some(width)) = (&table.key_place, table.keys) else { return None };
         let mut bytes = vec![0; out.len() * width.size() as usize];
         let read = read_extents(&self.inputs, extents, first, width.size() as usize, &mut bytes);
@@ -145,10 +147,10 @@ impl TableFile {
         Some(read)
     }
 
-    /// Where the rows of `table` belong: entry i is the id of row i as it stands in the file. `None` if that is i for all.
+    /// The ids of the rows of `table`: entry i is the id of the i-th row of the file. `None` if that is i for all rows.
     ///
     /// Ids are numbers from 0 to the rows less one, each once: keys that are anything else are refused, named.
-    pub fn order(&self, table: &FileTable) -> Result<Option<Ranks>, FormatError> {
+    pub fn order(&self, table: &FileTable) -> Result<Option<Ranks>, FileError> {
         match self.key_order(table)? {
             KeyOrder::InOrder => Ok(None),
             KeyOrder::Dense(order) => Ok(Some(order)),
@@ -157,16 +159,17 @@ impl TableFile {
                 let what = format!("table {:?} has {} rows, and row {row} has the key {key}", table.name, table.rows);
                 let remedy = "keys have to be the numbers from 0 to the rows less one, in any order; renumber them, \
                               and the ids that are looked up";
-                Err(FormatError::new(Kind::Unsupported, &self.path, what, remedy))
+                Err(FileError::new(FileErrorKind::Unsupported, &self.path, what, remedy))
             }
         }
     }
 
-    /// Whether the keys of `table` are the numbers from 0 to the rows less one, each once, and in which order. A key that comes
-    /// twice among such is refused, named; where there are others, it may not have been seen.
-    pub fn key_order(&self, table: &FileTable) -> Result<KeyOrder, FormatError> {
+    /// Whether the keys of `table` are the numbers from 0 to the number of rows less one, each once, and in which
+    /// order. If they are, but one occurs twice, this fails and names it; if there are other keys, a key that occurs
+    /// twice may go unnoticed here.
+    pub fn key_order(&self, table: &FileTable) -> Result<KeyOrder, FileError> {
         let (Some(keys), Some(width)) = (self.keys(table)?, table.keys) else { return Ok(KeyOrder::InOrder) };
-        let refuse = |kind, what: String, remedy: &str| FormatError::new(kind, &self.path, what, remedy);
+        let refuse = |kind, what: String, remedy: &str| FileError::new(kind, &self.path, what, remedy);
         let rows = table.rows;
         let mut seen: Vec<u64> = room(&self.path, rows.div_ceil(64))?;
         let mut order = Order::new(rows).ok_or_else(|| no_memory(&self.path))?;
@@ -179,7 +182,7 @@ impl TableFile {
                 let earlier = order.iter().position(|earlier| earlier == key).unwrap_or_default();
                 let key = width.show(key);
                 let what = format!("table {:?} has the key {key} twice, in rows {earlier} and {row}", table.name);
-                return Err(refuse(Kind::Duplicate, what, "leave one of the two rows out"));
+                return Err(refuse(FileErrorKind::Duplicate, what, "leave one of the two rows out"));
             }
             *word |= 1 << (key % 64);
             in_order &= key == row;
@@ -233,8 +236,8 @@ impl From<Order> for Ranks {
     }
 }
 
-impl Keys<'_> {
-    fn refill(&mut self) -> Result<(), FormatError> {
+impl KeyReader<'_> {
+    fn refill(&mut self) -> Result<(), FileError> {
         let most = self.left.min(CHUNK as u64) as usize;
         self.chunk = match &mut self.next {
             Chunks::Flat { inputs, extents, width, row } => {
@@ -257,7 +260,7 @@ struct Unpacked {
 }
 
 impl KeyStream for Unpacked {
-    fn next(&mut self, most: usize) -> Result<Vec<u64>, FormatError> {
+    fn next(&mut self, most: usize) -> Result<Vec<u64>, FileError> {
         let mut bytes = vec![0; most * self.width.size() as usize];
         self.rows.next(&mut bytes)?;
         Ok(numbers(&bytes, self.width))
@@ -273,8 +276,8 @@ fn numbers(bytes: &[u8], width: KeyType) -> Vec<u64> {
     }
 }
 
-impl Iterator for Keys<'_> {
-    type Item = Result<u64, FormatError>;
+impl Iterator for KeyReader<'_> {
+    type Item = Result<u64, FileError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.left == 0 {

@@ -1,9 +1,10 @@
-//! Files of embedding tables: what others write is read row by row, never whole, and never believed before it was checked.
+//! Files of embedding tables. The files of other programs are read row by row, never whole, and nothing that a file
+//! says about itself is relied on before it was checked.
 //!
 //! [`TableFile::open`] finds the format and the tables; [`TableFile::rows`] gives a table's rows as a
-//! [`RowSource`](warprow_layout::RowSource), [`TableFile::keys`] the keys that say whose they are, and
-//! [`TableFile::order`] where each belongs. [`Converted`] makes the rows others of another type on the way, and tells the
-//! error that costs. [`TableWriter`] writes tables.
+//! [`RowSource`](warprow_layout::RowSource), [`TableFile::keys`] gives the key of each row, and [`TableFile::order`]
+//! the id of each row, where keys are ids. [`ConvertedRows`] converts rows to another type of elements while they are
+//! read, and tells how much precision that costs. [`TableWriter`] writes tables.
 //!
 //! ```
 //! use warprow_formats::{TableFile, TableWriter};
@@ -72,11 +73,11 @@ mod write;
 mod write_all;
 mod zip;
 
-pub use any_order::AnyOrder;
+pub use any_order::RowsInAnyOrder;
 pub use caught::panic_is_caught;
-pub use collection::{Meta, parse_meta};
-pub use convert::{Converted, Lost, widen};
-pub use error::{FormatError, Kind};
+pub use collection::{CollectionMeta, parse_collection_meta};
+pub use convert::{ConversionLoss, ConvertedRows, widen};
+pub use error::{FileError, FileErrorKind};
 pub use file_rows::FileRows;
 pub use file_table::FileTable;
 pub use format::Format;
@@ -85,7 +86,7 @@ pub use input::{open_regular, refuse_special};
 pub use integers::{IntegerColumn, IntegerFile, IntegerReader};
 pub use key_array::KeyArray;
 pub use key_type::KeyType;
-pub use keys::{KeyOrder, Keys};
+pub use keys::{KeyOrder, KeyReader};
 pub use locked_file::LockedFile;
 pub use new_file::NewFile;
 pub use npy_header::{NpyHeader, NpyHeaderError};
@@ -94,5 +95,5 @@ pub use sharded::parse_index;
 pub use table_file::TableFile;
 pub use table_shape::tensor_types;
 pub use write::{TableWriter, directory, followed};
-pub use write_all::{OutTable, TablesWriter};
-pub use zip::{Member, Packing, members};
+pub use write_all::{NewTable, TablesWriter};
+pub use zip::{ZipMember, ZipPacking, members};

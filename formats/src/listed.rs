@@ -1,15 +1,15 @@
-//! Files of a folder that something in it lists: an index, a head, the names that a dump's files have. Whoever made the folder
-//! chose them, and the user only gave the folder, so they have to be in it.
+//! Files of a folder that a file in it lists (an index, a head), or that are known by the names that a dump's files
+//! have. The user named only the folder, and whoever made the folder chose these files; so they must lie in the folder.
 
 use std::path::Path;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 
 /// Refuses a file, or a folder, listed in `folder` that is a symbolic link out of it.
 ///
-/// In a cache of Hugging Face's hub, what a snapshot lists are links to files beside all snapshots of the same repository,
-/// `snapshots/REVISION/FILE` → `../../blobs/HASH`: these are part of it.
-pub(crate) fn refuse_elsewhere(folder: &Path, listed: &Path) -> Result<(), FormatError> {
+/// In a cache of Hugging Face's hub, the files of a snapshot are links to files that all snapshots of the repository
+/// share, `snapshots/REVISION/FILE` → `../../blobs/HASH`. These are allowed.
+pub(crate) fn refuse_elsewhere(folder: &Path, listed: &Path) -> Result<(), FileError> {
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     // What is not there is left to whoever opens it.
     let (Ok(target), Ok(within)) = (listed.canonicalize(), folder.canonicalize()) else { return Ok(()) };
@@ -22,7 +22,7 @@ pub(crate) fn refuse_elsewhere(folder: &Path, listed: &Path) -> Result<(), Forma
     let what = format!("is a symbolic link to {}, which is not in {}", target.display(), within.display());
     let remedy =
         "if you mean that file, give it by its own path, or put it, or a hard link to it, in place of the link";
-    Err(FormatError::new(Kind::Elsewhere, listed, what, remedy))
+    Err(FileError::new(FileErrorKind::Elsewhere, listed, what, remedy))
 }
 
 #[cfg(test)]
@@ -60,13 +60,13 @@ mod tests {
             ("m/snapshots/r", "../../../other/blobs/h"),
             ("m/snapshots/r", "../../../blobs/h"),
         ] {
-            assert_eq!(listed(folder, target), Err(Kind::Elsewhere), "{folder} {target}");
+            assert_eq!(listed(folder, target), Err(FileErrorKind::Elsewhere), "{folder} {target}");
         }
         assert_eq!(listed("plain", "absent"), Ok(()), "whoever opens it says so");
         assert!(refuse_elsewhere(&path("plain"), &path("plain/file")).is_ok());
         // A folder of blobs that leads elsewhere is none of the cache.
         std::fs::remove_dir_all(path("m/blobs")).unwrap();
         symlink("../other/blobs", path("m/blobs")).unwrap();
-        assert_eq!(listed("m/snapshots/r", "../../blobs/h"), Err(Kind::Elsewhere));
+        assert_eq!(listed("m/snapshots/r", "../../blobs/h"), Err(FileErrorKind::Elsewhere));
     }
 }

@@ -1,4 +1,4 @@
-//! Files that others are not to write over meanwhile.
+//! Files that other processes must not write to while they are in use.
 
 use std::fs::File;
 

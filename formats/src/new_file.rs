@@ -13,11 +13,12 @@ use tempfile::NamedTempFile;
 
 use crate::write::directory;
 
-/// What others may do with it, before the process's mask.
+/// The file's permissions, before the process's mask (umask) is applied.
 const MODE: u32 = 0o666;
 
-/// A file on its way to its name. Dropped before [`persist`](Self::persist), it is gone; so it is after `kill -9`, where the file system
-/// has files without a name (`O_TMPFILE`). Where it has none, a file `.warprow-*` beside it stays then.
+/// A file that is being written and gets its name when it is whole. If it is dropped before [`persist`](Self::persist),
+/// it is gone. It is also gone after `kill -9` if the file system has files without a name (`O_TMPFILE`); if not, a
+/// file `.warprow-*` in the same folder stays.
 #[derive(Debug)]
 pub struct NewFile {
     kind: Kind,
@@ -54,13 +55,13 @@ impl NewFile {
         }
     }
 
-    /// Whether it has no name yet, rather than another one.
+    /// Whether the file has no name at all yet, rather than one that begins with `.warprow-`.
     pub fn is_unnamed(&self) -> bool {
         matches!(self.kind, Kind::Unnamed(_))
     }
 
-    /// Gives it its name. What is there stays, which is an error ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), unless `replace` says that
-    /// this takes its place, at once.
+    /// Gives the file its name. If there is a file of that name, this fails
+    /// ([`AlreadyExists`](io::ErrorKind::AlreadyExists)), or replaces it atomically if `replace` is set.
     pub fn persist(self, replace: bool) -> io::Result<()> {
         let Self { kind, path } = self;
         match kind {

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use warprow_layout::DType;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::file_table::{FileTable, stem};
 use crate::found::Found;
 use crate::input::Input;
@@ -16,7 +16,7 @@ use crate::table_shape::shape_of_table;
 
 const AGAIN: &str = "write it again, with numpy.save";
 
-pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
+pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
     let input = Input::open(path)?;
     let reader = || BufReader::with_capacity(4096, InputReader { input: &input, at: 0 });
     if NpyHeader::read(&mut reader()).is_ok_and(|header| matches!(*header.shape, [0, dim] if dim > 0)) {
@@ -34,10 +34,10 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
 }
 
 /// Rows, elements in a row, type and first byte of the array in the `len` bytes that `reader` gives: a table.
-pub(crate) fn array(input: &Input, mut reader: impl Read, len: u64) -> Result<(u64, u32, DType, u64), FormatError> {
-    let unsupported = |what: String| input.error(Kind::Unsupported, what, "");
+pub(crate) fn array(input: &Input, mut reader: impl Read, len: u64) -> Result<(u64, u32, DType, u64), FileError> {
+    let unsupported = |what: String| input.error(FileErrorKind::Unsupported, what, "");
     let header = NpyHeader::read(&mut reader).map_err(|error| match error {
-        NpyHeaderError::Io(error) => FormatError::io(&input.path, "cannot be read", error),
+        NpyHeaderError::Io(error) => FileError::io(&input.path, "cannot be read", error),
         damaged => input.damaged(damaged.to_string()).remedy(AGAIN),
     })?;
     let Some(dtype) = dtype_of(&header.descr) else {

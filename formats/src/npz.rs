@@ -4,7 +4,7 @@ use std::io::BufReader;
 use std::path::Path;
 
 use crate::deflated::{Deflated, inflate};
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::extent::Extent;
 use crate::file_table::FileTable;
 use crate::found::Found;
@@ -13,9 +13,9 @@ use crate::input_reader::InputReader;
 use crate::key_array::KeyArray;
 use crate::npy::{self, array};
 use crate::place::{KeyPlace, Place};
-use crate::zip::{self, Packing};
+use crate::zip::{self, ZipPacking};
 
-pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
+pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
     let input = Input::open(path)?;
     let mut found = Found::default();
     for member in zip::read(&input)? {
@@ -24,42 +24,42 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
             continue;
         };
         let table = match member.packing {
-            Packing::Stored => {
+            ZipPacking::Stored => {
                 let reader = BufReader::with_capacity(4096, InputReader { input: &input, at: member.at });
                 array(&input, reader, member.bytes)
             }
-            Packing::Deflated => array(&input, inflate(&input, &member), member.bytes),
+            ZipPacking::Deflated => array(&input, inflate(&input, &member), member.bytes),
         };
         let list = match member.packing {
-            Packing::Stored => {
+            ZipPacking::Stored => {
                 npy::list(BufReader::with_capacity(4096, InputReader { input: &input, at: member.at }), member.bytes)
             }
-            Packing::Deflated => npy::list(inflate(&input, &member), member.bytes),
+            ZipPacking::Deflated => npy::list(inflate(&input, &member), member.bytes),
         };
         if let Some((rows, keys, head)) = list {
             let place = match member.packing {
-                Packing::Stored => {
+                ZipPacking::Stored => {
                     let extent = Extent { input: 0, at: member.at.saturating_add(head), first: 0, rows };
                     KeyPlace::Flat(vec![extent])
                 }
-                Packing::Deflated => KeyPlace::Deflated(Deflated { member: member.clone(), head }),
+                ZipPacking::Deflated => KeyPlace::Deflated(Deflated { member: member.clone(), head }),
             };
-            let stored = (member.packing == Packing::Stored).then(|| member.clone());
+            let stored = (member.packing == ZipPacking::Stored).then(|| member.clone());
             found.key_arrays.push(KeyArray { name: name.to_owned(), rows, keys, place, stored });
         }
         match table {
             Ok((rows, dim, dtype, head)) => {
                 let mut table = FileTable::flat(name, rows, dim, dtype, member.at.saturating_add(head));
                 table.place = match member.packing {
-                    Packing::Deflated => Place::Deflated(Deflated { member, head }),
-                    Packing::Stored => {
+                    ZipPacking::Deflated => Place::Deflated(Deflated { member, head }),
+                    ZipPacking::Stored => {
                         let at = member.at.saturating_add(head);
                         Place::Stored(Extent { input: 0, at, first: 0, rows }, member)
                     }
                 };
                 found.tables.push(table);
             }
-            Err(error) if error.kind == Kind::Unsupported => {
+            Err(error) if error.kind == FileErrorKind::Unsupported => {
                 found.skipped.push((name.to_owned(), error.message()));
             }
             Err(error) => {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::format::Format;
 use crate::found::Found;
 use crate::read_options::ReadOptions;
@@ -11,13 +11,14 @@ use crate::table_file::TableFile;
 use crate::{collection, dynamicemb, hugectr, npy, npz, raw, safetensors, sharded};
 
 impl TableFile {
-    /// Opens it and reads its headers, in the format that its name and its first bytes show.
-    pub fn open(path: &Path) -> Result<Self, FormatError> {
+    /// Opens the file or folder at `path` and reads its headers, in the format that its name and its first bytes show.
+    pub fn open(path: &Path) -> Result<Self, FileError> {
         Self::open_with(path, &ReadOptions::default())
     }
 
-    /// Opens it and reads its headers. Nothing that they say is believed before it has been compared with what is there.
-    pub fn open_with(path: &Path, options: &ReadOptions) -> Result<Self, FormatError> {
+    /// Opens the file or folder at `path` and reads its headers. What they say is compared with what is there before it
+    /// is relied on.
+    pub fn open_with(path: &Path, options: &ReadOptions) -> Result<Self, FileError> {
         let format = Format::of(path, options)?;
         let mut found = match format {
             Format::Safetensors => safetensors::open(path)?,
@@ -33,7 +34,7 @@ impl TableFile {
             Format::Parquet => {
                 let what = "is a Parquet file, which this build does not read";
                 let remedy = "build with the feature `parquet`, or save the vectors as .npy";
-                return Err(FormatError::new(crate::error::Kind::Unsupported, path, what, remedy));
+                return Err(FileError::new(crate::error::FileErrorKind::Unsupported, path, what, remedy));
             }
             Format::Raw => raw::open(path, options)?,
         };

@@ -1,19 +1,19 @@
-//! Threads that do pieces of work ahead of who asks for what they make.
+//! Threads that do pieces of work ahead of the caller who takes the results.
 
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-/// Threads, at most: memory is busy with fewer.
+/// The most threads: fewer already use all of the memory's bandwidth.
 const THREADS: usize = 8;
 
-/// Work that several threads do, and that is done in the order in which it was given.
+/// Work that several threads do at the same time, with results in the order in which the work was given.
 pub(crate) struct OrderedWorkers<J, T> {
     queue: Arc<Queue<J, T>>,
     threads: Vec<JoinHandle<()>>,
     most: usize,
-    /// What was given and not taken yet, and what each piece costs.
+    /// The pieces of work that were given and whose results were not taken yet, with the cost of each.
     given: VecDeque<(Receiver<T>, u64)>,
     cost: u64,
 }
@@ -83,7 +83,7 @@ impl<J: Send + 'static, T: Send + 'static> OrderedWorkers<J, T> {
         }
     }
 
-    /// What became of the piece of work that was given first; `None` if none is under way, or its thread panicked.
+    /// The result of that piece of work that was given first; `None` if no work is under way, or the thread panicked.
     pub(crate) fn take(&mut self) -> Option<T> {
         let (done, cost) = self.given.pop_front()?;
         self.cost -= cost;

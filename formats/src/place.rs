@@ -2,7 +2,7 @@
 
 use crate::deflated::Deflated;
 use crate::extent::Extent;
-use crate::zip::Member;
+use crate::zip::ZipMember;
 
 /// Where rows stand.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub(crate) enum Place {
     /// One after another, in one or several extents, which hold the rows in their order.
     Flat(Vec<Extent>),
     /// One after another, in a stored member of a zip archive, which has a checksum of it.
-    Stored(Extent, Member),
+    Stored(Extent, ZipMember),
     /// Compressed: in a deflated member of a zip archive.
     Deflated(Deflated),
     /// In column chunks.

@@ -1,22 +1,22 @@
-//! Rows and nothing else, of a shape that is stated.
+//! Files that hold rows and nothing else, of a shape that the caller states.
 
 use std::path::Path;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::file_table::{FileTable, stem};
 use crate::found::Found;
 use crate::input::Input;
 use crate::read_options::ReadOptions;
 use crate::table_shape::shape_of_table;
 
-pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatError> {
+pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FileError> {
     let input = Input::open(path)?;
     let Some(shape) = options.shape else {
         let remedy = "state it: [ROWSx]DIM:TYPE[@OFFSET], such as 1000x64:f32";
-        return Err(input.error(Kind::Unclear, "says nothing of its shape", remedy));
+        return Err(input.error(FileErrorKind::Unclear, "says nothing of its shape", remedy));
     };
     let disagree =
-        |what: String| input.error(Kind::Disagree, what, "look at the shape that was stated, and at the file");
+        |what: String| input.error(FileErrorKind::Disagree, what, "look at the shape that was stated, and at the file");
     let row_bytes = shape.dtype.row_bytes(shape.dim).map(u64::from).filter(|&bytes| bytes > 0);
     let row_bytes = row_bytes.ok_or_else(|| disagree("a row would be empty, or pass 4 GiB".into()))?;
     let data = input.len.checked_sub(shape.at);

@@ -1,4 +1,4 @@
-//! What a caller says of files that they do not say of themselves.
+//! What the caller has to say about files, because the files do not say it themselves.
 
 use std::str::FromStr;
 
@@ -6,20 +6,21 @@ use warprow_layout::DType;
 
 use crate::format::Format;
 
-/// What files do not say of themselves.
+/// What files do not say about themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// The format; `None`: as the file shows.
+    /// The format; `None`: it is found out from the file.
     pub format: Option<Format>,
-    /// The shape of rows that stand in a file alone.
+    /// The shape of the rows in a file that holds nothing else ([`Format::Raw`](crate::Format::Raw)).
     pub shape: Option<RawShape>,
-    /// Elements in a row, where files of keys and vectors leave it to their sizes: it must then agree with them.
+    /// Elements in a row. Dumps of keys and vectors tell this only by the sizes of their files; a number that is given
+    /// must agree with the sizes.
     pub dim: Option<u32>,
     /// The Parquet column of ids; `None`: the only one of whole numbers, if there is one.
     pub key_column: Option<String>,
 }
 
-/// The shape of rows that stand in a file alone: `[ROWSx]DIM:TYPE[@OFFSET]`.
+/// The shape of the rows in a file that holds nothing else: `[ROWSx]DIM:TYPE[@OFFSET]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RawShape {
     /// Rows; `None`: as many as the file holds.
@@ -28,7 +29,7 @@ pub struct RawShape {
     pub dim: u32,
     /// Type of the elements.
     pub dtype: DType,
-    /// Byte of the file at which they begin.
+    /// Byte of the file at which the rows begin.
     pub at: u64,
 }
 

@@ -11,7 +11,7 @@ use ::safetensors::Dtype;
 use serde::de::{Error as _, IgnoredAny, IntoDeserializer, MapAccess, Visitor, value};
 use serde::{Deserialize, Deserializer};
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::extent::Extent;
 use crate::file_table::FileTable;
 use crate::found::Found;
@@ -125,7 +125,7 @@ pub enum HeaderError {
 }
 
 /// The tables among a file's tensors.
-pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
+pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
     let input = Input::open(path)?;
     let mut found = Found::default();
     for tensor in tensors(&input)? {
@@ -169,24 +169,24 @@ pub(crate) fn key_array_of(tensor: &Tensor, input: usize) -> Option<KeyArray> {
 }
 
 /// A file, open for reading, and all its tensors, of which none reaches past its end.
-pub fn open_tensors(path: &Path) -> Result<(File, Vec<Tensor>), FormatError> {
+pub fn open_tensors(path: &Path) -> Result<(File, Vec<Tensor>), FileError> {
     let input = Input::open(path)?;
     let tensors = tensors(&input)?;
     Ok((input.file, tensors))
 }
 
 /// All tensors of a file.
-pub(crate) fn tensors(input: &Input) -> Result<Vec<Tensor>, FormatError> {
+pub(crate) fn tensors(input: &Input) -> Result<Vec<Tensor>, FileError> {
     read(&input.file).map_err(|error| match error {
-        HeaderError::Io(error) => FormatError::io(&input.path, "cannot be read", error),
-        HeaderError::Twice(_) => input.error(Kind::Duplicate, error.to_string(), AGAIN).at(PREFIX),
+        HeaderError::Io(error) => FileError::io(&input.path, "cannot be read", error),
+        HeaderError::Twice(_) => input.error(FileErrorKind::Duplicate, error.to_string(), AGAIN).at(PREFIX),
         HeaderError::CutOff { .. } | HeaderError::HeaderCutOff { .. } | HeaderError::Trailing { .. } => {
             input.damaged(error.to_string()).at(input.len)
         }
         HeaderError::TooShort(_) | HeaderError::TooLong(_) => {
-            input.error(Kind::Damaged, error.to_string(), AGAIN).at(0)
+            input.error(FileErrorKind::Damaged, error.to_string(), AGAIN).at(0)
         }
-        _ => input.error(Kind::Damaged, error.to_string(), AGAIN).at(PREFIX),
+        _ => input.error(FileErrorKind::Damaged, error.to_string(), AGAIN).at(PREFIX),
     })
 }
 

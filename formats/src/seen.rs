@@ -1,29 +1,31 @@
-//! The checksum of a stored member of an archive, made of its rows as they are read, in whatever order: nothing is read twice for it.
+//! The checksum of a stored member of an archive, computed from its rows as they are read, in any order, so that
+//! nothing is read twice for it.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use crc32fast::Hasher;
 
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::input::Input;
-use crate::zip::Member;
+use crate::zip::ZipMember;
 
-/// Pieces that are kept apart, at most: who reads in more has the member read once more at the end.
+/// The most pieces of a member that are kept apart. If rows are read in more pieces than that, the member is read once
+/// more at the end.
 const PIECES: usize = 1 << 12;
 /// Bytes that are read at once where nobody has read.
 const RUN: u64 = 1 << 20;
 
-/// Which bytes of a member were read, and what they came to.
+/// Which bytes of a member were read, and their checksums.
 #[derive(Default)]
 pub(crate) struct Seen {
-    /// By the first byte of the file: that behind the last, and the CRC-32.
+    /// The pieces that were read, by their first byte in the file: the byte behind the last, and the CRC-32.
     pieces: BTreeMap<u64, (u64, u32)>,
     given_up: bool,
 }
 
 impl Seen {
-    /// `bytes` were read from byte `at` of the file on. What was read before does not count again.
+    /// Notes that `bytes` were read from byte `at` of the file on. Bytes that were noted before do not count again.
     pub(crate) fn note(&mut self, at: u64, bytes: &[u8]) {
         let end = at + bytes.len() as u64;
         let before = self.pieces.range(..=at).next_back().map(|(&at, &piece)| (at, piece));
@@ -51,15 +53,15 @@ impl Seen {
         }
     }
 
-    /// Reads what of `member` was not read yet, and compares its checksum with that in the directory. `read` hears of each run that was read, and may
-    /// end it.
+    /// Reads those bytes of `member` that were not read yet, and compares the member's checksum with the one in the
+    /// archive's directory. `read` is called after each run of bytes, and may end the check.
     pub(crate) fn compare(
         &self,
         input: &Input,
-        member: &Member,
+        member: &ZipMember,
         read: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, FormatError> {
-        let Member { name, at, bytes, crc, .. } = member;
+    ) -> Result<ControlFlow<()>, FileError> {
+        let ZipMember { name, at, bytes, crc, .. } = member;
         let end = at.saturating_add(*bytes);
         let mut hasher = Hasher::new();
         let mut next = *at;
@@ -88,7 +90,7 @@ impl Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::zip::Packing;
+    use crate::zip::ZipPacking;
     use proptest::prelude::*;
 
     fn input(bytes: &[u8]) -> (tempfile::TempDir, Input) {
@@ -99,10 +101,10 @@ mod tests {
         (dir, input)
     }
 
-    fn member(bytes: &[u8], at: usize) -> Member {
+    fn member(bytes: &[u8], at: usize) -> ZipMember {
         let len = (bytes.len() - at) as u64;
         let crc = crc32fast::hash(&bytes[at..]);
-        Member { name: "a.npy".into(), packing: Packing::Stored, crc, packed: len, bytes: len, at: at as u64 }
+        ZipMember { name: "a.npy".into(), packing: ZipPacking::Stored, crc, packed: len, bytes: len, at: at as u64 }
     }
 
     proptest! {
@@ -142,7 +144,7 @@ mod tests {
         assert!(seen.given_up && seen.pieces.is_empty());
         let mut on = |_| ControlFlow::Continue(());
         assert!(seen.compare(&input, &member, &mut on).unwrap().is_continue());
-        assert!(seen.compare(&input, &Member { crc: member.crc ^ 1, ..member }, &mut on).is_err());
+        assert!(seen.compare(&input, &ZipMember { crc: member.crc ^ 1, ..member }, &mut on).is_err());
         // From the first byte to the last, it is one piece.
         let mut seen = Seen::default();
         bytes.chunks(100).enumerate().for_each(|(nth, bytes)| seen.note(nth as u64 * 100, bytes));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::found::Found;
 use crate::input::Input;
 use crate::listed::refuse_elsewhere;
@@ -19,8 +19,8 @@ pub(crate) const ENDING: &str = ".safetensors.index.json";
 const MAX_INDEX: u64 = 100_000_000;
 
 /// The index in a folder; several are refused.
-pub(crate) fn index_of(folder: &Path) -> Result<Option<PathBuf>, FormatError> {
-    let cannot = |error| FormatError::io(folder, "cannot be listed", error);
+pub(crate) fn index_of(folder: &Path) -> Result<Option<PathBuf>, FileError> {
+    let cannot = |error| FileError::io(folder, "cannot be listed", error);
     let mut found = None;
     for entry in std::fs::read_dir(folder).map_err(cannot)? {
         let entry = entry.map_err(cannot)?;
@@ -29,7 +29,7 @@ pub(crate) fn index_of(folder: &Path) -> Result<Option<PathBuf>, FormatError> {
         }
         if found.replace(entry.path()).is_some() {
             let what = format!("holds several files that end in {ENDING}");
-            return Err(FormatError::new(Kind::Unclear, folder, what, "give the one that is meant"));
+            return Err(FileError::new(FileErrorKind::Unclear, folder, what, "give the one that is meant"));
         }
     }
     Ok(found)
@@ -82,8 +82,9 @@ impl<'de> Deserialize<'de> for Map {
     }
 }
 
-pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
-    let missing = || FormatError::new(Kind::Missing, path, "holds no index of safetensors", "give the index itself");
+pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
+    let missing =
+        || FileError::new(FileErrorKind::Missing, path, "holds no index of safetensors", "give the index itself");
     let path = match path.is_dir() {
         true => {
             let index = index_of(path)?.ok_or_else(missing)?;
@@ -103,12 +104,12 @@ pub(crate) fn open(path: &Path) -> Result<Found, FormatError> {
         let shard = folder.join(file);
         if !shard.exists() {
             let what = format!("{} lists it, and it is missing", path.display());
-            return Err(FormatError::new(Kind::Missing, &shard, what, "fetch the missing file"));
+            return Err(FileError::new(FileErrorKind::Missing, &shard, what, "fetch the missing file"));
         }
         refuse_elsewhere(folder, &shard)?;
         let shard = Input::open(&shard)?;
         let tensors = safetensors::tensors(&shard)?;
-        let disagree = |what: String| shard.error(Kind::Disagree, what, "fetch the index and its files again");
+        let disagree = |what: String| shard.error(FileErrorKind::Disagree, what, "fetch the index and its files again");
         for tensor in &tensors {
             match map.get(&tensor.name) {
                 Some(listed) if listed == file => {}

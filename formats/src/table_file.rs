@@ -1,9 +1,9 @@
-//! Files with tables in them, open.
+//! Open files with tables in them.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::file_table::FileTable;
 use crate::format::Format;
 use crate::input::Input;
@@ -32,15 +32,15 @@ use crate::locked_file::LockedFile;
 /// ```
 #[derive(Debug)]
 pub struct TableFile {
-    /// Where it is: a file, or the folder of several.
+    /// The path of the file, or of the folder of several.
     pub path: PathBuf,
-    /// What it was read as.
+    /// The format that it was read as.
     pub format: Format,
-    /// What can be loaded, by name.
+    /// The tables that can be loaded, by name.
     pub tables: Vec<FileTable>,
-    /// What cannot be loaded, by name, and why not.
+    /// What the files have besides, that cannot be loaded: each with its name and the reason.
     pub skipped: Vec<(String, String)>,
-    /// The names among `skipped` of what would be a table if it had rows.
+    /// The names in `skipped` whose entry would be a table if it had rows.
     pub empty: Vec<String>,
     /// Lists of whole numbers, which may be the keys of the tables: see [`with_keys`](Self::with_keys).
     pub key_arrays: Vec<KeyArray>,
@@ -48,18 +48,21 @@ pub struct TableFile {
 }
 
 impl TableFile {
-    /// Locks the files (shared, flock(2)) until what this returns is dropped: others can see that they are needed as they are.
+    /// Locks the files (shared, flock(2)) until the locks that this returns are dropped, so that others can see that
+    /// the files must not change.
     pub fn lock(&self) -> Vec<LockedFile> {
         self.inputs.iter().map(|input| LockedFile::new(&input.file)).collect()
     }
 
-    /// What tells these files from others, and from themselves after a change: paths, inodes, sizes, times.
+    /// A text that differs for other files, and for the same files after a change: it has their paths, inodes, sizes
+    /// and times.
     pub fn identity(&self) -> String {
         self.inputs.iter().map(|input| input.identity()).collect::<Vec<_>>().join("; ")
     }
 
-    /// Refuses files that have been written to, or replaced, since they were opened: what was read of them may be of both.
-    pub fn unchanged(&self) -> Result<(), FormatError> {
+    /// Fails if a file was written to, or replaced, since it was opened: what was read may then be partly old and
+    /// partly new.
+    pub fn unchanged(&self) -> Result<(), FileError> {
         self.inputs.iter().try_for_each(|input| input.unchanged())
     }
 }

@@ -10,7 +10,7 @@ use ::safetensors::Dtype;
 use ::safetensors::tensor::{Metadata, TensorInfo};
 use warprow_layout::DType;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::input::refuse_special;
 use crate::new_file::NewFile;
 use crate::npy;
@@ -50,26 +50,27 @@ pub struct TableWriter {
 impl TableWriter {
     /// Begins `path`, `.safetensors` or `.npy`, for `rows` rows of `dim` elements called `name`. An existing file is
     /// refused, unless `force` says to replace it.
-    pub fn create(
-        path: &Path,
-        force: bool,
-        name: &str,
-        rows: u64,
-        dim: u32,
-        dtype: DType,
-    ) -> Result<Self, FormatError> {
-        let refuse = |kind, what: &str, remedy: &str| FormatError::new(kind, path, what, remedy);
+    pub fn create(path: &Path, force: bool, name: &str, rows: u64, dim: u32, dtype: DType) -> Result<Self, FileError> {
+        let refuse = |kind, what: &str, remedy: &str| FileError::new(kind, path, what, remedy);
         let ends = |ending: &str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
         let head = if ends("npy") {
             let descr = npy::descr_of(dtype).ok_or_else(|| {
-                refuse(Kind::Unsupported, &format!("NumPy has no {dtype}"), "write to a .safetensors file instead")
+                refuse(
+                    FileErrorKind::Unsupported,
+                    &format!("NumPy has no {dtype}"),
+                    "write to a .safetensors file instead",
+                )
             })?;
             npy::head(descr, rows, dim.into())
         } else if ends("safetensors") {
             refuse_name(path, name)?;
             safetensors_head(name, rows, dim, dtype, None, None).ok_or_else(|| does_not_fit(path, dtype))?
         } else {
-            return Err(refuse(Kind::Name, "its name does not tell the format", "end it in .safetensors or .npy"));
+            return Err(refuse(
+                FileErrorKind::Name,
+                "its name does not tell the format",
+                "end it in .safetensors or .npy",
+            ));
         };
         Self::begin(path, force, &head, 0, rows, dtype.row_bytes(dim).map_or(0, u64::from), None)
     }
@@ -84,12 +85,8 @@ impl TableWriter {
         dim: u32,
         dtype: DType,
         signed: bool,
-    ) -> Result<Self, FormatError> {
-        refuse_other_than_safetensors(path)?;
-        refuse_name(path, name)?;
-        let head = safetensors_head(name, rows, dim, dtype, Some(signed), None);
-        let head = head.ok_or_else(|| does_not_fit(path, dtype))?;
-        Self::begin(path, force, &head, rows, rows, dtype.row_bytes(dim).map_or(0, u64::from), None)
+    ) -> Result<Self, FileError> {
+        Self::create_tensors(path, force, name, rows, dim, dtype, signed, None)
     }
 
     /// Begins a file as [`create_keyed`](Self::create_keyed) does, with two more tensors behind the rows: `name.checksums`, a `u32` for each
@@ -104,18 +101,38 @@ impl TableWriter {
         dtype: DType,
         signed: bool,
         note: usize,
-    ) -> Result<Self, FormatError> {
+    ) -> Result<Self, FileError> {
+        Self::create_tensors(path, force, name, rows, dim, dtype, signed, Some(note))
+    }
+
+    /// Begins a file of keys and rows, and of checksums and a note behind them if a note's length is given.
+    #[allow(clippy::too_many_arguments, reason = "the file has as many parts")]
+    fn create_tensors(
+        path: &Path,
+        force: bool,
+        name: &str,
+        rows: u64,
+        dim: u32,
+        dtype: DType,
+        signed: bool,
+        note: Option<usize>,
+    ) -> Result<Self, FileError> {
         refuse_other_than_safetensors(path)?;
         refuse_name(path, name)?;
-        let head = safetensors_head(name, rows, dim, dtype, Some(signed), Some(note));
+        let head = safetensors_head(name, rows, dim, dtype, Some(signed), note);
         let head = head.ok_or_else(|| does_not_fit(path, dtype))?;
-        Self::begin(path, force, &head, rows, rows, dtype.row_bytes(dim).map_or(0, u64::from), Some(note))
+        Self::begin(path, force, &head, rows, rows, dtype.row_bytes(dim).map_or(0, u64::from), note)
     }
 
     /// Begins `path`, `.npy`, for a list of `count` keys of 64 bits, each of which is a row.
-    pub fn create_keys(path: &Path, force: bool, count: u64, signed: bool) -> Result<Self, FormatError> {
+    pub fn create_keys(path: &Path, force: bool, count: u64, signed: bool) -> Result<Self, FileError> {
         if !path.extension().is_some_and(|it| it.eq_ignore_ascii_case("npy")) {
-            return Err(FormatError::new(Kind::Name, path, "keys are written to a .npy file", "end its name in .npy"));
+            return Err(FileError::new(
+                FileErrorKind::Name,
+                path,
+                "keys are written to a .npy file",
+                "end its name in .npy",
+            ));
         }
         let head = npy::head_of_list(if signed { "<i8" } else { "<u8" }, count);
         Self::begin(path, force, &head, 0, count, 8, None)
@@ -130,7 +147,7 @@ impl TableWriter {
         rows: u64,
         row_bytes: u64,
         note: Option<usize>,
-    ) -> Result<Self, FormatError> {
+    ) -> Result<Self, FileError> {
         let keys_at = head.len() as u64;
         let at = keys.checked_mul(8).and_then(|bytes| bytes.checked_add(keys_at));
         let end = at.and_then(|at| Some((at, rows.checked_mul(row_bytes)?.checked_add(at)?)));
@@ -145,29 +162,29 @@ impl TableWriter {
     }
 
     /// Writes the rows from row `first` on. Every row must be written once, in any order.
-    pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), FormatError> {
+    pub fn write(&self, first: u64, rows: &[u8]) -> Result<(), FileError> {
         self.file.write(self.at + first * self.row_bytes, rows)
     }
 
     /// Writes keys of a file that has some, from that of row `first` on. Every one must be written once, in any order.
-    pub fn write_keys(&self, first: u64, keys: &[u64]) -> Result<(), FormatError> {
+    pub fn write_keys(&self, first: u64, keys: &[u64]) -> Result<(), FileError> {
         let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
         self.file.write(self.keys_at + first * 8, &bytes)
     }
 
     /// Writes checksums of a file that has some, from that of row `first` on. Every one must be written once, in any order.
-    pub fn write_checksums(&self, first: u64, checksums: &[u32]) -> Result<(), FormatError> {
+    pub fn write_checksums(&self, first: u64, checksums: &[u32]) -> Result<(), FileError> {
         let bytes: Vec<u8> = checksums.iter().flat_map(|checksum| checksum.to_le_bytes()).collect();
         self.file.write(self.checksums_at + first * 4, &bytes)
     }
 
     /// Writes the note of a file that has one.
-    pub fn write_note(&self, note: &[u8]) -> Result<(), FormatError> {
+    pub fn write_note(&self, note: &[u8]) -> Result<(), FileError> {
         self.file.write(self.note_at, note)
     }
 
     /// Makes the file appear under its name, durably.
-    pub fn finish(self) -> Result<(), FormatError> {
+    pub fn finish(self) -> Result<(), FileError> {
         self.file.finish()
     }
 }
@@ -182,19 +199,20 @@ pub(crate) struct Whole {
 
 impl Whole {
     /// Begins a file of `size` bytes with `head`; `None`: more than there can be.
-    pub(crate) fn begin(path: &Path, force: bool, head: &[u8], size: Option<u64>) -> Result<Self, FormatError> {
-        let refuse = |kind, what: &str, remedy: &str| FormatError::new(kind, path, what, remedy);
+    pub(crate) fn begin(path: &Path, force: bool, head: &[u8], size: Option<u64>) -> Result<Self, FileError> {
+        let refuse = |kind, what: &str, remedy: &str| FileError::new(kind, path, what, remedy);
         let shown = path;
         let path = &followed(path);
         if path.exists() {
             refuse_special(path)?;
             if !force {
                 let what = "exists already, and was left as it is";
-                return Err(refuse(Kind::Exists, what, "choose another name, or add --force to replace it"));
+                return Err(refuse(FileErrorKind::Exists, what, "choose another name, or add --force to replace it"));
             }
         }
-        let cannot = |error: io::Error| FormatError::io(shown, "cannot be written", error);
-        let size = size.ok_or_else(|| refuse(Kind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
+        let cannot = |error: io::Error| FileError::io(shown, "cannot be written", error);
+        let size =
+            size.ok_or_else(|| refuse(FileErrorKind::Unsupported, "the table passes 2⁶⁴ bytes", "write it in parts"))?;
         let new = NewFile::create(path).map_err(cannot)?;
         new.file().set_len(size).map_err(cannot)?;
         new.file().write_all_at(head, 0).map_err(cannot)?;
@@ -202,28 +220,28 @@ impl Whole {
     }
 
     /// Writes `bytes` at byte `at`.
-    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), FormatError> {
+    pub(crate) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), FileError> {
         self.new.file().write_all_at(bytes, at).map_err(|error| self.failed(error))
     }
 
     /// Makes the file appear under its name, durably.
-    pub(crate) fn finish(self) -> Result<(), FormatError> {
+    pub(crate) fn finish(self) -> Result<(), FileError> {
         self.new.file().sync_all().map_err(|error| self.failed(error))?;
         let Self { path, new, force } = self;
         new.persist(force).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => {
                 let what = "appeared meanwhile, and was left as it is";
-                FormatError::new(Kind::Exists, &path, what, "choose another name, or add --force to replace it")
+                FileError::new(FileErrorKind::Exists, &path, what, "choose another name, or add --force to replace it")
             }
-            _ => FormatError::io(&path, "cannot be written", error),
+            _ => FileError::io(&path, "cannot be written", error),
         })?;
         let synced = File::open(directory(&path)).and_then(|directory| directory.sync_all());
-        synced.map_err(|error| FormatError::io(&path, "cannot be made durable", error))
+        synced.map_err(|error| FileError::io(&path, "cannot be made durable", error))
     }
 
-    fn failed(&self, error: io::Error) -> FormatError {
+    fn failed(&self, error: io::Error) -> FileError {
         let too_large = error.kind() == io::ErrorKind::FileTooLarge;
-        let error = FormatError::io(&self.path, "cannot be written", error);
+        let error = FileError::io(&self.path, "cannot be written", error);
         let remedy = if too_large { &*error.remedy } else { "make room first" };
         let remedy = format!("nothing was left behind; {remedy}");
         error.remedy(remedy)
@@ -247,17 +265,17 @@ pub fn directory(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-fn refuse_other_than_safetensors(path: &Path) -> Result<(), FormatError> {
+fn refuse_other_than_safetensors(path: &Path) -> Result<(), FileError> {
     if path.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
         return Ok(());
     }
     let (what, remedy) = ("one file of rows and keys is a safetensors file", "end its name in .safetensors");
-    Err(FormatError::new(Kind::Name, path, what, remedy))
+    Err(FileError::new(FileErrorKind::Name, path, what, remedy))
 }
 
-pub(crate) fn does_not_fit(path: &Path, dtype: DType) -> FormatError {
+pub(crate) fn does_not_fit(path: &Path, dtype: DType) -> FileError {
     let what = format!("a table of {dtype} does not fit into a safetensors file");
-    FormatError::new(Kind::Unsupported, path, what, "write it in parts")
+    FileError::new(FileErrorKind::Unsupported, path, what, "write it in parts")
 }
 
 /// The head of a safetensors file of a table: everything before its data. With `signed` the table's keys come before its rows; with `note`
@@ -290,12 +308,12 @@ pub(crate) fn keys_of(name: &str, rows: u64, signed: bool) -> Option<Tensor> {
 }
 
 /// Refuses the one name that no tensor of a safetensors file can have.
-pub(crate) fn refuse_name(path: &Path, name: &str) -> Result<(), FormatError> {
+pub(crate) fn refuse_name(path: &Path, name: &str) -> Result<(), FileError> {
     match name == "__metadata__" {
         false => Ok(()),
         true => {
             let what = "a safetensors file cannot have a tensor called \"__metadata__\"";
-            Err(FormatError::new(Kind::Name, path, what, "write this table to a .npy file"))
+            Err(FileError::new(FileErrorKind::Name, path, what, "write this table to a .npy file"))
         }
     }
 }
@@ -397,7 +415,7 @@ mod tests {
             assert_eq!((content.shape(), content.data()), (&[rows as usize, 3][..], &data[..]));
         }
         let npy = TableWriter::create_keyed(&dir.path().join("t.npy"), false, "t", 1, 1, DType::F32, true);
-        assert_eq!(npy.unwrap_err().kind, Kind::Name);
+        assert_eq!(npy.unwrap_err().kind, FileErrorKind::Name);
     }
 
     #[test]
@@ -406,7 +424,7 @@ mod tests {
         let path = dir.path().join("t.npy");
         std::fs::write(&path, "precious").unwrap();
         let create = |force| TableWriter::create(&path, force, "t", 1, 1, DType::U8);
-        assert_eq!(create(false).unwrap_err().kind, Kind::Exists);
+        assert_eq!(create(false).unwrap_err().kind, FileErrorKind::Exists);
         drop(create(true).unwrap());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious", "dropped before it was finished");
         let writer = create(true).unwrap();
@@ -429,7 +447,7 @@ mod tests {
         let late = dir.path().join("late.npy");
         let writer = TableWriter::create(&late, false, "t", 1, 1, DType::U8).unwrap();
         std::fs::write(&late, "precious").unwrap();
-        assert_eq!(writer.finish().unwrap_err().kind, Kind::Exists);
+        assert_eq!(writer.finish().unwrap_err().kind, FileErrorKind::Exists);
         assert_eq!(std::fs::read_to_string(&late).unwrap(), "precious");
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 2);
     }
@@ -440,7 +458,7 @@ mod tests {
         let create =
             |name: &str, dtype| TableWriter::create(&dir.path().join(name), false, "t", 1, 1, dtype).unwrap_err();
         assert!(create("t.npy", DType::BF16).remedy.contains(".safetensors"));
-        assert_eq!(create("t.csv", DType::F32).kind, Kind::Name);
-        assert_eq!(create("no/such/dir/t.npy", DType::F32).kind, Kind::Io);
+        assert_eq!(create("t.csv", DType::F32).kind, FileErrorKind::Name);
+        assert_eq!(create("no/such/dir/t.npy", DType::F32).kind, FileErrorKind::Io);
     }
 }

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use warprow_layout::DType;
 
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::write::{Tensor, Whole, does_not_fit, head, keys_of, refuse_name, rows_of};
 
 /// A table that a file is to have.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OutTable {
+pub struct NewTable {
     /// The name of the table.
     pub name: String,
     /// Rows of the table.
@@ -34,11 +34,11 @@ pub struct TablesWriter {
 
 impl TablesWriter {
     /// Begins `path`, `.safetensors`, for `tables`, each a tensor of its name. An existing file is refused, unless `force` says to replace it.
-    pub fn create(path: &Path, force: bool, tables: &[OutTable]) -> Result<Self, FormatError> {
-        let refuse = |kind, what: String, remedy: &str| Err(FormatError::new(kind, path, what, remedy));
+    pub fn create(path: &Path, force: bool, tables: &[NewTable]) -> Result<Self, FileError> {
+        let refuse = |kind, what: String, remedy: &str| Err(FileError::new(kind, path, what, remedy));
         if !path.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
             let what = "several tables are written to one safetensors file".to_owned();
-            return refuse(Kind::Name, what, "end its name in .safetensors");
+            return refuse(FileErrorKind::Name, what, "end its name in .safetensors");
         }
         // Of each tensor: whose it is, and whether it is that table's keys.
         let mut tensors: Vec<(usize, bool, Tensor)> = Vec::new();
@@ -54,15 +54,15 @@ impl TablesWriter {
         let mut seen = HashSet::new();
         if let Some((.., (name, ..))) = tensors.iter().find(|(.., (name, ..))| !seen.insert(name.clone())) {
             let what = format!("two tensors of it would be called {name:?}");
-            return refuse(Kind::Unclear, what, "write these tables to files of their own");
+            return refuse(FileErrorKind::Unclear, what, "write these tables to files of their own");
         }
         // As the reference does: the widest elements first, so that each begins where its type wants to.
         tensors.sort_by_key(|(.., (_, dtype, _))| Reverse(dtype.bitsize()));
         let owners: Vec<(usize, bool)> = tensors.iter().map(|&(at, is_keys, _)| (at, is_keys)).collect();
         let unwritable =
-            || FormatError::new(Kind::Unsupported, path, "the tables pass 2⁶⁴ bytes", "write them one by one");
+            || FileError::new(FileErrorKind::Unsupported, path, "the tables pass 2⁶⁴ bytes", "write them one by one");
         let (head, ends) = head(tensors.into_iter().map(|(.., tensor)| tensor).collect()).ok_or_else(unwritable)?;
-        let row_bytes = |table: &OutTable| u64::from(table.dtype.row_bytes(table.dim).unwrap_or(0));
+        let row_bytes = |table: &NewTable| u64::from(table.dtype.row_bytes(table.dim).unwrap_or(0));
         let mut places: Vec<(u64, u64, u64)> = tables.iter().map(|table| (0, row_bytes(table), 0)).collect();
         for (&(at, is_keys), &begin) in owners.iter().zip(&ends) {
             if let Some(place) = places.get_mut(at) {
@@ -73,20 +73,20 @@ impl TablesWriter {
     }
 
     /// Writes the rows from row `first` on of a table, by its number. Every row must be written once, in any order.
-    pub fn write(&self, table: usize, first: u64, rows: &[u8]) -> Result<(), FormatError> {
+    pub fn write(&self, table: usize, first: u64, rows: &[u8]) -> Result<(), FileError> {
         let Some(&(at, row_bytes, _)) = self.places.get(table) else { return Ok(()) };
         self.file.write(at + first * row_bytes, rows)
     }
 
     /// Writes keys of a table that has some, by its number, from that of row `first` on. Every one must be written once, in any order.
-    pub fn write_keys(&self, table: usize, first: u64, keys: &[u64]) -> Result<(), FormatError> {
+    pub fn write_keys(&self, table: usize, first: u64, keys: &[u64]) -> Result<(), FileError> {
         let Some(&(.., at)) = self.places.get(table) else { return Ok(()) };
         let bytes: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
         self.file.write(at + first * 8, &bytes)
     }
 
     /// Makes the file appear under its name, durably.
-    pub fn finish(self) -> Result<(), FormatError> {
+    pub fn finish(self) -> Result<(), FileError> {
         self.file.finish()
     }
 }
@@ -96,8 +96,8 @@ mod tests {
     use super::*;
     use ::safetensors::{Dtype, SafeTensors};
 
-    fn table(name: &str, rows: u64, dim: u32, dtype: DType, keys: Option<bool>) -> OutTable {
-        OutTable { name: name.to_owned(), rows, dim, dtype, keys }
+    fn table(name: &str, rows: u64, dim: u32, dtype: DType, keys: Option<bool>) -> NewTable {
+        NewTable { name: name.to_owned(), rows, dim, dtype, keys }
     }
 
     #[test]
@@ -112,7 +112,7 @@ mod tests {
         ];
         let writer = TablesWriter::create(&path, false, &tables).unwrap();
         let content = |table: usize, row: u64, bytes: usize| vec![(table * 50) as u8 + row as u8; bytes];
-        let bytes = |it: &OutTable| it.dtype.row_bytes(it.dim).unwrap() as usize;
+        let bytes = |it: &NewTable| it.dtype.row_bytes(it.dim).unwrap() as usize;
         for (at, it) in tables.iter().enumerate() {
             for row in (0..it.rows).rev() {
                 writer.write(at, row, &content(at, row, bytes(it))).unwrap();
@@ -144,13 +144,13 @@ mod tests {
     #[test]
     fn names_that_meet_and_other_formats_are_refused() {
         let dir = tempfile::tempdir().unwrap();
-        let create = |name: &str, tables: &[OutTable]| TablesWriter::create(&dir.path().join(name), false, tables);
+        let create = |name: &str, tables: &[NewTable]| TablesWriter::create(&dir.path().join(name), false, tables);
         let one = table("t", 1, 1, DType::F32, Some(true));
-        assert_eq!(create("t.npy", std::slice::from_ref(&one)).unwrap_err().kind, Kind::Name);
+        assert_eq!(create("t.npy", std::slice::from_ref(&one)).unwrap_err().kind, FileErrorKind::Name);
         let meets = [one, table("t.keys", 1, 1, DType::F32, None)];
-        assert_eq!(create("t.safetensors", &meets).unwrap_err().kind, Kind::Unclear);
+        assert_eq!(create("t.safetensors", &meets).unwrap_err().kind, FileErrorKind::Unclear);
         let scaled = create("t.safetensors", &[table("t", 1, 8, DType::Q8, None)]);
-        assert_eq!(scaled.unwrap_err().kind, Kind::Unsupported);
+        assert_eq!(scaled.unwrap_err().kind, FileErrorKind::Unsupported);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 }

@@ -1,4 +1,4 @@
-/* What the host hands a kernel, and what both keep: gpu-queues/src/abi.rs, field by field. A test holds the two together.
+/* The structures that host and kernels share for a queue; gpu-queues/src/abi.rs has the same, field by field. A test compares the two.
  * Plain C, for NVRTC as for any compiler; no includes. All pointers are device pointers, as numbers. */
 #ifndef WARPROW_QUEUE_ABI_H
 #define WARPROW_QUEUE_ABI_H
@@ -66,7 +66,7 @@ typedef struct QueueDescriptor {
                            landing_stride > 8192 */
 } QueueDescriptor;
 
-/* What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. Blocks of the drive's other
+/* What the block that drives a queue keeps from launch to launch, in GPU memory. A queue just created has zeros. Blocks of the drive's other
  * queues look at `poison` and, behind an acquire, at `poisoned_by`. */
 typedef struct QueueState {
     u32 tail;                       /* index of the next SQ entry to write, < sq_size */

@@ -1,5 +1,6 @@
-//! What the host hands a kernel, and what both keep. `include/queue_abi.h` says the same in C; a test holds the two
-//! together.
+//! The structures that host and kernels share for a queue: what the host hands a kernel, and what both write.
+//! `include/queue_abi.h` declares the same in C; a test compares the two. A *slot* in this file is a batch slot
+//! (`docs/gpu-rings.md`).
 
 use std::fmt;
 use std::mem::offset_of;
@@ -46,8 +47,8 @@ pub struct QueueDescriptor {
     pub sq: u64,
     /// The completion queue: `cq_size` entries of 16 B.
     pub cq: u64,
-    /// [`LANES`] · `batches` places of `landing_stride` bytes: what command (slot, lane) reads lands in place
-    /// slot · [`LANES`] + lane.
+    /// The landing area: [`LANES`] · `batches` places of `landing_stride` bytes. What command (slot, lane) reads lands
+    /// in place slot · [`LANES`] + lane.
     pub landing: u64,
     /// Where the controller sees the landing area: PRP1 is this + place · `landing_stride`.
     pub landing_iova: u64,
@@ -59,7 +60,7 @@ pub struct QueueDescriptor {
     pub state: u64,
     /// [`Fault`], in pinned memory.
     pub fault: u64,
-    /// Nanoseconds from the doorbell of a batch to the last completion of it.
+    /// The most nanoseconds from the doorbell of a batch to the batch's last completion.
     pub timeout_ns: u64,
     /// Bytes of a place: a power of two from the LBA size to 65536. Up to 4096 a place never crosses a page, and PRP2 is 0;
     /// else PRP2 is PRP1 + 4096 for commands of two pages, and their place in `prp_list` for longer ones.
@@ -86,17 +87,19 @@ pub struct QueueDescriptor {
     pub generations: u32,
     /// Which rows of different LBAs share a command: [`ReadWindow::word`].
     pub window: u32,
-    /// Where the controller sees a u64 for each page of the landing area, its address; used if `landing_stride` > 8192.
+    /// The PRP list of the landing area, as the controller sees it: for each page a u64, the page's address. Used if
+    /// `landing_stride` > 8192.
     pub prp_list: u64,
 }
 
-/// Which rows of different LBAs share a read command of a queue: those that lie whole in the same aligned window of the drive, with so few LBAs
-/// between each and the next. Rows of one LBA always do. The default joins no others.
+/// Which rows share a read command of a queue. Rows of one LBA always do. Rows of different LBAs do if they lie whole
+/// in one aligned window of the drive, with at most `gap` LBAs between each and the next. With the default they never
+/// do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadWindow {
     /// log₂ of the window's LBAs, 0 to 16. 0: no rows of different LBAs share a command.
     pub shift: u32,
-    /// The most LBAs between two rows, which are read for nothing, below 2²⁴.
+    /// The most LBAs between two rows that share a command; these LBAs are read for nothing. Below 2²⁴.
     pub gap: u32,
 }
 
@@ -107,8 +110,8 @@ impl ReadWindow {
     }
 }
 
-/// What the driving block keeps from launch to launch, in GPU memory. All zero: a queue just created. Blocks of the drive's
-/// other queues look at `poison` and, behind an acquire, at `poisoned_by`.
+/// What the block that drives a queue keeps from launch to launch, in GPU memory. A queue that was just created has
+/// zeros in all fields. Blocks of the drive's other queues look at `poison` and, behind an acquire, at `poisoned_by`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QueueState {
@@ -118,11 +121,12 @@ pub struct QueueState {
     pub head: u32,
     /// Times that `head` wrapped: the phase of a new entry is (`turn` + 1) & 1.
     pub turn: u32,
-    /// Not zero: a `FAULT_*`, and no command until the host has recreated the queue. Stored behind a release.
+    /// Not zero if the queue is poisoned: a `FAULT_*`, and the queue takes no command until the host has recreated it.
+    /// Stored behind a release.
     pub poison: u32,
     /// Uses of each batch slot, modulo `generations`.
     pub generation: [u32; MAX_BATCHES],
-    /// Completions that nobody waited for.
+    /// Completions that answer no outstanding command.
     pub anomalies: u32,
     /// Zero.
     pub unused: u32,
@@ -130,7 +134,7 @@ pub struct QueueState {
     pub commands: u64,
     /// Doorbells stored since then.
     pub doorbells: u64,
-    /// Number of the launch that stored `poison`: for this one the queue was healthy.
+    /// Number of the launch that stored `poison`. For this launch the queue still counts as healthy.
     pub poisoned_by: u64,
     /// Zero.
     pub reserved: [u32; 12],
@@ -142,22 +146,22 @@ pub struct QueueState {
 pub struct Fault {
     /// A `FAULT_*`.
     pub kind: u32,
-    /// As in the descriptor.
+    /// Index of the drive in its queue set, as in the descriptor.
     pub drive: u32,
     /// NVMe queue identifier.
     pub queue: u32,
-    /// Of a command that was outstanding.
+    /// Identifier of a command that was outstanding when the block gave up.
     pub cid: u32,
-    /// Its first LBA.
+    /// First LBA of that command.
     pub lba: u64,
-    /// Nanoseconds from its doorbell.
+    /// Nanoseconds that the block waited, from the command's doorbell on.
     pub waited_ns: u64,
     /// Number of the launch, counted by its slot from 1.
     pub launch: u64,
     /// Commands outstanding when the block gave up.
     pub outstanding: u32,
-    /// Status field of the first command that ended with an error in the latest launch in which one did; stored last. 0: none
-    /// since the queue was created, or the others are being written.
+    /// Status field of the first command that ended with an error in the latest launch in which one did; stored last of
+    /// the `failed_*` fields. 0: no command failed since the queue was created, or these fields are being written.
     pub status: u32,
     /// First LBA of that command.
     pub failed_lba: u64,
@@ -173,9 +177,10 @@ pub struct Fault {
     pub damaged_rank: u64,
     /// First LBA of the command that read it.
     pub damaged_lba: u64,
-    /// Number of that launch; stored last. 0: there is none, or the others are being written.
+    /// Number of that launch; stored last of the `damaged_*` fields. 0: there is none, or these fields are being
+    /// written.
     pub damaged_launch: u64,
-    /// Index of its table among those of the launch.
+    /// Index of that row's table among those of the launch.
     pub damaged_table: u32,
     /// Identifier of that command.
     pub damaged_cid: u32,
@@ -183,14 +188,14 @@ pub struct Fault {
     pub reserved: [u32; 4],
 }
 
-/// A command that ended with an error status. Its queue goes on.
+/// A command that ended with an error status. The queue that carried it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedCommand {
     /// The status.
     pub status: Status,
-    /// Its identifier.
+    /// The command's identifier.
     pub cid: u16,
-    /// Its first LBA.
+    /// First LBA that the command reads.
     pub lba: u64,
     /// Number of the launch, counted by its slot from 1.
     pub launch: u64,
@@ -199,9 +204,9 @@ pub struct FailedCommand {
 /// A row that did not match its checksum. The queue that read it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DamagedRow {
-    /// Index of its table among those of the launch.
+    /// Index of the row's table among those of the launch.
     pub table: u32,
-    /// Its rank.
+    /// The row's rank.
     pub rank: u64,
     /// Identifier of the command that read it.
     pub cid: u16,
@@ -211,7 +216,7 @@ pub struct DamagedRow {
     pub launch: u64,
 }
 
-/// Looks at what a kernel is writing: many times what it takes.
+/// How often the host looks at what a kernel is writing before it gives up: many times more often than is needed.
 const LOOKS: u32 = 10_000;
 
 impl QueueDescriptor {
@@ -237,7 +242,8 @@ impl QueueState {
 }
 
 impl Fault {
-    /// Stores that the drive of `queue` is given up, while no launch is inside, unless there is a fault already.
+    /// Stores the fault that the drive of `queue` is given up, unless the queue has a fault already. Only while no
+    /// launch is inside the gate.
     pub(crate) fn give_up(memory: &DmaMemory, offset: usize, queue: &QueueDescriptor) {
         if memory.load_u32(offset + offset_of!(Self, kind)) == FAULT_NONE {
             memory.store_u32(offset + offset_of!(Self, drive), queue.drive);
@@ -246,12 +252,12 @@ impl Fault {
         }
     }
 
-    /// [`answered`](Self::answered) of what lies at byte `offset` of pinned memory.
+    /// [`answered`](Self::answered) of the fault at byte `offset` of pinned memory.
     pub(crate) fn load_answered(memory: &DmaMemory, offset: usize) -> u64 {
         memory.load_u64(offset + offset_of!(Self, answered))
     }
 
-    /// What lies at byte `offset` of pinned memory; `None` while nothing went wrong.
+    /// The fault at byte `offset` of pinned memory; `None` while nothing went wrong.
     pub(crate) fn load(memory: &DmaMemory, offset: usize) -> Option<Self> {
         let word = |at| memory.load_u32(offset + at);
         let long = |at| memory.load_u64(offset + at);
@@ -284,12 +290,13 @@ impl Fault {
         })
     }
 
-    /// The failed command of what lies at byte `offset` of pinned memory, also while a later launch writes another: two looks that
-    /// agree have seen one of them whole. `None` if there is none, or if they never agree.
+    /// The failed command that the fault at byte `offset` of pinned memory names, also while a later launch writes
+    /// another: two looks that agree have seen one command whole. `None` if there is none, or if no two looks agree.
     pub(crate) fn load_failed(memory: &DmaMemory, offset: usize) -> Option<FailedCommand> {
         let look = || {
             let status = memory.load_u32(offset + offset_of!(Self, status));
-            // What a writer stored behind its zero is not seen without the zero by the look that comes next.
+            // A writer stores zero first. If this look has seen something that the writer stored after the zero, the
+            // next look sees the zero.
             fence(Ordering::Acquire);
             let failed = FailedCommand {
                 status: Status::from_bits(status as u16),
@@ -304,7 +311,8 @@ impl Fault {
             .filter(|failed| !failed.status.is_success())
     }
 
-    /// The damaged row of what lies at byte `offset` of pinned memory, likewise.
+    /// The damaged row that the fault at byte `offset` of pinned memory names, read as
+    /// [`load_failed`](Self::load_failed) reads.
     pub(crate) fn load_damaged(memory: &DmaMemory, offset: usize) -> Option<DamagedRow> {
         let look = || {
             let launch = memory.load_u64(offset + offset_of!(Self, damaged_launch));
@@ -319,12 +327,12 @@ impl Fault {
             fence(Ordering::Acquire);
             damaged
         };
-        // Of a queue where none was ever found all is zero.
+        // A queue on which no damaged row was ever found has zeros here.
         let none = |row: &DamagedRow| row.launch == 0 && (row.rank, row.lba, row.table, row.cid) == (0, 0, 0, 0);
         settled(look, |row| row.launch != 0 || none(row)).filter(|row| row.launch != 0)
     }
 
-    /// The command that failed by its status in the same launch.
+    /// The command that failed by its status in the launch that gave up.
     fn failed(&self) -> Option<FailedCommand> {
         let status = Status::from_bits(self.status as u16);
         let failed =
@@ -333,7 +341,7 @@ impl Fault {
     }
 }
 
-/// What two looks after each other agree on, if `whole` takes it.
+/// What two looks, one after the other, agree on, if `whole` accepts it.
 fn settled<T: PartialEq>(look: impl Fn() -> T, whole: impl Fn(&T) -> bool) -> Option<T> {
     let mut before = look();
     for _ in 0..LOOKS {

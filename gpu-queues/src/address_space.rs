@@ -1,38 +1,38 @@
-//! Who drives the rings: a GPU, or a thread of this process that stands in for one.
+//! Where the block that drives queues runs: on a GPU, or, in tests, as a thread of this process in a kernel's place.
 
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUstream, CUstream_flags_enum, CUstreamCaptureMode_enum as CaptureMode};
-use warprow_dma::{Backing, DmaMemory};
+use warprow_dma::{DmaMemory, MemoryKind};
 
 use crate::error::cuda;
-use crate::{DeviceMemory, Gpu, GpuError, Registered};
+use crate::{DeviceMemory, Gpu, GpuQueueError, PinnedMemory};
 
-/// Whose addresses a descriptor holds.
+/// Whether queue descriptors hold addresses on a GPU or addresses of this process.
 #[derive(Clone, Debug)]
 pub(crate) enum AddressSpace {
-    /// A GPU's: memory is pinned, or the GPU's own.
+    /// Addresses on a GPU: memory is pinned, or the GPU's own.
     Gpu(Arc<Gpu>),
-    /// This process's: a thread follows the protocol of the kernels.
+    /// Addresses of this process: one of its threads follows the protocol of the kernels.
     Host,
 }
 
-/// Memory of this process that the side reaches.
+/// Memory of this process that whoever drives the queues reaches too.
 #[derive(Debug)]
 pub(crate) enum Shared {
-    Registered(Registered),
+    Registered(PinnedMemory),
     Plain(DmaMemory),
 }
 
-/// Memory of the side's own.
+/// Memory for the state of whoever drives the queues: GPU memory, or, without a GPU, plain memory of this process.
 #[derive(Debug)]
 pub(crate) enum Own {
     Device(DeviceMemory, Quiet),
     Plain(DmaMemory),
 }
 
-/// A stream that neither waits for the caller's streams nor disturbs what one of them is capturing.
+/// A CUDA stream that neither waits for the caller's streams nor disturbs a capture of one of them.
 #[derive(Debug)]
 pub(crate) struct Quiet {
     stream: CUstream,
@@ -45,7 +45,7 @@ unsafe impl Send for Quiet {}
 unsafe impl Sync for Quiet {}
 
 impl Quiet {
-    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuQueueError> {
         let _current = gpu.enter()?;
         let mut stream = ptr::null_mut();
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
@@ -54,19 +54,20 @@ impl Quiet {
         Ok(Self { stream, gpu: gpu.clone() })
     }
 
-    /// What has become of the context: an error of its own is what every call has for answer then.
-    pub(crate) fn look(&self) -> Result<(), GpuError> {
+    /// Asks CUDA whether the context still lives. If it is lost, CUDA answers every call, and so this one, with the
+    /// error that ended it.
+    pub(crate) fn look(&self) -> Result<(), GpuQueueError> {
         match self.run_as("a look at the context", |stream| {
             // SAFETY: the stream is this one's.
             unsafe { sys::cuStreamQuery(stream) }
         }) {
-            Err(GpuError::Cuda { code: sys::CUresult::CUDA_ERROR_NOT_READY, .. }) => Ok(()),
+            Err(GpuQueueError::Cuda { code: sys::CUresult::CUDA_ERROR_NOT_READY, .. }) => Ok(()),
             looked => looked,
         }
     }
 
-    /// Does what `enqueue` puts into the stream, and waits for it.
-    fn run(&self, what: &'static str, enqueue: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuError> {
+    /// Lets `enqueue` put work into the stream, and waits until that work has ended.
+    fn run(&self, what: &'static str, enqueue: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuQueueError> {
         self.run_as(what, |stream| {
             let enqueued = enqueue(stream);
             // SAFETY: the stream is this one's. Waiting also after an error: whatever was enqueued uses the caller's memory.
@@ -75,9 +76,10 @@ impl Quiet {
         })
     }
 
-    fn run_as(&self, what: &'static str, work: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuError> {
+    fn run_as(&self, what: &'static str, work: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuQueueError> {
         let _current = self.gpu.enter()?;
-        // Another thread may be capturing a stream of its own; this thread says that it knows what it does.
+        // Another thread may be capturing a stream of its own. In this mode, calls of this thread do not end that
+        // capture.
         let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: it exchanges a number with this thread's.
         cuda(what, unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) })?;
@@ -98,21 +100,21 @@ impl Drop for Quiet {
 }
 
 impl AddressSpace {
-    pub(crate) fn share(&self, memory: DmaMemory) -> Result<Shared, GpuError> {
+    pub(crate) fn share(&self, memory: DmaMemory) -> Result<Shared, GpuQueueError> {
         match self {
-            Self::Gpu(gpu) => Registered::new(gpu, memory).map(Shared::Registered),
+            Self::Gpu(gpu) => PinnedMemory::new(gpu, memory).map(Shared::Registered),
             Self::Host => Ok(Shared::Plain(memory)),
         }
     }
 
-    pub(crate) fn shared(&self, bytes: usize) -> Result<Shared, GpuError> {
-        self.share(DmaMemory::allocate(bytes, Backing::Anonymous)?)
+    pub(crate) fn shared(&self, bytes: usize) -> Result<Shared, GpuQueueError> {
+        self.share(DmaMemory::allocate(bytes, MemoryKind::Anonymous)?)
     }
 
-    pub(crate) fn own(&self, bytes: usize) -> Result<Own, GpuError> {
+    pub(crate) fn own(&self, bytes: usize) -> Result<Own, GpuQueueError> {
         match self {
             Self::Gpu(gpu) => Ok(Own::Device(DeviceMemory::new(gpu, bytes as u64)?, Quiet::new(gpu)?)),
-            Self::Host => Ok(Own::Plain(DmaMemory::allocate(bytes, Backing::Anonymous)?)),
+            Self::Host => Ok(Own::Plain(DmaMemory::allocate(bytes, MemoryKind::Anonymous)?)),
         }
     }
 }
@@ -141,7 +143,7 @@ impl Own {
         }
     }
 
-    /// Where `len` bytes at `offset` lie on the device. Panics outside the memory, as a slice does.
+    /// The address on the GPU of `len` bytes at `offset`. Panics outside the memory, as a slice does.
     fn place(memory: &DeviceMemory, offset: usize, len: usize) -> u64 {
         let inside = offset.checked_add(len).is_some_and(|end| end as u64 <= memory.bytes());
         assert!(inside, "{len} bytes at {offset} of {} on the GPU", memory.bytes());
@@ -149,7 +151,7 @@ impl Own {
     }
 
     /// Sets `len` bytes at `offset` to zero, and waits until they are.
-    pub(crate) fn clear(&self, offset: usize, len: usize) -> Result<(), GpuError> {
+    pub(crate) fn clear(&self, offset: usize, len: usize) -> Result<(), GpuQueueError> {
         match self {
             Self::Device(memory, quiet) => {
                 let to = Self::place(memory, offset, len);
@@ -164,7 +166,7 @@ impl Own {
     }
 
     /// Copies `from` to `offset`, and waits until it is there.
-    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), GpuError> {
+    pub(crate) fn write(&self, offset: usize, from: &[u8]) -> Result<(), GpuQueueError> {
         match self {
             Self::Device(memory, quiet) => {
                 let to = Self::place(memory, offset, from.len());
@@ -179,7 +181,7 @@ impl Own {
         }
     }
 
-    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), GpuError> {
+    pub(crate) fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), GpuQueueError> {
         match self {
             Self::Device(memory, quiet) => {
                 let (from, to) = (Self::place(memory, offset, into.len()), into.as_mut_ptr().cast());

@@ -6,28 +6,29 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use warprow_dma::{DmaMemory, Function};
 use warprow_spec::registers::offset::DOORBELLS;
 
-use crate::GpuError;
+use crate::GpuQueueError;
 use crate::address_space::{AddressSpace, Shared};
 
-/// What is pinned, by its address in this process, with the number of its users. CUDA registers memory once at a time.
+/// Doorbell memory that is pinned, by its address in this process, with the number of its users. It is shared because
+/// CUDA registers a piece of memory only once at a time.
 static PINNED: Mutex<BTreeMap<usize, (Shared, usize)>> = Mutex::new(BTreeMap::new());
 
 fn pinned() -> MutexGuard<'static, BTreeMap<usize, (Shared, usize)>> {
     PINNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The doorbells of one controller, where they are memory: a share of what is pinned.
+/// The doorbells of one controller, where they are memory: one use of a pinned piece of memory.
 #[derive(Debug)]
 pub(crate) struct DoorbellMemory {
     address: u64,
     memory: DmaMemory,
-    /// Its user is counted.
+    /// Whether this is counted as a user in [`PINNED`].
     pinned: bool,
 }
 
 impl DoorbellMemory {
     /// `None` if the doorbells are registers.
-    pub(crate) fn of(function: &dyn Function, side: &AddressSpace) -> Result<Option<Self>, GpuError> {
+    pub(crate) fn of(function: &dyn Function, side: &AddressSpace) -> Result<Option<Self>, GpuQueueError> {
         let Some(memory) = function.doorbell_memory() else { return Ok(None) };
         if let AddressSpace::Host = side {
             return Ok(Some(Self { address: memory.as_ptr() as u64, memory, pinned: false }));
@@ -49,7 +50,7 @@ impl DoorbellMemory {
         Ok(Some(Self { address, memory, pinned: true }))
     }
 
-    /// Where the side finds the doorbell at `offset` of BAR0; `None` if that lies outside.
+    /// The address, for whoever drives the queues, of the doorbell at `offset` of BAR0; `None` if that lies outside.
     pub(crate) fn address(&self, offset: u64) -> Option<u64> {
         let at = offset.checked_sub(DOORBELLS)?;
         self.memory.contains(usize::try_from(at).ok()?, 4).then_some(self.address + at)

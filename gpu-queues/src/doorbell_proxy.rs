@@ -1,4 +1,5 @@
-//! QueuePlacement B′: the GPU stores doorbells to *shadow* words in pinned memory, and a thread of the host copies them to the device.
+//! The doorbell proxy of placement B′: the GPU stores doorbell values to *shadow* words in pinned memory, and a host
+//! thread copies them to the device's registers.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,34 +9,35 @@ use std::time::{Duration, Instant};
 use warprow_dma::{DmaMemory, Doorbell, order};
 use warprow_driver::Submitter;
 
-use crate::{Gate, GpuError};
+use crate::{Gate, GpuQueueError};
 
 /// Bytes of the two shadow words of a queue, each on a line of its own.
 pub(crate) const SHADOW_BYTES: usize = 256;
 /// Where the CQ head's word lies among them; the SQ tail's is first.
 const HEAD: usize = 128;
-/// How long the thread goes on looking at full speed after nobody is inside any more.
+/// How long the thread goes on looking without a nap after the last launch has left the gate.
 const LINGER: Duration = Duration::from_millis(1);
 /// The nap of an idle thread.
 const NAP: Duration = Duration::from_micros(50);
 
-/// A queue whose doorbells are forwarded.
+/// The device's doorbells of one queue, to which the thread copies shadow words.
 #[derive(Debug)]
 struct Line {
     tail: Doorbell,
     head: Doorbell,
-    /// What the device was told.
+    /// The values that were last stored to `tail` and `head`.
     told: [AtomicU32; 2],
 }
 
-/// A gate whose queues' doorbells are forwarded: queues are left when nobody is inside and nobody tells the device either.
+/// The gate of queues that have a [`DoorbellProxy`]. The queues are left when no launch is inside the gate and the
+/// proxy's thread is not storing to the device either.
 #[derive(Debug)]
 pub struct ForwardedGate {
     gate: Arc<Gate>,
-    /// How many want the doorbells left alone.
+    /// How often the gate was closed and not yet opened again.
     closings: Mutex<u32>,
     closed: AtomicBool,
-    /// The forwarder is telling the device.
+    /// Whether the thread may be storing to the device at this moment.
     telling: AtomicBool,
 }
 
@@ -55,35 +57,38 @@ pub struct DoorbellProxy {
 }
 
 impl ForwardedGate {
-    /// The submitter of queues behind `gate`, for one [`DoorbellProxy`].
+    /// The gate, as one [`DoorbellProxy`] and the controllers of its queues see it.
     pub fn new(gate: Arc<Gate>) -> Self {
         Self { gate, closings: Mutex::new(0), closed: AtomicBool::new(false), telling: AtomicBool::new(false) }
     }
 }
 
 impl DoorbellProxy {
-    /// Begins to forward for queues with these SQ tail and CQ head doorbells; queue i has its words at i times 256 (tail) and
-    /// 128 behind (head) of `shadows`, all zero. The thread naps while nobody is inside the gate.
+    /// Starts the thread for queues with these SQ tail and CQ head doorbells. In `shadows`, which is all zero, queue i
+    /// has its tail's word at byte 256·i and its head's word 128 bytes behind. The thread naps while no launch is
+    /// inside the gate.
     ///
-    /// Fails with [`GpuError::Unsupported`] if the shadows are too few, or [`GpuError::Thread`].
+    /// Fails with [`GpuQueueError::Unsupported`] if `shadows` has too few bytes for the queues, or with
+    /// [`GpuQueueError::Thread`].
     pub fn start(
         gate: Arc<ForwardedGate>,
         shadows: DmaMemory,
         doorbells: Vec<(Doorbell, Doorbell)>,
-    ) -> Result<Self, GpuError> {
+    ) -> Result<Self, GpuQueueError> {
         let line = |(tail, head)| Line { tail, head, told: Default::default() };
         let lines: Box<[Line]> = doorbells.into_iter().map(line).collect();
         if !shadows.contains(0, lines.len() * SHADOW_BYTES) {
             let why = format!("{} bytes of shadow doorbells are too few for {} queues", shadows.len(), lines.len());
-            return Err(GpuError::Unsupported(why));
+            return Err(GpuQueueError::Unsupported(why));
         }
         let inner = Arc::new(Inner { gate, shadows, lines, stop: AtomicBool::new(false) });
         let run = inner.clone();
-        let thread = Builder::new().name("doorbells".into()).spawn(move || run.run()).map_err(GpuError::Thread)?;
+        let thread = Builder::new().name("doorbells".into()).spawn(move || run.run()).map_err(GpuQueueError::Thread)?;
         Ok(Self { inner, thread: Some(thread) })
     }
 
-    /// The queue starts anew: its words are zero again, and the device knows. Only while the gate is closed and has been left.
+    /// Sets a queue's shadow words, and what this knows of the device's doorbells, to zero, as for a new queue. Only
+    /// while the gate is closed and has been left.
     pub(crate) fn restart(&self, queue: usize) {
         if let Some(line) = self.inner.lines.get(queue) {
             self.inner.shadows.fill(queue * SHADOW_BYTES, SHADOW_BYTES, 0);
@@ -102,7 +107,7 @@ impl Drop for DoorbellProxy {
         self.inner.stop.store(true, Ordering::Release);
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // It waits for nothing but naps, so this is over soon. If it panicked it has said so.
+            // The thread waits for nothing but its naps, so this is over soon. If it panicked, the panic was printed.
             let _ = thread.join();
         }
     }
@@ -115,7 +120,7 @@ impl Inner {
         while !self.stop.load(Ordering::Acquire) {
             self.gate.telling.store(true, Ordering::Relaxed);
             fence(Ordering::SeqCst);
-            // Behind this, the words are as whoever opened it left them.
+            // If the gate is open here, the shadow words are at least as new as when it was opened.
             let told = !self.gate.closed.load(Ordering::Acquire) && self.pass();
             self.gate.telling.store(false, Ordering::Release);
             turn = if told { 0 } else { turn.wrapping_add(1) };
@@ -129,12 +134,13 @@ impl Inner {
         }
     }
 
-    /// Tells the device of everything that changed; whether anything had.
+    /// Copies each shadow word that has changed to the device; whether any had.
     fn pass(&self) -> bool {
         let mut any = false;
         for (queue, line) in self.lines.iter().enumerate() {
             let (tail_at, head_at) = DoorbellProxy::offsets(queue);
-            // The block stores the head, then, behind a release, a tail that counts on it. So the tail is read first, and told last.
+            // The block stores the head, then, behind a release, a tail that counts on that head. So the tail is loaded
+            // first, and stored last.
             let tail = u32::from_le(self.shadows.load_u32(tail_at));
             order::after_doorbell();
             let head = u32::from_le(self.shadows.load_u32(head_at));
@@ -155,7 +161,7 @@ impl Submitter for ForwardedGate {
         let mut closings = self.closings.lock().unwrap_or_else(PoisonError::into_inner);
         *closings += 1;
         self.closed.store(true, Ordering::Relaxed);
-        // Its fence stands before what `has_left` loads, for both.
+        // The fence in `close` also orders the store of `closed` before the loads of `has_left`.
         self.gate.close();
     }
 
@@ -177,7 +183,7 @@ impl Submitter for ForwardedGate {
 mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, Sender, channel};
-    use warprow_dma::{Backing, PAGE, Wake};
+    use warprow_dma::{MemoryKind, PAGE, Wake};
 
     /// A doorbell that says that it was rung, and takes until it is let go.
     struct Held {
@@ -192,7 +198,7 @@ mod tests {
         }
     }
 
-    struct Rig {
+    struct Fixture {
         gate: Arc<ForwardedGate>,
         shadows: DmaMemory,
         /// Tail at 0, head at 4.
@@ -203,8 +209,8 @@ mod tests {
     }
 
     /// One queue, whose tail doorbell is held.
-    fn rig() -> Rig {
-        let page = || DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap();
+    fn fixture() -> Fixture {
+        let page = || DmaMemory::allocate(PAGE, MemoryKind::Anonymous).unwrap();
         let (shadows, device) = (page(), page());
         let ((rung_in, rung), (go, go_out)) = (channel(), channel());
         let held = Arc::new(Held { rung: rung_in, go: Mutex::new(go_out) });
@@ -212,10 +218,10 @@ mod tests {
         let head = Doorbell::memory(device.clone(), 4, None).unwrap();
         let gate = Arc::new(ForwardedGate::new(Arc::new(Gate::on_host().unwrap())));
         let forwarder = DoorbellProxy::start(gate.clone(), shadows.clone(), vec![(tail, head)]).unwrap();
-        Rig { gate, shadows, device, forwarder, rung, go }
+        Fixture { gate, shadows, device, forwarder, rung, go }
     }
 
-    impl Rig {
+    impl Fixture {
         /// As a block does: the head, then the tail.
         fn store(&self, tail: u32, head: u32) {
             self.shadows.store_u32(HEAD, head);
@@ -230,46 +236,46 @@ mod tests {
 
     #[test]
     fn a_head_is_told_before_the_tail_that_counts_on_it() {
-        let rig = rig();
+        let fixture = fixture();
         for turn in 1..200 {
-            rig.store(turn, turn + 1000);
-            rig.await_tail();
-            assert_eq!((rig.device.load_u32(0), rig.device.load_u32(4)), (turn, turn + 1000));
-            rig.go.send(()).unwrap();
+            fixture.store(turn, turn + 1000);
+            fixture.await_tail();
+            assert_eq!((fixture.device.load_u32(0), fixture.device.load_u32(4)), (turn, turn + 1000));
+            fixture.go.send(()).unwrap();
         }
     }
 
     #[test]
     fn queues_are_not_left_while_the_device_is_being_told() {
-        let rig = rig();
-        rig.store(3, 0);
-        rig.await_tail();
-        rig.gate.close();
-        assert!(!rig.gate.has_left(), "the doorbell is being stored");
-        rig.go.send(()).unwrap();
+        let fixture = fixture();
+        fixture.store(3, 0);
+        fixture.await_tail();
+        fixture.gate.close();
+        assert!(!fixture.gate.has_left(), "the doorbell is being stored");
+        fixture.go.send(()).unwrap();
         let began = Instant::now();
-        while !rig.gate.has_left() {
+        while !fixture.gate.has_left() {
             assert!(began.elapsed() < Duration::from_secs(30), "it is done with the doorbell");
             std::thread::yield_now();
         }
         // What is stored now is for a queue that goes.
-        rig.store(7, 7);
-        assert!(rig.rung.recv_timeout(Duration::from_millis(50)).is_err(), "the gate is closed");
-        assert_eq!((rig.device.load_u32(0), rig.device.load_u32(4)), (3, 0));
+        fixture.store(7, 7);
+        assert!(fixture.rung.recv_timeout(Duration::from_millis(50)).is_err(), "the gate is closed");
+        assert_eq!((fixture.device.load_u32(0), fixture.device.load_u32(4)), (3, 0));
 
         // The queue begins anew: zero is what the device knows, and the first value told is a new one.
-        rig.forwarder.restart(0);
-        rig.gate.open();
-        assert!(rig.rung.recv_timeout(Duration::from_millis(50)).is_err(), "nothing was stored since");
-        rig.store(3, 0);
-        rig.await_tail();
-        rig.go.send(()).unwrap();
-        assert_eq!(rig.device.load_u32(0), 3);
+        fixture.forwarder.restart(0);
+        fixture.gate.open();
+        assert!(fixture.rung.recv_timeout(Duration::from_millis(50)).is_err(), "nothing was stored since");
+        fixture.store(3, 0);
+        fixture.await_tail();
+        fixture.go.send(()).unwrap();
+        assert_eq!(fixture.device.load_u32(0), 3);
     }
 
     #[test]
     fn shadows_that_do_not_fit_are_refused() {
-        let shadows = DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap();
+        let shadows = DmaMemory::allocate(PAGE, MemoryKind::Anonymous).unwrap();
         let bell = || Doorbell::memory(shadows.clone(), 0, None).unwrap();
         let gate = Arc::new(ForwardedGate::new(Arc::new(Gate::on_host().unwrap())));
         let queues = (0..=PAGE / SHADOW_BYTES).map(|_| (bell(), bell())).collect();

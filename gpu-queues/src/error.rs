@@ -3,10 +3,10 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
 
-/// A GPU, its memory, or queues for it could not be had.
+/// Why a GPU, memory for it, or queues that it drives could not be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum GpuError {
+pub enum GpuQueueError {
     /// There is no CUDA driver.
     #[error("libcuda cannot be found: install NVIDIA's driver, 580 or later")]
     NoDriver,
@@ -16,12 +16,12 @@ pub enum GpuError {
         /// CUDA version times 1000, as `cuDriverGetVersion` has it.
         version: i32,
     },
-    /// There is no such GPU.
+    /// There is no GPU with the number that was asked for.
     #[error("there is no GPU {ordinal}: {count} are there (CUDA_VISIBLE_DEVICES may hide others)")]
     NoDevice {
         /// The number asked for.
         ordinal: u32,
-        /// How many there are.
+        /// How many GPUs there are.
         count: i32,
     },
     /// Memory could not be pinned for the GPU.
@@ -47,23 +47,23 @@ pub enum GpuError {
         /// CUDA's answer.
         code: CUresult,
     },
-    /// The context is lost, with everything on the GPU: kernels of it have ended.
+    /// The CUDA context is lost, with everything that it had in GPU memory; none of its kernels runs any more.
     #[error(
         "the CUDA context is lost ({what}: {code:?}): a kernel in this process failed, ours or another; drives and the host executor go \
          on, but look-ups on the GPU need a new context, that is, a new process"
     )]
     ContextLost {
-        /// The call that found it.
+        /// The call that found the context lost.
         what: &'static str,
-        /// CUDA's answer, to that call and all others.
+        /// CUDA's answer to that call and to every later one.
         code: CUresult,
     },
-    /// CUDA refuses a call.
+    /// CUDA refuses a call, and the context goes on.
     #[error("CUDA refuses {what}: {code:?}")]
     Cuda {
         /// The call.
         what: &'static str,
-        /// Its answer.
+        /// CUDA's answer to the call.
         code: CUresult,
     },
     /// Memory of the host could not be had.
@@ -78,12 +78,12 @@ pub enum GpuError {
     /// The thread that rings doorbells could not be started.
     #[error("cannot start a thread for doorbells: {0}; too many are running, or memory is short")]
     Thread(std::io::Error),
-    /// A queue set cannot be as asked for.
+    /// A queue set cannot be made as the caller asked; the text says why.
     #[error("{0}")]
     Unsupported(String),
 }
 
-/// The limit, in words.
+/// The limit RLIMIT_MEMLOCK of this process, in words.
 fn memlock() -> String {
     match getrlimit(Resource::RLIMIT_MEMLOCK) {
         Ok((RLIM_INFINITY, _)) => "unlimited".to_owned(),
@@ -92,16 +92,16 @@ fn memlock() -> String {
     }
 }
 
-pub(crate) fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
+pub(crate) fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuQueueError> {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
-        code if ends_context(code) => Err(GpuError::ContextLost { what, code }),
-        code => Err(GpuError::Cuda { what, code }),
+        code if ends_context(code) => Err(GpuQueueError::ContextLost { what, code }),
+        code => Err(GpuQueueError::Cuda { what, code }),
     }
 }
 
-/// Whether an answer of CUDA's says that the context is lost: it is then the answer to every call, and no kernel of the context runs
-/// (CUDA Driver API, "This leaves the process in an inconsistent state").
+/// Whether an answer of CUDA's says that the context is lost: CUDA then gives this answer to every call, and no kernel
+/// of the context runs (CUDA Driver API, "This leaves the process in an inconsistent state").
 pub fn ends_context(code: CUresult) -> bool {
     use CUresult::*;
     matches!(
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn memory_that_cannot_be_pinned_names_the_limit() {
-        let text = GpuError::Pin { bytes: 1 << 40, code: CUresult::CUDA_ERROR_OUT_OF_MEMORY }.to_string();
+        let text = GpuQueueError::Pin { bytes: 1 << 40, code: CUresult::CUDA_ERROR_OUT_OF_MEMORY }.to_string();
         let limit = memlock();
         assert!(["cuMemHostRegister", "ulimit -l", "LimitMEMLOCK="].iter().all(|word| text.contains(word)), "{text}");
         assert!(limit == "unlimited" || limit.ends_with(" bytes"), "{limit}");

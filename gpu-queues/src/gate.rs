@@ -1,4 +1,4 @@
-//! The word that keeps launches out while queues are reset.
+//! The gate, which keeps launches from the queues while the host resets them.
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,36 +7,36 @@ use warprow_driver::Submitter;
 
 use crate::abi::{GATE_BYTES, GATE_CLOSED, GATE_INSIDE};
 use crate::address_space::{AddressSpace, Quiet, Shared};
-use crate::{Gpu, GpuError};
+use crate::{Gpu, GpuQueueError};
 
-/// Stands before the queues of one slot (`docs/gpu.md`, rule 7). The first kernel of a launch says that it is inside and then
+/// Stands before the queues of one slot (`docs/gpu-rings.md`, "The gate"). The first kernel of a launch says that it is inside and then
 /// looks whether it may be; the host closes and then looks who is inside. Between the two steps either side has a sequentially
 /// consistent fence, so that one of them sees the other. Launches run one at a time: one word says who is inside.
 ///
-/// A launch that died with its CUDA context never says that it has left. When the context is lost nobody is inside, whatever the word
-/// says, and nobody will be: drives that such launches had queues on can be reset, and serve others.
+/// A launch that died with its CUDA context never says that it has left. When the context is lost, no launch is inside,
+/// whatever the word says, and none will be: drives on which such launches had queues can be reset, and serve others.
 #[derive(Debug)]
 pub struct Gate {
     memory: Shared,
-    /// How many want it closed.
+    /// How often the gate was closed and not yet opened again.
     closings: Mutex<u32>,
-    /// Tells whether the context lives; `None`: the launches are this process's own.
+    /// Tells whether the launches' CUDA context lives. `None`: a thread of this process stands in for the kernels.
     probe: Option<Quiet>,
     lost: AtomicBool,
 }
 
 impl Gate {
     /// An open gate for kernels on `gpu`.
-    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+    pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuQueueError> {
         Self::on(&AddressSpace::Gpu(gpu.clone()), Some(Quiet::new(gpu)?))
     }
 
     /// An open gate for a thread of this process that stands in for the kernels: [`enter`](Self::enter), [`exit`](Self::exit).
-    pub fn on_host() -> Result<Self, GpuError> {
+    pub fn on_host() -> Result<Self, GpuQueueError> {
         Self::on(&AddressSpace::Host, None)
     }
 
-    fn on(side: &AddressSpace, probe: Option<Quiet>) -> Result<Self, GpuError> {
+    fn on(side: &AddressSpace, probe: Option<Quiet>) -> Result<Self, GpuQueueError> {
         Ok(Self { memory: side.shared(GATE_BYTES)?, closings: Mutex::new(0), probe, lost: AtomicBool::new(false) })
     }
 
@@ -45,10 +45,10 @@ impl Gate {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Asks CUDA about the launches' context. [`GpuError::ContextLost`] if a kernel, not necessarily one of ours, has ended it.
-    pub fn check_context(&self) -> Result<(), GpuError> {
+    /// Asks CUDA about the launches' context. [`GpuQueueError::ContextLost`] if a kernel, not necessarily one of ours, has ended it.
+    pub fn check_context(&self) -> Result<(), GpuQueueError> {
         match self.probe.as_ref().map(Quiet::look) {
-            Some(Err(error @ GpuError::ContextLost { .. })) => {
+            Some(Err(error @ GpuQueueError::ContextLost { .. })) => {
                 if !self.lost.swap(true, Ordering::AcqRel) {
                     tracing::error!(%error, "nobody is inside the gate any more");
                 }
@@ -64,17 +64,17 @@ impl Gate {
         self.lost.store(true, Ordering::Release);
     }
 
-    /// Where the kernels find it.
+    /// The gate's address, as the kernels use it.
     pub fn address(&self) -> u64 {
         self.memory.address()
     }
 
-    /// The launch that is inside; 0: none.
+    /// The number of the launch that is inside; 0: none is.
     pub fn inside(&self) -> u64 {
         self.memory.memory().load_u64(GATE_INSIDE)
     }
 
-    /// Whether launches stay out, and those inside are to leave.
+    /// Whether the gate is closed: no launch gets in, and one that is inside is to leave.
     pub fn is_closed(&self) -> bool {
         self.memory.memory().load_u32(GATE_CLOSED) != 0
     }
@@ -146,7 +146,7 @@ mod tests {
         assert!(!gate.is_closed() && gate.enter(9));
     }
 
-    /// While the host has the gate closed and nobody inside, nobody is at the queues: two plain counters would show it.
+    /// While the host has the gate closed and no launch is inside, nobody uses the queues: `busy` would show it.
     #[test]
     fn host_and_launches_exclude_each_other() {
         let gate = Gate::on_host().unwrap();

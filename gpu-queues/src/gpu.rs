@@ -1,11 +1,11 @@
-//! A GPU: its context, and what has to be known of it.
+//! A GPU with its CUDA context, and the few facts about it that the other crates need.
 
 use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute_enum as Attribute, CUresult};
 
-use crate::GpuError;
+use crate::GpuQueueError;
 use crate::error::cuda;
 
 /// The CUDA version that the driver has to have, times 1000.
@@ -16,7 +16,7 @@ const DRIVER_NEEDED: i32 = 13_000;
 pub struct Gpu {
     device: CUdevice,
     context: CUcontext,
-    /// The primary context was retained, and has to be released.
+    /// Whether this retained the primary context, and so has to release it.
     retained: bool,
     name: String,
     driver_version: i32,
@@ -29,34 +29,34 @@ unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
 
-/// The context is current on this thread for as long as this lives.
+/// While this lives, a GPU's context is current on the thread that called [`Gpu::enter`].
 #[derive(Debug)]
-pub struct Current {
-    /// It is bound to the thread.
+pub struct CurrentContext {
+    /// The type is a raw pointer's, so that the value stays on its thread.
     _here: std::marker::PhantomData<*mut ()>,
 }
 
-/// The version of CUDA that the driver has, times 1000, after it was initialised. Never panics where there is none.
-fn initialise() -> Result<i32, GpuError> {
+/// Initialises CUDA; the version of CUDA that the driver has, times 1000. Never panics where there is no CUDA.
+fn initialise() -> Result<i32, GpuQueueError> {
     // SAFETY: it looks for a library and calls nothing in it.
     if !unsafe { sys::is_culib_present() } {
-        return Err(GpuError::NoDriver);
+        return Err(GpuQueueError::NoDriver);
     }
     let mut version = 0;
     // SAFETY: the library is there; it stores a number.
     cuda("its version", unsafe { sys::cuDriverGetVersion(&mut version) })?;
     if version < DRIVER_NEEDED {
-        return Err(GpuError::DriverTooOld { version });
+        return Err(GpuQueueError::DriverTooOld { version });
     }
     // SAFETY: the library is there.
     match unsafe { sys::cuInit(0) } {
-        CUresult::CUDA_ERROR_NO_DEVICE => Err(GpuError::NoDevice { ordinal: 0, count: 0 }),
+        CUresult::CUDA_ERROR_NO_DEVICE => Err(GpuQueueError::NoDevice { ordinal: 0, count: 0 }),
         code => cuda("initialisation", code).map(|()| version),
     }
 }
 
 impl Gpu {
-    /// How many GPUs there are. 0 also where there is no CUDA at all.
+    /// How many GPUs there are; 0 also where there is no CUDA at all.
     pub fn count() -> u32 {
         let mut count = 0;
         let initialised = initialise().is_ok();
@@ -66,13 +66,13 @@ impl Gpu {
     }
 
     /// GPU number `ordinal`, with its primary context: the one that PyTorch and the CUDA runtime use.
-    pub fn open(ordinal: u32) -> Result<Arc<Self>, GpuError> {
+    pub fn open(ordinal: u32) -> Result<Arc<Self>, GpuQueueError> {
         let driver_version = initialise()?;
         let (mut count, mut device, mut context) = (0, 0, ptr::null_mut());
         // SAFETY: CUDA is initialised; it stores a number.
         cuda("the number of GPUs", unsafe { sys::cuDeviceGetCount(&mut count) })?;
         let number = i32::try_from(ordinal).ok().filter(|number| *number < count);
-        let number = number.ok_or(GpuError::NoDevice { ordinal, count })?;
+        let number = number.ok_or(GpuQueueError::NoDevice { ordinal, count })?;
         // SAFETY: there is such a device; it stores a handle.
         cuda("the GPU", unsafe { sys::cuDeviceGet(&mut device, number) })?;
         // SAFETY: the device is one; it stores a handle, which is released when this is dropped.
@@ -84,18 +84,23 @@ impl Gpu {
     ///
     /// # Safety
     /// `context` is a context of CUDA's, and outlives the result.
-    pub unsafe fn of_context(context: CUcontext) -> Result<Arc<Self>, GpuError> {
+    pub unsafe fn of_context(context: CUcontext) -> Result<Arc<Self>, GpuQueueError> {
         let driver_version = initialise()?;
         let mut device = 0;
         // SAFETY: the caller's promise.
         cuda("the context", unsafe { sys::cuCtxPushCurrent_v2(context) })?;
-        let _current = Current { _here: std::marker::PhantomData };
+        let _current = CurrentContext { _here: std::marker::PhantomData };
         // SAFETY: a context is current; it stores a handle.
         cuda("the context's GPU", unsafe { sys::cuCtxGetDevice(&mut device) })?;
         Self::with(device, context, false, driver_version)
     }
 
-    fn with(device: CUdevice, context: CUcontext, retained: bool, driver_version: i32) -> Result<Arc<Self>, GpuError> {
+    fn with(
+        device: CUdevice,
+        context: CUcontext,
+        retained: bool,
+        driver_version: i32,
+    ) -> Result<Arc<Self>, GpuQueueError> {
         let mut gpu =
             Self { device, context, retained, name: String::new(), driver_version, capability: (0, 0), sms: 0 };
         gpu.capability = (
@@ -110,7 +115,7 @@ impl Gpu {
         Ok(Arc::new(gpu))
     }
 
-    fn attribute(&self, attribute: Attribute) -> Result<u32, GpuError> {
+    fn attribute(&self, attribute: Attribute) -> Result<u32, GpuQueueError> {
         let mut value = 0;
         // SAFETY: the device is one; it stores a number.
         cuda("an attribute of the GPU", unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, self.device) })?;
@@ -118,25 +123,25 @@ impl Gpu {
     }
 
     /// Makes the context current on this thread, until the result is dropped.
-    pub fn enter(&self) -> Result<Current, GpuError> {
+    pub fn enter(&self) -> Result<CurrentContext, GpuQueueError> {
         // SAFETY: the context lives as long as this.
         cuda("the context", unsafe { sys::cuCtxPushCurrent_v2(self.context) })?;
-        Ok(Current { _here: std::marker::PhantomData })
+        Ok(CurrentContext { _here: std::marker::PhantomData })
     }
 
-    /// Waits until everything that was launched in the context has ended.
-    pub fn synchronize(&self) -> Result<(), GpuError> {
+    /// Waits until everything that was launched in the context has ended, by whomever.
+    pub fn synchronize(&self) -> Result<(), GpuQueueError> {
         let _current = self.enter()?;
         // SAFETY: the context is current.
         cuda("waiting for the GPU", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// The context.
+    /// The CUDA context that this GPU is used with.
     pub fn context(&self) -> CUcontext {
         self.context
     }
 
-    /// What its maker calls it.
+    /// The model's name, as NVIDIA has it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -146,18 +151,18 @@ impl Gpu {
         self.capability
     }
 
-    /// Streaming multiprocessors.
+    /// How many streaming multiprocessors the GPU has.
     pub fn sms(&self) -> u32 {
         self.sms
     }
 
-    /// CUDA version of the driver, times 1000.
+    /// The version of CUDA that the driver has, times 1000.
     pub fn driver_version(&self) -> i32 {
         self.driver_version
     }
 
-    /// Its PCI address, as `0000:41:00.0`.
-    pub fn pci_address(&self) -> Result<String, GpuError> {
+    /// The GPU's PCI address, as `0000:41:00.0`.
+    pub fn pci_address(&self) -> Result<String, GpuQueueError> {
         let mut text = [0u8; 32];
         // SAFETY: the buffer is as long as is said.
         cuda("its address", unsafe {
@@ -166,8 +171,8 @@ impl Gpu {
         Ok(String::from_utf8_lossy(&text).trim_end_matches('\0').to_lowercase())
     }
 
-    /// Bytes of its memory: free, and all.
-    pub fn memory(&self) -> Result<(u64, u64), GpuError> {
+    /// Bytes of GPU memory: those that are free, and all.
+    pub fn memory(&self) -> Result<(u64, u64), GpuQueueError> {
         let _current = self.enter()?;
         let (mut free, mut total) = (0, 0);
         // SAFETY: the context is current; it stores two numbers.
@@ -185,7 +190,7 @@ impl Drop for Gpu {
     }
 }
 
-impl Drop for Current {
+impl Drop for CurrentContext {
     fn drop(&mut self) {
         let mut context = ptr::null_mut();
         // SAFETY: the context was pushed on this thread, and what was pushed later has been popped.
@@ -203,7 +208,7 @@ mod tests {
             Ok(gpu) => {
                 assert!(gpu.sms() > 0 && !gpu.name().is_empty() && gpu.capability().0 >= 5);
                 assert!(Gpu::count() > 0);
-                assert!(matches!(Gpu::open(1 << 20), Err(GpuError::NoDevice { .. })));
+                assert!(matches!(Gpu::open(1 << 20), Err(GpuQueueError::NoDevice { .. })));
             }
             Err(error) => {
                 assert_eq!(Gpu::count(), 0);

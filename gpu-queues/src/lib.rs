@@ -1,5 +1,5 @@
 //! NVMe queue pairs that a CUDA kernel drives: their memory, the gate before them, doorbells, faults and recovery.
-//! `docs/gpu.md` is the contract with the kernels, [`abi`] what both sides keep in memory.
+//! `docs/gpu-rings.md` is the contract with the kernels; [`abi`] declares what host and kernels keep in memory.
 //!
 //! CUDA is looked for at run time. Everything but [`Gpu`] itself also works with a thread of this process in the place of the
 //! kernels, which is how it is tested where there is no GPU.
@@ -12,13 +12,15 @@ mod error;
 mod gate;
 mod gpu;
 mod memory;
+mod pinned_ranges;
 mod queue_placement;
 mod set;
 
 pub use doorbell_proxy::{DoorbellProxy, ForwardedGate};
-pub use error::{GpuError, ends_context};
+pub use error::{GpuQueueError, ends_context};
 pub use gate::Gate;
-pub use gpu::{Current, Gpu};
-pub use memory::{DeviceMemory, Registered};
+pub use gpu::{CurrentContext, Gpu};
+pub use memory::{DeviceMemory, PinnedMemory};
+pub use pinned_ranges::{pinned_address, pinned_changes};
 pub use queue_placement::{DrivePlacement, QueuePlacement, QueuePlacements};
-pub use set::{MOST_LANDING_BYTES, QueueSet, QueueSetOptions};
+pub use set::{MAX_LANDING_BYTES, QueueSet, QueueSetOptions};

@@ -1,18 +1,19 @@
-//! Memory that kernels reach: on the GPU, and pinned.
+//! Memory that kernels reach: GPU memory, and pinned memory of the host.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode_enum as CaptureMode};
-use warprow_dma::{Backing, DmaMemory};
+use warprow_dma::{DmaMemory, MemoryKind};
 
 use crate::error::cuda;
-use crate::{Gpu, GpuError};
+use crate::pinned_ranges;
+use crate::{Gpu, GpuQueueError};
 
-/// While it lives, calls of this thread that allocate, free and copy do not end captures of other threads' streams.
+/// While this lives, this thread may allocate, free and copy without ending the captures of other threads' streams.
 struct Relaxed(CaptureMode);
 
 impl Relaxed {
-    /// With a current context.
+    /// The caller has made a context current on this thread.
     fn new() -> Self {
         let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: it exchanges a number with this thread's. Without, the calls behind say what is wrong.
@@ -37,8 +38,8 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// `bytes` of zeros, aligned to 256.
-    pub fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuError> {
+    /// Allocates `bytes` of zeros in GPU memory, aligned to 256.
+    pub fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuQueueError> {
         let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
         let mut address = 0;
         let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
@@ -46,25 +47,25 @@ impl DeviceMemory {
         let code = unsafe { sys::cuMemAlloc_v2(&mut address, len) };
         if code != CUresult::CUDA_SUCCESS {
             let free = gpu.memory().map_or(0, |(free, _)| free);
-            return Err(GpuError::DeviceMemory { bytes, free, code });
+            return Err(GpuQueueError::DeviceMemory { bytes, free, code });
         }
         let memory = Self { address, bytes, gpu: gpu.clone() };
         memory.zero()?;
         Ok(memory)
     }
 
-    /// Its address on the GPU.
+    /// The memory's address on the GPU.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// Its length.
+    /// How many bytes the memory has.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Sets all of it to zero, and waits until it is.
-    pub fn zero(&self) -> Result<(), GpuError> {
+    /// Sets all of the memory to zero, and waits until that is done.
+    pub fn zero(&self) -> Result<(), GpuQueueError> {
         let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
         // SAFETY: the memory is this one's, all of it.
         cuda("clearing memory", unsafe { sys::cuMemsetD8_v2(self.address, 0, self.bytes as usize) })?;
@@ -78,7 +79,7 @@ impl DeviceMemory {
     }
 
     /// Copies `from` to byte `offset`, and waits until it is there. Panics outside the memory, as a slice does.
-    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), GpuError> {
+    pub fn write(&self, offset: u64, from: &[u8]) -> Result<(), GpuQueueError> {
         self.check(offset, from.len());
         if from.is_empty() {
             return Ok(());
@@ -87,13 +88,13 @@ impl DeviceMemory {
         // SAFETY: inside the memory (checked), from a slice of that length.
         let copied = unsafe { sys::cuMemcpyHtoD_v2(self.address + offset, from.as_ptr().cast(), from.len()) };
         cuda("copying to the GPU", copied)?;
-        // Of pageable memory it may have been staged alone, and other streams do not wait for the rest.
+        // A copy from pageable memory may return when the bytes are staged, and other streams do not wait for the rest.
         // SAFETY: the context is current. The default stream is that of the copy.
         cuda("copying to the GPU", unsafe { sys::cuStreamSynchronize(std::ptr::null_mut()) })
     }
 
     /// Copies from byte `offset` on, after everything launched before on the default stream. Panics outside the memory.
-    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), GpuError> {
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), GpuQueueError> {
         self.check(offset, into.len());
         if into.is_empty() {
             return Ok(());
@@ -117,49 +118,51 @@ impl Drop for DeviceMemory {
 
 /// Memory of this process that the GPU reaches too: pinned, for as long as this lives.
 #[derive(Debug)]
-pub struct Registered {
+pub struct PinnedMemory {
     address: u64,
     memory: DmaMemory,
     gpu: Arc<Gpu>,
 }
 
-impl Registered {
+impl PinnedMemory {
     /// Registers `memory` with CUDA, for all contexts. A piece of memory is registered once at a time.
-    pub fn new(gpu: &Arc<Gpu>, memory: DmaMemory) -> Result<Self, GpuError> {
+    pub fn new(gpu: &Arc<Gpu>, memory: DmaMemory) -> Result<Self, GpuQueueError> {
         let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let host = memory.as_ptr().cast();
         // SAFETY: the memory is mapped, and stays so: `memory` is kept.
         let code = unsafe { sys::cuMemHostRegister_v2(host, memory.len(), flags) };
         if code != CUresult::CUDA_SUCCESS {
-            return Err(GpuError::Pin { bytes: memory.len() as u64, code });
+            return Err(GpuQueueError::Pin { bytes: memory.len() as u64, code });
         }
         let mut registered = Self { address: 0, memory, gpu: gpu.clone() };
         // SAFETY: the memory was registered with a device mapping; it stores an address.
         let code = unsafe { sys::cuMemHostGetDevicePointer_v2(&mut registered.address, host, 0) };
         cuda("the address of pinned memory", code)?;
+        pinned_ranges::note(&registered.memory, registered.address);
         Ok(registered)
     }
 
-    /// `bytes` of zeros, on huge pages where there are any.
-    pub fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuError> {
+    /// Allocates and registers `bytes` of zeros, on huge pages where there are any.
+    pub fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuQueueError> {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Self::new(gpu, DmaMemory::allocate(len, Backing::Auto)?)
+        Self::new(gpu, DmaMemory::allocate(len, MemoryKind::Auto)?)
     }
 
-    /// Its address on the GPU.
+    /// The memory's address as kernels use it.
     pub fn address(&self) -> u64 {
         self.address
     }
 
-    /// The memory.
+    /// The memory, for use by this process.
     pub fn memory(&self) -> &DmaMemory {
         &self.memory
     }
 }
 
-impl Drop for Registered {
+impl Drop for PinnedMemory {
     fn drop(&mut self) {
+        pinned_ranges::forget(&self.memory);
         if let Ok(_current) = self.gpu.enter() {
             let _relaxed = Relaxed::new();
             // SAFETY: registered once, unregistered once.

@@ -1,31 +1,32 @@
-//! Where rings, doorbells and data can live on this machine: the best placement, and why none above it.
+//! Where rings, doorbells and landing areas of the drives' queues live: the best placement for each drive, and why no
+//! better one was taken.
 
 use std::fmt;
 
 use warprow_dma::Function;
 
-use crate::{Gpu, GpuError};
+use crate::{Gpu, GpuQueueError};
 
-/// A way of letting a GPU fetch rows from drives, best first.
+/// Where rings, landing areas and doorbells live when a GPU fetches rows from drives, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueuePlacement {
-    /// Rings and data in GPU memory, doorbells rung by the GPU.
+    /// Rings and landing areas in GPU memory, BAR0 rung by the GPU.
     A,
-    /// Rings and data in pinned memory of the host, BAR0 rung by the GPU.
+    /// Rings and landing areas in pinned memory of the host, BAR0 rung by the GPU.
     B,
-    /// Rings and data in pinned memory, BAR0 rung by a host thread for the GPU.
+    /// Rings and landing areas in pinned memory, BAR0 rung by a host thread for the GPU.
     BPrime,
-    /// Rings, data and doorbells in pinned memory: a controller in software.
+    /// Rings, landing areas and doorbells in pinned memory, for a controller in software.
     C,
     /// No GPU: the host executor.
     D,
 }
 
 impl QueuePlacement {
-    /// All, best first.
+    /// All placements, best first.
     pub const ALL: [Self; 5] = [Self::A, Self::B, Self::BPrime, Self::C, Self::D];
 
-    /// A letter.
+    /// The placement's letter.
     pub fn name(self) -> &'static str {
         match self {
             Self::A => "A",
@@ -36,7 +37,7 @@ impl QueuePlacement {
         }
     }
 
-    /// What lies where.
+    /// A sentence of what lies where, for messages.
     pub fn description(self) -> &'static str {
         match self {
             Self::A => "rings in GPU memory, doorbells rung by the GPU",
@@ -54,7 +55,7 @@ impl fmt::Display for QueuePlacement {
     }
 }
 
-/// What was chosen for one drive.
+/// The placement that was chosen for one drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DrivePlacement {
     /// The drive's name.
@@ -63,30 +64,34 @@ pub struct DrivePlacement {
     pub placement: QueuePlacement,
 }
 
-/// The choice for a machine and its drives. Drives of different kinds may have different placements.
+/// The placements that were chosen for the drives of a store. Drives of different kinds may have different placements.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueuePlacements {
-    /// What the GPU is called, if there is one.
+    /// The name of the GPU, if there is one.
     pub gpu: Option<String>,
-    /// The lowest placement that a drive has.
+    /// The worst placement that any drive has.
     pub placement: QueuePlacement,
-    /// Each drive's.
+    /// The placement of each drive.
     pub drives: Vec<DrivePlacement>,
-    /// Each placement above the lowest that no drive has, with the reason.
+    /// Each placement that is better than the worst and that no drive has, with the reason.
     pub refused: Vec<(QueuePlacement, String)>,
-    /// A host thread rings doorbells that the GPU could reach, because that was asked for.
+    /// Whether a host thread rings doorbells that the GPU could reach, because the caller asked for that.
     pub asked: bool,
 }
 
 impl QueuePlacements {
-    /// Chooses for drives behind these functions, with this GPU or for want of one.
-    pub fn choose<'a>(gpu: Result<&Gpu, &GpuError>, functions: impl IntoIterator<Item = &'a dyn Function>) -> Self {
+    /// Chooses placements for the drives behind these functions; `gpu` is the GPU, or the reason why there is none.
+    pub fn choose<'a>(
+        gpu: Result<&Gpu, &GpuQueueError>,
+        functions: impl IntoIterator<Item = &'a dyn Function>,
+    ) -> Self {
         Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, false)
     }
 
-    /// The same where a host thread is to ring all doorbells, also those that are memory.
+    /// Chooses as [`choose`](Self::choose) does, where a host thread is to ring all doorbells, also those that are
+    /// memory.
     pub fn with_host_doorbells<'a>(
-        gpu: Result<&Gpu, &GpuError>,
+        gpu: Result<&Gpu, &GpuQueueError>,
         functions: impl IntoIterator<Item = &'a dyn Function>,
     ) -> Self {
         Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, true)

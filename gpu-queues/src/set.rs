@@ -1,11 +1,11 @@
-//! One queue on every drive, for thread blocks to drive.
+//! A queue set: one queue pair on every drive, for thread blocks to drive.
 
 use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_driver::{
-    Blame, Controller, DriverError, ExternalQueue, Issued, Namespace, ResetKind, RingSizes, Submitter,
+    Blame, Controller, DriverError, ExternalQueue, IssuedCommand, Namespace, ResetKind, RingSizes, Submitter,
 };
 use warprow_spec::NvmOpcode;
 
@@ -16,10 +16,10 @@ use crate::abi::{
 use crate::address_space::{AddressSpace, Own, Shared};
 use crate::doorbell_memory::DoorbellMemory;
 use crate::doorbell_proxy::{DoorbellProxy, ForwardedGate, SHADOW_BYTES};
-use crate::{Gate, Gpu, GpuError};
+use crate::{Gate, Gpu, GpuQueueError};
 
 /// Bytes that a command may read at most.
-pub const MOST_LANDING_BYTES: u32 = 65_536;
+pub const MAX_LANDING_BYTES: u32 = 65_536;
 /// Bytes of a page of the controller's, and PRPs of a command without a list.
 const PAGE: usize = 4096;
 const PRPS: u32 = 2;
@@ -29,21 +29,21 @@ const PRPS: u32 = 2;
 pub struct QueueSetOptions {
     /// Batches in flight on each queue (K), 1 to 8; fewer where a controller's queues are too short.
     pub batches: u32,
-    /// Bytes that a command for rows of one LBA may read: a power of two from the LBA size to [`MOST_LANDING_BYTES`].
+    /// Bytes that a command for rows of one LBA may read: a power of two from the LBA size to [`MAX_LANDING_BYTES`].
     pub landing_stride: u32,
-    /// Which rows of different LBAs share a command, of each drive in turn; drives that are not named: none. Commands of a drive may then read a
-    /// whole window, if that is more.
+    /// For each drive in turn, which rows of different LBAs share a command; on drives beyond the end of the list, none
+    /// do. Commands of a drive with a window may read the whole window, if that is more than `landing_stride`.
     pub windows: Vec<ReadWindow>,
-    /// From the doorbell of a batch to its last completion.
+    /// The longest time from the doorbell of a batch to the batch's last completion.
     pub timeout: Duration,
 }
 
-/// One queue pair on every drive of a list, each with its landing area, and what the blocks that drive them keep. A slot has one
-/// or several, all behind one [`Gate`].
+/// One queue pair on every drive of a list, each with its landing area, its [`QueueState`] and its [`Fault`]. A slot
+/// has one queue set or several, all behind one [`Gate`].
 ///
-/// Dropping it closes the gate for good (as far as this set is concerned), waits until launches have left (for at most the
-/// driver's `leave_timeout`), deletes the queues and gives all memory back; where the launches or a device do not let go, the
-/// memory is leaked rather than reused.
+/// Dropping a set closes the gate and never opens it again for this set, waits until launches have left (for at most
+/// the driver's `leave_timeout`), deletes the queues and gives all memory back. Where the launches or a device do not
+/// let go of the queues, the memory is leaked rather than reused.
 #[derive(Debug)]
 pub struct QueueSet {
     queues: Vec<ExternalQueue>,
@@ -51,16 +51,16 @@ pub struct QueueSet {
     submitter: Arc<dyn Submitter>,
     forwarder: Option<DoorbellProxy>,
     memory: ManuallyDrop<Memory>,
-    /// Queues that are done without, since their drives were given up.
+    /// Which queues launches do without, because their drives were given up.
     abandoned: Vec<bool>,
 }
 
-/// Recreates one queue.
+/// The function that recreates one queue.
 type Recreate<'a> = dyn FnMut() -> Result<(), DriverError> + 'a;
-/// Brings a queue back, see [`QueueSet::recover_with`].
+/// The function that brings a queue back: see [`QueueSet::recover_with`].
 type Revive<'a> = dyn FnMut(usize, Option<Blame>, &mut Recreate<'_>) -> Result<(), DriverError> + 'a;
 
-/// What launches may touch: goes when they are out for good.
+/// The memory that launches may touch. It is freed when no launch can come any more.
 #[derive(Debug)]
 struct Memory {
     /// A [`QueueState`] for each queue.
@@ -91,8 +91,8 @@ impl Shape {
         (controller, namespace): &(Arc<Controller>, Namespace),
         options: &QueueSetOptions,
         window: ReadWindow,
-    ) -> Result<Self, GpuError> {
-        let refuse = |why: String| Err(GpuError::Unsupported(format!("{}: {why}", controller.name())));
+    ) -> Result<Self, GpuQueueError> {
+        let refuse = |why: String| Err(GpuQueueError::Unsupported(format!("{}: {why}", controller.name())));
         if let Err(why) = namespace.check_of(controller) {
             return refuse(why.to_string());
         }
@@ -104,9 +104,9 @@ impl Shape {
             0 => options.landing_stride,
             _ => options.landing_stride.max(u32::try_from(window_bytes).unwrap_or(u32::MAX)),
         };
-        if !stride.is_power_of_two() || !(namespace.lba_bytes()..=MOST_LANDING_BYTES).contains(&stride) {
+        if !stride.is_power_of_two() || !(namespace.lba_bytes()..=MAX_LANDING_BYTES).contains(&stride) {
             return refuse(format!(
-                "a command cannot read {stride} B for the GPU: a power of two from the LBA ({} B) to {MOST_LANDING_BYTES} B is needed",
+                "a command cannot read {stride} B for the GPU: a power of two from the LBA ({} B) to {MAX_LANDING_BYTES} B is needed",
                 namespace.lba_bytes()
             ));
         }
@@ -124,7 +124,7 @@ impl Shape {
         let commands = LANES * batches;
         let entries = (commands + 1).next_power_of_two().min(max);
         let cid_shift = commands.next_power_of_two().ilog2();
-        // Where an index can be all ones, no generation is.
+        // CID FFFFh is left out: where the index can be all ones, the generation never is.
         let generations = (1 << (16 - cid_shift)) - u32::from(commands == 1 << cid_shift);
         Ok(Self {
             sizes: RingSizes { entries, completion_entries: entries },
@@ -145,44 +145,46 @@ impl Shape {
         self.sizes.bytes() + self.landing_bytes
     }
 
-    /// Pages of the landing area, if commands need a list of theirs.
+    /// How many pages the PRP list names: all of the landing area, or none if no command needs a list.
     fn list_entries(&self) -> usize {
         if self.landing_stride > PRPS * PAGE as u32 { self.landing_bytes / PAGE } else { 0 }
     }
 }
 
 impl QueueSet {
-    /// Makes queues on `drives` for kernels on `gpu`. Doorbells that are memory are rung by the GPU (rung C), others by a host
-    /// thread for it (rung B′).
+    /// Makes queues on `drives` for kernels on `gpu`. Doorbells that are memory are rung by the GPU (placement C),
+    /// others by a host thread for it (placement B′).
     ///
-    /// Fails with [`GpuError::Unsupported`] if the options do not fit a drive, as [`Controller::external_queue`] does, or for
-    /// want of memory. The gate may be left closed then: a slot without one of its sets is none.
+    /// Fails with [`GpuQueueError::Unsupported`] if the options do not fit a drive, as [`Controller::external_queue`] does,
+    /// or for want of memory. The gate may be left closed then, because a slot cannot be used without one of its sets.
     pub fn new(
         gpu: &Arc<Gpu>,
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
         gate: Arc<Gate>,
-    ) -> Result<Self, GpuError> {
+    ) -> Result<Self, GpuQueueError> {
         Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate, false)
     }
 
-    /// The same with all doorbells rung by a host thread, also those that the GPU could reach: rung B′ on software drives.
+    /// Makes queues as [`new`](Self::new) does, with all doorbells rung by a host thread, also those that the GPU could
+    /// reach: placement B′ on software drives.
     pub fn with_doorbell_proxy(
         gpu: &Arc<Gpu>,
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
         gate: Arc<Gate>,
-    ) -> Result<Self, GpuError> {
+    ) -> Result<Self, GpuQueueError> {
         Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate, true)
     }
 
-    /// The same for a thread of this process that stands in for the kernels: the descriptors hold addresses of this process.
+    /// Makes queues for a thread of this process that stands in for the kernels: the descriptors hold addresses of this
+    /// process. `forwarded`: a [`DoorbellProxy`] rings the doorbells.
     pub fn on_host(
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
         gate: Arc<Gate>,
         forwarded: bool,
-    ) -> Result<Self, GpuError> {
+    ) -> Result<Self, GpuQueueError> {
         Self::build(&AddressSpace::Host, drives, options, gate, forwarded)
     }
 
@@ -192,7 +194,7 @@ impl QueueSet {
         options: &QueueSetOptions,
         gate: Arc<Gate>,
         forwarded: bool,
-    ) -> Result<Self, GpuError> {
+    ) -> Result<Self, GpuQueueError> {
         let windows = options.windows.iter().copied().chain(std::iter::repeat(ReadWindow::default()));
         let shapes = drives.iter().zip(windows).map(|(drive, window)| Shape::of(drive, options, window));
         let shapes = shapes.collect::<Result<Vec<_>, _>>()?;
@@ -213,16 +215,17 @@ impl QueueSet {
         let (mut queues, mut pins) = (Vec::new(), Vec::new());
         for ((controller, _), shape) in drives.iter().zip(&shapes) {
             let mapped = controller.allocate(shape.bytes())?;
-            // Commands find their pages there, by their places: it does not change.
+            // Commands find the pages of their places in this list, which never changes.
             for page in 0..shape.list_entries() {
                 let address = mapped.iova() + (shape.sizes.bytes() + page * PAGE) as u64;
                 mapped.memory().store_u64(shape.list_offset() + page * size_of::<u64>(), address);
             }
             pins.push(side.share(mapped.memory().clone())?);
-            // SAFETY: the rings are reached through `descriptors`, by kernels that their launches (unsafe themselves) let in and by whoever stands
-            // in for them with the addresses there, which takes `unsafe` as well; their commands land in the landing areas behind the
-            // rings (docs/gpu.md), in memory that this set hands to nobody else. Doorbells are stored by them and, for them, by
-            // the forwarder; both are out when the gates that the submitter closes say so.
+            // SAFETY: the rings are reached through `descriptors`, by kernels that their launches (unsafe themselves)
+            // let in and by whoever stands in for them with the addresses there, which takes `unsafe` as well; their
+            // commands land in the landing areas behind the rings (docs/gpu-rings.md), in memory that this set hands to
+            // nobody else. Doorbells are stored by them and, for them, by the doorbell proxy; both are out when the
+            // gates that the submitter closes say so.
             queues.push(unsafe { controller.external_queue(mapped, shape.sizes, submitter.clone()) }?);
         }
         let bells_of = |queue: &ExternalQueue| (queue.tail().clone(), queue.head().clone());
@@ -235,7 +238,8 @@ impl QueueSet {
             let (tail, head) = match bell {
                 Some(bell) => {
                     let (tail, head) = queue.doorbell_offsets();
-                    let missing = || GpuError::Unsupported("the doorbell memory of a drive is too short".to_owned());
+                    let missing =
+                        || GpuQueueError::Unsupported("the doorbell memory of a drive is too short".to_owned());
                     (bell.address(tail).ok_or_else(missing)?, bell.address(head).ok_or_else(missing)?)
                 }
                 None => {
@@ -281,12 +285,12 @@ impl QueueSet {
         Ok(Self { queues, descriptors, submitter, forwarder, memory: ManuallyDrop::new(memory), abandoned })
     }
 
-    /// What the kernels are told, a drive each.
+    /// The queues as kernels see them, one for each drive.
     pub fn descriptors(&self) -> &[QueueDescriptor] {
         &self.descriptors
     }
 
-    /// What went wrong, on queues where anything did, until they have been [recovered](Self::recover).
+    /// The faults of the queues that have one. A queue's fault goes when the queue has been [recovered](Self::recover).
     pub fn faults(&self) -> Vec<Fault> {
         (0..self.queues.len()).filter_map(|index| self.fault(index)).collect()
     }
@@ -319,8 +323,9 @@ impl QueueSet {
         Fault::load(self.memory.faults.memory(), index * size_of::<Fault>())
     }
 
-    /// What each queue's driving block keeps. For reports and tests: whole only while no launch is under way.
-    pub fn states(&self) -> Result<Vec<QueueState>, GpuError> {
+    /// The state that the block of each queue keeps. For reports and tests: the values fit together only while no
+    /// launch is under way.
+    pub fn states(&self) -> Result<Vec<QueueState>, GpuQueueError> {
         let state = |index| {
             let mut bytes = [0; size_of::<QueueState>()];
             self.memory.states.read(index * bytes.len(), &mut bytes)?;
@@ -329,15 +334,16 @@ impl QueueSet {
         (0..self.queues.len()).map(state).collect()
     }
 
-    /// Makes queues that no launch has driven look as after a long life: what counts is about to wrap, at 16 or 32 bits. For tests.
+    /// Makes queues that no launch has driven look as after a long life: all counters are about to wrap, at 16 or 32
+    /// bits. For tests.
     #[doc(hidden)]
-    pub fn age(&self) -> Result<(), GpuError> {
+    pub fn age(&self) -> Result<(), GpuQueueError> {
         if self.states()?.iter().any(|state| *state != QueueState::default()) {
-            return Err(GpuError::Unsupported("queues that were driven cannot be aged".to_owned()));
+            return Err(GpuQueueError::Unsupported("queues that were driven cannot be aged".to_owned()));
         }
         for (index, queue) in self.descriptors.iter().enumerate() {
             let aged = QueueState {
-                // Even, as the phase of a queue just created wants it.
+                // Even, so that the phase is that of a queue just created.
                 turn: u32::MAX - 1,
                 generation: [queue.generations - 1; MAX_BATCHES],
                 anomalies: u32::MAX - 1,
@@ -350,14 +356,14 @@ impl QueueSet {
         Ok(())
     }
 
-    /// Whether a queue takes no commands until the set has been [recovered](Self::recover): a launch gave up on it, or its
-    /// controller was reset. Not for queues that it is done without, while their drives are given up. Cheap; waits for nothing.
+    /// Whether a queue takes no commands until the set has been [recovered](Self::recover): a launch gave up on it, or
+    /// its controller was reset. Queues whose drives are given up do not count. Cheap; waits for nothing.
     pub fn is_poisoned(&self) -> bool {
         (0..self.queues.len()).any(|index| self.is_lost(index) && !self.is_done_without(index))
     }
 
     fn is_done_without(&self, index: usize) -> bool {
-        // A retry that failed has closed the gate again.
+        // If a retry of the drive has failed, the gate is closed again.
         let is_out = |queue: &ExternalQueue| queue.controller().failure().is_some() && !queue.keeps_submitter_out();
         self.abandoned.get(index) == Some(&true) && self.queues.get(index).is_some_and(is_out)
     }
@@ -370,11 +376,12 @@ impl QueueSet {
     /// and opens the gate. Where a device does not delete a queue its controller is reset; other users of that controller then
     /// find their queues lost.
     ///
-    /// Fails with [`DriverError::QueuesInUse`] if a launch, or another owner of a queue of that controller, does not leave, or as
-    /// [`ExternalQueue::recreate`] and [`Controller::reset`] do. The gate then stays closed before queues that do not exist:
-    /// look-ups fail fast, and this may be tried again. [`GpuError::ContextLost`] if there is nobody to serve any more: the queues have
-    /// been recreated all the same, and the drives serve others.
-    pub fn recover(&mut self) -> Result<(), GpuError> {
+    /// Fails with [`DriverError::QueuesInUse`] if a launch, or another owner of a queue of that controller, does not
+    /// leave, or as [`ExternalQueue::recreate`] and [`Controller::reset`] do. The gate then stays closed before queues
+    /// that do not exist: look-ups fail fast, and this may be tried again. [`GpuQueueError::ContextLost`] if the CUDA
+    /// context is lost, so that no launch can come any more: the queues have been recreated all the same, and the
+    /// drives serve others.
+    pub fn recover(&mut self) -> Result<(), GpuQueueError> {
         let controllers: Vec<_> = self.queues.iter().map(|queue| queue.controller().clone()).collect();
         self.recover_with(|drive, _, recreate| {
             let failed = match recreate() {
@@ -391,21 +398,22 @@ impl QueueSet {
         })
     }
 
-    /// As [`recover`](Self::recover), but the caller knows how to get at a device that does not let go: `revive` gets the index
-    /// of a drive, what its commands died of if no answer came, and what recreates its queue, and may reset the controller and call
-    /// that again. A drive that is or was [given up](DriverError::GivenUp) is no failure: launches do without it, its rows fail at
-    /// once, until it is found well again.
+    /// Recovers as [`recover`](Self::recover) does, but `revive` decides what is done with a device that does not let a
+    /// queue go. `revive` gets the index of a drive, what the drive's commands died of if no answer came, and a
+    /// function that recreates the queue; it may reset the controller and call that function again. A drive that is or
+    /// was [given up](DriverError::GivenUp) is no failure: launches do without it, and its rows fail at once, until it
+    /// is found well again.
     pub fn recover_with(
         &mut self,
         mut revive: impl FnMut(usize, Option<Blame>, &mut Recreate<'_>) -> Result<(), DriverError>,
-    ) -> Result<(), GpuError> {
+    ) -> Result<(), GpuQueueError> {
         self.submitter.close();
         let recovered = self.recover_closed(&mut revive);
         self.submitter.open();
         recovered
     }
 
-    fn recover_closed(&mut self, revive: &mut Revive<'_>) -> Result<(), GpuError> {
+    fn recover_closed(&mut self, revive: &mut Revive<'_>) -> Result<(), GpuQueueError> {
         self.await_leaving()?;
         let mut lost = Ok(());
         for index in 0..self.queues.len() {
@@ -414,24 +422,25 @@ impl QueueSet {
             }
             let is_given_up = |queue: &ExternalQueue| queue.controller().failure().is_some();
             if self.queues.get(index).is_some_and(is_given_up) {
-                keep(&mut lost, self.do_without(index))?;
+                keep(&mut lost, self.let_submitter_in(index))?;
                 continue;
             }
             let fault = self.fault(index);
             let timed_out = fault.filter(|fault| fault.kind == FAULT_TIMED_OUT);
-            // The device may have the queue as it was until `revive` is through, and that may fail at any point.
+            // Until `revive` has ended, which may fail at any point, the device may still have the old queue. So no
+            // launch may use it.
             keep(&mut lost, self.poison(index, fault.map_or(FAULT_CLOSED, |fault| fault.kind)))?;
             if let Some(queue) = self.queues.get_mut(index) {
                 let nsid = self.descriptors.get(index).map_or(0, |it| it.nsid);
                 let blame = timed_out.map(|it| {
-                    let issued = Issued { opcode: NvmOpcode::READ.0, cid: it.cid as u16, nsid, lba: it.lba };
+                    let issued = IssuedCommand { opcode: NvmOpcode::READ.0, cid: it.cid as u16, nsid, lba: it.lba };
                     queue.blame_time_out(issued, Duration::from_nanos(it.waited_ns))
                 });
                 match revive(index, blame, &mut || queue.recreate()) {
                     Ok(()) => {}
                     Err(error @ DriverError::GivenUp { .. }) => {
                         tracing::error!(%error, "look-ups do without the drive");
-                        keep(&mut lost, self.do_without(index))?;
+                        keep(&mut lost, self.let_submitter_in(index))?;
                         continue;
                     }
                     Err(error) => return Err(error.into()),
@@ -440,7 +449,7 @@ impl QueueSet {
             if let Some(abandoned) = self.abandoned.get_mut(index) {
                 *abandoned = false;
             }
-            // It begins anew, and so does what is known of it. The gate is closed still.
+            // The queue begins anew, and so do its shadows, state and fault. The gate is still closed.
             if let Some(forwarder) = &self.forwarder {
                 forwarder.restart(index);
             }
@@ -451,18 +460,19 @@ impl QueueSet {
         lost
     }
 
-    /// No launch sends it anything.
-    fn poison(&self, index: usize, poison: u32) -> Result<(), GpuError> {
+    /// Poisons a queue, so that no launch sends it anything.
+    fn poison(&self, index: usize, poison: u32) -> Result<(), GpuQueueError> {
         let state = QueueState { poison, ..QueueState::default() };
         self.memory.states.write(index * size_of::<QueueState>(), state.as_bytes())
     }
 
-    /// The drive is given up: its queue is left as it is, and the others go on. With the gate closed and nobody inside.
-    fn do_without(&mut self, index: usize) -> Result<(), GpuError> {
+    /// Leaves the queue of a drive that is given up as it is, so that the other queues go on. Only with the gate closed
+    /// and no launch inside.
+    fn let_submitter_in(&mut self, index: usize) -> Result<(), GpuQueueError> {
         let poisoned = self.poison(index, FAULT_GIVEN_UP);
         if let (Some(queue), Some(descriptor)) = (self.queues.get(index), self.descriptors.get(index)) {
             Fault::give_up(self.memory.faults.memory(), index * size_of::<Fault>(), descriptor);
-            queue.do_without();
+            queue.let_submitter_in();
         }
         if let Some(abandoned) = self.abandoned.get_mut(index) {
             *abandoned = true;
@@ -485,10 +495,10 @@ impl QueueSet {
     }
 }
 
-/// Remembers that the context is lost, which concerns the GPU alone; other errors are passed on.
-fn keep(lost: &mut Result<(), GpuError>, done: Result<(), GpuError>) -> Result<(), GpuError> {
+/// Keeps the error that the context is lost in `lost`, because that concerns the GPU alone; passes other errors on.
+fn keep(lost: &mut Result<(), GpuQueueError>, done: Result<(), GpuQueueError>) -> Result<(), GpuQueueError> {
     match done {
-        Err(error @ GpuError::ContextLost { .. }) => {
+        Err(error @ GpuQueueError::ContextLost { .. }) => {
             *lost = Err(error);
             Ok(())
         }
@@ -498,14 +508,14 @@ fn keep(lost: &mut Result<(), GpuError>, done: Result<(), GpuError>) -> Result<(
 
 impl Drop for QueueSet {
     fn drop(&mut self) {
-        // All of them, whatever becomes of one.
+        // All queues are deleted, also if one cannot be.
         let failed = self.queues.iter_mut().filter_map(|queue| queue.delete().err()).last();
         if let Some(error) = failed {
             tracing::error!(%error, "leaking the memory of GPU queues that are still in use");
             return;
         }
         if self.memory.gate.is_lost() {
-            // CUDA does not take back what it has pinned.
+            // CUDA does not unpin memory of a lost context.
             return;
         }
         // SAFETY: it is dropped here alone, and not used afterwards.
@@ -517,11 +527,11 @@ impl Drop for QueueSet {
 mod tests {
     use super::*;
     use std::collections::HashSet;
-    use warprow_soft_controller::{Namespace as Space, Ram, SoftController};
+    use warprow_soft_controller::{Namespace as Space, RamBacking, SoftController};
 
     fn drive(entries: u32) -> (Arc<Controller>, Namespace) {
         let builder = SoftController::builder().queue_entries(entries).max_transfer(8192);
-        let function = builder.namespace(Space::new(Ram::new(1 << 20).unwrap())).build().unwrap();
+        let function = builder.namespace(Space::new(RamBacking::new(1 << 20).unwrap())).build().unwrap();
         let clock = Arc::new(warprow_dma::SystemClock::new());
         let controller = Controller::open(function, clock, Default::default()).unwrap();
         let namespace = controller.namespace(1).unwrap();
@@ -532,7 +542,7 @@ mod tests {
         QueueSetOptions { batches, landing_stride, windows: Vec::new(), timeout: Duration::from_secs(1) }
     }
 
-    fn shape_of(drive: &(Arc<Controller>, Namespace), options: &QueueSetOptions) -> Result<Shape, GpuError> {
+    fn shape_of(drive: &(Arc<Controller>, Namespace), options: &QueueSetOptions) -> Result<Shape, GpuQueueError> {
         Shape::of(drive, options, options.windows.first().copied().unwrap_or_default())
     }
 
@@ -540,7 +550,7 @@ mod tests {
     fn a_place_holds_a_window_and_the_list_names_its_pages() {
         let drive = |most: usize, lba: u32| {
             let builder = SoftController::builder().max_transfer(most);
-            let function = builder.namespace(Space::new(Ram::new(1 << 20).unwrap()).lba(lba)).build().unwrap();
+            let function = builder.namespace(Space::new(RamBacking::new(1 << 20).unwrap()).lba(lba)).build().unwrap();
             let controller = Controller::open(function, Arc::new(warprow_dma::SystemClock::new()), Default::default());
             let controller = controller.unwrap();
             let namespace = controller.namespace(1).unwrap();

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_dma::{Function, SystemClock};
-use warprow_driver::{Controller, Namespace, Options, ResetKind, Submitter};
+use warprow_driver::{Controller, ControllerOptions, Namespace, ResetKind, Submitter};
 use warprow_gpu_queues::abi::GATE_CLOSED;
 use warprow_gpu_queues::{
-    DeviceMemory, Gate, Gpu, QueuePlacement, QueuePlacements, QueueSet, QueueSetOptions, Registered,
+    DeviceMemory, Gate, Gpu, PinnedMemory, QueuePlacement, QueuePlacements, QueueSet, QueueSetOptions,
 };
-use warprow_soft_controller::{Namespace as Space, Ram, SoftController};
+use warprow_soft_controller::{Namespace as Space, RamBacking, SoftController};
 
 macro_rules! gpu_or_return {
     () => {
@@ -21,8 +21,9 @@ macro_rules! gpu_or_return {
 }
 
 fn drive() -> (Arc<SoftController>, (Arc<Controller>, Namespace)) {
-    let soft = SoftController::builder().namespace(Space::new(Ram::new(1 << 20).unwrap())).build().unwrap();
-    let controller = Controller::open(soft.clone(), Arc::new(SystemClock::new()), Options::default()).unwrap();
+    let soft = SoftController::builder().namespace(Space::new(RamBacking::new(1 << 20).unwrap())).build().unwrap();
+    let controller =
+        Controller::open(soft.clone(), Arc::new(SystemClock::new()), ControllerOptions::default()).unwrap();
     let namespace = controller.namespace(1).unwrap();
     (soft, (controller, namespace))
 }
@@ -46,21 +47,21 @@ fn device_memory_is_zeroed_and_keeps_what_is_written() {
 #[test]
 fn memory_is_registered_once_at_a_time() {
     let gpu = gpu_or_return!();
-    let first = Registered::allocate(&gpu, 1 << 20).unwrap();
+    let first = PinnedMemory::allocate(&gpu, 1 << 20).unwrap();
     assert_ne!(first.address(), 0);
-    let refused = Registered::new(&gpu, first.memory().clone()).expect_err("it is registered").to_string();
+    let refused = PinnedMemory::new(&gpu, first.memory().clone()).expect_err("it is registered").to_string();
     assert!(refused.contains("1048576 bytes"), "{refused}");
     assert!(refused.contains("cuMemHostRegister") && refused.contains("RLIMIT_MEMLOCK"), "{refused}");
     let memory = first.memory().clone();
     drop(first);
-    Registered::new(&gpu, memory).unwrap();
+    PinnedMemory::new(&gpu, memory).unwrap();
 }
 
 /// More than there is: whether the system or CUDA refuses it, the error says how much was asked for, and what to do.
 #[test]
 fn memory_that_is_not_there_is_a_typed_error() {
     let gpu = gpu_or_return!();
-    let pinned = Registered::allocate(&gpu, 1 << 46).expect_err("64 TiB").to_string();
+    let pinned = PinnedMemory::allocate(&gpu, 1 << 46).expect_err("64 TiB").to_string();
     assert!(pinned.contains("70368744177664 bytes"), "{pinned}");
     assert!(pinned.contains("RLIMIT_MEMLOCK") || pinned.contains("ask for less"), "{pinned}");
     let device = DeviceMemory::new(&gpu, 1 << 46).expect_err("64 TiB").to_string();

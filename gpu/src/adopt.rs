@@ -17,9 +17,10 @@ use crate::view::View;
 /// How long a kernel may take to begin, behind whatever else the GPU does.
 const GRACE: Duration = Duration::from_secs(10);
 
-/// Tables that the plans of an executor can go over to, in places of their own on the GPU. It pins their generations.
+/// Tables that were prepared beside those that look-ups read, with memory of their own on the GPU, for
+/// [`GpuExecutor::adopt`]. Their generations are pinned while this lives.
 #[derive(Debug)]
-pub struct GpuUpcoming {
+pub struct GpuPreparedTables {
     executor: GpuExecutor,
     view: Arc<View>,
     plans: Vec<(Weak<dyn ReadingPlan>, Arc<Adopting>)>,
@@ -30,13 +31,13 @@ impl GpuExecutor {
     /// others have. Then [`Store::switch`](warprow_store::Store::switch), and [`adopt`](Self::adopt).
     ///
     /// # Errors
-    /// [`GpuError::Unsupported`] if the executor was not attached with [`GpuOptions::following`](crate::GpuOptions::following),
+    /// [`GpuError::Unsupported`] if the executor was not attached with [`GpuOptions::adopting`](crate::GpuOptions::adopting),
     /// [`GpuError::Unfit`] if a plan has no room for them, what memory and drives say. Nothing is changed then.
-    pub fn prepare(&self, options: &PrepareOptions) -> Result<GpuUpcoming, GpuError> {
+    pub fn prepare(&self, options: &PrepareOptions) -> Result<GpuPreparedTables, GpuError> {
         let attached = &self.inner;
-        if !attached.options.following {
+        if !attached.options.adopting {
             return Err(GpuError::Unsupported(
-                "the executor keeps to its tables: attach it with GpuOptions::with_following".to_owned(),
+                "the executor keeps to its tables: attach it with GpuOptions::with_adopting".to_owned(),
             ));
         }
         let store = &attached.store;
@@ -53,7 +54,7 @@ impl GpuExecutor {
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));
         let plans = plans.map(|(weak, plan)| Ok((weak, plan.describe_on(&view)?)));
         let plans = plans.collect::<Result<_, GpuError>>()?;
-        Ok(GpuUpcoming { executor: self.clone(), view, plans })
+        Ok(GpuPreparedTables { executor: self.clone(), view, plans })
     }
 
     /// Goes over to what was prepared: look-ups that begin after this has returned read it, in all plans of this executor and its
@@ -64,7 +65,7 @@ impl GpuExecutor {
     /// # Errors
     /// [`GpuError::Unfit`] if `upcoming` is another executor's, or does not fit a plan that was made since: nothing is changed.
     /// [`GpuError::QueueBusy`] if look-ups of a slot did not end in time: it reads the tables before, others these. Call it again.
-    pub fn adopt(&self, upcoming: &GpuUpcoming, patience: Duration) -> Result<(), GpuError> {
+    pub fn adopt(&self, upcoming: &GpuPreparedTables, patience: Duration) -> Result<(), GpuError> {
         let attached = &self.inner;
         if !Arc::ptr_eq(attached, &upcoming.executor.inner) {
             return Err(GpuError::Unfit("they were prepared for another executor".to_owned()));

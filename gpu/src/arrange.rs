@@ -1,4 +1,4 @@
-//! What of each table goes where: GPU memory, DRAM, drives.
+//! How many rows of each table go to GPU memory, to DRAM and to drives.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use warprow_layout::{Ranks, Table, VolumeError};
 
 use crate::options::GpuOptions;
 use crate::table::{GpuTable, PlacedKeys};
-use warprow_lookup::executors::{Part, scaled, share};
+use warprow_lookup::executors::{TableShare, scaled, share};
 use warprow_store::view::{StoreView, TableVersion};
 use warprow_store::{Store, StoreError};
 
@@ -30,9 +30,9 @@ fn stride_of(table: &Table) -> u32 {
 /// What lies where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct GpuPlacement {
+pub struct GpuTiers {
     /// Of each table in turn.
-    pub tables: Vec<TablePlacement>,
+    pub tables: Vec<TableTiers>,
     /// Bytes of GPU memory, for rows and whatever else look-ups need of tables: permutations, indices of keys, checksums.
     pub gpu_bytes: u64,
     /// Bytes of pinned DRAM.
@@ -42,8 +42,8 @@ pub struct GpuPlacement {
 /// Rows of a table by where they lie; the others lie on drives.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct TablePlacement {
-    /// Its name.
+pub struct TableTiers {
+    /// The table's name.
     pub table: String,
     /// The first ranks, in GPU memory.
     pub hbm_rows: u64,
@@ -75,12 +75,12 @@ pub(crate) struct Order {
     pub crcs: Option<Vec<u32>>,
 }
 
-impl GpuPlacement {
+impl GpuTiers {
     /// What [`GpuExecutor::attach`](crate::GpuExecutor::attach) would keep where with these options. It needs no GPU, and reads what is read besides rows.
     pub fn of(store: &Store, options: &GpuOptions) -> Result<Self, StoreError> {
         let store = store.view();
         let arranged = arrange(&store, &store.tables(), options)?;
-        let place = |it: &GpuTable| TablePlacement {
+        let place = |it: &GpuTable| TableTiers {
             table: it.located.table().name.clone(),
             hbm_rows: it.hbm_rows,
             dram_rows: it.dram_end - it.hbm_rows,
@@ -141,17 +141,17 @@ pub(crate) fn arrange(
 
 /// How many rows of each table go to GPU memory, and how many of the next ones to DRAM.
 fn shares(tables: &[&Table], options: &GpuOptions) -> Vec<(u64, u64)> {
-    let all: Vec<Part> = tables.iter().map(|it| Part::of(it, stride_of(it))).collect();
+    let all: Vec<TableShare> = tables.iter().map(|it| TableShare::of(it, stride_of(it))).collect();
     let asked: Vec<Option<u64>> =
         tables.iter().map(|it| options.hbm_rows.get(&it.name).map(|rows| it.rows.min(*rows))).collect();
-    let bytes = |part: &Part, rows: u64| rows.saturating_mul(part.row_bytes);
+    let bytes = |part: &TableShare, rows: u64| rows.saturating_mul(part.row_bytes);
     let wanted = all.iter().zip(&asked).map(|(part, asked)| bytes(part, asked.unwrap_or(0)));
     let wanted = wanted.fold(0, u64::saturating_add);
     // Of tables that are named no others go there.
-    let others: Vec<Part> = all
+    let others: Vec<TableShare> = all
         .iter()
         .zip(&asked)
-        .map(|(part, asked)| if asked.is_some() { Part { rows: 0, hint: 0, ..*part } } else { *part })
+        .map(|(part, asked)| if asked.is_some() { TableShare { rows: 0, hint: 0, ..*part } } else { *part })
         .collect();
     let others = share(&others, options.hbm_bytes.saturating_sub(wanted));
     let hbm: Vec<u64> = asked
@@ -159,10 +159,10 @@ fn shares(tables: &[&Table], options: &GpuOptions) -> Vec<(u64, u64)> {
         .zip(others)
         .map(|(asked, others)| asked.map_or(others, |rows| scaled(rows, options.hbm_bytes, wanted)))
         .collect();
-    let behind: Vec<Part> = all
+    let behind: Vec<TableShare> = all
         .iter()
         .zip(&hbm)
-        .map(|(part, hbm)| Part { rows: part.rows - hbm, hint: part.hint.saturating_sub(*hbm), ..*part })
+        .map(|(part, hbm)| TableShare { rows: part.rows - hbm, hint: part.hint.saturating_sub(*hbm), ..*part })
         .collect();
     let dram = share(&behind, options.dram_bytes);
     hbm.into_iter().zip(dram).collect()
@@ -220,7 +220,7 @@ mod tests {
     use std::ops::ControlFlow;
 
     use warprow_layout::{DType, Drive, FormatOptions, TableSpec};
-    use warprow_soft_controller::{Namespace, Ram, SoftController};
+    use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 
     use super::*;
     use crate::error::GpuError;
@@ -232,7 +232,7 @@ mod tests {
     fn store(names: &[&str]) -> Store {
         let devices: Vec<Device> = (0..2)
             .map(|i| {
-                let namespace = Namespace::new(Ram::new(16 << 20).unwrap());
+                let namespace = Namespace::new(RamBacking::new(16 << 20).unwrap());
                 let builder = SoftController::builder().name(format!("drive{i}")).serial(format!("drive{i}"));
                 Device::new(builder.namespace(namespace).build().unwrap(), 1)
             })
@@ -271,7 +271,7 @@ mod tests {
         let store = store(&["a", "b"]);
         let (spec, rows) = (TableSpec::new("a", ROWS, 16, DType::F32), vec![9u8; ROWS as usize * 64]);
         let source = &rows[..];
-        let beside = LoadOptions::default().with_beside();
+        let beside = LoadOptions::default().with_standby();
         let loads = [TableLoad::new(&spec, &source)];
         let second = store.load("model", &loads, &beside, &mut |_| ControlFlow::Continue(())).unwrap().generation;
         store.update_generation(second, "a", &[1], &[5; 64]).unwrap();
@@ -299,7 +299,7 @@ mod tests {
     fn tables_have_the_rows_in_gpu_memory_that_are_asked_for() {
         let store = store(&["a", "b", "c"]);
         let rows = |options: &GpuOptions| {
-            let placed = GpuPlacement::of(&store, options).unwrap();
+            let placed = GpuTiers::of(&store, options).unwrap();
             // Each table begins at a line.
             assert!(placed.dram_bytes <= options.dram_bytes + 3 * LINE);
             placed.tables.iter().map(|it| (it.hbm_rows, it.dram_rows)).collect::<Vec<_>>()

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_gpu_queues::{Gpu, Registered};
+use warprow_gpu_queues::{Gpu, PinnedMemory};
 use warprow_kernels::{Kernels, abi};
 
 use crate::error::GpuError;
@@ -17,13 +17,13 @@ use crate::view::View;
 pub(crate) struct Attempt {
     adopting: Arc<Adopting>,
     /// What became of each state.
-    results: Registered,
+    results: PinnedMemory,
     pub view: Arc<View>,
 }
 
 impl Attempt {
     pub(crate) fn new(gpu: &Arc<Gpu>, states: u32, adopting: Arc<Adopting>, view: Arc<View>) -> Result<Self, GpuError> {
-        let results = Registered::allocate(gpu, u64::from(states) * 4)?;
+        let results = PinnedMemory::allocate(gpu, u64::from(states) * 4)?;
         Ok(Self { adopting, results, view })
     }
 

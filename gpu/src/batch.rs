@@ -1,4 +1,4 @@
-//! What a look-up on the GPU takes and fills: device addresses.
+//! Batches and outputs of look-ups on the GPU, by their addresses there.
 
 use cudarc::driver::sys::CUdeviceptr;
 
@@ -17,7 +17,7 @@ pub enum IdType {
 }
 
 impl IdType {
-    /// Bytes of one.
+    /// Bytes of one id.
     pub const fn size(self) -> u64 {
         match self {
             Self::I32 | Self::U32 => 4,
@@ -39,13 +39,13 @@ impl IdType {
     }
 }
 
-/// How many ids and bags there are.
+/// How many ids and bags a batch has, or where the GPU finds that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Len {
-    /// So many ids; the bags are those of the batch.
+pub enum BatchLen {
+    /// The batch has so many ids, and for each feature as many bags as [`GpuBatch::batch`] says.
     Host(usize),
-    /// Two u64 in device memory when the look-up runs: ids, and bags of each feature. Neither may pass what was planned: then
-    /// nothing is looked up, and the report says so.
+    /// The address of two u64 in device memory, which the look-up reads when it runs: ids, and bags of each feature. If
+    /// either is more than was planned, nothing is looked up, and the report says so.
     Device(CUdeviceptr),
 }
 
@@ -54,7 +54,7 @@ pub enum Len {
 pub struct GpuBatch {
     /// The ids of all bags, feature-major as in [`Batch`](warprow_lookup::Batch).
     pub ids: CUdeviceptr,
-    /// Their type.
+    /// The type of the ids.
     pub id_type: IdType,
     /// Where each bag begins: F·B + 1 entries, of type `offset_type`. `None`: all bags are of one length.
     pub offsets: Option<CUdeviceptr>,
@@ -62,38 +62,39 @@ pub struct GpuBatch {
     pub offset_type: IdType,
     /// One f32 an id. Given if and only if a feature of the plan is weighted.
     pub weights: Option<CUdeviceptr>,
-    /// B: bags of each feature.
+    /// B: how many bags each feature has.
     pub batch: u32,
-    /// How many ids.
-    pub len: Len,
+    /// How many ids the batch has.
+    pub len: BatchLen,
 }
 
 impl GpuBatch {
-    /// `ids` ids of 64 bits in `batch` bags a feature, all of one length, without weights.
-    pub fn new(ids: CUdeviceptr, len: Len, batch: u32) -> Self {
+    /// A batch of signed 64-bit ids at address `ids`, in `batch` bags for each feature, all of one length, without
+    /// weights.
+    pub fn new(ids: CUdeviceptr, len: BatchLen, batch: u32) -> Self {
         Self { ids, id_type: IdType::I64, offsets: None, offset_type: IdType::I64, weights: None, batch, len }
     }
 
-    /// With ids of that type.
+    /// Says that the ids are of type `id_type`.
     #[must_use]
     pub fn with_id_type(self, id_type: IdType) -> Self {
         Self { id_type, ..self }
     }
 
-    /// With offsets.
+    /// Says where each bag begins, by offsets of type `offset_type`.
     #[must_use]
     pub fn with_offsets(self, offsets: CUdeviceptr, offset_type: IdType) -> Self {
         Self { offsets: Some(offsets), offset_type, ..self }
     }
 
-    /// With weights.
+    /// Gives each id a weight.
     #[must_use]
     pub fn with_weights(self, weights: CUdeviceptr) -> Self {
         Self { weights: Some(weights), ..self }
     }
 }
 
-/// Where rows go.
+/// Where a look-up on the GPU writes rows and mask: addresses of device memory, or of pinned host memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GpuOutput {
     /// Output rows, of the plan's type: `[B, ΣD]` pooled, `[ids, Dmax]` unpooled.
@@ -105,12 +106,12 @@ pub struct GpuOutput {
 }
 
 impl GpuOutput {
-    /// Rows at `rows`, so many elements apart, without a mask.
+    /// An output with rows at address `rows`, `row_stride` elements apart, without a mask.
     pub fn new(rows: CUdeviceptr, row_stride: usize) -> Self {
         Self { rows, row_stride, mask: None }
     }
 
-    /// With a mask.
+    /// Asks for a mask, at address `mask`.
     #[must_use]
     pub fn with_mask(self, mask: CUdeviceptr) -> Self {
         Self { mask: Some(mask), ..self }

@@ -5,15 +5,15 @@ use std::ptr;
 use warprow_gpu_queues::DeviceMemory;
 use zerocopy::IntoBytes;
 
-use crate::batch::{GpuBatch, GpuOutput, IdType, Len};
+use crate::batch::{BatchLen, GpuBatch, GpuOutput, IdType};
 use crate::{GpuError, GpuReport, GpuSlot};
-use warprow_lookup::executors::handed_out;
+use warprow_lookup::executors::output_type;
 use warprow_lookup::stage::Id;
-use warprow_lookup::{Batch, Ids, Output, Rows};
+use warprow_lookup::{Batch, Ids, Output, OutputRows};
 
-/// A slot with arrays of its own on the GPU.
+/// A slot that copies ids to the GPU and rows back, for callers whose arrays are in host memory.
 #[derive(Debug)]
-pub struct CopiedSlot {
+pub struct CopyingSlot {
     slot: GpuSlot,
     ids: DeviceMemory,
     offsets: DeviceMemory,
@@ -25,15 +25,15 @@ pub struct CopiedSlot {
 }
 
 impl GpuSlot {
-    /// With arrays on the GPU for the largest batch of the plan, for callers whose arrays are in this process.
-    pub fn copied(self) -> Result<CopiedSlot, GpuError> {
+    /// Allocates arrays on the GPU for the largest batch of the plan, so that callers can look up with arrays in host memory.
+    pub fn copied(self) -> Result<CopyingSlot, GpuError> {
         let plan = self.plan();
         let (gpu, options) = (&plan.attached.gpu, &plan.options);
         let (ids, batch) = (options.max_ids as u64, options.max_batch as u64);
         let out_rows = if plan.description.pooled { batch } else { ids };
         let room = |bytes: u64| DeviceMemory::new(gpu, bytes.max(1));
         let bags = batch * u64::from(plan.description.features) + 1;
-        Ok(CopiedSlot {
+        Ok(CopyingSlot {
             ids: room(ids * 8)?,
             offsets: room(bags * 8)?,
             weights: if plan.description.weighted { Some(room(ids * 4)?) } else { None },
@@ -47,7 +47,7 @@ impl GpuSlot {
     }
 }
 
-impl CopiedSlot {
+impl CopyingSlot {
     /// As [`Slot::lookup`](warprow_lookup::Slot::lookup), by the GPU: copies ids there and rows back, and waits. What was wrong with a batch
     /// is found before anything is copied or by the GPU; then the output is as it was, or to be thrown away, as the error says.
     pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<GpuReport, GpuError> {
@@ -55,8 +55,8 @@ impl CopiedSlot {
         let count = batch.ids.len();
         let invalid = |what, why: String| Err(GpuError::Invalid { what, why });
         let element = plan.options.out.size() as usize;
-        if out.rows.dtype() != handed_out(plan.options.out) {
-            let planned = handed_out(plan.options.out);
+        if out.rows.dtype() != output_type(plan.options.out) {
+            let planned = output_type(plan.options.out);
             return invalid("the output", format!("{} elements, {planned} were planned", out.rows.dtype()));
         }
         let out_rows = if plan.description.pooled { batch.batch } else { count };
@@ -66,7 +66,7 @@ impl CopiedSlot {
             let why = format!("{} elements, {} apart: {needed} are needed", out.rows.len(), out.row_stride);
             return invalid("the output", why);
         }
-        if let Rows::Buffer(buffer) = &mut out.rows
+        if let OutputRows::Buffer(buffer) = &mut out.rows
             && let Err(error) = buffer.reclaim()
         {
             return invalid("the output", error.to_string());
@@ -90,7 +90,7 @@ impl CopiedSlot {
         self.ids.write(0, bytes)?;
         // The plan has checked that this is below 2³².
         let bags = batch.batch as u32;
-        let mut on_gpu = GpuBatch::new(self.ids.address(), Len::Host(count), bags).with_id_type(id_type);
+        let mut on_gpu = GpuBatch::new(self.ids.address(), BatchLen::Host(count), bags).with_id_type(id_type);
         if let Some(offsets) = batch.offsets {
             let bags = batch.batch * plan.description.features as usize;
             self.bags.clear();

@@ -18,7 +18,7 @@ struct Crossover {
 }
 
 /// The first that holds for a plan's largest batch, of more ids than one block takes: on an H200 at most 1.28 times the best, uniform or skewed, as
-/// `dedupe` of the benchmarks found it (docs/performance.md).
+/// `bench-dedupe` found it (docs/performance/notes-gpu.md).
 const CROSSOVERS: [Crossover; 5] = [
     Crossover { ids: 1 << 15, keys: 1 << 24, dedupe: Dedupe::Radix },
     Crossover { ids: 1 << 15, keys: 1 << 28, dedupe: Dedupe::Bitmap },

@@ -91,7 +91,7 @@ impl Description {
         let needed = Keys { dram: sum(GpuTable::dram_rows), ssd: sum(GpuTable::cold_rows) };
         let keys = match before {
             Some(before) => before.keys,
-            None if options.growth && view.follows => needed.grown(sum(|it| it.located.table().rows)),
+            None if options.adopt_room && view.follows => needed.grown(sum(|it| it.located.table().rows)),
             None => needed,
         };
         if keys.all() > MOST_KEYS {
@@ -107,7 +107,7 @@ impl Description {
                 keys.ssd,
                 needed.dram,
                 needed.ssd,
-                if options.growth { "attach and plan anew" } else { "plan with PlanOptions::with_growth" }
+                if options.adopt_room { "attach and plan anew" } else { "plan with PlanOptions::with_adopt_room" }
             )));
         }
         let mut segments = Vec::with_capacity(tables.len() * 2);
@@ -212,7 +212,7 @@ impl Description {
         self.names.get(index as usize).map_or("", String::as_str)
     }
 
-    /// Its tables in `view`.
+    /// The tables of this description, as `view` has them.
     pub(crate) fn tables<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a GpuTable> {
         view.tables.iter().filter(|it| self.names.contains(&it.located.table().name))
     }

@@ -5,26 +5,26 @@ use warprow_layout::VolumeError;
 
 use warprow_store::StoreError;
 
-/// What can go wrong with the GPU executor.
+/// Why the GPU executor cannot do what it was asked to, or what went wrong with a look-up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuError {
-    /// The GPU, its memory or its driver.
+    /// The GPU, its memory or its driver failed.
     #[error(transparent)]
-    Gpu(#[from] warprow_gpu_queues::GpuError),
-    /// The kernels.
+    Gpu(#[from] warprow_gpu_queues::GpuQueueError),
+    /// The kernels could not be compiled, loaded or launched.
     #[error(transparent)]
     Kernels(#[from] warprow_kernels::KernelError),
-    /// The store.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A drive's controller.
+    /// A drive's controller failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
     /// A plan or an option that the GPU executor cannot serve.
     #[error("{0}")]
     Unsupported(String),
-    /// A table of the plan was found damaged when the executor was attached: which row is whose is lost.
+    /// A table of the plan was found damaged when the executor was attached: which row belongs to which id is lost.
     #[error(
         "{source}: load it again, and attach again (no look-up can find the rows of {table:?}; other tables are as they were)"
     )]
@@ -34,13 +34,13 @@ pub enum GpuError {
         /// What is wrong with it.
         source: Arc<VolumeError>,
     },
-    /// A plan has no room for the tables that it is to go over to; nothing was changed.
+    /// A plan has no room for the tables that it is to adopt; nothing was changed.
     #[error("look-ups cannot go over to these tables: {0}")]
     Unfit(String),
     /// The batch or the output does not fit; nothing was launched.
     #[error("{what}: {why}")]
     Invalid {
-        /// Which part of it.
+        /// Which part of the batch or the output.
         what: &'static str,
         /// What is wrong, and what to do.
         why: String,
@@ -51,25 +51,25 @@ pub enum GpuError {
     /// An earlier launch was cut off half-way by an error of CUDA's.
     #[error("the slot cannot be used any more since a launch failed half-way: drop it and take another")]
     Broken,
-    /// More ids or bags than planned, or offsets that do not ascend: found on the GPU.
+    /// The batch has more ids or bags than planned, or offsets that do not ascend, which was found on the GPU.
     #[error("the batch was wrong: {0}; {1}")]
     Flawed(&'static str, &'static str),
-    /// Rows could not be read. Everything else in the output is valid; the mask tells which.
+    /// Rows could not be read. All other rows of the output are valid; the mask tells which these are.
     #[error(
         "{failed} ids got no row, because {}; the next look-up of this slot starts queues anew that take no more commands",
         .first.as_ref().map_or_else(|| "their queues were closed for a reset, or have been started anew since".to_owned(), ToString::to_string)
     )]
     RowsFailed {
-        /// Ids concerned.
+        /// How many ids got no row.
         failed: u64,
-        /// The first cause, by queue.
+        /// The first cause that is known, with its queue.
         first: Option<QueueFault>,
-        /// What the look-up did all the same.
+        /// The report of the look-up.
         report: Box<crate::report::GpuReport>,
     },
 }
 
-/// What went wrong on a queue.
+/// A command or a row that failed, and on which queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{drive}: {what} (queue {queue}, CID {:#06x}, LBA {})", .command.0, .command.1)]
 pub struct QueueFault {
@@ -77,7 +77,7 @@ pub struct QueueFault {
     pub drive: String,
     /// NVMe queue identifier.
     pub queue: u16,
-    /// Identifier and first LBA of a command that was not answered, or failed by its status.
+    /// Identifier and first LBA of a command that was not answered, failed by its status, or read a damaged row.
     pub command: (u16, u64),
     /// What happened.
     pub what: String,

@@ -1,4 +1,4 @@
-//! The GPU executor on a store: its tables in GPU memory and DRAM.
+//! The GPU executor: a store's tables, with rows in GPU memory and DRAM, and the plans that are made on them.
 
 use std::sync::{Arc, Mutex};
 
@@ -16,21 +16,22 @@ use crate::plan::GpuPlan;
 use crate::reading_plan::ReadingPlans;
 use crate::view::View;
 
-/// Far more than a GPU runs at once.
+/// Far more thread blocks than a GPU runs at once.
 const MOST_GATHERERS: u32 = 65_535;
 
-/// Rows in pinned DRAM.
+/// Where the rows of one table lie in pinned DRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DramRows {
-    /// The first, for the GPU.
+    /// Address of the first row on the GPU.
     pub on_gpu: u64,
-    /// The first, for this process.
+    /// Address of the first row in this process.
     pub here: *const u8,
-    /// Bytes from one to the next, a multiple of 16.
+    /// Bytes from one row to the next, a multiple of 16.
     pub stride: u32,
 }
 
-/// The GPU executor on a store, as its tables were when it was attached, but for updated rows. It pins them.
+/// The GPU executor on a store. Look-ups read the tables as they were when the executor was attached, except for
+/// updated rows, or the tables that it adopted since. The executor pins the generations that its look-ups read.
 ///
 /// ```no_run
 /// # use warprow_gpu::*;
@@ -42,7 +43,7 @@ pub struct DramRows {
 /// let mut rows = vec![0.0f32; 2 * plan.width()];
 /// // Ids and rows in this process; `GpuSlot::lookup` takes addresses on the GPU.
 /// let mut slot = plan.slot()?.copied()?;
-/// slot.lookup(&Batch::new(&[1i64, 999], 2), &mut Output::new(Rows::F32(&mut rows), plan.width()))?;
+/// slot.lookup(&Batch::new(&[1i64, 999], 2), &mut Output::new(OutputRows::F32(&mut rows), plan.width()))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -52,8 +53,9 @@ pub struct GpuExecutor {
 }
 
 impl GpuExecutor {
-    /// Prepares look-ups of `store` on `gpu`: compiles the kernels (or takes them from a cache), and fills GPU memory and DRAM. A table whose
-    /// permutation is damaged gets no place in either; only a plan over it fails.
+    /// Prepares look-ups of `store` on `gpu`: compiles the kernels (or takes them from a cache), and fills GPU memory
+    /// and DRAM. A table whose permutation (the list of its rows' ranks) is damaged gets no place in either memory;
+    /// only a plan over that table fails.
     pub fn attach(store: &Store, gpu: Arc<Gpu>, options: GpuOptions) -> Result<Self, GpuError> {
         let store = store.view();
         if options.queue_sets == 0 || options.queue_sets > 128 {
@@ -66,7 +68,7 @@ impl GpuExecutor {
             return Err(GpuError::Unsupported("members are missing: the GPU reads only from whole stores".to_owned()));
         }
         let mut curves = options.merging.given(store.drives().len())?;
-        // From here on there are none that it would not see.
+        // From here on no row is updated that the executor would not see.
         let unfollowing = (options.overlay_bytes == 0).then(|| store.refuse_updates());
         let located = store.tables();
         let kernels = Arc::new(Kernels::load(&gpu)?);
@@ -122,8 +124,8 @@ impl GpuExecutor {
         GpuPlan::new(self.inner.clone(), features, options)
     }
 
-    /// The rows of `table` that are in DRAM. `None`: there is none. For measuring against what reads them in other ways; valid
-    /// while this lives, and until it adopts other tables.
+    /// Where the rows of `table` that are in DRAM lie; `None` if none are. For measuring against programs that read the
+    /// rows in other ways. Valid while this executor lives, and until it adopts other tables.
     pub fn dram_rows(&self, table: &str) -> Option<DramRows> {
         let view = self.inner.view();
         let table = view.tables.iter().find(|it| it.located.table().name == table && it.dram_rows() > 0)?;
@@ -135,13 +137,15 @@ impl GpuExecutor {
         })
     }
 
-    /// The read curve by which each drive's rows share commands, with the drive's name; `None`: it has none.
+    /// For each drive its name, and the read curve by which rows share commands there; `None`: the drive has no read
+    /// curve.
     pub fn read_curves(&self) -> Vec<(String, Option<ReadCurve>)> {
         let members = self.inner.store.drives().iter().zip(&self.inner.curves);
         members.filter_map(|(member, curve)| Some((member.as_ref()?.name().to_owned(), curve.clone()))).collect()
     }
 
-    /// Where rings, doorbells and rows of its plans live, for each drive, and why nowhere better.
+    /// Where rings, doorbells and landing areas of this executor's plans live, for each drive, and why in no better
+    /// place.
     pub fn queue_placements(&self) -> QueuePlacements {
         let members = self.inner.store.drives().iter().flatten();
         let functions = members.map(|member| &**member.controller().function());
@@ -151,7 +155,8 @@ impl GpuExecutor {
         }
     }
 
-    /// Rows of `table` in GPU memory and in DRAM: its hottest. `None`: there is no such table.
+    /// How many rows of `table`, the hottest, are in GPU memory, and how many of the next hottest in DRAM. `None`:
+    /// there is no such table.
     pub fn tiers(&self, table: &str) -> Option<(u64, u64)> {
         let view = self.inner.view();
         let table = view.tables.iter().find(|it| it.located.table().name == table)?;

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, ends_context};
 use warprow_kernels::abi::{Adoption, Lookup, Update};
-use warprow_kernels::{KernelError, Kernels, Kind, LookupGraph, Shape};
+use warprow_kernels::{KernelError, Kernels, LaunchShape, LookupGraph, LookupKind};
 
-use crate::batch::{GpuBatch, GpuOutput, Len};
+use crate::batch::{BatchLen, GpuBatch, GpuOutput};
 use crate::error::GpuError;
 
 /// Graphs of that kind, one for each of `count` tickets.
 pub(crate) fn graphs(
     gpu: &Arc<Gpu>,
     kernels: &Kernels,
-    (kind, like): (Kind, &Lookup),
-    shape: &Shape,
+    (kind, like): (LookupKind, &Lookup),
+    shape: &LaunchShape,
     count: usize,
 ) -> Result<Vec<LookupGraph>, GpuError> {
     let _current = gpu.enter()?;
@@ -32,7 +32,7 @@ pub(crate) unsafe fn launch(
     kernels: &Kernels,
     graph: Option<&mut LookupGraph>,
     stream: CUstream,
-    (kind, lookup, shape): (Kind, &Lookup, &Shape),
+    (kind, lookup, shape): (LookupKind, &Lookup, &LaunchShape),
 ) -> Result<(), KernelError> {
     match graph {
         // SAFETY: the caller's promise.
@@ -197,7 +197,7 @@ impl Drop for Stream {
 fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
-        code if ends_context(code) => Err(warprow_gpu_queues::GpuError::ContextLost { what, code }.into()),
+        code if ends_context(code) => Err(warprow_gpu_queues::GpuQueueError::ContextLost { what, code }.into()),
         code => Err(KernelError::Cuda { what, code }.into()),
     }
 }
@@ -242,11 +242,11 @@ pub(crate) fn check_addresses(plan: &Dimensions, batch: &GpuBatch, out: &GpuOutp
     check_output_addresses(plan, batch, out, ids)
 }
 
-/// The same of the batch alone.
+/// Whether every address of the batch is one that the GPU reaches, aligned, and with room for what lies there.
 pub(crate) fn check_batch_addresses(plan: &Dimensions, batch: &GpuBatch, ids: u64) -> Result<(), GpuError> {
     let features = u64::from(plan.features);
     // Graphs and streams may look up less than the most: what they will find cannot be known here.
-    let is_known = matches!(batch.len, Len::Host(_));
+    let is_known = matches!(batch.len, BatchLen::Host(_));
     let least = |bytes: u64| if is_known { bytes } else { 0 };
     let none = is_known && ids == 0;
     check_address("the ids", batch.ids, least(ids * batch.id_type.size()), batch.id_type.size(), none)?;
@@ -257,13 +257,13 @@ pub(crate) fn check_batch_addresses(plan: &Dimensions, batch: &GpuBatch, ids: u6
     if let Some(weights) = batch.weights {
         check_address("the weights", weights, least(ids * 4), 4, none)?;
     }
-    if let Len::Device(counts) = batch.len {
+    if let BatchLen::Device(counts) = batch.len {
         check_address("the counts", counts, 16, 8, false)?;
     }
     Ok(())
 }
 
-/// The same of the output alone, for that batch.
+/// Whether every address of the output is one that the GPU reaches, aligned, and with room for the rows of `batch`.
 pub(crate) fn check_output_addresses(
     plan: &Dimensions,
     batch: &GpuBatch,
@@ -276,7 +276,7 @@ pub(crate) fn check_output_addresses(
         Some(before) => (before.saturating_mul(out.row_stride as u64)).saturating_add(plan.width as u64),
         None => 0,
     };
-    let is_known = matches!(batch.len, Len::Host(_));
+    let is_known = matches!(batch.len, BatchLen::Host(_));
     let least = |bytes: u64| if is_known { bytes } else { 0 };
     if let Some(mask) = out.mask {
         check_address("the mask", mask, least(ids), 1, is_known && ids == 0)?;

@@ -1,9 +1,10 @@
-//! Look-ups of a store's rows on a GPU: CUDA kernels on the caller's stream read the hottest rows from GPU memory and DRAM, and the
-//! others from drives, to which they write NVMe commands themselves. Features, batches' meaning and options are those of
-//! `warprow-lookup`; [`GpuExecutor::attach`] is the way in.
+//! Look-ups of a store's rows on a GPU: CUDA kernels on the caller's stream read the hottest rows from GPU memory and
+//! DRAM, and the others from drives, to which they write NVMe commands themselves. Features, plan options and the
+//! meaning of batches are those of `warprow-lookup`. A program begins with [`GpuExecutor::attach`], makes a
+//! [`GpuPlan`], and takes a [`GpuSlot`] of it for each look-up that is under way at one time.
 //!
-//! CUDA is looked for when [`Gpu::open`] is called: everything builds, and starts, on a machine that has none. `docs/gpu.md` has the
-//! protocol.
+//! CUDA is looked for when [`Gpu::open`] is called: everything builds, and starts, on a machine that has none.
+//! `docs/gpu.md` follows a batch through the kernels.
 
 mod adopt;
 mod arrange;
@@ -30,16 +31,16 @@ mod table_abi;
 mod ticket;
 mod view;
 
-pub use adopt::GpuUpcoming;
-pub use arrange::{GpuPlacement, TablePlacement, gpu_row_bytes};
-pub use batch::{GpuBatch, GpuOutput, IdType, Len};
-pub use copied::CopiedSlot;
+pub use adopt::GpuPreparedTables;
+pub use arrange::{GpuTiers, TableTiers, gpu_row_bytes};
+pub use batch::{BatchLen, GpuBatch, GpuOutput, IdType};
+pub use copied::CopyingSlot;
 pub use dedupe::choose_dedupe;
 pub use error::{GpuError, QueueFault};
 pub use executor::{DramRows, GpuExecutor};
 pub use options::GpuOptions;
 pub use plan::GpuPlan;
-pub use prefetch::Prefetched;
+pub use prefetch::PrefetchedBatch;
 pub use report::GpuReport;
 pub use slot::GpuSlot;
 pub use ticket::Ticket;

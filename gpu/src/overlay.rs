@@ -5,16 +5,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
+use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_kernels::abi::{self, adopted};
-use warprow_kernels::{Kernels, OverlayMap, Staged, overlay_row_bytes};
+use warprow_kernels::{Kernels, OverlayMap, StagedBatch, overlay_row_bytes};
 
 use crate::error::GpuError;
 use crate::launch::Stream;
 use crate::reading_plan::{PlanStates, ReadingPlans};
 use warprow_store::StoreError;
 use warprow_store::view::lock;
-use warprow_store::view::{CREATED, Entry, Follower, Overlay, Snapshot};
+use warprow_store::view::{CREATED, Follower, Overlay, OverlayEntry, OverlaySnapshot};
 
 /// How long a launch may take to end, behind whatever else the GPU does.
 const GRACE: Duration = Duration::from_secs(10);
@@ -46,7 +46,7 @@ pub(crate) struct GpuOverlay {
 struct Inner {
     map: OverlayMap,
     stream: Stream,
-    staging: Registered,
+    staging: PinnedMemory,
     /// Launches so far: their results ascend.
     launches: u64,
     /// Tables that were given numbers.
@@ -55,7 +55,7 @@ struct Inner {
     /// Something that hosts show was not put in: all is put in anew, by whoever comes next.
     behind: bool,
     /// What launches may write to that have not ended in time.
-    unended: Vec<Registered>,
+    unended: Vec<PinnedMemory>,
 }
 
 /// Tables of one generation whose updates an executor follows, while this lives.
@@ -85,7 +85,7 @@ impl GpuOverlay {
         memory.write(map.header_at() - memory.address(), map.header().as_bytes())?;
         let inner = Inner {
             stream: Stream::new(gpu)?,
-            staging: Registered::allocate(gpu, RESULT_AT as u64 + 8)?,
+            staging: PinnedMemory::allocate(gpu, RESULT_AT as u64 + 8)?,
             launches: 0,
             tables: 0,
             following: Vec::new(),
@@ -178,7 +178,7 @@ impl GpuOverlay {
         let plans: Vec<_> = lock(&self.plans).iter().filter_map(Weak::upgrade).collect();
         for plan in plans {
             let PlanStates { address, stride, place, count } = plan.states();
-            let results = Registered::allocate(&self.gpu, u64::from(count) * 4)?;
+            let results = PinnedMemory::allocate(&self.gpu, u64::from(count) * 4)?;
             let wait = abi::Adoption {
                 states: address,
                 stride,
@@ -246,7 +246,7 @@ impl GpuOverlay {
             }
             left = left.get(taken..).unwrap_or_default();
             let base = inner.staging.address();
-            let staged = Staged {
+            let staged = StagedBatch {
                 rows: base,
                 records: base + RECORDS_AT as u64,
                 entries: base + ENTRIES_AT as u64,
@@ -301,7 +301,7 @@ fn until(stream: &Stream, limit: Duration, mut is_there: impl FnMut() -> bool) -
 
 impl Following {
     /// The updated rows of its tables, and those of created keys: number of the table, row or key, content.
-    fn rows<'a>(&'a self, snapshot: &'a Snapshot) -> impl Iterator<Item = (u32, u64, &'a [u8])> {
+    fn rows<'a>(&'a self, snapshot: &'a OverlaySnapshot) -> impl Iterator<Item = (u32, u64, &'a [u8])> {
         let created = if snapshot.creates() { Some(CREATED) } else { None };
         let kinds = [Some(0), created].into_iter().flatten();
         let tables = self.tables.iter().flat_map(move |table| kinds.clone().map(move |kind| (table, kind)));
@@ -327,13 +327,13 @@ impl Follower for Following {
         })
     }
 
-    fn publish(&self, entries: &[Entry], rows: &[u8]) -> Result<(), String> {
+    fn publish(&self, entries: &[OverlayEntry], rows: &[u8]) -> Result<(), String> {
         let mut inner = lock(&self.on.inner);
         let put = match inner.behind {
             // Hosts have them already.
             true => self.on.rebuild(&mut inner),
             false => {
-                let row = |it: &Entry| {
+                let row = |it: &OverlayEntry| {
                     let &(number, _) = self.tables.get(&(it.table & !CREATED))?;
                     Some((placed(number, it.table), it.key, rows.get(it.begin..it.begin + it.bytes)?))
                 };

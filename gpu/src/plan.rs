@@ -4,8 +4,8 @@ use std::sync::{Arc, Mutex, Weak};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_kernels::abi::TICKETS;
-use warprow_kernels::dedupe::Needs;
-use warprow_kernels::{Ahead, Kind, SMALL_IDS, Shape, abi};
+use warprow_kernels::dedupe::DedupeNeeds;
+use warprow_kernels::{LaunchShape, LookupKind, PrefetchKind, SMALL_IDS, abi};
 
 use crate::arrange::LINE;
 use crate::attached::Attached;
@@ -111,11 +111,11 @@ impl GpuPlan {
             3..=8 => 1 << 18,
             _ => 1 << 17,
         });
-        let sizes = description.sizes(options.max_ids as u64, attached.options.following);
+        let sizes = description.sizes(options.max_ids as u64, attached.options.adopting);
         let many = many(&attached.gpu, &options, sizes, description.keys.dram > 0)?;
         let mut prepared = Prepared {
             many,
-            is_cold: description.cold_rows > 0 || view.follows && options.growth,
+            is_cold: description.cold_rows > 0 || view.follows && options.adopt_room,
             direct_ids: match options.dedupe {
                 _ if description.keyed_rows == 0 && !view.follows => u64::MAX,
                 None => most.max(SMALL_IDS),
@@ -182,14 +182,14 @@ impl Prepared {
     /// How so many ids are looked up. Where no row lies on a drive, each row may be read where it lies, without deduplication.
     /// Rows in GPU memory always are. For rows in DRAM, deduplication and the order of addresses pay when there are enough ids,
     /// the sooner the larger the memory, and sooner for uniform ids than for skewed ones; this is where they pay for both
-    /// (docs/performance.md).
-    pub(crate) fn kind(&self, ids: u64) -> Kind {
+    /// (docs/performance/notes-gpu.md).
+    pub(crate) fn kind(&self, ids: u64) -> LookupKind {
         if !self.is_cold && ids <= self.direct_ids {
-            Kind::Direct
+            LookupKind::Direct
         } else if self.by_one_block(ids) {
-            Kind::Small
+            LookupKind::Small
         } else {
-            Kind::Large
+            LookupKind::Large
         }
     }
 
@@ -198,9 +198,9 @@ impl Prepared {
     }
 
     /// How so many ids are prefetched: rows in DRAM too, where there are some (unless one block was asked for).
-    pub(crate) fn ahead(&self, ids: u64) -> Ahead {
+    pub(crate) fn ahead(&self, ids: u64) -> PrefetchKind {
         let staged = self.description.keys.dram > 0 && self.options.dedupe.is_none();
-        if staged || !self.by_one_block(ids) { Ahead::Large } else { Ahead::Small }
+        if staged || !self.by_one_block(ids) { PrefetchKind::Large } else { PrefetchKind::Small }
     }
 
     pub(crate) fn sharing(&self, ids: u64) -> Sharing {
@@ -215,22 +215,22 @@ impl Prepared {
     }
 
     /// What a slot's launches need memory for.
-    pub(crate) fn needs(&self) -> Needs {
-        let sizes = self.description.sizes(self.options.max_ids as u64, self.attached.options.following);
-        Needs {
+    pub(crate) fn needs(&self) -> DedupeNeeds {
+        let sizes = self.description.sizes(self.options.max_ids as u64, self.attached.options.adopting);
+        DedupeNeeds {
             ids: sizes.ids,
             uniques: sizes.uniques,
             bits: if self.many == Dedupe::Bitmap { sizes.keys } else { 0 },
             words: self.many.words(sizes),
             slots: self.many.slots(sizes),
-            parts: Shape::parts(self.attached.gpu.sms()),
+            parts: LaunchShape::parts(self.attached.gpu.sms()),
             stride: self.description.stride.into(),
         }
     }
 
     /// The shape of a launch of so many ids and rows or bags.
-    pub(crate) fn shape(&self, max_ids: u64, max_rows: u64) -> Shape {
-        Shape { sms: self.attached.gpu.sms(), max_ids, max_rows, gatherers: self.attached.options.gatherers }
+    pub(crate) fn shape(&self, max_ids: u64, max_rows: u64) -> LaunchShape {
+        LaunchShape { sms: self.attached.gpu.sms(), max_ids, max_rows, gatherers: self.attached.options.gatherers }
     }
 
     /// Bytes from a state to the next, and from a state to its description.
@@ -261,7 +261,8 @@ impl ReadingPlan for Prepared {
         let description = Description::new(view, &self.source, &self.options, attached.options.check_keys, before)?;
         if description.cold_rows > 0 && !self.is_cold {
             return Err(GpuError::Unfit(
-                "its slots have no queues, and rows would lie on drives: plan with PlanOptions::with_growth".to_owned(),
+                "its slots have no queues, and rows would lie on drives: plan with PlanOptions::with_adopt_room"
+                    .to_owned(),
             ));
         }
         let source = DeviceMemory::new(&attached.gpu, description.bytes.len() as u64)?;

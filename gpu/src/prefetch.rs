@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use cudarc::driver::sys::CUstream;
 use warprow_kernels::abi::{self, TICKETS};
-use warprow_kernels::{Ahead, Kind};
+use warprow_kernels::{LookupKind, PrefetchKind};
 
 use crate::batch::{GpuBatch, GpuOutput};
 use crate::error::GpuError;
@@ -18,7 +18,7 @@ use warprow_store::view::lock;
 /// is forgotten: reads that are under way end first, on the GPU, for which nobody waits but the slot's next launch.
 #[derive(Debug)]
 #[must_use = "rows are fetched for a look-up, and a slot holds them until then"]
-pub struct Prefetched {
+pub struct PrefetchedBatch {
     slot: Arc<Inner>,
     index: usize,
     /// The sequence number that ends the look-up.
@@ -27,8 +27,8 @@ pub struct Prefetched {
     batch: GpuBatch,
     /// The most ids that it may find.
     ids: u64,
-    ahead: Ahead,
-    /// Its look-up was launched.
+    ahead: PrefetchKind,
+    /// Whether the batch's look-up was launched.
     taken: bool,
 }
 
@@ -45,14 +45,14 @@ impl GpuSlot {
     ///
     /// # Safety
     /// The ids, and counts in device memory, stay valid and as they are until the rows are there
-    /// ([`Prefetched::is_fetched`], [`Prefetched::hold`]); offsets and weights until the look-up has ended, or the rows are there if it is
+    /// ([`PrefetchedBatch::is_fetched`], [`PrefetchedBatch::hold`]); offsets and weights until the look-up has ended, or the rows are there if it is
     /// forgotten.
     ///
     /// # Errors
     /// As of [`lookup`](Self::lookup), for what does not fit; [`GpuError::Invalid`] for a plan without room, and for a stream that is being
     /// captured; [`GpuError::QueueBusy`] if the slot holds a batch. What happens on the GPU is an error of the look-up's ticket.
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
-    pub unsafe fn prefetch(&self, stream: CUstream, batch: &GpuBatch) -> Result<Prefetched, GpuError> {
+    pub unsafe fn prefetch(&self, stream: CUstream, batch: &GpuBatch) -> Result<PrefetchedBatch, GpuError> {
         let plan = &*self.inner.plan;
         let invalid = |what, why: &str| Err(GpuError::Invalid { what, why: why.to_owned() });
         if !plan.options.prefetch {
@@ -82,7 +82,7 @@ impl GpuSlot {
         plan.attached.wake_drives();
         let State { graphs, side: Some(side), .. } = state else { return Err(GpuError::Broken) };
         side.follow(stream)?;
-        let (kind, own) = (Kind::Ahead(ahead), side.stream());
+        let (kind, own) = (LookupKind::Ahead(ahead), side.stream());
         // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which is held.
         unsafe {
             launch::launch(&plan.attached.kernels, graphs.of(kind, index), own, (kind, &lookup, &shape))?;
@@ -93,7 +93,7 @@ impl GpuSlot {
         // From here on it is forgotten if it is not returned.
         drop(held);
         let slot = self.inner.clone();
-        let prefetched = Prefetched { slot, index, ends, lookup, batch: *batch, ids, ahead, taken: false };
+        let prefetched = PrefetchedBatch { slot, index, ends, lookup, batch: *batch, ids, ahead, taken: false };
         ended.map(|()| prefetched)
     }
 
@@ -111,7 +111,7 @@ impl GpuSlot {
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn lookup_prefetched(
         &self,
-        mut prefetched: Prefetched,
+        mut prefetched: PrefetchedBatch,
         stream: CUstream,
         out: &GpuOutput,
     ) -> Result<Ticket, GpuError> {
@@ -134,21 +134,24 @@ impl GpuSlot {
         let Some(side) = &state.side else { return Err(GpuError::Broken) };
         side.join(stream)?;
         let lookup = abi::Lookup {
-            // They are the caller's again.
-            ids: 0,
-            mask: out.mask.unwrap_or(0),
-            out: out.rows,
-            out_stride: out.row_stride as u64,
-            kept,
+            // The ids are the caller's again.
+            batch: abi::BatchIds { ids: 0, ..prefetched.lookup.batch },
+            output: abi::OutputRows {
+                rows: out.rows,
+                row_stride: out.row_stride as u64,
+                mask: out.mask.unwrap_or(0),
+                kept_mask: kept,
+                ..prefetched.lookup.output
+            },
             ..prefetched.lookup
         };
         let rows =
             if plan.description.pooled { u64::from(batch.batch) * u64::from(plan.description.features) } else { ids };
         let shape = plan.shape(ids, rows);
-        let kinds = [Kind::Mask, Kind::Rest(prefetched.ahead)];
+        let kinds = [LookupKind::Mask, LookupKind::Rest(prefetched.ahead)];
         prefetched.taken = true;
         let launched =
-            kinds.into_iter().filter(|&kind| kind != Kind::Mask || out.mask.is_some()).try_for_each(|kind| {
+            kinds.into_iter().filter(|&kind| kind != LookupKind::Mask || out.mask.is_some()).try_for_each(|kind| {
                 // SAFETY: as in `prefetch`.
                 unsafe { launch::launch(&plan.attached.kernels, None, stream, (kind, &lookup, &shape)) }
             });
@@ -164,7 +167,7 @@ impl GpuSlot {
     }
 }
 
-impl Prefetched {
+impl PrefetchedBatch {
     /// Whether the rows are there, or have failed. From then on ids and counts are the caller's again.
     ///
     /// # Errors
@@ -207,12 +210,16 @@ impl Prefetched {
         let _current = plan.attached.gpu.enter()?;
         let mut held = lock(&self.slot.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
-        let lookup = abi::Lookup { ids: 0, mask: 0, kept: state.kept(), ..self.lookup };
+        let lookup = abi::Lookup {
+            batch: abi::BatchIds { ids: 0, ..self.lookup.batch },
+            output: abi::OutputRows { mask: 0, kept_mask: state.kept(), ..self.lookup.output },
+            ..self.lookup
+        };
         let side = state.side.as_ref().ok_or(GpuError::Broken)?;
         let shape = plan.shape(self.ids, self.ids);
         // SAFETY: the kernel reads and writes what belongs to the slot, which is held.
         unsafe {
-            launch::launch(&plan.attached.kernels, None, side.stream(), (Kind::Forget, &lookup, &shape))?;
+            launch::launch(&plan.attached.kernels, None, side.stream(), (LookupKind::Forget, &lookup, &shape))?;
         }
         side.end()?;
         state.resting = Resting::Forgotten;
@@ -220,7 +227,7 @@ impl Prefetched {
     }
 }
 
-impl Drop for Prefetched {
+impl Drop for PrefetchedBatch {
     fn drop(&mut self) {
         if self.taken {
             return;

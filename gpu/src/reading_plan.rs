@@ -30,7 +30,7 @@ pub(crate) struct Adopting {
 
 /// A plan that reads an executor's tables.
 pub(crate) trait ReadingPlan: std::fmt::Debug + Send + Sync {
-    /// Its states, which live as long as the plan.
+    /// The plan's states, which live as long as the plan.
     fn states(&self) -> PlanStates;
 
     /// Describes the plan on other tables; an error if its slots have no room for these.

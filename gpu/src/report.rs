@@ -1,20 +1,22 @@
-//! What a look-up on a GPU did.
+//! The report of a look-up on a GPU: counts and times.
 
 use std::time::Duration;
 
 use warprow_lookup::MissingId;
 
-/// What a look-up on the GPU did.
+/// The report of a look-up on the GPU. Times are by the GPU's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GpuReport {
-    /// Launches of this ticket that have ended: more than one if it was captured in a graph.
+    /// How many launches of this ticket have ended: more than one if the look-up was captured in a graph that ran
+    /// again.
     pub runs: u64,
-    /// Ids given.
+    /// How many ids the batch had.
     pub ids: u64,
-    /// Ids that were the padding id and were not read, and missing ids of features that ignore them.
+    /// Padding ids whose row was not read, and missing ids of features that ignore these
+    /// ([`Bounds::Ignore`](warprow_lookup::Bounds::Ignore)).
     pub padding: u64,
-    /// Ids that their table does not have, but for ignored ones.
+    /// Ids that their table does not have, without those that count as `padding`.
     pub missing: u64,
     /// Ids whose row could not be read.
     pub failed: u64,
@@ -28,27 +30,27 @@ pub struct GpuReport {
     pub rows_dram: u64,
     /// Different rows that had to be read from drives.
     pub rows_ssd: u64,
-    /// Read commands.
+    /// Read commands sent to drives.
     pub commands: u64,
     /// Stores to doorbells.
     pub doorbells: u64,
     /// Bytes read from drives.
     pub bytes_read: u64,
-    /// Completions that nobody waited for.
+    /// Completions that answered no outstanding command.
     pub anomalies: u64,
     /// Rows from drives that did not match their checksums.
     pub damaged: u64,
-    /// Commands for several rows that a drive could not carry out for a bad block: rows were read again one by one, so that those of them failed
-    /// that lie in it. `commands` does not count that.
+    /// Commands for several rows that a drive could not carry out because of a bad block. Their rows were read again
+    /// one by one, so that only rows in that block failed. `commands` does not count such a second read.
     pub split: u64,
     /// The first id that its table does not have, of features with [`Bounds::Report`](warprow_lookup::Bounds::Report).
     pub first_missing: Option<MissingId>,
-    /// The latest generation among those that were read.
+    /// The latest of the generations that the look-up's tables belong to.
     pub generation: u64,
     /// From the first kernel's start until unique keys were known, by the GPU's clock.
     pub prepare: Duration,
-    /// From there until all rows were in GPU memory.
+    /// From then until all rows were in GPU memory.
     pub fetch: Duration,
-    /// From there to the end.
+    /// From then until the look-up ended.
     pub expand: Duration,
 }

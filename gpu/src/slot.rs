@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex};
 use cudarc::driver::sys::CUstream;
 use warprow_driver::Submitter;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, LANES, MAX_BATCHES};
-use warprow_gpu_queues::{DeviceMemory, Gate, QueueSet, QueueSetOptions, Registered};
+use warprow_gpu_queues::{DeviceMemory, Gate, PinnedMemory, QueueSet, QueueSetOptions};
 use warprow_kernels::abi::{self, TICKETS};
-use warprow_kernels::dedupe::{Places, slots_log2, sweeps};
-use warprow_kernels::{Ahead, Kind, LookupGraph, SMALL_IDS};
+use warprow_kernels::dedupe::{DedupePlaces, slots_log2, sweeps};
+use warprow_kernels::{LookupGraph, LookupKind, PrefetchKind, SMALL_IDS};
 
-use crate::batch::{GpuBatch, GpuOutput, Len};
+use crate::batch::{BatchLen, GpuBatch, GpuOutput};
 use crate::dedupe::DedupeWay;
 use crate::error::GpuError;
 use crate::error::QueueFault;
@@ -31,10 +31,10 @@ pub(crate) struct State {
     /// Among the plan's.
     number: u32,
     memory: DeviceMemory,
-    places: Places,
+    places: DedupePlaces,
     /// Where masks of prefetched batches begin.
     kept: u64,
-    tickets: Arc<Registered>,
+    tickets: Arc<PinnedMemory>,
     gate: Arc<Gate>,
     sets: Vec<QueueSet>,
     descriptors: DeviceMemory,
@@ -72,13 +72,16 @@ impl Graphs {
         let (gpu, most) = (&plan.attached.gpu, plan.options.max_ids as u64);
         let shape = plan.shape(most, most);
         let like = abi::Lookup {
-            pooled: plan.description.pooled.into(),
-            features: plan.description.features,
-            follows: plan.attached.options.replaces().into(),
-            rich: plan.description.rich.into(),
-            overlay: plan.attached.overlay_at(),
-            dedupe: plan.many.code(),
-            sweeps: sweeps(plan.description.keys.all()),
+            plan: abi::PlanTables {
+                overlay: plan.attached.overlay_at(),
+                feature_count: plan.description.features,
+                pooled: plan.description.pooled.into(),
+                rich: plan.description.rich.into(),
+                follows: plan.attached.options.replaces().into(),
+                ..abi::PlanTables::default()
+            },
+            keys: abi::KeySpace { dedupe: plan.many.code(), ..abi::KeySpace::default() },
+            sort: abi::KeySort { sweeps: sweeps(plan.description.keys.all()), ..abi::KeySort::default() },
             ..abi::Lookup::default()
         };
         let of = |kind, needed: bool| {
@@ -86,23 +89,29 @@ impl Graphs {
             launch::graphs(gpu, &plan.attached.kernels, (kind, &like), &shape, count)
         };
         Ok(Self {
-            direct: of(Kind::Direct, !plan.is_cold)?,
-            small: of(Kind::Small, plan.kind(most.min(SMALL_IDS)) == Kind::Small)?,
-            large: of(Kind::Large, plan.kind(most) == Kind::Large)?,
-            ahead_small: of(Kind::Ahead(Ahead::Small), plan.options.prefetch && plan.ahead(0) == Ahead::Small)?,
-            ahead_large: of(Kind::Ahead(Ahead::Large), plan.options.prefetch && plan.ahead(most) == Ahead::Large)?,
+            direct: of(LookupKind::Direct, !plan.is_cold)?,
+            small: of(LookupKind::Small, plan.kind(most.min(SMALL_IDS)) == LookupKind::Small)?,
+            large: of(LookupKind::Large, plan.kind(most) == LookupKind::Large)?,
+            ahead_small: of(
+                LookupKind::Ahead(PrefetchKind::Small),
+                plan.options.prefetch && plan.ahead(0) == PrefetchKind::Small,
+            )?,
+            ahead_large: of(
+                LookupKind::Ahead(PrefetchKind::Large),
+                plan.options.prefetch && plan.ahead(most) == PrefetchKind::Large,
+            )?,
         })
     }
 
-    pub(crate) fn of(&mut self, kind: Kind, ticket: usize) -> Option<&mut LookupGraph> {
+    pub(crate) fn of(&mut self, kind: LookupKind, ticket: usize) -> Option<&mut LookupGraph> {
         let graphs = match kind {
-            Kind::Direct => &mut self.direct,
-            Kind::Small => &mut self.small,
-            Kind::Large => &mut self.large,
-            Kind::Ahead(Ahead::Small) => &mut self.ahead_small,
-            Kind::Ahead(Ahead::Large) => &mut self.ahead_large,
+            LookupKind::Direct => &mut self.direct,
+            LookupKind::Small => &mut self.small,
+            LookupKind::Large => &mut self.large,
+            LookupKind::Ahead(PrefetchKind::Small) => &mut self.ahead_small,
+            LookupKind::Ahead(PrefetchKind::Large) => &mut self.ahead_large,
             // One or two kernels.
-            Kind::Mask | Kind::Rest(_) | Kind::Forget => return None,
+            LookupKind::Mask | LookupKind::Rest(_) | LookupKind::Forget => return None,
         };
         graphs.get_mut(ticket % (TICKETS / 2))
     }
@@ -123,7 +132,7 @@ struct Issued {
 #[derive(Debug)]
 pub(crate) struct Inner {
     pub plan: Arc<Prepared>,
-    pub tickets: Arc<Registered>,
+    pub tickets: Arc<PinnedMemory>,
     pub(crate) state: Mutex<Option<State>>,
     pub(crate) broken: AtomicBool,
     /// Captures there were, and how many of them were forgotten.
@@ -153,10 +162,10 @@ impl State {
             begin
         };
         let needs = plan.needs();
-        let places = Places::new(&needs, &mut room);
+        let places = DedupePlaces::new(&needs, &mut room);
         let kept = room(if plan.options.prefetch { needs.ids } else { 0 });
         let memory = DeviceMemory::new(gpu, bytes.max(1))?;
-        let tickets = Registered::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
+        let tickets = PinnedMemory::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
         let gate = Arc::new(Gate::new(gpu)?);
         let mut sets = Vec::new();
         if plan.is_cold {
@@ -225,7 +234,7 @@ impl State {
             });
             match recovered {
                 // That is no reason to leave drives as they are.
-                Err(error @ warprow_gpu_queues::GpuError::ContextLost { .. }) => lost = Err(error.into()),
+                Err(error @ warprow_gpu_queues::GpuQueueError::ContextLost { .. }) => lost = Err(error.into()),
                 recovered => recovered?,
             }
         }
@@ -286,7 +295,7 @@ impl GpuSlot {
     }
 
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
-    /// 8,192 ids (with [`Len::Device`]: if the plan has), else 7 to 11, by the plan's [`Dedupe`](warprow_lookup::Dedupe); 1 if no row lies on a drive and deduplication would not pay.
+    /// 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's [`Dedupe`](warprow_lookup::Dedupe); 1 if no row lies on a drive and deduplication would not pay.
     /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
     /// begins while another is under way does nothing, and its ticket says [`GpuError::QueueBusy`].
     ///
@@ -313,7 +322,7 @@ impl GpuSlot {
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
         let kind = plan.kind(ids);
-        if kind != Kind::Direct && !captured {
+        if kind != LookupKind::Direct && !captured {
             match (state.resting, &state.side) {
                 (Resting::Yes, _) => return Err(HOLDS),
                 (Resting::Forgotten, Some(side)) => {
@@ -327,19 +336,19 @@ impl GpuSlot {
             state.recover_idle(plan)?;
         }
         // Each kind of launch counts its own tickets.
-        let own = if kind == Kind::Direct { TICKETS / 2..TICKETS } else { 0..TICKETS / 2 };
+        let own = if kind == LookupKind::Direct { TICKETS / 2..TICKETS } else { 0..TICKETS / 2 };
         let index = state.free_ticket(own)?;
         let mut lookup = describe(plan, state, batch, out, (ids, index));
         let rows =
             if plan.description.pooled { u64::from(batch.batch) * u64::from(plan.description.features) } else { ids };
         let shape = plan.shape(ids, rows);
-        if kind == Kind::Direct {
+        if kind == LookupKind::Direct {
             lookup = at_state(plan, lookup, plan.state(state.number, Some(index)));
         } else {
             plan.attached.wake_drives();
         }
         let graph = if captured { None } else { state.graphs.of(kind, index) };
-        let in_parts = graph.is_none() && kind != Kind::Direct;
+        let in_parts = graph.is_none() && kind != LookupKind::Direct;
         // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which the ticket holds.
         let launched = unsafe { launch::launch(&plan.attached.kernels, graph, stream, (kind, &lookup, &shape)) };
         if launched.is_err() && in_parts {
@@ -389,7 +398,7 @@ impl GpuSlot {
     ///
     /// # Errors
     /// As [`QueueSet::recover_with`]: [`DriverError::QueuesInUse`](warprow_driver::DriverError::QueuesInUse) if a look-up does not
-    /// leave; [`ContextLost`](warprow_gpu_queues::GpuError::ContextLost) if none ever will (the drives are brought back all the same,
+    /// leave; [`ContextLost`](warprow_gpu_queues::GpuQueueError::ContextLost) if none ever will (the drives are brought back all the same,
     /// for look-ups of the host). A drive that is given up is none: its rows fail until
     /// [`Store::retry_drives`](warprow_store::Store::retry_drives) finds it well, and this was called again.
     pub fn recover(&self) -> Result<bool, GpuError> {
@@ -454,7 +463,7 @@ impl Inner {
                 && answered != 0
                 && let Some(member) = members.get(drive)
             {
-                member.controller().proven();
+                member.controller().note_success();
             }
         }
         true
@@ -539,7 +548,7 @@ fn check(plan: &Prepared, batch: &GpuBatch, out: &GpuOutput) -> Result<u64, GpuE
     Ok(ids)
 }
 
-/// The same of the batch alone.
+/// Whether the batch fits the plan; the most ids that the launch may find.
 pub(crate) fn check_batch(plan: &Prepared, batch: &GpuBatch) -> Result<u64, GpuError> {
     let invalid = |what, why: String| Err(GpuError::Invalid { what, why });
     let max_ids = plan.options.max_ids as u64;
@@ -551,11 +560,11 @@ pub(crate) fn check_batch(plan: &Prepared, batch: &GpuBatch) -> Result<u64, GpuE
     }
     let bags = u64::from(batch.batch) * u64::from(plan.description.features);
     let ids = match batch.len {
-        Len::Device(_) => max_ids,
-        Len::Host(ids) if ids as u64 > max_ids => {
+        BatchLen::Device(_) => max_ids,
+        BatchLen::Host(ids) if ids as u64 > max_ids => {
             return invalid("the batch", format!("{ids} ids, {max_ids} were planned"));
         }
-        Len::Host(ids) => {
+        BatchLen::Host(ids) => {
             let even = if bags == 0 { ids == 0 } else { (ids as u64).is_multiple_of(bags) };
             if batch.offsets.is_none() && !even {
                 return invalid("the batch", format!("{ids} ids are not {bags} bags of one length: give offsets"));
@@ -571,7 +580,7 @@ pub(crate) fn check_batch(plan: &Prepared, batch: &GpuBatch) -> Result<u64, GpuE
     Ok(ids)
 }
 
-/// The same of the output alone.
+/// Whether the output fits the plan.
 pub(crate) fn check_output(plan: &Prepared, out: &GpuOutput) -> Result<(), GpuError> {
     if out.row_stride < plan.description.width {
         let why = format!("a stride of {} elements, rows have {}", out.row_stride, plan.description.width);
@@ -590,51 +599,75 @@ pub(crate) fn describe(
 ) -> abi::Lookup {
     let sharing = plan.sharing(ids);
     let (counts, id_count) = match batch.len {
-        Len::Host(ids) => (0, ids as u64),
-        Len::Device(counts) => (counts, 0),
+        BatchLen::Host(ids) => (0, ids as u64),
+        BatchLen::Device(counts) => (counts, 0),
     };
+    let description = &plan.description;
     let lookup = abi::Lookup {
-        ids: batch.ids,
-        offsets: batch.offsets.unwrap_or(0),
-        weights: batch.weights.unwrap_or(0),
-        mask: out.mask.unwrap_or(0),
-        out: out.rows,
-        out_stride: out.row_stride as u64,
-        counts,
-        id_count,
-        bag_count: batch.batch.into(),
-        max_ids: plan.options.max_ids as u64,
-        max_bags: plan.options.max_batch as u64,
-        id_type: batch.id_type.code(),
-        offset_type: batch.offset_type.code(),
-        has_end: 1,
-        out_element: element_of(plan.options.out),
-        width: plan.description.width as u32,
-        pooled: plan.description.pooled.into(),
-        features: plan.description.features,
-        segments: plan.description.segments,
-        ticket: ticket as u32,
-        lanes: sharing.lanes,
-        row_lanes: sharing.row_lanes,
-        parts_of_row: sharing.parts_of_row,
-        by_lines: sharing.by_lines.into(),
-        follows: plan.attached.options.replaces().into(),
-        rich: plan.description.rich.into(),
-        lines_of_row: plan.lines_of_row,
-        dedupe: plan.many.code(),
-        tickets: state.tickets.address(),
-        gate: state.gate.address(),
-        queues: state.descriptors.address(),
-        sets: state.sets.len() as u32,
-        drives: state.sets.first().map_or(0, |set| set.descriptors().len() as u32),
-        keys: plan.description.keys.all(),
-        ssd_key: plan.description.keys.dram,
-        slots_log2: slots_log2(plan.needs().uniques),
-        sweeps: sweeps(plan.description.keys.all()),
-        staging_stride: u64::from(plan.description.stride),
-        slices: plan.attached.slices.as_ref().map_or(0, DeviceMemory::address),
-        overlay: plan.attached.overlay_at(),
-        first: plan.description.first,
+        batch: abi::BatchIds {
+            ids: batch.ids,
+            offsets: batch.offsets.unwrap_or(0),
+            weights: batch.weights.unwrap_or(0),
+            counts,
+            id_count,
+            bag_count: batch.batch.into(),
+            max_ids: plan.options.max_ids as u64,
+            max_bags: plan.options.max_batch as u64,
+            id_type: batch.id_type.code(),
+            offset_type: batch.offset_type.code(),
+            has_end: 1,
+            unused: 0,
+        },
+        output: abi::OutputRows {
+            rows: out.rows,
+            row_stride: out.row_stride as u64,
+            mask: out.mask.unwrap_or(0),
+            kept_mask: 0,
+            element: element_of(plan.options.out),
+            width: description.width as u32,
+        },
+        plan: abi::PlanTables {
+            overlay: plan.attached.overlay_at(),
+            crc_slices: plan.attached.slices.as_ref().map_or(0, DeviceMemory::address),
+            feature_count: description.features,
+            segment_count: description.segments,
+            pooled: description.pooled.into(),
+            rich: description.rich.into(),
+            follows: plan.attached.options.replaces().into(),
+            first_feature: description.first,
+            ..abi::PlanTables::default()
+        },
+        lanes: abi::RowLanes {
+            group_log2: sharing.lanes,
+            parts_of_row: sharing.parts_of_row,
+            row_lanes: sharing.row_lanes,
+            by_lines: sharing.by_lines.into(),
+            lines_of_row: plan.lines_of_row,
+            unused: 0,
+        },
+        slot: abi::SlotPlaces {
+            tickets: state.tickets.address(),
+            gate: state.gate.address(),
+            ticket: ticket as u32,
+            ..abi::SlotPlaces::default()
+        },
+        queues: abi::DriveQueues {
+            descriptors: state.descriptors.address(),
+            sets: state.sets.len() as u32,
+            drives: state.sets.first().map_or(0, |set| set.descriptors().len() as u32),
+        },
+        keys: abi::KeySpace {
+            count: description.keys.all(),
+            first_ssd_key: description.keys.dram,
+            dedupe: plan.many.code(),
+            unused: 0,
+        },
+        sort: abi::KeySort {
+            slots_log2: slots_log2(plan.needs().uniques),
+            sweeps: sweeps(description.keys.all()),
+            ..abi::KeySort::default()
+        },
+        unique: abi::UniqueRows { staging_stride: u64::from(description.stride), ..abi::UniqueRows::default() },
         ..abi::Lookup::default()
     };
     let lookup = state.places.of(state.memory.address(), lookup);
@@ -643,8 +676,18 @@ pub(crate) fn describe(
 
 /// A look-up by the state at `state`, with the description behind that.
 fn at_state(plan: &Prepared, lookup: abi::Lookup, state: u64) -> abi::Lookup {
-    let (it, feature) = (&plan.description, state + plan.strides().1);
-    abi::Lookup { slot: state, feature, table: feature + it.tables_at, segment: feature + it.segments_at, ..lookup }
+    let description = &plan.description;
+    let features = state + plan.strides().1;
+    abi::Lookup {
+        slot: abi::SlotPlaces { state, ..lookup.slot },
+        plan: abi::PlanTables {
+            features,
+            tables: features + description.tables_at,
+            segments: features + description.segments_at,
+            ..lookup.plan
+        },
+        ..lookup
+    }
 }
 
 #[cfg(test)]

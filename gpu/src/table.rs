@@ -38,7 +38,7 @@ pub(crate) struct GpuTable {
     pub dram: u64,
     /// Why no look-up can find its rows: it lies nowhere then, and has no plan.
     pub damage: Option<Arc<VolumeError>>,
-    /// Its number in the overlay on the GPU; 0: none.
+    /// The table's number in the overlay on the GPU; 0: it has none.
     pub overlay: u32,
     /// Why its updated rows cannot be had: it has no plan then.
     pub unread: Option<String>,

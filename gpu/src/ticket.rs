@@ -22,7 +22,7 @@ pub struct Ticket {
     pub(crate) capture: u64,
     /// The latest launch of which the drives' answers were told.
     told: AtomicU64,
-    /// Its ids are of a signed type.
+    /// Whether the look-up's ids are of a signed type.
     signed: bool,
 }
 

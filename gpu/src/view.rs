@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
+use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_kernels::{abi, crc};
 use warprow_keys::{KeyIndex, KeyKind};
 use warprow_layout::{Ranks, row_crc};
@@ -24,7 +24,7 @@ pub(crate) struct View {
     /// Rows, default rows, permutations, key indices, checksums and chunk maps.
     pub constants: DeviceMemory,
     /// Rows in DRAM; `None` if there are none.
-    pub dram: Option<Registered>,
+    pub dram: Option<PinnedMemory>,
     pub lba_size: u32,
     /// Other views may take its place.
     pub follows: bool,
@@ -60,10 +60,10 @@ impl View {
         let constants = DeviceMemory::new(gpu, bytes.max(LINE))?;
         let dram = match dram_bytes {
             0 => None,
-            bytes => Some(Registered::allocate(gpu, bytes)?),
+            bytes => Some(PinnedMemory::allocate(gpu, bytes)?),
         };
         let lba_size = store.lba_size();
-        let (follows, updated, _following) = (options.following, overlay.is_some(), Vec::new());
+        let (follows, updated, _following) = (options.adopting, overlay.is_some(), Vec::new());
         let mut view = Self { tables, constants, dram, lba_size, follows, updated, _following };
         let sound = view.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
         for (table, order) in sound {
@@ -239,12 +239,12 @@ impl PlacedKeys {
             seed: parts.seed,
             parts: parts.parts,
             pilots: base + self.index + parts.pilots,
-            stand_ins: base + self.index + parts.stand_ins,
+            remap: base + self.index + parts.remap,
             fingerprints: base + self.index + parts.fingerprints,
             stored: self.stored.map_or(0, |stored| base + stored),
             buckets: parts.buckets,
             slots: parts.slots,
-            stand_in_bytes: parts.stand_in_bytes,
+            remap_bytes: parts.remap_bytes,
             fingerprint_bytes: parts.fingerprint_bytes,
             is_signed: (index.kind() == KeyKind::I64).into(),
             unused: 0,

@@ -14,7 +14,7 @@ pub enum Acs {
     Unreadable,
     /// The function has no such capability.
     None,
-    /// Its control register.
+    /// The bridge's ACS control register.
     Control(u16),
 }
 

@@ -14,7 +14,7 @@ use nix::fcntl::OFlag;
 use warprow_vfio::PciAddress;
 
 use crate::files::{link_name, text};
-use crate::{Drive, GroupMember, Machine, PciFunction, Use, UseKind};
+use crate::{GroupMember, HostDrive, Machine, PciFunction, Use, UseKind};
 
 const VFIO: &str = "vfio-pci";
 const NVME: &str = "nvme";
@@ -22,14 +22,14 @@ const NVME: &str = "nvme";
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A text written to a file of sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Write {
+pub struct SysfsWrite {
     /// The file, as the machine names it.
     pub path: String,
     /// What is written.
     pub text: String,
 }
 
-impl Write {
+impl SysfsWrite {
     fn new(path: String, text: &str) -> Self {
         Self { path, text: format!("{text}\n") }
     }
@@ -48,7 +48,7 @@ impl Write {
     }
 }
 
-impl std::fmt::Display for Write {
+impl std::fmt::Display for SysfsWrite {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.text.trim_end() {
             "" => write!(f, "echo > {}", self.path),
@@ -58,7 +58,7 @@ impl std::fmt::Display for Write {
 }
 
 /// Who writes to sysfs.
-pub trait Sysfs: Sync {
+pub trait SysfsWriter: Sync {
     /// Writes `text` to `path` in one write.
     fn write(&self, path: &Path, text: &str) -> io::Result<()>;
 }
@@ -67,7 +67,7 @@ pub trait Sysfs: Sync {
 #[derive(Clone, Copy, Debug)]
 pub struct KernelFiles;
 
-impl Sysfs for KernelFiles {
+impl SysfsWriter for KernelFiles {
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         let (answer, answered) = mpsc::channel();
         let (path, text) = (path.to_owned(), text.to_owned());
@@ -90,13 +90,13 @@ impl Sysfs for KernelFiles {
 
 /// What binding a drive, or unbinding it, takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
+pub struct BindSteps {
     /// The drive as it is now.
-    pub drive: Drive,
+    pub drive: HostDrive,
     /// The driver that is to have it.
     pub driver: &'static str,
     /// What is written, in order; nothing where the drive has that driver already.
-    pub writes: Vec<Write>,
+    pub writes: Vec<SysfsWrite>,
     /// What `driver_override` says now.
     pub overridden: Option<String>,
 }
@@ -117,7 +117,7 @@ pub enum BindError {
     NotNvme {
         /// The function asked for.
         address: PciAddress,
-        /// Its class code.
+        /// The function's class code.
         class: u32,
     },
     /// Something uses it.
@@ -169,7 +169,7 @@ pub enum BindError {
     /// The kernel has no such driver.
     #[error("the kernel has no driver {driver}")]
     NoDriver {
-        /// Its name.
+        /// The driver's name.
         driver: &'static str,
     },
     /// A driver that is neither Linux's own nor VFIO's has it.
@@ -186,7 +186,7 @@ pub enum BindError {
         /// The drive.
         address: PciAddress,
         /// The write.
-        write: Write,
+        write: SysfsWrite,
         /// The kernel's answer.
         source: io::Error,
         /// Why the drive could not be put back.
@@ -285,7 +285,7 @@ impl Machine {
     /// do not stand in its way.
     ///
     /// Fails where the drive is none, is used or may be, cannot be confined, or has a driver that nobody knows.
-    pub fn plan_bind(&self, address: PciAddress, also: &[PciAddress]) -> Result<Plan, BindError> {
+    pub fn bind_steps(&self, address: PciAddress, also: &[PciAddress]) -> Result<BindSteps, BindError> {
         let drive = self.nvme(address)?;
         if drive.function.driver.as_deref() == Some(VFIO) {
             return Ok(self.plan(drive, VFIO));
@@ -322,7 +322,7 @@ impl Machine {
 
     /// What it takes to give a drive back to Linux's own driver. Fails where it is none, some process has it, or it has a
     /// driver that nobody knows.
-    pub fn plan_unbind(&self, address: PciAddress) -> Result<Plan, BindError> {
+    pub fn unbind_steps(&self, address: PciAddress) -> Result<BindSteps, BindError> {
         let drive = self.nvme(address)?;
         match drive.function.driver.as_deref() {
             Some(NVME) => return Ok(self.plan(drive, NVME)),
@@ -336,21 +336,21 @@ impl Machine {
         Ok(self.plan(drive, NVME))
     }
 
-    fn plan(&self, drive: Drive, driver: &'static str) -> Plan {
+    fn plan(&self, drive: HostDrive, driver: &'static str) -> BindSteps {
         let address = drive.function.address;
         let over = text(&PciFunction::folder(self, address).join("driver_override")).filter(|text| text != "(null)");
         let mut writes = Vec::new();
         if drive.function.driver.as_deref() != Some(driver) {
-            writes.push(Write::over(address, (driver == VFIO).then_some(VFIO)));
-            writes.extend(drive.function.driver.is_some().then(|| Write::unbind(address)));
-            writes.push(Write::probe(address));
+            writes.push(SysfsWrite::over(address, (driver == VFIO).then_some(VFIO)));
+            writes.extend(drive.function.driver.is_some().then(|| SysfsWrite::unbind(address)));
+            writes.push(SysfsWrite::probe(address));
         }
-        Plan { drive, driver, writes, overridden: over }
+        BindSteps { drive, driver, writes, overridden: over }
     }
 
     /// A use that shows nowhere: a mount of the host, seen from a container. The kernel knows: it lets nobody else open the
     /// device for himself alone (open(2), O_EXCL), nor where one of its partitions is held.
-    fn held_unseen(&self, drive: &Drive) -> Option<Use> {
+    fn held_unseen(&self, drive: &HostDrive) -> Option<Use> {
         let busy = |name: &str| {
             let path = self.path(&format!("/dev/{name}"));
             let block = std::fs::metadata(&path).is_ok_and(|file| file.file_type().is_block_device());
@@ -363,7 +363,7 @@ impl Machine {
         Some(Use { device: format!("/dev/{}", held.name), kind: UseKind::Holder, by })
     }
 
-    fn nvme(&self, address: PciAddress) -> Result<Drive, BindError> {
+    fn nvme(&self, address: PciAddress) -> Result<HostDrive, BindError> {
         self.drive(address).ok_or_else(|| match self.function(address) {
             Some(function) => BindError::NotNvme { address, class: function.class },
             None => {
@@ -385,7 +385,7 @@ impl Machine {
     }
 }
 
-impl Plan {
+impl BindSteps {
     /// Whether there is nothing to do.
     pub fn is_done(&self) -> bool {
         self.writes.is_empty()
@@ -393,7 +393,7 @@ impl Plan {
 
     /// Does it. If a write fails, or the driver does not take the drive, what was done is undone, and the error says
     /// whether that worked. A driver gets as long as `patience` to show up after the kernel was told to look for one.
-    pub fn run(&self, machine: &Machine, sysfs: &dyn Sysfs, patience: Duration) -> Result<(), BindError> {
+    pub fn run(&self, machine: &Machine, sysfs: &dyn SysfsWriter, patience: Duration) -> Result<(), BindError> {
         let address = self.drive.function.address;
         if self.is_done() {
             return Ok(());
@@ -412,29 +412,29 @@ impl Plan {
         Err(BindError::NotTaken { address, driver: self.driver, found, undo })
     }
 
-    fn write(&self, machine: &Machine, sysfs: &dyn Sysfs, write: &Write) -> io::Result<()> {
+    fn write(&self, machine: &Machine, sysfs: &dyn SysfsWriter, write: &SysfsWrite) -> io::Result<()> {
         let path: PathBuf = machine.path(&write.path);
         sysfs.write(&path, &write.text)
     }
 
     /// The drive gets back the driver that it had.
-    fn put_back(&self, machine: &Machine, sysfs: &dyn Sysfs, patience: Duration) -> Result<(), String> {
+    fn put_back(&self, machine: &Machine, sysfs: &dyn SysfsWriter, patience: Duration) -> Result<(), String> {
         let address = self.drive.function.address;
         let before = self.drive.function.driver.as_deref();
-        let write = |write: Write| {
+        let write = |write: SysfsWrite| {
             let done = self.write(machine, sysfs, &write);
             done.map_err(|error| format!("`{write}` failed: {error}"))
         };
-        write(Write::over(address, self.overridden.as_deref()))?;
+        write(SysfsWrite::over(address, self.overridden.as_deref()))?;
         let now = machine.driver_of(address);
         if now.as_deref() == before {
             return Ok(());
         }
         if now.is_some() {
-            write(Write::unbind(address))?;
+            write(SysfsWrite::unbind(address))?;
         }
         if before.is_some() {
-            write(Write::probe(address))?;
+            write(SysfsWrite::probe(address))?;
         }
         match await_driver(machine, address, before, patience) {
             now if now.as_deref() == before => Ok(()),

@@ -11,13 +11,13 @@ pub struct BlockNamespace {
     pub name: String,
     /// Namespace identifier.
     pub nsid: Option<u32>,
-    /// Its size in bytes.
+    /// Bytes of the namespace.
     pub bytes: Option<u64>,
     /// Data bytes of a logical block.
     pub lba_bytes: Option<u32>,
     /// Metadata bytes of a logical block, where the kernel says (from 6.8 on).
     pub metadata_bytes: Option<u32>,
-    /// Its partitions' names.
+    /// The names of the namespace's partitions.
     pub partitions: Vec<String>,
     /// Whether the kernel takes it to have a volatile write cache that is on.
     pub write_back: Option<bool>,

@@ -11,7 +11,7 @@ use crate::usage::UseKind;
 
 /// Something that lies on a drive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Content {
+pub struct FoundContent {
     /// The device, as `/dev/nvme0n1p1`.
     pub device: String,
     /// What it is, as blkid calls it: `ext4`, `linux_raid_member`, `gpt`.
@@ -69,7 +69,12 @@ fn kind_of(what: &str) -> Option<UseKind> {
 }
 
 /// What lies on `/dev/{name}`, whose number is `device`. Fails where neither udev's record nor the device can be read.
-pub(crate) fn read(machine: &Machine, name: &str, folder: &Path, device: Option<&str>) -> io::Result<Vec<Content>> {
+pub(crate) fn read(
+    machine: &Machine,
+    name: &str,
+    folder: &Path,
+    device: Option<&str>,
+) -> io::Result<Vec<FoundContent>> {
     let file = format!("/dev/{name}");
     let known = device.map(|device| read_text(&machine.path(&format!("/run/udev/data/b{device}"))));
     let sectors: u64 = number(&folder.join("size")).unwrap_or(0);
@@ -95,10 +100,10 @@ pub(crate) fn read(machine: &Machine, name: &str, folder: &Path, device: Option<
     whats.retain(|what| !what.is_empty());
     let mut contents: Vec<_> = whats
         .into_iter()
-        .map(|what| Content { device: file.clone(), kind: kind_of(&what), what })
+        .map(|what| FoundContent { device: file.clone(), kind: kind_of(&what), what })
         .chain(kinds.into_iter().map(|kind| {
             let what = format!("{} partition", kind.name());
-            Content { device: file.clone(), kind: Some(kind), what }
+            FoundContent { device: file.clone(), kind: Some(kind), what }
         }))
         .collect();
     contents.sort();

@@ -1,7 +1,7 @@
 use warprow_vfio::PciAddress;
 
 use crate::block::{self, BlockNamespace};
-use crate::contents::Content;
+use crate::contents::FoundContent;
 use crate::files::text;
 use crate::machine::CLASS_NVME;
 use crate::usage::{Found, Usage};
@@ -9,8 +9,8 @@ use crate::{Distance, Machine, PciFunction, Use, UseKind};
 
 /// An NVMe controller, with what the system makes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Drive {
-    /// Its PCI function.
+pub struct HostDrive {
+    /// The PCI function of the controller.
     pub function: PciFunction,
     /// Model, as Linux's own driver shows it; like all that follows, only while that driver has the drive.
     pub model: Option<String>,
@@ -22,12 +22,12 @@ pub struct Drive {
     pub temperature: Option<i64>,
     /// Whether it has host memory; `None` where it asks for none, or the kernel does not say.
     pub host_memory: Option<bool>,
-    /// Its namespaces.
+    /// The namespaces of the controller.
     pub namespaces: Vec<BlockNamespace>,
     /// What uses them, and processes that have the drive open through VFIO.
     pub uses: Vec<Use>,
     /// What lies on them.
-    pub contents: Vec<Content>,
+    pub contents: Vec<FoundContent>,
     /// What could not be read, so that uses may be missing.
     pub unread: Vec<String>,
     /// The VMD that it is behind.
@@ -36,10 +36,10 @@ pub struct Drive {
     pub gpus: Vec<(PciAddress, Distance)>,
 }
 
-/// Stands in [`Drive::unread`] where Linux's own driver has the drive and has made no controller of it.
+/// Stands in [`HostDrive::unread`] where Linux's own driver has the drive and has made no controller of it.
 const NO_CONTROLLER: &str = "the nvme driver has it, and sysfs shows no controller";
 
-impl Drive {
+impl HostDrive {
     /// Whether Linux's own driver has it and has made no controller of it: it is still at it, or has failed.
     pub fn is_without_controller(&self) -> bool {
         self.unread.iter().any(|it| it == NO_CONTROLLER)
@@ -64,7 +64,7 @@ impl Drive {
 
 impl Machine {
     /// All NVMe controllers, by address.
-    pub fn drives(&self) -> Vec<Drive> {
+    pub fn drives(&self) -> Vec<HostDrive> {
         let usage = Usage::read(self);
         let functions = self.functions();
         let gpus = self.gpus();
@@ -73,12 +73,12 @@ impl Machine {
     }
 
     /// One of them; `None` where there is no such function, or it is no NVMe controller.
-    pub fn drive(&self, address: PciAddress) -> Option<Drive> {
+    pub fn drive(&self, address: PciAddress) -> Option<HostDrive> {
         let function = self.function(address)?;
         function.is_nvme().then(|| self.drive_of(function, &Usage::read(self), &self.gpus()))
     }
 
-    fn drive_of(&self, function: PciFunction, usage: &Usage, gpus: &[PciFunction]) -> Drive {
+    fn drive_of(&self, function: PciFunction, usage: &Usage, gpus: &[PciFunction]) -> HostDrive {
         let folder = PciFunction::folder(self, function.address);
         let controller = block::controller(&folder);
         let attribute = |name| controller.as_ref().and_then(|folder| text(&folder.join(name)));
@@ -111,7 +111,7 @@ impl Machine {
         all.uses.dedup();
         all.unread.sort();
         all.unread.dedup();
-        Drive {
+        HostDrive {
             model: attribute("model"),
             serial: attribute("serial"),
             firmware: attribute("firmware_rev"),

@@ -63,7 +63,7 @@ pub(crate) fn listing(folder: &Path) -> io::Result<Vec<(PathBuf, String)>> {
     Ok(found)
 }
 
-/// The same where what cannot be read does no harm.
+/// The entries of a folder, sorted; none where the folder cannot be read, which does no harm there.
 pub(crate) fn entries(folder: &Path) -> Vec<(PathBuf, String)> {
     listing(folder).unwrap_or_default()
 }

@@ -20,10 +20,10 @@ mod topology;
 mod usage;
 
 pub use acs::Acs;
-pub use bind::{BindError, KernelFiles, Plan, Sysfs, Write};
+pub use bind::{BindError, BindSteps, KernelFiles, SysfsWrite, SysfsWriter};
 pub use block::BlockNamespace;
-pub use contents::Content;
-pub use drive::Drive;
+pub use contents::FoundContent;
+pub use drive::HostDrive;
 pub use machine::Machine;
 pub use pci::{GroupMember, IommuGroup, PciFunction};
 pub use topology::Distance;

@@ -27,7 +27,7 @@ pub struct PciFunction {
     pub driver: Option<String>,
     /// NUMA node; `None` where the firmware does not say.
     pub numa_node: Option<u32>,
-    /// Its IOMMU group; `None` without an IOMMU.
+    /// The function's IOMMU group; `None` without an IOMMU.
     pub group: Option<IommuGroup>,
     /// The way to it: host bridge first, then bridges and switches, itself last. Empty where sysfs does not tell.
     pub way: Vec<String>,
@@ -36,7 +36,7 @@ pub struct PciFunction {
 /// Functions that an IOMMU cannot tell apart.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IommuGroup {
-    /// Its number, that of the file under `/dev/vfio`.
+    /// The group's number, which is the name of its file under `/dev/vfio`.
     pub number: u32,
     /// VFIO made it up because there is no IOMMU.
     pub without_iommu: bool,
@@ -47,11 +47,11 @@ pub struct IommuGroup {
 /// Another function of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupMember {
-    /// Its address, as sysfs writes it.
+    /// The function's address, as sysfs writes it.
     pub name: String,
-    /// Its class code, if it can be read.
+    /// The function's class code, if it can be read.
     pub class: Option<u32>,
-    /// Its driver.
+    /// The function's driver.
     pub driver: Option<String>,
 }
 

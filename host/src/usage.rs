@@ -5,7 +5,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::Machine;
-use crate::contents::{self, Content};
+use crate::contents::{self, FoundContent};
 use crate::files::{entries, link_name, listing, read, text};
 
 /// Devices stacked upon one drive are followed so far.
@@ -139,7 +139,7 @@ struct Mount {
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub(crate) uses: Vec<Use>,
-    pub(crate) contents: Vec<Content>,
+    pub(crate) contents: Vec<FoundContent>,
     pub(crate) unread: Vec<String>,
 }
 

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use machines::{FREE, Fixture, RAID, SYSTEM, laptop, probe, server, vmd};
-use warprow_host::{BindError, Machine, PciAddress, Plan, Sysfs};
+use warprow_host::{BindError, BindSteps, Machine, PciAddress, SysfsWriter};
 
 const SHORT: Duration = Duration::from_millis(50);
 
@@ -39,7 +39,7 @@ impl Kernel {
     }
 }
 
-impl Sysfs for Kernel {
+impl SysfsWriter for Kernel {
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         let number = {
             let mut seen = self.seen.lock().unwrap();
@@ -75,12 +75,12 @@ fn address(text: &str) -> PciAddress {
     text.parse().unwrap()
 }
 
-fn bind(fixture: &Fixture, text: &str) -> Result<Plan, BindError> {
-    at(fixture).plan_bind(address(text), &[])
+fn bind(fixture: &Fixture, text: &str) -> Result<BindSteps, BindError> {
+    at(fixture).bind_steps(address(text), &[])
 }
 
-fn unbind(fixture: &Fixture, text: &str) -> Result<Plan, BindError> {
-    at(fixture).plan_unbind(address(text))
+fn unbind(fixture: &Fixture, text: &str) -> Result<BindSteps, BindError> {
+    at(fixture).unbind_steps(address(text))
 }
 
 fn driver(fixture: &Fixture, text: &str) -> Option<String> {
@@ -88,7 +88,7 @@ fn driver(fixture: &Fixture, text: &str) -> Option<String> {
 }
 
 /// Fails, with a message that holds all these words and with a remedy; and nothing was written.
-fn refused(result: Result<Plan, BindError>, words: &[&str]) {
+fn refused(result: Result<BindSteps, BindError>, words: &[&str]) {
     let error = result.expect_err("it should be refused");
     let text = format!("{error} | {}", error.remedy(false));
     assert!(words.iter().all(|word| text.contains(word)), "{words:?}: {text}");
@@ -196,7 +196,7 @@ fn others_of_the_group_are_named() {
     refused(bind(&machine, FREE), &["0000:06:00.0 (nvme)"]);
     let both = [address(FREE), address("0000:06:00.0")];
     for one in both {
-        let plan = at(&machine).plan_bind(one, &both).unwrap();
+        let plan = at(&machine).bind_steps(one, &both).unwrap();
         plan.run(&at(&machine), &Kernel::of(&machine), SHORT).unwrap();
     }
     assert_eq!(driver(&machine, "0000:06:00.0").as_deref(), Some("vfio-pci"));
@@ -287,7 +287,7 @@ fn a_drive_that_goes_meanwhile_is_an_error_in_time() {
 /// Writes to what is no longer there fail, as the kernel's do.
 struct Failing(Kernel);
 
-impl Sysfs for Failing {
+impl SysfsWriter for Failing {
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         if self.0.seen().len() > 2 {
             return Err(io::ErrorKind::NotFound.into());

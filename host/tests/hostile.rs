@@ -21,8 +21,8 @@ fn look(fixture: &Fixture) {
     }
     for text in [FREE, SYSTEM, RAID, "10000:e1:00.0", "0000:03:00.0"] {
         let address: PciAddress = text.parse().unwrap();
-        let _ = machine.plan_bind(address, &[]).map_err(|error| error.to_string() + &error.remedy(false));
-        let _ = machine.plan_unbind(address).map_err(|error| error.to_string() + &error.remedy(false));
+        let _ = machine.bind_steps(address, &[]).map_err(|error| error.to_string() + &error.remedy(false));
+        let _ = machine.unbind_steps(address).map_err(|error| error.to_string() + &error.remedy(false));
     }
 }
 
@@ -88,7 +88,7 @@ fn an_empty_machine() {
     let machine = Machine::at(folder.path());
     assert!(machine.drives().is_empty() && machine.functions().is_empty() && machine.gpus().is_empty());
     assert!(machine.examine().iter().any(|it| it.check == "iommu"));
-    assert!(machine.plan_bind("0000:01:00.0".parse().unwrap(), &[]).is_err());
+    assert!(machine.bind_steps("0000:01:00.0".parse().unwrap(), &[]).is_err());
     let absent = Machine::at(folder.path().join("absent"));
     assert!(absent.drives().is_empty() && !absent.examine().is_empty());
 }
@@ -123,7 +123,7 @@ fn no_single_file_makes_a_drive_in_use_free() {
         fs::remove_file(&path).unwrap();
         let drive = Machine::at(machine.root()).drive(SYSTEM.parse().unwrap()).unwrap();
         assert!(!drive.is_free(), "without {}: {drive:?}", path.display());
-        assert!(Machine::at(machine.root()).plan_bind(SYSTEM.parse().unwrap(), &[]).is_err());
+        assert!(Machine::at(machine.root()).bind_steps(SYSTEM.parse().unwrap(), &[]).is_err());
         match (link, content) {
             (Some(target), _) => symlink(target, &path).unwrap(),
             (None, Some(content)) => fs::write(&path, content).unwrap(),

@@ -6,7 +6,7 @@ use std::fs;
 
 use machines::{Block, FREE, Fixture, RAID, SYSTEM, laptop, server, vmd};
 use warprow_host::doctor::{Finding, Verdict};
-use warprow_host::{Distance, Drive, Machine, PciAddress, UseKind};
+use warprow_host::{Distance, HostDrive, Machine, PciAddress, UseKind};
 
 fn at(fixture: &Fixture) -> Machine {
     Machine::at(fixture.root())
@@ -16,11 +16,11 @@ fn address(text: &str) -> PciAddress {
     text.parse().unwrap()
 }
 
-fn drive(fixture: &Fixture, text: &str) -> Drive {
+fn drive(fixture: &Fixture, text: &str) -> HostDrive {
     at(fixture).drive(address(text)).unwrap()
 }
 
-fn uses(drive: &Drive) -> Vec<String> {
+fn uses(drive: &HostDrive) -> Vec<String> {
     drive.uses.iter().map(ToString::to_string).collect()
 }
 

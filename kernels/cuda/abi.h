@@ -10,12 +10,12 @@ enum Element : u32 {
 };
 enum Pooling : u32 { POOLING_NONE, POOLING_SUM, POOLING_MEAN };
 enum Missing : u32 { MISSING_DEFAULT, MISSING_ZERO, MISSING_SKIP };
-// What is told of ids that a table lacks: that they are missing; the same, and the first of them; nothing: they count as padding.
+// What the report says of missing ids: how many there are; that, and the first of them; nothing, for they count as padding.
 enum Bounds : u32 { BOUNDS_COUNT, BOUNDS_REPORT, BOUNDS_IGNORE };
-// Which ids a padding id is compared with: negative ones are no unsigned id, those past 2^63 no signed one.
+// Which types of ids a padding id is compared with: a negative one is no unsigned id, one of 2^63 or more is no signed id.
 enum Padding : u32 { PADDING_NONE, PADDING_ANY, PADDING_SIGNED, PADDING_U64 };
 enum Tier : u32 { TIER_DRAM = 1, TIER_SSD = 2 };
-// How a launch of many ids finds the different ones: a bit for each key there is; a hash table, and a sort of what is different; a sort of all.
+// How a launch of many ids finds its unique keys: by a bit for each key there is; by a hash table, and a sort of the unique keys; by a sort of all keys.
 enum Dedupe : u32 { DEDUPE_BITMAP, DEDUPE_HASH, DEDUPE_RADIX };
 
 // Where a table's rows lie. Ranks 0 to hbm_rows - 1 are in GPU memory, those from there to dram_end - 1 in DRAM, the others on drives.
@@ -58,12 +58,12 @@ struct KeyIndex {
     u64 seed;
     u64 parts;
     u64 pilots;        // u8 each
-    u64 stand_ins;     // for slots from `keys` on: stand_in_bytes each
+    u64 remap;     // for slots from `keys` on: remap_bytes each
     u64 fingerprints;  // by slot: fingerprint_bytes each
     u64 stored;        // the keys themselves by rank, u64 each; 0: fingerprints are believed
     u32 buckets;       // of a part
     u32 slots;         // of a part
-    u32 stand_in_bytes;
+    u32 remap_bytes;
     u32 fingerprint_bytes;
     u32 is_signed;
     u32 unused;
@@ -89,7 +89,7 @@ struct Feature {
     u64 padding;      // sign-extended
 };
 
-// What became of a launch's ids.
+// What became of a launch.
 enum Outcome : u32 { OUTCOME_NONE, OUTCOME_DONE, OUTCOME_BUSY };
 // What was wrong with a batch that only the device could see; what it concerns was read as empty.
 enum Flaw : u32 { FLAW_TOO_MANY_IDS = 1, FLAW_OFFSETS = 2, FLAW_TOO_MANY_BAGS = 4 };
@@ -148,70 +148,125 @@ struct SlotState {
     u64 missing_id;   // of a launch that rests: Ticket.missing_id
 };
 
-// A launch, by value.
-struct Lookup {
-    u64 ids;
-    u64 offsets;      // 0: all bags are of one length
-    u64 weights;
-    u64 mask;
-    u64 out;
-    u64 out_stride;   // elements
-    u64 counts;       // u64 ids, u64 bags in device memory; 0: as below
+// The parts of a launch. The host fills them in, kernels only read them.
+
+// The ids of the batch, and how they form bags.
+struct BatchIds {
+    u64 ids;          // of id_type
+    u64 offsets;      // where bags begin, of offset_type; 0: all bags are of one length
+    u64 weights;      // f32 for each id; 0: none
+    u64 counts;       // u64 ids, u64 bags in device memory; 0: the next two fields say it
     u64 id_count;
-    u64 bag_count;
-    u64 max_ids;
+    u64 bag_count;    // of each feature
+    u64 max_ids;      // what the slot has room for
     u64 max_bags;
-    u32 id_type;
-    u32 offset_type;
+    u32 id_type;      // IdType
+    u32 offset_type;  // IdType
     u32 has_end;      // offsets has an entry past the last bag
-    u32 out_element;
-    u32 width;        // elements of an output row
-    u32 pooled;
-    u32 features;
-    u32 segments;
-    u32 ticket;       // index
-    u32 lanes;        // log2 of the lanes that share a row, or a part of it, with 16 B each
+    u32 unused;
+};
+
+// What the look-up writes for its caller.
+struct OutputRows {
+    u64 rows;
+    u64 row_stride;   // elements
+    u64 mask;         // u8 for each id; 0: none
+    u64 kept_mask;    // u8[max_ids]: the mask of a look-up whose rows were fetched ahead; 0: the look-up is none. Else BatchIds.ids is not to be used
+    u32 element;      // Element
+    u32 width;        // elements of a row
+};
+
+// The plan: its features, and the tables that they read.
+struct PlanTables {
+    u64 features;     // Feature[feature_count]
+    u64 tables;       // Table[]
+    u64 segments;     // Segment[segment_count]
+    u64 overlay;      // Overlay; 0: no row is ever updated. Else `follows` and `rich` are set
+    u64 crc_slices;   // u32[1024]: CRC32C of one byte with 0 to 3 zeros behind it; 0: rows are not checked
+    u32 pooled;       // rows of a bag become one
+    u32 feature_count;
+    u32 segment_count;
+    u32 rich;         // the plan takes the kernels that can do everything: tables of any element, missing ids told of in any way. Groups of
+                      // lanes that share a row are then parts of a warp (RowLanes.row_lanes = 1 << RowLanes.group_log2)
+    u32 follows;      // the description may be replaced between launches: `first_feature` is not to be used
+    u32 unused;
+    Feature first_feature;  // a copy of features[0]: a parameter takes no load
+};
+
+// How lanes share rows, each with 16 B.
+struct RowLanes {
+    u32 group_log2;   // log2 of the lanes that share a row, or a part of it
     u32 parts_of_row; // of so many lanes, of the widest row in memory
-    u32 row_lanes;    // as many, or only as many as the widest row needs, where rows are copied by whole 16 B
+    u32 row_lanes;    // as many lanes, or only as many as the widest row needs, where rows are copied by whole 16 B
     u32 by_lines;     // lanes of a row are aligned to lines of 128 B: there are 7 more of them than the widest row needs
-    u32 follows;      // the description may be replaced between launches: `first` is not to be used
-    u32 rich;         // for the kernels that can everything: tables of any element, ids that tables lack told of in any way. Groups of
-                      // lanes that share a row are then parts of a warp (row_lanes = 1 << lanes)
-    u32 lines_of_row; // pooled: of 128 B, of the longest row: as many warps may share a bag; 1: one does
-    u64 feature;      // Feature[features]
-    u64 table;        // Table[]
-    u64 segment;      // Segment[segments]
-    u64 slot;         // SlotState
+    u32 lines_of_row; // pooled: lines of 128 B of the longest row: as many warps may share a bag; 1: one does
+    u32 unused;
+};
+
+// The slot that the launch runs in, and the ticket that it reports to.
+struct SlotPlaces {
+    u64 state;        // SlotState
     u64 tickets;      // Ticket[16], pinned
     u64 gate;         // Gate, pinned
-    u64 queues;       // QueueDescriptor[sets * drives]
+    u32 ticket;       // index among `tickets`
+    u32 unused;
+};
+
+// The queues of the slot: each set has one on every drive.
+struct DriveQueues {
+    u64 descriptors;  // QueueDescriptor[sets * drives]
     u32 sets;
     u32 drives;
-    u64 keys;         // keys there are, a multiple of 1024
-    u64 ssd_key;      // the first key of a row on drives
-    u64 bitmap;       // u32[keys / 32]
-    u64 summary;      // u32[keys / 32768, rounded up]
-    u64 base;         // u32[keys / 1024]
-    u64 parts;        // u32[parts of the summary]
-    // Of DEDUPE_HASH and DEDUPE_RADIX, in the place of those four; cuda/sort.cuh.
-    u64 sorting;      // Sorting, and behind it states of tiles
+};
+
+// The keys of all rows outside GPU memory.
+struct KeySpace {
+    u64 count;          // a multiple of 1024
+    u64 first_ssd_key;  // the first key of a row on drives
+    u32 dedupe;         // Dedupe
+    u32 unused;
+};
+
+// DEDUPE_BITMAP: where unique keys are found as bits. `bits` and `summary` are zero between launches; cuda/bitmap.cuh.
+struct KeyBitmap {
+    u64 bits;         // u32[keys / 32]: a bit for each key
+    u64 summary;      // u32[keys / 32768, rounded up]: a bit for each 1024 keys
+    u64 base;         // u32[keys / 1024]: how many unique keys come before each 1024
+    u64 parts;        // u32[warps of the grid]: how many keys each warp counted
+};
+
+// DEDUPE_HASH and DEDUPE_RADIX: where unique keys are found by sorting; cuda/sort.cuh.
+struct KeySort {
+    u64 state;        // Sorting, and behind it the states of tiles; zero between launches
     u64 words;        // u64 for each unique, or each id
     u64 sorted;       // as many
     u64 slots;        // of DEDUPE_HASH: u64[1 << slots_log2], zero between launches: a key, and 1 more; at least twice as many as uniques
     u64 numbers;      // u32[1 << slots_log2]: of each slot the number among the uniques
     u32 slots_log2;
     u32 sweeps;       // bytes of the highest key
-    u32 dedupe;
-    u32 unused;
-    u64 place;        // u64[max_ids]: Place
-    u64 unique;       // u64[max unique]: keys, ascending
-    u64 status;       // u8[max unique]: of rows on drives
-    u64 staging;      // staging_stride bytes for each unique
+};
+
+// The unique rows of the batch, in the order of their keys.
+struct UniqueRows {
+    u64 places;       // u64[max_ids]: what each position stands for; PLACE_* of cuda/common.cuh
+    u64 keys;         // u64[max unique], ascending
+    u64 status;       // u8[max unique]: RowStatus of rows on drives
+    u64 staging;      // the rows themselves, staging_stride bytes for each
     u64 staging_stride;
-    u64 slices;       // u32[1024]: CRC32C of one byte with 0 to 3 zeros behind it; 0: rows are not checked
-    u64 overlay;      // Overlay; 0: no row is ever updated. Else `follows` and `rich` are set
-    u64 kept;         // u8[max_ids]: the mask of a look-up whose rows were fetched ahead; 0: it is none. Else `ids` is not to be used
-    Feature first;    // of features; a parameter takes no load
+};
+
+// A launch, by value: the parameter of every kernel of a look-up.
+struct Lookup {
+    BatchIds batch;
+    OutputRows output;
+    PlanTables plan;
+    RowLanes lanes;
+    SlotPlaces slot;
+    DriveQueues queues;
+    KeySpace keys;
+    KeyBitmap bitmap;
+    KeySort sort;
+    UniqueRows unique;
 };
 
 // Updated rows, in GPU memory: cuda/overlay.cuh.
@@ -257,7 +312,7 @@ struct Adoption {
     u64 timeout_ns;
 };
 
-// How `expand` runs: its last block ends the launch, and there is nothing to clear; rows were fetched ahead.
+// Bits of the second parameter of `expand`: its last block ends the launch, for there is nothing to clear; rows were fetched ahead.
 enum Expansion : u32 { EXPANSION_ENDS = 1, EXPANSION_FETCHED = 2 };
 
 enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
@@ -265,4 +320,6 @@ enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
 static_assert(sizeof(Counters) == 128 && sizeof(Ticket) == 216 && sizeof(SlotState) == 432, "src/abi.rs");
-static_assert(sizeof(Lookup) == 592, "src/abi.rs");
+static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 272 && sizeof(RowLanes) == 24, "src/abi.rs");
+static_assert(sizeof(SlotPlaces) == 32 && sizeof(DriveQueues) == 16 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
+static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 608, "src/abi.rs");

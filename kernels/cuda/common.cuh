@@ -8,35 +8,38 @@
 #define KERNEL extern "C" __global__ void
 #define DEVICE __device__ __forceinline__
 #define METHOD __device__ __forceinline__
-// Apart, so that what seldom runs takes no registers of what always does.
+// A call of its own, so that code that seldom runs takes no registers of code that always does.
 #define APART __device__ __noinline__
 #define FULL 0xffffffffu
 #endif
 
+// What lies at a device address.
 template <class T> DEVICE T* at(u64 address) { return reinterpret_cast<T*>(address); }
 
 DEVICE u64 min_of(u64 a, u64 b) { return a < b ? a : b; }
 
-// What `place` holds for a position. Below PLACE_STAGED: a key, whose row is found through the bitmap.
+// The place of a position (UniqueRows.places). Below PLACE_STAGED it is a key, whose row is found through the bitmap.
 constexpr u64 PLACE_MISSING = ~0ull;
 constexpr u64 PLACE_PADDING = ~0ull - 1;
 constexpr u64 PLACE_HERE = 1ull << 63;    // the lower bits are the row's address in GPU memory
 constexpr u64 PLACE_STAGED = 1ull << 62;  // the lower bits are its number among the uniques
 constexpr u64 PLACE_HASHED = 1ull << 61;  // with PLACE_STAGED: they are its slot in the hash table, which has the number
 
-// Of a unique row on drives.
-// Damaged: it is not what was written. Again: the command that was to read it with others failed, it has yet to be read by itself.
+// The status of a unique row on drives.
+// Damaged: the row is not what was written. Again: the command that was to read the row with others failed, and the row is to be read by itself.
 enum RowStatus : u8 { ROW_READ, ROW_FAILED, ROW_DAMAGED, ROW_AGAIN };
 
-DEVICE u32* gate_closed(const Lookup& p) { return at<u32>(p.gate + WR_GATE_CLOSED); }
-DEVICE u64* gate_inside(const Lookup& p) { return at<u64>(p.gate + WR_GATE_INSIDE); }
+// The two words of the gate.
+DEVICE u32* gate_closed(const Lookup& lookup) { return at<u32>(lookup.slot.gate + WR_GATE_CLOSED); }
+DEVICE u64* gate_inside(const Lookup& lookup) { return at<u64>(lookup.slot.gate + WR_GATE_INSIDE); }
 
-// Lanes to leave out before a row's first, so that the others' reads of 128 B are those of lines; in units of 16 B.
-DEVICE u32 skew_of(const Lookup& p, u64 row) { return p.by_lines ? (u32)(row % 128 / 16) : 0; }
+// How many lanes to leave out before a row's first lane, so that eight lanes read a whole line of 128 B. A lane reads 16 B.
+DEVICE u32 skew_of(const Lookup& lookup, u64 row) { return lookup.lanes.by_lines ? (u32)(row % 128 / 16) : 0; }
 
-DEVICE bool is_admitted(const Lookup& p) { return at<SlotState>(p.slot)->admitted[p.ticket] != 0; }
+// Whether the launch has the lease of its slot: the first kernel noted it.
+DEVICE bool is_admitted(const Lookup& lookup) { return at<SlotState>(lookup.slot.state)->admitted[lookup.slot.ticket] != 0; }
 
-// Adds `value` of all threads of the block; every thread gets the sum. `room` has a word for each warp.
+// The sum of `value` of all threads of the block, for every thread. `room`: shared memory, a word for each warp.
 template <u32 THREADS> DEVICE u32 block_sum(u32 value, u32* room) {
     for (u32 step = 16; step > 0; step /= 2) value += __shfl_xor_sync(FULL, value, step);
     __syncthreads();
@@ -47,7 +50,7 @@ template <u32 THREADS> DEVICE u32 block_sum(u32 value, u32* room) {
     return sum;
 }
 
-// The sum of `value` of the threads before this one; `total` is that of all.
+// The sum of `value` of the threads before this one; `total` becomes the sum of all.
 template <u32 THREADS> DEVICE u32 block_scan(u32 value, u32* room, u32& total) {
     u32 lane = threadIdx.x % 32, inclusive = value;
     for (u32 step = 1; step < 32; step *= 2) {
@@ -67,9 +70,9 @@ template <u32 THREADS> DEVICE u32 block_scan(u32 value, u32* room, u32& total) {
 }
 
 // The segment of a key.
-DEVICE const Segment& segment_of(const Lookup& p, u64 key) {
-    const Segment* segment = at<Segment>(p.segment);
-    u32 low = 0, high = p.segments;
+DEVICE const Segment& segment_of(const Lookup& lookup, u64 key) {
+    const Segment* segment = at<Segment>(lookup.plan.segments);
+    u32 low = 0, high = lookup.plan.segment_count;
     while (high - low > 1) {
         u32 middle = (low + high) / 2;
         if (segment[middle].first_key <= key) low = middle; else high = middle;
@@ -77,17 +80,18 @@ DEVICE const Segment& segment_of(const Lookup& p, u64 key) {
     return segment[low];
 }
 
-// Where a row on drives lies: drive (16 bits) and LBA (48 bits), and the byte in that LBA.
-struct Home {
-    u64 at;
-    u32 byte;
-    u32 lbas;
+// Where a row on drives lies.
+struct RowLocation {
+    u64 drive_lba;  // drive in the upper 16 bits, first LBA in the lower 48
+    u32 byte;       // in that LBA
+    u32 lbas;       // to read for the row
     u32 row_bytes;
 };
 
-DEVICE Home home_of(const Lookup& p, u64 key) {
-    const Segment& segment = segment_of(p, key);
-    const Table& table = at<Table>(p.table)[segment.table];
+// Where the row of a key lies on drives.
+DEVICE RowLocation location_of(const Lookup& lookup, u64 key) {
+    const Segment& segment = segment_of(lookup, key);
+    const Table& table = at<Table>(lookup.plan.tables)[segment.table];
     u64 rank = segment.first_rank + (key - segment.first_key);
     u64 group = rank / table.group_rows, row = rank % table.group_rows;
     u64 lba = table.first_lba + group * table.group_lbas + row * table.step_lbas;
@@ -95,5 +99,5 @@ DEVICE Home home_of(const Lookup& p, u64 key) {
     u32 chunk = at<u32>(table.map)[unit % table.chunks];
     u64 within = (unit / table.chunks) << table.stripe_shift | (lba & ((1ull << table.stripe_shift) - 1));
     u64 on_drive = table.base_lba + ((u64)(chunk & 0xffffff) << table.chunk_shift) + within;
-    return Home{(u64)(chunk >> 24) << 48 | on_drive, (u32)row * table.step_bytes, table.row_lbas, table.row_bytes};
+    return RowLocation{(u64)(chunk >> 24) << 48 | on_drive, (u32)row * table.step_bytes, table.row_lbas, table.row_bytes};
 }

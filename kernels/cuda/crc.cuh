@@ -8,7 +8,7 @@
 #include "common.cuh"
 
 constexpr u32 CRC_POLYNOMIAL = 0x82f63b78;  // reflected: bit 31 is the coefficient of 1
-constexpr u32 CRC_SLICES = 1024;            // words of Lookup.slices
+constexpr u32 CRC_SLICES = 1024;            // words of PlanTables.crc_slices
 
 // What lies at Table.crcs.
 struct RowCrcs {

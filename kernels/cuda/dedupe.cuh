@@ -1,17 +1,19 @@
-// The other ways from ids to unique keys: a hash table, and a sort of what is different; or a sort of all. Neither has anything of the
-// size of the tables. docs/gpu.md says when which is taken.
+// The other ways from ids to unique keys: by a hash table and a sort of the unique keys, or by a sort of all keys. Neither needs memory of the size of
+// the tables. docs/gpu.md says when which is taken.
 #pragma once
-#include "prepare.cuh"
+#include "locate.cuh"
 #include "sort.cuh"
 
-// Positions that a block goes through before it gives away what it found.
-constexpr u32 COLLECTED = 4 * MARK_THREADS;
+constexpr u32 COLLECT_THREADS = 256;
+// Positions that a block goes through before it appends what it found to the words of all blocks.
+constexpr u32 COLLECTED = 4 * COLLECT_THREADS;
 
-// What a block collects.
+// Shared memory of a block that collects words.
 struct Collector {
     u64 words[COLLECTED];
     u32 digits[MOST_SWEEPS * DIGITS];
-    u32 count, begin;
+    u32 count;  // words so far
+    u32 begin;  // where they go among the words of all blocks
 };
 
 DEVICE Collector& collector_of_block() {
@@ -19,12 +21,12 @@ DEVICE Collector& collector_of_block() {
     return collector;
 }
 
-// The slot of a key in the hash table, which is at most half full; `is_new` becomes true if it was not there. A slot once taken is not given to another
-// key, so that a stale one costs an atomic and nothing else.
-DEVICE u32 slot_of(const Lookup& p, u64 key, bool& is_new) {
-    u64* slots = at<u64>(p.slots);
-    const u64 mask = (1ull << p.slots_log2) - 1, word = key + 1;
-    for (u64 slot = key * 0x9e3779b97f4a7c15ull >> (64 - p.slots_log2);; slot = (slot + 1) & mask) {
+// The slot of a key in the hash table, which is at most half full; `is_new` becomes true if the key was not there. A slot once taken is not given to
+// another key, so that a stale read costs an atomic and nothing else.
+DEVICE u32 hash_slot_of(const Lookup& lookup, u64 key, bool& is_new) {
+    u64* slots = at<u64>(lookup.sort.slots);
+    const u64 mask = (1ull << lookup.sort.slots_log2) - 1, word = key + 1;
+    for (u64 slot = key * 0x9e3779b97f4a7c15ull >> (64 - lookup.sort.slots_log2);; slot = (slot + 1) & mask) {
         u64 found = slots[slot];
         if (found == 0) {
             found = atomicCAS(slots + slot, 0ull, word);
@@ -35,154 +37,173 @@ DEVICE u32 slot_of(const Lookup& p, u64 key, bool& is_new) {
     }
 }
 
-// Collects words of keys: of each different one with its slot in the hash table, or of each position with that. grid: any.
-template <bool HASHED, bool UPDATED> DEVICE void collect(const Lookup& p, Scratch& scratch, Collector& own) {
-    if (!is_admitted(p)) return;
-    SlotState& slot = *at<SlotState>(p.slot);
-    Sorting& sorting = *at<Sorting>(p.sorting);
+// Collects words to sort. HASHED: one for each different key, with the slot of the key in the hash table; else one for each position, with the position.
+template <bool HASHED, bool UPDATED> DEVICE void collect(const Lookup& lookup, Scratch& scratch, Collector& collector) {
+    if (!is_admitted(lookup)) return;
+    SlotState& slot = *at<SlotState>(lookup.slot.state);
+    Sorting& sorting = *at<Sorting>(lookup.sort.state);
     const u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
-    const Bags bags = bags_of(p, slot.size);
-    const u32 digits = p.sweeps * DIGITS;
-    for (u32 i = threadIdx.x; i < digits; i += MARK_THREADS) own.digits[i] = 0;
-    if (threadIdx.x == 0) own.count = 0;
-    set_up<false, UPDATED>(p, bags, scratch);
-    check_offsets(p, bags, scratch, thread, threads);
-    Marked marked{};
+    const Bags bags = bags_of(lookup, slot.size);
+    const u32 digits = lookup.sort.sweeps * DIGITS;
+    for (u32 i = threadIdx.x; i < digits; i += COLLECT_THREADS) collector.digits[i] = 0;
+    if (threadIdx.x == 0) collector.count = 0;
+    set_up_scratch<false, UPDATED>(lookup, bags, scratch);
+    check_offsets(lookup, bags, scratch, thread, threads);
+    IdCounts counts{};
     for (u64 first = (u64)blockIdx.x * COLLECTED; first < bags.ids; first += (u64)gridDim.x * COLLECTED) {
-        for (u64 i = first + threadIdx.x; i < bags.ids && i < first + COLLECTED; i += MARK_THREADS) {
-            const Feature& feature = feature_at(p, scratch, feature_of(p, bags, scratch, i));
-            u64 place = place_of<false, UPDATED>(p, feature, id_at(p.ids, p.id_type, i), marked);
-            mask_at(p, feature, i, place);
-            tell_missing<true>(p, feature, i, place, marked);
+        for (u64 i = first + threadIdx.x; i < bags.ids && i < first + COLLECTED; i += COLLECT_THREADS) {
+            const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
+            u64 place = place_of<false, UPDATED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
+            write_mask(lookup, feature, i, place);
+            report_missing<true>(lookup, feature, i, place, counts);
             u64 word = place << WORD_BITS | i;
             bool is_word = place < PLACE_STAGED;
             if (HASHED && is_word) {
                 is_word = false;
-                const u32 found = slot_of(p, place, is_word);
+                const u32 found = hash_slot_of(lookup, place, is_word);
                 word = place << WORD_BITS | found;
                 place = PLACE_STAGED | PLACE_HASHED | found;
             }
-            // Of a position with a word of its own the number is written here later.
-            if (HASHED || !is_word) at<u64>(p.place)[i] = place;
-            if (is_word) own.words[atomicAdd(&own.count, 1u)] = word;
+            // Where a position has a word of its own, `number` writes its place later.
+            if (HASHED || !is_word) at<u64>(lookup.unique.places)[i] = place;
+            if (is_word) collector.words[atomicAdd(&collector.count, 1u)] = word;
         }
         __syncthreads();
-        if (threadIdx.x == 0) own.begin = atomicAdd(&sorting.count, own.count);
+        if (threadIdx.x == 0) collector.begin = atomicAdd(&sorting.count, collector.count);
         __syncthreads();
-        for (u32 i = threadIdx.x; i < own.count; i += MARK_THREADS) {
-            const u64 word = own.words[i];
-            words_of(p, 0)[own.begin + i] = word;
-            for (u32 sweep = 0; sweep < p.sweeps; ++sweep) atomicAdd(&own.digits[sweep * DIGITS + digit_of(word, sweep)], 1u);
+        for (u32 i = threadIdx.x; i < collector.count; i += COLLECT_THREADS) {
+            const u64 word = collector.words[i];
+            words_of(lookup, 0)[collector.begin + i] = word;
+            for (u32 sweep = 0; sweep < lookup.sort.sweeps; ++sweep) atomicAdd(&collector.digits[sweep * DIGITS + digit_of(word, sweep)], 1u);
         }
         __syncthreads();
-        if (threadIdx.x == 0) own.count = 0;
+        if (threadIdx.x == 0) collector.count = 0;
         __syncthreads();
     }
-    for (u32 i = threadIdx.x; i < digits; i += MARK_THREADS)
-        if (own.digits[i]) atomicAdd(&sorting.digits[i], own.digits[i]);
-    sum_marked(marked, scratch);
+    for (u32 i = threadIdx.x; i < digits; i += COLLECT_THREADS)
+        if (collector.digits[i]) atomicAdd(&sorting.digits[i], collector.digits[i]);
+    sum_counts(counts, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
 }
 
-KERNEL __launch_bounds__(MARK_THREADS) warprow_hash(const Lookup p) {
+// Reads: ids, offsets, features, and the tables' indexes and permutations.
+// Writes: the hash table, its keys with their slots as words, how many words have each digit; the place of each position, the mask; counts of ids.
+// Relies on: `begin`; the hash table and the sort's state are zero. grid: any.
+KERNEL __launch_bounds__(COLLECT_THREADS) warprow_hash(const Lookup lookup) {
     wait_for_previous();
     let_next_come();
-    collect<true, false>(p, scratch_of_block(), collector_of_block());
-}
-KERNEL __launch_bounds__(MARK_THREADS) warprow_list(const Lookup p) {
-    wait_for_previous();
-    let_next_come();
-    collect<false, false>(p, scratch_of_block(), collector_of_block());
-}
-// Of executors that follow updates.
-KERNEL __launch_bounds__(MARK_THREADS) warprow_hash_updated(const Lookup p) {
-    wait_for_previous();
-    let_next_come();
-    collect<true, true>(p, scratch_of_block(), collector_of_block());
-}
-KERNEL __launch_bounds__(MARK_THREADS) warprow_list_updated(const Lookup p) {
-    wait_for_previous();
-    let_next_come();
-    collect<false, true>(p, scratch_of_block(), collector_of_block());
+    collect<true, false>(lookup, scratch_of_block(), collector_of_block());
 }
 
-// The unique key number `number` is there.
-DEVICE void put_unique(const Lookup& p, u32 number, u64 key) {
-    at<u64>(p.unique)[number] = key;
-    at<u8>(p.status)[number] = ROW_FAILED;
+// Reads: as `hash`.
+// Writes: a word for each position that has a key, how many words have each digit; the place of the other positions, the mask; counts of ids.
+// Relies on: `begin`; the sort's state is zero. grid: any.
+KERNEL __launch_bounds__(COLLECT_THREADS) warprow_list(const Lookup lookup) {
+    wait_for_previous();
+    let_next_come();
+    collect<false, false>(lookup, scratch_of_block(), collector_of_block());
 }
 
-// Uniques with rows in DRAM end before this number; by one thread.
+// Reads: as `hash`, and the overlay, as of the launch's snapshot: executors that follow updates take this one.
+// Writes: as `hash`.
+// Relies on: as `hash`.
+KERNEL __launch_bounds__(COLLECT_THREADS) warprow_hash_updated(const Lookup lookup) {
+    wait_for_previous();
+    let_next_come();
+    collect<true, true>(lookup, scratch_of_block(), collector_of_block());
+}
+
+// Reads: as `list`, and the overlay, as of the launch's snapshot: executors that follow updates take this one.
+// Writes: as `list`.
+// Relies on: as `list`.
+KERNEL __launch_bounds__(COLLECT_THREADS) warprow_list_updated(const Lookup lookup) {
+    wait_for_previous();
+    let_next_come();
+    collect<false, true>(lookup, scratch_of_block(), collector_of_block());
+}
+
+// Writes unique key number `number`, whose row has yet to be read.
+DEVICE void put_unique(const Lookup& lookup, u32 number, u64 key) {
+    at<u64>(lookup.unique.keys)[number] = key;
+    at<u8>(lookup.unique.status)[number] = ROW_FAILED;
+}
+
+// By one thread: notes that uniques with rows in DRAM end before `number`.
 DEVICE void tell_dram_uniques(SlotState& slot, u32 number) {
     slot.dram_uniques = number;
     atomicAdd(&slot.counters.rows_dram, (u64)number);
     atomicAdd(&slot.counters.rows_ssd, 0 - (u64)number);
 }
 
-// So many uniques there are, the last of which is `key`; by one thread.
-DEVICE void tell_uniques(const Lookup& p, SlotState& slot, u32 count, u64 key) {
+// By one thread: notes how many uniques there are, the last of which is `key`.
+DEVICE void tell_uniques(const Lookup& lookup, SlotState& slot, u32 count, u64 key) {
     slot.uniques = count;
     atomicAdd(&slot.counters.rows_ssd, (u64)count);
-    if (key < p.ssd_key) tell_dram_uniques(slot, count);
+    if (key < lookup.keys.first_ssd_key) tell_dram_uniques(slot, count);
 }
 
-// Numbers the different keys, which are sorted, by their slots in the hash table. grid: by ids.
-KERNEL warprow_rank(const Lookup p) {
+// Reads: the sorted words: different keys with their slots in the hash table.
+// Writes: the unique keys and their status (ROW_FAILED), the number of each slot's key; how many uniques there are.
+// Relies on: `hash` and all sweeps. grid: any.
+KERNEL warprow_rank(const Lookup lookup) {
     wait_for_previous();
     let_next_come();
-    if (!is_admitted(p)) return;
-    SlotState& slot = *at<SlotState>(p.slot);
-    const u64 threads = (u64)gridDim.x * blockDim.x, *words = words_of(p, p.sweeps);
-    const u32 count = at<const Sorting>(p.sorting)->count;
+    if (!is_admitted(lookup)) return;
+    SlotState& slot = *at<SlotState>(lookup.slot.state);
+    const u64 threads = (u64)gridDim.x * blockDim.x, *words = words_of(lookup, lookup.sort.sweeps);
+    const u32 count = at<const Sorting>(lookup.sort.state)->count;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += threads) {
         const u64 word = words[i], key = word >> WORD_BITS;
-        put_unique(p, (u32)i, key);
-        at<u32>(p.numbers)[word & WORD_MASK] = (u32)i;
-        if (key >= p.ssd_key && i > 0 && words[i - 1] >> WORD_BITS < p.ssd_key) tell_dram_uniques(slot, (u32)i);
-        if (i + 1 == count) tell_uniques(p, slot, count, key);
+        put_unique(lookup, (u32)i, key);
+        at<u32>(lookup.sort.numbers)[word & WORD_MASK] = (u32)i;
+        if (key >= lookup.keys.first_ssd_key && i > 0 && words[i - 1] >> WORD_BITS < lookup.keys.first_ssd_key) tell_dram_uniques(slot, (u32)i);
+        if (i + 1 == count) tell_uniques(lookup, slot, count, key);
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) slot.prepared = now();
 }
 
-// What the block of `number` shares.
-struct Numbering {
-    u32 heads[SORT_WARPS];
-    u32 before, tile;
+// Shared memory of a block of `number`.
+struct NumberShared {
+    u32 heads[SORT_WARPS];  // of each warp, words with another key than the word before
+    u32 before;             // heads in the tiles before
+    u32 tile;
 };
 
-DEVICE Numbering& numbering_of_block() {
-    SHARED Numbering numbering;
-    return numbering;
+DEVICE NumberShared& number_shared_of_block() {
+    SHARED NumberShared shared;
+    return shared;
 }
 
-// By a warp: how many uniques there are in the tiles before `tile`, which has `own`.
-DEVICE u32 uniques_before(const Lookup& p, u32 tile, u32 own) {
-    const u32 lane = threadIdx.x % 32, state = p.sweeps % 2 * DIGITS;
-    if (lane == 0) store_relaxed(states_of(p, tile) + state, (tile == 0 ? STATE_ALL : STATE_OWN) | own);
+// By a warp: how many uniques there are in the tiles before `tile`, which has `own` of them.
+DEVICE u32 uniques_before(const Lookup& lookup, u32 tile, u32 own) {
+    const u32 lane = threadIdx.x % 32, state = lookup.sort.sweeps % 2 * DIGITS;
+    if (lane == 0) store_relaxed(states_of(lookup, tile) + state, (tile == 0 ? STATE_ALL : STATE_OWN) | own);
     u32 before = 0;
     for (u32 end = tile; end > 0; end -= 32) {
-        // The nearest first. Those before the first have nothing.
-        const u32 found = lane < end ? published_state(states_of(p, end - 1 - lane) + state) : STATE_ALL;
+        // Lane 0 looks at the nearest tile. Before the first tile there is nothing.
+        const u32 found = lane < end ? published_state(states_of(lookup, end - 1 - lane) + state) : STATE_ALL;
         const u32 all = __ballot_sync(FULL, found & STATE_ALL), last = all == 0 ? 31 : __ffs(all) - 1;
         before += __reduce_add_sync(FULL, lane <= last ? found & STATE_COUNT : 0);
         if (all != 0) break;
     }
-    if (lane == 0 && tile > 0) store_relaxed(states_of(p, tile) + state, STATE_ALL | (before + own));
+    if (lane == 0 && tile > 0) store_relaxed(states_of(lookup, tile) + state, STATE_ALL | (before + own));
     return before;
 }
 
-// Numbers the different keys among all, which are sorted, and writes the number of each position. grid: any.
-KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup p) {
+// Reads: the sorted words: the key of each position with the position.
+// Writes: the unique keys and their status (ROW_FAILED), the place of each position; how many uniques there are; states of tiles.
+// Relies on: `list` and all sweeps; the states of tiles that the last sweep did not use are zero. grid: any.
+KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup lookup) {
     wait_for_previous();
     let_next_come();
-    if (!is_admitted(p)) return;
-    Numbering& s = numbering_of_block();
-    SlotState& slot = *at<SlotState>(p.slot);
-    Sorting& sorting = *at<Sorting>(p.sorting);
+    if (!is_admitted(lookup)) return;
+    NumberShared& shared = number_shared_of_block();
+    SlotState& slot = *at<SlotState>(lookup.slot.state);
+    Sorting& sorting = *at<Sorting>(lookup.sort.state);
     const u32 count = sorting.count, tiles = tiles_of(count), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const u64* words = words_of(p, p.sweeps);
+    const u64* words = words_of(lookup, lookup.sort.sweeps);
     for (;;) {
-        const u32 tile = claim_tile(sorting, p.sweeps, s.tile);
+        const u32 tile = claim_tile(sorting, lookup.sort.sweeps, shared.tile);
         if (tile >= tiles) {
             // One block comes to the end first.
             if (tile == tiles && threadIdx.x == 0) slot.prepared = now();
@@ -200,19 +221,19 @@ KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup p) {
             heads[k] = __ballot_sync(FULL, i < count && (i == 0 || before >> WORD_BITS != word[k] >> WORD_BITS));
             sum += __popc(heads[k]);
         }
-        if (lane == 0) s.heads[warp] = sum;
+        if (lane == 0) shared.heads[warp] = sum;
         __syncthreads();
         u32 own = 0, number = 0;
         for (u32 i = 0; i < SORT_WARPS; ++i) {
             if (i == warp) number = own;
-            own += s.heads[i];
+            own += shared.heads[i];
         }
         if (warp == 0) {
-            const u32 before = uniques_before(p, tile, own);
-            if (lane == 0) s.before = before;
+            const u32 before = uniques_before(lookup, tile, own);
+            if (lane == 0) shared.before = before;
         }
         __syncthreads();
-        number += s.before;
+        number += shared.before;
 #pragma unroll
         for (u32 k = 0; k < SORT_ITEMS; ++k) {
             const u32 i = mine + k * 32, here = number + __popc(heads[k] & (2u << lane) - 1) - 1;
@@ -220,19 +241,19 @@ KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup p) {
             number += __popc(heads[k]);
             if (i >= count) continue;
             if (heads[k] >> lane & 1) {
-                put_unique(p, here, key);
-                if (key >= p.ssd_key && i > 0 && words[i - 1] >> WORD_BITS < p.ssd_key) tell_dram_uniques(slot, here);
+                put_unique(lookup, here, key);
+                if (key >= lookup.keys.first_ssd_key && i > 0 && words[i - 1] >> WORD_BITS < lookup.keys.first_ssd_key) tell_dram_uniques(slot, here);
             }
-            at<u64>(p.place)[word[k] & WORD_MASK] = PLACE_STAGED | here;
-            if (i + 1 == count) tell_uniques(p, slot, here + 1, key);
+            at<u64>(lookup.unique.places)[word[k] & WORD_MASK] = PLACE_STAGED | here;
+            if (i + 1 == count) tell_uniques(lookup, slot, here + 1, key);
         }
     }
 }
 
-// Forgets what was collected, but for how much. By threads from `thread`, so many.
-DEVICE void forget_collected(const Lookup& p, u64 thread, u64 threads) {
-    const u32 count = at<const Sorting>(p.sorting)->count;
-    const u64* words = words_of(p, p.sweeps);
-    for (u64 i = thread; p.dedupe == DEDUPE_HASH && i < count; i += threads) at<u64>(p.slots)[words[i] & WORD_MASK] = 0;
-    clear_sorting(p, thread, threads);
+// Clears the hash table and the sort's state, but for the number of words. By threads from `thread` on, `threads` in all.
+DEVICE void forget_collected(const Lookup& lookup, u64 thread, u64 threads) {
+    const u32 count = at<const Sorting>(lookup.sort.state)->count;
+    const u64* words = words_of(lookup, lookup.sort.sweeps);
+    for (u64 i = thread; lookup.keys.dedupe == DEDUPE_HASH && i < count; i += threads) at<u64>(lookup.sort.slots)[words[i] & WORD_MASK] = 0;
+    clear_sorting(lookup, thread, threads);
 }

@@ -4,6 +4,7 @@
 
 constexpr u64 SLOT_ABSENT = ~0ull;
 
+// Mixes the bits of a key, or of a pilot.
 DEVICE u64 mix_key(u64 x) {
     x ^= x >> 33;
     x *= 0xff51afd7ed558ccdull;
@@ -21,7 +22,7 @@ DEVICE u64 slot_of(const KeyIndex& index, u64 key) {
     u64 slot = part * index.slots + __umul64hi(hash * (mix_key(pilot + 1) | 1), index.slots);
     if (slot >= index.keys) {
         slot -= index.keys;
-        slot = index.stand_in_bytes == 4 ? at<const u32>(index.stand_ins)[slot] : at<const u64>(index.stand_ins)[slot];
+        slot = index.remap_bytes == 4 ? at<const u32>(index.remap)[slot] : at<const u64>(index.remap)[slot];
     }
     u32 print;
     if (index.fingerprint_bytes == 2) print = at<const u16>(index.fingerprints)[slot] ^ (u16)hash;

@@ -1,6 +1,10 @@
 // The look-up, as one translation unit. docs/gpu.md says how the kernels work together.
+#include "bitmap.cuh"
+#include "dedupe.cuh"
 #include "prepare.cuh"
 #include "fetch.cuh"
 #include "expand.cuh"
+#include "direct.cuh"
+#include "finish.cuh"
 #include "prefetch.cuh"
 #include "adopt.cuh"

@@ -1,22 +1,25 @@
-// A look-up whose rows are fetched ahead: begins as any other, rests, and expands when it is asked to. docs/gpu.md has the protocol.
+// A look-up whose rows are fetched ahead: it begins as any other does, rests, and expands when its caller asks for it. docs/gpu.md has the protocol.
 #pragma once
-#include "expand.cuh"
+#include "ticket.cuh"
 
-// Behind `fetch`: rows are in staging, or have failed. The slot stays the launch's; of the ids nothing is needed any more; and the queues
-// are at rest, so that nobody need wait for this launch to reset their drives. grid 1, block 1.
-KERNEL warprow_rest(const Lookup p) {
+// Reads: the ids, for the first missing one.
+// Writes: SlotState.missing_id and .fetched; the gate's `inside`, so that whoever resets a drive need not wait for this launch. The launch keeps the lease.
+// Relies on: `fetch` has ended, and with it the use of the queues. One thread in all. Behind it the ids are the caller's again.
+KERNEL warprow_rest(const Lookup lookup) {
     wait_for_previous();
-    if (!is_admitted(p)) return;
-    SlotState& slot = *at<SlotState>(p.slot);
-    slot.missing_id = missing_id(p, slot.counters.first_missing);
+    if (!is_admitted(lookup)) return;
+    SlotState& slot = *at<SlotState>(lookup.slot.state);
+    slot.missing_id = missing_id(lookup, slot.counters.first_missing);
     slot.fetched = now();
     fence_release();
-    store_relaxed(gate_inside(p), 0ull);
+    store_relaxed(gate_inside(lookup), 0ull);
 }
 
-// Before `expand`: the mask as it is so far, to the caller's. grid: by ids.
-KERNEL warprow_mask(const Lookup p) {
-    if (!is_admitted(p)) return;
-    const u64 ids = at<SlotState>(p.slot)->size.ids, threads = (u64)gridDim.x * blockDim.x;
-    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < ids; i += threads) at<u8>(p.mask)[i] = at<const u8>(p.kept)[i];
+// Reads: the mask that was kept while rows were fetched ahead.
+// Writes: the caller's mask, as it is so far; `expand` clears it for rows that failed.
+// Relies on: `rest` has ended, and `expand` has not begun. grid: any.
+KERNEL warprow_mask(const Lookup lookup) {
+    if (!is_admitted(lookup)) return;
+    const u64 ids = at<SlotState>(lookup.slot.state)->size.ids, threads = (u64)gridDim.x * blockDim.x;
+    for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < ids; i += threads) at<u8>(lookup.output.mask)[i] = at<const u8>(lookup.output.kept_mask)[i];
 }

@@ -15,7 +15,7 @@ constexpr u64 GATE_PAUSE = 5000;
 // Passes that found something, but finished nothing, between two looks at the clock.
 constexpr u32 BUSY_PASSES = 64;
 
-// What the block shares. A *place* is batch slot * BATCH + lane.
+// Shared memory of the block that drives a queue. A *place* is batch slot * BATCH + lane.
 struct Ring {
     u32 tag[MAX_PLACES];               // what the work calls the command of a place
     u32 outstanding[MAX_PLACES / 32];  // a bit each
@@ -37,24 +37,24 @@ struct Ring {
 };
 
 // A batch that is being filled: its slot, and the SQ's tail before it.
-struct Batch {
+struct CommandBatch {
     u32 slot;
     u32 tail;
 };
 
-// What became of the work.
-struct Driven {
+// What a block did with its queue.
+struct RingOutcome {
     u32 commands;
     u32 doorbells;
     u32 anomalies;
     u32 poison;  // WR_FAULT_*
 };
 
-// Command `number` of a batch, by one lane: a read of `lbas` LBAs from `lba` on into its own place.
-DEVICE void put_command(const QueueDescriptor& queue, Ring& s, const Batch& batch, u32 number, u64 lba, u32 lbas, u32 tag) {
+// By one lane: puts command `number` of a batch into the SQ, a read of `lbas` LBAs from `lba` on into the command's own place.
+DEVICE void put_command(const QueueDescriptor& queue, Ring& ring, const CommandBatch& batch, u32 number, u64 lba, u32 lbas, u32 tag) {
     const u32 place = batch.slot * BATCH + number;
     const u64 iova = queue.landing_iova + (u64)place * queue.landing_stride;
-    const u32 cid = s.generation[batch.slot] << queue.cid_shift | place;
+    const u32 cid = ring.generation[batch.slot] << queue.cid_shift | place;
     u32 index = batch.tail + number;
     if (index >= queue.sq_size) index -= queue.sq_size;
     Quad* entry = at<Quad>(queue.sq + (u64)index * WR_SQE_BYTES);
@@ -67,10 +67,11 @@ DEVICE void put_command(const QueueDescriptor& queue, Ring& s, const Batch& batc
     store_relaxed(entry + 1, Quad{0, 0, (u32)iova, (u32)(iova >> 32)});
     store_relaxed(entry + 2, Quad{(u32)second, (u32)(second >> 32), (u32)lba, (u32)(lba >> 32)});
     store_relaxed(entry + 3, Quad{lbas - 1, 0, 0, 0});
-    s.tag[place] = tag;
-    atomicOr(&s.outstanding[place / 32], 1u << place % 32);
+    ring.tag[place] = tag;
+    atomicOr(&ring.outstanding[place / 32], 1u << place % 32);
 }
 
+// Stores a queue's new tail or head to its doorbell.
 DEVICE void ring_bell(const QueueDescriptor& queue, u64 bell, u32 value) {
     if (queue.doorbell_kind == WR_DOORBELL_MMIO) store_mmio(at<u32>(bell), value);
     else store_relaxed(at<u32>(bell), value);
@@ -87,9 +88,9 @@ DEVICE void ring_bell(const QueueDescriptor& queue, u64 bell, u32 value) {
 //   reads_again(place, status)  by the lane that retires a command which failed: whether it is no failure yet, because `more` will give
 //                       what it was to read in other commands
 //   lba_of(tag)         for reports
-template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s, Work& work) {
+template <class Work> DEVICE RingOutcome drive_queue(const QueueDescriptor& queue, Ring& ring, Work& work) {
     QueueState& state = *at<QueueState>(queue.state);
-    const u32 t = threadIdx.x, lane = t % 32, warp = t / 32, batches = queue.batches;
+    const u32 thread = threadIdx.x, lane = thread % 32, warp = thread / 32, batches = queue.batches;
     const u32 mask = (1u << queue.cid_shift) - 1;
     const u32* const closed = at<u32>(work.gate() + WR_GATE_CLOSED);
     u32 tail = state.tail, head = state.head, turn = state.turn;
@@ -99,12 +100,12 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
     u32 owed = 0;
     u32 poison = WR_FAULT_NONE, width = 32, busy = 0;
     bool overdue = false;
-    if (t < WR_MAX_BATCHES) s.generation[t] = state.generation[t];
-    for (u32 i = t; i < MAX_PLACES / 32; i += BATCH) s.outstanding[i] = s.failed[i] = 0;
-    if (t == 0) {
-        s.anomalies = s.answered = 0;
-        s.failed_tag = NOTHING;
-        s.gate_seen = now();
+    if (thread < WR_MAX_BATCHES) ring.generation[thread] = state.generation[thread];
+    for (u32 i = thread; i < MAX_PLACES / 32; i += BATCH) ring.outstanding[i] = ring.failed[i] = 0;
+    if (thread == 0) {
+        ring.anomalies = ring.answered = 0;
+        ring.failed_tag = NOTHING;
+        ring.gate_seen = now();
     }
     __syncthreads();
 
@@ -112,7 +113,7 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
         // A batch, if a slot is free and there is something to read.
         u32 filled = 0;
         if (newest - oldest < batches && work.more()) {
-            filled = work.fill(s, Batch{new_slot, tail});
+            filled = work.fill(ring, CommandBatch{new_slot, tail});
             if (filled == 0 && oldest == newest) continue;
         }
         if (filled != 0) {
@@ -122,19 +123,19 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
             commands += filled;
         }
         // Look for completions: a prefix, lane i at entry head + i. While nothing comes only one warp looks, to spare the bus.
-        u32 position = head + t, wraps = turn;
+        u32 position = head + thread, wraps = turn;
         if (position >= queue.cq_size) {
             position -= queue.cq_size;
             ++wraps;
         }
-        const bool looks = t < outstanding && t < width;
+        const bool looks = thread < outstanding && thread < width;
         const u64 word = looks ? load_relaxed(at<const u64>(queue.cq + (u64)position * WR_CQE_BYTES + 8)) : 0;
         if (filled != 0) {
             // While what was looked at is under way. Every lane's entry is ordered before the doorbell: they passed a barrier with this
             // lane since. So are the looks at the entries whose room is given back.
-            if (t == 0) {
-                s.count[new_slot] = filled;
-                s.deadline[new_slot] = now() + queue.timeout_ns;
+            if (thread == 0) {
+                ring.count[new_slot] = filled;
+                ring.deadline[new_slot] = now() + queue.timeout_ns;
                 fence_release();
                 if (owed != 0) {
                     ring_bell(queue, queue.cq_head, head);
@@ -150,37 +151,37 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
         }
         const bool here = looks && (word >> 48 & 1) == ((wraps + 1) & 1);
         const u32 ballot = __ballot_sync(FULL, here);
-        if (lane == 0) s.ready[warp] = ballot == FULL ? 32 : __ffs(~ballot) - 1;
+        if (lane == 0) ring.ready[warp] = ballot == FULL ? 32 : __ffs(~ballot) - 1;
         __syncthreads();
         u32 found = 0;
         for (u32 i = 0; i < BATCH_WORDS; ++i) {
-            found += s.ready[i];
-            if (s.ready[i] < 32) break;
+            found += ring.ready[i];
+            if (ring.ready[i] < 32) break;
         }
-        if (t < found) {
+        if (thread < found) {
             fence_acquire();
             const u32 cid = word >> 32 & 0xffff, place = cid & mask, slot = place / BATCH;
             const bool known = (u32)(word >> 16 & 0xffff) == queue.queue_id && slot < batches &&
-                               cid >> queue.cid_shift == s.generation[slot];
+                               cid >> queue.cid_shift == ring.generation[slot];
             const u32 bit = 1u << place % 32;
-            const bool answers = known && (atomicAnd(&s.outstanding[place / 32], ~bit) & bit) != 0;
-            s.landed[t] = answers ? place : NOTHING;
+            const bool answers = known && (atomicAnd(&ring.outstanding[place / 32], ~bit) & bit) != 0;
+            ring.landed[thread] = answers ? place : NOTHING;
             if (answers) {
                 const u32 status = word >> 49;
                 if (status != 0) {
-                    atomicOr(&s.failed[place / 32], bit);
-                    if (!work.reads_again(place, status) && atomicCAS(&s.failed_tag, NOTHING, s.tag[place]) == NOTHING) {
-                        s.failed_status = status;
-                        s.failed_cid = cid;
+                    atomicOr(&ring.failed[place / 32], bit);
+                    if (!work.reads_again(place, status) && atomicCAS(&ring.failed_tag, NOTHING, ring.tag[place]) == NOTHING) {
+                        ring.failed_status = status;
+                        ring.failed_cid = cid;
                     }
                 }
             } else {
-                atomicAdd(&s.anomalies, 1u);
+                atomicAdd(&ring.anomalies, 1u);
             }
         }
         __syncthreads();
         width = found == 0 ? 32 : BATCH;
-        const bool waits = lane < BATCH_WORDS && s.outstanding[old_slot * BATCH_WORDS + lane] != 0;
+        const bool waits = lane < BATCH_WORDS && ring.outstanding[old_slot * BATCH_WORDS + lane] != 0;
         const bool finished = __ballot_sync(FULL, waits) == 0;
         if (found != 0) {
             head += found;
@@ -191,21 +192,21 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
             owed += found;
             // What is left over is what nobody answered; anomalies were no answers.
             u32 left = 0;
-            for (u32 i = lane; i < batches * BATCH_WORDS; i += 32) left += __popc(s.outstanding[i]);
+            for (u32 i = lane; i < batches * BATCH_WORDS; i += 32) left += __popc(ring.outstanding[i]);
             outstanding = __reduce_add_sync(FULL, left);
             // At once: what comes last is all that is left to copy when it has come.
-            work.take(s, found);
+            work.take(ring, found);
         }
         if (finished) {
             __syncthreads();
-            if (t == 0) {
+            if (thread == 0) {
                 u32 bad = 0;
                 for (u32 i = 0; i < BATCH_WORDS; ++i) {
-                    bad += __popc(s.failed[old_slot * BATCH_WORDS + i]);
-                    s.failed[old_slot * BATCH_WORDS + i] = 0;
+                    bad += __popc(ring.failed[old_slot * BATCH_WORDS + i]);
+                    ring.failed[old_slot * BATCH_WORDS + i] = 0;
                 }
-                s.answered |= bad < s.count[old_slot];
-                s.generation[old_slot] = s.generation[old_slot] + 1 == queue.generations ? 0 : s.generation[old_slot] + 1;
+                ring.answered |= bad < ring.count[old_slot];
+                ring.generation[old_slot] = ring.generation[old_slot] + 1 == queue.generations ? 0 : ring.generation[old_slot] + 1;
             }
             work.finished();
             ++oldest;
@@ -217,7 +218,7 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
         }
         // Room for what is outstanding, at any time; else with the next tail, or when there is time for it.
         if (owed != 0 && (found + filled == 0 || outstanding + owed + BATCH >= queue.cq_size)) {
-            if (t == 0) {
+            if (thread == 0) {
                 fence_release();
                 ring_bell(queue, queue.cq_head, head);
             }
@@ -227,29 +228,29 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
         if ((found != 0 || filled != 0) && ++busy % BUSY_PASSES != 0) continue;
         // One lane decides for all. Nothing extends a batch's time; once it is over, the queue is looked at until it holds no more,
         // for this block may have been held up, but not for ever: a drive may post what nobody asked for without end.
-        if (t == 0) {
+        if (thread == 0) {
             const u64 time = now();
-            const bool hopeless = time > s.deadline[old_slot] + queue.timeout_ns;
+            const bool hopeless = time > ring.deadline[old_slot] + queue.timeout_ns;
             u32 verdict = (found == 0 && overdue) || hopeless ? WR_FAULT_TIMED_OUT : WR_FAULT_NONE;
-            if (verdict == WR_FAULT_NONE && found == 0 && time - s.gate_seen >= GATE_PAUSE) {
+            if (verdict == WR_FAULT_NONE && found == 0 && time - ring.gate_seen >= GATE_PAUSE) {
                 if (load_relaxed(closed) != 0) verdict = WR_FAULT_CLOSED;
-                s.gate_seen = time;
+                ring.gate_seen = time;
             }
-            s.verdict = verdict;
-            s.overdue = time > s.deadline[old_slot];
+            ring.verdict = verdict;
+            ring.overdue = time > ring.deadline[old_slot];
         }
         __syncthreads();
-        poison = s.verdict;
-        overdue = s.overdue;
+        poison = ring.verdict;
+        overdue = ring.overdue;
         if (found == 0 && !poison && !overdue) pause(POLL_PAUSE);
         __syncthreads();
     }
 
     __syncthreads();
-    if (t < WR_MAX_BATCHES) state.generation[t] = s.generation[t];
+    if (thread < WR_MAX_BATCHES) state.generation[thread] = ring.generation[thread];
     if (owed != 0) ++doorbells;
-    const Driven driven{commands, doorbells, s.anomalies, poison};
-    if (t != 0) return driven;
+    const RingOutcome outcome{commands, doorbells, ring.anomalies, poison};
+    if (thread != 0) return outcome;
     if (owed != 0) {
         fence_release();
         ring_bell(queue, queue.cq_head, head);
@@ -257,37 +258,37 @@ template <class Work> DEVICE Driven drive(const QueueDescriptor& queue, Ring& s,
     state.tail = tail;
     state.head = head;
     state.turn = turn;
-    state.anomalies += s.anomalies;
+    state.anomalies += ring.anomalies;
     state.commands += commands;
     state.doorbells += doorbells;
     Fault& fault = *at<Fault>(queue.fault);
     const u64 launch = work.launch();
-    if (s.answered) store_relaxed(&fault.answered, launch);
-    if (s.failed_tag != NOTHING) {
+    if (ring.answered) store_relaxed(&fault.answered, launch);
+    if (ring.failed_tag != NOTHING) {
         // The host may be looking: there is none until all of it is there.
         store_relaxed(&fault.status, 0u);
         fence_release();
-        store_relaxed(&fault.failed_lba, work.lba_of(s.failed_tag));
+        store_relaxed(&fault.failed_lba, work.lba_of(ring.failed_tag));
         store_relaxed(&fault.failed_launch, launch);
-        store_relaxed(&fault.failed_cid, s.failed_cid);
+        store_relaxed(&fault.failed_cid, ring.failed_cid);
         fence_release();
-        store_relaxed(&fault.status, s.failed_status);
+        store_relaxed(&fault.status, ring.failed_status);
     }
     if (poison) {
         store_relaxed(&state.poisoned_by, launch);
         fence_release();
         store_relaxed(&state.poison, poison);
         u32 place = 0;
-        while (place < MAX_PLACES - 1 && !(s.outstanding[place / 32] >> place % 32 & 1)) ++place;
+        while (place < MAX_PLACES - 1 && !(ring.outstanding[place / 32] >> place % 32 & 1)) ++place;
         store_relaxed(&fault.drive, queue.drive);
         store_relaxed(&fault.queue, queue.queue_id);
-        store_relaxed(&fault.cid, s.generation[place / BATCH] << queue.cid_shift | place);
-        store_relaxed(&fault.lba, work.lba_of(s.tag[place]));
-        store_relaxed(&fault.waited_ns, now() + queue.timeout_ns - s.deadline[old_slot]);
+        store_relaxed(&fault.cid, ring.generation[place / BATCH] << queue.cid_shift | place);
+        store_relaxed(&fault.lba, work.lba_of(ring.tag[place]));
+        store_relaxed(&fault.waited_ns, now() + queue.timeout_ns - ring.deadline[old_slot]);
         store_relaxed(&fault.launch, launch);
         store_relaxed(&fault.outstanding, outstanding);
         fence_release();
         store_relaxed(&fault.kind, poison);
     }
-    return driven;
+    return outcome;
 }

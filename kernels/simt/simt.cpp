@@ -448,13 +448,13 @@ static const Named KERNELS[] = {
 };
 
 // Runs a kernel to its end: 0, or 1 and a message that says what its lanes did wrong.
-extern "C" int simt_run(const char* kernel, const Lookup* p, u32 grid, u32 block, const simt::Options* options, char* message,
+extern "C" int simt_run(const char* kernel, const Lookup* lookup, u32 grid, u32 block, const simt::Options* options, char* message,
                         u64 message_bytes) {
     using namespace simt;
     simt::message = message;
     simt::message_bytes = message_bytes;
     simt::options = options;
-    parameters = p;
+    parameters = lookup;
     entry = nullptr;
     for (const Named& it : KERNELS)
         if (std::strcmp(it.name, kernel) == 0) entry = it.call;

@@ -217,8 +217,8 @@ plain!(
         parts: u64,
         /// A byte each.
         pilots: u64,
-        /// For slots from `keys` on: `stand_in_bytes` each.
-        stand_ins: u64,
+        /// For slots from `keys` on: `remap_bytes` each.
+        remap: u64,
         /// By slot: `fingerprint_bytes` each.
         fingerprints: u64,
         /// The keys themselves by rank, u64 each; 0: fingerprints are believed.
@@ -228,7 +228,7 @@ plain!(
         /// Of a part.
         slots: u32,
         /// Bytes of a stand-in.
-        stand_in_bytes: u32,
+        remap_bytes: u32,
         /// Bytes of a fingerprint.
         fingerprint_bytes: u32,
         /// Not zero: keys are signed.
@@ -523,21 +523,15 @@ plain!(
 );
 
 plain!(
-    /// A launch.
-    Lookup, 592 {
-        /// Ids.
+    /// The ids of a launch's batch, and how they form bags.
+    BatchIds, 80 {
+        /// Ids, of `id_type`.
         ids: u64,
-        /// Where bags begin; 0: all bags are of one length.
+        /// Where bags begin, of `offset_type`; 0: all bags are of one length.
         offsets: u64,
         /// One f32 an id; 0: none.
         weights: u64,
-        /// One byte an id; 0: none.
-        mask: u64,
-        /// Output rows.
-        out: u64,
-        /// Elements from one to the next.
-        out_stride: u64,
-        /// Two u64 in device memory, ids and bags of a feature; 0: the next two.
+        /// Two u64 in device memory, ids and bags of a feature; 0: the next two fields say it.
         counts: u64,
         /// Ids.
         id_count: u64,
@@ -553,65 +547,140 @@ plain!(
         offset_type: u32,
         /// Not zero: `offsets` has an entry past the last bag.
         has_end: u32,
+        /// Zero.
+        unused: u32,
+    }
+);
+
+plain!(
+    /// What a look-up writes for its caller.
+    OutputRows, 40 {
+        /// Output rows.
+        rows: u64,
+        /// Elements from one row to the next.
+        row_stride: u64,
+        /// One byte an id; 0: none.
+        mask: u64,
+        /// One byte an id: the mask of a look-up whose rows were fetched ahead; 0: the look-up is none. Else [`BatchIds::ids`] is not to be
+        /// used.
+        kept_mask: u64,
         /// See [`element`].
-        out_element: u32,
-        /// Elements of an output row.
+        element: u32,
+        /// Elements of a row.
         width: u32,
+    }
+);
+
+plain!(
+    /// The plan of a look-up: its features, and the tables that they read.
+    PlanTables, 272 {
+        /// [`Feature`]s.
+        features: u64,
+        /// [`Table`]s.
+        tables: u64,
+        /// [`Segment`]s, ascending.
+        segments: u64,
+        /// [`Overlay`]; 0: no row is ever updated. Else `follows` and `rich` are not zero.
+        overlay: u64,
+        /// [`slices`](crate::crc::slices); 0: rows are not checked.
+        crc_slices: u64,
         /// Not zero: rows of bags become one.
         pooled: u32,
-        /// Features.
-        features: u32,
-        /// Segments.
-        segments: u32,
-        /// Index of the ticket.
-        ticket: u32,
-        /// log₂ of the lanes that share a row, or a part of it, with 16 B each.
-        lanes: u32,
+        /// How many features there are.
+        feature_count: u32,
+        /// How many segments there are.
+        segment_count: u32,
+        /// Not zero: the plan takes the kernels that can do everything. Tables may then be of any element, and missing ids told of in any
+        /// way; [`RowLanes::row_lanes`] is 1 << [`RowLanes::group_log2`].
+        rich: u32,
+        /// Not zero: the description may be replaced between launches, and `first_feature` is not to be used.
+        follows: u32,
+        /// Zero.
+        unused: u32,
+        /// The first of the features: a parameter takes no load.
+        first_feature: Feature,
+    }
+);
+
+plain!(
+    /// How lanes share rows, each with 16 B.
+    RowLanes, 24 {
+        /// log₂ of the lanes that share a row, or a part of it.
+        group_log2: u32,
         /// Parts of so many lanes of the widest row in memory.
         parts_of_row: u32,
         /// As many lanes, or only as many as the widest row needs: where the output is written, and rows have whole 16 B.
         row_lanes: u32,
         /// Not zero: lanes of a row are aligned to lines of 128 B, and there are 7 more of them than the widest row needs.
         by_lines: u32,
-        /// Not zero: the description may be replaced between launches, and `first` is not to be used.
-        follows: u32,
-        /// Not zero: for the kernels that can everything. Tables may then be of any element, and ids that tables lack told of in any
-        /// way; `row_lanes` is 1 << `lanes`.
-        rich: u32,
         /// Of bags: lines of 128 B of the longest row; as many warps may share a bag where there are few. 1: one does.
         lines_of_row: u32,
-        /// [`Feature`]s.
-        feature: u64,
-        /// [`Table`]s.
-        table: u64,
-        /// [`Segment`]s, ascending.
-        segment: u64,
+        /// Zero.
+        unused: u32,
+    }
+);
+
+plain!(
+    /// The slot that a launch runs in, and the ticket that it reports to.
+    SlotPlaces, 32 {
         /// [`SlotState`].
-        slot: u64,
+        state: u64,
         /// [`Ticket`]s, pinned.
         tickets: u64,
         /// The gate, pinned.
         gate: u64,
+        /// Index of the ticket.
+        ticket: u32,
+        /// Zero.
+        unused: u32,
+    }
+);
+
+plain!(
+    /// The queues of a slot: each set has one on every drive.
+    DriveQueues, 16 {
         /// `QueueDescriptor`s, drives of set 0 first.
-        queues: u64,
+        descriptors: u64,
         /// Queue sets.
         sets: u32,
         /// Drives.
         drives: u32,
+    }
+);
+
+plain!(
+    /// The keys of all rows outside GPU memory.
+    KeySpace, 24 {
         /// Keys there are, a multiple of [`KEY_ALIGN`].
-        keys: u64,
+        count: u64,
         /// The first key of a row on drives.
-        ssd_key: u64,
-        /// One bit a key, zero.
-        bitmap: u64,
-        /// One bit for each [`KEY_ALIGN`] keys, zero.
+        first_ssd_key: u64,
+        /// See [`dedupe`].
+        dedupe: u32,
+        /// Zero.
+        unused: u32,
+    }
+);
+
+plain!(
+    /// Of [`dedupe::BITMAP`]: where unique keys are found as bits.
+    KeyBitmap, 32 {
+        /// One bit a key, zero between launches.
+        bits: u64,
+        /// One bit for each [`KEY_ALIGN`] keys, zero between launches.
         summary: u64,
-        /// One u32 for each [`KEY_ALIGN`] keys.
+        /// One u32 for each [`KEY_ALIGN`] keys: how many unique keys come before them.
         base: u64,
         /// One u32 for each warp that counts.
         parts: u64,
-        /// Of [`dedupe::HASH`] and [`dedupe::RADIX`], in the place of those four: [`sorting_bytes`](crate::dedupe::sorting_bytes), zero between launches.
-        sorting: u64,
+    }
+);
+
+plain!(
+    /// Of [`dedupe::HASH`] and [`dedupe::RADIX`]: where unique keys are found by sorting.
+    KeySort, 48 {
+        /// [`sorting_bytes`](crate::dedupe::sorting_bytes), zero between launches.
+        state: u64,
         /// A u64 for each unique, or each id.
         words: u64,
         /// As many.
@@ -624,27 +693,47 @@ plain!(
         slots_log2: u32,
         /// [`sweeps`](crate::dedupe::sweeps) for the keys there are.
         sweeps: u32,
-        /// See [`dedupe`].
-        dedupe: u32,
-        /// Zero.
-        unused: u32,
-        /// One u64 an id.
-        place: u64,
-        /// One u64 a unique key.
-        unique: u64,
+    }
+);
+
+plain!(
+    /// The unique rows of a batch, in the order of their keys.
+    UniqueRows, 40 {
+        /// One u64 an id: what each position stands for.
+        places: u64,
+        /// One u64 a unique key, ascending.
+        keys: u64,
         /// One byte a unique key.
         status: u64,
         /// Rows of unique keys.
         staging: u64,
         /// Bytes from one to the next, a multiple of 16.
         staging_stride: u64,
-        /// [`slices`](crate::crc::slices); 0: rows are not checked.
-        slices: u64,
-        /// [`Overlay`]; 0: no row is ever updated. Else `follows` and `rich` are not zero.
-        overlay: u64,
-        /// One u8 an id: the mask of a look-up whose rows were fetched ahead; 0: it is none. Else `ids` is not to be used.
-        kept: u64,
-        /// The first of the features: a parameter takes no load.
-        first: Feature,
+    }
+);
+
+plain!(
+    /// A launch: the parameter of every kernel of a look-up.
+    Lookup, 608 {
+        /// The ids.
+        batch: BatchIds,
+        /// What is written for the caller.
+        output: OutputRows,
+        /// Features and tables.
+        plan: PlanTables,
+        /// How lanes share rows.
+        lanes: RowLanes,
+        /// The slot and the ticket.
+        slot: SlotPlaces,
+        /// The slot's queues.
+        queues: DriveQueues,
+        /// Keys of rows outside GPU memory.
+        keys: KeySpace,
+        /// What finds unique keys as bits.
+        bitmap: KeyBitmap,
+        /// What finds unique keys by sorting, in the place of `bitmap`.
+        sort: KeySort,
+        /// Unique keys and their rows.
+        unique: UniqueRows,
     }
 );

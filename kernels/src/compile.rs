@@ -11,23 +11,36 @@ use crate::cache::Cache;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 16] = [
+const HEADERS: [(&str, &str); 29] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
-    ("crc.cuh", include_str!("../cuda/crc.cuh")),
-    ("elements.cuh", include_str!("../cuda/elements.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
-    ("prepare.cuh", include_str!("../cuda/prepare.cuh")),
+    ("overlay.cuh", include_str!("../cuda/overlay.cuh")),
+    ("bags.cuh", include_str!("../cuda/bags.cuh")),
+    ("ticket.cuh", include_str!("../cuda/ticket.cuh")),
+    ("admit.cuh", include_str!("../cuda/admit.cuh")),
+    ("locate.cuh", include_str!("../cuda/locate.cuh")),
+    ("bitmap.cuh", include_str!("../cuda/bitmap.cuh")),
     ("sort.cuh", include_str!("../cuda/sort.cuh")),
     ("dedupe.cuh", include_str!("../cuda/dedupe.cuh")),
+    ("prepare.cuh", include_str!("../cuda/prepare.cuh")),
+    ("crc.cuh", include_str!("../cuda/crc.cuh")),
     ("ring.cuh", include_str!("../cuda/ring.cuh")),
+    ("gather.cuh", include_str!("../cuda/gather.cuh")),
+    ("row_checks.cuh", include_str!("../cuda/row_checks.cuh")),
+    ("row_reads.cuh", include_str!("../cuda/row_reads.cuh")),
     ("fetch.cuh", include_str!("../cuda/fetch.cuh")),
+    ("elements.cuh", include_str!("../cuda/elements.cuh")),
+    ("put_row.cuh", include_str!("../cuda/put_row.cuh")),
+    ("expand_rows.cuh", include_str!("../cuda/expand_rows.cuh")),
+    ("expand_bags.cuh", include_str!("../cuda/expand_bags.cuh")),
+    ("finish.cuh", include_str!("../cuda/finish.cuh")),
     ("expand.cuh", include_str!("../cuda/expand.cuh")),
+    ("direct.cuh", include_str!("../cuda/direct.cuh")),
     ("prefetch.cuh", include_str!("../cuda/prefetch.cuh")),
     ("adopt.cuh", include_str!("../cuda/adopt.cuh")),
-    ("overlay.cuh", include_str!("../cuda/overlay.cuh")),
 ];
 /// Sums must be those of the host: nothing is fused, nothing flushed to zero.
 const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "--ftz=false", "-lineinfo"];

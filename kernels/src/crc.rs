@@ -19,7 +19,7 @@ fn followed_by(value: u32, bytes: u32) -> u32 {
     (0..u64::from(bytes) * 8).fold(value, |value, _| step(value))
 }
 
-/// What `Lookup::slices` points to: by a byte's value its checksum's register (from zero), alone and with one, two and three zeros
+/// What [`PlanTables::crc_slices`](crate::abi::PlanTables::crc_slices) points to: by a byte's value its checksum's register (from zero), alone and with one, two and three zeros
 /// behind it, 256 u32 each.
 pub fn slices() -> Vec<u8> {
     (0..4).flat_map(|zeros| (0..256).flat_map(move |byte| followed_by(byte, 1 + zeros).to_le_bytes())).collect()

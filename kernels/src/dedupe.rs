@@ -1,6 +1,6 @@
 //! What finding different keys takes: memory, and numbers of `cuda/sort.cuh`.
 
-use crate::abi::{KEY_ALIGN, Lookup};
+use crate::abi::{KEY_ALIGN, KeyBitmap, KeySort, Lookup, UniqueRows};
 
 /// Bits of a word below its key: uniques' slots, or positions.
 pub const WORD_BITS: u32 = 30;
@@ -14,7 +14,7 @@ pub const SORT_TILE: u64 = 4096;
 /// Bytes of a tile's states.
 const STATES: u64 = 2048;
 
-/// Bytes of `Lookup::sorting` for so many words, in tiles of [`SORT_TILE`].
+/// Bytes of [`KeySort::state`] for so many words, in tiles of [`SORT_TILE`].
 pub const fn sorting_bytes(words: u64) -> u64 {
     SORTING + words.div_ceil(SORT_TILE) * STATES
 }
@@ -37,7 +37,7 @@ pub const fn sweeps(keys: u64) -> u32 {
 
 /// What a look-up's launches need memory for, at most.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Needs {
+pub struct DedupeNeeds {
     /// Ids of a batch.
     pub ids: u64,
     /// Different rows of a batch.
@@ -48,7 +48,7 @@ pub struct Needs {
     pub words: u64,
     /// Slots of a hash table.
     pub slots: u64,
-    /// Warps that count: [`Shape::parts`](crate::Shape::parts).
+    /// Warps that count: [`LaunchShape::parts`](crate::LaunchShape::parts).
     pub parts: u32,
     /// Bytes from one staged row to the next, a multiple of 16.
     pub stride: u64,
@@ -56,7 +56,7 @@ pub struct Needs {
 
 /// Where the arrays begin with which launches find a batch's different rows, and bring them: bytes from the memory's begin.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Places {
+pub struct DedupePlaces {
     bitmap: u64,
     summary: u64,
     base: u64,
@@ -72,10 +72,10 @@ pub struct Places {
     staging: u64,
 }
 
-impl Places {
+impl DedupePlaces {
     /// `room` gives out bytes, aligned to 256, of memory that is zero before the first launch.
-    pub fn new(needs: &Needs, mut room: impl FnMut(u64) -> u64) -> Self {
-        let &Needs { ids, uniques, bits, words, slots, .. } = needs;
+    pub fn new(needs: &DedupeNeeds, mut room: impl FnMut(u64) -> u64) -> Self {
+        let &DedupeNeeds { ids, uniques, bits, words, slots, .. } = needs;
         Self {
             bitmap: room(bits / 8),
             summary: room(bits.div_ceil(32 * KEY_ALIGN) * 4),
@@ -97,19 +97,27 @@ impl Places {
     #[must_use]
     pub fn of(&self, memory: u64, lookup: Lookup) -> Lookup {
         Lookup {
-            bitmap: memory + self.bitmap,
-            summary: memory + self.summary,
-            base: memory + self.base,
-            parts: memory + self.parts,
-            sorting: memory + self.sorting,
-            words: memory + self.words,
-            sorted: memory + self.sorted,
-            slots: memory + self.slots,
-            numbers: memory + self.numbers,
-            place: memory + self.place,
-            unique: memory + self.unique,
-            status: memory + self.status,
-            staging: memory + self.staging,
+            bitmap: KeyBitmap {
+                bits: memory + self.bitmap,
+                summary: memory + self.summary,
+                base: memory + self.base,
+                parts: memory + self.parts,
+            },
+            sort: KeySort {
+                state: memory + self.sorting,
+                words: memory + self.words,
+                sorted: memory + self.sorted,
+                slots: memory + self.slots,
+                numbers: memory + self.numbers,
+                ..lookup.sort
+            },
+            unique: UniqueRows {
+                places: memory + self.place,
+                keys: memory + self.unique,
+                status: memory + self.status,
+                staging: memory + self.staging,
+                ..lookup.unique
+            },
             ..lookup
         }
     }

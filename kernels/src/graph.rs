@@ -11,13 +11,13 @@ use cudarc::driver::sys::{
 use warprow_gpu_queues::Gpu;
 
 use crate::abi::Lookup;
-use crate::lookup::{Kind, Step};
-use crate::{KernelError, Kernels, Shape};
+use crate::lookup::{LookupKind, Step};
+use crate::{KernelError, Kernels, LaunchShape};
 
 /// A look-up of one kind, ready to be launched again and again with other parameters.
 #[derive(Debug)]
 pub struct LookupGraph {
-    kind: Kind,
+    kind: LookupKind,
     graph: CUgraph,
     exec: CUgraphExec,
     nodes: Vec<CUgraphNode>,
@@ -41,9 +41,9 @@ impl LookupGraph {
     pub unsafe fn new(
         gpu: &Arc<Gpu>,
         kernels: &Kernels,
-        kind: Kind,
+        kind: LookupKind,
         like: &Lookup,
-        shape: &Shape,
+        shape: &LaunchShape,
     ) -> Result<Self, KernelError> {
         let lookup = *like;
         let steps: Vec<Step> = kernels.steps(kind, &lookup, shape).collect();
@@ -90,7 +90,7 @@ impl LookupGraph {
         stream: CUstream,
         kernels: &Kernels,
         lookup: &Lookup,
-        shape: &Shape,
+        shape: &LaunchShape,
     ) -> Result<(), KernelError> {
         // Whoever comes after a failure sets everything.
         let other = *lookup != std::mem::take(&mut self.lookup);

@@ -15,5 +15,5 @@ pub use cache::cache_directory;
 pub use compile::{Arch, compile, compile_with};
 pub use error::KernelError;
 pub use graph::LookupGraph;
-pub use lookup::{Ahead, Kernels, Kind, SMALL_IDS, Shape};
-pub use overlay::{OVERLAY_ALIGN, Overlaid, OverlayMap, Staged, overlay_row_bytes};
+pub use lookup::{Kernels, LaunchShape, LookupKind, PrefetchKind, SMALL_IDS};
+pub use overlay::{OVERLAY_ALIGN, OverlayBatch, OverlayMap, StagedBatch, overlay_row_bytes};

@@ -67,7 +67,7 @@ unsafe impl Sync for Kernels {}
 
 /// How many blocks a look-up takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct LaunchShape {
     /// Streaming multiprocessors of the GPU.
     pub sms: u32,
     /// The most ids that the launch may find: the host's count, or what was planned if the count is in device memory.
@@ -78,8 +78,8 @@ pub struct Shape {
     pub gatherers: u32,
 }
 
-impl Shape {
-    /// Warps that `count` and `place` run with: words of `Lookup::parts`.
+impl LaunchShape {
+    /// Warps that `count` and `place` run with: words of [`KeyBitmap::parts`](crate::abi::KeyBitmap::parts).
     pub const fn parts(sms: u32) -> u32 {
         sms * 8 * (WIDE / 32)
     }
@@ -92,27 +92,27 @@ impl Shape {
 
 /// Which kernels a look-up consists of, or the part of one that is launched by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
+pub enum LookupKind {
     /// One, of plans without rows on drives: each row is read where it lies.
     Direct,
     /// Three, up to [`SMALL_IDS`] ids.
     Small,
-    /// Seven, or six and one for each sweep: as [`Lookup::dedupe`] says.
+    /// Seven, or six and one for each sweep: as [`KeySpace::dedupe`](crate::abi::KeySpace::dedupe) says.
     Large,
     /// Of a look-up that is prefetched: all of [`Small`](Self::Small) or [`Large`](Self::Large) before rows are expanded, and one that has the
     /// slot rest.
-    Ahead(Ahead),
+    Ahead(PrefetchKind),
     /// The mask, where the caller wants it.
     Mask,
     /// What is left: one kernel of a small one, two of a large one.
-    Rest(Ahead),
+    Rest(PrefetchKind),
     /// The end of one that is not wanted any more.
     Forget,
 }
 
 /// A look-up that is prefetched: how its ids become unique keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ahead {
+pub enum PrefetchKind {
     /// By one block, up to [`SMALL_IDS`] ids. Rows in DRAM stay there.
     Small,
     /// By four kernels, or three and the sweeps. Rows in DRAM are fetched too.
@@ -211,16 +211,16 @@ impl Kernels {
     }
 
     /// What a look-up of that kind and shape launches, in order.
-    pub(crate) fn steps(&self, kind: Kind, lookup: &Lookup, shape: &Shape) -> impl Iterator<Item = Step> {
+    pub(crate) fn steps(&self, kind: LookupKind, lookup: &Lookup, shape: &LaunchShape) -> impl Iterator<Item = Step> {
         let step = |what, function, blocks: u32| Step { what, function, blocks, threads: WIDE, shared: 0, how: 0 };
-        let lanes = 1u64 << lookup.lanes;
+        let lanes = 1u64 << lookup.lanes.group_log2;
         let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
-        let (pooled, rich) = (usize::from(lookup.pooled != 0), usize::from(lookup.rich != 0));
-        let updated = usize::from(lookup.overlay != 0);
-        let row_lanes = u64::from(lookup.row_lanes);
+        let (pooled, rich) = (usize::from(lookup.plan.pooled != 0), usize::from(lookup.plan.rich != 0));
+        let updated = usize::from(lookup.plan.overlay != 0);
+        let row_lanes = u64::from(lookup.lanes.row_lanes);
         let threads_of_row = match pooled {
-            0 => row_lanes * u64::from(lookup.parts_of_row),
-            _ => 32 * u64::from(lookup.lines_of_row.max(1)),
+            0 => row_lanes * u64::from(lookup.lanes.parts_of_row),
+            _ => 32 * u64::from(lookup.lanes.lines_of_row.max(1)),
         };
         let by_rows = |per_sm| shape.blocks(shape.max_rows.saturating_mul(threads_of_row), WIDE, per_sm);
         let gatherers = match shape.gatherers {
@@ -228,13 +228,13 @@ impl Kernels {
             0 => shape.blocks(shape.max_ids.saturating_mul(lanes), WIDE, 1).min((shape.sms / 8).max(1)),
             chosen => chosen,
         };
-        let walkers = Shape::parts(shape.sms) / (WIDE / 32);
+        let walkers = LaunchShape::parts(shape.sms) / (WIDE / 32);
         let shared = shape.max_ids.clamp(SORTED_IDS, SMALL_IDS).next_power_of_two() as u32 * 8;
-        let fetch = step("the kernel `fetch`", self.fetch, lookup.sets * lookup.drives + gatherers);
+        let fetch = step("the kernel `fetch`", self.fetch, lookup.queues.sets * lookup.queues.drives + gatherers);
         let expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
         // So few blocks of it as take no room from other work may wait on the GPU for drives.
         let fetch = |early| Step { how: u32::from(early && self.overlap()), ..fetch };
-        let one = lookup.features == 1 && pooled == 0 && lookup.follows == 0;
+        let one = lookup.plan.feature_count == 1 && pooled == 0 && lookup.plan.follows == 0;
         let direct = if one { self.direct_one[rich] } else { self.direct[if updated == 0 { rich } else { 2 }][pooled] };
         // Of bags two fit at once, and twice as many share the work better.
         let direct_per_sm = if pooled == 0 { 5 } else { 4 };
@@ -245,7 +245,7 @@ impl Kernels {
         let place = step("the kernel `place`", self.place, walkers);
         let by_tiles = shape.blocks(shape.max_ids, SORT_TILE as u32, 4);
         let sweep = step("the kernel `sweep`", self.sweep, by_tiles);
-        let sweep = |number| (number < lookup.sweeps).then_some(Step { how: number, ..sweep });
+        let sweep = |number| (number < lookup.sort.sweeps).then_some(Step { how: number, ..sweep });
         let rank = step("the kernel `rank`", self.rank, by_ids);
         let number = step("the kernel `number`", self.number, by_tiles);
         let collectors = shape.blocks(shape.max_ids, COLLECTED, 4);
@@ -258,29 +258,33 @@ impl Kernels {
         let none = None;
         let sorted =
             |first, last| [Some(begin), Some(first), sweep(0), sweep(1), sweep(2), sweep(3), sweep(4), Some(last)];
-        let unique = |ahead| match (ahead, lookup.dedupe) {
-            (Ahead::Small, _) => [Some(prepare), none, none, none, none, none, none, none],
-            (Ahead::Large, dedupe::HASH) => sorted(hash, rank),
-            (Ahead::Large, dedupe::RADIX) => sorted(list, number),
-            (Ahead::Large, _) => [Some(begin), Some(mark), Some(count), Some(place), none, none, none, none],
+        let unique = |ahead| match (ahead, lookup.keys.dedupe) {
+            (PrefetchKind::Small, _) => [Some(prepare), none, none, none, none, none, none, none],
+            (PrefetchKind::Large, dedupe::HASH) => sorted(hash, rank),
+            (PrefetchKind::Large, dedupe::RADIX) => sorted(list, number),
+            (PrefetchKind::Large, _) => [Some(begin), Some(mark), Some(count), Some(place), none, none, none, none],
         };
         let (unique, then) = match kind {
-            Kind::Direct => {
+            LookupKind::Direct => {
                 ([none; 8], [Some(step("the kernel `direct`", direct, by_rows(direct_per_sm))), none, none])
             }
-            Kind::Small => (unique(Ahead::Small), [Some(fetch(few)), Some(expand(expansion::ENDS)), none]),
-            Kind::Large => (unique(Ahead::Large), [Some(fetch(false)), Some(expand(0)), Some(finish)]),
-            Kind::Ahead(ahead) => (unique(ahead), [Some(fetch(true)), Some(rest), none]),
-            Kind::Mask => ([none; 8], [Some(step("the kernel `mask`", self.mask, by_ids)), none, none]),
-            Kind::Rest(Ahead::Small) => ([none; 8], [Some(expand(expansion::ENDS | expansion::FETCHED)), none, none]),
-            Kind::Rest(Ahead::Large) => ([none; 8], [Some(expand(expansion::FETCHED)), Some(finish), none]),
-            Kind::Forget => ([none; 8], [Some(finish), none, none]),
+            LookupKind::Small => (unique(PrefetchKind::Small), [Some(fetch(few)), Some(expand(expansion::ENDS)), none]),
+            LookupKind::Large => (unique(PrefetchKind::Large), [Some(fetch(false)), Some(expand(0)), Some(finish)]),
+            LookupKind::Ahead(ahead) => (unique(ahead), [Some(fetch(true)), Some(rest), none]),
+            LookupKind::Mask => ([none; 8], [Some(step("the kernel `mask`", self.mask, by_ids)), none, none]),
+            LookupKind::Rest(PrefetchKind::Small) => {
+                ([none; 8], [Some(expand(expansion::ENDS | expansion::FETCHED)), none, none])
+            }
+            LookupKind::Rest(PrefetchKind::Large) => {
+                ([none; 8], [Some(expand(expansion::FETCHED)), Some(finish), none])
+            }
+            LookupKind::Forget => ([none; 8], [Some(finish), none, none]),
         };
         unique.into_iter().chain(then).flatten()
     }
 
     /// Launches a look-up on `stream`, kernel by kernel; a stream that is being captured records them. For
-    /// [`Kind::Direct`], `lookup.slot` is a state of the ticket's own.
+    /// [`LookupKind::Direct`], `lookup.slot.state` is a state of the ticket's own.
     ///
     /// # Safety
     /// The context of the kernels is current and the stream is one of its. Every address of `lookup` is valid for what
@@ -288,9 +292,9 @@ impl Kernels {
     pub unsafe fn launch(
         &self,
         stream: CUstream,
-        kind: Kind,
+        kind: LookupKind,
         lookup: &Lookup,
-        shape: &Shape,
+        shape: &LaunchShape,
     ) -> Result<(), KernelError> {
         for (index, step) in self.steps(kind, lookup, shape).enumerate() {
             let mut parameters = step.parameters(lookup);

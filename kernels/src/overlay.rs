@@ -36,7 +36,7 @@ pub struct OverlayMap {
 
 /// Records and words that are to be put in together.
 #[derive(Debug, Default)]
-pub struct Overlaid {
+pub struct OverlayBatch {
     /// In the order of their numbers.
     pub records: Vec<abi::Record>,
     /// Place and word.
@@ -51,7 +51,7 @@ pub struct Overlaid {
 
 /// Where what is put in lies in pinned memory, by the GPU's addresses.
 #[derive(Clone, Copy, Debug)]
-pub struct Staged {
+pub struct StagedBatch {
     /// The rows.
     pub rows: u64,
     /// The records.
@@ -136,13 +136,13 @@ impl OverlayMap {
     }
 
     /// What is put in next.
-    pub fn begin(&self) -> Overlaid {
+    pub fn begin(&self) -> OverlayBatch {
         let records_to = self.place(1, self.side) + self.records.len() as u64 * 32;
-        Overlaid { records_to, rows_to: self.place(2, self.side) + self.rows_used, ..Overlaid::default() }
+        OverlayBatch { records_to, rows_to: self.place(2, self.side) + self.rows_used, ..OverlayBatch::default() }
     }
 
     /// Puts a row in: `row` of `table`, of `bytes` bytes; with [`TABLE_CREATED`](abi::TABLE_CREATED), of the key `row` that was created. Whether there was room.
-    pub fn put(&mut self, into: &mut Overlaid, table: u32, row: u64, bytes: u32) -> bool {
+    pub fn put(&mut self, into: &mut OverlayBatch, table: u32, row: u64, bytes: u32) -> bool {
         let bytes = overlay_row_bytes(bytes);
         if !self.has_room(1, bytes) {
             return false;
@@ -192,7 +192,7 @@ impl OverlayMap {
 
     /// The launch that puts them in. `shown`: with it all records that were put in are to be seen; else with a later one. When it has begun,
     /// that is to be told ([`showing`](Self::showing)); one that could not begin has shown nothing.
-    pub fn update(&self, put: &Overlaid, staged: Staged, shown: bool) -> abi::Update {
+    pub fn update(&self, put: &OverlayBatch, staged: StagedBatch, shown: bool) -> abi::Update {
         let is_first = self.records.len() == put.records.len();
         abi::Update {
             overlay: self.header_at(),
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(map.used(), (0, 0));
         let mut put = map.begin();
         assert!(map.put(&mut put, 1, 5, 64) && put.records[0].before == 0);
-        let staged = Staged { rows: 1, records: 2, entries: 3, result: 4, number: 5 };
+        let staged = StagedBatch { rows: 1, records: 2, entries: 3, result: 4, number: 5 };
         let update = map.update(&put, staged, true);
         assert_eq!((update.cleared, update.published & !abi::SNAPSHOT_TAKEN), (map.words.len() as u64, 3));
         let mut more = map.begin();
@@ -263,7 +263,7 @@ mod tests {
     #[test]
     fn created_keys_are_other_records_and_are_told_of() {
         let mut map = OverlayMap::new(0, 20_000, 64).unwrap();
-        let staged = Staged { rows: 1, records: 2, entries: 3, result: 4, number: 5 };
+        let staged = StagedBatch { rows: 1, records: 2, entries: 3, result: 4, number: 5 };
         let mut put = map.begin();
         assert!(map.put(&mut put, 1, 5, 64));
         let shown = abi::SNAPSHOT_TAKEN | 1 << 1;

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use warprow_keys::{Fingerprint, KeyIndex, Options};
+use warprow_keys::{Fingerprint, IndexOptions, KeyIndex};
 
 const ROUNDS: usize = 5;
 
@@ -15,7 +15,7 @@ fn main() {
     all.sort_unstable();
     all.dedup();
     rng.shuffle(&mut all);
-    let options = Options::default().with_threads(threads).with_fingerprint(Fingerprint::Bits16);
+    let options = IndexOptions::default().with_threads(threads).with_fingerprint(Fingerprint::Bits16);
     let (seconds, index) = median(|| KeyIndex::build(&all[..], &options, &mut |_| ControlFlow::Continue(())).unwrap());
     let threads = if threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { threads };
     println!(
@@ -36,13 +36,13 @@ fn main() {
     let asked: usize = 2_000_000.min(all.len());
     let mut rounds = all.chunks_exact(asked).cycle();
     let mut slots = vec![0; asked];
-    let (batch, ()) = median(|| index.slots(rounds.next().unwrap(), &mut slots));
+    let (batch, ()) = median(|| index.positions(rounds.next().unwrap(), &mut slots));
     let mut sum = 0;
     let (single, ()) = median(|| {
-        sum += rounds.next().unwrap().iter().map(|&key| index.slot(key).unwrap()).sum::<u64>();
+        sum += rounds.next().unwrap().iter().map(|&key| index.position(key).unwrap()).sum::<u64>();
     });
     let foreign: Vec<u64> = (0..asked).map(|_| rng.u64(..)).collect();
-    let (absent, ()) = median(|| index.slots(&foreign, &mut slots));
+    let (absent, ()) = median(|| index.positions(&foreign, &mut slots));
     let passed = slots.iter().filter(|&&slot| slot != KeyIndex::ABSENT).count();
     let ns = |seconds: f64| seconds * 1e9 / asked as f64;
     println!(

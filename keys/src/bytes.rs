@@ -16,7 +16,7 @@ impl Shape {
     pub(crate) fn seal(&self, bytes: &mut [u8]) {
         let layout = self.layout();
         let crc = |range: &Range<u64>| crc32c::crc32c(&bytes[range.start as usize..range.end as usize]);
-        let crcs = [crc(&layout.pilots), crc(&layout.stand_ins), crc(&layout.prints)];
+        let crcs = [crc(&layout.pilots), crc(&layout.remap), crc(&layout.prints)];
         let mut header = [0; HEADER_BYTES];
         header[..8].copy_from_slice(&MAGIC);
         header[12..16].copy_from_slice(&FORMAT_VERSION.to_le_bytes());
@@ -93,8 +93,8 @@ fn check_crc(part: &'static str, expected: u32, bytes: &[u8]) -> Result<(), Inde
 }
 
 impl KeyIndex {
-    /// The index that `bytes` are, which may be anything: checks every checksum and field. Whatever is accepted can be evaluated,
-    /// and gives slots below its number of keys.
+    /// The index in `bytes`, which may be anything: checks every checksum and field. An index that is accepted can be
+    /// evaluated, and gives positions below its number of keys.
     pub fn from_bytes(bytes: Vec<u8>) -> Result<Self, IndexError> {
         let given = bytes.len() as u64;
         let header = bytes.first_chunk().ok_or(IndexError::Length { expected: HEADER_BYTES as u64, given })?;
@@ -104,18 +104,18 @@ impl KeyIndex {
             return Err(IndexError::Length { expected: layout.prints.end, given });
         }
         let part = |range: &Range<u64>| bytes.get(range.start as usize..range.end as usize).unwrap_or_default();
-        let parts = [("pilots", &layout.pilots), ("stand-ins", &layout.stand_ins), ("fingerprints", &layout.prints)];
+        let parts = [("pilots", &layout.pilots), ("stand-ins", &layout.remap), ("fingerprints", &layout.prints)];
         for ((name, range), expected) in parts.into_iter().zip(crcs) {
             check_crc(name, expected, part(range))?;
         }
-        let gaps = [layout.pilots.end..layout.stand_ins.start, layout.stand_ins.end..layout.prints.start];
+        let gaps = [layout.pilots.end..layout.remap.start, layout.remap.end..layout.prints.start];
         if gaps.iter().any(|gap| part(gap).iter().any(|&byte| byte != 0)) {
             return Err(IndexError::Field { what: "bytes between its parts are not zero" });
         }
-        let stand_ins = part(&layout.stand_ins);
-        let below = match shape.stand_in_bytes() {
-            4 => stand_ins.as_chunks::<4>().0.iter().all(|slot| little_endian(slot) < shape.keys),
-            _ => stand_ins.as_chunks::<8>().0.iter().all(|slot| little_endian(slot) < shape.keys),
+        let remap = part(&layout.remap);
+        let below = match shape.remap_bytes() {
+            4 => remap.as_chunks::<4>().0.iter().all(|slot| little_endian(slot) < shape.keys),
+            _ => remap.as_chunks::<8>().0.iter().all(|slot| little_endian(slot) < shape.keys),
         };
         if !below {
             return Err(IndexError::Field { what: "a stand-in is no slot" });
@@ -123,7 +123,7 @@ impl KeyIndex {
         Ok(Self::of(shape, bytes))
     }
 
-    /// How many bytes the index has that begins with `header`, of which that many are needed to tell.
+    /// How many bytes the index has that begins with `header`.
     pub fn bytes_of(header: &[u8; HEADER_BYTES]) -> Result<u64, IndexError> {
         Ok(Shape::open(header)?.0.layout().prints.end)
     }

@@ -6,7 +6,7 @@ use crate::key_kind::KeyKind;
 /// An index was not built.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum BuildError {
+pub enum IndexBuildError {
     /// Two keys are the same.
     #[error("key {} stands at positions {first} and {second}: each key has one row; remove one of them", kind.show(*key))]
     Duplicate {
@@ -14,12 +14,12 @@ pub enum BuildError {
         key: u64,
         /// Which numbers the bits stand for.
         kind: KeyKind,
-        /// Where it stands, counted from 0.
+        /// Where the key stands in the source, counted from 0.
         first: u64,
-        /// Where it stands again.
+        /// Where the key stands again.
         second: u64,
     },
-    /// There are none, or too many.
+    /// The source has no keys, or too many.
     #[error("{keys} keys; an index has 1 to {MAX_KEYS}")]
     Count {
         /// How many there are.
@@ -31,7 +31,7 @@ pub enum BuildError {
     /// The source failed.
     #[error("keys from position {first} on cannot be read")]
     Source {
-        /// The first that was asked for.
+        /// The first key that was asked for, counted from 0.
         first: u64,
         /// Why.
         source: std::io::Error,
@@ -39,12 +39,13 @@ pub enum BuildError {
     /// Memory was refused.
     #[error("{bytes} bytes for {what} cannot be had: give less memory to the build, or more to the machine")]
     Memory {
-        /// What they are for.
+        /// What the bytes are for.
         what: &'static str,
         /// How many.
         bytes: u64,
     },
-    /// No seed that was tried gives a function. Of keys that were not chosen for it, not one set in 10¹⁵ has this.
+    /// No seed that was tried gives a function. Unless keys were chosen to bring this about, not one set of keys in
+    /// 10¹⁵ does.
     #[error("no function was found for these keys with {tried} seeds from {seed} on: give another seed")]
     Unlucky {
         /// Seeds tried.
@@ -52,46 +53,46 @@ pub enum BuildError {
         /// The first.
         seed: u64,
     },
-    /// The caller stopped it.
+    /// The caller stopped the build.
     #[error("interrupted")]
     Interrupted,
 }
 
-/// Bytes are no index.
+/// Why bytes are no index.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexError {
-    /// Not the magic.
+    /// The bytes do not begin with the magic.
     #[error("these bytes are no key index: the magic is not there")]
     Magic,
-    /// Of another version.
+    /// The index is of another version.
     #[error("the key index has format version {found}, this program knows {}", FORMAT_VERSION)]
     Version {
-        /// What it says.
+        /// The version that it says.
         found: u32,
     },
     /// The bytes end too soon or too late.
     #[error("the key index has {given} bytes, its header says {expected}")]
     Length {
-        /// By the header; `u64::MAX` if that is no number of bytes.
+        /// Bytes that it must have by its header; `u64::MAX` if the header gives no number of bytes.
         expected: u64,
-        /// There are.
+        /// Bytes that there are.
         given: u64,
     },
     /// A checksum does not match.
     #[error("the key index is damaged: CRC32C of its {part} is {found:08x}, not {expected:08x}")]
     Damaged {
-        /// Of what.
+        /// Which part of the index does not match.
         part: &'static str,
-        /// Stored.
+        /// The checksum that is stored.
         expected: u32,
-        /// Computed.
+        /// The checksum of the bytes as they are.
         found: u32,
     },
-    /// A field cannot be so.
+    /// A field of the header has a value that no index has.
     #[error("the key index cannot be: {what}")]
     Field {
-        /// Which, and why.
+        /// Which field, and why no index has that value.
         what: &'static str,
     },
 }

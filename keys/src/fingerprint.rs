@@ -18,7 +18,7 @@ impl Fingerprint {
         self.bytes() as u32 * 8
     }
 
-    /// Of so many bits, if there is one.
+    /// The fingerprint of so many bits, if there is one.
     pub const fn from_bits(bits: u32) -> Option<Self> {
         match bits {
             8 => Some(Self::Bits8),

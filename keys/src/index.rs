@@ -13,26 +13,27 @@ pub struct KeyIndex {
     bytes: Vec<u8>,
 }
 
-/// Where things lie in an index's bytes, and its numbers: what another evaluator, such as a GPU, has to know.
+/// The numbers of an index, and where each part of it begins in its bytes: what another evaluator, such as a GPU, has
+/// to know.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Parts {
-    /// Keys, and slots.
+pub struct IndexParts {
+    /// How many keys the index has; their positions are the numbers below.
     pub keys: u64,
-    /// Added to keys, bit by bit, before they are hashed.
+    /// Combined with each key by xor before the key is hashed.
     pub seed: u64,
     /// Parts of the function.
     pub parts: u64,
     /// Buckets of a part.
     pub buckets: u32,
-    /// Slots of a part.
+    /// Slots of a part; all parts together have a few more slots than the index has keys.
     pub slots: u32,
     /// First byte of the pilots: one byte a bucket.
     pub pilots: u64,
     /// First byte of the stand-ins for slots from `keys` on.
-    pub stand_ins: u64,
+    pub remap: u64,
     /// Bytes of a stand-in: 4 or 8.
-    pub stand_in_bytes: u32,
+    pub remap_bytes: u32,
     /// First byte of the fingerprints.
     pub fingerprints: u64,
     /// Bytes of a fingerprint: 1, 2 or 4.
@@ -41,23 +42,23 @@ pub struct Parts {
     pub bytes: u64,
 }
 
-/// Keys whose loads are under way at a time.
+/// How many keys have their loads under way at a time.
 const AHEAD: usize = 32;
 
 impl KeyIndex {
-    /// What [`slots`](Self::slots) gives for keys that the index does not have.
+    /// What [`positions`](Self::positions) gives for keys that the index does not have.
     pub const ABSENT: u64 = u64::MAX;
 
     pub(crate) fn of(shape: Shape, bytes: Vec<u8>) -> Self {
         Self { shape, layout: shape.layout(), bytes }
     }
 
-    /// How many keys it has.
+    /// How many keys the index has.
     pub fn len(&self) -> u64 {
         self.shape.keys
     }
 
-    /// Whether it has none; it always has some.
+    /// Whether the index has no keys; it always has some.
     pub fn is_empty(&self) -> bool {
         self.shape.keys == 0
     }
@@ -72,12 +73,13 @@ impl KeyIndex {
         self.shape.fingerprint
     }
 
-    /// CRC32C of the header, which has checksums of all else: equal for equal indexes, and for about no others.
+    /// CRC32C of the header, which has checksums of all other bytes: equal for equal indexes, and different for others
+    /// but for one pair in 2³².
     pub fn checksum(&self) -> u32 {
         crc32c::crc32c(self.bytes.get(..HEADER_BYTES).unwrap_or_default())
     }
 
-    /// All of it, as it is stored.
+    /// All bytes of the index, as they are stored.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes
     }
@@ -89,32 +91,33 @@ impl KeyIndex {
     }
 
     /// The index's numbers, for other evaluators.
-    pub fn parts(&self) -> Parts {
+    pub fn parts(&self) -> IndexParts {
         let Shape { keys, seed, parts, buckets, slots, fingerprint, .. } = self.shape;
         let layout = &self.layout;
-        Parts {
+        IndexParts {
             keys,
             seed,
             parts,
             buckets,
             slots,
             pilots: layout.pilots.start,
-            stand_ins: layout.stand_ins.start,
-            stand_in_bytes: self.shape.stand_in_bytes() as u32,
+            remap: layout.remap.start,
+            remap_bytes: self.shape.remap_bytes() as u32,
             fingerprints: layout.prints.start,
             fingerprint_bytes: fingerprint.bytes() as u32,
             bytes: layout.prints.end,
         }
     }
 
-    /// The slot of `key` (an `i64` by its bits): below [`len`](Self::len), of each of the index's keys another. `None` for other
-    /// keys, but for those whose fingerprint is by chance that of a key of the index.
+    /// The position of `key` (an `i64` by its bits): below [`len`](Self::len), and another one for each of the index's
+    /// keys. `None` for a foreign key, unless its fingerprint happens to be that of the index's key at the position to
+    /// which it hashes.
     #[inline]
-    pub fn slot(&self, key: u64) -> Option<u64> {
+    pub fn position(&self, key: u64) -> Option<u64> {
         let view = View::of(self);
         let hash = self.shape.hash(key);
         let pilot = view.pilot(hash);
-        let slot = match (self.shape.fingerprint, self.shape.stand_in_bytes()) {
+        let slot = match (self.shape.fingerprint, self.shape.remap_bytes()) {
             (Fingerprint::Bits8, 4) => view.slot::<1, 4>(hash, pilot),
             (Fingerprint::Bits16, 4) => view.slot::<2, 4>(hash, pilot),
             (Fingerprint::Bits32, 4) => view.slot::<4, 4>(hash, pilot),
@@ -125,10 +128,11 @@ impl KeyIndex {
         Some(slot).filter(|&slot| slot != Self::ABSENT)
     }
 
-    /// The slots of many keys, of foreign ones [`ABSENT`](Self::ABSENT); as many as fit in both.
-    pub fn slots(&self, keys: &[u64], slots: &mut [u64]) {
+    /// Writes the position of each of `keys` into `slots`, [`ABSENT`](Self::ABSENT) for foreign keys; as many as both
+    /// slices have.
+    pub fn positions(&self, keys: &[u64], slots: &mut [u64]) {
         let view = View::of(self);
-        match (self.shape.fingerprint, self.shape.stand_in_bytes()) {
+        match (self.shape.fingerprint, self.shape.remap_bytes()) {
             (Fingerprint::Bits8, 4) => view.slots::<1, 4>(keys, slots),
             (Fingerprint::Bits16, 4) => view.slots::<2, 4>(keys, slots),
             (Fingerprint::Bits32, 4) => view.slots::<4, 4>(keys, slots),
@@ -149,7 +153,7 @@ impl std::fmt::Debug for KeyIndex {
 struct View<'a> {
     shape: Shape,
     pilots: &'a [u8],
-    stand_ins: &'a [u8],
+    remap: &'a [u8],
     prints: &'a [u8],
 }
 
@@ -163,7 +167,7 @@ impl<'a> View<'a> {
         Self {
             shape: index.shape,
             pilots: part(&layout.pilots),
-            stand_ins: part(&layout.stand_ins),
+            remap: part(&layout.remap),
             prints: part(&layout.prints),
         }
     }
@@ -173,13 +177,13 @@ impl<'a> View<'a> {
         self.pilots.get(self.shape.bucket(hash) as usize).copied().unwrap_or(0)
     }
 
-    /// The slot of a key, or [`ABSENT`](KeyIndex::ABSENT); `W` bytes of fingerprint, `R` of a stand-in.
+    /// The position of a key, or [`ABSENT`](KeyIndex::ABSENT); `W`: bytes of a fingerprint, `R`: bytes of a stand-in.
     #[inline(always)]
     fn slot<const W: usize, const R: usize>(&self, hash: u64, pilot: u8) -> u64 {
         let mut slot = self.shape.slot(hash, pilot);
         if slot >= self.shape.keys {
-            let stand_in = self.stand_ins.as_chunks::<R>().0.get((slot - self.shape.keys) as usize);
-            slot = stand_in.map_or(KeyIndex::ABSENT, little_endian);
+            let write_remap = self.remap.as_chunks::<R>().0.get((slot - self.shape.keys) as usize);
+            slot = write_remap.map_or(KeyIndex::ABSENT, little_endian);
         }
         let print = self.prints.as_chunks::<W>().0.get(slot as usize).map(little_endian);
         if print == Some(hash & print_mask(W)) { slot } else { KeyIndex::ABSENT }

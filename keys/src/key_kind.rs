@@ -10,7 +10,7 @@ pub enum KeyKind {
 }
 
 impl KeyKind {
-    /// The number that `key`'s bits stand for.
+    /// The number that the bits of `key` stand for.
     pub const fn number(self, key: u64) -> i128 {
         match self {
             Self::U64 => key as i128,

@@ -1,19 +1,21 @@
 //! Sparse 64-bit keys to row numbers.
 //!
-//! A [`KeyIndex`] maps n different keys, any `u64` or `i64`, to their *slots*: 0 to n − 1, each once. It takes about 3.3 bits a key,
-//! and a fingerprint of 8, 16 or 32 bits a key by which it tells keys that it was not built from: but for one in 2⁸, 2¹⁶ or
-//! 2³², those have no slot.
+//! A [`KeyIndex`] maps n different keys, any `u64` or `i64`, to their *positions*: 0 to n − 1, each once. It takes
+//! about 3.3 bits a key, and a fingerprint of 8, 16 or 32 bits a key. By the fingerprint it tells *foreign* keys, which
+//! it was not built from: all but one in 2⁸, 2¹⁶ or 2³² of them have no position. Inside the crate, a *slot* is a place
+//! of the hash function's table, of which there are a few more than keys; keys whose slot is n or above are led to a
+//! slot below n.
 //!
 //! ```
-//! use warprow_keys::{Fingerprint, KeyIndex, KeyKind, Options};
+//! use warprow_keys::{Fingerprint, KeyIndex, KeyKind, IndexOptions};
 //!
 //! let keys = [-5i64, 7, i64::MAX, 1 << 40];
-//! let index = KeyIndex::build(&keys[..], &Options::default(), &mut |_| std::ops::ControlFlow::Continue(()))?;
-//! let mut slots: Vec<u64> = keys.iter().filter_map(|&key| index.slot(key as u64)).collect();
+//! let index = KeyIndex::build(&keys[..], &IndexOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()))?;
+//! let mut slots: Vec<u64> = keys.iter().filter_map(|&key| index.position(key as u64)).collect();
 //! slots.sort();
 //! assert_eq!(slots, [0, 1, 2, 3]);
 //! assert_eq!((index.kind(), index.fingerprint()), (KeyKind::I64, Fingerprint::Bits16));
-//! # Ok::<(), warprow_keys::BuildError>(())
+//! # Ok::<(), warprow_keys::IndexBuildError>(())
 //! ```
 //!
 //! An index is a string of bytes, the same on every machine ([`KeyIndex::as_bytes`]); a GPU evaluates it where it lies. The bytes,
@@ -32,10 +34,10 @@ mod key_kind;
 mod shape;
 mod source;
 
-pub use build::{Options, SlotNumber};
-pub use error::{BuildError, IndexError};
+pub use build::{IndexOptions, KeyPosition};
+pub use error::{IndexBuildError, IndexError};
 pub use fingerprint::Fingerprint;
 pub use format::{FORMAT_VERSION, HEADER_BYTES, MAX_KEYS};
-pub use index::{KeyIndex, Parts};
+pub use index::{IndexParts, KeyIndex};
 pub use key_kind::KeyKind;
 pub use source::{KeyList, KeySource};

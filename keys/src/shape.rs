@@ -30,7 +30,7 @@ pub(crate) struct Shape {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub pilots: Range<u64>,
-    pub stand_ins: Range<u64>,
+    pub remap: Range<u64>,
     pub prints: Range<u64>,
 }
 
@@ -64,7 +64,7 @@ impl Shape {
     }
 
     /// Bytes of a stand-in.
-    pub(crate) fn stand_in_bytes(&self) -> usize {
+    pub(crate) fn remap_bytes(&self) -> usize {
         if self.keys <= 1 << 32 { 4 } else { 8 }
     }
 
@@ -74,9 +74,9 @@ impl Shape {
             begin..begin + bytes
         };
         let pilots = after(HEADER_BYTES as u64, self.parts * u64::from(self.buckets));
-        let stand_ins = after(pilots.end, (self.total_slots() - self.keys) * self.stand_in_bytes() as u64);
-        let prints = after(stand_ins.end, self.keys * self.fingerprint.bytes() as u64);
-        Layout { pilots, stand_ins, prints }
+        let remap = after(pilots.end, (self.total_slots() - self.keys) * self.remap_bytes() as u64);
+        let prints = after(remap.end, self.keys * self.fingerprint.bytes() as u64);
+        Layout { pilots, remap, prints }
     }
 
     #[inline(always)]

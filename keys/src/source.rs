@@ -2,7 +2,8 @@
 
 use crate::key_kind::KeyKind;
 
-/// Keys in the order of a file, asked for from several threads, and several times over.
+/// The keys that an index is built of, in the order of their file. The build reads them from several threads, and
+/// several times over.
 pub trait KeySource: Sync {
     /// How many there are.
     fn len(&self) -> u64;
@@ -15,7 +16,8 @@ pub trait KeySource: Sync {
     /// Which numbers they are.
     fn kind(&self) -> KeyKind;
 
-    /// Fills `keys` with those from position `first` on, of `i64`s their bits. Never asked past the last.
+    /// Fills `keys` with the keys from number `first` on, counted from 0; an `i64` is given as its bits. Never called
+    /// for keys past the last.
     fn read(&self, first: u64, keys: &mut [u64]) -> std::io::Result<()>;
 }
 
@@ -57,7 +59,7 @@ impl KeySource for [i64] {
 /// Keys of either kind in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KeyList {
-    /// Each; of an `i64` its bits.
+    /// The keys; an `i64` as its bits.
     pub keys: Vec<u64>,
     /// Which numbers they are.
     pub kind: KeyKind,

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use warprow_layout::VolumeError;
-use warprow_store::{AttachError, AttachedFile, Create, Device, DriveAddress, StoreError};
+use warprow_store::{AttachError, AttachedFile, CreateDrive, Device, DriveAddress, StoreError};
 
 use crate::failure::{Class, Failure};
 
@@ -23,7 +23,7 @@ pub fn device(addresses: &[String]) -> Result<Option<Device>, Failure> {
     if addresses.len() > 1 {
         return Err(Failure::usage(address, "a file of tables is a store of its own").remedy("give no other drive"));
     }
-    let device = Device::open(&address.parse::<DriveAddress>()?, Create::Never).map_err(|error| match &error {
+    let device = Device::open(&address.parse::<DriveAddress>()?, CreateDrive::Never).map_err(|error| match &error {
         // Of all tables together: there is no store into which others could be loaded.
         StoreError::Volume(
             VolumeError::InvalidTable { .. }

@@ -4,27 +4,27 @@
 
 use serde_json::{Value, json};
 use warprow_traces::{Trace, TraceFormat, TraceSpec};
+use warprow_workload::units;
 
 use crate::failure::Failure;
 use crate::report::{printable, table};
-use crate::units;
 
 /// A column, or slot, of a trace, and the table that it looks up.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Column {
     /// The column's name.
     pub name: String,
-    /// The number of the column among the slots of the trace, as [`Log::spec`] opens it.
+    /// The number of the column among the slots of the trace, as [`LookupTrace::spec`] opens it.
     pub slot: usize,
     /// The table.
     pub table: String,
     /// How that is known.
-    pub by: By,
+    pub by: MatchedBy,
 }
 
 /// How it is known which table a column looks up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum By {
+pub enum MatchedBy {
     /// The user named the tables in the order of the columns, or sizes of all slots say that they look up one table.
     Said,
     /// There is one column, and one table.
@@ -35,7 +35,7 @@ pub enum By {
     Stripped,
 }
 
-impl By {
+impl MatchedBy {
     /// The name in `--json`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -49,7 +49,7 @@ impl By {
 
 /// A trace of look-ups, with those of its columns that look up tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Log {
+pub struct LookupTrace {
     /// What it is, with these columns chosen where some can be.
     pub spec: TraceSpec,
     /// They look up one table at least.
@@ -65,7 +65,7 @@ enum Ambiguous {
     Table(String, Vec<String>),
 }
 
-impl Log {
+impl LookupTrace {
     /// The trace `spec`, for `tables`: each column is of the table that it is called like. `option` is what the user gave it
     /// with.
     pub fn of(spec: &TraceSpec, tables: &[&str], option: &str) -> Result<Self, Failure> {
@@ -76,12 +76,14 @@ impl Log {
             false => ("slot", "slot=NAME"),
         };
         let found = match (&names[..], tables) {
-            (names, [_]) if !spec.sizes.is_empty() => (0..names.len()).map(|column| (column, 0, By::Said)).collect(),
+            (names, [_]) if !spec.sizes.is_empty() => {
+                (0..names.len()).map(|column| (column, 0, MatchedBy::Said)).collect()
+            }
             _ if !spec.sizes.is_empty() => {
                 let what = "sizes= says that all slots look up one table, and several could be meant";
                 return Err(Failure::usage(path(), what).remedy(format!("name it: {option} TABLE=...")));
             }
-            ([_], [_]) => vec![(0, 0, By::Only)],
+            ([_], [_]) => vec![(0, 0, MatchedBy::Only)],
             _ => matched(&names, tables).map_err(|it| it.failure(path(), what, setting, option))?,
         };
         if found.is_empty() {
@@ -110,7 +112,7 @@ impl Log {
             name: name.clone(),
             slot,
             table: table.to_owned(),
-            by: By::Said,
+            by: MatchedBy::Said,
         });
         Self { spec: spec.clone(), columns: columns.collect(), unused: Vec::new() }
     }
@@ -122,7 +124,9 @@ impl Log {
 
     /// The column of `table`, where it was found by its name.
     pub fn column_of(&self, table: &str) -> Option<&Column> {
-        self.columns.iter().find(|column| column.table == table && matches!(column.by, By::Name | By::Stripped))
+        self.columns
+            .iter()
+            .find(|column| column.table == table && matches!(column.by, MatchedBy::Name | MatchedBy::Stripped))
     }
 
     /// What was matched with what, for programs.
@@ -137,7 +141,7 @@ impl Log {
 
     /// Which column looks up which table, for people, a line for each; empty where that goes without saying.
     pub fn text(&self) -> String {
-        match self.columns.iter().all(|column| column.name == column.table || column.by == By::Only) {
+        match self.columns.iter().all(|column| column.name == column.table || column.by == MatchedBy::Only) {
             true => String::new(),
             false => table(
                 ["column", "looks up table"],
@@ -198,15 +202,15 @@ fn shown(names: &[String]) -> String {
 
 /// Which column is of which table, by their numbers, in the order of the columns. Equal names come first; of what is left, tables
 /// whose names [are the column's](is_called) but for what names of tensors have around them.
-fn matched(columns: &[String], tables: &[&str]) -> Result<Vec<(usize, usize, By)>, Ambiguous> {
-    let mut found: Vec<(usize, usize, By)> = Vec::new();
-    for by in [By::Name, By::Stripped] {
+fn matched(columns: &[String], tables: &[&str]) -> Result<Vec<(usize, usize, MatchedBy)>, Ambiguous> {
+    let mut found: Vec<(usize, usize, MatchedBy)> = Vec::new();
+    for by in [MatchedBy::Name, MatchedBy::Stripped] {
         let free_columns: Vec<usize> =
             (0..columns.len()).filter(|&column| !found.iter().any(|it| it.0 == column)).collect();
         let free_tables: Vec<usize> =
             (0..tables.len()).filter(|&table| !found.iter().any(|it| it.1 == table)).collect();
         let alike = |column: usize, table: usize| match (columns.get(column), tables.get(table)) {
-            (Some(column), Some(table)) if by == By::Name => column == table,
+            (Some(column), Some(table)) if by == MatchedBy::Name => column == table,
             (Some(column), Some(table)) => is_called(table, column),
             _ => false,
         };
@@ -301,11 +305,11 @@ mod tests {
         let by = |columns: &[&str], tables: &[&str]| matched(&names(columns), tables);
         assert_eq!(
             by(&["ts", "item", "user"], &["e.user.weight", "item", "other"]),
-            Ok(vec![(1, 1, By::Name), (2, 0, By::Stripped)])
+            Ok(vec![(1, 1, MatchedBy::Name), (2, 0, MatchedBy::Stripped)])
         );
         // The column is the other table's.
-        assert_eq!(by(&["id"], &["id", "user.id.weight"]), Ok(vec![(0, 0, By::Name)]));
-        assert_eq!(by(&["id", "t_id"], &["t_id"]), Ok(vec![(1, 0, By::Name)]));
+        assert_eq!(by(&["id"], &["id", "user.id.weight"]), Ok(vec![(0, 0, MatchedBy::Name)]));
+        assert_eq!(by(&["id", "t_id"], &["t_id"]), Ok(vec![(1, 0, MatchedBy::Name)]));
         assert_eq!(by(&["x"], &["y"]), Ok(vec![]));
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use warprow_formats::{FileTable, FormatError, TableFile};
+use warprow_formats::{FileError, FileTable, TableFile};
 use warprow_store::TableInfo;
 use wildmatch::WildMatch;
 
@@ -14,7 +14,7 @@ use crate::reading::ReadingArgs;
 
 /// The files that were given, each for all tables or for some: `[NAME=]FILE`.
 #[derive(Debug)]
-pub struct Given {
+pub struct GivenFiles {
     files: Vec<TableFile>,
     /// For which tables each is: a name or a pattern; `None`: for those that none is given for.
     whose: Vec<Option<String>>,
@@ -22,7 +22,7 @@ pub struct Given {
     tensors: Vec<(Option<String>, String)>,
 }
 
-impl Given {
+impl GivenFiles {
     /// Opens `files`; `tables` are the names that may stand before an equals sign.
     pub fn open(
         files: &[String],
@@ -45,7 +45,7 @@ impl Given {
         }
         let options = reading.options();
         let files = paths.iter().map(|path| TableFile::open_with(Path::new(path), &options));
-        let mut files = files.collect::<Result<Vec<_>, FormatError>>()?;
+        let mut files = files.collect::<Result<Vec<_>, FileError>>()?;
         keys.iter().try_for_each(|argument| name_keys(&mut files, argument))?;
         let tensors = tensors.iter().map(|argument| owned(named::split(argument, tables))).collect();
         Ok(Self { files, whose, tensors })

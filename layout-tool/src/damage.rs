@@ -1,34 +1,34 @@
 //! Bad units of drives, in words, as JSON, and as the exit code that they are worth.
 
 use serde_json::{Value, json};
-use warprow_store::{BadKind, BadUnit};
+use warprow_store::{DamageKind, DamagedUnit};
+use warprow_workload::units;
 
 use crate::failure::{Class, Failure};
 use crate::report::table;
-use crate::units;
 
 /// Units that text lists, at most; JSON has all.
 const SHOWN: usize = 40;
 
-fn kind(what: BadKind) -> &'static str {
+fn kind(what: DamageKind) -> &'static str {
     match what {
-        BadKind::Superblock => "superblock",
-        BadKind::Catalogue => "catalogue",
-        BadKind::Log => "log",
-        BadKind::Ranks => "ranks",
-        BadKind::Keys => "keys",
-        BadKind::Checksums => "checksums",
-        BadKind::Rows => "rows",
+        DamageKind::Superblock => "superblock",
+        DamageKind::Catalogue => "catalogue",
+        DamageKind::Log => "log",
+        DamageKind::Ranks => "ranks",
+        DamageKind::Keys => "keys",
+        DamageKind::Checksums => "checksums",
+        DamageKind::Rows => "rows",
         _ => "other",
     }
 }
 
-fn is_copied(what: BadKind) -> bool {
-    matches!(what, BadKind::Superblock | BadKind::Catalogue)
+fn is_copied(what: DamageKind) -> bool {
+    matches!(what, DamageKind::Superblock | DamageKind::Catalogue)
 }
 
 /// A unit as JSON.
-pub fn json(unit: &BadUnit) -> Value {
+pub fn json(unit: &DamagedUnit) -> Value {
     json!({
         "what": kind(unit.what),
         "drive": unit.drive,
@@ -43,12 +43,12 @@ pub fn json(unit: &BadUnit) -> Value {
 }
 
 /// The units for people; empty if there are none.
-pub fn text(bad: &[BadUnit]) -> String {
+pub fn text(bad: &[DamagedUnit]) -> String {
     if bad.is_empty() {
         return String::new();
     }
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-    let ranks = |unit: &BadUnit| match &unit.ranks[..] {
+    let ranks = |unit: &DamagedUnit| match &unit.ranks[..] {
         [] => "-".to_owned(),
         [first] => first.to_string(),
         [first, .., last] if *last - *first + 1 == unit.ranks.len() as u64 => format!("{first}…{last}"),
@@ -76,7 +76,7 @@ pub fn text(bad: &[BadUnit]) -> String {
 }
 
 /// What a commit that was cut off left to be written, for people; empty if there is nothing.
-pub fn unfinished_text(units: &[BadUnit]) -> String {
+pub fn unfinished_text(units: &[DamagedUnit]) -> String {
     if units.is_empty() {
         return String::new();
     }
@@ -90,12 +90,12 @@ pub fn unfinished_text(units: &[BadUnit]) -> String {
 
 /// What it comes to: what a drive cannot read is the drive's failure, what is damaged of the store's own is the store's, rows that
 /// are not what was written are a mismatch.
-pub fn failure(bad: &[BadUnit]) -> Option<Failure> {
-    let first = |of: &dyn Fn(&&BadUnit) -> bool| bad.iter().find(of);
+pub fn failure(bad: &[DamagedUnit]) -> Option<Failure> {
+    let first = |of: &dyn Fn(&&DamagedUnit) -> bool| bad.iter().find(of);
     let (class, worst) = None
         .or_else(|| first(&|it| it.unreadable).map(|it| (Class::Drive, it)))
-        .or_else(|| first(&|it| it.what != BadKind::Rows && !is_copied(it.what)).map(|it| (Class::Store, it)))
-        .or_else(|| first(&|it| it.what == BadKind::Rows).map(|it| (Class::Mismatch, it)))
+        .or_else(|| first(&|it| it.what != DamageKind::Rows && !is_copied(it.what)).map(|it| (Class::Store, it)))
+        .or_else(|| first(&|it| it.what == DamageKind::Rows).map(|it| (Class::Mismatch, it)))
         .or_else(|| first(&|_| true).map(|it| (Class::Store, it)))?;
     let remedy = match worst.what {
         what if is_copied(what) => "mend it with `warprow repair`",
@@ -125,7 +125,7 @@ pub fn failure(bad: &[BadUnit]) -> Option<Failure> {
 mod tests {
     use super::*;
 
-    fn unit(what: &str, unreadable: bool) -> BadUnit {
+    fn unit(what: &str, unreadable: bool) -> DamagedUnit {
         let value = json!({
             "what": what, "drive": "a", "lba": 7, "lbas": 1, "generation": 3, "table": "t", "ranks": [4, 5, 6],
             "unreadable": unreadable, "detail": "why",
@@ -153,6 +153,6 @@ mod tests {
         assert!(text.contains("4…6") && text.ends_with("and 10 more, which --json lists"), "{text}");
         let said = failure(&units).unwrap().to_string();
         assert!(said.contains("50 places damaged; rows of table \"t\" at LBA 7 of a: why"), "{said}");
-        assert_eq!(serde_json::from_value::<BadUnit>(json(&units[0])).unwrap(), units[0]);
+        assert_eq!(serde_json::from_value::<DamagedUnit>(json(&units[0])).unwrap(), units[0]);
     }
 }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use warprow_soft_controller::{DriveUri, UriError};
-use warprow_store::{Access, Create, Device, DriveAddress, OpenOptions, Store, StoreError};
+use warprow_store::{Access, CreateDrive, Device, DriveAddress, OpenOptions, Store, StoreError};
 
 use crate::attached;
 use crate::failure::{Class, Failure};
@@ -33,6 +33,7 @@ pub struct DriveArgs {
     ///   profile=p5800x   serve it with the delays of that drive
     ///   direct=1         bypass the page cache, and leave it to others; also of attached:
     ///   depth=256        reads of the file under way, at most; also of attached:
+    ///   gpu=0            that GPU answers reads, from a copy in its memory; with iops=10e6, latency=20us, sharers=4 for its speed
     /// Several drives may also stand in one argument, separated by commas.
     #[arg(short, long = "drive", value_name = "DRIVE", env = "WARPROW_DRIVES", required = true, verbatim_doc_comment)]
     pub drives: Vec<String>,
@@ -80,7 +81,7 @@ impl DriveArgs {
 /// A drive that is in no file is gone when the command ends, and blank when the next one begins.
 pub(crate) fn refuse_fleeting(address: &str, parsed: &DriveAddress) -> Result<(), Failure> {
     match parsed {
-        DriveAddress::Emulated(uri) if uri.backing != warprow_soft_controller::Store::File => {
+        DriveAddress::Emulated(uri) if uri.backing != warprow_soft_controller::BackingKind::File => {
             let what = format!("{address} is in no file: it goes when this command ends, with everything on it");
             Err(Failure::usage(address, what).remedy("leave backing= out"))
         }
@@ -131,12 +132,12 @@ impl NewFiles {
         if uri.path.exists() {
             // One that lies beside it is not for this run to remove.
             let sidecar = Some(uri.sidecar()).filter(|sidecar| sidecar.symlink_metadata().is_err());
-            let device = Device::open(address, Create::IfMissing)?;
+            let device = Device::open(address, CreateDrive::IfMissing)?;
             self.0.push(NewFile { path: uri.path.clone(), sidecar, was_there: true });
             return Ok(device);
         }
         self.make(uri)?;
-        Device::open(address, Create::IfMissing).map_err(|error| {
+        Device::open(address, CreateDrive::IfMissing).map_err(|error| {
             // Somebody else took it for a drive as soon as it was there.
             if matches!(error, StoreError::Emulated(UriError::InUse(_))) {
                 self.0.pop();
@@ -173,7 +174,7 @@ pub fn devices(args: &DriveArgs) -> Result<Vec<Device>, Failure> {
     }
     let mut devices = Vec::new();
     for address in &args.parse()? {
-        devices.push(Device::open_beside(&devices, address, Create::Never)?);
+        devices.push(Device::open_beside(&devices, address, CreateDrive::Never)?);
     }
     Ok(devices)
 }
@@ -189,7 +190,7 @@ pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopene
     }
     let mut first = None;
     for address in &args.parse()? {
-        match Device::open_beside(&devices, address, Create::Never) {
+        match Device::open_beside(&devices, address, CreateDrive::Never) {
             Ok(device) => devices.push(device),
             Err(error @ (StoreError::Vfio(_) | StoreError::VfioUser(_) | StoreError::Function(_))) => {
                 failed.push((address.to_string(), error.to_string()));

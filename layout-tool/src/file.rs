@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use warprow_formats::{AnyOrder, FileTable, FormatError, Kind, NewFile, TableFile, TableWriter, followed};
+use warprow_formats::{FileError, FileErrorKind, FileTable, NewFile, RowsInAnyOrder, TableFile, TableWriter, followed};
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
 use warprow_soft_controller::in_use;
 use warprow_store::{DriveAddress, KeyKind};
@@ -12,11 +12,11 @@ use crate::attached;
 use crate::drives::split;
 use crate::failure::{Class, Failure, lacks_resources};
 
-impl From<FormatError> for Failure {
-    fn from(error: FormatError) -> Self {
+impl From<FileError> for Failure {
+    fn from(error: FileError) -> Self {
         let class = match error.kind {
-            Kind::Name | Kind::Unclear => Class::Usage,
-            Kind::Exists => Class::Refused,
+            FileErrorKind::Name | FileErrorKind::Unclear => Class::Usage,
+            FileErrorKind::Exists => Class::Refused,
             _ if error.io_error().is_some_and(lacks_resources) => Class::Resources,
             _ => Class::Input,
         };
@@ -93,24 +93,24 @@ pub fn refuse_special(path: &Path) -> Result<(), Failure> {
 /// The rows of a table in a file by their ids, in any order. Compressed ones are unpacked into a file without a name first.
 #[derive(Debug)]
 pub struct ById<'a> {
-    rows: AnyOrder<'a>,
+    rows: RowsInAnyOrder<'a>,
     /// Where in the file the row of each id stands; `None`: at its id.
     places: Option<Ranks>,
 }
 
 impl<'a> ById<'a> {
     /// Those of `table`, one of `file`'s.
-    pub fn new(file: &'a TableFile, table: &'a FileTable) -> Result<Self, FormatError> {
+    pub fn new(file: &'a TableFile, table: &'a FileTable) -> Result<Self, FileError> {
         Self::of(file, table, file.order(table)?.as_ref().map(Ranks::inverse))
     }
 
     /// Those of `table` by other numbers: `places` says where the row of each stands.
-    pub fn placed(file: &'a TableFile, table: &'a FileTable, places: Ranks) -> Result<Self, FormatError> {
+    pub fn placed(file: &'a TableFile, table: &'a FileTable, places: Ranks) -> Result<Self, FileError> {
         Self::of(file, table, Some(places))
     }
 
-    fn of(file: &'a TableFile, table: &'a FileTable, places: Option<Ranks>) -> Result<Self, FormatError> {
-        let rows = file.rows_in_any_order(table, &std::env::temp_dir(), &mut |_| Ok::<_, FormatError>(()))?;
+    fn of(file: &'a TableFile, table: &'a FileTable, places: Option<Ranks>) -> Result<Self, FileError> {
+        let rows = file.rows_in_any_order(table, &std::env::temp_dir(), &mut |_| Ok::<_, FileError>(()))?;
         Ok(Self { rows, places })
     }
 }

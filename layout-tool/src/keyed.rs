@@ -4,8 +4,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use warprow_formats::{FileTable, FormatError, KeyOrder, KeyType, TableFile};
-use warprow_keys::{BuildError, Fingerprint, KeyIndex, KeyKind, KeySource, Options};
+use warprow_formats::{FileError, FileTable, KeyOrder, KeyType, TableFile};
+use warprow_keys::{Fingerprint, IndexBuildError, IndexOptions, KeyIndex, KeyKind, KeySource};
 use warprow_layout::Ranks;
 
 use crate::failure::{Class, Failure};
@@ -32,14 +32,14 @@ pub struct FileKeys<'a> {
 }
 
 /// How the rows of a table in a file are found.
-pub enum Whose<'a> {
+pub enum RowNames<'a> {
     /// By ids from 0 on: the order of its rows, if it is another.
     Ids(Option<Ranks>),
     /// By keys.
     Keys(FileKeys<'a>),
 }
 
-impl<'a> Whose<'a> {
+impl<'a> RowNames<'a> {
     /// How the rows of `table`, one of `file`'s, are found.
     pub fn of(file: &'a TableFile, table: &'a FileTable, index: Index) -> Result<Self, Failure> {
         let Some(width) = table.keys else {
@@ -82,7 +82,7 @@ impl<'a> FileKeys<'a> {
     }
 
     /// The position of a key, which must fit the numbers that these are.
-    pub fn position(&self, key: i128) -> Result<Option<u64>, FormatError> {
+    pub fn position(&self, key: i128) -> Result<Option<u64>, FileError> {
         let bits = match self.kind() {
             KeyKind::I64 => i64::try_from(key).ok().map(|key| key as u64),
             _ => u64::try_from(key).ok(),
@@ -102,18 +102,19 @@ impl<'a> FileKeys<'a> {
         told: &mut dyn FnMut() -> Result<(), Failure>,
     ) -> Result<Arc<KeyIndex>, Failure> {
         let mut stopped = None;
-        let built = KeyIndex::build(self, &Options::default().with_fingerprint(fingerprint), &mut |_| match told() {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(failure) => {
-                stopped = Some(failure);
-                ControlFlow::Break(())
-            }
-        });
+        let built =
+            KeyIndex::build(self, &IndexOptions::default().with_fingerprint(fingerprint), &mut |_| match told() {
+                Ok(()) => ControlFlow::Continue(()),
+                Err(failure) => {
+                    stopped = Some(failure);
+                    ControlFlow::Break(())
+                }
+            });
         let name = &self.table.name;
         match (built, stopped) {
             (_, Some(failure)) => Err(failure),
             (Ok(index), None) => Ok(Arc::new(index)),
-            (Err(BuildError::Duplicate { key, first, second, .. }), None) => {
+            (Err(IndexBuildError::Duplicate { key, first, second, .. }), None) => {
                 let key = self.width.show(key);
                 let what = format!("table {name:?} has the key {key} twice, in rows {first} and {second}");
                 Err(Failure::input(name, what).remedy("leave one of the two rows out"))
@@ -124,10 +125,10 @@ impl<'a> FileKeys<'a> {
 }
 
 /// Keys that cannot be read, or of which no index can be built.
-pub fn of_keys(table: &str, error: &BuildError) -> Failure {
+pub fn of_keys(table: &str, error: &IndexBuildError) -> Failure {
     let class = match error {
-        BuildError::Memory { .. } => Class::Resources,
-        BuildError::Unlucky { .. } => Class::Bug,
+        IndexBuildError::Memory { .. } => Class::Resources,
+        IndexBuildError::Unlucky { .. } => Class::Bug,
         _ => Class::Input,
     };
     let cause = std::error::Error::source(error).map(|cause| format!(": {cause}")).unwrap_or_default();

@@ -1,10 +1,19 @@
 //! Which LBA size suits rows: what a look-up of them reads with LBAs of 512 and of 4096 bytes, and what that costs drives by their
 //! read curves.
+//!
+//! What a read costs is the store's [`ReadCurve`]. What is reckoned here is how many reads there are and how long they are, before
+//! there is a store or a trace: `format --lba auto` knows the tables' rows alone, and `load --lba auto` counts no look-ups. The
+//! executors' merging of reads and the replay of `warprow plan` need the ids themselves, so neither can answer that.
+//! [`LbaChoice::ForRows`](warprow_store::LbaChoice) knows one length of rows, and none of rows that share an LBA.
+//!
+//! Blocks that random rows touch are reckoned as by Cardenas ("Analysis and performance of inverted data base structures",
+//! Communications of the ACM 18(5), 1975; Yao, 20(4), 1977, has the exact form for draws without repetition, from which this differs
+//! by less than the test below allows). The test compares blocks and commands with counts of ids that were drawn.
 
 use serde_json::{Value, json};
+use warprow_layout::DEFAULT_STRIPE_UNIT;
 use warprow_store::ReadCurve;
-
-use crate::units;
+use warprow_workload::units;
 
 /// The sizes that a store can have.
 pub const SIZES: [u32; 2] = [512, 4096];
@@ -15,7 +24,7 @@ pub const IDS: u64 = 4096;
 /// Bytes of a command, at most.
 const COMMAND_BYTES: f64 = 131_072.0;
 /// Bytes of a stripe unit: neighbours beyond it lie elsewhere.
-const STRIPE: f64 = 32_768.0;
+const STRIPE: f64 = DEFAULT_STRIPE_UNIT as f64;
 /// Times, and numbers of bytes, that differ by less are the same: a measured curve is no better.
 const SAME: f64 = 1.05;
 

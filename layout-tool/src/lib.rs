@@ -38,11 +38,10 @@ pub mod screen;
 pub mod select;
 pub mod store_failure;
 pub mod tally;
-pub mod units;
 pub mod wait;
 
 use cli::{Cli, Command};
-use commands::{Context, Done};
+use commands::{CommandOutput, Context};
 use failure::{Class, Failure, SCHEMA};
 
 /// Runs the command line `args`, of which the first is the program's name. Returns the exit code.
@@ -55,6 +54,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
         Err(error) => return refuse(error, &args, json),
     };
     let name = cli.command.name();
+    // Drives whose address says `gpu=`.
+    warprow_gpu_drive::register();
     if std::env::var_os("WARPROW_LOG").is_some() {
         let filter = tracing_subscriber::EnvFilter::from_env("WARPROW_LOG");
         let colours = io::stderr().is_terminal();
@@ -70,14 +71,14 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
     finish(name, json, result)
 }
 
-fn execute(cli: Cli) -> Result<Done, Failure> {
+fn execute(cli: Cli) -> Result<CommandOutput, Failure> {
     let caught = |error: io::Error| Failure::new(Class::Resources, "", format!("signals cannot be caught: {error}"));
     let interrupt = interrupt::Interrupt::install().map_err(caught)?;
     let context = Context { screen: screen::Screen::new(cli.quiet), interrupt, json: cli.json };
     wait::run(cli.wait.map(Duration::from_secs), &context, || dispatch(&cli.command, &context))
 }
 
-fn dispatch(command: &Command, context: &Context) -> Result<Done, Failure> {
+fn dispatch(command: &Command, context: &Context) -> Result<CommandOutput, Failure> {
     match command {
         Command::Demo(args) => commands::demo::run(args, context),
         Command::Format(args) => commands::format::run(args, context),
@@ -107,8 +108,8 @@ fn dispatch(command: &Command, context: &Context) -> Result<Done, Failure> {
 }
 
 /// Says how a command ended: its result to stdout, a failure to stderr.
-fn finish(name: &str, json: bool, result: Result<Done, Failure>) -> u8 {
-    let done = result.unwrap_or_else(|failure| Done { failure: Some(failure), ..Done::default() });
+fn finish(name: &str, json: bool, result: Result<CommandOutput, Failure>) -> u8 {
+    let done = result.unwrap_or_else(|failure| CommandOutput { failure: Some(failure), ..CommandOutput::default() });
     let mut exit = done.failure.as_ref().map_or(0, |failure| failure.class.exit());
     let text = if json { report::json_text(&object(name, &done)) } else { report::printable_lines(&done.text) };
     if !text.is_empty()
@@ -123,7 +124,7 @@ fn finish(name: &str, json: bool, result: Result<Done, Failure>) -> u8 {
     exit
 }
 
-fn object(name: &str, done: &Done) -> Value {
+fn object(name: &str, done: &CommandOutput) -> Value {
     let mut object = Map::from_iter([("schema".to_owned(), SCHEMA.into())]);
     if !name.is_empty() {
         object.insert("command".to_owned(), name.into());

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 use warprow_host::Machine;
-use warprow_layout::{Missing, OpenError};
+use warprow_layout::{MissingMember, OpenError};
 use warprow_soft_controller::DriveUri;
 use warprow_store::{DriveAddress, StoreError};
 
@@ -25,7 +25,7 @@ pub fn explained(error: StoreError, addresses: &[DriveAddress]) -> Failure {
 }
 
 /// A failure by the lack of drives, with what to give besides those of `addresses`.
-pub fn placed(failure: Failure, missing: &[Missing], addresses: &[DriveAddress]) -> Failure {
+pub fn placed(failure: Failure, missing: &[MissingMember], addresses: &[DriveAddress]) -> Failure {
     let found: Vec<Vec<String>> = find(missing, addresses);
     let each: Vec<_> = missing
         .iter()
@@ -51,7 +51,7 @@ pub fn placed(failure: Failure, missing: &[Missing], addresses: &[DriveAddress])
 }
 
 /// The addresses of drives of each serial number.
-fn find(missing: &[Missing], addresses: &[DriveAddress]) -> Vec<Vec<String>> {
+fn find(missing: &[MissingMember], addresses: &[DriveAddress]) -> Vec<Vec<String>> {
     let emulated: Vec<&DriveUri> = addresses
         .iter()
         .filter_map(|address| match address {
@@ -73,7 +73,7 @@ fn find(missing: &[Missing], addresses: &[DriveAddress]) -> Vec<Vec<String>> {
     };
     let real = real.into_iter().filter_map(|it| Some((it.serial?, it.function.address.to_string())));
     let known: Vec<(String, String)> = here.into_iter().chain(real).collect();
-    let of = |it: &Missing| {
+    let of = |it: &MissingMember| {
         known.iter().filter(|(serial, _)| serial.trim() == it.serial).map(|(_, address)| address.clone()).collect()
     };
     missing.iter().map(of).collect()

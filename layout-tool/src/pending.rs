@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 use warprow_layout::LogChunkInspection;
 use warprow_store::{GenerationInfo, PendingUpdates, Store};
+use warprow_workload::units;
 
 use crate::failure::Failure;
 use crate::store_failure::ROOM_TO_COMPACT;
-use crate::units;
 
 /// The updates of one generation, or why they cannot be told.
 pub(crate) struct Pending {

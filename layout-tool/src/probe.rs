@@ -4,11 +4,10 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use warprow_dma::{Function, SystemClock};
-use warprow_driver::{Controller, DriverError, Options};
+use warprow_driver::{Controller, ControllerOptions, DriverError};
 use warprow_spec::identify::IdentifyNamespace;
 use warprow_spec::log::SmartLog;
-
-use crate::units;
+use warprow_workload::units;
 
 /// What a drive says of itself.
 #[derive(Debug)]
@@ -83,7 +82,12 @@ impl Note {
 /// Brings the controller up, asks, and shuts it down again: it is reset, and nothing on it changes.
 pub fn probe(function: Arc<dyn Function>) -> Result<Probe, DriverError> {
     // Not for so short a time.
-    let options = Options { queue_pairs: 1, host_memory_limit: 0, autonomous_power_states: true, ..Options::default() };
+    let options = ControllerOptions {
+        queue_pairs: 1,
+        host_memory_limit: 0,
+        autonomous_power_states: true,
+        ..ControllerOptions::default()
+    };
     let controller = Controller::open(function, Arc::new(SystemClock::new()), options)?;
     let probed = ask(&controller);
     // It was asked and nothing else: what a failed shutdown could lose was lost before.
@@ -123,7 +127,7 @@ fn ask(controller: &Controller) -> Result<Probe, DriverError> {
     }
     if info.hmpre > 0 {
         let [preferred, least] = [info.hmpre, info.hmmin].map(|pages| units::bytes(u64::from(pages) * 4096));
-        let given = Options::default().host_memory_limit;
+        let given = ControllerOptions::default().host_memory_limit;
         let found = format!("it asks for {preferred} of host memory, {least} at least");
         let remedy = match u64::from(info.hmmin) * 4096 > given {
             true => format!("it gets none: the limit is {}; it works, slower", units::bytes(given)),

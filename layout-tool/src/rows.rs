@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 use warprow_layout::DType;
-use warprow_lookup::Rows;
+use warprow_lookup::OutputRows;
 use zerocopy::IntoBytes;
 
 /// Room for rows.
@@ -33,13 +33,13 @@ impl RowBuffer {
     }
 
     /// As a look-up takes them.
-    pub fn rows(&mut self) -> Rows<'_> {
+    pub fn rows(&mut self) -> OutputRows<'_> {
         match self {
-            Self::F32(rows) => Rows::F32(rows),
-            Self::F16(rows) => Rows::F16(rows),
-            Self::Bf16(rows) => Rows::Bf16(rows),
-            Self::I8(rows) => Rows::I8(rows),
-            Self::U8(rows) => Rows::U8(rows),
+            Self::F32(rows) => OutputRows::F32(rows),
+            Self::F16(rows) => OutputRows::F16(rows),
+            Self::Bf16(rows) => OutputRows::Bf16(rows),
+            Self::I8(rows) => OutputRows::I8(rows),
+            Self::U8(rows) => OutputRows::U8(rows),
         }
     }
 

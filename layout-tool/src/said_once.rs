@@ -1,7 +1,7 @@
 //! Errors of the library end in a remedy for programs. Where the command has one for its users, that one alone is given.
 
 /// Remedies that errors of the library have in their texts, each with what separates it.
-const REMEDIES: [&str; 22] = [
+const REMEDIES: [&str; 23] = [
     "; give a PCI address (0000:41:00.0), emulated:PATH, vfio-user:SOCKET or attached:FILE",
     ": give it once",
     "; ask for less",
@@ -24,6 +24,7 @@ const REMEDIES: [&str; 22] = [
     ": compact it",
     ": leave it out, or format it",
     ". Release it first, or choose another drive",
+    "; leave gpu= out: the file is the same drive without it",
 ];
 /// How remedies begin that go on to the end of a text.
 const TO_THE_END: [&str; 1] = ["; start the server first, as with: "];

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use serde_json::{Value, json};
 use warprow_formats::{FileTable, TableFile, tensor_types};
+use warprow_workload::units;
 use wildmatch::WildMatch;
 
 use crate::drives::shell;
 use crate::failure::Failure;
 use crate::report::printable;
-use crate::units;
 
 /// What the user said about tables.
 #[derive(Debug, Clone, Default)]

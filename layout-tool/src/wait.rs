@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::busy::Busy;
-use crate::commands::{Context, Done};
+use crate::commands::{CommandOutput, Context};
 use crate::failure::Failure;
 
 /// Seconds that are waited where none are given.
@@ -16,8 +16,8 @@ const GLANCE: Duration = Duration::from_millis(50);
 pub fn run(
     limit: Option<Duration>,
     context: &Context,
-    command: impl Fn() -> Result<Done, Failure>,
-) -> Result<Done, Failure> {
+    command: impl Fn() -> Result<CommandOutput, Failure>,
+) -> Result<CommandOutput, Failure> {
     let began = Instant::now();
     let mut told: Option<Box<Busy>> = None;
     loop {

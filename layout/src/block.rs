@@ -19,22 +19,22 @@ pub const MAGIC: [u8; 8] = *b"\x89WARPROW";
 
 /// The format written by this version: major, minor.
 ///
-/// A newer major is refused; 1.x, which knows no logs and no standby generations, is read, and the first commit makes it this
-/// one. A newer minor is read: it may only add fields in reserved space and at the end of records, such
-/// that a writer that drops them does no harm.
+/// A newer major version is refused. Version 1.x, which knows no logs and no standby generations, is read, and the
+/// first commit makes it this version. A newer minor is read: it may only add fields in reserved space and at the end
+/// of records, such that a writer that drops them does no harm.
 pub const VERSION: (u16, u16) = (2, 1);
 
-/// A metadata block cannot be believed.
+/// Why a metadata block cannot be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlockError {
-    /// It does not begin with the magic.
+    /// The block does not begin with the magic.
     #[error("no Warprow block")]
     NoMagic,
-    /// Torn, or rotten.
+    /// The checksum does not match: the block is torn or rotten.
     #[error("checksum mismatch: torn or damaged")]
     Checksum,
-    /// Intact, and of a format this version does not know.
+    /// The block is intact, and of a format that this version does not know.
     #[error("format version {major}.{minor}, this is {}.{}", VERSION.0, VERSION.1)]
     Version {
         /// The block's major version.
@@ -45,22 +45,22 @@ pub enum BlockError {
     /// The block's payload would pass its end.
     #[error("payload of {length} bytes")]
     Length {
-        /// Bytes.
+        /// Bytes that the header says the payload has.
         length: u32,
     },
-    /// Intact, but another block than the one that belongs there.
+    /// The block is intact, but another one than the one that belongs there.
     #[error("a block of another {field}")]
     Misplaced {
         /// Which header field differs.
         field: &'static str,
     },
-    /// Intact, and contradicts itself.
+    /// The block is intact, and contradicts itself.
     #[error("inconsistent: {what}")]
     Inconsistent {
-        /// How.
+        /// Where the contradiction is.
         what: &'static str,
     },
-    /// The drive did not give it.
+    /// The drive could not read the block.
     #[error("the drive could not read it")]
     Unreadable,
 }
@@ -85,7 +85,7 @@ pub(crate) struct BlockId {
     pub index: u32,
     pub store: Uuid,
     pub member: Uuid,
-    /// The commit that wrote it: of two attempts at one epoch, which.
+    /// The commit that wrote the block. It tells two attempts at one epoch apart.
     pub commit: Uuid,
 }
 

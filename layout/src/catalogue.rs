@@ -21,9 +21,9 @@ use crate::table::{Region, StoredKeys, StoredRanks, Table};
 /// All generations of a store at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Catalogue {
-    /// The id that the next generation will get. Generations have lower ones.
+    /// The id that the next generation will get. All generations have lower ids.
     pub next_id: u64,
-    /// In the order of their ids.
+    /// The generations, in the order of their ids.
     pub generations: Vec<Arc<Generation>>,
 }
 
@@ -97,13 +97,14 @@ impl Catalogue {
         Ok(result)
     }
 
-    /// The names of tables that are found.
+    /// The names of tables by which a table is found: those of all shown generations.
     pub(crate) fn shown_tables(&self) -> BTreeSet<String> {
         let shown = self.generations.iter().filter(|generation| generation.shown != 0);
         shown.flat_map(|generation| &generation.tables).map(|table| table.name.clone()).collect()
     }
 
-    /// The names of tables that are found in that generation: of each name the one of the generation shown last.
+    /// The names of tables that find a table of that generation: where several generations have a table of that name,
+    /// the name finds the table of the one that was shown last.
     pub(crate) fn found_tables(&self, id: u64) -> Vec<String> {
         let Some(of) = self.generation(id).filter(|of| of.shown != 0) else { return Vec::new() };
         let later = self.generations.iter().filter(|it| (it.shown, it.id) > (of.shown, of.id));
@@ -259,7 +260,7 @@ fn decode_generation(
     Ok(generation)
 }
 
-/// `own` notes that a chunk is taken.
+/// `own` is called for each chunk of the record, and fails if the chunk has an owner already or is on no member.
 fn decode_log(
     input: &mut Reader<'_>,
     geometry: &Geometry,

@@ -1,6 +1,6 @@
 //! Which chunks a new generation gets.
 
-use crate::generation::Span;
+use crate::generation::ChunkSpread;
 use crate::placement::ChunkRef;
 
 /// The free chunks of each member, ascending.
@@ -8,7 +8,7 @@ use crate::placement::ChunkRef;
 pub(crate) struct FreeChunks(Vec<Vec<u32>>);
 
 impl FreeChunks {
-    /// All chunks of members with `counts` chunks, but for those in `used`.
+    /// The free chunks: all chunks of members that have `counts` chunks each, except for those in `used`.
     pub(crate) fn new(counts: &[u32], used: impl Iterator<Item = ChunkRef>) -> Self {
         let mut taken: Vec<Vec<bool>> = counts.iter().map(|&count| vec![false; count as usize]).collect();
         for chunk in used {
@@ -36,7 +36,7 @@ impl FreeChunks {
         self.counts().iter().sum()
     }
 
-    /// Members with any.
+    /// How many members have a free chunk.
     pub(crate) fn members(&self) -> u64 {
         self.0.iter().filter(|drive| !drive.is_empty()).count() as u64
     }
@@ -64,14 +64,14 @@ impl FreeChunks {
         free.take(count).map(|&chunk| ChunkRef::new(member as u8, chunk)).collect()
     }
 
-    /// Free chunks for so many that move: on every member in proportion to what is free there.
+    /// Free chunks for `count` chunks that move: from every member in proportion to how many are free there.
     pub(crate) fn spread(&self, count: usize) -> Vec<ChunkRef> {
-        self.allocate(count as u64, Span::Packed)
+        self.allocate(count as u64, ChunkSpread::Packed)
     }
 
     /// `count` chunks (at most [`total`](Self::total)) in the order of a chunk map: from every member its share, in proportion
     /// to what is free on it, evenly interleaved.
-    pub(crate) fn allocate(&self, count: u64, span: Span) -> Vec<ChunkRef> {
+    pub(crate) fn allocate(&self, count: u64, span: ChunkSpread) -> Vec<ChunkRef> {
         let shares = self.shares(count);
         let mut next = vec![0u64; shares.len()];
         interleave(&shares)
@@ -80,8 +80,8 @@ impl FreeChunks {
                 let (free, share) = (self.0.get(drive)?, *shares.get(drive)?);
                 let nth = next.get_mut(drive)?;
                 let index = match span {
-                    Span::Packed => *nth,
-                    Span::Whole => (u128::from(*nth) * free.len() as u128 / u128::from(share.max(1))) as u64,
+                    ChunkSpread::Packed => *nth,
+                    ChunkSpread::Whole => (u128::from(*nth) * free.len() as u128 / u128::from(share.max(1))) as u64,
                 };
                 *nth += 1;
                 Some(ChunkRef::new(drive as u8, *free.get(index as usize)?))
@@ -149,14 +149,14 @@ mod tests {
     #[test]
     fn unequal_drives_are_interleaved_in_proportion() {
         let free = FreeChunks::new(&[400, 200, 100], std::iter::empty());
-        let drives: Vec<u16> = free.allocate(14, Span::Packed).iter().map(|chunk| chunk.drive()).collect();
+        let drives: Vec<u16> = free.allocate(14, ChunkSpread::Packed).iter().map(|chunk| chunk.drive()).collect();
         assert_eq!(drives, [0, 1, 0, 2, 0, 1, 0, 0, 1, 0, 2, 0, 1, 0]);
     }
 
     #[test]
     fn a_whole_span_reaches_both_ends() {
         let free = FreeChunks::new(&[100], [ChunkRef::new(0, 0)].into_iter());
-        let chunks: Vec<u32> = free.allocate(3, Span::Whole).iter().map(|chunk| chunk.chunk()).collect();
+        let chunks: Vec<u32> = free.allocate(3, ChunkSpread::Whole).iter().map(|chunk| chunk.chunk()).collect();
         assert_eq!(chunks, [1, 34, 67]);
     }
 
@@ -177,7 +177,7 @@ mod tests {
                 .collect();
             let free = FreeChunks::new(&counts, used.iter().copied());
             let ask = ask.index(free.total() as usize + 1) as u64;
-            let map = free.allocate(ask, if whole { Span::Whole } else { Span::Packed });
+            let map = free.allocate(ask, if whole { ChunkSpread::Whole } else { ChunkSpread::Packed });
             prop_assert_eq!(map.len() as u64, ask);
             let distinct: HashSet<ChunkRef> = map.iter().copied().collect();
             prop_assert_eq!(distinct.len(), map.len());

@@ -3,14 +3,14 @@
 use crate::block::UNIT;
 use crate::catalogue;
 use crate::drive::{Drive, DriveError, WritesLost};
-use crate::geometry::Copy;
+use crate::geometry::SuperblockCopy;
 use crate::superblock::Superblock;
 use crate::units;
 
 /// A member whose drive is written to, and the drive's incarnation when the writing began.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
-    /// Its index.
+    /// The member's index.
     pub member: u16,
     pub drive: &'a dyn Drive,
     pub incarnation: u64,
@@ -54,7 +54,7 @@ pub(crate) fn write_catalogue(drive: &dyn Drive, own: &Superblock, bytes: &[u8])
 }
 
 /// Writes one copy of a superblock.
-pub(crate) fn write_superblock(drive: &dyn Drive, own: &Superblock, copy: Copy) -> Result<(), DriveError> {
+pub(crate) fn write_superblock(drive: &dyn Drive, own: &Superblock, copy: SuperblockCopy) -> Result<(), DriveError> {
     match own.encode(copy) {
         Some((unit, block)) => units::write(drive, unit, &[block]),
         None => Ok(()),
@@ -74,7 +74,7 @@ pub(crate) fn catalogues(targets: Targets<'_>, superblock: &Superblock, bytes: &
 ///
 /// The tail copies wait for the flush: a slot is never in doubt in both copies at once.
 pub(crate) fn superblocks(targets: Targets<'_>, superblock: &Superblock) -> Result<(), DriveError> {
-    for copy in [Copy::Start, Copy::Tail] {
+    for copy in [SuperblockCopy::Start, SuperblockCopy::Tail] {
         for target in targets {
             write_superblock(target.drive, &for_member(superblock, target.member), copy)?;
         }

@@ -12,7 +12,7 @@ pub trait Drive: Send + Sync {
     /// How to call this drive in messages: a PCI address, a path, a URI.
     fn name(&self) -> &str;
 
-    /// What to remember the drive by in the membership list (a serial number). At most 48 bytes are kept.
+    /// The serial number by which the list of members remembers the drive. At most 48 bytes are kept.
     fn serial(&self) -> &str {
         self.name()
     }
@@ -35,8 +35,9 @@ pub trait Drive: Send + Sync {
     /// Returns when every completed write is durable.
     fn flush(&self) -> Result<(), DriveError>;
 
-    /// Changes whenever writes that had completed and were not flushed may have been lost although the drive goes on: when it
-    /// was reset, or lost power. A flush after that succeeds, and proves nothing of what was written before.
+    /// A number that changes whenever the drive may have lost writes that had completed and were not flushed, although
+    /// the drive goes on: when it was reset, or lost power. A flush after that succeeds, but proves nothing about what
+    /// was written before.
     fn incarnation(&self) -> u64 {
         0
     }

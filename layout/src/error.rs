@@ -7,7 +7,7 @@ use crate::codec::Ended;
 use crate::drive::DriveError;
 use crate::ranks::RankError;
 
-/// A catalogue contradicts itself or its store.
+/// How a catalogue contradicts itself or its store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CatalogueError {
@@ -20,7 +20,7 @@ pub enum CatalogueError {
         /// The name.
         bytes: Vec<u8>,
     },
-    /// Ids do not ascend, or pass the next one.
+    /// Ids of generations do not ascend, or one is not below the id that the next generation will get.
     #[error("generation id {id} is out of order")]
     Id {
         /// The id.
@@ -52,10 +52,10 @@ impl From<Ended> for CatalogueError {
     }
 }
 
-/// Drives cannot be formatted. Unless a [`Drive`](Self::Drive) failed, nothing was written.
+/// Why drives cannot be formatted. Unless a [`Drive`](Self::Drive) failed, nothing was written.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum FormatError {
+pub enum StoreFormatError {
     /// No drives, or too many.
     #[error("a store has 1 to {} drives, not {given}", crate::geometry::MAX_MEMBERS)]
     DriveCount {
@@ -98,7 +98,7 @@ pub enum FormatError {
         /// Bytes asked for.
         chunk_size: u64,
     },
-    /// The catalogue would not fit where its length is kept.
+    /// The catalogue extents would be larger than a store can have.
     #[error("a catalogue of {bytes} bytes is too large: give larger chunks or a smaller catalogue")]
     CatalogueSize {
         /// Bytes of an extent.
@@ -110,7 +110,7 @@ pub enum FormatError {
         /// The drive.
         drive: String,
     },
-    /// There is a store on it, readable or not.
+    /// There is a store on the drive, readable or not.
     #[error("drive {drive} already belongs to a store{}: say that it may be overwritten to format it all the same",
         store.map(|store| format!(" ({store})")).unwrap_or_default())]
     AlreadyFormatted {
@@ -124,9 +124,9 @@ pub enum FormatError {
     Drive(#[from] DriveError),
 }
 
-/// A member that is not there.
+/// A member whose drive is missing.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Missing {
+pub struct MissingMember {
     /// The member's index in the membership list.
     pub index: u16,
     /// The member's identity.
@@ -135,17 +135,18 @@ pub struct Missing {
     pub serial: String,
 }
 
-impl std::fmt::Display for Missing {
+impl std::fmt::Display for MissingMember {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} (member {}, {})", self.serial, self.index, self.uuid)
     }
 }
 
-fn list(missing: &[Missing]) -> String {
-    missing.iter().map(Missing::to_string).collect::<Vec<_>>().join(", ")
+fn list(missing: &[MissingMember]) -> String {
+    missing.iter().map(MissingMember::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// A store cannot be opened. Nothing was written, unless a [`Drive`](Self::Drive) failed while members were repaired.
+/// Why a store cannot be opened. Nothing was written, unless a [`Drive`](Self::Drive) failed while members were
+/// repaired.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -158,7 +159,7 @@ pub enum OpenError {
         /// The drive.
         drive: String,
     },
-    /// There are superblocks, and none is whole.
+    /// The drive has superblocks, and none of them is whole.
     #[error("drive {drive}: none of its superblocks is valid ({reason}); the store on it cannot be found")]
     TornSuperblock {
         /// The drive.
@@ -176,8 +177,8 @@ pub enum OpenError {
         drive: String,
         /// The store of the other drives.
         store: Uuid,
-        /// The members that lack.
-        missing: Vec<Missing>,
+        /// The members that are missing.
+        missing: Vec<MissingMember>,
     },
     /// Both copies of the superblock that may be the newest are damaged. What the other slot says may be out of date, and its
     /// rows overwritten.
@@ -190,7 +191,7 @@ pub enum OpenError {
         /// The epoch that can be read.
         epoch: u64,
     },
-    /// Written by a newer version.
+    /// A superblock of the drive was written by a newer version.
     #[error(
         "drive {drive} has format version {found_major}.{found_minor}, this version knows {known_major}.{known_minor}: \
              use a newer Warprow"
@@ -213,7 +214,7 @@ pub enum OpenError {
         /// The store.
         store: Uuid,
         /// Who lacks.
-        missing: Vec<Missing>,
+        missing: Vec<MissingMember>,
     },
     /// A drive too many: it belongs to another store.
     #[error("drive {drive} belongs to store {its_store}, not to {store}: leave it out")]
@@ -225,7 +226,7 @@ pub enum OpenError {
         /// The store of the others.
         store: Uuid,
     },
-    /// A drive of another store stands where a member lacks.
+    /// A drive of another store was given, and a member of this store is missing: the two drives were swapped.
     #[error(
         "drive {drive} belongs to store {its_store}, while store {store} lacks {}: these drives were swapped",
         list(missing)
@@ -237,8 +238,8 @@ pub enum OpenError {
         its_store: Uuid,
         /// The store of the others.
         store: Uuid,
-        /// Who lacks there.
-        missing: Vec<Missing>,
+        /// The members that are missing in the store of the others.
+        missing: Vec<MissingMember>,
     },
     /// A drive that was removed from the store.
     #[error("drive {drive} was removed from store {store}: leave it out; what it held was moved to the others")]
@@ -331,7 +332,7 @@ pub enum OpenError {
     Drive(#[from] DriveError),
 }
 
-/// An open volume refuses, or a drive failed it.
+/// Why an open volume refuses something, or which drive failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VolumeError {
@@ -398,12 +399,12 @@ pub enum VolumeError {
         /// The id asked for.
         id: u64,
     },
-    /// Tables of a generation are found by name, and would vanish.
+    /// A generation is shown: its tables are found by name, and would vanish if it were dropped.
     #[error("generation {id} is shown, its tables {} are found by name: switch to another one first", tables.join(", "))]
     Shown {
         /// The generation.
         id: u64,
-        /// Those that are found.
+        /// The tables that are found by name.
         tables: Vec<String>,
     },
     /// A drive that is to join is a member, by another name, or a copy of one.
@@ -430,7 +431,7 @@ pub enum VolumeError {
         /// What is wrong.
         what: &'static str,
     },
-    /// Somebody else appends to it.
+    /// The log of a generation is open already: somebody else appends to it.
     #[error("the log of generation {generation} is open already: use that, or close it first")]
     LogBusy {
         /// The generation.
@@ -456,8 +457,8 @@ pub enum VolumeError {
     Stopped,
     /// A drive cannot become a member.
     #[error(transparent)]
-    Unsuitable(#[from] FormatError),
-    /// Somebody else copies its chunks.
+    Unsuitable(#[from] StoreFormatError),
+    /// Somebody else copies the chunks of a generation.
     #[error("the chunks of generation {generation} are being copied already: wait for that to end")]
     Rewriting {
         /// The generation.
@@ -471,7 +472,7 @@ pub enum VolumeError {
         /// The log's chunks.
         chunks: usize,
     },
-    /// No chunk for the log of a generation: others are free, and left for its compaction.
+    /// There are not enough chunks for the log of a generation. Some that are free may be kept for its compaction.
     #[error(
         "updates of generation {generation} need {needed} chunks of {chunk_size} bytes more for their log, {free} are free{}: compact it, \
          drop a generation or add a drive", apart(*kept, *pinned))]
@@ -551,19 +552,19 @@ pub enum VolumeError {
     KeysDamaged {
         /// The table.
         table: String,
-        /// Of the two which.
+        /// Which of the two: the keys or the index.
         what: &'static str,
         /// From the catalogue.
         expected: u32,
         /// Of what was read.
         found: u32,
     },
-    /// A stored index is none, or not that of its table.
+    /// What is stored as a table's key index is no index, or not the index of that table.
     #[error("table {table:?}: the stored key index is not the table's")]
     KeysInvalid {
         /// The table.
         table: String,
-        /// What is wrong with it, if it is none.
+        /// What is wrong with the bytes, if they are no index.
         source: Option<warprow_keys::IndexError>,
     },
     /// A buffer has the wrong length.
@@ -586,7 +587,7 @@ pub enum VolumeError {
         /// Of what was read.
         found: u32,
     },
-    /// A stored permutation is none.
+    /// What is stored as a permutation is no permutation.
     #[error("table {table:?}: the stored ranks are no permutation")]
     RanksInvalid {
         /// The table.
@@ -614,7 +615,7 @@ pub enum VolumeError {
     #[error("the data lies on {missing}, which is missing")]
     MemberMissing {
         /// Who.
-        missing: Missing,
+        missing: MissingMember,
     },
     /// The rows to load could not be read; nothing was committed.
     #[error("table {table:?}: the rows to load cannot be read")]
@@ -627,7 +628,7 @@ pub enum VolumeError {
     /// A drive failed; nothing was committed.
     #[error(transparent)]
     Drive(#[from] DriveError),
-    /// A drive failed while the commit record was being written.
+    /// A drive failed while the superblocks of a commit were being written.
     #[error("the commit of epoch {epoch} may or may not have happened: open the store again to learn")]
     Indeterminate {
         /// The epoch.
@@ -637,7 +638,8 @@ pub enum VolumeError {
     },
 }
 
-/// Which free chunks are not to be had, and which chunks will be free.
+/// The part of a message that says how many free chunks are kept for compaction, and how many chunks readers will give
+/// back.
 fn apart(kept: u64, pinned: u64) -> String {
     let kept = if kept > 0 { format!(", {kept} of them kept for compaction") } else { String::new() };
     let pinned = if pinned > 0 { format!(" ({pinned} more are still being read)") } else { String::new() };

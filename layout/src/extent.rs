@@ -14,18 +14,18 @@ pub struct Extent {
     pub drive: u16,
     /// First LBA on the drive.
     pub lba: u64,
-    /// Bytes: whole stripe units, but in a [`run`](Placement::run).
+    /// Bytes of the extent: whole stripe units, except in a [`run`](Placement::run).
     pub bytes: usize,
     /// Generation LBA of the first piece.
     first_lba: u64,
     /// Generation LBAs from one piece to the next.
     stride_lbas: u64,
-    /// Bytes of a piece: a stripe unit, but in a [`run`](Placement::run).
+    /// Bytes of a piece: a stripe unit, except in a [`run`](Placement::run).
     piece_bytes: usize,
 }
 
 impl Extent {
-    /// The same pieces at another place.
+    /// Moves the extent to LBA `lba` of member `drive`: it has the same pieces, at another place.
     pub(crate) fn moved_to(self, drive: u16, lba: u64) -> Self {
         Self { drive, lba, ..self }
     }
@@ -59,11 +59,11 @@ pub struct Extents<'a> {
 }
 
 impl Placement {
-    /// The region as extents of at most `max_bytes` (but at least one stripe unit: split those that a drive cannot take in one
-    /// command; an extent is contiguous on its drive).
+    /// The region as extents of at most `max_bytes`, or of one stripe unit if that is more. An extent is contiguous on
+    /// its drive, so the caller can split one that the drive cannot move in one command.
     ///
-    /// The order follows the region in bands of `max_bytes` times K, so that memory-mapped source is read nearly in order,
-    /// while neighbours in the order alternate between drives. LBAs past the generation's end are left out.
+    /// The order follows the region in bands of `max_bytes` times K, so that a memory-mapped source is read nearly in
+    /// order, while neighbours in the order alternate between drives. LBAs past the generation's end are left out.
     pub fn extents(&self, region: Region, max_bytes: usize) -> Extents<'_> {
         let shift = self.stripe_lba_shift();
         let end = region.first_lba.saturating_add(region.lbas).min(self.lbas());

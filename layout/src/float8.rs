@@ -1,4 +1,9 @@
 //! The eight-bit floats of the Open Compute Project: E4M3, which has no infinities, and E5M2.
+//!
+//! The conversions are written by hand. The crate `half` has none, and that of `float8` 0.7 differs from the one of
+//! PyTorch and the kernels: it turns a finite number that is too large into the largest finite one, instead of infinity
+//! (E5M2) or NaN (E4M3). That concerns 44 % and 47 % of all `f32`; the other finite numbers are rounded alike. It also
+//! widens the codes of NaN, two and six of the 256, to other bits.
 
 use crate::dtype::DType;
 
@@ -59,12 +64,12 @@ const fn value(shape: &Shape, code: u32) -> f32 {
     f32::from_bits(sign | bits)
 }
 
-/// `value` as E4M3: to nearest, ties to even; what is too large is not a number.
+/// `value` as E4M3: rounded to nearest, ties to even; a number that is too large becomes NaN.
 pub fn to_e4m3(value: f32) -> u8 {
     narrow(&E4M3, value)
 }
 
-/// `value` as E5M2: to nearest, ties to even; what is too large is infinite.
+/// `value` as E5M2: rounded to nearest, ties to even; a number that is too large becomes infinite.
 pub fn to_e5m2(value: f32) -> u8 {
     narrow(&E5M2, value)
 }

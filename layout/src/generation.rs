@@ -10,7 +10,7 @@ use crate::placement::{ChunkRef, Placement, RowAddress, RowPacking};
 use crate::ranks::RankWidth;
 use crate::table::{MAX_NAME, Region, StoredKeys, StoredRanks, Table, TableSpec};
 
-/// Bytes of a stripe unit unless rows or drives ask for another.
+/// Bytes of a stripe unit, unless rows are larger or a drive moves less in one command.
 pub const DEFAULT_STRIPE_UNIT: u32 = 32 << 10;
 
 /// Tables that a generation may have.
@@ -18,7 +18,7 @@ pub const MAX_TABLES: usize = 1 << 16;
 
 /// Which of a drive's free chunks a generation takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Span {
+pub enum ChunkSpread {
     /// The lowest: for drives that place by write order (flash).
     #[default]
     Packed,
@@ -29,7 +29,8 @@ pub enum Span {
 /// A generation to be created.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GenerationSpec {
-    /// The model's name; 1 to [`MAX_NAME`] bytes. Several generations may bear it: the latest is the current one.
+    /// The model's name; 1 to [`MAX_NAME`] bytes. Several generations may have it: names of tables find the one that
+    /// was shown last.
     pub name: String,
     /// The tables, at least one.
     pub tables: Vec<TableSpec>,
@@ -37,21 +38,30 @@ pub struct GenerationSpec {
     /// for larger rows, less for drives that cannot transfer as much in one command.
     pub stripe_unit: Option<u32>,
     /// Which free chunks to take.
-    pub span: Span,
+    pub span: ChunkSpread,
     /// The identity of the commit that will bring it. `None`: random.
     pub commit: Option<Uuid>,
-    /// Loads it beside what there is: names of tables do not find it before it is [switched](crate::Volume::switch) to.
+    /// Whether the generation is on standby at first: names of tables do not find its tables before it is
+    /// [switched](crate::Volume::switch) to.
     pub standby: bool,
 }
 
 impl GenerationSpec {
     /// A generation with the default stripe unit and span.
     pub fn new(name: impl Into<String>, tables: Vec<TableSpec>) -> Self {
-        Self { name: name.into(), tables, stripe_unit: None, span: Span::default(), commit: None, standby: false }
+        Self {
+            name: name.into(),
+            tables,
+            stripe_unit: None,
+            span: ChunkSpread::default(),
+            commit: None,
+            standby: false,
+        }
     }
 }
 
-/// One version of a model's tables. Immutable once committed.
+/// One version of a model's tables. A value never changes; a commit that changes a generation puts another value of the
+/// same id into the catalogue.
 ///
 /// A generation's chunks are not given to another generation while it is in the catalogue, nor afterwards while an [`Arc`] of it lives:
 /// holding the `Arc` is what pins it. Whoever reads through its [`placement`](Self::placement) must hold one until the last
@@ -66,9 +76,10 @@ pub struct Generation {
     pub name: String,
     /// The tables, in the order of the [`GenerationSpec`].
     pub tables: Vec<Table>,
-    /// Where its LBAs lie.
+    /// Where the LBAs of the generation's address space lie on the drives.
     pub placement: Arc<Placement>,
-    /// The epoch in which it was last switched to; 0: standby, which names of tables do not find.
+    /// The epoch in which the generation was last switched to; 0: it is on standby, and names of tables do not find its
+    /// tables.
     pub shown: u64,
     /// Updates up to this sequence number are in the rows of the placement's chunks.
     pub base_sequence: u64,
@@ -79,15 +90,16 @@ pub struct Generation {
 /// A chunk of a generation's log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogChunk {
-    /// Which.
+    /// The chunk.
     pub chunk: ChunkRef,
-    /// Units that count; `None`: open, as many as are valid. Only the last chunk of a log is.
+    /// How many units count. `None`: the chunk is open, and its valid units from the first on count; only the last
+    /// chunk of a log may be open.
     pub units: Option<u32>,
     /// The epoch of the commit that allotted it.
     pub epoch: u64,
-    /// That commit.
+    /// The identity of that commit.
     pub commit: Uuid,
-    /// The sequence number of its first record.
+    /// The sequence number of the chunk's first record.
     pub first: u64,
 }
 
@@ -108,7 +120,7 @@ impl Generation {
         self.tables.iter().find(|table| table.name == name)
     }
 
-    /// All chunks that it has: of rows and of its log.
+    /// All chunks of the generation: those of its map and those of its log.
     pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkRef> + '_ {
         self.placement.map().iter().copied().chain(self.log.iter().map(|log| log.chunk))
     }

@@ -1,4 +1,5 @@
-//! What was decided at format time and never changes: sizes, and who belongs to the store.
+//! The sizes of a store, which are decided at format time and never change, and its members, which may be added and
+//! removed.
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -28,7 +29,7 @@ const CHUNK_ALIGNMENT: u64 = (1 << 20) / UNIT as u64;
 /// Copies of a superblock slot on a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Copy {
+pub enum SuperblockCopy {
     /// At the start of the drive.
     Start,
     /// At its end.
@@ -38,15 +39,16 @@ pub enum Copy {
 /// A drive of the store, as the membership list has it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Member {
-    /// The drive's identity, given at format time.
+    /// The drive's identity, given when the drive was formatted or added.
     pub uuid: Uuid,
-    /// LBAs it had then.
+    /// LBAs that the drive had then.
     pub lba_count: u64,
     /// Chunks on it; at most 2²⁴.
     pub chunk_count: u32,
     /// The drive's serial, cut to [`MAX_SERIAL`] bytes.
     pub serial: String,
-    /// It was removed: the entry keeps its index, has no chunks, and nobody misses it.
+    /// Whether the drive was removed. A vacant entry keeps its index, has no chunks, and its drive does not count as
+    /// missing.
     pub vacant: bool,
 }
 
@@ -86,13 +88,13 @@ impl Geometry {
         self.first_chunk_unit + u64::from(chunk.chunk()) * self.chunk_units()
     }
 
-    /// Whether that is a chunk, and not what is left behind the last one.
+    /// Whether `chunk` is a chunk of its member, and not the space behind the last one.
     pub(crate) fn is_chunk(&self, chunk: ChunkRef) -> bool {
         self.members.get(usize::from(chunk.drive())).is_some_and(|member| chunk.chunk() < member.chunk_count)
     }
 
-    /// Where a member has room that is no chunk, and how many units: from its last chunk to the 64 KiB in which its tail superblocks
-    /// lie, at most a chunk.
+    /// The space behind a member's last chunk, as the chunk number that would come next, and how many units it has: up
+    /// to the 64 KiB in which the tail superblocks lie, and at most a chunk.
     pub(crate) fn remainder(&self, index: u16) -> Option<(ChunkRef, u64)> {
         let member = self.members.get(usize::from(index)).filter(|member| !member.vacant)?;
         if member.chunk_count >= ChunkRef::MAX_CHUNKS {
@@ -119,7 +121,7 @@ impl Geometry {
     }
 
     /// Unit of the superblock of `epoch` on `member`.
-    pub(crate) fn superblock_unit(&self, epoch: u64, copy: Copy, member: &Member) -> u64 {
+    pub(crate) fn superblock_unit(&self, epoch: u64, copy: SuperblockCopy, member: &Member) -> u64 {
         superblock_unit((epoch & 1) as u8, copy, units(member.lba_count, self.lba_size()))
     }
 
@@ -153,9 +155,9 @@ pub(crate) fn units(lba_count: u64, lba_size: u32) -> u64 {
 }
 
 /// Unit of superblock slot A (0) or B (1) on a drive of `units` units (at least 4).
-pub(crate) fn superblock_unit(slot: u8, copy: Copy, units: u64) -> u64 {
+pub(crate) fn superblock_unit(slot: u8, copy: SuperblockCopy, units: u64) -> u64 {
     match copy {
-        Copy::Start => u64::from(slot),
-        Copy::Tail => units - 2 + u64::from(slot),
+        SuperblockCopy::Start => u64::from(slot),
+        SuperblockCopy::Tail => units - 2 + u64::from(slot),
     }
 }

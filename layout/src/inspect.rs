@@ -1,4 +1,4 @@
-//! A volume in words and numbers, for printing.
+//! What `inspect` prints about a volume, in words and numbers.
 
 use serde::Serialize;
 use uuid::Uuid;
@@ -12,22 +12,22 @@ use crate::volume::Volume;
 
 /// What there is in a store.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Inspection {
+pub struct StoreInspection {
     /// The store's identity.
     pub store: Uuid,
     /// Format version, `major.minor`.
     pub format_version: String,
-    /// Commits since it was made, and one.
+    /// The store's epoch: one more than the commits since the store was made.
     pub epoch: u64,
-    /// Why it cannot be written, if so.
+    /// Why the store cannot be written; `None`: it can.
     pub read_only: Option<String>,
     /// Bytes of an LBA.
     pub lba_size: u32,
     /// Bytes of a chunk.
     pub chunk_size: u64,
-    /// Bytes that the catalogue takes, and may take.
+    /// Bytes that the serialised catalogue has.
     pub catalogue_bytes: u64,
-    /// See [`catalogue_bytes`](Self::catalogue_bytes).
+    /// Bytes that the serialised catalogue may have.
     pub catalogue_capacity: u64,
     /// The drives.
     pub members: Vec<MemberInspection>,
@@ -61,7 +61,7 @@ pub struct GenerationInspection {
     pub name: String,
     /// The epoch whose commit brought it.
     pub epoch: u64,
-    /// Whether it was shown last of those of its name: whether its tables are found.
+    /// Whether this generation, of all that have its name, was shown last, so that names of tables find its tables.
     pub latest: bool,
     /// The epoch in which it was last switched to; 0: standby.
     pub shown: u64,
@@ -114,26 +114,27 @@ pub struct TableInspection {
 pub struct LogChunkInspection {
     /// The member that it lies on.
     pub member: u16,
-    /// The name under which that was opened; `None`: it is missing.
+    /// The name under which that member was opened; `None`: the member is missing.
     pub drive: Option<String>,
     /// Units of updates that count.
     pub units: u32,
     /// Bytes of these units.
     pub bytes: u64,
-    /// Whether the catalogue says how many count. Of the last chunk of a log it may not: as many do then as are whole.
+    /// Whether the catalogue says how many units count. The last chunk of a log may be open: then its whole units from
+    /// the first on count.
     pub sealed: bool,
 }
 
 /// The keys of a table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct KeysInspection {
-    /// Whether they are signed: `i64` rather than `u64`.
+    /// Whether the keys are signed: `i64` rather than `u64`.
     pub signed: bool,
-    /// Bits of the fingerprint by which other keys are told.
+    /// Bits of the fingerprint by which foreign keys are told.
     pub fingerprint_bits: u32,
     /// Bytes of their index.
     pub index_bytes: u64,
-    /// Whether they are stored themselves.
+    /// Whether the keys themselves are stored.
     pub stored: bool,
 }
 
@@ -185,7 +186,7 @@ impl Volume {
     }
 
     /// What there is in this store.
-    pub fn inspect(&self) -> Inspection {
+    pub fn inspect(&self) -> StoreInspection {
         let (geometry, generations, free) = (self.geometry(), self.generations(), self.free_chunks());
         let members =
             (0u16..).zip(&geometry.members).zip(free).map(|((index, member), free_chunks)| MemberInspection {
@@ -201,7 +202,7 @@ impl Volume {
                 .map(|member| map.iter().filter(|chunk| chunk.drive() == member).count() as u64)
                 .collect()
         };
-        Inspection {
+        StoreInspection {
             store: self.store(),
             format_version: format!("{}.{}", VERSION.0, VERSION.1),
             epoch: self.epoch(),

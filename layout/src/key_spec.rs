@@ -1,4 +1,4 @@
-//! What is said of keys when a table is created.
+//! What a table that is to be created is declared with, if it has keys.
 
 use warprow_keys::{Fingerprint, KeyIndex, KeyKind};
 
@@ -6,11 +6,11 @@ use warprow_keys::{Fingerprint, KeyIndex, KeyKind};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeySpec {
-    /// Bytes of their index.
+    /// Bytes of the keys' index.
     pub index_bytes: u64,
-    /// Which numbers they are.
+    /// Which numbers the keys are.
     pub kind: KeyKind,
-    /// How the index tells keys that are not the table's.
+    /// How the index tells foreign keys, which are not the table's.
     pub fingerprint: Fingerprint,
     /// Whether the keys themselves are stored, 8 bytes each: for export, for checking, and for look-ups that compare them.
     pub stored: bool,

@@ -1,8 +1,9 @@
-//! Tables whose rows are looked up by sparse keys: which row is whose while such a table is loaded.
+//! Tables whose rows are looked up by sparse keys: which row belongs to which key while such a table is loaded. Key
+//! number i is the one that the source gives i-th, from 0 on; its *position* is the number that the index gives it.
 
 use std::sync::Arc;
 
-use warprow_keys::{BuildError, KeyIndex, KeySource};
+use warprow_keys::{IndexBuildError, KeyIndex, KeySource};
 
 use crate::key_spec::KeySpec;
 use crate::ranks::{RankError, RankWidth, Ranks};
@@ -10,35 +11,36 @@ use crate::ranks::{RankError, RankWidth, Ranks};
 /// In which order the rows of a keyed table lie.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum RowOrder {
-    /// In the order of slots, which is that of nothing: saves the 4 bytes a key that a permutation takes in memory.
+    /// In the order of the keys' positions, which is as good as random. It saves the 4 bytes a key that a permutation
+    /// takes in memory.
     #[default]
-    Slots,
-    /// As they come: the first are the hottest, or nobody knows.
+    Positions,
+    /// As the source gives them, because the first rows are the hottest, or nobody knows which are.
     Given,
-    /// By rank: position → rank.
+    /// By rank: entry i is the rank of row number i of the source.
     Ranks(Ranks),
 }
 
 /// The keys of a table to be loaded, and where their rows go. Row number i of the table's source is that of key number i.
 ///
-/// In memory: 4 bytes a key (8 beyond 2³² of them) for each of position → rank and slot → rank, and 8 for keys that are
-/// stored in another order than they come in.
-pub struct Keyed<'a> {
+/// In memory, key number → rank and key position → rank take 4 bytes a key each (8 if there are more than 2³² keys),
+/// and keys that are stored in another order than the source's take 8.
+pub struct TableKeys<'a> {
     index: Arc<KeyIndex>,
     source: &'a dyn KeySource,
     stored: bool,
-    /// Position → rank; `None`: they are the same.
+    /// Key number → rank; `None`: they are equal.
     placement: Option<Ranks>,
-    /// Slot → rank; `None`: they are the same.
+    /// Key position → rank; `None`: they are equal.
     ranks: Option<Ranks>,
-    /// Keys by rank, if they are stored and do not come so.
+    /// The keys by rank, if keys are stored and the source does not give them in the order of ranks.
     by_rank: Option<Vec<u64>>,
 }
 
-/// Keys do not fit together.
+/// Why an index, keys and ranks do not fit together.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum KeyedError {
+pub enum TableKeysError {
     /// The index is not of these keys.
     #[error("the index has {index} keys, the source {source_keys}: build it from the same keys")]
     Count {
@@ -47,7 +49,7 @@ pub enum KeyedError {
         /// Keys of the source.
         source_keys: u64,
     },
-    /// Two keys got one slot: the index was built from other keys.
+    /// The index gave two keys one position: it was built from other keys.
     #[error("two keys have one slot: the index was built from other keys")]
     Slots(#[source] RankError),
     /// There are more ranks than keys, or fewer.
@@ -60,35 +62,36 @@ pub enum KeyedError {
     },
     /// The keys cannot be read, or are not those of the index.
     #[error(transparent)]
-    Build(#[from] BuildError),
+    Build(#[from] IndexBuildError),
 }
 
 /// Keys read at once.
 const BLOCK: usize = 8192;
 
-impl<'a> Keyed<'a> {
-    /// For the keys of `source`, of which `index` was built, with rows in `order`. `stored`: the keys themselves are stored too.
+impl<'a> TableKeys<'a> {
+    /// The keys of `source`, from which `index` was built, with rows in `order`. `stored`: whether the keys themselves
+    /// are stored too.
     pub fn new(
         index: Arc<KeyIndex>,
         source: &'a dyn KeySource,
         order: RowOrder,
         stored: bool,
-    ) -> Result<Self, KeyedError> {
+    ) -> Result<Self, TableKeysError> {
         let keys = source.len();
         if index.len() != keys || index.kind() != source.kind() {
-            return Err(KeyedError::Count { index: index.len(), source_keys: keys });
+            return Err(TableKeysError::Count { index: index.len(), source_keys: keys });
         }
-        // Whether it is a permutation is checked here: an index of other keys gives none.
+        // This checks that positions are a permutation: an index of other keys gives none.
         let slots = match RankWidth::for_rows(keys) {
             RankWidth::U32 => Ranks::from_u32(index.place(source, 0)?),
             RankWidth::U64 => Ranks::from_u64(index.place(source, 0)?),
         }
-        .map_err(KeyedError::Slots)?;
+        .map_err(TableKeysError::Slots)?;
         let (placement, ranks) = match order {
-            RowOrder::Slots => (Some(slots), None),
+            RowOrder::Positions => (Some(slots), None),
             RowOrder::Given => (None, Some(slots.inverse())),
             RowOrder::Ranks(placement) if placement.len() != keys => {
-                return Err(KeyedError::Ranks { given: placement.len(), keys });
+                return Err(TableKeysError::Ranks { given: placement.len(), keys });
             }
             RowOrder::Ranks(placement) => {
                 let ranks = slots.inverse().then(&placement);
@@ -100,13 +103,13 @@ impl<'a> Keyed<'a> {
         Ok(keyed)
     }
 
-    fn sorted_keys(&self) -> Result<Option<Vec<u64>>, BuildError> {
+    fn sorted_keys(&self) -> Result<Option<Vec<u64>>, IndexBuildError> {
         let Some(placement) = self.placement.as_ref().filter(|_| self.stored) else { return Ok(None) };
         let mut sorted = vec![0; usize::try_from(self.len()).unwrap_or(usize::MAX)];
         let mut block = vec![0; BLOCK];
         for first in (0..self.len()).step_by(BLOCK) {
             let block = &mut block[..(self.len() - first).min(BLOCK as u64) as usize];
-            self.source.read(first, block).map_err(|source| BuildError::Source { first, source })?;
+            self.source.read(first, block).map_err(|source| IndexBuildError::Source { first, source })?;
             for (position, &key) in (first..).zip(&*block) {
                 if let Some(place) = placement.get(position).and_then(|rank| sorted.get_mut(rank as usize)) {
                     *place = key;
@@ -116,12 +119,12 @@ impl<'a> Keyed<'a> {
         Ok(Some(sorted))
     }
 
-    /// How many keys, and rows.
+    /// How many keys there are, and rows.
     pub fn len(&self) -> u64 {
         self.index.len()
     }
 
-    /// Whether there are none; there always are.
+    /// Whether there are no keys; there always are some.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
@@ -131,12 +134,12 @@ impl<'a> Keyed<'a> {
         &self.index
     }
 
-    /// Position → rank: where the rows go; `None`: they lie as they come.
+    /// Key number → rank, which says where each row goes; `None`: rows lie in the order of the source.
     pub fn placement(&self) -> Option<&Ranks> {
         self.placement.as_ref()
     }
 
-    /// Slot → rank: what is stored; `None`: they are the same.
+    /// Key position → rank, which is stored; `None`: the two are equal.
     pub fn ranks(&self) -> Option<&Ranks> {
         self.ranks.as_ref()
     }
@@ -191,8 +194,8 @@ impl<'a> Keyed<'a> {
     }
 }
 
-impl std::fmt::Debug for Keyed<'_> {
+impl std::fmt::Debug for TableKeys<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keyed").field("index", &self.index).field("stored", &self.stored).finish_non_exhaustive()
+        f.debug_struct("TableKeys").field("index", &self.index).field("stored", &self.stored).finish_non_exhaustive()
     }
 }

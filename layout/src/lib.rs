@@ -1,8 +1,8 @@
 //! What lies on the drives: superblocks, catalogue, chunks, generations.
 //!
-//! A store lies on 1 to 48 drives, each reached through [`Drive`]. [`format()`] makes one, [`open`] opens it as a [`Volume`].
-//! A *generation* is one version of a model: its tables, on chunks of its own, spread over all drives. It comes with one
-//! atomic commit and goes with another; a power cut leaves all of it or nothing.
+//! A store lies on 1 to 48 drives, each reached through [`Drive`]. [`format()`] makes one, [`open`] opens it as a
+//! [`Volume`]. A *generation* is one version of a model: its tables, on chunks of its own, spread over all drives. One
+//! atomic commit adds it to the store, and another removes it; a power cut leaves all of it or nothing.
 //!
 //! ```text
 //! let tx = volume.begin(&GenerationSpec::new("ctr", vec![TableSpec::new("user", rows, 128, DType::F32)]))?;
@@ -15,9 +15,9 @@
 //! let address = generation.row(0, rank);               // drive, LBA, byte
 //! ```
 //!
-//! The format, byte by byte, with its reasons: `docs/layout.md`.
+//! `docs/layout.md` describes the format byte by byte, with its reasons.
 //!
-//! This crate knows nothing of processes: that only one of them has a store open for writing is for the caller to ensure.
+//! This crate knows nothing of processes: the caller has to ensure that only one of them has a store open for writing.
 
 #![forbid(unsafe_code)]
 
@@ -62,28 +62,30 @@ pub use catalogue::Catalogue;
 pub use divide::Divider;
 pub use drive::{Drive, DriveError, WritesLost};
 pub use dtype::DType;
-pub use error::{CatalogueError, FormatError, Missing, OpenError, VolumeError};
+pub use error::{CatalogueError, MissingMember, OpenError, StoreFormatError, VolumeError};
 pub use extent::{Extent, Extents};
 pub use format::{FormatOptions, format};
-pub use generation::{DEFAULT_STRIPE_UNIT, Generation, GenerationSpec, LogChunk, MAX_LOG_CHUNKS, MAX_TABLES, Span};
-pub use geometry::{Copy, Geometry, MAX_MEMBERS, MAX_SERIAL, Member};
+pub use generation::{
+    ChunkSpread, DEFAULT_STRIPE_UNIT, Generation, GenerationSpec, LogChunk, MAX_LOG_CHUNKS, MAX_TABLES,
+};
+pub use geometry::{Geometry, MAX_MEMBERS, MAX_SERIAL, Member, SuperblockCopy};
 pub use inspect::{
-    GenerationInspection, Inspection, KeysInspection, LogChunkInspection, MemberInspection, TableInspection,
+    GenerationInspection, KeysInspection, LogChunkInspection, MemberInspection, StoreInspection, TableInspection,
 };
 pub use key_spec::KeySpec;
-pub use keyed::{Keyed, KeyedError, RowOrder};
+pub use keyed::{RowOrder, TableKeys, TableKeysError};
 pub use load::{Loader, RowSource};
-pub use log::{Log, LogUsage, Update};
+pub use log::{Log, LogUpdate, LogUsage};
 pub use map::{DriveMap, MapKind, MapRun, TableMap, TablePart};
-pub use membership::Progress;
-pub use open::{Access, Opened, Repair, RepairKind, State, generations_on, open};
+pub use membership::MoveProgress;
+pub use open::{Access, Opened, Repair, RepairKind, StoreState, generations_on, open};
 pub use placement::{ChunkRef, Placement, RowAddress, RowPacking};
 pub use probe::{Probe, SlotState, probe};
 pub use ranks::{RankError, RankWidth, Ranks};
 pub use read::RowReader;
-pub use repair::{Mend, MendWhat, RepairPlan};
-pub use rewrite::{Patch, Rewriting, Rewritten};
+pub use repair::{RepairProposal, RepairTarget, RepairWrite};
+pub use rewrite::{RewritePermit, RewrittenChunks, RowPatch};
 pub use superblock::Superblock;
 pub use table::{MAX_NAME, Region, StoredKeys, StoredRanks, Table, TableSpec, row_crc};
-pub use transaction::{Rebuilt, Transaction};
+pub use transaction::{RebuiltGeneration, Transaction};
 pub use volume::Volume;

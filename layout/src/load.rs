@@ -6,38 +6,42 @@ use std::sync::Arc;
 
 use crate::error::VolumeError;
 use crate::extent::Extent;
-use crate::keyed::Keyed;
+use crate::keyed::TableKeys;
 use crate::placement::{Placement, Run};
 use crate::ranks::Ranks;
 use crate::table::{Region, Table, row_crc};
 
-/// Where the rows of a table come from, by id. Asked from several threads if the loader is.
+/// Where the rows of a table come from. Rows are numbered by id, or by key number where the table has keys. If several
+/// threads use the loader, they call this from several threads.
 pub trait RowSource: Sync {
-    /// Fills `rows`, a whole number of rows of `row_bytes`, with those from id `first` on. Never asked past the last row.
+    /// Fills `rows`, a whole number of rows of `row_bytes`, with the rows from id `first` on. Never called for rows
+    /// past the last.
     ///
     /// An error ends the load: nothing of it is committed.
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()>;
 
-    /// Whether rows take time to be made, rather than to be read: those of different extents are then made on several threads.
+    /// Whether rows take time to be computed, rather than to be read. Rows of different extents are then computed on
+    /// several threads.
     fn is_computed(&self) -> bool {
         false
     }
 
-    /// Refuses rows that may have changed since the first was read. Asked behind the last, before anything is committed. `read` hears how many
-    /// bytes were read for that since it was last called, and may end it: the error is then of the kind
-    /// [`Interrupted`](std::io::ErrorKind::Interrupted).
+    /// Fails if rows may have changed since the first one was read. It is called after the last row was read, before
+    /// anything is committed. If rows are read for that, `read` is called with the number of bytes since its last call,
+    /// and may end the check: the error is then of the kind [`Interrupted`](std::io::ErrorKind::Interrupted).
     fn unchanged(&self, read: &mut dyn FnMut(u64) -> ControlFlow<()>) -> std::io::Result<()> {
         let _ = read;
         Ok(())
     }
 
-    /// Where rows stand, if they do so in files as they are: calls `each` with the file, the byte and the number of bytes of each
-    /// stretch of `count` rows from id `first` on, in their order. Rows that stand in no file have none.
+    /// Where the `count` rows from id `first` on stand in files, byte for byte: calls `each` with the file, the first
+    /// byte and the number of bytes of each stretch of them, in their order. It is not called for rows that stand in no
+    /// file.
     fn stretches(&self, first: u64, count: u64, row_bytes: usize, each: &mut dyn FnMut(&File, u64, u64)) {
         let _ = (first, count, row_bytes, each);
     }
 
-    /// Refuses to be the source of `table`, if it does not have its rows.
+    /// Fails if this is no source of `table`, because it has not as many rows.
     fn check(&self, table: &Table) -> Result<(), VolumeError> {
         let _ = table;
         Ok(())
@@ -84,6 +88,18 @@ impl RowSource for [u8] {
     }
 }
 
+/// Rows one after another without padding, as a slice of bytes has them: a load borrows the vector as it is.
+impl RowSource for Vec<u8> {
+    #[inline]
+    fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
+        self[..].read(first, row_bytes, rows)
+    }
+
+    fn check(&self, table: &Table) -> Result<(), VolumeError> {
+        self[..].check(table)
+    }
+}
+
 /// The writes that load one table: its rows, its ranks, its keys and its checksums.
 ///
 /// Neither reads nor writes drives; may be shared between threads that fill buffers for different extents.
@@ -91,11 +107,11 @@ pub struct Loader<'a, S: RowSource + ?Sized> {
     table: Table,
     placement: Arc<Placement>,
     source: &'a S,
-    /// What is stored: id → rank, of a keyed table slot → rank.
+    /// The permutation that is stored: id → rank, or key position → rank where the table has keys.
     id_to_rank: Option<&'a Ranks>,
-    /// Where the source has the row of each rank.
+    /// Rank → number of the row in the source.
     rank_to_id: Option<Ranks>,
-    keyed: Option<&'a Keyed<'a>>,
+    keyed: Option<&'a TableKeys<'a>>,
 }
 
 impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
@@ -103,7 +119,7 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
         Self { table, placement, source, id_to_rank: ranks, rank_to_id: ranks.map(Ranks::inverse), keyed: None }
     }
 
-    pub(crate) fn keyed(table: Table, placement: Arc<Placement>, source: &'a S, keyed: &'a Keyed<'a>) -> Self {
+    pub(crate) fn keyed(table: Table, placement: Arc<Placement>, source: &'a S, keyed: &'a TableKeys<'a>) -> Self {
         let rank_to_id = keyed.placement().map(Ranks::inverse);
         Self { table, placement, source, id_to_rank: keyed.ranks(), rank_to_id, keyed: Some(keyed) }
     }
@@ -178,7 +194,8 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
         Ok(())
     }
 
-    /// The same of rows that are computed, all at once: they are consecutive, and each call for some has its price.
+    /// Fills `out` with rows that are computed. All are asked for in one call: their ranks are consecutive, and each call has its
+    /// price.
     fn fill_computed(&self, runs: Vec<Run>, out: &mut [u8]) -> Result<(), VolumeError> {
         let mut rows = vec![0; runs.iter().map(|run| run.bytes).sum()];
         if let Some(first) = runs.first() {

@@ -10,12 +10,12 @@ use crate::drive::Drive;
 use crate::error::VolumeError;
 use crate::generation::{Generation, LOG_ENTRY, LogChunk, MAX_LOG_CHUNKS};
 use crate::placement::ChunkRef;
-use crate::rewrite::Rewritten;
-use crate::transaction::Rebuilt;
+use crate::rewrite::RewrittenChunks;
+use crate::transaction::RebuiltGeneration;
 use crate::units;
 use crate::volume::{LogClaim, Reserved, Volume};
 
-/// Bytes of a unit's payload before its part of the stream: how many units were durable.
+/// Bytes of a unit's payload before its part of the record stream; they say how many units were durable.
 const LEAD: usize = 8;
 /// Bytes of the stream in a unit.
 const STREAM: usize = PAYLOAD - LEAD;
@@ -26,18 +26,18 @@ const READ: usize = 256;
 /// Units of a chunk that hold no records: the last is for the end unit.
 const KEPT: u64 = 1;
 
-/// A row that takes the place of the one with its key.
+/// An update: a row that takes the place of the present row of its key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Update<'a> {
+pub struct LogUpdate<'a> {
     /// The table's index in its generation.
     pub table: u32,
-    /// The row's id; in a table of sparse keys its key.
+    /// The row's id, or its key in a table of sparse keys.
     pub key: u64,
     /// As many bytes as the table's rows have.
     pub row: &'a [u8],
 }
 
-/// The log of a generation, open for appending. There is one of each generation.
+/// The log of a generation, open for appending. A generation's log can be open once at a time.
 #[derive(Debug)]
 pub struct Log {
     volume: Volume,
@@ -45,17 +45,19 @@ pub struct Log {
     _claim: LogClaim,
     /// The sequence number of the next record.
     next: u64,
-    /// The chunk that has the last updates that count.
+    /// The chunk with the last updates that count.
     last: Option<Last>,
-    /// Something failed since: the catalogue may have units and chunks behind it that do not count.
+    /// Whether something failed since: behind the last chunk, the catalogue may list chunks, and the chunk may have
+    /// units, that do not count.
     doubt: bool,
     /// Sequence numbers at which compactions that have not ended sealed the last chunk: while there are any, nothing is appended to it.
     sealed: Vec<u64>,
-    /// An end unit was written to this member and not made durable.
+    /// The member to which an end unit was written that is not yet durable.
     unflushed: Option<u16>,
-    /// What stands behind the units of the last chunk that count, which another process wrote: it is cleared before anything is appended.
+    /// What another process left behind the units of the last chunk that count: it is cleared before anything is
+    /// appended.
     inherited: Option<Tail>,
-    /// Batches take a multiple of so many units.
+    /// Each batch takes a multiple of so many units.
     padding: usize,
 }
 
@@ -64,9 +66,10 @@ pub struct Log {
 pub struct LogUsage {
     /// Chunks of the log.
     pub chunks: u64,
-    /// Bytes in them that count; what is replayed when it is opened.
+    /// Bytes in these chunks that count, which are replayed when the log is opened.
     pub bytes: u64,
-    /// Bytes that it could have without a compaction: of its chunks and of the free ones that are not kept, at most 256 of both.
+    /// Bytes that the log could have without a compaction: in its own chunks and in the free ones that are not kept for
+    /// compaction, 256 chunks at most.
     pub capacity: u64,
 }
 
@@ -76,7 +79,8 @@ struct Last {
     chunk: LogChunk,
     /// Units that count: durable and acknowledged, or replayed.
     units: u32,
-    /// Nothing has failed since it was allotted or taken over, and nothing stands behind the units that count: it may be appended to.
+    /// Whether the chunk may be appended to: nothing has failed since it was allotted or taken over, and nothing stands
+    /// behind the units that count.
     fresh: bool,
 }
 
@@ -93,20 +97,22 @@ struct Replayed {
 struct Tail {
     /// Units that count.
     units: u32,
-    /// The last of them end within a record: a batch was torn there.
+    /// Whether the last of them end within a record, because a batch was torn there.
     cut: bool,
-    /// The last unit behind them that this allotment wrote, in part at least.
+    /// The last unit behind those that count that was written, at least in part, under this allotment of the chunk.
     behind: Option<u32>,
-    /// A unit cannot be read: what it holds is not known.
+    /// Whether a unit cannot be read, so that nobody knows what it holds.
     unreadable: bool,
 }
 
 impl Volume {
-    /// Opens a generation's log: hands every update that it has to `update`, with its sequence number, in order. When this returns
-    /// they are durable, of a volume that is open for writing; if it fails, those that were handed over are not to be shown.
+    /// Opens a generation's log: calls `update` with every update of the log and its sequence number, in order. If the
+    /// volume is open for writing, these updates are durable when this returns. If it fails, the caller must not show
+    /// the updates that it was given.
     ///
-    /// [`VolumeError::LogDamaged`] where the log is not what was written: the rows of its tables cannot be told then.
-    pub fn log(&self, generation: u64, mut update: impl FnMut(u64, Update<'_>)) -> Result<Log, VolumeError> {
+    /// Fails with [`VolumeError::LogDamaged`] where the log is not what was written: then nobody can tell which rows of
+    /// the generation's tables are current.
+    pub fn log(&self, generation: u64, mut update: impl FnMut(u64, LogUpdate<'_>)) -> Result<Log, VolumeError> {
         let claim = self.claim_log(generation)?;
         let writing = if self.read_only().is_none() { Some(self.writing()?) } else { None };
         let found = self.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
@@ -138,12 +144,12 @@ impl Volume {
         Ok(log)
     }
 
-    /// As [`log`](Self::log), for a volume that is open for reading: what it hands over may be in the drives' caches only. The
-    /// sequence number of the last update.
+    /// As [`log`](Self::log), for a volume that is open for reading: updates may so far be in the drives' caches only.
+    /// Returns the sequence number of the last update.
     pub fn read_log(
         &self,
         generation: &Generation,
-        mut update: impl FnMut(u64, Update<'_>),
+        mut update: impl FnMut(u64, LogUpdate<'_>),
     ) -> Result<u64, VolumeError> {
         Ok(self.replay(generation, &mut update)?.next - 1)
     }
@@ -151,7 +157,7 @@ impl Volume {
     fn replay(
         &self,
         generation: &Generation,
-        update: &mut dyn FnMut(u64, Update<'_>),
+        update: &mut dyn FnMut(u64, LogUpdate<'_>),
     ) -> Result<Replayed, VolumeError> {
         let mut next = generation.base_sequence + 1;
         let mut last = None;
@@ -248,9 +254,9 @@ pub(crate) struct Stream {
     drive: String,
     pub(crate) units: u32,
     bytes: Vec<u8>,
-    /// The last unit behind those that count that this allotment wrote, in part at least.
+    /// The last unit behind those that count that was written, at least in part, under this allotment of the chunk.
     behind: Option<u32>,
-    /// A unit cannot be read.
+    /// Whether a unit cannot be read.
     unreadable: bool,
 }
 
@@ -265,18 +271,18 @@ fn durable(payload: &[u8]) -> u32 {
     Reader::new(payload).u32().unwrap_or(0)
 }
 
-/// Whether a payload is that of an end unit: it holds nothing, and says that all units before it are durable.
+/// Whether a payload is that of an end unit, which holds no records and says that all units before it are durable.
 fn is_end(payload: &[u8], position: u32) -> bool {
     payload.len() == LEAD && durable(payload) == position
 }
 
-fn decode<'a>(input: &mut Reader<'a>) -> Result<(u64, Update<'a>), Ended> {
+fn decode<'a>(input: &mut Reader<'a>) -> Result<(u64, LogUpdate<'a>), Ended> {
     let (table, bytes) = (input.u32()?, input.u32()?);
     let (sequence, key) = (input.u64()?, input.u64()?);
-    Ok((sequence, Update { table, key, row: input.bytes(bytes as usize)? }))
+    Ok((sequence, LogUpdate { table, key, row: input.bytes(bytes as usize)? }))
 }
 
-fn encode(out: &mut Writer, sequence: u64, update: &Update<'_>) {
+fn encode(out: &mut Writer, sequence: u64, update: &LogUpdate<'_>) {
     out.u32(update.table);
     out.u32(update.row.len() as u32);
     out.u64(sequence);
@@ -290,7 +296,7 @@ impl Log {
         self.next - 1
     }
 
-    /// The generation that it belongs to.
+    /// The generation that the log belongs to.
     pub fn generation(&self) -> u64 {
         self.generation
     }
@@ -308,18 +314,19 @@ impl Log {
         Ok(LogUsage { chunks, bytes: units * UNIT as u64, capacity: most * self.record_units() * UNIT as u64 })
     }
 
-    /// Has every batch take a multiple of `bytes`, cut to 4 KiB … 64 KiB: for drives that may spoil, against what NVMe
-    /// promises, what stands around a write that a power cut tears, within units of this size.
+    /// Makes every batch take a multiple of `bytes`, which is rounded up to a power of two from 4 KiB to 64 KiB. This
+    /// is for drives that, against what NVMe promises, may spoil data around a write that a power cut tears, within
+    /// units of this size.
     pub fn pad_batches(&mut self, bytes: usize) {
         self.padding = (bytes / UNIT).clamp(1, 16).next_power_of_two();
     }
 
-    /// Makes updates durable, in order; when it returns, they are. The sequence number of the last.
+    /// Writes updates in order, and returns when they are durable, with the sequence number of the last.
     ///
-    /// Rows that do not fit their table, and more of them than the volume has room for, are refused before anything is written. If
-    /// a drive fails, none of them counts, and all are in doubt ([`VolumeError::UpdateInDoubt`]): a crash may bring the first so
-    /// many of them, the next update that succeeds ends them.
-    pub fn append(&mut self, updates: &[Update<'_>]) -> Result<u64, VolumeError> {
+    /// Rows that do not fit their table, and more rows than the volume has room for, are refused before anything is
+    /// written. If a drive fails, none of the updates counts, and all are in doubt ([`VolumeError::UpdateInDoubt`]):
+    /// after a crash, opening the store may show a first part of them; the next update that succeeds discards them.
+    pub fn append(&mut self, updates: &[LogUpdate<'_>]) -> Result<u64, VolumeError> {
         // The log's chunks, and those that are reserved for it, are nobody else's while this writes, even if it is dropped meanwhile.
         let generation = self.found()?;
         updates.iter().try_for_each(|update| self.check(&generation, update))?;
@@ -344,7 +351,7 @@ impl Log {
     }
 
     /// Updates that go into what is left of the last chunk, maybe none, and into each of others that follow, with their bytes.
-    fn divide<'a, 'u>(&self, updates: &'a [Update<'u>]) -> Vec<(&'a [Update<'u>], usize)> {
+    fn divide<'a, 'u>(&self, updates: &'a [LogUpdate<'u>]) -> Vec<(&'a [LogUpdate<'u>], usize)> {
         let chunk = self.record_units() as usize * STREAM;
         let (mut parts, mut left, mut room) = (Vec::new(), updates, self.room());
         loop {
@@ -358,7 +365,7 @@ impl Log {
         }
     }
 
-    /// Takes so many chunks for the log, if it can have them.
+    /// Reserves `count` chunks for the log, if it can have them.
     fn reserve(&self, generation: &Generation, count: usize) -> Result<Reserved, VolumeError> {
         let counting =
             generation.log.len() - usize::from(self.last.is_some_and(|last| last.units == 0)).min(generation.log.len());
@@ -375,32 +382,35 @@ impl Log {
         self.volume.reserve_for_log(self.generation, count as u64)
     }
 
-    /// Ends the last chunk here: the next update begins another. The sequence number up to which the chunks so far have updates,
-    /// for [`compact`](Self::compact). Where no compaction follows, [`unseal`](Self::unseal).
+    /// Ends the last chunk here: the next update begins another. Returns the sequence number up to which the chunks so
+    /// far have updates, for [`compact`](Self::compact). If no compaction follows, call [`unseal`](Self::unseal).
     pub fn seal(&mut self) -> u64 {
         self.sealed.push(self.sequence());
         self.sequence()
     }
 
-    /// Goes on with the last chunk: the compaction for which [`seal`](Self::seal) gave `sequence` did not come about.
+    /// Lets updates go into the last chunk again: the compaction for which [`seal`](Self::seal) gave `sequence` did not
+    /// come about.
     pub fn unseal(&mut self, sequence: u64) {
         if let Some(at) = self.sealed.iter().position(|&sealed| sealed == sequence) {
             self.sealed.swap_remove(at);
         }
     }
 
-    /// Takes up the chunks that were rewritten with all updates up to `sequence`, as [`seal`](Self::seal) gave it, and drops these
-    /// from the log, in one commit. What was appended since stays.
+    /// Gives the generation the chunks that were rewritten with all updates up to `sequence`, which
+    /// [`seal`](Self::seal) gave, and drops these updates from the log, in one commit. Updates that were appended since
+    /// stay in the log.
     ///
-    /// Who holds the generation as it was still reads its old chunks, and needs the updates that were dropped.
-    pub fn compact(&mut self, sequence: u64, rewritten: Rewritten) -> Result<Arc<Generation>, VolumeError> {
+    /// Whoever holds the generation as it was still reads the chunks of before, and needs the updates that were
+    /// dropped.
+    pub fn compact(&mut self, sequence: u64, rewritten: RewrittenChunks) -> Result<Arc<Generation>, VolumeError> {
         let id = rewritten.generation.id;
         self.drop_to(sequence, id, |change| rewritten.commit(change))
     }
 
-    /// As [`compact`](Self::compact), where the generation was written anew with all updates up to `sequence`: its tables are others from
-    /// now on, and what was appended since is of these.
-    pub fn replace(&mut self, sequence: u64, rebuilt: Rebuilt) -> Result<Arc<Generation>, VolumeError> {
+    /// As [`compact`](Self::compact), where the whole generation was written anew with all updates up to `sequence`: it
+    /// has the new tables from then on, and updates that were appended since belong to these.
+    pub fn replace(&mut self, sequence: u64, rebuilt: RebuiltGeneration) -> Result<Arc<Generation>, VolumeError> {
         // Moved chunks are no matter: the rows in them were the same.
         if rebuilt.before().base_sequence != self.found()?.base_sequence {
             return Err(VolumeError::Rewriting { generation: self.generation });
@@ -447,7 +457,7 @@ impl Log {
         self.volume.generation(id).ok_or(VolumeError::NoSuchGeneration { id })
     }
 
-    fn check(&self, generation: &Generation, update: &Update<'_>) -> Result<(), VolumeError> {
+    fn check(&self, generation: &Generation, update: &LogUpdate<'_>) -> Result<(), VolumeError> {
         let index = update.table as usize;
         let table = generation
             .tables
@@ -482,8 +492,8 @@ impl Log {
         left as usize * STREAM
     }
 
-    /// Clears what stands behind the units that count, so that nothing but what is appended can follow them. Whether it may be
-    /// appended to.
+    /// Clears what stands behind the units that count, so that nothing can follow them but what is appended. Returns
+    /// whether the chunk may be appended to.
     ///
     /// What stands there was left by a batch that was cut off: its first units are lost, and later ones may be there. Once they are
     /// overwritten, and that is durable, no power cut brings them back.
@@ -516,7 +526,7 @@ impl Log {
     }
 
     /// Writes one batch into the last chunk, which has room for it, and makes it durable.
-    fn write(&mut self, updates: &[Update<'_>], bytes: usize) -> Result<(), VolumeError> {
+    fn write(&mut self, updates: &[LogUpdate<'_>], bytes: usize) -> Result<(), VolumeError> {
         let Some(last) = self.last.filter(|_| !updates.is_empty()) else { return Ok(()) };
         let mut stream = Writer(Vec::with_capacity(bytes));
         (self.next..).zip(updates).for_each(|(sequence, update)| encode(&mut stream, sequence, update));
@@ -567,10 +577,10 @@ impl Log {
 }
 
 impl Drop for Log {
-    /// Makes the end unit durable: a log that was closed cleanly is sealed.
+    /// Makes the end unit durable, so that damage in a log that was closed cleanly is not taken for a torn batch.
     fn drop(&mut self) {
         if let Some(drive) = self.unflushed.and_then(|member| self.volume.drive(member)) {
-            // What it was to seal is durable, whatever comes of this.
+            // The batch before the end unit is durable, whether or not this flush succeeds.
             let _ = drive.flush();
         }
     }
@@ -586,10 +596,10 @@ fn settle(log: &mut Vec<LogChunk>, last: Option<Last>) {
     log.retain(|entry| entry.units != Some(0));
 }
 
-/// How many of `updates` fit into `room` bytes, and the bytes that they take.
-fn fitting(updates: &[Update<'_>], room: usize) -> (usize, usize) {
+/// How many of the first `updates` fit into `room` bytes, and the bytes that these take.
+fn fitting(updates: &[LogUpdate<'_>], room: usize) -> (usize, usize) {
     let mut bytes = 0;
-    let fit = |update: &&Update<'_>| {
+    let fit = |update: &&LogUpdate<'_>| {
         let more = bytes + RECORD + update.row.len();
         let fits = more <= room;
         bytes = if fits { more } else { bytes };

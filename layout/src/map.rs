@@ -1,4 +1,4 @@
-//! Where things lie on each drive, as runs from its first LBA to its last.
+//! What lies where on each drive, as runs from the drive's first LBA to its last.
 
 use serde::Serialize;
 
@@ -11,11 +11,11 @@ use crate::volume::Volume;
 /// What lies on a drive.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct DriveMap {
-    /// Its member index.
+    /// The drive's member index.
     pub member: u16,
     /// The name under which it was opened; `None`: it is missing.
     pub drive: Option<String>,
-    /// Its bytes.
+    /// Bytes of the drive.
     pub bytes: u64,
     /// Everything from its first byte to its last, without gaps.
     pub runs: Vec<MapRun>,
@@ -26,11 +26,11 @@ pub struct DriveMap {
 pub struct MapRun {
     /// First LBA.
     pub lba: u64,
-    /// How many.
+    /// LBAs of the run.
     pub lbas: u64,
-    /// What.
+    /// What the run holds.
     pub what: MapKind,
-    /// Whose, if a generation's.
+    /// The generation that the run belongs to; `None`: to none.
     pub generation: Option<u64>,
 }
 
@@ -39,7 +39,7 @@ pub struct MapRun {
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum MapKind {
-    /// Superblocks A and B, with what belongs to their 64 KiB.
+    /// Superblocks A and B, and the rest of the 64 KiB in which they lie.
     Superblocks,
     /// The two catalogue extents.
     Catalogue,
@@ -49,20 +49,21 @@ pub enum MapKind {
     Log,
     /// Free chunks.
     Free,
-    /// Less than a chunk.
+    /// Space that is less than a chunk, and so not in use.
     Unused,
 }
 
 /// Where a table lies.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TableMap {
-    /// Its generation.
+    /// The table's generation.
     pub generation: u64,
-    /// Its name.
+    /// The table's name.
     pub table: String,
     /// Bytes on each member: rows, ranks, keys and checksums.
     pub bytes: Vec<u64>,
-    /// Which bytes of every chunk of its generation hold it, from and to; those at either end hold neighbours in some chunks.
+    /// The bytes of a chunk, from and to, in which the table lies, the same for every chunk of its generation. At
+    /// either end of this range, some chunks hold neighbouring tables.
     pub in_chunk: (u64, u64),
     /// How many chunks of its generation hold any of it.
     pub chunks: u64,
@@ -80,7 +81,7 @@ pub struct TablePart {
 }
 
 impl Volume {
-    /// What lies where on each member that has a place, from the catalogue alone.
+    /// What lies where on each member that is not vacant, by the catalogue alone.
     pub fn map(&self) -> Vec<DriveMap> {
         let geometry = self.geometry();
         let generations = self.generations();
@@ -195,7 +196,7 @@ fn parts(generation: &Generation, regions: &[Region]) -> Vec<TablePart> {
     parts
 }
 
-/// How many chunks have any of these parts.
+/// How many chunks hold any of these parts.
 fn held(parts: &[TablePart]) -> u64 {
     let mut chunks: Vec<(u64, u64)> = parts.iter().map(|part| part.chunks).collect();
     chunks.sort_unstable();

@@ -1,5 +1,5 @@
-//! Drives that come and go. What has to move is copied under readers, a few chunks a commit, so that it can be stopped at any time
-//! and gone on with. See `docs/updates.md`, "Moving chunks".
+//! Adding and removing drives. Chunks that have to move are copied while readers go on, a few for each commit, so that
+//! the move can be stopped at any time and continued later. See `docs/updates.md`, "Moving chunks".
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -10,7 +10,7 @@ use uuid::Uuid;
 use crate::block::{self, UNIT};
 use crate::commit::{self, Target};
 use crate::drive::Drive;
-use crate::error::{FormatError, VolumeError};
+use crate::error::{StoreFormatError, VolumeError};
 use crate::format::{cut, empty_slots};
 use crate::generation::{Generation, LogChunk};
 use crate::geometry::{Geometry, MAX_MEMBERS, Member, units};
@@ -23,12 +23,14 @@ use crate::volume::{For, Volume};
 /// Chunks that are copied for one commit.
 const AT_ONCE: usize = 64;
 
-/// How many chunks were moved, and how many there are to move; what it returns stops the moving, until it is begun anew.
-pub type Progress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+/// Called with the number of chunks that were moved, and of those that there are to move. It may stop the move, which
+/// can be continued later.
+pub type MoveProgress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
 impl Volume {
-    /// Makes a drive a member, the last one or one that takes a vacant place: an empty one, of which [`spread`](Self::spread) gives
-    /// every generation its share. What is on it is lost; if that looks like a store, only with `overwrite`.
+    /// Makes a drive a member: it takes a vacant place in the list of members, or the last one. The new member has no
+    /// chunks of any generation; [`spread`](Self::spread) then moves its share there. What is on the drive is lost; a
+    /// drive that looks like a store is taken only with `overwrite`.
     ///
     /// Returns the store as it is then; this volume goes on for readers, and refuses to write. Nobody may be loading or updating
     /// ([`VolumeError::Busy`], [`VolumeError::LogBusy`]).
@@ -61,22 +63,26 @@ impl Volume {
         self.check_joining(drive, overwrite).map(drop)
     }
 
-    /// What its entry in the list of members will be.
+    /// The entry that a joining drive will have in the list of members.
     fn check_joining(&self, drive: &dyn Drive, overwrite: bool) -> Result<Member, VolumeError> {
         let geometry = self.geometry();
         let name = || drive.name().to_owned();
         let present: Vec<&Arc<dyn Drive>> = self.drives().iter().flatten().collect();
         if let Some(first) = present.first().filter(|_| drive.lba_size() != geometry.lba_size()) {
             let (first, first_size) = (first.name().to_owned(), geometry.lba_size());
-            return Err(
-                FormatError::MixedLbaSizes { first, first_size, drive: name(), lba_size: drive.lba_size() }.into()
-            );
+            return Err(StoreFormatError::MixedLbaSizes {
+                first,
+                first_size,
+                drive: name(),
+                lba_size: drive.lba_size(),
+            }
+            .into());
         }
         if present.iter().any(|other| other.name() == drive.name()) {
-            return Err(FormatError::Twice { drive: name() }.into());
+            return Err(StoreFormatError::Twice { drive: name() }.into());
         }
         if geometry.members.iter().filter(|member| !member.vacant).count() >= MAX_MEMBERS {
-            return Err(FormatError::DriveCount { given: MAX_MEMBERS + 1 }.into());
+            return Err(StoreFormatError::DriveCount { given: MAX_MEMBERS + 1 }.into());
         }
         let found = probe(drive).map_err(VolumeError::Drive)?;
         self.refuse_member(drive, &found)?;
@@ -84,12 +90,12 @@ impl Volume {
         let own = |it: &Superblock| it.store == self.store();
         if found.has_magic() && !overwrite && !found.newest().is_some_and(own) {
             let store = found.newest().map(|superblock| superblock.store);
-            return Err(FormatError::AlreadyFormatted { drive: name(), store }.into());
+            return Err(StoreFormatError::AlreadyFormatted { drive: name(), store }.into());
         }
         let size = units(drive.lba_count(), drive.lba_size());
         let chunk_count = Geometry::chunks_on(size, geometry.first_chunk_unit, geometry.chunk_shift);
         if chunk_count == 0 {
-            return Err(FormatError::TooSmall {
+            return Err(StoreFormatError::TooSmall {
                 drive: name(),
                 size: drive.lba_count().saturating_mul(u64::from(drive.lba_size())),
                 needed: (geometry.first_chunk_unit + 2) * UNIT as u64 + geometry.chunk_size(),
@@ -125,10 +131,11 @@ impl Volume {
         }
     }
 
-    /// Moves chunks of every generation to `member` until it has its share of each: as many of a generation's chunks as it has of
-    /// all drives' chunks, rounded down, or as many as are free on it. They are taken from the members that have most beyond
-    /// theirs; no other chunk moves. Readers go on with what they have.
-    pub fn spread(&self, member: u16, progress: Progress<'_>) -> Result<u64, VolumeError> {
+    /// Moves chunks of every generation to `member` until it has its share of each: its share of a generation's chunks
+    /// is its share of the chunks of all drives, rounded down, or as many chunks as are free on it. They are taken from
+    /// the members that exceed their own share most; no other chunk moves. Readers go on with the chunks that they
+    /// have.
+    pub fn spread(&self, member: u16, progress: MoveProgress<'_>) -> Result<u64, VolumeError> {
         let plan = || -> Vec<(u64, Vec<usize>)> {
             let shares = self.generations();
             let shares = shares.iter().map(|it| (it.id, share(it.placement.map(), member, self.geometry())));
@@ -151,7 +158,8 @@ impl Volume {
         Ok(moved)
     }
 
-    /// Copies chunks of a generation to those that `pick` takes, of which there have to be `least`, and commits.
+    /// Copies chunks of a generation to the free chunks that `pick` chooses, and commits. Fails if fewer than `least`
+    /// chunks are free.
     fn move_columns(
         &self,
         id: u64,
@@ -168,12 +176,13 @@ impl Volume {
         Ok(count)
     }
 
-    /// Moves everything off a member, and takes it out of the store. That the others have room is checked before anything is
-    /// written. Stopped, or cut short, it leaves a store like any other, and goes on where it was when it is called again.
+    /// Moves everything off a member, and takes the member out of the store. Before anything is written, this checks
+    /// that the others have room. If it is stopped or cut short, the store is as good as any other, and the next call
+    /// goes on where this one was.
     ///
-    /// Returns the store as it is then; this volume goes on for readers, and refuses to write. Who still reads chunks on the drive
-    /// holds it ([`VolumeError::MemberInUse`]), as do loads and open logs.
-    pub fn remove_member(&self, member: u16, progress: Progress<'_>) -> Result<Self, VolumeError> {
+    /// Returns the store as it is then; this volume goes on for readers, and refuses to write. It fails while somebody
+    /// still reads chunks on the drive ([`VolumeError::MemberInUse`]), loads a table, or has a log open.
+    pub fn remove_member(&self, member: u16, progress: MoveProgress<'_>) -> Result<Self, VolumeError> {
         let drive = self.present(member)?.clone();
         let _draining = self.drain(member);
         let Leaving { columns, logs, chunks: total } = self.leaving(member)?;
@@ -214,7 +223,7 @@ impl Volume {
         Ok(changed)
     }
 
-    /// Whether the others have room for what lies on a member, and there are others.
+    /// Whether there are other members, and these have room for what lies on this one.
     pub fn may_leave(&self, member: u16) -> Result<(), VolumeError> {
         let _draining = self.drain(member);
         self.leaving(member).map(drop)
@@ -224,7 +233,7 @@ impl Volume {
     fn leaving(&self, member: u16) -> Result<Leaving, VolumeError> {
         self.present(member)?;
         if self.geometry().members.iter().filter(|member| !member.vacant).count() <= 1 {
-            return Err(FormatError::DriveCount { given: 0 }.into());
+            return Err(StoreFormatError::DriveCount { given: 0 }.into());
         }
         let mut leaving = Leaving { columns: Vec::new(), logs: Vec::new(), chunks: 0 };
         for generation in self.generations() {
@@ -279,8 +288,8 @@ impl Volume {
         })
     }
 
-    /// Commits the list of members of `geometry`. The superblocks of a member that joins are durable before any other shows that
-    /// it is one: where others do, it does.
+    /// Commits the list of members of `geometry`. The superblocks of a member that joins are durable before those of
+    /// any other member list it. So where another member lists it, it shows itself that it is a member.
     fn change_members(
         &self,
         geometry: Geometry,
@@ -305,7 +314,7 @@ impl Volume {
     }
 }
 
-/// What has to be moved off a member.
+/// The chunks that have to be moved off a member.
 struct Leaving {
     /// By generation, entries of its chunk map.
     columns: Vec<(u64, Vec<usize>)>,

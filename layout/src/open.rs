@@ -9,9 +9,9 @@ use crate::block::{BlockError, PAYLOAD, VERSION};
 use crate::catalogue::{self, Catalogue};
 use crate::commit::{self, Target};
 use crate::drive::Drive;
-use crate::error::{Missing, OpenError};
+use crate::error::{MissingMember, OpenError};
 use crate::generation::Generation;
-use crate::geometry::{Copy, Geometry};
+use crate::geometry::{Geometry, SuperblockCopy};
 use crate::probe::{Probe, SlotState, probe};
 use crate::removed;
 use crate::repair::{self, Needed};
@@ -27,19 +27,19 @@ pub enum Access {
     ReadWrite,
     /// Reading. All members must be there; nothing is written.
     ReadOnly,
-    /// Reading, also if members are missing. Nothing is written.
+    /// Reading, even if members are missing. Nothing is written.
     Degraded,
 }
 
 /// Whether all members are there.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum State {
-    /// They are.
+pub enum StoreState {
+    /// All members are there.
     Healthy,
-    /// Rows on these cannot be read, and nothing can be written.
+    /// Members are missing. Rows on them cannot be read, and nothing can be written.
     Degraded {
-        /// Who is missing.
-        missing: Vec<Missing>,
+        /// The members that are missing.
+        missing: Vec<MissingMember>,
     },
 }
 
@@ -49,7 +49,7 @@ pub struct Opened {
     /// The store.
     pub volume: Volume,
     /// Whether all members are there.
-    pub state: State,
+    pub state: StoreState,
     /// What was found unfinished or damaged. It has been repaired if the store was opened for writing.
     pub repairs: Vec<Repair>,
 }
@@ -59,18 +59,18 @@ pub struct Opened {
 pub struct Repair {
     /// The drive.
     pub drive: String,
-    /// What.
+    /// Which metadata it was.
     pub kind: RepairKind,
 }
 
-/// What was not as it should be.
+/// Which metadata of a member was not as it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RepairKind {
     /// The member was one epoch behind: a commit was interrupted.
     RolledForward,
     /// A copy of the superblock was missing or damaged.
-    Superblock(Copy),
+    Superblock(SuperblockCopy),
     /// The catalogue was damaged.
     Catalogue,
 }
@@ -79,7 +79,7 @@ pub enum RepairKind {
 pub(crate) struct Candidate {
     pub drive: Arc<dyn Drive>,
     pub position: usize,
-    /// The drive's, from before it was read.
+    /// The drive's incarnation, from before the drive was read.
     pub incarnation: u64,
     pub probe: Probe,
     pub newest: Superblock,
@@ -103,9 +103,10 @@ impl Candidate {
 
 /// Opens the store that lies on `drives`, in any order.
 ///
-/// The store is at the highest epoch that any member shows. A member one epoch behind has everything of that epoch but its
-/// superblock, which it is given now; one that lacks more is refused as an old copy. Opened for writing, all that was read is
-/// made durable first: it may so far be in a drive's cache only, left there by a process that was killed.
+/// The store is at the highest epoch that any member shows. A member that is one epoch behind has everything of the
+/// store's epoch but its superblock, which is written now; a member that lacks more is refused as an old copy. If the
+/// store is opened for writing, everything that was read is made durable first: it may so far be in a drive's cache
+/// only, where a process that was killed left it.
 pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened, OpenError> {
     let mut candidates = Vec::with_capacity(drives.len());
     for (position, drive) in drives.into_iter().enumerate() {
@@ -129,7 +130,7 @@ pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened
     let positions = members.iter().map(|member| member.map(|it| it.position)).collect();
     let drives = members.iter().map(|member| member.map(|it| it.drive.clone())).collect();
     let volume = Volume::new(current, catalogue, drives, positions, read_only);
-    let state = if missing.is_empty() { State::Healthy } else { State::Degraded { missing } };
+    let state = if missing.is_empty() { StoreState::Healthy } else { StoreState::Degraded { missing } };
     Ok(Opened { volume, state, repairs })
 }
 
@@ -137,16 +138,16 @@ pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened
 pub(crate) struct Survey {
     pub candidates: Vec<Candidate>,
     pub current: Superblock,
-    pub missing: Vec<Missing>,
+    pub missing: Vec<MissingMember>,
     /// What is wrong with each candidate's catalogue.
     pub damaged: Vec<Option<Damage>>,
-    /// The serialised catalogue, as the first that has it whole.
+    /// The serialised catalogue, from the first drive that has it whole.
     pub bytes: Vec<u8>,
     pub catalogue: Catalogue,
 }
 
 impl Survey {
-    /// `lost` refuses if a newer epoch may have been committed of which no superblock is left.
+    /// `lost` fails if a newer epoch may have been committed of which no superblock is left.
     pub(crate) fn new(
         candidates: Vec<Candidate>,
         degraded: bool,
@@ -246,7 +247,8 @@ fn refuse_duplicates(candidates: &[Candidate]) -> Result<(), OpenError> {
     Ok(())
 }
 
-/// The store that is meant: the one with most drives here, else the one that is complete, else the first drive's.
+/// Fails if drives of several stores were given. The store that is meant is the one with most of the drives; of
+/// several, one that is complete; of several, the first drive's.
 fn refuse_strangers(candidates: &[Candidate]) -> Result<(), OpenError> {
     let of = |store: Uuid| candidates.iter().filter(move |candidate| candidate.newest.store == store);
     let complete =
@@ -303,9 +305,10 @@ fn check_size(candidate: &Candidate, current: &Superblock) -> Result<(), OpenErr
     Ok(())
 }
 
-/// Refuses if a newer epoch may have been committed of which no superblock is left.
+/// Fails if a newer epoch may have been committed of which no superblock is left.
 ///
-/// One member whose slot of the next epoch is intact, and older, is proof that there was no such commit.
+/// One member that still has an older superblock, intact, in the slot of the next epoch proves that there was no such
+/// commit.
 pub(crate) fn refuse_lost(candidates: &[Candidate], current: &Superblock) -> Result<(), OpenError> {
     let epoch = current.epoch;
     match candidates.first() {
@@ -319,14 +322,15 @@ pub(crate) fn refuse_lost(candidates: &[Candidate], current: &Superblock) -> Res
 /// The bad block, and what is wrong with it.
 pub(crate) type Damage = (u32, BlockError);
 
-/// The generations that `superblock` speaks of, by the catalogue on `drive`, which carries it; `None` if that is damaged. For a
-/// look at one member of a store, which need not be complete, nor its drive be formatted as it was.
+/// The generations in the catalogue that `superblock` means, as `drive`, which has the superblock, has it; `None` if
+/// that catalogue is damaged. This is for a look at one drive by itself: the store need not be complete, and the drive
+/// may have another LBA format than it had.
 pub fn generations_on(drive: &dyn Drive, superblock: &Superblock) -> Option<Vec<Arc<Generation>>> {
     let bytes = read_catalogue(drive, superblock).ok()?;
     Some(Catalogue::decode(&bytes, &superblock.geometry).ok()?.generations)
 }
 
-/// The serialised catalogue that `own` means, as its `drive` has it.
+/// The serialised catalogue that the superblock `own` means, as its `drive` has it.
 pub(crate) fn read_catalogue(drive: &dyn Drive, own: &Superblock) -> Result<Vec<u8>, Damage> {
     let member = own.own().map_or(Uuid::nil(), |own| own.uuid);
     let id = catalogue::first_block(own, member);

@@ -1,8 +1,10 @@
-//! Where an LBA of a generation lies: `u = b / s`; chunk = `map[u mod K]`; offset = `(u / K)·s + b mod s`.
+//! Where LBA `b` of a generation's address space lies, with a chunk map of `K` entries and stripe units of `s` LBAs: `u
+//! = b / s`; chunk = `map[u mod K]`; LBA in the chunk = `(u / K)·s + b mod s`.
 
 use crate::divide::Divider;
 
-/// One entry of the chunk map: the drive in the upper 8 bits, the chunk on it in the lower 24.
+/// One entry of the chunk map: the member's index in the upper 8 bits, the number of the chunk on that member in the
+/// lower 24.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ChunkRef(pub u32);
 
@@ -45,8 +47,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// A placement over `map` (not empty; an empty one yields a placement of no LBAs). Shifts are log₂ of bytes an LBA, of
-    /// LBAs a stripe unit and of LBAs a chunk.
+    /// A placement over `map`. (An empty map yields a placement of no LBAs.) Shifts are log₂ of bytes an LBA, of LBAs a
+    /// stripe unit and of LBAs a chunk.
     pub(crate) fn new(
         map: Vec<ChunkRef>,
         lba_shift: u32,
@@ -76,8 +78,8 @@ impl Placement {
         Some((chunk.drive(), self.base_lba + (u64::from(chunk.chunk()) << self.chunk_shift) + within))
     }
 
-    /// Where LBA `index` of the generation lies in its chunk: the entry of the chunk map, and the byte in the chunk; `None` past
-    /// the end.
+    /// Where LBA `index` of the generation lies: the entry of the chunk map, counted from 0 (called the *column*
+    /// elsewhere in this crate), and the byte in that chunk; `None` past the end.
     pub(crate) fn column(&self, index: u64) -> Option<(usize, usize)> {
         let (row, column) = self.chunks.div_rem(index >> self.stripe_shift);
         let within = row << self.stripe_shift | index & self.stripe_mask();
@@ -100,7 +102,7 @@ impl Placement {
         &self.map
     }
 
-    /// K, with its reciprocal.
+    /// K, the number of entries of the chunk map, with its reciprocal.
     pub fn chunks(&self) -> Divider {
         self.chunks
     }
@@ -146,7 +148,7 @@ impl Placement {
     }
 }
 
-/// Where a row lies. It never crosses an LBA if it is smaller than one, nor a stripe unit.
+/// Where a row lies. A row that is smaller than an LBA lies within one LBA, and every row lies within one stripe unit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct RowAddress {
     /// First LBA on the drive.
@@ -161,8 +163,9 @@ pub struct RowAddress {
 
 /// How rows are packed into the LBAs of their region, by rank.
 ///
-/// A row smaller than an LBA shares it and never straddles two; a larger row takes whole LBAs and never straddles two
-/// stripe units. Either way rows come in *groups* (an LBA, or a stripe unit), and one division finds the group.
+/// Rows smaller than an LBA share one, and none of them straddles two; a larger row takes whole LBAs and never
+/// straddles two stripe units. Either way rows come in *groups* (an LBA, or a stripe unit), and one division finds the
+/// group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowPacking {
     row_bytes: u32,
@@ -171,7 +174,7 @@ pub struct RowPacking {
     group_rows: Divider,
     /// LBAs in a group.
     group_lbas: u32,
-    /// LBAs and bytes from a row to the next one in its group: one of them is 0.
+    /// LBAs and bytes from a row to the next one in its group; one of these two numbers is 0.
     step_lbas: u32,
     step_bytes: u32,
     lba_size: u32,
@@ -255,14 +258,14 @@ impl RowPacking {
     }
 }
 
-/// Rows without padding between them, in a buffer of whole groups.
+/// A run of rows without padding between them, in a buffer of whole groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Run {
-    /// Rank of the first.
+    /// Rank of the first row.
     pub rank: u64,
-    /// Where it begins.
+    /// The byte of the buffer at which the first row begins.
     pub begin: usize,
-    /// Bytes of them all.
+    /// Bytes of all rows of the run.
     pub bytes: usize,
 }
 

@@ -2,7 +2,7 @@
 
 use crate::block::{BlockError, UNIT};
 use crate::drive::{Drive, DriveError};
-use crate::geometry::{Copy, LBA_SHIFTS, superblock_unit, units};
+use crate::geometry::{LBA_SHIFTS, SuperblockCopy, superblock_unit, units};
 use crate::superblock::Superblock;
 use crate::units;
 
@@ -13,7 +13,7 @@ pub enum SlotState {
     Valid(Box<Superblock>),
     /// Zeros: nothing was ever written there.
     Empty,
-    /// Something else.
+    /// Something that is neither.
     Bad(BlockError),
 }
 
@@ -30,14 +30,14 @@ impl SlotState {
 /// The superblock slots of a drive: `[A, B]` at the start and at the tail.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Probe {
-    /// At the start.
+    /// Slots A and B at the start of the drive.
     pub start: [SlotState; 2],
-    /// At the tail.
+    /// Slots A and B at the tail of the drive.
     pub tail: [SlotState; 2],
 }
 
-/// Reads the superblock slots of `drive`. A slot that it cannot read is [`BlockError::Unreadable`]; `Err` only if it can read
-/// none.
+/// Reads the superblock slots of `drive`. A slot that the drive cannot read is [`BlockError::Unreadable`]; `Err` only
+/// if it can read none of them.
 pub fn probe(drive: &dyn Drive) -> Result<Probe, DriveError> {
     let none = || [SlotState::Empty, SlotState::Empty];
     let mut probe = Probe { start: none(), tail: none() };
@@ -48,7 +48,7 @@ pub fn probe(drive: &dyn Drive) -> Result<Probe, DriveError> {
     }
     let mut failure = None;
     let mut readable = false;
-    for (copy, slots) in [(Copy::Start, &mut probe.start), (Copy::Tail, &mut probe.tail)] {
+    for (copy, slots) in [(SuperblockCopy::Start, &mut probe.start), (SuperblockCopy::Tail, &mut probe.tail)] {
         for (slot, state) in (0..).zip(slots) {
             let address = superblock_unit(slot, copy, count);
             *state = match units::read(drive, address, 1) {
@@ -78,7 +78,8 @@ fn decode(unit: &[u8; UNIT], address: u64, slot: u8) -> SlotState {
 }
 
 impl Probe {
-    /// Marks superblocks of another identity than most on this drive as misplaced: a write of another drive's went astray.
+    /// Marks superblocks of another store or member than most on this drive as misplaced: a write for another drive
+    /// went astray.
     fn without_strays(mut self) -> Self {
         let identity = |superblock: &Superblock| (superblock.store, superblock.own().map(|own| own.uuid));
         let valid = || self.states().filter_map(SlotState::superblock);
@@ -93,7 +94,7 @@ impl Probe {
         self
     }
 
-    /// The slot of a parity in both copies: start, tail.
+    /// Both copies, start and tail, of the slot to which `epoch` belongs by its parity.
     pub(crate) fn slot(&self, epoch: u64) -> [&SlotState; 2] {
         match epoch & 1 {
             0 => [&self.start[0], &self.tail[0]],
@@ -110,7 +111,7 @@ impl Probe {
         self.states().filter_map(SlotState::superblock).max_by_key(|superblock| superblock.epoch)
     }
 
-    /// Whether anything here looks like a superblock, valid or not.
+    /// Whether any slot looks like a superblock, valid or not.
     pub fn has_magic(&self) -> bool {
         self.states().any(|state| match state {
             SlotState::Valid(_) => true,
@@ -119,9 +120,9 @@ impl Probe {
         })
     }
 
-    /// Whether the slot that would hold epoch `epoch` + 1, `epoch` being the newest that can be read, is beyond telling what it
-    /// held: then `epoch` may be out of date. A commit interrupted by a power cut never leaves a slot so: it touches the tail
-    /// copy only after the one at the start is durable.
+    /// Whether both copies of the slot of `epoch` + 1 are lost, where `epoch` is the newest epoch that can be read:
+    /// then a newer epoch may have stood there, and `epoch` may be out of date. A power cut in a commit never leaves a
+    /// slot in that state, because the commit writes the tail copy only after the copy at the start is durable.
     pub(crate) fn lost_beside(&self, epoch: u64) -> bool {
         let [start, tail] = self.slot(epoch.wrapping_add(1));
         let never_written = epoch <= 1 && *tail == SlotState::Empty;

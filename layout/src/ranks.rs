@@ -32,19 +32,19 @@ impl RankWidth {
 pub enum Ranks {
     /// Up to 2³² entries.
     U32(Vec<u32>),
-    /// More.
+    /// More entries.
     U64(Vec<u64>),
 }
 
-/// An array is no permutation.
+/// Why an array is no permutation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RankError {
     /// An entry is not below the length.
     #[error("id {id} has rank {rank}, but there are only {rows} rows")]
     OutOfRange {
-        /// Where.
+        /// The index of the entry.
         id: u64,
-        /// What stands there.
+        /// The entry.
         rank: u64,
         /// The length.
         rows: u64,
@@ -133,7 +133,8 @@ impl Ranks {
         }
     }
 
-    /// One after the other: entry i is that of `next` at this one's entry i. Both are of one length.
+    /// This permutation, followed by `next`: entry i is the entry of `next` at the number that this permutation has at
+    /// i. Both must have one length.
     pub(crate) fn then(&self, next: &Self) -> Self {
         let entries = (0..self.len()).map(|at| self.get(at).and_then(|at| next.get(at)).unwrap_or(0));
         match RankWidth::for_rows(self.len()) {

@@ -13,7 +13,8 @@ use crate::ranks::Ranks;
 use crate::table::{Region, Table};
 use crate::volume::Volume;
 
-/// The reads that fetch a range of ranks: the counterpart of [`Loader`](crate::Loader). Holds, and so pins, the generation.
+/// Plans the reads that fetch a range of ranks, as [`Loader`](crate::Loader) plans writes. It holds, and so pins, the
+/// generation.
 #[derive(Debug, Clone)]
 pub struct RowReader {
     generation: Arc<Generation>,
@@ -90,7 +91,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Reads a table's id → rank permutation and verifies it; `None` if its ids are its ranks.
+    /// Reads a table's id → rank permutation and verifies it; `None` if ids are ranks.
     pub fn read_ranks(&self, generation: &Generation, table: usize) -> Result<Option<Ranks>, VolumeError> {
         let entry = table_of(generation, table)?;
         let Some(stored) = entry.ranks else { return Ok(None) };
@@ -98,8 +99,9 @@ impl Volume {
         entry.decode_ranks(&bytes)
     }
 
-    /// Reads the index of a table's keys and verifies it; `None` if it is looked up by ids. It gives slots; the rank of a slot
-    /// is that of an id of its number ([`read_ranks`](Self::read_ranks)).
+    /// Reads the index of a table's keys and verifies it; `None` if the table is looked up by ids. The index gives key
+    /// positions; the permutation that [`read_ranks`](Self::read_ranks) reads has the rank of each position, as it has
+    /// the rank of each id of other tables.
     pub fn read_key_index(&self, generation: &Generation, table: usize) -> Result<Option<KeyIndex>, VolumeError> {
         let entry = table_of(generation, table)?;
         let Some(stored) = entry.keys else { return Ok(None) };
@@ -155,12 +157,13 @@ impl Volume {
 
 /// What the arrays of a table say, once they are read. Each has its checksum in the catalogue.
 impl Table {
-    /// Bytes of its id → rank permutation; 0: it has none.
+    /// Bytes of the table's id → rank permutation; 0: it has none.
     pub fn rank_bytes(&self) -> u64 {
         self.ranks.map_or(0, |stored| self.rows * u64::from(stored.width.bytes()))
     }
 
-    /// Its id → rank permutation in [`rank_bytes`](Self::rank_bytes) bytes, verified; `None`: it has none.
+    /// Reads the table's id → rank permutation out of [`rank_bytes`](Self::rank_bytes) bytes, and verifies it; `None`: the table
+    /// has none.
     pub fn decode_ranks(&self, bytes: &[u8]) -> Result<Option<Ranks>, VolumeError> {
         let Some(stored) = self.ranks else { return Ok(None) };
         let found = crc32c::crc32c(bytes);
@@ -172,7 +175,7 @@ impl Table {
         Ok(Some(ranks))
     }
 
-    /// The index of its keys in those bytes, verified; `None`: it has none.
+    /// The index of the table's keys in `bytes`, verified; `None`: the table has no keys.
     pub fn decode_key_index(&self, bytes: Vec<u8>) -> Result<Option<KeyIndex>, VolumeError> {
         let Some(stored) = self.keys else { return Ok(None) };
         let name = || self.name.clone();
@@ -191,7 +194,7 @@ impl Table {
         }
     }
 
-    /// Its keys, by rank, in those bytes, verified; `None`: none are stored.
+    /// Reads the table's keys, by rank, out of `bytes`, and verifies them; `None`: none are stored.
     pub fn decode_keys(&self, bytes: &[u8]) -> Result<Option<Vec<u64>>, VolumeError> {
         let Some(stored) = self.keys.filter(|stored| stored.keys.is_some()) else { return Ok(None) };
         let found = crc32c::crc32c(bytes);

@@ -1,21 +1,24 @@
-//! What is left on a drive that was taken out of its store: who opens it is told so.
+//! The text that is written on a drive when it is removed from its store, so that whoever opens the drive later is told
+//! so.
 //!
-//! The mark lies where the superblocks lay, and is none of them: a Warprow that does not know it finds no store there, as it found
-//! none in zeros. Whatever makes the drive a member of a store again writes over it.
+//! The text lies where the superblocks lay. It does not begin with their magic, so a version of Warprow that does not
+//! know it finds no store on the drive, as if there were zeros. Whatever makes the drive a member of a store again
+//! writes over the text.
 
 use uuid::Uuid;
 
 use crate::block::UNIT;
 use crate::drive::{Drive, DriveError};
-use crate::geometry::{Copy, LBA_SHIFTS, superblock_unit, units};
+use crate::geometry::{LBA_SHIFTS, SuperblockCopy, superblock_unit, units};
 use crate::units;
 
-/// How the mark begins; then comes the store's UUID.
+/// The beginning of the text; the store's UUID follows.
 const MARK: &str = "This drive was removed from the Warprow store ";
 /// The superblock slots.
-const SLOTS: [(u8, Copy); 4] = [(0, Copy::Start), (1, Copy::Start), (0, Copy::Tail), (1, Copy::Tail)];
+const SLOTS: [(u8, SuperblockCopy); 4] =
+    [(0, SuperblockCopy::Start), (1, SuperblockCopy::Start), (0, SuperblockCopy::Tail), (1, SuperblockCopy::Tail)];
 
-/// Puts the mark where the superblocks are.
+/// Writes the text over all superblocks.
 pub(crate) fn mark(drive: &dyn Drive, store: Uuid) -> Result<(), DriveError> {
     let text = format!("{MARK}{store}\n");
     let mut unit = [0; UNIT];

@@ -10,30 +10,30 @@ use crate::catalogue;
 use crate::commit::{self, Target};
 use crate::drive::Drive;
 use crate::error::{OpenError, VolumeError};
-use crate::geometry::Copy;
+use crate::geometry::SuperblockCopy;
 use crate::open::{Candidate, Repair, RepairKind, Survey, agreed, read_catalogue, refuse_lost};
 use crate::probe::{Probe, SlotState, probe};
 use crate::superblock::Superblock;
 use crate::units;
 use crate::volume::Volume;
 
-/// What a member needs to be as it should.
+/// What has to be written to make a member's metadata whole.
 pub(crate) struct Needed<'a> {
     candidate: &'a Candidate,
     catalogue: bool,
     /// Copies of superblocks to be written.
-    copies: Vec<(Copy, Superblock)>,
-    /// Which end of the drive is written first: the other has what this one lacks.
-    first: Copy,
+    copies: Vec<(SuperblockCopy, Superblock)>,
+    /// Which end of the drive is written first: the end that lacks something that the other end has.
+    first: SuperblockCopy,
 }
 
 impl<'a> Needed<'a> {
-    /// What is mended whenever a store is opened for writing.
+    /// What is mended on a member whenever a store is opened for writing.
     pub(crate) fn to_open(candidate: &'a Candidate, current: &Superblock, catalogue: bool) -> Self {
         let own = commit::for_member(current, candidate.newest.member);
         let mut copies = Vec::new();
         let slot = candidate.probe.slot(own.epoch);
-        for (copy, state) in [Copy::Start, Copy::Tail].into_iter().zip(slot) {
+        for (copy, state) in [SuperblockCopy::Start, SuperblockCopy::Tail].into_iter().zip(slot) {
             if state.superblock() != Some(&own) {
                 copies.push((copy, own.clone()));
             }
@@ -42,10 +42,10 @@ impl<'a> Needed<'a> {
         if let [SlotState::Valid(start), tail] = candidate.probe.slot(own.epoch + 1)
             && tail.superblock() != Some(start)
         {
-            copies.push((Copy::Tail, (**start).clone()));
+            copies.push((SuperblockCopy::Tail, (**start).clone()));
         }
         // What a drive spoils around a torn write lies at the same end.
-        let first = if slot[0].superblock() == Some(&own) { Copy::Tail } else { Copy::Start };
+        let first = if slot[0].superblock() == Some(&own) { SuperblockCopy::Tail } else { SuperblockCopy::Start };
         Self { candidate, catalogue, copies, first }
     }
 
@@ -59,12 +59,14 @@ impl<'a> Needed<'a> {
         let mut needed = Self::to_open(candidate, current, catalogue);
         match candidate.probe.slot(current.epoch + 1) {
             [SlotState::Bad(_) | SlotState::Empty, SlotState::Valid(tail)] => {
-                needed.copies.push((Copy::Start, (**tail).clone()));
+                needed.copies.push((SuperblockCopy::Start, (**tail).clone()));
             }
             [SlotState::Valid(_), _] => {}
-            _ => needed
-                .copies
-                .extend(before.into_iter().flat_map(|before| [(Copy::Start, before.clone()), (Copy::Tail, before)])),
+            _ => needed.copies.extend(
+                before
+                    .into_iter()
+                    .flat_map(|before| [(SuperblockCopy::Start, before.clone()), (SuperblockCopy::Tail, before)]),
+            ),
         }
         needed
     }
@@ -103,7 +105,7 @@ pub(crate) fn mend(needed: &[Needed<'_>], current: &Superblock, bytes: &[u8]) ->
 
 /// What is written to mend a store.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Mend {
+pub struct RepairWrite {
     /// The drive.
     pub drive: String,
     /// The drive's member index.
@@ -112,39 +114,41 @@ pub struct Mend {
     pub lba: u64,
     /// How many.
     pub lbas: u64,
-    /// What belongs there.
-    pub what: MendWhat,
-    /// The epoch that it speaks of.
+    /// Which structure belongs there.
+    pub what: RepairTarget,
+    /// The epoch of that structure.
     pub epoch: u64,
     /// What stands there, in words.
     pub found: String,
     /// Where the copy comes from, in words.
     pub from: String,
-    /// Whether nothing is damaged: a commit was cut off before it wrote this copy, or while it did. What writes next mends it.
+    /// Whether this is no damage: a commit was cut off before it wrote this copy, or while it did. The next opening for
+    /// writing mends it.
     pub unfinished: bool,
 }
 
-/// What is mended.
+/// Which structure is mended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
-pub enum MendWhat {
+pub enum RepairTarget {
     /// A superblock.
-    Superblock(Copy),
+    Superblock(SuperblockCopy),
     /// The catalogue.
     Catalogue,
 }
 
-/// Everything that has to be written for all copies of the metadata to be whole, made without a write.
-pub struct RepairPlan {
+/// Everything that has to be written so that all copies of the metadata are whole. Making the proposal writes nothing.
+pub struct RepairProposal {
     survey: Survey,
     /// For each candidate the superblock of the epoch before that it is given, and where that comes from.
     before: Vec<Option<(Superblock, String)>>,
-    mends: Vec<Mend>,
+    mends: Vec<RepairWrite>,
 }
 
-impl RepairPlan {
-    /// Looks what is damaged on `drives`, in any order, and where it is whole. Nothing is written.
+impl RepairProposal {
+    /// Finds what is damaged on `drives`, which may be given in any order, and where a whole copy of it is. Nothing is
+    /// written.
     ///
     /// All members have to be there. Unlike [`open`](crate::open), this takes
     /// - a drive without a whole superblock for the member as which its catalogue proves it: every block of the current
@@ -196,17 +200,17 @@ impl RepairPlan {
         self.survey.current.store
     }
 
-    /// The epoch at which it is.
+    /// The epoch at which the store is.
     pub fn epoch(&self) -> u64 {
         self.survey.current.epoch
     }
 
     /// What will be written; empty: every copy is whole.
-    pub fn mends(&self) -> &[Mend] {
+    pub fn writes(&self) -> &[RepairWrite] {
         &self.mends
     }
 
-    /// Writes it. If power is cut meanwhile, a new plan goes on.
+    /// Writes what the proposal says. If power is cut meanwhile, a new proposal goes on from there.
     pub fn apply(&self) -> Result<(), OpenError> {
         // What was read may be in a drive's cache only.
         commit::flush(&self.survey.candidates.iter().map(Candidate::target).collect::<Vec<_>>())?;
@@ -220,11 +224,11 @@ impl RepairPlan {
         all.map(|((it, damaged), before)| Needed::to_be_whole(it, current, damaged.is_some(), before)).collect()
     }
 
-    fn mends_of(&self, needed: &Needed<'_>, before: &Option<(Superblock, String)>) -> Vec<Mend> {
+    fn mends_of(&self, needed: &Needed<'_>, before: &Option<(Superblock, String)>) -> Vec<RepairWrite> {
         let Survey { candidates, current, damaged, .. } = &self.survey;
         let candidate = needed.candidate;
         let per_unit = UNIT as u64 / u64::from(current.geometry.lba_size());
-        let mend = |unit: u64, units: u64, what, epoch, found, from: String, unfinished| Mend {
+        let mend = |unit: u64, units: u64, what, epoch, found, from: String, unfinished| RepairWrite {
             drive: candidate.name(),
             member: candidate.newest.member,
             lba: unit * per_unit,
@@ -244,7 +248,7 @@ impl RepairPlan {
             mends.push(mend(
                 current.geometry.catalogue_unit(current.epoch),
                 units,
-                MendWhat::Catalogue,
+                RepairTarget::Catalogue,
                 current.epoch,
                 found,
                 from,
@@ -255,8 +259,8 @@ impl RepairPlan {
             let Some((unit, _)) = superblock.encode(*copy) else { continue };
             let states = candidate.probe.slot(superblock.epoch);
             let (state, twin) = match copy {
-                Copy::Start => (states[0], states[1]),
-                Copy::Tail => (states[1], states[0]),
+                SuperblockCopy::Start => (states[0], states[1]),
+                SuperblockCopy::Tail => (states[1], states[0]),
             };
             let found = match state {
                 SlotState::Empty => "zeros".to_owned(),
@@ -264,7 +268,7 @@ impl RepairPlan {
                 SlotState::Valid(found) => format!("epoch {}", found.epoch),
             };
             let from = if twin.superblock() == Some(superblock) {
-                let end = if *copy == Copy::Start { "end" } else { "start" };
+                let end = if *copy == SuperblockCopy::Start { "end" } else { "start" };
                 format!("its copy at the drive's {end}")
             } else if superblock.epoch == current.epoch {
                 let other = candidates.iter().find(|it| it.newest == commit::for_member(current, it.newest.member));
@@ -273,7 +277,7 @@ impl RepairPlan {
                 before.as_ref().map(|(_, from)| from.clone()).unwrap_or_default()
             };
             let unfinished = self.survey.is_unfinished(candidate, *copy, superblock.epoch);
-            mends.push(mend(unit, 1, MendWhat::Superblock(*copy), superblock.epoch, found, from, unfinished));
+            mends.push(mend(unit, 1, RepairTarget::Superblock(*copy), superblock.epoch, found, from, unfinished));
         }
         mends
     }
@@ -282,7 +286,7 @@ impl RepairPlan {
 impl Survey {
     /// Whether a copy of the superblock of `epoch` that is not as it should be is what a commit leaves that was cut off: an intact
     /// one of the epoch that it overwrites, or a torn one where something else shows that there was such a commit.
-    fn is_unfinished(&self, candidate: &Candidate, copy: Copy, epoch: u64) -> bool {
+    fn is_unfinished(&self, candidate: &Candidate, copy: SuperblockCopy, epoch: u64) -> bool {
         let [start, tail] = candidate.probe.slot(epoch);
         let torn = |state: &SlotState| match state {
             SlotState::Bad(BlockError::Unreadable | BlockError::Misplaced { .. } | BlockError::Version { .. }) => false,
@@ -292,19 +296,19 @@ impl Survey {
             // The next one: its catalogue is durable before its first superblock is written.
             let begun =
                 || other_catalogue(candidate, &self.current).is_some_and(|id| id.epoch == self.current.epoch + 1);
-            return copy == Copy::Start && torn(start) && begun();
+            return copy == SuperblockCopy::Start && torn(start) && begun();
         }
         let is_before = |it: &Candidate, state: &SlotState| is_before(&self.current, it, state);
         let is_old = |it: &Candidate| is_before(it, it.probe.slot(epoch)[1]);
         match copy {
             // Tail copies are written when all at the start are durable.
-            Copy::Start => is_old(candidate) && (torn(start) || is_before(candidate, start)),
-            Copy::Tail => is_old(candidate) || torn(tail) && self.candidates.iter().any(is_old),
+            SuperblockCopy::Start => is_old(candidate) && (torn(start) || is_before(candidate, start)),
+            SuperblockCopy::Tail => is_old(candidate) || torn(tail) && self.candidates.iter().any(is_old),
         }
     }
 }
 
-/// Whether `state`, of the slot that is to have the superblock `current`, is what stood there before that was written.
+/// Whether `state`, found in the slot of the superblock `current`, is what stood there before `current` was written.
 fn is_before(current: &Superblock, candidate: &Candidate, state: &SlotState) -> bool {
     let epoch = current.epoch;
     match state {
@@ -319,22 +323,25 @@ fn is_before(current: &Superblock, candidate: &Candidate, state: &SlotState) -> 
 }
 
 impl Volume {
-    /// Reads every copy of the superblocks and of the catalogue, on the members that are there, and says which are not whole: damaged,
-    /// or left so by a commit that was cut off ([`Mend::unfinished`]).
-    /// Between two commits: none is under way meanwhile. [`RepairPlan`] mends them, when the store is closed.
-    pub fn damaged_metadata(&self) -> Result<Vec<Mend>, VolumeError> {
+    /// Reads every copy of the superblocks and of the catalogue, on the members that are there, and says which are not
+    /// whole: damaged, or left so by a commit that was cut off ([`RepairWrite::unfinished`]). It reads between two
+    /// commits, and holds new ones off meanwhile. A [`RepairProposal`] mends the copies, once the store is closed.
+    pub fn damaged_metadata(&self) -> Result<Vec<RepairWrite>, VolumeError> {
         let _between_commits = self.committing();
         if self.has_successor() {
             return Err(VolumeError::MembersChanged);
         }
-        let plan = RepairPlan::of(self.drives().iter().flatten().cloned(), true);
+        let plan = RepairProposal::of(self.drives().iter().flatten().cloned(), true);
         Ok(plan.map_err(|source| VolumeError::Metadata { source: Box::new(source) })?.mends)
     }
 }
 
-impl std::fmt::Debug for RepairPlan {
+impl std::fmt::Debug for RepairProposal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RepairPlan").field("store", &self.store()).field("mends", &self.mends).finish_non_exhaustive()
+        f.debug_struct("RepairProposal")
+            .field("store", &self.store())
+            .field("mends", &self.mends)
+            .finish_non_exhaustive()
     }
 }
 
@@ -344,7 +351,7 @@ fn damaged_words(candidates: &[Candidate], damaged: &[Option<crate::open::Damage
     damage.map(|(block, error)| format!("block {block}: {error}")).unwrap_or_default()
 }
 
-/// The candidate that a drive without a whole superblock is, by its catalogue.
+/// Makes a candidate of a drive without a whole superblock: the member that its catalogue proves it to be.
 fn identify(
     drive: Arc<dyn Drive>,
     position: usize,

@@ -1,4 +1,5 @@
-//! Other chunks for a generation: copies, with rows changed on the way or not. See `docs/updates.md`, "Moving chunks".
+//! Giving a generation other chunks: copies of its own, with or without rows that change on the way. See
+//! `docs/updates.md`, "Moving chunks".
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,9 +13,9 @@ use crate::placement::{ChunkRef, Placement};
 use crate::table::row_crc;
 use crate::volume::{For, RewriteClaim, Volume, Writing};
 
-/// A row that takes the place of the one of its rank.
+/// A row that takes the place of the present row of its rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Patch<'a> {
+pub struct RowPatch<'a> {
     /// The table's index in its generation.
     pub table: u32,
     /// The row's rank.
@@ -23,12 +24,12 @@ pub struct Patch<'a> {
     pub row: &'a [u8],
 }
 
-/// Chunks that were written for a generation, and that it does not have yet.
-pub struct Rewritten {
+/// Chunks that were written for a generation, but are not part of it yet.
+pub struct RewrittenChunks {
     pub(crate) writing: Writing,
-    _rewriting: Rewriting,
+    _rewriting: RewritePermit,
     pub(crate) generation: Arc<Generation>,
-    /// Chunks that were copied and committed before.
+    /// How many chunks were copied and committed before these.
     before: usize,
     /// Where in the chunk map, and what: reserved.
     columns: Vec<usize>,
@@ -37,18 +38,18 @@ pub struct Rewritten {
 
 /// The right to give a generation other chunks: while one lives, or a copy of it, nobody else does.
 #[derive(Clone)]
-pub struct Rewriting(Arc<RewriteClaim>);
+pub struct RewritePermit(Arc<RewriteClaim>);
 
-impl Rewriting {
-    /// The generation that it is of.
+impl RewritePermit {
+    /// The generation whose chunks may be given up for others.
     pub fn generation(&self) -> u64 {
         self.0.generation()
     }
 }
 
-impl std::fmt::Debug for Rewriting {
+impl std::fmt::Debug for RewritePermit {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Rewriting").field(&self.0.generation()).finish()
+        f.debug_tuple("RewritePermit").field(&self.0.generation()).finish()
     }
 }
 
@@ -71,14 +72,15 @@ impl Edit<'_> {
 
 impl Volume {
     /// The right to give a generation other chunks; [`VolumeError::Rewriting`] if somebody else has it.
-    pub fn rewriting(&self, id: u64) -> Result<Rewriting, VolumeError> {
-        Ok(Rewriting(Arc::new(self.claim_rewrite(id)?)))
+    pub fn rewriting(&self, id: u64) -> Result<RewritePermit, VolumeError> {
+        Ok(RewritePermit(Arc::new(self.claim_rewrite(id)?)))
     }
 
-    /// Copies the chunks of a generation that hold rows of `patches`, with these rows, and their checksums, in the place of the
-    /// stored ones; later patches of a row count. Readers are not concerned, and nothing has changed, until
-    /// [`Log::compact`](crate::Log::compact) takes the copies up; dropped, they are free again.
-    pub fn rewrite(&self, id: u64, patches: &[Patch<'_>]) -> Result<Rewritten, VolumeError> {
+    /// Copies the chunks of a generation that hold rows of `patches`. The copies have these rows, and their checksums,
+    /// in the place of the stored ones; of several patches of a row the last counts. Nothing changes for readers until
+    /// [`Log::compact`](crate::Log::compact) gives the generation the copies. If the result is dropped instead, the
+    /// chunks are free again.
+    pub fn rewrite(&self, id: u64, patches: &[RowPatch<'_>]) -> Result<RewrittenChunks, VolumeError> {
         let rewriting = self.rewriting(id)?;
         let generation = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
         let edits = edits(&generation, patches)?;
@@ -86,13 +88,18 @@ impl Volume {
         self.rewrite_claimed(rewriting, generation, &edits, edits.len(), |free| free.near(&members))
     }
 
-    /// As [`rewrite`](Self::rewrite), of a generation that `rewriting` is of, with updates that its log has: where fewer chunks are
-    /// free than are to be copied, and nobody else reads the generation, it copies as many as are free, commits the generation with
-    /// these, and goes on with those that are free then. One free chunk is enough.
+    /// As [`rewrite`](Self::rewrite), for the generation of the permit `rewriting`; the log of the generation must
+    /// still have all updates in `patches`. If fewer chunks are free than are to be copied, and nobody else reads the
+    /// generation, this copies as many chunks as are free, commits the generation with the copies, and goes on with the
+    /// chunks that are free then. One free chunk is enough.
     ///
-    /// A row that is in its chunk early is right: the log still has it, and is replayed over it. Cut short, it goes on with the
-    /// chunks that lack something.
-    pub fn rewrite_in_steps(&self, rewriting: &Rewriting, patches: &[Patch<'_>]) -> Result<Rewritten, VolumeError> {
+    /// A row that is in its chunk before the last commit does no harm, because the log still has the row and is
+    /// replayed over it. If this is cut short, the next call goes on with the chunks that still lack a row.
+    pub fn rewrite_in_steps(
+        &self,
+        rewriting: &RewritePermit,
+        patches: &[RowPatch<'_>],
+    ) -> Result<RewrittenChunks, VolumeError> {
         let id = rewriting.generation();
         let find = || self.generation(id).ok_or(VolumeError::NoSuchGeneration { id });
         let mut edits = {
@@ -110,7 +117,7 @@ impl Volume {
                 let members = members(&generation, edits.keys());
                 let near = |free: &FreeChunks| free.near(&members);
                 let last = self.rewrite_claimed(rewriting.clone(), generation, &edits, all, near)?;
-                return Ok(Rewritten { before, ..last });
+                return Ok(RewrittenChunks { before, ..last });
             }
             if !stepped {
                 // What an earlier run that was cut short has copied.
@@ -151,11 +158,12 @@ impl Volume {
         Ok(false)
     }
 
-    /// Takes a free chunk for each one of a generation that holds one of `lbas`, of the generation's address space. Nothing is copied:
-    /// that is for the caller, who copies each extent that has a [`target`](Rewritten::target), through any queue and with what
-    /// it changes on the way, before [`Log::compact`](crate::Log::compact) takes the copies up. For more rows than
-    /// [`rewrite`](Self::rewrite) is made for.
-    pub fn begin_rewrite(&self, id: u64, lbas: impl IntoIterator<Item = u64>) -> Result<Rewritten, VolumeError> {
+    /// Reserves a free chunk for each chunk of a generation that holds one of `lbas`, which are LBAs of the
+    /// generation's address space. The caller does the copying: it copies each extent that has a
+    /// [`target`](RewrittenChunks::target), through any queue and with its own changes, before
+    /// [`Log::compact`](crate::Log::compact) gives the generation the copies. This is for more rows than
+    /// [`rewrite`](Self::rewrite) takes at once.
+    pub fn begin_rewrite(&self, id: u64, lbas: impl IntoIterator<Item = u64>) -> Result<RewrittenChunks, VolumeError> {
         let rewriting = self.rewriting(id)?;
         let generation = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
         let writing = self.writing()?;
@@ -176,17 +184,18 @@ impl Volume {
         let columns: Vec<usize> = (0..all).filter(|&column| wanted.get(column) == Some(&true)).collect();
         let members: Vec<u16> = columns.iter().filter_map(|&it| Some(placement.map().get(it)?.drive())).collect();
         let (chunks, ..) = self.reserve(columns.len() as u64, For::Keeps, |free, _| free.near(&members))?;
-        Ok(Rewritten { writing, _rewriting: rewriting, generation, before: 0, columns, chunks })
+        Ok(RewrittenChunks { writing, _rewriting: rewriting, generation, before: 0, columns, chunks })
     }
 
-    /// Copies the chunks of a generation that `edits` names, with these edits, to the chunks that `pick` takes, of which there have to be `least`: as many as these are.
+    /// Copies chunks of a generation that `edits` names, with these edits, to the free chunks that `pick` chooses: as
+    /// many as it chooses. Fails if fewer than `least` chunks are free.
     pub(crate) fn rewrite_columns(
         &self,
         id: u64,
         edits: &BTreeMap<usize, Edits<'_>>,
         least: usize,
         pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
-    ) -> Result<Rewritten, VolumeError> {
+    ) -> Result<RewrittenChunks, VolumeError> {
         let rewriting = self.rewriting(id)?;
         let generation = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
         self.rewrite_claimed(rewriting, generation, edits, least, pick)
@@ -194,12 +203,12 @@ impl Volume {
 
     fn rewrite_claimed(
         &self,
-        rewriting: Rewriting,
+        rewriting: RewritePermit,
         generation: Arc<Generation>,
         edits: &BTreeMap<usize, Edits<'_>>,
         least: usize,
         pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
-    ) -> Result<Rewritten, VolumeError> {
+    ) -> Result<RewrittenChunks, VolumeError> {
         let placement = &generation.placement;
         let writing = self.writing()?;
         let mut columns: Vec<usize> = edits.keys().copied().collect();
@@ -210,7 +219,7 @@ impl Volume {
                 self.copy(placement, from, to, edits)?;
             }
         }
-        Ok(Rewritten { writing, _rewriting: rewriting, generation, before: 0, columns, chunks })
+        Ok(RewrittenChunks { writing, _rewriting: rewriting, generation, before: 0, columns, chunks })
     }
 
     /// Copies a chunk.
@@ -245,7 +254,7 @@ impl Volume {
 }
 
 /// What is to be changed in each chunk of a generation, by its entry in the chunk map.
-fn edits<'a>(generation: &Generation, patches: &[Patch<'a>]) -> Result<BTreeMap<usize, Edits<'a>>, VolumeError> {
+fn edits<'a>(generation: &Generation, patches: &[RowPatch<'a>]) -> Result<BTreeMap<usize, Edits<'a>>, VolumeError> {
     let placement = &generation.placement;
     let mut edits: BTreeMap<usize, Edits<'a>> = BTreeMap::new();
     for patch in patches {
@@ -275,18 +284,18 @@ fn members<'a>(generation: &Generation, columns: impl Iterator<Item = &'a usize>
     columns.filter_map(|&column| Some(generation.placement.map().get(column)?.drive())).collect()
 }
 
-impl Rewritten {
+impl RewrittenChunks {
     /// Chunks that were copied.
     pub fn chunks(&self) -> usize {
         self.before + self.columns.len()
     }
 
-    /// The generation as it is before it has them: what is copied from. Holding it pins its chunks.
+    /// The generation with the chunks that are copied. Holding it pins these chunks.
     pub fn generation(&self) -> &Arc<Generation> {
         &self.generation
     }
 
-    /// Where an extent of the generation is to be copied to; `None`: its chunk stays.
+    /// Where an extent of the generation is to be copied to; `None`: its chunk is not replaced.
     pub fn target(&self, extent: &Extent) -> Option<Extent> {
         let placement = &self.generation.placement;
         let (column, _) = placement.column(extent.first_lba())?;
@@ -295,7 +304,7 @@ impl Rewritten {
         Some(extent.moved_to(chunk.drive(), placement.chunk_lba(*chunk) + within))
     }
 
-    /// Commits the generation with its new chunks, and as `change` makes it besides.
+    /// Commits the generation with its new chunks, and with what `change` changes besides.
     pub(crate) fn commit(self, change: impl FnOnce(&mut Generation)) -> Result<Arc<Generation>, VolumeError> {
         let Self { writing, generation, columns, chunks, .. } = &self;
         let geometry = writing.volume.geometry();
@@ -319,8 +328,11 @@ impl Rewritten {
     }
 }
 
-impl std::fmt::Debug for Rewritten {
+impl std::fmt::Debug for RewrittenChunks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rewritten").field("generation", &self.generation.id).field("columns", &self.columns).finish()
+        f.debug_struct("RewrittenChunks")
+            .field("generation", &self.generation.id)
+            .field("columns", &self.columns)
+            .finish()
     }
 }

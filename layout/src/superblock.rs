@@ -5,24 +5,24 @@ use uuid::Uuid;
 use crate::block::{self, BlockError, BlockId, Kind, UNIT};
 use crate::codec::{Ended, Reader, Writer};
 use crate::geometry::{
-    CHUNK_SHIFTS, Copy, Geometry, LBA_SHIFTS, MAX_MEMBERS, MAX_SERIAL, METADATA_ALIGNMENT, Member, units,
+    CHUNK_SHIFTS, Geometry, LBA_SHIFTS, MAX_MEMBERS, MAX_SERIAL, METADATA_ALIGNMENT, Member, SuperblockCopy, units,
 };
 use crate::placement::ChunkRef;
 
 /// What a superblock says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Superblock {
-    /// The store.
+    /// The identity of the store.
     pub store: Uuid,
     /// Counts commits. Its parity chooses the superblock slot and the catalogue extent.
     pub epoch: u64,
-    /// The commit that brought the epoch: its own identity, also among several attempts at one epoch.
+    /// The identity of the commit that brought the epoch. Several attempts at one epoch have different ones.
     pub commit: Uuid,
     /// Which of the members carries this copy.
     pub member: u16,
     /// Bytes of the serialised catalogue.
     pub catalogue_bytes: u32,
-    /// CRC32C over them.
+    /// CRC32C of the serialised catalogue.
     pub catalogue_crc: u32,
     /// The epoch whose commit last changed the members; 0: it is not known.
     pub members_epoch: u64,
@@ -34,7 +34,7 @@ pub struct Superblock {
 const FIXED: usize = 80;
 const ENTRY: usize = 80;
 
-/// Flag of an entry.
+/// Flag of a member's entry.
 const VACANT: u32 = 1 << 0;
 
 impl Superblock {
@@ -43,8 +43,8 @@ impl Superblock {
         self.geometry.members.get(usize::from(self.member))
     }
 
-    /// The block of `copy` on the member it is meant for.
-    pub(crate) fn encode(&self, copy: Copy) -> Option<(u64, [u8; UNIT])> {
+    /// The block of copy `copy` on the member that the superblock is meant for, and the unit at which it belongs.
+    pub(crate) fn encode(&self, copy: SuperblockCopy) -> Option<(u64, [u8; UNIT])> {
         let (own, geometry) = (self.own()?, &self.geometry);
         let mut out = Writer::default();
         out.u8(geometry.lba_shift);
@@ -80,7 +80,8 @@ impl Superblock {
         Some((address, block::seal(&id, &out.0)))
     }
 
-    /// The superblock in a block read from unit `address`, of slot A (0) or B (1). Any bytes may be given.
+    /// The superblock in a block that was read from unit `address`, of slot A (0) or B (1). The block may have any
+    /// content.
     pub fn decode(unit: &[u8; UNIT], address: u64, slot: u8) -> Result<Self, BlockError> {
         let block = block::open(unit)?;
         if block.kind != Kind::Superblock as u32 {

@@ -7,7 +7,7 @@ use warprow_keys::{Fingerprint, KeyKind};
 use crate::dtype::DType;
 use crate::error::VolumeError;
 use crate::key_spec::KeySpec;
-use crate::keyed::Keyed;
+use crate::keyed::TableKeys;
 use crate::placement::RowPacking;
 use crate::ranks::RankWidth;
 
@@ -25,7 +25,8 @@ pub struct TableSpec {
     pub dim: u32,
     /// Type of the elements.
     pub dtype: DType,
-    /// Whether ids (of a keyed table: slots) differ from ranks: an id → rank permutation is then stored beside the rows.
+    /// Whether ids (in a table with keys, key positions) differ from ranks: an id → rank permutation is then stored
+    /// beside the rows.
     pub permuted: bool,
     /// Whether rows are looked up by sparse keys, and by which index. Set it by [`keyed`](Self::keyed).
     pub keys: Option<KeySpec>,
@@ -53,13 +54,14 @@ impl TableSpec {
         }
     }
 
-    /// With the keys of `keyed`: as many rows, in its order.
+    /// The table with the keys of `keyed`, and with as many rows, in the order of `keyed`.
     #[must_use]
-    pub fn keyed(self, keyed: &Keyed<'_>) -> Self {
+    pub fn keyed(self, keyed: &TableKeys<'_>) -> Self {
         Self { rows: keyed.len(), permuted: keyed.ranks().is_some(), keys: Some(keyed.spec()), ..self }
     }
 
-    /// With keys that have no index yet, as small as that can be: to see whether there will be room.
+    /// The table with keys that have no index yet. The index counts with the fewest bytes that it can have; this is for
+    /// checking whether there will be room.
     #[must_use]
     pub fn with_least_keys(self, kind: KeyKind, fingerprint: Fingerprint, stored: bool) -> Self {
         let index_bytes = warprow_keys::KeyIndex::least_bytes(self.rows, fingerprint);
@@ -70,7 +72,7 @@ impl TableSpec {
         VolumeError::InvalidTable { table: self.name.clone(), reason: reason.into() }
     }
 
-    /// Whether its name is one that a table can have: 1 to [`MAX_NAME`] bytes.
+    /// Whether the name is one that a table can have: 1 to [`MAX_NAME`] bytes.
     pub fn is_named(&self) -> bool {
         (1..=MAX_NAME).contains(&self.name.len())
     }
@@ -84,7 +86,7 @@ impl TableSpec {
         })
     }
 
-    /// Bytes of a row, of everything that can be known wrong without a drive.
+    /// Bytes of a row. Fails for everything that is wrong with the table whatever the drives are.
     pub(crate) fn check(&self) -> Result<u32, VolumeError> {
         if !self.is_named() {
             return Err(self.invalid(format!("its name must have 1 to {MAX_NAME} bytes, not {}", self.name.len())));
@@ -142,7 +144,7 @@ pub struct StoredRanks {
 /// Where a table's keys lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredKeys {
-    /// What they are.
+    /// What the keys and their index are.
     pub spec: KeySpec,
     /// The bytes of the index, dense, padded with zeros.
     pub index: Region,
@@ -177,7 +179,7 @@ pub struct Table {
     pub default_row: Option<Box<[u8]>>,
     /// The rows, by rank.
     pub rows_region: Region,
-    /// The id → rank permutation, of a keyed table slot → rank; `None`: rank = id, or slot.
+    /// The permutation id → rank, or key position → rank in a table with keys; `None`: ranks are ids, or key positions.
     pub ranks: Option<StoredRanks>,
     /// The table's keys; `None`: it is looked up by ids from 0 on.
     pub keys: Option<StoredKeys>,

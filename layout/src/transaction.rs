@@ -1,4 +1,4 @@
-//! A generation being written.
+//! A generation that is being written.
 
 use std::sync::Arc;
 
@@ -6,25 +6,25 @@ use uuid::Uuid;
 
 use crate::error::VolumeError;
 use crate::generation::{Generation, GenerationSpec};
-use crate::keyed::Keyed;
+use crate::keyed::TableKeys;
 use crate::load::{Loader, RowSource};
 use crate::ranks::Ranks;
-use crate::rewrite::Rewriting;
+use crate::rewrite::RewritePermit;
 use crate::table::Table;
 use crate::volume::{Claim, For, Reserved, Volume, Writing};
 
-/// A generation being written: it has chunks, and no one sees it before [`commit`](Self::commit).
+/// A generation that is being written: chunks are reserved for it, and nobody sees it before [`commit`](Self::commit).
 ///
 /// Write the rows of every table, as its [`loader`](Self::loader) plans them or by the addresses of
 /// [`generation`](Self::generation), through any queue. When all writes have *completed*, commit.
 pub struct Transaction {
     writing: Writing,
     _claim: Claim,
-    /// Kept until the catalogue has its chunks, or they are given up.
+    /// Keeps the chunks reserved until the catalogue has them, or they are given up.
     _reserved: Reserved,
     generation: Generation,
     standby: bool,
-    /// The commit's identity.
+    /// The identity of the commit; `None`: random.
     id: Option<Uuid>,
     /// Tables whose ranks and keys were given.
     ranked: Vec<bool>,
@@ -50,7 +50,7 @@ impl Transaction {
     /// Plans the writes of table `table`: rows from `source`, by id; id → rank from `ranks`, if the table was declared permuted.
     /// Checksums of ranks and rows are written as well.
     ///
-    /// The loader's placement is its own: it may outlive the transaction, but only to no purpose.
+    /// The loader has a placement of its own, so it may outlive the transaction; it is of no use then.
     pub fn loader<'a, S: RowSource + ?Sized>(
         &mut self,
         table: usize,
@@ -83,7 +83,7 @@ impl Transaction {
         &mut self,
         table: usize,
         source: &'a S,
-        keyed: &'a Keyed<'a>,
+        keyed: &'a TableKeys<'a>,
     ) -> Result<Loader<'a, S>, VolumeError> {
         let generation = &mut self.generation;
         let no_table = || VolumeError::NoSuchTable { generation: generation.name.clone(), table };
@@ -106,8 +106,9 @@ impl Transaction {
         Ok(Loader::keyed(entry.clone(), generation.placement.clone(), source, keyed))
     }
 
-    /// Says that table `table` will be a copy of `from`, another generation's, with its ranks and keys: each of its regions is to be
-    /// written with what is in the other's, from its beginning on. Rows, and their checksums, may be others.
+    /// Declares that table `table` will be a copy of `from`, a table of another generation, with the ranks and keys of
+    /// `from`. The caller is to write into each region of the table what is in the same region of `from`, from its
+    /// beginning on; only rows and their checksums may differ.
     pub fn copied(&mut self, table: usize, from: &Table) -> Result<(), VolumeError> {
         let generation = &mut self.generation;
         let no_table = || VolumeError::NoSuchTable { generation: generation.name.clone(), table };
@@ -135,7 +136,7 @@ impl Transaction {
         Ok(())
     }
 
-    /// Also drops generation `id` in the same commit: the switch from an old version to this one.
+    /// Also drops generation `id` in the same commit, because this one replaces it.
     pub fn supersede(&mut self, id: u64) {
         self.superseded.push(id);
     }
@@ -147,8 +148,9 @@ impl Transaction {
         self.commit_superseding(|_| Ok(Vec::new())).map(|(generation, _)| generation)
     }
 
-    /// As [`commit`](Self::commit); `choose` says which others it drops, by their ids, of those that there are then, oldest first: no
-    /// other commit comes between. Returns the generation and the ids of those dropped.
+    /// As [`commit`](Self::commit), and drops the generations that `choose` names by their ids. `choose` is given the
+    /// generations that there are, oldest first; no other commit comes between its choice and this one. Returns the
+    /// generation, and the ids of those that were dropped.
     pub fn commit_superseding<E: From<VolumeError>>(
         self,
         choose: impl FnOnce(&[Arc<Generation>]) -> Result<Vec<u64>, E>,
@@ -180,18 +182,19 @@ impl Transaction {
     }
 }
 
-/// A generation that is being written anew, all of it: with other rows, keys and chunks, under its id. Readers are not concerned,
-/// and nothing has changed, until [`Log::replace`](crate::Log::replace) takes it up; dropped, its chunks are free again.
-pub struct Rebuilt {
+/// A generation that is being written anew as a whole: with other rows, keys and chunks, under the same id. Nothing
+/// changes for readers until [`Log::replace`](crate::Log::replace) commits it. If it is dropped instead, its new chunks
+/// are free again.
+pub struct RebuiltGeneration {
     transaction: Transaction,
     before: Arc<Generation>,
-    _rewriting: Rewriting,
+    _rewriting: RewritePermit,
 }
 
 impl Volume {
     /// Begins a generation: finds chunks for it, and says where its rows will lie. Nothing is written yet.
     ///
-    /// There is one transaction at a time. Dropped without a commit, it leaves no trace.
+    /// There is one transaction at a time. A transaction that is dropped without a commit leaves no trace.
     pub fn begin(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
         let (writing, claim) = (self.writing()?, self.claim()?);
         let (generation, reserved) = self.place(spec, For::Keeps)?;
@@ -205,14 +208,19 @@ impl Volume {
         Ok(Transaction::new((writing, claim, reserved), generation, spec))
     }
 
-    /// Begins to write a generation anew: finds chunks for its tables as `spec` has them, under its name. Nobody else gives it other
-    /// chunks meanwhile, or brings another generation; its log goes on.
-    pub fn rebuild(&self, id: u64, spec: &GenerationSpec) -> Result<Rebuilt, VolumeError> {
+    /// Begins to write generation `id` anew: finds chunks for the tables of `spec`, which must have the generation's
+    /// name. Until the result is committed or dropped, nobody else gives the generation other chunks, and nobody loads
+    /// another generation. Updates go on into the generation's log.
+    pub fn rebuild(&self, id: u64, spec: &GenerationSpec) -> Result<RebuiltGeneration, VolumeError> {
         self.rebuild_claimed(self.rewriting(id)?, spec)
     }
 
-    /// As [`rebuild`](Self::rebuild), of the generation that `rewriting` is of.
-    pub fn rebuild_claimed(&self, rewriting: Rewriting, spec: &GenerationSpec) -> Result<Rebuilt, VolumeError> {
+    /// As [`rebuild`](Self::rebuild), for the generation of the permit `rewriting`.
+    pub fn rebuild_claimed(
+        &self,
+        rewriting: RewritePermit,
+        spec: &GenerationSpec,
+    ) -> Result<RebuiltGeneration, VolumeError> {
         let id = rewriting.generation();
         let before = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
         if before.name != spec.name {
@@ -221,17 +229,17 @@ impl Volume {
         }
         let mut transaction = self.begin_anew(spec)?;
         transaction.generation.id = id;
-        Ok(Rebuilt { transaction, before, _rewriting: rewriting })
+        Ok(RebuiltGeneration { transaction, before, _rewriting: rewriting })
     }
 }
 
-impl Rebuilt {
-    /// Where its rows are to be written, and by which loaders.
+impl RebuiltGeneration {
+    /// The transaction that says where the generation's rows are to be written, and gives the loaders that write them.
     pub fn transaction(&mut self) -> &mut Transaction {
         &mut self.transaction
     }
 
-    /// The generation as it is before that. Holding it pins its chunks.
+    /// The generation as it was before. Holding it pins its chunks.
     pub fn before(&self) -> &Arc<Generation> {
         &self.before
     }
@@ -241,7 +249,7 @@ impl Rebuilt {
         self.before.id
     }
 
-    /// Commits the generation as it was written, and as `change` makes it besides.
+    /// Commits the generation as it was written, and with what `change` changes besides.
     pub(crate) fn commit(self, change: impl FnOnce(&mut Generation)) -> Result<Arc<Generation>, VolumeError> {
         let Self { transaction, before, .. } = &self;
         transaction.check()?;
@@ -258,9 +266,9 @@ impl Rebuilt {
     }
 }
 
-impl std::fmt::Debug for Rebuilt {
+impl std::fmt::Debug for RebuiltGeneration {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Rebuilt").field("generation", &self.transaction.generation).finish_non_exhaustive()
+        f.debug_struct("RebuiltGeneration").field("generation", &self.transaction.generation).finish_non_exhaustive()
     }
 }
 

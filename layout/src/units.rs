@@ -29,7 +29,8 @@ pub(crate) fn read(drive: &dyn Drive, first: u64, count: usize) -> Result<Vec<[u
     Ok(units)
 }
 
-/// The same, unit by unit where not all of them can be read; `None`: that one cannot, although the drive reads others.
+/// Reads `count` units from `first` on, one by one where they cannot be read together. `None` stands for a unit that the drive
+/// cannot read although it reads others.
 pub(crate) fn read_each(drive: &dyn Drive, first: u64, count: usize) -> Result<Vec<Option<[u8; UNIT]>>, DriveError> {
     if let Ok(units) = read(drive, first, count) {
         return Ok(units.into_iter().map(Some).collect());

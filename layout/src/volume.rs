@@ -12,8 +12,8 @@ use uuid::Uuid;
 use crate::catalogue::Catalogue;
 use crate::chunks::FreeChunks;
 use crate::drive::{Drive, DriveError};
-use crate::error::{Missing, VolumeError};
-use crate::generation::{Generation, GenerationSpec, Plan, Span};
+use crate::error::{MissingMember, VolumeError};
+use crate::generation::{ChunkSpread, Generation, GenerationSpec, Plan};
 use crate::geometry::Geometry;
 use crate::placement::ChunkRef;
 use crate::superblock::Superblock;
@@ -21,7 +21,7 @@ use crate::superblock::Superblock;
 pub(crate) use claims::{Claim, LogClaim, RewriteClaim};
 pub(crate) use writing::Writing;
 
-/// An open store: its drives, and the generations on them. Cheap to clone; clones are the same volume.
+/// An open store: its drives, and the generations on them. A clone is cheap, and is the same volume.
 #[derive(Clone)]
 pub struct Volume {
     shared: Arc<Shared>,
@@ -42,22 +42,23 @@ struct Shared {
 struct State {
     epoch: u64,
     catalogue: Catalogue,
-    /// Generations that the catalogue no longer has, or no longer has so, while someone holds them: their chunks stay taken
-    /// until nobody does.
+    /// Generations that a commit dropped or changed, as they were before it, while somebody holds them: their chunks
+    /// stay taken until nobody does.
     held: Vec<Weak<Generation>>,
     reserved: Vec<Weak<[ChunkRef]>>,
     /// Generations whose logs are open.
     logs: HashSet<u64>,
     /// A member that nobody is given chunks of.
     draining: Option<u16>,
-    /// Nobody may begin to write: the members are being changed, or were, and another volume goes on.
+    /// Whether nobody may begin to write, because the members are being changed, or were changed and another volume
+    /// goes on.
     closed: bool,
     succeeded: bool,
     /// Generations that are being rewritten.
     rewriting: HashSet<u64>,
     /// Generations whose logs were opened for writing before.
     opened: HashSet<u64>,
-    /// What compactions of generations with logs need.
+    /// What the compactions of generations with logs need, by the generations' ids.
     kept: HashMap<u64, Kept>,
     poisoned: bool,
 }
@@ -67,18 +68,19 @@ struct State {
 struct Kept {
     /// Free chunks.
     chunks: u64,
-    /// By how many chunks it has more then.
+    /// By how many chunks the generation has grown after that.
     growth: u64,
 }
 
 /// Who asks for chunks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum For {
-    /// A compaction, or a move that gives back what it takes: all free chunks are there for it.
+    /// A compaction, or a move, which give back as many chunks as they take: these may have all free chunks.
     Compaction,
-    /// Whoever keeps them: what a compaction needs is left.
+    /// Somebody who keeps the chunks: the chunks that compactions need are left free.
     Keeps,
-    /// The log of that generation: what compactions need is left, also of this one.
+    /// The log of that generation: the chunks that compactions need are left free, those that this generation's
+    /// compaction needs too.
     Log(u64),
 }
 
@@ -124,7 +126,7 @@ impl Volume {
         self.state().epoch
     }
 
-    /// Why nothing can be written, if so.
+    /// Why nothing can be written; `None`: writes are allowed.
     pub fn read_only(&self) -> Option<&str> {
         self.shared.read_only.as_deref()
     }
@@ -146,7 +148,7 @@ impl Volume {
     }
 
     /// Members that are missing.
-    pub fn missing(&self) -> Vec<Missing> {
+    pub fn missing(&self) -> Vec<MissingMember> {
         missing(self.geometry(), |index| self.shared.drives.get(index).is_some_and(Option::is_some))
     }
 
@@ -155,7 +157,7 @@ impl Volume {
         self.state().catalogue.generations.clone()
     }
 
-    /// How many hold the generation of that id as it was before a commit changed it, at least.
+    /// How many hold generation `id` as it was before a commit changed it; there may be more.
     pub fn earlier_holders(&self, id: u64) -> usize {
         let held: Vec<Arc<Generation>> = self.state().held.iter().filter_map(Weak::upgrade).collect();
         held.iter().filter(|earlier| earlier.id == id).map(|earlier| Arc::strong_count(earlier) - 1).sum()
@@ -166,15 +168,15 @@ impl Volume {
         self.state().catalogue.generation(id).cloned()
     }
 
-    /// The generation of that name that was shown last; none if all are standby.
+    /// The generation of that name that was shown last; `None` if all of that name are on standby.
     pub fn latest(&self, name: &str) -> Option<Arc<Generation>> {
         let state = self.state();
         let shown = state.catalogue.generations.iter().filter(|it| it.name == name && it.shown != 0);
         shown.max_by_key(|generation| (generation.shown, generation.id)).cloned()
     }
 
-    /// Free chunks of each member: neither of a generation, nor of a dropped or changed one that is still held, nor being
-    /// written to.
+    /// Free chunks of each member. A chunk is free if no generation has it, no dropped or changed generation that is
+    /// still held had it, and nothing is being written to it.
     pub fn free_chunks(&self) -> Vec<u64> {
         self.state().free(self.geometry()).0.counts()
     }
@@ -191,7 +193,7 @@ impl Volume {
         state.kept(None, state.free(self.geometry()).0.total())
     }
 
-    /// What somebody is told who needs `needed` chunks for a compaction, and does not find them.
+    /// The error for somebody who needs `needed` chunks for a compaction and does not find them.
     pub fn no_space(&self, needed: u64) -> VolumeError {
         let (free, pinned) = self.state().free(self.geometry());
         let chunk_size = self.geometry().chunk_size();
@@ -209,7 +211,7 @@ impl Volume {
         self.check_for(spec, superseded, For::Keeps)
     }
 
-    /// As [`check`](Self::check), for a compaction that writes a generation anew.
+    /// As [`check`](Self::check), for a compaction that writes a generation anew and may have all free chunks.
     pub fn check_anew(&self, spec: &GenerationSpec, superseded: &[u64]) -> Result<(), VolumeError> {
         self.check_for(spec, superseded, For::Compaction)
     }
@@ -245,8 +247,8 @@ impl Volume {
         Ok((generation, reserved))
     }
 
-    /// Takes chunks, as `pick` chooses them from the free ones, of which there must be `least`; it is told how many it may take. With
-    /// the id and the epoch of the next generation.
+    /// Reserves chunks that `pick` chooses from the free ones; `pick` is told how many it may take, which is at least
+    /// `least`, else this fails. Also returns the id and the epoch that the next generation will get.
     pub(crate) fn reserve(
         &self,
         least: u64,
@@ -284,11 +286,11 @@ impl Volume {
         Ok((reserved, state.catalogue.next_id, state.epoch + 1))
     }
 
-    /// Takes chunks for a log, first of the members with most room for their size.
+    /// Reserves chunks for a log, first of the members with most free chunks.
     pub(crate) fn reserve_for_log(&self, generation: u64, count: u64) -> Result<Reserved, VolumeError> {
         match count {
             0 => Ok(Vec::new().into()),
-            _ => Ok(self.reserve(count, For::Log(generation), |free, _| free.allocate(count, Span::Packed))?.0),
+            _ => Ok(self.reserve(count, For::Log(generation), |free, _| free.allocate(count, ChunkSpread::Packed))?.0),
         }
     }
 
@@ -327,8 +329,8 @@ impl Volume {
         })
     }
 
-    /// Shows generation `id`, instead of what is shown of that name, in one commit: names of tables find it from now on. Those
-    /// that were shown become standby. Unless `allow_vanishing` says so, no table may vanish by it.
+    /// Shows generation `id` in one commit: from then on names of tables find its tables. All other generations of its
+    /// name become standby. If a table's name would find nothing any more, this fails unless `allow_vanishing` is set.
     pub fn switch(&self, id: u64, allow_vanishing: bool) -> Result<Arc<Generation>, VolumeError> {
         self.writing()?.commit(false, None, |catalogue, commit| {
             let before = catalogue.shown_tables();
@@ -369,12 +371,12 @@ impl Volume {
         self.shared.committing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the members were changed, and another volume goes on.
+    /// Whether the members were changed, so that another volume goes on.
     pub(crate) fn has_successor(&self) -> bool {
         self.state().succeeded
     }
 
-    /// A generation that the catalogue no longer has so, of which somebody still reads chunks on `member`.
+    /// The id of a dropped or changed generation of which somebody still reads chunks on `member`.
     pub(crate) fn held_on(&self, member: u16) -> Option<u64> {
         let held: Vec<_> = self.state().held.iter().filter_map(Weak::upgrade).collect();
         held.iter().find(|it| it.chunks().any(|chunk| chunk.drive() == member)).map(|it| it.id)
@@ -476,10 +478,10 @@ impl std::fmt::Debug for Volume {
 }
 
 /// The members of `geometry` that are not `present`.
-pub(crate) fn missing(geometry: &Geometry, present: impl Fn(usize) -> bool) -> Vec<Missing> {
+pub(crate) fn missing(geometry: &Geometry, present: impl Fn(usize) -> bool) -> Vec<MissingMember> {
     let members = geometry.members.iter().enumerate().filter(|&(index, member)| !member.vacant && !present(index));
     members
-        .map(|(index, member)| Missing { index: index as u16, uuid: member.uuid, serial: member.serial.clone() })
+        .map(|(index, member)| MissingMember { index: index as u16, uuid: member.uuid, serial: member.serial.clone() })
         .collect()
 }
 

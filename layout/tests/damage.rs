@@ -11,12 +11,12 @@ use warprow_layout::{Access, Catalogue, Geometry, MAGIC, OpenError, Superblock, 
 
 fn loaded(mebibytes: &[u64]) -> (Vec<Shape>, Vec<Image>, Geometry) {
     let shapes: Vec<Shape> = mebibytes.iter().map(|&mebibytes| small(512, mebibytes)).collect();
-    let rig = Rig::new(&shapes);
-    rig.format(3);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&shapes);
+    fixture.format(3);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
     switch(&volume, 2);
-    (shapes, rig.images(), volume.geometry().clone())
+    (shapes, fixture.images(), volume.geometry().clone())
 }
 
 /// Units that carry metadata of `drive`.
@@ -28,8 +28,8 @@ fn metadata(shape: &Shape, geometry: &Geometry) -> Vec<u64> {
 }
 
 /// Opens, and if that works, finds the newest version whole.
-fn right_or_refused(rig: &Rig, access: Access) -> Result<(), OpenError> {
-    let opened = open(rig.drives.clone(), access)?;
+fn right_or_refused(fixture: &Fixture, access: Access) -> Result<(), OpenError> {
+    let opened = open(fixture.drives.clone(), access)?;
     let generations = opened.volume.generations();
     assert_eq!(generations.len(), 1);
     assert_eq!(generations[0].id, 1, "an old version is wrong data");
@@ -46,14 +46,14 @@ fn a_flipped_bit_is_repaired_or_refused() {
         for drive in 0..shapes.len() {
             for unit in metadata(&shapes[drive], &geometry) {
                 for byte in (0..UNIT).filter(|&byte| byte < 300 || byte % 41 == 0) {
-                    let rig = Rig::with_images(&shapes, images.clone());
-                    let mut block = rig.drives[drive].unit(unit);
+                    let fixture = Fixture::with_images(&shapes, images.clone());
+                    let mut block = fixture.drives[drive].unit(unit);
                     block[byte] ^= 1 << rng.u8(..8);
-                    rig.drives[drive].set_unit(unit, &block);
-                    match right_or_refused(&rig, Access::ReadWrite) {
+                    fixture.drives[drive].set_unit(unit, &block);
+                    match right_or_refused(&fixture, Access::ReadWrite) {
                         Ok(()) => {
                             opened += 1;
-                            assert!(rig.open().repairs.is_empty(), "repaired for good");
+                            assert!(fixture.open().repairs.is_empty(), "repaired for good");
                         }
                         Err(OpenError::CatalogueDamaged { .. }) if shapes.len() == 1 => refused += 1,
                         Err(error) => panic!("drive {drive}, unit {unit}, byte {byte}: {error}"),
@@ -72,7 +72,7 @@ fn several_damaged_blocks_are_repaired_or_refused() {
         let (shapes, images, geometry) = loaded(sizes);
         for seed in 0..2000 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let rig = Rig::with_images(&shapes, images.clone());
+            let fixture = Fixture::with_images(&shapes, images.clone());
             for _ in 0..rng.usize(1..8) {
                 let drive = rng.usize(..shapes.len());
                 let units = metadata(&shapes[drive], &geometry);
@@ -82,19 +82,19 @@ fn several_damaged_blocks_are_repaired_or_refused() {
                     // An intact block in the wrong place.
                     1 => {
                         let from = rng.usize(..shapes.len());
-                        rig.drives[from].unit(other.min(shapes[from].units() - 1))
+                        fixture.drives[from].unit(other.min(shapes[from].units() - 1))
                     }
-                    _ => rig.drives[drive].unit(unit),
+                    _ => fixture.drives[drive].unit(unit),
                 };
                 let at = rng.usize(..UNIT - 64);
                 if rng.bool() {
                     rng.fill(&mut block[at..at + 64]);
                 }
-                rig.drives[drive].set_unit(unit, &block);
+                fixture.drives[drive].set_unit(unit, &block);
             }
-            let read_only = right_or_refused(&rig, Access::ReadOnly);
-            let degraded = right_or_refused(&rig, Access::Degraded);
-            let read_write = right_or_refused(&rig, Access::ReadWrite);
+            let read_only = right_or_refused(&fixture, Access::ReadOnly);
+            let degraded = right_or_refused(&fixture, Access::Degraded);
+            let read_write = right_or_refused(&fixture, Access::ReadWrite);
             assert_eq!(read_only.is_ok(), read_write.is_ok(), "seed {seed}: {read_only:?}, {read_write:?}");
             assert!(degraded.is_ok() || read_write.is_err(), "seed {seed}");
         }
@@ -111,26 +111,26 @@ fn reseal(block: &mut [u8], at: usize, bytes: &[u8]) {
 #[test]
 fn a_newer_major_version_is_named_and_left_alone() {
     let (shapes, images, _) = loaded(&[4]);
-    let rig = Rig::with_images(&shapes, images);
-    let mut block = rig.drives[0].unit(0);
+    let fixture = Fixture::with_images(&shapes, images);
+    let mut block = fixture.drives[0].unit(0);
     assert_eq!(block[..8], MAGIC);
     reseal(&mut block, 12, &[3, 0, 7, 0]);
-    rig.drives[0].set_unit(0, &block);
-    match open(rig.drives.clone(), Access::ReadWrite) {
+    fixture.drives[0].set_unit(0, &block);
+    match open(fixture.drives.clone(), Access::ReadWrite) {
         Err(error @ OpenError::NewerVersion { found_major: 3, found_minor: 7, known_major, known_minor, .. }) => {
             assert_eq!((known_major, known_minor), VERSION);
             assert!(error.to_string().contains("3.7") && error.to_string().contains("2.1"), "{error}");
         }
         other => panic!("{other:?}"),
     }
-    assert!(rig.take_log().is_empty());
+    assert!(fixture.take_log().is_empty());
 }
 
 /// A generation record of version 1 ends behind its tables: it was shown when it came, and has no log.
 #[test]
 fn a_catalogue_of_version_1_is_read() {
     let (shapes, images, _) = loaded(&[4, 5]);
-    let volume = Rig::with_images(&shapes, images).open().volume;
+    let volume = Fixture::with_images(&shapes, images).open().volume;
     let catalogue = Catalogue { next_id: 9, generations: volume.generations() };
     let mut bytes = catalogue.encode();
     assert_eq!(catalogue.generations.len(), 1);
@@ -143,21 +143,21 @@ fn a_catalogue_of_version_1_is_read() {
 #[test]
 fn a_newer_minor_version_is_read() {
     let (shapes, images, _) = loaded(&[4]);
-    let rig = Rig::with_images(&shapes, images);
+    let fixture = Fixture::with_images(&shapes, images);
     for unit in [0, 1, shapes[0].units() - 2, shapes[0].units() - 1] {
-        let mut block = rig.drives[0].unit(unit);
+        let mut block = fixture.drives[0].unit(unit);
         reseal(&mut block, 14, &[1, 0]);
-        rig.drives[0].set_unit(unit, &block);
+        fixture.drives[0].set_unit(unit, &block);
     }
-    right_or_refused(&rig, Access::ReadOnly).unwrap();
+    right_or_refused(&fixture, Access::ReadOnly).unwrap();
 }
 
 static SEALED: LazyLock<(Vec<u8>, Vec<u8>, Geometry)> = LazyLock::new(|| {
     let (shapes, images, geometry) = loaded(&[4, 5, 7]);
-    let rig = Rig::with_images(&shapes, images);
-    let catalogue = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+    let fixture = Fixture::with_images(&shapes, images);
+    let catalogue = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
     let bytes = Catalogue { next_id: 2, generations: catalogue.generations() }.encode();
-    (rig.drives[1].unit(1), bytes, geometry)
+    (fixture.drives[1].unit(1), bytes, geometry)
 });
 
 proptest! {

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, DType, Drive, FormatError, Generation, GenerationSpec, OpenError, RowSource, TableSpec, Update, Volume,
-    VolumeError, open, row_crc,
+    Access, DType, Drive, Generation, GenerationSpec, LogUpdate, OpenError, RowSource, StoreFormatError, TableSpec,
+    Volume, VolumeError, open, row_crc,
 };
 
 const SIZES: [u64; 4] = [6, 8, 10, 12];
@@ -26,18 +26,18 @@ fn go(_: u64, _: u64) -> ControlFlow<()> {
 }
 
 /// A store on the first three drives: a generation of six chunks.
-fn loaded(rig: &Rig) -> Volume {
+fn loaded(fixture: &Fixture) -> Volume {
     let store = Some(uuid::Uuid::from_u128(1));
     let options = warprow_layout::FormatOptions { chunk_size: Some(1 << 20), store, ..Default::default() };
-    warprow_layout::format(&rig.drives[..LAST], &options).unwrap();
-    let volume = open(rig.drives[..LAST].to_vec(), Access::ReadWrite).unwrap().volume;
+    warprow_layout::format(&fixture.drives[..LAST], &options).unwrap();
+    let volume = open(fixture.drives[..LAST].to_vec(), Access::ReadWrite).unwrap().volume;
     let mut table = TableSpec::new("t", ROWS, 4000, DType::U8);
     table.row_crc = true;
     let spec = GenerationSpec { stripe_unit: Some(4096), ..GenerationSpec::new("m", vec![table]) };
     let mut tx = volume.begin(&spec).unwrap();
     load(&volume, &mut tx, 1);
     tx.commit().unwrap();
-    rig.take_log();
+    fixture.take_log();
     volume
 }
 
@@ -72,18 +72,18 @@ fn due(volume: &Volume) -> usize {
     6 * counts[LAST] / counts.iter().sum::<usize>()
 }
 
-fn add_and_spread(volume: &Volume, rig: &Rig) -> Result<Volume, VolumeError> {
-    let added = volume.add_member(rig.drives[LAST].clone(), true)?;
+fn add_and_spread(volume: &Volume, fixture: &Fixture) -> Result<Volume, VolumeError> {
+    let added = volume.add_member(fixture.drives[LAST].clone(), true)?;
     added.spread(LAST as u16, &mut go)?;
     Ok(added)
 }
 
 #[test]
 fn a_new_drive_gets_its_share_under_readers_and_no_other_chunk_moves() {
-    let rig = Rig::new(&shapes());
-    let volume = loaded(&rig);
+    let fixture = Fixture::new(&shapes());
+    let volume = loaded(&fixture);
     let before: Arc<Generation> = volume.generations()[0].clone();
-    let added = volume.add_member(rig.drives[LAST].clone(), false).unwrap();
+    let added = volume.add_member(fixture.drives[LAST].clone(), false).unwrap();
     assert!(matches!(volume.begin(&model()), Err(VolumeError::MembersChanged)));
     let mut told = Vec::new();
     let moved = added
@@ -107,10 +107,10 @@ fn a_new_drive_gets_its_share_under_readers_and_no_other_chunk_moves() {
     tx.commit().unwrap();
     check_rows(&volume, &before).unwrap();
     check_rows(&added, &after).unwrap();
-    let opened = rig.open();
+    let opened = fixture.open();
     assert!(opened.repairs.is_empty());
     check_rows(&opened.volume, &opened.volume.generations()[0]).unwrap();
-    let three = open(rig.drives[..LAST].to_vec(), Access::ReadOnly);
+    let three = open(fixture.drives[..LAST].to_vec(), Access::ReadOnly);
     assert!(matches!(&three, Err(OpenError::MissingMember { missing, .. }) if missing.len() == 1), "{three:?}");
 }
 
@@ -118,44 +118,46 @@ fn a_new_drive_gets_its_share_under_readers_and_no_other_chunk_moves() {
 fn what_cannot_join_or_go_is_refused_before_anything_is_written() {
     let mut all = shapes();
     all.extend([small(4096, 8), small(512, 1)]);
-    let rig = Rig::new(&all);
-    let volume = loaded(&rig);
-    let unsuitable = |drive: usize| match volume.add_member(rig.drives[drive].clone(), false) {
+    let fixture = Fixture::new(&all);
+    let volume = loaded(&fixture);
+    let unsuitable = |drive: usize| match volume.add_member(fixture.drives[drive].clone(), false) {
         Err(VolumeError::Unsuitable(error)) => error,
         other => panic!("{other:?}"),
     };
-    assert!(matches!(unsuitable(4), FormatError::MixedLbaSizes { .. }));
-    assert!(matches!(unsuitable(5), FormatError::TooSmall { .. }));
-    assert!(matches!(unsuitable(0), FormatError::Twice { .. }));
-    let other = Rig::with_images(&[all[3]], vec![rig.images()[3].clone()]);
+    assert!(matches!(unsuitable(4), StoreFormatError::MixedLbaSizes { .. }));
+    assert!(matches!(unsuitable(5), StoreFormatError::TooSmall { .. }));
+    assert!(matches!(unsuitable(0), StoreFormatError::Twice { .. }));
+    let other = Fixture::with_images(&[all[3]], vec![fixture.images()[3].clone()]);
     other.format(9);
-    rig.drives[3].image.lock().unwrap().clone_from(&other.images()[0]);
-    assert!(matches!(unsuitable(3), FormatError::AlreadyFormatted { store: Some(store), .. } if store.as_u128() == 9));
+    fixture.drives[3].image.lock().unwrap().clone_from(&other.images()[0]);
+    assert!(
+        matches!(unsuitable(3), StoreFormatError::AlreadyFormatted { store: Some(store), .. } if store.as_u128() == 9)
+    );
     // Nor while somebody writes.
     let log = volume.log(0, |_, _| ()).unwrap();
-    assert!(matches!(volume.add_member(rig.drives[3].clone(), true), Err(VolumeError::LogBusy { generation: 0 })));
+    assert!(matches!(volume.add_member(fixture.drives[3].clone(), true), Err(VolumeError::LogBusy { generation: 0 })));
     drop(log);
     let tx = volume.begin(&model()).unwrap();
-    assert!(matches!(volume.add_member(rig.drives[3].clone(), true), Err(VolumeError::Busy)));
+    assert!(matches!(volume.add_member(fixture.drives[3].clone(), true), Err(VolumeError::Busy)));
     drop(tx);
-    assert!(rig.take_log().is_empty());
+    assert!(fixture.take_log().is_empty());
     // Without room elsewhere nobody goes.
     let free: u64 = volume.free_chunks().iter().sum();
     let filler = GenerationSpec::new("n", vec![TableSpec::new("n", (free - 1) * 250, 4096, DType::U8)]);
     let filler = volume.begin(&filler).unwrap().commit().unwrap().id;
-    rig.take_log();
+    fixture.take_log();
     assert!(matches!(volume.remove_member(2, &mut go), Err(VolumeError::NoSpace { .. })));
     assert!(matches!(volume.remove_member(7, &mut go), Err(VolumeError::NoSuchMember { index: 7 })));
-    assert!(rig.take_log().is_empty());
+    assert!(fixture.take_log().is_empty());
     volume.drop_generation(filler).unwrap();
     check_rows(&volume, &volume.generations()[0]).unwrap();
 }
 
 #[test]
 fn a_drive_that_goes_leaves_nothing_behind_and_its_place_is_taken_again() {
-    let rig = Rig::new(&shapes());
-    let volume = loaded(&rig);
-    let added = add_and_spread(&volume, &rig).unwrap();
+    let fixture = Fixture::new(&shapes());
+    let volume = loaded(&fixture);
+    let added = add_and_spread(&volume, &fixture).unwrap();
     let held = added.generations()[0].clone();
     // Stopped after the first commit, it is gone on with.
     let stopped = added.remove_member(LAST as u16, &mut |_, _| ControlFlow::Break(()));
@@ -168,47 +170,47 @@ fn a_drive_that_goes_leaves_nothing_behind_and_its_place_is_taken_again() {
     let removed = added.remove_member(LAST as u16, &mut go).unwrap();
     check_rows(&removed, &removed.generations()[0]).unwrap();
     assert_eq!(removed.missing(), []);
-    let opened = open(rig.drives[..LAST].to_vec(), Access::ReadWrite).unwrap();
+    let opened = open(fixture.drives[..LAST].to_vec(), Access::ReadWrite).unwrap();
     assert!(opened.repairs.is_empty());
     check_rows(&opened.volume, &opened.volume.generations()[0]).unwrap();
     switch(&opened.volume, 2);
     // It says itself where it was; to software that does not know how, it carries no store.
     let store = opened.volume.store();
-    for drives in [rig.drives.clone(), vec![rig.drives[LAST].clone()]] {
+    for drives in [fixture.drives.clone(), vec![fixture.drives[LAST].clone()]] {
         match open(drives, Access::ReadOnly) {
             Err(OpenError::RemovedMember { drive, store: from }) => {
-                assert_eq!((&*drive, from), (rig.drives[LAST].name(), store));
+                assert_eq!((&*drive, from), (fixture.drives[LAST].name(), store));
             }
             other => panic!("{other:?}"),
         }
     }
-    let found = warprow_layout::probe(&rig.drives[LAST]).unwrap();
+    let found = warprow_layout::probe(&fixture.drives[LAST]).unwrap();
     assert!(found.newest().is_none() && !found.has_magic(), "{found:?}");
     // Another drive, and the first: indices stay what they were.
-    let added = opened.volume.add_member(rig.drives[LAST].clone(), false).unwrap();
+    let added = opened.volume.add_member(fixture.drives[LAST].clone(), false).unwrap();
     assert_eq!(added.geometry().members.len(), 4);
     // The volume before is a reader too.
     drop(opened);
     let removed = added.remove_member(0, &mut go).unwrap();
     assert!(removed.geometry().members[0].vacant);
-    let opened = open(rig.drives[1..].to_vec(), Access::ReadWrite).unwrap().volume;
+    let opened = open(fixture.drives[1..].to_vec(), Access::ReadWrite).unwrap().volume;
     verify(&opened, &opened.generations()[0], 2).unwrap();
     assert!(
-        matches!(open(vec![rig.drives[1].clone()], Access::ReadOnly), Err(OpenError::MissingMember { missing, .. }) if missing.len() == 2)
+        matches!(open(vec![fixture.drives[1].clone()], Access::ReadOnly), Err(OpenError::MissingMember { missing, .. }) if missing.len() == 2)
     );
 }
 
 #[test]
 fn a_drive_that_was_removed_and_could_not_be_wiped_is_named() {
-    let rig = Rig::new(&shapes());
-    let volume = loaded(&rig);
-    let added = add_and_spread(&volume, &rig).unwrap();
+    let fixture = Fixture::new(&shapes());
+    let volume = loaded(&fixture);
+    let added = add_and_spread(&volume, &fixture).unwrap();
     drop(volume);
-    let before = rig.drives[LAST].image.lock().unwrap().clone();
+    let before = fixture.drives[LAST].image.lock().unwrap().clone();
     added.remove_member(LAST as u16, &mut go).unwrap();
-    rig.drives[LAST].image.lock().unwrap().clone_from(&before);
-    match open(rig.drives.clone(), Access::ReadWrite) {
-        Err(OpenError::RemovedMember { drive, .. }) => assert_eq!(drive, rig.drives[LAST].name()),
+    fixture.drives[LAST].image.lock().unwrap().clone_from(&before);
+    match open(fixture.drives.clone(), Access::ReadWrite) {
+        Err(OpenError::RemovedMember { drive, .. }) => assert_eq!(drive, fixture.drives[LAST].name()),
         other => panic!("{other:?}"),
     }
 }
@@ -220,14 +222,14 @@ struct Recorded {
 
 /// One adding, as it is acknowledged: 1 the drive is a member, 2 it has its share.
 fn record_adding() -> Recorded {
-    let rig = Rig::new(&shapes());
-    let volume = loaded(&rig);
-    let base = rig.images();
-    let added = volume.add_member(rig.drives[LAST].clone(), false).unwrap();
-    rig.mark(1);
+    let fixture = Fixture::new(&shapes());
+    let volume = loaded(&fixture);
+    let base = fixture.images();
+    let added = volume.add_member(fixture.drives[LAST].clone(), false).unwrap();
+    fixture.mark(1);
     added.spread(LAST as u16, &mut go).unwrap();
-    rig.mark(2);
-    Recorded { base, log: rig.take_log() }
+    fixture.mark(2);
+    Recorded { base, log: fixture.take_log() }
 }
 
 /// Every member alone knows that the drive is one, from its start and from its tail.
@@ -238,11 +240,11 @@ fn all_know(images: &[Image], epoch: u64, tails_in_flight: bool) -> Result<(), S
             if zero_start && tails_in_flight {
                 continue;
             }
-            let rig = Rig::with_images(&shapes[index..=index], vec![images[index].clone()]);
+            let fixture = Fixture::with_images(&shapes[index..=index], vec![images[index].clone()]);
             if zero_start {
-                (0..2).for_each(|unit| rig.drives[0].set_unit(unit, &[0; 4096]));
+                (0..2).for_each(|unit| fixture.drives[0].set_unit(unit, &[0; 4096]));
             }
-            let alone = warprow_layout::probe(&rig.drives[0]).unwrap();
+            let alone = warprow_layout::probe(&fixture.drives[0]).unwrap();
             if alone.newest().is_none_or(|newest| newest.epoch < epoch) {
                 return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot epoch {epoch}"));
             }
@@ -258,12 +260,12 @@ fn added_or_not(crash: Crash, spread: bool) -> Result<(), String> {
     if crash.acked > 0 {
         all_know(&crash.images, crash.acked + 2, crash.tails_in_flight)?;
     }
-    let rig = Rig::with_images(&shapes, crash.images);
-    let (volume, before) = match open(rig.drives.clone(), Access::ReadWrite) {
+    let fixture = Fixture::with_images(&shapes, crash.images);
+    let (volume, before) = match open(fixture.drives.clone(), Access::ReadWrite) {
         Ok(opened) => (opened.volume, 4),
         // It is none yet: then the others are a store without it.
         Err(error) if crash.acked == 0 => {
-            let three = open(rig.drives[..LAST].to_vec(), Access::ReadWrite);
+            let three = open(fixture.drives[..LAST].to_vec(), Access::ReadWrite);
             (three.map_err(|other| format!("with it: {error}; without it: {other}"))?.volume, 3)
         }
         Err(error) => return Err(error.to_string()),
@@ -275,7 +277,7 @@ fn added_or_not(crash: Crash, spread: bool) -> Result<(), String> {
     // By the same calls.
     let told = |error: VolumeError| error.to_string();
     let volume = match before {
-        3 => add_and_spread(&volume, &rig).map_err(told)?,
+        3 => add_and_spread(&volume, &fixture).map_err(told)?,
         _ => {
             volume.spread(LAST as u16, &mut go).map_err(told)?;
             volume
@@ -286,7 +288,7 @@ fn added_or_not(crash: Crash, spread: bool) -> Result<(), String> {
     if on(&generation, LAST) != due(&volume) {
         return Err(format!("{} chunks of {}", on(&generation, LAST), due(&volume)));
     }
-    let again = rig.open();
+    let again = fixture.open();
     if !again.repairs.is_empty() {
         return Err(format!("still to be repaired: {:?}", again.repairs));
     }
@@ -353,32 +355,32 @@ fn the_flushes_of_adding_are_needed() {
 
 /// One removal of a drive that holds rows and a log: 1 updates were made, 2 it is gone.
 fn record_removing() -> Recorded {
-    let rig = Rig::new(&shapes());
-    let volume = loaded(&rig);
-    let added = add_and_spread(&volume, &rig).unwrap();
+    let fixture = Fixture::new(&shapes());
+    let volume = loaded(&fixture);
+    let added = add_and_spread(&volume, &fixture).unwrap();
     drop(volume);
     let mut log = added.log(0, |_, _| ()).unwrap();
     let rows: Vec<Vec<u8>> = (0..5u8).map(|id| vec![id; 4000]).collect();
-    let updates: Vec<Update<'_>> = (0..).zip(&rows).map(|(key, row)| Update { table: 0, key, row }).collect();
+    let updates: Vec<LogUpdate<'_>> = (0..).zip(&rows).map(|(key, row)| LogUpdate { table: 0, key, row }).collect();
     log.append(&updates).unwrap();
     drop(log);
     assert_eq!(usize::from(added.generations()[0].log[0].chunk.drive()), LAST, "it has most room");
-    let base = rig.images();
-    rig.take_log();
-    rig.mark(1);
+    let base = fixture.images();
+    fixture.take_log();
+    fixture.mark(1);
     added.remove_member(LAST as u16, &mut go).unwrap();
-    rig.mark(2);
-    Recorded { base, log: rig.take_log() }
+    fixture.mark(2);
+    Recorded { base, log: fixture.take_log() }
 }
 
 fn removed_or_not(crash: Crash) -> Result<(), String> {
-    let rig = Rig::with_images(&shapes(), crash.images);
+    let fixture = Fixture::with_images(&shapes(), crash.images);
     let told = |error: VolumeError| error.to_string();
-    let others = rig.drives[..LAST].to_vec();
+    let others = fixture.drives[..LAST].to_vec();
     let volume = match open(others.clone(), Access::ReadWrite) {
         Ok(opened) => opened.volume,
         Err(error) if crash.acked < 2 => {
-            let volume = open(rig.drives.clone(), Access::ReadWrite)
+            let volume = open(fixture.drives.clone(), Access::ReadWrite)
                 .map_err(|other| format!("without it: {error}; with it: {other}"))?
                 .volume;
             if check_rows(&volume, &volume.generations()[0])? != 5 {
@@ -429,10 +431,10 @@ fn the_flushes_of_removing_are_needed() {
 /// one that the commit did not come to.
 #[test]
 fn a_commit_that_is_cut_off_behind_a_new_drive_is_unfinished_and_no_damage() {
-    let rig = Rig::new(&shapes());
-    let joined = loaded(&rig).add_member(rig.drives[LAST].clone(), false).unwrap();
-    let base = rig.images();
-    rig.take_log();
+    let fixture = Fixture::new(&shapes());
+    let joined = loaded(&fixture).add_member(fixture.drives[LAST].clone(), false).unwrap();
+    let base = fixture.images();
+    fixture.take_log();
     let commit = |volume: &Volume| {
         let table = TableSpec::new("more", 1, 4000, DType::U8);
         let spec = GenerationSpec { stripe_unit: Some(4096), ..GenerationSpec::new("more", vec![table]) };
@@ -440,10 +442,10 @@ fn a_commit_that_is_cut_off_behind_a_new_drive_is_unfinished_and_no_damage() {
     };
     commit(&joined);
     let (mut durable, mut pending, mut unfinished) = (base, Vec::new(), 0);
-    for op in &rig.take_log() {
+    for op in &fixture.take_log() {
         apply(&shapes(), op, &mut durable, &mut pending);
-        let rig = Rig::with_images(&shapes(), survive(&durable, &pending, Fate::AllKept));
-        let volume = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let fixture = Fixture::with_images(&shapes(), survive(&durable, &pending, Fate::AllKept));
+        let volume = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
         let mends = volume.damaged_metadata().unwrap();
         assert!(mends.iter().all(|mend| mend.unfinished), "{mends:?}");
         unfinished += mends.iter().filter(|mend| usize::from(mend.member) == LAST).count();
@@ -453,11 +455,11 @@ fn a_commit_that_is_cut_off_behind_a_new_drive_is_unfinished_and_no_damage() {
     commit(&joined);
     let tail = shapes()[LAST].units() - 2;
     for unit in [tail + joined.epoch() % 2, joined.epoch() % 2] {
-        let whole = rig.drives[LAST].unit(unit);
-        rig.drives[LAST].set_unit(unit, &[0; 4096]);
+        let whole = fixture.drives[LAST].unit(unit);
+        fixture.drives[LAST].set_unit(unit, &[0; 4096]);
         let mends = joined.damaged_metadata().unwrap();
         assert!(mends.len() == 1 && !mends[0].unfinished, "{mends:?}");
-        rig.drives[LAST].set_unit(unit, &whole);
+        fixture.drives[LAST].set_unit(unit, &whole);
     }
     assert!(joined.damaged_metadata().unwrap().is_empty());
 }

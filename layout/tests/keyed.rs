@@ -8,16 +8,16 @@ use std::sync::Arc;
 use common::*;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use warprow_keys::{Fingerprint, KeyIndex, Options};
+use warprow_keys::{Fingerprint, IndexOptions, KeyIndex};
 use warprow_layout::{
-    Access, DType, Drive, GenerationSpec, Keyed, KeyedError, Ranks, RowOrder, RowSource, TableSpec, Volume,
+    Access, DType, Drive, GenerationSpec, Ranks, RowOrder, RowSource, TableKeys, TableKeysError, TableSpec, Volume,
     VolumeError, open,
 };
 
 const WIDTHS: [Fingerprint; 3] = [Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
 
 fn index(keys: &[i64], width: Fingerprint) -> Arc<KeyIndex> {
-    let options = Options::default().with_fingerprint(width).with_threads(1);
+    let options = IndexOptions::default().with_fingerprint(width).with_threads(1);
     Arc::new(KeyIndex::build(keys, &options, &mut |_| ControlFlow::Continue(())).unwrap())
 }
 
@@ -35,14 +35,14 @@ fn keys(count: usize, random: &mut fastrand::Rng) -> Vec<i64> {
 
 fn order(kind: u8, count: u64, random: &mut fastrand::Rng) -> RowOrder {
     match kind {
-        0 => RowOrder::Slots,
+        0 => RowOrder::Positions,
         1 => RowOrder::Given,
         _ => RowOrder::Ranks(Ranks::by_hotness(&(0..count).map(|_| random.u64(..50)).collect::<Vec<_>>())),
     }
 }
 
 /// A plain table and a keyed one in one generation.
-fn load(volume: &Volume, spec: TableSpec, keyed: &Keyed<'_>) {
+fn load(volume: &Volume, spec: TableSpec, keyed: &TableKeys<'_>) {
     let plain = TableSpec::new("plain", 40, 16, DType::F32);
     let mut transaction = volume.begin(&GenerationSpec::new("m", vec![plain, spec])).unwrap();
     let sources = [Rows { version: 1, table: 0 }, Rows { version: 1, table: 1 }];
@@ -79,15 +79,15 @@ proptest! {
     ) {
         let mut random = fastrand::Rng::with_seed(seed);
         let keys = keys(count, &mut random);
-        let rig = Rig::new(&vec![small(lba, 8); drives]);
-        rig.format(1);
+        let fixture = Fixture::new(&vec![small(lba, 8); drives]);
+        fixture.format(1);
         let index = index(&keys, WIDTHS[width]);
         let source = &keys[..];
-        let keyed = Keyed::new(index.clone(), &source, order(kind, count as u64, &mut random), stored).unwrap();
+        let keyed = TableKeys::new(index.clone(), &source, order(kind, count as u64, &mut random), stored).unwrap();
         let spec = TableSpec { row_crc, ..TableSpec::new("t", 0, random.u32(1..90), DType::F16) }.keyed(&keyed);
-        load(&rig.open().volume, spec.clone(), &keyed);
+        load(&fixture.open().volume, spec.clone(), &keyed);
 
-        let volume = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let volume = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
         let generation = volume.latest("m").unwrap();
         let table = &generation.tables[1];
         prop_assert_eq!(table.rows, count as u64);
@@ -102,7 +102,7 @@ proptest! {
         let row_bytes = table.row_bytes() as usize;
         let (mut row, mut want) = (vec![0; row_bytes], vec![0; row_bytes]);
         for (position, &key) in keys.iter().enumerate() {
-            let slot = read.slot(key as u64).unwrap();
+            let slot = read.position(key as u64).unwrap();
             let rank = ranks.as_ref().map_or(Some(slot), |ranks| ranks.get(slot)).unwrap();
             if kind == 1 {
                 prop_assert_eq!(rank, position as u64);
@@ -128,19 +128,19 @@ fn damage_is_told_by_what_it_struck() {
     let mut random = fastrand::Rng::with_seed(1);
     let keys = keys(2000, &mut random);
     let source = &keys[..];
-    let rig = Rig::new(&[small(512, 8)]);
-    rig.format(1);
-    let volume = rig.open().volume;
-    let keyed = Keyed::new(index(&keys, Fingerprint::Bits16), &source, RowOrder::Given, true).unwrap();
+    let fixture = Fixture::new(&[small(512, 8)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
+    let keyed = TableKeys::new(index(&keys, Fingerprint::Bits16), &source, RowOrder::Given, true).unwrap();
     load(&volume, TableSpec::new("t", 0, 4, DType::F32).keyed(&keyed), &keyed);
     let generation = volume.latest("m").unwrap();
     let stored = generation.tables[1].keys.unwrap();
     let flip = |first_lba: u64, byte: usize| {
         let (_, lba) = generation.placement.locate(first_lba + byte as u64 / 512).unwrap();
         let mut block = vec![0; 512];
-        rig.drives[0].read(lba, &mut block).unwrap();
+        fixture.drives[0].read(lba, &mut block).unwrap();
         block[byte % 512] ^= 16;
-        rig.drives[0].write(lba, &block).unwrap();
+        fixture.drives[0].write(lba, &block).unwrap();
     };
     for byte in (0..stored.spec.index_bytes as usize).step_by(61) {
         flip(stored.index.first_lba, byte);
@@ -172,25 +172,31 @@ fn keys_that_do_not_fit_are_refused() {
     let (source, other_source) = (&mine[..], &other[..]);
     let own = index(&mine, Fingerprint::Bits8);
     assert!(matches!(
-        Keyed::new(own.clone(), &other_source, RowOrder::Slots, false),
-        Err(KeyedError::Count { index: 100, source_keys: 101 })
+        TableKeys::new(own.clone(), &other_source, RowOrder::Positions, false),
+        Err(TableKeysError::Count { index: 100, source_keys: 101 })
     ));
     // As many, but not the same; and the same bits, but as other numbers.
     let same_count = &other[..100];
     assert!(matches!(
-        Keyed::new(own.clone(), &same_count, RowOrder::Slots, false),
-        Err(KeyedError::Slots(_) | KeyedError::Build(_))
+        TableKeys::new(own.clone(), &same_count, RowOrder::Positions, false),
+        Err(TableKeysError::Slots(_) | TableKeysError::Build(_))
     ));
     let unsigned: Vec<u64> = mine.iter().map(|&key| key as u64).collect();
     let unsigned = &unsigned[..];
-    assert!(matches!(Keyed::new(own.clone(), &unsigned, RowOrder::Slots, false), Err(KeyedError::Count { .. })));
+    assert!(matches!(
+        TableKeys::new(own.clone(), &unsigned, RowOrder::Positions, false),
+        Err(TableKeysError::Count { .. })
+    ));
     let short = RowOrder::Ranks(ranks(1, 99));
-    assert!(matches!(Keyed::new(own.clone(), &source, short, false), Err(KeyedError::Ranks { given: 99, keys: 100 })));
+    assert!(matches!(
+        TableKeys::new(own.clone(), &source, short, false),
+        Err(TableKeysError::Ranks { given: 99, keys: 100 })
+    ));
 
-    let rig = Rig::new(&[small(512, 8)]);
-    rig.format(1);
-    let volume = rig.open().volume;
-    let keyed = Keyed::new(own.clone(), &source, RowOrder::Given, false).unwrap();
+    let fixture = Fixture::new(&[small(512, 8)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
+    let keyed = TableKeys::new(own.clone(), &source, RowOrder::Given, false).unwrap();
     let spec = GenerationSpec::new(
         "m",
         vec![TableSpec::new("keyed", 0, 4, DType::F32).keyed(&keyed), TableSpec::new("plain", 100, 4, DType::F32)],
@@ -200,7 +206,7 @@ fn keys_that_do_not_fit_are_refused() {
     assert!(matches!(transaction.loader(0, &rows, None), Err(VolumeError::KeysNotGiven { .. })));
     assert!(matches!(transaction.keyed_loader(1, &rows, &keyed), Err(VolumeError::KeysMismatch { .. })));
     assert!(matches!(transaction.keyed_loader(2, &rows, &keyed), Err(VolumeError::NoSuchTable { .. })));
-    let by_slot = Keyed::new(own, &source, RowOrder::Slots, false).unwrap();
+    let by_slot = TableKeys::new(own, &source, RowOrder::Positions, false).unwrap();
     assert!(matches!(transaction.keyed_loader(0, &rows, &by_slot), Err(VolumeError::KeysMismatch { .. })));
     assert!(matches!(transaction.commit(), Err(VolumeError::RanksNotGiven { .. } | VolumeError::KeysNotGiven { .. })));
     assert!(volume.generations().is_empty());

@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, DType, GenerationSpec, Log, Patch, RowSource, TableSpec, Update, Volume, VolumeError, open, row_crc,
+    Access, DType, GenerationSpec, Log, LogUpdate, RowPatch, RowSource, TableSpec, Volume, VolumeError, open, row_crc,
 };
 
 /// Bytes of a row of table "wide" of the model, and its number there.
@@ -20,7 +20,7 @@ type Model = HashMap<u64, u8>;
 
 fn update(log: &mut Log, model: &mut Model, key: u64, byte: u8) -> Result<u64, VolumeError> {
     let row = [byte; WIDE];
-    let sequence = log.append(&[Update { table: TABLE, key, row: &row }])?;
+    let sequence = log.append(&[LogUpdate { table: TABLE, key, row: &row }])?;
     model.insert(key, byte);
     Ok(sequence)
 }
@@ -28,7 +28,7 @@ fn update(log: &mut Log, model: &mut Model, key: u64, byte: u8) -> Result<u64, V
 /// Opens the log, and compares what it says with the model.
 fn log_of(volume: &Volume, model: &Model) -> Result<Log, String> {
     let mut found = volume_rows(volume);
-    let mut take = |_: u64, update: Update<'_>| {
+    let mut take = |_: u64, update: LogUpdate<'_>| {
         found.insert(update.key, update.row[0]);
     };
     let log = volume.log(0, &mut take).map_err(|it| it.to_string())?;
@@ -61,7 +61,8 @@ fn compact(volume: &Volume, log: &mut Log, model: &Model) -> Result<usize, Volum
     }
     let sequence = log.seal();
     let rows: Vec<(u64, [u8; WIDE])> = model.iter().map(|(&rank, &byte)| (rank, [byte; WIDE])).collect();
-    let patches: Vec<Patch<'_>> = rows.iter().map(|(rank, row)| Patch { table: TABLE, rank: *rank, row }).collect();
+    let patches: Vec<RowPatch<'_>> =
+        rows.iter().map(|(rank, row)| RowPatch { table: TABLE, rank: *rank, row }).collect();
     let done = volume.rewrite_in_steps(&rewriting, &patches).and_then(|rewritten| {
         let chunks = rewritten.chunks();
         log.compact(sequence, rewritten).map(|_| chunks)
@@ -72,12 +73,12 @@ fn compact(volume: &Volume, log: &mut Log, model: &Model) -> Result<usize, Volum
     done
 }
 
-fn loaded(shapes: &[Shape]) -> (Rig, Volume) {
-    let rig = Rig::new(shapes);
-    rig.format(1);
-    let volume = rig.open().volume;
+fn loaded(shapes: &[Shape]) -> (Fixture, Volume) {
+    let fixture = Fixture::new(shapes);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
-    (rig, volume)
+    (fixture, volume)
 }
 
 fn free(volume: &Volume) -> u64 {
@@ -94,16 +95,16 @@ fn fill(volume: &Volume, left: u64) {
 
 #[test]
 fn a_thousand_processes_of_one_update_each_take_as_many_chunks_as_their_units() {
-    let (rig, volume) = loaded(&[small(512, 24)]);
+    let (fixture, volume) = loaded(&[small(512, 24)]);
     drop(volume);
     let mut model = Model::new();
     for process in 0..600u64 {
-        let volume = rig.open().volume;
+        let volume = fixture.open().volume;
         let mut log = log_of(&volume, &model).unwrap();
         update(&mut log, &mut model, process % ROWS, process as u8).unwrap();
         assert_eq!(log.sequence(), process + 1);
     }
-    let volume = rig.open().volume;
+    let volume = fixture.open().volume;
     let log = log_of(&volume, &model).unwrap();
     let usage = log.usage().unwrap();
     assert_eq!((usage.chunks, usage.bytes), (3, 600 * 4096), "255 units of a chunk, and one that ends them");
@@ -114,28 +115,28 @@ fn a_thousand_processes_of_one_update_each_take_as_many_chunks_as_their_units() 
 #[test]
 fn what_a_torn_batch_left_never_follows_what_is_appended_in_its_place() {
     let shapes = [small(512, 6)];
-    let (rig, volume) = loaded(&shapes);
+    let (fixture, volume) = loaded(&shapes);
     let mut model = Model::new();
     update(&mut log_of(&volume, &model).unwrap(), &mut model, 0, 1).unwrap();
     drop(volume);
-    let base = rig.images();
-    rig.take_log();
+    let base = fixture.images();
+    fixture.take_log();
     let torn = |byte: u8| [[byte; WIDE]; 9];
     let batch = |log: &mut Log, rows: &[[u8; WIDE]]| {
-        let updates: Vec<Update<'_>> =
-            (1..).zip(rows).map(|(key, row)| Update { table: TABLE, key, row: &row[..] }).collect();
+        let updates: Vec<LogUpdate<'_>> =
+            (1..).zip(rows).map(|(key, row)| LogUpdate { table: TABLE, key, row: &row[..] }).collect();
         log.append(&updates).unwrap();
     };
-    batch(&mut log_of(&rig.open().volume, &model).unwrap(), &torn(2));
-    let first = rig.take_log();
+    batch(&mut log_of(&fixture.open().volume, &model).unwrap(), &torn(2));
+    let first = fixture.take_log();
     let mut seconds = 0;
     let check = |crash: Crash| {
-        let rig = Rig::with_images(&shapes, crash.images);
-        let images = rig.images();
-        rig.take_log();
+        let fixture = Fixture::with_images(&shapes, crash.images);
+        let images = fixture.images();
+        fixture.take_log();
         let mut found = 0;
         {
-            let volume = rig.open().volume;
+            let volume = fixture.open().volume;
             let mut log = volume.log(0, |_, _| found += 1).map_err(|error| error.to_string())?;
             // As many rows as before, so that units of either batch look alike.
             batch(&mut log, &torn(3));
@@ -144,10 +145,10 @@ fn what_a_torn_batch_left_never_follows_what_is_appended_in_its_place() {
         if seconds % 7 != 0 {
             return Ok(());
         }
-        let second = rig.take_log();
+        let second = fixture.take_log();
         let check = |crash: Crash| {
-            let rig = Rig::with_images(&shapes, crash.images);
-            let volume = open(rig.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
+            let fixture = Fixture::with_images(&shapes, crash.images);
+            let volume = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
             let mut all = Vec::new();
             let read = volume.read_log(&volume.generations()[0], |_, update| all.push(update.row[0]));
             read.map_err(|error| error.to_string())?;
@@ -172,28 +173,28 @@ fn what_a_torn_batch_left_never_follows_what_is_appended_in_its_place() {
 #[test]
 fn the_clearing_is_durable_before_anything_is_appended() {
     let shapes = [small(512, 6)];
-    let (rig, volume) = loaded(&shapes);
+    let (fixture, volume) = loaded(&shapes);
     let mut model = Model::new();
     let mut log = log_of(&volume, &model).unwrap();
     update(&mut log, &mut model, 0, 1).unwrap();
     let rows = [[2; WIDE]; 9];
-    let updates: Vec<Update<'_>> = (1..).zip(&rows).map(|(key, row)| Update { table: TABLE, key, row }).collect();
+    let updates: Vec<LogUpdate<'_>> = (1..).zip(&rows).map(|(key, row)| LogUpdate { table: TABLE, key, row }).collect();
     log.append(&updates).unwrap();
     let entry = volume.generations()[0].log[0];
     drop((log, volume));
     // The first unit of the batch, and the end unit, did not come to the medium.
-    let first = rig.open().volume.geometry().first_chunk_unit + u64::from(entry.chunk.chunk()) * 256;
-    rig.drives[0].set_unit(first + 1, &[0; 4096]);
-    rig.drives[0].set_unit(first + 4, &[0; 4096]);
-    assert!(rig.drives[0].unit(first + 2).iter().any(|&byte| byte != 0));
-    rig.take_log();
-    let volume = rig.open().volume;
+    let first = fixture.open().volume.geometry().first_chunk_unit + u64::from(entry.chunk.chunk()) * 256;
+    fixture.drives[0].set_unit(first + 1, &[0; 4096]);
+    fixture.drives[0].set_unit(first + 4, &[0; 4096]);
+    assert!(fixture.drives[0].unit(first + 2).iter().any(|&byte| byte != 0));
+    fixture.take_log();
+    let volume = fixture.open().volume;
     let mut log = log_of(&volume, &Model::from([(0, 1)])).unwrap();
     assert_eq!(log.sequence(), 1);
-    let opened = rig.take_log().len();
+    let opened = fixture.take_log().len();
     assert_eq!(opened, 2, "opening flushes, and writes nothing");
     update(&mut log, &mut Model::new(), 5, 9).unwrap();
-    let ops = rig.take_log();
+    let ops = fixture.take_log();
     let lba = |unit: u64| (first + unit) * 8;
     assert!(matches!(&ops[0], Op::Write { lba: at, data, .. } if *at == lba(1) && data.iter().all(|&byte| byte == 0)));
     assert!(matches!(ops[1], Op::Flush { .. }));
@@ -212,7 +213,7 @@ fn a_log_that_was_closed_in_a_process_is_not_gone_on_with_by_it() {
     // A compaction seals here, and does not know of another opening.
     let (sequence, rewriting) = (log.seal(), volume.rewriting(0).unwrap());
     let row = [1; WIDE];
-    let rewritten = volume.rewrite_in_steps(&rewriting, &[Patch { table: TABLE, rank: 0, row: &row }]).unwrap();
+    let rewritten = volume.rewrite_in_steps(&rewriting, &[RowPatch { table: TABLE, rank: 0, row: &row }]).unwrap();
     drop(log);
     let mut log = log_of(&volume, &model).unwrap();
     update(&mut log, &mut model, 1, 2).unwrap();
@@ -243,7 +244,7 @@ fn a_compaction_that_did_not_come_about_costs_no_chunk() {
 
 #[test]
 fn updates_end_before_the_room_of_compaction_and_compaction_has_it() {
-    let (rig, volume) = loaded(&[small(512, 12)]);
+    let (fixture, volume) = loaded(&[small(512, 12)]);
     let mut model = Model::new();
     let mut compactions = 0;
     fill(&volume, 4);
@@ -266,7 +267,7 @@ fn updates_end_before_the_room_of_compaction_and_compaction_has_it() {
         if round % 300 == 299 {
             let before = volume.generations()[0].log.len();
             drop(log);
-            let again = rig.open().volume;
+            let again = fixture.open().volume;
             log_of(&again, &model).unwrap();
             assert_eq!(again.generations()[0].log.len(), before);
         }
@@ -278,7 +279,7 @@ fn updates_end_before_the_room_of_compaction_and_compaction_has_it() {
 #[test]
 fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
     let shapes = [small(512, 9), small(512, 9)];
-    let (rig, volume) = loaded(&shapes);
+    let (fixture, volume) = loaded(&shapes);
     // A model of several chunks: each row of it in another.
     let mut spec = GenerationSpec::new("large", vec![TableSpec::new("rows", 6 * 256, 4096, DType::U8)]);
     (spec.tables[0].row_crc, spec.stripe_unit) = (true, Some(4096));
@@ -295,16 +296,17 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
     let columns = volume.generation(id).unwrap().placement.map().len();
     let changed: Vec<(u64, Vec<u8>)> = (0..64u64).map(|it| (it * 23, vec![it as u8 + 1; 4096])).collect();
     let mut log = volume.log(id, |_, _| ()).unwrap();
-    let updates: Vec<Update<'_>> = changed.iter().map(|(key, row)| Update { table: 0, key: *key, row }).collect();
+    let updates: Vec<LogUpdate<'_>> = changed.iter().map(|(key, row)| LogUpdate { table: 0, key: *key, row }).collect();
     log.append(&updates).unwrap();
     drop(log);
     fill(&volume, 2);
     drop(volume);
-    let base = rig.images();
-    rig.take_log();
+    let base = fixture.images();
+    fixture.take_log();
     // A reader, whose chunks would not come back: all at once, for which there is no room, and none is spent.
-    let patches: Vec<Patch<'_>> = changed.iter().map(|(rank, row)| Patch { table: 0, rank: *rank, row }).collect();
-    let volume = rig.open().volume;
+    let patches: Vec<RowPatch<'_>> =
+        changed.iter().map(|(rank, row)| RowPatch { table: 0, rank: *rank, row }).collect();
+    let volume = fixture.open().volume;
     let mut log = volume.log(id, |_, _| ()).unwrap();
     let reader = volume.generation(id).unwrap();
     let refused = volume.rewrite_in_steps(&volume.rewriting(id).unwrap(), &patches);
@@ -318,7 +320,7 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
     log.compact(sequence, rewritten).unwrap();
     assert!(volume.epoch() - epoch > 2, "in steps");
     drop((log, volume));
-    let ops = rig.take_log();
+    let ops = fixture.take_log();
     let all_right = |volume: &Volume| -> Result<(), String> {
         let generation = volume.generation(id).ok_or("it is gone")?;
         let mut logged = HashMap::new();
@@ -342,8 +344,8 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
         Ok(())
     };
     let check = |crash: Crash| {
-        let rig = Rig::with_images(&shapes, crash.images);
-        let volume = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+        let fixture = Fixture::with_images(&shapes, crash.images);
+        let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
         all_right(&volume)
     };
     // Each write of a copy is like the others: some of them, and all that are not of chunks.
@@ -367,8 +369,8 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
     let half = ops.len() / 2;
     let (mut durable, mut pending) = (base, Vec::new());
     ops[..half].iter().for_each(|op| apply(&shapes, op, &mut durable, &mut pending));
-    let rig = Rig::with_images(&shapes, survive(&durable, &pending, Fate::AllKept));
-    let volume = rig.open().volume;
+    let fixture = Fixture::with_images(&shapes, survive(&durable, &pending, Fate::AllKept));
+    let volume = fixture.open().volume;
     let mut log = volume.log(id, |_, _| ()).unwrap();
     let sequence = log.seal();
     let rewritten = volume.rewrite_in_steps(&volume.rewriting(id).unwrap(), &patches).unwrap();
@@ -379,13 +381,13 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
 }
 
 /// What earlier versions left: a chunk of the log for each process, until hardly one was free.
-fn wedged(units: u64) -> (Rig, Model) {
-    let (rig, volume) = loaded(&[small(512, 16)]);
+fn wedged(units: u64) -> (Fixture, Model) {
+    let (fixture, volume) = loaded(&[small(512, 16)]);
     let mut model = Model::new();
     drop(volume);
     let mut byte = 0u8;
     // Each second opening of a log in one process begins another chunk, as each process did then.
-    let volume = rig.open().volume;
+    let volume = fixture.open().volume;
     drop(log_of(&volume, &model).unwrap());
     while free(&volume) > 1 {
         let mut log = log_of(&volume, &model).unwrap();
@@ -395,20 +397,20 @@ fn wedged(units: u64) -> (Rig, Model) {
         }
     }
     drop(volume);
-    (rig, model)
+    (fixture, model)
 }
 
 #[test]
 fn a_log_is_packed_closer_where_no_chunk_is_free() {
     for units in [1, 200] {
-        let (rig, mut model) = wedged(units);
-        let before = rig.images();
-        let volume = rig.open().volume;
+        let (fixture, mut model) = wedged(units);
+        let before = fixture.images();
+        let volume = fixture.open().volume;
         let chunks = volume.generations()[0].log.len();
         assert!(chunks >= 10, "{chunks}");
-        rig.take_log();
+        fixture.take_log();
         // It is known before, also by who may only read.
-        let reading = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let reading = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
         let wins = reading.chunks_to_repack(&reading.generations()[0]).unwrap();
         let mut log = log_of(&volume, &model).unwrap();
         assert_eq!(volume.chunks_to_repack(&volume.generations()[0]).unwrap(), wins);
@@ -418,10 +420,10 @@ fn a_log_is_packed_closer_where_no_chunk_is_free() {
         assert_eq!((won as u64, free(&volume)), (wins, free_before + wins));
         // Once packed, its place is taken.
         assert_eq!(volume.chunks_to_repack(&volume.generations()[0]).unwrap(), 0);
-        let ops = rig.take_log();
+        let ops = fixture.take_log();
         // It is a store like any other: read, gone on with, compacted.
         drop((log, volume));
-        let volume = rig.open().volume;
+        let volume = fixture.open().volume;
         let packed = volume.generations()[0].log[0];
         assert_eq!(packed.chunk.chunk(), volume.geometry().members[0].chunk_count, "behind the last chunk");
         let runs = volume.map().remove(0).runs;
@@ -430,14 +432,14 @@ fn a_log_is_packed_closer_where_no_chunk_is_free() {
         update(&mut log, &mut model, 3, 250).unwrap();
         compact(&volume, &mut log, &model).unwrap();
         drop((log, volume));
-        let volume = rig.open().volume;
+        let volume = fixture.open().volume;
         assert!(volume.generations()[0].log.is_empty());
         log_of(&volume, &model).unwrap();
         // Whatever of it a power cut leaves.
         model.remove(&3);
         let check = |crash: Crash| {
-            let rig = Rig::with_images(&[small(512, 16)], crash.images);
-            let volume = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+            let fixture = Fixture::with_images(&[small(512, 16)], crash.images);
+            let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
             log_of(&volume, &model).map(drop)
         };
         let fates = [Fate::AllKept, Fate::AllLost, Fate::Lbas(50, 1), Fate::Torn(2)];
@@ -452,7 +454,7 @@ fn a_log_of_full_chunks_cannot_be_packed() {
     let mut log = log_of(&volume, &Model::new()).unwrap();
     // As many records as 255 units hold, one after another.
     let row = [1; WIDE];
-    let batch = vec![Update { table: TABLE, key: 0, row: &row }; 255 * 3992 / (WIDE + 24)];
+    let batch = vec![LogUpdate { table: TABLE, key: 0, row: &row }; 255 * 3992 / (WIDE + 24)];
     while log.append(&batch).is_ok() {}
     let generation = volume.generations().remove(0);
     assert!(generation.log.len() > 3 && free(&volume) == 1);
@@ -468,26 +470,26 @@ fn a_log_of_full_chunks_cannot_be_packed() {
 /// Each end unit, and each unit before it, by one flipped bit at any place.
 #[test]
 fn one_flipped_bit_in_a_log_that_was_closed_undoes_nothing_unnoticed() {
-    let (rig, volume) = loaded(&[small(512, 6)]);
+    let (fixture, volume) = loaded(&[small(512, 6)]);
     let mut model = Model::new();
     let mut log = log_of(&volume, &model).unwrap();
     let rows = [[5; WIDE]; 12];
-    let updates: Vec<Update<'_>> = (0..).zip(&rows).map(|(key, row)| Update { table: TABLE, key, row }).collect();
+    let updates: Vec<LogUpdate<'_>> = (0..).zip(&rows).map(|(key, row)| LogUpdate { table: TABLE, key, row }).collect();
     log.append(&updates).unwrap();
     model.extend((0..12).map(|key| (key, 5)));
     let entry = volume.generations()[0].log[0];
     let first = volume.geometry().first_chunk_unit + u64::from(entry.chunk.chunk()) * 256;
     drop((log, volume));
-    let images = rig.images();
+    let images = fixture.images();
     let units = (12 * (WIDE + 24)).div_ceil(3992) as u64;
     let mut random = fastrand::Rng::with_seed(7);
     for unit in 0..units + 3 {
         for _ in 0..40 {
-            let rig = Rig::with_images(&[small(512, 6)], images.clone());
-            let mut block = rig.drives[0].unit(first + unit);
+            let fixture = Fixture::with_images(&[small(512, 6)], images.clone());
+            let mut block = fixture.drives[0].unit(first + unit);
             block[random.usize(..4096)] ^= 1 << random.u32(..8);
-            rig.drives[0].set_unit(first + unit, &block);
-            let volume = rig.open().volume;
+            fixture.drives[0].set_unit(first + unit, &block);
+            let volume = fixture.open().volume;
             match volume.log(0, |_, _| ()) {
                 Err(VolumeError::LogDamaged { unit: found, .. }) => assert_eq!(u64::from(found), unit),
                 Err(error) => panic!("{error}"),
@@ -517,25 +519,25 @@ struct Nearly {
 impl Nearly {
     /// One process: opens the store, updates and compacts, and ends, or is cut off at some operation of a drive.
     fn process(&mut self) -> Result<(), String> {
-        let rig = Rig::with_images(&self.shapes, self.images.clone());
-        let volume = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+        let fixture = Fixture::with_images(&self.shapes, self.images.clone());
+        let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
         let mut log = log_of(&volume, &self.model)?;
         if log.sequence() != self.sequence {
             return Err(format!("{} updates are there, and were {}", log.sequence(), self.sequence));
         }
         for _ in 0..self.random.u32(1..5) {
-            let (images, _) = (rig.images(), rig.take_log());
+            let (images, _) = (fixture.images(), fixture.take_log());
             let count = [1, 1, 3, 40, 400][self.random.usize(..5)];
             let batch: Vec<(u64, [u8; WIDE])> =
                 (0..count).map(|_| (self.random.u64(..ROWS), [self.random.u8(..); WIDE])).collect();
-            let updates: Vec<Update<'_>> =
-                batch.iter().map(|(key, row)| Update { table: TABLE, key: *key, row }).collect();
+            let updates: Vec<LogUpdate<'_>> =
+                batch.iter().map(|(key, row)| LogUpdate { table: TABLE, key: *key, row }).collect();
             let compacts = self.random.u32(..8) == 0;
             let appended = if compacts { Ok(0) } else { log.append(&updates) };
             match appended {
                 Ok(_) if !compacts => {
                     if self.random.u32(..4) == 0 {
-                        return self.cut(images, &rig.take_log(), &batch);
+                        return self.cut(images, &fixture.take_log(), &batch);
                     }
                     self.model.extend(batch.iter().map(|(key, row)| (*key, row[0])));
                     self.sequence += batch.len() as u64;
@@ -547,7 +549,7 @@ impl Nearly {
                     self.counts[0] += 1;
                     if self.random.bool() {
                         self.counts[1] += 1;
-                        return self.cut(images, &rig.take_log(), &[]);
+                        return self.cut(images, &fixture.take_log(), &[]);
                     }
                     log.append(&updates).map_err(|error| format!("no room behind a compaction: {error}"))?;
                     self.model.extend(batch.iter().map(|(key, row)| (*key, row[0])));
@@ -557,7 +559,7 @@ impl Nearly {
             }
         }
         drop((log, volume));
-        self.images = rig.images();
+        self.images = fixture.images();
         Ok(())
     }
 
@@ -570,8 +572,8 @@ impl Nearly {
         let fates =
             [Fate::AllKept, Fate::AllKept, Fate::AllLost, Fate::Lbas(50, seed), Fate::Torn(seed), Fate::Writes(seed)];
         self.images = survive(&durable, &pending, fates[self.random.usize(..fates.len())]);
-        let rig = Rig::with_images(&self.shapes, self.images.clone());
-        let volume = open(rig.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
+        let fixture = Fixture::with_images(&self.shapes, self.images.clone());
+        let volume = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
         let found = volume.read_log(&volume.generation(0).unwrap(), |_, _| ()).map_err(|error| error.to_string())?;
         let more = found.checked_sub(self.sequence).filter(|&more| more <= batch.len() as u64);
         let more =
@@ -594,18 +596,19 @@ fn nearly_full_drives_take_updates_and_compactions_through_kills_and_cuts() {
     for seed in 0..60u64 {
         let shapes: Vec<Shape> =
             [[10, 10], [7, 12]][seed as usize % 2].map(|size| small([512, 4096][seed as usize / 2 % 2], size)).to_vec();
-        let (rig, volume) = loaded(&shapes);
+        let (fixture, volume) = loaded(&shapes);
         let room = 2 + seed % 2;
         fill(&volume, room);
         drop(volume);
         let random = fastrand::Rng::with_seed(seed);
-        let mut it = Nearly { shapes, images: rig.images(), model: Model::new(), sequence: 0, random, counts: [0; 3] };
+        let mut it =
+            Nearly { shapes, images: fixture.images(), model: Model::new(), sequence: 0, random, counts: [0; 3] };
         for process in 0..25 {
             it.process().unwrap_or_else(|error| panic!("seed {seed}, process {process}: {error}"));
         }
         // In the end.
-        let rig = Rig::with_images(&it.shapes, it.images.clone());
-        let volume = rig.open().volume;
+        let fixture = Fixture::with_images(&it.shapes, it.images.clone());
+        let volume = fixture.open().volume;
         let mut log = log_of(&volume, &it.model).unwrap();
         compact(&volume, &mut log, &it.model).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         drop(log);

@@ -5,17 +5,17 @@ mod common;
 use common::*;
 use uuid::Uuid;
 use warprow_layout::{
-    Access, DType, FormatError, FormatOptions, GenerationSpec, OpenError, SlotState, State, TableSpec, VolumeError,
-    format, open, probe,
+    Access, DType, FormatOptions, GenerationSpec, OpenError, SlotState, StoreFormatError, StoreState, TableSpec,
+    VolumeError, format, open, probe,
 };
 
 fn two_stores() -> (Vec<MemoryDrive>, Vec<MemoryDrive>) {
     let make = |seed, name: &str| {
-        let mut rig = Rig::new(&[small(512, 4), small(512, 5)]);
-        rig.drives.iter_mut().for_each(|drive| drive.name = format!("{name}{}", drive.index));
-        rig.format(seed);
-        switch(&rig.open().volume, 1);
-        rig.drives
+        let mut fixture = Fixture::new(&[small(512, 4), small(512, 5)]);
+        fixture.drives.iter_mut().for_each(|drive| drive.name = format!("{name}{}", drive.index));
+        fixture.format(seed);
+        switch(&fixture.open().volume, 1);
+        fixture.drives
     };
     (make(1, "x"), make(2, "y"))
 }
@@ -32,7 +32,7 @@ fn error(drives: &[MemoryDrive]) -> OpenError {
 fn drives_are_found_in_any_order() {
     let (x, _) = two_stores();
     let opened = open(vec![x[1].clone(), x[0].clone()], Access::ReadWrite).unwrap();
-    assert_eq!(opened.state, State::Healthy);
+    assert_eq!(opened.state, StoreState::Healthy);
     assert_eq!(opened.volume.positions(), [Some(1), Some(0)]);
     assert_eq!(opened.volume.drive(0).unwrap().name(), "x0");
     verify(&opened.volume, &opened.volume.latest("model").unwrap(), 1).unwrap();
@@ -49,7 +49,7 @@ fn a_missing_member_is_named_and_the_rest_can_be_read() {
         other => panic!("{other}"),
     }
     let opened = open(vec![x[0].clone()], Access::Degraded).unwrap();
-    let State::Degraded { missing } = &opened.state else { panic!("healthy") };
+    let StoreState::Degraded { missing } = &opened.state else { panic!("healthy") };
     assert_eq!(missing[0].index, 1);
     let volume = opened.volume;
     assert!(matches!(volume.begin(&model()), Err(VolumeError::ReadOnly { .. })));
@@ -66,7 +66,7 @@ fn a_missing_member_is_named_and_the_rest_can_be_read() {
 #[test]
 fn most_drives_tell_which_store_is_meant() {
     let shape = Shape { lba_size: 512, bytes: 16 << 20, max_transfer: 1 << 17 };
-    let (many, one) = (Rig::new(&[shape; 3]), Rig::new(&[shape]));
+    let (many, one) = (Fixture::new(&[shape; 3]), Fixture::new(&[shape]));
     format(&many.drives, &FormatOptions::default()).unwrap();
     format(&one.drives, &FormatOptions::default()).unwrap();
     let (many_store, one_store) = (many.open().volume.store(), one.open().volume.store());
@@ -100,7 +100,7 @@ fn strangers_are_named() {
         }
         other => panic!("{other}"),
     }
-    let mut blank = Rig::new(&[small(512, 4)]).drives.remove(0);
+    let mut blank = Fixture::new(&[small(512, 4)]).drives.remove(0);
     blank.name = "blank".into();
     assert!(matches!(error(&[x[0].clone(), blank]), OpenError::NotWarprow { drive } if drive == "blank"));
     assert!(matches!(open(Vec::<MemoryDrive>::new(), Access::ReadWrite), Err(OpenError::NoDrives)));
@@ -123,16 +123,16 @@ fn a_copy_of_a_member_is_named() {
 #[test]
 fn drives_of_different_copies_are_named() {
     let shapes = [small(512, 4), small(512, 5)];
-    let rig = Rig::new(&shapes);
-    rig.format(1);
+    let fixture = Fixture::new(&shapes);
+    fixture.format(1);
     let spec = GenerationSpec::new("m", vec![TableSpec::new("t", 199, 64, DType::I8)]);
     let fork = |version| {
-        let rig = Rig::with_images(&shapes, rig.images());
-        let volume = rig.open().volume;
+        let fixture = Fixture::with_images(&shapes, fixture.images());
+        let volume = fixture.open().volume;
         let mut tx = volume.begin(&spec).unwrap();
         load(&volume, &mut tx, version);
         tx.commit().unwrap();
-        rig.drives
+        fixture.drives
     };
     let (mut one, other) = (fork(1), fork(2));
     assert_eq!(one[1].unit(16)[96..], other[1].unit(16)[96..], "the same catalogue");
@@ -155,7 +155,7 @@ fn a_changed_drive_is_named() {
     verify(&opened.volume, &opened.volume.latest("model").unwrap(), 1).unwrap();
 
     // The same bytes behind another LBA size.
-    let mut reformatted = Rig::new(&[small(4096, 4)]).drives.remove(0);
+    let mut reformatted = Fixture::new(&[small(4096, 4)]).drives.remove(0);
     reformatted.name = "reformatted".into();
     for unit in 0..1024 {
         reformatted.set_unit(unit, &x[0].unit(unit));
@@ -176,20 +176,20 @@ fn torn_superblocks_are_not_an_empty_drive() {
     }
     assert!(matches!(error(&x), OpenError::TornSuperblock { drive, .. } if drive == "x0"));
     let refused = format(&x, &FormatOptions::default()).unwrap_err();
-    assert!(matches!(refused, FormatError::AlreadyFormatted { store: None, .. }), "{refused}");
+    assert!(matches!(refused, StoreFormatError::AlreadyFormatted { store: None, .. }), "{refused}");
 }
 
 #[test]
 fn format_refuses_before_it_writes() {
-    let rig = Rig::new(&[small(512, 8), small(512, 8)]);
-    let (one, two) = (&rig.drives[0], &rig.drives[1]);
+    let fixture = Fixture::new(&[small(512, 8), small(512, 8)]);
+    let (one, two) = (&fixture.drives[0], &fixture.drives[1]);
     let refuse = |drives: &[MemoryDrive], options: &FormatOptions| format(drives, options).unwrap_err();
     let default = FormatOptions::default();
 
     let mut little = two.clone();
     little.shape.bytes = 1 << 20;
     match refuse(&[one.clone(), little.clone()], &default) {
-        FormatError::TooSmall { drive, size: 0x10_0000, needed } => {
+        StoreFormatError::TooSmall { drive, size: 0x10_0000, needed } => {
             assert_eq!(drive, "memory:1");
             little.shape.bytes = needed;
             format(&[one.clone(), little], &default).unwrap();
@@ -198,27 +198,30 @@ fn format_refuses_before_it_writes() {
         }
         other => panic!("{other}"),
     }
-    rig.take_log();
+    fixture.take_log();
     let mut wide = two.clone();
     wide.shape.lba_size = 4096;
-    assert!(matches!(refuse(&[one.clone(), wide], &default), FormatError::MixedLbaSizes { .. }));
+    assert!(matches!(refuse(&[one.clone(), wide], &default), StoreFormatError::MixedLbaSizes { .. }));
     let mut odd = two.clone();
     odd.shape.lba_size = 520;
-    assert!(matches!(refuse(&[odd], &default), FormatError::LbaSize { lba_size: 520, .. }));
-    assert!(matches!(refuse(&[one.clone(), one.clone()], &default), FormatError::Twice { .. }));
-    assert!(matches!(refuse(&[], &default), FormatError::DriveCount { given: 0 }));
+    assert!(matches!(refuse(&[odd], &default), StoreFormatError::LbaSize { lba_size: 520, .. }));
+    assert!(matches!(refuse(&[one.clone(), one.clone()], &default), StoreFormatError::Twice { .. }));
+    assert!(matches!(refuse(&[], &default), StoreFormatError::DriveCount { given: 0 }));
     for chunk_size in [0, 1 << 19, 3 << 20, 1 << 27] {
         let options = FormatOptions { chunk_size: Some(chunk_size), ..default.clone() };
-        assert!(matches!(refuse(&rig.drives, &options), FormatError::ChunkSize { .. }));
+        assert!(matches!(refuse(&fixture.drives, &options), StoreFormatError::ChunkSize { .. }));
     }
-    assert!(rig.take_log().is_empty());
+    assert!(fixture.take_log().is_empty());
 
-    format(&rig.drives, &default).unwrap();
-    let store = rig.open().volume.store();
-    let refused = refuse(&rig.drives[1..], &default);
-    assert!(matches!(refused, FormatError::AlreadyFormatted { store: Some(found), .. } if found == store), "{refused}");
-    format(&rig.drives[1..], &FormatOptions { overwrite: true, ..default }).unwrap();
-    assert!(matches!(error(&rig.drives), OpenError::SwappedMember { .. } | OpenError::ForeignMember { .. }));
+    format(&fixture.drives, &default).unwrap();
+    let store = fixture.open().volume.store();
+    let refused = refuse(&fixture.drives[1..], &default);
+    assert!(
+        matches!(refused, StoreFormatError::AlreadyFormatted { store: Some(found), .. } if found == store),
+        "{refused}"
+    );
+    format(&fixture.drives[1..], &FormatOptions { overwrite: true, ..default }).unwrap();
+    assert!(matches!(error(&fixture.drives), OpenError::SwappedMember { .. } | OpenError::ForeignMember { .. }));
 }
 
 /// A drive that rewrites up to 64 KiB for a torn LBA then spoils one structure, or the superblocks of one end.
@@ -227,10 +230,10 @@ fn no_64_kib_belong_to_two_structures() {
     for (lba_size, mebibytes, slack) in
         [(512, 4, None), (4096, 5, None), (512, 9, Some(1 << 20)), (512, 300, None), (4096, 8192, None)]
     {
-        let rig = Rig::new(&[Shape { bytes: (mebibytes << 20) + 12288, ..small(lba_size, 0) }]);
+        let fixture = Fixture::new(&[Shape { bytes: (mebibytes << 20) + 12288, ..small(lba_size, 0) }]);
         let options = FormatOptions { catalogue_slack: slack, ..FormatOptions::default() };
-        let geometry = format(&rig.drives, &options).unwrap().geometry;
-        let (extent, units) = (u64::from(geometry.catalogue_units), rig.drives[0].shape.units());
+        let geometry = format(&fixture.drives, &options).unwrap().geometry;
+        let (extent, units) = (u64::from(geometry.catalogue_units), fixture.drives[0].shape.units());
         let chunks = u64::from(geometry.members[0].chunk_count) * geometry.chunk_size() / 4096;
         let first = geometry.first_chunk_unit;
         let structures = [0..2, 16..16 + extent, 16 + extent..16 + 2 * extent, first..first + chunks, units - 2..units];
@@ -244,9 +247,9 @@ fn no_64_kib_belong_to_two_structures() {
 
 #[test]
 fn a_store_has_its_superblocks_at_both_ends() {
-    let rig = Rig::new(&[small(4096, 8)]);
-    rig.format(1);
-    let found = probe(&rig.drives[0]).unwrap();
+    let fixture = Fixture::new(&[small(4096, 8)]);
+    fixture.format(1);
+    let found = probe(&fixture.drives[0]).unwrap();
     assert_eq!((&found.start[0], &found.tail[0]), (&SlotState::Empty, &SlotState::Empty));
     assert_eq!(found.start[1], found.tail[1]);
     assert_eq!(found.newest().unwrap().epoch, 1);

@@ -10,7 +10,8 @@ use std::time::Duration;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, DType, FormatOptions, GenerationSpec, Log, Patch, TableSpec, Update, Volume, VolumeError, format, open,
+    Access, DType, FormatOptions, GenerationSpec, Log, LogUpdate, RowPatch, TableSpec, Volume, VolumeError, format,
+    open,
 };
 
 const SIZES: [u64; 3] = [4, 5, 7];
@@ -23,13 +24,13 @@ fn shapes() -> Vec<Shape> {
     SIZES.iter().map(|&mebibytes| small(512, mebibytes)).collect()
 }
 
-fn loaded() -> (Rig, Volume) {
-    let rig = Rig::new(&shapes());
-    rig.format(1);
-    let volume = rig.open().volume;
+fn loaded() -> (Fixture, Volume) {
+    let fixture = Fixture::new(&shapes());
+    fixture.format(1);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
-    rig.take_log();
-    (rig, volume)
+    fixture.take_log();
+    (fixture, volume)
 }
 
 type Row = (u64, Vec<u8>);
@@ -46,7 +47,7 @@ fn rows(seed: u64, count: usize) -> Vec<Row> {
 }
 
 fn append(log: &mut Log, rows: &[Row]) -> Result<u64, VolumeError> {
-    let updates: Vec<Update<'_>> = rows.iter().map(|(key, row)| Update { table: WIDE, key: *key, row }).collect();
+    let updates: Vec<LogUpdate<'_>> = rows.iter().map(|(key, row)| LogUpdate { table: WIDE, key: *key, row }).collect();
     log.append(&updates)
 }
 
@@ -71,15 +72,15 @@ fn unit_of(volume: &Volume, chunk: usize, unit: u64) -> (usize, u64) {
 /// the batch has been written.
 #[test]
 fn a_chunk_that_is_being_appended_to_is_nobody_elses() {
-    let (rig, volume) = loaded();
+    let (fixture, volume) = loaded();
     let (mut log, _) = log_of(&volume, 0).unwrap();
     append(&mut log, &rows(1, 1)).unwrap();
     let old = volume.generations()[0].log[0].chunk;
     let first = volume.geometry().first_chunk_unit;
     let meanwhile = Arc::new(Mutex::new(None));
-    for (index, drive) in rig.drives.iter().enumerate() {
+    for (index, drive) in fixture.drives.iter().enumerate() {
         let (volume, drive, meanwhile) = (volume.clone(), drive.clone(), meanwhile.clone());
-        rig.drives[index].hook(move |asked| {
+        fixture.drives[index].hook(move |asked| {
             let Asked::Write { lba } = asked else { return true };
             let Some(chunk) = drive.chunk_of(lba, first) else { return true };
             if (index, chunk) != (usize::from(old.drive()), old.chunk()) && meanwhile.lock().unwrap().is_none() {
@@ -104,25 +105,25 @@ fn a_chunk_that_is_being_appended_to_is_nobody_elses() {
 /// The flush of a batch fails; its log is closed and opened again in the same process. What is found then, and shown, is durable.
 #[test]
 fn what_a_log_shows_when_it_is_opened_again_is_durable() {
-    let (rig, volume) = loaded();
+    let (fixture, volume) = loaded();
     let (mut log, _) = log_of(&volume, 0).unwrap();
     let (sure, doubted) = (rows(1, 3), rows(2, 4));
     append(&mut log, &sure).unwrap();
-    let base = rig.images();
-    rig.take_log();
-    rig.drives.iter().for_each(|drive| drive.hook(|asked| asked != Asked::Flush));
+    let base = fixture.images();
+    fixture.take_log();
+    fixture.drives.iter().for_each(|drive| drive.hook(|asked| asked != Asked::Flush));
     let failed = append(&mut log, &doubted);
     assert!(matches!(failed, Err(VolumeError::UpdateInDoubt { sequence: 4, .. })), "{failed:?}");
     assert!(matches!(log_of(&volume, 0), Err(VolumeError::LogBusy { .. })));
     drop(log);
     assert!(log_of(&volume, 0).is_err(), "what cannot be made durable is not shown");
-    rig.drives.iter().for_each(MemoryDrive::unhook);
+    fixture.drives.iter().for_each(MemoryDrive::unhook);
     let shown = log_of(&volume, 0).unwrap().1;
     assert_eq!(shown, [sure, doubted].concat());
-    rig.mark(1);
+    fixture.mark(1);
     let check = |crash: Crash| {
-        let rig = Rig::with_images(&shapes(), crash.images);
-        let found = log_of(&rig.open().volume, 0).map_err(|error| error.to_string())?.1;
+        let fixture = Fixture::with_images(&shapes(), crash.images);
+        let found = log_of(&fixture.open().volume, 0).map_err(|error| error.to_string())?.1;
         let least = if crash.acked == 1 { 7 } else { 3 };
         match found.len() >= least && found[..] == shown[..found.len()] {
             true => Ok(()),
@@ -130,13 +131,13 @@ fn what_a_log_shows_when_it_is_opened_again_is_durable() {
         }
     };
     let fates: Vec<Fate> = fates(SIZES.len(), 2).into_iter().filter(|it| !matches!(it, Fate::Spoilt(_))).collect();
-    enumerate_fates(&shapes(), &base, &rig.take_log(), 0, &fates, check).unwrap();
+    enumerate_fates(&shapes(), &base, &fixture.take_log(), 0, &fates, check).unwrap();
 }
 
 /// A drive that cannot read what a power cut tore at the end of a log has all the rest of it.
 #[test]
 fn the_end_of_a_log_may_be_unreadable_and_no_more() {
-    let (rig, volume) = loaded();
+    let (fixture, volume) = loaded();
     let (mut log, _) = log_of(&volume, 0).unwrap();
     let sure: Vec<Vec<Row>> = (0..4).map(|seed| rows(seed, 9)).collect();
     for batch in &sure {
@@ -145,25 +146,25 @@ fn the_end_of_a_log_may_be_unreadable_and_no_more() {
     drop(log);
     let sure = sure.concat();
     let units = 4 * (9u64 * 1224).div_ceil(3992);
-    let images = rig.images();
+    let images = fixture.images();
     let unreadable = |from: u64, to: u64, also_dead: bool| {
-        let rig = Rig::with_images(&shapes(), images.clone());
-        let volume = rig.open().volume;
+        let fixture = Fixture::with_images(&shapes(), images.clone());
+        let volume = fixture.open().volume;
         let ((drive, begin), (_, end)) = (unit_of(&volume, 0, from), unit_of(&volume, 0, to));
-        rig.drives[drive].hook(move |asked| match asked {
+        fixture.drives[drive].hook(move |asked| match asked {
             Asked::Read { lba, lbas } => !also_dead && (lba + lbas <= begin * 8 || lba >= end * 8),
             _ => true,
         });
-        (rig, volume)
+        (fixture, volume)
     };
     for to in [units + 1, units + 5, 256] {
-        let (rig, volume) = unreadable(units, to, false);
+        let (fixture, volume) = unreadable(units, to, false);
         let (mut log, found) = log_of(&volume, 0).unwrap();
         assert_eq!(found, sure, "unreadable up to unit {to}");
         let more = rows(9, 5);
         append(&mut log, &more).unwrap();
         drop((log, volume));
-        assert_eq!(log_of(&rig.open().volume, 0).unwrap().1, [sure.clone(), more].concat());
+        assert_eq!(log_of(&fixture.open().volume, 0).unwrap().1, [sure.clone(), more].concat());
     }
     // Of the last batch, and of one before it: the end unit, and later ones, say that it was durable.
     for unit in [units - 1, units - 4] {
@@ -190,19 +191,19 @@ fn fill(volume: &Volume, left: u64) {
 
 #[test]
 fn an_update_for_which_there_is_no_room_leaves_no_part_of_it() {
-    let (rig, volume) = loaded();
+    let (fixture, volume) = loaded();
     fill(&volume, 3);
     let (mut log, _) = log_of(&volume, 0).unwrap();
     append(&mut log, &rows(1, 10)).unwrap();
-    rig.take_log();
+    fixture.take_log();
     // What is left of this chunk, another, and one more, which is kept for compaction.
     let full = append(&mut log, &rows(2, 2 * OF_A_CHUNK));
     assert!(matches!(full, Err(VolumeError::NoLogSpace { needed: 2, free: 2, kept: 1, .. })), "{full:?}");
     assert_eq!(log.sequence(), 10);
-    assert!(rig.take_log().is_empty(), "nothing was written");
+    assert!(fixture.take_log().is_empty(), "nothing was written");
     append(&mut log, &rows(3, OF_A_CHUNK)).unwrap();
     drop(log);
-    assert_eq!(log_of(&rig.open().volume, 0).unwrap().1, [rows(1, 10), rows(3, OF_A_CHUNK)].concat());
+    assert_eq!(log_of(&fixture.open().volume, 0).unwrap().1, [rows(1, 10), rows(3, OF_A_CHUNK)].concat());
 }
 
 /// A drive fails each write and each flush of an update over three chunks in turn: none of it counts then, and the next update
@@ -212,23 +213,23 @@ fn of_an_update_that_fails_half_way_nothing_counts() {
     let big = 2 * OF_A_CHUNK + 40;
     let mut after = 0;
     for compacted in [false, true].into_iter().cycle() {
-        let (rig, volume) = loaded();
+        let (fixture, volume) = loaded();
         let (mut log, _) = log_of(&volume, 0).unwrap();
         append(&mut log, &rows(1, 10)).unwrap();
         let count = Arc::new(AtomicUsize::new(0));
-        for drive in &rig.drives {
+        for drive in &fixture.drives {
             let count = count.clone();
             drive.hook(move |asked| {
                 matches!(asked, Asked::Read { .. }) || count.fetch_add(1, Ordering::Relaxed) != after
             });
         }
         let failed = append(&mut log, &rows(2, big));
-        rig.drives.iter().for_each(MemoryDrive::unhook);
+        fixture.drives.iter().for_each(MemoryDrive::unhook);
         let Err(error) = failed else {
             if count.load(Ordering::Relaxed) > after {
                 // The end unit was not written, and the updates are durable without it.
                 drop((log, volume));
-                assert_eq!(log_of(&rig.open().volume, 0).unwrap().1, [rows(1, 10), rows(2, big)].concat());
+                assert_eq!(log_of(&fixture.open().volume, 0).unwrap().1, [rows(1, 10), rows(2, big)].concat());
                 after += 1;
                 continue;
             }
@@ -242,7 +243,7 @@ fn of_an_update_that_fails_half_way_nothing_counts() {
             // A superblock failed: see what it was.
             Err(VolumeError::Poisoned) => {
                 drop((log, volume));
-                let found = log_of(&rig.open().volume, 0).unwrap().1;
+                let found = log_of(&fixture.open().volume, 0).unwrap().1;
                 let all = [rows(1, 10), rows(2, big)].concat();
                 assert!(found.len() >= 10 && found[..] == all[..found.len()]);
                 continue;
@@ -252,8 +253,8 @@ fn of_an_update_that_fails_half_way_nothing_counts() {
         let mut wanted = [rows(1, 10), more].concat();
         if compacted {
             let sequence = log.seal();
-            let patches: Vec<Patch<'_>> =
-                wanted.iter().map(|(rank, row)| Patch { table: WIDE, rank: *rank, row }).collect();
+            let patches: Vec<RowPatch<'_>> =
+                wanted.iter().map(|(rank, row)| RowPatch { table: WIDE, rank: *rank, row }).collect();
             let rewritten = volume.rewrite(0, &patches).unwrap();
             log.compact(sequence, rewritten).unwrap();
             wanted.clear();
@@ -261,20 +262,20 @@ fn of_an_update_that_fails_half_way_nothing_counts() {
         let later = rows(4, 2);
         append(&mut log, &later).unwrap();
         drop((log, volume));
-        assert_eq!(log_of(&rig.open().volume, 0).unwrap().1, [wanted, later].concat(), "after {error}");
+        assert_eq!(log_of(&fixture.open().volume, 0).unwrap().1, [wanted, later].concat(), "after {error}");
     }
 }
 
 /// A compaction right after an update that failed half-way, with no other update between.
 #[test]
 fn a_compaction_ends_the_doubt() {
-    let (rig, volume) = loaded();
+    let (fixture, volume) = loaded();
     let (mut log, _) = log_of(&volume, 0).unwrap();
     let sure = rows(1, 10);
     append(&mut log, &sure).unwrap();
     let first = volume.geometry().first_chunk_unit;
     let chunks = Arc::new(Mutex::new(Vec::new()));
-    for drive in &rig.drives {
+    for drive in &fixture.drives {
         let (chunks, drive_) = (chunks.clone(), drive.clone());
         // Writes into the third chunk fail.
         drive.hook(move |asked| {
@@ -288,14 +289,15 @@ fn a_compaction_ends_the_doubt() {
         });
     }
     assert!(matches!(append(&mut log, &rows(2, 2 * OF_A_CHUNK)), Err(VolumeError::UpdateInDoubt { .. })));
-    rig.drives.iter().for_each(MemoryDrive::unhook);
+    fixture.drives.iter().for_each(MemoryDrive::unhook);
     let sequence = log.seal();
     assert_eq!(sequence, 10);
-    let patches: Vec<Patch<'_>> = sure.iter().map(|(rank, row)| Patch { table: WIDE, rank: *rank, row }).collect();
+    let patches: Vec<RowPatch<'_>> =
+        sure.iter().map(|(rank, row)| RowPatch { table: WIDE, rank: *rank, row }).collect();
     let rewritten = volume.rewrite(0, &patches).unwrap();
     assert!(log.compact(sequence, rewritten).unwrap().log.is_empty());
     drop((log, volume));
-    let volume = rig.open().volume;
+    let volume = fixture.open().volume;
     let (mut log, found) = log_of(&volume, 0).unwrap();
     assert!(found.is_empty());
     append(&mut log, &rows(3, 1)).unwrap();
@@ -311,9 +313,9 @@ fn a_compaction_ends_the_doubt() {
 /// Chunks of its log count among those that need room elsewhere.
 #[test]
 fn a_drive_whose_log_has_no_room_elsewhere_stays() {
-    let rig = Rig::new(&[small(512, 6), small(512, 12)]);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&[small(512, 6), small(512, 12)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
     let (mut log, _) = log_of(&volume, 0).unwrap();
     append(&mut log, &rows(1, 4 * OF_A_CHUNK)).unwrap();
@@ -325,20 +327,20 @@ fn a_drive_whose_log_has_no_room_elsewhere_stays() {
     assert!(logged >= 2, "{logged} chunks of the log");
     let elsewhere = volume.free_chunks()[0] as usize;
     assert!(elsewhere > mapped && elsewhere < mapped + logged, "{elsewhere} chunks free, {mapped} and {logged} needed");
-    rig.take_log();
+    fixture.take_log();
     let refused = volume.remove_member(1, &mut go);
     assert!(
         matches!(refused, Err(VolumeError::NoSpace { needed, .. }) if needed as usize == mapped + logged),
         "{refused:?}"
     );
-    assert!(rig.take_log().is_empty(), "nothing was moved");
+    assert!(fixture.take_log().is_empty(), "nothing was moved");
 }
 
 #[test]
 fn a_member_under_another_name_is_not_added() {
-    let (rig, volume) = loaded();
-    let alias = MemoryDrive { name: "alias".into(), ..rig.drives[1].clone() };
-    let copy = Rig::with_images(&shapes()[2..], vec![rig.images()[2].clone()]);
+    let (fixture, volume) = loaded();
+    let alias = MemoryDrive { name: "alias".into(), ..fixture.drives[1].clone() };
+    let copy = Fixture::with_images(&shapes()[2..], vec![fixture.images()[2].clone()]);
     let copy = MemoryDrive { name: "copy".into(), ..copy.drives[0].clone() };
     for (drive, of) in [(&alias, 1), (&copy, 2)] {
         // Its newest superblock may be the one at the tail.
@@ -347,20 +349,20 @@ fn a_member_under_another_name_is_not_added() {
             for overwrite in [false, true] {
                 let refused = volume.add_member(drive.clone(), overwrite);
                 assert!(
-                    matches!(&refused, Err(VolumeError::AlreadyMember { member, .. }) if *member == rig.drives[of].name),
+                    matches!(&refused, Err(VolumeError::AlreadyMember { member, .. }) if *member == fixture.drives[of].name),
                     "{refused:?}"
                 );
             }
         }
     }
-    assert!(rig.take_log().is_empty());
-    verify(&rig.open().volume, &volume.generations()[0], 1).unwrap();
+    assert!(fixture.take_log().is_empty());
+    verify(&fixture.open().volume, &volume.generations()[0], 1).unwrap();
 }
 
 /// A load that had begun commits while a drive is emptied: the drive stays.
 #[test]
 fn a_load_that_commits_while_a_drive_is_emptied_loses_nothing() {
-    let (rig, volume) = loaded();
+    let (fixture, volume) = loaded();
     let mut tx = volume.begin(&model()).unwrap();
     assert!(tx.generation().placement.map().iter().any(|chunk| chunk.drive() == 1));
     load(&volume, &mut tx, 2);
@@ -373,7 +375,7 @@ fn a_load_that_commits_while_a_drive_is_emptied_loses_nothing() {
     });
     assert!(matches!(removed, Err(VolumeError::MemberInUse { generation: 1, .. })), "{removed:?}");
     drop(volume);
-    let opened = rig.open();
+    let opened = fixture.open();
     assert!(opened.repairs.is_empty());
     [1, 2]
         .iter()
@@ -403,23 +405,23 @@ fn blocked(drive: &MemoryDrive) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
 fn a_commit_that_the_members_change_overtakes_is_refused() {
     let mut all = shapes();
     all.push(small(512, 6));
-    let rig = Rig::new(&all);
+    let fixture = Fixture::new(&all);
     let options = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
-    format(&rig.drives[..3], &options).unwrap();
-    let volume = open(rig.drives[..3].to_vec(), Access::ReadWrite).unwrap().volume;
+    format(&fixture.drives[..3], &options).unwrap();
+    let volume = open(fixture.drives[..3].to_vec(), Access::ReadWrite).unwrap().volume;
     let first = volume.begin(&model()).map(|mut tx| {
         load(&volume, &mut tx, 1);
         tx.commit().unwrap()
     });
     let first = first.unwrap().id;
-    let (is_there, go_on) = blocked(&rig.drives[0]);
+    let (is_there, go_on) = blocked(&fixture.drives[0]);
     let added = std::thread::scope(|scope| {
         let switching = scope.spawn(|| volume.switch(first, false).map(drop));
         is_there.recv().unwrap();
         // Both wait for the switch, in whichever order.
         let dropping = scope.spawn(|| volume.drop_generation(first));
         std::thread::sleep(Duration::from_millis(50));
-        let adding = scope.spawn(|| volume.add_member(rig.drives[3].clone(), false));
+        let adding = scope.spawn(|| volume.add_member(fixture.drives[3].clone(), false));
         std::thread::sleep(Duration::from_millis(50));
         go_on.send(()).unwrap();
         switching.join().unwrap().unwrap();
@@ -428,7 +430,7 @@ fn a_commit_that_the_members_change_overtakes_is_refused() {
     });
     verify(&added, &added.generations()[0], 1).unwrap();
     drop((added, volume));
-    let opened = rig.open();
+    let opened = fixture.open();
     assert!(opened.repairs.is_empty());
     verify(&opened.volume, &opened.volume.generations()[0], 1).unwrap();
 }
@@ -436,21 +438,21 @@ fn a_commit_that_the_members_change_overtakes_is_refused() {
 /// Of two compactions, the one that sealed first ends last: its rows are the older ones.
 #[test]
 fn a_compaction_that_another_overtook_is_refused() {
-    let (rig, volume) = loaded();
+    let (fixture, volume) = loaded();
     let (mut log, _) = log_of(&volume, 0).unwrap();
     let of = |byte: u8| vec![(7u64, vec![byte; WIDE_BYTES])];
     append(&mut log, &of(1)).unwrap();
     let early = log.seal();
     append(&mut log, &of(2)).unwrap();
     let late = log.seal();
-    let patch = |row| [Patch { table: WIDE, rank: 7, row }];
+    let patch = |row| [RowPatch { table: WIDE, rank: 7, row }];
     let rewritten = volume.rewrite(0, &patch(&[2; WIDE_BYTES])).unwrap();
     log.compact(late, rewritten).unwrap();
     let rewritten = volume.rewrite(0, &patch(&[1; WIDE_BYTES])).unwrap();
     let overtaken = log.compact(early, rewritten);
     assert!(matches!(overtaken, Err(VolumeError::Rewriting { generation: 0 })), "{overtaken:?}");
     drop((log, volume));
-    let volume = rig.open().volume;
+    let volume = fixture.open().volume;
     let mut row = vec![0; WIDE_BYTES];
     volume.read_row(&volume.generations()[0], WIDE as usize, 7, &mut row).unwrap();
     assert_eq!(row, [2; WIDE_BYTES]);
@@ -462,12 +464,12 @@ fn a_compaction_that_another_overtook_is_refused() {
 fn nobody_is_given_what_a_commit_in_doubt_may_have() {
     for nth in 0..6 {
         for lands in [false, true] {
-            let (rig, volume) = loaded();
+            let (fixture, volume) = loaded();
             let mut tx = volume.begin(&model()).unwrap();
             load(&volume, &mut tx, 2);
             tx.supersede(0);
             let count = Arc::new(AtomicUsize::new(0));
-            for drive in &rig.drives {
+            for drive in &fixture.drives {
                 let (count, tail) = (count.clone(), (drive.shape.units() - 2) * 8);
                 drive.hook(move |asked| {
                     let Asked::Write { lba } = asked else { return Answer::Done };
@@ -480,17 +482,17 @@ fn nobody_is_given_what_a_commit_in_doubt_may_have() {
             }
             let failed = tx.commit();
             assert!(matches!(failed, Err(VolumeError::Indeterminate { .. })), "{failed:?}");
-            rig.drives.iter().for_each(MemoryDrive::unhook);
-            let images = rig.images();
-            rig.take_log();
+            fixture.drives.iter().for_each(MemoryDrive::unhook);
+            let images = fixture.images();
+            fixture.take_log();
             assert!(matches!(volume.begin(&model()), Err(VolumeError::Poisoned)));
             assert!(matches!(volume.log(0, |_, _| ()), Err(VolumeError::Poisoned)));
             assert!(matches!(volume.switch(0, false), Err(VolumeError::Poisoned)));
             assert!(matches!(volume.remove_member(0, &mut go), Err(VolumeError::Poisoned)));
-            assert!(rig.take_log().is_empty());
+            assert!(fixture.take_log().is_empty());
             drop(volume);
-            let rig = Rig::with_images(&shapes(), images);
-            let opened = rig.open().volume;
+            let fixture = Fixture::with_images(&shapes(), images);
+            let opened = fixture.open().volume;
             let generation = opened.generations()[0].clone();
             // It did, unless it failed before anybody had it.
             assert_eq!(generation.id, u64::from(nth > 0 || lands), "at superblock {nth}, {lands}");

@@ -8,8 +8,8 @@ use common::*;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use warprow_layout::{
-    Access, DType, Drive, FormatOptions, Generation, GenerationSpec, RowReader, Span, TableSpec, VolumeError, format,
-    open, row_crc,
+    Access, ChunkSpread, DType, Drive, FormatOptions, Generation, GenerationSpec, RowReader, TableSpec, VolumeError,
+    format, open, row_crc,
 };
 
 fn table() -> impl Strategy<Value = (u64, u32, DType, bool, bool)> {
@@ -144,12 +144,12 @@ proptest! {
     ) {
         let lba_size = if large_lba { 4096 } else { 512 };
         let shapes: Vec<Shape> = sizes.iter().map(|&mebibytes| small(lba_size, mebibytes)).collect();
-        let rig = Rig::new(&shapes);
-        rig.format(9);
-        let volume = rig.open().volume;
+        let fixture = Fixture::new(&shapes);
+        fixture.format(9);
+        let volume = fixture.open().volume;
         let spec = GenerationSpec {
             stripe_unit: stripe.map(|shift| 1 << shift),
-            span: if whole { Span::Whole } else { Span::Packed },
+            span: if whole { ChunkSpread::Whole } else { ChunkSpread::Packed },
             ..GenerationSpec::new("model", spec(&tables))
         };
         let mut tx = match volume.begin(&spec) {
@@ -181,7 +181,7 @@ proptest! {
             }
         }
         let generation = tx.commit().unwrap();
-        let volume = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let volume = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
         prop_assert_eq!(&*volume.latest("model").unwrap(), &*generation);
         for (index, table) in generation.tables.iter().enumerate() {
             let ranks = volume.read_ranks(&generation, index).unwrap();
@@ -224,9 +224,9 @@ proptest! {
 
 #[test]
 fn a_mapped_tensor_in_order_is_copied_as_it_is() {
-    let rig = Rig::new(&[small(512, 8), small(512, 8)]);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&[small(512, 8), small(512, 8)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     let tensor: Vec<u8> = (0..512 * 300u32).map(|i| (i * 7 + i / 512) as u8).collect();
     let mut tx = volume.begin(&GenerationSpec::new("m", vec![TableSpec::new("t", 300, 128, DType::F32)])).unwrap();
     let loader = tx.loader(0, &tensor[..], None).unwrap();
@@ -248,9 +248,9 @@ fn a_mapped_tensor_in_order_is_copied_as_it_is() {
 /// Neighbouring stripe units alternate between unequal drives in proportion to their room.
 #[test]
 fn a_generation_spans_all_drives_in_proportion() {
-    let rig = Rig::new(&[small(4096, 34), small(4096, 18), small(4096, 10)]);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&[small(4096, 34), small(4096, 18), small(4096, 10)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     assert_eq!(volume.free_chunks(), [32, 16, 8]);
     let spec = GenerationSpec::new("m", vec![TableSpec::new("t", 7 << 20, 1, DType::F32)]); // 28 MiB
     let tx = volume.begin(&spec).unwrap();
@@ -266,9 +266,9 @@ fn a_generation_spans_all_drives_in_proportion() {
 #[test]
 fn a_store_of_terabytes_is_addressed_without_overflow() {
     let tera = Shape { lba_size: 512, bytes: 8 << 40, max_transfer: 1 << 20 };
-    let rig = Rig::new(&[tera, tera]);
-    format(&rig.drives, &FormatOptions::default()).unwrap();
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&[tera, tera]);
+    format(&fixture.drives, &FormatOptions::default()).unwrap();
+    let volume = fixture.open().volume;
     assert_eq!(volume.geometry().chunk_size(), 64 << 20);
     let rows = 15u64 << 40 >> 7; // 128 B rows
     let mut spec = TableSpec::new("t", rows, 32, DType::F32);
@@ -279,7 +279,7 @@ fn a_store_of_terabytes_is_addressed_without_overflow() {
     ));
     spec.permuted = false;
     let generation = volume.begin(&GenerationSpec::new("m", vec![spec])).unwrap().commit().unwrap();
-    let again = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+    let again = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
     assert_eq!(again.generations(), std::slice::from_ref(&generation));
     let last = generation.row(0, rows - 1).unwrap();
     assert_eq!(last.byte, 384);

@@ -9,7 +9,8 @@ mod common;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, BlockError, Catalogue, Copy, GenerationSpec, OpenError, RepairKind, State, Volume, VolumeError, open, probe,
+    Access, BlockError, Catalogue, GenerationSpec, OpenError, RepairKind, StoreState, SuperblockCopy, Volume,
+    VolumeError, open, probe,
 };
 
 fn version_of(volume: &Volume) -> Result<u64, String> {
@@ -31,30 +32,30 @@ fn old_or_new(shapes: &[Shape], crash: Crash, last: u64) -> Result<(), String> {
             if zero_start && tails_in_flight {
                 continue; // Two faults at once: refused, and rightly.
             }
-            let rig = Rig::with_images(&shapes[index..=index], vec![images[index].clone()]);
+            let fixture = Fixture::with_images(&shapes[index..=index], vec![images[index].clone()]);
             if zero_start {
-                (0..2).for_each(|unit| rig.drives[0].set_unit(unit, &[0; 4096]));
+                (0..2).for_each(|unit| fixture.drives[0].set_unit(unit, &[0; 4096]));
             }
-            let alone = open(rig.drives.clone(), Access::Degraded)
+            let alone = open(fixture.drives.clone(), Access::Degraded)
                 .map_err(|error| format!("member {index} alone (start zeroed: {zero_start}): {error}"))?;
             if alone.volume.epoch() < epoch {
                 return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot epoch {epoch}"));
             }
-            assert!(rig.take_log().is_empty(), "a degraded open writes nothing");
+            assert!(fixture.take_log().is_empty(), "a degraded open writes nothing");
         }
     }
 
-    let rig = Rig::with_images(shapes, images);
-    let read_only = open(rig.drives.clone(), Access::ReadOnly).map_err(|error| format!("read-only: {error}"))?;
-    assert!(rig.take_log().is_empty(), "a read-only open writes nothing");
+    let fixture = Fixture::with_images(shapes, images);
+    let read_only = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| format!("read-only: {error}"))?;
+    assert!(fixture.take_log().is_empty(), "a read-only open writes nothing");
     let seen = version_of(&read_only.volume)?;
-    let opened = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?;
+    let opened = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?;
     let version = version_of(&opened.volume)?;
     if version != seen || version < acked || version > (acked + 1).min(last) {
         return Err(format!("version {version} (read-only: {seen})"));
     }
     // It is repaired, and works on.
-    let again = rig.open();
+    let again = fixture.open();
     if !again.repairs.is_empty() {
         return Err(format!("still to be repaired: {:?}", again.repairs));
     }
@@ -70,11 +71,11 @@ fn first_attempt(shapes: &[Shape], crash: Crash, last: u64) -> Result<(), String
 /// A complete catalogue on a drive describes durable data, whether its epoch came about or not. Reads the blocks by the
 /// offsets in docs/layout.md.
 fn data_before_catalogue(shapes: &[Shape], images: &[Image], acked: u64) -> Result<(), String> {
-    let rig = Rig::with_images(shapes, images.to_vec());
-    let Ok(opened) = open(rig.drives.clone(), Access::ReadOnly) else { return Ok(()) };
+    let fixture = Fixture::with_images(shapes, images.to_vec());
+    let Ok(opened) = open(fixture.drives.clone(), Access::ReadOnly) else { return Ok(()) };
     let geometry = opened.volume.geometry().clone();
     let next = acked + 2;
-    for drive in &rig.drives {
+    for drive in &fixture.drives {
         let mut bytes = Vec::new();
         for index in 0..geometry.catalogue_units {
             let block = drive.unit(16 + (next & 1) * u64::from(geometry.catalogue_units) + u64::from(index));
@@ -96,19 +97,19 @@ fn data_before_catalogue(shapes: &[Shape], images: &[Image], acked: u64) -> Resu
 
 /// Two switches, the second onto the chunks that the first freed. Version 1 is there before.
 fn record_switches(shapes: &[Shape]) -> (Vec<Image>, Vec<Op>) {
-    let rig = Rig::new(shapes);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(shapes);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     let first = switch(&volume, 1).placement.map().to_vec();
-    let base = rig.images();
-    rig.take_log();
-    rig.mark(1);
+    let base = fixture.images();
+    fixture.take_log();
+    fixture.mark(1);
     switch(&volume, 2);
-    rig.mark(2);
+    fixture.mark(2);
     let third = switch(&volume, 3).placement.map().to_vec();
     assert_eq!(first, third, "the test wants freed chunks reused");
-    rig.mark(3);
-    (base, rig.take_log())
+    fixture.mark(3);
+    (base, fixture.take_log())
 }
 
 const ONE: [u64; 1] = [4];
@@ -137,8 +138,8 @@ fn cuts_between_writes_are_not_taken_for_damage() {
         let (mut unfinished, mut fates) = (0, vec![Fate::AllKept, Fate::AllLost]);
         fates.extend((0..8).map(Fate::Writes));
         let checked = enumerate_fates(&shapes, &base, &log, 0, &fates, |crash| {
-            let rig = Rig::with_images(&shapes, crash.images);
-            let opened = open(rig.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?;
+            let fixture = Fixture::with_images(&shapes, crash.images);
+            let opened = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?;
             let mends = opened.volume.damaged_metadata().map_err(|error| error.to_string())?;
             unfinished += mends.len();
             match mends.iter().find(|mend| !mend.unfinished) {
@@ -180,23 +181,23 @@ fn every_flush_of_every_drive_of_a_switch_is_needed() {
 
 /// A format over a store at an odd epoch, so that both catalogues lie in the same extent.
 fn record_format(shapes: &[Shape]) -> (Vec<Image>, Vec<Op>) {
-    let rig = Rig::new(shapes);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(shapes);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
     switch(&volume, 2);
-    let base = rig.images();
-    rig.take_log();
-    rig.format(2);
-    rig.mark(1);
-    (base, rig.take_log())
+    let base = fixture.images();
+    fixture.take_log();
+    fixture.format(2);
+    fixture.mark(1);
+    (base, fixture.take_log())
 }
 
 /// After a cut in a format there is the old store, the new one, or none: never half of one.
 fn old_or_new_or_none(shapes: &[Shape], crash: Crash) -> Result<(), String> {
     let (acked, tails_in_flight) = (crash.acked == 1, crash.tails_in_flight);
-    let rig = Rig::with_images(shapes, crash.images.clone());
-    match open(rig.drives.clone(), Access::ReadWrite) {
+    let fixture = Fixture::with_images(shapes, crash.images.clone());
+    match open(fixture.drives.clone(), Access::ReadWrite) {
         Ok(opened) => match opened.volume.store().as_u128() {
             1 if !acked => version_of(&opened.volume).map(drop)?,
             2 if opened.volume.generations().is_empty() => {}
@@ -212,9 +213,9 @@ fn old_or_new_or_none(shapes: &[Shape], crash: Crash) -> Result<(), String> {
         Err(error) => return Err(error.to_string()),
     }
     for (index, &shape) in shapes.iter().enumerate() {
-        let rig = Rig::with_images(&[shape], vec![crash.images[index].clone()]);
+        let fixture = Fixture::with_images(&[shape], vec![crash.images[index].clone()]);
         // A whole copy of the new superblock at the tail means that the start is durable.
-        let found = probe(&rig.drives[0]).unwrap();
+        let found = probe(&fixture.drives[0]).unwrap();
         let new = |state: &warprow_layout::SlotState| state.superblock().is_some_and(|it| it.store.as_u128() == 2);
         if (acked || found.tail.iter().any(new)) && !found.start.iter().any(new) {
             return Err(format!("member {index}: the new superblock is missing at the start"));
@@ -267,15 +268,15 @@ fn half_committed(shapes: &[Shape], ahead: usize) -> Vec<Image> {
 /// Opening rolls the laggards forward; then rows are written onto chunks that the switch freed, and no commit follows.
 fn record_roll_forward(shapes: &[Shape], ahead: usize) -> (Vec<Image>, Vec<Op>) {
     let base = half_committed(shapes, ahead);
-    let rig = Rig::with_images(shapes, base.clone());
-    rig.mark(1);
-    let opened = rig.open();
+    let fixture = Fixture::with_images(shapes, base.clone());
+    fixture.mark(1);
+    let opened = fixture.open();
     let laggards = opened.repairs.iter().filter(|repair| repair.kind == RepairKind::RolledForward).count();
     assert_eq!(laggards, shapes.len() - 1);
-    rig.mark(2);
+    fixture.mark(2);
     let mut tx = opened.volume.begin(&model()).unwrap();
     load(&opened.volume, &mut tx, 3);
-    (base, rig.take_log())
+    (base, fixture.take_log())
 }
 
 #[test]
@@ -285,8 +286,8 @@ fn cuts_during_roll_forward_leave_the_new() {
             let shapes = shapes(lba_size, &THREE);
             let (base, log) = record_roll_forward(&shapes, ahead);
             enumerate(&shapes, &base, &log, 0, 3, |crash| {
-                let rig = Rig::with_images(&shapes, crash.images.clone());
-                let version = version_of(&open(rig.drives.clone(), Access::ReadOnly).unwrap().volume)?;
+                let fixture = Fixture::with_images(&shapes, crash.images.clone());
+                let version = version_of(&open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume)?;
                 if version != 2 {
                     return Err(format!("version {version} after a committed 2"));
                 }
@@ -317,12 +318,12 @@ fn record_killed(shapes: &[Shape], until: usize) -> (Vec<Image>, Vec<Op>) {
     let (base, log) = record_switches(shapes);
     let (mut durable, mut pending) = (base.clone(), Vec::new());
     log[..until].iter().for_each(|op| apply(shapes, op, &mut durable, &mut pending));
-    let rig = Rig::with_images(shapes, survive(&durable, &pending, Fate::AllKept));
-    let volume = rig.open().volume;
-    rig.mark(version_of(&volume).unwrap());
+    let fixture = Fixture::with_images(shapes, survive(&durable, &pending, Fate::AllKept));
+    let volume = fixture.open().volume;
+    fixture.mark(version_of(&volume).unwrap());
     let mut tx = volume.begin(&model()).unwrap();
     load(&volume, &mut tx, 3);
-    (base, [&log[..until], &rig.take_log()].concat())
+    (base, [&log[..until], &fixture.take_log()].concat())
 }
 
 /// The operations of the switch to version 2 that begin with the first flush.
@@ -364,17 +365,17 @@ fn the_flush_of_what_was_read_is_needed() {
 fn cuts_during_a_second_attempt_leave_old_or_new() {
     for (sizes, lba_size) in [(&ONE[..], 512), (&THREE, 512), (&THREE, 4096)] {
         let shapes = shapes(lba_size, sizes);
-        let rig = Rig::new(&shapes);
-        rig.format(1);
-        let volume = rig.open().volume;
+        let fixture = Fixture::new(&shapes);
+        fixture.format(1);
+        let volume = fixture.open().volume;
         switch(&volume, 1);
-        let base = rig.images();
-        rig.take_log();
+        let base = fixture.images();
+        fixture.take_log();
         let mut tx = volume.begin(&model()).unwrap();
         load(&volume, &mut tx, 9);
         tx.supersede(0);
         tx.commit().unwrap();
-        let first = rig.take_log();
+        let first = fixture.take_log();
         // Behind its second flush only superblocks follow.
         let flushes = (0..first.len()).filter(|&i| matches!(first[i], Op::Flush { .. }));
         let superblocks = flushes.take(2 * shapes.len()).last().unwrap() + 1;
@@ -387,17 +388,17 @@ fn cuts_during_a_second_attempt_leave_old_or_new() {
         let mut attempts = 0;
         let step = starts.len() / 9;
         for start in starts.into_iter().step_by(step) {
-            let rig = Rig::with_images(&shapes, start);
-            let opened = rig.open();
+            let fixture = Fixture::with_images(&shapes, start);
+            let opened = fixture.open();
             if opened.volume.epoch() != 2 {
                 continue; // The first attempt came about.
             }
-            let base = rig.images();
-            rig.take_log();
-            rig.mark(1);
+            let base = fixture.images();
+            fixture.take_log();
+            fixture.mark(1);
             switch(&opened.volume, 2);
-            rig.mark(2);
-            enumerate(&shapes, &base, &rig.take_log(), 0, 1, |crash| old_or_new(&shapes, crash, 2)).unwrap();
+            fixture.mark(2);
+            enumerate(&shapes, &base, &fixture.take_log(), 0, 1, |crash| old_or_new(&shapes, crash, 2)).unwrap();
             attempts += 1;
         }
         assert!(attempts >= 4, "{attempts} attempts");
@@ -407,13 +408,14 @@ fn cuts_during_a_second_attempt_leave_old_or_new() {
 #[test]
 fn a_member_away_during_the_commit_is_stale_not_a_laggard() {
     let shapes = shapes(512, &THREE);
-    let rig = Rig::new(&shapes);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&shapes);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
-    let old = rig.images();
+    let old = fixture.images();
     switch(&volume, 2);
-    let one_behind = Rig::with_images(&shapes, vec![old[0].clone(), rig.images()[1].clone(), rig.images()[2].clone()]);
+    let one_behind =
+        Fixture::with_images(&shapes, vec![old[0].clone(), fixture.images()[1].clone(), fixture.images()[2].clone()]);
     match open(one_behind.drives.clone(), Access::ReadWrite) {
         Err(OpenError::StaleMember { drive, its_epoch: 2, epoch: 3 }) => assert_eq!(drive, "memory:0"),
         other => panic!("{other:?}"),
@@ -422,7 +424,7 @@ fn a_member_away_during_the_commit_is_stale_not_a_laggard() {
     // Without it, the others still serve their rows.
     let others = open(one_behind.drives[1..].to_vec(), Access::Degraded).unwrap();
     assert_eq!(others.volume.epoch(), 3);
-    assert!(matches!(others.state, State::Degraded { missing } if missing.len() == 1 && missing[0].index == 0));
+    assert!(matches!(others.state, StoreState::Degraded { missing } if missing.len() == 1 && missing[0].index == 0));
 }
 
 /// A degraded open between the crash and the repair sees the old epoch if the only drive ahead is missing; it writes nothing, so
@@ -430,31 +432,31 @@ fn a_member_away_during_the_commit_is_stale_not_a_laggard() {
 #[test]
 fn a_degraded_open_without_the_drive_ahead_does_no_harm() {
     let shapes = shapes(512, &THREE);
-    let rig = Rig::with_images(&shapes, half_committed(&shapes, 2));
-    let behind = open(rig.drives[..2].to_vec(), Access::Degraded).unwrap();
+    let fixture = Fixture::with_images(&shapes, half_committed(&shapes, 2));
+    let behind = open(fixture.drives[..2].to_vec(), Access::Degraded).unwrap();
     assert_eq!(behind.volume.epoch(), 2);
     assert!(behind.volume.begin(&model()).is_err());
     drop(behind);
-    assert!(rig.take_log().is_empty());
-    assert_eq!(version_of(&rig.open().volume), Ok(2));
+    assert!(fixture.take_log().is_empty());
+    assert_eq!(version_of(&fixture.open().volume), Ok(2));
 }
 
 #[test]
 fn losing_both_copies_of_the_newest_superblock_is_not_taken_for_a_torn_commit() {
     let shapes = shapes(512, &ONE);
-    let rig = Rig::new(&shapes);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&shapes);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
     switch(&volume, 2); // epoch 3: slot B
-    let damaged = rig.images();
-    let rig = Rig::with_images(&shapes, damaged);
+    let damaged = fixture.images();
+    let fixture = Fixture::with_images(&shapes, damaged);
     for unit in [1, shapes[0].units() - 1] {
-        let mut block = rig.drives[0].unit(unit);
+        let mut block = fixture.drives[0].unit(unit);
         block[2000] ^= 1;
-        rig.drives[0].set_unit(unit, &block);
+        fixture.drives[0].set_unit(unit, &block);
     }
-    match open(rig.drives.clone(), Access::ReadOnly) {
+    match open(fixture.drives.clone(), Access::ReadOnly) {
         Err(OpenError::LostSuperblock { epoch: 2, .. }) => {}
         other => panic!("{other:?}"),
     }
@@ -463,40 +465,45 @@ fn losing_both_copies_of_the_newest_superblock_is_not_taken_for_a_torn_commit() 
 #[test]
 fn damage_at_the_start_is_repaired_from_the_tail() {
     let shapes = shapes(512, &THREE);
-    let rig = Rig::new(&shapes);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&shapes);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
-    (0..2).for_each(|unit| rig.drives[1].set_unit(unit, &[0xFF; 4096]));
-    let probed = probe(&rig.drives[1]).unwrap();
+    (0..2).for_each(|unit| fixture.drives[1].set_unit(unit, &[0xFF; 4096]));
+    let probed = probe(&fixture.drives[1]).unwrap();
     assert_eq!(probed.start[0], warprow_layout::SlotState::Bad(BlockError::NoMagic));
-    let opened = rig.open();
-    assert!(opened.repairs.iter().any(|it| it.drive == "memory:1" && it.kind == RepairKind::Superblock(Copy::Start)));
+    let opened = fixture.open();
+    assert!(
+        opened
+            .repairs
+            .iter()
+            .any(|it| it.drive == "memory:1" && it.kind == RepairKind::Superblock(SuperblockCopy::Start))
+    );
     assert_eq!(version_of(&opened.volume), Ok(1));
-    assert!(rig.open().repairs.is_empty());
+    assert!(fixture.open().repairs.is_empty());
 }
 
 /// A version beside version 1, which is shown; both are there, then the shown one changes: in marks 1 nothing is done yet, 2 the
 /// second is loaded beside, 3 it is shown, 4 the first is shown again, 5 the second is dropped.
 fn record_beside(shapes: &[Shape]) -> (Vec<Image>, Vec<Op>) {
-    let rig = Rig::new(shapes);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(shapes);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
-    let base = rig.images();
-    rig.take_log();
-    rig.mark(1);
+    let base = fixture.images();
+    fixture.take_log();
+    fixture.mark(1);
     let mut tx = volume.begin(&GenerationSpec { standby: true, ..model() }).unwrap();
     load(&volume, &mut tx, 2);
     let second = tx.commit().unwrap().id;
-    rig.mark(2);
+    fixture.mark(2);
     volume.switch(second, false).unwrap();
-    rig.mark(3);
+    fixture.mark(3);
     volume.switch(0, false).unwrap();
-    rig.mark(4);
+    fixture.mark(4);
     volume.drop_hidden(second).unwrap();
-    rig.mark(5);
-    (base, rig.take_log())
+    fixture.mark(5);
+    (base, fixture.take_log())
 }
 
 /// How many of the steps were done: which generations there are, whole, and which is shown, say so.
@@ -522,11 +529,11 @@ fn one_step_or_the_next(shapes: &[Shape], crash: Crash) -> Result<(), String> {
             if zero_start && tails_in_flight {
                 continue;
             }
-            let rig = Rig::with_images(&shapes[index..=index], vec![images[index].clone()]);
+            let fixture = Fixture::with_images(&shapes[index..=index], vec![images[index].clone()]);
             if zero_start {
-                (0..2).for_each(|unit| rig.drives[0].set_unit(unit, &[0; 4096]));
+                (0..2).for_each(|unit| fixture.drives[0].set_unit(unit, &[0; 4096]));
             }
-            let alone = open(rig.drives.clone(), Access::Degraded)
+            let alone = open(fixture.drives.clone(), Access::Degraded)
                 .map_err(|error| format!("member {index} alone (start zeroed: {zero_start}): {error}"))?;
             // Version 1 came with epoch 2.
             if alone.volume.epoch() < acked + 1 {
@@ -535,9 +542,10 @@ fn one_step_or_the_next(shapes: &[Shape], crash: Crash) -> Result<(), String> {
         }
     }
     data_before_catalogue(shapes, &images, acked)?;
-    let rig = Rig::with_images(shapes, images);
-    let seen = step_of(&open(rig.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume, acked)?;
-    let opened = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?;
+    let fixture = Fixture::with_images(shapes, images);
+    let seen =
+        step_of(&open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume, acked)?;
+    let opened = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?;
     let step = step_of(&opened.volume, acked)?;
     if step != seen || !(acked..=acked + 1).contains(&step) {
         return Err(format!("step {step} (read-only: {seen}), acknowledged {acked}"));
@@ -555,7 +563,7 @@ fn one_step_or_the_next(shapes: &[Shape], crash: Crash) -> Result<(), String> {
         3 => volume.switch(0, false).map(drop).map_err(told)?,
         _ => volume.drop_hidden(1).map_err(told)?,
     }
-    let again = rig.open();
+    let again = fixture.open();
     again.volume.generations().iter().try_for_each(|it| verify(&again.volume, it, it.id + 1))?;
     if again.repairs.is_empty() { Ok(()) } else { Err(format!("still to be repaired: {:?}", again.repairs)) }
 }

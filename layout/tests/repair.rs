@@ -4,19 +4,19 @@ mod common;
 
 use common::cuts::*;
 use common::*;
-use warprow_layout::{Access, MendWhat, OpenError, RepairPlan, open};
+use warprow_layout::{Access, OpenError, RepairProposal, RepairTarget, open};
 
 const SIZES: [&[u64]; 2] = [&[4], &[4, 5, 7]];
 
 /// Two versions of the model, one after the other: the store is at epoch 3.
 fn loaded(mebibytes: &[u64]) -> (Vec<Shape>, Vec<Image>) {
     let shapes: Vec<Shape> = mebibytes.iter().map(|&mebibytes| small(512, mebibytes)).collect();
-    let rig = Rig::new(&shapes);
-    rig.format(9);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&shapes);
+    fixture.format(9);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
     switch(&volume, 2);
-    (shapes, rig.images())
+    (shapes, fixture.images())
 }
 
 /// Units of the four superblocks: slots A and B at the start, then at the tail. Epoch 3 is in B.
@@ -30,21 +30,21 @@ fn garbage(seed: u64) -> Vec<u8> {
     bytes
 }
 
-fn plan(rig: &Rig) -> Result<RepairPlan, OpenError> {
-    let plan = RepairPlan::new(rig.drives.clone());
-    assert!(rig.take_log().is_empty(), "a plan writes nothing");
+fn plan(fixture: &Fixture) -> Result<RepairProposal, OpenError> {
+    let plan = RepairProposal::new(fixture.drives.clone());
+    assert!(fixture.take_log().is_empty(), "a plan writes nothing");
     plan
 }
 
 /// Mends what a plan finds; then there is nothing left to mend, and the store has version 2.
-fn mended(rig: &Rig) -> Result<usize, String> {
-    let first = plan(rig).map_err(|error| error.to_string())?;
+fn mended(fixture: &Fixture) -> Result<usize, String> {
+    let first = plan(fixture).map_err(|error| error.to_string())?;
     first.apply().map_err(|error| error.to_string())?;
-    let left = RepairPlan::new(rig.drives.clone()).map_err(|error| error.to_string())?;
-    if !left.mends().is_empty() {
-        return Err(format!("still to be mended: {:?}", left.mends()));
+    let left = RepairProposal::new(fixture.drives.clone()).map_err(|error| error.to_string())?;
+    if !left.writes().is_empty() {
+        return Err(format!("still to be mended: {:?}", left.writes()));
     }
-    let opened = open(rig.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?;
+    let opened = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?;
     if opened.volume.epoch() != 3 || !opened.repairs.is_empty() {
         return Err(format!("epoch {}, {:?}", opened.volume.epoch(), opened.repairs));
     }
@@ -52,7 +52,7 @@ fn mended(rig: &Rig) -> Result<usize, String> {
         [only] => verify(&opened.volume, only, 2)?,
         all => return Err(format!("{} generations", all.len())),
     }
-    Ok(first.mends().len())
+    Ok(first.writes().len())
 }
 
 #[test]
@@ -61,21 +61,21 @@ fn every_set_of_damaged_superblocks_of_a_drive_is_mended_or_refused() {
         let (shapes, images) = loaded(sizes);
         for drive in 0..shapes.len() {
             for set in 0..16u64 {
-                let rig = Rig::with_images(&shapes, images.clone());
+                let fixture = Fixture::with_images(&shapes, images.clone());
                 let damaged: Vec<u64> =
                     (0..4).filter(|i| set >> i & 1 == 1).map(|i| slots(&shapes[drive])[i as usize]).collect();
-                damaged.iter().for_each(|&unit| rig.drives[drive].set_unit(unit, &garbage(unit)));
+                damaged.iter().for_each(|&unit| fixture.drives[drive].set_unit(unit, &garbage(unit)));
                 let current_left = set & 0b1010 != 0b1010;
                 if sizes.len() == 1 && !current_left {
                     // The one copy of epoch 3 is gone: epoch 2 is whole or not, and out of date.
-                    let error = plan(&rig).unwrap_err();
+                    let error = plan(&fixture).unwrap_err();
                     assert!(
                         matches!(error, OpenError::LostSuperblock { .. } | OpenError::NotWarprow { .. }),
                         "{set:04b}: {error}"
                     );
                     continue;
                 }
-                let mended = mended(&rig).unwrap_or_else(|error| panic!("drive {drive}, {set:04b}: {error}"));
+                let mended = mended(&fixture).unwrap_or_else(|error| panic!("drive {drive}, {set:04b}: {error}"));
                 assert_eq!(mended, damaged.len(), "drive {drive}, {set:04b}");
             }
         }
@@ -85,15 +85,18 @@ fn every_set_of_damaged_superblocks_of_a_drive_is_mended_or_refused() {
 #[test]
 fn a_plan_says_what_stands_where_and_where_the_copy_comes_from() {
     let (shapes, images) = loaded(&[4, 5, 7]);
-    let rig = Rig::with_images(&shapes, images);
+    let fixture = Fixture::with_images(&shapes, images);
     let tail = shapes[1].units() - 1;
-    rig.drives[1].set_unit(tail, &garbage(1));
-    slots(&shapes[2]).into_iter().for_each(|unit| rig.drives[2].set_unit(unit, &[0; 4096]));
-    let plan = plan(&rig).unwrap();
-    let said: Vec<_> =
-        plan.mends().iter().map(|it| (&*it.drive, it.lba, it.lbas, it.what, it.epoch, &*it.found, &*it.from)).collect();
-    use MendWhat::Superblock;
-    use warprow_layout::Copy::{Start, Tail};
+    fixture.drives[1].set_unit(tail, &garbage(1));
+    slots(&shapes[2]).into_iter().for_each(|unit| fixture.drives[2].set_unit(unit, &[0; 4096]));
+    let plan = plan(&fixture).unwrap();
+    let said: Vec<_> = plan
+        .writes()
+        .iter()
+        .map(|it| (&*it.drive, it.lba, it.lbas, it.what, it.epoch, &*it.found, &*it.from))
+        .collect();
+    use RepairTarget::Superblock;
+    use warprow_layout::SuperblockCopy::{Start, Tail};
     let end = shapes[2].units();
     assert_eq!(
         said,
@@ -112,18 +115,18 @@ fn a_damaged_catalogue_is_copied_from_another_drive_and_from_nowhere_else() {
     let (shapes, images) = loaded(&[4, 5, 7]);
     let first = 16 + u64::from(rig_catalogue_units(&shapes, &images));
     for drive in 0..3 {
-        let rig = Rig::with_images(&shapes, images.clone());
-        rig.drives[drive].set_unit(first, &garbage(3));
-        assert_eq!(mended(&rig), Ok(1));
+        let fixture = Fixture::with_images(&shapes, images.clone());
+        fixture.drives[drive].set_unit(first, &garbage(3));
+        assert_eq!(mended(&fixture), Ok(1));
     }
-    let rig = Rig::with_images(&shapes, images);
-    rig.drives.iter().for_each(|drive| drive.set_unit(first, &garbage(3)));
-    assert!(matches!(plan(&rig).unwrap_err(), OpenError::CatalogueDamaged { epoch: 3, .. }));
+    let fixture = Fixture::with_images(&shapes, images);
+    fixture.drives.iter().for_each(|drive| drive.set_unit(first, &garbage(3)));
+    assert!(matches!(plan(&fixture).unwrap_err(), OpenError::CatalogueDamaged { epoch: 3, .. }));
 }
 
 fn rig_catalogue_units(shapes: &[Shape], images: &[Image]) -> u32 {
-    let rig = Rig::with_images(shapes, images.to_vec());
-    open(rig.drives.clone(), Access::ReadOnly).unwrap().volume.geometry().catalogue_units
+    let fixture = Fixture::with_images(shapes, images.to_vec());
+    open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume.geometry().catalogue_units
 }
 
 #[test]
@@ -131,16 +134,16 @@ fn a_drive_without_superblocks_is_known_by_its_catalogue_alone() {
     let (shapes, images) = loaded(&[4, 5, 7]);
     let first = 16 + u64::from(rig_catalogue_units(&shapes, &images));
     // Two of three, in any order.
-    let mut rig = Rig::with_images(&shapes, images.clone());
+    let mut fixture = Fixture::with_images(&shapes, images.clone());
     for drive in [0, 2] {
-        slots(&shapes[drive]).into_iter().for_each(|unit| rig.drives[drive].set_unit(unit, &garbage(unit)));
+        slots(&shapes[drive]).into_iter().for_each(|unit| fixture.drives[drive].set_unit(unit, &garbage(unit)));
     }
-    rig.drives.reverse();
-    assert_eq!(mended(&rig), Ok(8));
+    fixture.drives.reverse();
+    assert_eq!(mended(&fixture), Ok(8));
     // Without its catalogue it may be any drive; so may one that is blank, and one of another store.
     let blank = || Image::new();
     let stranger = {
-        let other = Rig::new(&shapes);
+        let other = Fixture::new(&shapes);
         other.format(10);
         switch(&other.open().volume, 1);
         switch(&other.open().volume, 2);
@@ -149,14 +152,14 @@ fn a_drive_without_superblocks_is_known_by_its_catalogue_alone() {
         other.images().remove(2)
     };
     let without_catalogue = {
-        let rig = Rig::with_images(&shapes, images.clone());
-        slots(&shapes[2]).into_iter().for_each(|unit| rig.drives[2].set_unit(unit, &garbage(unit)));
-        rig.drives[2].set_unit(first, &garbage(4));
-        rig.images().remove(2)
+        let fixture = Fixture::with_images(&shapes, images.clone());
+        slots(&shapes[2]).into_iter().for_each(|unit| fixture.drives[2].set_unit(unit, &garbage(unit)));
+        fixture.drives[2].set_unit(first, &garbage(4));
+        fixture.images().remove(2)
     };
     for third in [blank(), stranger, without_catalogue] {
-        let rig = Rig::with_images(&shapes, vec![images[0].clone(), images[1].clone(), third]);
-        match plan(&rig).unwrap_err() {
+        let fixture = Fixture::with_images(&shapes, vec![images[0].clone(), images[1].clone(), third]);
+        match plan(&fixture).unwrap_err() {
             OpenError::Unidentified { drive, missing, .. } => {
                 assert_eq!((&*drive, missing.len(), missing[0].index), ("memory:2", 1, 2));
             }
@@ -164,42 +167,42 @@ fn a_drive_without_superblocks_is_known_by_its_catalogue_alone() {
         }
     }
     // Nor is a member that is not there mended.
-    let rig = Rig::with_images(&shapes[..2], images[..2].to_vec());
-    assert!(matches!(plan(&rig).unwrap_err(), OpenError::MissingMember { .. }));
+    let fixture = Fixture::with_images(&shapes[..2], images[..2].to_vec());
+    assert!(matches!(plan(&fixture).unwrap_err(), OpenError::MissingMember { .. }));
 }
 
 #[test]
 fn a_lost_slot_is_restored_only_where_no_commit_can_have_been_in_it() {
     for sizes in SIZES {
         let (shapes, images) = loaded(sizes);
-        let rig = Rig::with_images(&shapes, images);
-        for (drive, shape) in rig.drives.iter().zip(&shapes) {
+        let fixture = Fixture::with_images(&shapes, images);
+        for (drive, shape) in fixture.drives.iter().zip(&shapes) {
             [0, shape.units() - 2].into_iter().for_each(|unit| drive.set_unit(unit, &garbage(unit)));
         }
         assert!(matches!(
-            open(rig.drives.clone(), Access::ReadWrite).unwrap_err(),
+            open(fixture.drives.clone(), Access::ReadWrite).unwrap_err(),
             OpenError::LostSuperblock { epoch: 3, .. }
         ));
-        let before = rig.images();
-        assert_eq!(mended(&rig), Ok(2 * shapes.len()));
+        let before = fixture.images();
+        assert_eq!(mended(&fixture), Ok(2 * shapes.len()));
         // One member's extent does not prove it: a commit may have begun, and come to its end.
         for drive in 0..shapes.len() {
-            let rig = Rig::with_images(&shapes, before.clone());
-            rig.drives[drive].set_unit(16, &garbage(5));
-            assert!(matches!(plan(&rig).unwrap_err(), OpenError::LostSuperblock { epoch: 3, .. }));
+            let fixture = Fixture::with_images(&shapes, before.clone());
+            fixture.drives[drive].set_unit(16, &garbage(5));
+            assert!(matches!(plan(&fixture).unwrap_err(), OpenError::LostSuperblock { epoch: 3, .. }));
         }
     }
     // A commit of epoch 4 of which the superblocks are lost: epoch 3 is whole, and out of date.
     let (shapes, images) = loaded(&[4]);
-    let rig = Rig::with_images(&shapes, images);
-    switch(&rig.open().volume, 3);
-    rig.take_log();
-    [0, shapes[0].units() - 2].into_iter().for_each(|unit| rig.drives[0].set_unit(unit, &garbage(unit)));
-    assert!(matches!(plan(&rig).unwrap_err(), OpenError::LostSuperblock { epoch: 3, .. }));
+    let fixture = Fixture::with_images(&shapes, images);
+    switch(&fixture.open().volume, 3);
+    fixture.take_log();
+    [0, shapes[0].units() - 2].into_iter().for_each(|unit| fixture.drives[0].set_unit(unit, &garbage(unit)));
+    assert!(matches!(plan(&fixture).unwrap_err(), OpenError::LostSuperblock { epoch: 3, .. }));
 }
 
 /// Damages of which a repair has to make several writes.
-fn damages(shapes: &[Shape], images: &[Image]) -> Vec<Rig> {
+fn damages(shapes: &[Shape], images: &[Image]) -> Vec<Fixture> {
     let last = shapes.len() - 1;
     let catalogue = 16 + u64::from(rig_catalogue_units(shapes, images));
     let [a, b, a_tail, b_tail] = slots(&shapes[last]);
@@ -207,12 +210,12 @@ fn damages(shapes: &[Shape], images: &[Image]) -> Vec<Rig> {
     if shapes.len() > 1 {
         sets.extend([vec![a, b, a_tail, b_tail], vec![b_tail, catalogue], vec![a, a_tail, b, catalogue]]);
     }
-    let rig = |set: Vec<u64>| {
-        let rig = Rig::with_images(shapes, images.to_vec());
-        set.into_iter().for_each(|unit| rig.drives[last].set_unit(unit, &garbage(unit)));
-        rig
+    let fixture = |set: Vec<u64>| {
+        let fixture = Fixture::with_images(shapes, images.to_vec());
+        set.into_iter().for_each(|unit| fixture.drives[last].set_unit(unit, &garbage(unit)));
+        fixture
     };
-    sets.into_iter().map(rig).collect()
+    sets.into_iter().map(fixture).collect()
 }
 
 #[test]
@@ -220,18 +223,18 @@ fn a_power_cut_during_a_repair_leaves_one_that_goes_on() {
     for sizes in SIZES {
         let (shapes, images) = loaded(sizes);
         let mut checked = 0;
-        for rig in damages(&shapes, &images) {
-            let base = rig.images();
-            plan(&rig).unwrap().apply().unwrap();
-            let log = rig.take_log();
+        for fixture in damages(&shapes, &images) {
+            let base = fixture.images();
+            plan(&fixture).unwrap().apply().unwrap();
+            let log = fixture.take_log();
             checked += enumerate(&shapes, &base, &log, 0, 12, |crash| {
-                let rig = Rig::with_images(&shapes, crash.images);
+                let fixture = Fixture::with_images(&shapes, crash.images);
                 // Whoever opens it without a repair finds the same version, or is refused.
-                if let Ok(opened) = open(rig.drives.clone(), Access::ReadOnly) {
+                if let Ok(opened) = open(fixture.drives.clone(), Access::ReadOnly) {
                     assert_eq!(opened.volume.epoch(), 3);
-                    rig.take_log();
+                    fixture.take_log();
                 }
-                mended(&rig).map(drop)
+                mended(&fixture).map(drop)
             })
             .unwrap();
         }
@@ -243,15 +246,15 @@ fn a_power_cut_during_a_repair_leaves_one_that_goes_on() {
 fn the_flush_between_the_ends_of_a_drive_is_needed() {
     let (shapes, images) = loaded(&[4]);
     let mut caught = 0;
-    for rig in damages(&shapes, &images) {
-        let base = rig.images();
-        plan(&rig).unwrap().apply().unwrap();
-        let log = rig.take_log();
+    for fixture in damages(&shapes, &images) {
+        let base = fixture.images();
+        plan(&fixture).unwrap().apply().unwrap();
+        let log = fixture.take_log();
         let flushes = log.iter().filter(|op| matches!(op, Op::Flush { .. })).count();
         for nth in 0..flushes {
             let Some((log, from)) = without_flush(&log, nth) else { break };
             let found = enumerate(&shapes, &base, &log, from, 12, |crash| {
-                mended(&Rig::with_images(&shapes, crash.images)).map(drop)
+                mended(&Fixture::with_images(&shapes, crash.images)).map(drop)
             });
             caught += usize::from(found.is_err());
         }
@@ -267,23 +270,23 @@ fn random_damage_is_mended_or_refused() {
         let (mut whole, mut refused) = (0, 0);
         for seed in 0..600 {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let rig = Rig::with_images(&shapes, images.clone());
+            let fixture = Fixture::with_images(&shapes, images.clone());
             for _ in 0..rng.usize(1..7) {
                 let drive = rng.usize(..shapes.len());
                 let units = [&slots(&shapes[drive])[..], &[16, 16 + catalogue]].concat();
                 let (unit, other) = (units[rng.usize(..units.len())], units[rng.usize(..units.len())]);
-                let mut block = rig.drives[drive].unit(unit);
+                let mut block = fixture.drives[drive].unit(unit);
                 match rng.u8(..4) {
                     0 => block[rng.usize(..4096)] ^= 1 << rng.u8(..8),
                     1 => block.fill(0),
                     2 => block = garbage(rng.u64(..)),
-                    _ => block = rig.drives[drive].unit(other),
+                    _ => block = fixture.drives[drive].unit(other),
                 }
-                rig.drives[drive].set_unit(unit, &block);
+                fixture.drives[drive].set_unit(unit, &block);
             }
-            match plan(&rig) {
+            match plan(&fixture) {
                 Ok(_) => {
-                    mended(&rig).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+                    mended(&fixture).unwrap_or_else(|error| panic!("seed {seed}: {error}"));
                     whole += 1;
                 }
                 Err(_) => refused += 1,

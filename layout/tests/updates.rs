@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, Generation, Log, OpenError, Patch, RowSource, Update, Volume, VolumeError, open, row_crc,
+    Access, Generation, Log, LogUpdate, OpenError, RowPatch, RowSource, Volume, VolumeError, open, row_crc,
 };
 
 const SIZES: [u64; 3] = [4, 5, 7];
@@ -26,8 +26,8 @@ struct Change {
 }
 
 impl Change {
-    fn update(&self) -> Update<'_> {
-        Update { table: self.table, key: self.key, row: &self.row }
+    fn update(&self) -> LogUpdate<'_> {
+        LogUpdate { table: self.table, key: self.key, row: &self.row }
     }
 }
 
@@ -69,13 +69,13 @@ fn read_log(volume: &Volume, generation: &Generation) -> Result<Vec<Change>, Vol
     Ok(found)
 }
 
-fn loaded(shapes: &[Shape]) -> (Rig, Volume) {
-    let rig = Rig::new(shapes);
-    rig.format(1);
-    let volume = rig.open().volume;
+fn loaded(shapes: &[Shape]) -> (Fixture, Volume) {
+    let fixture = Fixture::new(shapes);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     switch(&volume, 1);
-    rig.take_log();
-    (rig, volume)
+    fixture.take_log();
+    (fixture, volume)
 }
 
 /// A record of updates: what was changed, and after each mark how much of it was acknowledged, at which epoch.
@@ -88,8 +88,8 @@ struct Recorded {
 
 /// Batches of several sizes, over the end of a chunk; then another process, and more.
 fn record(shapes: &[Shape], padding: usize) -> Recorded {
-    let (rig, volume) = loaded(shapes);
-    let base = rig.images();
+    let (fixture, volume) = loaded(shapes);
+    let base = fixture.images();
     let (mut all, mut acked) = (Vec::new(), vec![(0, volume.epoch())]);
     let mut run = |volume: &Volume, batches: &[(usize, Option<u32>)]| {
         let (mut log, found) = log_of(volume).unwrap();
@@ -100,15 +100,15 @@ fn record(shapes: &[Shape], padding: usize) -> Recorded {
             all.extend_from_slice(&batch);
             assert_eq!(append(&mut log, &batch).unwrap(), all.len() as u64);
             acked.push((all.len(), volume.epoch()));
-            rig.mark(acked.len() as u64 - 1);
+            fixture.mark(acked.len() as u64 - 1);
         }
     };
     run(&volume, &[(1, None), (3, None), (64, None), (700, Some(1)), (1, None), (200, Some(1))]);
     drop(volume);
-    run(&rig.open().volume, &[(1, None), (40, None)]);
-    let chunks = rig.open().volume.generations()[0].log.len();
+    run(&fixture.open().volume, &[(1, None), (40, None)]);
+    let chunks = fixture.open().volume.generations()[0].log.len();
     assert_eq!(chunks, 2, "one is full, and the second process goes on with the other");
-    Recorded { base, log: rig.take_log(), all, acked }
+    Recorded { base, log: fixture.take_log(), all, acked }
 }
 
 /// What must hold after any cut: the updates that are found are the first so many, all acknowledged ones among them; the store
@@ -122,28 +122,28 @@ fn acknowledged_and_in_order(shapes: &[Shape], recorded: &Recorded, crash: Crash
             if zero_start && crash.tails_in_flight {
                 continue;
             }
-            let rig = Rig::with_images(&shapes[index..=index], vec![crash.images[index].clone()]);
+            let fixture = Fixture::with_images(&shapes[index..=index], vec![crash.images[index].clone()]);
             if zero_start {
-                (0..2).for_each(|unit| rig.drives[0].set_unit(unit, &[0; 4096]));
+                (0..2).for_each(|unit| fixture.drives[0].set_unit(unit, &[0; 4096]));
             }
-            let alone = open(rig.drives.clone(), Access::Degraded).map_err(|error| format!("alone: {error}"))?;
+            let alone = open(fixture.drives.clone(), Access::Degraded).map_err(|error| format!("alone: {error}"))?;
             if alone.volume.epoch() < epoch {
                 return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot epoch {epoch}"));
             }
         }
     }
-    let rig = Rig::with_images(shapes, crash.images);
+    let fixture = Fixture::with_images(shapes, crash.images);
     let told = |error: VolumeError| error.to_string();
     let before = {
-        let volume = open(rig.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
+        let volume = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
         verify(&volume, &volume.generations()[0], 1)?;
         read_log(&volume, &volume.generations()[0]).map_err(told)?
     };
-    assert!(rig.take_log().is_empty(), "reading writes nothing");
+    assert!(fixture.take_log().is_empty(), "reading writes nothing");
     if before.len() < least || before.len() > most || before[..] != all[..before.len()] {
         return Err(format!("{} updates are found, of {least} to {most}", before.len()));
     }
-    let volume = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+    let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
     let (mut log, found) = log_of(&volume).map_err(told)?;
     if found != before {
         return Err(format!("{} updates, {} when it was opened for reading", found.len(), before.len()));
@@ -151,7 +151,7 @@ fn acknowledged_and_in_order(shapes: &[Shape], recorded: &Recorded, crash: Crash
     let more = changes(!0, 5, None);
     append(&mut log, &more).map_err(told)?;
     drop((log, volume));
-    let again = log_of(&rig.open().volume).map_err(told)?.1;
+    let again = log_of(&fixture.open().volume).map_err(told)?.1;
     match again == [before, more].concat() {
         true => Ok(()),
         false => Err(format!("{} updates after five more", again.len())),
@@ -230,22 +230,22 @@ fn every_flush_of_updates_is_needed() {
 fn record_killed(shapes: &[Shape], first: &Recorded, until: usize) -> Recorded {
     let (mut durable, mut pending) = (first.base.clone(), Vec::new());
     first.log[..until].iter().for_each(|op| apply(shapes, op, &mut durable, &mut pending));
-    let rig = Rig::with_images(shapes, survive(&durable, &pending, Fate::AllKept));
+    let fixture = Fixture::with_images(shapes, survive(&durable, &pending, Fate::AllKept));
     let (mut all, mut acked) = (first.all.clone(), first.acked.clone());
     let marks = first.log[..until].iter().filter(|op| matches!(op, Op::Mark(_))).count();
     acked.truncate(marks + 1);
-    let volume = rig.open().volume;
+    let volume = fixture.open().volume;
     let (mut log, found) = log_of(&volume).unwrap();
     assert_eq!(found[..], all[..found.len()]);
     all.truncate(found.len());
     acked.push((found.len(), volume.epoch()));
-    rig.mark(acked.len() as u64 - 1);
+    fixture.mark(acked.len() as u64 - 1);
     let more = changes(until as u64, 7, None);
     append(&mut log, &more).unwrap();
     all.extend(more);
     acked.push((all.len(), volume.epoch()));
-    rig.mark(acked.len() as u64 - 1);
-    Recorded { base: first.base.clone(), log: [&first.log[..until], &rig.take_log()].concat(), all, acked }
+    fixture.mark(acked.len() as u64 - 1);
+    Recorded { base: first.base.clone(), log: [&first.log[..until], &fixture.take_log()].concat(), all, acked }
 }
 
 #[test]
@@ -290,27 +290,27 @@ fn unit_of(volume: &Volume, chunk: usize, unit: u64) -> (usize, u64) {
 #[test]
 fn rot_is_told_from_a_torn_end() {
     let shapes = shapes(512);
-    let (rig, volume) = loaded(&shapes);
+    let (fixture, volume) = loaded(&shapes);
     let (mut log, _) = log_of(&volume).unwrap();
     let all: Vec<Change> = (0..6).flat_map(|batch| changes(batch, 20, None)).collect();
     for batch in all.chunks(20) {
         append(&mut log, batch).unwrap();
     }
     drop(log);
-    let images = rig.images();
+    let images = fixture.images();
     let mut damaged = 0;
     let mut cut = Vec::new();
     let mut unit = 0;
     loop {
-        let rig = Rig::with_images(&shapes, images.clone());
+        let fixture = Fixture::with_images(&shapes, images.clone());
         let (drive, at) = unit_of(&volume, 0, unit);
-        let mut block = rig.drives[drive].unit(at);
+        let mut block = fixture.drives[drive].unit(at);
         if block.iter().all(|&byte| byte == 0) {
             break;
         }
         block[1000] ^= 4;
-        rig.drives[drive].set_unit(at, &block);
-        let opened = rig.open().volume;
+        fixture.drives[drive].set_unit(at, &block);
+        let opened = fixture.open().volume;
         match log_of(&opened) {
             Err(VolumeError::LogDamaged { generation: 0, unit: found, .. }) => {
                 assert_eq!(u64::from(found), unit);
@@ -330,24 +330,24 @@ fn rot_is_told_from_a_torn_end() {
 
     // Without the end unit, which a power cut may have kept from the medium, the last batch is as if it had been torn.
     let (drive, end) = unit_of(&volume, 0, unit - 1);
-    let rig = Rig::with_images(&shapes, images.clone());
-    rig.drives[drive].set_unit(end, &[0; 4096]);
-    rig.drives[drive].set_unit(end - 1, &[7; 4096]);
-    let found = log_of(&rig.open().volume).unwrap().1;
+    let fixture = Fixture::with_images(&shapes, images.clone());
+    fixture.drives[drive].set_unit(end, &[0; 4096]);
+    fixture.drives[drive].set_unit(end - 1, &[7; 4096]);
+    let found = log_of(&fixture.open().volume).unwrap().1;
     assert!((100..120).contains(&found.len()) && found[..] == all[..found.len()], "{}", found.len());
 
     // Once the chunk is sealed, every unit of it counts.
-    let (rig, unit) = (Rig::with_images(&shapes, images), unit - 1);
-    let volume = rig.open().volume;
+    let (fixture, unit) = (Fixture::with_images(&shapes, images), unit - 1);
+    let volume = fixture.open().volume;
     let (mut log, _) = log_of(&volume).unwrap();
     append(&mut log, &changes(99, 1500, Some(1))).unwrap();
     assert!(volume.generations()[0].log[0].units.is_some(), "another was allotted");
-    let images = rig.images();
+    let images = fixture.images();
     for unit in 0..unit {
-        let rig = Rig::with_images(&shapes, images.clone());
+        let fixture = Fixture::with_images(&shapes, images.clone());
         let (drive, at) = unit_of(&volume, 0, unit);
-        rig.drives[drive].set_unit(at, &[0; 4096]);
-        let opened = rig.open().volume;
+        fixture.drives[drive].set_unit(at, &[0; 4096]);
+        let opened = fixture.open().volume;
         assert!(
             matches!(log_of(&opened), Err(VolumeError::LogDamaged { unit: found, .. }) if u64::from(found) == unit)
         );
@@ -358,7 +358,7 @@ fn rot_is_told_from_a_torn_end() {
 #[test]
 fn units_of_an_earlier_log_are_not_taken_for_this_ones() {
     let shapes = [small(512, 5)];
-    let (rig, volume) = loaded(&shapes);
+    let (fixture, volume) = loaded(&shapes);
     let (mut log, _) = log_of(&volume).unwrap();
     append(&mut log, &changes(1, 50, None)).unwrap();
     drop(log);
@@ -367,51 +367,51 @@ fn units_of_an_earlier_log_are_not_taken_for_this_ones() {
     let mut tx = volume.begin(&model()).unwrap();
     load(&volume, &mut tx, 2);
     let generation = tx.commit().unwrap();
-    let base = rig.images();
-    rig.take_log();
+    let base = fixture.images();
+    fixture.take_log();
     let mut log = volume.log(generation.id, |_, _| panic!("it is new")).unwrap();
     append(&mut log, &changes(2, 1, None)).unwrap();
     assert_eq!(volume.generations()[0].log[0].chunk, chunk, "the test wants the chunk again");
     let check = |crash: Crash| {
-        let rig = Rig::with_images(&shapes, crash.images);
-        let volume = rig.open().volume;
+        let fixture = Fixture::with_images(&shapes, crash.images);
+        let volume = fixture.open().volume;
         let found = read_log(&volume, &volume.generations()[0]).map_err(|error| error.to_string())?;
         match found == changes(2, 1, None)[..found.len()] {
             true => Ok(()),
             false => Err(format!("{found:?}")),
         }
     };
-    enumerate_fates(&shapes, &base, &rig.take_log(), 0, &withstood(3), check).unwrap();
+    enumerate_fates(&shapes, &base, &fixture.take_log(), 0, &withstood(3), check).unwrap();
 }
 
 #[test]
 fn there_is_one_log_and_what_does_not_fit_is_refused() {
     let shapes = shapes(512);
-    let (rig, volume) = loaded(&shapes);
+    let (fixture, volume) = loaded(&shapes);
     let (mut log, _) = log_of(&volume).unwrap();
     assert!(matches!(volume.log(0, |_, _| ()), Err(VolumeError::LogBusy { generation: 0 })));
-    rig.take_log();
+    fixture.take_log();
     let row = |table, bytes| Change { table, key: 0, row: vec![0; bytes] };
     assert!(matches!(
         append(&mut log, &[row(0, 100), row(0, 99)]),
         Err(VolumeError::Length { expected: 100, given: 99, .. })
     ));
     assert!(matches!(append(&mut log, &[row(3, 100)]), Err(VolumeError::NoSuchTable { table: 3, .. })));
-    assert!(rig.take_log().is_empty(), "nothing was written");
+    assert!(fixture.take_log().is_empty(), "nothing was written");
     assert_eq!(append(&mut log, &[]).unwrap(), 0);
     drop(log);
     assert!(matches!(volume.log(7, |_, _| ()), Err(VolumeError::NoSuchGeneration { id: 7 })));
-    let read_only = open(rig.drives.clone(), Access::ReadOnly).unwrap().volume;
+    let read_only = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
     let (mut log, _) = log_of(&read_only).unwrap();
     assert!(matches!(append(&mut log, &[row(0, 100)]), Err(VolumeError::ReadOnly { .. })));
-    assert!(rig.take_log().is_empty());
+    assert!(fixture.take_log().is_empty());
 }
 
 /// Other commits, and a load that takes long, go on beside updates; chunks are given to one of them.
 #[test]
 fn updates_go_on_beside_a_load() {
     let shapes = shapes(512);
-    let (rig, volume) = loaded(&shapes);
+    let (fixture, volume) = loaded(&shapes);
     let free: u64 = volume.free_chunks().iter().sum();
     let tx = volume.begin(&model()).unwrap();
     let placed: Vec<_> = tx.generation().placement.map().to_vec();
@@ -425,11 +425,11 @@ fn updates_go_on_beside_a_load() {
     verify(&volume, &second, 2).unwrap();
     append(&mut log, &changes(2, 3, None)).unwrap();
     drop(log);
-    let opened = rig.open().volume;
+    let opened = fixture.open().volume;
     assert_eq!(opened.free_chunks().iter().sum::<u64>(), free - placed.len() as u64 - 1);
     assert_eq!(log_of(&opened).unwrap().1, [changes(1, 3, None), changes(2, 3, None)].concat());
     verify(&opened, &opened.generations()[1], 2).unwrap();
-    let gone = open(rig.drives[1..].to_vec(), Access::ReadWrite);
+    let gone = open(fixture.drives[1..].to_vec(), Access::ReadWrite);
     assert!(matches!(gone, Err(OpenError::MissingMember { .. })));
 }
 
@@ -473,8 +473,8 @@ fn compact(volume: &Volume, log: &mut Log, all: &[Change], meanwhile: impl FnOnc
     let ranks = volume.read_ranks(&volume.generations()[0], 0).unwrap().unwrap();
     let rank = |table, id| if table == 0 { ranks.get(id).unwrap() } else { id };
     let rows = rows_after(&all[..sequence as usize]);
-    let patches: Vec<Patch<'_>> =
-        rows.iter().map(|(&(table, id), &row)| Patch { table, rank: rank(table, id), row }).collect();
+    let patches: Vec<RowPatch<'_>> =
+        rows.iter().map(|(&(table, id), &row)| RowPatch { table, rank: rank(table, id), row }).collect();
     let rewritten = volume.rewrite(0, &patches).unwrap();
     assert!(matches!(volume.rewrite(0, &patches), Err(VolumeError::Rewriting { generation: 0 })));
     meanwhile(log);
@@ -544,12 +544,12 @@ const WAYS: [Compact; 2] = [
 
 /// Updates, a compaction with updates meanwhile, more of them; another compaction with none; another process.
 fn record_compactions(shapes: &[Shape], compact: Compact) -> Recorded {
-    let (rig, volume) = loaded(shapes);
-    let base = rig.images();
+    let (fixture, volume) = loaded(shapes);
+    let base = fixture.images();
     let (mut all, mut acked) = (Vec::new(), vec![(0, volume.epoch())]);
     let mut mark = |volume: &Volume, count: usize| {
         acked.push((count, volume.epoch()));
-        rig.mark(acked.len() as u64 - 1);
+        fixture.mark(acked.len() as u64 - 1);
     };
     let add = |all: &mut Vec<Change>, log: &mut Log, count| {
         let batch = changes(all.len() as u64, count, None);
@@ -575,7 +575,7 @@ fn record_compactions(shapes: &[Shape], compact: Compact) -> Recorded {
     assert_eq!(check_rows(&volume, &all), Ok(45));
     add(&mut all, &mut log, 1);
     mark(&volume, all.len());
-    Recorded { base, log: rig.take_log(), all, acked }
+    Recorded { base, log: fixture.take_log(), all, acked }
 }
 
 fn compacted_or_not(shapes: &[Shape], recorded: &Recorded, crash: Crash) -> Result<(), String> {
@@ -583,22 +583,22 @@ fn compacted_or_not(shapes: &[Shape], recorded: &Recorded, crash: Crash) -> Resu
     let mark = crash.acked as usize;
     let ((least, epoch), most) = (acked[mark], acked.get(mark + 1).map_or(all.len(), |next| next.0));
     for index in 0..shapes.len() {
-        let rig = Rig::with_images(&shapes[index..=index], vec![crash.images[index].clone()]);
+        let fixture = Fixture::with_images(&shapes[index..=index], vec![crash.images[index].clone()]);
         for zero_start in [false, true] {
             if zero_start && crash.tails_in_flight {
                 continue;
             }
             if zero_start {
-                (0..2).for_each(|unit| rig.drives[0].set_unit(unit, &[0; 4096]));
+                (0..2).for_each(|unit| fixture.drives[0].set_unit(unit, &[0; 4096]));
             }
-            let alone = open(rig.drives.clone(), Access::Degraded).map_err(|error| format!("alone: {error}"))?;
+            let alone = open(fixture.drives.clone(), Access::Degraded).map_err(|error| format!("alone: {error}"))?;
             if alone.volume.epoch() < epoch {
                 return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot epoch {epoch}"));
             }
         }
     }
-    let rig = Rig::with_images(shapes, crash.images);
-    let volume = open(rig.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+    let fixture = Fixture::with_images(shapes, crash.images);
+    let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
     let count = check_rows(&volume, all)?;
     if count < least || count > most {
         return Err(format!("{count} updates are found, of {least} to {most}"));
@@ -610,7 +610,7 @@ fn compacted_or_not(shapes: &[Shape], recorded: &Recorded, crash: Crash) -> Resu
     let now = [&all[..count], &more].concat();
     compact(&volume, &mut log, &now, |_| ());
     drop((log, volume));
-    match check_rows(&rig.open().volume, &now)? {
+    match check_rows(&fixture.open().volume, &now)? {
         found if found == now.len() => Ok(()),
         found => Err(format!("{found} updates after five more")),
     }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use common::*;
 use warprow_layout::{
-    Access, DType, Drive, DriveError, FormatError, FormatOptions, GenerationSpec, OpenError, Ranks, TableSpec,
+    Access, DType, Drive, DriveError, FormatOptions, GenerationSpec, OpenError, Ranks, StoreFormatError, TableSpec,
     VolumeError, WritesLost, format, open,
 };
 
@@ -17,9 +17,9 @@ fn one_mebibyte(name: &str) -> GenerationSpec {
 
 #[test]
 fn chunks_of_a_dropped_generation_wait_for_its_readers() {
-    let rig = Rig::new(&[small(512, 4)]);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&[small(512, 4)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     assert_eq!(volume.free_chunks(), [2]);
     let first = volume.begin(&one_mebibyte("a")).unwrap().commit().unwrap();
     let second = volume.begin(&one_mebibyte("b")).unwrap().commit().unwrap();
@@ -40,10 +40,10 @@ fn chunks_of_a_dropped_generation_wait_for_its_readers() {
 
 #[test]
 fn a_dropped_transaction_leaves_no_trace() {
-    let rig = Rig::new(&[small(512, 4)]);
-    rig.format(1);
-    let volume = rig.open().volume;
-    rig.take_log();
+    let fixture = Fixture::new(&[small(512, 4)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
+    fixture.take_log();
     let tx = volume.begin(&one_mebibyte("a")).unwrap();
     assert!(matches!(volume.begin(&one_mebibyte("b")), Err(VolumeError::Busy)));
     assert!(
@@ -51,21 +51,21 @@ fn a_dropped_transaction_leaves_no_trace() {
         "other commits need not wait"
     );
     drop(tx);
-    assert!(rig.take_log().is_empty());
+    assert!(fixture.take_log().is_empty());
     assert_eq!(volume.free_chunks(), [2]);
     volume.begin(&one_mebibyte("b")).unwrap().commit().unwrap();
-    assert_eq!(rig.open().volume.generations().len(), 1);
+    assert_eq!(fixture.open().volume.generations().len(), 1);
 }
 
 #[test]
 fn the_latest_of_a_name_is_the_current_one() {
-    let rig = Rig::new(&[small(512, 6)]);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&[small(512, 6)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     let old = volume.begin(&one_mebibyte("m")).unwrap().commit().unwrap();
     let new = volume.begin(&one_mebibyte("m")).unwrap().commit().unwrap();
     volume.begin(&one_mebibyte("other")).unwrap().commit().unwrap();
-    for volume in [&volume, &rig.open().volume] {
+    for volume in [&volume, &fixture.open().volume] {
         assert_eq!(volume.latest("m").unwrap(), new);
         assert_eq!(volume.generation(old.id).unwrap(), old);
         assert!(volume.latest("nobody").is_none());
@@ -80,9 +80,9 @@ fn the_latest_of_a_name_is_the_current_one() {
 
 #[test]
 fn impossible_tables_are_refused_by_name() {
-    let rig = Rig::new(&[small(512, 8)]);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&[small(512, 8)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     let refuse = |table: TableSpec| match volume.begin(&GenerationSpec::new("m", vec![table])) {
         Err(VolumeError::InvalidTable { table, reason }) => {
             assert!(table == "t" || table.is_empty());
@@ -113,9 +113,9 @@ fn impossible_tables_are_refused_by_name() {
 
 #[test]
 fn a_permuted_table_needs_its_ranks() {
-    let rig = Rig::new(&[small(512, 8)]);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&[small(512, 8)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     let permuted = TableSpec { permuted: true, ..TableSpec::new("t", 10, 128, DType::F32) };
     let spec = GenerationSpec::new("m", vec![permuted, TableSpec::new("plain", 10, 128, DType::F32)]);
     let tx = volume.begin(&spec).unwrap();
@@ -132,27 +132,27 @@ fn a_permuted_table_needs_its_ranks() {
 
 #[test]
 fn damaged_ranks_are_refused() {
-    let rig = Rig::new(&[small(512, 4)]);
-    rig.format(1);
-    let volume = rig.open().volume;
+    let fixture = Fixture::new(&[small(512, 4)]);
+    fixture.format(1);
+    let volume = fixture.open().volume;
     let generation = switch(&volume, 1);
     assert_eq!(volume.read_ranks(&generation, 0).unwrap().as_ref().map(Ranks::len), Some(300));
     assert_eq!(volume.read_ranks(&generation, 1).unwrap(), None);
     let (_, lba) = generation.placement.locate(generation.tables[0].ranks.unwrap().region.first_lba).unwrap();
     let mut block = vec![0; 512];
-    rig.drives[0].read(lba, &mut block).unwrap();
+    fixture.drives[0].read(lba, &mut block).unwrap();
     block[17] ^= 4;
-    rig.drives[0].write(lba, &block).unwrap();
+    fixture.drives[0].write(lba, &block).unwrap();
     assert!(matches!(volume.read_ranks(&generation, 0), Err(VolumeError::RanksDamaged { .. })));
 }
 
 #[test]
 fn a_full_catalogue_refuses_and_keeps_what_it_has() {
-    let rig = Rig::new(&[small(512, 40)]);
+    let fixture = Fixture::new(&[small(512, 40)]);
     let options =
         warprow_layout::FormatOptions { chunk_size: Some(1 << 20), catalogue_slack: Some(1), ..Default::default() };
-    warprow_layout::format(&rig.drives, &options).unwrap();
-    let volume = rig.open().volume;
+    warprow_layout::format(&fixture.drives, &options).unwrap();
+    let volume = fixture.open().volume;
     let table = |i: usize| TableSpec::new(format!("{i:0200}"), 1, 1, DType::F32);
     let spec = GenerationSpec { stripe_unit: Some(512), ..GenerationSpec::new("m", (0..130).map(table).collect()) };
     let first = volume.begin(&spec).unwrap().commit().unwrap();
@@ -164,7 +164,7 @@ fn a_full_catalogue_refuses_and_keeps_what_it_has() {
     drop(first);
     volume.drop_generation(0).unwrap();
     volume.begin(&spec).unwrap().commit().unwrap();
-    assert_eq!(rig.open().volume.epoch(), 4);
+    assert_eq!(fixture.open().volume.epoch(), 4);
 }
 
 /// A drive that refuses its nth write or flush.
@@ -210,15 +210,15 @@ impl Drive for Failing {
 #[test]
 fn a_commit_that_fails_is_undone_or_in_doubt_and_never_half() {
     let shapes = [small(512, 4), small(512, 5), small(512, 7)];
-    let base = Rig::new(&shapes);
+    let base = Fixture::new(&shapes);
     base.format(1);
     switch(&base.open().volume, 1);
     let (mut undone, mut in_doubt, mut done) = (0, 0, 0);
     for steps in 0..60 {
-        let rig = Rig::with_images(&shapes, base.images());
+        let fixture = Fixture::with_images(&shapes, base.images());
         let left = std::sync::Arc::new(AtomicUsize::new(usize::MAX));
         let drives: Vec<Failing> =
-            rig.drives.iter().map(|inner| Failing { inner: inner.clone(), left: left.clone() }).collect();
+            fixture.drives.iter().map(|inner| Failing { inner: inner.clone(), left: left.clone() }).collect();
         let volume = open(drives, Access::ReadWrite).unwrap().volume;
         let mut tx = volume.begin(&model()).unwrap();
         load(&volume, &mut tx, 2);
@@ -226,7 +226,7 @@ fn a_commit_that_fails_is_undone_or_in_doubt_and_never_half() {
         left.store(steps, Ordering::Relaxed);
         let outcome = tx.commit().map(|generation| generation.id);
         left.store(usize::MAX, Ordering::Relaxed);
-        let now = rig.open().volume;
+        let now = fixture.open().volume;
         let generations = now.generations();
         assert_eq!(generations.len(), 1);
         verify(&now, &generations[0], generations[0].id + 1).unwrap();
@@ -317,14 +317,14 @@ fn lost(error: &DriveError) -> bool {
 #[test]
 fn a_drive_that_forgets_what_it_had_not_flushed_ends_a_commit() {
     let shapes = [small(512, 4), small(512, 5), small(512, 7)];
-    let base = Rig::new(&shapes);
+    let base = Fixture::new(&shapes);
     base.format(1);
     switch(&base.open().volume, 1);
     for victim in 0..shapes.len() {
         let (mut undone, mut in_doubt, mut steps) = (0, 0, 0);
         loop {
-            let rig = Rig::with_images(&shapes, base.images());
-            let drives: Vec<Forgetful> = rig.drives.iter().map(Forgetful::new).collect();
+            let fixture = Fixture::with_images(&shapes, base.images());
+            let drives: Vec<Forgetful> = fixture.drives.iter().map(Forgetful::new).collect();
             let volume = open(drives.clone(), Access::ReadWrite).unwrap().volume;
             drives[victim].left.store(steps, Ordering::Relaxed);
             let mut tx = volume.begin(&model()).unwrap();
@@ -332,7 +332,7 @@ fn a_drive_that_forgets_what_it_had_not_flushed_ends_a_commit() {
             tx.supersede(0);
             let outcome = tx.commit().map(|generation| generation.id);
             let fired = drives[victim].left.swap(usize::MAX, Ordering::Relaxed) > usize::MAX / 2;
-            let now = rig.open().volume;
+            let now = fixture.open().volume;
             let generations = now.generations();
             verify(&now, &generations[0], generations[0].id + 1).unwrap();
             match outcome {
@@ -344,7 +344,7 @@ fn a_drive_that_forgets_what_it_had_not_flushed_ends_a_commit() {
                     undone += 1;
                     assert_eq!(generations[0].id, 0, "nothing was committed");
                     switch(&volume, 2); // and the volume works on
-                    let now = rig.open().volume;
+                    let now = fixture.open().volume;
                     verify(&now, &now.latest("model").unwrap(), 2).unwrap();
                 }
                 Err(VolumeError::Indeterminate { source, .. }) if lost(&source) => in_doubt += 1,
@@ -359,31 +359,31 @@ fn a_drive_that_forgets_what_it_had_not_flushed_ends_a_commit() {
 #[test]
 fn a_drive_that_forgets_while_it_is_opened_or_formatted_is_an_error() {
     let shapes = [small(512, 4), small(512, 5)];
-    let rig = Rig::new(&shapes);
-    rig.format(1);
+    let fixture = Fixture::new(&shapes);
+    fixture.format(1);
     // The flush of what was read; then of a superblock that is repaired the write, and the flush.
     for step in 0..3 {
-        (0..2).for_each(|unit| rig.drives[1].set_unit(unit, &[0xFF; 4096]));
-        let drives: Vec<Forgetful> = rig.drives.iter().map(Forgetful::new).collect();
+        (0..2).for_each(|unit| fixture.drives[1].set_unit(unit, &[0xFF; 4096]));
+        let drives: Vec<Forgetful> = fixture.drives.iter().map(Forgetful::new).collect();
         drives[1].left.store(step, Ordering::Relaxed);
         assert!(matches!(open(drives, Access::ReadWrite), Err(OpenError::Drive(error)) if lost(&error)), "{step}");
     }
-    let drives: Vec<Forgetful> = rig.drives.iter().map(Forgetful::new).collect();
+    let drives: Vec<Forgetful> = fixture.drives.iter().map(Forgetful::new).collect();
     let options = FormatOptions { overwrite: true, ..FormatOptions::default() };
     drives[0].left.store(6, Ordering::Relaxed);
-    assert!(matches!(format(&drives, &options), Err(FormatError::Drive(error)) if lost(&error)));
+    assert!(matches!(format(&drives, &options), Err(StoreFormatError::Drive(error)) if lost(&error)));
 }
 
 #[test]
 fn a_map_covers_each_drive_and_counts_every_byte_of_every_table() {
     for sizes in [&[8u64][..], &[8, 13, 9]] {
         let shapes: Vec<Shape> = sizes.iter().map(|&mebibytes| small(512, mebibytes)).collect();
-        let rig = Rig::new(&shapes);
-        rig.format(4);
-        let volume = rig.open().volume;
+        let fixture = Fixture::new(&shapes);
+        fixture.format(4);
+        let volume = fixture.open().volume;
         switch(&volume, 1);
         let mut log = volume.log(0, |_, _| {}).unwrap();
-        log.append(&[warprow_layout::Update { table: 2, key: 1, row: &[7; 64] }]).unwrap();
+        log.append(&[warprow_layout::LogUpdate { table: 2, key: 1, row: &[7; 64] }]).unwrap();
         let generation = volume.generations()[0].clone();
         let map = volume.map();
         let (mut free, mut tables, mut logs) = (vec![], 0, 0);

@@ -53,7 +53,7 @@ pub enum LookupError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowError {
-    /// Its drive answered with an error, did not answer in time, or failed as a whole.
+    /// The row's drive answered with an error, did not answer in time, or failed as a whole.
     #[error(transparent)]
     Drive(#[from] DriverError),
     /// The row's checksum does not match.
@@ -66,7 +66,7 @@ pub enum RowError {
         /// The drive.
         drive: String,
     },
-    /// Its drive is missing from a store that was opened degraded.
+    /// The row's drive is missing from a store that was opened degraded.
     #[error("the row lies on a drive that is missing: {}; open the store with it", .drives.join(", "))]
     MemberMissing {
         /// The members that are missing.

@@ -1,4 +1,4 @@
-//! What a plan looks up.
+//! Features and the options of a plan: what a plan looks up, and how.
 
 use warprow_layout::DType;
 
@@ -7,71 +7,75 @@ use crate::dedupe::Dedupe;
 /// How the rows of a bag become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Pooling {
-    /// They do not: one output row an id.
+    /// No pooling: each id has an output row of its own.
     #[default]
     None,
-    /// Their sum.
+    /// The sum of the rows.
     Sum,
-    /// Their sum, divided by how many there are.
+    /// The sum of the rows, divided by the number of rows that count.
     Mean,
 }
 
-/// What an id stands for that its table does not have: negative, or not below the number of rows.
+/// Which row a *missing id* gets: an id that its table does not have, because it is negative or not below the number of rows, or, in a
+/// table with sparse keys, because it is no key of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Missing {
-    /// The table's default row, as if it stood there. It joins a bag's sum, with the id's weight, and its count.
+    /// The table's default row, as if the table had it for this id. The row is added to the bag's sum, with the id's weight, and counts for
+    /// a mean.
     #[default]
     Default,
-    /// A row of zeros: nothing in a bag's sum, one in its count.
+    /// A row of zeros: it adds nothing to the bag's sum, and counts for a mean.
     Zero,
-    /// Nothing: neither in a bag's sum nor in its count. Unpooled: a row of zeros.
+    /// No row: nothing is added to the bag's sum, and nothing counts for a mean. Unpooled: a row of zeros.
     Skip,
-    /// The look-up fails before anything is read or written.
+    /// No row: the look-up fails before anything is read or written.
     Error,
 }
 
-/// What a report says of ids that their table does not have. ([`Missing`] says which row they get; their mask is 0 whatever is said.)
+/// What a [`Report`](crate::Report) says of ids that their table does not have. ([`Missing`] says which row such ids get; their mask is 0
+/// in every case.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Bounds {
-    /// Nothing: they count as `padding`.
+    /// Nothing: such ids count as `padding`.
     Ignore,
-    /// How many they are: `missing`.
+    /// How many there are, as `missing`.
     #[default]
     Count,
-    /// The same, and the first of the batch's, by position and id: `first_missing`.
+    /// How many there are, as `missing`, and position and id of the first one in the batch, as `first_missing`.
     Report,
 }
 
 /// The first id of a batch that its table does not have, of features with [`Bounds::Report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingId {
-    /// Where in `ids` it stands.
+    /// The id's position in [`Batch::ids`](crate::Batch::ids).
     pub position: u64,
     /// The id.
     pub id: i128,
 }
 
-/// A column of the output: ids into one table, and how to pool them. Several features may share a table.
+/// A name under which ids of one table are looked up, and how the rows of its bags are pooled. Several features may share a table. If
+/// features are pooled, each has columns of its own in an output row.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
-/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+/// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
 /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
 /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-/// # let host = Host::attach(&store, HostOptions::default())?;
+/// # let host = HostExecutor::attach(&store, HostOptions::default())?;
 /// let features = [
 ///     Feature::new("history", "user").pooling(Pooling::Mean).padding(0).missing(Missing::Skip),
 ///     Feature::new("current", "user").pooling(Pooling::Sum),
 /// ];
 /// let plan = host.plan(&features, PlanOptions::default())?;
-/// // One bag of each: ids 0 and 9999 stand for nothing in the first, where 0 is padding and 9999 is not there.
+/// // One bag of each feature: "history" has ids 0, 2 and 9999, "current" has id 1. In "history", 0 is padding, and 9999 is missing.
 /// let batch = Batch::new(&[0i64, 2, 9999, 1], 1).with_offsets(&[0i64, 3]);
 /// let mut row = [0.0f32; 8];
-/// let report = plan.slot()?.lookup(&batch, &mut Output::new(Rows::F32(&mut row), plan.width()))?;
+/// let report = plan.slot()?.lookup(&batch, &mut Output::new(OutputRows::F32(&mut row), plan.width()))?;
 /// assert_eq!(row, [8.0, 9.0, 10.0, 11.0, 4.0, 5.0, 6.0, 7.0]);
 /// assert_eq!((report.padding, report.missing), (1, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -79,25 +83,25 @@ pub struct MissingId {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Feature {
-    /// What errors call it.
+    /// The name by which errors call the feature.
     pub name: String,
-    /// The table, by name.
+    /// The name of the table.
     pub table: String,
-    /// Either all features of a plan are pooled or none is.
+    /// How the rows of a bag become one. Either all features of a plan are pooled or none is.
     pub pooling: Pooling,
-    /// Whether each row is multiplied by its id's weight. Only with [`Pooling::Sum`].
+    /// Whether each row is multiplied by its id's weight. That is possible only with [`Pooling::Sum`].
     pub weighted: bool,
-    /// An id that stands for nothing: neither in sum, count nor `missing`, whether the table has it or not. Unpooled: the
-    /// stored row, or zeros if the table has none; the mask is 0 either way.
+    /// An id that stands for no row, whether the table has it or not: it adds nothing to a sum, does not count for a mean, and is not
+    /// `missing`. Unpooled: its output row is the stored row, or zeros if the table has none; the mask is 0 either way.
     pub padding: Option<i128>,
-    /// `None`: as the plan says.
+    /// Which row a missing id gets; `None`: as [`PlanOptions::missing`] says.
     pub missing: Option<Missing>,
-    /// `None`: as the plan says.
+    /// What the report says of missing ids; `None`: as [`PlanOptions::bounds`] says.
     pub bounds: Option<Bounds>,
 }
 
 impl Feature {
-    /// An unpooled feature of that name over `table`.
+    /// An unpooled, unweighted feature called `name`, over the table called `table`.
     pub fn new(name: impl Into<String>, table: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -110,56 +114,56 @@ impl Feature {
         }
     }
 
-    /// With a pooling.
+    /// The feature with that pooling.
     #[must_use]
     pub fn pooling(self, pooling: Pooling) -> Self {
         Self { pooling, ..self }
     }
 
-    /// With weights.
+    /// The feature with rows that are multiplied by their ids' weights.
     #[must_use]
     pub fn weighted(self) -> Self {
         Self { weighted: true, ..self }
     }
 
-    /// With a padding id.
+    /// The feature with a padding id.
     #[must_use]
     pub fn padding(self, id: i128) -> Self {
         Self { padding: Some(id), ..self }
     }
 
-    /// With an answer to missing ids other than the plan's.
+    /// The feature with a setting of its own for which row a missing id gets, in place of the plan's.
     #[must_use]
     pub fn missing(self, missing: Missing) -> Self {
         Self { missing: Some(missing), ..self }
     }
 
-    /// With other words about missing ids than the plan's.
+    /// The feature with a setting of its own for what the report says of missing ids, in place of the plan's.
     #[must_use]
     pub fn bounds(self, bounds: Bounds) -> Self {
         Self { bounds: Some(bounds), ..self }
     }
 }
 
-/// How large look-ups of a plan may be, and what they yield.
+/// How large the look-ups of a plan may be, of which type their output is, and what memory is allocated for them.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
-/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+/// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
 /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
 /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-/// # let host = Host::attach(&store, HostOptions::default())?;
+/// # let host = HostExecutor::attach(&store, HostOptions::default())?;
 /// let options = PlanOptions::default().with_max(2, 2).with_out(DType::F16).with_missing(Missing::Error);
 /// let plan = host.plan(&[Feature::new("f", "user")], options)?;
 /// let mut rows = vec![half::f16::ZERO; 8];
 /// let mut slot = plan.slot()?;
-/// slot.lookup(&Batch::new(&[1i64, 2], 2), &mut Output::new(Rows::F16(&mut rows), 4))?;
+/// slot.lookup(&Batch::new(&[1i64, 2], 2), &mut Output::new(OutputRows::F16(&mut rows), 4))?;
 /// assert_eq!(rows[4].to_f32(), 8.0);
-/// let refused = slot.lookup(&Batch::new(&[1i64, 1000], 2), &mut Output::new(Rows::F16(&mut rows), 4));
+/// let refused = slot.lookup(&Batch::new(&[1i64, 1000], 2), &mut Output::new(OutputRows::F16(&mut rows), 4));
 /// assert!(matches!(refused, Err(LookupError::MissingIds { .. })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -172,20 +176,22 @@ pub struct PlanOptions {
     pub max_ids: usize,
     /// Type of the output's elements.
     pub out: DType,
-    /// What missing ids stand for, where a feature does not say.
+    /// Which row a missing id gets, where its feature does not say.
     pub missing: Missing,
-    /// What is said of them, likewise.
+    /// What the report says of missing ids, where their feature does not say.
     pub bounds: Bounds,
-    /// Look-ups that can be under way at once.
+    /// The number of slots: look-ups that can be under way at once.
     pub slots: u32,
-    /// Room for tables that take the place of the planned ones later: of elements of any type, and with all rows on drives. On a GPU:
-    /// with twice as many rows in either tier, and elements as they are.
-    pub growth: bool,
-    /// Room for batches whose rows are fetched ahead of their look-up (`prefetch`), one in each slot: memory for every row on drives
-    /// that there can be in a batch.
+    /// Whether buffers have room for other tables than the planned ones, which an executor adopts later. On the host, the tables adopted
+    /// may then have elements of any type, and all their rows on drives. On a GPU, they may have twice as many rows in either tier, and
+    /// their elements are of the same type as before.
+    pub adopt_room: bool,
+    /// Whether buffers have room for batches whose rows are fetched ahead of their look-up (`prefetch`), one batch in each slot. That is
+    /// memory for as many rows on drives as a batch can have.
     pub prefetch: bool,
-    /// How look-ups on a GPU find the different rows among a batch's ids, whatever their number. `None`: as is fastest by the benchmarks, and fits. (Rows that
-    /// need no such thing get none: those in GPU memory, and few in DRAM.)
+    /// How look-ups on a GPU find the different rows among a batch's ids, whatever the number of ids. `None`: the way that was fastest in
+    /// the benchmarks among those for which the batch is not too large. (Rows in GPU memory are not deduplicated, and neither are rows in
+    /// DRAM if they are few.) The host executor ignores this.
     pub dedupe: Option<Dedupe>,
 }
 
@@ -199,7 +205,7 @@ impl Default for PlanOptions {
             missing: Missing::Default,
             bounds: Bounds::Count,
             slots: 1,
-            growth: false,
+            adopt_room: false,
             prefetch: false,
             dedupe: None,
         }
@@ -207,49 +213,49 @@ impl Default for PlanOptions {
 }
 
 impl PlanOptions {
-    /// With at most `max_batch` bags a feature and `max_ids` ids in all.
+    /// The options with at most `max_batch` bags of each feature, and `max_ids` ids over all features.
     #[must_use]
     pub fn with_max(self, max_batch: usize, max_ids: usize) -> Self {
         Self { max_batch, max_ids, ..self }
     }
 
-    /// With elements of type `out`.
+    /// The options with output elements of type `out`.
     #[must_use]
     pub fn with_out(self, out: DType) -> Self {
         Self { out, ..self }
     }
 
-    /// With that answer to missing ids.
+    /// The options with that row for missing ids of features that do not say.
     #[must_use]
     pub fn with_missing(self, missing: Missing) -> Self {
         Self { missing, ..self }
     }
 
-    /// With those words about missing ids.
+    /// The options with that setting for what the report says of missing ids.
     #[must_use]
     pub fn with_bounds(self, bounds: Bounds) -> Self {
         Self { bounds, ..self }
     }
 
-    /// With room for tables of elements of any type and with all rows on drives, which a switch may bring.
+    /// The options with room for other tables than the planned ones, which the executor may adopt after a switch.
     #[must_use]
-    pub fn with_growth(self) -> Self {
-        Self { growth: true, ..self }
+    pub fn with_adopt_room(self) -> Self {
+        Self { adopt_room: true, ..self }
     }
 
-    /// With room for batches whose rows are fetched ahead of their look-up.
+    /// The options with room for batches whose rows are fetched ahead of their look-up.
     #[must_use]
     pub fn with_prefetch(self) -> Self {
         Self { prefetch: true, ..self }
     }
 
-    /// With different rows found in that way, on a GPU.
+    /// The options with different rows found in that way, on a GPU.
     #[must_use]
     pub fn with_dedupe(self, dedupe: Dedupe) -> Self {
         Self { dedupe: Some(dedupe), ..self }
     }
 
-    /// With `slots` slots.
+    /// The options with `slots` slots.
     #[must_use]
     pub fn with_slots(self, slots: u32) -> Self {
         Self { slots, ..self }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::stage::Joining;
+use crate::stage::MergeRule;
 use warprow_store::view::MemberDrive;
 use warprow_store::{ReadCurve, StoreError};
 
@@ -13,19 +13,19 @@ use warprow_store::{ReadCurve, StoreError};
 pub enum Merging {
     /// Rows of the same LBA, and no others.
     Separate,
-    /// Those of neighbouring LBAs as well: nothing is read for nothing but the rest of an LBA.
+    /// Rows of neighbouring LBAs as well: nothing is read in vain but the rest of an LBA.
     #[default]
     Neighbours,
     /// What one command reads more cheaply than two, with the LBAs between them, by each drive's [`ReadCurve`]. It is measured when the executor
     /// is attached, on LBAs that hold rows: 50 ms for each drive, one after another. Of a drive that holds too little, or does not answer,
     /// there is no curve: neighbours.
     Measured,
-    /// The same by curves that are given: one for all drives, or one for each, in the order of members.
+    /// As `Measured`, by curves that are given: one for all drives, or one for each drive, in the order of members.
     Curves(Vec<ReadCurve>),
 }
 
 impl Merging {
-    /// The curves that are given, one for each of so many members; `None`: they are not known yet, or not needed.
+    /// The read curves that the caller gave, one for each of `members` drives; `None`: the curve is not known yet, or not needed.
     pub fn given(&self, members: usize) -> Result<Vec<Option<ReadCurve>>, StoreError> {
         match self {
             Self::Curves(curves) => match &curves[..] {
@@ -42,18 +42,18 @@ impl Merging {
         }
     }
 
-    /// What that is for each member, in their order.
-    pub fn joinings(&self, curves: &[Option<ReadCurve>], members: &[Option<Arc<MemberDrive>>]) -> Box<[Joining]> {
+    /// The rule by which each member's reads are merged, in the order of members.
+    pub fn merge_rules(&self, curves: &[Option<ReadCurve>], members: &[Option<Arc<MemberDrive>>]) -> Box<[MergeRule]> {
         let curves = curves.iter().map(Option::as_ref).chain(std::iter::repeat(None));
         let joining = |(member, curve): (&Option<Arc<MemberDrive>>, Option<&ReadCurve>)| {
-            let Some(member) = member else { return Joining::separate() };
+            let Some(member) = member else { return MergeRule::separate() };
             let lba_bytes = member.namespace().lba_bytes();
             let most = member.transfer_limit() / u64::from(lba_bytes);
             let max_lbas = u32::try_from(most).unwrap_or(u32::MAX).min(1 << 16);
             match (self, curve) {
-                (Self::Separate, _) => Joining::separate(),
-                (Self::Neighbours, _) | (_, None) => Joining::neighbours(max_lbas),
-                (_, Some(curve)) => Joining::by_curve(curve, lba_bytes, max_lbas),
+                (Self::Separate, _) => MergeRule::separate(),
+                (Self::Neighbours, _) | (_, None) => MergeRule::neighbours(max_lbas),
+                (_, Some(curve)) => MergeRule::by_curve(curve, lba_bytes, max_lbas),
             }
         };
         members.iter().zip(curves).map(joining).collect()

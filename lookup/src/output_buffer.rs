@@ -7,12 +7,12 @@ use warprow_layout::DType;
 use zerocopy::FromBytes;
 
 use crate::batch::Slices;
-use crate::resolve::handed_out;
-use crate::stage::Out;
+use crate::resolve::output_type;
+use crate::stage::OutputElement;
 use warprow_store::{Store, StoreError};
 
 /// Elements that a look-up fills, in memory that the store's drives can reach: rows of whole LBAs, in the output's own type, land in it
-/// without a copy (`docs/store.md`, direct landing). Give it as [`Rows::Buffer`](crate::Rows::Buffer).
+/// without a copy (`docs/store.md`, direct landing). Give it as [`OutputRows::Buffer`](crate::OutputRows::Buffer).
 ///
 /// A command that was sent for it and neither came back nor provably never will keeps it *in quarantine*: its elements can then be neither seen
 /// nor used, since the drive may still write there. It may be dropped at any time; the memory lives as long as a drive may write to it.
@@ -54,7 +54,7 @@ impl OutputBuffer {
     /// so much (of a real one, the limit of locked memory may be too low).
     #[allow(unsafe_code, reason = "it vouches for who drives the devices")]
     pub fn allocate(store: &Store, dtype: DType, elements: usize) -> Result<Self, StoreError> {
-        let dtype = handed_out(dtype);
+        let dtype = output_type(dtype);
         if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8 | DType::U8) {
             return Err(StoreError::PlanOptions { reason: format!("no look-up yields elements of type {dtype}") });
         }
@@ -98,7 +98,7 @@ impl OutputBuffer {
     ///
     /// # Errors
     /// [`OutputBufferError::Type`]; [`OutputBufferError::Quarantined`].
-    pub fn elements<O: Out>(&self) -> Result<&[O], OutputBufferError> {
+    pub fn elements<O: OutputElement>(&self) -> Result<&[O], OutputBufferError> {
         self.check::<O>()?;
         let bytes =
             self.memory.bytes().and_then(|bytes| bytes.get(..self.bytes())).ok_or_else(|| self.quarantined())?;
@@ -109,7 +109,7 @@ impl OutputBuffer {
     ///
     /// # Errors
     /// As of [`elements`](Self::elements).
-    pub fn elements_mut<O: Out>(&mut self) -> Result<&mut [O], OutputBufferError> {
+    pub fn elements_mut<O: OutputElement>(&mut self) -> Result<&mut [O], OutputBufferError> {
         self.check::<O>()?;
         self.reclaim()?;
         let len = self.bytes();
@@ -131,7 +131,7 @@ impl OutputBuffer {
         self.len * self.dtype.size() as usize
     }
 
-    fn check<O: Out>(&self) -> Result<(), OutputBufferError> {
+    fn check<O: OutputElement>(&self) -> Result<(), OutputBufferError> {
         let (has, asked) = (self.dtype, O::DTYPE);
         if has == asked { Ok(()) } else { Err(OutputBufferError::Type { has, asked }) }
     }

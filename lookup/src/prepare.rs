@@ -41,22 +41,22 @@ impl PrepareOptions {
         }
     }
 
-    /// What keeps reading below the rate.
-    pub fn pace(&self) -> Pace {
-        Pace { began: Instant::now(), bytes: 0, rate: self.bytes_per_second }
+    /// Makes the pacer that keeps reading below [`bytes_per_second`](Self::bytes_per_second).
+    pub fn pace(&self) -> ReadPacer {
+        ReadPacer { began: Instant::now(), bytes: 0, rate: self.bytes_per_second }
     }
 }
 
-/// Keeps reading below a rate.
+/// Keeps reading below a rate, by sleeping.
 #[derive(Debug)]
-pub struct Pace {
+pub struct ReadPacer {
     began: Instant,
     bytes: u64,
     rate: Option<u64>,
 }
 
-impl Pace {
-    /// So many bytes were read: sleeps where that was faster than the rate.
+impl ReadPacer {
+    /// Counts `bytes` that were read, and sleeps if reading was faster than the rate.
     pub fn read(&mut self, bytes: usize) {
         self.bytes += bytes as u64;
         let Some(rate) = self.rate else { return };

@@ -5,29 +5,29 @@ use std::time::Duration;
 
 use crate::feature::MissingId;
 
-/// A stage of a look-up, in their order; [`Report::stages`] is indexed by it.
+/// A stage of a look-up on the host. The variants are in the order in which a look-up runs through them; [`Report::stages`] is indexed by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Stage {
-    /// Ids to unique keys and the inverse.
+    /// Finds the different rows among the ids. Its time includes making keys of ids, and counting the different rows in DRAM.
     Dedupe,
-    /// Keys to ranks and tiers.
+    /// Finds where each row lies: its rank, its tier, and the address of a row on a drive.
     Route,
-    /// Rows on drives in order of address.
+    /// Sorts the rows on drives by address.
     Order,
-    /// Addresses to commands.
+    /// Makes read commands of addresses.
     Merge,
-    /// Submitting commands and waiting for them, while nothing else was there to do.
+    /// Submits commands, and waits for them once nothing else is left to do.
     Read,
-    /// Rows to the output. It runs while the drives work.
+    /// Writes rows to the output, converted or pooled, while drives still read others.
     Expand,
 }
 
 impl Stage {
-    /// All of them, in their order.
+    /// All stages, in their order.
     pub const ALL: [Self; 6] = [Self::Dedupe, Self::Route, Self::Order, Self::Merge, Self::Read, Self::Expand];
 
-    /// The lower-case name.
+    /// The name of the stage, in lower case.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Dedupe => "dedupe",
@@ -54,16 +54,16 @@ macro_rules! counts {
             pub generation: u64,
             /// The first id that its table does not have, of features with [`Bounds::Report`](crate::Bounds::Report).
             pub first_missing: Option<MissingId>,
-            /// Time in each stage, indexed by [`Stage`]. They do not overlap: what the drives do while rows are expanded costs
-            /// nothing.
+            /// Time in each stage, indexed by [`Stage`]. The times do not overlap, and add up to the time of the look-up: while rows are
+            /// expanded, the time that drives work is not counted again.
             pub stages: [Duration; 6],
         }
 
-        /// Totals over all look-ups of a store.
+        /// Totals over all look-ups of one executor on the host and its clones.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct Metrics {
-            /// Look-ups that returned a report, in success or not.
+            /// Look-ups that returned a report, whether they succeeded or not.
             pub lookups: u64,
             /// Drives that serve nothing at this moment ([`Store::drive_states`](warprow_store::Store::drive_states)).
             pub drives_failed: u64,
@@ -72,7 +72,7 @@ macro_rules! counts {
             pub stages: [Duration; 6],
         }
 
-        /// The totals as they grow.
+        /// The totals of a host executor, which each look-up adds to.
         #[derive(Debug, Default)]
         pub(crate) struct Totals {
             lookups: AtomicU64,
@@ -109,12 +109,12 @@ macro_rules! counts {
 }
 
 counts! {
-    /// Ids given.
+    /// Ids of the batch.
     ids,
-    /// Ids that were the padding id and were not read (unpooled padding is read, and counts as its tier), and missing ids of
-    /// features that ignore them.
+    /// Padding ids that were not read, and missing ids of features with [`Bounds::Ignore`](crate::Bounds::Ignore). (An unpooled padding id
+    /// that its table has is read, and counts in `ids_dram` or `ids_ssd`.)
     padding,
-    /// Ids that their table does not have, but for ignored ones.
+    /// Ids that their table does not have, except those of features with [`Bounds::Ignore`](crate::Bounds::Ignore).
     missing,
     /// Ids whose row could not be read.
     failed,
@@ -128,9 +128,9 @@ counts! {
     ids_dram,
     /// Ids served from drives.
     ids_ssd,
-    /// Read commands, but for parts of failed ones.
+    /// Read commands. The parts in which failed commands were read again do not count.
     commands,
-    /// Rows that needed no command of their own: in the same LBA as another, or [near](crate::Merging) it.
+    /// Rows that needed no command of their own, because another row's command read them too ([`Merging`](crate::Merging)).
     merges,
     /// Commands that a drive failed for a bad block, and that were read again in parts.
     split,
@@ -142,6 +142,6 @@ counts! {
     cq_doorbells,
     /// Bytes read from drives.
     bytes_read,
-    /// Bytes of the rows among them.
+    /// Bytes of the rows that were to be read from drives, each row once: what `bytes_read` would be without the rest of LBAs and gaps.
     bytes_needed,
 }

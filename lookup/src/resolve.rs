@@ -24,7 +24,7 @@ pub struct ResolvedFeature {
     pub missing: Missing,
     /// What else becomes of such ids.
     pub bounds: Bounds,
-    /// Its first element in a pooled output row; 0 unpooled.
+    /// The feature's first element in a pooled output row; 0 unpooled.
     pub column: usize,
     /// Elements of a row.
     pub dim: usize,
@@ -148,8 +148,8 @@ impl ResolvedTable {
     }
 }
 
-/// The type of an array for outputs of type `out`: floats of eight bits come out as such as [`Rows::U8`](crate::Rows::U8).
-pub fn handed_out(out: DType) -> DType {
+/// The type of an array for outputs of type `out`: floats of eight bits come out as such as [`OutputRows::U8`](crate::OutputRows::U8).
+pub fn output_type(out: DType) -> DType {
     if matches!(out, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { out }
 }
 

@@ -2,18 +2,18 @@
 
 use warprow_layout::Table;
 
-/// Rows of a table that memory may be given to, from some rank on.
+/// The rows of one table, from some rank on, that want a share of the memory.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct TableShare {
     /// Rows.
     pub rows: u64,
     /// How many of them the table's hint asks for.
     pub hint: u64,
-    /// What one takes.
+    /// Bytes that a row takes in memory.
     pub row_bytes: u64,
 }
 
-impl Part {
+impl TableShare {
     /// All rows of a table.
     pub fn of(table: &Table, row_bytes: u32) -> Self {
         Self { rows: table.rows, hint: table.hot_rows.min(table.rows), row_bytes: row_bytes.into() }
@@ -26,14 +26,14 @@ impl Part {
 
 /// How many rows of each part `budget` bytes hold: what the hints ask for, cut in proportion if that is too much; what is left by the
 /// bytes of the other rows.
-pub fn share(parts: &[Part], budget: u64) -> Vec<u64> {
+pub fn share(parts: &[TableShare], budget: u64) -> Vec<u64> {
     let hinted = parts.iter().map(|it| it.bytes(it.hint)).fold(0, u64::saturating_add);
     let left = budget.saturating_sub(hinted);
     let others = parts.iter().map(|it| it.bytes(it.rows - it.hint)).fold(0, u64::saturating_add);
     parts.iter().map(|it| scaled(it.hint, budget, hinted) + scaled(it.rows - it.hint, left, others)).collect()
 }
 
-/// Of `rows`, as many as `part` is of `whole`.
+/// Scales `rows` by `part` / `whole`, rounded down; all of them if `part` is no less than `whole`.
 pub fn scaled(rows: u64, part: u64, whole: u64) -> u64 {
     match whole <= part {
         true => rows,
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn hints_come_first() {
         let tables = [table(1000, 128, 100), table(1000, 16, 0)];
-        let parts: Vec<Part> = tables.iter().map(|it| Part::of(it, it.row_bytes())).collect();
+        let parts: Vec<TableShare> = tables.iter().map(|it| TableShare::of(it, it.row_bytes())).collect();
         let share = |budget| share(&parts, budget);
         assert_eq!(share(0), [0, 0]);
         assert_eq!(share(512 * 50), [50, 0]);

@@ -6,18 +6,18 @@ use std::time::Instant;
 
 use warprow_dma::{Clock, SystemClock};
 use warprow_driver::{DriverError, FormatRequest};
-use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 use warprow_spec::async_event::{AsyncEventKind, HealthEvent, NoticeEvent};
 use warprow_spec::log::LogPageId;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use warprow_driver::Controller;
-use warprow_lookup::{Batch, Feature, Host, HostOptions, LookupError, Output, PlanOptions, Rows, Slot};
+use warprow_lookup::{Batch, Feature, HostExecutor, HostOptions, LookupError, Output, OutputRows, PlanOptions, Slot};
 use warprow_store::view::MemberDrive;
 use warprow_store::{
-    DType, Details, Device, DriveEvents, Event, LoadOptions, NamespaceChanged, OpenOptions, Store, StoreError,
-    TableLoad, TableSpec,
+    ControllerEvent, DType, Device, DriveEvents, EventDetails, LoadOptions, NamespaceChanged, OpenOptions, Store,
+    StoreError, TableLoad, TableSpec,
 };
 
 /// Look-ups look for events that often, at most.
@@ -43,16 +43,16 @@ impl Clock for Told {
     fn sleep(&self, _: Duration) {}
 }
 
-struct World {
+struct Fixture {
     drives: Vec<Arc<SoftController>>,
     store: Store,
     slot: Slot,
 }
 
 /// A table of 100 rows, each full of its id, on two drives.
-fn world(clock: Arc<dyn Clock>) -> World {
+fn fixture(clock: Arc<dyn Clock>) -> Fixture {
     let drive = |name| {
-        let namespace = Namespace::new(Ram::new(16 << 20).unwrap());
+        let namespace = Namespace::new(RamBacking::new(16 << 20).unwrap());
         SoftController::builder().name(name).serial(name).namespace(namespace).build().unwrap()
     };
     let drives: Vec<_> = ["drive0", "drive1"].map(drive).into();
@@ -62,17 +62,17 @@ fn world(clock: Arc<dyn Clock>) -> World {
     let (spec, source) = (TableSpec::new("t", 100, 512, DType::U8), &rows[..]);
     let go = &mut |_| ControlFlow::Continue(());
     store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), go).unwrap();
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_out(DType::U8)).unwrap();
-    World { drives, store, slot: plan.slot().unwrap() }
+    Fixture { drives, store, slot: plan.slot().unwrap() }
 }
 
-impl World {
+impl Fixture {
     /// Looks every row up, and checks it.
     fn look(&mut self) -> Result<(), LookupError> {
         let ids: Vec<u32> = (0..100).collect();
         let mut rows = vec![255; 100 * 512];
-        let result = self.slot.lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::U8(&mut rows), 512));
+        let result = self.slot.lookup(&Batch::new(&ids, 1), &mut Output::new(OutputRows::U8(&mut rows), 512));
         match &result {
             Ok(_) => assert!(rows.chunks(512).zip(0..100).all(|(row, id)| row.iter().all(|&x| x == id))),
             Err(LookupError::NamespaceChanged(_)) => {
@@ -111,82 +111,84 @@ impl World {
 #[test]
 fn look_ups_see_what_drives_report_and_look_seldom() {
     let clock = Arc::new(Told::default());
-    let mut world = world(clock.clone());
-    world.look().unwrap();
-    world.drives[1].raise_event(SPARE.0, SPARE.1);
+    let mut fixture = fixture(clock.clone());
+    fixture.look().unwrap();
+    fixture.drives[1].raise_event(SPARE.0, SPARE.1);
     // Time for the drive to report it; none for the store.
     std::thread::sleep(Duration::from_millis(30));
-    (0..10).for_each(|_| world.look().unwrap());
-    assert_eq!(world.seen(1).total, 0, "it looked before it was time");
+    (0..10).for_each(|_| fixture.look().unwrap());
+    assert_eq!(fixture.seen(1).total, 0, "it looked before it was time");
     let began = Instant::now();
-    while world.seen(1).total == 0 {
+    while fixture.seen(1).total == 0 {
         assert!(began.elapsed() < Duration::from_secs(10), "nobody looked");
         clock.0.fetch_add(EVERY.as_nanos() as u64, Ordering::Relaxed);
-        world.look().unwrap();
+        fixture.look().unwrap();
     }
-    let events = world.store.drive_events();
+    let events = fixture.store.drive_events();
     assert_eq!(events.iter().map(|it| (&*it.drive, it.total)).collect::<Vec<_>>(), [("drive0", 0), ("drive1", 1)]);
-    let [Event { event, details: Details::Health(_) }] = &events[1].latest[..] else { panic!("{events:?}") };
+    let [ControllerEvent { event, details: EventDetails::Health(_) }] = &events[1].latest[..] else {
+        panic!("{events:?}")
+    };
     assert_eq!(event.kind(), SPARE.0);
 
     // Without look-ups, whoever asks sees them; the latest are kept.
     for round in 2..40 {
-        world.drives[1].raise_event(SPARE.0, SPARE.1);
+        fixture.drives[1].raise_event(SPARE.0, SPARE.1);
         let began = Instant::now();
-        while world.store.drive_events()[1].total < round {
+        while fixture.store.drive_events()[1].total < round {
             assert!(began.elapsed() < Duration::from_secs(10), "event {round} is lost");
         }
     }
-    assert_eq!(world.store.drive_events()[1].latest.len(), DriveEvents::KEPT);
+    assert_eq!(fixture.store.drive_events()[1].latest.len(), DriveEvents::KEPT);
 }
 
 #[test]
 fn a_namespace_that_was_formatted_refuses_look_ups() {
-    let mut world = world(Arc::new(SystemClock::new()));
-    world.look().unwrap();
-    world.controller(1).format(&FormatRequest::new(1, 4096), |_| {}).unwrap();
-    world.drives[1].raise_event(NAMESPACE.0, NAMESPACE.1);
-    let changed = world.until_changed();
+    let mut fixture = fixture(Arc::new(SystemClock::new()));
+    fixture.look().unwrap();
+    fixture.controller(1).format(&FormatRequest::new(1, 4096), |_| {}).unwrap();
+    fixture.drives[1].raise_event(NAMESPACE.0, NAMESPACE.1);
+    let changed = fixture.until_changed();
     assert_eq!(changed.drive, "drive1");
     assert!(changed.was.contains("LBAs of 512 ") && changed.is.contains("LBAs of 4096 "), "{changed}");
     // It stays so, also if it is formatted back: the rows are gone.
-    world.controller(1).format(&FormatRequest::new(1, 512), |_| {}).unwrap();
-    world.drives[1].raise_event(NAMESPACE.0, NAMESPACE.1);
-    assert_eq!(world.until_changed(), changed);
+    fixture.controller(1).format(&FormatRequest::new(1, 512), |_| {}).unwrap();
+    fixture.drives[1].raise_event(NAMESPACE.0, NAMESPACE.1);
+    assert_eq!(fixture.until_changed(), changed);
     let is = |result: Result<(), StoreError>| match result {
         Err(StoreError::NamespaceChanged(error)) => assert_eq!(error, changed),
         other => panic!("{other:?}"),
     };
-    is(world.store.scan("t", 0..100, &mut |_, _| ControlFlow::Continue(())));
-    is(world.store.verify("t", &mut |_| ControlFlow::Continue(())).map(drop));
-    is(world.store.ranks("t").map(drop));
-    is(Host::attach(&world.store, HostOptions::default()).map(drop));
+    is(fixture.store.scan("t", 0..100, &mut |_, _| ControlFlow::Continue(())));
+    is(fixture.store.verify("t", &mut |_| ControlFlow::Continue(())).map(drop));
+    is(fixture.store.ranks("t").map(drop));
+    is(HostExecutor::attach(&fixture.store, HostOptions::default()).map(drop));
     let (spec, source) = (TableSpec::new("u", 1, 512, DType::U8), &[1; 512][..]);
     let go = &mut |_| ControlFlow::Continue(());
-    is(world.store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), go).map(drop));
+    is(fixture.store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), go).map(drop));
 }
 
 #[test]
 fn a_namespace_that_is_as_it_was_serves_on() {
-    let mut world = world(Arc::new(SystemClock::new()));
-    world.drives[0].raise_event(NAMESPACE.0, NAMESPACE.1);
+    let mut fixture = fixture(Arc::new(SystemClock::new()));
+    fixture.drives[0].raise_event(NAMESPACE.0, NAMESPACE.1);
     let began = Instant::now();
-    while world.seen(0).total == 0 {
+    while fixture.seen(0).total == 0 {
         assert!(began.elapsed() < Duration::from_secs(10), "nobody looked");
-        world.look().unwrap();
+        fixture.look().unwrap();
     }
-    world.look().unwrap();
-    let [Event { details: Details::ChangedNamespaces(_), .. }] = &world.seen(0).latest[..] else {
-        panic!("{:?}", world.seen(0))
+    fixture.look().unwrap();
+    let [ControllerEvent { details: EventDetails::ChangedNamespaces(_), .. }] = &fixture.seen(0).latest[..] else {
+        panic!("{:?}", fixture.seen(0))
     };
 }
 
 #[test]
 fn a_reset_takes_events_so_namespaces_are_looked_at_after_it() {
-    let mut world = world(Arc::new(SystemClock::new()));
-    world.look().unwrap();
-    world.controller(0).format(&FormatRequest::new(1, 4096), |_| {}).unwrap();
-    let member = world.member(0);
+    let mut fixture = fixture(Arc::new(SystemClock::new()));
+    fixture.look().unwrap();
+    fixture.controller(0).format(&FormatRequest::new(1, 4096), |_| {}).unwrap();
+    let member = fixture.member(0);
     let mut first = true;
     let function = member.controller().name().clone();
     let mut recreate = || match std::mem::take(&mut first) {
@@ -194,6 +196,6 @@ fn a_reset_takes_events_so_namespaces_are_looked_at_after_it() {
         false => Ok(()),
     };
     member.revive(None, &mut recreate).unwrap();
-    let error = world.look().unwrap_err();
+    let error = fixture.look().unwrap_err();
     assert!(matches!(&error, LookupError::NamespaceChanged(changed) if changed.drive == "drive0"), "{error}");
 }

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use common::Table;
 use warprow_driver::DriverError;
 use warprow_layout::FormatOptions;
-use warprow_lookup::Host;
+use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, LookupError, Output, Plan, PlanOptions, Pooling, RowError, Rows, Slot,
+    Batch, Feature, HostOptions, LookupError, Output, OutputRows, Plan, PlanOptions, Pooling, RowError, Slot,
 };
-use warprow_soft_controller::{Cut, Fault, Queues, Rule, SoftController};
+use warprow_soft_controller::{Fault, PowerCut, QueueMatch, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::{DType, LoadOptions, OpenOptions, Store, TableSpec};
 
@@ -24,10 +24,10 @@ const HOT: u64 = 100;
 /// A store on `drives`, with a table of rows of 512 B, of which 100 are in DRAM.
 /// How many drives of a store serve nothing.
 fn failed(store: &Store) -> u64 {
-    Host::attach(store, HostOptions::default()).unwrap().metrics().drives_failed
+    HostExecutor::attach(store, HostOptions::default()).unwrap().metrics().drives_failed
 }
 
-struct World {
+struct Fixture {
     drives: Vec<Arc<SoftController>>,
     store: Store,
     table: Table,
@@ -38,7 +38,7 @@ fn options() -> OpenOptions {
     OpenOptions::default().with_timeout(Duration::from_millis(300)).with_admin_timeout(Duration::from_secs(2))
 }
 
-fn world(drives: usize) -> World {
+fn fixture(drives: usize) -> Fixture {
     let drives: Vec<_> = (0..drives).map(|i| common::drive(&format!("drive{i}"), 16 << 20, 512)).collect();
     let store = Store::create(&common::devices(&drives), &FormatOptions::default(), &options()).unwrap();
     let mut spec = TableSpec::new("t", ROWS, DIM as u32, DType::F32);
@@ -46,12 +46,12 @@ fn world(drives: usize) -> World {
     let rows = (0..ROWS * DIM as u64).flat_map(|i| (i as f32 * 0.5 - 7.0).to_le_bytes()).collect();
     let table = Table { spec, rows, ranks: None, keys: None };
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    World { drives, store, table, options: HostOptions::default().with_dram_bytes(HOT * 512) }
+    Fixture { drives, store, table, options: HostOptions::default().with_dram_bytes(HOT * 512) }
 }
 
-impl World {
+impl Fixture {
     fn plan(&self, pooling: Pooling, slots: u32) -> Plan {
-        let host = Host::attach(&self.store, self.options.clone()).unwrap();
+        let host = HostExecutor::attach(&self.store, self.options.clone()).unwrap();
         let options = PlanOptions::default().with_max(64, 256).with_slots(slots);
         host.plan(&[Feature::new("f", "t").pooling(pooling)], options).unwrap()
     }
@@ -67,9 +67,9 @@ fn ids() -> Vec<i64> {
 }
 
 /// Looks `ids` up, unpooled, and checks every row; those that are reported as failed are zeros. Returns their positions.
-fn look(world: &World, slot: &mut Slot, ids: &[i64]) -> Result<(), (Vec<usize>, RowError)> {
+fn look(fixture: &Fixture, slot: &mut Slot, ids: &[i64]) -> Result<(), (Vec<usize>, RowError)> {
     let (mut rows, mut mask) = (vec![7.0; ids.len() * DIM], vec![7; ids.len()]);
-    let mut out = Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask);
+    let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
     let began = Instant::now();
     let result = slot.lookup(&Batch::new(ids, 1), &mut out);
     assert!(began.elapsed() < Duration::from_secs(5), "waits are bounded");
@@ -83,7 +83,7 @@ fn look(world: &World, slot: &mut Slot, ids: &[i64]) -> Result<(), (Vec<usize>, 
         if positions.contains(&position) {
             assert!(row.iter().all(|&x| x == 0.0), "the row of a failed id is zeros");
         } else {
-            assert_eq!(row, world.row(id), "id {id}");
+            assert_eq!(row, fixture.row(id), "id {id}");
         }
         assert_eq!(mask[position], u8::from(!positions.contains(&position)));
     }
@@ -104,16 +104,16 @@ fn rule(fault: Fault) -> Rule {
 
 #[test]
 fn an_error_status_fails_its_rows_alone() {
-    let world = world(1);
-    let plan = world.plan(Pooling::None, 1);
+    let fixture = fixture(1);
+    let plan = fixture.plan(Pooling::None, 1);
     let mut slot = plan.slot().unwrap();
-    look(&world, &mut slot, &ids()).unwrap();
-    world.drives[0].faults().inject(rule(Fault::Status(Status::from(StatusCode::UnrecoveredReadError))));
-    let (positions, source) = look(&world, &mut slot, &ids()).unwrap_err();
+    look(&fixture, &mut slot, &ids()).unwrap();
+    fixture.drives[0].faults().inject(rule(Fault::Status(Status::from(StatusCode::UnrecoveredReadError))));
+    let (positions, source) = look(&fixture, &mut slot, &ids()).unwrap_err();
     assert!(positions.len() <= 2, "one command, one row: {positions:?}");
     assert!(matches!(&source, RowError::Drive(DriverError::Command { .. })), "{source:?}");
     assert!(source.to_string().contains("drive0"), "{source}");
-    look(&world, &mut slot, &ids()).unwrap();
+    look(&fixture, &mut slot, &ids()).unwrap();
 }
 
 /// The fault, and whether the error of the rows is as it should be; without one, no row fails.
@@ -142,65 +142,66 @@ fn cases() -> Vec<Case> {
 fn the_next_look_up_is_right_whatever_happened() {
     for (fault, expected) in cases() {
         for drives in [1, 3] {
-            let world = world(drives);
-            let plan = world.plan(Pooling::None, 2);
+            let fixture = fixture(drives);
+            let plan = fixture.plan(Pooling::None, 2);
             let (mut slot, mut other) = (plan.slot().unwrap(), plan.slot().unwrap());
-            look(&world, &mut slot, &ids()).unwrap();
-            look(&world, &mut other, &ids()).unwrap();
-            world.drives[drives - 1].faults().inject(rule(fault));
-            let result = look(&world, &mut slot, &ids());
+            look(&fixture, &mut slot, &ids()).unwrap();
+            look(&fixture, &mut other, &ids()).unwrap();
+            fixture.drives[drives - 1].faults().inject(rule(fault));
+            let result = look(&fixture, &mut slot, &ids());
             match (result, expected) {
                 (Ok(()), None) => {}
                 (Err((_, source)), Some(expected)) => assert!(expected(&source), "{fault:?}: {source:?}"),
                 (result, _) => panic!("{fault:?} on {drives} drives: {result:?}"),
             }
             for _ in 0..3 {
-                look(&world, &mut slot, &ids()).unwrap_or_else(|(_, error)| panic!("{fault:?}: {error}"));
+                look(&fixture, &mut slot, &ids()).unwrap_or_else(|(_, error)| panic!("{fault:?}: {error}"));
                 // The other slot may have been reset meanwhile.
-                look(&world, &mut other, &ids()).unwrap_or_else(|(_, error)| panic!("{fault:?}, other slot: {error}"));
+                look(&fixture, &mut other, &ids())
+                    .unwrap_or_else(|(_, error)| panic!("{fault:?}, other slot: {error}"));
             }
             // Late data of the first look-up must not have landed in rows of these.
             std::thread::sleep(Duration::from_millis(if matches!(fault, Fault::Delay(_)) { 650 } else { 0 }));
-            look(&world, &mut slot, &ids()).unwrap();
+            look(&fixture, &mut slot, &ids()).unwrap();
         }
     }
 }
 
 #[test]
 fn a_queue_that_is_not_deleted_costs_a_reset_of_the_controller() {
-    let world = world(2);
-    let plan = world.plan(Pooling::None, 3);
+    let fixture = fixture(2);
+    let plan = fixture.plan(Pooling::None, 3);
     let mut slots: Vec<Slot> = (0..3).map(|_| plan.slot().unwrap()).collect();
     for slot in &mut slots {
-        look(&world, slot, &ids()).unwrap();
+        look(&fixture, slot, &ids()).unwrap();
     }
-    let faults = world.drives[1].faults();
+    let faults = fixture.drives[1].faults();
     faults.inject(rule(Fault::Swallow));
-    look(&world, &mut slots[0], &ids()).unwrap_err();
+    look(&fixture, &mut slots[0], &ids()).unwrap_err();
     faults.inject(Rule::new(Fault::Swallow).admin(AdminOpcode::DELETE_IO_SQ));
     for slot in &mut slots {
-        look(&world, slot, &ids()).unwrap();
+        look(&fixture, slot, &ids()).unwrap();
     }
     // The metadata's queue was reset as well.
-    assert_eq!(world.store.tables().len(), 1);
+    assert_eq!(fixture.store.tables().len(), 1);
     common::load(
-        &world.store,
-        &[Table { spec: TableSpec::new("u", ROWS, DIM as u32, DType::F32), ..world.table.clone() }],
+        &fixture.store,
+        &[Table { spec: TableSpec::new("u", ROWS, DIM as u32, DType::F32), ..fixture.table.clone() }],
         &LoadOptions::default(),
     );
 }
 
 #[test]
 fn a_drive_that_is_gone_fails_its_rows_at_once_and_no_others() {
-    let world = world(2);
-    let plan = world.plan(Pooling::None, 2);
+    let fixture = fixture(2);
+    let plan = fixture.plan(Pooling::None, 2);
     let (mut slot, mut other) = (plan.slot().unwrap(), plan.slot().unwrap());
-    world.drives[1].faults().inject(rule(Fault::Disappear));
-    look(&world, &mut slot, &ids()).unwrap_err();
+    fixture.drives[1].faults().inject(rule(Fault::Disappear));
+    look(&fixture, &mut slot, &ids()).unwrap_err();
     for slot in [&mut slot, &mut other] {
         for _ in 0..20 {
             let began = Instant::now();
-            let (positions, source) = look(&world, slot, &ids()).unwrap_err();
+            let (positions, source) = look(&fixture, slot, &ids()).unwrap_err();
             assert!(began.elapsed() < Duration::from_millis(100), "nothing is waited for");
             assert!(positions.len() > 5 && positions.len() < 50, "one of two drives, and DRAM: {positions:?}");
             assert!(matches!(&source, RowError::Drive(DriverError::GivenUp { .. })), "{source}");
@@ -208,35 +209,35 @@ fn a_drive_that_is_gone_fails_its_rows_at_once_and_no_others() {
         }
     }
     // Ids in DRAM alone are a look-up without a fault.
-    look(&world, &mut slot, &[1, 2, 99]).unwrap();
-    let states = world.store.drive_states();
+    look(&fixture, &mut slot, &[1, 2, 99]).unwrap();
+    let states = fixture.store.drive_states();
     assert!(states[0].failure.is_none() && states[0].drive == "drive0");
     assert!(states[1].failure.as_ref().is_some_and(|why| why.to_string().contains("gone")), "{states:?}");
-    assert_eq!(failed(&world.store), 1);
-    let error = world.store.verify("t", &mut |_| std::ops::ControlFlow::Continue(())).unwrap_err();
+    assert_eq!(failed(&fixture.store), 1);
+    let error = fixture.store.verify("t", &mut |_| std::ops::ControlFlow::Continue(())).unwrap_err();
     assert!(error.to_string().contains("given up"), "{error}");
 
-    assert!(world.store.retry_drives()[0].failure.is_some(), "it is still gone");
-    look(&world, &mut slot, &ids()).unwrap_err();
-    world.drives[1].power_cut(Cut::KeepAll).unwrap();
-    assert!(world.store.retry_drives()[0].failure.is_none());
-    assert_eq!(failed(&world.store), 0);
+    assert!(fixture.store.retry_drives()[0].failure.is_some(), "it is still gone");
+    look(&fixture, &mut slot, &ids()).unwrap_err();
+    fixture.drives[1].power_cut(PowerCut::KeepAll).unwrap();
+    assert!(fixture.store.retry_drives()[0].failure.is_none());
+    assert_eq!(failed(&fixture.store), 0);
     for slot in [&mut slot, &mut other] {
-        look(&world, slot, &ids()).unwrap();
+        look(&fixture, slot, &ids()).unwrap();
     }
 }
 
 #[test]
 fn a_drive_that_never_answers_is_given_up() {
-    let world = world(2);
-    let plan = world.plan(Pooling::None, 1);
+    let fixture = fixture(2);
+    let plan = fixture.plan(Pooling::None, 1);
     let mut slot = plan.slot().unwrap();
-    look(&world, &mut slot, &ids()).unwrap();
-    let reads = world.drives[1].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).always());
+    look(&fixture, &mut slot, &ids()).unwrap();
+    let reads = fixture.drives[1].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).always());
     let began = Instant::now();
     let mut waits = 0;
     let failure = loop {
-        match look(&world, &mut slot, &ids()).unwrap_err().1 {
+        match look(&fixture, &mut slot, &ids()).unwrap_err().1 {
             RowError::Drive(DriverError::TimedOut { .. }) => waits += 1,
             RowError::Drive(DriverError::GivenUp { failure, .. }) => break failure,
             other => panic!("{other}"),
@@ -247,32 +248,32 @@ fn a_drive_that_never_answers_is_given_up() {
     assert!(failure.steps.iter().all(|step| matches!(step.error, DriverError::TimedOut { .. })), "{failure}");
     assert!(began.elapsed() < Duration::from_secs(5));
     let began = Instant::now();
-    (0..20).for_each(|_| drop(look(&world, &mut slot, &ids()).unwrap_err()));
+    (0..20).for_each(|_| drop(look(&fixture, &mut slot, &ids()).unwrap_err()));
     assert!(began.elapsed() < Duration::from_millis(300), "a time-out each");
-    assert!(world.drives[1].faults().fired(reads) < 200, "it is still asked");
+    assert!(fixture.drives[1].faults().fired(reads) < 200, "it is still asked");
 
-    world.drives[1].faults().clear();
-    assert!(world.store.retry_drives().iter().all(|drive| drive.failure.is_none() && drive.drive == "drive1"));
-    look(&world, &mut slot, &ids()).unwrap();
+    fixture.drives[1].faults().clear();
+    assert!(fixture.store.retry_drives().iter().all(|drive| drive.failure.is_none() && drive.drive == "drive1"));
+    look(&fixture, &mut slot, &ids()).unwrap();
 }
 
 #[test]
 fn a_drive_that_cannot_be_driven_is_done_without_when_opened_degraded() {
-    let World { drives, store, table, options: host } = world(2);
+    let Fixture { drives, store, table, options: host } = fixture(2);
     drop(store);
-    drives[1].faults().inject(Rule::new(Fault::Disappear).on(Queues::Admin));
+    drives[1].faults().inject(Rule::new(Fault::Disappear).on(QueueMatch::Admin));
     Store::open(&common::devices(&drives), &options()).unwrap_err();
     let store = Store::open(&common::devices(&drives), &options().with_degraded()).unwrap();
     let states = store.drive_states();
     assert!(states[0].failure.is_none() && states.len() == 2, "{states:?}");
     assert!(states[1].drive == "drive1" && matches!(states[1].failure, Some(DriverError::Gone { .. })), "{states:?}");
     assert_eq!(failed(&store), 1);
-    let world = World { drives, store, table, options: host.with_dram_bytes(0) };
-    let (plan, ids) = (world.plan(Pooling::None, 1), (HOT as i64..HOT as i64 + 64).collect::<Vec<_>>());
-    let (positions, source) = look(&world, &mut plan.slot().unwrap(), &ids).unwrap_err();
+    let fixture = Fixture { drives, store, table, options: host.with_dram_bytes(0) };
+    let (plan, ids) = (fixture.plan(Pooling::None, 1), (HOT as i64..HOT as i64 + 64).collect::<Vec<_>>());
+    let (positions, source) = look(&fixture, &mut plan.slot().unwrap(), &ids).unwrap_err();
     assert!(matches!(source, RowError::MemberMissing { .. }) && positions.len() < 64, "{source}: {positions:?}");
     // If none can be, the reason is the error.
-    let gone = common::devices(&world.drives[1..]);
+    let gone = common::devices(&fixture.drives[1..]);
     assert!(matches!(
         Store::open(&gone, &options().with_degraded()),
         Err(warprow_store::StoreError::Driver(DriverError::Gone { .. }))
@@ -281,28 +282,28 @@ fn a_drive_that_cannot_be_driven_is_done_without_when_opened_degraded() {
 
 #[test]
 fn damaged_rows_are_noticed_where_they_are_checked() {
-    let mut world = world(1);
-    world.options.check_rows = true;
-    let plan = world.plan(Pooling::None, 1);
+    let mut fixture = fixture(1);
+    fixture.options.check_rows = true;
+    let plan = fixture.plan(Pooling::None, 1);
     let mut slot = plan.slot().unwrap();
-    look(&world, &mut slot, &ids()).unwrap();
-    world.drives[0].faults().inject(rule(Fault::Corrupt));
-    let (positions, source) = look(&world, &mut slot, &ids()).unwrap_err();
+    look(&fixture, &mut slot, &ids()).unwrap();
+    fixture.drives[0].faults().inject(rule(Fault::Corrupt));
+    let (positions, source) = look(&fixture, &mut slot, &ids()).unwrap_err();
     let RowError::Checksum { table, rank, drive } = source else { panic!("{source}") };
     assert_eq!((table.as_str(), drive.as_str(), rank), ("t", "drive0", ids()[positions[0]] as u64));
-    look(&world, &mut slot, &ids()).unwrap();
+    look(&fixture, &mut slot, &ids()).unwrap();
 }
 
 #[test]
 fn a_bag_with_a_failed_row_is_zeros() {
-    let world = world(1);
-    let plan = world.plan(Pooling::Sum, 1);
+    let fixture = fixture(1);
+    let plan = fixture.plan(Pooling::Sum, 1);
     let mut slot = plan.slot().unwrap();
     let ids = ids();
     let bags = ids.len() / 4;
-    world.drives[0].faults().inject(rule(Fault::Status(Status::from(StatusCode::UnrecoveredReadError))));
+    fixture.drives[0].faults().inject(rule(Fault::Status(Status::from(StatusCode::UnrecoveredReadError))));
     let (mut rows, mut mask) = (vec![7.0; bags * DIM], vec![7; ids.len()]);
-    let mut out = Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask);
+    let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
     let result = slot.lookup(&Batch::new(&ids, bags), &mut out);
     let Err(LookupError::RowsFailed { positions, report, .. }) = result else { panic!("{result:?}") };
     assert!(!positions.is_empty() && positions.is_sorted());
@@ -310,7 +311,9 @@ fn a_bag_with_a_failed_row_is_zeros() {
     for (bag, (row, ids)) in rows.chunks(DIM).zip(ids.chunks(4)).enumerate() {
         let failed = positions.iter().any(|position| position / 4 == bag);
         let mut sum = vec![0.0; DIM];
-        ids.iter().filter(|_| !failed).for_each(|&id| sum.iter_mut().zip(world.row(id)).for_each(|(sum, x)| *sum += x));
+        ids.iter()
+            .filter(|_| !failed)
+            .for_each(|&id| sum.iter_mut().zip(fixture.row(id)).for_each(|(sum, x)| *sum += x));
         assert_eq!(row, sum, "bag {bag}");
     }
     let flags: Vec<u8> = (0..ids.len()).map(|position| u8::from(!positions.contains(&position))).collect();
@@ -319,40 +322,40 @@ fn a_bag_with_a_failed_row_is_zeros() {
 
 #[test]
 fn rows_on_a_missing_member_fail_by_name() {
-    let World { drives, store, table, options: host } = world(2);
+    let Fixture { drives, store, table, options: host } = fixture(2);
     drop(store);
     let store = Store::open(&common::devices(&drives[..1]), &options().with_degraded()).unwrap();
-    assert!(store.state() != warprow_layout::State::Healthy);
-    let world = World { drives, store, table, options: host.with_dram_bytes(0) };
-    let plan = world.plan(Pooling::None, 1);
+    assert!(store.state() != warprow_layout::StoreState::Healthy);
+    let fixture = Fixture { drives, store, table, options: host.with_dram_bytes(0) };
+    let plan = fixture.plan(Pooling::None, 1);
     let mut slot = plan.slot().unwrap();
     let (mut rows, ids) = (vec![7.0; ROWS as usize * DIM], (0..ROWS as i64).step_by(2).collect::<Vec<_>>());
-    let result = slot.lookup(&Batch::new(&ids[..], 1), &mut Output::new(Rows::F32(&mut rows), DIM));
+    let result = slot.lookup(&Batch::new(&ids[..], 1), &mut Output::new(OutputRows::F32(&mut rows), DIM));
     let Err(LookupError::RowsFailed { positions, source, .. }) = result else { panic!("{result:?}") };
     assert!(source.to_string().contains("drive1"), "{source}");
     assert!(positions.len() > 50 && positions.len() < ids.len());
     for (position, (&id, row)) in ids.iter().zip(rows.chunks(DIM)).enumerate() {
         let failed = positions.binary_search(&position).is_ok();
-        assert_eq!(row, if failed { vec![0.0; DIM] } else { world.row(id) }, "id {id}");
+        assert_eq!(row, if failed { vec![0.0; DIM] } else { fixture.row(id) }, "id {id}");
     }
 }
 
 #[test]
 fn faults_in_bulk_transfers_are_errors_and_leave_the_store_as_it_was() {
-    let world = world(2);
-    let other = Table { spec: TableSpec::new("u", ROWS, DIM as u32, DType::F32), ..world.table.clone() };
+    let fixture = fixture(2);
+    let other = Table { spec: TableSpec::new("u", ROWS, DIM as u32, DType::F32), ..fixture.table.clone() };
     for fault in [Fault::Status(Status::from(StatusCode::WriteFault)), Fault::Swallow] {
-        world.drives[1].faults().inject(Rule::new(fault).io(NvmOpcode::WRITE));
+        fixture.drives[1].faults().inject(Rule::new(fault).io(NvmOpcode::WRITE));
         let source = &other.rows[..];
         let load = warprow_store::TableLoad::new(&other.spec, &source);
         let error =
-            world.store.load("m", &[load], &LoadOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()));
+            fixture.store.load("m", &[load], &LoadOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()));
         assert!(error.unwrap_err().to_string().contains("drive1"));
-        assert!(world.store.table("u").is_none());
+        assert!(fixture.store.table("u").is_none());
     }
-    common::load(&world.store, std::slice::from_ref(&other), &LoadOptions::default());
-    world.drives[0].faults().inject(read());
-    let scanned = world.store.verify("u", &mut |_| std::ops::ControlFlow::Continue(()));
+    common::load(&fixture.store, std::slice::from_ref(&other), &LoadOptions::default());
+    fixture.drives[0].faults().inject(read());
+    let scanned = fixture.store.verify("u", &mut |_| std::ops::ControlFlow::Continue(()));
     assert!(scanned.is_err());
-    assert_eq!(world.store.verify("u", &mut |_| std::ops::ControlFlow::Continue(())).unwrap().rows, ROWS);
+    assert_eq!(fixture.store.verify("u", &mut |_| std::ops::ControlFlow::Continue(())).unwrap().rows, ROWS);
 }

@@ -10,12 +10,12 @@ use common::random::{Buffer, Case, is_float, random_features};
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use warprow_layout::FormatOptions;
-use warprow_lookup::Host;
+use warprow_lookup::HostExecutor;
 use warprow_lookup::{
     Batch, Feature, HostOptions, InvalidBatch, LookupError, Merging, Output, OutputBuffer, OutputBufferError,
-    PlanOptions, Pooling, Report, Rows, Slot,
+    OutputRows, PlanOptions, Pooling, Report, Slot,
 };
-use warprow_soft_controller::{Fault, Queues, Rule, SoftController, Switch};
+use warprow_soft_controller::{Fault, QueueMatch, Rule, SoftController, StopSwitch};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::{DType, LoadOptions, OpenOptions, Store, StoreError, TableSpec};
 
@@ -57,7 +57,7 @@ fn into_buffer(slot: &mut Slot, case: &mut Case, output: &mut OutputBuffer, ahea
     with_both!(&case.buffer, output, T, rows, elements => elements[..rows.len()].copy_from_slice(rows));
     let report = {
         let (batch, mut out) = case.arrays();
-        out.rows = Rows::Buffer(output);
+        out.rows = OutputRows::Buffer(output);
         match ahead {
             true => {
                 slot.prefetch(&batch).unwrap();
@@ -100,7 +100,7 @@ fn same_as_ever(seed: u64) -> (u64, u64) {
     host.depth = [1, 2, 16, 1023][random.usize(..4)];
     host.check_rows = random.bool();
     host.merging = [Merging::Separate, Merging::Neighbours][random.usize(..2)].clone();
-    let host = Host::attach(&store, host).unwrap();
+    let host = HostExecutor::attach(&store, host).unwrap();
     let mut sum = (0, 0);
     for _ in 0..4 {
         let (mut features, mut options) = random_features(&tables, &mut random);
@@ -163,11 +163,11 @@ const ROWS: u64 = 500;
 const HOT: u64 = 50;
 
 /// A store with one table, its slot, and an output for it.
-struct World {
+struct Fixture {
     drives: Vec<Arc<SoftController>>,
     store: Store,
     table: Table,
-    host: Host,
+    host: HostExecutor,
     slot: Slot,
     output: OutputBuffer,
 }
@@ -176,7 +176,7 @@ fn options() -> OpenOptions {
     OpenOptions::default().with_timeout(Duration::from_millis(200)).with_admin_timeout(Duration::from_millis(500))
 }
 
-impl World {
+impl Fixture {
     fn new(drives: usize, lba: u32, (dim, dtype): (u32, DType), merging: Merging) -> Self {
         let drives: Vec<_> = (0..drives).map(|i| common::drive(&format!("drive{i}"), 24 << 20, lba)).collect();
         let store = Store::create(&common::devices(&drives), &FormatOptions::default(), &options()).unwrap();
@@ -189,7 +189,7 @@ impl World {
         let host = HostOptions::default().with_dram_bytes(HOT * row_bytes as u64).with_merging(merging);
         let mut host = host;
         host.check_rows = true;
-        let host = Host::attach(&store, host).unwrap();
+        let host = HostExecutor::attach(&store, host).unwrap();
         let plan =
             host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(1, 256).with_out(DType::U8)).unwrap();
         let output = OutputBuffer::allocate(&store, DType::U8, 256 * row_bytes * 2).unwrap();
@@ -209,7 +209,7 @@ impl World {
 
     fn look_into(&mut self, ids: &[i64], stride: usize, output: &mut OutputBuffer) -> (Report, Vec<usize>) {
         let mut mask = vec![7; ids.len()];
-        let mut out = Output::new(Rows::Buffer(output), stride).with_mask(&mut mask);
+        let mut out = Output::new(OutputRows::Buffer(output), stride).with_mask(&mut mask);
         let (report, positions) = match self.slot.lookup(&Batch::new(ids, 1), &mut out) {
             Ok(report) => (report, Vec::new()),
             Err(LookupError::RowsFailed { report, positions, .. }) => (*report, positions),
@@ -244,23 +244,23 @@ fn what_lands_is_what_can() {
     for merging in [Merging::Separate, Merging::Neighbours] {
         // Rows of an LBA, and of several; one behind the other, and apart.
         for (lba, bytes) in [(512, 512), (512, 2048), (4096, 4096), (4096, 8192)] {
-            let mut world = World::new(2, lba, u8s(bytes), merging.clone());
+            let mut fixture = Fixture::new(2, lba, u8s(bytes), merging.clone());
             for gap in [0, 4, 512] {
                 let ids = apart(100);
-                let (report, failed) = world.look(&ids, bytes as usize + gap);
+                let (report, failed) = fixture.look(&ids, bytes as usize + gap);
                 assert_eq!((report.landed, report.rows_ssd, failed.len()), (100, 100, 0), "{lba} {bytes} {gap}");
                 // Rows of DRAM go where they belong, and repeated ones are copied.
                 let mixed: Vec<i64> = ids.iter().take(60).flat_map(|&id| [id, id % HOT as i64, id]).collect();
-                let (report, _) = world.look(&mixed, bytes as usize + gap);
+                let (report, _) = fixture.look(&mixed, bytes as usize + gap);
                 assert_eq!((report.landed, report.ids_ssd, report.ids_dram), (60, 120, 60));
             }
             // No place for a PRP.
-            assert_eq!(world.look(&[100, 102, 104, 106], bytes as usize + 2).0.landed, 2, "each other row");
+            assert_eq!(fixture.look(&[100, 102, 104, 106], bytes as usize + 2).0.landed, 2, "each other row");
         }
         // Less than an LBA, and more than whole ones.
         for bytes in [256, 100, 640, 5000] {
-            let mut world = World::new(1, 512, u8s(bytes), merging.clone());
-            assert_eq!(world.look(&apart(40), bytes as usize).0.landed, 0, "{bytes}");
+            let mut fixture = Fixture::new(1, 512, u8s(bytes), merging.clone());
+            assert_eq!(fixture.look(&apart(40), bytes as usize).0.landed, 0, "{bytes}");
         }
     }
 }
@@ -268,44 +268,44 @@ fn what_lands_is_what_can() {
 #[test]
 fn rows_of_one_command_land_where_prps_lead() {
     // One drive: rows of neighbouring ids are neighbours.
-    let mut world = World::new(1, 512, (512, DType::U8), Merging::Neighbours);
-    let (report, _) = world.look(&[100, 101, 102, 103, 104, 105, 106, 107], 512);
+    let mut fixture = Fixture::new(1, 512, (512, DType::U8), Merging::Neighbours);
+    let (report, _) = fixture.look(&[100, 101, 102, 103, 104, 105, 106, 107], 512);
     assert_eq!((report.commands, report.landed), (1, 8), "they follow each other in the output too");
-    let (report, _) = world.look(&[101, 100, 200], 512);
+    let (report, _) = fixture.look(&[101, 100, 200], 512);
     assert_eq!((report.commands, report.landed), (2, 1), "two that are exchanged do not");
-    let (report, _) = world.look(&[100, 101], 1024);
+    let (report, _) = fixture.look(&[100, 101], 1024);
     assert_eq!((report.commands, report.landed), (1, 0), "nor two with a gap between them");
-    let mut world = World::new(1, 4096, (4096, DType::U8), Merging::Neighbours);
+    let mut fixture = Fixture::new(1, 4096, (4096, DType::U8), Merging::Neighbours);
     let pages = [71, 65, 66, 64, 70, 67, 68, 69];
     for stride in [4096, 8192] {
-        let (report, _) = world.look(&pages, stride);
+        let (report, _) = fixture.look(&pages, stride);
         assert_eq!((report.commands, report.landed), (1, 8), "pages may lie anywhere");
     }
-    let (report, _) = world.look(&pages, 4096 + 512);
+    let (report, _) = fixture.look(&pages, 4096 + 512);
     assert_eq!((report.commands, report.landed), (1, 0));
     // Rows of two pages that begin within one.
-    let mut world = World::new(1, 4096, (8192, DType::U8), Merging::Neighbours);
-    let (report, _) = world.look(&[80, 64, 65], 8192 + 512);
+    let mut fixture = Fixture::new(1, 4096, (8192, DType::U8), Merging::Neighbours);
+    let (report, _) = fixture.look(&[80, 64, 65], 8192 + 512);
     assert_eq!((report.commands, report.landed), (2, 1));
 }
 
 #[test]
 fn a_bad_block_fails_its_row_and_no_other() {
-    let mut world = World::new(1, 512, (512, DType::U8), Merging::Neighbours);
+    let mut fixture = Fixture::new(1, 512, (512, DType::U8), Merging::Neighbours);
     let bad = || Rule::new(Fault::Status(Status::from(StatusCode::UnrecoveredReadError))).io(NvmOpcode::READ);
-    world.drives[0].faults().inject(bad().nth(3));
-    let (report, failed) = world.look(&apart(20), 512);
+    fixture.drives[0].faults().inject(bad().nth(3));
+    let (report, failed) = fixture.look(&apart(20), 512);
     assert_eq!((report.landed, failed.len()), (19, 1));
     // A joined command is read again in its parts, which land by themselves.
     let ids: Vec<i64> = (100..108).collect();
-    world.drives[0].faults().inject(bad());
-    let (report, failed) = world.look(&ids, 512);
+    fixture.drives[0].faults().inject(bad());
+    let (report, failed) = fixture.look(&ids, 512);
     assert_eq!((report.commands, report.split, report.landed, failed.len()), (1, 1, 8, 0));
     // What a checksum does not match is found in place.
-    world.drives[0].faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(7));
-    let (report, failed) = world.look(&apart(20), 512);
+    fixture.drives[0].faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(7));
+    let (report, failed) = fixture.look(&apart(20), 512);
     assert_eq!((report.landed, failed.len()), (20, 1));
-    assert_eq!(world.look(&ids, 512).1.len(), 0);
+    assert_eq!(fixture.look(&ids, 512).1.len(), 0);
 }
 
 #[test]
@@ -317,47 +317,49 @@ fn after_a_time_out_the_output_is_as_it_was_told() {
             [Fault::Drop, Fault::Swallow, Fault::Delay(late), Fault::WrongCid(0x7ffe), Fault::Fatal, Fault::Duplicate]
         {
             for undeleted in [false, true] {
-                let mut world = World::new(drives, 512, (512, DType::U8), Merging::Separate);
+                let mut fixture = Fixture::new(drives, 512, (512, DType::U8), Merging::Separate);
                 let ids = apart(60);
-                world.look(&ids, 512);
-                let faults = world.drives[0].faults();
+                fixture.look(&ids, 512);
+                let faults = fixture.drives[0].faults();
                 faults.inject(Rule::new(fault).io(NvmOpcode::READ).nth(5));
                 if undeleted {
                     // Then it takes a reset.
                     faults.inject(Rule::new(refused).admin(AdminOpcode::DELETE_IO_SQ));
                 }
-                let (report, failed) = world.look(&ids, 512);
+                let (report, failed) = fixture.look(&ids, 512);
                 assert_eq!(failed.is_empty(), fault == Fault::Duplicate, "{fault:?}");
                 assert_eq!(report.landed + failed.len() as u64, 60);
                 if fault == Fault::Delay(late) {
                     // Its data comes now, and reaches nothing.
                     std::thread::sleep(late);
-                    world.check(&ids, 512, &failed, &world.output);
+                    fixture.check(&ids, 512, &failed, &fixture.output);
                 }
-                assert!(world.look(&ids, 512).1.is_empty(), "{fault:?}: the next is right");
+                assert!(fixture.look(&ids, 512).1.is_empty(), "{fault:?}: the next is right");
             }
         }
     }
 }
 
 /// A world on a drive whose reads come after `late` from the tenth on, and which obeys nothing then.
-fn stubborn(late: Duration) -> World {
-    let world = World::new(1, 512, (512, DType::U8), Merging::Separate);
-    let faults = world.drives[0].faults();
-    [Switch::Enable, Switch::Reset, Switch::BusMaster].into_iter().for_each(|switch| faults.disobey(switch));
+fn stubborn(late: Duration) -> Fixture {
+    let fixture = Fixture::new(1, 512, (512, DType::U8), Merging::Separate);
+    let faults = fixture.drives[0].faults();
+    [StopSwitch::Enable, StopSwitch::Reset, StopSwitch::BusMaster]
+        .into_iter()
+        .for_each(|switch| faults.disobey(switch));
     faults.inject(Rule::new(Fault::Delay(late)).io(NvmOpcode::READ).nth(10).always());
-    faults.inject(Rule::new(Fault::Swallow).on(Queues::Admin).always());
-    world
+    faults.inject(Rule::new(Fault::Swallow).on(QueueMatch::Admin).always());
+    fixture
 }
 
 #[test]
 fn a_buffer_that_a_drive_may_write_to_is_in_quarantine() {
     let late = Duration::from_secs(4);
-    let mut world = stubborn(late);
+    let mut fixture = stubborn(late);
     let ids = apart(30);
-    let mut output = OutputBuffer::allocate(&world.store, DType::U8, 30 * 512).unwrap();
+    let mut output = OutputBuffer::allocate(&fixture.store, DType::U8, 30 * 512).unwrap();
     let began = std::time::Instant::now();
-    let (_, failed) = world.look_into(&ids, 512, &mut output);
+    let (_, failed) = fixture.look_into(&ids, 512, &mut output);
     assert!(failed.len() > 10, "{failed:?}");
     assert!(began.elapsed() < late, "{:?}: it must not have come by now", began.elapsed());
     let quarantined = OutputBufferError::Quarantined { drives: vec!["drive0".to_owned()] };
@@ -366,50 +368,50 @@ fn a_buffer_that_a_drive_may_write_to_is_in_quarantine() {
     assert_eq!(output.reclaim().unwrap_err(), quarantined);
     assert!(quarantined.to_string().contains("drive0"), "{quarantined}");
     let refused =
-        world.slot.lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::Buffer(&mut output), 512)).unwrap_err();
+        fixture.slot.lookup(&Batch::new(&ids, 1), &mut Output::new(OutputRows::Buffer(&mut output), 512)).unwrap_err();
     assert!(matches!(refused, LookupError::Invalid(InvalidBatch::OutputBuffer(it)) if it == quarantined));
     // Rows in DRAM go to other memory as ever, and those on the drive fail at once.
-    let mut other = OutputBuffer::allocate(&world.store, DType::U8, 3 * 512).unwrap();
+    let mut other = OutputBuffer::allocate(&fixture.store, DType::U8, 3 * 512).unwrap();
     other.elements_mut::<u8>().unwrap().fill(0xaa);
-    let (_, lost) = world.look_into(&[1, 100, 2], 512, &mut other);
-    world.check(&[1, 100, 2], 512, &lost, &other);
+    let (_, lost) = fixture.look_into(&[1, 100, 2], 512, &mut other);
+    fixture.check(&[1, 100, 2], 512, &lost, &other);
     assert_eq!(lost, [1]);
 
     // The data comes, and lands where it was to; nobody sees that before the drive is back.
     std::thread::sleep(late.saturating_sub(began.elapsed()) + Duration::from_millis(300));
     assert_eq!(output.reclaim().unwrap_err(), quarantined, "that nothing comes any more is not known");
-    world.drives[0].faults().clear();
-    assert!(world.store.retry_drives().iter().all(|drive| drive.failure.is_none()));
-    assert_eq!(world.look_into(&ids, 512, &mut other_for(&world)).1.len(), 0);
+    fixture.drives[0].faults().clear();
+    assert!(fixture.store.retry_drives().iter().all(|drive| drive.failure.is_none()));
+    assert_eq!(fixture.look_into(&ids, 512, &mut other_for(&fixture)).1.len(), 0);
     let bytes = output.reclaim().map(|()| output.elements::<u8>().unwrap()).unwrap();
     for (position, &id) in ids.iter().enumerate() {
         assert_eq!(
             bytes[position * 512..][..512],
-            *world.table.row(id as u64),
+            *fixture.table.row(id as u64),
             "{position}: late, and in its own place"
         );
     }
     output.elements_mut::<u8>().unwrap().fill(0xaa);
-    let (report, failed) = world.look_into(&ids, 512, &mut output);
-    world.check(&ids, 512, &failed, &output);
+    let (report, failed) = fixture.look_into(&ids, 512, &mut output);
+    fixture.check(&ids, 512, &failed, &output);
     assert_eq!((report.landed, failed.len()), (30, 0));
 }
 
-fn other_for(world: &World) -> OutputBuffer {
-    OutputBuffer::allocate(&world.store, DType::U8, 256 * 512).unwrap()
+fn other_for(fixture: &Fixture) -> OutputBuffer {
+    OutputBuffer::allocate(&fixture.store, DType::U8, 256 * 512).unwrap()
 }
 
 #[test]
 fn late_data_lands_in_no_memory_that_was_given_back() {
     let late = Duration::from_secs(4);
-    let mut world = stubborn(late);
+    let mut fixture = stubborn(late);
     let (ids, begun) = (apart(30), std::time::Instant::now());
-    let mut output = other_for(&world);
-    let failed = world.look_into(&ids, 512, &mut output).1;
+    let mut output = other_for(&fixture);
+    let failed = fixture.look_into(&ids, 512, &mut output).1;
     assert!(failed.len() > 10);
     // Slot, plan, and the buffer: all are gone while the drive has the commands.
-    let faults_before = world.drives[0].dma_faults();
-    let World { drives, store, slot, output: unused, .. } = world;
+    let faults_before = fixture.drives[0].dma_faults();
+    let Fixture { drives, store, slot, output: unused, .. } = fixture;
     drop((output, unused, slot));
     assert!(begun.elapsed() < late, "{:?}", begun.elapsed());
     // Memory of the same length, which the system would give out again at once.
@@ -423,23 +425,23 @@ fn late_data_lands_in_no_memory_that_was_given_back() {
 
 #[test]
 fn buffers_are_what_plans_yield() {
-    let mut world = World::new(1, 512, (512, DType::U8), Merging::Separate);
-    let mut floats = OutputBuffer::allocate(&world.store, DType::F32, 4096).unwrap();
+    let mut fixture = Fixture::new(1, 512, (512, DType::U8), Merging::Separate);
+    let mut floats = OutputBuffer::allocate(&fixture.store, DType::F32, 4096).unwrap();
     assert_eq!((floats.dtype(), floats.len(), floats.is_empty()), (DType::F32, 4096, false));
     assert!(floats.elements::<f32>().unwrap().iter().all(|&x| x.to_bits() == 0));
     assert!(matches!(floats.elements::<u8>(), Err(OutputBufferError::Type { has: DType::F32, asked: DType::U8 })));
-    let refused = world.slot.lookup(&Batch::new(&[60i64], 1), &mut Output::new(Rows::Buffer(&mut floats), 512));
+    let refused = fixture.slot.lookup(&Batch::new(&[60i64], 1), &mut Output::new(OutputRows::Buffer(&mut floats), 512));
     assert!(matches!(refused, Err(LookupError::Invalid(InvalidBatch::OutputType { given: DType::F32, .. }))));
-    assert!(matches!(OutputBuffer::allocate(&world.store, DType::Q8, 8), Err(StoreError::PlanOptions { .. })));
-    assert!(matches!(OutputBuffer::allocate(&world.store, DType::F32, usize::MAX), Err(StoreError::Memory(_))));
-    assert_eq!(OutputBuffer::allocate(&world.store, DType::F8E4M3, 0).unwrap().dtype(), DType::U8);
+    assert!(matches!(OutputBuffer::allocate(&fixture.store, DType::Q8, 8), Err(StoreError::PlanOptions { .. })));
+    assert!(matches!(OutputBuffer::allocate(&fixture.store, DType::F32, usize::MAX), Err(StoreError::Memory(_))));
+    assert_eq!(OutputBuffer::allocate(&fixture.store, DType::F8E4M3, 0).unwrap().dtype(), DType::U8);
     // Another store's is as good as ordinary memory.
-    let foreign = World::new(1, 512, (512, DType::U8), Merging::Separate);
+    let foreign = Fixture::new(1, 512, (512, DType::U8), Merging::Separate);
     let mut output = other_for(&foreign);
     output.elements_mut::<u8>().unwrap().fill(0xaa);
-    let (report, failed) = world.look_into(&apart(30), 512, &mut output);
-    world.check(&apart(30), 512, &failed, &output);
+    let (report, failed) = fixture.look_into(&apart(30), 512, &mut output);
+    fixture.check(&apart(30), 512, &failed, &output);
     assert_eq!((report.landed, report.rows_ssd, failed.len()), (0, 30, 0));
-    assert_eq!(world.look(&apart(30), 512).0.landed, 30);
-    assert_eq!(world.host.metrics().landed, 30);
+    assert_eq!(fixture.look(&apart(30), 512).0.landed, 30);
+    assert_eq!(fixture.host.metrics().landed, 30);
 }

@@ -6,7 +6,7 @@ use common::random::{Case, random_features, random_tables};
 use common::{Table, Wanted};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use warprow_lookup::Host;
+use warprow_lookup::HostExecutor;
 use warprow_lookup::{Feature, HostOptions, PlanOptions, Report, Slot, Stage};
 use warprow_store::LoadOptions;
 
@@ -57,7 +57,7 @@ fn whole_lookups(seed: u64) {
     host.depth = [1, 2, 16, 1023][random.usize(..4)];
     host.check_rows = random.bool();
     host.check_keys = checked;
-    let host = Host::attach(&store, host).unwrap();
+    let host = HostExecutor::attach(&store, host).unwrap();
     for _ in 0..4 {
         let (features, options) = random_features(&tables, &mut random);
         let plan = host.plan(&features, options.clone()).unwrap();
@@ -83,7 +83,7 @@ fn slots_look_up_side_by_side() {
     let (_drives, store) = common::store(2, 24 << 20, 512);
     let tables = random_tables(&mut random);
     common::load(&store, &tables, &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(20_000)).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(20_000)).unwrap();
     let (features, options) = random_features(&tables, &mut random);
     let plan = host.plan(&features, options.clone().with_slots(3)).unwrap();
     std::thread::scope(|scope| {

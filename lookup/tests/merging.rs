@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use common::Table;
 use warprow_driver::DriverError;
-use warprow_lookup::Host;
+use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, LookupError, Merging, Output, PlanOptions, Pooling, Report, RowError, Rows, Slot,
+    Batch, Feature, HostOptions, LookupError, Merging, Output, OutputRows, PlanOptions, Pooling, Report, RowError, Slot,
 };
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    Consent, Content, DType, FormatPlan, FormatSettings, LbaChoice, LoadOptions, ReadCurve, Store, StoreError,
-    TableSpec,
+    DType, DriveContent, FormatConsent, FormatProposal, FormatSettings, LbaChoice, LoadOptions, ReadCurve, Store,
+    StoreError, TableSpec,
 };
 
 const ROWS: u64 = 4000;
@@ -22,13 +22,13 @@ const ROWS: u64 = 4000;
 const DIMS: [usize; 2] = [128, 16];
 
 /// Two tables on `drives` drives.
-struct World {
+struct Fixture {
     drives: Vec<Arc<SoftController>>,
     store: Store,
     tables: Vec<Table>,
 }
 
-fn world(drives: usize) -> World {
+fn fixture(drives: usize) -> Fixture {
     let (drives, store) = common::store(drives, 16 << 20, 512);
     let table = |(dim, salt): (usize, u64)| {
         let spec = TableSpec::new(format!("t{dim}"), ROWS, dim as u32, DType::F32);
@@ -37,7 +37,7 @@ fn world(drives: usize) -> World {
     };
     let tables: Vec<Table> = DIMS.into_iter().zip([1, 2]).map(table).collect();
     common::load(&store, &tables, &LoadOptions::default());
-    World { drives, store, tables }
+    Fixture { drives, store, tables }
 }
 
 /// 3.3 M commands and 14 GB a second: a command of 16 LBAs costs less than two of one.
@@ -45,9 +45,9 @@ fn flash() -> ReadCurve {
     ReadCurve::of_limits(3.3e6, 14e9).unwrap()
 }
 
-impl World {
+impl Fixture {
     fn slot(&self, table: usize, pooling: Pooling, merging: Merging) -> Slot {
-        let host = Host::attach(&self.store, HostOptions::default().with_merging(merging)).unwrap();
+        let host = HostExecutor::attach(&self.store, HostOptions::default().with_merging(merging)).unwrap();
         let options = PlanOptions::default().with_max(64, 256).with_prefetch();
         host.plan(&[Feature::new("f", &self.tables[table].spec.name).pooling(pooling)], options)
             .unwrap()
@@ -72,7 +72,7 @@ impl World {
     fn look(&self, table: usize, slot: &mut Slot, ids: &[i64], ahead: bool) -> (Report, Vec<usize>, Option<RowError>) {
         let dim = DIMS[table];
         let (mut rows, mut mask) = (vec![7.0; ids.len() * dim], vec![7; ids.len()]);
-        let mut out = Output::new(Rows::F32(&mut rows), dim).with_mask(&mut mask);
+        let mut out = Output::new(OutputRows::F32(&mut rows), dim).with_mask(&mut mask);
         let batch = Batch::new(ids, 1);
         let result = match ahead {
             false => slot.lookup(&batch, &mut out),
@@ -105,7 +105,7 @@ fn sparse(step: i64) -> Vec<i64> {
 #[test]
 fn what_is_joined_is_right_and_fewer_commands() {
     for drives in [1, 3] {
-        let world = world(drives);
+        let fixture = fixture(drives);
         for (table, steps) in [(0, [1, 2, 7]), (1, [1, 8, 19])] {
             for step in steps {
                 let ids = sparse(step);
@@ -115,8 +115,8 @@ fn what_is_joined_is_right_and_fewer_commands() {
                 let reports: Vec<Report> = all
                     .into_iter()
                     .map(|merging| {
-                        let mut slot = world.slot(table, Pooling::None, merging);
-                        let (report, failed, _) = world.look(table, &mut slot, &ids, false);
+                        let mut slot = fixture.slot(table, Pooling::None, merging);
+                        let (report, failed, _) = fixture.look(table, &mut slot, &ids, false);
                         assert!(failed.is_empty() && report.split == 0);
                         report
                     })
@@ -144,29 +144,29 @@ fn what_is_joined_is_right_and_fewer_commands() {
 #[test]
 fn one_bad_block_fails_its_own_rows() {
     for (drives, ahead) in [(1, false), (1, true), (3, false), (3, true)] {
-        let world = world(drives);
+        let fixture = fixture(drives);
         for (table, step) in [(0, 1), (0, 3), (1, 3)] {
             let ids = sparse(step);
-            let mut slot = world.slot(table, Pooling::None, Merging::Curves(vec![flash()]));
-            let (before, ..) = world.look(table, &mut slot, &ids, ahead);
-            let (drive, bad) = world.place(table, ids[77]);
+            let mut slot = fixture.slot(table, Pooling::None, Merging::Curves(vec![flash()]));
+            let (before, ..) = fixture.look(table, &mut slot, &ids, ahead);
+            let (drive, bad) = fixture.place(table, ids[77]);
             let status = Status::from(StatusCode::UnrecoveredReadError).with_dnr(true);
             let rule = Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(bad..bad + 1).always();
-            let rule = world.drives[drive].faults().inject(rule);
-            let (report, failed, source) = world.look(table, &mut slot, &ids, ahead);
-            let wanted: Vec<usize> = (0..ids.len()).filter(|&i| world.place(table, ids[i]) == (drive, bad)).collect();
+            let rule = fixture.drives[drive].faults().inject(rule);
+            let (report, failed, source) = fixture.look(table, &mut slot, &ids, ahead);
+            let wanted: Vec<usize> = (0..ids.len()).filter(|&i| fixture.place(table, ids[i]) == (drive, bad)).collect();
             assert_eq!(failed, wanted, "{drives} drives, every {step}th row of {}", DIMS[table] * 4);
             assert!(failed.len() < 4, "the test is of few rows");
             assert_eq!((report.split, report.commands), (1, before.commands));
-            assert_eq!(world.drives[drive].faults().fired(rule), 2, "the command, and the part that the block is in");
+            assert_eq!(fixture.drives[drive].faults().fired(rule), 2, "the command, and the part that the block is in");
             let source = source.unwrap();
             assert!(
                 matches!(&source, RowError::Drive(DriverError::Command { status, .. })
                 if status.code() == StatusCode::UnrecoveredReadError),
                 "{source:?}"
             );
-            world.drives[drive].faults().remove(rule);
-            let (_, failed, _) = world.look(table, &mut slot, &ids, ahead);
+            fixture.drives[drive].faults().remove(rule);
+            let (_, failed, _) = fixture.look(table, &mut slot, &ids, ahead);
             assert!(failed.is_empty());
         }
     }
@@ -174,71 +174,72 @@ fn one_bad_block_fails_its_own_rows() {
 
 #[test]
 fn a_bad_block_between_rows_fails_none() {
-    let world = world(1);
-    let mut slot = world.slot(0, Pooling::None, Merging::Curves(vec![flash()]));
-    let (_, bad) = world.place(0, 7);
+    let fixture = fixture(1);
+    let mut slot = fixture.slot(0, Pooling::None, Merging::Curves(vec![flash()]));
+    let (_, bad) = fixture.place(0, 7);
     let rule = Rule::new(Fault::Status(StatusCode::DeallocatedOrUnwrittenBlock.into())).lbas(bad..bad + 1).always();
-    world.drives[0].faults().inject(rule);
-    let (report, failed, _) = world.look(0, &mut slot, &[3, 6, 8, 11], false);
+    fixture.drives[0].faults().inject(rule);
+    let (report, failed, _) = fixture.look(0, &mut slot, &[3, 6, 8, 11], false);
     assert_eq!((failed.len(), report.commands, report.split), (0, 1, 1));
     // Of its own, the row of the bad block fails, and is not tried again.
-    let (report, failed, _) = world.look(0, &mut slot, &[7], false);
+    let (report, failed, _) = fixture.look(0, &mut slot, &[7], false);
     assert_eq!((failed.len(), report.split), (1, 0));
 }
 
 #[test]
 fn sums_of_split_commands_are_right() {
-    let world = world(1);
-    let mut slot = world.slot(1, Pooling::Sum, Merging::Curves(vec![flash()]));
+    let fixture = fixture(1);
+    let mut slot = fixture.slot(1, Pooling::Sum, Merging::Curves(vec![flash()]));
     let ids: Vec<i64> = (0..64).collect();
-    let (_, bad) = world.place(1, 20);
+    let (_, bad) = fixture.place(1, 20);
     let rule = Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).lbas(bad..bad + 1).always();
-    world.drives[0].faults().inject(rule);
+    fixture.drives[0].faults().inject(rule);
     let mut sums = vec![7.0; 64 * 16];
-    let result = slot.lookup(&Batch::new(&ids, 64), &mut Output::new(Rows::F32(&mut sums), 16));
+    let result = slot.lookup(&Batch::new(&ids, 64), &mut Output::new(OutputRows::F32(&mut sums), 16));
     let Err(LookupError::RowsFailed { positions, report, .. }) = result else { panic!("{result:?}") };
     assert_eq!(positions, (16..24).collect::<Vec<_>>(), "eight rows share the block");
     assert_eq!(report.split, 1);
     for (id, sum) in sums.chunks(16).enumerate() {
-        let wanted = if (16..24).contains(&id) { vec![0.0; 16] } else { world.row(1, id as i64) };
+        let wanted = if (16..24).contains(&id) { vec![0.0; 16] } else { fixture.row(1, id as i64) };
         assert_eq!(sum, wanted, "id {id}");
     }
 }
 
 #[test]
 fn other_failures_are_not_repeated() {
-    let world = world(1);
-    let mut slot = world.slot(0, Pooling::None, Merging::Neighbours);
-    let (_, bad) = world.place(0, 7);
+    let fixture = fixture(1);
+    let mut slot = fixture.slot(0, Pooling::None, Merging::Neighbours);
+    let (_, bad) = fixture.place(0, 7);
     let rule = Rule::new(Fault::Status(StatusCode::InternalError.into())).lbas(bad..bad + 1);
-    let rule = world.drives[0].faults().inject(rule.always());
-    let (report, failed, _) = world.look(0, &mut slot, &[6, 7, 8], false);
+    let rule = fixture.drives[0].faults().inject(rule.always());
+    let (report, failed, _) = fixture.look(0, &mut slot, &[6, 7, 8], false);
     assert_eq!((failed, report.split), (vec![0, 1, 2], 0));
-    assert_eq!(world.drives[0].faults().fired(rule), 1);
+    assert_eq!(fixture.drives[0].faults().fired(rule), 1);
 }
 
 #[test]
 fn a_drive_that_fails_while_parts_are_read_fails_them() {
-    let world = world(1);
-    let mut slot = world.slot(0, Pooling::None, Merging::Neighbours);
+    let fixture = fixture(1);
+    let mut slot = fixture.slot(0, Pooling::None, Merging::Neighbours);
     let read = || Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
-    world.drives[0].faults().inject(read());
-    world.drives[0].faults().inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ).nth(2));
-    let (report, failed, source) = world.look(0, &mut slot, &[6, 7, 8], false);
+    fixture.drives[0].faults().inject(read());
+    fixture.drives[0].faults().inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ).nth(2));
+    let (report, failed, source) = fixture.look(0, &mut slot, &[6, 7, 8], false);
     assert_eq!(report.split, 1);
     assert!(!failed.is_empty());
     assert!(
         matches!(source, Some(RowError::Drive(DriverError::Fatal { .. } | DriverError::TimedOut { .. }))),
         "{source:?}"
     );
-    let (_, failed, _) = world.look(0, &mut slot, &[6, 7, 8], false);
+    let (_, failed, _) = fixture.look(0, &mut slot, &[6, 7, 8], false);
     assert!(failed.is_empty(), "it is brought back");
 }
 
 #[test]
 fn curves_are_for_one_drive_or_for_each() {
-    let world = world(3);
-    let attach = |curves| Host::attach(&world.store, HostOptions::default().with_merging(Merging::Curves(curves)));
+    let fixture = fixture(3);
+    let attach =
+        |curves| HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(Merging::Curves(curves)));
     for count in [0, 2, 4] {
         let error = attach(vec![flash(); count]).unwrap_err();
         assert!(matches!(&error, StoreError::PlanOptions { .. }) && error.to_string().contains("3 drives"), "{error}");
@@ -250,23 +251,23 @@ fn curves_are_for_one_drive_or_for_each() {
 
 #[test]
 fn a_measured_curve_reads_rows_and_nothing_else() {
-    let world = world(2);
+    let fixture = fixture(2);
     // A read of anything but rows fails the test.
     let rows: Vec<(usize, u64)> = (0..2)
         .flat_map(|table| (0..ROWS as i64).map(move |id| (table, id)))
-        .map(|(t, id)| world.place(t, id))
+        .map(|(t, id)| fixture.place(t, id))
         .collect();
     let ranges: Vec<_> = (0..2)
         .map(|drive| {
             let of_drive = || rows.iter().filter(|place| place.0 == drive).map(|place| place.1);
             let (first, last) = (of_drive().min().unwrap(), of_drive().max().unwrap());
-            let faults = world.drives[drive].faults();
+            let faults = fixture.drives[drive].faults();
             let forbid = |lbas| faults.inject(Rule::new(Fault::Drop).io(NvmOpcode::READ).lbas(lbas).always());
             [forbid(0..first), forbid(last + 1..u64::MAX)]
         })
         .collect();
-    let host = Host::attach(&world.store, HostOptions::default().with_merging(Merging::Measured)).unwrap();
-    for (drive, rules) in world.drives.iter().zip(ranges) {
+    let host = HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(Merging::Measured)).unwrap();
+    for (drive, rules) in fixture.drives.iter().zip(ranges) {
         for rule in rules {
             assert_eq!(drive.faults().fired(rule), 0);
         }
@@ -281,7 +282,7 @@ fn a_measured_curve_reads_rows_and_nothing_else() {
     }
     let mut slot =
         host.plan(&[Feature::new("f", "t128")], PlanOptions::default().with_max(64, 256)).unwrap().slot().unwrap();
-    let (_, failed, _) = world.look(0, &mut slot, &sparse(3), false);
+    let (_, failed, _) = fixture.look(0, &mut slot, &sparse(3), false);
     assert!(failed.is_empty());
 }
 
@@ -299,19 +300,19 @@ fn reads_are_measured_with_and_without_a_store() {
         }
     };
     let devices = common::devices(&drives);
-    let plan = FormatPlan::new(&devices, FormatSettings::default()).unwrap();
+    let plan = FormatProposal::new(&devices, FormatSettings::default()).unwrap();
     for drive in &drives {
         drive.faults().inject(Rule::new(Fault::Drop).io(NvmOpcode::WRITE).always());
     }
     check(&plan.measure_reads());
     drives.iter().for_each(|drive| drive.faults().clear());
-    let seen = FormatPlan::new(&devices, FormatSettings::default()).unwrap();
-    assert!(seen.drives().iter().all(|drive| drive.content == Content::Blank));
+    let seen = FormatProposal::new(&devices, FormatSettings::default()).unwrap();
+    assert!(seen.drives().iter().all(|drive| drive.content == DriveContent::Blank));
     drop(plan);
     let settings = FormatSettings::default().with_lba(LbaChoice::Bytes(4096));
-    let one = FormatPlan::new(&devices[1..], settings).unwrap();
+    let one = FormatProposal::new(&devices[1..], settings).unwrap();
     let token = one.token().to_owned();
-    let store = one.run(&Consent::Token(token), &mut |_, _| {}).unwrap();
+    let store = one.run(&FormatConsent::Token(token), &mut |_, _| {}).unwrap();
     let check_store = |store: &Store| check(&[vec![None], store.measure_reads().unwrap()].concat());
     check_store(&store);
     let table =

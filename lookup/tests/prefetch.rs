@@ -11,9 +11,10 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use warprow_driver::DriverError;
 use warprow_layout::FormatOptions;
-use warprow_lookup::Host;
+use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, LookupError, Output, Plan, PlanOptions, Pooling, PrepareOptions, RowError, Rows, Slot,
+    Batch, Feature, HostOptions, LookupError, Output, OutputRows, Plan, PlanOptions, Pooling, PrepareOptions, RowError,
+    Slot,
 };
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
@@ -35,7 +36,7 @@ fn ahead_of(seed: u64) {
     let mut host = HostOptions::default().with_dram_bytes(random.u64(..600_000)).with_workers(random.u32(1..3));
     host.depth = [2, 16, 1023][random.usize(..3)];
     (host.check_rows, host.check_keys) = (random.bool(), checked);
-    let host = Host::attach(&store, host).unwrap();
+    let host = HostExecutor::attach(&store, host).unwrap();
     for _ in 0..3 {
         let (features, options) = random_features(&tables, &mut random);
         let plan = host.plan(&features, options.clone().with_slots(3).with_prefetch()).unwrap();
@@ -91,7 +92,7 @@ fn table(version: u64) -> Table {
     Table { spec, rows, ranks: None, keys: None }
 }
 
-fn world() -> (Vec<Arc<SoftController>>, Store, Table) {
+fn fixture() -> (Vec<Arc<SoftController>>, Store, Table) {
     let drives: Vec<_> = (0..2).map(|i| common::drive(&format!("drive{i}"), 16 << 20, 512)).collect();
     let open = OpenOptions::default().with_timeout(Duration::from_millis(300));
     let options = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
@@ -105,8 +106,8 @@ fn host() -> HostOptions {
     HostOptions::default().with_dram_bytes(HOT * 128)
 }
 
-fn plan_of(host: &warprow_lookup::Host, pooling: Pooling) -> Plan {
-    let options = PlanOptions::default().with_max(64, 256).with_slots(2).with_growth().with_prefetch();
+fn plan_of(host: &warprow_lookup::HostExecutor, pooling: Pooling) -> Plan {
+    let options = PlanOptions::default().with_max(64, 256).with_slots(2).with_adopt_room().with_prefetch();
     host.plan(&[Feature::new("f", "t").pooling(pooling)], options).unwrap()
 }
 
@@ -137,7 +138,7 @@ fn prefetch(slot: &mut Slot, ids: &[i64]) {
 
 fn look(slot: &mut Slot, len: usize) -> Result<Vec<f32>, LookupError> {
     let mut rows = vec![7.0; len];
-    slot.lookup_prefetched(&mut Output::new(Rows::F32(&mut rows), DIM)).map(|_| rows)
+    slot.lookup_prefetched(&mut Output::new(OutputRows::F32(&mut rows), DIM)).map(|_| rows)
 }
 
 fn wait_for(slot: &mut Slot) {
@@ -150,8 +151,8 @@ fn wait_for(slot: &mut Slot) {
 
 #[test]
 fn rows_are_read_before_they_are_looked_up() {
-    let (drives, store, table) = world();
-    let host = Host::attach(&store, host()).unwrap();
+    let (drives, store, table) = fixture();
+    let host = HostExecutor::attach(&store, host()).unwrap();
     for pooling in [Pooling::None, Pooling::Sum] {
         let plan = plan_of(&host, pooling);
         let (mut slot, ids) = (plan.slot().unwrap(), ids());
@@ -164,7 +165,7 @@ fn rows_are_read_before_they_are_looked_up() {
         let wanted = wanted(&table, &ids, pooling);
         assert_eq!(look(&mut slot, wanted.len()).unwrap(), wanted);
         let mut rows = vec![7.0; wanted.len()];
-        let failed = slot.lookup(&Batch::new(&ids, ids.len() / 2), &mut Output::new(Rows::F32(&mut rows), DIM));
+        let failed = slot.lookup(&Batch::new(&ids, ids.len() / 2), &mut Output::new(OutputRows::F32(&mut rows), DIM));
         assert!(matches!(failed, Err(LookupError::RowsFailed { .. })), "{failed:?}");
         drives.iter().for_each(|drive| drive.faults().clear());
     }
@@ -172,8 +173,8 @@ fn rows_are_read_before_they_are_looked_up() {
 
 #[test]
 fn a_look_up_sees_what_its_prefetch_saw() {
-    let (_drives, store, mut table) = world();
-    let host = Host::attach(&store, host()).unwrap();
+    let (_drives, store, mut table) = fixture();
+    let host = HostExecutor::attach(&store, host()).unwrap();
     for pooling in [Pooling::None, Pooling::Sum] {
         let plan = plan_of(&host, pooling);
         let (mut slot, ids) = (plan.slot().unwrap(), ids());
@@ -197,8 +198,8 @@ fn a_look_up_sees_what_its_prefetch_saw() {
 
 #[test]
 fn a_look_up_reads_the_generation_of_its_prefetch() {
-    let (_drives, store, first) = world();
-    let host = Host::attach(&store, host()).unwrap();
+    let (_drives, store, first) = fixture();
+    let host = HostExecutor::attach(&store, host()).unwrap();
     let plan = plan_of(&host, Pooling::None);
     let (mut slot, ids) = (plan.slot().unwrap(), ids());
     let generation = plan.generation();
@@ -209,7 +210,7 @@ fn a_look_up_reads_the_generation_of_its_prefetch() {
     assert!(!host.adopt(upcoming, Duration::ZERO).unwrap(), "what was prefetched is still to be read");
     assert_ne!(plan.generation(), generation);
     let mut rows = vec![0.0; ids.len() * DIM];
-    let report = slot.lookup_prefetched(&mut Output::new(Rows::F32(&mut rows), DIM)).unwrap();
+    let report = slot.lookup_prefetched(&mut Output::new(OutputRows::F32(&mut rows), DIM)).unwrap();
     assert_eq!((rows, report.generation), (wanted(&first, &ids, Pooling::None), generation));
     prefetch(&mut slot, &ids);
     let second = wanted(&second, &ids, Pooling::None);
@@ -218,8 +219,8 @@ fn a_look_up_reads_the_generation_of_its_prefetch() {
 
 #[test]
 fn a_drive_that_fails_fails_the_look_up() {
-    let (drives, store, table) = world();
-    let host = Host::attach(&store, host()).unwrap();
+    let (drives, store, table) = fixture();
+    let host = HostExecutor::attach(&store, host()).unwrap();
     for pooling in [Pooling::None, Pooling::Sum] {
         for fault in [Fault::Status(Status::from(StatusCode::UnrecoveredReadError)), Fault::Drop] {
             let plan = plan_of(&host, pooling);
@@ -227,7 +228,7 @@ fn a_drive_that_fails_fails_the_look_up() {
             drives[0].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(3));
             prefetch(&mut slot, &ids);
             let (mut rows, mut mask) = (vec![7.0; ids.len() * DIM], vec![7; ids.len()]);
-            let mut out = Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask);
+            let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
             let Err(LookupError::RowsFailed { report, positions, source }) = slot.lookup_prefetched(&mut out) else {
                 panic!("rows failed")
             };
@@ -255,8 +256,8 @@ fn a_drive_that_fails_fails_the_look_up() {
 
 #[test]
 fn a_slot_holds_one_batch() {
-    let (_drives, store, table) = world();
-    let host = Host::attach(&store, host()).unwrap();
+    let (_drives, store, table) = fixture();
+    let host = HostExecutor::attach(&store, host()).unwrap();
     let plan = plan_of(&host, Pooling::None);
     let (mut slot, ids) = (plan.slot().unwrap(), ids());
     let (batch, right) = (Batch::new(&ids, 1), wanted(&table, &ids, Pooling::None));
@@ -265,7 +266,7 @@ fn a_slot_holds_one_batch() {
     prefetch(&mut slot, &ids);
     assert!(matches!(slot.prefetch(&batch), Err(LookupError::QueueBusy)));
     let mut rows = vec![7.0; right.len()];
-    let busy = slot.lookup(&batch, &mut Output::new(Rows::F32(&mut rows), DIM));
+    let busy = slot.lookup(&batch, &mut Output::new(OutputRows::F32(&mut rows), DIM));
     assert!(matches!(busy, Err(LookupError::QueueBusy)));
     // An output that does not fit loses nothing.
     assert!(matches!(look(&mut slot, 5), Err(LookupError::Invalid(_))));
@@ -281,7 +282,7 @@ fn a_slot_holds_one_batch() {
     let mut slot = plan.slot().unwrap();
     drop(other);
     assert!(matches!(look(&mut slot, right.len()), Err(LookupError::NothingPrefetched)));
-    slot.lookup(&batch, &mut Output::new(Rows::F32(&mut rows), DIM)).unwrap();
+    slot.lookup(&batch, &mut Output::new(OutputRows::F32(&mut rows), DIM)).unwrap();
     assert_eq!(rows, right);
 
     let options = PlanOptions::default().with_max(64, 256);

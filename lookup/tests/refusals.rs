@@ -5,8 +5,8 @@ mod common;
 use common::Table;
 use half::f16;
 use warprow_lookup::{
-    Batch, Bounds, Feature, Host, HostOptions, InvalidBatch, LookupError, Missing, MissingId, Output, PlanOptions,
-    Pooling, Rows,
+    Batch, Bounds, Feature, HostExecutor, HostOptions, InvalidBatch, LookupError, Missing, MissingId, Output,
+    OutputRows, PlanOptions, Pooling,
 };
 use warprow_store::{DType, LoadOptions, Store, StoreError};
 
@@ -16,15 +16,15 @@ fn tables() -> Vec<Table> {
     vec![table("wide", 8, DType::F32), table("narrow", 4, DType::F32), table("bytes", 8, DType::U8)]
 }
 
-fn host() -> (Store, Host) {
+fn host() -> (Store, HostExecutor) {
     let (_, store) = common::store(1, 16 << 20, 512);
     common::load(&store, &tables(), &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     (store, host)
 }
 
 #[track_caller]
-fn refused(host: &Host, features: &[Feature], options: PlanOptions, hints: &[&str]) {
+fn refused(host: &HostExecutor, features: &[Feature], options: PlanOptions, hints: &[&str]) {
     let error = host.plan(features, options).unwrap_err().to_string();
     for hint in hints {
         assert!(error.contains(hint), "{error:?} does not say {hint:?}");
@@ -63,7 +63,7 @@ fn batches_that_do_not_fit() {
     let (ids, weights) = ([1i64; 20], [1.0; 20]);
     let (mut rows, mut mask) = (vec![7.0; 48], vec![7; 20]);
     let mut check = |batch: Batch<'_>, stride: usize, len: usize, masked: usize, wanted: InvalidBatch| {
-        let mut out = Output::new(Rows::F32(&mut rows[..len]), stride).with_mask(&mut mask[..masked]);
+        let mut out = Output::new(OutputRows::F32(&mut rows[..len]), stride).with_mask(&mut mask[..masked]);
         match slot.lookup(&batch, &mut out) {
             Err(LookupError::Invalid(error)) => assert_eq!(error, wanted),
             other => panic!("{other:?} instead of {wanted:?}"),
@@ -76,7 +76,7 @@ fn batches_that_do_not_fit() {
     check(Batch { batch: 0, ..good() }, 12, 48, 16, InvalidBatch::Uneven { ids: 16, bags: 0 });
     check(good().with_offsets(&[0i32; 7]), 12, 48, 16, InvalidBatch::OffsetCount { given: 7, features: 2, batch: 4 });
     let offset = |offsets: &[i64], index: usize, hint: &str| {
-        let mut out = Output::new(Rows::F32(&mut []), 12);
+        let mut out = Output::new(OutputRows::F32(&mut []), 12);
         let mut slot = host.plan(&features, PlanOptions::default()).unwrap().slot().unwrap();
         match slot.lookup(&good().with_offsets(offsets), &mut out) {
             Err(LookupError::Invalid(error @ InvalidBatch::Offset { .. })) => {
@@ -100,13 +100,14 @@ fn batches_that_do_not_fit() {
     check(good(), 12, 47, 16, InvalidBatch::OutputLength { given: 47, needed: 48 });
     check(good(), usize::MAX, 48, 16, InvalidBatch::OutputLength { given: 48, needed: usize::MAX });
     check(good(), 12, 48, 15, InvalidBatch::MaskLength { given: 15, needed: 16 });
-    let wrong = slot.lookup(&good(), &mut Output::new(Rows::F16(&mut [f16::ZERO; 48]), 12)).unwrap_err();
+    let wrong = slot.lookup(&good(), &mut Output::new(OutputRows::F16(&mut [f16::ZERO; 48]), 12)).unwrap_err();
     assert_eq!(wrong.to_string(), "the output has elements of type f16, the plan yields f32");
     assert!(rows.iter().all(|&x| x == 7.0) && mask.iter().all(|&x| x == 7), "the output is untouched");
     assert_eq!(host.metrics(), before);
 
     let unweighted = host.plan(&features[1..], PlanOptions::default()).unwrap();
-    let wrong = unweighted.slot().unwrap().lookup(&good(), &mut Output::new(Rows::F32(&mut rows), 12)).unwrap_err();
+    let wrong =
+        unweighted.slot().unwrap().lookup(&good(), &mut Output::new(OutputRows::F32(&mut rows), 12)).unwrap_err();
     assert!(matches!(wrong, LookupError::Invalid(InvalidBatch::Weights { wanted: false })), "{wrong}");
 }
 
@@ -118,7 +119,7 @@ fn missing_ids_are_named_before_anything_is_read() {
     let mut slot = plan.slot().unwrap();
     let (mut rows, mut mask) = (vec![7.0; 64], vec![7; 8]);
     let ids = [1i64, 50, -1, 2, 3, -1, 50, -2];
-    let mut out = Output::new(Rows::F32(&mut rows), 8).with_mask(&mut mask);
+    let mut out = Output::new(OutputRows::F32(&mut rows), 8).with_mask(&mut mask);
     let Err(LookupError::MissingIds { report, positions }) = slot.lookup(&Batch::new(&ids, 1), &mut out) else {
         panic!("ids 50 and -2 are missing")
     };
@@ -138,7 +139,7 @@ fn missing_ids_are_told_of_as_features_want_it() {
     let (mut rows, mut mask) = (vec![7.0; 64], vec![7; 12]);
     // Rows of "narrow": 0 to 9; the third feature has all it asks for.
     let ids = [0i64, 1 << 40, -2, -2, 1, -1, 2, -1, 3, 4, -3, 1 << 41];
-    let mut out = Output::new(Rows::F32(&mut rows), plan.width()).with_mask(&mut mask);
+    let mut out = Output::new(OutputRows::F32(&mut rows), plan.width()).with_mask(&mut mask);
     let report = plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut out).unwrap();
     assert_eq!((report.missing, report.padding), (3, 4));
     assert_eq!(report.first_missing, Some(MissingId { position: 10, id: -3 }));
@@ -153,12 +154,12 @@ fn slots_and_queues_run_out_by_name() {
     let drive = warprow_soft_controller::SoftController::builder()
         .name("few")
         .queue_pairs(3)
-        .namespace(warprow_soft_controller::Namespace::new(warprow_soft_controller::Ram::new(16 << 20).unwrap()))
+        .namespace(warprow_soft_controller::Namespace::new(warprow_soft_controller::RamBacking::new(16 << 20).unwrap()))
         .build()
         .unwrap();
     let store = Store::create(&common::devices(&[drive]), &Default::default(), &Default::default()).unwrap();
     common::load(&store, &tables(), &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default().with_workers(2)).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_workers(2)).unwrap();
     let feature = [Feature::new("f", "wide")];
     let error = host.plan(&feature, PlanOptions::default().with_slots(2)).unwrap_err();
     assert!(matches!(error, StoreError::Queues { slots: 2, workers: 2, free: 3, .. }), "{error:?}");
@@ -166,7 +167,7 @@ fn slots_and_queues_run_out_by_name() {
     assert!(text.contains("few") && text.contains("2 slots × 2 workers need 4"), "{text}");
 
     // All three queues for look-ups; metadata's was given up, and comes back when they are gone.
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&feature, PlanOptions::default().with_slots(3)).unwrap();
     let slots: Vec<_> = (0..3).map(|_| plan.slot().unwrap()).collect();
     let error = plan.slot().unwrap_err();
@@ -194,7 +195,7 @@ fn an_empty_batch_is_valid() {
         for offsets in [None, Some(&[0i64][..]), Some(&[][..])] {
             let batch = Batch::new(&[] as &[i64], 0);
             let batch = offsets.map_or(batch, |offsets| batch.with_offsets(offsets));
-            let report = slot.lookup(&batch, &mut Output::new(Rows::F32(&mut []), 8)).unwrap();
+            let report = slot.lookup(&batch, &mut Output::new(OutputRows::F32(&mut []), 8)).unwrap();
             assert_eq!((report.ids, report.commands), (0, 0));
         }
     }

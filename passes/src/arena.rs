@@ -3,7 +3,7 @@
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use memmap2::MmapMut;
-use warprow_dma::stream;
+use warprow_dma::nontemporal;
 
 use crate::PassError;
 
@@ -144,7 +144,7 @@ impl Arena {
                 copy_any_out(&held, (first, run), mine, self.row_bytes, past)
             );
         }
-        stream::settle();
+        nontemporal::fence();
     }
 
     fn scatter_part(&self, slots: &[u32], rows: &[u8], past: bool) {
@@ -160,7 +160,7 @@ impl Arena {
                 copy_any_in(&mut held, (first, run), mine, self.row_bytes, past)
             );
             // Before the lock is given back.
-            stream::settle();
+            nontemporal::fence();
         }
     }
 
@@ -179,7 +179,7 @@ fn copy_out<const ROW: usize>(slab: &[u8], (first, run): (usize, &[u32]), out: &
     let row = |slot: u32| rows.get(slot as usize - first);
     for ((at, &slot), to) in run.iter().enumerate().zip(out.as_chunks_mut::<ROW>().0) {
         if let Some(next) = run.get(at + AHEAD / ROW).and_then(|&slot| row(slot)) {
-            stream::expect(next);
+            nontemporal::prefetch(next);
         }
         if let Some(row) = row(slot) {
             put(to, row, past);
@@ -195,7 +195,7 @@ fn copy_any_out(slab: &[u8], (first, run): (usize, &[u32]), out: &mut [u8], row_
     };
     for ((at, &slot), to) in run.iter().enumerate().zip(out.chunks_exact_mut(row_bytes)) {
         if foreseen && let Some(next) = run.get(at + ahead).and_then(|&slot| row(slot)) {
-            stream::expect(next.get(..AHEAD).unwrap_or(next));
+            nontemporal::prefetch(next.get(..AHEAD).unwrap_or(next));
         }
         if let Some(row) = row(slot) {
             put(to, row, past);
@@ -226,7 +226,7 @@ fn copy_any_in(slab: &mut [u8], (first, run): (usize, &[u32]), rows: &[u8], row_
 #[inline]
 fn put(to: &mut [u8], from: &[u8], past: bool) {
     if past {
-        stream::copy(to, from);
+        nontemporal::copy(to, from);
     } else {
         to.copy_from_slice(from);
     }

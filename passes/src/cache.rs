@@ -31,7 +31,7 @@ pub(crate) struct Cache {
 
 /// What a pass finds and needs.
 #[derive(Debug, Default)]
-pub(crate) struct Planned {
+pub(crate) struct CacheChanges {
     /// Rows that were there.
     pub hits: u64,
     /// Rows that were not, ascending, and their slots: to be filled. They have them already.
@@ -108,8 +108,8 @@ impl Cache {
 
     /// Finds slots for the rows of pass number `pass`, and decides whether it is a block. Rows that passes from `since` on need stay,
     /// and those in `pinned`: where there are too few slots, some rows get none.
-    pub(crate) fn plan(&mut self, wanted: &Bits, pass: u32, since: u32, pinned: &Bits) -> Planned {
-        let mut planned = Planned::default();
+    pub(crate) fn plan(&mut self, wanted: &Bits, pass: u32, since: u32, pinned: &Bits) -> CacheChanges {
+        let mut planned = CacheChanges::default();
         if self.options.num_blocks == 0 {
             planned.evicted += self.evict_transient(since, pinned);
         }
@@ -164,8 +164,8 @@ impl Cache {
     }
 
     /// What `plan` does, where every row has a slot of its own for good, which has the number of the row: nothing makes way, and all rows are one block.
-    pub(crate) fn plan_own(&mut self, wanted: &Bits) -> Planned {
-        let mut planned = Planned::default();
+    pub(crate) fn plan_own(&mut self, wanted: &Bits) -> CacheChanges {
+        let mut planned = CacheChanges::default();
         if self.free.len() > 0 {
             for rank in wanted.iter().filter(|&rank| self.slot(rank).is_none()).collect::<Vec<_>>() {
                 self.free.remove(rank);

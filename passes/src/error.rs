@@ -1,7 +1,7 @@
 //! Errors of passes. Each names the thing and the remedy.
 
 use warprow_store::StoreError;
-use warprow_traces::FormatError;
+use warprow_traces::FileError;
 
 /// What can go wrong with passes. Unless it says otherwise, nothing has moved.
 #[derive(Debug, thiserror::Error)]
@@ -12,7 +12,7 @@ pub enum PassError {
     Store(#[from] StoreError),
     /// A file.
     #[error(transparent)]
-    File(#[from] Box<FormatError>),
+    File(#[from] Box<FileError>),
     /// The journal of what was touched.
     #[error("the journal {path} {what}: {source}; name another, or none")]
     Journal {
@@ -25,8 +25,9 @@ pub enum PassError {
         source: std::io::Error,
     },
     /// A GPU.
+    #[cfg(feature = "gpu")]
     #[error(transparent)]
-    Gpu(#[from] warprow_gpu_queues::GpuError),
+    Gpu(#[from] warprow_gpu_queues::GpuQueueError),
     /// GPU memory that the rows of a pass are not as many as.
     #[error(
         "the pass has {rows} rows, {bytes} bytes, and the GPU memory {room} from there on: give more, or less before"
@@ -163,8 +164,8 @@ pub enum PassError {
     },
 }
 
-impl From<FormatError> for PassError {
-    fn from(error: FormatError) -> Self {
+impl From<FileError> for PassError {
+    fn from(error: FileError) -> Self {
         Self::File(Box::new(error))
     }
 }

@@ -168,7 +168,7 @@ impl Finder {
         found.ranks.reserve_exact(keyset.len());
         for (first, keys) in (0..).step_by(BLOCK).zip(keyset.keys().chunks(BLOCK)) {
             if let Known::Keys { index, .. } = &self.known {
-                index.slots(keys, slots.get_mut(..keys.len()).unwrap_or_default());
+                index.positions(keys, slots.get_mut(..keys.len()).unwrap_or_default());
             }
             for (at, (&key, &slot)) in (first..).zip(keys.iter().zip(&slots)) {
                 match self.rank(key, slot, keyset.is_signed()) {
@@ -212,7 +212,7 @@ impl Finder {
         let (mut new, mut slots) = (HashSet::new(), [0; BLOCK]);
         for keys in keys.chunks(BLOCK) {
             if let Known::Keys { index, .. } = &self.known {
-                index.slots(keys, slots.get_mut(..keys.len()).unwrap_or_default());
+                index.positions(keys, slots.get_mut(..keys.len()).unwrap_or_default());
             }
             for (&key, &slot) in keys.iter().zip(&slots) {
                 match self.rank(key, slot, signed) {

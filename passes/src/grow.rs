@@ -4,8 +4,8 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use warprow_keys::{KeyList, Options};
-use warprow_store::{KeyIndex, Keyed, LoadOptions, Ranks, RowOrder, RowSource, TableLoad, TableSpec};
+use warprow_keys::{IndexOptions, KeyList};
+use warprow_store::{KeyIndex, LoadOptions, Ranks, RowOrder, RowSource, TableKeys, TableLoad, TableSpec};
 
 use crate::finder::Finder;
 use crate::{PassError, Passes};
@@ -56,13 +56,13 @@ impl Passes {
         self.grown(report.generation, table, finder)
     }
 
-    fn keyed<'a>(&self, keys: &'a KeyList) -> Result<Keyed<'a>, PassError> {
+    fn keyed<'a>(&self, keys: &'a KeyList) -> Result<TableKeys<'a>, PassError> {
         let fingerprint = self.finder.index().map(KeyIndex::fingerprint).unwrap_or_default();
-        let options = Options::default().with_fingerprint(fingerprint);
+        let options = IndexOptions::default().with_fingerprint(fingerprint);
         let index = KeyIndex::build(keys, &options, &mut |_| ControlFlow::Continue(()));
         let failed = |what: String| PassError::Options { what };
         let index = index.map_err(|error| failed(format!("the keys cannot be indexed: {error}")))?;
-        Keyed::new(Arc::new(index), keys, RowOrder::Given, true).map_err(|error| failed(error.to_string()))
+        TableKeys::new(Arc::new(index), keys, RowOrder::Given, true).map_err(|error| failed(error.to_string()))
     }
 
     fn options_error(&self, what: &str) -> PassError {

@@ -20,7 +20,7 @@ pub enum ExportedElements {
 /// An incremental model that was written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Incremental {
+pub struct IncrementalReport {
     /// Rows, and keys.
     pub rows: u64,
     /// Elements of each row.
@@ -51,8 +51,8 @@ impl Passes {
     /// # use warprow_passes::*;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -72,7 +72,7 @@ impl Passes {
         keys: Option<&Path>,
         part: ExportedElements,
         force: bool,
-    ) -> Result<Incremental, PassError> {
+    ) -> Result<IncrementalReport, PassError> {
         self.commit()?;
         self.export(&self.touched.clone(), rows, keys, part, force)
     }
@@ -86,7 +86,7 @@ impl Passes {
         keys: Option<&Path>,
         part: ExportedElements,
         force: bool,
-    ) -> Result<Incremental, PassError> {
+    ) -> Result<IncrementalReport, PassError> {
         self.commit()?;
         let refuse = |what| Err(PassError::Options { what });
         let Some(journal) = &self.journal else {
@@ -114,7 +114,7 @@ impl Passes {
         keys: Option<&Path>,
         part: ExportedElements,
         force: bool,
-    ) -> Result<Incremental, PassError> {
+    ) -> Result<IncrementalReport, PassError> {
         self.await_prefetch();
         let table = &self.table;
         let dim = match part {
@@ -145,7 +145,7 @@ impl Passes {
         }
         key_file.map_or(Ok(()), TableWriter::finish)?;
         row_file.finish()?;
-        Ok(Incremental { rows: count, dim })
+        Ok(IncrementalReport { rows: count, dim })
     }
 
     /// From now on other rows are touched: what was exported is safe. Rows of passes that were finished and are not durable yet count

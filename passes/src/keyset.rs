@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use warprow_traces::{FormatError, Trace, TraceSpec};
+use warprow_traces::{FileError, Trace, TraceSpec};
 
 /// The keys of a pass, in any order. One that comes twice counts once. A clone shares them, costs nothing, and is known to be equal at once.
 ///
@@ -36,9 +36,9 @@ impl Keyset {
 
     /// All keys of a file: a keyset file of HugeCTR, bare integers, or whatever else `spec` names. Nothing of a file that is
     /// damaged, or cut off within a key.
-    pub fn read(spec: &TraceSpec) -> Result<Self, FormatError> {
+    pub fn read(spec: &TraceSpec) -> Result<Self, FileError> {
         let (mut trace, mut keys) = (Trace::open(spec)?, Vec::new());
-        let mut block = warprow_traces::Block::default();
+        let mut block = warprow_traces::TraceBlock::default();
         while trace.next_block(&mut block)? {
             keys.extend_from_slice(block.keys());
         }
@@ -47,10 +47,15 @@ impl Keyset {
     }
 
     /// As [`read`](Self::read), of a file whose name ends in the type of its keys: `.u32`, `.i64`, …
-    pub fn read_path(path: &Path) -> Result<Self, FormatError> {
+    pub fn read_path(path: &Path) -> Result<Self, FileError> {
         let text = path.display().to_string();
-        let spec: TraceSpec = text.parse().map_err(|error: warprow_traces::SpecError| {
-            FormatError::new(warprow_traces::Kind::Unclear, path, error.to_string(), "end its name in .u32 or .i64")
+        let spec: TraceSpec = text.parse().map_err(|error: warprow_traces::TraceSpecError| {
+            FileError::new(
+                warprow_traces::FileErrorKind::Unclear,
+                path,
+                error.to_string(),
+                "end its name in .u32 or .i64",
+            )
         })?;
         Self::read(&spec)
     }

@@ -7,8 +7,8 @@
 //! # use warprow_store::*;
 //! use warprow_passes::{CacheOptions, Keyset, PassOptions, Passes};
 //!
-//! # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-//! # let store = FormatPlan::new(&[device], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+//! # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+//! # let store = FormatProposal::new(&[device], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
 //! # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
 //! # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 //! # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -29,7 +29,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! `docs/passes.md` says how, and why so.
+//! `docs/passes.md` says how, and why so. With the feature `gpu`, rows go into GPU memory and come back from there
+//! ([`Pass::read_parts`] is what other memory is filled with).
 #![forbid(unsafe_code)]
 
 mod arena;
@@ -38,6 +39,7 @@ mod cache;
 mod error;
 mod files;
 mod finder;
+#[cfg(feature = "gpu")]
 mod gpu;
 mod grow;
 mod incremental;
@@ -48,9 +50,9 @@ mod pass;
 mod passes;
 
 pub use error::PassError;
-pub use files::{Begun, CommitOptions, Committed, Origin, Progress, Watch, begin, commit};
-pub use incremental::{ExportedElements, Incremental};
+pub use files::{BeginReport, CommitOptions, CommitReport, PassProgress, PassWatch, StagedOrigin, begin, commit};
+pub use incremental::{ExportedElements, IncrementalReport};
 pub use keyset::Keyset;
-pub use options::{CacheOptions, Mode, NewKeys, NewRow, PassOptions};
+pub use options::{CacheOptions, NewKeys, NewRow, PassMode, PassOptions};
 pub use pass::{Pass, StageReport};
 pub use passes::{PassTotals, Passes};

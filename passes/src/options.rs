@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Where rows are between passes.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Mode {
+pub enum PassMode {
     /// All rows of the table in memory, from the opening on.
     Staged,
     /// The rows of some passes in memory, the others on the drives.
@@ -50,7 +50,7 @@ impl std::fmt::Debug for NewKeys {
 #[non_exhaustive]
 pub struct PassOptions {
     /// Where rows are between passes.
-    pub mode: Mode,
+    pub mode: PassMode,
     /// Bytes of memory for rows, at most: of passes that are kept, of the one under way and of the next. Beside it 4 bytes for each
     /// row of the table, 12 for each row in memory, and what finds rows by key.
     pub memory: u64,
@@ -72,7 +72,7 @@ impl PassOptions {
     /// All rows in at most `memory` bytes; each pass durable when it is finished.
     pub fn staged(memory: u64) -> Self {
         Self {
-            mode: Mode::Staged,
+            mode: PassMode::Staged,
             memory,
             new_keys: NewKeys::Refuse,
             commit_every: 1,
@@ -85,7 +85,7 @@ impl PassOptions {
 
     /// The rows of some passes in at most `memory` bytes; each pass durable when it is finished.
     pub fn cached(memory: u64, cache: CacheOptions) -> Self {
-        Self { mode: Mode::Cached(cache), ..Self::staged(memory) }
+        Self { mode: PassMode::Cached(cache), ..Self::staged(memory) }
     }
 
     /// Creating keys, with such rows.

@@ -9,10 +9,10 @@ use warprow_store::{Store, StoreError};
 
 use crate::arena::Arena;
 use crate::bits::Bits;
-use crate::cache::{Cache, Planned};
+use crate::cache::{Cache, CacheChanges};
 use crate::finder::{Finder, Found, Listed};
 use crate::journal::Journal;
-use crate::options::{CacheOptions, Mode, NewKeys, PassOptions};
+use crate::options::{CacheOptions, NewKeys, PassMode, PassOptions};
 use crate::pass::{Pass, StageReport};
 use crate::{Keyset, PassError};
 
@@ -23,8 +23,8 @@ use crate::{Keyset, PassError};
 /// # use warprow_passes::*;
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
-/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-/// # let store = FormatPlan::new(&[device], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+/// # let store = FormatProposal::new(&[device], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
 /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
 /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -80,7 +80,7 @@ struct Prefetch {
     /// The rows of the keyset, once they are found.
     found: Option<Found>,
     /// Where not all rows are in memory: those that are being read.
-    planned: Option<Planned>,
+    planned: Option<CacheChanges>,
     /// Reads rows, or finds them.
     work: Option<JoinHandle<Result<Option<Found>, StoreError>>>,
 }
@@ -143,7 +143,7 @@ impl Passes {
         let (rows, row_bytes) = (finder.stored() as usize, table.row_bytes() as usize);
         let room = usize::try_from(options.memory).unwrap_or(usize::MAX) / row_bytes;
         let (cache, slots) = match options.mode {
-            Mode::Staged if room < rows => {
+            PassMode::Staged if room < rows => {
                 return Err(PassError::TooLarge {
                     what: format!("table {:?}", table.name),
                     rows: rows as u64,
@@ -153,8 +153,8 @@ impl Passes {
                 });
             }
             // One block that everything is in, and room for rows that are created.
-            Mode::Staged => (CacheOptions { num_blocks: 1, target_hit_rate: 0.0, max_num_evict: 0 }, rows),
-            Mode::Cached(cache) => {
+            PassMode::Staged => (CacheOptions { num_blocks: 1, target_hit_rate: 0.0, max_num_evict: 0 }, rows),
+            PassMode::Cached(cache) => {
                 let most = match options.new_keys {
                     NewKeys::Refuse => rows,
                     NewKeys::Create(_) => (2 * rows + (1 << 20)).min(u32::MAX as usize - 1),
@@ -194,7 +194,7 @@ impl Passes {
             totals: PassTotals::default(),
             finder,
         };
-        if passes.options.mode == Mode::Staged {
+        if passes.options.mode == PassMode::Staged {
             passes.stage_all()?;
         }
         Ok(passes)
@@ -301,7 +301,7 @@ impl Passes {
         self.check_unchanged()?;
         let number = self.planned + 1;
         let ahead = |work| Builder::new().name("passes-ahead".into()).spawn(work).map_err(PassError::Thread);
-        if self.options.mode == Mode::Staged {
+        if self.options.mode == PassMode::Staged {
             let (finder, wanted, threads) = (self.finder.clone(), keyset.clone(), self.threads());
             let work = ahead(Box::new(move || Ok(Some(finder.find_listed(&wanted, threads)))) as Work)?;
             self.planned = number;
@@ -332,16 +332,16 @@ impl Passes {
     }
 
     /// Finds slots for the rows `wanted`.
-    fn plan(&mut self, wanted: &Bits, pass: u32, since: u32) -> Planned {
+    fn plan(&mut self, wanted: &Bits, pass: u32, since: u32) -> CacheChanges {
         match self.options.mode {
-            Mode::Staged => self.cache.plan_own(wanted),
-            Mode::Cached(_) => self.cache.plan(wanted, pass, since, &self.pinned),
+            PassMode::Staged => self.cache.plan_own(wanted),
+            PassMode::Cached(_) => self.cache.plan(wanted, pass, since, &self.pinned),
         }
     }
 
     /// Slots and keys of rows in memory, in the order of memory.
     fn list(&self, ranks: &Bits) -> Listed {
-        if self.options.mode == Mode::Staged {
+        if self.options.mode == PassMode::Staged {
             return self.finder.list(ranks);
         }
         let mut slots: Vec<u32> = ranks.iter().filter_map(|rank| self.cache.slot(rank)).collect();
@@ -399,8 +399,8 @@ impl Passes {
         let rows = Arc::new(self.dirty.clone());
         // None: as the ranks.
         let slots: Option<Vec<u32>> = match self.options.mode {
-            Mode::Staged => None,
-            Mode::Cached(_) => Some(rows.iter().filter_map(|rank| self.cache.slot(rank)).collect()),
+            PassMode::Staged => None,
+            PassMode::Cached(_) => Some(rows.iter().filter_map(|rank| self.cache.slot(rank)).collect()),
         };
         let (store, arena, list) = (self.store.clone(), self.arena.clone(), rows.clone());
         let (generation, name) = (self.generation, self.table.name.clone());
@@ -507,16 +507,16 @@ impl Passes {
             }
         }
         let (rows, room) = match self.options.mode {
-            Mode::Staged => (
+            PassMode::Staged => (
                 self.finder.rows() as usize + found.new.len(),
                 usize::try_from(self.options.memory).unwrap_or(usize::MAX) / self.row_bytes(),
             ),
-            Mode::Cached(_) => (found.ranks.len() + found.new.len(), self.cache.slots_in_all()),
+            PassMode::Cached(_) => (found.ranks.len() + found.new.len(), self.cache.slots_in_all()),
         };
         if rows > room {
             let what = match self.options.mode {
-                Mode::Staged => format!("table {:?} with the keys that the pass would create", self.table.name),
-                Mode::Cached(_) => "the pass".into(),
+                PassMode::Staged => format!("table {:?} with the keys that the pass would create", self.table.name),
+                PassMode::Cached(_) => "the pass".into(),
             };
             return Err(self.too_large(what, rows));
         }
@@ -538,7 +538,7 @@ impl Passes {
         self.settle_failing();
         Arc::make_mut(&mut self.finder).create(new);
         let rows = self.finder.rows() as usize;
-        if self.options.mode == Mode::Staged {
+        if self.options.mode == PassMode::Staged {
             let arena = Arc::get_mut(&mut self.arena).ok_or(PassError::PassOpen)?;
             arena.grow(rows)?;
             self.cache.add_slots(rows);
@@ -549,7 +549,7 @@ impl Passes {
     }
 
     /// Fills slots: with rows of the drives, or what new keys begin with. If that fails none of them is there.
-    fn fill(&mut self, planned: &Planned) -> Result<(), PassError> {
+    fn fill(&mut self, planned: &CacheChanges) -> Result<(), PassError> {
         self.reading(&planned.missing)().map_err(|error| {
             planned.missing.iter().for_each(|&(rank, _)| self.cache.forget(rank));
             PassError::from(error)
@@ -684,7 +684,7 @@ impl Drop for Passes {
 
 fn check(options: &PassOptions, table: &Table) -> Result<(), PassError> {
     let refuse = |what: String| Err(PassError::Options { what });
-    if let Mode::Cached(cache) = options.mode
+    if let PassMode::Cached(cache) = options.mode
         && !(0.0..=1.0).contains(&cache.target_hit_rate)
     {
         return refuse(format!("a target hit rate of {}: give one between 0 and 1", cache.target_hit_rate));

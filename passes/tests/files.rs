@@ -9,13 +9,13 @@ use std::path::Path;
 use fastrand::Rng;
 use safetensors::SafeTensors;
 use warprow_layout::FormatOptions;
-use warprow_passes::{Begun, CommitOptions, Keyset, PassError, Progress, begin, commit};
-use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_passes::{BeginReport, CommitOptions, Keyset, PassError, PassProgress, begin, commit};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 use warprow_store::{DType, Device, LoadOptions, Store, TableLoad, TableSpec};
 
 fn store(rows: u64, dim: u32, drive_bytes: u64, row_crc: bool) -> (Store, Vec<u8>) {
     let drives = ["drive0", "drive1"].map(|name| {
-        let namespace = Namespace::new(Ram::new(drive_bytes).unwrap());
+        let namespace = Namespace::new(RamBacking::new(drive_bytes).unwrap());
         Device::new(SoftController::builder().name(name).serial(name).namespace(namespace).build().unwrap(), 1)
     });
     let format = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
@@ -41,11 +41,11 @@ fn content(store: &Store, row_bytes: usize) -> Vec<u8> {
     all
 }
 
-fn go_on(_: Progress) -> ControlFlow<()> {
+fn go_on(_: PassProgress) -> ControlFlow<()> {
     ControlFlow::Continue(())
 }
 
-fn stage(store: &Store, keys: &[u64], out: &Path) -> Begun {
+fn stage(store: &Store, keys: &[u64], out: &Path) -> BeginReport {
     begin(store, "t", &Keyset::new(keys.to_vec()), out, true, &mut go_on).unwrap()
 }
 
@@ -134,7 +134,7 @@ fn a_file_that_changes_while_it_is_read_changes_nothing() {
     let at = rows_at(&path);
     (0..rows).for_each(|row| fill(&path, at, row, row_bytes, 5));
     let mut reports = 0;
-    let counted = &mut |_: Progress| {
+    let counted = &mut |_: PassProgress| {
         reports += 1;
         ControlFlow::Continue(())
     };

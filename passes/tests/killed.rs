@@ -10,11 +10,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
-use warprow_keys::Options as KeyOptions;
+use warprow_keys::IndexOptions as KeyOptions;
 use warprow_layout::FormatOptions;
 use warprow_passes::{CacheOptions, Keyset, PassOptions, Passes};
 use warprow_store::{
-    Create, DType, Device, KeyIndex, Keyed, LoadOptions, OpenOptions, RowOrder, Store, TableLoad, TableSpec,
+    CreateDrive, DType, Device, KeyIndex, LoadOptions, OpenOptions, RowOrder, Store, TableKeys, TableLoad, TableSpec,
 };
 
 type Model = BTreeMap<u64, Vec<u8>>;
@@ -87,7 +87,7 @@ fn model(way: Way, passes: u64) -> Model {
 }
 
 fn open(path: &Path) -> Device {
-    Device::open(&format!("emulated:{}?size=48M", path.display()).parse().unwrap(), Create::IfMissing).unwrap()
+    Device::open(&format!("emulated:{}?size=48M", path.display()).parse().unwrap(), CreateDrive::IfMissing).unwrap()
 }
 
 fn load(path: &Path) {
@@ -97,7 +97,7 @@ fn load(path: &Path) {
     let source = &keys[..];
     let go_on = &mut |_| ControlFlow::Continue(());
     let index = Arc::new(KeyIndex::build(source, &KeyOptions::default().with_threads(1), go_on).unwrap());
-    let keyed = Keyed::new(index, &source, RowOrder::Slots, true).unwrap();
+    let keyed = TableKeys::new(index, &source, RowOrder::Positions, true).unwrap();
     let mut spec = TableSpec::new(NAME, ROWS, DIM, DType::F32).keyed(&keyed);
     spec.row_crc = true;
     let rows: Vec<u8> = keys.iter().flat_map(|&key| row(key, 0)).collect();

@@ -6,7 +6,7 @@ use fastrand::Rng;
 use fixture::{Fixture, KINDS, Kind, Model};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use warprow_passes::{CacheOptions, Mode, NewKeys, Pass, PassError, PassOptions, Passes};
+use warprow_passes::{CacheOptions, NewKeys, Pass, PassError, PassMode, PassOptions, Passes};
 
 /// What a pass has, compared with the model.
 fn read(pass: &Pass, model: &Model) -> Vec<u8> {
@@ -348,7 +348,7 @@ fn the_next_pass_is_read_during_this_one() {
 #[test]
 fn options_are_what_they_say() {
     let options = PassOptions::staged(5).with_commit_every(3).with_behind().with_vector(2).with_threads(4);
-    assert!(matches!(options.mode, Mode::Staged) && matches!(options.new_keys, NewKeys::Refuse));
+    assert!(matches!(options.mode, PassMode::Staged) && matches!(options.new_keys, NewKeys::Refuse));
     assert_eq!((options.commit_every, options.behind, options.vector, options.threads), (3, true, Some(2), 4));
 }
 

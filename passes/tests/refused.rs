@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use fastrand::Rng;
 use fixture::{Fixture, KINDS, Kind};
-use warprow_passes::{CacheOptions, Keyset, Mode, PassError, PassOptions, Passes};
+use warprow_passes::{CacheOptions, Keyset, PassError, PassMode, PassOptions, Passes};
 
 const ROWS: u64 = 400;
 const ROW: usize = 64;
@@ -90,7 +90,7 @@ fn keys_that_are_created_after_they_were_looked_for_ahead_are_found() {
         for options in modes() {
             for behind in [false, true] {
                 let mut fixture = fixture(kind);
-                let is_staged = options.mode == Mode::Staged;
+                let is_staged = options.mode == PassMode::Staged;
                 let options = if behind { options.clone().with_behind() } else { options.clone() };
                 let all: Vec<u64> = fixture.model.keys().copied().collect();
                 let new = absent(kind);

@@ -4,12 +4,12 @@
 //! as well, while the ids are counted: the rows that would have been in memory are noted, and looked for in what comes next, and in
 //! what comes later. So each step tells what is lost at once, and by how much more as time goes by.
 
-use crate::budget::{Heat, allocate};
-use crate::frequent::Frequent;
-use crate::order::{Class, Counts};
+use crate::budget::{TableHotness, allocate};
+use crate::frequent::FrequentKeys;
+use crate::order::{CountClass, RowCounts};
 use crate::propose::Proposer;
-use crate::replay::{Sample, ratio};
-use crate::tier_proposal::{COVERAGE, Interval, MEASURED};
+use crate::replay::{BatchCounts, ratio};
+use crate::tier_proposal::{HitInterval, INTERVAL_COVERAGE, MEASURED_COVERAGE};
 use crate::trace::Bags;
 
 /// Steps, at most.
@@ -21,7 +21,7 @@ const ERRORS: f64 = 1.645;
 /// By so much the 95% quantile of Student's distribution with 1, 2 and 3 degrees of freedom is larger than that with 3: steps that are fewer
 /// tell less of how much they differ. With 3 and 4 is how the widths below were calibrated.
 const FEW_STEPS: [f64; 3] = [2.683, 1.241, 1.0];
-/// How far an interval reaches below and above its middle, in units of what the steps tell, so that of unseen traces [`COVERAGE`] and more lie
+/// How far an interval reaches below and above its middle, in units of what the steps tell, so that of unseen traces [`INTERVAL_COVERAGE`] and more lie
 /// inside: further below, for what is hot changes at once, and becomes known slowly. Measured by `plan/tests/coverage.rs`, for stretches as long
 /// as the part held out, and for one as long as the trace.
 const WIDTH: (f64, f64) = (1.6, 1.2);
@@ -37,7 +37,7 @@ pub(crate) struct Hit {
     /// The part of the error that comes of changes in what is looked up.
     pub drift: f64,
     /// Where it will be, of the next stretches.
-    pub intervals: Vec<Interval>,
+    pub intervals: Vec<HitInterval>,
 }
 
 /// Steps tested while ids are counted.
@@ -90,13 +90,14 @@ impl<'p> Backtest<'p> {
     }
 
     /// Looks at queries, of which the first has number `first`, before they are counted.
-    pub(crate) fn look(&mut self, first: u64, counts: &[Counts], bags: &[Bags]) {
+    pub(crate) fn look(&mut self, first: u64, counts: &[RowCounts], bags: &[Bags]) {
         if self.bounds.first().is_some_and(|&bound| first >= bound) && self.bounds.len() > 1 {
             self.bounds.remove(0);
-            let classes: Vec<Vec<Class>> = counts.iter().map(Counts::classes).collect();
+            let classes: Vec<Vec<CountClass>> = counts.iter().map(RowCounts::classes).collect();
             let heats = classes.iter().zip(self.proposer.shapes).zip(&self.proposer.in_memory);
-            let heats: Vec<Heat<'_>> =
-                heats.map(|((classes, shape), &row_bytes)| Heat { classes, rows: shape.rows, row_bytes }).collect();
+            let heats: Vec<TableHotness<'_>> = heats
+                .map(|((classes, shape), &row_bytes)| TableHotness { classes, rows: shape.rows, row_bytes })
+                .collect();
             let foresight = self.proposer.foresight(&heats);
             let hot = allocate(&heats, self.proposer.budgets).hot;
             let memory = counts.iter().zip(&heats).zip(hot).map(|((counts, heat), hot)| Memory::new(counts, heat, hot));
@@ -117,7 +118,7 @@ impl<'p> Backtest<'p> {
 
     /// What to expect after all, of which leaving one out says `later`, where rows are as hot as `heats` say: by the steps, and by `parts` of
     /// the last one. The trace has `queries` queries.
-    pub(crate) fn judge(&self, later: f64, queries: u64, heats: &[Heat<'_>], parts: &[Sample]) -> Hit {
+    pub(crate) fn judge(&self, later: f64, queries: u64, heats: &[TableHotness<'_>], parts: &[BatchCounts]) -> Hit {
         let of_parts = parts.iter().map(|part| ((part.ids - part.ids_ssd) as f64, part.ids as f64));
         let sampling = ratio(of_parts).1;
         // At once, and from one step to the next.
@@ -148,21 +149,21 @@ impl<'p> Backtest<'p> {
             let unit = (drift + sampling * sampling * again).sqrt();
             let rate = (later - lost).clamp(0.0, 1.0);
             let (low, high) = ((rate - below * unit).max(0.0), (rate + above * unit).min(1.0));
-            let interval = Interval { queries: ahead, coverage: COVERAGE, measured, low, high };
+            let interval = HitInterval { queries: ahead, coverage: INTERVAL_COVERAGE, measured, low, high };
             let width = (below + above) / 2.0;
             (rate, width * unit, width * drift.sqrt(), interval)
         };
-        let (rate, error, drift, next) = interval(self.each, WIDTH, MEASURED[0]);
-        let (.., trace) = interval(queries, WIDTH_TRACE, MEASURED[1]);
+        let (rate, error, drift, next) = interval(self.each, WIDTH, MEASURED_COVERAGE[0]);
+        let (.., trace) = interval(queries, WIDTH_TRACE, MEASURED_COVERAGE[1]);
         Hit { rate, error, drift, intervals: vec![next, trace] }
     }
 }
 
 /// By how much the share in memory may fall if rows cease to be hot at any time, each as likely, so that in a step a share `lost` of ids is
 /// lost on the average. Where few rows take much of what is asked for, it is rarely the average: all depends on these.
-fn turnover(heats: &[Heat<'_>], hot: &[u64], lost: f64) -> f64 {
+fn turnover(heats: &[TableHotness<'_>], hot: &[u64], lost: f64) -> f64 {
     // The rows in memory: how many take which share.
-    let ids = |class: &Class, begin: u64| (class.end - begin) as f64 * f64::from(class.count);
+    let ids = |class: &CountClass, begin: u64| (class.end - begin) as f64 * f64::from(class.count);
     let (mut all, mut rows) = (0.0, Vec::new());
     for (heat, &hot) in heats.iter().zip(hot) {
         let mut begin = 0;
@@ -197,13 +198,13 @@ fn turnover(heats: &[Heat<'_>], hot: &[u64], lost: f64) -> f64 {
 enum Memory {
     /// A bit for each row.
     Bits(Vec<u64>),
-    /// Those that were counted, and the share of the others.
-    Listed { rows: Frequent, others: f64, of: u64, keyed: bool },
+    /// The rows that were counted and lie in memory, and the share of the uncounted rows that does.
+    Listed { rows: FrequentKeys, others: f64, of: u64, keyed: bool },
 }
 
 impl Memory {
     /// The first `hot` ranks of the order by `counts`.
-    fn new(counts: &Counts, heat: &Heat<'_>, hot: u64) -> Self {
+    fn new(counts: &RowCounts, heat: &TableHotness<'_>, hot: u64) -> Self {
         let at = heat.classes.partition_point(|class| class.end <= hot);
         let begin = at.checked_sub(1).and_then(|at| heat.classes.get(at)).map_or(0, |class| class.end);
         // Of this count, the first so many.
@@ -214,17 +215,17 @@ impl Memory {
             count > limit || by_place
         };
         match counts {
-            Counts::Exact(counts) => {
+            RowCounts::Exact(counts) => {
                 let words = counts.chunks(64).map(|counts| {
                     (0..).zip(counts).fold(0u64, |word, (bit, &count)| word | u64::from(is_hot(count)) << bit)
                 });
                 Self::Bits(words.collect())
             }
-            Counts::Sketch { frequent, rows, keyed } => {
+            RowCounts::Sketch { frequent, rows, keyed } => {
                 let mut kept: Vec<u64> = frequent.iter().filter(|&(_, count)| is_hot(count)).map(|it| it.0).collect();
                 kept.sort_unstable();
                 // Room enough that none is dropped.
-                let mut hot = Frequent::new(kept.len() as u64 * 36);
+                let mut hot = FrequentKeys::new(kept.len() as u64 * 36);
                 kept.iter().for_each(|&id| hot.add(id));
                 let others = if limit == 0 { some as f64 / (*rows as f64 - kept.len() as f64).max(1.0) } else { 0.0 };
                 Self::Listed { rows: hot, others, of: *rows, keyed: *keyed }
@@ -249,7 +250,7 @@ impl Memory {
 impl Proposer<'_> {
     /// The share of ids in memory of a look-up that is not among those counted but like them: what remains if each counted id
     /// is taken away once before it is looked up (leave one out).
-    pub(crate) fn foresight(&self, heats: &[Heat<'_>]) -> f64 {
+    pub(crate) fn foresight(&self, heats: &[TableHotness<'_>]) -> f64 {
         let hot = allocate(heats, self.budgets).hot;
         let (mut hits, mut ids) = (0.0, 0.0);
         for (heat, hot) in heats.iter().zip(hot) {

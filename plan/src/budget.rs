@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::order::{Class, Order};
+use crate::order::{CountClass, HotnessOrder};
 
 /// Memory for rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -24,18 +24,18 @@ pub struct Allocation {
 
 /// How hot the rows of a table are, and what they take.
 #[derive(Debug, Clone, Copy)]
-pub struct Heat<'a> {
+pub struct TableHotness<'a> {
     /// The rows that were looked up, by count, the highest first.
-    pub classes: &'a [Class],
+    pub classes: &'a [CountClass],
     /// All its rows.
     pub rows: u64,
     /// Bytes of a row in memory.
     pub row_bytes: u64,
 }
 
-impl<'a> Heat<'a> {
+impl<'a> TableHotness<'a> {
     /// The heat of the rows of an order.
-    pub fn new(order: &'a Order, row_bytes: u64) -> Self {
+    pub fn new(order: &'a HotnessOrder, row_bytes: u64) -> Self {
         Self { classes: order.classes(), rows: order.rows(), row_bytes }
     }
 }
@@ -45,7 +45,7 @@ impl<'a> Heat<'a> {
 ///
 /// With these rows of each table in GPU memory ([`GpuOptions::hbm_rows`](warprow_gpu::GpuOptions::hbm_rows)), and both as its hint, the
 /// executors place the same.
-pub fn allocate(tables: &[Heat<'_>], budgets: Budgets) -> Allocation {
+pub fn allocate(tables: &[TableHotness<'_>], budgets: Budgets) -> Allocation {
     let mut classes: Vec<Wanted> = Vec::new();
     for (table, it) in tables.iter().enumerate() {
         let mut begin = 0;
@@ -72,7 +72,7 @@ struct Wanted {
 }
 
 /// Gives `budget` bytes to rows, the densest first, which count as `hot` then.
-fn fill(tables: &[Heat<'_>], classes: &mut [Wanted], hot: &mut [u64], budget: u64) {
+fn fill(tables: &[TableHotness<'_>], classes: &mut [Wanted], hot: &mut [u64], budget: u64) {
     let (mut left, mut full) = (budget, vec![false; tables.len()]);
     for class in classes {
         let (Some(table), Some(hot), Some(full)) =
@@ -85,7 +85,7 @@ fn fill(tables: &[Heat<'_>], classes: &mut [Wanted], hot: &mut [u64], budget: u6
         class.rows -= fits;
         (*full, *hot, left) = (*full || class.rows > 0, *hot + fits, left - fits * table.row_bytes);
     }
-    let bytes = |rows: u64, table: &Heat<'_>| u128::from(rows) * u128::from(table.row_bytes);
+    let bytes = |rows: u64, table: &TableHotness<'_>| u128::from(rows) * u128::from(table.row_bytes);
     // To rows that were not looked up, until nothing fits: an executor shares out what is left, too. Of a table of which a row did not fit,
     // none does.
     loop {
@@ -105,16 +105,16 @@ fn fill(tables: &[Heat<'_>], classes: &mut [Wanted], hot: &mut [u64], budget: u6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::Counts;
+    use crate::order::RowCounts;
 
-    fn order(counts: &[u32]) -> Order {
-        Order::new(Counts::Exact(counts.to_vec()))
+    fn order(counts: &[u32]) -> HotnessOrder {
+        HotnessOrder::new(RowCounts::Exact(counts.to_vec()))
     }
 
     #[test]
     fn memory_goes_to_what_is_looked_up_most_for_a_byte() {
         let (small, large) = (order(&[8, 1, 4, 0]), order(&[7, 2, 0, 20]));
-        let tables = [Heat::new(&small, 100), Heat::new(&large, 400)];
+        let tables = [TableHotness::new(&small, 100), TableHotness::new(&large, 400)];
         let hot = |hbm, dram| allocate(&tables, Budgets { hbm, dram });
         assert_eq!(hot(0, 99).hot, [0, 0]);
         // 8 per 100 B, then 20 per 400 B, then 4 per 100 B; 7 per 400 B does not fit.

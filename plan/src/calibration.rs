@@ -7,16 +7,16 @@ use std::time::{Duration, Instant};
 
 use warprow_dma::{Clock, SystemClock};
 use warprow_layout::{FormatOptions, TableSpec};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Report, Rows, Slot, Stage};
-use warprow_soft_controller::{Namespace, Placement, Ram, SoftController, Timing};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Report, Slot, Stage};
+use warprow_soft_controller::{DiePlacement, Namespace, RamBacking, SoftController, Timing};
 use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::Random;
 
-use crate::costs::{Asked, DEPTH, HostCosts, each};
-use crate::drives::ReadAt;
+use crate::costs::{DEPTH, HostCosts, LookupDemand, each};
+use crate::drives::DriveRead;
 use crate::error::ProposalError;
-use crate::lookup::look_up;
+use crate::lookup::simulate_lookup;
 
 /// Turns, and which of them counts by how long it took: others may need the processor as well.
 const TURNS: usize = 25;
@@ -73,14 +73,14 @@ impl Calibration {
             write_latency: Duration::ZERO,
             flush: Duration::ZERO,
             slow_read: None,
-            placement: Placement::Address { regions: 1 },
+            placement: DiePlacement::Address { regions: 1 },
         }
     }
 
     fn drive(&self, timing: Timing, stepped: bool) -> Result<Arc<SoftController>, ProposalError> {
         let bytes = self.rows * u64::from(self.dim) * 4;
         let namespace = Namespace::new(
-            Ram::new((bytes * 5 / 4 + (64 << 20)).next_multiple_of(1 << 20)).map_err(|error| fail(&error))?,
+            RamBacking::new((bytes * 5 / 4 + (64 << 20)).next_multiple_of(1 << 20)).map_err(|error| fail(&error))?,
         );
         let builder = SoftController::builder().name("timed").serial("timed").namespace(namespace).timing(timing);
         let builder = if stepped { builder.stepped() } else { builder };
@@ -100,14 +100,15 @@ impl Calibration {
 
     /// Prepares look-ups with so many bytes of rows in DRAM.
     fn slot(&self, store: &Store, dram: u64) -> Result<Slot, ProposalError> {
-        let host = Host::attach(store, HostOptions::default().with_dram_bytes(dram)).map_err(|error| fail(&error))?;
+        let host =
+            HostExecutor::attach(store, HostOptions::default().with_dram_bytes(dram)).map_err(|error| fail(&error))?;
         let options = PlanOptions::default().with_max(BATCH, BATCH);
         let plan = host.plan(&[Feature::new("f", "t")], options).map_err(|error| fail(&error))?;
         plan.slot().map_err(|error| fail(&error))
     }
 
     fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<Report, ProposalError> {
-        let mut out = Output::new(Rows::F32(rows), self.dim as usize);
+        let mut out = Output::new(OutputRows::F32(rows), self.dim as usize);
         slot.lookup(&Batch::new(ids, ids.len()), &mut out).map_err(|error| fail(&error))
     }
 
@@ -190,21 +191,21 @@ impl Calibration {
         let mut turns = (0..THREAD_TURNS).map(|_| turn()).collect::<Result<Vec<_>, _>>()?;
         turns.sort_by_key(|turn| turn.0);
         let (took, report) = turns.into_iter().nth(THREAD_COUNTS).ok_or_else(|| fail(&"no turn"))?;
-        let asked = Asked {
+        let asked = LookupDemand {
             ids_ssd: report.ids as f64,
             rows_ssd: report.rows_ssd as f64,
             commands: report.commands as f64,
             ids: report.ids as f64,
-            ..Asked::default()
+            ..LookupDemand::default()
         };
-        let place = |at: u64| ReadAt { drive: 0, offset: at * 512, len: 512, written: at };
-        let mut reads: Vec<ReadAt> = (0..report.commands).map(place).collect();
+        let place = |at: u64| DriveRead { drive: 0, offset: at * 512, len: 512, written: at };
+        let mut reads: Vec<DriveRead> = (0..report.commands).map(place).collect();
         // With what of the thread's a look-up takes as long as it did.
         let (mut least, mut most) = (0.0, took.as_secs_f64() / asked.commands.max(1.0));
         for _ in 0..24 {
             let emulated = (least + most) / 2.0;
             let work = HostCosts { emulated, ..costs }.work(&asked, true);
-            let longer = look_up(&work, Some(&timing), 1 << 30, &mut reads, 1).time > took;
+            let longer = simulate_lookup(&work, Some(&timing), 1 << 30, &mut reads, 1).time > took;
             (least, most) = if longer { (least, emulated) } else { (emulated, most) };
         }
         Ok(HostCosts { emulated: (least + most) / 2.0, ..costs })

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::lookup::Work;
+use crate::lookup::LookupWork;
 
-/// What a look-up asks for.
+/// What a look-up reads: ids, rows, commands and bytes, by where the rows lie.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Asked {
+pub struct LookupDemand {
     /// Ids of rows in memory; on a GPU, in DRAM.
     pub ids_memory: f64,
-    /// Of rows on drives.
+    /// Ids of rows on drives.
     pub ids_ssd: f64,
     /// Different rows on drives.
     pub rows_ssd: f64,
@@ -25,8 +25,8 @@ pub struct Asked {
     pub bytes: f64,
 }
 
-impl Asked {
-    /// One of so many parts.
+impl LookupDemand {
+    /// Divides every count by `by`.
     pub fn divided(&self, by: f64) -> Self {
         Self {
             ids_memory: self.ids_memory / by,
@@ -47,7 +47,7 @@ pub struct HostCosts {
     pub lookup: f64,
     /// For an id in DRAM: before the first command leaves.
     pub dram_before: f64,
-    /// Then: its row to the output.
+    /// For an id in DRAM, after the commands left: its row is copied to the output.
     pub dram: f64,
     /// For an id on drives, before the first command leaves.
     pub ssd_before: f64,
@@ -113,12 +113,12 @@ impl HostCosts {
     };
 
     /// What the host executor does for a look-up on drives that are or are not `emulated` by threads of this machine.
-    pub fn work(&self, asked: &Asked, emulated: bool) -> Work {
+    pub fn work(&self, asked: &LookupDemand, emulated: bool) -> LookupWork {
         let repeats = (asked.ids_ssd - asked.rows_ssd).max(0.0);
         let before =
             asked.ids_memory * self.dram_before + asked.ids_ssd * self.ssd_before + asked.rows_ssd * self.row_before;
         let rows = asked.rows_ssd * self.row + repeats * self.repeat;
-        Work {
+        LookupWork {
             before: duration(self.lookup + before),
             send: duration(self.send),
             land: duration(self.complete + each(rows, asked.commands)),
@@ -149,7 +149,7 @@ pub struct GpuCosts {
 }
 
 impl Default for GpuCosts {
-    /// An H200 by `docs/performance.md`: 7 µs for a thousand ids in GPU memory and 29 for them in DRAM; 33.5 GB/s of rows of 128 B and 49.7 of
+    /// An H200 by `docs/performance/notes-gpu.md`: 7 µs for a thousand ids in GPU memory and 29 for them in DRAM; 33.5 GB/s of rows of 128 B and 49.7 of
     /// 512 B; of 1.7 million ids 90 µs to deduplicate, and 0.5 ms to write 872 MB.
     fn default() -> Self {
         Self { lookup: 7e-6, id: 0.053e-9, dram_first: 12e-6, dram: 1.6e-9, dram_bytes: 59e9, output_bytes: 1.7e12 }
@@ -159,12 +159,12 @@ impl Default for GpuCosts {
 impl GpuCosts {
     /// What the GPU executor with one queue set does for a look-up on drives that are or are not `emulated` by threads, which take so many
     /// seconds a command.
-    pub fn work(&self, asked: &Asked, emulated: Option<f64>) -> Work {
+    pub fn work(&self, asked: &LookupDemand, emulated: Option<f64>) -> LookupWork {
         let dram = match asked.ids_memory > 0.0 {
             true => self.dram_first + asked.ids_memory * self.dram + each(asked.bytes_dram, self.dram_bytes),
             false => 0.0,
         };
-        Work {
+        LookupWork {
             before: duration(self.lookup + asked.ids * self.id),
             send: Duration::ZERO,
             land: Duration::ZERO,
@@ -196,9 +196,10 @@ mod tests {
             emulated: 23.0,
         };
         // Four ids of three rows on drives, which two commands bring.
-        let asked = Asked { ids_memory: 10.0, ids_ssd: 4.0, rows_ssd: 3.0, commands: 2.0, ..Asked::default() };
+        let asked =
+            LookupDemand { ids_memory: 10.0, ids_ssd: 4.0, rows_ssd: 3.0, commands: 2.0, ..LookupDemand::default() };
         let seconds = Duration::from_secs_f64;
-        let want = Work {
+        let want = LookupWork {
             before: seconds(1.0 + 20.0 + 20.0 + 21.0),
             send: seconds(11.0),
             land: seconds(13.0 + (51.0 + 19.0) / 2.0),
@@ -209,8 +210,8 @@ mod tests {
             depth: 1023,
         };
         assert_eq!(costs.work(&asked, true), want);
-        assert_eq!(costs.work(&asked, false), Work { thread: Duration::ZERO, ..want });
-        assert_eq!(HostCosts::NONE.work(&asked, true), Work { steps: 1, depth: 1023, ..Work::default() });
+        assert_eq!(costs.work(&asked, false), LookupWork { thread: Duration::ZERO, ..want });
+        assert_eq!(HostCosts::NONE.work(&asked, true), LookupWork { steps: 1, depth: 1023, ..LookupWork::default() });
     }
 
     #[test]
@@ -219,7 +220,7 @@ mod tests {
         let time = |ids: f64, row_bytes: f64, dram: bool| {
             let bytes = ids * row_bytes;
             let (ids_memory, bytes_dram) = if dram { (ids, bytes) } else { (0.0, 0.0) };
-            let work = gpu.work(&Asked { ids, bytes, ids_memory, bytes_dram, ..Asked::default() }, None);
+            let work = gpu.work(&LookupDemand { ids, bytes, ids_memory, bytes_dram, ..LookupDemand::default() }, None);
             (work.before + work.meanwhile + work.after).as_secs_f64()
         };
         for (got, want) in [

@@ -33,14 +33,14 @@ impl Drives {
             return Err(refuse("LBAs have 512 or 4096 bytes"));
         }
         let profile: Profile =
-            self.profile.parse().map_err(|()| refuse("there are the profiles none, p5800x and gen5-tlc"))?;
+            self.profile.parse().map_err(|()| refuse("there are the profiles none, p5800x, gen5-tlc and gen6"))?;
         Ok(profile.timing())
     }
 }
 
 /// A read of a drive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ReadAt {
+pub struct DriveRead {
     /// The number of the drive.
     pub drive: u32,
     /// The first byte that is read.
@@ -95,13 +95,13 @@ impl ChunkMap {
     }
 
     /// Where `len` bytes from byte `at` of a table on lie, in one stripe unit; `None`: there is no such table.
-    pub fn locate(&self, table: usize, at: u64, len: u64) -> Option<ReadAt> {
+    pub fn locate(&self, table: usize, at: u64, len: u64) -> Option<DriveRead> {
         let region = self.regions.get(table)?;
         let (unit, within) = (region.start + at / self.stripe, at % self.stripe);
         let (row, column) = (unit / self.chunks, unit % self.chunks);
         let offset = self.base + column / self.drives * self.chunk + row * self.stripe + within;
         let written = self.before(region, row, column) * (self.stripe / PAGE).max(1) + within / PAGE;
-        Some(ReadAt { drive: (column % self.drives) as u32, offset, len, written })
+        Some(DriveRead { drive: (column % self.drives) as u32, offset, len, written })
     }
 
     /// Units of a region that a load writes to a drive before the one at that row and column. It goes through bands of rows, and in each
@@ -140,7 +140,7 @@ mod tests {
         // The second table's rows begin behind the ranks of the first.
         let map = ChunkMap::new([(6 << 20, 1 << 16), (3 << 20, 1000)].into_iter(), &drives, 32 << 10);
         let units = (0..6 << 5).map(|unit| (0, unit)).chain((0..3 << 5).map(|unit| (1, unit)));
-        let reads: Vec<ReadAt> = units.filter_map(|(table, unit)| map.locate(table, unit << 15, 512)).collect();
+        let reads: Vec<DriveRead> = units.filter_map(|(table, unit)| map.locate(table, unit << 15, 512)).collect();
         let places: std::collections::HashSet<_> = reads.iter().map(|it| (it.drive, it.offset)).collect();
         assert_eq!(places.len(), 9 << 5);
         assert!(places.iter().all(|&(drive, offset)| drive < 3 && offset < map.drive_bytes()));

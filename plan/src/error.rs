@@ -1,6 +1,6 @@
 //! What keeps a tier proposal from being made.
 
-use warprow_formats::FormatError;
+use warprow_formats::FileError;
 
 /// There is no proposal. Nothing was moved or written.
 #[derive(Debug, thiserror::Error)]
@@ -18,7 +18,7 @@ pub enum ProposalError {
     },
     /// A trace cannot be read.
     #[error(transparent)]
-    Trace(#[from] FormatError),
+    Trace(#[from] FileError),
     /// A trace was changed while it was read.
     #[error("the trace had {queries} queries, and now has fewer")]
     Changed {

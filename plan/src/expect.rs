@@ -6,13 +6,13 @@ use warprow_workload::mix_all;
 
 use crate::backtest::Hit;
 use crate::budget::{Budgets, allocate};
-use crate::costs::Asked;
-use crate::drives::{ChunkMap, Drives, ReadAt};
-use crate::lookup::{Took, Work, look_up};
-use crate::order::Order;
+use crate::costs::LookupDemand;
+use crate::drives::{ChunkMap, DriveRead, Drives};
+use crate::lookup::{LookupTime, LookupWork, simulate_lookup};
+use crate::order::HotnessOrder;
 use crate::propose::Proposer;
-use crate::replay::{Kept, Replay, Sample};
-use crate::tier_proposal::{Bound, Expected, Point, Rate};
+use crate::replay::{BatchCounts, KeptBatch, Replay};
+use crate::tier_proposal::{Bottleneck, BudgetPoint, DriveRate, ExpectedLookups};
 
 /// Reads that a rate is made of: enough to meet the slow ones as often as they come.
 const REHEARSED: u64 = 1 << 14;
@@ -25,7 +25,7 @@ const WAITING: f64 = 0.4;
 
 impl Proposer<'_> {
     /// `memory` is the share of ids in memory that is to be expected, with its error; the replay's own is that of less data.
-    pub(crate) fn expect(&self, replay: &Replay<'_>, hot: &[u64], memory: &Hit) -> Expected {
+    pub(crate) fn expect(&self, replay: &Replay<'_>, hot: &[u64], memory: &Hit) -> ExpectedLookups {
         let total = replay.total();
         let of = |count: u64| count as f64 / replay.batches().max(1) as f64;
         let share = |count: u64| count as f64 / total.ids.max(1) as f64;
@@ -35,7 +35,7 @@ impl Proposer<'_> {
         let samples = replay.samples();
         // More reads than there were are as many, each for longer.
         let (made, longer) = (cold.min(1.0), cold.max(1.0));
-        let (mut took, mut ids) = (Took::default(), 0.0);
+        let (mut took, mut ids) = (LookupTime::default(), 0.0);
         let commands: u64 = samples.iter().map(|kept| kept.sample.commands).sum();
         let turns = (4 * REHEARSED / commands.max(1)).clamp(1, 16);
         let site = self.site(self.options.drives.count);
@@ -50,14 +50,14 @@ impl Proposer<'_> {
         let seconds = longer * took.time.as_secs_f64() / turns as f64;
         let waited = longer * took.waited.as_secs_f64() / turns as f64;
         let bound = match () {
-            () if seconds <= 0.0 => Bound::Unknown,
-            () if waited > seconds * WAITING => Bound::Drives,
-            () if self.on_gpu() => Bound::Gpu,
-            () => Bound::Host,
+            () if seconds <= 0.0 => Bottleneck::Unknown,
+            () if waited > seconds * WAITING => Bottleneck::Drives,
+            () if self.on_gpu() => Bottleneck::Gpu,
+            () => Bottleneck::Host,
         };
         let lookups_per_second = if seconds > 0.0 { samples.len() as f64 / seconds } else { 0.0 };
         let commands = of(total.commands) * cold;
-        Expected {
+        ExpectedLookups {
             hbm,
             dram: better - hbm,
             ssd: 1.0 - better,
@@ -82,7 +82,7 @@ impl Proposer<'_> {
     }
 
     /// What the executor does for a look-up.
-    fn work(&self, asked: &Asked) -> Work {
+    fn work(&self, asked: &LookupDemand) -> LookupWork {
         let (options, emulated) = (self.options, self.options.drives.emulated);
         match self.on_gpu() {
             true => options.gpu.work(asked, emulated.then_some(options.costs.emulated)),
@@ -102,13 +102,13 @@ impl Proposer<'_> {
     fn took(
         &self,
         site: &Site,
-        work: &Work,
+        work: &LookupWork,
         replay: &Replay<'_>,
-        kept: &Kept,
+        kept: &KeptBatch,
         hot: &[u64],
         cold: f64,
         turn: u64,
-    ) -> Took {
+    ) -> LookupTime {
         let timing = site.drives.timing().ok().flatten();
         let lba = u64::from(site.drives.lba);
         let mut made = 0.0f64;
@@ -118,12 +118,17 @@ impl Proposer<'_> {
             made as u64 > before || cold >= 1.0
         });
         let read = |(table, at, lbas): (usize, u64, u64)| site.map.locate(table, at * lba, lbas * lba);
-        let mut reads: Vec<ReadAt> = commands.filter_map(read).collect();
+        let mut reads: Vec<DriveRead> = commands.filter_map(read).collect();
         let size = site.map.drive_bytes().max(site.drives.bytes);
-        look_up(work, timing.as_ref(), size, &mut reads, mix_all([self.options.seed, turn]))
+        simulate_lookup(work, timing.as_ref(), size, &mut reads, mix_all([self.options.seed, turn]))
     }
 
-    pub(crate) fn curve(&self, replay: &Replay<'_>, orders: &[Order], expected: &Expected) -> Vec<Point> {
+    pub(crate) fn curve(
+        &self,
+        replay: &Replay<'_>,
+        orders: &[HotnessOrder],
+        expected: &ExpectedLookups,
+    ) -> Vec<BudgetPoint> {
         let (budgets, tables) = (self.budgets, self.heats(orders));
         let chosen = budgets.hbm.saturating_add(budgets.dram);
         let all = tables.iter().map(|it| it.rows.saturating_mul(it.row_bytes)).fold(0, u64::saturating_add);
@@ -160,10 +165,10 @@ impl Proposer<'_> {
                 });
                 let seconds = kept_reads.max(1.0) * sum.as_secs_f64() / f64::from(turns.max(1));
                 let ids_per_second = if seconds > 0.0 { asked.ids / seconds } else { 0.0 };
-                Rate { drives: site.drives.count, ids_per_second }
+                DriveRate { drives: site.drives.count, ids_per_second }
             };
             let commands = cold.commands as f64 / batches * kept_reads;
-            Point { bytes, hit, commands, rates: sites.iter().map(rate).collect() }
+            BudgetPoint { bytes, hit, commands, rates: sites.iter().map(rate).collect() }
         };
         // The curve passes through what is expected of the proposal itself.
         let own = point(chosen.min(all), 1.0);
@@ -172,8 +177,9 @@ impl Proposer<'_> {
             true => (1.0 - expected.ssd).ln() / own.hit.ln(),
             false => 1.0,
         };
-        let of = |point: &Point| point.rates.iter().find(|it| it.drives == count).map_or(0.0, |it| it.ids_per_second);
-        let mut curve: Vec<Point> = sizes.into_iter().map(|bytes| point(bytes, bend)).collect();
+        let of =
+            |point: &BudgetPoint| point.rates.iter().find(|it| it.drives == count).map_or(0.0, |it| it.ids_per_second);
+        let mut curve: Vec<BudgetPoint> = sizes.into_iter().map(|bytes| point(bytes, bend)).collect();
         let sketched = curve.iter().find(|point| point.bytes == own.bytes).map_or(0.0, of);
         if sketched > 0.0 && expected.ids_per_second > 0.0 {
             let longer = expected.ids_per_second / sketched;
@@ -189,11 +195,11 @@ struct Site {
     map: ChunkMap,
 }
 
-impl Sample {
+impl BatchCounts {
     /// What it asks for, if of what is on drives only a share `cold` was.
-    fn asked(&self, cold: f64) -> Asked {
+    fn asked(&self, cold: f64) -> LookupDemand {
         let (ids, ids_ssd) = (self.ids as f64, self.ids_ssd as f64 * cold);
-        Asked {
+        LookupDemand {
             ids_memory: (ids - ids_ssd - self.ids_hbm as f64).max(0.0),
             ids_ssd,
             rows_ssd: self.rows_ssd as f64 * cold,

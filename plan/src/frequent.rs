@@ -13,7 +13,7 @@ const SAMPLE: usize = 1 << 10;
 /// A count that is kept is too low by at most [`error`](Self::error), and every key that came more often than that is kept.
 /// While the error is 0, all keys are kept and all counts are exact.
 #[derive(Debug, Clone)]
-pub struct Frequent {
+pub struct FrequentKeys {
     keys: Vec<u64>,
     /// 0: the place is empty.
     counts: Vec<u32>,
@@ -22,7 +22,7 @@ pub struct Frequent {
     total: u64,
 }
 
-impl Frequent {
+impl FrequentKeys {
     /// Takes about `bytes` bytes (twice that for a moment when the table is renewed), 16 KiB at least.
     pub fn new(bytes: u64) -> Self {
         let places = usize::try_from(bytes / 12).unwrap_or(usize::MAX >> 8).max(1 << 10);
@@ -120,7 +120,7 @@ mod tests {
         for (alpha, seed) in [(0.0, 1), (0.8, 2), (1.2, 3)] {
             let law = PowerLaw::new(1 << 20, alpha).unwrap();
             let mut random = Random::new(seed);
-            let (mut frequent, mut truth) = (Frequent::new(48 << 10), HashMap::<u64, u64>::new());
+            let (mut frequent, mut truth) = (FrequentKeys::new(48 << 10), HashMap::<u64, u64>::new());
             for _ in 0..300_000 {
                 let key = mix(law.sample(&mut random));
                 frequent.add(key);
@@ -145,7 +145,7 @@ mod tests {
 
     #[test]
     fn what_fits_is_exact() {
-        let mut frequent = Frequent::new(1 << 20);
+        let mut frequent = FrequentKeys::new(1 << 20);
         (0..60_000u64).for_each(|i| frequent.add(i % 20_000));
         assert_eq!((frequent.error(), frequent.len(), frequent.total()), (0, 20_000, 60_000));
         assert!(frequent.iter().all(|(key, count)| key < 20_000 && count == 3));

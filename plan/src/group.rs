@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 
 use warprow_workload::{Random, mix_all};
 
-use crate::frequent::Frequent;
-use crate::order::Order;
+use crate::frequent::FrequentKeys;
+use crate::order::HotnessOrder;
 
 /// Rows of a query up to which all pairs count.
 const ALL: usize = 128;
@@ -20,22 +20,22 @@ const OPEN: usize = 64;
 
 /// Counts which rows come together.
 #[derive(Debug)]
-pub struct Pairs<'a> {
-    order: &'a Order,
+pub struct RowPairs<'a> {
+    order: &'a HotnessOrder,
     /// Ranks that take part: behind those in memory, and looked up twice at least.
     ranks: std::ops::Range<u64>,
-    pairs: Frequent,
+    pairs: FrequentKeys,
     of_query: Vec<u32>,
     seed: u64,
 }
 
-impl<'a> Pairs<'a> {
+impl<'a> RowPairs<'a> {
     /// Counts for the rows from rank `first` on, in `bytes` bytes. `None`: there are none, or more than 2³².
-    pub fn new(order: &'a Order, first: u64, bytes: u64, seed: u64) -> Option<Self> {
+    pub fn new(order: &'a HotnessOrder, first: u64, bytes: u64, seed: u64) -> Option<Self> {
         let twice = order.classes().iter().rfind(|class| class.count > 1).map_or(0, |class| class.end);
         let ranks = first..twice;
         let fits = ranks.end <= u64::from(u32::MAX) && ranks.end > ranks.start + 1;
-        fits.then(|| Self { order, ranks, pairs: Frequent::new(bytes), of_query: Vec::new(), seed })
+        fits.then(|| Self { order, ranks, pairs: FrequentKeys::new(bytes), of_query: Vec::new(), seed })
     }
 
     /// Counts the pairs of query number `number`.
@@ -92,7 +92,7 @@ impl<'a> Pairs<'a> {
 
     /// The order in which each of `groups` shares an LBA of `size` rows, as far as there are rows to fill the LBAs with. Hot
     /// groups come first; the first of these ranks must be at the begin of an LBA.
-    pub fn arrange(&self, mut groups: Vec<Vec<u32>>, size: u32) -> Order {
+    pub fn arrange(&self, mut groups: Vec<Vec<u32>>, size: u32) -> HotnessOrder {
         let heat = |group: &[u32]| {
             let sum: f64 = group.iter().map(|&rank| f64::from(self.order.count(rank.into()))).sum();
             sum / group.len() as f64
@@ -165,21 +165,21 @@ mod tests {
     use std::collections::{HashMap, HashSet};
 
     use super::*;
-    use crate::order::Counts;
-    use crate::trace::{Bags, Generated, Pattern, QuerySource};
+    use crate::order::RowCounts;
+    use crate::trace::{Bags, GeneratedQueries, Pattern, QuerySource};
     use warprow_workload::PowerLaw;
 
     /// The share of the pairs of rows of known groups, among rows that were looked up twice, that share an LBA.
     fn recall(size: u64, noise: u64, bytes: u64, seed: u64) -> f64 {
         let (rows, groups) = (40_000, 2000);
         let law = PowerLaw::new(groups, 0.7).unwrap();
-        let mut trace = Generated::new(Pattern::Groups { law, size, noise }, rows, 30_000, 0, seed);
+        let mut trace = GeneratedQueries::new(Pattern::Groups { law, size, noise }, rows, 30_000, 0, seed);
         let mut bags = Bags::default();
         trace.read(30_000, std::slice::from_mut(&mut bags)).unwrap();
-        let mut counts = Counts::new(rows, u64::MAX);
+        let mut counts = RowCounts::new(rows, u64::MAX);
         assert!(bags.ids.iter().all(|&id| counts.add(id)));
-        let order = Order::new(counts);
-        let mut pairs = Pairs::new(&order, 0, bytes, seed).unwrap();
+        let order = HotnessOrder::new(counts);
+        let mut pairs = RowPairs::new(&order, 0, bytes, seed).unwrap();
         bags.queries().enumerate().for_each(|(number, ids)| pairs.query(number as u64, ids));
         let arranged = pairs.arrange(pairs.groups(8), 8);
         // Nothing is lost.

@@ -4,14 +4,14 @@ use warprow_layout::RowPacking;
 
 use crate::budget::Allocation;
 use crate::error::ProposalError;
-use crate::group::Pairs;
+use crate::group::RowPairs;
 use crate::options::GroupRows;
-use crate::order::Order;
-use crate::progress::{Told, Watch};
+use crate::order::HotnessOrder;
+use crate::progress::{ProposalWatch, Told};
 use crate::propose::{BLOCK, Proposer};
 use crate::replay::{Replay, ratio};
 use crate::tier_proposal::Grouping;
-use crate::trace::{Bags, Trace};
+use crate::trace::{Bags, QueryTrace};
 
 /// The least share of reads that makes grouping worth its while.
 const WORTH: f64 = 0.01;
@@ -20,24 +20,24 @@ impl Proposer<'_> {
     /// Groups rows behind those in memory by the queries `range`; `None` where nothing can be grouped.
     pub(crate) fn group(
         &self,
-        orders: &[Order],
+        orders: &[HotnessOrder],
         allocation: &Allocation,
-        trace: &mut Trace<'_>,
+        trace: &mut QueryTrace<'_>,
         range: std::ops::Range<u64>,
-        watch: &mut Watch<'_>,
+        watch: &mut ProposalWatch<'_>,
     ) -> Result<Option<Vec<Grouped>>, ProposalError> {
         if self.options.group == GroupRows::Off {
             return Ok(None);
         }
         let bytes = (self.options.memory / 4 / orders.len() as u64).min(256 << 20);
-        let mut pairs: Vec<Option<Pairs<'_>>> = orders
+        let mut pairs: Vec<Option<RowPairs<'_>>> = orders
             .iter()
             .zip(&allocation.hot)
             .zip(&self.packings)
             .map(|((order, &hot), packing)| {
                 let size = u64::from(packing.rows_per_lba());
                 let first = hot.next_multiple_of(size);
-                (size > 1).then(|| Pairs::new(order, first, bytes, self.options.seed)).flatten()
+                (size > 1).then(|| RowPairs::new(order, first, bytes, self.options.seed)).flatten()
             })
             .collect();
         if pairs.iter().all(Option::is_none) {
@@ -52,7 +52,7 @@ impl Proposer<'_> {
             }
             told.at(first)
         })?;
-        let group = |(pairs, packing): (Option<Pairs<'_>>, &RowPacking)| {
+        let group = |(pairs, packing): (Option<RowPairs<'_>>, &RowPacking)| {
             let size = packing.rows_per_lba();
             let Some((pairs, groups)) = pairs.map(|pairs| {
                 let groups = pairs.groups(size);
@@ -73,13 +73,13 @@ impl Proposer<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Grouped {
     /// `None`: nothing is.
-    order: Option<Order>,
+    order: Option<HotnessOrder>,
     groups: u64,
     rows: u64,
 }
 
 impl Grouped {
-    pub(crate) fn order(&self, otherwise: &Order) -> Order {
+    pub(crate) fn order(&self, otherwise: &HotnessOrder) -> HotnessOrder {
         self.order.as_ref().unwrap_or(otherwise).clone()
     }
 

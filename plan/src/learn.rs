@@ -3,33 +3,33 @@
 use crate::backtest::Backtest;
 use crate::error::ProposalError;
 use crate::options::TableShape;
-use crate::order::{Counts, Order};
-use crate::progress::{Told, Watch};
+use crate::order::{HotnessOrder, RowCounts};
+use crate::progress::{ProposalWatch, Told};
 use crate::propose::{BLOCK, Proposer};
-use crate::trace::Trace;
+use crate::trace::QueryTrace;
 
 impl Proposer<'_> {
     /// Orders by the queries `range`, and what was found missing.
     pub(crate) fn orders(
         &self,
-        trace: &mut Trace<'_>,
+        trace: &mut QueryTrace<'_>,
         range: std::ops::Range<u64>,
         what: &'static str,
         backtest: &mut Backtest<'_>,
-        watch: &mut Watch<'_>,
-    ) -> Result<(Vec<Order>, Found), ProposalError> {
+        watch: &mut ProposalWatch<'_>,
+    ) -> Result<(Vec<HotnessOrder>, Found), ProposalError> {
         let share = self.options.memory / self.shapes.len() as u64;
         // Tables that need less than their share leave more for the others.
-        let each = |shape: &TableShape| if shape.is_keyed() { Counts::KEY_BYTES } else { Counts::EXACT_BYTES };
+        let each = |shape: &TableShape| if shape.is_keyed() { RowCounts::KEY_BYTES } else { RowCounts::EXACT_BYTES };
         let exact = |shape: &TableShape| shape.rows.saturating_mul(each(shape));
         let total = self.shapes.iter().map(exact).fold(0, u64::saturating_add);
         let room = |shape: &TableShape| if total <= self.options.memory { exact(shape) } else { share };
-        let mut counts: Vec<Counts> = self
+        let mut counts: Vec<RowCounts> = self
             .shapes
             .iter()
             .map(|shape| match shape.is_keyed() {
-                true => Counts::keyed(shape.rows, room(shape)),
-                false => Counts::new(shape.rows, room(shape)),
+                true => RowCounts::keyed(shape.rows, room(shape)),
+                false => RowCounts::new(shape.rows, room(shape)),
             })
             .collect();
         let mut outside: Vec<Option<Outside>> = vec![None; counts.len()];
@@ -77,8 +77,8 @@ impl Proposer<'_> {
             }
         }
         let missing = outside.iter().flatten().map(|it| it.count).sum();
-        let errors = counts.iter().map(Counts::error).collect();
-        let orders: Vec<Order> = counts.into_iter().map(Order::new).collect();
+        let errors = counts.iter().map(RowCounts::error).collect();
+        let orders: Vec<HotnessOrder> = counts.into_iter().map(HotnessOrder::new).collect();
         if orders.iter().all(|order| order.seen() == 0) {
             return Err(ProposalError::NothingInTables);
         }

@@ -1,10 +1,10 @@
-//! What of each table goes to GPU memory, DRAM and drives, and what look-ups then cost: proposed by a trace, and tested on the
+//! Which rows of each table go to GPU memory, DRAM and drives, and what look-ups then cost: proposed by a trace, and tested on the
 //! part of it that nothing was learnt from. `docs/plan.md` has the model.
 //!
 //! ```
 //! use std::ops::ControlFlow;
-//! use warprow_plan::trace::{Bags, Recorded, Trace};
-//! use warprow_plan::{Budgets, Options, TableShape, propose};
+//! use warprow_plan::trace::{Bags, RecordedQueries, QueryTrace};
+//! use warprow_plan::{Budgets, ProposalOptions, TableShape, propose};
 //! use warprow_store::DType;
 //!
 //! // 2,000 queries of two ids each: one of the ten hottest rows, and one of all.
@@ -13,11 +13,11 @@
 //!     bags.ids.extend([query % 10, query * 7919 % 5000]);
 //!     bags.end_query();
 //! }
-//! let source = Box::new(Recorded::new(&bags, 0..2000));
-//! let mut trace = Trace::new(vec![(vec!["user".to_owned()], source)])?;
+//! let source = Box::new(RecordedQueries::new(&bags, 0..2000));
+//! let mut trace = QueryTrace::new(vec![(vec!["user".to_owned()], source)])?;
 //! let tables = [TableShape { name: "user".to_owned(), rows: 5000, dim: 16, dtype: DType::F32, index_bytes: None }];
 //! // Memory for 100 rows of 64 bytes.
-//! let options = Options { budgets: Budgets { hbm: 0, dram: 6400 }, batch: 64, ..Options::default() };
+//! let options = ProposalOptions { budgets: Budgets { hbm: 0, dram: 6400 }, batch: 64, ..ProposalOptions::default() };
 //! let proposal = propose(&tables, &mut trace, &options, &mut |_| ControlFlow::Continue(()))?;
 //! assert_eq!(proposal.tiers.tables[0].dram_rows, 100);
 //! let in_memory = proposal.tiers.expected.dram;
@@ -40,29 +40,29 @@ mod learn;
 mod lookup;
 mod options;
 mod order;
+mod picture;
 mod progress;
 mod proposal_file;
 mod propose;
 mod replay;
-mod svg;
 mod tier_proposal;
 pub mod trace;
 
-pub use budget::{Allocation, Budgets, Heat, allocate};
-pub use costs::{Asked, GpuCosts, HostCosts};
-pub use drives::{ChunkMap, Drives, ReadAt};
+pub use budget::{Allocation, Budgets, TableHotness, allocate};
+pub use costs::{GpuCosts, HostCosts, LookupDemand};
+pub use drives::{ChunkMap, DriveRead, Drives};
 pub use error::ProposalError;
-pub use frequent::Frequent;
-pub use group::Pairs;
-pub use lookup::{Took, Work, look_up};
-pub use options::{GroupRows, Options, TableShape};
-pub use order::{Class, Counts, Order, ranks_of};
-pub use progress::{Progress, Watch};
+pub use frequent::FrequentKeys;
+pub use group::RowPairs;
+pub use lookup::{LookupTime, LookupWork, simulate_lookup};
+pub use options::{GroupRows, ProposalOptions, TableShape};
+pub use order::{CountClass, HotnessOrder, RowCounts, ranks_of};
+pub use picture::curves;
+pub use progress::{ProposalProgress, ProposalWatch};
 pub use proposal_file::ProposalFile;
 pub use propose::propose;
-pub use replay::{Kept, Placed, Replay, Sample};
-pub use svg::curves;
+pub use replay::{BatchCounts, KeptBatch, PlacedTable, Replay};
 pub use tier_proposal::{
-    Bound, COVERAGE, Expected, Grouping, Interval, MEASURED, Point, Proposal, Rate, TableProposal, TierProposal,
-    TraceSummary,
+    Bottleneck, BudgetPoint, DriveRate, ExpectedLookups, Grouping, HitInterval, INTERVAL_COVERAGE, MEASURED_COVERAGE,
+    Proposal, TableProposal, TierProposal, TraceSummary,
 };

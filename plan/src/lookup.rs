@@ -4,23 +4,23 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use warprow_soft_controller::{Rehearsal, Timing};
+use warprow_soft_controller::{Timing, TimingModel};
 use warprow_workload::mix_all;
 
-use crate::drives::ReadAt;
+use crate::drives::DriveRead;
 
 /// What the processor does for a look-up.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Work {
+pub struct LookupWork {
     /// Before the first command leaves.
     pub before: Duration,
     /// For a command: until it is on its way.
     pub send: Duration,
     /// For a command: from its completion to its rows in the output.
     pub land: Duration,
-    /// Else, while drives read: done in so many steps, between which it looks at the drives.
+    /// Work that is done while drives read, in [`steps`](Self::steps) steps, between which the processor looks at the drives.
     pub meanwhile: Duration,
-    /// Those steps.
+    /// Steps of the work done meanwhile.
     pub steps: u32,
     /// When all is done.
     pub after: Duration,
@@ -32,7 +32,7 @@ pub struct Work {
 
 /// How long a look-up takes.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Took {
+pub struct LookupTime {
     /// The time in all.
     pub time: Duration,
     /// The part of `time` that is spent waiting for drives with nothing else to do.
@@ -40,18 +40,18 @@ pub struct Took {
 }
 
 struct Lane<'a> {
-    unsent: &'a [ReadAt],
+    unsent: &'a [DriveRead],
     /// When commands on their way are done.
     due: BinaryHeap<Reverse<Duration>>,
     /// `None`: takes no time.
-    drive: Option<Rehearsal>,
+    drive: Option<TimingModel>,
     /// When the drive's thread can take the next one.
     free: Duration,
 }
 
 impl Lane<'_> {
     /// Sends as many as there is room for, with one doorbell.
-    fn submit(&mut self, now: &mut Duration, work: &Work) {
+    fn submit(&mut self, now: &mut Duration, work: &LookupWork) {
         let room = work.depth.saturating_sub(self.due.len()).min(self.unsent.len());
         let Some((batch, rest)) = self.unsent.split_at_checked(room) else { return };
         self.unsent = rest;
@@ -68,7 +68,7 @@ impl Lane<'_> {
     }
 
     /// Lands what is done, and sends more.
-    fn serve(&mut self, now: &mut Duration, work: &Work) {
+    fn serve(&mut self, now: &mut Duration, work: &LookupWork) {
         let (looked, mut arrived) = (*now, 0);
         while self.due.peek().is_some_and(|&Reverse(done)| done <= looked) {
             self.due.pop();
@@ -83,11 +83,17 @@ impl Lane<'_> {
 
 /// Plays a look-up through that makes `reads`, which are put in the order of addresses, on drives of `size` bytes. `seed` decides which
 /// reads are slow ones.
-pub fn look_up(work: &Work, timing: Option<&Timing>, size: u64, reads: &mut [ReadAt], seed: u64) -> Took {
+pub fn simulate_lookup(
+    work: &LookupWork,
+    timing: Option<&Timing>,
+    size: u64,
+    reads: &mut [DriveRead],
+    seed: u64,
+) -> LookupTime {
     reads.sort_unstable_by_key(|read| (read.drive, read.offset));
     let lanes = reads.chunk_by(|a, b| a.drive == b.drive).map(|unsent| {
         let seed = mix_all([seed, unsent.first().map_or(0, |read| u64::from(read.drive))]);
-        let drive = timing.map(|timing| Rehearsal::new(timing.clone(), size, seed));
+        let drive = timing.map(|timing| TimingModel::new(timing.clone(), size, seed));
         Lane { unsent, due: BinaryHeap::new(), drive, free: Duration::ZERO }
     });
     let mut lanes: Vec<Lane<'_>> = lanes.collect();
@@ -102,7 +108,7 @@ pub fn look_up(work: &Work, timing: Option<&Timing>, size: u64, reads: &mut [Rea
         (now, waited) = (now + wait, waited + wait);
         lanes.iter_mut().for_each(|lane| lane.serve(&mut now, work));
     }
-    Took { time: now + work.after, waited }
+    LookupTime { time: now + work.after, waited }
 }
 
 #[cfg(test)]
@@ -110,7 +116,7 @@ mod tests {
     use super::*;
     use warprow_soft_controller::Profile;
 
-    const IDLE: Work = Work {
+    const IDLE: LookupWork = LookupWork {
         before: Duration::ZERO,
         send: Duration::ZERO,
         land: Duration::ZERO,
@@ -121,18 +127,18 @@ mod tests {
         depth: 1023,
     };
 
-    fn reads(drives: u32, count: u64, span: u64) -> Vec<ReadAt> {
+    fn reads(drives: u32, count: u64, span: u64) -> Vec<DriveRead> {
         let mut random = fastrand::Rng::with_seed(1);
         let read = |_| {
             let at = random.u64(0..span / 512);
             let written = random.u64(..1 << 20);
-            ReadAt { drive: random.u32(0..drives), offset: at * 512, len: 512, written }
+            DriveRead { drive: random.u32(0..drives), offset: at * 512, len: 512, written }
         };
         (0..count).map(read).collect()
     }
 
-    fn took(work: &Work, profile: Profile, drives: u32, count: u64, span: u64) -> Took {
-        look_up(work, profile.timing().as_ref(), 64 << 30, &mut reads(drives, count, span), 1)
+    fn took(work: &LookupWork, profile: Profile, drives: u32, count: u64, span: u64) -> LookupTime {
+        simulate_lookup(work, profile.timing().as_ref(), 64 << 30, &mut reads(drives, count, span), 1)
     }
 
     #[test]
@@ -145,7 +151,7 @@ mod tests {
         // In the order of addresses, a queue's depth covers a fraction of what is read, and so of where address is place.
         let few = 1e5 / took(&IDLE, Profile::P5800x, 1, 100_000, 64 << 30).time.as_secs_f64();
         assert!((1.4e6..2.5e6).contains(&few), "{few:.3e}");
-        assert_eq!(took(&IDLE, Profile::None, 1, 1000, 64 << 30), Took::default());
+        assert_eq!(took(&IDLE, Profile::None, 1, 1000, 64 << 30), LookupTime::default());
     }
 
     #[test]
@@ -157,18 +163,20 @@ mod tests {
     #[test]
     fn processor_and_drives_work_at_once() {
         let us = Duration::from_micros;
-        let work = Work { before: us(10), send: us(1), land: us(2), meanwhile: us(40), steps: 4, after: us(5), ..IDLE };
+        let work =
+            LookupWork { before: us(10), send: us(1), land: us(2), meanwhile: us(40), steps: 4, after: us(5), ..IDLE };
         // Alone: 100 are sent, then others are worked for, then all are there.
         let alone = took(&work, Profile::None, 1, 100, 64 << 30);
-        assert_eq!(alone, Took { time: us(10 + 100 + 40 + 200 + 5), waited: us(0) });
+        assert_eq!(alone, LookupTime { time: us(10 + 100 + 40 + 200 + 5), waited: us(0) });
         // The drives have ended by then.
         let slower = took(&work, Profile::P5800x, 1, 100, 64 << 30);
         assert_eq!(slower.time, alone.time);
         // One by one, each waits for the one before.
-        let one = took(&Work { depth: 1, meanwhile: us(0), steps: 0, ..work }, Profile::P5800x, 1, 10, 64 << 30);
-        assert_eq!(one, Took { time: us(10 + 10 * (1 + 5 + 2) + 5), waited: us(50) });
+        let one = took(&LookupWork { depth: 1, meanwhile: us(0), steps: 0, ..work }, Profile::P5800x, 1, 10, 64 << 30);
+        assert_eq!(one, LookupTime { time: us(10 + 10 * (1 + 5 + 2) + 5), waited: us(50) });
         // A thread that takes two microseconds for a command is what all wait for.
-        let thread = took(&Work { thread: us(2), send: us(0), land: us(0), ..IDLE }, Profile::None, 1, 500, 64 << 30);
+        let thread =
+            took(&LookupWork { thread: us(2), send: us(0), land: us(0), ..IDLE }, Profile::None, 1, 500, 64 << 30);
         assert_eq!(thread.time, us(1000));
     }
 }

@@ -48,7 +48,7 @@ pub enum GroupRows {
 
 /// What is asked for.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ProposalOptions {
     /// Memory for rows.
     pub budgets: Budgets,
     /// Where the others lie.
@@ -71,7 +71,7 @@ pub struct Options {
     pub seed: u64,
 }
 
-impl Default for Options {
+impl Default for ProposalOptions {
     /// No memory for rows, one drive of which nothing is known, look-ups of 4,096 queries, a fifth held out, 2 GiB for
     /// counting.
     fn default() -> Self {

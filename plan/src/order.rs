@@ -6,20 +6,20 @@ use warprow_layout::{RankError, Ranks};
 
 use warprow_workload::mix;
 
-use crate::frequent::Frequent;
+use crate::frequent::FrequentKeys;
 
 /// Counts from here on are sorted rather than counted.
 const HIGH: usize = 1 << 16;
 
 /// How often the rows of a table were looked up.
 #[derive(Debug, Clone)]
-pub enum Counts {
+pub enum RowCounts {
     /// A count for each row; saturates.
     Exact(Vec<u32>),
     /// Counts of the rows looked up most.
     Sketch {
         /// The counted rows.
-        frequent: Frequent,
+        frequent: FrequentKeys,
         /// Rows of the table.
         rows: u64,
         /// Ids are keys, any of 64 bits.
@@ -27,7 +27,7 @@ pub enum Counts {
     },
 }
 
-impl Counts {
+impl RowCounts {
     /// Bytes that exact counts and the order made of them take for each row.
     pub const EXACT_BYTES: u64 = 8;
 
@@ -36,7 +36,7 @@ impl Counts {
 
     /// Counts of a table of `rows` rows that is looked up by keys, in `bytes` bytes.
     pub fn keyed(rows: u64, bytes: u64) -> Self {
-        Self::Sketch { frequent: Frequent::new(bytes / 4), rows, keyed: true }
+        Self::Sketch { frequent: FrequentKeys::new(bytes / 4), rows, keyed: true }
     }
 
     /// Exact counts for `rows` rows where these and the order made of them take `bytes` at most, else those of the most frequent.
@@ -46,7 +46,7 @@ impl Counts {
                 Self::Exact(vec![0; len])
             }
             // Counts, twice when they are renewed, and the list made of them.
-            _ => Self::Sketch { frequent: Frequent::new(bytes / 4), rows, keyed: false },
+            _ => Self::Sketch { frequent: FrequentKeys::new(bytes / 4), rows, keyed: false },
         }
     }
 
@@ -76,7 +76,7 @@ impl Counts {
     }
 
     /// The rows that were looked up, by count, the highest first.
-    pub fn classes(&self) -> Vec<Class> {
+    pub fn classes(&self) -> Vec<CountClass> {
         let mut high = Vec::new();
         let mut rows = vec![0u64; HIGH];
         let mut note = |count: u32| match rows.get_mut(count as usize) {
@@ -91,7 +91,7 @@ impl Counts {
         let mut all = classes(high.into_iter());
         for (count, rows) in rows.into_iter().enumerate().skip(1).rev().filter(|it| it.1 > 0) {
             let begin = all.last().map_or(0, |class| class.end);
-            all.push(Class { count: count as u32, end: begin + rows });
+            all.push(CountClass { count: count as u32, end: begin + rows });
         }
         all
     }
@@ -107,7 +107,7 @@ impl Counts {
 
 /// Rows of one count: they follow those of the class before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Class {
+pub struct CountClass {
     /// How often each was looked up; at least 1.
     pub count: u32,
     /// One past the rank of the last.
@@ -116,9 +116,9 @@ pub struct Class {
 
 /// The rows of a table, the hottest first; rows of one count, and those never looked up, in the order of their ids.
 #[derive(Debug, Clone)]
-pub struct Order {
+pub struct HotnessOrder {
     rows: u64,
-    classes: Vec<Class>,
+    classes: Vec<CountClass>,
     kind: Kind,
 }
 
@@ -140,12 +140,12 @@ enum Kind {
     },
 }
 
-impl Order {
+impl HotnessOrder {
     /// The order by `counts`.
-    pub fn new(counts: Counts) -> Self {
+    pub fn new(counts: RowCounts) -> Self {
         match counts {
-            Counts::Exact(counts) => Self::exact(counts),
-            Counts::Sketch { frequent, rows, keyed } => Self::listed(&frequent, rows, keyed),
+            RowCounts::Exact(counts) => Self::exact(counts),
+            RowCounts::Sketch { frequent, rows, keyed } => Self::listed(&frequent, rows, keyed),
         }
     }
 
@@ -188,7 +188,7 @@ impl Order {
         Self { rows: rows as u64, classes, kind: Kind::Exact { ranks, seen } }
     }
 
-    fn listed(frequent: &Frequent, rows: u64, keyed: bool) -> Self {
+    fn listed(frequent: &FrequentKeys, rows: u64, keyed: bool) -> Self {
         let mut kept: Vec<(u64, u32)> = frequent.iter().collect();
         kept.sort_unstable_by_key(|&(id, count)| (Reverse(count), id));
         // More keys than there are rows are not the table's, some of them.
@@ -204,7 +204,7 @@ impl Order {
     }
 
     /// The rows that were looked up, by count, the highest first.
-    pub fn classes(&self) -> &[Class] {
+    pub fn classes(&self) -> &[CountClass] {
         &self.classes
     }
 
@@ -320,12 +320,12 @@ pub fn ranks_of(rows: u64, first: impl ExactSizeIterator<Item = u64>) -> Result<
     Ranks::from_u64(ranks)
 }
 
-fn classes(counts: impl Iterator<Item = u32>) -> Vec<Class> {
-    let mut classes: Vec<Class> = Vec::new();
+fn classes(counts: impl Iterator<Item = u32>) -> Vec<CountClass> {
+    let mut classes: Vec<CountClass> = Vec::new();
     for (rank, count) in (0..).zip(counts) {
         match classes.last_mut() {
             Some(class) if class.count == count => class.end = rank + 1,
-            _ => classes.push(Class { count, end: rank + 1 }),
+            _ => classes.push(CountClass { count, end: rank + 1 }),
         }
     }
     classes
@@ -351,8 +351,8 @@ mod tests {
             lookups in proptest::collection::vec(0i64..300, 0..2000),
             often in proptest::option::of(0i64..300),
         ) {
-            let (mut exact, mut sketch) = (Counts::new(300, u64::MAX), Counts::new(300, 8 * 299));
-            let kinds = matches!((&exact, &sketch), (Counts::Exact(_), Counts::Sketch { .. }));
+            let (mut exact, mut sketch) = (RowCounts::new(300, u64::MAX), RowCounts::new(300, 8 * 299));
+            let kinds = matches!((&exact, &sketch), (RowCounts::Exact(_), RowCounts::Sketch { .. }));
             prop_assert!(kinds);
             let often = often.map_or(vec![], |id| vec![id; HIGH + 5]);
             for &id in lookups.iter().chain(&often) {
@@ -360,12 +360,12 @@ mod tests {
             }
             prop_assert!(![-1, 300].into_iter().any(|id| exact.add(id) || sketch.add(id)));
             let histograms = [exact.classes(), sketch.classes()];
-            let counts = match &exact { Counts::Exact(counts) => counts.clone(), Counts::Sketch { .. } => vec![] };
+            let counts = match &exact { RowCounts::Exact(counts) => counts.clone(), RowCounts::Sketch { .. } => vec![] };
             let wide: Vec<u64> = counts.iter().map(|&count| count.into()).collect();
             let want = Ranks::by_hotness(&wide);
             // The list is of the rows that were looked up, of which there are few enough.
             prop_assert_eq!(sketch.error(), 0);
-            for (order, histogram) in [Order::new(exact), Order::new(sketch)].into_iter().zip(histograms) {
+            for (order, histogram) in [HotnessOrder::new(exact), HotnessOrder::new(sketch)].into_iter().zip(histograms) {
                 prop_assert_eq!(order.classes(), histogram);
                 prop_assert_eq!(order.ranks().unwrap(), want.clone());
                 for id in 0..300 {
@@ -389,10 +389,10 @@ mod tests {
 
     #[test]
     fn keys_have_ranks_by_hotness_and_others_lie_behind() {
-        let mut counts = Counts::keyed(10, 10 * Counts::KEY_BYTES);
+        let mut counts = RowCounts::keyed(10, 10 * RowCounts::KEY_BYTES);
         let keys = [i64::MIN, -1, 1 << 60, 7, 7, -1, 7];
         assert!(keys.iter().all(|&key| counts.add(key)) && counts.error() == 0);
-        let order = Order::new(counts);
+        let order = HotnessOrder::new(counts);
         assert!(order.is_keyed() && !order.is_exact());
         let ranks = [7, -1, 1 << 60, i64::MIN].map(|key| order.rank(key));
         // Of one count by their bits.

@@ -13,7 +13,7 @@ use warprow_formats::open_regular;
 use warprow_layout::Ranks;
 
 use crate::error::ProposalError;
-use crate::order::{Order, ranks_of};
+use crate::order::{HotnessOrder, ranks_of};
 use crate::tier_proposal::{Proposal, TableProposal, TierProposal};
 
 /// The name under which the proposal stands in the metadata.
@@ -132,7 +132,7 @@ impl ProposalFile {
     }
 }
 
-fn list(order: &Order) -> (Dtype, Vec<u8>) {
+fn list(order: &HotnessOrder) -> (Dtype, Vec<u8>) {
     match order.rows() <= 1 << 32 && !order.is_keyed() {
         true => (Dtype::U32, order.ids().flat_map(|id| (id as u32).to_le_bytes()).collect()),
         false => (Dtype::U64, order.ids().flat_map(u64::to_le_bytes).collect()),

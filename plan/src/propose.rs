@@ -4,15 +4,15 @@ use warprow_gpu::gpu_row_bytes;
 use warprow_layout::RowPacking;
 
 use crate::backtest::Backtest;
-use crate::budget::{Allocation, Budgets, Heat, allocate};
+use crate::budget::{Allocation, Budgets, TableHotness, allocate};
 use crate::error::ProposalError;
 use crate::grouped::Grouped;
-use crate::options::{Options, TableShape};
-use crate::order::Order;
-use crate::progress::{Told, Watch};
-use crate::replay::{Placed, Replay};
+use crate::options::{ProposalOptions, TableShape};
+use crate::order::HotnessOrder;
+use crate::progress::{ProposalWatch, Told};
+use crate::replay::{PlacedTable, Replay};
 use crate::tier_proposal::{Grouping, Proposal, TableProposal, TierProposal, TraceSummary};
-use crate::trace::Trace;
+use crate::trace::QueryTrace;
 
 /// The least queries of a trace.
 const LEAST: u64 = 10;
@@ -25,7 +25,7 @@ const STRIPE: u64 = 32 << 10;
 
 pub(crate) struct Proposer<'a> {
     pub shapes: &'a [TableShape],
-    pub options: &'a Options,
+    pub options: &'a ProposalOptions,
     pub packings: Vec<RowPacking>,
     pub stripe_lbas: u64,
     /// Bytes of a row in memory.
@@ -37,15 +37,19 @@ pub(crate) struct Proposer<'a> {
 /// Proposes tiers for the rows of `tables` by `trace`, whose columns are theirs in the same order.
 pub fn propose(
     tables: &[TableShape],
-    trace: &mut Trace<'_>,
-    options: &Options,
-    watch: &mut Watch<'_>,
+    trace: &mut QueryTrace<'_>,
+    options: &ProposalOptions,
+    watch: &mut ProposalWatch<'_>,
 ) -> Result<Proposal, ProposalError> {
     Proposer::new(tables, trace, options)?.propose(trace, watch)
 }
 
 impl<'a> Proposer<'a> {
-    fn new(shapes: &'a [TableShape], trace: &Trace<'_>, options: &'a Options) -> Result<Self, ProposalError> {
+    fn new(
+        shapes: &'a [TableShape],
+        trace: &QueryTrace<'_>,
+        options: &'a ProposalOptions,
+    ) -> Result<Self, ProposalError> {
         let refuse = |option, reason: String| Err(ProposalError::Option { option, reason });
         let Some(first) = shapes.first() else { return Err(ProposalError::NoTables) };
         if !shapes.iter().map(|it| &*it.name).eq(trace.tables()) {
@@ -114,7 +118,7 @@ impl<'a> Proposer<'a> {
         })
     }
 
-    fn propose(&self, trace: &mut Trace<'_>, watch: &mut Watch<'_>) -> Result<Proposal, ProposalError> {
+    fn propose(&self, trace: &mut QueryTrace<'_>, watch: &mut ProposalWatch<'_>) -> Result<Proposal, ProposalError> {
         let (queries, options) = (trace.queries(), self.options);
         let held_out = ((queries as f64 * options.held_out) as u64).clamp(1, queries - 1);
         let (learnt, held) = (0..queries - held_out, queries - held_out..queries);
@@ -125,7 +129,7 @@ impl<'a> Proposer<'a> {
         let grouped = self.group(&orders, &allocation, trace, learnt, watch)?;
 
         let mut plain = Replay::new(self.placed(&orders, &allocation), held_out / batch);
-        let grouped_orders: Vec<Order> = match &grouped {
+        let grouped_orders: Vec<HotnessOrder> = match &grouped {
             Some(grouped) => grouped.iter().zip(&orders).map(|(it, order)| it.order(order)).collect(),
             None => Vec::new(),
         };
@@ -134,7 +138,8 @@ impl<'a> Proposer<'a> {
             (0..orders.len())
                 .map(|at| {
                     let mix = orders.iter().zip(&grouped_orders).enumerate();
-                    let mix: Vec<&Order> = mix.map(|(i, (plain, it))| if i == at { it } else { plain }).collect();
+                    let mix: Vec<&HotnessOrder> =
+                        mix.map(|(i, (plain, it))| if i == at { it } else { plain }).collect();
                     Replay::new(self.placed_by(&mix, &allocation), held_out / batch)
                 })
                 .collect::<Vec<_>>()
@@ -165,7 +170,7 @@ impl<'a> Proposer<'a> {
         if applied.contains(&true)
             && let Some(grouped) = self.group(&final_orders, &final_allocation, trace, 0..queries, watch)?
         {
-            let order = |((order, it), &applied): ((&Order, &Grouped), &bool)| match applied {
+            let order = |((order, it), &applied): ((&HotnessOrder, &Grouped), &bool)| match applied {
                 true => it.order(order),
                 false => order.clone(),
             };
@@ -174,7 +179,7 @@ impl<'a> Proposer<'a> {
         let mut chosen = plain;
         if applied.contains(&true) {
             // The tables that are grouped, all together: one more look at what was held out.
-            let mix: Vec<&Order> = orders
+            let mix: Vec<&HotnessOrder> = orders
                 .iter()
                 .zip(&grouped_orders)
                 .zip(&applied)
@@ -224,11 +229,11 @@ impl<'a> Proposer<'a> {
         Ok(Proposal { tiers, orders: final_orders })
     }
 
-    pub(crate) fn heats<'o>(&self, orders: &'o [Order]) -> Vec<Heat<'o>> {
-        orders.iter().zip(&self.in_memory).map(|(order, &row_bytes)| Heat::new(order, row_bytes)).collect()
+    pub(crate) fn heats<'o>(&self, orders: &'o [HotnessOrder]) -> Vec<TableHotness<'o>> {
+        orders.iter().zip(&self.in_memory).map(|(order, &row_bytes)| TableHotness::new(order, row_bytes)).collect()
     }
 
-    fn allocate(&self, orders: &[Order]) -> Result<Allocation, ProposalError> {
+    fn allocate(&self, orders: &[HotnessOrder]) -> Result<Allocation, ProposalError> {
         let budgets = self.budgets;
         let hottest = (orders.iter().zip(self.shapes).zip(&self.in_memory))
             .max_by_key(|((order, _), bytes)| (order.count(0), std::cmp::Reverse(**bytes)));
@@ -242,15 +247,15 @@ impl<'a> Proposer<'a> {
         Ok(allocate(&self.heats(orders), budgets))
     }
 
-    fn placed<'o>(&self, orders: &'o [Order], allocation: &Allocation) -> Vec<Placed<'o>> {
+    fn placed<'o>(&self, orders: &'o [HotnessOrder], allocation: &Allocation) -> Vec<PlacedTable<'o>> {
         self.placed_by(&orders.iter().collect::<Vec<_>>(), allocation)
     }
 
-    fn placed_by<'o>(&self, orders: &[&'o Order], allocation: &Allocation) -> Vec<Placed<'o>> {
+    fn placed_by<'o>(&self, orders: &[&'o HotnessOrder], allocation: &Allocation) -> Vec<PlacedTable<'o>> {
         let rows = allocation.hbm.iter().zip(&allocation.hot);
         let placed = orders.iter().zip(&self.packings).zip(rows);
         let stripe_lbas = self.stripe_lbas;
-        placed.map(|((&order, &packing), (&hbm, &hot))| Placed { order, packing, stripe_lbas, hbm, hot }).collect()
+        placed.map(|((&order, &packing), (&hbm, &hot))| PlacedTable { order, packing, stripe_lbas, hbm, hot }).collect()
     }
 }
 
@@ -261,16 +266,23 @@ mod tests {
     use warprow_layout::DType;
 
     use super::*;
-    use crate::trace::{Bags, Recorded};
+    use crate::trace::{Bags, RecordedQueries};
     use crate::{Drives, HostCosts};
 
     /// Proposes by a trace of a single id.
     fn proposed(rows: u64, budgets: Budgets, drives: Drives) -> Result<Proposal, ProposalError> {
         let bags = Bags { ids: vec![0; 40], ends: (1..=40).collect() };
         let shape = TableShape { name: "t".to_owned(), rows, dim: 16, dtype: DType::F32, index_bytes: None };
-        let mut trace = Trace::new(vec![(vec!["t".to_owned()], Box::new(Recorded::new(&bags, 0..40)) as _)])?;
-        let options =
-            Options { budgets, drives, batch: 4, memory: 1 << 20, costs: HostCosts::NONE, ..Options::default() };
+        let mut trace =
+            QueryTrace::new(vec![(vec!["t".to_owned()], Box::new(RecordedQueries::new(&bags, 0..40)) as _)])?;
+        let options = ProposalOptions {
+            budgets,
+            drives,
+            batch: 4,
+            memory: 1 << 20,
+            costs: HostCosts::NONE,
+            ..ProposalOptions::default()
+        };
         propose(&[shape], &mut trace, &options, &mut |_| ControlFlow::Continue(()))
     }
 
@@ -282,7 +294,7 @@ mod tests {
             for (hbm, dram, bytes) in SIZES.into_iter().flat_map(|hbm| {
                 SIZES.into_iter().flat_map(move |dram| [0, 1 << 24, u64::MAX].map(|bytes| (hbm, dram, bytes)))
             }) {
-                for profile in ["none", "p5800x", "gen5-tlc"] {
+                for profile in ["none", "p5800x", "gen5-tlc", "gen6"] {
                     let drives = Drives { count: 3, profile: profile.to_owned(), bytes, lba: 512, emulated: false };
                     let what = format!("{rows} rows, {hbm} and {dram} bytes, {profile} of {bytes}");
                     match proposed(rows, Budgets { hbm, dram }, drives) {

@@ -5,14 +5,14 @@
 
 use warprow_layout::RowPacking;
 
-use crate::order::Order;
+use crate::order::HotnessOrder;
 use crate::trace::Bags;
 
 /// A table as it would lie.
 #[derive(Debug, Clone, Copy)]
-pub struct Placed<'a> {
+pub struct PlacedTable<'a> {
     /// The order of the rows.
-    pub order: &'a Order,
+    pub order: &'a HotnessOrder,
     /// How its rows share LBAs.
     pub packing: RowPacking,
     /// LBAs of a stripe unit.
@@ -54,7 +54,7 @@ struct Asked {
 
 /// One batch.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Sample {
+pub struct BatchCounts {
     /// Ids that their table has.
     pub ids: u64,
     /// Ids of rows in GPU memory.
@@ -75,7 +75,7 @@ pub struct Sample {
     pub bytes_dram: u64,
 }
 
-impl Sample {
+impl BatchCounts {
     fn add(&mut self, other: &Self) {
         self.ids += other.ids;
         self.ids_hbm += other.ids_hbm;
@@ -98,14 +98,14 @@ const SAMPLED: u64 = 1 << 21;
 /// A replay under way, and what it has counted.
 #[derive(Debug)]
 pub struct Replay<'a> {
-    tables: Vec<Placed<'a>>,
+    tables: Vec<PlacedTable<'a>>,
     asked: Vec<Vec<Asked>>,
     batches: u64,
     expected: u64,
     missing: u64,
-    total: Sample,
-    parts: Vec<Sample>,
-    samples: Vec<Kept>,
+    total: BatchCounts,
+    parts: Vec<BatchCounts>,
+    samples: Vec<KeptBatch>,
     /// From one batch kept to the next.
     every: u64,
     ranks: Vec<u64>,
@@ -113,16 +113,16 @@ pub struct Replay<'a> {
 
 /// A batch that was kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Kept {
-    /// What it was.
-    pub sample: Sample,
+pub struct KeptBatch {
+    /// The counts of the batch.
+    pub sample: BatchCounts,
     /// The different ranks that it asked for, ascending, by table.
     ranks: Vec<Vec<u64>>,
 }
 
 impl<'a> Replay<'a> {
     /// A replay of about `batches` batches.
-    pub fn new(tables: Vec<Placed<'a>>, batches: u64) -> Self {
+    pub fn new(tables: Vec<PlacedTable<'a>>, batches: u64) -> Self {
         let asked = tables.iter().map(|table| vec![Asked::default(); bucket(table.order.rows()) + 1]).collect();
         Self {
             tables,
@@ -130,8 +130,8 @@ impl<'a> Replay<'a> {
             batches: 0,
             expected: batches.max(1),
             missing: 0,
-            total: Sample::default(),
-            parts: vec![Sample::default(); PARTS],
+            total: BatchCounts::default(),
+            parts: vec![BatchCounts::default(); PARTS],
             samples: Vec::new(),
             every: 0,
             ranks: Vec::new(),
@@ -146,7 +146,7 @@ impl<'a> Replay<'a> {
             self.every = self.expected.div_ceil(count).max(1);
         }
         let mut kept = self.batches.is_multiple_of(self.every).then(Vec::new);
-        let mut sample = Sample::default();
+        let mut sample = BatchCounts::default();
         for ((table, asked), bags) in self.tables.iter().zip(&mut self.asked).zip(bags) {
             self.ranks.clear();
             self.ranks.extend(bags.ids.iter().filter_map(|&id| table.order.rank(id)));
@@ -163,12 +163,12 @@ impl<'a> Replay<'a> {
         if let Some(part) = self.parts.get_mut(part.min(PARTS - 1)) {
             part.add(&sample);
         }
-        self.samples.extend(kept.map(|ranks| Kept { sample, ranks }));
+        self.samples.extend(kept.map(|ranks| KeptBatch { sample, ranks }));
         self.batches += 1;
     }
 
     /// Sums over all batches.
-    pub fn total(&self) -> &Sample {
+    pub fn total(&self) -> &BatchCounts {
         &self.total
     }
 
@@ -183,13 +183,13 @@ impl<'a> Replay<'a> {
     }
 
     /// Batches taken at equal distances.
-    pub fn samples(&self) -> &[Kept] {
+    pub fn samples(&self) -> &[KeptBatch] {
         &self.samples
     }
 
     /// The commands of a batch if the first `hot` ranks of each table lay in memory: for each the table, its first LBA in the
     /// table, and its LBAs.
-    pub fn commands<'s>(&'s self, kept: &'s Kept, hot: &'s [u64]) -> impl Iterator<Item = (usize, u64, u64)> + 's {
+    pub fn commands<'s>(&'s self, kept: &'s KeptBatch, hot: &'s [u64]) -> impl Iterator<Item = (usize, u64, u64)> + 's {
         let tables = self.tables.iter().zip(&kept.ranks).zip(hot).enumerate();
         tables.flat_map(|(index, ((table, ranks), &hot))| {
             let cold = ranks.get(ranks.partition_point(|&rank| rank < hot)..).unwrap_or_default();
@@ -210,13 +210,13 @@ impl<'a> Replay<'a> {
     }
 
     /// The sums of each part of the replay in turn.
-    pub fn parts(&self) -> &[Sample] {
+    pub fn parts(&self) -> &[BatchCounts] {
         &self.parts
     }
 
     /// What would have been asked if the first `hot` ranks of each table lay in memory, of these the first `hbm` in GPU memory, in the
     /// table's order, by interpolation inside of buckets.
-    pub fn cold(&self, hot: &[u64], hbm: &[u64]) -> Sample {
+    pub fn cold(&self, hot: &[u64], hbm: &[u64]) -> BatchCounts {
         let (mut sum, mut in_hbm) = ([0.0f64; 4], 0.0f64);
         let (mut bytes, mut needed, mut asked_bytes, mut dram_bytes) = (0.0, 0.0, 0.0, 0.0);
         for (((table, asked), &hot), &hbm) in self.tables.iter().zip(&self.asked).zip(hot).zip(hbm) {
@@ -239,7 +239,7 @@ impl<'a> Replay<'a> {
             in_hbm += of_hbm;
         }
         let [ids, rows, commands, _] = sum.map(|it| it.round() as u64);
-        Sample {
+        BatchCounts {
             ids: self.total.ids,
             ids_hbm: in_hbm.round() as u64,
             ids_ssd: ids,
@@ -253,9 +253,9 @@ impl<'a> Replay<'a> {
     }
 }
 
-impl Placed<'_> {
+impl PlacedTable<'_> {
     /// Counts the ascending `ranks` of a batch.
-    fn count(&self, ranks: &[u64], asked: &mut [Asked], sample: &mut Sample) {
+    fn count(&self, ranks: &[u64], asked: &mut [Asked], sample: &mut BatchCounts) {
         let row_lbas = u64::from(self.packing.row_lbas());
         let (lba_size, row_bytes) = (u64::from(self.packing.lba_size()), u64::from(self.packing.row_bytes()));
         // The end of the last LBA read, of all rows and of those on drives; `u64::MAX`: of none.
@@ -312,7 +312,7 @@ pub(crate) fn ratio(parts: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::order::Counts;
+    use crate::order::RowCounts;
 
     #[test]
     fn buckets_cover_the_ranks() {
@@ -326,14 +326,14 @@ mod tests {
     fn rows_of_an_lba_are_read_once_and_neighbours_by_one_command() {
         // 100 rows of 128 B, four in an LBA, looked up in the order of their ids; ranks below 6 lie in memory.
         let counts: Vec<u32> = (0..100).map(|id| 200 - id).collect();
-        let order = Order::new(Counts::Exact(counts));
+        let order = HotnessOrder::new(RowCounts::Exact(counts));
         let packing = RowPacking::new(128, 512, 64).unwrap();
-        let placed = Placed { order: &order, packing, stripe_lbas: 64, hbm: 2, hot: 6 };
+        let placed = PlacedTable { order: &order, packing, stripe_lbas: 64, hbm: 2, hot: 6 };
         let mut replay = Replay::new(vec![placed], 2);
         let bags = |ids: &[i64]| [Bags { ids: ids.to_vec(), ends: vec![ids.len() as u32] }];
         // LBAs: 0; 1 (6 is cold, 5 is not); 2; 4.
         replay.batch(&bags(&[16, 0, 5, 6, 6, 9, -1, 100, 17]));
-        let want = Sample {
+        let want = BatchCounts {
             ids: 7,
             ids_hbm: 1,
             ids_ssd: 5,
@@ -349,7 +349,7 @@ mod tests {
         assert_eq!(kept.sample, want);
         assert_eq!(replay.commands(kept, &[6]).collect::<Vec<_>>(), [(0, 1, 2), (0, 4, 1)]);
         // Of the first ranks every budget is known exactly, but for the command that row 5 began.
-        assert_eq!(replay.cold(&[6], &[2]), Sample { commands: 1, bytes: 2 * 512, ..want });
+        assert_eq!(replay.cold(&[6], &[2]), BatchCounts { commands: 1, bytes: 2 * 512, ..want });
         assert_eq!(replay.cold(&[0], &[0]).commands, 2);
         assert_eq!(replay.cold(&[16], &[0]).rows_ssd, 2);
         assert_eq!(replay.cold(&[100], &[0]).ids_ssd, 0);

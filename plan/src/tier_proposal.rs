@@ -5,7 +5,7 @@ use warprow_gpu::GpuOptions;
 
 use crate::budget::Budgets;
 use crate::drives::Drives;
-use crate::order::Order;
+use crate::order::HotnessOrder;
 
 /// A tier proposal: how many rows of each table belong in which tier, and what look-ups then cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -19,9 +19,9 @@ pub struct TierProposal {
     /// What was learnt from.
     pub trace: TraceSummary,
     /// What look-ups will do.
-    pub expected: Expected,
+    pub expected: ExpectedLookups,
     /// What they would do with other budgets, the smallest first.
-    pub curve: Vec<Point>,
+    pub curve: Vec<BudgetPoint>,
 }
 
 impl TierProposal {
@@ -110,7 +110,7 @@ pub struct TraceSummary {
 
 /// What look-ups will do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Expected {
+pub struct ExpectedLookups {
     /// The share of ids (of those that their table has) whose rows are in GPU memory.
     pub hbm: f64,
     /// The share whose rows are in DRAM.
@@ -125,7 +125,7 @@ pub struct Expected {
     /// much parts of what was held out differ, by how much what was foreseen earlier in the trace differed from what came at once and
     /// later, and by what the hottest rows take, as far as rows cease to be hot.
     #[serde(default)]
-    pub intervals: Vec<Interval>,
+    pub intervals: Vec<HitInterval>,
     /// Ids of a look-up.
     pub ids: f64,
     /// Different rows of a look-up on drives.
@@ -145,24 +145,24 @@ pub struct Expected {
     /// The share of the time that is spent waiting for drives, with nothing else to do.
     pub waited: f64,
     /// What look-ups wait for.
-    pub bound: Bound,
+    pub bound: Bottleneck,
 }
 
-/// The share of unseen traces that an [`Interval`] is made to hold.
-pub const COVERAGE: f64 = 0.9;
+/// The share of unseen traces that an [`HitInterval`] is made to hold.
+pub const INTERVAL_COVERAGE: f64 = 0.9;
 
 /// The coverage that was measured, as the mean of all sources: of intervals for as many queries as were held out, and for as many as the trace
 /// has. `plan/tests/coverage.rs` measures it, `docs/plan.md` has it by source.
-pub const MEASURED: [f64; 2] = [0.946, 0.971];
+pub const MEASURED_COVERAGE: [f64; 2] = [0.946, 0.971];
 
 /// Where the share of ids in memory will be.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Interval {
+pub struct HitInterval {
     /// The number of queries, right behind the trace, that it holds for.
     pub queries: u64,
     /// For this share of traces that were not seen.
     pub coverage: f64,
-    /// For this share it was so, of the mean of the sources that it was measured on ([`MEASURED`]).
+    /// For this share it was so, of the mean of the sources that it was measured on ([`MEASURED_COVERAGE`]).
     pub measured: f64,
     /// The least.
     pub low: f64,
@@ -173,7 +173,7 @@ pub struct Interval {
 /// What look-ups wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Bound {
+pub enum Bottleneck {
     /// Reads from drives.
     Drives,
     /// The processor.
@@ -186,7 +186,7 @@ pub enum Bound {
 
 /// What another budget would give.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct BudgetPoint {
     /// Bytes of memory for rows, GPU memory and DRAM together.
     pub bytes: u64,
     /// The share of ids in memory.
@@ -194,12 +194,12 @@ pub struct Point {
     /// Read commands of a look-up.
     pub commands: f64,
     /// Ids a second with so many drives.
-    pub rates: Vec<Rate>,
+    pub rates: Vec<DriveRate>,
 }
 
 /// A rate with a number of drives.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Rate {
+pub struct DriveRate {
     /// Drives.
     pub drives: u32,
     /// Ids a second; 0 if it is not known.
@@ -212,5 +212,5 @@ pub struct Proposal {
     /// What goes to which tier.
     pub tiers: TierProposal,
     /// In the order of its tables.
-    pub orders: Vec<Order>,
+    pub orders: Vec<HotnessOrder>,
 }

@@ -9,8 +9,8 @@ use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use warprow_layout::DType;
-use warprow_plan::trace::{Bags, Generated, Pattern, QuerySource, Read, Recorded, Trace};
-use warprow_plan::{Budgets, COVERAGE, GroupRows, HostCosts, Options, TableShape, propose};
+use warprow_plan::trace::{Bags, FileQueries, GeneratedQueries, Pattern, QuerySource, QueryTrace, RecordedQueries};
+use warprow_plan::{Budgets, GroupRows, HostCosts, INTERVAL_COVERAGE, ProposalOptions, TableShape, propose};
 use warprow_workload::PowerLaw;
 
 /// What was looked up, in a table of so many rows.
@@ -33,7 +33,7 @@ type Outcomes = [Option<Outcome>; 2];
 impl Recording {
     fn generated(alpha: f64, drift: f64, (rows, queries, each): (u64, u64, u64), seed: u64) -> Self {
         let law = PowerLaw::new(rows, alpha).unwrap();
-        let mut trace = Generated::new(Pattern::PowerLaw { law, drift }, rows, queries, each, seed);
+        let mut trace = GeneratedQueries::new(Pattern::PowerLaw { law, drift }, rows, queries, each, seed);
         let mut bags = Bags::default();
         trace.read(queries as usize, std::slice::from_mut(&mut bags)).unwrap();
         Self { source: format!("α {alpha}, drift {drift}, {each} ids a query"), rows, bags }
@@ -45,17 +45,17 @@ impl Recording {
 
     /// Proposes by the queries `given`, with memory for `hot` rows, and looks at those that follow.
     fn outcomes(&self, given: Range<usize>, hot: u64, held_out: f64) -> Outcomes {
-        let column = Recorded::new(&self.bags, given.clone());
-        let mut trace = Trace::new(vec![(vec!["t".to_owned()], Box::new(column) as _)]).unwrap();
+        let column = RecordedQueries::new(&self.bags, given.clone());
+        let mut trace = QueryTrace::new(vec![(vec!["t".to_owned()], Box::new(column) as _)]).unwrap();
         let shape = TableShape { name: "t".to_owned(), rows: self.rows, dim: 32, dtype: DType::F32, index_bytes: None };
-        let options = Options {
+        let options = ProposalOptions {
             budgets: Budgets { hbm: 0, dram: hot * 128 },
             batch: (given.len() / 200).max(1) as u32,
             group: GroupRows::Off,
             memory: 1 << 30,
             costs: HostCosts::NONE,
             held_out,
-            ..Options::default()
+            ..ProposalOptions::default()
         };
         let proposal = propose(&[shape], &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap();
         let hot = proposal.tiers.tables[0].dram_rows;
@@ -91,7 +91,7 @@ fn coverage(outcomes: impl Iterator<Item = Outcome>) -> (usize, usize, f64) {
 /// of a binomial law).
 fn least(traces: usize) -> usize {
     let n = traces as f64;
-    (n * COVERAGE - 3.0 * (n * COVERAGE * (1.0 - COVERAGE)).sqrt()).floor() as usize
+    (n * INTERVAL_COVERAGE - 3.0 * (n * INTERVAL_COVERAGE * (1.0 - INTERVAL_COVERAGE)).sqrt()).floor() as usize
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn of_unseen_traces_as_many_are_inside_as_is_said() {
     for (outcomes, ahead) in outcomes.iter().zip(["what was held out", "the trace"]) {
         let (inside, all, half) = coverage(outcomes.iter().copied());
         println!("as long as {ahead}: {inside} of {all} inside, ± {:.2} points", half * 100.0);
-        assert!(inside >= least(all), "{inside} of {all} are inside, with {COVERAGE} at least {}", least(all));
+        assert!(inside >= least(all), "{inside} of {all} are inside, with {INTERVAL_COVERAGE} at least {}", least(all));
     }
     // Where nothing changes, that is known.
     let all = coverage(outcomes[0].iter().copied()).2;
@@ -176,7 +176,7 @@ fn movielens(path: &Path) -> Vec<Recording> {
         time.end_query();
     }
     let spec = format!("{}:Id,query=userId", path.display());
-    let mut read = Read::open(&spec.parse().unwrap()).unwrap();
+    let mut read = FileQueries::open(&spec.parse().unwrap()).unwrap();
     let (queries, mut users) = (read.queries().unwrap() as usize, Bags::default());
     read.read(queries, std::slice::from_mut(&mut users)).unwrap();
     let of = |source: &str, bags| Recording { source: source.to_owned(), rows, bags };

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use warprow_dma::Clock;
 use warprow_layout::{DType, FormatOptions, TableSpec};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
-use warprow_plan::trace::{Bags, Generated, Pattern, QuerySource, Read, Recorded, Trace};
-use warprow_plan::{Budgets, Drives, GroupRows, HostCosts, Options, Proposal, ProposalFile, TableShape, propose};
-use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions};
+use warprow_plan::trace::{Bags, FileQueries, GeneratedQueries, Pattern, QuerySource, QueryTrace, RecordedQueries};
+use warprow_plan::{
+    Budgets, Drives, GroupRows, HostCosts, Proposal, ProposalFile, ProposalOptions, TableShape, propose,
+};
+use warprow_soft_controller::{Namespace, Profile, RamBacking, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::VirtualClock;
-use warprow_workload::{Answer, Oracle, PowerLaw, verify};
+use warprow_workload::{Oracle, PowerLaw, RowsAnswer, verify};
 
 const LBA: u32 = 512;
 
@@ -57,9 +59,9 @@ impl Case {
     }
 
     fn propose(&self, queries: Range<usize>) -> Proposal {
-        let column = Recorded::new(&self.bags, queries);
-        let mut trace = Trace::new(vec![(vec!["t".to_owned()], Box::new(column) as _)]).unwrap();
-        let options = Options {
+        let column = RecordedQueries::new(&self.bags, queries);
+        let mut trace = QueryTrace::new(vec![(vec!["t".to_owned()], Box::new(column) as _)]).unwrap();
+        let options = ProposalOptions {
             budgets: Budgets { hbm: 0, dram: self.dram },
             drives: Drives {
                 count: self.drives,
@@ -72,7 +74,7 @@ impl Case {
             group: self.group,
             // On the virtual clock, a processor takes no time.
             costs: HostCosts::NONE,
-            ..Options::default()
+            ..ProposalOptions::default()
         };
         propose(std::slice::from_ref(&self.shape), &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap()
     }
@@ -87,7 +89,7 @@ impl Case {
         let (clock, profile) = (VirtualClock::new(), self.profile.parse::<Profile>().unwrap());
         let devices: Vec<Device> = (0..self.drives)
             .map(|i| {
-                let namespace = Namespace::new(Ram::new(self.drive_bytes()).unwrap()).lba(LBA);
+                let namespace = Namespace::new(RamBacking::new(self.drive_bytes()).unwrap()).lba(LBA);
                 let name = format!("drive{i}");
                 let builder = SoftController::builder().name(&name).serial(&name).namespace(namespace);
                 let drive = builder.profile(profile).stepped().build().unwrap();
@@ -102,7 +104,7 @@ impl Case {
         let content = Oracle::new(1, 0, shape.rows, shape.dim, shape.dtype);
         let load = TableLoad::new(&spec, &content).with_ranks(&ranks).with_random_access();
         store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
-        let host = Host::attach(&store, HostOptions::default().with_dram_bytes(self.dram)).unwrap();
+        let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(self.dram)).unwrap();
         assert_eq!(host.hot_rows("t"), Some(hot_rows));
 
         let batches: Vec<Range<usize>> = queries
@@ -120,13 +122,13 @@ impl Case {
             let ids = ids_of(batch);
             let rows = &mut rows[..ids.len() * shape.dim as usize];
             rows.fill(f32::NAN);
-            let out = &mut Output::new(Rows::F32(rows), shape.dim as usize);
+            let out = &mut Output::new(OutputRows::F32(rows), shape.dim as usize);
             let began = clock.now();
             let report = slot.lookup(&Batch::new(&ids, ids.len()), out).unwrap();
             did.time += clock.now() - began;
             did.lookups += 1;
             let bytes: Vec<u8> = rows.iter().flat_map(|it| it.to_le_bytes()).collect();
-            verify(&content, &ids, Answer { rows: &bytes, stride: row_bytes as usize, mask: None }).unwrap();
+            verify(&content, &ids, RowsAnswer { rows: &bytes, stride: row_bytes as usize, mask: None }).unwrap();
             did.ids += report.ids - report.missing;
             did.ids_dram += report.ids_dram;
             did.rows_ssd += report.rows_ssd;
@@ -171,9 +173,9 @@ impl Case {
     }
 }
 
-fn power_law(rows: u64, alpha: f64, drift: f64, seed: u64) -> Generated {
+fn power_law(rows: u64, alpha: f64, drift: f64, seed: u64) -> GeneratedQueries {
     let law = PowerLaw::new(rows, alpha).unwrap();
-    Generated::new(Pattern::PowerLaw { law, drift }, rows, 400_000, 1, seed)
+    GeneratedQueries::new(Pattern::PowerLaw { law, drift }, rows, 400_000, 1, seed)
 }
 
 #[test]
@@ -209,7 +211,7 @@ fn hit_rates_are_as_planned_where_tastes_change() {
 #[test]
 fn known_groups_save_what_was_planned() {
     let law = PowerLaw::new(5000, 0.6).unwrap();
-    let mut trace = Generated::new(Pattern::Groups { law, size: 4, noise: 2 }, 60_000, 60_000, 0, 7);
+    let mut trace = GeneratedQueries::new(Pattern::Groups { law, size: 4, noise: 2 }, 60_000, 60_000, 0, 7);
     let mut case = Case::new(60_000, 32, 0.05, 32, &mut trace);
     let (_, alone) = case.check("groups of 4, apart", 0.1);
     case.group = GroupRows::Auto;
@@ -238,7 +240,7 @@ fn movielens() -> Option<Box<dyn QuerySource>> {
         return None;
     }
     let spec = format!("{}:Id,query=userId", path.display()).parse().unwrap();
-    Some(Box::new(Read::open(&spec).unwrap()))
+    Some(Box::new(FileQueries::open(&spec).unwrap()))
 }
 
 #[test]

@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use warprow_gpu::GpuPlacement;
+use warprow_gpu::GpuTiers;
 use warprow_gpu::gpu_row_bytes;
 use warprow_layout::{DType, FormatOptions, TableSpec};
-use warprow_lookup::{Host, HostOptions};
-use warprow_plan::trace::{Generated, Pattern, QuerySource, Trace};
-use warprow_plan::{Budgets, Options, Proposal, ProposalFile, TableShape, propose};
-use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_lookup::{HostExecutor, HostOptions};
+use warprow_plan::trace::{GeneratedQueries, Pattern, QuerySource, QueryTrace};
+use warprow_plan::{Budgets, Proposal, ProposalFile, ProposalOptions, TableShape, propose};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::{Oracle, PowerLaw};
 
@@ -30,17 +30,17 @@ fn shapes() -> Vec<TableShape> {
 fn proposed(budgets: Budgets, queries: u64) -> Proposal {
     let source = |&(name, rows, _, alpha): &(&str, u64, u32, f64)| {
         let pattern = Pattern::PowerLaw { law: PowerLaw::new(rows, alpha).unwrap(), drift: 0.0 };
-        let source = Generated::new(pattern, rows, queries, 2, 5);
+        let source = GeneratedQueries::new(pattern, rows, queries, 2, 5);
         (vec![name.to_owned()], Box::new(source) as Box<dyn QuerySource>)
     };
-    let mut trace = Trace::new(TABLES.iter().map(source).collect()).unwrap();
-    let options = Options { budgets, batch: 64, ..Options::default() };
+    let mut trace = QueryTrace::new(TABLES.iter().map(source).collect()).unwrap();
+    let options = ProposalOptions { budgets, batch: 64, ..ProposalOptions::default() };
     propose(&shapes(), &mut trace, &options, &mut |_| ControlFlow::Continue(())).unwrap()
 }
 
 /// A store of the tables, loaded by a proposal's file.
 fn loaded(proposal: &Proposal) -> Store {
-    let namespace = Namespace::new(Ram::new(64 << 20).unwrap());
+    let namespace = Namespace::new(RamBacking::new(64 << 20).unwrap());
     let drive = SoftController::builder().name("drive").serial("drive").namespace(namespace).build().unwrap();
     let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default()).unwrap();
     let file = ProposalFile::decode("plan", ProposalFile::encode(proposal).unwrap()).unwrap();
@@ -85,7 +85,7 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
         let budgets = Budgets { hbm, dram };
         let proposal = proposed(budgets, queries);
         let store = loaded(&proposal);
-        let placed = GpuPlacement::of(&store, &proposal.tiers.gpu_options()).unwrap();
+        let placed = GpuTiers::of(&store, &proposal.tiers.gpu_options()).unwrap();
         let (mut in_hbm, mut in_dram) = (0, 0);
         for (it, at) in proposal.tiers.tables.iter().zip(&placed.tables) {
             let row_bytes = u64::from(gpu_row_bytes(it.row_bytes));
@@ -113,7 +113,7 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
 fn a_host_has_the_rows_in_dram_that_the_plan_says() {
     for dram in [1000, 60_000, 400_000, 10 << 20] {
         let proposal = proposed(Budgets { hbm: 0, dram }, QUERIES);
-        let host = Host::attach(&loaded(&proposal), HostOptions::default().with_dram_bytes(dram)).unwrap();
+        let host = HostExecutor::attach(&loaded(&proposal), HostOptions::default().with_dram_bytes(dram)).unwrap();
         for it in &proposal.tiers.tables {
             assert_eq!((it.hbm_rows, Some(it.dram_rows)), (0, host.hot_rows(&it.name)), "{} of {dram}", it.name);
         }

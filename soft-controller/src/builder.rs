@@ -9,15 +9,16 @@ use crate::config::{Config, Disorder};
 use crate::control::{Control, allocate_doorbells};
 use crate::controller::SoftController;
 use crate::core::Core;
-use crate::fault::FaultPlan;
+use crate::fault::FaultRules;
 use crate::namespace::Namespace;
 use crate::nvm::Io;
+use crate::offload::Offload;
 use crate::shard::Shard;
 use crate::timing::{Profile, Timing};
 
 /// A controller could not be built.
 #[derive(Debug, thiserror::Error)]
-pub enum BuildError {
+pub enum ControllerBuildError {
     /// A property is outside what a controller can have.
     #[error("{what} is {value}; it must be {accepted}")]
     Property {
@@ -39,7 +40,7 @@ pub enum BuildError {
     Thread(std::io::Error),
 }
 
-impl BuildError {
+impl ControllerBuildError {
     fn property(what: &'static str, value: impl ToString, accepted: impl ToString) -> Self {
         Self::Property { what, value: value.to_string(), accepted: accepted.to_string() }
     }
@@ -48,12 +49,12 @@ impl BuildError {
 /// Builds a [`SoftController`]; begun by [`SoftController::builder`].
 ///
 /// ```
-/// use warprow_soft_controller::{Fault, Namespace, Ram, Rule, SoftController};
+/// use warprow_soft_controller::{Fault, Namespace, RamBacking, Rule, SoftController};
 ///
 /// let drive = SoftController::builder()
 ///     .name("faulty")
 ///     .serial("S1")
-///     .namespace(Namespace::new(Ram::new(16 << 20)?))
+///     .namespace(Namespace::new(RamBacking::new(16 << 20)?))
 ///     .build()?;
 /// // The next command that it takes is never answered.
 /// let rule = drive.faults().inject(Rule::new(Fault::Drop));
@@ -61,14 +62,15 @@ impl BuildError {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Builder {
+pub struct ControllerBuilder {
     config: Config,
     namespaces: Vec<Namespace>,
     max_transfer: usize,
     write_cache: Option<u64>,
+    offload: Option<Box<dyn Offload>>,
 }
 
-impl Default for Builder {
+impl Default for ControllerBuilder {
     fn default() -> Self {
         Self {
             config: Config {
@@ -93,16 +95,17 @@ impl Default for Builder {
                 seed: 0,
                 disorder: None,
                 timing: None,
-                faults: FaultPlan::default(),
+                faults: FaultRules::default(),
             },
             namespaces: Vec::new(),
             max_transfer: 1 << 20,
             write_cache: None,
+            offload: None,
         }
     }
 }
 
-impl Builder {
+impl ControllerBuilder {
     /// What the controller is called in errors; default `emulated`.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.config.name = name.into();
@@ -181,8 +184,9 @@ impl Builder {
         self
     }
 
-    /// The drive asks for `preferred` pages of 4 KiB of the host's memory, and takes no fewer than `least` (HMPRE, HMMIN).
-    /// It leaves a mark in each, and fails the command that takes them back where one is gone. Without this: none.
+    /// The drive asks for `preferred` pages of 4 KiB of the host's memory, and takes no fewer than `least` (HMPRE,
+    /// HMMIN). It leaves a mark in each page, and fails the command that takes the pages back if a mark is gone.
+    /// Without this call, the drive asks for no memory.
     pub fn host_memory(mut self, preferred: u32, least: u32) -> Self {
         self.config.host_memory = (preferred, least.min(preferred));
         self
@@ -212,13 +216,14 @@ impl Builder {
         self
     }
 
-    /// No threads: the controller moves when [`SoftController::step`] is called, and its time is what that is given.
+    /// No worker threads: the controller does something only when [`SoftController::step`] is called, and its time is
+    /// the time that `step` is given.
     pub fn stepped(mut self) -> Self {
         self.config.workers = 0;
         self
     }
 
-    /// The seed of everything random, and of names that were not given.
+    /// The seed of everything random, and of identifiers (such as UUIDs) that were not given.
     pub fn seed(mut self, seed: u64) -> Self {
         self.config.seed = seed;
         self
@@ -237,7 +242,7 @@ impl Builder {
         self
     }
 
-    /// How long commands take, as a drive that is known.
+    /// How long commands take: as long as on the drive of this profile.
     pub fn profile(mut self, profile: Profile) -> Self {
         self.config.timing = profile.timing();
         self
@@ -271,19 +276,27 @@ impl Builder {
         self
     }
 
-    /// The faults to come; the plan stays with the caller too.
-    pub fn faults(mut self, plan: FaultPlan) -> Self {
+    /// Has somebody else execute plain reads of the first namespace's I/O queues; see [`Offload`]. The controller has one worker
+    /// then, and the offload keeps the time of reads; disorder, timing, a write cache and faults are the worker's, which executes
+    /// all commands as long as there are any.
+    pub fn offload(mut self, offload: Box<dyn Offload>) -> Self {
+        self.offload = Some(offload);
+        self
+    }
+
+    /// The rules of the faults to come. The caller may keep a clone, which shares the rules with the controller.
+    pub fn faults(mut self, plan: FaultRules) -> Self {
         self.config.faults = plan;
         self
     }
 
-    fn check(&self) -> Result<(), BuildError> {
+    fn check(&self) -> Result<(), ControllerBuildError> {
         let config = &self.config;
         let in_range = |what, value: usize, low: usize, high: usize| {
             if (low..=high).contains(&value) {
                 Ok(())
             } else {
-                Err(BuildError::property(what, value, format_args!("{low} to {high}")))
+                Err(ControllerBuildError::property(what, value, format_args!("{low} to {high}")))
             }
         };
         in_range("number of queue pairs", config.queue_pairs.into(), 1, 1024)?;
@@ -292,17 +305,20 @@ impl Builder {
         in_range("largest memory page (MPSMAX)", config.mpsmax.into(), 0, 8)?;
         in_range("largest transfer", self.max_transfer, 8 << 10, 64 << 20)?;
         in_range("number of workers", config.workers, 0, 64)?;
+        if self.offload.is_some() {
+            in_range("number of workers beside an offload", config.workers, 0, 1)?;
+        }
         in_range("number of namespaces", self.namespaces.len(), 0, 1024)?;
         if !self.max_transfer.is_power_of_two() {
-            return Err(BuildError::property("largest transfer", self.max_transfer, "a power of two"));
+            return Err(ControllerBuildError::property("largest transfer", self.max_transfer, "a power of two"));
         }
         for namespace in &self.namespaces {
             if namespace.format == u8::MAX {
-                return Err(BuildError::property("LBA size", "another size", "512 or 4096 bytes"));
+                return Err(ControllerBuildError::property("LBA size", "another size", "512 or 4096 bytes"));
             }
             let (lba, smallest) = (1u32 << namespace.lba_shift(), namespace.backing.smallest_lba());
             if lba < smallest {
-                return Err(BuildError::property(
+                return Err(ControllerBuildError::property(
                     "LBA size",
                     lba,
                     format_args!("at least {smallest} for this backing"),
@@ -310,14 +326,14 @@ impl Builder {
             }
             let len = namespace.backing.size();
             if len == 0 || !len.is_multiple_of(4096) {
-                return Err(BuildError::property("namespace size", len, "a positive multiple of 4096 bytes"));
+                return Err(ControllerBuildError::property("namespace size", len, "a positive multiple of 4096 bytes"));
             }
         }
         Ok(())
     }
 
     /// Builds the controller and starts its workers.
-    pub fn build(mut self) -> Result<Arc<SoftController>, BuildError> {
+    pub fn build(mut self) -> Result<Arc<SoftController>, ControllerBuildError> {
         self.check()?;
         self.config.mdts = (self.max_transfer / 4096).ilog2() as u8;
         let config = self.config;
@@ -331,16 +347,19 @@ impl Builder {
         for namespace in &mut self.namespaces {
             namespace.add_cache(self.write_cache)?;
         }
-        let shards = (0..config.workers.max(1))
+        let mut shards = (0..config.workers.max(1))
             .map(|_| {
-                let scratch = DmaMemory::allocate(self.max_transfer, warprow_dma::Backing::Anonymous)?;
+                let scratch = DmaMemory::allocate(self.max_transfer, warprow_dma::MemoryKind::Anonymous)?;
                 let mut io = Io::new(self.max_transfer, scratch);
                 for namespace in &self.namespaces {
-                    io.add_engine(namespace.backing.engine().map_err(BuildError::Backing)?);
+                    // Beside an offload all commands go through the backing itself: what an engine writes would go past it.
+                    let engine = if self.offload.is_some() { Ok(None) } else { namespace.backing.engine() };
+                    io.add_engine(engine.map_err(ControllerBuildError::Backing)?);
                 }
                 Ok(Shard::new(io, rng.u64(..)))
             })
-            .collect::<Result<Vec<_>, BuildError>>()?;
+            .collect::<Result<Vec<_>, ControllerBuildError>>()?;
+        shards[0].offload = self.offload;
         let doorbells = allocate_doorbells(&config)?;
         let control = Control::new(&config, self.namespaces);
         SoftController::start(Arc::new(Core::new(config, doorbells, control, shards)))

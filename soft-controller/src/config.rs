@@ -5,7 +5,7 @@ use std::time::Duration;
 use warprow_spec::identify::Fna;
 use warprow_spec::registers::Vs;
 
-use crate::fault::FaultPlan;
+use crate::fault::FaultRules;
 use crate::timing::Timing;
 
 /// Disorder among completions, from a seed.
@@ -50,7 +50,7 @@ pub(crate) struct Config {
     pub(crate) seed: u64,
     pub(crate) disorder: Option<Disorder>,
     pub(crate) timing: Option<Timing>,
-    pub(crate) faults: FaultPlan,
+    pub(crate) faults: FaultRules,
 }
 
 impl Config {

@@ -17,9 +17,10 @@ use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::features::Features;
 use crate::format_job::FormatJob;
-use crate::iommu::{Dma, Iommu, Segment};
+use crate::iommu::{Dma, Iommu, Region, Segment};
 use crate::namespace::Namespace;
-use crate::progress::{Progress, earlier};
+use crate::offload::{MappedPlace, Mapping};
+use crate::progress::{StepProgress, earlier};
 use crate::queue::{Completion, Cq, Sq};
 use crate::registers::{Effect, Registers};
 use crate::smart_history::SmartHistory;
@@ -117,6 +118,16 @@ impl Control {
             shard.direct = !core.config.holds_commands() && !shard.io.has_engines();
             shard.running = running;
             shard.resolve();
+            if let Some(offload) = &mut shard.offload {
+                let plain = regions.iter().filter(|region| region.remote.is_none());
+                let mapping = |region: &Region| Mapping {
+                    iova: region.iova,
+                    len: region.memory.len() as u64,
+                    place: MappedPlace::Host(region.memory.clone()),
+                    writable: region.writable,
+                };
+                offload.remap(&plain.map(mapping).collect::<Vec<_>>());
+            }
         }
         // What the admin queue could not do before, it may be able to do now.
         core.control_due.store(0, Ordering::Relaxed);
@@ -141,7 +152,7 @@ impl Control {
             Effect::Shutdown => {
                 let flushed = self.namespaces.iter().try_for_each(|namespace| namespace.backing.flush());
                 if flushed.is_err() {
-                    core.fatal(Progress::default());
+                    core.fatal(StepProgress::default());
                 }
                 self.history.shut_down = true;
                 self.publish(core);
@@ -158,7 +169,7 @@ impl Control {
         self.history.shut_down = false;
         if !self.regs.are_valid() {
             self.regs.cancel_turn();
-            core.fatal(Progress::default());
+            core.fatal(StepProgress::default());
             return;
         }
         reset_doorbells(core);
@@ -213,8 +224,8 @@ impl Control {
     }
 
     /// One round of the admin queue and of whatever is due.
-    pub(crate) fn step(&mut self, core: &Core) -> Progress {
-        let mut progress = Progress::default();
+    pub(crate) fn step(&mut self, core: &Core) -> StepProgress {
+        let mut progress = StepProgress::default();
         self.collect_events(core);
         if core.is_gone() {
             core.control_due.store(u64::MAX, Ordering::Relaxed);
@@ -256,7 +267,7 @@ impl Control {
     }
 
     /// Serves the admin queue; true if it has to be looked at again though the host does nothing.
-    fn run(&mut self, core: &Core, progress: &mut Progress) -> bool {
+    fn run(&mut self, core: &Core, progress: &mut StepProgress) -> bool {
         let now = core.now();
         let (due, rest) = self.delayed.drain(..).partition(|delayed| delayed.due <= now);
         self.delayed = rest;
@@ -310,7 +321,7 @@ impl Control {
         }
     }
 
-    fn execute(&mut self, core: &Core, words: [u64; 8], fault: Option<Fault>, progress: &mut Progress) {
+    fn execute(&mut self, core: &Core, words: [u64; 8], fault: Option<Fault>, progress: &mut StepProgress) {
         let sqe = Sqe::from_words(words);
         let result = match fault {
             Some(Fault::Status(status)) => Err(Failure { status, parameter: u16::MAX }),
@@ -338,7 +349,7 @@ impl Control {
         cid: u16,
         fault: Option<Fault>,
         (dw0, status): (u32, Status),
-        progress: &mut Progress,
+        progress: &mut StepProgress,
     ) {
         let (cid, times) = match fault {
             Some(Fault::Drop) => {
@@ -366,14 +377,14 @@ impl Control {
     }
 
     /// Completes an admin command that was to end later.
-    pub(crate) fn complete(&mut self, core: &Core, cid: u16, dw0: u32, status: Status, progress: &mut Progress) {
+    pub(crate) fn complete(&mut self, core: &Core, cid: u16, dw0: u32, status: Status, progress: &mut StepProgress) {
         let at = self.struck.iter().position(|struck| struck.0 == cid);
         let fault = at.map(|at| self.struck.swap_remove(at).1);
         self.complete_struck(core, cid, fault, (dw0, status), progress);
     }
 
     /// Posts a completion of the admin queue, or keeps it until there is room.
-    fn post(&mut self, core: &Core, cid: u16, dw0: u32, status: Status, progress: &mut Progress) {
+    fn post(&mut self, core: &Core, cid: u16, dw0: u32, status: Status, progress: &mut StepProgress) {
         let Some(admin) = &mut self.admin else { return };
         let completion = Completion { dw0, sqhd: admin.sq.head(), sqid: 0, cid, status };
         if !admin.cq.post_extra(completion) {
@@ -428,9 +439,9 @@ pub(crate) fn doorbell_bytes(queue_pairs: u16, dstrd: u8) -> usize {
 pub(crate) fn allocate_doorbells(config: &Config) -> Result<DmaMemory, warprow_dma::AllocateError> {
     let bytes = doorbell_bytes(config.queue_pairs, config.dstrd);
     if !config.shared_doorbells {
-        return DmaMemory::allocate(bytes, warprow_dma::Backing::Anonymous);
+        return DmaMemory::allocate(bytes, warprow_dma::MemoryKind::Anonymous);
     }
     // The file is laid out as BAR0 is, so that offsets are the same in both.
-    let whole = DmaMemory::allocate(PAGE + bytes, warprow_dma::Backing::Memfd)?;
+    let whole = DmaMemory::allocate(PAGE + bytes, warprow_dma::MemoryKind::Memfd)?;
     Ok(whole.part(PAGE, whole.len() - PAGE))
 }

@@ -11,29 +11,31 @@ use warprow_spec::registers::Cc;
 use warprow_spec::registers::offset::{CC, DOORBELLS};
 
 use crate::backing::MediaError;
-use crate::builder::{BuildError, Builder};
+use crate::builder::{ControllerBuildError, ControllerBuilder};
 use crate::control::doorbell_bytes;
 use crate::core::Core;
-use crate::fault::{FaultPlan, Switch};
+use crate::fault::{FaultRules, StopSwitch};
 use crate::interrupt::InterruptSink;
 use crate::iommu::RemoteMemory;
+use crate::offload::OffloadFailure;
 use crate::parker::Parkers;
-use crate::progress::{Progress, earlier};
-use crate::watch::Watched;
+use crate::progress::{StepProgress, earlier};
+use crate::turn_gate::OffloadCounts;
+use crate::watch::CommandTimes;
 use crate::workers;
-use crate::write_cache::Cut;
+use crate::write_cache::PowerCut;
 
 /// An NVMe controller in this process.
 ///
 /// ```
 /// use warprow_dma::Function;
-/// use warprow_soft_controller::{Namespace, Ram, SoftController};
+/// use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 ///
 /// // Two namespaces, of which the second has LBAs of 4096 bytes.
 /// let drive = SoftController::builder()
 ///     .name("example")
-///     .namespace(Namespace::new(Ram::new(16 << 20)?))
-///     .namespace(Namespace::new(Ram::new(16 << 20)?).lba(4096))
+///     .namespace(Namespace::new(RamBacking::new(16 << 20)?))
+///     .namespace(Namespace::new(RamBacking::new(16 << 20)?).lba(4096))
 ///     .build()?;
 /// assert_eq!(drive.name(), "example");
 /// // CSTS.RDY: nobody has enabled it yet.
@@ -54,6 +56,7 @@ impl fmt::Debug for SoftController {
 impl Drop for SoftController {
     fn drop(&mut self) {
         self.core.stop.store(true, Ordering::SeqCst);
+        self.core.leave_turn();
         self.core.wake_all();
         for thread in self.threads.get_mut().unwrap_or_else(PoisonError::into_inner).drain(..) {
             // A worker that panicked has said so; nothing is left to do about it.
@@ -64,11 +67,11 @@ impl Drop for SoftController {
 
 impl SoftController {
     /// Begins a controller with one worker and no namespace.
-    pub fn builder() -> Builder {
-        Builder::default()
+    pub fn builder() -> ControllerBuilder {
+        ControllerBuilder::default()
     }
 
-    pub(crate) fn start(core: Arc<Core>) -> Result<Arc<Self>, BuildError> {
+    pub(crate) fn start(core: Arc<Core>) -> Result<Arc<Self>, ControllerBuildError> {
         let controller = Arc::new(Self { core, threads: Mutex::new(Vec::new()) });
         let threads = workers::start(&controller.core)?;
         *controller.threads.lock().unwrap_or_else(PoisonError::into_inner) = threads;
@@ -76,17 +79,29 @@ impl SoftController {
     }
 
     /// The faults of this controller, to inject some at any time.
-    pub fn faults(&self) -> &FaultPlan {
+    pub fn faults(&self) -> &FaultRules {
         &self.core.faults
+    }
+
+    /// Why the [offload](ControllerBuilder::offload) failed, if it did: the controller set CSTS.CFS then, once, and its worker executes
+    /// all commands from then on.
+    pub fn offload_failure(&self) -> Option<OffloadFailure> {
+        self.core.offload_failure()
+    }
+
+    /// Who executed the I/O commands since the start: the offload or the worker. `None` without an
+    /// [offload](ControllerBuilder::offload).
+    pub fn offload_counts(&self) -> Option<OffloadCounts> {
+        self.core.gate.as_ref().map(|gate| gate.counts())
     }
 
     /// Does everything that can be done at `now`, without waiting: looks at every doorbell once, executes, completes.
     /// `now` counts from the controller's birth and never goes back. For controllers built with
-    /// [`stepped`](Builder::stepped); of others the workers do this, and `now` is ignored.
-    pub fn step(&self, now: Duration) -> Progress {
+    /// [`stepped`](ControllerBuilder::stepped); of others the workers do this, and `now` is ignored.
+    pub fn step(&self, now: Duration) -> StepProgress {
         let core = &*self.core;
         core.set_now(now);
-        let mut progress = Progress::default();
+        let mut progress = StepProgress::default();
         for worker in 0..core.seats.len() {
             progress.merge(core.step(worker, 1));
         }
@@ -103,23 +118,24 @@ impl SoftController {
         control.namespaces.iter().filter_map(|namespace| namespace.cache.as_ref()).map(|c| c.commands().len()).sum()
     }
 
-    /// Writes down, beside its file, what a URI says of a drive that has nothing beside it (`lba=`, `serial=`). Opening does not:
-    /// it may not be so. For those about to make it so, by writing to the drive as it is now. `always`: also of a drive of which
-    /// all is known, to see, before a Format NVM, that it can be.
+    /// Writes the sidecar of a drive in a file that has none, with what its URI says (`lba=`, `serial=`). Opening a
+    /// drive does not write it, because what the URI says may be wrong. To be called before something is written to the
+    /// drive that relies on it. With `always`, the sidecar is also written if there is one, to find out before a Format
+    /// NVM whether it can be written.
     pub fn record(&self, always: bool) -> std::io::Result<()> {
         self.core.lock_control().namespaces.iter_mut().try_for_each(|namespace| namespace.record(always))
     }
 
-    /// Cuts the power and brings it back: the controller is as after power-on, with what was durable, and with what
-    /// `cut` lets survive of the rest. Mappings stay, the host being another machine; bus master is off. The result is
-    /// how many writes were volatile. Fails if the media does, as files may.
-    pub fn power_cut(&self, cut: Cut) -> Result<usize, MediaError> {
+    /// Cuts the power and brings it back: the controller is then as after power-on, with the writes that were durable,
+    /// and with those of the others that `cut` lets survive. The host keeps its power, so mappings stay; bus master is
+    /// off. Returns how many writes were volatile. Fails if the backing fails, as files may.
+    pub fn power_cut(&self, cut: PowerCut) -> Result<usize, MediaError> {
         let core = &*self.core;
         let mut control = core.lock_control();
-        let mut rng = fastrand::Rng::with_seed(if let Cut::Random(seed) = cut { seed } else { 0 });
+        let mut rng = fastrand::Rng::with_seed(if let PowerCut::Random(seed) = cut { seed } else { 0 });
         let in_flight = match cut {
-            Cut::KeepAll => 1.0,
-            Cut::Random(_) => rng.f64(),
+            PowerCut::KeepAll => 1.0,
+            PowerCut::Random(_) => rng.f64(),
             _ => 0.0,
         };
         core.lock_shards().iter_mut().for_each(|shard| shard.cut(|| rng.f64() < in_flight));
@@ -141,20 +157,22 @@ impl SoftController {
         control.dma.faults + shards.iter().map(|shard| shard.io.dma.faults).sum::<u64>()
     }
 
-    /// Takes the times of I/O commands from now on, anew; costs a look at the clock for each round that completes some.
+    /// Starts to record when I/O commands come and end, and forgets what was recorded before. Costs one reading of the
+    /// clock for each round that completes commands.
     pub fn watch(&self) {
         let _control = self.core.lock_control();
-        self.core.lock_shards().iter_mut().for_each(|shard| shard.watched = Some(Watched::default()));
+        self.core.lock_shards().iter_mut().for_each(|shard| shard.watched = Some(CommandTimes::default()));
     }
 
-    /// What it saw since [`watch`](Self::watch), and nothing without: all completions that the host can have seen are in it.
-    pub fn watched(&self) -> Watched {
+    /// What was recorded since [`watch`](Self::watch), which covers all completions that the host can have seen;
+    /// without a call of `watch`, nothing.
+    pub fn watched(&self) -> CommandTimes {
         let _control = self.core.lock_control();
         let shards = self.core.lock_shards();
-        shards.iter().filter_map(|shard| shard.watched).fold(Watched::default(), Watched::merge)
+        shards.iter().filter_map(|shard| shard.watched).fold(CommandTimes::default(), CommandTimes::merge)
     }
 
-    /// When the clock of [`Watched`] began. `None`: the controller is stepped, and its clock is the caller's.
+    /// When the clock of [`CommandTimes`] began. `None`: the controller is stepped, and its clock is the caller's.
     pub fn clock_began(&self) -> Option<Instant> {
         self.core.began()
     }
@@ -167,15 +185,16 @@ impl SoftController {
     }
 
     /// The doorbells as memory, for submitters that store to them by other means than [`Doorbell::ring`], such as a
-    /// GPU. They begin at offset 1000h of BAR0, and of their file if they [have one](Builder::shared_doorbells). While the result or
-    /// a clone of it lives, the workers look at them every millisecond when idle.
+    /// GPU. They begin at offset 1000h of BAR0, and of their file if they [have
+    /// one](ControllerBuilder::shared_doorbells). While the result or a clone of it lives, the workers look at the
+    /// doorbells without being woken: continuously for 5 ms after the last command, then once a millisecond.
     pub fn doorbell_memory(&self) -> DmaMemory {
         let memory = self.core.silent_doorbells.clone();
         self.core.wake_all();
         memory
     }
 
-    /// Has completions announced by interrupts, or no longer: hosts that poll need none.
+    /// Sets where interrupts for new completions go; `None` for no interrupts, which hosts that poll need not have.
     pub fn set_interrupts(&self, sink: Option<Arc<dyn InterruptSink>>) {
         self.core.interrupts.set(sink);
         self.core.wake_all();
@@ -192,8 +211,9 @@ impl SoftController {
         self.map_region(iova, memory, writable, None)
     }
 
-    /// As [`map_at`](Self::map_at), for memory that the controller does not reach itself: `copy`, as long as that, is what it works on, and `remote` brings
-    /// either side up to date. Host memory buffers are not taken there.
+    /// As [`map_at`](Self::map_at), for host memory that the controller cannot reach itself. The controller works on
+    /// `copy`, which is as long as that memory, and `remote` brings the copy or the host up to date. A Host Memory
+    /// Buffer in such memory is refused.
     pub fn map_remote_at(&self, iova: u64, copy: &DmaMemory, writable: bool, remote: Arc<dyn RemoteMemory>) -> bool {
         self.map_region(iova, copy, writable, Some(remote))
     }
@@ -207,8 +227,8 @@ impl SoftController {
         mapped
     }
 
-    /// The host has gone: DMA ends, all mappings do, no interrupt is raised any more, and the controller is as after a function
-    /// reset. Returns when nothing reaches the host's memory any more.
+    /// To be called when the host has gone: DMA and all mappings end, no interrupt is raised any more, and the
+    /// controller is as after a function reset. Returns when nothing reaches the host's memory any more.
     pub fn abandon(&self) {
         self.core.interrupts.set(None);
         let mut control = self.core.lock_control();
@@ -232,7 +252,7 @@ impl SoftController {
 
     fn write(&self, at: u64, value: u32) {
         let core = &*self.core;
-        if at == CC && !Cc::from_bits(value).en() && core.faults.disobeys(Switch::Enable) {
+        if at == CC && !Cc::from_bits(value).en() && core.faults.disobeys(StopSwitch::Enable) {
             return;
         }
         if at < DOORBELLS {
@@ -333,7 +353,7 @@ impl Function for SoftController {
 
     fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError> {
         let core = &*self.core;
-        if core.faults.disobeys(Switch::BusMaster) {
+        if core.faults.disobeys(StopSwitch::BusMaster) {
             return Ok(());
         }
         let mut control = core.lock_control();
@@ -349,11 +369,11 @@ impl Function for SoftController {
         if core.is_gone() {
             return Err(FunctionError::Gone { function: core.config.name.clone() });
         }
-        if core.faults.disobeys(Switch::Reset) {
+        if core.faults.disobeys(StopSwitch::Reset) {
             let function = core.config.name.clone();
             return Err(FunctionError::Unsupported { function, what: "resetting the function" });
         }
-        core.faults.obey(Switch::Enable);
+        core.faults.obey(StopSwitch::Enable);
         let mut control = core.lock_control();
         control.bus_master = false;
         control.regs.reset(false);

@@ -9,24 +9,26 @@ use warprow_spec::registers::{cq_head_doorbell, offset, sq_tail_doorbell};
 
 use crate::config::Config;
 use crate::control::Control;
-use crate::fault::FaultPlan;
+use crate::fault::FaultRules;
 use crate::interrupt::Interrupts;
+use crate::offload::OffloadFailure;
 use crate::parker::Parker;
-use crate::progress::{Progress, earlier};
+use crate::progress::{StepProgress, earlier};
 use crate::shard::Shard;
 use crate::timing::Model;
+use crate::turn_gate::TurnGate;
 
-/// How long a worker sleeps when submitters cannot wake it.
+/// The longest that a worker sleeps when submitters cannot wake it.
 const NAP: Duration = Duration::from_millis(1);
-/// How long it sleeps otherwise, in case that something went past the wake-up.
+/// The longest that a worker sleeps otherwise, in case that a wake-up was missed.
 const SLEEP: Duration = Duration::from_millis(50);
 
-/// Where time comes from.
+/// Where the controller's time comes from.
 #[derive(Debug)]
 enum Time {
     /// The system's monotonic clock, with worker threads.
     Real(Instant),
-    /// Whoever steps the controller: nanoseconds.
+    /// The caller of `step`, which gives the time: nanoseconds.
     Stepped(AtomicU64),
 }
 
@@ -47,7 +49,7 @@ const SILENT_SPIN: Duration = Duration::from_millis(5);
 pub(crate) struct Seat {
     pub(crate) shard: Mutex<Shard>,
     pub(crate) parker: Arc<Parker>,
-    /// Work is about to come from somebody who wakes nobody.
+    /// Work is about to come from a submitter that cannot wake the worker.
     roused: AtomicBool,
 }
 
@@ -62,12 +64,12 @@ impl Seat {
 pub(crate) struct Core {
     pub(crate) config: Config,
     pub(crate) doorbells: DmaMemory,
-    pub(crate) faults: FaultPlan,
+    pub(crate) faults: FaultRules,
     /// How long commands take, where that is modelled.
     pub(crate) timing: Option<Mutex<Model>>,
     pub(crate) control: Mutex<Control>,
     pub(crate) seats: Box<[Seat]>,
-    /// Somebody wants all shards: workers stand back.
+    /// How many threads want to lock all shards; workers begin no round meanwhile.
     attention: AtomicU32,
     trouble: AtomicU8,
     time: Time,
@@ -83,10 +85,17 @@ pub(crate) struct Core {
     pub(crate) silent_doorbells: DmaMemory,
     pub(crate) interrupts: Interrupts,
     pub(crate) stop: AtomicBool,
+    /// Of a controller with an offload, or with one that has failed.
+    pub(crate) gate: Option<Arc<TurnGate>>,
+    /// Why an offload failed.
+    offload_failure: Mutex<Option<OffloadFailure>>,
 }
 
 impl Core {
     pub(crate) fn new(config: Config, doorbells: DmaMemory, control: Control, shards: Vec<Shard>) -> Self {
+        let leave = shards.iter().find_map(|shard| Some(shard.offload.as_ref()?.leave()));
+        let gate = leave.map(|leave| Arc::new(TurnGate::new(leave)));
+        gate.iter().for_each(|gate| config.faults.end_turns_of(gate));
         let time = if config.workers == 0 { Time::Stepped(AtomicU64::new(0)) } else { Time::Real(Instant::now()) };
         Self {
             faults: config.faults.clone(),
@@ -105,6 +114,8 @@ impl Core {
             events_wait: AtomicBool::new(false),
             interrupts: Interrupts::default(),
             stop: AtomicBool::new(false),
+            gate,
+            offload_failure: Mutex::new(None),
         }
     }
 
@@ -115,7 +126,7 @@ impl Core {
         }
     }
 
-    /// When its clock began; `None`: somebody else's turns it.
+    /// When the controller's clock began; `None` for a stepped controller, whose clock is the caller's.
     pub(crate) fn began(&self) -> Option<Instant> {
         match &self.time {
             Time::Real(start) => Some(*start),
@@ -151,17 +162,41 @@ impl Core {
 
     /// Stops all workers between two commands for as long as the result lives. The caller holds `control`.
     pub(crate) fn lock_shards(&self) -> Vec<MutexGuard<'_, Shard>> {
-        self.attention.fetch_add(1, Ordering::Relaxed);
+        self.attention.fetch_add(1, Ordering::SeqCst);
+        self.leave_turn();
         let guards = self.seats.iter().map(|seat| seat.shard.lock().unwrap_or_else(PoisonError::into_inner)).collect();
         self.attention.fetch_sub(1, Ordering::Relaxed);
         guards
     }
 
+    /// Whether somebody wants all shards.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.attention.load(Ordering::SeqCst) != 0
+    }
+
+    /// Ends the turn of an offload, if there is one.
+    pub(crate) fn leave_turn(&self) {
+        self.gate.iter().for_each(|gate| gate.end_turn());
+    }
+
+    /// Whether somebody rings doorbells without waking a worker.
+    pub(crate) fn has_silent_submitters(&self) -> bool {
+        self.silent_doorbells.is_shared()
+    }
+
+    pub(crate) fn note_offload_failure(&self, failure: OffloadFailure) {
+        self.offload_failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(failure);
+    }
+
+    pub(crate) fn offload_failure(&self) -> Option<OffloadFailure> {
+        self.offload_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Rounds of one worker: at most so many, one after another, until somebody wants the queues. The first worker also
     /// serves the admin queue.
     #[inline]
-    pub(crate) fn step(&self, worker: usize, rounds: u32) -> Progress {
-        let mut progress = Progress::default();
+    pub(crate) fn step(&self, worker: usize, rounds: u32) -> StepProgress {
+        let mut progress = StepProgress::default();
         if worker == 0 && self.control_wants() {
             let mut control = self.lock_control();
             progress.merge(control.step(self));
@@ -173,7 +208,7 @@ impl Core {
         for _ in 0..rounds {
             let done = shard.step(self);
             progress.merge(done);
-            if self.attention.load(Ordering::Relaxed) != 0 || worker == 0 && self.control_wants() {
+            if self.attention.load(Ordering::Relaxed) != 0 || worker == 0 && self.control_wants() || shard.in_vain {
                 break;
             }
             if done.is_idle() {
@@ -242,6 +277,7 @@ impl Core {
 
     /// Has all workers look for work for a while.
     pub(crate) fn rouse(&self) {
+        self.gate.iter().for_each(|gate| gate.expect());
         self.seats.iter().for_each(|seat| seat.roused.store(true, Ordering::Relaxed));
         self.wake_all();
     }
@@ -249,7 +285,7 @@ impl Core {
     /// How long a worker that begins to look for work goes on without any.
     pub(crate) fn vigil(&self, worker: usize) -> Duration {
         self.seats[worker].roused.store(false, Ordering::Relaxed);
-        if self.silent_doorbells.is_shared() { SILENT_SPIN } else { SPIN }
+        if self.has_silent_submitters() { SILENT_SPIN } else { SPIN }
     }
 
     /// How long a worker may sleep if nobody wakes it; zero if it has something to do.
@@ -257,8 +293,22 @@ impl Core {
         if self.has_work(worker) || self.seats[worker].roused.load(Ordering::Relaxed) {
             return Duration::ZERO;
         }
-        let limit = if self.silent_doorbells.is_shared() { NAP } else { SLEEP };
+        let limit = match self.has_silent_submitters() {
+            // A sleep would be longer than the 20 us that may pass between two looks at the doorbells.
+            true if self.has_running_offload(worker) => return Duration::ZERO,
+            true => NAP,
+            false => SLEEP,
+        };
         self.next_due(worker).map_or(limit, |due| due.saturating_sub(self.now()).min(limit))
+    }
+
+    /// Whether there are queues that an offload may have to serve.
+    fn has_running_offload(&self, worker: usize) -> bool {
+        let has_offload = self.gate.as_ref().is_some_and(|gate| gate.has_offload());
+        has_offload && !self.is_in_trouble() && {
+            let shard = self.seats[worker].shard.lock().unwrap_or_else(PoisonError::into_inner);
+            shard.running && !shard.sqs.is_empty()
+        }
     }
 
     pub(crate) fn count_error(&self) -> u64 {
@@ -284,7 +334,7 @@ impl Core {
 
     /// Sets CSTS.CFS: a queue's memory faulted, or a fault was asked for.
     #[cold]
-    pub(crate) fn fatal(&self, progress: Progress) -> Progress {
+    pub(crate) fn fatal(&self, progress: StepProgress) -> StepProgress {
         let _ = self.trouble.compare_exchange(WELL, FATAL, Ordering::Relaxed, Ordering::Relaxed);
         progress
     }

@@ -1,11 +1,13 @@
-//! Faults on demand: which command is hit, and what happens to it.
+//! Faults that a test asks for: which command is hit, and what happens to it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use warprow_spec::{AdminOpcode, NvmOpcode, Sqe, Status};
+
+use crate::turn_gate::TurnGate;
 
 /// What happens to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +18,7 @@ pub enum Fault {
     Drop,
     /// It is neither executed nor completed.
     Swallow,
-    /// It is executed, and completes, this much later: its data lands then too, after the host's time-out perhaps.
+    /// It is executed and completed this much later, perhaps after the host's time-out: its data lands later too.
     Delay(Duration),
     /// It completes twice.
     Duplicate,
@@ -31,9 +33,9 @@ pub enum Fault {
     Disappear,
 }
 
-/// A switch by which a host stops a controller: see [`FaultPlan::disobey`].
+/// A switch by which a host stops a controller: see [`FaultRules::disobey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Switch {
+pub enum StopSwitch {
     /// CC.EN.
     Enable,
     /// The reset of the function.
@@ -42,7 +44,7 @@ pub enum Switch {
     BusMaster,
 }
 
-impl Switch {
+impl StopSwitch {
     fn bit(self) -> u8 {
         1 << self as u8
     }
@@ -50,7 +52,7 @@ impl Switch {
 
 /// Queues whose commands a rule is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Queues {
+pub enum QueueMatch {
     /// All of them.
     #[default]
     Any,
@@ -62,11 +64,12 @@ pub enum Queues {
     Id(u16),
 }
 
-/// When a fault happens: on the commands that match every condition given, after some were let pass, some times.
+/// A fault and the commands that it hits: those that match every condition given. [`nth`](Self::nth) lets the first
+/// matches pass; [`times`](Self::times) and [`always`](Self::always) say how many are hit after that, one by default.
 #[derive(Clone, Debug)]
 pub struct Rule {
     fault: Fault,
-    queues: Queues,
+    queues: QueueMatch,
     opcode: Option<u8>,
     nsid: Option<u32>,
     lbas: Option<Range<u64>>,
@@ -77,11 +80,11 @@ pub struct Rule {
 impl Rule {
     /// `fault` on the next command of any kind, once.
     pub fn new(fault: Fault) -> Self {
-        Self { fault, queues: Queues::Any, opcode: None, nsid: None, lbas: None, pass: 0, times: 1 }
+        Self { fault, queues: QueueMatch::Any, opcode: None, nsid: None, lbas: None, pass: 0, times: 1 }
     }
 
     /// Only commands of these queues.
-    pub fn on(mut self, queues: Queues) -> Self {
+    pub fn on(mut self, queues: QueueMatch) -> Self {
         self.queues = queues;
         self
     }
@@ -89,14 +92,14 @@ impl Rule {
     /// Only I/O commands with this opcode.
     pub fn io(mut self, opcode: NvmOpcode) -> Self {
         self.opcode = Some(opcode.0);
-        self.queues = if let Queues::Id(id) = self.queues { Queues::Id(id) } else { Queues::Io };
+        self.queues = if let QueueMatch::Id(id) = self.queues { QueueMatch::Id(id) } else { QueueMatch::Io };
         self
     }
 
     /// Only admin commands with this opcode.
     pub fn admin(mut self, opcode: AdminOpcode) -> Self {
         self.opcode = Some(opcode.0);
-        self.queues = Queues::Admin;
+        self.queues = QueueMatch::Admin;
         self
     }
 
@@ -131,10 +134,10 @@ impl Rule {
 
     fn matches(&self, sqid: u16, sqe: &Sqe) -> bool {
         let queue = match self.queues {
-            Queues::Any => true,
-            Queues::Admin => sqid == 0,
-            Queues::Io => sqid != 0,
-            Queues::Id(id) => sqid == id,
+            QueueMatch::Any => true,
+            QueueMatch::Admin => sqid == 0,
+            QueueMatch::Io => sqid != 0,
+            QueueMatch::Id(id) => sqid == id,
         };
         queue
             && self.opcode.is_none_or(|opcode| opcode == sqe.opcode())
@@ -174,7 +177,7 @@ struct Rules {
 /// The faults of a controller; clones share one plan. Rules are tried in the order of their injection, and the first
 /// that matches a command decides.
 #[derive(Clone, Debug, Default)]
-pub struct FaultPlan(Arc<Plan>);
+pub struct FaultRules(Arc<Plan>);
 
 #[derive(Debug, Default)]
 struct Plan {
@@ -182,24 +185,44 @@ struct Plan {
     rules: Mutex<Rules>,
     /// The bits of switches.
     disobeyed: AtomicU8,
+    /// The gates of controllers with offloads, which know no faults.
+    gates: Mutex<Vec<Weak<TurnGate>>>,
 }
 
-impl FaultPlan {
+impl FaultRules {
     fn rules(&self) -> MutexGuard<'_, Rules> {
         self.0.rules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a rule; it holds from the next command that the controller fetches.
+    /// Adds a rule; it holds from the next command that the controller fetches. Where an [offload](crate::Offload) executes commands,
+    /// this waits for the end of the turn under way, some microseconds, unless it is called in a turn.
     pub fn inject(&self, rule: Rule) -> RuleId {
-        let mut rules = self.rules();
-        let id = RuleId(rules.next);
-        rules.next += 1;
-        rules.armed.push(Armed { id, rule, fired: 0 });
-        self.0.active.store(true, Ordering::Release);
+        let id = {
+            let mut rules = self.rules();
+            let id = RuleId(rules.next);
+            rules.next += 1;
+            rules.armed.push(Armed { id, rule, fired: 0 });
+            self.0.active.store(true, Ordering::SeqCst);
+            id
+        };
+        // Commands that are submitted after this has returned are not for the turn under way.
+        let gates: Vec<_> = self.gates().iter().filter_map(Weak::upgrade).collect();
+        gates.iter().for_each(|gate| gate.end_and_wait());
         id
     }
 
-    /// Takes a rule back; what it has delayed stays delayed.
+    fn gates(&self) -> MutexGuard<'_, Vec<Weak<TurnGate>>> {
+        self.0.gates.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has rules end the turns of a controller with an offload.
+    pub(crate) fn end_turns_of(&self, gate: &Arc<TurnGate>) {
+        let mut gates = self.gates();
+        gates.retain(|gate| gate.strong_count() > 0);
+        gates.push(Arc::downgrade(gate));
+    }
+
+    /// Removes a rule. Commands that it has delayed stay delayed.
     pub fn remove(&self, id: RuleId) {
         let mut rules = self.rules();
         let Rules { armed, spent, .. } = &mut *rules;
@@ -212,21 +235,22 @@ impl FaultPlan {
         self.0.active.store(!rules.armed.is_empty(), Ordering::Release);
     }
 
-    /// Has the controller not obey a switch: CC.EN stays set until the function is reset, its reset is not supported, bus mastering
-    /// stays as it is. Until [`clear`](Self::clear).
-    pub fn disobey(&self, switch: Switch) {
+    /// Makes the controller disobey a switch until [`clear`](Self::clear). [`StopSwitch::Enable`]: CC.EN stays set
+    /// until the function is reset. [`StopSwitch::Reset`]: a reset of the function is not supported.
+    /// [`StopSwitch::BusMaster`]: bus mastering stays as it is.
+    pub fn disobey(&self, switch: StopSwitch) {
         self.0.disobeyed.fetch_or(switch.bit(), Ordering::SeqCst);
     }
 
-    pub(crate) fn obey(&self, switch: Switch) {
+    pub(crate) fn obey(&self, switch: StopSwitch) {
         self.0.disobeyed.fetch_and(!switch.bit(), Ordering::SeqCst);
     }
 
-    pub(crate) fn disobeys(&self, switch: Switch) -> bool {
+    pub(crate) fn disobeys(&self, switch: StopSwitch) -> bool {
         self.0.disobeyed.load(Ordering::SeqCst) & switch.bit() != 0
     }
 
-    /// Takes all rules back, and has every switch obeyed.
+    /// Removes all rules, and makes the controller obey every switch again.
     pub fn clear(&self) {
         self.0.disobeyed.store(0, Ordering::SeqCst);
         let mut rules = self.rules();
@@ -284,7 +308,7 @@ mod tests {
 
     #[test]
     fn rules_match_pass_fire_and_expire() {
-        let plan = FaultPlan::default();
+        let plan = FaultRules::default();
         let read = |slba| Sqe { cdw12: 7, ..Sqe::new(NvmOpcode::READ.0, 1).with_slba(slba) };
         let fault = Fault::Status(StatusCode::UnrecoveredReadError.into());
         let id = plan.inject(Rule::new(fault).io(NvmOpcode::READ).nsid(1).lbas(100..101).nth(2).times(2));
@@ -303,10 +327,10 @@ mod tests {
 
     #[test]
     fn queues_and_removal() {
-        let plan = FaultPlan::default();
+        let plan = FaultRules::default();
         let identify = Sqe::new(AdminOpcode::IDENTIFY.0, 0);
         let a = plan.inject(Rule::new(Fault::Drop).admin(AdminOpcode::IDENTIFY).always());
-        let b = plan.inject(Rule::new(Fault::Swallow).on(Queues::Id(4)));
+        let b = plan.inject(Rule::new(Fault::Swallow).on(QueueMatch::Id(4)));
         assert_eq!(plan.strike(0, &identify), Some(Fault::Drop));
         assert_eq!(plan.strike(3, &identify), None);
         plan.remove(a);

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Where interrupts go. Masking and what a pending one is belong to whoever implements this: the MSI-X table is the
-/// transport's.
+/// Where a controller's interrupts go. Whoever implements this handles masking and pending interrupts, since the MSI-X
+/// table belongs to the transport.
 pub trait InterruptSink: Send + Sync + fmt::Debug {
     /// A completion queue with this interrupt vector has new entries. Called by the workers: it must neither wait nor call the
     /// controller.

@@ -11,8 +11,9 @@ const FIRST: u64 = 0x10_0000_0000;
 /// One past the last address: what a 48-bit address bus reaches.
 const END: u64 = 1 << 48;
 
-/// Memory of a host that the controller cannot map: it is read and written piece by piece, through a copy here. Called by the
-/// workers; both return in bounded time, and at once after a failure for good.
+/// Memory of a host that the controller cannot map: it is read and written piece by piece, through a copy in this
+/// process. The workers call both methods; both return in bounded time, and at once when an earlier failure was for
+/// good.
 pub trait RemoteMemory: Send + Sync + fmt::Debug {
     /// Copies `len` bytes at an I/O virtual address to `offset` of `into`; false if that is not possible.
     fn read(&self, iova: u64, into: &DmaMemory, offset: usize, len: usize) -> bool;
@@ -28,7 +29,7 @@ pub(crate) struct Region {
     pub(crate) memory: DmaMemory,
     /// The device may write there.
     pub(crate) writable: bool,
-    /// `memory` is a copy of what lies there.
+    /// What brings `memory` up to date, where that is a copy of the host's memory.
     pub(crate) remote: Option<Arc<dyn RemoteMemory>>,
 }
 
@@ -38,7 +39,7 @@ impl Region {
     }
 }
 
-/// Hands out I/O virtual addresses and remembers what lies there.
+/// Hands out I/O virtual addresses and remembers which memory lies at each.
 #[derive(Debug)]
 pub(crate) struct Iommu {
     regions: BTreeMap<u64, Region>,
@@ -198,7 +199,7 @@ impl Dma {
         Ok((self.memory(segment).clone(), segment.offset))
     }
 
-    /// The same for a ring, which may be a copy.
+    /// Finds the memory of a ring, which may be a copy of memory that is far away.
     pub(crate) fn ring(&mut self, iova: u64, len: usize) -> Result<RingMemory, DmaFault> {
         let segment = self.find(iova, len)?;
         let Region { memory, remote, .. } = &self.regions[segment.region as usize];
@@ -273,10 +274,10 @@ impl RingMemory {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warprow_dma::Backing;
+    use warprow_dma::MemoryKind;
 
     fn memory(pages: usize) -> DmaMemory {
-        DmaMemory::allocate(pages * PAGE, Backing::Anonymous).unwrap()
+        DmaMemory::allocate(pages * PAGE, MemoryKind::Anonymous).unwrap()
     }
 
     #[test]

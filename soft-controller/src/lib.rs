@@ -6,9 +6,9 @@
 //!
 //! ```
 //! use warprow_dma::Function;
-//! use warprow_soft_controller::{Namespace, Ram, SoftController};
+//! use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 //!
-//! let drive = SoftController::builder().namespace(Namespace::new(Ram::new(64 << 20)?).lba(4096)).build()?;
+//! let drive = SoftController::builder().namespace(Namespace::new(RamBacking::new(64 << 20)?).lba(4096)).build()?;
 //! assert_eq!(drive.read_u32(0x08)?, 0x0002_0000, "VS: NVM Express 2.0");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -29,12 +29,14 @@ mod failure;
 mod fault;
 mod features;
 mod format_job;
-mod held;
 mod interrupt;
 mod iommu;
 mod namespace;
 mod nvm;
+mod offload;
+mod offload_maker;
 mod parker;
+mod plan;
 mod progress;
 mod prp;
 mod queue;
@@ -43,23 +45,38 @@ mod regular;
 mod shard;
 mod smart_history;
 mod timing;
+mod turn;
+mod turn_gate;
 mod uri;
+mod waiting;
 mod watch;
 mod workers;
 mod write_cache;
 
 pub use backing::{
-    Backing, Block, Direct, Engine, File, MediaError, Null, Operation, Piece, Procedural, Ram, will_need,
+    Backing, ContentBlock, DirectBacking, Engine, FileBacking, MediaError, NullBacking, Operation, Piece,
+    ProceduralBacking, RamBacking, will_need,
 };
-pub use builder::{BuildError, Builder};
+pub use builder::{ControllerBuildError, ControllerBuilder};
 pub use controller::SoftController;
-pub use fault::{Fault, FaultPlan, Queues, Rule, RuleId, Switch};
+pub use fault::{Fault, FaultRules, QueueMatch, Rule, RuleId, StopSwitch};
 pub use interrupt::InterruptSink;
 pub use iommu::RemoteMemory;
 pub use namespace::{FormatStep, Namespace, OnFormat};
-pub use progress::Progress;
+pub use offload::{
+    Leave, MOST_BYTES as MOST_OFFLOADED_BYTES, MappedPlace, Mapping, Offload, OffloadFailure, OffloadQueue, Turn,
+};
+pub use offload_maker::{
+    OffloadLack, OffloadLackKind, OffloadMaker, OffloadRate, OffloadRequest, Offloaded, register_offloads,
+};
+pub use progress::StepProgress;
 pub use regular::open_regular;
-pub use timing::{Placement, Profile, Rehearsal, Timing};
-pub use uri::{DriveUri, Held, Holder, InUse, Store, UriError, hold, in_use};
-pub use watch::Watched;
-pub use write_cache::Cut;
+pub use timing::{DiePlacement, Profile, Timing, TimingModel};
+pub use turn_gate::OffloadCounts;
+pub use uri::{
+    BackingKind, DriveUri, FileLock, Holder, InUse, ReadRate, SizeError, UriError, in_use, lock_file, parse_size,
+};
+pub use watch::CommandTimes;
+pub use write_cache::PowerCut;
+// What rules and faults speak of.
+pub use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};

@@ -20,24 +20,25 @@ pub(crate) fn lba_bytes(format: u8) -> u32 {
     LBA_BYTES.get(usize::from(format)).copied().unwrap_or(512)
 }
 
-/// Where a Format NVM stands.
+/// How far a Format NVM is, as [`OnFormat`] is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatStep {
-    /// The data is about to be erased. From now on it may be lost, and the namespace is of no use until the format has ended.
+    /// The data is about to be erased. From now on data may be lost, and the namespace cannot be used until the format
+    /// has ended.
     Begins,
-    /// The data is erased, durably. Also told, with the LBA size as it is, of a format that did not begin because an error was
-    /// returned, and by [`SoftController::record`](crate::SoftController::record).
+    /// The data is erased, durably. The hook is told this also, with the LBA size as it is, when a format did not begin
+    /// because the hook returned an error, and by [`SoftController::record`](crate::SoftController::record).
     Ended,
 }
 
-/// Told of each step of Format NVM with the new LBA size in bytes, before the command completes. An error fails the
-/// command.
+/// A hook that is called at each step of Format NVM with the new LBA size in bytes, before the command completes. If
+/// the hook returns an error, the command fails.
 pub type OnFormat = Arc<dyn Fn(FormatStep, u32) -> std::io::Result<()> + Send + Sync>;
 
 /// A namespace to be built into a controller.
 pub struct Namespace {
     pub(crate) backing: Arc<dyn Backing>,
-    /// The same as `backing`, where that is a cache.
+    /// The volatile write cache, where `backing` is one.
     pub(crate) cache: Option<Arc<WriteCache>>,
     pub(crate) cache_bytes: Option<u64>,
     pub(crate) format: u8,
@@ -46,7 +47,7 @@ pub struct Namespace {
     pub(crate) on_format: Option<OnFormat>,
     /// A format began and failed: the data is partly gone, and another format has to follow.
     pub(crate) half_formatted: bool,
-    /// What it was told to be is written down nowhere yet.
+    /// Whether the namespace's properties (LBA size, serial number) are in no sidecar yet.
     pub(crate) unrecorded: bool,
 }
 
@@ -62,8 +63,13 @@ impl fmt::Debug for Namespace {
 impl Namespace {
     /// A namespace over `backing`, formatted with LBAs of 512 bytes.
     pub fn new(backing: impl Backing + 'static) -> Self {
+        Self::shared(Arc::new(backing))
+    }
+
+    /// As [`new`](Self::new), over a backing that others hold too.
+    pub fn shared(backing: Arc<dyn Backing>) -> Self {
         Self {
-            backing: Arc::new(backing),
+            backing,
             cache: None,
             cache_bytes: None,
             format: 0,
@@ -102,7 +108,7 @@ impl Namespace {
     }
 
     /// Formatted with LBAs of this size, 512 or 4096 bytes; another size is an error of
-    /// [`build`](crate::Builder::build).
+    /// [`build`](crate::ControllerBuilder::build).
     pub fn lba(mut self, bytes: u32) -> Self {
         self.format = LBA_BYTES.iter().position(|&b| b == bytes).map_or(u8::MAX, |i| i as u8);
         self
@@ -126,13 +132,14 @@ impl Namespace {
         self
     }
 
-    /// Whether what it was told to be has to be written down, by its hook, before somebody relies on it.
+    /// Sets whether the namespace's properties are in no sidecar yet, so that the hook has to write them before
+    /// somebody relies on them.
     pub(crate) fn unrecorded(mut self, unrecorded: bool) -> Self {
         self.unrecorded = unrecorded;
         self
     }
 
-    /// Tells the hook what the namespace is, if it does not know; or `always`.
+    /// Calls the hook with the namespace's state, if its properties are in no sidecar yet, or if `always`.
     pub(crate) fn record(&mut self, always: bool) -> std::io::Result<()> {
         if let Some(hook) = self.on_format.as_ref().filter(|_| self.unrecorded || always) {
             let step = if self.half_formatted { FormatStep::Begins } else { FormatStep::Ended };

@@ -18,7 +18,7 @@ use crate::write_cache::WriteCache;
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) backing: Arc<dyn Backing>,
-    /// The same, where that is a volatile cache.
+    /// The volatile write cache, where `backing` is one.
     pub(crate) cache: Option<Arc<WriteCache>>,
     /// Base-two logarithm of the LBA size in bytes.
     pub(crate) lba_shift: u32,
@@ -66,6 +66,13 @@ pub(crate) struct Counters {
     pub(crate) reads: u64,
     pub(crate) writes: u64,
     pub(crate) media_errors: u64,
+}
+
+impl Counters {
+    /// Bytes read and written.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes_read + self.bytes_written
+    }
 }
 
 /// Executes I/O commands for one worker.
@@ -224,6 +231,12 @@ impl Io {
             self.counters.writes += 1;
             self.counters.bytes_written += len as u64;
         }
+    }
+
+    /// Counts reads that an offload has executed.
+    pub(crate) fn count_reads(&mut self, reads: u64, bytes: u64) {
+        self.counters.reads += reads;
+        self.counters.bytes_read += bytes;
     }
 
     /// What a command is about, for its timing; `None` if it does not touch the media.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// What one step has done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct StepProgress {
     /// Commands fetched from submission queues.
     pub fetched: u32,
     /// Commands brought to their end, most by posting a completion.
@@ -14,7 +14,7 @@ pub struct Progress {
     pub next: Option<Duration>,
 }
 
-impl Progress {
+impl StepProgress {
     /// Whether nothing happened.
     #[inline]
     pub fn is_idle(&self) -> bool {

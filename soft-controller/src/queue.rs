@@ -8,6 +8,7 @@ use warprow_spec::Status;
 
 use crate::announce::Announcer;
 use crate::iommu::{Dma, RingMemory};
+use crate::offload::OffloadQueue;
 
 pub(crate) const SQE_BYTES: usize = 64;
 pub(crate) const CQE_BYTES: usize = 16;
@@ -67,6 +68,11 @@ impl Sq {
         Ok(if tail >= self.head { tail - self.head } else { tail + self.size - self.head })
     }
 
+    /// Whether the doorbell has a value that its queue can have.
+    pub(crate) fn is_doorbell_valid(&self, doorbells: &DmaMemory) -> bool {
+        u32::from_le(doorbells.load_u32(self.doorbell)) < self.size
+    }
+
     /// Whether the doorbell tells of commands that were not fetched.
     pub(crate) fn has_work(&self, doorbells: &DmaMemory) -> bool {
         u32::from_le(doorbells.load_u32(self.doorbell)) != self.head
@@ -115,6 +121,33 @@ impl Sq {
     #[inline]
     pub(crate) fn head(&self) -> u16 {
         self.head as u16
+    }
+
+    /// Whether the ring is mapped, in memory that is no copy.
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.remote.is_none())
+    }
+
+    /// Tells an offload where the queue stands.
+    pub(crate) fn describe(&self, queue: &mut OffloadQueue) {
+        (queue.id, queue.sq_iova, queue.sq_size) = (self.id, self.iova, self.size);
+        (queue.sq_head, queue.sq_doorbell) = (self.head, self.doorbell);
+    }
+
+    /// Takes over how far an offload has come in a turn; false if its figures do not fit.
+    pub(crate) fn fetched_to(&mut self, queue: &OffloadQueue) -> bool {
+        let (head, size) = (u64::from(self.head), u64::from(self.size));
+        if u64::from(queue.sq_head) != (head + queue.reads % size) % size {
+            return false;
+        }
+        // Commands of which a doorbell has told here still wait; where the offload went past them, its head is the last valid tail.
+        let told = if self.tail >= self.head { self.tail - self.head } else { self.tail + self.size - self.head };
+        if queue.reads >= u64::from(told) {
+            self.tail = queue.sq_head;
+        }
+        self.head = queue.sq_head;
+        self.announced = 0;
+        true
     }
 }
 
@@ -278,5 +311,29 @@ impl Cq {
 
     pub(crate) fn has_overflow(&self) -> bool {
         !self.overflow.is_empty()
+    }
+
+    /// Whether an offload can post here: the ring is mapped, in memory that is no copy, and no place is promised to anybody.
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.remote.is_none()) && self.reserved == 0 && self.overflow.is_empty()
+    }
+
+    /// Tells an offload where the queue stands.
+    pub(crate) fn describe(&self, queue: &mut OffloadQueue) {
+        (queue.cq_iova, queue.cq_size) = (self.iova, self.size);
+        (queue.cq_tail, queue.cq_phase) = (self.tail, self.phase);
+        (queue.cq_head, queue.cq_doorbell) = (self.head, self.doorbell);
+    }
+
+    /// Takes over what an offload has posted in a turn; false if its figures do not fit.
+    pub(crate) fn posted_to(&mut self, queue: &OffloadQueue) -> bool {
+        let size = u64::from(self.size);
+        let end = u64::from(self.tail) + queue.reads % (2 * size);
+        let phase = self.phase ^ (end / size % 2 == 1);
+        if (u64::from(queue.cq_tail), queue.cq_phase) != (end % size, phase) || queue.cq_head >= self.size {
+            return false;
+        }
+        (self.tail, self.phase, self.head) = (queue.cq_tail, phase, queue.cq_head);
+        true
     }
 }

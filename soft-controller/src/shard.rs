@@ -12,11 +12,13 @@ use crate::core::Core;
 use crate::error_log::{ERRORS_KEPT, ErrorRecord};
 use crate::failure::Failure;
 use crate::fault::Fault;
-use crate::held::{Held, Waiting};
 use crate::nvm::{Begun, Io};
-use crate::progress::Progress;
+use crate::offload::{Offload, OffloadQueue};
+use crate::plan::Plan;
+use crate::progress::StepProgress;
 use crate::queue::{Completion, Cq, Sq};
-use crate::watch::Watched;
+use crate::waiting::{Waiting, WaitingCommand};
+use crate::watch::CommandTimes;
 use crate::write_cache;
 
 /// Commands whose data is fetched ahead together.
@@ -43,7 +45,7 @@ pub(crate) struct Shard {
     cold: Cold,
     held: Waiting,
     /// Commands that engines work on, by token.
-    engaged: Vec<Option<Held>>,
+    engaged: Vec<Option<WaitingCommand>>,
     ended: Vec<(u32, Result<(), MediaError>)>,
     order: u64,
     /// Which queue comes first in the next round.
@@ -53,7 +55,16 @@ pub(crate) struct Shard {
     /// Error events for the admin queue to report.
     pub(crate) events: Vec<ErrorEvent>,
     /// Times of commands, if somebody wants to know them.
-    pub(crate) watched: Option<Watched>,
+    pub(crate) watched: Option<CommandTimes>,
+    /// Who executes plain reads instead, and the queues as it is told of them.
+    pub(crate) offload: Option<Box<dyn Offload>>,
+    pub(crate) offloaded: Vec<OffloadQueue>,
+    /// What becomes of each queue in this round; empty: the worker serves them all.
+    pub(crate) plans: Vec<Plan>,
+    /// The offload had a turn in the latest round, and answered nothing.
+    pub(crate) in_vain: bool,
+    /// When the latest round ended, while submitters wake nobody.
+    pub(crate) looked: Option<Duration>,
 }
 
 impl Shard {
@@ -78,6 +89,11 @@ impl Shard {
             errors: Vec::new(),
             events: Vec::new(),
             watched: None,
+            offload: None,
+            offloaded: Vec::new(),
+            plans: Vec::new(),
+            in_vain: false,
+            looked: None,
         }
     }
 
@@ -140,7 +156,7 @@ impl Shard {
 
     /// Looks at every queue once.
     #[inline]
-    pub(crate) fn step(&mut self, core: &Core) -> Progress {
+    pub(crate) fn step(&mut self, core: &Core) -> StepProgress {
         let progress = self.look(core);
         // Also for what others posted: completions of aborted commands.
         if core.interrupts.are_wanted() {
@@ -167,33 +183,30 @@ impl Shard {
     }
 
     #[inline]
-    fn look(&mut self, core: &Core) -> Progress {
-        let mut progress = Progress::default();
+    fn look(&mut self, core: &Core) -> StepProgress {
         if !self.running || core.is_in_trouble() {
-            return progress;
+            self.looked = None;
+            return StepProgress::default();
         }
+        match &core.gate {
+            None => self.look_at_all(core),
+            Some(gate) => self.look_beside_offload(core, gate),
+        }
+    }
+
+    /// The worker's part of a round.
+    #[inline]
+    pub(crate) fn look_at_all(&mut self, core: &Core) -> StepProgress {
+        let mut progress = StepProgress::default();
         let direct = self.direct && !core.faults.is_active();
         if self.overflows && self.drain(core).is_err() {
             return core.fatal(progress);
         }
-        let count = self.sqs.len();
-        if self.turn >= count {
-            // Queues were deleted since the last round.
-            self.turn = 0;
+        match self.serve_queues(core, direct, &mut progress) {
+            Ok(true) => {}
+            Ok(false) => return progress,
+            Err(RingFault) => return core.fatal(progress),
         }
-        for i in 0..count {
-            let index = if i + self.turn < count { i + self.turn } else { i + self.turn - count };
-            let ended =
-                if direct { self.serve(core, index, &mut progress) } else { self.admit(core, index, &mut progress) };
-            if ended.is_err() {
-                return core.fatal(progress);
-            }
-            // What has disappeared answers nothing more, on no queue.
-            if !direct && core.is_gone() {
-                return progress;
-            }
-        }
-        self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
         if !self.held.is_empty() && self.release(core, &mut progress).is_err() {
             return core.fatal(progress);
         }
@@ -205,6 +218,30 @@ impl Shard {
             watched.completions += u64::from(progress.posted);
         }
         progress
+    }
+
+    /// Serves every queue once; `direct`: executes commands as they are fetched. False if the controller has disappeared.
+    #[inline]
+    fn serve_queues(&mut self, core: &Core, direct: bool, progress: &mut StepProgress) -> Result<bool, RingFault> {
+        let count = self.sqs.len();
+        if self.turn >= count {
+            // Queues were deleted since the last round.
+            self.turn = 0;
+        }
+        for i in 0..count {
+            let index = if i + self.turn < count { i + self.turn } else { i + self.turn - count };
+            match self.plans.get(index) {
+                None | Some(Plan::Worker) if direct => self.serve(core, index, progress)?,
+                None | Some(Plan::Worker) => self.admit(core, index, progress)?,
+                Some(&plan) => self.execute_left(core, index, plan, progress)?,
+            }
+            // What has disappeared answers nothing more, on no queue.
+            if core.is_gone() {
+                return Ok(false);
+            }
+        }
+        self.turn = if self.turn + 1 < count { self.turn + 1 } else { 0 };
+        Ok(true)
     }
 
     /// Posts what found its queue full.
@@ -246,8 +283,12 @@ impl Shard {
 
     /// Executes commands as they are fetched.
     #[inline]
-    fn serve(&mut self, core: &Core, index: usize, progress: &mut Progress) -> Result<(), RingFault> {
+    pub(crate) fn serve(&mut self, core: &Core, index: usize, progress: &mut StepProgress) -> Result<(), RingFault> {
         let ready = self.ready(core, index);
+        // Looked at after the doorbells: a rule that was added before a command was submitted holds for it.
+        if core.faults.is_active() {
+            return self.admit(core, index, progress);
+        }
         // Before any of them is executed: of commands submitted together none has completed for another.
         let fetched = write_cache::now();
         progress.fetched += ready;
@@ -291,7 +332,7 @@ impl Shard {
     }
 
     /// Fetches commands and decides when each is due.
-    fn admit(&mut self, core: &Core, index: usize, progress: &mut Progress) -> Result<(), RingFault> {
+    fn admit(&mut self, core: &Core, index: usize, progress: &mut StepProgress) -> Result<(), RingFault> {
         let mut ready = self.ready(core, index);
         if ready == 0 {
             return Ok(());
@@ -347,13 +388,13 @@ impl Shard {
             {
                 due += timing.lock().unwrap_or_else(PoisonError::into_inner).due(now, &extent) - now;
             }
-            self.held.push(Held { due, order, sqid, sqe, fetched, fault });
+            self.held.push(WaitingCommand { due, order, sqid, sqe, fetched, fault });
         }
         Ok(())
     }
 
     /// Executes and completes what is due, or hands it to engines.
-    fn release(&mut self, core: &Core, progress: &mut Progress) -> Result<(), RingFault> {
+    fn release(&mut self, core: &Core, progress: &mut StepProgress) -> Result<(), RingFault> {
         let (now, mut reads) = (core.now(), 0);
         while let Some(held) = self.held.pop_due(now) {
             let result = match held.fault {
@@ -391,7 +432,7 @@ impl Shard {
     }
 
     /// Completes what engines have ended.
-    fn collect(&mut self, core: &Core, progress: &mut Progress) -> Result<(), RingFault> {
+    fn collect(&mut self, core: &Core, progress: &mut StepProgress) -> Result<(), RingFault> {
         let mut ended = std::mem::take(&mut self.ended);
         self.io.poll(&mut ended);
         for (token, result) in ended.drain(..) {
@@ -408,7 +449,7 @@ impl Shard {
     }
 
     /// Posts what a held command's fault makes of its completion.
-    fn finish(&mut self, core: &Core, held: &Held, result: Result<u32, Failure>) -> Result<(), RingFault> {
+    fn finish(&mut self, core: &Core, held: &WaitingCommand, result: Result<u32, Failure>) -> Result<(), RingFault> {
         let (dw0, status) = match result {
             Ok(dw0) => (dw0, Status::SUCCESS),
             Err(failure) => (0, record(&mut self.errors, core, held.sqid, &held.sqe, failure)),
@@ -462,11 +503,11 @@ impl Shard {
     pub(crate) fn abort_queue(&mut self, core: &Core, sqid: u16) {
         // What engines have begun is brought to its end.
         self.io.settle();
-        let _ = self.collect(core, &mut Progress::default());
+        let _ = self.collect(core, &mut StepProgress::default());
         self.abort_where(core, StatusCode::AbortedSqDeletion, |held| held.sqid == sqid);
     }
 
-    fn abort_where(&mut self, core: &Core, code: StatusCode, matches: impl Fn(&Held) -> bool) -> usize {
+    fn abort_where(&mut self, core: &Core, code: StatusCode, matches: impl Fn(&WaitingCommand) -> bool) -> usize {
         let hit = self.held.take_where(matches);
         for held in &hit {
             // A ring that is not mapped shows at the next fetch; there is nobody to tell here.

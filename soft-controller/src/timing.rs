@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// How LBAs are spread over the dies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Placement {
+pub enum DiePlacement {
     /// By the order of writing, as flash translation does: neighbours in time lie on different dies. What was never
     /// written lies anywhere.
     WriteOrder,
@@ -46,7 +46,7 @@ pub struct Timing {
     /// One page read in so many takes so many times as long: retries, refresh.
     pub slow_read: Option<(u32, u32)>,
     /// How LBAs are spread over the dies.
-    pub placement: Placement,
+    pub placement: DiePlacement,
 }
 
 /// Drives whose timing is known.
@@ -59,10 +59,12 @@ pub enum Profile {
     P5800x,
     /// A data centre drive of 2026, PCIe 5.0 and TLC flash: the figures of Micron's 9550 MAX, 6.4 TB.
     Gen5Tlc,
+    /// A drive of PCIe 6.0 as vendors have announced it; nobody has measured one for this.
+    Gen6,
 }
 
 impl Profile {
-    pub(crate) const ACCEPTED: &str = "none, p5800x or gen5-tlc";
+    pub(crate) const ACCEPTED: &str = "none, p5800x, gen5-tlc or gen6";
 
     /// The timing of this drive. Sources and reasons are in `docs/soft-controller.md`.
     pub fn timing(self) -> Option<Timing> {
@@ -82,7 +84,7 @@ impl Profile {
                 write_latency: us(6),
                 flush: us(6),
                 slow_read: None,
-                placement: Placement::Address { regions: 7 },
+                placement: DiePlacement::Address { regions: 7 },
             }),
             Self::Gen5Tlc => Some(Timing {
                 small_reads: 3.3e6,
@@ -97,7 +99,22 @@ impl Profile {
                 write_latency: us(15),
                 flush: us(15),
                 slow_read: Some((2000, 8)),
-                placement: Placement::WriteOrder,
+                placement: DiePlacement::WriteOrder,
+            }),
+            Self::Gen6 => Some(Timing {
+                small_reads: 10.0e6,
+                reads: 5.5e6,
+                writes: 900.0e3,
+                read_bytes: 28.0e9,
+                write_bytes: 14.0e9,
+                dies: 1024,
+                page_read: us(30),
+                page_write: us(60),
+                read_overhead: us(20),
+                write_latency: us(15),
+                flush: us(15),
+                slow_read: Some((2000, 8)),
+                placement: DiePlacement::WriteOrder,
             }),
         }
     }
@@ -111,6 +128,7 @@ impl FromStr for Profile {
             "none" => Ok(Self::None),
             "p5800x" => Ok(Self::P5800x),
             "gen5-tlc" => Ok(Self::Gen5Tlc),
+            "gen6" => Ok(Self::Gen6),
             _ => Err(()),
         }
     }
@@ -155,15 +173,15 @@ pub(crate) struct Model {
     rng: fastrand::Rng,
 }
 
-/// The timing of a drive without the drive: when reads would be done that nobody makes. Nothing counts as written, so on
+/// The timing of a drive without the drive: computes when reads would be done that nobody makes. Nothing counts as written, so on
 /// flash pages lie anywhere, but for those of which it is said when they were written.
 #[derive(Debug)]
-pub struct Rehearsal {
+pub struct TimingModel {
     model: Model,
     size: u64,
 }
 
-impl Rehearsal {
+impl TimingModel {
     /// Of a namespace of `size` bytes on a drive of that timing.
     pub fn new(timing: Timing, size: u64, seed: u64) -> Self {
         Self { model: Model::new(timing, seed), size }
@@ -215,8 +233,8 @@ impl Model {
                 let acknowledged = start + nanos(self.timing.write_latency);
                 match self.timing.placement {
                     // Flash drives complete a write when it is in their protected buffer.
-                    Placement::WriteOrder => acknowledged,
-                    Placement::Address { .. } => acknowledged.max(written),
+                    DiePlacement::WriteOrder => acknowledged,
+                    DiePlacement::Address { .. } => acknowledged.max(written),
                 }
             }
         };
@@ -259,13 +277,13 @@ impl Model {
     fn die(&mut self, extent: &Extent, page: u64) -> usize {
         let dies = self.timing.dies;
         match self.timing.placement {
-            Placement::Address { regions } => {
+            DiePlacement::Address { regions } => {
                 let regions = u64::from(regions.clamp(1, dies));
                 let (per_region, pages) = (u64::from(dies) / regions, (extent.size / PAGE).max(1));
                 let region = (u128::from(page) * u128::from(regions) / u128::from(pages)) as u64;
                 (region.min(regions - 1) * per_region + page % per_region) as usize
             }
-            Placement::WriteOrder if extent.access == Access::Write => {
+            DiePlacement::WriteOrder if extent.access == Access::Write => {
                 let die = self.next;
                 self.next = (die + 1) % dies;
                 let chunk = self.places.entry((extent.nsid, page / CHUNK));
@@ -273,15 +291,18 @@ impl Model {
                 chunk[(page % CHUNK) as usize] = die as u16;
                 die as usize
             }
-            Placement::WriteOrder if self.written.is_some() => {
+            DiePlacement::WriteOrder if self.written.is_some() => {
                 let nth = self.written.unwrap_or(0) + page - extent.offset / PAGE;
                 (nth % u64::from(dies)) as usize
             }
-            Placement::WriteOrder => {
+            DiePlacement::WriteOrder => {
                 let place = self.places.get(&(extent.nsid, page / CHUNK)).map(|chunk| chunk[(page % CHUNK) as usize]);
                 match place {
                     Some(die) if die != UNWRITTEN => usize::from(die),
-                    _ => (crate::backing::Procedural::word(u64::from(extent.nsid), page) % u64::from(dies)) as usize,
+                    _ => {
+                        (crate::backing::ProceduralBacking::word(u64::from(extent.nsid), page) % u64::from(dies))
+                            as usize
+                    }
                 }
             }
         }
@@ -336,6 +357,11 @@ mod tests {
             (Profile::Gen5Tlc, Access::Write, 4096, 640.0e3),
             (Profile::Gen5Tlc, Access::Read, 131_072, 14.0e9 / 131_072.0),
             (Profile::Gen5Tlc, Access::Write, 131_072, 10.0e9 / 131_072.0),
+            (Profile::Gen6, Access::Read, 512, 10.0e6),
+            (Profile::Gen6, Access::Read, 4096, 5.5e6),
+            (Profile::Gen6, Access::Write, 4096, 900.0e3),
+            (Profile::Gen6, Access::Read, 131_072, 28.0e9 / 131_072.0),
+            (Profile::Gen6, Access::Write, 131_072, 14.0e9 / 131_072.0),
         ] {
             let (rate, _) = run(profile, access, len, SIZE, 1024);
             assert_near(rate, want, &format!("{profile:?} {access:?} of {len}"));
@@ -349,6 +375,8 @@ mod tests {
             (Profile::P5800x, Access::Write, 6),
             (Profile::Gen5Tlc, Access::Read, 60),
             (Profile::Gen5Tlc, Access::Write, 15),
+            (Profile::Gen6, Access::Read, 50),
+            (Profile::Gen6, Access::Write, 15),
         ] {
             let (_, latencies) = run(profile, access, 4096, SIZE, 1);
             assert_eq!(latencies[latencies.len() / 2], Duration::from_micros(want), "{profile:?} {access:?}");
@@ -370,7 +398,7 @@ mod tests {
     #[test]
     fn rehearsed_reads_take_what_those_of_written_pages_do() {
         let timing = Timing { slow_read: None, ..Profile::Gen5Tlc.timing().unwrap() };
-        let (mut model, mut rehearsal) = (Model::new(timing.clone(), 1), Rehearsal::new(timing, SIZE, 2));
+        let (mut model, mut rehearsal) = (Model::new(timing.clone(), 1), TimingModel::new(timing, SIZE, 2));
         let extent = |access, page| Extent { access, nsid: 1, size: SIZE, offset: page * PAGE, len: PAGE };
         let pages: Vec<u64> = (0..500).map(|i| i * 7919 % 100_000).collect();
         for &page in &pages {

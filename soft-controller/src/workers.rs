@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use warprow_dma::order;
 
-use crate::builder::BuildError;
+use crate::builder::ControllerBuildError;
 use crate::core::Core;
 
 /// How long it waits for an engine at a time.
@@ -16,14 +16,17 @@ const RELAX: Duration = Duration::from_micros(50);
 const LOOKS: u32 = 64;
 
 /// Starts a thread for each worker.
-pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>, BuildError> {
+pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>, ControllerBuildError> {
     if core.config.workers > 0 {
         // A process's first barrier of this kind takes milliseconds. No command shall wait for it.
         order::between_sleep_and_doorbell();
     }
     let spawn = |worker| {
         let core = core.clone();
-        Builder::new().name(format!("nvme-{worker}")).spawn(move || run(&core, worker)).map_err(BuildError::Thread)
+        Builder::new()
+            .name(format!("nvme-{worker}"))
+            .spawn(move || run(&core, worker))
+            .map_err(ControllerBuildError::Thread)
     };
     (0..core.config.workers).map(spawn).collect()
 }

@@ -11,23 +11,24 @@ use crate::backing::{Backing, MediaError};
 /// What survives of the writes that were in a volatile cache when the power was cut. Writes count from 0 in the order
 /// in which the controller executed them, among those not yet durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cut {
-    /// None of them.
+pub enum PowerCut {
+    /// None of the volatile writes survives.
     LoseAll,
-    /// All of them.
+    /// All of them survive.
     KeepAll,
-    /// The first so many.
+    /// The first so many survive.
     First(usize),
-    /// All but this one.
+    /// All but the one with this index survive.
     Without(usize),
-    /// This one alone.
+    /// The one with this index alone survives.
     Only(usize),
-    /// Any subset by this seed: a prefix, a random subset of the writes, a random subset of their LBAs, of several
-    /// writes to one LBA any one. Commands in flight take part: some are executed, and then some of that survives.
+    /// A subset survives that is chosen by this seed: a prefix, a suffix, a random subset of the writes, or a random
+    /// subset of their LBAs, with any one of several writes to the same LBA. Commands in flight take part: some of them
+    /// are executed, and then some of what they wrote survives.
     Random(u64),
 }
 
-/// How the versions of one LBA are chosen from, by [`Cut`].
+/// How the versions of one LBA are chosen from, by [`PowerCut`].
 pub(crate) enum Choice {
     /// Writes survive or do not; of several to one LBA the last survivor counts.
     Commands(Vec<u64>),
@@ -35,7 +36,7 @@ pub(crate) enum Choice {
     Blocks(f64),
 }
 
-impl Cut {
+impl PowerCut {
     /// What to keep of `commands`, which are in order.
     pub(crate) fn choose(self, commands: &[u64], rng: &mut fastrand::Rng) -> Choice {
         let without = |index: usize| {
@@ -115,7 +116,7 @@ pub(crate) struct WriteCache {
 
 impl WriteCache {
     pub(crate) fn new(inner: Arc<dyn Backing>, capacity: u64) -> Result<Self, AllocateError> {
-        let bounce = DmaMemory::allocate(BOUNCE, warprow_dma::Backing::Anonymous)?;
+        let bounce = DmaMemory::allocate(BOUNCE, warprow_dma::MemoryKind::Anonymous)?;
         let log = Log { block: 512, versions: BTreeMap::new(), commands: VecDeque::new(), bytes: 0, bounce };
         Ok(Self { inner, capacity, log: Mutex::new(log) })
     }
@@ -351,7 +352,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::backing::Ram;
+    use crate::backing::RamBacking;
 
     const BLOCKS: u64 = 16;
 
@@ -376,14 +377,14 @@ mod tests {
         ]
     }
 
-    fn cut() -> impl Strategy<Value = Cut> {
+    fn cut() -> impl Strategy<Value = PowerCut> {
         prop_oneof![
-            Just(Cut::LoseAll),
-            Just(Cut::KeepAll),
-            (0..8usize).prop_map(Cut::First),
-            (0..8usize).prop_map(Cut::Without),
-            (0..8usize).prop_map(Cut::Only),
-            any::<u64>().prop_map(Cut::Random),
+            Just(PowerCut::LoseAll),
+            Just(PowerCut::KeepAll),
+            (0..8usize).prop_map(PowerCut::First),
+            (0..8usize).prop_map(PowerCut::Without),
+            (0..8usize).prop_map(PowerCut::Only),
+            any::<u64>().prop_map(PowerCut::Random),
         ]
     }
 
@@ -403,9 +404,9 @@ mod tests {
             capacity in prop_oneof![Just(u64::MAX), Just(8192u64)],
         ) {
             let block = if wide { 4096u64 } else { 512 };
-            let cache = WriteCache::new(Arc::new(Ram::new(BLOCKS * block).unwrap()), capacity).unwrap();
+            let cache = WriteCache::new(Arc::new(RamBacking::new(BLOCKS * block).unwrap()), capacity).unwrap();
             cache.set_block(block);
-            let memory = DmaMemory::allocate((BLOCKS * block) as usize + 4, warprow_dma::Backing::Anonymous).unwrap();
+            let memory = DmaMemory::allocate((BLOCKS * block) as usize + 4, warprow_dma::MemoryKind::Anonymous).unwrap();
             // What each block was written with, and when, since it last became durable: what it may read as after a cut.
             let mut history: [Vec<(u32, u64)>; BLOCKS as usize] = std::array::from_fn(|_| vec![(0, 0)]);
             let mut moments = Vec::new();
@@ -454,7 +455,7 @@ mod tests {
                 }
             }
             let commands = cache.commands();
-            let mut rng = fastrand::Rng::with_seed(if let Cut::Random(seed) = cut { seed } else { 0 });
+            let mut rng = fastrand::Rng::with_seed(if let PowerCut::Random(seed) = cut { seed } else { 0 });
             cache.cut(&cut.choose(&commands, &mut rng), &mut rng).unwrap();
             prop_assert!(cache.commands().is_empty());
             cache.read(0, &memory, 0, (BLOCKS * block) as usize).unwrap();
@@ -463,8 +464,8 @@ mod tests {
                 let possible: Vec<u32> = history.iter().map(|version| version.0).collect();
                 prop_assert!(possible.contains(&after), "block {i} is {after}, not one of {possible:?}");
                 match cut {
-                    Cut::KeepAll => prop_assert_eq!(after, possible[possible.len() - 1]),
-                    Cut::LoseAll if capacity == u64::MAX => prop_assert_eq!(after, possible[0]),
+                    PowerCut::KeepAll => prop_assert_eq!(after, possible[possible.len() - 1]),
+                    PowerCut::LoseAll if capacity == u64::MAX => prop_assert_eq!(after, possible[0]),
                     _ => {}
                 }
             }
@@ -475,14 +476,14 @@ mod tests {
     fn random_cuts_lose_reorder_and_tear() {
         let (mut lost, mut kept, mut torn, mut reordered) = (0, 0, 0, 0);
         for seed in 0..400 {
-            let cache = WriteCache::new(Arc::new(Ram::new(8192).unwrap()), u64::MAX).unwrap();
-            let memory = DmaMemory::allocate(4096, warprow_dma::Backing::Anonymous).unwrap();
+            let cache = WriteCache::new(Arc::new(RamBacking::new(8192).unwrap()), u64::MAX).unwrap();
+            let memory = DmaMemory::allocate(4096, warprow_dma::MemoryKind::Anonymous).unwrap();
             for number in 1..=2 {
                 memory.fill(0, 1024, number);
                 cache.write(0, &memory, 0, 1024).unwrap();
             }
             let mut rng = fastrand::Rng::with_seed(seed);
-            let choice = Cut::Random(seed).choose(&cache.commands(), &mut rng);
+            let choice = PowerCut::Random(seed).choose(&cache.commands(), &mut rng);
             cache.cut(&choice, &mut rng).unwrap();
             cache.read(0, &memory, 0, 1024).unwrap();
             match (memory.load_u8(0), memory.load_u8(512)) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use common::{Host, ram, stepped};
 use warprow_dma::{DmaMemory, Function, PAGE};
-use warprow_soft_controller::{Backing, FormatStep, MediaError, Namespace, Ram};
+use warprow_soft_controller::{Backing, FormatStep, MediaError, Namespace, RamBacking};
 use warprow_spec::admin::FormatCdw10;
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, ErrorEvent, HealthEvent};
 use warprow_spec::features::{FeatureId, NumberOfQueues};
@@ -300,7 +300,7 @@ fn a_format_takes_its_time_and_erases() {
 
 /// Memory whose erasure fails a number of times, and which notes it.
 #[derive(Debug)]
-struct Stubborn(Ram, Mutex<u32>, Arc<Mutex<Vec<String>>>);
+struct Stubborn(RamBacking, Mutex<u32>, Arc<Mutex<Vec<String>>>);
 
 impl Backing for Stubborn {
     fn size(&self) -> u64 {
@@ -330,7 +330,7 @@ impl Backing for Stubborn {
 #[test]
 fn a_format_that_failed_must_be_done_again() {
     let log = Arc::new(Mutex::new(Vec::new()));
-    let backing = Stubborn(Ram::new(1 << 20).unwrap(), Mutex::new(1), log.clone());
+    let backing = Stubborn(RamBacking::new(1 << 20).unwrap(), Mutex::new(1), log.clone());
     let refused = Arc::new(AtomicBool::new(true));
     let hook = {
         let (log, refused) = (log.clone(), refused.clone());

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use common::{Host, pattern, stepped};
 use warprow_dma::{DmaMemory, PAGE};
-use warprow_soft_controller::{Backing, Builder, Fault, File, MediaError, Namespace, Ram, Rule, SoftController};
+use warprow_soft_controller::{
+    Backing, ControllerBuilder, Fault, FileBacking, MediaError, Namespace, RamBacking, Rule, SoftController,
+};
 use warprow_spec::NvmOpcode;
 
 const DEPTH: u32 = 40;
@@ -23,7 +25,7 @@ enum Told {
 /// Memory that notes what it is told.
 #[derive(Debug)]
 struct Noting {
-    ram: Ram,
+    ram: RamBacking,
     told: Arc<Mutex<Vec<Told>>>,
 }
 
@@ -59,9 +61,9 @@ impl Backing for Noting {
     }
 }
 
-fn noting(builder: Builder) -> (Host, Arc<Mutex<Vec<Told>>>) {
+fn noting(builder: ControllerBuilder) -> (Host, Arc<Mutex<Vec<Told>>>) {
     let told = Arc::default();
-    let backing = Noting { ram: Ram::new(1 << 20).unwrap(), told: Arc::clone(&told) };
+    let backing = Noting { ram: RamBacking::new(1 << 20).unwrap(), told: Arc::clone(&told) };
     let mut host = Host::with_queue(builder.namespace(Namespace::new(backing)), 512);
     let page = host.buffer(PAGE);
     page.memory.write(0, &pattern(1, PAGE));
@@ -149,7 +151,7 @@ fn a_file_whose_pages_are_gone_is_read_right() {
     for depth in [1, 8, 256] {
         file.sync_all().unwrap();
         nix::fcntl::posix_fadvise(&file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED).unwrap();
-        let backing = File::new(file.try_clone().unwrap()).unwrap().depth(depth);
+        let backing = FileBacking::new(file.try_clone().unwrap()).unwrap().depth(depth);
         let drive = SoftController::builder().namespace(Namespace::new(backing)).build().unwrap();
         let mut host = Host::new(drive, false);
         host.enable();

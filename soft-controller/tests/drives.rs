@@ -11,7 +11,7 @@ use common::{Host, pattern};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use warprow_dma::PAGE;
-use warprow_soft_controller::{DriveUri, Procedural, SoftController, UriError, in_use};
+use warprow_soft_controller::{DriveUri, ProceduralBacking, SoftController, UriError, in_use};
 use warprow_spec::admin::FormatCdw10;
 use warprow_spec::identify::{IdentifyController, IdentifyNamespace};
 use warprow_spec::{AdminOpcode, FromBytes, NvmOpcode, Sqe, StatusCode};
@@ -324,7 +324,7 @@ fn drives_need_no_file() {
     let page = host.buffer(PAGE);
     let lba = (1 << 28) - 3;
     host.read(lba, 1, page.iova);
-    let want: Vec<u8> = (0..512).flat_map(|i| Procedural::word(5, lba * 512 + i).to_le_bytes()).collect();
+    let want: Vec<u8> = (0..512).flat_map(|i| ProceduralBacking::word(5, lba * 512 + i).to_le_bytes()).collect();
     assert_eq!(page.bytes(0, PAGE), want);
     let mut host = open("emulated:ram,backing=ram,size=1M,workers=2");
     let page = host.buffer(PAGE);

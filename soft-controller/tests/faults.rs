@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Host, pattern, ram, stepped};
 use warprow_dma::{Function, FunctionError, PAGE};
-use warprow_soft_controller::{Fault, Queues, Rule};
+use warprow_soft_controller::{Fault, QueueMatch, Rule};
 use warprow_spec::registers::offset;
 use warprow_spec::{AdminOpcode, Cqe, NvmOpcode, Sqe, StatusCode};
 
@@ -110,7 +110,7 @@ fn twice_and_under_another_name() {
 fn duplicates_wait_for_room() {
     let mut host = Host::enabled(stepped().namespace(ram(1 << 20)));
     host.create_pair(1, 4);
-    host.drive.faults().inject(Rule::new(Fault::Duplicate).on(Queues::Id(1)).always());
+    host.drive.faults().inject(Rule::new(Fault::Duplicate).on(QueueMatch::Id(1)).always());
     let cids: Vec<u16> = (0..3).map(|_| host.push(1, Sqe::new(NvmOpcode::FLUSH.0, 1))).collect();
     host.ring(1);
     let mut counts = std::collections::HashMap::new();

@@ -4,12 +4,12 @@ mod common;
 
 use std::fs;
 use std::ops::RangeInclusive;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{Host, pattern, ram};
 use warprow_dma::{Function, PAGE};
-use warprow_soft_controller::SoftController;
+use warprow_soft_controller::{Leave, Mapping, Offload, OffloadFailure, OffloadQueue, SoftController, Turn};
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, ErrorEvent};
 use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
 use warprow_spec::{AdminOpcode, Cqe, NvmOpcode, Sqe};
@@ -117,6 +117,60 @@ fn threads_stop_glancing_when_nobody_is_left_who_does_not_wake_them() {
     assert_naps(&awake, "held again");
     drop(again);
     assert_naps(&quiet, "after all");
+}
+
+/// An offload that reaches nothing.
+#[derive(Debug)]
+struct Aloof;
+
+impl Leave for Aloof {
+    fn count(&self) -> u32 {
+        0
+    }
+
+    fn leave(&self) {}
+}
+
+impl Offload for Aloof {
+    fn remap(&mut self, _: &[Mapping]) {}
+
+    fn reaches(&mut self, _: &Turn<'_>, _: &mut [OffloadQueue]) -> bool {
+        false
+    }
+
+    fn serve(&mut self, _: &Turn<'_>, _: &mut [OffloadQueue]) -> Result<(), OffloadFailure> {
+        unreachable!("no queue is reached")
+    }
+
+    fn leave(&self) -> Arc<dyn Leave> {
+        Arc::new(Aloof)
+    }
+}
+
+#[test]
+fn a_thread_with_an_offload_goes_on_looking_while_submitters_wake_nobody() {
+    let _alone = alone();
+    let builder = SoftController::builder().namespace(ram(1 << 20)).offload(Box::new(Aloof));
+    let mut host = Host::new(builder.build().unwrap(), false);
+    host.enable();
+    let spent = |host: &Host| {
+        let memory = host.drive.doorbell_memory();
+        std::thread::sleep(Duration::from_millis(20));
+        let before = ticks();
+        std::thread::sleep(Duration::from_millis(400));
+        drop(memory);
+        ticks() - before
+    };
+    let without = spent(&host);
+    host.create_pair(1, 16);
+    let with = spent(&host);
+    std::thread::sleep(Duration::from_millis(20));
+    let naps = naps_in_400_ms();
+    // One that looks all the time spends 40 ticks, where it has a core to itself.
+    assert!(without <= 4 && with >= 8, "{without} ticks without queues, {with} with one");
+    assert!(naps <= 30, "{naps} naps in 400 ms after the submitter has gone");
+    let page = host.buffer(PAGE);
+    host.read(0, 8, page.iova);
 }
 
 /// The first worker serves the admin queue, the second finds what is to be reported there.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use common::{Host, pattern, ram, stepped};
 use proptest::prelude::*;
 use warprow_dma::{DmaMemory, Function, PAGE};
-use warprow_soft_controller::{Backing, MediaError, Namespace, Null, Procedural};
+use warprow_soft_controller::{Backing, MediaError, Namespace, NullBacking, ProceduralBacking};
 use warprow_spec::features::FeatureId;
 use warprow_spec::nvm::DsmRange;
 use warprow_spec::registers::Cc;
@@ -97,7 +97,7 @@ fn zeroes_deallocate_and_compare() {
 #[test]
 fn a_read_only_backing_refuses_writes_alone() {
     #[derive(Debug)]
-    struct ReadOnly(Procedural);
+    struct ReadOnly(ProceduralBacking);
     impl Backing for ReadOnly {
         fn size(&self) -> u64 {
             self.0.size()
@@ -115,10 +115,11 @@ fn a_read_only_backing_refuses_writes_alone() {
             Ok(())
         }
     }
-    let mut host = Host::with_queue(stepped().namespace(Namespace::new(ReadOnly(Procedural::new(1 << 20, 1)))), 8);
+    let mut host =
+        Host::with_queue(stepped().namespace(Namespace::new(ReadOnly(ProceduralBacking::new(1 << 20, 1)))), 8);
     let page = host.buffer(PAGE);
     host.read(3, 1, page.iova);
-    assert_eq!(page.memory.load_u64(0), Procedural::word(1, 192));
+    assert_eq!(page.memory.load_u64(0), ProceduralBacking::word(1, 192));
     let write = Host::rw(NvmOpcode::WRITE, 1, 3, 1, page.iova);
     assert_eq!(code(&mut host, write), StatusCode::NamespaceWriteProtected);
     let full = host.io(Sqe::new(NvmOpcode::WRITE_ZEROES.0, 1));
@@ -155,7 +156,7 @@ fn pages_of_16_kib_work() {
 
 #[test]
 fn a_small_ring_wraps_and_a_full_completion_queue_waits() {
-    let mut host = Host::with_queue(stepped().namespace(Namespace::new(Null::new(1 << 20))), 4);
+    let mut host = Host::with_queue(stepped().namespace(Namespace::new(NullBacking::new(1 << 20))), 4);
     for _ in 0..50 {
         assert_eq!(code(&mut host, Sqe::new(NvmOpcode::FLUSH.0, 1)), StatusCode::Success);
     }
@@ -192,7 +193,7 @@ fn a_small_ring_wraps_and_a_full_completion_queue_waits() {
 
 #[test]
 fn queues_take_turns() {
-    let mut host = Host::enabled(stepped().namespace(Namespace::new(Null::new(1 << 20))));
+    let mut host = Host::enabled(stepped().namespace(Namespace::new(NullBacking::new(1 << 20))));
     let arbitration =
         Sqe { cdw10: FeatureId::ARBITRATION.0.into(), cdw11: 1, ..Sqe::new(AdminOpcode::SET_FEATURES.0, 0) };
     assert!(host.admin(arbitration).status().is_success());

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use common::{Host, pattern, ram, stepped};
 use warprow_dma::Function;
-use warprow_soft_controller::{Builder, Cut, Fault, Rule};
+use warprow_soft_controller::{ControllerBuilder, Fault, PowerCut, Rule};
 use warprow_spec::features::FeatureId;
 use warprow_spec::registers::offset;
 use warprow_spec::{AdminOpcode, NSID_ALL, NvmOpcode, Sqe, StatusCode};
 
-fn cached() -> Builder {
+fn cached() -> ControllerBuilder {
     stepped().namespace(ram(1 << 20).lba(4096).write_cache(1 << 20))
 }
 
@@ -50,7 +50,7 @@ fn flushed_and_forced_writes_survive_others_do_not() {
     write(&mut host, 2, 4, false);
     assert_eq!(content(&mut host, 0), pattern(2, 4096), "reads see the cache");
     assert_eq!(host.drive.volatile_writes(), 2);
-    assert_eq!(host.drive.power_cut(Cut::LoseAll).unwrap(), 2);
+    assert_eq!(host.drive.power_cut(PowerCut::LoseAll).unwrap(), 2);
     restart(&mut host);
     assert_eq!(content(&mut host, 0), pattern(1, 4096));
     assert_eq!(content(&mut host, 1), pattern(3, 4096));
@@ -59,7 +59,7 @@ fn flushed_and_forced_writes_survive_others_do_not() {
 
 #[test]
 fn a_flush_covers_what_had_completed_before_it() {
-    let forms = [cached as fn() -> Builder, || cached().jitter(Duration::ZERO)];
+    let forms = [cached as fn() -> ControllerBuilder, || cached().jitter(Duration::ZERO)];
     for (form, builder) in forms.into_iter().enumerate() {
         let mut host = Host::with_queue(builder(), 16);
         write(&mut host, 0, 1, false);
@@ -72,7 +72,7 @@ fn a_flush_covers_what_had_completed_before_it() {
         host.ring(1);
         assert!(cids.into_iter().all(|cid| host.completion(1, cid).status().is_success()));
         assert_eq!(content(&mut host, 1), pattern(3, 4096));
-        assert_eq!(host.drive.power_cut(Cut::LoseAll).unwrap(), 1, "{form}");
+        assert_eq!(host.drive.power_cut(PowerCut::LoseAll).unwrap(), 1, "{form}");
         restart(&mut host);
         assert_eq!([0, 1].map(|lba| content(&mut host, lba)), [1, 2].map(|seed| pattern(seed, 4096)), "{form}");
     }
@@ -90,7 +90,7 @@ fn a_slow_flush_covers_nothing_written_meanwhile() {
         write(&mut host, 1, 3, false);
         write(&mut host, 2, 4, false);
         assert!(host.completion(1, flush).status().is_success());
-        assert_eq!(host.drive.power_cut(Cut::LoseAll).unwrap(), 2);
+        assert_eq!(host.drive.power_cut(PowerCut::LoseAll).unwrap(), 2);
         restart(&mut host);
         let after = [0, 1, 2].map(|lba| content(&mut host, lba));
         assert_eq!(after, [pattern(1, 4096), pattern(2, 4096), vec![0; 4096]]);
@@ -111,7 +111,7 @@ fn a_flush_does_not_cover_what_never_completed() {
     // What completed on top of it is durable, and is not undone by it.
     write(&mut host, 0, 2, false);
     flush(&mut host);
-    host.drive.power_cut(Cut::KeepAll).unwrap();
+    host.drive.power_cut(PowerCut::KeepAll).unwrap();
     restart(&mut host);
     assert_eq!(content(&mut host, 0), pattern(2, 4096));
 }
@@ -127,7 +127,7 @@ fn nothing_in_flight_makes_others_durable_while_the_power_fails() {
         let sqe = Host::rw(opcode, 1, 0, 1, page);
         host.submit(1, if opcode == NvmOpcode::FLUSH { Sqe::new(opcode.0, 1) } else { Sqe { cdw12: 1 << 30, ..sqe } });
         host.turns(3);
-        assert_eq!(host.drive.power_cut(Cut::KeepAll).unwrap(), 1, "{opcode:?}");
+        assert_eq!(host.drive.power_cut(PowerCut::KeepAll).unwrap(), 1, "{opcode:?}");
     }
 }
 
@@ -138,7 +138,7 @@ fn cuts_can_be_enumerated() {
         for lba in 0..3 {
             write(&mut host, lba, 10 + lba, false);
         }
-        host.drive.power_cut(Cut::Only(survivor)).unwrap();
+        host.drive.power_cut(PowerCut::Only(survivor)).unwrap();
         restart(&mut host);
         for lba in 0..3 {
             let want = if lba == survivor as u64 { pattern(10 + lba, 4096) } else { vec![0; 4096] };
@@ -154,7 +154,7 @@ fn with_the_cache_switched_off_nothing_is_lost() {
     let set = Sqe { cdw10: FeatureId::VOLATILE_WRITE_CACHE.0.into(), ..Sqe::new(AdminOpcode::SET_FEATURES.0, 0) };
     assert!(host.admin(set).status().is_success());
     write(&mut host, 1, 2, false);
-    assert_eq!(host.drive.power_cut(Cut::LoseAll).unwrap(), 0);
+    assert_eq!(host.drive.power_cut(PowerCut::LoseAll).unwrap(), 0);
     restart(&mut host);
     assert_eq!(content(&mut host, 0), pattern(1, 4096));
     assert_eq!(content(&mut host, 1), pattern(2, 4096));
@@ -183,7 +183,7 @@ fn commands_in_flight_may_have_happened_or_not() {
         let sqe = Host::rw(NvmOpcode::WRITE, 1, 3, 1, page.iova);
         host.submit(1, Sqe { cdw12: 1 << 30, ..sqe });
         host.turns(5);
-        host.drive.power_cut(Cut::Random(seed)).unwrap();
+        host.drive.power_cut(PowerCut::Random(seed)).unwrap();
         restart(&mut host);
         match content(&mut host, 3) {
             data if data == pattern(7, 4096) => after += 1,
@@ -208,7 +208,7 @@ fn power_brings_back_a_drive_that_was_gone() {
     assert!(host.drive.read_u32(offset::CSTS).is_err());
     assert!(host.poll(1).is_empty());
     assert_eq!(page.bytes(0, 4096), vec![0xaa; 4096]);
-    host.drive.power_cut(Cut::LoseAll).unwrap();
+    host.drive.power_cut(PowerCut::LoseAll).unwrap();
     restart(&mut host);
     assert_eq!(content(&mut host, 0), pattern(1, 4096));
     let bad = Sqe::new(NvmOpcode::FLUSH.0, 9);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Host, ram, stepped};
 use warprow_dma::PAGE;
-use warprow_soft_controller::{SoftController, Timing, Watched};
+use warprow_soft_controller::{CommandTimes, SoftController, Timing};
 use warprow_spec::NvmOpcode;
 
 /// A drive that takes exactly 30 us for a page, and one at a time.
@@ -30,13 +30,13 @@ fn the_first_doorbell_and_the_last_completion_are_told() {
     let page = host.buffer(PAGE);
     let read = Host::rw(NvmOpcode::READ, 1, 0, 1, page.iova);
     host.io(read);
-    assert_eq!(host.drive.watched(), Watched::default(), "nobody watched");
+    assert_eq!(host.drive.watched(), CommandTimes::default(), "nobody watched");
     host.drive.watch();
-    assert_eq!(host.drive.watched(), Watched::default());
+    assert_eq!(host.drive.watched(), CommandTimes::default());
     // An entry without its doorbell is no command.
     let first = host.push(1, read);
     host.turns(5);
-    assert_eq!(host.drive.watched(), Watched::default());
+    assert_eq!(host.drive.watched(), CommandTimes::default());
     let second = host.push(1, read);
     host.ring(1);
     let begun = host.now + host.tick;
@@ -49,7 +49,7 @@ fn the_first_doorbell_and_the_last_completion_are_told() {
     assert_eq!(watched.last_completion, Some(begun + Duration::from_micros(60)));
     assert_eq!((watched.completions, host.drive.clock_began()), (2, None));
     host.drive.watch();
-    assert_eq!(host.drive.watched(), Watched::default(), "it begins anew");
+    assert_eq!(host.drive.watched(), CommandTimes::default(), "it begins anew");
 }
 
 #[test]

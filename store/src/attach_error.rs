@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use warprow_formats::FormatError;
+use warprow_formats::FileError;
 
 use crate::skipped_tensor::SkippedTensor;
 
@@ -12,7 +12,7 @@ use crate::skipped_tensor::SkippedTensor;
 pub enum AttachError {
     /// The file cannot be read, or is none of tables.
     #[error(transparent)]
-    File(#[from] FormatError),
+    File(#[from] FileError),
     /// Nothing in it can be read where it is.
     #[error("{} holds no table that can be read where it is{}", .file.display(), listed(.skipped))]
     Nothing {

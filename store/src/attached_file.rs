@@ -45,12 +45,12 @@ const FILE: Known = Known { kind: "a file of tables", names: &["tensor", "direct
 /// # std::fs::write(&path, file)?;
 /// // A safetensors file with a table of three rows, and with a tensor that is none.
 /// let address: DriveAddress = format!("attached:{},tensor=a=emb.*", path.display()).parse()?;
-/// let device = Device::open(&address, Create::Never)?;
+/// let device = Device::open(&address, CreateDrive::Never)?;
 /// let store = Store::open(&[device], &OpenOptions::default().with_read_only())?;
-/// let host = Host::attach(&store, HostOptions::default())?;
+/// let host = HostExecutor::attach(&store, HostOptions::default())?;
 /// let plan = host.plan(&[Feature::new("f", "a")], PlanOptions::default())?;
 /// let mut rows = [0.0f32; 4];
-/// plan.slot()?.lookup(&Batch::new(&[2i64, 0], 2), &mut Output::new(Rows::F32(&mut rows), 2))?;
+/// plan.slot()?.lookup(&Batch::new(&[2i64, 0], 2), &mut Output::new(OutputRows::F32(&mut rows), 2))?;
 /// assert_eq!(rows, [4.0, 5.0, 0.0, 1.0]);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use warprow_dma::Mapped;
+use warprow_dma::MappedMemory;
 use warprow_driver::prp::Data;
-use warprow_driver::{DriverError, Ended};
+use warprow_driver::{CommandEnd, DriverError};
 use warprow_layout::{Drive, Extent, VolumeError};
 
 use crate::StoreError;
@@ -30,7 +30,7 @@ pub(crate) enum Job<'a> {
     Write(&'a mut Fill<'a>),
     /// Read for the function; extents come in any order.
     Read(&'a mut Take<'a>),
-    /// The same, going on where a drive answers with an error, of which the second function is told.
+    /// Read for the first function, and go on where a drive answers with an error: the second function is told of that.
     Check(&'a mut Take<'a>, &'a mut Failed<'a>),
 }
 
@@ -60,7 +60,7 @@ struct Lane {
     /// Whether it was reset.
     was_reset: bool,
     /// For each slot so many bytes.
-    buffer: Arc<Mapped>,
+    buffer: Arc<MappedMemory>,
     slot_bytes: usize,
     /// Bytes of one command at most: whole LBAs.
     command_bytes: usize,
@@ -215,14 +215,14 @@ impl Lane {
             }
             if completion.is_success() {
                 succeeded = true;
-            } else if tolerant && matches!(completion.ended, Ended::Answered(_)) {
+            } else if tolerant && matches!(completion.ended, CommandEnd::Answered(_)) {
                 refused.push(completion);
             } else {
                 failed.get_or_insert(completion);
             }
         });
         if succeeded {
-            self.member.controller().proven();
+            self.member.controller().note_success();
         }
         self.mend(waited.map(drop))?;
         if let Some(error) = failed.and_then(|completion| lock(&self.pair).error(&completion)) {
@@ -255,7 +255,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use warprow_layout::{DType, Ranks, TableSpec};
-    use warprow_soft_controller::{Namespace, Ram, SoftController};
+    use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 
     use super::*;
     use crate::{Device, LoadOptions, Store, TableLoad};
@@ -265,7 +265,7 @@ mod tests {
 
     fn store() -> Store {
         let drive = |name| {
-            let namespace = Namespace::new(Ram::new(64 << 20).unwrap());
+            let namespace = Namespace::new(RamBacking::new(64 << 20).unwrap());
             let drive = SoftController::builder().name(name).serial(name).namespace(namespace).build().unwrap();
             Device::new(drive, 1)
         };

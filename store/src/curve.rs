@@ -7,9 +7,9 @@ const SECOND: f64 = 1e12;
 /// Points of a curve, at most.
 const MAX_POINTS: usize = 64;
 
-/// A drive's read curve: what a read command of so many bytes costs while many are in flight, which is the time between two completions.
-/// A drive takes so many commands a second, and so many bytes; between its points a curve is linear. Shorter commands cost as much as
-/// the shortest that is known, longer ones as much a byte as the longest.
+/// A drive's read curve: what a read command of so many bytes costs while many are in flight, which is the time between
+/// two completions. Between its points a curve is linear. Commands shorter than the first point cost as much as the
+/// first point; commands longer than the last point cost as much for each byte as the last point.
 ///
 /// ```
 /// use warprow_store::ReadCurve;
@@ -23,7 +23,7 @@ const MAX_POINTS: usize = 64;
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReadCurve {
-    /// Bytes, ascending, and picoseconds, never descending. One at least.
+    /// Points of the curve, at least one: bytes, ascending, and picoseconds, never descending.
     points: Vec<(u32, u64)>,
 }
 
@@ -31,19 +31,19 @@ pub struct ReadCurve {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CurveError {
-    /// None, or too many.
+    /// There are no points, or too many.
     #[error("a read curve of {points} points: give 1 to {MAX_POINTS}")]
     Points {
         /// How many.
         points: usize,
     },
-    /// Lengths that do not ascend from 1 byte on.
+    /// The lengths do not ascend from 1 byte on.
     #[error("a read curve's lengths ascend from 1 byte on: {bytes} bytes are out of order")]
     Order {
         /// The length.
         bytes: u32,
     },
-    /// A rate that no drive has.
+    /// A rate is one that no drive has.
     #[error("{rate} a second, of {bytes} bytes: give a rate from 1 to 10^12")]
     Rate {
         /// The length of the reads.
@@ -51,7 +51,7 @@ pub enum CurveError {
         /// The rate.
         rate: f64,
     },
-    /// Longer reads that are cheaper.
+    /// Longer reads would be cheaper than shorter ones.
     #[error("more reads of {bytes} bytes a second than of shorter ones: a longer read is never cheaper")]
     Cheaper {
         /// The length of the longer.
@@ -97,8 +97,9 @@ impl ReadCurve {
         Self::new(&[(knee, reads_per_second)])
     }
 
-    /// A curve of what was measured, in the order of length: scattered figures are brought to where a drive's can be. A longer read costs no less than a
-    /// shorter one, and no more a byte. `None`: there are not two lengths to compare.
+    /// A curve of what was measured, in the order of length: scattered figures are brought to where a drive's can be. A
+    /// longer read costs no less than a shorter one, and no more a byte. `None`: there are fewer than two lengths to
+    /// compare.
     pub(crate) fn of_measured(points: &[(u32, f64)]) -> Option<Self> {
         let mut curve = Self::new(points.get(..1)?).ok()?;
         for &(bytes, rate) in points.get(1..)? {
@@ -119,7 +120,7 @@ impl ReadCurve {
         SECOND / (self.cost(bytes).max(1) as f64)
     }
 
-    /// Its points: bytes, and reads a second.
+    /// The points of the curve: bytes of a read, and reads a second.
     pub fn points(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
         self.points.iter().map(|&(bytes, cost)| (bytes, SECOND / cost.max(1) as f64))
     }

@@ -61,6 +61,23 @@ impl Device {
         self.emulated.is_some()
     }
 
+    /// The software controller of an emulated drive, whose faults and power cuts it takes: to see what a program does when its
+    /// drive fails. `None`: the drive was not opened as an emulated one.
+    ///
+    /// ```
+    /// # use warprow_soft_controller::{Fault, NvmOpcode, Rule};
+    /// # use warprow_store::*;
+    /// let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// let controller = device.soft_controller().ok_or("it is emulated")?;
+    /// // The next read is never answered.
+    /// let rule = controller.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ));
+    /// assert_eq!(controller.faults().fired(rule), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn soft_controller(&self) -> Option<&Arc<SoftController>> {
+        self.emulated.as_ref().map(|emulated| &emulated.controller)
+    }
+
     pub(crate) fn as_emulated(&self) -> Option<&Emulated> {
         self.emulated.as_deref()
     }
@@ -69,12 +86,12 @@ impl Device {
         Self { skipped: skipped.into(), ..self }
     }
 
-    /// Of a file of tables that is attached: the tensors that are left out, and why. Of any other drive: none.
+    /// The tensors of an attached file that are left out, and why; empty for any other drive.
     pub fn skipped(&self) -> &[SkippedTensor] {
         &self.skipped
     }
 
-    /// What errors call it: the function's name, and the namespace if it is not the first.
+    /// The name by which errors call the drive: the function's name, and the namespace's number if that is not 1.
     pub fn name(&self) -> String {
         match self.namespace {
             1 => self.function.name().to_owned(),

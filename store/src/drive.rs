@@ -28,7 +28,7 @@ const SOCKET: Known = Known { kind: "a controller behind a socket", names: &["na
 /// let address: DriveAddress = "0000:41:00.0/2".parse()?;
 /// assert!(matches!(address, DriveAddress::Pci { namespace: 2, .. }));
 /// let address: DriveAddress = "emulated:example?backing=ram&size=64M".parse()?;
-/// let device = Device::open(&address, Create::IfMissing)?;
+/// let device = Device::open(&address, CreateDrive::IfMissing)?;
 /// assert!(device.is_emulated());
 /// assert!("/dev/nvme0n1".parse::<DriveAddress>().is_err());
 /// # Ok::<(), StoreError>(())
@@ -37,7 +37,7 @@ const SOCKET: Known = Known { kind: "a controller behind a socket", names: &["na
 pub enum DriveAddress {
     /// An NVMe controller that is bound to `vfio-pci`.
     Pci {
-        /// Its address.
+        /// The controller's PCI address.
         address: PciAddress,
         /// The namespace, counted from 1.
         namespace: u32,
@@ -46,7 +46,7 @@ pub enum DriveAddress {
     Emulated(DriveUri),
     /// An NVMe controller that another process serves.
     VfioUser {
-        /// Its socket.
+        /// The socket on which the controller is served.
         path: PathBuf,
         /// The namespace, counted from 1.
         namespace: u32,
@@ -107,7 +107,7 @@ impl fmt::Display for DriveAddress {
 
 /// What becomes of an emulated drive whose file is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Create {
+pub enum CreateDrive {
     /// That is an error, whatever size the address gives; and so it is if the file is empty.
     #[default]
     Never,
@@ -118,7 +118,7 @@ pub enum Create {
 impl Device {
     /// As [`open`](Self::open), beside drives that are open already: another namespace of one's controller shares it, since a
     /// function cannot be opened twice.
-    pub fn open_beside(opened: &[Self], address: &DriveAddress, create: Create) -> Result<Self, StoreError> {
+    pub fn open_beside(opened: &[Self], address: &DriveAddress, create: CreateDrive) -> Result<Self, StoreError> {
         let shareable = match address {
             DriveAddress::Pci { address, namespace } => Some((address.to_string(), namespace)),
             DriveAddress::VfioUser { path, namespace } => Some((format!("vfio-user:{}", path.display()), namespace)),
@@ -143,7 +143,7 @@ impl Device {
     }
 
     /// Opens the drive at `address`, for this process alone; a file of tables for reading, whoever else reads it.
-    pub fn open(address: &DriveAddress, create: Create) -> Result<Self, StoreError> {
+    pub fn open(address: &DriveAddress, create: CreateDrive) -> Result<Self, StoreError> {
         match address {
             DriveAddress::Pci { address, namespace } => {
                 Ok(Self::new(VfioFunction::open(&address.to_string())?, *namespace))
@@ -157,12 +157,12 @@ impl Device {
             }
             DriveAddress::Attached(file) => file.open(),
             DriveAddress::Emulated(uri) => {
-                let is_file = uri.backing == warprow_soft_controller::Store::File;
-                if create == Create::Never && is_file && !uri.path.exists() {
+                let is_file = uri.backing == warprow_soft_controller::BackingKind::File;
+                if create == CreateDrive::Never && is_file && !uri.path.exists() {
                     return Err(UriError::NotThere { path: uri.path.clone() }.into());
                 }
                 let is_empty = |path| std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
-                if create == Create::Never && is_file && is_empty(&uri.path) {
+                if create == CreateDrive::Never && is_file && is_empty(&uri.path) {
                     let reason = "it is empty: format it with size= to make a drive of it".to_owned();
                     return Err(UriError::Size { path: uri.path.clone(), actual: 0, reason }.into());
                 }
@@ -205,11 +205,11 @@ mod tests {
     fn namespaces_of_one_function_share_it() {
         let function = warprow_soft_controller::SoftController::builder().name("0000:41:00.0").build().unwrap();
         let opened = [Device::new(function, 1)];
-        let second = Device::open_beside(&opened, &"41:00.0/2".parse().unwrap(), Create::Never).unwrap();
+        let second = Device::open_beside(&opened, &"41:00.0/2".parse().unwrap(), CreateDrive::Never).unwrap();
         assert!(std::sync::Arc::ptr_eq(second.function(), opened[0].function()));
         assert_eq!((second.namespace(), second.name()), (2, "0000:41:00.0/2".to_owned()));
         // Another function is opened for itself, and there is none.
-        Device::open_beside(&opened, &"ffff:42:00.0".parse().unwrap(), Create::Never).unwrap_err();
+        Device::open_beside(&opened, &"ffff:42:00.0".parse().unwrap(), CreateDrive::Never).unwrap_err();
     }
 
     #[test]

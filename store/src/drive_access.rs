@@ -6,7 +6,7 @@ use std::time::Duration;
 use warprow_dma::Clock;
 use warprow_driver::QueuePair;
 
-/// How drives are driven.
+/// By which clock drives are used, and how long their commands may take.
 #[derive(Clone)]
 pub(crate) struct DriveAccess {
     pub clock: Arc<dyn Clock>,
@@ -15,10 +15,11 @@ pub(crate) struct DriveAccess {
     pub admin_timeout: Duration,
 }
 
-/// A queue pair that one slot's look-ups use, within reach of a reset that needs it to be let go.
+/// A queue pair that the look-ups of one slot use, shared with whoever resets the controller and has to take the queue away first.
 pub type SharedPair = Arc<Mutex<QueuePair>>;
 
-/// Locks a mutex, also where a thread that held it has panicked: what it guards is in order between any two statements.
+/// Locks a mutex, even if a thread panicked while it held the lock: the data that such a mutex guards is valid between any two
+/// statements.
 pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,7 +2,7 @@
 
 use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
-use warprow_layout::{DriveError, FormatError, OpenError, VolumeError};
+use warprow_layout::{DriveError, OpenError, StoreFormatError, VolumeError};
 
 use crate::attach_error::AttachError;
 use crate::events::NamespaceChanged;
@@ -120,7 +120,7 @@ pub enum StoreError {
     },
     /// The drives could not be formatted.
     #[error(transparent)]
-    Format(#[from] FormatError),
+    Format(#[from] StoreFormatError),
     /// The store could not be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
@@ -220,7 +220,7 @@ pub enum StoreError {
         /// The table.
         table: String,
         /// Why not.
-        source: warprow_layout::KeyedError,
+        source: warprow_layout::TableKeysError,
     },
     /// Ids that a table does not have cannot be updated.
     #[error("table {table:?} has {rows} rows, and none of id {}", join(.ids))]

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
-use warprow_driver::{Controller, Details, Event, Namespace};
+use warprow_driver::{Controller, ControllerEvent, EventDetails, Namespace};
 
 /// Time between two looks, and while a log page is being read.
 const EVERY: Duration = Duration::from_millis(10);
@@ -21,7 +21,7 @@ pub struct DriveEvents {
     /// Events since the store was opened.
     pub total: u64,
     /// The latest of them, at most [`KEPT`](Self::KEPT), oldest first.
-    pub latest: Vec<Event>,
+    pub latest: Vec<ControllerEvent>,
 }
 
 impl DriveEvents {
@@ -66,7 +66,7 @@ pub(crate) struct Watch {
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     total: u64,
-    latest: VecDeque<Event>,
+    latest: VecDeque<ControllerEvent>,
 }
 
 impl Watch {
@@ -120,19 +120,19 @@ fn nanos(time: Duration) -> u64 {
 }
 
 impl Seen {
-    fn add(&mut self, controller: &Controller, event: Event) {
+    fn add(&mut self, controller: &Controller, event: ControllerEvent) {
         let function = controller.name();
         match &event.details {
-            Details::Health(smart) => tracing::warn!(
+            EventDetails::Health(smart) => tracing::warn!(
                 %function, event = %event.event, warnings = ?smart.critical_warning,
                 kelvins = smart.composite_temperature.get(), spare_percent = smart.available_spare,
                 used_percent = smart.percentage_used, media_errors = smart.media_errors.get(),
                 "the drive reports on its health"
             ),
-            Details::Errors(errors) => {
+            EventDetails::Errors(errors) => {
                 tracing::warn!(%function, event = %event.event, latest = ?errors.first(), "the drive reports errors");
             }
-            Details::Other(_) => tracing::warn!(%function, event = %event.event, "the drive reports an event"),
+            EventDetails::Other(_) => tracing::warn!(%function, event = %event.event, "the drive reports an event"),
             details => tracing::warn!(%function, event = %event.event, ?details, "the drive reports an event"),
         }
         self.total += 1;

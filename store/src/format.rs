@@ -1,10 +1,10 @@
-//! Formatting drives: first a look at what would be lost, then consent, then the deed.
+//! Formatting drives in three steps: finding what would be lost, consent to that, and the formatting itself.
 
 use std::fmt::Write;
 use std::sync::Arc;
 
 use uuid::Uuid;
-use warprow_driver::{DriverError, FormatProgress, FormatRequest, Loss, Namespace};
+use warprow_driver::{DriverError, FormatLoss, FormatProgress, FormatRequest, Namespace};
 use warprow_layout::{Drive, FormatOptions, Table, generations_on, probe};
 use warprow_soft_controller::UriError;
 use warprow_spec::admin::SecureErase;
@@ -61,25 +61,25 @@ impl Default for FormatSettings {
 }
 
 impl FormatSettings {
-    /// With that LBA size.
+    /// Formats drives to that LBA size.
     #[must_use]
     pub fn with_lba(self, lba: LbaChoice) -> Self {
         Self { lba, ..self }
     }
 
-    /// With an erase.
+    /// Erases the drives while they are formatted.
     #[must_use]
     pub fn with_erase(self, erase: SecureErase) -> Self {
         Self { erase, ..self }
     }
 
-    /// With chunks of that many bytes.
+    /// Makes chunks of that many bytes.
     #[must_use]
     pub fn with_chunk_size(self, bytes: u64) -> Self {
         Self { chunk_size: Some(bytes), ..self }
     }
 
-    /// With drives opened so.
+    /// Opens drives, and the new store, with these options.
     #[must_use]
     pub fn with_open(self, open: OpenOptions) -> Self {
         Self { open, ..self }
@@ -88,7 +88,7 @@ impl FormatSettings {
 
 /// What lies on a drive, as far as a look at some places tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Content {
+pub enum DriveContent {
     /// Zeros at its beginning, at its end, and at places between.
     Blank,
     /// A store; `None` if its superblocks are damaged, or of a newer version.
@@ -101,11 +101,11 @@ pub enum Content {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostTable {
-    /// Its name.
+    /// The table's name.
     pub name: String,
-    /// Its rows.
+    /// How many rows the table has.
     pub rows: u64,
-    /// Bytes of its rows.
+    /// Bytes of these rows.
     pub bytes: u64,
 }
 
@@ -113,15 +113,15 @@ pub struct LostTable {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DriveFormat {
-    /// Its name.
+    /// The drive's name.
     pub drive: String,
-    /// Its serial number.
+    /// The drive's serial number.
     pub serial: String,
-    /// Its model.
+    /// The drive's model.
     pub model: String,
     /// Whether the software controller emulates it.
     pub emulated: bool,
-    /// Its bytes.
+    /// Bytes of the drive.
     pub bytes: u64,
     /// The LBA sizes without metadata that it offers, each with the best relative performance (RP) that it states: 0 to 3.
     pub lba_sizes: Vec<(u32, u8)>,
@@ -132,9 +132,9 @@ pub struct DriveFormat {
     /// Whether the drive itself will be formatted (Format NVM), which may take minutes.
     pub formats: bool,
     /// The namespaces that lose their data: the one that is meant, or all of the drive where it knows no less.
-    pub losses: Vec<Loss>,
+    pub losses: Vec<FormatLoss>,
     /// What lies on it now; of other namespaces that would be lost nothing is known.
-    pub content: Content,
+    pub content: DriveContent,
     /// The tables of the store of which this drive is a member, oldest first; they go with any of its drives. `None`: there is no
     /// store, or its catalogue cannot be read here.
     pub tables: Option<Vec<LostTable>>,
@@ -148,17 +148,17 @@ const NAMED: usize = 20;
 impl DriveFormat {
     /// Whether somebody has to agree. A drive that is emulated, blank and lost alone is nobody's loss.
     pub fn needs_consent(&self) -> bool {
-        !self.emulated || self.content != Content::Blank || self.losses.len() > 1
+        !self.emulated || self.content != DriveContent::Blank || self.losses.len() > 1
     }
 
     fn describe(&self, text: &mut String) {
         let content = match self.content {
-            Content::Blank => "blank where looked at".to_owned(),
-            Content::Store(Some(store)) => format!("store {store}"),
-            Content::Store(None) => "a damaged store".to_owned(),
-            Content::Unknown => "data that is not Warprow's".to_owned(),
+            DriveContent::Blank => "blank where looked at".to_owned(),
+            DriveContent::Store(Some(store)) => format!("store {store}"),
+            DriveContent::Store(None) => "a damaged store".to_owned(),
+            DriveContent::Unknown => "data that is not Warprow's".to_owned(),
         };
-        let losses: Vec<String> = self.losses.iter().map(Loss::to_string).collect();
+        let losses: Vec<String> = self.losses.iter().map(FormatLoss::to_string).collect();
         let (drive, model, serial) = (&self.drive, &self.model, &self.serial);
         let _ = write!(text, "; drive {drive} ({model}, serial {serial}) would lose {}: {content}", losses.join(", "));
     }
@@ -242,19 +242,19 @@ impl std::fmt::Display for Bound {
 /// ```
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
-/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
 /// let settings = FormatSettings::default().with_lba(LbaChoice::ForRows(4096));
-/// let plan = FormatPlan::new(&[device.clone()], settings.clone())?;
-/// assert_eq!((plan.drives()[0].content, plan.drives()[0].new_lba_bytes), (Content::Blank, 4096));
-/// drop(plan.run(&Consent::None, &mut |_, _| {})?);         // a blank emulated drive is nobody's loss
+/// let plan = FormatProposal::new(&[device.clone()], settings.clone())?;
+/// assert_eq!((plan.drives()[0].content, plan.drives()[0].new_lba_bytes), (DriveContent::Blank, 4096));
+/// drop(plan.run(&FormatConsent::None, &mut |_, _| {})?);         // a blank emulated drive is nobody's loss
 /// // Now there is a store, which goes only if somebody agrees to just that.
-/// let plan = FormatPlan::new(&[device.clone()], settings.clone())?;
+/// let plan = FormatProposal::new(&[device.clone()], settings.clone())?;
 /// let token = plan.token().to_owned();
-/// assert!(matches!(plan.run(&Consent::None, &mut |_, _| {}), Err(StoreError::Refused { .. })));
-/// FormatPlan::new(&[device], settings)?.run(&Consent::Token(token), &mut |_, _| {})?;
+/// assert!(matches!(plan.run(&FormatConsent::None, &mut |_, _| {}), Err(StoreError::Refused { .. })));
+/// FormatProposal::new(&[device], settings)?.run(&FormatConsent::Token(token), &mut |_, _| {})?;
 /// # Ok::<(), StoreError>(())
 /// ```
-pub struct FormatPlan {
+pub struct FormatProposal {
     devices: Vec<Device>,
     /// In the order of `devices`.
     driven: Vec<Arc<SharedController>>,
@@ -264,9 +264,9 @@ pub struct FormatPlan {
     token: String,
 }
 
-/// Agreement to what a [`FormatPlan`] shows.
+/// Agreement to what a [`FormatProposal`] shows.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Consent {
+pub enum FormatConsent {
     /// None: only blank emulated drives are formatted.
     #[default]
     None,
@@ -280,7 +280,7 @@ pub enum Consent {
 const LOOK: usize = 64 << 10;
 const PLACES: u64 = 30;
 
-impl FormatPlan {
+impl FormatProposal {
     /// Looks at `devices`.
     pub fn new(devices: &[Device], settings: FormatSettings) -> Result<Self, StoreError> {
         let driven =
@@ -321,24 +321,24 @@ impl FormatPlan {
     /// Formats the drives, makes a store on them, and opens it. `progress` is told of drives that take long.
     pub fn run(
         self,
-        consent: &Consent,
+        consent: &FormatConsent,
         progress: &mut dyn FnMut(&DriveFormat, FormatProgress),
     ) -> Result<Store, StoreError> {
         let objection = match consent {
-            Consent::Token(token) => self.bound.objection(token),
-            Consent::None | Consent::Emulated => None,
+            FormatConsent::Token(token) => self.bound.objection(token),
+            FormatConsent::None | FormatConsent::Emulated => None,
         };
         let agreed = |drive: &DriveFormat| match consent {
-            Consent::None => false,
-            Consent::Emulated => drive.emulated,
-            Consent::Token(_) => objection.is_none(),
+            FormatConsent::None => false,
+            FormatConsent::Emulated => drive.emulated,
+            FormatConsent::Token(_) => objection.is_none(),
         };
         if self.drives.iter().any(|drive| drive.needs_consent() && !agreed(drive)) {
             let mut what = objection.map(|objection| objection + "; ").unwrap_or_default() + "formatting destroys data";
             let mut stores = Vec::new();
             self.drives.iter().filter(|drive| drive.needs_consent()).for_each(|drive| drive.describe(&mut what));
             for drive in &self.drives {
-                if let Content::Store(Some(store)) = drive.content
+                if let DriveContent::Store(Some(store)) = drive.content
                     && !stores.contains(&store)
                 {
                     stores.push(store);
@@ -408,11 +408,11 @@ fn look(
     // The best of each size comes first.
     lba_sizes.sort_unstable();
     lba_sizes.dedup_by_key(|(bytes, _)| *bytes);
-    let own = Loss { nsid, bytes: Some(namespace.bytes()) };
+    let own = FormatLoss { nsid, bytes: Some(namespace.bytes()) };
     let info = controller.info();
     let seen = match namespace.metadata_bytes() {
         // Its blocks cannot be read as they are.
-        1.. => Seen { content: Content::Unknown, tables: None, mark: 0 },
+        1.. => Seen { content: DriveContent::Unknown, tables: None, mark: 0 },
         0 => see(&*MemberDrive::on(device, driven.clone(), &settings.open.driving())?)?,
     };
     Ok(DriveFormat {
@@ -434,7 +434,7 @@ fn look(
 
 /// What a look at a drive shows.
 struct Seen {
-    content: Content,
+    content: DriveContent,
     tables: Option<Vec<LostTable>>,
     mark: u32,
 }
@@ -444,7 +444,7 @@ fn see(drive: &dyn Drive) -> Result<Seen, StoreError> {
     if let Some(superblock) = found.newest() {
         let commit = (superblock.epoch, superblock.commit, superblock.catalogue_crc, superblock.member);
         return Ok(Seen {
-            content: Content::Store(Some(superblock.store)),
+            content: DriveContent::Store(Some(superblock.store)),
             tables: generations_on(drive, superblock).map(|generations| {
                 let latest = latest_tables(generations);
                 latest.iter().map(|it| LostTable::new(it.table())).collect()
@@ -464,9 +464,9 @@ fn see(drive: &dyn Drive) -> Result<Seen, StoreError> {
         mark = crc32c::crc32c_append(mark, &buf);
     }
     let content = match (found.has_magic(), blank) {
-        (true, _) => Content::Store(None),
-        (false, true) => Content::Blank,
-        (false, false) => Content::Unknown,
+        (true, _) => DriveContent::Store(None),
+        (false, true) => DriveContent::Blank,
+        (false, false) => DriveContent::Unknown,
     };
     Ok(Seen { content, tables: None, mark })
 }

@@ -10,19 +10,19 @@ use crate::{Store, StoreError};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GenerationInfo {
-    /// Never given twice.
+    /// The generation's id, which is never given twice in a store.
     pub id: u64,
     /// The name of the model.
     pub model: String,
-    /// Its tables.
+    /// The names of the generation's tables.
     pub tables: Vec<String>,
-    /// Those that look-ups find by name: none of a generation on standby.
+    /// The tables that look-ups find by name: none of a generation on standby.
     pub found: Vec<String>,
-    /// The epoch in which it was last switched to; 0: standby.
+    /// The epoch in which the generation was last switched to; 0: it is on standby.
     pub shown: u64,
     /// Bytes of its chunks.
     pub bytes: u64,
-    /// Hosts, scans and the like that hold it in this process, at least.
+    /// How many hosts, scans and other readers in this process hold the generation; there may be more.
     pub readers: usize,
 }
 
@@ -51,18 +51,18 @@ impl Store {
             .collect()
     }
 
-    /// Makes names of tables mean those of generation `id`, and no longer those of other generations of its model, which
-    /// stand by until they are dropped, or switched back to. Atomic and durable. Tables that would be found no more are an error
-    /// that names them, unless `allow_vanishing`.
+    /// Makes names of tables mean the tables of generation `id`, and no longer those of other generations of its model,
+    /// which are on standby until they are dropped, or switched back to. Atomic and durable. Tables that would be found
+    /// no more are an error that names them, unless `allow_vanishing`.
     ///
-    /// Hosts go on with what they read; see `Host::prepare`.
+    /// Hosts go on with what they read; see `HostExecutor::prepare`.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -70,7 +70,7 @@ impl Store {
     /// let newer = vec![9u8; rows.len()];
     /// let source = &newer[..];
     /// let load = TableLoad::new(&spec, &source);
-    /// store.load("m", &[load], &LoadOptions::default().with_beside(), &mut |_| ControlFlow::Continue(()))?;
+    /// store.load("m", &[load], &LoadOptions::default().with_standby(), &mut |_| ControlFlow::Continue(()))?;
     /// let [before, beside] = &store.generations()[..] else { panic!() };
     /// assert!(before.found == ["user"] && beside.found.is_empty());
     /// store.switch(beside.id, false)?;

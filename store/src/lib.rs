@@ -1,4 +1,5 @@
-//! What users call: a store on one or several drives, tables in it, and look-ups.
+//! A store on one or several drives, with tables in it: formatting, opening, loading, updating, checking. Look-ups are
+//! in `warprow-lookup`, which the example uses.
 //!
 //! ```
 //! # use std::ops::ControlFlow;
@@ -6,19 +7,19 @@
 //! # use warprow_lookup::*;
 //! # use warprow_store::*;
 //! let address: DriveAddress = "emulated:example?backing=ram&size=64M".parse()?;
-//! let device = Device::open(&address, Create::IfMissing)?;
-//! let store = FormatPlan::new(&[device], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+//! let device = Device::open(&address, CreateDrive::IfMissing)?;
+//! let store = FormatProposal::new(&[device], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
 //!
 //! let rows: Vec<u8> = (0..1000 * 16).flat_map(|i| (i as f32).to_le_bytes()).collect();
 //! let (spec, source) = (TableSpec::new("user", 1000, 16, DType::F32), &rows[..]);
 //! let load = TableLoad::new(&spec, &source);
 //! store.load("model", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 //!
-//! let host = Host::attach(&store, HostOptions::default().with_dram_bytes(100 * 64))?;
+//! let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(100 * 64))?;
 //! let plan = host.plan(&[Feature::new("user", "user").pooling(Pooling::Sum)], PlanOptions::default())?;
 //! let mut sums = vec![0.0; 2 * plan.width()];
 //! let batch = Batch::new(&[1i64, 2, 999], 2).with_offsets(&[0i64, 2]);
-//! let report = plan.slot()?.lookup(&batch, &mut Output::new(Rows::F32(&mut sums), plan.width()))?;
+//! let report = plan.slot()?.lookup(&batch, &mut Output::new(OutputRows::F32(&mut sums), plan.width()))?;
 //! assert_eq!(sums[0], 16.0 + 32.0);
 //! assert_eq!(sums[16], 999.0 * 16.0);
 //! assert_eq!((report.rows_dram, report.rows_ssd, report.commands), (2, 1, 1));
@@ -64,26 +65,28 @@ pub use attach_error::AttachError;
 pub use attached_file::AttachedFile;
 pub use curve::{CurveError, ReadCurve};
 pub use device::Device;
-pub use drive::{Create, DriveAddress};
+pub use drive::{CreateDrive, DriveAddress};
 pub use error::StoreError;
 pub use events::{DriveEvents, NamespaceChanged};
-pub use format::{Consent, Content, DriveFormat, FormatPlan, FormatSettings, LbaChoice, LostTable};
+pub use format::{DriveContent, DriveFormat, FormatConsent, FormatProposal, FormatSettings, LbaChoice, LostTable};
 pub use generations::GenerationInfo;
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 
-pub use membership::{Joined, Moved};
+pub use membership::{DriveAdded, MoveProgress};
 pub use pace::Pace;
-pub use scrub::{ScrubOptions, ScrubPosition, ScrubProgress, Scrubbed};
+pub use scrub::{ScrubOptions, ScrubPosition, ScrubProgress, ScrubReport};
 pub use skipped_tensor::SkippedTensor;
 pub use store::{DriveState, OpenOptions, Store, TableInfo};
 pub use update::{
-    CheckRows, Compacted, CompactionNeeds, Compactor, CompactorOptions, FillRow, PendingTable, PendingUpdates, TakeRow,
-    UpdateOptions,
+    CheckRows, CompactionNeeds, CompactionReport, Compactor, CompactorOptions, FillRow, PendingTable, PendingUpdates,
+    TakeRow, UpdateOptions,
 };
-pub use verified::{BadKind, BadUnit, Verified, VerifiedMetadata};
+pub use verified::{DamageKind, DamagedUnit, MetadataReport, VerifyReport};
 pub use verify::Verifier;
 // What the interface speaks of.
-pub use warprow_driver::{Details, Event, FormatProgress};
-pub use warprow_keys::{BuildError, Fingerprint, KeyIndex, KeyKind, KeySource};
-pub use warprow_layout::{Access, DType, KeySpec, Keyed, KeyedError, Ranks, RowOrder, RowSource, Span, TableSpec};
+pub use warprow_driver::{ControllerEvent, DriverError, EventDetails, FormatProgress};
+pub use warprow_keys::{Fingerprint, IndexBuildError, KeyIndex, KeyKind, KeySource};
+pub use warprow_layout::{
+    Access, ChunkSpread, DType, KeySpec, Ranks, RowOrder, RowSource, TableKeys, TableKeysError, TableSpec,
+};
 pub use warprow_spec::admin::SecureErase;

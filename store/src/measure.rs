@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_dma::{Clock, Mapped};
+use warprow_dma::{Clock, MappedMemory};
 use warprow_driver::prp::Data;
-use warprow_driver::{DriverError, Ended};
+use warprow_driver::{CommandEnd, DriverError};
 
 use crate::ReadCurve;
 use crate::drive_access::{SharedPair, lock};
@@ -126,7 +126,7 @@ fn places(drive: u16, tables: &[TableVersion]) -> Vec<u64> {
 struct Gauge<'a> {
     pair: SharedPair,
     member: &'a MemberDrive,
-    memory: Arc<Mapped>,
+    memory: Arc<MappedMemory>,
     places: Vec<u64>,
     /// LBAs from each place on.
     stripe: u64,
@@ -195,8 +195,8 @@ impl Gauge<'_> {
         let on = |completion: warprow_driver::Completion| {
             self.outstanding = self.outstanding.saturating_sub(1);
             match completion.ended {
-                Ended::Answered(status) => succeeded += u64::from(status.is_success()),
-                Ended::TimedOut | Ended::Lost | Ended::Released => lost = Some(completion),
+                CommandEnd::Answered(status) => succeeded += u64::from(status.is_success()),
+                CommandEnd::TimedOut | CommandEnd::Lost | CommandEnd::Released => lost = Some(completion),
             }
         };
         if expire { pair.expire(on) } else { pair.poll(on) }?;

@@ -212,7 +212,7 @@ impl MemberDrive {
             other => other,
         };
         if accessed.is_ok() {
-            self.controller().proven();
+            self.controller().note_success();
         }
         accessed
     }
@@ -279,15 +279,15 @@ impl std::fmt::Debug for MemberDrive {
 #[cfg(test)]
 mod tests {
     use warprow_dma::SystemClock;
-    use warprow_driver::Ended;
+    use warprow_driver::CommandEnd;
     use warprow_driver::prp::Data;
-    use warprow_soft_controller::{Cut, Fault, Namespace, Ram, Rule, SoftController};
+    use warprow_soft_controller::{Fault, Namespace, PowerCut, RamBacking, Rule, SoftController};
     use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 
     use super::*;
 
     fn member() -> (Arc<SoftController>, Arc<MemberDrive>) {
-        let namespace = Namespace::new(Ram::new(1 << 20).unwrap()).write_cache(1 << 20);
+        let namespace = Namespace::new(RamBacking::new(1 << 20).unwrap()).write_cache(1 << 20);
         let drive = SoftController::builder().namespace(namespace).build().unwrap();
         let second = Duration::from_secs(1);
         let driving = DriveAccess { clock: Arc::new(SystemClock::new()), timeout: second, admin_timeout: second };
@@ -306,7 +306,7 @@ mod tests {
         let (drive, member) = member();
         let before = member.incarnation();
         member.write(8, &[1; 512]).unwrap();
-        drive.power_cut(Cut::LoseAll).unwrap();
+        drive.power_cut(PowerCut::LoseAll).unwrap();
         // Whoever comes first fails, and whoever comes next brings the drive back.
         member.flush().unwrap_err();
         member.flush().unwrap();
@@ -325,7 +325,7 @@ mod tests {
             let data = Data::Contiguous { iova: buffer.iova(), len: 512 };
             drive.faults().inject(Rule::new(Fault::Delay(Duration::from_millis(300))).io(NvmOpcode::WRITE));
             pair.write(member.namespace(), 8, 1, data, false, 0).unwrap();
-            pair.wait(|completion| assert_eq!(completion.ended, Ended::TimedOut)).unwrap();
+            pair.wait(|completion| assert_eq!(completion.ended, CommandEnd::TimedOut)).unwrap();
             let refusal = Fault::Status(Status::from_code(StatusCode::InternalError));
             drive.faults().inject(Rule::new(refusal).admin(AdminOpcode::DELETE_IO_SQ));
             drop(pair);

@@ -1,4 +1,4 @@
-//! Drives of a store that come and go.
+//! Adding drives to a store and removing them.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,24 +12,24 @@ use crate::store::{Shared, open_members};
 use crate::update::Updates;
 use crate::{OpenOptions, Store, StoreError};
 
-/// How many chunks were moved, and how many there are to move; what it returns stops it, to be gone on with by the same call.
-pub type Moved<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
+/// Told how many chunks were moved, and how many there are to move. It may stop the moving; calling the same function again goes on.
+pub type MoveProgress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 
-/// A store with a drive more.
+/// The result of [`Store::add_drive`]: the store with the new drive.
 #[derive(Debug)]
 #[must_use]
-pub struct Joined {
-    /// It goes on from here: the one before refuses to write.
+pub struct DriveAdded {
+    /// The store to use from now on: the one that the drive was added to refuses to write.
     pub store: Store,
-    /// Chunks that were moved to the drive; or why not all of its share was, which adding it once more, to this store, goes on
-    /// with.
+    /// How many chunks were moved to the drive, or why not all of the drive's share was moved. To add the drive once
+    /// more, to this store, continues the move.
     pub moved: Result<u64, StoreError>,
 }
 
 impl Store {
     /// Makes a drive a member, and moves to it its share of every generation, and no other chunk. What is on it is lost; if that
     /// looks like a store, it takes `overwrite`. A drive that is a member already, because this was stopped, gets what it lacks.
-    /// That it became one, and not all of its share was moved, is no error: [`Joined::moved`] says why.
+    /// That it became one, and not all of its share was moved, is no error: [`DriveAdded::moved`] says why.
     ///
     /// Hosts that are attached go on with what they read, but see no updates made through the store that this returns, and this
     /// one refuses to write from then on. Refused while somebody loads or updates.
@@ -38,8 +38,8 @@ impl Store {
         device: &Device,
         overwrite: bool,
         options: &OpenOptions,
-        progress: Moved<'_>,
-    ) -> Result<Joined, StoreError> {
+        progress: MoveProgress<'_>,
+    ) -> Result<DriveAdded, StoreError> {
         let position = |it: &Shared| {
             let named =
                 |member: &Option<Arc<MemberDrive>>| member.as_ref().is_some_and(|it| it.name() == device.name());
@@ -62,16 +62,21 @@ impl Store {
             Some(index) => store.shared.volume.spread(index as u16, progress).map_err(StoreError::from),
             None => Ok(0),
         };
-        Ok(Joined { store, moved })
+        Ok(DriveAdded { store, moved })
     }
 
     /// Moves everything off a drive, and takes it out of the store. `drive`: its name. That the others have room is checked first.
     /// Stopped at any time, it leaves a store like any other.
     ///
     /// Refused while somebody loads or updates, or still reads what lay on the drive: attached hosts go over to the others by
-    /// `Host::prepare` and `Host::adopt`, or are dropped. This store refuses to write from then
+    /// `HostExecutor::prepare` and `HostExecutor::adopt`, or are dropped. This store refuses to write from then
     /// on; the one that this returns goes on.
-    pub fn remove_drive(&self, drive: &str, options: &OpenOptions, progress: Moved<'_>) -> Result<Self, StoreError> {
+    pub fn remove_drive(
+        &self,
+        drive: &str,
+        options: &OpenOptions,
+        progress: MoveProgress<'_>,
+    ) -> Result<Self, StoreError> {
         let named = |member: &Option<Arc<MemberDrive>>| member.as_ref().is_some_and(|member| member.name() == drive);
         let index = self.shared.members.iter().position(named).ok_or_else(|| StoreError::NoSuchDrive {
             drive: drive.to_owned(),

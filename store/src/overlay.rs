@@ -1,5 +1,5 @@
-//! Updated rows in memory: what look-ups read instead of the rows of a generation. Appended to by one writer, read at a sequence
-//! number by anybody.
+//! Updated rows in memory, which look-ups read instead of the rows on drives. One writer appends to an overlay; anybody
+//! reads it, as of one sequence number.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
@@ -7,31 +7,32 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use crate::StoreError;
 use crate::drive_access::lock;
 
-/// Somebody who has the rows of an overlay once more.
+/// An executor that keeps its own copy of an overlay's rows, and so has to be told of updates.
 pub trait Follower: std::fmt::Debug + Send + Sync {
-    /// Makes room for so many more rows of table number `table`.
+    /// Makes room for `rows` more rows of table number `table`, or says why that cannot be done.
     fn make_room(&self, table: u32, rows: usize) -> Result<(), StoreError>;
 
-    /// Shows rows that the overlay shows already, all at once; else why that is yet to come.
-    fn publish(&self, entries: &[Entry], rows: &[u8]) -> Result<(), String>;
+    /// Takes over rows that the overlay shows already, and shows all of them at once. An error says why the follower
+    /// does not show them yet.
+    fn publish(&self, entries: &[OverlayEntry], rows: &[u8]) -> Result<(), String>;
 }
 
-/// In an entry's table: its key is one that the table does not have, and no id or slot.
+/// A bit in an entry's table number: the entry's key is one that the table does not have, and no id or key position.
 pub const CREATED: u32 = 1 << 31;
 
 /// The rows of one generation that were updated.
 #[derive(Debug)]
 pub struct Overlay {
     table: RwLock<Arc<Records>>,
-    /// Whether there are any.
+    /// Whether any row was updated.
     any: AtomicBool,
-    /// The sequence number up to which rows are not here, but in the generation's chunks.
+    /// The sequence number up to which updates are not here, but in the generation's chunks.
     base: u64,
     /// Held while rows are published.
     followers: Mutex<Vec<Weak<dyn Follower>>>,
 }
 
-/// A hash table of records. Both are written once each: what was published stays as it is.
+/// A hash table, and the records to which it leads. What was published in either never changes.
 #[derive(Debug)]
 struct Records {
     /// Hash in the upper half, number of the key's latest record and one in the lower; 0: empty. Twice as many as records.
@@ -53,7 +54,7 @@ struct Record {
     table: u32,
     key: u64,
     sequence: u64,
-    /// The number of the record before of this key, and one; 0: none.
+    /// The number of the record that this key had before, plus one; 0: there was none.
     before: u32,
     /// The rows of one batch, and where this one begins in them.
     rows: Arc<[u8]>,
@@ -62,10 +63,10 @@ struct Record {
 }
 
 impl Record {
-    /// Its row, put behind `rows`.
-    fn moved_to(&self, rows: &mut Vec<u8>) -> Entry {
+    /// Appends the row to `rows`, and returns the entry that says where it begins there.
+    fn moved_to(&self, rows: &mut Vec<u8>) -> OverlayEntry {
         let Self { table, key, sequence, bytes, .. } = *self;
-        let entry = Entry { table, key, sequence, begin: rows.len(), bytes };
+        let entry = OverlayEntry { table, key, sequence, begin: rows.len(), bytes };
         rows.extend_from_slice(self.row());
         entry
     }
@@ -75,16 +76,16 @@ impl Record {
     }
 }
 
-/// A row to be put in.
+/// A row that is to be put into an overlay.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry {
-    /// Its table's index in the generation, with [`CREATED`] if the key is one that the table does not have.
+pub struct OverlayEntry {
+    /// The index of the table in the generation, with [`CREATED`] if the key is one that the table does not have.
     pub table: u32,
-    /// Its id or slot.
+    /// The row's id, or its key's position.
     pub key: u64,
     /// The sequence number of the update.
     pub sequence: u64,
-    /// Where it begins in the rows of its batch, in bytes.
+    /// The byte at which the row begins in the rows of its batch.
     pub begin: usize,
     /// Bytes of the row.
     pub bytes: usize,
@@ -92,7 +93,7 @@ pub struct Entry {
 
 /// An overlay as of one sequence number.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
+pub struct OverlaySnapshot {
     records: Arc<Records>,
     sequence: u64,
 }
@@ -159,8 +160,8 @@ impl Records {
     }
 
     /// Puts a record in. There is room, and nobody else does.
-    fn insert(&self, entry: &Entry, rows: &Arc<[u8]>) {
-        let Entry { table, key, sequence, begin, bytes } = *entry;
+    fn insert(&self, entry: &OverlayEntry, rows: &Arc<[u8]>) {
+        let OverlayEntry { table, key, sequence, begin, bytes } = *entry;
         let number = self.used.fetch_add(1, Ordering::Relaxed) as usize;
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         let (slot, before) = self.find(table, key);
@@ -192,7 +193,7 @@ impl Records {
     fn rebuilt(&self, more: usize) -> Self {
         let larger = Self::new(self.roomy(more), self.published.load(Ordering::Relaxed));
         let mut rows = Vec::with_capacity(self.live_bytes.load(Ordering::Relaxed) as usize);
-        let entries: Vec<Entry> = self.latest().map(|record| record.moved_to(&mut rows)).collect();
+        let entries: Vec<OverlayEntry> = self.latest().map(|record| record.moved_to(&mut rows)).collect();
         let rows: Arc<[u8]> = rows.into();
         entries.iter().for_each(|entry| larger.insert(entry, &rows));
         larger
@@ -200,7 +201,7 @@ impl Records {
 }
 
 impl Overlay {
-    /// An empty one; what is put in comes after `sequence`.
+    /// An empty overlay; updates that are put in come after `sequence`.
     pub(crate) fn new(sequence: u64) -> Self {
         Self {
             table: RwLock::new(Arc::new(Records::new(0, sequence))),
@@ -210,10 +211,11 @@ impl Overlay {
         }
     }
 
-    /// Tells somebody of all that is published from now on; `begin` gets what was before.
+    /// Registers a follower, which is told of every update from now on. `begin` makes the follower; it is given the rows that were
+    /// updated before.
     pub fn follow<F, T, E>(
         &self,
-        begin: impl FnOnce(Option<&Snapshot>) -> Result<(F, Arc<dyn Follower>, T), E>,
+        begin: impl FnOnce(Option<&OverlaySnapshot>) -> Result<(F, Arc<dyn Follower>, T), E>,
     ) -> Result<(F, T), E> {
         let mut followers = lock(&self.followers);
         let (own, follower, more) = begin(self.snapshot().as_ref())?;
@@ -227,20 +229,20 @@ impl Overlay {
         followers.iter().try_for_each(|it| it.make_room(table, rows))
     }
 
-    /// The sequence number up to which rows are not here.
+    /// The sequence number of the last update that the overlay does not hold: the chunks have that one and all before it.
     pub fn base(&self) -> u64 {
         self.base
     }
 
     /// The overlay that is left when rows up to `sequence` are in the generation's chunks, each where `place` puts its entry.
     /// Nobody publishes meanwhile.
-    pub(crate) fn after(&self, sequence: u64, place: impl Fn(&mut Entry)) -> Self {
+    pub(crate) fn after(&self, sequence: u64, place: impl Fn(&mut OverlayEntry)) -> Self {
         let left = Self::new(sequence);
         let records = self.records();
         let mut later: Vec<&Record> = records.latest().filter(|record| record.sequence > sequence).collect();
         later.sort_unstable_by_key(|record| record.sequence);
         let mut rows = Vec::new();
-        let mut entries: Vec<Entry> = later.into_iter().map(|record| record.moved_to(&mut rows)).collect();
+        let mut entries: Vec<OverlayEntry> = later.into_iter().map(|record| record.moved_to(&mut rows)).collect();
         entries.iter_mut().for_each(place);
         left.publish_here(&entries, &rows.into());
         left
@@ -255,18 +257,18 @@ impl Overlay {
         self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// As it is now; `None`: no row was ever updated.
+    /// The overlay as it is now; `None`: no row was ever updated.
     #[inline]
-    pub fn snapshot(&self) -> Option<Snapshot> {
+    pub fn snapshot(&self) -> Option<OverlaySnapshot> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
         let records = self.records();
         let sequence = records.published.load(Ordering::Acquire);
-        Some(Snapshot { records, sequence })
+        Some(OverlaySnapshot { records, sequence })
     }
 
-    /// Bytes of memory that it takes.
+    /// Bytes of memory that the overlay takes.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> u64 {
         self.records().bytes()
@@ -281,22 +283,22 @@ impl Overlay {
         }
     }
 
-    /// The same, if rows that were updated again are let go before that.
+    /// Bytes that the records take with `more` rows of `bytes` bytes together, once rows that were updated again are let go.
     pub(crate) fn least_with(&self, more: usize, bytes: usize) -> u64 {
         let records = self.records();
         Records::size_of(records.roomy(more)) + records.live_bytes.load(Ordering::Relaxed) + bytes as u64
     }
 
-    /// Lets go of rows that were updated again, and has room for so many more. By one thread at a time.
+    /// Lets go of rows that were updated again, and makes room for `more` rows. To be called by one thread at a time.
     pub(crate) fn squeeze(&self, more: usize) {
         // Everything in it is published, so nobody misses what is superseded.
         let rebuilt = Arc::new(self.records().rebuilt(more));
         *self.table.write().unwrap_or_else(PoisonError::into_inner) = rebuilt;
     }
 
-    /// Puts the rows of a batch in, and then shows all of them at once; then those who follow do. By one thread at a time. An error says
-    /// why one of them does not yet.
-    pub(crate) fn publish(&self, entries: &[Entry], rows: &Arc<[u8]>) -> Result<(), String> {
+    /// Puts the rows of a batch in, and then shows all of them at once; then all followers do the same. To be called by
+    /// one thread at a time. An error says why a follower does not show them yet.
+    pub(crate) fn publish(&self, entries: &[OverlayEntry], rows: &Arc<[u8]>) -> Result<(), String> {
         let mut followers = lock(&self.followers);
         followers.retain(|it| it.strong_count() > 0);
         self.publish_here(entries, rows);
@@ -305,7 +307,7 @@ impl Overlay {
         published.fold(Ok(()), Result::and)
     }
 
-    fn publish_here(&self, entries: &[Entry], rows: &Arc<[u8]>) {
+    fn publish_here(&self, entries: &[OverlayEntry], rows: &Arc<[u8]>) {
         let Some(last) = entries.iter().map(|entry| entry.sequence).max() else { return };
         if self.records().room() < entries.len() {
             self.squeeze(entries.len());
@@ -317,7 +319,7 @@ impl Overlay {
     }
 }
 
-impl Snapshot {
+impl OverlaySnapshot {
     /// The record that has the row of that key, if it was updated.
     #[inline]
     pub fn find(&self, table: u32, key: u64) -> Option<u32> {
@@ -344,7 +346,8 @@ impl Snapshot {
         self.records.created.load(Ordering::Relaxed)
     }
 
-    /// All updated rows of a table: id or slot and row, in no particular order. With [`CREATED`], of its created keys: key and row.
+    /// All updated rows of a table in no particular order, each with its id or key position. With [`CREATED`], the rows
+    /// of its created keys, each with its key.
     pub fn rows(&self, table: u32) -> impl Iterator<Item = (u64, &[u8])> {
         let keys = self.records.latest().filter(move |record| record.table == table).map(|record| record.key);
         keys.filter_map(move |key| Some((key, self.row(self.find(table, key)?))))
@@ -364,9 +367,9 @@ mod tests {
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
 
-    fn batch(first: u64, keys: &[(u32, u64)]) -> (Vec<Entry>, Arc<[u8]>) {
+    fn batch(first: u64, keys: &[(u32, u64)]) -> (Vec<OverlayEntry>, Arc<[u8]>) {
         let row = |sequence: u64| sequence.to_le_bytes();
-        let entries = (first..).zip(keys).enumerate().map(|(position, (sequence, &(table, key)))| Entry {
+        let entries = (first..).zip(keys).enumerate().map(|(position, (sequence, &(table, key)))| OverlayEntry {
             table,
             key,
             sequence,
@@ -418,14 +421,14 @@ mod tests {
         for turn in 0..200u64 {
             let keys: Vec<u64> = std::iter::once(1000 + turn).chain(0..63).collect();
             let rows: Arc<[u8]> = vec![turn as u8; keys.len() * ROW].into();
-            let entry = |(position, &key): (usize, &u64)| Entry {
+            let entry = |(position, &key): (usize, &u64)| OverlayEntry {
                 table: 0,
                 key,
                 sequence: turn * 64 + position as u64 + 1,
                 begin: position * ROW,
                 bytes: ROW,
             };
-            let entries: Vec<Entry> = keys.iter().enumerate().map(entry).collect();
+            let entries: Vec<OverlayEntry> = keys.iter().enumerate().map(entry).collect();
             let announced = overlay.bytes_with(entries.len(), rows.len());
             overlay.publish_here(&entries, &rows);
             assert_eq!(overlay.bytes(), announced);

@@ -10,7 +10,7 @@ use crate::pace::Pace;
 use crate::parallel_read::ParallelRead;
 use crate::table_check::TableCheck;
 use crate::table_version::TableVersion;
-use crate::verified::BadUnit;
+use crate::verified::DamagedUnit;
 use crate::{Store, StoreError};
 
 /// How a store is scrubbed.
@@ -26,19 +26,19 @@ pub struct ScrubOptions {
 }
 
 impl ScrubOptions {
-    /// At that pace.
+    /// Reads no faster than `pace`.
     #[must_use]
     pub fn with_pace(self, pace: Pace) -> Self {
         Self { pace: Some(pace), ..self }
     }
 
-    /// From there on.
+    /// Goes on from where an earlier scrub stopped.
     #[must_use]
     pub fn with_from(self, from: ScrubPosition) -> Self {
         Self { from: Some(from), ..self }
     }
 
-    /// With so many threads.
+    /// Checks rows on so many threads.
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
         Self { threads: Some(threads), ..self }
@@ -67,35 +67,35 @@ pub struct ScrubProgress<'a> {
     /// See [`bytes`](Self::bytes).
     pub total: u64,
     /// What was found since the last call.
-    pub found: &'a [BadUnit],
+    pub found: &'a [DamagedUnit],
     /// What this run has read up to [`position`](Self::position): rows, and their bytes.
     pub rows: u64,
     /// See [`rows`](Self::rows).
     pub read: u64,
-    /// As [`Scrubbed::checked_rows`].
+    /// As [`ScrubReport::checked_rows`].
     pub checked_rows: u64,
-    /// As [`Scrubbed::transient`].
+    /// As [`ScrubReport::transient`].
     pub transient: u64,
 }
 
-/// What a scrub came to.
+/// The result of [`Store::scrub`].
 #[derive(Debug, Clone, Default, PartialEq)]
 #[non_exhaustive]
-pub struct Scrubbed {
+pub struct ScrubReport {
     /// Where to go on; `None`: it is through.
     pub next: Option<ScrubPosition>,
     /// Rows that were read.
     pub rows: u64,
-    /// Their bytes.
+    /// Bytes of these rows.
     pub bytes: u64,
-    /// Those of them that have checksums: of the others only that the drives can read them is known.
+    /// Rows among them that have checksums. Of the others it is known only that the drives can read them.
     pub checked_rows: u64,
     /// Rows that were read wrong once, and right when they were read again.
     pub transient: u64,
     /// What is bad, metadata first: at most 10,000 places.
-    pub bad: Vec<BadUnit>,
-    /// Copies of metadata that a commit which was cut off left as they were: [`VerifiedMetadata::unfinished`](crate::VerifiedMetadata).
-    pub unfinished: Vec<BadUnit>,
+    pub bad: Vec<DamagedUnit>,
+    /// Copies of metadata that a commit which was cut off left as they were: [`MetadataReport::unfinished`](crate::MetadataReport).
+    pub unfinished: Vec<DamagedUnit>,
     /// Bad places beyond those.
     pub unlisted: u64,
 }
@@ -111,15 +111,15 @@ impl Store {
     /// it with its checksums. Look-ups, updates, loads, switches and compaction go on meanwhile, and are never taken for damage:
     /// what is read is pinned, what does not match is read again. New generations are read as well.
     ///
-    /// `progress` is told after every step, and often in between, and may stop it: then [`next`](Scrubbed::next) says where to go
+    /// `progress` is told after every step, and often in between, and may stop it: then [`next`](ScrubReport::next) says where to go
     /// on. Metadata and logs are read in every run.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -131,8 +131,8 @@ impl Store {
         &self,
         options: &ScrubOptions,
         progress: &mut dyn FnMut(ScrubProgress<'_>) -> ControlFlow<()>,
-    ) -> Result<Scrubbed, StoreError> {
-        let mut scrub = Scrub { store: self, done: Scrubbed::default(), told: 0, before: 0, total: 0, progress };
+    ) -> Result<ScrubReport, StoreError> {
+        let mut scrub = Scrub { store: self, done: ScrubReport::default(), told: 0, before: 0, total: 0, progress };
         let metadata = self.verify_metadata()?;
         (scrub.done.bad, scrub.done.unfinished) = (metadata.bad, metadata.unfinished);
         let mut at = options.from.unwrap_or_default();
@@ -168,8 +168,8 @@ impl Store {
 
 struct Scrub<'a> {
     store: &'a Store,
-    done: Scrubbed,
-    /// What of the bad was told.
+    done: ScrubReport,
+    /// How many of the bad places `progress` was told of.
     told: usize,
     /// Bytes before this step, and of all.
     before: u64,
@@ -247,7 +247,7 @@ impl Scrub<'_> {
     fn tell(&mut self, position: ScrubPosition, more: u64) -> ControlFlow<()> {
         let found = self.done.bad.get(self.told..).unwrap_or_default();
         let bytes = self.before.saturating_add(more).min(self.total);
-        let Scrubbed { rows, bytes: read, checked_rows, transient, .. } = self.done;
+        let ScrubReport { rows, bytes: read, checked_rows, transient, .. } = self.done;
         let total = self.total;
         let flow =
             (self.progress)(ScrubProgress { position, bytes, total, found, rows, read, checked_rows, transient });

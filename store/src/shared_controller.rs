@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use warprow_driver::{Blame, BlockIo, Controller, DriverError, Options, QueuePair};
+use warprow_driver::{Blame, BlockIo, Controller, ControllerOptions, DriverError, QueuePair};
 
 use crate::StoreError;
 use crate::device::Device;
@@ -43,7 +43,7 @@ pub(crate) fn open(
 
 impl SharedController {
     fn open(device: &Device, driving: &DriveAccess) -> Result<Arc<Self>, DriverError> {
-        let options = Options { admin_timeout: driving.admin_timeout, ..Options::default() };
+        let options = ControllerOptions { admin_timeout: driving.admin_timeout, ..ControllerOptions::default() };
         let controller = Controller::open(device.function().clone(), driving.clock.clone(), options)?;
         let (pairs, metadata, watch) = Default::default();
         Ok(Arc::new(Self { controller, pairs, metadata, watch }))

@@ -8,8 +8,8 @@ use warprow_dma::{Clock, SystemClock};
 use warprow_driver::DriverError;
 use warprow_keys::KeyIndex;
 use warprow_layout::{
-    Access, DType, Drive, DriveMap, FormatOptions, Generation, Inspection, KeySpec, OpenError, Ranks, Repair,
-    RepairPlan, RowReader, State, TableMap, Volume,
+    Access, DType, Drive, DriveMap, FormatOptions, Generation, KeySpec, OpenError, Ranks, Repair, RepairProposal,
+    RowReader, StoreInspection, StoreState, TableMap, Volume,
 };
 
 use crate::bulk::{Bulk, Job, Purpose};
@@ -31,7 +31,7 @@ pub struct OpenOptions {
     pub timeout: Duration,
     /// The longest wait for an administrative command, such as making a queue.
     pub admin_timeout: Duration,
-    /// Time, and what to do while waiting for drives.
+    /// The clock of the store, which also says how to wait for drives.
     pub clock: Arc<dyn Clock>,
     /// Bytes of memory that updated rows of a generation may take, with what leads to them, until it is compacted.
     pub overlay_bytes: u64,
@@ -107,8 +107,8 @@ impl OpenOptions {
 /// # use std::ops::ControlFlow;
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
-/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+/// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
 /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
 /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -166,7 +166,7 @@ impl Shared {
     }
 }
 
-/// How a drive does.
+/// Whether a drive works, and how often its controller was reset.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct DriveState {
@@ -192,7 +192,7 @@ impl DriveState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TableInfo {
-    /// Its name, unique among the tables that look-ups find.
+    /// The table's name, unique among the tables that look-ups find.
     pub name: String,
     /// Rows.
     pub rows: u64,
@@ -204,7 +204,7 @@ pub struct TableInfo {
     pub row_bytes: u32,
     /// How many of the first ranks are worth keeping in memory.
     pub hot_rows: u64,
-    /// Whether ids, or slots of keys, differ from ranks.
+    /// Whether ids, or key positions, differ from ranks.
     pub permuted: bool,
     /// The keys by which its rows are looked up; `None`: ids from 0 on.
     pub keys: Option<KeySpec>,
@@ -218,7 +218,7 @@ pub struct TableInfo {
 
 impl Store {
     /// Makes an empty store on `devices`, as their namespaces are formatted now, and opens it. **Everything on them is
-    /// lost**; [`FormatPlan`](crate::FormatPlan) asks first, and sets LBA formats.
+    /// lost**; [`FormatProposal`](crate::FormatProposal) asks first, and sets LBA formats.
     pub fn create(devices: &[Device], format: &FormatOptions, options: &OpenOptions) -> Result<Self, StoreError> {
         let members = open_members(devices, &options.driving())?;
         warprow_layout::format(&members, format)?;
@@ -253,7 +253,8 @@ impl Store {
         Ok(Self { shared: Arc::new(shared) })
     }
 
-    /// Every table that look-ups find. Where several generations have a table of one name, the latest counts.
+    /// Every table that look-ups find. Where several generations have a table of one name, the one that was shown last
+    /// counts.
     pub fn tables(&self) -> Vec<TableInfo> {
         self.located().iter().map(TableInfo::new).collect()
     }
@@ -274,7 +275,7 @@ impl Store {
     }
 
     /// What lies on the drives, and what was found unfinished or damaged when the store was opened.
-    pub fn inspect(&self) -> (Inspection, &[Repair]) {
+    pub fn inspect(&self) -> (StoreInspection, &[Repair]) {
         (self.shared.volume.inspect(), &self.shared.repairs)
     }
 
@@ -284,17 +285,17 @@ impl Store {
     }
 
     /// What has to be written for every copy of the metadata on `devices`, given in any order, to be whole:
-    /// [`RepairPlan::apply`] writes it, and nothing else does. What would be a guess is refused.
-    pub fn plan_repair(devices: &[Device], options: &OpenOptions) -> Result<RepairPlan, StoreError> {
+    /// [`RepairProposal::apply`] writes it, and nothing else does. What would be a guess is refused.
+    pub fn propose_repair(devices: &[Device], options: &OpenOptions) -> Result<RepairProposal, StoreError> {
         let members = open_members(devices, &options.driving())?;
-        RepairPlan::new(members).map_err(|error| of_image(devices, error.into()))
+        RepairProposal::new(members).map_err(|error| of_image(devices, error.into()))
     }
 
     /// Whether all members are there.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> StoreState {
         match self.shared.volume.missing() {
-            missing if missing.is_empty() => State::Healthy,
-            missing => State::Degraded { missing },
+            missing if missing.is_empty() => StoreState::Healthy,
+            missing => StoreState::Degraded { missing },
         }
     }
 
@@ -444,7 +445,7 @@ fn of_image(devices: &[Device], error: StoreError) -> StoreError {
     let StoreError::Open(OpenError::LbaSizeChanged { drive, lba_size, formatted }) = &error else { return error };
     let device = devices.iter().find(|device| device.name() == *drive);
     let Some(uri) = device.and_then(Device::as_emulated).map(|emulated| &emulated.uri) else { return error };
-    if uri.backing != warprow_soft_controller::Store::File {
+    if uri.backing != warprow_soft_controller::BackingKind::File {
         return error;
     }
     let sidecar = uri.sidecar();

@@ -1,4 +1,4 @@
-//! TableCheck a table against its checksums, part by part.
+//! Checking a table against its checksums, part by part.
 
 use std::cell::Cell;
 use std::ops::{ControlFlow, Range};
@@ -14,7 +14,7 @@ use crate::drive_access::lock;
 use crate::parallel_read::{ParallelRead, Tick};
 use crate::store::Shared;
 use crate::table_version::TableVersion;
-use crate::verified::{BadKind, BadUnit, LISTED, Verified};
+use crate::verified::{DamageKind, DamagedUnit, LISTED, VerifyReport};
 
 /// A table that is being checked. Holds, and so pins, its generation: nothing that is read can be given away meanwhile.
 pub(crate) struct TableCheck<'a> {
@@ -33,12 +33,12 @@ pub(crate) struct Part {
     pub rows: u64,
     pub bytes: u64,
     pub damaged: Vec<u64>,
-    pub bad: Vec<BadUnit>,
+    pub bad: Vec<DamagedUnit>,
     pub transient: u64,
 }
 
 impl Part {
-    pub(crate) fn add_to(self, verified: &mut Verified) {
+    pub(crate) fn add_to(self, verified: &mut VerifyReport) {
         verified.rows += self.rows;
         verified.bytes += self.bytes;
         verified.damaged += self.damaged.len() as u64;
@@ -51,7 +51,7 @@ impl Part {
 /// An array of a table, as far as it could be read.
 struct Array {
     bytes: Vec<u8>,
-    unreadable: Vec<BadUnit>,
+    unreadable: Vec<DamagedUnit>,
     /// Bytes of it that could not be read.
     gaps: Vec<Range<u64>>,
 }
@@ -78,15 +78,16 @@ impl<'a> TableCheck<'a> {
         &self,
         sweep: &mut ParallelRead,
         tick: Tick<'_>,
-    ) -> Result<(Verified, Option<Ranks>, Keys), StoreError> {
+    ) -> Result<(VerifyReport, Option<Ranks>, Keys), StoreError> {
         let table = self.table();
-        let mut verified = Verified { checked: table.crc_region.is_some(), ..Verified::default() };
-        let mut damage = |what: BadKind, array: &Array, error: Option<VolumeError>| {
-            let mut bad: Vec<BadUnit> = array.unreadable.iter().map(|it| BadUnit { what, ..it.clone() }).collect();
+        let mut verified = VerifyReport { checked: table.crc_region.is_some(), ..VerifyReport::default() };
+        let mut damage = |what: DamageKind, array: &Array, error: Option<VolumeError>| {
+            let mut bad: Vec<DamagedUnit> =
+                array.unreadable.iter().map(|it| DamagedUnit { what, ..it.clone() }).collect();
             let said = error.map(|error| error.to_string());
             // Where it is known, that says it.
             if let (Some(said), true) = (&said, bad.is_empty()) {
-                bad.push(BadUnit::new(what, said.clone()).of(self.located));
+                bad.push(DamagedUnit::new(what, said.clone()).of(self.located));
             }
             verified.bad.append(&mut bad);
             said
@@ -96,7 +97,7 @@ impl<'a> TableCheck<'a> {
             let array = self.array(sweep, stored.region, 0..table.rank_bytes(), tick)?;
             match table.decode_ranks(&array.bytes) {
                 Ok(decoded) => ranks = decoded,
-                Err(error) => damaged_ranks = damage(BadKind::Ranks, &array, Some(error)),
+                Err(error) => damaged_ranks = damage(DamageKind::Ranks, &array, Some(error)),
             }
         }
         if let Some(stored) = table.keys {
@@ -104,7 +105,7 @@ impl<'a> TableCheck<'a> {
             let index = match table.decode_key_index(std::mem::take(&mut array.bytes)) {
                 Ok(index) => index,
                 Err(error) => {
-                    damaged_keys = damage(BadKind::Keys, &array, Some(error));
+                    damaged_keys = damage(DamageKind::Keys, &array, Some(error));
                     None
                 }
             };
@@ -112,7 +113,7 @@ impl<'a> TableCheck<'a> {
                 let array = self.array(sweep, region, 0..table.rows.saturating_mul(8), tick)?;
                 match table.decode_keys(&array.bytes) {
                     Ok(decoded) => keys = index.zip(decoded),
-                    Err(error) => damaged_keys = damage(BadKind::Keys, &array, Some(error)).or(damaged_keys),
+                    Err(error) => damaged_keys = damage(DamageKind::Keys, &array, Some(error)).or(damaged_keys),
                 }
             }
         }
@@ -177,7 +178,7 @@ impl<'a> TableCheck<'a> {
                     }
                 }
             }
-            read.unreadable.extend(bad.into_iter().map(|it| it.unit(self, BadKind::Checksums)));
+            read.unreadable.extend(bad.into_iter().map(|it| it.unit(self, DamageKind::Checksums)));
         }
         Ok(read)
     }
@@ -272,7 +273,7 @@ impl<'a> TableCheck<'a> {
         let mut suspects = suspects.into_inner().unwrap_or_default();
         for extent in unread {
             let Salvaged { bytes, bad } = self.salvage(&extent)?;
-            let mut units: Vec<BadUnit> = bad.iter().map(|it| it.unit(self, BadKind::Rows)).collect();
+            let mut units: Vec<DamagedUnit> = bad.iter().map(|it| it.unit(self, DamageKind::Rows)).collect();
             let lba_size = self.located.generation.placement.lba_size();
             reader.rows(&extent, &bytes, |rank, row| {
                 part.rows += 1;
@@ -340,13 +341,13 @@ impl<'a> TableCheck<'a> {
         let Some(at) = self.located.generation.row(self.located.index, rank) else { return };
         let drive = self.store.members.get(usize::from(at.drive)).and_then(Option::as_ref);
         let drive = drive.map(|member| Drive::name(&**member).to_owned());
-        let same = |it: &&mut BadUnit| !it.unreadable && it.lba == Some(at.lba) && it.drive == drive;
+        let same = |it: &&mut DamagedUnit| !it.unreadable && it.lba == Some(at.lba) && it.drive == drive;
         match part.bad.last_mut().filter(same) {
             Some(last) => last.ranks.push(rank),
             None => {
-                let bad = BadUnit::new(BadKind::Rows, "the row, or its checksum, is not what was written");
+                let bad = DamagedUnit::new(DamageKind::Rows, "the row, or its checksum, is not what was written");
                 let (lba, lbas, ranks) = (Some(at.lba), u64::from(at.lbas), vec![rank]);
-                part.bad.push(BadUnit { drive, lba, lbas, ranks, ..bad }.of(self.located));
+                part.bad.push(DamagedUnit { drive, lba, lbas, ranks, ..bad }.of(self.located));
             }
         }
     }
@@ -369,10 +370,10 @@ struct Unread {
 }
 
 impl Unread {
-    fn unit(&self, checking: &TableCheck<'_>, what: BadKind) -> BadUnit {
+    fn unit(&self, checking: &TableCheck<'_>, what: DamageKind) -> DamagedUnit {
         let lbas = (self.bytes.len() / self.lba_size.max(1)) as u64;
-        let bad = BadUnit::new(what, self.detail.clone()).of(checking.located);
-        BadUnit { drive: Some(self.drive.clone()), lba: Some(self.lba), lbas, unreadable: true, ..bad }
+        let bad = DamagedUnit::new(what, self.detail.clone()).of(checking.located);
+        DamagedUnit { drive: Some(self.drive.clone()), lba: Some(self.lba), lbas, unreadable: true, ..bad }
     }
 }
 

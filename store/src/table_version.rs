@@ -26,7 +26,8 @@ pub(crate) fn latest_tables(generations: Vec<Arc<Generation>>) -> Vec<TableVersi
     latest_tables_by(generations, |generation| generation.shown)
 }
 
-/// The same, were `shown` what is said of each.
+/// Every table that would count if `shown` said when each generation was shown: of each name the one of the generation shown
+/// last, in the order of generations.
 pub(crate) fn latest_tables_by(
     generations: Vec<Arc<Generation>>,
     shown: impl Fn(&Generation) -> u64,

@@ -11,7 +11,7 @@ pub(crate) const LISTED: usize = 1000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
-pub enum BadKind {
+pub enum DamageKind {
     /// A superblock, of which another copy is whole.
     Superblock,
     /// A copy of the catalogue.
@@ -31,9 +31,9 @@ pub enum BadKind {
 /// A part of a drive that is not as it was written.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct BadUnit {
+pub struct DamagedUnit {
     /// What it is part of.
-    pub what: BadKind,
+    pub what: DamageKind,
     /// The drive; `None`: one checksum covers a whole array, which lies on several.
     pub drive: Option<String>,
     /// First LBA there.
@@ -52,8 +52,8 @@ pub struct BadUnit {
     pub detail: String,
 }
 
-impl BadUnit {
-    pub(crate) fn new(what: BadKind, detail: impl Into<String>) -> Self {
+impl DamagedUnit {
+    pub(crate) fn new(what: DamageKind, detail: impl Into<String>) -> Self {
         let (drive, lba, lbas, generation, table) = (None, None, 0, None, None);
         let (ranks, unreadable, detail) = (Vec::new(), false, detail.into());
         Self { what, drive, lba, lbas, generation, table, ranks, unreadable, detail }
@@ -68,7 +68,7 @@ impl BadUnit {
 /// The result of [`Store::verify`](crate::Store::verify).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Verified {
+pub struct VerifyReport {
     /// Rows read.
     pub rows: u64,
     /// Their bytes.
@@ -86,12 +86,12 @@ pub struct Verified {
     /// Keys that were compared with the row that they lead to: all, where keys are stored.
     pub checked_keys: u64,
     /// Where it is damaged: at most 1000, in the order of drives and LBAs.
-    pub bad: Vec<BadUnit>,
+    pub bad: Vec<DamagedUnit>,
     /// Rows that were read wrong once, and right when they were read again.
     pub transient: u64,
 }
 
-impl Verified {
+impl VerifyReport {
     /// Whether nothing that could be checked is damaged.
     pub fn is_sound(&self) -> bool {
         self.damaged == 0 && self.damaged_ranks.is_none() && self.damaged_keys.is_none() && self.bad.is_empty()
@@ -101,10 +101,10 @@ impl Verified {
 /// The result of [`Store::verify_metadata`](crate::Store::verify_metadata).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct VerifiedMetadata {
+pub struct MetadataReport {
     /// What is damaged.
-    pub bad: Vec<BadUnit>,
+    pub bad: Vec<DamagedUnit>,
     /// Copies that a commit which was cut off left as they were, or torn. The store is whole: opening it for writing, or the next commit,
     /// writes them.
-    pub unfinished: Vec<BadUnit>,
+    pub unfinished: Vec<DamagedUnit>,
 }

@@ -3,12 +3,12 @@
 use std::ops::ControlFlow;
 
 use warprow_keys::KeyIndex;
-use warprow_layout::{Generation, MendWhat, Ranks, VolumeError};
+use warprow_layout::{Generation, Ranks, RepairTarget, VolumeError};
 
 use crate::parallel_read::ParallelRead;
 use crate::table_check::{TableCheck, chain, is_answer};
 use crate::table_version::TableVersion;
-use crate::verified::{BadKind, BadUnit, Verified, VerifiedMetadata};
+use crate::verified::{DamageKind, DamagedUnit, MetadataReport, VerifyReport};
 use crate::{Store, StoreError};
 
 impl Store {
@@ -20,8 +20,8 @@ impl Store {
     /// # use std::ops::ControlFlow;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -33,17 +33,17 @@ impl Store {
         &self,
         table: &str,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<Verified, StoreError> {
+    ) -> Result<VerifyReport, StoreError> {
         self.verifier().located(&self.locate(table)?, progress)
     }
 
-    /// As [`verify`](Self::verify), of a table of generation `generation`, which may stand by.
+    /// As [`verify`](Self::verify), of a table of generation `generation`, which may be on standby.
     pub fn verify_in(
         &self,
         generation: u64,
         table: &str,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<Verified, StoreError> {
+    ) -> Result<VerifyReport, StoreError> {
         self.verifier().verify_in(generation, table, progress)
     }
 
@@ -54,25 +54,25 @@ impl Store {
 
     /// Checks every copy of the superblocks and of the catalogue, on the drives that are there, and the logs of updated rows: what
     /// of them is damaged, and what a commit that was cut off did not come to. Beside commits and updates.
-    pub fn verify_metadata(&self) -> Result<VerifiedMetadata, StoreError> {
+    pub fn verify_metadata(&self) -> Result<MetadataReport, StoreError> {
         self.shared.watch()?;
         let volume = &self.shared.volume;
-        let mut verified = VerifiedMetadata::default();
+        let mut verified = MetadataReport::default();
         match volume.damaged_metadata() {
             Ok(mends) => {
                 for it in mends {
                     let what = match it.what {
-                        MendWhat::Catalogue => BadKind::Catalogue,
-                        _ => BadKind::Superblock,
+                        RepairTarget::Catalogue => DamageKind::Catalogue,
+                        _ => DamageKind::Superblock,
                     };
                     let detail = format!("of epoch {}: {}", it.epoch, it.found);
-                    let unit = BadUnit::new(what, detail);
-                    let unit = BadUnit { drive: Some(it.drive), lba: Some(it.lba), lbas: it.lbas, ..unit };
+                    let unit = DamagedUnit::new(what, detail);
+                    let unit = DamagedUnit { drive: Some(it.drive), lba: Some(it.lba), lbas: it.lbas, ..unit };
                     if it.unfinished { &mut verified.unfinished } else { &mut verified.bad }.push(unit);
                 }
             }
             Err(error @ VolumeError::Metadata { .. }) => {
-                verified.bad.push(BadUnit::new(BadKind::Superblock, error.to_string()));
+                verified.bad.push(DamagedUnit::new(DamageKind::Superblock, error.to_string()));
             }
             Err(error) => return Err(error.into()),
         }
@@ -83,7 +83,7 @@ impl Store {
     }
 
     /// What is wrong with the log of a generation, which may grow meanwhile.
-    fn damaged_log(&self, generation: &Generation) -> Result<Option<BadUnit>, StoreError> {
+    fn damaged_log(&self, generation: &Generation) -> Result<Option<DamagedUnit>, StoreError> {
         let (mut before, mut looks) = (None, 0);
         loop {
             looks += 1;
@@ -93,14 +93,14 @@ impl Store {
                     // A unit that was being written when it was read is whole when later ones are.
                     if before.replace((drive.clone(), unit)) == Some((drive.clone(), unit)) || looks > 64 {
                         let detail = format!("unit {unit} of its last chunk there: {what}");
-                        let bad = BadUnit::new(BadKind::Log, detail);
-                        return Ok(Some(BadUnit { drive: Some(drive), generation: Some(generation.id), ..bad }));
+                        let bad = DamagedUnit::new(DamageKind::Log, detail);
+                        return Ok(Some(DamagedUnit { drive: Some(drive), generation: Some(generation.id), ..bad }));
                     }
                 }
                 Err(VolumeError::Drive(error)) if is_answer(&error) => {
-                    let bad = BadUnit::new(BadKind::Log, chain(&error));
+                    let bad = DamagedUnit::new(DamageKind::Log, chain(&error));
                     let drive = Some(error.drive);
-                    return Ok(Some(BadUnit { drive, generation: Some(generation.id), unreadable: true, ..bad }));
+                    return Ok(Some(DamagedUnit { drive, generation: Some(generation.id), unreadable: true, ..bad }));
                 }
                 Err(VolumeError::MemberMissing { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -130,7 +130,7 @@ impl Verifier<'_> {
         generation: u64,
         table: &str,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<Verified, StoreError> {
+    ) -> Result<VerifyReport, StoreError> {
         let located = self.store.locate_in(generation, table)?;
         self.located(&located, progress)
     }
@@ -139,7 +139,7 @@ impl Verifier<'_> {
         &mut self,
         located: &TableVersion,
         progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-    ) -> Result<Verified, StoreError> {
+    ) -> Result<VerifyReport, StoreError> {
         let shared = &self.store.shared;
         shared.watch()?;
         let stripe = located.generation.placement.stripe_bytes() as usize;
@@ -159,7 +159,7 @@ fn verify(
     located: &TableVersion,
     sweep: &mut ParallelRead,
     progress: &mut dyn FnMut(u64) -> ControlFlow<()>,
-) -> Result<Verified, StoreError> {
+) -> Result<VerifyReport, StoreError> {
     let (mut verified, ranks, keys) = checking.arrays(sweep, &mut || progress(0))?;
     if let (Some((index, keys)), None) = (keys, &verified.damaged_ranks) {
         match keys_lead_home(located, ranks.as_ref(), &index, &keys) {
@@ -190,7 +190,7 @@ fn keys_lead_home(
 ) -> Result<u64, String> {
     let mut slots = [0; 1024];
     for (first, keys) in (0u64..).step_by(slots.len()).zip(keys.chunks(slots.len())) {
-        index.slots(keys, &mut slots);
+        index.positions(keys, &mut slots);
         for ((rank, &key), &slot) in (first..).zip(keys).zip(&slots) {
             let found = ranks.map_or(Some(slot), |ranks| ranks.get(slot));
             if found != Some(rank) {

@@ -1,9 +1,11 @@
-//! What a store gives to executors, and no more: its drives, its tables as they are in a generation, where their rows lie, and what was
-//! updated. The host executor (`warprow-lookup`) and the one on a GPU (`warprow-gpu`) stand on it, and another could.
+//! What a store gives to executors: its drives, its tables as they are in a generation, where their rows lie, and which
+//! rows were updated. The host executor (`warprow-lookup`) and the GPU executor (`warprow-gpu`) use nothing else of a
+//! store, and another executor could be built on this too.
 //!
-//! What is promised: a [`TableVersion`] pins its generation, so that its rows stay where they are and readable. An [`Overlay`] that was
-//! asked for with a generation has every row that was updated over just these rows. A [`Follower`] is told of each update before
-//! [`Store::update`] returns, and can refuse it before anything is written. While [`StoreView::refuse_updates`] is held, no update begins.
+//! Four things are promised. A [`TableVersion`] pins its generation, so that its rows stay where they are and readable.
+//! The [`Overlay`] of a generation has every row that was updated since the chunks of just this generation were
+//! written. A [`Follower`] is told of each update before [`Store::update`] returns, and can refuse it before anything
+//! is written. While [`StoreView::refuse_updates`] is held, no update begins.
 
 use std::collections::HashSet;
 use std::ops::{ControlFlow, Range};
@@ -16,7 +18,7 @@ use warprow_layout::{Drive, Generation, Ranks, VolumeError};
 
 pub use crate::drive_access::{SharedPair, lock};
 pub use crate::member::MemberDrive;
-pub use crate::overlay::{CREATED, Entry, Follower, Overlay, Snapshot};
+pub use crate::overlay::{CREATED, Follower, Overlay, OverlayEntry, OverlaySnapshot};
 pub use crate::sparse_ids::SparseIds;
 pub use crate::table_version::TableVersion;
 
@@ -30,7 +32,7 @@ pub struct StoreView {
     shared: Arc<Shared>,
 }
 
-/// While it lives, updates are refused ([`StoreError::Unfollowing`]).
+/// A guard: while it lives, the store refuses updates ([`StoreError::Unfollowing`]).
 #[derive(Debug)]
 #[must_use]
 pub struct UpdatesRefused {
@@ -72,7 +74,7 @@ impl StoreView {
         &*self.shared.driving.clock
     }
 
-    /// The longest wait for a read, as the store was opened.
+    /// The longest wait for a read, which was given when the store was opened.
     pub fn timeout(&self) -> Duration {
         self.shared.driving.timeout
     }
@@ -103,12 +105,12 @@ impl StoreView {
         }))
     }
 
-    /// The permutation of a table, id or slot → rank; `None`: ids and slots are ranks.
+    /// The permutation of a table, id → rank or key position → rank; `None`: ids, or key positions, are ranks.
     pub fn read_ranks(&self, table: &TableVersion) -> Result<Option<Ranks>, VolumeError> {
         self.shared.volume.read_ranks(&table.generation, table.index)
     }
 
-    /// The index of a table's keys, key → slot; `None`: the table is looked up by ids.
+    /// The index of a table's keys, key → key position; `None`: the table is looked up by ids.
     pub fn read_key_index(&self, table: &TableVersion) -> Result<Option<KeyIndex>, VolumeError> {
         self.shared.volume.read_key_index(&table.generation, table.index)
     }
@@ -137,7 +139,8 @@ impl StoreView {
     /// The updated rows that belong over a generation's rows.
     ///
     /// # Errors
-    /// [`VolumeError::NoSuchGeneration`] if the store no longer has the generation so; what is damaged in its log.
+    /// [`VolumeError::NoSuchGeneration`] if the store no longer has the generation with these chunks; errors of a damaged
+    /// log.
     pub fn overlay(&self, generation: &Generation) -> Result<Arc<Overlay>, StoreError> {
         self.shared.updates.overlay(&self.shared.volume, generation)
     }
@@ -153,7 +156,7 @@ impl StoreView {
         self.shared.updates.with_overlays(&self.shared.volume, tables)
     }
 
-    /// The ranks of rows of a table that updates override: what is stored of them counts for nothing.
+    /// The ranks of those rows of a table that updates override: what is stored in their place does not matter.
     pub fn overridden(&self, table: &TableVersion) -> Result<HashSet<u64>, StoreError> {
         self.shared.updates.overridden(&self.shared.volume, table)
     }

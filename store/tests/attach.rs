@@ -6,11 +6,11 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use warprow_layout::{DType, TableSpec, float8};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Pooling, Rows};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Pooling};
 use warprow_store::{
-    AttachError, AttachOptions, AttachedTable, Create, Device, DriveAddress, OpenOptions, RowSource, Store, StoreError,
-    TableLoad,
+    AttachError, AttachOptions, AttachedTable, CreateDrive, Device, DriveAddress, OpenOptions, RowSource, Store,
+    StoreError, TableLoad,
 };
 
 /// Bytes in memory, by rows.
@@ -95,7 +95,8 @@ fn rows_of_every_size_are_those_of_the_source() {
             .collect();
         let device = Device::attached("attached", made.iter().map(|(table, _)| table.clone()).collect()).unwrap();
         let store = Store::open(&[device], &OpenOptions::default().with_read_only()).unwrap();
-        let host = Host::attach(&store, HostOptions::default().with_dram_bytes(random.u64(0..200_000))).unwrap();
+        let host =
+            HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(random.u64(0..200_000))).unwrap();
         for (attached, source) in &made {
             let spec = &attached.spec;
             let row_bytes = spec.dim as usize;
@@ -112,7 +113,7 @@ fn rows_of_every_size_are_those_of_the_source() {
             let bits = PlanOptions::default().with_max(100, 100).with_out(DType::F8E4M3);
             let plan = host.plan(&[Feature::new("f", &spec.name)], bits).unwrap();
             let mut rows = vec![0u8; ids.len() * row_bytes];
-            let mut output = Output::new(Rows::U8(&mut rows), plan.width());
+            let mut output = Output::new(OutputRows::U8(&mut rows), plan.width());
             plan.slot().unwrap().lookup(&Batch::new(&ids[..], 100), &mut output).unwrap();
             let wanted: Vec<u8> =
                 ids.iter().flat_map(|&id| &source.0[id as usize * row_bytes..][..row_bytes]).copied().collect();
@@ -121,7 +122,7 @@ fn rows_of_every_size_are_those_of_the_source() {
                 .plan(&[Feature::new("f", &spec.name).pooling(Pooling::Sum)], PlanOptions::default().with_max(100, 100))
                 .unwrap();
             let mut sums = vec![0f32; 100 * row_bytes];
-            let mut output = Output::new(Rows::F32(&mut sums), plan.width());
+            let mut output = Output::new(OutputRows::F32(&mut sums), plan.width());
             plan.slot().unwrap().lookup(&Batch::new(&ids[..], 100), &mut output).unwrap();
             let values = wanted.iter().map(|&code| float8::E4M3_VALUES[usize::from(code)]);
             assert!(sums.iter().zip(values).all(|(sum, value)| *sum == value || sum.is_nan() && value.is_nan()));
@@ -144,7 +145,7 @@ fn a_file_is_attached_by_its_address() {
     assert_eq!(address.to_string(), text);
     let DriveAddress::Attached(file) = &address else { panic!("{address:?}") };
     assert_eq!((&file.path, &file.tensors[..]), (&path, &["t=m*".to_owned()][..]));
-    let device = Device::open(&address, Create::Never).unwrap();
+    let device = Device::open(&address, CreateDrive::Never).unwrap();
     assert!(device.skipped().is_empty());
     let store = Store::open(&[device], &OpenOptions::default().with_read_only()).unwrap();
     assert_eq!(store.free_bytes(), 0, "nothing can be put beside it");
@@ -158,7 +159,7 @@ fn a_file_is_attached_by_its_address() {
     assert_eq!(seen, 600);
     let refused = |tensor: &str| {
         let address: DriveAddress = format!("attached:{},tensor={tensor}", path.display()).parse().unwrap();
-        match Device::open(&address, Create::Never) {
+        match Device::open(&address, CreateDrive::Never) {
             Err(StoreError::Attached(error)) => error,
             other => panic!("{other:?}"),
         }
@@ -215,12 +216,12 @@ fn rows_in_files_are_the_same_however_they_are_read() {
             };
             store.scan("t", 0..u64::MAX, &mut look).unwrap();
             assert_eq!(seen, rows, "{how}");
-            let host = Host::attach(&store, HostOptions::default()).unwrap();
+            let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
             let ids: Vec<i64> = (0..300).map(|_| random.i64(0..rows as i64)).collect();
             let options = PlanOptions::default().with_max(300, 300).with_out(DType::U8);
             let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
             let mut out = vec![0u8; ids.len() * row_bytes];
-            let mut output = Output::new(Rows::U8(&mut out), plan.width());
+            let mut output = Output::new(OutputRows::U8(&mut out), plan.width());
             plan.slot().unwrap().lookup(&Batch::new(&ids[..], 300), &mut output).unwrap();
             let wanted = ids.iter().flat_map(|&id| &bytes[id as usize * row_bytes..][..row_bytes]);
             assert!(out.iter().eq(wanted), "{how}");
@@ -243,12 +244,12 @@ fn files_that_became_shorter_fail_and_their_rows_are_not_taken_for_zeros() {
             device => device.unwrap(),
         };
         let store = Store::open(&[device], &OpenOptions::default().with_read_only()).unwrap();
-        let host = Host::attach(&store, HostOptions::default()).unwrap();
+        let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
         let plan = PlanOptions::default().with_max(4, 4).with_out(DType::U8);
         let mut slot = host.plan(&[Feature::new("f", "t")], plan).unwrap().slot().unwrap();
         source.files[0].set_len(200_000).unwrap();
         let mut out = [0u8; 640];
-        let error = slot.lookup(&Batch::new(&[3i64, 2400, 4, 5], 4), &mut Output::new(Rows::U8(&mut out), 160));
+        let error = slot.lookup(&Batch::new(&[3i64, 2400, 4, 5], 4), &mut Output::new(OutputRows::U8(&mut out), 160));
         let Err(warprow_lookup::LookupError::RowsFailed { positions, .. }) = error else {
             panic!("direct {direct}: {error:?}");
         };

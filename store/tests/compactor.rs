@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use common::{Keys, Table};
 use warprow_layout::{FormatOptions, VolumeError};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, PrepareOptions, Rows};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, PrepareOptions};
 use warprow_soft_controller::SoftController;
 use warprow_store::{
     CompactorOptions, DType, Fingerprint, KeyKind, LoadOptions, OpenOptions, RowOrder, Store, StoreError, UpdateOptions,
@@ -100,13 +100,13 @@ fn change(
 #[test]
 fn updates_go_on_for_ever() {
     let (drives, store, mut table, mut random) = loaded(64 << 20, 1);
-    let host = Host::attach(&store, HostOptions::default().with_checked_keys()).unwrap();
-    let options = PlanOptions::default().with_max(1, 2).with_out(DType::U8).with_growth();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_checked_keys()).unwrap();
+    let options = PlanOptions::default().with_max(1, 2).with_out(DType::U8).with_adopt_room();
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
     let (compacted, over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
     let (count, follows) = (compacted.clone(), host.clone());
     let compactor = store
-        .keep_compacted(&CompactorOptions::default(), move |_, done| {
+        .start_compactor(&CompactorOptions::default(), move |_, done| {
             assert!(done.chunks.unwrap() > 0);
             let upcoming = follows.prepare(&PrepareOptions::default()).unwrap();
             follows.adopt(upcoming, Duration::from_secs(60)).unwrap();
@@ -121,7 +121,7 @@ fn updates_go_on_for_ever() {
             let (mut slot, mut runs, mut last) = (plan.slot().unwrap(), 0u64, 0);
             while !over.load(Ordering::Acquire) {
                 let mut rows = [0; 2 * ROW];
-                slot.lookup(&Batch::new(&pair, 1), &mut Output::new(Rows::U8(&mut rows), ROW)).unwrap();
+                slot.lookup(&Batch::new(&pair, 1), &mut Output::new(OutputRows::U8(&mut rows), ROW)).unwrap();
                 let version = rows[0];
                 assert!(rows.iter().all(|&byte| byte == version), "{rows:?}");
                 assert!(version >= last, "{version} after {last}");
@@ -152,17 +152,17 @@ fn a_compaction_that_fails_is_reported_and_loses_nothing() {
     // The log has its chunk; the rest is taken.
     change(&store, &mut all, (1, 0), &mut random).unwrap();
     let other = table("other", 4000, &mut random);
-    let beside = LoadOptions::default().with_beside();
+    let beside = LoadOptions::default().with_standby();
     let mut standby = Vec::new();
     while let Ok(generation) = common::try_load(&store, std::slice::from_ref(&other), &beside) {
         standby.push(generation);
     }
     assert!(standby.len() > 2);
     // A reader who does not go over: the one chunk that is kept is not free again behind a compaction.
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let (told, reports) = mpsc::channel();
     let compactor =
-        store.keep_compacted(&CompactorOptions::default(), move |_, done| told.send(done).unwrap()).unwrap();
+        store.start_compactor(&CompactorOptions::default(), move |_, done| told.send(done).unwrap()).unwrap();
     let refused = loop {
         if let Err(error) = change(&store, &mut all, (5, 0), &mut random) {
             break error;
@@ -204,13 +204,13 @@ fn a_compaction_that_fails_is_reported_and_loses_nothing() {
 #[test]
 fn an_update_waits_no_longer_than_it_may() {
     let (_drives, store, mut table, mut random) = loaded(24 << 20, 3);
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let options = CompactorOptions::default().with_at_percent(100).with_patience(Duration::from_millis(50));
     let (go_on, goes_on) = mpsc::channel::<()>();
     let goes_on = Mutex::new(goes_on);
     // The host reads on what was before the compaction, so that this alone makes no room.
     let compactor = store
-        .keep_compacted(&options, move |_, _| {
+        .start_compactor(&options, move |_, _| {
             // It is told nothing: the other end goes.
             let _ = goes_on.lock().unwrap().recv_timeout(Duration::from_secs(60));
         })
@@ -235,19 +235,19 @@ fn an_update_waits_no_longer_than_it_may() {
 fn there_is_one_compactor_and_it_may_be_dropped_by_what_it_calls() {
     let (_drives, store, mut table, mut random) = loaded(24 << 20, 4);
     for percent in [0, 101] {
-        let refused = store.keep_compacted(&CompactorOptions::default().with_at_percent(percent), |_, _| ());
+        let refused = store.start_compactor(&CompactorOptions::default().with_at_percent(percent), |_, _| ());
         assert!(matches!(refused, Err(StoreError::Compactor { .. })), "{refused:?}");
     }
     let options = CompactorOptions::default().with_at_percent(1);
-    drop(store.keep_compacted(&options, |_, _| ()).unwrap());
+    drop(store.start_compactor(&options, |_, _| ()).unwrap());
     let held = Arc::new(Mutex::new(None));
     let (drops, (told, dropped)) = (held.clone(), mpsc::channel());
-    let compactor = store.keep_compacted(&options, move |_, _| {
+    let compactor = store.start_compactor(&options, move |_, _| {
         let own: Option<warprow_store::Compactor> = drops.lock().unwrap().take();
         told.send(own.is_some()).unwrap();
     });
     *held.lock().unwrap() = Some(compactor.unwrap());
-    let second = store.keep_compacted(&options, |_, _| ());
+    let second = store.start_compactor(&options, |_, _| ());
     assert!(matches!(&second, Err(StoreError::Compactor { why }) if why.contains("drop")), "{second:?}");
     change(&store, &mut table, (60, 0), &mut random).unwrap();
     assert!(dropped.recv_timeout(Duration::from_secs(60)).unwrap());

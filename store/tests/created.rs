@@ -13,11 +13,11 @@ use std::time::Duration;
 use common::random::{Case, random_features};
 use common::{Keys, Table};
 use warprow_layout::FormatOptions;
-use warprow_lookup::{Batch, Feature, Host, HostOptions, Output, PlanOptions, PrepareOptions, Rows};
+use warprow_lookup::{Batch, Feature, HostExecutor, HostOptions, Output, OutputRows, PlanOptions, PrepareOptions};
 use warprow_soft_controller::SoftController;
 use warprow_store::{
-    Create, DType, Device, DriveAddress, Fingerprint, KeyKind, LoadOptions, OpenOptions, Ranks, RowOrder, Store,
-    StoreError, TableSpec, UpdateOptions, VerifiedMetadata,
+    CreateDrive, DType, Device, DriveAddress, Fingerprint, KeyKind, LoadOptions, MetadataReport, OpenOptions, Ranks,
+    RowOrder, Store, StoreError, TableSpec, UpdateOptions,
 };
 
 fn store() -> (Vec<Arc<SoftController>>, Store) {
@@ -89,7 +89,7 @@ fn all(store: &Store, table: &Table) -> BTreeMap<u64, Vec<u8>> {
 }
 
 /// Random batches of random features, at once and fetched ahead, compared with the model.
-fn look_up(host: &Host, tables: &[Table], random: &mut fastrand::Rng) {
+fn look_up(host: &HostExecutor, tables: &[Table], random: &mut fastrand::Rng) {
     let (features, options) = random_features(tables, random);
     let plan = host.plan(&features, options.clone().with_prefetch()).unwrap();
     for ahead in [false, true] {
@@ -151,12 +151,12 @@ fn created_at_random(seed: u64) {
         vec![table("a", 700, 40, true), table("b", 300, 700, false), table("c", 200, 64, true), table("d", 9, 5, true)];
     common::load(&store, &tables, &LoadOptions::default());
     let generation = store.generations()[0].id;
-    let mut hosts: Vec<Host> = Vec::new();
+    let mut hosts: Vec<HostExecutor> = Vec::new();
     for step in 0..12 {
         let attach = |store: &Store, random: &mut fastrand::Rng| {
             let mut options = HostOptions::default().with_dram_bytes(random.u64(..100_000)).with_checked_rows();
             options.check_keys = checked;
-            Host::attach(store, options).unwrap()
+            HostExecutor::attach(store, options).unwrap()
         };
         if random.u32(..3) > 0 {
             hosts.push(attach(&store, &mut random));
@@ -208,7 +208,7 @@ fn created_at_random(seed: u64) {
         }
     }
     assert_eq!(store.generations().len(), 1);
-    assert_eq!(store.verify_metadata().unwrap(), VerifiedMetadata::default());
+    assert_eq!(store.verify_metadata().unwrap(), MetadataReport::default());
 }
 
 #[test]
@@ -227,14 +227,14 @@ fn a_created_key_has_its_own_row_whatever_fingerprints_say() {
     let (kind, fingerprint, order) = (KeyKind::I64, Fingerprint::Bits8, RowOrder::Given);
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = host
-        .plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(1, 4000).with_out(DType::U8).with_growth())
+        .plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(1, 4000).with_out(DType::U8).with_adopt_room())
         .unwrap();
     let created: Vec<i64> = (0..4000).map(|i| (random.i64(..) & !0xffff) + 3000 + i).collect();
     let look_up = || {
         let (mut rows, mut mask) = (vec![0; created.len() * 8], vec![7; created.len()]);
-        let mut out = Output::new(Rows::U8(&mut rows), 8).with_mask(&mut mask);
+        let mut out = Output::new(OutputRows::U8(&mut rows), 8).with_mask(&mut mask);
         let report = plan.slot().unwrap().lookup(&Batch::new(&created, 1), &mut out).unwrap();
         assert_eq!(report.missing, mask.iter().filter(|&&byte| byte == 0).count() as u64);
         (rows, mask)
@@ -290,7 +290,7 @@ fn what_cannot_be_created_is_refused_with_nothing_changed() {
         .collect();
     for (table, stored) in tables.iter_mut().zip([true, false]) {
         let numbers = (0..300).map(|i| i * 1000).collect();
-        let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Slots);
+        let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Positions);
         table.keys = Some(Keys { kind, fingerprint, order, stored, numbers });
     }
     common::load(&store, &tables, &LoadOptions::default());
@@ -340,7 +340,7 @@ fn damage_is_not_written_anew() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.drive");
     let address: DriveAddress = format!("emulated:{},size=24M", path.display()).parse().unwrap();
-    let device = Device::open(&address, Create::IfMissing).unwrap();
+    let device = Device::open(&address, CreateDrive::IfMissing).unwrap();
     let store = Store::create(&[device], &FormatOptions::default(), &OpenOptions::default()).unwrap();
     let mut random = fastrand::Rng::with_seed(8);
     let tables = ["grows", "stays"].map(|name| {
@@ -394,7 +394,7 @@ fn look_ups_see_whole_creations_in_order() {
     let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits32, RowOrder::Given);
     let keys = Some(Keys { kind, fingerprint, order, stored: true, numbers });
     common::load(&store, &[Table { rows: vec![0; 400 * 256], ranks: None, keys, spec }], &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
     let options = PlanOptions::default().with_max(16, 16).with_slots(2);
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
     let ids: Vec<u64> = (0..16).map(|i| i * 25 * 1_000_003 + i % 2).collect();
@@ -406,7 +406,7 @@ fn look_ups_see_whole_creations_in_order() {
                     let (mut slot, mut rows, mut last) = (plan.slot().unwrap(), vec![0f32; 1024], 0);
                     loop {
                         let (ends, least) = (done.load(Ordering::Acquire), acknowledged.load(Ordering::Acquire));
-                        slot.lookup(&Batch::new(&ids, 16), &mut Output::new(Rows::F32(&mut rows), 64)).unwrap();
+                        slot.lookup(&Batch::new(&ids, 16), &mut Output::new(OutputRows::F32(&mut rows), 64)).unwrap();
                         let number = rows[0] as u64;
                         assert!(rows.iter().all(|&value| value == number as f32), "{rows:?}");
                         assert!(number >= least.max(last), "{number} after {least} and {last}");

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use common::Table;
 use warprow_layout::{FormatOptions, VolumeError};
-use warprow_lookup::{Batch, Feature, Host, HostOptions, Output, PlanOptions, PrepareOptions, Rows};
+use warprow_lookup::{Batch, Feature, HostExecutor, HostOptions, Output, OutputRows, PlanOptions, PrepareOptions};
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::NvmOpcode;
 use warprow_store::{DType, LoadOptions, OpenOptions, Ranks, Store, StoreError, TableLoad, TableSpec};
@@ -67,7 +67,8 @@ fn check(plan: &warprow_lookup::Plan, random: &mut fastrand::Rng, mut version_of
     let mut rows = vec![0.0; ids.len() * plan.width()];
     let mut slot = plan.slot().unwrap();
     let began = Instant::now();
-    let report = slot.lookup(&Batch::new(&ids, 32), &mut Output::new(Rows::F32(&mut rows), plan.width())).unwrap();
+    let report =
+        slot.lookup(&Batch::new(&ids, 32), &mut Output::new(OutputRows::F32(&mut rows), plan.width())).unwrap();
     let took = began.elapsed();
     let version = version_of(report.generation);
     for (position, (id, row)) in ids.iter().zip(rows.chunks(plan.width())).enumerate() {
@@ -79,7 +80,7 @@ fn check(plan: &warprow_lookup::Plan, random: &mut fastrand::Rng, mut version_of
     took
 }
 
-fn plan(host: &Host, slots: u32) -> warprow_lookup::Plan {
+fn plan(host: &HostExecutor, slots: u32) -> warprow_lookup::Plan {
     let features = [Feature::new("fa", "a"), Feature::new("fb", "b")];
     host.plan(&features, PlanOptions::default().with_max(32, 64).with_slots(slots)).unwrap()
 }
@@ -88,7 +89,7 @@ fn plan(host: &Host, slots: u32) -> warprow_lookup::Plan {
 fn what_is_loaded_beside_is_found_after_a_switch_and_stays_so() {
     let (drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());
-    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
+    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_standby());
     let shown = |store: &Store| store.table("a").unwrap().generation;
     assert_eq!(shown(&store), first);
     assert_eq!(
@@ -119,10 +120,10 @@ fn what_is_loaded_beside_is_found_after_a_switch_and_stays_so() {
 fn who_reads_since_before_a_switch_is_counted() {
     let (_drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());
-    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
+    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_standby());
     let readers = |id: u64| store.generations().iter().find(|it| it.id == id).map(|it| it.readers);
     assert_eq!((readers(first), readers(second)), (Some(0), Some(0)));
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = plan(&host, 1);
     assert!(readers(first) >= Some(1));
     let held = readers(first);
@@ -143,7 +144,7 @@ fn a_switch_hides_no_table_unasked() {
     let (_drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());
     let [a, _] = version(2);
-    let second = load_as(&store, "model", &[a], &LoadOptions::default().with_beside());
+    let second = load_as(&store, "model", &[a], &LoadOptions::default().with_standby());
     let refused = store.switch(second, false);
     assert!(
         matches!(&refused, Err(StoreError::Volume(VolumeError::TablesVanish { tables, .. })) if *tables == ["b"]),
@@ -158,7 +159,7 @@ fn a_switch_hides_no_table_unasked() {
 fn a_load_drops_what_it_hides_and_not_what_stands_by() {
     let (_drives, store) = store();
     load_as(&store, "model", &version(1), &LoadOptions::default());
-    let standby = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
+    let standby = load_as(&store, "model", &version(2), &LoadOptions::default().with_standby());
     let third = load_as(&store, "model", &version(3), &LoadOptions::default().with_replace());
     assert_eq!(store.generations().iter().map(|it| it.id).collect::<Vec<_>>(), [standby, third]);
 }
@@ -170,7 +171,7 @@ fn other_models_are_not_hidden() {
     let first = load_as(&store, "ma", &[a], &LoadOptions::default());
     let other = load_as(&store, "mb", &[b], &LoadOptions::default());
     let [a, _] = version(2);
-    let second = load_as(&store, "ma", &[a], &LoadOptions::default().with_beside());
+    let second = load_as(&store, "ma", &[a], &LoadOptions::default().with_standby());
     store.switch(second, false).unwrap();
     assert_eq!((store.table("a").unwrap().generation, store.table("b").unwrap().generation), (second, other));
     store.drop_generation(first).unwrap();
@@ -180,7 +181,7 @@ fn other_models_are_not_hidden() {
 fn tables_that_do_not_fit_a_plan_are_refused_before_anything_changes() {
     let (_drives, store) = store();
     load_as(&store, "model", &version(1), &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(u64::MAX >> 20)).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(u64::MAX >> 20)).unwrap();
     let plan = plan(&host, 1);
     let mut random = fastrand::Rng::with_seed(5);
     // Another dimension; other rows on drives than were (none).
@@ -188,11 +189,11 @@ fn tables_that_do_not_fit_a_plan_are_refused_before_anything_changes() {
     wider[0].spec.dim = DIM * 2;
     wider[0].spec.rows = ROWS / 2;
     wider[0].ranks = Some(Ranks::by_hotness(&(0..ROWS / 2).collect::<Vec<_>>()));
-    let wider = load_as(&store, "model", &wider, &LoadOptions::default().with_beside());
+    let wider = load_as(&store, "model", &wider, &LoadOptions::default().with_standby());
     let refused = host.prepare(&PrepareOptions::default().with_generation(wider));
     assert!(matches!(&refused, Err(StoreError::Unfit { .. })), "{refused:?}");
     let [a, _] = version(2);
-    let narrow = load_as(&store, "model", &[a], &LoadOptions::default().with_beside());
+    let narrow = load_as(&store, "model", &[a], &LoadOptions::default().with_standby());
     let refused = host.prepare(&PrepareOptions::default().with_generation(narrow));
     assert!(matches!(&refused, Err(StoreError::NoSuchTable { table, .. }) if table == "b"), "{refused:?}");
     let unknown = host.prepare(&PrepareOptions::default().with_generation(99));
@@ -205,10 +206,10 @@ fn chunks_that_look_ups_may_read_are_not_given_away() {
     let (_drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());
     let empty_of_first = store.free_bytes();
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = plan(&host, 1);
     let mut random = fastrand::Rng::with_seed(6);
-    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
+    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_standby());
     let upcoming = host.prepare(&PrepareOptions::default().with_generation(second)).unwrap();
     store.switch(second, false).unwrap();
     store.drop_generation(first).unwrap();
@@ -218,7 +219,7 @@ fn chunks_that_look_ups_may_read_are_not_given_away() {
     // Loads into all that is left do not touch it.
     let mut loaded = 0;
     while store.free_bytes() > 4 << 20 {
-        loaded = load_as(&store, "other", &version(9), &LoadOptions::default().with_beside());
+        loaded = load_as(&store, "other", &version(9), &LoadOptions::default().with_standby());
     }
     check(&plan, &mut random, |_| 1);
     assert!(host.adopt(upcoming, PATIENCE).unwrap(), "nobody reads the first any more");
@@ -236,8 +237,9 @@ fn a_thousand_switches_under_readers_mix_nothing() {
     const SWITCHES: u64 = 1000;
     let (_drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());
-    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(100 << 10).with_checked_rows()).unwrap();
+    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_standby());
+    let host =
+        HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(100 << 10).with_checked_rows()).unwrap();
     let plan = plan(&host, 3);
     let version_of = |generation| if generation == first { 1 } else { 2 };
     let (stop, of_version) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 3]);
@@ -294,7 +296,7 @@ fn slow_flushes(drives: &[std::sync::Arc<SoftController>]) {
 fn drops_and_loads_go_by_what_is_shown_when_they_commit() {
     let (drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());
-    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_beside());
+    let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_standby());
     slow_flushes(&drives);
     std::thread::scope(|scope| {
         let switching = scope.spawn(|| store.switch(second, false));

@@ -9,10 +9,10 @@ use std::os::unix::fs::FileExt;
 
 use common::{Keys, Table};
 use warprow_layout::VolumeError;
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions};
 use warprow_store::{
-    Create, DType, Device, DriveAddress, Fingerprint, KeyKind, LoadOptions, Ranks, RowOrder, Store, StoreError,
+    CreateDrive, DType, Device, DriveAddress, Fingerprint, KeyKind, LoadOptions, Ranks, RowOrder, Store, StoreError,
     TableSpec,
 };
 
@@ -36,10 +36,14 @@ fn table(name: &str, rows: usize, fingerprint: Fingerprint, order: RowOrder, sto
     Table { spec, rows: content.collect(), ranks: None, keys: Some(keys) }
 }
 
-fn look_up(host: &warprow_lookup::Host, table: &str, ids: &[i64]) -> Result<(Vec<Vec<u8>>, Vec<u8>), StoreError> {
+fn look_up(
+    host: &warprow_lookup::HostExecutor,
+    table: &str,
+    ids: &[i64],
+) -> Result<(Vec<Vec<u8>>, Vec<u8>), StoreError> {
     let plan = host.plan(&[Feature::new("f", table)], PlanOptions::default().with_max(1, ids.len()))?;
     let (mut rows, mut mask) = (vec![0f32; ids.len() * DIM], vec![7; ids.len()]);
-    let mut out = Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask);
+    let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
     plan.slot()?.lookup(&Batch::new(ids, 1), &mut out).unwrap();
     let bytes = rows.chunks(DIM).map(|row| row.iter().flat_map(|x| x.to_bits().to_le_bytes()).collect()).collect();
     Ok((bytes, mask))
@@ -54,7 +58,7 @@ fn loads_of_every_order_and_size_lead_every_key_to_its_row() {
     let (_drives, store) = common::store(3, 48 << 20, 512);
     let rows = 60_000;
     let ranks = Ranks::by_hotness(&(0..rows as u64).map(|position| position * 7919 % 1009).collect::<Vec<_>>());
-    let orders = [RowOrder::Slots, RowOrder::Given, RowOrder::Ranks(ranks.clone())];
+    let orders = [RowOrder::Positions, RowOrder::Given, RowOrder::Ranks(ranks.clone())];
     for (number, order) in orders.into_iter().enumerate() {
         // In one piece, and in several that are written twice.
         for memory in [1 << 30, 300_000] {
@@ -66,7 +70,8 @@ fn loads_of_every_order_and_size_lead_every_key_to_its_row() {
             );
             let ids: Vec<i64> = table.keys.as_ref().unwrap().numbers.iter().map(|&key| key as i64).collect();
             let host =
-                Host::attach(&store, HostOptions::default().with_dram_bytes(500_000).with_checked_rows()).unwrap();
+                HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(500_000).with_checked_rows())
+                    .unwrap();
             let (found, mask) = look_up(&host, "t", &ids).unwrap();
             assert!(mask.iter().all(|&byte| byte == 1));
             found.iter().zip(0..).for_each(|(row, position)| assert_eq!(row, table.row(position)));
@@ -105,7 +110,7 @@ fn foreign_keys_pass_at_the_stated_rate_unless_they_are_compared() {
     let known: HashSet<i128> = tables.iter().flat_map(|it| it.keys.as_ref().unwrap().numbers.clone()).collect();
     let foreign: Vec<i64> =
         std::iter::repeat_with(|| random.i64(..)).filter(|&id| !known.contains(&id.into())).take(100_000).collect();
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(1 << 20)).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(1 << 20)).unwrap();
     for table in ["stored", "bare"] {
         let (found, mask) = look_up(&host, table, &foreign).unwrap();
         let passed = mask.iter().filter(|&&byte| byte == 1).count() as f64;
@@ -114,7 +119,8 @@ fn foreign_keys_pass_at_the_stated_rate_unless_they_are_compared() {
         // All others get the default row, which is zeros.
         assert!(found.iter().zip(&mask).all(|(row, &mask)| mask == 1 || row.iter().all(|&byte| byte == 0)));
     }
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(1 << 20).with_checked_keys()).unwrap();
+    let host =
+        HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(1 << 20).with_checked_keys()).unwrap();
     let (found, mask) = look_up(&host, "stored", &foreign).unwrap();
     assert!(mask.iter().all(|&byte| byte == 0) && found.iter().flatten().all(|&byte| byte == 0));
     let error = look_up(&host, "bare", &foreign).unwrap_err();
@@ -126,7 +132,7 @@ fn damaged_keys_harm_their_own_table_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.drive");
     let address: DriveAddress = format!("emulated:{},size=24M", path.display()).parse().unwrap();
-    let device = Device::open(&address, Create::IfMissing).unwrap();
+    let device = Device::open(&address, CreateDrive::IfMissing).unwrap();
     let store = Store::create(&[device], &Default::default(), &Default::default()).unwrap();
     let good = table("good", 1000, Fingerprint::Bits16, RowOrder::Given, true);
     let bad = table("bad", 1000, Fingerprint::Bits16, RowOrder::Given, true);
@@ -141,7 +147,7 @@ fn damaged_keys_harm_their_own_table_alone() {
         file.read_exact_at(&mut before, extent.lba * 512).unwrap();
         file.write_all_at(&before.map(|byte| byte ^ 0x5a), extent.lba * 512).unwrap();
         let options = HostOptions::default();
-        let host = Host::attach(&store, if checked { options.with_checked_keys() } else { options }).unwrap();
+        let host = HostExecutor::attach(&store, if checked { options.with_checked_keys() } else { options }).unwrap();
         let error = look_up(&host, "bad", &ids).unwrap_err();
         assert!(matches!(error, StoreError::Volume(VolumeError::KeysDamaged { .. })), "{error}");
         assert!(error.to_string().contains("\"bad\""), "{error}");

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::Table;
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, LookupError, Output, PlanOptions, Rows, Slot};
-use warprow_soft_controller::{Fault, Namespace, Ram, Rule, SoftController};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, LookupError, Output, OutputRows, PlanOptions, Slot};
+use warprow_soft_controller::{Fault, Namespace, RamBacking, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode};
 use warprow_store::{
-    Consent, DType, Device, FormatPlan, FormatSettings, LbaChoice, LoadOptions, OpenOptions, Store, StoreError,
-    TableSpec,
+    DType, Device, FormatConsent, FormatProposal, FormatSettings, LbaChoice, LoadOptions, OpenOptions, Store,
+    StoreError, TableSpec,
 };
 
 const ROWS: u64 = 2000;
@@ -22,7 +22,7 @@ const DIM: usize = 128;
 
 /// Two namespaces of one controller.
 fn two(queue_pairs: u16) -> (Arc<SoftController>, [Device; 2]) {
-    let namespace = || Namespace::new(Ram::new(16 << 20).unwrap());
+    let namespace = || Namespace::new(RamBacking::new(16 << 20).unwrap());
     let builder = SoftController::builder().name("two").serial("two").queue_pairs(queue_pairs);
     let drive = builder.namespace(namespace()).namespace(namespace()).build().unwrap();
     let first = Device::new(drive.clone(), 1);
@@ -42,7 +42,7 @@ fn table() -> Table {
 fn look(slot: &mut Slot, table: &Table) -> Result<u64, LookupError> {
     let ids: Vec<u64> = (0..ROWS).step_by(3).collect();
     let mut rows = vec![0.0; ids.len() * DIM];
-    let report = slot.lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::F32(&mut rows), DIM))?;
+    let report = slot.lookup(&Batch::new(&ids, 1), &mut Output::new(OutputRows::F32(&mut rows), DIM))?;
     for (&id, row) in ids.iter().zip(rows.chunks(DIM)) {
         assert_eq!(row, common::widen(DType::F32, table.row(id)), "id {id}");
     }
@@ -53,8 +53,8 @@ fn look(slot: &mut Slot, table: &Table) -> Result<u64, LookupError> {
 fn namespaces_of_one_controller_make_a_store() {
     let (drive, devices) = two(16);
     let settings = FormatSettings::default().with_lba(LbaChoice::Bytes(4096)).with_open(options());
-    let plan = FormatPlan::new(&devices, settings).unwrap();
-    let consent = Consent::Token(plan.token().to_owned());
+    let plan = FormatProposal::new(&devices, settings).unwrap();
+    let consent = FormatConsent::Token(plan.token().to_owned());
     let store = plan.run(&consent, &mut |_, _| {}).unwrap();
     assert_eq!(store.drives(), [Some("two".to_owned()), Some("two/2".to_owned())]);
     let table = table();
@@ -69,7 +69,7 @@ fn namespaces_of_one_controller_make_a_store() {
     let store = Store::open(&[devices[1].clone(), devices[0].clone()], &options()).unwrap();
     let verified = store.verify("t", &mut |_| ControlFlow::Continue(())).unwrap();
     assert_eq!(verified.rows, ROWS);
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_slots(2)).unwrap();
     let (mut slot, mut other) = (plan.slot().unwrap(), plan.slot().unwrap());
     assert!(look(&mut slot, &table).unwrap() > 0);
@@ -97,7 +97,7 @@ fn metadata_of_both_namespaces_gets_by_with_one_queue() {
     let table = table();
     // Rows take both queues; metadata has none left then, and both again afterwards.
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default()).unwrap();
     look(&mut plan.slot().unwrap(), &table).unwrap();
     drop(plan);

@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 
 use common::Table;
 use warprow_layout::FormatOptions;
-use warprow_lookup::Host;
+use warprow_lookup::HostExecutor;
 use warprow_lookup::HostOptions;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    BadKind, Create, DType, Device, DriveAddress, LoadOptions, OpenOptions, Pace, ScrubOptions, ScrubPosition,
-    ScrubProgress, Scrubbed, Store, StoreError,
+    CreateDrive, DType, DamageKind, Device, DriveAddress, LoadOptions, OpenOptions, Pace, ScrubOptions, ScrubPosition,
+    ScrubProgress, ScrubReport, Store, StoreError,
 };
 
 fn go(_: ScrubProgress<'_>) -> ControlFlow<()> {
@@ -34,7 +34,7 @@ fn in_files(dir: &Path, sizes: &[u64]) -> (Vec<std::fs::File>, Vec<Device>) {
     let drive = |(index, size): (usize, &u64)| {
         let path = dir.join(format!("{index}.drive"));
         let address: DriveAddress = format!("emulated:{},size={size}M", path.display()).parse().unwrap();
-        let device = Device::open(&address, Create::IfMissing).unwrap();
+        let device = Device::open(&address, CreateDrive::IfMissing).unwrap();
         (std::fs::File::options().read(true).write(true).open(&path).unwrap(), device)
     };
     sizes.iter().enumerate().map(drive).unzip()
@@ -51,8 +51,8 @@ fn tables(random: &mut fastrand::Rng) -> Vec<Table> {
 }
 
 /// Every row of every table that a scrub says is bad.
-fn bad_rows(scrubbed: &Scrubbed) -> BTreeSet<(String, u64)> {
-    let rows = scrubbed.bad.iter().filter(|it| it.what == BadKind::Rows);
+fn bad_rows(scrubbed: &ScrubReport) -> BTreeSet<(String, u64)> {
+    let rows = scrubbed.bad.iter().filter(|it| it.what == DamageKind::Rows);
     rows.flat_map(|it| it.ranks.iter().map(|&rank| (it.table.clone().unwrap(), rank))).collect()
 }
 
@@ -182,8 +182,8 @@ fn what_a_drive_cannot_read_is_named_and_the_rest_is_checked() {
     let rule = Rule::new(unreadable).io(NvmOpcode::READ).lbas(extent.lba..extent.lba + 1).always();
     drives[usize::from(extent.drive)].faults().inject(rule);
     let scrubbed = store.scrub(&ScrubOptions::default(), &mut go).unwrap();
-    let kinds: Vec<BadKind> = scrubbed.bad.iter().map(|it| it.what).collect();
-    assert_eq!(kinds, [BadKind::Checksums], "{scrubbed:?}");
+    let kinds: Vec<DamageKind> = scrubbed.bad.iter().map(|it| it.what).collect();
+    assert_eq!(kinds, [DamageKind::Checksums], "{scrubbed:?}");
 }
 
 #[test]
@@ -198,7 +198,7 @@ fn metadata_ranks_and_logs_are_scrubbed_too_and_so_is_what_stands_by() {
     old[0].ranks =
         Some(warprow_store::Ranks::by_hotness(&(0..20_000).map(|id| id * 7919 % 20_000).collect::<Vec<_>>()));
     common::load(&store, &old, &LoadOptions::default());
-    common::load(&store, &tables(&mut random)[2..], &LoadOptions::default().with_beside());
+    common::load(&store, &tables(&mut random)[2..], &LoadOptions::default().with_standby());
     store.update("narrow", &[1, 2, 3], &[7; 3 * 48]).unwrap();
     let clean = store.scrub(&ScrubOptions::default(), &mut go).unwrap();
     assert!(clean.bad.is_empty() && clean.rows == 26_000, "{clean:?}");
@@ -231,9 +231,9 @@ fn metadata_ranks_and_logs_are_scrubbed_too_and_so_is_what_stands_by() {
         generation
     };
     for (place, expected) in [
-        ((0, 4096 + 200), vec![BadKind::Superblock]),
-        ((2, 33 * (1 << 20) - 100), vec![BadKind::Superblock]),
-        (ranks, vec![BadKind::Ranks]),
+        ((0, 4096 + 200), vec![DamageKind::Superblock]),
+        ((2, 33 * (1 << 20) - 100), vec![DamageKind::Superblock]),
+        (ranks, vec![DamageKind::Ranks]),
     ] {
         flip(place.0, place.1);
         assert_eq!(kinds(), expected);
@@ -241,9 +241,9 @@ fn metadata_ranks_and_logs_are_scrubbed_too_and_so_is_what_stands_by() {
     }
     // The only unit of a log: the end unit says that it was durable.
     flip(log.0, log.1);
-    assert_eq!(kinds(), [BadKind::Log]);
+    assert_eq!(kinds(), [DamageKind::Log]);
     store.update("narrow", &[4], &[8; 48]).unwrap();
-    assert_eq!(kinds(), [BadKind::Log]);
+    assert_eq!(kinds(), [DamageKind::Log]);
     flip(log.0, log.1);
     assert_eq!(kinds(), []);
     store.verify_in(standby, "even", &mut |_| ControlFlow::Continue(())).unwrap();
@@ -346,7 +346,8 @@ fn nothing_that_goes_on_meanwhile_is_taken_for_damage() {
             });
         }
         let began = Instant::now();
-        let host = Host::attach(&store, HostOptions::default().with_dram_bytes(1 << 16).with_checked_rows()).unwrap();
+        let host =
+            HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(1 << 16).with_checked_rows()).unwrap();
         let mut turns = 0;
         while (began.elapsed() < Duration::from_secs(3) || turns < 3 || scrubs.load(Ordering::Relaxed) < 4)
             && !stop.load(Ordering::Relaxed)
@@ -354,7 +355,7 @@ fn nothing_that_goes_on_meanwhile_is_taken_for_damage() {
         {
             // A load beside, a compaction, and another load that goes again.
             let found = store.table("narrow").unwrap().generation;
-            common::load(&store, &tables[1..2], &LoadOptions::default().with_beside());
+            common::load(&store, &tables[1..2], &LoadOptions::default().with_standby());
             store.compact(found).unwrap();
             let standby = store.generations().into_iter().find(|it| it.shown == 0).unwrap().id;
             store.drop_generation(standby).unwrap();

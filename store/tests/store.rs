@@ -8,12 +8,12 @@ use std::ops::ControlFlow;
 use common::Table;
 use warprow_driver::FormatRequest;
 use warprow_layout::{OpenError, RowSource, VolumeError};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Rows};
-use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions};
+use warprow_soft_controller::{Fault, Namespace, NvmOpcode, RamBacking, Rule, SoftController, StatusCode};
 use warprow_store::{
-    Consent, Content, Create, DType, Device, DriveAddress, FormatPlan, FormatSettings, LbaChoice, LoadOptions,
-    OpenOptions, Ranks, Store, StoreError, TableLoad, TableSpec,
+    CreateDrive, DType, Device, DriveAddress, DriveContent, FormatConsent, FormatProposal, FormatSettings, LbaChoice,
+    LoadOptions, OpenOptions, Ranks, Store, StoreError, TableLoad, TableSpec,
 };
 
 fn go(_: impl Sized) -> ControlFlow<()> {
@@ -110,6 +110,42 @@ fn sources_are_read_once_and_in_order() {
     }
 }
 
+#[test]
+fn a_vector_is_a_source_and_one_of_another_length_is_refused() {
+    let (_, store) = common::store(1, 32 << 20, 512);
+    let spec = TableSpec::new("t", 300, 8, DType::U8);
+    let rows: Vec<u8> = (0..2400).map(|byte| (byte % 251) as u8).collect();
+    for length in [2399, 2401] {
+        let mut other = rows.clone();
+        other.resize(length, 0);
+        let refused = store.load("m", &[TableLoad::new(&spec, &other)], &LoadOptions::default(), &mut go);
+        let expected = matches!(&refused, Err(StoreError::Volume(VolumeError::Length { expected: 2400, .. })));
+        assert!(expected, "{length}: {refused:?}");
+    }
+    store.load("m", &[TableLoad::new(&spec, &rows)], &LoadOptions::default(), &mut go).unwrap();
+    assert_holds(&store, &Table { spec, rows, ranks: None, keys: None });
+}
+
+#[test]
+fn an_emulated_drive_gives_its_controller_and_takes_its_faults() {
+    let device = Device::open(&"emulated:x?backing=ram&size=32M".parse().unwrap(), CreateDrive::IfMissing).unwrap();
+    let controller = device.soft_controller().unwrap().clone();
+    let store = FormatProposal::new(&[device], FormatSettings::default())
+        .unwrap()
+        .run(&FormatConsent::None, &mut |_, _| {})
+        .unwrap();
+    let table = small("t", 1);
+    common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
+    let unreadable = Fault::Status(StatusCode::UnrecoveredReadError.into());
+    let rule = controller.faults().inject(Rule::new(unreadable).io(NvmOpcode::READ).always());
+    store.scan("t", 0..1, &mut |_, _| ControlFlow::Continue(())).unwrap_err();
+    assert!(controller.faults().fired(rule) > 0);
+    controller.faults().clear();
+    assert_holds(&store, &table);
+    // What was opened by its function is a drive as any other.
+    assert!(Device::new(controller, 1).soft_controller().is_none());
+}
+
 /// Rows of which one cannot be read.
 struct Breaks(Computed, u64);
 
@@ -169,13 +205,13 @@ fn replaced_tables_give_way_and_stay_for_whoever_reads_them() {
     let (_, store) = common::store(1, 16 << 20, 512);
     let (a, b) = (small("a", 1), small("b", 2));
     common::load(&store, &[a.clone(), b.clone()], &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&[Feature::new("f", "a")], PlanOptions::default()).unwrap();
     let mut slot = plan.slot().unwrap();
     let mut look = |table: &Table| {
         let ids: Vec<u32> = (0..300).collect();
         let mut rows = vec![0f32; 300 * 16];
-        let report = slot.lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::F32(&mut rows), 16)).unwrap();
+        let report = slot.lookup(&Batch::new(&ids, 1), &mut Output::new(OutputRows::F32(&mut rows), 16)).unwrap();
         assert!(rows.iter().zip(table.rows.chunks(4)).all(|(x, bytes)| x.to_le_bytes() == bytes));
         report.generation
     };
@@ -264,7 +300,7 @@ fn rows_too_large_and_stores_too_small() {
     let small_transfers = SoftController::builder()
         .name("mdts")
         .max_transfer(16 << 10)
-        .namespace(Namespace::new(Ram::new(16 << 20).unwrap()))
+        .namespace(Namespace::new(RamBacking::new(16 << 20).unwrap()))
         .build()
         .unwrap();
     let store = Store::create(&common::devices(&[small_transfers]), &Default::default(), &Default::default()).unwrap();
@@ -303,37 +339,43 @@ fn formatting_asks_first() {
     let drive = common::drive("drive0", 16 << 20, 512);
     let devices = common::devices(std::slice::from_ref(&drive));
     let settings = || FormatSettings::default().with_lba(LbaChoice::ForRows(4096));
-    let plan = FormatPlan::new(&devices, settings()).unwrap();
+    let plan = FormatProposal::new(&devices, settings()).unwrap();
     let planned = &plan.drives()[0];
     assert_eq!(
         (planned.content, planned.lba_bytes, planned.new_lba_bytes, planned.formats),
-        (Content::Blank, 512, 4096, true)
+        (DriveContent::Blank, 512, 4096, true)
     );
     let token = plan.token().to_owned();
-    let error = plan.run(&Consent::None, &mut |_, _| {}).unwrap_err();
+    let error = plan.run(&FormatConsent::None, &mut |_, _| {}).unwrap_err();
     let StoreError::Refused { what, token: same } = error else { panic!("{error}") };
     assert!(what.contains("drive0") && what.contains("namespace 1"), "{what}");
     assert_eq!(same, token);
 
-    let wrong = FormatPlan::new(&devices, settings()).unwrap().run(&Consent::Token("00000000".into()), &mut |_, _| {});
+    let wrong = FormatProposal::new(&devices, settings())
+        .unwrap()
+        .run(&FormatConsent::Token("00000000".into()), &mut |_, _| {});
     assert!(matches!(wrong, Err(StoreError::Refused { .. })));
-    let only_emulated = FormatPlan::new(&devices, settings()).unwrap().run(&Consent::Emulated, &mut |_, _| {});
+    let only_emulated =
+        FormatProposal::new(&devices, settings()).unwrap().run(&FormatConsent::Emulated, &mut |_, _| {});
     assert!(matches!(only_emulated, Err(StoreError::Refused { .. })), "nobody said that it is emulated");
-    let store =
-        FormatPlan::new(&devices, settings()).unwrap().run(&Consent::Token(token.clone()), &mut |_, _| {}).unwrap();
+    let store = FormatProposal::new(&devices, settings())
+        .unwrap()
+        .run(&FormatConsent::Token(token.clone()), &mut |_, _| {})
+        .unwrap();
     assert_eq!(store.inspect().0.lba_size, 4096);
     common::load(&store, &[small("a", 1)], &LoadOptions::default());
     let uuid = store.inspect().0.store;
     drop(store);
 
     // The token was for a blank drive.
-    let plan = FormatPlan::new(&devices, settings()).unwrap();
-    assert_eq!(plan.drives()[0].content, Content::Store(Some(uuid)));
-    let error = plan.run(&Consent::Token(token), &mut |_, _| {}).unwrap_err();
+    let plan = FormatProposal::new(&devices, settings()).unwrap();
+    assert_eq!(plan.drives()[0].content, DriveContent::Store(Some(uuid)));
+    let error = plan.run(&FormatConsent::Token(token), &mut |_, _| {}).unwrap_err();
     assert!(error.to_string().contains(&uuid.to_string()), "{error}");
     assert_eq!(Store::open(&devices, &OpenOptions::default()).unwrap().tables().len(), 1);
 
-    let error = FormatPlan::new(&devices, FormatSettings::default().with_lba(LbaChoice::Bytes(8192))).err().unwrap();
+    let error =
+        FormatProposal::new(&devices, FormatSettings::default().with_lba(LbaChoice::Bytes(8192))).err().unwrap();
     assert!(error.to_string().contains("8192"), "{error}");
     // A changed LBA format is noticed.
     let controller = warprow_driver::Controller::open(
@@ -350,20 +392,22 @@ fn emulated_drives_by_address() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.drive");
     let address: DriveAddress = format!("emulated:{}?size=16M", path.display()).parse().unwrap();
-    let error = Device::open(&address, Create::Never).unwrap_err();
+    let error = Device::open(&address, CreateDrive::Never).unwrap_err();
     assert!(error.to_string().contains("a.drive") && !path.exists(), "{error}");
     std::fs::write(&path, "").unwrap();
-    let error = Device::open(&address, Create::Never).unwrap_err();
+    let error = Device::open(&address, CreateDrive::Never).unwrap_err();
     assert!(error.to_string().contains("is empty") && std::fs::metadata(&path).unwrap().len() == 0, "{error}");
-    let device = Device::open(&address, Create::IfMissing).unwrap();
-    let error = Device::open(&address, Create::Never).unwrap_err();
+    let device = Device::open(&address, CreateDrive::IfMissing).unwrap();
+    let error = Device::open(&address, CreateDrive::Never).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
-    let store =
-        FormatPlan::new(&[device], FormatSettings::default()).unwrap().run(&Consent::None, &mut |_, _| {}).unwrap();
+    let store = FormatProposal::new(&[device], FormatSettings::default())
+        .unwrap()
+        .run(&FormatConsent::None, &mut |_, _| {})
+        .unwrap();
     let table = small("a", 1);
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     drop(store);
-    let open = |address: &DriveAddress| Device::open(address, Create::Never);
+    let open = |address: &DriveAddress| Device::open(address, CreateDrive::Never);
     // The same drive by other names.
     for name in ["soft", "hard"] {
         let other = dir.path().join(name);
@@ -373,9 +417,9 @@ fn emulated_drives_by_address() {
         }
         let first = open(&address).unwrap();
         let other: DriveAddress = format!("emulated:{}", other.display()).parse().unwrap();
-        let error = Device::open_beside(std::slice::from_ref(&first), &other, Create::Never).unwrap_err();
+        let error = Device::open_beside(std::slice::from_ref(&first), &other, CreateDrive::Never).unwrap_err();
         assert!(matches!(&error, StoreError::OpenedTwice { drive } if drive.ends_with(name)), "{error}");
-        let error = Device::open_beside(&[], &other, Create::Never).unwrap_err();
+        let error = Device::open_beside(&[], &other, CreateDrive::Never).unwrap_err();
         assert!(matches!(error, StoreError::Emulated(_)), "{error}");
     }
     let store = Store::open(&[open(&address).unwrap()], &OpenOptions::default()).unwrap();
@@ -384,17 +428,19 @@ fn emulated_drives_by_address() {
 
     let device = open(&address).unwrap();
     let settings = || FormatSettings::default();
-    let error = FormatPlan::new(&[device], settings()).unwrap().run(&Consent::None, &mut |_, _| {}).unwrap_err();
+    let error =
+        FormatProposal::new(&[device], settings()).unwrap().run(&FormatConsent::None, &mut |_, _| {}).unwrap_err();
     assert!(matches!(error, StoreError::Refused { .. }), "{error}");
     let device = open(&address).unwrap();
-    let store = FormatPlan::new(&[device], settings()).unwrap().run(&Consent::Emulated, &mut |_, _| {}).unwrap();
+    let store =
+        FormatProposal::new(&[device], settings()).unwrap().run(&FormatConsent::Emulated, &mut |_, _| {}).unwrap();
     assert!(store.tables().is_empty());
     drop(store);
     std::fs::write(dir.path().join("b.drive"), vec![1; 16 << 20]).unwrap();
     let other: DriveAddress = format!("emulated:{}", dir.path().join("b.drive").display()).parse().unwrap();
-    let plan = FormatPlan::new(&[open(&other).unwrap()], settings()).unwrap();
-    assert_eq!(plan.drives()[0].content, Content::Unknown);
-    let error = plan.run(&Consent::None, &mut |_, _| {}).unwrap_err();
+    let plan = FormatProposal::new(&[open(&other).unwrap()], settings()).unwrap();
+    assert_eq!(plan.drives()[0].content, DriveContent::Unknown);
+    let error = plan.run(&FormatConsent::None, &mut |_, _| {}).unwrap_err();
     assert!(error.to_string().contains("b.drive"), "{error}");
 }
 
@@ -403,9 +449,9 @@ fn consent_is_bound_to_what_was_shown() {
     let drives = [common::drive("drive0", 16 << 20, 512), common::drive("drive1", 16 << 20, 512)];
     let devices = common::devices(&drives);
     let settings = FormatSettings::default;
-    let plan = |devices: &[Device], settings| FormatPlan::new(devices, settings).unwrap();
+    let plan = |devices: &[Device], settings| FormatProposal::new(devices, settings).unwrap();
     let refused = |settings: FormatSettings, token: &str| match plan(&devices, settings)
-        .run(&Consent::Token(token.to_owned()), &mut |_, _| {})
+        .run(&FormatConsent::Token(token.to_owned()), &mut |_, _| {})
     {
         Err(StoreError::Refused { what, .. }) => what,
         other => panic!("{other:?}"),
@@ -443,7 +489,7 @@ fn consent_is_bound_to_what_was_shown() {
 
     // In whatever order the drives are given.
     let turned = [devices[1].clone(), devices[0].clone()];
-    let store = plan(&turned, settings()).run(&Consent::Token(now), &mut |_, _| {}).unwrap();
+    let store = plan(&turned, settings()).run(&FormatConsent::Token(now), &mut |_, _| {}).unwrap();
     assert!(store.tables().is_empty());
 }
 
@@ -453,16 +499,16 @@ fn consent_is_bound_to_data_that_is_no_store() {
     let path = dir.path().join("b.drive");
     let address: DriveAddress = format!("emulated:{}", path.display()).parse().unwrap();
     let plan = || {
-        let device = Device::open(&address, Create::Never).unwrap();
-        FormatPlan::new(&[device], FormatSettings::default()).unwrap()
+        let device = Device::open(&address, CreateDrive::Never).unwrap();
+        FormatProposal::new(&[device], FormatSettings::default()).unwrap()
     };
     std::fs::write(&path, vec![1; 16 << 20]).unwrap();
     let token = plan().token().to_owned();
     std::fs::write(&path, vec![2; 16 << 20]).unwrap();
-    let error = plan().run(&Consent::Token(token), &mut |_, _| {}).unwrap_err();
+    let error = plan().run(&FormatConsent::Token(token), &mut |_, _| {}).unwrap_err();
     assert!(error.to_string().contains("has changed since it was given"), "{error}");
     let token = plan().token().to_owned();
-    plan().run(&Consent::Token(token), &mut |_, _| {}).unwrap();
+    plan().run(&FormatConsent::Token(token), &mut |_, _| {}).unwrap();
 }
 
 #[test]
@@ -472,7 +518,7 @@ fn a_load_that_fails_gives_its_space_back() {
     let paths = ["a.drive", "b.drive"].map(|name| dir.path().join(name));
     let devices = paths.each_ref().map(|path| {
         let address: DriveAddress = format!("emulated:{},size=64M", path.display()).parse().unwrap();
-        Device::open(&address, Create::IfMissing).unwrap()
+        Device::open(&address, CreateDrive::IfMissing).unwrap()
     });
     let store = Store::create(&devices, &Default::default(), &Default::default()).unwrap();
     let kept = small("kept", 1);
@@ -591,7 +637,7 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.drive");
     let address: DriveAddress = format!("emulated:{},size=16M", path.display()).parse().unwrap();
-    let device = Device::open(&address, Create::IfMissing).unwrap();
+    let device = Device::open(&address, CreateDrive::IfMissing).unwrap();
     let store = Store::create(&[device], &Default::default(), &Default::default()).unwrap();
     let permuted = |name, seed| {
         let mut table = small(name, seed);
@@ -610,7 +656,7 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
     let row_bytes = good.row_bytes() as u64;
     for options in [HostOptions::default(), HostOptions::default().with_dram_bytes(20 * row_bytes).with_checked_rows()]
     {
-        let host = Host::attach(&store, options).unwrap();
+        let host = HostExecutor::attach(&store, options).unwrap();
         for _ in 0..2 {
             let plan = |table| host.plan(&[Feature::new("f", table)], PlanOptions::default());
             let error = plan("bad").unwrap_err();
@@ -620,7 +666,7 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
             let ids: Vec<u64> = (0..good.spec.rows).collect();
             let width = good.spec.dim as usize;
             let mut rows = vec![0.0f32; ids.len() * width];
-            slot.lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::F32(&mut rows), width)).unwrap();
+            slot.lookup(&Batch::new(&ids, 1), &mut Output::new(OutputRows::F32(&mut rows), width)).unwrap();
             for (id, row) in rows.chunks(width).enumerate() {
                 assert_eq!(
                     row.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>(),
@@ -640,7 +686,7 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
 /// A store with LBAs of 4096 bytes in a file, and a table on it.
 fn image_of_4096(path: &std::path::Path) -> Table {
     let address: DriveAddress = format!("emulated:{},size=16M,lba=4096", path.display()).parse().unwrap();
-    let device = Device::open(&address, Create::IfMissing).unwrap();
+    let device = Device::open(&address, CreateDrive::IfMissing).unwrap();
     let store = Store::create(&[device], &Default::default(), &Default::default()).unwrap();
     let table = small("a", 1);
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
@@ -649,7 +695,7 @@ fn image_of_4096(path: &std::path::Path) -> Table {
 
 fn open_image(path: &std::path::Path, properties: &str) -> Result<Store, StoreError> {
     let address: DriveAddress = format!("emulated:{}{properties}", path.display()).parse().unwrap();
-    Store::open(&[Device::open(&address, Create::Never)?], &OpenOptions::default())
+    Store::open(&[Device::open(&address, CreateDrive::Never)?], &OpenOptions::default())
 }
 
 #[test]
@@ -691,10 +737,10 @@ fn what_an_image_is_formatted_as_is_recorded() {
     let path = dir.path().join("a.drive");
     std::fs::write(&path, vec![0; 16 << 20]).unwrap();
     let address: DriveAddress = format!("emulated:{},lba=4096", path.display()).parse().unwrap();
-    let device = Device::open(&address, Create::Never).unwrap();
-    let plan = FormatPlan::new(&[device], FormatSettings::default()).unwrap();
+    let device = Device::open(&address, CreateDrive::Never).unwrap();
+    let plan = FormatProposal::new(&[device], FormatSettings::default()).unwrap();
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 1);
-    drop(plan.run(&Consent::None, &mut |_, _| {}).unwrap());
+    drop(plan.run(&FormatConsent::None, &mut |_, _| {}).unwrap());
     assert_eq!(open_image(&path, "").unwrap().inspect().0.lba_size, 4096);
 }
 
@@ -705,9 +751,10 @@ fn a_format_that_cannot_be_recorded_loses_nothing() {
     let table = image_of_4096(&path);
     // Where the new sidecar is written first, nothing can be: for the superuser neither.
     std::fs::create_dir(dir.path().join("a.drive.nvme.toml.new")).unwrap();
-    let device = Device::open(&format!("emulated:{}", path.display()).parse().unwrap(), Create::Never).unwrap();
+    let device = Device::open(&format!("emulated:{}", path.display()).parse().unwrap(), CreateDrive::Never).unwrap();
     let settings = FormatSettings::default().with_lba(LbaChoice::Bytes(512));
-    let error = FormatPlan::new(&[device], settings).unwrap().run(&Consent::Emulated, &mut |_, _| {}).unwrap_err();
+    let error =
+        FormatProposal::new(&[device], settings).unwrap().run(&FormatConsent::Emulated, &mut |_, _| {}).unwrap_err();
     assert!(error.to_string().contains("cannot write") && error.to_string().contains("a.drive.nvme.toml"), "{error}");
     assert_holds(&open_image(&path, "").unwrap(), &table);
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use common::{Keys, Table};
 use warprow_layout::{FormatOptions, VolumeError, row_crc};
-use warprow_lookup::{Batch, Feature, Host, HostOptions, Output, PlanOptions, Pooling, PrepareOptions, Rows};
+use warprow_lookup::{
+    Batch, Feature, HostExecutor, HostOptions, Output, OutputRows, PlanOptions, Pooling, PrepareOptions,
+};
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
@@ -60,13 +62,13 @@ fn scanned(store: &Store, table: &Table) {
 }
 
 /// Looks random ids up in all tables, unpooled in their own type, and compares every byte.
-fn looked_up(host: &Host, tables: &[Table], random: &mut fastrand::Rng) {
+fn looked_up(host: &HostExecutor, tables: &[Table], random: &mut fastrand::Rng) {
     for table in tables {
         let options = PlanOptions::default().with_max(64, 300).with_out(DType::U8);
         let plan = host.plan(&[Feature::new("f", &*table.spec.name)], options).unwrap();
         let ids: Vec<i64> = (0..300).map(|_| random.i64(0..table.spec.rows as i64)).collect();
         let mut rows = vec![0; ids.len() * plan.width()];
-        let mut out = Output::new(Rows::U8(&mut rows), plan.width());
+        let mut out = Output::new(OutputRows::U8(&mut rows), plan.width());
         let report = plan.slot().unwrap().lookup(&Batch::new(&ids, 60), &mut out).unwrap();
         assert_eq!(report.ids, report.ids_dram + report.ids_ssd);
         assert_eq!(report.unique, report.rows_dram + report.rows_ssd);
@@ -93,7 +95,8 @@ fn updates_are_seen_by_everybody_and_survive_opening() {
         common::load(&store, &tables, &LoadOptions::default());
         for turn in 0..6 {
             let dram = random.u64(..500_000);
-            let host = Host::attach(&store, HostOptions::default().with_dram_bytes(dram).with_checked_rows()).unwrap();
+            let host =
+                HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(dram).with_checked_rows()).unwrap();
             for _ in 0..4 {
                 let (table, count) = (random.usize(..3), [1, 3, 64, 400][random.usize(..4)]);
                 update(&store, &mut tables[table], count, &mut random);
@@ -123,7 +126,7 @@ fn compaction_changes_no_row_for_anybody() {
         for _ in 0..4 {
             let attach = |store: &Store, random: &mut fastrand::Rng| {
                 let options = HostOptions::default().with_dram_bytes(random.u64(..300_000)).with_checked_rows();
-                Host::attach(store, options).unwrap()
+                HostExecutor::attach(store, options).unwrap()
             };
             // One goes on with the old chunks, one goes over to the new.
             let (old, new) = (attach(&store, &mut random), attach(&store, &mut random));
@@ -184,7 +187,7 @@ fn bags_are_summed_from_updated_rows() {
     let mut table = Table::random("t", 1000, 32, DType::F32, &mut random);
     table.rows.chunks_mut(4).for_each(|element| element.copy_from_slice(&random.f32().to_le_bytes()));
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(20_000)).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(20_000)).unwrap();
     let plan =
         host.plan(&[Feature::new("f", "t").pooling(Pooling::Mean)], PlanOptions::default().with_max(64, 640)).unwrap();
     let mut slot = plan.slot().unwrap();
@@ -192,7 +195,7 @@ fn bags_are_summed_from_updated_rows() {
         update(&store, &mut table, 40, &mut random);
         let ids: Vec<i64> = (0..640).map(|_| random.i64(0..1000)).collect();
         let mut means = vec![0.0; 64 * 32];
-        slot.lookup(&Batch::new(&ids, 64), &mut Output::new(Rows::F32(&mut means), 32)).unwrap();
+        slot.lookup(&Batch::new(&ids, 64), &mut Output::new(OutputRows::F32(&mut means), 32)).unwrap();
         for (bag, mean) in ids.chunks(10).zip(means.chunks(32)) {
             let mut sum = [0f32; 32];
             for &id in bag {
@@ -214,7 +217,7 @@ fn look_ups_see_whole_updates_in_order() {
     let spec = TableSpec { hot_rows: 50, ..TableSpec::new("t", 400, 64, DType::F32) };
     let table = Table { rows: vec![0; 400 * 256], ranks: None, keys: None, spec };
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
     let options = PlanOptions::default().with_max(16, 16).with_slots(2);
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
     let ids: Vec<u64> = (0..16).map(|i| i * 25).collect();
@@ -226,7 +229,7 @@ fn look_ups_see_whole_updates_in_order() {
                     let (mut slot, mut rows, mut last, mut seen) = (plan.slot().unwrap(), vec![0f32; 1024], 0, 0);
                     while !done.load(Ordering::Acquire) {
                         let least = acknowledged.load(Ordering::Acquire).max(last);
-                        slot.lookup(&Batch::new(&ids, 16), &mut Output::new(Rows::F32(&mut rows), 64)).unwrap();
+                        slot.lookup(&Batch::new(&ids, 16), &mut Output::new(OutputRows::F32(&mut rows), 64)).unwrap();
                         let number = rows[0] as u64;
                         assert!(rows.iter().all(|&value| value == number as f32), "{rows:?}");
                         assert!(number >= least, "{number} after {least}");
@@ -292,7 +295,7 @@ fn a_generation_that_stands_by_is_updated_too_and_a_dropped_one_no_more() {
     let mut random = fastrand::Rng::with_seed(3);
     let (mut first, second) = (bytes("t", 300, 64, &mut random), bytes("t", 300, 64, &mut random));
     common::load(&store, std::slice::from_ref(&first), &LoadOptions::default());
-    common::load(&store, std::slice::from_ref(&second), &LoadOptions::default().with_beside());
+    common::load(&store, std::slice::from_ref(&second), &LoadOptions::default().with_standby());
     let ids: Vec<u64> = store.generations().iter().map(|it| it.id).collect();
     update(&store, &mut first, 10, &mut random);
     let mut second = second;
@@ -318,7 +321,7 @@ fn drives_come_and_go_under_hosts_that_see_every_update() {
     let mut tables = vec![bytes("a", 60_000, 64, &mut random), bytes("b", 3000, 1200, &mut random)];
     common::load(&store, &tables, &LoadOptions::default());
     let options = OpenOptions::default();
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(100_000)).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(100_000)).unwrap();
     update(&store, &mut tables[0], 50, &mut random);
     // The host reads what lies on it: it stays.
     let in_use = store.remove_drive("drive40", &options, &mut |_, _| ControlFlow::Continue(()));
@@ -347,7 +350,7 @@ fn drives_come_and_go_under_hosts_that_see_every_update() {
     joined.moved.unwrap();
     let added = joined.store;
     update(&added, &mut tables[1], 50, &mut random);
-    let host = Host::attach(&added, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&added, HostOptions::default()).unwrap();
     looked_up(&host, &tables, &mut random);
     drop((host, added, removed));
     let store = open(&[drives[2].clone(), another, drives[0].clone()], &options);
@@ -377,7 +380,7 @@ fn a_damaged_log_is_read_once_and_harms_no_other_generation() {
     let store = open(&drives, &OpenOptions::default());
     let unreadable = Fault::Status(Status::from(StatusCode::UnrecoveredReadError));
     let rule = drives[drive].faults().inject(Rule::new(unreadable).io(NvmOpcode::READ).lbas(lbas).always());
-    let host = Host::attach(&store, HostOptions::default()).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let once = drives[drive].faults().fired(rule);
     assert!((1..=4).contains(&once), "{once} reads");
     let damaged = |result: Result<(), StoreError>| {
@@ -391,7 +394,7 @@ fn a_damaged_log_is_read_once_and_harms_no_other_generation() {
         damaged(host.plan(&[Feature::new("f", &**name)], options).map(drop));
     }
     damaged(store.compact(0).map(drop));
-    Host::attach(&store, HostOptions::default()).unwrap();
+    HostExecutor::attach(&store, HostOptions::default()).unwrap();
     looked_up(&host, &tables[3..], &mut random);
     update(&store, &mut tables[3], 10, &mut random);
     scanned(&store, &tables[3]);
@@ -446,7 +449,8 @@ fn rows_that_are_updated_again_do_not_fill_the_overlay() {
 /// Rows of a table that has keys are updated by these, over replay and compaction; what it does not have is refused.
 #[test]
 fn rows_are_updated_by_their_keys() {
-    for order in [RowOrder::Slots, RowOrder::Given, RowOrder::Ranks(Ranks::by_hotness(&(0..2000).collect::<Vec<_>>()))]
+    for order in
+        [RowOrder::Positions, RowOrder::Given, RowOrder::Ranks(Ranks::by_hotness(&(0..2000).collect::<Vec<_>>()))]
     {
         let (drives, mut store) = store();
         let mut random = fastrand::Rng::with_seed(16);
@@ -473,12 +477,13 @@ fn rows_are_updated_by_their_keys() {
             }
         };
         let check = |store: &Store, table: &Table| {
-            let host = Host::attach(store, HostOptions::default().with_dram_bytes(30_000).with_checked_keys()).unwrap();
+            let host = HostExecutor::attach(store, HostOptions::default().with_dram_bytes(30_000).with_checked_keys())
+                .unwrap();
             let options = PlanOptions::default().with_max(1, 2000).with_out(DType::U8);
             let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
             let ids: Vec<i64> = numbers.iter().map(|&number| number as i64).collect();
             let mut rows = vec![0; ids.len() * 64];
-            plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::U8(&mut rows), 64)).unwrap();
+            plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut Output::new(OutputRows::U8(&mut rows), 64)).unwrap();
             assert_eq!(rows, table.rows);
         };
         for turn in 0..4 {
@@ -504,7 +509,7 @@ fn keys_that_are_not_stored_are_not_updated() {
     let mut random = fastrand::Rng::with_seed(17);
     let mut table = bytes("t", 300, 64, &mut random);
     let numbers = (0..300).map(|i| i * 1000).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits32, RowOrder::Slots);
+    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits32, RowOrder::Positions);
     table.keys = Some(Keys { kind, fingerprint, order, stored: false, numbers });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let refused = store.update("t", &[1000], &[0; 64]);

@@ -31,7 +31,7 @@ build() { # package, binary
         sed -n 's/.*"executable":"\([^"]*\/'"$2"'\)".*/\1/p')
 }
 checks=${WARPROW_PEER_BINARY:-$(build warprow-conformance vfio-user-peer)}
-ring=${WARPROW_RING_BINARY:-$(build warprow-bench ring)}
+ring=${WARPROW_RING_BINARY:-$(build warprow-bench bench-ring)}
 
 work=$(mktemp -d)
 target=

@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warprow_dma::{Clock, Function};
-use warprow_driver::{BlockIo, Controller, DriverError, Options, QueueOptions};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, DriverError, QueueOptions};
 use warprow_layout::{Drive, DriveError};
 
 /// Namespace 1 of a controller as the layout wants it, through the driver: no caching, no recovery.
@@ -15,7 +15,11 @@ pub struct DrivenDrive {
 
 impl DrivenDrive {
     /// Opens the controller that `function` carries.
-    pub fn open(function: Arc<dyn Function>, clock: Arc<dyn Clock>, options: Options) -> Result<Self, DriverError> {
+    pub fn open(
+        function: Arc<dyn Function>,
+        clock: Arc<dyn Clock>,
+        options: ControllerOptions,
+    ) -> Result<Self, DriverError> {
         let name = function.name().to_owned();
         let controller = Controller::open(function, clock, options)?;
         let namespace = controller.namespace(1)?;

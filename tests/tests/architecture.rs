@@ -1,4 +1,4 @@
-//! The picture in `docs/architecture.md` shows the packages there are, and what each uses.
+//! The page `docs/architecture.md` shows the packages there are, what each uses, and the floor on which each stands.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -35,8 +35,17 @@ fn folders() -> Vec<String> {
     folders.filter(|it| !it.is_empty()).collect()
 }
 
+/// Which uses of other packages count.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// Those of every build.
+    Always,
+    /// Those of an optional feature.
+    Optional,
+}
+
 /// As the manifests have it; what only a package's own tests use does not count.
-fn in_the_code() -> Uses {
+fn in_the_code(kind: Kind) -> Uses {
     let package = |folder: &String| {
         let (mut section, mut name, mut uses) = ("", None, BTreeSet::new());
         let manifest = read(&format!("{folder}/Cargo.toml"));
@@ -46,8 +55,9 @@ fn in_the_code() -> Uses {
                 Some(("name", value)) if section == "[package]" => {
                     name = Some(value.trim().trim_matches('"').to_owned())
                 }
-                Some((key, _)) if section == "[dependencies]" && key.starts_with("warprow") => {
-                    uses.insert(key.to_owned());
+                Some((key, value)) if section == "[dependencies]" && key.starts_with("warprow") => {
+                    let is_optional = value.contains("optional = true");
+                    uses.extend((is_optional == (kind == Kind::Optional)).then(|| key.to_owned()));
                 }
                 _ => {}
             }
@@ -57,8 +67,8 @@ fn in_the_code() -> Uses {
     folders().iter().map(package).collect()
 }
 
-/// As the picture has it: nodes are `id["<b>package</b>…"]`, arrows `id --> id`.
-fn in_the_picture() -> Uses {
+/// As the picture has it: nodes are `id["<b>package</b>…"]`, arrows `id --> id`, those of optional features `id -.-> id`.
+fn in_the_picture(kind: Kind) -> Uses {
     let page = read("docs/architecture.md");
     let picture = page.split_once("```mermaid").and_then(|(_, rest)| rest.split_once("```")).expect("a picture").0;
     let node = |line: &str| {
@@ -67,7 +77,11 @@ fn in_the_picture() -> Uses {
     };
     let names: BTreeMap<String, String> = picture.lines().filter_map(node).collect();
     let mut uses: Uses = names.values().map(|name| (name.clone(), BTreeSet::new())).collect();
-    for (from, to) in picture.lines().filter_map(|line| line.trim().split_once(" --> ")) {
+    let arrow = match kind {
+        Kind::Always => " --> ",
+        Kind::Optional => " -.-> ",
+    };
+    for (from, to) in picture.lines().filter_map(|line| line.trim().split_once(arrow)) {
         uses.get_mut(&names[from]).expect("a node").insert(names[to].clone());
     }
     uses
@@ -75,21 +89,92 @@ fn in_the_picture() -> Uses {
 
 #[test]
 fn the_picture_matches_the_code() {
-    let code = in_the_code();
+    let code = in_the_code(Kind::Always);
     assert!(code.len() > 10, "the manifests were not understood: {code:?}");
-    assert_eq!(closure(&in_the_picture()), closure(&code));
+    assert_eq!(closure(&in_the_picture(Kind::Always)), closure(&code));
+    assert_eq!(in_the_picture(Kind::Optional), in_the_code(Kind::Optional));
 }
 
-/// A program that opens, loads and verifies builds no CUDA.
+/// The floor of each package by the page's table, whose lines begin "| `package` | floor |".
+fn floors_in_the_table(page: &str) -> BTreeMap<String, u32> {
+    let floor = |line: &str| {
+        let (package, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
+        let (floor, _) = rest.split_once(" | ").unwrap_or_else(|| panic!("no floor: {line}"));
+        let floor = floor.parse().unwrap_or_else(|_| panic!("{package} has no floor: {line}"));
+        package.starts_with("warprow").then(|| (package.to_owned(), floor))
+    };
+    page.lines().filter_map(floor).collect()
+}
+
+/// The floor of each package by the page's drawing, whose lines are "floor, number, what the floor is, packages".
+fn floors_in_the_drawing(page: &str) -> BTreeMap<String, u32> {
+    let drawing = page.split_once("```text").and_then(|(_, rest)| rest.split_once("```")).expect("a drawing").0;
+    let mut floors = BTreeMap::new();
+    for line in drawing.lines().filter(|it| !it.trim().is_empty()) {
+        let (number, rest) = line.trim().strip_prefix("floor ").and_then(|it| it.split_once(' ')).expect("a floor");
+        let number = number.parse().unwrap_or_else(|_| panic!("no number: {line}"));
+        for package in rest.split_whitespace().filter(|it| it.starts_with("warprow")) {
+            let before = floors.insert(package.to_owned(), number);
+            assert_eq!(before, None, "{package} is drawn on two floors");
+        }
+    }
+    floors
+}
+
+/// Dependencies that do not lead to a lower floor, in words. Panics if a package has no floor.
+fn not_downwards(uses: &Uses, floors: &BTreeMap<String, u32>) -> Vec<String> {
+    let floor = |package: &String| *floors.get(package).unwrap_or_else(|| panic!("{package} has no floor"));
+    let arrows = uses.iter().flat_map(|(from, to)| to.iter().map(move |to| (from, to)));
+    let wrong = arrows.filter(|&(from, to)| floor(to) >= floor(from));
+    wrong.map(|(from, to)| format!("{from} (floor {}) uses {to} (floor {})", floor(from), floor(to))).collect()
+}
+
+/// A package uses packages of lower floors alone, by the floors that the page gives them.
 #[test]
-fn the_store_and_the_host_executor_reach_no_cuda() {
-    let reached = closure(&in_the_code());
-    for package in ["warprow-store", "warprow-lookup"] {
+fn packages_use_lower_floors_alone() {
+    let (page, code) = (read("docs/architecture.md"), in_the_code(Kind::Always));
+    let floors = floors_in_the_table(&page);
+    assert_eq!(floors.keys().collect::<Vec<_>>(), code.keys().collect::<Vec<_>>(), "the table's packages");
+    assert_eq!(floors_in_the_drawing(&page), floors, "the drawing and the table");
+    let wrong = not_downwards(&code, &floors);
+    assert!(wrong.is_empty(), "a package uses one that is not below it: {wrong:#?}");
+    for (package, &floor) in floors.iter().filter(|(_, floor)| **floor > 0) {
+        let below = code[package].iter().map(|used| floors[used]).max();
+        let is_top = floor == floors.values().copied().max().expect("packages");
+        assert!(
+            is_top || below == Some(floor - 1),
+            "{package} uses nothing of floor {}: it may stand lower",
+            floor - 1
+        );
+    }
+}
+
+/// A wrong floor is found, whichever way it is wrong.
+#[test]
+fn wrong_floors_are_found() {
+    let page = "```text\n floor 1  above  warprow-b\n floor 0  below  warprow-a\n```\n| `warprow-a` | 0 | `a` |\n| `warprow-b` | 1 | `b` |\n";
+    let uses = Uses::from([
+        ("warprow-a".to_owned(), BTreeSet::new()),
+        ("warprow-b".to_owned(), BTreeSet::from(["warprow-a".to_owned()])),
+    ]);
+    let floors = floors_in_the_table(page);
+    assert_eq!(floors, floors_in_the_drawing(page));
+    assert!(not_downwards(&uses, &floors).is_empty());
+    for (a, b) in [(1, 1), (2, 1)] {
+        let wrong = page.replace("-a` | 0 |", &format!("-a` | {a} |")).replace("-b` | 1 |", &format!("-b` | {b} |"));
+        assert_eq!(not_downwards(&uses, &floors_in_the_table(&wrong)).len(), 1, "{wrong}");
+        assert_ne!(floors_in_the_table(&wrong), floors_in_the_drawing(&wrong));
+    }
+}
+
+/// A program that opens, loads, verifies and trains on the host builds no CUDA.
+#[test]
+fn the_store_the_host_executor_and_passes_reach_no_cuda() {
+    let reached = closure(&in_the_code(Kind::Always));
+    for package in ["warprow-store", "warprow-lookup", "warprow-passes"] {
         for cuda in ["warprow-gpu", "warprow-gpu-queues", "warprow-kernels"] {
             assert!(!reached[package].contains(cuda), "{package} reaches {cuda}");
         }
-    }
-    for package in ["warprow-store", "warprow-lookup"] {
         let folder = package.trim_start_matches("warprow-");
         assert!(!read(&format!("{folder}/Cargo.toml")).contains("cudarc"), "{package} names cudarc");
     }
@@ -98,7 +183,7 @@ fn the_store_and_the_host_executor_reach_no_cuda() {
 /// The benchmarks stand above everything: no other package uses them, not even in its tests.
 #[test]
 fn no_package_reaches_the_benchmarks() {
-    let reached = closure(&in_the_code());
+    let reached = closure(&in_the_code(Kind::Always));
     assert!(reached.contains_key("warprow-bench"), "the manifests were not understood: {reached:?}");
     for (package, reached) in &reached {
         assert!(!reached.contains("warprow-bench"), "{package} reaches warprow-bench");

@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use warprow_driver::Options;
-use warprow_keys::{KeyIndex, Options as KeyOptions};
-use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec, format};
-use warprow_soft_controller::{Cut, Fault, Namespace, Queues, Ram, Rule, SoftController};
+use warprow_driver::ControllerOptions;
+use warprow_keys::{IndexOptions as KeyOptions, KeyIndex};
+use warprow_layout::{DType, FormatOptions, RowOrder, TableKeys, TableSpec, format};
+use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, UpdateOptions};
 use warprow_tests::{DrivenDrive, VirtualClock};
 
@@ -37,7 +37,7 @@ enum Step {
     Compact,
 }
 
-struct Rig {
+struct Fixture {
     drives: Vec<Arc<SoftController>>,
     clock: Arc<VirtualClock>,
     order: RowOrder,
@@ -73,18 +73,22 @@ fn model(changes: &[(u64, Vec<u8>)]) -> Model {
     loaded.chain(changes.iter().cloned()).collect()
 }
 
-impl Rig {
+impl Fixture {
     fn new(count: usize, order: RowOrder) -> Result<Self> {
         let clock = VirtualClock::new();
         let drive = |index| {
-            let namespace = Namespace::new(Ram::new(8 << 20)?).lba(512).write_cache(4 << 20);
+            let namespace = Namespace::new(RamBacking::new(8 << 20)?).lba(512).write_cache(4 << 20);
             let builder = SoftController::builder().stepped().name(format!("drive {index}")).queue_pairs(8);
             Ok(builder.max_transfer(128 << 10).seed(index as u64).permute().namespace(namespace).build()?)
         };
         let drives = (0..count).map(drive).collect::<Result<Vec<Arc<SoftController>>>>()?;
         drives.iter().for_each(|drive| clock.step_too(drive.clone()));
         let driven = |drive: &Arc<SoftController>| {
-            let options = Options { queue_pairs: 2, admin_timeout: Duration::from_secs(1), ..Options::default() };
+            let options = ControllerOptions {
+                queue_pairs: 2,
+                admin_timeout: Duration::from_secs(1),
+                ..ControllerOptions::default()
+            };
             Ok(DrivenDrive::open(drive.clone(), clock.clone(), options)?)
         };
         {
@@ -107,7 +111,7 @@ impl Rig {
         let source = &keys[..];
         let options = KeyOptions::default().with_threads(1);
         let index = Arc::new(KeyIndex::build(source, &options, &mut |_| ControlFlow::Continue(()))?);
-        let keyed = Keyed::new(index, &source, self.order.clone(), true)?;
+        let keyed = TableKeys::new(index, &source, self.order.clone(), true)?;
         let mut spec = TableSpec::new(NAME, ROWS, DIM, DType::F32).keyed(&keyed);
         spec.row_crc = true;
         let rows: Vec<u8> = keys.iter().flat_map(|&key| row(key, 0)).collect();
@@ -180,31 +184,31 @@ fn cuts(order: &RowOrder, drives: usize, on: usize, step: usize, seeds: u64) -> 
     let mut checked = 0;
     for command in (1u64..).step_by(step) {
         let mut happened = false;
-        for fate in [Cut::LoseAll, Cut::KeepAll].into_iter().chain((0..seeds).map(Cut::Random)) {
+        for fate in [PowerCut::LoseAll, PowerCut::KeepAll].into_iter().chain((0..seeds).map(PowerCut::Random)) {
             let what = || format!("command {command} of drive {on}, {fate:?}, {order:?}");
-            let rig = Rig::new(drives, order.clone())?;
-            rig.load()?;
-            let faults = rig.drives[on].faults();
-            let rule = faults.inject(Rule::new(Fault::Disappear).on(Queues::Io).nth(command));
-            let (acknowledged, under_way, went) = rig.run(&changes, 0);
-            let cut = rig.drives[on].faults().fired(rule) == 1;
+            let fixture = Fixture::new(drives, order.clone())?;
+            fixture.load()?;
+            let faults = fixture.drives[on].faults();
+            let rule = faults.inject(Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(command));
+            let (acknowledged, under_way, went) = fixture.run(&changes, 0);
+            let cut = fixture.drives[on].faults().fired(rule) == 1;
             ensure!(cut || went.is_ok(), "{}: it failed though there was power: {went:?}", what());
             happened |= cut;
-            for (index, drive) in rig.drives.iter().enumerate() {
+            for (index, drive) in fixture.drives.iter().enumerate() {
                 drive.faults().clear();
                 drive.power_cut(match fate {
-                    Cut::Random(seed) => Cut::Random(seed * 64 + index as u64),
+                    PowerCut::Random(seed) => PowerCut::Random(seed * 64 + index as u64),
                     other => other,
                 })?;
             }
-            let found = stored(&rig.store().with_context(what)?).with_context(what)?;
+            let found = stored(&fixture.store().with_context(what)?).with_context(what)?;
             let there = (acknowledged..=under_way).find(|&count| model(&changes[..count]) == found);
             let there = there.with_context(|| {
                 format!("{}: none of the states after {acknowledged} to {under_way} changes", what())
             })?;
             // It goes on.
-            rig.run(&changes, there).2.with_context(what)?;
-            ensure!(stored(&rig.store()?)? == model(&changes), "{}: what came later differs", what());
+            fixture.run(&changes, there).2.with_context(what)?;
+            ensure!(stored(&fixture.store()?)? == model(&changes), "{}: what came later differs", what());
             checked += 1;
         }
         if !happened {
@@ -223,7 +227,7 @@ fn keys_created_on_one_drive() -> Result<()> {
 
 #[test]
 fn keys_created_on_two_drives() -> Result<()> {
-    let checked = cuts(&RowOrder::Slots, 2, 0, 5, 1)? + cuts(&RowOrder::Slots, 2, 1, 5, 1)?;
+    let checked = cuts(&RowOrder::Positions, 2, 0, 5, 1)? + cuts(&RowOrder::Positions, 2, 1, 5, 1)?;
     ensure!(checked > 40, "{checked} cuts");
     Ok(())
 }

@@ -31,8 +31,15 @@ fn long_lines_are_found() {
 #[test]
 fn pages_wrap_at_100_columns() {
     let root = Path::new(ROOT);
-    let mut pages = vec![root.join("README.md"), root.join("CHANGELOG.md"), root.join("CONTRIBUTING.md")];
-    pages.extend(std::fs::read_dir(root.join("docs")).expect("docs").map(|entry| entry.expect("a page").path()));
+    let mut pages = vec![
+        root.join("README.md"),
+        root.join("CHANGELOG.md"),
+        root.join("CONTRIBUTING.md"),
+        root.join("examples/README.md"),
+    ];
+    for folder in ["docs", "docs/performance"] {
+        pages.extend(std::fs::read_dir(root.join(folder)).expect(folder).map(|entry| entry.expect("a page").path()));
+    }
     let mut wrong = Vec::new();
     for page in pages.iter().filter(|it| it.extension().is_some_and(|it| it == "md")) {
         // A test writes this one (tests/fault_matrix/render.rs).

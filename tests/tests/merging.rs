@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use warprow_dma::Clock;
 use warprow_layout::FormatOptions;
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Merging, Output, PlanOptions, Report, Rows, Slot};
-use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Merging, Output, OutputRows, PlanOptions, Report, Slot};
+use warprow_soft_controller::{Namespace, Profile, RamBacking, SoftController};
 use warprow_store::{DType, Device, LoadOptions, OpenOptions, ReadCurve, Store, TableLoad, TableSpec};
 use warprow_tests::{VirtualClock, versions};
 
@@ -16,15 +16,15 @@ const ROWS: u64 = 100_000;
 const BATCH: usize = 4096;
 const CONTENT: versions::Rows = versions::Rows { version: 1, table: 0 };
 
-struct World {
+struct Fixture {
     clock: Arc<VirtualClock>,
     store: Store,
     row_bytes: usize,
 }
 
-fn world(profile: Profile, row_bytes: usize) -> World {
+fn fixture(profile: Profile, row_bytes: usize) -> Fixture {
     let clock = VirtualClock::new();
-    let namespace = Namespace::new(Ram::new(96 << 20).unwrap());
+    let namespace = Namespace::new(RamBacking::new(96 << 20).unwrap());
     let drive = SoftController::builder().stepped().name("drive").serial("drive").seed(1).namespace(namespace);
     let drive = drive.profile(profile).build().unwrap();
     clock.step_too(drive.clone());
@@ -33,12 +33,12 @@ fn world(profile: Profile, row_bytes: usize) -> World {
     let spec = TableSpec::new("t", ROWS, row_bytes as u32, DType::U8);
     let load = TableLoad::new(&spec, &CONTENT).with_random_access();
     store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
-    World { clock, store, row_bytes }
+    Fixture { clock, store, row_bytes }
 }
 
-impl World {
+impl Fixture {
     fn slot(&self, merging: Merging) -> (Slot, Option<ReadCurve>) {
-        let host = Host::attach(&self.store, HostOptions::default().with_merging(merging)).unwrap();
+        let host = HostExecutor::attach(&self.store, HostOptions::default().with_merging(merging)).unwrap();
         let plan = host
             .plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(BATCH, BATCH).with_out(DType::U8))
             .unwrap();
@@ -52,7 +52,7 @@ impl World {
         let mut out = vec![0xa5; BATCH * self.row_bytes];
         let began = self.clock.now();
         let report =
-            slot.lookup(&Batch::new(&ids, BATCH), &mut Output::new(Rows::U8(&mut out), self.row_bytes)).unwrap();
+            slot.lookup(&Batch::new(&ids, BATCH), &mut Output::new(OutputRows::U8(&mut out), self.row_bytes)).unwrap();
         let took = self.clock.now() - began;
         let mut wanted = vec![0; self.row_bytes];
         for (&id, row) in ids.iter().zip(out.chunks(self.row_bytes)) {
@@ -69,10 +69,10 @@ fn a_curve_is_measured_as_the_drive_is() {
         (Profile::P5800x, [(512, 5.0e6), (4096, 1.5e6), (32_768, 7.2e9 / 32_768.0)]),
         (Profile::Gen5Tlc, [(512, 3.3e6), (4096, 3.3e6), (32_768, 14.0e9 / 32_768.0)]),
     ] {
-        let world = world(profile, 512);
-        let before = world.clock.now();
-        let (_, curve) = world.slot(Merging::Measured);
-        let took = world.clock.now() - before;
+        let fixture = fixture(profile, 512);
+        let before = fixture.clock.now();
+        let (_, curve) = fixture.slot(Merging::Measured);
+        let took = fixture.clock.now() - before;
         let curve = curve.unwrap();
         assert!(took < Duration::from_millis(60), "{took:?}");
         eprintln!("{profile:?}: {curve}, in {took:?}");
@@ -87,13 +87,13 @@ fn a_curve_is_measured_as_the_drive_is() {
 fn the_cheapest_way_takes_the_least_time() {
     for profile in [Profile::P5800x, Profile::Gen5Tlc] {
         for row_bytes in [128, 512] {
-            let world = world(profile, row_bytes);
+            let fixture = fixture(profile, row_bytes);
             let ways = [Merging::Separate, Merging::Neighbours, Merging::Measured];
-            let mut slots = ways.map(|merging| world.slot(merging).0);
+            let mut slots = ways.map(|merging| fixture.slot(merging).0);
             // From each LBA wanted to one in fifty.
             for rows in [ROWS / 50, ROWS / 10, ROWS] {
                 let [separate, neighbours, measured] = [0, 1, 2].map(|way| {
-                    let looked = (0..3).map(|seed| world.look(&mut slots[way], rows, seed));
+                    let looked = (0..3).map(|seed| fixture.look(&mut slots[way], rows, seed));
                     looked.fold((0, 0, Duration::ZERO), |(commands, bytes, time), (report, took)| {
                         (commands + report.commands, bytes + report.bytes_read, time + took)
                     })

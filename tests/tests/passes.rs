@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use warprow_driver::Options;
-use warprow_keys::{KeyIndex, Options as KeyOptions};
-use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec, format};
+use warprow_driver::ControllerOptions;
+use warprow_keys::{IndexOptions as KeyOptions, KeyIndex};
+use warprow_layout::{DType, FormatOptions, RowOrder, TableKeys, TableSpec, format};
 use warprow_passes::{CacheOptions, Keyset, PassOptions, Passes};
-use warprow_soft_controller::{Cut, Fault, Namespace, Queues, Ram, Rule, SoftController};
+use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::{DrivenDrive, VirtualClock};
@@ -41,7 +41,7 @@ enum Way {
     Halves,
 }
 
-struct Rig {
+struct Fixture {
     drives: Vec<Arc<SoftController>>,
     clock: Arc<VirtualClock>,
 }
@@ -80,29 +80,29 @@ fn model(way: Way, passes: u64) -> Model {
     model
 }
 
-impl Rig {
+impl Fixture {
     fn new(count: usize) -> Result<Self> {
         let clock = VirtualClock::new();
         let drive = |index| {
-            let namespace = Namespace::new(Ram::new(6 << 20)?).lba(512).write_cache(4 << 20);
+            let namespace = Namespace::new(RamBacking::new(6 << 20)?).lba(512).write_cache(4 << 20);
             let builder = SoftController::builder().stepped().name(format!("drive {index}")).queue_pairs(8);
             Ok(builder.max_transfer(128 << 10).seed(index as u64).permute().namespace(namespace).build()?)
         };
         let drives = (0..count).map(drive).collect::<Result<Vec<Arc<SoftController>>>>()?;
         drives.iter().for_each(|drive| clock.step_too(drive.clone()));
-        let rig = Self { drives, clock };
+        let fixture = Self { drives, clock };
         let second = Duration::from_secs(1);
         let driven = |drive: &Arc<SoftController>| {
-            let options = Options { queue_pairs: 2, admin_timeout: second, ..Options::default() };
-            Ok(DrivenDrive::open(drive.clone(), rig.clock.clone(), options)?)
+            let options = ControllerOptions { queue_pairs: 2, admin_timeout: second, ..ControllerOptions::default() };
+            Ok(DrivenDrive::open(drive.clone(), fixture.clock.clone(), options)?)
         };
         {
-            let driven = rig.drives.iter().map(driven).collect::<Result<Vec<_>>>()?;
+            let driven = fixture.drives.iter().map(driven).collect::<Result<Vec<_>>>()?;
             // Small, so that few commands copy a chunk.
             let options = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
             format(&driven, &options)?;
         }
-        Ok(rig)
+        Ok(fixture)
     }
 
     fn store(&self) -> Result<Store> {
@@ -117,7 +117,7 @@ impl Rig {
         let source = &keys[..];
         let options = KeyOptions::default().with_threads(1);
         let index = Arc::new(KeyIndex::build(source, &options, &mut |_| ControlFlow::Continue(()))?);
-        let keyed = Keyed::new(index, &source, RowOrder::Slots, true)?;
+        let keyed = TableKeys::new(index, &source, RowOrder::Positions, true)?;
         let mut spec = TableSpec::new(NAME, ROWS, DIM, DType::F32).keyed(&keyed);
         spec.row_crc = true;
         let rows: Vec<u8> = keys.iter().flat_map(|&key| row(key, 0)).collect();
@@ -211,17 +211,17 @@ impl Moments {
 
 /// A table on drives that acknowledge the Flushes of these numbers, from now on, and do not carry them out: as good as if they were not
 /// in the code.
-fn lying(drives: usize, lies: Range<u64>) -> Result<Rig> {
-    let rig = Rig::new(drives)?;
-    rig.load()?;
+fn lying(drives: usize, lies: Range<u64>) -> Result<Fixture> {
+    let fixture = Fixture::new(drives)?;
+    fixture.load()?;
     if !lies.is_empty() {
         let lie = Rule::new(Fault::Status(Status::SUCCESS)).io(NvmOpcode::FLUSH);
         let lie = lie.nth(lies.start).times(lies.end - lies.start);
-        for drive in &rig.drives {
+        for drive in &fixture.drives {
             drive.faults().inject(lie.clone());
         }
     }
-    Ok(rig)
+    Ok(fixture)
 }
 
 /// Cuts the power at each moment, with each fate. The table has to be that of a whole pass, and to go on from there: the first violation
@@ -231,23 +231,23 @@ fn cuts(way: Way, moments: Moments, lies: Range<u64>) -> Result<Result<usize, Vi
     let Moments { drives, on, first, last, step, seeds } = moments;
     for command in (first..=last).step_by(step) {
         let mut happened = false;
-        let fates = [Cut::LoseAll, Cut::KeepAll].into_iter().chain((0..seeds).map(Cut::Random));
+        let fates = [PowerCut::LoseAll, PowerCut::KeepAll].into_iter().chain((0..seeds).map(PowerCut::Random));
         for fate in fates {
             let what = || format!("{way:?}, command {command} of drive {on}, {fate:?}");
-            let rig = lying(drives, lies.clone())?;
-            let rule = rig.drives[on].faults().inject(Rule::new(Fault::Disappear).on(Queues::Io).nth(command));
-            let (durable, went) = rig.train(way, 1);
-            let cut = rig.drives[on].faults().fired(rule) == 1;
+            let fixture = lying(drives, lies.clone())?;
+            let rule = fixture.drives[on].faults().inject(Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(command));
+            let (durable, went) = fixture.train(way, 1);
+            let cut = fixture.drives[on].faults().fired(rule) == 1;
             ensure!(cut || went.is_ok(), "{}: it failed though there was power: {went:?}", what());
             happened |= cut;
-            for (index, drive) in rig.drives.iter().enumerate() {
+            for (index, drive) in fixture.drives.iter().enumerate() {
                 drive.faults().clear();
                 drive.power_cut(match fate {
-                    Cut::Random(seed) => Cut::Random(seed * 64 + index as u64),
+                    PowerCut::Random(seed) => PowerCut::Random(seed * 64 + index as u64),
                     other => other,
                 })?;
             }
-            if let Err(error) = survived(&rig, way, durable) {
+            if let Err(error) = survived(&fixture, way, durable) {
                 return Ok(Err(Violation(format!("{}: {error:#}", what()))));
             }
             checked += 1;
@@ -260,15 +260,15 @@ fn cuts(way: Way, moments: Moments, lies: Range<u64>) -> Result<Result<usize, Vi
 }
 
 /// What must hold after any cut, when it was said of pass `durable` that it is durable.
-fn survived(rig: &Rig, way: Way, durable: u64) -> Result<()> {
-    let found = stored(&rig.store()?)?;
+fn survived(fixture: &Fixture, way: Way, durable: u64) -> Result<()> {
+    let found = stored(&fixture.store()?)?;
     let whole = (durable..=PASSES).find(|&passes| model(way, passes) == found);
     let whole = whole.with_context(|| format!("no whole pass, {durable} were durable"))?;
     // One commit was under way, which has two passes at most.
     ensure!(whole <= durable + 2, "pass {whole} though {durable} was the last");
     // It goes on.
-    rig.train(way, whole + 1).1?;
-    ensure!(stored(&rig.store()?)? == model(way, PASSES), "what came later differs");
+    fixture.train(way, whole + 1).1?;
+    ensure!(stored(&fixture.store()?)? == model(way, PASSES), "what came later differs");
     Ok(())
 }
 
@@ -309,12 +309,12 @@ fn passes_that_are_durable_together() -> Result<()> {
 fn flushes(way: Way, drives: usize, on: usize) -> Result<Vec<u64>> {
     let mut found = Vec::new();
     loop {
-        let rig = lying(drives, 0..0)?;
-        let faults = rig.drives[on].faults();
+        let fixture = lying(drives, 0..0)?;
+        let faults = fixture.drives[on].faults();
         let last = faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(found.len() as u64 + 1));
-        let counted = faults.inject(Rule::new(Fault::Delay(Duration::ZERO)).on(Queues::Io).always());
-        let (_, went) = rig.train(way, 1);
-        let faults = rig.drives[on].faults();
+        let counted = faults.inject(Rule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).always());
+        let (_, went) = fixture.train(way, 1);
+        let faults = fixture.drives[on].faults();
         ensure!(went.is_err() == (faults.fired(last) == 1), "{went:?}");
         match faults.fired(last) {
             0 => return Ok(found),

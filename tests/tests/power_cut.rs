@@ -9,12 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use warprow_driver::Options;
+use warprow_driver::ControllerOptions;
 use warprow_layout::{
     Access, Catalogue, DType, Drive, FormatOptions, Generation, GenerationSpec, RowReader, TableSpec, Volume, format,
     open,
 };
-use warprow_soft_controller::{Cut, Fault, Namespace, Queues, Ram, Rule, SoftController};
+use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::versions::{Rows, ranks};
@@ -30,7 +30,7 @@ fn model() -> GenerationSpec {
     GenerationSpec { stripe_unit: Some(UNIT as u32), ..GenerationSpec::new("model", vec![shared, wide]) }
 }
 
-struct Rig {
+struct Fixture {
     drives: Vec<Arc<SoftController>>,
     clock: Arc<VirtualClock>,
     via: Via,
@@ -47,7 +47,7 @@ enum Via {
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     /// What NVMe allows.
-    Cut(Cut),
+    Cut(PowerCut),
     /// LBAs of superblocks are torn within, which NVMe rules out (AWUPF) and nothing here relies on: each holds new bytes
     /// before some point, and old ones from there.
     Torn(u64),
@@ -63,21 +63,21 @@ struct Moment {
     fate: Fate,
 }
 
-impl Rig {
+impl Fixture {
     /// Drives with an empty store.
     fn formatted(count: usize, lba: u32, via: Via) -> Result<Self> {
         let clock = VirtualClock::new();
         let drive = |index| {
-            let namespace = Namespace::new(Ram::new(4 << 20)?).lba(lba).write_cache(1 << 20);
+            let namespace = Namespace::new(RamBacking::new(4 << 20)?).lba(lba).write_cache(1 << 20);
             let builder = SoftController::builder().stepped().name(format!("drive {index}")).queue_pairs(4);
             Ok(builder.max_transfer(16 << 10).seed(index as u64).permute().namespace(namespace).build()?)
         };
         let drives = (0..count).map(drive).collect::<Result<Vec<Arc<SoftController>>>>()?;
         drives.iter().for_each(|drive| clock.step_too(drive.clone()));
-        let rig = Self { drives, clock, via };
+        let fixture = Self { drives, clock, via };
         let options = FormatOptions { chunk_size: Some(1 << 20), store: Some(uuid(1)), ..FormatOptions::default() };
-        format(&rig.driven()?, &options)?;
-        Ok(rig)
+        format(&fixture.driven()?, &options)?;
+        Ok(fixture)
     }
 
     fn driven(&self) -> Result<Vec<DrivenDrive>> {
@@ -86,7 +86,7 @@ impl Rig {
 
     fn driven_one(&self, drive: &Arc<SoftController>) -> Result<DrivenDrive> {
         let second = Duration::from_secs(1);
-        let options = Options { queue_pairs: 2, admin_timeout: second, ..Options::default() };
+        let options = ControllerOptions { queue_pairs: 2, admin_timeout: second, ..ControllerOptions::default() };
         Ok(DrivenDrive::open(drive.clone(), self.clock.clone(), options)?)
     }
 
@@ -95,11 +95,11 @@ impl Rig {
         self.drives.iter().enumerate().filter(move |&(index, _)| index == moment.on || !moment.alone)
     }
 
-    fn cut(&self, moment: Moment, cut: Cut) -> Result<()> {
+    fn cut(&self, moment: Moment, cut: PowerCut) -> Result<()> {
         self.drives.iter().for_each(|drive| drive.faults().clear());
         for (index, drive) in self.hit(moment) {
             drive.power_cut(match cut {
-                Cut::Random(seed) => Cut::Random(seed * 64 + index as u64),
+                PowerCut::Random(seed) => PowerCut::Random(seed * 64 + index as u64),
                 other => other,
             })?;
         }
@@ -198,7 +198,7 @@ fn version_of(volume: &Volume) -> Result<u64> {
     }
 }
 
-impl Rig {
+impl Fixture {
     fn load(&mut self, version: u64) -> Result<()> {
         let (acked, went) = self.load_all(version..=version);
         ensure!(went.is_err() || acked == version);
@@ -272,42 +272,42 @@ fn run(
     (drives, lba, via): (usize, u32, Via),
     moment: Option<Moment>,
     lie: Option<(usize, u64)>,
-) -> Result<(Rig, u64, bool)> {
-    let mut rig = Rig::formatted(drives, lba, via)?;
-    rig.load(1)?;
+) -> Result<(Fixture, u64, bool)> {
+    let mut fixture = Fixture::formatted(drives, lba, via)?;
+    fixture.load(1)?;
     // Of two rules that match, the first decides.
     if let Some((drive, flush)) = lie {
         let lie = Fault::Status(Status::SUCCESS);
-        rig.drives[drive].faults().inject(Rule::new(lie).io(NvmOpcode::FLUSH).nth(flush));
+        fixture.drives[drive].faults().inject(Rule::new(lie).io(NvmOpcode::FLUSH).nth(flush));
     }
     let cut = moment.map(|moment| {
-        let rule = Rule::new(Fault::Disappear).on(Queues::Io).nth(moment.command);
-        (moment.on, rig.drives[moment.on].faults().inject(rule))
+        let rule = Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(moment.command);
+        (moment.on, fixture.drives[moment.on].faults().inject(rule))
     });
-    let (acked, went) = rig.switches(1);
-    let happened = cut.is_some_and(|(drive, rule)| rig.drives[drive].faults().fired(rule) == 1);
+    let (acked, went) = fixture.switches(1);
+    let happened = cut.is_some_and(|(drive, rule)| fixture.drives[drive].faults().fired(rule) == 1);
     match went {
         Err(error) if !happened => Err(error.context("it failed though there was power")),
-        _ => Ok((rig, acked, happened)),
+        _ => Ok((fixture, acked, happened)),
     }
 }
 
 /// What must hold after any cut, when version `acked` had been acknowledged. (Version v comes with epoch v + 1.)
-fn old_or_new(rig: &Rig, acked: u64) -> Result<()> {
+fn old_or_new(fixture: &Fixture, acked: u64) -> Result<()> {
     let seen = {
-        let read_only = open(rig.driven()?, Access::ReadOnly).context("read-only")?;
+        let read_only = open(fixture.driven()?, Access::ReadOnly).context("read-only")?;
         data_before_catalogue(&read_only.volume, acked)?;
         version_of(&read_only.volume).context("read-only")?
     };
     ensure!((acked..=3.min(acked + 1)).contains(&seen), "version {seen} after {acked} was acknowledged");
-    for index in 0..rig.drives.len() {
-        knows_alone(rig, index, acked).with_context(|| format!("member {index} alone"))?;
+    for index in 0..fixture.drives.len() {
+        knows_alone(fixture, index, acked).with_context(|| format!("member {index} alone"))?;
     }
     {
-        let opened = open(rig.driven()?, Access::ReadWrite)?;
+        let opened = open(fixture.driven()?, Access::ReadWrite)?;
         ensure!(version_of(&opened.volume)? == seen, "another version for writing than for reading");
     }
-    let again = open(rig.driven()?, Access::ReadWrite)?;
+    let again = open(fixture.driven()?, Access::ReadWrite)?;
     ensure!(again.repairs.is_empty(), "still to be repaired: {:?}", again.repairs);
     // It works on.
     switch(&again.volume, seen + 1)?;
@@ -343,9 +343,9 @@ fn data_before_catalogue(volume: &Volume, acked: u64) -> Result<()> {
 
 /// Each member alone knows the acknowledged epoch from its start, and from its tail when the start is wiped. Only the start
 /// may be in doubt before its tail is.
-fn knows_alone(rig: &Rig, index: usize, acked: u64) -> Result<()> {
+fn knows_alone(fixture: &Fixture, index: usize, acked: u64) -> Result<()> {
     let starts = |wipe: bool| -> Result<Vec<u8>> {
-        let drive = rig.driven_one(&rig.drives[index])?;
+        let drive = fixture.driven_one(&fixture.drives[index])?;
         let mut before = vec![0; 2 * UNIT];
         drive.read(0, &mut before)?;
         if wipe {
@@ -354,8 +354,8 @@ fn knows_alone(rig: &Rig, index: usize, acked: u64) -> Result<()> {
         Ok(before)
     };
     let epoch = |from: &str| -> Result<u64> {
-        let alone =
-            open(vec![rig.driven_one(&rig.drives[index])?], Access::Degraded).with_context(|| from.to_owned())?;
+        let alone = open(vec![fixture.driven_one(&fixture.drives[index])?], Access::Degraded)
+            .with_context(|| from.to_owned())?;
         Ok(alone.volume.epoch())
     };
     let from_start = epoch("from its start")?;
@@ -363,7 +363,7 @@ fn knows_alone(rig: &Rig, index: usize, acked: u64) -> Result<()> {
     let before = starts(true)?;
     let from_tail = epoch("from its tail");
     {
-        let drive = rig.driven_one(&rig.drives[index])?;
+        let drive = fixture.driven_one(&fixture.drives[index])?;
         drive.write(0, &before)?;
         drive.flush()?;
     }
@@ -377,7 +377,8 @@ fn knows_alone(rig: &Rig, index: usize, acked: u64) -> Result<()> {
 }
 
 fn fates(random: u64, via: Via) -> impl Iterator<Item = Fate> {
-    let cuts = [Cut::LoseAll, Cut::KeepAll].into_iter().chain((0..random).map(Cut::Random)).map(Fate::Cut);
+    let cuts =
+        [PowerCut::LoseAll, PowerCut::KeepAll].into_iter().chain((0..random).map(PowerCut::Random)).map(Fate::Cut);
     cuts.chain((0..random).filter(move |_| via == Via::Layout).map(Fate::Torn))
 }
 
@@ -388,7 +389,7 @@ struct Violation(String);
 /// Every command of drive `on` from number `first` as the moment, with every fate, and the moment after the last. The first
 /// violation, or how many cuts were checked.
 fn enumerate(
-    world: (usize, u32, Via),
+    fixture: (usize, u32, Via),
     (on, first, alone): (usize, u64, bool),
     random: u64,
     lie: Option<(usize, u64)>,
@@ -396,21 +397,21 @@ fn enumerate(
     let mut checked = 0;
     for command in first.. {
         let mut happened = false;
-        for fate in fates(random, world.2) {
+        for fate in fates(random, fixture.2) {
             let moment = Moment { on, command, alone, fate };
-            let run = || run(world, Some(moment), lie).with_context(|| format!("{moment:?}"));
-            let (rig, acked, cut) = run()?;
+            let run = || run(fixture, Some(moment), lie).with_context(|| format!("{moment:?}"));
+            let (fixture, acked, cut) = run()?;
             happened |= cut;
             match moment.fate {
-                Fate::Cut(cut) => rig.cut(moment, cut)?,
+                Fate::Cut(cut) => fixture.cut(moment, cut)?,
                 Fate::Torn(seed) => {
                     let (old, ..) = run()?;
-                    old.cut(moment, Cut::LoseAll)?;
-                    rig.cut(moment, Cut::KeepAll)?;
-                    rig.tear(moment, &old, seed)?;
+                    old.cut(moment, PowerCut::LoseAll)?;
+                    fixture.cut(moment, PowerCut::KeepAll)?;
+                    fixture.tear(moment, &old, seed)?;
                 }
             }
-            if let Err(error) = old_or_new(&rig, acked) {
+            if let Err(error) = old_or_new(&fixture, acked) {
                 return Ok(Err(Violation(format!("{moment:?}, {acked} acknowledged: {error:#}"))));
             }
             checked += 1;
@@ -423,10 +424,10 @@ fn enumerate(
 }
 
 /// On every drive; none may be violated.
-fn none_violated(world: (usize, u32, Via), alone: bool, random: u64) -> Result<usize> {
+fn none_violated(fixture: (usize, u32, Via), alone: bool, random: u64) -> Result<usize> {
     let mut checked = 0;
-    for on in 0..world.0 {
-        let found = enumerate(world, (on, 1, alone), random, None)?;
+    for on in 0..fixture.0 {
+        let found = enumerate(fixture, (on, 1, alone), random, None)?;
         checked += found.map_err(|Violation(what)| anyhow::anyhow!(what))?;
     }
     Ok(checked)
@@ -434,13 +435,13 @@ fn none_violated(world: (usize, u32, Via), alone: bool, random: u64) -> Result<u
 
 /// The number of `drive`'s I/O command that is its Flush number `flush`; `None` if there are fewer.
 fn command_of_flush(drives: usize, drive: usize, flush: u64) -> Result<Option<u64>> {
-    let mut rig = Rig::formatted(drives, 512, Via::Layout)?;
-    rig.load(1)?;
-    let faults = rig.drives[drive].faults();
+    let mut fixture = Fixture::formatted(drives, 512, Via::Layout)?;
+    fixture.load(1)?;
+    let faults = fixture.drives[drive].faults();
     let last = faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(flush));
-    let counted = faults.inject(Rule::new(Fault::Delay(Duration::ZERO)).on(Queues::Io).always());
-    let went = rig.switches(1);
-    let faults = rig.drives[drive].faults();
+    let counted = faults.inject(Rule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).always());
+    let went = fixture.switches(1);
+    let faults = fixture.drives[drive].faults();
     ensure!(went.1.is_err() == (faults.fired(last) == 1), "{went:?}");
     Ok((faults.fired(last) == 1).then(|| faults.fired(counted) + 1))
 }

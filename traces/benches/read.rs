@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Instant;
 
-use warprow_traces::{Block, Trace};
+use warprow_traces::{Trace, TraceBlock};
 
 fn main() {
     let keys = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(20_000_000usize);
@@ -38,7 +38,7 @@ fn main() {
     for spec in ["t.u64", "t.csv:item", "t.csv:item,query=user", "t.norm"] {
         let spec = path(spec).display().to_string().parse().unwrap();
         let mut trace = Trace::open(&spec).unwrap();
-        let (mut block, mut read, mut sum) = (Block::default(), 0usize, 0u64);
+        let (mut block, mut read, mut sum) = (TraceBlock::default(), 0usize, 0u64);
         let began = Instant::now();
         while trace.next_block(&mut block).unwrap() {
             read += block.keys().len();

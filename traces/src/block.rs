@@ -4,7 +4,7 @@
 ///
 /// Keys stand sample by sample, in a sample slot by slot.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Block {
+pub struct TraceBlock {
     slots: usize,
     keys: Vec<u64>,
     /// Where the keys of slot s of sample i end: entry `i * slots + s + 1`.
@@ -24,13 +24,13 @@ pub const MAX_SAMPLE_KEYS: usize = 1 << 24;
 /// Keys, or lists of them, with which a block is full.
 const FULL: usize = 1 << 16;
 
-impl Default for Block {
+impl Default for TraceBlock {
     fn default() -> Self {
         Self { slots: 0, keys: Vec::new(), offsets: vec![0] }
     }
 }
 
-impl Block {
+impl TraceBlock {
     /// How many slots each sample has.
     pub fn slots(&self) -> usize {
         self.slots

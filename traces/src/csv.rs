@@ -4,12 +4,12 @@ use std::fs::File;
 use std::io::{self, Read, Take};
 
 use csv::{ByteRecord, Reader, ReaderBuilder, Trim};
-use warprow_formats::{FormatError, Kind, refuse_special};
+use warprow_formats::{FileError, FileErrorKind, refuse_special};
 
-use crate::block::{Block, MAX_SAMPLE_KEYS};
+use crate::block::{MAX_SAMPLE_KEYS, TraceBlock};
 use crate::sample_source::{Opened, SampleSource};
-use crate::slot::Slot;
-use crate::spec::{Query, TraceSpec};
+use crate::slot::TraceSlot;
+use crate::spec::{QueryBy, TraceSpec};
 
 struct Csv {
     spec: TraceSpec,
@@ -64,7 +64,7 @@ struct Header {
 }
 
 /// The names of all columns; an error if no line follows that of their names.
-pub(crate) fn columns(spec: &TraceSpec) -> Result<Vec<String>, FormatError> {
+pub(crate) fn columns(spec: &TraceSpec) -> Result<Vec<String>, FileError> {
     let Header { mut reader, names, .. } = header(spec)?;
     // What seems to be a name may be all that there is: whoever opens the trace is told so.
     let is_key = matches!(&*names, [only] if only.parse::<i128>().is_ok());
@@ -75,9 +75,9 @@ pub(crate) fn columns(spec: &TraceSpec) -> Result<Vec<String>, FormatError> {
     }
 }
 
-fn header(spec: &TraceSpec) -> Result<Header, FormatError> {
+fn header(spec: &TraceSpec) -> Result<Header, FileError> {
     let path = &spec.path;
-    let cannot = |error: io::Error| FormatError::io(path, "cannot be opened", error);
+    let cannot = |error: io::Error| FileError::io(path, "cannot be opened", error);
     refuse_special(path)?;
     let file = File::open(path).map_err(cannot)?;
     let len = file.metadata().map_err(cannot)?.len();
@@ -92,14 +92,14 @@ fn header(spec: &TraceSpec) -> Result<Header, FormatError> {
     Ok(Header { reader, len, names })
 }
 
-pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
+pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FileError> {
     let path = &spec.path;
     let Header { reader, len, names } = header(spec)?;
-    let refuse = |what: String, remedy: &str| FormatError::new(Kind::Unclear, path, what, remedy);
+    let refuse = |what: String, remedy: &str| FileError::new(FileErrorKind::Unclear, path, what, remedy);
     let find = |wanted: &str| {
         names.iter().position(|name| name == wanted).ok_or_else(|| {
             let what = format!("there is no column {wanted:?}; its columns are: {}", shown(&names));
-            FormatError::new(Kind::Missing, path, what, "name one of these")
+            FileError::new(FileErrorKind::Missing, path, what, "name one of these")
         })
     };
     let indices = match (&*spec.columns, &*names) {
@@ -108,6 +108,9 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
             return Err(refuse(what, "put the column's name in front, as a line of its own"));
         }
         ([], [_]) => vec![0],
+        ([], []) => {
+            return Err(refuse("it has no header line".to_owned(), "write it again, with its column's name in front"));
+        }
         ([], _) => {
             let what = format!("it has several columns: {}", shown(&names));
             return Err(refuse(what, "name the column of ids: FILE:COLUMN"));
@@ -115,7 +118,7 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
         (columns, _) => columns.iter().map(|wanted| find(wanted)).collect::<Result<_, _>>()?,
     };
     let query = match &spec.query {
-        Some(Query::Column(name)) => Some(find(name)?),
+        Some(QueryBy::Column(name)) => Some(find(name)?),
         _ => None,
     };
     let column = |index: usize| Column {
@@ -126,7 +129,7 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
         keys: Vec::new(),
     };
     let columns: Vec<Column> = indices.into_iter().map(column).collect();
-    let slots = columns.iter().map(|column| Slot { name: column.name.clone(), signed: false }).collect();
+    let slots = columns.iter().map(|column| TraceSlot { name: column.name.clone(), signed: false }).collect();
     let record = ByteRecord::new();
     let source = Csv { spec: spec.clone(), reader, len, columns, query, record, waiting: false };
     Ok(Opened { slots, source: Box::new(source) })
@@ -141,12 +144,12 @@ fn shown(names: &[String]) -> String {
     )
 }
 
-fn wrong(spec: &TraceSpec, error: &csv::Error) -> FormatError {
+fn wrong(spec: &TraceSpec, error: &csv::Error) -> FileError {
     match error.kind() {
         csv::ErrorKind::Io(io) => {
-            FormatError::io(&spec.path, "cannot be read", io::Error::new(io.kind(), io.to_string()))
+            FileError::io(&spec.path, "cannot be read", io::Error::new(io.kind(), io.to_string()))
         }
-        _ => FormatError::new(Kind::Damaged, &spec.path, error.to_string(), "mend the line"),
+        _ => FileError::new(FileErrorKind::Damaged, &spec.path, error.to_string(), "mend the line"),
     }
 }
 
@@ -179,7 +182,7 @@ impl Column {
 
 impl Csv {
     /// Reads the next line; `false` behind the last.
-    fn read(&mut self) -> Result<bool, FormatError> {
+    fn read(&mut self) -> Result<bool, FileError> {
         if self.waiting {
             self.waiting = false;
             return Ok(true);
@@ -188,13 +191,18 @@ impl Csv {
         self.reader.read_byte_record(&mut self.record).map_err(|error| wrong(&self.spec, &error))
     }
 
-    fn refuse(&self, what: String) -> FormatError {
+    fn refuse(&self, what: String) -> FileError {
         let line = self.record.position().map_or(0, csv::Position::line);
-        FormatError::new(Kind::Damaged, &self.spec.path, format!("line {line} {what}"), "mend or leave out the line")
+        FileError::new(
+            FileErrorKind::Damaged,
+            &self.spec.path,
+            format!("line {line} {what}"),
+            "mend or leave out the line",
+        )
     }
 
     /// Takes the keys of the line that was read.
-    fn take(&mut self) -> Result<(), FormatError> {
+    fn take(&mut self) -> Result<(), FileError> {
         let wrong = self.columns.iter_mut().find_map(|column| {
             let cell = self.record.get(column.index).unwrap_or_default();
             column.take(cell).err().map(|what| {
@@ -207,7 +215,7 @@ impl Csv {
 }
 
 impl SampleSource for Csv {
-    fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
+    fn fill(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
         while !block.is_full() && self.read()? {
             self.take()?;
             if let Some(query) = self.query {

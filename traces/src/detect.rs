@@ -1,6 +1,6 @@
 //! Which format a trace is in.
 
-use warprow_formats::{FormatError, Kind};
+use warprow_formats::{FileError, FileErrorKind};
 
 use crate::spec::{TraceFormat, TraceSpec};
 use crate::stream::Stream;
@@ -8,7 +8,7 @@ use crate::{list, norm};
 
 impl TraceFormat {
     /// The format of the trace that `spec` names: as the name says, or as the path's ending or the first bytes do.
-    pub fn of(spec: &TraceSpec) -> Result<Self, FormatError> {
+    pub fn of(spec: &TraceSpec) -> Result<Self, FileError> {
         if let Some(format) = spec.format {
             return Ok(format);
         }
@@ -36,7 +36,7 @@ impl TraceFormat {
                               or PATH:u64 for bare integers";
                 // That it is not there is told first.
                 drop(Stream::open(&spec.path)?);
-                return Err(FormatError::new(Kind::Name, &spec.path, what, remedy));
+                return Err(FileError::new(FileErrorKind::Name, &spec.path, what, remedy));
             }
         })
     }

@@ -1,11 +1,11 @@
 //! Samples that all have the same size: bare integers, arrays, and HugeCTR's Raw.
 
-use warprow_formats::{FormatError, KeyType, Kind};
+use warprow_formats::{FileError, FileErrorKind, KeyType};
 
-use crate::block::{Block, MAX_SAMPLE_KEYS};
+use crate::block::{MAX_SAMPLE_KEYS, TraceBlock};
 use crate::sample_source::{Opened, SampleSource};
-use crate::slot::Slot;
-use crate::spec::{Query, TraceSpec, key_type};
+use crate::slot::TraceSlot;
+use crate::spec::{QueryBy, TraceSpec, key_type};
 use crate::stream::{Stream, numbers, stem};
 
 /// Samples one after another.
@@ -19,23 +19,23 @@ pub(crate) struct Fixed {
 }
 
 /// Bare integers, `ids=` of them a sample.
-pub(crate) fn ids(spec: &TraceSpec) -> Result<Opened, FormatError> {
+pub(crate) fn ids(spec: &TraceSpec) -> Result<Opened, FileError> {
     let stream = Stream::open(&spec.path)?;
     let ending = spec.ending();
     let named = key_type(&ending);
     let width = match (named, spec.keys) {
         (Some(named), Some(said)) if named != said => {
             let what = format!("its name says that it holds {ending}");
-            return Err(stream.error(Kind::Unclear, what, "leave the type out"));
+            return Err(stream.error(FileErrorKind::Unclear, what, "leave the type out"));
         }
         (_, Some(width)) | (Some(width), None) => width,
         (None, None) => {
             let what = "nothing says how wide its integers are";
-            return Err(stream.error(Kind::Unclear, what, "add :u32, :u64, :i32 or :i64"));
+            return Err(stream.error(FileErrorKind::Unclear, what, "add :u32, :u64, :i32 or :i64"));
         }
     };
     let each = match spec.query {
-        Some(Query::Ids(each)) => each,
+        Some(QueryBy::Ids(each)) => each,
         _ => 1,
     };
     let (len, size) = (stream.len, width.size());
@@ -49,12 +49,12 @@ pub(crate) fn ids(spec: &TraceSpec) -> Result<Opened, FormatError> {
 }
 
 /// HugeCTR's Raw: words of four bytes, labels, dense features and keys.
-pub(crate) fn raw(spec: &TraceSpec) -> Result<Opened, FormatError> {
+pub(crate) fn raw(spec: &TraceSpec) -> Result<Opened, FileError> {
     let stream = Stream::open(&spec.path)?;
     if spec.hotness.is_empty() {
         let what = "nothing says how many keys a sample has";
         let remedy = "add :labels=1,dense=13,slots=26, or hotness=1/3/1 where slots have several keys";
-        return Err(stream.error(Kind::Unclear, what, remedy));
+        return Err(stream.error(FileErrorKind::Unclear, what, remedy));
     }
     let width = spec.keys.unwrap_or(KeyType::U32);
     let before = u64::from(spec.labels) * 4 + u64::from(spec.dense) * 4;
@@ -63,7 +63,7 @@ pub(crate) fn raw(spec: &TraceSpec) -> Result<Opened, FormatError> {
     if keys == 0 || keys > MAX_SAMPLE_KEYS as u64 || before > 1 << 30 {
         let what = format!("samples of {keys} keys after {before} bytes are not read");
         return Err(stream.error(
-            Kind::Unsupported,
+            FileErrorKind::Unsupported,
             what,
             format!("look at the numbers; at most {MAX_SAMPLE_KEYS} keys"),
         ));
@@ -75,7 +75,7 @@ pub(crate) fn raw(spec: &TraceSpec) -> Result<Opened, FormatError> {
             width.size()
         );
         return Err(stream.error(
-            Kind::Damaged,
+            FileErrorKind::Damaged,
             what,
             "look at labels=, dense=, slots= and keys=, and whether it is whole",
         ));
@@ -84,18 +84,18 @@ pub(crate) fn raw(spec: &TraceSpec) -> Result<Opened, FormatError> {
 }
 
 /// `stream` from where it is, as samples.
-pub(crate) fn opened(stream: Stream, before: usize, hotness: Vec<u32>, width: KeyType) -> Result<Opened, FormatError> {
+pub(crate) fn opened(stream: Stream, before: usize, hotness: Vec<u32>, width: KeyType) -> Result<Opened, FileError> {
     if hotness.iter().map(|&keys| u64::from(keys)).sum::<u64>() > MAX_SAMPLE_KEYS as u64 {
         let what = format!("samples have more than {MAX_SAMPLE_KEYS} keys");
-        return Err(stream.error(Kind::Unsupported, what, "make smaller samples of it"));
+        return Err(stream.error(FileErrorKind::Unsupported, what, "make smaller samples of it"));
     }
     let name = |slot: usize| if hotness.len() == 1 && before == 0 { stem(&stream.path) } else { slot.to_string() };
-    let slots = (0..hotness.len()).map(|slot| Slot { name: name(slot), signed: width.is_signed() }).collect();
+    let slots = (0..hotness.len()).map(|slot| TraceSlot { name: name(slot), signed: width.is_signed() }).collect();
     Ok(Opened { slots, source: Box::new(Fixed { stream, before, hotness, width }) })
 }
 
 impl SampleSource for Fixed {
-    fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
+    fn fill(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
         let size = self.width.size() as usize;
         if let (0, &[each]) = (self.before, &*self.hotness) {
             let each = (each as usize).max(1);

@@ -3,7 +3,7 @@
 //! a file says.
 //!
 //! ```
-//! use warprow_traces::{Block, Trace, TraceSpec};
+//! use warprow_traces::{TraceBlock, Trace, TraceSpec};
 //!
 //! # let dir = tempfile::tempdir()?;
 //! # let path = dir.path().join("clicks.csv");
@@ -12,7 +12,7 @@
 //! let spec: TraceSpec = format!("csv:{}:user,item,query=query", path.display()).parse()?;
 //! let mut trace = Trace::open(&spec)?;
 //! let mut keys = vec![Vec::new(); trace.slots().len()];
-//! let mut block = Block::default();
+//! let mut block = TraceBlock::default();
 //! while trace.next_block(&mut block)? {          // whole samples, about 65,536 keys at a time
 //!     for sample in block.samples() {
 //!         for (slot, of_slot) in sample.slots().enumerate() {
@@ -51,9 +51,9 @@ mod spec;
 mod stream;
 mod trace;
 
-pub use block::{Block, MAX_SAMPLE_KEYS, Sample};
-pub use scores::Scores;
-pub use slot::Slot;
-pub use spec::{Query, SpecError, TraceFormat, TraceSpec};
+pub use block::{MAX_SAMPLE_KEYS, Sample, TraceBlock};
+pub use scores::KeyScores;
+pub use slot::TraceSlot;
+pub use spec::{QueryBy, TraceFormat, TraceSpec, TraceSpecError};
 pub use trace::Trace;
-pub use warprow_formats::{FormatError, KeyType, Kind};
+pub use warprow_formats::{FileError, FileErrorKind, KeyType};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use warprow_formats::{FormatError, Kind};
+use warprow_formats::{FileError, FileErrorKind};
 
 use crate::stream::Stream;
 
@@ -10,7 +10,7 @@ use crate::stream::Stream;
 const MAX_LIST: u64 = 64 << 20;
 
 /// The files that `path` lists, if its first line is a number and a path follows: numbers alone are a trace of ids.
-pub(crate) fn of(path: &Path) -> Result<Option<Vec<PathBuf>>, FormatError> {
+pub(crate) fn of(path: &Path) -> Result<Option<Vec<PathBuf>>, FileError> {
     let mut stream = Stream::open(path)?;
     if stream.len > MAX_LIST {
         return Ok(None);
@@ -25,25 +25,25 @@ pub(crate) fn of(path: &Path) -> Result<Option<Vec<PathBuf>>, FormatError> {
     }
     if names.len() as u64 != count {
         let what = format!("its first line says {count} files, it lists {}", names.len());
-        return Err(FormatError::new(Kind::Disagree, path, what, "mend the list, or fetch it again"));
+        return Err(FileError::new(FileErrorKind::Disagree, path, what, "mend the list, or fetch it again"));
     }
     names.iter().map(|name| find(path, name)).collect::<Result<_, _>>().map(Some)
 }
 
 /// Where a listed file is: the writers mean the folder that they were started in. Else it is looked for beside the list.
-fn find(list: &Path, name: &str) -> Result<PathBuf, FormatError> {
+fn find(list: &Path, name: &str) -> Result<PathBuf, FileError> {
     let folder = list.parent().unwrap_or(Path::new(""));
     let listed = Path::new(name);
     let base = listed.file_name().map(|base| folder.join(base));
     let places = [Some(folder.join(listed)), base, Some(listed.to_owned())];
     places.into_iter().flatten().find(|place| place.is_file()).ok_or_else(|| {
         let what = format!("lists {name:?}, which is neither there nor in its folder");
-        FormatError::new(Kind::Missing, list, what, "put the file beside the list")
+        FileError::new(FileErrorKind::Missing, list, what, "put the file beside the list")
     })
 }
 
 /// All files of a data set: those that `path` lists, or itself.
-pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, FormatError> {
+pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, FileError> {
     Ok(of(path)?.unwrap_or_else(|| vec![path.to_owned()]))
 }
 

@@ -3,12 +3,12 @@
 
 use std::path::PathBuf;
 
-use warprow_formats::{FormatError, KeyType, Kind};
+use warprow_formats::{FileError, FileErrorKind, KeyType};
 
-use crate::block::{Block, MAX_SAMPLE_KEYS};
+use crate::block::{MAX_SAMPLE_KEYS, TraceBlock};
 use crate::list;
 use crate::sample_source::{Opened, SampleSource};
-use crate::slot::Slot;
+use crate::slot::TraceSlot;
 use crate::spec::TraceSpec;
 use crate::stream::{Stream, numbers};
 
@@ -49,23 +49,23 @@ pub(crate) fn is(stream: &mut Stream) -> bool {
     stream.len >= HEADER as u64 && framing(stream).is_ok() && header(stream).is_ok()
 }
 
-pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
+pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FileError> {
     let files = list::files(&spec.path)?;
     let bytes = list::bytes(&files);
     let mut files = files.into_iter();
     let Some(first) = files.next() else {
-        return Err(FormatError::new(Kind::Missing, &spec.path, "lists no file", "look at the list"));
+        return Err(FileError::new(FileErrorKind::Missing, &spec.path, "lists no file", "look at the list"));
     };
     let mut stream = Stream::open(&first)?;
     let header = header(&mut stream)?;
     let width = spec.keys.unwrap_or(KeyType::U32);
-    let slots = (0..header.slots).map(|slot| Slot { name: slot.to_string(), signed: width.is_signed() }).collect();
+    let slots = (0..header.slots).map(|slot| TraceSlot { name: slot.to_string(), signed: width.is_signed() }).collect();
     let left = header.samples;
     Ok(Opened { slots, source: Box::new(Norm { files, first, header, stream, left, width, before: 0, bytes }) })
 }
 
 /// Whether units are framed.
-fn framing(stream: &mut Stream) -> Result<bool, FormatError> {
+fn framing(stream: &mut Stream) -> Result<bool, FileError> {
     let start = stream.peek(12)?;
     let unit = start.first_chunk().map(|&bytes| i32::from_le_bytes(bytes));
     let unframed = start.first_chunk().map(|&bytes| i64::from_le_bytes(bytes));
@@ -77,7 +77,7 @@ fn framing(stream: &mut Stream) -> Result<bool, FormatError> {
     }
 }
 
-fn header(stream: &mut Stream) -> Result<Header, FormatError> {
+fn header(stream: &mut Stream) -> Result<Header, FileError> {
     let framed = framing(stream)?;
     let mut bytes = [0; HEADER];
     if framed {
@@ -111,7 +111,7 @@ fn header(stream: &mut Stream) -> Result<Header, FormatError> {
 }
 
 /// The next unit, if its sum is right.
-fn unit(stream: &mut Stream) -> Result<&[u8], FormatError> {
+fn unit(stream: &mut Stream) -> Result<&[u8], FileError> {
     let at = stream.at;
     let stated = i32::from_le_bytes(stream.array()?);
     let length = usize::try_from(stated).ok().filter(|&length| (1..=MAX_UNIT).contains(&length));
@@ -137,7 +137,7 @@ fn count(bytes: &[u8]) -> Option<i32> {
 
 impl Norm {
     /// A sample that stands in a unit of its own.
-    fn framed(&mut self, block: &mut Block) -> Result<(), FormatError> {
+    fn framed(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
         let at = self.stream.at;
         let damaged = |stream: &Stream, what: String| Err(stream.damaged(what).at(at));
         let (before, slots, width) = (self.header.before, self.header.slots, self.width);
@@ -168,7 +168,7 @@ impl Norm {
         }
     }
 
-    fn unframed(&mut self, block: &mut Block) -> Result<(), FormatError> {
+    fn unframed(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
         let size = self.width.size();
         self.stream.take(self.header.before)?;
         let mut all = 0;
@@ -191,7 +191,7 @@ impl Norm {
     }
 
     /// Goes on to the next file; `false` if there is none.
-    fn next_file(&mut self) -> Result<bool, FormatError> {
+    fn next_file(&mut self) -> Result<bool, FileError> {
         if self.stream.left() > 0 {
             let what = format!("{} bytes follow the last of the samples that its header counts", self.stream.left());
             return Err(self.stream.damaged(what).at(self.stream.at));
@@ -207,7 +207,7 @@ impl Norm {
                 shape(&self.header),
                 self.first.display()
             );
-            return Err(FormatError::new(Kind::Disagree, &path, what, "list only files of one data set"));
+            return Err(FileError::new(FileErrorKind::Disagree, &path, what, "list only files of one data set"));
         }
         self.before += self.stream.len;
         (self.left, self.header, self.stream) = (header.samples, header, stream);
@@ -216,7 +216,7 @@ impl Norm {
 }
 
 impl SampleSource for Norm {
-    fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
+    fn fill(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
         while !block.is_full() {
             if self.left == 0 {
                 if !self.next_file()? {

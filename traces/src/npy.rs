@@ -2,12 +2,12 @@
 
 use std::io::Read;
 
-use warprow_formats::{FormatError, KeyType, Kind, NpyHeader, NpyHeaderError};
+use warprow_formats::{FileError, FileErrorKind, KeyType, NpyHeader, NpyHeaderError};
 
 use crate::block::MAX_SAMPLE_KEYS;
 use crate::fixed;
 use crate::sample_source::Opened;
-use crate::spec::{Query, TraceSpec};
+use crate::spec::{QueryBy, TraceSpec};
 use crate::stream::Stream;
 
 struct Bytes<'a>(&'a mut Stream);
@@ -20,13 +20,13 @@ impl Read for Bytes<'_> {
     }
 }
 
-pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
+pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FileError> {
     let mut stream = Stream::open(&spec.path)?;
     let header = NpyHeader::read(&mut Bytes(&mut stream)).map_err(|error| match error {
-        NpyHeaderError::Io(error) => FormatError::io(&spec.path, "cannot be read", error),
+        NpyHeaderError::Io(error) => FileError::io(&spec.path, "cannot be read", error),
         damaged => stream.damaged(damaged.to_string()),
     })?;
-    let refuse = |what: String, remedy: &str| stream.error(Kind::Unsupported, what, remedy);
+    let refuse = |what: String, remedy: &str| stream.error(FileErrorKind::Unsupported, what, remedy);
     let width = match &*header.descr {
         "<u4" => KeyType::U32,
         "<u8" => KeyType::U64,
@@ -44,10 +44,15 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
     }
     let row = header.shape.get(1..).unwrap_or_default().iter().fold(1u64, |all, &n| all.saturating_mul(n));
     let each = match (&spec.query, header.shape.len()) {
-        (Some(Query::Ids(_)), 2..) => {
-            return Err(stream.error(Kind::Unclear, "its rows say what a sample is, so does ids=", "leave ids= out"));
+        (Some(QueryBy::Ids(_)), 2..) => {
+            return Err(stream.error(
+                FileErrorKind::Unclear,
+                "its rows say what a sample is, so does ids=",
+                "leave ids= out",
+            ));
         }
-        (Some(Query::Ids(each)), _) => u64::from(*each),
+        (Some(QueryBy::Ids(each)), _) => u64::from(*each),
+        (Some(QueryBy::Every), _) => 1,
         _ => row,
     };
     if each > MAX_SAMPLE_KEYS as u64 {

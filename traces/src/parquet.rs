@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use warprow_formats::{FormatError, IntegerFile, IntegerReader, KeyType, Kind};
+use warprow_formats::{FileError, FileErrorKind, IntegerFile, IntegerReader, KeyType};
 
-use crate::block::{Block, MAX_SAMPLE_KEYS};
+use crate::block::{MAX_SAMPLE_KEYS, TraceBlock};
 use crate::list;
 use crate::sample_source::{Opened, SampleSource};
-use crate::slot::Slot;
+use crate::slot::TraceSlot;
 use crate::spec::TraceSpec;
 use crate::stream::Stream;
 
@@ -70,11 +70,11 @@ struct Column {
     row: usize,
 }
 
-pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
+pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FileError> {
     let (files, folder) = files(&spec.path)?;
     let Some(first) = files.first() else {
         let what = "holds no file that ends in .parquet";
-        return Err(FormatError::new(Kind::Missing, &spec.path, what, "look at the path"));
+        return Err(FileError::new(FileErrorKind::Missing, &spec.path, what, "look at the path"));
     };
     let metadata = metadata(&folder.join(METADATA))?;
     let file = IntegerFile::open(first)?;
@@ -89,12 +89,12 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
     };
     if names.is_empty() {
         let what = format!("it has no column of integers; its columns are: {}", file.others().join(", "));
-        return Err(FormatError::new(Kind::Unsupported, first, what, "write the keys as int64"));
+        return Err(FileError::new(FileErrorKind::Unsupported, first, what, "write the keys as int64"));
     }
     let rows = Rows::open(first, &file, &names)?;
     let types = types(&file, &names);
     let slots = names.iter().zip(&types);
-    let slots = slots.map(|(name, width)| Slot { name: name.clone(), signed: width.is_signed() }).collect();
+    let slots = slots.map(|(name, width)| TraceSlot { name: name.clone(), signed: width.is_signed() }).collect();
     let stats = metadata.map(|metadata| metadata.file_stats).unwrap_or_default();
     // Only the base name counts: the folder has another place since it was written.
     let base = |name: String| name.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
@@ -108,7 +108,7 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FormatError> {
 }
 
 /// The data files, and the folder that their metadata are in.
-fn files(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), FormatError> {
+fn files(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), FileError> {
     let parent = || path.parent().unwrap_or(Path::new("")).to_owned();
     let ends = |path: &Path, ending: &str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
     let folder = match path.is_dir() {
@@ -117,7 +117,7 @@ fn files(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), FormatError> {
         false if ends(path, "parquet") => return Ok((vec![path.to_owned()], parent())),
         false => return Ok((list::files(path)?, parent())),
     };
-    let cannot = |error| FormatError::io(&folder, "cannot be listed", error);
+    let cannot = |error| FileError::io(&folder, "cannot be listed", error);
     let mut files = Vec::new();
     for entry in std::fs::read_dir(&folder).map_err(cannot)? {
         let path = entry.map_err(cannot)?.path();
@@ -129,7 +129,7 @@ fn files(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), FormatError> {
     Ok((files, folder))
 }
 
-fn metadata(path: &Path) -> Result<Option<Metadata>, FormatError> {
+fn metadata(path: &Path) -> Result<Option<Metadata>, FileError> {
     if !path.exists() {
         return Ok(None);
     }
@@ -148,21 +148,21 @@ fn types(file: &IntegerFile, names: &[String]) -> Vec<KeyType> {
 }
 
 impl Rows {
-    fn open(path: &Path, file: &IntegerFile, names: &[String]) -> Result<Self, FormatError> {
+    fn open(path: &Path, file: &IntegerFile, names: &[String]) -> Result<Self, FileError> {
         let open = |name: &String| {
             let column = file.columns().iter().find(|column| column.name == *name).ok_or_else(|| {
                 let known = file.columns().iter().map(|column| &*column.name).collect::<Vec<_>>().join(", ");
                 let what = format!("it has no column {name:?} of integers, but: {known}");
-                FormatError::new(Kind::Missing, path, what, "name one of these columns")
+                FileError::new(FileErrorKind::Missing, path, what, "name one of these columns")
             })?;
             Ok(Column { reader: file.read(column)?, keys: Vec::new(), lengths: Vec::new(), key: 0, row: 0 })
         };
-        let columns = names.iter().map(open).collect::<Result<_, FormatError>>()?;
+        let columns = names.iter().map(open).collect::<Result<_, FileError>>()?;
         Ok(Self { path: path.to_owned(), columns, rows: file.rows(), next: 0, bytes: file.bytes() })
     }
 
     /// Adds the next row.
-    fn push(&mut self, block: &mut Block) -> Result<(), FormatError> {
+    fn push(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
         let mut keys = 0;
         for column in &mut self.columns {
             if column.row >= column.lengths.len() {
@@ -177,7 +177,7 @@ impl Rows {
         self.next += 1;
         if keys > MAX_SAMPLE_KEYS {
             let what = format!("row {} has {keys} keys; at most {MAX_SAMPLE_KEYS} are read", self.next - 1);
-            return Err(FormatError::new(Kind::Unsupported, &self.path, what, "leave the row out"));
+            return Err(FileError::new(FileErrorKind::Unsupported, &self.path, what, "leave the row out"));
         }
         Ok(())
     }
@@ -185,12 +185,12 @@ impl Rows {
 
 impl Rows {
     /// Refuses columns that go on past the rows that the file says it has.
-    fn end(&mut self) -> Result<(), FormatError> {
+    fn end(&mut self) -> Result<(), FileError> {
         for column in &mut self.columns {
             let used = column.row == column.lengths.len();
             if !used || column.reader.next(1, &mut column.keys, &mut column.lengths)? > 0 {
                 let what = format!("a column goes on after the {} rows that it says it has", self.rows);
-                return Err(FormatError::damaged(&self.path, what));
+                return Err(FileError::damaged(&self.path, what));
             }
         }
         Ok(())
@@ -198,12 +198,12 @@ impl Rows {
 }
 
 impl Column {
-    fn refill(&mut self, path: &Path, row: u64) -> Result<(), FormatError> {
+    fn refill(&mut self, path: &Path, row: u64) -> Result<(), FileError> {
         self.keys.clear();
         self.lengths.clear();
         (self.key, self.row) = (0, 0);
         match self.reader.next(ROWS, &mut self.keys, &mut self.lengths)? {
-            0 => Err(FormatError::damaged(path, format!("a column ends after {row} rows"))),
+            0 => Err(FileError::damaged(path, format!("a column ends after {row} rows"))),
             _ => Ok(()),
         }
     }
@@ -211,25 +211,25 @@ impl Column {
 
 impl DataSet {
     /// Refuses a file that has other rows than the metadata say.
-    fn check(&self, rows: &Rows) -> Result<(), FormatError> {
+    fn check(&self, rows: &Rows) -> Result<(), FileError> {
         let name = rows.path.file_name().unwrap_or_default().to_string_lossy();
         match self.stated.get(&*name) {
             Some(&stated) if stated != rows.rows => {
                 let what = format!("it has {} rows; {METADATA} says {stated}", rows.rows);
-                Err(FormatError::new(Kind::Disagree, &rows.path, what, "write the data set again"))
+                Err(FileError::new(FileErrorKind::Disagree, &rows.path, what, "write the data set again"))
             }
             _ => Ok(()),
         }
     }
 
     /// Goes on to the next file; `false` if there is none.
-    fn next_file(&mut self) -> Result<bool, FormatError> {
+    fn next_file(&mut self) -> Result<bool, FileError> {
         let Some(path) = self.files.next() else { return Ok(false) };
         let file = IntegerFile::open(&path)?;
         let rows = Rows::open(&path, &file, &self.names)?;
         if types(&file, &self.names) != self.types {
             let what = "its columns are of other types than those of the files before it";
-            return Err(FormatError::new(Kind::Disagree, &path, what, "list only files of one data set"));
+            return Err(FileError::new(FileErrorKind::Disagree, &path, what, "list only files of one data set"));
         }
         self.check(&rows)?;
         self.open = Some(rows);
@@ -238,7 +238,7 @@ impl DataSet {
 }
 
 impl SampleSource for DataSet {
-    fn fill(&mut self, block: &mut Block) -> Result<(), FormatError> {
+    fn fill(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
         while !block.is_full() {
             match &mut self.open {
                 Some(rows) if rows.next < rows.rows => rows.push(block)?,

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use warprow_formats::{FormatError, KeyType, Kind};
+use warprow_formats::{FileError, FileErrorKind, KeyType};
 
 use crate::stream::{Stream, numbers};
 
@@ -11,7 +11,7 @@ use crate::stream::{Stream, numbers};
 /// A score has eight bytes: a count, or a float of 0 and more. Only the order of scores means anything, which is that of
 /// their bits either way. Floats that are no number, and what is below zero, are errors.
 #[derive(Debug)]
-pub struct Scores {
+pub struct KeyScores {
     keys: Stream,
     scores: Stream,
     row: u64,
@@ -25,16 +25,21 @@ const CHUNK: u64 = 1 << 15;
 /// that large.
 const INFINITE: u64 = 0x7ff0_0000_0000_0000;
 
-impl Scores {
+impl KeyScores {
     /// Opens those of a folder.
-    pub fn open(folder: &Path) -> Result<Self, FormatError> {
+    pub fn open(folder: &Path) -> Result<Self, FileError> {
         let open = |name: &str| {
             let path = folder.join(name);
             match path.exists() {
                 true => Stream::open(&path),
                 false => {
                     let what = format!("holds no file {name:?}");
-                    Err(FormatError::new(Kind::Missing, folder, what, "give the folder of a sparse model with scores"))
+                    Err(FileError::new(
+                        FileErrorKind::Missing,
+                        folder,
+                        what,
+                        "give the folder of a sparse model with scores",
+                    ))
                 }
             }
         };
@@ -44,7 +49,7 @@ impl Scores {
         }
         if keys.len != scores.len {
             let what = format!("it has {} scores, key has {} keys", scores.len / 8, keys.len / 8);
-            return Err(scores.error(Kind::Disagree, what, "fetch or write both again"));
+            return Err(scores.error(FileErrorKind::Disagree, what, "fetch or write both again"));
         }
         Ok(Self { row: 0, rows: keys.len / 8, keys, scores, chunk: Vec::new().into_iter() })
     }
@@ -54,7 +59,7 @@ impl Scores {
         self.rows
     }
 
-    fn refill(&mut self) -> Result<(), FormatError> {
+    fn refill(&mut self) -> Result<(), FileError> {
         let bytes = self.keys.left().min(CHUNK * 8) as usize;
         let scores: Vec<u64> = numbers(self.scores.take(bytes)?, KeyType::U64).collect();
         if let Some(at) = scores.iter().position(|&score| score > INFINITE) {
@@ -64,7 +69,7 @@ impl Scores {
                 f64::from_bits(bits),
                 bits as i64
             );
-            return Err(self.scores.error(Kind::Damaged, what, "give scores of 0 and more").at(row * 8));
+            return Err(self.scores.error(FileErrorKind::Damaged, what, "give scores of 0 and more").at(row * 8));
         }
         self.row += scores.len() as u64;
         let keys: Vec<u64> = numbers(self.keys.take(bytes)?, KeyType::I64).collect();
@@ -73,9 +78,9 @@ impl Scores {
     }
 }
 
-impl Iterator for Scores {
+impl Iterator for KeyScores {
     /// A key and its score.
-    type Item = Result<(u64, u64), FormatError>;
+    type Item = Result<(u64, u64), FileError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.chunk.len() == 0

@@ -3,16 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use warprow_formats::{FormatError, KeyType, Kind};
+use warprow_formats::{FileError, FileErrorKind, KeyType};
 
 /// What a trace is, and how it is to be read.
 ///
 /// ```
-/// use warprow_traces::{Query, TraceFormat, TraceSpec};
+/// use warprow_traces::{QueryBy, TraceFormat, TraceSpec};
 ///
 /// let spec: TraceSpec = "csv:ratings.csv:movieId,query=userId".parse()?;
 /// assert_eq!((spec.format, &*spec.columns), (Some(TraceFormat::Csv), &["movieId".to_owned()][..]));
-/// assert_eq!(spec.query, Some(Query::Column("userId".to_owned())));
+/// assert_eq!(spec.query, Some(QueryBy::Column("userId".to_owned())));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -26,7 +26,7 @@ pub struct TraceSpec {
     /// The columns that are slots, of text and Parquet. None: the only one; of Parquet all of integers.
     pub columns: Vec<String>,
     /// What makes a sample, where the format does not say.
-    pub query: Option<Query>,
+    pub query: Option<QueryBy>,
     /// Label words of a Raw sample.
     pub labels: u32,
     /// Dense words of a Raw sample.
@@ -59,17 +59,19 @@ pub enum TraceFormat {
 
 /// What makes a sample of keys that a file only lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Query {
+pub enum QueryBy {
     /// Lines that follow each other with the same text in this column.
     Column(String),
     /// So many keys.
     Ids(u32),
+    /// Each key by itself, whatever rows it stands in.
+    Every,
 }
 
 /// A trace is named in a way that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{setting:?}: {what}")]
-pub struct SpecError {
+pub struct TraceSpecError {
     /// The part of the name.
     pub setting: String,
     /// What is wrong with it, and what it may be.
@@ -112,18 +114,42 @@ impl TraceSpec {
         Self { path: path.into(), ..Self::default() }
     }
 
+    /// A plain list of keys in one file: of text, `column`, which may be left out where there is only one; an array of NumPy's, taken
+    /// flat; or bare integers of the type that the path's ending says, or else `column`. Each key is a sample.
+    pub fn list(path: impl Into<PathBuf>, column: Option<&str>) -> Result<Self, FileError> {
+        let spec = Self { query: Some(QueryBy::Every), ..Self::new(path) };
+        let columns = || column.map(str::to_owned).into_iter().collect();
+        Ok(match (&*spec.ending(), column.and_then(key_type)) {
+            ("csv" | "tsv" | "txt", _) => Self { format: Some(TraceFormat::Csv), columns: columns(), ..spec },
+            ("npy", _) => Self { format: Some(TraceFormat::Npy), columns: columns(), ..spec },
+            (ending, keys) if key_type(ending).is_some() || keys.is_some() => {
+                Self { format: Some(TraceFormat::Ids), keys, ..spec }
+            }
+            _ => {
+                let what = "its name does not tell what kind of list it is";
+                let remedy = "end it in .csv, .npy, .u32 or .u64, or add :u32 or :u64 for bare integers";
+                return Err(FileError::new(FileErrorKind::Name, &spec.path, what, remedy));
+            }
+        })
+    }
+
     /// The path's ending, in small letters.
     pub(crate) fn ending(&self) -> String {
         self.path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase()
     }
 
     /// What whoever wants look-ups says of a trace that has none.
-    pub(crate) fn no_look_ups(&self) -> FormatError {
-        FormatError::new(Kind::Empty, &self.path, "it holds no look-ups", "give a trace with one look-up at least")
+    pub(crate) fn no_look_ups(&self) -> FileError {
+        FileError::new(
+            FileErrorKind::Empty,
+            &self.path,
+            "it holds no look-ups",
+            "give a trace with one look-up at least",
+        )
     }
 
-    fn set(&mut self, setting: &str) -> Result<(), SpecError> {
-        let wrong = |what| SpecError { setting: setting.to_owned(), what };
+    fn set(&mut self, setting: &str) -> Result<(), TraceSpecError> {
+        let wrong = |what| TraceSpecError { setting: setting.to_owned(), what };
         let Some((name, value)) = setting.split_once('=') else {
             match key_type(setting) {
                 Some(keys) => self.keys = Some(keys),
@@ -136,10 +162,10 @@ impl TraceSpec {
             "column" => self.columns.push(value.to_owned()),
             "keys" => self.keys = Some(key_type(value).ok_or(wrong("keys are u32, i32, u64 or i64"))?),
             "slot" => self.slot = Some(value.to_owned()),
-            "query" => self.query = Some(Query::Column(value.to_owned())),
+            "query" => self.query = Some(QueryBy::Column(value.to_owned())),
             "ids" => match number()? {
                 0 => return Err(wrong("a sample has at least one id")),
-                ids => self.query = Some(Query::Ids(ids)),
+                ids => self.query = Some(QueryBy::Ids(ids)),
             },
             "labels" => self.labels = number()?,
             "dense" => self.dense = number()?,
@@ -164,9 +190,9 @@ fn list<T: FromStr>(text: &str) -> Option<Vec<T>> {
 }
 
 impl FromStr for TraceSpec {
-    type Err = SpecError;
+    type Err = TraceSpecError;
 
-    fn from_str(text: &str) -> Result<Self, SpecError> {
+    fn from_str(text: &str) -> Result<Self, TraceSpecError> {
         let (format, text) = match text.split_once(':') {
             // A path may contain colons: a file that is there is meant as it stands.
             Some((kind, rest)) if !Path::new(text).exists() && TraceFormat::named(kind).is_some() => {
@@ -205,8 +231,8 @@ mod tests {
         let raw = parse("raw:t.bin:labels=1,dense=13,hotness=1/3,keys=u32");
         assert_eq!((raw.labels, raw.dense, raw.hotness), (1, 13, vec![1, 3]));
         assert_eq!(parse("raw:t:slots=3").hotness, [1; 3]);
-        assert_eq!(parse("r.csv:movieId,query=userId").query, Some(Query::Column("userId".into())));
-        assert_eq!(parse("keyset:t.u64:ids=7").query, Some(Query::Ids(7)));
+        assert_eq!(parse("r.csv:movieId,query=userId").query, Some(QueryBy::Column("userId".into())));
+        assert_eq!(parse("keyset:t.u64:ids=7").query, Some(QueryBy::Ids(7)));
     }
 
     #[test]

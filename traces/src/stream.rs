@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use warprow_formats::{FormatError, KeyType, Kind, refuse_special};
+use warprow_formats::{FileError, FileErrorKind, KeyType, refuse_special};
 
 /// A regular file, of which nothing is believed.
 #[derive(Debug)]
@@ -24,8 +24,8 @@ pub(crate) struct Stream {
 const CHUNK: usize = 1 << 18;
 
 impl Stream {
-    pub(crate) fn open(path: &Path) -> Result<Self, FormatError> {
-        let cannot = |error: io::Error| FormatError::io(path, "cannot be opened", error);
+    pub(crate) fn open(path: &Path) -> Result<Self, FileError> {
+        let cannot = |error: io::Error| FileError::io(path, "cannot be opened", error);
         refuse_special(path)?;
         let file = File::open(path).map_err(cannot)?;
         let len = file.metadata().map_err(cannot)?.len();
@@ -38,7 +38,7 @@ impl Stream {
     }
 
     /// The next `count` bytes, which stay to be taken.
-    pub(crate) fn peek(&mut self, count: usize) -> Result<&[u8], FormatError> {
+    pub(crate) fn peek(&mut self, count: usize) -> Result<&[u8], FileError> {
         if count as u64 > self.left() {
             return Err(self.damaged("it is cut off").at(self.len));
         }
@@ -49,7 +49,7 @@ impl Stream {
     }
 
     /// The next `count` bytes.
-    pub(crate) fn take(&mut self, count: usize) -> Result<&[u8], FormatError> {
+    pub(crate) fn take(&mut self, count: usize) -> Result<&[u8], FileError> {
         self.peek(count)?;
         let begin = self.begin;
         self.begin += count;
@@ -58,13 +58,13 @@ impl Stream {
     }
 
     /// The next `N` bytes.
-    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], FormatError> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], FileError> {
         let mut bytes = [0; N];
         bytes.copy_from_slice(self.take(N)?);
         Ok(bytes)
     }
 
-    fn refill(&mut self, count: usize) -> Result<(), FormatError> {
+    fn refill(&mut self, count: usize) -> Result<(), FileError> {
         self.buffer.copy_within(self.begin..self.end, 0);
         (self.begin, self.end) = (0, self.end - self.begin);
         let want = count.max(CHUNK);
@@ -72,7 +72,9 @@ impl Stream {
             let more = want - self.buffer.len();
             if self.buffer.try_reserve_exact(more).is_err() {
                 let what = format!("there is no memory for {want} bytes of it");
-                return Err(FormatError::new(Kind::Unsupported, &self.path, what, "close other programs").at(self.at));
+                return Err(
+                    FileError::new(FileErrorKind::Unsupported, &self.path, what, "close other programs").at(self.at)
+                );
             }
             self.buffer.resize(want, 0);
         }
@@ -81,18 +83,18 @@ impl Stream {
                 Ok(0) => return Err(self.damaged("the file became shorter while it was read").at(self.at)),
                 Ok(read) => self.end += read,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(FormatError::io(&self.path, "cannot be read", error).at(self.at)),
+                Err(error) => return Err(FileError::io(&self.path, "cannot be read", error).at(self.at)),
             }
         }
         Ok(())
     }
 
-    pub(crate) fn damaged(&self, what: impl Into<String>) -> FormatError {
-        FormatError::damaged(&self.path, what)
+    pub(crate) fn damaged(&self, what: impl Into<String>) -> FileError {
+        FileError::damaged(&self.path, what)
     }
 
-    pub(crate) fn error(&self, kind: Kind, what: impl Into<String>, remedy: impl Into<String>) -> FormatError {
-        FormatError::new(kind, &self.path, what, remedy)
+    pub(crate) fn error(&self, kind: FileErrorKind, what: impl Into<String>, remedy: impl Into<String>) -> FileError {
+        FileError::new(kind, &self.path, what, remedy)
     }
 }
 

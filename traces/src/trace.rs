@@ -1,18 +1,18 @@
 //! A trace, whatever its format.
 
-use warprow_formats::{FormatError, KeyType, Kind};
+use warprow_formats::{FileError, FileErrorKind, KeyType};
 
-use crate::block::Block;
+use crate::block::TraceBlock;
 use crate::sample_source::{Opened, SampleSource};
-use crate::slot::Slot;
-use crate::spec::{Query, TraceFormat, TraceSpec};
+use crate::slot::TraceSlot;
+use crate::spec::{QueryBy, TraceFormat, TraceSpec};
 use crate::{csv, fixed, norm, npy, parquet};
 
 /// Recorded look-ups. Ends with the last sample, or with the first error.
 pub struct Trace {
     spec: TraceSpec,
     format: TraceFormat,
-    slots: Vec<Slot>,
+    slots: Vec<TraceSlot>,
     source: Box<dyn SampleSource>,
     /// For each slot, how many keys the slots before it have, and how many it has.
     sizes: Vec<(u64, u64)>,
@@ -31,7 +31,7 @@ impl std::fmt::Debug for Trace {
 
 impl Trace {
     /// Opens it and reads its headers.
-    pub fn open(spec: &TraceSpec) -> Result<Self, FormatError> {
+    pub fn open(spec: &TraceSpec) -> Result<Self, FileError> {
         let format = TraceFormat::of(spec)?;
         refuse_settings(spec, format)?;
         let Opened { slots, source } = match format {
@@ -55,7 +55,7 @@ impl Trace {
     /// The names of the slots that a trace can have: the columns that `spec` names; of text without any, all columns, of which
     /// [`open`](Self::open) wants a choice; else the slots that `open` finds. A file without a byte, and text that ends with its
     /// header line, have no look-ups, which is an error ([`empty`](Self::empty)).
-    pub fn columns(spec: &TraceSpec) -> Result<Vec<String>, FormatError> {
+    pub fn columns(spec: &TraceSpec) -> Result<Vec<String>, FileError> {
         if std::fs::metadata(&spec.path).is_ok_and(|file| file.is_file() && file.len() == 0) {
             return Err(Self::empty(spec));
         }
@@ -68,9 +68,9 @@ impl Trace {
         }
     }
 
-    /// What whoever wants look-ups says of a trace that has none ([`Kind::Empty`]). `open` takes such a trace: it may be a list of
+    /// What whoever wants look-ups says of a trace that has none ([`FileErrorKind::Empty`]). `open` takes such a trace: it may be a list of
     /// keys that happens to be empty.
-    pub fn empty(spec: &TraceSpec) -> FormatError {
+    pub fn empty(spec: &TraceSpec) -> FileError {
         spec.no_look_ups()
     }
 
@@ -80,7 +80,7 @@ impl Trace {
     }
 
     /// The slots of each sample: at least one.
-    pub fn slots(&self) -> &[Slot] {
+    pub fn slots(&self) -> &[TraceSlot] {
         &self.slots
     }
 
@@ -100,7 +100,7 @@ impl Trace {
     }
 
     /// Replaces what is in `block` by the next samples; `false` if there are no more.
-    pub fn next_block(&mut self, block: &mut Block) -> Result<bool, FormatError> {
+    pub fn next_block(&mut self, block: &mut TraceBlock) -> Result<bool, FileError> {
         block.reset(self.all);
         if self.ended {
             return Ok(false);
@@ -122,15 +122,15 @@ impl Trace {
         Ok(!self.ended)
     }
 
-    fn shift(&self, block: &mut Block) -> Result<(), FormatError> {
+    fn shift(&self, block: &mut TraceBlock) -> Result<(), FileError> {
         block.shift(&self.sizes).map_err(|(sample, slot, key)| {
             let size = self.sizes.get(slot).map_or(0, |(_, size)| *size);
             let sample = self.samples + sample as u64;
             let what = format!(
                 "sample {sample} has the key {key} in slot {slot}, of which the sizes say that it has {size} keys"
             );
-            FormatError::new(
-                Kind::Disagree,
+            FileError::new(
+                FileErrorKind::Disagree,
                 &self.spec.path,
                 what,
                 "look at the order of the sizes, and at the data set",
@@ -141,10 +141,10 @@ impl Trace {
 
 /// The blocks of a trace, each in memory of its own.
 impl Iterator for Trace {
-    type Item = Result<Block, FormatError>;
+    type Item = Result<TraceBlock, FileError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let mut block = Block::default();
+        let mut block = TraceBlock::default();
         match self.next_block(&mut block) {
             Ok(true) => Some(Ok(block)),
             Ok(false) => None,
@@ -153,20 +153,20 @@ impl Iterator for Trace {
     }
 }
 
-fn find(slots: &[Slot], name: &str) -> Option<usize> {
+fn find(slots: &[TraceSlot], name: &str) -> Option<usize> {
     let named = slots.iter().position(|slot| slot.name == name);
     named.or_else(|| name.parse().ok().filter(|&slot| slot < slots.len()))
 }
 
-fn no_slot(spec: &TraceSpec, slots: &[Slot], name: &str) -> FormatError {
+fn no_slot(spec: &TraceSpec, slots: &[TraceSlot], name: &str) -> FileError {
     let names: Vec<&str> = slots.iter().map(|slot| &*slot.name).take(40).collect();
     let what = format!("it has no slot {name:?}; its {} slots are: {}", slots.len(), names.join(", "));
-    FormatError::new(Kind::Missing, &spec.path, what, "name one of these")
+    FileError::new(FileErrorKind::Missing, &spec.path, what, "name one of these")
 }
 
 /// Where the keys of each slot begin among all, if sizes are given.
-fn prefixes(spec: &TraceSpec, slots: usize) -> Result<Vec<(u64, u64)>, FormatError> {
-    let refuse = |what: String| FormatError::new(Kind::Unclear, &spec.path, what, "give one size for each slot");
+fn prefixes(spec: &TraceSpec, slots: usize) -> Result<Vec<(u64, u64)>, FileError> {
+    let refuse = |what: String| FileError::new(FileErrorKind::Unclear, &spec.path, what, "give one size for each slot");
     if !spec.sizes.is_empty() && spec.sizes.len() != slots {
         return Err(refuse(format!("it has {slots} slots, and {} sizes are given", spec.sizes.len())));
     }
@@ -180,13 +180,13 @@ fn prefixes(spec: &TraceSpec, slots: usize) -> Result<Vec<(u64, u64)>, FormatErr
 }
 
 /// Settings that say nothing about such a trace would be lost.
-fn refuse_settings(spec: &TraceSpec, format: TraceFormat) -> Result<(), FormatError> {
+fn refuse_settings(spec: &TraceSpec, format: TraceFormat) -> Result<(), FileError> {
     let is = |formats: &[TraceFormat]| formats.contains(&format);
     use TraceFormat::{Csv, Ids, Norm, Npy, Parquet, Raw};
     let lost = [
         ("a column", !spec.columns.is_empty() && !is(&[Csv, Parquet])),
-        ("query=COLUMN", matches!(spec.query, Some(Query::Column(_))) && !is(&[Csv])),
-        ("ids=", matches!(spec.query, Some(Query::Ids(_))) && !is(&[Ids, Npy])),
+        ("query=COLUMN", matches!(spec.query, Some(QueryBy::Column(_))) && !is(&[Csv])),
+        ("ids=", matches!(spec.query, Some(QueryBy::Ids(_))) && !is(&[Ids, Npy])),
         ("labels=, dense=, slots= or hotness=", spec.labels + spec.dense > 0 && format != Raw),
         ("slots= or hotness=", !spec.hotness.is_empty() && format != Raw),
         ("a type of keys", spec.keys.is_some() && is(&[Npy, Csv, Parquet])),
@@ -199,7 +199,12 @@ fn refuse_settings(spec: &TraceSpec, format: TraceFormat) -> Result<(), FormatEr
         None => Ok(()),
         Some((setting, _)) => {
             let what = format!("{setting} does not belong to such a trace");
-            Err(FormatError::new(Kind::Unclear, &spec.path, what, "leave it out, or say what kind it is: KIND:PATH"))
+            Err(FileError::new(
+                FileErrorKind::Unclear,
+                &spec.path,
+                what,
+                "leave it out, or say what kind it is: KIND:PATH",
+            ))
         }
     }
 }

@@ -9,14 +9,14 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
-use warprow_traces::{Block, KeyType, Kind, MAX_SAMPLE_KEYS, Scores, Trace, TraceFormat, TraceSpec};
+use warprow_traces::{FileErrorKind, KeyScores, KeyType, MAX_SAMPLE_KEYS, Trace, TraceBlock, TraceFormat, TraceSpec};
 
 /// Samples of slots of keys.
 type Samples = Vec<Vec<Vec<u64>>>;
 
-fn read(spec: &str) -> Result<Samples, warprow_traces::FormatError> {
+fn read(spec: &str) -> Result<Samples, warprow_traces::FileError> {
     let mut trace = Trace::open(&spec.parse().unwrap())?;
-    let (mut block, mut all) = (Block::default(), Samples::new());
+    let (mut block, mut all) = (TraceBlock::default(), Samples::new());
     while trace.next_block(&mut block)? {
         assert!(!block.is_empty() && block.slots() == trace.slots().len());
         all.extend(block.samples().map(|sample| sample.slots().map(<[u64]>::to_vec).collect::<Vec<_>>()));
@@ -27,7 +27,7 @@ fn read(spec: &str) -> Result<Samples, warprow_traces::FormatError> {
     Ok(all)
 }
 
-fn fails(spec: &str) -> (Kind, String) {
+fn fails(spec: &str) -> (FileErrorKind, String) {
     let error = read(spec).unwrap_err();
     (error.kind, error.message())
 }
@@ -222,7 +222,7 @@ proptest! {
         let one: Samples = samples.iter().map(|sample| vec![sample[1].clone()]).collect();
         prop_assert_eq!(read(&format!("{}:C1", path("_metadata.json"))).unwrap(), one);
         fs::write(path("_metadata.json"), metadata(r#"{"file_name": "0.parquet", "num_rows": 4711}"#)).unwrap();
-        prop_assert_eq!(fails(&path("")).0, Kind::Disagree);
+        prop_assert_eq!(fails(&path("")).0, FileErrorKind::Disagree);
     }
 
     /// Whatever is changed or cut off: the same, something else, or an error; never a panic, and never more keys than bytes give.
@@ -267,7 +267,7 @@ fn text_is_read_by_columns_and_queries() {
     let both = vec![vec![vec![1, 2], vec![7, 7]], vec![vec![1], vec![8]], vec![vec![u64::MAX], vec![7]]];
     assert_eq!(read(&format!("{}:item,user,query=user", path("t.csv"))).unwrap(), both);
     let (kind, what) = fails(&path("t.csv"));
-    assert!(kind == Kind::Unclear && what.contains("user, item, time"), "{what}");
+    assert!(kind == FileErrorKind::Unclear && what.contains("user, item, time"), "{what}");
     // Which there are is known without a choice.
     let columns = |spec: String| Trace::columns(&spec.parse().unwrap());
     assert_eq!(columns(path("t.csv")).unwrap(), ["user", "item", "time"]);
@@ -311,13 +311,13 @@ fn keys_are_shifted_by_the_sizes_of_the_slots_before() {
     assert_eq!(read(&format!("{}:slot=0", path("t"))).unwrap(), [vec![vec![0, 9]], vec![vec![3]]]);
     assert!(fails(&format!("{}:slot=3", path("t"))).1.contains("no slot \"3\""));
     let (kind, what) = fails(&format!("{}:sizes=10/4/3", path("t")));
-    assert!(kind == Kind::Disagree && what.contains("sample 1") && what.contains("key 4 in slot 1"), "{what}");
+    assert!(kind == FileErrorKind::Disagree && what.contains("sample 1") && what.contains("key 4 in slot 1"), "{what}");
     assert!(fails(&format!("{}:sizes=10/4", path("t"))).1.contains("3 slots, and 2 sizes"));
     assert!(fails(&format!("{}:sizes={}/1/1", path("t"), u64::MAX)).1.contains("pass 2⁶⁴"));
 }
 
 /// Replaces bytes of a file and tells what reading it says.
-fn lie(path: &str, at: usize, bytes: &[u8], spec: &str) -> (Kind, String) {
+fn lie(path: &str, at: usize, bytes: &[u8], spec: &str) -> (FileErrorKind, String) {
     let right = fs::read(path).unwrap();
     let mut wrong = right.clone();
     wrong[at..at + bytes.len()].copy_from_slice(bytes);
@@ -337,7 +337,7 @@ fn headers_of_norm_that_lie_are_refused() {
     let spec = format!("norm:{file}");
     let says = |at: usize, bytes: &[u8], what: &str| {
         let (kind, told) = lie(&file, at, bytes, &spec);
-        assert!(kind == Kind::Damaged && told.contains(what), "{what}: {told}");
+        assert!(kind == FileErrorKind::Damaged && told.contains(what), "{what}: {told}");
     };
     says(8, &i64::MAX.to_le_bytes(), "samples of at least");
     says(8, &(-1i64).to_le_bytes(), "-1 samples");
@@ -355,7 +355,7 @@ fn headers_of_norm_that_lie_are_refused() {
     assert_eq!(read(&file).unwrap(), samples);
     let says = |at: usize, bytes: &[u8], what: &str| {
         let (kind, told) = lie(&file, at, bytes, &spec);
-        assert!(kind == Kind::Damaged && told.contains(what), "{what}: {told}");
+        assert!(kind == FileErrorKind::Damaged && told.contains(what), "{what}: {told}");
     };
     says(69, &i32::MAX.to_le_bytes(), "a unit says that it has 2147483647 bytes");
     says(69, &(-1i32).to_le_bytes(), "a unit says that it has -1 bytes");
@@ -382,23 +382,23 @@ fn data_sets_that_disagree_are_refused() {
     let list = |text: &str| fs::write(path("list.txt"), text).unwrap();
     list("2\na\nb\n");
     let (kind, what) = fails(&path("list.txt"));
-    assert!(kind == Kind::Disagree && what.contains("(1, 0, 3)"), "{what}");
+    assert!(kind == FileErrorKind::Disagree && what.contains("(1, 0, 3)"), "{what}");
     list("3\na\nb\n");
     assert!(fails(&path("list.txt")).1.contains("says 3 files, it lists 2"));
     list("2\na\nc\n");
-    assert_eq!(fails(&path("list.txt")).0, Kind::Missing);
+    assert_eq!(fails(&path("list.txt")).0, FileErrorKind::Missing);
     fs::write(path("t.bin"), [0; 41]).unwrap();
     assert!(fails(&format!("raw:{}:labels=1,slots=9", path("t.bin"))).1.contains("samples of 40 bytes"));
-    assert_eq!(fails(&format!("raw:{}", path("t.bin"))).0, Kind::Unclear);
-    assert_eq!(fails(&format!("raw:{}:slots=1,keys=u64", path("t.bin"))).0, Kind::Unclear);
+    assert_eq!(fails(&format!("raw:{}", path("t.bin"))).0, FileErrorKind::Unclear);
+    assert_eq!(fails(&format!("raw:{}:slots=1,keys=u64", path("t.bin"))).0, FileErrorKind::Unclear);
     let vast = format!("raw:{}:hotness={}", path("t.bin"), MAX_SAMPLE_KEYS + 1);
-    assert_eq!(fails(&vast).0, Kind::Unsupported);
+    assert_eq!(fails(&vast).0, FileErrorKind::Unsupported);
     fs::write(path("t.u32"), [0; 10]).unwrap();
     assert!(fails(&path("t.u32")).1.contains("10 bytes are not a whole number of 4-byte"));
     assert!(fails(&format!("{}:u64", path("t.u32"))).1.contains("its name says"));
-    assert_eq!(fails(&path("t.bin")).0, Kind::Name);
-    assert_eq!(fails(&path("gone.bin")).0, Kind::Io);
-    assert_eq!(fails("/dev/zero").0, Kind::Special);
+    assert_eq!(fails(&path("t.bin")).0, FileErrorKind::Name);
+    assert_eq!(fails(&path("gone.bin")).0, FileErrorKind::Io);
+    assert_eq!(fails("/dev/zero").0, FileErrorKind::Special);
     for (kind, rest) in [
         ("", "t.u32:column=a"),
         ("", "t.u32:query=a"),
@@ -407,7 +407,7 @@ fn data_sets_that_disagree_are_refused() {
         ("norm:", "a:slots=3"),
         ("norm:", "a:u64"),
     ] {
-        assert_eq!(fails(&format!("{kind}{}", path(rest))).0, Kind::Unclear, "{kind}{rest}");
+        assert_eq!(fails(&format!("{kind}{}", path(rest))).0, FileErrorKind::Unclear, "{kind}{rest}");
     }
 }
 
@@ -418,21 +418,21 @@ fn scores_go_with_their_keys() {
         fs::write(path(name), words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>()).unwrap();
     };
     write("key", &[5, -3i64 as u64, 9]);
-    assert_eq!(Scores::open(folder.path()).unwrap_err().kind, Kind::Missing);
+    assert_eq!(KeyScores::open(folder.path()).unwrap_err().kind, FileErrorKind::Missing);
     write("meta", &[7, 0, 2]);
-    let scores = Scores::open(folder.path()).unwrap();
+    let scores = KeyScores::open(folder.path()).unwrap();
     assert_eq!(scores.rows(), 3);
     let all: Vec<_> = scores.map(Result::unwrap).collect();
     assert_eq!(all, [(5, 7), (-3i64 as u64, 0), (9, 2)]);
     for bad in [f64::NAN.to_bits(), (-1.0f64).to_bits(), -1i64 as u64] {
         write("meta", &[f64::INFINITY.to_bits(), 0, bad]);
-        let error = Scores::open(folder.path()).unwrap().find_map(Result::err).unwrap();
+        let error = KeyScores::open(folder.path()).unwrap().find_map(Result::err).unwrap();
         assert!(error.message().contains("row 2"), "{error}");
     }
     write("meta", &[1, 2]);
-    assert_eq!(Scores::open(folder.path()).unwrap_err().kind, Kind::Disagree);
+    assert_eq!(KeyScores::open(folder.path()).unwrap_err().kind, FileErrorKind::Disagree);
     fs::write(path("meta"), [0; 23]).unwrap();
-    assert_eq!(Scores::open(folder.path()).unwrap_err().kind, Kind::Damaged);
+    assert_eq!(KeyScores::open(folder.path()).unwrap_err().kind, FileErrorKind::Damaged);
 }
 
 /// The data set of another writer.

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::time::Duration;
 
@@ -15,6 +15,8 @@ use crate::Random;
 
 /// What a page of the page cache has.
 const PAGE: u64 = 4096;
+/// Bytes that are read at a time.
+const PART: usize = 1 << 20;
 /// The share of a file that may stay in the page cache though it was asked to forget it: pages that somebody has mapped and read.
 const KEPT: u64 = 16;
 /// How long a disk goes on with what nobody waits for.
@@ -38,6 +40,24 @@ pub fn forget(file: &File) -> io::Result<()> {
         return Err(io::Error::new(io::ErrorKind::Unsupported, why));
     }
     Ok(())
+}
+
+/// Has the page cache hold what it can of a file: reads all of it, unless all that was written of it is there.
+pub fn warm(file: &File) -> io::Result<()> {
+    let found = file.metadata()?;
+    // A mapping of ours has whole words. Blocks have 512 bytes, whatever the file system has.
+    let mapped = found.len() / 8 * 8;
+    if mapped > 0 && FileMapping::new(file, mapped)?.resident()? >= found.blocks() * 512 {
+        return Ok(());
+    }
+    let mut part = vec![0; PART];
+    let mut at = 0;
+    loop {
+        match file.read_at(&mut part, at)? {
+            0 => return Ok(()),
+            read => at += read as u64,
+        }
+    }
 }
 
 /// Waits a moment for what a disk still reads and nobody waits for any more, such as pages around the last rows, so that it does not fall
@@ -181,6 +201,11 @@ mod tests {
         assert!(error.kind() == io::ErrorKind::Unsupported && error.to_string().contains("stay in memory"), "{error}");
         drop(mapping);
         forget(&file).unwrap();
+        // Read once, all of it is there again; and where it is there already, nothing is read.
+        warm(&file).unwrap();
+        let mapping = FileMapping::new(&file, 4 << 20).unwrap();
+        assert_eq!(mapping.resident().unwrap(), 4 << 20);
+        warm(&file).unwrap();
     }
 
     #[test]

@@ -109,7 +109,7 @@ impl RowSource for Oracle {
 
 /// A look-up's answer: row `i` begins at byte `i * stride`.
 #[derive(Clone, Copy, Debug)]
-pub struct Answer<'a> {
+pub struct RowsAnswer<'a> {
     /// The rows' bytes.
     pub rows: &'a [u8],
     /// Bytes from one row's begin to the next row's.
@@ -120,7 +120,7 @@ pub struct Answer<'a> {
 
 /// How much was compared, all of it equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Verified {
+pub struct VerifiedRows {
     /// Rows, those of missing ids included.
     pub rows: u64,
     /// Missing ids among them.
@@ -177,7 +177,7 @@ pub enum Mismatch {
 
 /// Compares every row of `answer`, bit for bit, and every mask byte with what `content` has for `ids`. Negative ids and
 /// those past the last row are missing.
-pub fn verify(content: &impl Content, ids: &[i64], answer: Answer<'_>) -> Result<Verified, Mismatch> {
+pub fn verify(content: &impl Content, ids: &[i64], answer: RowsAnswer<'_>) -> Result<VerifiedRows, Mismatch> {
     let row_bytes = content.row_bytes();
     let short = |what, need, got| Mismatch::Short { what, need, got, ids: ids.len() };
     let need = match ids.len() {
@@ -195,7 +195,7 @@ pub fn verify(content: &impl Content, ids: &[i64], answer: Answer<'_>) -> Result
     let mut row = vec![0; row_bytes];
     let mut default = vec![0; row_bytes];
     content.fill_default(&mut default);
-    let mut verified = Verified::default();
+    let mut verified = VerifiedRows::default();
     for (position, &id) in ids.iter().enumerate() {
         let found = u64::try_from(id).ok().filter(|&id| id < content.rows());
         let want = match found {
@@ -254,8 +254,9 @@ mod tests {
             let stride = content.row_bytes() + 6;
             let ids = [5, 99, 0, 5, -1, 100, i64::MAX, i64::MIN, 42];
             let (mut rows, mut mask) = answer(&content, &ids, stride);
-            let check = |rows: &[u8], mask: &[u8]| verify(&content, &ids, Answer { rows, stride, mask: Some(mask) });
-            assert_eq!(check(&rows, &mask), Ok(Verified { rows: 9, missing: 4 }));
+            let check =
+                |rows: &[u8], mask: &[u8]| verify(&content, &ids, RowsAnswer { rows, stride, mask: Some(mask) });
+            assert_eq!(check(&rows, &mask), Ok(VerifiedRows { rows: 9, missing: 4 }));
             for bit in 0..rows.len() * 8 {
                 let (byte, position) = (bit / 8, bit / 8 / stride);
                 rows[byte] ^= 1 << (bit % 8);
@@ -282,10 +283,13 @@ mod tests {
     #[test]
     fn short_answers_are_refused() {
         let content = Oracle::new(0, 0, 10, 4, DType::F32);
-        let short = |rows: &[u8], mask| verify(&content, &[1, 2], Answer { rows, stride: 16, mask }).unwrap_err();
+        let short = |rows: &[u8], mask| verify(&content, &[1, 2], RowsAnswer { rows, stride: 16, mask }).unwrap_err();
         assert!(matches!(short(&[0; 31], None), Mismatch::Short { what: "rows", need: 32, got: 31, ids: 2 }));
         assert!(matches!(short(&[0; 32], Some(&[1])), Mismatch::Short { what: "mask", .. }));
-        assert_eq!(verify(&content, &[], Answer { rows: &[], stride: 16, mask: None }), Ok(Verified::default()));
+        assert_eq!(
+            verify(&content, &[], RowsAnswer { rows: &[], stride: 16, mask: None }),
+            Ok(VerifiedRows::default())
+        );
     }
 
     #[test]
@@ -294,7 +298,7 @@ mod tests {
         let (mut rows, _) = answer(&content, &[3], 16);
         let want = rows[8..12].to_vec();
         rows[8..12].copy_from_slice(&[1, 2, 3, 4]);
-        let text = verify(&content, &[3], Answer { rows: &rows, stride: 16, mask: None }).unwrap_err().to_string();
+        let text = verify(&content, &[3], RowsAnswer { rows: &rows, stride: 16, mask: None }).unwrap_err().to_string();
         let hex: String = want.iter().map(|b| format!("{b:02x}")).collect();
         assert_eq!(text, format!("row 0 (id 3): element 2 is 01020304 and should be {hex} (bytes in memory order)"));
     }

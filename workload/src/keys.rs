@@ -23,7 +23,7 @@ pub enum Mapping {
 
 /// Keys mapped to ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mapped {
+pub struct MappedKeys {
     /// The ids, in the trace's order. Unsigned keys past `i64::MAX` stay missing: they appear as `i64::MAX`.
     pub ids: Vec<i64>,
     /// Distinct keys.
@@ -47,7 +47,7 @@ impl Keys {
     }
 
     /// The ids of a table with `rows` rows that these keys stand for.
-    pub fn map(self, mapping: Mapping, rows: u64) -> Mapped {
+    pub fn map(self, mapping: Mapping, rows: u64) -> MappedKeys {
         match self {
             Self::Signed(keys) => map(&keys, mapping, rows, |key| key, |key| i128::from(key).rem_euclid(rows.into())),
             Self::Unsigned(keys) => {
@@ -64,7 +64,7 @@ fn map<K: Copy + Ord + std::hash::Hash>(
     rows: u64,
     strict: impl Fn(K) -> i64,
     modulo: impl Fn(K) -> i128,
-) -> Mapped {
+) -> MappedKeys {
     let mut sorted: Vec<K> = keys.iter().copied().collect::<HashSet<_>>().into_iter().collect();
     sorted.sort_unstable();
     let ids: Vec<i64> = match mapping {
@@ -75,7 +75,7 @@ fn map<K: Copy + Ord + std::hash::Hash>(
         Mapping::Modulo => keys.iter().map(|&key| modulo(key) as i64).collect(),
     };
     let missing = ids.iter().filter(|&&id| u64::try_from(id).map_or(true, |id| id >= rows)).count() as u64;
-    Mapped { ids, distinct: sorted.len() as u64, missing }
+    MappedKeys { ids, distinct: sorted.len() as u64, missing }
 }
 
 #[cfg(test)]
@@ -86,9 +86,9 @@ mod tests {
     fn signed_keys() {
         let keys = Keys::Signed(vec![-3, 7, 1000, 7, 2]);
         let mapped = |mapping| keys.clone().map(mapping, 10);
-        assert_eq!(mapped(Mapping::Strict), Mapped { ids: vec![-3, 7, 1000, 7, 2], distinct: 4, missing: 2 });
-        assert_eq!(mapped(Mapping::Dense), Mapped { ids: vec![0, 2, 3, 2, 1], distinct: 4, missing: 0 });
-        assert_eq!(mapped(Mapping::Modulo), Mapped { ids: vec![7, 7, 0, 7, 2], distinct: 4, missing: 0 });
+        assert_eq!(mapped(Mapping::Strict), MappedKeys { ids: vec![-3, 7, 1000, 7, 2], distinct: 4, missing: 2 });
+        assert_eq!(mapped(Mapping::Dense), MappedKeys { ids: vec![0, 2, 3, 2, 1], distinct: 4, missing: 0 });
+        assert_eq!(mapped(Mapping::Modulo), MappedKeys { ids: vec![7, 7, 0, 7, 2], distinct: 4, missing: 0 });
     }
 
     #[test]
@@ -96,7 +96,7 @@ mod tests {
         let keys = Keys::Unsigned(vec![u64::MAX, u64::MAX - 1, 5]);
         let strict = keys.clone().map(Mapping::Strict, 10);
         assert_eq!((strict.missing, strict.ids), (2, vec![i64::MAX, i64::MAX, 5]));
-        assert_eq!(keys.clone().map(Mapping::Dense, 2), Mapped { ids: vec![2, 1, 0], distinct: 3, missing: 1 });
+        assert_eq!(keys.clone().map(Mapping::Dense, 2), MappedKeys { ids: vec![2, 1, 0], distinct: 3, missing: 1 });
         assert_eq!(keys.map(Mapping::Modulo, 10).ids, [5, 4, 5]);
     }
 

@@ -3,9 +3,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 /// The machine, as far as it tells.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MachineInfo {
     /// Name of the processor.
     pub cpu: String,
     /// Processors that this process may use.
@@ -16,7 +18,7 @@ pub struct Machine {
     pub load: f64,
 }
 
-impl Machine {
+impl MachineInfo {
     /// Reads `/proc`; what is not there is `unknown`, or 0.
     pub fn this() -> Self {
         let read = |path| fs::read_to_string(path).unwrap_or_default();
@@ -37,7 +39,7 @@ impl Machine {
     }
 }
 
-impl std::fmt::Display for Machine {
+impl std::fmt::Display for MachineInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}, {} cores, Linux {}, load {:.2}", self.cpu, self.cores, self.kernel, self.load)
     }

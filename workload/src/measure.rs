@@ -6,9 +6,9 @@ use hdrhistogram::Histogram;
 
 /// Measurements of two contenders, taken in pairs.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Pairs(Vec<(f64, f64)>);
+pub struct PairedTimes(Vec<(f64, f64)>);
 
-impl Pairs {
+impl PairedTimes {
     /// Measures both contenders `pairs` times in turn. Who goes first alternates, so that a machine that slowly changes
     /// favours neither. Each is told the number of the pair, to take a fresh batch for each but the same for both.
     pub fn alternate<E>(
@@ -76,7 +76,7 @@ impl Pairs {
 }
 
 /// What was measured otherwise, pair by pair.
-impl FromIterator<(f64, f64)> for Pairs {
+impl FromIterator<(f64, f64)> for PairedTimes {
     fn from_iter<I: IntoIterator<Item = (f64, f64)>>(pairs: I) -> Self {
         Self(pairs.into_iter().collect())
     }
@@ -153,7 +153,7 @@ impl Latencies {
 }
 
 /// Durations of a range, and how many there are.
-#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Bar {
     /// The shortest, microseconds.
     pub from_us: f64,
@@ -185,13 +185,13 @@ mod tests {
                 Ok::<_, ()>(value * f64::from(pair + 1))
             }
         };
-        let pairs = Pairs::alternate(3, run('a', 6.0), run('b', 2.0)).unwrap();
+        let pairs = PairedTimes::alternate(3, run('a', 6.0), run('b', 2.0)).unwrap();
         assert_eq!(*order.borrow(), "abbaab");
         assert_eq!((pairs.median_a(), pairs.median_b(), pairs.ratio()), (12.0, 4.0, 3.0));
         assert_eq!(pairs.ratio_range(), (3.0, 3.0));
-        let timed = Pairs::alternate_for(Duration::ZERO, 2, |_| Ok::<_, ()>(1.0), |_| Ok(2.0)).unwrap();
+        let timed = PairedTimes::alternate_for(Duration::ZERO, 2, |_| Ok::<_, ()>(1.0), |_| Ok(2.0)).unwrap();
         assert_eq!(timed.pairs(), [(1.0, 2.0); 2]);
-        assert_eq!(Pairs::alternate(2, |_| Err("no"), |_| Ok(1.0)), Err("no"));
+        assert_eq!(PairedTimes::alternate(2, |_| Err("no"), |_| Ok(1.0)), Err("no"));
     }
 
     #[test]

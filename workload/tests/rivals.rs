@@ -11,11 +11,11 @@ use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpe
 use warprow_workload::rival::{
     Caching, Equal, MappedPlain, NumpyProcess, PerId, PlainFile, Rival, RivalError, Target, Threads,
 };
-use warprow_workload::{Answer, Content, Oracle, PowerLaw, Random, Shuffle, verify};
+use warprow_workload::{Content, Oracle, PowerLaw, Random, RowsAnswer, Shuffle, verify};
 
 const MAX_IDS: usize = 2000;
 
-struct Rig {
+struct Fixture {
     content: WithDefault,
     paths: Vec<PathBuf>,
     store: Store,
@@ -44,7 +44,7 @@ impl Content for WithDefault {
     }
 }
 
-fn rig(drives: usize, lba: u32, rows: u64, dim: u32, permuted: bool) -> Rig {
+fn fixture(drives: usize, lba: u32, rows: u64, dim: u32, permuted: bool) -> Fixture {
     let directory = tempfile::tempdir().unwrap();
     let content = WithDefault(Oracle::new(3, 1, rows, dim, DType::U8));
     let paths: Vec<PathBuf> = (0..drives).map(|i| directory.path().join(format!("drive{i}"))).collect();
@@ -65,10 +65,10 @@ fn rig(drives: usize, lba: u32, rows: u64, dim: u32, permuted: bool) -> Rig {
         load = load.with_ranks(ranks);
     }
     store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
-    Rig { content, paths, store, ranks: ranks.map(Arc::new), _directory: directory }
+    Fixture { content, paths, store, ranks: ranks.map(Arc::new), _directory: directory }
 }
 
-impl Rig {
+impl Fixture {
     fn target(&self, caching: Caching) -> Result<Target, RivalError> {
         let (generation, table) = self.store.generation("t").unwrap();
         Target::new(&generation, table, self.ranks.clone(), &self.paths, caching)
@@ -91,7 +91,7 @@ impl Rig {
         let (mut rows, mut mask) = (vec![0xee; ids.len() * stride], vec![0xee; ids.len()]);
         let name = rival.name();
         rival.lookup(ids, &mut rows, &mut mask).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let verified = verify(&self.content, ids, Answer { rows: &rows, stride, mask: Some(&mask) });
+        let verified = verify(&self.content, ids, RowsAnswer { rows: &rows, stride, mask: Some(&mask) });
         assert_eq!(verified.unwrap_or_else(|error| panic!("{name}: {error}")).rows, ids.len() as u64);
     }
 }
@@ -112,10 +112,10 @@ fn every_rival_finds_every_row() {
     for (drives, lba, rows, dim, permuted) in
         [(1, 512, 5000, 512, true), (2, 512, 4000, 100, false), (3, 512, 2000, 1300, true), (2, 4096, 3000, 128, true)]
     {
-        let rig = rig(drives, lba, rows, dim, permuted);
+        let fixture = fixture(drives, lba, rows, dim, permuted);
         for caching in [Caching::Cached, Caching::Direct] {
             for (hot_rows, depth) in [(0, 4), (rows / 20, 128), (rows, 1)] {
-                let rivals = match rig.rivals(caching, hot_rows, depth) {
+                let rivals = match fixture.rivals(caching, hot_rows, depth) {
                     Err(error @ RivalError::Unavailable { .. }) => {
                         eprintln!("skipped: {error}");
                         continue;
@@ -123,7 +123,7 @@ fn every_rival_finds_every_row() {
                     rivals => rivals.unwrap(),
                 };
                 for mut rival in rivals {
-                    batches(rows, 11).iter().for_each(|ids| rig.check(&mut *rival, ids));
+                    batches(rows, 11).iter().for_each(|ids| fixture.check(&mut *rival, ids));
                 }
             }
         }
@@ -161,7 +161,7 @@ fn plain_files_and_many_threads_find_every_row() {
                 let (mut bytes, mut mask) = (vec![0xee; ids.len() * row_bytes], vec![0xee; ids.len()]);
                 let name = rival.name();
                 rival.lookup(&ids, &mut bytes, &mut mask).unwrap_or_else(|error| panic!("{name}: {error}"));
-                let answer = Answer { rows: &bytes, stride: row_bytes, mask: Some(&mask) };
+                let answer = RowsAnswer { rows: &bytes, stride: row_bytes, mask: Some(&mask) };
                 let verified = verify(&content, &ids, answer).unwrap_or_else(|error| panic!("{name}: {error}"));
                 assert_eq!(verified.rows, ids.len() as u64);
                 assert_eq!(rival.took().is_some(), name == "numpy.memmap");
@@ -192,13 +192,13 @@ fn plain_files_and_many_threads_find_every_row() {
 
 #[test]
 fn a_target_says_where_rows_lie() {
-    let rig = rig(2, 512, 4000, 100, true);
-    let target = rig.target(Caching::Cached).unwrap();
+    let fixture = fixture(2, 512, 4000, 100, true);
+    let target = fixture.target(Caching::Cached).unwrap();
     for id in [0, 1, 1999, 3999] {
         let (drive, bytes) = target.bytes_of(id).unwrap();
         let (mut row, mut wanted) = (vec![0; 100], vec![0; 100]);
-        std::fs::File::open(&rig.paths[drive]).unwrap().read_exact_at(&mut row, bytes.start).unwrap();
-        rig.content.fill(id as u64, &mut wanted);
+        std::fs::File::open(&fixture.paths[drive]).unwrap().read_exact_at(&mut row, bytes.start).unwrap();
+        fixture.content.fill(id as u64, &mut wanted);
         assert!(row == wanted && bytes.end - bytes.start == 100, "{id}");
     }
     assert_eq!((target.bytes_of(-1), target.bytes_of(4000)), (None, None));
@@ -206,15 +206,15 @@ fn a_target_says_where_rows_lie() {
 
 #[test]
 fn wrong_buffers_and_missing_files_are_errors() {
-    let rig = rig(2, 512, 3000, 64, false);
-    let target = rig.target(Caching::Cached).unwrap();
+    let fixture = fixture(2, 512, 3000, 64, false);
+    let target = fixture.target(Caching::Cached).unwrap();
     let mut rival = Equal::pread(target.clone(), 10).unwrap();
     for (ids, rows, mask) in [(2, 127, 2), (2, 128, 1), (11, 704, 11)] {
         let answer = rival.lookup(&vec![0; ids], &mut vec![0; rows], &mut vec![0; mask]);
         assert!(matches!(answer, Err(RivalError::Size { .. })), "{ids} {rows} {mask}: {answer:?}");
     }
-    let (generation, table) = rig.store.generation("t").unwrap();
-    let one = Target::new(&generation, table, None, &rig.paths[..1], Caching::Cached).unwrap();
+    let (generation, table) = fixture.store.generation("t").unwrap();
+    let one = Target::new(&generation, table, None, &fixture.paths[..1], Caching::Cached).unwrap();
     let answer =
         PerId::pread(one.clone()).unwrap().lookup(&(0..3000).collect::<Vec<_>>(), &mut [0; 192_000], &mut [0; 3000]);
     assert!(matches!(answer, Err(RivalError::Misplaced { files: 1, .. })), "{answer:?}");
@@ -229,8 +229,8 @@ fn wrong_buffers_and_missing_files_are_errors() {
 
 #[test]
 fn a_file_that_was_cut_off_is_an_error() {
-    let rig = rig(1, 512, 3000, 512, false);
-    let target = rig.target(Caching::Cached).unwrap();
+    let fixture = fixture(1, 512, 3000, 512, false);
+    let target = fixture.target(Caching::Cached).unwrap();
     let mut rivals: Vec<Box<dyn Rival>> =
         vec![Box::new(PerId::pread(target.clone()).unwrap()), Box::new(Equal::pread(target.clone(), MAX_IDS).unwrap())];
     match PerId::uring(target.clone(), 8) {
@@ -241,7 +241,7 @@ fn a_file_that_was_cut_off_is_an_error() {
         Err(error) => eprintln!("skipped: {error}"),
     }
     // The drive maps its file, which must not shrink under it.
-    let Rig { content, paths, store, _directory, .. } = rig;
+    let Fixture { content, paths, store, _directory, .. } = fixture;
     drop(store);
     let whole = std::fs::metadata(&paths[0]).unwrap().len();
     let file = std::fs::OpenOptions::new().write(true).open(&paths[0]).unwrap();
@@ -256,7 +256,7 @@ fn a_file_that_was_cut_off_is_an_error() {
         // It can go on afterwards: what was cut off reads as zeros.
         file.set_len(whole).unwrap();
         rival.lookup(&ids, &mut rows, &mut mask).unwrap_or_else(|error| panic!("{name}: {error}"));
-        let answer = Answer { rows: &rows, stride: 512, mask: Some(&mask) };
+        let answer = RowsAnswer { rows: &rows, stride: 512, mask: Some(&mask) };
         assert!(verify(&content, &ids, answer).is_err(), "{name}: zeros passed for rows");
     }
 }

@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_gpu::GpuExecutor;
-use warprow_gpu::{GpuOptions, GpuSlot, Prefetched, Ticket};
+use warprow_gpu::{GpuOptions, GpuSlot, PrefetchedBatch, Ticket};
 use warprow_gpu_queues::DeviceMemory;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions};
-use warprow_workload::{Latencies, Oracle, Pairs, Shuffle};
+use warprow_workload::{Latencies, Oracle, PairedTimes, Shuffle};
 
 use super::criteo::{Percentiles, different};
 use super::{Drawn, Request, Shape, Stream, us};
@@ -39,7 +39,7 @@ pub struct AheadSetup {
 }
 
 /// A look-up and a model's work, ahead and in turn.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct AheadResult {
     /// Different ids of a batch.
     pub ids: u64,
@@ -104,13 +104,13 @@ impl Steps<'_> {
         Ok(unsafe { slot.lookup(self.stream.raw(), &batch, &output) }?)
     }
 
-    fn prefetch(&self, step: usize) -> anyhow::Result<Prefetched> {
+    fn prefetch(&self, step: usize) -> anyhow::Result<PrefetchedBatch> {
         let (slot, request) = self.of(step)?;
         // SAFETY: as above.
         Ok(unsafe { slot.prefetch(self.loader.raw(), &request.batch().0) }?)
     }
 
-    fn lookup_prefetched(&self, step: usize, prefetched: Prefetched) -> anyhow::Result<Ticket> {
+    fn lookup_prefetched(&self, step: usize, prefetched: PrefetchedBatch) -> anyhow::Result<Ticket> {
         let (slot, request) = self.of(step)?;
         // SAFETY: as above.
         Ok(unsafe { slot.lookup_prefetched(prefetched, self.stream.raw(), &request.batch().1) }?)
@@ -129,6 +129,15 @@ impl Steps<'_> {
         Ok(())
     }
 
+    /// Steps a second from `began` until the last has ended, with every row compared behind them.
+    fn rate(&mut self, began: Instant, tickets: Vec<Ticket>) -> anyhow::Result<f64> {
+        self.stream.wait()?;
+        let took = began.elapsed();
+        self.ended(tickets)?;
+        self.check()?;
+        Ok(STEPS as f64 / took.as_secs_f64())
+    }
+
     /// Steps a second, one after the other.
     fn in_turn(&mut self) -> anyhow::Result<f64> {
         self.draw()?;
@@ -137,11 +146,7 @@ impl Steps<'_> {
             tickets.push(self.lookup(step)?);
             self.model()?;
         }
-        self.stream.wait()?;
-        let took = began.elapsed();
-        self.ended(tickets)?;
-        self.check()?;
-        Ok(STEPS as f64 / took.as_secs_f64())
+        self.rate(began, tickets)
     }
 
     /// The steps with each batch fetched a step ahead, the first included.
@@ -158,11 +163,7 @@ impl Steps<'_> {
                 self.model()?;
             }
         }
-        self.stream.wait()?;
-        let took = began.elapsed();
-        self.ended(tickets)?;
-        self.check()?;
-        Ok(STEPS as f64 / took.as_secs_f64())
+        self.rate(began, tickets)
     }
 
     /// Each by itself: look-ups, what is left of prefetched ones, prefetches' calls.
@@ -229,7 +230,7 @@ pub fn ahead(stream: &Stream, setup: &AheadSetup, note: &mut dyn FnMut(&str)) ->
     steps.work = (wanted.as_secs_f64() / eight.as_secs_f64() * 8.0).round().clamp(1.0, 10_000.0) as u32;
     let work = stream.hidden(|| steps.model())?.0;
     let shared = std::cell::RefCell::new(&mut steps);
-    let pairs = Pairs::alternate(runs, |_| shared.borrow_mut().ahead(), |_| shared.borrow_mut().in_turn())?;
+    let pairs = PairedTimes::alternate(runs, |_| shared.borrow_mut().ahead(), |_| shared.borrow_mut().in_turn())?;
     let (least, most) = pairs.ratio_range();
     Ok(AheadResult {
         ids,

@@ -136,7 +136,7 @@ mod tests {
 
     use super::*;
     use crate::gpu::module::code;
-    use crate::gpu::{dedupe, elements, experiments, resident};
+    use crate::gpu::{dedupe, elements, resident};
 
     /// With `WARPROW_CUBINS` set to a folder, leaves there what `tests/cubins.sh` disassembles.
     #[test]
@@ -148,17 +148,12 @@ mod tests {
             return eprintln!("skipped: compiling the benchmarks' kernels needs libnvrtc");
         }
         for major in [8, 9, 10] {
-            for (name, main, headers, since) in [
-                ("tools", SOURCE, &[][..], 8),
-                ("resident", resident::SOURCE, &resident::HEADERS[..], 8),
-                ("dedupe", dedupe::fixture::SOURCE, &dedupe::fixture::HEADERS[..], 8),
-                ("decoded", elements::decoded::SOURCE, &[][..], 8),
-                ("gather", experiments::fixture::SOURCE, &experiments::fixture::HEADERS[..], 8),
-                ("bulk", experiments::bulk::SOURCE, &[][..], 9),
+            for (name, main, headers) in [
+                ("tools", SOURCE, &[][..]),
+                ("resident", resident::SOURCE, &resident::HEADERS[..]),
+                ("dedupe", dedupe::fixture::SOURCE, &dedupe::fixture::HEADERS[..]),
+                ("decoded", elements::decoded::SOURCE, &[][..]),
             ] {
-                if major < since {
-                    continue;
-                }
                 let arch = Arch { major, minor: 0 };
                 let code = code(main, headers, arch).unwrap();
                 assert_eq!(code[..4], *b"\x7fELF", "{name} for {arch}");

@@ -8,7 +8,6 @@ pub mod criteo;
 pub mod dedupe;
 pub mod dram;
 pub mod elements;
-pub mod experiments;
 pub mod hbm;
 mod kernels;
 mod module;

@@ -67,14 +67,6 @@ impl Module {
         &self.gpu
     }
 
-    /// Lets blocks of a kernel have so many bytes of shared memory that launches give them.
-    pub(super) fn allow_shared(&self, kernel: Kernel, bytes: u32) -> anyhow::Result<()> {
-        let _current = self.gpu.enter()?;
-        let attribute = sys::CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: a kernel of a module that is loaded.
-        cuda("shared memory of a kernel", unsafe { sys::cuFuncSetAttribute(kernel.0, attribute, bytes.cast_signed()) })
-    }
-
     /// # Safety
     /// The kernel is one of this module, takes `N` parameters of 64 bits, these, and what they name stays until it has ended.
     pub(super) unsafe fn launch<const N: usize>(
@@ -83,21 +75,6 @@ impl Module {
         stream: &Stream,
         blocks: u32,
         threads: u32,
-        parameters: [u64; N],
-    ) -> anyhow::Result<()> {
-        // SAFETY: the caller's promise.
-        unsafe { self.launch_with(kernel, stream, (blocks, threads, 0), parameters) }
-    }
-
-    /// Launches a kernel with blocks of so many bytes of shared memory.
-    ///
-    /// # Safety
-    /// As for [`launch`](Self::launch).
-    pub(super) unsafe fn launch_with<const N: usize>(
-        &self,
-        kernel: Kernel,
-        stream: &Stream,
-        (blocks, threads, shared): (u32, u32, u32),
         mut parameters: [u64; N],
     ) -> anyhow::Result<()> {
         let _current = self.gpu.enter()?;
@@ -105,7 +82,7 @@ impl Module {
         let (stream, none) = (stream.raw(), ptr::null_mut());
         // SAFETY: the caller's promise. CUDA copies the parameters.
         let launched = unsafe {
-            sys::cuLaunchKernel(kernel.0, blocks, 1, 1, threads, 1, 1, shared, stream, parameters.as_mut_ptr(), none)
+            sys::cuLaunchKernel(kernel.0, blocks, 1, 1, threads, 1, 1, 0, stream, parameters.as_mut_ptr(), none)
         };
         cuda("a kernel of the benchmarks", launched)
     }

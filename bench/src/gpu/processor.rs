@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::ptr;
 
-use warprow_gpu_queues::Registered;
+use warprow_gpu_queues::PinnedMemory;
 
 /// Work items that a thread has at least: fewer do not pay for starting it.
 const LEAST_SHARE: usize = 4096;
@@ -43,7 +43,7 @@ pub(super) fn share(count: usize, least: usize, work: impl Fn(Range<usize>) + Sy
 }
 
 /// Copies the rows of `ids` to `to`, one after another: `each` of them are of every table in turn. Panics where there is no room.
-pub fn gather(tables: &[HostRows], each: usize, ids: &[i64], to: &Registered) {
+pub fn gather(tables: &[HostRows], each: usize, ids: &[i64], to: &PinnedMemory) {
     let row_bytes = tables.first().map_or(0, |table| table.row_bytes);
     assert!(ids.len() * row_bytes <= to.memory().len(), "{} rows have no room", ids.len());
     let output = Output(to.memory().as_ptr());
@@ -61,7 +61,7 @@ pub fn gather(tables: &[HostRows], each: usize, ids: &[i64], to: &Registered) {
 }
 
 /// Sums bags of `hot` ids of rows of f32: row b of `to` has the sums of bag b of all tables side by side. Panics where there is no room.
-pub fn pool(tables: &[HostRows], bags: usize, hot: usize, ids: &[i64], to: &Registered) {
+pub fn pool(tables: &[HostRows], bags: usize, hot: usize, ids: &[i64], to: &PinnedMemory) {
     let (row_bytes, features) = (tables.first().map_or(0, |table| table.row_bytes), tables.len());
     let dim = row_bytes / 4;
     assert!(bags * features * row_bytes <= to.memory().len(), "{bags} rows have no room");

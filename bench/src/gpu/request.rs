@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use anyhow::{Context, ensure};
-use warprow_gpu::{GpuBatch, GpuOutput, IdType, Len};
-use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
+use warprow_gpu::{BatchLen, GpuBatch, GpuOutput, IdType};
+use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_layout::DType;
 use warprow_workload::{Content, Oracle, PowerLaw, Random, mix_all};
 use zerocopy::IntoBytes;
@@ -69,7 +69,7 @@ pub struct Request {
     out: DeviceMemory,
     on_gpu: DeviceMemory,
     found: DeviceMemory,
-    staging: Registered,
+    staging: PinnedMemory,
     /// Where bags begin, if the plan has more features than this, which are empty.
     offsets: Option<DeviceMemory>,
     seed: u64,
@@ -104,7 +104,7 @@ impl Request {
             out: DeviceMemory::new(gpu, most_out * u64::from(dim) * 4)?,
             on_gpu,
             found: DeviceMemory::new(gpu, 24)?,
-            staging: Registered::allocate(gpu, (most_ids * 8).clamp(4096, 1 << 20))?,
+            staging: PinnedMemory::allocate(gpu, (most_ids * 8).clamp(4096, 1 << 20))?,
             offsets: None,
             seed,
             draws: 0,
@@ -160,7 +160,8 @@ impl Request {
     /// As a look-up takes it.
     pub fn batch(&self) -> (GpuBatch, GpuOutput) {
         let (_, features) = self.shape.output(self.tables.len());
-        let mut batch = GpuBatch::new(self.ids.address(), Len::Host(self.count() as usize), self.shape.bags as u32);
+        let mut batch =
+            GpuBatch::new(self.ids.address(), BatchLen::Host(self.count() as usize), self.shape.bags as u32);
         if let Some(offsets) = &self.offsets {
             batch = batch.with_offsets(offsets.address(), IdType::I64);
         }

@@ -3,12 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions, Pooling};
-use warprow_soft_controller::{Profile, Watched};
+use warprow_soft_controller::{CommandTimes, Profile};
 use warprow_workload::{Oracle, median};
 
 use super::{Drawn, Request, Shape, Stream, TimedLookup};
@@ -41,7 +41,7 @@ pub struct GpuRingSetup {
 }
 
 /// One number of drives.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct GpuRingResult {
     /// Controller threads.
     pub threads: u32,
@@ -188,7 +188,7 @@ fn medians(rows: &[Vec<f64>]) -> Vec<f64> {
 }
 
 /// Commands a second of one drive.
-fn rate_of(watched: &Watched) -> Option<f64> {
+fn rate_of(watched: &CommandTimes) -> Option<f64> {
     let time = watched.last_completion?.checked_sub(watched.first_doorbell?)?;
     (!time.is_zero()).then(|| watched.completions as f64 / time.as_secs_f64())
 }

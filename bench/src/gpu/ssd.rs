@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use warprow_gpu::{GpuExecutor, GpuOptions, GpuPlan};
-use warprow_gpu_queues::{Gpu, Registered};
+use warprow_gpu_queues::{Gpu, PinnedMemory};
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::Store;
 use warprow_workload::mix_all;
@@ -107,11 +107,11 @@ impl Contender for Blocks<'_> {
 }
 
 /// Pinned memory that rows are looked up into, before they are copied.
-struct Staging(Registered);
+struct Staging(PinnedMemory);
 
 impl Staging {
     fn new(gpu: &std::sync::Arc<Gpu>, elements: usize) -> anyhow::Result<Self> {
-        Ok(Self(Registered::allocate(gpu, elements.max(1) as u64 * 4)?))
+        Ok(Self(PinnedMemory::allocate(gpu, elements.max(1) as u64 * 4)?))
     }
 }
 

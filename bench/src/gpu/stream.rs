@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{bail, ensure};
 use cudarc::driver::sys::{self, CUevent, CUgraphExec, CUresult, CUstream};
-use warprow_gpu_queues::{Gpu, Registered};
+use warprow_gpu_queues::{Gpu, PinnedMemory};
 
 use super::Kernels;
 
@@ -28,7 +28,7 @@ pub struct Stream {
     stream: CUstream,
     events: [CUevent; 2],
     /// Two words: which turn of `hold` may go on, and which waited too long.
-    hold: Registered,
+    hold: PinnedMemory,
     turn: std::cell::Cell<u32>,
     kernels: Arc<Kernels>,
 }
@@ -37,7 +37,7 @@ impl Stream {
     /// A stream that does not wait for the default one.
     pub fn new(kernels: &Arc<Kernels>) -> anyhow::Result<Self> {
         let gpu = kernels.gpu();
-        let hold = Registered::allocate(gpu, 4096)?;
+        let hold = PinnedMemory::allocate(gpu, 4096)?;
         let _current = gpu.enter()?;
         let (mut stream, mut events) = (ptr::null_mut(), [ptr::null_mut(); 2]);
         // SAFETY: a context is current; handles are stored.

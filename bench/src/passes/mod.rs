@@ -9,10 +9,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_layout::{DType, FormatOptions, TableSpec};
 use warprow_passes::{CacheOptions, PassOptions};
-use warprow_soft_controller::{Namespace, Profile, Ram, SoftController};
+use warprow_soft_controller::{Namespace, Profile, RamBacking, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, StoreError, TableLoad};
 use warprow_workload::rival::Caching;
 use warprow_workload::{Oracle, median};
@@ -54,10 +54,10 @@ pub struct PassSetup {
 }
 
 /// Passes run in one way.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
     /// In which.
-    pub way: &'static str,
+    pub way: String,
     /// How many, of twenty.
     pub passes: usize,
     /// Rows that were in memory when their pass was staged, of all.
@@ -93,18 +93,19 @@ pub struct Measured {
 }
 
 /// What came of it.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PassResult {
     /// Rows of a pass, on average.
     pub pass_rows: u64,
     /// Different rows of all passes.
     pub distinct: u64,
-    /// Copying as many bytes as a pass has from memory to memory, in one piece a thread: bytes a second, the median of all ways'.
-    pub memcpy: f64,
+    /// Copying as many bytes as a pass has from memory to memory, in one piece a thread: bytes a second, the median of all ways'; `None`: no time was
+    /// left for any.
+    pub memcpy: Option<f64>,
     /// Each way.
     pub ways: Vec<Measured>,
     /// Ways for which no time was left.
-    pub left_out: Vec<&'static str>,
+    pub left_out: Vec<String>,
     /// Rows compared, all equal.
     pub checked: u64,
 }
@@ -143,7 +144,8 @@ pub fn run(setup: &PassSetup, directory: &Path, tell: &mut dyn FnMut(Progress<'_
             Device::new(scratch.drive(0, caching, lba, None)?, 1)
         }
         DriveKind::Timed(profile) => {
-            let ram = Ram::new((all * 3 + (256 << 20)).next_multiple_of(1 << 20)).context("no memory for the drive")?;
+            let ram = RamBacking::new((all * 3 + (256 << 20)).next_multiple_of(1 << 20))
+                .context("no memory for the drive")?;
             let namespace = Namespace::new(ram).lba(512);
             Device::new(SoftController::builder().name("timed").profile(profile).namespace(namespace).build()?, 1)
         }
@@ -184,10 +186,10 @@ pub fn run(setup: &PassSetup, directory: &Path, tell: &mut dyn FnMut(Progress<'_
                 }
                 ways.push(measured);
             }
-            None => left_out.push(name),
+            None => left_out.push(name.to_owned()),
         }
     }
-    let memcpy = median(ways.iter().map(|it| it.memcpy));
+    let memcpy = Some(median(ways.iter().map(|it| it.memcpy))).filter(|rate| rate.is_finite());
     Ok(PassResult { pass_rows, distinct, memcpy, ways, left_out, checked: trainer.checked })
 }
 
@@ -244,7 +246,7 @@ mod tests {
         assert_eq!(of("uncached").hit_rate_later, Some(0.0));
         assert_eq!(of("staged, durable at the end").hit_rate, 1.0);
         assert!(of("cached (10, 1, ∞), durable at the end").hit_rate_later > Some(0.99));
-        assert!(result.memcpy > 0.0 && result.ways.iter().all(|way| way.both > 0.0 && way.memcpy > 0.0));
+        assert!(result.memcpy > Some(0.0) && result.ways.iter().all(|way| way.both > 0.0 && way.memcpy > 0.0));
     }
 
     /// Rows of all passes, twice.
@@ -268,7 +270,7 @@ mod tests {
         })
         .unwrap();
         assert_eq!((result.ways.len(), result.left_out.len()), (2, 8), "{result:?}");
-        assert!(result.checked > 0 && result.memcpy > 0.0);
+        assert!(result.checked > 0 && result.memcpy > Some(0.0));
         let nothing = PassSetup { limit: Duration::ZERO, ..setup };
         let error = run(&nothing, directory.path(), &mut |_| ()).unwrap_err().to_string();
         assert!(error.contains("not loaded within 0 s"), "{error}");

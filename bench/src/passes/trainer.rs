@@ -179,7 +179,7 @@ impl Trainer {
         };
         let done = reads.len();
         Ok((done > 0).then(|| Measured {
-            way: way.name,
+            way: way.name.to_owned(),
             passes: done,
             hit_rate: share(0),
             hit_rate_later: (done > PASSES).then(|| share(1)),

@@ -2,8 +2,7 @@
 
 use svg::node::element::{Line, Polyline, Rectangle, Text, Title};
 use svg::{Document, Node};
-
-use crate::output::per_second;
+use warprow_workload::units;
 
 /// Ours; and others, told apart by people who see few colours too (Okabe and Ito's).
 const OURS: &str = "#0072b2";
@@ -26,19 +25,15 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// A figure for people: `13.93 M ids/s`, `268 µs`, `87.2 %`.
+    /// A figure for people: `13.9 M ids/s`, `268 µs`, `87.2 %`.
     pub fn show(self, value: f64) -> String {
         match self {
             // `GB/s`, but `M ids/s`.
-            Self::PerSecond("B/s") => format!("{}B/s", per_second(value)),
-            Self::PerSecond(what) => format!("{} {what}", per_second(value)),
-            Self::Micros if value >= 1e6 => format!("{:.2} s", value / 1e6),
-            Self::Micros if value >= 1e4 => format!("{:.1} ms", value / 1e3),
-            Self::Micros if value >= 1e3 => format!("{:.2} ms", value / 1e3),
-            Self::Micros if value >= 100.0 => format!("{value:.0} µs"),
-            Self::Micros => format!("{value:.1} µs"),
+            Self::PerSecond("B/s") => format!("{}B/s", units::short(value)),
+            Self::PerSecond(what) => format!("{} {what}", units::short(value)),
+            Self::Micros => units::seconds(value / 1e6),
             Self::Share => format!("{:.1} %", value * 100.0),
-            Self::Count(what) => format!("{} {what}", grouped(value.round() as u64)),
+            Self::Count(what) => format!("{} {what}", units::count(value.round() as u64)),
         }
     }
 
@@ -376,19 +371,6 @@ fn style(number: usize) -> (&'static str, u32) {
     }
 }
 
-/// `2,097,152`.
-pub(super) fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
-}
-
 /// `128`, `1k`, `64Ki`, `2M`: powers of two and of ten as one says them.
 pub(super) fn binary(value: f64) -> String {
     let whole = value as u64;
@@ -407,11 +389,11 @@ mod tests {
     #[test]
     fn figures_are_said_as_people_do() {
         for (unit, value, words) in [
-            (Unit::PerSecond("ids/s"), 13_930_000.0, "13.93 M ids/s"),
+            (Unit::PerSecond("ids/s"), 13_930_000.0, "13.9 M ids/s"),
             (Unit::PerSecond("B/s"), 2_465_618_236.0, "2.47 GB/s"),
-            (Unit::PerSecond("ids/s"), 940.0, "940.00 ids/s"),
+            (Unit::PerSecond("ids/s"), 940.0, "940 ids/s"),
             (Unit::Micros, 268.2, "268 µs"),
-            (Unit::Micros, 7.04, "7.0 µs"),
+            (Unit::Micros, 7.04, "7.04 µs"),
             (Unit::Micros, 1_994.0, "1.99 ms"),
             (Unit::Micros, 35_123.0, "35.1 ms"),
             (Unit::Share, 0.872, "87.2 %"),

@@ -8,6 +8,7 @@ use thiserror::Error;
 
 use super::machine::Described;
 use super::parts::{Outcome, Part, Report, outcome_of};
+use crate::results::machine_of;
 
 /// Why a folder could not be read or written.
 #[derive(Debug, Error)]
@@ -21,7 +22,7 @@ pub enum KeptError {
         source: std::io::Error,
     },
     /// A file that describes the others.
-    #[error("{path} is not what `report --keep` writes: {source}; mend it, or delete it and do without")]
+    #[error("{path} is not what `bench-report --keep` writes: {source}; mend it, or delete it and do without")]
     Described {
         /// Which.
         path: PathBuf,
@@ -135,15 +136,15 @@ pub fn load(folder: &Path, programs: &[&str], date: &str) -> Result<Report, Kept
     let parts: Vec<Part> = names.into_iter().map(part).collect();
     let (date, machine) = match place {
         Some(Place { date, machine }) => (date, machine),
-        None => (format!("put together {date}; when it was measured was not recorded"), machine_of(&parts)),
+        None => (format!("put together {date}; when it was measured was not recorded"), machine_of_parts(&parts)),
     };
     Ok(Report { date, machine, parts })
 }
 
 /// What the first result says of its machine.
-fn machine_of(parts: &[Part]) -> Described {
+fn machine_of_parts(parts: &[Part]) -> Described {
     let result = |part: &Part| match &part.outcome {
-        Outcome::Done(value) => Described::of_result(value.get("machine")?),
+        Outcome::Done(value) => Some(Described::of_result(machine_of(value)?)),
         _ => None,
     };
     let unknown = || "not recorded".to_owned();

@@ -4,9 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 use warprow_gpu_queues::Gpu;
-use warprow_workload::Machine;
+use warprow_workload::{MachineInfo, units};
 
 /// The machine, as far as it tells. What is not known says so.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -41,17 +40,16 @@ pub struct GpuDescribed {
 impl Described {
     /// This machine.
     pub fn this() -> Self {
-        let it = Machine::this();
+        let it = MachineInfo::this();
         let cores = it.cores as u64;
         Self { cpu: it.cpu, cores, memory: memory(), kernel: it.kernel, gpu: gpu(), drives: Some(drives()) }
     }
 
     /// As far as a program's own result tells, for results that came from elsewhere.
-    pub fn of_result(machine: &Value) -> Option<Self> {
+    pub fn of_result(machine: MachineInfo) -> Self {
+        let MachineInfo { cpu, cores, kernel, .. } = machine;
         let gpu = Err("not recorded".to_owned());
-        let text = |key: &str| Some(machine.get(key)?.as_str()?.to_owned());
-        let cores = machine.get("cores")?.as_u64()?;
-        Some(Self { cpu: text("cpu")?, cores, memory: None, kernel: text("kernel")?, gpu, drives: None })
+        Self { cpu, cores: cores as u64, memory: None, kernel, gpu, drives: None }
     }
 
     /// Name and value of each line.
@@ -59,7 +57,7 @@ impl Described {
         let unknown = || "not recorded".to_owned();
         let gpu = match &self.gpu {
             Ok(gpu) => {
-                let memory = gpu.memory.map_or_else(String::new, |bytes| format!(", {}", gib(bytes)));
+                let memory = gpu.memory.map_or_else(String::new, |bytes| format!(", {}", units::bytes(bytes)));
                 let driver = gpu.driver.as_ref().map_or_else(String::new, |driver| format!(", driver {driver}"));
                 format!("{}{memory}{driver}, CUDA {}", gpu.name, gpu.cuda)
             }
@@ -72,16 +70,12 @@ impl Described {
         };
         vec![
             ("Processor", format!("{}, {} cores for this process", self.cpu, self.cores)),
-            ("Memory", self.memory.map_or_else(unknown, gib)),
+            ("Memory", self.memory.map_or_else(unknown, units::bytes)),
             ("Kernel", format!("Linux {}", self.kernel)),
             ("GPU", gpu),
             ("Drives", drives),
         ]
     }
-}
-
-fn gib(bytes: u64) -> String {
-    format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30))
 }
 
 fn memory() -> Option<u64> {
@@ -154,11 +148,10 @@ mod tests {
     fn a_machine_is_described_whatever_it_lacks() {
         let lines = Described::this().lines();
         assert!(lines.iter().all(|(name, value)| !name.is_empty() && !value.is_empty()), "{lines:?}");
-        let value = serde_json::json!({ "cpu": "C", "cores": 2, "kernel": "6.1", "load": 0.5 });
-        let of = Described::of_result(&value).unwrap();
+        let machine = MachineInfo { cpu: "C".to_owned(), cores: 2, kernel: "6.1".to_owned(), load: 0.5 };
+        let of = Described::of_result(machine);
         assert_eq!((of.cpu.as_str(), of.cores, of.memory), ("C", 2, None));
         assert!(of.lines().iter().any(|(_, value)| value == "not recorded"));
-        assert!(Described::of_result(&serde_json::json!({ "cpu": "C" })).is_none());
         let text = serde_json::to_string(&of).unwrap();
         assert_eq!(serde_json::from_str::<Described>(&text).unwrap(), of);
     }

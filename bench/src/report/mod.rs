@@ -10,7 +10,7 @@ mod kept;
 mod machine;
 mod page;
 mod parts;
-mod read;
+mod sections;
 mod set;
 
 pub use chart::{Bar, Bars, Chart, Group, Lines, Series, Unit};
@@ -19,5 +19,5 @@ pub use kept::{KeptError, keep, load};
 pub use machine::{Described, GpuDescribed};
 pub use page::page;
 pub use parts::{Outcome, Part, Report};
-pub use read::{Section, read};
+pub use sections::{Section, read};
 pub use set::{Extent, Needs, Program, run, set};

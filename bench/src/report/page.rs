@@ -3,11 +3,13 @@
 use std::fmt::Write;
 
 use serde_json::Value;
+use warprow_workload::units::count;
 
-use super::chart::{Chart, grouped};
+use super::chart::Chart;
 use super::machine::Described;
 use super::parts::{Outcome, Part, Report};
-use super::read::{Section, read};
+use super::sections::{Section, read};
+use crate::results::machine_of;
 
 const STYLE: &str = "\
 :root{color-scheme:light}
@@ -123,7 +125,7 @@ fn overview(shown: &[Shown<'_>]) -> String {
                 let mut figures = section.headlines.iter().map(|words| escape(words)).collect::<Vec<_>>();
                 figures.push(match section.checked {
                     0 => "no data to compare".to_owned(),
-                    checked => format!("{} rows compared", grouped(checked)),
+                    checked => format!("{} rows compared", count(checked)),
                 });
                 if !section.warnings.is_empty() {
                     figures.push(format!("<span class=\"bad\">{}</span>", escape(&section.warnings.join("; "))));
@@ -189,16 +191,15 @@ fn body(section: &Section) -> String {
         html += &format!("<ul>\n{notes}</ul>\n");
     }
     if section.checked > 0 {
-        html +=
-            &format!("<p>{} rows or blocks were compared with what they had to be.</p>\n", grouped(section.checked));
+        html += &format!("<p>{} rows or blocks were compared with what they had to be.</p>\n", count(section.checked));
     }
     html
 }
 
 /// A result of another machine than the page's.
 fn elsewhere(value: &Value, machine: &Described) -> String {
-    match value.get("machine").and_then(Described::of_result) {
-        Some(its) if (&its.cpu, its.cores, &its.kernel) != (&machine.cpu, machine.cores, &machine.kernel) => {
+    match machine_of(value) {
+        Some(its) if (&its.cpu, its.cores as u64, &its.kernel) != (&machine.cpu, machine.cores, &machine.kernel) => {
             let words = format!("Measured on another machine: {}, {} cores, Linux {}.", its.cpu, its.cores, its.kernel);
             format!("<p class=\"warning\">{}</p>\n", escape(&words))
         }

@@ -47,63 +47,62 @@ pub fn set(extent: Extent) -> Vec<Program> {
     };
     let (host, gpu) = (Needs::Nothing, Needs::Gpu);
     vec![
-        program("ring", "ring", host, "--host --seconds 2", "--host"),
-        program("lookup", "lookup", host, "--size 256M --seconds 1 --growth 1G,4G,16G --runs 2", ""),
-        program("load", "load", host, "--size 256M --pairs 3", ""),
-        program("plan-rate", "plan", host, "rate --seconds 0.5 --ids 1000000 --profile gen5-tlc", "rate"),
+        program("ring", "bench-ring", host, "--host --seconds 2", "--host"),
+        program("lookup", "bench-lookup", host, "--size 256M --seconds 1 --growth 1G,4G,16G --runs 2", ""),
+        program("load", "bench-load", host, "--size 256M --pairs 3", ""),
+        program("plan-rate", "bench-plan", host, "rate --seconds 0.5 --ids 1000000 --profile gen5-tlc", "rate"),
         program(
             "plan-speed",
-            "plan",
+            "bench-plan",
             host,
             "speed --ids 4000000 --rows 4000000",
             "speed --ids 100000000 --rows 100000000",
         ),
-        program("switch", "switch", host, "--switches 100", ""),
-        program("passes", "passes", host, "--rows 65536", ""),
+        program("switch", "bench-switch", host, "--switches 100", ""),
+        program("passes", "bench-passes", host, "--rows 65536", ""),
         program(
             "ssd",
-            "ssd",
+            "bench-ssd",
             host,
             "--drives 1,4 --ids 100,1e4,1e6 --seconds 0.05 --limit 40",
             "--seconds 0.5 --limit 1800",
         ),
-        program("ring-resident", "ring", gpu, "--gpu --controller gpu --size 1G", "--gpu --controller gpu --size 4G"),
-        program("ring-gpu", "ring", gpu, "--gpu --size 128M --rounds 5", "--gpu"),
-        program("dram", "dram", gpu, "--quick --runs 5 --torch no", "--quick"),
+        program(
+            "ring-resident",
+            "bench-ring",
+            gpu,
+            "--gpu --controller gpu --size 1G",
+            "--gpu --controller gpu --size 4G",
+        ),
+        program("ring-gpu", "bench-ring", gpu, "--gpu --size 128M --rounds 5", "--gpu"),
+        program("dram", "bench-dram", gpu, "--quick --runs 5 --torch no", "--quick"),
         program(
             "dram-sms",
-            "dram",
+            "bench-dram",
             gpu,
             "--sms 1,4,8,16,66 --size 1G --ids 2M --alpha 0",
             "--sms --size 16G --ids 2M --alpha 0",
         ),
-        program(
-            "dram-experiments",
-            "dram",
-            gpu,
-            "--experiments --size 4G --ids 512K --row-bytes 128,1024 --runs 3",
-            "--experiments",
-        ),
-        program("elements", "elements", gpu, "--rows 512K --bags 2K --size 256M --ids 1K,64K --runs 5", ""),
-        program("dedupe", "dedupe", gpu, "--rows 1M,16M --ids 1K,64K,512K --runs 3", ""),
-        program("hbm", "hbm", gpu, "--rows 2M --runs 7 --torch no", "--rows 32M"),
+        program("elements", "bench-elements", gpu, "--rows 512K --bags 2K --size 256M --ids 1K,64K --runs 5", ""),
+        program("dedupe", "bench-dedupe", gpu, "--rows 1M,16M --ids 1K,64K,512K --runs 3", ""),
+        program("hbm", "bench-hbm", gpu, "--rows 2M --runs 7 --torch no", "--rows 32M"),
         program(
             "lookup-gpu",
-            "lookup",
+            "bench-lookup",
             gpu,
             "--gpu --scale 64 --batch 256,4K --runs 5 --batches 1000 --calls 200 --size 1G",
             "--gpu",
         ),
         program(
             "lookup-dynamicemb",
-            "lookup",
+            "bench-lookup",
             gpu,
             "--gpu --only tables --shape dynamicemb --scale 64 --runs 5",
             "--gpu --only tables --shape dynamicemb",
         ),
         program(
             "lookup-nve",
-            "lookup",
+            "bench-lookup",
             gpu,
             "--gpu --only tables --shape nve --scale 128 --runs 5",
             "--gpu --only tables --shape nve",
@@ -227,6 +226,7 @@ mod tests {
             for binary in
                 ["ring", "lookup", "load", "plan", "switch", "passes", "ssd", "dram", "dedupe", "hbm", "elements"]
             {
+                let binary = format!("bench-{binary}");
                 assert!(programs.iter().any(|program| program.binary == binary), "{binary} is not in the set");
             }
         }

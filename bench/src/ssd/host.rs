@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use warprow_store::Store;
-use warprow_workload::{Answer, Random, mix_all, verify};
+use warprow_workload::{Random, RowsAnswer, mix_all, verify};
 use zerocopy::IntoBytes;
 
 use super::{Contender, Ground, Means, SsdSetup, TABLE, Taken, Team};
@@ -77,7 +77,7 @@ impl Contender for Threads<'_> {
         let checked = &mut self.checked;
         self.team.each(|first, count, landing| {
             let part = ids.get(first..first + count).context("a part that was not dealt")?;
-            let answer = Answer { rows: landing.as_bytes(), stride, mask: None };
+            let answer = RowsAnswer { rows: landing.as_bytes(), stride, mask: None };
             *checked += verify(&content, part, answer).context("a wrong row was returned")?.rows;
             Ok(())
         })?;

@@ -28,6 +28,7 @@ impl Medium {
         match self {
             Self::Emulated(Media::Ram) => "ram",
             Self::Emulated(Media::Computed) => "computed",
+            Self::Emulated(Media::Played) => "played",
             Self::Files(Caching::Cached, _) => "cached",
             Self::Files(Caching::Direct, _) => "direct",
         }

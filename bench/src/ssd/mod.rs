@@ -22,6 +22,7 @@ pub(crate) use drives::Drives;
 pub use host::HostGround;
 pub use medium::Medium;
 use medium::{Laid, lay};
+pub(crate) use result::best;
 pub use result::{Measured, SsdResult, show};
 pub use team::Means;
 pub(crate) use team::{Landing, Team};
@@ -275,6 +276,7 @@ fn profile_name(profile: Profile) -> &'static str {
         Profile::None => "none",
         Profile::P5800x => "p5800x",
         Profile::Gen5Tlc => "gen5-tlc",
+        Profile::Gen6 => "gen6",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::output::{per_second, table};
 
@@ -14,7 +14,7 @@ const OVERHEAD_RATIO: f64 = 0.5;
 const CALLER_US: f64 = 10.0;
 
 /// One way of driving look-ups; medians.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
     /// Queue sets, or threads.
     pub by: u32,
@@ -39,10 +39,10 @@ pub struct Measured {
 }
 
 /// One number of ids.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SsdResult {
     /// The timing of the drives.
-    pub profile: &'static str,
+    pub profile: String,
     /// Drives.
     pub drives: u32,
     /// Ids of a look-up.
@@ -68,19 +68,19 @@ pub struct SsdResult {
 }
 
 /// The one with the shortest look-ups.
-fn best(all: &[Measured]) -> Option<&Measured> {
+pub(crate) fn best(all: &[Measured]) -> Option<&Measured> {
     all.iter().min_by(|a, b| a.seen_us.total_cmp(&b.seen_us))
 }
 
 impl SsdResult {
     /// `by`: by the GPU, by threads, by io_uring.
-    pub(super) fn new(profile: &'static str, drives: u32, ids: u64, by: [Vec<Measured>; 3]) -> Self {
+    pub(super) fn new(profile: &str, drives: u32, ids: u64, by: [Vec<Measured>; 3]) -> Self {
         let overhead_limit_us = OVERHEAD.0 + OVERHEAD.1 * ids as f64 / 1e3;
         let [ours, threads, io_uring] = by.each_ref().map(|all| best(all));
         let both = ours.zip(threads);
         let beside = both.and_then(|(ours, threads)| ours.overhead_us.zip(threads.overhead_us));
         Self {
-            profile,
+            profile: profile.to_owned(),
             drives,
             ids,
             overhead_limit_us,

@@ -7,8 +7,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Merging, Output, PlanOptions, Rows, Slot};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Merging, Output, OutputRows, PlanOptions, Slot};
 use warprow_store::Store;
 use warprow_workload::rival::{Equal, Rival, Target, Uring};
 use zerocopy::IntoBytes;
@@ -48,7 +48,7 @@ trait Worker: Send {
 impl Worker for Slot {
     fn look_up(&mut self, ids: &[i64], rows: &mut [f32], dim: usize) -> anyhow::Result<u64> {
         let batch = Batch::new(ids, ids.len());
-        Ok(self.lookup(&batch, &mut Output::new(Rows::F32(rows), dim))?.commands)
+        Ok(self.lookup(&batch, &mut Output::new(OutputRows::F32(rows), dim))?.commands)
     }
 }
 
@@ -72,7 +72,7 @@ impl Means<'_> {
             Self::Host(store, merging) => {
                 let options = HostOptions::default();
                 let merging = merging.cloned().unwrap_or(options.merging.clone());
-                let host = Host::attach(store, options.with_merging(merging))?;
+                let host = HostExecutor::attach(store, options.with_merging(merging))?;
                 let options = PlanOptions::default().with_max(share, share).with_slots(threads);
                 let plan = host.plan(&[Feature::new("f", table)], options)?;
                 (0..threads).map(|_| Ok(Box::new(plan.slot()?) as Box<dyn Worker>)).collect()

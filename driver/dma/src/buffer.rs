@@ -1,33 +1,35 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{AllocateError, Backing, DmaMemory, Function, FunctionError, Mapped};
+use crate::{AllocateError, DmaMemory, Function, FunctionError, MappedMemory, MemoryKind};
 
-/// A buffer could not be had.
+/// Why a [`DmaBuffer`] could not be allocated.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum BufferError {
-    /// There is no memory.
+    /// The memory could not be allocated.
     #[error(transparent)]
     Allocate(#[from] AllocateError),
-    /// A function cannot reach it.
+    /// The memory could not be mapped for one of the functions.
     #[error(transparent)]
     Map(#[from] FunctionError),
 }
 
-/// Memory that belongs to devices and to this process by turns, as in a streaming DMA mapping: while it is [lent](Self::lend), commands may
-/// name it, and it is reached like any [`DmaMemory`]; at all other times it is plain bytes.
+/// Memory that belongs to devices and to this process by turns, as in a streaming DMA mapping: while it is
+/// [lent](Self::lend), commands may name it, and it is reached like any [`DmaMemory`]; at all other times it is plain
+/// bytes.
 ///
-/// Whoever sends commands holds what it was lent until no device can carry one out any more; a queue pair that
-/// keeps it sees to that. So the memory is never plain while a late command may write to it, and stays mapped when the
-/// buffer is dropped before that. What the types cannot see is who else tells the devices what to do: [`allocate`](Self::allocate) is
-/// `unsafe` for that, and nothing else here. A device that writes where no command of this process has told it to can be kept from
-/// that by an IOMMU at most, and is nothing that Rust could describe.
+/// Whoever sends commands holds the memory that it was lent until no device can carry one of them out any more; a queue
+/// pair that keeps the memory does so. So the memory is never plain bytes while a late command may write to it, and it
+/// stays mapped if the buffer is dropped before that. The types cannot see who else tells the devices what to do; that
+/// is why [`allocate`](Self::allocate) is `unsafe`, as the only method here. Against a device that writes where no
+/// command of this process told it to, only an IOMMU helps; Rust has no way to describe such a device.
 ///
 /// Offsets and lengths are in bytes; an access outside the memory panics as a slice does.
 pub struct DmaBuffer {
     memory: DmaMemory,
-    /// One for each function. Each holds an alias of the memory, so that no handle of it that was made of these goes uncounted.
-    mapped: Vec<Arc<Mapped>>,
+    /// One mapping for each function. Each holds an alias of the memory of its own, so that every handle that was made
+    /// from it is counted.
+    mapped: Vec<Arc<MappedMemory>>,
     lent: bool,
 }
 
@@ -38,22 +40,26 @@ impl fmt::Debug for DmaBuffer {
 }
 
 impl DmaBuffer {
-    /// Allocates at least `len` zeroed bytes, of a kind that all of `functions`, which are different ones, can reach, and maps them for each.
+    /// Allocates at least `len` zeroed bytes, of a kind that all of `functions` can reach, and maps them for each.
+    /// `functions` names no function twice.
     ///
     /// # Errors
-    /// As of [`Function::allocate`] and [`Function::map`]; nothing stays mapped then.
+    /// As those of [`Function::allocate`] and [`Function::map`]; nothing stays mapped then.
     ///
     /// # Safety
-    /// As long as the memory is mapped, each of `functions`
-    /// - leaves it alone, by whatever handle, but to carry out what its device is told (a transport in this process could write by itself);
-    /// - is told by a driver alone that lets its device write there only by commands that name what was [lent](Self::lend), or a
-    ///   clone of that, and holds this until they can no more be carried out. Registers and doorbells tell a device what to do
-    ///   as commands do, and so does whoever ends a mapping that is not its own.
+    /// As long as the memory is mapped, for each of `functions`:
+    /// - The function accesses the memory, by whatever handle, only to carry out what its device is told. (A transport
+    ///   in this process could also write by itself.)
+    /// - One driver alone tells the device what to do. It lets the device write to the memory only by commands that
+    ///   name memory which was [lent](Self::lend), or a clone of that; and it holds what it was lent until those
+    ///   commands can no more be carried out. Registers and doorbells tell a device what to do as commands do; ending a
+    ///   mapping that somebody else made does so too.
     ///
-    /// Nor does anybody who was lent it write to its [file](DmaMemory::file) afterwards. The safe methods of a queue pair are such a driver; those that take
-    /// commands as they are have contracts of their own.
+    /// Nobody who was lent the memory writes to its [file](DmaMemory::file) after giving it back. The safe methods of a
+    /// queue pair are such a driver; those that take commands as they are have contracts of their own.
     pub unsafe fn allocate(len: usize, functions: &[Arc<dyn Function>]) -> Result<Self, BufferError> {
-        // Memory of the kind that one transport has may be beyond another, but not the other way round.
+        // Memory of the kind that one transport allocates may be out of reach for another transport, but not the other
+        // way round.
         let mut refused = None;
         for function in functions {
             match Self::map(function.allocate(len)?, functions) {
@@ -63,12 +69,12 @@ impl DmaBuffer {
         }
         match refused {
             Some(error) => Err(error.into()),
-            None => Ok(Self::map(DmaMemory::allocate(len, Backing::Auto)?, functions)?),
+            None => Ok(Self::map(DmaMemory::allocate(len, MemoryKind::Auto)?, functions)?),
         }
     }
 
     fn map(memory: DmaMemory, functions: &[Arc<dyn Function>]) -> Result<Self, FunctionError> {
-        let map = |function: &Arc<dyn Function>| Mapped::aliased(function.clone(), &memory).map(Arc::new);
+        let map = |function: &Arc<dyn Function>| MappedMemory::aliased(function.clone(), &memory).map(Arc::new);
         let mapped = functions.iter().map(map).collect::<Result<_, _>>()?;
         Ok(Self { memory, mapped, lent: false })
     }
@@ -79,29 +85,30 @@ impl DmaBuffer {
         self.memory.len()
     }
 
-    /// Lends the memory to `function`, for commands. `None`: it is not mapped for that.
-    pub fn lend(&mut self, function: &Arc<dyn Function>) -> Option<Arc<Mapped>> {
+    /// Lends the memory to `function`, for commands. `None` if the buffer is not mapped for that function.
+    pub fn lend(&mut self, function: &Arc<dyn Function>) -> Option<Arc<MappedMemory>> {
         let mapped = self.mapped.iter().find(|mapped| Arc::ptr_eq(mapped.function(), function))?.clone();
         self.lent = true;
         Some(mapped)
     }
 
-    /// Takes the memory back; `false` while somebody still has what was lent.
+    /// Takes the memory back. `false` while somebody still holds memory that was lent.
     pub fn reclaim(&mut self) -> bool {
         if self.lent {
-            // What others have done with a handle comes before its end, and that before this.
-            self.lent = !self.mapped.iter_mut().all(|it| Arc::get_mut(it).is_some_and(Mapped::is_unshared));
+            // What others did with a handle happened before they dropped it, and the drop before this check.
+            self.lent = !self.mapped.iter_mut().all(|it| Arc::get_mut(it).is_some_and(MappedMemory::is_unshared));
         }
         !self.lent
     }
 
-    /// The functions that somebody still has it for, or had when it was [reclaimed](Self::reclaim) in vain; none if it is not lent.
+    /// The functions for which somebody still holds the memory, or did when [`reclaim`](Self::reclaim) last failed;
+    /// none if the memory is not lent.
     pub fn borrowers(&self) -> impl Iterator<Item = &Arc<dyn Function>> {
         let lent = self.mapped.iter().filter(|it| self.lent && (Arc::strong_count(it) > 1 || it.memory().is_shared()));
         lent.map(|mapped| mapped.function())
     }
 
-    /// The bytes; `None`: it is lent.
+    /// The bytes; `None` while the memory is lent.
     pub fn bytes(&self) -> Option<&[u8]> {
         if self.lent {
             return None;
@@ -113,7 +120,7 @@ impl DmaBuffer {
         Some(unsafe { std::slice::from_raw_parts(self.memory.as_ptr(), self.memory.len()) })
     }
 
-    /// The bytes, to be written; `None`: it is lent.
+    /// The bytes, to be written; `None` while the memory is lent.
     pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
         if self.lent {
             return None;
@@ -165,7 +172,7 @@ mod tests {
     struct Device {
         mapped: Mutex<Vec<Option<DmaMemory>>>,
         /// Memory of this kind alone; `None`: all.
-        reaches: Option<Backing>,
+        reaches: Option<MemoryKind>,
     }
 
     impl Device {
@@ -194,10 +201,13 @@ mod tests {
             Self::unsupported()
         }
         fn allocate(&self, len: usize) -> Result<DmaMemory, AllocateError> {
-            DmaMemory::allocate(len, self.reaches.filter(|&it| it == Backing::Memfd).unwrap_or(Backing::Anonymous))
+            DmaMemory::allocate(
+                len,
+                self.reaches.filter(|&it| it == MemoryKind::Memfd).unwrap_or(MemoryKind::Anonymous),
+            )
         }
         fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
-            if self.reaches.is_some_and(|it| it != Backing::Memfd || memory.file().is_none()) {
+            if self.reaches.is_some_and(|it| it != MemoryKind::Memfd || memory.file().is_none()) {
                 return Self::unsupported();
             }
             let mut mapped = self.mapped.lock().unwrap();
@@ -291,7 +301,7 @@ mod tests {
     #[test]
     fn what_cannot_be_mapped_everywhere_is_mapped_nowhere() {
         let (devices, mut functions) = devices(2);
-        functions.push(Arc::new(Device { reaches: Some(Backing::HugePages), ..Device::default() }));
+        functions.push(Arc::new(Device { reaches: Some(MemoryKind::HugePages), ..Device::default() }));
         assert!(matches!(allocate(PAGE, &functions), Err(BufferError::Map(_))));
         assert!(devices.iter().all(|device| device.mapped.lock().unwrap().iter().all(Option::is_none)));
         assert!(matches!(allocate(usize::MAX, &functions), Err(BufferError::Allocate(_))));
@@ -300,7 +310,7 @@ mod tests {
     #[test]
     fn it_is_of_the_kind_that_all_can_reach() {
         let (_devices, mut functions) = devices(2);
-        functions.insert(1, Arc::new(Device { reaches: Some(Backing::Memfd), ..Device::default() }));
+        functions.insert(1, Arc::new(Device { reaches: Some(MemoryKind::Memfd), ..Device::default() }));
         let buffer = allocate(1, &functions).unwrap();
         assert!(buffer.memory.file().is_some() && buffer.mapped.len() == 3);
         assert_eq!(buffer.bytes().unwrap(), [0; PAGE]);

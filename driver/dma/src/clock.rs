@@ -1,17 +1,20 @@
 use std::time::{Duration, Instant};
 
-/// Time, and what to do while waiting for a device. Injected, so that a simulation can turn both.
+/// Time, and what a thread does while it waits for a device. The driver gets its clock from its caller, so that a
+/// simulation can control both.
 pub trait Clock: Send + Sync {
     /// Time since some fixed point; never goes back.
     fn now(&self) -> Duration;
 
-    /// Called in every turn of every polling loop; `turn` counts up from 0 while nothing happens.
+    /// Called in every turn of a polling loop that has found nothing; `turn` counts up from 0 while the loop finds
+    /// nothing.
     fn relax(&self, turn: u32);
 
     /// Waits for about `duration`.
     fn sleep(&self, duration: Duration);
 
-    /// Whether several threads may wait by it. Not one that is turned by who waits: what happens when would be up to the threads.
+    /// Whether several threads may wait by this clock at once. `false` for a simulated clock that the waiting thread
+    /// itself advances: with several threads the run would depend on how they are scheduled.
     fn is_concurrent(&self) -> bool {
         true
     }

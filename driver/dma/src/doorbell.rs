@@ -3,14 +3,16 @@ use std::sync::Arc;
 
 use crate::{DmaMemory, Mmio, order};
 
-/// Whoever reads a doorbell that lies in ordinary memory, and may be asleep.
+/// The reader of a doorbell that lies in ordinary memory: a controller, whose thread may be asleep.
 pub trait Wake: Send + Sync {
-    /// Called after the doorbell's store is ordered; returns quickly when the reader is awake.
+    /// Wakes the reader if it sleeps. Called after the doorbell's store, with the order that
+    /// [`order::between_doorbell_and_sleep`] makes. Returns quickly when the reader is awake.
     fn wake(&self);
 }
 
-/// A doorbell that is neither: somebody carries each store over, as in a message.
-pub trait Ring: Send + Sync {
+/// Carries doorbell stores to a device whose doorbells are neither mapped registers nor shared memory: by a message for
+/// each store.
+pub trait RemoteDoorbell: Send + Sync {
     /// Stores `value` to the doorbell at `offset` of BAR0. A failure shows at the next access of a register.
     fn ring(&self, offset: u64, value: u32);
 }
@@ -23,7 +25,7 @@ pub struct Doorbell(Place);
 enum Place {
     Mmio { region: Mmio, offset: usize },
     Memory { memory: DmaMemory, offset: usize, reader: Option<Arc<dyn Wake>> },
-    Carried { by: Arc<dyn Ring>, offset: u64 },
+    Carried { by: Arc<dyn RemoteDoorbell>, offset: u64 },
 }
 
 impl fmt::Debug for Doorbell {
@@ -52,8 +54,8 @@ impl Doorbell {
         }))
     }
 
-    /// The doorbell at `offset` of BAR0, whose stores `by` carries over.
-    pub fn carried(by: Arc<dyn Ring>, offset: u64) -> Self {
+    /// The doorbell at `offset` of BAR0; `by` carries each store to the device.
+    pub fn carried(by: Arc<dyn RemoteDoorbell>, offset: u64) -> Self {
         Self(Place::Carried { by, offset })
     }
 

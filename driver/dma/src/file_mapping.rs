@@ -56,8 +56,8 @@ impl FileMapping {
         self.len
     }
 
-    /// How many bytes of it lie in memory now, in whole pages: those that the page cache holds, whoever has read them. To whom
-    /// the file neither belongs nor is open for writing, Linux says that all of them do.
+    /// How many bytes of the mapping lie in memory now, in whole pages: those that the page cache holds, whoever has
+    /// read them. If the file neither belongs to this user nor is open for writing, Linux says that all of them do.
     pub fn resident(&self) -> std::io::Result<u64> {
         // SAFETY: asks for a number, and takes no pointer.
         let page = match unsafe { libc::sysconf(libc::_SC_PAGESIZE) } {
@@ -153,7 +153,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-    use crate::{Backing, PAGE};
+    use crate::{MemoryKind, PAGE};
 
     #[test]
     fn shows_what_is_written_to_the_file() {
@@ -162,7 +162,7 @@ mod tests {
         let map = FileMapping::new(&file, 8192).unwrap();
         let data: Vec<u8> = (0..600u32).map(|i| (i * 7) as u8).collect();
         file.write_all_at(&data, 4096).unwrap();
-        let memory = DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(PAGE, MemoryKind::Anonymous).unwrap();
         for target in [0, 4, 1001] {
             map.copy_to(4096, &memory, target, 600).unwrap();
             let mut got = vec![0; 600];
@@ -187,14 +187,14 @@ mod tests {
                 FileMapping::new(file, 1 << 20).unwrap()
             })
             .collect();
-        let memory = DmaMemory::allocate(1 << 20, Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(1 << 20, MemoryKind::Anonymous).unwrap();
         files[1].set_len(8192).unwrap();
         // Several threads run into it at once, one of them in the part that is left.
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for _ in 0..4 {
                 threads.push(scope.spawn(|| {
-                    let memory = DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap();
+                    let memory = DmaMemory::allocate(PAGE, MemoryKind::Anonymous).unwrap();
                     maps[1].copy_to(8192, &memory, 0, PAGE)
                 }));
             }

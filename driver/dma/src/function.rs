@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{AllocateError, Backing, DmaMemory, Doorbell, Interrupt};
+use crate::{AllocateError, DmaMemory, Doorbell, Interrupt, MemoryKind};
 
 /// What can go wrong between the driver and a PCIe function.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -52,18 +52,21 @@ pub enum FunctionError {
     },
 }
 
-/// A PCIe function that carries an NVMe controller, as its driver sees it: BAR0, DMA, and a few switches of its
-/// configuration space. Implemented by VFIO, and by the software controller. Registers and doorbells that BAR0 does not
-/// have are [`FunctionError::OutsideBar`]; what the transport cannot do at all is [`FunctionError::Unsupported`].
+/// A PCIe function that carries an NVMe controller, as its driver sees it: BAR0, DMA, bus master, reset, and one
+/// interrupt. The transports over VFIO and over vfio-user implement this trait, and so does the software controller. A
+/// call fails with [`FunctionError::OutsideBar`] for a register or doorbell that BAR0 does not have, and with
+/// [`FunctionError::Unsupported`] for what the transport cannot do at all.
 ///
-/// These are for the one driver of the device. All that a device can be made to write is [`DmaMemory`] that was mapped, of which
-/// nothing but a [`DmaBuffer`](crate::DmaBuffer) makes plain bytes; whoever allocates one vouches for who uses these, and how.
+/// The methods are for the one driver of the device. A device can be made to write only to [`DmaMemory`] that was
+/// mapped; only a [`DmaBuffer`](crate::DmaBuffer) makes plain bytes of such memory, and whoever allocates a `DmaBuffer`
+/// vouches for who calls these methods, and how.
 pub trait Function: Send + Sync + fmt::Debug {
-    /// What people call it: a PCI address, or a URI. Stands in every error.
+    /// The name of the function, as people write it: a PCI address, or a URI. Every error contains it.
     fn name(&self) -> &str;
 
-    /// Loads a 32-bit register of BAR0. A device that is gone is an error, not all ones, wherever the transport can
-    /// tell. All ones may be a register's value; CSTS alone never reads so of a device that is there.
+    /// Loads a 32-bit register of BAR0. For a device that is gone this is an error, not all ones, wherever the
+    /// transport can tell. All ones can also be the value of a register, except of CSTS: CSTS reads as all ones only if
+    /// the device is gone.
     fn read_u32(&self, offset: u64) -> Result<u32, FunctionError>;
 
     /// Loads a 64-bit register of BAR0, by one access or two of 32 bits, lower first (NVMe Base 2.0, 3.1.1).
@@ -78,10 +81,10 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// The doorbell register at `offset` of BAR0, for writing without further checks.
     fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError>;
 
-    /// The memory that holds the doorbells, where they are ordinary memory: its first byte is BAR0 + 1000h. For submitters
-    /// that store to them by other means than [`Doorbell::ring`] and so wake nobody, such as a GPU: whoever reads them looks
-    /// by itself for as long as the result or a clone of it lives, and is told with [`wake`](Self::wake) when that is worth
-    /// while.
+    /// The memory that holds the doorbells, where they are ordinary memory: its first byte is BAR0 + 1000h. This is for
+    /// submitters that store to the doorbells by other means than [`Doorbell::ring`], such as a GPU, and so wake
+    /// nobody. As long as the result or a clone of it lives, the controller that reads the doorbells polls them;
+    /// [`wake`](Self::wake) tells it when a doorbell will be stored soon.
     fn doorbell_memory(&self) -> Option<DmaMemory> {
         None
     }
@@ -91,54 +94,56 @@ pub trait Function: Send + Sync + fmt::Debug {
 
     /// Allocates zeroed memory of a kind that this function can reach, at least `len` bytes.
     fn allocate(&self, len: usize) -> Result<DmaMemory, AllocateError> {
-        DmaMemory::allocate(len, Backing::Auto)
+        DmaMemory::allocate(len, MemoryKind::Auto)
     }
 
-    /// Makes `memory` visible to the device, contiguously, and returns its I/O virtual address (page-aligned).
-    /// Prefer [`Mapped`], which undoes it.
+    /// Makes `memory` visible to the device, contiguously, and returns its I/O virtual address (page-aligned). Prefer
+    /// [`MappedMemory`], which also unmaps it.
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError>;
 
-    /// Ends what [`map`](Self::map) began. After it returns, no access of the device reaches the memory any more. The
-    /// caller has made sure that no outstanding command names it: its address may be given to other memory next.
+    /// Ends a mapping that [`map`](Self::map) made. After this returns, no access of the device reaches the memory any
+    /// more. The caller has made sure that no outstanding command names the memory, since its I/O virtual address may
+    /// be given to other memory next.
     fn unmap(&self, iova: u64) -> Result<(), FunctionError>;
 
-    /// Lets the function start DMA, or stops it (PCI command register, bus master enable). After it returns from
-    /// stopping, no access of the device reaches memory any more.
+    /// Lets the function start DMA, or stops its DMA (PCI command register, bus master enable). After a call with
+    /// `false` returns, no access of the device reaches memory any more.
     fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError>;
 
     /// Resets the function (FLR where there is one) and sets up what the reset cleared, except bus master, which is off
     /// afterwards, also if the reset failed or is [`FunctionError::Unsupported`].
     fn reset(&self) -> Result<(), FunctionError>;
 
-    /// Turns MSI-X on for vector 0, which is the admin completion queue's, and returns what waits for it; the same every
-    /// time. It outlives resets. Polling needs it not.
+    /// Turns MSI-X on for vector 0, which is the admin completion queue's, and returns the [`Interrupt`] to wait for;
+    /// every call returns the same one. It goes on working after resets. A driver that polls need not call this.
     fn interrupt(&self) -> Result<Arc<dyn Interrupt>, FunctionError> {
         Err(FunctionError::Unsupported { function: self.name().to_owned(), what: "waiting for interrupts" })
     }
 }
 
-/// Memory that a device can reach, for as long as this value lives.
+/// Memory that is mapped for a device as long as this value lives.
 #[derive(Debug)]
-pub struct Mapped {
+pub struct MappedMemory {
     function: Arc<dyn Function>,
     memory: DmaMemory,
     iova: u64,
 }
 
-impl Mapped {
+impl MappedMemory {
     /// Maps `memory` for `function`.
     pub fn new(function: Arc<dyn Function>, memory: DmaMemory) -> Result<Self, FunctionError> {
         let iova = function.map(&memory)?;
         Ok(Self { function, memory, iova })
     }
 
-    /// Maps `memory`, and has an alias of it: what is made of that is counted apart from what the function keeps.
+    /// Maps `memory`, and keeps an alias of it: handles that are made from the alias are counted apart from those that
+    /// the function keeps.
     pub(crate) fn aliased(function: Arc<dyn Function>, memory: &DmaMemory) -> Result<Self, FunctionError> {
         let iova = function.map(memory)?;
         Ok(Self { function, memory: memory.alias(), iova })
     }
 
-    /// Whether there is no other handle of the memory that was made of this one's.
+    /// Whether no other handle of the memory exists that was made from this value's.
     pub(crate) fn is_unshared(&mut self) -> bool {
         self.memory.is_unshared()
     }
@@ -159,7 +164,7 @@ impl Mapped {
     }
 }
 
-impl Drop for Mapped {
+impl Drop for MappedMemory {
     fn drop(&mut self) {
         // A failure leaves the memory mapped in the device's address space; it must then never be used again.
         if self.function.unmap(self.iova).is_err() {

@@ -7,34 +7,34 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 /// An interrupt vector of a function, to be waited for.
 pub trait Interrupt: Send + Sync + fmt::Debug {
-    /// Sleeps until the device has interrupted, at most so long; whether it has since the last wait that said so. A waiter
-    /// beside others may miss one that another took.
+    /// Sleeps until the device has interrupted, for `at_most`. Returns whether the device has interrupted since the
+    /// last wait that returned `true`. If several threads wait, only one of them learns of each interrupt.
     fn wait(&self, at_most: Duration) -> bool;
 }
 
 /// An interrupt that the kernel, or another process, signals through an eventfd.
-pub struct Event(EventFd);
+pub struct EventfdInterrupt(EventFd);
 
-impl fmt::Debug for Event {
+impl fmt::Debug for EventfdInterrupt {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Event")
     }
 }
 
-impl Event {
-    /// One that has not been signalled.
+impl EventfdInterrupt {
+    /// Makes an interrupt that has not been signalled.
     pub fn new() -> std::io::Result<Self> {
         Ok(Self(EventFd::from_value_and_flags(0, EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK)?))
     }
 }
 
-impl AsFd for Event {
+impl AsFd for EventfdInterrupt {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 }
 
-impl Interrupt for Event {
+impl Interrupt for EventfdInterrupt {
     fn wait(&self, at_most: Duration) -> bool {
         // Rounded up: a wait of less than a millisecond is not to spin.
         let millis = at_most.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128);
@@ -54,7 +54,7 @@ mod tests {
 
     #[test]
     fn a_signal_wakes_once_and_silence_ends_in_time() {
-        let event = Event::new().unwrap();
+        let event = EventfdInterrupt::new().unwrap();
         let began = Instant::now();
         assert!(!event.wait(Duration::from_micros(20_500)));
         assert!(began.elapsed() >= Duration::from_millis(20), "it did not wait");

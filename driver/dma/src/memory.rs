@@ -17,7 +17,7 @@ pub const HUGE_PAGE: usize = 2 << 20;
 
 /// What memory for DMA is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Backing {
+pub enum MemoryKind {
     /// 2 MiB huge pages where the system has them reserved and the length is at least one of them, else anonymous.
     #[default]
     Auto,
@@ -36,14 +36,14 @@ pub struct AllocateError {
     /// Length asked for, bytes.
     pub len: usize,
     /// What it was to be made of.
-    pub backing: Backing,
+    pub backing: MemoryKind,
     /// The system's answer.
     pub source: Arc<std::io::Error>,
 }
 
-fn remedy(backing: Backing) -> &'static str {
+fn remedy(backing: MemoryKind) -> &'static str {
     match backing {
-        Backing::HugePages => "; reserve huge pages: echo 512 > /proc/sys/vm/nr_hugepages",
+        MemoryKind::HugePages => "; reserve huge pages: echo 512 > /proc/sys/vm/nr_hugepages",
         _ => "; free some memory, or ask for less",
     }
 }
@@ -53,12 +53,12 @@ struct Mapping {
     len: usize,
     file: Option<File>,
     huge: bool,
-    /// Of a file that others may shorten.
+    /// The guard against SIGBUS, where the memory shows a file that others may shorten.
     guarded: Option<&'static Guarded>,
     _owner: Owner,
 }
 
-/// Memory that others may have given back.
+/// A weak handle of [`DmaMemory`]: says whether the memory still exists, without keeping it.
 #[derive(Clone)]
 pub struct WeakMemory(Weak<Mapping>);
 
@@ -69,7 +69,7 @@ impl fmt::Debug for WeakMemory {
 }
 
 impl WeakMemory {
-    /// Nobody has it any more.
+    /// Whether nobody has the memory any more.
     pub fn is_gone(&self) -> bool {
         self.0.strong_count() == 0
     }
@@ -81,7 +81,7 @@ struct File {
     offset: u64,
 }
 
-/// Whoever unmaps the memory.
+/// What unmaps the memory when the last handle is dropped.
 enum Owner {
     Itself(MmapRaw),
     Whole(#[allow(dead_code, reason = "kept, not used")] DmaMemory),
@@ -148,25 +148,25 @@ impl fmt::Debug for DmaMemory {
 
 impl DmaMemory {
     /// Allocates at least `len` bytes (at least one page), rounded up to whole pages of the backing.
-    pub fn allocate(len: usize, backing: Backing) -> Result<Self, AllocateError> {
+    pub fn allocate(len: usize, backing: MemoryKind) -> Result<Self, AllocateError> {
         let error = |source: std::io::Error| AllocateError { len, backing, source: source.into() };
-        let page = if backing == Backing::HugePages { HUGE_PAGE } else { PAGE };
+        let page = if backing == MemoryKind::HugePages { HUGE_PAGE } else { PAGE };
         let rounded = len
             .max(1)
             .checked_next_multiple_of(page)
             .filter(|&len| isize::try_from(len).is_ok())
             .ok_or_else(|| error(std::io::ErrorKind::OutOfMemory.into()))?;
         match backing {
-            Backing::Anonymous => Ok(Self::new(anonymous(rounded).map_err(error)?.into(), None, false)),
-            Backing::HugePages => Ok(Self::new(huge(rounded).map_err(error)?.into(), None, true)),
-            Backing::Auto => {
+            MemoryKind::Anonymous => Ok(Self::new(anonymous(rounded).map_err(error)?.into(), None, false)),
+            MemoryKind::HugePages => Ok(Self::new(huge(rounded).map_err(error)?.into(), None, true)),
+            MemoryKind::Auto => {
                 let wanted = if rounded >= HUGE_PAGE { rounded.checked_next_multiple_of(HUGE_PAGE) } else { None };
                 match wanted.and_then(|len| huge(len).ok()) {
                     Some(map) => Ok(Self::new(map.into(), None, true)),
-                    None => Self::allocate(len, Backing::Anonymous),
+                    None => Self::allocate(len, MemoryKind::Anonymous),
                 }
             }
-            Backing::Memfd => {
+            MemoryKind::Memfd => {
                 let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
                 let fd = memfd_create("warprow-dma", flags).map_err(|e| error(e.into()))?;
                 nix::unistd::ftruncate(&fd, rounded as i64).map_err(|e| error(e.into()))?;
@@ -192,11 +192,11 @@ impl DmaMemory {
         Self(Arc::new(Mapping { base, len: map.len(), file, huge, guarded, _owner: Owner::Itself(map) }))
     }
 
-    /// Maps `len` bytes at `offset` of a file that somebody else has made, both multiples of [`PAGE`]. What is written to memory
-    /// that is not `shared` is this process's alone.
+    /// Maps `len` bytes at `offset` of a file that another process has made; both are multiples of [`PAGE`]. If the
+    /// mapping is not `shared`, nobody else sees what this process writes to it.
     ///
-    /// Others may shorten the file. Pages past its end then read as zeros, all of the memory does, writes reach nobody, and
-    /// [`is_lost`](Self::is_lost) says so.
+    /// Others may shorten the file. At the first access past the file's end, all of the memory is then replaced by
+    /// zeros: writes to it reach nobody, and [`is_lost`](Self::is_lost) says so.
     pub fn import(fd: OwnedFd, offset: u64, len: u64, shared: bool) -> Result<Self, ImportError> {
         let pages = || ImportError::Pages { offset, len };
         let end = offset.checked_add(len).ok_or_else(pages)?;
@@ -223,7 +223,8 @@ impl DmaMemory {
         Ok(Self::guarded(map, Some(file), false, Some(guarded)))
     }
 
-    /// `len` bytes at `offset`, both multiples of [`PAGE`] and inside (else it panics), as memory of its own.
+    /// `len` bytes at `offset` of this memory, as a [`DmaMemory`] of their own. Both are multiples of [`PAGE`], and the
+    /// bytes lie inside; otherwise this panics.
     pub fn part(&self, offset: usize, len: usize) -> Self {
         self.check(offset, len, PAGE);
         assert!(len != 0 && len.is_multiple_of(PAGE), "{len} bytes are not whole pages");
@@ -234,7 +235,8 @@ impl DmaMemory {
         Self(Arc::new(Mapping { base, len, file, huge, guarded, _owner: Owner::Whole(self.clone()) }))
     }
 
-    /// To learn later whether anybody still has it; a [part](Self::part) is another memory than the whole.
+    /// A weak handle, to learn later whether anybody still has this memory. Handles of a [part](Self::part) do not
+    /// count for the whole.
     pub fn downgrade(&self) -> WeakMemory {
         WeakMemory(Arc::downgrade(&self.0))
     }
@@ -245,17 +247,17 @@ impl DmaMemory {
         self.0.guarded.is_some_and(Guarded::is_lost)
     }
 
-    /// The same memory, under another count of those who share it ([`is_shared`](Self::is_shared)).
+    /// Another handle to this memory, with its own count of holders ([`is_shared`](Self::is_shared)).
     pub fn alias(&self) -> Self {
         self.part(0, self.len())
     }
 
-    /// Whether a clone of it is held elsewhere. Another thread may drop or clone one at any time.
+    /// Whether somebody else holds a clone of this handle. Another thread may drop or make one at any time.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Whether this is the only handle; what others did with theirs happened before.
+    /// Whether this is the only handle. If it is, what others did with theirs happened before this call returns.
     pub(crate) fn is_unshared(&mut self) -> bool {
         Arc::get_mut(&mut self.0).is_some()
     }
@@ -271,12 +273,13 @@ impl DmaMemory {
         self.0.huge
     }
 
-    /// Where it lies in this process, for handing it to the kernel or to CUDA. Never make a reference of it.
+    /// The address of the memory in this process, for handing it to the kernel or to CUDA. Never make a Rust reference
+    /// of it.
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.base.as_ptr()
     }
 
-    /// The file that it shows, if any, and where in that it begins, bytes.
+    /// The file that the memory shows, if any, and the byte offset in that file at which the memory begins.
     pub fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         self.0.file.as_ref().map(|file| (file.fd.as_fd(), file.offset))
     }
@@ -394,7 +397,7 @@ impl DmaMemory {
         let _ = (offset, len);
     }
 
-    /// Copies out of the memory. A device may write at the same time: bytes may then be of before or after.
+    /// Copies out of the memory. If a device writes at the same time, each byte may be from before or after that write.
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         self.check(offset, into.len(), 1);
         let head = offset.wrapping_neg() % 8;
@@ -528,24 +531,24 @@ mod tests {
 
     #[test]
     fn every_backing_is_zeroed_and_writable() {
-        for backing in [Backing::Auto, Backing::Anonymous, Backing::Memfd] {
+        for backing in [MemoryKind::Auto, MemoryKind::Anonymous, MemoryKind::Memfd] {
             let memory = DmaMemory::allocate(3 * PAGE + 1, backing).unwrap();
             assert_eq!(memory.len(), 4 * PAGE);
             assert_eq!(memory.load_u64(4 * PAGE - 8), 0);
             memory.store_u64(8, 0x0102_0304_0506_0708);
             assert_eq!(memory.load_u32(8), 0x0506_0708);
-            assert_eq!(memory.file().is_some(), backing == Backing::Memfd);
+            assert_eq!(memory.file().is_some(), backing == MemoryKind::Memfd);
         }
     }
 
     #[test]
     fn an_alias_is_the_same_memory_with_a_count_of_its_own() {
-        for backing in [Backing::Anonymous, Backing::Memfd] {
+        for backing in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             let memory = DmaMemory::allocate(PAGE, backing).unwrap();
             let alias = memory.alias();
             assert!(memory.is_shared() && !alias.is_shared(), "the alias keeps the memory");
             assert_eq!((alias.as_ptr(), alias.len()), (memory.as_ptr(), memory.len()));
-            assert_eq!(alias.file().is_some(), backing == Backing::Memfd);
+            assert_eq!(alias.file().is_some(), backing == MemoryKind::Memfd);
             let clone = alias.clone();
             assert!(alias.is_shared());
             drop((clone, memory));
@@ -558,7 +561,7 @@ mod tests {
 
     #[test]
     fn discarded_bytes_are_zero_and_others_stay() {
-        for backing in [Backing::Anonymous, Backing::Memfd] {
+        for backing in [MemoryKind::Anonymous, MemoryKind::Memfd] {
             let memory = DmaMemory::allocate(4 * PAGE, backing).unwrap();
             for (offset, len) in [(0, 4 * PAGE), (100, 3 * PAGE), (PAGE, PAGE), (PAGE - 1, 2), (5, 0), (4 * PAGE, 0)] {
                 memory.fill(0, 4 * PAGE, 0xcc);
@@ -651,14 +654,14 @@ mod tests {
 
     #[test]
     fn impossible_lengths_are_errors() {
-        assert!(DmaMemory::allocate(usize::MAX, Backing::Anonymous).is_err());
-        assert!(DmaMemory::allocate(isize::MAX as usize, Backing::Memfd).is_err());
+        assert!(DmaMemory::allocate(usize::MAX, MemoryKind::Anonymous).is_err());
+        assert!(DmaMemory::allocate(isize::MAX as usize, MemoryKind::Memfd).is_err());
     }
 
     #[test]
     #[should_panic(expected = "not inside")]
     fn access_past_the_end_panics() {
-        DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap().load_u32(PAGE - 2);
+        DmaMemory::allocate(PAGE, MemoryKind::Anonymous).unwrap().load_u32(PAGE - 2);
     }
 
     proptest! {
@@ -669,8 +672,8 @@ mod tests {
             data in proptest::collection::vec(any::<u8>(), 0..700),
             offset in 0usize..1000, target in 0usize..1000,
         ) {
-            let a = DmaMemory::allocate(2 * PAGE, Backing::Anonymous).unwrap();
-            let b = DmaMemory::allocate(2 * PAGE, Backing::Anonymous).unwrap();
+            let a = DmaMemory::allocate(2 * PAGE, MemoryKind::Anonymous).unwrap();
+            let b = DmaMemory::allocate(2 * PAGE, MemoryKind::Anonymous).unwrap();
             a.fill(0, a.len(), 0xa5);
             b.fill(0, b.len(), 0x5a);
             a.write(offset, &data);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub struct Mmio {
     base: NonNull<u8>,
     len: usize,
-    /// Keeps the mapping alive.
+    /// The owner, which keeps the mapping alive.
     _owner: Arc<dyn Any + Send + Sync>,
 }
 

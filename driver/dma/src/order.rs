@@ -58,11 +58,13 @@ pub fn before_phase() {
     fence(Ordering::Release);
 }
 
-/// Between storing a doorbell and looking whether its reader sleeps. Without this and its counterpart,
-/// [`between_sleep_and_doorbell`], both may miss the other (store-load reordering).
+/// Stands between storing a doorbell and looking whether its reader sleeps. Without this and its counterpart,
+/// [`between_sleep_and_doorbell`], the ringer may miss the sleeper and the sleeper the doorbell (store-load
+/// reordering).
 ///
-/// Doorbells are rung all the time and readers seldom go to sleep. So where the system offers it, the reader pays for both: it
-/// has every thread of the process pass a barrier, and only the compiler has to be held back here.
+/// Doorbells are rung all the time and readers seldom go to sleep. So where the system offers it, the reader pays for
+/// both: it has every thread of the process pass a barrier (`membarrier`), and here only the compiler has to be kept
+/// from reordering.
 #[inline(always)]
 pub fn between_doorbell_and_sleep() {
     #[cfg(all(target_os = "linux", not(loom)))]
@@ -72,7 +74,8 @@ pub fn between_doorbell_and_sleep() {
     fence(Ordering::SeqCst);
 }
 
-/// Between announcing sleep and looking at the doorbells once more.
+/// Stands between announcing sleep and looking at the doorbells once more; the counterpart of
+/// [`between_doorbell_and_sleep`].
 pub fn between_sleep_and_doorbell() {
     #[cfg(all(target_os = "linux", not(loom)))]
     if crate::process_barrier::process_barrier() {

@@ -18,8 +18,8 @@ pub mod command {
     pub const INTERRUPT_DISABLE: u16 = 1 << 10;
 }
 
-/// The registers of a PCI function, as its transport reaches them; what is provided checks, and notices a device that is
-/// gone. The methods of [`Function`] that read and write registers are to call these.
+/// The registers of a PCI function, as its transport reaches them. The provided methods check offsets and notice a
+/// device that is gone; a transport's methods of [`Function`] that read and write registers are to call them.
 pub trait PciAccess: Function {
     /// Bytes of BAR0.
     fn bar_bytes(&self) -> u64;
@@ -27,7 +27,7 @@ pub trait PciAccess: Function {
     /// Loads the 32-bit register at `offset` of BAR0, which is inside.
     fn load(&self, offset: u64) -> Result<u32, FunctionError>;
 
-    /// Stores it.
+    /// Stores the 32-bit register at `offset` of BAR0, which is inside.
     fn store(&self, offset: u64, value: u32) -> Result<(), FunctionError>;
 
     /// Loads the command register; all ones where the device is gone.
@@ -98,8 +98,8 @@ pub trait PciAccess: Function {
         self.store(offset + 4, (value >> 32) as u32)
     }
 
-    /// Sets and clears bits of the command register, and makes sure that the function took them. Always writes. One at a
-    /// time, which the caller sees to.
+    /// Sets and clears bits of the command register, and checks that the function took them. Writes the register even
+    /// if nothing changes. The caller makes sure that only one thread calls this at a time.
     fn change_command(&self, set: u16, clear: u16) -> Result<(), FunctionError> {
         let load = || self.load_command().and_then(|now| if now == u16::MAX { Err(self.gone()) } else { Ok(now) });
         let new = load()? & !clear | set;

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
 
-/// Whether the system has it; known once somebody has asked for the barrier.
+/// Whether the system has the barrier; known once a thread has asked for it.
 static AVAILABLE: OnceLock<bool> = OnceLock::new();
 
 fn membarrier(command: libc::c_int) -> bool {

@@ -17,7 +17,7 @@ pub(crate) struct Guarded {
     protection: AtomicI32,
     mapped: AtomicBool,
     lost: AtomicBool,
-    /// Nobody's.
+    /// Whether no mapping uses this entry, so that the next one may take it.
     free: AtomicBool,
     next: *const Guarded,
 }
@@ -27,7 +27,7 @@ unsafe impl Send for Guarded {}
 // SAFETY: as above.
 unsafe impl Sync for Guarded {}
 
-/// The newest.
+/// The newest entry, from which `next` leads to all others.
 static NEWEST: AtomicPtr<Guarded> = AtomicPtr::new(ptr::null_mut());
 
 /// What handled SIGBUS before.
@@ -39,7 +39,7 @@ impl Guarded {
         Self::with(start, len, libc::PROT_READ)
     }
 
-    /// The same of pages that are written too: what is written after they are lost reaches nobody.
+    /// Guards pages that are written as well as read. What is written after they are lost reaches nobody.
     pub(crate) fn writable(start: usize, len: usize) -> std::io::Result<&'static Self> {
         Self::with(start, len, libc::PROT_READ | libc::PROT_WRITE)
     }
@@ -75,7 +75,7 @@ impl Guarded {
         }
     }
 
-    /// Takes what was free for other pages.
+    /// Takes an entry that was free for these pages.
     fn set(&self, start: usize, len: usize, protection: c_int) {
         // All in one order: a handler that sees any of these sees that the version has changed.
         self.version.fetch_add(1, Ordering::SeqCst);
@@ -93,7 +93,7 @@ impl Guarded {
         self.free.store(true, Ordering::Release);
     }
 
-    /// Whether anything that was read from these pages before may not be the file's.
+    /// Whether bytes that were read from these pages before this call may be zeros instead of the file's bytes.
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         // What was read before must not be later than the mark: this pairs with the system call in the handler.
@@ -101,13 +101,15 @@ impl Guarded {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether `address` was here and reads as zeros now.
+    /// Marks the mapping as lost and puts pages of zeros in its place, if `address` lies in it. Returns whether that
+    /// was done.
     fn give_up(&self, address: usize) -> bool {
         let version = self.version.load(Ordering::SeqCst);
         let mapped = self.mapped.load(Ordering::SeqCst);
         let (start, len) = (self.start.load(Ordering::SeqCst), self.len.load(Ordering::SeqCst));
         let protection = self.protection.load(Ordering::SeqCst);
-        // Pages that somebody is reading stay what they are. If these have become others, nobody was reading here.
+        // While a thread reads pages, their entry does not change. If this entry has changed, the faulting thread was
+        // not reading its pages.
         if version % 2 == 1 || self.version.load(Ordering::SeqCst) != version {
             return false;
         }
@@ -167,7 +169,7 @@ extern "C" fn handler(signal: c_int, info: *mut libc::siginfo_t, context: *mut c
     unsafe { pass_on(code, signal, info, context) }
 }
 
-/// Does what would have been done without us.
+/// Does what the process would have done with the signal without this handler.
 ///
 /// # Safety
 ///

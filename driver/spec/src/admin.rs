@@ -149,7 +149,7 @@ impl FormatCdw10 {
         self.lbafu() << 4 | self.lbafl()
     }
 
-    /// The same settings with another LBA format, index 0 to 63 (its low six bits).
+    /// Sets the LBA format: `index`, 0 to 63 (the low six bits count).
     pub const fn with_format_index(self, index: u8) -> Self {
         self.with_lbafl(index & 0xf).with_lbafu(index >> 4 & 3)
     }

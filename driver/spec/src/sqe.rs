@@ -110,14 +110,14 @@ impl Sqe {
         self.cdw0.cid()
     }
 
-    /// The same command with another command identifier.
+    /// Sets the command identifier.
     #[inline]
     pub fn with_cid(mut self, cid: u16) -> Self {
         self.cdw0.set_cid(cid);
         self
     }
 
-    /// The same command with other PRP entries.
+    /// Sets the PRP entries.
     #[inline]
     pub fn with_prps(mut self, prp1: u64, prp2: u64) -> Self {
         self.prp1 = prp1;
@@ -131,7 +131,7 @@ impl Sqe {
         u64::from(self.cdw10) | u64::from(self.cdw11) << 32
     }
 
-    /// The same command with another starting LBA in CDW10 and CDW11.
+    /// Sets the starting LBA, in CDW10 and CDW11.
     #[inline]
     pub fn with_slba(mut self, slba: u64) -> Self {
         self.cdw10 = slba as u32;

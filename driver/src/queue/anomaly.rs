@@ -2,7 +2,8 @@ use std::collections::VecDeque;
 
 use warprow_spec::Status;
 
-/// A completion that no one was waiting for. A correct device posts none; none of them frees anything.
+/// A completion queue entry that fits no outstanding command, or that reports an impossible queue head. A correct
+/// device posts such an entry only as the late answer to a command that timed out. No anomaly frees anything.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anomaly {
     /// A CID that the queue never gives out.
@@ -10,12 +11,12 @@ pub enum Anomaly {
         /// The CID.
         cid: u16,
     },
-    /// A CID whose command had already been completed, or was not the latest to bear that index.
+    /// A CID whose command had already ended, or whose index a later command has taken.
     NotOutstanding {
         /// The CID.
         cid: u16,
     },
-    /// The answer to a command that had timed out. Its memory stays in quarantine.
+    /// The answer to a command that had timed out. The command's memory stays in quarantine.
     Late {
         /// The CID.
         cid: u16,
@@ -31,7 +32,8 @@ pub enum Anomaly {
         /// The CID.
         cid: u16,
     },
-    /// A submission queue head outside of what was submitted. The entry's CID was retired all the same.
+    /// A submission queue head outside of what was submitted. The command that the entry's CID names has ended all the
+    /// same, if it was outstanding.
     BadSqHead {
         /// The head.
         sqhd: u16,
@@ -45,7 +47,7 @@ pub enum Anomaly {
 pub struct Anomalies {
     /// Entries with a CID that the queue never gives out.
     pub unknown_cid: u64,
-    /// Entries for commands that had ended: doubles.
+    /// Entries for commands that had already ended: second answers.
     pub not_outstanding: u64,
     /// Answers after the time-out.
     pub late: u64,
@@ -56,7 +58,7 @@ pub struct Anomalies {
     recent: VecDeque<Anomaly>,
 }
 
-/// Anomalies kept word by word.
+/// How many anomalies are kept in full.
 const RECENT: usize = 16;
 
 impl Anomalies {
@@ -77,12 +79,12 @@ impl Anomalies {
         self.recent.push_back(anomaly);
     }
 
-    /// All of them.
+    /// The number of anomalies of all kinds.
     pub fn total(&self) -> u64 {
         self.unknown_cid + self.not_outstanding + self.late + self.wrong_queue + self.bad_sq_head
     }
 
-    /// The latest, oldest first, at most 16.
+    /// The latest anomalies, oldest first, at most 16.
     pub fn recent(&self) -> impl Iterator<Item = &Anomaly> {
         self.recent.iter()
     }

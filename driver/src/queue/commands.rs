@@ -1,6 +1,6 @@
 //! The commands of the NVM command set that the driver sends (NVM Command Set 1.0, 3.2; NVMe 1.4, 6).
 
-use warprow_dma::Mapped;
+use warprow_dma::MappedMemory;
 use warprow_spec::nvm::DsmRange;
 use warprow_spec::{IntoBytes, Sqe};
 
@@ -12,7 +12,7 @@ use crate::prp::{self, Data, PrpList};
 
 /// The list area of one CID.
 struct ListArea<'a> {
-    memory: &'a Mapped,
+    memory: &'a MappedMemory,
     at: usize,
     bytes: usize,
 }
@@ -43,7 +43,7 @@ impl QueuePair {
         Ok(ListArea { memory: self.memory(), at: lists + index * list, bytes: list })
     }
 
-    /// Checks blocks against the namespace; their number, 0's based.
+    /// Checks blocks against the namespace. Returns their number as NVMe counts it (0's based).
     #[inline]
     fn blocks_z(&self, ns: &Namespace, lba: u64, blocks: u32) -> Result<u16, PushError> {
         ns.check_described(&self.identity)?;
@@ -81,7 +81,7 @@ impl QueuePair {
         Ok((blocks_z, prp1, prp2))
     }
 
-    /// A mapping cannot end while a command names it: all that commands name is kept until they can reach it no more.
+    /// Checks that the queue keeps all memory of `data`, so that no mapping ends while a command names it.
     #[inline]
     fn check_kept(&self, data: Data<'_>) -> Result<(), PushError> {
         let check = |iova, len| if self.keeps(iova, len) { Ok(()) } else { Err(PushError::NotKept { iova, len }) };

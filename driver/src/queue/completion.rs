@@ -2,10 +2,10 @@ use std::fmt;
 
 use warprow_spec::{AdminOpcode, NSID_ALL, NvmOpcode, Status};
 
-/// A command as it was issued, for telling people which one it was.
+/// What messages say of a command, as it was issued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Issued {
-    /// Opcode, of the admin or NVM command set as its queue tells.
+pub struct IssuedCommand {
+    /// Opcode: of the admin command set on the admin queue, of the NVM command set on any other.
     pub opcode: u8,
     /// Command identifier.
     pub cid: u16,
@@ -17,7 +17,7 @@ pub struct Issued {
 
 /// How a command ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum CommandEnd {
     /// The device answered with this status.
     Answered(Status),
     /// No answer by the deadline. The device may still carry the command out: its data memory stays in quarantine until
@@ -30,24 +30,24 @@ pub enum Ended {
     Released,
 }
 
-/// The end of a command.
+/// The end of a command, whether the device completed it or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
     /// What the submitter gave with the command.
     pub tag: u64,
-    /// How it ended.
-    pub ended: Ended,
+    /// How the command ended.
+    pub ended: CommandEnd,
     /// Dwords 0 and 1 of the completion, command specific; zero where no answer came.
     pub result: [u32; 2],
     /// The command.
-    pub issued: Issued,
+    pub issued: IssuedCommand,
 }
 
 impl Completion {
     /// Whether the device answered with success.
     #[inline]
     pub fn is_success(&self) -> bool {
-        matches!(self.ended, Ended::Answered(status) if status.is_success())
+        matches!(self.ended, CommandEnd::Answered(status) if status.is_success())
     }
 }
 
@@ -57,12 +57,12 @@ pub struct CommandName {
     /// Queue identifier; 0 is the admin queue.
     pub queue: u16,
     /// The command.
-    pub issued: Issued,
+    pub issued: IssuedCommand,
 }
 
 impl fmt::Display for CommandName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Issued { opcode, cid, nsid, lba } = self.issued;
+        let IssuedCommand { opcode, cid, nsid, lba } = self.issued;
         if self.queue == 0 {
             write!(f, "admin command {}, CID {cid:#06x}", AdminOpcode(opcode))?;
         } else {

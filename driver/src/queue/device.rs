@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use warprow_dma::{Doorbell, Mapped};
+use warprow_dma::{Doorbell, MappedMemory};
 use warprow_spec::Sqe;
 use warprow_spec::admin::QueuePriority;
 use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
@@ -29,8 +29,8 @@ impl RingSizes {
 /// A gate value that never occurs.
 const LEFT: u64 = u64::MAX;
 
-/// The existence of a queue pair: its identifier, what of it there is on the device, and what its owner and resets tell
-/// each other. What takes the registry is called with it locked, so that no reset comes between.
+/// A queue pair on the device: its identifier, which of its queues exist there, and what its owner and resets tell each
+/// other. Methods that take the registry ([`Queues`]) are called with it locked, so that no reset comes between.
 #[derive(Debug)]
 pub(super) struct DeviceQueue {
     id: u16,
@@ -40,7 +40,8 @@ pub(super) struct DeviceQueue {
     pub(super) link: Arc<Link>,
     /// The gate when the queue was made on the device.
     made: u64,
-    /// Equal to `made` while the owner may use the queue; never equal to a gate once it has left.
+    /// Equal to `made` while the owner may use the queue. Once the owner has left, this is [`LEFT`], which no gate's
+    /// value equals.
     pass: u64,
     /// What exists on the device.
     has_sq: bool,
@@ -112,7 +113,7 @@ impl DeviceQueue {
         let size_z = |entries: u32| (entries - 1) as u16;
         let cq = Sqe::create_io_cq(self.id, size_z(self.sizes.completion_entries))
             .with_prps(self.iova + self.sizes.cq_offset() as u64, 0);
-        // A command without an answer may yet be carried out.
+        // A Create command without an answer may still be carried out, so the queue counts as existing.
         self.has_cq = true;
         self.admin(cq).inspect_err(|error| self.has_cq = !is_refusal(error))?;
         let sq = Sqe::create_io_sq(self.id, size_z(self.sizes.entries), self.id, QueuePriority::URGENT);
@@ -155,19 +156,19 @@ impl DeviceQueue {
         self.has_cq
     }
 
-    /// The owner lets go of the queue.
+    /// Notes that the owner has let go of the queue.
     pub(super) fn leave(&mut self) {
         self.pass = LEFT;
         self.link.left.store(true, Ordering::Release);
     }
 
-    /// Whether the owner left, or has to.
+    /// Whether the owner has left, or has to because a reset closed the gate.
     #[inline(always)]
     pub(super) fn is_stale(&self) -> bool {
         self.pass != self.controller.gate.now()
     }
 
-    /// After a reset there is nothing left on the device.
+    /// If the controller was reset since the queue was created, notes that nothing of it exists on the device.
     pub(super) fn forget_if_reset(&mut self) {
         if self.controller.gate.now() & !1 != self.made {
             (self.has_sq, self.has_cq, self.late) = (false, false, 0);
@@ -179,7 +180,7 @@ impl DeviceQueue {
         &mut self,
         queues: &mut Queues,
         deleted: Result<(), DriverError>,
-        memory: impl FnOnce() -> Vec<Arc<Mapped>>,
+        memory: impl FnOnce() -> Vec<Arc<MappedMemory>>,
     ) {
         match deleted {
             Ok(()) => {
@@ -194,7 +195,7 @@ impl DeviceQueue {
     }
 }
 
-/// Whether the device said no, so that the command certainly had no effect.
+/// Whether the device refused the command or it was never sent, so that the command certainly had no effect.
 fn is_refusal(error: &DriverError) -> bool {
     matches!(
         error,

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_dma::{Doorbell, Mapped};
+use warprow_dma::{Doorbell, MappedMemory};
 
-use super::completion::{CommandName, Issued};
+use super::completion::{CommandName, IssuedCommand};
 use super::device::DeviceQueue;
 use super::registry::Submitter;
 use super::ring_sizes::RingSizes;
@@ -11,19 +11,21 @@ use crate::controller::Controller;
 use crate::error::DriverError;
 use crate::failure::Blame;
 
-/// A queue pair whose rings somebody else drives: a kernel on a GPU, say. This is what its host owns: the queue pair's
-/// existence on the device.
+/// A queue pair whose rings another party drives, such as a kernel on a GPU. This value is the host's part: it creates
+/// the queue pair on the device and deletes it.
 ///
-/// The memory is the caller's: the rings lie in it as [`RingSizes`] says, anything may follow. The *submitter* writes the
-/// submission queue, reads the completion queue and stores the doorbells, by the rules of `docs/rings.md`. It sends only
-/// commands that leave the media alone: a write that it gave up on would not be held against the writes of others.
+/// The caller gives the memory: the rings lie in it as [`RingSizes`] says, anything may follow. The *submitter* writes
+/// the submission queue, reads the completion queue and stores the doorbells, by the rules of `docs/rings.md`. It sends
+/// only commands that leave the media alone: a write of this queue that timed out would not make the controller's other
+/// queues refuse writes.
 ///
-/// Whatever takes the queue from under the submitter (a reset of the controller, [`recreate`](Self::recreate),
-/// [`delete`](Self::delete), dropping it) first closes the submitter and waits until it has left, for at most
-/// [`Options::leave_timeout`](crate::Options). It is let in again when the queue has been recreated.
+/// A reset of the controller, [`recreate`](Self::recreate), [`delete`](Self::delete) and dropping the queue first close
+/// the submitter and wait until it has left, for at most
+/// [`ControllerOptions::leave_timeout`](crate::ControllerOptions). The submitter is opened again when the queue has
+/// been recreated.
 #[derive(Debug)]
 pub struct ExternalQueue {
-    memory: Arc<Mapped>,
+    memory: Arc<MappedMemory>,
     tail: Doorbell,
     head: Doorbell,
     device: DeviceQueue,
@@ -43,7 +45,7 @@ impl Controller {
     #[allow(unsafe_code, reason = "a contract; the code is safe")]
     pub unsafe fn external_queue(
         self: &Arc<Self>,
-        memory: Arc<Mapped>,
+        memory: Arc<MappedMemory>,
         sizes: RingSizes,
         submitter: Arc<dyn Submitter>,
     ) -> Result<ExternalQueue, DriverError> {
@@ -68,7 +70,7 @@ impl Controller {
             Err(error) => {
                 let link = queue.device.link.clone();
                 drop(queue);
-                // It never came in, and may serve other queues.
+                // The submitter never used this queue, and may serve others.
                 link.open();
                 Err(error)
             }
@@ -93,7 +95,7 @@ impl ExternalQueue {
     }
 
     /// The memory of the rings, and of whatever the caller put behind them.
-    pub fn memory(&self) -> &Arc<Mapped> {
+    pub fn memory(&self) -> &Arc<MappedMemory> {
         &self.memory
     }
 
@@ -119,9 +121,10 @@ impl ExternalQueue {
     }
 
     /// Starts the queue again from nothing: deletes it from the device (unless a reset already has), zeroes both rings,
-    /// creates it anew in the same memory and lets the submitter in. Every command has then ended, and lands nowhere. What
-    /// the submitter knows of the queue must be as at the beginning before it comes in: where that takes a step of its own,
-    /// close the submitter around this.
+    /// creates it anew in the same memory and opens the submitter. Every earlier command has then ended, and none of
+    /// its data lands any more. Before the submitter uses the queue again, the submitter's own state (indices, phase)
+    /// must be as at the beginning. If that takes a step of its own, close the submitter before this call, and open it
+    /// after that step.
     ///
     /// Fails with [`DriverError::QueuesInUse`] if the submitter does not leave. If the device does not delete the queue, it may
     /// still write to its memory: reset the controller. [`DriverError::NoQueueLeft`] if a reset left the controller with fewer
@@ -136,35 +139,39 @@ impl ExternalQueue {
         Ok(())
     }
 
-    /// Blames the controller for a command that the submitter had no answer to: for [`Controller::recover`].
-    pub fn blame_time_out(&self, issued: Issued, waited: Duration) -> Blame {
+    /// The [`Blame`] for a command to which the submitter got no answer within `waited`, to be given to
+    /// [`Controller::recover`].
+    pub fn blame_time_out(&self, issued: IssuedCommand, waited: Duration) -> Blame {
         let (controller, command) = (&self.device.controller, CommandName { queue: self.id(), issued });
         let (function, csts) = (controller.name().clone(), controller.registers().csts_or_absent());
         Blame { trial: self.device.trial, error: DriverError::TimedOut { function, command, waited, csts } }
     }
 
-    /// Whether this queue keeps its submitter out: it is being deleted, or its controller was reset or given up.
+    /// Whether this queue has closed its submitter: because the queue is being deleted, or because its controller was
+    /// reset or given up.
     pub fn keeps_submitter_out(&self) -> bool {
         self.device.link.is_closed()
     }
 
-    /// Lets the submitter in although the queue is not on the device, because its controller is given up and others of the
-    /// submitter's queues are not. It must not touch this one until that has been [recreated](Self::recreate): until then the
-    /// memory is the device's, as far as anybody knows.
-    pub fn do_without(&self) {
+    /// Opens the submitter although this queue is not on the device: for a submitter that has other queues too, when
+    /// the controller of this queue is given up and theirs are not. The submitter must not touch this queue until it
+    /// has been [recreated](Self::recreate): until then the device may still write to the queue's memory.
+    pub fn let_submitter_in(&self) {
         let _queues = self.device.controller.lock_queues();
         self.device.link.open();
     }
 
-    /// Deletes the queue from the device, as dropping it does, but says whether that worked: then neither the device nor the
-    /// submitter touches its memory any more. Fails as [`recreate`](Self::recreate), which also undoes this.
+    /// Deletes the queue from the device, as dropping it does, but says whether that worked. After success neither the
+    /// device nor the submitter touches the queue's memory any more. Fails as [`recreate`](Self::recreate) does;
+    /// `recreate` also brings a deleted queue back.
     pub fn delete(&mut self) -> Result<(), DriverError> {
         let controller = self.device.controller.clone();
         let _queues = controller.lock_queues();
         self.remove()
     }
 
-    /// With the registry locked: the submitter leaves, then the device forgets the queue.
+    /// Closes the submitter, waits until it has left, and deletes the queue from the device. The caller has the
+    /// registry locked.
     fn remove(&mut self) -> Result<(), DriverError> {
         let controller = &self.device.controller;
         self.device.link.close();

@@ -1,6 +1,6 @@
 use warprow_dma::{DmaMemory, Doorbell};
 
-use super::ring::{Bell, Words};
+use super::ring::{RingDoorbell, RingWords};
 use super::ring_sizes::RingSizes;
 use crate::prp;
 
@@ -10,12 +10,12 @@ pub(crate) struct Places {
     pub(crate) lists: usize,
     /// Bytes of one list area.
     pub(crate) list: usize,
-    /// Bytes of all, rings and lists.
+    /// Bytes of the rings and the list areas together.
     pub(crate) len: usize,
 }
 
 impl Places {
-    /// For queues of so many entries and commands of at most `max_transfer` bytes.
+    /// The places for rings of these sizes, and for commands of at most `max_transfer` bytes.
     pub(crate) fn new(sizes: RingSizes, max_transfer: u64) -> Self {
         // Dataset Management puts its ranges where lists go.
         let list = prp::list_bytes(max_transfer).max(512) as usize;
@@ -39,7 +39,7 @@ impl RingMemory {
     }
 }
 
-impl Words for RingMemory {
+impl RingWords for RingMemory {
     #[inline(always)]
     fn load(&self, index: usize) -> u64 {
         self.memory.load_u64(self.offset + index * 8)
@@ -51,7 +51,7 @@ impl Words for RingMemory {
     }
 }
 
-impl Bell for Doorbell {
+impl RingDoorbell for Doorbell {
     #[inline(always)]
     fn ring(&self, value: u32) {
         Doorbell::ring(self, value);

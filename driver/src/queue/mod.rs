@@ -1,4 +1,5 @@
-//! I/O queue pairs: those that a host thread drives, and those whose rings somebody else drives.
+//! I/O queue pairs: those that a host thread drives ([`QueuePair`]), and those whose rings another party drives, such
+//! as a kernel on a GPU ([`ExternalQueue`]).
 
 mod anomaly;
 mod commands;
@@ -15,7 +16,7 @@ mod ring_sizes;
 mod ring_tests;
 
 pub use anomaly::{Anomalies, Anomaly};
-pub use completion::{CommandName, Completion, Ended, Issued};
+pub use completion::{CommandEnd, CommandName, Completion, IssuedCommand};
 pub use external::ExternalQueue;
 pub use memory::RingMemory;
 pub use pair::{QueueOptions, QueuePair};

@@ -2,11 +2,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_dma::{Doorbell, Mapped, PAGE};
+use warprow_dma::{Doorbell, MappedMemory, PAGE};
 use warprow_spec::Sqe;
 
 use super::anomaly::Anomalies;
-use super::completion::{CommandName, Completion, Ended};
+use super::completion::{CommandEnd, CommandName, Completion};
 use super::device::DeviceQueue;
 use super::memory::{Places, RingMemory};
 use super::push_error::PushError;
@@ -40,9 +40,9 @@ impl Default for QueueOptions {
     }
 }
 
-/// Turns of a waiting loop between two looks at the clock.
+/// How often a waiting loop polls between two looks at the clock.
 const TURNS: u32 = 64;
-/// Turns in which a wait for several completions looks for the last of them.
+/// How often a wait for several completions looks for the last of them before it takes those that there are.
 const MOMENT: u32 = 512;
 /// How long a wait spins and yields before it sleeps between looks.
 const SPIN: Duration = Duration::from_millis(20);
@@ -56,9 +56,10 @@ const MOST_ABORTS: usize = 16;
 /// [`poll`](Self::poll) or [`wait`](Self::wait) brings completions, in any order, each with the tag of its command.
 ///
 /// **The memory that a command names** belongs to the device until the command has ended in any way but
-/// [`Ended::TimedOut`]: what others read or write there meanwhile is anything. It also stays mapped, and behind no Rust
-/// reference: the queue pair [keeps](Self::keep) it, until the device has provably let go of it (queue deleted, or CC.EN = 0 and
-/// RDY = 0). Only [`push`](Self::push) takes commands that name other memory, and is `unsafe` for that.
+/// [`CommandEnd::TimedOut`]: whoever reads it meanwhile may read anything, and what is written there meanwhile may be
+/// lost. The memory also stays mapped, and no Rust reference covers it: the queue pair [keeps](Self::keep) it until the
+/// device can provably not reach it any more (queue deleted, or CC.EN = 0 and RDY = 0). Only [`push`](Self::push) takes
+/// commands that name other memory, and is `unsafe` for that.
 ///
 /// The methods that push a command fail with a [`PushError`], and then have done nothing. All others fail with
 /// [`DriverError::Stale`] once the controller was reset, until [`recreate`](Self::recreate).
@@ -67,9 +68,9 @@ pub struct QueuePair {
     // Before `device`, so that a queue pair's memory goes before the last reference to its controller.
     pub(super) ring: Ring<RingMemory, Doorbell>,
     /// Rings, then the list areas of the CIDs.
-    memory: Arc<Mapped>,
+    memory: Arc<MappedMemory>,
     pub(super) places: Places,
-    kept: Vec<Arc<Mapped>>,
+    kept: Vec<Arc<MappedMemory>>,
     /// The addresses of what is kept and mapped for this controller.
     reach: Vec<Range<u64>>,
     options: QueueOptions,
@@ -80,7 +81,7 @@ pub struct QueuePair {
     /// The clock at the start of the latest batch.
     now: Duration,
     pub(super) optional: Optional,
-    /// The controller's, at hand for each command.
+    /// The controller's identity, kept here so that each command reaches it quickly.
     pub(super) identity: Arc<Identity>,
     device: DeviceQueue,
 }
@@ -182,7 +183,7 @@ impl QueuePair {
         self.ring.doorbells()
     }
 
-    /// Completions that nobody waited for.
+    /// Completion queue entries that fit no outstanding command, or report an impossible queue head.
     pub fn anomalies(&self) -> &Anomalies {
         self.ring.anomalies()
     }
@@ -201,7 +202,7 @@ impl QueuePair {
     /// Keeps `memory` mapped for as long as a command of this queue could reach it: until the queue pair is gone from
     /// the device, even if it is dropped while the device does not answer. Commands with data name such memory only
     /// ([`PushError::NotKept`]).
-    pub fn keep(&mut self, memory: Arc<Mapped>) {
+    pub fn keep(&mut self, memory: Arc<MappedMemory>) {
         if Arc::ptr_eq(memory.function(), self.device.controller.function()) {
             let begin = memory.iova();
             self.reach.push(begin..begin.saturating_add(memory.memory().len() as u64));
@@ -209,9 +210,9 @@ impl QueuePair {
         self.kept.push(memory);
     }
 
-    /// Lets go of memory that it [keeps](Self::keep), if no command of this queue can reach it: none is outstanding, nor in quarantine. Whether
-    /// that is so.
-    pub fn release(&mut self, memory: &Arc<Mapped>) -> bool {
+    /// Stops [keeping](Self::keep) `memory`, if no command of this queue is outstanding or in quarantine. Returns
+    /// whether that was so; if not, the queue still keeps the memory.
+    pub fn release(&mut self, memory: &Arc<MappedMemory>) -> bool {
         if self.ring.outstanding() != 0 || self.ring.quarantined() != 0 {
             return false;
         }
@@ -232,8 +233,8 @@ impl QueuePair {
         self.reach.iter().any(|kept| kept.start <= iova && end <= kept.end)
     }
 
-    /// Lets go of the queue, so that the controller can be reset. Every other call then answers
-    /// [`DriverError::Stale`] until [`recreate`](Self::recreate).
+    /// Lets go of the queue, so that the controller can be reset: this queue pair rings no doorbell any more. Every
+    /// other call that can fail with [`DriverError::Stale`] does so until [`recreate`](Self::recreate).
     pub fn leave(&mut self) {
         self.device.leave();
     }
@@ -244,18 +245,20 @@ impl QueuePair {
         DriverError::Stale { function: self.device.controller.name().clone(), queue: self.id() }
     }
 
-    /// Blames the controller for `error`, of a command of this queue: for [`Controller::recover`].
+    /// The [`Blame`] for `error`, with which a command of this queue failed, to be given to [`Controller::recover`].
     pub fn blame(&self, error: DriverError) -> Blame {
         Blame { trial: self.device.trial, error }
     }
 
-    /// Starts the queue again from nothing: asks the device to abort what timed out (the first few), deletes the queue
-    /// from the device (unless a reset already has), ends every command to `on` ([`Ended::Lost`], [`Ended::Released`], or the device's answer if one was still in the queue), and
-    /// creates it anew with the same memory. The step to take for a queue with commands in quarantine, and after a
-    /// reset of the controller.
+    /// Starts the queue again from nothing: asks the device to abort commands that timed out (16 at most), deletes the
+    /// queue from the device (unless a reset already has), gives the end of every command to `on`
+    /// ([`CommandEnd::Lost`], [`CommandEnd::Released`], or the device's answer if one was still in the queue), and
+    /// creates the queue anew in the same memory. This is what a queue with commands in quarantine needs, and every
+    /// queue after a reset of the controller.
     ///
-    /// If the device does not answer to the Abort or delete the queue, no command has ended but those it answered, and the quarantine stays:
-    /// reset the controller. [`DriverError::NoQueueLeft`] if a reset left the controller with fewer queues.
+    /// If the device does not answer an Abort, or does not delete the queue, this fails: no command has ended except
+    /// those that the device answered, and the quarantine stays. The controller then needs a reset. Fails with
+    /// [`DriverError::NoQueueLeft`] if a reset left the controller with fewer queues.
     pub fn recreate(&mut self, mut on: impl FnMut(Completion)) -> Result<(), DriverError> {
         self.leave();
         let controller = self.device.controller.clone();
@@ -264,7 +267,7 @@ impl QueuePair {
         self.abort_quarantined()?;
         self.device.delete_sq()?;
         if self.device.has_cq() {
-            // While there is still a completion queue: this may ring its doorbell.
+            // Polled while the completion queue still exists, since polling may ring its doorbell.
             self.ring.poll(&mut on);
         }
         self.device.delete_cq()?;
@@ -273,8 +276,9 @@ impl QueuePair {
         self.device.create(&queues)
     }
 
-    /// Asks the device to abort what timed out. What it says of it does not matter: the queue is deleted next, and that
-    /// alone proves anything. But a device that does not even answer will not delete a queue either.
+    /// Asks the device to abort commands that timed out. Whether it aborts them does not matter: the queue is deleted
+    /// next, and only the deletion proves anything. But a device that does not even answer an Abort will not delete a
+    /// queue either, so that is an error.
     fn abort_quarantined(&mut self) -> Result<(), DriverError> {
         if !self.device.has_sq() {
             return Ok(());
@@ -290,16 +294,17 @@ impl QueuePair {
         Ok(())
     }
 
-    /// Writes a command into the queue as it is but for its CID; [`ring`](Self::ring) tells the device. `tag` comes back with
-    /// its completion. For tests and for commands that the driver does not know: the methods named after commands are safe.
+    /// Writes a command into the queue, unchanged except for its CID; [`ring`](Self::ring) tells the device. `tag`
+    /// comes back with the completion. This is for tests and for commands that the driver does not know: the methods
+    /// named after commands are safe.
     ///
     /// A queue without room refuses it ([`PushError::Full`]). Commands that change the media are refused while an earlier
     /// one may still be carried out late ([`PushError::LateWrites`]).
     ///
     /// # Safety
-    /// Until the command has ended in any way but [`Ended::TimedOut`] (if it is refused: not at all), wherever it lets the device
+    /// Until the command has ended in any way but [`CommandEnd::TimedOut`] (if it is refused: not at all), wherever it lets the device
     /// write, by its PRP entries, the lists that they point to and its metadata pointer,
-    /// - there is memory that is [mapped](Mapped) for the controller and that no Rust reference covers: a handle of it is held,
+    /// - there is memory that is [mapped](MappedMemory) for the controller and that no Rust reference covers: a handle of it is held,
     ///   best by the queue ([`keep`](Self::keep)), so that a [`DmaBuffer`](warprow_dma::DmaBuffer) that lent it is not plain
     ///   bytes meanwhile;
     /// - or there is nothing mapped, and what is mapped there next is no such buffer's either.
@@ -311,8 +316,8 @@ impl QueuePair {
         self.submit(sqe, tag)
     }
 
-    /// As [`push`](Self::push), whose contract holds of what this module builds: commands without data, or with data in memory
-    /// that is kept.
+    /// As [`push`](Self::push), but safe: the commands that this module builds have no data, or data in memory that the
+    /// queue keeps, so they meet the contract of `push`.
     #[inline]
     pub(super) fn submit(&mut self, sqe: Sqe, tag: u64) -> Result<u16, PushError> {
         if changes_media(sqe.opcode()) {
@@ -360,7 +365,7 @@ impl QueuePair {
         Ok(self.ring.poll(on))
     }
 
-    /// Puts the commands whose time is up into quarantine and gives them to `on` as [`Ended::TimedOut`]; completions
+    /// Puts the commands whose time is up into quarantine and gives them to `on` as [`CommandEnd::TimedOut`]; completions
     /// that have arrived in the meantime come first. Returns how many timed out.
     pub fn expire(&mut self, mut on: impl FnMut(Completion)) -> Result<u32, DriverError> {
         self.now = self.device.controller.clock().now();
@@ -436,8 +441,9 @@ impl QueuePair {
         }
     }
 
-    /// As [`wait`](Self::wait), but gives `count` of them a moment to come, or all that are outstanding if those are fewer: taken
-    /// together they cost less, and so does the controller's posting, whose entries are not looked at one by one.
+    /// As [`wait`](Self::wait), but first waits a moment for `count` completions, or for all outstanding commands if
+    /// those are fewer. Completions that are taken together cost less, and the controller posts them faster, since
+    /// nobody looks at each of its entries while it writes them.
     pub fn wait_for(&mut self, count: u32, on: impl FnMut(Completion)) -> Result<u32, DriverError> {
         self.ring()?;
         let count = count.min(self.ring.outstanding());
@@ -459,28 +465,28 @@ impl QueuePair {
         }
     }
 
-    /// The error that a completion stands for; `None` for success and for [`Ended::Released`].
+    /// The error that a completion stands for; `None` for success and for [`CommandEnd::Released`].
     pub fn error(&self, completion: &Completion) -> Option<DriverError> {
         let function = self.device.controller.name().clone();
         let command = CommandName { queue: self.id(), issued: completion.issued };
         match completion.ended {
-            Ended::Answered(status) if status.is_success() => None,
-            Ended::Answered(status) => Some(DriverError::Command { function, command, status }),
-            Ended::TimedOut => {
+            CommandEnd::Answered(status) if status.is_success() => None,
+            CommandEnd::Answered(status) => Some(DriverError::Command { function, command, status }),
+            CommandEnd::TimedOut => {
                 let (waited, csts) = (self.options.timeout, self.device.controller.registers().csts_or_absent());
                 Some(DriverError::TimedOut { function, command, waited, csts })
             }
-            Ended::Lost => Some(DriverError::Lost { function, command }),
-            Ended::Released => None,
+            CommandEnd::Lost => Some(DriverError::Lost { function, command }),
+            CommandEnd::Released => None,
         }
     }
 
-    /// A refusal with the names of the function and the queue.
+    /// The error for a refused command: `source` with the names of the function and the queue.
     pub fn refused(&self, source: PushError) -> DriverError {
         DriverError::Push { function: self.device.controller.name().clone(), queue: self.id(), source }
     }
 
-    pub(super) fn memory(&self) -> &Mapped {
+    pub(super) fn memory(&self) -> &MappedMemory {
         &self.memory
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::prp::PrpError;
 
-/// Why a command was not pushed. Nothing has happened.
+/// Why a command was not pushed. The queue is as it was before the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PushError {
     /// No free slot or no credit: poll first.
@@ -45,7 +45,8 @@ pub enum PushError {
     /// A buffer that PRPs cannot describe.
     #[error(transparent)]
     Prp(#[from] PrpError),
-    /// A data buffer in memory that could be taken from the device while the command names it.
+    /// A data buffer in memory that the queue does not keep, so that the memory could be unmapped while the command
+    /// names it.
     #[error(
         "the buffer ({len} bytes at {iova:#x}) lies in no memory that this queue keeps mapped: give it the memory first, by \
          QueuePair::keep"
@@ -56,13 +57,14 @@ pub enum PushError {
         /// The buffer's length, bytes.
         len: u64,
     },
-    /// A namespace that the queue's controller has not described: how much it moves is not known.
+    /// A namespace that another controller described: how many bytes a command on it would move is not known.
     #[error("namespace {nsid} was not described by this queue's controller: ask that, by Controller::namespace")]
     Foreign {
         /// The namespace.
         nsid: u32,
     },
-    /// A namespace that was described before a format of it, or of another, or during one: how much it moves now is not known.
+    /// A namespace that was described before or during a format, of it or of another namespace: how many bytes a
+    /// command on it would move now is not known.
     #[error(
         "namespace {nsid} was described before a format of the drive, or during one: when that has ended (if it timed out: after a \
          reset of the controller), ask for it again, by Controller::namespace"

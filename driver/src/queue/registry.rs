@@ -3,17 +3,18 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use warprow_dma::Mapped;
+use warprow_dma::MappedMemory;
 
-/// Whoever drives the rings of an [`ExternalQueue`](super::ExternalQueue) and may have to be kept out of them: a kernel on a
-/// GPU behind its gate, or a thread.
+/// The host's hold on the party that drives the rings of an [`ExternalQueue`](super::ExternalQueue), such as a kernel
+/// on a GPU or another thread. A reset *closes* the submitter: the party must then *leave*, which means that it touches
+/// neither rings nor doorbells until the submitter is *opened* again.
 pub trait Submitter: Send + Sync + fmt::Debug {
-    /// Asks it to leave the rings and doorbells, and to stay out. Returns at once. Calls are counted: one submitter may serve
-    /// several queues, and stays out until each call was matched by one of [`open`](Self::open).
+    /// Asks the party to leave the rings and doorbells, and not to return. Returns at once. Calls are counted: one
+    /// submitter may serve several queues, and stays closed until each call was matched by one of [`open`](Self::open).
     fn close(&self);
 
-    /// Whether it is out, after [`close`](Self::close). Then everything it stored is visible to the caller, and it will touch
-    /// neither rings nor doorbells until it is let in again.
+    /// Whether the party has left, after [`close`](Self::close). If it has, everything that it stored is visible to the
+    /// caller, and it will touch neither rings nor doorbells before [`open`](Self::open).
     fn has_left(&self) -> bool;
 
     /// Takes one [`close`](Self::close) back.
@@ -28,24 +29,24 @@ pub(crate) struct Queues {
     pub(crate) links: BTreeMap<u16, Arc<Link>>,
     /// Memory of queue pairs that were dropped while the device could not be made to let go of them. Kept until a
     /// reset.
-    pub(crate) retained: Vec<Vec<Arc<Mapped>>>,
+    pub(crate) retained: Vec<Vec<Arc<MappedMemory>>>,
 }
 
-/// What the controller and the owner of a queue pair tell each other.
+/// What the controller and the owner or submitter of one queue pair tell each other.
 #[derive(Debug, Default)]
 pub(crate) struct Link {
     /// The owner no longer touches the doorbells.
     pub(crate) left: AtomicBool,
     /// The queue pair no longer exists, but may still exist on the device.
     pub(crate) dropped: AtomicBool,
-    /// Who touches the doorbells, if not the owner.
+    /// The submitter of an external queue; `None` where the owner itself rings the doorbells.
     submitter: Option<Arc<dyn Submitter>>,
-    /// This queue keeps its submitter out. Changes with the registry locked.
+    /// Whether this queue has closed its submitter. Changes only with the registry ([`Queues`]) locked.
     closed: AtomicBool,
 }
 
 impl Link {
-    /// Keeps the submitter out; false if this queue did already, or has none.
+    /// Closes the submitter. `false` if this queue has closed it already, or has none.
     pub(crate) fn close(&self) -> bool {
         let Some(submitter) = &self.submitter else { return false };
         let closes = !self.closed.swap(true, Ordering::SeqCst);
@@ -55,7 +56,7 @@ impl Link {
         closes
     }
 
-    /// Lets the submitter in, as far as this queue is concerned.
+    /// Opens the submitter, if this queue has closed it.
     pub(crate) fn open(&self) {
         if let Some(submitter) = &self.submitter
             && self.closed.swap(false, Ordering::SeqCst)
@@ -64,12 +65,12 @@ impl Link {
         }
     }
 
-    /// Whether this queue keeps its submitter out.
+    /// Whether this queue has closed its submitter.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::SeqCst)
     }
 
-    /// Whether nobody touches the doorbells any more.
+    /// Whether neither the owner nor a submitter touches the doorbells any more.
     pub(crate) fn has_left(&self) -> bool {
         match &self.submitter {
             None => self.left.load(Ordering::Acquire),

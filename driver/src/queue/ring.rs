@@ -7,10 +7,10 @@ use warprow_dma::order;
 use warprow_spec::{Cqe, Sqe};
 
 use super::anomaly::{Anomalies, Anomaly};
-use super::completion::{Completion, Ended, Issued};
+use super::completion::{CommandEnd, Completion, IssuedCommand};
 
 /// Memory of one ring, shared with the device, as 64-bit words that are loaded and stored one by one.
-pub trait Words {
+pub trait RingWords {
     /// Loads word `index`, relaxed.
     fn load(&self, index: usize) -> u64;
 
@@ -19,7 +19,7 @@ pub trait Words {
 }
 
 /// A doorbell register. The ring orders its stores before it calls this.
-pub trait Bell {
+pub trait RingDoorbell {
     /// Stores `value`.
     fn ring(&self, value: u32);
 }
@@ -74,7 +74,7 @@ pub struct Ring<M, B> {
     tail: u32,
     /// The tail that the device was told.
     rung: u32,
-    /// Entries from `head` to `rung`: those that the device was told of and may not have fetched.
+    /// How many entries lie between `head` and `rung`: the device was told of them and may not have fetched them.
     unfetched: u32,
     /// The first submission slot that the device may not have fetched (SQHD).
     head: u32,
@@ -97,7 +97,7 @@ pub struct Ring<M, B> {
     anomalies: Anomalies,
 }
 
-impl<M: Words, B: Bell> Ring<M, B> {
+impl<M: RingWords, B: RingDoorbell> Ring<M, B> {
     /// A ring over zeroed memory. `sq` holds `sq_size` entries of eight words and `cq` holds `cq_size` of two; both
     /// sizes are 2 to 65,536. `id` is the queue's identifier.
     pub fn new(id: u16, (sq, sq_size, sq_bell): (M, u32, B), (cq, cq_size, cq_bell): (M, u32, B)) -> Self {
@@ -164,7 +164,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
         self.tail != self.rung
     }
 
-    /// Completions that this ring did not wait for.
+    /// Completion queue entries that fit no outstanding command, or report an impossible queue head.
     pub fn anomalies(&self) -> &Anomalies {
         &self.anomalies
     }
@@ -240,8 +240,9 @@ impl<M: Words, B: Bell> Ring<M, B> {
         self.doorbells += 1;
     }
 
-    /// Whether so many completions can be consumed, 1 up to the queue's entries, by the entry of the last of them: controllers post them
-    /// one after another. The entry that is being written meanwhile stays with who writes it.
+    /// Whether `count` completions (1 up to the queue's entries) can be consumed. This looks only at the entry of the
+    /// last of them, since controllers post entries one after another; so the cache line of an entry that the
+    /// controller is writing stays with the controller.
     #[inline]
     pub fn has_posted(&self, count: u32) -> bool {
         let last = self.cq_head + count.clamp(1, self.cq_size) - 1;
@@ -304,7 +305,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
             return self.anomalies.note(anomaly);
         }
         slot.state = State::Free;
-        let completion = slot.completion(Ended::Answered(cqe.status()), [cqe.dw0, cqe.dw1]);
+        let completion = slot.completion(CommandEnd::Answered(cqe.status()), [cqe.dw0, cqe.dw1]);
         self.give_back(index);
         self.outstanding -= 1;
         on(completion);
@@ -338,7 +339,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
             }
             slot.state = State::Quarantined;
             expired += 1;
-            on(slot.completion(Ended::TimedOut, [0; 2]));
+            on(slot.completion(CommandEnd::TimedOut, [0; 2]));
         }
         self.outstanding -= expired;
         self.quarantined += expired;
@@ -346,7 +347,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
     }
 
     /// The commands that the device may still carry out: outstanding and in quarantine.
-    pub fn unended(&self) -> impl Iterator<Item = Issued> {
+    pub fn unended(&self) -> impl Iterator<Item = IssuedCommand> {
         self.slots.iter().filter(|slot| slot.state != State::Free).map(Slot::issued)
     }
 
@@ -357,7 +358,7 @@ impl<M: Words, B: Bell> Ring<M, B> {
 
     /// Starts again from empty rings, once the device has provably let go of both (queues deleted, or CC.EN = 0 and
     /// RDY = 0): zeroes the completion queue, and gives `on` every command that had not ended
-    /// ([`Ended::Lost`]) or was in quarantine ([`Ended::Released`]).
+    /// ([`CommandEnd::Lost`]) or was in quarantine ([`CommandEnd::Released`]).
     pub fn restart(&mut self, mut on: impl FnMut(Completion)) {
         for entry in 0..self.cq_size as usize {
             self.cq.store::<CQE_WORDS>(entry * CQE_WORDS, [0; CQE_WORDS]);
@@ -369,8 +370,8 @@ impl<M: Words, B: Bell> Ring<M, B> {
             let Some(slot) = self.slots.get_mut(index) else { break };
             let ended = match slot.state {
                 State::Free => continue,
-                State::Outstanding => Ended::Lost,
-                State::Quarantined | State::QuarantinedAnswered => Ended::Released,
+                State::Outstanding => CommandEnd::Lost,
+                State::Quarantined | State::QuarantinedAnswered => CommandEnd::Released,
             };
             slot.state = State::Free;
             let completion = slot.completion(ended, [0; 2]);
@@ -379,7 +380,8 @@ impl<M: Words, B: Bell> Ring<M, B> {
         }
     }
 
-    /// Starts from other indices than 0, as after many turns. The device has to agree: for scripted devices.
+    /// Starts from other indices than 0, as after many turns of the rings. For scripted devices, which start from the
+    /// same indices.
     #[cfg(test)]
     pub(super) fn start_at(&mut self, sq: u32, cq: u32, phase: bool) {
         assert!(self.outstanding == 0 && self.quarantined == 0 && sq < self.sq_size && cq < self.cq_size);
@@ -389,13 +391,13 @@ impl<M: Words, B: Bell> Ring<M, B> {
 
 impl Slot {
     #[inline]
-    fn completion(&self, ended: Ended, result: [u32; 2]) -> Completion {
+    fn completion(&self, ended: CommandEnd, result: [u32; 2]) -> Completion {
         Completion { tag: self.tag, ended, result, issued: self.issued() }
     }
 
     #[inline]
-    fn issued(&self) -> Issued {
-        Issued { opcode: self.opcode, cid: self.cid, nsid: self.nsid, lba: self.lba }
+    fn issued(&self) -> IssuedCommand {
+        IssuedCommand { opcode: self.opcode, cid: self.cid, nsid: self.nsid, lba: self.lba }
     }
 }
 

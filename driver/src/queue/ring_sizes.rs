@@ -19,7 +19,7 @@ impl RingSizes {
         (self.entries as usize * size_of::<Sqe>()).next_multiple_of(PAGE)
     }
 
-    /// Bytes of both, whole pages.
+    /// Bytes of both rings, in whole pages.
     pub fn bytes(&self) -> usize {
         self.cq_offset() + (self.completion_entries as usize * size_of::<Cqe>()).next_multiple_of(PAGE)
     }

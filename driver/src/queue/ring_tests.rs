@@ -10,13 +10,13 @@ use proptest::test_runner::RngSeed;
 use warprow_spec::cqe::StatusPhase;
 use warprow_spec::{Cqe, NvmOpcode, Sqe, Status, StatusCode};
 
-use super::ring::{Bell, NEVER, Ring, Words};
-use super::{Anomaly, Completion, Ended};
+use super::ring::{NEVER, Ring, RingDoorbell, RingWords};
+use super::{Anomaly, CommandEnd, Completion};
 
 #[derive(Clone)]
 struct Shared(Rc<RefCell<Vec<u64>>>);
 
-impl Words for Shared {
+impl RingWords for Shared {
     fn load(&self, index: usize) -> u64 {
         self.0.borrow()[index]
     }
@@ -29,7 +29,7 @@ impl Words for Shared {
 #[derive(Clone, Default)]
 struct Register(Rc<Cell<(u32, u64)>>);
 
-impl Bell for Register {
+impl RingDoorbell for Register {
     fn ring(&self, value: u32) {
         self.0.set((value, self.0.get().1 + 1));
     }
@@ -190,7 +190,7 @@ proptest! {
                 Step::Poll => for completion in drain(&mut ring) {
                     let tag = outstanding.remove(&completion.issued.cid);
                     prop_assert_eq!(tag, Some(completion.tag));
-                    prop_assert_eq!(completion.ended, Ended::Answered(Status::SUCCESS));
+                    prop_assert_eq!(completion.ended, CommandEnd::Answered(Status::SUCCESS));
                     prop_assert_eq!(completion.issued.lba, completion.tag * 3);
                 },
             }
@@ -342,7 +342,7 @@ fn a_status_reaches_the_submitter() {
     let status_phase = StatusPhase::new().with_status(status);
     device.post_entry(Cqe { dw0: 11, dw1: 12, sqhd: 1, sqid: QID, cid, status_phase });
     let completion = drain(&mut ring)[0];
-    assert_eq!(completion.ended, Ended::Answered(status));
+    assert_eq!(completion.ended, CommandEnd::Answered(status));
     assert_eq!(
         (completion.result, completion.issued.opcode, completion.is_success()),
         ([11, 12], NvmOpcode::READ.0, false)
@@ -361,7 +361,7 @@ fn a_time_out_withholds_cid_and_credit_until_the_restart() {
     let mut expired = Vec::new();
     assert_eq!(ring.expire(at(9), |c| expired.push(c)), (0, at(10)));
     assert_eq!(ring.expire(at(10), |c| expired.push(c)), (1, at(20)));
-    assert_eq!((expired[0].tag, expired[0].ended), (1, Ended::TimedOut));
+    assert_eq!((expired[0].tag, expired[0].ended), (1, CommandEnd::TimedOut));
     assert_eq!((ring.outstanding(), ring.quarantined()), (1, 1));
     assert_eq!(ring.expire(at(15), |_| panic!("it ends once")), (0, at(20)));
 
@@ -380,7 +380,7 @@ fn a_time_out_withholds_cid_and_credit_until_the_restart() {
     let mut ended = Vec::new();
     ring.restart(|c| ended.push((c.tag, c.ended)));
     ended.sort_by_key(|&(tag, _)| tag);
-    assert_eq!(ended, [(1, Ended::Released), (2, Ended::Lost), (3, Ended::Lost)]);
+    assert_eq!(ended, [(1, CommandEnd::Released), (2, CommandEnd::Lost), (3, CommandEnd::Lost)]);
     assert_eq!((ring.outstanding(), ring.quarantined()), (0, 0));
     assert!(device.cq.0.borrow().iter().all(|&word| word == 0), "no completion of before is taken for a new one");
 

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use warprow_dma::Clock;
-use warprow_driver::{BlockIo, Details, DriverError, Event, FormatRequest, PushError, QueueOptions};
+use warprow_driver::{BlockIo, ControllerEvent, DriverError, EventDetails, FormatRequest, PushError, QueueOptions};
 use warprow_spec::admin::SecureErase;
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, HealthEvent, NoticeEvent};
 use warprow_spec::features::FeatureId;
@@ -129,7 +129,7 @@ fn events_are_armed_again_after_their_log_page() {
         device.state().admin_log.clear();
         let events = controller.take_events().unwrap();
         assert_eq!((events.len(), events[0].event.kind()), (1, kind));
-        assert!(matches!(&events[0].details, Details::Health(log) if log.available_spare == 0x5a));
+        assert!(matches!(&events[0].details, EventDetails::Health(log) if log.available_spare == 0x5a));
         let log = [AdminOpcode::GET_LOG_PAGE, AdminOpcode::ASYNC_EVENT_REQUEST];
         assert_eq!(device.state().admin_log, log, "first the page is read, then the request sent");
         assert_eq!(device.state().pending_events.len(), 4);
@@ -144,7 +144,7 @@ fn events_are_armed_again_after_their_log_page() {
 fn events_are_polled_for_without_waiting() {
     let device = Device::new();
     let controller = open(&device).unwrap();
-    let mut events: Vec<Event> = Vec::new();
+    let mut events: Vec<ControllerEvent> = Vec::new();
     let mut poll = || {
         let began = device.clock().now();
         let polled = controller.poll_events(|event| events.push(event)).unwrap();
@@ -164,7 +164,7 @@ fn events_are_polled_for_without_waiting() {
         controller.namespace(1).unwrap();
         let (reading, _, events) = poll();
         assert_eq!((reading, events.len(), events[0].event.kind()), (false, 1, hot));
-        assert!(matches!(&events[0].details, Details::Health(log) if log.available_spare == 0x5a));
+        assert!(matches!(&events[0].details, EventDetails::Health(log) if log.available_spare == 0x5a));
         assert_eq!(device.state().pending_events.len(), 4);
     }
 
@@ -176,13 +176,13 @@ fn events_are_polled_for_without_waiting() {
     device.clock().sleep(Duration::from_secs(31));
     let (reading, notices, events) = poll();
     assert_eq!((reading, notices, events[0].event.kind()), (false, 1, changed));
-    assert!(matches!(&events[0].details, Details::Unread(why) if why.contains("no answer")), "{events:?}");
+    assert!(matches!(&events[0].details, EventDetails::Unread(why) if why.contains("no answer")), "{events:?}");
     // One that a reset ends is told of as well.
     raise(hot, LogPageId::SMART);
     assert!(poll().0);
     device.obey();
     controller.reset(Default::default()).unwrap();
-    assert!(matches!(&poll().2[0].details, Details::Unread(why) if why.contains("reset")));
+    assert!(matches!(&poll().2[0].details, EventDetails::Unread(why) if why.contains("reset")));
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
-use warprow_dma::{Backing, Clock, DmaMemory, Doorbell, Function, FunctionError, PAGE, Wake};
+use warprow_dma::{Clock, DmaMemory, Doorbell, Function, FunctionError, MemoryKind, PAGE, Wake};
 use warprow_spec::identify::{EntrySize, Fna, Fpi, IdentifyController, IdentifyNamespace, LbaFormat, Oacs, Oncs};
 use warprow_spec::registers::{Aqa, Cap, Cc, Csts, ShutdownNotification, ShutdownStatus, Vs, offset};
 use warprow_spec::{AdminOpcode, Cqe, FromZeros, IntoBytes, NvmOpcode, Sqe, Status, StatusCode};
@@ -186,7 +186,7 @@ impl Device {
             maps: BTreeMap::new(),
             next_iova: 0x10_0000_0000,
             media: BTreeMap::new(),
-            doorbells: DmaMemory::allocate(4 * PAGE, Backing::Anonymous).unwrap(),
+            doorbells: DmaMemory::allocate(4 * PAGE, MemoryKind::Anonymous).unwrap(),
         };
         state.doorbells.fill(0, state.doorbells.len(), 0xff);
         Self(Arc::new(Inner { state: Mutex::new(state), clock: Arc::new(TestClock::default()) }))

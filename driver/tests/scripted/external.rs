@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use warprow_dma::{Doorbell, Mapped};
+use warprow_dma::{Doorbell, MappedMemory};
 use warprow_driver::queue::{NEVER, Ring, RingMemory};
-use warprow_driver::{Controller, DriverError, Ended, ExternalQueue, ResetKind, RingSizes, Submitter};
+use warprow_driver::{CommandEnd, Controller, DriverError, ExternalQueue, ResetKind, RingSizes, Submitter};
 use warprow_spec::{AdminOpcode, NvmOpcode, Sqe, StatusCode};
 
 use crate::device::{Device, Reply};
@@ -48,7 +48,7 @@ impl Door {
 #[allow(unsafe_code, reason = "rings of their own")]
 fn external_queue(
     controller: &Arc<Controller>,
-    memory: Arc<Mapped>,
+    memory: Arc<MappedMemory>,
     sizes: RingSizes,
     door: &Arc<Door>,
 ) -> Result<ExternalQueue, DriverError> {
@@ -56,7 +56,7 @@ fn external_queue(
     unsafe { controller.external_queue(memory, sizes, door.clone()) }
 }
 
-fn rig() -> (Device, Arc<Controller>, Arc<Door>, ExternalQueue) {
+fn fixture() -> (Device, Arc<Controller>, Arc<Door>, ExternalQueue) {
     let device = Device::new();
     let controller = open(&device).unwrap();
     let door = Arc::new(Door::default());
@@ -101,7 +101,7 @@ fn assert_reads(queue: &ExternalQueue, turn: u8) {
 
 #[test]
 fn what_the_submitter_wrote_it_reads() {
-    let (device, controller, door, queue) = rig();
+    let (device, controller, door, queue) = fixture();
     assert_eq!((queue.id(), queue.sizes(), queue.doorbell_offsets()), (1, SIZES, (0x1008, 0x100c)));
     assert!(!queue.is_stale());
     assert_reads(&queue, 1);
@@ -116,10 +116,10 @@ fn what_the_submitter_wrote_it_reads() {
 
 #[test]
 fn refusals_before_anything_is_sent() {
-    let (device, controller, door, _queue) = rig();
+    let (device, controller, door, _queue) = fixture();
     let other = open(&Device::new()).unwrap();
     let before = device.state().admin_log.len();
-    let refused = |memory: Arc<Mapped>, sizes| external_queue(&controller, memory, sizes, &door);
+    let refused = |memory: Arc<MappedMemory>, sizes| external_queue(&controller, memory, sizes, &door);
     let foreign = other.allocate(BYTES).unwrap();
     assert_error!(refused(foreign, SIZES), DriverError::QueueMemory { .. }, "mapped for scripted:0");
     let small = controller.allocate(4096).unwrap();
@@ -137,7 +137,7 @@ fn refusals_before_anything_is_sent() {
 
 #[test]
 fn a_queue_that_is_not_created_costs_nothing() {
-    let (device, controller, door, _queue) = rig();
+    let (device, controller, door, _queue) = fixture();
     let memory = controller.allocate(BYTES).unwrap();
     device.script(|_, sqe| {
         let refused = sqe.opcode() == AdminOpcode::CREATE_IO_SQ.0;
@@ -154,7 +154,7 @@ fn a_queue_that_is_not_created_costs_nothing() {
 
 #[test]
 fn recreation_starts_from_nothing() {
-    let (device, _controller, door, mut queue) = rig();
+    let (device, _controller, door, mut queue) = fixture();
     assert_reads(&queue, 3);
     device.script(|qid, _| if qid == 0 { Reply::Default } else { Reply::Silent });
     let mut ring = ring(&queue);
@@ -173,7 +173,7 @@ fn recreation_starts_from_nothing() {
 
 #[test]
 fn deletion_is_undone_by_recreation() {
-    let (device, controller, door, mut queue) = rig();
+    let (device, controller, door, mut queue) = fixture();
     queue.delete().unwrap();
     queue.delete().unwrap();
     assert!(queue.is_stale() && door.is_closed());
@@ -186,7 +186,7 @@ fn deletion_is_undone_by_recreation() {
 
 #[test]
 fn a_reset_closes_the_submitter_until_the_queue_is_recreated() {
-    let (_device, controller, door, mut queue) = rig();
+    let (_device, controller, door, mut queue) = fixture();
     let memory = controller.allocate(BYTES).unwrap();
     let mut second = external_queue(&controller, memory, SIZES, &door).unwrap();
     assert_reads(&queue, 6);
@@ -205,7 +205,7 @@ fn a_reset_closes_the_submitter_until_the_queue_is_recreated() {
 
 #[test]
 fn a_submitter_that_stays_holds_off_a_reset() {
-    let (device, controller, door, mut queue) = rig();
+    let (device, controller, door, mut queue) = fixture();
     door.set_stubborn(true);
     assert_error!(controller.reset(ResetKind::Controller), DriverError::QueuesInUse { .. }, "[1]", "kernel");
     assert_eq!(controller.resets(), 0);
@@ -226,7 +226,7 @@ fn a_submitter_that_stays_holds_off_a_reset() {
 
 #[test]
 fn memory_stays_mapped_while_the_submitter_is_inside() {
-    let (device, controller, door, queue) = rig();
+    let (device, controller, door, queue) = fixture();
     door.set_stubborn(true);
     let before = device.mapped();
     drop(queue);
@@ -242,7 +242,7 @@ fn memory_stays_mapped_while_the_submitter_is_inside() {
 
 #[test]
 fn a_queue_that_the_device_does_not_delete_needs_a_reset() {
-    let (device, controller, door, mut queue) = rig();
+    let (device, controller, door, mut queue) = fixture();
     let refuse = |_, sqe: &Sqe| {
         let refused = sqe.opcode() == AdminOpcode::DELETE_IO_SQ.0;
         if refused { Reply::Fail(StatusCode::InternalError) } else { Reply::Default }
@@ -264,7 +264,7 @@ fn a_queue_that_the_device_does_not_delete_needs_a_reset() {
 
 #[test]
 fn a_reset_waits_for_a_submitter_at_work() {
-    let (_device, controller, door, mut queue) = rig();
+    let (_device, controller, door, mut queue) = fixture();
     door.set_stubborn(true);
     let mut rings = ring(&queue);
     let read = command(NvmOpcode::READ, &queue, 3);
@@ -275,7 +275,7 @@ fn a_reset_waits_for_a_submitter_at_work() {
             rings.push(read, done, NEVER).unwrap();
             rings.ring();
             rings.poll(|end| {
-                assert_eq!((end.tag, end.ended), (done, Ended::Answered(StatusCode::Success.into())));
+                assert_eq!((end.tag, end.ended), (done, CommandEnd::Answered(StatusCode::Success.into())));
                 done += 1;
             });
         }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use warprow_driver::{Controller, DriverError, HostMemory, Locking, Options, ResetKind};
+use warprow_driver::{Controller, ControllerOptions, DriverError, HostMemory, Locking, ResetKind};
 use warprow_spec::identify::Oacs;
 use warprow_spec::{AdminOpcode, Sqe, StatusCode};
 
@@ -28,7 +28,7 @@ fn hungry(preferred: u32, least: u32) -> (Device, Arc<Mutex<Vec<Sqe>>>) {
 }
 
 fn open_with(device: &Device, limit: u64) -> Result<Arc<Controller>, DriverError> {
-    let options = Options { host_memory_limit: limit, ..Options::default() };
+    let options = ControllerOptions { host_memory_limit: limit, ..ControllerOptions::default() };
     Controller::open(device.function(), device.clock(), options)
 }
 
@@ -152,7 +152,7 @@ fn autonomous_power_states_are_turned_off_where_there_are_any() {
     assert_eq!(*seen.lock().unwrap(), [(0, true)], "off, with a table");
     assert_eq!(controller.power_transitions().unwrap(), Some(false));
     drop(controller);
-    let options = Options { autonomous_power_states: true, ..Options::default() };
+    let options = ControllerOptions { autonomous_power_states: true, ..ControllerOptions::default() };
     drop(Controller::open(device.function(), device.clock(), options).unwrap());
     assert_eq!(seen.lock().unwrap().len(), 1, "they were wanted");
 

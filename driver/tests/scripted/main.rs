@@ -12,10 +12,10 @@ mod reset;
 use std::sync::Arc;
 
 use device::Device;
-use warprow_driver::{Controller, DriverError, Options};
+use warprow_driver::{Controller, ControllerOptions, DriverError};
 
 fn open(device: &Device) -> Result<Arc<Controller>, DriverError> {
-    Controller::open(device.function(), device.clock(), Options::default())
+    Controller::open(device.function(), device.clock(), ControllerOptions::default())
 }
 
 /// Asserts that an error is of a variant, and prints as a message that holds all of these words.

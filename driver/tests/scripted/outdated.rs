@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warprow_dma::Mapped;
+use warprow_dma::MappedMemory;
 use warprow_driver::prp::Data;
 use warprow_driver::{Controller, DriverError, FormatRequest, Namespace, PushError, QueueOptions, QueuePair};
 use warprow_spec::identify::Fpi;
@@ -30,7 +30,7 @@ fn change(device: &Device) {
     device.state().namespaces.insert(1, data);
 }
 
-fn pair(controller: &Arc<Controller>) -> (QueuePair, Arc<Mapped>) {
+fn pair(controller: &Arc<Controller>) -> (QueuePair, Arc<MappedMemory>) {
     let options = QueueOptions { entries: 8, completion_entries: 8, ..QueueOptions::default() };
     let mut pair = controller.queue_pair(&options).unwrap();
     let buffer = controller.allocate(1 << 16).unwrap();

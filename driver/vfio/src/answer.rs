@@ -22,12 +22,14 @@ pub(crate) fn ask(
     Err(io::Error::other("its answer keeps growing"))
 }
 
-/// The pairs of numbers that capability `id` lists, as those of IOVA ranges and of areas that can be mapped do: `Some(None)`
-/// without it, `None` if the answer contradicts itself. `first` is the offset of the chain, 0 of an empty one.
+/// The pairs of numbers that capability `id` lists (IOVA ranges, or areas that can be mapped). `Some(None)` if the
+/// answer has no such capability, `None` if the answer contradicts itself. `first` is the offset of the first
+/// capability, 0 if there is none.
 pub(crate) fn pairs(buffer: &[u8], first: u32, id: u32) -> Option<Option<Vec<(u64, u64)>>> {
     let mut found = None;
     let mut at = first as usize;
-    // Each names the offset of the next; 0 ends the chain, and it never runs backwards here.
+    // Each capability has the offset of the next; 0 ends the chain. A chain that runs backwards is refused, so this
+    // ends.
     while at != 0 {
         if word(buffer, at)? & 0xffff == id {
             let count = word(buffer, at + 8)? as usize;

@@ -20,12 +20,12 @@ pub(crate) struct Bar {
     size: u64,
     /// Where the region begins in the device's file.
     file_offset: u64,
-    /// Start in the BAR, and the mapping.
+    /// Each mapping, with its start in the BAR.
     areas: Vec<(u64, Mmio)>,
 }
 
 impl Bar {
-    /// Maps all that may be mapped. The inner error is what is wrong with the BAR.
+    /// Maps the areas of the BAR that the kernel allows to be mapped. The inner error says what is wrong with the BAR.
     pub(crate) fn open(file: &File) -> Result<Self, String> {
         let region = Region::read(file, VFIO_PCI_BAR0_REGION_INDEX).map_err(|e| format!("cannot look at BAR0: {e}"))?;
         let Region { size, offset: file_offset, areas } = region;
@@ -46,12 +46,12 @@ impl Bar {
         Ok(Self { size, file_offset, areas })
     }
 
-    /// Its length.
+    /// Bytes of the BAR.
     pub(crate) fn bytes(&self) -> u64 {
         self.size
     }
 
-    /// The mapping that holds a 32-bit register, and its offset in there.
+    /// The mapping that holds a 32-bit register, and the offset of the register in that mapping.
     pub(crate) fn mapped(&self, offset: u64) -> Option<(&Mmio, usize)> {
         self.areas.iter().find_map(|(start, mmio)| {
             let inner = usize::try_from(offset.checked_sub(*start)?).ok()?;
@@ -59,7 +59,7 @@ impl Bar {
         })
     }
 
-    /// Loads a 32-bit register inside of it.
+    /// Loads a 32-bit register, which lies inside the BAR.
     pub(crate) fn read(&self, file: &File, offset: u64) -> io::Result<u32> {
         if let Some((mmio, inner)) = self.mapped(offset) {
             return Ok(mmio.read_u32(inner));
@@ -69,7 +69,7 @@ impl Bar {
         Ok(u32::from_le_bytes(bytes))
     }
 
-    /// Stores a 32-bit register inside of it.
+    /// Stores a 32-bit register, which lies inside the BAR.
     pub(crate) fn write(&self, file: &File, offset: u64, value: u32) -> io::Result<()> {
         match self.mapped(offset) {
             Some((mmio, inner)) => {

@@ -24,15 +24,15 @@ pub enum OpenError {
     NotNvme {
         /// The function asked for.
         address: PciAddress,
-        /// Its class code.
+        /// The function's class code.
         class: u32,
     },
-    /// The system uses the drive.
+    /// Linux uses the drive.
     #[error("{address}: the drive is in use: {}; refusing to take it. Release it first, or choose another drive", .uses.join("; "))]
     InUse {
         /// The function asked for.
         address: PciAddress,
-        /// What uses it: mounts, swap, device-mapper and RAID members.
+        /// What uses the drive: mounts, swap, device-mapper and RAID members.
         uses: Vec<String>,
     },
     /// The function is bound to another driver than vfio-pci, or to none.
@@ -144,10 +144,10 @@ pub enum OpenError {
         /// The kernel module that refuses.
         module: &'static str,
     },
-    /// The environment names an interface that there is not.
+    /// The environment variable `WARPROW_VFIO` has a value that names no interface.
     #[error("WARPROW_VFIO is {text:?}: it may be auto, type1 or iommufd")]
     Interface {
-        /// What it says.
+        /// The value of the variable.
         text: String,
     },
     /// A call of the system failed.

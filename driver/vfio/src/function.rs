@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{VFIO_BASE, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_TYPE};
 use warprow_dma::pci::command::{BUS_MASTER, INTERRUPT_DISABLE, MEMORY_SPACE};
 use warprow_dma::pci::{COMMAND, PciAccess};
-use warprow_dma::{DmaMemory, Doorbell, Event, Function, FunctionError, Interrupt};
+use warprow_dma::{DmaMemory, Doorbell, EventfdInterrupt, Function, FunctionError, Interrupt};
 
 use crate::bar::Bar;
 use crate::irq;
@@ -18,22 +18,22 @@ use crate::region::Region;
 use crate::space::{AddressSpace, Lease, lock};
 use crate::sysfs::System;
 use crate::type1::GroupDevice;
-use crate::{Interface, OpenError, PciAddress};
+use crate::{OpenError, PciAddress, VfioInterface};
 
 nix::ioctl_none_bad!(device_reset, nix::request_code_none!(VFIO_TYPE, VFIO_BASE + 11));
 
-/// An NVMe controller that VFIO lends to this process.
+/// An NVMe controller's function, opened through VFIO.
 ///
-/// Dropping it stops the function's DMA, ends its mappings and gives it back; the kernel resets it then.
+/// Dropping this value stops the function's DMA, ends its mappings and closes the function; the kernel then resets it.
 pub struct VfioFunction {
     name: String,
-    // The order of these fields is that of their end: the kernel does not release a group whose device's file is open.
+    // Fields are dropped in this order: the kernel does not release a group while a file of its devices is open.
     bar: Bar,
     config: Config,
     /// Memory by I/O virtual address.
     mappings: Mutex<HashMap<u64, DmaMemory>>,
-    /// Signalled by vector 0, once somebody has asked for it.
-    event: OnceLock<Arc<Event>>,
+    /// The eventfd that vector 0 signals; made when it is first asked for.
+    event: OnceLock<Arc<EventfdInterrupt>>,
     _group: Option<GroupDevice>,
     space: Lease,
 }
@@ -54,14 +54,16 @@ impl fmt::Debug for VfioFunction {
 impl VfioFunction {
     /// Opens the NVMe controller at a PCI address (`0000:01:00.0`; the domain may be left out).
     ///
-    /// It must be bound to `vfio-pci`, behind an IOMMU, with nothing but itself and other `vfio-pci` functions in its
-    /// group. The environment variable `WARPROW_VFIO` chooses the kernel's interface ([`Interface`]). Bus mastering is off when this returns. The error names what is missing and the command that helps.
+    /// The function must be bound to `vfio-pci`, behind an IOMMU, and its group must hold nothing but functions that
+    /// are bound to `vfio-pci`. The environment variable `WARPROW_VFIO` chooses the kernel's interface
+    /// ([`VfioInterface`]). Bus mastering is off when this returns. An error names what is missing and the command that
+    /// helps.
     pub fn open(address: &str) -> Result<Arc<Self>, OpenError> {
-        Self::open_through(address, Interface::from_env()?)
+        Self::open_through(address, VfioInterface::from_env()?)
     }
 
     /// As [`open`](Self::open), through the interface given. Functions of one group all go through that of the first.
-    pub fn open_through(address: &str, interface: Interface) -> Result<Arc<Self>, OpenError> {
+    pub fn open_through(address: &str, interface: VfioInterface) -> Result<Arc<Self>, OpenError> {
         let address: PciAddress = address.parse()?;
         let system = System::host();
         let group = system.check(address)?;
@@ -87,20 +89,20 @@ impl VfioFunction {
         Ok(Arc::new(function))
     }
 
-    /// Through what it was opened: never [`Interface::Auto`].
-    pub fn interface(&self) -> Interface {
+    /// The interface that the function was opened through; never [`VfioInterface::Auto`].
+    pub fn interface(&self) -> VfioInterface {
         self.space.interface()
     }
 
-    /// Sets and clears bits of the command register. At a write that has memory space enabled, the kernel sets the BARs up
-    /// again if a reset that it did not see, such as one of the NVM subsystem, has cleared them.
+    /// Sets and clears bits of the command register. If a reset that the kernel did not see, such as one of the NVM
+    /// subsystem, has cleared the BARs, the kernel sets them up again at a write that enables memory space.
     fn command(&self, set: u16, clear: u16) -> Result<(), FunctionError> {
         let _one_at_a_time = lock(&self.config.lock);
         self.change_command(set, clear)
     }
 
     /// Has the kernel signal the eventfd for vector 0.
-    fn arm(&self, event: &Event) -> Result<(), FunctionError> {
+    fn arm(&self, event: &EventfdInterrupt) -> Result<(), FunctionError> {
         irq::signal(&self.config.file, event.as_fd()).map_err(|e| self.os("turning an interrupt on", e))
     }
 }
@@ -209,9 +211,9 @@ impl Function for VfioFunction {
         if let Some(event) = self.event.get() {
             return Ok(event.clone());
         }
-        let event = Event::new().map_err(|e| self.os("making an eventfd", e))?;
+        let event = EventfdInterrupt::new().map_err(|e| self.os("making an eventfd", e))?;
         self.arm(&event)?;
-        // Somebody else may have been first. Then that one is signalled.
+        // Another thread may have stored its eventfd first. Then that one is armed instead.
         let kept = self.event.get_or_init(|| Arc::new(event));
         self.arm(kept)?;
         Ok(kept.clone())

@@ -8,7 +8,7 @@ const VARIABLE: &str = "WARPROW_VFIO";
 
 /// Which of the kernel's two interfaces a function is opened through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Interface {
+pub enum VfioInterface {
     /// [`Type1`](Self::Type1), or, where the kernel has no groups or this user may not open the function's,
     /// [`Iommufd`](Self::Iommufd).
     #[default]
@@ -19,14 +19,14 @@ pub enum Interface {
     Iommufd,
 }
 
-impl Interface {
+impl VfioInterface {
     /// What the environment variable `WARPROW_VFIO` says: `auto`, `type1` or `iommufd`; [`Auto`](Self::Auto) without it.
     pub fn from_env() -> Result<Self, OpenError> {
         env::var_os(VARIABLE).map_or(Ok(Self::Auto), |value| value.to_string_lossy().parse())
     }
 }
 
-impl FromStr for Interface {
+impl FromStr for VfioInterface {
     type Err = OpenError;
 
     fn from_str(text: &str) -> Result<Self, OpenError> {
@@ -46,11 +46,11 @@ mod tests {
     #[test]
     fn names() {
         for (text, interface) in
-            [("auto", Interface::Auto), ("type1", Interface::Type1), ("iommufd", Interface::Iommufd)]
+            [("auto", VfioInterface::Auto), ("type1", VfioInterface::Type1), ("iommufd", VfioInterface::Iommufd)]
         {
-            assert_eq!(text.parse::<Interface>().unwrap(), interface);
+            assert_eq!(text.parse::<VfioInterface>().unwrap(), interface);
         }
-        let error = "vfio".parse::<Interface>().unwrap_err().to_string();
+        let error = "vfio".parse::<VfioInterface>().unwrap_err().to_string();
         assert!(error.contains("WARPROW_VFIO") && error.contains("\"vfio\"") && error.contains("type1"), "{error}");
     }
 }

@@ -1,5 +1,5 @@
-//! The newer face of VFIO: a character device for each function (`/dev/vfio/devices/vfioN`), bound to an I/O address space of
-//! `/dev/iommu` (`Documentation/userspace-api/iommufd.rst` in the kernel's sources).
+//! The newer interface of VFIO: a character device for each function (`/dev/vfio/devices/vfioN`), bound to an I/O
+//! address space of `/dev/iommu` (`Documentation/userspace-api/iommufd.rst` in the kernel's sources).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -167,7 +167,7 @@ fn os(address: PciAddress, what: &'static str, errno: Errno) -> OpenError {
 mod tests {
     use super::*;
     use std::mem::offset_of;
-    use warprow_dma::Backing;
+    use warprow_dma::MemoryKind;
 
     #[test]
     fn what_cannot_be_opened_is_named_with_its_remedy() {
@@ -225,7 +225,7 @@ mod tests {
         let ioas = Ioas { iommu: File::open("/dev/null").unwrap(), id: 1 };
         assert_eq!(ioas.ranges().unwrap_err().raw_os_error(), Some(Errno::ENOTTY as i32));
         assert_eq!(ioas.unmap(0, 4096).unwrap_err().raw_os_error(), Some(Errno::ENOTTY as i32));
-        let memory = DmaMemory::allocate(4096, Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(4096, MemoryKind::Anonymous).unwrap();
         // SAFETY: nothing is mapped: that is no device's file.
         assert_eq!(unsafe { ioas.map(0x1000, &memory) }, Err(Errno::ENOTTY));
         let folder = tempfile::tempdir().unwrap();

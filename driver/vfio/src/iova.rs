@@ -14,16 +14,16 @@ const MSI_WINDOW: (u64, u64) = (0xfee0_0000, 0xfeef_ffff);
 /// of 0 means "none". Lengths of 2 MiB and more start at a multiple of it, so that the IOMMU may use large pages.
 #[derive(Debug)]
 pub(crate) struct IovaSpace {
-    /// First byte → one past the last; neither empty, nor touching each other.
+    /// Free ranges: first byte → one past the last. No range is empty, and no two touch each other.
     free: BTreeMap<u64, u64>,
     page: u64,
-    /// Width of the largest address that can be translated.
+    /// Bits of the largest address that the IOMMU translates.
     bits: u32,
 }
 
 impl IovaSpace {
-    /// From the IOMMU's page sizes (a bit for each), the ranges that it can translate and those to keep clear of; first
-    /// and last byte of each range.
+    /// Makes the space from the page sizes of the IOMMU (a bit for each), the ranges that it can translate, and the
+    /// ranges to keep clear of. A range is given by its first and last byte.
     pub(crate) fn new(page_sizes: u64, usable: &[(u64, u64)], avoid: &[(u64, u64)]) -> Self {
         let page = (1u64 << page_sizes.trailing_zeros().min(63)).max(4096);
         let bits = usable.iter().map(|&(_, last)| u64::BITS - last.leading_zeros()).max().unwrap_or(0);
@@ -53,7 +53,7 @@ impl IovaSpace {
         self.free.iter().map(|(start, end)| end - start).sum()
     }
 
-    /// Why [`allocate`](Self::allocate) has nothing for `len` bytes.
+    /// The error for `len` bytes that [`allocate`](Self::allocate) could not find.
     pub(crate) fn exhausted(&self, len: u64) -> MapError {
         let largest = self.free.iter().map(|(start, end)| end - start).max().unwrap_or(0);
         MapError::NoAddresses { len, free: self.available(), largest, bits: self.bits }

@@ -21,8 +21,8 @@ struct Request {
     eventfd: i32,
 }
 
-/// Has the kernel signal `eventfd` at each interrupt of MSI-X vector 0, and enables MSI-X. Instead of another eventfd, if
-/// there was one. The kernel refuses functions without MSI-X (EINVAL).
+/// Enables MSI-X and has the kernel signal `eventfd` at each interrupt of vector 0, in place of any eventfd that it
+/// signalled before. The kernel refuses functions without MSI-X (EINVAL).
 pub(crate) fn signal(device: &File, eventfd: BorrowedFd<'_>) -> io::Result<()> {
     let request = Request {
         argsz: size_of::<Request>() as u32,

@@ -1,8 +1,9 @@
 //! The transport over Linux VFIO: an NVMe controller bound to `vfio-pci`, behind an IOMMU, driven from this process.
 //!
-//! Through groups and a type 1 container, or through the function's own file and `/dev/iommu` ([`Interface`];
-//! `Documentation/driver-api/vfio.rst` in the kernel's sources). No interrupts: the driver polls. Functions of one IOMMU group
-//! share one address space; every other function has its own.
+//! A function is opened through its IOMMU group and a type 1 container, or through its own file and `/dev/iommu`
+//! ([`VfioInterface`]; `Documentation/driver-api/vfio.rst` in the kernel's sources). Of interrupts only MSI-X vector 0
+//! is used, for waits for long admin commands; everything else is polled. Functions of one IOMMU group share one
+//! address space; every other function has its own.
 
 mod address;
 mod answer;
@@ -22,4 +23,4 @@ mod type1;
 pub use address::{AddressError, PciAddress};
 pub use error::OpenError;
 pub use function::VfioFunction;
-pub use interface::Interface;
+pub use interface::VfioInterface;

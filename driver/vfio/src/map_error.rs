@@ -49,19 +49,20 @@ pub(crate) enum MapError {
     Refused(Errno),
 }
 
-/// What the system says about the limits of this process.
+/// The limits that mappings of this process meet, as the system reports them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Limits {
     /// RLIMIT_MEMLOCK, bytes; `None` without a limit.
     memlock: Option<u64>,
-    /// What counts against it already, bytes.
+    /// Bytes that count against `memlock` already.
     locked: u64,
     /// Mappings that a type 1 container takes.
     mappings: Option<u64>,
 }
 
 impl Limits {
-    /// Of this process, now. Pages mapped through iommufd are pinned, those of type 1 locked.
+    /// Reads the limits of this process as they are now. The kernel counts pages mapped through iommufd as pinned
+    /// (VmPin), pages mapped through type 1 as locked (VmLck).
     pub(crate) fn read(through_iommufd: bool) -> Self {
         let memlock = getrlimit(Resource::RLIMIT_MEMLOCK).map_or(RLIM_INFINITY, |(soft, _)| soft);
         let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -75,7 +76,7 @@ impl Limits {
 }
 
 impl MapError {
-    /// What a refusal of `len` bytes means.
+    /// What it means that the kernel refused to map `len` bytes with this error number.
     pub(crate) fn explain(errno: Errno, len: u64, limits: Limits, through_iommufd: bool) -> Self {
         match errno {
             Errno::ENOMEM => {
@@ -85,7 +86,7 @@ impl MapError {
                     Some(limit_kib) if limit_kib < needed_kib => {
                         Self::Memlock { limit_kib, locked_kib, needed_kib, per_user: through_iommufd }
                     }
-                    // What this process has is known, what its user has is not.
+                    // How much this process has mapped is known; how much all processes of its user have is not.
                     Some(limit_kib) if through_iommufd => {
                         Self::SharedMemlock { limit_kib, locked_kib, more_kib: len.div_ceil(1024) }
                     }

@@ -23,7 +23,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// The region of this index, of a device's file.
+    /// Asks for the region with this index, of a device's file.
     pub(crate) fn read(file: &File, index: u32) -> io::Result<Self> {
         let mut request = vec![0; size_of::<vfio_region_info>()];
         request[8..12].copy_from_slice(&index.to_ne_bytes());
@@ -38,7 +38,7 @@ impl Region {
         let flags = word(buffer, 4)?;
         let (size, offset) = (long(buffer, 16)?, long(buffer, 24)?);
         let first = if flags & VFIO_REGION_INFO_FLAG_CAPS != 0 { word(buffer, 12)? } else { 0 };
-        // Without a list the whole of it may be mapped.
+        // If the kernel lists no areas, the whole region may be mapped.
         let areas = match pairs(buffer, first, VFIO_REGION_INFO_CAP_SPARSE_MMAP)? {
             _ if flags & VFIO_REGION_INFO_FLAG_MMAP == 0 => Vec::new(),
             Some(list) => list.into_iter().filter(|area| area.1 != 0).collect(),

@@ -12,28 +12,30 @@ use crate::iova::IovaSpace;
 use crate::map_error::{Limits, MapError};
 use crate::sysfs::System;
 use crate::type1::{Container, GroupDevice, group_file};
-use crate::{Interface, OpenError, PciAddress};
+use crate::{OpenError, PciAddress, VfioInterface};
 
-/// Spaces in use, by IOMMU group: the kernel lets a group have one owner, so its functions share one.
+/// Address spaces in use, by IOMMU group: the kernel lets a group have one owner, so the group's functions share one
+/// address space.
 static SPACES: LazyLock<Mutex<HashMap<u32, Weak<AddressSpace>>>> = LazyLock::new(Mutex::default);
 
-/// The I/O virtual addresses of the functions of one group.
+/// One I/O address space of the kernel, with its free addresses: that of the functions of one IOMMU group.
 pub(crate) struct AddressSpace {
     backend: Backend,
     iovas: Mutex<IovaSpace>,
     functions: Mutex<HashSet<PciAddress>>,
 }
 
-/// Who maps.
+/// The interface of the kernel that the space was made through.
 enum Backend {
     Type1(Container),
     Iommufd(Ioas),
 }
 
-/// A function's file, and what holds its group where it was opened through that.
+/// A function's open file; and, if the function was opened through its group, what keeps the group open.
 pub(crate) type Opened = (File, Option<GroupDevice>);
 
-/// The right of one function to its address space. The kernel would let a process open a function twice.
+/// One function's use of its address space. While it lives, this process does not open the function again, which the
+/// kernel would allow.
 pub(crate) struct Lease {
     space: Arc<AddressSpace>,
     address: PciAddress,
@@ -55,22 +57,22 @@ impl Drop for Lease {
 
 impl Backend {
     fn new(
-        interface: Interface,
+        interface: VfioInterface,
         system: &System,
         address: PciAddress,
         group: u32,
     ) -> Result<(Self, Opened), OpenError> {
         let backend = match interface {
-            Interface::Type1 => Self::Type1(Container::new(system, address, group)?),
-            Interface::Iommufd => Self::Iommufd(Ioas::new(address)?),
-            Interface::Auto => {
-                let error = match Self::new(Interface::Type1, system, address, group) {
+            VfioInterface::Type1 => Self::Type1(Container::new(system, address, group)?),
+            VfioInterface::Iommufd => Self::Iommufd(Ioas::new(address)?),
+            VfioInterface::Auto => {
+                let error = match Self::new(VfioInterface::Type1, system, address, group) {
                     Err(error) if worth_iommufd(&error) => error,
                     done => return done,
                 };
                 tracing::info!(%address, %error, "no way through the group: its own file is tried");
-                // What stood in the group's way is the better known of two.
-                return Self::new(Interface::Iommufd, system, address, group).map_err(|own| {
+                // Of the two errors, the one of the group is returned: the group is the usual way.
+                return Self::new(VfioInterface::Iommufd, system, address, group).map_err(|own| {
                     tracing::info!(%address, error = %own, "nor through its own file");
                     error
                 });
@@ -89,7 +91,8 @@ impl Backend {
         }
     }
 
-    /// Page sizes, a bit for each, and first and last address of each range.
+    /// The page sizes that the IOMMU maps, a bit for each, and the first and last address of each range that can be
+    /// mapped.
     fn ranges(&self) -> io::Result<(u64, Vec<(u64, u64)>)> {
         match self {
             Self::Type1(container) => container.ranges(),
@@ -108,12 +111,12 @@ fn worth_iommufd(error: &OpenError) -> bool {
 }
 
 impl AddressSpace {
-    /// Opens a function in its group's address space, making that if this is the first.
+    /// Opens a function in its group's address space. Makes the address space if this is the group's first function.
     pub(crate) fn open(
         system: &System,
         address: PciAddress,
         group: u32,
-        interface: Interface,
+        interface: VfioInterface,
     ) -> Result<(Lease, Opened), OpenError> {
         let mut spaces = lock(&SPACES);
         spaces.retain(|_, space| space.strong_count() > 0);
@@ -124,7 +127,7 @@ impl AddressSpace {
             return Ok((lease, opened));
         }
         let (backend, opened) = Backend::new(interface, system, address, group)?;
-        // Only a space with a device in it has an IOMMU to ask.
+        // The kernel can describe the IOMMU only when a device is in the space.
         let (page_sizes, ranges) = backend.ranges().map_err(|e| OpenError::Malformed {
             address,
             what: format!("the kernel does not describe its IOMMU: {e}"),
@@ -145,9 +148,9 @@ impl AddressSpace {
         free.then_some(Lease { space: self, address })
     }
 
-    /// Through what it was opened; never [`Interface::Auto`].
-    pub(crate) fn interface(&self) -> Interface {
-        if self.backend.is_iommufd() { Interface::Iommufd } else { Interface::Type1 }
+    /// The interface that the space was made through; never [`VfioInterface::Auto`].
+    pub(crate) fn interface(&self) -> VfioInterface {
+        if self.backend.is_iommufd() { VfioInterface::Iommufd } else { VfioInterface::Type1 }
     }
 
     /// Maps `memory` at a fresh I/O virtual address.
@@ -174,7 +177,8 @@ impl AddressSpace {
         })
     }
 
-    /// Ends a mapping of `len` bytes. After an error the addresses stay taken: the device may still reach the memory.
+    /// Ends a mapping of `len` bytes. After an error the addresses are not given out again: the device may still reach
+    /// the memory.
     pub(crate) fn unmap(&self, iova: u64, len: usize) -> io::Result<()> {
         let mut iovas = lock(&self.iovas);
         match &self.backend {
@@ -201,9 +205,9 @@ mod tests {
         let system = System { sys: folder.path().join("sys"), proc: folder.path().join("proc") };
         let address: PciAddress = "7f:1f.7".parse().unwrap();
         let tried = |interface| Backend::new(interface, &system, address, u32::MAX).err().unwrap();
-        let own = tried(Interface::Iommufd);
+        let own = tried(VfioInterface::Iommufd);
         assert!(matches!(own, OpenError::NoIommufd { .. } | OpenError::Permission { .. }), "{own}");
-        let (group, auto) = (tried(Interface::Type1).to_string(), tried(Interface::Auto).to_string());
+        let (group, auto) = (tried(VfioInterface::Type1).to_string(), tried(VfioInterface::Auto).to_string());
         assert!(group == auto && group != own.to_string(), "{group}; {auto}; {own}");
     }
 

@@ -1,4 +1,4 @@
-//! What the system says about a PCI function, before anything is opened.
+//! What sysfs and procfs say about a PCI function, before anything is opened.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -61,7 +61,7 @@ impl System {
         Ok(group)
     }
 
-    /// The character device that VFIO gives this function alone, in kernels that have such.
+    /// The character device of this function alone (`/dev/vfio/devices/vfioN`), in kernels that make one.
     pub(crate) fn own_file(&self, address: PciAddress) -> Result<PathBuf, OpenError> {
         let folder = self.device(address).join("vfio-dev");
         match entries(&folder).into_iter().find(|(_, name)| name.starts_with("vfio")) {
@@ -78,7 +78,7 @@ impl System {
             .collect()
     }
 
-    /// Members of the function's group whose driver stands in VFIO's way.
+    /// Members of the function's IOMMU group that belong to a driver with which VFIO does not share the group.
     pub(crate) fn foreign_members(&self, address: PciAddress) -> Result<Vec<String>, OpenError> {
         let mut others = Vec::new();
         for (path, name) in entries(&self.device(address).join("iommu_group/devices")) {

@@ -1,4 +1,4 @@
-//! The older face of VFIO: groups in a container with a type 1 IOMMU.
+//! The older interface of VFIO: groups in a container with a type 1 IOMMU.
 
 use std::fs::File;
 use std::io;
@@ -20,7 +20,7 @@ use crate::answer::{ask, long, pairs, word};
 use crate::sysfs::System;
 use crate::{OpenError, PciAddress};
 
-/// What type 1 IOMMUs of kernels before 5.4 translate, for they don't say.
+/// The addresses that type 1 IOMMUs translate in kernels before 5.4, which do not report them.
 const LEGACY_RANGE: (u64, u64) = (0, (1 << 39) - 1);
 
 nix::ioctl_read_bad!(iommu_get_info, nix::request_code_none!(VFIO_TYPE, VFIO_BASE + 12), u8);
@@ -28,7 +28,7 @@ nix::ioctl_read_bad!(iommu_get_info, nix::request_code_none!(VFIO_TYPE, VFIO_BAS
 /// A container with one group in it.
 pub(crate) struct Container(Arc<VfioContainer>);
 
-/// A device of a group, as vfio-ioctls holds it.
+/// An open device of a group, held by the crate vfio-ioctls.
 pub(crate) struct GroupDevice(ManuallyDrop<VfioDevice>);
 
 impl Drop for GroupDevice {

@@ -79,7 +79,7 @@ impl<'a> Packed<'a> {
         self.bytes
     }
 
-    /// Those behind so many groups of eight.
+    /// The bytes behind so many groups of eight.
     pub(super) fn skip_groups(self, groups: usize) -> Self {
         Self { bytes: self.bytes.get(groups * self.width as usize..).unwrap_or_default(), ..self }
     }

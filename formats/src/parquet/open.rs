@@ -4,15 +4,17 @@ use std::path::Path;
 
 use parquet::basic::Compression;
 use parquet::file::metadata::ParquetMetaData;
+use warprow_layout::DType;
 
 use super::columns::Columns;
 use super::plain::Plain;
 use super::schema::{Column, kind_of, name_of};
 use super::source::Source;
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::file_table::{FileTable, stem};
 use crate::found::Found;
 use crate::input::Input;
+use crate::key_type::KeyType;
 use crate::place::{KeyPlace, Place};
 use crate::read_options::ReadOptions;
 use crate::table_shape::shape_of_table;
@@ -20,36 +22,24 @@ use crate::table_shape::shape_of_table;
 /// Elements that a vector may have here: whole rows are in memory.
 const MAX_DIM: u64 = 1 << 20;
 
-pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatError> {
+/// A column by its number: its name, and what it may be here, or why it is nothing.
+type Named = (String, Result<Column, &'static str>);
+
+/// The column that has the ids.
+struct KeyColumn {
+    index: usize,
+    name: String,
+    width: KeyType,
+}
+
+pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FileError> {
     let input = Input::open(path)?;
     let source = Source::open(&input)?;
     let metadata = source.metadata.clone();
     let schema = metadata.file_metadata().schema_descr();
-    let columns: Vec<_> =
+    let columns: Vec<Named> =
         schema.columns().iter().map(|column| (name_of(column), kind_of(column, schema.root_schema()))).collect();
-    let mut keys = columns.iter().enumerate().filter_map(|(index, (name, kind))| match kind {
-        Ok(Column::Key(width)) => Some((index, name, *width)),
-        _ => None,
-    });
-    let keys = match &options.key_column {
-        Some(wanted) if keys.clone().filter(|(_, name, _)| *name == wanted).count() > 1 => {
-            let what = format!("it has several columns {wanted:?} of whole numbers");
-            return Err(input.error(Kind::Unclear, what, "give the columns names of their own"));
-        }
-        Some(wanted) => Some(keys.find(|(_, name, _)| *name == wanted).ok_or_else(|| {
-            let all: Vec<&str> = columns.iter().map(|(name, _)| &**name).collect();
-            let what = format!("it has no column {wanted:?} of whole numbers; its columns are {}", all.join(", "));
-            input.error(Kind::Unsupported, what, "name the column that has the ids")
-        })?),
-        None => {
-            let (first, others) = (keys.next(), keys.next());
-            if let (Some((_, one, _)), Some((_, other, _))) = (first, others) {
-                let what = format!("it has several columns of whole numbers: {one}, {other}");
-                return Err(input.error(Kind::Unclear, what, "say which has the ids"));
-            }
-            first
-        }
-    };
+    let keys = key_column(&input, &columns, options.key_column.as_deref())?;
     let rows = u64::try_from(metadata.file_metadata().num_rows())
         .map_err(|_| input.damaged("it has a negative number of rows"))?;
     let vectors = columns.iter().filter(|(_, kind)| matches!(kind, Ok(Column::Vector(_)))).count();
@@ -63,44 +53,23 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
                 continue;
             }
         };
+        let name = if vectors == 1 { stem(path) } else { name.clone() };
         if rows == 0 {
-            let name = if vectors == 1 { stem(path) } else { name.clone() };
             found.empty.push(name.clone());
             found.skipped.push((name, "it has no rows".to_owned()));
             continue;
         }
-        let groups = metadata.row_groups().iter();
-        let values = groups.map(|group| group.columns().get(index).map_or(0, |column| column.num_values()));
-        let values = values.map(u64::try_from).try_fold(0u64, |all, n| all.checked_add(n.ok()?));
-        let dim = values.filter(|values| values.is_multiple_of(rows)).map(|values| values / rows);
-        let name = if vectors == 1 { stem(path) } else { name.clone() };
-        let shape = match dim {
-            Some(MAX_DIM..) => Err(format!("its vectors have {MAX_DIM} elements or more")),
-            Some(dim) => shape_of_table(rows, dim, dtype),
-            None => Err(format!("its {rows} vectors are not all of one length")),
-        };
-        let shape = shape.and_then(|shape| {
-            let packed = [Some((index, name.as_str())), keys.map(|(index, key, _)| (index, key.as_str()))];
-            packed
-                .into_iter()
-                .flatten()
-                .try_for_each(|(index, name)| unpackable(&metadata, index, name))
-                .map(|()| shape)
-        });
-        let shape = shape.and_then(|(rows, dim)| {
-            groups_agree(&metadata, (index, dim.into()), keys.map(|(index, ..)| index)).map(|()| (rows, dim))
-        });
-        match shape {
+        match shape(&metadata, (index, &name, dtype), keys.as_ref(), rows) {
             Ok((rows, dim)) => found.tables.push(FileTable {
                 name,
                 rows,
                 dim,
                 dtype,
-                keys: keys.map(|(.., width)| width),
+                keys: keys.as_ref().map(|keys| keys.width),
                 place: Place::Parquet(Columns {
                     source: source.clone(),
                     vectors: index,
-                    keys: keys.map(|(index, ..)| index),
+                    keys: keys.as_ref().map(|keys| keys.index),
                     plain: Plain::of(&source, index),
                 }),
                 key_place: KeyPlace::Nowhere,
@@ -115,10 +84,60 @@ pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FormatEr
         .find(|(at, it)| found.tables.iter().take(*at).any(|other| other.name == it.name))
     {
         let what = format!("it has several columns of vectors called {:?}", twice.name);
-        return Err(input.error(Kind::Unclear, what, "give the columns names of their own"));
+        return Err(input.error(FileErrorKind::Unclear, what, "give the columns names of their own"));
     }
     found.inputs.push(input);
     Ok(found)
+}
+
+/// The column of ids: the one that is `wanted`, or else the only one of whole numbers, if there is any.
+fn key_column(input: &Input, columns: &[Named], wanted: Option<&str>) -> Result<Option<KeyColumn>, FileError> {
+    let mut keys = columns.iter().enumerate().filter_map(|(index, (name, kind))| match kind {
+        Ok(Column::Key(width)) => Some(KeyColumn { index, name: name.clone(), width: *width }),
+        _ => None,
+    });
+    let Some(wanted) = wanted else {
+        let (first, others) = (keys.next(), keys.next());
+        if let (Some(one), Some(other)) = (&first, others) {
+            let what = format!("it has several columns of whole numbers: {}, {}", one.name, other.name);
+            return Err(input.error(FileErrorKind::Unclear, what, "say which has the ids"));
+        }
+        return Ok(first);
+    };
+    let mut keys = keys.filter(|keys| keys.name == wanted);
+    let Some(found) = keys.next() else {
+        let all: Vec<&str> = columns.iter().map(|(name, _)| &**name).collect();
+        let what = format!("it has no column {wanted:?} of whole numbers; its columns are {}", all.join(", "));
+        return Err(input.error(FileErrorKind::Unsupported, what, "name the column that has the ids"));
+    };
+    if keys.next().is_some() {
+        let what = format!("it has several columns {wanted:?} of whole numbers");
+        return Err(input.error(FileErrorKind::Unclear, what, "give the columns names of their own"));
+    }
+    Ok(Some(found))
+}
+
+/// Rows and elements of a column of vectors of `rows` rows, or why it is no table.
+fn shape(
+    metadata: &ParquetMetaData,
+    (index, name, dtype): (usize, &str, DType),
+    keys: Option<&KeyColumn>,
+    rows: u64,
+) -> Result<(u64, u32), String> {
+    let groups = metadata.row_groups().iter();
+    let values = groups.map(|group| group.columns().get(index).map_or(0, |column| column.num_values()));
+    let values = values.map(u64::try_from).try_fold(0u64, |all, n| all.checked_add(n.ok()?));
+    let (rows, dim) = match values.filter(|values| values.is_multiple_of(rows)).map(|values| values / rows) {
+        Some(MAX_DIM..) => return Err(format!("its vectors have {MAX_DIM} elements or more")),
+        Some(dim) => shape_of_table(rows, dim, dtype)?,
+        None => return Err(format!("its {rows} vectors are not all of one length")),
+    };
+    unpackable(metadata, index, name)?;
+    if let Some(keys) = keys {
+        unpackable(metadata, keys.index, &keys.name)?;
+    }
+    groups_agree(metadata, (index, dim.into()), keys.map(|keys| keys.index))?;
+    Ok((rows, dim))
 }
 
 /// Whether what a column is compressed with can be unpacked.

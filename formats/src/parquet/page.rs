@@ -11,7 +11,7 @@ use parquet::column::page::Page;
 
 use super::hybrid::{CutOff, Hybrid, Packed, Run};
 use super::source::Source;
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 
 /// What all pages of a column have in common.
 pub(super) struct Vectors {
@@ -37,8 +37,8 @@ impl Vectors {
         page: Page,
         first: u64,
         dictionary: Option<&Bytes>,
-    ) -> Result<Bytes, FormatError> {
-        let damaged = |what: &str| FormatError::damaged(path, what);
+    ) -> Result<Bytes, FileError> {
+        let damaged = |what: &str| FileError::damaged(path, what);
         let (buf, count, encoding, levels) = match page {
             Page::DataPage { buf, num_values, encoding, def_level_encoding, rep_level_encoding, .. } => {
                 let other = |it: &Encoding| *it != Encoding::RLE;
@@ -86,7 +86,7 @@ impl Vectors {
         (repetition, definition): (&[u8], &[u8]),
         count: usize,
         first: u64,
-    ) -> Result<Result<(), FormatError>, CutOff> {
+    ) -> Result<Result<(), FileError>, CutOff> {
         let missing = self.missing(definition, count)?;
         let uneven = self.uneven(repetition, count, first)?;
         let row = |index: usize| (first + index as u64) / self.dim;
@@ -109,7 +109,7 @@ impl Vectors {
             (None, Some(missing)) => format!("row {} lacks a value", row(missing)),
             (None, None) => return Ok(Ok(())),
         };
-        Ok(Err(FormatError::new(Kind::Unsupported, path, what, "leave out or fill in such rows")))
+        Ok(Err(FileError::new(FileErrorKind::Unsupported, path, what, "leave out or fill in such rows")))
     }
 
     /// The first value that is not there.
@@ -283,7 +283,7 @@ fn looked_up<const N: usize>(
     Ok(made)
 }
 
-fn unknown(path: &Path, what: &str, encoding: Encoding) -> FormatError {
+fn unknown(path: &Path, what: &str, encoding: Encoding) -> FileError {
     let what = format!("its vectors' {what} are encoded as {encoding}, which is not read");
-    FormatError::new(Kind::Unsupported, path, what, "write it again with a newer writer, as PLAIN")
+    FileError::new(FileErrorKind::Unsupported, path, what, "write it again with a newer writer, as PLAIN")
 }

@@ -10,7 +10,7 @@ use parquet::file::page_index::offset_index::PageLocation;
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::source::{Headers, MAX_PAGE_BYTES, MAX_PAGE_VALUES, Source, guarded};
-use crate::error::FormatError;
+use crate::error::FileError;
 
 /// Bytes that pages which are unpacked together unpack to, or their values take, about; and how many there are at most.
 const PIECE: u64 = 1 << 20;
@@ -116,9 +116,9 @@ impl Pieces {
     }
 
     /// The next piece; `None` behind the last.
-    pub(super) fn next(&mut self) -> Result<Option<Piece>, FormatError> {
+    pub(super) fn next(&mut self) -> Result<Option<Piece>, FileError> {
         let source = self.source.clone();
-        let damaged = |what: String| FormatError::damaged(&source.path, what);
+        let damaged = |what: String| FileError::damaged(&source.path, what);
         loop {
             let chunk = match &mut self.chunk {
                 Some(chunk) => chunk,

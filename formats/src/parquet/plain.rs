@@ -15,7 +15,7 @@ use super::header::Header;
 use super::hybrid::CutOff;
 use super::page::Vectors;
 use super::source::{MAX_PAGE_BYTES, MAX_PAGE_VALUES, Source, guarded};
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::input::{Input, no_memory};
 
 /// Bytes that are read at once where pages are looked for: a header, and the levels of a usual page.
@@ -128,7 +128,7 @@ enum Otherwise {
     /// It is not as such pages are.
     NotPlain,
     /// It cannot be read.
-    Failed(FormatError),
+    Failed(FileError),
 }
 
 impl Cursor {
@@ -185,8 +185,8 @@ struct Window {
 
 impl Window {
     /// The bytes from `at` on: `len` at least, and more if there are.
-    fn get(&mut self, source: &Source, at: u64, len: usize) -> Result<&[u8], FormatError> {
-        let damaged = |what: &str| FormatError::damaged(&source.path, what).at(at);
+    fn get(&mut self, source: &Source, at: u64, len: usize) -> Result<&[u8], FileError> {
+        let damaged = |what: &str| FileError::damaged(&source.path, what).at(at);
         let within = at.checked_sub(self.at).and_then(|begin| usize::try_from(begin).ok());
         let there = within.filter(|begin| self.bytes.len().checked_sub(*begin).is_some_and(|there| there >= len));
         let begin = match there {
@@ -204,7 +204,7 @@ impl Window {
                     self.bytes.clear();
                     return Err(match error.kind() {
                         io::ErrorKind::UnexpectedEof => damaged("the file became shorter while it was read"),
-                        _ => FormatError::io(&source.path, "cannot be read", error).at(at),
+                        _ => FileError::io(&source.path, "cannot be read", error).at(at),
                     });
                 }
                 self.at = at;
@@ -231,11 +231,11 @@ impl PlainPages {
     }
 
     /// Where the rows from `first` on stand that have `bytes` bytes: places and lengths.
-    pub(crate) fn places(&mut self, first: u64, bytes: usize) -> Result<Vec<(u64, usize)>, FormatError> {
+    pub(crate) fn places(&mut self, first: u64, bytes: usize) -> Result<Vec<(u64, usize)>, FileError> {
         let size = self.vectors.size as u64;
         let begin = first.checked_mul(self.vectors.dim);
         let end = begin.and_then(|begin| begin.checked_add(bytes as u64 / size));
-        let past = || FormatError::damaged(&self.source.path, "a row past the last was asked for");
+        let past = || FileError::damaged(&self.source.path, "a row past the last was asked for");
         let (begin, end) = begin.zip(end).ok_or_else(past)?;
         while self.values < end {
             let found = self.find_next();
@@ -258,7 +258,7 @@ impl PlainPages {
     }
 
     /// Finds the next page, or changes nothing.
-    fn find_next(&mut self) -> Result<(), FormatError> {
+    fn find_next(&mut self) -> Result<(), FileError> {
         let mut cursor = self.cursor;
         let page = match cursor.next(&self.source, (self.column, self.vectors.present), &mut self.window) {
             Ok(Some(page)) => page,
@@ -267,7 +267,7 @@ impl PlainPages {
             Ok(None) | Err(Otherwise::NotPlain) => {
                 let what = format!("was changed while it was read: page {} is another", self.pages.len());
                 let remedy = "let nobody write to it meanwhile, and try again";
-                let error = FormatError::new(Kind::Changed, &self.source.path, what, remedy);
+                let error = FileError::new(FileErrorKind::Changed, &self.source.path, what, remedy);
                 return Err(match self.cursor.chunk {
                     Some(chunk) => error.at(chunk.at),
                     None => error,
@@ -283,9 +283,9 @@ impl PlainPages {
     }
 
     /// Where the values of the next page begin, whose levels are compared.
-    fn values_of(&mut self, page: &Page) -> Result<u64, FormatError> {
+    fn values_of(&mut self, page: &Page) -> Result<u64, FileError> {
         let Self { source, window, vectors, .. } = self;
-        let damaged = |what: &str| FormatError::damaged(&source.path, what);
+        let damaged = |what: &str| FileError::damaged(&source.path, what);
         let cut_off = || damaged("a page ends before its levels do");
         let Page { header, mut at, end } = *page;
         // Where the levels stand that are next.
@@ -324,8 +324,8 @@ impl PlainPages {
 }
 
 /// Fills `rows` with what stands at `places`.
-pub(crate) fn fill(inputs: &[Arc<Input>], places: &[(u64, usize)], mut rows: &mut [u8]) -> Result<(), FormatError> {
-    let input = inputs.first().ok_or_else(|| FormatError::damaged(Path::new(""), "no file is open"))?;
+pub(crate) fn fill(inputs: &[Arc<Input>], places: &[(u64, usize)], mut rows: &mut [u8]) -> Result<(), FileError> {
+    let input = inputs.first().ok_or_else(|| FileError::damaged(Path::new(""), "no file is open"))?;
     for &(at, len) in places {
         let here = rows.split_off_mut(..len.min(rows.len())).unwrap_or_default();
         input.read(at, here)?;

@@ -14,7 +14,7 @@ use parquet::file::metadata::{ColumnChunkMetaData, ParquetMetaData, ParquetMetaD
 use parquet::file::reader::{ChunkReader, Length};
 
 use crate::caught::catching;
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::input::Input;
 
 use super::footer::claims_too_many_children;
@@ -25,14 +25,14 @@ pub(super) const MAX_PAGE_VALUES: u32 = 1 << 25;
 pub(super) const MAX_PAGE_BYTES: u64 = 256 << 20;
 
 /// Calls the library, of which a panic is one more way to say that a file is damaged.
-pub(crate) fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, FormatError> {
+pub(crate) fn guarded<T>(path: &Path, call: impl FnOnce() -> Result<T, ParquetError>) -> Result<T, FileError> {
     match catching(call) {
         Ok(Ok(value)) => Ok(value),
         Ok(Err(ParquetError::External(error))) if error.is::<io::Error>() => {
-            Err(FormatError::damaged(path, format!("cannot be read: {error}")))
+            Err(FileError::damaged(path, format!("cannot be read: {error}")))
         }
-        Ok(Err(error)) => Err(FormatError::damaged(path, error.to_string())),
-        Err(_) => Err(FormatError::damaged(path, "it contradicts itself")),
+        Ok(Err(error)) => Err(FileError::damaged(path, error.to_string())),
+        Err(_) => Err(FileError::damaged(path, "it contradicts itself")),
     }
 }
 
@@ -64,11 +64,11 @@ impl fmt::Debug for Source {
 }
 
 impl Source {
-    pub(crate) fn open(input: &Input) -> Result<Self, FormatError> {
-        let file = input.file.try_clone().map_err(|error| FormatError::io(&input.path, "cannot be read", error))?;
+    pub(crate) fn open(input: &Input) -> Result<Self, FileError> {
+        let file = input.file.try_clone().map_err(|error| FileError::io(&input.path, "cannot be read", error))?;
         let file = Positioned { file: Arc::new(file), len: input.len };
         if footer(&file).is_some_and(|footer| claims_too_many_children(&footer)) {
-            return Err(FormatError::damaged(&input.path, "its schema claims more columns than it has"));
+            return Err(FileError::damaged(&input.path, "its schema claims more columns than it has"));
         }
         let metadata = guarded(&input.path, || ParquetMetaDataReader::new().parse_and_finish(&file))?;
         Ok(Self { path: input.path.clone(), file, metadata: Arc::new(metadata) })

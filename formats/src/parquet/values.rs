@@ -11,7 +11,7 @@ use parquet::errors::ParquetError;
 use parquet::file::serialized_reader::SerializedPageReader;
 
 use super::source::{Headers, MAX_PAGE_VALUES, Source, guarded};
-use crate::error::{FormatError, Kind};
+use crate::error::{FileError, FileErrorKind};
 use crate::streams::KeyStream;
 
 /// The pages of a column chunk, as long as they have no more values than the chunk, and than were asked for. Where a row
@@ -83,7 +83,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    fn next(&mut self) -> Result<Option<ColumnReader>, FormatError> {
+    fn next(&mut self) -> Result<Option<ColumnReader>, FileError> {
         let Source { path, file, metadata } = &self.source;
         let Some(chunk) = self.source.chunk(self.group, self.column) else { return Ok(None) };
         let found = guarded(path, || {
@@ -121,11 +121,11 @@ impl<T: DataType> Values<T> {
 
     /// Reads the next rows, at least one and at most `most`, which have at most `asked` values: rows, values that are there,
     /// and levels. `None` behind the last.
-    pub(crate) fn read(&mut self, most: usize, asked: usize) -> Result<Option<(usize, usize, usize)>, FormatError> {
+    pub(crate) fn read(&mut self, most: usize, asked: usize) -> Result<Option<(usize, usize, usize)>, FileError> {
         loop {
             let Some(reader) = &mut self.reader else {
                 let Some(next) = self.chunks.next()? else { return Ok(None) };
-                let damaged = |what: &str| FormatError::damaged(&self.chunks.source.path, what);
+                let damaged = |what: &str| FileError::damaged(&self.chunks.source.path, what);
                 self.reader = Some(T::get_column_reader(next).ok_or_else(|| damaged("a column changes its type"))?);
                 continue;
             };
@@ -152,9 +152,9 @@ pub(super) struct Numbers<T: DataType> {
 }
 
 impl<T: DataType> KeyStream for Numbers<T> {
-    fn next(&mut self, most: usize) -> Result<Vec<u64>, FormatError> {
+    fn next(&mut self, most: usize) -> Result<Vec<u64>, FileError> {
         let Some((rows, present, _)) = self.values.read(most, most)? else {
-            return Err(FormatError::damaged(self.values.path(), format!("it ends after {} rows", self.values.row)));
+            return Err(FileError::damaged(self.values.path(), format!("it ends after {} rows", self.values.row)));
         };
         let Values { values, definition, row, .. } = &self.values;
         if present != rows || values.len() != rows {
@@ -162,7 +162,7 @@ impl<T: DataType> KeyStream for Numbers<T> {
             let missing = definition.iter().position(|level| Some(level) < most).unwrap_or(0) as u64;
             let what = format!("row {} lacks a value", row + missing);
             let remedy = "leave out or fill in such rows";
-            return Err(FormatError::new(Kind::Unsupported, self.values.path(), what, remedy));
+            return Err(FileError::new(FileErrorKind::Unsupported, self.values.path(), what, remedy));
         }
         let bits = values.iter().map(self.to_bits).collect();
         self.values.row += rows as u64;

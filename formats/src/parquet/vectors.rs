@@ -8,7 +8,7 @@ use bytes::{Buf, Bytes};
 use super::page::Vectors;
 use super::pages::{Piece, Pieces};
 use super::source::{Source, guarded};
-use crate::error::FormatError;
+use crate::error::FileError;
 use crate::ordered_workers::OrderedWorkers;
 use crate::streams::RowStream;
 
@@ -21,8 +21,8 @@ pub(super) struct VectorColumn {
     pieces: Pieces,
     /// Behind the last piece, or where there is none that could be found: why is told behind the rows before.
     is_over: bool,
-    failed: Option<FormatError>,
-    workers: OrderedWorkers<Piece, Result<Vec<Bytes>, FormatError>>,
+    failed: Option<FileError>,
+    workers: OrderedWorkers<Piece, Result<Vec<Bytes>, FileError>>,
     /// Values that have come, and not been asked for.
     come: VecDeque<Bytes>,
     dim: u64,
@@ -63,7 +63,7 @@ impl VectorColumn {
     }
 
     /// Gives the threads work, and takes what they did first.
-    fn refill(&mut self) -> Result<(), FormatError> {
+    fn refill(&mut self) -> Result<(), FileError> {
         while !self.is_over && self.workers.wants(AHEAD) {
             match self.pieces.next() {
                 Ok(Some(piece)) => {
@@ -76,7 +76,7 @@ impl VectorColumn {
         }
         let Some(made) = self.workers.take() else {
             let rows = self.taken / (self.dim * self.size as u64);
-            let ends = || FormatError::damaged(&self.source.path, format!("it ends after {rows} rows"));
+            let ends = || FileError::damaged(&self.source.path, format!("it ends after {rows} rows"));
             return Err(self.failed.take().unwrap_or_else(ends));
         };
         self.come.extend(made?);
@@ -85,7 +85,7 @@ impl VectorColumn {
 }
 
 impl RowStream for VectorColumn {
-    fn next(&mut self, mut rows: &mut [u8]) -> Result<(), FormatError> {
+    fn next(&mut self, mut rows: &mut [u8]) -> Result<(), FileError> {
         while !rows.is_empty() {
             let Some(values) = self.come.front_mut().filter(|values| !values.is_empty()) else {
                 if self.come.pop_front().is_none() {

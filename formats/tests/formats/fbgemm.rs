@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use warprow_formats::{Converted, ReadOptions, TableFile};
+use warprow_formats::{ConvertedRows, ReadOptions, TableFile};
 use warprow_layout::{DType, RowSource};
 
 fn golden(name: &str) -> PathBuf {
@@ -18,7 +18,7 @@ fn open(name: &str, dtype: DType) -> TableFile {
 fn rows(file: &TableFile, to: DType) -> Vec<u8> {
     let table = &file.tables[0];
     let source = file.rows(table);
-    let converted = Converted::new(&source, table.dim, table.dtype, to).unwrap();
+    let converted = ConvertedRows::new(&source, table.dim, table.dtype, to).unwrap();
     let row_bytes = to.row_bytes(table.dim).unwrap() as usize;
     let mut rows = vec![0; table.rows as usize * row_bytes];
     converted.read(0, row_bytes, &mut rows).unwrap();
@@ -52,7 +52,7 @@ fn rows_are_those_of_fbgemms_own_test() {
     let source = &bytes[..];
     let of = |to: DType, row_bytes: usize| {
         let mut out = vec![0; 2 * row_bytes];
-        Converted::new(&source, 4, DType::F32, to).unwrap().read(0, row_bytes, &mut out).unwrap();
+        ConvertedRows::new(&source, 4, DType::F32, to).unwrap().read(0, row_bytes, &mut out).unwrap();
         out
     };
     let eight = [[0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x80, 0x3f], [0, 61, 126, 255, 0, 0, 0x80, 0x3f, 0, 0, 0x80, 0xc2]];

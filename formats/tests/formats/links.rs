@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use warprow_formats::{FormatError, Kind, LockedFile, TableFile, open_regular, tensor_types};
+use warprow_formats::{FileError, FileErrorKind, LockedFile, TableFile, open_regular, tensor_types};
 
 use crate::build::*;
 
@@ -14,13 +14,13 @@ fn shard(name: &str) -> Vec<u8> {
     safetensors(&[(name, "F8_E4M3", &[2, 3], &data(6, 7))])
 }
 
-fn tables(path: &Path) -> Result<Vec<String>, FormatError> {
+fn tables(path: &Path) -> Result<Vec<String>, FileError> {
     TableFile::open(path).map(|file| file.tables.into_iter().map(|table| table.name).collect())
 }
 
 fn refused(path: &Path, link: &Path) {
     let error = tables(path).unwrap_err();
-    assert_eq!((error.kind, &*error.file), (Kind::Elsewhere, link), "{error}");
+    assert_eq!((error.kind, &*error.file), (FileErrorKind::Elsewhere, link), "{error}");
     assert!(error.what.contains("is a symbolic link to") && !error.remedy.is_empty(), "{error:?}");
 }
 
@@ -80,7 +80,7 @@ fn a_pipe_is_refused_at_once() {
     for error in
         [open_regular(&pipe).map(drop), tables(&pipe).map(drop), open_regular(Path::new("/dev/zero")).map(drop)]
     {
-        assert_eq!(error.unwrap_err().kind, Kind::Special);
+        assert_eq!(error.unwrap_err().kind, FileErrorKind::Special);
     }
     assert!(open_regular(&dir.path().join("absent")).unwrap_err().is_absent());
 }

@@ -11,7 +11,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use parquet::schema::types::ColumnDescPtr;
-use warprow_formats::{FormatError, IntegerFile, Kind, TableFile};
+use warprow_formats::{FileError, FileErrorKind, IntegerFile, TableFile};
 
 use crate::build::write;
 
@@ -145,7 +145,7 @@ fn chunk(
 }
 
 /// What reading the first row says.
-fn refused(schema: &str, pages: &[Vec<u8>], rows: u64, values: u64) -> FormatError {
+fn refused(schema: &str, pages: &[Vec<u8>], rows: u64, values: u64) -> FileError {
     let (_dir, path) = file(schema, pages, rows, values);
     if schema == NUMBERS {
         let file = IntegerFile::open(&path).unwrap();
@@ -199,7 +199,7 @@ fn rows_that_are_only_claimed_take_no_memory() {
     let (_dir, path) = file(schema, &[endless(1, true)], 1 << 58, 1 << 58);
     let file = TableFile::open(&path).unwrap();
     let error = file.order(&file.tables[0]).unwrap_err();
-    assert!(error.kind == Kind::Memory && error.what.contains("more memory than there is"), "{error}");
+    assert!(error.kind == FileErrorKind::Memory && error.what.contains("more memory than there is"), "{error}");
 }
 
 #[test]
@@ -239,7 +239,10 @@ fn pages_that_end_early_are_refused() {
     assert_eq!(rows, expected);
     for len in (0..body.len()).step_by(7) {
         let error = refused(VECTORS, &[page(values, len as u64, &body[..len])], 100, 200);
-        assert!(error.kind == Kind::Damaged && error.what.contains("a page ends before its"), "{len}: {error}");
+        assert!(
+            error.kind == FileErrorKind::Damaged && error.what.contains("a page ends before its"),
+            "{len}: {error}"
+        );
     }
 }
 
@@ -406,7 +409,7 @@ fn a_page_that_changes_behind_our_back_is_an_error() {
     rows.fill(0, &mut some).unwrap();
     for _ in 0..2 {
         let error = rows.fill(100, &mut some).unwrap_err();
-        assert!(error.kind == Kind::Changed && error.at == Some(second as u64), "{error}");
+        assert!(error.kind == FileErrorKind::Changed && error.at == Some(second as u64), "{error}");
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use proptest::prelude::*;
-use warprow_formats::{Format, KeyOrder, KeyType, Kind, RawShape, ReadOptions, TableFile, TableWriter};
+use warprow_formats::{FileErrorKind, Format, KeyOrder, KeyType, RawShape, ReadOptions, TableFile, TableWriter};
 use warprow_layout::{DType, Ranks, RowSource};
 
 use crate::build::*;
@@ -27,7 +27,7 @@ pub(crate) fn rows_of(file: &TableFile, name: &str) -> Vec<u8> {
         assert_eq!(one, all[row as usize * row_bytes..][..row_bytes], "{name} row {row}");
     }
     assert!(rows.fill(table.rows, &mut vec![0; row_bytes]).is_err(), "past the last");
-    let copy = file.rows_in_any_order(table, &std::env::temp_dir(), &mut |_| Ok::<_, warprow_formats::FormatError>(()));
+    let copy = file.rows_in_any_order(table, &std::env::temp_dir(), &mut |_| Ok::<_, warprow_formats::FileError>(()));
     let mut copied = vec![0; all.len()];
     copy.unwrap().read(0, row_bytes, &mut copied).unwrap();
     assert_eq!(copied, all, "{name}");
@@ -193,10 +193,13 @@ fn keys_that_are_not_dense_are_named() {
         file.order(&file.tables[0]).unwrap_err()
     };
     let error = order([0, 1, 2, 93_281]);
-    assert!(error.what.contains("row 3 has the key 93281") && error.kind == Kind::Unsupported, "{error}");
+    assert!(error.what.contains("row 3 has the key 93281") && error.kind == FileErrorKind::Unsupported, "{error}");
     assert!(order([0, -7, 2, 1]).what.contains("row 1 has the key -7"));
     let error = order([2, 1, 0, 1]);
-    assert!(error.what.contains("the key 1 twice, in rows 1 and 3") && error.kind == Kind::Duplicate, "{error}");
+    assert!(
+        error.what.contains("the key 1 twice, in rows 1 and 3") && error.kind == FileErrorKind::Duplicate,
+        "{error}"
+    );
 }
 
 #[test]
@@ -224,7 +227,7 @@ fn a_file_that_changes_while_it_is_read() {
     let changed = |file: &TableFile, says: &str| {
         let error = file.rows(&file.tables[0]).unchanged(&mut |_| ControlFlow::Continue(())).unwrap_err();
         assert!(error.to_string().contains(says), "{error}");
-        assert_eq!(file.unchanged().unwrap_err().kind, Kind::Changed);
+        assert_eq!(file.unchanged().unwrap_err().kind, FileErrorKind::Changed);
     };
     let file = open();
     // The same length, and the same content, which nobody knows.
@@ -239,7 +242,7 @@ fn a_file_that_changes_while_it_is_read() {
     changed(&file, "was replaced by another file");
     let file = open();
     std::fs::remove_file(&path).unwrap();
-    assert_eq!(file.unchanged().unwrap_err().kind, Kind::Io);
+    assert_eq!(file.unchanged().unwrap_err().kind, FileErrorKind::Io);
 }
 
 #[test]
@@ -274,9 +277,9 @@ fn keys_may_be_lists_beside_the_rows() {
         let mut out = [0; 2];
         file.fill_keys(&file.tables[0], 1, &mut out).unwrap().unwrap();
         assert_eq!(out, [u64::MAX, 1 << 40]);
-        assert_eq!(file.with_keys("rows", "gone").unwrap_err().kind, Kind::Missing);
+        assert_eq!(file.with_keys("rows", "gone").unwrap_err().kind, FileErrorKind::Missing);
         let short = write(dir.path(), "s.npy", &ids[..ids.len() - 1]);
-        assert_eq!(file.with_keys("rows", short.to_str().unwrap()).unwrap_err().kind, Kind::Unsupported);
+        assert_eq!(file.with_keys("rows", short.to_str().unwrap()).unwrap_err().kind, FileErrorKind::Unsupported);
     }
 }
 
@@ -311,6 +314,6 @@ fn folders_of_nothing_known() {
     let dir = tempfile::tempdir().unwrap();
     let error = TableFile::open(dir.path()).unwrap_err();
     assert!(error.what.contains("folder without files") && !error.remedy.is_empty());
-    assert_eq!(TableFile::open(Path::new("/dev/zero")).unwrap_err().kind, Kind::Special);
-    assert_eq!(TableFile::open(&dir.path().join("absent")).unwrap_err().kind, Kind::Io);
+    assert_eq!(TableFile::open(Path::new("/dev/zero")).unwrap_err().kind, FileErrorKind::Special);
+    assert_eq!(TableFile::open(&dir.path().join("absent")).unwrap_err().kind, FileErrorKind::Io);
 }

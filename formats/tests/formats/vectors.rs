@@ -95,5 +95,5 @@ fn a_page_that_is_damaged_is_told_behind_the_rows_before_it() {
         }
         row += 1;
     };
-    assert!(error.kind == warprow_formats::Kind::Damaged && row > 1000 && row < ROWS, "row {row}: {error}");
+    assert!(error.kind == warprow_formats::FileErrorKind::Damaged && row > 1000 && row < ROWS, "row {row}: {error}");
 }

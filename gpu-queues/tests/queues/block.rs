@@ -1,4 +1,4 @@
-//! A thread that does what a thread block does (`docs/gpu.md`, "A batch of commands"): 256 lanes, one after the other.
+//! A thread that does what a thread block does (`docs/gpu-rings.md`, "A batch of commands"): 256 lanes, one after the other.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;

@@ -1,17 +1,17 @@
 //! Attaching to stores of which something is damaged.
 
 use warprow_gpu::GpuExecutor;
-use warprow_gpu::{GpuBatch, GpuError, GpuOutput, Len};
+use warprow_gpu::{BatchLen, GpuBatch, GpuError, GpuOutput};
 use warprow_gpu_queues::DeviceMemory;
 use warprow_layout::{FormatOptions, Ranks};
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::{
-    Create, DType, Device, DriveAddress, Fingerprint, LoadOptions, OpenOptions, RowOrder, Store, TableSpec,
+    CreateDrive, DType, Device, DriveAddress, Fingerprint, LoadOptions, OpenOptions, RowOrder, Store, TableSpec,
 };
 
 use crate::common::random::Case;
 use crate::common::{self, Table};
-use crate::rig::{OnGpu, Stream, gpu, look_up, patient, wait};
+use crate::fixture::{OnGpu, Stream, gpu, look_up, patient, wait};
 
 #[test]
 fn a_damaged_permutation_harms_its_own_table_alone() {
@@ -20,7 +20,7 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.drive");
     let address: DriveAddress = format!("emulated:{},size=24M", path.display()).parse().unwrap();
-    let device = Device::open(&address, Create::IfMissing).unwrap();
+    let device = Device::open(&address, CreateDrive::IfMissing).unwrap();
     let store = Store::create(&[device], &FormatOptions::default(), &OpenOptions::default()).unwrap();
     let mut permuted = |name| {
         let mut table = Table::random(name, 600, 24, DType::F16, &mut random);
@@ -76,7 +76,7 @@ fn keys_are_compared_only_where_they_are_stored() {
     let mut bare = table.clone();
     bare.spec = TableSpec::new("bare", 2000, 16, DType::F32);
     (bare.ranks, bare.keys.as_mut().unwrap().stored) = (None, false);
-    bare.keys.as_mut().unwrap().order = RowOrder::Slots;
+    bare.keys.as_mut().unwrap().order = RowOrder::Positions;
     common::load(&store, &[table.clone(), bare], &LoadOptions::default());
     let foreign: Vec<i64> = (0..20_000).map(|i| i64::MAX / 3 + i).collect();
     assert!(foreign.iter().all(|&id| !table.keys.as_ref().unwrap().numbers.contains(&id.into())));
@@ -99,7 +99,7 @@ fn keys_are_compared_only_where_they_are_stored() {
         }
         let plan = executor.plan(&[Feature::new("f", "t")], options).unwrap();
         let slot = plan.slot().unwrap();
-        let batch = GpuBatch::new(upload.address(), Len::Host(foreign.len()), foreign.len() as u32);
+        let batch = GpuBatch::new(upload.address(), BatchLen::Host(foreign.len()), foreign.len() as u32);
         // SAFETY: all of it lives until the ticket has been waited for.
         let ticket = unsafe { slot.lookup(stream.0, &batch, &GpuOutput::new(rows.address(), 16)) }.unwrap();
         let passed = foreign.len() as u64 - wait(&ticket).unwrap().missing;

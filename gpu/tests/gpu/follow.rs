@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use warprow_gpu::{GpuBatch, GpuError, GpuExecutor, GpuOutput, GpuReport, GpuSlot, Len, Ticket};
+use warprow_gpu::{BatchLen, GpuBatch, GpuError, GpuExecutor, GpuOutput, GpuReport, GpuSlot, Ticket};
 use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_layout::FormatOptions;
 use warprow_lookup::{Feature, PlanOptions, Pooling, PrepareOptions};
@@ -13,7 +13,7 @@ use warprow_spec::NvmOpcode;
 use warprow_store::{DType, LoadOptions, OpenOptions, Ranks, Store, TableSpec};
 
 use crate::common::{self, Table};
-use crate::rig::{Graph, Stream, gpu, millis, patient, scaled, wait};
+use crate::fixture::{Graph, Stream, gpu, millis, patient, scaled, wait};
 
 const DIM: usize = 16;
 const ROWS: u64 = 3000;
@@ -77,7 +77,7 @@ impl Reader {
 
     fn launch(&self, slot: &GpuSlot, stream: &Stream) -> Result<Ticket, GpuError> {
         let bags = if self.pooled { IDS / 4 } else { IDS / 2 };
-        let batch = GpuBatch::new(self.on_gpu.address(), Len::Host(IDS), bags as u32);
+        let batch = GpuBatch::new(self.on_gpu.address(), BatchLen::Host(IDS), bags as u32);
         let out = GpuOutput::new(self.rows.address(), if self.pooled { 2 * DIM } else { DIM });
         // SAFETY: whoever launches waits for the ticket while this lives.
         unsafe { slot.lookup(stream.0, &batch, &out) }
@@ -159,11 +159,11 @@ fn a_thousand_switches_under_graphs_and_calls_give_no_wrong_or_mixed_row() {
     let Some(gpu) = gpu() else { return };
     let (_drives, store) = store();
     let first = load(&store, &version(0, ROWS, DIM), &LoadOptions::default());
-    let second = load(&store, &version(1, ROWS, DIM), &LoadOptions::default().with_beside());
+    let second = load(&store, &version(1, ROWS, DIM), &LoadOptions::default().with_standby());
     let switches = std::env::var("WARPROW_SWITCHES").ok().and_then(|it| it.parse().ok()).unwrap_or(334u64);
     // All in GPU memory and all in DRAM, by one kernel; in all three tiers, by three.
     for (hbm, dram) in [(1 << 20, 0), (0, 1 << 20), (40_000, 100_000)] {
-        let attach = patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_following();
+        let attach = patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_adopting();
         store.switch(first, false).unwrap();
         let executor: GpuExecutor = GpuExecutor::attach(&store, gpu.clone(), attach).unwrap();
         let upcoming =
@@ -216,14 +216,14 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     let mut random = fastrand::Rng::with_seed(3);
     let first = load(&store, &version(0, ROWS, DIM), &LoadOptions::default());
     let (pinned, _) = store.generation("a").unwrap();
-    let larger = load(&store, &version(1, 3 * ROWS, DIM), &LoadOptions::default().with_beside());
-    let wider = load(&store, &version(2, ROWS, 2 * DIM), &LoadOptions::default().with_beside());
+    let larger = load(&store, &version(1, 3 * ROWS, DIM), &LoadOptions::default().with_standby());
+    let wider = load(&store, &version(2, ROWS, 2 * DIM), &LoadOptions::default().with_standby());
     let to = |id| PrepareOptions::default().with_generation(id);
     // All rows of the first, and not all of the larger.
     let attach = patient().with_hbm_bytes(100_000).with_dram_bytes(300_000);
     let keeps = GpuExecutor::attach(&store, gpu.clone(), attach.clone()).unwrap();
-    assert!(matches!(keeps.prepare(&to(first)), Err(GpuError::Unsupported(why)) if why.contains("with_following")));
-    let executor = GpuExecutor::attach(&store, gpu.clone(), attach.with_following()).unwrap();
+    assert!(matches!(keeps.prepare(&to(first)), Err(GpuError::Unsupported(why)) if why.contains("with_adopting")));
+    let executor = GpuExecutor::attach(&store, gpu.clone(), attach.with_adopting()).unwrap();
     let options = PlanOptions::default().with_max(IDS, IDS);
     let reader = Reader::new(&gpu, false, ROWS, &mut random);
     let stream = Stream::new(&gpu);
@@ -244,7 +244,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
         assert!(executor.prepare(&to(99)).is_err());
     }
     // Room for what grows, with queues for rows on drives.
-    let plan = executor.plan(&Reader::features(false), options.with_growth()).unwrap();
+    let plan = executor.plan(&Reader::features(false), options.with_adopt_room()).unwrap();
     let slot = plan.slot().unwrap();
     let (graph, ticket) = reader.capture(&gpu, &slot, &stream);
     let replay = |version: u64| {
@@ -256,7 +256,7 @@ fn what_does_not_fit_is_refused_and_changes_nothing() {
     };
     assert_eq!((replay(0).ids_ssd, assert_reads(&slot, 0).generation), (0, first));
     let upcoming = executor.prepare(&to(larger)).unwrap();
-    let other = GpuExecutor::attach(&store, gpu.clone(), patient().with_following()).unwrap();
+    let other = GpuExecutor::attach(&store, gpu.clone(), patient().with_adopting()).unwrap();
     assert!(matches!(other.adopt(&upcoming, Duration::from_secs(1)), Err(GpuError::Unfit(_))));
     store.switch(larger, false).unwrap();
     assert_eq!(replay(0).generation, first);
@@ -276,8 +276,8 @@ fn a_look_up_that_does_not_end_keeps_its_tables() {
     let (drives, store) = store();
     let mut random = fastrand::Rng::with_seed(4);
     let first = load(&store, &version(0, ROWS, DIM), &LoadOptions::default());
-    let second = load(&store, &version(1, ROWS, DIM), &LoadOptions::default().with_beside());
-    let executor = GpuExecutor::attach(&store, gpu.clone(), patient().with_following()).unwrap();
+    let second = load(&store, &version(1, ROWS, DIM), &LoadOptions::default().with_standby());
+    let executor = GpuExecutor::attach(&store, gpu.clone(), patient().with_adopting()).unwrap();
     let options = PlanOptions::default().with_max(IDS, IDS).with_slots(2);
     let plan = executor.plan(&Reader::features(false), options).unwrap();
     let readers =

@@ -1,7 +1,7 @@
 //! Captured look-ups, and launches that meet in one slot.
 
 use warprow_gpu::GpuExecutor;
-use warprow_gpu::{GpuBatch, GpuError, GpuOutput, IdType, Len};
+use warprow_gpu::{BatchLen, GpuBatch, GpuError, GpuOutput, IdType};
 use warprow_gpu_queues::DeviceMemory;
 use warprow_lookup::{Feature, PlanOptions, Pooling};
 use warprow_soft_controller::{Fault, Rule, SoftController};
@@ -10,7 +10,7 @@ use warprow_store::{DType, LoadOptions};
 
 use crate::common::random::Buffer;
 use crate::common::{self, Table};
-use crate::rig::{Flat, Graph, Stream, World, fill_buffer, gpu, millis, patient, wait};
+use crate::fixture::{Fixture, Flat, Graph, Stream, fill_buffer, gpu, millis, patient, wait};
 
 #[test]
 fn graphs_are_replayed_with_other_ids_and_counts() {
@@ -31,7 +31,7 @@ fn graphs_are_replayed_with_other_ids_and_counts() {
         let offsets = DeviceMemory::new(&gpu, 401 * 8).unwrap();
         let counts = DeviceMemory::new(&gpu, 16).unwrap();
         let rows = DeviceMemory::new(&gpu, 400 * 40 * 4).unwrap();
-        let batch = GpuBatch::new(ids.address(), Len::Device(counts.address()), 400)
+        let batch = GpuBatch::new(ids.address(), BatchLen::Device(counts.address()), 400)
             .with_offsets(offsets.address(), IdType::I64);
         let mut ticket = None;
         let graph = stream.capture(&gpu, || {
@@ -85,21 +85,21 @@ fn let_it_begin() {
 #[test]
 fn a_slot_serves_one_launch_at_a_time() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(1);
-    let plan = world.plan(&gpu, patient(), 1);
+    let fixture = Fixture::new(1);
+    let plan = fixture.plan(&gpu, patient(), 1);
     let slot = plan.slot().unwrap();
     assert!(matches!(plan.slot(), Err(GpuError::QueueBusy(_))));
     let (first, second) = (Stream::new(&gpu), Stream::new(&gpu));
     let mut random = fastrand::Rng::with_seed(2);
-    let [one, two] = [600, 400].map(|count| Flat::new(&gpu, World::ids(count, &mut random)));
+    let [one, two] = [600, 400].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
     for round in 0..3 {
-        hold_up(&world.drives[0]);
+        hold_up(&fixture.drives[0]);
         let ticket = one.launch(&slot, &first).unwrap();
         let_it_begin();
         let busy = two.launch(&slot, &second).unwrap();
         assert!(matches!(wait(&busy), Err(GpuError::QueueBusy(_))));
         wait(&ticket).unwrap();
-        assert!(one.check(&world, &round).is_empty());
+        assert!(one.check(&fixture, &round).is_empty());
         two.assert_untouched(&round);
         one.reset();
     }
@@ -109,7 +109,7 @@ fn a_slot_serves_one_launch_at_a_time() {
         wait(ticket).unwrap();
     }
     for flat in [&one, &two] {
-        assert!(flat.check(&world, &"one after another").is_empty());
+        assert!(flat.check(&fixture, &"one after another").is_empty());
     }
 }
 
@@ -127,12 +127,12 @@ struct Captured<'a> {
 fn of_two_graphs_that_meet_in_a_slot_one_runs() {
     let Some(gpu) = gpu() else { return };
     for queue_sets in [1, 2] {
-        let world = World::new(2);
+        let fixture = Fixture::new(2);
         let options = patient().with_queue_sets(queue_sets);
-        let plan = world.plan(&gpu, options, 1);
+        let plan = fixture.plan(&gpu, options, 1);
         let slot = plan.slot().unwrap();
         let mut random = fastrand::Rng::with_seed(3);
-        let flats = [700, 500].map(|count| Flat::new(&gpu, World::ids(count, &mut random)));
+        let flats = [700, 500].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
         let captured = flats.each_ref().map(|flat| {
             let stream = Stream::new(&gpu);
             let (graph, ticket) = flat.capture(&gpu, &slot, &stream);
@@ -144,7 +144,7 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
             captured.iter().for_each(|it| it.stream.wait(&gpu));
             captured.each_ref().map(|it| match it.ticket.poll().expect("it has ended") {
                 Ok(_) => {
-                    assert!(it.flat.check(&world, &what).is_empty());
+                    assert!(it.flat.check(&fixture, &what).is_empty());
                     it.flat.reset();
                     true
                 }
@@ -157,13 +157,13 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
         };
         for round in 0..6 {
             let (first, second) = (round % 2, 1 - round % 2);
-            world.drives.iter().for_each(|drive| hold_up(drive));
+            fixture.drives.iter().for_each(|drive| hold_up(drive));
             run(&captured[first]);
             let_it_begin();
             run(&captured[second]);
             let ran = outcomes("held up");
             assert!(ran[first] && !ran[second], "round {round}: {ran:?}");
-            world.drives.iter().for_each(|drive| drive.faults().clear());
+            fixture.drives.iter().for_each(|drive| drive.faults().clear());
         }
         // As it comes: they may overlap or not.
         let mut met = 0;
@@ -176,22 +176,27 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
         }
         eprintln!("{met} of 100 pairs of graphs overlapped");
         // The slot is as it was.
-        Flat::new(&gpu, World::ids(900, &mut random)).assert_found(&world, &slot, &captured[0].stream, &"afterwards");
+        Flat::new(&gpu, Fixture::ids(900, &mut random)).assert_found(
+            &fixture,
+            &slot,
+            &captured[0].stream,
+            &"afterwards",
+        );
     }
 }
 
 #[test]
 fn a_launch_and_a_graph_that_meet_in_a_slot() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(1);
-    let plan = world.plan(&gpu, patient(), 1);
+    let fixture = Fixture::new(1);
+    let plan = fixture.plan(&gpu, patient(), 1);
     let (slot, stream, other) = (plan.slot().unwrap(), Stream::new(&gpu), Stream::new(&gpu));
     let mut random = fastrand::Rng::with_seed(4);
-    let [in_graph, direct] = [600, 800].map(|count| Flat::new(&gpu, World::ids(count, &mut random)));
+    let [in_graph, direct] = [600, 800].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
     let (graph, captured) = in_graph.capture(&gpu, &slot, &stream);
     for round in 0..4 {
         let graph_first = round % 2 == 0;
-        hold_up(&world.drives[0]);
+        hold_up(&fixture.drives[0]);
         let launch_graph = || stream.launch(&gpu, &graph);
         let launch = || direct.launch(&slot, &other).unwrap();
         let ticket = if graph_first {
@@ -210,7 +215,7 @@ fn a_launch_and_a_graph_that_meet_in_a_slot() {
         let [ran, busy] = if graph_first { [0, 1] } else { [1, 0] };
         assert!(results[ran].is_ok() && matches!(results[busy], Err(GpuError::QueueBusy(_))), "{round}: {results:?}");
         let flats = [&in_graph, &direct];
-        assert!(flats[ran].check(&world, &round).is_empty());
+        assert!(flats[ran].check(&fixture, &round).is_empty());
         flats[busy].assert_untouched(&round);
         flats[ran].reset();
     }
@@ -220,10 +225,10 @@ fn a_launch_and_a_graph_that_meet_in_a_slot() {
 #[test]
 fn captures_that_were_thrown_away_give_their_tickets_back() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(1);
-    let plan = world.plan(&gpu, patient(), 1);
+    let fixture = Fixture::new(1);
+    let plan = fixture.plan(&gpu, patient(), 1);
     let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
-    let flat = Flat::new(&gpu, World::ids(300, &mut fastrand::Rng::with_seed(11)));
+    let flat = Flat::new(&gpu, Fixture::ids(300, &mut fastrand::Rng::with_seed(11)));
     let mut held = Vec::new();
     while held.len() < 8 {
         held.push(flat.capture(&gpu, &slot, &stream));
@@ -240,7 +245,7 @@ fn captures_that_were_thrown_away_give_their_tickets_back() {
     assert_eq!(slot.forget_captures().unwrap(), 0);
     assert!(held.iter().all(|(_, ticket)| ticket.poll().is_none()));
     for round in 0..20 {
-        flat.assert_found(&world, &slot, &stream, &("direct", round));
+        flat.assert_found(&fixture, &slot, &stream, &("direct", round));
         flat.reset();
         let (graph, ticket) = flat.capture(&gpu, &slot, &stream);
         assert!(ticket.poll().is_none(), "it has not run");
@@ -248,7 +253,7 @@ fn captures_that_were_thrown_away_give_their_tickets_back() {
         stream.wait(&gpu);
         let report = ticket.poll().expect("it has ended").unwrap();
         assert_eq!(report.ids, 300);
-        assert!(flat.check(&world, &("captured", round)).is_empty());
+        assert!(flat.check(&fixture, &("captured", round)).is_empty());
         assert_eq!(slot.forget_captures().unwrap(), 1);
         assert!(held.iter().all(|(_, ticket)| ticket.poll().is_none()), "what was forgotten stays so");
     }

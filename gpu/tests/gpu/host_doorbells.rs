@@ -8,8 +8,8 @@ use warprow_gpu_queues::Gpu;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, StatusCode};
 
+use crate::fixture::{Fixture, Flat, Stream, gpu, short, wait};
 use crate::lookups::whole_lookups;
-use crate::rig::{Flat, Stream, World, gpu, short, wait};
 
 #[test]
 fn match_the_naive_look_up() {
@@ -23,8 +23,8 @@ fn match_the_naive_look_up() {
 #[test]
 fn the_placement_says_who_rings() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(2);
-    let placements = |host| world.attach(&gpu, GpuOptions::default().with_host_doorbells(host)).queue_placements();
+    let fixture = Fixture::new(2);
+    let placements = |host| fixture.attach(&gpu, GpuOptions::default().with_host_doorbells(host)).queue_placements();
     for (host, rung, words) in [
         (false, QueuePlacement::C, "placement C"),
         (true, QueuePlacement::BPrime, "host thread for the GPU, as asked for"),
@@ -38,11 +38,11 @@ fn the_placement_says_who_rings() {
 }
 
 /// Look-ups on a slot of the plan's, one after another, while others break the drive: no row is ever garbage. How many were whole.
-fn keep_looking(gpu: &Arc<Gpu>, world: &World, plan: &GpuPlan, seed: u64, whole: &AtomicUsize) {
+fn keep_looking(gpu: &Arc<Gpu>, fixture: &Fixture, plan: &GpuPlan, seed: u64, whole: &AtomicUsize) {
     let (slot, stream) = (plan.slot().unwrap(), Stream::new(gpu));
     let mut random = fastrand::Rng::with_seed(seed);
     for round in 0..40 {
-        let flat = Flat::new(gpu, World::ids(800, &mut random));
+        let flat = Flat::new(gpu, Fixture::ids(800, &mut random));
         let ticket = match flat.launch(&slot, &stream) {
             Ok(ticket) => ticket,
             // The controller is being reset by the other, or its queues came and went.
@@ -55,7 +55,7 @@ fn keep_looking(gpu: &Arc<Gpu>, world: &World, plan: &GpuPlan, seed: u64, whole:
             Err(other) => panic!("slot {seed}, look-up {round}: {other}"),
         };
         let result = wait(&ticket);
-        let lost = flat.check(world, &(seed, round));
+        let lost = flat.check(fixture, &(seed, round));
         match result {
             Ok(report) => {
                 assert!(lost.is_empty() && report.failed == 0);
@@ -66,12 +66,12 @@ fn keep_looking(gpu: &Arc<Gpu>, world: &World, plan: &GpuPlan, seed: u64, whole:
         }
     }
     // All is well again, whatever the other does.
-    let flat = Flat::new(gpu, World::ids(1000, &mut random));
-    world.drives[0].faults().clear();
+    let flat = Flat::new(gpu, Fixture::ids(1000, &mut random));
+    fixture.drives[0].faults().clear();
     let found = (0..20).any(|_| {
         flat.reset();
         let whole = flat.launch(&slot, &stream).is_ok_and(|ticket| wait(&ticket).is_ok());
-        whole && flat.check(world, &"at last").is_empty()
+        whole && flat.check(fixture, &"at last").is_empty()
     });
     assert!(found, "slot {seed} does not come back");
 }
@@ -81,10 +81,10 @@ fn keep_looking(gpu: &Arc<Gpu>, world: &World, plan: &GpuPlan, seed: u64, whole:
 fn a_reset_meets_look_ups_under_way() {
     let Some(gpu) = gpu() else { return };
     for host_doorbells in [true, false] {
-        let world = World::new(2);
+        let fixture = Fixture::new(2);
         let options = GpuOptions::default().with_timeout(short()).with_host_doorbells(host_doorbells);
-        let plan = world.plan(&gpu, options, 2);
-        let faults = world.drives[0].faults();
+        let plan = fixture.plan(&gpu, options, 2);
+        let faults = fixture.drives[0].faults();
         let refusal = Fault::Status(StatusCode::InternalError.into());
         let refused = faults.inject(Rule::new(refusal).admin(AdminOpcode::DELETE_IO_SQ).times(3));
         for nth in [2000, 6000, 10_000] {
@@ -93,8 +93,8 @@ fn a_reset_meets_look_ups_under_way() {
         let whole = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for seed in [1, 2] {
-                let (gpu, world, plan, whole) = (&gpu, &world, &plan, &whole);
-                scope.spawn(move || keep_looking(gpu, world, plan, seed, whole));
+                let (gpu, fixture, plan, whole) = (&gpu, &fixture, &plan, &whole);
+                scope.spawn(move || keep_looking(gpu, fixture, plan, seed, whole));
             }
         });
         let (resets, whole) = (faults.fired(refused), whole.into_inner());

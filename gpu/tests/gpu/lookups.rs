@@ -10,7 +10,7 @@ use warprow_store::LoadOptions;
 
 use crate::common::random::{Case, random_features, random_tables};
 use crate::common::{self, Table};
-use crate::rig::{Stream, check_report, gpu, one_batch, patient};
+use crate::fixture::{Stream, check_report, gpu, one_batch, patient};
 
 /// Half of the tables, with sparse keys; `checked`: with any fingerprints, for keys will be compared.
 fn some_keyed(mut tables: Vec<Table>, checked: bool, random: &mut fastrand::Rng) -> Vec<Table> {

@@ -6,8 +6,8 @@ use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
 use warprow_store::ReadCurve;
 
+use crate::fixture::{Fixture, Flat, Stream, failed, gpu, patient, wait};
 use crate::lookups::whole_lookups;
-use crate::rig::{Flat, Stream, World, failed, gpu, patient, wait};
 
 /// The read curve of a drive that takes 3.3 M commands and 14 GB a second: two rows of 512 B share a command over 14 LBAs.
 fn flash() -> Merging {
@@ -27,19 +27,19 @@ fn every_way_matches_the_naive_look_up() {
 #[test]
 fn rows_that_lie_close_share_commands_in_graphs_too() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(2);
-    let flat = Flat::new(&gpu, World::ids(1000, &mut fastrand::Rng::with_seed(31)));
+    let fixture = Fixture::new(2);
+    let flat = Flat::new(&gpu, Fixture::ids(1000, &mut fastrand::Rng::with_seed(31)));
     let stream = Stream::new(&gpu);
     let report = |merging: Merging| -> GpuReport {
-        let slot = world.plan(&gpu, patient().with_merging(merging.clone()), 1).slot().unwrap();
-        let report = flat.assert_found(&world, &slot, &stream, &merging);
+        let slot = fixture.plan(&gpu, patient().with_merging(merging.clone()), 1).slot().unwrap();
+        let report = flat.assert_found(&fixture, &slot, &stream, &merging);
         let (graph, captured) = flat.capture(&gpu, &slot, &stream);
         for _ in 0..3 {
             flat.reset();
             stream.launch(&gpu, &graph);
             stream.wait(&gpu);
             let again = captured.poll().expect("it has ended").unwrap();
-            assert!(flat.check(&world, &merging).is_empty());
+            assert!(flat.check(&fixture, &merging).is_empty());
             assert_eq!((again.commands, again.split, again.anomalies), (report.commands, 0, 0), "{merging:?}");
         }
         report
@@ -55,29 +55,29 @@ fn rows_that_lie_close_share_commands_in_graphs_too() {
 #[test]
 fn a_bad_block_fails_the_rows_in_it_alone() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(1);
+    let fixture = Fixture::new(1);
     let (stream, mut random) = (Stream::new(&gpu), fastrand::Rng::with_seed(32));
-    let slot = world.plan(&gpu, patient().with_merging(flash()), 1).slot().unwrap();
-    let flat = Flat::new(&gpu, World::ids(1000, &mut random));
+    let slot = fixture.plan(&gpu, patient().with_merging(flash()), 1).slot().unwrap();
+    let flat = Flat::new(&gpu, Fixture::ids(1000, &mut random));
     let wanted = flat.ids[500];
     let between =
         (0..).find(|id| !flat.ids.contains(id) && flat.ids.contains(&(id - 1)) && flat.ids.contains(&(id + 1)));
     let bad = |id: i64| {
-        let lba = world.home(id as u64).1;
+        let lba = fixture.home(id as u64).1;
         let status = Fault::Status(StatusCode::UnrecoveredReadError.into());
-        world.drives[0].faults().inject(Rule::new(status).io(NvmOpcode::READ).lbas(lba..lba + 1).always())
+        fixture.drives[0].faults().inject(Rule::new(status).io(NvmOpcode::READ).lbas(lba..lba + 1).always())
     };
     let rule = bad(wanted);
     flat.reset();
     let it = failed(wait(&flat.launch(&slot, &stream).unwrap()), &"a wanted block");
-    assert_eq!(flat.check(&world, &"a wanted block"), [wanted]);
-    assert_eq!((it.ids, it.report.split, it.first.command.1), (1, 1, world.home(wanted as u64).1), "{}", it.first);
+    assert_eq!(flat.check(&fixture, &"a wanted block"), [wanted]);
+    assert_eq!((it.ids, it.report.split, it.first.command.1), (1, 1, fixture.home(wanted as u64).1), "{}", it.first);
     assert!(it.first.what.contains("Unrecovered Read Error"), "{}", it.first);
-    world.drives[0].faults().remove(rule);
+    fixture.drives[0].faults().remove(rule);
     // In a gap it fails none. (The pair around it may lie across two windows; then nobody reads it.)
     let rule = bad(between.expect("a gap"));
-    let report = flat.assert_found(&world, &slot, &stream, &"a gap");
+    let report = flat.assert_found(&fixture, &slot, &stream, &"a gap");
     assert!(report.split <= 1, "{report:?}");
-    world.drives[0].faults().remove(rule);
-    assert_eq!(flat.assert_found(&world, &slot, &stream, &"afterwards").split, 0);
+    fixture.drives[0].faults().remove(rule);
+    assert_eq!(flat.assert_found(&fixture, &slot, &stream, &"afterwards").split, 0);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use warprow_gpu::GpuExecutor;
-use warprow_gpu::{GpuError, GpuOptions, GpuPlan, GpuSlot, Prefetched};
+use warprow_gpu::{GpuError, GpuOptions, GpuPlan, GpuSlot, PrefetchedBatch};
 use warprow_gpu_queues::Gpu;
 use warprow_lookup::PrepareOptions;
 use warprow_soft_controller::{Fault, Rule};
@@ -13,8 +13,8 @@ use warprow_store::{LoadOptions, TableSpec};
 
 use crate::common::random::{Case, random_features, random_tables};
 use crate::common::{self, Table};
-use crate::rig::{
-    DIM, Flat, OnGpu, ROWS, Stream, World, check_report, failed, gpu, one_batch, patient, scaled, short, wait,
+use crate::fixture::{
+    DIM, Fixture, Flat, OnGpu, ROWS, Stream, check_report, failed, gpu, one_batch, patient, scaled, short, wait,
 };
 
 /// Batches are prefetched and looked up in any order by the slots of a plan, some are forgotten, and some slots look up at once.
@@ -33,7 +33,7 @@ fn ahead_of(gpu: &Arc<Gpu>, seed: u64) {
     let budget = |random: &mut fastrand::Rng| [0, random.u64(..600_000), 1 << 30][random.usize(..3)];
     let attach = patient().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
     let mut attach = attach.with_queue_sets(random.u32(1..3));
-    (attach.check_keys, attach.check_rows, attach.following) = (checked, random.bool(), random.bool());
+    (attach.check_keys, attach.check_rows, attach.adopting) = (checked, random.bool(), random.bool());
     if random.bool() {
         attach.overlay_bytes = 1 << 20;
     }
@@ -46,7 +46,7 @@ fn ahead_of(gpu: &Arc<Gpu>, seed: u64) {
             options = options.with_max(3000, 40_000);
         }
         let plan = executor.plan(&features, options.clone().with_slots(3).with_prefetch()).unwrap();
-        type Held = Option<(Case, OnGpu, Prefetched)>;
+        type Held = Option<(Case, OnGpu, PrefetchedBatch)>;
         let mut slots: Vec<(GpuSlot, Held)> = (0..3).map(|_| (plan.slot().unwrap(), None)).collect();
         for _ in 0..12 {
             let (slot, held) = &mut slots[random.usize(..3)];
@@ -91,7 +91,7 @@ fn prefetched_look_ups_match_the_naive_one() {
 }
 
 /// Waits until rows are there.
-fn fetched(prefetched: &Prefetched) {
+fn fetched(prefetched: &PrefetchedBatch) {
     let began = Instant::now();
     while !prefetched.is_fetched().unwrap() {
         assert!(began.elapsed() < scaled(Duration::from_secs(60)), "the rows do not come");
@@ -99,8 +99,8 @@ fn fetched(prefetched: &Prefetched) {
     }
 }
 
-fn plan_of(world: &World, gpu: &Arc<Gpu>, options: GpuOptions, slots: u32) -> GpuPlan {
-    world.attach(gpu, options).plan(&World::features(), World::options(slots).with_prefetch()).unwrap()
+fn plan_of(fixture: &Fixture, gpu: &Arc<Gpu>, options: GpuOptions, slots: u32) -> GpuPlan {
+    fixture.attach(gpu, options).plan(&Fixture::features(), Fixture::options(slots).with_prefetch()).unwrap()
 }
 
 fn unreadable() -> Fault {
@@ -111,27 +111,27 @@ fn unreadable() -> Fault {
 #[test]
 fn rows_are_read_before_they_are_looked_up() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(2);
+    let fixture = Fixture::new(2);
     for dram in [0, 500_000] {
-        let plan = plan_of(&world, &gpu, patient().with_dram_bytes(dram), 2);
+        let plan = plan_of(&fixture, &gpu, patient().with_dram_bytes(dram), 2);
         let (slots, stream) = ([plan.slot().unwrap(), plan.slot().unwrap()], Stream::new(&gpu));
         let mut random = fastrand::Rng::with_seed(3);
-        let flats = [900, 700].map(|count| Flat::new(&gpu, World::ids(count, &mut random)));
+        let flats = [900, 700].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
         let ahead = [0, 1].map(|i: usize| flats[i].prefetch(&slots[i], &stream).unwrap());
         ahead.iter().for_each(fetched);
-        for drive in &world.drives {
+        for drive in &fixture.drives {
             drive.faults().inject(Rule::new(unreadable()).io(NvmOpcode::READ).always());
         }
         for ((flat, slot), prefetched) in flats.iter().zip(&slots).zip(ahead) {
             let ticket = flat.launch_prefetched(slot, prefetched, &stream).unwrap();
             let report = wait(&ticket).unwrap();
-            assert_eq!(flat.check(&world, &"prefetched"), [0i64; 0]);
+            assert_eq!(flat.check(&fixture, &"prefetched"), [0i64; 0]);
             assert_eq!((report.ids, report.failed), (flat.ids.len() as u64, 0));
             assert!(report.commands > 0 && report.rows_ssd == report.ids_ssd);
             assert_eq!(report.rows_dram, report.ids_dram, "rows in DRAM are fetched too");
         }
         assert!(failed(wait(&flats[0].launch(&slots[0], &stream).unwrap()), &"at once").ids > 0);
-        world.drives.iter().for_each(|drive| drive.faults().clear());
+        fixture.drives.iter().for_each(|drive| drive.faults().clear());
     }
 }
 
@@ -139,63 +139,64 @@ fn rows_are_read_before_they_are_looked_up() {
 #[test]
 fn others_look_up_meanwhile() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(1);
-    let plan = plan_of(&world, &gpu, patient(), 2);
+    let fixture = Fixture::new(1);
+    let plan = plan_of(&fixture, &gpu, patient(), 2);
     let (ahead, now, stream) = (plan.slot().unwrap(), plan.slot().unwrap(), Stream::new(&gpu));
     let (low, high): (Vec<i64>, Vec<i64>) = (0..ROWS as i64).partition(|id| *id < 1000);
     let (slow, quick) = (Flat::new(&gpu, low), Flat::new(&gpu, high[..900].to_vec()));
-    let lba = world.home(slow.ids[500] as u64).1;
+    let lba = fixture.home(slow.ids[500] as u64).1;
     let late = Rule::new(Fault::Delay(scaled(Duration::from_secs(3)))).io(NvmOpcode::READ).lbas(lba..lba + 1);
-    world.drives[0].faults().inject(late);
+    fixture.drives[0].faults().inject(late);
     let prefetched = slow.prefetch(&ahead, &stream).unwrap();
     for turn in 0..20 {
-        quick.assert_found(&world, &now, &stream, &turn);
+        quick.assert_found(&fixture, &now, &stream, &turn);
     }
     assert!(!prefetched.is_fetched().unwrap(), "one command takes three seconds");
     let report = wait(&slow.launch_prefetched(&ahead, prefetched, &stream).unwrap()).unwrap();
-    assert_eq!(slow.check(&world, &"slow"), [0i64; 0]);
+    assert_eq!(slow.check(&fixture, &"slow"), [0i64; 0]);
     assert_eq!((report.commands, report.anomalies), (1000, 0));
 }
 
 #[test]
 fn what_befell_drives_is_told_by_the_look_up() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(1);
-    let plan = plan_of(&world, &gpu, GpuOptions::default().with_timeout(short()), 2);
+    let fixture = Fixture::new(1);
+    let plan = plan_of(&fixture, &gpu, GpuOptions::default().with_timeout(short()), 2);
     let (slot, other, stream) = (plan.slot().unwrap(), plan.slot().unwrap(), Stream::new(&gpu));
     let mut random = fastrand::Rng::with_seed(4);
     for (what, fault) in [("lost", Fault::Drop), ("never carried out", Fault::Swallow), ("bad", unreadable())] {
         let (flat, resting) =
-            (Flat::new(&gpu, World::ids(900, &mut random)), Flat::new(&gpu, World::ids(900, &mut random)));
+            (Flat::new(&gpu, Fixture::ids(900, &mut random)), Flat::new(&gpu, Fixture::ids(900, &mut random)));
         let held = resting.prefetch(&other, &stream).unwrap();
         fetched(&held);
-        world.drives[0].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(20));
+        fixture.drives[0].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(20));
         let prefetched = flat.prefetch(&slot, &stream).unwrap();
         fetched(&prefetched);
         let it = failed(wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()), &what);
-        let lost = flat.check(&world, &what);
+        let lost = flat.check(&fixture, &what);
         assert!(it.ids > 0 && it.ids == lost.len() as u64, "{what}: {} failed, {} lost", it.ids, lost.len());
         let (cid, lba) = it.first.command;
-        assert!(lost.iter().any(|&id| world.home(id as u64) == (0, lba)), "{what}: CID {cid:#x}, LBA {lba}");
+        assert!(lost.iter().any(|&id| fixture.home(id as u64) == (0, lba)), "{what}: CID {cid:#x}, LBA {lba}");
         // The queue is started anew, for which nobody waits who rests; what rests is whole.
         let prefetched = flat.prefetch(&slot, &stream).unwrap();
         flat.reset();
         wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()).unwrap();
-        assert_eq!(flat.check(&world, &what), [0i64; 0]);
+        assert_eq!(flat.check(&fixture, &what), [0i64; 0]);
         wait(&resting.launch_prefetched(&other, held, &stream).unwrap()).unwrap();
-        assert_eq!(resting.check(&world, &what), [0i64; 0]);
-        resting.assert_found(&world, &other, &stream, &what);
+        assert_eq!(resting.check(&fixture, &what), [0i64; 0]);
+        resting.assert_found(&fixture, &other, &stream, &what);
     }
 }
 
 #[test]
 fn a_slot_holds_one_batch() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(1);
-    let plan = plan_of(&world, &gpu, patient(), 2);
+    let fixture = Fixture::new(1);
+    let plan = plan_of(&fixture, &gpu, patient(), 2);
     let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
     let mut random = fastrand::Rng::with_seed(5);
-    let (flat, second) = (Flat::new(&gpu, World::ids(900, &mut random)), Flat::new(&gpu, World::ids(800, &mut random)));
+    let (flat, second) =
+        (Flat::new(&gpu, Fixture::ids(900, &mut random)), Flat::new(&gpu, Fixture::ids(800, &mut random)));
     let (graph, captured) = second.capture(&gpu, &slot, &stream);
     let prefetched = flat.prefetch(&slot, &stream).unwrap();
     assert!(matches!(second.prefetch(&slot, &stream), Err(GpuError::QueueBusy(_))));
@@ -205,7 +206,7 @@ fn a_slot_holds_one_batch() {
     assert!(matches!(wait(&captured), Err(GpuError::QueueBusy(_))));
     second.assert_untouched(&"a graph whose slot was busy");
     wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()).unwrap();
-    assert_eq!(flat.check(&world, &"beside"), [0i64; 0]);
+    assert_eq!(flat.check(&fixture, &"beside"), [0i64; 0]);
     // Forgotten ones end by themselves; more than there are tickets.
     for turn in 0..20 {
         let prefetched = flat.prefetch(&slot, &stream).unwrap();
@@ -214,7 +215,7 @@ fn a_slot_holds_one_batch() {
         }
         drop(prefetched);
         if turn % 3 == 0 {
-            second.assert_found(&world, &slot, &stream, &turn);
+            second.assert_found(&fixture, &slot, &stream, &turn);
         }
     }
     // Another slot's, a stream that is being captured, a plan without room: each is refused.
@@ -226,7 +227,7 @@ fn a_slot_holds_one_batch() {
     let _graph = stream.capture(&gpu, || {
         refused += u32::from(matches!(flat.prefetch(&other, &stream), Err(GpuError::Invalid { .. })));
     });
-    let without = world.plan(&gpu, patient(), 1).slot().unwrap();
+    let without = fixture.plan(&gpu, patient(), 1).slot().unwrap();
     refused += u32::from(matches!(flat.prefetch(&without, &stream), Err(GpuError::Invalid { .. })));
     assert_eq!(refused, 2);
     flat.assert_untouched(&"refused");
@@ -236,34 +237,34 @@ fn a_slot_holds_one_batch() {
     drop(slot);
     drop(prefetched);
     let slot = plan.slot().unwrap();
-    flat.assert_found(&world, &slot, &stream, &"again");
+    flat.assert_found(&fixture, &slot, &stream, &"again");
 }
 
 /// Other tables wait for what was prefetched, which sees those before.
 #[test]
 fn a_look_up_reads_the_tables_of_its_prefetch() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(1);
+    let fixture = Fixture::new(1);
     let mut options = patient().with_dram_bytes(300_000);
-    options.following = true;
-    let executor = world.attach(&gpu, options);
-    let plan = executor.plan(&World::features(), World::options(1).with_growth().with_prefetch()).unwrap();
+    options.adopting = true;
+    let executor = fixture.attach(&gpu, options);
+    let plan = executor.plan(&Fixture::features(), Fixture::options(1).with_adopt_room().with_prefetch()).unwrap();
     let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
-    let flat = Flat::new(&gpu, World::ids(900, &mut fastrand::Rng::with_seed(6)));
+    let flat = Flat::new(&gpu, Fixture::ids(900, &mut fastrand::Rng::with_seed(6)));
     let prefetched = flat.prefetch(&slot, &stream).unwrap();
     let spec = TableSpec::new("t", ROWS, DIM, warprow_store::DType::F32);
-    let rows: Vec<u8> = world.table.rows.iter().map(|byte| byte ^ 0x55).collect();
+    let rows: Vec<u8> = fixture.table.rows.iter().map(|byte| byte ^ 0x55).collect();
     let second = Table { spec, rows, ranks: None, keys: None };
-    common::load(&world.store, std::slice::from_ref(&second), &LoadOptions::default().with_replace());
+    common::load(&fixture.store, std::slice::from_ref(&second), &LoadOptions::default().with_replace());
     let upcoming = executor.prepare(&PrepareOptions::default()).unwrap();
     let early = executor.adopt(&upcoming, Duration::from_millis(50));
     assert!(matches!(early, Err(GpuError::QueueBusy(_))), "{early:?}");
     wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()).unwrap();
-    assert_eq!(flat.check(&world, &"before"), [0i64; 0]);
+    assert_eq!(flat.check(&fixture, &"before"), [0i64; 0]);
     executor.adopt(&upcoming, scaled(Duration::from_secs(10))).unwrap();
     let prefetched = flat.prefetch(&slot, &stream).unwrap();
     flat.reset();
     wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()).unwrap();
-    let world = World { table: second, ..world };
-    assert_eq!(flat.check(&world, &"after"), [0i64; 0]);
+    let fixture = Fixture { table: second, ..fixture };
+    assert_eq!(flat.check(&fixture, &"after"), [0i64; 0]);
 }

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use warprow_gpu::{GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuReport, GpuSlot, Len, Ticket};
+use warprow_gpu::{BatchLen, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuReport, GpuSlot, Ticket};
 use warprow_gpu_queues::{DeviceMemory, Gpu};
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions, Pooling, PrepareOptions, Rows};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Pooling, PrepareOptions};
 use warprow_store::{
     CompactorOptions, DType, Fingerprint, KeyKind, LoadOptions, OpenOptions, RowOrder, Store, StoreError, TableSpec,
     UpdateOptions,
@@ -15,7 +15,7 @@ use warprow_store::{
 
 use crate::common::random::{Case, random_features, random_tables};
 use crate::common::{self, Keys, Table};
-use crate::rig::{Graph, Stream, check_report, gpu, one_batch, patient, scaled, wait};
+use crate::fixture::{Graph, Stream, check_report, gpu, one_batch, patient, scaled, wait};
 
 const DIM: usize = 16;
 const ROWS: u64 = 3000;
@@ -77,7 +77,7 @@ impl Reader {
 
     fn launch(&self, slot: &GpuSlot, stream: &Stream) -> Result<Ticket, GpuError> {
         let bags = if self.pooled { IDS / 2 } else { IDS };
-        let batch = GpuBatch::new(self.on_gpu.address(), Len::Host(IDS), bags as u32);
+        let batch = GpuBatch::new(self.on_gpu.address(), BatchLen::Host(IDS), bags as u32);
         let out = GpuOutput::new(self.rows.address(), DIM);
         // SAFETY: whoever launches waits for the ticket while this lives.
         unsafe { slot.lookup(stream.0, &batch, &out) }
@@ -172,7 +172,7 @@ fn look_ups_see_all_of_an_update_or_nothing_and_what_was_shown_before() {
         let (_drives, store) = store();
         let mut random = fastrand::Rng::with_seed(hbm + dram);
         let mut options = patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_overlay_bytes(400_000);
-        options.following = following;
+        options.adopting = following;
         let executor = GpuExecutor::attach(&store, gpu.clone(), options).unwrap();
         let plan = |pooled| {
             let options = PlanOptions::default().with_max(IDS, IDS).with_slots(2);
@@ -264,14 +264,14 @@ fn updated_rows_match_the_naive_look_up() {
         let budget = |random: &mut fastrand::Rng| [0, random.u64(..600_000), 1 << 30][random.usize(..3)];
         let attach = patient().with_hbm_bytes(budget(&mut random)).with_dram_bytes(budget(&mut random));
         let mut options = attach.with_queue_sets(random.u32(1..4)).with_checked_keys().with_overlay_bytes(8 << 20);
-        options.following = random.bool();
+        options.adopting = random.bool();
         options.check_rows = random.bool();
         if random.bool() {
             options = options.with_direct_ids(0);
         }
         let executor = GpuExecutor::attach(&store, gpu.clone(), options).unwrap();
         let options = HostOptions::default().with_dram_bytes(1 << 30).with_checked_keys();
-        let host = Host::attach(&store, options).unwrap();
+        let host = HostExecutor::attach(&store, options).unwrap();
         let stream = Stream::new(&gpu);
         for _ in 0..3 {
             let (features, mut options) = random_features(&tables, &mut random);
@@ -320,7 +320,7 @@ fn updated_rows_of_every_type_are_the_hosts() {
             let options = patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_overlay_bytes(1 << 20);
             let options = if direct { options } else { options.with_direct_ids(0) }.with_checked_rows();
             let executor = GpuExecutor::attach(&store, gpu.clone(), options).unwrap();
-            let host = Host::attach(&store, HostOptions::default().with_checked_rows()).unwrap();
+            let host = HostExecutor::attach(&store, HostOptions::default().with_checked_rows()).unwrap();
             for pooling in [Pooling::None, Pooling::Sum, Pooling::Mean] {
                 let ids: Vec<u64> = (0..100).map(|_| random.u64(..300)).collect();
                 let rows: Vec<u8> = (0..ids.len() * bytes).map(|_| random.u8(..)).collect();
@@ -371,7 +371,7 @@ fn what_has_no_room_is_refused_and_a_compaction_that_is_adopted_makes_room() {
     let Some(gpu) = gpu() else { return };
     let (_drives, store) = store();
     let mut random = fastrand::Rng::with_seed(5);
-    let options = patient().with_hbm_bytes(1 << 20).with_overlay_bytes(120_000).with_following();
+    let options = patient().with_hbm_bytes(1 << 20).with_overlay_bytes(120_000).with_adopting();
     let (executor, slot) = attach(&store, &gpu, options);
     let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
     let (graph, ticket) = reader.capture(&gpu, &slot, &stream);
@@ -421,9 +421,9 @@ fn switches_take_the_overlay_of_the_generation_with_them() {
     let (_drives, store) = store();
     let mut random = fastrand::Rng::with_seed(6);
     let first = store.generations()[0].id;
-    common::load(&store, &[table()], &LoadOptions::default().with_beside());
+    common::load(&store, &[table()], &LoadOptions::default().with_standby());
     let second = store.generations().last().unwrap().id;
-    let options = patient().with_hbm_bytes(40_000).with_dram_bytes(60_000).with_overlay_bytes(1 << 20).with_following();
+    let options = patient().with_hbm_bytes(40_000).with_dram_bytes(60_000).with_overlay_bytes(1 << 20).with_adopting();
     let (executor, slot) = attach(&store, &gpu, options);
     let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
     let read = || {
@@ -506,16 +506,16 @@ fn created_keys_are_found_as_the_host_finds_them() {
         let table = keyed_table(&mut random);
         common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
         let mut options =
-            patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_overlay_bytes(4 << 20).with_following();
+            patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_overlay_bytes(4 << 20).with_adopting();
         options.check_keys = checked;
         let options = if direct { options } else { options.with_direct_ids(0) };
         let mut host_options = HostOptions::default();
         host_options.check_keys = checked;
-        let host = Host::attach(&store, host_options).unwrap();
+        let host = HostExecutor::attach(&store, host_options).unwrap();
         // One goes over to what is compacted, the other reads on.
         let executors = [(); 2].map(|()| GpuExecutor::attach(&store, gpu.clone(), options.clone()).unwrap());
         let features = [Feature::new("f", "t")];
-        let plan_options = || PlanOptions::default().with_max(1, 6000).with_growth();
+        let plan_options = || PlanOptions::default().with_max(1, 6000).with_adopt_room();
         let mut on_gpu = executors
             .each_ref()
             .map(|it| it.plan(&features, plan_options()).unwrap().slot().unwrap().copied().unwrap());
@@ -527,11 +527,11 @@ fn created_keys_are_found_as_the_host_finds_them() {
         let mut passes = |how: &str| {
             let arrays = || (vec![0f32; ids.len() * DIM], vec![7u8; ids.len()]);
             let (mut due, mut due_mask) = arrays();
-            let mut out = Output::new(Rows::F32(&mut due), DIM).with_mask(&mut due_mask);
+            let mut out = Output::new(OutputRows::F32(&mut due), DIM).with_mask(&mut due_mask);
             let by_host = host_plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut out).unwrap();
             for (number, slot) in on_gpu.iter_mut().enumerate() {
                 let (mut rows, mut mask) = arrays();
-                let mut out = Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask);
+                let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
                 let report = slot.lookup(&Batch::new(&ids, 1), &mut out).unwrap();
                 assert_eq!((report.missing, report.failed), (by_host.missing, 0), "{how}, executor {number}");
                 assert_eq!(mask, due_mask, "{how}, executor {number}");
@@ -572,8 +572,10 @@ fn created_keys_are_found_as_the_host_finds_them() {
         let mut on_gpu = executors[0].plan(&features, plan_options()).unwrap().slot().unwrap().copied().unwrap();
         let (mut rows, mut mask) = (vec![0f32; ids.len() * DIM], vec![7u8; ids.len()]);
         let (mut due, mut due_mask) = (rows.clone(), mask.clone());
-        on_gpu.lookup(&Batch::new(&ids, 1), &mut Output::new(Rows::F32(&mut rows), DIM).with_mask(&mut mask)).unwrap();
-        let mut out = Output::new(Rows::F32(&mut due), DIM).with_mask(&mut due_mask);
+        on_gpu
+            .lookup(&Batch::new(&ids, 1), &mut Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask))
+            .unwrap();
+        let mut out = Output::new(OutputRows::F32(&mut due), DIM).with_mask(&mut due_mask);
         host_plan.slot().unwrap().lookup(&Batch::new(&ids, 1), &mut out).unwrap();
         assert_eq!(mask, due_mask);
         assert!(rows.iter().zip(&due).all(|(got, due)| got.to_bits() == due.to_bits()));
@@ -596,11 +598,12 @@ fn captured_look_ups_see_whole_creations() {
         common::load(&store, &[table], &LoadOptions::default());
         // So little that the sides of the overlay turn.
         let mut options = patient().with_dram_bytes(dram).with_overlay_bytes(400_000);
-        options.following = following;
+        options.adopting = following;
         let executor = GpuExecutor::attach(&store, gpu.clone(), options).unwrap();
         let options = PlanOptions::default().with_max(IDS, IDS).with_slots(2);
-        let plan =
-            executor.plan(&Reader::features(false), if following { options.with_growth() } else { options }).unwrap();
+        let plan = executor
+            .plan(&Reader::features(false), if following { options.with_adopt_room() } else { options })
+            .unwrap();
         let together: Vec<u64> = (0..16).map(|i| i * 25 * 1_000_003 + i % 2).collect();
         let (over, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -670,12 +673,12 @@ fn a_compactor_makes_room_on_the_gpu() {
     let Some(gpu) = gpu() else { return };
     let (_drives, store) = store();
     let mut random = fastrand::Rng::with_seed(9);
-    let options = patient().with_hbm_bytes(1 << 20).with_overlay_bytes(200_000).with_following();
+    let options = patient().with_hbm_bytes(1 << 20).with_overlay_bytes(200_000).with_adopting();
     let (executor, slot) = attach(&store, &gpu, options);
     let compacted = Arc::new(AtomicU64::new(0));
     let (count, follows) = (compacted.clone(), executor.clone());
     let compactor = store
-        .keep_compacted(&CompactorOptions::default(), move |_, done| {
+        .start_compactor(&CompactorOptions::default(), move |_, done| {
             done.chunks.unwrap();
             let upcoming = follows.prepare(&PrepareOptions::default()).unwrap();
             follows.adopt(&upcoming, scaled(Duration::from_secs(10))).unwrap();

@@ -4,7 +4,7 @@ use warprow_gpu::GpuOptions;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::NvmOpcode;
 
-use crate::rig::{Flat, Stream, World, failed, gpu, patient, short, wait};
+use crate::fixture::{Fixture, Flat, Stream, failed, gpu, patient, short, wait};
 
 /// Generations of command identifiers, turns of completion queues, anomalies, commands, doorbells, launches, tickets: at 16 or 32
 /// bits, within 200 look-ups.
@@ -12,16 +12,16 @@ use crate::rig::{Flat, Stream, World, failed, gpu, patient, short, wait};
 fn look_ups_go_on_past_every_wrap() {
     let Some(gpu) = gpu() else { return };
     for (sets, host_doorbells) in [(1, false), (2, false), (2, true)] {
-        let world = World::new(2);
+        let fixture = Fixture::new(2);
         let options = patient().with_queue_sets(sets);
-        let plan = world.plan(&gpu, options.with_host_doorbells(host_doorbells), 1);
+        let plan = fixture.plan(&gpu, options.with_host_doorbells(host_doorbells), 1);
         let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
         slot.age().unwrap();
         let mut random = fastrand::Rng::with_seed(u64::from(sets));
         let mut runs = 0;
         for round in 0..200 {
-            let flat = Flat::new(&gpu, World::ids(random.usize(1..=1000), &mut random));
-            let report = flat.assert_found(&world, &slot, &stream, &round);
+            let flat = Flat::new(&gpu, Fixture::ids(random.usize(1..=1000), &mut random));
+            let report = flat.assert_found(&fixture, &slot, &stream, &round);
             assert_eq!((report.commands, report.anomalies), (flat.ids.len() as u64, 0), "look-up {round}");
             runs = report.runs;
         }
@@ -34,21 +34,21 @@ fn look_ups_go_on_past_every_wrap() {
 #[test]
 fn faults_at_the_wrap() {
     let Some(gpu) = gpu() else { return };
-    let world = World::new(1);
-    let plan = world.plan(&gpu, GpuOptions::default().with_timeout(short()), 1);
+    let fixture = Fixture::new(1);
+    let plan = fixture.plan(&gpu, GpuOptions::default().with_timeout(short()), 1);
     let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
     slot.age().unwrap();
-    let flat = Flat::new(&gpu, World::ids(900, &mut fastrand::Rng::with_seed(3)));
+    let flat = Flat::new(&gpu, Fixture::ids(900, &mut fastrand::Rng::with_seed(3)));
     for round in 0..60 {
         if round % 10 != 5 {
-            flat.assert_found(&world, &slot, &stream, &round);
+            flat.assert_found(&fixture, &slot, &stream, &round);
             continue;
         }
         flat.reset();
-        world.drives[0].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(round * 10));
+        fixture.drives[0].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(round * 10));
         let it = failed(wait(&flat.launch(&slot, &stream).unwrap()), &round);
-        let lost = flat.check(&world, &round);
+        let lost = flat.check(&fixture, &round);
         assert_eq!(it.ids, lost.len() as u64);
-        assert!(lost.iter().any(|&id| world.home(id as u64).1 == it.first.command.1), "{}", it.first);
+        assert!(lost.iter().any(|&id| fixture.home(id as u64).1 == it.first.command.1), "{}", it.first);
     }
 }

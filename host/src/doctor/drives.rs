@@ -1,6 +1,6 @@
 use super::finding::{Finding, Verdict};
 use crate::machine::CLASS_BRIDGE;
-use crate::{Acs, Distance, Drive, Machine, PciFunction};
+use crate::{Acs, Distance, HostDrive, Machine, PciFunction};
 
 /// Controllers that hide drives.
 pub(super) fn hidden(functions: &[PciFunction]) -> Vec<Finding> {
@@ -26,9 +26,9 @@ pub(super) fn hidden(functions: &[PciFunction]) -> Vec<Finding> {
     .collect()
 }
 
-pub(super) fn check(drives: &[Drive]) -> Vec<Finding> {
+pub(super) fn check(drives: &[HostDrive]) -> Vec<Finding> {
     let nvme: Vec<_> = drives.iter().filter(|drive| drive.function.is_nvme()).collect();
-    let ready = |drive: &&&Drive| drive.function.driver.as_deref() == Some("vfio-pci");
+    let ready = |drive: &&&HostDrive| drive.function.driver.as_deref() == Some("vfio-pci");
     let mut findings = Vec::new();
     if nvme.is_empty() {
         let found = "no NVMe controller is to be seen";
@@ -52,7 +52,7 @@ pub(super) fn check(drives: &[Drive]) -> Vec<Finding> {
     findings
 }
 
-fn one(drive: &Drive) -> Finding {
+fn one(drive: &HostDrive) -> Finding {
     let address = drive.function.address;
     let model = drive.model.as_deref().map(|model| format!(" ({model})")).unwrap_or_default();
     let name = format!("{address}{model}");
@@ -92,7 +92,7 @@ fn one(drive: &Drive) -> Finding {
 }
 
 /// How drives and GPUs reach each other.
-pub(super) fn topology(machine: &Machine, drives: &[Drive]) -> Vec<Finding> {
+pub(super) fn topology(machine: &Machine, drives: &[HostDrive]) -> Vec<Finding> {
     let mut findings = Vec::new();
     let usable = drives.iter().filter(|drive| drive.function.is_nvme() && !drive.is_boot());
     for drive in usable.clone() {
@@ -111,7 +111,7 @@ pub(super) fn topology(machine: &Machine, drives: &[Drive]) -> Vec<Finding> {
             });
         }
     }
-    let shared = |drive: &Drive| drive.gpus.iter().any(|(_, distance)| *distance == Distance::Switch);
+    let shared = |drive: &HostDrive| drive.gpus.iter().any(|(_, distance)| *distance == Distance::Switch);
     let ways = usable.filter(|drive| shared(drive)).flat_map(|drive| drive.function.way.clone());
     let mut bridges: Vec<_> = ways.filter_map(|name| machine.function(name.parse().ok()?)).collect();
     bridges.retain(|bridge| bridge.class >> 8 == CLASS_BRIDGE);

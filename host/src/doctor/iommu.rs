@@ -2,7 +2,7 @@ use super::finding::{Finding, Verdict};
 use crate::block::vfio_cdev;
 use crate::files::{entries, hex, text};
 use crate::rights::may_use;
-use crate::{Drive, Machine};
+use crate::{HostDrive, Machine};
 
 /// Widths up to this leave little room for huge mappings.
 const NARROW: u32 = 39;
@@ -86,7 +86,7 @@ fn command_line(machine: &Machine, argument: &str) -> String {
     )
 }
 
-pub(super) fn vfio(machine: &Machine, drives: &[Drive]) -> Vec<Finding> {
+pub(super) fn vfio(machine: &Machine, drives: &[HostDrive]) -> Vec<Finding> {
     let modprobe = |module: &str| format!("sudo modprobe {module}");
     let mut findings = Vec::new();
     if machine.path("/sys/bus/pci/drivers/vfio-pci").is_dir() {

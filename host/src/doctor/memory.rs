@@ -1,7 +1,7 @@
 use super::finding::{Finding, Verdict};
 use crate::files::number;
 use crate::rights::{may_lock_all, memlock};
-use crate::{Drive, Machine};
+use crate::{HostDrive, Machine};
 
 const MIB: u64 = 1 << 20;
 /// What the driver, its queues and buffers need of a drive at least, and what the tests in the guest get by with.
@@ -30,7 +30,7 @@ pub(super) fn huge_pages(machine: &Machine) -> Vec<Finding> {
     }]
 }
 
-pub(super) fn lockable(machine: &Machine, drives: &[Drive]) -> Finding {
+pub(super) fn lockable(machine: &Machine, drives: &[HostDrive]) -> Finding {
     if may_lock_all(machine) {
         return Finding::new("memlock", Verdict::Pass, "this process may lock any amount of memory (CAP_IPC_LOCK)");
     }

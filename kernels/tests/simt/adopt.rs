@@ -4,9 +4,9 @@ use std::mem::offset_of;
 
 use fastrand::Rng;
 use warprow_kernels::SMALL_IDS;
-use warprow_kernels::abi::{self, Adoption, LEASE_ADOPTING, Lookup, SlotState, adopted};
+use warprow_kernels::abi::{self, Adoption, LEASE_ADOPTING, Lookup, PlanTables, SlotState, adopted};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Varied};
 use crate::buffer::Buffer;
 use crate::rig::{Rig, expect};
 use crate::shim::{Launch, Shim, seeds};
@@ -66,16 +66,19 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<u32, String> {
     let mut time = 1_000_000;
     for launch in 0..4 {
         let batch = Batch::new(&mut rng, &world);
-        let feature = description.address();
+        let features = description.address();
+        let usual = batch.lookup().with_ticket(2);
         let lookup = Lookup {
-            follows: 1,
-            feature,
-            table: feature + tables,
-            segment: feature + segments,
-            ticket: 2,
-            // Of no use to who follows.
-            first: abi::Feature::default(),
-            ..batch.lookup()
+            plan: PlanTables {
+                follows: 1,
+                features,
+                tables: features + tables,
+                segments: features + segments,
+                // Of no use to who follows.
+                first_feature: abi::Feature::default(),
+                ..usual.plan
+            },
+            ..usual
         };
         let mut steps = rng.fork();
         let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
@@ -254,7 +257,7 @@ pub(crate) fn waiting(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let world = World::new(&mut rng, &shape);
     let batch = Batch::new(&mut rng, &world);
     let (lookup, small) = (batch.lookup(), rng.bool());
-    assert!(lookup.max_ids <= SMALL_IDS);
+    assert!(lookup.batch.max_ids <= SMALL_IDS);
     let lease = world.slot.state.memory();
     // It has begun before the launch, or begins when the lease is still free.
     let (mut left, mut began, mut wrong, mut time) = (rng.u32(0..6), rng.bool(), false, 1_000_000);

@@ -2,9 +2,9 @@
 
 use fastrand::Rng;
 use warprow_gpu_queues::abi::{GATE_CLOSED, GATE_INSIDE};
-use warprow_kernels::abi::{Lookup, Ticket, outcome};
+use warprow_kernels::abi::{BatchIds, Lookup, OutputRows, Ticket, outcome};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Varied};
 use crate::buffer::Buffer;
 use crate::rig::{Rig, expect};
 use crate::shim::{Shim, seeds};
@@ -29,10 +29,14 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<u32, String> {
     for _ in 0..3 {
         let (batch, kept) = (Batch::new(&mut rng, &world), Buffer::new(max_ids as usize));
         let (small, ticket) = (rng.bool(), rng.u32(0..2));
-        let whole = Lookup { ticket, queues: descriptors.address(), ..batch.lookup() };
+        let whole = batch.lookup().with_ticket(ticket).with_queues(descriptors.address());
         // Where rows go is not known yet; later, the ids are the caller's again.
-        let ahead = Lookup { mask: kept.address(), out: 0, ..whole };
-        let behind = Lookup { kept: kept.address(), ids: 0, ..whole };
+        let ahead = Lookup { output: OutputRows { mask: kept.address(), rows: 0, ..whole.output }, ..whole };
+        let behind = Lookup {
+            batch: BatchIds { ids: 0, ..whole.batch },
+            output: OutputRows { kept_mask: kept.address(), ..whole.output },
+            ..whole
+        };
         let expected = expect(&world, &batch).by_one_block(&world, small);
         let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         let mut tick = |_: bool| {
@@ -54,7 +58,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<u32, String> {
         }
         if rng.bool() {
             let other = Batch::new(&mut rng, &world);
-            let (before, other) = (other.out.bytes(), (Lookup { ticket: 2, ..other.lookup() }, other));
+            let (before, other) = (other.out.bytes(), (other.lookup().with_ticket(2), other));
             launches[2] += 1;
             rig.run(&other.0, small)?;
             let told = rig.told(2);

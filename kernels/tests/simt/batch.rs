@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use fastrand::Rng;
-use warprow_kernels::abi::{Lookup, id};
+use warprow_kernels::abi::{BatchIds, DriveQueues, Lookup, OutputRows, SlotPlaces, id};
 
 use crate::buffer::Buffer;
 use crate::oracle::element_bytes;
@@ -60,6 +60,24 @@ fn random_id(rng: &mut Rng, id_type: u32, feature: &Feature, table: &Table, hot:
     value.clamp(low, high)
 }
 
+/// A launch like another but for one part.
+pub(crate) trait Varied {
+    /// The launch with that ticket.
+    fn with_ticket(self, ticket: u32) -> Self;
+    /// The launch with queues whose descriptors lie at that address.
+    fn with_queues(self, descriptors: u64) -> Self;
+}
+
+impl Varied for Lookup {
+    fn with_ticket(self, ticket: u32) -> Self {
+        Self { slot: SlotPlaces { ticket, ..self.slot }, ..self }
+    }
+
+    fn with_queues(self, descriptors: u64) -> Self {
+        Self { queues: DriveQueues { descriptors, ..self.queues }, ..self }
+    }
+}
+
 impl Batch {
     /// Some number of ids up to what the slot has room for.
     pub(crate) fn new(rng: &mut Rng, world: &World) -> Self {
@@ -90,10 +108,11 @@ impl Batch {
             bounds.extend((1..bags).map(|_| rng.usize(0..=ids)));
             bounds.extend([0, ids]);
             bounds.sort_unstable();
-            lookup.offset_type = rng.u32(id::I32..=id::U64);
-            lookup.has_end = rng.bool().into();
-            let entries = bags + lookup.has_end as usize;
-            lookup.offsets = keep(encode(bounds[..entries].iter().map(|&at| at as i128), lookup.offset_type));
+            let given = &mut lookup.batch;
+            given.offset_type = rng.u32(id::I32..=id::U64);
+            given.has_end = rng.bool().into();
+            let entries = bags + given.has_end as usize;
+            given.offsets = keep(encode(bounds[..entries].iter().map(|&at| at as i128), given.offset_type));
         }
         let (id_type, hot) = (rng.u32(id::I32..=id::U64), rng.u64(1..=200));
         let mut batch = Self {
@@ -115,25 +134,25 @@ impl Batch {
         let weights = (world.features.iter().any(|feature| feature.weighted) || batch.weights.is_some())
             .then(|| (0..ids).map(|_| (rng.f32() - 0.5) * 4.0).collect::<Vec<f32>>());
         if let Some(weights) = &weights {
-            batch.lookup.weights =
+            batch.lookup.batch.weights =
                 keep(Buffer::of(&weights.iter().flat_map(|weight| weight.to_le_bytes()).collect::<Vec<u8>>()));
         }
         batch.weights = weights;
-        batch.lookup.ids = keep(encode(batch.ids.iter().copied(), id_type));
+        batch.lookup.batch.ids = keep(encode(batch.ids.iter().copied(), id_type));
         let rows = if world.pooled { batch.bag_count } else { ids };
         batch.out = Buffer::new(rows * batch.stride * element_bytes(world.out) as usize);
         if rng.bool() {
             let counts = [ids as u64, batch.bag_count as u64];
-            batch.lookup.counts = keep(Buffer::of(&counts.map(u64::to_le_bytes).concat()));
+            batch.lookup.batch.counts = keep(Buffer::of(&counts.map(u64::to_le_bytes).concat()));
             // What a graph has baked in is of no account.
-            (batch.lookup.id_count, batch.lookup.bag_count) = (rng.u64(..), rng.u64(..));
+            (batch.lookup.batch.id_count, batch.lookup.batch.bag_count) = (rng.u64(..), rng.u64(..));
         } else {
-            (batch.lookup.id_count, batch.lookup.bag_count) = (ids as u64, batch.bag_count as u64);
+            (batch.lookup.batch.id_count, batch.lookup.batch.bag_count) = (ids as u64, batch.bag_count as u64);
         }
-        batch.lookup.id_type = id_type;
-        batch.lookup.out = batch.out.address();
-        batch.lookup.out_stride = batch.stride as u64;
-        batch.lookup.mask = batch.mask.as_ref().map_or(0, Buffer::address);
+        batch.lookup.batch.id_type = id_type;
+        batch.lookup.output.rows = batch.out.address();
+        batch.lookup.output.row_stride = batch.stride as u64;
+        batch.lookup.output.mask = batch.mask.as_ref().map_or(0, Buffer::address);
         batch._inputs = inputs;
         batch
     }
@@ -168,14 +187,11 @@ impl Batch {
         let ids: Vec<i128> = (0..i128::from(rows)).collect();
         let inputs = vec![encode(ids.iter().copied(), id::U32)];
         let out = Buffer::new(rows as usize * world.width * element_bytes(world.out) as usize);
+        let all = world.lookup();
         let lookup = Lookup {
-            ids: inputs[0].address(),
-            id_count: rows,
-            bag_count: 1,
-            id_type: id::U32,
-            out: out.address(),
-            out_stride: world.width as u64,
-            ..world.lookup()
+            batch: BatchIds { ids: inputs[0].address(), id_count: rows, bag_count: 1, id_type: id::U32, ..all.batch },
+            output: OutputRows { rows: out.address(), row_stride: world.width as u64, ..all.output },
+            ..all
         };
         Self {
             ids,

@@ -1,6 +1,6 @@
 //! Memory that kernels and controllers share. Never behind a reference; what lies behind its end is watched.
 
-use warprow_dma::{Backing, DmaMemory};
+use warprow_dma::{DmaMemory, MemoryKind};
 
 const POISON: u8 = 0xa5;
 /// Bytes behind the end that are watched, at least.
@@ -14,7 +14,7 @@ pub(crate) struct Buffer {
 impl Buffer {
     /// Poisoned.
     pub(crate) fn new(len: usize) -> Self {
-        let memory = DmaMemory::allocate(len + SLACK, Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(len + SLACK, MemoryKind::Anonymous).unwrap();
         memory.fill(0, memory.len(), POISON);
         Self { memory, len }
     }

@@ -3,9 +3,9 @@
 use fastrand::Rng;
 use warprow_gpu_queues::abi::GATE_INSIDE;
 use warprow_kernels::SMALL_IDS;
-use warprow_kernels::abi::{Lookup, SlotState, dedupe, flaw, outcome};
+use warprow_kernels::abi::{BatchIds, Lookup, OutputRows, SlotState, dedupe, flaw, outcome};
 
-use crate::batch::{Batch, encode};
+use crate::batch::{Batch, Varied, encode};
 use crate::buffer::{Buffer, poison};
 use crate::rig::{Rig, expect};
 use crate::shim::{Shim, seeds};
@@ -27,7 +27,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64, way: Option<u32>) -> Result<(), S
     let world = World::new(&mut rng, &shape).deduped_by(way.unwrap_or(dedupe::BITMAP));
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);
-        let lookup = Lookup { ticket: rng.u32(0..16), ..batch.lookup() };
+        let lookup = batch.lookup().with_ticket(rng.u32(0..16));
         let expected = expect(&world, &batch).by_one_block(&world, small);
         world.slot.unique.poison();
         let mut rig = Rig { shim, rng: rng.fork(), world: &world };
@@ -36,7 +36,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64, way: Option<u32>) -> Result<(), S
         if !small {
             rig.finish(&lookup)?;
             rig.check_clear()?;
-            if rig.told(lookup.ticket).outcome != outcome::DONE {
+            if rig.told(lookup.slot.ticket).outcome != outcome::DONE {
                 return Err("the ticket says nothing".to_owned());
             }
         } else {
@@ -119,11 +119,15 @@ fn a_slot_in_use_is_left_alone() {
     for (seed, small) in [(0, false), (1, false), (2, false), (1, true)] {
         let (world, batch, rng) = fixed(seed);
         let expected = expect(&world, &batch).by_one_block(&world, small);
-        let first = Lookup { ticket: 3, ..batch.lookup() };
+        let first = batch.lookup().with_ticket(3);
         let mut rig = Rig { shim: &mut shim, rng, world: &world };
         rig.prepare(&first, small).unwrap();
         // A second launch comes between, on another ticket: all its kernels, between any two of the first.
-        let second = Lookup { ticket: 4, out: 0, mask: 0, ids: 0, ..first };
+        let second = Lookup {
+            batch: BatchIds { ids: 0, ..first.batch },
+            output: OutputRows { rows: 0, mask: 0, ..first.output },
+            ..first.with_ticket(4)
+        };
         rig.run(&second, small).unwrap();
         assert_eq!((rig.told(4).outcome, rig.told(4).sequence), (outcome::BUSY, 1));
         assert_eq!((rig.admitted(3), rig.admitted(4)), (1, 0));
@@ -156,7 +160,7 @@ fn flawed_case(
     same("what the ticket says", (told.outcome, told.flaws) == (outcome::DONE, want))?;
     rig.check_clear()?;
     // So does the kernel that needs no slot.
-    rig.direct(&Lookup { ticket: 9, ..lookup })?;
+    rig.direct(&lookup.with_ticket(9))?;
     let direct = rig.told(9);
     same("the other ticket", (direct.outcome, direct.flaws, direct.sequence) == (outcome::DONE, want, 1))?;
     rig.check_clear()?;
@@ -181,18 +185,18 @@ fn flawed(change: impl Fn(&mut Lookup, &mut Vec<Buffer>, &Batch), want: u32) {
 
 fn counts(lookup: &mut Lookup, held: &mut Vec<Buffer>, counts: [u64; 2]) {
     held.push(Buffer::of(&counts.map(u64::to_le_bytes).concat()));
-    lookup.counts = held.last().unwrap().address();
+    lookup.batch.counts = held.last().unwrap().address();
 }
 
 #[test]
 fn more_ids_than_planned() {
-    flawed(|lookup, held, _| counts(lookup, held, [lookup.max_ids + 1, 1]), flaw::TOO_MANY_IDS);
+    flawed(|lookup, held, _| counts(lookup, held, [lookup.batch.max_ids + 1, 1]), flaw::TOO_MANY_IDS);
     flawed(|lookup, held, _| counts(lookup, held, [u64::MAX, 1]), flaw::TOO_MANY_IDS);
 }
 
 #[test]
 fn more_bags_than_planned() {
-    flawed(|lookup, held, _| counts(lookup, held, [1, lookup.max_bags + 1]), flaw::TOO_MANY_BAGS);
+    flawed(|lookup, held, _| counts(lookup, held, [1, lookup.batch.max_bags + 1]), flaw::TOO_MANY_BAGS);
     let both = flaw::TOO_MANY_BAGS | flaw::TOO_MANY_IDS;
     flawed(|lookup, held, _| counts(lookup, held, [u64::MAX, u64::MAX]), both);
 }
@@ -213,9 +217,9 @@ fn spoil(lookup: &mut Lookup, held: &mut Vec<Buffer>, batch: &Batch, change: Cha
     let mut offsets: Vec<i128> = bags.iter().map(|bag| bag.start as i128).collect();
     offsets.push(batch.ids.len() as i128);
     change(&mut offsets, batch.ids.len() as i128);
-    (lookup.offset_type, lookup.has_end) = (warprow_kernels::abi::id::I64, 1);
-    held.push(encode(offsets, lookup.offset_type));
-    lookup.offsets = held.last().unwrap().address();
+    (lookup.batch.offset_type, lookup.batch.has_end) = (warprow_kernels::abi::id::I64, 1);
+    held.push(encode(offsets, lookup.batch.offset_type));
+    lookup.batch.offsets = held.last().unwrap().address();
 }
 
 #[test]
@@ -236,7 +240,7 @@ pub(crate) fn spoilt(shim: &mut Shim, seed: u64) -> Result<(), String> {
         }
         None => {
             let change = |lookup: &mut Lookup, held: &mut Vec<Buffer>, _: &Batch| {
-                counts(lookup, held, [lookup.max_ids + 1, 1]);
+                counts(lookup, held, [lookup.batch.max_ids + 1, 1]);
             };
             flawed_case(shim, seed, small, &change, flaw::TOO_MANY_IDS)
         }

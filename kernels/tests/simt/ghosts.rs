@@ -4,11 +4,10 @@
 use std::collections::HashMap;
 
 use fastrand::Rng;
-use warprow_dma::{Backing, DmaMemory};
+use warprow_dma::{DmaMemory, MemoryKind};
 use warprow_gpu_queues::abi::{LANES, QueueDescriptor};
-use warprow_kernels::abi::Lookup;
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Varied};
 use crate::queues::{Queue, describe};
 use crate::rig::{Rig, expect};
 use crate::ring::rows_of_an_lba;
@@ -50,7 +49,7 @@ impl Controller {
         let (sq_size, cq_size) = (places + 1 + rng.u32(0..9), 2 * places + rng.u32(1..9));
         let cq = SQ + (sq_size as usize * 64).next_multiple_of(4096);
         let landing = cq + (cq_size as usize * 16).next_multiple_of(4096);
-        let memory = DmaMemory::allocate(landing + places as usize * 512, Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(landing + places as usize * 512, MemoryKind::Anonymous).unwrap();
         let base = memory.as_ptr() as u64;
         let cid_shift = places.next_power_of_two().ilog2();
         let descriptor = QueueDescriptor {
@@ -124,7 +123,7 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut dice = rng.fork();
     for _ in 0..3 {
         let batch = Batch::of(&mut rng, &world, 2000);
-        let lookup = Lookup { queues: descriptors.address(), ..batch.lookup() };
+        let lookup = batch.lookup().with_queues(descriptors.address());
         let expected = expect(&world, &batch);
         let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         rig.prepare(&lookup, true)?;

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use libloading::Library;
 use warprow_kernels::abi::KeyIndex as KeyIndexOnGpu;
-use warprow_keys::{Fingerprint, KeyIndex, Options};
+use warprow_keys::{Fingerprint, IndexOptions, KeyIndex};
 
 use crate::shim::{OPTIONS, compiler, sources};
 use crate::sparse::on_gpu;
@@ -55,7 +55,7 @@ fn device_code_finds_the_slots_that_the_index_has() {
             keys.extend([0, u64::MAX, 1 << 63, i64::MAX as u64]);
             keys.sort_unstable();
             keys.dedup();
-            let options = Options::default().with_fingerprint(width).with_seed(round as u64);
+            let options = IndexOptions::default().with_fingerprint(width).with_seed(round as u64);
             let index = KeyIndex::build(&keys[..], &options, &mut |_| ControlFlow::Continue(())).unwrap();
             // As aligned as the GPU's memory is.
             let mut bytes = vec![0u128; index.as_bytes().len().div_ceil(16)];
@@ -68,7 +68,7 @@ fn device_code_finds_the_slots_that_the_index_has() {
             let own = keys.len();
             keys.extend((0..own).map(|_| random.u64(..)));
             let (mut want, mut got) = (vec![0; keys.len()], vec![7; keys.len()]);
-            index.slots(&keys, &mut want);
+            index.positions(&keys, &mut want);
             // SAFETY: the addresses are those of the index's bytes, and both arrays have that many words.
             unsafe { slots_of(&device, keys.as_ptr(), got.as_mut_ptr(), keys.len() as u64) };
             assert_eq!(got, want, "{count} keys, {width:?}");

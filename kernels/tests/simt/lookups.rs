@@ -3,9 +3,9 @@
 use fastrand::Rng;
 use warprow_gpu_queues::abi::GATE_CLOSED;
 use warprow_kernels::SMALL_IDS;
-use warprow_kernels::abi::{Lookup, Ticket, check_of, element};
+use warprow_kernels::abi::{Ticket, check_of, element};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Varied};
 use crate::oracle::element_bytes;
 use crate::rig::{Rig, expect, told_words};
 use crate::shim::{Shim, seeds};
@@ -27,7 +27,7 @@ pub(crate) fn case_of(shim: &mut Shim, seed: u64, rich: bool) -> Result<Vec<(boo
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);
         let (small, ticket) = (rng.bool() && max_ids <= SMALL_IDS, rng.u32(0..3));
-        let lookup = Lookup { ticket, ..batch.lookup() };
+        let lookup = batch.lookup().with_ticket(ticket);
         let mut expected = expect(&world, &batch).by_one_block(&world, small);
         let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         // A third ticket's launches read rows where they lie.
@@ -53,7 +53,7 @@ pub(crate) fn many_by_one_kernel(shim: &mut Shim, seed: u64) -> Result<(), Strin
     let ids = rng.u64(17_000..19_000);
     let world = World::new(&mut rng, &Shape { rows: 1..200, row_bytes: 1..=16, ..Shape::without_drives(ids) });
     let batch = Batch::of(&mut rng, &world, ids);
-    let lookup = Lookup { ticket: 2, ..batch.lookup() };
+    let lookup = batch.lookup().with_ticket(2);
     let mut expected = expect(&world, &batch).by_one_block(&world, false);
     expected.counters.rows_dram = 0;
     let mut rig = Rig { shim, rng: rng.fork(), world: &world };
@@ -73,7 +73,7 @@ pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let world = World::of_rows(&mut rng, element, out, dim, content);
     let (ids, ticket) = (rng.u64(0..=rows), rng.u32(0..16));
     let batch = Batch::of(&mut rng, &world, ids);
-    let lookup = Lookup { ticket, ..batch.lookup() };
+    let lookup = batch.lookup().with_ticket(ticket);
     let mut expected = expect(&world, &batch).by_one_block(&world, false);
     expected.counters.rows_dram = 0;
     let mut rig = Rig { shim, rng: rng.fork(), world: &world };
@@ -118,7 +118,7 @@ pub(crate) fn behind_a_closed_gate(shim: &mut Shim, seed: u64) -> Result<(), Str
     // No queue is looked at but for its poison.
     let queues: Vec<_> = (0..4).map(|_| crate::queues::unreachable()).collect();
     let descriptors = crate::queues::describe(&queues);
-    let lookup = Lookup { queues: descriptors.address(), ..lookup };
+    let lookup = lookup.with_queues(descriptors.address());
     world.slot.gate.memory().store_u32(GATE_CLOSED, 1);
     let expected = expect(&world, &batch).by_one_block(&world, small);
     let mut rig = Rig { shim, rng, world: &world };
@@ -200,7 +200,7 @@ fn polled(shim: &mut Shim, seed: u64) -> Result<(u64, usize), String> {
     let mut ended: Vec<Vec<(usize, u64)>> = Vec::new();
     for run in 0..2 {
         let batch = Batch::new(&mut rng, &world);
-        let lookup = Lookup { ticket: TICKET, ..batch.lookup() };
+        let lookup = batch.lookup().with_ticket(TICKET);
         let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         let (mut seen, mut early) = (Vec::new(), false);
         let mut time = 1_000_000_000_000 * (run + 1);

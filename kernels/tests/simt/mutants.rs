@@ -178,7 +178,7 @@ fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
         "bad blocks in a window",
         "parts that are lost",
     ];
-    let of_drives = ["fetch.cuh", "ring.cuh"].contains(&file);
+    let of_drives = ["fetch.cuh", "row_reads.cuh", "row_checks.cuh", "ring.cuh"].contains(&file);
     let is_near = |name: &str| file.is_empty() || of_drives == DRIVES.contains(&name);
     let (near, far): (Vec<_>, Vec<_>) = CHECKS.into_iter().partition(|(name, ..)| is_near(name));
     let near = near.into_iter().map(|(name, check, seeds)| (name, check, (seeds * percent).div_ceil(100)));

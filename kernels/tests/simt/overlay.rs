@@ -4,9 +4,9 @@
 use fastrand::Rng;
 use warprow_kernels::SMALL_IDS;
 use warprow_kernels::abi;
-use warprow_kernels::{OverlayMap, Staged, overlay_row_bytes};
+use warprow_kernels::{OverlayMap, StagedBatch, overlay_row_bytes};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Varied};
 use crate::buffer::Buffer;
 use crate::oracle::Place;
 use crate::rich;
@@ -75,7 +75,7 @@ impl Updates {
                 self.staging.address() + begin as u64
             };
             self.number += 1;
-            let staged = Staged {
+            let staged = StagedBatch {
                 rows: stage(&content),
                 records: stage(&records),
                 entries: stage(&entries),
@@ -139,7 +139,7 @@ fn look_up(
 ) -> Result<(), String> {
     let mut rig = Rig { shim, rng: rng.fork(), world };
     match kind {
-        0 => rig.direct_beside(&abi::Lookup { ticket: 2, ..batch.lookup() }, beside),
+        0 => rig.direct_beside(&batch.lookup().with_ticket(2), beside),
         kind => {
             rig.prepare_beside(&batch.lookup(), kind == 1, beside)?;
             rig.fetch(&batch.lookup(), None)?;
@@ -160,7 +160,7 @@ fn check(shim: &mut Shim, rng: &Rng, world: &World, batch: &Batch, kind: u32) ->
         }
     }
     let rig = Rig { shim, rng: rng.clone(), world };
-    let lookup = abi::Lookup { ticket: if kind == 0 { 2 } else { 0 }, ..batch.lookup() };
+    let lookup = batch.lookup().with_ticket(if kind == 0 { 2 } else { 0 });
     rig.check_ended(batch, &lookup, &expected, |_| false).map(drop)
 }
 
@@ -189,7 +189,7 @@ fn readers(shim: &mut Shim, reader: &mut Shim, seed: u64) -> Result<u32, String>
                         show(&mut world, rows.clone());
                     }
                     let batch = Batch::new(&mut steps, &world);
-                    let kind = if steps.bool() { 0 } else { 1 + u32::from(batch.lookup().max_ids > SMALL_IDS) };
+                    let kind = if steps.bool() { 0 } else { 1 + u32::from(batch.lookup().batch.max_ids > SMALL_IDS) };
                     let mut clock = time;
                     let looked = look_up(reader, &mut steps, &world, &batch, kind, &mut |_| {
                         clock += 100;

@@ -60,7 +60,7 @@ const PLANTED: &[Planted] = &[
         "states that a sweep finds of another",
         sorted,
         240,
-        patch("sort.cuh", "        states_of(p, tile)[others + digit] = 0;\n", ""),
+        patch("sort.cuh", "        states_of(lookup, tile)[others + digit] = 0;\n", ""),
     ),
     planted(
         "a digit less than keys have",
@@ -84,8 +84,8 @@ const PLANTED: &[Planted] = &[
         12,
         patch(
             "dedupe.cuh",
-            "i < count; i += threads) at<u64>(p.slots)",
-            "i + 1 < count; i += threads) at<u64>(p.slots)",
+            "i < count; i += threads) at<u64>(lookup.sort.slots)",
+            "i + 1 < count; i += threads) at<u64>(lookup.sort.slots)",
         ),
     ),
     planted(
@@ -100,8 +100,8 @@ const PLANTED: &[Planted] = &[
         24,
         patch(
             "dedupe.cuh",
-            "< p.ssd_key) tell_dram_uniques(slot, here);",
-            "< p.ssd_key) tell_dram_uniques(slot, here - 1);",
+            "< lookup.keys.first_ssd_key) tell_dram_uniques(slot, here);",
+            "< lookup.keys.first_ssd_key) tell_dram_uniques(slot, here - 1);",
         ),
     ),
     planted(
@@ -110,15 +110,15 @@ const PLANTED: &[Planted] = &[
         24,
         patch(
             "dedupe.cuh",
-            "        __syncthreads();\n        if (threadIdx.x == 0) own.begin",
-            "        if (threadIdx.x == 0) own.begin",
+            "        __syncthreads();\n        if (threadIdx.x == 0) collector.begin",
+            "        if (threadIdx.x == 0) collector.begin",
         ),
     ),
     planted(
         "a look-up that counts on from the one before",
         sorted,
         12,
-        patch("expand.cuh", "at<Sorting>(p.sorting)->count = 0;", "(void)0;"),
+        patch("finish.cuh", "at<Sorting>(lookup.sort.state)->count = 0;", "(void)0;"),
     ),
     planted(
         "updates that are published before their rows are there",
@@ -126,9 +126,9 @@ const PLANTED: &[Planted] = &[
         20,
         patch(
             "overlay.cuh",
-            "    copy_quads(p.rows_to, p.rows_from, p.rows_bytes);",
-            "    if (threadIdx.x == 0 && p.published != 0) store_relaxed(&at<Overlay>(p.overlay)->published, p.published);\n    \
-             copy_quads(p.rows_to, p.rows_from, p.rows_bytes);",
+            "    copy_quads(update.rows_to, update.rows_from, update.rows_bytes);",
+            "    if (threadIdx.x == 0 && update.published != 0) store_relaxed(&at<Overlay>(update.overlay)->published, update.published);\n    \
+             copy_quads(update.rows_to, update.rows_from, update.rows_bytes);",
         ),
     ),
     planted(
@@ -137,7 +137,7 @@ const PLANTED: &[Planted] = &[
         20,
         patch(
             "overlay.cuh",
-            "    copy_quads(p.records_to, p.records_from, p.records_bytes);\n    __syncthreads();",
+            "    copy_quads(update.records_to, update.records_from, update.records_bytes);\n    __syncthreads();",
             "",
         ),
     ),
@@ -152,46 +152,46 @@ const PLANTED: &[Planted] = &[
         overlay::updates_beside_readers,
         40,
         patch(
-            "expand.cuh",
-            "            if ((before & ~LEASE_ADOPTING) == 0) store_relaxed(&slot.snapshot, published(p));\n            else while",
-            "            store_relaxed(&slot.snapshot, published(p));\n            while",
+            "direct.cuh",
+            "            if ((before & ~LEASE_ADOPTING) == 0) store_relaxed(&slot.snapshot, published(lookup));\n            else while",
+            "            store_relaxed(&slot.snapshot, published(lookup));\n            while",
         ),
     ),
     planted(
         "a snapshot that outlives its launch",
         overlay::updates_beside_readers,
         40,
-        patch("expand.cuh", "    if (UPDATED) store_relaxed(&slot.snapshot, 0ull);\n", ""),
+        patch("direct.cuh", "    if (UPDATED) store_relaxed(&slot.snapshot, 0ull);\n", ""),
     ),
     planted(
         "words of a side that is used again are not cleared",
         overlay::updates_beside_readers,
         60,
-        patch("overlay.cuh", "i < p.cleared; i +=", "i < 0; i +="),
+        patch("overlay.cuh", "i < update.cleared; i +=", "i < 0; i +="),
     ),
     planted(
         "created keys that are hidden by a fingerprint that passes",
         overlay::updates_beside_readers,
         40,
-        patch("prepare.cuh", "(row == SLOT_ABSENT || index.stored == 0) && is_key", "row == SLOT_ABSENT && is_key"),
+        patch("locate.cuh", "(row == SLOT_ABSENT || index.stored == 0) && is_key", "row == SLOT_ABSENT && is_key"),
     ),
     planted(
         "created keys of numbers that only look like them",
         overlay::updates_beside_readers,
         40,
-        patch("prepare.cuh", " && is_key(index, id, is_signed(p))) {", ") {"),
+        patch("locate.cuh", " && is_key(index, id, is_signed(lookup))) {", ") {"),
     ),
     planted(
         "created keys that are padding all the same",
         overlay::updates_beside_readers,
         60,
-        patch("prepare.cuh", "(row >= table.rows && updated == 0)", "row >= table.rows"),
+        patch("locate.cuh", "(row >= table.rows && updated == 0)", "row >= table.rows"),
     ),
     planted(
         "created keys that are taken for rows",
         overlay::updates_beside_readers,
         40,
-        patch("prepare.cuh", "table.overlay | TABLE_CREATED, id", "table.overlay, id"),
+        patch("locate.cuh", "table.overlay | TABLE_CREATED, id", "table.overlay, id"),
     ),
     planted(
         "created keys that are looked for by nobody",
@@ -203,15 +203,15 @@ const PLANTED: &[Planted] = &[
         "tables that are being replaced are read",
         adopt::planted,
         40,
-        patch("expand.cuh", "while (seen & LEASE_ADOPTING) {", "while (false) {"),
+        patch("direct.cuh", "while (lease & LEASE_ADOPTING) {", "while (false) {"),
     ),
     planted(
         "blocks that never leave",
         adopt::planted,
         40,
         patch(
-            "expand.cuh",
-            "        leave<UPDATED>(p, slot);\n    }\n    if (RICH) first_missing",
+            "direct.cuh",
+            "        leave<UPDATED>(lookup, slot);\n    }\n    if (RICH) first_missing",
             "    }\n    if (RICH) first_missing",
         ),
     ),
@@ -220,7 +220,7 @@ const PLANTED: &[Planted] = &[
         adopt::planted,
         40,
         patch(
-            "expand.cuh",
+            "direct.cuh",
             "        }\n    }\n    __syncthreads();\n}\n\n// One thread of the last",
             "        }\n    }\n}\n\n// One thread of the last",
         ),
@@ -229,31 +229,35 @@ const PLANTED: &[Planted] = &[
         "a scale of other lanes, where rows begin in the middle of a line",
         rich::whole,
         240,
-        patch("expand.cuh", "begin + ((word / 4 - first) & (lanes - 1))", "begin + (word / 4 & (lanes - 1))"),
+        patch("put_row.cuh", "begin + ((word / 4 - first) & (lanes - 1))", "begin + (word / 4 & (lanes - 1))"),
     ),
     planted(
         "halves of a word that are one half",
         rich::whole,
         12,
-        patch("expand.cuh", "word_of(there, unit / 2 % 4) >> unit % 2 * 16", "word_of(there, unit / 2 % 4)"),
+        patch("put_row.cuh", "word_of(there, unit / 2 % 4) >> unit % 2 * 16", "word_of(there, unit / 2 % 4)"),
     ),
     planted(
         "a bag's rows with one scale",
         rich::whole,
         12,
-        patch("expand.cuh", "Scale{__shfl_sync(FULL, own.scale, row + j)", "Scale{__shfl_sync(FULL, own.scale, row)"),
+        patch(
+            "expand_bags.cuh",
+            "Scale{__shfl_sync(FULL, own.scale, row + j)",
+            "Scale{__shfl_sync(FULL, own.scale, row)",
+        ),
     ),
     planted(
         "a bag's ids that each of its warps counts",
         rich::whole,
         24,
-        patch("expand.cuh", "given, from == 0, seen", "given, true, seen"),
+        patch("expand_bags.cuh", "input, from == 0, tally", "input, true, tally"),
     ),
     planted(
         "a bag's line that its next warp takes, too",
         rich::whole,
         24,
-        patch("expand.cuh", "from = bag.part * 32 * each", "from = bag.part / 2 * 32 * each"),
+        patch("expand_bags.cuh", "from = bag.part * 32 * each", "from = bag.part / 2 * 32 * each"),
     ),
     planted(
         "checksums of 512 bytes",
@@ -265,13 +269,13 @@ const PLANTED: &[Planted] = &[
         "a row that is checked before the warp has it",
         rich::checked,
         24,
-        patch("fetch.cuh", "    __syncwarp();\n    const u64 staged", "    const u64 staged"),
+        patch("row_checks.cuh", "    __syncwarp();\n    const u64 staged", "    const u64 staged"),
     ),
     planted(
         "ignored ids that are missing all the same",
         rich::whole,
         12,
-        patch("prepare.cuh", "        --marked.missing;\n", ""),
+        patch("locate.cuh", "        --counts.missing;\n", ""),
     ),
     planted(
         "no barrier between the steps of the sort",
@@ -296,7 +300,7 @@ const PLANTED: &[Planted] = &[
         ring::case,
         8,
         patch(
-            "fetch.cuh",
+            "row_reads.cuh",
             "            __syncthreads();\n            filled = filled + total < BATCH ? filled + total : BATCH;\n            \
              position = tile.next;\n            __syncthreads();",
             "            filled = filled + total < BATCH ? filled + total : BATCH;\n            position = tile.next;",
@@ -312,7 +316,7 @@ const PLANTED: &[Planted] = &[
         "no barrier before the next tile is known",
         ring::tiles,
         12,
-        patch("fetch.cuh", "            __syncthreads();\n            filled = ", "            filled = "),
+        patch("row_reads.cuh", "            __syncthreads();\n            filled = ", "            filled = "),
     ),
     planted(
         "no barrier before failures are forgotten",
@@ -330,14 +334,14 @@ const PLANTED: &[Planted] = &[
         "no barrier before a verdict is read",
         ring::case,
         4,
-        patch("ring.cuh", "        __syncthreads();\n        poison = s.verdict;", "        poison = s.verdict;"),
+        patch("ring.cuh", "        __syncthreads();\n        poison = ring.verdict;", "        poison = ring.verdict;"),
     ),
     planted(
         "no barrier before the last block ends the launch",
         whole,
         240,
         patch(
-            "expand.cuh",
+            "finish.cuh",
             "    __syncthreads();\n    if (threadIdx.x == 0) {\n        fence_gpu();",
             "    if (threadIdx.x == 0) {\n        fence_gpu();",
         ),
@@ -347,9 +351,9 @@ const PLANTED: &[Planted] = &[
         lookups::many_by_one_kernel,
         12,
         patch(
-            "expand.cuh",
-            "    __syncwarp();\n    report<RICH>(p, slot, launches, false);",
-            "    report<RICH>(p, slot, launches, false);",
+            "direct.cuh",
+            "    __syncwarp();\n    report<RICH>(lookup, slot, launches, false);",
+            "    report<RICH>(lookup, slot, launches, false);",
         ),
     ),
     planted(
@@ -359,7 +363,7 @@ const PLANTED: &[Planted] = &[
         patch(
             "ring.cuh",
             "        __syncthreads();\n        width = ",
-            "        if (t < found || found == 0) __syncthreads();\n        width = ",
+            "        if (thread < found || found == 0) __syncthreads();\n        width = ",
         ),
     ),
     planted(
@@ -367,7 +371,7 @@ const PLANTED: &[Planted] = &[
         many,
         2,
         patch(
-            "prepare.cuh",
+            "bitmap.cuh",
             "        before += __shfl_sync(FULL, inclusive, 31);",
             "        if (word) before += __shfl_sync(FULL, inclusive, 31);",
         ),
@@ -385,8 +389,8 @@ const PLANTED: &[Planted] = &[
         4,
         patch(
             "ring.cuh",
-            "const u32 cid = s.generation[batch.slot] << queue.cid_shift | place;",
-            "const u32 cid = s.generation[batch.slot] << queue.cid_shift | ((batch.tail + number) % queue.sq_size & ((1u << queue.cid_shift) - 1));",
+            "const u32 cid = ring.generation[batch.slot] << queue.cid_shift | place;",
+            "const u32 cid = ring.generation[batch.slot] << queue.cid_shift | ((batch.tail + number) % queue.sq_size & ((1u << queue.cid_shift) - 1));",
         ),
     ),
     planted(
@@ -396,7 +400,7 @@ const PLANTED: &[Planted] = &[
         patch(
             "ring.cuh",
             "place = cid & mask, slot = place / BATCH;",
-            "place = (cid & mask & 0) + old_slot * BATCH + t % s.count[old_slot], slot = place / BATCH;",
+            "place = (cid & mask & 0) + old_slot * BATCH + thread % ring.count[old_slot], slot = place / BATCH;",
         ),
     ),
     planted(
@@ -405,7 +409,7 @@ const PLANTED: &[Planted] = &[
         4,
         patch(
             "ring.cuh",
-            "slot < batches &&\n                               cid >> queue.cid_shift == s.generation[slot];",
+            "slot < batches &&\n                               cid >> queue.cid_shift == ring.generation[slot];",
             "slot < batches;",
         ),
     ),
@@ -424,7 +428,7 @@ const PLANTED: &[Planted] = &[
         many,
         24,
         patch(
-            "prepare.cuh",
+            "bitmap.cuh",
             "if (atomicOr(word, bit) == 0) {",
             "u32 old = load_relaxed(word);\n        store_relaxed(word, old | bit);\n        if (old == 0) {",
         ),
@@ -434,7 +438,7 @@ const PLANTED: &[Planted] = &[
         many,
         60,
         patch(
-            "expand.cuh",
+            "finish.cuh",
             "last = atomicAdd(&count, 1u) == gridDim.x - 1;",
             "u32 before = load_relaxed(&count);\n        store_relaxed(&count, before + 1);\n        last = before == gridDim.x - 1;",
         ),
@@ -446,7 +450,7 @@ const PLANTED: &[Planted] = &[
         patch(
             "ring.cuh",
             "finished = __ballot_sync(FULL, waits) == 0;",
-            "one = waits && (s.outstanding[old_slot * BATCH_WORDS + lane] & (s.outstanding[old_slot * BATCH_WORDS + lane] - 1)) == 0;\n        \
+            "one = waits && (ring.outstanding[old_slot * BATCH_WORDS + lane] & (ring.outstanding[old_slot * BATCH_WORDS + lane] - 1)) == 0;\n        \
              const u32 waiting = __ballot_sync(FULL, waits), single = __ballot_sync(FULL, one);\n        \
              const bool finished = waiting == 0 || (waiting == single && (waiting & (waiting - 1)) == 0);",
         ),
@@ -455,7 +459,7 @@ const PLANTED: &[Planted] = &[
         "16 bytes at once, wherever they lie",
         whole,
         120,
-        Patch { checked: true, ..patch("expand.cuh", "if (left >= 16 && to % 16 == 0) {", "if (left >= 16) {") },
+        Patch { checked: true, ..patch("put_row.cuh", "if (left >= 16 && to % 16 == 0) {", "if (left >= 16) {") },
     ),
     planted(
         "no atomic where failed rows are told from read ones",
@@ -463,8 +467,8 @@ const PLANTED: &[Planted] = &[
         16,
         patch(
             "ring.cuh",
-            "                    atomicOr(&s.failed[place / 32], bit);",
-            "                    u32 known = load_relaxed(&s.failed[place / 32]);\n                    store_relaxed(&s.failed[place / 32], known | bit);",
+            "                    atomicOr(&ring.failed[place / 32], bit);",
+            "                    u32 known = load_relaxed(&ring.failed[place / 32]);\n                    store_relaxed(&ring.failed[place / 32], known | bit);",
         ),
     ),
     planted(
@@ -473,9 +477,9 @@ const PLANTED: &[Planted] = &[
         4,
         patch(
             "fetch.cuh",
-            "    Share share = share_of(p, blockIdx.x / p.drives, blockIdx.x % p.drives, slot.launch);",
-            "    Share share = share_of(p, blockIdx.x / p.drives, blockIdx.x % p.drives, slot.launch);\n    share.before = \
-             blockIdx.x / p.drives;\n    share.healthy = p.sets;",
+            "    QueueShare share = share_of(lookup, blockIdx.x / lookup.queues.drives, blockIdx.x % lookup.queues.drives, slot.launch);",
+            "    QueueShare share = share_of(lookup, blockIdx.x / lookup.queues.drives, blockIdx.x % lookup.queues.drives, slot.launch);\n    share.healthy_before = \
+             blockIdx.x / lookup.queues.drives;\n    share.healthy = lookup.queues.sets;",
         ),
     ),
     planted(
@@ -489,77 +493,93 @@ const PLANTED: &[Planted] = &[
         windows::case,
         12,
         patch(
-            "fetch.cuh",
-            "const u32 lbas = (u32)(behind - home.at), place",
-            "const u32 lbas = has_windows() ? 1u << (queue.window & 0xff) : (u32)(behind - home.at), place",
+            "row_reads.cuh",
+            "const u32 lbas = (u32)(behind - location.drive_lba), place",
+            "const u32 lbas = has_windows() ? 1u << (queue.window & 0xff) : (u32)(behind - location.drive_lba), place",
         ),
     ),
     planted(
         "a second LBA that is looked for where the first landed",
         windows::case,
         12,
-        patch("fetch.cuh", " + ((row.at - first) << queue.lba_shift) + row.byte;", " + row.byte;"),
+        patch("row_reads.cuh", " + ((row.drive_lba - first) << queue.lba_shift) + row.byte;", " + row.byte;"),
     ),
     planted(
         "a team that does not know the row before its part",
         windows::teams,
         24,
-        patch("fetch.cuh", "member == 0 && team != 0 ? home_at(unique - 1).at : ~0ull", "~0ull"),
+        patch("row_reads.cuh", "member == 0 && team != 0 ? location_at(unique - 1).drive_lba : ~0ull", "~0ull"),
     ),
     planted(
         "a team that does not know the row before its step",
         windows::teams,
         24,
-        patch("fetch.cuh", "before = __shfl_sync(FULL, tile.homes[entry], t % 32 | (TEAM - 1));", "before = ~0ull;"),
+        patch(
+            "row_reads.cuh",
+            "before = __shfl_sync(FULL, tile.drive_lbas[entry], thread % 32 | (TEAM - 1));",
+            "before = ~0ull;",
+        ),
     ),
     planted(
         "a team that does not know the row behind its step",
         windows::teams,
         24,
-        patch("fetch.cuh", "tile.homes[entry + TEAM] = ahead.at;", "tile.homes[entry + TEAM] = ~0ull;"),
+        patch(
+            "row_reads.cuh",
+            "tile.drive_lbas[entry + TEAM] = next.drive_lba;",
+            "tile.drive_lbas[entry + TEAM] = ~0ull;",
+        ),
     ),
     planted(
         "rows of a failed command that are not read again",
         windows::parts,
         12,
-        patch("fetch.cuh", "            if (there && again) at<u8>(p.status)[unique] = ROW_AGAIN;\n", ""),
+        patch(
+            "row_reads.cuh",
+            "            if (there && again) at<u8>(lookup.unique.status)[unique] = ROW_AGAIN;\n",
+            "",
+        ),
     ),
     planted(
         "a second pass that does not begin",
         windows::parts,
         12,
-        patch("fetch.cuh", " || (flying == 0 && !parting && tile.split != 0); }", "; }"),
+        patch("row_reads.cuh", " || (batches_in_flight == 0 && !is_second_pass && tile.split != 0); }", "; }"),
     ),
     planted(
         "a second pass that begins before the first has ended",
         windows::parts,
         60,
-        patch("fetch.cuh", "(flying == 0 && !parting && tile.split != 0)", "(!parting && tile.split != 0)"),
+        patch(
+            "row_reads.cuh",
+            "(batches_in_flight == 0 && !is_second_pass && tile.split != 0)",
+            "(!is_second_pass && tile.split != 0)",
+        ),
     ),
     planted(
         "commands that are read again whatever the error",
         windows::parts,
         24,
-        patch("fetch.cuh", "if ((status >> 8 & 7) == MEDIA) return true;", "return true;"),
+        patch("row_reads.cuh", "if ((status >> 8 & 7) == MEDIA) return true;", "return true;"),
     ),
     planted(
         "rows of the next tile taken for a command's",
         windows::case,
         24,
-        patch("fetch.cuh", "has_windows() && unique < tile_end && share_window(", "has_windows() && share_window("),
+        patch("row_reads.cuh", "has_windows() && unique < tile_end && share_window(", "has_windows() && share_window("),
     ),
     planted(
         "gaps of any width",
         windows::case,
         12,
-        patch("fetch.cuh", "next_at >= end && next_at - end <= queue.window >> 8 &&", "next_at >= end &&"),
+        patch("row_reads.cuh", "next_at >= end && next_at - end <= queue.window >> 8 &&", "next_at >= end &&"),
     ),
     planted(
         "commands across windows",
         windows::case,
         12,
         patch(
-            "fetch.cuh",
+            "row_reads.cuh",
             "(at ^ (next_end - 1)) >> (queue.window & 0xff) == 0",
             "(at ^ next_at) >> (queue.window & 0xff) == 0",
         ),
@@ -578,7 +598,11 @@ const PLANTED: &[Planted] = &[
         "no barrier before a command's last row is known",
         windows::case,
         12,
-        patch("fetch.cuh", "tile.last[own] = t;\n                __syncthreads();", "tile.last[own] = t;"),
+        patch(
+            "row_reads.cuh",
+            "tile.last[own] = thread;\n                __syncthreads();",
+            "tile.last[own] = thread;",
+        ),
     ),
     planted(
         "a turn that is not counted",

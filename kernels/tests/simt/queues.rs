@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use warprow_dma::{Clock, DmaMemory, SystemClock};
-use warprow_driver::{Controller, ExternalQueue, Options, RingSizes, Submitter};
+use warprow_driver::{Controller, ControllerOptions, ExternalQueue, RingSizes, Submitter};
 use warprow_gpu_queues::abi::{
     self, DOORBELL_MEMORY, DOORBELL_MMIO, GATE_CLOSED, GATE_INSIDE, LANES, QueueDescriptor, QueueState,
 };
-use warprow_soft_controller::{Builder, FaultPlan, Namespace, Procedural, SoftController};
+use warprow_soft_controller::{ControllerBuilder, FaultRules, Namespace, ProceduralBacking, SoftController};
 use warprow_spec::registers::offset::DOORBELLS;
 
 use crate::buffer::Buffer;
@@ -209,7 +209,7 @@ pub(crate) struct Drives {
     pub(crate) queues: Vec<Queue>,
     controllers: Vec<Arc<Controller>>,
     pub(crate) door: Arc<Door>,
-    pub(crate) faults: FaultPlan,
+    pub(crate) faults: FaultRules,
     /// None: the drives have threads, and time is real.
     pub(crate) steps: Option<Arc<Steps>>,
     /// Held, so that the drives look at them by themselves.
@@ -219,7 +219,7 @@ pub(crate) struct Drives {
 impl Drives {
     /// Up to `batches` in flight; `stepped` or on their own threads; completions out of order, some late.
     pub(crate) fn new(rng: &mut Rng, world: &World, batches: u32, stepped: bool, timeout: Duration) -> Self {
-        let (faults, steps) = (FaultPlan::default(), stepped.then(Arc::<Steps>::default));
+        let (faults, steps) = (FaultRules::default(), stepped.then(Arc::<Steps>::default));
         let clock: Arc<dyn Clock> = match &steps {
             Some(steps) => steps.clone(),
             None => Arc::new(SystemClock::new()),
@@ -227,7 +227,7 @@ impl Drives {
         let (mut drives, mut controllers) = (Vec::new(), Vec::new());
         for image in world.images() {
             let len = image.len() as u64;
-            let content = Procedural::with(len, move |block, words| {
+            let content = ProceduralBacking::with(len, move |block, words| {
                 let bytes = &image[block as usize * 512..][..512];
                 words
                     .iter_mut()
@@ -240,7 +240,7 @@ impl Drives {
             if let Some(steps) = &steps {
                 steps.drives.lock().unwrap().push(drive.clone());
             }
-            let options = Options { queue_pairs: 4, ..Options::default() };
+            let options = ControllerOptions { queue_pairs: 4, ..ControllerOptions::default() };
             controllers.push(Controller::open(drive.clone(), clock.clone(), options).unwrap());
             drives.push(drive);
         }
@@ -331,7 +331,7 @@ impl Drives {
     }
 }
 
-fn disordered(rng: &mut Rng, builder: Builder, stepped: bool) -> Builder {
+fn disordered(rng: &mut Rng, builder: ControllerBuilder, stepped: bool) -> ControllerBuilder {
     let us = Duration::from_micros;
     let builder =
         builder.seed(rng.u64(..)).permute().jitter(us(rng.u64(1..30))).delay_one_in(rng.u32(20..400), us(150));

@@ -1,7 +1,7 @@
 //! A shim with a world: the launches of a look-up, one kernel after the other, in random shapes.
 
 use fastrand::Rng;
-use warprow_kernels::abi::{Counters, Lookup, SlotState, Ticket, check_of, dedupe, expansion, outcome};
+use warprow_kernels::abi::{Counters, Lookup, SlotPlaces, SlotState, Ticket, check_of, dedupe, expansion, outcome};
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
@@ -65,7 +65,7 @@ fn counters(buffer: &Buffer, at: usize) -> Counters {
 }
 
 fn expand_of(lookup: &Lookup) -> &'static str {
-    match (lookup.pooled, lookup.rich) {
+    match (lookup.plan.pooled, lookup.plan.rich) {
         (0, 0) => "warprow_expand_rows",
         (_, 0) => "warprow_expand_bags",
         (0, _) => "warprow_expand_rich_rows",
@@ -94,17 +94,17 @@ impl Rig<'_> {
 
     fn prepare_with(&mut self, lookup: &Lookup, small: bool, beside: Option<Turn<'_>>) -> Result<(), String> {
         if small {
-            let shared = lookup.max_ids.max(256).next_power_of_two() as u32 * 8;
-            let kernel = if lookup.overlay == 0 { "warprow_prepare" } else { "warprow_prepare_updated" };
+            let shared = lookup.batch.max_ids.max(256).next_power_of_two() as u32 * 8;
+            let kernel = if lookup.plan.overlay == 0 { "warprow_prepare" } else { "warprow_prepare_updated" };
             return self.launch(Launch { shared, ..Launch::new(kernel, 1, 1024) }, lookup, beside);
         }
         let walkers = self.world.walkers;
         self.launch(Launch::new("warprow_begin", 1, 1), lookup, beside)?;
         let blocks = self.rng.u32(1..5);
-        if lookup.dedupe != dedupe::BITMAP {
+        if lookup.keys.dedupe != dedupe::BITMAP {
             return self.sort(lookup, blocks);
         }
-        let mark = if lookup.overlay == 0 { "warprow_mark" } else { "warprow_mark_updated" };
+        let mark = if lookup.plan.overlay == 0 { "warprow_mark" } else { "warprow_mark_updated" };
         self.launch(Launch::new(mark, blocks, 256), lookup, None)?;
         self.launch(Launch::new("warprow_count", walkers, 256), lookup, None)?;
         self.launch(Launch::new("warprow_place", walkers, 256), lookup, None)
@@ -112,14 +112,14 @@ impl Rig<'_> {
 
     /// What comes behind `begin`, where it is no bitmap.
     fn sort(&mut self, lookup: &Lookup, blocks: u32) -> Result<(), String> {
-        let (collect, number) = match (lookup.dedupe, lookup.overlay) {
+        let (collect, number) = match (lookup.keys.dedupe, lookup.plan.overlay) {
             (dedupe::HASH, 0) => ("warprow_hash", "warprow_rank"),
             (dedupe::HASH, _) => ("warprow_hash_updated", "warprow_rank"),
             (_, 0) => ("warprow_list", "warprow_number"),
             _ => ("warprow_list_updated", "warprow_number"),
         };
         self.launch(Launch::new(collect, blocks, 256), lookup, None)?;
-        for how in 0..lookup.sweeps {
+        for how in 0..lookup.sort.sweeps {
             let (blocks, resident) = (self.rng.u32(1..7), self.rng.u32(0..4));
             self.launch(Launch { how, resident, ..Launch::new("warprow_sweep", blocks, 256) }, lookup, None)?;
         }
@@ -133,7 +133,7 @@ impl Rig<'_> {
 
     /// The same with so many blocks at once; 0: all.
     pub(crate) fn fetch_by(&mut self, lookup: &Lookup, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
-        let blocks = lookup.sets * lookup.drives + self.rng.u32(1..4);
+        let blocks = lookup.queues.sets * lookup.queues.drives + self.rng.u32(1..4);
         self.launch(Launch { resident, ..Launch::new("warprow_fetch", blocks, 256) }, lookup, beside)
     }
 
@@ -193,19 +193,23 @@ impl Rig<'_> {
     }
 
     fn direct_with(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
-        let lookup = Lookup { slot: self.world.slot.direct.address(), ..*lookup };
+        let slot = SlotPlaces { state: self.world.slot.direct.address(), ..lookup.slot };
+        let lookup = Lookup { slot, ..*lookup };
         let blocks = self.rng.u32(1..5);
-        let kernel =
-            match (lookup.pooled, lookup.features + lookup.follows, lookup.rich + u32::from(lookup.overlay != 0)) {
-                (0, 1, 0) => "warprow_direct_one",
-                (0, _, 0) => "warprow_direct_rows",
-                (_, _, 0) => "warprow_direct_bags",
-                (0, 1, 1) => "warprow_direct_rich_one",
-                (0, _, 1) => "warprow_direct_rich_rows",
-                (_, _, 1) => "warprow_direct_rich_bags",
-                (0, _, _) => "warprow_direct_updated_rows",
-                _ => "warprow_direct_updated_bags",
-            };
+        let kernel = match (
+            lookup.plan.pooled,
+            lookup.plan.feature_count + lookup.plan.follows,
+            lookup.plan.rich + u32::from(lookup.plan.overlay != 0),
+        ) {
+            (0, 1, 0) => "warprow_direct_one",
+            (0, _, 0) => "warprow_direct_rows",
+            (_, _, 0) => "warprow_direct_bags",
+            (0, 1, 1) => "warprow_direct_rich_one",
+            (0, _, 1) => "warprow_direct_rich_rows",
+            (_, _, 1) => "warprow_direct_rich_bags",
+            (0, _, _) => "warprow_direct_updated_rows",
+            _ => "warprow_direct_updated_bags",
+        };
         self.launch(Launch::new(kernel, blocks, 256), &lookup, beside)
     }
 
@@ -303,9 +307,9 @@ impl Rig<'_> {
         lost: impl Fn(u64) -> bool,
     ) -> Result<Told, String> {
         let failed = expected.check(self.world, batch, lost)?;
-        let told = self.told(lookup.ticket);
+        let told = self.told(lookup.slot.ticket);
         same("outcome", told.outcome, outcome::DONE)?;
-        let words = self.words(lookup.ticket);
+        let words = self.words(lookup.slot.ticket);
         same("the ticket's check", words.last().copied(), Some(check_of(told_words(&words))))?;
         let mut want = Counters { failed, ..expected.counters };
         // Those of queues are for others to judge.

@@ -9,7 +9,7 @@ use warprow_kernels::abi::Lookup;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
 
-use crate::batch::Batch;
+use crate::batch::{Batch, Varied};
 use crate::oracle::Expected;
 use crate::queues::{Drives, Queue, describe};
 use crate::rig::{Rig, Told, expect};
@@ -90,7 +90,7 @@ impl Scene {
         let Self { drives, world, rng, resident } = self;
         let small = rng.bool();
         let descriptors = describe(&drives.queues);
-        let lookup = Lookup { queues: descriptors.address(), ticket: rng.u32(0..16), ..batch.lookup() };
+        let lookup = batch.lookup().with_queues(descriptors.address()).with_ticket(rng.u32(0..16));
         let expected = expect(world, &batch).by_one_block(world, small);
         let (mut turns, mut dice) = (0, rng.fork());
         let mut rig = Rig { shim, rng: rng.fork(), world };

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use fastrand::Rng;
 use warprow_kernels::abi;
-use warprow_keys::{Fingerprint, KeyIndex, KeyKind, Options};
+use warprow_keys::{Fingerprint, IndexOptions, KeyIndex, KeyKind};
 
 use crate::buffer::Buffer;
 
@@ -39,7 +39,7 @@ impl Sparse {
         }
         let width = [Fingerprint::Bits8, Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
         let width = if stored { Fingerprint::Bits8 } else { width[rng.usize(0..4)] };
-        let options = Options::default().with_fingerprint(width).with_seed(rng.u64(..));
+        let options = IndexOptions::default().with_fingerprint(width).with_seed(rng.u64(..));
         let signed: Vec<i64> = keys.iter().map(|&key| key as i64).collect();
         let mut go_on = |_| ControlFlow::Continue(());
         let index = match kind {
@@ -50,13 +50,13 @@ impl Sparse {
         let number = |key: u64| if kind == KeyKind::I64 { i128::from(key as i64) } else { i128::from(key) };
         let mut numbers = vec![0; keys.len()];
         for &key in &keys {
-            numbers[index.slot(key).unwrap() as usize] = number(key);
+            numbers[index.position(key).unwrap() as usize] = number(key);
         }
         let (mut foreign, mut passing) = (Vec::new(), 0);
         for turn in 0..3000 {
             // Some are as small as rows, and some have the upper bit.
             let key = rng.u64(..) >> [0, 0, 40, 56][turn % 4] | [1 << 63, 0, 0, 0][turn % 4];
-            let passes = index.slot(key).is_some();
+            let passes = index.position(key).is_some();
             if keys.binary_search(&key).is_err() && (passing < 6 && passes || foreign.len() < 6) {
                 foreign.push(number(key));
                 passing += u32::from(passes);
@@ -67,7 +67,7 @@ impl Sparse {
 
     /// The row of an id; none of a number that is no key. Where keys are not compared, that of another key whose fingerprint is the same.
     pub(crate) fn row(&self, id: i128) -> Option<u64> {
-        let slot = self.index.slot(id as u64).filter(|_| self.holds(id))?;
+        let slot = self.index.position(id as u64).filter(|_| self.holds(id))?;
         (!self.stored || self.numbers[slot as usize] == id).then_some(slot)
     }
 
@@ -81,7 +81,7 @@ impl Sparse {
 
     /// Whether an id could be a key that it does not have.
     pub(crate) fn lacks(&self, id: i128) -> bool {
-        self.holds(id) && self.index.slot(id as u64).is_none_or(|slot| self.numbers[slot as usize] != id)
+        self.holds(id) && self.index.position(id as u64).is_none_or(|slot| self.numbers[slot as usize] != id)
     }
 
     /// For the kernels; `rank` of a row.
@@ -105,12 +105,12 @@ pub(crate) fn on_gpu(index: &KeyIndex, base: u64) -> abi::KeyIndex {
         seed: parts.seed,
         parts: parts.parts,
         pilots: base + parts.pilots,
-        stand_ins: base + parts.stand_ins,
+        remap: base + parts.remap,
         fingerprints: base + parts.fingerprints,
         stored: 0,
         buckets: parts.buckets,
         slots: parts.slots,
-        stand_in_bytes: parts.stand_in_bytes,
+        remap_bytes: parts.remap_bytes,
         fingerprint_bytes: parts.fingerprint_bytes,
         is_signed: (index.kind() == KeyKind::I64).into(),
         unused: 0,

@@ -5,7 +5,10 @@ use std::ops::{Range, RangeInclusive};
 
 use fastrand::Rng;
 use warprow_gpu_queues::abi::{GATE_BYTES, ReadWindow};
-use warprow_kernels::abi::{self, KEY_ALIGN, Lookup, TICKETS, bounds, element, missing, padding, pooling, tier};
+use warprow_kernels::abi::{
+    self, BatchIds, DriveQueues, KEY_ALIGN, KeyBitmap, KeySort, KeySpace, Lookup, OutputRows, PlanTables, RowLanes,
+    SlotPlaces, TICKETS, UniqueRows, bounds, element, missing, padding, pooling, tier,
+};
 use warprow_kernels::crc;
 use warprow_kernels::dedupe::{SORT_TILE, slots_log2, sorting_bytes, sweeps};
 
@@ -587,55 +590,68 @@ impl World {
         let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
         let quads = self.staging_stride as u32 / 16 + if self.by_lines { 7 } else { 0 };
         Lookup {
-            max_ids: self.max_ids,
-            max_bags: self.max_bags,
-            out_element: self.out,
-            width: self.width as u32,
-            pooled: self.pooled.into(),
-            features: self.features.len() as u32,
-            segments: self.described.segment_count,
-            lanes: self.lanes,
-            row_lanes: match quads {
-                _ if self.rich => 1 << self.lanes,
-                needed if needed <= 1 << self.lanes => needed + self.spare_lanes % ((1 << self.lanes) - needed + 1),
-                _ => 1 << self.lanes,
+            batch: BatchIds { max_ids: self.max_ids, max_bags: self.max_bags, ..BatchIds::default() },
+            output: OutputRows { element: self.out, width: self.width as u32, ..OutputRows::default() },
+            plan: PlanTables {
+                features: self.described.features.address(),
+                tables: self.described.tables.address(),
+                segments: self.described.segments.address(),
+                overlay: self.overlay,
+                crc_slices: self.described.slices,
+                feature_count: self.features.len() as u32,
+                segment_count: self.described.segment_count,
+                pooled: self.pooled.into(),
+                rich: self.rich.into(),
+                follows: (self.overlay != 0).into(),
+                unused: 0,
+                first_feature: self.described.first,
             },
-            parts_of_row: quads.div_ceil(1 << self.lanes),
-            by_lines: self.by_lines.into(),
-            lines_of_row: 1 + self.spare_lanes % 5,
-            feature: self.described.features.address(),
-            first: self.described.first,
-            table: self.described.tables.address(),
-            segment: self.described.segments.address(),
-            slot: state.address(),
-            tickets: tickets.address(),
-            gate: gate.address(),
-            sets: if self.geometry.drives == 0 { 0 } else { self.sets },
-            drives: self.geometry.drives,
-            keys: self.keys,
-            ssd_key: self.ssd_key,
-            bitmap: bitmap.address(),
-            summary: summary.address(),
-            base: base.address(),
-            parts: parts.address(),
-            dedupe: self.dedupe,
-            sorting: sorting.address(),
-            words: words.address(),
-            sorted: sorted.address(),
-            slots: slots.address(),
-            numbers: numbers.address(),
-            slots_log2: slots_log2(self.max_ids),
-            sweeps: sweeps(self.keys),
-            place: place.address(),
-            unique: unique.address(),
-            status: status.address(),
-            staging: staging.address(),
-            staging_stride: self.staging_stride as u64,
-            rich: self.rich.into(),
-            slices: self.described.slices,
-            overlay: self.overlay,
-            follows: (self.overlay != 0).into(),
-            ..Lookup::default()
+            lanes: RowLanes {
+                group_log2: self.lanes,
+                parts_of_row: quads.div_ceil(1 << self.lanes),
+                row_lanes: match quads {
+                    _ if self.rich => 1 << self.lanes,
+                    needed if needed <= 1 << self.lanes => needed + self.spare_lanes % ((1 << self.lanes) - needed + 1),
+                    _ => 1 << self.lanes,
+                },
+                by_lines: self.by_lines.into(),
+                lines_of_row: 1 + self.spare_lanes % 5,
+                unused: 0,
+            },
+            slot: SlotPlaces {
+                state: state.address(),
+                tickets: tickets.address(),
+                gate: gate.address(),
+                ..SlotPlaces::default()
+            },
+            queues: DriveQueues {
+                sets: if self.geometry.drives == 0 { 0 } else { self.sets },
+                drives: self.geometry.drives,
+                ..DriveQueues::default()
+            },
+            keys: KeySpace { count: self.keys, first_ssd_key: self.ssd_key, dedupe: self.dedupe, unused: 0 },
+            bitmap: KeyBitmap {
+                bits: bitmap.address(),
+                summary: summary.address(),
+                base: base.address(),
+                parts: parts.address(),
+            },
+            sort: KeySort {
+                state: sorting.address(),
+                words: words.address(),
+                sorted: sorted.address(),
+                slots: slots.address(),
+                numbers: numbers.address(),
+                slots_log2: slots_log2(self.max_ids),
+                sweeps: sweeps(self.keys),
+            },
+            unique: UniqueRows {
+                places: place.address(),
+                keys: unique.address(),
+                status: status.address(),
+                staging: staging.address(),
+                staging_stride: self.staging_stride as u64,
+            },
         }
     }
 

@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use super::memory::zeroed;
-use super::options::Options;
+use super::options::IndexOptions;
 use super::place::{Placed, Placer};
 use super::read::{BLOCK, read};
+use super::remap::write_remap;
 use super::scatter::{Scattered, count, scatter};
-use super::stand_ins::stand_in;
 use super::worker_threads::{Tell, WorkerThreads};
-use crate::error::BuildError;
+use crate::error::IndexBuildError;
 use crate::fingerprint::Fingerprint;
 use crate::format::MAX_KEYS;
 use crate::hash::{mix, unmix};
@@ -19,41 +19,41 @@ use crate::key_kind::KeyKind;
 use crate::shape::Shape;
 use crate::source::KeySource;
 
-/// Keys of a part, about: its tables stay in a core's second cache.
+/// About how many keys a part has: the part's tables then stay in a core's second-level cache.
 const PART_KEYS: u64 = 1 << 17;
 /// Where stand-ins have 8 bytes: the fuller parts are, the more alike they are, and the fewer slots need one.
 const LARGE_PART_KEYS: u64 = 1 << 20;
-/// Buckets of a part: a pilot of 8 bits serves three keys.
+/// Keys for each bucket: a pilot of 8 bits serves three keys on average.
 const BUCKET_KEYS: u64 = 3;
-/// Seeds tried. One fails about never, unless keys are few or were chosen to.
+/// How many seeds are tried. A seed hardly ever fails, unless keys are few or were chosen to make it fail.
 const ATTEMPTS: u32 = 64;
 
 /// Why one seed gave no index.
 enum Setback {
     /// Another seed may.
     Unlucky,
-    Error(BuildError),
+    Error(IndexBuildError),
 }
 
-impl From<BuildError> for Setback {
-    fn from(error: BuildError) -> Self {
+impl From<IndexBuildError> for Setback {
+    fn from(error: IndexBuildError) -> Self {
         Self::Error(error)
     }
 }
 
 impl KeyIndex {
-    /// Builds the index of the keys of `source`, which is read several times over. `progress` hears on this thread of how many
-    /// keys are placed, and may stop it ([`BuildError::Interrupted`]).
+    /// Builds the index of the keys of `source`, which is read several times over. `progress` is called on this thread
+    /// with the number of keys that are placed, and may stop the build ([`IndexBuildError::Interrupted`]).
     ///
-    /// A key that stands there twice is an error that names it.
+    /// A key that occurs twice is an error that names it.
     pub fn build<S: KeySource + ?Sized>(
         source: &S,
-        options: &Options,
+        options: &IndexOptions,
         progress: &mut Tell<'_>,
-    ) -> Result<Self, BuildError> {
+    ) -> Result<Self, IndexBuildError> {
         let keys = source.len();
         if keys == 0 || keys > MAX_KEYS {
-            return Err(BuildError::Count { keys });
+            return Err(IndexBuildError::Count { keys });
         }
         for attempt in 0..ATTEMPTS {
             let seed = mix(options.seed.wrapping_add(u64::from(attempt)) ^ 0x9e37_79b9_7f4a_7c15);
@@ -63,10 +63,11 @@ impl KeyIndex {
                 Err(Setback::Error(error)) => return Err(error),
             }
         }
-        Err(BuildError::Unlucky { tried: ATTEMPTS, seed: options.seed })
+        Err(IndexBuildError::Unlucky { tried: ATTEMPTS, seed: options.seed })
     }
 
-    /// Bytes that an index of so many keys has at least; 0 of a number that none can have. Few have much more.
+    /// The fewest bytes that an index of so many keys can have; 0 if no index can have so many keys. Few indexes are
+    /// much larger.
     pub fn least_bytes(keys: u64, fingerprint: Fingerprint) -> u64 {
         if keys == 0 || keys > MAX_KEYS {
             return 0;
@@ -92,7 +93,7 @@ fn slots(most: u64) -> u32 {
 /// The building of an index with one seed.
 struct Attempt<'a> {
     source: &'a dyn KeySource,
-    options: &'a Options,
+    options: &'a IndexOptions,
     seed: u64,
 }
 
@@ -146,7 +147,7 @@ impl Attempt<'_> {
             first = end;
         }
         drop(todo);
-        stand_in(&shape, &mut bytes, &taken);
+        write_remap(&shape, &mut bytes, &taken);
         bytes.truncate(layout.prints.end as usize);
         shape.seal(&mut bytes);
         Ok(KeyIndex::of(shape, bytes))
@@ -182,7 +183,7 @@ impl Attempt<'_> {
                 let keys = scattered.part(part).map(|hashes| hashes.len() as u64).sum::<u64>();
                 let done = done.fetch_add(keys, Ordering::Relaxed) + keys;
                 if tell(done).is_break() {
-                    return Err(BuildError::Interrupted);
+                    return Err(IndexBuildError::Interrupted);
                 }
             }
             Ok(())
@@ -195,7 +196,7 @@ impl Attempt<'_> {
     }
 
     /// Looks at the keys of one part, as many as parts have at most if there is no duplicate among them.
-    fn find_duplicates_in(&self, part: u64, shape: &Shape) -> Result<(), BuildError> {
+    fn find_duplicates_in(&self, part: u64, shape: &Shape) -> Result<(), IndexBuildError> {
         let mut hashes = Vec::new();
         let most = (shape.keys / shape.parts * 2) as usize;
         read(self.source, 0..shape.keys, |keys| {
@@ -211,7 +212,7 @@ impl Attempt<'_> {
     }
 
     /// Names the key of that hash, which stands in the source at least twice.
-    fn duplicate(&self, hash: u64) -> BuildError {
+    fn duplicate(&self, hash: u64) -> IndexBuildError {
         let key = unmix(hash) ^ self.seed;
         let mut found = Vec::new();
         let mut at = 0;
@@ -222,8 +223,10 @@ impl Attempt<'_> {
         });
         match (scanned, &found[..]) {
             (Err(error), _) => error,
-            (Ok(()), &[first, second, ..]) => BuildError::Duplicate { key, kind: self.source.kind(), first, second },
-            _ => BuildError::Changed,
+            (Ok(()), &[first, second, ..]) => {
+                IndexBuildError::Duplicate { key, kind: self.source.kind(), first, second }
+            }
+            _ => IndexBuildError::Changed,
         }
     }
 }

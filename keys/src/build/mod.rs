@@ -7,9 +7,9 @@ mod options;
 mod place;
 mod place_keys;
 mod read;
+mod remap;
 mod scatter;
-mod stand_ins;
 mod worker_threads;
 
-pub use options::Options;
-pub use place_keys::SlotNumber;
+pub use options::IndexOptions;
+pub use place_keys::KeyPosition;

@@ -2,29 +2,30 @@
 
 use crate::fingerprint::Fingerprint;
 
-/// How an index is built. Keys, seed and fingerprint alone decide what comes out.
+/// How an index is built. The keys, the seed and the fingerprint alone decide its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Options {
-    /// What the hash begins with.
+pub struct IndexOptions {
+    /// What the seeds of the hash are derived from: if one gives no index, the build tries the next.
     pub seed: u64,
-    /// How foreign keys are told.
+    /// How foreign keys, which the index was not built from, are told.
     pub fingerprint: Fingerprint,
     /// Threads; 0: as many as the machine has cores for this process.
     pub threads: usize,
-    /// Bytes of hashes in memory, 8 a key; where they are more, keys are read several times. What else it takes: the index, a bit a key,
-    /// about 4 MiB a thread, and 8 bytes a thread for each 131,072 keys.
+    /// The most bytes of hashes in memory, 8 a key; where the hashes take more, the source is read once for each part
+    /// of them that fits. Besides, a build takes memory for the index, a bit a key, about 4 MiB a thread, and 8 bytes a
+    /// thread for each 131,072 keys.
     pub memory: u64,
 }
 
-impl Default for Options {
+impl Default for IndexOptions {
     /// Seed 0, 16 bits of fingerprint, all cores, 4 GiB.
     fn default() -> Self {
         Self { seed: 0, fingerprint: Fingerprint::default(), threads: 0, memory: 4 << 30 }
     }
 }
 
-impl Options {
+impl IndexOptions {
     /// With that seed.
     #[must_use]
     pub fn with_seed(self, seed: u64) -> Self {

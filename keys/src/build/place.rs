@@ -18,9 +18,9 @@ const NONE: u32 = u32::MAX;
 
 pub(super) enum Placed {
     Yes,
-    /// Another seed may.
+    /// No pilots were found; with another seed they may be.
     No,
-    /// Two keys have this hash, and so are the same.
+    /// Two keys have this hash, so the two are the same key.
     Duplicate(u64),
 }
 
@@ -29,17 +29,17 @@ pub(super) struct Placer<'a> {
     shape: &'a Shape,
     /// The part's hashes, by bucket.
     hashes: Vec<u64>,
-    /// Where each bucket begins in them, and the last ends.
+    /// Where each bucket begins in `hashes`, and where the last one ends.
     starts: Vec<u32>,
     /// Buckets, the largest first.
     order: Vec<u32>,
     /// By slot: the bucket that has it.
     owners: Vec<u32>,
-    /// By bucket.
+    /// The pilot of each bucket.
     pilots: Vec<u8>,
     displaced: BinaryHeap<(u32, u32)>,
     recent: [u32; RECENT],
-    /// What choices among equals are drawn from.
+    /// State of the random numbers by which one of several equally good pilots is chosen.
     draw: u64,
 }
 
@@ -142,7 +142,7 @@ impl<'a> Placer<'a> {
         self.pilots.fill(0);
     }
 
-    /// A hash that is there twice: of the first such bucket the smallest.
+    /// A hash that occurs twice: the smallest one of the first bucket that has any.
     fn duplicate(&mut self) -> Option<u64> {
         for at in 0..self.pilots.len() {
             let bucket = &mut self.hashes[self.starts[at] as usize..self.starts[at + 1] as usize];
@@ -206,7 +206,8 @@ impl<'a> Placer<'a> {
         }
     }
 
-    /// Takes the slots for a bucket that cost others the least; false: none can be had.
+    /// Takes the slots for a bucket whose present buckets are displaced at the least cost; false: there are none that
+    /// it may take.
     fn displace(&mut self, bucket: u32, taken: &mut [u64], number: usize) -> bool {
         let slots = self.shape.slots;
         self.draw = mix(self.draw.wrapping_add(1));

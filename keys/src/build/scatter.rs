@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use super::memory::zeroed;
 use super::read::read;
 use super::worker_threads::{Tell, WorkerThreads};
-use crate::error::BuildError;
+use crate::error::IndexBuildError;
 use crate::shape::Shape;
 use crate::source::KeySource;
 
@@ -17,8 +17,8 @@ pub(super) type Counts = Vec<Vec<u64>>;
 fn by_share<T: Send>(
     workers: &WorkerThreads,
     tell: &mut Tell<'_>,
-    job: impl Fn(usize, &mut Tell<'_>) -> Result<T, BuildError> + Sync,
-) -> Result<Vec<T>, BuildError> {
+    job: impl Fn(usize, &mut Tell<'_>) -> Result<T, IndexBuildError> + Sync,
+) -> Result<Vec<T>, IndexBuildError> {
     let results: Vec<Mutex<Option<T>>> = (0..workers.count).map(|_| Mutex::default()).collect();
     let jobs = Mutex::new(results.iter().enumerate());
     workers.run(tell, &|workers, tell| {
@@ -29,7 +29,7 @@ fn by_share<T: Send>(
         Ok(())
     })?;
     let taken = results.into_iter().map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner));
-    taken.collect::<Option<Vec<T>>>().ok_or(BuildError::Interrupted)
+    taken.collect::<Option<Vec<T>>>().ok_or(IndexBuildError::Interrupted)
 }
 
 pub(super) fn count(
@@ -37,12 +37,12 @@ pub(super) fn count(
     shape: &Shape,
     workers: &WorkerThreads,
     tell: &mut Tell<'_>,
-) -> Result<Counts, BuildError> {
+) -> Result<Counts, IndexBuildError> {
     by_share(workers, tell, |number, tell| {
         let mut counts = zeroed(shape.parts, "counting keys")?;
         read(source, share(shape.keys, number, workers.count), |keys| {
             keys.iter().for_each(|&key| counts[shape.part(shape.hash(key)) as usize] += 1);
-            if tell(0).is_break() { Err(BuildError::Interrupted) } else { Ok(()) }
+            if tell(0).is_break() { Err(IndexBuildError::Interrupted) } else { Ok(()) }
         })?;
         Ok(counts)
     })
@@ -79,7 +79,7 @@ pub(super) fn scatter(
     parts: Range<usize>,
     workers: &WorkerThreads,
     tell: &mut Tell<'_>,
-) -> Result<Scattered, BuildError> {
+) -> Result<Scattered, IndexBuildError> {
     let all = parts.len() as u64 == shape.parts;
     let shares = by_share(workers, tell, |number, tell| {
         let counts = &counts[number][parts.clone()];
@@ -100,14 +100,14 @@ pub(super) fn scatter(
                 }
                 // A source that changes must not spill one part's keys into another's.
                 if next[part] == ends[part] {
-                    return Err(BuildError::Changed);
+                    return Err(IndexBuildError::Changed);
                 }
                 hashes[next[part]] = hash;
                 next[part] += 1;
             }
-            if tell(0).is_break() { Err(BuildError::Interrupted) } else { Ok(()) }
+            if tell(0).is_break() { Err(IndexBuildError::Interrupted) } else { Ok(()) }
         })?;
-        if next != ends { Err(BuildError::Changed) } else { Ok(Share { hashes, ends }) }
+        if next != ends { Err(IndexBuildError::Changed) } else { Ok(Share { hashes, ends }) }
     })?;
     Ok(Scattered { first_part: parts.start, shares })
 }

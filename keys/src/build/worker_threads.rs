@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use crate::error::BuildError;
+use crate::error::IndexBuildError;
 
 /// Hears how many keys are done with.
 pub(crate) type Tell<'a> = dyn FnMut(u64) -> ControlFlow<()> + 'a;
@@ -36,8 +36,8 @@ impl WorkerThreads {
     pub(super) fn run(
         &self,
         tell: &mut Tell<'_>,
-        body: &(impl Fn(&Self, &mut Tell<'_>) -> Result<(), BuildError> + Sync),
-    ) -> Result<(), BuildError> {
+        body: &(impl Fn(&Self, &mut Tell<'_>) -> Result<(), IndexBuildError> + Sync),
+    ) -> Result<(), IndexBuildError> {
         self.stopped.store(false, Ordering::Relaxed);
         let run = |tell: &mut Tell<'_>| body(self, tell).inspect_err(|_| self.stop());
         std::thread::scope(|scope| {

@@ -9,10 +9,10 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Uid;
 use serde_json::{Value, json};
-use warprow_host::{BindError, KernelFiles, Machine, PciAddress, Plan};
+use warprow_host::{BindError, BindSteps, KernelFiles, Machine, PciAddress};
 use warprow_store::DriveAddress;
 
-use super::{Context, Done, MachineArgs};
+use super::{CommandOutput, Context, MachineArgs};
 use crate::failure::{Class, Failure};
 use crate::report::printable;
 
@@ -95,17 +95,17 @@ fn address_of(text: &str) -> Result<PciAddress, Failure> {
     Err(Failure::usage(text, format!("{text:?} {what}")).remedy(remedy))
 }
 
-type Planner = fn(&Machine, PciAddress, &[PciAddress]) -> Result<Plan, BindError>;
+type Planner = fn(&Machine, PciAddress, &[PciAddress]) -> Result<BindSteps, BindError>;
 
-pub(crate) fn bind(args: &BindArgs, context: &Context) -> Result<Done, Failure> {
-    run(&args.which, context, |machine, address, also| machine.plan_bind(address, also))
+pub(crate) fn bind(args: &BindArgs, context: &Context) -> Result<CommandOutput, Failure> {
+    run(&args.which, context, |machine, address, also| machine.bind_steps(address, also))
 }
 
-pub(crate) fn unbind(args: &UnbindArgs, context: &Context) -> Result<Done, Failure> {
-    run(&args.which, context, |machine, address, _| machine.plan_unbind(address))
+pub(crate) fn unbind(args: &UnbindArgs, context: &Context) -> Result<CommandOutput, Failure> {
+    run(&args.which, context, |machine, address, _| machine.unbind_steps(address))
 }
 
-fn run(which: &Which, context: &Context, planner: Planner) -> Result<Done, Failure> {
+fn run(which: &Which, context: &Context, planner: Planner) -> Result<CommandOutput, Failure> {
     let machine = which.machine.machine()?;
     let addresses = which.addresses()?;
     let plans = || {
@@ -118,7 +118,7 @@ fn run(which: &Which, context: &Context, planner: Planner) -> Result<Done, Failu
     if which.dry_run {
         let mut text = vec!["Nothing was changed. It would be".to_owned()];
         text.extend(planned.iter().map(rehearsed));
-        return Done::new(text.join("\n"), object(&planned, true));
+        return CommandOutput::new(text.join("\n"), object(&planned, true));
     }
     if !which.yes {
         for plan in planned.iter().filter(|plan| !plan.is_done()) {
@@ -137,7 +137,7 @@ fn run(which: &Which, context: &Context, planner: Planner) -> Result<Done, Failu
         }
     }
     let text: Vec<_> = planned.iter().map(told).collect();
-    Done::new(text.join("\n"), object(&planned, false))
+    CommandOutput::new(text.join("\n"), object(&planned, false))
 }
 
 impl From<BindError> for Failure {
@@ -174,17 +174,17 @@ impl From<BindError> for Failure {
 }
 
 /// What lies on the drive and nobody uses now.
-fn holds(plan: &Plan) -> String {
+fn holds(plan: &BindSteps) -> String {
     let contents: Vec<_> = plan.drive.contents.iter().map(|it| format!("{}: {}", it.device, it.what)).collect();
     if contents.is_empty() { String::new() } else { format!(", which holds {}", contents.join(", ")) }
 }
 
-fn name(plan: &Plan) -> String {
+fn name(plan: &BindSteps) -> String {
     let model = plan.drive.model.as_deref().map(|model| format!(" ({model})")).unwrap_or_default();
     printable(&format!("{}{model}", plan.drive.function.address))
 }
 
-fn rehearsed(plan: &Plan) -> String {
+fn rehearsed(plan: &BindSteps) -> String {
     if plan.is_done() {
         return format!("nothing for {}: {} has it already", name(plan), plan.driver);
     }
@@ -192,7 +192,7 @@ fn rehearsed(plan: &Plan) -> String {
     format!("for {}{}\n{}", name(plan), printable(&holds(plan)), writes.join("\n"))
 }
 
-fn told(plan: &Plan) -> String {
+fn told(plan: &BindSteps) -> String {
     let (name, driver) = (name(plan), plan.driver);
     let group = plan.drive.function.group.as_ref().map(|group| format!("/dev/vfio/{}", group.number));
     match (plan.is_done(), group) {
@@ -204,8 +204,8 @@ fn told(plan: &Plan) -> String {
     }
 }
 
-fn object(plans: &[Plan], dry_run: bool) -> Value {
-    let one = |plan: &Plan| {
+fn object(plans: &[BindSteps], dry_run: bool) -> Value {
+    let one = |plan: &BindSteps| {
         json!({
             "address": plan.drive.function.address.to_string(),
             "model": plan.drive.model,
@@ -222,7 +222,7 @@ fn object(plans: &[Plan], dry_run: bool) -> Value {
 }
 
 /// Asks for the serial number, or the address where the drive has told none.
-fn confirm(plan: &Plan, context: &Context) -> Result<(), Failure> {
+fn confirm(plan: &BindSteps, context: &Context) -> Result<(), Failure> {
     let address = plan.drive.function.address.to_string();
     let refused = |what: String| Failure::new(Class::Refused, address.clone(), format!("{what}; nothing was changed"));
     if context.json || !io::stdin().is_terminal() || !io::stderr().is_terminal() {

@@ -5,15 +5,15 @@ use std::sync::Arc;
 use clap::Args;
 use serde_json::{Value, json};
 use warprow_dma::Function;
-use warprow_host::{Drive, Machine, PciAddress};
-use warprow_store::{Create, Device, DriveAddress};
+use warprow_host::{HostDrive, Machine, PciAddress};
+use warprow_store::{CreateDrive, Device, DriveAddress};
 use warprow_vfio::VfioFunction;
+use warprow_workload::units;
 
-use super::{Context, Done, MachineArgs};
+use super::{CommandOutput, Context, MachineArgs};
 use crate::failure::{Failure, chain};
 use crate::probe::{Health, Note, Probe, probe};
 use crate::report::{printable, table};
-use crate::units;
 
 /// List NVMe drives: what they are, who uses them, how they fare, how far they are from each GPU
 ///
@@ -44,14 +44,14 @@ pub struct DevicesArgs {
 /// A drive, by what the system and the drive itself say.
 struct Shown {
     address: String,
-    drive: Option<Drive>,
+    drive: Option<HostDrive>,
     probe: Option<Probe>,
     /// Why the drive was not asked.
     unasked: Option<String>,
     notes: Vec<Note>,
 }
 
-pub(crate) fn run(args: &DevicesArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &DevicesArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let machine = args.machine.machine()?;
     let mut shown = Vec::new();
     if args.drives.is_empty() {
@@ -81,11 +81,11 @@ pub(crate) fn run(args: &DevicesArgs, context: &Context) -> Result<Done, Failure
     for one in &shown {
         text += &format!("\n\n{}", details(one));
     }
-    Done::new(text, json!({"devices": shown.iter().map(object).collect::<Vec<_>>()}))
+    CommandOutput::new(text, json!({"devices": shown.iter().map(object).collect::<Vec<_>>()}))
 }
 
 fn absent(machine: &Machine, address: PciAddress) -> Failure {
-    match machine.plan_bind(address, &[]) {
+    match machine.bind_steps(address, &[]) {
         Err(error) => error.into(),
         // It came between two looks.
         Ok(_) => Failure::input(address.to_string(), "it appeared just now").remedy("try again"),
@@ -93,7 +93,7 @@ fn absent(machine: &Machine, address: PciAddress) -> Failure {
 }
 
 fn software(address: &DriveAddress) -> Result<Shown, Failure> {
-    let device = Device::open(address, Create::Never)?;
+    let device = Device::open(address, CreateDrive::Never)?;
     let probed = probe(device.function().clone()).map_err(warprow_store::StoreError::from)?;
     Ok(Shown {
         address: address.to_string(),
@@ -104,7 +104,7 @@ fn software(address: &DriveAddress) -> Result<Shown, Failure> {
     })
 }
 
-fn of_drive(machine: &Machine, drive: Drive, no_probe: bool) -> Shown {
+fn of_drive(machine: &Machine, drive: HostDrive, no_probe: bool) -> Shown {
     let (probe, unasked) = match asked(machine, &drive, no_probe) {
         Ok(probe) => (Some(probe), None),
         Err(why) => (None, Some(why)),
@@ -115,7 +115,7 @@ fn of_drive(machine: &Machine, drive: Drive, no_probe: bool) -> Shown {
 }
 
 /// What the drive says, or why it was not asked.
-fn asked(machine: &Machine, drive: &Drive, no_probe: bool) -> Result<Probe, String> {
+fn asked(machine: &Machine, drive: &HostDrive, no_probe: bool) -> Result<Probe, String> {
     match drive.function.driver.as_deref() {
         Some("vfio-pci") => {}
         Some("nvme") => return Err("Linux's own driver has it; only what sysfs tells is known".to_owned()),
@@ -138,7 +138,7 @@ fn asked(machine: &Machine, drive: &Drive, no_probe: bool) -> Result<Probe, Stri
 }
 
 /// What sysfs shows that wants attention.
-fn system_notes(drive: &Drive) -> Vec<Note> {
+fn system_notes(drive: &HostDrive) -> Vec<Note> {
     let mut notes = Vec::new();
     if let Some(vmd) = drive.vmd {
         let remedy = "turn VMD (RST, RAID mode) off for this slot in the firmware";
@@ -346,7 +346,7 @@ fn object(it: &Shown) -> Value {
         "iommu_group": group,
         "gpus": gpus.collect::<Vec<_>>(),
         "namespaces": namespaces,
-        "free": drive.is_none_or(Drive::is_free),
+        "free": drive.is_none_or(HostDrive::is_free),
         "uses": uses.map(|it| json!({"device": it.device, "kind": it.kind.name(), "by": it.by})).collect::<Vec<_>>(),
         "contents": contents.map(|it| json!({"device": it.device, "what": it.what})).collect::<Vec<_>>(),
         "unread": drive.map(|drive| drive.unread.clone()).unwrap_or_default(),

@@ -2,15 +2,15 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use warprow_gpu_queues::{Gpu, GpuError};
+use warprow_gpu_queues::{Gpu, GpuQueueError};
 use warprow_host::doctor::{Finding, Verdict};
 use warprow_host::{Machine, PciFunction};
 use warprow_kernels::{Arch, compile};
+use warprow_workload::units;
 
-use super::{Context, Done, MachineArgs};
+use super::{CommandOutput, Context, MachineArgs};
 use crate::failure::{Class, Failure};
 use crate::report::printable;
-use crate::units;
 
 /// Say what this machine lacks to drive real NVMe drives, and the command that fixes each
 ///
@@ -34,7 +34,7 @@ pub struct DoctorArgs {
     machine: MachineArgs,
 }
 
-pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let machine = args.machine.machine()?;
     let spinner = context.screen.spinner("looking at the machine");
     let mut findings = machine.examine();
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<Done, Failure>
         "pass": pass, "warn": warn, "fail": fail, "unproven": unproven,
         "checks": findings.iter().map(object).collect::<Vec<_>>(),
     });
-    let mut done = Done::new(text.join("\n"), object)?;
+    let mut done = CommandOutput::new(text.join("\n"), object)?;
     if fail > 0 {
         let first = findings.iter().find(|it| it.verdict == Verdict::Fail);
         let remedy = first.and_then(|it| it.command.clone().or_else(|| it.advice.clone())).unwrap_or_default();
@@ -102,7 +102,7 @@ fn gpu(machine: &Machine) -> Vec<Finding> {
                     findings.push(kernels(&gpu));
                 }
             }
-            Err(GpuError::NoDriver | GpuError::NoDevice { .. }) if seen.is_empty() => {
+            Err(GpuQueueError::NoDriver | GpuQueueError::NoDevice { .. }) if seen.is_empty() => {
                 let found = "no NVIDIA GPU: look-ups run on the processor";
                 return vec![Finding::new("gpu", Verdict::Warn, found)];
             }

@@ -7,7 +7,7 @@ use crate::failure::{Class, Failure};
 
 /// What a command has to say.
 #[derive(Debug, Clone, Default)]
-pub struct Done {
+pub struct CommandOutput {
     /// For people.
     pub text: String,
     /// For programs: the members of the object, without `schema` and `command`.
@@ -16,7 +16,7 @@ pub struct Done {
     pub failure: Option<Failure>,
 }
 
-impl Done {
+impl CommandOutput {
     /// With `text` for people and the members of `json`, which serialises as an object, for programs.
     pub fn new(text: impl Into<String>, json: impl Serialize) -> Result<Self, Failure> {
         let value = serde_json::to_value(json);

@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use warprow_formats::{FormatError, TableWriter, directory, followed, widen};
+use warprow_formats::{FileError, TableWriter, directory, followed, widen};
 use warprow_layout::{DType, Ranks, row_crc};
 use warprow_store::{OpenOptions, Store, TableInfo};
+use warprow_workload::units;
 
-use super::{Context, Done, export_all};
+use super::{CommandOutput, Context, export_all};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file;
 use crate::screen::Unit;
 use crate::store_failure::DAMAGED_ROWS;
-use crate::units;
 
 /// Bytes of consecutive rows that are written at once.
 const RUN: usize = 1 << 20;
@@ -152,9 +152,9 @@ impl<'a> Exported<'a> {
 }
 
 /// Takes rows of consecutive numbers, and that of the first.
-type Writing<'a> = dyn Fn(u64, &[u8]) -> Result<(), FormatError> + 'a;
+type Writing<'a> = dyn Fn(u64, &[u8]) -> Result<(), FileError> + 'a;
 
-pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     if args.all {
         return export_all::run(args, &store, context);
@@ -188,7 +188,7 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<Done, Failure>
         "table": table.name, "out": path, "rows": rows, "dim": table.dim, "dtype": dtype.name(), "bytes": bytes,
         "keys_out": keys_out, "order": order, "checked": checked,
     });
-    Done::new(text, object)
+    CommandOutput::new(text, object)
 }
 
 /// One of the two would replace the other.

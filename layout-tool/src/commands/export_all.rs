@@ -1,20 +1,20 @@
 //! `warprow export --all`: all tables, in one safetensors file.
 
 use serde_json::{Value, json};
-use warprow_formats::{OutTable, TablesWriter};
+use warprow_formats::{NewTable, TablesWriter};
 use warprow_store::{KeyKind, KeySpec, Store};
+use warprow_workload::units;
 
 use super::export::{ExportArgs, Exported};
-use super::{Context, Done};
+use super::{CommandOutput, Context};
 use crate::failure::Failure;
 use crate::file::refuse_in_use;
 use crate::report::table;
-use crate::units;
 
 /// Keys that are written at once.
 const KEYS: usize = 1 << 17;
 
-pub(super) fn run(args: &ExportArgs, store: &Store, context: &Context) -> Result<Done, Failure> {
+pub(super) fn run(args: &ExportArgs, store: &Store, context: &Context) -> Result<CommandOutput, Failure> {
     let tables = store.tables().into_iter().map(|table| Exported::new(store, table));
     let tables = tables.collect::<Result<Vec<_>, _>>()?;
     let path = args.out.display().to_string();
@@ -24,7 +24,7 @@ pub(super) fn run(args: &ExportArgs, store: &Store, context: &Context) -> Result
     refuse_in_use(&args.out)?;
     let keys = |it: &Exported<'_>| it.table.keys.filter(|keys| keys.stored);
     let is_signed = |keys: KeySpec| keys.kind == KeyKind::I64;
-    let out = tables.iter().map(|it| OutTable {
+    let out = tables.iter().map(|it| NewTable {
         name: it.table.name.clone(),
         rows: it.rows(),
         dim: it.table.dim,
@@ -68,5 +68,5 @@ pub(super) fn run(args: &ExportArgs, store: &Store, context: &Context) -> Result
             ]
         }),
     );
-    Done::new(text, json!({ "out": path, "tables": written, "rows": rows, "bytes": bytes }))
+    CommandOutput::new(text, json!({ "out": path, "tables": written, "rows": rows, "bytes": bytes }))
 }

@@ -5,18 +5,19 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 use warprow_formats::TableFile;
-use warprow_soft_controller::DriveUri;
+use warprow_soft_controller::{DriveUri, parse_size};
 use warprow_store::{
-    Consent, Content, Create, Device, DriveAddress, DriveFormat, FormatPlan, FormatSettings, LbaChoice, SecureErase,
+    CreateDrive, Device, DriveAddress, DriveContent, DriveFormat, FormatConsent, FormatProposal, FormatSettings,
+    LbaChoice, SecureErase, Store,
 };
+use warprow_workload::units;
 
-use super::rehearsal::{self, StandIn};
-use super::{Context, Done};
+use super::trial_format::{self, TrialDrive};
+use super::{CommandOutput, Context};
 use crate::drives::{DriveArgs, NewFiles};
 use crate::failure::{Class, Failure};
 use crate::lba::{self, Choice};
 use crate::report::{printable, table};
-use crate::units::{self, parse_bytes};
 
 /// Make an empty store on drives; everything on them is lost
 ///
@@ -53,7 +54,7 @@ pub struct FormatArgs {
     #[arg(long, value_name = "N", default_value_t = lba::IDS, value_parser = clap::value_parser!(u64).range(1..))]
     lookup_ids: u64,
     /// Bytes of a chunk, the unit that space is given out in: a power of two from 1M to 64M [default: by the drives' size]
-    #[arg(long, value_name = "SIZE", value_parser = parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     chunk: Option<u64>,
     /// Secure Erase Setting of Format NVM: 0 none, 1 erase all user data
     #[arg(long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=1))]
@@ -116,17 +117,8 @@ fn offers(drives: &[DriveFormat]) -> Vec<lba::Offer> {
     lba::SIZES.into_iter().filter_map(of).collect()
 }
 
-pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure> {
-    if let (Some(Lba::Bytes(bytes)), Some(_)) = (args.lba, args.row_bytes) {
-        return Err(Failure::usage(
-            "--row-bytes",
-            format!("an LBA size for rows is to be chosen, and {bytes} B is given"),
-        )
-        .remedy("give --lba or --row-bytes, or --lba auto with both"));
-    }
-    if args.lba != Some(Lba::Auto) && !args.sized_for.is_empty() {
-        return Err(Failure::usage("--sized-for", "nothing is to be computed for it").remedy("add --lba auto"));
-    }
+pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<CommandOutput, Failure> {
+    refuse_contradiction(args)?;
     let addresses = args.drives.parse()?;
     let mut made = NewFiles::default();
     let mut devices = Vec::with_capacity(addresses.len());
@@ -135,23 +127,47 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
         match new_file(address) {
             Some((uri, size)) if args.dry_run => to_make.push((uri, size)),
             Some((uri, _)) => devices.push(made.open(address, uri)?),
-            None => devices.push(Device::open_beside(&devices, address, Create::Never)?),
+            None => devices.push(Device::open_beside(&devices, address, CreateDrive::Never)?),
         }
     }
-    let choice = match args.lba {
-        Some(Lba::Auto) => {
-            let seen = FormatPlan::new(&devices, FormatSettings::default())?;
-            // What only a dry run would make is not there to be measured.
-            let curves: Vec<_> = seen.measure_reads().into_iter().flatten().collect();
-            Choice::new(&rows_of(args)?, &offers(seen.drives()), &curves).map(Some).ok_or_else(|| {
-                Failure::input("--lba", "the drives have no LBA size in common that a store can have").remedy(
-                    "look at what they offer with `warprow devices`, and format each store on drives that agree",
-                )
-            })?
-        }
-        _ => None,
-    };
-    let lba = match (&choice, args.row_bytes, args.lba) {
+    let choice = if args.lba == Some(Lba::Auto) { Some(choose_lba(args, &devices)?) } else { None };
+    let settings = settings(args, choice.as_ref());
+    if args.dry_run {
+        return dry_run(&FormatProposal::new(&devices, settings.clone())?, &to_make, &settings, choice.as_ref());
+    }
+    let plan = FormatProposal::new(&devices, settings)?;
+    context.interrupt.check()?;
+    let drives = plan.drives().to_vec();
+    let store = make(args, plan, context)?;
+    made.keep();
+    report(args, &store, &drives, choice.as_ref())
+}
+
+fn refuse_contradiction(args: &FormatArgs) -> Result<(), Failure> {
+    if let (Some(Lba::Bytes(bytes)), Some(_)) = (args.lba, args.row_bytes) {
+        let what = format!("an LBA size for rows is to be chosen, and {bytes} B is given");
+        let remedy = "give --lba or --row-bytes, or --lba auto with both";
+        return Err(Failure::usage("--row-bytes", what).remedy(remedy));
+    }
+    if args.lba != Some(Lba::Auto) && !args.sized_for.is_empty() {
+        return Err(Failure::usage("--sized-for", "nothing is to be computed for it").remedy("add --lba auto"));
+    }
+    Ok(())
+}
+
+/// The LBA size that suits the rows on these drives.
+fn choose_lba(args: &FormatArgs, devices: &[Device]) -> Result<Choice, Failure> {
+    let seen = FormatProposal::new(devices, FormatSettings::default())?;
+    // What only a dry run would make is not there to be measured.
+    let curves: Vec<_> = seen.measure_reads().into_iter().flatten().collect();
+    Choice::new(&rows_of(args)?, &offers(seen.drives()), &curves).ok_or_else(|| {
+        Failure::input("--lba", "the drives have no LBA size in common that a store can have")
+            .remedy("look at what they offer with `warprow devices`, and format each store on drives that agree")
+    })
+}
+
+fn settings(args: &FormatArgs, choice: Option<&Choice>) -> FormatSettings {
+    let lba = match (choice, args.row_bytes, args.lba) {
         (Some(choice), ..) => LbaChoice::Bytes(choice.lba_bytes),
         (None, _, Some(Lba::Bytes(bytes))) => LbaChoice::Bytes(bytes),
         (None, Some(bytes), _) => LbaChoice::ForRows(bytes),
@@ -159,36 +175,40 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
     };
     let erase = if args.ses == 1 { SecureErase::USER_DATA } else { SecureErase::NONE };
     let settings = FormatSettings::default().with_lba(lba).with_erase(erase);
-    let settings = match args.chunk {
+    match args.chunk {
         Some(bytes) => settings.with_chunk_size(bytes),
         None => settings,
-    };
-    if args.dry_run {
-        return dry_run(&FormatPlan::new(&devices, settings.clone())?, &to_make, &settings, choice.as_ref());
     }
-    let plan = FormatPlan::new(&devices, settings)?;
+}
+
+/// Makes the store, if the user agrees to what is lost.
+fn make(args: &FormatArgs, plan: FormatProposal, context: &Context) -> Result<Store, Failure> {
     let consent = match (&args.consent, args.yes) {
-        (Some(token), _) => Consent::Token(token.clone()),
-        (None, true) => Consent::Emulated,
-        (None, false) => Consent::None,
+        (Some(token), _) => FormatConsent::Token(token.clone()),
+        (None, true) => FormatConsent::Emulated,
+        (None, false) => FormatConsent::None,
     };
-    context.interrupt.check()?;
-    let drives = plan.drives().to_vec();
     let spinner = context.screen.spinner("formatting");
     let store = plan.run(&consent, &mut |drive, progress| {
         let percent = progress.percent.map(|percent| format!(", {percent}%")).unwrap_or_default();
         spinner.set_message(printable(&format!("formatting {}{percent}", drive.drive)));
     });
     spinner.finish_and_clear();
-    let store = store.map_err(|error| {
+    store.map_err(|error| {
         let failure = Failure::from(error);
         match failure.class {
             Class::Refused if args.consent.is_some() => failure.detail("given_token", args.consent.clone()),
             _ => failure,
         }
-    })?;
-    made.keep();
+    })
+}
 
+fn report(
+    args: &FormatArgs,
+    store: &Store,
+    drives: &[DriveFormat],
+    choice: Option<&Choice>,
+) -> Result<CommandOutput, Failure> {
     let inspection = store.inspect().0;
     let text = format!(
         "Made store {} on {}, {} free, in chunks of {} and LBAs of {} B.\n{}{}\nLoad tables with\n  warprow load {} FILE",
@@ -198,23 +218,23 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<Done, Failure>
         units::bytes(inspection.chunk_size),
         inspection.lba_size,
         choice.iter().map(|choice| format!("{}\n", choice.why)).collect::<String>(),
-        describe(&drives),
+        describe(drives),
         args.drives.pasteable_without_properties(),
     );
     let object = json!({
         "dry_run": false,
-        "lba_choice": choice.as_ref().map(Choice::json),
+        "lba_choice": choice.map(Choice::json),
         "drives": drives.iter().map(drive_json).collect::<Vec<_>>(),
         "free_bytes": store.free_bytes(),
         "store": inspection,
     });
-    Done::new(text, object)
+    CommandOutput::new(text, object)
 }
 
 /// The emulated drive, and its size, whose file has to be made.
 pub(super) fn new_file(address: &DriveAddress) -> Option<(&DriveUri, u64)> {
     match address {
-        DriveAddress::Emulated(uri) if uri.backing == warprow_soft_controller::Store::File => {
+        DriveAddress::Emulated(uri) if uri.backing == warprow_soft_controller::BackingKind::File => {
             let is_drive = std::fs::metadata(&uri.path).is_ok_and(|file| !file.is_file() || file.len() > 0);
             if is_drive { None } else { Some((uri, uri.size?)) }
         }
@@ -223,18 +243,18 @@ pub(super) fn new_file(address: &DriveAddress) -> Option<(&DriveUri, u64)> {
 }
 
 fn dry_run(
-    plan: &FormatPlan,
+    plan: &FormatProposal,
     to_make: &[(&DriveUri, u64)],
     settings: &FormatSettings,
     choice: Option<&Choice>,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutput, Failure> {
     let there = plan
         .drives()
         .iter()
-        .map(|drive| Ok(StandIn { name: drive.drive.clone(), bytes: drive.bytes, lba_bytes: drive.new_lba_bytes }));
-    let new = to_make.iter().map(|(uri, size)| StandIn::of_new(uri, *size, settings));
+        .map(|drive| Ok(TrialDrive { name: drive.drive.clone(), bytes: drive.bytes, lba_bytes: drive.new_lba_bytes }));
+    let new = to_make.iter().map(|(uri, size)| TrialDrive::of_new(uri, *size, settings));
     let drives = there.chain(new).collect::<Result<Vec<_>, Failure>>()?;
-    rehearsal::format(&drives, settings.chunk_size)?;
+    trial_format::format(&drives, settings.chunk_size)?;
     let to_make: Vec<_> = to_make.iter().map(|(uri, size)| (&uri.path, size)).collect();
     let mut text = choice.map(|choice| format!("{}\n", choice.why)).unwrap_or_default();
     text += "Nothing was changed. `format` would";
@@ -257,15 +277,15 @@ fn dry_run(
         "token": plan.token(),
         "store": null,
     });
-    Done::new(text, object)
+    CommandOutput::new(text, object)
 }
 
 fn content(drive: &DriveFormat) -> String {
     match drive.content {
-        Content::Blank => "blank".to_owned(),
-        Content::Store(Some(store)) => format!("store {store}"),
-        Content::Store(None) => "a damaged store, or a newer one".to_owned(),
-        Content::Unknown => "data of something else".to_owned(),
+        DriveContent::Blank => "blank".to_owned(),
+        DriveContent::Store(Some(store)) => format!("store {store}"),
+        DriveContent::Store(None) => "a damaged store, or a newer one".to_owned(),
+        DriveContent::Unknown => "data of something else".to_owned(),
     }
 }
 

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use clap::Args;
 use serde_json::json;
 use warprow_store::{OpenOptions, Store, StoreError};
+use warprow_workload::units;
 
-use super::Done;
+use super::CommandOutput;
 use crate::drives::{self, DriveArgs};
 use crate::failure::Failure;
 use crate::pending::{self, Pending};
 use crate::report::table;
 use crate::store_failure::of_compaction;
-use crate::units;
 
 /// List the generations of a store: what is found by name, and what stands by
 ///
@@ -74,7 +74,7 @@ pub struct CompactArgs {
     drives: DriveArgs,
 }
 
-pub(crate) fn list(args: &GenerationsArgs) -> Result<Done, Failure> {
+pub(crate) fn list(args: &GenerationsArgs) -> Result<CommandOutput, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let generations = store.generations();
     let pending = pending::of_store(&store, &generations);
@@ -108,19 +108,19 @@ pub(crate) fn list(args: &GenerationsArgs) -> Result<Done, Failure> {
     if let Some(remedy) = pending.iter().find_map(Pending::remedy) {
         text += &format!("\nFor a compaction that has no room: {remedy}");
     }
-    let mut done = Done::new(text, json!({ "generations": rows }))?;
+    let mut done = CommandOutput::new(text, json!({ "generations": rows }))?;
     done.failure = pending.iter().find_map(Pending::failure).cloned();
     Ok(done)
 }
 
-pub(crate) fn switch(args: &SwitchArgs) -> Result<Done, Failure> {
+pub(crate) fn switch(args: &SwitchArgs) -> Result<CommandOutput, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default())?;
     store.switch(args.generation, args.allow_vanishing)?;
     let text = format!("Generation {} is found by name now.", args.generation);
-    Done::new(text, json!({ "generation": args.generation }))
+    CommandOutput::new(text, json!({ "generation": args.generation }))
 }
 
-pub(crate) fn drop(args: &DropArgs) -> Result<Done, Failure> {
+pub(crate) fn drop(args: &DropArgs) -> Result<CommandOutput, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default())?;
     let found = || store.generations().into_iter().flat_map(|it| it.found.into_iter().map(move |name| (name, it.id)));
     let before: Vec<(String, u64)> = found().filter(|it| it.1 == args.generation).collect();
@@ -139,7 +139,7 @@ pub(crate) fn drop(args: &DropArgs) -> Result<Done, Failure> {
     }
     let vanished: Vec<&String> = vanished.iter().map(|it| &it.0).collect();
     let uncovered: HashMap<&String, Option<&u64>> = uncovered.iter().map(|it| (&it.0, now.get(&it.0))).collect();
-    Done::new(
+    CommandOutput::new(
         text,
         json!({
             "generation": args.generation, "free_bytes": store.free_bytes(), "vanished": vanished, "uncovered": uncovered,
@@ -151,7 +151,7 @@ fn names(tables: &[&(String, u64)]) -> String {
     tables.iter().map(|(name, _)| format!("{name:?}")).collect::<Vec<_>>().join(", ")
 }
 
-pub(crate) fn compact(args: &CompactArgs) -> Result<Done, Failure> {
+pub(crate) fn compact(args: &CompactArgs) -> Result<CommandOutput, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default())?;
     let ids = match args.generation {
         Some(id) => vec![id],
@@ -173,7 +173,7 @@ pub(crate) fn compact(args: &CompactArgs) -> Result<Done, Failure> {
         let message = format!("generation {id} was not compacted: {}", failure.message);
         return Err(Failure { message, ..failure }.detail("compacted", compacted));
     }
-    Done::new(
+    CommandOutput::new(
         format!("{} copied.", units::plural(chunks as u64, "chunk")),
         json!({ "chunks": chunks, "compacted": compacted }),
     )

@@ -7,12 +7,12 @@ use clap::Args;
 use serde_json::json;
 use warprow_passes::{CacheOptions, ExportedElements, PassOptions, Passes};
 use warprow_store::OpenOptions;
+use warprow_workload::units;
 
-use super::{Context, Done};
+use super::{CommandOutput, Context};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file;
-use crate::units;
 
 /// Write the rows that training passes changed, and their keys
 ///
@@ -56,7 +56,7 @@ pub struct IncrementalArgs {
     force: bool,
 }
 
-pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<CommandOutput, Failure> {
     if args.keys_out.as_ref() == Some(&args.out) {
         let what = format!("{} is where the rows are written to", args.out.display());
         return Err(Failure::usage("--keys-out", what).remedy("give the keys a file of their own"));
@@ -115,7 +115,7 @@ pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<Done, Failure> 
             if keys == 1 { "is" } else { "are" }
         ),
     };
-    Done::new(
+    CommandOutput::new(
         text,
         json!({
             "dropped_keys": passes.dropped_keys(),

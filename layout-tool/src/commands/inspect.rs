@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use warprow_layout::{Copy, Inspection, OpenError, Repair, RepairKind, State};
-use warprow_store::{Device, FormatPlan, FormatSettings, OpenOptions, SkippedTensor, Store, StoreError};
+use warprow_layout::{OpenError, Repair, RepairKind, StoreInspection, StoreState, SuperblockCopy};
+use warprow_store::{Device, FormatProposal, FormatSettings, OpenOptions, SkippedTensor, Store, StoreError};
+use warprow_workload::units;
 
 use super::format::{describe, drive_json};
-use super::{Context, Done, picture};
+use super::{CommandOutput, Context, picture};
 use crate::attached;
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
@@ -17,7 +18,6 @@ use crate::file;
 use crate::missing;
 use crate::pending::{self, Pending};
 use crate::report::{printable, table};
-use crate::units;
 
 /// Show what lies on the drives, without changing anything
 ///
@@ -46,41 +46,12 @@ pub struct InspectArgs {
     force: bool,
 }
 
-pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<CommandOutput, Failure> {
     let (devices, unopened) = drives::devices_that_answer(&args.drives)?;
-    let names: Vec<String> = devices.iter().map(warprow_store::Device::name).collect();
-    let options = OpenOptions::default().with_degraded();
-    let store = match Store::open(&devices, &options) {
+    let store = match Store::open(&devices, &OpenOptions::default().with_degraded()) {
         Ok(store) => store,
         Err(StoreError::Open(error @ (OpenError::NotWarprow { .. } | OpenError::RemovedMember { .. }))) => {
-            let mut removed = Vec::new();
-            let mut blank = |device| match Store::open(std::slice::from_ref(device), &options) {
-                Err(StoreError::Open(OpenError::RemovedMember { drive, store })) => {
-                    removed.push((drive, store));
-                    true
-                }
-                alone => matches!(alone, Err(StoreError::Open(OpenError::NotWarprow { .. }))),
-            };
-            if !devices.iter().all(&mut blank) {
-                return Err(StoreError::from(error).into());
-            }
-            if let Some(path) = &args.svg {
-                let what = "no picture was drawn: there is no store on these drives";
-                return Err(
-                    Failure::input(path.display().to_string(), what).remedy("make a store with `warprow format`")
-                );
-            }
-            let plan = FormatPlan::new(&devices, FormatSettings::default())?;
-            let from = |(drive, store)| format!("{drive} was removed from store {store}, which goes on without it.\n");
-            let text = format!(
-                "No Warprow store here. `warprow format` makes one.\n{}{}",
-                removed.iter().map(|(drive, store)| from((printable(drive), store))).collect::<String>(),
-                describe(plan.drives())
-            );
-            let seen: Vec<_> = plan.drives().iter().map(drive_json).collect();
-            let removed: Vec<_> =
-                removed.iter().map(|(drive, store)| json!({ "drive": drive, "from": store })).collect();
-            return Done::new(text, json!({ "drives": names, "store": null, "seen": seen, "removed": removed }));
+            return no_store(args, &devices, error);
         }
         Err(error) => return Err(error.into()),
     };
@@ -91,14 +62,14 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
         save(path, args.force, &picture::draw(&inspection, &map, &tables))?;
     }
     let missing = match store.state() {
-        State::Healthy => Vec::new(),
-        State::Degraded { missing } => missing,
+        StoreState::Healthy => Vec::new(),
+        StoreState::Degraded { missing } => missing,
     };
     let failed = store.drive_states().into_iter().filter_map(|it| Some((it.drive, it.failure?.to_string())));
     let failed: Vec<(String, String)> = unopened.into_iter().chain(failed).collect();
     let pending = pending::of_store(&store, &store.generations());
     let object = json!({
-        "drives": names,
+        "drives": devices.iter().map(Device::name).collect::<Vec<_>>(),
         "state": if missing.is_empty() { "healthy" } else { "degraded" },
         "missing": missing,
         "failed": failed.iter().map(|(drive, why)| json!({"drive": drive, "why": why})).collect::<Vec<_>>(),
@@ -124,7 +95,7 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
     if let Some(path) = &args.svg {
         text += &format!("\n\nDrew it in {}", path.display());
     }
-    let mut done = Done::new(text, object)?;
+    let mut done = CommandOutput::new(text, object)?;
     done.failure = pending.iter().find_map(Pending::failure).cloned();
     if !missing.is_empty() {
         let what =
@@ -134,6 +105,38 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<Done, Failure> {
         done.failure = Some(missing::placed(failure, &missing, &args.drives.parse()?));
     }
     Ok(done)
+}
+
+/// Drives none of which has a store: blank ones, and those that were removed from one. If another is among them, `error` stands.
+fn no_store(args: &InspectArgs, devices: &[Device], error: OpenError) -> Result<CommandOutput, Failure> {
+    let mut removed = Vec::new();
+    let options = OpenOptions::default().with_degraded();
+    let mut is_blank = |device| match Store::open(std::slice::from_ref(device), &options) {
+        Err(StoreError::Open(OpenError::RemovedMember { drive, store })) => {
+            removed.push((drive, store));
+            true
+        }
+        alone => matches!(alone, Err(StoreError::Open(OpenError::NotWarprow { .. }))),
+    };
+    if !devices.iter().all(&mut is_blank) {
+        return Err(StoreError::from(error).into());
+    }
+    if let Some(path) = &args.svg {
+        let what = "no picture was drawn: there is no store on these drives";
+        return Err(Failure::input(path.display().to_string(), what).remedy("make a store with `warprow format`"));
+    }
+    let plan = FormatProposal::new(devices, FormatSettings::default())?;
+    let mut text = "No Warprow store here. `warprow format` makes one.\n".to_owned();
+    for (drive, store) in &removed {
+        text += &format!("{} was removed from store {store}, which goes on without it.\n", printable(drive));
+    }
+    let object = json!({
+        "drives": devices.iter().map(Device::name).collect::<Vec<_>>(),
+        "store": null,
+        "seen": plan.drives().iter().map(drive_json).collect::<Vec<_>>(),
+        "removed": removed.iter().map(|(drive, store)| json!({ "drive": drive, "from": store })).collect::<Vec<_>>(),
+    });
+    CommandOutput::new(text + &describe(plan.drives()), object)
 }
 
 /// Writes the picture: whole, or not at all.
@@ -157,7 +160,7 @@ fn free(drives: &DriveArgs, store: &Store) -> Option<u64> {
     (!is_attached).then(|| store.free_bytes())
 }
 
-fn describe_store(store: &Inspection, repairs: &[Repair], free: Option<u64>, healthy: bool) -> String {
+fn describe_store(store: &StoreInspection, repairs: &[Repair], free: Option<u64>, healthy: bool) -> String {
     let total: u64 = store.members.iter().map(|member| u64::from(member.chunks) * store.chunk_size).sum();
     let mut text = match free {
         None => "Tables that stay in their file, to be read there; nothing is put beside them.".to_owned(),
@@ -232,7 +235,7 @@ fn describe_store(store: &Inspection, repairs: &[Repair], free: Option<u64>, hea
     text
 }
 
-fn drives_of(store: &Inspection) -> String {
+fn drives_of(store: &StoreInspection) -> String {
     table(
         ["drive", "serial", ">size", ">free"],
         store.members.iter().map(|member| {
@@ -249,8 +252,12 @@ fn drives_of(store: &Inspection) -> String {
 fn words(repair: &Repair) -> &'static str {
     match repair.kind {
         RepairKind::RolledForward => "one commit behind: a commit was interrupted",
-        RepairKind::Superblock(Copy::Start) => "the superblock at its start is missing or damaged; another is whole",
-        RepairKind::Superblock(Copy::Tail) => "the superblock at its end is missing or damaged; another is whole",
+        RepairKind::Superblock(SuperblockCopy::Start) => {
+            "the superblock at its start is missing or damaged; another is whole"
+        }
+        RepairKind::Superblock(SuperblockCopy::Tail) => {
+            "the superblock at its end is missing or damaged; another is whole"
+        }
         RepairKind::Catalogue => "its catalogue is damaged; another drive's or an earlier one is whole",
         _ => "metadata was damaged; another copy is whole",
     }

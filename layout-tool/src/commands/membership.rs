@@ -6,13 +6,14 @@ use clap::Args;
 use serde_json::json;
 use warprow_layout::{OpenError, VolumeError};
 use warprow_soft_controller::UriError;
-use warprow_store::{Create, Device, DriveAddress, Joined, OpenOptions, Store, StoreError};
+use warprow_store::{CreateDrive, Device, DriveAdded, DriveAddress, OpenOptions, Store, StoreError};
+use warprow_workload::units;
 
 use super::format::new_file;
-use super::{Context, Done};
+use super::{CommandOutput, Context};
 use crate::drives::{self, DriveArgs, NewFiles};
 use crate::failure::{Class, Failure};
-use crate::{attached, missing, units};
+use crate::{attached, missing};
 
 /// Add a drive to a store, and move its share of every table to it
 ///
@@ -62,7 +63,7 @@ fn refuse_attached(drives: &DriveArgs, new: Option<&String>) -> Result<(), Failu
     }
 }
 
-pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let options = OpenOptions::default();
     let address: DriveAddress = args.new.parse()?;
     // Before anything is opened, made or overwritten.
@@ -80,7 +81,7 @@ pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<Done, Failur
         // It may be a member already: then this was stopped before.
         Err(error @ StoreError::Open(OpenError::MissingMember { .. })) => {
             let explained = |error| missing::explained(error, &args.drives.parse().unwrap_or_default());
-            let new = match Device::open_beside(&devices, &address, Create::Never) {
+            let new = match Device::open_beside(&devices, &address, CreateDrive::Never) {
                 // A file that is empty was left by a kill, before it was a drive.
                 Err(StoreError::Emulated(UriError::NotThere { .. } | UriError::Size { actual: 0, .. })) => {
                     return Err(explained(error));
@@ -98,10 +99,13 @@ pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<Done, Failur
     if !joined.as_ref().is_err_and(|error| !matches!(error, StoreError::Volume(VolumeError::Indeterminate { .. }))) {
         made.keep();
     }
-    let Joined { store, moved } = joined?;
+    let DriveAdded { store, moved } = joined?;
     moved?;
     let text = format!("{} is a drive of the store; {} are free.", new.name(), units::bytes(store.free_bytes()));
-    Done::new(text, json!({ "drive": new.name(), "free_bytes": store.free_bytes(), "free_bytes_before": free }))
+    CommandOutput::new(
+        text,
+        json!({ "drive": new.name(), "free_bytes": store.free_bytes(), "free_bytes_before": free }),
+    )
 }
 
 /// The new drive with LBAs as the store's drives have them, where nothing else says what it has: its file is not there, or empty,
@@ -130,7 +134,7 @@ fn open_new(devices: &[Device], address: &DriveAddress, text: &str, made: &mut N
     if let Some((uri, _)) = new_file(address) {
         return made.open(address, uri);
     }
-    Device::open_beside(devices, address, Create::Never).map_err(|error| match &error {
+    Device::open_beside(devices, address, CreateDrive::Never).map_err(|error| match &error {
         StoreError::Emulated(UriError::NotThere { .. }) => {
             Failure::from(error).remedy(format!("look at the path, or make it: {text},size=64G"))
         }
@@ -138,7 +142,7 @@ fn open_new(devices: &[Device], address: &DriveAddress, text: &str, made: &mut N
     })
 }
 
-pub(crate) fn remove(args: &RemoveDriveArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn remove(args: &RemoveDriveArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let options = OpenOptions::default();
     refuse_attached(&args.drives, None)?;
     let devices = drives::devices(&args.drives)?;
@@ -151,5 +155,5 @@ pub(crate) fn remove(args: &RemoveDriveArgs, context: &Context) -> Result<Done, 
         "{name} is no drive of the store any more; {} are free on the others.",
         units::bytes(store.free_bytes())
     );
-    Done::new(text, json!({ "drive": name, "free_bytes": store.free_bytes() }))
+    CommandOutput::new(text, json!({ "drive": name, "free_bytes": store.free_bytes() }))
 }

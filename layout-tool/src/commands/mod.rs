@@ -10,24 +10,23 @@ pub mod export;
 mod export_all;
 pub mod format;
 pub mod generations;
-mod hit_rates;
 pub mod incremental;
 pub mod inspect;
 pub mod load;
 pub mod lookup;
 mod machine_args;
 pub mod membership;
-mod ordering;
+
 pub mod pass;
 mod picture;
 pub mod plan;
-mod rehearsal;
 pub mod repair;
 pub mod scrub;
 pub mod serve;
+mod trial_format;
 pub mod update;
 pub mod verify;
 
 pub use context::Context;
-pub use done::Done;
+pub use done::CommandOutput;
 pub use machine_args::MachineArgs;

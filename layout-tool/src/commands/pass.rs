@@ -7,16 +7,16 @@ use clap::{Args, Subcommand};
 use indicatif::ProgressBar;
 use serde_json::json;
 use warprow_formats::followed;
-use warprow_passes::{CommitOptions, Keyset, PassError, Progress, begin, commit};
+use warprow_passes::{CommitOptions, Keyset, PassError, PassProgress, begin, commit};
 use warprow_store::OpenOptions;
 use warprow_traces::TraceSpec;
+use warprow_workload::units;
 
-use super::{Context, Done};
+use super::{CommandOutput, Context};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file;
 use crate::screen::Unit;
-use crate::units;
 
 /// Train a table that is larger than memory, a part of the training data at a time, in any language
 ///
@@ -153,14 +153,14 @@ impl From<PassError> for Failure {
     }
 }
 
-pub(crate) fn run(args: &PassArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &PassArgs, context: &Context) -> Result<CommandOutput, Failure> {
     match &args.step {
         Step::Begin(args) => run_begin(args, context),
         Step::Commit(args) => run_commit(args, context),
     }
 }
 
-fn run_begin(args: &BeginArgs, context: &Context) -> Result<Done, Failure> {
+fn run_begin(args: &BeginArgs, context: &Context) -> Result<CommandOutput, Failure> {
     file::refuse_in_use(&args.out)?;
     let spec: TraceSpec = args.keys.parse().map_err(|error| {
         Failure::usage(&args.keys, format!("{error}")).remedy("look at `warprow pass begin --help`")
@@ -194,7 +194,7 @@ fn run_begin(args: &BeginArgs, context: &Context) -> Result<Done, Failure> {
         drives::shell(&out)
     );
     let origin = begun.origin;
-    Done::new(
+    CommandOutput::new(
         text,
         json!({
             "step": "begin", "table": table.name, "out": out, "rows": begun.rows, "duplicates": begun.duplicates, "dim": begun.dim,
@@ -204,7 +204,7 @@ fn run_begin(args: &BeginArgs, context: &Context) -> Result<Done, Failure> {
     )
 }
 
-fn run_commit(args: &CommitArgs, context: &Context) -> Result<Done, Failure> {
+fn run_commit(args: &CommitArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let journal = args.journal.as_ref().map(|path| ("--journal", path));
     let staged = args.staged.as_ref().map(|path| ("--staged", path));
     let files: Vec<_> = [("--rows", &args.rows)].into_iter().chain(journal).chain(staged).collect();
@@ -233,7 +233,7 @@ fn run_commit(args: &CommitArgs, context: &Context) -> Result<Done, Failure> {
     if let (Some(pass), Some(journal)) = (committed.pass, &args.journal) {
         text += &format!("; pass {pass} in {}", journal.display());
     }
-    Done::new(
+    CommandOutput::new(
         text + ".",
         json!({
             "step": "commit", "table": table.name, "rows_file": rows, "rows": committed.rows, "unchanged": committed.unchanged,
@@ -276,7 +276,7 @@ impl<'a> Bar<'a> {
         Self { bar: context.screen.bar(format!("pass of {table}"), rows, Unit::Things), context }
     }
 
-    fn tell(&self, progress: Progress) -> ControlFlow<()> {
+    fn tell(&self, progress: PassProgress) -> ControlFlow<()> {
         self.bar.set_message(progress.what);
         self.bar.set_length(progress.total);
         self.bar.set_position(progress.done);

@@ -2,14 +2,14 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use warprow_layout::{Copy, Mend, MendWhat};
+use warprow_layout::{RepairTarget, RepairWrite, SuperblockCopy};
 use warprow_store::{OpenOptions, Store};
+use warprow_workload::units;
 
-use super::{Context, Done};
+use super::{CommandOutput, Context};
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::report::table;
-use crate::units;
 
 /// Mend superblocks and catalogues from their other copies
 ///
@@ -35,18 +35,19 @@ pub struct RepairArgs {
     yes: bool,
 }
 
-pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let options = OpenOptions::default();
     drives::refuse_attached(&args.drives)?;
     let devices = drives::devices(&args.drives)?;
-    let plan = Store::plan_repair(&devices, &options)?;
-    let mends = plan.mends();
+    let plan = Store::propose_repair(&devices, &options)?;
+    let mends = plan.writes();
     if args.yes && !mends.is_empty() {
         context.interrupt.check()?;
         plan.apply().map_err(warprow_store::StoreError::from)?;
-        let left = Store::plan_repair(&devices, &options)?.mends().len();
+        let left = Store::propose_repair(&devices, &options)?.writes().len();
         if left > 0 {
-            let what = format!("{} still damaged after they were written", units::plural(left as u64, "copy is"));
+            let are = if left == 1 { "is" } else { "are" };
+            let what = format!("{} {are} still damaged after being written", units::plural(left as u64, "copy"));
             return Err(Failure::new(Class::Drive, plan.store().to_string(), what)
                 .remedy("look at the kernel's log and the drives' health"));
         }
@@ -82,27 +83,27 @@ pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<Done, Failure>
         "mended": if args.yes { mends.len() } else { 0 },
         "mends": mends.iter().map(mend_json).collect::<Vec<_>>(),
     });
-    Done::new(text, object)
+    CommandOutput::new(text, object)
 }
 
 fn copies(n: u64) -> String {
     if n == 1 { "1 copy".to_owned() } else { format!("{n} copies") }
 }
 
-fn words(what: MendWhat) -> &'static str {
+fn words(what: RepairTarget) -> &'static str {
     match what {
-        MendWhat::Superblock(Copy::Start) => "superblock at the start",
-        MendWhat::Superblock(Copy::Tail) => "superblock at the end",
-        MendWhat::Catalogue => "catalogue",
+        RepairTarget::Superblock(SuperblockCopy::Start) => "superblock at the start",
+        RepairTarget::Superblock(SuperblockCopy::Tail) => "superblock at the end",
+        RepairTarget::Catalogue => "catalogue",
         _ => "metadata",
     }
 }
 
-fn mend_json(it: &Mend) -> Value {
+fn mend_json(it: &RepairWrite) -> Value {
     let what = match it.what {
-        MendWhat::Superblock(Copy::Start) => "superblock-start",
-        MendWhat::Superblock(Copy::Tail) => "superblock-end",
-        MendWhat::Catalogue => "catalogue",
+        RepairTarget::Superblock(SuperblockCopy::Start) => "superblock-start",
+        RepairTarget::Superblock(SuperblockCopy::Tail) => "superblock-end",
+        RepairTarget::Catalogue => "catalogue",
         _ => "metadata",
     };
     json!({

@@ -8,15 +8,16 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use warprow_formats::open_regular;
-use warprow_store::{BadUnit, OpenOptions, Pace, ScrubOptions, ScrubPosition, Scrubbed};
+use warprow_soft_controller::parse_size;
+use warprow_store::{DamagedUnit, OpenOptions, Pace, ScrubOptions, ScrubPosition, ScrubReport};
+use warprow_workload::units;
 
-use super::{Context, Done};
+use super::{CommandOutput, Context};
 use crate::damage;
 use crate::drives::{self, DriveArgs};
 use crate::failure::{Class, Failure};
 use crate::file;
 use crate::screen::Unit;
-use crate::units::{self, parse_bytes};
 
 /// The slowest rate: less, and a single read would take seconds.
 const SLOWEST: u64 = 1_000_000;
@@ -55,7 +56,7 @@ pub struct ScrubArgs {
 }
 
 fn parse_rate(text: &str) -> Result<u64, String> {
-    let rate = parse_bytes(text.trim_end_matches("/s"))?;
+    let rate = parse_size(text.trim_end_matches("/s")).map_err(|error| error.to_string())?;
     if rate >= SLOWEST { Ok(rate) } else { Err("give 1MB a second or more, or --share".to_owned()) }
 }
 
@@ -80,7 +81,7 @@ struct State {
     checked_rows: u64,
     transient: u64,
     /// All but metadata, which every run reads again.
-    bad: Vec<BadUnit>,
+    bad: Vec<DamagedUnit>,
     /// Bad places beyond those.
     #[serde(default)]
     unlisted: u64,
@@ -126,7 +127,7 @@ impl State {
     }
 }
 
-pub(crate) fn run(args: &ScrubArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ScrubArgs, context: &Context) -> Result<CommandOutput, Failure> {
     drives::refuse_attached(&args.drives)?;
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let id = store.inspect().0.store.to_string();
@@ -209,13 +210,13 @@ pub(crate) fn run(args: &ScrubArgs, context: &Context) -> Result<Done, Failure> 
 
 fn report(
     state: &State,
-    bad: &[BadUnit],
-    scrubbed: &Scrubbed,
+    bad: &[DamagedUnit],
+    scrubbed: &ScrubReport,
     goes_on: bool,
     seconds: f64,
     context: &Context,
     args: &ScrubArgs,
-) -> Result<Done, Failure> {
+) -> Result<CommandOutput, Failure> {
     let (stopped, read) = (scrubbed.next.is_some(), scrubbed.bytes);
     let unchecked = state.rows - state.checked_rows.min(state.rows);
     let rate = if seconds > 0.0 { (read as f64 / seconds) as u64 } else { 0 };
@@ -267,7 +268,7 @@ fn report(
         "bad": bad.iter().map(damage::json).collect::<Vec<_>>(),
         "unfinished_commit": scrubbed.unfinished.iter().map(damage::json).collect::<Vec<_>>(),
     });
-    let mut done = Done::new(text, object)?;
+    let mut done = CommandOutput::new(text, object)?;
     done.failure = match stopped {
         true => {
             let failure = context.interrupt.failure();

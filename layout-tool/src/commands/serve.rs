@@ -9,9 +9,9 @@ use clap::Args;
 use serde_json::json;
 use warprow_soft_controller::DriveUri;
 use warprow_store::{DriveAddress, StoreError};
-use warprow_vfio_user_server::{Claim, Event, ServeError, Server};
+use warprow_vfio_user_server::{Claim, ServeError, Server, ServerEvent};
 
-use super::{Context, Done};
+use super::{CommandOutput, Context};
 use crate::drives::shell;
 use crate::failure::{Class, Failure, lacks_resources};
 use crate::report::printable_lines;
@@ -38,7 +38,7 @@ pub struct ServeArgs {
     drive: String,
 }
 
-pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let uri = match args.drive.parse::<DriveAddress>() {
         Ok(DriveAddress::Emulated(uri)) => uri,
         Err(error @ StoreError::Emulated(_)) => return Err(error.into()),
@@ -58,8 +58,8 @@ pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<Done, Failure> 
         .map_err(|error| Failure::new(Class::Resources, "stdout", format!("what is served cannot be said: {error}")))?;
 
     let (stop, clients) = (AtomicBool::new(false), AtomicU64::new(0));
-    let tell = |event: Event| {
-        if event == Event::Connected {
+    let tell = |event: ServerEvent| {
+        if event == ServerEvent::Connected {
             clients.fetch_add(1, Ordering::Relaxed);
         }
         context.screen.say(&event.to_string());
@@ -75,7 +75,7 @@ pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<Done, Failure> 
     .map_err(|error| refused(&error))?;
     let clients = clients.into_inner();
     let text = format!("Served {clients} {}.", if clients == 1 { "client" } else { "clients" });
-    Done::new(text, json!({ "socket": args.socket, "drive": uri.to_string(), "clients": clients }))
+    CommandOutput::new(text, json!({ "socket": args.socket, "drive": uri.to_string(), "clients": clients }))
 }
 
 /// Says, before the first client can come, how one comes.

@@ -3,24 +3,24 @@
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-use crate::rig::Rig;
+use crate::fixture::CliFixture;
 use serde_json::json;
 
 /// Fails in that class, and names the thing and a remedy.
-fn refused(rig: &Rig, args: &[&str], exit: i32, class: &str, names: &str) {
-    let error = rig.fails(args, exit);
+fn refused(fixture: &CliFixture, args: &[&str], exit: i32, class: &str, names: &str) {
+    let error = fixture.fails(args, exit);
     assert_eq!(error["class"], class, "{args:?}: {error}");
     let said = format!("{} {}", error["subject"].as_str().unwrap(), error["message"].as_str().unwrap());
     assert!(said.contains(names), "{args:?} does not name {names:?}: {error}");
     assert!(!error["remedy"].as_str().unwrap().is_empty(), "{args:?}: no remedy in {error}");
-    let mut plain = rig.run(args);
+    let mut plain = fixture.run(args);
     assert_eq!(plain.exit, exit, "{args:?}: {plain:?}");
     plain.stderr.make_ascii_lowercase();
     assert!(plain.stderr.starts_with("error: ") && plain.stdout.is_empty(), "{args:?}: {plain:?}");
 }
 
-fn snapshot(rig: &Rig) -> Vec<(String, Vec<u8>)> {
-    let mut files: Vec<_> = fs::read_dir(rig.dir())
+fn snapshot(fixture: &CliFixture) -> Vec<(String, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(fixture.dir())
         .unwrap()
         .map(|entry| entry.unwrap())
         .map(|entry| (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap()))
@@ -31,7 +31,7 @@ fn snapshot(rig: &Rig) -> Vec<(String, Vec<u8>)> {
 
 #[test]
 fn command_lines() {
-    let rig = Rig::new();
+    let fixture = CliFixture::new();
     for (args, subject) in [
         (&["load", "-d", "/dev/nvme0n1", "x.npy"][..], "/dev/nvme0n1"),
         (&["inspect", "-d", "emulated:a,sise=4G"], "sise"),
@@ -41,9 +41,9 @@ fn command_lines() {
         (&["lookup", "-d", "emulated:a", "--table", "t", "--ids", "1", "--weights", "o.npy"], "--weights"),
         (&["demo", "--alpha", "nan"], "--alpha"),
     ] {
-        let class_is_usage = rig.json(args).0["error"]["class"] == "usage";
+        let class_is_usage = fixture.json(args).0["error"]["class"] == "usage";
         if class_is_usage {
-            refused(&rig, args, 2, "usage", subject);
+            refused(&fixture, args, 2, "usage", subject);
         } else {
             // Files are opened before drives are.
             assert_eq!(args[0], "load");
@@ -61,19 +61,19 @@ fn command_lines() {
         &["demo", "--trace", "t.csv"],
         &["demo", "--dram", "101"],
     ] {
-        let error = rig.fails(args, 2);
+        let error = fixture.fails(args, 2);
         assert_eq!(error["class"], "usage", "{args:?}");
         let command = args.first().filter(|name| **name != "lod").map_or(json!(null), |name| json!(name));
-        assert_eq!(rig.json(args).0["command"], command, "{args:?}");
-        let plain = rig.run(args);
+        assert_eq!(fixture.json(args).0["command"], command, "{args:?}");
+        let plain = fixture.run(args);
         assert!(plain.exit == 2 && !plain.stderr.is_empty(), "{args:?}: {plain:?}");
     }
 }
 
 #[test]
 fn drives_that_are_none() {
-    let rig = Rig::new();
-    let before = snapshot(&rig);
+    let fixture = CliFixture::new();
+    let before = snapshot(&fixture);
     // Only format makes files.
     for args in [
         &["inspect", "-d", "emulated:absent"][..],
@@ -81,12 +81,12 @@ fn drives_that_are_none() {
         &["verify", "-d", "emulated:absent,size=64M"],
         &["lookup", "-d", "emulated:absent,size=64M", "--table", "t", "--ids", "1"],
     ] {
-        refused(&rig, args, 6, "store", "absent");
+        refused(&fixture, args, 6, "store", "absent");
     }
-    refused(&rig, &["format", "-d", "emulated:absent"], 6, "store", "absent");
-    refused(&rig, &["inspect", "-d", "0000:ff:1f.7"], 7, "drive", "0000:ff:1f.7");
-    rig.ok(&["format", "-d", "emulated:absent,size=64M", "--dry-run"]);
-    rig.ok(&[
+    refused(&fixture, &["format", "-d", "emulated:absent"], 6, "store", "absent");
+    refused(&fixture, &["inspect", "-d", "0000:ff:1f.7"], 7, "drive", "0000:ff:1f.7");
+    fixture.ok(&["format", "-d", "emulated:absent,size=64M", "--dry-run"]);
+    fixture.ok(&[
         "format",
         "-d",
         "emulated:absent,size=64M",
@@ -96,12 +96,12 @@ fn drives_that_are_none() {
         "512",
         "--dry-run",
     ]);
-    assert_eq!(snapshot(&rig), before);
-    std::os::unix::fs::symlink("nowhere", rig.path("dangling")).unwrap();
+    assert_eq!(snapshot(&fixture), before);
+    std::os::unix::fs::symlink("nowhere", fixture.path("dangling")).unwrap();
     for more in [&[][..], &["--dry-run"]] {
-        refused(&rig, &[&["format", "-d", "emulated:dangling,size=64M"], more].concat(), 3, "input", "dangling");
+        refused(&fixture, &[&["format", "-d", "emulated:dangling,size=64M"], more].concat(), 3, "input", "dangling");
     }
-    fs::remove_file(rig.path("dangling")).expect("it is still there");
+    fs::remove_file(fixture.path("dangling")).expect("it is still there");
     // A dry run refuses what would be refused.
     for (drive, more, exit, names) in [
         ("emulated:new,size=4096", &[][..], 3, "new"),
@@ -113,52 +113,58 @@ fn drives_that_are_none() {
     ] {
         let args = [&["format", "-d", drive][..], more].concat();
         let class = if exit == 2 { "usage" } else { "input" };
-        refused(&rig, &args, exit, class, names);
-        refused(&rig, &[&args[..], &["--dry-run"]].concat(), exit, class, names);
-        assert_eq!(snapshot(&rig), before);
+        refused(&fixture, &args, exit, class, names);
+        refused(&fixture, &[&args[..], &["--dry-run"]].concat(), exit, class, names);
+        assert_eq!(snapshot(&fixture), before);
     }
 
-    refused(&rig, &["format", "-d", "emulated:small,size=64K"], 3, "input", "small");
-    refused(&rig, &["format", "-d", "emulated:odd,size=64M", "--chunk", "3M"], 2, "usage", "--chunk");
-    fs::create_dir(rig.path("dir")).unwrap();
-    let error = rig.fails(&["format", "-d", "emulated:dir"], rig.json(&["format", "-d", "emulated:dir"]).1);
+    refused(&fixture, &["format", "-d", "emulated:small,size=64K"], 3, "input", "small");
+    refused(&fixture, &["format", "-d", "emulated:odd,size=64M", "--chunk", "3M"], 2, "usage", "--chunk");
+    fs::create_dir(fixture.path("dir")).unwrap();
+    let error = fixture.fails(&["format", "-d", "emulated:dir"], fixture.json(&["format", "-d", "emulated:dir"]).1);
     assert!(error["exit"] == 2 || error["exit"] == 7, "{error}");
-    fs::remove_dir(rig.path("dir")).unwrap();
-    assert_eq!(snapshot(&rig), before, "a failed format takes its files away again");
+    fs::remove_dir(fixture.path("dir")).unwrap();
+    assert_eq!(snapshot(&fixture), before, "a failed format takes its files away again");
 
-    fs::write(rig.path("ragged"), vec![7; 5000]).unwrap();
-    refused(&rig, &["format", "-d", "emulated:ragged"], 3, "input", "ragged");
-    fs::write(rig.path("precious"), vec![7; 8 << 20]).unwrap();
-    refused(&rig, &["format", "-d", "emulated:precious"], 4, "refused", "data that is not Warprow's");
-    refused(&rig, &["format", "-d", "emulated:precious", "--consent", "00000000"], 4, "refused", "precious");
-    refused(&rig, &["inspect", "-d", "emulated:ragged"], 3, "input", "ragged");
-    assert_eq!(rig.ok(&["inspect", "-d", "emulated:precious"])["store"], json!(null));
-    refused(&rig, &["load", "-d", "emulated:precious", &rig.npy("t.npy", 2, 2, |_, _| 0.0)], 6, "store", "precious");
-    assert_eq!(fs::read(rig.path("precious")).unwrap(), vec![7; 8 << 20]);
-    assert_eq!(fs::read(rig.path("ragged")).unwrap(), vec![7; 5000]);
+    fs::write(fixture.path("ragged"), vec![7; 5000]).unwrap();
+    refused(&fixture, &["format", "-d", "emulated:ragged"], 3, "input", "ragged");
+    fs::write(fixture.path("precious"), vec![7; 8 << 20]).unwrap();
+    refused(&fixture, &["format", "-d", "emulated:precious"], 4, "refused", "data that is not Warprow's");
+    refused(&fixture, &["format", "-d", "emulated:precious", "--consent", "00000000"], 4, "refused", "precious");
+    refused(&fixture, &["inspect", "-d", "emulated:ragged"], 3, "input", "ragged");
+    assert_eq!(fixture.ok(&["inspect", "-d", "emulated:precious"])["store"], json!(null));
+    refused(
+        &fixture,
+        &["load", "-d", "emulated:precious", &fixture.npy("t.npy", 2, 2, |_, _| 0.0)],
+        6,
+        "store",
+        "precious",
+    );
+    assert_eq!(fs::read(fixture.path("precious")).unwrap(), vec![7; 8 << 20]);
+    assert_eq!(fs::read(fixture.path("ragged")).unwrap(), vec![7; 5000]);
 
-    let token = rig.fails(&["format", "-d", "emulated:precious"], 4)["token"].as_str().unwrap().to_owned();
-    rig.ok(&["format", "-d", "emulated:precious", "--consent", &token]);
+    let token = fixture.fails(&["format", "-d", "emulated:precious"], 4)["token"].as_str().unwrap().to_owned();
+    fixture.ok(&["format", "-d", "emulated:precious", "--consent", &token]);
     // What the token agreed to is not what lies there now.
-    refused(&rig, &["format", "-d", "emulated:precious", "--consent", &token], 4, "refused", "store ");
-    rig.ok(&["format", "-d", "emulated:precious", "--yes"]);
+    refused(&fixture, &["format", "-d", "emulated:precious", "--consent", &token], 4, "refused", "store ");
+    fixture.ok(&["format", "-d", "emulated:precious", "--yes"]);
 
     // Beside a drive that is yet to be made, whose serial number is new at each attempt.
     let both = ["format", "-d", "emulated:precious", "-d", "emulated:fresh,size=64M"];
-    let token = rig.ok(&[&both[..], &["--dry-run"]].concat())["token"].as_str().unwrap().to_owned();
-    assert_eq!(rig.fails(&both, 4)["token"], token);
-    assert!(!rig.path("fresh").exists());
-    rig.ok(&[&both[..], &["--consent", &token]].concat());
+    let token = fixture.ok(&[&both[..], &["--dry-run"]].concat())["token"].as_str().unwrap().to_owned();
+    assert_eq!(fixture.fails(&both, 4)["token"], token);
+    assert!(!fixture.path("fresh").exists());
+    fixture.ok(&[&both[..], &["--consent", &token]].concat());
 }
 
 #[test]
 fn table_files() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
     let load = |file: &str, exit, class: &str, names: &str, more: &[&str]| {
-        refused(&rig, &[&["load", "-d", &drive, file], more].concat(), exit, class, names);
+        refused(&fixture, &[&["load", "-d", &drive, file], more].concat(), exit, class, names);
     };
-    let good = rig.npy("good.npy", 4, 3, |r, c| (r * 3 + c) as f32);
+    let good = fixture.npy("good.npy", 4, 3, |r, c| (r * 3 + c) as f32);
     let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![4, 3], &[0; 48]).unwrap();
     let whole = safetensors::serialize([("t", view)], None).unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -173,88 +179,89 @@ fn table_files() {
         ("json.safetensors", text(&whole).replace('{', "[").into_bytes(), "header is damaged"),
         ("model.pt", b"PK\x03\x04".to_vec(), "archive"),
     ] {
-        fs::write(rig.path(name), bytes).unwrap();
+        fs::write(fixture.path(name), bytes).unwrap();
         load(name, 3, "input", names, &[]);
     }
     load("absent.npy", 3, "input", "absent.npy", &[]);
     load(&good, 3, "input", "no tensor matches", &["--tensor", "x*"]);
     load(&good, 2, "usage", "no id", &["--default", "id:x"]);
     load(&good, 3, "input", "there is no row 4", &["--default", "id:4"]);
-    let wide = rig.npy("wide.npy", 1, 4, |_, _| 0.0);
+    let wide = fixture.npy("wide.npy", 1, 4, |_, _| 0.0);
     load(&good, 3, "input", "a row of good is 3 elements", &["--default", &wide]);
-    fs::write(rig.path("counts.csv"), "n\n1\n2\n").unwrap();
+    fs::write(fixture.path("counts.csv"), "n\n1\n2\n").unwrap();
     load(&good, 3, "input", "2 counts, the table 4 rows", &["--hotness", "counts.csv"]);
     load(&good, 3, "input", "no table \"nope\"", &["--hotness", "nope=counts.csv"]);
     load(&good, 3, "input", "300 bytes", &["--tensor", &format!("{}=good", "n".repeat(300))]);
     load(&good, 3, "input", "there is no column", &["--hotness", "trace:counts.csv:id"]);
-    let second = rig.npy("second.npy", 4, 3, |_, _| 0.0);
+    let second = fixture.npy("second.npy", 4, 3, |_, _| 0.0);
     load(&good, 2, "usage", "which is the hotness of", &["--hotness", "counts.csv", &second]);
 
     // One row of 2 MiB: more than the drive moves in one command.
-    let vast = rig.npy("vast.npy", 1, 1 << 19, |_, _| 0.0);
+    let vast = fixture.npy("vast.npy", 1, 1 << 19, |_, _| 0.0);
     load(&vast, 3, "input", "vast", &[]);
     load(&vast, 3, "input", "vast", &["--dry-run"]);
-    let large = rig.npy("large.npy", 70_000, 256, |_, _| 0.0);
+    let large = fixture.npy("large.npy", 70_000, 256, |_, _| 0.0);
     load(&large, 8, "resources", "chunks", &[]);
     load(&large, 8, "resources", "chunks", &["--dry-run"]);
-    assert_eq!(rig.ok(&["inspect", "-d", &drive])["store"]["generations"], json!([]), "nothing of it was loaded");
-    rig.ok(&["load", "-d", &drive, &good]);
+    assert_eq!(fixture.ok(&["inspect", "-d", &drive])["store"]["generations"], json!([]), "nothing of it was loaded");
+    fixture.ok(&["load", "-d", &drive, &good]);
 }
 
 #[test]
 fn look_ups_and_exports() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    let file = rig.npy("t.npy", 100, 3, |r, c| (r * 3 + c) as f32);
-    rig.ok(&["load", "-d", &drive, &file, "--row-crc"]);
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    let file = fixture.npy("t.npy", 100, 3, |r, c| (r * 3 + c) as f32);
+    fixture.ok(&["load", "-d", &drive, &file, "--row-crc"]);
     let lookup = |more: &[&str], exit, class: &str, names: &str| {
-        refused(&rig, &[&["lookup", "-d", &drive][..], more].concat(), exit, class, names);
+        refused(&fixture, &[&["lookup", "-d", &drive][..], more].concat(), exit, class, names);
     };
     lookup(&["--table", "x", "--ids", "1"], 3, "input", "x");
     lookup(&["--table", "t", "--ids", "5,100,-1", "--missing", "error"], 3, "input", "2 of 3 ids are missing");
-    let positions = rig.fails(&["lookup", "-d", &drive, "--table", "t", "--ids", "5,100,-1", "--missing", "error"], 3);
+    let positions =
+        fixture.fails(&["lookup", "-d", &drive, "--table", "t", "--ids", "5,100,-1", "--missing", "error"], 3);
     assert_eq!(positions["positions"], json!([1, 2]));
     lookup(&["--table", "t", "--ids-file", "absent.csv"], 3, "input", "absent.csv");
-    fs::write(rig.path("ids.csv"), "id\n1\n2,5\n").unwrap();
+    fs::write(fixture.path("ids.csv"), "id\n1\n2,5\n").unwrap();
     lookup(&["--table", "t", "--ids-file", "ids.csv"], 3, "input", "ids.csv");
-    fs::write(rig.path("o.i64"), 7i64.to_le_bytes()).unwrap();
+    fs::write(fixture.path("o.i64"), 7i64.to_le_bytes()).unwrap();
     lookup(&["--table", "t", "--ids", "1", "--pooling", "sum", "--offsets", "o.i64"], 3, "input", "offsets[0] is 7");
 
     lookup(&["--table", "t", "--ids-file", "/dev/zero:u64"], 3, "input", "no regular file");
     lookup(&["--table", "t", "--ids-file", "o.i64:u32"], 2, "usage", "o.i64:u32");
-    fs::write(rig.path("many.u32"), vec![0; 4 * 400_000]).unwrap();
+    fs::write(fixture.path("many.u32"), vec![0; 4 * 400_000]).unwrap();
     let many = ["lookup", "-d", &drive, "--table", "t", "--ids-file", "many.u32"];
-    assert!(rig.fails(&many, 3)["remedy"].as_str().unwrap().contains("--out"));
-    assert_eq!(rig.run(&many).exit, 0, "people see the first of them");
+    assert!(fixture.fails(&many, 3)["remedy"].as_str().unwrap().contains("--out"));
+    assert_eq!(fixture.run(&many).exit, 0, "people see the first of them");
 
-    fs::write(rig.path("taken.npy"), "precious").unwrap();
+    fs::write(fixture.path("taken.npy"), "precious").unwrap();
     lookup(&["--table", "t", "--ids", "1", "--out", "taken.npy"], 4, "refused", "taken.npy");
-    refused(&rig, &["export", "-d", &drive, "--table", "t", "--out", "taken.npy"], 4, "refused", "taken.npy");
-    refused(&rig, &["export", "-d", &drive, "--table", "t", "--out", "t.csv"], 2, "usage", "t.csv");
-    refused(&rig, &["export", "-d", &drive, "--table", "x", "--out", "x.npy"], 3, "input", "x");
-    assert_eq!(fs::read_to_string(rig.path("taken.npy")).unwrap(), "precious");
-    rig.ok(&["export", "-d", &drive, "--table", "t", "--out", "taken.npy", "--force"]);
+    refused(&fixture, &["export", "-d", &drive, "--table", "t", "--out", "taken.npy"], 4, "refused", "taken.npy");
+    refused(&fixture, &["export", "-d", &drive, "--table", "t", "--out", "t.csv"], 2, "usage", "t.csv");
+    refused(&fixture, &["export", "-d", &drive, "--table", "x", "--out", "x.npy"], 3, "input", "x");
+    assert_eq!(fs::read_to_string(fixture.path("taken.npy")).unwrap(), "precious");
+    fixture.ok(&["export", "-d", &drive, "--table", "t", "--out", "taken.npy", "--force"]);
     // Not even by force, and not by another name.
-    fs::hard_link(rig.path("a.drive"), rig.path("drive.npy")).unwrap();
-    let before = fs::read(rig.path("a.drive")).unwrap();
+    fs::hard_link(fixture.path("a.drive"), fixture.path("drive.npy")).unwrap();
+    let before = fs::read(fixture.path("a.drive")).unwrap();
     let onto = ["export", "-d", &drive, "--table", "t", "--out", "drive.npy", "--force"];
-    refused(&rig, &onto, 4, "refused", "drive.npy");
-    assert!(fs::read(rig.path("drive.npy")).unwrap() == before, "the drive was changed");
+    refused(&fixture, &onto, 4, "refused", "drive.npy");
+    assert!(fs::read(fixture.path("drive.npy")).unwrap() == before, "the drive was changed");
 
     // Of another width, and of another content.
-    let wide = rig.npy("wide.npy", 100, 4, |_, _| 0.0);
-    refused_with_report(&rig, &["verify", "-d", &drive, "--against", &wide], "100 × 4");
-    let other = rig.npy("other.npy", 100, 3, |r, c| if r == 42 { 0.5 } else { (r * 3 + c) as f32 });
-    let (value, exit) = rig.json(&["verify", "-d", &drive, "--against", &other]);
+    let wide = fixture.npy("wide.npy", 100, 4, |_, _| 0.0);
+    refused_with_report(&fixture, &["verify", "-d", &drive, "--against", &wide], "100 × 4");
+    let other = fixture.npy("other.npy", 100, 3, |r, c| if r == 42 { 0.5 } else { (r * 3 + c) as f32 });
+    let (value, exit) = fixture.json(&["verify", "-d", &drive, "--against", &other]);
     assert_eq!((exit, &value["differing"], &value["tables"][0]["first_differing"]), (5, &json!(1), &json!([42])));
 
     // A row that rots on the drive.
-    let path = rig.path("a.drive");
+    let path = fixture.path("a.drive");
     let bytes = fs::read(&path).unwrap();
     let row: Vec<u8> = (0..3).flat_map(|c| ((42 * 3 + c) as f32).to_le_bytes()).collect();
     let at = bytes.windows(12).position(|window| window == row).unwrap();
     File::options().write(true).open(&path).unwrap().write_all_at(&[0xff], at as u64 + 5).unwrap();
-    let (value, exit) = rig.json(&["verify", "-d", &drive]);
+    let (value, exit) = fixture.json(&["verify", "-d", &drive]);
     assert_eq!((exit, &value["error"]["class"], &value["differing"]), (5, &json!("mismatch"), &json!(1)));
     let table = &value["tables"][0];
     assert_eq!((&table["first_differing"], &table["first_differing_are"]), (&json!([42]), &json!("ranks")));
@@ -262,17 +269,17 @@ fn look_ups_and_exports() {
         &["export", "-d", &drive, "--table", "t", "--out", "rotten.npy"][..],
         &["lookup", "-d", &drive, "--table", "t", "--ids", "1,42"],
     ] {
-        refused(&rig, args, 6, "store", "\"t\", rank 42: the row that drive emulated:");
+        refused(&fixture, args, 6, "store", "\"t\", rank 42: the row that drive emulated:");
     }
-    assert!(!rig.path("rotten.npy").exists());
-    assert_eq!(rig.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "1"])["checked"], true);
-    let unchecked = rig.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "42", "--no-check"]);
+    assert!(!fixture.path("rotten.npy").exists());
+    assert_eq!(fixture.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "1"])["checked"], true);
+    let unchecked = fixture.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "42", "--no-check"]);
     assert_eq!((&unchecked["checked"], &unchecked["found"]), (&json!(false), &json!([true])));
 }
 
 /// A content mismatch: exit 5.
-fn refused_with_report(rig: &Rig, args: &[&str], names: &str) {
-    let error = rig.fails(args, 5);
+fn refused_with_report(fixture: &CliFixture, args: &[&str], names: &str) {
+    let error = fixture.fails(args, 5);
     assert!(error["message"].as_str().unwrap().contains(names), "{error}");
 }
 
@@ -284,26 +291,26 @@ fn superblocks(file: &File) -> [u64; 4] {
 
 #[test]
 fn stores_that_are_damaged_newer_or_incomplete() {
-    let rig = Rig::new();
-    let file = rig.npy("t.npy", 5000, 8, |r, c| (r * 8 + c) as f32);
+    let fixture = CliFixture::new();
+    let file = fixture.npy("t.npy", 5000, 8, |r, c| (r * 8 + c) as f32);
     let of = |name: &str| format!("emulated:{name}");
     for (name, size) in [("one", "64M"), ("torn", "64M"), ("newer", "64M")] {
-        let drive = rig.drive(name, size);
-        rig.ok(&["load", "-d", &drive, &file]);
+        let drive = fixture.drive(name, size);
+        fixture.ok(&["load", "-d", &drive, &file]);
     }
     for pair in ["a", "b"] {
         let drives = [format!("{pair}0"), format!("{pair}1")]
-            .map(|name| format!("emulated:{},size=64M", rig.path(&name).display()));
-        rig.ok(&["format", "-d", &drives[0], "-d", &drives[1]]);
+            .map(|name| format!("emulated:{},size=64M", fixture.path(&name).display()));
+        fixture.ok(&["format", "-d", &drives[0], "-d", &drives[1]]);
         let drives = [of(&format!("{pair}0")), of(&format!("{pair}1"))];
-        rig.ok(&["load", "-d", &drives[0], "-d", &drives[1], &file]);
+        fixture.ok(&["load", "-d", &drives[0], "-d", &drives[1], &file]);
     }
 
-    let torn = File::options().read(true).write(true).open(rig.path("torn")).unwrap();
+    let torn = File::options().read(true).write(true).open(fixture.path("torn")).unwrap();
     for unit in superblocks(&torn) {
         torn.write_all_at(&[0x55; 100], unit * 4096 + 500).unwrap();
     }
-    let newer = File::options().read(true).write(true).open(rig.path("newer")).unwrap();
+    let newer = File::options().read(true).write(true).open(fixture.path("newer")).unwrap();
     for unit in superblocks(&newer) {
         let mut block = vec![0; 4096];
         newer.read_exact_at(&mut block, unit * 4096).unwrap();
@@ -315,9 +322,9 @@ fn stores_that_are_damaged_newer_or_incomplete() {
         }
     }
     drop((torn, newer));
-    fs::copy(rig.path("one"), rig.path("copy")).unwrap();
+    fs::copy(fixture.path("one"), fixture.path("copy")).unwrap();
 
-    let before = snapshot(&rig);
+    let before = snapshot(&fixture);
     for command in
         [&["inspect"][..], &["verify"], &["load", &file, "--replace"], &["lookup", "--table", "t", "--ids", "1"]]
     {
@@ -328,7 +335,7 @@ fn stores_that_are_damaged_newer_or_incomplete() {
         let fails = |drives: &[&str], names: &str| {
             let args = with(drives);
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
-            let error = rig.fails(&args, 6);
+            let error = fixture.fails(&args, 6);
             assert_eq!(error["class"], "store", "{error}");
             assert!(error["message"].as_str().unwrap().contains(names), "{args:?} does not say {names:?}: {error}");
             assert!(!error["remedy"].as_str().unwrap().is_empty(), "{args:?}: {error}");
@@ -341,65 +348,65 @@ fn stores_that_are_damaged_newer_or_incomplete() {
         fails(&["one", "copy"], "copy");
     }
     // Even without a drive, what is known is printed.
-    let (seen, exit) = rig.json(&["inspect", "-d", "emulated:a1"]);
+    let (seen, exit) = fixture.json(&["inspect", "-d", "emulated:a1"]);
     assert_eq!((exit, &seen["state"]), (6, &json!("degraded")));
     assert_eq!(seen["missing"].as_array().unwrap().len(), 1);
     assert_eq!(seen["store"]["generations"][0]["tables"][0]["name"], "t");
     // And rows that lie on the others: a stripe of 1024 rows on either drive in turn.
     let left = ["lookup", "-d", "emulated:a0", "--table", "t", "--ids", "0,1024,2048,-1", "--degraded"];
-    let (rows, exit) = rig.json(&left);
+    let (rows, exit) = fixture.json(&left);
     assert_eq!(
         (exit, &rows["error"]["class"], &rows["found"]),
         (6, &json!("store"), &json!([true, false, true, false]))
     );
     assert_eq!((&rows["rows"][0][1], &rows["rows"][1], &rows["rows"][3][7]), (&json!(1.0), &json!(null), &json!(0.0)));
     assert_eq!(rows["error"]["positions"], json!([1]));
-    let shown = rig.run(&left).stdout;
+    let shown = fixture.run(&left).stdout;
     assert!(shown.lines().any(|line| line.split_whitespace().eq(["1024", "LOST"])), "{shown}");
     assert_eq!(
-        rig.ok(&["lookup", "-d", "emulated:a0", "--table", "t", "--ids", "7", "--degraded"])["rows"][0][0],
+        fixture.ok(&["lookup", "-d", "emulated:a0", "--table", "t", "--ids", "7", "--degraded"])["rows"][0][0],
         56.0
     );
-    let after = snapshot(&rig);
+    let after = snapshot(&fixture);
     assert!(before == after, "something was changed");
 
     // A store that is open is not opened twice.
     let held =
-        warprow_soft_controller::SoftController::open(&format!("emulated:{}", rig.path("one").display())).unwrap();
-    refused(&rig, &["load", "-d", "emulated:one", &file, "--replace"], 4, "refused", "one");
+        warprow_soft_controller::SoftController::open(&format!("emulated:{}", fixture.path("one").display())).unwrap();
+    refused(&fixture, &["load", "-d", "emulated:one", &file, "--replace"], 4, "refused", "one");
     drop(held);
-    rig.ok(&["load", "-d", "emulated:one", &file, "--replace"]);
+    fixture.ok(&["load", "-d", "emulated:one", &file, "--replace"]);
 }
 
 /// Of `fixed.parquet`, which pyarrow wrote, the footer says that a chunk has less than no bytes: the library panics at that.
 #[test]
 fn what_the_parquet_library_panics_at_is_an_error_and_no_panic() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/tests/golden/fixed.parquet");
     let mut bytes = fs::read(golden).unwrap();
     let sizes = bytes.windows(7).position(|it| *it == [0x16, 0xd2, 2, 0x16, 0xf6, 2, 0x26]).unwrap();
     bytes[sizes + 4] ^= 1;
-    fs::write(rig.path("t.parquet"), bytes).unwrap();
-    refused(&rig, &["load", "-d", &drive, "t.parquet"], 3, "input", "it contradicts itself");
+    fs::write(fixture.path("t.parquet"), bytes).unwrap();
+    refused(&fixture, &["load", "-d", &drive, "t.parquet"], 3, "input", "it contradicts itself");
 }
 
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_leaves_nothing() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    let file = rig.npy("t.npy", 3000, 64, |r, c| (r * 64 + c) as f32);
-    rig.ok(&["load", "-d", &drive, &file]);
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    let file = fixture.npy("t.npy", 3000, 64, |r, c| (r * 64 + c) as f32);
+    fixture.ok(&["load", "-d", &drive, &file]);
     for out in ["out.npy", "out.safetensors"] {
-        let before = snapshot(&rig);
+        let before = snapshot(&fixture);
         let limited = "ulimit -f 128; exec \"$0\" export -d \"$1\" --table t --out \"$2\"";
         let mut command = std::process::Command::new("bash");
-        command.current_dir(rig.dir()).args(["-c", limited, env!("CARGO_BIN_EXE_warprow"), &drive, out]);
+        command.current_dir(fixture.dir()).args(["-c", limited, env!("CARGO_BIN_EXE_warprow"), &drive, out]);
         let output = command.output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(8), "{said}");
         assert!(said.contains(out) && said.contains("File too large") && said.contains("ulimit -f"), "{said}");
-        assert!(snapshot(&rig) == before, "{out}");
+        assert!(snapshot(&fixture) == before, "{out}");
     }
 }
 
@@ -416,8 +423,8 @@ fn member(archive: &mut Vec<u8>, name: &str, bytes: &[u8]) -> Vec<u8> {
 /// Arrays in Fortran order are no tables; who names their keys is told why.
 #[test]
 fn keys_of_an_array_in_fortran_order() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
     let mut rows = warprow_formats::npy::head("<f4", 3, 2);
     let order = rows.windows(5).position(|it| it == b"False").unwrap();
     rows[order..order + 5].copy_from_slice(b"True ");
@@ -429,9 +436,9 @@ fn keys_of_an_array_in_fortran_order() {
     let (at, len) = ((archive.len() as u32).to_le_bytes(), (directory.len() as u32).to_le_bytes());
     let end = [b"PK\x05\x06\0\0\0\0\x02\0\x02\0", &len[..], &at, &[0; 2]].concat();
     archive.extend([directory, end].concat());
-    fs::write(rig.path("t.npz"), archive).unwrap();
+    fs::write(fixture.path("t.npz"), archive).unwrap();
     for (keys, exit, class) in [("ids", 3, "input"), ("rows=ids", 3, "input")] {
-        let error = rig.fails(&["load", "-d", &drive, "t.npz", "--keys", keys], exit);
+        let error = fixture.fails(&["load", "-d", &drive, "t.npz", "--keys", keys], exit);
         assert_eq!(error["class"], class, "{error}");
         assert!(error["message"].as_str().unwrap().contains("rows (its array is in Fortran order)"), "{error}");
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use crate::rig::Rig;
+use crate::fixture::CliFixture;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -22,8 +22,8 @@ fn number(value: &Value, name: &str) -> f64 {
 
 #[test]
 fn every_row_is_right_and_every_figure_there() {
-    let rig = Rig::new();
-    let value = rig.ok(&with(&[]));
+    let fixture = CliFixture::new();
+    let value = fixture.ok(&with(&[]));
     assert_eq!(value["verified"], true);
     assert_eq!((number(&value, "ids"), number(&value, "rows_checked")), (20_480.0, 20_480.0));
     for name in ["ids_per_second", "p50_us", "p99_us", "rows_dram", "rows_ssd", "commands", "doorbells"] {
@@ -41,14 +41,14 @@ fn every_row_is_right_and_every_figure_there() {
     assert_eq!(number(&value, "unique"), number(&value, "rows_dram") + number(&value, "rows_ssd"));
     assert_eq!(number(&value, "ids"), number(&value, "ids_dram") + number(&value, "ids_ssd"));
     assert_eq!(value["rows_in_dram"], 1000);
-    assert_eq!(fs::read_dir(rig.dir()).unwrap().count(), 0, "nothing is left behind");
+    assert_eq!(fs::read_dir(fixture.dir()).unwrap().count(), 0, "nothing is left behind");
 
-    let again = rig.ok(&with(&["--no-rivals"]));
+    let again = fixture.ok(&with(&["--no-rivals"]));
     for name in ["ids_dram", "rows_dram", "rows_ssd", "commands", "unique"] {
         assert_eq!(value[name], again[name], "{name} follows from the seed");
     }
     assert_eq!((&again["pread_ids_per_second"], &again["cold"]), (&json!(null), &json!(null)));
-    let other = rig.ok(&with(&["--no-rivals", "--seed", "2"]));
+    let other = fixture.ok(&with(&["--no-rivals", "--seed", "2"]));
     assert_ne!(value["unique"], other["unique"]);
 }
 
@@ -80,9 +80,9 @@ fn cold(value: &Value) -> &serde_json::Map<String, Value> {
 
 #[test]
 fn rows_that_the_page_cache_does_not_hold() {
-    let rig = Rig::new();
+    let fixture = CliFixture::new();
     let args = ["demo", "--rows", "30000", "--batches", "20", "--batch", "512", "--keep", "kept.drive"];
-    let value = rig.ok(&args);
+    let value = fixture.ok(&args);
     assert_eq!(value["verified"], true);
     if let Some(reason) = value["cold"]["absent"].as_str() {
         assert!(reason.contains("does not forget"), "{reason}");
@@ -90,18 +90,18 @@ fn rows_that_the_page_cache_does_not_hold() {
     }
     cold(&value);
     // The drive is as it was.
-    rig.ok(&["verify", "-d", "emulated:kept.drive"]);
+    fixture.ok(&["verify", "-d", "emulated:kept.drive"]);
     // Too few pages, and too few ids.
     for (args, why) in [
         (["demo", "--rows", "1000", "--batches", "3", "--batch", "64"], "too few pages"),
         (["demo", "--rows", "30000", "--batches", "3", "--batch", "7"], "a batch has 7 ids"),
     ] {
-        let value = rig.ok(&args);
+        let value = fixture.ok(&args);
         assert!(value["cold"]["absent"].as_str().unwrap().contains(why), "{}", value["cold"]);
-        let run = rig.run(&args);
+        let run = fixture.run(&args);
         assert!(run.stdout.contains("from disk  left out: ") && run.stdout.contains(why), "{run:?}");
     }
-    let run = rig.run(&["demo", "--rows", "30000", "--batches", "3"]);
+    let run = fixture.run(&["demo", "--rows", "30000", "--batches", "3"]);
     assert!(run.stdout.contains("from disk  ") && run.stdout.contains("warprow, direct=1"), "{run:?}");
 }
 
@@ -112,22 +112,22 @@ fn a_file_in_memory_cannot_be_forgotten() {
     let Some(dir) = tempfile::tempdir_in(memory).ok().filter(|_| kind.as_deref() == Some("tmpfs")) else {
         return eprintln!("skipped: /dev/shm is no tmpfs that can be written");
     };
-    let rig = Rig::new();
+    let fixture = CliFixture::new();
     let dir = dir.path().to_str().unwrap();
-    let value = rig.ok(&[&["demo", "--rows", "20000", "--batches", "3", "--dir"], &[dir][..]].concat());
+    let value = fixture.ok(&[&["demo", "--rows", "20000", "--batches", "3", "--dir"], &[dir][..]].concat());
     let reason = value["cold"]["absent"].as_str().unwrap();
     assert!(value["verified"] == true && reason.contains("tmpfs") && reason.contains("does not forget"), "{reason}");
 }
 
 /// A `numpy` of this test's own in a folder for PYTHONPATH, which has as much of it as is asked for. `row` makes an answer's row
 /// of the bytes at `begin` of the file's `data`; `batch` is the number of the batch. `None`: there is no Python here.
-fn numpy_of_ours(rig: &Rig, row: &str) -> Option<String> {
+fn numpy_of_ours(fixture: &CliFixture, row: &str) -> Option<String> {
     let there = std::process::Command::new("python3").arg("--version").output().is_ok_and(|it| it.status.success());
     if !there {
         eprintln!("skipped: there is no python3");
         return None;
     }
-    let folder = rig.path("python");
+    let folder = fixture.path("python");
     fs::create_dir_all(&folder).unwrap();
     let module = format!(
         "\
@@ -163,18 +163,18 @@ class memmap:
 }
 
 /// Runs the demo with `--json` and that numpy.
-fn with_numpy(rig: &Rig, folder: &str, args: &[&str]) -> (Value, i32) {
+fn with_numpy(fixture: &CliFixture, folder: &str, args: &[&str]) -> (Value, i32) {
     let args = [args, &["--json"]].concat();
-    let output = rig.command(&args).env("PYTHONPATH", folder).output().unwrap();
+    let output = fixture.command(&args).env("PYTHONPATH", folder).output().unwrap();
     let value = serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
     (value, output.status.code().unwrap())
 }
 
 #[test]
 fn numpys_rows_are_compared_as_all_others() {
-    let rig = Rig::new();
-    let Some(folder) = numpy_of_ours(&rig, "pass") else { return };
-    let (value, exit) = with_numpy(&rig, &folder, &with(&[]));
+    let fixture = CliFixture::new();
+    let Some(folder) = numpy_of_ours(&fixture, "pass") else { return };
+    let (value, exit) = with_numpy(&fixture, &folder, &with(&[]));
     assert_eq!((exit, &value["verified"]), (0, &json!(true)), "{value}");
     assert!(number(&value, "numpy_ids_per_second") > 0.0 && number(&value, "times_numpy") > 0.0);
     let is_cold = value["cold"]["absent"].is_null();
@@ -182,18 +182,18 @@ fn numpys_rows_are_compared_as_all_others() {
         assert!(number(&cold(&value)["numpy"], "median_ms") > 0.0);
     }
     // Rows of 7 f16, ids that the table does not have.
-    let table = rig.npy("t.npy", 3000, 7, |r, c| (r * 7 + c) as f32);
+    let table = fixture.npy("t.npy", 3000, 7, |r, c| (r * 7 + c) as f32);
     let trace: Vec<String> = (0..4000u64).map(|i| ((i * i * 31 + i * 7) % 4000).to_string()).collect();
-    fs::write(rig.path("ids.csv"), format!("id\n{}\n", trace.join("\n"))).unwrap();
+    fs::write(fixture.path("ids.csv"), format!("id\n{}\n", trace.join("\n"))).unwrap();
     let args = ["demo", "--table", &table, "--trace", "ids.csv", "--batches", "20", "--batch", "256"];
-    let (value, exit) = with_numpy(&rig, &folder, &args);
+    let (value, exit) = with_numpy(&fixture, &folder, &args);
     assert_eq!((exit, &value["verified"]), (0, &json!(true)), "{value}");
     assert!(number(&value, "missing") > 0.0 && number(&value, "numpy_ids_per_second") > 0.0, "{value}");
 
     // A wrong bit in the tenth batch, which is a timed one.
     let wrong = "if batch == 10: data = data[:-1] + bytes([data[-1] ^ 1])";
-    let folder = numpy_of_ours(&rig, wrong).unwrap();
-    let (value, exit) = with_numpy(&rig, &folder, &with(&[]));
+    let folder = numpy_of_ours(&fixture, wrong).unwrap();
+    let (value, exit) = with_numpy(&fixture, &folder, &with(&[]));
     assert_eq!((exit, &value["verified"], &value["error"]["class"]), (5, &json!(false), &json!("mismatch")));
     assert_eq!(value["error"]["subject"], "numpy.memmap", "{value}");
     assert!(value["cold"]["absent"].is_string(), "{}", value["cold"]);
@@ -201,26 +201,26 @@ fn numpys_rows_are_compared_as_all_others() {
     if !is_cold {
         return eprintln!("skipped: {}", value["cold"]);
     }
-    let folder = numpy_of_ours(&rig, "data = bytes(len(data)) if batch == 3 else data").unwrap();
-    let (value, exit) = with_numpy(&rig, &folder, &["demo", "--rows", "30000", "--batches", "1", "--batch", "64"]);
+    let folder = numpy_of_ours(&fixture, "data = bytes(len(data)) if batch == 3 else data").unwrap();
+    let (value, exit) = with_numpy(&fixture, &folder, &["demo", "--rows", "30000", "--batches", "1", "--batch", "64"]);
     assert_eq!((exit, &value["verified"], &value["error"]["subject"]), (5, &json!(false), &json!("numpy.memmap")));
     assert!(value["error"]["message"].as_str().unwrap().contains("not in the page cache"), "{value}");
 }
 
 #[test]
 fn a_numpy_that_dies_or_is_not_there_is_left_out_with_the_reason() {
-    let rig = Rig::new();
-    let Some(folder) = numpy_of_ours(&rig, "if batch == 10: raise MemoryError('no more of it')") else { return };
-    let (value, exit) = with_numpy(&rig, &folder, &with(&[]));
+    let fixture = CliFixture::new();
+    let Some(folder) = numpy_of_ours(&fixture, "if batch == 10: raise MemoryError('no more of it')") else { return };
+    let (value, exit) = with_numpy(&fixture, &folder, &with(&[]));
     assert_eq!((exit, &value["verified"], &value["numpy_ids_per_second"]), (0, &json!(true), &json!(null)), "{value}");
     let reason = value["rivals_absent"]["numpy"].as_str().unwrap();
     assert!(reason.contains("no more of it"), "{reason}");
     fs::write(Path::new(&folder).join("numpy.py"), "raise ImportError('no such thing')").unwrap();
-    let (value, exit) = with_numpy(&rig, &folder, &with(&[]));
+    let (value, exit) = with_numpy(&fixture, &folder, &with(&[]));
     assert_eq!((exit, &value["verified"]), (0, &json!(true)), "{value}");
     let reason = value["rivals_absent"]["numpy"].as_str().unwrap();
     assert!(reason.contains("no such thing"), "{reason}");
-    let run = rig.command(&with(&[])).env("PATH", "/nonexistent").output().unwrap();
+    let run = fixture.command(&with(&[])).env("PATH", "/nonexistent").output().unwrap();
     let text = String::from_utf8(run.stdout).unwrap();
     let said = text.matches("without    numpy.memmap: ").count();
     assert!(run.status.success() && said == 1 && text.contains("python3 cannot be run"), "{text}");
@@ -228,14 +228,14 @@ fn a_numpy_that_dies_or_is_not_there_is_left_out_with_the_reason() {
 
 #[test]
 fn numpy_ends_with_a_demo_that_is_killed() {
-    let rig = Rig::new();
-    let Some(folder) = numpy_of_ours(&rig, "pass") else { return };
+    let fixture = CliFixture::new();
+    let Some(folder) = numpy_of_ours(&fixture, "pass") else { return };
     let module = Path::new(&folder).join("numpy.py");
-    let told = format!("open({:?}, 'w').write(str(os.getpid()))\n", rig.path("pid"));
+    let told = format!("open({:?}, 'w').write(str(os.getpid()))\n", fixture.path("pid"));
     fs::write(&module, format!("import os\n{told}{}", fs::read_to_string(&module).unwrap())).unwrap();
     let args = ["demo", "--rows", "20000", "--batches", "100000000", "--seconds", "600"];
-    let mut child = rig.command(&args).env("PYTHONPATH", &folder).stdout(Stdio::null()).spawn().unwrap();
-    let python = told_pid(&rig);
+    let mut child = fixture.command(&args).env("PYTHONPATH", &folder).stdout(Stdio::null()).spawn().unwrap();
+    let python = told_pid(&fixture);
     // Somewhere in the race.
     std::thread::sleep(Duration::from_millis(1500));
     assert!(lives(python) && child.try_wait().unwrap().is_none());
@@ -255,10 +255,10 @@ fn lives(process: Pid) -> bool {
 }
 
 /// What a process has written to the file `pid`, once it has.
-fn told_pid(rig: &Rig) -> Pid {
+fn told_pid(fixture: &CliFixture) -> Pid {
     let begin = Instant::now();
     loop {
-        match fs::read_to_string(rig.path("pid")).ok().and_then(|text| text.trim().parse().ok()) {
+        match fs::read_to_string(fixture.path("pid")).ok().and_then(|text| text.trim().parse().ok()) {
             Some(id) => return Pid::from_raw(id),
             None => assert!(begin.elapsed() < Duration::from_secs(60), "it was never started"),
         }
@@ -271,19 +271,19 @@ fn a_python_that_hangs_is_ended_by_ctrl_c() {
     use std::os::unix::fs::PermissionsExt;
     // In the search for numpy, and in the race.
     for answers in ["", "echo '{\"version\": \"1\"}'; read line; echo '{}'"] {
-        let rig = Rig::new();
-        let (bin, drives) = (rig.path("bin"), rig.path("drives"));
+        let fixture = CliFixture::new();
+        let (bin, drives) = (fixture.path("bin"), fixture.path("drives"));
         fs::create_dir(&bin).unwrap();
         fs::create_dir(&drives).unwrap();
         let python = bin.join("python3");
-        let script = format!("#!/bin/sh\necho $$ > {}\n{answers}\nexec sleep 1000\n", rig.path("pid").display());
+        let script = format!("#!/bin/sh\necho $$ > {}\n{answers}\nexec sleep 1000\n", fixture.path("pid").display());
         fs::write(&python, script).unwrap();
         fs::set_permissions(&python, fs::Permissions::from_mode(0o700)).unwrap();
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap());
         let args = [&with(&["--json", "--dir"])[..], &[drives.to_str().unwrap()]].concat();
         let mut child =
-            rig.command(&args).env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        let python = told_pid(&rig);
+            fixture.command(&args).env("PATH", path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let python = told_pid(&fixture);
         std::thread::sleep(Duration::from_millis(500));
         kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
         let begin = Instant::now();
@@ -302,39 +302,39 @@ fn a_python_that_hangs_is_ended_by_ctrl_c() {
 
 #[test]
 fn a_flipped_bit_is_found() {
-    let rig = Rig::new();
-    let (value, exit) = rig.json(&with(&["--inject", "corrupt"]));
+    let fixture = CliFixture::new();
+    let (value, exit) = fixture.json(&with(&["--inject", "corrupt"]));
     assert_eq!((exit, &value["verified"], &value["error"]["class"]), (5, &json!(false), &json!("mismatch")));
     assert!(value["error"]["message"].as_str().unwrap().contains("element"), "{value}");
     assert!(value["error"]["remedy"].as_str().unwrap().contains("--inject"), "{value}");
     assert_eq!(value["injected"], 1);
     // Nothing is read, so nothing can go wrong.
-    let (value, exit) = rig.json(&with(&["--inject", "corrupt", "--dram", "100", "--no-rivals"]));
+    let (value, exit) = fixture.json(&with(&["--inject", "corrupt", "--dram", "100", "--no-rivals"]));
     assert_eq!((exit, &value["verified"], &value["injected"]), (3, &json!(true), &json!(0)));
     assert!(value["error"]["message"].as_str().unwrap().contains("nothing was injected"), "{value}");
 }
 
 #[test]
 fn it_can_be_kept_but_nothing_is_overwritten() {
-    let rig = Rig::new();
-    rig.ok(&with(&["--no-rivals", "--keep", "kept.drive"]));
-    let seen = rig.ok(&["inspect", "-d", "emulated:kept.drive"]);
+    let fixture = CliFixture::new();
+    fixture.ok(&with(&["--no-rivals", "--keep", "kept.drive"]));
+    let seen = fixture.ok(&["inspect", "-d", "emulated:kept.drive"]);
     assert_eq!(seen["store"]["generations"][0]["tables"][0]["rows"], 20_000);
-    let before = fs::read(rig.path("kept.drive")).unwrap();
-    let error = rig.fails(&with(&["--keep", "kept.drive"]), 4);
+    let before = fs::read(fixture.path("kept.drive")).unwrap();
+    let error = fixture.fails(&with(&["--keep", "kept.drive"]), 4);
     assert!(error["message"].as_str().unwrap().contains("exists already"), "{error}");
-    assert_eq!(fs::read(rig.path("kept.drive")).unwrap(), before);
-    assert_eq!(rig.fails(&["demo", "--rows", "4000000000", "--dim", "16384"], 8)["class"], "resources");
-    assert_eq!(rig.fails(&with(&["--dir", "absent"]), 3)["class"], "input");
+    assert_eq!(fs::read(fixture.path("kept.drive")).unwrap(), before);
+    assert_eq!(fixture.fails(&["demo", "--rows", "4000000000", "--dim", "16384"], 8)["class"], "resources");
+    assert_eq!(fixture.fails(&with(&["--dir", "absent"]), 3)["class"], "input");
 }
 
 #[test]
 fn a_users_table_and_trace() {
-    let rig = Rig::new();
-    let table = rig.npy("t.npy", 500, 6, |r, c| (r * 6 + c) as f32);
+    let fixture = CliFixture::new();
+    let table = fixture.npy("t.npy", 500, 6, |r, c| (r * 6 + c) as f32);
     // Two users' clicks: ids up to 999, half of them not in the table.
     let trace: Vec<String> = (0..4000u64).map(|i| format!("{},{}", i % 3, (i * i * 31 + i * 7) % 1000)).collect();
-    fs::write(rig.path("clicks.csv"), format!("user,item\n{}\n", trace.join("\n"))).unwrap();
+    fs::write(fixture.path("clicks.csv"), format!("user,item\n{}\n", trace.join("\n"))).unwrap();
     let run = |map: &str| {
         let args = [
             "demo",
@@ -349,7 +349,7 @@ fn a_users_table_and_trace() {
             "--batch",
             "256",
         ];
-        rig.ok(&args)
+        fixture.ok(&args)
     };
     let strict = run("strict");
     assert_eq!((&strict["verified"], &strict["map"]), (&json!(true), &json!("strict")));
@@ -357,16 +357,19 @@ fn a_users_table_and_trace() {
     let modulo = run("modulo");
     assert_eq!((&modulo["verified"], &modulo["missing"]), (&json!(true), &json!(0)));
     assert_eq!(run("dense")["verified"], true);
-    fs::write(rig.path("strange.csv"), "id\n500\n-1\n777\n888\n").unwrap();
+    fs::write(fixture.path("strange.csv"), "id\n500\n-1\n777\n888\n").unwrap();
     let args = ["demo", "--table", &table, "--trace", "strange.csv"];
-    assert!(rig.fails(&args, 3)["message"].as_str().unwrap().contains("none of its 4 ids is in the table"));
-    fs::write(rig.path("short.csv"), "id\n1\n2\n3\n4\n").unwrap();
-    let run = rig.run(&["demo", "--table", &table, "--trace", "short.csv", "--batches", "3", "--no-rivals"]);
+    assert!(fixture.fails(&args, 3)["message"].as_str().unwrap().contains("none of its 4 ids is in the table"));
+    fs::write(fixture.path("short.csv"), "id\n1\n2\n3\n4\n").unwrap();
+    let run = fixture.run(&["demo", "--table", &table, "--trace", "short.csv", "--batches", "3", "--no-rivals"]);
     assert!(run.stdout.contains("3 batches of 2 ids") && run.stdout.contains("replayed 3.0 times over"), "{run:?}");
     assert!(run.stdout.contains("shorter than a batch of 4,096 ids"), "{run:?}");
-    assert_eq!(rig.fails(&["demo", "--table", &table, "--trace", "short.csv", "--rows", "5000"], 2)["class"], "usage");
+    assert_eq!(
+        fixture.fails(&["demo", "--table", &table, "--trace", "short.csv", "--rows", "5000"], 2)["class"],
+        "usage"
+    );
     let args = ["demo", "--table", &table, "--trace", "clicks.csv"];
-    assert!(rig.fails(&args, 3)["message"].as_str().unwrap().contains("user, item"));
+    assert!(fixture.fails(&args, 3)["message"].as_str().unwrap().contains("user, item"));
 }
 
 #[test]
@@ -377,24 +380,24 @@ fn the_public_model_and_trace() {
     if !model.is_file() || !trace.is_file() {
         return eprintln!("skipped: no public test data beside the repository");
     }
-    let (rig, model) = (Rig::new(), model.to_str().unwrap());
+    let (fixture, model) = (CliFixture::new(), model.to_str().unwrap());
     let trace = format!("{}:Id", trace.display());
-    let value = rig.ok(&["demo", "--table", model, "--trace", &trace, "--map", "modulo", "--seconds", "0.3"]);
+    let value = fixture.ok(&["demo", "--table", model, "--trace", &trace, "--map", "modulo", "--seconds", "0.3"]);
     assert_eq!(
         (&value["verified"], &value["table"]["rows"], &value["table"]["dim"]),
         (&json!(true), &json!(615), &json!(40))
     );
-    let value = rig.ok(&["demo", "--table", model, "--trace", &trace, "--batches", "20"]);
+    let value = fixture.ok(&["demo", "--table", model, "--trace", &trace, "--batches", "20"]);
     assert!(number(&value, "missing_share") > 0.5, "{value}");
 
-    let drive = rig.drive("a.drive", "64M");
-    let error = rig.fails(&["load", "-d", &drive, model], 3);
+    let drive = fixture.drive("a.drive", "64M");
+    let error = fixture.fails(&["load", "-d", &drive, model], 3);
     assert_eq!(error["tables"].as_array().unwrap().len(), 52);
     let example = error["example"].as_str().unwrap().replacen("warprow", env!("CARGO_BIN_EXE_warprow"), 1);
     let pasted = std::process::Command::new("sh").arg("-c").arg(format!("{example} --json")).output().unwrap();
     let loaded: Value = serde_json::from_slice(&pasted.stdout).unwrap();
     assert_eq!(loaded["tables"].as_array().unwrap().len(), 24, "{example}: {loaded}");
-    assert_eq!(rig.ok(&["verify", "-d", &drive, "--table", "C14.weight", "--against", model])["differing"], 0);
+    assert_eq!(fixture.ok(&["verify", "-d", &drive, "--table", "C14.weight", "--against", model])["differing"], 0);
 }
 
 #[test]
@@ -404,10 +407,10 @@ fn ctrl_c_stops_it_and_nothing_is_left() {
         (Signal::SIGINT, 130, "interrupted", "3000000", &["--keep", "kept.drive"][..]),
         (Signal::SIGTERM, 143, "terminated", "20000", &[]),
     ] {
-        let rig = Rig::new();
+        let fixture = CliFixture::new();
         let args = ["demo", "--rows", rows, "--batches", "100000000", "--seconds", "600", "--no-rivals", "--json"];
         let args = [&args[..], more].concat();
-        let mut child = rig.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut child = fixture.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(700));
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
         let begin = Instant::now();
@@ -418,6 +421,6 @@ fn ctrl_c_stops_it_and_nothing_is_left() {
         let output = child.wait_with_output().unwrap();
         let value: Value = serde_json::from_slice(&output.stdout).unwrap();
         assert_eq!((output.status.code(), &value["error"]["class"]), (Some(exit), &json!(class)), "{value}");
-        assert_eq!(fs::read_dir(rig.dir()).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(fixture.dir()).unwrap().count(), 0);
     }
 }

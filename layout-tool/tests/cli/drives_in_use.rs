@@ -8,12 +8,16 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use crate::rig::{Rig, Run};
+use crate::fixture::{CliFixture, Run};
 
 /// Another process that has a drive.
-fn holding(rig: &Rig, drive: &str) -> Child {
-    let mut child =
-        rig.command(&["serve", "--socket", "s", drive]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+fn holding(fixture: &CliFixture, drive: &str) -> Child {
+    let mut child = fixture
+        .command(&["serve", "--socket", "s", drive])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut said = String::new();
     let mut stdout = BufReader::new(child.stdout.as_mut().unwrap());
     while !said.contains("-device") {
@@ -29,46 +33,46 @@ fn end(mut child: Child) {
 
 #[test]
 fn whoever_has_a_drive_is_named_and_can_be_waited_for() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    let holder = holding(&rig, &drive);
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    let holder = holding(&fixture, &drive);
     let pid = holder.id();
     // Where the system lists locks.
     let listed = std::fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&pid.to_string()));
     assert!(listed, "no locks are listed here");
-    let error = rig.fails(&["inspect", "-d", &drive], 4);
+    let error = fixture.fails(&["inspect", "-d", &drive], 4);
     assert_eq!((&error["class"], &error["holder"]["pid"]), (&json!("refused"), &json!(pid)));
     assert!(error["holder"]["command"].as_str().unwrap().contains("serve --socket s"), "{error}");
-    let plain = rig.run(&["inspect", "-d", &drive]);
+    let plain = fixture.run(&["inspect", "-d", &drive]);
     assert!(plain.stderr.contains(&format!("process {pid} (")) && plain.stderr.contains("--wait"), "{plain:?}");
 
     // For a bounded time.
     let begun = Instant::now();
-    let waited = rig.run(&["inspect", "-d", &drive, "--wait=1"]);
+    let waited = fixture.run(&["inspect", "-d", &drive, "--wait=1"]);
     assert!(waited.exit == 4 && begun.elapsed() >= Duration::from_secs(1), "{waited:?}");
     assert!(waited.stderr.starts_with("waiting for "), "{waited:?}");
     assert!(waited.stderr.contains(&format!("process {pid} (")), "{waited:?}");
     assert!(waited.stderr.contains("it was waited for 1 s"), "{waited:?}");
-    let quiet = rig.run(&["inspect", "-d", &drive, "--wait=1", "--quiet"]);
+    let quiet = fixture.run(&["inspect", "-d", &drive, "--wait=1", "--quiet"]);
     assert!(quiet.exit == 4 && quiet.stderr.starts_with("error: "), "{quiet:?}");
-    assert_eq!(rig.run(&["inspect", "-d", &drive, "--wait=x"]).exit, 2);
+    assert_eq!(fixture.run(&["inspect", "-d", &drive, "--wait=x"]).exit, 2);
 
     // Ctrl-C ends it.
-    let mut waiting = spawn_waiting(&rig, &drive, "--wait");
+    let mut waiting = spawn_waiting(&fixture, &drive, "--wait");
     kill(Pid::from_raw(waiting.id() as i32), Signal::SIGINT).unwrap();
     assert_eq!(waiting.wait().unwrap().code(), Some(130));
 
     // Once the drive is free, the command does what it was to do.
-    let waiting = spawn_waiting(&rig, &drive, "--wait=300");
+    let waiting = spawn_waiting(&fixture, &drive, "--wait=300");
     end(holder);
     let done: Run = waiting.wait_with_output().unwrap().into();
     assert!(done.exit == 0 && done.stdout.contains("No tables yet"), "{done:?}");
-    rig.ok(&["inspect", "-d", &drive, "--wait"]);
+    fixture.ok(&["inspect", "-d", &drive, "--wait"]);
 }
 
 /// A command that has said that it waits.
-fn spawn_waiting(rig: &Rig, drive: &str, wait: &str) -> Child {
-    let mut command = rig.command(&["inspect", "-d", drive, wait]);
+fn spawn_waiting(fixture: &CliFixture, drive: &str, wait: &str) -> Child {
+    let mut command = fixture.command(&["inspect", "-d", drive, wait]);
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = Vec::new();
     let stderr = child.stderr.as_mut().unwrap();
@@ -83,54 +87,54 @@ fn spawn_waiting(rig: &Rig, drive: &str, wait: &str) -> Child {
 
 #[test]
 fn the_drive_to_add_is_named_and_a_removed_one_says_so() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    let file = rig.npy("t.npy", 1000, 16, |r, c| (r * 16 + c) as f32);
-    rig.ok(&["load", "-d", &drive, &file]);
-    let more = format!("emulated:{}", rig.path("b.drive").display());
-    rig.ok(&["add-drive", &format!("{more},size=64M,serial=SECOND"), "-d", &drive]);
-    let error = rig.fails(&["verify", "-d", &drive], 6);
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    let file = fixture.npy("t.npy", 1000, 16, |r, c| (r * 16 + c) as f32);
+    fixture.ok(&["load", "-d", &drive, &file]);
+    let more = format!("emulated:{}", fixture.path("b.drive").display());
+    fixture.ok(&["add-drive", &format!("{more},size=64M,serial=SECOND"), "-d", &drive]);
+    let error = fixture.fails(&["verify", "-d", &drive], 6);
     assert!(error["message"].as_str().unwrap().contains("lacks SECOND"), "{error}");
     let remedy = error["remedy"].as_str().unwrap();
     assert!(remedy.contains(&format!("add -d {more}")), "{error}");
     assert_eq!(error["missing"], json!([{ "serial": "SECOND", "member": 1, "found": [more] }]));
-    let error = rig.fails(&["inspect", "-d", &drive], 6);
+    let error = fixture.fails(&["inspect", "-d", &drive], 6);
     assert!(error["remedy"].as_str().unwrap().contains(&format!("add -d {more}")), "{error}");
     // Where it is not beside the others, its serial number has to do.
-    std::fs::create_dir(rig.path("away")).unwrap();
-    std::fs::rename(rig.path("b.drive"), rig.path("away/b.drive")).unwrap();
-    let error = rig.fails(&["verify", "-d", &drive], 6);
+    std::fs::create_dir(fixture.path("away")).unwrap();
+    std::fs::rename(fixture.path("b.drive"), fixture.path("away/b.drive")).unwrap();
+    let error = fixture.fails(&["verify", "-d", &drive], 6);
     assert_eq!(error["missing"], json!([{ "serial": "SECOND", "member": 1, "found": [] }]));
-    std::fs::rename(rig.path("away/b.drive"), rig.path("b.drive")).unwrap();
+    std::fs::rename(fixture.path("away/b.drive"), fixture.path("b.drive")).unwrap();
 
-    rig.ok(&["remove-drive", &drive, "-d", &drive, "-d", &more]);
-    let store = rig.ok(&["inspect", "-d", &more])["store"]["store"].as_str().unwrap().to_owned();
+    fixture.ok(&["remove-drive", &drive, "-d", &drive, "-d", &more]);
+    let store = fixture.ok(&["inspect", "-d", &more])["store"]["store"].as_str().unwrap().to_owned();
     for args in [&["verify", "-d", &drive][..], &["verify", "-d", &drive, "-d", &more]] {
-        let error = rig.fails(args, 6);
+        let error = fixture.fails(args, 6);
         let message = error["message"].as_str().unwrap();
         assert!(message.contains(&format!("was removed from store {store}")), "{error}");
         assert!(error["remedy"].as_str().unwrap().contains("leave it out"), "{error}");
     }
     // That there is no store on it is no error where one only looks.
-    let seen = rig.ok(&["inspect", "-d", &drive]);
+    let seen = fixture.ok(&["inspect", "-d", &drive]);
     assert_eq!((&seen["store"], &seen["removed"][0]["from"]), (&json!(null), &json!(store)));
-    assert!(rig.run(&["inspect", "-d", &drive]).stdout.contains("was removed from store"));
-    rig.ok(&["verify", "-d", &more, "--table", "t", "--against", &file]);
+    assert!(fixture.run(&["inspect", "-d", &drive]).stdout.contains("was removed from store"));
+    fixture.ok(&["verify", "-d", &more, "--table", "t", "--against", &file]);
     // It can be added again, and is a member then.
-    rig.ok(&["add-drive", &drive, "-d", &more]);
-    rig.ok(&["verify", "-d", &drive, "-d", &more, "--table", "t", "--against", &file]);
+    fixture.ok(&["add-drive", &drive, "-d", &more]);
+    fixture.ok(&["verify", "-d", &drive, "-d", &more, "--table", "t", "--against", &file]);
 }
 
 #[test]
 fn a_file_of_tables_gets_no_drive_and_is_none() {
-    let rig = Rig::new();
-    let file = rig.npy("t.npy", 100, 4, |r, _| r as f32);
-    let drive = rig.drive("a.drive", "16M");
-    rig.ok(&["load", "-d", &drive, &file]);
+    let fixture = CliFixture::new();
+    let file = fixture.npy("t.npy", 100, 4, |r, _| r as f32);
+    let drive = fixture.drive("a.drive", "16M");
+    fixture.ok(&["load", "-d", &drive, &file]);
     let attached = format!("attached:{file}");
-    rig.fails(&["add-drive", "-d", &attached, &drive, "--overwrite"], 4);
-    rig.fails(&["add-drive", "-d", &drive, &attached, "--overwrite"], 4);
-    rig.fails(&["add-drive", "-d", &attached, "emulated:new.drive,size=16M"], 4);
-    assert!(!rig.path("new.drive").exists());
-    rig.ok(&["verify", "-d", &drive, "--against", &file]);
+    fixture.fails(&["add-drive", "-d", &attached, &drive, "--overwrite"], 4);
+    fixture.fails(&["add-drive", "-d", &drive, &attached, "--overwrite"], 4);
+    fixture.fails(&["add-drive", "-d", &attached, "emulated:new.drive,size=16M"], 4);
+    assert!(!fixture.path("new.drive").exists());
+    fixture.ok(&["verify", "-d", &drive, "--against", &file]);
 }

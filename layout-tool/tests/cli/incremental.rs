@@ -5,9 +5,9 @@ use std::fs;
 
 use safetensors::SafeTensors;
 use warprow_passes::{Keyset, PassOptions, Passes};
-use warprow_store::{Create, Device, Store};
+use warprow_store::{CreateDrive, Device, Store};
 
-use crate::rig::Rig;
+use crate::fixture::CliFixture;
 
 const ROWS: u64 = 600;
 const DIM: usize = 6;
@@ -33,10 +33,10 @@ fn last(first: u64, passes: u64) -> BTreeMap<u64, u64> {
 }
 
 /// Runs passes on the drive, and keeps the journal.
-fn train(rig: &Rig, drive: &str, passes: std::ops::RangeInclusive<u64>) {
-    let device = Device::open(&drive.parse().unwrap(), Create::Never).unwrap();
+fn train(fixture: &CliFixture, drive: &str, passes: std::ops::RangeInclusive<u64>) {
+    let device = Device::open(&drive.parse().unwrap(), CreateDrive::Never).unwrap();
     let store = Store::open(&[device], &Default::default()).unwrap();
-    let options = PassOptions::staged(1 << 20).with_journal(rig.path("journal"));
+    let options = PassOptions::staged(1 << 20).with_journal(fixture.path("journal"));
     let mut trained = Passes::open(&store, "items", options).unwrap();
     for number in passes {
         let keys = rows(number).into_iter().map(key).collect();
@@ -49,8 +49,8 @@ fn train(rig: &Rig, drive: &str, passes: std::ops::RangeInclusive<u64>) {
 }
 
 /// What a file of rows and keys has: by row, its elements.
-fn read(rig: &Rig, name: &str, dim: usize) -> BTreeMap<u64, Vec<f32>> {
-    let bytes = fs::read(rig.path(name)).unwrap();
+fn read(fixture: &CliFixture, name: &str, dim: usize) -> BTreeMap<u64, Vec<f32>> {
+    let bytes = fs::read(fixture.path(name)).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let (keys, rows) = (tensors.tensor("items.keys").unwrap(), tensors.tensor("items").unwrap());
     assert_eq!(rows.shape(), [keys.shape()[0], dim]);
@@ -62,19 +62,19 @@ fn read(rig: &Rig, name: &str, dim: usize) -> BTreeMap<u64, Vec<f32>> {
 
 #[test]
 fn what_passes_changed_is_written_and_brought_elsewhere() {
-    let rig = Rig::new();
+    let fixture = CliFixture::new();
     let mut keys = warprow_formats::npy::head_of_list("<i8", ROWS);
     keys.extend((0..ROWS).flat_map(|row| key(row).to_le_bytes()));
-    fs::write(rig.path("k.npy"), keys).unwrap();
-    let whole = rig.npy("items.npy", ROWS, DIM as u64, |r, c| value(r, c as usize, 0));
-    let vectors = rig.npy("vectors.npy", ROWS, VECTOR as u64, |r, c| value(r, c as usize, 0));
-    let (trained, served) = (rig.drive("a.drive", "64M"), rig.drive("b.drive", "64M"));
+    fs::write(fixture.path("k.npy"), keys).unwrap();
+    let whole = fixture.npy("items.npy", ROWS, DIM as u64, |r, c| value(r, c as usize, 0));
+    let vectors = fixture.npy("vectors.npy", ROWS, VECTOR as u64, |r, c| value(r, c as usize, 0));
+    let (trained, served) = (fixture.drive("a.drive", "64M"), fixture.drive("b.drive", "64M"));
     for (drive, file) in [(&trained, &whole), (&served, &vectors)] {
-        rig.ok(&["load", "-d", drive, file, "--tensor", "items=*", "--keys", "k.npy"]);
+        fixture.ok(&["load", "-d", drive, file, "--tensor", "items=*", "--keys", "k.npy"]);
     }
-    train(&rig, &trained, 1..=3);
+    train(&fixture, &trained, 1..=3);
     let command = ["incremental", "-d", &trained, "--table", "items", "--journal", "journal", "--out"];
-    let run = |more: &[&str]| rig.ok(&[&command[..], more].concat());
+    let run = |more: &[&str]| fixture.ok(&[&command[..], more].concat());
     let expected = |touched: BTreeMap<u64, u64>, dim: usize| -> BTreeMap<u64, Vec<f32>> {
         touched.into_iter().map(|(row, pass)| (row, (0..dim).map(|c| value(row, c, pass)).collect())).collect()
     };
@@ -82,8 +82,8 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
     // All since the beginning, without the state, for those who serve; then the mark.
     let done = run(&["d.safetensors", "--vector", "4", "--mark"]);
     assert_eq!((&done["rows"], &done["dim"], &done["last_pass"]), (&last(1, 3).len().into(), &4.into(), &3.into()));
-    assert!(read(&rig, "d.safetensors", VECTOR) == expected(last(1, 3), VECTOR));
-    let updated = rig.ok(&[
+    assert!(read(&fixture, "d.safetensors", VECTOR) == expected(last(1, 3), VECTOR));
+    let updated = fixture.ok(&[
         "update",
         "items",
         "-d",
@@ -98,7 +98,7 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
     assert_eq!(updated["rows"], last(1, 3).len());
     let ids: Vec<String> = (0..ROWS).map(|row| key(row).to_string()).collect();
     let all =
-        rig.ok(&["lookup", "-d", &served, "--table", "items", &format!("--ids={}", ids.join(",")), "--check-keys"]);
+        fixture.ok(&["lookup", "-d", &served, "--table", "items", &format!("--ids={}", ids.join(",")), "--check-keys"]);
     let touched = last(1, 3);
     for row in 0..ROWS {
         for c in 0..VECTOR {
@@ -109,15 +109,15 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
 
     // What later passes changed, of which some may be left out; whole rows.
     assert_eq!(run(&["none.safetensors"])["rows"], 0);
-    train(&rig, &trained, 4..=6);
+    train(&fixture, &trained, 4..=6);
     for since in [3, 4, 5] {
         let done = run(&["late.safetensors", "--since", &since.to_string(), "--force"]);
         assert_eq!(done["rows"], last(since + 1, 6).len());
-        assert!(read(&rig, "late.safetensors", DIM) == expected(last(since + 1, 6), DIM), "since pass {since}");
+        assert!(read(&fixture, "late.safetensors", DIM) == expected(last(since + 1, 6), DIM), "since pass {since}");
     }
     let pair = run(&["rows.npy", "--keys-out", "keys.npy"]);
     assert_eq!(pair["rows"], last(4, 6).len());
-    let size = |name: &str| fs::metadata(rig.path(name)).unwrap().len() as usize;
+    let size = |name: &str| fs::metadata(fixture.path(name)).unwrap().len() as usize;
     assert!(size("rows.npy") > last(4, 6).len() * DIM * 4 && size("keys.npy") > last(4, 6).len() * 8);
 
     for (more, exit, named) in [
@@ -130,37 +130,37 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
         (&["journal", "--force"], 2, "is the journal"),
         (&["x.npy", "--keys-out", "./journal", "--force"], 2, "is the journal"),
     ] {
-        let error = rig.fails(&[&command[..], more].concat(), exit);
+        let error = fixture.fails(&[&command[..], more].concat(), exit);
         let said = format!("{} {}", error["subject"].as_str().unwrap(), error["message"].as_str().unwrap());
         assert!(said.contains(named), "{more:?}: {error}");
-        assert!(!rig.path("x.safetensors").exists() && !rig.path("x.npy").exists());
+        assert!(!fixture.path("x.safetensors").exists() && !fixture.path("x.npy").exists());
     }
     for (table, journal, exit) in [("items", "absent", 3), ("items", "k.npy", 3), ("users", "journal", 3)] {
-        rig.fails(&["incremental", "-d", &trained, "--table", table, "--journal", journal, "--out", "x.npy"], exit);
+        fixture.fails(&["incremental", "-d", &trained, "--table", table, "--journal", journal, "--out", "x.npy"], exit);
     }
-    assert!(!rig.path("absent").exists());
+    assert!(!fixture.path("absent").exists());
     // One that was cut off is not taken for a new one.
-    let whole = fs::read(rig.path("journal")).unwrap();
+    let whole = fs::read(fixture.path("journal")).unwrap();
     for cut in [0, 20] {
-        fs::write(rig.path("cut"), &whole[..cut]).unwrap();
+        fs::write(fixture.path("cut"), &whole[..cut]).unwrap();
         let args = ["incremental", "-d", &trained, "--table", "items", "--journal", "cut", "--out", "x.safetensors"];
-        assert!(rig.fails(&args, 3)["message"].as_str().unwrap().contains("cut off"));
-        assert_eq!(fs::read(rig.path("cut")).unwrap(), whole[..cut]);
+        assert!(fixture.fails(&args, 3)["message"].as_str().unwrap().contains("cut off"));
+        assert_eq!(fs::read(fixture.path("cut")).unwrap(), whole[..cut]);
     }
     // Nor are keys left out that the table has lost.
-    let fewer = rig.drive("c.drive", "64M");
-    let one = rig.npy("one.npy", 1, DIM as u64, |_, _| 0.0);
+    let fewer = fixture.drive("c.drive", "64M");
+    let one = fixture.npy("one.npy", 1, DIM as u64, |_, _| 0.0);
     let of_one = [warprow_formats::npy::head_of_list("<i8", 1), key(0).to_le_bytes().to_vec()].concat();
-    fs::write(rig.path("key.npy"), of_one).unwrap();
-    rig.ok(&["load", "-d", &fewer, &one, "--tensor", "items=one", "--keys", "key.npy"]);
+    fs::write(fixture.path("key.npy"), of_one).unwrap();
+    fixture.ok(&["load", "-d", &fewer, &one, "--tensor", "items=one", "--keys", "key.npy"]);
     let strange = ["incremental", "-d", &fewer, "--table", "items", "--journal", "journal", "--out", "x.safetensors"];
-    let error = rig.fails(&strange, 3);
+    let error = fixture.fails(&strange, 3);
     assert!(error["message"].as_str().unwrap().contains("are not in the table"), "{error}");
     // Keys that lie beside the table until it is compacted.
-    let new = rig.npy("new.npy", 1, DIM as u64, |_, c| c as f32);
-    rig.ok(&["update", "items", "-d", &trained, "--rows", &new, "--ids", "999999999", "--create"]);
-    let error = rig.fails(&[&command[..], &["x.safetensors"]].concat(), 4);
+    let new = fixture.npy("new.npy", 1, DIM as u64, |_, c| c as f32);
+    fixture.ok(&["update", "items", "-d", &trained, "--rows", &new, "--ids", "999999999", "--create"]);
+    let error = fixture.fails(&[&command[..], &["x.safetensors"]].concat(), 4);
     assert!(error["remedy"].as_str().unwrap().contains("warprow compact"), "{error}");
-    rig.ok(&["compact", "-d", &trained]);
-    rig.ok(&[&command[..], &["x.safetensors"]].concat());
+    fixture.ok(&["compact", "-d", &trained]);
+    fixture.ok(&[&command[..], &["x.safetensors"]].concat());
 }

@@ -7,30 +7,30 @@ use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
-use warprow_keys::{KeyIndex, Options};
-use warprow_layout::{DType, Keyed, Ranks, RowOrder, TableSpec};
+use warprow_keys::{IndexOptions, KeyIndex};
+use warprow_layout::{DType, Ranks, RowOrder, TableKeys, TableSpec};
 use warprow_store::{Device, LoadOptions, Store, TableLoad};
 
 use proptest::prelude::*;
 
-use crate::rig::Rig;
+use crate::fixture::CliFixture;
 
 const KEYS: [i64; 6] = [-7, i64::MIN, 0, 1 << 40, i64::MAX, 12];
 
 /// Row i, of key i, is [i, −i]. Positions 3 and 5 are the hottest.
-fn load(rig: &Rig, table: &str, stored: bool) {
+fn load(fixture: &CliFixture, table: &str, stored: bool) {
     let device = Device::open(
-        &format!("emulated:{}", rig.path("a.drive").display()).parse().unwrap(),
-        warprow_store::Create::Never,
+        &format!("emulated:{}", fixture.path("a.drive").display()).parse().unwrap(),
+        warprow_store::CreateDrive::Never,
     )
     .unwrap();
     let store = Store::open(&[device], &Default::default()).unwrap();
     let go = &mut |_| ControlFlow::Continue(());
-    let options = Options::default().with_fingerprint(warprow_keys::Fingerprint::Bits32);
+    let options = IndexOptions::default().with_fingerprint(warprow_keys::Fingerprint::Bits32);
     let index = Arc::new(KeyIndex::build(&KEYS[..], &options, go).unwrap());
     let source = &KEYS[..];
     let order = RowOrder::Ranks(Ranks::by_hotness(&[1, 1, 1, 9, 1, 5]));
-    let keyed = Keyed::new(index, &source, order, stored).unwrap();
+    let keyed = TableKeys::new(index, &source, order, stored).unwrap();
     let spec = TableSpec { row_crc: true, ..TableSpec::new(table, 0, 2, DType::F32) }.keyed(&keyed);
     let rows: Vec<u8> = (0..6u8).flat_map(|i| [f32::from(i), -f32::from(i)]).flat_map(f32::to_le_bytes).collect();
     let source = &rows[..];
@@ -40,22 +40,22 @@ fn load(rig: &Rig, table: &str, stored: bool) {
 
 #[test]
 fn a_table_with_keys_is_looked_up_checked_and_exported() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    load(&rig, "t", true);
-    load(&rig, "bare", false);
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    load(&fixture, "t", true);
+    load(&fixture, "bare", false);
 
-    let seen = rig.ok(&["inspect", "-d", &drive]);
+    let seen = fixture.ok(&["inspect", "-d", &drive]);
     let keys = &seen["store"]["generations"][0]["tables"][0]["keys"];
     assert_eq!((&keys["signed"], &keys["fingerprint_bits"], &keys["stored"]), (&json!(true), &json!(32), &json!(true)));
-    let text = rig.run(&["inspect", "-d", &drive]).stdout;
+    let text = fixture.run(&["inspect", "-d", &drive]).stdout;
     assert!(text.contains("i64 keys, stored, 32-bit fingerprints"), "{text}");
 
     let ids = "-7,9223372036854775807,5,1099511627776,-9223372036854775808,-8";
     for check in [&[][..], &["--check-keys"]] {
         let mut args = vec!["lookup", "-d", &drive, "--table", "t", "--ids", ids];
         args.extend(check);
-        let found = rig.ok(&args);
+        let found = fixture.ok(&args);
         assert_eq!(found["found"], json!([true, true, false, true, true, false]));
         let row = |i: f64| json!([i, -i]);
         assert_eq!(
@@ -65,22 +65,23 @@ fn a_table_with_keys_is_looked_up_checked_and_exported() {
         assert_eq!((&found["missing"], &found["keys_checked"]), (&json!(2), &json!(!check.is_empty())));
     }
     // The same bits as i64::MIN, but another number.
-    let found = rig.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "9223372036854775808,12"]);
+    let found = fixture.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "9223372036854775808,12"]);
     assert_eq!(found["found"], json!([false, true]));
-    let refused = rig.fails(&["lookup", "-d", &drive, "--table", "bare", "--ids", "0", "--check-keys"], 3);
+    let refused = fixture.fails(&["lookup", "-d", &drive, "--table", "bare", "--ids", "0", "--check-keys"], 3);
     assert!(refused["message"].as_str().unwrap().contains("does not store its keys"));
 
-    let verified = rig.ok(&["verify", "-d", &drive]);
+    let verified = fixture.ok(&["verify", "-d", &drive]);
     assert_eq!(
         (&verified["tables"][0]["keys_checked"], &verified["tables"][1]["keys_checked"]),
         (&json!(6), &json!(0))
     );
-    let file = rig.npy("rows.npy", 6, 2, |r, c| (r * c) as f32);
-    rig.fails(&["verify", "-d", &drive, "--table", "t", "--against", &file], 3);
-    let file = rig.npy("rows.npy", 6, 2, |r, c| if c == 0 { r as f32 } else { -(r as f32) });
+    let file = fixture.npy("rows.npy", 6, 2, |r, c| (r * c) as f32);
+    fixture.fails(&["verify", "-d", &drive, "--table", "t", "--against", &file], 3);
+    let file = fixture.npy("rows.npy", 6, 2, |r, c| if c == 0 { r as f32 } else { -(r as f32) });
     let against = |keys: &[i64]| {
-        fs::write(rig.path("of.npy"), list("<i8", keys.iter().flat_map(|key| key.to_le_bytes()).collect())).unwrap();
-        rig.json(&["verify", "-d", &drive, "--table", "t", "--against", &file, "--keys", "of.npy"])
+        fs::write(fixture.path("of.npy"), list("<i8", keys.iter().flat_map(|key| key.to_le_bytes()).collect()))
+            .unwrap();
+        fixture.json(&["verify", "-d", &drive, "--table", "t", "--against", &file, "--keys", "of.npy"])
     };
     let (same, exit) = against(&KEYS);
     assert_eq!((exit, &same["differing"], &same["tables"][0]["rows"]), (0, &json!(0), &json!(6)));
@@ -98,25 +99,25 @@ fn a_table_with_keys_is_looked_up_checked_and_exported() {
     fn export_of<'a>(drive: &'a str, more: &[&'a str]) -> Vec<&'a str> {
         [&["export", "-d", drive, "--table"], more].concat()
     }
-    rig.fails(&export_of(&drive, &["t", "--out", "t.npy"]), 2);
-    std::os::unix::fs::symlink("t.npy", rig.path("link.npy")).unwrap();
+    fixture.fails(&export_of(&drive, &["t", "--out", "t.npy"]), 2);
+    std::os::unix::fs::symlink("t.npy", fixture.path("link.npy")).unwrap();
     for same in ["t.npy", "./t.npy", "link.npy"] {
-        let refused = rig.fails(&export_of(&drive, &["t", "--out", "t.npy", "--keys-out", same, "--force"]), 2);
+        let refused = fixture.fails(&export_of(&drive, &["t", "--out", "t.npy", "--keys-out", same, "--force"]), 2);
         assert!(refused["message"].as_str().unwrap().contains("where the rows are written"), "{refused}");
     }
-    rig.fails(&export_of(&drive, &["t", "--out", "t.npy", "--keys-out", "k.csv"]), 2);
-    rig.fails(&export_of(&drive, &["bare", "--out", "t.npy", "--keys-out", "k.npy"]), 3);
-    assert!(!rig.path("t.npy").exists() && !rig.path("k.npy").exists());
-    rig.ok(&export_of(&drive, &["bare", "--out", "bare.npy"]));
-    let out = rig.ok(&export_of(&drive, &["t", "--out", "t.npy", "--keys-out", "k.npy"]));
+    fixture.fails(&export_of(&drive, &["t", "--out", "t.npy", "--keys-out", "k.csv"]), 2);
+    fixture.fails(&export_of(&drive, &["bare", "--out", "t.npy", "--keys-out", "k.npy"]), 3);
+    assert!(!fixture.path("t.npy").exists() && !fixture.path("k.npy").exists());
+    fixture.ok(&export_of(&drive, &["bare", "--out", "bare.npy"]));
+    let out = fixture.ok(&export_of(&drive, &["t", "--out", "t.npy", "--keys-out", "k.npy"]));
     assert_eq!((&out["rows"], &out["keys_out"]), (&json!(6), &json!("k.npy")));
     // By rank: positions 3 and 5, then the others as they came.
-    let keys = npyz::NpyFile::new(&fs::read(rig.path("k.npy")).unwrap()[..]).unwrap().into_vec::<i64>().unwrap();
-    let rows = npyz::NpyFile::new(&fs::read(rig.path("t.npy")).unwrap()[..]).unwrap().into_vec::<f32>().unwrap();
+    let keys = npyz::NpyFile::new(&fs::read(fixture.path("k.npy")).unwrap()[..]).unwrap().into_vec::<i64>().unwrap();
+    let rows = npyz::NpyFile::new(&fs::read(fixture.path("t.npy")).unwrap()[..]).unwrap().into_vec::<f32>().unwrap();
     let order = [3, 5, 0, 1, 2, 4];
     assert_eq!(keys, order.map(|at| KEYS[at]));
     assert_eq!(rows, order.iter().flat_map(|&at| [at as f32, -(at as f32)]).collect::<Vec<_>>());
-    assert_eq!(fs::read(rig.path("t.npy")).unwrap(), fs::read(rig.path("bare.npy")).unwrap());
+    assert_eq!(fs::read(fixture.path("t.npy")).unwrap(), fs::read(fixture.path("bare.npy")).unwrap());
 }
 
 /// A `.npy` file of a list.
@@ -144,12 +145,12 @@ pub(crate) fn safetensors(rows: &[f32], dim: usize, keys: &[i64]) -> Vec<u8> {
 }
 
 /// Writes the same keys and rows, row i all of value i, in every format that has keys; the arguments that load each.
-fn in_every_format(rig: &Rig, keys: &[i64], dim: usize) -> Vec<Vec<String>> {
+fn in_every_format(fixture: &CliFixture, keys: &[i64], dim: usize) -> Vec<Vec<String>> {
     let rows: Vec<f32> = (0..keys.len()).flat_map(|row| vec![row as f32; dim]).collect();
     let (key_bytes, row_bytes) = (bytes(i64::to_le_bytes, keys), bytes(f32::to_le_bytes, &rows));
     let write = |name: &str, content: &[u8]| {
-        fs::create_dir_all(rig.path(name).parent().unwrap()).unwrap();
-        fs::write(rig.path(name), content).unwrap();
+        fs::create_dir_all(fixture.path(name).parent().unwrap()).unwrap();
+        fs::write(fixture.path(name), content).unwrap();
     };
     write("t/key", &key_bytes);
     write("t/emb_vector", &row_bytes);
@@ -190,16 +191,16 @@ proptest! {
         hot in any::<prop::sample::Index>(),
     ) {
         let keys: Vec<i64> = keys.into_iter().collect();
-        let rig = Rig::new();
-        let drive = rig.drive("a.drive", "32M");
+        let fixture = CliFixture::new();
+        let drive = fixture.drive("a.drive", "32M");
         let hottest = hot.index(keys.len());
         let trace: Vec<i64> = [keys[hottest]; 3].into_iter().chain(keys.iter().copied()).collect();
-        fs::write(rig.path("trace.i64"), bytes(i64::to_le_bytes, &trace)).unwrap();
-        for (number, args) in in_every_format(&rig, &keys, dim).into_iter().enumerate() {
+        fs::write(fixture.path("trace.i64"), bytes(i64::to_le_bytes, &trace)).unwrap();
+        for (number, args) in in_every_format(&fixture, &keys, dim).into_iter().enumerate() {
             let mut load = vec!["load", "-d", &drive, "--replace", "--row-crc", "--key-index", "always"];
             load.extend(args.iter().map(String::as_str));
             load.extend(if number % 2 == 1 { &["--hotness", "trace:trace.i64"][..] } else { &["--forget-order"] });
-            let loaded = rig.ok(&load);
+            let loaded = fixture.ok(&load);
             prop_assert_eq!(&loaded["tables"][0]["key_index"]["signed"], &json!(true));
             let stored = !args.contains(&"--forget-keys".to_owned());
             let text: Vec<String> = keys.iter().map(i64::to_string).collect();
@@ -208,19 +209,19 @@ proptest! {
             if stored {
                 lookup.push("--check-keys");
             }
-            let found = rig.ok(&lookup);
+            let found = fixture.ok(&lookup);
             for row in 0..keys.len() {
                 prop_assert_eq!(&found["rows"][row], &json!(vec![row as f64; dim]), "{:?} row {}", &args, row);
             }
             prop_assert_eq!(&found["missing"], &json!(0));
-            let verified = rig.ok(&["verify", "-d", &drive, "--table", "t"]);
+            let verified = fixture.ok(&["verify", "-d", &drive, "--table", "t"]);
             prop_assert_eq!(&verified["tables"][0]["keys_checked"], &json!(if stored { keys.len() } else { 0 }));
-            let same = rig.ok(&["verify", "-d", &drive, "--table", "t", "--against", "t"]);
+            let same = fixture.ok(&["verify", "-d", &drive, "--table", "t", "--against", "t"]);
             prop_assert_eq!(&same["differing"], &json!(0));
             if stored {
                 let out = ["export", "-d", &drive, "--table", "t", "--out", "o.npy", "--keys-out", "o.keys.npy", "--force"];
-                prop_assert_eq!(&rig.ok(&out)["order"], &json!("rank"));
-                let read = |name: &str| fs::read(rig.path(name)).unwrap();
+                prop_assert_eq!(&fixture.ok(&out)["order"], &json!("rank"));
+                let read = |name: &str| fs::read(fixture.path(name)).unwrap();
                 let theirs = npyz::NpyFile::new(&read("o.keys.npy")[..]).unwrap().into_vec::<i64>().unwrap();
                 let rows = npyz::NpyFile::new(&read("o.npy")[..]).unwrap().into_vec::<f32>().unwrap();
                 let first = if number % 2 == 1 { hottest } else { 0 };
@@ -237,9 +238,9 @@ proptest! {
 
 #[test]
 fn keys_are_refused_by_name() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    in_every_format(&rig, &[1 << 40, -5, 1 << 50, 1 << 40], 2);
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    in_every_format(&fixture, &[1 << 40, -5, 1 << 50, 1 << 40], 2);
     for (args, says) in [
         (&["t"][..], "has the key 1099511627776 twice, in rows 0 and 3"),
         (&["d"], "has the key 1099511627776 twice, in rows 0 and 3"),
@@ -248,68 +249,71 @@ fn keys_are_refused_by_name() {
         (&["t.npy", "--keys", "t.npy"], "no whole .npy file of a list"),
         (&["t.npy", "--key-index", "always"], "has no keys"),
     ] {
-        let refused = rig.fails(&[&["load", "-d", &drive], args].concat(), 3);
+        let refused = fixture.fails(&[&["load", "-d", &drive], args].concat(), 3);
         assert!(refused["message"].as_str().unwrap().contains(says), "{says}: {refused}");
     }
-    fs::write(rig.path("k.npy"), list("<i8", vec![0; 24])).unwrap();
-    let refused = rig.fails(&["load", "-d", &drive, "t.npy", "--keys", "k.npy"], 3);
+    fs::write(fixture.path("k.npy"), list("<i8", vec![0; 24])).unwrap();
+    let refused = fixture.fails(&["load", "-d", &drive, "t.npy", "--keys", "k.npy"], 3);
     assert!(refused["message"].as_str().unwrap().contains("has 3 keys, table \"t\" has 4 rows"), "{refused}");
-    assert!(rig.ok(&["inspect", "-d", &drive])["store"]["generations"].as_array().unwrap().is_empty());
+    assert!(fixture.ok(&["inspect", "-d", &drive])["store"]["generations"].as_array().unwrap().is_empty());
 
     // Of unsigned keys, as a default row, and in a trace of look-ups that others wrote with a sign.
     let keys = [u64::MAX, 7, 1 << 63, 12];
-    fs::write(rig.path("k.npy"), list("<u8", bytes(u64::to_le_bytes, &keys))).unwrap();
-    fs::write(rig.path("t.i64"), bytes(i64::to_le_bytes, &[-1, 12, 12, 7])).unwrap();
+    fs::write(fixture.path("k.npy"), list("<u8", bytes(u64::to_le_bytes, &keys))).unwrap();
+    fs::write(fixture.path("t.i64"), bytes(i64::to_le_bytes, &[-1, 12, 12, 7])).unwrap();
     let default = format!("id:{}", u64::MAX);
     let load = ["load", "-d", &drive, "t.npy", "--keys", "k.npy", "--default", &default, "--hotness", "trace:t.i64"];
-    let loaded = rig.ok(&load);
+    let loaded = fixture.ok(&load);
     let table = &loaded["tables"][0];
     assert_eq!((&table["key_index"]["signed"], &table["trace_ids_missing"]), (&json!(false), &json!(1)));
-    let lookup = |ids: &str| rig.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", ids]);
+    let lookup = |ids: &str| fixture.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", ids]);
     let found = lookup("18446744073709551615,9223372036854775808,8");
     assert_eq!(found["rows"], json!([[0.0, 0.0], [2.0, 2.0], [0.0, 0.0]]));
     assert_eq!(found["found"], json!([true, true, false]));
     // The same bits as the first, but another number.
     assert_eq!(lookup("-1,12")["found"], json!([false, true]));
-    rig.ok(&["export", "-d", &drive, "--table", "t", "--out", "o.npy", "--keys-out", "o.keys.npy"]);
-    let order = npyz::NpyFile::new(&fs::read(rig.path("o.keys.npy")).unwrap()[..]).unwrap().into_vec::<u64>().unwrap();
+    fixture.ok(&["export", "-d", &drive, "--table", "t", "--out", "o.npy", "--keys-out", "o.keys.npy"]);
+    let order =
+        npyz::NpyFile::new(&fs::read(fixture.path("o.keys.npy")).unwrap()[..]).unwrap().into_vec::<u64>().unwrap();
     assert_eq!(order, [12, 7, u64::MAX, 1 << 63]);
-    let default = rig.fails(&["load", "-d", &drive, "t.npy", "--keys", "k.npy", "--default", "id:5", "--replace"], 3);
+    let default =
+        fixture.fails(&["load", "-d", &drive, "t.npy", "--keys", "k.npy", "--default", "id:5", "--replace"], 3);
     assert!(default["message"].as_str().unwrap().contains("has no key 5"), "{default}");
 }
 
 /// `tests/data/sparse.parquet`, of pyarrow: row i has the key ± (1,000,003 i² + i·2⁴⁰), below zero where i is odd.
 #[test]
 fn a_parquet_column_of_sparse_ids_is_looked_up_by_them() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
     let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/sparse.parquet");
     let sign = |i: i64| if i % 2 == 1 { -1 } else { 1 };
     let key = |i: i64| sign(i) * (i * i * 1_000_003 + (i << 40));
     let trace: Vec<i64> = [150, 150, 150, 77, 77, 3, -1].map(|i| if i < 0 { 5 } else { key(i) }).to_vec();
-    fs::write(rig.path("t.i64"), bytes(i64::to_le_bytes, &trace)).unwrap();
+    fs::write(fixture.path("t.i64"), bytes(i64::to_le_bytes, &trace)).unwrap();
     for hotness in [&[][..], &["--hotness", "trace:t.i64"]] {
         let load = [&["load", "-d", &drive, file, "--replace", "--row-crc", "--to", "f16"][..], hotness].concat();
-        let loaded = rig.ok(&load);
+        let loaded = fixture.ok(&load);
         assert_eq!(loaded["tables"][0]["key_index"]["fingerprint_bits"], 16);
         let ids = format!("--ids={},{},{},6", key(0), key(77), key(199));
-        let found = rig.ok(&["lookup", "-d", &drive, "--table", "sparse", &ids, "--check-keys"]);
+        let found = fixture.ok(&["lookup", "-d", &drive, "--table", "sparse", &ids, "--check-keys"]);
         assert_eq!(
             found["rows"],
             json!([[0.0, 0.0, 0.0], [77.0, 38.5, -77.0], [199.0, 99.5, -199.0], [0.0, 0.0, 0.0]])
         );
         assert_eq!(found["found"], json!([true, true, true, false]));
-        assert_eq!(rig.ok(&["verify", "-d", &drive])["tables"][0]["keys_checked"], 200);
+        assert_eq!(fixture.ok(&["verify", "-d", &drive])["tables"][0]["keys_checked"], 200);
         let export = ["export", "-d", &drive, "--table", "sparse", "--out", "o.npy", "--keys-out", "k.npy", "--force"];
-        rig.ok(&export);
-        let keys = npyz::NpyFile::new(&fs::read(rig.path("k.npy")).unwrap()[..]).unwrap().into_vec::<i64>().unwrap();
+        fixture.ok(&export);
+        let keys =
+            npyz::NpyFile::new(&fs::read(fixture.path("k.npy")).unwrap()[..]).unwrap().into_vec::<i64>().unwrap();
         let first = if hotness.is_empty() { [0, 1, 2] } else { [150, 77, 3] };
         assert_eq!(keys[..3], first.map(key));
         let against = ["verify", "-d", &drive, "--table", "sparse", "--against", "o.npy", "--keys", "k.npy"];
-        assert_eq!(rig.ok(&against)["differing"], 0);
+        assert_eq!(fixture.ok(&against)["differing"], 0);
     }
-    rig.ok(&["load", "-d", &drive, file, "--replace"]);
-    assert_eq!(rig.ok(&["verify", "-d", &drive, "--table", "sparse", "--against", file])["differing"], 0);
+    fixture.ok(&["load", "-d", &drive, file, "--replace"]);
+    assert_eq!(fixture.ok(&["verify", "-d", &drive, "--table", "sparse", "--against", file])["differing"], 0);
 }
 
 /// MovieLens: movie numbers are sparse, and their ratings a trace.
@@ -324,38 +328,39 @@ fn movies_are_ranked_by_their_ratings() {
     let movies = text.lines().skip(1).map(|line| line.split(',').nth(1).unwrap().parse::<i64>().unwrap());
     movies.for_each(|movie| *counts.entry(movie).or_default() += 1);
     let keys: Vec<i64> = counts.keys().copied().collect();
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    fs::write(rig.path("k.npy"), list("<i8", bytes(i64::to_le_bytes, &keys))).unwrap();
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    fs::write(fixture.path("k.npy"), list("<i8", bytes(i64::to_le_bytes, &keys))).unwrap();
     let file =
-        rig.npy("movies.npy", keys.len() as u64, 4, |row, column| (keys[row as usize] * 4 + column as i64) as f32);
+        fixture.npy("movies.npy", keys.len() as u64, 4, |row, column| (keys[row as usize] * 4 + column as i64) as f32);
     let hotness = format!("trace:{}:Id,query=userId", ratings.display());
-    let loaded = rig.ok(&["load", "-d", &drive, &file, "--keys", "k.npy", "--hotness", &hotness, "--row-crc"]);
+    let loaded = fixture.ok(&["load", "-d", &drive, &file, "--keys", "k.npy", "--hotness", &hotness, "--row-crc"]);
     let table = &loaded["tables"][0];
     assert_eq!((&table["trace_ids"], &table["trace_ids_missing"]), (&json!(100_836), &json!(0)));
-    rig.ok(&["export", "-d", &drive, "--table", "movies", "--out", "o.npy", "--keys-out", "o.keys.npy"]);
-    let order = npyz::NpyFile::new(&fs::read(rig.path("o.keys.npy")).unwrap()[..]).unwrap().into_vec::<i64>().unwrap();
+    fixture.ok(&["export", "-d", &drive, "--table", "movies", "--out", "o.npy", "--keys-out", "o.keys.npy"]);
+    let order =
+        npyz::NpyFile::new(&fs::read(fixture.path("o.keys.npy")).unwrap()[..]).unwrap().into_vec::<i64>().unwrap();
     let ranked: Vec<u64> = order.iter().map(|movie| counts[movie]).collect();
     assert!(ranked.is_sorted_by(|hotter, colder| hotter >= colder) && ranked.len() == keys.len());
-    let rows = npyz::NpyFile::new(&fs::read(rig.path("o.npy")).unwrap()[..]).unwrap().into_vec::<f32>().unwrap();
+    let rows = npyz::NpyFile::new(&fs::read(fixture.path("o.npy")).unwrap()[..]).unwrap().into_vec::<f32>().unwrap();
     for (movie, row) in order.iter().zip(rows.chunks(4)) {
         assert_eq!(row, [0, 1, 2, 3].map(|column| (movie * 4 + column) as f32));
     }
-    let found = rig.ok(&["lookup", "-d", &drive, "--table", "movies", "--ids", &format!("{},0", order[0])]);
+    let found = fixture.ok(&["lookup", "-d", &drive, "--table", "movies", "--ids", &format!("{},0", order[0])]);
     assert_eq!(found["found"], json!([true, false]));
 }
 
 /// Rows that fit, and an index, keys and an order beside them that do not: that is said before ids are counted.
 #[test]
 fn an_index_that_does_not_fit_is_said_before_anything_is_counted() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "8M");
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "8M");
     let keys: Vec<i64> = (0..400_000).map(|key| key * 977 + 5).collect();
-    fs::write(rig.path("t.safetensors"), safetensors(&vec![1.0; keys.len()], 1, &keys)).unwrap();
-    fs::write(rig.path("hot.npy"), "no counts").unwrap();
+    fs::write(fixture.path("t.safetensors"), safetensors(&vec![1.0; keys.len()], 1, &keys)).unwrap();
+    fs::write(fixture.path("hot.npy"), "no counts").unwrap();
     let load = ["load", "-d", &drive, "t.safetensors", "--tensor", "t=rows", "--hotness", "hot.npy"];
-    let error = rig.fails(&[&load[..], &["--keys", "ids"]].concat(), 8);
+    let error = fixture.fails(&[&load[..], &["--keys", "ids"]].concat(), 8);
     assert!(error["message"].as_str().unwrap().contains("are needed"), "{error}");
     // The rows alone do.
-    rig.fails(&load, 3);
+    fixture.fails(&load, 3);
 }

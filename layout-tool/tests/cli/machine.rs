@@ -6,8 +6,8 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
+use crate::fixture::CliFixture;
 use crate::machines::{FREE, Fixture, RAID, SYSTEM, laptop, server, vmd};
-use crate::rig::Rig;
 
 /// The command on a made-up machine.
 fn on<'a>(machine: &'a Fixture, args: &[&'a str]) -> Vec<&'a str> {
@@ -27,8 +27,8 @@ fn override_of(machine: &Fixture, address: &str) -> String {
 
 #[test]
 fn doctor_says_what_fails_and_the_command() {
-    let (rig, machine) = (Rig::new(), server());
-    let (object, exit) = rig.json(&on(&machine, &["doctor"]));
+    let (fixture, machine) = (CliFixture::new(), server());
+    let (object, exit) = fixture.json(&on(&machine, &["doctor"]));
     assert_eq!((exit, &object["ready"]), (1, &false.into()));
     assert_eq!(object["error"]["class"], "unready");
     assert_eq!(check(&object, "iommu")["verdict"], "pass");
@@ -37,7 +37,7 @@ fn doctor_says_what_fails_and_the_command() {
     let counted: u64 = ["pass", "warn", "fail", "unproven"].iter().map(|it| object[it].as_u64().unwrap()).sum();
     assert_eq!(counted, object["checks"].as_array().unwrap().len() as u64);
 
-    let run = rig.run(&on(&machine, &["doctor"]));
+    let run = fixture.run(&on(&machine, &["doctor"]));
     assert_eq!(run.exit, 1);
     assert!(run.stdout.contains("fail      drives       no drive is bound to vfio-pci"), "{}", run.stdout);
     assert!(run.stdout.contains("$ sudo warprow bind 0000:04:00.0"), "{}", run.stdout);
@@ -46,30 +46,30 @@ fn doctor_says_what_fails_and_the_command() {
     machine.bind(FREE, "vfio-pci");
     machine.write("dev/vfio/6", "");
     machine.write("proc/self/limits", "Max locked memory         unlimited            unlimited            bytes\n");
-    let object = rig.ok(&on(&machine, &["doctor"]));
+    let object = fixture.ok(&on(&machine, &["doctor"]));
     assert_eq!((&object["ready"], &object["fail"]), (&true.into(), &0.into()));
 
-    let (object, exit) = rig.json(&on(&laptop(), &["doctor"]));
+    let (object, exit) = fixture.json(&on(&laptop(), &["doctor"]));
     assert_eq!((exit, &check(&object, "iommu")["verdict"]), (1, &"fail".into()));
-    assert!(check(&rig.json(&on(&vmd(), &["doctor"])).0, "vmd")["advice"].as_str().unwrap().contains("VMD"));
+    assert!(check(&fixture.json(&on(&vmd(), &["doctor"])).0, "vmd")["advice"].as_str().unwrap().contains("VMD"));
 }
 
 /// Whatever this machine is: it answers, and says so in both its forms.
 #[test]
 fn doctor_and_devices_on_this_machine() {
-    let rig = Rig::new();
-    let (object, exit) = rig.json(&["doctor"]);
+    let fixture = CliFixture::new();
+    let (object, exit) = fixture.json(&["doctor"]);
     assert_eq!(exit, i32::from(object["fail"].as_u64().unwrap() > 0), "{object}");
     for name in ["cpu", "kernel", "iommu", "vfio", "memlock", "gpu"] {
         check(&object, name);
     }
-    assert!(rig.ok(&["devices", "--no-probe"])["devices"].is_array());
+    assert!(fixture.ok(&["devices", "--no-probe"])["devices"].is_array());
 }
 
 #[test]
 fn devices_of_a_server() {
-    let (rig, machine) = (Rig::new(), server());
-    let object = rig.ok(&on(&machine, &["devices"]));
+    let (fixture, machine) = (CliFixture::new(), server());
+    let object = fixture.ok(&on(&machine, &["devices"]));
     let devices = object["devices"].as_array().unwrap();
     let of = |name: &str| devices.iter().map(|it| it[name].clone()).collect::<Vec<_>>();
     assert_eq!(of("address"), [FREE, SYSTEM, RAID]);
@@ -83,24 +83,24 @@ fn devices_of_a_server() {
     assert_eq!(devices[1]["uses"][0]["kind"], "boot");
     assert!(devices[2]["uses"].as_array().unwrap().iter().any(|it| it["kind"] == "raid" && it["by"] == "md0"));
 
-    let text = rig.run(&on(&machine, &["devices"])).stdout;
+    let text = fixture.run(&on(&machine, &["devices"])).stdout;
     for part in ["MADE-UP DRIVE 3.84TB", "3.49 TiB", "/dev/nvme1n1p2 is mounted at /", "0000:03:00.0: same switch"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    let one = rig.ok(&on(&machine, &["devices", RAID]));
+    let one = fixture.ok(&on(&machine, &["devices", RAID]));
     assert_eq!(one["devices"].as_array().unwrap().len(), 1);
-    let error = rig.fails(&on(&machine, &["devices", "0000:55:00.0"]), 7);
+    let error = fixture.fails(&on(&machine, &["devices", "0000:55:00.0"]), 7);
     assert!(error["message"].as_str().unwrap().contains(FREE), "{error}");
     let none = Fixture::new();
-    assert!(rig.run(&on(&none, &["devices"])).stdout.contains("No NVMe controller"));
+    assert!(fixture.run(&on(&none, &["devices"])).stdout.contains("No NVMe controller"));
 }
 
 #[test]
 fn devices_asks_an_emulated_drive_itself() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    let before = fs::read(rig.path("a.drive")).unwrap();
-    let object = rig.ok(&["devices", &drive]);
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    let before = fs::read(fixture.path("a.drive")).unwrap();
+    let object = fixture.ok(&["devices", &drive]);
     let device = &object["devices"][0];
     assert_eq!((&device["emulated"], &device["bytes"]), (&true.into(), &(64 << 20).into()));
     assert!(device["serial"].as_str().is_some_and(|serial| !serial.is_empty()));
@@ -109,23 +109,23 @@ fn devices_asks_an_emulated_drive_itself() {
     for number in ["temperature_c", "percentage_used", "media_errors"] {
         assert!(device[number].is_u64(), "{number}: {device}");
     }
-    let text = rig.run(&["devices", &drive]).stdout;
+    let text = fixture.run(&["devices", &drive]).stdout;
     assert!(text.contains("emulated") && text.contains("64.0 MiB") && text.contains("formats"), "{text}");
-    assert_eq!(fs::read(rig.path("a.drive")).unwrap(), before, "nothing on it changed");
-    rig.fails(&["devices", "emulated:absent"], 6);
+    assert_eq!(fs::read(fixture.path("a.drive")).unwrap(), before, "nothing on it changed");
+    fixture.fails(&["devices", "emulated:absent"], 6);
     for nonsense in ["nonsense", ",", "", " , "] {
-        let error = rig.fails(&["devices", nonsense], 2);
+        let error = fixture.fails(&["devices", nonsense], 2);
         assert!(error["remedy"].as_str().unwrap().contains("emulated:PATH"), "{error}");
         // Beside one that is right.
-        rig.fails(&["devices", &drive, nonsense], 2);
+        fixture.fails(&["devices", &drive, nonsense], 2);
     }
 }
 
 #[test]
 fn bind_and_unbind_by_the_book() {
-    let (rig, machine) = (Rig::new(), server());
+    let (fixture, machine) = (CliFixture::new(), server());
     let device = format!("/sys/bus/pci/devices/{FREE}");
-    let dry = rig.run(&on(&machine, &["bind", FREE, "--dry-run"]));
+    let dry = fixture.run(&on(&machine, &["bind", FREE, "--dry-run"]));
     assert_eq!(dry.exit, 0, "{dry:?}");
     let writes: Vec<_> = dry.stdout.lines().filter_map(|line| line.strip_prefix("  ")).collect();
     assert_eq!(
@@ -137,41 +137,42 @@ fn bind_and_unbind_by_the_book() {
         ]
     );
     assert_eq!(override_of(&machine, FREE), "(null)\n", "nothing was written");
-    let object = rig.ok(&on(&machine, &["bind", FREE, "--dry-run"]));
+    let object = fixture.ok(&on(&machine, &["bind", FREE, "--dry-run"]));
     assert_eq!((&object["dry_run"], &object["drives"][0]["changed"]), (&true.into(), &false.into()));
     assert_eq!(object["drives"][0]["writes"].as_array().unwrap().len(), 3);
 
     // Nobody agreed.
-    let error = rig.fails(&on(&machine, &["bind", FREE]), 4);
+    let error = fixture.fails(&on(&machine, &["bind", FREE]), 4);
     assert!(error["remedy"].as_str().unwrap().contains("--yes"), "{error}");
     assert_eq!(override_of(&machine, FREE), "(null)\n");
 
     let _kernel = machine.kernel();
-    let object = rig.ok(&on(&machine, &["bind", FREE, "--yes"]));
+    let object = fixture.ok(&on(&machine, &["bind", FREE, "--yes"]));
     assert_eq!(
         (&object["drives"][0]["changed"], &object["drives"][0]["driver_before"]),
         (&true.into(), &"nvme".into())
     );
     assert_eq!(override_of(&machine, FREE), "vfio-pci\n");
-    assert_eq!(rig.ok(&on(&machine, &["devices", FREE]))["devices"][0]["driver"], "vfio-pci");
+    assert_eq!(fixture.ok(&on(&machine, &["devices", FREE]))["devices"][0]["driver"], "vfio-pci");
     // Done already: without a question.
-    let object = rig.ok(&on(&machine, &["bind", FREE]));
+    let object = fixture.ok(&on(&machine, &["bind", FREE]));
     assert_eq!(object["drives"][0]["changed"], false);
 
     assert!(
-        rig.run(&on(&machine, &["unbind", FREE, "--dry-run"]))
+        fixture
+            .run(&on(&machine, &["unbind", FREE, "--dry-run"]))
             .stdout
             .contains(&format!("echo > {device}/driver_override"))
     );
-    rig.fails(&on(&machine, &["unbind", FREE]), 4);
-    let run = rig.run(&on(&machine, &["unbind", FREE, "--yes"]));
+    fixture.fails(&on(&machine, &["unbind", FREE]), 4);
+    let run = fixture.run(&on(&machine, &["unbind", FREE, "--yes"]));
     assert!(run.exit == 0 && run.stdout.contains("belongs to nvme now"), "{run:?}");
-    assert_eq!(rig.ok(&on(&machine, &["devices", FREE]))["devices"][0]["driver"], "nvme");
+    assert_eq!(fixture.ok(&on(&machine, &["devices", FREE]))["devices"][0]["driver"], "nvme");
 }
 
 #[test]
 fn bind_refuses_what_is_used_and_what_is_none() {
-    let (rig, machine) = (Rig::new(), server());
+    let (fixture, machine) = (CliFixture::new(), server());
     for (args, exit, words) in [
         (&["bind", SYSTEM, "--yes"][..], 4, &["mounted at /", "swap"][..]),
         (&["bind", RAID, "--yes"], 4, &["RAID md0", "/srv/my data"]),
@@ -184,23 +185,23 @@ fn bind_refuses_what_is_used_and_what_is_none() {
         (&["bind", "", "--dry-run"], 2, &["is not a PCI address"]),
         (&["unbind", "0000:03:00.0", "--yes"], 3, &["not an NVMe controller"]),
     ] {
-        let error = rig.fails(&on(&machine, args), exit);
+        let error = fixture.fails(&on(&machine, args), exit);
         let message = error["message"].as_str().unwrap();
         assert!(words.iter().all(|word| message.contains(word)), "{args:?}: {message}");
         assert_eq!(override_of(&machine, FREE), "(null)\n", "{args:?}: of several drives, none is touched");
     }
-    let uses = rig.fails(&on(&machine, &["bind", SYSTEM, "--yes"]), 4)["uses"].clone();
+    let uses = fixture.fails(&on(&machine, &["bind", SYSTEM, "--yes"]), 4)["uses"].clone();
     assert!(uses.as_array().unwrap().iter().any(|it| it["kind"] == "boot" && it["device"] == "/dev/nvme1n1p2"));
-    rig.fails(&on(&laptop(), &["bind", "0000:02:00.0", "--dry-run"]), 4);
-    rig.fails(&["bind", FREE, "--dry-run", "--root", "/nonexistent"], 3);
-    rig.fails(&["bind"], 2);
+    fixture.fails(&on(&laptop(), &["bind", "0000:02:00.0", "--dry-run"]), 4);
+    fixture.fails(&["bind", FREE, "--dry-run", "--root", "/nonexistent"], 3);
+    fixture.fails(&["bind"], 2);
 }
 
 /// Nothing obeys: files are written, and no driver comes.
 #[test]
 fn bind_says_that_the_drive_was_not_taken() {
-    let (rig, machine) = (Rig::new(), server());
-    let error = rig.fails(&on(&machine, &["bind", FREE, "--yes"]), 4);
+    let (fixture, machine) = (CliFixture::new(), server());
+    let error = fixture.fails(&on(&machine, &["bind", FREE, "--yes"]), 4);
     assert!(error["message"].as_str().unwrap().contains("did not take the drive"), "{error}");
     assert_eq!(override_of(&machine, FREE), "\n", "put back");
 }
@@ -245,9 +246,9 @@ fn a_typed_serial_number_agrees_and_nothing_else_does() {
 
 #[test]
 fn help_teaches() {
-    let rig = Rig::new();
+    let fixture = CliFixture::new();
     for command in ["doctor", "devices", "bind", "unbind"] {
-        let help = rig.run(&[command, "--help"]).stdout;
+        let help = fixture.run(&[command, "--help"]).stdout;
         assert!(help.contains("Examples:") && help.contains(&format!("warprow {command}")), "{help}");
     }
 }

@@ -10,22 +10,22 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 use svg::parser::Event;
-use warprow_store::{Create, Device, DriveAddress, OpenOptions, Store};
+use warprow_store::{CreateDrive, Device, DriveAddress, OpenOptions, Store};
 
-use crate::rig::{Rig, Run};
+use crate::fixture::{CliFixture, Run};
 
 /// A store on so many drives of different sizes.
-fn drives(rig: &Rig, count: usize) -> Vec<String> {
+fn drives(fixture: &CliFixture, count: usize) -> Vec<String> {
     let sized: Vec<String> = (0..count)
-        .map(|n| format!("emulated:{},size={}M", rig.path(&format!("{n}.drive")).display(), 24 + 9 * (n % 4)))
+        .map(|n| format!("emulated:{},size={}M", fixture.path(&format!("{n}.drive")).display(), 24 + 9 * (n % 4)))
         .collect();
-    rig.ok(&["format", "-d", &sized.join(",")]);
-    (0..count).map(|n| format!("emulated:{}", rig.path(&format!("{n}.drive")).display())).collect()
+    fixture.ok(&["format", "-d", &sized.join(",")]);
+    (0..count).map(|n| format!("emulated:{}", fixture.path(&format!("{n}.drive")).display())).collect()
 }
 
-pub(crate) fn flip(rig: &Rig, drive: &str, byte: u64) {
+pub(crate) fn flip(fixture: &CliFixture, drive: &str, byte: u64) {
     let path = drive.strip_prefix("emulated:").unwrap();
-    let file = fs::File::options().read(true).write(true).open(rig.path(path)).unwrap();
+    let file = fs::File::options().read(true).write(true).open(fixture.path(path)).unwrap();
     let mut was = [0];
     file.read_exact_at(&mut was, byte).unwrap();
     file.write_all_at(&[was[0] ^ 4], byte).unwrap();
@@ -35,7 +35,7 @@ pub(crate) fn flip(rig: &Rig, drive: &str, byte: u64) {
 pub(crate) fn place(drives: &[String], table: &str, rank: u64) -> (String, u64, u64) {
     let devices: Vec<Device> = drives
         .iter()
-        .map(|drive| Device::open(&drive.parse::<DriveAddress>().unwrap(), Create::Never).unwrap())
+        .map(|drive| Device::open(&drive.parse::<DriveAddress>().unwrap(), CreateDrive::Never).unwrap())
         .collect();
     let store = Store::open(&devices, &OpenOptions::default().with_read_only()).unwrap();
     let (generation, index) = store.generation(table).unwrap();
@@ -46,14 +46,14 @@ pub(crate) fn place(drives: &[String], table: &str, rank: u64) -> (String, u64, 
 
 #[test]
 fn a_scrub_names_every_bad_place() {
-    let rig = Rig::new();
-    let given = drives(&rig, 3);
+    let fixture = CliFixture::new();
+    let given = drives(&fixture, 3);
     let all = given.join(",");
-    let file = rig.npy("t.npy", 20_000, 16, |row, column| (row * 16 + column) as f32);
-    rig.ok(&["load", "-d", &all, &file, "--row-crc"]);
-    let plain = rig.npy("plain.npy", 100, 16, |row, _| row as f32);
-    rig.ok(&["load", "-d", &all, &plain]);
-    let sound = rig.ok(&["scrub", "-d", &all]);
+    let file = fixture.npy("t.npy", 20_000, 16, |row, column| (row * 16 + column) as f32);
+    fixture.ok(&["load", "-d", &all, &file, "--row-crc"]);
+    let plain = fixture.npy("plain.npy", 100, 16, |row, _| row as f32);
+    fixture.ok(&["load", "-d", &all, &plain]);
+    let sound = fixture.ok(&["scrub", "-d", &all]);
     let counts = ["rows", "checked_rows", "unchecked_rows", "bad_units"].map(|name| sound[name].as_u64().unwrap());
     assert_eq!(
         (counts, &sound["complete"], &sound["position"]),
@@ -61,8 +61,8 @@ fn a_scrub_names_every_bad_place() {
     );
 
     let (drive, lba, byte) = place(&given, "t", 12_345);
-    flip(&rig, &drive, byte + 7);
-    let (scrubbed, exit) = rig.json(&["scrub", "-d", &all]);
+    flip(&fixture, &drive, byte + 7);
+    let (scrubbed, exit) = fixture.json(&["scrub", "-d", &all]);
     assert_eq!((exit, &scrubbed["error"]["class"]), (5, &json!("mismatch")), "{scrubbed}");
     let [bad] = &scrubbed["bad"].as_array().unwrap()[..] else { panic!("{scrubbed}") };
     let said = (&bad["what"], &bad["drive"], &bad["lba"], &bad["table"], &bad["ranks"], &bad["unreadable"]);
@@ -71,40 +71,40 @@ fn a_scrub_names_every_bad_place() {
         (&json!("rows"), &json!(drive), &json!(lba), &json!("t"), &json!([12_345]), &json!(false)),
         "{scrubbed}"
     );
-    let run = rig.run(&["scrub", "-d", &all]);
+    let run = fixture.run(&["scrub", "-d", &all]);
     assert!(run.stdout.contains("1 bad place") && run.stdout.contains("12345"), "{run:?}");
-    let (verified, exit) = rig.json(&["verify", "-d", &all]);
+    let (verified, exit) = fixture.json(&["verify", "-d", &all]);
     assert_eq!((exit, &verified["bad"]), (5, &scrubbed["bad"]), "{verified}");
-    flip(&rig, &drive, byte + 7);
+    flip(&fixture, &drive, byte + 7);
 
     // A superblock: nothing is lost, and it is said what to do.
-    flip(&rig, &given[1], 500);
+    flip(&fixture, &given[1], 500);
     for command in ["scrub", "verify"] {
-        let (found, exit) = rig.json(&[command, "-d", &all]);
+        let (found, exit) = fixture.json(&[command, "-d", &all]);
         let error = &found["error"];
         assert_eq!((exit, &found["bad"][0]["what"], &found["bad"][0]["lba"]), (6, &json!("superblock"), &json!(0)));
         assert!(error["remedy"].as_str().unwrap().contains("warprow repair"), "{error}");
     }
-    assert_eq!(rig.ok(&["repair", "-d", &all, "--yes"])["mended"], 1);
-    assert_eq!(rig.ok(&["verify", "-d", &all])["metadata_sound"], true);
+    assert_eq!(fixture.ok(&["repair", "-d", &all, "--yes"])["mended"], 1);
+    assert_eq!(fixture.ok(&["verify", "-d", &all])["metadata_sound"], true);
 }
 
 /// A commit that is cut off between its superblocks, as a kill does it.
 #[test]
 fn an_interrupted_commit_is_no_damage() {
-    let rig = Rig::new();
-    let given = drives(&rig, 2);
+    let fixture = CliFixture::new();
+    let given = drives(&fixture, 2);
     let all = given.join(",");
     let load = |name: &str| {
-        let file = rig.npy(&format!("{name}.npy"), 1000, 16, |row, column| (row * 16 + column) as f32);
-        rig.ok(&["load", "-d", &all, &file, "--row-crc"]);
+        let file = fixture.npy(&format!("{name}.npy"), 1000, 16, |row, column| (row * 16 + column) as f32);
+        fixture.ok(&["load", "-d", &all, &file, "--row-crc"]);
     };
     load("first");
-    let image = |n: usize| rig.path(&format!("{n}.drive"));
+    let image = |n: usize| fixture.path(&format!("{n}.drive"));
     let before: Vec<Vec<u8>> = (0..2).map(|n| fs::read(image(n)).unwrap()).collect();
     load("second");
     let whole: Vec<Vec<u8>> = (0..2).map(|n| fs::read(image(n)).unwrap()).collect();
-    let epoch = rig.ok(&["inspect", "-d", &all])["store"]["epoch"].as_u64().unwrap() as usize;
+    let epoch = fixture.ok(&["inspect", "-d", &all])["store"]["epoch"].as_u64().unwrap() as usize;
     // Of drive, and of which copy: units of the slot, at the start and at the end.
     let unit = |n: usize, tail: bool| {
         let units = before[n].len() / 4096;
@@ -119,37 +119,37 @@ fn an_interrupted_commit_is_no_damage() {
         }
         (0..2).for_each(|n| fs::write(image(n), &images[n]).unwrap());
         for command in ["verify", "scrub"] {
-            let found = rig.ok(&[command, "-d", &all]);
+            let found = fixture.ok(&[command, "-d", &all]);
             assert_eq!(found["unfinished_commit"].as_array().unwrap().len(), undone.len(), "{command}: {found}");
             assert_eq!(found["bad"], json!([]));
-            let run = rig.run(&[command, "-d", &all]);
+            let run = fixture.run(&[command, "-d", &all]);
             assert!(run.stdout.contains("interrupted commit") && !run.stdout.contains("DAMAGED"), "{run:?}");
         }
         assert!((0..2).all(|n| fs::read(image(n)).unwrap() == images[n]), "nothing is written");
         // What writes next finishes it.
-        rig.ok(&["compact", "-d", &all]);
-        assert_eq!(rig.ok(&["verify", "-d", &all])["unfinished_commit"], json!([]));
+        fixture.ok(&["compact", "-d", &all]);
+        assert_eq!(fixture.ok(&["verify", "-d", &all])["unfinished_commit"], json!([]));
         // What else stands there is damage still.
         (0..2).for_each(|n| fs::write(image(n), &images[n]).unwrap());
-        flip(&rig, &given[0], unit(0, false) as u64 + 700);
+        flip(&fixture, &given[0], unit(0, false) as u64 + 700);
         if undone.len() == 1 {
-            assert_eq!(rig.json(&["verify", "-d", &all]).1, 6);
+            assert_eq!(fixture.json(&["verify", "-d", &all]).1, 6);
         }
     }
 }
 
 #[test]
 fn a_scrub_that_was_stopped_goes_on() {
-    let rig = Rig::new();
-    let given = drives(&rig, 2);
+    let fixture = CliFixture::new();
+    let given = drives(&fixture, 2);
     let all = given.join(",");
-    let file = rig.npy("t.npy", 100_000, 64, |row, column| (row * 64 + column) as f32);
-    rig.ok(&["load", "-d", &all, &file, "--row-crc"]);
+    let file = fixture.npy("t.npy", 100_000, 64, |row, column| (row * 64 + column) as f32);
+    fixture.ok(&["load", "-d", &all, &file, "--row-crc"]);
     let (drive, _, byte) = place(&given, "t", 3);
-    flip(&rig, &drive, byte);
+    flip(&fixture, &drive, byte);
     // 24 MiB at 16 MiB a second: steps of 16 MiB at least.
     let args = ["scrub", "-d", &all, "--rate", "16MiB", "--state", "state.json", "--json"];
-    let child = rig.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = fixture.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(400));
     kill(Pid::from_raw(child.id() as i32), Signal::SIGINT).unwrap();
     let began = Instant::now();
@@ -158,29 +158,29 @@ fn a_scrub_that_was_stopped_goes_on() {
     let stopped: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!((run.exit, &stopped["complete"]), (130, &json!(false)), "{run:?}");
     assert!(stopped["error"]["remedy"].as_str().unwrap().contains("state.json"), "{stopped}");
-    assert!(rig.path("state.json").exists());
+    assert!(fixture.path("state.json").exists());
 
-    let other = Rig::new();
+    let other = CliFixture::new();
     let elsewhere = other.drive("o.drive", "24M");
-    let state = rig.path("state.json").display().to_string();
+    let state = fixture.path("state.json").display().to_string();
     let refused = other.fails(&["scrub", "-d", &elsewhere, "--state", &state], 3);
     assert!(refused["message"].as_str().unwrap().contains("this is store"), "{refused}");
 
-    let (through, exit) = rig.json(&args[..args.len() - 1]);
+    let (through, exit) = fixture.json(&args[..args.len() - 1]);
     assert_eq!((exit, &through["resumed"], &through["complete"]), (5, &json!(true), &json!(true)), "{through}");
     assert_eq!((&through["rows"], &through["bad"][0]["ranks"]), (&json!(100_000), &json!([3])), "{through}");
-    assert!(through["bad"].as_array().unwrap().len() == 1 && !rig.path("state.json").exists(), "{through}");
+    assert!(through["bad"].as_array().unwrap().len() == 1 && !fixture.path("state.json").exists(), "{through}");
 
-    fs::write(rig.path("state.json"), "{\"scrub\": 1, \"store\": 7}").unwrap();
-    rig.fails(&["scrub", "-d", &all, "--state", "state.json"], 3);
-    fs::remove_file(rig.path("state.json")).unwrap();
-    rig.fails(&["scrub", "-d", &all, "--state", "nodir/state.json"], 3);
-    rig.fails(&["scrub", "-d", &all, "--state", "."], 3);
+    fs::write(fixture.path("state.json"), "{\"scrub\": 1, \"store\": 7}").unwrap();
+    fixture.fails(&["scrub", "-d", &all, "--state", "state.json"], 3);
+    fs::remove_file(fixture.path("state.json")).unwrap();
+    fixture.fails(&["scrub", "-d", &all, "--state", "nodir/state.json"], 3);
+    fixture.fails(&["scrub", "-d", &all, "--state", "."], 3);
     // Most of a drive is gone: that is said in seconds.
     let path = drive.strip_prefix("emulated:").unwrap();
     let size = fs::metadata(path).unwrap().len();
     let args = ["scrub", "-d", &all, "--rate", "8MiB", "--json"];
-    let child = rig.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let child = fixture.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_millis(300));
     let file = fs::File::options().write(true).open(path).unwrap();
     file.set_len(2 << 20).unwrap();
@@ -189,54 +189,54 @@ fn a_scrub_that_was_stopped_goes_on() {
     let cut: Value = serde_json::from_str(&run.stdout).unwrap();
     assert!([5, 6, 7].contains(&run.exit) && cut["bad_units"].as_u64().unwrap() > 0, "{run:?}");
     for bad in [&["--rate", "1kB"][..], &["--share", "0"], &["--share", "120%"], &["--rate", "1MB", "--share", "5"]] {
-        rig.fails(&[&["scrub", "-d", &all], bad].concat(), 2);
+        fixture.fails(&[&["scrub", "-d", &all], bad].concat(), 2);
     }
-    rig.fails(&["scrub", "-d", "attached:t.npy"], 2);
+    fixture.fails(&["scrub", "-d", "attached:t.npy"], 2);
 }
 
 #[test]
 fn a_repair_writes_nothing_until_it_is_told_to_and_guesses_nothing() {
-    let rig = Rig::new();
-    let given = drives(&rig, 3);
+    let fixture = CliFixture::new();
+    let given = drives(&fixture, 3);
     let all = given.join(",");
-    let file = rig.npy("t.npy", 3000, 16, |row, column| (row * 16 + column) as f32);
-    rig.ok(&["load", "-d", &all, &file, "--row-crc"]);
-    let whole = rig.ok(&["repair", "-d", &all]);
+    let file = fixture.npy("t.npy", 3000, 16, |row, column| (row * 16 + column) as f32);
+    fixture.ok(&["load", "-d", &all, &file, "--row-crc"]);
+    let whole = fixture.ok(&["repair", "-d", &all]);
     assert_eq!((&whole["mends"], &whole["dry_run"]), (&json!([]), &json!(true)));
 
     // All four superblocks of a drive; the store cannot be opened.
-    let path = rig.path("1.drive");
+    let path = fixture.path("1.drive");
     let size = fs::metadata(&path).unwrap().len();
     let file_of = || fs::File::options().write(true).open(&path).unwrap();
     let wipe = || [0, 4096, size - 8192, size - 4096].map(|at| file_of().write_all_at(&[0x55; 4096], at).unwrap());
     wipe();
-    let error = rig.fails(&["verify", "-d", &all], 6);
+    let error = fixture.fails(&["verify", "-d", &all], 6);
     assert!(!error["remedy"].as_str().unwrap().is_empty());
     let before = fs::read(&path).unwrap();
-    let plan = rig.ok(&["repair", "-d", &all]);
+    let plan = fixture.ok(&["repair", "-d", &all]);
     assert!(fs::read(&path).unwrap() == before, "a dry run writes nothing");
     assert_eq!((&plan["mended"], plan["mends"].as_array().unwrap().len()), (&json!(0), 4));
-    let run = rig.run(&["repair", "-d", &all]);
+    let run = fixture.run(&["repair", "-d", &all]);
     assert!(run.stdout.contains("Nothing was changed") && run.stdout.contains("--yes"), "{run:?}");
-    assert_eq!(rig.ok(&["repair", "-d", &all, "--yes"])["mended"], 4);
-    assert_eq!(rig.ok(&["repair", "-d", &all])["mends"], json!([]));
-    assert_eq!(rig.ok(&["verify", "-d", &all, "--against", &file])["differing"], 0);
+    assert_eq!(fixture.ok(&["repair", "-d", &all, "--yes"])["mended"], 4);
+    assert_eq!(fixture.ok(&["repair", "-d", &all])["mends"], json!([]));
+    assert_eq!(fixture.ok(&["verify", "-d", &all, "--against", &file])["differing"], 0);
 
     // Without its catalogue nothing tells which drive it is.
     wipe();
     file_of().write_all_at(&vec![0; 1 << 20], 64 << 10).unwrap();
-    let error = rig.fails(&["repair", "-d", &all, "--yes"], 6);
+    let error = fixture.fails(&["repair", "-d", &all, "--yes"], 6);
     assert!(error["message"].as_str().unwrap().contains("does not prove it"), "{error}");
-    let error = rig.fails(&["repair", "-d", &given[0], "--yes"], 6);
+    let error = fixture.fails(&["repair", "-d", &given[0], "--yes"], 6);
     assert!(error["message"].as_str().unwrap().contains("lacks"), "{error}");
-    let blank = format!("emulated:{}", rig.path("blank").display());
-    fs::write(rig.path("blank"), vec![0; 24 << 20]).unwrap();
-    rig.fails(&["repair", "-d", &blank], 6);
+    let blank = format!("emulated:{}", fixture.path("blank").display());
+    fs::write(fixture.path("blank"), vec![0; 24 << 20]).unwrap();
+    fixture.fails(&["repair", "-d", &blank], 6);
 }
 
 /// The elements of a picture, by name, and its texts; it is well-formed, and everything lies on the page.
-fn read_svg(rig: &Rig, name: &str) -> (HashMap<String, usize>, Vec<String>) {
-    let text = fs::read_to_string(rig.path(name)).unwrap();
+fn read_svg(fixture: &CliFixture, name: &str) -> (HashMap<String, usize>, Vec<String>) {
+    let text = fs::read_to_string(fixture.path(name)).unwrap();
     let (mut open, mut counts, mut texts, mut page) = (Vec::new(), HashMap::new(), Vec::new(), (0.0, 0.0));
     for event in svg::read(&text).unwrap() {
         match event {
@@ -269,7 +269,7 @@ fn read_svg(rig: &Rig, name: &str) -> (HashMap<String, usize>, Vec<String>) {
 }
 
 /// A safetensors file of `count` tables of different sizes.
-fn many(rig: &Rig, name: &str, count: usize) -> String {
+fn many(fixture: &CliFixture, name: &str, count: usize) -> String {
     let (mut header, mut at) = (serde_json::Map::new(), 0);
     for table in 0..count {
         let rows = 1 + table % 37;
@@ -283,8 +283,8 @@ fn many(rig: &Rig, name: &str, count: usize) -> String {
     let mut bytes = (header.len() as u64).to_le_bytes().to_vec();
     bytes.extend(header.as_bytes());
     bytes.extend((0..at).map(|byte| byte as u8));
-    fs::write(rig.path(name), bytes).unwrap();
-    rig.path(name).display().to_string()
+    fs::write(fixture.path(name), bytes).unwrap();
+    fixture.path(name).display().to_string()
 }
 
 /// The colours of legends: what has the size of their swatches.
@@ -330,16 +330,16 @@ fn check_parts(seen: &Value) {
 #[test]
 fn a_picture_shows_every_drive_and_table() {
     for (count, tables) in [(1, 1), (5, 24), (16, 500)] {
-        let rig = Rig::new();
-        let all = drives(&rig, count).join(",");
-        let empty = rig.ok(&["inspect", "-d", &all, "--svg", "empty.svg"]);
+        let fixture = CliFixture::new();
+        let all = drives(&fixture, count).join(",");
+        let empty = fixture.ok(&["inspect", "-d", &all, "--svg", "empty.svg"]);
         assert_eq!(empty["tables"], json!([]));
-        assert!(read_svg(&rig, "empty.svg").1.iter().any(|text| text.contains("No tables yet")));
-        let file = many(&rig, "m.safetensors", tables);
-        rig.ok(&["load", "-d", &all, &file, "--all", "--model", "ctr<1>"]);
-        rig.ok(&["load", "-d", &all, &file, "--all", "--model", "ctr<1>", "--beside"]);
-        let seen = rig.ok(&["inspect", "-d", &all, "--svg", "a.svg"]);
-        let (counts, texts) = read_svg(&rig, "a.svg");
+        assert!(read_svg(&fixture, "empty.svg").1.iter().any(|text| text.contains("No tables yet")));
+        let file = many(&fixture, "m.safetensors", tables);
+        fixture.ok(&["load", "-d", &all, &file, "--all", "--model", "ctr<1>"]);
+        fixture.ok(&["load", "-d", &all, &file, "--all", "--model", "ctr<1>", "--beside"]);
+        let seen = fixture.ok(&["inspect", "-d", &all, "--svg", "a.svg"]);
+        let (counts, texts) = read_svg(&fixture, "a.svg");
         assert!(counts["rect"] > 2 * tables && counts["pattern"] == 2);
         let says = |what: &str| texts.iter().any(|text| text.contains(what));
         assert!(says("generation 0 of ctr&lt;1&gt;") && says("standby") && says("&lt;0&gt;&amp;"), "{texts:?}");
@@ -367,19 +367,19 @@ fn a_picture_shows_every_drive_and_table() {
         for number in 1..=named {
             assert!(texts.contains(&number.to_string()), "{number}: {texts:?}");
         }
-        let picture = fs::read_to_string(rig.path("a.svg")).unwrap();
+        let picture = fs::read_to_string(fixture.path("a.svg")).unwrap();
         let colours = swatches(&picture);
         assert_eq!(colours.iter().collect::<HashSet<_>>().len(), named + usize::from(tables > named), "{colours:?}");
-        let refused = rig.fails(&["inspect", "-d", &all, "--svg", "a.svg"], 4);
+        let refused = fixture.fails(&["inspect", "-d", &all, "--svg", "a.svg"], 4);
         assert_eq!(refused["subject"], "a.svg");
-        rig.ok(&["inspect", "-d", &all, "--svg", "a.svg", "--force"]);
-        rig.fails(&["inspect", "-d", &all, "--svg", "0.drive", "--force"], 4);
-        rig.fails(&["inspect", "-d", &all, "--svg", "nodir/a.svg"], 3);
+        fixture.ok(&["inspect", "-d", &all, "--svg", "a.svg", "--force"]);
+        fixture.fails(&["inspect", "-d", &all, "--svg", "0.drive", "--force"], 4);
+        fixture.fails(&["inspect", "-d", &all, "--svg", "nodir/a.svg"], 3);
         // Not over a device, a folder or a link.
-        std::os::unix::fs::symlink("a.svg", rig.path("link")).unwrap();
+        std::os::unix::fs::symlink("a.svg", fixture.path("link")).unwrap();
         for special in ["link", "."] {
-            rig.fails(&["inspect", "-d", &all, "--svg", special, "--force"], 3);
+            fixture.fails(&["inspect", "-d", &all, "--svg", special, "--force"], 3);
         }
-        rig.fails(&["inspect", "-d", &all, "--force"], 2);
+        fixture.fails(&["inspect", "-d", &all, "--force"], 2);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::rig::{Rig, Run};
+use crate::fixture::{CliFixture, Run};
 
 /// Clears the screen, forges a remedy, goes on right to left.
 const NAME: &str = "t\x1b[2J\0\r\n  help: run rm -rf ~\u{202e}\u{9b}31m";
@@ -16,20 +16,20 @@ fn is_clean(what: &str, run: &Run) {
 }
 
 /// A file of a table of that name, and of one with another.
-fn model(rig: &Rig, name: &str) -> String {
+fn model(fixture: &CliFixture, name: &str) -> String {
     let data = [1; 4 * 4 * 4];
     let view = || safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![4, 4], &data).unwrap();
     let bias = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![16], &data).unwrap();
     let bytes = safetensors::serialize([(name, view()), ("b", view()), (&*format!("{name}.bias"), bias)], None);
-    fs::write(rig.path("m.safetensors"), bytes.unwrap()).unwrap();
-    rig.path("m.safetensors").display().to_string()
+    fs::write(fixture.path("m.safetensors"), bytes.unwrap()).unwrap();
+    fixture.path("m.safetensors").display().to_string()
 }
 
 #[test]
 fn names_cannot_steer_the_terminal() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    let file = model(&rig, NAME);
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    let file = model(&fixture, NAME);
     let pattern = "t?[2J*m";
     let all = ["load", "-d", &drive, &file, "--all", "--model", NAME, "--row-crc"];
     let (at, d) = (file.as_str(), drive.as_str());
@@ -66,29 +66,29 @@ fn names_cannot_steer_the_terminal() {
         (&["inspect", "-d", &close], false),
     ];
     for (args, works) in commands {
-        let run = rig.run(args);
+        let run = fixture.run(args);
         assert_eq!(run.exit == 0, *works, "{args:?}: {run:?}");
         is_clean(&format!("{args:?}"), &run);
-        let json = rig.run(&[args, &["--json"][..]].concat());
+        let json = fixture.run(&[args, &["--json"][..]].concat());
         is_clean(&format!("{args:?} --json"), &json);
         serde_json::from_str::<serde_json::Value>(&json.stdout).unwrap();
     }
     // Programs get the name as it is.
-    let tables = rig.ok(&["inspect", "-d", d])["tables"].clone();
+    let tables = fixture.ok(&["inspect", "-d", d])["tables"].clone();
     assert!(tables.as_array().unwrap().iter().any(|table| table["table"] == NAME || table["name"] == NAME), "{tables}");
 }
 
 #[test]
 fn rows_of_a_table_with_such_a_name_that_are_damaged_are_told() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
-    let file = model(&rig, "t\x1b[2J\n\u{202e}");
-    rig.ok(&["load", "-d", &drive, &file, "--tensor", "t*", "--row-crc"]);
-    let mut image = fs::read(rig.path("a.drive")).unwrap();
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    let file = model(&fixture, "t\x1b[2J\n\u{202e}");
+    fixture.ok(&["load", "-d", &drive, &file, "--tensor", "t*", "--row-crc"]);
+    let mut image = fs::read(fixture.path("a.drive")).unwrap();
     let rows: Vec<usize> = image.windows(16).enumerate().filter(|(_, it)| *it == [1; 16]).map(|(at, _)| at).collect();
     assert!(!rows.is_empty());
     rows.iter().for_each(|&at| image[at] = 2);
-    fs::write(rig.path("a.drive"), image).unwrap();
+    fs::write(fixture.path("a.drive"), image).unwrap();
     let table = "t\x1b[2J\n\u{202e}";
     for args in [
         &["verify", "-d", &drive][..],
@@ -96,7 +96,7 @@ fn rows_of_a_table_with_such_a_name_that_are_damaged_are_told() {
         &["lookup", "-d", &drive, "--table", table, "--ids", "0,1,2,3"],
         &["export", "-d", &drive, "--table", table, "--out", "o.npy"],
     ] {
-        let run = rig.run(args);
+        let run = fixture.run(args);
         assert!(run.exit != 0, "{args:?}: {run:?}");
         is_clean(&format!("{args:?}"), &run);
         assert!(run.stderr.contains("t\\u{1b}[2J\\n\\u{202e}"), "{args:?}: {run:?}");

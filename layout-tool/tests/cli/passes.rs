@@ -9,7 +9,7 @@ use fastrand::Rng;
 use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 
-use crate::rig::Rig;
+use crate::fixture::CliFixture;
 
 const ROWS: u64 = 3000;
 const DIM: usize = 6;
@@ -17,7 +17,7 @@ const TABLE: &str = "items";
 
 /// A table, and what its rows should be.
 struct Trained {
-    rig: Rig,
+    fixture: CliFixture,
     drive: String,
     keyed: bool,
     rows: BTreeMap<i64, Vec<f32>>,
@@ -61,25 +61,25 @@ fn keys_in(tensors: &Tensors) -> Vec<i64> {
 
 impl Trained {
     fn new(keyed: bool, options: &[&str], size: &str) -> Self {
-        let rig = Rig::new();
-        let drive = rig.drive("a.drive", size);
+        let fixture = CliFixture::new();
+        let drive = fixture.drive("a.drive", size);
         let key = |row: u64| if keyed { (row.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64) ^ -7 } else { row as i64 };
-        let file = rig.npy("items.npy", ROWS, DIM as u64, |r, c| (r * 8 + c) as f32);
+        let file = fixture.npy("items.npy", ROWS, DIM as u64, |r, c| (r * 8 + c) as f32);
         let mut load = vec!["load", "-d", &drive, &file];
         if keyed {
             let keys: Vec<i64> = (0..ROWS).map(key).collect();
-            fs::write(rig.path("k.npy"), npy_of_keys(&keys)).unwrap();
+            fs::write(fixture.path("k.npy"), npy_of_keys(&keys)).unwrap();
             load.extend(["--keys", "k.npy"]);
         }
         load.extend(options);
-        rig.ok(&load);
+        fixture.ok(&load);
         let row = |r: u64| (0..DIM as u64).map(|c| (r * 8 + c) as f32).collect();
         let rows = (0..ROWS).map(|r| (key(r), row(r))).collect();
-        Self { rig, drive, keyed, rows }
+        Self { fixture, drive, keyed, rows }
     }
 
     fn keyset(&self, name: &str, keys: &[i64]) -> String {
-        fs::write(self.rig.path(name), npy_of_keys(keys)).unwrap();
+        fs::write(self.fixture.path(name), npy_of_keys(keys)).unwrap();
         name.to_owned()
     }
 
@@ -93,12 +93,12 @@ impl Trained {
 
     fn begin(&self, keys: &[i64], out: &str) -> serde_json::Value {
         let keys = self.keyset("keys.npy", keys);
-        self.rig.ok(&[&self.begin_args(&keys, out)[..], &["--force"]].concat())
+        self.fixture.ok(&[&self.begin_args(&keys, out)[..], &["--force"]].concat())
     }
 
     /// Trains the rows of a file: each becomes a function of its key and the pass.
     fn train(&self, file: &str, pass: u32) -> BTreeMap<i64, Vec<f32>> {
-        let path = self.rig.path(file);
+        let path = self.fixture.path(file);
         let mut tensors = read(&path);
         let keys = keys_in(&tensors);
         let (_, shape, bytes) = tensors.get_mut(TABLE).unwrap();
@@ -118,12 +118,12 @@ impl Trained {
     fn content(&self) -> BTreeMap<i64, Vec<f32>> {
         let out = ["export", "-d", &self.drive, "--table", TABLE, "--out", "all.safetensors", "--force"];
         let keys_out: &[&str] = if self.keyed { &["--keys-out", "all.npy"] } else { &[] };
-        self.rig.ok(&[&out[..], keys_out].concat());
-        let rows = floats(&read(&self.rig.path("all.safetensors"))[TABLE].2);
+        self.fixture.ok(&[&out[..], keys_out].concat());
+        let rows = floats(&read(&self.fixture.path("all.safetensors"))[TABLE].2);
         let keys: Vec<i64> = match self.keyed {
             false => (0..rows.len() as i64 / DIM as i64).collect(),
             true => {
-                let bytes = fs::read(self.rig.path("all.npy")).unwrap();
+                let bytes = fs::read(self.fixture.path("all.npy")).unwrap();
                 let keys = &bytes[bytes.len() - rows.len() / DIM * 8..];
                 keys.as_chunks().0.iter().map(|&key| i64::from_le_bytes(key)).collect()
             }
@@ -144,7 +144,7 @@ impl Trained {
 
     /// Says that `args` fail with that exit code, say these words, and leave the table as it is.
     fn refuses(&self, args: &[&str], exit: i32, words: &str) {
-        let error = self.rig.fails(args, exit);
+        let error = self.fixture.fails(args, exit);
         let said = format!("{} {} {}", error["subject"], error["message"], error["remedy"]);
         assert!(said.contains(words), "{args:?} does not say {words:?}: {error}");
         assert!(!error["remedy"].as_str().unwrap().is_empty() || exit == 8, "{args:?}: no remedy in {error}");
@@ -161,13 +161,13 @@ fn rows_go_to_a_file_and_come_back() {
         println!("keyed: {keyed}, {options:?}");
         let mut table = {
             // A table whose ranks are not its ids.
-            let prepared = |rig: &Rig| {
+            let prepared = |fixture: &CliFixture| {
                 let hot: Vec<u8> = (0..ROWS as u32).flat_map(|r| (r * 7919 % ROWS as u32).to_le_bytes()).collect();
-                fs::write(rig.path(counts), hot).unwrap();
+                fs::write(fixture.path(counts), hot).unwrap();
             };
-            let rig = Rig::new();
-            prepared(&rig);
-            let counts_path = rig.path(counts).display().to_string();
+            let fixture = CliFixture::new();
+            prepared(&fixture);
+            let counts_path = fixture.path(counts).display().to_string();
             let options: Vec<&str> = options.iter().map(|&it| if it == counts { &*counts_path } else { it }).collect();
             Trained::new(keyed, &options, "64M")
         };
@@ -181,31 +181,31 @@ fn rows_go_to_a_file_and_come_back() {
                 (&done["rows"], &done["duplicates"], &done["checked"], &done["dim"]),
                 (&different.into(), &100.into(), &checked.into(), &DIM.into())
             );
-            let staged = read(&table.rig.path("rows.safetensors"));
+            let staged = read(&table.fixture.path("rows.safetensors"));
             assert_eq!(keys_in(&staged), keys[..different], "the keys are in the order of the keyset");
             let trained = table.train("rows.safetensors", pass);
             // What others change beside the pass does not matter.
             let other = *table.rows.keys().find(|key| !trained.contains_key(key)).unwrap();
-            let new = table.rig.npy("one.npy", 1, DIM as u64, |_, c| -(f32::from(pass as u8) * 10.0 + c as f32));
+            let new = table.fixture.npy("one.npy", 1, DIM as u64, |_, c| -(f32::from(pass as u8) * 10.0 + c as f32));
             let ids = format!("--ids={other}");
-            table.rig.ok(&["update", TABLE, "-d", &table.drive, "--rows", &new, &ids]);
+            table.fixture.ok(&["update", TABLE, "-d", &table.drive, "--rows", &new, &ids]);
             table.rows.insert(other, (0..DIM).map(|c| -(f32::from(pass as u8) * 10.0 + c as f32)).collect());
             table.assert_content("before the commit");
 
             let commit = [&table.commit_args("rows.safetensors")[..], &["--journal", "journal"]].concat();
-            let done = table.rig.ok(&commit);
+            let done = table.fixture.ok(&commit);
             assert_eq!((&done["rows"], &done["pass"]), (&different.into(), &pass.into()));
             assert_eq!((&done["staged_from"]["table"], &done["unchanged"]), (&TABLE.into(), &0.into()));
             table.rows.extend(trained);
             table.assert_content("after the commit");
             // Once more does no harm.
-            let again = table.rig.ok(&table.commit_args("rows.safetensors"));
+            let again = table.fixture.ok(&table.commit_args("rows.safetensors"));
             assert_eq!((&again["rows"], &again["unchanged"]), (&different.into(), &different.into()));
             table.assert_content("after it was done twice");
         }
-        table.rig.ok(&["verify", "-d", &table.drive]);
+        table.fixture.ok(&["verify", "-d", &table.drive]);
         // The journal has what passes changed, whichever way they came.
-        let delta = table.rig.ok(&[
+        let delta = table.fixture.ok(&[
             "incremental",
             "-d",
             &table.drive,
@@ -219,7 +219,7 @@ fn rows_go_to_a_file_and_come_back() {
             "delta.safetensors",
         ]);
         assert_eq!((&delta["rows"], &delta["last_pass"]), (&table.some_keys(3).len().into(), &3.into()));
-        let delta = read(&table.rig.path("delta.safetensors"));
+        let delta = read(&table.fixture.path("delta.safetensors"));
         for (key, row) in keys_in(&delta).into_iter().zip(floats(&delta[TABLE].2).chunks_exact(DIM)) {
             assert_eq!(row, table.rows[&key]);
         }
@@ -235,32 +235,32 @@ fn what_is_stale_or_foreign_is_refused_by_name() {
     table.begin(&table.some_keys(2), "apart.safetensors");
     let (first, second) = (table.train("first.safetensors", 1), table.train("second.safetensors", 2));
     let apart = table.train("apart.safetensors", 3);
-    table.rig.ok(&table.commit_args("first.safetensors"));
+    table.fixture.ok(&table.commit_args("first.safetensors"));
     table.rows.extend(first.clone());
     table.assert_content("the first pass");
     // Another pass over the same rows was first.
     table.refuses(&table.commit_args("second.safetensors"), 4, "others changed 1000 of its 1000 rows");
     // One over others was not.
-    table.rig.ok(&table.commit_args("apart.safetensors"));
+    table.fixture.ok(&table.commit_args("apart.safetensors"));
     table.rows.extend(apart);
     table.assert_content("a pass beside");
-    table.rig.ok(&[&table.commit_args("second.safetensors")[..], &["--allow-stale"]].concat());
+    table.fixture.ok(&[&table.commit_args("second.safetensors")[..], &["--allow-stale"]].concat());
     table.rows.extend(second);
     table.assert_content("stale rows that are wanted");
 
     // One row that somebody updated.
     table.begin(&keys, "rows.safetensors");
     let trained = table.train("rows.safetensors", 4);
-    let new = table.rig.npy("one.npy", 1, DIM as u64, |_, c| c as f32);
+    let new = table.fixture.npy("one.npy", 1, DIM as u64, |_, c| c as f32);
     let ids = format!("--ids={}", keys[17]);
-    table.rig.ok(&["update", TABLE, "-d", &table.drive, "--rows", &new, &ids]);
+    table.fixture.ok(&["update", TABLE, "-d", &table.drive, "--rows", &new, &ids]);
     table.rows.insert(keys[17], (0..DIM).map(|c| c as f32).collect());
     table.refuses(&table.commit_args("rows.safetensors"), 4, &format!("others changed 1 of its 1000 rows of table \\\"items\\\" since they were staged, such as those of the keys {}", keys[17]));
 
     // Without what says where rows come from; and where that is said apart.
     table.begin(&keys, "staged.safetensors");
-    fs::copy(table.rig.path("staged.safetensors"), table.rig.path("bare.safetensors")).unwrap();
-    let mut bare = read(&table.rig.path("bare.safetensors"));
+    fs::copy(table.fixture.path("staged.safetensors"), table.fixture.path("bare.safetensors")).unwrap();
+    let mut bare = read(&table.fixture.path("bare.safetensors"));
     bare.retain(|name, _| name == TABLE || name == "items.keys");
     // Half of the rows, in another order.
     let mut order: Vec<usize> = (0..keys.len() / 2).collect();
@@ -273,11 +273,11 @@ fn what_is_stale_or_foreign_is_refused_by_name() {
         shape[0] = order.len();
         *bytes = some(width, bytes);
     }
-    write(&table.rig.path("bare.safetensors"), &bare);
+    write(&table.fixture.path("bare.safetensors"), &bare);
     let half = table.train("bare.safetensors", 5);
     table.refuses(&table.commit_args("bare.safetensors"), 4, "items.pass");
     let with = [&table.commit_args("bare.safetensors")[..], &["--staged", "staged.safetensors"]].concat();
-    table.rig.ok(&with);
+    table.fixture.ok(&with);
     table.rows.extend(half);
     table.assert_content("half of the rows");
     table.refuses(
@@ -288,12 +288,12 @@ fn what_is_stale_or_foreign_is_refused_by_name() {
 
     // Another store, and the table loaded anew.
     let other = Trained::new(true, &["--row-crc"], "64M");
-    let stranger = table.rig.path("rows.safetensors").display().to_string();
+    let stranger = table.fixture.path("rows.safetensors").display().to_string();
     other.refuses(&other.commit_args(&stranger), 4, "was staged from the store");
-    other.rig.ok(&[&other.commit_args(&stranger)[..], &["--allow-foreign"]].concat());
+    other.fixture.ok(&[&other.commit_args(&stranger)[..], &["--allow-foreign"]].concat());
     assert!(other.content() == other.rows.clone().into_iter().chain(trained).collect());
-    let file = table.rig.path("items.npy").display().to_string();
-    table.rig.ok(&["load", "-d", &table.drive, &file, "--keys", "k.npy", "--row-crc", "--replace"]);
+    let file = table.fixture.path("items.npy").display().to_string();
+    table.fixture.ok(&["load", "-d", &table.drive, &file, "--keys", "k.npy", "--row-crc", "--replace"]);
     table.rows = other.rows.clone();
     table.refuses(&table.commit_args("staged.safetensors"), 4, "was written anew since");
 }
@@ -301,15 +301,15 @@ fn what_is_stale_or_foreign_is_refused_by_name() {
 #[test]
 fn files_that_are_not_this_tables_are_refused() {
     let table = Trained::new(true, &["--row-crc"], "64M");
-    let file = table.rig.path("items.npy").display().to_string();
-    table.rig.ok(&["load", "-d", &table.drive, &file, "--tensor", "others=*"]);
+    let file = table.fixture.path("items.npy").display().to_string();
+    table.fixture.ok(&["load", "-d", &table.drive, &file, "--tensor", "others=*"]);
     let keys = table.some_keys(1);
     table.begin(&keys, "rows.safetensors");
-    let good = read(&table.rig.path("rows.safetensors"));
+    let good = read(&table.fixture.path("rows.safetensors"));
     let spoilt = |spoil: &dyn Fn(&mut Tensors)| {
         let mut tensors = good.clone();
         spoil(&mut tensors);
-        write(&table.rig.path("bad.safetensors"), &tensors);
+        write(&table.fixture.path("bad.safetensors"), &tensors);
         table.commit_args("bad.safetensors")
     };
     let of_table = |change: &dyn Fn(&mut Tensor)| spoilt(&|all| change(all.get_mut(TABLE).unwrap()));
@@ -335,22 +335,22 @@ fn files_that_are_not_this_tables_are_refused() {
     let of_checksums = |change: &dyn Fn(&mut Tensor)| spoilt(&|all| change(all.get_mut("items.checksums").unwrap()));
     table.refuses(&of_checksums(&|it| it.0 = Dtype::I32), 3, "it has I32 of the shape [1000] as checksums");
     table.refuses(&of_checksums(&|it| it.1 = vec![10, 100]), 3, "as checksums of 1000 staged rows");
-    let mut damaged = fs::read(table.rig.path("rows.safetensors")).unwrap();
+    let mut damaged = fs::read(table.fixture.path("rows.safetensors")).unwrap();
     let at = damaged.windows(3).position(|it| it == b"U32").unwrap();
     damaged[at + 2] ^= 1;
-    fs::write(table.rig.path("bad.safetensors"), damaged).unwrap();
+    fs::write(table.fixture.path("bad.safetensors"), damaged).unwrap();
     for allow in [&[][..], &["--allow-stale"], &["--allow-foreign"]] {
         table.refuses(&[&table.commit_args("bad.safetensors")[..], allow].concat(), 3, "it has U33 of the shape");
     }
-    table.rig.ok(&["compact", "-d", &table.drive]);
+    table.fixture.ok(&["compact", "-d", &table.drive]);
     for table_name in ["others", "absent"] {
         let args = ["pass", "commit", "-d", &table.drive, "--table", table_name, "--rows", "rows.safetensors"];
         table.refuses(&args, 3, table_name);
     }
     // Cut off anywhere.
-    let whole = fs::read(table.rig.path("rows.safetensors")).unwrap();
+    let whole = fs::read(table.fixture.path("rows.safetensors")).unwrap();
     for cut in [0, 7, 100, whole.len() / 2, whole.len() - 1] {
-        fs::write(table.rig.path("bad.safetensors"), &whole[..cut]).unwrap();
+        fs::write(table.fixture.path("bad.safetensors"), &whole[..cut]).unwrap();
         table.refuses(&table.commit_args("bad.safetensors"), 3, "bad.safetensors");
     }
     table.refuses(&table.commit_args("absent.safetensors"), 3, "absent.safetensors");
@@ -361,7 +361,7 @@ fn files_that_are_not_this_tables_are_refused() {
         "--rows",
     );
     let strange = [&table.commit_args("rows.safetensors")[..], &["--journal", "k.npy"]].concat();
-    assert!(table.rig.fails(&strange, 3)["message"].as_str().unwrap().contains("no journal"));
+    assert!(table.fixture.fails(&strange, 3)["message"].as_str().unwrap().contains("no journal"));
 
     // Keys that cannot be staged.
     let unknown = table.keyset("unknown.npy", &[keys[0], 12345, 12346]);
@@ -370,20 +370,20 @@ fn files_that_are_not_this_tables_are_refused() {
     table.refuses(&table.begin_args("keys.npy", "x.npy"), 2, "safetensors");
     table.refuses(&table.begin_args("keys.npy", "keys.npy"), 2, "--keys");
     table.refuses(&table.begin_args("keys.npy", "rows.safetensors"), 4, "exists");
-    assert!(!table.rig.path("x.safetensors").exists());
+    assert!(!table.fixture.path("x.safetensors").exists());
 
     // None at all.
     let done = table.begin(&[], "none.safetensors");
     assert_eq!((&done["rows"], &done["bytes"]), (&0.into(), &0.into()));
-    let done = table.rig.ok(&[&table.commit_args("none.safetensors")[..], &["--journal", "journal"]].concat());
+    let done = table.fixture.ok(&[&table.commit_args("none.safetensors")[..], &["--journal", "journal"]].concat());
     assert_eq!((&done["rows"], &done["chunks"]), (&0.into(), &0.into()));
     table.assert_content("an empty pass");
 
     // Keys that lie beside the table.
-    let new = table.rig.npy("new.npy", 1, DIM as u64, |_, c| c as f32);
-    table.rig.ok(&["update", TABLE, "-d", &table.drive, "--rows", &new, "--ids", "999", "--create"]);
+    let new = table.fixture.npy("new.npy", 1, DIM as u64, |_, c| c as f32);
+    table.fixture.ok(&["update", TABLE, "-d", &table.drive, "--rows", &new, "--ids", "999", "--create"]);
     for args in [table.begin_args("keys.npy", "x.safetensors"), table.commit_args("rows.safetensors")] {
-        assert!(table.rig.fails(&args, 4)["remedy"].as_str().unwrap().contains("warprow compact"));
+        assert!(table.fixture.fails(&args, 4)["remedy"].as_str().unwrap().contains("warprow compact"));
     }
 }
 
@@ -392,16 +392,16 @@ fn a_damaged_row_is_not_staged() {
     let table = Trained::new(true, &["--row-crc"], "64M");
     let keys = table.some_keys(1);
     // A row's bytes, wherever they lie on the drive.
-    let path = table.rig.path("a.drive");
+    let path = table.fixture.path("a.drive");
     let mut drive = fs::read(&path).unwrap();
     let row: Vec<u8> = table.rows[&keys[3]].iter().flat_map(|x| x.to_le_bytes()).collect();
     let at = drive.windows(row.len()).position(|it| it == row).unwrap();
     drive[at] ^= 1;
     fs::write(&path, drive).unwrap();
     let set = table.keyset("keys.npy", &keys);
-    let error = table.rig.fails(&table.begin_args(&set, "rows.safetensors"), 6);
+    let error = table.fixture.fails(&table.begin_args(&set, "rows.safetensors"), 6);
     assert!(error["message"].as_str().unwrap().contains("checksum"), "{error}");
-    assert!(!table.rig.path("rows.safetensors").exists());
+    assert!(!table.fixture.path("rows.safetensors").exists());
     // Others are.
     table.begin(&keys[4..], "rows.safetensors");
 }
@@ -414,14 +414,14 @@ fn a_full_store_changes_nothing_and_notes_nothing() {
     // What is left is taken by another table.
     let mut rows = 1 << 18;
     while rows > 64 {
-        let big = table.rig.npy("big.npy", rows, 16, |_, _| 1.0);
+        let big = table.fixture.npy("big.npy", rows, 16, |_, _| 1.0);
         let name = format!("big{rows}=*");
         let (_, exit) =
-            table.rig.json(&["load", "-d", &table.drive, &big, "--tensor", &name, "--model", &format!("m{rows}")]);
+            table.fixture.json(&["load", "-d", &table.drive, &big, "--tensor", &name, "--model", &format!("m{rows}")]);
         if exit != 0 {
             rows /= 2;
         }
-        if table.rig.ok(&["inspect", "-d", &table.drive])["free_bytes"] == 0 {
+        if table.fixture.ok(&["inspect", "-d", &table.drive])["free_bytes"] == 0 {
             break;
         }
         rows = rows.min(1 << 17);
@@ -431,9 +431,13 @@ fn a_full_store_changes_nothing_and_notes_nothing() {
     }
     let commit = [&table.commit_args("rows.safetensors")[..], &["--journal", "journal"]].concat();
     table.refuses(&commit, 8, "free");
-    let head = fs::read(table.rig.path("journal")).unwrap();
+    let head = fs::read(table.fixture.path("journal")).unwrap();
     table.refuses(&commit, 8, "free");
-    assert_eq!(fs::read(table.rig.path("journal")).unwrap(), head, "a pass that did not come about is in the journal");
+    assert_eq!(
+        fs::read(table.fixture.path("journal")).unwrap(),
+        head,
+        "a pass that did not come about is in the journal"
+    );
 }
 
 /// The process is killed at any time: the file is whole or not there, the table is that of a whole pass, and the same command goes on.
@@ -447,25 +451,25 @@ fn a_kill_leaves_a_whole_pass() {
     for pass in 1..=12u32 {
         let keys = table.keyset("keys.npy", &table.some_keys(pass.into()));
         let out = format!("rows{pass}.safetensors");
-        let path = table.rig.path(&out);
+        let path = table.fixture.path(&out);
         let begin: Vec<&str> = table.begin_args(&keys, &out);
         // How long it takes when nobody disturbs it.
         let began = Instant::now();
-        let undisturbed = table.rig.path("undisturbed.safetensors").display().to_string();
-        table.rig.ok(&[&table.begin_args(&keys, &undisturbed)[..], &["--force"]].concat());
+        let undisturbed = table.fixture.path("undisturbed.safetensors").display().to_string();
+        table.fixture.ok(&[&table.begin_args(&keys, &undisturbed)[..], &["--force"]].concat());
         let takes = began.elapsed();
-        kill_within(&table.rig, &begin, takes, &mut random);
+        kill_within(&table.fixture, &begin, takes, &mut random);
         match path.exists() {
             true => drop(read(&path)),
             false => {
                 unborn += 1;
-                table.rig.ok(&begin);
+                table.fixture.ok(&begin);
             }
         }
         table.assert_content("after a begin that was killed");
         let trained = table.train(&out, pass);
         let commit = [&table.commit_args(&out)[..], &["--journal", "journal"]].concat();
-        kill_within(&table.rig, &commit, takes.mul_f64(1.3), &mut random);
+        kill_within(&table.fixture, &commit, takes.mul_f64(1.3), &mut random);
         let found = table.content();
         let mut whole = table.rows.clone();
         whole.extend(trained);
@@ -476,20 +480,20 @@ fn a_kill_leaves_a_whole_pass() {
                 before += 1;
             }
         }
-        table.rig.ok(&commit);
+        table.fixture.ok(&commit);
         table.rows = whole;
         table.assert_content("after the commit was repeated");
-        table.rig.ok(&["verify", "-d", &table.drive]);
+        table.fixture.ok(&["verify", "-d", &table.drive]);
     }
     println!("{unborn} begins without a file; {before} commits left the pass before, {after} the new one");
     // Whatever was killed, no key of a pass is missing from the journal.
     let delta =
         ["incremental", "-d", &table.drive, "--table", TABLE, "--journal", "journal", "--out", "delta.safetensors"];
-    assert_eq!(table.rig.ok(&delta)["rows"], ROWS);
+    assert_eq!(table.fixture.ok(&delta)["rows"], ROWS);
 }
 
-fn kill_within(rig: &Rig, args: &[&str], time: Duration, random: &mut Rng) {
-    let mut child = rig.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+fn kill_within(fixture: &CliFixture, args: &[&str], time: Duration, random: &mut Rng) {
+    let mut child = fixture.command(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     std::thread::sleep(time.mul_f64(random.f64()));
     // One that has ended already is as good.
     let _ = child.kill();
@@ -520,9 +524,9 @@ fn the_example_trains_a_table() {
 
 #[test]
 fn the_help_teaches_with_a_session() {
-    let rig = Rig::new();
+    let fixture = CliFixture::new();
     for args in [&["pass", "--help"][..], &["pass", "begin", "--help"], &["pass", "commit", "--help"]] {
-        let run = rig.run(args);
+        let run = fixture.run(args);
         assert_eq!(run.exit, 0);
         assert!(
             run.stdout.contains("warprow pass commit") || run.stdout.contains("warprow pass begin"),
@@ -531,5 +535,5 @@ fn the_help_teaches_with_a_session() {
         );
         assert!(run.stdout.contains("Exit codes:"), "{args:?}");
     }
-    assert!(rig.run(&["pass", "--help"]).stdout.contains("safetensors.numpy.load_file"));
+    assert!(fixture.run(&["pass", "--help"]).stdout.contains("safetensors.numpy.load_file"));
 }

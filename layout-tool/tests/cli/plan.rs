@@ -2,13 +2,13 @@
 
 use std::fs;
 
-use crate::rig::Rig;
+use crate::fixture::CliFixture;
 
 const ROWS: u64 = 5000;
 
 /// A trace of 4 ids a query: squares make the low residues hot.
-fn trace(rig: &Rig, name: &str, queries: u64) -> String {
-    let path = rig.path(name);
+fn trace(fixture: &CliFixture, name: &str, queries: u64) -> String {
+    let path = fixture.path(name);
     let id = |at: u64| {
         let x = at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
         (((x * x) >> 24) * ROWS) >> 24
@@ -20,12 +20,13 @@ fn trace(rig: &Rig, name: &str, queries: u64) -> String {
 
 #[test]
 fn a_plan_is_made_and_applied() {
-    let rig = Rig::new();
-    let (drive, trace) = (rig.drive("a.drive", "64M"), trace(&rig, "t.u32", 8000));
-    let table = rig.npy("items.npy", ROWS, 32, |r, c| (r * 100 + c) as f32);
+    let fixture = CliFixture::new();
+    let (drive, trace) = (fixture.drive("a.drive", "64M"), trace(&fixture, "t.u32", 8000));
+    let table = fixture.npy("items.npy", ROWS, 32, |r, c| (r * 100 + c) as f32);
     let shape = format!("items={ROWS}x32:f32");
     let plan = ["plan", "--table", &shape, "--trace", &trace, "--dram", "64K", "--batch", "256", "--typical-host"];
-    let made = rig.ok(&[&plan[..], &["--out", "p.safetensors", "--svg", "p.svg", "--on", "2*p5800x:1.6T"]].concat());
+    let made =
+        fixture.ok(&[&plan[..], &["--out", "p.safetensors", "--svg", "p.svg", "--on", "2*p5800x:1.6T"]].concat());
     let of_table = &made["plan"]["tables"][0];
     assert_eq!(
         (&of_table["name"], &of_table["dram_rows"], &of_table["count_error"]),
@@ -44,7 +45,7 @@ fn a_plan_is_made_and_applied() {
         assert_eq!(interval["queries"], made["plan"]["trace"][queries]);
         assert!(of("low") < hit && hit < of("high") && of("coverage") == 0.9 && of("measured") > 0.85, "{interval}");
     }
-    let text = rig.run(&plan).stdout;
+    let text = fixture.run(&plan).stdout;
     assert!(text.contains(" for 90% of unseen traces (") && text.contains("% measured)"), "{text}");
     let curve = made["plan"]["curve"].as_array().unwrap();
     assert!(curve.windows(2).all(|pair| pair[0]["hit"].as_f64() <= pair[1]["hit"].as_f64()), "{curve:?}");
@@ -63,59 +64,60 @@ fn a_plan_is_made_and_applied() {
         let (below, above) = (rates(&curve[own - 1])[at], rates(&curve[own + 1])[at]);
         assert!(below * 0.98 <= rate && rate <= above * 1.02, "{below}, {rate}, {above}");
     }
-    let svg = fs::read_to_string(rig.path("p.svg")).unwrap();
+    let svg = fs::read_to_string(fixture.path("p.svg")).unwrap();
     assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>") && svg.contains("8 drives"));
     // GPU memory to the hottest of them, DRAM to the next; both are told, and drawn.
-    let on_gpu = rig.ok(&[&plan[..], &["--hbm", "16K", "--svg", "g.svg"]].concat());
+    let on_gpu = fixture.ok(&[&plan[..], &["--hbm", "16K", "--svg", "g.svg"]].concat());
     let placed =
         ["hbm_rows", "hbm_bytes", "dram_rows", "dram_bytes"].map(|it| on_gpu["plan"]["tables"][0][it].as_u64());
     assert_eq!(placed, [128, 128 << 7, 512, 512 << 7].map(Some), "{on_gpu}");
-    assert!(fs::read_to_string(rig.path("g.svg")).unwrap().contains("128 (16 KiB), 512 (64 KiB), 4360 of 5000"));
-    let text = rig.run(&plan);
+    assert!(fs::read_to_string(fixture.path("g.svg")).unwrap().contains("128 (16 KiB), 512 (64 KiB), 4360 of 5000"));
+    let text = fixture.run(&plan);
     assert!(text.exit == 0 && text.stdout.contains("64.0 KiB *"), "{text:?}");
     // More than all rows take.
     let ample: Vec<&str> = plan.iter().map(|it| if *it == "64K" { "64M" } else { it }).collect();
-    let text = rig.run(&ample);
+    let text = fixture.run(&ample);
     assert!(text.exit == 0 && text.stdout.contains("625 KiB *"), "{text:?}");
 
-    let loaded = rig.ok(&["load", "-d", &drive, &table, "--plan", "p.safetensors"]);
+    let loaded = fixture.ok(&["load", "-d", &drive, &table, "--plan", "p.safetensors"]);
     assert_eq!((&loaded["tables"][0]["hot_rows"], &loaded["tables"][0]["order"]), (&512.into(), &"plan".into()));
-    let shown = rig.ok(&["inspect", "-d", &drive]);
+    let shown = fixture.ok(&["inspect", "-d", &drive]);
     assert!(shown.to_string().contains("\"hot_rows\":512"), "{shown}");
-    let looked = rig.ok(&["lookup", "-d", &drive, "--table", "items", "--ids", "0,4999,17"]);
+    let looked = fixture.ok(&["lookup", "-d", &drive, "--table", "items", "--ids", "0,4999,17"]);
     assert_eq!(looked["report"]["ids"].as_u64().or(looked["ids"].as_u64()), Some(3), "{looked}");
-    rig.ok(&["export", "-d", &drive, "--table", "items", "--out", "back.npy"]);
+    fixture.ok(&["export", "-d", &drive, "--table", "items", "--out", "back.npy"]);
     let rows = |name: &str| {
-        let bytes = fs::read(rig.path(name)).unwrap();
+        let bytes = fs::read(fixture.path(name)).unwrap();
         bytes[bytes.len() - ROWS as usize * 128..].to_vec()
     };
     assert!(rows("back.npy") == rows("items.npy"));
     // A store's own tables can be planned for.
-    let again = rig.ok(&["plan", "-d", &drive, "--trace", &trace, "--dram", "64K", "--batch", "256", "--typical-host"]);
+    let again =
+        fixture.ok(&["plan", "-d", &drive, "--trace", &trace, "--dram", "64K", "--batch", "256", "--typical-host"]);
     assert_eq!(again["plan"]["tables"], made["plan"]["tables"]);
 }
 
 #[test]
 fn a_table_with_keys_is_planned_and_loaded() {
-    let rig = Rig::new();
-    let drive = rig.drive("a.drive", "64M");
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
     // Row i has the key of i; the rows divisible by 97 take half of what is looked up, and one key is of no row.
     let key = |row: u64| (row.wrapping_mul(0x9e37_79b9_7f4a_7c15) as i64) ^ -7;
-    let table = rig.npy("items.npy", ROWS, 32, |r, c| (r * 100 + c) as f32);
+    let table = fixture.npy("items.npy", ROWS, 32, |r, c| (r * 100 + c) as f32);
     let bytes = |keys: &mut dyn Iterator<Item = i64>| keys.flat_map(i64::to_le_bytes).collect::<Vec<u8>>();
     let mut keys = warprow_formats::npy::head_of_list("<i8", ROWS);
     keys.extend(bytes(&mut (0..ROWS).map(key)));
-    fs::write(rig.path("k.npy"), keys).unwrap();
+    fs::write(fixture.path("k.npy"), keys).unwrap();
     let row = |at: u64| {
         let x = at.wrapping_mul(0xd134_2543_de82_ef95) >> 33;
         if at.is_multiple_of(2) { x % (ROWS / 97) * 97 } else { x % (ROWS + 1) }
     };
-    fs::write(rig.path("t.i64"), bytes(&mut (0..40_000).map(|at| key(row(at))))).unwrap();
+    fs::write(fixture.path("t.i64"), bytes(&mut (0..40_000).map(|at| key(row(at))))).unwrap();
     let shape = format!("items={ROWS}x32:f32");
     let plan =
         ["plan", "--table", &shape, "--keyed", "items", "--trace", "t.i64:ids=4", "--batch", "256", "--typical-host"];
     // What an index takes is not there for rows.
-    let made = rig.ok(&[&plan[..], &["--dram", "18525", "--allow-missing", "--out", "p"]].concat());
+    let made = fixture.ok(&[&plan[..], &["--dram", "18525", "--allow-missing", "--out", "p"]].concat());
     let of_table = &made["plan"]["tables"][0];
     let index = of_table["index_bytes"].as_u64().unwrap();
     assert_eq!(of_table["dram_rows"], (18525 - index) / 128, "{made}");
@@ -124,24 +126,24 @@ fn a_table_with_keys_is_planned_and_loaded() {
     assert!((0.49..0.53).contains(&hit), "{made}");
 
     let load = ["load", "-d", &drive, &table, "--keys", "k.npy", "--key-index", "always", "--plan", "p"];
-    let loaded = rig.ok(&load);
+    let loaded = fixture.ok(&load);
     assert_eq!((&loaded["tables"][0]["hot_rows"], &loaded["tables"][0]["order"]), (&50.into(), &"plan".into()));
     let ids: Vec<String> = (0..ROWS).step_by(37).map(|row| key(row).to_string()).collect();
     let ids = format!("--ids={}", ids.join(","));
-    let found = rig.ok(&["lookup", "-d", &drive, "--table", "items", &ids, "--check-keys"]);
+    let found = fixture.ok(&["lookup", "-d", &drive, "--table", "items", &ids, "--check-keys"]);
     for (at, row) in (0..ROWS).step_by(37).enumerate() {
         assert_eq!(found["rows"][at][3].as_f64(), Some((row * 100 + 3) as f64), "row {row}");
     }
     // The keys of the first ranks are the hottest.
-    let device = format!("emulated:{}", rig.path("a.drive").display()).parse().unwrap();
-    let device = warprow_store::Device::open(&device, warprow_store::Create::Never).unwrap();
+    let device = format!("emulated:{}", fixture.path("a.drive").display()).parse().unwrap();
+    let device = warprow_store::Device::open(&device, warprow_store::CreateDrive::Never).unwrap();
     let store = warprow_store::Store::open(&[device], &Default::default()).unwrap();
     let by_rank = store.keys("items").unwrap().unwrap();
     let hottest: Vec<u64> = (0..ROWS / 97).map(|nth| key(nth * 97) as u64).collect();
     assert!(by_rank[..50].iter().all(|key| hottest.contains(key)), "{:?}", &by_rank[..50]);
     drop(store);
     // The store's own table, with the index that it has; and plans that are not for its like.
-    let again = rig.ok(&[
+    let again = fixture.ok(&[
         "plan",
         "-d",
         &drive,
@@ -155,16 +157,16 @@ fn a_table_with_keys_is_planned_and_loaded() {
         "--allow-missing",
     ]);
     assert!(again["plan"]["tables"][0]["index_bytes"].as_u64().unwrap() > 0, "{again}");
-    let error = rig.fails(&[&load[..4], &["--replace", "--plan", "p"]].concat(), 3);
+    let error = fixture.fails(&[&load[..4], &["--replace", "--plan", "p"]].concat(), 3);
     assert!(error["message"].as_str().unwrap().contains("looked up by keys"), "{error}");
     let few = ["plan", "--table", "items=100x32:f32", "--keyed", "items", "--trace", "t.i64:ids=4", "--typical-host"];
-    let error = rig.fails(&few, 3);
+    let error = fixture.fails(&few, 3);
     assert!(error["message"].as_str().unwrap().contains("different keys, the table only 100 rows"), "{error}");
     for (args, exit, named) in [
         (&["--dram", "1000", "--allow-missing"][..], 3, "indices"),
         (&["--dram", "64K", "--keyed", "users"], 2, "users"),
     ] {
-        let error = rig.fails(&[&plan[..], args].concat(), exit);
+        let error = fixture.fails(&[&plan[..], args].concat(), exit);
         let said = format!("{} {}", error["subject"].as_str().unwrap(), error["message"].as_str().unwrap());
         assert!(said.contains(named), "{error}");
     }
@@ -172,11 +174,11 @@ fn a_table_with_keys_is_planned_and_loaded() {
 
 #[test]
 fn what_cannot_be_planned_is_refused() {
-    let rig = Rig::new();
-    let (good, shape) = (trace(&rig, "t.u32", 100), format!("items={ROWS}x32:f32"));
-    fs::write(rig.path("cut.u32"), [1, 2, 3]).unwrap();
-    fs::write(rig.path("empty.u32"), []).unwrap();
-    fs::write(rig.path("other.u64"), vec![0; 8 * 7]).unwrap();
+    let fixture = CliFixture::new();
+    let (good, shape) = (trace(&fixture, "t.u32", 100), format!("items={ROWS}x32:f32"));
+    fs::write(fixture.path("cut.u32"), [1, 2, 3]).unwrap();
+    fs::write(fixture.path("empty.u32"), []).unwrap();
+    fs::write(fixture.path("other.u64"), vec![0; 8 * 7]).unwrap();
     let of = |trace: &str, more: &[&str]| {
         let shape = shape.clone();
         let args: Vec<String> = ["plan", "--table", &shape, "--trace", trace, "--typical-host"]
@@ -203,21 +205,21 @@ fn what_cannot_be_planned_is_refused() {
         (of(&format!("items={good}"), &["--table", "users=5x4:f32"]), 2, "users"),
         (of(&good, &["--trace", &good]), 2, "second trace"),
     ] {
-        let error = rig.fails(&args.iter().map(|it| &**it).collect::<Vec<_>>(), exit);
+        let error = fixture.fails(&args.iter().map(|it| &**it).collect::<Vec<_>>(), exit);
         let said = format!("{} {}", error["subject"].as_str().unwrap(), error["message"].as_str().unwrap());
         assert!(said.contains(named), "{args:?} does not say {named:?}: {error}");
         assert!(!error["remedy"].as_str().unwrap().is_empty(), "{args:?}: no remedy in {error}");
     }
     // Ids outside: refused, or counted as asked.
     let few = ["plan", "--table", "t=100x32:f32", "--trace", &good, "--typical-host", "--batch", "8"];
-    let error = rig.fails(&few, 3);
+    let error = fixture.fails(&few, 3);
     assert!(error["message"].as_str().unwrap().contains("none of its 100 rows"), "{error}");
     // Ids past the rows are keys: that is proposed, for all tables at once, and works.
     assert!(error["remedy"].as_str().unwrap().contains("--keyed t;"), "{error}");
     assert!(!error["remedy"].as_str().unwrap().contains("missing"), "{error}");
     let both = ["--table", "u=9x4:f32", "--trace", &format!("u={good}")];
     let named = format!("t={good}");
-    let error = rig.fails(
+    let error = fixture.fails(
         &[&["plan", "--table", "t=100x32:f32", "--typical-host", "--batch", "8", "--trace", &named], &both[..]]
             .concat(),
         3,
@@ -225,34 +227,37 @@ fn what_cannot_be_planned_is_refused() {
     assert_eq!(error["sparse"], serde_json::json!(["t", "u"]), "{error}");
     assert!(error["remedy"].as_str().unwrap().contains("--keyed t --keyed u"), "{error}");
     let keyed = ["plan", "--table", &shape, "--keyed", "items", "--trace", &good, "--typical-host", "--batch", "8"];
-    rig.ok(&keyed);
+    fixture.ok(&keyed);
     let below: Vec<u8> = (0..400i64).flat_map(|at| (if at == 7 { -1 } else { at % 90 }).to_le_bytes()).collect();
-    fs::write(rig.path("below.i64"), below).unwrap();
-    let error = rig.fails(&["plan", "--table", "t=100x32:f32", "--trace", "below.i64:ids=4", "--typical-host"], 3);
+    fs::write(fixture.path("below.i64"), below).unwrap();
+    let error = fixture.fails(&["plan", "--table", "t=100x32:f32", "--trace", "below.i64:ids=4", "--typical-host"], 3);
     assert!(error["remedy"].as_str().unwrap().contains("--allow-missing"), "{error}");
-    let counted = rig.ok(&[&few[..], &["--allow-missing"]].concat());
+    let counted = fixture.ok(&[&few[..], &["--allow-missing"]].concat());
     assert!(counted["plan"]["trace"]["missing"].as_u64().unwrap() > 0);
 
     // Plans that are not for what is loaded, and none at all.
-    let drive = rig.drive("a.drive", "64M");
-    let table = rig.npy("items.npy", ROWS, 32, |r, c| (r + c) as f32);
-    let wide = rig.npy("wide.npy", ROWS, 64, |r, c| (r + c) as f32);
-    rig.ok(&[&["plan", "--table", &shape, "--trace", &good, "--typical-host", "--batch", "8", "--out", "p"][..], &[]]
-        .concat());
-    let whole = fs::read(rig.path("p")).unwrap();
-    fs::write(rig.path("half"), &whole[..whole.len() / 2]).unwrap();
+    let drive = fixture.drive("a.drive", "64M");
+    let table = fixture.npy("items.npy", ROWS, 32, |r, c| (r + c) as f32);
+    let wide = fixture.npy("wide.npy", ROWS, 64, |r, c| (r + c) as f32);
+    fixture.ok(&[
+        &["plan", "--table", &shape, "--trace", &good, "--typical-host", "--batch", "8", "--out", "p"][..],
+        &[],
+    ]
+    .concat());
+    let whole = fs::read(fixture.path("p")).unwrap();
+    fs::write(fixture.path("half"), &whole[..whole.len() / 2]).unwrap();
     for (file, plan, named) in [
         (&table, "half", "damaged or cut off"),
         (&table, "absent", "cannot be read"),
         (&table, "items.npy", "no plan"),
         (&wide, "p", "no table \"wide\""),
     ] {
-        let error = rig.fails(&["load", "-d", &drive, file, "--plan", plan], 3);
+        let error = fixture.fails(&["load", "-d", &drive, file, "--plan", plan], 3);
         assert!(error["message"].as_str().unwrap().contains(named), "{plan}: {error}");
     }
-    let error = rig.fails(&["load", "-d", &drive, &wide, "--tensor", "items=wide", "--plan", "p"], 3);
+    let error = fixture.fails(&["load", "-d", &drive, &wide, "--tensor", "items=wide", "--plan", "p"], 3);
     assert!(error["message"].as_str().unwrap().contains("5000 × 64 f32"), "{error}");
-    assert!(!rig.ok(&["inspect", "-d", &drive]).to_string().contains("items"));
+    assert!(!fixture.ok(&["inspect", "-d", &drive]).to_string().contains("items"));
     let exists = ["plan", "--table", &shape, "--trace", &good, "--typical-host", "--out", "p"];
-    rig.fails(&exists, 4);
+    fixture.fails(&exists, 4);
 }

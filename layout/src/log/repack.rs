@@ -1,21 +1,21 @@
-//! Fewer chunks for a log, where no chunk is free and compaction needs one.
+//! Packing a log into fewer chunks, where no chunk is free and compaction needs one.
 
 use super::{LEAD, Last, Log, RECORD, STREAM, decode};
 use crate::block;
 use crate::codec::{Reader, Writer};
 use crate::error::VolumeError;
 use crate::generation::{Generation, LogChunk};
-use crate::rewrite::Rewriting;
+use crate::rewrite::RewritePermit;
 use crate::units;
 use crate::volume::Volume;
 
-/// What is left of the first chunks of a log when they are packed.
+/// The first chunks of a log, as they will be when their records are packed.
 struct Packing {
     /// Their records, one after another.
     records: Vec<u8>,
-    /// Those chunks, and places behind the last chunk of a drive.
+    /// How many chunks are packed, with the places behind the last chunk of a drive.
     count: usize,
-    /// Of these, chunks: they would be free.
+    /// How many of them are chunks, and not such places; these chunks would then be free.
     won: usize,
 }
 
@@ -29,7 +29,7 @@ impl Volume {
         }
     }
 
-    /// As many of a log's first chunks as fit into `room` units when they are packed.
+    /// Packs as many of a log's first chunks as then fit into `room` units.
     fn packing(&self, generation: &Generation, room: u64) -> Result<Packing, VolumeError> {
         let (mut records, mut count) = (Vec::new(), 0);
         for log in &generation.log {
@@ -48,13 +48,14 @@ impl Volume {
 }
 
 impl Log {
-    /// Writes the records of the first chunks once more, close together, into what is left of a drive behind its last chunk, and has
-    /// the log begin there: in one commit. How many chunks that gives back; 0 if no drive has so much left.
+    /// Writes the records of the first chunks once more, close together, into what is left of a drive behind its last
+    /// chunk, and has the log begin there: in one commit. Returns how many chunks that gives back; 0 if no drive has
+    /// enough space there.
     ///
     /// Earlier versions gave a log every chunk that was free, one for each process: a log of many chunks with few records in
     /// each, and no chunk for its compaction. The place is no chunk: versions before 2.1 refuse the catalogue that names it, until the
     /// compaction for which this is done has committed.
-    pub fn repack(&mut self, rewriting: &Rewriting) -> Result<usize, VolumeError> {
+    pub fn repack(&mut self, rewriting: &RewritePermit) -> Result<usize, VolumeError> {
         if self.doubt || rewriting.generation() != self.generation {
             return Ok(0);
         }
@@ -92,7 +93,7 @@ impl Log {
     }
 }
 
-/// Bytes of the records that are there whole.
+/// Bytes of the records that are whole.
 fn whole_records(stream: &[u8]) -> usize {
     let mut input = Reader::new(stream);
     let mut whole = 0;

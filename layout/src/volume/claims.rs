@@ -25,7 +25,7 @@ impl Volume {
         }
     }
 
-    /// The right to bring a generation.
+    /// The right to add a generation, or to write one anew.
     pub(crate) fn claim(&self) -> Result<Claim, VolumeError> {
         match self.shared.claimed.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed) {
             Ok(_) => Ok(Claim(self.clone())),
@@ -39,7 +39,7 @@ impl Volume {
         Draining(self)
     }
 
-    /// Waits for nobody: fails if anybody is writing, and then nobody begins to.
+    /// Keeps everybody from beginning to write. Does not wait: fails if anybody is writing now.
     pub(crate) fn close(&self) -> Result<Closing<'_>, VolumeError> {
         drop((self.writing()?, self.claim()?));
         let mut state = self.state_mut();
@@ -60,7 +60,7 @@ impl Volume {
     }
 }
 
-/// The right to append to the log of a generation: there is one of each.
+/// The right to append to the log of a generation: one at a time has it.
 #[derive(Debug)]
 pub(crate) struct LogClaim {
     volume: Volume,
@@ -74,7 +74,7 @@ impl Drop for LogClaim {
     }
 }
 
-/// The right to give a generation other chunks: there is one of each.
+/// The right to give a generation other chunks: one at a time has it.
 pub(crate) struct RewriteClaim {
     volume: Volume,
     generation: u64,
@@ -93,7 +93,7 @@ impl Drop for RewriteClaim {
     }
 }
 
-/// The right to bring a generation: a volume has one.
+/// The right to add a generation, or to write one anew: a volume gives it to one at a time.
 pub(crate) struct Claim(Volume);
 
 impl Drop for Claim {
@@ -102,7 +102,7 @@ impl Drop for Claim {
     }
 }
 
-/// While it lives, no chunk of a member is given away.
+/// While a `Draining` lives, no chunk of its member is given to anybody.
 pub(crate) struct Draining<'a>(&'a Volume);
 
 impl Drop for Draining<'_> {
@@ -111,7 +111,8 @@ impl Drop for Draining<'_> {
     }
 }
 
-/// While it lives, nobody begins to write; for good, if the members were changed.
+/// While a `Closing` lives, nobody begins to write; if the members were changed meanwhile, nobody ever does again on
+/// this volume.
 pub(crate) struct Closing<'a>(&'a Volume);
 
 impl Drop for Closing<'_> {

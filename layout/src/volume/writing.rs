@@ -33,7 +33,7 @@ impl Volume {
 /// Writes to a volume, from before the first of them to a commit.
 pub(crate) struct Writing {
     pub(crate) volume: Volume,
-    /// Of every drive, from before the first write.
+    /// The incarnation of every drive, from before the first write.
     incarnations: Vec<u64>,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Commit {
 }
 
 impl Writing {
-    /// Makes what was written since durable, on `member`.
+    /// Makes what was written to `member` since the writing began durable.
     pub(crate) fn flush(&self, member: u16) -> Result<(), DriveError> {
         let targets = self.targets();
         let target = targets.iter().find(|target| target.member == member);
@@ -59,12 +59,14 @@ impl Writing {
         targets.map(|((member, drive), &incarnation)| Target { member, drive: &**drive, incarnation }).collect()
     }
 
-    /// Moves the store to the next epoch, with the catalogue as `change` makes it; `data`: which speaks of chunks that were
-    /// written. `id`: the commit's identity; else random.
+    /// Moves the store to the next epoch, with the catalogue as `change` makes it; `data`: whether the new catalogue
+    /// lists chunks that were written since the writing began, which are then flushed first. `id`: the commit's
+    /// identity; `None`: random.
     ///
-    /// A failure before the first superblock is written leaves the store as it was; that a drive was reset since the writing
-    /// began is one, for then it may have lost data that its flush does not speak of. Later a failure poisons the volume: some
-    /// members may show the new epoch, and a second attempt would write another catalogue where theirs lies.
+    /// A failure before the first superblock is written leaves the store as it was. It counts as a failure if a drive
+    /// was reset since the writing began, because the drive may then have lost data although its flush succeeds. A
+    /// later failure poisons the volume, so that nothing more is written: some members may show the new epoch, and a
+    /// second attempt would write another catalogue in the place of the one that they mean.
     pub(crate) fn commit<T, E: From<VolumeError>>(
         &self,
         data: bool,

@@ -139,7 +139,7 @@ pub fn enumerate(
     enumerate_fates(shapes, base, log, from, &fates(shapes.len(), seeds), check)
 }
 
-/// The same, with these fates.
+/// Calls `check` for every cut after the first `from` operations and each of `fates`; says where it failed first.
 pub fn enumerate_fates(
     shapes: &[Shape],
     base: &[Image],

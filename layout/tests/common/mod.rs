@@ -189,12 +189,12 @@ pub fn put(image: &mut Image, lba_size: u32, lba: u64, data: &[u8]) {
 }
 
 /// The drives of a test, with one log.
-pub struct Rig {
+pub struct Fixture {
     pub drives: Vec<MemoryDrive>,
     pub log: Arc<Mutex<Vec<Op>>>,
 }
 
-impl Rig {
+impl Fixture {
     pub fn new(shapes: &[Shape]) -> Self {
         Self::with_images(shapes, vec![Image::new(); shapes.len()])
     }

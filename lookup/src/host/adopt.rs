@@ -1,40 +1,46 @@
-//! A host that goes over to other tables while look-ups run: what they read is prepared beside, and taken up as one.
+//! How a host goes over to other tables while look-ups run. The other tables are prepared while look-ups read the present ones; then
+//! all plans go over to them at once.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::attached::Attached;
 use super::current::Hosting;
-use super::executor::Host;
+use super::executor::HostExecutor;
 use super::planned::Planned;
 use super::prepared::Prepared;
 use crate::prepare::PrepareOptions;
 use warprow_store::StoreError;
 use warprow_store::view::lock;
 
-/// Tables that a host can take up: with tiers, orders and every plan's routes. It pins their generations.
+/// Tables that were prepared beside those that look-ups read, with a DRAM tier, permutations and every plan's routes, for
+/// [`HostExecutor::adopt`]. Their generations are pinned while this lives.
 #[derive(Debug)]
-pub struct Upcoming {
+pub struct PreparedTables {
     hosting: Arc<Hosting>,
     attached: Arc<Attached>,
     plans: Vec<(Weak<Planned>, Arc<Prepared>)>,
 }
 
-impl Host {
-    /// Prepares other tables beside those that look-ups read, which go on: fills a DRAM tier of its own, reads orders, resolves
-    /// the plans of this host. [`StoreError::Unfit`] if the slots of one have no room for it, [`StoreError::NoSuchTable`] if one
-    /// of its tables is not there. Then [`Store::switch`](warprow_store::Store::switch), and [`adopt`](Self::adopt).
+impl HostExecutor {
+    /// Prepares other tables than those that look-ups read, while look-ups go on: fills another DRAM tier, reads the tables' orders, and
+    /// resolves the plans of this host against them. The next steps are [`Store::switch`](warprow_store::Store::switch), if the tables are
+    /// of another generation, and [`adopt`](Self::adopt).
+    ///
+    /// # Errors
+    /// [`StoreError::Unfit`] if the slots of a plan have no room for the tables, [`StoreError::NoSuchTable`] if a table of a plan is not
+    /// among them, and errors of reading.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-    /// let host = Host::attach(&store, HostOptions::default())?;
+    /// let host = HostExecutor::attach(&store, HostOptions::default())?;
     /// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
     /// store.update("user", &[0], &[0; 16])?;
     /// store.compact(store.generations()[0].id)?;
@@ -42,15 +48,15 @@ impl Host {
     /// let upcoming = host.prepare(&PrepareOptions::default())?;
     /// assert!(host.adopt(upcoming, std::time::Duration::from_secs(1))?);
     /// let mut row = [1.0f32; 4];
-    /// plan.slot()?.lookup(&Batch::new(&[0i64], 1), &mut Output::new(Rows::F32(&mut row), 4))?;
+    /// plan.slot()?.lookup(&Batch::new(&[0i64], 1), &mut Output::new(OutputRows::F32(&mut row), 4))?;
     /// assert_eq!(row, [0.0; 4]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn prepare(&self, options: &PrepareOptions) -> Result<Upcoming, StoreError> {
+    pub fn prepare(&self, options: &PrepareOptions) -> Result<PreparedTables, StoreError> {
         let before = self.inner.current();
         let located = options.tables(&before.store)?;
         let mut pace = options.pace();
-        // Not measured again: look-ups run.
+        // Drives are not measured again, because look-ups use them.
         let (options, curves) = (before.options.clone(), before.curves.clone());
         let attached = Attached::new(&before.store, located, options, curves, before.totals.clone(), &mut |bytes| {
             pace.read(bytes)
@@ -59,16 +65,19 @@ impl Host {
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));
         let plans = plans.map(|(weak, plan)| Ok((weak, plan.on(attached.clone())?)));
         let plans = plans.collect::<Result<_, StoreError>>()?;
-        Ok(Upcoming { hosting: self.inner.clone(), attached, plans })
+        Ok(PreparedTables { hosting: self.inner.clone(), attached, plans })
     }
 
-    /// Takes up what was prepared: every look-up that begins after this reads it, in all plans of this host and its clones;
-    /// those that run go on with what they began with. Nobody waits for anybody, but this call: up to `patience` for the last of
-    /// them, so that what they read can be let go here, and not by a look-up. Whether nothing of it is left.
+    /// Adopts the tables that were prepared: every look-up that begins after this call reads them, in all plans of this host and its
+    /// clones. Look-ups that are under way go on with the tables that they began with, and no look-up waits. This call waits, for up to
+    /// `patience`, until the last of them has ended, so that the memory of the tables before is freed here and not by a look-up. Returns
+    /// whether all of it was freed.
     ///
-    /// Fails, with nothing changed, if a plan that was made meanwhile does not fit, or if `upcoming` is another host's.
-    pub fn adopt(&self, upcoming: Upcoming, patience: Duration) -> Result<bool, StoreError> {
-        let Upcoming { hosting, attached, plans: prepared } = upcoming;
+    /// # Errors
+    /// [`StoreError::Unfit`], with nothing changed, if a plan that was made after [`prepare`](Self::prepare) has no room for the tables, or
+    /// if another host prepared `upcoming`; [`StoreError::NoSuchTable`] if such a plan has a table that is not among them.
+    pub fn adopt(&self, upcoming: PreparedTables, patience: Duration) -> Result<bool, StoreError> {
+        let PreparedTables { hosting, attached, plans: prepared } = upcoming;
         if !Arc::ptr_eq(&hosting, &self.inner) {
             return Err(StoreError::Unfit { why: "it was prepared by another host".to_owned() });
         }

@@ -10,10 +10,10 @@ use warprow_store::{ReadCurve, StoreError};
 use super::memory::Memory;
 use super::options::HostOptions;
 use crate::report::Totals;
-use crate::share::{Part, share};
-use crate::stage::Joining;
+use crate::share::{TableShare, share};
+use crate::stage::MergeRule;
 
-/// Tables with their tiers, which a host takes up and puts away as one.
+/// Tables with their DRAM tier, all of which a host begins and ceases to read together.
 #[derive(Debug)]
 pub(crate) struct Attached {
     pub store: StoreView,
@@ -21,16 +21,16 @@ pub(crate) struct Attached {
     pub tables: Vec<HostTable>,
     pub dram: Memory,
     pub options: HostOptions,
-    /// Read curves by member, as far as they are known and used, and which reads share a command.
+    /// By member: the drive's read curve, if there is one and it is used, and the rule which reads share a command.
     pub curves: Vec<Option<ReadCurve>>,
-    pub joinings: Box<[Joining]>,
+    pub merge_rules: Box<[MergeRule]>,
 }
 
-/// A table, ready for look-ups.
+/// A table with its place in the DRAM tier.
 #[derive(Debug)]
 pub(crate) struct HostTable {
     pub located: TableVersion,
-    /// Rows that were updated; `None`: they could not be read, and so nothing of the table is.
+    /// Rows that were updated; `None`: they could not be read, and plans for the table fail.
     overlay: Option<Arc<Overlay>>,
     order: OnceLock<Order>,
     /// Ranks below this are in the DRAM tier, from `dram_byte` on.
@@ -40,14 +40,15 @@ pub(crate) struct HostTable {
     pub default_byte: usize,
 }
 
-/// What is read of a table besides its rows, when it is first planned for: what is damaged then harms no other table.
+/// What is read of a table besides its rows, when a plan first needs the table. So damage of one table's order or keys fails plans for
+/// that table alone.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     /// Id → rank; `None`: the id is the rank.
     pub ranks: Option<Arc<Ranks>>,
-    /// By rank; `None`: not stored, or not to be checked.
+    /// Checksums of rows, by rank; `None`: they are not stored, or not to be checked.
     pub crcs: Option<Arc<Vec<u32>>>,
-    /// Sparse id → slot; `None`: ids are below the number of rows.
+    /// Sparse id → key position; `None`: the table has no keys, and its ids are below the number of rows.
     pub sparse: Option<SparseIds>,
     /// Rows that were updated.
     pub overlay: Arc<Overlay>,
@@ -74,7 +75,7 @@ impl Attached {
         };
         let overlay = match &table.overlay {
             Some(overlay) => overlay.clone(),
-            // It is damaged: this says how.
+            // The overlay is damaged: reading it again gives the error.
             None => store.overlay(&located.generation)?,
         };
         let crcs = row_crcs(&self.store, &table.located, &self.options)?.map(Arc::new);
@@ -94,7 +95,7 @@ fn row_crcs(store: &StoreView, located: &TableVersion, options: &HostOptions) ->
 const ALIGN: u64 = 64;
 
 impl Attached {
-    /// Fills a DRAM tier for tables; tells of bytes read.
+    /// Fills a DRAM tier for the tables `located`; calls `read` with the number of bytes that each step has read.
     pub(crate) fn new(
         store: &StoreView,
         located: Vec<TableVersion>,
@@ -105,7 +106,8 @@ impl Attached {
     ) -> Result<Arc<Self>, StoreError> {
         store.watch()?;
         let (located, overlays): (Vec<TableVersion>, Vec<_>) = store.with_overlays(located).into_iter().unzip();
-        let parts: Vec<Part> = located.iter().map(|it| Part::of(it.table(), it.table().row_bytes())).collect();
+        let parts: Vec<TableShare> =
+            located.iter().map(|it| TableShare::of(it.table(), it.table().row_bytes())).collect();
         let hot = share(&parts, options.dram_bytes);
         let mut bytes = 0u64;
         let mut place = |len: u64| {
@@ -129,8 +131,8 @@ impl Attached {
         for table in &tables {
             fill(store, table, &options, dram.bytes_mut(), read)?;
         }
-        let joinings = options.merging.joinings(&curves, store.drives());
-        Ok(Arc::new(Self { store: store.clone(), tables, dram, options, curves, joinings, totals }))
+        let merge_rules = options.merging.merge_rules(&curves, store.drives());
+        Ok(Arc::new(Self { store: store.clone(), tables, dram, options, curves, merge_rules, totals }))
     }
 }
 

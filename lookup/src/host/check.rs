@@ -16,7 +16,7 @@ pub(crate) fn check(
     check_output(plan, (batch.ids.len(), batch.batch), out)
 }
 
-/// The same of the batch alone.
+/// As [`check`], of the batch alone.
 pub(crate) fn check_batch(plan: &Prepared, batch: &Batch<'_>, bags: &mut [u32]) -> Result<(), InvalidBatch> {
     let (ids, features) = (batch.ids.len(), plan.features.len());
     if batch.batch > plan.options.max_batch {
@@ -64,7 +64,7 @@ pub(crate) fn check_batch(plan: &Prepared, batch: &Batch<'_>, bags: &mut [u32]) 
     Ok(())
 }
 
-/// The same of the output alone, for that many ids and bags of a feature.
+/// As [`check`], of the output alone, for a batch of `ids` ids and `batch` bags of each feature.
 pub(crate) fn check_output(
     plan: &Prepared,
     (ids, batch): (usize, usize),
@@ -90,11 +90,12 @@ pub(crate) fn check_output(
     }
 }
 
-/// Copies offsets and sets the end of the last bag; or the index of the first that is wrong, and the rule that it breaks.
+/// Copies offsets to `bags`, and sets the end of the last bag. The error is the index of the first offset that is wrong, and the rule that
+/// it breaks.
 fn copy_offsets<I: Id>(offsets: &[I], ids: usize, bags: &mut [u32]) -> Result<(), (usize, &'static str)> {
     let (count, mut before) = (bags.len() - 1, 0);
     for (index, (bag, &offset)) in bags.iter_mut().zip(offsets).enumerate() {
-        // A negative one is beyond all ids.
+        // As an unsigned number, a negative offset is larger than any number of ids.
         let offset = offset.raw();
         if index == 0 && offset != 0 {
             return Err((0, "the first must be 0"));

@@ -13,7 +13,7 @@ use super::prepared::Prepared;
 pub(crate) struct Hosting {
     pub(super) current: RwLock<Arc<Attached>>,
     pub(super) plans: Mutex<Vec<Weak<Planned>>>,
-    /// Put away, while look-ups may still read it.
+    /// What plans read before the host adopted other tables, for as long as look-ups may still read it.
     pub(super) retired: Mutex<Vec<Arc<Prepared>>>,
 }
 
@@ -26,17 +26,17 @@ impl Hosting {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The plans, if `attached` is what the host reads; while they are held, it stays so.
+    /// The plans, locked, if `attached` is what the host reads at present. While the lock is held, the host reads nothing else.
     pub(crate) fn plans_of(&self, attached: &Arc<Attached>) -> Option<MutexGuard<'_, Vec<Weak<Planned>>>> {
         let mut plans = lock(&self.plans);
         plans.retain(|plan| plan.strong_count() > 0);
         Arc::ptr_eq(attached, &self.current()).then_some(plans)
     }
 
-    /// Lets go of what no look-up reads any more; how much is left.
+    /// Frees what was retired and is read by no look-up any more. Returns how many of the retired are left.
     pub(super) fn let_go(&self) -> usize {
         let mut retired = lock(&self.retired);
-        // Nobody else can take it up again: one holder is the last.
+        // A look-up takes only what is current. So nothing can become a new holder of what was retired: one holder is this list itself.
         retired.retain(|prepared| Arc::strong_count(prepared) > 1);
         retired.len()
     }

@@ -13,34 +13,36 @@ use crate::feature::{Feature, PlanOptions};
 use crate::merging::Merging;
 use crate::report::Metrics;
 
-/// The host executor on a store, as its tables were when it was attached, or as it last [adopted](Host::adopt) them. It pins
-/// them: replaced tables stay readable until the last host, plan and look-up that use them are gone.
+/// The host executor: looks up rows of a store's tables on the host. It reads the tables as they were when it was attached to the store,
+/// or as it last [adopted](HostExecutor::adopt) them. The executor pins these tables: when others replace them in the store, they stay readable
+/// until the last executor, plan and look-up that use them are gone. Clones are the same executor.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
-/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+/// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
 /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
 /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 /// // 100 rows of 16 bytes stay in memory.
-/// let host = Host::attach(&store, HostOptions::default().with_dram_bytes(1600))?;
+/// let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(1600))?;
 /// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
 /// let mut rows = [0.0f32; 8];
-/// let report = plan.slot()?.lookup(&Batch::new(&[3i64, 999], 2), &mut Output::new(Rows::F32(&mut rows), 4))?;
+/// let report = plan.slot()?.lookup(&Batch::new(&[3i64, 999], 2), &mut Output::new(OutputRows::F32(&mut rows), 4))?;
 /// assert_eq!(rows, [12.0, 13.0, 14.0, 15.0, 3996.0, 3997.0, 3998.0, 3999.0]);
 /// assert_eq!((report.rows_dram, report.rows_ssd), (1, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
-pub struct Host {
+pub struct HostExecutor {
     pub(crate) inner: Arc<Hosting>,
 }
 
-impl Host {
-    /// Prepares look-ups of `store` by the host: fills the DRAM tier. Permutations are read when their tables are first planned for.
+impl HostExecutor {
+    /// Attaches an executor to `store`: fills the DRAM tier with the hottest rows. Permutations are read when a plan first needs their
+    /// tables.
     pub fn attach(store: &Store, options: HostOptions) -> Result<Self, StoreError> {
         let out_of_range = |reason: &str| StoreError::PlanOptions { reason: reason.to_owned() };
         if options.workers == 0 || options.workers > 128 {
@@ -60,7 +62,7 @@ impl Host {
         Ok(Self { inner: Arc::new(Hosting::new(attached)) })
     }
 
-    /// The store.
+    /// The store whose rows this executor looks up.
     pub fn store(&self) -> Store {
         self.inner.current().store.store()
     }
@@ -74,21 +76,22 @@ impl Host {
     }
 }
 
-impl Host {
+impl HostExecutor {
     /// Prepares look-ups of `features`: reads their tables' permutations, takes queue pairs and allocates everything that look-ups
     /// of its slots will need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<Plan, StoreError> {
         Plan::new(&self.inner, features, options)
     }
 
-    /// The read curves that decide which rows share a command: drives by name, `None` where neighbours do.
+    /// Each drive by name, with the read curve that decides which of its rows share a command; `None`: rows of neighbouring LBAs share
+    /// one, without a curve.
     pub fn read_curves(&self) -> Vec<(String, Option<ReadCurve>)> {
         let attached = self.inner.current();
         let members = attached.store.drives().iter().zip(&attached.curves);
         members.filter_map(|(member, curve)| Some((member.as_ref()?.name().to_owned(), curve.clone()))).collect()
     }
 
-    /// Rows of `table` in the DRAM tier: its hottest. `None`: there is no such table.
+    /// How many rows of `table`, its hottest, lie in the DRAM tier. `None`: there is no such table.
     pub fn hot_rows(&self, table: &str) -> Option<u64> {
         let attached = self.inner.current();
         attached.tables.iter().find(|it| it.located.table().name == table).map(|table| table.hot_rows)

@@ -1,11 +1,10 @@
-//! The stage *expand*: rows to the output, while drives still read others.
+//! The stage *expand*: writes rows to the output, while drives still read others.
 
 use std::ops::Range;
-use std::time::Duration;
 
 use half::{bf16, f16};
-use warprow_dma::{Clock, DmaMemory, PAGE};
-use warprow_driver::prp::Stretch;
+use warprow_dma::{DmaMemory, PAGE, nontemporal};
+use warprow_driver::prp::IovaRange;
 use warprow_layout::{DType, row_crc};
 
 use crate::feature::{Missing, Pooling};
@@ -15,85 +14,60 @@ use crate::host::read::Meanwhile;
 use crate::host::rows_out::RowsOut;
 use crate::resolve::{ResolvedFeature, ResolvedTable};
 use crate::stage::{
-    Acc, Command, Deduping, E4M3, E5M2, Element, KeyTable, Location, Out, Q4, Q8, RowRead, TABLE_SHIFT, begin, pool,
-    split,
+    Accumulator, E4M3, E5M2, Element, Location, OutputElement, Q4, Q8, ReadCommand, RowRead, TABLE_SHIFT, pool, split,
 };
-use warprow_store::view::Snapshot;
+use warprow_store::view::OverlaySnapshot;
 
-/// Ids that are expanded between two looks at the drives.
+/// How many ids are expanded between two looks at the drives' completion queues.
 const BLOCK: usize = 256;
-/// Keys that are counted between two looks at the drives.
-const KEYS: usize = 1024;
 /// The end of a chain of ids.
 const END: u32 = u32::MAX;
+/// The most bytes of rows in DRAM that are brought towards the caches while other rows are copied or added up.
+const AHEAD_BYTES: usize = 2048;
+/// The most rows that are brought towards the caches ahead of their turn.
+const AHEAD_ROWS: usize = 16;
 
 /// Calls `$body` with `$element` standing for the element type that `$dtype` names.
 macro_rules! with_element {
     ($dtype:expr, $element:ident => $body:expr) => {
+        with_element!(@one_of $dtype, $element => $body;
+            F32: f32, F16: f16, BF16: bf16, I8: i8, U8: u8, F8E4M3: E4M3, F8E5M2: E5M2, Q8: Q8, Q4: Q4)
+    };
+    (@one_of $dtype:expr, $element:ident => $body:expr; $($name:ident: $type:ty),*) => {
         match $dtype {
-            DType::F32 => {
-                type $element = f32;
+            $(DType::$name => {
+                type $element = $type;
                 $body
-            }
-            DType::F16 => {
-                type $element = f16;
-                $body
-            }
-            DType::BF16 => {
-                type $element = bf16;
-                $body
-            }
-            DType::I8 => {
-                type $element = i8;
-                $body
-            }
-            DType::U8 => {
-                type $element = u8;
-                $body
-            }
-            DType::F8E4M3 => {
-                type $element = E4M3;
-                $body
-            }
-            DType::F8E5M2 => {
-                type $element = E5M2;
-                $body
-            }
-            DType::Q8 => {
-                type $element = Q8;
-                $body
-            }
-            DType::Q4 => {
-                type $element = Q4;
-                $body
-            }
+            })*
         }
     };
 }
 
 pub(crate) use with_element;
 
-/// What expansion is given: the results of the stages before.
+/// The results of the stages before, which expansion is given.
 pub(crate) struct Routed<'a> {
     pub plan: &'a Prepared,
     /// Updated rows, by overlay.
-    pub snapshots: &'a [Option<Snapshot>],
+    pub snapshots: &'a [Option<OverlaySnapshot>],
     /// Where each bag begins, feature-major, and the end of the last.
     pub bags: &'a [u32],
     /// Bags of a feature.
     pub batch: usize,
-    /// For each id where its row lies; [`Location::COLD`] for those on drives.
+    /// For each id, where its row lies; [`Location::COLD`] for rows on drives.
     pub places: &'a mut [Location],
-    /// The positions of these, ascending, and for each the index of its row among the unique ones.
+    /// The positions of ids whose rows lie on drives, ascending.
     pub cold: &'a [u32],
+    /// For each position in `cold`, the index of its row in `unique`.
     pub inverse: &'a [u32],
-    /// Keys of the unique rows on drives, and where these are: their number among the reads, or failed.
+    /// Keys of the different rows on drives.
     pub unique: &'a [u64],
+    /// For each row in `unique`, its number among the rows that are read, which is its place in staging, or that it failed.
     pub locations: &'a mut [Location],
     pub reads: &'a [RowRead],
-    pub commands: &'a [Command],
+    pub commands: &'a [ReadCommand],
     pub weights: Option<&'a [f32]>,
-    /// One row of the largest table.
+    /// Room for one row of the table with the longest rows.
     pub scratch: &'a mut [u8],
     /// log₂ of the bytes in an LBA.
     pub lba_shift: u32,
@@ -127,15 +101,21 @@ impl Routed<'_> {
         cold.iter().zip(self.inverse).filter(move |&(_, &unique)| failed(unique)).map(|(&id, _)| id as usize)
     }
 
-    /// Gives ids on drives the places of their rows.
+    /// Replaces [`Location::COLD`] in `places` by where each row on a drive was read to, or that it failed.
     pub(crate) fn settle(&mut self) {
         for (&id, &unique) in self.cold.iter().zip(self.inverse) {
             self.places[id as usize] = self.locations[unique as usize];
         }
     }
 
-    /// Copies the sound rows of a command to their places in `staging`, so many bytes apart.
-    fn stage(&mut self, (staging, stride): (&mut Memory, usize), command: &Command, memory: &DmaMemory, place: usize) {
+    /// Copies the rows of a command whose checksums match to `staging`, in which rows begin every `stride` bytes.
+    fn stage(
+        &mut self,
+        (staging, stride): (&mut Memory, usize),
+        command: &ReadCommand,
+        memory: &DmaMemory,
+        place: usize,
+    ) {
         for index in command.first..command.first + command.rows {
             let read = self.reads[index as usize];
             let at = row_at(&read, command, place, self.lba_shift);
@@ -155,24 +135,41 @@ impl Routed<'_> {
         begin..self.bags[(feature + 1) * self.batch] as usize
     }
 
-    /// The row of a place in an overlay.
+    /// How many ids before its turn a row of `row_bytes` is brought towards the caches, by [`expect`](Self::expect).
+    fn ahead(row_bytes: usize) -> usize {
+        (AHEAD_BYTES / row_bytes.max(1)).clamp(1, AHEAD_ROWS)
+    }
+
+    /// Has the row of the id at position `id` brought towards the caches if it lies in DRAM. Rows are scattered over the tier, so the
+    /// processor cannot foresee by itself where the next one lies.
+    #[inline(always)]
+    fn expect(&self, dram: &[u8], id: usize, row_bytes: usize) {
+        if let Some(byte) = self.places.get(id).and_then(|place| place.dram_byte())
+            && let Some(row) = dram.get(byte..byte + row_bytes.min(AHEAD_BYTES))
+        {
+            nontemporal::prefetch(row);
+        }
+    }
+
+    /// The updated row, if `place` is one in an overlay.
     fn updated(&self, place: Location) -> Option<&[u8]> {
         let (overlay, record) = place.updated_record()?;
         Some(self.snapshots.get(usize::from(overlay))?.as_ref()?.row(record))
     }
 
-    fn fail(&mut self, command: &Command) {
+    fn fail(&mut self, command: &ReadCommand) {
         self.failed = true;
         for read in &self.reads[command.first as usize..][..command.rows as usize] {
             self.locations[read.unique as usize] = Location::FAILED;
         }
     }
 
-    fn parts(&self, command: &Command) -> Vec<Command> {
+    fn parts(&self, command: &ReadCommand) -> Vec<ReadCommand> {
         split(command, self.reads, |read| self.table_of(read.unique).row_lbas)
     }
 
-    /// Whether a row that was read, and that `fetch` copies, is what was written, as far as that is to be checked. If not, it has failed.
+    /// Whether a row that was read matches its checksum; always so if its table's rows are not checked. `fetch` copies the row. If the
+    /// checksum does not match, the row is noted as failed.
     fn is_sound(&mut self, read: &RowRead, fetch: impl FnOnce(&mut [u8])) -> bool {
         let key = self.unique[read.unique as usize];
         let table = (key >> TABLE_SHIFT) as u16;
@@ -192,92 +189,27 @@ impl Routed<'_> {
     }
 }
 
-/// Where a row of a command lies in landing memory, given where the command's data does.
+/// The byte of landing memory at which a row of a command begins, if the command's data begins at `place`.
 #[inline(always)]
-fn row_at(read: &RowRead, command: &Command, place: usize, lba_shift: u32) -> usize {
+fn row_at(read: &RowRead, command: &ReadCommand, place: usize, lba_shift: u32) -> usize {
     place + ((read.lba() - command.lba) << lba_shift) as usize + read.byte as usize
-}
-
-/// Counts the different rows in DRAM, which nobody waits for, before other work is done.
-pub(crate) struct Counted<'a, M> {
-    pub work: M,
-    pub clock: &'a dyn Clock,
-    pub table: &'a mut KeyTable,
-    /// Keys that have not been counted.
-    pub keys: &'a [u64],
-    pub unique: &'a mut [u64],
-    pub inverse: &'a mut [u32],
-    pub deduping: Deduping,
-    /// Time spent on it.
-    pub time: Duration,
-}
-
-impl<'a, M> Counted<'a, M> {
-    /// `unique` and `inverse` are as long as `keys`.
-    pub(crate) fn new(
-        work: M,
-        clock: &'a dyn Clock,
-        table: &'a mut KeyTable,
-        keys: &'a [u64],
-        unique: &'a mut [u64],
-        inverse: &'a mut [u32],
-    ) -> Self {
-        let deduping = begin(table, keys.len());
-        Self { work, clock, table, keys, unique, inverse, deduping, time: Duration::ZERO }
-    }
-}
-
-impl<M: Meanwhile> Meanwhile for Counted<'_, M> {
-    fn step(&mut self) -> bool {
-        if self.keys.is_empty() {
-            return self.work.step();
-        }
-        let began = self.clock.now();
-        let (now, later) = self.keys.split_at(self.keys.len().min(KEYS));
-        self.deduping.add(self.table, now, self.unique, self.inverse);
-        self.keys = later;
-        self.time += self.clock.now().saturating_sub(began);
-        true
-    }
-
-    #[inline]
-    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize) {
-        self.work.land(command, memory, place);
-    }
-
-    #[inline]
-    fn output(&self, command: &Command, stretches: &mut Vec<Stretch>) -> bool {
-        self.work.output(command, stretches)
-    }
-
-    #[inline]
-    fn landed(&mut self, command: &Command) {
-        self.work.landed(command);
-    }
-
-    fn fail(&mut self, command: &Command) {
-        self.work.fail(command);
-    }
-
-    fn parts(&self, command: &Command) -> Vec<Command> {
-        self.work.parts(command)
-    }
 }
 
 /// Expansion without pooling: row i follows id i.
 pub(crate) struct Unpooled<'a, R> {
     routed: Routed<'a>,
     rows: R,
-    /// Chains of the cold ids that want the same row: for each unique row the last of them, for each the one before it.
+    /// Ids on drives that want the same row form a chain. `heads` has the last of them for each row in `unique`.
     heads: &'a mut [u32],
+    /// For each id on a drive, the one before it in its chain, or [`END`].
     before: &'a mut [u32],
-    /// Rows from drives that were read before.
+    /// Rows from drives that a prefetch has read; empty in other look-ups.
     staged: StagedRows<'a>,
     feature: usize,
     next: usize,
 }
 
-/// Rows, so many bytes apart.
+/// Rows in staging, which begin every `stride` bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct StagedRows<'a> {
     pub bytes: &'a [u8],
@@ -291,7 +223,7 @@ impl<'a> StagedRows<'a> {
 }
 
 impl<'a, R: RowsOut> Unpooled<'a, R> {
-    /// `heads` and `before` are as long as there are cold ids.
+    /// Expansion while drives read. `heads` and `before` are at least as long as the list of ids on drives.
     pub(crate) fn new(routed: Routed<'a>, rows: R, heads: &'a mut [u32], before: &'a mut [u32]) -> Self {
         heads[..routed.unique.len()].fill(END);
         for (cold, (&unique, before)) in routed.inverse.iter().zip(&mut *before).enumerate() {
@@ -300,12 +232,12 @@ impl<'a, R: RowsOut> Unpooled<'a, R> {
         Self { routed, rows, heads, before, staged: StagedRows::default(), feature: 0, next: 0 }
     }
 
-    /// With all rows from drives in `staged`, and [settled](Routed::settle): nothing will land.
+    /// Expansion when all rows from drives are in `staged`, and `routed` was [settled](Routed::settle): no row will land any more.
     pub(crate) fn of_staged(routed: Routed<'a>, rows: R, staged: StagedRows<'a>) -> Self {
         Self { routed, rows, heads: &mut [], before: &mut [], staged, feature: 0, next: 0 }
     }
 
-    /// Zeroes the rows of ids whose row failed, and hands their positions to `failed`. To be called last.
+    /// Ends the expansion: zeroes the output rows of ids whose row failed, and calls `failed` with their positions.
     pub(crate) fn finish(mut self, mut failed: impl FnMut(usize)) -> Option<Damaged> {
         for id in self.routed.failed() {
             self.rows.zero(id);
@@ -314,12 +246,14 @@ impl<'a, R: RowsOut> Unpooled<'a, R> {
         self.routed.damaged
     }
 
-    /// Rows of one feature, for a range of ids: those that need no drive.
+    /// Writes the rows of a range of ids of one feature, except those that are still to come from drives.
     fn expand<E: Element>(&mut self, feature: &ResolvedFeature, ids: Range<usize>) {
         let plan = self.routed.plan;
         let (dram, table) = (plan.host.dram.bytes(), plan.table(feature.table));
         let (dim, row_bytes) = (feature.dim, table.row_bytes);
+        let ahead = Routed::ahead(row_bytes);
         for (id, &place) in ids.clone().zip(&self.routed.places[ids]) {
+            self.routed.expect(dram, id + ahead, row_bytes);
             let byte = match place {
                 Location::COLD => continue,
                 Location::MISSING if feature.missing == Missing::Default => Some(table.default_byte),
@@ -352,7 +286,7 @@ impl<R: RowsOut> Meanwhile for Unpooled<'_, R> {
     }
 
     #[inline]
-    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize) {
+    fn land(&mut self, command: &ReadCommand, memory: &DmaMemory, place: usize) {
         for index in command.first..command.first + command.rows {
             let read = self.routed.reads[index as usize];
             let at = row_at(&read, command, place, self.routed.lba_shift);
@@ -369,14 +303,14 @@ impl<R: RowsOut> Meanwhile for Unpooled<'_, R> {
         }
     }
 
-    fn output(&self, command: &Command, stretches: &mut Vec<Stretch>) -> bool {
+    fn output(&self, command: &ReadCommand, stretches: &mut Vec<IovaRange>) -> bool {
         stretches.clear();
         let mut lba = command.lba;
         for read in &self.routed.reads[command.first as usize..][..command.rows as usize] {
             let table = self.routed.table_of(read.unique);
             let lbas = u64::from(table.row_lbas);
             let bytes = lbas << self.routed.lba_shift;
-            // Nothing but whole LBAs of the row, as they come to be.
+            // The command must read whole rows of whole LBAs, one after another, in the output's own type.
             if table.dtype != R::Element::DTYPE
                 || table.row_bytes as u64 != bytes
                 || read.byte != 0
@@ -390,16 +324,16 @@ impl<R: RowsOut> Meanwhile for Unpooled<'_, R> {
             let at = at as u64;
             match stretches.last_mut() {
                 Some(last) if last.iova + last.len == at => last.len += bytes,
-                // As PRPs have it: what is not one stretch meets at pages.
+                // PRPs can name two stretches only if one ends and the other begins at a page boundary.
                 Some(last) if !((last.iova + last.len) | at).is_multiple_of(PAGE as u64) => return false,
                 None if !at.is_multiple_of(4) => return false,
-                _ => stretches.push(Stretch { iova: at, len: bytes }),
+                _ => stretches.push(IovaRange { iova: at, len: bytes }),
             }
         }
         lba == command.lba + u64::from(command.lbas)
     }
 
-    fn landed(&mut self, command: &Command) {
+    fn landed(&mut self, command: &ReadCommand) {
         for index in command.first..command.first + command.rows {
             let read = self.routed.reads[index as usize];
             let mut cold = self.heads[read.unique as usize];
@@ -421,17 +355,17 @@ impl<R: RowsOut> Meanwhile for Unpooled<'_, R> {
         }
     }
 
-    fn fail(&mut self, command: &Command) {
+    fn fail(&mut self, command: &ReadCommand) {
         self.routed.fail(command);
     }
 
-    fn parts(&self, command: &Command) -> Vec<Command> {
+    fn parts(&self, command: &ReadCommand) -> Vec<ReadCommand> {
         self.routed.parts(command)
     }
 }
 
-/// Expansion with pooling: row b holds the pooled bags b of all features. Rows from drives are gathered in `staging` first,
-/// since a bag is added up in its order, whatever order its rows arrive in.
+/// Expansion with pooling: output row b holds the pooled bag b of every feature. Rows from drives are copied to `staging` first, because a
+/// bag is summed in its own order, in whatever order its rows arrive.
 pub(crate) struct Pooled<'a, O> {
     routed: Routed<'a>,
     rows: &'a mut [O],
@@ -439,27 +373,27 @@ pub(crate) struct Pooled<'a, O> {
     staging: &'a mut Memory,
     /// Bytes from one row in `staging` to the next.
     staged_bytes: usize,
-    sum: &'a mut [Acc],
-    /// Bags that wait for drives.
+    sum: &'a mut [Accumulator],
+    /// Bags that have rows on drives, and are pooled when all rows have arrived.
     deferred: &'a mut Vec<u32>,
     next: usize,
 }
 
-impl<'a, O: Out> Pooled<'a, O> {
+impl<'a, O: OutputElement> Pooled<'a, O> {
     pub(crate) fn new(
         routed: Routed<'a>,
         rows: &'a mut [O],
         stride: usize,
         staging: &'a mut Memory,
         staged_bytes: usize,
-        sum: &'a mut [Acc],
+        sum: &'a mut [Accumulator],
         deferred: &'a mut Vec<u32>,
     ) -> Self {
         deferred.clear();
         Self { routed, rows, stride, staging, staged_bytes, sum, deferred, next: 0 }
     }
 
-    /// Pools the bags that waited, and hands the positions of ids whose row failed to `failed`. To be called last.
+    /// Ends the expansion: pools the bags that waited for drives, and calls `failed` with the positions of ids whose row failed.
     pub(crate) fn finish(mut self, failed: impl FnMut(usize)) -> Option<Damaged> {
         self.routed.settle();
         let deferred = std::mem::take(self.deferred);
@@ -487,7 +421,9 @@ impl<'a, O: Out> Pooled<'a, O> {
         let sum = &mut self.sum[..feature.dim];
         sum.fill(0.0);
         let mut count = 0u32;
+        let ahead = Routed::ahead(row_bytes);
         for (id, &place) in ids.clone().zip(&self.routed.places[ids]) {
+            self.routed.expect(dram, id + ahead, row_bytes);
             let row = match (place, feature.missing) {
                 (Location::PADDING, _) | (Location::MISSING, Missing::Skip | Missing::Error) => continue,
                 (Location::MISSING, Missing::Zero) => {
@@ -522,7 +458,7 @@ impl<'a, O: Out> Pooled<'a, O> {
     }
 }
 
-impl<O: Out> Meanwhile for Pooled<'_, O> {
+impl<O: OutputElement> Meanwhile for Pooled<'_, O> {
     fn step(&mut self) -> bool {
         let bags = self.routed.bags.len() - 1;
         let mut done = 0;
@@ -540,20 +476,20 @@ impl<O: Out> Meanwhile for Pooled<'_, O> {
     }
 
     #[inline]
-    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize) {
+    fn land(&mut self, command: &ReadCommand, memory: &DmaMemory, place: usize) {
         self.routed.stage((self.staging, self.staged_bytes), command, memory, place);
     }
 
-    fn fail(&mut self, command: &Command) {
+    fn fail(&mut self, command: &ReadCommand) {
         self.routed.fail(command);
     }
 
-    fn parts(&self, command: &Command) -> Vec<Command> {
+    fn parts(&self, command: &ReadCommand) -> Vec<ReadCommand> {
         self.routed.parts(command)
     }
 }
 
-/// Nothing but reading: rows go to `staging`, to be expanded later.
+/// Reading without expansion, for a prefetch: rows from drives are copied to `staging`, to be expanded later.
 pub(crate) struct Staged<'a> {
     pub routed: Routed<'a>,
     pub staging: &'a mut Memory,
@@ -567,15 +503,15 @@ impl Meanwhile for Staged<'_> {
     }
 
     #[inline]
-    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize) {
+    fn land(&mut self, command: &ReadCommand, memory: &DmaMemory, place: usize) {
         self.routed.stage((self.staging, self.staged_bytes), command, memory, place);
     }
 
-    fn fail(&mut self, command: &Command) {
+    fn fail(&mut self, command: &ReadCommand) {
         self.routed.fail(command);
     }
 
-    fn parts(&self, command: &Command) -> Vec<Command> {
+    fn parts(&self, command: &ReadCommand) -> Vec<ReadCommand> {
         self.routed.parts(command)
     }
 }

@@ -18,7 +18,7 @@ impl Memory {
         let map = MmapMut::map_anon(len).map_err(failed)?;
         #[cfg(target_os = "linux")]
         if bytes >= 2 << 20 {
-            // A kindness of the kernel: fine without.
+            // Huge pages make it faster; without them it works too, so a refusal does not matter.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         Ok(Self(Some(map)))

@@ -1,8 +1,13 @@
 //! The host executor: hot rows in DRAM, the others read from drives by the CPU.
+//!
+//! `attached.rs` has tables with their tiers, which a host reads; `current.rs` the tables that it reads at present; `prepared.rs` a plan's
+//! features resolved against these; `planned.rs` a plan with its slots; `state.rs` what a slot owns, and the order of a look-up's stages;
+//! `read.rs` and `expand.rs` the two stages that run side by side.
 
 mod adopt;
 mod attached;
 mod check;
+mod counted;
 mod current;
 mod executor;
 mod expand;
@@ -18,8 +23,8 @@ mod rows_out;
 mod slot;
 mod state;
 
-pub use adopt::Upcoming;
-pub use executor::Host;
+pub use adopt::PreparedTables;
+pub use executor::HostExecutor;
 pub use options::HostOptions;
 pub use plan::Plan;
 pub use slot::Slot;

@@ -1,27 +1,27 @@
-//! How look-ups run on the host.
+//! The options of the host executor.
 
 use std::time::Duration;
 
 use crate::merging::Merging;
 
-/// How look-ups run on the host.
+/// How the host executor runs look-ups: memory for rows, queue pairs, checks.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
-/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+/// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
 /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
 /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-/// // Memory for 10 rows, every row from drives checked, and rows of neighbouring LBAs read by one command.
+/// // Memory for 10 rows of 16 bytes; the other 90 rows lie in neighbouring LBAs, and one command reads them.
 /// let options = HostOptions::default().with_dram_bytes(160).with_merging(Merging::Neighbours);
-/// let host = Host::attach(&store, options)?;
+/// let host = HostExecutor::attach(&store, options)?;
 /// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
 /// let ids: Vec<i64> = (0..100).collect();
 /// let mut rows = vec![0.0f32; 400];
-/// let report = plan.slot()?.lookup(&Batch::new(&ids, 100), &mut Output::new(Rows::F32(&mut rows), 4))?;
+/// let report = plan.slot()?.lookup(&Batch::new(&ids, 100), &mut Output::new(OutputRows::F32(&mut rows), 4))?;
 /// assert!(rows.iter().enumerate().all(|(at, &x)| x == at as f32));
 /// assert_eq!((report.rows_dram, report.rows_ssd, report.commands), (10, 90, 1));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -29,28 +29,29 @@ use crate::merging::Merging;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HostOptions {
-    /// Bytes of rows to keep in DRAM. Tables share it: first each gets what its `hot_rows` ask for, then what is left goes
-    /// by size. Always the hottest ranks of a table.
+    /// Bytes of rows to keep in DRAM, always the hottest ranks of a table. Tables share these bytes: first each table gets memory for the
+    /// `hot_rows` that it was loaded with; what is left is shared in proportion to the bytes of the other rows.
     pub dram_bytes: u64,
-    /// Queue pairs that a slot keeps busy on every drive. One reaches the bandwidth of a drive; a controller that serves
-    /// each queue by a thread or a core of its own may gain from more.
+    /// Queue pairs that each slot has on every drive. The thread that looks up serves them all: this starts no threads. One queue pair
+    /// reaches the bandwidth of a drive; a controller that serves each queue by a thread or a core of its own may gain from more.
     pub workers: u32,
-    /// Commands in flight on each queue pair, at most.
+    /// The most commands in flight on each queue pair.
     pub depth: u32,
-    /// The longest wait for a read; `None`: as the store was opened.
+    /// The longest wait for a read; `None`: the time-out that the store was opened with.
     pub timeout: Option<Duration>,
-    /// Check every row that is read from a drive against its checksum, where the table has them: four bytes of memory a row,
-    /// and a CRC32C for each read.
+    /// Whether every row that is read from a drive is compared with its checksum, where the table has checksums. That takes four bytes of
+    /// memory for each row of the table, and the time of a CRC32C for each row that is read.
     pub check_rows: bool,
-    /// Compare every sparse id with the stored one, which takes eight bytes of memory a row: a foreign id is then missing for certain.
-    /// Else one in 2⁸, 2¹⁶ or 2³² gets some row, by its table's fingerprints. A table that does not store its ids is refused.
+    /// Whether every sparse id (key) is compared with the stored one, which takes eight bytes of memory for each row. An id that is no key
+    /// of its table is then missing for certain. Without this, one such id in 2⁸, 2¹⁶ or 2³², by the length of the table's fingerprints,
+    /// gets some row of the table. Plans for a table that does not store its keys are refused.
     pub check_keys: bool,
     /// Which rows on drives share a read command.
     pub merging: Merging,
 }
 
 impl Default for HostOptions {
-    /// No DRAM tier, one worker, 1,023 commands in flight, the store's time-out, no checks, neighbouring
+    /// No DRAM tier, one queue pair for each slot and drive, 1,023 commands in flight, the store's time-out, no checks, neighbouring
     /// rows in one command.
     fn default() -> Self {
         let merging = Merging::default();
@@ -59,43 +60,43 @@ impl Default for HostOptions {
 }
 
 impl HostOptions {
-    /// With a DRAM tier of that size.
+    /// The options with a DRAM tier of `dram_bytes` bytes.
     #[must_use]
     pub fn with_dram_bytes(self, dram_bytes: u64) -> Self {
         Self { dram_bytes, ..self }
     }
 
-    /// With that many queue pairs per slot and drive.
+    /// The options with `workers` queue pairs for each slot on each drive.
     #[must_use]
     pub fn with_workers(self, workers: u32) -> Self {
         Self { workers, ..self }
     }
 
-    /// With that many commands in flight.
+    /// The options with at most `depth` commands in flight on each queue pair.
     #[must_use]
     pub fn with_depth(self, depth: u32) -> Self {
         Self { depth, ..self }
     }
 
-    /// With that limit for a read.
+    /// The options with `timeout` as the longest wait for a read.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         Self { timeout: Some(timeout), ..self }
     }
 
-    /// With every sparse id compared with the stored one.
+    /// The options with every sparse id compared with the stored one.
     #[must_use]
     pub fn with_checked_keys(self) -> Self {
         Self { check_keys: true, ..self }
     }
 
-    /// With rows sharing commands like that.
+    /// The options with `merging` as the rule which rows on drives share a read command.
     #[must_use]
     pub fn with_merging(self, merging: Merging) -> Self {
         Self { merging, ..self }
     }
 
-    /// With every row checked.
+    /// The options with every row from a drive compared with its checksum, where the table has checksums.
     #[must_use]
     pub fn with_checked_rows(self) -> Self {
         Self { check_rows: true, ..self }

@@ -1,4 +1,4 @@
-//! Prepared look-ups: features resolved, buffers allocated, queue pairs taken.
+//! A plan: features resolved against tables, buffers allocated, queue pairs taken.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex, RwLock};
@@ -13,18 +13,18 @@ use super::slot::Slot;
 use super::state::State;
 use crate::feature::{Feature, PlanOptions};
 
-/// Look-ups of a list of features, prepared. Clones share its slots.
+/// A list of features, resolved against tables, with all memory and queue pairs that its slots need for look-ups. Clones share the slots.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
 /// # use warprow_lookup::*;
 /// # use warprow_store::*;
-/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-/// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+/// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+/// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
 /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
 /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-/// # let host = Host::attach(&store, HostOptions::default())?;
+/// # let host = HostExecutor::attach(&store, HostOptions::default())?;
 /// // Two features over one table, each summed over its bags: their columns lie side by side.
 /// let features = ["seen", "bought"].map(|name| Feature::new(name, "user").pooling(Pooling::Sum));
 /// let plan = host.plan(&features, PlanOptions::default().with_max(64, 1000).with_slots(2))?;
@@ -42,7 +42,7 @@ impl Plan {
     pub(crate) fn new(host: &Hosting, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
         let mut prepared = Arc::new(Prepared::new(host.current(), features, options.clone())?);
         let mut room = prepared.room();
-        if options.growth {
+        if options.adopt_room {
             let widest = prepared.tables.iter().map(|table| table.dim * size_of::<f32>()).max().unwrap_or(0);
             room = Room { row_bytes: room.row_bytes.max(widest), cold: options.max_ids };
         }
@@ -64,7 +64,7 @@ impl Plan {
         }
     }
 
-    /// Takes a slot, until it is dropped. `Err(QueueBusy)` if all are taken.
+    /// Takes a slot; dropping the slot gives it back. [`StoreError::QueueBusy`] if all slots are taken.
     pub fn slot(&self) -> Result<Slot, StoreError> {
         match lock(&self.inner.idle).pop() {
             Some(state) => Ok(Slot::new(self.inner.clone(), state)),
@@ -77,7 +77,7 @@ impl Plan {
         self.inner.current().width
     }
 
-    /// Whether its features are pooled.
+    /// Whether the plan's features are pooled: all of them, or none.
     pub fn is_pooled(&self) -> bool {
         self.inner.current().pooled
     }
@@ -87,12 +87,12 @@ impl Plan {
         self.inner.current().features.get(feature).map(|feature| feature.column..feature.column + feature.dim)
     }
 
-    /// The latest generation among those that it reads at present.
+    /// The latest generation among those that look-ups of this plan read at present.
     pub fn generation(&self) -> u64 {
         self.inner.current().generation
     }
 
-    /// Its options.
+    /// The options that the plan was made with.
     pub fn options(&self) -> &PlanOptions {
         &self.inner.options
     }

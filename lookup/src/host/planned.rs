@@ -1,4 +1,4 @@
-//! A plan's slots, and what their look-ups read at present.
+//! What a plan owns: its slots, and what their look-ups read at present.
 
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
@@ -10,7 +10,7 @@ use super::prepared::{Prepared, Room};
 use super::state::State;
 use crate::feature::{Feature, PlanOptions};
 
-/// A plan: its slots, and what their look-ups read at present.
+/// What clones of a [`Plan`](super::plan::Plan) share: its slots, and what their look-ups read at present.
 #[derive(Debug)]
 pub(crate) struct Planned {
     pub(super) source: Vec<Feature>,
@@ -28,7 +28,7 @@ impl Planned {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The same plan on other tables, if its slots can do that.
+    /// What look-ups of this plan would read of the tables of `host`, if the slots have room for that.
     pub(crate) fn on(&self, host: Arc<Attached>) -> Result<Arc<Prepared>, StoreError> {
         let prepared = Prepared::new(host, &self.source, self.options.clone())?;
         match prepared.unfit(&self.current(), self.room) {
@@ -37,12 +37,12 @@ impl Planned {
         }
     }
 
-    /// Look-ups that begin from now on read `next`; what they read before.
+    /// Makes look-ups that begin from now on read `next`. Returns what they read before.
     pub(crate) fn replace(&self, next: Arc<Prepared>) -> Arc<Prepared> {
         std::mem::replace(&mut *self.current.write().unwrap_or_else(PoisonError::into_inner), next)
     }
 
-    /// Takes a slot back.
+    /// Takes back what a dropped slot owned.
     pub(crate) fn give_back(&self, state: State) {
         lock(&self.idle).push(state);
     }

@@ -1,4 +1,4 @@
-//! Look-ups whose rows are fetched ahead: on the host, by a thread of the slot's.
+//! Look-ups on the host whose rows are fetched ahead. A thread that belongs to the slot fetches them.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,41 +8,42 @@ use crate::Report;
 use crate::batch::{Batch, Output};
 use crate::error::{InvalidBatch, LookupError};
 use crate::host::check::{check_batch, check_output};
-use crate::host::expand::{Counted, Pooled, Routed, Staged, StagedRows, Unpooled};
+use crate::host::counted::Counted;
+use crate::host::expand::{Pooled, Routed, Staged, StagedRows, Unpooled};
 use crate::host::prepared::Prepared;
 use crate::host::read::{Meanwhile, read};
 use crate::host::rows_out::PlainRows;
 use crate::host::slot::Slot;
 use crate::host::state::{Buffers, Done, Sorted, State, Watch, count, with_rows};
 use crate::report::Stage;
-use crate::stage::Out;
-use warprow_store::view::Snapshot;
+use crate::stage::OutputElement;
+use warprow_store::view::OverlaySnapshot;
 
-/// A batch whose rows are being fetched, or were.
+/// A batch whose rows are being fetched, or have been fetched, before its look-up.
 #[derive(Debug)]
 struct Ahead {
-    /// What it reads, which its look-up reads too.
+    /// The plan with the tables from which rows are fetched, and from which the look-up reads the others.
     plan: Arc<Prepared>,
-    snapshots: Vec<Option<Snapshot>>,
+    snapshots: Vec<Option<OverlaySnapshot>>,
     batch: usize,
     report: Report,
     sorted: Sorted,
     done: Done,
-    /// Why nothing was read.
+    /// If nothing was read: why not.
     refused: Option<LookupError>,
 }
 
-/// A slot's state, wherever it is.
+/// A slot's state, and the batch that the slot holds, if it holds one. While the slot's thread fetches, the thread has both.
 #[derive(Debug)]
 pub(crate) struct Holding {
-    /// Not with the worker.
+    /// `None` while the worker has it.
     state: Option<State>,
-    /// Fetched; likewise.
+    /// The batch that the slot holds, once its rows were fetched. `None` while the worker has it, and if there is none.
     ahead: Option<Ahead>,
     worker: Option<Worker>,
 }
 
-/// The thread that fetches.
+/// The slot's thread, which fetches rows.
 #[derive(Debug)]
 struct Worker {
     jobs: Option<SyncSender<(State, Ahead)>>,
@@ -66,12 +67,12 @@ impl Worker {
         Ok(Self { jobs: Some(jobs), done: Mutex::new(done), thread: Some(thread) })
     }
 
-    /// Waits for what it was given; `None`: it has panicked.
+    /// Waits until the thread has fetched what it was given, and takes that back; `None`: the thread has panicked.
     fn collect(&mut self) -> Option<(State, Ahead)> {
         self.done.get_mut().unwrap_or_else(PoisonError::into_inner).recv().ok()
     }
 
-    /// What it was given, if it has done that.
+    /// Takes back what the thread was given, if it has fetched that.
     fn poll(&mut self) -> Option<(State, Ahead)> {
         self.done.get_mut().unwrap_or_else(PoisonError::into_inner).try_recv().ok()
     }
@@ -99,7 +100,7 @@ impl Holding {
         }
     }
 
-    /// The state, for good.
+    /// Takes the state out, when the slot is dropped. Waits for the worker if that has it.
     pub(crate) fn take(&mut self) -> Option<State> {
         if self.state.is_none() {
             let (state, _) = self.worker.as_mut()?.collect()?;
@@ -121,7 +122,7 @@ impl Holding {
         if let Some(jobs) = self.worker.as_ref().and_then(|worker| worker.jobs.as_ref()) {
             match jobs.send((state, ahead)) {
                 Ok(()) => return,
-                // Its thread has ended.
+                // The worker's thread has ended.
                 Err(back) => (state, ahead) = back.0,
             }
         }
@@ -134,7 +135,7 @@ impl Holding {
         let (None, Some(worker)) = (&self.state, &mut self.worker) else { return };
         match worker.collect() {
             Some((state, ahead)) => (self.state, self.ahead) = (Some(state), Some(ahead)),
-            // As it would have been without a thread.
+            // The thread has panicked: the panic goes on here, as it would have without a thread.
             None => match worker.thread.take().map(JoinHandle::join) {
                 Some(Err(panic)) => std::panic::resume_unwind(panic),
                 _ => unreachable!("a thread that was given work ends with it, or panics"),
@@ -155,19 +156,20 @@ impl State {
         *sorted = self.sort(plan, snapshots, *batch, report, &mut watch);
         let (routed, buffers) = self.split(plan, snapshots, *batch, sorted);
         let (clock, commands) = (plan.host.store.clock(), routed.commands);
-        let Buffers { lanes, landings, table, hot_keys, unique, inverse, staging, staged_bytes, .. } = buffers;
+        let Buffers { lanes, landings, hot_places, counting, staging, staged_bytes, .. } = buffers;
         let staged = Staged { routed, staging, staged_bytes };
-        let mut work = Counted::new(staged, clock, table, hot_keys, unique, inverse);
+        let mut work = Counted::new(staged, clock, hot_places, plan.row_bits, counting);
         let reading = read(lanes, commands, landings, clock, &mut work);
+        let hot_rows = work.count();
         let routed = work.work.routed;
         let (failed, damaged) = (routed.failed, routed.damaged);
-        *done = Done { reading, hot_rows: work.deduping.count, counting: work.time, damaged, positions: Vec::new() };
+        *done = Done { reading, hot_rows, counting: work.time, damaged, positions: Vec::new() };
         sorted.failed = failed;
     }
 }
 
-/// The stage *expand* of rows that are all there; the positions of ids whose row failed.
-fn expand<O: Out>(mut routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], stride: usize) -> Vec<usize> {
+/// The stage *expand* when all rows are in memory or staging. Returns the positions of ids whose row failed.
+fn expand<O: OutputElement>(mut routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], stride: usize) -> Vec<usize> {
     let Buffers { staging, staged_bytes, sum, deferred, mut positions, .. } = buffers;
     let failed = |id| positions.push(id);
     routed.settle();
@@ -186,38 +188,39 @@ fn expand<O: Out>(mut routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], 
 }
 
 impl Slot {
-    /// Begins to fetch the rows of a batch from drives, for [`lookup_prefetched`](Self::lookup_prefetched): a thread of the slot's
-    /// reads them while the caller does something else. What the batch borrows is free when this returns: what is needed of it is
-    /// kept. Until that look-up, or [`forget_prefetched`](Self::forget_prefetched), the slot does nothing else; as many batches can be
-    /// fetched ahead as a plan has slots. The plan is made with [`PlanOptions::with_prefetch`](crate::PlanOptions::with_prefetch).
+    /// Begins to fetch the rows of a batch from drives, for [`lookup_prefetched`](Self::lookup_prefetched). A thread that belongs to the
+    /// slot reads them while the caller does something else. When this returns, the memory that `batch` borrows is the caller's again: the
+    /// slot has copied what it needs. Until that look-up, or [`forget_prefetched`](Self::forget_prefetched), the slot does nothing else; as
+    /// many batches can be fetched ahead as a plan has slots. The plan must have been made with
+    /// [`PlanOptions::with_prefetch`](crate::PlanOptions::with_prefetch).
     ///
-    /// The batch is looked up as the tables are now: with the updates made before this, and of the generation adopted before this,
-    /// whatever comes until [`lookup_prefetched`](Self::lookup_prefetched). That pins them.
+    /// The batch is looked up in the tables as they are at this call: with the updates that were made before, and in the generation that
+    /// was adopted before, whatever happens until [`lookup_prefetched`](Self::lookup_prefetched). The tables are pinned until then.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-    /// # let host = Host::attach(&store, HostOptions::default())?;
+    /// # let host = HostExecutor::attach(&store, HostOptions::default())?;
     /// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default().with_prefetch())?;
     /// let mut slot = plan.slot()?;
     /// slot.prefetch(&Batch::new(&[2i64, 1], 2))?;
     /// // Something else is done while drives read.
     /// let mut rows = [0.0f32; 8];
-    /// slot.lookup_prefetched(&mut Output::new(Rows::F32(&mut rows), 4))?;
+    /// slot.lookup_prefetched(&mut Output::new(OutputRows::F32(&mut rows), 4))?;
     /// assert_eq!(rows, [8.0, 9.0, 10.0, 11.0, 4.0, 5.0, 6.0, 7.0]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Errors
-    /// As of [`lookup`](Self::lookup) for a batch that does not fit, and for missing ids that are errors;
-    /// [`LookupError::PrefetchNotPlanned`]; [`LookupError::QueueBusy`] if the slot holds a batch already. What happens to drives is an
-    /// error of [`lookup_prefetched`](Self::lookup_prefetched).
+    /// The errors of [`lookup`](Self::lookup) for a batch that does not fit the plan, and for missing ids that are errors;
+    /// [`LookupError::PrefetchNotPlanned`]; [`LookupError::QueueBusy`] if the slot holds a batch already. If a drive fails,
+    /// [`lookup_prefetched`](Self::lookup_prefetched) returns the error.
     pub fn prefetch(&mut self, batch: &Batch<'_>) -> Result<(), LookupError> {
         let state = self.holding.idle()?;
         let plan = self.plan.current();
@@ -245,12 +248,12 @@ impl Slot {
         Ok(())
     }
 
-    /// Looks up the batch that was prefetched, once its rows are there: what [`lookup`](Self::lookup) would have given when
-    /// [`prefetch`](Self::prefetch) was called. The report counts what both did.
+    /// Looks up the batch that was prefetched: waits until its rows were fetched, and gives what [`lookup`](Self::lookup) would have given
+    /// when [`prefetch`](Self::prefetch) was called. The report counts what both calls did.
     ///
     /// # Errors
-    /// As of [`lookup`](Self::lookup). [`LookupError::NothingPrefetched`] if there is nothing. If the output does not fit, the batch is
-    /// held on to.
+    /// The errors of [`lookup`](Self::lookup); [`LookupError::NothingPrefetched`] if the slot holds no batch. If the output does not fit the
+    /// plan, the slot keeps the batch, and the call can be repeated with another output.
     pub fn lookup_prefetched(&mut self, out: &mut Output<'_>) -> Result<Report, LookupError> {
         self.holding.settle();
         let (Some(state), Some(ahead)) = (&mut self.holding.state, &mut self.holding.ahead) else {
@@ -288,8 +291,8 @@ impl Slot {
         result
     }
 
-    /// Whether the rows of the prefetched batch are there, or have failed: whether [`lookup_prefetched`](Self::lookup_prefetched) would
-    /// wait for nothing. `false` also if there is none.
+    /// Whether all reads of the prefetched batch have ended, so that [`lookup_prefetched`](Self::lookup_prefetched) would not wait. `false`
+    /// also if the slot holds no batch.
     pub fn is_fetched(&mut self) -> bool {
         if self.holding.state.is_none()
             && let Some((state, ahead)) = self.holding.worker.as_mut().and_then(Worker::poll)
@@ -299,8 +302,8 @@ impl Slot {
         self.holding.ahead.is_some()
     }
 
-    /// Gives up the batch that was prefetched, if there is one: whether there was. Waits for reads that are under way. They are in no
-    /// total of [`Metrics`](crate::Metrics).
+    /// Gives up the batch that was prefetched. Returns whether there was one. Waits for the batch's reads that are under way. These reads do
+    /// not count in [`Metrics`](crate::Metrics).
     pub fn forget_prefetched(&mut self) -> bool {
         self.holding.settle();
         let Some(Ahead { mut snapshots, .. }) = self.holding.ahead.take() else { return false };

@@ -9,24 +9,27 @@ use warprow_store::view::{Overlay, SparseIds};
 
 use super::attached::{Attached, HostTable, Order};
 use crate::feature::{Feature, PlanOptions};
-use crate::resolve::{Resolved, ResolvedFeature, ResolvedTable, handed_out, resolve};
-use crate::stage::RouteTable;
+use crate::resolve::{Resolved, ResolvedFeature, ResolvedTable, output_type, resolve};
+use crate::stage::{BitmapShape, RouteTable};
 
-/// What a look-up reads, from its beginning to its end.
+/// A plan's features resolved against the tables of a host. A look-up reads one value of this type from its beginning to its end, so that
+/// it sees the tables of one moment.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub host: Arc<Attached>,
     pub features: Vec<ResolvedFeature>,
     pub tables: Vec<ResolvedTable>,
-    /// In the order of `tables`.
+    /// Where the rows of each table lie, in the order of `tables`.
     pub routes: Vec<RouteTable>,
-    /// Checksums of rows by rank, likewise; `None`: nothing is checked.
+    /// Checksums of each table's rows, by rank, in the order of `tables`; `None`: the table's rows are not checked.
     pub crcs: Vec<Option<Arc<Vec<u32>>>>,
-    /// What sparse ids are found by, likewise; `None`: ids are below the number of rows.
+    /// The key index of each table, in the order of `tables`; `None`: the table has no keys, and its ids are below the number of rows.
     pub sparse: Vec<Option<SparseIds>>,
     /// Updated rows of the generations that the tables are of.
     pub overlays: Vec<Arc<Overlay>>,
     pub options: PlanOptions,
+    /// The shape of the bitmap that different rows in DRAM are counted in.
+    pub row_bits: BitmapShape,
     pub pooled: bool,
     /// Elements of an output row.
     pub width: usize,
@@ -50,12 +53,12 @@ impl Prepared {
     pub(super) fn new(host: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
         let known = host.tables.iter().map(|table| table.located.table());
         let Resolved { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
-        // Rows of eight-bit floats that come out as such are copied: bytes.
+        // Eight-bit floats that the output has as eight-bit floats are copied as bytes.
         tables
             .iter_mut()
             .filter(|table| table.dtype == options.out)
-            .for_each(|table| table.dtype = handed_out(table.dtype));
-        let options = PlanOptions { out: handed_out(options.out), ..options };
+            .for_each(|table| table.dtype = output_type(table.dtype));
+        let options = PlanOptions { out: output_type(options.out), ..options };
         for table in &mut tables {
             table.default_byte = host.tables[table.given].default_byte;
         }
@@ -70,8 +73,11 @@ impl Prepared {
             });
             table.overlay = (overlay as u16, host.tables[table.given].located.index as u32);
         }
+        let row_bits =
+            BitmapShape::new(host.dram.bytes().len(), tables.iter().map(|table| table.row_bytes).min().unwrap_or(1));
         let of_table = |table: &ResolvedTable| &host.tables[table.given];
         Ok(Self {
+            row_bits,
             overlays,
             routes: orders.iter().zip(&tables).map(|(order, table)| route_of(of_table(table), order)).collect(),
             sparse: orders.iter().map(|order| order.sparse.clone()).collect(),
@@ -87,7 +93,7 @@ impl Prepared {
         })
     }
 
-    /// The room that its look-ups need.
+    /// The room that look-ups need.
     pub(super) fn room(&self) -> Room {
         let cold: u64 = self.tables.iter().zip(&self.routes).map(|(table, route)| table.rows - route.hot_rows).sum();
         Room {
@@ -96,18 +102,18 @@ impl Prepared {
         }
     }
 
-    /// Why slots of `room`, made for look-ups like `before`, cannot do these.
+    /// Why slots that have `room`, and were made for look-ups of `before`, cannot do look-ups of `self`; `None`: they can.
     pub(super) fn unfit(&self, before: &Self, room: Room) -> Option<String> {
         let shape = |it: &Self| it.features.iter().map(|feature| (feature.table, feature.dim)).collect::<Vec<_>>();
         let need = self.room();
         match () {
             () if shape(self) != shape(before) => Some("rows of a table have another number of elements".to_owned()),
             () if need.row_bytes > room.row_bytes => Some(format!(
-                "a row has {} bytes, its buffers take {}: plan with PlanOptions::with_growth",
+                "a row has {} bytes, its buffers take {}: plan with PlanOptions::with_adopt_room",
                 need.row_bytes, room.row_bytes
             )),
             () if need.cold > room.cold => Some(format!(
-                "{} rows of one look-up may lie on drives, its buffers take {}: plan with PlanOptions::with_growth",
+                "{} rows of one look-up may lie on drives, its buffers take {}: plan with PlanOptions::with_adopt_room",
                 need.cold, room.cold
             )),
             () => None,
@@ -137,7 +143,7 @@ fn route_of(source: &HostTable, order: &Order) -> RouteTable {
     }
 }
 
-/// The error of a queue pair that could not be had for a plan.
+/// The error for a plan that could not get a queue pair on `drive`, when it had got `free` of them.
 pub(crate) fn queue_error(error: DriverError, plan: &Prepared, drive: &dyn Drive, free: u32) -> StoreError {
     match error {
         DriverError::NoQueueLeft { .. } => StoreError::Queues {

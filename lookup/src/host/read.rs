@@ -1,14 +1,14 @@
-//! The stage *read*: commands to the drives, in batches, and what comes back; other work is done meanwhile.
+//! The stage *read*: sends commands to the drives, many with one doorbell, and takes what comes back. Other work is done while drives read.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_dma::{Clock, DmaBuffer, DmaMemory, Mapped, PAGE};
-use warprow_driver::prp::{Data, Stretch};
-use warprow_driver::{Blame, Completion, DriverError, Ended, PushError};
+use warprow_dma::{Clock, DmaBuffer, DmaMemory, MappedMemory, PAGE};
+use warprow_driver::prp::{Data, IovaRange};
+use warprow_driver::{Blame, CommandEnd, Completion, DriverError, PushError};
 
-use crate::stage::Command;
+use crate::stage::ReadCommand;
 use warprow_store::NamespaceChanged;
 use warprow_store::view::{MemberDrive, SharedPair, lock};
 
@@ -28,17 +28,18 @@ pub(crate) struct Lane {
     member: Arc<MemberDrive>,
     landing: Landing,
     /// An output buffer that commands were sent for, for as long as one may write to it.
-    lent: Option<Arc<Mapped>>,
+    lent: Option<Arc<MappedMemory>>,
     /// Where the drive sees the output of the look-up under way, if rows can land in it.
     output: Option<u64>,
-    /// The queue failed; it must be brought back before it is used.
+    /// Whether the queue failed, and must be brought back before it is used.
     broken: bool,
-    /// What the drive is to blame for, if that is why.
+    /// If the queue failed through a fault of the drive: which one.
     blame: Option<Blame>,
-    /// Why it could not be brought back for this look-up.
+    /// If the queue could not be brought back for this look-up: why.
     unusable: Option<DriverError>,
-    /// Commands of this look-up that were sent, and the end of those that are to be.
+    /// Commands of this look-up that were sent.
     sent: Range<usize>,
+    /// The end of the commands of this look-up that this lane is to send.
     end: usize,
     outstanding: u32,
 }
@@ -61,23 +62,24 @@ impl From<NamespaceChanged> for NotReady {
     }
 }
 
-/// Memory for the data of reads that are under way. Two halves take turns: each is filled from its beginning, once nothing
-/// is outstanding in it.
+/// Memory for the data of reads that are under way. Its two halves take turns. A half is filled from its beginning, once no command is
+/// outstanding whose data lands in it.
 #[derive(Debug)]
 struct Landing {
-    memory: Arc<Mapped>,
+    memory: Arc<MappedMemory>,
     half: usize,
-    /// Which half is being filled, and up to where.
+    /// The half that is being filled: 0 or 1.
     current: usize,
+    /// The byte of that half up to which it is filled.
     filled: usize,
     outstanding: [u32; 2],
 }
 
 impl Landing {
-    /// Room for `bytes`: its first byte. `None`: wait.
+    /// Takes room for `bytes` bytes. Returns its first byte; `None`: there is no room until commands have ended.
     #[inline]
     fn take(&mut self, bytes: usize) -> Option<usize> {
-        // No page is crossed that need not be.
+        // Data crosses no page boundary that it need not cross.
         let fits = |at: usize| if at % PAGE + bytes > PAGE { at.next_multiple_of(PAGE) } else { at };
         let mut at = fits(self.filled);
         if at + bytes > self.half {
@@ -108,31 +110,31 @@ impl Landing {
     }
 }
 
-/// What else there is to do while drives read, and what to do with what they bring.
+/// The work beside reading: what is done while drives read, and what is done with the rows that they bring.
 pub(crate) trait Meanwhile {
-    /// Does a little; `false` when nothing is left.
+    /// Does a small part of the work that needs no drive; `false` when nothing of it is left.
     fn step(&mut self) -> bool;
 
-    /// The data of a command lies in `memory` from `place` on.
-    fn land(&mut self, command: &Command, memory: &DmaMemory, place: usize);
+    /// Takes the data of a command, which has arrived and lies in `memory` from byte `place` on.
+    fn land(&mut self, command: &ReadCommand, memory: &DmaMemory, place: usize);
 
-    /// Where in the output the data of a command belongs, if it can land there: `iova` is the byte in its buffer. `stretches` are
-    /// [as PRPs have them](Data::Scattered).
-    fn output(&self, _command: &Command, _stretches: &mut Vec<Stretch>) -> bool {
+    /// Whether the data of a command can land in the output. If so, `stretches` says where: `iova` of a stretch is a byte of the output
+    /// buffer, and the stretches meet at pages, [as PRPs demand](Data::Scattered).
+    fn output(&self, _command: &ReadCommand, _stretches: &mut Vec<IovaRange>) -> bool {
         false
     }
 
-    /// The data of a command has landed where [`output`](Self::output) said.
-    fn landed(&mut self, _command: &Command) {}
+    /// Takes note that the data of a command has landed where [`output`](Self::output) said.
+    fn landed(&mut self, _command: &ReadCommand) {}
 
-    /// The rows of a command could not be read.
-    fn fail(&mut self, command: &Command);
+    /// Takes note that the rows of a command could not be read.
+    fn fail(&mut self, command: &ReadCommand);
 
     /// The [parts](crate::stage::split()) of a command.
-    fn parts(&self, command: &Command) -> Vec<Command>;
+    fn parts(&self, command: &ReadCommand) -> Vec<ReadCommand>;
 }
 
-/// What reading took.
+/// What reading did, and what it took.
 #[derive(Debug, Default)]
 pub(crate) struct Reading {
     pub sq_doorbells: u64,
@@ -148,15 +150,15 @@ pub(crate) struct Reading {
     pub failure: Option<DriverError>,
 }
 
-/// Where the data of each command lands, and which have arrived. As long as there can be commands.
+/// Where the data of each command lands, and which commands have arrived. The lists have room for as many commands as there can be.
 #[derive(Debug)]
 pub(crate) struct Landings {
     places: Vec<u32>,
     arrived: Vec<u32>,
-    /// Of one command that lands in the output.
-    stretches: Vec<Stretch>,
-    /// Parts of commands that failed, to be read by themselves. Unallocated as long as none does.
-    again: Vec<Command>,
+    /// The stretches of the output of one command that lands there.
+    stretches: Vec<IovaRange>,
+    /// Parts of commands that failed, to be read by themselves. It is unallocated as long as no command fails.
+    again: Vec<ReadCommand>,
 }
 
 /// A command that has not been sent.
@@ -167,12 +169,12 @@ const ENDED: u32 = u32::MAX - 1;
 const OUTPUT: u32 = u32::MAX - 2;
 
 impl Landings {
-    /// For that many commands, of so many bytes at most.
+    /// Lists for `commands` commands, of at most `transfer` bytes each.
     pub(crate) fn new(commands: usize, transfer: usize) -> Self {
         Self {
             places: vec![UNSENT; commands],
             arrived: Vec::with_capacity(commands),
-            // All but the first and the last are whole pages.
+            // All stretches but the first and the last are whole pages.
             stretches: Vec::with_capacity(transfer / PAGE + 2),
             again: Vec::new(),
         }
@@ -209,9 +211,9 @@ impl Lane {
         })
     }
 
-    /// Makes sure that the queue can be used, and that it leads to what it did: brings it back if it failed, or if the
-    /// controller was reset meanwhile. Whether that was needed. A drive that does not come back leaves the lane unusable
-    /// for this look-up, at once if it was given up.
+    /// Makes sure that the queue can be used, and that its namespace is what it was: brings the queue back if it failed, or if the
+    /// controller was reset meanwhile. Returns whether that was needed. If the drive does not come back, the lane cannot be used for this
+    /// look-up; for a drive that was given up, no step is tried.
     pub(crate) fn ready(&mut self, now: Duration) -> Result<bool, NamespaceChanged> {
         self.unusable = None;
         match self.bring_back(now) {
@@ -244,7 +246,7 @@ impl Lane {
         match self.member.watch::<NotReady>(now) {
             Ok(()) => Ok(revive),
             Err(NotReady::Drive(error)) => {
-                // It does not even say what it is.
+                // The drive does not even answer Identify.
                 self.accuse(&error);
                 Err(error.into())
             }
@@ -276,7 +278,7 @@ impl Lane {
         }
     }
 
-    /// Notes what the drive is to blame for.
+    /// Notes `error` as the drive's fault, if it is one.
     fn accuse(&mut self, error: &DriverError) {
         let blames = matches!(
             error,
@@ -290,7 +292,7 @@ impl Lane {
         }
     }
 
-    /// Whether commands can be sent: it was brought back, and has not failed since.
+    /// Whether commands can be sent: the queue works, or was brought back, and has not failed since.
     fn is_usable(&self) -> bool {
         self.unusable.is_none() && !self.broken
     }
@@ -302,7 +304,7 @@ impl Lane {
     /// Sends as many commands as there is room for, with one doorbell.
     fn submit(
         &mut self,
-        commands: &[Command],
+        commands: &[ReadCommand],
         landings: &mut Landings,
         reading: &mut Reading,
         meanwhile: &impl Meanwhile,
@@ -347,11 +349,11 @@ impl Lane {
         Ok(())
     }
 
-    /// Notes what has come, and with `expire` what should have.
+    /// Takes completions that have come, and with `expire` also the commands whose time is up.
     fn poll(
         &mut self,
         expire: bool,
-        commands: &[Command],
+        commands: &[ReadCommand],
         landings: &mut Landings,
         reading: &mut Reading,
         meanwhile: &mut impl Meanwhile,
@@ -369,17 +371,18 @@ impl Lane {
             }
             let index = completion.tag as usize;
             if let Some(place) = landings.places.get_mut(index) {
-                // Memory of a command that timed out is not used before the queue was made anew.
+                // The landing memory of a command that timed out is not used again before the queue was made anew.
                 match completion.ended {
-                    Ended::Answered(_) if *place == OUTPUT => {}
-                    Ended::Answered(_) => self.landing.give_back(*place as usize),
+                    CommandEnd::Answered(_) if *place == OUTPUT => {}
+                    CommandEnd::Answered(_) => self.landing.give_back(*place as usize),
                     _ => self.broken = true,
                 }
                 *place = ENDED;
             }
             let Some(command) = commands.get(index) else { return };
-            // Some of its blocks are bad; the rows of the others can be had. DNR is about this command, not about its parts.
-            if matches!(completion.ended, Ended::Answered(status) if status.is_media_error()) {
+            // Some of the command's blocks are bad, and the rows in its other blocks can be read. The status bit DNR (do not retry) is about
+            // this command, not about its parts.
+            if matches!(completion.ended, CommandEnd::Answered(status) if status.is_media_error()) {
                 let parts = meanwhile.parts(command);
                 if parts.len() > 1 {
                     reading.split += 1;
@@ -404,11 +407,11 @@ impl Lane {
         polled.map(drop)
     }
 
-    /// Polls, lands what has come, and sends more. Returns how many commands arrived.
+    /// Takes completions, hands over the data that has come, and sends more commands. Returns how many commands arrived.
     fn serve(
         &mut self,
         expire: bool,
-        commands: &[Command],
+        commands: &[ReadCommand],
         landings: &mut Landings,
         reading: &mut Reading,
         meanwhile: &mut impl Meanwhile,
@@ -416,7 +419,7 @@ impl Lane {
         let polled = self.poll(expire, commands, landings, reading, meanwhile);
         let count = landings.arrived.len();
         if count != 0 {
-            self.member.controller().proven();
+            self.member.controller().note_success();
         }
         for index in landings.arrived.drain(..) {
             if let Some(place) = landings.places.get_mut(index as usize) {
@@ -440,25 +443,25 @@ impl Lane {
         };
         match sent {
             Err(error) => self.give_up(error, commands, landings, reading, meanwhile),
-            // What is under way may still come; nothing more is sent after a time-out.
+            // After a time-out, commands that are under way may still arrive, and no more are sent.
             Ok(()) if self.broken => self.fail_rest(commands, landings, meanwhile),
             Ok(()) => {}
         }
         count
     }
 
-    fn fail_rest(&mut self, commands: &[Command], landings: &mut Landings, meanwhile: &mut impl Meanwhile) {
+    fn fail_rest(&mut self, commands: &[ReadCommand], landings: &mut Landings, meanwhile: &mut impl Meanwhile) {
         let rest = self.sent.end..self.end;
         landings.places[rest.clone()].fill(ENDED);
         commands[rest].iter().for_each(|command| meanwhile.fail(command));
         self.end = self.sent.end;
     }
 
-    /// The queue is of no use any more: everything that has not ended fails.
+    /// Gives the queue up for this look-up: all its commands that have not ended fail.
     fn give_up(
         &mut self,
         error: DriverError,
-        commands: &[Command],
+        commands: &[ReadCommand],
         landings: &mut Landings,
         reading: &mut Reading,
         meanwhile: &mut impl Meanwhile,
@@ -480,7 +483,8 @@ impl Lane {
     }
 }
 
-/// Brings queues back that failed. That may reset the controller under others.
+/// Brings back queues that failed. That may reset a controller whose other queues are in use, also by other lanes; so all lanes are looked at
+/// again until none had to be brought back.
 pub(crate) fn ready(lanes: &mut [Lane], now: Duration) -> Result<(), NamespaceChanged> {
     for _ in 0..=lanes.len() {
         let mut revived = false;
@@ -499,8 +503,8 @@ pub(crate) fn lend(lanes: &mut [Lane], output: &mut DmaBuffer) {
     lanes.iter_mut().for_each(|lane| lane.lend(output));
 }
 
-/// Ends what [`lend`] began. Queues with commands that may still write to the output are brought back: when this returns, nothing does but through
-/// those for which that failed, which keep it until then.
+/// Ends what [`lend`] began. Queues with commands that may still write to the output are brought back. When this returns, no drive writes to
+/// the output, except through queues that could not be brought back; these keep the output's memory until they are.
 pub(crate) fn take_back(lanes: &mut [Lane], now: Duration) {
     let mut left = false;
     for lane in &mut *lanes {
@@ -509,17 +513,17 @@ pub(crate) fn take_back(lanes: &mut [Lane], now: Duration) {
         left |= lent && lane.lent.is_some();
     }
     if left {
-        // What becomes of the drives is for the next look-up to say.
+        // An error of a drive is not returned here: the next look-up finds it again.
         let _ = ready(lanes, now);
     }
 }
 
-/// Reads `commands`, which are in order of address, through `lanes`: those of a drive are spread evenly over its lanes.
-/// While drives work, `meanwhile` does. Every wait is bounded by the queues' time-outs. A command that fails for a bad block is read again in
-/// its parts, each once, when all others have ended.
+/// Reads `commands`, which are in order of address, through `lanes`: the commands of a drive are spread evenly over its lanes. While drives
+/// work, the steps of `meanwhile` are done. Every wait is bounded by the queues' time-outs. A command that fails for a bad block is read
+/// again in its parts, each once, when all other commands have ended.
 pub(crate) fn read(
     lanes: &mut [Lane],
-    commands: &[Command],
+    commands: &[ReadCommand],
     landings: &mut Landings,
     clock: &dyn Clock,
     meanwhile: &mut impl Meanwhile,
@@ -538,10 +542,10 @@ pub(crate) fn read(
     reading
 }
 
-/// Reads commands until each has ended, or is to be read again.
+/// Reads commands until each has ended, or has been noted to be read again in parts.
 fn round(
     lanes: &mut [Lane],
-    commands: &[Command],
+    commands: &[ReadCommand],
     landings: &mut Landings,
     clock: &dyn Clock,
     meanwhile: &mut impl Meanwhile,
@@ -599,8 +603,8 @@ fn round(
     }
 }
 
-/// Gives every lane its part of the commands.
-fn assign(lanes: &mut [Lane], commands: &[Command], reading: &mut Reading, meanwhile: &mut impl Meanwhile) {
+/// Gives each lane its share of its drive's commands.
+fn assign(lanes: &mut [Lane], commands: &[ReadCommand], reading: &mut Reading, meanwhile: &mut impl Meanwhile) {
     lanes.iter_mut().for_each(|lane| (lane.sent, lane.end) = (0..0, 0));
     let mut first = 0;
     while let Some(drive) = commands.get(first).map(|command| command.drive) {
@@ -617,7 +621,7 @@ fn assign(lanes: &mut [Lane], commands: &[Command], reading: &mut Reading, meanw
             (lane.sent, lane.end) = (next..next, end);
             next = end;
         }
-        // Nobody serves a drive that is missing, or does not come back.
+        // Commands for a drive without a usable lane fail: the drive is missing, or did not come back.
         commands[next..first + count].iter().for_each(|command| meanwhile.fail(command));
         first += count;
     }

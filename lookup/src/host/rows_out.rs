@@ -1,57 +1,59 @@
-//! Where unpooled rows go.
+//! Where unpooled rows are written to: plain memory, or an output buffer.
 
 use warprow_dma::{DmaBuffer, DmaMemory};
 use zerocopy::IntoBytes;
 
 use crate::host::expand::with_element;
 use crate::resolve::ResolvedTable;
-use crate::stage::{E4M3, E5M2, Element, Out, Q4, Q8, convert};
+use crate::stage::{E4M3, E5M2, Element, OutputElement, Q4, Q8, convert};
 use half::{bf16, f16};
 use warprow_layout::DType;
 
-/// Rows of the output, by the position of their ids. A row has the plan's width; elements behind those of its table are zeros.
+/// Output memory for unpooled rows. Row `id` is the row of the id at position `id`. It has the plan's width; elements behind those of its
+/// table are zeros.
 pub(crate) trait RowsOut {
-    /// Type of its elements.
-    type Element: Out;
+    /// Type of the output's elements.
+    type Element: OutputElement;
 
-    /// Makes row `id` zeros.
+    /// Fills row `id` with zeros.
     fn zero(&mut self, id: usize);
 
-    /// Converts a stored row of `dim` elements to row `id`; `None`: zeros.
+    /// Writes a stored row of `dim` elements to row `id`, converted; `None`: zeros.
     fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize);
 
-    /// The same of a row of `table` that lies in `memory` from `at` on. `scratch` has room for it.
+    /// Writes the row of `table` that lies in `memory` from byte `at` on to row `id`, converted. `scratch` has room for the stored row.
     fn land(&mut self, id: usize, table: &ResolvedTable, memory: &DmaMemory, at: usize, scratch: &mut [u8]);
 
-    /// Where row `id` begins, bytes, if drives can write to it.
+    /// The byte of the output at which row `id` begins, if drives can write to the output.
     fn place(&self, id: usize) -> Option<usize>;
 
-    /// Completes row `id`, the elements of whose table a drive has written.
+    /// Completes row `id` after a drive has written the elements of its table: fills the rest with zeros.
     fn landed(&mut self, id: usize, table: &ResolvedTable);
 
-    /// The elements of its table in row `id`, which a drive has written.
+    /// Copies the elements of row `id`, which a drive has written, to `into`.
     fn read(&self, id: usize, into: &mut [u8]);
 
-    /// Makes row `to` what row `from` is.
+    /// Copies row `from` to row `to`.
     fn repeat(&mut self, from: usize, to: usize);
 }
 
 /// Ordinary memory.
 pub(crate) struct PlainRows<'a, O> {
     pub rows: &'a mut [O],
-    /// Elements from one row to the next, and of a row.
+    /// Elements from the beginning of one row to that of the next.
     pub stride: usize,
+    /// Elements of a row.
     pub width: usize,
 }
 
-impl<O: Out> PlainRows<'_, O> {
+impl<O: OutputElement> PlainRows<'_, O> {
     #[inline(always)]
     fn row(&mut self, id: usize) -> &mut [O] {
         &mut self.rows[id * self.stride..][..self.width]
     }
 }
 
-impl<O: Out> RowsOut for PlainRows<'_, O> {
+impl<O: OutputElement> RowsOut for PlainRows<'_, O> {
     type Element = O;
 
     fn zero(&mut self, id: usize) {
@@ -99,14 +101,15 @@ impl<O: Out> RowsOut for PlainRows<'_, O> {
 /// An [`OutputBuffer`](crate::OutputBuffer)'s memory, to which drives may be writing other rows.
 pub(crate) struct BufferRows<'a, O> {
     pub memory: &'a mut DmaBuffer,
-    /// Elements from one row to the next, and of a row.
+    /// Elements from the beginning of one row to that of the next.
     pub stride: usize,
+    /// Elements of a row.
     pub width: usize,
-    /// A row, to convert to.
+    /// Room for one row, in which it is converted before it is written.
     pub row: &'a mut [O],
 }
 
-impl<O: Out> BufferRows<'_, O> {
+impl<O: OutputElement> BufferRows<'_, O> {
     #[inline(always)]
     fn byte(&self, id: usize) -> usize {
         id * self.stride * size_of::<O>()
@@ -120,7 +123,7 @@ impl<O: Out> BufferRows<'_, O> {
     }
 }
 
-impl<O: Out> RowsOut for BufferRows<'_, O> {
+impl<O: OutputElement> RowsOut for BufferRows<'_, O> {
     type Element = O;
 
     fn zero(&mut self, id: usize) {

@@ -8,11 +8,12 @@ use warprow_dma::DmaBuffer;
 use warprow_layout::{DType, Drive};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::batch::{Batch, Ids, Output, Rows};
+use crate::batch::{Batch, Ids, Output, OutputRows};
 use crate::error::{InvalidBatch, LookupError, RowError};
 use crate::feature::{Bounds, Missing, MissingId};
 use crate::host::check::check;
-use crate::host::expand::{Counted, Damaged, Pooled, Routed, Unpooled};
+use crate::host::counted::Counted;
+use crate::host::expand::{Damaged, Pooled, Routed, Unpooled};
 use crate::host::kept::Kept;
 use crate::host::memory::Memory;
 use crate::host::prepared::{Prepared, Room, queue_error};
@@ -21,16 +22,16 @@ use crate::host::rows_out::{BufferRows, PlainRows, RowsOut};
 use crate::output_buffer::OutputBuffer;
 use crate::report::{Report, Stage};
 use crate::stage::{
-    Acc, Command, KEY_MISSING, KeyCounts, KeyTable, Location, Out, RowRead, Sieved, created, dedupe, keys, mask, merge,
-    order, route, sieve, sparse_keys, sparse_mask, updated,
+    Accumulator, CountBuffers, KEY_MISSING, KeyCounts, KeyTable, Location, OutputElement, ReadCommand, RowRead,
+    TierSplit, created, dedupe, keys, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers, updated,
 };
 use warprow_store::StoreError;
-use warprow_store::view::Snapshot;
+use warprow_store::view::OverlaySnapshot;
 
-/// Bytes of landing memory that a queue pair has at most, for each of its two halves.
+/// The most bytes of landing memory that a queue pair has in each of its two halves.
 const MAX_LANDING: usize = 8 << 20;
 
-/// What a slot owns.
+/// What a slot owns: queue pairs, and the buffers of all stages. They are allocated when the plan is made, and used again by each look-up.
 #[derive(Debug)]
 pub(crate) struct State {
     lanes: Vec<Lane>,
@@ -38,29 +39,31 @@ pub(crate) struct State {
     table: KeyTable,
     pub(crate) bags: Vec<u32>,
     keys: Vec<u64>,
-    /// By id.
+    /// For each id, where its row lies.
     places: Vec<Location>,
     cold: Vec<u32>,
     cold_keys: Vec<u64>,
-    hot_keys: Vec<u64>,
+    hot_places: Vec<u64>,
+    /// For counting the different rows in DRAM; empty where that would take more memory than `table`, which then counts them.
+    bitmap: Vec<u64>,
     unique: Vec<u64>,
     inverse: Vec<u32>,
     locations: Vec<Location>,
     reads: Vec<RowRead>,
     reads_scratch: Vec<RowRead>,
-    commands: Vec<Command>,
+    commands: Vec<ReadCommand>,
     heads: Vec<u32>,
     before: Vec<u32>,
     staging: Memory,
     staged_bytes: usize,
-    sum: Vec<Acc>,
+    sum: Vec<Accumulator>,
     deferred: Vec<u32>,
     scratch: Vec<u8>,
-    /// An unpooled row of the output, in any of its types.
+    /// Room for an unpooled row of the output, of any of its types.
     row: Vec<u64>,
     /// Updated rows that the look-up under way reads, by overlay.
-    pub(crate) snapshots: Vec<Option<Snapshot>>,
-    /// Of a batch whose rows are fetched ahead.
+    pub(crate) snapshots: Vec<Option<OverlaySnapshot>>,
+    /// Mask and weights of a batch whose rows are fetched ahead.
     pub(crate) kept: Kept,
 }
 
@@ -77,8 +80,8 @@ impl State {
 
         let options = &plan.host.options;
         let lba = store.lba_size() as usize;
-        // A command for each row, with what it reads beside it.
-        let gap = |row_lbas| plan.host.joinings.iter().map(|it| it.widest_gap(row_lbas)).max().unwrap_or(0);
+        // Landing memory for a command of its own for each row, with the LBAs that such a command reads beside the row.
+        let gap = |row_lbas| plan.host.merge_rules.iter().map(|it| it.widest_gap(row_lbas)).max().unwrap_or(0);
         let of_row = |row_lbas: u32| row_lbas.saturating_add(gap(row_lbas)) as usize * lba;
         let landing = plan.tables.iter().map(|table| of_row(table.row_lbas)).max().unwrap_or(lba);
         let landing = landing.saturating_mul(cold).min(MAX_LANDING);
@@ -104,13 +107,14 @@ impl State {
             places: vec![Location::PADDING; ids],
             cold: vec![0; ids],
             cold_keys: vec![0; ids],
-            hot_keys: vec![0; ids],
+            hot_places: vec![0; ids],
+            bitmap: vec![0; plan.row_bits.words_for(ids)],
             unique: vec![0; ids],
             inverse: vec![0; ids],
             locations: vec![Location::FAILED; cold],
             reads: vec![RowRead::default(); cold],
             reads_scratch: vec![RowRead::default(); cold],
-            commands: vec![Command::default(); cold],
+            commands: vec![ReadCommand::default(); cold],
             heads: vec![0; unpooled],
             before: vec![0; unpooled],
             staging: Memory::new(staged, "staging")?,
@@ -119,7 +123,7 @@ impl State {
             deferred: Vec::with_capacity(if plan.pooled { bags } else { 0 }),
             scratch: vec![0; row_bytes],
             row: vec![0; if plan.pooled { 0 } else { (plan.width * size_of::<f32>()).div_ceil(size_of::<u64>()) }],
-            // At most as many as tables, and these as features.
+            // A plan has at most as many overlays as tables, and at most as many tables as features.
             snapshots: Vec::with_capacity(plan.features.len()),
             kept: Kept::new(if prefetch { ids } else { 0 }, prefetch && plan.weighted),
         })
@@ -152,7 +156,7 @@ macro_rules! with_rows {
 }
 pub(crate) use with_rows;
 
-/// Adds what a look-up did to the store's totals.
+/// Adds what a look-up did to the host's totals.
 pub(crate) fn count(plan: &Prepared, result: &Result<Report, LookupError>) {
     let totals = &plan.host.totals;
     match result {
@@ -162,7 +166,7 @@ pub(crate) fn count(plan: &Prepared, result: &Result<Report, LookupError>) {
     }
 }
 
-/// Takes the time of one stage after another.
+/// A stop-watch, which takes the time of one stage after another.
 pub(crate) struct Watch<'a> {
     clock: &'a dyn warprow_dma::Clock,
     pub(crate) last: Duration,
@@ -183,18 +187,20 @@ impl<'a> Watch<'a> {
 /// What became of a batch's ids before anything was read.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sorted {
-    /// Ids in DRAM, and ids on drives.
+    /// Ids whose rows lie in DRAM.
     hot_ids: usize,
+    /// Ids whose rows lie on drives.
     cold_ids: usize,
-    /// Different rows on drives, and those of them that are to be read.
+    /// Different rows on drives.
     unique: usize,
+    /// The rows among `unique` that are to be read.
     reads: usize,
     commands: usize,
-    /// Rows lie on drives that are missing.
+    /// Whether a row can already not be read, because its place is not known or its drive is missing.
     pub failed: bool,
 }
 
-/// The ids of feature number `feature`, of which each has `batch` bags.
+/// The positions of the ids of feature number `feature`. Each feature has `batch` bags.
 fn ids_of(bags: &[u32], batch: usize, feature: usize) -> Range<usize> {
     bags[feature * batch] as usize..bags[(feature + 1) * batch] as usize
 }
@@ -203,15 +209,15 @@ impl State {
     pub(crate) fn lookup(
         &mut self,
         plan: &Prepared,
-        snapshots: &[Option<Snapshot>],
+        snapshots: &[Option<OverlaySnapshot>],
         batch: &Batch<'_>,
         out: &mut Output<'_>,
     ) -> Result<Report, LookupError> {
         let mut watch = Watch::new(plan);
         check(plan, batch, out, &mut self.bags)?;
         self.ready(&watch)?;
-        if let Rows::Buffer(buffer) = &mut out.rows {
-            // Bringing queues back may just have freed it.
+        if let OutputRows::Buffer(buffer) = &mut out.rows {
+            // The buffer may have been in quarantine, and bringing queues back may just have ended that.
             buffer.reclaim().map_err(InvalidBatch::from)?;
         }
         let mut report = self.find(plan, snapshots, batch, &mut watch)?;
@@ -223,7 +229,7 @@ impl State {
         let routed = Routed { weights: batch.weights, ..routed };
         let stride = out.row_stride;
         let done = match &mut out.rows {
-            Rows::Buffer(buffer) if !plan.pooled => expand_into(routed, buffers, buffer, stride),
+            OutputRows::Buffer(buffer) if !plan.pooled => expand_into(routed, buffers, buffer, stride),
             rows => {
                 let slices = rows.slices().map_err(InvalidBatch::from)?;
                 with_rows!(slices, rows => expand(routed, buffers, rows, stride))
@@ -234,16 +240,16 @@ impl State {
         done.report(plan, &sorted, report, out.mask.as_deref_mut())
     }
 
-    /// Brings queues back that failed. That may reset the controller under others.
+    /// Brings back the slot's queues that failed. That may reset a controller whose other queues are in use.
     pub(crate) fn ready(&mut self, watch: &Watch<'_>) -> Result<(), LookupError> {
         Ok(ready(&mut self.lanes, watch.last)?)
     }
 
-    /// Ids to keys; what is known of them by then.
+    /// Makes keys of ids. Returns the report as far as it is known by then: ids, missing ids, padding.
     pub(crate) fn find(
         &mut self,
         plan: &Prepared,
-        snapshots: &[Option<Snapshot>],
+        snapshots: &[Option<OverlaySnapshot>],
         batch: &Batch<'_>,
         watch: &mut Watch<'_>,
     ) -> Result<Report, LookupError> {
@@ -275,7 +281,7 @@ impl State {
             }
             counts.padding += found.padding;
             if feature.bounds == Bounds::Report && found.missing != 0 && report.first_missing.is_none() {
-                // Features come in the order of their ids.
+                // Features come in the order of their ids, so the first one found is the first in the batch.
                 let position = ids_of(number).find(|&id| all_keys[id] == KEY_MISSING);
                 report.first_missing = position.map(|position| MissingId {
                     position: position as u64,
@@ -295,22 +301,22 @@ impl State {
         Ok(report)
     }
 
-    /// Keys to commands.
+    /// Makes read commands of keys: the stages from sieving to *merge*.
     pub(crate) fn sort(
         &mut self,
         plan: &Prepared,
-        snapshots: &[Option<Snapshot>],
+        snapshots: &[Option<OverlaySnapshot>],
         batch: usize,
         report: &mut Report,
         watch: &mut Watch<'_>,
     ) -> Sorted {
         let ids = report.ids as usize;
         let (all_keys, places) = (&mut self.keys[..ids], &mut self.places[..ids]);
-        let mut sieved = Sieved {
+        let mut sieved = TierSplit {
             cold: &mut self.cold,
             cold_keys: &mut self.cold_keys,
             cold_count: 0,
-            hot_keys: &mut self.hot_keys,
+            hot_places: &mut self.hot_places,
             hot_count: 0,
         };
         for (number, feature) in plan.features.iter().enumerate() {
@@ -322,7 +328,7 @@ impl State {
                 let created = plan.sparse[usize::from(feature.table)].is_some();
                 updated(snapshot, (overlay, index), created, keys, places, &mut sieved);
             }
-            sieve(table, first, &all_keys[range.clone()], &mut places[range], &mut sieved);
+            split_tiers(table, first, &all_keys[range.clone()], &mut places[range], &mut sieved);
         }
         let (cold_ids, hot_ids) = (sieved.cold_count, sieved.hot_count);
         report.stages[Stage::Route as usize] = watch.lap();
@@ -342,7 +348,7 @@ impl State {
         report.stages[Stage::Order as usize] = watch.lap();
 
         let table_of = |read: &RowRead| plan.table((unique[read.unique as usize] >> crate::stage::TABLE_SHIFT) as u16);
-        let count = merge(reads, |read| table_of(read).row_lbas, &plan.host.joinings, &mut self.commands);
+        let count = merge(reads, |read| table_of(read).row_lbas, &plan.host.merge_rules, &mut self.commands);
         report.commands = count as u64;
         report.merges = (routed.ssd - count) as u64;
         report.bytes_needed = reads.iter().map(|read| table_of(read).row_bytes as u64).sum();
@@ -351,7 +357,7 @@ impl State {
         Sorted { hot_ids, cold_ids, unique, reads, commands: count, failed }
     }
 
-    /// 1 for each id that its table has and that is no padding.
+    /// Writes 1 to `out` for each id that its table has and that is no padding, else 0.
     pub(crate) fn mask(&self, plan: &Prepared, batch: &Batch<'_>, out: &mut [u8]) {
         for (number, feature) in plan.features.iter().enumerate() {
             let range = ids_of(&self.bags, batch.batch, number);
@@ -363,11 +369,11 @@ impl State {
         }
     }
 
-    /// What is known of the rows, without weights, and what they are read and expanded with.
+    /// Splits the slot's buffers into the results of the stages so far (without weights), and what the stages *read* and *expand* work with.
     pub(crate) fn split<'a>(
         &'a mut self,
         plan: &'a Prepared,
-        snapshots: &'a [Option<Snapshot>],
+        snapshots: &'a [Option<OverlaySnapshot>],
         batch: usize,
         sorted: &Sorted,
     ) -> (Routed<'a>, Buffers<'a>) {
@@ -396,10 +402,13 @@ impl State {
         let buffers = Buffers {
             lanes: &mut self.lanes,
             landings: &mut self.landings,
-            table: &mut self.table,
-            hot_keys: &self.hot_keys[..sorted.hot_ids],
-            unique: unique_scratch,
-            inverse: inverse_scratch,
+            hot_places: &self.hot_places[..sorted.hot_ids],
+            counting: CountBuffers {
+                bitmap: &mut self.bitmap,
+                table: &mut self.table,
+                unique: unique_scratch,
+                inverse: inverse_scratch,
+            },
             heads: &mut self.heads,
             before: &mut self.before,
             staging: &mut self.staging,
@@ -418,40 +427,40 @@ fn drive_name(plan: &Prepared, drive: u16) -> String {
     member.map_or_else(|| format!("{drive}"), |member| member.name().to_owned())
 }
 
-/// What reading and expansion use.
+/// The buffers that the stages *read* and *expand* work with.
 pub(crate) struct Buffers<'a> {
     pub lanes: &'a mut [Lane],
     pub landings: &'a mut Landings,
-    /// For counting the different rows in DRAM: their keys, and where to.
-    pub table: &'a mut KeyTable,
-    pub hot_keys: &'a [u64],
-    pub unique: &'a mut [u64],
-    pub inverse: &'a mut [u32],
+    /// Where rows in memory lie, as numbers of their places.
+    pub hot_places: &'a [u64],
+    /// What counting the different rows among these works in.
+    pub counting: CountBuffers<'a>,
     pub heads: &'a mut [u32],
     pub before: &'a mut [u32],
     pub staging: &'a mut Memory,
     pub staged_bytes: usize,
-    pub sum: &'a mut [Acc],
+    pub sum: &'a mut [Accumulator],
     pub deferred: &'a mut Vec<u32>,
     pub row: &'a mut [u64],
-    /// Of ids whose row failed; empty, and so unallocated, to begin with.
+    /// Positions of ids whose row failed. It begins empty, and so unallocated.
     pub positions: Vec<usize>,
 }
 
-/// What reading and expansion did.
+/// What the stages *read* and *expand* did.
 #[derive(Debug, Default)]
 pub(crate) struct Done {
     pub reading: Reading,
-    /// Different rows in DRAM, and the time that counting them took.
+    /// Different rows in DRAM.
     pub hot_rows: usize,
+    /// The time that counting the different rows in DRAM took.
     pub counting: Duration,
     pub damaged: Option<Damaged>,
-    /// Of ids whose row failed.
+    /// Positions of ids whose row failed.
     pub positions: Vec<usize>,
 }
 
 impl Done {
-    /// The end of a look-up: the report so far is completed, and what failed is told.
+    /// Ends a look-up: completes the report, and returns it, or the error that names the rows that failed.
     pub(crate) fn report(
         self,
         plan: &Prepared,
@@ -488,25 +497,30 @@ impl Done {
 }
 
 /// The stages *read* and *expand*, which run side by side.
-fn expand<O: Out>(routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], stride: usize) -> Done {
+fn expand<O: OutputElement>(routed: Routed<'_>, buffers: Buffers<'_>, rows: &mut [O], stride: usize) -> Done {
     let (plan, commands) = (routed.plan, routed.commands);
     if !plan.pooled {
         return expand_unpooled(routed, buffers, PlainRows { rows, stride, width: plan.width });
     }
     let clock = plan.host.store.clock();
-    let Buffers { lanes, landings, table, hot_keys, unique, inverse, mut positions, .. } = buffers;
+    let Buffers { lanes, landings, hot_places, counting, mut positions, .. } = buffers;
     let Buffers { staging, staged_bytes, sum, deferred, .. } = buffers;
     let pooled = Pooled::new(routed, rows, stride, staging, staged_bytes, sum, deferred);
-    let mut work = Counted::new(pooled, clock, table, hot_keys, unique, inverse);
+    let mut work = Counted::new(pooled, clock, hot_places, plan.row_bits, counting);
     let reading = read(lanes, commands, landings, clock, &mut work);
-    let (hot_rows, counting) = (work.deduping.count, work.time);
+    let (hot_rows, counting) = (work.count(), work.time);
     let damaged = work.work.finish(|id| positions.push(id));
     Done { reading, hot_rows, counting, damaged, positions }
 }
 
-/// The same, unpooled, to memory that drives can write to.
+/// As [`expand`], for unpooled rows in memory that drives can write to.
 fn expand_into(routed: Routed<'_>, buffers: Buffers<'_>, output: &mut OutputBuffer, stride: usize) -> Done {
-    fn to<O: Out>(routed: Routed<'_>, mut buffers: Buffers<'_>, memory: &mut DmaBuffer, stride: usize) -> Done {
+    fn to<O: OutputElement>(
+        routed: Routed<'_>,
+        mut buffers: Buffers<'_>,
+        memory: &mut DmaBuffer,
+        stride: usize,
+    ) -> Done {
         let width = routed.plan.width;
         lend(buffers.lanes, memory);
         let row = <[O]>::mut_from_bytes(std::mem::take(&mut buffers.row).as_mut_bytes()).unwrap_or_default();
@@ -520,7 +534,7 @@ fn expand_into(routed: Routed<'_>, buffers: Buffers<'_>, output: &mut OutputBuff
         DType::BF16 => to::<bf16>(routed, buffers, memory, stride),
         DType::I8 => to::<i8>(routed, buffers, memory, stride),
         DType::U8 => to::<u8>(routed, buffers, memory, stride),
-        // There are no others.
+        // Output buffers have no other types.
         _ => to::<f32>(routed, buffers, memory, stride),
     }
 }
@@ -528,12 +542,12 @@ fn expand_into(routed: Routed<'_>, buffers: Buffers<'_>, output: &mut OutputBuff
 fn expand_unpooled(routed: Routed<'_>, buffers: Buffers<'_>, rows: impl RowsOut) -> Done {
     let (plan, commands) = (routed.plan, routed.commands);
     let clock = plan.host.store.clock();
-    let Buffers { lanes, landings, table, hot_keys, unique, inverse, heads, before, mut positions, .. } = buffers;
+    let Buffers { lanes, landings, hot_places, counting, heads, before, mut positions, .. } = buffers;
     let unpooled = Unpooled::new(routed, rows, heads, before);
-    let mut work = Counted::new(unpooled, clock, table, hot_keys, unique, inverse);
+    let mut work = Counted::new(unpooled, clock, hot_places, plan.row_bits, counting);
     let reading = read(lanes, commands, landings, clock, &mut work);
-    let (hot_rows, counting) = (work.deduping.count, work.time);
-    // Rows that failed are zeroed when nothing writes to them any more.
+    let (hot_rows, counting) = (work.count(), work.time);
+    // Rows that failed are zeroed by `finish`, after no drive writes to the output any more.
     take_back(lanes, clock.now());
     let damaged = work.work.finish(|id| positions.push(id));
     Done { reading, hot_rows, counting, damaged, positions }

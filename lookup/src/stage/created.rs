@@ -1,29 +1,31 @@
-//! Sparse ids that were created since their table was written: found by themselves, before anybody believes a fingerprint.
+//! Finds sparse ids that updates created after their table was written. The key index does not have them, and may take one for another id
+//! with the same fingerprint; so created ids are looked for in the overlay, and the result counts more than the index's.
 
 use warprow_keys::KeyKind;
 
 use super::keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
-use warprow_store::view::{CREATED, Snapshot};
+use warprow_store::view::{CREATED, OverlaySnapshot};
 
-/// In a key: what is below is no row of its table, but the number of the record that has it. No table with an index has as many.
+/// The bit that marks a key of a created id. The bits below are then not a row, but the number of the overlay's record that has the row. No
+/// table with an index has so many rows that it would need this bit.
 pub(crate) const CREATED_ROW: u64 = 1 << (TABLE_SHIFT - 1);
 
-/// A feature's table: its number in the plan, its index in the generation that the snapshot is of, the kind of its ids.
+/// A feature's table: its number in the plan, its index in the generation that the snapshot belongs to, and the kind of its ids.
 pub(crate) type CreatedIn = (u16, u32, KeyKind);
 
-/// For ids of one feature, of which [`sparse_keys`](super::sparse_keys) made `keys` and counted what is missing: makes those that were
-/// created anew, and counts again.
+/// Corrects `keys`, which [`sparse_keys`](super::sparse_keys) made of one feature's ids: replaces the keys of ids that updates created, and
+/// takes these ids out of `counts`, where they were counted as missing or as padding.
 pub(crate) fn created<I: Id>(
     ids: &[I],
     (table, index, kind): CreatedIn,
-    snapshot: &Snapshot,
+    snapshot: &OverlaySnapshot,
     padding: Option<i128>,
     read_padding: bool,
     keys: &mut [u64],
     counts: &mut KeyCounts,
 ) {
     let base = u64::from(table) << TABLE_SHIFT;
-    // Numbers that the other kind cannot hold have the upper bit.
+    // If ids and stored keys differ in sign, numbers with the upper bit set mean something else to either: they are no keys.
     let foreign = if (kind == KeyKind::I64) == I::SIGNED { 0 } else { 1 << 63 };
     let padding = padding.and_then(I::raw_of);
     for (key, id) in keys.iter_mut().zip(ids) {
@@ -35,7 +37,7 @@ pub(crate) fn created<I: Id>(
         match *key {
             KEY_PADDING => counts.padding -= 1,
             KEY_MISSING => counts.missing -= 1,
-            // A fingerprint that passes falsely.
+            // The index had taken the id for another one with the same fingerprint.
             _ => {}
         }
         *key = base | CREATED_ROW | u64::from(record);

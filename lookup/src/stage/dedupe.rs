@@ -1,4 +1,4 @@
-//! Keys to unique keys.
+//! Finds the different keys of a batch, and for each key its index among them (the *inverse*).
 
 use super::keys::KEY_PADDING;
 
@@ -6,19 +6,19 @@ use super::keys::KEY_PADDING;
 pub const MISSING: u32 = u32::MAX;
 /// The inverse of a key that stands for padding.
 pub const PADDING: u32 = u32::MAX - 1;
-/// The least inverse that is no index.
+/// The least number in an inverse that is no index: [`PADDING`]; [`MISSING`] is the other one.
 pub const NONE: u32 = PADDING;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
     key: u64,
-    /// The entry is empty unless this is the table's stamp.
+    /// The entry is empty unless this equals the table's stamp.
     stamp: u32,
     index: u32,
 }
 
-/// An open-addressing hash table of keys, emptied by turning a stamp. It has twice as many entries as keys at least, and
-/// small batches use only its beginning.
+/// A hash table of keys with open addressing. Changing the table's stamp empties it. The table has at least twice as many entries as it can
+/// have keys, and small batches use only its beginning.
 #[derive(Debug)]
 pub struct KeyTable {
     entries: Box<[Entry]>,
@@ -26,7 +26,7 @@ pub struct KeyTable {
 }
 
 impl KeyTable {
-    /// A table for up to `keys` keys at once; fewer than 2³¹.
+    /// A table for up to `keys` keys at once. There must be fewer than 2³¹.
     pub fn new(keys: usize) -> Self {
         Self { entries: vec![Entry::default(); Self::entries_for(keys)].into(), stamp: 0 }
     }
@@ -51,18 +51,19 @@ impl KeyTable {
     }
 }
 
-/// Where in a table of 2^(64 - `shift`) entries a key begins to look. Both halves of the product take part, so that rows
-/// and tables spread alike.
+/// The entry at which the search for a key begins, in a table of 2^(64 - `shift`) entries. Both halves of the product take part, so that keys
+/// that differ in their row, and keys that differ in their table, are spread alike.
 #[inline(always)]
 fn place(key: u64, shift: u32) -> usize {
     let product = u128::from(key) * 0x9E37_79B9_7F4A_7C15;
     (((product >> 64) as u64 ^ product as u64) >> shift) as usize
 }
 
-/// Writes the different keys to `unique`, in the order in which they first appear, and to `inverse` for each key its index
-/// there, or [`MISSING`] or [`PADDING`]. Returns how many are different.
+/// Writes the different keys to `unique`, in the order in which they first appear, and for each key its index in `unique`, or [`MISSING`] or
+/// [`PADDING`], to `inverse`. Returns how many different keys there are.
 ///
-/// `unique` and `inverse` are at least as long as `keys`, and the table is for as many keys at least: else it panics.
+/// # Panics
+/// If `unique` or `inverse` is shorter than `keys`, or the table is for fewer keys.
 pub fn dedupe(table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) -> usize {
     let mut deduping = begin(table, keys.len());
     deduping.add(table, keys, unique, inverse);
@@ -86,7 +87,7 @@ pub(crate) fn begin(table: &mut KeyTable, keys: usize) -> Deduping {
 }
 
 impl Deduping {
-    /// Adds keys; `unique` is the whole list, `inverse` that of these keys.
+    /// Adds keys. `unique` is the list of all different keys so far, `inverse` has room for these keys alone.
     pub(crate) fn add(&mut self, table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) {
         let entries = &mut table.entries[..1 << (64 - self.shift)];
         let (mask, stamp, mut count) = (entries.len() - 1, self.stamp, self.count);
@@ -103,7 +104,7 @@ impl Deduping {
                     at += 1;
                     continue;
                 }
-                // Whether a key is new cannot be predicted: everything is written either way.
+                // The processor cannot predict whether a key is new. So there is no branch: everything is written in either case.
                 let index = if live { entry.index } else { count as u32 };
                 *entry = Entry { key, stamp, index };
                 unique[count] = key;

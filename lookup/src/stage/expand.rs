@@ -1,4 +1,4 @@
-//! Rows to the output: conversion and pooling of one row, one function for each pair of types.
+//! Converts one row to the output's type, or adds it to a bag's sum: one function for each pair of types.
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
@@ -8,15 +8,16 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 // Rows lie on the drives as little-endian; they are copied and widened as they are.
 const _: () = assert!(cfg!(target_endian = "little"), "Warprow needs a little-endian host");
 
-/// Elements widened at once, on the stack.
+/// How many elements are widened at once, in a block on the stack.
 const BLOCK: usize = 64;
 
 /// An element type of a table.
 pub trait Element {
-    /// Which one.
+    /// The type, as a value.
     const DTYPE: DType;
 
-    /// Hands `row`'s elements to `take` as `f32`, in blocks, each with the index of its first element. Exact.
+    /// Calls `take` with `row`'s elements as `f32`, block by block, and with the index of each block's first element. The conversion is
+    /// exact, except that each step of scale and bias is rounded (`q8`, `q4`).
     fn widen(row: &[u8], take: impl FnMut(usize, &[f32]));
 }
 
@@ -102,9 +103,9 @@ macro_rules! float8_element {
 float8_element!(E4M3, F8E4M3, E4M3_VALUES);
 float8_element!(E5M2, F8E5M2, E5M2_VALUES);
 
-/// Bytes with the row's scale and bias behind them.
+/// Elements of one byte; the row's scale and bias (`f32`) stand behind them.
 pub enum Q8 {}
-/// Halves of bytes, likewise.
+/// Elements of half a byte; the row's scale and bias (`f16`) stand behind them.
 pub enum Q4 {}
 
 impl Element for Q8 {
@@ -148,16 +149,16 @@ impl Element for Q4 {
 }
 
 /// An element type of an output.
-pub trait Out: Copy + Default + FromBytes + IntoBytes + Immutable {
-    /// Which one.
+pub trait OutputElement: Copy + Default + FromBytes + IntoBytes + Immutable {
+    /// The type, as a value.
     const DTYPE: DType;
 
-    /// Rounds `wide` to nearest, ties to even; what is too large becomes infinite, subnormal results are kept. Never called
-    /// for integers, which plans do not convert to.
+    /// Rounds `wide` to nearest, ties to even; a number that is too large becomes infinite, subnormal results are kept. It is
+    /// never called for integers, because plans refuse to convert to them.
     fn narrow(wide: &[f32], out: &mut [Self]);
 }
 
-impl Out for f32 {
+impl OutputElement for f32 {
     const DTYPE: DType = DType::F32;
 
     #[inline(always)]
@@ -166,43 +167,40 @@ impl Out for f32 {
     }
 }
 
-impl Out for f16 {
-    const DTYPE: DType = DType::F16;
+macro_rules! half_out {
+    ($type:ty, $dtype:ident) => {
+        impl OutputElement for $type {
+            const DTYPE: DType = DType::$dtype;
 
-    #[inline(always)]
-    fn narrow(wide: &[f32], out: &mut [Self]) {
-        out.convert_from_f32_slice(wide);
-    }
+            #[inline(always)]
+            fn narrow(wide: &[f32], out: &mut [Self]) {
+                out.convert_from_f32_slice(wide);
+            }
+        }
+    };
 }
 
-impl Out for bf16 {
-    const DTYPE: DType = DType::BF16;
+half_out!(f16, F16);
+half_out!(bf16, BF16);
 
-    #[inline(always)]
-    fn narrow(wide: &[f32], out: &mut [Self]) {
-        out.convert_from_f32_slice(wide);
-    }
+macro_rules! integer_out {
+    ($type:ty, $dtype:ident) => {
+        impl OutputElement for $type {
+            const DTYPE: DType = DType::$dtype;
+
+            fn narrow(wide: &[f32], out: &mut [Self]) {
+                out.iter_mut().zip(wide).for_each(|(out, &wide)| *out = wide as Self);
+            }
+        }
+    };
 }
 
-impl Out for i8 {
-    const DTYPE: DType = DType::I8;
+integer_out!(i8, I8);
+integer_out!(u8, U8);
 
-    fn narrow(wide: &[f32], out: &mut [Self]) {
-        out.iter_mut().zip(wide).for_each(|(out, &wide)| *out = wide as Self);
-    }
-}
-
-impl Out for u8 {
-    const DTYPE: DType = DType::U8;
-
-    fn narrow(wide: &[f32], out: &mut [Self]) {
-        out.iter_mut().zip(wide).for_each(|(out, &wide)| *out = wide as Self);
-    }
-}
-
-/// Writes `row`, elements of type `E`, to `out` as elements of type `O`. The same type is copied bit by bit.
+/// Writes `row`, which has elements of type `E`, to `out` as elements of type `O`. If the types are the same, the row is copied bit by bit.
 #[inline]
-pub fn convert<E: Element, O: Out>(row: &[u8], out: &mut [O]) {
+pub fn convert<E: Element, O: OutputElement>(row: &[u8], out: &mut [O]) {
     if E::DTYPE == O::DTYPE {
         return out.as_mut_bytes().copy_from_slice(row);
     }
@@ -213,13 +211,13 @@ pub fn convert<E: Element, O: Out>(row: &[u8], out: &mut [O]) {
     });
 }
 
-/// What a bag's rows are added up in: `f32`, from +0, in the order of the bag.
-pub type Acc = f32;
+/// The type in which a bag's rows are summed: `f32`. Sums begin at +0, and rows are added in the order of the bag.
+pub type Accumulator = f32;
 
 /// Adds `row` to `sum`: first each element is multiplied by `weight`, if there is one, and rounded; then it is added, and
 /// rounded.
 #[inline]
-pub fn pool<E: Element>(row: &[u8], weight: Option<f32>, sum: &mut [Acc]) {
+pub fn pool<E: Element>(row: &[u8], weight: Option<f32>, sum: &mut [Accumulator]) {
     E::widen(row, |first, wide| {
         let sums = sum.get_mut(first..).unwrap_or_default().iter_mut().zip(wide);
         match weight {

@@ -1,15 +1,15 @@
-//! Sparse ids to keys: by the index of a table that has them.
+//! Makes keys of sparse ids, by the key index of their table.
 
 use warprow_keys::{KeyIndex, KeyKind};
 use warprow_store::view::SparseIds;
 
 use super::keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
 
-/// Ids whose slots are asked for at once.
+/// How many ids the index is asked for at once.
 const BLOCK: usize = 128;
 
-/// Makes keys of one feature's ids into the table of index `table`, as [`keys`](super::keys()) does for a table without an index. The
-/// row in a key is the id's slot.
+/// Writes to `keys` the keys of one feature's ids, which are sparse ids of the table with index `table`, as [`keys`](super::keys()) does for
+/// a table without an index. In such a key, the key position that the index gives the id takes the place of the row.
 pub fn sparse_keys<I: Id>(
     ids: &[I],
     table: u16,
@@ -19,7 +19,7 @@ pub fn sparse_keys<I: Id>(
     keys: &mut [u64],
 ) -> KeyCounts {
     let base = u64::from(table) << TABLE_SHIFT;
-    // Numbers that the other kind cannot hold have the upper bit.
+    // If ids and stored keys differ in sign, numbers with the upper bit set mean something else to either: they are no keys.
     let signed = sparse.index.kind() == KeyKind::I64;
     let foreign = if signed == I::SIGNED { 0 } else { 1 << 63 };
     let padding = padding.and_then(I::raw_of);
@@ -28,7 +28,7 @@ pub fn sparse_keys<I: Id>(
     for (ids, keys) in ids.chunks(BLOCK).zip(keys.chunks_mut(BLOCK)) {
         let (raws, slots) = (&mut raws[..ids.len()], &mut slots[..ids.len()]);
         raws.iter_mut().zip(ids).for_each(|(raw, id)| *raw = id.raw());
-        sparse.index.slots(raws, slots);
+        sparse.index.positions(raws, slots);
         for ((key, &raw), &slot) in keys.iter_mut().zip(&*raws).zip(&*slots) {
             let found = slot != KeyIndex::ABSENT && raw & foreign == 0 && sparse.is_stored(slot, raw);
             let padded = padding == Some(raw);
@@ -42,7 +42,7 @@ pub fn sparse_keys<I: Id>(
     counts
 }
 
-/// Writes the mask of one feature's ids, of which `keys` were made: 1 where the table has the row and the id is no padding, else 0.
+/// Writes the mask of one feature's ids, of which [`sparse_keys`] made `keys`: 1 where the table has the row and the id is no padding, else 0.
 pub fn sparse_mask<I: Id>(ids: &[I], keys: &[u64], padding: Option<i128>, mask: &mut [u8]) {
     let padding = padding.and_then(I::raw_of);
     for ((mask, &id), &key) in mask.iter_mut().zip(ids).zip(keys) {
@@ -57,7 +57,7 @@ mod tests {
 
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
-    use warprow_keys::{Fingerprint, Options};
+    use warprow_keys::{Fingerprint, IndexOptions};
     use warprow_layout::Ranks;
 
     use super::*;
@@ -67,7 +67,7 @@ mod tests {
         let signed_bits: Vec<i64> = bits.iter().map(|&key| key as i64).collect();
         // Foreign ids pass eight bits now and then, and must be told by comparison.
         let width = if stored { Fingerprint::Bits8 } else { Fingerprint::Bits32 };
-        let options = Options::default().with_fingerprint(width).with_threads(1);
+        let options = IndexOptions::default().with_fingerprint(width).with_threads(1);
         let go_on = &mut |_| ControlFlow::Continue(());
         let index = match signed {
             true => KeyIndex::build(&signed_bits[..], &options, go_on),

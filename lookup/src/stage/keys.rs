@@ -1,8 +1,9 @@
-//! Ids to keys: one number space for the rows of all tables of a plan.
+//! Makes keys of ids. A key is a number of 64 bits that names a row among all tables of a plan. (It is not the sparse key by which a user
+//! names a row.)
 
-/// A key is its table's index shifted left by this, plus the row.
+/// A key is its table's index in the plan, shifted left by this many bits, plus the row (in a table with sparse keys, the key position).
 pub const TABLE_SHIFT: u32 = 48;
-/// Rows that a table of a plan may have.
+/// The most rows that a table of a plan may have.
 pub const MAX_ROWS: u64 = 1 << TABLE_SHIFT;
 /// The key of an id that its table does not have.
 pub const KEY_MISSING: u64 = u64::MAX;
@@ -14,10 +15,10 @@ pub const KEY_FOUND: u64 = u64::MAX - 2;
 
 /// An integer that ids are given as.
 pub trait Id: Copy {
-    /// Whether it can be negative.
+    /// Whether the type can hold negative numbers.
     const SIGNED: bool;
 
-    /// The id as an unsigned number: itself, or 2⁶⁴ more where it is negative, which no table has.
+    /// The id as an unsigned number. For a negative id that is 2⁶⁴ more than the id, which is no row of any table.
     fn raw(self) -> u64;
 
     /// What [`raw`](Self::raw) is for `id`; `None` if this type cannot hold it.
@@ -31,7 +32,7 @@ macro_rules! id {
 
             #[inline(always)]
             fn raw(self) -> u64 {
-                // Sign-extends what is signed.
+                // Sign-extends signed types.
                 self as i64 as u64
             }
 
@@ -43,19 +44,19 @@ macro_rules! id {
 }
 id!(i32, i64, u32, u64);
 
-/// Ids that will not be read.
+/// How many ids of a feature have no row to be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct KeyCounts {
-    /// Missing from the table.
+    /// Ids that the table does not have.
     pub missing: usize,
-    /// Padding that is not read.
+    /// Padding ids that are not read.
     pub padding: usize,
 }
 
-/// Makes keys of one feature's ids into the table of index `table`, which has `rows` rows.
+/// Writes to `keys` the keys of one feature's ids, which are ids of the table with index `table`. The table has `rows` rows.
 ///
-/// `padding` matches before anything else. Where `read_padding` says so (unpooled look-ups), a padding id that the table has
-/// gets the key of its row all the same.
+/// An id is compared with `padding` before anything else. With `read_padding` (in unpooled look-ups), a padding id that the table has gets
+/// the key of its row nevertheless.
 pub fn keys<I: Id>(
     ids: &[I],
     table: u16,

@@ -1,41 +1,41 @@
-//! Rows to commands.
+//! Makes read commands of rows.
 
-use super::joining::Joining;
+use super::merge_rule::MergeRule;
 use super::route::RowRead;
 
 /// A read command, and the rows that it brings.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Command {
+pub struct ReadCommand {
     /// First LBA.
     pub lba: u64,
-    /// LBAs.
+    /// The number of LBAs.
     pub lbas: u32,
     /// The drive's index.
     pub drive: u16,
-    /// The first of its rows, in the order of address.
+    /// The index of the command's first row, in the order of address.
     pub first: u32,
-    /// How many rows.
+    /// How many rows the command brings.
     pub rows: u32,
 }
 
-/// Makes commands of `reads`, which are in order of address: rows of one LBA share a command, others as `joinings` says, by drive; where it
-/// says nothing of a drive, they do not. `lbas` tells how many LBAs a row takes. Returns how many commands there are in `commands`,
-/// which is as long as `reads` at least.
+/// Makes commands of `reads`, which are in order of address. Rows of one LBA share a command. Whether other rows of a drive share one is for
+/// the drive's rule in `merge_rules` to say; for a drive without a rule there, they do not. `lbas` tells how many LBAs a row takes. Returns how
+/// many commands were written to `commands`, which must be at least as long as `reads`.
 pub fn merge(
     reads: &[RowRead],
     lbas: impl Fn(&RowRead) -> u32,
-    joinings: &[Joining],
-    commands: &mut [Command],
+    merge_rules: &[MergeRule],
+    commands: &mut [ReadCommand],
 ) -> usize {
     let mut count = 0;
-    let mut current = Command::default();
+    let mut current = ReadCommand::default();
     let mut joining = None;
     for (index, read) in reads.iter().enumerate() {
         let (drive, lba, lbas) = (read.drive(), read.lba(), lbas(read));
         let end = current.lba + u64::from(current.lbas);
         let joined = (lba + u64::from(lbas)).max(end) - current.lba;
         let joins = index != 0 && drive == current.drive && {
-            let joining: Option<&Joining> = joining;
+            let joining: Option<&MergeRule> = joining;
             joining.map_or(lba < end, |it| it.takes_in(current.lbas, lbas, joined))
         };
         if joins {
@@ -43,9 +43,9 @@ pub fn merge(
             current.rows += 1;
         } else {
             if index == 0 || drive != current.drive {
-                joining = joinings.get(usize::from(drive));
+                joining = merge_rules.get(usize::from(drive));
             }
-            current = Command { lba, lbas, drive, first: index as u32, rows: 1 };
+            current = ReadCommand { lba, lbas, drive, first: index as u32, rows: 1 };
             count += 1;
         }
         if let Some(command) = commands.get_mut(count - 1) {
@@ -55,12 +55,12 @@ pub fn merge(
     count
 }
 
-/// The parts of a command that can be read by themselves: those that no row of it lies across, without what lies between them.
-/// `reads` are those that commands were made of.
-pub fn split(command: &Command, reads: &[RowRead], lbas: impl Fn(&RowRead) -> u32) -> Vec<Command> {
+/// The parts in which a command can be read again after a bad block, so that as few rows as possible fail: the smallest pieces such that no
+/// row lies in two of them, without the LBAs between pieces. `reads` are the rows that commands were made of.
+pub fn split(command: &ReadCommand, reads: &[RowRead], lbas: impl Fn(&RowRead) -> u32) -> Vec<ReadCommand> {
     let rows = reads.get(command.first as usize..).and_then(|reads| reads.get(..command.rows as usize));
     let rows = rows.unwrap_or_default();
-    let mut parts = vec![Command::default(); rows.len()];
+    let mut parts = vec![ReadCommand::default(); rows.len()];
     let count = merge(rows, lbas, &[], &mut parts);
     parts.truncate(count);
     parts.iter_mut().for_each(|part| part.first += command.first);
@@ -112,16 +112,16 @@ mod tests {
         (0..).zip(rows).map(read).collect()
     }
 
-    fn merged(rows: &[Row], joinings: &[Joining]) -> Vec<Command> {
+    fn merged(rows: &[Row], merge_rules: &[MergeRule]) -> Vec<ReadCommand> {
         let reads = reads(rows);
-        let mut commands = vec![Command::default(); reads.len()];
-        let count = merge(&reads, |read| rows[read.unique as usize].2, joinings, &mut commands);
+        let mut commands = vec![ReadCommand::default(); reads.len()];
+        let count = merge(&reads, |read| rows[read.unique as usize].2, merge_rules, &mut commands);
         commands.truncate(count);
         commands
     }
 
     /// Checks that commands have every row once, in order, whole, and from where they say; and nothing before or behind.
-    fn check_cover(rows: &[Row], commands: &[Command]) {
+    fn check_cover(rows: &[Row], commands: &[ReadCommand]) {
         let mut next = 0;
         for command in commands {
             assert!(command.rows > 0);
@@ -148,7 +148,7 @@ mod tests {
 
         #[test]
         fn neighbours_become_one_and_nothing_else_is_read(rows in rows(), max_lbas in 2u32..20) {
-            let commands = merged(&rows, &vec![Joining::neighbours(max_lbas); 3]);
+            let commands = merged(&rows, &vec![MergeRule::neighbours(max_lbas); 3]);
             check_cover(&rows, &commands);
             for command in &commands {
                 prop_assert!(command.lbas <= max_lbas);
@@ -169,11 +169,11 @@ mod tests {
         fn a_curve_never_costs_more(
             rows in rows(), curves in proptest::collection::vec(curve(), 3), max_lbas in 2u32..40,
         ) {
-            let cost = |commands: &[Command]| -> u64 {
+            let cost = |commands: &[ReadCommand]| -> u64 {
                 commands.iter().map(|it| curves[usize::from(it.drive)].cost(u64::from(it.lbas) * 512)).sum()
             };
-            let joinings: Vec<Joining> = curves.iter().map(|it| Joining::by_curve(it, 512, max_lbas)).collect();
-            let (apart, by_curve) = (merged(&rows, &[]), merged(&rows, &joinings));
+            let merge_rules: Vec<MergeRule> = curves.iter().map(|it| MergeRule::by_curve(it, 512, max_lbas)).collect();
+            let (apart, by_curve) = (merged(&rows, &[]), merged(&rows, &merge_rules));
             check_cover(&rows, &apart);
             check_cover(&rows, &by_curve);
             prop_assert!(by_curve.iter().all(|it| it.lbas <= max_lbas));
@@ -194,11 +194,11 @@ mod tests {
         fn parts_of_commands_are_those_that_were_never_joined(
             rows in rows(), curve in curve(), max_lbas in 2u32..40,
         ) {
-            let joinings = vec![Joining::by_curve(&curve, 512, max_lbas); 3];
+            let merge_rules = vec![MergeRule::by_curve(&curve, 512, max_lbas); 3];
             let reads = reads(&rows);
             let lbas = |read: &RowRead| rows[read.unique as usize].2;
-            let parts: Vec<Command> =
-                merged(&rows, &joinings).iter().flat_map(|command| split(command, &reads, lbas)).collect();
+            let parts: Vec<ReadCommand> =
+                merged(&rows, &merge_rules).iter().flat_map(|command| split(command, &reads, lbas)).collect();
             check_cover(&rows, &parts);
             prop_assert_eq!(&parts, &merged(&rows, &[]));
             for part in &parts {

@@ -1,28 +1,30 @@
-//! The stages of a look-up, each a function of its name over plain slices. [`keys`](keys()) and [`sieve`](sieve()) find the ids
-//! whose rows lie on drives; for these [`dedupe`](dedupe()) → [`route`](route()) → [`order`](order()) → [`merge`](merge()),
-//! then read and expand. None of them allocates, but for [`split`], which follows a failure.
+//! The stages of a look-up, each a function of its name over plain slices. [`keys`](keys()) makes a number of each id, the *key*, which is
+//! the same for all ids of one row; [`split_tiers`](split_tiers()) finds the ids whose rows lie on drives. These ids go through [`dedupe`](dedupe()) →
+//! [`route`](route()) → [`order`](order()) → [`merge`](merge()); the executor then reads and expands. No stage allocates, except [`split`],
+//! which follows a failure.
 
 mod created;
 mod dedupe;
+mod distinct;
 mod expand;
-mod joining;
 mod keyed;
 mod keys;
 mod merge;
+mod merge_rule;
 mod order;
 mod route;
-mod sieve;
+mod split_tiers;
 mod updated;
 
 pub(crate) use created::created;
-pub(crate) use dedupe::{Deduping, begin};
 pub use dedupe::{KeyTable, MISSING, NONE, PADDING, dedupe};
-pub use expand::{Acc, E4M3, E5M2, Element, Out, Q4, Q8, convert, pool};
-pub use joining::Joining;
+pub(crate) use distinct::{BitmapShape, CountBuffers, DistinctRows};
+pub use expand::{Accumulator, E4M3, E5M2, Element, OutputElement, Q4, Q8, convert, pool};
 pub use keyed::{sparse_keys, sparse_mask};
 pub use keys::{Id, KEY_FOUND, KEY_MISSING, KEY_PADDING, KeyCounts, MAX_ROWS, TABLE_SHIFT, keys, mask};
-pub use merge::{Command, merge, split};
+pub use merge::{ReadCommand, merge, split};
+pub use merge_rule::MergeRule;
 pub use order::order;
 pub use route::{Location, RouteTable, Routed, RowRead, route};
-pub use sieve::{Sieved, sieve};
+pub use split_tiers::{TierSplit, split_tiers};
 pub(crate) use updated::updated;

@@ -1,14 +1,14 @@
-//! Rows in order of address.
+//! Sorts rows on drives by address.
 
 use super::route::RowRead;
 
-/// Bits of a digit: two digits cover the LBAs that a gigabyte of 512 B blocks has.
+/// Bits of a digit of the radix sort: two digits (22 bits) cover the LBAs of 2 GiB in blocks of 512 B.
 const DIGIT: u32 = 11;
 const VALUES: usize = 1 << DIGIT;
-/// Below this, comparing beats counting.
+/// The number of rows below which a sort by comparison is faster than the radix sort.
 const FEW: usize = 192;
 
-/// Sorts `reads` by drive and LBA; `scratch` is as long at least.
+/// Sorts `reads` by drive and LBA. If `scratch` is at least as long as `reads`, large lists are sorted by radix, which is faster.
 pub fn order(reads: &mut [RowRead], scratch: &mut [RowRead]) {
     let Some(&first) = reads.first() else { return };
     if reads.len() < FEW || scratch.len() < reads.len() {

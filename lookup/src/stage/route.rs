@@ -1,4 +1,4 @@
-//! Unique keys to tiers: hot ranks lie in DRAM, the others on drives.
+//! Finds where the row of each unique key lies: hot ranks lie in DRAM, the others on drives.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use warprow_layout::{Placement, Ranks, RowPacking};
 
 use super::keys::TABLE_SHIFT;
 
-/// Where a unique row is to be found: in 64 bits.
+/// Where a row is to be found, in 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Location(u64);
 
@@ -18,16 +18,16 @@ impl Location {
     pub const MISSING: Self = Self(u64::MAX - 1);
     /// No row: padding.
     pub const PADDING: Self = Self(u64::MAX - 2);
-    /// A row on a drive, not known yet which.
+    /// A row on a drive, before it is known where on which drive.
     pub const COLD: Self = Self(u64::MAX - 3);
 
-    /// At a byte of the DRAM tier.
+    /// The row that begins at byte `byte` of the DRAM tier.
     #[inline(always)]
     pub const fn dram(byte: u64) -> Self {
         Self(byte & !Self::SSD)
     }
 
-    /// On a drive; number `index` among the rows there.
+    /// A row on a drive: number `index` among the rows of the look-up that lie on drives.
     #[inline(always)]
     pub const fn ssd(index: u32) -> Self {
         Self(Self::SSD | index as u64)
@@ -39,19 +39,31 @@ impl Location {
         Self(Self::SSD | 1 << 62 | (overlay as u64) << 32 | record as u64)
     }
 
-    /// The overlay and the record of an updated row.
+    /// A number that no other location has.
+    #[inline(always)]
+    pub(crate) const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// The byte of the DRAM tier at which the row begins whose location has [`number`](Self::number) `number`; `None`: the row lies elsewhere.
+    #[inline(always)]
+    pub(crate) const fn byte_of_number(number: u64) -> Option<usize> {
+        Self(number).dram_byte()
+    }
+
+    /// The numbers of the overlay and of the record, for an updated row; `None` for other locations.
     #[inline(always)]
     pub const fn updated_record(self) -> Option<(u16, u32)> {
         if self.0 >> 48 == (Self::SSD | 1 << 62) >> 48 { Some(((self.0 >> 32) as u16, self.0 as u32)) } else { None }
     }
 
-    /// The byte of the DRAM tier.
+    /// The byte of the DRAM tier at which the row begins; `None`: the row lies elsewhere.
     #[inline(always)]
     pub const fn dram_byte(self) -> Option<usize> {
         if self.0 & Self::SSD == 0 { Some(self.0 as usize) } else { None }
     }
 
-    /// The number among the rows on drives.
+    /// The row's number among the rows of the look-up that lie on drives; `None`: the row lies elsewhere.
     #[inline(always)]
     pub const fn ssd_index(self) -> Option<u32> {
         if self.0 >> 32 == Self::SSD >> 32 { Some(self.0 as u32) } else { None }
@@ -61,11 +73,11 @@ impl Location {
 /// A row to be read from a drive.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RowRead {
-    /// Drive (16 bits) and first LBA (48 bits): the order of reading.
+    /// The drive's index (upper 16 bits) and the first LBA (lower 48 bits). Rows are read in the order of this number.
     pub at: u64,
-    /// Index among the unique keys.
+    /// The index of the row's key among the unique keys.
     pub unique: u32,
-    /// First byte within the LBA.
+    /// The byte of the first LBA at which the row begins.
     pub byte: u32,
 }
 
@@ -86,14 +98,14 @@ impl RowRead {
     }
 }
 
-/// What routing has to know of a table.
+/// What routing needs to know of a table.
 #[derive(Debug, Clone)]
 pub struct RouteTable {
     /// Id → rank; `None`: the id is the rank.
     pub ranks: Option<Arc<Ranks>>,
     /// Ranks below this lie in DRAM.
     pub hot_rows: u64,
-    /// Byte of the DRAM tier at which rank 0 lies; the others follow without gaps.
+    /// Byte of the DRAM tier at which rank 0 begins; the other hot ranks follow without gaps.
     pub dram_byte: u64,
     /// How rows are packed.
     pub packing: RowPacking,
@@ -103,19 +115,20 @@ pub struct RouteTable {
     pub placement: Arc<Placement>,
 }
 
-/// Unique rows in each tier.
+/// The numbers of unique rows in each tier.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Routed {
     /// In DRAM.
     pub dram: usize,
     /// On drives.
     pub ssd: usize,
-    /// Neither: a key that its table's placement does not cover. Their location is [`Location::FAILED`].
+    /// In no tier, because the placement of the row's table does not say where it lies. The location of such rows is [`Location::FAILED`].
     pub lost: usize,
 }
 
-/// Finds for every unique key where its row lies: writes `locations`, and for the rows on drives `reads`, in the order of
-/// the keys. Both are as long as `unique` at least.
+/// Finds where the row of each unique key lies. Writes `locations` for all rows, and `reads` for the rows on drives, in the order of the
+/// keys. `locations` must be at least as long as `unique`, and `reads` must have room for all rows on drives: a row for which it has none
+/// counts as lost.
 pub fn route(tables: &[RouteTable], unique: &[u64], locations: &mut [Location], reads: &mut [RowRead]) -> Routed {
     let mut routed = Routed::default();
     let mut reads = reads.iter_mut();

@@ -1,21 +1,23 @@
-//! Ids whose rows were updated: they are found before anything is asked where rows lie.
+//! Finds ids whose rows were updated. That is done before the tiers are looked at, because an updated row is read from its overlay,
+//! wherever the stored row lies.
 
 use super::created::CREATED_ROW;
 use super::keys::{KEY_FOUND, KEY_PADDING, TABLE_SHIFT};
 use super::route::Location;
-use super::sieve::Sieved;
-use warprow_store::view::Snapshot;
+use super::split_tiers::TierSplit;
+use warprow_store::view::OverlaySnapshot;
 
-/// For the keys of one feature, of table number `table` of the generation that `snapshot` is of: where a row was updated, writes
-/// its place, notes the key with those of rows in DRAM, and makes it [`KEY_FOUND`]. `overlay` is the overlay's number in its plan;
-/// `created`: keys were made by [`created`](super::created()).
+/// Finds updated rows among the keys of one feature, whose table is number `table` of the generation that `snapshot` belongs to. For each
+/// updated row this writes its place in the overlay to `places`, adds the place to those of rows in memory (`sieved.hot_places`), and
+/// replaces the key by [`KEY_FOUND`]. `overlay` is the overlay's number in its plan; `created` says that keys may have been made by
+/// [`created`](super::created()).
 pub(crate) fn updated(
-    snapshot: &Snapshot,
+    snapshot: &OverlaySnapshot,
     (overlay, table): (u16, u32),
     created: bool,
     keys: &mut [u64],
     places: &mut [Location],
-    sieved: &mut Sieved<'_>,
+    sieved: &mut TierSplit<'_>,
 ) {
     for (key, place) in keys.iter_mut().zip(places) {
         if *key >= KEY_PADDING {
@@ -28,8 +30,8 @@ pub(crate) fn updated(
         };
         if let Some(record) = record {
             *place = Location::updated(overlay, record);
-            if let Some(hot) = sieved.hot_keys.get_mut(sieved.hot_count) {
-                *hot = *key;
+            if let Some(hot) = sieved.hot_places.get_mut(sieved.hot_count) {
+                *hot = place.number();
                 sieved.hot_count += 1;
             }
             *key = KEY_FOUND;

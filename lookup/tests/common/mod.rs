@@ -8,18 +8,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use warprow_keys::Options;
+use warprow_keys::IndexOptions;
 use warprow_layout::{FormatOptions, float8};
 use warprow_lookup::{Bounds, Feature, Missing, MissingId, PlanOptions, Pooling};
-use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 use warprow_store::{
-    DType, Device, Fingerprint, KeyIndex, KeyKind, KeySource, Keyed, LoadOptions, OpenOptions, Ranks, RowOrder, Store,
-    StoreError, TableLoad, TableSpec,
+    DType, Device, Fingerprint, KeyIndex, KeyKind, KeySource, LoadOptions, OpenOptions, Ranks, RowOrder, Store,
+    StoreError, TableKeys, TableLoad, TableSpec,
 };
 
 /// A drive in memory.
 pub(crate) fn drive(name: &str, bytes: u64, lba: u32) -> Arc<SoftController> {
-    let namespace = Namespace::new(Ram::new(bytes).unwrap()).lba(lba);
+    let namespace = Namespace::new(RamBacking::new(bytes).unwrap()).lba(lba);
     SoftController::builder().name(name).serial(name).namespace(namespace).permute().build().unwrap()
 }
 
@@ -85,7 +85,7 @@ impl Keys {
     }
 
     pub(crate) fn index(&self) -> Arc<KeyIndex> {
-        let options = Options::default().with_fingerprint(self.fingerprint).with_threads(1);
+        let options = IndexOptions::default().with_fingerprint(self.fingerprint).with_threads(1);
         Arc::new(KeyIndex::build(self, &options, &mut |_| ControlFlow::Continue(())).unwrap())
     }
 }
@@ -135,7 +135,7 @@ impl Table {
         let order = match (&self.ranks, random.bool()) {
             (Some(ranks), _) => RowOrder::Ranks(ranks.clone()),
             (None, true) => RowOrder::Given,
-            (None, false) => RowOrder::Slots,
+            (None, false) => RowOrder::Positions,
         };
         let widths = [Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
         let fingerprint = if checked { widths[random.usize(..3)] } else { Fingerprint::Bits32 };
@@ -168,14 +168,14 @@ pub(crate) fn load(store: &Store, tables: &[Table], options: &LoadOptions) {
     try_load(store, tables, options).unwrap();
 }
 
-/// The same; the generation, or why there is none.
+/// Loads `tables`; returns the generation, or why there is none.
 pub(crate) fn try_load(store: &Store, tables: &[Table], options: &LoadOptions) -> Result<u64, StoreError> {
     let sources: Vec<&[u8]> = tables.iter().map(|table| &table.rows[..]).collect();
-    let keyed: Vec<Option<Keyed<'_>>> = tables
+    let keyed: Vec<Option<TableKeys<'_>>> = tables
         .iter()
         .map(|table| {
             let keys = table.keys.as_ref()?;
-            Some(Keyed::new(keys.index(), keys, keys.order.clone(), keys.stored).unwrap())
+            Some(TableKeys::new(keys.index(), keys, keys.order.clone(), keys.stored).unwrap())
         })
         .collect();
     let specs: Vec<TableSpec> = tables

@@ -1,7 +1,7 @@
 //! Random tables, features and batches.
 
 use half::{bf16, f16};
-use warprow_lookup::{Batch, Bounds, Feature, Ids, Missing, Output, PlanOptions, Pooling, Rows};
+use warprow_lookup::{Batch, Bounds, Feature, Ids, Missing, Output, OutputRows, PlanOptions, Pooling};
 use warprow_store::DType;
 
 use super::{Table, Value, Wanted, look_up};
@@ -29,13 +29,13 @@ impl Buffer {
         }
     }
 
-    pub(crate) fn rows(&mut self) -> Rows<'_> {
+    pub(crate) fn rows(&mut self) -> OutputRows<'_> {
         match self {
-            Self::F32(rows) => Rows::F32(rows),
-            Self::F16(rows) => Rows::F16(rows),
-            Self::Bf16(rows) => Rows::Bf16(rows),
-            Self::I8(rows) => Rows::I8(rows),
-            Self::U8(rows) => Rows::U8(rows),
+            Self::F32(rows) => OutputRows::F32(rows),
+            Self::F16(rows) => OutputRows::F16(rows),
+            Self::Bf16(rows) => OutputRows::Bf16(rows),
+            Self::I8(rows) => OutputRows::I8(rows),
+            Self::U8(rows) => OutputRows::U8(rows),
         }
     }
 

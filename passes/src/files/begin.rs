@@ -8,8 +8,8 @@ use warprow_formats::TableWriter;
 use warprow_layout::{DType, row_crc};
 use warprow_store::{KeyKind, Store, StoreError};
 
-use super::origin::Origin;
-use super::{Progress, WINDOW, Watch};
+use super::origin::StagedOrigin;
+use super::{PassProgress, PassWatch, WINDOW};
 use crate::finder::Finder;
 use crate::{Keyset, PassError};
 
@@ -19,7 +19,7 @@ const SLAB: usize = 256;
 /// A pass that was staged to a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Begun {
+pub struct BeginReport {
     /// Rows in the file.
     pub rows: u64,
     /// Keys that had come before, and are in the file once.
@@ -33,11 +33,11 @@ pub struct Begun {
     /// Whether every row was compared with its checksum on the drives.
     pub checked: bool,
     /// Where the rows come from, as the file says.
-    pub origin: Origin,
+    pub origin: StagedOrigin,
 }
 
 /// Writes the rows of `keyset` to `out`, a safetensors file, in the order of the keyset, each key once: tensors called as the table (rows), the
-/// table and `.keys`, `.checksums` (of the rows as they are now) and `.pass` ([`Origin`]). Rows are compared with their checksums where the
+/// table and `.keys`, `.checksums` (of the rows as they are now) and `.pass` ([`StagedOrigin`]). Rows are compared with their checksums where the
 /// table has any. Nothing is written to the drives. The file appears when it is whole; one that exists is refused, unless `force`.
 ///
 /// Rows pass through memory in parts. Keys take 20 bytes each, and what finds them what it takes for [`Passes`](crate::Passes).
@@ -47,8 +47,8 @@ pub fn begin(
     keyset: &Keyset,
     out: &Path,
     force: bool,
-    watch: &mut Watch<'_>,
-) -> Result<Begun, PassError> {
+    watch: &mut PassWatch<'_>,
+) -> Result<BeginReport, PassError> {
     if !store.created(table)?.is_empty() {
         return Err(PassError::Uncompacted { table: table.to_owned() });
     }
@@ -56,7 +56,7 @@ pub fn begin(
     let (generation, index) = store.generation(table)?;
     let no_table = || StoreError::NoSuchTable { table: table.to_owned(), known: Vec::new() };
     let info = generation.tables.get(index).ok_or_else(no_table)?;
-    let origin = Origin::now(store, table, generation.id, store.update_sequence(generation.id)?);
+    let origin = StagedOrigin::now(store, table, generation.id, store.update_sequence(generation.id)?);
     let finder = Finder::of(store, info)?;
     let found = finder.find_in_order(keyset);
     refuse_unknown(table, keyset, &found)?;
@@ -88,12 +88,12 @@ pub fn begin(
         writer.write_keys(first, keys)?;
         writer.write_checksums(first, &checksums)?;
         first += ranks.len() as u64;
-        if let ControlFlow::Break(()) = watch(Progress { what: "staging", done: first, total: rows }) {
+        if let ControlFlow::Break(()) = watch(PassProgress { what: "staging", done: first, total: rows }) {
             return Err(PassError::Stopped);
         }
     }
     writer.finish()?;
-    Ok(Begun {
+    Ok(BeginReport {
         rows,
         duplicates: found.duplicates,
         dim: info.dim,

@@ -5,14 +5,14 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
-use warprow_formats::{FormatError, Kind};
+use warprow_formats::{FileError, FileErrorKind};
 use warprow_layout::{Table, row_crc};
 use warprow_store::{Store, StoreError};
 
 use super::begin::{read_window, refuse_unknown};
-use super::origin::Origin;
+use super::origin::StagedOrigin;
 use super::rows_file::RowsFile;
-use super::{Progress, WINDOW, Watch};
+use super::{PassProgress, PassWatch, WINDOW};
 use crate::PassError;
 use crate::finder::Finder;
 use crate::journal::Journal;
@@ -41,7 +41,7 @@ pub struct CommitOptions {
 /// A pass that was brought back from a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Committed {
+pub struct CommitReport {
     /// Rows that the file has: all of them are durable.
     pub rows: u64,
     /// Rows that were so before: by an earlier run whose end nobody saw, or because the trainer left them as they were.
@@ -51,7 +51,7 @@ pub struct Committed {
     /// The number of the pass in the journal.
     pub pass: Option<u64>,
     /// Where the rows were staged from, as far as that is known.
-    pub origin: Option<Origin>,
+    pub origin: Option<StagedOrigin>,
 }
 
 /// Gives rows of a table the content that the file `rows` has, which is as [`begin`](super::begin) writes it, with other rows: in one commit. When
@@ -65,8 +65,8 @@ pub fn commit(
     table: &str,
     rows: &Path,
     options: &CommitOptions,
-    watch: &mut Watch<'_>,
-) -> Result<Committed, PassError> {
+    watch: &mut PassWatch<'_>,
+) -> Result<CommitReport, PassError> {
     let file = RowsFile::open(rows, table)?;
     if !store.created(table)?.is_empty() {
         return Err(PassError::Uncompacted { table: table.to_owned() });
@@ -77,7 +77,7 @@ pub fn commit(
     // It would pin its chunks.
     drop(generation);
     file.check(info.dim, info.dtype)?;
-    let now = Origin::now(store, table, id, store.update_sequence(id)?);
+    let now = StagedOrigin::now(store, table, id, store.update_sequence(id)?);
     let staged = options.staged.as_deref().map(|path| RowsFile::open(path, table)).transpose()?;
     let source = staged.as_ref().unwrap_or(&file);
     let origin = source.origin()?;
@@ -92,7 +92,7 @@ pub fn commit(
     if let Some(at) = found.duplicate {
         let key = keyset.keys().get(at).copied().unwrap_or_default();
         let what = format!("the key {} of row {at} came before: which of the two rows is meant?", keyset.show(key));
-        return Err(FormatError::new(Kind::Duplicate, rows, what, "write each key once").into());
+        return Err(FileError::new(FileErrorKind::Duplicate, rows, what, "write each key once").into());
     }
     drop(keyset);
     let (ranks, keys) = (found.ranks, found.keys);
@@ -118,17 +118,17 @@ pub fn commit(
         }
     }
     if ranks.is_empty() {
-        return Ok(Committed { rows: 0, unchanged: 0, chunks: 0, pass: None, origin });
+        return Ok(CommitReport { rows: 0, unchanged: 0, chunks: 0, pass: None, origin });
     }
     let (chunks, pass) = work.replace(&checksums, &keys, journal, watch)?;
-    Ok(Committed { rows: ranks.len() as u64, unchanged, chunks, pass, origin })
+    Ok(CommitReport { rows: ranks.len() as u64, unchanged, chunks, pass, origin })
 }
 
 /// Refuses rows of another store, table or generation.
 fn check_origin(
     file: &RowsFile,
-    origin: Option<&Origin>,
-    now: &Origin,
+    origin: Option<&StagedOrigin>,
+    now: &StagedOrigin,
     options: &CommitOptions,
 ) -> Result<(), PassError> {
     let foreign = |what: String, remedy| Err(PassError::Foreign { path: file.shown(), what, remedy });
@@ -159,8 +159,8 @@ fn check_origin(
 /// Refuses rows of which some were changed by others.
 fn refuse_stale(
     file: &RowsFile,
-    now: &Origin,
-    origin: Option<&Origin>,
+    now: &StagedOrigin,
+    origin: Option<&StagedOrigin>,
     stale: &[usize],
     key: &dyn Fn(usize) -> String,
 ) -> Result<(), PassError> {
@@ -221,15 +221,15 @@ impl Work<'_> {
         self.info.row_bytes() as usize
     }
 
-    fn tell(&self, what: &'static str, done: u64, watch: &mut Watch<'_>) -> Result<(), PassError> {
-        match watch(Progress { what, done, total: self.ranks.len() as u64 }) {
+    fn tell(&self, what: &'static str, done: u64, watch: &mut PassWatch<'_>) -> Result<(), PassError> {
+        match watch(PassProgress { what, done, total: self.ranks.len() as u64 }) {
             ControlFlow::Continue(()) => Ok(()),
             ControlFlow::Break(()) => Err(PassError::Stopped),
         }
     }
 
     /// The checksum that each row of the file will have.
-    fn checksums(&self, watch: &mut Watch<'_>) -> Result<Vec<u32>, PassError> {
+    fn checksums(&self, watch: &mut PassWatch<'_>) -> Result<Vec<u32>, PassError> {
         let row_bytes = self.row_bytes();
         let window = (AHEAD / row_bytes.max(1)).max(1);
         let (mut checksums, mut buffer) = (Vec::with_capacity(self.ranks.len()), Vec::new());
@@ -243,7 +243,7 @@ impl Work<'_> {
     }
 
     /// The checksum that the row of each has now.
-    fn current(&self, watch: &mut Watch<'_>) -> Result<Vec<u32>, PassError> {
+    fn current(&self, watch: &mut PassWatch<'_>) -> Result<Vec<u32>, PassError> {
         if let Some(stored) = self.store.row_crcs(&self.info.name)? {
             return Ok(self.ranks.iter().map(|&rank| stored.get(rank as usize).copied().unwrap_or_default()).collect());
         }
@@ -264,7 +264,7 @@ impl Work<'_> {
         checksums: &[u32],
         keys: &[u64],
         journal: Option<Journal>,
-        watch: &mut Watch<'_>,
+        watch: &mut PassWatch<'_>,
     ) -> Result<(usize, Option<u64>), PassError> {
         let row_bytes = self.row_bytes();
         let mut order: Vec<u32> = (0..self.ranks.len() as u32).collect();

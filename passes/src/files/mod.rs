@@ -7,16 +7,16 @@ mod rows_file;
 
 use std::ops::ControlFlow;
 
-pub use begin::{Begun, begin};
-pub use commit::{CommitOptions, Committed, commit};
-pub use origin::Origin;
+pub use begin::{BeginReport, begin};
+pub use commit::{CommitOptions, CommitReport, commit};
+pub use origin::StagedOrigin;
 
 /// Bytes of rows that are in memory at once.
 const WINDOW: usize = 64 << 20;
 
 /// How far a pass is being staged, or brought back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Progress {
+pub struct PassProgress {
     /// What is being done.
     pub what: &'static str,
     /// Rows of which it is done.
@@ -26,4 +26,4 @@ pub struct Progress {
 }
 
 /// Called with the progress, and says whether to go on.
-pub type Watch<'a> = dyn FnMut(Progress) -> ControlFlow<()> + 'a;
+pub type PassWatch<'a> = dyn FnMut(PassProgress) -> ControlFlow<()> + 'a;

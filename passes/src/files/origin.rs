@@ -11,7 +11,7 @@ const FORMAT: u32 = 1;
 /// `.pass`: a tensor comes along wherever a trainer writes all that it read, which metadata do not.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub struct Origin {
+pub struct StagedOrigin {
     /// The version of this text.
     pub format: u32,
     /// The store's identity.
@@ -26,7 +26,7 @@ pub struct Origin {
     pub sequence: u64,
 }
 
-impl Origin {
+impl StagedOrigin {
     pub(crate) fn now(store: &Store, table: &str, generation: u64, sequence: u64) -> Self {
         let inspection = store.inspect().0;
         let (store, epoch) = (inspection.store, inspection.epoch);

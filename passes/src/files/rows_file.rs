@@ -5,10 +5,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use warprow_formats::safetensors::{Tensor, open_tensors};
-use warprow_formats::{FormatError, Kind};
+use warprow_formats::{FileError, FileErrorKind};
 use warprow_layout::DType;
 
-use super::origin::Origin;
+use super::origin::StagedOrigin;
 use crate::{Keyset, PassError};
 
 /// Elements that are read at once.
@@ -37,7 +37,12 @@ impl RowsFile {
             find(name).ok_or_else(|| {
                 let has = tensors.iter().map(|it| &*it.name).collect::<Vec<_>>().join(", ");
                 let what = format!("it has no tensor {name:?}; its tensors: {has}");
-                FormatError::new(Kind::Missing, path, what, "give the rows of this table as `pass begin` names them")
+                FileError::new(
+                    FileErrorKind::Missing,
+                    path,
+                    what,
+                    "give the rows of this table as `pass begin` names them",
+                )
             })
         };
         let keys_name = format!("{table}.keys");
@@ -57,7 +62,7 @@ impl RowsFile {
 
     /// Refuses rows of another width or type than the table's, and keys that are not as many.
     pub(crate) fn check(&self, dim: u32, dtype: DType) -> Result<(), PassError> {
-        let disagree = |what: String, remedy: &str| FormatError::new(Kind::Disagree, &self.path, what, remedy);
+        let disagree = |what: String, remedy: &str| FileError::new(FileErrorKind::Disagree, &self.path, what, remedy);
         let (name, shape) = (&self.table, &self.rows.shape);
         if tensor_type(dtype).is_none_or(|it| it != self.rows.dtype) {
             let what = format!("its rows are {}, those of table {name:?} {dtype}", self.rows.dtype);
@@ -102,7 +107,7 @@ impl RowsFile {
                     self.len()
                 );
                 let remedy = "write that tensor as it was staged, or leave it out and name the staged file as well";
-                Err(FormatError::new(Kind::Disagree, &self.path, what, remedy).into())
+                Err(FileError::new(FileErrorKind::Disagree, &self.path, what, remedy).into())
             }
             _ => Ok(()),
         }
@@ -120,7 +125,7 @@ impl RowsFile {
     }
 
     /// Where its rows come from; `None`: it does not say.
-    pub(crate) fn origin(&self) -> Result<Option<Origin>, PassError> {
+    pub(crate) fn origin(&self) -> Result<Option<StagedOrigin>, PassError> {
         let Some(tensor) = &self.note else { return Ok(None) };
         let mut bytes = Vec::new();
         if tensor.bytes <= NOTE {
@@ -128,9 +133,9 @@ impl RowsFile {
             self.read(tensor.at, &mut bytes)?;
         }
         let remedy = "write that tensor as it was staged, or name the staged file as well";
-        Origin::decode(&bytes)
+        StagedOrigin::decode(&bytes)
             .map(Some)
-            .map_err(|what| FormatError::new(Kind::Damaged, &self.path, what, remedy).into())
+            .map_err(|what| FileError::new(FileErrorKind::Damaged, &self.path, what, remedy).into())
     }
 
     /// Fills `out` with whole rows, of `row_bytes` bytes each, from row `first` on.
@@ -141,7 +146,8 @@ impl RowsFile {
     /// That it is not what it was when it was opened.
     pub(crate) fn changed(&self) -> PassError {
         let what = "was changed while it was read";
-        FormatError::new(Kind::Changed, &self.path, what, "let nobody write to it meanwhile, and commit again").into()
+        FileError::new(FileErrorKind::Changed, &self.path, what, "let nobody write to it meanwhile, and commit again")
+            .into()
     }
 
     fn each(&self, tensor: &Tensor, width: usize, mut take: impl FnMut(&[u8])) -> Result<(), PassError> {
@@ -158,7 +164,7 @@ impl RowsFile {
     fn read(&self, at: u64, out: &mut [u8]) -> Result<(), PassError> {
         self.file.read_exact_at(out, at).map_err(|error| match error.kind() {
             std::io::ErrorKind::UnexpectedEof => self.changed(),
-            _ => FormatError::io(&self.path, "cannot be read", error).at(at).into(),
+            _ => FileError::io(&self.path, "cannot be read", error).at(at).into(),
         })
     }
 }

@@ -18,7 +18,7 @@ pub enum Pattern {
         drift: f64,
     },
     /// Rows belong to groups: a query asks for all rows of one group, drawn from the law, and for as many rows drawn alone.
-    /// Which rows make a group follows from the seed ([`Generated::group`]).
+    /// Which rows make a group follows from the seed ([`GeneratedQueries::group`]).
     Groups {
         /// Distribution of the groups.
         law: PowerLaw,
@@ -31,7 +31,7 @@ pub enum Pattern {
 
 /// A generated trace of one table: the same for the same seed.
 #[derive(Debug, Clone)]
-pub struct Generated {
+pub struct GeneratedQueries {
     pattern: Pattern,
     /// Rows of the table.
     rows: u64,
@@ -42,7 +42,7 @@ pub struct Generated {
     at: u64,
 }
 
-impl Generated {
+impl GeneratedQueries {
     /// `queries` queries of `each` ids (of one group, whatever `each` says) in a table of `rows` rows.
     pub fn new(pattern: Pattern, rows: u64, queries: u64, each: u64, seed: u64) -> Self {
         Self { pattern, rows, queries, each, seed, shuffle: Shuffle::new(rows, seed), at: 0 }
@@ -73,7 +73,7 @@ impl Generated {
     }
 }
 
-impl QuerySource for Generated {
+impl QuerySource for GeneratedQueries {
     fn queries(&mut self) -> Result<u64, ProposalError> {
         Ok(self.queries)
     }

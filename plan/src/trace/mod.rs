@@ -8,8 +8,8 @@ mod recorded;
 mod tables;
 
 pub use bags::Bags;
-pub use generated::{Generated, Pattern};
+pub use generated::{GeneratedQueries, Pattern};
 pub use query_source::QuerySource;
-pub use read::Read;
-pub use recorded::Recorded;
-pub use tables::{Each, Trace};
+pub use read::FileQueries;
+pub use recorded::RecordedQueries;
+pub use tables::{QueryTrace, TakeQueries};

@@ -1,6 +1,6 @@
 //! Traces in files.
 
-use warprow_traces::{Block, Trace as Reader, TraceSpec};
+use warprow_traces::{Trace as Reader, TraceBlock, TraceSpec};
 
 use crate::error::ProposalError;
 use crate::trace::bags::Bags;
@@ -8,10 +8,10 @@ use crate::trace::query_source::QuerySource;
 
 /// A trace in a file, whatever its format. Its tables are its slots.
 #[derive(Debug)]
-pub struct Read {
+pub struct FileQueries {
     spec: TraceSpec,
     reader: Reader,
-    block: Block,
+    block: TraceBlock,
     /// Samples of the block that were given out.
     given: usize,
     queries: Option<u64>,
@@ -19,12 +19,12 @@ pub struct Read {
     slots: Vec<usize>,
 }
 
-impl Read {
+impl FileQueries {
     /// Opens it and reads its headers.
     pub fn open(spec: &TraceSpec) -> Result<Self, ProposalError> {
         let reader = Reader::open(spec)?;
         let slots = (0..reader.slots().len()).collect();
-        Ok(Self { spec: spec.clone(), reader, block: Block::default(), given: 0, queries: None, slots })
+        Ok(Self { spec: spec.clone(), reader, block: TraceBlock::default(), given: 0, queries: None, slots })
     }
 
     /// With these of its slots alone, by their numbers, in this order. A number that no slot has is one of empty lists.
@@ -39,7 +39,7 @@ impl Read {
     }
 }
 
-impl QuerySource for Read {
+impl QuerySource for FileQueries {
     fn width(&self) -> usize {
         self.slots.len()
     }
@@ -59,7 +59,7 @@ impl QuerySource for Read {
     }
 
     fn rewind(&mut self) -> Result<(), ProposalError> {
-        (self.reader, self.block, self.given) = (Reader::open(&self.spec)?, Block::default(), 0);
+        (self.reader, self.block, self.given) = (Reader::open(&self.spec)?, TraceBlock::default(), 0);
         Ok(())
     }
 

@@ -8,13 +8,13 @@ use crate::trace::query_source::QuerySource;
 
 /// Queries that are there already, or a part of them.
 #[derive(Debug, Clone)]
-pub struct Recorded<'a> {
+pub struct RecordedQueries<'a> {
     bags: &'a Bags,
     queries: Range<usize>,
     at: usize,
 }
 
-impl<'a> Recorded<'a> {
+impl<'a> RecordedQueries<'a> {
     /// The queries `queries` of `bags`, as far as there are.
     pub fn new(bags: &'a Bags, queries: Range<usize>) -> Self {
         let end = queries.end.min(bags.ends.len());
@@ -22,7 +22,7 @@ impl<'a> Recorded<'a> {
     }
 }
 
-impl QuerySource for Recorded<'_> {
+impl QuerySource for RecordedQueries<'_> {
     fn queries(&mut self) -> Result<u64, ProposalError> {
         Ok(self.queries.len() as u64)
     }

@@ -5,23 +5,26 @@ use crate::trace::bags::Bags;
 use crate::trace::query_source::QuerySource;
 
 /// What is done with a block of queries: the number of the first, and the bags of each table.
-pub type Each<'a> = dyn FnMut(u64, &[Bags]) -> Result<(), ProposalError> + 'a;
+pub type TakeQueries<'a> = dyn FnMut(u64, &[Bags]) -> Result<(), ProposalError> + 'a;
 
 /// A trace of several tables: the same queries in each.
-pub struct Trace<'a> {
+pub struct QueryTrace<'a> {
     tables: Vec<String>,
     sources: Vec<Box<dyn QuerySource + 'a>>,
     queries: u64,
     at: u64,
 }
 
-impl std::fmt::Debug for Trace<'_> {
+impl std::fmt::Debug for QueryTrace<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Trace").field("tables", &self.tables).field("queries", &self.queries).finish_non_exhaustive()
+        f.debug_struct("QueryTrace")
+            .field("tables", &self.tables)
+            .field("queries", &self.queries)
+            .finish_non_exhaustive()
     }
 }
 
-impl<'a> Trace<'a> {
+impl<'a> QueryTrace<'a> {
     /// A trace made of sources, each with the names of its tables.
     pub fn new(named: Vec<(Vec<String>, Box<dyn QuerySource + 'a>)>) -> Result<Self, ProposalError> {
         let (mut tables, mut sources, mut counts) = (Vec::new(), Vec::new(), Vec::new());
@@ -58,7 +61,7 @@ impl<'a> Trace<'a> {
         &mut self,
         range: std::ops::Range<u64>,
         block: usize,
-        each: &mut Each<'_>,
+        each: &mut TakeQueries<'_>,
     ) -> Result<(), ProposalError> {
         if self.at > range.start {
             self.sources.iter_mut().try_for_each(|source| source.rewind())?;

@@ -7,7 +7,7 @@ use crate::control::Control;
 use crate::core::Core;
 use crate::events::REQUEST_LIMIT;
 use crate::failure::Failure;
-use crate::progress::Progress;
+use crate::progress::StepProgress;
 
 impl Control {
     pub(super) fn async_event_request(&mut self, sqe: &Sqe) -> Result<Reply, Failure> {
@@ -19,7 +19,7 @@ impl Control {
     }
 
     /// Completes requests for which there are events.
-    pub(crate) fn deliver_events(&mut self, core: &Core, progress: &mut Progress) {
+    pub(crate) fn deliver_events(&mut self, core: &Core, progress: &mut StepProgress) {
         while let Some((cid, event)) = self.events.next() {
             self.complete(core, cid, event.into_bits(), Status::SUCCESS, progress);
         }

@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::failure::Failure;
 use crate::format_job::FormatJob;
 use crate::namespace::{FormatStep, lba_bytes};
-use crate::progress::Progress;
+use crate::progress::StepProgress;
 
 impl Control {
     pub(crate) fn is_formatting(&self, namespace: usize) -> bool {
@@ -65,7 +65,7 @@ impl Control {
     }
 
     /// Ends the formats that are due.
-    pub(crate) fn finish_formats(&mut self, core: &Core, progress: &mut Progress) {
+    pub(crate) fn finish_formats(&mut self, core: &Core, progress: &mut StepProgress) {
         let now = core.now();
         while let Some(index) = self.formats.iter().position(|job| job.due <= now) {
             let job = self.formats.remove(index);

@@ -22,7 +22,7 @@ const BOUNCE: usize = 1 << 20;
 
 /// A file or block device past the page cache: io_uring and O_DIRECT. What a disk asks of addresses and a host does not
 /// give (NVMe data may begin at any multiple of 4) goes through a buffer.
-pub struct Direct {
+pub struct DirectBacking {
     file: Arc<StdFile>,
     len: u64,
     end: Arc<FileEnd>,
@@ -33,13 +33,16 @@ pub struct Direct {
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
-impl fmt::Debug for Direct {
+impl fmt::Debug for DirectBacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Direct").field("len", &self.len).field("alignment", &self.alignment).finish_non_exhaustive()
+        f.debug_struct("DirectBacking")
+            .field("len", &self.len)
+            .field("alignment", &self.alignment)
+            .finish_non_exhaustive()
     }
 }
 
-impl Direct {
+impl DirectBacking {
     /// The first `len` bytes, a positive multiple of 4096, of what [`open_direct`](warprow_uring::open_direct) opened.
     /// Fails also where the system forbids io_uring.
     pub fn new(file: StdFile, len: u64) -> std::io::Result<Self> {
@@ -49,7 +52,7 @@ impl Direct {
             let why = format!("the disk takes transfers of multiples of {} bytes", alignment.offset);
             return Err(Error::new(ErrorKind::InvalidInput, why));
         }
-        let bounce = DmaMemory::allocate(BOUNCE, warprow_dma::Backing::Anonymous)
+        let bounce = DmaMemory::allocate(BOUNCE, warprow_dma::MemoryKind::Anonymous)
             .map_err(|error| std::io::Error::new(error.source.kind(), error))?;
         let is_device = file.metadata()?.file_type().is_block_device();
         let end = Arc::new(FileEnd::new(len, is_device));
@@ -101,7 +104,7 @@ impl Direct {
     }
 }
 
-impl Backing for Direct {
+impl Backing for DirectBacking {
     fn size(&self) -> u64 {
         self.len
     }
@@ -207,7 +210,7 @@ impl DirectEngine {
         if let Some(index) = self.buffers.iter().position(|buffer| buffer.len() >= len) {
             return Some(self.buffers.swap_remove(index));
         }
-        DmaMemory::allocate(len.next_power_of_two(), warprow_dma::Backing::Anonymous).ok()
+        DmaMemory::allocate(len.next_power_of_two(), warprow_dma::MemoryKind::Anonymous).ok()
     }
 
     /// Takes completions of the ring.
@@ -368,11 +371,11 @@ mod tests {
     use super::*;
     use warprow_dma::PAGE;
 
-    fn direct(len: u64) -> (tempfile::TempDir, Direct) {
+    fn direct(len: u64) -> (tempfile::TempDir, DirectBacking) {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("drive");
         StdFile::create(&path).unwrap().set_len(len).unwrap();
-        (folder, Direct::new(warprow_uring::open_direct(&path).unwrap(), len).unwrap())
+        (folder, DirectBacking::new(warprow_uring::open_direct(&path).unwrap(), len).unwrap())
     }
 
     fn wait(engine: &mut dyn Engine, count: usize) -> Vec<u32> {
@@ -388,7 +391,7 @@ mod tests {
     #[test]
     fn no_more_than_the_depth_is_under_way() {
         let (_folder, backing) = direct(1 << 20);
-        let memory = DmaMemory::allocate(PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(PAGE, warprow_dma::MemoryKind::Anonymous).unwrap();
         let mut backing = backing;
         for depth in [1, 3, 100] {
             backing = backing.depth(depth);
@@ -408,7 +411,7 @@ mod tests {
     fn engine_and_waiting_calls_agree_at_any_alignment() {
         let (_folder, backing) = direct(1 << 20);
         let mut engine = backing.engine().unwrap().unwrap();
-        let memory = DmaMemory::allocate(16 * PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(16 * PAGE, warprow_dma::MemoryKind::Anonymous).unwrap();
         let data: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(3 * PAGE).collect();
         for (turn, at) in [0, 4, 4092, PAGE].into_iter().enumerate() {
             let offset = (turn * 4 * PAGE) as u64;
@@ -453,7 +456,7 @@ mod tests {
         let (folder, backing) = direct(1 << 20);
         let file = StdFile::options().write(true).open(folder.path().join("drive")).unwrap();
         let mut engine = backing.engine().unwrap().unwrap();
-        let memory = DmaMemory::allocate(PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(PAGE, warprow_dma::MemoryKind::Anonymous).unwrap();
         file.set_len(1 << 19).unwrap();
         let piece = [(memory.clone(), 0, PAGE)];
         let mut failure = |operation, offset| {
@@ -483,7 +486,7 @@ mod tests {
     fn more_than_it_takes_is_refused_until_later() {
         let (_folder, backing) = direct(4 << 20);
         let mut engine = backing.engine().unwrap().unwrap();
-        let memory = DmaMemory::allocate(512 * PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(512 * PAGE, warprow_dma::MemoryKind::Anonymous).unwrap();
         let mut begun = 0;
         for i in 0..1000usize {
             let pieces = [(memory.clone(), i % 512 * PAGE, PAGE)];

@@ -28,7 +28,7 @@ const ZFS: FsType = FsType(0x2fc1_2fc1);
 /// now and then.
 ///
 /// [`DriveUri::open`]: crate::DriveUri::open
-pub struct File {
+pub struct FileBacking {
     file: StdFile,
     len: u64,
     end: FileEnd,
@@ -37,13 +37,13 @@ pub struct File {
     _kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
-impl fmt::Debug for File {
+impl fmt::Debug for FileBacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("File").field("len", &self.len).field("mapping", &self.mapping).finish_non_exhaustive()
+        f.debug_struct("FileBacking").field("len", &self.len).field("mapping", &self.mapping).finish_non_exhaustive()
     }
 }
 
-impl File {
+impl FileBacking {
     /// The whole of a file that was opened for reading and writing; its size is a positive multiple of 4096 bytes.
     pub fn new(file: StdFile) -> std::io::Result<Self> {
         let len = file.metadata()?.len();
@@ -94,7 +94,7 @@ fn is_turn() -> bool {
     })
 }
 
-impl Backing for File {
+impl Backing for FileBacking {
     fn size(&self) -> u64 {
         self.len
     }
@@ -195,19 +195,19 @@ mod tests {
     fn reads_what_was_written_at_any_dword() {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
-        check_reads(&File::new(file).unwrap());
-        check_reads(&File::new(in_memory(1 << 20)).unwrap());
+        check_reads(&FileBacking::new(file).unwrap());
+        check_reads(&FileBacking::new(in_memory(1 << 20)).unwrap());
     }
 
     /// A mapping would answer this with a signal that ends the process, as on a tmpfs that is full.
     #[test]
     fn what_a_tmpfs_cannot_give_is_an_error() {
         let file = in_memory(8192);
-        let backing = File::new(file.try_clone().unwrap()).unwrap();
+        let backing = FileBacking::new(file.try_clone().unwrap()).unwrap();
         assert!(!backing.prefetches());
         backing.prefetch(4096, 4096);
         file.set_len(4096).unwrap();
-        let memory = DmaMemory::allocate(PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(PAGE, warprow_dma::MemoryKind::Anonymous).unwrap();
         backing.read(0, &memory, 0, 4096).unwrap();
         let error = backing.read(4096, &memory, 0, 4096).unwrap_err();
         assert!(matches!(error, MediaError::Read(_)), "{error}");
@@ -218,8 +218,8 @@ mod tests {
         let on_disk = tempfile::tempfile().unwrap();
         on_disk.set_len(1 << 20).unwrap();
         for file in [on_disk, in_memory(1 << 20)] {
-            let backing = File::new(file.try_clone().unwrap()).unwrap();
-            let memory = DmaMemory::allocate(1 << 20, warprow_dma::Backing::Anonymous).unwrap();
+            let backing = FileBacking::new(file.try_clone().unwrap()).unwrap();
+            let memory = DmaMemory::allocate(1 << 20, warprow_dma::MemoryKind::Anonymous).unwrap();
             memory.fill(0, 1 << 20, 7);
             backing.write(0, &memory, 0, 1 << 20).unwrap();
             backing.flush().unwrap();
@@ -255,8 +255,8 @@ mod tests {
         let file = tempfile::tempfile().unwrap();
         file.set_len(1 << 20).unwrap();
         for len in [LARGE, 4096] {
-            let backing = File::new(file.try_clone().unwrap()).unwrap();
-            let memory = DmaMemory::allocate(1 << 20, warprow_dma::Backing::Anonymous).unwrap();
+            let backing = FileBacking::new(file.try_clone().unwrap()).unwrap();
+            let memory = DmaMemory::allocate(1 << 20, warprow_dma::MemoryKind::Anonymous).unwrap();
             file.set_len((1 << 20) - 100).unwrap();
             let reads = if len == LARGE { 1 } else { TURN };
             let failed = (0..reads).any(|_| backing.read((1 << 20) - len as u64, &memory, 0, len).is_err());
@@ -268,8 +268,8 @@ mod tests {
     #[test]
     fn a_file_that_was_shortened_is_not_written() {
         let file = in_memory(1 << 20);
-        let backing = File::new(file.try_clone().unwrap()).unwrap();
-        let memory = DmaMemory::allocate(PAGE, warprow_dma::Backing::Anonymous).unwrap();
+        let backing = FileBacking::new(file.try_clone().unwrap()).unwrap();
+        let memory = DmaMemory::allocate(PAGE, warprow_dma::MemoryKind::Anonymous).unwrap();
         backing.write(8192, &memory, 0, 4096).unwrap();
         file.set_len(16384).unwrap();
         for result in [
@@ -284,8 +284,8 @@ mod tests {
         assert_eq!(file.metadata().unwrap().len(), 16384, "nobody made it longer");
     }
 
-    fn check_reads(backing: &File) {
-        let memory = DmaMemory::allocate(4 * PAGE, warprow_dma::Backing::Anonymous).unwrap();
+    fn check_reads(backing: &FileBacking) {
+        let memory = DmaMemory::allocate(4 * PAGE, warprow_dma::MemoryKind::Anonymous).unwrap();
         let data: Vec<u8> = (0..8192u32).map(|i| (i ^ i >> 7) as u8).collect();
         memory.write(20, &data);
         backing.write(4096, &memory, 20, 8192).unwrap();
@@ -311,7 +311,7 @@ mod tests {
         for len in [0, 4095, 8200] {
             let file = tempfile::tempfile().unwrap();
             file.set_len(len).unwrap();
-            assert!(File::new(file).is_err(), "{len}");
+            assert!(FileBacking::new(file).is_err(), "{len}");
         }
     }
 }

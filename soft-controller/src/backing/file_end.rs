@@ -10,7 +10,7 @@ use nix::sys::stat::fstat;
 pub(super) struct FileEnd {
     whole: u64,
     seen: AtomicU64,
-    /// Its length is fixed, and not what the system tells of a file's.
+    /// Whether this is a block device: the length is fixed, and the system does not tell it as it tells a file's.
     is_device: bool,
 }
 

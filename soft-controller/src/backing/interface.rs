@@ -1,4 +1,4 @@
-//! What every backing does.
+//! The trait [`Backing`]: what every backing of a namespace does.
 
 use std::fmt;
 
@@ -12,9 +12,9 @@ pub(crate) const DEPTH: u32 = 256;
 /// Most bytes of a command that are fetched ahead: the processor's own prefetcher follows longer runs.
 pub(super) const PREFETCHED: usize = 1024;
 
-/// The bytes of a namespace. Whoever calls has checked that the range lies inside [`size`](Self::size) and that it begins
-/// and ends at multiples of 512 in the whole command; one command may come in several pieces, each a multiple of 4
-/// bytes at a multiple of 4. Several workers call at once.
+/// What holds the bytes of a namespace. The caller has checked that each range lies inside [`size`](Self::size), and
+/// that a command as a whole begins and ends at multiples of 512. A command may come in several calls, each for a
+/// multiple of 4 bytes at a multiple of 4. Several workers call at once.
 pub trait Backing: Send + Sync + fmt::Debug {
     /// Size in bytes.
     fn size(&self) -> u64;

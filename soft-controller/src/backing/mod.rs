@@ -10,12 +10,12 @@ mod null;
 mod procedural;
 mod ram;
 
-pub use direct::Direct;
+pub use direct::DirectBacking;
 pub use engine::{Engine, Operation, Piece};
-pub use file::{File, will_need};
+pub use file::{FileBacking, will_need};
 pub use interface::Backing;
 pub(crate) use interface::DEPTH;
 pub use media_error::MediaError;
-pub use null::Null;
-pub use procedural::{Block, Procedural};
-pub use ram::Ram;
+pub use null::NullBacking;
+pub use procedural::{ContentBlock, ProceduralBacking};
+pub use ram::RamBacking;

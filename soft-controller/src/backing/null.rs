@@ -5,18 +5,18 @@ use super::media_error::MediaError;
 
 /// Nothing: reads leave the host's memory as it was and writes go nowhere. For measuring rings alone.
 #[derive(Debug)]
-pub struct Null {
+pub struct NullBacking {
     len: u64,
 }
 
-impl Null {
+impl NullBacking {
     /// A backing that claims `len` bytes.
     pub fn new(len: u64) -> Self {
         Self { len }
     }
 }
 
-impl Backing for Null {
+impl Backing for NullBacking {
     fn size(&self) -> u64 {
         self.len
     }

@@ -9,31 +9,31 @@ use super::interface::Backing;
 use super::media_error::MediaError;
 
 /// A block as it is generated: 512 bytes.
-pub type Block = [u64; 64];
+pub type ContentBlock = [u64; 64];
 /// A block's size in bytes.
 const BLOCK: u64 = 512;
 
-type Content = dyn Fn(u64, &mut Block) + Send + Sync;
+type Content = dyn Fn(u64, &mut ContentBlock) + Send + Sync;
 
 /// Content that is computed when it is read, for drives larger than any disk. What is written is kept in memory and
 /// takes its place; what is deallocated is as it was computed again.
-pub struct Procedural {
+pub struct ProceduralBacking {
     len: u64,
     content: Box<Content>,
     /// By block index.
-    written: RwLock<HashMap<u64, Box<Block>>>,
+    written: RwLock<HashMap<u64, Box<ContentBlock>>>,
     /// Whether anything was written.
     any: AtomicBool,
 }
 
-impl fmt::Debug for Procedural {
+impl fmt::Debug for ProceduralBacking {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Procedural").field("len", &self.len).finish_non_exhaustive()
+        f.debug_struct("ProceduralBacking").field("len", &self.len).finish_non_exhaustive()
     }
 }
 
-impl Procedural {
-    /// `len` bytes of which the 8 at byte `i` are [`Procedural::word`]`(seed, i / 8)`, little-endian.
+impl ProceduralBacking {
+    /// `len` bytes of which the 8 at byte `i` are [`ProceduralBacking::word`]`(seed, i / 8)`, little-endian.
     pub fn new(len: u64, seed: u64) -> Self {
         Self::with(len, move |block, words| {
             for (i, word) in (block * 64..).zip(words) {
@@ -44,7 +44,7 @@ impl Procedural {
 
     /// `len` bytes that `content` computes: it is given the index of a 512-byte block and fills it, in words of 8
     /// bytes, little-endian. The same index always gives the same content.
-    pub fn with(len: u64, content: impl Fn(u64, &mut Block) + Send + Sync + 'static) -> Self {
+    pub fn with(len: u64, content: impl Fn(u64, &mut ContentBlock) + Send + Sync + 'static) -> Self {
         let written = RwLock::new(HashMap::new());
         Self { len, content: Box::new(content), written, any: AtomicBool::new(false) }
     }
@@ -59,7 +59,7 @@ impl Procedural {
     }
 
     /// The current content of a block.
-    fn block(&self, index: u64, words: &mut Block) {
+    fn block(&self, index: u64, words: &mut ContentBlock) {
         if self.any.load(Ordering::Acquire)
             && let Some(written) = self.written.read().unwrap_or_else(PoisonError::into_inner).get(&index)
         {
@@ -101,7 +101,7 @@ impl Procedural {
     }
 }
 
-impl Backing for Procedural {
+impl Backing for ProceduralBacking {
     fn size(&self) -> u64 {
         self.len
     }
@@ -165,9 +165,9 @@ mod tests {
 
     #[test]
     fn content_follows_the_seed_and_writes_take_its_place() {
-        let backing = Procedural::new(1 << 50, 77);
-        let memory = DmaMemory::allocate(8192, warprow_dma::Backing::Anonymous).unwrap();
-        let generated = |word: u64| (word..word + 192).map(|i| Procedural::word(77, i)).collect::<Vec<_>>();
+        let backing = ProceduralBacking::new(1 << 50, 77);
+        let memory = DmaMemory::allocate(8192, warprow_dma::MemoryKind::Anonymous).unwrap();
+        let generated = |word: u64| (word..word + 192).map(|i| ProceduralBacking::word(77, i)).collect::<Vec<_>>();
         let offset = (1 << 49) + 512;
         for at in [0, 4] {
             backing.read(offset, &memory, at, 4).unwrap();

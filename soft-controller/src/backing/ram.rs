@@ -5,20 +5,20 @@ use super::media_error::MediaError;
 
 /// Memory of this process.
 #[derive(Debug)]
-pub struct Ram {
+pub struct RamBacking {
     memory: DmaMemory,
     len: u64,
 }
 
-impl Ram {
+impl RamBacking {
     /// `len` bytes of zeros. The system provides pages as they are first written.
     pub fn new(len: u64) -> Result<Self, AllocateError> {
         let size = usize::try_from(len).unwrap_or(usize::MAX);
-        Ok(Self { memory: DmaMemory::allocate(size, warprow_dma::Backing::Anonymous)?, len })
+        Ok(Self { memory: DmaMemory::allocate(size, warprow_dma::MemoryKind::Anonymous)?, len })
     }
 }
 
-impl Backing for Ram {
+impl Backing for RamBacking {
     fn size(&self) -> u64 {
         self.len
     }

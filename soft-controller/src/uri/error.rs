@@ -4,7 +4,8 @@ use std::path::{Path, PathBuf};
 use nix::sys::resource::{Resource, getrlimit};
 
 use super::holder::InUse;
-use crate::builder::BuildError;
+use crate::builder::ControllerBuildError;
+use crate::offload_maker::OffloadLack;
 
 /// An emulated drive could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -127,9 +128,17 @@ pub enum UriError {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// A GPU is to play the drive, and cannot.
+    #[error("{uri}: {lack}")]
+    Offload {
+        /// The drive.
+        uri: String,
+        /// What is lacking.
+        lack: OffloadLack,
+    },
     /// Nothing of the drive itself is wrong, but no controller could be built.
     #[error(transparent)]
-    Build(#[from] BuildError),
+    Build(#[from] ControllerBuildError),
 }
 
 impl UriError {

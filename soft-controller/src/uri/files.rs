@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::drive_uri::{DriveUri, Store};
+use super::drive_uri::{BackingKind, DriveUri};
 use super::holder::{Holder, InUse};
 use super::sidecar::{ENDING, NEW, Sidecar, place_of, with};
 use crate::regular::open_regular;
@@ -18,7 +18,7 @@ impl DriveUri {
     /// The files that the drive depends on, whether they are there or not: its image, its sidecar, and what the sidecar is
     /// replaced from. None, if it is in no file.
     pub fn files(&self) -> Vec<PathBuf> {
-        if self.backing != Store::File {
+        if self.backing != BackingKind::File {
             return Vec::new();
         }
         let sidecar = self.sidecar();
@@ -73,12 +73,12 @@ fn locked(path: &Path) -> io::Result<Option<InUse>> {
 
 /// A file that is needed as it is, which [`in_use`] tells others until this is dropped.
 #[derive(Debug)]
-pub struct Held {
+pub struct FileLock {
     _lock: Flock<fs::File>,
 }
 
 /// Holds a file, if there is one that can be locked.
-pub fn hold(path: &Path) -> Option<Held> {
+pub fn lock_file(path: &Path) -> Option<FileLock> {
     let lock = Flock::lock(open_regular(path).ok()?, FlockArg::LockSharedNonblock).ok()?;
-    Some(Held { _lock: lock })
+    Some(FileLock { _lock: lock })
 }

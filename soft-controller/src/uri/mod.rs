@@ -5,10 +5,13 @@ mod error;
 mod files;
 mod holder;
 mod open;
+mod pace;
 mod sidecar;
 mod size;
 
-pub use drive_uri::{DriveUri, Store};
+pub use drive_uri::{BackingKind, DriveUri};
 pub use error::UriError;
-pub use files::{Held, hold, in_use};
+pub use files::{FileLock, in_use, lock_file};
 pub use holder::{Holder, InUse};
+pub use pace::ReadRate;
+pub use size::{SizeError, parse_size};

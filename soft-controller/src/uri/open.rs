@@ -8,15 +8,16 @@ use std::time::Duration;
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 
-use super::drive_uri::{DriveUri, Store};
+use super::drive_uri::{BackingKind, DriveUri};
 use super::error::UriError;
-use super::files::hold;
+use super::files::lock_file;
 use super::holder::{Holder, InUse};
 use super::sidecar::{self, Sidecar};
-use crate::backing::{self, Direct, Null, Procedural, Ram};
-use crate::builder::Builder;
+use crate::backing::{self, DirectBacking, NullBacking, ProceduralBacking, RamBacking};
+use crate::builder::ControllerBuilder;
 use crate::controller::SoftController;
 use crate::namespace::{FormatStep, Namespace};
+use crate::offload_maker::{OffloadRequest, Offloaded, offload_maker};
 
 /// How often a lock is tried that somebody has.
 const ATTEMPTS: u32 = 4;
@@ -31,17 +32,37 @@ impl DriveUri {
     }
 
     /// The controller, about to be built: for properties that a URI has not.
-    pub fn builder(&self) -> Result<Builder, UriError> {
-        let (namespace, serial) = match self.backing {
-            Store::File => self.file_namespace()?,
-            other => (self.memory_namespace(other)?, self.serial.clone()),
+    pub fn builder(&self) -> Result<ControllerBuilder, UriError> {
+        self.check()?;
+        let lacks = |lack| UriError::Offload { uri: self.to_string(), lack };
+        // Before anything is created.
+        let maker = match self.gpu {
+            Some(gpu) => Some((gpu, offload_maker().map_err(lacks)?)),
+            None => None,
         };
-        let mut builder = SoftController::builder()
-            .name(self.to_string())
-            .namespace(namespace)
-            .workers(self.workers)
-            .seed(self.seed)
-            .profile(self.profile);
+        let (mut namespace, serial, new) = match self.backing {
+            BackingKind::File => self.file_namespace()?,
+            other => (self.memory_namespace(other)?, self.serial.clone(), None),
+        };
+        let mut builder = SoftController::builder().name(self.to_string()).workers(self.workers).seed(self.seed);
+        builder = match maker {
+            None => builder.profile(self.profile),
+            Some((gpu, maker)) => {
+                let request = OffloadRequest {
+                    gpu,
+                    uri: self.to_string(),
+                    backing: namespace.backing.clone(),
+                    lba_bytes: 1 << namespace.lba_shift(),
+                    rate: self.offload_rate(),
+                };
+                let made = maker.make(request).map_err(lacks);
+                let Offloaded { backing, offload } =
+                    made.inspect_err(|_| new.iter().for_each(|new| new.unmake(self)))?;
+                namespace.backing = backing;
+                builder.offload(offload)
+            }
+        };
+        builder = builder.namespace(namespace);
         if let Some(serial) = serial {
             builder = builder.serial(serial);
         }
@@ -68,21 +89,24 @@ impl DriveUri {
         move |source| UriError::Io { what, path: path.clone(), source }
     }
 
-    fn memory_namespace(&self, store: Store) -> Result<Namespace, UriError> {
+    fn memory_namespace(&self, store: BackingKind) -> Result<Namespace, UriError> {
         let size =
             self.size.ok_or_else(|| self.wrong("a drive that is not in a file needs size=, such as size=64G"))?;
         if self.direct {
             return Err(self.wrong("direct=1 goes with backing=file alone"));
         }
         let namespace = match store {
-            Store::Ram => Namespace::new(Ram::new(size).map_err(crate::builder::BuildError::from)?),
-            Store::Procedural => Namespace::new(Procedural::new(size, self.seed)),
-            Store::Null | Store::File => Namespace::new(Null::new(size)),
+            BackingKind::Ram => {
+                Namespace::new(RamBacking::new(size).map_err(crate::builder::ControllerBuildError::from)?)
+            }
+            BackingKind::Procedural => Namespace::new(ProceduralBacking::new(size, self.seed)),
+            BackingKind::Null | BackingKind::File => Namespace::new(NullBacking::new(size)),
         };
         Ok(namespace.lba(self.lba.unwrap_or(512)))
     }
 
-    fn file_namespace(&self) -> Result<(Namespace, Option<String>), UriError> {
+    /// The drive in the file, its serial number, and what was made for it if it is new.
+    fn file_namespace(&self) -> Result<(Namespace, Option<String>, Option<NewDrive>), UriError> {
         let (file, created) = self.open_file()?;
         let file = self.lock(file)?;
         let place = sidecar::place_of(&self.path);
@@ -90,19 +114,11 @@ impl DriveUri {
             sidecar::tidy(&place);
         }
         let (size, is_new) = self.settle_size(&file, created)?;
-        let mut wrote = false;
-        let settled = self.settle(&file, (size, is_new), &place, &mut wrote).inspect_err(|_| {
-            // Nobody else has seen it, for it is locked. What cannot be removed is an empty drive: no harm.
-            let _ = match created {
-                true => std::fs::remove_file(&self.path),
-                false if is_new => file.lock.set_len(0),
-                false => Ok(()),
-            };
-            if wrote {
-                let _ = std::fs::remove_file(&place);
-            }
-        });
-        let Settled { sidecar, unrecorded, medium } = settled?;
+        let mut new = NewDrive { created, sidecar: None };
+        let settled = self.settle(&file, (size, is_new), &place, &mut new.sidecar);
+        let new = is_new.then_some(new);
+        let Settled { sidecar, unrecorded, medium } =
+            settled.inspect_err(|_| new.iter().for_each(|new| new.unmake(self)))?;
         let metadata = file.lock.metadata().map_err(self.io("look at"))?;
         let (lba, serial, uuid) = (sidecar.lba, sidecar.serial.clone(), *sidecar.uuid.as_bytes());
         let namespace = match medium {
@@ -111,13 +127,13 @@ impl DriveUri {
         };
         let namespace = namespace.lba(lba).uuid(uuid);
         if file.is_device {
-            return Ok((namespace, Some(serial)));
+            return Ok((namespace, Some(serial), new));
         }
         let formatting = sidecar.formatting;
-        let held = Mutex::new(hold(&place));
+        let held = Mutex::new(lock_file(&place));
         let on_format = move |step, lba| {
             sidecar.at(step, lba).write(&place, &metadata)?;
-            *held.lock().unwrap_or_else(PoisonError::into_inner) = hold(&place);
+            *held.lock().unwrap_or_else(PoisonError::into_inner) = lock_file(&place);
             Ok(())
         };
         if formatting {
@@ -126,17 +142,18 @@ impl DriveUri {
             let ended = erased.map_err(std::io::Error::other).and_then(|()| on_format(FormatStep::Ended, lba));
             ended.map_err(self.io("finish the format of"))?;
         }
-        Ok((namespace.on_format(Arc::new(on_format)).unrecorded(unrecorded), Some(serial)))
+        Ok((namespace.on_format(Arc::new(on_format)).unrecorded(unrecorded), Some(serial), new))
     }
 
     /// What the drive in `file` is, and how it is read and written; a new one is made so. Its sidecar is there before the file has
-    /// its size: until then the file is empty, and whoever opens it as this does makes it anew. `wrote`: that a sidecar was written.
+    /// its size: until then the file is empty, and whoever opens it as this does makes it anew. `wrote`: the sidecar that was
+    /// written.
     fn settle(
         &self,
         file: &Locked,
         (size, is_new): (u64, bool),
         place: &Path,
-        wrote: &mut bool,
+        wrote: &mut Option<PathBuf>,
     ) -> Result<Settled, UriError> {
         let path = &self.path;
         let told = self.lba.is_some() || self.serial.is_some();
@@ -163,7 +180,7 @@ impl DriveUri {
                 let sidecar = Sidecar::new(self.serial.as_deref(), self.lba.unwrap_or(512));
                 let written = file.lock.metadata().and_then(|drive| sidecar.write(place, &drive));
                 written.map_err(|source| UriError::Io { what: "write", path: place.to_owned(), source })?;
-                *wrote = true;
+                *wrote = Some(place.to_owned());
                 file.lock.set_len(size).map_err(|source| UriError::of_sizing(path, size, source))?;
                 file.lock.sync_all().map_err(self.io("set the size of"))?;
                 sidecar
@@ -183,7 +200,7 @@ impl DriveUri {
             if identity(&past)? != identity(&file.lock)? {
                 return Err(self.io("open past the page cache")(std::io::Error::other("another file took its place")));
             }
-            let direct = Direct::new(past, size).map_err(self.io("open past the page cache"))?.depth(self.depth);
+            let direct = DirectBacking::new(past, size).map_err(self.io("open past the page cache"))?.depth(self.depth);
             if direct.alignment() > sidecar.lba as usize {
                 return Err(self.wrong(&format!(
                     "its disk takes direct transfers of {} bytes and up, the drive's LBAs have {}; format it with \
@@ -196,7 +213,7 @@ impl DriveUri {
         } else if file.is_device {
             return Err(self.wrong("a block device needs direct=1"));
         } else {
-            let mapped = file.lock.try_clone().and_then(backing::File::new).map_err(self.io("map"))?;
+            let mapped = file.lock.try_clone().and_then(backing::FileBacking::new).map_err(self.io("map"))?;
             Medium::Mapped(mapped.depth(self.depth))
         };
         Ok(Settled { sidecar, unrecorded, medium })
@@ -290,9 +307,28 @@ struct Settled {
     medium: Medium,
 }
 
+/// What was made for a drive that is new.
+struct NewDrive {
+    /// Its file; without this, the file was there, and empty.
+    created: bool,
+    sidecar: Option<PathBuf>,
+}
+
+impl NewDrive {
+    /// Makes it as if it had not been made. Nobody else has seen it, for its file is locked. What cannot be removed is an empty drive:
+    /// no harm.
+    fn unmake(&self, uri: &DriveUri) {
+        let _ = match self.created {
+            true => std::fs::remove_file(&uri.path),
+            false => OpenOptions::new().write(true).open(&uri.path).and_then(|file| file.set_len(0)),
+        };
+        let _ = self.sidecar.as_ref().map(std::fs::remove_file);
+    }
+}
+
 enum Medium {
-    Direct(Direct),
-    Mapped(backing::File),
+    Direct(DirectBacking),
+    Mapped(backing::FileBacking),
 }
 
 /// A file that nobody else has open as a drive.

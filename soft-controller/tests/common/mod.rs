@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use warprow_dma::{Backing, DmaMemory, Function, PAGE, order};
-use warprow_soft_controller::{Builder, Namespace, Ram, SoftController};
+use warprow_dma::{DmaMemory, Function, MemoryKind, PAGE, order};
+use warprow_soft_controller::{ControllerBuilder, Namespace, RamBacking, SoftController};
 use warprow_spec::registers::{Aqa, Cc, Csts, cq_head_doorbell, offset, sq_tail_doorbell};
 use warprow_spec::{AdminOpcode, Cqe, NvmOpcode, Sqe, StatusCode};
 
@@ -52,16 +52,16 @@ impl Buffer {
 }
 
 pub(crate) fn ram(bytes: u64) -> Namespace {
-    Namespace::new(Ram::new(bytes).unwrap())
+    Namespace::new(RamBacking::new(bytes).unwrap())
 }
 
-pub(crate) fn stepped() -> Builder {
+pub(crate) fn stepped() -> ControllerBuilder {
     SoftController::builder().stepped()
 }
 
 impl Host {
     /// A host of a stepped controller, not yet enabled.
-    pub(crate) fn of(builder: Builder) -> Self {
+    pub(crate) fn of(builder: ControllerBuilder) -> Self {
         Self::new(builder.stepped().build().unwrap(), true)
     }
 
@@ -80,21 +80,21 @@ impl Host {
     }
 
     /// Brings the controller up with an admin queue of 16 entries.
-    pub(crate) fn enabled(builder: Builder) -> Self {
+    pub(crate) fn enabled(builder: ControllerBuilder) -> Self {
         let mut host = Self::of(builder);
         host.enable();
         host
     }
 
     /// And with one I/O queue pair of `size` entries.
-    pub(crate) fn with_queue(builder: Builder, size: u16) -> Self {
+    pub(crate) fn with_queue(builder: ControllerBuilder, size: u16) -> Self {
         let mut host = Self::enabled(builder);
         host.create_pair(1, size);
         host
     }
 
     pub(crate) fn buffer(&self, bytes: usize) -> Buffer {
-        let memory = DmaMemory::allocate(bytes, Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(bytes, MemoryKind::Anonymous).unwrap();
         let iova = self.drive.map(&memory).unwrap();
         Buffer { memory, iova }
     }

@@ -194,10 +194,10 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-    use warprow_dma::{Backing, PAGE};
+    use warprow_dma::{MemoryKind, PAGE};
 
     fn memory(pages: usize) -> DmaMemory {
-        DmaMemory::allocate(pages * PAGE, Backing::Anonymous).unwrap()
+        DmaMemory::allocate(pages * PAGE, MemoryKind::Anonymous).unwrap()
     }
 
     #[test]

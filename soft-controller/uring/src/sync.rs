@@ -55,12 +55,12 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-    use warprow_dma::{Backing, PAGE};
+    use warprow_dma::{MemoryKind, PAGE};
 
     #[test]
     fn moves_bytes_both_ways() {
         let file = tempfile::tempfile().unwrap();
-        let memory = DmaMemory::allocate(3 * PAGE, Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(3 * PAGE, MemoryKind::Anonymous).unwrap();
         let data: Vec<u8> = (0..9000u32).map(|i| ((i * 31) >> 3) as u8).collect();
         memory.write(7, &data);
         write_at(&file, 1000, &memory, 7, data.len()).unwrap();
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "not inside")]
     fn refuses_ranges_outside_the_memory() {
-        let memory = DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap();
+        let memory = DmaMemory::allocate(PAGE, MemoryKind::Anonymous).unwrap();
         let _ = read_at(&tempfile::tempfile().unwrap(), 0, &memory, PAGE - 1, 2);
     }
 }

@@ -161,7 +161,7 @@ impl DirectEngine {
         if let Some(index) = self.buffers.iter().position(|buffer| buffer.len() >= len) {
             return Ok(self.buffers.swap_remove(index));
         }
-        DmaMemory::allocate(len.next_power_of_two(), warprow_dma::Backing::Anonymous)
+        DmaMemory::allocate(len.next_power_of_two(), warprow_dma::MemoryKind::Anonymous)
             .map_err(|error| io::Error::new(ErrorKind::OutOfMemory, error))
     }
 

@@ -61,13 +61,13 @@ impl Default for AttachOptions {
 }
 
 impl AttachOptions {
-    /// Past the page cache, or not.
+    /// Reads the files past the page cache if `direct` is set, else through it.
     #[must_use]
     pub fn with_direct(self, direct: bool) -> Self {
         Self { direct, ..self }
     }
 
-    /// With that many reads under way.
+    /// Keeps up to `depth` reads of a file under way.
     #[must_use]
     pub fn with_depth(self, depth: u32) -> Self {
         Self { depth, ..self }
@@ -387,7 +387,7 @@ enum Stretch<'a> {
 struct Rows<'a> {
     table: &'a Table,
     source: &'a (dyn RowSource + Send + Sync),
-    /// Those of the table's region.
+    /// First LBA of these, counted from the start of the table's region.
     lba: u64,
     lbas: u64,
     rank: u64,

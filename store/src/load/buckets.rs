@@ -12,8 +12,9 @@ use std::sync::{Mutex, PoisonError};
 use warprow_dma::DmaMemory;
 use warprow_layout::{Extent, Placement, Ranks, Region, RowSource, Table, VolumeError};
 
+use super::checksummed_rows::ChecksummedRows;
+use super::load_writer::LoadWriter;
 use crate::StoreError;
-use crate::bulk::{Bulk, Job};
 
 /// Bytes of rows that are asked of a source at once.
 const STREAM: usize = 1 << 20;
@@ -158,30 +159,19 @@ impl<'a> Buckets<'a> {
     pub(super) fn partition(
         &self,
         source: &dyn RowSource,
-        bulk: &mut Bulk,
+        writer: &mut LoadWriter<'_, '_>,
         whole: &[bool],
-        wrote: &mut dyn FnMut(usize) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         if self.count() < 2 {
             return Ok(());
         }
-        let (row_bytes, unit_bytes) = (self.row_bytes(), self.placement.stripe_bytes() as usize);
+        let row_bytes = self.row_bytes();
         // Each bucket's unfinished stripe unit, and the rows that have come.
+        let unit_bytes = self.placement.stripe_bytes() as usize;
         let mut open: Vec<(Vec<u8>, u64)> = (0..self.count()).map(|_| (vec![0; unit_bytes], 0)).collect();
-        let mut write = |bucket: u64, unit: u64, content: &[u8], bulk: &mut Bulk| {
-            if whole.get(bucket as usize).is_some_and(|&whole| whole) {
-                return Ok(());
-            }
-            let lbas = self.placement.stripe_lbas();
-            let region = Region { first_lba: self.region(bucket).first_lba + unit * lbas, lbas };
-            let mut fill = |extent: &Extent, buf: &mut [u8]| {
-                debug_assert_eq!(extent.bytes, unit_bytes, "a stripe unit is one extent");
-                buf.copy_from_slice(content);
-                wrote(buf.len())
-            };
-            self.placement
-                .extents(region, unit_bytes)
-                .try_for_each(|extent| bulk.submit(extent, &mut Job::Write(&mut fill)))
+        let mut write = |bucket: u64, unit: u64, content: &[u8]| match whole.get(bucket as usize) {
+            Some(true) => Ok(()),
+            _ => self.write_unit(bucket, unit, content, writer),
         };
         let take = |rank: u64, row: &[u8]| {
             let bucket = rank / self.rows();
@@ -192,29 +182,45 @@ impl<'a> Buckets<'a> {
             }
             *come += 1;
             if come.is_multiple_of(self.unit_rows) {
-                write(bucket, *come / self.unit_rows - 1, content, bulk)?;
+                write(bucket, *come / self.unit_rows - 1, content)?;
             }
             Ok(())
         };
         self.stream(source, &Mutex::new(0), take, |_| Ok(()))?;
         for (bucket, (content, come)) in (0..).zip(&open) {
             if !come.is_multiple_of(self.unit_rows) {
-                write(bucket, come / self.unit_rows, content, bulk)?;
+                write(bucket, come / self.unit_rows, content)?;
             }
         }
-        bulk.finish(&mut Job::Write(&mut |_, _| Ok(())))
+        writer.finish()
     }
 
-    /// A bucket's rows in the order of their ranks: from the source if there is but one bucket, else from the drives. Each goes
-    /// to `note` too, with its rank. `gathered` hears how many bytes of them there were since it was last called, and may end
-    /// it.
+    /// Begins to write stripe unit `unit` of a bucket.
+    fn write_unit(
+        &self,
+        bucket: u64,
+        unit: u64,
+        content: &[u8],
+        writer: &mut LoadWriter<'_, '_>,
+    ) -> Result<(), StoreError> {
+        let lbas = self.placement.stripe_lbas();
+        let region = Region { first_lba: self.region(bucket).first_lba + unit * lbas, lbas };
+        self.placement.extents(region, content.len()).try_for_each(|extent| {
+            writer.write(None, extent, |extent, buf| {
+                debug_assert_eq!(extent.bytes, content.len(), "a stripe unit is one extent");
+                buf.copy_from_slice(content);
+                Ok(())
+            })
+        })
+    }
+
+    /// A bucket's rows in the order of their ranks: from the source if there is but one bucket, else from the drives. Their checksums
+    /// are noted.
     pub(super) fn gather(
         &self,
         bucket: u64,
-        source: &dyn RowSource,
-        bulk: &mut Bulk,
-        note: &(impl Fn(u64, &[u8]) + Sync),
-        gathered: &mut dyn FnMut(u64) -> Result<(), StoreError>,
+        source: &ChecksummedRows<'_>,
+        writer: &mut LoadWriter<'_, '_>,
     ) -> Result<Bucket, StoreError> {
         let first_rank = bucket * self.rows();
         let count = self.rows().min(self.table.rows - first_rank);
@@ -222,21 +228,21 @@ impl<'a> Buckets<'a> {
         let len = usize::try_from(count * row_bytes as u64).unwrap_or(usize::MAX);
         let rows = allocate(len)?;
         let put = |rank: u64, row: &[u8]| {
-            note(rank, row);
+            source.note(rank, row);
             let begin = rank.wrapping_sub(first_rank).saturating_mul(row_bytes as u64) as usize;
             if rows.contains(begin, row.len()) {
                 rows.write(begin, row);
             }
         };
         if self.count() < 2 {
-            self.stream_in_parallel(source, &put, gathered)?;
+            self.stream_in_parallel(source.source, &put, &mut |bytes| writer.meter().gathered(bytes))?;
             return Ok(Bucket { number: bucket, rows });
         }
         // Rows came in the order of their ids; the ranks in that order tell which is which.
         let here = first_rank..first_rank + count;
         let come: Vec<u64> = (0..self.table.rows).map(|id| self.rank(id)).filter(|rank| here.contains(rank)).collect();
         let region = self.region(bucket);
-        let mut take = |extent: &Extent, buf: &[u8]| {
+        writer.read(self.placement.extents(region, writer.extent_bytes()), |extent, buf, meter| {
             let mut rows = 0;
             for (lba, bytes) in extent.pieces() {
                 let unit = (lba - region.first_lba) / self.placement.stripe_lbas();
@@ -248,9 +254,8 @@ impl<'a> Buckets<'a> {
                     rows += 1;
                 }
             }
-            gathered(rows * row_bytes as u64)
-        };
-        bulk.run(self.placement.extents(region, bulk.extent_bytes()), Job::Read(&mut take))?;
+            meter.gathered(rows * row_bytes as u64)
+        })?;
         Ok(Bucket { number: bucket, rows })
     }
 
@@ -339,7 +344,7 @@ impl<'a> Buckets<'a> {
 }
 
 fn allocate(len: usize) -> Result<DmaMemory, StoreError> {
-    DmaMemory::allocate(len, warprow_dma::Backing::Anonymous).map_err(|error| StoreError::Allocate {
+    DmaMemory::allocate(len, warprow_dma::MemoryKind::Anonymous).map_err(|error| StoreError::Allocate {
         what: "putting rows in order",
         bytes: len as u64,
         source: std::io::Error::new(error.source.kind(), error),

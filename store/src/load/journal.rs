@@ -9,7 +9,7 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use warprow_soft_controller::{Held, hold, open_regular};
+use warprow_soft_controller::{FileLock, lock_file, open_regular};
 
 use crate::StoreError;
 
@@ -18,15 +18,24 @@ const MAGIC: &[u8; 8] = b"WRPLOAD1";
 /// Bytes of a record: table, extent, CRC32C of the content, CRC32C of these three.
 const RECORD: usize = 16;
 
+/// An extent of a table's rows, as the journal names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct ExtentId {
+    /// Which of the load's tables.
+    pub(super) table: u32,
+    /// Which of the extents of its rows.
+    pub(super) extent: u32,
+}
+
 /// The journal of one load.
 #[derive(Debug)]
 pub(super) struct Journal {
     path: PathBuf,
     file: File,
     /// Nobody is to write over it meanwhile.
-    _held: Option<Held>,
-    /// By table and extent: the CRC32C of its content.
-    known: HashMap<(u32, u32), u32>,
+    _held: Option<FileLock>,
+    /// The CRC32C of each extent's content.
+    known: HashMap<ExtentId, u32>,
     /// Whether there was one that says nothing of this load: another's, or one that was lost.
     begun_anew: bool,
 }
@@ -51,16 +60,16 @@ impl Journal {
         // What was cut off goes: it is written anew, whole.
         let mut file = File::create(path).map_err(failed)?;
         let mut kept = head;
-        for (&(table, extent), &crc) in &known {
-            kept.extend(encode(table, extent, crc));
+        for (&id, &crc) in &known {
+            kept.extend(encode(id, crc));
         }
         file.write_all(&kept).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), _held: hold(path), file, known, begun_anew })
+        Ok(Self { path: path.to_owned(), _held: lock_file(path), file, known, begun_anew })
     }
 
     /// The CRC32C of the content that an extent was given, if it was.
-    pub(super) fn crc(&self, table: u32, extent: u32) -> Option<u32> {
-        self.known.get(&(table, extent)).copied()
+    pub(super) fn crc(&self, id: ExtentId) -> Option<u32> {
+        self.known.get(&id).copied()
     }
 
     /// Whether there was a journal that says nothing of this load.
@@ -69,8 +78,8 @@ impl Journal {
     }
 
     /// An extent is being written.
-    pub(super) fn wrote(&mut self, table: u32, extent: u32, crc: u32) -> Result<(), StoreError> {
-        let written = self.file.write_all(&encode(table, extent, crc));
+    pub(super) fn wrote(&mut self, id: ExtentId, crc: u32) -> Result<(), StoreError> {
+        let written = self.file.write_all(&encode(id, crc));
         written.map_err(|source| StoreError::Journal { path: self.path.clone(), source })
     }
 
@@ -100,7 +109,7 @@ fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     if is_one || lost { Ok(found) } else { other() }
 }
 
-fn encode(table: u32, extent: u32, crc: u32) -> [u8; RECORD] {
+fn encode(ExtentId { table, extent }: ExtentId, crc: u32) -> [u8; RECORD] {
     let mut record = [0; RECORD];
     let words = [table, extent, crc];
     record.as_chunks_mut::<4>().0.iter_mut().zip(words).for_each(|(bytes, word)| *bytes = word.to_le_bytes());
@@ -109,8 +118,8 @@ fn encode(table: u32, extent: u32, crc: u32) -> [u8; RECORD] {
     record
 }
 
-fn record(bytes: &[u8]) -> Option<((u32, u32), u32)> {
+fn record(bytes: &[u8]) -> Option<(ExtentId, u32)> {
     let words: Vec<u32> = bytes.as_chunks().0.iter().map(|&word| u32::from_le_bytes(word)).collect();
     let &[table, extent, crc, check] = &words[..] else { return None };
-    (crc32c::crc32c(bytes.get(..12)?) == check).then_some(((table, extent), crc))
+    (crc32c::crc32c(bytes.get(..12)?) == check).then_some((ExtentId { table, extent }, crc))
 }

@@ -3,12 +3,12 @@
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
-use warprow_layout::{Table, Update, VolumeError};
+use warprow_layout::{LogUpdate, Table, VolumeError};
 
 use super::state::{Placed, created_rows};
 use crate::StoreError;
 use crate::drive_access::lock;
-use crate::overlay::{Entry, Overlay, Snapshot};
+use crate::overlay::{Overlay, OverlayEntry, OverlaySnapshot};
 use crate::store::Store;
 use crate::table_version::TableVersion;
 
@@ -16,20 +16,20 @@ use crate::table_version::TableVersion;
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct UpdateOptions {
-    /// Of the table as generation `id` has it, which may stand by; `None`: as look-ups find it.
+    /// The generation whose table is updated, which may be on standby; `None`: the one that look-ups find.
     pub generation: Option<u64>,
     /// Keys that the table does not have are created, with their rows; else they are refused ([`StoreError::NoSuchKey`]).
     pub create: bool,
 }
 
 impl UpdateOptions {
-    /// Of generation `id`.
+    /// Updates rows of generation `id`, which may be on standby.
     #[must_use]
     pub fn with_generation(self, id: u64) -> Self {
         Self { generation: Some(id), ..self }
     }
 
-    /// Creating keys.
+    /// Creates keys that the table does not have.
     #[must_use]
     pub fn with_created_keys(self) -> Self {
         Self { create: true, ..self }
@@ -37,32 +37,34 @@ impl UpdateOptions {
 }
 
 impl Store {
-    /// Gives rows of a table other content, by id, or by key where it has keys, an `i64` by its bits: `rows` has one row after another. When it returns, they are durable, and every
-    /// look-up of the host executor that begins later reads them; none reads some of them without the others. Where an id comes
-    /// twice, its last row counts. The sequence number of the last, which counts the updates of the generation.
+    /// Gives rows of a table other content, by id, or by key where it has keys, an `i64` by its bits: `rows` has one
+    /// row after another. When it returns, they are durable, and every look-up of the host executor that begins later
+    /// reads them; no look-up reads some of the rows without the others. Where an id comes twice, its last row counts.
+    /// Returns the sequence number of the last row, which counts the updates of the generation.
     ///
-    /// The first update of a table that has keys reads these, and keeps them: eight bytes a row. They have to be stored.
+    /// The first update of a table with keys reads the stored keys, and keeps them in memory: eight bytes a row. So the
+    /// keys have to be stored.
     ///
     /// Refused, with nothing written: ids or keys that the table does not have, rows of another size, more than
-    /// [`overlay_bytes`](crate::OpenOptions::overlay_bytes) hold ([`StoreError::OverlayFull`]: compact), and anything while an
-    /// executor on a GPU is attached without `GpuOptions::overlay_bytes` of its own; with them its look-ups see updates
-    /// as those of the host do, captured ones too. If a drive fails, the updates are in doubt
-    /// ([`VolumeError::UpdateInDoubt`]).
+    /// [`overlay_bytes`](crate::OpenOptions::overlay_bytes) hold ([`StoreError::OverlayFull`]: compact), and every
+    /// update while a GPU executor is attached without `GpuOptions::overlay_bytes`. With such an overlay, the look-ups
+    /// of that executor see updates as those of a host do, captured ones too. If a drive fails, the updates are in
+    /// doubt ([`VolumeError::UpdateInDoubt`]).
     ///
     /// ```
     /// # use std::ops::ControlFlow;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
-    /// let plan = Host::attach(&store, HostOptions::default())?.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+    /// let plan = HostExecutor::attach(&store, HostOptions::default())?.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
     /// let new: Vec<u8> = [-1.0f32; 8].iter().flat_map(|x| x.to_le_bytes()).collect();
     /// store.update("user", &[7, 999], &new)?;                  // two rows, durable now
     /// let mut found = [0.0f32; 8];
-    /// plan.slot()?.lookup(&Batch::new(&[8i64, 999], 2), &mut Output::new(Rows::F32(&mut found), 4))?;
+    /// plan.slot()?.lookup(&Batch::new(&[8i64, 999], 2), &mut Output::new(OutputRows::F32(&mut found), 4))?;
     /// assert_eq!(found, [32.0, 33.0, 34.0, 35.0, -1.0, -1.0, -1.0, -1.0]);
     /// assert!(matches!(store.update("user", &[1000], &new[..16]), Err(StoreError::NoSuchRow { .. })));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -71,7 +73,8 @@ impl Store {
         self.update_with(table, ids, rows, &UpdateOptions::default())
     }
 
-    /// The same, of another generation, or creating keys. A key that was created is as any other from then on: look-ups give its row, not
+    /// As [`update`](Self::update), of another generation, or creating keys. A key that was created is as any other from then on:
+    /// look-ups give its row, not
     /// that of a key whose fingerprint is the same; [`compact`](Self::compact) brings it into the table. Until then it takes memory of the
     /// overlay as an updated row does. Tables of ids do not grow.
     ///
@@ -79,15 +82,15 @@ impl Store {
     /// # use std::ops::ControlFlow;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
     /// // A table that is looked up by keys.
     /// let (keys, rows) = (&[1u64 << 40, 7, 99][..], &[1u8, 2, 3][..]);
     /// let index = KeyIndex::build(keys, &Default::default(), &mut |_| ControlFlow::Continue(()))?;
-    /// let keyed = Keyed::new(index.into(), &keys, RowOrder::Given, true)?;
+    /// let keyed = TableKeys::new(index.into(), &keys, RowOrder::Given, true)?;
     /// let spec = TableSpec::new("sparse", 3, 1, DType::U8).keyed(&keyed);
     /// let load = TableLoad::new(&spec, &rows).with_keys(&keyed);
     /// store.load("k", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -117,7 +120,8 @@ impl Store {
         self.check_update_with(table, ids, &UpdateOptions::default()).map(drop)
     }
 
-    /// The same of [`update_with`](Self::update_with). How many keys it would create.
+    /// Whether [`update_with`](Self::update_with) would take all these ids or keys, and how many keys it would create. Nothing is
+    /// changed.
     pub fn check_update_with(&self, table: &str, ids: &[u64], options: &UpdateOptions) -> Result<u64, StoreError> {
         let located = self.locate_for(table, options)?;
         refuse_absent(located.table(), ids)?;
@@ -129,7 +133,7 @@ impl Store {
         Ok(placed.new)
     }
 
-    /// As [`update`](Self::update), of a table of generation `generation`, which may stand by.
+    /// As [`update`](Self::update), of a table of generation `generation`, which may be on standby.
     pub fn update_generation(&self, generation: u64, table: &str, ids: &[u64], rows: &[u8]) -> Result<u64, StoreError> {
         self.update_with(table, ids, rows, &UpdateOptions::default().with_generation(generation))
     }
@@ -202,8 +206,11 @@ impl Store {
                 return Err(error);
             }
         };
-        let updates: Vec<Update<'_>> =
-            ids.iter().zip(rows.chunks_exact(row_bytes)).map(|(&key, row)| Update { table: index, key, row }).collect();
+        let updates: Vec<LogUpdate<'_>> = ids
+            .iter()
+            .zip(rows.chunks_exact(row_bytes))
+            .map(|(&key, row)| LogUpdate { table: index, key, row })
+            .collect();
         let chunks = || self.shared.volume.generation(located.generation.id).map_or(0, |it| it.log.len());
         let before = chunks();
         let appended = log.append(&updates);
@@ -215,16 +222,16 @@ impl Store {
         if new > 0 {
             *writer.created.entry(index).or_default() += new;
         }
-        let entry = |(position, (table, key)): (usize, (u32, u64))| Entry {
+        let entry = |(position, (table, key)): (usize, (u32, u64))| OverlayEntry {
             table,
             key,
             sequence: last - (ids.len() - 1 - position) as u64,
             begin: position * row_bytes,
             bytes: row_bytes,
         };
-        let placed: Vec<Entry> = places.into_iter().enumerate().map(entry).collect();
+        let placed: Vec<OverlayEntry> = places.into_iter().enumerate().map(entry).collect();
         let logged = ids.iter().map(|&key| (index, key)).enumerate().map(entry);
-        let logged: Vec<Entry> = if writer.older.is_empty() { Vec::new() } else { logged.collect() };
+        let logged: Vec<OverlayEntry> = if writer.older.is_empty() { Vec::new() } else { logged.collect() };
         let published = writer.publish(&placed, &logged, &rows.into());
         if let Some(desk) = desk {
             // What a compaction would bring into chunks; what older overlays keep is for those to let go who read them.
@@ -245,11 +252,11 @@ impl Store {
         }
     }
 
-    /// The same, as of then.
+    /// The updated rows of a table by rank, as `snapshot` has them.
     pub(super) fn rows_by_rank(
         &self,
         located: &TableVersion,
-        snapshot: &Snapshot,
+        snapshot: &OverlaySnapshot,
     ) -> Result<HashMap<u64, Vec<u8>>, StoreError> {
         let mut rows = snapshot.rows(located.index as u32).peekable();
         if rows.peek().is_none() {

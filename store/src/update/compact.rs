@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 
-use warprow_layout::{Generation, Log, LogUsage, Patch, Rebuilt, Rewriting, Rewritten, VolumeError};
+use warprow_layout::{
+    Generation, Log, LogUsage, RebuiltGeneration, RewritePermit, RewrittenChunks, RowPatch, VolumeError,
+};
 
 use super::desk::LOG_OF_MEMORY;
 use super::rewrite::no_room;
@@ -10,25 +12,28 @@ use super::spec::spec_grown;
 use super::state::{KeyedTables, Updating, has_created};
 use crate::StoreError;
 use crate::drive_access::lock;
-use crate::overlay::Snapshot;
+use crate::overlay::OverlaySnapshot;
 use crate::store::Store;
 
 impl Store {
-    /// Brings the updates of a generation into its chunks: copies those that hold updated rows, with these, and commits them without
-    /// the log. Updates go on meanwhile, and are seen; only the commit makes them wait. Needs as many free chunks as are copied, which
-    /// the old ones become when nobody reads them any more: hosts go on with them, and with their updated rows in memory, until they
-    /// `Host::prepare` and `Host::adopt` anew. How many chunks were copied.
+    /// Brings the updates of a generation into its chunks: copies the chunks that hold updated rows, with these rows in
+    /// them, and commits the copies without the log. Returns how many chunks were copied. Updates go on meanwhile, and
+    /// are seen; only the commit makes them wait. It takes as many free chunks as it copies, or goes in steps where
+    /// fewer are free and nobody else reads the generation. The chunks that were copied are free again when nobody
+    /// reads them any more: hosts go on with them, and with the updated rows in memory, until they call
+    /// `HostExecutor::prepare` and `HostExecutor::adopt`.
     ///
-    /// Where keys were created since, they come into their tables, behind the last rank: the whole generation is written anew for it, into as
-    /// many free chunks as it takes, with other indexes for these tables, under its id. It reads and writes all of it, and a table that is put
-    /// in order and has more than 256 MiB of rows twice; so create many at a time.
+    /// Keys that were created since come into their tables, behind the last rank. For that the whole generation is
+    /// written anew under its id, into as many free chunks as it takes, with other indexes for these tables. This reads
+    /// and writes all of the generation, and twice each table that is put in order and has more than 256 MiB of rows;
+    /// so create many keys at a time.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -71,9 +76,9 @@ impl Store {
     fn compact_up_to(
         &self,
         updating: &Updating,
-        rewriting: &Rewriting,
+        rewriting: &RewritePermit,
         sequence: u64,
-        snapshot: &Snapshot,
+        snapshot: &OverlaySnapshot,
         keyed: &KeyedTables,
     ) -> Result<usize, StoreError> {
         let (volume, generation) = (&self.shared.volume, rewriting.generation());
@@ -103,7 +108,7 @@ impl Store {
     }
 
     /// The latest row of each id that a snapshot has, by ranks.
-    fn patches<'a>(&self, found: &Generation, snapshot: &'a Snapshot) -> Result<Vec<Patch<'a>>, StoreError> {
+    fn patches<'a>(&self, found: &Generation, snapshot: &'a OverlaySnapshot) -> Result<Vec<RowPatch<'a>>, StoreError> {
         let mut patches = Vec::new();
         for (index, table) in (0u32..).zip(&found.tables) {
             let mut rows = snapshot.rows(index).peekable();
@@ -118,7 +123,7 @@ impl Store {
                     rows: table.rows,
                     ids: vec![id],
                 })?;
-                patches.push(Patch { table: index, rank, row });
+                patches.push(RowPatch { table: index, rank, row });
             }
         }
         Ok(patches)
@@ -127,9 +132,9 @@ impl Store {
     /// Refuses a compaction for which there is certainly no room, and makes some where the log can take less.
     fn make_room_to_compact(
         &self,
-        rewriting: &Rewriting,
+        rewriting: &RewritePermit,
         log: &mut Log,
-        snapshot: Option<&Snapshot>,
+        snapshot: Option<&OverlaySnapshot>,
         created: &HashMap<u32, u64>,
     ) -> Result<(), StoreError> {
         let Some(snapshot) = snapshot else { return Ok(()) };
@@ -148,7 +153,7 @@ impl Store {
     fn check_compaction(
         &self,
         generation: u64,
-        snapshot: &Snapshot,
+        snapshot: &OverlaySnapshot,
         created: &HashMap<u32, u64>,
     ) -> Result<(), StoreError> {
         let volume = &self.shared.volume;
@@ -188,8 +193,8 @@ impl Store {
 
 /// Chunks that a compaction wrote and has not committed.
 enum Written {
-    /// Those that held updated rows.
-    Copied(Rewritten),
-    /// All of a generation.
-    Anew(Rebuilt),
+    /// Copies of the chunks that hold updated rows.
+    Copied(RewrittenChunks),
+    /// All chunks of the generation, written anew.
+    Anew(RebuiltGeneration),
 }

@@ -33,13 +33,13 @@ impl Default for CompactorOptions {
 }
 
 impl CompactorOptions {
-    /// At that share.
+    /// Compacts a generation when its updated rows, or its log, take that percentage of what they may take.
     #[must_use]
     pub fn with_at_percent(self, at_percent: u32) -> Self {
         Self { at_percent, ..self }
     }
 
-    /// With updates that wait for so long.
+    /// Has updates wait up to `patience` for a compaction that makes room.
     #[must_use]
     pub fn with_patience(self, patience: Duration) -> Self {
         Self { patience, ..self }
@@ -49,7 +49,7 @@ impl CompactorOptions {
 /// A compaction that a [`Compactor`] made, or tried to.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Compacted {
+pub struct CompactionReport {
     /// The generation.
     pub generation: u64,
     /// How many chunks were copied; else why it was not compacted. Then all is as it was before, updates and look-ups too.
@@ -67,7 +67,7 @@ pub struct Compactor {
 impl Store {
     /// Has a thread compact generations when their updated rows take a share of the memory that they may take, beside updates and look-ups, one
     /// generation at a time. `report` is called on that thread after each, before updates that wait for it go on: it is told of what failed, and can have hosts
-    /// and executors `Host::prepare` and `Host::adopt`, without which they keep the memory of what they read before; it must not
+    /// and executors `HostExecutor::prepare` and `HostExecutor::adopt`, without which they keep the memory of what they read before; it must not
     /// update. A compaction that failed is tried again when the generation has grown by an eighth of the memory more, or an update has no room.
     ///
     /// While the compactor lives, an update that finds no room in memory or in the log waits until there is some, and is refused only if a compaction
@@ -77,13 +77,13 @@ impl Store {
     /// # use std::ops::ControlFlow;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
     /// let options = CompactorOptions::default();
-    /// let compactor = store.keep_compacted(&options, |_store, compacted| println!("{compacted:?}"))?;
+    /// let compactor = store.start_compactor(&options, |_store, compacted| println!("{compacted:?}"))?;
     /// for id in 0..1000 {
     ///     store.update("user", &[id], &[1; 16])?;              // waits for a compaction where it has no room
     /// }
@@ -93,10 +93,10 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Compactor`] if the store has one, if the share is none, or if no thread can be had.
-    pub fn keep_compacted(
+    pub fn start_compactor(
         &self,
         options: &CompactorOptions,
-        mut report: impl FnMut(&Self, Compacted) + Send + 'static,
+        mut report: impl FnMut(&Self, CompactionReport) + Send + 'static,
     ) -> Result<Compactor, StoreError> {
         let refused = |why: String| StoreError::Compactor { why };
         if !(1..=100).contains(&options.at_percent) {
@@ -129,7 +129,7 @@ impl Store {
                     tracing::warn!(generation, %error, "a generation was not compacted");
                 }
                 if !is_gone {
-                    report(&store, Compacted { generation, chunks });
+                    report(&store, CompactionReport { generation, chunks });
                 }
                 on.end(generation, came_about);
             }

@@ -13,7 +13,7 @@ mod state;
 mod tests;
 
 pub use apply::UpdateOptions;
-pub use compactor::{Compacted, Compactor, CompactorOptions};
+pub use compactor::{CompactionReport, Compactor, CompactorOptions};
 pub use pending::{CompactionNeeds, PendingTable, PendingUpdates};
 pub use replace::{CheckRows, FillRow, TakeRow};
 pub(crate) use state::{Updates, is_updated};

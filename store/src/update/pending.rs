@@ -7,7 +7,7 @@ use super::spec::spec_grown;
 use super::state::has_created;
 use crate::drive_access::lock;
 use crate::overlay::CREATED;
-use crate::overlay::Snapshot;
+use crate::overlay::OverlaySnapshot;
 use crate::{Store, StoreError};
 
 /// Updates of a generation that its chunks do not have yet.
@@ -75,8 +75,8 @@ impl Store {
     /// # use warprow_lookup::*;
     /// # use warprow_lookup::*;
     /// # use warprow_store::*;
-    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, Create::IfMissing)?;
-    /// # let store = FormatPlan::new(&[device.clone()], FormatSettings::default())?.run(&Consent::None, &mut |_, _| {})?;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
     /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
     /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
     /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
@@ -123,7 +123,7 @@ impl Store {
     }
 
     /// What a compaction of `found` would do and need, if `snapshot` has the updates that its log has.
-    fn needs(&self, found: &Generation, snapshot: Option<&Snapshot>) -> Result<CompactionNeeds, StoreError> {
+    fn needs(&self, found: &Generation, snapshot: Option<&OverlaySnapshot>) -> Result<CompactionNeeds, StoreError> {
         let volume = &self.shared.volume;
         let (free, log) = (volume.free_chunks().iter().sum(), found.log.len() as u64);
         let none = CompactionNeeds { rewrites: false, chunks: 0, needs: 0, free, packs: 0, frees: log };
@@ -147,7 +147,7 @@ impl Store {
     }
 
     /// The tables, by their indices, and the ranks of the rows that updates gave other content.
-    fn ranks_of_updated(&self, found: &Generation, snapshot: &Snapshot) -> Result<Vec<(u32, u64)>, StoreError> {
+    fn ranks_of_updated(&self, found: &Generation, snapshot: &OverlaySnapshot) -> Result<Vec<(u32, u64)>, StoreError> {
         let mut ranks = Vec::new();
         for index in (0u32..).take(found.tables.len()) {
             let mut rows = snapshot.rows(index).peekable();

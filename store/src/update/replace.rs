@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use warprow_layout::{Extent, Placement, Region, Rewritten, Table, VolumeError, row_crc};
+use warprow_layout::{Extent, Placement, Region, RewrittenChunks, Table, VolumeError, row_crc};
 
 use super::desk::{PAUSE, is_rewriting};
 use super::state::created_rows;
@@ -36,7 +36,7 @@ pub(super) struct Begun {
     sequence: u64,
     /// Of the table.
     index: usize,
-    rewritten: Rewritten,
+    rewritten: RewrittenChunks,
 }
 
 impl Store {
@@ -174,7 +174,7 @@ impl Store {
     /// As [`compact`](Self::compact), but waits for up to `patience` for somebody else who copies chunks of that generation.
     ///
     /// # Errors
-    /// Those of `compact`: [`VolumeError::Rewriting`] when that has taken longer.
+    /// As of [`compact`](Self::compact), and [`VolumeError::Rewriting`] when the other has taken longer than `patience`.
     pub fn compact_within(&self, generation: u64, patience: Duration) -> Result<usize, StoreError> {
         // `None`: for ever.
         let until = Instant::now().checked_add(patience);
@@ -272,7 +272,7 @@ impl Store {
     /// Copies every extent of the chunks that are to be replaced, with rows and checksums changed on the way.
     fn copy_with(
         &self,
-        rewritten: &Rewritten,
+        rewritten: &RewrittenChunks,
         index: usize,
         ranks: &[u64],
         (fill, check_rows): (&FillRow<'_>, &CheckRows<'_>),
@@ -318,7 +318,7 @@ fn check(table: &Table, ranks: &[u64]) -> Result<(), StoreError> {
     }
 }
 
-/// Those of `ranks` whose rows lie in `bytes` bytes from LBA `lba` of the generation on, by their positions, and where in these
+/// Which rows of `ranks` lie in the `bytes` bytes from LBA `lba` of the generation on: the position of each in `ranks`, and where in these
 /// bytes each row begins.
 fn wanted<'a>(
     table: &'a Table,

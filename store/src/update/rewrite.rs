@@ -5,10 +5,10 @@ use std::io;
 use std::ops::{ControlFlow, Range};
 use std::sync::{Arc, Mutex};
 
-use warprow_keys::{KeyIndex, KeyList, Options};
+use warprow_keys::{IndexOptions, KeyIndex, KeyList};
 use warprow_layout::{
-    Extent, Generation, Keyed, KeyedError, Placement, RankWidth, Ranks, Rebuilt, Rewriting, RowOrder, RowSource, Table,
-    TableSpec, VolumeError, row_crc,
+    Extent, Generation, Placement, RankWidth, Ranks, RebuiltGeneration, RewritePermit, RowOrder, RowSource, Table,
+    TableKeys, TableKeysError, TableSpec, VolumeError, row_crc,
 };
 
 use super::replace::{change_crcs, change_rows};
@@ -17,7 +17,7 @@ use super::state::{KeyedTables, created_rows};
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::drive_access::lock;
 use crate::load::{TableLoad, regions};
-use crate::overlay::Snapshot;
+use crate::overlay::OverlaySnapshot;
 use crate::sparse_ids::SparseIds;
 use crate::table_version::TableVersion;
 use crate::{Store, StoreError};
@@ -29,7 +29,7 @@ const MEMORY: u64 = 256 << 20;
 
 /// A generation that was written anew, and is not committed.
 pub(super) struct Grown {
-    pub rebuilt: Rebuilt,
+    pub rebuilt: RebuiltGeneration,
     /// Chunks that were written.
     pub chunks: usize,
     /// What finds the keys of tables that have others now.
@@ -54,9 +54,9 @@ impl Store {
     pub(super) fn write_anew(
         &self,
         found: &Arc<Generation>,
-        snapshot: &Snapshot,
+        snapshot: &OverlaySnapshot,
         keyed: &KeyedTables,
-        rewriting: &Rewriting,
+        rewriting: &RewritePermit,
     ) -> Result<Grown, StoreError> {
         let tables = found.tables.iter().enumerate();
         let growing = tables.map(|(index, table)| growing(snapshot, keyed, index, table));
@@ -155,7 +155,7 @@ impl Store {
 
 /// What becomes of table number `index`, if keys of it were created.
 fn growing<'a>(
-    snapshot: &'a Snapshot,
+    snapshot: &'a OverlaySnapshot,
     keyed: &KeyedTables,
     index: usize,
     table: &Table,
@@ -174,12 +174,12 @@ fn growing<'a>(
 
 impl Growing<'_> {
     /// Where the rows of its keys go, by an index of all of them.
-    fn keyed(&self, generation: &Generation) -> Result<Keyed<'_>, StoreError> {
-        let options = Options::default().with_fingerprint(self.found.fingerprint());
+    fn keyed(&self, generation: &Generation) -> Result<TableKeys<'_>, StoreError> {
+        let options = IndexOptions::default().with_fingerprint(self.found.fingerprint());
         let index = KeyIndex::build(&self.keys, &options, &mut |_| ControlFlow::Continue(()));
-        let order = if self.by_slot { RowOrder::Slots } else { RowOrder::Given };
-        let keyed = index.map_err(KeyedError::from);
-        let keyed = keyed.and_then(|index| Keyed::new(Arc::new(index), &self.keys, order, true));
+        let order = if self.by_slot { RowOrder::Positions } else { RowOrder::Given };
+        let keyed = index.map_err(TableKeysError::from);
+        let keyed = keyed.and_then(|index| TableKeys::new(Arc::new(index), &self.keys, order, true));
         keyed.map_err(|source| {
             let table = generation.tables.get(self.index).map(|table| table.name.clone());
             StoreError::Keys { table: table.unwrap_or_default(), source }
@@ -194,7 +194,7 @@ fn by_rank(keys: KeyList, index: &KeyIndex, ranked: bool) -> Vec<u64> {
         return keys;
     }
     let mut slots = vec![0; keys.len()];
-    index.slots(&keys, &mut slots);
+    index.positions(&keys, &mut slots);
     let mut sorted = vec![0; keys.len()];
     for (&slot, &key) in slots.iter().zip(&keys) {
         if let Some(place) = sorted.get_mut(slot as usize) {

@@ -5,13 +5,13 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use warprow_keys::KeyIndex;
-use warprow_layout::{Generation, Log, Update, Volume, VolumeError};
+use warprow_layout::{Generation, Log, LogUpdate, Volume, VolumeError};
 
 use super::desk::DeskPlace;
 use super::spec::spec_grown;
 use crate::StoreError;
 use crate::drive_access::lock;
-use crate::overlay::{CREATED, Entry, Overlay, Snapshot};
+use crate::overlay::{CREATED, Overlay, OverlayEntry, OverlaySnapshot};
 use crate::sparse_ids::SparseIds;
 use crate::table_version::TableVersion;
 
@@ -19,7 +19,7 @@ use crate::table_version::TableVersion;
 #[derive(Debug)]
 pub(crate) struct Updates {
     pub(crate) of: Mutex<HashMap<u64, Arc<Replayed>>>,
-    /// Bytes that overlays of a generation may take.
+    /// Bytes that the overlays of a generation may take together.
     pub(crate) bound: u64,
     /// Held, besides, by whoever reads tables without overlays; locked by updates that are under way.
     pub(crate) unfollowing: RwLock<Arc<()>>,
@@ -39,7 +39,7 @@ pub(crate) struct Damage {
     what: &'static str,
 }
 
-/// Updates of one generation.
+/// The log and the overlays of one generation.
 #[derive(Debug)]
 pub(crate) struct Updating(pub(crate) Mutex<Writer>);
 
@@ -72,7 +72,7 @@ pub(crate) struct Older {
 pub(crate) struct KeyedTables(pub(crate) HashMap<u32, SparseIds>);
 
 impl KeyedTables {
-    /// That of table number `index`; `None`: it has ids.
+    /// Reads what finds the keys of table number `index`; `None`: the table is looked up by ids.
     pub(crate) fn read(volume: &Volume, generation: &Generation, index: u32) -> Result<Option<SparseIds>, StoreError> {
         let Some(table) = generation.tables.get(index as usize).filter(|table| table.keys.is_some()) else {
             return Ok(None);
@@ -100,20 +100,20 @@ impl KeyedTables {
     pub(crate) fn places(&self, table: u32, ids: &[u64]) -> Vec<(u32, u64)> {
         let Some(sparse) = self.0.get(&table) else { return ids.iter().map(|&id| (table, id)).collect() };
         let place = |(&slot, &id)| if slot == KeyIndex::ABSENT { (table | CREATED, id) } else { (table, slot) };
-        sparse.slots_of(ids).iter().zip(ids).map(place).collect()
+        sparse.positions_of(ids).iter().zip(ids).map(place).collect()
     }
 
     /// Entries of a log, in their places.
-    pub(crate) fn placed(&self, entries: &[Entry]) -> Vec<Entry> {
-        let place = |entry: &Entry| {
+    pub(crate) fn placed(&self, entries: &[OverlayEntry]) -> Vec<OverlayEntry> {
+        let place = |entry: &OverlayEntry| {
             let (table, key) = self.places(entry.table, &[entry.key]).first().copied()?;
-            Some(Entry { table, key, ..*entry })
+            Some(OverlayEntry { table, key, ..*entry })
         };
         entries.iter().filter_map(place).collect()
     }
 
     /// Puts an entry that is placed by `before` where it is by these.
-    pub(crate) fn replace(&self, before: &Self, entry: &mut Entry) {
+    pub(crate) fn replace(&self, before: &Self, entry: &mut OverlayEntry) {
         let table = entry.table & !CREATED;
         let key = match before.0.get(&table) {
             Some(sparse) if entry.table & CREATED == 0 => sparse.id_at(entry.key),
@@ -163,9 +163,9 @@ impl Writer {
         // What was in doubt when it was closed may turn out to be there.
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
         let (known, mut entries, mut rows) = (self.current.sequence(), Vec::new(), Vec::new());
-        let log = volume.log(generation, |sequence, Update { table, key, row }| {
+        let log = volume.log(generation, |sequence, LogUpdate { table, key, row }| {
             if sequence > known {
-                entries.push(Entry { table, key, sequence, begin: rows.len(), bytes: row.len() });
+                entries.push(OverlayEntry { table, key, sequence, begin: rows.len(), bytes: row.len() });
                 rows.extend_from_slice(row);
             }
         })?;
@@ -218,7 +218,12 @@ impl Writer {
     }
 
     /// Puts rows in: `placed` where the current overlay has them, `logged` by their ids or keys.
-    pub(crate) fn publish(&mut self, placed: &[Entry], logged: &[Entry], rows: &Arc<[u8]>) -> Result<(), StoreError> {
+    pub(crate) fn publish(
+        &mut self,
+        placed: &[OverlayEntry],
+        logged: &[OverlayEntry],
+        rows: &Arc<[u8]>,
+    ) -> Result<(), StoreError> {
         self.older.retain(|older| older.overlay.strong_count() > 0);
         let living = self.older.iter().filter_map(|older| Some((older.overlay.upgrade()?, &older.keyed)));
         let older = living.map(|(overlay, keyed)| overlay.publish(&keyed.placed(logged), rows));
@@ -256,7 +261,7 @@ impl Writer {
     pub(crate) fn count_created(&mut self, volume: &Volume, generation: &Generation) -> Result<(), StoreError> {
         self.created.clear();
         self.kept = 0;
-        if let Some(snapshot) = self.current.snapshot().filter(Snapshot::creates) {
+        if let Some(snapshot) = self.current.snapshot().filter(OverlaySnapshot::creates) {
             let tables = 0..generation.tables.len() as u32;
             let counted = tables.map(|table| (table, snapshot.rows(table | CREATED).count() as u64));
             self.created = counted.filter(|it| it.1 > 0).collect();
@@ -303,7 +308,7 @@ impl Updates {
         Ok(all.into_iter().rfind(|it| it.base() <= base && !grew(it.base())))
     }
 
-    /// The same; [`VolumeError::NoSuchGeneration`] if the catalogue no longer has it so.
+    /// The overlay of a generation; [`VolumeError::NoSuchGeneration`] if the catalogue no longer has the generation so.
     pub(crate) fn overlay(&self, volume: &Volume, generation: &Generation) -> Result<Arc<Overlay>, StoreError> {
         let found = self.overlay_of(volume, generation)?;
         found.ok_or(StoreError::Volume(VolumeError::NoSuchGeneration { id: generation.id }))
@@ -331,7 +336,8 @@ impl Updates {
         }
     }
 
-    /// The same of many; `None`: it could not be had. Where a log cannot be read, no other table of its generation asks again.
+    /// Many tables, each with the overlay over it; `None`: the overlay could not be had. Where a log cannot be read, no other table
+    /// of the generation asks again.
     pub(crate) fn with_overlays(
         &self,
         volume: &Volume,
@@ -402,7 +408,7 @@ impl Updates {
         let overlay = Overlay::new(found.base_sequence);
         let (mut entries, mut rows) = (Vec::new(), Vec::new());
         let (mut keyed, mut failed) = (KeyedTables::default(), None);
-        let mut publish = |entries: &mut Vec<Entry>, rows: &mut Vec<u8>| {
+        let mut publish = |entries: &mut Vec<OverlayEntry>, rows: &mut Vec<u8>| {
             match entries.iter().try_for_each(|entry| keyed.know(volume, &found, entry.table)) {
                 // Nobody follows it yet.
                 Ok(()) => drop(overlay.publish(&keyed.placed(entries), &std::mem::take(rows).into())),
@@ -410,9 +416,9 @@ impl Updates {
             }
             entries.clear();
         };
-        let mut take = |sequence, update: Update<'_>| {
-            let Update { table, key, row } = update;
-            entries.push(Entry { table, key, sequence, begin: rows.len(), bytes: row.len() });
+        let mut take = |sequence, update: LogUpdate<'_>| {
+            let LogUpdate { table, key, row } = update;
+            entries.push(OverlayEntry { table, key, sequence, begin: rows.len(), bytes: row.len() });
             rows.extend_from_slice(row);
             if entries.len() == REPLAYED {
                 publish(&mut entries, &mut rows);
@@ -454,7 +460,7 @@ pub(crate) struct Placed {
 }
 
 impl Writer {
-    /// Those of ids or keys of a table; refuses keys that are not there, unless they are to be created.
+    /// Where overlays have the rows of ids or keys of a table. Refuses keys that are not there, unless they are to be created.
     pub(crate) fn places(
         &mut self,
         volume: &Volume,
@@ -486,7 +492,7 @@ impl Writer {
 }
 
 /// The rows of created keys of table number `table`, by key.
-pub(crate) fn created_rows(snapshot: &Snapshot, table: u32) -> Vec<(u64, &[u8])> {
+pub(crate) fn created_rows(snapshot: &OverlaySnapshot, table: u32) -> Vec<(u64, &[u8])> {
     if !snapshot.creates() {
         return Vec::new();
     }
@@ -496,7 +502,7 @@ pub(crate) fn created_rows(snapshot: &Snapshot, table: u32) -> Vec<(u64, &[u8])>
 }
 
 /// Whether there are any.
-pub(crate) fn has_created(snapshot: &Snapshot, generation: &Generation) -> bool {
+pub(crate) fn has_created(snapshot: &OverlaySnapshot, generation: &Generation) -> bool {
     let any = |table: u32| snapshot.rows(table | CREATED).next().is_some();
     snapshot.creates() && (0..).take(generation.tables.len()).any(any)
 }

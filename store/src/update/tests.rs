@@ -4,13 +4,13 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use warprow_layout::{DType, FormatOptions, Keyed, RowOrder, TableSpec};
-use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_layout::{DType, FormatOptions, RowOrder, TableKeys, TableSpec};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 
 use super::*;
 use crate::drive_access::lock;
 use crate::overlay::Follower;
-use crate::overlay::{CREATED, Entry, Overlay};
+use crate::overlay::{CREATED, Overlay, OverlayEntry};
 use crate::{Device, LoadOptions, OpenOptions, TableLoad};
 use crate::{Store, StoreError};
 use std::sync::{Arc, Mutex};
@@ -36,8 +36,8 @@ impl Follower for Told {
         }
     }
 
-    fn publish(&self, entries: &[Entry], rows: &[u8]) -> Result<(), String> {
-        let row = |it: &Entry| (it.key, rows[it.begin..it.begin + it.bytes].to_vec());
+    fn publish(&self, entries: &[OverlayEntry], rows: &[u8]) -> Result<(), String> {
+        let row = |it: &OverlayEntry| (it.key, rows[it.begin..it.begin + it.bytes].to_vec());
         lock(&self.rows).extend(entries.iter().map(row));
         if self.fails.load(Ordering::Relaxed) { Err("it is asleep".to_owned()) } else { Ok(()) }
     }
@@ -60,15 +60,15 @@ fn follow(store: &Store) -> (Arc<Told>, Arc<Overlay>) {
 
 /// A table of sparse keys, all rows 7.
 fn keyed() -> (Store, u64) {
-    let namespace = Namespace::new(Ram::new(24 << 20).unwrap());
+    let namespace = Namespace::new(RamBacking::new(24 << 20).unwrap());
     let controller = SoftController::builder().name("drive").namespace(namespace).build().unwrap();
     let options = OpenOptions::default();
     let store = Store::create(&[Device::new(controller, 1)], &FormatOptions::default(), &options).unwrap();
     let keys: Vec<u64> = (0..100).map(|key| key * 1000).collect();
     let source = &keys[..];
     let go_on = &mut |_| ControlFlow::Continue(());
-    let index = Arc::new(KeyIndex::build(source, &warprow_keys::Options::default(), go_on).unwrap());
-    let keyed = Keyed::new(index, &source, RowOrder::Slots, true).unwrap();
+    let index = Arc::new(KeyIndex::build(source, &warprow_keys::IndexOptions::default(), go_on).unwrap());
+    let keyed = TableKeys::new(index, &source, RowOrder::Positions, true).unwrap();
     let (spec, rows) = (TableSpec::new("a", 100, 16, DType::F32).keyed(&keyed), vec![7u8; 100 * ROW]);
     let source = &rows[..];
     let load = TableLoad::new(&spec, &source).with_keys(&keyed);
@@ -110,7 +110,7 @@ fn an_update_without_room_waits_for_somebody_else_s_compaction() {
     let (store, generation) = keyed();
     let (told, reports) = std::sync::mpsc::channel();
     let compactor =
-        store.keep_compacted(&CompactorOptions::default(), move |_, done| told.send(done).unwrap()).unwrap();
+        store.start_compactor(&CompactorOptions::default(), move |_, done| told.send(done).unwrap()).unwrap();
     store.update("a", &[1000], &[1; ROW]).unwrap();
     let others = store.shared.volume.begin_rewrite(generation, []).unwrap();
     let full = AtomicBool::new(true);
@@ -158,7 +158,7 @@ fn replaced_rows_wait_for_somebody_else_s_compaction() {
     };
     // With an update to be compacted before, and with none.
     for (turn, byte) in [(0, 20), (1, 30)] {
-        let slot = store.key_index("a").unwrap().unwrap().slot(7000).unwrap() as usize;
+        let slot = store.key_index("a").unwrap().unwrap().position(7000).unwrap() as usize;
         if turn == 0 {
             store.update("a", &[7000], &[9; ROW]).unwrap();
         }
@@ -211,7 +211,7 @@ fn overlays_are_of_the_index_that_is_read() {
 
 #[test]
 fn who_follows_is_told_everything_once_and_what_it_refuses_is_not_written() {
-    let namespace = Namespace::new(Ram::new(24 << 20).unwrap());
+    let namespace = Namespace::new(RamBacking::new(24 << 20).unwrap());
     let controller = SoftController::builder().name("drive").namespace(namespace).build().unwrap();
     let devices = [Device::new(controller, 1)];
     let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default()).unwrap();

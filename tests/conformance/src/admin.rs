@@ -3,7 +3,7 @@ use warprow_driver::{DriverError, QueueOptions};
 use warprow_spec::admin::QueuePriority;
 use warprow_spec::{Sqe, StatusCode};
 
-use crate::rig::{Rig, admin, admin_refused, open};
+use crate::fixture::{Fixture, admin, admin_refused, open};
 use crate::subject::{Subject, Verdict};
 
 pub(crate) fn unknown_opcode(subject: &Subject) -> Result<Verdict> {
@@ -59,11 +59,11 @@ pub(crate) fn impossible_queues(subject: &Subject) -> Result<Verdict> {
 }
 
 pub(crate) fn abort_of_nothing(subject: &Subject) -> Result<Verdict> {
-    let mut rig = Rig::open(subject)?;
+    let mut fixture = Fixture::open(subject)?;
     for cid in [0, 0x1234] {
-        ensure!(!rig.controller.abort(rig.pair.id(), cid)?, "CID {cid:#x} is said to be aborted");
+        ensure!(!fixture.controller.abort(fixture.pair.id(), cid)?, "CID {cid:#x} is said to be aborted");
     }
-    rig.write_pattern(3, 0, 4)?;
-    rig.check_pattern(3, 0, 4)?;
+    fixture.write_pattern(3, 0, 4)?;
+    fixture.check_pattern(3, 0, 4)?;
     Ok(Verdict::Passed)
 }

@@ -1,10 +1,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use warprow_dma::Mapped;
+use warprow_dma::MappedMemory;
 use warprow_spec::registers::{Aqa, Cap, Cc, Csts, Vs, offset};
 
-use crate::rig::{Rig, open};
+use crate::fixture::{Fixture, open};
 use crate::subject::{Subject, Verdict};
 
 pub(crate) fn registers(subject: &Subject) -> Result<Verdict> {
@@ -43,7 +43,7 @@ pub(crate) fn enables_and_disables(subject: &Subject) -> Result<Verdict> {
 pub(crate) fn takes_over(subject: &Subject) -> Result<Verdict> {
     let function = &subject.function;
     drop(open(subject)?);
-    let queues = Mapped::new(function.clone(), subject.function.allocate(8192)?)?;
+    let queues = MappedMemory::new(function.clone(), subject.function.allocate(8192)?)?;
     function.set_bus_master(true)?;
     function.write_u32(offset::AQA, Aqa::new().with_asqs_z(7).with_acqs_z(7).into_bits())?;
     function.write_u64(offset::ASQ, queues.iova())?;
@@ -54,9 +54,9 @@ pub(crate) fn takes_over(subject: &Subject) -> Result<Verdict> {
         ensure!(subject.clock.now() < deadline, "CSTS.RDY did not follow CC.EN");
         subject.clock.sleep(Duration::from_millis(1));
     }
-    let mut rig = Rig::open(subject)?;
+    let mut fixture = Fixture::open(subject)?;
     drop(queues);
-    rig.write_pattern(1, 0, 8)?;
-    rig.check_pattern(1, 0, 8)?;
+    fixture.write_pattern(1, 0, 8)?;
+    fixture.check_pattern(1, 0, 8)?;
     Ok(Verdict::Passed)
 }

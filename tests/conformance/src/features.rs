@@ -1,14 +1,14 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use warprow_driver::{Controller, Details, DriverError};
+use warprow_driver::{Controller, DriverError, EventDetails};
 use warprow_spec::admin::FeatureSelect;
 use warprow_spec::async_event::{AsyncEventKind, HealthEvent};
 use warprow_spec::features::{FeatureId, NumberOfQueues, TemperatureThreshold};
 use warprow_spec::log::LogPageId;
 use warprow_spec::{NSID_ALL, Sqe, StatusCode};
 
-use crate::rig::{Rig, admin_refused, open};
+use crate::fixture::{Fixture, admin_refused, open};
 use crate::subject::{Subject, Verdict};
 
 pub(crate) fn number_of_queues(subject: &Subject) -> Result<Verdict> {
@@ -51,20 +51,20 @@ pub(crate) fn unknown(subject: &Subject) -> Result<Verdict> {
 }
 
 pub(crate) fn smart_log(subject: &Subject) -> Result<Verdict> {
-    let mut rig = Rig::open(subject)?;
-    let before = rig.controller.smart_log()?;
+    let mut fixture = Fixture::open(subject)?;
+    let before = fixture.controller.smart_log()?;
     ensure!((200..400).contains(&before.composite_temperature.get()), "{} K", before.composite_temperature);
-    rig.write_pattern(2, 0, 8)?;
+    fixture.write_pattern(2, 0, 8)?;
     for lba in 0..8 {
-        rig.check_pattern(2, lba, 1)?;
+        fixture.check_pattern(2, lba, 1)?;
     }
-    let after = rig.controller.smart_log()?;
+    let after = fixture.controller.smart_log()?;
     let (reads, writes) = (
         after.host_read_commands.get() - before.host_read_commands.get(),
         after.host_write_commands.get() - before.host_write_commands.get(),
     );
     ensure!(reads == 8 && writes >= 1, "{reads} reads and {writes} writes counted");
-    ensure!(rig.controller.error_log(16)?.iter().all(|entry| entry.error_count != 0));
+    ensure!(fixture.controller.error_log(16)?.iter().all(|entry| entry.error_count != 0));
     Ok(Verdict::Passed)
 }
 
@@ -94,7 +94,7 @@ fn awaits_temperature(controller: &Controller) -> Result<bool> {
     let deadline = controller.clock().now() + Duration::from_secs(2);
     while controller.clock().now() < deadline {
         for event in controller.take_events()? {
-            let Details::Health(log) = &event.details else { anyhow::bail!("{event:?}") };
+            let EventDetails::Health(log) = &event.details else { anyhow::bail!("{event:?}") };
             if event.event.kind() == AsyncEventKind::Health(HealthEvent::TEMPERATURE) {
                 ensure!(log.critical_warning.temperature(), "the log does not show the warning: {log:?}");
                 return Ok(true);

@@ -3,7 +3,7 @@ use warprow_driver::DriverError;
 use warprow_spec::identify::Cns;
 use warprow_spec::{Sqe, StatusCode};
 
-use crate::rig::{admin_refused, open};
+use crate::fixture::{admin_refused, open};
 use crate::subject::{Subject, Verdict};
 
 pub(crate) fn controller(subject: &Subject) -> Result<Verdict> {

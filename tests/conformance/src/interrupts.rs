@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use warprow_dma::FunctionError;
 use warprow_driver::ResetKind;
 
-use crate::rig::open;
+use crate::fixture::open;
 use crate::subject::{Subject, Verdict};
 
 /// Answers to admin commands are announced by MSI-X vector 0, also after a reset of the controller and of the function.

@@ -10,6 +10,7 @@ mod checks;
 mod data;
 mod dma;
 mod features;
+mod fixture;
 mod format;
 mod identify;
 mod interrupts;
@@ -18,7 +19,6 @@ mod nvm;
 mod pattern;
 mod queues;
 mod reset;
-mod rig;
 mod subject;
 
 pub use checks::{CHECKS, Check};

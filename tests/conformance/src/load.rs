@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use warprow_dma::Mapped;
+use warprow_dma::MappedMemory;
 use warprow_driver::prp::Data;
-use warprow_driver::{DriverError, Ended, QueueOptions, QueuePair, ResetKind};
+use warprow_driver::{CommandEnd, DriverError, QueueOptions, QueuePair, ResetKind};
 use warprow_spec::StatusCode;
 
-use crate::rig::{Rig, fitting, pattern};
+use crate::fixture::{Fixture, fitting, pattern};
 use crate::subject::{Subject, Verdict};
 
 /// Reads in flight, the bytes of each, and those between two buffers.
@@ -21,9 +21,9 @@ const SEED: u64 = 100;
 
 /// Two queue pairs with as many reads in flight, each into a buffer between canaries.
 struct Load {
-    rig: Rig,
+    fixture: Fixture,
     other: QueuePair,
-    field: Arc<Mapped>,
+    field: Arc<MappedMemory>,
     content: Vec<u8>,
 }
 
@@ -31,18 +31,18 @@ impl Load {
     /// `None` where there are fewer than two queue pairs.
     fn new(subject: &Subject) -> Result<Option<Self>> {
         let options = QueueOptions { entries: 64, completion_entries: 64, ..QueueOptions::default() };
-        let mut rig = Rig::with(subject, &options)?;
-        if rig.controller.granted_queue_pairs() < 2 {
+        let mut fixture = Fixture::with(subject, &options)?;
+        if fixture.controller.granted_queue_pairs() < 2 {
             return Ok(None);
         }
-        let mut other = rig.controller.queue_pair(&fitting(&rig.controller, &options))?;
-        ensure!(rig.pair.depth() + other.depth() >= READS, "the queues hold fewer than {READS} commands");
-        let blocks = READS * BYTES / rig.block();
-        rig.write_pattern(SEED, 0, blocks)?;
-        let content = pattern(SEED, 0, rig.block(), blocks);
-        let field = rig.buffer(GUARD + READS * (BYTES + GUARD))?;
+        let mut other = fixture.controller.queue_pair(&fitting(&fixture.controller, &options))?;
+        ensure!(fixture.pair.depth() + other.depth() >= READS, "the queues hold fewer than {READS} commands");
+        let blocks = READS * BYTES / fixture.block();
+        fixture.write_pattern(SEED, 0, blocks)?;
+        let content = pattern(SEED, 0, fixture.block(), blocks);
+        let field = fixture.buffer(GUARD + READS * (BYTES + GUARD))?;
         other.keep(field.clone());
-        Ok(Some(Self { rig, other, field, content }))
+        Ok(Some(Self { fixture, other, field, content }))
     }
 
     fn at(read: usize) -> usize {
@@ -52,22 +52,22 @@ impl Load {
     /// Starts all reads; queue and CID of each.
     fn start(&mut self) -> Result<Vec<(u16, u16)>> {
         self.field.memory().fill(0, self.field.memory().len(), CANARY);
-        let blocks = BYTES / self.rig.block();
+        let blocks = BYTES / self.fixture.block();
         let mut names = Vec::new();
         for i in 0..READS {
-            let pair = if i % 2 == 0 { &mut self.rig.pair } else { &mut self.other };
+            let pair = if i % 2 == 0 { &mut self.fixture.pair } else { &mut self.other };
             let data = Data::Contiguous { iova: self.field.iova() + Self::at(i) as u64, len: BYTES as u64 };
-            let cid = pair.read(&self.rig.ns, (i * blocks) as u64, blocks as u32, data, i as u64)?;
+            let cid = pair.read(&self.fixture.ns, (i * blocks) as u64, blocks as u32, data, i as u64)?;
             names.push((pair.id(), cid));
         }
-        self.rig.pair.ring()?;
+        self.fixture.pair.ring()?;
         self.other.ring()?;
         Ok(names)
     }
 
     /// Every read has ended once; those that succeeded have brought their data, others nothing else than that; no canary was
     /// written.
-    fn judge(&self, ended: &BTreeMap<u64, Vec<Ended>>) -> Result<()> {
+    fn judge(&self, ended: &BTreeMap<u64, Vec<CommandEnd>>) -> Result<()> {
         ensure!(ended.len() == READS && ended.values().all(|all| all.len() == 1), "{ended:?}");
         let mut field = vec![0; self.field.memory().len()];
         self.field.memory().read(0, &mut field);
@@ -79,7 +79,9 @@ impl Load {
             let i = tag as usize;
             let (got, want) = (&field[Self::at(i)..][..BYTES], &self.content[i * BYTES..][..BYTES]);
             match ends[..] {
-                [Ended::Answered(status)] if status.is_success() => ensure!(got == want, "read {i} brought other data"),
+                [CommandEnd::Answered(status)] if status.is_success() => {
+                    ensure!(got == want, "read {i} brought other data")
+                }
                 _ => {
                     let known = got.iter().zip(want).all(|(&got, &want)| got == CANARY || got == want);
                     ensure!(known, "read {i}, which failed, brought other data");
@@ -93,10 +95,10 @@ impl Load {
     fn reuse(&mut self) -> Result<()> {
         let memory = self.field.memory();
         memory.fill(0, memory.len(), !CANARY);
-        let blocks = READS * BYTES / self.rig.block();
-        self.rig.check_pattern(SEED, 0, blocks)?;
-        std::mem::swap(&mut self.rig.pair, &mut self.other);
-        self.rig.check_pattern(SEED, 0, blocks)?;
+        let blocks = READS * BYTES / self.fixture.block();
+        self.fixture.check_pattern(SEED, 0, blocks)?;
+        std::mem::swap(&mut self.fixture.pair, &mut self.other);
+        self.fixture.check_pattern(SEED, 0, blocks)?;
         let mut field = vec![0; self.field.memory().len()];
         self.field.memory().read(0, &mut field);
         ensure!(field.iter().all(|&byte| byte == !CANARY), "a command of before was carried out late");
@@ -115,17 +117,17 @@ pub(crate) fn resets(subject: &Subject) -> Result<Verdict> {
         let what = || kind.map_or("queues deleted".to_owned(), |kind| format!("{kind:?}"));
         load.start()?;
         if let Some(kind) = kind {
-            load.rig.pair.leave();
+            load.fixture.pair.leave();
             load.other.leave();
-            match load.rig.controller.reset(kind) {
+            match load.fixture.controller.reset(kind) {
                 Err(DriverError::Function(_)) if kind == ResetKind::Function => {
-                    load.rig.controller.reset(ResetKind::Controller)?;
+                    load.fixture.controller.reset(ResetKind::Controller)?;
                 }
                 other => other.with_context(what)?,
             }
         }
-        let mut ended: BTreeMap<u64, Vec<Ended>> = BTreeMap::new();
-        for pair in [&mut load.rig.pair, &mut load.other] {
+        let mut ended: BTreeMap<u64, Vec<CommandEnd>> = BTreeMap::new();
+        for pair in [&mut load.fixture.pair, &mut load.other] {
             pair.recreate(|it| ended.entry(it.tag).or_default().push(it.ended)).with_context(what)?;
         }
         load.judge(&ended).with_context(what)?;
@@ -138,10 +140,10 @@ pub(crate) fn resets(subject: &Subject) -> Result<Verdict> {
 pub(crate) fn aborts(subject: &Subject) -> Result<Verdict> {
     let Some(mut load) = Load::new(subject)? else { return Ok(skipped()) };
     for (queue, cid) in load.start()? {
-        load.rig.controller.abort(queue, cid)?;
+        load.fixture.controller.abort(queue, cid)?;
     }
-    let mut ended: BTreeMap<u64, Vec<Ended>> = BTreeMap::new();
-    for pair in [&mut load.rig.pair, &mut load.other] {
+    let mut ended: BTreeMap<u64, Vec<CommandEnd>> = BTreeMap::new();
+    for pair in [&mut load.fixture.pair, &mut load.other] {
         while pair.outstanding() != 0 {
             pair.wait(|it| ended.entry(it.tag).or_default().push(it.ended))?;
         }
@@ -150,7 +152,7 @@ pub(crate) fn aborts(subject: &Subject) -> Result<Verdict> {
     }
     load.judge(&ended)?;
     for ends in ended.values() {
-        let known = matches!(ends[..], [Ended::Answered(status)]
+        let known = matches!(ends[..], [CommandEnd::Answered(status)]
             if status.is_success() || status.code() == StatusCode::AbortRequested);
         ensure!(known, "an aborted command ended as {ends:?}");
     }

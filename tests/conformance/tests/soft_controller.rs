@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use warprow_conformance::{CHECKS, Subject, Verdict};
 use warprow_dma::SystemClock;
-use warprow_driver::{Answer, Controller, DriverError, HostMemory, Options, ResetKind};
-use warprow_soft_controller::{Builder, Fault, Namespace, Ram, Rule, SoftController};
+use warprow_driver::{AdminAnswer, Controller, ControllerOptions, DriverError, HostMemory, ResetKind};
+use warprow_soft_controller::{ControllerBuilder, Fault, Namespace, RamBacking, Rule, SoftController};
 use warprow_spec::admin::FeatureSelect;
 use warprow_spec::features::FeatureId;
 use warprow_spec::identify::Fna;
@@ -15,14 +15,14 @@ use warprow_spec::{AdminOpcode, NvmOpcode, Sqe, Status, StatusCode};
 
 /// Sends an admin command as it is.
 #[allow(unsafe_code, reason = "commands that the driver would not send")]
-fn admin(controller: &Controller, sqe: Sqe) -> Result<Answer, DriverError> {
+fn admin(controller: &Controller, sqe: Sqe) -> Result<AdminAnswer, DriverError> {
     // SAFETY: no memory of these tests is ever plain bytes, so that wherever the device writes it is under no reference.
     unsafe { controller.admin(sqe, &[], Duration::from_secs(2)) }
 }
 
 /// A drive of two namespaces.
-fn drive() -> Builder {
-    let namespace = |bytes| Namespace::new(Ram::new(bytes).expect("memory")).lba(512);
+fn drive() -> ControllerBuilder {
+    let namespace = |bytes| Namespace::new(RamBacking::new(bytes).expect("memory")).lba(512);
     SoftController::builder().namespace(namespace(64 << 20)).namespace(namespace(16 << 20))
 }
 
@@ -30,12 +30,12 @@ fn drive() -> Builder {
 const INTERRUPTS: &str = "answers to admin commands interrupt";
 
 /// Runs every check; those that need a write cache may be skipped.
-fn passes(builder: Builder) {
+fn passes(builder: ControllerBuilder) {
     passes_but(builder, &["the volatile write cache is switched", INTERRUPTS]);
 }
 
 /// Runs every check; only those named may be skipped.
-fn passes_but(builder: Builder, may_skip: &[&str]) {
+fn passes_but(builder: ControllerBuilder, may_skip: &[&str]) {
     let subject = Subject { function: builder.build().expect("a controller"), clock: Arc::new(SystemClock::new()) };
     let mut wrong = Vec::new();
     for check in CHECKS {
@@ -76,7 +76,7 @@ fn with_formats_that_reach_every_namespace() {
 
 #[test]
 fn with_a_write_cache() {
-    let namespace = || Namespace::new(Ram::new(16 << 20).expect("memory")).lba(512).write_cache(1 << 20);
+    let namespace = || Namespace::new(RamBacking::new(16 << 20).expect("memory")).lba(512).write_cache(1 << 20);
     passes_but(SoftController::builder().namespace(namespace()).namespace(namespace()), &[INTERRUPTS]);
 }
 
@@ -86,7 +86,7 @@ fn that_borrows_memory() {
     // Lent, again after resets, found as it was left before the shutdown; and what is wrong is refused.
     let drive = drive().host_memory(64, 16).build().expect("a controller");
     let open = |limit| {
-        let options = Options { host_memory_limit: limit, ..Options::default() };
+        let options = ControllerOptions { host_memory_limit: limit, ..ControllerOptions::default() };
         Controller::open(drive.clone(), Arc::new(SystemClock::new()), options).expect("it opens")
     };
     let controller = open(1 << 20);
@@ -126,7 +126,7 @@ fn that_borrows_memory() {
 #[test]
 fn memory_that_was_spoilt_while_it_was_lent_is_noticed() {
     let drive = drive().host_memory(16, 16).build().expect("a controller");
-    let options = Options { host_memory_limit: 0, ..Options::default() };
+    let options = ControllerOptions { host_memory_limit: 0, ..ControllerOptions::default() };
     let controller = Controller::open(drive, Arc::new(SystemClock::new()), options).expect("it opens");
     let memory = controller.allocate(17 * 4096).expect("memory");
     for spoilt in [false, true] {
@@ -147,7 +147,7 @@ fn that_would_change_its_power_state() {
     passes(drive().autonomous_power_states());
     for allowed in [false, true] {
         let drive = drive().autonomous_power_states().build().expect("a controller");
-        let options = Options { autonomous_power_states: allowed, ..Options::default() };
+        let options = ControllerOptions { autonomous_power_states: allowed, ..ControllerOptions::default() };
         let controller = Controller::open(drive, Arc::new(SystemClock::new()), options).expect("it opens");
         for _ in 0..2 {
             let feature = FeatureId::AUTONOMOUS_POWER_STATE_TRANSITION;
@@ -194,7 +194,7 @@ fn lies_are_found_out() {
         ("Compare that finds all alike", lie().io(NvmOpcode::COMPARE), &["Compare"]),
         (
             "any I/O command succeeds",
-            lie().on(warprow_soft_controller::Queues::Io),
+            lie().on(warprow_soft_controller::QueueMatch::Io),
             &[
                 "LBAs out of range are refused",
                 "unknown I/O commands and namespaces are refused",

@@ -5,15 +5,15 @@
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use warprow_dma::{Backing, DmaMemory, Function, PAGE};
-use warprow_soft_controller::{Namespace, Ram, SoftController};
+use warprow_dma::{MemoryKind, DmaMemory, Function, PAGE};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 
 const PAGES: usize = 8;
 const IOVA: u64 = 0x10_0000;
 
 fuzz_target!(|data: &[u8]| {
     let drive = SoftController::builder()
-        .namespace(Namespace::new(Ram::new(64 << 10).unwrap()).lba(512))
+        .namespace(Namespace::new(RamBacking::new(64 << 10).unwrap()).lba(512))
         .queue_pairs(2)
         .queue_entries(16)
         .max_transfer(8 << 10)
@@ -21,7 +21,7 @@ fuzz_target!(|data: &[u8]| {
         .build()
         .unwrap();
     // The first and last page are the host's alone, the second last may be read.
-    let host = DmaMemory::allocate(PAGES * PAGE, Backing::Anonymous).unwrap();
+    let host = DmaMemory::allocate(PAGES * PAGE, MemoryKind::Anonymous).unwrap();
     host.fill(0, PAGE, 0x5a);
     host.fill((PAGES - 2) * PAGE, 2 * PAGE, 0x5a);
     assert!(drive.map_at(IOVA, &host.part(PAGE, (PAGES - 3) * PAGE), true));

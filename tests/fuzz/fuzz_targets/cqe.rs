@@ -7,15 +7,15 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use warprow_driver::queue::ring::{Bell, Words};
+use warprow_driver::queue::ring::{RingDoorbell, RingWords};
 use warprow_driver::queue::{NEVER, Ring};
-use warprow_driver::{Completion, Ended};
+use warprow_driver::{Completion, CommandEnd};
 use warprow_spec::Sqe;
 
 #[derive(Clone)]
 struct Memory(Rc<[Cell<u64>]>);
 
-impl Words for Memory {
+impl RingWords for Memory {
     fn load(&self, index: usize) -> u64 {
         self.0[index].get()
     }
@@ -28,7 +28,7 @@ impl Words for Memory {
 #[derive(Clone, Default)]
 struct Register(Rc<Cell<u32>>);
 
-impl Bell for Register {
+impl RingDoorbell for Register {
     fn ring(&self, value: u32) {
         self.0.set(value);
     }
@@ -49,14 +49,14 @@ struct Ledger {
 impl Ledger {
     fn end(&mut self, completion: Completion) {
         match completion.ended {
-            Ended::Answered(_) | Ended::Lost => {
+            CommandEnd::Answered(_) | CommandEnd::Lost => {
                 assert!(self.outstanding.remove(&completion.tag).is_some(), "{completion:?} ended before")
             }
-            Ended::TimedOut => {
+            CommandEnd::TimedOut => {
                 let cid = self.outstanding.remove(&completion.tag).expect("it was outstanding");
                 self.quarantined.insert(completion.tag, cid);
             }
-            Ended::Released => assert!(self.quarantined.remove(&completion.tag).is_some(), "{completion:?}"),
+            CommandEnd::Released => assert!(self.quarantined.remove(&completion.tag).is_some(), "{completion:?}"),
         }
     }
 }

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use warprow_formats::{NpyHeader, members, parse_index, parse_meta};
+use warprow_formats::{NpyHeader, members, parse_index, parse_collection_meta};
 use warprow_fuzz::edit;
 
 /// Two tables of 9 and 2 rows, with 64-bit keys and f32 vectors.
@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     match how >> 1 & 3 {
         0 => {
             let bytes = spoilt(META.iter().flat_map(|number| number.to_le_bytes()).collect());
-            if let Ok(meta) = parse_meta(&bytes) {
+            if let Ok(meta) = parse_collection_meta(&bytes) {
                 assert!(meta.tables.len() * 16 + 16 <= bytes.len());
                 assert!(meta.tables.iter().all(|(id, ..)| *id >= 0));
             }

@@ -1,4 +1,4 @@
-//! Key indexes: whatever is accepted has a slot or none for every key, below its number of keys, and is the same when read again.
+//! Key indexes: whatever is accepted has a position or none for every key, below its number of keys, and is the same when read again.
 #![no_main]
 
 use std::ops::ControlFlow;
@@ -6,12 +6,12 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use warprow_fuzz::edit;
-use warprow_keys::{Fingerprint, HEADER_BYTES, KeyIndex, Options};
+use warprow_keys::{Fingerprint, HEADER_BYTES, KeyIndex, IndexOptions};
 
 static RIGHT: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
     let keys: Vec<u64> = (0..200).map(|key| key * key * key).collect();
     [(&keys[..1], Fingerprint::Bits8), (&keys[..], Fingerprint::Bits16)].map(|(keys, width)| {
-        let options = Options::default().with_fingerprint(width).with_threads(1);
+        let options = IndexOptions::default().with_fingerprint(width).with_threads(1);
         KeyIndex::build(keys, &options, &mut |_| ControlFlow::Continue(())).unwrap().as_bytes().to_vec()
     })
 });
@@ -57,11 +57,11 @@ fuzz_target!(|data: &[u8]| {
     assert_eq!(index.as_bytes().first_chunk().map(KeyIndex::bytes_of), Some(Ok(length)));
     assert!(index.len() > 0);
     let keys: Vec<u64> = (0..500).map(|key| key * key * key).chain([u64::MAX, 1 << 63]).collect();
-    let mut slots = vec![0; keys.len()];
-    index.slots(&keys, &mut slots);
-    for (&key, &slot) in keys.iter().zip(&slots) {
-        assert!(slot < index.len() || slot == KeyIndex::ABSENT);
-        assert_eq!(index.slot(key), Some(slot).filter(|&slot| slot != KeyIndex::ABSENT));
+    let mut positions = vec![0; keys.len()];
+    index.positions(&keys, &mut positions);
+    for (&key, &position) in keys.iter().zip(&positions) {
+        assert!(position < index.len() || position == KeyIndex::ABSENT);
+        assert_eq!(index.position(key), Some(position).filter(|&position| position != KeyIndex::ABSENT));
     }
     assert_eq!(KeyIndex::from_bytes(index.as_bytes().to_vec()).as_ref(), Ok(&index));
 });

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 
 use libfuzzer_sys::fuzz_target;
 use warprow_fuzz::edit;
-use warprow_traces::{Block, Scores, Trace, TraceSpec};
+use warprow_traces::{TraceBlock, KeyScores, Trace, TraceSpec};
 
 /// A folder of this process alone, in memory where there is such a place.
 static FOLDER: LazyLock<PathBuf> = LazyLock::new(|| {
@@ -83,7 +83,7 @@ fuzz_target!(|data: &[u8]| {
     std::fs::write(&path, &bytes).unwrap();
     if settings == "scores" {
         std::fs::write(FOLDER.join("key"), [0; 64]).unwrap();
-        if let Ok(scores) = Scores::open(&FOLDER) {
+        if let Ok(scores) = KeyScores::open(&FOLDER) {
             assert!(scores.flatten().count() <= 8);
         }
         return;
@@ -99,7 +99,7 @@ fuzz_target!(|data: &[u8]| {
     };
     let spec: TraceSpec = spec.parse().unwrap();
     let Ok(mut trace) = Trace::open(&spec) else { return };
-    let (mut block, mut keys) = (Block::default(), 0);
+    let (mut block, mut keys) = (TraceBlock::default(), 0);
     while let Ok(true) = trace.next_block(&mut block) {
         keys += block.samples().flat_map(|sample| sample.slots()).map(<[u64]>::len).sum::<usize>();
         assert_eq!(block.slots(), trace.slots().len());

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Mutex;
 
-use warprow_keys::{KeyIndex, Options};
+use warprow_keys::{KeyIndex, IndexOptions};
 use warprow_layout::{
-    DType, Drive, DriveError, FormatOptions, GenerationSpec, Keyed, RowOrder, TableSpec, UNIT, Volume, format, open,
+    DType, Drive, DriveError, FormatOptions, GenerationSpec, TableKeys, RowOrder, TableSpec, UNIT, Volume, format, open,
 };
 
 pub const LBA: u32 = 512;
@@ -85,8 +85,8 @@ pub fn store() -> (Volume, Vec<std::sync::Arc<Sparse>>) {
     let wide = TableSpec::new("wide", 30, 600, DType::BF16);
     let keys: Vec<i64> = (-50..50).map(|key| key * key * key).collect();
     let source = &keys[..];
-    let index = KeyIndex::build(source, &Options::default(), &mut |_| ControlFlow::Continue(())).unwrap();
-    let keyed = Keyed::new(index.into(), &source, RowOrder::Given, true).unwrap();
+    let index = KeyIndex::build(source, &IndexOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+    let keyed = TableKeys::new(index.into(), &source, RowOrder::Given, true).unwrap();
     let tables = vec![
         small,
         wide,

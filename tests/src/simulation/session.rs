@@ -3,9 +3,9 @@
 use anyhow::{Result, bail, ensure};
 use fastrand::Rng;
 use half::{bf16, f16};
-use warprow_lookup::Host;
+use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, LookupError, Missing, Output, Plan, PlanOptions, Pooling, RowError, Rows, Slot,
+    Batch, Feature, HostOptions, LookupError, Missing, Output, OutputRows, Plan, PlanOptions, Pooling, RowError, Slot,
 };
 use warprow_store::{DType, Store};
 
@@ -63,13 +63,13 @@ impl Buffer {
         }
     }
 
-    fn rows(&mut self) -> Rows<'_> {
+    fn rows(&mut self) -> OutputRows<'_> {
         match self {
-            Self::F32(rows) => Rows::F32(rows),
-            Self::F16(rows) => Rows::F16(rows),
-            Self::Bf16(rows) => Rows::Bf16(rows),
-            Self::I8(rows) => Rows::I8(rows),
-            Self::U8(rows) => Rows::U8(rows),
+            Self::F32(rows) => OutputRows::F32(rows),
+            Self::F16(rows) => OutputRows::F16(rows),
+            Self::Bf16(rows) => OutputRows::Bf16(rows),
+            Self::I8(rows) => OutputRows::I8(rows),
+            Self::U8(rows) => OutputRows::U8(rows),
         }
     }
 
@@ -143,7 +143,7 @@ impl Session {
         if checked {
             options = options.with_checked_rows();
         }
-        let host = Host::attach(store, options)?;
+        let host = HostExecutor::attach(store, options)?;
         let slots = if rng.u32(..4) == 0 { 2 } else { 1 };
         let plan_options = PlanOptions::default().with_max(MAX_BATCH as usize, MAX_IDS).with_out(out).with_slots(slots);
         let plan = host.plan(&planned, plan_options)?;

@@ -504,7 +504,7 @@ impl Work {
             Ok(store) => store,
             Err(error) => return Ok(error.into()),
         };
-        ensure!(matches!(store.state(), warprow_layout::State::Degraded { .. }));
+        ensure!(matches!(store.state(), warprow_layout::StoreState::Degraded { .. }));
         ensure!(store.tables().len() == state.len(), "{} tables", store.tables().len());
         // Permutations and hot rows may lie on the missing drive; then there is no session.
         if let Ok(Some(mut session)) = Session::new(&store, state, &mut self.rng) {

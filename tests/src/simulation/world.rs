@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use fastrand::Rng;
 use warprow_dma::Clock;
-use warprow_soft_controller::{Cut, Fault, Namespace, Queues, Ram, Rule, RuleId, SoftController};
+use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, RuleId, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::Device;
 
@@ -27,7 +27,7 @@ pub(crate) struct World {
     dma_faults: Vec<u64>,
     power: Arc<Power>,
     /// Drives that are off, or will be when their rule fires, with what their caches will have lost.
-    off: Vec<(usize, RuleId, Cut)>,
+    off: Vec<(usize, RuleId, PowerCut)>,
 }
 
 /// Power cuts that wait for a rule to fire.
@@ -40,7 +40,7 @@ struct Power {
 struct Trigger {
     drive: usize,
     rule: RuleId,
-    cuts: Vec<(usize, Cut)>,
+    cuts: Vec<(usize, PowerCut)>,
 }
 
 /// How much harm an incident can do at most.
@@ -65,7 +65,7 @@ impl World {
         for index in 0..count {
             let mebibytes = 7 + u64::from(index == 1 && rng.bool());
             let capacity = if rng.u32(..4) == 0 { 64 << 10 } else { u64::MAX };
-            let mut namespace = Namespace::new(Ram::new(mebibytes << 20)?).lba(lba);
+            let mut namespace = Namespace::new(RamBacking::new(mebibytes << 20)?).lba(lba);
             if rng.u32(..10) != 0 {
                 namespace = namespace.write_cache(capacity);
             }
@@ -149,7 +149,7 @@ impl World {
             // The power of one drive, or of all, goes and comes back at once.
             6 | 7 => {
                 let nth = nth(rng);
-                let rule = self.inject(drive, Rule::new(Fault::Delay(Duration::ZERO)).on(Queues::Io).nth(nth));
+                let rule = self.inject(drive, Rule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).nth(nth));
                 let hit = if rng.bool() { drive..drive + 1 } else { 0..self.drives.len() };
                 let cuts: Vec<_> = hit.map(|drive| (drive, cut(rng))).collect();
                 let words = format!("power cut {cuts:?} at I/O command {nth} of drive{drive}");
@@ -159,7 +159,7 @@ impl World {
             // The power of one drive, or of all, goes and comes back when the operation has ended.
             _ => {
                 let nth = nth(rng);
-                let rule = self.inject(drive, Rule::new(Fault::Disappear).on(Queues::Io).nth(nth));
+                let rule = self.inject(drive, Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(nth));
                 let own = cut(rng);
                 self.off.push((drive, rule, own));
                 let mut cuts = Vec::new();
@@ -258,11 +258,11 @@ impl Power {
     }
 }
 
-fn cut(rng: &mut Rng) -> Cut {
+fn cut(rng: &mut Rng) -> PowerCut {
     match rng.u32(..4) {
-        0 => Cut::LoseAll,
-        1 => Cut::KeepAll,
-        _ => Cut::Random(rng.u64(..)),
+        0 => PowerCut::LoseAll,
+        1 => PowerCut::KeepAll,
+        _ => PowerCut::Random(rng.u64(..)),
     }
 }
 
@@ -301,7 +301,7 @@ fn command_fault(nth: u64, rng: &mut Rng) -> (Rule, String) {
             let opcode = admin[rng.usize(..admin.len())];
             (Rule::new(fault).admin(opcode), format!("{opcode}"))
         }
-        1 => (Rule::new(fault).on(Queues::Io), "I/O command".to_owned()),
+        1 => (Rule::new(fault).on(QueueMatch::Io), "I/O command".to_owned()),
         _ => {
             let opcode = io[rng.usize(..io.len())];
             (Rule::new(fault).io(opcode), format!("{opcode}"))

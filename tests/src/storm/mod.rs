@@ -2,10 +2,10 @@
 //! every row may be. A seed decides everything that is done. `docs/storms.md` says what is checked.
 
 mod files;
+mod fixture;
 mod model;
 mod options;
 mod outcome;
-mod rig;
 mod rot;
 mod shorten;
 mod tracer;

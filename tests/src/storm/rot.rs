@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use fastrand::Rng;
 use serde_json::Value;
 
+use super::fixture::Fate;
 use super::options::Part;
-use super::rig::Fate;
 use super::work::{Drive, Storm};
 
 /// Bytes of a metadata block, and of a unit of a log.
@@ -123,7 +123,7 @@ impl Storm<'_> {
         let state = self.state.clone();
         flip(&self.file_of(&self.drives[rot.drive]), rot.byte, rot.bit)?;
         *self.rots.entry(rot.what.clone()).or_default() += 1;
-        self.rig.note(format!("  {rot}"));
+        self.fixture.note(format!("  {rot}"));
         self.rot = Some(rot);
         let survived = self.live_with_it(rng);
         survived.with_context(|| self.rot.as_ref().map_or_else(String::new, |rot| format!("with {rot}")))?;
@@ -171,7 +171,7 @@ impl Storm<'_> {
             }
             2 => {
                 let (_, did) = self.write("compact", &["compact"], &[8], rng)?;
-                self.rig.note(format!("  compacted: {did:?}"));
+                self.fixture.note(format!("  compacted: {did:?}"));
             }
             3 | 4 => {
                 let count = 1 + rng.usize(..100);
@@ -281,17 +281,17 @@ impl Storm<'_> {
     fn each_file(&self) -> Vec<String> {
         let files = self.drives.iter().flat_map(|drive| [drive.name.clone(), format!("{}.nvme.toml", drive.name)]);
         // A drive whose making was killed may lack the file beside it.
-        files.filter(|name| self.rig.path(name).exists()).collect()
+        files.filter(|name| self.fixture.path(name).exists()).collect()
     }
 
     pub(super) fn save(&self, folder: &str) -> Result<()> {
-        let to = self.rig.path(folder);
+        let to = self.fixture.path(folder);
         fs::create_dir_all(&to)?;
-        self.each_file().iter().try_for_each(|name| copy(&self.rig.path(name), &to.join(name)))
+        self.each_file().iter().try_for_each(|name| copy(&self.fixture.path(name), &to.join(name)))
     }
 
     pub(super) fn restore(&self, folder: &str) -> Result<()> {
-        let from = self.rig.path(folder);
-        self.each_file().iter().try_for_each(|name| Ok(fs::rename(from.join(name), self.rig.path(name))?))
+        let from = self.fixture.path(folder);
+        self.each_file().iter().try_for_each(|name| Ok(fs::rename(from.join(name), self.fixture.path(name))?))
     }
 }

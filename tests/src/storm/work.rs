@@ -12,10 +12,10 @@ use serde_json::Value;
 use warprow_store::DType;
 
 use super::files::{Tensors, read_keys, read_rows, write_ids};
+use super::fixture::{Ended, Fate, Fixture};
 use super::model::{Listing, Shape, State, Table, Version};
 use super::options::{Lie, Options, Part};
 use super::outcome::Outcome;
-use super::rig::{Ended, Fate, Rig};
 use super::rot::Rot;
 
 /// A drive of the store, which is a file.
@@ -27,7 +27,7 @@ pub(super) struct Drive {
 
 pub(super) struct Storm<'a> {
     pub(super) options: &'a Options,
-    pub(super) rig: Rig,
+    pub(super) fixture: Fixture,
     pub(super) drives: Vec<Drive>,
     lba: u32,
     pub(super) state: State,
@@ -59,13 +59,13 @@ const TYPES: [DType; 7] = [DType::F32, DType::F16, DType::BF16, DType::I8, DType
 /// Runs the storm of one seed.
 pub fn run(seed: u64, options: &Options) -> Outcome {
     let mut outcome = Outcome::default();
-    let rig = match Rig::new(&options.warprow, &options.folder, options.limit, options.aloud) {
-        Ok(rig) => rig,
+    let fixture = match Fixture::new(&options.warprow, &options.folder, options.limit, options.aloud) {
+        Ok(fixture) => fixture,
         Err(error) => return Outcome { violation: Some(format!("no storm: {error:#}")), ..outcome },
     };
     let mut storm = Storm {
         options,
-        rig,
+        fixture,
         drives: Vec::new(),
         lba: 512,
         state: State::default(),
@@ -85,12 +85,12 @@ pub fn run(seed: u64, options: &Options) -> Outcome {
         Err(_) => Some("the storm itself panicked".to_owned()),
     };
     if let Some(violation) = &outcome.violation {
-        storm.rig.note(format!("VIOLATION: {violation}"));
+        storm.fixture.note(format!("VIOLATION: {violation}"));
     }
     outcome.rows_read = storm.rows_read;
     outcome.rots = std::mem::take(&mut storm.rots);
-    outcome.counts = std::mem::take(&mut storm.rig.counts);
-    outcome.log = storm.rig.log().to_vec();
+    outcome.counts = std::mem::take(&mut storm.fixture.counts);
+    outcome.log = storm.fixture.log().to_vec();
     outcome
 }
 
@@ -141,7 +141,7 @@ impl Storm<'_> {
             86..89 => "what is refused",
             _ => "rot",
         };
-        self.rig.note(format!("step {step}: {name}"));
+        self.fixture.note(format!("step {step}: {name}"));
         match name {
             "load" | "load --replace" | "load --beside" => self.load(name, rng)?,
             "switch" => self.switch(rng)?,
@@ -196,7 +196,7 @@ impl Storm<'_> {
 
     /// At the end, compaction and drop succeed, everything is whole, and every row is read.
     fn end(&mut self) -> Result<()> {
-        self.rig.note("the end");
+        self.fixture.note("the end");
         for id in self.standing_by() {
             self.run_to_its_end(&["drop", &id.to_string()])?;
             self.state.generations.remove(&id);
@@ -223,7 +223,7 @@ impl Storm<'_> {
 
     pub(super) fn run(&mut self, args: &[&str], fate: Fate) -> Result<Ended> {
         let args = self.with_drives(args);
-        self.rig.run(&args, fate)
+        self.fixture.run(&args, fate)
     }
 
     fn with_drives(&self, args: &[&str]) -> Vec<String> {
@@ -235,7 +235,7 @@ impl Storm<'_> {
     }
 
     pub(super) fn address(&self, drive: &Drive) -> String {
-        format!("emulated:{}", self.rig.path(&drive.name).display())
+        format!("emulated:{}", self.fixture.path(&drive.name).display())
     }
 
     /// The generations that the store lists.
@@ -258,9 +258,9 @@ impl Storm<'_> {
         if rng.bool() {
             keys.extend_from_within(..keys.len().min(5));
         }
-        write_ids(&self.rig.path("ids.i64"), &keys)?;
+        write_ids(&self.fixture.path("ids.i64"), &keys)?;
         let mut args = vec!["lookup", "--table", table, "--ids-file", "ids.i64", "--out", "rows.safetensors"];
-        let _ = fs::remove_file(self.rig.path("rows.safetensors"));
+        let _ = fs::remove_file(self.fixture.path("rows.safetensors"));
         if shape.keyed {
             args.push("--check-keys");
         }
@@ -269,7 +269,7 @@ impl Storm<'_> {
             return Ok(());
         }
         ensure!(ended.is_done(), "`lookup` of {table} ended with {:?}: {}", ended.exit, ended.message());
-        let rows = read_rows(&self.rig.path("rows.safetensors"), shape.dtype)?;
+        let rows = read_rows(&self.fixture.path("rows.safetensors"), shape.dtype)?;
         ensure!(rows.len() == keys.len() * shape.row_bytes(), "{} bytes of {} rows", rows.len(), keys.len());
         for (&key, row) in keys.iter().zip(rows.chunks(shape.row_bytes())) {
             self.compare(table, key, Some(row).filter(|row| row.iter().any(|&byte| byte != 0)))?;
@@ -282,7 +282,7 @@ impl Storm<'_> {
         let Some(it) = self.state.table(table) else { return Ok(()) };
         let shape = it.shape.clone();
         for old in ["out.safetensors", "out.npy"] {
-            let _ = fs::remove_file(self.rig.path(old));
+            let _ = fs::remove_file(self.fixture.path(old));
         }
         let mut args = vec!["export", "--table", table, "--out", "out.safetensors"];
         if shape.keyed {
@@ -290,14 +290,14 @@ impl Storm<'_> {
         }
         let ended = self.run(&args, Fate::Runs)?;
         if self.is_named_error(&ended) {
-            ensure!(!self.rig.path("out.safetensors").exists(), "an export that failed left a file");
+            ensure!(!self.fixture.path("out.safetensors").exists(), "an export that failed left a file");
             return Ok(());
         }
         ensure!(ended.is_done(), "`export` of {table} ended with {:?}: {}", ended.exit, ended.message());
-        let rows = read_rows(&self.rig.path("out.safetensors"), shape.dtype)?;
+        let rows = read_rows(&self.fixture.path("out.safetensors"), shape.dtype)?;
         let count = rows.len() / shape.row_bytes();
         let keys = match shape.keyed {
-            true => read_keys(&self.rig.path("out.npy"))?,
+            true => read_keys(&self.fixture.path("out.npy"))?,
             false => (0..count as i64).collect(),
         };
         ensure!(keys.len() == count, "{count} rows and {} keys of {table}", keys.len());
@@ -355,7 +355,7 @@ impl Storm<'_> {
     fn repair(&mut self) -> Result<()> {
         self.run_to_its_end(&["repair"])?;
         let mended = self.run_to_its_end(&["repair", "--yes"])?;
-        self.rig.note(format!("  mended {}", mended.json["mended"]));
+        self.fixture.note(format!("  mended {}", mended.json["mended"]));
         self.verify()?;
         let again = self.run_to_its_end(&["repair"])?;
         let due = again.json["mends"].as_array().is_some_and(|mends| !mends.is_empty());
@@ -380,11 +380,11 @@ impl Storm<'_> {
         self.endangered = self.endangered.saturating_sub(1);
         let fate = match chance {
             _ if self.rot.is_some() => Fate::Runs,
-            0..30 if self.does(Part::Kills) && (self.options.timed || !self.rig.traces) => {
+            0..30 if self.does(Part::Kills) && (self.options.timed || !self.fixture.traces) => {
                 Fate::KilledAfter(Duration::from_micros(skewed(rng, 60_000)))
             }
             0..30 if self.does(Part::Kills) => Fate::KilledBefore(at),
-            30..38 if self.does(Part::Contention) && self.rig.traces => {
+            30..38 if self.does(Part::Contention) && self.fixture.traces => {
                 let other: &[&str] = match rng.u32(..4) {
                     0 => &["compact"],
                     1 => &["verify"],
@@ -421,7 +421,7 @@ impl Storm<'_> {
             Some(exit) => bail!("`{command}` ended with exit code {exit}: {}", ended.message()),
         };
         if did != Did::All {
-            self.rig.note(format!("  {did:?}"));
+            self.fixture.note(format!("  {did:?}"));
         }
         Ok((ended, did))
     }
@@ -471,7 +471,7 @@ impl Storm<'_> {
         for drive in &self.drives {
             args.extend(["-d".to_owned(), format!("{},size={},lba={}", self.address(drive), drive.bytes, self.lba)]);
         }
-        let ended = self.rig.run(&args, Fate::Runs)?;
+        let ended = self.fixture.run(&args, Fate::Runs)?;
         ensure!(ended.is_done(), "`format` ended with {:?}: {}", ended.exit, ended.message());
         Ok(())
     }
@@ -529,11 +529,11 @@ impl Storm<'_> {
             if rng.u32(..3) == 0 {
                 let counts: Vec<u8> = (0..keys.len()).flat_map(|_| rng.u32(..1000).to_le_bytes()).collect();
                 let name = format!("{}.u32", shape.name);
-                fs::write(self.rig.path(&name), counts)?;
+                fs::write(self.fixture.path(&name), counts)?;
                 args.extend(["--hotness".into(), format!("{}={name}", shape.name)]);
             }
         }
-        file.write(&self.rig.path("new.safetensors"))?;
+        file.write(&self.fixture.path("new.safetensors"))?;
         if checked {
             args.push("--row-crc".into());
         }
@@ -602,7 +602,7 @@ impl Storm<'_> {
                 args.extend(["--ids".into(), list.join(",")]);
             }
             1 => {
-                write_ids(&self.rig.path("delta.i64"), &changed)?;
+                write_ids(&self.fixture.path("delta.i64"), &changed)?;
                 args.extend(words(&["--ids-file", "delta.i64"]));
             }
             _ => {
@@ -610,7 +610,7 @@ impl Storm<'_> {
                 args.extend(words(&["--keys", "whose"]));
             }
         }
-        file.write(&self.rig.path("delta.safetensors"))?;
+        file.write(&self.fixture.path("delta.safetensors"))?;
         if creates {
             args.push("--create".into());
         }
@@ -743,7 +743,7 @@ impl Storm<'_> {
             }
         }
         for gone in before.iter().filter(|drive| !self.drives.contains(drive)) {
-            let path = self.rig.path(&gone.name);
+            let path = self.fixture.path(&gone.name);
             let _ = fs::remove_file(path.with_extension("drive.nvme.toml"));
             fs::remove_file(path)?;
         }
@@ -760,7 +760,7 @@ impl Storm<'_> {
         let (shape, absent) = (table.shape.clone(), table.possible_keys().last().map_or(0, |key| key.wrapping_add(1)));
         let mut file = Tensors::new();
         file.rows(&name, shape.dtype, shape.dim, &vec![1; shape.row_bytes()]);
-        file.write(&self.rig.path("one.safetensors"))?;
+        file.write(&self.fixture.path("one.safetensors"))?;
         let absent = absent.to_string();
         let (args, exit): (Vec<&str>, i32) = match rng.u32(..6) {
             0 => (vec!["drop", &id], 4),
@@ -792,7 +792,7 @@ impl Storm<'_> {
     }
 
     pub(super) fn file_of(&self, drive: &Drive) -> PathBuf {
-        self.rig.path(&drive.name)
+        self.fixture.path(&drive.name)
     }
 }
 

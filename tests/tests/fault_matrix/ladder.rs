@@ -4,16 +4,19 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use warprow_dma::{Clock, Mapped};
+use warprow_dma::{Clock, MappedMemory};
 use warprow_driver::prp::Data;
 use warprow_driver::{
-    Completion, Controller, DriverError, Ended, Namespace, Options, QueueOptions, QueuePair, RecoveryStep,
+    CommandEnd, Completion, Controller, ControllerOptions, DriverError, Namespace, QueueOptions, QueuePair,
+    RecoveryStep,
 };
-use warprow_soft_controller::{Cut, Fault, Namespace as Space, Queues, Ram, Rule, SoftController, Switch};
+use warprow_soft_controller::{
+    Fault, Namespace as Space, PowerCut, QueueMatch, RamBacking, Rule, SoftController, StopSwitch,
+};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_tests::VirtualClock;
 
-use crate::rig::{BLOCK, LATE, PATIENCE, pattern};
+use crate::fixture::{BLOCK, LATE, PATIENCE, pattern};
 
 /// Commands in flight: as many reads as writes.
 const COMMANDS: usize = 64;
@@ -106,11 +109,11 @@ impl Obstacle {
     }
 }
 
-struct Rig {
+struct Fixture {
     // In the order in which they go.
     pair: QueuePair,
     namespace: Namespace,
-    memory: Arc<Mapped>,
+    memory: Arc<MappedMemory>,
     controller: Arc<Controller>,
     drive: Arc<SoftController>,
     clock: Arc<VirtualClock>,
@@ -123,13 +126,13 @@ fn place(index: usize) -> usize {
     index * 2 * BLOCK + BLOCK / 2
 }
 
-impl Rig {
+impl Fixture {
     fn new() -> Result<Self> {
         let builder = SoftController::builder().stepped().queue_pairs(2).name("drive");
-        let drive = builder.namespace(Space::new(Ram::new(1 << 20)?).lba(BLOCK as u32)).build()?;
+        let drive = builder.namespace(Space::new(RamBacking::new(1 << 20)?).lba(BLOCK as u32)).build()?;
         let clock = VirtualClock::new();
         clock.step_too(drive.clone());
-        let options = Options { admin_timeout: PATIENCE, ..Options::default() };
+        let options = ControllerOptions { admin_timeout: PATIENCE, ..ControllerOptions::default() };
         let controller = Controller::open(drive.clone(), clock.clone(), options)?;
         let namespace = controller.namespace(1)?;
         let queue = QueueOptions { timeout: PATIENCE, ..QueueOptions::default() };
@@ -137,11 +140,11 @@ impl Rig {
         let memory = controller.allocate(COMMANDS * 2 * BLOCK)?;
         pair.keep(memory.clone());
         let may_hold = vec![vec![0]; 2 * COMMANDS];
-        let mut rig = Self { pair, namespace, memory, controller, drive, clock, may_hold };
+        let mut fixture = Self { pair, namespace, memory, controller, drive, clock, may_hold };
         for first in [READ, WRITTEN] {
-            rig.write_all(first, 1)?;
+            fixture.write_all(first, 1)?;
         }
-        Ok(rig)
+        Ok(fixture)
     }
 
     fn data(&self, index: usize) -> Data<'static> {
@@ -248,7 +251,7 @@ impl Rig {
             _ => {}
         }
         // Carried out and answered long after their time limit.
-        faults.inject(Rule::new(Fault::Delay(LATE)).on(Queues::Io).always());
+        faults.inject(Rule::new(Fault::Delay(LATE)).on(QueueMatch::Io).always());
         let refused = Fault::Status(Status::from_code(StatusCode::InternalError));
         let admin = |fault, opcode| Rule::new(fault).admin(opcode);
         let undeleted = || faults.inject(admin(refused, AdminOpcode::DELETE_IO_SQ));
@@ -261,7 +264,7 @@ impl Rig {
             Obstacle::CreationLost => drop(faults.inject(admin(Fault::Swallow, AdminOpcode::CREATE_IO_CQ))),
             Obstacle::StaysEnabled => {
                 undeleted();
-                faults.disobey(Switch::Enable);
+                faults.disobey(StopSwitch::Enable);
             }
             Obstacle::StartsAtTheSecondReset => {
                 undeleted();
@@ -269,10 +272,10 @@ impl Rig {
             }
             Obstacle::ObeysNothing => {
                 undeleted();
-                faults.disobey(Switch::Enable);
-                faults.disobey(Switch::Reset);
+                faults.disobey(StopSwitch::Enable);
+                faults.disobey(StopSwitch::Reset);
             }
-            Obstacle::Mute => drop(faults.inject(Rule::new(Fault::Swallow).on(Queues::Admin).always())),
+            Obstacle::Mute => drop(faults.inject(Rule::new(Fault::Swallow).on(QueueMatch::Admin).always())),
         }
     }
 
@@ -280,7 +283,7 @@ impl Rig {
     fn repair(&self, obstacle: Obstacle) -> Result<()> {
         self.drive.faults().clear();
         if obstacle == Obstacle::Gone {
-            self.drive.power_cut(Cut::KeepAll)?;
+            self.drive.power_cut(PowerCut::KeepAll)?;
         }
         Ok(())
     }
@@ -310,25 +313,25 @@ impl Rig {
 }
 
 fn cell(obstacle: Obstacle, by: By) -> Result<()> {
-    let mut rig = Rig::new()?;
-    rig.hinder(obstacle);
-    rig.submit(2)?;
+    let mut fixture = Fixture::new()?;
+    fixture.hinder(obstacle);
+    fixture.submit(2)?;
     let mut rounds = 1;
     let recovered = loop {
-        let error = rig.finish().err().context("the commands were answered")?;
+        let error = fixture.finish().err().context("the commands were answered")?;
         let due = match obstacle {
             Obstacle::Fatal => matches!(error, DriverError::Fatal { .. }),
             Obstacle::Gone => matches!(error, DriverError::Gone { .. }),
             _ => matches!(error, DriverError::TimedOut { .. }),
         };
         ensure!(due, "{error}");
-        let unended = rig.pair.outstanding() + rig.pair.quarantined();
+        let unended = fixture.pair.outstanding() + fixture.pair.quarantined();
         ensure!(unended as usize == COMMANDS, "{unended} commands are not ended");
-        let (recovered, ended) = rig.recover(error);
+        let (recovered, ended) = fixture.recover(error);
         if recovered.is_ok() {
             // Each is ended exactly once: released from quarantine, lost, or aborted in time.
-            let of = |wanted: fn(&Ended) -> bool| ended.iter().filter(|it| wanted(&it.ended)).count();
-            let lost = of(|it| matches!(it, Ended::Released | Ended::Lost));
+            let of = |wanted: fn(&CommandEnd) -> bool| ended.iter().filter(|it| wanted(&it.ended)).count();
+            let lost = of(|it| matches!(it, CommandEnd::Released | CommandEnd::Lost));
             ensure!(lost == COMMANDS && ended.len() == lost, "{ended:?}");
         }
         if recovered.is_err() || obstacle != Obstacle::NeverAnswers {
@@ -336,16 +339,16 @@ fn cell(obstacle: Obstacle, by: By) -> Result<()> {
         }
         ensure!(rounds < 10, "recovery goes on for ever");
         rounds += 1;
-        rig.nothing_lands()?;
-        rig.submit(2)?;
+        fixture.nothing_lands()?;
+        fixture.submit(2)?;
     };
-    rig.nothing_lands()?;
+    fixture.nothing_lands()?;
     match by {
         By::Queue | By::ControllerReset | By::FunctionReset => {
             recovered?;
             let resets = [By::Queue, By::ControllerReset, By::FunctionReset].iter().position(|&it| it == by);
-            ensure!(Some(rig.controller.resets() as usize) == resets, "{} resets", rig.controller.resets());
-            rig.drive.faults().clear();
+            ensure!(Some(fixture.controller.resets() as usize) == resets, "{} resets", fixture.controller.resets());
+            fixture.drive.faults().clear();
         }
         By::GivenUp(steps) => {
             let Err(DriverError::GivenUp { failure, .. }) = recovered else { anyhow::bail!("{recovered:?}") };
@@ -353,37 +356,37 @@ fn cell(obstacle: Obstacle, by: By) -> Result<()> {
             ensure!(taken == steps, "{taken:?}: {failure}");
             let words = failure.to_string();
             ensure!(failure.steps.iter().all(|step| words.contains(&step.error.to_string())), "{words}");
-            rig.is_given_up()?;
+            fixture.is_given_up()?;
             if obstacle != Obstacle::NeverAnswers {
                 // Too early: it says so, and what was tried first is not forgotten.
-                let early = rig.controller.retry().err().context("it is back before its time")?;
+                let early = fixture.controller.retry().err().context("it is back before its time")?;
                 let DriverError::GivenUp { failure, .. } = early else { anyhow::bail!("{early}") };
                 let taken: Vec<RecoveryStep> = failure.steps.iter().map(|step| step.step).collect();
                 ensure!(taken == [steps, &[RecoveryStep::Retry]].concat(), "{taken:?}");
-                rig.is_given_up()?;
+                fixture.is_given_up()?;
             }
-            rig.nothing_lands()?;
-            rig.repair(obstacle)?;
-            rig.is_given_up().context("nobody has retried it")?;
-            rig.controller.retry()?;
-            rig.pair.recreate(|_| {})?;
+            fixture.nothing_lands()?;
+            fixture.repair(obstacle)?;
+            fixture.is_given_up().context("nobody has retried it")?;
+            fixture.controller.retry()?;
+            fixture.pair.recreate(|_| {})?;
         }
     }
-    rig.verify().context("what lies on the drive")?;
-    rig.write_all(WRITTEN, 3)?;
-    rig.nothing_lands()?;
-    rig.verify().context("after new writes")?;
+    fixture.verify().context("what lies on the drive")?;
+    fixture.write_all(WRITTEN, 3)?;
+    fixture.nothing_lands()?;
+    fixture.verify().context("after new writes")?;
     // From the foot of the ladder again, after a success.
-    rig.controller.proven();
-    let resets = rig.controller.resets();
-    rig.hinder(Obstacle::Nothing);
-    rig.submit(4)?;
-    let error = rig.finish().err().context("the commands were answered")?;
-    rig.recover(error).0?;
-    rig.drive.faults().clear();
-    ensure!(rig.controller.resets() == resets, "a reset, though commands had succeeded");
-    rig.nothing_lands()?;
-    rig.verify().context("at the end")
+    fixture.controller.note_success();
+    let resets = fixture.controller.resets();
+    fixture.hinder(Obstacle::Nothing);
+    fixture.submit(4)?;
+    let error = fixture.finish().err().context("the commands were answered")?;
+    fixture.recover(error).0?;
+    fixture.drive.faults().clear();
+    ensure!(fixture.controller.resets() == resets, "a reset, though commands had succeeded");
+    fixture.nothing_lands()?;
+    fixture.verify().context("at the end")
 }
 
 #[test]
@@ -399,13 +402,13 @@ fn every_rung_holds() {
 
 #[test]
 fn a_drive_that_obeys_nothing_keeps_what_it_may_reach() -> Result<()> {
-    let mut rig = Rig::new()?;
-    rig.hinder(Obstacle::ObeysNothing);
-    rig.submit(2)?;
-    let error = rig.finish().err().context("the commands were answered")?;
-    rig.recover(error).0.err().context("it was brought back")?;
-    let (data, drive, clock) = (rig.memory.memory().downgrade(), rig.drive.clone(), rig.clock.clone());
-    let Rig { pair, memory, controller, .. } = rig;
+    let mut fixture = Fixture::new()?;
+    fixture.hinder(Obstacle::ObeysNothing);
+    fixture.submit(2)?;
+    let error = fixture.finish().err().context("the commands were answered")?;
+    fixture.recover(error).0.err().context("it was brought back")?;
+    let (data, drive, clock) = (fixture.memory.memory().downgrade(), fixture.drive.clone(), fixture.clock.clone());
+    let Fixture { pair, memory, controller, .. } = fixture;
     drop((pair, memory));
     clock.sleep(2 * LATE);
     ensure!(!data.is_gone(), "nothing proves that the drive has let go of it");

@@ -3,27 +3,27 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
-use warprow_dma::Mapped;
+use warprow_dma::MappedMemory;
 use warprow_driver::prp::Data;
-use warprow_driver::{DriverError, Ended, PushError, QueuePair, ResetKind};
-use warprow_soft_controller::{Fault, Queues, Rule};
+use warprow_driver::{CommandEnd, DriverError, PushError, QueuePair, ResetKind};
+use warprow_soft_controller::{Fault, QueueMatch, Rule};
 use warprow_spec::{AdminOpcode, Status, StatusCode};
 
-use crate::rig::{BLOCK, LATE, Rig};
+use crate::fixture::{BLOCK, Fixture, LATE};
 
 const READS: usize = 15;
 
 /// Reads that are late, into memory that nobody but the queue pair has.
-fn late_reads(rig: &mut Rig) -> Result<(QueuePair, std::ops::Range<u64>, warprow_dma::WeakMemory)> {
-    let namespace = rig.io()?.namespace().clone();
-    let controller = rig.controller()?;
-    let mut pair = controller.queue_pair(&Rig::queue_options())?;
+fn late_reads(fixture: &mut Fixture) -> Result<(QueuePair, std::ops::Range<u64>, warprow_dma::WeakMemory)> {
+    let namespace = fixture.io()?.namespace().clone();
+    let controller = fixture.controller()?;
+    let mut pair = controller.queue_pair(&Fixture::queue_options())?;
     let memory = controller.allocate(READS * BLOCK)?;
     let buffer = |i: usize| Data::Contiguous { iova: memory.iova() + (i * BLOCK) as u64, len: BLOCK as u64 };
     let refused = pair.read(&namespace, 0, 1, buffer(0), 0);
     ensure!(matches!(refused, Err(PushError::NotKept { .. })), "{refused:?}");
     pair.keep(memory.clone());
-    rig.drive.faults().inject(Rule::new(Fault::Delay(LATE)).on(Queues::Id(pair.id())).always());
+    fixture.drive.faults().inject(Rule::new(Fault::Delay(LATE)).on(QueueMatch::Id(pair.id())).always());
     for i in 0..READS {
         pair.read(&namespace, i as u64, 1, buffer(i), i as u64)?;
     }
@@ -33,8 +33,8 @@ fn late_reads(rig: &mut Rig) -> Result<(QueuePair, std::ops::Range<u64>, warprow
 }
 
 /// None of what is allocated now lies where late data may land; it is returned, full of a pattern.
-fn elsewhere(rig: &Rig, place: &std::ops::Range<u64>) -> Result<Vec<Arc<Mapped>>> {
-    let others = (0..64).map(|_| rig.controller()?.allocate(READS * BLOCK).context("memory"));
+fn elsewhere(fixture: &Fixture, place: &std::ops::Range<u64>) -> Result<Vec<Arc<MappedMemory>>> {
+    let others = (0..64).map(|_| fixture.controller()?.allocate(READS * BLOCK).context("memory"));
     let others = others.collect::<Result<Vec<_>>>()?;
     for other in &others {
         let (begin, len) = (other.iova(), other.memory().len());
@@ -44,7 +44,7 @@ fn elsewhere(rig: &Rig, place: &std::ops::Range<u64>) -> Result<Vec<Arc<Mapped>>
     Ok(others)
 }
 
-fn untouched(others: &[Arc<Mapped>]) -> Result<()> {
+fn untouched(others: &[Arc<MappedMemory>]) -> Result<()> {
     for other in others {
         let mut bytes = vec![0; other.memory().len()];
         other.memory().read(0, &mut bytes);
@@ -55,54 +55,54 @@ fn untouched(others: &[Arc<Mapped>]) -> Result<()> {
 
 #[test]
 fn dropped_in_flight() -> Result<()> {
-    let mut rig = Rig::opened()?;
-    let (pair, _, memory) = late_reads(&mut rig)?;
+    let mut fixture = Fixture::opened()?;
+    let (pair, _, memory) = late_reads(&mut fixture)?;
     ensure!(!memory.is_gone() && pair.outstanding() as usize == READS);
     // Deleted: now, and not before, the device reaches it no more.
     drop(pair);
     ensure!(memory.is_gone());
-    let others = elsewhere(&rig, &(0..0))?;
-    rig.outlast();
+    let others = elsewhere(&fixture, &(0..0))?;
+    fixture.outlast();
     untouched(&others)?;
-    ensure!(rig.drive.dma_faults() == 0);
-    rig.verify()
+    ensure!(fixture.drive.dma_faults() == 0);
+    fixture.verify()
 }
 
 #[test]
 fn dropped_with_a_queue_that_is_not_deleted() -> Result<()> {
-    let mut rig = Rig::opened()?;
-    let (mut pair, place, memory) = late_reads(&mut rig)?;
+    let mut fixture = Fixture::opened()?;
+    let (mut pair, place, memory) = late_reads(&mut fixture)?;
     let mut timed_out = 0;
     while pair.outstanding() != 0 {
-        pair.wait(|completion| timed_out += usize::from(completion.ended == Ended::TimedOut))?;
+        pair.wait(|completion| timed_out += usize::from(completion.ended == CommandEnd::TimedOut))?;
     }
     ensure!(timed_out == READS && pair.quarantined() as usize == READS);
     let refused = Fault::Status(Status::from_code(StatusCode::InternalError));
-    rig.drive.faults().inject(Rule::new(refused).admin(AdminOpcode::DELETE_IO_SQ));
+    fixture.drive.faults().inject(Rule::new(refused).admin(AdminOpcode::DELETE_IO_SQ));
     drop(pair);
     ensure!(!memory.is_gone(), "it was unmapped while the device may write to it");
-    let others = elsewhere(&rig, &place)?;
-    rig.outlast();
+    let others = elsewhere(&fixture, &place)?;
+    fixture.outlast();
     untouched(&others)?;
-    ensure!(rig.drive.dma_faults() == 0, "late data met no mapping");
+    ensure!(fixture.drive.dma_faults() == 0, "late data met no mapping");
     ensure!(!memory.is_gone());
     // RDY = 0 ends it.
-    rig.io()?.leave();
-    rig.controller()?.reset(ResetKind::Controller)?;
-    rig.io()?.recover()?;
+    fixture.io()?.leave();
+    fixture.controller()?.reset(ResetKind::Controller)?;
+    fixture.io()?.recover()?;
     ensure!(memory.is_gone());
-    rig.verify()
+    fixture.verify()
 }
 
 #[test]
 fn dropped_after_the_drive_was_given_up() -> Result<()> {
-    let mut rig = Rig::opened()?;
-    let (mut pair, _, memory) = late_reads(&mut rig)?;
+    let mut fixture = Fixture::opened()?;
+    let (mut pair, _, memory) = late_reads(&mut fixture)?;
     pair.wait(|_| {})?;
     ensure!(!memory.is_gone());
-    rig.drive.faults().inject(Rule::new(Fault::Swallow).on(Queues::Admin).always());
-    let controller = rig.controller()?.clone();
-    let io = rig.io()?;
+    fixture.drive.faults().inject(Rule::new(Fault::Swallow).on(QueueMatch::Admin).always());
+    let controller = fixture.controller()?.clone();
+    let io = fixture.io()?;
     pair.leave();
     let given_up = controller.recover(None, || pair.recreate(|_| {}), || io.leave());
     ensure!(matches!(given_up, Err(DriverError::GivenUp { .. })), "{given_up:?}");
@@ -110,11 +110,11 @@ fn dropped_after_the_drive_was_given_up() -> Result<()> {
     // It says nothing, but RDY = 0 was reached on the way up. (A drive that does not even do that: in `ladder`.)
     ensure!(memory.is_gone());
     ensure!(matches!(controller.allocate(BLOCK), Err(DriverError::GivenUp { .. })));
-    rig.drive.faults().clear();
+    fixture.drive.faults().clear();
     controller.retry()?;
-    rig.io()?.recover()?;
-    let others = elsewhere(&rig, &(0..0))?;
-    rig.outlast();
+    fixture.io()?.recover()?;
+    let others = elsewhere(&fixture, &(0..0))?;
+    fixture.outlast();
     untouched(&others)?;
-    rig.verify()
+    fixture.verify()
 }

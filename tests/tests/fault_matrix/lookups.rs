@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use warprow_driver::DriverError;
 use warprow_layout::FormatOptions;
-use warprow_lookup::Host;
-use warprow_lookup::{Batch, Feature, HostOptions, LookupError, Output, PlanOptions, RowError, Rows, Slot};
-use warprow_soft_controller::{Cut, Namespace, Ram, SoftController};
+use warprow_lookup::HostExecutor;
+use warprow_lookup::{Batch, Feature, HostOptions, LookupError, Output, OutputRows, PlanOptions, RowError, Slot};
+use warprow_soft_controller::{Namespace, PowerCut, RamBacking, SoftController};
 use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
 use warprow_tests::{VirtualClock, versions};
 
-use crate::rig::{LATE, PATIENCE};
+use crate::fixture::{LATE, PATIENCE};
 use crate::table::{Command, LOOKUPS, Mishap, Next, Says};
 use warprow_dma::Clock;
 
@@ -21,7 +21,7 @@ const ROWS: u64 = 400;
 /// A row fills an LBA, and the rows that are looked up are no neighbours, on one drive or on three: a command each.
 const DIM: usize = 512;
 
-struct Rig {
+struct Fixture {
     // In the order in which they go.
     slot: Slot,
     store: Store,
@@ -35,13 +35,13 @@ fn right(id: u64) -> Vec<u8> {
     row
 }
 
-impl Rig {
+impl Fixture {
     fn new(drives: usize, checked: bool) -> Result<Self> {
         let clock = VirtualClock::new();
         let drive = |index| -> Result<_> {
             let name = format!("drive{index}");
             let builder = SoftController::builder().stepped().name(&name).serial(&name).queue_pairs(4);
-            let drive = builder.max_transfer(16 << 10).namespace(Namespace::new(Ram::new(8 << 20)?)).build()?;
+            let drive = builder.max_transfer(16 << 10).namespace(Namespace::new(RamBacking::new(8 << 20)?)).build()?;
             clock.step_too(drive.clone());
             Ok(drive)
         };
@@ -58,7 +58,7 @@ impl Rig {
         load.stripe_unit = Some(512);
         store.load("model", &[TableLoad::new(&spec, &rows)], &load, &mut |_| ControlFlow::Continue(()))?;
         let options = HostOptions::default().with_depth(8);
-        let host = Host::attach(&store, if checked { options.with_checked_rows() } else { options })?;
+        let host = HostExecutor::attach(&store, if checked { options.with_checked_rows() } else { options })?;
         let plan = host.plan(&[Feature::new("feature", "table")], PlanOptions::default().with_out(DType::U8))?;
         Ok(Self { slot: plan.slot()?, store, drives, clock })
     }
@@ -69,7 +69,7 @@ impl Rig {
         let mut rows = vec![0x5a; ids.len() * DIM];
         let mut mask = vec![0x5a; ids.len()];
         let result = {
-            let mut out = Output::new(Rows::U8(&mut rows), DIM).with_mask(&mut mask);
+            let mut out = Output::new(OutputRows::U8(&mut rows), DIM).with_mask(&mut mask);
             self.slot.lookup(&Batch::new(&ids, ids.len()), &mut out)
         };
         let (error, failed) = match result {
@@ -94,7 +94,7 @@ impl Rig {
     }
 }
 
-impl Rig {
+impl Fixture {
     /// Look-ups fail the rows of the last drive at once, and no others.
     fn is_given_up(&mut self) -> Result<()> {
         let drives = self.drives.len();
@@ -132,13 +132,13 @@ impl std::fmt::Display for Wrong {
 impl std::error::Error for Wrong {}
 
 fn cell(drives: usize, mishap: Mishap, checked: bool, says: Says, next: Next) -> Result<()> {
-    let mut rig = Rig::new(drives, checked)?;
-    let (error, rows) = rig.look_up()?;
+    let mut fixture = Fixture::new(drives, checked)?;
+    let (error, rows) = fixture.look_up()?;
     ensure!(error.is_none() && rows == 200, "before: {error:?}");
-    let last = rig.drives.len() - 1;
-    let rule = rig.drives[last].faults().inject(Command::Read.rule(mishap.fault(Command::Read)).nth(2));
-    let looked_up = rig.look_up();
-    ensure!(rig.drives[last].faults().fired(rule) == 1, "the fault did not happen");
+    let last = fixture.drives.len() - 1;
+    let rule = fixture.drives[last].faults().inject(Command::Read.rule(mishap.fault(Command::Read)).nth(2));
+    let looked_up = fixture.look_up();
+    ensure!(fixture.drives[last].faults().fired(rule) == 1, "the fault did not happen");
     match (says, looked_up) {
         (Says::Nothing, Ok((None, 200))) => {}
         (Says::WrongRow, Err(error)) if error.is::<Wrong>() => {}
@@ -163,21 +163,21 @@ fn cell(drives: usize, mishap: Mishap, checked: bool, says: Says, next: Next) ->
     match next {
         Next::Right => {}
         Next::AfterRetry => {
-            rig.is_given_up().context("while it is gone")?;
-            ensure!(rig.store.retry_drives()[0].failure.is_some(), "it is back before its time");
-            rig.drives[last].power_cut(Cut::KeepAll)?;
-            rig.is_given_up().context("while nobody retries it")?;
-            ensure!(rig.store.retry_drives()[0].failure.is_none(), "it is not back");
+            fixture.is_given_up().context("while it is gone")?;
+            ensure!(fixture.store.retry_drives()[0].failure.is_some(), "it is back before its time");
+            fixture.drives[last].power_cut(PowerCut::KeepAll)?;
+            fixture.is_given_up().context("while nobody retries it")?;
+            ensure!(fixture.store.retry_drives()[0].failure.is_none(), "it is not back");
             ensure!(
-                rig.store.drive_states().iter().all(|state| state.failure.is_none())
-                    && rig.store.retry_drives().is_empty()
+                fixture.store.drive_states().iter().all(|state| state.failure.is_none())
+                    && fixture.store.retry_drives().is_empty()
             );
         }
     }
     for round in 0..2 {
-        let (error, rows) = rig.look_up().with_context(|| format!("look-up {round} after it"))?;
+        let (error, rows) = fixture.look_up().with_context(|| format!("look-up {round} after it"))?;
         ensure!(error.is_none() && rows == 200, "look-up {round} after it: {error:?}");
-        rig.clock.sleep(2 * LATE);
+        fixture.clock.sleep(2 * LATE);
     }
     Ok(())
 }

@@ -1,12 +1,12 @@
 //! Every fault × every command the driver sends × the error that is due. A cell holds when the error is the one in the table,
 //! when what the table says to do then makes the next read right, by content, and when the command itself works again.
 
+mod fixture;
 mod ladder;
 mod lifetime;
 mod lookups;
 mod misaddressed;
 mod render;
-mod rig;
 mod send;
 mod table;
 
@@ -16,56 +16,56 @@ use anyhow::{Context, Result, bail, ensure};
 use warprow_dma::Clock;
 use warprow_driver::{DriverError, ResetKind};
 
-use rig::Rig;
+use fixture::Fixture;
 use send::{Went, events_arrive, send, works};
 use table::{Command, Mishap, TABLE, Then, Told};
 
 fn cell(command: Command, mishap: Mishap, told: Told, then: Then) -> Result<()> {
-    let mut rig = if command.opens() { Rig::closed()? } else { Rig::opened()? };
-    let rule = rig.drive.faults().inject(command.rule(mishap.fault(command)));
-    let began = rig.clock.now();
-    let went = send(&mut rig, command, 2)?;
-    let took = rig.clock.now() - began;
+    let mut fixture = if command.opens() { Fixture::closed()? } else { Fixture::opened()? };
+    let rule = fixture.drive.faults().inject(command.rule(mishap.fault(command)));
+    let began = fixture.clock.now();
+    let went = send(&mut fixture, command, 2)?;
+    let took = fixture.clock.now() - began;
     if matches!(told, Told::Fatal | Told::Gone) {
         // Looked for every 100 ms by every command that waits, up to three here.
         ensure!(took < Duration::from_millis(400), "noticed after {took:?}");
     }
-    ensure!(rig.drive.faults().fired(rule) == 1, "the fault did not happen");
-    check(&mut rig, command, mishap, told, went)?;
+    ensure!(fixture.drive.faults().fired(rule) == 1, "the fault did not happen");
+    check(&mut fixture, command, mishap, told, went)?;
 
     if mishap == Mishap::LateBefore {
-        rig.outlast();
+        fixture.outlast();
     }
     if told == Told::TimedOut && then == Then::Recreate {
-        let refused = rig.io()?.read(0, &mut [0; rig::BLOCK]);
+        let refused = fixture.io()?.read(0, &mut [0; fixture::BLOCK]);
         ensure!(matches!(refused, Err(DriverError::Stuck { .. })), "memory in quarantine was used: {refused:?}");
     }
-    recover(&mut rig, then).context("recovery")?;
+    recover(&mut fixture, then).context("recovery")?;
     if told == Told::WrongData && command != Command::Read {
         // The damage stays until it is overwritten.
-        ensure!(rig.verify().is_err(), "the data is not damaged");
+        ensure!(fixture.verify().is_err(), "the data is not damaged");
     } else {
-        rig.verify().context("the next read")?;
+        fixture.verify().context("the next read")?;
     }
-    works(&mut rig, 3)?;
+    works(&mut fixture, 3)?;
     if mishap == Mishap::LateAfter {
-        rig.outlast();
+        fixture.outlast();
     }
-    rig.verify().context("after new writes")?;
-    match send(&mut rig, command, 4)? {
+    fixture.verify().context("after new writes")?;
+    match send(&mut fixture, command, 4)? {
         Went::Well => {}
         Went::Wrong => bail!("sent again, it moved wrong data"),
         Went::Failed(error) => bail!("sent again: {error}"),
     }
-    rig.verify().context("after it was sent again")?;
+    fixture.verify().context("after it was sent again")?;
     if command == Command::AsyncEventRequest {
-        events_arrive(&rig)?;
+        events_arrive(&fixture)?;
     }
-    works(&mut rig, 5)?;
-    rig.verify().context("at the end")
+    works(&mut fixture, 5)?;
+    fixture.verify().context("at the end")
 }
 
-fn check(rig: &mut Rig, command: Command, mishap: Mishap, told: Told, went: Went) -> Result<()> {
+fn check(fixture: &mut Fixture, command: Command, mishap: Mishap, told: Told, went: Went) -> Result<()> {
     let right = match (told, &went) {
         (Told::Done, Went::Well) => true,
         (Told::WrongData, Went::Wrong) => true,
@@ -75,7 +75,7 @@ fn check(rig: &mut Rig, command: Command, mishap: Mishap, told: Told, went: Went
             name.issued.opcode == command.opcode() && Some(status.code()) == mishap.status(command)
         }
         (Told::TimedOut, Went::Failed(DriverError::TimedOut { command: name, waited, csts, .. })) => {
-            name.issued.opcode == command.opcode() && *waited >= rig::PATIENCE && csts.rdy()
+            name.issued.opcode == command.opcode() && *waited >= fixture::PATIENCE && csts.rdy()
         }
         (Told::Fatal, Went::Failed(DriverError::Fatal { csts, .. })) => csts.cfs(),
         (Told::Gone, Went::Failed(DriverError::Gone { .. })) => true,
@@ -92,27 +92,27 @@ fn check(rig: &mut Rig, command: Command, mishap: Mishap, told: Told, went: Went
     );
     if command == Command::AsyncEventRequest && told == Told::Done {
         // It opened all the same.
-        rig.verify()?;
+        fixture.verify()?;
     }
     Ok(())
 }
 
-fn recover(rig: &mut Rig, then: Then) -> Result<()> {
+fn recover(fixture: &mut Fixture, then: Then) -> Result<()> {
     match then {
         Then::Nothing => {}
-        Then::Again if rig.controller.is_none() => rig.open()?,
-        Then::Again | Then::Recreate => rig.io()?.recover()?,
+        Then::Again if fixture.controller.is_none() => fixture.open()?,
+        Then::Again | Then::Recreate => fixture.io()?.recover()?,
         Then::Reset => {
-            rig.io()?.leave();
-            rig.controller()?.reset(ResetKind::Controller)?;
-            rig.io()?.recover()?;
+            fixture.io()?.leave();
+            fixture.controller()?.reset(ResetKind::Controller)?;
+            fixture.io()?.recover()?;
         }
         Then::Replug => {
-            rig.replug()?;
-            rig.open()?;
+            fixture.replug()?;
+            fixture.open()?;
         }
     }
-    Ok(rig.describe_again()?)
+    Ok(fixture.describe_again()?)
 }
 
 #[test]

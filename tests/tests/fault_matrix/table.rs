@@ -5,7 +5,7 @@ use std::fmt;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 
-use crate::rig::LATE;
+use crate::fixture::LATE;
 
 /// Every command that the driver sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

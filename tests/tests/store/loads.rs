@@ -5,11 +5,11 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use warprow_dma::Clock;
 use warprow_layout::VolumeError;
-use warprow_soft_controller::{Cut, Fault, Rule};
+use warprow_soft_controller::{Fault, PowerCut, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, StatusCode};
 use warprow_store::StoreError;
 
-use crate::rig::Rig;
+use crate::fixture::Fixture;
 
 /// Every command of a load, admin and I/O, on one of the drives, with every fault. Loaded or not loaded, by content; the same
 /// again when the store is opened again; the next load succeeds; nothing that comes late does harm.
@@ -27,11 +27,11 @@ fn every_command_of_a_load(drives: usize) -> Result<()> {
     for fault in faults {
         let mut failures = 0;
         for nth in 1.. {
-            let mut rig = Rig::new(drives)?;
-            rig.load(1)?;
-            let plan = rig.drives[drives - 1].faults().clone();
+            let mut fixture = Fixture::new(drives)?;
+            fixture.load(1)?;
+            let plan = fixture.drives[drives - 1].faults().clone();
             let rule = plan.inject(Rule::new(fault).nth(nth));
-            let loaded = rig.load(2);
+            let loaded = fixture.load(2);
             let what = || format!("{fault:?} at command {nth}: {loaded:?}");
             if plan.fired(rule) == 0 {
                 ensure!(loaded.is_ok(), "{}", what());
@@ -40,19 +40,19 @@ fn every_command_of_a_load(drives: usize) -> Result<()> {
             }
             failures += u64::from(loaded.is_err());
             if fault == Fault::Disappear {
-                rig.drives[drives - 1].power_cut(Cut::KeepAll)?;
+                fixture.drives[drives - 1].power_cut(PowerCut::KeepAll)?;
             }
-            rig.reopen().with_context(what)?;
+            fixture.reopen().with_context(what)?;
             let version = match &loaded {
                 Ok(()) => 2,
-                Err(StoreError::Volume(VolumeError::Indeterminate { .. })) => 1 + u64::from(rig.check(1).is_err()),
+                Err(StoreError::Volume(VolumeError::Indeterminate { .. })) => 1 + u64::from(fixture.check(1).is_err()),
                 Err(_) => 1,
             };
-            rig.check(version).with_context(what)?;
-            rig.load(3).with_context(what)?;
-            rig.check(3).with_context(what)?;
-            rig.clock.sleep(Duration::from_secs(4));
-            rig.check(3).with_context(what)?;
+            fixture.check(version).with_context(what)?;
+            fixture.load(3).with_context(what)?;
+            fixture.check(3).with_context(what)?;
+            fixture.clock.sleep(Duration::from_secs(4));
+            fixture.check(3).with_context(what)?;
         }
         if fault != Fault::Duplicate {
             ensure!(failures > 5, "{fault:?}: {failures} loads failed");
@@ -76,24 +76,24 @@ fn every_command_of_a_load_on_three_drives() -> Result<()> {
 #[test]
 fn a_late_write_does_not_reach_reused_chunks() -> Result<()> {
     for nth in 1..6 {
-        let rig = Rig::new(1)?;
-        rig.load(1)?;
-        let faults = rig.drives[0].faults();
+        let fixture = Fixture::new(1)?;
+        fixture.load(1)?;
+        let faults = fixture.drives[0].faults();
         let late = faults.inject(Rule::new(Fault::Delay(Duration::from_secs(3))).io(NvmOpcode::WRITE).nth(nth));
         let kept = faults.inject(Rule::new(Fault::Swallow).admin(AdminOpcode::DELETE_IO_SQ).times(2));
-        ensure!(rig.load(2).is_err());
+        ensure!(fixture.load(2).is_err());
         ensure!(faults.fired(late) == 1 && faults.fired(kept) > 0);
         faults.clear();
-        rig.check(1).with_context(|| format!("write {nth}"))?;
-        match rig.load(3) {
+        fixture.check(1).with_context(|| format!("write {nth}"))?;
+        match fixture.load(3) {
             Ok(()) => {
-                rig.check(3)?;
-                rig.clock.sleep(Duration::from_secs(6));
-                rig.check(3).with_context(|| format!("write {nth} came late"))?;
+                fixture.check(3)?;
+                fixture.clock.sleep(Duration::from_secs(6));
+                fixture.check(3).with_context(|| format!("write {nth} came late"))?;
             }
             Err(error) => {
-                rig.clock.sleep(Duration::from_secs(6));
-                rig.check(1).with_context(|| format!("after {error}"))?;
+                fixture.clock.sleep(Duration::from_secs(6));
+                fixture.check(1).with_context(|| format!("after {error}"))?;
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustix::fs::{FallocateFlags, fallocate};
-use warprow_dma::{AllocateError, Backing, DmaMemory, PAGE, WeakMemory};
+use warprow_dma::{AllocateError, DmaMemory, MemoryKind, PAGE, WeakMemory};
 
 /// The first piece, bytes; each further one is twice as large. Pages that nobody touches take no memory.
 const FIRST: usize = 256 << 20;
@@ -20,7 +20,7 @@ struct Slab {
 
 impl Slab {
     fn new(len: usize) -> Result<Self, AllocateError> {
-        Ok(Self { memory: DmaMemory::allocate(len, Backing::Memfd)?, parts: BTreeMap::new(), next: 0 })
+        Ok(Self { memory: DmaMemory::allocate(len, MemoryKind::Memfd)?, parts: BTreeMap::new(), next: 0 })
     }
 
     /// A part that nobody has. They go around before one is used again.
@@ -63,7 +63,7 @@ impl Arena {
     /// At least `len` zeroed bytes, of a piece that is there or of a new one.
     pub(crate) fn allocate(&mut self, len: usize) -> Result<DmaMemory, AllocateError> {
         let source = || Arc::new(std::io::ErrorKind::OutOfMemory.into());
-        let too_long = || AllocateError { len, backing: Backing::Memfd, source: source() };
+        let too_long = || AllocateError { len, backing: MemoryKind::Memfd, source: source() };
         let rounded = len.max(1).checked_next_multiple_of(PAGE).ok_or_else(too_long)?;
         if let Some(part) = self.slabs.iter_mut().find_map(|slab| slab.allocate(rounded)) {
             return Ok(part);
@@ -97,7 +97,7 @@ mod tests {
         }
         let (_, slab, offset) = arena.find(&parts[3]).unwrap();
         assert_eq!(slab.load_u8(offset), 4);
-        assert!(arena.find(&DmaMemory::allocate(PAGE, Backing::Anonymous).unwrap()).is_none());
+        assert!(arena.find(&DmaMemory::allocate(PAGE, MemoryKind::Anonymous).unwrap()).is_none());
         parts.clear();
         // All the way around, over what was written before.
         let rest: Vec<_> = (0..FIRST / (16 << 20)).map(|_| arena.allocate(16 << 20).unwrap()).collect();

@@ -21,14 +21,14 @@ use crate::reach::Reach;
 
 /// How long answers may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct AnswerTimeouts {
     /// To most questions.
     pub answer: Duration,
     /// To a reset, the end of a mapping and the like: the server waits for what is under way.
     pub reset: Duration,
 }
 
-impl Default for Patience {
+impl Default for AnswerTimeouts {
     fn default() -> Self {
         Self { answer: Duration::from_secs(5), reset: Duration::from_secs(30) }
     }

@@ -7,7 +7,10 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use rustix::io::Errno;
 use warprow_dma::pci::command::{BUS_MASTER, INTERRUPT_DISABLE, MEMORY_SPACE};
 use warprow_dma::pci::{COMMAND, PciAccess};
-use warprow_dma::{AllocateError, Backing, DmaMemory, Doorbell, Event, Function, FunctionError, Interrupt, PAGE, Ring};
+use warprow_dma::{
+    AllocateError, DmaMemory, Doorbell, EventfdInterrupt, Function, FunctionError, Interrupt, MemoryKind, PAGE,
+    RemoteDoorbell,
+};
 use warprow_vfio_user_proto::limits::{MAX_FDS, MAX_REGION_INFO, MAX_TRANSFER};
 use warprow_vfio_user_proto::wire::{
     DeviceInfo, DmaMap, DmaUnmap, IrqSet, RegionAccess, RegionInfo, command, device_flags, dma_flags, irq,
@@ -20,7 +23,7 @@ use zerocopy::IntoBytes;
 
 use crate::OpenError;
 use crate::arena::Arena;
-use crate::connection::{Connection, Patience, connect};
+use crate::connection::{AnswerTimeouts, Connection, connect};
 use crate::iova::Iovas;
 
 /// Offsets in configuration space (PCI Local Bus 3.0, 6.2).
@@ -56,12 +59,12 @@ pub struct VfioUserFunction {
     most_regions: usize,
     state: Mutex<State>,
     /// Signalled by vector 0, once somebody has asked for it.
-    event: OnceLock<Arc<Event>>,
+    event: OnceLock<Arc<EventfdInterrupt>>,
 }
 
 /// The part that doorbells keep.
 #[derive(Debug)]
-struct Link(Connection, Patience);
+struct Link(Connection, AnswerTimeouts);
 
 /// Memory and addresses.
 #[derive(Debug, Default)]
@@ -101,7 +104,7 @@ impl Link {
     }
 }
 
-impl Ring for Link {
+impl RemoteDoorbell for Link {
     fn ring(&self, offset: u64, value: u32) {
         // The connection remembers that it has failed.
         let _ = self.store(region::BAR0, offset, &value.to_le_bytes());
@@ -111,11 +114,11 @@ impl Ring for Link {
 impl VfioUserFunction {
     /// Connects to the controller served at `path`. Bus mastering is off when this returns.
     pub fn open(path: impl AsRef<Path>) -> Result<Arc<Self>, OpenError> {
-        Self::open_with(path, Patience::default())
+        Self::open_with(path, AnswerTimeouts::default())
     }
 
     /// Opens the function with other limits.
-    pub fn open_with(path: impl AsRef<Path>, patience: Patience) -> Result<Arc<Self>, OpenError> {
+    pub fn open_with(path: impl AsRef<Path>, patience: AnswerTimeouts) -> Result<Arc<Self>, OpenError> {
         let path = path.as_ref();
         let socket = connect(path).map_err(|source| OpenError::Connect { path: path.to_owned(), source })?;
         let name = format!("vfio-user:{}", path.display());
@@ -202,7 +205,7 @@ impl VfioUserFunction {
     }
 
     /// Has the server signal the eventfd for vector 0.
-    fn arm(&self, event: &Event) -> Result<(), FunctionError> {
+    fn arm(&self, event: &EventfdInterrupt) -> Result<(), FunctionError> {
         let vector = |flags| IrqSet { argsz: size_of::<IrqSet>() as u32, flags, index: irq::MSIX, start: 0, count: 1 };
         let (what, time) = ("turning an interrupt on", self.link.1.answer);
         let ask =
@@ -378,7 +381,7 @@ impl Function for VfioUserFunction {
     }
 
     fn allocate(&self, len: usize) -> Result<DmaMemory, AllocateError> {
-        if self.uses_arena() { self.state().arena.allocate(len) } else { DmaMemory::allocate(len, Backing::Memfd) }
+        if self.uses_arena() { self.state().arena.allocate(len) } else { DmaMemory::allocate(len, MemoryKind::Memfd) }
     }
 
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
@@ -446,7 +449,7 @@ impl Function for VfioUserFunction {
         if let Some(event) = self.event.get() {
             return Ok(event.clone());
         }
-        let event = Event::new().map_err(|e| self.os("making an eventfd", e))?;
+        let event = EventfdInterrupt::new().map_err(|e| self.os("making an eventfd", e))?;
         self.arm(&event)?;
         // Somebody else may have been first. Then that one is signalled.
         let kept = self.event.get_or_init(|| Arc::new(event));

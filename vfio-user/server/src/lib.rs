@@ -15,4 +15,4 @@ mod vectors;
 mod wire;
 
 pub use claim::Claim;
-pub use server::{Event, ServeError, Server};
+pub use server::{ServeError, Server, ServerEvent};

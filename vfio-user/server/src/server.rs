@@ -55,7 +55,7 @@ pub enum ServeError {
 
 /// What happens to a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
+pub enum ServerEvent {
     /// A client is served.
     Connected,
     /// It is not any more.
@@ -74,7 +74,7 @@ pub enum Event {
     },
 }
 
-impl fmt::Display for Event {
+impl fmt::Display for ServerEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connected => write!(f, "a client has connected"),
@@ -123,7 +123,7 @@ impl Server {
     }
 
     /// Opens the socket on a path that was claimed. The controller must have
-    /// [shared doorbells](warprow_soft_controller::Builder::shared_doorbells), and nobody else to drive it.
+    /// [shared doorbells](warprow_soft_controller::ControllerBuilder::shared_doorbells), and nobody else to drive it.
     pub fn on(claim: Claim, controller: Arc<SoftController>) -> Result<Self, ServeError> {
         if controller.doorbell_memory().file().is_none() {
             return Err(ServeError::Private);
@@ -165,7 +165,7 @@ impl Server {
     }
 
     /// Serves clients, one after another, until `stop` is set. `tell` hears of them.
-    pub fn run(&self, stop: &AtomicBool, tell: &(dyn Fn(Event) + Sync)) -> Result<(), ServeError> {
+    pub fn run(&self, stop: &AtomicBool, tell: &(dyn Fn(ServerEvent) + Sync)) -> Result<(), ServeError> {
         std::thread::scope(|scope| {
             let mut client: Option<std::thread::ScopedJoinHandle<'_, ()>> = None;
             while !stop.load(Ordering::Relaxed) {
@@ -179,16 +179,18 @@ impl Server {
                 }
                 if busy() {
                     turn_away(&mut channel);
-                    tell(Event::TurnedAway);
+                    tell(ServerEvent::TurnedAway);
                     continue;
                 }
                 client = Some(scope.spawn(move || {
-                    tell(Event::Connected);
+                    tell(ServerEvent::Connected);
                     let why = match Session::new(&self.controller, channel, self.limits) {
-                        Ok(mut session) => session.run(stop, &|command, why| tell(Event::Refused { command, why })),
+                        Ok(mut session) => {
+                            session.run(stop, &|command, why| tell(ServerEvent::Refused { command, why }))
+                        }
                         Err(error) => error.to_string(),
                     };
-                    tell(Event::Ended { why });
+                    tell(ServerEvent::Ended { why });
                 }));
             }
             Ok(())

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::fstatfs;
 use rustix::io::Errno;
-use warprow_dma::{Backing, DmaMemory, Function, ImportError};
+use warprow_dma::{DmaMemory, Function, ImportError, MemoryKind};
 use warprow_soft_controller::SoftController;
 use warprow_vfio_user_proto::limits::{MAX_FDS, MAX_TRANSFER};
 use warprow_vfio_user_proto::wire::{
@@ -254,7 +254,8 @@ impl<'a> Session<'a> {
     fn map_copy(&mut self, map: &DmaMap, writable: bool) -> Result<DmaMemory, Refusal> {
         let too_much = Refusal::new(Errno::NOSPC, "more memory without files than is copied here");
         let copied = self.copied.checked_add(map.size).filter(|&bytes| bytes <= MOST_COPIED).ok_or(too_much)?;
-        let memory = usize::try_from(map.size).ok().and_then(|len| DmaMemory::allocate(len, Backing::Anonymous).ok());
+        let memory =
+            usize::try_from(map.size).ok().and_then(|len| DmaMemory::allocate(len, MemoryKind::Anonymous).ok());
         let memory = memory.ok_or(Refusal::new(Errno::NOMEM, "memory for copies"))?;
         if !self.controller.map_remote_at(map.addr, &memory, writable, self.wire.clone()) {
             return Err(Refusal::new(Errno::EXIST, "a mapping over another"));

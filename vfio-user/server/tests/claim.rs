@@ -5,11 +5,11 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::{Arc, Barrier};
 
-use warprow_soft_controller::{Namespace, Null, SoftController};
+use warprow_soft_controller::{Namespace, NullBacking, SoftController};
 use warprow_vfio_user_server::{Claim, ServeError, Server};
 
 fn drive() -> Arc<SoftController> {
-    SoftController::builder().namespace(Namespace::new(Null::new(1 << 20))).shared_doorbells().build().unwrap()
+    SoftController::builder().namespace(Namespace::new(NullBacking::new(1 << 20))).shared_doorbells().build().unwrap()
 }
 
 /// A socket that nobody answers.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use warprow_dma::{Backing, DmaMemory, FileMapping};
+use warprow_dma::{DmaMemory, FileMapping, MemoryKind};
 use warprow_uring::{Ring, Transfer};
 
 use super::error::RivalError;
@@ -48,7 +48,7 @@ pub struct Pread {
 impl Pread {
     /// For reads of up to `lbas` LBAs.
     pub(super) fn new(target: &Target, lbas: u32) -> Result<Self, RivalError> {
-        Ok(Self { memory: DmaMemory::allocate(target.largest(lbas), Backing::Anonymous)? })
+        Ok(Self { memory: DmaMemory::allocate(target.largest(lbas), MemoryKind::Anonymous)? })
     }
 }
 
@@ -137,7 +137,7 @@ impl Uring {
     pub(super) fn new(target: &Target, depth: u32, lbas: u32) -> Result<Self, RivalError> {
         let ring = Ring::new(depth).map_err(|source| RivalError::Unavailable { what: "io_uring", source })?;
         let place_bytes = target.largest(lbas);
-        let memory = DmaMemory::allocate(place_bytes * depth as usize, Backing::Anonymous)?;
+        let memory = DmaMemory::allocate(place_bytes * depth as usize, MemoryKind::Anonymous)?;
         let nothing = (0, Extent { drive: 0, offset: 0, len: 0, skip: 0 });
         Ok(Self { ring, memory, place_bytes, free: (0..depth).collect(), under_way: vec![nothing; depth as usize] })
     }

@@ -1,5 +1,5 @@
 use warprow_lookup::stage::{
-    Command, Joining, KeyTable, Location, MISSING, NONE, RowRead, dedupe, keys, mask, merge, order, route,
+    KeyTable, Location, MISSING, MergeRule, NONE, ReadCommand, RowRead, dedupe, keys, mask, merge, order, route,
 };
 
 use super::engine::{Engine, Pread, Reads, Uring};
@@ -18,7 +18,7 @@ pub struct Equal<E> {
     target: Target,
     engine: E,
     /// By drive.
-    joinings: Vec<Joining>,
+    merge_rules: Vec<MergeRule>,
     buffers: Buffers,
 }
 
@@ -31,7 +31,7 @@ struct Buffers {
     locations: Vec<Location>,
     reads: Vec<RowRead>,
     scratch: Vec<RowRead>,
-    commands: Vec<Command>,
+    commands: Vec<ReadCommand>,
     /// For each unique row the last id that wants it, and for each id the one before it.
     heads: Vec<u32>,
     before: Vec<u32>,
@@ -67,11 +67,16 @@ impl<E> Equal<E> {
             locations: vec![Location::FAILED; max_ids],
             reads: vec![RowRead::default(); max_ids],
             scratch: vec![RowRead::default(); max_ids],
-            commands: vec![Command::default(); max_ids],
+            commands: vec![ReadCommand::default(); max_ids],
             heads: vec![END; max_ids],
             before: vec![END; max_ids],
         };
-        Self { joinings: vec![Joining::neighbours(max_lbas(&target)); target.files.len()], target, engine, buffers }
+        Self {
+            merge_rules: vec![MergeRule::neighbours(max_lbas(&target)); target.files.len()],
+            target,
+            engine,
+            buffers,
+        }
     }
 }
 
@@ -80,7 +85,7 @@ struct Rows<'a> {
     inverse: &'a [u32],
     locations: &'a [Location],
     reads: &'a [RowRead],
-    commands: &'a [Command],
+    commands: &'a [ReadCommand],
     heads: &'a [u32],
     before: &'a [u32],
     rows: &'a mut [u8],
@@ -172,7 +177,7 @@ impl<E: Engine> Rival for Equal<E> {
     }
 
     fn lookup(&mut self, ids: &[i64], rows: &mut [u8], flags: &mut [u8]) -> Result<(), RivalError> {
-        let Self { target, engine, joinings, buffers } = self;
+        let Self { target, engine, merge_rules, buffers } = self;
         target.check(ids, rows, flags, buffers.keys.len())?;
         let count = ids.len();
         let (all_keys, inverse) = (&mut buffers.keys[..count], &mut buffers.inverse[..count]);
@@ -186,7 +191,7 @@ impl<E: Engine> Rival for Equal<E> {
         }
         let reads = &mut buffers.reads[..routed.ssd];
         order(reads, &mut buffers.scratch);
-        let commands = merge(reads, |_| target.row_lbas, joinings, &mut buffers.commands);
+        let commands = merge(reads, |_| target.row_lbas, merge_rules, &mut buffers.commands);
         mask(ids, target.rows, None, flags);
 
         let (heads, before) = (&mut buffers.heads[..unique.len()], &mut buffers.before[..count]);

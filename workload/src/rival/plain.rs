@@ -11,8 +11,9 @@ use warprow_layout::RowSource;
 use super::buffers::check;
 use super::error::RivalError;
 use super::interface::Rival;
+use crate::cold::warm;
 
-/// Bytes that are written, or read, at a time.
+/// Bytes that are written at a time.
 const PART: usize = 1 << 20;
 
 /// A table as people keep it who have no store: a file of its rows, one after another in the order of ids. The file has no name.
@@ -86,15 +87,9 @@ impl PlainFile {
         Some(begin..begin + self.row_bytes as u64)
     }
 
-    /// Reads all of it once, so that the page cache holds what it can.
+    /// Has the page cache hold what it can of it.
     pub fn warm(&self) -> io::Result<()> {
-        let (mut part, mut at) = (vec![0; PART], 0);
-        loop {
-            match self.file.read_at(&mut part, at)? {
-                0 => return Ok(()),
-                read => at += read as u64,
-            }
-        }
+        warm(&self.file)
     }
 }
 

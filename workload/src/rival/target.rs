@@ -3,7 +3,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use warprow_dma::{Backing, DmaMemory, PAGE};
+use warprow_dma::{DmaMemory, MemoryKind, PAGE};
 use warprow_layout::{Generation, Ranks};
 use warprow_lookup::stage::RouteTable;
 
@@ -97,7 +97,7 @@ impl Target {
     pub fn with_dram(mut self, hot_rows: u64) -> Result<Self, RivalError> {
         let hot_rows = hot_rows.min(self.rows);
         let mut dram = vec![0; hot_rows as usize * self.row_bytes];
-        let memory = DmaMemory::allocate(self.largest(self.row_lbas), Backing::Anonymous)?;
+        let memory = DmaMemory::allocate(self.largest(self.row_lbas), MemoryKind::Anonymous)?;
         for (rank, row) in (0..).zip(dram.chunks_exact_mut(self.row_bytes)) {
             let extent = self.row(rank)?;
             self.read(&extent, &memory)?;
@@ -110,7 +110,7 @@ impl Target {
 
     /// Reads every byte of the table once, so that the page cache holds what it can.
     pub fn warm(&self) -> Result<(), RivalError> {
-        let memory = DmaMemory::allocate(self.largest(self.row_lbas), Backing::Anonymous)?;
+        let memory = DmaMemory::allocate(self.largest(self.row_lbas), MemoryKind::Anonymous)?;
         (0..self.rows).try_for_each(|rank| self.read(&self.row(rank)?, &memory))
     }
 

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
@@ -21,10 +21,10 @@ const DIM: u32 = 128;
 const SIZE: u64 = 256 << 20;
 
 /// One way through the executor.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CallResult {
     /// What is looked up.
-    pub what: &'static str,
+    pub what: String,
     /// Ids of a look-up.
     pub ids: u64,
     /// Kernels of a look-up.
@@ -101,7 +101,7 @@ pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str))
         }
         let call_cpu_us = us(call_cpu) / count as f64;
         results.push(CallResult {
-            what,
+            what: what.to_owned(),
             ids,
             kernels: timed.kernels(),
             calls: count,

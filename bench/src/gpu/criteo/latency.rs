@@ -1,7 +1,7 @@
 //! Small look-ups: how long one takes, and how long the longest.
 
 use anyhow::ensure;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
@@ -18,7 +18,7 @@ use crate::gpu::{Drawn, Gather, Request, Shape, Stream, TimedLookup};
 const DIM: u32 = 128;
 
 /// Where all rows lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Tier {
     /// GPU memory.
@@ -71,7 +71,7 @@ pub struct LatencySetup {
 }
 
 /// One tier.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct LatencyResult {
     /// Where all rows lie.
     pub tier: Tier,

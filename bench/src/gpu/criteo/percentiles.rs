@@ -1,10 +1,10 @@
 //! Percentiles of measured times.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_workload::Latencies;
 
 /// Percentiles, microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Percentiles {
     /// Median.
     pub p50: f64,

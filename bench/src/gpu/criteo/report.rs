@@ -1,6 +1,8 @@
-//! What `lookup --gpu` prints.
+//! What `bench-lookup --gpu` prints.
 
 use std::fmt::Write;
+
+use warprow_workload::units::bytes;
 
 use super::tables::stage_names;
 use super::{CallResult, CriteoResult, LatencyResult, Percentiles, SplitResult, Spread};
@@ -114,9 +116,9 @@ pub fn latencies(results: &[LatencyResult]) -> Result<String, std::fmt::Error> {
     let Some(first) = results.first() else { return Ok(text) };
     writeln!(
         text,
-        "Small look-ups: {} different ids, rows of 512 B in a table of {} MiB, graph, {} fresh batches; us",
+        "Small look-ups: {} different ids, rows of 512 B in a table of {}, graph, {} fresh batches; us",
         first.ids,
-        first.size >> 20,
+        bytes(first.size),
         first.batches
     )?;
     let lines = results.iter().flat_map(|it| {

@@ -3,9 +3,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use warprow_dma::{Backing, DmaMemory};
-use warprow_gpu_queues::Registered;
-use warprow_lookup::{Batch, Host, HostOptions, Output, PlanOptions, Report, Rows, Slot};
+use warprow_dma::{DmaMemory, MemoryKind};
+use warprow_gpu_queues::PinnedMemory;
+use warprow_lookup::{Batch, HostExecutor, HostOptions, Output, OutputRows, PlanOptions, Report, Slot};
 use warprow_store::Store;
 use warprow_workload::{Content, available_memory};
 
@@ -31,7 +31,7 @@ impl Everything {
         if bytes + (8 << 30) > available_memory().unwrap_or(0) {
             return Ok(None);
         }
-        let memory = DmaMemory::allocate(usize::try_from(bytes)?, Backing::Auto)?;
+        let memory = DmaMemory::allocate(usize::try_from(bytes)?, MemoryKind::Auto)?;
         let (mut rows, mut at) = (Vec::new(), 0);
         for FixtureTable { content, .. } in tables {
             let begin = at;
@@ -55,7 +55,7 @@ impl Everything {
         stream: &Stream,
         request: &Request,
         shape: Shape,
-        staging: &Registered,
+        staging: &PinnedMemory,
     ) -> anyhow::Result<Duration> {
         let ids = request.ids()?;
         let began = Instant::now();
@@ -85,14 +85,14 @@ impl HostSide {
         dram: u64,
         options: PlanOptions,
     ) -> anyhow::Result<Self> {
-        let host = Host::attach(store, HostOptions::default().with_dram_bytes(dram))?;
+        let host = HostExecutor::attach(store, HostOptions::default().with_dram_bytes(dram))?;
         let plan = host.plan(&features(tables, hot), options)?;
         Ok(Self { slot: plan.slot()?, width: plan.width() })
     }
 
     /// A look-up into ordinary memory.
     pub(super) fn lookup(&mut self, ids: &[i64], bags: u64, rows: &mut [f32]) -> anyhow::Result<Report> {
-        Ok(self.slot.lookup(&Batch::new(ids, bags as usize), &mut Output::new(Rows::F32(rows), self.width))?)
+        Ok(self.slot.lookup(&Batch::new(ids, bags as usize), &mut Output::new(OutputRows::F32(rows), self.width))?)
     }
 
     /// A look-up into pinned memory, and a copy to the GPU; by the clock.
@@ -101,7 +101,7 @@ impl HostSide {
         stream: &Stream,
         request: &Request,
         shape: Shape,
-        staging: &Registered,
+        staging: &PinnedMemory,
     ) -> anyhow::Result<(Duration, Report)> {
         let (ids, bytes) = (request.ids()?, request.out_bytes() as usize);
         ensure!(bytes <= staging.memory().len(), "{bytes} bytes of output have no room");

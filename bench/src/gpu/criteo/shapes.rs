@@ -1,6 +1,6 @@
 //! Tables, ids and tiers as others publish them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::fixtures::Media;
 
@@ -13,7 +13,7 @@ pub const CARDINALITIES: [u64; 26] = [
 pub(super) const DIM: u32 = 128;
 
 /// Tables, by who published them. All have rows of 128 f32.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Shape {
     /// The 26 tables of the Criteo 1 TB click logs, at most 40 million rows each, with 5 % of their rows in memory and the others on drives.

@@ -1,7 +1,7 @@
 //! What it costs a table to be one of 26.
 
 use anyhow::ensure;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_gpu::GpuExecutor;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions};
@@ -18,7 +18,7 @@ const PARTS: u64 = 26;
 const DIM: u32 = 128;
 
 /// How the ids of the second look-up lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Spread {
     /// Over 26 tables, which together are as large as the one of the first.
@@ -28,7 +28,7 @@ pub enum Spread {
 }
 
 /// As many rows asked for of one table by itself as of 26.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct SplitResult {
     /// Where all rows lie.
     pub tier: Tier,

@@ -1,13 +1,14 @@
 //! Batches over all tables of a shape, on all three tiers.
 
 use anyhow::{Context, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
-use warprow_gpu_queues::Registered;
+use warprow_gpu_queues::PinnedMemory;
 use warprow_layout::DType;
 use warprow_lookup::{PlanOptions, Stage};
 use warprow_soft_controller::Profile;
+use warprow_workload::units::bytes;
 use warprow_workload::{Content, Oracle, median, mix_all};
 
 use super::features::features;
@@ -44,7 +45,7 @@ pub struct CriteoSetup {
 }
 
 /// The host executor's times, median microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct HostTimes {
     /// Look-up and the copy of its output to the GPU.
     pub all: f64,
@@ -53,9 +54,10 @@ pub struct HostTimes {
 }
 
 /// One batch size.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CriteoResult {
-    /// The publisher of the tables.
+    /// The publisher of the tables; Criteo's of earlier versions, which had no others.
+    #[serde(default)]
     pub shape: Tables,
     /// The published rows were divided by this.
     pub scale: u64,
@@ -134,8 +136,8 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
     let most = setup.batches.iter().copied().max().context("no batches")?;
     let rows: u64 = tables.iter().map(|table| table.content.rows()).sum();
     let hot_bytes: u64 = tables.iter().map(|table| table.hot_rows * u64::from(DIM) * 4).sum();
-    let (count, size) = (tables.len() as u64, (rows * 512) >> 20);
-    note(&format!("{count} tables, {rows} rows, {size} MiB, of which {} MiB in memory", hot_bytes >> 20));
+    let (count, size) = (tables.len() as u64, bytes(rows * 512));
+    note(&format!("{count} tables, {rows} rows, {size}, of which {} in memory", bytes(hot_bytes)));
     let fixture = Fixture { drives: setup.drives, media: setup.media, disorder: true, profile: Profile::None };
     let store = fixture.store(&tables, None)?;
     let everything = Everything::new(&tables)?;
@@ -150,7 +152,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
         let most_ids = most * count * hot;
         let plan_options = PlanOptions::default().with_max(most as usize, most_ids as usize);
         let mut request = Request::new(stream, &drawn, most_ids, most * count, mix_all([setup.seed, hot]))?;
-        let staging = Registered::allocate(stream.gpu(), most * count * u64::from(DIM) * 4)?;
+        let staging = PinnedMemory::allocate(stream.gpu(), most * count * u64::from(DIM) * 4)?;
         let mut host = HostSide::new(&store, &tables, hot, hot_bytes, plan_options.clone())?;
         for &hbm in &setup.hbm {
             // As much in both together, whatever the GPU has of it.

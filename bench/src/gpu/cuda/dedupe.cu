@@ -13,22 +13,22 @@ KERNEL fill_rows(u64 table, u64 rows, u64 words, u64 key) {
 // Whether each position leads to the unique key of its id, which is `first_key` and the id. Notes which uniques are led to (a byte each),
 // and counts wrong positions. Of a launch behind `fetch`, which has cleared nothing yet. grid: any.
 KERNEL check_inverse(u64 launch, u64 ids, u64 count, u64 first_key, u64 seen, u64 found) {
-    const Lookup& p = *at<const Lookup>(launch);
+    const Lookup& lookup = *at<const Lookup>(launch);
     const u64 step = (u64)gridDim.x * blockDim.x;
     u64 wrong = 0;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step) {
-        const u64 place = at<const u64>(p.place)[i], key = first_key + at<const u64>(ids)[i];
+        const u64 place = at<const u64>(lookup.unique.places)[i], key = first_key + at<const u64>(ids)[i];
         u64 number = (u32)place;
         if (place >= PLACE_PADDING || (place & PLACE_HERE)) {
             number = ~0ull;
         } else if (place & PLACE_STAGED) {
-            if (place & PLACE_HASHED) number = at<const u32>(p.numbers)[number];
+            if (place & PLACE_HASHED) number = at<const u32>(lookup.sort.numbers)[number];
         } else {
-            number = at<const u32>(p.base)[place / 1024];
-            for (u64 word = place / 1024 * 32; word < place / 32; ++word) number += __popc(at<const u32>(p.bitmap)[word]);
-            number += __popc(at<const u32>(p.bitmap)[place / 32] & ((1u << place % 32) - 1));
+            number = at<const u32>(lookup.bitmap.base)[place / 1024];
+            for (u64 word = place / 1024 * 32; word < place / 32; ++word) number += __popc(at<const u32>(lookup.bitmap.bits)[word]);
+            number += __popc(at<const u32>(lookup.bitmap.bits)[place / 32] & ((1u << place % 32) - 1));
         }
-        if (number >= at<const SlotState>(p.slot)->uniques || at<const u64>(p.unique)[number] != key) ++wrong;
+        if (number >= at<const SlotState>(lookup.slot.state)->uniques || at<const u64>(lookup.unique.keys)[number] != key) ++wrong;
         else at<u8>(seen)[number] = 1;
     }
     if (wrong) atomicAdd(at<u64>(found), wrong);
@@ -36,9 +36,9 @@ KERNEL check_inverse(u64 launch, u64 ids, u64 count, u64 first_key, u64 seen, u6
 
 // Whether uniques ascend and each was led to. Counts those that do not or were not, and all. grid: any.
 KERNEL check_uniques(u64 launch, u64 seen, u64 found) {
-    const Lookup& p = *at<const Lookup>(launch);
-    const u64 step = (u64)gridDim.x * blockDim.x, count = at<const SlotState>(p.slot)->uniques;
-    const u64* unique = at<const u64>(p.unique);
+    const Lookup& lookup = *at<const Lookup>(launch);
+    const u64 step = (u64)gridDim.x * blockDim.x, count = at<const SlotState>(lookup.slot.state)->uniques;
+    const u64* unique = at<const u64>(lookup.unique.keys);
     u64 wrong = 0, all = 0;
     for (u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x; i < count; i += step, ++all)
         if (!at<const u8>(seen)[i] || (i > 0 && unique[i - 1] >= unique[i])) ++wrong;

@@ -2,10 +2,10 @@
 
 use anyhow::{Context, ensure};
 use warprow_gpu_queues::abi::GATE_BYTES;
-use warprow_gpu_queues::{DeviceMemory, Registered};
+use warprow_gpu_queues::{DeviceMemory, PinnedMemory};
 use warprow_kernels::abi::{self, KEY_ALIGN, TICKETS, element, outcome, tier};
-use warprow_kernels::dedupe::{self, Needs, slots_log2, sweeps};
-use warprow_kernels::{Ahead, Kernels, Kind, LookupGraph, SMALL_IDS, Shape};
+use warprow_kernels::dedupe::{self, DedupeNeeds, slots_log2, sweeps};
+use warprow_kernels::{Kernels, LaunchShape, LookupGraph, LookupKind, PrefetchKind, SMALL_IDS};
 use warprow_layout::DType;
 use warprow_lookup::Dedupe;
 use warprow_workload::{Content, Oracle};
@@ -53,7 +53,7 @@ struct Places {
     segment: u64,
     default_row: u64,
     lookup: u64,
-    unique: dedupe::Places,
+    unique: dedupe::DedupePlaces,
     seen: u64,
     found: u64,
 }
@@ -66,8 +66,8 @@ pub(super) struct Fixture<'a> {
     rows: DeviceMemory,
     memory: DeviceMemory,
     places: Places,
-    tickets: Registered,
-    gate: Registered,
+    tickets: PinnedMemory,
+    gate: PinnedMemory,
     keys: u64,
     launched: std::cell::Cell<u64>,
 }
@@ -102,8 +102,15 @@ impl<'a> Fixture<'a> {
         };
         let slots = 1 << slots_log2(ids);
         // Of all ways at once.
-        let needs =
-            Needs { ids, uniques: ids, bits: keys, words: ids, slots, parts: Shape::parts(gpu.sms()), stride: ROW };
+        let needs = DedupeNeeds {
+            ids,
+            uniques: ids,
+            bits: keys,
+            words: ids,
+            slots,
+            parts: LaunchShape::parts(gpu.sms()),
+            stride: ROW,
+        };
         let places = Places {
             state: room(size_of::<abi::SlotState>() as u64),
             feature: room(size_of::<abi::Feature>() as u64),
@@ -111,13 +118,13 @@ impl<'a> Fixture<'a> {
             segment: room(size_of::<abi::Segment>() as u64),
             default_row: room(ROW),
             lookup: room(size_of::<abi::Lookup>() as u64),
-            unique: dedupe::Places::new(&needs, &mut room),
+            unique: dedupe::DedupePlaces::new(&needs, &mut room),
             seen: room(ids),
             found: room(16),
         };
         let memory = DeviceMemory::new(gpu, end)?;
-        let tickets = Registered::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
-        let gate = Registered::allocate(gpu, GATE_BYTES as u64)?;
+        let tickets = PinnedMemory::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
+        let gate = PinnedMemory::allocate(gpu, GATE_BYTES as u64)?;
         gpu.synchronize()?;
         let launched = 0.into();
         Ok(Self { code, stream, content, rows: table, memory, places, tickets, gate, keys, launched })
@@ -152,71 +159,87 @@ impl<'a> Fixture<'a> {
     pub(super) fn lookup(&self, request: &Request, ids: u64, way: Dedupe, first: abi::Feature) -> abi::Lookup {
         let (at, places) = (self.memory.address(), &self.places);
         let lookup = abi::Lookup {
-            ids: request.ids_at(),
-            out: request.out_at(),
-            out_stride: DIM.into(),
-            id_count: ids,
-            bag_count: 1,
-            max_ids: ids,
-            max_bags: 1,
-            id_type: abi::id::I64,
-            has_end: 1,
-            out_element: element::F32,
-            width: DIM,
-            features: 1,
-            segments: 1,
-            parts_of_row: 1,
-            row_lanes: 1,
-            lines_of_row: 1,
-            dedupe: match way {
-                Dedupe::Hash => abi::dedupe::HASH,
-                Dedupe::Radix => abi::dedupe::RADIX,
-                _ => abi::dedupe::BITMAP,
+            batch: abi::BatchIds {
+                ids: request.ids_at(),
+                id_count: ids,
+                bag_count: 1,
+                max_ids: ids,
+                max_bags: 1,
+                id_type: abi::id::I64,
+                has_end: 1,
+                ..abi::BatchIds::default()
             },
-            feature: at + places.feature,
-            table: at + places.table,
-            segment: at + places.segment,
-            slot: at + places.state,
-            tickets: self.tickets.address(),
-            gate: self.gate.address(),
-            keys: self.keys,
-            ssd_key: if on_drives(ids) { 0 } else { self.keys },
-            slots_log2: slots_log2(ids.min(self.content.rows())),
-            sweeps: sweeps(self.keys),
-            staging_stride: ROW,
-            first,
+            output: abi::OutputRows {
+                rows: request.out_at(),
+                row_stride: DIM.into(),
+                element: element::F32,
+                width: DIM,
+                ..abi::OutputRows::default()
+            },
+            plan: abi::PlanTables {
+                features: at + places.feature,
+                tables: at + places.table,
+                segments: at + places.segment,
+                feature_count: 1,
+                segment_count: 1,
+                first_feature: first,
+                ..abi::PlanTables::default()
+            },
+            lanes: abi::RowLanes { parts_of_row: 1, row_lanes: 1, lines_of_row: 1, ..abi::RowLanes::default() },
+            slot: abi::SlotPlaces {
+                state: at + places.state,
+                tickets: self.tickets.address(),
+                gate: self.gate.address(),
+                ..abi::SlotPlaces::default()
+            },
+            keys: abi::KeySpace {
+                count: self.keys,
+                first_ssd_key: if on_drives(ids) { 0 } else { self.keys },
+                dedupe: match way {
+                    Dedupe::Hash => abi::dedupe::HASH,
+                    Dedupe::Radix => abi::dedupe::RADIX,
+                    _ => abi::dedupe::BITMAP,
+                },
+                unused: 0,
+            },
+            sort: abi::KeySort {
+                slots_log2: slots_log2(ids.min(self.content.rows())),
+                sweeps: sweeps(self.keys),
+                ..abi::KeySort::default()
+            },
+            unique: abi::UniqueRows { staging_stride: ROW, ..abi::UniqueRows::default() },
             ..abi::Lookup::default()
         };
         places.unique.of(at, lookup)
     }
 
-    fn shape(&self, ids: u64) -> Shape {
+    fn shape(&self, ids: u64) -> LaunchShape {
         let sms = self.stream.gpu().sms();
         // Rows are in GPU memory: the more read them the better.
-        Shape { sms, max_ids: ids, max_rows: ids, gatherers: sms * 4 }
+        LaunchShape { sms, max_ids: ids, max_rows: ids, gatherers: sms * 4 }
     }
 
     /// A graph of such look-ups.
     pub(super) fn graph(&self, lookup: &abi::Lookup, way: Dedupe) -> anyhow::Result<LookupGraph> {
-        let kind = if way == Dedupe::Block { Kind::Small } else { Kind::Large };
+        let kind = if way == Dedupe::Block { LookupKind::Small } else { LookupKind::Large };
         let gpu = self.stream.gpu();
         let _current = gpu.enter()?;
         // SAFETY: the context is current; the kernels are `code`'s, which outlives this and the graph.
-        Ok(unsafe { LookupGraph::new(gpu, &self.code.kernels, kind, lookup, &self.shape(lookup.max_ids)) }?)
+        Ok(unsafe { LookupGraph::new(gpu, &self.code.kernels, kind, lookup, &self.shape(lookup.batch.max_ids)) }?)
     }
 
     /// Runs it.
     pub(super) fn run(&self, graph: &mut LookupGraph, lookup: &abi::Lookup) -> anyhow::Result<()> {
         let _current = self.stream.gpu().enter()?;
         self.launched.set(self.launched.get() + 1);
-        let (stream, shape) = (self.stream.raw(), self.shape(lookup.max_ids));
+        let (stream, shape) = (self.stream.raw(), self.shape(lookup.batch.max_ids));
         // SAFETY: the look-up names memory of this and of the request, which last until the stream has been waited for.
         Ok(unsafe { graph.launch(stream, &self.code.kernels, lookup, &shape) }?)
     }
 
-    fn launch(&self, kind: Kind, lookup: &abi::Lookup) -> anyhow::Result<()> {
+    fn launch(&self, kind: LookupKind, lookup: &abi::Lookup) -> anyhow::Result<()> {
         let _current = self.stream.gpu().enter()?;
-        let (stream, shape) = (self.stream.raw(), self.shape(lookup.max_ids));
+        let (stream, shape) = (self.stream.raw(), self.shape(lookup.batch.max_ids));
         // SAFETY: as above.
         Ok(unsafe { self.code.kernels.launch(stream, kind, lookup, &shape) }?)
     }
@@ -236,11 +259,11 @@ impl<'a> Fixture<'a> {
 
     /// Runs a look-up in two halves, and compares in between all that was found with the ids: how many different ones there are.
     pub(super) fn compare(&self, request: &Request, lookup: &abi::Lookup, way: Dedupe) -> anyhow::Result<u64> {
-        let ahead = if way == Dedupe::Block { Ahead::Small } else { Ahead::Large };
+        let ahead = if way == Dedupe::Block { PrefetchKind::Small } else { PrefetchKind::Large };
         self.launched.set(self.launched.get() + 1);
-        self.launch(Kind::Ahead(ahead), lookup)?;
+        self.launch(LookupKind::Ahead(ahead), lookup)?;
         let uniques = self.check(request, lookup);
-        self.launch(Kind::Rest(ahead), lookup)?;
+        self.launch(LookupKind::Rest(ahead), lookup)?;
         self.stream.wait()?;
         uniques
     }
@@ -250,14 +273,19 @@ impl<'a> Fixture<'a> {
         let mut uniques = [0; 4];
         self.memory.read(self.places.state + std::mem::offset_of!(abi::SlotState, uniques) as u64, &mut uniques)?;
         let uniques = u64::from(u32::from_le_bytes(uniques));
-        ensure!(wrong[0] == 0, "{} positions and uniques of {} and {uniques} are wrong", wrong[0], lookup.id_count);
+        ensure!(
+            wrong[0] == 0,
+            "{} positions and uniques of {} and {uniques} are wrong",
+            wrong[0],
+            lookup.batch.id_count
+        );
         ensure!(wrong[1] == uniques && uniques > 0, "{} uniques were compared instead of {uniques}", wrong[1]);
         Ok(uniques)
     }
 
     /// How many are wrong, and how many uniques were compared.
     fn wrong(&self, request: &Request, lookup: &abi::Lookup) -> anyhow::Result<[u64; 2]> {
-        let (at, count, code, stream) = (self.memory.address(), lookup.id_count, self.code, self.stream);
+        let (at, count, code, stream) = (self.memory.address(), lookup.batch.id_count, self.code, self.stream);
         let (launch, seen, found) = (at + self.places.lookup, at + self.places.seen, at + self.places.found);
         stream.wait()?;
         self.memory.write(self.places.lookup, lookup.as_bytes())?;
@@ -281,9 +309,9 @@ impl<'a> Fixture<'a> {
     /// Whether the comparison finds a unique that is another.
     pub(super) fn prove(&self, request: &Request, lookup: &abi::Lookup) -> anyhow::Result<()> {
         self.launched.set(self.launched.get() + 1);
-        self.launch(Kind::Ahead(Ahead::Large), lookup)?;
+        self.launch(LookupKind::Ahead(PrefetchKind::Large), lookup)?;
         let uniques = self.check(request, lookup)?;
-        let at = lookup.unique - self.memory.address() + uniques / 2 * 8;
+        let at = lookup.unique.keys - self.memory.address() + uniques / 2 * 8;
         let mut key = [0; 8];
         self.memory.read(at, &mut key)?;
         let other = u64::from_le_bytes(key) ^ 1;
@@ -291,7 +319,7 @@ impl<'a> Fixture<'a> {
         let wrong = self.wrong(request, lookup)?;
         self.memory.write(at, &key)?;
         self.stream.gpu().synchronize()?;
-        self.launch(Kind::Rest(Ahead::Large), lookup)?;
+        self.launch(LookupKind::Rest(PrefetchKind::Large), lookup)?;
         self.stream.wait()?;
         ensure!(wrong[0] > 0, "the comparison does not see a wrong unique");
         Ok(())

@@ -85,22 +85,22 @@ fn batches(
                 unique.push(until as f64 / 1e3);
             }
         }
-        times.push(WayTimes { way: name(way), us: median(whole), unique_us: median(unique) });
+        times.push(WayTimes { way: name(way).to_owned(), us: median(whole), unique_us: median(unique) });
     }
     let keys = rows.next_multiple_of(warprow_kernels::abi::KEY_ALIGN);
     let chosen = name(choose_dedupe(ids, keys, ids.min(rows), stream.gpu().memory()?.1));
-    let best = times.iter().min_by(|a, b| a.us.total_cmp(&b.us)).map_or(("none", 0.0), |it| (it.way, it.us));
+    let best = times.iter().min_by(|a, b| a.us.total_cmp(&b.us)).map_or(("none", 0.0), |it| (it.way.as_str(), it.us));
     let its = times.iter().find(|it| it.way == chosen).map_or(f64::NAN, |it| it.us);
     Ok(DedupeResult {
-        tier: if drives { "drives" } else { "memory" },
+        tier: if drives { "drives" } else { "memory" }.to_owned(),
         rows,
         ids,
         alpha,
         uniques,
-        ways: times,
-        best: best.0,
-        chosen,
+        best: best.0.to_owned(),
         over_best: its / best.1,
+        ways: times,
+        chosen: chosen.to_owned(),
         compared,
         rows_compared: request.checked - before,
     })

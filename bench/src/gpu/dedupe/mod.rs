@@ -7,7 +7,7 @@ pub mod report;
 pub use measure::measure;
 
 use anyhow::{bail, ensure};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_lookup::Dedupe;
 use warprow_workload::PowerLaw;
 
@@ -45,10 +45,10 @@ impl DedupeSetup {
 }
 
 /// One way, on batches of one kind.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct WayTimes {
     /// The way's name.
-    pub way: &'static str,
+    pub way: String,
     /// Median microseconds of the whole look-up, by the GPU, launches hidden.
     pub us: f64,
     /// Median microseconds until unique keys are known, by the GPU's clock.
@@ -56,10 +56,10 @@ pub struct WayTimes {
 }
 
 /// All ways, on batches of one kind.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DedupeResult {
     /// Where the rows are said to be: `memory`, or `drives`, of which there are none, so that each row fails at once.
-    pub tier: &'static str,
+    pub tier: String,
     /// Rows of the table.
     pub rows: u64,
     /// Ids of a batch.
@@ -71,9 +71,9 @@ pub struct DedupeResult {
     /// Each way.
     pub ways: Vec<WayTimes>,
     /// The way whose look-ups are shortest.
-    pub best: &'static str,
+    pub best: String,
     /// What a plan takes.
-    pub chosen: &'static str,
+    pub chosen: String,
     /// The time of the chosen way's look-ups by that of the shortest.
     pub over_best: f64,
     /// Positions and uniques compared, all of some batches of each way.

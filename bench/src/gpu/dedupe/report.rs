@@ -1,4 +1,4 @@
-//! What `dedupe` prints.
+//! What `bench-dedupe` prints.
 
 use std::fmt::Write;
 
@@ -20,15 +20,15 @@ pub fn show(results: &[DedupeResult]) -> Result<String, std::fmt::Error> {
         let [block, bitmap, hash, radix] = WAYS.map(time);
         [
             format!("{} rows, alpha {}", it.rows, it.alpha),
-            it.tier.to_owned(),
+            it.tier.clone(),
             it.ids.to_string(),
             it.uniques.to_string(),
             block,
             bitmap,
             hash,
             radix,
-            it.best.to_owned(),
-            it.chosen.to_owned(),
+            it.best.clone(),
+            it.chosen.clone(),
             format!("{:.2}", it.over_best),
         ]
     });
@@ -70,7 +70,7 @@ pub fn crossovers(results: &[DedupeResult]) -> Vec<(u64, f64, String)> {
             }
             _ => all.push((it.rows, it.alpha, format!("{} from {} ids", it.best, it.ids))),
         }
-        last = it.best;
+        last = &it.best;
     }
     all
 }
@@ -82,16 +82,16 @@ mod tests {
 
     fn result(rows: u64, ids: u64, bitmap: f64, radix: f64) -> DedupeResult {
         let best = if bitmap < radix { "bitmap" } else { "radix" };
-        let time = |way, us| WayTimes { way, us, unique_us: us / 2.0 };
+        let time = |way: &str, us| WayTimes { way: way.to_owned(), us, unique_us: us / 2.0 };
         DedupeResult {
-            tier: "memory",
+            tier: "memory".to_owned(),
             rows,
             ids,
             alpha: 0.0,
             uniques: ids,
             ways: vec![time("bitmap", bitmap), time("radix", radix)],
-            best,
-            chosen: "bitmap",
+            best: best.to_owned(),
+            chosen: "bitmap".to_owned(),
             over_best: bitmap / bitmap.min(radix),
             compared: 10,
             rows_compared: 5,

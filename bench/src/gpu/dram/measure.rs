@@ -1,7 +1,7 @@
 //! One table against everybody.
 
-use serde::Serialize;
-use warprow_gpu_queues::Registered;
+use serde::{Deserialize, Serialize};
+use warprow_gpu_queues::PinnedMemory;
 use warprow_workload::{median, mix_all};
 
 use super::presets::runs_of;
@@ -16,7 +16,7 @@ use crate::gpu::{Drawn, Gather, Request, Shape, Stream, TimedLookup, us};
 const MOST_OUTPUT: u64 = 8 << 30;
 
 /// Median microseconds.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Times {
     /// The look-up as a graph, by the GPU, its launch hidden.
     pub lookup_graph: f64,
@@ -49,7 +49,7 @@ pub struct Times {
 }
 
 /// One number of ids.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DramResult {
     /// Bytes of the table.
     pub size: u64,
@@ -122,7 +122,7 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
         note("the driver has no cuMemcpyBatchAsync: it does not take part");
     }
     let table = DramTable::new(&store, stream, setup, most)?;
-    let staging = Registered::allocate(stream.gpu(), most * row_bytes)?;
+    let staging = PinnedMemory::allocate(stream.gpu(), most * row_bytes)?;
     let mut results = Vec::new();
     for (alpha, count) in lines {
         let drawn = Drawn::new(setup.content(), alpha)?;

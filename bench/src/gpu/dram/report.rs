@@ -1,6 +1,8 @@
-//! What `dram` prints.
+//! What `bench-dram` prints.
 
 use std::fmt::Write;
+
+use warprow_workload::units::bytes;
 
 use super::{DramResult, Sweep};
 use crate::output::{per_second, table};
@@ -18,7 +20,7 @@ fn ratio(ratio: f64) -> String {
 }
 
 fn name(it: &DramResult) -> String {
-    format!("{} MiB / {} B / {} / {}", it.size >> 20, it.row_bytes, it.alpha, it.ids)
+    format!("{} / {} B / {} / {}", bytes(it.size), it.row_bytes, it.alpha, it.ids)
 }
 
 /// Device times, verdicts, and what the callers see.
@@ -121,9 +123,9 @@ pub fn show_sweep(sweep: &Sweep) -> Result<String, std::fmt::Error> {
     let enough = sweep.enough.map_or_else(|| "none".to_owned(), |enough| enough.to_string());
     let Sweep { size, row_bytes, alpha, ids, checked, .. } = sweep;
     Ok(format!(
-        "{} MiB, rows of {row_bytes} B, alpha {alpha}, {ids} ids, by blocks that gather\n{}\n\
+        "{}, rows of {row_bytes} B, alpha {alpha}, {ids} ids, by blocks that gather\n{}\n\
          Fewest that reach 90 % of the best: {enough} (aim: 16 or fewer). {checked} rows compared.\n",
-        size >> 20,
+        bytes(*size),
         table(header, lines)
     ))
 }

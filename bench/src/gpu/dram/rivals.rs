@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use cudarc::driver::sys::{self, CUdeviceptr, CUmemcpyAttributes, CUmemcpySrcAccessOrder, CUresult, CUstream};
-use warprow_gpu_queues::{Gpu, Registered};
+use warprow_gpu_queues::{Gpu, PinnedMemory};
 
 use crate::gpu::processor::{HostRows, gather};
 use crate::gpu::{Request, Stream};
@@ -19,7 +19,7 @@ pub fn gather_and_copy(
     stream: &Stream,
     rows: &HostRows,
     request: &Request,
-    staging: &Registered,
+    staging: &PinnedMemory,
 ) -> anyhow::Result<Duration> {
     let ids = request.ids()?;
     let began = Instant::now();

@@ -1,6 +1,6 @@
 //! How many thread blocks have to gather.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_workload::{median, mix_all};
 
 use super::setup::DramSetup;
@@ -8,7 +8,7 @@ use super::table::{DramTable, store};
 use crate::gpu::{Drawn, Request, Shape, Stream, TimedLookup, us};
 
 /// One number of gathering blocks.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct SweepPoint {
     /// Thread blocks, each on a multiprocessor of its own up to as many as there are.
     pub gatherers: u32,
@@ -23,7 +23,7 @@ pub struct SweepPoint {
 }
 
 /// All of them, for one number of ids.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Sweep {
     /// Bytes of the table.
     pub size: u64,

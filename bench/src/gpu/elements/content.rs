@@ -126,13 +126,13 @@ mod tests {
                         ControlFlow::Continue(())
                     })
                     .unwrap();
-                let host = warprow_lookup::Host::attach(&store, HostOptions::default()).unwrap();
+                let host = warprow_lookup::HostExecutor::attach(&store, HostOptions::default()).unwrap();
                 let plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(1, 300)).unwrap();
                 let mut slot = plan.slot().unwrap();
                 let ids: Vec<i64> = (0..300).rev().collect();
                 let mut out = vec![f32::NAN; 300 * dim as usize];
                 let batch = warprow_lookup::Batch::new(Ids::I64(&ids), 1);
-                slot.lookup(&batch, &mut Output::new(warprow_lookup::Rows::F32(&mut out), dim as usize)).unwrap();
+                slot.lookup(&batch, &mut Output::new(warprow_lookup::OutputRows::F32(&mut out), dim as usize)).unwrap();
                 let mut wanted = vec![0f32; dim as usize];
                 for (&id, got) in ids.iter().zip(out.chunks_exact(dim as usize)) {
                     rows.fill(id as u64, &mut row);

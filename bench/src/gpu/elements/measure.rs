@@ -27,7 +27,8 @@ pub fn elements(
     for &dtype in &setup.elements {
         note(&format!("rows of {dtype}"));
         for result in table(stream, setup, &code, dtype).with_context(|| format!("rows of {dtype}"))? {
-            let is_f32 = |it: &&ElementResult| (it.elements, it.tier, it.pooled) == ("f32", result.tier, result.pooled);
+            let is_f32 =
+                |it: &&ElementResult| it.elements == "f32" && it.tier == result.tier && it.pooled == result.pooled;
             let f32s =
                 if result.elements == "f32" { Some(result.us) } else { results.iter().find(is_f32).map(|it| it.us) };
             results.push(ElementResult { of_f32: f32s.map(|f32s| result.us / f32s), ..result });
@@ -87,9 +88,9 @@ fn kind(
     let us = median(times);
     let bytes = ids * row_bytes as u64 + request.out_bytes();
     Ok(ElementResult {
-        elements: dtype.name(),
+        elements: dtype.name().to_owned(),
         row_bytes: row_bytes as u64,
-        tier,
+        tier: tier.to_owned(),
         pooled,
         ids,
         kernels: timed.kernels(),

@@ -1,4 +1,4 @@
-//! What `elements` prints.
+//! What `bench-elements` prints.
 
 use std::fmt::Write;
 
@@ -13,7 +13,7 @@ pub fn show(elements: &[ElementResult], checksums: &[ChecksumResult]) -> Result<
     if !elements.is_empty() {
         let lines = elements.iter().map(|it| {
             [
-                it.elements.to_owned(),
+                it.elements.clone(),
                 it.row_bytes.to_string(),
                 if it.tier == "hbm" { "GPU memory".to_owned() } else { "DRAM".to_owned() },
                 if it.pooled { "sums".to_owned() } else { "rows".to_owned() },

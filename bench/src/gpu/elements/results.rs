@@ -1,16 +1,16 @@
 //! What was measured of elements and checksums.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Rows of some elements in one tier, pooled or not.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ElementResult {
     /// Elements.
-    pub elements: &'static str,
+    pub elements: String,
     /// Bytes of a row.
     pub row_bytes: u64,
     /// Where rows are: `hbm` or `dram`.
-    pub tier: &'static str,
+    pub tier: String,
     /// Whether bags are summed.
     pub pooled: bool,
     /// Ids of a look-up.
@@ -32,7 +32,7 @@ pub struct ElementResult {
 }
 
 /// A look-up of rows on drives, without and with comparing them; medians.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct ChecksumResult {
     /// Bytes of a row.
     pub row_bytes: u32,

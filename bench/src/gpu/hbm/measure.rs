@@ -24,7 +24,7 @@ const COPIED: u64 = 1 << 30;
 const SPOTS: u32 = 2;
 
 /// Median microseconds of look-ups.
-#[derive(Clone, Copy, Debug, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct HbmTimes {
     /// As a graph, by the GPU, its launch hidden.
     pub graph: f64,
@@ -62,7 +62,7 @@ struct Torch {
 }
 
 /// One kind of look-up.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct HbmResult {
     /// Whether bags are summed, against `embedding_bag`; else rows are looked up as they are, against `F.embedding`.
     pub pooled: bool,

@@ -1,4 +1,4 @@
-//! What `hbm` prints.
+//! What `bench-hbm` prints.
 
 use std::fmt::Write;
 

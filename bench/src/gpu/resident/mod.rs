@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use cudarc::driver::sys::{self, CUresult};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use warprow_gpu_queues::abi::{DOORBELL_MEMORY, GATE_BYTES, LANES, MAX_BATCHES, QueueDescriptor, QueueState};
-use warprow_gpu_queues::{DeviceMemory, Gpu, Registered};
+use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_layout::DType;
 use warprow_soft_controller::Profile;
 use warprow_workload::{Content, Oracle, mix_all};
@@ -87,7 +87,7 @@ pub struct ResidentSetup {
 }
 
 /// What was measured.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResidentResult {
     /// Whether another GPU answers.
     pub peer: bool,
@@ -183,9 +183,9 @@ impl<'a> Bench<'a> {
         let rings = DeviceMemory::new(gpu, each * u64::from(queues))?;
         let bells = DeviceMemory::new(other, 2 * LINE * u64::from(queues) + LINE)?;
         let states = DeviceMemory::new(gpu, state_bytes * u64::from(queues))?;
-        let pinned = Registered::allocate(gpu, 256 * u64::from(queues) + GATE_BYTES as u64 + ALIGNED)?;
+        let pinned = PinnedMemory::allocate(gpu, 256 * u64::from(queues) + GATE_BYTES as u64 + ALIGNED)?;
         let faults = pinned.address() + GATE_BYTES as u64;
-        let stop = Registered::allocate(other, ALIGNED)?;
+        let stop = PinnedMemory::allocate(other, ALIGNED)?;
         let (read_bytes, answered_bytes) = (size_of::<Read>() as u64, size_of::<Answered>() as u64);
         let reads = DeviceMemory::new(gpu, read_bytes * u64::from(queues))?;
         let answered = DeviceMemory::new(other, answered_bytes * u64::from(queues))?;

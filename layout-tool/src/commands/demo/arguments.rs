@@ -60,7 +60,7 @@ pub struct DemoArgs {
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..))]
     pub batches: u64,
     /// Seconds of look-ups, at most
-    #[arg(long, value_name = "S", default_value_t = 10.0, value_parser = parse_seconds)]
+    #[arg(long, value_name = "S", default_value_t = 2.0, value_parser = parse_seconds)]
     pub seconds: f64,
     /// What everything random comes from
     #[arg(long, value_name = "N", default_value_t = 1)]

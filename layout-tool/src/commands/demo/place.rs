@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::statvfs;
-use warprow_soft_controller::{self as soft, Direct, DriveUri, Namespace, SoftController};
+use warprow_soft_controller::{self as soft, DirectBacking, DriveUri, Namespace, SoftController};
 use warprow_store::StoreError;
 use warprow_workload::rival::Caching;
+use warprow_workload::units;
 use warprow_workload::{FileSystem, available_memory};
 
 use crate::drives::NewFiles;
 use crate::failure::{Class, Failure};
-use crate::units;
 
 /// Bytes of an LBA of the drive.
 pub(crate) const LBA: u32 = 512;
@@ -64,7 +64,7 @@ impl Place {
         // Without a name from the start: nothing is left behind, however this process ends.
         let file = tempfile::tempfile_in(&dir).map_err(failed)?;
         file.set_len(size).map_err(failed)?;
-        let backing = file.try_clone().and_then(soft::File::new).map_err(failed)?;
+        let backing = file.try_clone().and_then(soft::FileBacking::new).map_err(failed)?;
         let controller = controller(Namespace::new(backing))
             .map_err(|error| Failure::new(Class::Resources, &subject, error.to_string()))?;
         let place = Self {
@@ -82,15 +82,15 @@ impl Place {
     pub(crate) fn open(&self, caching: Caching) -> Result<Arc<SoftController>, String> {
         let namespace = match caching {
             Caching::Cached => {
-                let file = File::options().read(true).write(true).open(&self.path).and_then(soft::File::new);
+                let file = File::options().read(true).write(true).open(&self.path).and_then(soft::FileBacking::new);
                 Namespace::new(file.map_err(|error| format!("{} cannot be opened again: {error}", self.shown))?)
             }
             Caching::Direct => {
                 let refused = |error| format!("{} does not take O_DIRECT: {error}", self.filesystem);
                 let file = warprow_uring::open_direct(&self.path).map_err(refused)?;
                 let size = file.metadata().map_err(refused)?.len();
-                let direct =
-                    Direct::new(file, size).map_err(|error| format!("direct=1 is not possible here: {error}"))?;
+                let direct = DirectBacking::new(file, size)
+                    .map_err(|error| format!("direct=1 is not possible here: {error}"))?;
                 if direct.alignment() > LBA as usize {
                     let bytes = direct.alignment();
                     return Err(format!("the disk takes direct transfers of {bytes} bytes and up, an LBA has {LBA}"));
@@ -158,7 +158,7 @@ impl Place {
     }
 }
 
-fn controller(namespace: Namespace) -> Result<Arc<SoftController>, soft::BuildError> {
+fn controller(namespace: Namespace) -> Result<Arc<SoftController>, soft::ControllerBuildError> {
     let builder = SoftController::builder().name("emulated:demo").serial("WARPROWDEMO");
     builder.namespace(namespace.lba(LBA)).build()
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use warprow_workload::{Answer, Batches, Content, Latencies, Mismatch, verify};
+use warprow_workload::{Batches, Content, Latencies, Mismatch, RowsAnswer, verify};
 
 use super::workload::Truth;
 use crate::failure::Failure;
@@ -143,7 +143,7 @@ impl<'a> Race<'a> {
             outcome.latencies.record(taken);
             outcome.batches += 1;
             outcome.ids += ids.len() as u64;
-            let answer = Answer { rows: rows.bytes(), stride: truth.row_bytes(), mask: contender.mask() };
+            let answer = RowsAnswer { rows: rows.bytes(), stride: truth.row_bytes(), mask: contender.mask() };
             match verify(*truth, ids, answer) {
                 Ok(verified) => {
                     outcome.checked += verified.rows;

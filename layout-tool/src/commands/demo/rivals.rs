@@ -1,15 +1,16 @@
 //! Others who answer the same batches from the same file, or from a plain file of the same rows.
 
+use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_gpu::GpuExecutor;
-use warprow_gpu::{CopiedSlot, Gpu, GpuOptions};
+use warprow_gpu::{CopyingSlot, Gpu, GpuOptions};
 use warprow_layout::{DType, Ranks};
 use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions};
 use warprow_store::Store;
-use warprow_workload::Content;
 use warprow_workload::rival::{self, Caching, Equal, NumpyProcess, PerId, PlainFile, RivalError, Target};
+use warprow_workload::{Content, warm};
 
 use super::place::Place;
 use super::replay::Contender;
@@ -85,8 +86,8 @@ pub(crate) struct Rivals {
 }
 
 impl Rivals {
-    /// Tells where the rows lie, writes them to a plain file if there is a numpy for it, and reads all of both once, so that the
-    /// page cache is warm.
+    /// Tells where the rows lie, writes them to a plain file if there is a numpy for it, and has the
+    /// page cache hold both.
     pub(crate) fn new(
         place: &Place,
         store: &Store,
@@ -103,7 +104,9 @@ impl Rivals {
         context.interrupt.check()?;
         let spinner = context.screen.spinner("warming the page cache");
         let target = target(place, store, ranks)?;
-        target.warm().map_err(|error| bug(chain(&error)))?;
+        File::open(&place.path)
+            .and_then(|drive| warm(&drive))
+            .map_err(|error| Failure::io(&place.shown, "the drive's file cannot be read", &error))?;
         if let Ok(plain) = &plain {
             plain.warm().map_err(|error| Failure::io("numpy.memmap", "the plain file cannot be read", &error))?;
         }
@@ -152,7 +155,7 @@ impl Rivals {
 
 /// The GPU executor in the race: ids are copied to the GPU, and rows back.
 struct OnGpu {
-    slot: CopiedSlot,
+    slot: CopyingSlot,
     width: usize,
     mask: Vec<u8>,
 }

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{DEFAULT_STRIPE_UNIT, FormatOptions, Ranks, RowPacking, TableSpec};
-use warprow_lookup::{Feature, Host, HostOptions, PlanOptions};
+use warprow_lookup::{Feature, HostExecutor, HostOptions, PlanOptions};
 use warprow_soft_controller::SoftController;
 use warprow_store::{Device, LoadOptions, LoadReport, OpenOptions, Store, TableLoad};
+use warprow_workload::units;
 use warprow_workload::{Content, Mapping, TraceFile};
 
 use super::arguments::{DemoArgs, Inject, Map};
@@ -20,13 +21,12 @@ use super::results::Results;
 use super::rivals::{Rival, Rivals, is_lost};
 use super::warprow::Warprow;
 use super::workload::{TABLE, Truth, Workload};
-use crate::commands::{Context, Done};
+use crate::commands::{CommandOutput, Context};
 use crate::failure::Failure;
 use crate::screen::Unit;
 use crate::select::Selection;
-use crate::units;
 
-pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<Done, Failure> {
+pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let file = args.table.as_deref().map(TableFile::open).transpose()?;
     let workload = match (&file, &args.trace) {
         (Some(file), Some(trace)) => {
@@ -55,7 +55,7 @@ fn choose<'a>(file: &'a TableFile, tensor: Option<&str>) -> Result<&'a FileTable
     largest.ok_or_else(|| Failure::input(file.path.display().to_string(), "it holds no table"))
 }
 
-fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> Result<Done, Failure> {
+fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> Result<CommandOutput, Failure> {
     let begin = Instant::now();
     let truth = &workload.truth;
     let (rows, row_bytes) = (truth.rows(), truth.row_bytes() as u64);
@@ -68,7 +68,8 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     place.filled();
 
     let dram_rows = (rows as f64 * args.dram / 100.0).floor() as u64;
-    let host = Host::attach(&store, HostOptions::default().with_dram_bytes(dram_rows.saturating_mul(row_bytes)))?;
+    let host =
+        HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(dram_rows.saturating_mul(row_bytes)))?;
     let options = PlanOptions::default().with_max(workload.batch, workload.batch).with_out(truth.dtype());
     let plan = host.plan(&[Feature::new(TABLE, TABLE)], options)?;
     let total = RefCell::default();

@@ -4,13 +4,13 @@ use std::sync::Mutex;
 
 use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
-use warprow_workload::{Batches, Content, Mapped, Mapping, Oracle, PowerLaw, Shuffle, TraceFile, counts};
+use warprow_workload::units;
+use warprow_workload::{Batches, Content, MappedKeys, Mapping, Oracle, PowerLaw, Shuffle, TraceFile, counts};
 
 use super::arguments::DemoArgs;
 use crate::failure::Failure;
 use crate::file::ById;
 use crate::hotness::read_keys;
-use crate::units;
 
 /// The name of the table.
 pub(crate) const TABLE: &str = "demo";
@@ -148,7 +148,7 @@ impl<'a> Workload<'a> {
         mapping: Mapping,
     ) -> Result<Self, Failure> {
         let subject = trace.path.display().to_string();
-        let Mapped { ids, distinct, missing } = read_keys(trace)?.map(mapping, table.rows);
+        let MappedKeys { ids, distinct, missing } = read_keys(trace)?.map(mapping, table.rows);
         let share = Share { missing, ids: ids.len() as u64, distinct };
         let (past, future) = ids.split_at(ids.len() / 2);
         if future.is_empty() {

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, eventfd};
-use warprow_dma::{Backing, DmaMemory, PAGE};
+use warprow_dma::{DmaMemory, MemoryKind, PAGE};
 use warprow_spec::admin::QueuePriority;
 use warprow_spec::identify::Cns;
 use warprow_spec::{Sqe, Status, StatusCode};
@@ -15,7 +15,7 @@ use warprow_vfio_user_proto::wire::{
 use warprow_vfio_user_proto::{Capabilities, Channel, Version};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::rig::{Served, drive};
+use crate::fixture::{Served, drive};
 
 const TIME: Duration = Duration::from_secs(5);
 /// Below 4 GiB, as a guest's memory.
@@ -56,7 +56,7 @@ impl Host {
     /// Connected, with the controller enabled: admin queues in the first two pages, I/O queue 1 in the next two, with vector 3.
     fn new(served: &Served, vectors: &[OwnedFd]) -> Self {
         let channel = Channel::new(UnixStream::connect(&served.path).expect("a server")).expect("a channel");
-        let queues = DmaMemory::allocate(16 * PAGE, Backing::Memfd).expect("memory");
+        let queues = DmaMemory::allocate(16 * PAGE, MemoryKind::Memfd).expect("memory");
         let mut host = Self { channel, queues: queues.clone(), sent: [0; 2] };
         host.ask(
             command::VERSION,
@@ -155,7 +155,7 @@ fn completions_are_announced_by_their_vector() {
 fn memory_that_may_only_be_read_is_only_read() {
     let served = Served::new(drive());
     let mut host = Host::new(&served, &[]);
-    let memory = DmaMemory::allocate(2 * PAGE, Backing::Memfd).expect("memory");
+    let memory = DmaMemory::allocate(2 * PAGE, MemoryKind::Memfd).expect("memory");
     memory.fill(0, memory.len(), 0x77);
     host.map(&memory, READABLE, dma_flags::READ);
     assert_eq!(host.run(1, Sqe::write(1, 5, 15, false).with_prps(READABLE, READABLE + PAGE as u64)), Status::SUCCESS);

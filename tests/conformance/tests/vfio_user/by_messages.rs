@@ -6,8 +6,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use warprow_conformance::{CHECKS, Subject, Verdict};
-use warprow_dma::{AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, Interrupt, PAGE, SystemClock};
-use warprow_driver::{BlockIo, Controller, Options, QueueOptions};
+use warprow_dma::{
+    AllocateError, DmaMemory, Doorbell, Function, FunctionError, Interrupt, MemoryKind, PAGE, SystemClock,
+};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, QueueOptions};
 use warprow_spec::identify::Cns;
 use warprow_spec::{Cqe, Sqe};
 use warprow_vfio_user::VfioUserFunction;
@@ -15,7 +17,7 @@ use warprow_vfio_user_proto::wire::{DmaAccess, DmaMap, RegionAccess, command, dm
 use warprow_vfio_user_proto::{Capabilities, Channel, Message, Version};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::rig::{Served, drive};
+use crate::fixture::{Served, drive};
 
 const TIME: Duration = Duration::from_secs(5);
 
@@ -43,7 +45,7 @@ impl Function for Fileless {
         self.0.doorbell(offset)
     }
     fn allocate(&self, len: usize) -> Result<DmaMemory, AllocateError> {
-        DmaMemory::allocate(len, Backing::Anonymous)
+        DmaMemory::allocate(len, MemoryKind::Anonymous)
     }
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
         assert!(memory.file().is_none());
@@ -87,7 +89,7 @@ fn much_at_a_time() {
     let served = Served::new(drive().workers(2).seed(3).permute());
     let function = Arc::new(Fileless(served.connect()));
     let controller =
-        Controller::open(function, Arc::new(SystemClock::new()), Options::default()).expect("a controller");
+        Controller::open(function, Arc::new(SystemClock::new()), ControllerOptions::default()).expect("a controller");
     let namespace = controller.namespace(1).expect("a namespace");
     let mut io = BlockIo::new(&controller, namespace, &QueueOptions::default()).expect("a queue pair");
     let (mut written, mut read) = (vec![0; 3 << 20], vec![0; 3 << 20]);
@@ -221,7 +223,8 @@ fn data_comes_before_its_completion_in_pieces_of_the_clients_choice() {
     let due: Vec<_> = [(read, 0, 64)].into_iter().chain(data).chain([(write, page, 16)]).collect();
     assert_eq!(asked, due);
     // What Identify Controller says, by the other way to see it.
-    let controller = Controller::open(served_again(), Arc::new(SystemClock::new()), Options::default()).expect("one");
+    let controller =
+        Controller::open(served_again(), Arc::new(SystemClock::new()), ControllerOptions::default()).expect("one");
     assert_eq!(host.memory[2 * PAGE + 4..][..20], controller.info().as_bytes()[4..24]);
 }
 
@@ -241,7 +244,7 @@ fn ends(answer: impl Fn(&mut Host, &Message)) -> (String, Duration) {
     let why = served.await_end(0);
     drop(host);
     // Another client is served as if nothing had been.
-    crate::rig::works(served.connect(), 5);
+    crate::fixture::works(served.connect(), 5);
     (why, begin.elapsed())
 }
 
@@ -432,7 +435,7 @@ fn clients_give_what_they_mapped_and_nothing_else() {
     });
     let function = VfioUserFunction::open(&path).expect("a client");
     for pages in [1, 3] {
-        let memory = DmaMemory::allocate(pages * PAGE, Backing::Anonymous).expect("memory");
+        let memory = DmaMemory::allocate(pages * PAGE, MemoryKind::Anonymous).expect("memory");
         memory.fill(0, memory.len(), 0x5a);
         let iova = function.map(&memory).expect("a mapping");
         assert!((0..memory.len()).all(|at| memory.load_u8(at) == 0x5a), "what was written was put back");

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use warprow_conformance::{CHECKS, Subject, Verdict};
 use warprow_dma::SystemClock;
-use warprow_soft_controller::Builder;
+use warprow_soft_controller::ControllerBuilder;
 use warprow_spec::registers::Vs;
 
-use crate::rig::{Served, drive};
+use crate::fixture::{Served, drive};
 
-fn passes(builder: Builder) {
+fn passes(builder: ControllerBuilder) {
     passes_on(&Served::new(builder), &[]);
 }
 

@@ -14,10 +14,10 @@ use warprow_vfio_user_proto::wire::{
     region_flags,
 };
 use warprow_vfio_user_proto::{Capabilities, Channel, ChannelError, Message, Version, region_info};
-use warprow_vfio_user_server::Event;
+use warprow_vfio_user_server::ServerEvent;
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::rig::{Served, drive, works};
+use crate::fixture::{Served, drive, works};
 
 const TIME: Duration = Duration::from_secs(5);
 /// What a stalling client is given.
@@ -144,7 +144,7 @@ fn one_client_at_a_time() {
     assert!(start.elapsed() < Duration::from_secs(4));
     // One that says nothing is not waited for.
     let _silent = UnixStream::connect(&served.path).unwrap();
-    served.await_events(|events| events.iter().filter(|event| **event == Event::TurnedAway).count() == 4);
+    served.await_events(|events| events.iter().filter(|event| **event == ServerEvent::TurnedAway).count() == 4);
     works(first, 3);
     works(served.connect(), 4);
 }
@@ -281,7 +281,7 @@ fn requests_that_make_no_sense_are_refused() {
     let silent = Header { id: 5, command: 999, size: 16, flags: header_flags::NO_REPLY, error: 0 };
     raw.channel.socket().write_all(silent.as_bytes()).unwrap();
     assert_eq!(raw.ask(command::DEVICE_RESET, &[], &[]).unwrap().failure(), None);
-    let refused = served.events().iter().filter(|event| matches!(event, Event::Refused { .. })).count();
+    let refused = served.events().iter().filter(|event| matches!(event, ServerEvent::Refused { .. })).count();
     assert_eq!(refused, 16, "so many are told");
     drop(raw);
     works(served.connect(), 6);

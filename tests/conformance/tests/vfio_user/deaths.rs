@@ -6,13 +6,13 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use warprow_dma::{DmaMemory, Function, FunctionError, Mapped, SystemClock};
-use warprow_driver::{BlockIo, Controller, Options, QueueOptions, QueuePair};
-use warprow_soft_controller::{Fault, Queues, Rule};
+use warprow_dma::{DmaMemory, Function, FunctionError, MappedMemory, SystemClock};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, QueueOptions, QueuePair};
+use warprow_soft_controller::{Fault, QueueMatch, Rule};
 use warprow_spec::Sqe;
 use warprow_vfio_user::VfioUserFunction;
 
-use crate::rig::{Served, drive, works};
+use crate::fixture::{Served, drive, works};
 
 const ROLE: &str = "WARPROW_TEST_ROLE";
 
@@ -38,7 +38,7 @@ fn say_ready() {
 
 /// Keeps commands under way until something fails.
 fn load(function: Arc<VfioUserFunction>, mut each: impl FnMut()) -> String {
-    let options = Options { admin_timeout: Duration::from_secs(2), ..Options::default() };
+    let options = ControllerOptions { admin_timeout: Duration::from_secs(2), ..ControllerOptions::default() };
     let run = || -> Result<(), Box<dyn std::error::Error>> {
         let controller = Controller::open(function, Arc::new(SystemClock::new()), options)?;
         let namespace = controller.namespace(1)?;
@@ -128,15 +128,15 @@ fn push(pair: &mut QueuePair, sqe: Sqe, tag: u64) {
 }
 
 /// Reads into `memory`, under way when this returns.
-fn reads_under_way(function: &Arc<VfioUserFunction>, memory: DmaMemory) -> (QueuePair, Mapped) {
+fn reads_under_way(function: &Arc<VfioUserFunction>, memory: DmaMemory) -> (QueuePair, MappedMemory) {
     let clock = Arc::new(SystemClock::new());
     // What is left of it is torn down when nobody answers any more.
-    let options = Options { admin_timeout: Duration::from_millis(300), ..Options::default() };
+    let options = ControllerOptions { admin_timeout: Duration::from_millis(300), ..ControllerOptions::default() };
     let controller = Controller::open(function.clone(), clock, options).expect("a controller");
     let namespace = controller.namespace(1).expect("a namespace");
     let queue = QueueOptions { entries: 256, ..QueueOptions::default() };
     let mut pair = controller.queue_pair(&queue).expect("a queue pair");
-    let mapped = Mapped::new(function.clone(), memory).expect("a mapping");
+    let mapped = MappedMemory::new(function.clone(), memory).expect("a mapping");
     for i in 0..LANDING as u64 / 1024 {
         let read = Sqe::read(namespace.nsid(), 8 + i * 2, 1, false);
         push(&mut pair, read.with_prps(mapped.iova() + i * 1024, 0), i);
@@ -150,7 +150,7 @@ fn delayed(by: Duration) -> Served {
     let served = Served::new(drive());
     works(served.connect(), 40);
     served.await_end(0);
-    served.drive.faults().inject(Rule::new(Fault::Delay(by)).always().on(Queues::Io));
+    served.drive.faults().inject(Rule::new(Fault::Delay(by)).always().on(QueueMatch::Io));
     served
 }
 
@@ -206,10 +206,10 @@ fn content(seed: u64) -> Vec<u8> {
 }
 
 /// Writes beside the reads, under way when this returns; as many again.
-fn writes_under_way(pair: &mut QueuePair, function: &Arc<VfioUserFunction>) -> Mapped {
+fn writes_under_way(pair: &mut QueuePair, function: &Arc<VfioUserFunction>) -> MappedMemory {
     let memory = function.allocate(LANDING).expect("memory");
     memory.write(0, &content(NEW));
-    let mapped = Mapped::new(function.clone(), memory).expect("a mapping");
+    let mapped = MappedMemory::new(function.clone(), memory).expect("a mapping");
     for i in 0..BLOCKS as u64 / 2 {
         let write = Sqe::write(1, WRITTEN + i * 2, 1, i % 2 == 0);
         push(pair, write.with_prps(mapped.iova() + i * 1024, 0), i);
@@ -243,14 +243,14 @@ fn nothing_lands_after_a_client_was_killed() {
     }
     let served = Served::new(drive());
     let connect = || {
-        let controller =
-            Controller::open(served.connect(), Arc::new(SystemClock::new()), Options::default()).expect("a controller");
+        let controller = Controller::open(served.connect(), Arc::new(SystemClock::new()), ControllerOptions::default())
+            .expect("a controller");
         let namespace = controller.namespace(1).expect("a namespace");
         BlockIo::new(&controller, namespace, &QueueOptions::default()).expect("a queue pair")
     };
     connect().write(WRITTEN, &content(OLD)).expect("a write");
     served.await_end(0);
-    served.drive.faults().inject(Rule::new(Fault::Delay(VERY_LATE)).always().on(Queues::Io));
+    served.drive.faults().inject(Rule::new(Fault::Delay(VERY_LATE)).always().on(QueueMatch::Io));
     let mut client = child(test, "client", &served.path);
     client.kill().expect("it can be killed");
     client.wait().expect("it is dead");

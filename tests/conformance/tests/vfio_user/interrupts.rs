@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use warprow_conformance::{CHECKS, Subject, Verdict};
 use warprow_dma::{AllocateError, Clock, DmaMemory, Doorbell, Function, FunctionError, Interrupt, SystemClock};
-use warprow_driver::{Controller, DriverError, FormatRequest, Options, ResetKind};
+use warprow_driver::{Controller, ControllerOptions, DriverError, FormatRequest, ResetKind};
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::AdminOpcode;
 use warprow_vfio_user::VfioUserFunction;
@@ -19,7 +19,7 @@ use warprow_vfio_user_proto::wire::{IrqSet, command, irq_set_flags};
 use warprow_vfio_user_proto::{Channel, ChannelError};
 use zerocopy::{FromBytes, IntoBytes};
 
-use crate::rig::{Served, drive, works};
+use crate::fixture::{Served, drive, works};
 
 /// A clock that counts how often somebody sleeps on it.
 #[derive(Default)]
@@ -118,15 +118,15 @@ impl Function for Overheard {
 /// What formats take.
 const FORMAT: Duration = Duration::from_millis(450);
 
-struct Rig {
+struct Fixture {
     controller: Arc<Controller>,
     counted: Arc<Counted>,
     clock: Arc<Counting>,
     served: Served,
 }
 
-impl Rig {
-    fn new(mute: bool, options: Options) -> Self {
+impl Fixture {
+    fn new(mute: bool, options: ControllerOptions) -> Self {
         let served = Served::new(drive().format_time(FORMAT));
         let inner = served.connect();
         let event = inner.interrupt().expect("the server has vectors");
@@ -155,47 +155,47 @@ impl Rig {
 
 #[test]
 fn a_format_is_slept_for_and_its_end_wakes() {
-    let rig = Rig::new(false, Options::default());
-    assert_eq!(rig.waits(), 0, "polling is the default");
+    let fixture = Fixture::new(false, ControllerOptions::default());
+    assert_eq!(fixture.waits(), 0, "polling is the default");
     for kind in [None, Some(ResetKind::Controller), Some(ResetKind::Function)] {
         if let Some(kind) = kind {
-            rig.controller.reset(kind).expect("a reset");
+            fixture.controller.reset(kind).expect("a reset");
         }
-        let (waits, woken) = (rig.waits(), rig.woken());
-        let (took, slept) = rig.format();
+        let (waits, woken) = (fixture.waits(), fixture.woken());
+        let (took, slept) = fixture.format();
         assert!(took >= FORMAT, "{kind:?}: {took:?}");
-        assert!(rig.woken() > woken, "{kind:?}: no interrupt came");
-        let waits = rig.waits() - waits;
+        assert!(fixture.woken() > woken, "{kind:?}: no interrupt came");
+        let waits = fixture.waits() - waits;
         // A look each 100 ms, for each interrupt, and a few for the Identify commands around it.
         assert!(waits < 20 && slept < 20, "{kind:?}: {waits} waits, {slept} sleeps");
     }
     // Other commands are polled for.
-    let waits = rig.waits();
-    rig.controller.smart_log().expect("a log page");
-    assert_eq!(rig.waits(), waits);
+    let waits = fixture.waits();
+    fixture.controller.smart_log().expect("a log page");
+    assert_eq!(fixture.waits(), waits);
 }
 
 #[test]
 fn interrupts_that_never_come_cost_little() {
-    let rig = Rig::new(true, Options::default());
-    let (took, _) = rig.format();
+    let fixture = Fixture::new(true, ControllerOptions::default());
+    let (took, _) = fixture.format();
     assert!(took < FORMAT + Duration::from_secs(2), "{took:?}");
-    assert!(rig.waits() >= 4, "{} waits", rig.waits());
+    assert!(fixture.waits() >= 4, "{} waits", fixture.waits());
 }
 
 #[test]
 fn a_wait_on_an_interrupt_ends_in_time_or_when_the_drive_is_gone() {
     let limit = Duration::from_millis(400);
-    let options = Options { admin_timeout: limit, admin_interrupts: true, ..Options::default() };
-    let rig = Rig::new(false, options);
-    let faults = rig.served.drive.faults();
+    let options = ControllerOptions { admin_timeout: limit, admin_interrupts: true, ..ControllerOptions::default() };
+    let fixture = Fixture::new(false, options);
+    let faults = fixture.served.drive.faults();
     faults.inject(Rule::new(Fault::Swallow).admin(AdminOpcode::GET_LOG_PAGE));
     let began = Instant::now();
-    let error = rig.controller.smart_log().unwrap_err();
+    let error = fixture.controller.smart_log().unwrap_err();
     assert!(matches!(error, DriverError::TimedOut { .. }), "{error}");
-    assert!((limit..limit * 10).contains(&began.elapsed()) && rig.waits() > 0, "{:?}", began.elapsed());
+    assert!((limit..limit * 10).contains(&began.elapsed()) && fixture.waits() > 0, "{:?}", began.elapsed());
     faults.inject(Rule::new(Fault::Disappear).admin(AdminOpcode::GET_LOG_PAGE));
-    let error = rig.controller.smart_log().unwrap_err();
+    let error = fixture.controller.smart_log().unwrap_err();
     assert!(matches!(error, DriverError::Gone { .. }), "{error}");
 }
 

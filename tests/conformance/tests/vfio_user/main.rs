@@ -6,6 +6,6 @@ mod by_messages;
 mod checks;
 mod client_lies;
 mod deaths;
+mod fixture;
 mod interrupts;
-mod rig;
 mod server_lies;

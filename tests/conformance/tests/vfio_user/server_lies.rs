@@ -9,15 +9,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use warprow_dma::{Function, FunctionError, SystemClock};
-use warprow_driver::{Controller, Options};
-use warprow_vfio_user::{OpenError, Patience, VfioUserFunction};
+use warprow_driver::{Controller, ControllerOptions};
+use warprow_vfio_user::{AnswerTimeouts, OpenError, VfioUserFunction};
 use warprow_vfio_user_proto::wire::Header;
 use warprow_vfio_user_proto::{Channel, Message};
 use zerocopy::IntoBytes;
 
-use crate::rig::{Served, drive, works};
+use crate::fixture::{Served, drive, works};
 
-const PATIENCE: Patience = Patience { answer: Duration::from_millis(150), reset: Duration::from_millis(300) };
+const PATIENCE: AnswerTimeouts =
+    AnswerTimeouts { answer: Duration::from_millis(150), reset: Duration::from_millis(300) };
 const TIME: Duration = Duration::from_secs(5);
 
 /// What becomes of one answer.
@@ -134,7 +135,7 @@ fn spoiling(served: &Served, nth: usize, spoil: Spoil) -> (PathBuf, std::thread:
 /// Everything that a driver asks of a function, until something fails.
 fn use_it(path: &Path) -> Result<(), String> {
     let function = VfioUserFunction::open_with(path, PATIENCE).map_err(|error| error.to_string())?;
-    let options = Options { admin_timeout: Duration::from_millis(400), ..Options::default() };
+    let options = ControllerOptions { admin_timeout: Duration::from_millis(400), ..ControllerOptions::default() };
     let controller =
         Controller::open(function.clone(), Arc::new(SystemClock::new()), options).map_err(|error| error.to_string())?;
     controller.namespace(1).map_err(|error| error.to_string())?;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result, bail, ensure};
 use warprow_conformance::{Subject, fill};
-use warprow_driver::{BlockIo, Controller, DriverError, Namespace, Options, QueueOptions};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, DriverError, Namespace, QueueOptions};
 use warprow_spec::{AdminOpcode, Sqe, StatusCode};
 
 /// CDW10.SEL.
@@ -12,7 +12,7 @@ const DETACH: u32 = 1;
 /// What is detached is no longer listed nor opened, and is whole when it comes back.
 #[allow(unsafe_code, reason = "a command that the driver does not have")]
 pub(crate) fn detached_and_attached(subject: &Subject) -> Result<()> {
-    let controller = Controller::open(subject.function.clone(), subject.clock.clone(), Options::default())?;
+    let controller = Controller::open(subject.function.clone(), subject.clock.clone(), ControllerOptions::default())?;
     let all = controller.active_namespaces()?;
     let (&nsid, others) = all.split_last().context("no active namespace")?;
     ensure!(!others.is_empty(), "there is one namespace");

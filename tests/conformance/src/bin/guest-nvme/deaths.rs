@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use warprow_conformance::fill;
-use warprow_dma::{Backing, DmaMemory, Function, Mapped, SystemClock};
+use warprow_dma::{DmaMemory, Function, MappedMemory, MemoryKind, SystemClock};
 use warprow_driver::prp::Data;
-use warprow_driver::{BlockIo, Controller, Options, QueueOptions, QueuePair};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, QueueOptions, QueuePair};
 use warprow_spec::registers::{Csts, offset};
 use warprow_vfio::{OpenError, VfioFunction};
 
@@ -55,13 +55,13 @@ impl Place {
 struct Busy {
     // In the order in which they go.
     pair: QueuePair,
-    buffer: Arc<Mapped>,
+    buffer: Arc<MappedMemory>,
     _controller: Arc<Controller>,
 }
 
 /// Starts the reads; two of them have ended when it returns.
 fn busy(function: Arc<dyn Function>) -> Result<Busy> {
-    let controller = Controller::open(function, Arc::new(SystemClock::new()), Options::default())?;
+    let controller = Controller::open(function, Arc::new(SystemClock::new()), ControllerOptions::default())?;
     let ns = controller.namespace(1)?;
     let blocks = BYTES / ns.lba_bytes() as usize;
     let mut pair = controller.queue_pair(&QueueOptions::default())?;
@@ -81,7 +81,8 @@ fn busy(function: Arc<dyn Function>) -> Result<Busy> {
 
 /// No byte of what the drive will be asked for is 0 or the canary for a whole page.
 fn prepare(address: &str) -> Result<Vec<u8>> {
-    let controller = Controller::open(VfioFunction::open(address)?, Arc::new(SystemClock::new()), Options::default())?;
+    let controller =
+        Controller::open(VfioFunction::open(address)?, Arc::new(SystemClock::new()), ControllerOptions::default())?;
     let ns = controller.namespace(1)?;
     let mut content = vec![0; READS * BYTES];
     fill(0xdead, 0, ns.lba_bytes() as usize, &mut content);
@@ -158,15 +159,15 @@ pub(crate) fn killed(address: &str, place: Place) -> Result<()> {
         }
     };
     let mut canaries = Vec::new();
-    let covered = |at: u64, canaries: &[Mapped]| {
+    let covered = |at: u64, canaries: &[MappedMemory]| {
         canaries.iter().any(|it| (it.iova()..it.iova() + it.memory().len() as u64).contains(&at))
     };
     let end = iova + (READS * BYTES) as u64 - 1;
     while !(covered(iova, &canaries) && covered(end, &canaries)) {
         ensure!(canaries.len() < 24, "addresses from {iova:#x} on are not given out again");
-        let memory = DmaMemory::allocate(2 << 20, Backing::Anonymous)?;
+        let memory = DmaMemory::allocate(2 << 20, MemoryKind::Anonymous)?;
         memory.fill(0, memory.len(), CANARY);
-        canaries.push(Mapped::new(function.clone(), memory)?);
+        canaries.push(MappedMemory::new(function.clone(), memory)?);
     }
     let csts = Csts::from_bits(function.read_u32(offset::CSTS)?);
     ensure!(!csts.rdy(), "the controller still runs: {csts:?}");
@@ -185,7 +186,7 @@ pub(crate) fn killed(address: &str, place: Place) -> Result<()> {
         println!("       {left} of {READS} reads in flight, {count} found in the BAR after the death");
     }
 
-    let controller = Controller::open(function, Arc::new(SystemClock::new()), Options::default())?;
+    let controller = Controller::open(function, Arc::new(SystemClock::new()), ControllerOptions::default())?;
     let mut got = vec![0; 8 * BYTES];
     BlockIo::new(&controller, controller.namespace(1)?, &QueueOptions::default())?.read(0, &mut got)?;
     ensure!(got == content[..got.len()], "the drive's content changed");

@@ -5,11 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 use warprow_conformance::{Subject, fill};
-use warprow_driver::{BlockIo, Controller, FormatRequest, Options, QueueOptions};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, FormatRequest, QueueOptions};
 
 /// Formats each namespace to another LBA size, fills its start, shuts the drive down, and says what Linux must read.
 pub(crate) fn leave_for_linux(subject: &Subject) -> Result<()> {
-    let controller = Controller::open(subject.function.clone(), subject.clock.clone(), Options::default())?;
+    let controller = Controller::open(subject.function.clone(), subject.clock.clone(), ControllerOptions::default())?;
     let mut expected = Vec::new();
     for (nsid, size) in controller.active_namespaces()?.into_iter().zip([4096, 512].into_iter().cycle()) {
         let ns = controller.format(&FormatRequest::new(nsid, size), |_| {})?;
@@ -35,7 +35,7 @@ pub(crate) fn leave_for_linux(subject: &Subject) -> Result<()> {
 pub(crate) fn written_by_linux(subject: &Subject) -> Result<()> {
     let file = fs::read("/bin/busybox")?;
     let want = file.get(..64 << 10).context("busybox is shorter than 64 KiB")?;
-    let controller = Controller::open(subject.function.clone(), subject.clock.clone(), Options::default())?;
+    let controller = Controller::open(subject.function.clone(), subject.clock.clone(), ControllerOptions::default())?;
     for nsid in controller.active_namespaces()? {
         let mut got = vec![0; want.len()];
         BlockIo::new(&controller, controller.namespace(nsid)?, &QueueOptions::default())?.read(0, &mut got)?;

@@ -14,7 +14,7 @@ use std::time::Instant;
 use anyhow::{Context, Result};
 use warprow_conformance::{CHECKS, Subject, Verdict};
 use warprow_dma::SystemClock;
-use warprow_vfio::{Interface, VfioFunction};
+use warprow_vfio::{VfioFunction, VfioInterface};
 
 use crate::deaths::Place;
 use crate::peer::InPeer;
@@ -131,7 +131,7 @@ fn machine(ours: [&str; 2], shared: [&str; 2], failing: &str) -> Result<ExitCode
 fn deaths(address: &str, slow: &str) -> Result<ExitCode> {
     let mut tally = Tally::default();
     let function = VfioFunction::open(address)?;
-    let takes_peers = function.interface() == Interface::Type1;
+    let takes_peers = function.interface() == VfioInterface::Type1;
     if takes_peers {
         drop(function);
         tally.run("rings and data lie in a peer's BAR", || peer::holds_everything(address));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Result, bail, ensure};
 use warprow_conformance::fill;
 use warprow_dma::SystemClock;
-use warprow_driver::{BlockIo, Controller, DriverError, Options, QueueOptions};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, DriverError, QueueOptions};
 use warprow_spec::StatusCode;
 use warprow_vfio::VfioFunction;
 
@@ -15,7 +15,7 @@ const UNWRITABLE: u64 = 4096;
 /// The errors come with the medium's status and their LBA; everything else works, before and after.
 pub(crate) fn errors(address: &str) -> Result<()> {
     let function = VfioFunction::open(address)?;
-    let controller = Controller::open(function, Arc::new(SystemClock::new()), Options::default())?;
+    let controller = Controller::open(function, Arc::new(SystemClock::new()), ControllerOptions::default())?;
     let ns = controller.namespace(1)?;
     ensure!(ns.lba_bytes() == 512, "sectors are counted in 512 bytes");
     let mut io = BlockIo::new(&controller, ns, &QueueOptions::default())?;

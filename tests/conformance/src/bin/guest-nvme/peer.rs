@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::{Context, Result, bail, ensure};
 use warprow_conformance::fill;
 use warprow_dma::{
-    AllocateError, Backing, DmaMemory, Doorbell, Function, FunctionError, Interrupt, SystemClock, WeakMemory,
+    AllocateError, DmaMemory, Doorbell, Function, FunctionError, Interrupt, MemoryKind, SystemClock, WeakMemory,
 };
-use warprow_driver::{BlockIo, Controller, Options, QueueOptions};
+use warprow_driver::{BlockIo, Controller, ControllerOptions, QueueOptions};
 use warprow_vfio::VfioFunction;
 
 const PAGE: usize = 4096;
@@ -76,7 +76,7 @@ impl Function for InPeer {
         }
         if !self.bar.contains(at, len) {
             let source = Arc::new(std::io::ErrorKind::OutOfMemory.into());
-            return Err(AllocateError { len, backing: Backing::Auto, source });
+            return Err(AllocateError { len, backing: MemoryKind::Auto, source });
         }
         let memory = self.bar.part(at, len);
         memory.fill(0, len, 0);
@@ -119,7 +119,7 @@ pub(crate) fn holds_everything(address: &str) -> Result<()> {
     let peer = InPeer::new(function.clone())?;
     let seen = bar()?;
     seen.fill(0, seen.len(), 0);
-    let controller = Controller::open(peer.clone(), Arc::new(SystemClock::new()), Options::default())?;
+    let controller = Controller::open(peer.clone(), Arc::new(SystemClock::new()), ControllerOptions::default())?;
     let ns = controller.namespace(1)?;
     let block = ns.lba_bytes() as usize;
     let mut want = vec![0; 128 << 10];

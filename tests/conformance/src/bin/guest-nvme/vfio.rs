@@ -5,8 +5,8 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
-use warprow_dma::{Backing, DmaMemory, Function, FunctionError, Mapped};
-use warprow_vfio::{Interface, OpenError, VfioFunction};
+use warprow_dma::{DmaMemory, Function, FunctionError, MappedMemory, MemoryKind};
+use warprow_vfio::{OpenError, VfioFunction, VfioInterface};
 
 const CAP: u64 = 0;
 const VS: u64 = 8;
@@ -79,23 +79,23 @@ pub(crate) fn interfaces(address: &str) -> Result<()> {
     };
     match std::env::var("GUEST_VFIO").context("GUEST_VFIO")?.as_str() {
         "type1" => {
-            let error = refused(Interface::Iommufd)?;
+            let error = refused(VfioInterface::Iommufd)?;
             if std::path::Path::new("/dev/iommu").exists() {
                 ensure!(matches!(error, OpenError::Permission { path, .. } if path.as_os_str() == "/dev/iommu"));
             } else {
                 ensure!(matches!(error, OpenError::NoIommufd { .. }));
             }
-            ensure!(through(Interface::Auto)?.interface() == Interface::Type1);
+            ensure!(through(VfioInterface::Auto)?.interface() == VfioInterface::Type1);
         }
         "iommufd" => {
-            let error = refused(Interface::Type1)?;
+            let error = refused(VfioInterface::Type1)?;
             ensure!(matches!(error, OpenError::Permission { path, .. } if path.starts_with("/dev/vfio")));
-            ensure!(VfioFunction::open(address)?.interface() == Interface::Iommufd, "the environment's choice");
-            ensure!(through(Interface::Auto)?.interface() == Interface::Iommufd);
+            ensure!(VfioFunction::open(address)?.interface() == VfioInterface::Iommufd, "the environment's choice");
+            ensure!(through(VfioInterface::Auto)?.interface() == VfioInterface::Iommufd);
         }
         "both" => {
-            ensure!(through(Interface::Auto)?.interface() == Interface::Type1);
-            for (held, other) in [(Interface::Type1, "iommufd"), (Interface::Iommufd, "type1")] {
+            ensure!(through(VfioInterface::Auto)?.interface() == VfioInterface::Type1);
+            for (held, other) in [(VfioInterface::Type1, "iommufd"), (VfioInterface::Iommufd, "type1")] {
                 let first = through(held)?;
                 ensure!(first.interface() == held);
                 let child = other_process(address, Some(other))?;
@@ -114,18 +114,18 @@ pub(crate) fn interfaces(address: &str) -> Result<()> {
 /// Two functions of one group, both ours, share an address space and are opened side by side.
 pub(crate) fn one_group(first: &str, second: &str) -> Result<()> {
     let (a, b) = (VfioFunction::open(first)?, VfioFunction::open(second)?);
-    let memory = || DmaMemory::allocate(8192, Backing::Anonymous);
-    let (one, two) = (Mapped::new(a.clone(), memory()?)?, Mapped::new(b.clone(), memory()?)?);
+    let memory = || DmaMemory::allocate(8192, MemoryKind::Anonymous);
+    let (one, two) = (MappedMemory::new(a.clone(), memory()?)?, MappedMemory::new(b.clone(), memory()?)?);
     ensure!(one.iova().abs_diff(two.iova()) >= 8192, "{:#x} and {:#x} overlap", one.iova(), two.iova());
     ensure!(a.unmap(two.iova()).is_err(), "a function ended a mapping of another");
     drop((two, b));
     // One owner for the whole group, whichever function he has.
     let child = other_process(second, None)?;
     println!("       {}", said(&child).trim());
-    let why = if a.interface() == Interface::Iommufd { first } else { "open already" };
+    let why = if a.interface() == VfioInterface::Iommufd { first } else { "open already" };
     ensure!(!child.status.success() && said(&child).contains(why), "another process, the other function: {child:?}");
     let b = VfioFunction::open(second).context("the second again")?;
-    let two = Mapped::new(b.clone(), memory()?)?;
+    let two = MappedMemory::new(b.clone(), memory()?)?;
     drop((one, a));
     ensure!(b.read_u32(VS)? != 0);
     drop((two, b));
@@ -155,11 +155,11 @@ pub(crate) fn mappings(function: &Arc<VfioFunction>) -> Result<()> {
     for _ in 0..3 {
         let mut live = Vec::new();
         for len in [4096, 8192, 2 << 20, 4096, 3 << 20, 1 << 16, 4096] {
-            let memory = DmaMemory::allocate(len, if len < 8192 { Backing::Memfd } else { Backing::Anonymous })?;
-            live.push(Mapped::new(function.clone(), memory)?);
+            let memory = DmaMemory::allocate(len, if len < 8192 { MemoryKind::Memfd } else { MemoryKind::Anonymous })?;
+            live.push(MappedMemory::new(function.clone(), memory)?);
         }
         live.remove(3);
-        let huge = Mapped::new(function.clone(), DmaMemory::allocate(4 << 20, Backing::HugePages)?)?;
+        let huge = MappedMemory::new(function.clone(), DmaMemory::allocate(4 << 20, MemoryKind::HugePages)?)?;
         ensure!(huge.iova().is_multiple_of(2 << 20), "{:#x} does not let the IOMMU use large pages", huge.iova());
         live.push(huge);
         let mut ranges: Vec<_> = live.iter().map(|m| (m.iova(), m.iova() + m.memory().len() as u64)).collect();
@@ -220,10 +220,10 @@ fn mapping_count(function: &Arc<VfioFunction>) -> Result<()> {
     let limit: usize =
         std::fs::read_to_string("/sys/module/vfio_iommu_type1/parameters/dma_entry_limit")?.trim().parse()?;
     ensure!(limit <= 4096, "{limit} pages are more than the memory limit");
-    let memory = DmaMemory::allocate(4096, Backing::Anonymous)?;
+    let memory = DmaMemory::allocate(4096, MemoryKind::Anonymous)?;
     let mut live = Vec::new();
     let why = loop {
-        if function.interface() == Interface::Iommufd && live.len() > limit {
+        if function.interface() == VfioInterface::Iommufd && live.len() > limit {
             break String::new();
         }
         ensure!(live.len() <= limit, "{} mappings of {limit}", live.len());
@@ -233,7 +233,7 @@ fn mapping_count(function: &Arc<VfioFunction>) -> Result<()> {
             Err(other) => return Err(other.into()),
         }
     };
-    if function.interface() == Interface::Type1 {
+    if function.interface() == VfioInterface::Type1 {
         println!("       {why}");
         ensure!(live.len() == limit && why.contains(&format!("limit of mappings is reached ({limit})")));
     }
@@ -247,8 +247,8 @@ fn mapping_count(function: &Arc<VfioFunction>) -> Result<()> {
 
 /// More than RLIMIT_MEMLOCK: the error names the limit and what is needed; what was mapped stays usable.
 pub(crate) fn memory_limit(function: &Arc<VfioFunction>, limit: usize) -> Result<()> {
-    let small = Mapped::new(function.clone(), DmaMemory::allocate(1 << 20, Backing::Anonymous)?)?;
-    let large = DmaMemory::allocate(limit, Backing::Anonymous)?;
+    let small = MappedMemory::new(function.clone(), DmaMemory::allocate(1 << 20, MemoryKind::Anonymous)?)?;
+    let large = DmaMemory::allocate(limit, MemoryKind::Anonymous)?;
     let Err(FunctionError::Map { why, .. }) = function.map(&large) else {
         bail!("{limit} bytes beyond 1 MiB were mapped")
     };
@@ -256,7 +256,7 @@ pub(crate) fn memory_limit(function: &Arc<VfioFunction>, limit: usize) -> Result
     ensure!(why.contains(&format!("RLIMIT_MEMLOCK is {} KiB", limit >> 10)));
     ensure!(why.contains("1024 KiB are locked") && why.contains(&format!("ulimit -l {}", (limit >> 10) + 1024)));
     drop(small);
-    let all = Mapped::new(function.clone(), large).context("exactly the limit")?;
+    let all = MappedMemory::new(function.clone(), large).context("exactly the limit")?;
     drop(all);
     Ok(())
 }
@@ -264,7 +264,7 @@ pub(crate) fn memory_limit(function: &Arc<VfioFunction>, limit: usize) -> Result
 /// A process that maps memory and keeps it until its standard input ends: `guest-nvme pin ADDRESS BYTES`.
 pub(crate) fn pin(address: &str, bytes: usize) -> Result<()> {
     let function = VfioFunction::open(address)?;
-    let _held = Mapped::new(function, DmaMemory::allocate(bytes, Backing::Anonymous)?)?;
+    let _held = MappedMemory::new(function, DmaMemory::allocate(bytes, MemoryKind::Anonymous)?)?;
     println!("pinned");
     std::io::stdout().flush()?;
     std::io::stdin().lines().for_each(drop);
@@ -282,13 +282,13 @@ pub(crate) fn memory_limit_of_the_user(first: &str, second: &str, limit: usize) 
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("no pipe")?).read_line(&mut line)?;
     let function = VfioFunction::open(second)?;
-    let memory = DmaMemory::allocate(limit / 4 * 3, Backing::Anonymous)?;
+    let memory = DmaMemory::allocate(limit / 4 * 3, MemoryKind::Anonymous)?;
     let answer = function.map(&memory);
     drop(child.stdin.take());
     ensure!(child.wait()?.success() && line == "pinned\n", "the other process said {line:?}");
     match (function.interface(), answer) {
-        (Interface::Type1, Ok(iova)) => function.unmap(iova)?,
-        (Interface::Iommufd, Err(FunctionError::Map { why, .. })) => {
+        (VfioInterface::Type1, Ok(iova)) => function.unmap(iova)?,
+        (VfioInterface::Iommufd, Err(FunctionError::Map { why, .. })) => {
             println!("       {why}");
             ensure!(why.contains("all processes of this user together") && why.contains("ulimit -l"), "{why}");
             let iova = function.map(&memory).context("after the other process has ended")?;

@@ -1,0 +1,436 @@
+//! `bench-lookup`: whole look-ups, against `pread` and io_uring; in tables of growing size; and on a GPU.
+
+mod gpu;
+
+use std::fmt::Write;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, ensure};
+use clap::{Parser, Subcommand, ValueEnum};
+use warprow_bench::ahead::{self, AheadResult};
+use warprow_bench::arguments::Common;
+use warprow_bench::cold::{self, ColdResult};
+use warprow_bench::growth::{self, Growth, GrowthResult};
+use warprow_bench::landing::{self, LandingResult};
+use warprow_bench::lookup::{Duel, LookupResult, LookupSetup, run};
+use warprow_bench::merging::{self, MergingResult};
+use warprow_bench::output::{busy, finish, per_second, ratio, table};
+use warprow_bench::results::{AheadCalls, BenchmarkResult, HostLookups, LandingTeams, MergingWays, Race, Record};
+use warprow_bench::{Bytes, Scratch};
+use warprow_soft_controller::Profile;
+use warprow_workload::MachineInfo;
+use warprow_workload::rival::Caching;
+use warprow_workload::units::bytes;
+
+/// Look-ups of skewed batches in a table on an emulated drive, by the host executor and by rivals that read the drive's file.
+///
+/// Rivals read one row for each id ("pread", "io_uring"), or have equal means: the same deduplication, the same rows in DRAM, the
+/// same order and merging of reads by the same functions, and the same depth. They know where each row lies. All get
+/// the same batches, fresh ones each turn; ours and each rival's turns alternate. The figures are medians, the ratio is
+/// the median of the pairs' ratios. Every row of every answer is compared with the truth, outside the measured time.
+///
+/// cached: the drive serves reads from the page cache, which is warm. direct: drive and rivals go past it with O_DIRECT.
+///
+/// cold: batches of 1,024 uniform ids, each of a page that nobody has read: an emulated drive as it is by default and with direct=1, attached tables
+/// likewise, and rivals. Milliseconds of a batch, in turns. Also in cached, a plain file of the rows is mapped: by a loop in Rust, and by numpy.memmap where
+/// python3 has numpy.
+///
+/// growth: the same look-ups, without rivals, in tables from 1 GiB up on a drive with the timing of a real one, whose rows
+/// are computed when they are read. Uniform ids without a DRAM tier show what size alone costs; with skewed ids and a
+/// DRAM tier of one size, larger tables also read more rows. Each size runs in a process of its own, in turn.
+///
+/// ahead: steps of a look-up and a wait of --work, as for a model on a GPU; batches fetched --ahead steps ahead, and not at all. On a drive
+/// with --profile's timing whose rows are computed.
+///
+/// merging: rows of the same LBA in one command and no others, those of neighbouring LBAs too, and whatever one command reads more cheaply
+/// than two by the drive's read curve, which is measured. On a drive with --profile's timing whose rows are computed.
+///
+/// landing: look-ups into output buffers of the store's own, where rows land without a copy, and into ordinary memory, by 1, 2 … --threads threads on --drives
+/// drives in memory. Rows share no commands. *expand* is the time that a thread spends on copying, and on looking for what has come.
+///
+/// --gpu: the GPU executor instead, with options of its own: see bench-lookup --gpu --help.
+#[derive(Debug, Parser)]
+#[command(
+    name = "bench-lookup",
+    version,
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+Examples:
+  bench-lookup                          # everything, 1 GiB of rows of 512 B in /var/tmp
+  bench-lookup --only cached --seconds 10 --json | jq .cached.rivals
+  bench-lookup --only direct --dir /mnt/nvme
+  bench-lookup --only cold --dir /mnt/nvme --dim 40
+  bench-lookup --only growth --growth 1G,16G,256G --profile gen5-tlc
+  bench-lookup --only ahead --profile gen5-tlc --batch 1024 --ahead 2
+  bench-lookup --only merging --profile gen5-tlc --size 64M --alpha 0 --hot 0
+  bench-lookup --only landing --size 256M --alpha 0 --hot 0 --dim 1024 --drives 2 --threads 4
+  bench-lookup --gpu --help             # look-ups by the GPU: Criteo-shaped tables, latencies, the caller's time"
+)]
+struct Args {
+    #[command(subcommand)]
+    executor: Option<Executor>,
+    /// What to measure; may be given several times. Everything by default.
+    #[arg(long, value_enum)]
+    only: Vec<Part>,
+    /// Bytes of rows.
+    #[arg(long, default_value = "1G")]
+    size: Bytes,
+    /// Elements (f32) of a row.
+    #[arg(long, default_value_t = 128)]
+    dim: u32,
+    /// Exponent of the power law that ids follow; 0 is uniform.
+    #[arg(long, default_value_t = 1.05)]
+    alpha: f64,
+    /// Ids in a batch.
+    #[arg(long, default_value_t = 4096)]
+    batch: u32,
+    /// The share of rows that lie in DRAM: the hottest.
+    #[arg(long, default_value_t = 0.05)]
+    hot: f64,
+    /// Seconds for each rival, and for each run of a growing table.
+    #[arg(long, default_value_t = 3.0)]
+    seconds: f64,
+    /// cold: batches of each, at most.
+    #[arg(long, default_value_t = 15)]
+    rounds: u32,
+    /// Sizes of growing tables.
+    #[arg(long, value_delimiter = ',', default_value = "1G,8G,64G")]
+    growth: Vec<Bytes>,
+    /// Runs of each growing size.
+    #[arg(long, default_value_t = 5)]
+    runs: u32,
+    /// Whose timing the drive has, of growing tables, steps ahead and merging: none, p5800x, gen5-tlc or gen6.
+    #[arg(long, default_value = "p5800x")]
+    profile: String,
+    /// ahead: how many.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=8))]
+    ahead: u32,
+    /// ahead: microseconds that the caller waits in each step; as long as a look-up takes by default.
+    #[arg(long)]
+    work: Option<f64>,
+    /// landing: the most threads.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    threads: u32,
+    /// landing: drives, each with a thread that answers.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    drives: u32,
+    /// Where the drive's file is made, without a name. By default $TMPDIR or /var/tmp.
+    #[arg(long)]
+    dir: Option<PathBuf>,
+    #[command(flatten)]
+    common: Common,
+    /// Runs one growing size, --size, with so many bytes of rows in DRAM, and prints its result.
+    #[arg(long, hide = true)]
+    one_size: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Part {
+    /// From the page cache.
+    Cached,
+    /// Past the page cache.
+    Direct,
+    /// Rows that the page cache does not hold.
+    Cold,
+    /// Growing tables.
+    Growth,
+    /// Batches fetched ahead.
+    Ahead,
+    /// Rows that share commands.
+    Merging,
+    /// Rows that land in the output.
+    Landing,
+}
+
+#[derive(Debug, Subcommand)]
+enum Executor {
+    #[command(long_flag = "gpu")]
+    Gpu(gpu::GpuArgs),
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    match &args.executor {
+        Some(Executor::Gpu(args)) => finish(args.common.json, gpu::measure(args)),
+        None => finish(args.common.json, measure(&args)),
+    }
+}
+
+fn measure(args: &Args) -> anyhow::Result<String> {
+    let time = Duration::try_from_secs_f64(args.seconds)?;
+    let Ok(profile) = args.profile.parse::<Profile>() else {
+        anyhow::bail!("{:?} is no profile: use none, p5800x, gen5-tlc or gen6", args.profile);
+    };
+    let (dim, alpha, batch, hot, seed) = (args.dim, args.alpha, args.batch, args.hot, args.common.seed);
+    let setup = LookupSetup { size: args.size.0, dim, alpha, batch, hot, seed };
+    if let Some(dram) = args.one_size {
+        return Ok(serde_json::to_string(&growth::run(&setup, dram, profile, time)?)?);
+    }
+    let machine = MachineInfo::this();
+    let directory = args.dir.clone().unwrap_or_else(Scratch::default_directory);
+    let wants = |part| args.only.is_empty() || args.only.contains(&part);
+    let run = |part, caching| wants(part).then(|| run(&setup, caching, &directory, time)).transpose();
+    let cached = run(Part::Cached, Caching::Cached)?;
+    let direct = match run(Part::Direct, Caching::Direct) {
+        // Where nothing was asked for by name, a file system without O_DIRECT is no reason to fail.
+        Err(error) if args.only.is_empty() => {
+            eprintln!("direct is left out: {error:#}");
+            None
+        }
+        result => result?,
+    };
+    let cold = match wants(Part::Cold) {
+        true => match cold::run(&setup, &directory, args.rounds) {
+            Err(error) if args.only.is_empty() => {
+                eprintln!("cold is left out: {error:#}");
+                None
+            }
+            result => Some(result?),
+        },
+        false => None,
+    };
+    let growth = if wants(Part::Growth) { Some(grow(args)?) } else { None };
+    let ahead = match wants(Part::Ahead) {
+        true => {
+            let work = args.work.map(|us| Duration::try_from_secs_f64(us * 1e-6)).transpose()?;
+            Some(ahead::run(&setup, profile, args.ahead, work, time)?)
+        }
+        false => None,
+    };
+    let merging = if wants(Part::Merging) { Some(merging::run(&setup, profile, time)?) } else { None };
+    let landing = match wants(Part::Landing) {
+        true => Some(landing::run(&setup, args.drives, args.threads, time)?),
+        false => None,
+    };
+    if args.common.json {
+        let found = HostLookups {
+            size: args.size.0,
+            row_bytes: u64::from(args.dim) * 4,
+            alpha: args.alpha,
+            batch: args.batch,
+            seed: args.common.seed,
+            cached: cached.as_ref().map(Race::from),
+            direct: direct.as_ref().map(Race::from),
+            cold,
+            profile: args.profile.clone(),
+            growth,
+            ahead: ahead.as_ref().map(AheadCalls::from),
+            merging: merging.as_ref().map(MergingWays::from),
+            landing: landing.as_ref().map(LandingTeams::from),
+        };
+        return Ok(Record::new(BenchmarkResult::Lookup(Box::new(found)), machine).line()?);
+    }
+    let mut text = String::new();
+    for result in [&cached, &direct].into_iter().flatten() {
+        show(&setup, result, &mut text)?;
+    }
+    if let Some(cold) = &cold {
+        show_cold(&setup, cold, &mut text)?;
+    }
+    for growth in growth.iter().flatten() {
+        show_growth(args, growth, &mut text)?;
+    }
+    if let Some(ahead) = &ahead {
+        show_ahead(args, ahead, &mut text)?;
+    }
+    if let Some(merging) = &merging {
+        show_merging(args, merging, &mut text)?;
+    }
+    if let Some(landing) = &landing {
+        show_landing(args, landing, &mut text)?;
+    }
+    text += &busy(&machine);
+    Ok(text)
+}
+
+fn show_cold(setup: &LookupSetup, result: &ColdResult, text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} B of rows of {} B, uniform, batches of {} of pages that nobody has read, {}; medians of {} rounds",
+        setup.size,
+        setup.dim * 4,
+        result.batch,
+        result.filesystem,
+        result.rounds
+    )?;
+    let rows = result.lines.iter().map(|line| match (&line.ms, line.median_ms) {
+        (Some(ms), Some(median)) => {
+            let (low, high) = ms.iter().fold((f64::MAX, 0f64), |(low, high), &ms| (low.min(ms), high.max(ms)));
+            let times = line.to_ours.map(|times| format!("{times:.2}")).unwrap_or_default();
+            [line.who.clone(), format!("{median:.1}"), format!("{low:.1} to {high:.1}"), times]
+        }
+        _ => [line.who.clone(), line.unavailable.clone().unwrap_or_default(), String::new(), String::new()],
+    });
+    writeln!(text, "{}", table(["who", "ms", "range", "× as long as the first"], rows))?;
+    writeln!(text, "{} rows compared bit for bit.\n", result.rows_checked)
+}
+
+fn show_ahead(args: &Args, result: &AheadResult, text: &mut String) -> std::fmt::Result {
+    let AheadResult { ahead, work, hot_rows, lookup, prefetch, prefetched, steps, checked } = result;
+    writeln!(
+        text,
+        "{} B of rows of {} B, α = {}, batches of {}, {hot_rows} rows in DRAM, a drive with the timing of {}",
+        args.size.0,
+        args.dim * 4,
+        args.alpha,
+        args.batch,
+        args.profile
+    )?;
+    let calls = [("lookup", lookup), ("prefetch", prefetch), ("lookup_prefetched, rows there", prefetched)];
+    let call = |(name, latencies): (&str, _)| {
+        let [p50, p99] = percentiles(latencies);
+        [name.to_owned(), p50, p99]
+    };
+    writeln!(text, "{}", table(["call", "p50 µs", "p99 µs"], calls.map(call)))?;
+    let (waiting, us) = (work.as_secs_f64() * 1e6, |rate: f64| format!("{:.0}", 1e6 / rate));
+    let steps_of = [
+        ["one after the other".to_owned(), us(steps.median_b()), String::new()],
+        [format!("{ahead} ahead"), us(steps.median_a()), ratio(steps)],
+    ];
+    writeln!(text, "Steps of a look-up and a wait of {waiting:.0} µs:")?;
+    writeln!(text, "{}", table(["", "step µs", "steps/s to those (range)"], steps_of))?;
+    writeln!(text, "{checked} rows compared bit for bit.\n")
+}
+
+fn show_merging(args: &Args, result: &MergingResult, text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} B of rows of {} B, α = {}, batches of {}, {} rows in DRAM, a drive with the timing of {}",
+        args.size.0,
+        args.dim * 4,
+        args.alpha,
+        args.batch,
+        result.hot_rows,
+        args.profile
+    )?;
+    match &result.curve {
+        Some(curve) => writeln!(text, "Reads a second, as measured: {curve}")?,
+        None => writeln!(text, "No read curve could be measured: neighbours instead.")?,
+    }
+    let rows = result.ways.iter().map(|way| {
+        let [p50, p99] = percentiles(&way.latencies);
+        let (commands, bytes) = (format!("{:.0}", way.commands), format!("{:.0}", way.bytes / 1024.0));
+        let to_it = way.curve_to_it.as_ref().map(ratio).unwrap_or_default();
+        [way.name.to_owned(), per_second(way.ids_per_second), commands, bytes, p50, p99, to_it]
+    });
+    let header = ["rows share", "ids/s", "commands", "KiB", "p50 µs", "p99 µs", "curve to it (range)"];
+    writeln!(text, "{}", table(header, rows))?;
+    writeln!(text, "{} rows compared bit for bit.\n", result.checked)
+}
+
+fn show_landing(args: &Args, result: &LandingResult, text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} B of rows of {} B, α = {}, batches of {}, {} rows in DRAM, {} drives in memory; ids/s of all threads, medians",
+        args.size.0,
+        args.dim * 4,
+        args.alpha,
+        args.batch,
+        result.hot_rows,
+        result.drives
+    )?;
+    let rows = result.teams.iter().map(|team| {
+        let landed = format!("{:.0} %", 100.0 * team.buffers.landed as f64 / team.buffers.rows.max(1) as f64);
+        let [buffers, ordinary] = [&team.buffers, &team.ordinary].map(|taken| format!("{:.0}", taken.expand_ns()));
+        let pairs = &team.ids_per_second;
+        let (a, b) = (per_second(pairs.median_a()), per_second(pairs.median_b()));
+        [team.threads.to_string(), landed, a, b, ratio(pairs), buffers, ordinary]
+    });
+    let header = ["threads", "landed", "buffers", "ordinary", "to it (range)", "expand ns/id", "ordinary ns/id"];
+    writeln!(text, "{}", table(header, rows))?;
+    writeln!(text, "{} rows compared bit for bit.\n", result.checked)
+}
+
+fn percentiles(latencies: &warprow_workload::Latencies) -> [String; 2] {
+    [50.0, 99.0].map(|percent| format!("{:.0}", latencies.percentile_us(percent)))
+}
+
+fn show(setup: &LookupSetup, result: &LookupResult, text: &mut String) -> std::fmt::Result {
+    let how = if result.caching == Caching::Cached { "warm page cache" } else { "O_DIRECT" };
+    writeln!(
+        text,
+        "{} B of rows of {} B, α = {}, batches of {}, {} rows in DRAM; {how}, {}, LBAs of {} B; ids/s, medians",
+        setup.size,
+        setup.dim * 4,
+        setup.alpha,
+        setup.batch,
+        result.hot_rows,
+        result.filesystem,
+        result.lba
+    )?;
+    let [p50, p99] = percentiles(&result.latencies);
+    let mut rows =
+        vec![["Warprow".to_owned(), "2".to_owned(), per_second(result.ids_per_second), String::new(), p50, p99]];
+    for Duel { rival, outcome, latencies } in &result.duels {
+        rows.push(match outcome {
+            Err(reason) => [rival.clone(), String::new(), reason.clone(), String::new(), String::new(), String::new()],
+            Ok(pairs) => {
+                let [p50, p99] = percentiles(latencies);
+                let threads = if rival.starts_with("io_uring") { "1 + kernel" } else { "1" };
+                [rival.clone(), threads.to_owned(), per_second(pairs.median_b()), ratio(pairs), p50, p99]
+            }
+        });
+    }
+    writeln!(text, "{}", table(["who", "threads", "ids/s", "Warprow to it (range)", "p50 µs", "p99 µs"], rows))?;
+    writeln!(text, "{} rows compared bit for bit.\n", result.checked)
+}
+
+fn show_growth(args: &Args, growth: &Growth, text: &mut String) -> std::fmt::Result {
+    let ids = if growth.alpha == 0.0 { "uniform ids".to_owned() } else { format!("α = {}", growth.alpha) };
+    let (dram, profile) = (growth.dram_bytes, &args.profile);
+    writeln!(text, "Growing tables, {ids}, {dram} B of rows in DRAM, timing of {profile}; medians")?;
+    let rows = growth.sizes.iter().map(|it| {
+        [
+            bytes(it.size.unwrap_or(0)),
+            per_second(it.ids_per_second),
+            per_second(it.commands_per_second),
+            format!("{:.0}", it.p50_us),
+            format!("{:.0}", it.p99_us),
+            it.peak_resident_bytes.map_or("unknown".to_owned(), bytes),
+        ]
+    });
+    let header = ["size", "ids/s", "commands/s", "p50 µs", "p99 µs", "memory, at most"];
+    writeln!(text, "{}", table(header, rows))?;
+    let ratio = growth.ratio.unwrap_or(f64::NAN) * 100.0;
+    writeln!(text, "The largest has {ratio:.1} % of the smallest's ids/s.\n")
+}
+
+fn grow(args: &Args) -> anyhow::Result<Vec<Growth>> {
+    ensure!(!args.growth.is_empty() && args.runs > 0, "--growth and --runs leave nothing to run");
+    let smallest = args.growth.iter().map(|size| size.0).min().unwrap_or(0);
+    let dram = (smallest as f64 * args.hot) as u64;
+    let mut growths = Vec::new();
+    for (alpha, dram) in [(0.0, 0), (args.alpha, dram)] {
+        let mut sizes: Vec<Vec<GrowthResult>> = args.growth.iter().map(|_| Vec::new()).collect();
+        for _ in 0..args.runs {
+            for (size, runs) in args.growth.iter().zip(&mut sizes) {
+                runs.push(one_size(args, size.0, alpha, dram)?);
+            }
+        }
+        growths.push(Growth::new(alpha, dram, &sizes));
+    }
+    Ok(growths)
+}
+
+/// Runs this program for one size, so that its memory is its own.
+fn one_size(args: &Args, size: u64, alpha: f64, dram: u64) -> anyhow::Result<GrowthResult> {
+    let arguments = [
+        ("--size", size.to_string()),
+        ("--dim", args.dim.to_string()),
+        ("--alpha", alpha.to_string()),
+        ("--batch", args.batch.to_string()),
+        ("--seconds", args.seconds.to_string()),
+        ("--seed", args.common.seed.to_string()),
+        ("--profile", args.profile.clone()),
+        ("--one-size", dram.to_string()),
+    ];
+    let done = Command::new(std::env::current_exe()?)
+        .args(arguments.iter().flat_map(|(name, value)| [*name, value]))
+        .stdin(Stdio::null())
+        .output()?;
+    let said = String::from_utf8_lossy(&done.stderr);
+    ensure!(done.status.success(), "the run with {size} bytes has failed: {}", said.trim());
+    serde_json::from_slice(&done.stdout).with_context(|| format!("the run with {size} bytes printed no result: {said}"))
+}

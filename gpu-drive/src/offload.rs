@@ -1,0 +1,259 @@
+//! Turns of the answering kernel.
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cudarc::driver::sys;
+use warprow_gpu_queues::{DeviceMemory, PinnedMemory, pinned_address, pinned_changes};
+use warprow_soft_controller::{Leave, MappedPlace, Mapping, Offload, OffloadFailure, OffloadQueue, OffloadRate, Turn};
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::abi;
+use crate::image::Image;
+use crate::player::{Player, PlayerError, Stream};
+
+/// Queues of a turn at most; the host serves those beyond.
+const MAX_QUEUES: usize = 256;
+/// Mappings that the GPU reaches at most; reads into those beyond are the host's.
+const MAX_MAPPINGS: usize = 1024;
+const QUEUE_BYTES: usize = size_of::<abi::Queue>();
+const MAPPING_BYTES: usize = size_of::<abi::Mapping>();
+/// Where things lie in the pinned memory: the word that ends turns, the queues, the mappings on their way.
+const LEAVE: usize = 0;
+const QUEUES: usize = 128;
+const MAPPINGS: usize = (QUEUES + MAX_QUEUES * QUEUE_BYTES).next_multiple_of(128);
+const PINNED_BYTES: u64 = (MAPPINGS + MAX_MAPPINGS * MAPPING_BYTES) as u64;
+/// Where things lie in GPU memory: what the blocks of a turn share, the drive's clock, the mappings.
+const COMMON: u64 = 0;
+const CLOCK: u64 = 128;
+const DEVICE_MAPPINGS: u64 = 256;
+const DEVICE_BYTES: u64 = DEVICE_MAPPINGS + (MAX_MAPPINGS * MAPPING_BYTES) as u64;
+/// Looks at the stream before others are let on this thread's core.
+const LOOKS: u32 = 200;
+
+const _: () = assert!(abi::COMMON_BYTES <= CLOCK);
+
+/// Serves queues of one drive by launches of the answering kernel.
+pub(crate) struct GpuOffload {
+    // Dropped first: it waits for the kernel.
+    stream: Stream,
+    player: Arc<Player>,
+    _image: Arc<Image>,
+    stale: Arc<AtomicBool>,
+    leave: Arc<Leaver>,
+    _device: DeviceMemory,
+    turn: abi::Turn,
+    /// What is mapped, as the controller said last.
+    mapped: Vec<Mapping>,
+    /// The mappings that the GPU reaches, in order of address, and what [`pinned_changes`] was when they were found. `None`: to be found again.
+    reached: Vec<abi::Mapping>,
+    found_at: Option<u64>,
+    /// Whether GPU memory has `reached`.
+    is_uploaded: bool,
+}
+
+impl fmt::Debug for GpuOffload {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GpuOffload").field("gpu", &self.player.gpu().name()).finish_non_exhaustive()
+    }
+}
+
+impl GpuOffload {
+    pub(crate) fn new(
+        player: Arc<Player>,
+        image: Arc<Image>,
+        stale: Arc<AtomicBool>,
+        rate: &OffloadRate,
+    ) -> Result<Self, PlayerError> {
+        let gpu = player.gpu();
+        let pinned = PinnedMemory::allocate(gpu, PINNED_BYTES)?;
+        let device = DeviceMemory::new(gpu, DEVICE_BYTES)?;
+        let ticks = |per_second: f64| (abi::TICKS * 1e9 / per_second).round() as u64;
+        let by_commands = rate.reads_4k_per_second.map_or(0, ticks);
+        let by_bytes = rate.bytes_per_second.map_or(0, |bytes| ticks(bytes / 4096.0));
+        let turn = abi::Turn {
+            mappings: device.address() + DEVICE_MAPPINGS,
+            common: device.address() + COMMON,
+            clock: device.address() + CLOCK,
+            image: image.address(),
+            queues: pinned.address() + QUEUES as u64,
+            leave: pinned.address() + LEAVE as u64,
+            // The kernel adds costs up in words of 32 bits: a drive has two reads a second at least.
+            ticks: rate.reads_per_second.map_or(0, ticks).min(u32::MAX.into()),
+            ticks_per_4k: by_commands.max(by_bytes),
+            latency_ns: rate.latency.as_nanos() as u64,
+            ..abi::Turn::default()
+        };
+        Ok(Self {
+            stream: Stream::new(gpu)?,
+            leave: Arc::new(Leaver { pinned, count: Mutex::new(0) }),
+            player,
+            _image: image,
+            stale,
+            _device: device,
+            turn,
+            mapped: Vec::new(),
+            reached: Vec::new(),
+            found_at: None,
+            is_uploaded: false,
+        })
+    }
+
+    /// Finds what is mapped and pinned.
+    fn find(&mut self) {
+        let changes = pinned_changes();
+        if self.found_at == Some(changes) {
+            return;
+        }
+        let reached = self.mapped.iter().filter_map(|mapping| {
+            let MappedPlace::Host(memory) = &mapping.place else { return None };
+            Some(abi::Mapping {
+                first: mapping.iova,
+                end: mapping.iova + mapping.len,
+                address: pinned_address(memory)?,
+                writable: mapping.writable.into(),
+            })
+        });
+        let reached: Vec<_> = reached.take(MAX_MAPPINGS).collect();
+        if reached != self.reached {
+            self.reached = reached;
+            self.is_uploaded = false;
+        }
+        self.found_at = Some(changes);
+    }
+
+    /// The address on the GPU of `len` bytes at `iova`.
+    fn address(&self, iova: u64, len: u64, writes: bool) -> Option<u64> {
+        let at = self.reached.partition_point(|mapping| mapping.end <= iova);
+        let mapping = self.reached.get(at)?;
+        let inside = iova >= mapping.first && len <= mapping.end - iova && (!writes || mapping.writable != 0);
+        inside.then(|| mapping.address + (iova - mapping.first))
+    }
+
+    fn rings(&self, queue: &OffloadQueue) -> Option<(u64, u64)> {
+        let sq = self.address(queue.sq_iova, u64::from(queue.sq_size) * 64, false)?;
+        let cq = self.address(queue.cq_iova, u64::from(queue.cq_size) * 16, true)?;
+        (sq % 64 == 0 && cq % 16 == 0).then_some((sq, cq))
+    }
+
+    fn run(&mut self, turn: &Turn<'_>, queues: &mut [OffloadQueue]) -> Result<(), PlayerError> {
+        let Some(bells) = pinned_address(turn.doorbells) else { return Ok(()) };
+        let pinned = &self.leave.pinned;
+        let mut served = Vec::with_capacity(queues.len());
+        for (index, queue) in queues.iter().enumerate().filter(|(_, queue)| queue.reached).take(MAX_QUEUES) {
+            let Some((sq, cq)) = self.rings(queue) else { continue };
+            let entry = abi::Queue {
+                sq,
+                cq,
+                sq_tail: bells + queue.sq_doorbell as u64,
+                cq_head: bells + queue.cq_doorbell as u64,
+                sq_size: queue.sq_size,
+                cq_size: queue.cq_size,
+                id: queue.id.into(),
+                seen_head: queue.cq_head,
+                head: queue.sq_head,
+                tail: queue.cq_tail,
+                phase: queue.cq_phase.into(),
+                ..abi::Queue::default()
+            };
+            pinned.memory().write(QUEUES + served.len() * QUEUE_BYTES, entry.as_bytes());
+            served.push(index);
+        }
+        if served.is_empty() {
+            return Ok(());
+        }
+        if !self.is_uploaded {
+            let bytes = self.reached.as_bytes();
+            pinned.memory().write(MAPPINGS, bytes);
+            let (to, from) = (self.turn.mappings, pinned.address() + MAPPINGS as u64);
+            // SAFETY: both have room for all mappings, and stay until the stream is done, which is waited for below.
+            self.stream.with("the mappings of a drive", |stream| unsafe {
+                sys::cuMemcpyAsync(to, from, bytes.len(), stream)
+            })?;
+            self.is_uploaded = true;
+        }
+        self.turn = abi::Turn {
+            lbas: turn.lbas,
+            admin: bells,
+            linger_ns: turn.linger.as_nanos() as u64,
+            linger_after_ns: turn.linger_after.as_nanos() as u64,
+            limit_ns: turn.limit.as_nanos() as u64,
+            mapping_count: self.reached.len() as u32,
+            leave_count: turn.leave_count,
+            admin_seen: turn.admin_seen,
+            nsid: turn.nsid,
+            lba_shift: turn.lba_shift,
+            page_shift: turn.page.trailing_zeros(),
+            ..self.turn
+        };
+        // SAFETY: the rings and mappings are memory that is pinned; the controller keeps them mapped during a turn, and whoever pinned
+        // them unmaps them, or deletes their queues, before they are unpinned. The rest is this one's.
+        unsafe { self.player.launch(&self.stream, served.len() as u32, &self.turn) }?;
+        let mut looks = 0;
+        while !self.stream.is_done()? {
+            looks += 1;
+            if looks > LOOKS {
+                std::thread::yield_now();
+            }
+        }
+        for (place, &index) in served.iter().enumerate() {
+            let mut bytes = [0; QUEUE_BYTES];
+            pinned.memory().read(QUEUES + place * QUEUE_BYTES, &mut bytes);
+            let Ok(entry) = abi::Queue::read_from_bytes(&bytes) else { continue };
+            let queue = &mut queues[index];
+            (queue.sq_head, queue.cq_head) = (entry.head, entry.seen_head);
+            (queue.cq_tail, queue.cq_phase) = (entry.tail, entry.phase != 0);
+            (queue.reads, queue.bytes, queue.stopped) = (entry.reads, entry.bytes, entry.stopped != 0);
+            let time = |ns: u64| (ns != 0).then(|| turn.now + Duration::from_nanos(ns - 1));
+            (queue.first_doorbell, queue.last_completion) = (time(entry.first_ns), time(entry.last_ns));
+        }
+        Ok(())
+    }
+}
+
+impl Offload for GpuOffload {
+    fn remap(&mut self, mappings: &[Mapping]) {
+        self.mapped = mappings.to_vec();
+        self.found_at = None;
+    }
+
+    fn reaches(&mut self, turn: &Turn<'_>, queues: &mut [OffloadQueue]) -> bool {
+        if self.stale.load(Ordering::SeqCst) || pinned_address(turn.doorbells).is_none() {
+            return false;
+        }
+        self.find();
+        for queue in queues {
+            queue.reached = self.rings(queue).is_some();
+        }
+        true
+    }
+
+    fn serve(&mut self, turn: &Turn<'_>, queues: &mut [OffloadQueue]) -> Result<(), OffloadFailure> {
+        self.run(turn, queues).map_err(|error| OffloadFailure(error.to_string()))
+    }
+
+    fn leave(&self) -> Arc<dyn Leave> {
+        self.leave.clone()
+    }
+}
+
+/// The word that ends turns, in pinned memory.
+#[derive(Debug)]
+struct Leaver {
+    pinned: PinnedMemory,
+    count: Mutex<u32>,
+}
+
+impl Leave for Leaver {
+    fn count(&self) -> u32 {
+        *self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn leave(&self) {
+        let mut count = self.count.lock().unwrap_or_else(PoisonError::into_inner);
+        *count = count.wrapping_add(1);
+        self.pinned.memory().store_u32(LEAVE, *count);
+    }
+}

@@ -1,0 +1,63 @@
+// How a launch begins: it takes its slot's lease and passes the gate.
+#pragma once
+#include "ticket.cuh"
+
+constexpr u32 ADOPT_PAUSE = 200;  // nanoseconds between two looks at a lease
+
+// Takes a slot's lease for a launch, unless another launch has it. While tables are being replaced it waits: the kernel that copies them runs already.
+DEVICE bool take_lease(SlotState& slot) {
+    for (;;) {
+        const u32 was = atomicCAS(&slot.lease, 0u, 1u);
+        if ((was & LEASE_ADOPTING) == 0) return was == 0;
+        pause(ADOPT_PAUSE);
+    }
+}
+
+// By one thread: takes the lease and begins the launch, whose size it reads. If another launch has the lease, it tells the ticket so and returns false.
+DEVICE bool admit(const Lookup& lookup) {
+    SlotState& slot = *at<SlotState>(lookup.slot.state);
+    Ticket& ticket = at<Ticket>(lookup.slot.tickets)[lookup.slot.ticket];
+    if (!take_lease(slot)) {
+        slot.admitted[lookup.slot.ticket] = 0;
+        u64 launches = atomicAdd(&slot.launches[lookup.slot.ticket], 1ull) + 1;
+        u64 first = check_part(0, launches), second = check_part(1, OUTCOME_BUSY);
+        store_relaxed(reinterpret_cast<u64*>(&ticket) + 1, (u64)OUTCOME_BUSY);
+        store_relaxed(&ticket.check, (u64)((u32)(first >> 32) + (u32)(second >> 32)) << 32 | ((u32)first + (u32)second));
+        store_release(&ticket.sequence, launches);
+        return false;
+    }
+    // The launch before gave the lease back behind a release.
+    fence_acquire();
+    slot.admitted[lookup.slot.ticket] = 1;
+    ++slot.launch;
+    slot.began = now();
+    slot.faults = 0;
+    slot.uniques = 0;
+    slot.dram_uniques = 0;
+    slot.counters = Counters{};
+    slot.size = size_of(lookup, slot.flaws);
+    slot.counters.ids = slot.size.ids;
+    return true;
+}
+
+// By one thread, of a launch that was admitted: passes the gate, which is two ways across the bus.
+// UPDATED: rows may be updated, so that the launch takes a snapshot of the overlay as well.
+template <bool UPDATED> DEVICE void pass_gate(const Lookup& lookup) {
+    SlotState& slot = *at<SlotState>(lookup.slot.state);
+    // Whoever closes the gate stores `closed` and then looks at `inside`: one of the two sees the other.
+    store_relaxed(gate_inside(lookup), slot.launch);
+    fence_sequential();
+    if (UPDATED && lookup.plan.overlay != 0) slot.snapshot = published(lookup);
+    slot.gate_was_closed = load_relaxed(gate_closed(lookup));
+    if (slot.gate_was_closed) store_relaxed(gate_inside(lookup), 0ull);
+    // Whoever finds the gate open sees what the host did before it opened it; whoever has the snapshot sees what was updated before.
+    fence_acquire();
+}
+
+// Reads: the slot's lease and gate, and counts in device memory; the overlay's snapshot.
+// Writes: what SlotState has of the launch, and the gate's `inside`; the ticket, if another launch has the lease.
+// Relies on: one thread in all; it is the first kernel of a large look-up.
+KERNEL warprow_begin(const Lookup lookup) {
+    let_next_come();
+    if (admit(lookup)) pass_gate<true>(lookup);
+}

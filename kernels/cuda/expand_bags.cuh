@@ -1,0 +1,149 @@
+// One output row for each bag: rows are pooled. The host executor's arithmetic, bit for bit.
+#pragma once
+#include "elements.cuh"
+#include "locate.cuh"
+
+// A bag, or a warp's part of it: each of `parts` warps takes every `parts`th stretch of the elements of the bag's rows.
+struct Bag {
+    u64 begin, end;  // positions
+    u64 out;         // address of the first element of the bag's feature in the output row
+    u32 part, parts;
+};
+
+// What a lane has found in its positions of a bag.
+struct BagTally {
+    u64 counted = 0;    // positions that a mean counts
+    bool lost = false;  // a row could not be read: the bag's sum is zero
+};
+
+// The address of the row that position `i` adds to its bag, or ROW_NONE. `leads`: of all lanes that read this position, this one counts it and writes its mask.
+template <bool DIRECT, bool RICH, bool UPDATED>
+DEVICE u64 addend_at(const Lookup& lookup, const SlotState& slot, const Feature& feature, u64 i, u64 input, const bool leads, BagTally& tally, u32& failed, IdCounts& counts) {
+    IdCounts own_counts{};
+    const u64 place = DIRECT ? place_of<true, UPDATED>(lookup, feature, input, own_counts) : input;
+    const u64 row = row_at<DIRECT>(lookup, slot, place);
+    if (DIRECT && leads) {
+        write_mask(lookup, feature, i, place);
+        report_missing<RICH>(lookup, feature, i, place, own_counts);
+        add_counts(counts, own_counts);
+    }
+    if (row == ROW_LOST) {
+        tally.lost = true;
+        if (!leads) return ROW_NONE;
+        ++failed;
+        if (lookup.output.mask != 0) at<u8>(lookup.output.mask)[i] = 0;
+        return ROW_NONE;
+    }
+    const bool skipped = place == PLACE_PADDING || (place == PLACE_MISSING && feature.missing == MISSING_SKIP);
+    if (!skipped) ++tally.counted;
+    return place == PLACE_MISSING && feature.missing == MISSING_DEFAULT ? feature.table.default_row : row;
+}
+
+// Up to 32 rows that a warp adds to a sum, one a lane.
+struct Addends {
+    u64 row;      // address of this lane's row, or ROW_NONE
+    u32 present;  // a bit for each lane that has a row
+    float weight;
+};
+
+// Adds the addends, rows of elements of BITS bits, in order to a lane's sums: of each row, EACH elements from `first` on. Several rows are under way
+// at once, for a bag may be long and bags may be few. Where rows have scales, each lane loads one of them for all lanes. Each row costs two shuffles for
+// its address, one for a weight, two for a scale, and a load of 16 to 2 B; each element costs a conversion, at most two products, and at most two sums.
+template <u32 BITS, u32 EACH> DEVICE void add_rows(const Feature& feature, const Addends& addends, u32 first, float (&sum)[4]) {
+    constexpr u32 ROWS = EACH == 1 ? 32 : EACH == 2 ? 16 : 8;
+    const Table& table = feature.table;
+    const bool has_scale = BITS <= 8 && is_scaled(table.element);
+    Scale own{};
+    if (has_scale && addends.row != ROW_NONE) own = load_scale(addends.row, table.element, table.dim);
+    // No bit is set past the last row.
+    for (u32 row = 0; row < 32 && addends.present >> row != 0; row += ROWS) {
+        Raw<BITS, EACH> raw[ROWS];
+#pragma unroll
+        for (u32 j = 0; j < ROWS; ++j) {
+            const u64 address = __shfl_sync(FULL, addends.row, row + j);
+            raw[j] = addends.present >> (row + j) & 1 && first < table.dim ? load_part<BITS, EACH>(address, first) : Raw<BITS, EACH>{};
+        }
+#pragma unroll
+        for (u32 j = 0; j < ROWS; ++j) {
+            Scale by{};
+            if (has_scale) by = Scale{__shfl_sync(FULL, own.scale, row + j), __shfl_sync(FULL, own.bias, row + j)};
+            const float factor = feature.weighted ? __shfl_sync(FULL, addends.weight, row + j) : 1.0f;
+            if (!(addends.present >> (row + j) & 1)) continue;
+            const Values<EACH> values = widen_part<BITS, EACH>(table.element, raw[j], by);
+            for (u32 e = 0; e < EACH; ++e) {
+                const float value = feature.weighted ? __fmul_rn(factor, values.value[e]) : values.value[e];
+                sum[e] = __fadd_rn(sum[e], value);
+            }
+        }
+    }
+}
+
+// By a warp: pools a bag, or the warp's part of it. A lane sums four neighbouring elements, or those of one word where warps share a bag, so that a
+// warp reads whole lines of 128 B. Each byte of a row is read once; the next positions are loaded meanwhile.
+template <bool DIRECT, bool RICH, bool UPDATED>
+DEVICE void add_up(const Lookup& lookup, const SlotState& slot, const Feature& feature, const Bag& bag, u32& failed, IdCounts& counts) {
+    const Table& table = feature.table;
+    const u32 lane = threadIdx.x % 32, bits = element_bits(table.element);
+    const u32 each = bag.parts > 1 && bits > 8 ? 32 / bits : 4;
+    for (u32 from = bag.part * 32 * each; from < table.dim; from += bag.parts * 32 * each) {
+        const u32 first = from + lane * each;
+        float sum[4] = {};
+        BagTally tally{};
+        u64 next = bag.begin + lane < bag.end ? input_at<DIRECT>(lookup, bag.begin + lane) : 0;
+        for (u64 tile = bag.begin; tile < bag.end; tile += 32) {
+            const u64 i = tile + lane, input = next;
+            Addends addends{ROW_NONE, 0, feature.weighted && i < bag.end ? at<const float>(lookup.batch.weights)[i] : 1.0f};
+            if (i + 32 < bag.end) next = input_at<DIRECT>(lookup, i + 32);
+            if (i < bag.end) addends.row = addend_at<DIRECT, RICH, UPDATED>(lookup, slot, feature, i, input, from == 0, tally, failed, counts);
+            addends.present = __ballot_sync(FULL, addends.row != ROW_NONE);
+            switch (bits) {
+                case 32:
+                    if (each == 1) add_rows<32, 1>(feature, addends, first, sum); else add_rows<32, 4>(feature, addends, first, sum);
+                    break;
+                case 16:
+                    if (each == 2) add_rows<16, 2>(feature, addends, first, sum); else add_rows<16, 4>(feature, addends, first, sum);
+                    break;
+                case 8: add_rows<8, 4>(feature, addends, first, sum); break;
+                default:
+                    if (RICH) add_rows<4, 4>(feature, addends, first, sum);
+            }
+        }
+        for (u32 step = 16; step > 0; step /= 2) tally.counted += __shfl_xor_sync(FULL, tally.counted, step);
+        const bool lost = __ballot_sync(FULL, tally.lost) != 0;
+        if (first >= table.dim) continue;
+        for (u32 e = 0; e < 4; ++e) {
+            if (lost) sum[e] = 0.0f;
+            else if (feature.pooling == POOLING_MEAN && tally.counted != 0) sum[e] = __fdiv_rn(sum[e], (float)tally.counted);
+        }
+        if (each == 4) {
+            put_four(bag.out, lookup.output.element, first, table.dim, Four{{sum[0], sum[1], sum[2], sum[3]}});
+        } else {
+            for (u32 e = 0; e < 2; ++e)
+                if (e < each && first + e < table.dim) narrow(bag.out, lookup.output.element, first + e, sum[e]);
+        }
+    }
+}
+
+// Writes one output row for each bag, by a warp, or by several where there are so few bags that warps would be left over: each of them takes lines of
+// 128 B of the rows. Rows are added in the order of the bag. Traffic: 8 B and a row for each id, the row out for each bag; warps that share a bag read
+// the same positions. Template parameters as for expand_rows.
+template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lookup& lookup, SlotState& slot, const Bags& all_bags, Scratch& scratch, IdCounts& counts) {
+    set_up_scratch<false, UPDATED>(lookup, all_bags, scratch);
+    u32 out_bytes = element_bytes(lookup.output.element), failed = 0;
+    u64 warps = (u64)gridDim.x * blockDim.x / 32, bags = lookup.plan.feature_count * all_bags.per_feature, walked = 0;
+    const u32 parts = bags * 2 > warps ? 1 : (u32)min_of(divide(warps, bags == 0 ? 1 : bags), lookup.lanes.lines_of_row);
+    // Where offsets descend, bags may overlap and be far longer together than the ids: such bags are read as empty.
+    bool flawed = !DIRECT && (slot.flaws & FLAW_OFFSETS) != 0;
+    for (u64 item = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; item < bags * parts; item += warps) {
+        const u64 bag = parts == 1 ? item : divide(item, parts);
+        u32 number = (u32)divide(bag, all_bags.per_feature);
+        const Feature& feature = feature_at(lookup, scratch, number);
+        u64 begin = bag_begin(lookup, all_bags, bag), end = bag_begin(lookup, all_bags, bag + 1);
+        flawed |= end < begin || walked > all_bags.ids;
+        if (flawed) end = begin;
+        walked += end - begin;
+        const u64 out = lookup.output.rows + ((bag - number * all_bags.per_feature) * lookup.output.row_stride + feature.column) * out_bytes;
+        add_up<DIRECT, RICH, UPDATED>(lookup, slot, feature, Bag{begin, end, out, (u32)(item - bag * parts), parts}, failed, counts);
+    }
+    if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
+}

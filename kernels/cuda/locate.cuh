@@ -1,0 +1,138 @@
+// From an id to its place, and from a place to the address of a row.
+#pragma once
+#include "bags.cuh"
+
+// How many ids a thread, or all of them, found to be of each kind.
+struct IdCounts {
+    u32 missing, padding, hbm, dram, ssd;
+};
+
+// The address of an id's row in the overlay; 0: the overlay does not have it. `row`: the row of the id by the table itself.
+DEVICE u64 overlaid_row(const Lookup& lookup, const Table& table, u64 id, u64 row) {
+    const u64 snapshot = block_snapshot();
+    if (table.overlay == 0 || snapshot == 0) return 0;
+    if (table.keys != 0 && (snapshot & SNAPSHOT_CREATED) != 0) {
+        const KeyIndex& index = *at<const KeyIndex>(table.keys);
+        // A key that the index has was not created. Where only fingerprints are compared, another key may have passed for this one.
+        if ((row == SLOT_ABSENT || index.stored == 0) && is_key(index, id, is_signed(lookup))) {
+            const u64 created = updated_row(lookup.plan.overlay, snapshot, table.overlay | TABLE_CREATED, id);
+            if (created != 0) return created;
+        }
+    }
+    return row < table.rows ? updated_row(lookup.plan.overlay, snapshot, table.overlay, row) : 0;
+}
+
+// The place of an id of `feature` (PLACE_*), which is a key where the row has one; counts the id. DIRECT: rows in DRAM are read where they lie.
+// UPDATED: rows may have been updated, and keys created. Updated rows count as rows in DRAM, as on the host.
+template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, const Feature& feature, u64 id, IdCounts& counts) {
+    const Table& table = feature.table;
+    const u64 row = table.keys == 0 ? id : row_of_key(table, id, is_signed(lookup));
+    const bool padding = is_padding(lookup, feature, id);
+    u64 updated = 0;
+    if constexpr (UPDATED) updated = padding && lookup.plan.pooled ? 0 : overlaid_row(lookup, table, id, row);
+    if (padding && (lookup.plan.pooled || (row >= table.rows && updated == 0))) {
+        ++counts.padding;
+        return PLACE_PADDING;
+    }
+    if (UPDATED && updated != 0) {
+        ++counts.dram;
+        return PLACE_HERE | updated;
+    }
+    if (row >= table.rows) {
+        ++counts.missing;
+        return PLACE_MISSING;
+    }
+    const u64 rank = rank_of(table, row);
+    if (rank < table.hbm_rows) {
+        ++counts.hbm;
+        return PLACE_HERE | (table.hbm + rank * table.row_stride);
+    }
+    if (rank < table.dram_end) {
+        ++counts.dram;
+        if (DIRECT) return PLACE_HERE | (table.dram + (rank - table.hbm_rows) * table.row_stride);
+        return table.dram_key + (rank - table.hbm_rows);
+    }
+    ++counts.ssd;
+    return table.ssd_key + (rank - table.dram_end);
+}
+
+// Adds `other` to `sum`.
+DEVICE void add_counts(IdCounts& sum, const IdCounts& other) {
+    sum.missing += other.missing;
+    sum.padding += other.padding;
+    sum.hbm += other.hbm;
+    sum.dram += other.dram;
+    sum.ssd += other.ssd;
+}
+
+// Adds up in shared memory the counts of all threads of the block. It ends with a barrier.
+DEVICE void sum_counts(const IdCounts& counts, Scratch& scratch) {
+    u32 mine[COUNT_KINDS] = {counts.missing, counts.padding, counts.hbm, counts.dram, counts.ssd};
+    for (u32 kind = 0; kind < COUNT_KINDS; ++kind) {
+        u32 sum = __reduce_add_sync(FULL, mine[kind]);
+        if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(&scratch.sums[kind], sum);
+    }
+    __syncthreads();
+}
+
+// By one thread: adds the sums and flaws of the block to those of the launch.
+DEVICE void add_sums(SlotState& slot, const Scratch& scratch) {
+    Counters& counters = slot.counters;
+    u64* to[COUNT_KINDS] = {&counters.missing, &counters.padding, &counters.ids_hbm, &counters.ids_dram, &counters.ids_ssd};
+    for (u32 kind = 0; kind < COUNT_KINDS; ++kind)
+        if (scratch.sums[kind]) atomicAdd(to[kind], (u64)scratch.sums[kind]);
+    if (scratch.flaws) atomicOr(&slot.flaws, scratch.flaws);
+}
+
+// Writes the mask of a position: 1 where the table has the row and the id is no padding. `expand` clears it for a row that fails later.
+DEVICE void write_mask(const Lookup& lookup, const Feature& feature, u64 index, u64 place) {
+    if (lookup.output.mask == 0) return;
+    bool padding = is_padding(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, index));
+    at<u8>(lookup.output.mask)[index] = place != PLACE_MISSING && !padding;
+}
+
+// Reports a missing id, which place_of has counted, as its feature wants it. RICH: a feature may want another thing than that it is counted.
+template <bool RICH> DEVICE void report_missing(const Lookup& lookup, const Feature& feature, u64 index, u64 place, IdCounts& counts) {
+    if (!RICH || place != PLACE_MISSING || feature.bounds == BOUNDS_COUNT) return;
+    if (feature.bounds == BOUNDS_REPORT) {
+        atomicMax(&at<SlotState>(lookup.slot.state)->counters.first_missing, ~index);
+    } else {
+        --counts.missing;
+        ++counts.padding;
+    }
+}
+
+// What row_at gives where there is no address.
+constexpr u64 ROW_NONE = 0;  // the position has no row
+constexpr u64 ROW_LOST = 1;  // the row could not be read
+
+// The address of the row of a place, in GPU memory or in staging. DIRECT: nothing was staged.
+template <bool DIRECT> DEVICE u64 row_at(const Lookup& lookup, const SlotState& slot, u64 place) {
+    if (place >= PLACE_PADDING) return ROW_NONE;
+    if (DIRECT || (place & PLACE_HERE)) return place & ~PLACE_HERE;
+    u32 unique;
+    if (place & PLACE_STAGED) {
+        unique = (u32)place;
+        if (place & PLACE_HASHED) unique = at<const u32>(lookup.sort.numbers)[unique];
+    } else {
+        const uint4* words = at<const uint4>(lookup.bitmap.bits) + place / 1024 * 8;
+        u32 whole = (u32)(place % 1024 / 32), before = at<const u32>(lookup.bitmap.base)[place / 1024];
+        for (u32 i = 0; i <= whole / 4; ++i) {
+            uint4 four = words[i];
+            u32 word[4] = {four.x, four.y, four.z, four.w};
+            for (u32 j = 0; j < 4; ++j) {
+                u32 number = i * 4 + j;
+                u32 keep = number < whole ? ~0u : number == whole ? (1u << place % 32) - 1 : 0;
+                before += __popc(word[j] & keep);
+            }
+        }
+        unique = before;
+    }
+    if (unique >= slot.dram_uniques && at<const u8>(lookup.unique.status)[unique] != ROW_READ) return ROW_LOST;
+    return lookup.unique.staging + (u64)unique * lookup.unique.staging_stride;
+}
+
+// What is known of a position before its row is looked for. DIRECT: its id; else its place, which an earlier kernel wrote.
+template <bool DIRECT> DEVICE u64 input_at(const Lookup& lookup, u64 index) {
+    return DIRECT ? id_at(lookup.batch.ids, lookup.batch.id_type, index) : at<const u64>(lookup.unique.places)[index];
+}

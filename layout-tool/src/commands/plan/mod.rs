@@ -1,0 +1,85 @@
+//! `warprow plan`.
+
+mod arguments;
+mod failure;
+mod report;
+mod traces;
+
+use std::io::Write;
+use std::path::Path;
+
+use serde_json::json;
+use warprow_plan::trace::QueryTrace;
+use warprow_plan::{HostCosts, Proposal, ProposalError, ProposalFile, ProposalOptions, TableShape, curves};
+
+pub use arguments::PlanArgs;
+
+use super::{CommandOutput, Context};
+use crate::columns::LookupTrace;
+use crate::failure::{Class, Failure};
+use crate::file;
+use crate::screen::Unit;
+use failure::keyed_instead;
+
+pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, Failure> {
+    refuse_outputs(args)?;
+    let (shapes, logs) = traces::tables_and_traces(args)?;
+    let mut trace = QueryTrace::new(logs.iter().map(traces::source).collect::<Result<_, _>>()?)?;
+    let row_bytes = shapes.iter().filter_map(|it| it.dtype.row_bytes(it.dim)).max().unwrap_or(4);
+    let costs = match args.typical_host || args.hbm > 0 {
+        true => HostCosts::default(),
+        false => HostCosts::measure(row_bytes.next_multiple_of(4), args.emulated)?,
+    };
+    let options = args.options(costs);
+    let proposal = propose(args, &shapes, &mut trace, &options, context)?;
+    if let Some(path) = &args.svg {
+        write(path, curves(&proposal.tiers).as_bytes())?;
+    }
+    if let Some(path) = &args.out {
+        write(path, &ProposalFile::encode(&proposal)?)?;
+    }
+    let host = (args.hbm == 0).then_some(options.costs);
+    let traces: Vec<_> = logs.iter().map(LookupTrace::json).collect();
+    CommandOutput::new(
+        report::text(args, &proposal, &options, &logs),
+        json!({ "plan": proposal.tiers, "traces": traces, "host_costs": host, "out": args.out, "svg": args.svg }),
+    )
+}
+
+/// Files that exist are not overwritten, and those that are drives never.
+fn refuse_outputs(args: &PlanArgs) -> Result<(), Failure> {
+    if let Some(path) = args.outputs().find(|path| !args.force && path.exists()) {
+        let refusal = Failure::new(Class::Refused, path.display().to_string(), "it exists already");
+        return Err(refusal.remedy("choose another name, or --force"));
+    }
+    args.outputs().try_for_each(|path| file::refuse_own(path, &args.drives))
+}
+
+fn propose(
+    args: &PlanArgs,
+    shapes: &[TableShape],
+    trace: &mut QueryTrace<'_>,
+    options: &ProposalOptions,
+    context: &Context,
+) -> Result<Proposal, Failure> {
+    let bar = context.screen.bar("planning", trace.queries(), Unit::Things);
+    let proposal = warprow_plan::propose(shapes, trace, options, &mut |progress| {
+        bar.set_message(progress.what);
+        bar.set_length(progress.total);
+        bar.set_position(progress.done);
+        context.interrupt.flow()
+    });
+    bar.finish_and_clear();
+    proposal.map_err(|error| match error {
+        ProposalError::Stopped => context.interrupt.failure(),
+        error => keyed_instead(error, !args.drives.is_empty()),
+    })
+}
+
+/// Writes a file as a whole, or not at all.
+fn write(path: &Path, bytes: &[u8]) -> Result<(), Failure> {
+    let fail = |error: &std::io::Error| Failure::io(path.display().to_string(), "cannot be written", error);
+    let new = file::replacing(path)?;
+    let written = new.file().write_all(bytes).and_then(|()| new.file().sync_all());
+    written.and_then(|()| new.persist(true)).map_err(|error| fail(&error))
+}

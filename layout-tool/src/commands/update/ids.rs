@@ -1,0 +1,73 @@
+//! The ids or keys that rows belong to.
+
+use warprow_formats::KeyType;
+use warprow_keys::KeyKind;
+use warprow_store::TableInfo;
+use warprow_workload::Keys;
+use warprow_workload::units;
+
+use super::arguments::UpdateArgs;
+use crate::commands::lookup;
+use crate::failure::Failure;
+use crate::select::Chosen;
+
+/// The ids that the command line names.
+pub(super) fn given(args: &UpdateArgs) -> Result<Option<Keys>, Failure> {
+    match (&args.ids, &args.ids_file) {
+        (Some(list), _) => lookup::parse_ids(list).map(Some),
+        (None, Some(file)) => lookup::read_file(file).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+/// What the rows belong to: ids, or keys by their bits.
+pub(super) fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> Result<Vec<u64>, Failure> {
+    let given = given(args)?;
+    let (bits, signed): (Vec<u64>, bool) = match (given, chosen.table.keys) {
+        (Some(Keys::Signed(ids)), _) => (ids.into_iter().map(|id| id as u64).collect(), true),
+        (Some(Keys::Unsigned(ids)), _) => (ids, false),
+        (None, Some(kind)) => {
+            let keys = chosen.file.keys(chosen.table)?.into_iter().flatten();
+            (keys.collect::<Result<_, _>>()?, KeyType::is_signed(kind))
+        }
+        (None, None) => {
+            let what = format!("{} has no keys: whose are its rows?", args.rows.display());
+            return Err(Failure::usage("--ids", what).remedy("say it with --keys, --ids or --ids-file"));
+        }
+    };
+    // A number that the other kind cannot hold has the upper bit; ids are never below zero.
+    let table_signed = info.keys.is_some_and(|keys| keys.kind == KeyKind::I64);
+    let foreign = (signed != table_signed).then(|| bits.iter().find(|&&id| id >> 63 == 1)).flatten();
+    match foreign {
+        None => Ok(bits),
+        Some(&id) => {
+            let id = if signed { (id as i64).to_string() } else { id.to_string() };
+            let (what, remedy) = match (info.keys.is_some(), table_signed) {
+                (false, _) => {
+                    (format!("table {:?} has no row {id}", info.name), "look at the ids; nothing was updated")
+                }
+                (true, false) => (
+                    format!("{id} is no key of table {:?}: its keys are u64, numbers from 0 on", info.name),
+                    "look at the keys; nothing was updated",
+                ),
+                (true, true) => (
+                    format!("{id} is no key of table {:?}: its keys are i64, numbers below 2⁶³", info.name),
+                    "look at the keys; nothing was updated",
+                ),
+            };
+            Err(Failure::input(&info.name, what).remedy(remedy))
+        }
+    }
+}
+
+pub(super) fn not_each(args: &UpdateArgs, ids: u64, rows: u64) -> Failure {
+    let (given, rows) = (units::plural(ids, "id"), units::plural(rows, "row"));
+    Failure::input(args.rows.display().to_string(), format!("there are {given} for {rows}"))
+        .remedy("give one for each row")
+}
+
+/// Of `--from`.
+pub(super) fn behind(rows: u64) -> Failure {
+    Failure::usage("--from", format!("the file has {}", units::plural(rows, "row")))
+        .remedy("give the row to go on with")
+}

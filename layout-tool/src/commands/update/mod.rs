@@ -1,0 +1,160 @@
+//! `warprow update`.
+
+mod arguments;
+mod compactor;
+mod ids;
+mod report;
+mod work;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use warprow_formats::{ConvertedRows, FileRows, TableFile};
+use warprow_layout::RowSource;
+use warprow_store::{OpenOptions, Store, TableInfo, UpdateOptions};
+use wildmatch::WildMatch;
+
+pub use arguments::UpdateArgs;
+
+use super::{CommandOutput, Context, load};
+use crate::drives;
+use crate::failure::Failure;
+use crate::select::{Chosen, Selection};
+use arguments::Compact;
+use compactor::{Beside, compactor};
+use ids::{behind, given, not_each};
+use report::Updated;
+use work::{Progress, Work};
+
+pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<CommandOutput, Failure> {
+    let mut file = [TableFile::open_with(&args.rows, &args.reading.options())?];
+    if let Some(tensor) = empty(args, &file[0]) {
+        return nothing(args, tensor);
+    }
+    args.keys.iter().try_for_each(|keys| load::name_keys(&mut file, keys))?;
+    let chosen = choose(args, &file)?;
+    let store = drives::open(&args.drives, &OpenOptions::default())?;
+    let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    let ids = ids::ids(args, &chosen, &info)?;
+    refuse_unfit(args, &chosen, &info, ids.len() as u64)?;
+    let rows = chosen.file.rows(chosen.table);
+    let converted = converted(args, &rows, &chosen, &info)?;
+    let source: &dyn RowSource = converted.as_ref().map_or(&rows, |converted| converted);
+    // Before anything is written.
+    let mut options = UpdateOptions::default();
+    options.create = args.create;
+    let left = ids.get(args.from as usize..).unwrap_or_default();
+    let created = store.check_update_with(&info.name, left, &options)?;
+    let work = Work { store: &store, info: &info, ids: &ids, options, source, context, compact: args.compact };
+    let mut at = Progress { next: args.from as usize, ..Progress::default() };
+    let began = Instant::now();
+    let (ended, beside) = update(args, &store, &work, &mut at)?;
+    let took = began.elapsed();
+    let updated = at.next as u64 - args.from;
+    ended.map_err(|failure| {
+        let failure = failure.detail("updated", updated).detail("next", at.next as u64);
+        with_way_on(beside.explain(failure), updated, at.next)
+    })?;
+    let converted = converted.as_ref().map(|converted| (chosen.table.dtype, converted.lost()));
+    let compaction_failed = beside.failed;
+    report::report(args, &Updated { info: &info, rows: updated, created, took, at, compaction_failed, converted })
+}
+
+/// The one tensor that is meant.
+fn choose<'a>(args: &UpdateArgs, file: &'a [TableFile]) -> Result<Chosen<'a>, Failure> {
+    let selection = Selection { tensors: args.tensor.iter().cloned().collect(), ..Selection::default() };
+    let mut chosen = selection.choose(file, &format!("warprow update {}", args.drives.pasteable()))?;
+    match (chosen.pop(), chosen.len()) {
+        (Some(only), 0) => Ok(only),
+        (last, others) => {
+            let what = format!("{} tensors match", others + usize::from(last.is_some()));
+            Err(Failure::usage("--tensor", what).remedy("give a pattern that one tensor matches"))
+        }
+    }
+}
+
+/// Rows that are not the table's: too many or too few for their ids, too wide or too narrow, or fewer than were updated before.
+fn refuse_unfit(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo, ids: u64) -> Result<(), Failure> {
+    let table = chosen.table;
+    if ids != table.rows {
+        return Err(not_each(args, ids, table.rows));
+    }
+    if table.dim != info.dim {
+        let what = format!("its rows have {} elements, those of table {:?} {}", table.dim, info.name, info.dim);
+        return Err(Failure::input(args.rows.display().to_string(), what).remedy("give rows of the table's width"));
+    }
+    if args.from > table.rows { Err(behind(table.rows)) } else { Ok(()) }
+}
+
+/// The rows as ones of the table's type, if the file's is another.
+fn converted<'a>(
+    args: &UpdateArgs,
+    rows: &'a FileRows<'a>,
+    chosen: &Chosen<'_>,
+    info: &TableInfo,
+) -> Result<Option<ConvertedRows<'a>>, Failure> {
+    let (from, to) = (chosen.table.dtype, info.dtype);
+    if from == to {
+        return Ok(None);
+    }
+    ConvertedRows::new(rows, info.dim, from, to).map(Some).ok_or_else(|| {
+        let what = format!("rows of {from} cannot become {to}, as table {:?} has", info.name);
+        Failure::input(args.rows.display().to_string(), what).remedy("give rows of the table's type")
+    })
+}
+
+/// Makes the updates, with a compactor beside them if that is asked for. Returns how they ended, and what was compacted meanwhile.
+fn update(
+    args: &UpdateArgs,
+    store: &Store,
+    work: &Work<'_>,
+    at: &mut Progress,
+) -> Result<(Result<(), Failure>, Beside), Failure> {
+    let beside = Arc::new(Mutex::new(Beside::default()));
+    let compactor = if args.compact == Compact::Auto { Some(compactor(store, &beside)?) } else { None };
+    let ended = work.shorten_log(at).and_then(|()| work.run(args, at));
+    // One that runs is ended.
+    drop(compactor);
+    let beside = std::mem::take(&mut *beside.lock().unwrap_or_else(PoisonError::into_inner));
+    at.compactions += beside.compactions;
+    Ok((ended, beside))
+}
+
+/// A failure with how to go on.
+fn with_way_on(failure: Failure, updated: u64, next: usize) -> Failure {
+    let remedy = format!("the rows before row {next} are updated: go on with --from {next}");
+    match (updated, &*failure.remedy) {
+        (0, _) => failure,
+        (_, "") => failure.remedy(remedy),
+        (_, first) => {
+            let both = format!("{first}; {remedy}");
+            failure.remedy(both)
+        }
+    }
+}
+
+/// The tensor that is meant, if it has no rows: an incremental model of passes that changed none.
+fn empty<'a>(args: &UpdateArgs, file: &'a TableFile) -> Option<&'a str> {
+    let glob = args.tensor.as_deref().map(WildMatch::new);
+    let meant = |name: &str| glob.as_ref().is_none_or(|glob| glob.matches(name));
+    // One that cannot be read may be the one that is meant: choosing says why.
+    let is_known = |name: &String| file.empty.contains(name) || file.key_arrays.iter().any(|it| it.name == *name);
+    let mut skipped = file.skipped.iter().map(|(name, _)| name).filter(|name| !is_known(name));
+    if file.tables.iter().any(|table| meant(&table.name)) || skipped.any(|name| meant(name)) {
+        return None;
+    }
+    file.empty.iter().map(|name| &**name).find(|name| meant(name))
+}
+
+fn nothing(args: &UpdateArgs, tensor: &str) -> Result<CommandOutput, Failure> {
+    let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
+    let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    let given = given(args)?.map_or(0, |ids| ids.len());
+    if given > 0 {
+        return Err(not_each(args, given as u64, 0));
+    }
+    if args.from > 0 {
+        return Err(behind(0));
+    }
+    report::nothing(args, &info, tensor)
+}

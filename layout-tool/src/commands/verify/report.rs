@@ -1,0 +1,108 @@
+//! What `warprow verify` says in the end.
+
+use serde_json::{Value, json};
+use warprow_store::{DamagedUnit, MetadataReport};
+use warprow_workload::units;
+
+use super::finding::Finding;
+use crate::commands::CommandOutput;
+use crate::damage;
+use crate::failure::{Class, Failure};
+use crate::report::{printable, table};
+
+/// Differences that are listed, at most.
+const LISTED: usize = 10;
+
+pub(super) fn report(findings: &[Finding], metadata: &MetadataReport) -> Result<CommandOutput, Failure> {
+    let mut bad = metadata.bad.clone();
+    bad.extend(findings.iter().flat_map(|it| it.bad.iter().cloned()));
+    let mut done = CommandOutput::new(text(findings, metadata, &bad), json(findings, metadata, &bad))?;
+    done.failure = failure(findings, &bad);
+    Ok(done)
+}
+
+fn verdict(finding: &Finding) -> String {
+    match (&finding.against, finding.differing) {
+        _ if finding.damage.as_ref().is_some_and(|it| it.class == Class::Mismatch) => "DIFFERS, see below".to_owned(),
+        _ if finding.damage.is_some() => "DAMAGED, see below".to_owned(),
+        (None, _) => "readable; row contents NOT checked".to_owned(),
+        (Some(against), 0) => format!("equal to {against}"),
+        (Some(against), n) => format!("{} DIFFER from {against}", units::plural(n, "row")),
+    }
+}
+
+fn text(findings: &[Finding], metadata: &MetadataReport, bad: &[DamagedUnit]) -> String {
+    let line = |it: &Finding| {
+        let standby =
+            if it.standby { format!(" (generation {}, standby)", it.table.generation) } else { String::new() };
+        [it.table.name.clone() + &standby, units::count(it.rows), units::bytes(it.bytes), verdict(it)]
+    };
+    let mut text = match findings.is_empty() {
+        true => "The store has no tables.".to_owned(),
+        false => table(["table", ">rows", ">bytes", "verdict"], findings.iter().map(line)),
+    };
+    for (finding, damage) in findings.iter().filter_map(|it| Some((it, it.damage.as_ref()?))) {
+        text += &format!("\n{:?}: {}", finding.table.name, printable(&damage.message));
+    }
+    if findings.iter().any(|finding| finding.against.is_none() && finding.damage.is_none()) {
+        text += "\nRow contents were NOT checked: load with --row-crc, or compare with --against FILE.";
+    }
+    text += &match metadata.bad.is_empty() {
+        true if metadata.unfinished.is_empty() => "\nEvery copy of the metadata is whole.".to_owned(),
+        true => format!("\n{}", damage::unfinished_text(&metadata.unfinished)),
+        false => format!("\nDAMAGED in the metadata: {}.", units::plural(metadata.bad.len() as u64, "place")),
+    };
+    if !bad.is_empty() {
+        text += &format!("\n{}", damage::text(bad));
+    }
+    text
+}
+
+fn json(findings: &[Finding], metadata: &MetadataReport, bad: &[DamagedUnit]) -> Value {
+    let table = |it: &Finding| {
+        json!({
+            "name": it.table.name,
+            "generation": it.table.generation,
+            "standby": it.standby,
+            "rows": it.rows,
+            "keys_checked": it.keys,
+            "bytes": it.bytes,
+            "checked": it.against.is_some(),
+            "against": it.against,
+            "damage": it.damage.as_ref().map(|damage| &damage.message),
+            "differing": it.differing,
+            "first_differing_are": it.kind(),
+            "first_differing": it.first.iter().take(LISTED).collect::<Vec<_>>(),
+        })
+    };
+    let checked = !findings.is_empty() && findings.iter().all(|finding| finding.against.is_some());
+    json!({
+        "tables": findings.iter().map(table).collect::<Vec<_>>(),
+        "contents_checked": checked,
+        "differing": findings.iter().map(|finding| finding.differing).sum::<u64>(),
+        "metadata_sound": metadata.bad.is_empty(),
+        "bad": bad.iter().map(damage::json).collect::<Vec<_>>(),
+        "unfinished_commit": metadata.unfinished.iter().map(damage::json).collect::<Vec<_>>(),
+    })
+}
+
+/// The worst that was found: what cannot be read comes before damage, and that before rows that differ.
+fn failure(findings: &[Finding], bad: &[DamagedUnit]) -> Option<Failure> {
+    let unreadable: Vec<DamagedUnit> = bad.iter().filter(|it| it.unreadable).cloned().collect();
+    damage::failure(&unreadable)
+        .or_else(|| findings.iter().find_map(|finding| finding.damage.clone()))
+        .or_else(|| findings.iter().find(|finding| finding.differing > 0).map(differing))
+        .or_else(|| damage::failure(bad))
+}
+
+fn differing(finding: &Finding) -> Failure {
+    let first: Vec<String> = finding.first.iter().take(LISTED).map(u64::to_string).collect();
+    let what = format!(
+        "{} of table {:?} differ: {} {}",
+        units::plural(finding.differing, "row"),
+        finding.table.name,
+        finding.kind(),
+        first.join(", ")
+    );
+    Failure::new(Class::Mismatch, &finding.table.name, what).remedy("load the table again, with --replace")
+}

@@ -1,0 +1,55 @@
+//! Ids from files.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use warprow_traces::{FileError, Trace, TraceBlock, TraceFormat, TraceSpec};
+
+use crate::keys::Keys;
+
+/// A file of ids, written `FILE` or `FILE:COLUMN`.
+///
+/// - `*.csv`, `*.tsv`, `*.txt`: text with a header line, separated by commas, in `*.tsv` by tabs. The column may be left out
+///   where there is only one.
+/// - `*.npy`: one array of 32- or 64-bit integers, taken flat in C order.
+/// - `*.u32`, `*.u64`, `*.i32`, `*.i64`: nothing but integers of that type, little-endian. In a file of another name
+///   the type stands in the place of the column: `trace.bin:u32`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceFile {
+    /// The file.
+    pub path: PathBuf,
+    /// The column, or the type of a raw file.
+    pub column: Option<String>,
+}
+
+impl FromStr for TraceFile {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        // A path may contain colons: a file that is there is meant as it stands.
+        Ok(match text.rsplit_once(':') {
+            Some((path, column)) if !path.is_empty() && !column.is_empty() && !Path::new(text).exists() => {
+                Self { path: path.into(), column: Some(column.to_owned()) }
+            }
+            _ => Self { path: text.into(), column: None },
+        })
+    }
+}
+
+impl TraceFile {
+    /// Reads all ids, of which there may be none.
+    pub fn read(&self) -> Result<Keys, FileError> {
+        let mut trace = Trace::open(&TraceSpec::list(&self.path, self.column.as_deref())?)?;
+        let (mut keys, mut block) = (Vec::new(), TraceBlock::default());
+        while trace.next_block(&mut block)? {
+            keys.extend_from_slice(block.keys());
+        }
+        let is_signed = trace.slots().iter().any(|slot| slot.signed);
+        // Text has no types: its numbers are unsigned only where one of them needs all 64 bits.
+        let fits = || trace.format() == TraceFormat::Csv && keys.iter().all(|&key| i64::try_from(key).is_ok());
+        Ok(match is_signed || fits() {
+            true => Keys::Signed(keys.into_iter().map(|key| key as i64).collect()),
+            false => Keys::Unsigned(keys),
+        })
+    }
+}
