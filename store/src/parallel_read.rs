@@ -90,8 +90,8 @@ impl ParallelRead {
         self.extent_bytes
     }
 
-    /// Reads `extents`, in any order; returns when all have ended, at the first failure, or when `tick` says so
-    /// ([`StoreError::Interrupted`]).
+    /// Reads `extents`, in any order; returns when all have ended, or at the first failure. `tick` is asked before the first
+    /// read, and a `Break` from it always ends in [`StoreError::Interrupted`], however little there was to read.
     pub(crate) fn run(
         &mut self,
         extents: impl Iterator<Item = Extent>,
@@ -99,6 +99,9 @@ impl ParallelRead {
         failed: &Failed<'_>,
         tick: Tick<'_>,
     ) -> Result<(), StoreError> {
+        if tick().is_break() {
+            return Err(StoreError::Interrupted);
+        }
         let mut lists: Vec<Vec<Extent>> = vec![Vec::new(); self.workers.len()];
         let mut turns = vec![0usize; self.owners.len()];
         for extent in extents {
@@ -146,6 +149,10 @@ impl ParallelRead {
                 }
                 if tick().is_break() {
                     stopped.store(true, Ordering::Relaxed);
+                    // The threads may have read everything by now; the caller is told the same either way.
+                    if result.is_ok() {
+                        result = Err(StoreError::Interrupted);
+                    }
                 }
             }
         });
