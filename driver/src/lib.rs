@@ -57,6 +57,7 @@ pub use locking::Locking;
 pub use loss::FormatLoss;
 pub use namespace::{Namespace, NamespaceIds};
 pub use queue::{
-    CommandEnd, Completion, ExternalQueue, IssuedCommand, PushError, QueueOptions, QueuePair, RingSizes, Submitter,
+    CommandEnd, Completion, ExternalMemory, ExternalQueue, IssuedCommand, PushError, QueueOptions, QueuePair,
+    RingPlace, RingSizes, Submitter,
 };
 pub use reset_kind::ResetKind;

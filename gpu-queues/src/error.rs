@@ -3,6 +3,8 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
 
+use crate::register_refusal::RegisterRefusal;
+
 /// Why a GPU, memory for it, or queues that it drives could not be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -78,6 +80,16 @@ pub enum GpuQueueError {
     /// The thread that rings doorbells could not be started.
     #[error("cannot start a thread for doorbells: {0}; too many are running, or memory is short")]
     Thread(std::io::Error),
+    /// The doorbell registers of a drive cannot be rung by the GPU itself (placement B).
+    #[error(
+        "{function}: the GPU cannot ring the doorbells itself: {why}; a host thread can ring them for it (placement B′)"
+    )]
+    DoorbellRegisters {
+        /// The drive's function.
+        function: String,
+        /// The reason, and its remedy where there is one.
+        why: RegisterRefusal,
+    },
     /// A queue set cannot be made as the caller asked; the text says why.
     #[error("{0}")]
     Unsupported(String),
@@ -100,8 +112,8 @@ pub(crate) fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuQueueErr
     }
 }
 
-/// Whether an answer of CUDA's says that the context is lost: CUDA then gives this answer to every call, and no kernel
-/// of the context runs (CUDA Driver API, "This leaves the process in an inconsistent state").
+/// Whether an answer of CUDA's says that the context is lost: CUDA then gives this answer to every call (CUDA Driver API, "This leaves
+/// the process in an inconsistent state").
 pub fn ends_context(code: CUresult) -> bool {
     use CUresult::*;
     matches!(
@@ -121,6 +133,13 @@ pub fn ends_context(code: CUresult) -> bool {
             | CUDA_ERROR_CONTEXT_IS_DESTROYED
             | CUDA_ERROR_DEINITIALIZED
     )
+}
+
+/// Whether an answer of CUDA's says that no kernel of the context runs any more. That libcuda is shutting down, or that a server of MPS
+/// ended, says nothing of kernels.
+pub(crate) fn stops_kernels(code: CUresult) -> bool {
+    let says_nothing = [CUresult::CUDA_ERROR_DEINITIALIZED, CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED];
+    ends_context(code) && !says_nothing.contains(&code)
 }
 
 #[cfg(test)]

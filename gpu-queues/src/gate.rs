@@ -2,12 +2,18 @@
 
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use warprow_driver::Submitter;
 
 use crate::abi::{GATE_BYTES, GATE_CLOSED, GATE_INSIDE};
 use crate::address_space::{AddressSpace, Quiet, Shared};
+use crate::error::stops_kernels;
 use crate::{Gpu, GpuQueueError};
+
+/// How long after the last launch has left its stores to a device's registers may still be on their way: a margin, for which
+/// docs/gpu-rings.md has the reason.
+pub(crate) const DRAIN: Duration = Duration::from_millis(100);
 
 /// Stands before the queues of one slot (`docs/gpu-rings.md`, "The gate"). The first kernel of a launch says that it is inside and then
 /// looks whether it may be; the host closes and then looks who is inside. Between the two steps either side has a sequentially
@@ -20,6 +26,10 @@ pub struct Gate {
     memory: Shared,
     /// How often the gate was closed and not yet opened again.
     closings: Mutex<u32>,
+    /// Set if launches store to registers of devices: then they have left only when [`DRAIN`] has passed since.
+    drains: AtomicBool,
+    /// When the last launch was first seen to have left a closed gate.
+    left_at: Mutex<Option<Instant>>,
     /// Tells whether the launches' CUDA context lives. `None`: a thread of this process stands in for the kernels.
     probe: Option<Quiet>,
     lost: AtomicBool,
@@ -37,7 +47,28 @@ impl Gate {
     }
 
     fn on(side: &AddressSpace, probe: Option<Quiet>) -> Result<Self, GpuQueueError> {
-        Ok(Self { memory: side.shared(GATE_BYTES)?, closings: Mutex::new(0), probe, lost: AtomicBool::new(false) })
+        Ok(Self {
+            memory: side.shared(GATE_BYTES)?,
+            closings: Mutex::new(0),
+            drains: AtomicBool::new(false),
+            left_at: Mutex::default(),
+            probe,
+            lost: AtomicBool::new(false),
+        })
+    }
+
+    /// Says that launches store to doorbell registers of devices, from now on and for good.
+    pub(crate) fn drain_registers(&self) {
+        self.drains.store(true, Ordering::Release);
+    }
+
+    /// Whether what launches stored to registers before they left has arrived: the first call in a closed gate says when they had.
+    fn has_drained(&self) -> bool {
+        if !self.drains.load(Ordering::Acquire) {
+            return true;
+        }
+        let mut left_at = self.left_at.lock().unwrap_or_else(PoisonError::into_inner);
+        left_at.get_or_insert_with(Instant::now).elapsed() >= DRAIN
     }
 
     /// Whether the launches' CUDA context is known to be lost: [`check_context`](Self::check_context) has found it so.
@@ -48,14 +79,19 @@ impl Gate {
     /// Asks CUDA about the launches' context. [`GpuQueueError::ContextLost`] if a kernel, not necessarily one of ours, has ended it.
     pub fn check_context(&self) -> Result<(), GpuQueueError> {
         match self.probe.as_ref().map(Quiet::look) {
-            Some(Err(error @ GpuQueueError::ContextLost { .. })) => {
-                if !self.lost.swap(true, Ordering::AcqRel) {
+            Some(Err(error @ GpuQueueError::ContextLost { code, .. })) => {
+                if stops_kernels(code) && !self.lost.swap(true, Ordering::AcqRel) {
                     tracing::error!(%error, "nobody is inside the gate any more");
                 }
                 Err(error)
             }
             _ => Ok(()),
         }
+    }
+
+    /// Asks CUDA about the launches' context; whether no kernel of it runs any more.
+    fn loses_context(&self) -> bool {
+        self.check_context().is_err() && self.is_lost()
     }
 
     /// As if the context were lost. For tests of gates on the host.
@@ -103,6 +139,9 @@ impl Gate {
 impl Submitter for Gate {
     fn close(&self) {
         let mut closings = self.closings.lock().unwrap_or_else(PoisonError::into_inner);
+        if *closings == 0 {
+            *self.left_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        }
         *closings += 1;
         self.memory.memory().store_u32(GATE_CLOSED, 1);
         fence(Ordering::SeqCst);
@@ -112,13 +151,14 @@ impl Submitter for Gate {
         fence(Ordering::SeqCst);
         let left = self.inside() == 0;
         fence(Ordering::Acquire);
-        left || self.is_lost() || self.check_context().is_err()
+        (left || self.is_lost() || self.loses_context()) && self.has_drained()
     }
 
     fn open(&self) {
         let mut closings = self.closings.lock().unwrap_or_else(PoisonError::into_inner);
         *closings = closings.saturating_sub(1);
         if *closings == 0 {
+            *self.left_at.lock().unwrap_or_else(PoisonError::into_inner) = None;
             fence(Ordering::Release);
             self.memory.memory().store_u32(GATE_CLOSED, 0);
         }
@@ -144,6 +184,31 @@ mod tests {
         assert!(gate.is_closed());
         gate.open();
         assert!(!gate.is_closed() && gate.enter(9));
+    }
+
+    #[test]
+    fn a_gate_before_registers_is_left_when_stores_have_had_time_to_arrive() {
+        let gate = Gate::on_host().unwrap();
+        gate.drain_registers();
+        for _ in 0..2 {
+            assert!(gate.enter(1));
+            gate.exit();
+            // What is seen of an open gate is no begin: a launch may enter right behind it.
+            gate.has_left();
+            std::thread::sleep(DRAIN / 2);
+            let closed = Instant::now();
+            gate.close();
+            assert!(!gate.has_left());
+            while !gate.has_left() {
+                assert!(closed.elapsed() < 100 * DRAIN, "stores are waited for without end");
+                std::thread::yield_now();
+            }
+            assert!(closed.elapsed() >= DRAIN);
+            gate.close();
+            assert!(gate.has_left(), "closed once more, the gate has been left all the same");
+            gate.open();
+            gate.open();
+        }
     }
 
     /// While the host has the gate closed and no launch is inside, nobody uses the queues: `busy` would show it.

@@ -115,7 +115,7 @@ impl Gpu {
         Ok(Arc::new(gpu))
     }
 
-    fn attribute(&self, attribute: Attribute) -> Result<u32, GpuQueueError> {
+    pub(crate) fn attribute(&self, attribute: Attribute) -> Result<u32, GpuQueueError> {
         let mut value = 0;
         // SAFETY: the device is one; it stores a number.
         cuda("an attribute of the GPU", unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, self.device) })?;

@@ -6,21 +6,29 @@
 
 pub mod abi;
 mod address_space;
+mod doorbell_access;
 mod doorbell_memory;
 mod doorbell_proxy;
+mod doorbell_registers;
 mod error;
 mod gate;
 mod gpu;
 mod memory;
 mod pinned_ranges;
+mod queue_memory;
 mod queue_placement;
+mod register_facts;
+mod register_refusal;
 mod set;
 
+pub use doorbell_access::DoorbellAccess;
 pub use doorbell_proxy::{DoorbellProxy, ForwardedGate};
 pub use error::{GpuQueueError, ends_context};
 pub use gate::Gate;
 pub use gpu::{CurrentContext, Gpu};
 pub use memory::{DeviceMemory, PinnedMemory};
 pub use pinned_ranges::{pinned_address, pinned_changes};
+pub use queue_memory::{DriveWritable, DriveWritableBlock};
 pub use queue_placement::{DrivePlacement, QueuePlacement, QueuePlacements};
+pub use register_refusal::RegisterRefusal;
 pub use set::{MAX_LANDING_BYTES, QueueSet, QueueSetOptions};

@@ -10,11 +10,11 @@ use crate::pinned_ranges;
 use crate::{Gpu, GpuQueueError};
 
 /// While this lives, this thread may allocate, free and copy without ending the captures of other threads' streams.
-struct Relaxed(CaptureMode);
+pub(crate) struct Relaxed(CaptureMode);
 
 impl Relaxed {
     /// The caller has made a context current on this thread.
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
         // SAFETY: it exchanges a number with this thread's. Without, the calls behind say what is wrong.
         unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };

@@ -5,7 +5,7 @@ use std::fmt;
 
 use warprow_dma::Function;
 
-use crate::{Gpu, GpuQueueError};
+use crate::{DoorbellAccess, Gpu, GpuQueueError};
 
 /// Where rings, landing areas and doorbells live when a GPU fetches rows from drives, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -75,37 +75,31 @@ pub struct QueuePlacements {
     pub drives: Vec<DrivePlacement>,
     /// Each placement that is better than the worst and that no drive has, with the reason.
     pub refused: Vec<(QueuePlacement, String)>,
-    /// Whether a host thread rings doorbells that the GPU could reach, because the caller asked for that.
+    /// Whether the caller asked for who stores to the doorbells ([`DoorbellAccess`]).
     pub asked: bool,
 }
 
 impl QueuePlacements {
-    /// Chooses placements for the drives behind these functions; `gpu` is the GPU, or the reason why there is none.
+    /// Chooses placements for the drives behind these functions, whose doorbells are stored to as `doorbells` says; `gpu` is the
+    /// GPU, or the reason why there is none.
     pub fn choose<'a>(
         gpu: Result<&Gpu, &GpuQueueError>,
         functions: impl IntoIterator<Item = &'a dyn Function>,
+        doorbells: DoorbellAccess,
     ) -> Self {
-        Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, false)
-    }
-
-    /// Chooses as [`choose`](Self::choose) does, where a host thread is to ring all doorbells, also those that are
-    /// memory.
-    pub fn with_host_doorbells<'a>(
-        gpu: Result<&Gpu, &GpuQueueError>,
-        functions: impl IntoIterator<Item = &'a dyn Function>,
-    ) -> Self {
-        Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, true)
+        Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, doorbells)
     }
 
     fn of<'a>(
         gpu: Result<String, String>,
         functions: impl IntoIterator<Item = &'a dyn Function>,
-        host_doorbells: bool,
+        doorbells: DoorbellAccess,
     ) -> Self {
         let placement = |function: &dyn Function| match &gpu {
             Err(_) => QueuePlacement::D,
-            Ok(_) if host_doorbells => QueuePlacement::BPrime,
+            Ok(_) if doorbells == DoorbellAccess::HostThread => QueuePlacement::BPrime,
             Ok(_) if function.doorbell_memory().is_some() => QueuePlacement::C,
+            Ok(_) if doorbells == DoorbellAccess::Registers => QueuePlacement::B,
             Ok(_) => QueuePlacement::BPrime,
         };
         let choice = |function: &'a dyn Function| DrivePlacement {
@@ -117,13 +111,15 @@ impl QueuePlacements {
         let lowest = drives.iter().map(|choice| choice.placement).max().unwrap_or(none);
         let reason = |placement| match (&gpu, placement) {
             (Err(why), _) => why.clone(),
-            (Ok(_), QueuePlacement::A | QueuePlacement::B) => "unproven".to_owned(),
+            (Ok(_), QueuePlacement::A) => "not built yet".to_owned(),
+            (Ok(_), QueuePlacement::B) => "unproven on hardware; DoorbellAccess::Registers asks for it".to_owned(),
             (Ok(_), _) => "the drives are software, with doorbells in memory that the GPU reaches itself".to_owned(),
         };
         let taken = |placement| drives.iter().any(|choice| choice.placement == placement);
         let refused = QueuePlacement::ALL.into_iter().filter(|&placement| placement < lowest && !taken(placement));
         let refused = refused.map(|placement| (placement, reason(placement))).collect();
-        Self { asked: host_doorbells && gpu.is_ok(), gpu: gpu.ok(), placement: lowest, drives, refused }
+        let asked = doorbells != DoorbellAccess::default() && gpu.is_ok();
+        Self { asked, gpu: gpu.ok(), placement: lowest, drives, refused }
     }
 }
 
@@ -199,7 +195,11 @@ mod tests {
     }
 
     fn choose(gpu: Result<&str, &str>, functions: &[&dyn Function]) -> QueuePlacements {
-        QueuePlacements::of(gpu.map(str::to_owned).map_err(str::to_owned), functions.iter().copied(), false)
+        QueuePlacements::of(
+            gpu.map(str::to_owned).map_err(str::to_owned),
+            functions.iter().copied(),
+            DoorbellAccess::Memory,
+        )
     }
 
     #[test]
@@ -207,21 +207,28 @@ mod tests {
         let soft: Arc<SoftController> = SoftController::builder().name("emulated:a").stepped().build().unwrap();
         let (soft, card): (&dyn Function, &dyn Function) = (&*soft, &Card);
         let gpu = Ok("NVIDIA H200");
-        let soft_only = "NVIDIA H200, placement C: rings and doorbells in pinned memory, drives in software; not A, B: unproven; not \
-                         B′: the drives are software, with doorbells in memory that the GPU reaches itself";
+        let unproven = "not A: not built yet; not B: unproven on hardware; DoorbellAccess::Registers asks for it";
+        let soft_only = format!(
+            "NVIDIA H200, placement C: rings and doorbells in pinned memory, drives in software; {unproven}; not B′: the drives are \
+             software, with doorbells in memory that the GPU reaches itself"
+        );
         assert_eq!(choose(gpu, &[soft]).to_string(), soft_only);
-        let card_only = "NVIDIA H200, placement B′: rings in pinned memory, doorbells rung by a host thread for the GPU; not A, B: \
-                         unproven";
+        let host_thread = "placement B′: rings in pinned memory, doorbells rung by a host thread for the GPU";
+        let card_only = format!("NVIDIA H200, {host_thread}; {unproven}");
         assert_eq!(choose(gpu, &[card]).to_string(), card_only);
         assert_eq!(choose(gpu, &[]).to_string(), card_only);
-        let both = "NVIDIA H200, placement C: rings and doorbells in pinned memory, drives in software; 0000:01:00.0 on B′: rings in \
-                    pinned memory, doorbells rung by a host thread for the GPU; not A, B: unproven";
+        let both = format!(
+            "NVIDIA H200, placement C: rings and doorbells in pinned memory, drives in software; 0000:01:00.0 on B′: rings in pinned \
+             memory, doorbells rung by a host thread for the GPU; {unproven}"
+        );
         assert_eq!(choose(gpu, &[soft, card]).to_string(), both);
-        let asked = QueuePlacements::of(Ok("NVIDIA H200".to_owned()), [soft, card], true);
-        let as_asked = "NVIDIA H200, placement B′: rings in pinned memory, doorbells rung by a host thread for the GPU, as asked \
-                        for; not A, B: unproven";
-        assert_eq!(asked.to_string(), as_asked);
-        assert!(asked.drives.iter().all(|choice| choice.placement == QueuePlacement::BPrime));
+        let asked = |doorbells| QueuePlacements::of(Ok("NVIDIA H200".to_owned()), [soft, card], doorbells);
+        let by_thread = asked(DoorbellAccess::HostThread);
+        assert_eq!(by_thread.to_string(), format!("NVIDIA H200, {host_thread}, as asked for; {unproven}"));
+        assert!(by_thread.drives.iter().all(|choice| choice.placement == QueuePlacement::BPrime));
+        let by_gpu = asked(DoorbellAccess::Registers);
+        let placements = by_gpu.drives.iter().map(|choice| choice.placement).collect::<Vec<_>>();
+        assert_eq!((placements, by_gpu.asked), (vec![QueuePlacement::C, QueuePlacement::B], true));
         let none = choose(Err("libcuda cannot be found"), &[soft, card]);
         assert_eq!(
             none.to_string(),

@@ -14,8 +14,10 @@ use crate::abi::{
     MAX_BATCHES, QueueDescriptor, QueueState, ReadWindow,
 };
 use crate::address_space::{AddressSpace, Own, Shared};
-use crate::doorbell_memory::DoorbellMemory;
+use crate::doorbell_access::{DoorbellAccess, ReachedDoorbells};
 use crate::doorbell_proxy::{DoorbellProxy, ForwardedGate, SHADOW_BYTES};
+use crate::gate::DRAIN;
+use crate::queue_memory::{DriveWritable, QueueBytes, QueueMemory};
 use crate::{Gate, Gpu, GpuQueueError};
 
 /// Bytes that a command may read at most.
@@ -25,7 +27,7 @@ const PAGE: usize = 4096;
 const PRPS: u32 = 2;
 
 /// How to make a queue set.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct QueueSetOptions {
     /// Batches in flight on each queue (K), 1 to 8; fewer where a controller's queues are too short.
     pub batches: u32,
@@ -36,6 +38,10 @@ pub struct QueueSetOptions {
     pub windows: Vec<ReadWindow>,
     /// The longest time from the doorbell of a batch to the batch's last completion.
     pub timeout: Duration,
+    /// Who stores to the drives' doorbells.
+    pub doorbells: DoorbellAccess,
+    /// Memory of the GPU for completion queues and landing areas (placement A⁻); `None`: they lie in memory of the host.
+    pub writable: Option<Arc<dyn DriveWritable>>,
 }
 
 /// One queue pair on every drive of a list, each with its landing area, its [`QueueState`] and its [`Fault`]. A slot
@@ -68,9 +74,9 @@ struct Memory {
     /// A [`Fault`] for each queue.
     faults: Shared,
     _shadows: Shared,
-    _bells: Vec<DoorbellMemory>,
+    bells: Vec<ReachedDoorbells>,
     /// Rings and landing areas.
-    _queues: Vec<Shared>,
+    _queues: Vec<QueueMemory>,
     gate: Arc<Gate>,
 }
 
@@ -137,12 +143,8 @@ impl Shape {
         })
     }
 
-    fn bytes(&self) -> usize {
-        self.list_offset() + self.list_entries() * size_of::<u64>()
-    }
-
-    fn list_offset(&self) -> usize {
-        self.sizes.bytes() + self.landing_bytes
+    fn bytes(&self) -> QueueBytes {
+        QueueBytes { sizes: self.sizes, landing: self.landing_bytes, list_entries: self.list_entries() }
     }
 
     /// How many pages the PRP list names: all of the landing area, or none if no command needs a list.
@@ -152,40 +154,33 @@ impl Shape {
 }
 
 impl QueueSet {
-    /// Makes queues on `drives` for kernels on `gpu`. Doorbells that are memory are rung by the GPU (placement C),
-    /// others by a host thread for it (placement B′).
+    /// Makes queues on `drives` for kernels on `gpu`.
     ///
-    /// Fails with [`GpuQueueError::Unsupported`] if the options do not fit a drive, as [`Controller::external_queue`] does,
-    /// or for want of memory. The gate may be left closed then, because a slot cannot be used without one of its sets.
+    /// Fails with [`GpuQueueError::Unsupported`] if the options do not fit a drive, with [`GpuQueueError::DoorbellRegisters`], as
+    /// [`Controller::external_queue`] does, or for want of memory. The gate may be left closed then, because a slot cannot be
+    /// used without one of its sets.
     pub fn new(
         gpu: &Arc<Gpu>,
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
         gate: Arc<Gate>,
     ) -> Result<Self, GpuQueueError> {
-        Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate, false)
-    }
-
-    /// Makes queues as [`new`](Self::new) does, with all doorbells rung by a host thread, also those that the GPU could
-    /// reach: placement B′ on software drives.
-    pub fn with_doorbell_proxy(
-        gpu: &Arc<Gpu>,
-        drives: &[(Arc<Controller>, Namespace)],
-        options: &QueueSetOptions,
-        gate: Arc<Gate>,
-    ) -> Result<Self, GpuQueueError> {
-        Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate, true)
+        if options.writable.is_some() {
+            // docs/gpu-rings.md says what is missing: what a process that dies leaves behind must not be the drive's target.
+            let why = "completion queues and landing areas in memory of a real GPU are not built yet: leave QueueSetOptions::writable empty";
+            return Err(GpuQueueError::Unsupported(why.to_owned()));
+        }
+        Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate)
     }
 
     /// Makes queues for a thread of this process that stands in for the kernels: the descriptors hold addresses of this
-    /// process. `forwarded`: a [`DoorbellProxy`] rings the doorbells.
+    /// process. Fails as [`new`](Self::new) does.
     pub fn on_host(
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
         gate: Arc<Gate>,
-        forwarded: bool,
     ) -> Result<Self, GpuQueueError> {
-        Self::build(&AddressSpace::Host, drives, options, gate, forwarded)
+        Self::build(&AddressSpace::Host, drives, options, gate)
     }
 
     fn build(
@@ -193,14 +188,25 @@ impl QueueSet {
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
         gate: Arc<Gate>,
-        forwarded: bool,
     ) -> Result<Self, GpuQueueError> {
         let windows = options.windows.iter().copied().chain(std::iter::repeat(ReadWindow::default()));
         let shapes = drives.iter().zip(windows).map(|(drive, window)| Shape::of(drive, options, window));
         let shapes = shapes.collect::<Result<Vec<_>, _>>()?;
         let mut bells = Vec::new();
         for (controller, _) in drives {
-            bells.push(if forwarded { None } else { DoorbellMemory::of(&**controller.function(), side)? });
+            bells.push(ReachedDoorbells::of(options.doorbells, controller, side)?);
+        }
+        if bells.iter().flatten().any(ReachedDoorbells::are_registers) {
+            let impatient = drives.iter().find(|(controller, _)| controller.options().leave_timeout < 2 * DRAIN);
+            if let Some((controller, _)) = impatient {
+                return Err(GpuQueueError::Unsupported(format!(
+                    "{}: a leave_timeout of {:?} is too short for doorbells that the GPU stores to: {:?} at least",
+                    controller.name(),
+                    controller.options().leave_timeout,
+                    2 * DRAIN
+                )));
+            }
+            gate.drain_registers();
         }
         let shadows = side.shared(drives.len() * SHADOW_BYTES)?;
         let states = side.own(drives.len() * size_of::<QueueState>())?;
@@ -212,21 +218,18 @@ impl QueueSet {
             Some(relay) => relay.clone(),
             None => gate.clone(),
         };
-        let (mut queues, mut pins) = (Vec::new(), Vec::new());
+        // Queues go before what holds their memory, also where this fails halfway.
+        let mut memories = Vec::new();
+        let mut queues = Vec::new();
         for ((controller, _), shape) in drives.iter().zip(&shapes) {
-            let mapped = controller.allocate(shape.bytes())?;
-            // Commands find the pages of their places in this list, which never changes.
-            for page in 0..shape.list_entries() {
-                let address = mapped.iova() + (shape.sizes.bytes() + page * PAGE) as u64;
-                mapped.memory().store_u64(shape.list_offset() + page * size_of::<u64>(), address);
-            }
-            pins.push(side.share(mapped.memory().clone())?);
+            let memory = QueueMemory::new(controller, shape.bytes(), side, options.writable.as_deref())?;
             // SAFETY: the rings are reached through `descriptors`, by kernels that their launches (unsafe themselves)
             // let in and by whoever stands in for them with the addresses there, which takes `unsafe` as well; their
             // commands land in the landing areas behind the rings (docs/gpu-rings.md), in memory that this set hands to
             // nobody else. Doorbells are stored by them and, for them, by the doorbell proxy; both are out when the
             // gates that the submitter closes say so.
-            queues.push(unsafe { controller.external_queue(mapped, shape.sizes, submitter.clone()) }?);
+            queues.push(unsafe { controller.external_queue(memory.external.clone(), shape.sizes, submitter.clone()) }?);
+            memories.push(memory);
         }
         let bells_of = |queue: &ExternalQueue| (queue.tail().clone(), queue.head().clone());
         let forwarder = relay
@@ -235,24 +238,23 @@ impl QueueSet {
 
         let mut descriptors = Vec::new();
         for (index, ((queue, shape), bell)) in queues.iter().zip(&shapes).zip(&bells).enumerate() {
-            let (tail, head) = match bell {
+            let (tail, head, kind) = match bell {
                 Some(bell) => {
                     let (tail, head) = queue.doorbell_offsets();
-                    let missing =
-                        || GpuQueueError::Unsupported("the doorbell memory of a drive is too short".to_owned());
-                    (bell.address(tail).ok_or_else(missing)?, bell.address(head).ok_or_else(missing)?)
+                    let missing = || GpuQueueError::Unsupported("the doorbells of a drive are too short".to_owned());
+                    (bell.address(tail).ok_or_else(missing)?, bell.address(head).ok_or_else(missing)?, bell.kind())
                 }
                 None => {
                     let (tail, head) = DoorbellProxy::offsets(index);
-                    (shadows.address() + tail as u64, shadows.address() + head as u64)
+                    (shadows.address() + tail as u64, shadows.address() + head as u64, DOORBELL_MEMORY)
                 }
             };
-            let Some(((_, namespace), pin)) = drives.get(index).zip(pins.get(index)) else { continue };
+            let Some(((_, namespace), memory)) = drives.get(index).zip(memories.get(index)) else { continue };
             descriptors.push(QueueDescriptor {
-                sq: pin.address(),
-                cq: pin.address() + shape.sizes.cq_offset() as u64,
-                landing: pin.address() + shape.sizes.bytes() as u64,
-                landing_iova: queue.memory().iova() + shape.sizes.bytes() as u64,
+                sq: memory.sq,
+                cq: memory.cq,
+                landing: memory.landing,
+                landing_iova: memory.landing_iova,
                 sq_tail: tail,
                 cq_head: head,
                 state: states.address() + (index * size_of::<QueueState>()) as u64,
@@ -261,7 +263,7 @@ impl QueueSet {
                 landing_stride: shape.landing_stride,
                 sq_size: shape.sizes.entries,
                 cq_size: shape.sizes.completion_entries,
-                doorbell_kind: DOORBELL_MEMORY,
+                doorbell_kind: kind,
                 queue_id: queue.id().into(),
                 drive: index as u32,
                 nsid: namespace.nsid(),
@@ -270,15 +272,15 @@ impl QueueSet {
                 cid_shift: shape.cid_shift,
                 generations: shape.generations,
                 window: shape.window.word(),
-                prp_list: queue.memory().iova() + shape.list_offset() as u64,
+                prp_list: memory.list_iova,
             });
         }
         let memory = Memory {
             states,
             faults,
             _shadows: shadows,
-            _bells: bells.into_iter().flatten().collect(),
-            _queues: pins,
+            bells: bells.into_iter().flatten().collect(),
+            _queues: memories,
             gate,
         };
         let abandoned = vec![false; queues.len()];
@@ -515,9 +517,13 @@ impl Drop for QueueSet {
             return;
         }
         if self.memory.gate.is_lost() {
-            // CUDA does not unpin memory of a lost context.
+            // CUDA does not unpin memory of a lost context. Registers are no memory: nobody stores to them any more, and as long as
+            // they are held nobody else can open their device.
+            self.memory.bells.retain(|bell| !bell.are_registers());
             return;
         }
+        // What drives could write to is unmapped before its owners let go of it.
+        self.queues.clear();
         // SAFETY: it is dropped here alone, and not used afterwards.
         unsafe { ManuallyDrop::drop(&mut self.memory) };
     }
@@ -539,7 +545,14 @@ mod tests {
     }
 
     fn options(batches: u32, landing_stride: u32) -> QueueSetOptions {
-        QueueSetOptions { batches, landing_stride, windows: Vec::new(), timeout: Duration::from_secs(1) }
+        QueueSetOptions {
+            batches,
+            landing_stride,
+            windows: Vec::new(),
+            timeout: Duration::from_secs(1),
+            doorbells: DoorbellAccess::default(),
+            writable: None,
+        }
     }
 
     fn shape_of(drive: &(Arc<Controller>, Namespace), options: &QueueSetOptions) -> Result<Shape, GpuQueueError> {
@@ -569,12 +582,13 @@ mod tests {
         for (drive, shift) in [(&large, 5), (&small, 17), (&self::drive(4096), 5)] {
             shape_of(drive, &by(shift, 4096)).expect_err("too long");
         }
-        let set = QueueSet::on_host(&[large], &by(2, 4096), Arc::new(Gate::on_host().unwrap()), false).unwrap();
+        let set = QueueSet::on_host(&[large], &by(2, 4096), Arc::new(Gate::on_host().unwrap())).unwrap();
         let (queue, descriptor) = (&set.queues[0], set.descriptors[0]);
-        let list = (descriptor.prp_list - queue.memory().iova()) as usize;
+        let host = &queue.memory().sq.memory;
+        let list = (descriptor.prp_list - host.iova()) as usize;
         assert_eq!((descriptor.window, descriptor.landing_stride), (3 << 8 | 2, 16384));
         for page in 0..2 * LANES as usize * 4 {
-            let address = queue.memory().memory().load_u64(list + page * 8);
+            let address = host.memory().load_u64(list + page * 8);
             assert_eq!(address, descriptor.landing_iova + page as u64 * 4096);
         }
     }

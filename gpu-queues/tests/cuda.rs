@@ -7,7 +7,7 @@ use warprow_dma::{Function, SystemClock};
 use warprow_driver::{Controller, ControllerOptions, Namespace, ResetKind, Submitter};
 use warprow_gpu_queues::abi::GATE_CLOSED;
 use warprow_gpu_queues::{
-    DeviceMemory, Gate, Gpu, PinnedMemory, QueuePlacement, QueuePlacements, QueueSet, QueueSetOptions,
+    DeviceMemory, DoorbellAccess, Gate, Gpu, PinnedMemory, QueuePlacement, QueuePlacements, QueueSet, QueueSetOptions,
 };
 use warprow_soft_controller::{Namespace as Space, RamBacking, SoftController};
 
@@ -72,20 +72,28 @@ fn memory_that_is_not_there_is_a_typed_error() {
 fn queue_sets_come_and_go() {
     let gpu = gpu_or_return!();
     let (soft, drive) = drive();
-    let placements = QueuePlacements::choose(Ok(&gpu), [&*soft as &dyn Function]);
+    let placements = QueuePlacements::choose(Ok(&gpu), [&*soft as &dyn Function], DoorbellAccess::default());
     assert_eq!(placements.placement, QueuePlacement::C, "{placements}");
-    let options =
-        QueueSetOptions { batches: 2, landing_stride: 512, windows: Vec::new(), timeout: Duration::from_secs(1) };
+    let options = QueueSetOptions {
+        batches: 2,
+        landing_stride: 512,
+        windows: Vec::new(),
+        timeout: Duration::from_secs(1),
+        doorbells: DoorbellAccess::Memory,
+        writable: None,
+    };
+    let by_thread = QueueSetOptions { doorbells: DoorbellAccess::HostThread, ..options.clone() };
+    let last = u32::from(drive.0.granted_queue_pairs());
     let drives = [drive.clone()];
     for _ in 0..2 {
         let gate = Arc::new(Gate::new(&gpu).unwrap());
         // Two share the pinned doorbells; the third has none.
         let first = QueueSet::new(&gpu, &drives, &options, gate.clone()).unwrap();
         let mut second = QueueSet::new(&gpu, &drives, &options, gate.clone()).unwrap();
-        let third = QueueSet::with_doorbell_proxy(&gpu, &drives, &options, gate.clone()).unwrap();
+        let third = QueueSet::new(&gpu, &drives, &by_thread, gate.clone()).unwrap();
         let (a, b, c) = (first.descriptors()[0], second.descriptors()[0], third.descriptors()[0]);
-        assert_eq!((a.queue_id, b.queue_id, c.queue_id), (1, 2, 3));
-        assert_eq!((b.sq_tail - a.sq_tail, b.cq_head - a.cq_head, a.cq_head - a.sq_tail), (8, 8, 4));
+        assert_eq!((a.queue_id, b.queue_id, c.queue_id), (last, last - 1, last - 2));
+        assert_eq!((a.sq_tail - b.sq_tail, a.cq_head - b.cq_head, a.cq_head - a.sq_tail), (8, 8, 4));
         assert_eq!(c.cq_head - c.sq_tail, 128);
         drop((first, third));
         drive.0.reset(ResetKind::Controller).unwrap();

@@ -149,10 +149,7 @@ impl GpuExecutor {
     pub fn queue_placements(&self) -> QueuePlacements {
         let members = self.inner.store.drives().iter().flatten();
         let functions = members.map(|member| &**member.controller().function());
-        match self.inner.options.host_doorbells {
-            true => QueuePlacements::with_host_doorbells(Ok(&self.inner.gpu), functions),
-            false => QueuePlacements::choose(Ok(&self.inner.gpu), functions),
-        }
+        QueuePlacements::choose(Ok(&self.inner.gpu), functions, self.inner.options.doorbells)
     }
 
     /// How many rows of `table`, the hottest, are in GPU memory, and how many of the next hottest in DRAM. `None`:

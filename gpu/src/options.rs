@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use warprow_gpu_queues::DoorbellAccess;
 use warprow_lookup::Merging;
 
 /// How look-ups run on a GPU.
@@ -57,9 +58,8 @@ pub struct GpuOptions {
     /// was created, it takes another one for each sparse id that was not compared and found. And the executor's plans
     /// take the kernels that know every type of elements.
     pub overlay_bytes: u64,
-    /// Whether a host thread rings all doorbells for the GPU, also those that the GPU could reach itself (placement
-    /// B′).
-    pub host_doorbells: bool,
+    /// Who stores to the drives' doorbells: by default the GPU to those that are memory, and a host thread to registers.
+    pub doorbells: DoorbellAccess,
 }
 
 impl Default for GpuOptions {
@@ -79,7 +79,7 @@ impl Default for GpuOptions {
             check_rows: false,
             adopting: false,
             overlay_bytes: 0,
-            host_doorbells: false,
+            doorbells: DoorbellAccess::default(),
         }
     }
 }
@@ -163,9 +163,9 @@ impl GpuOptions {
         self.adopting || self.overlay_bytes > 0
     }
 
-    /// With all doorbells rung by a host thread (queue placement B′), or not.
+    /// Has the doorbells stored to as `doorbells` says.
     #[must_use]
-    pub fn with_host_doorbells(self, host_doorbells: bool) -> Self {
-        Self { host_doorbells, ..self }
+    pub fn with_doorbells(self, doorbells: DoorbellAccess) -> Self {
+        Self { doorbells, ..self }
     }
 }

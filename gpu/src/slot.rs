@@ -177,10 +177,11 @@ impl State {
                 landing_stride: plan.description.landing,
                 windows: windows(&plan.attached, plan.description.row_lbas, LANES * batches),
                 timeout: options.timeout.unwrap_or(plan.attached.store.timeout()),
+                doorbells: plan.attached.options.doorbells,
+                writable: None,
             };
-            let make = if plan.attached.options.host_doorbells { QueueSet::with_doorbell_proxy } else { QueueSet::new };
             for _ in 0..plan.attached.options.queue_sets {
-                sets.push(make(gpu, &drives, &options, gate.clone())?);
+                sets.push(QueueSet::new(gpu, &drives, &options, gate.clone())?);
             }
         }
         let all: Vec<u8> =

@@ -23,10 +23,14 @@ pub(crate) fn memlock(machine: &Machine) -> Option<(Option<u64>, Option<u64>)> {
     Some((limit(fields.next()?)?, limit(fields.next()?)?))
 }
 
-/// Whether the process may lock memory past its limit (CAP_IPC_LOCK, capabilities(7)).
-pub(crate) fn may_lock_all(machine: &Machine) -> bool {
-    const CAP_IPC_LOCK: u64 = 1 << 14;
+/// A capability by its number (capabilities(7)): to lock memory past the limit.
+pub(crate) const CAP_IPC_LOCK: u32 = 14;
+/// To do what only an administrator may.
+pub(crate) const CAP_SYS_ADMIN: u32 = 21;
+
+/// Whether the process has the capability.
+pub(crate) fn has(machine: &Machine, capability: u32) -> bool {
     let status = machine.text("/proc/self/status").unwrap_or_default();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
-    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|set| set & CAP_IPC_LOCK != 0)
+    effective.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).is_some_and(|set| set >> capability & 1 != 0)
 }

@@ -194,6 +194,58 @@ fn signatures_are_read_from_the_device() {
     assert!(drive.uses.is_empty() && !drive.is_free() && drive.unread[0].contains("/dev/nvme0n1"), "{drive:?}");
 }
 
+/// Each fact that keeps a GPU from drives' doorbells is named, with its remedy, and two facts are two findings.
+#[test]
+fn what_keeps_a_gpu_from_doorbells() {
+    let open =
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\nGCC version:  gcc 13\n";
+    let closed = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri May 31\n";
+    let gpus = ["0000:03:00.0", "0000:81:00.0"];
+    let told = |kernel: &str, version: &str, domain: &str, capabilities: &str, params: &str| {
+        let machine = server();
+        machine.write("proc/sys/kernel/osrelease", kernel);
+        machine.write("proc/driver/nvidia/version", version);
+        machine.write("proc/driver/nvidia/params", params);
+        machine.write("proc/self/status", format!("CapEff:\t{capabilities}\n"));
+        gpus.iter().for_each(|gpu| machine.write(&format!("sys/bus/pci/devices/{gpu}/iommu_group/type"), domain));
+        let found = at(&machine).examine().into_iter().filter(|it| it.check == "gpu-doorbells");
+        found.map(|it| (it.verdict, it.found, it.advice.or(it.command).unwrap_or_default())).collect::<Vec<_>>()
+    };
+    let (root, user) = ("0000000000200000", "0000000000004000");
+    let good = told("6.18.0", open, "identity\n", root, "");
+    assert!(
+        matches!(&good[..], [(Verdict::Unproven, found, _)] if found.contains("open module 580.159.04")),
+        "{good:?}"
+    );
+    let overridden = told("6.18.0", open, "identity\n", user, "RegistryDwords: \"PeerMappingOverride=1\"\n");
+    assert_eq!(overridden, good);
+    let plain = told("6.18.0", open, "identity\n", user, "RegistryDwords: \"\"\n");
+    assert!(
+        matches!(&plain[..], [(Verdict::Warn, found, remedy)] if found.contains("CAP_SYS_ADMIN") && remedy.contains("PeerMappingOverride")),
+        "{plain:?}"
+    );
+    let translated = told("6.18.0", open, "DMA-FQ\n", root, "");
+    assert_eq!(translated.len(), 2, "{translated:?}");
+    for ((verdict, found, remedy), gpu) in translated.iter().zip(gpus) {
+        assert!(
+            *verdict == Verdict::Warn && found.contains(gpu) && found.contains("DMA-FQ") && remedy.contains("iommu=pt"),
+            "{found}"
+        );
+    }
+    let of_closed = told("6.10.3-rt", closed, "identity\n", root, "");
+    assert!(
+        matches!(&of_closed[..], [(Verdict::Warn, found, remedy)] if found.contains("closed module 550.90.07") && remedy.contains("570.133.07")),
+        "{of_closed:?}"
+    );
+    assert_eq!(told("6.8.0", closed, "identity\n", root, "").len(), 1, "older kernels let any module follow");
+    assert_eq!(told("6.18.0", closed, "DMA\n", user, "").len(), 4);
+    for garbage in ["", "NVRM version:", "NVRM version: x86_64", "\u{fffd}"] {
+        let told = told("6.18.0", garbage, "identity\n", root, "");
+        assert!(matches!(&told[..], [(Verdict::Warn, found, _)] if found.contains("not loaded")), "{told:?}");
+    }
+    assert!(at(&laptop()).examine().iter().all(|it| it.check != "gpu-doorbells"), "no GPU of NVIDIA's");
+}
+
 fn verdict(findings: &[Finding], check: &str) -> Verdict {
     finding(findings, check).verdict
 }

@@ -116,7 +116,7 @@ boot() {
         -machine "q35,accel=$1,kernel-irqchip=split" -cpu max -smp "$cpus" -m "${memory}M" \
         -device intel-iommu,intremap=on,caching-mode=on "${devices[@]}" "${extra[@]}" \
         -kernel "$kernel/vmlinux" -initrd "$work/initrd" \
-        -append "console=ttyS0 quiet panic=-1 intel_iommu=on iommu=nopt mitigations=off no_timer_check nvme_core.multipath=0" \
+        -append "console=ttyS0 quiet panic=-1 intel_iommu=on iommu=nopt mitigations=off no_timer_check nvme_core.multipath=0 iomem=relaxed" \
         </dev/null 2>&1 | tr -d '\r' | tee "$work/console" || true
     code=$(sed -n 's/^GUEST_EXIT_CODE=\([0-9]*\).*/\1/p' "$work/console" | tail -1)
 }

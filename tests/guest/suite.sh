@@ -2,8 +2,8 @@
 # The driver and the tool on QEMU's NVMe controller through the real VFIO: builds them, boots guests, runs every check.
 # Exit code 77 and one line where this machine cannot run guests (see fetch.sh).
 #
-#   suite.sh           through the functions' groups in a type 1 container: four guests
-#   suite.sh iommufd   through the functions' own files and /dev/iommu, and through both: five guests, of a kernel that has
+#   suite.sh           through the functions' groups in a type 1 container: six guests
+#   suite.sh iommufd   through the functions' own files and /dev/iommu, and through both: seven guests, of a kernel that has
 #                      iommufd. WARPROW_GUEST_KERNEL names it (kernel.sh builds one); without, this is skipped
 set -euo pipefail
 
@@ -30,12 +30,16 @@ build() { # package, binary
 }
 binary=$(build warprow-conformance guest-nvme)
 warprow=$(build warprow warprow)
+gpu=$(build warprow-guest-gpu guest-gpu)
 
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 failed=0
+# guest NAME run.sh's arguments: what the guest prints is also in $work/console.
 guest() {
     echo "== $1"
     local code=0
-    "$here/run.sh" --vfio "$way" "${@:2}" || code=$?
+    "$here/run.sh" --vfio "$way" "${@:2}" | tee "$work/console" || code=$?
     if [ "$code" != 0 ]; then
         failed=1
         echo "== $1: exit code $code"
@@ -58,6 +62,32 @@ guest "a peer's BAR, and ends under load" \
 # Two drives are free, one is mounted, one is swap space.
 guest 'the set-up of a machine, and a store' --limit 150 --init "$here/init-setup" \
     --drive 64M,addr=8.0 --drive 16M,addr=9.0 --drive 16M,addr=0a.0 --drive 64M,addr=0b.0 "$warprow"
+# The kernels are C++ to whoever has a compiler for it; without one, there is nothing to run.
+if command -v "${CXX:-c++}" >/dev/null 2>&1; then
+    peer=(--qemu -object --qemu memory-backend-ram,id=peer,size=32M,share=on --qemu -device --qemu ivshmem-plain,memdev=peer)
+    guest 'kernels that store to doorbell registers' --limit 150 --drive 64M,addr=8.0 "${peer[@]}" \
+        --qemu -trace --qemu 'pci_nvme_mmio_doorbell_*' --qemu -D --qemu "$work/trace" "$gpu" doorbells 0000:00:08.0
+    # The controller is the witness: of each queue that the kernels rang themselves it has seen as many doorbells as they stored; a
+    # host thread that stores for them may leave some out.
+    witnessed=0
+    while read -r queue stored kind; do
+        seen=$(grep -c -E "doorbell_(sq sqid|cq cqid) $queue new" "$work/trace" || true)
+        echo "   queue $queue: the kernels stored $stored doorbells, the controller saw $seen"
+        if [ "$kind" = 1 ] && [ "$seen" = "$stored" ]; then witnessed=1; fi
+        if [ "$seen" -eq 0 ] || [ "$seen" -gt "$stored" ] || { [ "$kind" = 1 ] && [ "$seen" != "$stored" ]; }; then
+            echo '== the controller saw other doorbells than the kernels stored'
+            failed=1
+        fi
+    done < <(sed -n 's/^DOORBELLS queue=\([0-9]*\) stored=\([0-9]*\) kind=\([01]\).*/\1 \2 \3/p' "$work/console")
+    if [ "$witnessed" = 0 ]; then
+        echo '== no queue whose doorbells kernels store to has a witness'
+        failed=1
+    fi
+    guest 'ends of queues that kernels drive' --limit 240 --drive 64M,addr=8.0 --drive 64M,addr=9.0,slow=1048576 "${peer[@]}" \
+        "$gpu" rings 0000:00:08.0 0000:00:09.0
+else
+    echo 'skipped: guests in which kernels drive queues need a C++ compiler (c++ or $CXX)'
+fi
 if [ "$way" = iommufd ]; then
     # An IOMMU of 39 bits, and a user who may open either: the group's owner and the function's keep each other out.
     guest 'both of VFIO'"'"'s interfaces' --vfio both --qemu -global --qemu intel-iommu.aw-bits=39 --drive 64M+32M "$binary" controllers

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{AllocateError, DmaMemory, Doorbell, Interrupt, MemoryKind};
+use crate::{AllocateError, DmaMemory, Doorbell, Interrupt, MemoryKind, Mmio};
 
 /// What can go wrong between the driver and a PCIe function.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -86,6 +86,14 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// nobody. As long as the result or a clone of it lives, the controller that reads the doorbells polls them;
     /// [`wake`](Self::wake) tells it when a doorbell will be stored soon.
     fn doorbell_memory(&self) -> Option<DmaMemory> {
+        None
+    }
+
+    /// The doorbell registers, where they are registers of a BAR that is mapped in this process: the first byte is BAR0 + 1000h, and
+    /// the registers reach as far as the mapping does. This is for submitters that store to the registers by other means than
+    /// [`Doorbell::ring`], such as a GPU. The result keeps the mapping, and the kernel keeps the device open while there is a
+    /// mapping. `None` where doorbells are no registers, or where the operating system does not let them be mapped.
+    fn doorbell_registers(&self) -> Option<Mmio> {
         None
     }
 

@@ -42,6 +42,19 @@ impl Mmio {
         self.len == 0
     }
 
+    /// The `len` bytes from `offset` on, which keep the mapping alive as this does. `None` if they are not all inside, or if `offset`
+    /// is no multiple of 8.
+    pub fn part(&self, offset: usize, len: usize) -> Option<Self> {
+        let inside = offset.is_multiple_of(8) && offset.checked_add(len).is_some_and(|end| end <= self.len);
+        // SAFETY: the offset lies inside the mapping.
+        inside.then(|| Self { base: unsafe { self.base.add(offset) }, len, _owner: self._owner.clone() })
+    }
+
+    /// The address of the first byte in this process: for whoever has others store to the registers, such as a GPU.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.base.as_ptr()
+    }
+
     /// Whether a register of `width` bytes at `offset` lies inside, aligned to its width.
     pub fn holds(&self, offset: usize, width: usize) -> bool {
         offset.is_multiple_of(width) && offset.checked_add(width).is_some_and(|end| end <= self.len)

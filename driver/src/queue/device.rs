@@ -26,6 +26,13 @@ impl RingSizes {
     }
 }
 
+/// Where the device sees the rings.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingIovas {
+    pub(super) sq: u64,
+    pub(super) cq: u64,
+}
+
 /// A gate value that never occurs.
 const LEFT: u64 = u64::MAX;
 
@@ -35,8 +42,7 @@ const LEFT: u64 = u64::MAX;
 pub(super) struct DeviceQueue {
     id: u16,
     sizes: RingSizes,
-    /// Where the device sees the rings.
-    iova: u64,
+    iovas: RingIovas,
     pub(super) link: Arc<Link>,
     /// The gate when the queue was made on the device.
     made: u64,
@@ -60,7 +66,7 @@ impl DeviceQueue {
         controller: &Arc<Controller>,
         queues: &mut Queues,
         sizes: RingSizes,
-        iova: u64,
+        iovas: RingIovas,
         submitter: Option<Arc<dyn Submitter>>,
     ) -> Result<Self, DriverError> {
         let Some((id, link)) = queues.take_id(submitter) else {
@@ -69,7 +75,7 @@ impl DeviceQueue {
         Ok(Self {
             id,
             sizes,
-            iova,
+            iovas,
             link,
             made: controller.gate.now(),
             pass: LEFT,
@@ -111,14 +117,13 @@ impl DeviceQueue {
         self.made = self.controller.gate.now();
         self.trial = self.controller.recovery.trial();
         let size_z = |entries: u32| (entries - 1) as u16;
-        let cq = Sqe::create_io_cq(self.id, size_z(self.sizes.completion_entries))
-            .with_prps(self.iova + self.sizes.cq_offset() as u64, 0);
+        let cq = Sqe::create_io_cq(self.id, size_z(self.sizes.completion_entries)).with_prps(self.iovas.cq, 0);
         // A Create command without an answer may still be carried out, so the queue counts as existing.
         self.has_cq = true;
         self.admin(cq).inspect_err(|error| self.has_cq = !is_refusal(error))?;
         let sq = Sqe::create_io_sq(self.id, size_z(self.sizes.entries), self.id, QueuePriority::URGENT);
         self.has_sq = true;
-        self.admin(sq.with_prps(self.iova, 0)).inspect_err(|error| self.has_sq = !is_refusal(error))?;
+        self.admin(sq.with_prps(self.iovas.sq, 0)).inspect_err(|error| self.has_sq = !is_refusal(error))?;
         self.pass = self.made;
         self.link.left.store(false, Ordering::Release);
         Ok(())

@@ -1,20 +1,27 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_dma::{Doorbell, MappedMemory};
+use warprow_dma::Doorbell;
+use warprow_spec::{Cqe, Sqe};
 
 use super::completion::{CommandName, IssuedCommand};
-use super::device::DeviceQueue;
+use super::device::{DeviceQueue, RingIovas};
+use super::external_memory::ExternalMemory;
 use super::registry::Submitter;
 use super::ring_sizes::RingSizes;
 use crate::controller::Controller;
 use crate::error::DriverError;
 use crate::failure::Blame;
 
+/// The first eight bytes of an SQ entry that nobody has written yet. A device sees it only if a tail doorbell was stored that nobody of
+/// this queue's stored. The entry has a reserved opcode without data (NVMe Base 2.0, 3.1.4), so the device fails the command and
+/// transfers nothing; and it has CID FFFFh, which is no submitter's, so the completion is an anomaly.
+const UNWRITTEN: u64 = 0xffff_007c;
+
 /// A queue pair whose rings another party drives, such as a kernel on a GPU. This value is the host's part: it creates
 /// the queue pair on the device and deletes it.
 ///
-/// The caller gives the memory: the rings lie in it as [`RingSizes`] says, anything may follow. The *submitter* writes
+/// The caller gives the memory ([`ExternalMemory`]). The *submitter* writes
 /// the submission queue, reads the completion queue and stores the doorbells, by the rules of `docs/rings.md`. It sends
 /// only commands that leave the media alone: a write of this queue that timed out would not make the controller's other
 /// queues refuse writes.
@@ -25,14 +32,15 @@ use crate::failure::Blame;
 /// been recreated.
 #[derive(Debug)]
 pub struct ExternalQueue {
-    memory: Arc<MappedMemory>,
+    memory: ExternalMemory,
     tail: Doorbell,
     head: Doorbell,
     device: DeviceQueue,
 }
 
 impl Controller {
-    /// Makes a queue pair in `memory`, for `submitter` to drive. The rings are zeroed.
+    /// Makes a queue pair in `memory`, for `submitter` to drive. Its identifier is the highest that is free, its CQ is zero, and its SQ
+    /// holds entries that a device fails without transferring data, until the submitter writes them.
     ///
     /// Fails with [`DriverError::QueueMemory`] if the rings do not fit or the memory is not mapped for this controller, with
     /// [`DriverError::QueueSize`], [`DriverError::NoQueueLeft`], or as [`Controller::admin`] does.
@@ -45,23 +53,20 @@ impl Controller {
     #[allow(unsafe_code, reason = "a contract; the code is safe")]
     pub unsafe fn external_queue(
         self: &Arc<Self>,
-        memory: Arc<MappedMemory>,
+        memory: ExternalMemory,
         sizes: RingSizes,
         submitter: Arc<dyn Submitter>,
     ) -> Result<ExternalQueue, DriverError> {
         sizes.check(self)?;
-        let refuse = |why| Err(DriverError::QueueMemory { function: self.name().clone(), why });
-        if !Arc::ptr_eq(memory.function(), self.function()) {
-            return refuse(format!("it is mapped for {}", memory.function().name()));
-        }
-        if memory.memory().len() < sizes.bytes() {
-            return refuse(format!("it has {} bytes, and the rings take {}", memory.memory().len(), sizes.bytes()));
+        if let Err(why) = memory.check(sizes, self.function()) {
+            return Err(DriverError::QueueMemory { function: self.name().clone(), why });
         }
         let mut queues = self.lock_queues();
-        let device = DeviceQueue::new(self, &mut queues, sizes, memory.iova(), Some(submitter))?;
+        let iovas = RingIovas { sq: memory.sq.iova(), cq: memory.cq.iova() };
+        let device = DeviceQueue::new(self, &mut queues, sizes, iovas, Some(submitter))?;
         let (tail, head) = device.doorbells().inspect_err(|_| drop(queues.links.remove(&device.id())))?;
         let mut queue = ExternalQueue { memory, tail, head, device };
-        queue.zero();
+        queue.clear();
         let made = queue.device.create(&queues);
         // Dropping a queue takes the lock.
         drop(queues);
@@ -89,13 +94,13 @@ impl ExternalQueue {
         &self.device.controller
     }
 
-    /// Entries of its rings, and where they lie in [`memory`](Self::memory).
+    /// Entries of its rings.
     pub fn sizes(&self) -> RingSizes {
         self.device.sizes()
     }
 
-    /// The memory of the rings, and of whatever the caller put behind them.
-    pub fn memory(&self) -> &Arc<MappedMemory> {
+    /// Where the rings lie, and what commands name.
+    pub fn memory(&self) -> &ExternalMemory {
         &self.memory
     }
 
@@ -120,7 +125,7 @@ impl ExternalQueue {
         self.device.is_stale()
     }
 
-    /// Starts the queue again from nothing: deletes it from the device (unless a reset already has), zeroes both rings,
+    /// Starts the queue again from nothing: deletes it from the device (unless a reset already has), clears both rings,
     /// creates it anew in the same memory and opens the submitter. Every earlier command has then ended, and none of
     /// its data lands any more. Before the submitter uses the queue again, the submitter's own state (indices, phase)
     /// must be as at the beginning. If that takes a step of its own, close the submitter before this call, and open it
@@ -133,7 +138,7 @@ impl ExternalQueue {
         let controller = self.device.controller.clone();
         let queues = controller.lock_queues();
         self.remove()?;
-        self.zero();
+        self.clear();
         self.device.create(&queues)?;
         self.device.link.open();
         Ok(())
@@ -181,14 +186,25 @@ impl ExternalQueue {
                 return Err(DriverError::QueuesInUse { function: controller.name().clone(), queues: vec![self.id()] });
             }
         }
+        // What the submitter stored to registers of the device is posted: a load that the same part of the way carries comes behind it.
+        // (Of a device that is gone nothing arrives: the commands below fail then.)
+        let _ = self.device.controller.registers().csts_or_absent();
         self.device.leave();
         self.device.forget_if_reset();
         self.device.delete_sq()?;
         self.device.delete_cq()
     }
 
-    fn zero(&mut self) {
-        self.memory.memory().fill(0, self.sizes().bytes(), 0);
+    /// Makes the rings as for a new queue: the CQ is zero, and the SQ holds entries that do nothing.
+    fn clear(&mut self) {
+        let (ExternalMemory { sq, cq, .. }, sizes) = (&self.memory, self.sizes());
+        let (sq_bytes, cq_bytes) =
+            (sizes.entries as usize * size_of::<Sqe>(), sizes.completion_entries as usize * size_of::<Cqe>());
+        sq.memory.memory().fill(sq.offset, sq_bytes, 0);
+        for entry in (0..sq_bytes).step_by(size_of::<Sqe>()) {
+            sq.memory.memory().store_u64(sq.offset + entry, UNWRITTEN);
+        }
+        cq.memory.memory().fill(cq.offset, cq_bytes, 0);
     }
 }
 
@@ -197,6 +213,6 @@ impl Drop for ExternalQueue {
         let controller = self.device.controller.clone();
         let mut queues = controller.lock_queues();
         let deleted = self.remove();
-        self.device.retire(&mut queues, deleted, || vec![self.memory.clone()]);
+        self.device.retire(&mut queues, deleted, || self.memory.all());
     }
 }

@@ -7,7 +7,7 @@ use warprow_spec::Sqe;
 
 use super::anomaly::Anomalies;
 use super::completion::{CommandEnd, CommandName, Completion};
-use super::device::DeviceQueue;
+use super::device::{DeviceQueue, RingIovas};
 use super::memory::{Places, RingMemory};
 use super::push_error::PushError;
 use super::ring::{NEVER, Ring};
@@ -117,7 +117,8 @@ impl Controller {
         let memory = self.allocate(places.len)?;
 
         let mut queues = self.lock_queues();
-        let device = DeviceQueue::new(self, &mut queues, sizes, memory.iova(), None)?;
+        let iovas = RingIovas { sq: memory.iova(), cq: memory.iova() + sizes.cq_offset() as u64 };
+        let device = DeviceQueue::new(self, &mut queues, sizes, iovas, None)?;
         let (tail, head) = device.doorbells().inspect_err(|_| drop(queues.links.remove(&device.id())))?;
         let words = |at| RingMemory::new(memory.memory().clone(), at);
         let ring = Ring::new(

@@ -80,9 +80,12 @@ impl Link {
 }
 
 impl Queues {
-    /// Takes the lowest free queue identifier, if there is one.
+    /// Takes a free queue identifier, if there is one: the lowest, or for a queue with a submitter the highest. A submitter may store to
+    /// its doorbells after this process has died (a GPU does, until its context is gone), when the device may have another owner.
+    /// Queues that write have low identifiers in either process, so such a store never reaches one.
     pub(crate) fn take_id(&mut self, submitter: Option<Arc<dyn Submitter>>) -> Option<(u16, Arc<Link>)> {
-        let id = (1..=self.granted).find(|id| !self.links.contains_key(id))?;
+        let mut free = (1..=self.granted).filter(|id| !self.links.contains_key(id));
+        let id = if submitter.is_some() { free.next_back() } else { free.next() }?;
         let link = Arc::new(Link { submitter, ..Link::default() });
         self.links.insert(id, link.clone());
         Some((id, link))

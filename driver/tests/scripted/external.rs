@@ -5,7 +5,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
 use warprow_dma::{Doorbell, MappedMemory};
 use warprow_driver::queue::{NEVER, Ring, RingMemory};
-use warprow_driver::{CommandEnd, Controller, DriverError, ExternalQueue, ResetKind, RingSizes, Submitter};
+use warprow_driver::{
+    CommandEnd, Controller, DriverError, ExternalMemory, ExternalQueue, ResetKind, RingSizes, Submitter,
+};
 use warprow_spec::{AdminOpcode, NvmOpcode, Sqe, StatusCode};
 
 use crate::device::{Device, Reply};
@@ -53,7 +55,7 @@ fn external_queue(
     door: &Arc<Door>,
 ) -> Result<ExternalQueue, DriverError> {
     // SAFETY: commands land behind the rings ([`command`]); no memory of these tests is ever plain bytes.
-    unsafe { controller.external_queue(memory, sizes, door.clone()) }
+    unsafe { controller.external_queue(ExternalMemory::together(memory, sizes), sizes, door.clone()) }
 }
 
 fn fixture() -> (Device, Arc<Controller>, Arc<Door>, ExternalQueue) {
@@ -67,20 +69,20 @@ fn fixture() -> (Device, Arc<Controller>, Arc<Door>, ExternalQueue) {
 }
 
 fn ring(queue: &ExternalQueue) -> Ring<RingMemory, Doorbell> {
-    let words = |at| RingMemory::new(queue.memory().memory().clone(), at);
+    let words = |at| RingMemory::new(queue.memory().sq.memory.memory().clone(), at);
     let RingSizes { entries, completion_entries } = queue.sizes();
     let cq = words(queue.sizes().cq_offset());
     Ring::new(queue.id(), (words(0), entries, queue.tail().clone()), (cq, completion_entries, queue.head().clone()))
 }
 
 fn command(opcode: NvmOpcode, queue: &ExternalQueue, lba: u64) -> Sqe {
-    let landing = queue.memory().iova() + LANDING as u64 + lba * 512;
+    let landing = queue.memory().sq.iova() + LANDING as u64 + lba * 512;
     Sqe::new(opcode.0, 1).with_slba(lba).with_prps(landing, 0)
 }
 
 /// Reads LBAs 0 to 7 through rings that are as after creation, and compares; `turn` makes contents differ.
 fn assert_reads(queue: &ExternalQueue, turn: u8) {
-    let memory = queue.memory().memory();
+    let memory = queue.memory().sq.memory.memory();
     let mut ring = ring(queue);
     for (opcode, byte) in [(NvmOpcode::WRITE, turn), (NvmOpcode::READ, 0xee)] {
         for lba in 0..8u64 {
@@ -102,7 +104,7 @@ fn assert_reads(queue: &ExternalQueue, turn: u8) {
 #[test]
 fn what_the_submitter_wrote_it_reads() {
     let (device, controller, door, queue) = fixture();
-    assert_eq!((queue.id(), queue.sizes(), queue.doorbell_offsets()), (1, SIZES, (0x1008, 0x100c)));
+    assert_eq!((queue.id(), queue.sizes(), queue.doorbell_offsets()), (4, SIZES, (0x1020, 0x1024)));
     assert!(!queue.is_stale());
     assert_reads(&queue, 1);
     assert!(!door.is_closed());
@@ -123,7 +125,13 @@ fn refusals_before_anything_is_sent() {
     let foreign = other.allocate(BYTES).unwrap();
     assert_error!(refused(foreign, SIZES), DriverError::QueueMemory { .. }, "mapped for scripted:0");
     let small = controller.allocate(4096).unwrap();
-    assert_error!(refused(small, SIZES), DriverError::QueueMemory { .. }, "4096 bytes", "8192");
+    assert_error!(
+        refused(small, SIZES),
+        DriverError::QueueMemory { .. },
+        "completion queue",
+        "from byte 4096 on",
+        "has 4096 bytes"
+    );
     let memory = controller.allocate(1 << 20).unwrap();
     for (entries, completion_entries, word) in [(1, 8, "1 entries"), (8, 0, "0 entries"), (8, 1025, "1025 entries")] {
         let sizes = RingSizes { entries, completion_entries };
@@ -148,7 +156,7 @@ fn a_queue_that_is_not_created_costs_nothing() {
     assert!(!door.is_closed(), "the submitter's other queues go on");
     device.obey();
     let queue = external_queue(&controller, memory, SIZES, &door).unwrap();
-    assert_eq!(queue.id(), 2);
+    assert_eq!(queue.id(), 3);
     assert_reads(&queue, 2);
 }
 
@@ -167,7 +175,16 @@ fn recreation_starts_from_nothing() {
     use AdminOpcode as Op;
     assert_eq!(steps, [Op::DELETE_IO_SQ, Op::DELETE_IO_CQ, Op::CREATE_IO_CQ, Op::CREATE_IO_SQ]);
     assert!(!door.is_closed());
-    assert_eq!(device.memory(queue.memory().iova(), SIZES.bytes()), vec![0; SIZES.bytes()]);
+    // No entry of the SQ does anything, and none of the CQ has come.
+    let (sq, cq) = (queue.memory().sq.iova(), queue.memory().cq.iova());
+    for entry in device.memory(sq, SIZES.entries as usize * 64).chunks(64) {
+        assert_eq!((entry[0], &entry[2..4]), (0x7c, &[0xff, 0xff][..]));
+        assert!(entry[1] == 0 && entry[4..].iter().all(|&byte| byte == 0));
+    }
+    assert_eq!(
+        device.memory(cq, SIZES.completion_entries as usize * 16),
+        vec![0; SIZES.completion_entries as usize * 16]
+    );
     assert_reads(&queue, 4);
 }
 
@@ -207,15 +224,15 @@ fn a_reset_closes_the_submitter_until_the_queue_is_recreated() {
 fn a_submitter_that_stays_holds_off_a_reset() {
     let (device, controller, door, mut queue) = fixture();
     door.set_stubborn(true);
-    assert_error!(controller.reset(ResetKind::Controller), DriverError::QueuesInUse { .. }, "[1]", "kernel");
+    assert_error!(controller.reset(ResetKind::Controller), DriverError::QueuesInUse { .. }, "[4]", "kernel");
     assert_eq!(controller.resets(), 0);
     assert!(!door.is_closed() && !queue.is_stale(), "nothing was reset");
     assert_reads(&queue, 9);
 
     let before = device.state().admin_log.len();
-    assert_error!(queue.recreate(), DriverError::QueuesInUse { .. }, "[1]");
+    assert_error!(queue.recreate(), DriverError::QueuesInUse { .. }, "[4]");
     assert!(door.is_closed(), "it is wanted out");
-    assert_error!(controller.reset(ResetKind::Controller), DriverError::QueuesInUse { .. }, "[1]");
+    assert_error!(controller.reset(ResetKind::Controller), DriverError::QueuesInUse { .. }, "[4]");
     assert!(door.is_closed(), "the reset takes back only what it closed itself");
     assert_eq!(device.state().admin_log.len(), before);
     door.set_stubborn(false);
@@ -231,12 +248,12 @@ fn memory_stays_mapped_while_the_submitter_is_inside() {
     let before = device.mapped();
     drop(queue);
     assert_eq!(device.mapped(), before);
-    assert_error!(controller.reset(ResetKind::Controller), DriverError::QueuesInUse { .. }, "[1]");
+    assert_error!(controller.reset(ResetKind::Controller), DriverError::QueuesInUse { .. }, "[4]");
     door.set_stubborn(false);
     controller.reset(ResetKind::Controller).unwrap();
     assert_eq!(device.mapped(), before - 1);
     let queue = external_queue(&controller, controller.allocate(BYTES).unwrap(), SIZES, &Arc::default()).unwrap();
-    assert_eq!(queue.id(), 1);
+    assert_eq!(queue.id(), 4);
     assert_reads(&queue, 11);
 }
 

@@ -4,7 +4,7 @@ use std::os::unix::fs::FileExt;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use memmap2::MmapOptions;
+use memmap2::{Advice, MmapOptions};
 use vfio_bindings::bindings::vfio::VFIO_PCI_BAR0_REGION_INDEX;
 use warprow_dma::Mmio;
 
@@ -83,6 +83,8 @@ impl Bar {
 
 fn map(file: &File, offset: u64, len: usize) -> io::Result<Mmio> {
     let map = MmapOptions::new().offset(offset).len(len).map_raw(file)?;
+    // A child of fork would keep the device open, and could store to its registers.
+    map.advise(Advice::DontFork)?;
     let base = NonNull::new(map.as_mut_ptr()).ok_or_else(|| io::Error::other("mapped at address zero"))?;
     // SAFETY: a shared mapping of device registers, page-aligned, kept by the owner that is handed over; `MmapRaw` makes
     // no reference to it.

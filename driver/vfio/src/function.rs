@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use vfio_bindings::bindings::vfio::{VFIO_BASE, VFIO_PCI_CONFIG_REGION_INDEX, VFIO_TYPE};
 use warprow_dma::pci::command::{BUS_MASTER, INTERRUPT_DISABLE, MEMORY_SPACE};
 use warprow_dma::pci::{COMMAND, PciAccess};
-use warprow_dma::{DmaMemory, Doorbell, EventfdInterrupt, Function, FunctionError, Interrupt};
+use warprow_dma::{DmaMemory, Doorbell, EventfdInterrupt, Function, FunctionError, Interrupt, Mmio};
 
 use crate::bar::Bar;
 use crate::irq;
@@ -19,6 +19,9 @@ use crate::space::{AddressSpace, Lease, lock};
 use crate::sysfs::System;
 use crate::type1::GroupDevice;
 use crate::{OpenError, PciAddress, VfioInterface};
+
+/// Where doorbells begin in BAR0 (NVMe PCIe Transport 1.0, 3.1.2).
+const DOORBELLS: u64 = 0x1000;
 
 nix::ioctl_none_bad!(device_reset, nix::request_code_none!(VFIO_TYPE, VFIO_BASE + 11));
 
@@ -162,6 +165,11 @@ impl Function for VfioFunction {
         };
         let (mmio, inner) = self.bar.mapped(offset).ok_or_else(unsupported)?;
         Doorbell::mmio(mmio.clone(), inner).ok_or_else(unsupported)
+    }
+
+    fn doorbell_registers(&self) -> Option<Mmio> {
+        let (mmio, inner) = self.bar.mapped(DOORBELLS)?;
+        mmio.part(inner, mmio.len() - inner)
     }
 
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {

@@ -10,7 +10,7 @@ use block::{Block, Rows, launch};
 use warprow_dma::SystemClock;
 use warprow_driver::{BlockIo, Controller, ControllerOptions, DriverError, Namespace, QueueOptions, ResetKind};
 use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT};
-use warprow_gpu_queues::{Gate, GpuQueueError, QueueSet, QueueSetOptions};
+use warprow_gpu_queues::{DoorbellAccess, Gate, GpuQueueError, QueueSet, QueueSetOptions};
 use warprow_soft_controller::{Fault, Namespace as Space, PowerCut, RamBacking, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 
@@ -83,8 +83,10 @@ impl Fixture {
 
 fn set(drives: &[Drive], gate: &Arc<Gate>, batches: u32, forwarded: bool, timeout: Duration) -> QueueSet {
     let drives: Vec<_> = drives.iter().map(|it| (it.controller.clone(), it.namespace.clone())).collect();
-    let options = QueueSetOptions { batches, landing_stride: 512, windows: Vec::new(), timeout };
-    QueueSet::on_host(&drives, &options, gate.clone(), forwarded).unwrap()
+    let doorbells = if forwarded { DoorbellAccess::HostThread } else { DoorbellAccess::Memory };
+    let options =
+        QueueSetOptions { batches, landing_stride: 512, windows: Vec::new(), timeout, doorbells, writable: None };
+    QueueSet::on_host(&drives, &options, gate.clone()).unwrap()
 }
 
 /// What is there is right; and everything is there, if `all`.
@@ -347,7 +349,8 @@ fn several_sets_behind_one_gate() {
     let mut second = set(&fixture.drives, &fixture.gate, 1, true, LONG);
     fixture.blocks.extend(second.descriptors().iter().copied().map(Block));
     let ids: Vec<_> = fixture.blocks.iter().map(|block| block.0.queue_id).collect();
-    assert_eq!(ids, [1, 1, 2, 2]);
+    // From the highest that was granted down.
+    assert_eq!(ids, [128, 128, 127, 127]);
     let both = |fixture: &Fixture| {
         let rows = fixture.launch(&(0..500).collect::<Vec<_>>()).expect("the gate is open");
         assert_rows(&rows[..2], true);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use warprow_gpu::{GpuError, GpuOptions, GpuPlan, QueuePlacement};
+use warprow_gpu::{DoorbellAccess, GpuError, GpuOptions, GpuPlan, QueuePlacement};
 use warprow_gpu_queues::Gpu;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, StatusCode};
@@ -16,7 +16,7 @@ fn match_the_naive_look_up() {
     let Some(gpu) = gpu() else { return };
     for seed in 2000..2008 {
         eprintln!("seed {seed}");
-        whole_lookups(&gpu, seed, |options| options.with_host_doorbells(true));
+        whole_lookups(&gpu, seed, |options| options.with_doorbells(DoorbellAccess::HostThread));
     }
 }
 
@@ -24,12 +24,13 @@ fn match_the_naive_look_up() {
 fn the_placement_says_who_rings() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(2);
-    let placements = |host| fixture.attach(&gpu, GpuOptions::default().with_host_doorbells(host)).queue_placements();
-    for (host, rung, words) in [
-        (false, QueuePlacement::C, "placement C"),
-        (true, QueuePlacement::BPrime, "host thread for the GPU, as asked for"),
+    let placements =
+        |doorbells| fixture.attach(&gpu, GpuOptions::default().with_doorbells(doorbells)).queue_placements();
+    for (doorbells, rung, words) in [
+        (DoorbellAccess::Memory, QueuePlacement::C, "placement C"),
+        (DoorbellAccess::HostThread, QueuePlacement::BPrime, "host thread for the GPU, as asked for"),
     ] {
-        let placements = placements(host);
+        let placements = placements(doorbells);
         assert_eq!((placements.placement, placements.drives.len()), (rung, 2));
         let text = placements.to_string();
         assert!(text.contains(gpu.name()) && text.contains(words) && text.contains("unproven"), "{text}");
@@ -80,9 +81,9 @@ fn keep_looking(gpu: &Arc<Gpu>, fixture: &Fixture, plan: &GpuPlan, seed: u64, wh
 #[test]
 fn a_reset_meets_look_ups_under_way() {
     let Some(gpu) = gpu() else { return };
-    for host_doorbells in [true, false] {
+    for doorbells in [DoorbellAccess::HostThread, DoorbellAccess::Memory] {
         let fixture = Fixture::new(2);
-        let options = GpuOptions::default().with_timeout(short()).with_host_doorbells(host_doorbells);
+        let options = GpuOptions::default().with_timeout(short()).with_doorbells(doorbells);
         let plan = fixture.plan(&gpu, options, 2);
         let faults = fixture.drives[0].faults();
         let refusal = Fault::Status(StatusCode::InternalError.into());

@@ -1,6 +1,6 @@
 //! Everything that counts is about to wrap.
 
-use warprow_gpu::GpuOptions;
+use warprow_gpu::{DoorbellAccess, GpuOptions};
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::NvmOpcode;
 
@@ -11,10 +11,11 @@ use crate::fixture::{Fixture, Flat, Stream, failed, gpu, patient, short, wait};
 #[test]
 fn look_ups_go_on_past_every_wrap() {
     let Some(gpu) = gpu() else { return };
-    for (sets, host_doorbells) in [(1, false), (2, false), (2, true)] {
+    for (sets, doorbells) in [(1, DoorbellAccess::Memory), (2, DoorbellAccess::Memory), (2, DoorbellAccess::HostThread)]
+    {
         let fixture = Fixture::new(2);
         let options = patient().with_queue_sets(sets);
-        let plan = fixture.plan(&gpu, options.with_host_doorbells(host_doorbells), 1);
+        let plan = fixture.plan(&gpu, options.with_doorbells(doorbells), 1);
         let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
         slot.age().unwrap();
         let mut random = fastrand::Rng::with_seed(u64::from(sets));

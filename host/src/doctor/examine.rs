@@ -1,7 +1,7 @@
 //! All checks, in their order.
 
 use super::finding::Finding;
-use super::{drives, iommu, memory, system};
+use super::{drives, gpu, iommu, memory, system};
 use crate::machine::Machine;
 
 impl Machine {
@@ -19,6 +19,7 @@ impl Machine {
         findings.extend(drives::hidden(&functions));
         findings.extend(drives::check(&drives));
         findings.extend(drives::topology(self, &drives));
+        findings.extend(gpu::doorbells(self));
         findings
     }
 }

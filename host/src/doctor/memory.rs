@@ -1,6 +1,6 @@
 use super::finding::{Finding, Verdict};
 use crate::files::number;
-use crate::rights::{may_lock_all, memlock};
+use crate::rights::{CAP_IPC_LOCK, has, memlock};
 use crate::{HostDrive, Machine};
 
 const MIB: u64 = 1 << 20;
@@ -31,7 +31,7 @@ pub(super) fn huge_pages(machine: &Machine) -> Vec<Finding> {
 }
 
 pub(super) fn lockable(machine: &Machine, drives: &[HostDrive]) -> Finding {
-    if may_lock_all(machine) {
+    if has(machine, CAP_IPC_LOCK) {
         return Finding::new("memlock", Verdict::Pass, "this process may lock any amount of memory (CAP_IPC_LOCK)");
     }
     let Some((soft, hard)) = memlock(machine) else {

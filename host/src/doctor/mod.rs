@@ -3,6 +3,7 @@
 mod drives;
 mod examine;
 mod finding;
+mod gpu;
 mod iommu;
 mod memory;
 mod system;

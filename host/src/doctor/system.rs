@@ -27,17 +27,24 @@ pub(super) fn kernel(machine: &Machine) -> Finding {
     let Some(release) = machine.text("/proc/sys/kernel/osrelease") else {
         return Finding::new("kernel", Verdict::Unproven, "its release cannot be read");
     };
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>());
-    match (numbers.next(), numbers.next()) {
-        (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= KERNEL => {
-            Finding::new("kernel", Verdict::Pass, format!("Linux {release}"))
-        }
-        (Some(Ok(_)), Some(Ok(_))) => {
+    match numbers(&release) {
+        Some(numbers) if numbers >= KERNEL => Finding::new("kernel", Verdict::Pass, format!("Linux {release}")),
+        Some(_) => {
             let found = format!("Linux {release} does not tell which I/O addresses are reserved");
             Finding::new("kernel", Verdict::Warn, found).advice("Linux 5.4 or later does")
         }
-        _ => Finding::new("kernel", Verdict::Unproven, format!("a release like no other: {release:?}")),
+        None => Finding::new("kernel", Verdict::Unproven, format!("a release like no other: {release:?}")),
     }
+}
+
+/// The kernel's major and minor number, if they can be read.
+pub(super) fn release(machine: &Machine) -> Option<(u32, u32)> {
+    numbers(&machine.text("/proc/sys/kernel/osrelease")?)
+}
+
+fn numbers(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(|number| number.parse::<u32>());
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
 pub(super) fn lockdown(machine: &Machine) -> Option<Finding> {

@@ -1,26 +1,21 @@
 //! The kernels on the CPU: `simt/` compiles `cuda/lookup.cu` as C++ and runs each lane as a fiber, in orders that seeds decide.
 //! `simt/simt.h` says what that cannot see. Where there is no C++ compiler, every test here says so and passes.
 
+use warprow_simt::{batch, buffer, oracle, rig, shim, sparse, world};
+
 mod abi;
 mod adopt;
 mod ahead;
-mod batch;
-mod buffer;
 mod covered;
 mod dedupe;
 mod ghosts;
 mod keys;
 mod lookups;
 mod mutants;
-mod oracle;
 mod overlay;
 mod planted;
 mod queues;
 mod rich;
-mod rig;
 mod ring;
 mod sets;
-mod shim;
-mod sparse;
 mod windows;
-mod world;

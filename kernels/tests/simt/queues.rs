@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use warprow_dma::{Clock, DmaMemory, SystemClock};
-use warprow_driver::{Controller, ControllerOptions, ExternalQueue, RingSizes, Submitter};
+use warprow_driver::{Controller, ControllerOptions, ExternalMemory, ExternalQueue, RingSizes, Submitter};
 use warprow_gpu_queues::abi::{
     self, DOORBELL_MEMORY, DOORBELL_MMIO, GATE_CLOSED, GATE_INSIDE, LANES, QueueDescriptor, QueueState,
 };
@@ -101,43 +101,7 @@ pub(crate) fn unreachable() -> Queue {
 
 /// For kernels: sets of one queue on each drive.
 pub(crate) fn describe(queues: &[Queue]) -> Buffer {
-    let mut bytes = Vec::new();
-    for QueueDescriptor {
-        sq,
-        cq,
-        landing,
-        landing_iova,
-        sq_tail,
-        cq_head,
-        state,
-        fault,
-        timeout_ns,
-        landing_stride,
-        sq_size,
-        cq_size,
-        doorbell_kind,
-        queue_id,
-        drive,
-        nsid,
-        lba_shift,
-        batches,
-        cid_shift,
-        generations,
-        window,
-        prp_list,
-    } in queues.iter().map(|queue| queue.descriptor)
-    {
-        for long in [sq, cq, landing, landing_iova, sq_tail, cq_head, state, fault, timeout_ns] {
-            bytes.extend(long.to_le_bytes());
-        }
-        let words = [landing_stride, sq_size, cq_size, doorbell_kind, queue_id, drive, nsid, lba_shift];
-        for word in words.into_iter().chain([batches, cid_shift, generations, window]) {
-            bytes.extend(word.to_le_bytes());
-        }
-        bytes.extend(prp_list.to_le_bytes());
-    }
-    assert_eq!(bytes.len(), size_of::<QueueDescriptor>() * queues.len());
-    Buffer::of(&bytes)
+    Buffer::of_all(queues.iter().map(|queue| queue.descriptor.as_bytes()))
 }
 
 /// Time that passes while somebody waits, and then steps the drives: an order that repeats.
@@ -273,7 +237,9 @@ impl Drives {
         }
         let (base, iova) = (memory.memory().as_ptr() as u64, memory.iova());
         // SAFETY: commands read into the landing area of `memory`, which is never plain bytes; the kernels run while the door is open.
-        let queue = unsafe { controller.external_queue(memory, sizes, self.door.clone()) }.unwrap();
+        let queue =
+            unsafe { controller.external_queue(ExternalMemory::together(memory, sizes), sizes, self.door.clone()) }
+                .unwrap();
         let doorbells = self.bells[drive].as_ptr() as u64;
         let (tail, head) = queue.doorbell_offsets();
         let cid_shift = places.next_power_of_two().ilog2();

@@ -20,7 +20,9 @@ mod pattern;
 mod queues;
 mod reset;
 mod subject;
+mod tally;
 
 pub use checks::{CHECKS, Check};
 pub use pattern::fill;
 pub use subject::{Subject, Verdict};
+pub use tally::Tally;

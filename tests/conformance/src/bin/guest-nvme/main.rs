@@ -9,49 +9,14 @@ mod vfio;
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, Result};
-use warprow_conformance::{CHECKS, Subject, Verdict};
+use warprow_conformance::{CHECKS, Subject, Tally};
 use warprow_dma::SystemClock;
 use warprow_vfio::{VfioFunction, VfioInterface};
 
 use crate::deaths::Place;
 use crate::peer::InPeer;
-
-/// Counts checks and prints a line for each.
-#[derive(Default)]
-struct Tally {
-    passed: u32,
-    skipped: u32,
-    failed: u32,
-}
-
-impl Tally {
-    fn run(&mut self, name: &str, check: impl FnOnce() -> Result<()>) {
-        self.judge(name, || check().map(|()| Verdict::Passed));
-    }
-
-    fn judge(&mut self, name: &str, check: impl FnOnce() -> Result<Verdict>) {
-        let start = Instant::now();
-        let result = check();
-        let ms = start.elapsed().as_millis();
-        match result {
-            Ok(Verdict::Passed) => {
-                self.passed += 1;
-                println!("ok     {name} ({ms} ms)");
-            }
-            Ok(Verdict::Skipped(why)) => {
-                self.skipped += 1;
-                println!("skip   {name}: {why}");
-            }
-            Err(error) => {
-                self.failed += 1;
-                println!("FAILED {name} ({ms} ms): {error:#}");
-            }
-        }
-    }
-}
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -112,7 +77,7 @@ fn controllers() -> Result<ExitCode> {
         tally.run("a namespace is detached and attached", || attach::detached_and_attached(&subject));
         tally.run("left for Linux to read", || linux::leave_for_linux(&subject));
     }
-    finish(&tally)
+    tally.finish()
 }
 
 /// Functions that share a group, with each other and with Linux's, and a medium that fails.
@@ -124,7 +89,7 @@ fn machine(ours: [&str; 2], shared: [&str; 2], failing: &str) -> Result<ExitCode
     let memlock = memlock()?;
     tally.run("the memory limit of a user", || vfio::memory_limit_of_the_user(ours[0], failing, memlock));
     tally.run("a medium that fails in two places", || media::errors(failing));
-    finish(&tally)
+    tally.finish()
 }
 
 /// Memory in a peer's BAR, and ends with commands in flight on a slow drive.
@@ -155,12 +120,5 @@ fn deaths(address: &str, slow: &str) -> Result<ExitCode> {
         tally.run(&format!("a clean end under load ({place:?})"), || deaths::clean_end(slow, place));
         tally.run(&format!("SIGKILL under load ({place:?})"), || deaths::killed(slow, place));
     }
-    finish(&tally)
-}
-
-fn finish(tally: &Tally) -> Result<ExitCode> {
-    println!("{} passed, {} skipped, {} failed", tally.passed, tally.skipped, tally.failed);
-    anyhow::ensure!(tally.passed > 0, "no check ran");
-    // The guest's drives have all that the checks ask for.
-    Ok(if tally.failed == 0 && tally.skipped == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    tally.finish()
 }

@@ -14,8 +14,9 @@ use std::{env, fs};
 use libloading::Library;
 use warprow_kernels::abi::{Adoption, Lookup, Update};
 
-const FOLDERS: [&str; 2] = ["simt", "cuda"];
-pub(crate) const OPTIONS: [&str; 6] = [
+/// Where the C++ and CUDA sources are, from this package on.
+const FOLDERS: [&str; 2] = [".", "../cuda"];
+pub const OPTIONS: [&str; 6] = [
     "-std=c++17",
     "-O1",
     "-fPIC",
@@ -31,20 +32,20 @@ const CHECKS: &str = "-fsanitize=alignment,null,shift,integer-divide-by-zero";
 const LIMIT_NS: u64 = 60_000_000_000;
 
 /// Seeds of a test: so many, or as many as `WARPROW_SEEDS` says.
-pub(crate) fn seeds(usual: u64) -> Range<u64> {
+pub fn seeds(usual: u64) -> Range<u64> {
     0..env::var("WARPROW_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(usual)
 }
 
 /// A change to the text of a source: a bug to be found.
-pub(crate) struct Patch {
-    pub(crate) file: &'static str,
-    pub(crate) from: &'static str,
-    pub(crate) to: &'static str,
+pub struct Patch {
+    pub file: &'static str,
+    pub from: &'static str,
+    pub to: &'static str,
     /// Whether the compiler's checks are to find it; building takes longer.
-    pub(crate) checked: bool,
+    pub checked: bool,
 }
 
-pub(crate) fn compiler() -> Option<&'static str> {
+pub fn compiler() -> Option<&'static str> {
     static FOUND: OnceLock<Option<String>> = OnceLock::new();
     let works =
         |name: &String| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
@@ -53,14 +54,17 @@ pub(crate) fn compiler() -> Option<&'static str> {
 }
 
 /// Names and texts.
-pub(crate) type Sources = Vec<(String, String)>;
+pub type Sources = Vec<(String, String)>;
 
 /// Sources by name, patched.
-pub(crate) fn sources(patches: &[Patch]) -> Sources {
+pub fn sources(patches: &[Patch]) -> Sources {
     let mut sources = vec![("queue_abi.h".to_owned(), warprow_gpu_queues::abi::HEADER.to_owned())];
     for folder in FOLDERS {
         for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
             let path = entry.unwrap().path();
+            if !path.extension().is_some_and(|it| ["h", "cpp", "cu", "cuh"].iter().any(|source| it == *source)) {
+                continue;
+            }
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();
             sources.push((name, fs::read_to_string(path).unwrap()));
         }
@@ -80,7 +84,7 @@ pub(crate) fn sources(patches: &[Patch]) -> Sources {
 
 /// Where libraries are.
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_TARGET_TMPDIR")).join("simt")
+    Path::new(env!("OUT_DIR")).join("simt")
 }
 
 /// The library of these sources, built if it is not there yet. `checked`: with the compiler's checks.
@@ -129,7 +133,7 @@ struct Options {
 type Run = unsafe extern "C" fn(*const c_char, *const Lookup, u32, u32, *const Options, *mut c_char, u64) -> c_int;
 
 /// What happens beside the lanes: called now and then, and with `true` when all of them wait. Gives the time, nanoseconds.
-pub(crate) type Turn<'a> = &'a mut dyn FnMut(bool) -> u64;
+pub type Turn<'a> = &'a mut dyn FnMut(bool) -> u64;
 
 extern "C" fn turn(context: *mut c_void, idle: u32) -> u64 {
     // SAFETY: `Shim::launch` put it there, and waits for the kernel's end.
@@ -139,43 +143,70 @@ extern "C" fn turn(context: *mut c_void, idle: u32) -> u64 {
 
 /// A launch of one kernel.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Launch {
-    pub(crate) kernel: &'static str,
-    pub(crate) grid: u32,
-    pub(crate) threads: u32,
+pub struct Launch {
+    pub kernel: &'static str,
+    pub grid: u32,
+    pub threads: u32,
     /// Bytes of dynamic shared memory.
-    pub(crate) shared: u32,
+    pub shared: u32,
     /// The second parameter of `expand`, of `expansion`.
-    pub(crate) how: u32,
+    pub how: u32,
     /// Blocks that run at once; others begin when some have ended. 0: all.
-    pub(crate) resident: u32,
+    pub resident: u32,
 }
 
 impl Launch {
-    pub(crate) fn new(kernel: &'static str, grid: u32, threads: u32) -> Self {
+    pub fn new(kernel: &'static str, grid: u32, threads: u32) -> Self {
         Self { kernel, grid, threads, shared: 0, how: 0, resident: 0 }
     }
 }
 
-/// A loaded copy of the shim. It runs one kernel at a time.
-pub(crate) struct Shim {
+/// A loaded copy of the shim, or the one that is part of the program. It runs one kernel at a time.
+pub struct Shim {
     run: Run,
     limit_ns: u64,
     /// Kernels that were launched.
-    pub(crate) launched: BTreeSet<&'static str>,
-    _library: Library,
-    /// Its bytes.
-    image: Rc<[u8]>,
+    pub launched: BTreeSet<&'static str>,
+    kernels: Kernels,
+}
+
+/// What holds the kernels that a [`Shim`] runs.
+enum Kernels {
+    /// A copy of the library, and the library's bytes.
+    Loaded { _library: Library, image: Rc<[u8]> },
+    /// The program itself. The kernels' state is in globals, so the lock lets one shim use them.
+    #[cfg(kernels_linked)]
+    Linked { _turn: std::sync::MutexGuard<'static, ()> },
+}
+
+#[cfg(kernels_linked)]
+mod linked {
+    use super::{Lookup, Options, c_char, c_int};
+
+    pub(super) static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    unsafe extern "C" {
+        /// `simt.cpp` declares it so.
+        pub(super) fn simt_run(
+            kernel: *const c_char,
+            lookup: *const Lookup,
+            grid: u32,
+            block: u32,
+            options: *const Options,
+            message: *mut c_char,
+            message_bytes: u64,
+        ) -> c_int;
+    }
 }
 
 impl Shim {
     /// The kernels as they are; `None`, and a line that says so, where there is no C++ compiler.
-    pub(crate) fn new() -> Option<Self> {
+    pub fn new() -> Option<Self> {
         Self::patched(&[])
     }
 
     /// The same with bugs.
-    pub(crate) fn patched(patches: &[Patch]) -> Option<Self> {
+    pub fn patched(patches: &[Patch]) -> Option<Self> {
         let Some(compiler) = compiler() else {
             eprintln!("skipped: running the kernels on the CPU needs a C++ compiler (c++, g++, clang++ or $CXX)");
             return None;
@@ -186,16 +217,33 @@ impl Shim {
 
     /// That of other sources, of which nothing is kept; built with `compiler`, without its checks. A kernel that takes longer than
     /// `limit` has failed.
-    pub(crate) fn of(compiler: &str, sources: &Sources, limit: Duration) -> Self {
+    pub fn of(compiler: &str, sources: &Sources, limit: Duration) -> Self {
         let library = build(compiler, sources, false);
         let shim = Self { limit_ns: limit.as_nanos() as u64, ..Self::load(&library) };
         fs::remove_file(library).unwrap();
         shim
     }
 
-    /// Another copy of the same kernels, which runs one of its own meanwhile.
-    pub(crate) fn twin(&self) -> Self {
-        Self { limit_ns: self.limit_ns, ..Self::of_image(self.image.clone()) }
+    /// The kernels that are part of this program (the feature `linked`), once no other shim uses them; `None` where there are none.
+    pub fn linked() -> Option<Self> {
+        #[cfg(kernels_linked)]
+        return Some(Self {
+            run: linked::simt_run,
+            limit_ns: LIMIT_NS,
+            launched: BTreeSet::new(),
+            kernels: Kernels::Linked { _turn: linked::TURN.lock().unwrap_or_else(PoisonError::into_inner) },
+        });
+        #[cfg(not(kernels_linked))]
+        None
+    }
+
+    /// Another copy of the same kernels, which runs one of its own meanwhile. Panics for kernels that are part of the program.
+    pub fn twin(&self) -> Self {
+        match &self.kernels {
+            Kernels::Loaded { image, .. } => Self { limit_ns: self.limit_ns, ..Self::of_image(image.clone()) },
+            #[cfg(kernels_linked)]
+            Kernels::Linked { .. } => panic!("there is one copy of the kernels in a program"),
+        }
     }
 
     fn load(library: &Path) -> Self {
@@ -210,12 +258,13 @@ impl Shim {
         let library = unsafe { Library::new(&*copy) }.unwrap();
         // SAFETY: `simt.cpp` declares it so; the pointer goes with the library.
         let run = unsafe { *library.get::<Run>(b"simt_run\0").unwrap() };
-        Self { run, limit_ns: LIMIT_NS, launched: BTreeSet::new(), _library: library, image }
+        let kernels = Kernels::Loaded { _library: library, image };
+        Self { run, limit_ns: LIMIT_NS, launched: BTreeSet::new(), kernels }
     }
 
     /// Runs a kernel to its end. Without `turn` time is real, and others run on their own threads. An error says what the
     /// lanes did wrong.
-    pub(crate) fn launch(
+    pub fn launch(
         &mut self,
         launch: &Launch,
         lookup: &Lookup,
@@ -226,7 +275,7 @@ impl Shim {
     }
 
     /// The kernel whose parameter is another.
-    pub(crate) fn adopt(
+    pub fn adopt(
         &mut self,
         launch: &Launch,
         adoption: &Adoption,
@@ -238,7 +287,7 @@ impl Shim {
     }
 
     /// The kernel that puts updated rows in.
-    pub(crate) fn update(
+    pub fn update(
         &mut self,
         launch: &Launch,
         update: &Update,

@@ -9,23 +9,23 @@ use crate::buffer::Buffer;
 use crate::oracle::element_bytes;
 use crate::world::{Feature, Table, World};
 
-pub(crate) struct Batch {
-    pub(crate) ids: Vec<i128>,
+pub struct Batch {
+    pub ids: Vec<i128>,
     /// Where bags begin, and the end.
     bounds: Vec<usize>,
-    pub(crate) bag_count: usize,
+    pub bag_count: usize,
     /// Elements from an output row to the next.
-    pub(crate) stride: usize,
+    pub stride: usize,
     weights: Option<Vec<f32>>,
-    pub(crate) mask: Option<Buffer>,
-    pub(crate) out: Buffer,
+    pub mask: Option<Buffer>,
+    pub out: Buffer,
     lookup: Lookup,
     // Held for their addresses.
     _inputs: Vec<Buffer>,
 }
 
 /// Numbers of one of the types of ids.
-pub(crate) fn encode(values: impl IntoIterator<Item = i128>, id_type: u32) -> Buffer {
+pub fn encode(values: impl IntoIterator<Item = i128>, id_type: u32) -> Buffer {
     let bytes = if matches!(id_type, id::I32 | id::U32) { 4 } else { 8 };
     Buffer::of(&values.into_iter().flat_map(|value| value.to_le_bytes()[..bytes].to_vec()).collect::<Vec<u8>>())
 }
@@ -61,7 +61,7 @@ fn random_id(rng: &mut Rng, id_type: u32, feature: &Feature, table: &Table, hot:
 }
 
 /// A launch like another but for one part.
-pub(crate) trait Varied {
+pub trait Varied {
     /// The launch with that ticket.
     fn with_ticket(self, ticket: u32) -> Self;
     /// The launch with queues whose descriptors lie at that address.
@@ -80,12 +80,12 @@ impl Varied for Lookup {
 
 impl Batch {
     /// Some number of ids up to what the slot has room for.
-    pub(crate) fn new(rng: &mut Rng, world: &World) -> Self {
+    pub fn new(rng: &mut Rng, world: &World) -> Self {
         let most = if rng.bool() { world.max_ids } else { rng.u64(0..=world.max_ids.min(300)) };
         Self::of(rng, world, rng.clone().u64(0..=most))
     }
 
-    pub(crate) fn of(rng: &mut Rng, world: &World, ids: u64) -> Self {
+    pub fn of(rng: &mut Rng, world: &World, ids: u64) -> Self {
         let (ids, features) = (ids as usize, world.features.len());
         let mut bag_count = rng.usize(1..=(ids / features).max(1)).min(world.max_bags as usize);
         let bags = bag_count * features;
@@ -157,33 +157,33 @@ impl Batch {
         batch
     }
 
-    pub(crate) fn lookup(&self) -> Lookup {
+    pub fn lookup(&self) -> Lookup {
         self.lookup
     }
 
     /// The ids of each bag.
-    pub(crate) fn bags(&self) -> impl Iterator<Item = Range<usize>> {
+    pub fn bags(&self) -> impl Iterator<Item = Range<usize>> {
         self.bounds.windows(2).map(|bounds| bounds[0]..bounds[1])
     }
 
-    pub(crate) fn feature_of(&self, position: usize, features: usize) -> usize {
+    pub fn feature_of(&self, position: usize, features: usize) -> usize {
         let starts = (0..features).map(|feature| self.bounds.get(feature * self.bag_count).copied().unwrap_or(0));
         // The last feature that begins at or before it: those before may be empty.
         starts.enumerate().filter(|&(_, start)| start <= position).map(|(feature, _)| feature).max().unwrap_or(0)
     }
 
-    pub(crate) fn weight(&self, position: usize) -> f32 {
+    pub fn weight(&self, position: usize) -> f32 {
         self.weights.as_ref().map_or(1.0, |weights| weights[position])
     }
 
-    pub(crate) fn is_sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         self.out.is_sound() && self.mask.as_ref().is_none_or(Buffer::is_sound)
     }
 }
 
 impl Batch {
     /// Each of the first `rows` ids once, in one bag of a world with one feature.
-    pub(crate) fn each(world: &World, rows: u64) -> Self {
+    pub fn each(world: &World, rows: u64) -> Self {
         let ids: Vec<i128> = (0..i128::from(rows)).collect();
         let inputs = vec![encode(ids.iter().copied(), id::U32)];
         let out = Buffer::new(rows as usize * world.width * element_bytes(world.out) as usize);

@@ -18,40 +18,40 @@ use crate::sparse::Sparse;
 
 /// What an overlay has a row for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Of {
+pub enum Of {
     /// A row of the table, by its number.
     Row(u64),
     /// A key that was created.
     Key(i128),
 }
 
-pub(crate) struct Table {
-    pub(crate) rows: u64,
-    pub(crate) hbm: u64,
-    pub(crate) dram_end: u64,
-    pub(crate) dram_key: u64,
-    pub(crate) ssd_key: u64,
-    pub(crate) element: u32,
-    pub(crate) dim: u32,
+pub struct Table {
+    pub rows: u64,
+    pub hbm: u64,
+    pub dram_end: u64,
+    pub dram_key: u64,
+    pub ssd_key: u64,
+    pub element: u32,
+    pub dim: u32,
     /// id → rank, and bytes of an entry.
     ranks: Option<(u32, Vec<u64>)>,
-    pub(crate) sparse: Option<Sparse>,
+    pub sparse: Option<Sparse>,
     /// By rank.
     content: Vec<u8>,
-    pub(crate) default: Vec<u8>,
+    pub default: Vec<u8>,
     first_lba: u64,
     /// Rows on drives are checked.
-    pub(crate) checked: bool,
+    pub checked: bool,
     /// Ranks of rows that a drive returns with a bit of these in the row wrong.
-    pub(crate) spoilt: Vec<(u64, usize)>,
+    pub spoilt: Vec<(u64, usize)>,
     /// Its number in the overlay; 0: none.
-    pub(crate) overlay: u32,
+    pub overlay: u32,
     /// Updated rows, and those of created keys, as a look-up is to see them.
-    pub(crate) updated: BTreeMap<Of, Vec<u8>>,
+    pub updated: BTreeMap<Of, Vec<u8>>,
 }
 
 impl Table {
-    pub(crate) fn row_bytes(&self) -> usize {
+    pub fn row_bytes(&self) -> usize {
         row_bytes(self.element, self.dim)
     }
 
@@ -59,16 +59,16 @@ impl Table {
         self.row_bytes().next_multiple_of(16)
     }
 
-    pub(crate) fn row(&self, rank: u64) -> &[u8] {
+    pub fn row(&self, rank: u64) -> &[u8] {
         &self.content[rank as usize * self.row_bytes()..][..self.row_bytes()]
     }
 
-    pub(crate) fn rank(&self, row: u64) -> u64 {
+    pub fn rank(&self, row: u64) -> u64 {
         self.ranks.as_ref().map_or(row, |(_, ranks)| ranks[row as usize])
     }
 
     /// The row that an id stands for.
-    pub(crate) fn row_of(&self, id: i128) -> Option<u64> {
+    pub fn row_of(&self, id: i128) -> Option<u64> {
         match &self.sparse {
             Some(sparse) => sparse.row(id),
             None => u64::try_from(id).ok().filter(|&id| id < self.rows),
@@ -76,37 +76,37 @@ impl Table {
     }
 
     /// What stands in the overlay for an id, if anything does.
-    pub(crate) fn overlaid(&self, id: i128) -> Option<Of> {
+    pub fn overlaid(&self, id: i128) -> Option<Of> {
         let all = [Some(Of::Key(id)), self.row_of(id).map(Of::Row)];
         all.into_iter().flatten().find(|of| self.updated.contains_key(of))
     }
 
     /// The id that stands for a row.
-    pub(crate) fn id(&self, row: u64) -> i128 {
+    pub fn id(&self, row: u64) -> i128 {
         self.sparse.as_ref().map_or(row.into(), |sparse| sparse.numbers[row as usize])
     }
 
     /// The key of a rank that is not in GPU memory.
-    pub(crate) fn key(&self, rank: u64) -> u64 {
+    pub fn key(&self, rank: u64) -> u64 {
         if rank < self.dram_end { self.dram_key + rank - self.hbm } else { self.ssd_key + rank - self.dram_end }
     }
 }
 
-pub(crate) struct Feature {
-    pub(crate) table: usize,
-    pub(crate) pooling: u32,
-    pub(crate) missing: u32,
-    pub(crate) bounds: u32,
-    pub(crate) weighted: bool,
-    pub(crate) column: usize,
-    pub(crate) padding: Option<i128>,
+pub struct Feature {
+    pub table: usize,
+    pub pooling: u32,
+    pub missing: u32,
+    pub bounds: u32,
+    pub weighted: bool,
+    pub column: usize,
+    pub padding: Option<i128>,
 }
 
 /// How LBAs lie on drives.
 #[derive(Clone, Debug)]
-pub(crate) struct Geometry {
-    pub(crate) drives: u32,
-    pub(crate) lba_shift: u32,
+pub struct Geometry {
+    pub drives: u32,
+    pub lba_shift: u32,
     stripe_shift: u32,
     chunk_shift: u32,
     base_lba: u64,
@@ -127,37 +127,37 @@ impl Geometry {
 
 /// Where a row lies on drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Home {
-    pub(crate) drive: u32,
-    pub(crate) lba: u64,
-    pub(crate) byte: usize,
-    pub(crate) lbas: u32,
+pub struct Home {
+    pub drive: u32,
+    pub lba: u64,
+    pub byte: usize,
+    pub lbas: u32,
 }
 
 /// What a world is to be like.
 #[derive(Clone, Debug)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// 0: nothing lies on drives.
-    pub(crate) drives: u32,
-    pub(crate) tables: Range<usize>,
-    pub(crate) rows: Range<u64>,
+    pub drives: u32,
+    pub tables: Range<usize>,
+    pub rows: Range<u64>,
     /// Bytes of a row, about.
-    pub(crate) row_bytes: RangeInclusive<u32>,
+    pub row_bytes: RangeInclusive<u32>,
     /// None: any.
-    pub(crate) lba_shift: Option<u32>,
-    pub(crate) max_ids: u64,
-    pub(crate) sets: u32,
+    pub lba_shift: Option<u32>,
+    pub max_ids: u64,
+    pub sets: u32,
     /// All rows on drives, one unpooled feature for each table.
-    pub(crate) cold: bool,
+    pub cold: bool,
     /// For the kernels that can everything: tables of any element, some with checksums, and features that tell of missing ids in
     /// any way.
-    pub(crate) rich: bool,
+    pub rich: bool,
     /// Which rows of different LBAs share a command.
-    pub(crate) window: ReadWindow,
+    pub window: ReadWindow,
 }
 
 impl Shape {
-    pub(crate) fn without_drives(max_ids: u64) -> Self {
+    pub fn without_drives(max_ids: u64) -> Self {
         Self {
             drives: 0,
             tables: 1..4,
@@ -173,34 +173,34 @@ impl Shape {
     }
 }
 
-pub(crate) struct World {
-    pub(crate) tables: Vec<Table>,
-    pub(crate) features: Vec<Feature>,
-    pub(crate) geometry: Geometry,
-    pub(crate) pooled: bool,
-    pub(crate) out: u32,
+pub struct World {
+    pub tables: Vec<Table>,
+    pub features: Vec<Feature>,
+    pub geometry: Geometry,
+    pub pooled: bool,
+    pub out: u32,
     /// Elements of an output row.
-    pub(crate) width: usize,
-    pub(crate) max_ids: u64,
-    pub(crate) max_bags: u64,
-    pub(crate) ssd_key: u64,
-    pub(crate) keys: u64,
+    pub width: usize,
+    pub max_ids: u64,
+    pub max_bags: u64,
+    pub ssd_key: u64,
+    pub keys: u64,
     lanes: u32,
     /// How many more than it needs share a row, modulo what there may be.
     spare_lanes: u32,
     by_lines: bool,
     rich: bool,
-    pub(crate) window: ReadWindow,
+    pub window: ReadWindow,
     /// Blocks of `count` and `place`.
-    pub(crate) walkers: u32,
-    pub(crate) sets: u32,
-    pub(crate) staging_stride: usize,
+    pub walkers: u32,
+    pub sets: u32,
+    pub staging_stride: usize,
     /// How many ids become unique keys, of [`abi::dedupe`].
-    pub(crate) dedupe: u32,
+    pub dedupe: u32,
     /// The address of the overlay; 0: none.
     overlay: u64,
     described: Described,
-    pub(crate) slot: Slot,
+    pub slot: Slot,
 }
 
 /// What is constant.
@@ -220,29 +220,29 @@ struct Described {
 /// Words of a tile here: `simt/simt.h`.
 const TILE: u64 = 512;
 
-pub(crate) struct Slot {
-    pub(crate) state: Buffer,
+pub struct Slot {
+    pub state: Buffer,
     /// Of launches that need no slot, with one ticket.
-    pub(crate) direct: Buffer,
-    pub(crate) tickets: Buffer,
-    pub(crate) gate: Buffer,
-    pub(crate) bitmap: Buffer,
-    pub(crate) summary: Buffer,
-    pub(crate) base: Buffer,
-    pub(crate) parts: Buffer,
-    pub(crate) sorting: Buffer,
-    pub(crate) words: Buffer,
-    pub(crate) sorted: Buffer,
-    pub(crate) slots: Buffer,
-    pub(crate) numbers: Buffer,
-    pub(crate) place: Buffer,
-    pub(crate) unique: Buffer,
-    pub(crate) status: Buffer,
-    pub(crate) staging: Buffer,
+    pub direct: Buffer,
+    pub tickets: Buffer,
+    pub gate: Buffer,
+    pub bitmap: Buffer,
+    pub summary: Buffer,
+    pub base: Buffer,
+    pub parts: Buffer,
+    pub sorting: Buffer,
+    pub words: Buffer,
+    pub sorted: Buffer,
+    pub slots: Buffer,
+    pub numbers: Buffer,
+    pub place: Buffer,
+    pub unique: Buffer,
+    pub status: Buffer,
+    pub staging: Buffer,
 }
 
 /// Elements as they come: mostly plain numbers, some of every kind.
-pub(crate) fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<u8> {
+pub fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(count * element_bytes(element) as usize);
     for _ in 0..count {
         let plain = rng.u32(0..100) != 0;
@@ -260,7 +260,7 @@ pub(crate) fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<
 }
 
 /// Rows of any element; those with a scale mostly have plain ones.
-pub(crate) fn random_rows(rng: &mut Rng, element: u32, dim: u32, rows: u64) -> Vec<u8> {
+pub fn random_rows(rng: &mut Rng, element: u32, dim: u32, rows: u64) -> Vec<u8> {
     let wide = match element {
         element::Q8 => element::F32,
         element::Q4 => element::F16,
@@ -308,7 +308,7 @@ fn strided(table: &Table, ranks: Range<u64>) -> Buffer {
 }
 
 impl World {
-    pub(crate) fn new(rng: &mut Rng, shape: &Shape) -> Self {
+    pub fn new(rng: &mut Rng, shape: &Shape) -> Self {
         let pooled = !shape.cold && rng.bool();
         let integer = !pooled && rng.u32(0..5) == 0;
         let out = match (integer, shape.rich) {
@@ -553,7 +553,7 @@ impl World {
     }
 
     /// The same with rows of other content, every bit of it.
-    pub(crate) fn inverted(mut self) -> Self {
+    pub fn inverted(mut self) -> Self {
         for table in &mut self.tables {
             table.content.iter_mut().chain(&mut table.default).for_each(|byte| *byte = !*byte);
         }
@@ -562,7 +562,7 @@ impl World {
     }
 
     /// The same with an overlay at `address`, for tables that `has` says.
-    pub(crate) fn overlaid(mut self, address: u64, mut has: impl FnMut(usize) -> bool) -> Self {
+    pub fn overlaid(mut self, address: u64, mut has: impl FnMut(usize) -> bool) -> Self {
         for (number, table) in self.tables.iter_mut().enumerate() {
             table.overlay = if has(number) { number as u32 + 1 } else { 0 };
         }
@@ -572,19 +572,19 @@ impl World {
     }
 
     /// Features, tables and segments, and where the second and the third begin.
-    pub(crate) fn description(&self) -> (Vec<u8>, [u64; 2]) {
+    pub fn description(&self) -> (Vec<u8>, [u64; 2]) {
         let Described { features, tables, segments, .. } = &self.described;
         let parts = [features.bytes(), tables.bytes(), segments.bytes()];
         (parts.concat(), [features.len() as u64, (features.len() + tables.len()) as u64])
     }
 
     /// With look-ups of many ids that find unique keys as that of [`abi::dedupe`] says.
-    pub(crate) fn deduped_by(self, dedupe: u32) -> Self {
+    pub fn deduped_by(self, dedupe: u32) -> Self {
         Self { dedupe, ..self }
     }
 
     /// The parts of a launch that are the slot's and the plan's.
-    pub(crate) fn lookup(&self) -> Lookup {
+    pub fn lookup(&self) -> Lookup {
         let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
             &self.slot;
         let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
@@ -656,7 +656,7 @@ impl World {
     }
 
     /// Where a rank lies on drives.
-    pub(crate) fn home(&self, table: usize, rank: u64) -> Home {
+    pub fn home(&self, table: usize, rank: u64) -> Home {
         let table = &self.tables[table];
         let packing = Packing::of(table, &self.geometry);
         let (group, row) = (rank / packing.group_rows, rank % packing.group_rows);
@@ -666,7 +666,7 @@ impl World {
     }
 
     /// The table and rank of a key.
-    pub(crate) fn row_of(&self, key: u64) -> (usize, u64) {
+    pub fn row_of(&self, key: u64) -> (usize, u64) {
         let in_tier = |table: &Table| {
             let dram = table.dram_key..table.dram_key + table.dram_end - table.hbm;
             let ssd = table.ssd_key..table.ssd_key + table.rows - table.dram_end;
@@ -678,14 +678,14 @@ impl World {
     }
 
     /// Bytes that a command lands in.
-    pub(crate) fn landing_stride(&self) -> usize {
+    pub fn landing_stride(&self) -> usize {
         let longest = self.tables.iter().map(|table| table.row_bytes()).max().unwrap_or(1);
         let row = longest.next_multiple_of(1 << self.geometry.lba_shift).next_power_of_two();
         row.max(1 << (self.geometry.lba_shift + self.window.shift))
     }
 
     /// What each drive holds, whole pages; with a window drives end with the page of the last row.
-    pub(crate) fn images(&self) -> Vec<Vec<u8>> {
+    pub fn images(&self) -> Vec<Vec<u8>> {
         let chunks = self.geometry.map.iter().map(|(_, chunk)| u64::from(chunk + 1)).max().unwrap_or(0);
         let lbas = self.geometry.base_lba + (chunks << self.geometry.chunk_shift);
         let len = ((lbas << self.geometry.lba_shift) as usize).next_multiple_of(4096);
@@ -717,7 +717,7 @@ impl World {
     }
 
     /// Whether nothing was written past the end of what a slot has.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub fn is_sound(&self) -> bool {
         let Slot { state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
             &self.slot;
         let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
@@ -774,7 +774,7 @@ impl Geometry {
 
 impl World {
     /// One table of rows that lie in GPU memory and DRAM, half each, looked up as they are.
-    pub(crate) fn of_rows(rng: &mut Rng, element: u32, out: u32, dim: u32, content: Vec<u8>) -> Self {
+    pub fn of_rows(rng: &mut Rng, element: u32, out: u32, dim: u32, content: Vec<u8>) -> Self {
         let row = row_bytes(element, dim);
         let rows = (content.len() / row) as u64;
         let shape = Shape { cold: true, rich: element > element::U8 || element != out, ..Shape::without_drives(rows) };

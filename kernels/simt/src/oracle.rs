@@ -9,7 +9,7 @@ use crate::batch::Batch;
 use crate::buffer::poison;
 use crate::world::{Of, World};
 
-pub(crate) fn element_bytes(element: u32) -> u32 {
+pub fn element_bytes(element: u32) -> u32 {
     match element {
         element::F32 => 4,
         element::F16 | element::BF16 => 2,
@@ -18,7 +18,7 @@ pub(crate) fn element_bytes(element: u32) -> u32 {
 }
 
 /// Bytes of a row.
-pub(crate) fn row_bytes(element: u32, dim: u32) -> usize {
+pub fn row_bytes(element: u32, dim: u32) -> usize {
     (match element {
         element::Q8 => dim + 8,
         element::Q4 => dim / 2 + 4,
@@ -27,7 +27,7 @@ pub(crate) fn row_bytes(element: u32, dim: u32) -> usize {
 }
 
 /// The layout's checksum of a row, bit by bit.
-pub(crate) fn row_crc(rank: u64, row: &[u8]) -> u32 {
+pub fn row_crc(rank: u64, row: &[u8]) -> u32 {
     let bits =
         |crc: u32, byte: &u8| (0..8).fold(crc ^ u32::from(*byte), |crc, _| (crc >> 1) ^ ((crc & 1) * 0x82f6_3b78));
     !rank.to_le_bytes().iter().chain(row).fold(!0, bits)
@@ -51,7 +51,7 @@ fn scaled(number: u8, scale: f32, bias: f32) -> f32 {
     product + bias
 }
 
-pub(crate) fn is_scaled(element: u32) -> bool {
+pub fn is_scaled(element: u32) -> bool {
     matches!(element, element::Q8 | element::Q4)
 }
 
@@ -89,7 +89,7 @@ fn narrow(value: f32, element: u32) -> Vec<u8> {
 
 /// What became of a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     Padding,
     Missing,
     /// A rank in GPU memory.
@@ -99,18 +99,18 @@ pub(crate) enum Place {
     Updated(Of),
 }
 
-pub(crate) struct Expected {
-    pub(crate) places: Vec<Place>,
+pub struct Expected {
+    pub places: Vec<Place>,
     /// Keys, ascending.
-    pub(crate) uniques: Vec<u64>,
+    pub uniques: Vec<u64>,
     /// `commands` and everything about queues is left to others.
-    pub(crate) counters: Counters,
+    pub counters: Counters,
     /// Keys below this are no uniques: their rows are read where they lie.
-    pub(crate) first_key: u64,
+    pub first_key: u64,
 }
 
 /// The first stages: what each id is.
-pub(crate) fn prepared(world: &World, batch: &Batch) -> Expected {
+pub fn prepared(world: &World, batch: &Batch) -> Expected {
     let mut counters = Counters { ids: batch.ids.len() as u64, ..Counters::default() };
     let (mut places, mut uniques) = (Vec::new(), BTreeSet::new());
     for (i, &id) in batch.ids.iter().enumerate() {
@@ -155,7 +155,7 @@ pub(crate) fn prepared(world: &World, batch: &Batch) -> Expected {
 
 impl Expected {
     /// What one block prepares, if `small`: rows in DRAM are not among its uniques.
-    pub(crate) fn by_one_block(mut self, world: &World, small: bool) -> Self {
+    pub fn by_one_block(mut self, world: &World, small: bool) -> Self {
         if small {
             self.first_key = world.ssd_key;
             self.uniques.retain(|&key| key >= world.ssd_key);
@@ -165,7 +165,7 @@ impl Expected {
     }
 
     /// Compares output, mask and number of failed ids, where rows of the keys that `is_lost` names could not be read.
-    pub(crate) fn check(&self, world: &World, batch: &Batch, is_lost: impl Fn(u64) -> bool) -> Result<u64, String> {
+    pub fn check(&self, world: &World, batch: &Batch, is_lost: impl Fn(u64) -> bool) -> Result<u64, String> {
         let lost: Vec<bool> =
             self.places.iter().map(|place| matches!(place, Place::Key(key) if is_lost(*key))).collect();
         self.check_mask(world, batch, &lost)?;

@@ -8,19 +8,19 @@ use warprow_keys::{Fingerprint, IndexOptions, KeyIndex, KeyKind};
 
 use crate::buffer::Buffer;
 
-pub(crate) struct Sparse {
+pub struct Sparse {
     index: KeyIndex,
     /// By slot, which is the number of the row.
-    pub(crate) numbers: Vec<i128>,
+    pub numbers: Vec<i128>,
     /// Keys of its kind that it does not have, some of them with a fingerprint that passes.
-    pub(crate) foreign: Vec<i128>,
+    pub foreign: Vec<i128>,
     kind: KeyKind,
     /// Keys are compared, so that short fingerprints do.
     stored: bool,
 }
 
 impl Sparse {
-    pub(crate) fn random(rng: &mut Rng, rows: u64) -> Self {
+    pub fn random(rng: &mut Rng, rows: u64) -> Self {
         let (kind, stored) = (if rng.bool() { KeyKind::I64 } else { KeyKind::U64 }, rng.bool());
         let mut keys: Vec<u64> = (0..rows).map(|_| rng.u64(..) >> rng.u32(0..50)).collect();
         // Numbers that only one kind has, and the borders.
@@ -66,7 +66,7 @@ impl Sparse {
     }
 
     /// The row of an id; none of a number that is no key. Where keys are not compared, that of another key whose fingerprint is the same.
-    pub(crate) fn row(&self, id: i128) -> Option<u64> {
+    pub fn row(&self, id: i128) -> Option<u64> {
         let slot = self.index.position(id as u64).filter(|_| self.holds(id))?;
         (!self.stored || self.numbers[slot as usize] == id).then_some(slot)
     }
@@ -80,12 +80,12 @@ impl Sparse {
     }
 
     /// Whether an id could be a key that it does not have.
-    pub(crate) fn lacks(&self, id: i128) -> bool {
+    pub fn lacks(&self, id: i128) -> bool {
         self.holds(id) && self.index.position(id as u64).is_none_or(|slot| self.numbers[slot as usize] != id)
     }
 
     /// For the kernels; `rank` of a row.
-    pub(crate) fn describe(&self, rank: impl Fn(u64) -> u64, mut keep: impl FnMut(Buffer) -> u64) -> u64 {
+    pub fn describe(&self, rank: impl Fn(u64) -> u64, mut keep: impl FnMut(Buffer) -> u64) -> u64 {
         let base = keep(Buffer::of(self.index.as_bytes()));
         let mut by_rank = vec![0; self.numbers.len()];
         for (row, &number) in (0..).zip(&self.numbers) {
@@ -98,7 +98,7 @@ impl Sparse {
 }
 
 /// An index whose bytes lie at `base`, as the kernels have it, without stored keys.
-pub(crate) fn on_gpu(index: &KeyIndex, base: u64) -> abi::KeyIndex {
+pub fn on_gpu(index: &KeyIndex, base: u64) -> abi::KeyIndex {
     let parts = index.parts();
     abi::KeyIndex {
         keys: parts.keys,

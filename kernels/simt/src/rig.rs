@@ -16,10 +16,10 @@ const HERE: u64 = 1 << 63;
 const PADDING: u64 = u64::MAX - 1;
 const MISSING: u64 = u64::MAX;
 
-pub(crate) struct Rig<'a> {
-    pub(crate) shim: &'a mut Shim,
-    pub(crate) rng: Rng,
-    pub(crate) world: &'a World,
+pub struct Rig<'a> {
+    pub shim: &'a mut Shim,
+    pub rng: Rng,
+    pub world: &'a World,
 }
 
 /// A field of a structure in a buffer.
@@ -31,15 +31,15 @@ macro_rules! field {
 
 /// What a launch has told the host.
 #[derive(Debug)]
-pub(crate) struct Told {
-    pub(crate) sequence: u64,
-    pub(crate) outcome: u32,
-    pub(crate) flaws: u32,
-    pub(crate) gate_was_closed: u32,
-    pub(crate) faults: u32,
-    pub(crate) launch: u64,
-    pub(crate) missing_id: u64,
-    pub(crate) counters: Counters,
+pub struct Told {
+    pub sequence: u64,
+    pub outcome: u32,
+    pub flaws: u32,
+    pub gate_was_closed: u32,
+    pub faults: u32,
+    pub launch: u64,
+    pub missing_id: u64,
+    pub counters: Counters,
 }
 
 fn counters(buffer: &Buffer, at: usize) -> Counters {
@@ -78,17 +78,17 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(
 }
 
 impl Rig<'_> {
-    pub(crate) fn launch(&mut self, launch: Launch, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
+    pub fn launch(&mut self, launch: Launch, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         self.shim.launch(&launch, lookup, self.rng.u64(..), beside)
     }
 
     /// Up to the unique keys; by one block if `small`.
-    pub(crate) fn prepare(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
+    pub fn prepare(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
         self.prepare_with(lookup, small, None)
     }
 
     /// The same, with somebody beside the kernel that takes the lease.
-    pub(crate) fn prepare_beside(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
+    pub fn prepare_beside(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
         self.prepare_with(lookup, small, Some(beside))
     }
 
@@ -127,17 +127,17 @@ impl Rig<'_> {
         self.launch(Launch { resident, ..Launch::new(number, blocks, 256) }, lookup, None)
     }
 
-    pub(crate) fn fetch(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
+    pub fn fetch(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         self.fetch_by(lookup, 0, beside)
     }
 
     /// The same with so many blocks at once; 0: all.
-    pub(crate) fn fetch_by(&mut self, lookup: &Lookup, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
+    pub fn fetch_by(&mut self, lookup: &Lookup, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
         let blocks = lookup.queues.sets * lookup.queues.drives + self.rng.u32(1..4);
         self.launch(Launch { resident, ..Launch::new("warprow_fetch", blocks, 256) }, lookup, beside)
     }
 
-    pub(crate) fn expand(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
+    pub fn expand(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         let kernel = expand_of(lookup);
         let how = if small { expansion::ENDS } else { 0 };
@@ -145,23 +145,23 @@ impl Rig<'_> {
         if small { Ok(()) } else { self.finish(lookup) }
     }
 
-    pub(crate) fn finish(&mut self, lookup: &Lookup) -> Result<(), String> {
+    pub fn finish(&mut self, lookup: &Lookup) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         self.launch(Launch::new("warprow_finish", blocks, 256), lookup, None)
     }
 
     /// What lets the slot rest until its rows are wanted, with somebody beside it.
-    pub(crate) fn rest_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
+    pub fn rest_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         self.launch(Launch::new("warprow_rest", 1, 1), lookup, Some(beside))
     }
 
-    pub(crate) fn mask(&mut self, lookup: &Lookup) -> Result<(), String> {
+    pub fn mask(&mut self, lookup: &Lookup) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         self.launch(Launch::new("warprow_mask", blocks, 256), lookup, None)
     }
 
     /// What is left after the rest, with somebody beside it.
-    pub(crate) fn expand_ahead(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
+    pub fn expand_ahead(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         let how = expansion::FETCHED | if small { expansion::ENDS } else { 0 };
         self.launch(Launch { how, ..Launch::new(expand_of(lookup), blocks, 256) }, lookup, Some(beside))?;
@@ -169,26 +169,26 @@ impl Rig<'_> {
     }
 
     /// All of it, without drives.
-    pub(crate) fn run(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
+    pub fn run(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
         self.prepare(lookup, small)?;
         self.fetch(lookup, None)?;
         self.expand(lookup, small)
     }
 
     /// The last kernel of what one block prepared, with somebody beside it.
-    pub(crate) fn expand_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
+    pub fn expand_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         let kernel = expand_of(lookup);
         self.launch(Launch { how: expansion::ENDS, ..Launch::new(kernel, blocks, 256) }, lookup, Some(beside))
     }
 
     /// All of it by one kernel, which needs neither the slot nor drives.
-    pub(crate) fn direct(&mut self, lookup: &Lookup) -> Result<(), String> {
+    pub fn direct(&mut self, lookup: &Lookup) -> Result<(), String> {
         self.direct_with(lookup, None)
     }
 
     /// The same, with somebody beside it.
-    pub(crate) fn direct_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
+    pub fn direct_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         self.direct_with(lookup, Some(beside))
     }
 
@@ -214,13 +214,13 @@ impl Rig<'_> {
     }
 
     /// The unique keys that were found.
-    pub(crate) fn uniques(&self) -> Vec<u64> {
+    pub fn uniques(&self) -> Vec<u64> {
         let count = field!(self.world.slot.state, 0, SlotState, uniques, u32_at);
         self.world.slot.unique.longs().into_iter().take(count as usize).collect()
     }
 
     /// Whether `prepare` did what the oracle says.
-    pub(crate) fn check_prepared(&self, batch: &Batch, expected: &Expected) -> Result<(), String> {
+    pub fn check_prepared(&self, batch: &Batch, expected: &Expected) -> Result<(), String> {
         let (slot, state) = (&self.world.slot, &self.world.slot.state);
         same("uniques", &self.uniques(), &expected.uniques)?;
         same("DRAM uniques", field!(state, 0, SlotState, dram_uniques, u32_at).into(), expected.counters.rows_dram)?;
@@ -259,7 +259,7 @@ impl Rig<'_> {
     }
 
     /// Whether the slot is as it was before the launch.
-    pub(crate) fn check_clear(&self) -> Result<(), String> {
+    pub fn check_clear(&self) -> Result<(), String> {
         let slot = &self.world.slot;
         same("bits that are left", slot.bitmap.words().iter().map(|word| word.count_ones()).sum(), 0)?;
         same("summary", slot.summary.is_zero(), true)?;
@@ -273,12 +273,12 @@ impl Rig<'_> {
         same("nothing is written past an end", self.world.is_sound(), true)
     }
 
-    pub(crate) fn admitted(&self, ticket: usize) -> u32 {
+    pub fn admitted(&self, ticket: usize) -> u32 {
         field!(self.world.slot.state, ticket * 4, SlotState, admitted, u32_at)
     }
 
     /// The ticket.
-    pub(crate) fn told(&self, ticket: u32) -> Told {
+    pub fn told(&self, ticket: u32) -> Told {
         let (tickets, at) = (&self.world.slot.tickets, ticket as usize * size_of::<Ticket>());
         Told {
             sequence: field!(tickets, at, Ticket, sequence, u64_at),
@@ -293,13 +293,13 @@ impl Rig<'_> {
     }
 
     /// The ticket, word by word.
-    pub(crate) fn words(&self, ticket: u32) -> Vec<u64> {
+    pub fn words(&self, ticket: u32) -> Vec<u64> {
         let at = ticket as usize * size_of::<Ticket>();
         (0..size_of::<Ticket>() / 8).map(|i| self.world.slot.tickets.u64_at(at + i * 8)).collect()
     }
 
     /// Whether the launch ended well: output, mask, ticket, slot. `lost` are keys whose rows could not be read.
-    pub(crate) fn check_ended(
+    pub fn check_ended(
         &self,
         batch: &Batch,
         lookup: &Lookup,
@@ -329,12 +329,12 @@ impl Rig<'_> {
 }
 
 /// Those words of a ticket that its check is a sum over, with their places: all but the first three times and the check itself.
-pub(crate) fn told_words(words: &[u64]) -> Vec<(usize, u64)> {
+pub fn told_words(words: &[u64]) -> Vec<(usize, u64)> {
     let (all, last) = (words.iter().copied().enumerate(), words.len() - 1);
     all.filter(|&(i, _)| i < last - 7 || (last - 4..last).contains(&i)).collect()
 }
 
 /// Prepares what is expected.
-pub(crate) fn expect(world: &World, batch: &Batch) -> Expected {
+pub fn expect(world: &World, batch: &Batch) -> Expected {
     oracle::prepared(world, batch)
 }

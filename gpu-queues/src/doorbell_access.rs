@@ -1,0 +1,68 @@
+//! Who stores to the doorbells of a drive's queues, and where the doorbells are for whoever does.
+
+use warprow_driver::Controller;
+
+use crate::GpuQueueError;
+use crate::abi::{DOORBELL_MEMORY, DOORBELL_MMIO};
+use crate::address_space::AddressSpace;
+use crate::doorbell_memory::DoorbellMemory;
+use crate::doorbell_registers::DoorbellRegisters;
+
+/// Who stores to the doorbells of the drives' queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DoorbellAccess {
+    /// A host thread stores to all doorbells for the GPU, also to those that the GPU could reach: placement B′ everywhere.
+    HostThread,
+    /// The GPU stores to doorbells that are memory (placement C), and a host thread stores to doorbells that are registers
+    /// (placement B′).
+    #[default]
+    Memory,
+    /// The GPU stores to all doorbells, those that are memory (placement C) and those that are registers (placement B). A queue set
+    /// is refused where the registers of a drive cannot be registered with CUDA.
+    Registers,
+}
+
+/// The doorbells of one controller, where the block that drives the queues stores to them.
+#[derive(Debug)]
+pub(crate) enum ReachedDoorbells {
+    Memory(DoorbellMemory),
+    Registers(DoorbellRegisters),
+}
+
+impl ReachedDoorbells {
+    /// `None`: a host thread stores to them.
+    pub(crate) fn of(
+        access: DoorbellAccess,
+        controller: &Controller,
+        side: &AddressSpace,
+    ) -> Result<Option<Self>, GpuQueueError> {
+        if access == DoorbellAccess::HostThread {
+            return Ok(None);
+        }
+        match DoorbellMemory::of(&**controller.function(), side)? {
+            Some(memory) => Ok(Some(Self::Memory(memory))),
+            None if access == DoorbellAccess::Memory => Ok(None),
+            None => DoorbellRegisters::of(controller, side).map(|registers| Some(Self::Registers(registers))),
+        }
+    }
+
+    /// The address, for whoever drives the queues, of the doorbell at `offset` of BAR0; `None` if that lies outside.
+    pub(crate) fn address(&self, offset: u64) -> Option<u64> {
+        match self {
+            Self::Memory(memory) => memory.address(offset),
+            Self::Registers(registers) => registers.address(offset),
+        }
+    }
+
+    /// [`QueueDescriptor::doorbell_kind`](crate::abi::QueueDescriptor::doorbell_kind).
+    pub(crate) fn kind(&self) -> u32 {
+        match self {
+            Self::Memory(_) => DOORBELL_MEMORY,
+            Self::Registers(_) => DOORBELL_MMIO,
+        }
+    }
+
+    pub(crate) fn are_registers(&self) -> bool {
+        matches!(self, Self::Registers(_))
+    }
+}

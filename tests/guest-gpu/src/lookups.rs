@@ -1,0 +1,42 @@
+//! Look-ups through either kind of doorbells, on a drive in good health.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use warprow_gpu_queues::abi::{DOORBELL_MEMORY, DOORBELL_MMIO};
+use warprow_simt::shim::Shim;
+use warprow_vfio::VfioFunction;
+
+use crate::scene::{IDS, PATIENCE, Placement, Scene};
+
+/// Random tables, queues of one to four batches. Prints how many doorbells the kernels stored for each queue, for whoever has the
+/// controller's own count.
+pub(crate) fn by(placement: Placement, shim: &mut Shim, address: &str) -> Result<()> {
+    let kind = if placement == Placement::HostThread { DOORBELL_MEMORY } else { DOORBELL_MMIO };
+    let mut stored = BTreeMap::new();
+    for seed in 0..3 {
+        let mut scene = Scene::new(seed, vec![VfioFunction::open(address)?])?;
+        // The controller's trace counts the doorbells of an identifier, so each placement has identifiers of its own.
+        let others = (0..placement as u16).map(|_| scene.queues(Placement::HostThread, 1, PATIENCE));
+        let others = others.collect::<Result<Vec<_>>>()?;
+        let mut queues = scene.queues(placement, 1 + seed as u32, PATIENCE)?;
+        let queue = queues.set.descriptors()[0];
+        ensure!(queue.doorbell_kind == kind, "{queue:?}");
+        let granted = scene.drives[0].0.granted_queue_pairs();
+        ensure!(queue.queue_id == u32::from(granted - others.len() as u16), "{queue:?} of {granted}");
+        let mut commands = 0;
+        for _ in 0..3 {
+            let ids = scene.rng.u64(1..=IDS);
+            commands += scene.whole(shim, &mut queues, ids)?.told.counters.commands;
+        }
+        ensure!(commands > 0, "no row came from the drive");
+        *stored.entry(queue.queue_id).or_insert(0) += queues.doorbells()?;
+        queues.assert_peer()?;
+        drop((queues, others));
+        scene.assert_unchanged()?;
+    }
+    for (queue, doorbells) in stored {
+        println!("DOORBELLS queue={queue} stored={doorbells} kind={kind}");
+    }
+    Ok(())
+}

@@ -1,0 +1,81 @@
+//! Runs in the guest (tests/guest/run.sh) as an ordinary user: the CUDA kernels, as fibers of this program, drive the queues of the
+//! guest's NVMe drive through VFIO and store to its doorbell registers themselves.
+
+mod deaths;
+mod lookups;
+mod peer;
+mod planted;
+mod resets;
+mod scene;
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use warprow_conformance::Tally;
+use warprow_driver::ResetKind;
+use warprow_simt::shim::Shim;
+use warprow_vfio::{VfioFunction, VfioInterface};
+
+use crate::scene::Placement;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let result = match arguments[..] {
+        ["doorbells", address] => doorbells(address),
+        ["rings", address, slow] => rings(address, slow),
+        ["victim", address, how] => {
+            kernels().and_then(|mut shim| deaths::victim(&mut shim, address, how)).map(|()| ExitCode::SUCCESS)
+        }
+        _ => Err(anyhow::anyhow!(
+            "guest-gpu doorbells ADDRESS | rings ADDRESS SLOW | victim ADDRESS registers|peer-first|drive-first"
+        )),
+    };
+    result.unwrap_or_else(|error| {
+        println!("{error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn kernels() -> Result<Shim> {
+    Shim::linked().context("the kernels are not part of this program: there was no C++ compiler when it was built")
+}
+
+/// Who stores to the doorbells, with the controller's own trace for a witness (tests/guest/suite.sh).
+fn doorbells(address: &str) -> Result<ExitCode> {
+    let (mut shim, mut tally) = (kernels()?, Tally::default());
+    let mut by = |name, placement| tally.run(name, || lookups::by(placement, &mut shim, address));
+    by("look-ups, doorbells stored by a host thread (B′)", Placement::HostThread);
+    by("look-ups, doorbells stored by the kernels (B)", Placement::Registers);
+    if takes_peers(address)? {
+        by("look-ups, completions and rows in a peer's BAR (A⁻)", Placement::Peer);
+    }
+    tally.finish()
+}
+
+/// Whether the drive's interface of VFIO maps memory of other devices.
+fn takes_peers(address: &str) -> Result<bool> {
+    Ok(VfioFunction::open(address)?.interface() == VfioInterface::Type1)
+}
+
+/// Queues whose doorbells the kernels store to, in every way that they can end.
+fn rings(address: &str, slow: &str) -> Result<ExitCode> {
+    let (mut shim, mut tally) = (kernels()?, Tally::default());
+    let peers = takes_peers(address)?;
+    let placements = [Placement::Registers, Placement::Peer];
+    for &placement in if peers { &placements[..] } else { &placements[..1] } {
+        for kind in [ResetKind::Controller, ResetKind::Function] {
+            let name = format!("resets ({kind:?}) while kernels look up ({placement:?})");
+            tally.run(&name, || resets::under_look_ups(placement, kind, &mut shim, address));
+        }
+        let name = format!("planted bugs are noticed ({placement:?})");
+        tally.run(&name, || planted::are_noticed(placement, &mut shim, address));
+        let name = format!("a drive that is too slow ({placement:?})");
+        tally.run(&name, || resets::too_slow(placement, &mut shim, slow));
+    }
+    tally.run("stray tails after the next owner's enable", || deaths::stray_tails(&mut shim, address));
+    for &how in if peers { &["registers", "peer-first", "drive-first"][..] } else { &["registers"][..] } {
+        tally.run(&format!("SIGKILL while kernels look up ({how})"), || deaths::killed(how, &mut shim, address));
+    }
+    tally.finish()
+}
