@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Slot};
-use warprow_soft_controller::Profile;
-use warprow_workload::{Batches, Content, Latencies, Oracle, PairedTimes, RowsAnswer, verify};
+use warprow_soft_controller::TimingProfile;
+use warprow_workload::{BatchSource, ContentOracle, Latencies, PairedTimes, RowsAnswer, TableContent, verify};
 use zerocopy::IntoBytes;
 
 use crate::fixtures::{Fixture, FixtureTable, Media};
@@ -41,8 +41,8 @@ pub struct AheadResult {
 /// Slots, and the batches and answers of some steps.
 struct Steps {
     slots: Vec<Slot>,
-    batches: Batches,
-    content: Oracle,
+    batches: BatchSource,
+    content: ContentOracle,
     batch: u32,
     width: usize,
     ids: Vec<Vec<i64>>,
@@ -165,7 +165,7 @@ impl Steps {
 /// fetched `ahead` steps ahead and not, for `time`.
 pub fn run(
     setup: &LookupSetup,
-    profile: Profile,
+    profile: TimingProfile,
     ahead: u32,
     work: Option<Duration>,
     time: Duration,
@@ -213,11 +213,11 @@ mod tests {
         let setup = LookupSetup { size: 8 << 20, dim: 128, alpha: 0.5, batch: 200, hot: 0.1, seed: 3 };
         for ahead in [1, 3] {
             let work = Some(Duration::from_micros(50));
-            let result = run(&setup, Profile::None, ahead, work, Duration::ZERO).unwrap();
+            let result = run(&setup, TimingProfile::None, ahead, work, Duration::ZERO).unwrap();
             assert_eq!(result.checked, (4 * 2 + 3 * 2) * STEPS as u64 * 200);
             assert_eq!(result.lookup.count(), 4 * STEPS as u64);
             assert!(result.steps.ratio() > 0.0 && result.steps.pairs().len() == 3);
         }
-        assert!(run(&setup, Profile::None, 0, None, Duration::ZERO).is_err());
+        assert!(run(&setup, TimingProfile::None, 0, None, Duration::ZERO).is_err());
     }
 }

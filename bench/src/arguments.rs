@@ -1,7 +1,7 @@
 //! What several programs of this package take on their command lines.
 
 use clap::Args;
-use warprow_soft_controller::Profile;
+use warprow_soft_controller::TimingProfile;
 
 /// What all of them take.
 #[derive(Clone, Copy, Debug, Args)]
@@ -15,6 +15,6 @@ pub struct Common {
 }
 
 /// A drive's timing by its name.
-pub fn profile(name: &str) -> Result<Profile, String> {
+pub fn profile(name: &str) -> Result<TimingProfile, String> {
     name.parse().map_err(|()| "none, p5800x, gen5-tlc or gen6".to_owned())
 }

@@ -11,9 +11,9 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use warprow_layout::{DType, FormatOptions};
 use warprow_lookup::HostOptions;
-use warprow_store::{AttachOptions, AttachedTable, Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
-use warprow_workload::rival::{Caching, MappedPlain, PerId, Target, Threads};
-use warprow_workload::{Content, FreshPages, PairedTimes, RowsAnswer, forget, median, settle, verify};
+use warprow_store::{AttachTableOptions, AttachedTable, Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
+use warprow_workload::rival::{MappedPlainFile, PageCaching, PerIdRival, RivalTable, ThreadedRival};
+use warprow_workload::{FreshPages, PairedTimes, RowsAnswer, TableContent, forget, median, settle, verify};
 use zerocopy::IntoBytes;
 
 use crate::Scratch;
@@ -79,9 +79,9 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
     setup.check()?;
     let content = setup.content();
     let scratch = Scratch::new(directory, setup.drive_bytes())?;
-    let lba = scratch.smallest_lba(Caching::Direct)?;
+    let lba = scratch.smallest_lba(PageCaching::Direct)?;
     let store = {
-        let device = Device::new(scratch.drive(0, Caching::Cached, lba, None)?, 1);
+        let device = Device::new(scratch.drive(0, PageCaching::Cached, lba, None)?, 1);
         let store = Store::create(&[device], &FormatOptions::default(), &OpenOptions::default())?;
         let spec = TableSpec::new(TABLE, setup.rows(), setup.dim, DType::F32);
         let table = TableLoad::new(&spec, &content).with_random_access();
@@ -98,12 +98,12 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
     let attach = |direct| -> anyhow::Result<Device> {
         let spec = TableSpec::new(TABLE, setup.rows(), setup.dim, DType::F32);
         let table = AttachedTable { spec, source: plain.clone() };
-        Ok(Device::attached_with("attached:plain", vec![table], &AttachOptions::default().with_direct(direct))?)
+        Ok(Device::attached_with("attached:plain", vec![table], &AttachTableOptions::default().with_direct(direct))?)
     };
     let (generation, table) = store.generation(TABLE)?;
-    let target = Target::new(&generation, table, None, &[scratch.path()], Caching::Cached)?;
-    let threads = Threads::new(THREADS, || PerId::pread(target.clone()))?;
-    let direct = scratch.drive(1, Caching::Direct, lba, None).map(|drive| Device::new(drive, 1));
+    let target = RivalTable::new(&generation, table, None, &[scratch.path()], PageCaching::Cached)?;
+    let threads = ThreadedRival::new(THREADS, || PerIdRival::pread(target.clone()))?;
+    let direct = scratch.drive(1, PageCaching::Direct, lba, None).map(|drive| Device::new(drive, 1));
     // Those who read the drive's file, and those who read the plain one.
     let mut contenders: Vec<(String, Entry, bool)> = vec![
         ("Warprow, emulated:".to_owned(), Ok(Box::new(Ours::new(&store, &setup, 0)?)), true),
@@ -113,13 +113,13 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
         (format!("pread, {THREADS} threads"), Ok(Box::new(OfFile(threads))), true),
     ];
     let per_id = [
-        named("pread", PerId::pread(target.clone()))?,
-        named("io_uring", PerId::uring(target.clone(), HostOptions::default().depth))?,
-        named("mmap", PerId::mapped(target.clone()))?,
+        named("pread", PerIdRival::pread(target.clone()))?,
+        named("io_uring", PerIdRival::uring(target.clone(), HostOptions::default().depth))?,
+        named("mmap", PerIdRival::mapped(target.clone()))?,
     ];
     contenders.extend(per_id.into_iter().map(|(name, entry)| (name, entry, true)));
     let of_plain = [
-        named("mmap of a plain file", MappedPlain::new(&plain))?,
+        named("mmap of a plain file", MappedPlainFile::new(&plain))?,
         named("numpy.memmap of a plain file", numpy(&plain, true))?,
     ];
     contenders.extend(of_plain.into_iter().map(|(name, entry)| (name, entry, false)));

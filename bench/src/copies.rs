@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use warprow_dma::DmaMemory;
 use warprow_soft_controller::{Backing, RamBacking};
-use warprow_workload::Random;
+use warprow_workload::SeededRandom;
 
 use crate::Cores;
 
@@ -60,7 +60,7 @@ impl Copies {
         thread::scope(|scope| {
             let threads: Vec<_> = (self.sources.iter().enumerate())
                 .map(|(nth, source)| {
-                    let random = Random::new(seed ^ nth as u64);
+                    let random = SeededRandom::new(seed ^ nth as u64);
                     let work = move || if *go.wait() { source.copy(self.block, time, random) } else { Ok(0.0) };
                     Cores::answering(cores, nth, || thread::Builder::new().spawn_scoped(scope, work))
                 })
@@ -75,7 +75,7 @@ impl Copies {
 }
 
 impl Source {
-    fn copy(&self, block: usize, time: Duration, mut random: Random) -> anyhow::Result<f64> {
+    fn copy(&self, block: usize, time: Duration, mut random: SeededRandom) -> anyhow::Result<f64> {
         let mut next = || random.below(self.blocks);
         let mut ahead = [0; AHEAD as usize];
         ahead.fill_with(&mut next);

@@ -10,7 +10,7 @@ use anyhow::{Context, bail, ensure};
 use nix::fcntl::OFlag;
 use warprow_dma::{DmaMemory, MemoryKind};
 use warprow_store::{CreateDrive, Device, DriveAddress};
-use warprow_uring::{Ring, Transfer};
+use warprow_uring::{FileRing, FileTransfer};
 
 use crate::ring::{Bench, Contender, Driven, Media, RingSetup};
 use crate::sustained;
@@ -89,7 +89,7 @@ fn rounds(contender: &mut impl Contender, setup: RingSetup, time: Duration) -> a
 /// A file past the page cache, through io_uring.
 #[derive(Debug)]
 struct Kernel {
-    ring: Ring,
+    ring: FileRing,
     file: Arc<File>,
     landing: DmaMemory,
     block: usize,
@@ -104,10 +104,11 @@ impl Kernel {
         let exclusive = exclusive.with_context(name)?;
         let file = Arc::new(warprow_uring::open_direct(path).with_context(name)?);
         let landing = DmaMemory::allocate(setup.landing_bytes(), MemoryKind::Anonymous)?;
-        let mut ring = Ring::new(setup.depth.into()).context("io_uring")?;
+        let mut ring = FileRing::new(setup.depth.into()).context("io_uring")?;
         setup.write_content(|offset, bytes| {
             landing.write(0, bytes);
-            let transfer = Transfer { file: file.clone(), offset, memory: landing.clone(), at: 0, len: bytes.len() };
+            let transfer =
+                FileTransfer { file: file.clone(), offset, memory: landing.clone(), at: 0, len: bytes.len() };
             ring.write(0, &transfer)?;
             ring.submit_and_wait(1)?;
             let written = ring.completion().context("no completion")?.result.with_context(name)?;
@@ -133,7 +134,7 @@ impl Contender for Kernel {
             let until = blocks.len().min(submitted + self.ring.room());
             for (i, &block) in (submitted..).zip(&blocks[submitted..until]) {
                 let (file, memory, len) = (self.file.clone(), self.landing.clone(), self.block);
-                let transfer = Transfer { file, offset: block * len as u64, memory, at: i * len, len };
+                let transfer = FileTransfer { file, offset: block * len as u64, memory, at: i * len, len };
                 self.ring.read(i as u64, &transfer)?;
             }
             submitted = until;

@@ -8,14 +8,14 @@ use anyhow::ensure;
 use warprow_dma::SystemClock;
 use warprow_driver::{BlockIo, Controller, ControllerOptions, DriverError, QueueOptions};
 use warprow_layout::{
-    Access, DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, RowSource,
+    DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, RowSource, StoreAccess,
     TableSpec,
 };
 use warprow_soft_controller::{
-    Backing, Namespace, OffloadRate, OffloadRequest, ProceduralBacking, Profile, RamBacking, SoftController,
+    Backing, Namespace, OffloadRate, OffloadRequest, ProceduralBacking, RamBacking, SoftController, TimingProfile,
 };
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
-use warprow_workload::{Content, Oracle};
+use warprow_workload::{ContentOracle, TableContent};
 
 use crate::Cores;
 
@@ -42,12 +42,12 @@ pub struct FixtureTable {
     /// The hottest rows, which memory is given to first.
     pub hot_rows: u64,
     /// The table's content.
-    pub content: Oracle,
+    pub content: ContentOracle,
 }
 
 impl FixtureTable {
     /// A table without hot rows.
-    pub fn new(name: impl Into<String>, content: Oracle) -> Self {
+    pub fn new(name: impl Into<String>, content: ContentOracle) -> Self {
         Self { name: name.into(), hot_rows: 0, content }
     }
 
@@ -72,13 +72,13 @@ pub struct Fixture {
     /// Whether they permute completions and delay one in 10,000 by 100 us.
     pub disorder: bool,
     /// The timing of the drives.
-    pub profile: Profile,
+    pub profile: TimingProfile,
 }
 
 impl Default for Fixture {
     /// One drive in memory, in order and as fast as it can.
     fn default() -> Self {
-        Self { drives: 1, media: Media::Ram, disorder: false, profile: Profile::None }
+        Self { drives: 1, media: Media::Ram, disorder: false, profile: TimingProfile::None }
     }
 }
 
@@ -182,7 +182,7 @@ impl Fixture {
         {
             let whole = drives.iter().map(Whole::open).collect::<anyhow::Result<Vec<_>>>()?;
             warprow_layout::format(&whole, &FormatOptions::default())?;
-            let opened = warprow_layout::open(whole, Access::ReadWrite)?;
+            let opened = warprow_layout::open(whole, StoreAccess::ReadWrite)?;
             // Members are in the order that they were given in, if the layout did not choose another.
             let positions: Vec<u16> = opened.volume.positions().iter().map(|at| at.unwrap_or(0) as u16).collect();
             let spec = GenerationSpec::new("bench", tables.iter().map(spec).collect());
@@ -214,7 +214,7 @@ struct Inverse {
 struct Placed {
     first_lba: u64,
     packing: RowPacking,
-    content: Oracle,
+    content: ContentOracle,
 }
 
 impl Inverse {
@@ -342,7 +342,9 @@ mod tests {
         let tables: Vec<FixtureTable> = dims
             .iter()
             .zip(0..)
-            .map(|(&dim, i)| FixtureTable::new(format!("t{i}"), Oracle::new(5, i, 1000 + i * 37, dim, DType::F32)))
+            .map(|(&dim, i)| {
+                FixtureTable::new(format!("t{i}"), ContentOracle::new(5, i, 1000 + i * 37, dim, DType::F32))
+            })
             .collect();
         for (drives, media) in [(1, Media::Computed), (3, Media::Computed), (2, Media::Ram)] {
             let store = Fixture { drives, media, ..Fixture::default() }.store(&tables, None).unwrap();
@@ -364,7 +366,8 @@ mod tests {
 
     #[test]
     fn hot_rows_are_hints_of_the_tables() {
-        let table = FixtureTable { hot_rows: 7, ..FixtureTable::new("t", Oracle::new(1, 0, 100, 16, DType::F32)) };
+        let table =
+            FixtureTable { hot_rows: 7, ..FixtureTable::new("t", ContentOracle::new(1, 0, 100, 16, DType::F32)) };
         let store = Fixture { media: Media::Computed, ..Fixture::default() }.store(&[table], None).unwrap();
         let host = warprow_lookup::HostExecutor::attach(
             &store,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
-use warprow_soft_controller::Profile;
+use warprow_soft_controller::TimingProfile;
 use warprow_workload::{median, peak_resident_bytes};
 
 use crate::Cores;
@@ -97,7 +97,7 @@ impl GrowthSize {
 
 /// Looks up batches in a table of `setup.size` bytes for `time`, with `dram` bytes of its rows in DRAM. Ids are ranks: a
 /// permutation would be memory that grows with the table. The drive has the timing of `profile`.
-pub fn run(setup: &LookupSetup, dram: u64, profile: Profile, time: Duration) -> anyhow::Result<GrowthResult> {
+pub fn run(setup: &LookupSetup, dram: u64, profile: TimingProfile, time: Duration) -> anyhow::Result<GrowthResult> {
     setup.check()?;
     ensure!(setup.dim * 4 == LBA, "rows of {} bytes: growth is measured with rows of {LBA}", setup.dim * 4);
     let hot_rows = (dram / u64::from(LBA)).min(setup.rows());
@@ -132,7 +132,7 @@ mod tests {
     fn computed_tables_of_any_size_are_looked_up() {
         for size in [1 << 20, (100 << 20) + 512, 64 << 30] {
             let setup = LookupSetup { size, dim: 128, alpha: 0.5, batch: 300, hot: 0.0, seed: 3 };
-            let result = run(&setup, 10 << 10, Profile::None, Duration::ZERO).unwrap();
+            let result = run(&setup, 10 << 10, TimingProfile::None, Duration::ZERO).unwrap();
             assert_eq!(result.hot_rows, 20);
             assert!(result.checked >= 16 * 300 && result.ids_per_second > 0.0, "{result:?}");
         }
@@ -141,6 +141,6 @@ mod tests {
     #[test]
     fn rows_of_another_size_are_refused() {
         let setup = LookupSetup { size: 1 << 20, dim: 64, alpha: 0.5, batch: 300, hot: 0.0, seed: 3 };
-        assert!(run(&setup, 0, Profile::None, Duration::ZERO).is_err());
+        assert!(run(&setup, 0, TimingProfile::None, Duration::ZERO).is_err());
     }
 }

@@ -11,8 +11,8 @@ use std::time::Instant;
 use anyhow::{Context, bail, ensure};
 use warprow_layout::{DType, FormatOptions, Ranks, RowSource};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
-use warprow_workload::rival::Caching;
-use warprow_workload::{Content, Oracle, PairedTimes, Shuffle};
+use warprow_workload::rival::PageCaching;
+use warprow_workload::{ContentOracle, IdShuffle, PairedTimes, TableContent};
 
 use crate::Scratch;
 
@@ -28,7 +28,7 @@ pub struct LoadSetup {
     /// Elements (f32) of a row.
     pub dim: u32,
     /// How the drive reaches its file.
-    pub caching: Caching,
+    pub caching: PageCaching,
     /// Seed of content and permutation.
     pub seed: u64,
 }
@@ -71,12 +71,12 @@ pub fn run(setup: &LoadSetup, directory: &Path, pairs: u32) -> anyhow::Result<Lo
         "{} bytes of rows: a multiple of 1M is needed",
         setup.size
     );
-    let content = Oracle::new(setup.seed, 0, setup.rows(), setup.dim, DType::F32);
+    let content = ContentOracle::new(setup.seed, 0, setup.rows(), setup.dim, DType::F32);
     // In memory, as a mapped file is whose pages are cached.
     let mut source = vec![0; usize::try_from(setup.rows())? * content.row_bytes()];
     content.read(0, content.row_bytes(), &mut source)?;
     let source = &source[..];
-    let shuffle = Shuffle::new(setup.rows(), setup.seed);
+    let shuffle = IdShuffle::new(setup.rows(), setup.seed);
     let ranks = shuffle.ranks();
     let (mut checked, mut filesystem, mut lba) = (0, String::new(), 0);
     let mut load = |ranks: Option<&Ranks>, picked: bool| -> anyhow::Result<f64> {
@@ -134,7 +134,7 @@ fn verify(setup: &LoadSetup, directory: &Path, pairs: u32, source: &dyn RowSourc
 }
 
 /// Reads everything back; the number of rows, all of which are right.
-fn check(store: &Store, content: &Oracle, id: impl Fn(u64) -> u64) -> anyhow::Result<u64> {
+fn check(store: &Store, content: &ContentOracle, id: impl Fn(u64) -> u64) -> anyhow::Result<u64> {
     let (mut wanted, mut rows, mut wrong) = (vec![0; content.row_bytes()], 0, None);
     store.scan(TABLE, 0..u64::MAX, &mut |rank, row| {
         content.fill(id(rank), &mut wanted);
@@ -165,7 +165,7 @@ fn write(directory: &Path, size: u64) -> anyhow::Result<f64> {
 /// `dd` of the drive's file, as the drive reaches it, to nowhere: bytes a second.
 fn read(scratch: &Scratch, setup: &LoadSetup) -> anyhow::Result<f64> {
     let path = format!("if={}", scratch.path_for_others().display());
-    let direct = (setup.caching == Caching::Direct).then_some("iflag=direct");
+    let direct = (setup.caching == PageCaching::Direct).then_some("iflag=direct");
     dd(&[&path, "of=/dev/null"].into_iter().chain(direct).collect::<Vec<_>>(), setup.size)
 }
 
@@ -187,7 +187,7 @@ mod tests {
     #[test]
     fn what_is_loaded_is_read_back() {
         let directory = tempfile::tempdir().unwrap();
-        for caching in [Caching::Cached, Caching::Direct] {
+        for caching in [PageCaching::Cached, PageCaching::Direct] {
             let setup = LoadSetup { size: 4 << 20, dim: 100, caching, seed: 4 };
             match run(&setup, directory.path(), 2) {
                 Ok(result) => {
@@ -206,10 +206,10 @@ mod tests {
     fn a_wrong_row_is_found() {
         let directory = tempfile::tempdir().unwrap();
         let scratch = Scratch::new(directory.path(), 16 << 20).unwrap();
-        let drive = scratch.drive(0, Caching::Cached, 512, None).unwrap();
+        let drive = scratch.drive(0, PageCaching::Cached, 512, None).unwrap();
         let store =
             Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default()).unwrap();
-        let content = Oracle::new(1, 0, 1000, 16, DType::F32);
+        let content = ContentOracle::new(1, 0, 1000, 16, DType::F32);
         let mut rows = vec![0; 64_000];
         content.read(0, 64, &mut rows).unwrap();
         rows[700 * 64 + 9] ^= 1;
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn impossible_setups_are_refused() {
-        let good = LoadSetup { size: 1 << 20, dim: 128, caching: Caching::Cached, seed: 4 };
+        let good = LoadSetup { size: 1 << 20, dim: 128, caching: PageCaching::Cached, seed: 4 };
         for bad in [LoadSetup { size: 1000, ..good }, LoadSetup { dim: 0, ..good }, LoadSetup { size: 0, ..good }] {
             assert!(run(&bad, &std::env::temp_dir(), 1).is_err());
         }

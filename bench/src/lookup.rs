@@ -8,14 +8,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use warprow_layout::{DType, FormatOptions, Ranks};
 use warprow_lookup::HostExecutor;
-use warprow_lookup::{Batch, Feature, HostOptions, Merging, Metrics, Output, OutputRows, Plan, PlanOptions, Slot};
+use warprow_lookup::{
+    Batch, Feature, HostOptions, LookupMetrics, Output, OutputRows, Plan, PlanOptions, ReadMerging, Slot,
+};
 use warprow_soft_controller::SoftController;
 use warprow_store::{Device, LoadOptions, OpenOptions, ReadCurve, Store, TableLoad, TableSpec};
 use warprow_workload::rival::{
-    Caching, Equal, MappedPlain, Numpy, NumpyProcess, PerId, PlainFile, Rival, RivalError, Target,
+    EqualMeansRival, MappedPlainFile, NumpyMemmap, NumpyProcess, PageCaching, PerIdRival, PlainFile, Rival, RivalError,
+    RivalTable,
 };
 use warprow_workload::{
-    Batches, Content, Latencies, Oracle, PairedTimes, PowerLaw, RowsAnswer, Shuffle, median, verify,
+    BatchSource, ContentOracle, IdShuffle, Latencies, PairedTimes, PowerLaw, RowsAnswer, TableContent, median, verify,
 };
 use zerocopy::IntoBytes;
 
@@ -60,16 +63,16 @@ impl LookupSetup {
         (self.rows() as f64 * self.hot) as u64
     }
 
-    pub(crate) fn content(&self) -> Oracle {
-        Oracle::new(self.seed, 0, self.rows(), self.dim, DType::F32)
+    pub(crate) fn content(&self) -> ContentOracle {
+        ContentOracle::new(self.seed, 0, self.rows(), self.dim, DType::F32)
     }
 
     /// Batches; the ids are a shuffle of the ranks, or the ranks themselves.
-    pub(crate) fn batches(&self, shuffled: bool) -> anyhow::Result<Batches> {
+    pub(crate) fn batches(&self, shuffled: bool) -> anyhow::Result<BatchSource> {
         let law = PowerLaw::new(self.rows(), self.alpha);
         let law = law.with_context(|| format!("an exponent of {}: 0 or more is possible", self.alpha))?;
-        let shuffle = Shuffle::new(if shuffled { self.rows() } else { 0 }, self.seed);
-        Ok(Batches::PowerLaw { law, shuffle, seed: self.seed })
+        let shuffle = IdShuffle::new(if shuffled { self.rows() } else { 0 }, self.seed);
+        Ok(BatchSource::PowerLaw { law, shuffle, seed: self.seed })
     }
 
     /// Bytes of a drive that holds the table, with its permutation and metadata.
@@ -122,7 +125,7 @@ pub(crate) struct Ours {
 impl Ours {
     /// Look-ups in the table of `store`, with `hot_rows` rows in DRAM.
     pub(crate) fn new(store: &Store, setup: &LookupSetup, hot_rows: u64) -> anyhow::Result<Self> {
-        Self::merging(store, setup, hot_rows, Merging::default()).map(|(ours, _)| ours)
+        Self::merging(store, setup, hot_rows, ReadMerging::default()).map(|(ours, _)| ours)
     }
 
     /// A look-up with rows sharing commands like that, and the first drive's read curve, if that says which.
@@ -130,7 +133,7 @@ impl Ours {
         store: &Store,
         setup: &LookupSetup,
         hot_rows: u64,
-        merging: Merging,
+        merging: ReadMerging,
     ) -> anyhow::Result<(Self, Option<ReadCurve>)> {
         let dram = hot_rows * u64::from(setup.dim) * 4;
         let host = HostExecutor::attach(store, HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
@@ -142,7 +145,7 @@ impl Ours {
     }
 
     /// Totals over all its look-ups.
-    pub(crate) fn metrics(&self) -> Metrics {
+    pub(crate) fn metrics(&self) -> LookupMetrics {
         self.host.metrics()
     }
 }
@@ -157,8 +160,8 @@ impl Contender for Ours {
 
 /// Gives batches to contenders, and compares every row and mask byte of their answers.
 pub(crate) struct Race {
-    batches: Batches,
-    content: Oracle,
+    batches: BatchSource,
+    content: ContentOracle,
     ids: Vec<i64>,
     rows: Vec<f32>,
     mask: Vec<u8>,
@@ -234,7 +237,7 @@ pub struct Duel {
 #[derive(Debug)]
 pub struct LookupResult {
     /// How the drive reaches its file.
-    pub caching: Caching,
+    pub caching: PageCaching,
     /// The type of the file system.
     pub filesystem: String,
     /// Bytes of an LBA.
@@ -253,41 +256,46 @@ pub struct LookupResult {
     pub pinned: bool,
 }
 
-/// Loads a table onto a drive in `directory` and races against the rivals, `time` for each. With [`Caching::Cached`] the page
-/// cache is warm, and there are seven rivals, of which two have a plain file of the rows; with [`Caching::Direct`] there are those
+/// Loads a table onto a drive in `directory` and races against the rivals, `time` for each. With [`PageCaching::Cached`] the page
+/// cache is warm, and there are seven rivals, of which two have a plain file of the rows; with [`PageCaching::Direct`] there are those
 /// with equal means.
-pub fn run(setup: &LookupSetup, caching: Caching, directory: &Path, time: Duration) -> anyhow::Result<LookupResult> {
+pub fn run(
+    setup: &LookupSetup,
+    caching: PageCaching,
+    directory: &Path,
+    time: Duration,
+) -> anyhow::Result<LookupResult> {
     setup.check()?;
     let scratch = Scratch::new(directory, setup.drive_bytes())?;
     let lba = scratch.smallest_lba(caching)?;
     let cores = Cores::two();
-    let ranks = Shuffle::new(setup.rows(), setup.seed).ranks();
+    let ranks = IdShuffle::new(setup.rows(), setup.seed).ranks();
     let (store, hot_rows) = (load(scratch.drive(0, caching, lba, cores.as_ref())?, setup, &ranks)?, setup.hot_rows());
     let mut ours = Ours::new(&store, setup, hot_rows)?;
     let depth = HostOptions::default().depth;
     let (generation, table) = store.generation(TABLE)?;
-    let target = Target::new(&generation, table, Some(Arc::new(ranks)), &[scratch.path()], caching)?;
-    if caching == Caching::Cached {
+    let target = RivalTable::new(&generation, table, Some(Arc::new(ranks)), &[scratch.path()], caching)?;
+    if caching == PageCaching::Cached {
         target.warm()?;
     }
     let equal = target.clone().with_dram(hot_rows)?;
     let batch = setup.batch as usize;
     let mut rivals: Vec<(String, Entry)> = Vec::new();
-    if caching == Caching::Cached {
-        rivals.push(named("pread", PerId::pread(target.clone()))?);
-        rivals.push(named("io_uring", PerId::uring(target.clone(), depth))?);
-        rivals.push(named("mmap", PerId::mapped(target))?);
+    if caching == PageCaching::Cached {
+        rivals.push(named("pread", PerIdRival::pread(target.clone()))?);
+        rivals.push(named("io_uring", PerIdRival::uring(target.clone(), depth))?);
+        rivals.push(named("mmap", PerIdRival::mapped(target))?);
         let plain = plain_file(directory, setup)?;
         plain.warm()?;
-        rivals.push(named("mmap of a plain file", MappedPlain::new(&plain))?);
+        rivals.push(named("mmap of a plain file", MappedPlainFile::new(&plain))?);
         rivals.push(named("numpy.memmap of a plain file", numpy(&plain, false))?);
     }
-    rivals.push(named("pread, equal means", Equal::pread(equal.clone(), batch))?);
-    rivals.push(named("io_uring, equal means", Equal::uring(equal, batch, depth))?);
+    rivals.push(named("pread, equal means", EqualMeansRival::pread(equal.clone(), batch))?);
+    rivals.push(named("io_uring, equal means", EqualMeansRival::uring(equal, batch, depth))?);
 
     let mut race = Race::new(setup, true)?;
     // A turn takes some tens of milliseconds: a disk is slower than the page cache.
-    let turn = if caching == Caching::Cached { 16 } else { 4 };
+    let turn = if caching == PageCaching::Cached { 16 } else { 4 };
     let (mut latencies, mut rates, mut duels) = (Latencies::new(), Vec::new(), Vec::new());
     for ((rival, contender), duel) in rivals.into_iter().zip(0u64..) {
         let mut theirs = Latencies::new();
@@ -333,7 +341,7 @@ pub(crate) fn plain_file(directory: &Path, setup: &LookupSetup) -> anyhow::Resul
 }
 
 /// `numpy.memmap` of the plain file.
-pub(crate) fn numpy(plain: &PlainFile, cold: bool) -> Result<Numpy, RivalError> {
+pub(crate) fn numpy(plain: &PlainFile, cold: bool) -> Result<NumpyMemmap, RivalError> {
     NumpyProcess::start(|| false)?.map(plain, DType::F32, cold)
 }
 
@@ -366,10 +374,10 @@ mod tests {
     #[test]
     fn everyone_answers_and_is_checked() {
         let directory = tempfile::tempdir().unwrap();
-        for (caching, rivals) in [(Caching::Cached, 7), (Caching::Direct, 2)] {
+        for (caching, rivals) in [(PageCaching::Cached, 7), (PageCaching::Direct, 2)] {
             let result = match run(&SMALL, caching, directory.path(), Duration::ZERO) {
                 Ok(result) => result,
-                Err(error) if caching == Caching::Direct => {
+                Err(error) if caching == PageCaching::Direct => {
                     eprintln!("skipped: {error:#}");
                     continue;
                 }
@@ -397,7 +405,7 @@ mod tests {
             LookupSetup { hot: 1.1, ..SMALL },
             LookupSetup { alpha: f64::NAN, ..SMALL },
         ] {
-            assert!(run(&bad, Caching::Cached, &directory, Duration::ZERO).is_err(), "{bad:?}");
+            assert!(run(&bad, PageCaching::Cached, &directory, Duration::ZERO).is_err(), "{bad:?}");
         }
     }
 }

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::Context;
-use warprow_lookup::Merging;
-use warprow_soft_controller::Profile;
+use warprow_lookup::ReadMerging;
+use warprow_soft_controller::TimingProfile;
 use warprow_store::ReadCurve;
 use warprow_workload::{Latencies, PairedTimes};
 
@@ -47,7 +47,7 @@ pub struct MergingResult {
 }
 
 /// Looks up the same batches in each way, in turns, for about `time`, on a drive with the timing of `profile` whose rows are computed.
-pub fn run(setup: &LookupSetup, profile: Profile, time: Duration) -> anyhow::Result<MergingResult> {
+pub fn run(setup: &LookupSetup, profile: TimingProfile, time: Duration) -> anyhow::Result<MergingResult> {
     setup.check()?;
     let cores = Cores::two();
     let fixture = Fixture { media: Media::Computed, profile, ..Fixture::default() };
@@ -55,7 +55,7 @@ pub fn run(setup: &LookupSetup, profile: Profile, time: Duration) -> anyhow::Res
         fixture.store(&[FixtureTable::new(TABLE, setup.content())], cores.as_ref()).context("no computed drive")?;
     let hot_rows = setup.hot_rows();
     let race = RefCell::new(Race::new(setup, false)?);
-    let (mut by_curve, curve) = Ours::merging(&store, setup, hot_rows, Merging::Measured)?;
+    let (mut by_curve, curve) = Ours::merging(&store, setup, hot_rows, ReadMerging::Measured)?;
     // What commands and bytes a batch takes, of one way: the same batches each time.
     let count = |ours: &mut Ours| -> anyhow::Result<(f64, f64)> {
         let before = ours.metrics();
@@ -65,7 +65,7 @@ pub fn run(setup: &LookupSetup, profile: Profile, time: Duration) -> anyhow::Res
         Ok((each(before.commands, after.commands), each(before.bytes_read, after.bytes_read)))
     };
     let (mut ways, mut rates, mut latencies) = (Vec::new(), Vec::new(), Latencies::new());
-    for (name, merging) in [("separate", Merging::Separate), ("neighbours", Merging::Neighbours)] {
+    for (name, merging) in [("separate", ReadMerging::Separate), ("neighbours", ReadMerging::Neighbours)] {
         let mut ours = Ours::merging(&store, setup, hot_rows, merging)?.0;
         let (commands, bytes) = count(&mut ours)?;
         count(&mut by_curve)?;
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn each_way_answers_and_is_checked() {
         let setup = LookupSetup { size: 2 << 20, dim: 128, alpha: 0.0, batch: 1000, hot: 0.1, seed: 3 };
-        let result = run(&setup, Profile::Gen5Tlc, Duration::ZERO).unwrap();
+        let result = run(&setup, TimingProfile::Gen5Tlc, Duration::ZERO).unwrap();
         let [separate, neighbours, curve] = &result.ways[..] else { panic!("three ways") };
         assert!(result.checked >= 5 * 3 * TURN * 1000);
         assert!(curve.commands <= neighbours.commands && neighbours.commands < separate.commands);

@@ -214,7 +214,7 @@ fn serve(shared: &Shared) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warprow_workload::Random;
+    use warprow_workload::SeededRandom;
 
     #[test]
     fn every_block_arrives() {
@@ -224,7 +224,7 @@ mod tests {
         for depth in [1, 3, 128] {
             let landing = DmaMemory::allocate(300 * 512, MemoryKind::Anonymous).unwrap();
             let mut ring = MinimalRing::new(depth, 512, landing.clone(), Some(media.clone()), depth.into()).unwrap();
-            let mut random = Random::new(depth.into());
+            let mut random = SeededRandom::new(depth.into());
             for round in 0..20 {
                 let blocks: Vec<u64> = (0..300).map(|_| random.below(BLOCKS as u64)).collect();
                 ring.wake();

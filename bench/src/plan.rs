@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 use warprow_layout::{DType, FormatOptions, TableSpec};
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions};
-use warprow_plan::trace::{Bags, GeneratedQueries, Pattern, QuerySource, QueryTrace, RecordedQueries};
-use warprow_plan::{Budgets, Drives, HostCosts, Proposal, ProposalOptions, TableShape, propose};
-use warprow_soft_controller::{Namespace, Profile, RamBacking, SoftController};
+use warprow_plan::trace::{Bags, GeneratedQueries, IdPattern, QuerySource, QueryTrace, RecordedQueries};
+use warprow_plan::{AlikeDrives, HostCosts, MemoryBudgets, OrderedProposal, ProposalOptions, TableShape, propose};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController, TimingProfile};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
-use warprow_workload::{Oracle, PowerLaw, RowsAnswer, median, peak_resident_bytes, verify};
+use warprow_workload::{ContentOracle, PowerLaw, RowsAnswer, median, peak_resident_bytes, verify};
 use zerocopy::IntoBytes;
 
 const LBA: u32 = 512;
@@ -98,7 +98,7 @@ impl PlanSetup {
     fn generated(&self) -> anyhow::Result<GeneratedQueries> {
         let law = PowerLaw::new(self.rows, self.alpha);
         let law = law.with_context(|| format!("{} rows, α {}: there is no such law", self.rows, self.alpha))?;
-        Ok(GeneratedQueries::new(Pattern::PowerLaw { law, drift: self.drift }, self.rows, self.ids, 1, self.seed))
+        Ok(GeneratedQueries::new(IdPattern::PowerLaw { law, drift: self.drift }, self.rows, self.ids, 1, self.seed))
     }
 
     fn shape(&self) -> TableShape {
@@ -109,11 +109,11 @@ impl PlanSetup {
         (self.rows as f64 * self.dram) as u64 * u64::from(self.dim) * 4
     }
 
-    fn propose(&self, source: impl QuerySource, costs: HostCosts, memory: u64) -> anyhow::Result<Proposal> {
+    fn propose(&self, source: impl QuerySource, costs: HostCosts, memory: u64) -> anyhow::Result<OrderedProposal> {
         let mut trace = QueryTrace::new(vec![(vec![TABLE.to_owned()], Box::new(source) as _)])?;
         let options = ProposalOptions {
-            budgets: Budgets { hbm: 0, dram: self.dram_bytes() },
-            drives: Drives {
+            budgets: MemoryBudgets { hbm: 0, dram: self.dram_bytes() },
+            drives: AlikeDrives {
                 count: self.drives,
                 profile: self.profile.clone(),
                 bytes: self.drive_bytes(),
@@ -142,17 +142,17 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     ensure!((1..=1024).contains(&setup.dim), "rows of {} elements: 1 to 1024 are possible", setup.dim);
     ensure!(setup.rows <= 1 << 24 && setup.ids <= 1 << 26, "more than 2^24 rows or 2^26 ids are not looked up here");
     ensure!(setup.batch > 0 && setup.ids >= 10 * u64::from(setup.batch), "there are fewer than ten look-ups");
-    let profile: Profile = setup.profile.parse().ok().context("there are the profiles p5800x and gen5-tlc")?;
+    let profile: TimingProfile = setup.profile.parse().ok().context("there are the profiles p5800x and gen5-tlc")?;
     let mut bags = Bags::default();
     setup.generated()?.read(setup.ids as usize, std::slice::from_mut(&mut bags))?;
     let cut = bags.ids.len() / 5 * 4;
-    let proposed = || -> anyhow::Result<(Proposal, HostCosts)> {
+    let proposed = || -> anyhow::Result<(OrderedProposal, HostCosts)> {
         let costs = HostCosts::measure(setup.dim * 4, true)?;
         Ok((setup.propose(RecordedQueries::new(&bags, 0..cut), costs, 1 << 30)?, costs))
     };
     let (mut proposal, mut costs) = proposed()?;
 
-    let content = Oracle::new(setup.seed, 0, setup.rows, setup.dim, DType::F32);
+    let content = ContentOracle::new(setup.seed, 0, setup.rows, setup.dim, DType::F32);
     let device = |index: u32| {
         let name = format!("emulated:drive{index}");
         let namespace = Namespace::new(RamBacking::new(setup.drive_bytes())?).lba(LBA);

@@ -9,7 +9,7 @@ use warprow_driver::prp::Data;
 use warprow_driver::{BlockIo, Controller, ControllerOptions, Namespace, QueueOptions, QueuePair};
 use warprow_layout::DType;
 use warprow_soft_controller::{self as soft, NullBacking, RamBacking, SoftController};
-use warprow_workload::{Content, Oracle, PairedTimes, Random, RowsAnswer, verify};
+use warprow_workload::{ContentOracle, PairedTimes, RowsAnswer, SeededRandom, TableContent, verify};
 
 use crate::vfio_user::Served;
 use crate::{Cores, MinimalRing};
@@ -81,8 +81,8 @@ impl RingSetup {
     }
 
     /// The drive's content: block b is row b.
-    pub(crate) fn content(&self) -> Oracle {
-        Oracle::new(self.seed, 0, self.blocks(), self.block, DType::U8)
+    pub(crate) fn content(&self) -> ContentOracle {
+        ContentOracle::new(self.seed, 0, self.blocks(), self.block, DType::U8)
     }
 
     pub(crate) fn landing_bytes(&self) -> usize {
@@ -255,7 +255,7 @@ impl Bench {
 
     /// One round with fresh blocks: commands a second. Everything that landed is compared, outside the measured time.
     pub(crate) fn measure(&mut self, contender: &mut impl Contender, number: u64) -> anyhow::Result<f64> {
-        let mut random = Random::new(warprow_workload::mix_all([self.setup.seed, number]));
+        let mut random = SeededRandom::new(warprow_workload::mix_all([self.setup.seed, number]));
         self.blocks.fill_with(|| random.below(self.setup.blocks()));
         contender.wake()?;
         // Other blocks than those that will land in the same places.

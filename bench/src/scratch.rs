@@ -9,7 +9,7 @@ use anyhow::{Context, ensure};
 use nix::sys::statvfs::statvfs;
 use warprow_soft_controller::{self as soft, DirectBacking, Namespace, SoftController};
 use warprow_workload::FileSystem;
-use warprow_workload::rival::Caching;
+use warprow_workload::rival::PageCaching;
 
 use crate::Cores;
 
@@ -67,10 +67,10 @@ impl Scratch {
     }
 
     /// The smallest LBA of a drive on it, bytes: what direct transfers allow, 512 at least.
-    pub fn smallest_lba(&self, caching: Caching) -> anyhow::Result<u32> {
+    pub fn smallest_lba(&self, caching: PageCaching) -> anyhow::Result<u32> {
         Ok(match caching {
-            Caching::Cached => 512,
-            Caching::Direct => warprow_uring::alignment(&self.file)?.offset.max(512).try_into()?,
+            PageCaching::Cached => 512,
+            PageCaching::Direct => warprow_uring::alignment(&self.file)?.offset.max(512).try_into()?,
         })
     }
 
@@ -78,13 +78,13 @@ impl Scratch {
     pub fn drive(
         &self,
         index: usize,
-        caching: Caching,
+        caching: PageCaching,
         lba: u32,
         cores: Option<&Cores>,
     ) -> anyhow::Result<Arc<SoftController>> {
         let namespace = match caching {
-            Caching::Cached => Namespace::new(soft::FileBacking::new(self.file.try_clone()?)?),
-            Caching::Direct => {
+            PageCaching::Cached => Namespace::new(soft::FileBacking::new(self.file.try_clone()?)?),
+            PageCaching::Direct => {
                 let file = warprow_uring::open_direct(&self.path())
                     .with_context(|| format!("{} does not take O_DIRECT", self.filesystem()))?;
                 Namespace::new(DirectBacking::new(file, self.size).context("no direct drive")?)

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use warprow_driver::prp::Data;
-use warprow_workload::{Random, RowsAnswer, verify};
+use warprow_workload::{RowsAnswer, SeededRandom, verify};
 
 use crate::drive::DriveResult;
 use crate::ring::{Driven, RingSetup};
@@ -32,7 +32,7 @@ struct Kept {
 
 struct Stream<'a> {
     driven: &'a mut Driven,
-    random: Random,
+    random: SeededRandom,
     places: Vec<Place>,
     /// Places whose commands have ended.
     free: Vec<u64>,
@@ -106,7 +106,7 @@ pub(crate) fn run(driven: &mut Driven, setup: &RingSetup, time: Duration) -> any
     // A doorbell for several commands, while others are in flight.
     let together = (depth / 2).max(1);
     let mut stream = Stream {
-        random: Random::new(setup.seed),
+        random: SeededRandom::new(setup.seed),
         places: vec![Place::default(); depth],
         free: (0..depth as u64).collect(),
         submitted: 0,

@@ -11,7 +11,7 @@ use warprow_lookup::{
 };
 use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
-use warprow_workload::{Batches, Latencies, Oracle, PowerLaw, RowsAnswer, Shuffle, verify};
+use warprow_workload::{BatchSource, ContentOracle, IdShuffle, Latencies, PowerLaw, RowsAnswer, verify};
 use zerocopy::IntoBytes;
 
 use crate::lookup::TABLE;
@@ -93,14 +93,14 @@ impl SwitchSetup {
     }
 
     /// The content of one of the two generations.
-    fn content(&self, generation: usize) -> Oracle {
-        Oracle::new(self.seed, generation as u64, self.rows(), self.dim, DType::F32)
+    fn content(&self, generation: usize) -> ContentOracle {
+        ContentOracle::new(self.seed, generation as u64, self.rows(), self.dim, DType::F32)
     }
 
-    fn batches(&self, reader: u32) -> anyhow::Result<Batches> {
+    fn batches(&self, reader: u32) -> anyhow::Result<BatchSource> {
         let law = PowerLaw::new(self.rows(), self.alpha);
         let law = law.with_context(|| format!("an exponent of {}: 0 or more is possible", self.alpha))?;
-        Ok(Batches::PowerLaw { law, shuffle: Shuffle::new(0, self.seed), seed: self.seed + u64::from(reader) })
+        Ok(BatchSource::PowerLaw { law, shuffle: IdShuffle::new(0, self.seed), seed: self.seed + u64::from(reader) })
     }
 
     /// A store with both generations, of which the first is shown, and their ids.

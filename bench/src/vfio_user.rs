@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use warprow_soft_controller::ControllerBuilder;
 use warprow_vfio_user::VfioUserFunction;
-use warprow_vfio_user_server::Server;
+use warprow_vfio_user_server::VfioUserServer;
 
 use crate::Cores;
 
@@ -28,7 +28,7 @@ impl Served {
         let folder = tempfile::tempdir().context("a folder for the socket")?;
         let path = folder.path().join("ring.sock");
         let drive = Cores::answering(cores, 0, || drive.shared_doorbells().build())?;
-        let server = Server::bind(&path, drive)?;
+        let server = VfioUserServer::bind(&path, drive)?;
         let stop = Arc::new(AtomicBool::new(false));
         let its_stop = stop.clone();
         let thread = Cores::answering(cores, 0, || {

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use crate::error::{FileError, FileErrorKind};
-use crate::format::Format;
+use crate::format::TableFormat;
 use crate::input::Input;
 use crate::read_options::ReadOptions;
 use crate::{collection, dynamicemb, hugectr, sharded};
 
-impl Format {
+impl TableFormat {
     /// What `options` say, or else what a folder holds, or else how a file begins and ends its name.
     pub fn of(path: &Path, options: &ReadOptions) -> Result<Self, FileError> {
         if let Some(format) = options.format {
@@ -41,15 +41,15 @@ impl Format {
     }
 }
 
-fn of_folder(path: &Path) -> Result<Format, FileError> {
+fn of_folder(path: &Path) -> Result<TableFormat, FileError> {
     if hugectr::is(path) {
-        Ok(Format::HugeCtr)
+        Ok(TableFormat::HugeCtr)
     } else if collection::is(path)? {
-        Ok(Format::EmbeddingCollection)
+        Ok(TableFormat::EmbeddingCollection)
     } else if dynamicemb::is(path)? {
-        Ok(Format::DynamicEmb)
+        Ok(TableFormat::DynamicEmb)
     } else if sharded::index_of(path)?.is_some() {
-        Ok(Format::SafetensorsIndex)
+        Ok(TableFormat::SafetensorsIndex)
     } else {
         Err(FileError::new(
             FileErrorKind::Unsupported,

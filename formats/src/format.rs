@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// A format of tables in files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Format {
+pub enum TableFormat {
     /// One safetensors file.
     Safetensors,
     /// Several, with an index that says which tensor is in which.
@@ -26,7 +26,7 @@ pub enum Format {
     Raw,
 }
 
-impl Format {
+impl TableFormat {
     /// All formats.
     pub const ALL: [Self; 9] = [
         Self::Safetensors,
@@ -56,13 +56,13 @@ impl Format {
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for TableFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
 }
 
-impl FromStr for Format {
+impl FromStr for TableFormat {
     type Err = String;
 
     fn from_str(name: &str) -> Result<Self, String> {

@@ -80,7 +80,7 @@ pub use convert::{ConversionLoss, ConvertedRows, widen};
 pub use error::{FileError, FileErrorKind};
 pub use file_rows::FileRows;
 pub use file_table::FileTable;
-pub use format::Format;
+pub use format::TableFormat;
 pub use input::{open_regular, refuse_special};
 #[cfg(feature = "parquet")]
 pub use integers::{IntegerColumn, IntegerFile, IntegerReader};

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use crate::error::FileError;
-use crate::format::Format;
+use crate::format::TableFormat;
 use crate::found::Found;
 use crate::read_options::ReadOptions;
 use crate::table_file::TableFile;
@@ -19,24 +19,24 @@ impl TableFile {
     /// Opens the file or folder at `path` and reads its headers. What they say is compared with what is there before it
     /// is relied on.
     pub fn open_with(path: &Path, options: &ReadOptions) -> Result<Self, FileError> {
-        let format = Format::of(path, options)?;
+        let format = TableFormat::of(path, options)?;
         let mut found = match format {
-            Format::Safetensors => safetensors::open(path)?,
-            Format::SafetensorsIndex => sharded::open(path)?,
-            Format::Npy => npy::open(path)?,
-            Format::Npz => npz::open(path)?,
-            Format::HugeCtr => hugectr::open(path, options)?,
-            Format::EmbeddingCollection => collection::open(path)?,
-            Format::DynamicEmb => dynamicemb::open(path, options)?,
+            TableFormat::Safetensors => safetensors::open(path)?,
+            TableFormat::SafetensorsIndex => sharded::open(path)?,
+            TableFormat::Npy => npy::open(path)?,
+            TableFormat::Npz => npz::open(path)?,
+            TableFormat::HugeCtr => hugectr::open(path, options)?,
+            TableFormat::EmbeddingCollection => collection::open(path)?,
+            TableFormat::DynamicEmb => dynamicemb::open(path, options)?,
             #[cfg(feature = "parquet")]
-            Format::Parquet => crate::parquet::open(path, options)?,
+            TableFormat::Parquet => crate::parquet::open(path, options)?,
             #[cfg(not(feature = "parquet"))]
-            Format::Parquet => {
+            TableFormat::Parquet => {
                 let what = "is a Parquet file, which this build does not read";
                 let remedy = "build with the feature `parquet`, or save the vectors as .npy";
                 return Err(FileError::new(crate::error::FileErrorKind::Unsupported, path, what, remedy));
             }
-            Format::Raw => raw::open(path, options)?,
+            TableFormat::Raw => raw::open(path, options)?,
         };
         found.tables.sort_by(|a, b| a.name.cmp(&b.name));
         found.skipped.sort();

@@ -4,14 +4,14 @@ use std::str::FromStr;
 
 use warprow_layout::DType;
 
-use crate::format::Format;
+use crate::format::TableFormat;
 
 /// What files do not say about themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReadOptions {
     /// The format; `None`: it is found out from the file.
-    pub format: Option<Format>,
-    /// The shape of the rows in a file that holds nothing else ([`Format::Raw`](crate::Format::Raw)).
+    pub format: Option<TableFormat>,
+    /// The shape of the rows in a file that holds nothing else ([`TableFormat::Raw`](crate::TableFormat::Raw)).
     pub shape: Option<RawShape>,
     /// Elements in a row. Dumps of keys and vectors tell this only by the sizes of their files; a number that is given
     /// must agree with the sizes.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::error::FileError;
 use crate::file_table::FileTable;
-use crate::format::Format;
+use crate::format::TableFormat;
 use crate::input::Input;
 use crate::key_array::KeyArray;
 use crate::locked_file::LockedFile;
@@ -35,7 +35,7 @@ pub struct TableFile {
     /// The path of the file, or of the folder of several.
     pub path: PathBuf,
     /// The format that it was read as.
-    pub format: Format,
+    pub format: TableFormat,
     /// The tables that can be loaded, by name.
     pub tables: Vec<FileTable>,
     /// What the files have besides, that cannot be loaded: each with its name and the reason.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, ends_context};
 use warprow_kernels::abi::{Adoption, Lookup, Update};
-use warprow_kernels::{KernelError, Kernels, LaunchShape, LookupGraph, LookupKind};
+use warprow_kernels::{KernelError, LaunchShape, LookupGraph, LookupKernels, LookupKind};
 
 use crate::batch::{BatchLen, GpuBatch, GpuOutput};
 use crate::error::GpuError;
@@ -14,7 +14,7 @@ use crate::error::GpuError;
 /// Graphs of that kind, one for each of `count` tickets.
 pub(crate) fn graphs(
     gpu: &Arc<Gpu>,
-    kernels: &Kernels,
+    kernels: &LookupKernels,
     (kind, like): (LookupKind, &Lookup),
     shape: &LaunchShape,
     count: usize,
@@ -27,9 +27,9 @@ pub(crate) fn graphs(
 /// Launches a look-up: through `graph`, or kernel by kernel where the stream is being captured.
 ///
 /// # Safety
-/// As [`Kernels::launch`].
+/// As [`LookupKernels::launch`].
 pub(crate) unsafe fn launch(
-    kernels: &Kernels,
+    kernels: &LookupKernels,
     graph: Option<&mut LookupGraph>,
     stream: CUstream,
     (kind, lookup, shape): (LookupKind, &Lookup, &LaunchShape),
@@ -76,8 +76,13 @@ impl Stream {
     /// Launches the replacement of descriptions.
     ///
     /// # Safety
-    /// As [`Kernels::adopt`], but for the context, which is the stream's.
-    pub(crate) unsafe fn adopt(&self, kernels: &Kernels, adoption: &Adoption, states: u32) -> Result<(), GpuError> {
+    /// As [`LookupKernels::adopt`], but for the context, which is the stream's.
+    pub(crate) unsafe fn adopt(
+        &self,
+        kernels: &LookupKernels,
+        adoption: &Adoption,
+        states: u32,
+    ) -> Result<(), GpuError> {
         let _current = self.gpu.enter()?;
         // SAFETY: the caller's promise.
         Ok(unsafe { kernels.adopt(self.stream, adoption, states) }?)
@@ -86,8 +91,8 @@ impl Stream {
     /// Launches an update of rows.
     ///
     /// # Safety
-    /// As [`Kernels::update`], but for the context, which is the stream's.
-    pub(crate) unsafe fn update(&self, kernels: &Kernels, update: &Update) -> Result<(), GpuError> {
+    /// As [`LookupKernels::update`], but for the context, which is the stream's.
+    pub(crate) unsafe fn update(&self, kernels: &LookupKernels, update: &Update) -> Result<(), GpuError> {
         let _current = self.gpu.enter()?;
         // SAFETY: the caller's promise.
         Ok(unsafe { kernels.update(self.stream, update) }?)

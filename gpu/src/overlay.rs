@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_kernels::abi::{self, adopted};
-use warprow_kernels::{Kernels, OverlayMap, StagedBatch, overlay_row_bytes};
+use warprow_kernels::{LookupKernels, OverlayMap, StagedOverlayBatch, overlay_row_bytes};
 
 use crate::error::GpuError;
 use crate::launch::Stream;
@@ -32,7 +32,7 @@ const RESULT_AT: usize = ENTRIES_AT + MOST * 16;
 #[derive(Debug)]
 pub(crate) struct GpuOverlay {
     gpu: Arc<Gpu>,
-    kernels: Arc<Kernels>,
+    kernels: Arc<LookupKernels>,
     /// Where look-ups find it.
     address: u64,
     /// The plans whose look-ups read it.
@@ -71,7 +71,7 @@ impl GpuOverlay {
     /// Of `bytes` of GPU memory, for rows of `row_bytes` or more.
     pub(crate) fn new(
         gpu: &Arc<Gpu>,
-        kernels: Arc<Kernels>,
+        kernels: Arc<LookupKernels>,
         bytes: u64,
         row_bytes: u32,
         plans: Arc<ReadingPlans>,
@@ -246,7 +246,7 @@ impl GpuOverlay {
             }
             left = left.get(taken..).unwrap_or_default();
             let base = inner.staging.address();
-            let staged = StagedBatch {
+            let staged = StagedOverlayBatch {
                 rows: base,
                 records: base + RECORDS_AT as u64,
                 entries: base + ENTRIES_AT as u64,

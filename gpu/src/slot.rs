@@ -296,7 +296,7 @@ impl GpuSlot {
     }
 
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
-    /// 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's [`Dedupe`](warprow_lookup::Dedupe); 1 if no row lies on a drive and deduplication would not pay.
+    /// 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's [`DedupeMethod`](warprow_lookup::DedupeMethod); 1 if no row lies on a drive and deduplication would not pay.
     /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
     /// begins while another is under way does nothing, and its ticket says [`GpuError::QueueBusy`].
     ///

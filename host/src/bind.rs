@@ -14,7 +14,7 @@ use nix::fcntl::OFlag;
 use warprow_vfio::PciAddress;
 
 use crate::files::{link_name, text};
-use crate::{GroupMember, HostDrive, Machine, PciFunction, Use, UseKind};
+use crate::{DeviceUse, DeviceUseKind, HostDrive, IommuGroupMember, Machine, PciFunction};
 
 const VFIO: &str = "vfio-pci";
 const NVME: &str = "nvme";
@@ -126,7 +126,7 @@ pub enum BindError {
         /// The drive.
         address: PciAddress,
         /// What uses it.
-        uses: Vec<Use>,
+        uses: Vec<DeviceUse>,
     },
     /// Linux's own driver has it and shows no controller: it is still at it, or has failed.
     #[error("{address}: the nvme driver has it and shows no controller: it has failed, or is not done yet")]
@@ -164,7 +164,7 @@ pub enum BindError {
         /// Number of the group.
         group: u32,
         /// The members that stand in the way.
-        others: Vec<GroupMember>,
+        others: Vec<IommuGroupMember>,
     },
     /// The kernel has no such driver.
     #[error("the kernel has no driver {driver}")]
@@ -213,8 +213,8 @@ fn list(controllers: &[PciAddress]) -> String {
     }
 }
 
-fn members(others: &[GroupMember]) -> String {
-    let one = |it: &GroupMember| format!("{} ({})", it.name, it.driver.as_deref().unwrap_or("no driver"));
+fn members(others: &[IommuGroupMember]) -> String {
+    let one = |it: &IommuGroupMember| format!("{} ({})", it.name, it.driver.as_deref().unwrap_or("no driver"));
     others.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
@@ -308,7 +308,7 @@ impl Machine {
         }
         let group = drive.function.group.as_ref().filter(|group| !group.without_iommu);
         let group = group.ok_or(BindError::NoIommu { address })?;
-        let given = |it: &GroupMember| {
+        let given = |it: &IommuGroupMember| {
             it.class.is_some_and(|class| class >> 8 == crate::machine::CLASS_NVME)
                 && it.name.parse().is_ok_and(|member| also.contains(&member))
         };
@@ -350,7 +350,7 @@ impl Machine {
 
     /// A use that shows nowhere: a mount of the host, seen from a container. The kernel knows: it lets nobody else open the
     /// device for himself alone (open(2), O_EXCL), nor where one of its partitions is held.
-    fn held_unseen(&self, drive: &HostDrive) -> Option<Use> {
+    fn held_unseen(&self, drive: &HostDrive) -> Option<DeviceUse> {
         let busy = |name: &str| {
             let path = self.path(&format!("/dev/{name}"));
             let block = std::fs::metadata(&path).is_ok_and(|file| file.file_type().is_block_device());
@@ -360,7 +360,7 @@ impl Machine {
         };
         let held = drive.namespaces.iter().find(|namespace| busy(&namespace.name))?;
         let by = "somebody who cannot be seen from here: the kernel says that it is busy".to_owned();
-        Some(Use { device: format!("/dev/{}", held.name), kind: UseKind::Holder, by })
+        Some(DeviceUse { device: format!("/dev/{}", held.name), kind: DeviceUseKind::Holder, by })
     }
 
     fn nvme(&self, address: PciAddress) -> Result<HostDrive, BindError> {

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use crate::Machine;
 use crate::files::{number, open, read as read_text};
-use crate::usage::UseKind;
+use crate::usage::DeviceUseKind;
 
 /// Something that lies on a drive.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,15 +17,15 @@ pub struct FoundContent {
     /// What it is, as blkid calls it: `ext4`, `linux_raid_member`, `gpt`.
     pub what: String,
     /// The use that it stands for, where its owner may come back for it.
-    pub kind: Option<UseKind>,
+    pub kind: Option<DeviceUseKind>,
 }
 
 /// Partition types (UEFI 2.10, 5.3.3, and what OpenZFS writes).
-const TYPES: [(&str, UseKind); 4] = [
-    ("6a898cc3-1dd2-11b2-99a6-080020736631", UseKind::Zfs),
-    ("516e7cba-6ecf-11d6-8ff8-00022d71712b", UseKind::Zfs),
-    ("c12a7328-f81f-11d2-ba4b-00a0c93ec93b", UseKind::Efi),
-    ("e6d6d379-f507-44c2-a23c-238f2a3df928", UseKind::Lvm),
+const TYPES: [(&str, DeviceUseKind); 4] = [
+    ("6a898cc3-1dd2-11b2-99a6-080020736631", DeviceUseKind::Zfs),
+    ("516e7cba-6ecf-11d6-8ff8-00022d71712b", DeviceUseKind::Zfs),
+    ("c12a7328-f81f-11d2-ba4b-00a0c93ec93b", DeviceUseKind::Efi),
+    ("e6d6d379-f507-44c2-a23c-238f2a3df928", DeviceUseKind::Lvm),
 ];
 
 /// Signatures: name, offset, bytes.
@@ -57,13 +57,13 @@ const ZFS_TO: u64 = 256 << 10;
 const ZFS_MAGIC: u64 = 0x00ba_b10c;
 const MD_MAGIC: [u8; 4] = [0xfc, 0x4e, 0x2b, 0xa9];
 
-fn kind_of(what: &str) -> Option<UseKind> {
+fn kind_of(what: &str) -> Option<DeviceUseKind> {
     match what {
-        "LVM2_member" | "LVM1_member" => Some(UseKind::Lvm),
-        "zfs_member" => Some(UseKind::Zfs),
-        "bcache" => Some(UseKind::Bcache),
-        "efi" => Some(UseKind::Efi),
-        _ if what.ends_with("_raid_member") => Some(UseKind::Raid),
+        "LVM2_member" | "LVM1_member" => Some(DeviceUseKind::Lvm),
+        "zfs_member" => Some(DeviceUseKind::Zfs),
+        "bcache" => Some(DeviceUseKind::Bcache),
+        "efi" => Some(DeviceUseKind::Efi),
+        _ if what.ends_with("_raid_member") => Some(DeviceUseKind::Raid),
         _ => None,
     }
 }
@@ -164,8 +164,8 @@ fn gpt_types(at: &dyn Fn(u64, usize) -> io::Result<Option<Vec<u8>>>) -> io::Resu
             let Some(entry) = offset.map(|offset| at(offset, 16)).transpose()?.flatten() else { break };
             let known = TYPES.iter().find(|(guid, _)| *guid == guid_text(&entry));
             found.extend(known.map(|(_, kind)| match kind {
-                UseKind::Zfs => "zfs_member".to_owned(),
-                UseKind::Lvm => "LVM2_member".to_owned(),
+                DeviceUseKind::Zfs => "zfs_member".to_owned(),
+                DeviceUseKind::Lvm => "LVM2_member".to_owned(),
                 _ => "efi".to_owned(),
             }));
         }

@@ -5,7 +5,7 @@ use crate::contents::FoundContent;
 use crate::files::text;
 use crate::machine::CLASS_NVME;
 use crate::usage::{Found, Usage};
-use crate::{Distance, Machine, PciFunction, Use, UseKind};
+use crate::{DeviceUse, DeviceUseKind, Machine, PciFunction, PcieDistance};
 
 /// An NVMe controller, with what the system makes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub struct HostDrive {
     /// The namespaces of the controller.
     pub namespaces: Vec<BlockNamespace>,
     /// What uses them, and processes that have the drive open through VFIO.
-    pub uses: Vec<Use>,
+    pub uses: Vec<DeviceUse>,
     /// What lies on them.
     pub contents: Vec<FoundContent>,
     /// What could not be read, so that uses may be missing.
@@ -33,7 +33,7 @@ pub struct HostDrive {
     /// The VMD that it is behind.
     pub vmd: Option<PciAddress>,
     /// GPUs, by address, and how far they are.
-    pub gpus: Vec<(PciAddress, Distance)>,
+    pub gpus: Vec<(PciAddress, PcieDistance)>,
 }
 
 /// Stands in [`HostDrive::unread`] where Linux's own driver has the drive and has made no controller of it.
@@ -52,7 +52,7 @@ impl HostDrive {
 
     /// Whether the running system lies on it.
     pub fn is_boot(&self) -> bool {
-        self.uses.iter().any(|it| it.kind == UseKind::Boot)
+        self.uses.iter().any(|it| it.kind == DeviceUseKind::Boot)
     }
 
     /// Bytes of its namespaces together, where Linux's own driver has it.
@@ -104,7 +104,11 @@ impl Machine {
             let cdev = block::vfio_cdev(&folder).map(|name| format!("/dev/vfio/devices/{name}"));
             for file in group.into_iter().chain(cdev) {
                 let opened = usage.openers(&file).iter();
-                all.uses.extend(opened.map(|by| Use { device: file.clone(), kind: UseKind::Open, by: by.clone() }));
+                all.uses.extend(opened.map(|by| DeviceUse {
+                    device: file.clone(),
+                    kind: DeviceUseKind::Open,
+                    by: by.clone(),
+                }));
             }
         }
         all.uses.sort();
@@ -122,7 +126,7 @@ impl Machine {
             contents: all.contents,
             unread: all.unread,
             vmd: function.vmd(self),
-            gpus: gpus.iter().map(|gpu| (gpu.address, Distance::between(&function, gpu))).collect(),
+            gpus: gpus.iter().map(|gpu| (gpu.address, PcieDistance::between(&function, gpu))).collect(),
             function,
         }
     }

@@ -41,12 +41,12 @@ pub struct IommuGroup {
     /// VFIO made it up because there is no IOMMU.
     pub without_iommu: bool,
     /// The group's other functions.
-    pub others: Vec<GroupMember>,
+    pub others: Vec<IommuGroupMember>,
 }
 
 /// Another function of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupMember {
+pub struct IommuGroupMember {
     /// The function's address, as sysfs writes it.
     pub name: String,
     /// The function's class code, if it can be read.
@@ -55,7 +55,7 @@ pub struct GroupMember {
     pub driver: Option<String>,
 }
 
-impl GroupMember {
+impl IommuGroupMember {
     /// Whether VFIO would refuse the group for it: it has a driver that is neither VFIO's nor that of a bridge.
     pub fn stands_in_the_way(&self) -> bool {
         let bridge = self.class.is_some_and(|class| class >> 16 == 0x06);
@@ -120,7 +120,7 @@ fn group(folder: &std::path::Path, address: PciAddress) -> Option<IommuGroup> {
     let link = folder.join("iommu_group");
     let number = link_name(&link)?.parse().ok()?;
     let own = address.to_string();
-    let member = |(path, name): (PathBuf, String)| GroupMember {
+    let member = |(path, name): (PathBuf, String)| IommuGroupMember {
         class: hex(&path.join("class")).and_then(|class| u32::try_from(class).ok()),
         driver: link_name(&path.join("driver")),
         name,

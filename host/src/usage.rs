@@ -17,18 +17,18 @@ const BOOT: [&str; 5] = ["/", "/boot", "/boot/efi", "/efi", "/usr"];
 
 /// A use of a block device that forbids taking it away.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Use {
+pub struct DeviceUse {
     /// The device, as `/dev/nvme0n1p1`.
     pub device: String,
     /// What kind of use it is.
-    pub kind: UseKind,
+    pub kind: DeviceUseKind,
     /// The mount point, array, volume or process.
     pub by: String,
 }
 
 /// Kinds of use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum UseKind {
+pub enum DeviceUseKind {
     /// Mounted where the running system lies.
     Boot,
     /// Mounted.
@@ -61,7 +61,7 @@ pub enum UseKind {
     Open,
 }
 
-impl UseKind {
+impl DeviceUseKind {
     /// The name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
@@ -84,31 +84,31 @@ impl UseKind {
     }
 }
 
-impl Use {
+impl DeviceUse {
     /// Whether only what lies on the device tells of it: nothing has it in use now.
     pub fn is_left(&self) -> bool {
         self.by == LEFT
     }
 }
 
-impl fmt::Display for Use {
+impl fmt::Display for DeviceUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { device, kind, by } = self;
         match kind {
-            UseKind::Boot => write!(f, "{device} is mounted at {by}: the system runs from it"),
-            UseKind::Mount => write!(f, "{device} is mounted at {by}"),
-            UseKind::Swap => write!(f, "{device} is swap space"),
-            UseKind::Raid => write!(f, "{device} belongs to RAID {by}"),
-            UseKind::Lvm => write!(f, "{device} belongs to LVM {by}"),
-            UseKind::Crypt => write!(f, "{device} is encrypted and open as {by}"),
-            UseKind::DeviceMapper | UseKind::Holder => write!(f, "{device} belongs to {by}"),
-            UseKind::Bcache => write!(f, "{device} belongs to bcache {by}"),
-            UseKind::Zfs => write!(f, "{device} belongs to ZFS {by}"),
-            UseKind::Btrfs => write!(f, "{device} belongs to the mounted btrfs {by}"),
-            UseKind::Loop => write!(f, "{device} is open as {by}"),
-            UseKind::Export => write!(f, "{device} is exported by nvmet as {by}"),
-            UseKind::Efi => write!(f, "{device} is an EFI system partition: the machine may boot from it"),
-            UseKind::Open => write!(f, "{device} is open in {by}"),
+            DeviceUseKind::Boot => write!(f, "{device} is mounted at {by}: the system runs from it"),
+            DeviceUseKind::Mount => write!(f, "{device} is mounted at {by}"),
+            DeviceUseKind::Swap => write!(f, "{device} is swap space"),
+            DeviceUseKind::Raid => write!(f, "{device} belongs to RAID {by}"),
+            DeviceUseKind::Lvm => write!(f, "{device} belongs to LVM {by}"),
+            DeviceUseKind::Crypt => write!(f, "{device} is encrypted and open as {by}"),
+            DeviceUseKind::DeviceMapper | DeviceUseKind::Holder => write!(f, "{device} belongs to {by}"),
+            DeviceUseKind::Bcache => write!(f, "{device} belongs to bcache {by}"),
+            DeviceUseKind::Zfs => write!(f, "{device} belongs to ZFS {by}"),
+            DeviceUseKind::Btrfs => write!(f, "{device} belongs to the mounted btrfs {by}"),
+            DeviceUseKind::Loop => write!(f, "{device} is open as {by}"),
+            DeviceUseKind::Export => write!(f, "{device} is exported by nvmet as {by}"),
+            DeviceUseKind::Efi => write!(f, "{device} is an EFI system partition: the machine may boot from it"),
+            DeviceUseKind::Open => write!(f, "{device} is open in {by}"),
         }
     }
 }
@@ -138,7 +138,7 @@ struct Mount {
 /// What was found out about one drive's block devices.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    pub(crate) uses: Vec<Use>,
+    pub(crate) uses: Vec<DeviceUse>,
     pub(crate) contents: Vec<FoundContent>,
     pub(crate) unread: Vec<String>,
 }
@@ -258,27 +258,28 @@ impl Usage {
     /// One block device; `own` where it is the drive's, not stacked upon it.
     fn device(&self, machine: &Machine, name: &str, folder: &Path, own: bool, found: &mut Found) {
         let file = format!("/dev/{name}");
-        let mut push = |kind, by: &str| found.uses.push(Use { device: file.clone(), kind, by: by.to_owned() });
+        let mut push = |kind, by: &str| found.uses.push(DeviceUse { device: file.clone(), kind, by: by.to_owned() });
         let number = text(&folder.join("dev"));
         for mount in &self.mounts {
             if number.as_ref() == Some(&mount.device) || mount.source.as_deref() == Some(&file) {
-                let kind = if BOOT.contains(&mount.point.as_str()) { UseKind::Boot } else { UseKind::Mount };
+                let kind =
+                    if BOOT.contains(&mount.point.as_str()) { DeviceUseKind::Boot } else { DeviceUseKind::Mount };
                 push(kind, &mount.point);
             }
         }
         if self.swaps.contains(&file) {
-            push(UseKind::Swap, "");
+            push(DeviceUseKind::Swap, "");
         }
         for (volume, id) in entries(&machine.path("/sys/fs/btrfs")) {
             if volume.join("devices").join(name).exists() {
-                push(UseKind::Btrfs, &id);
+                push(DeviceUseKind::Btrfs, &id);
             }
         }
-        self.loops.iter().filter(|(below, _)| *below == file).for_each(|(_, by)| push(UseKind::Loop, by));
-        self.exports.iter().filter(|(below, _)| *below == file).for_each(|(_, by)| push(UseKind::Export, by));
+        self.loops.iter().filter(|(below, _)| *below == file).for_each(|(_, by)| push(DeviceUseKind::Loop, by));
+        self.exports.iter().filter(|(below, _)| *below == file).for_each(|(_, by)| push(DeviceUseKind::Export, by));
         let generic = file.replace("/dev/nvme", "/dev/ng");
         for by in self.openers(&file).iter().chain(self.openers(&generic).iter().filter(|_| generic != file)) {
-            push(UseKind::Open, by);
+            push(DeviceUseKind::Open, by);
         }
         if !own {
             return;
@@ -287,8 +288,8 @@ impl Usage {
             Ok(contents) => {
                 for content in contents {
                     match content.kind {
-                        Some(UseKind::Zfs) if !self.pools.is_empty() => {
-                            push(UseKind::Zfs, &format!("(pools imported here: {})", self.pools.join(", ")));
+                        Some(DeviceUseKind::Zfs) if !self.pools.is_empty() => {
+                            push(DeviceUseKind::Zfs, &format!("(pools imported here: {})", self.pools.join(", ")));
                         }
                         Some(kind) => push(kind, LEFT),
                         None => {}
@@ -306,26 +307,26 @@ fn folder(machine: &Machine, name: &str) -> PathBuf {
 }
 
 /// What it means that `holder` holds a device.
-fn held(machine: &Machine, name: &str, holder: &str) -> Use {
+fn held(machine: &Machine, name: &str, holder: &str) -> DeviceUse {
     let folder = folder(machine, holder);
     let mapped = || text(&folder.join("dm/name")).unwrap_or_else(|| holder.to_owned());
     let id = text(&folder.join("dm/uuid")).unwrap_or_default();
     let (kind, by) = if holder.starts_with("md") {
-        (UseKind::Raid, holder.to_owned())
+        (DeviceUseKind::Raid, holder.to_owned())
     } else if holder.starts_with("bcache") {
-        (UseKind::Bcache, holder.to_owned())
+        (DeviceUseKind::Bcache, holder.to_owned())
     } else if id.starts_with("LVM-") {
-        (UseKind::Lvm, mapped())
+        (DeviceUseKind::Lvm, mapped())
     } else if id.starts_with("CRYPT-") {
-        (UseKind::Crypt, mapped())
+        (DeviceUseKind::Crypt, mapped())
     } else if id.starts_with("DMRAID-") {
-        (UseKind::Raid, mapped())
+        (DeviceUseKind::Raid, mapped())
     } else if holder.starts_with("dm-") {
-        (UseKind::DeviceMapper, mapped())
+        (DeviceUseKind::DeviceMapper, mapped())
     } else {
-        (UseKind::Holder, holder.to_owned())
+        (DeviceUseKind::Holder, holder.to_owned())
     };
-    Use { device: format!("/dev/{name}"), kind, by }
+    DeviceUse { device: format!("/dev/{name}"), kind, by }
 }
 
 /// proc(5), mountinfo: the third field is the device's number, the fifth the mount point; behind a dash stand type and

@@ -5,8 +5,8 @@ mod machines;
 use std::fs;
 
 use machines::{Block, FREE, Fixture, RAID, SYSTEM, laptop, server, vmd};
-use warprow_host::doctor::{Finding, Verdict};
-use warprow_host::{Distance, HostDrive, Machine, PciAddress, UseKind};
+use warprow_host::doctor::{DoctorFinding, DoctorVerdict};
+use warprow_host::{DeviceUseKind, HostDrive, Machine, PciAddress, PcieDistance};
 
 fn at(fixture: &Fixture) -> Machine {
     Machine::at(fixture.root())
@@ -66,33 +66,41 @@ fn drives_of_a_server() {
 fn distances_follow_the_way_from_the_host_bridge() {
     let machine = server();
     let between = |text: &str| drive(&machine, text).gpus.iter().map(|gpu| gpu.1).collect::<Vec<_>>();
-    assert_eq!(between(FREE), [Distance::Switch, Distance::OtherSocket]);
-    assert_eq!(between(SYSTEM), [Distance::Socket, Distance::OtherSocket]);
-    assert_eq!(between(RAID), [Distance::OtherSocket, Distance::RootComplex]);
-    assert!(Distance::Switch < Distance::RootComplex && Distance::Socket < Distance::OtherSocket);
+    assert_eq!(between(FREE), [PcieDistance::Switch, PcieDistance::OtherSocket]);
+    assert_eq!(between(SYSTEM), [PcieDistance::Socket, PcieDistance::OtherSocket]);
+    assert_eq!(between(RAID), [PcieDistance::OtherSocket, PcieDistance::RootComplex]);
+    assert!(PcieDistance::Switch < PcieDistance::RootComplex && PcieDistance::Socket < PcieDistance::OtherSocket);
     let one_node = Fixture::new();
     one_node.gpu("pci0000:00/0000:03:00.0", -1, 1);
     let block = Block { name: "nvme0n1", dev: "259:0", parts: &[] };
     one_node.nvme("pci0000:40/0000:41:00.0", 0, -1, None, &block);
-    assert_eq!(drive(&one_node, "41:00.0").gpus[0].1, Distance::Unknown);
+    assert_eq!(drive(&one_node, "41:00.0").gpus[0].1, PcieDistance::Unknown);
 }
 
 #[test]
 fn every_use_is_found_and_named() {
     type Change = fn(&Fixture);
-    let cases: [(Change, UseKind, &str); 15] = [
-        (|it| it.append("proc/self/mountinfo", "30 21 259:0 / /mnt rw - ext4 /dev/x rw\n"), UseKind::Mount, "/mnt"),
-        (|it| it.append("proc/self/mountinfo", "30 21 0:40 / /p rw - btrfs /dev/nvme0n1 rw\n"), UseKind::Mount, "/p"),
-        (|it| it.append("proc/swaps", "/dev/nvme0n1 partition 100 0 -2\n"), UseKind::Swap, "swap"),
-        (|it| it.hold("nvme0n1", "md7", "9:7"), UseKind::Raid, "md7"),
-        (|it| it.hold("nvme0n1", "bcache0", "251:0"), UseKind::Bcache, "bcache0"),
-        (|it| it.hold("nvme0n1", "dm-9", "253:9"), UseKind::DeviceMapper, "dm-9"),
-        (|it| it.hold("nvme0n1", "strange", "1:9"), UseKind::Holder, "strange"),
-        (|it| it.folder("sys/fs/btrfs/1234-5678/devices/nvme0n1"), UseKind::Btrfs, "1234-5678"),
-        (|it| it.write("sys/block/loop3/loop/backing_file", "/dev/nvme0n1\n"), UseKind::Loop, "/dev/loop3"),
+    let cases: [(Change, DeviceUseKind, &str); 15] = [
+        (
+            |it| it.append("proc/self/mountinfo", "30 21 259:0 / /mnt rw - ext4 /dev/x rw\n"),
+            DeviceUseKind::Mount,
+            "/mnt",
+        ),
+        (
+            |it| it.append("proc/self/mountinfo", "30 21 0:40 / /p rw - btrfs /dev/nvme0n1 rw\n"),
+            DeviceUseKind::Mount,
+            "/p",
+        ),
+        (|it| it.append("proc/swaps", "/dev/nvme0n1 partition 100 0 -2\n"), DeviceUseKind::Swap, "swap"),
+        (|it| it.hold("nvme0n1", "md7", "9:7"), DeviceUseKind::Raid, "md7"),
+        (|it| it.hold("nvme0n1", "bcache0", "251:0"), DeviceUseKind::Bcache, "bcache0"),
+        (|it| it.hold("nvme0n1", "dm-9", "253:9"), DeviceUseKind::DeviceMapper, "dm-9"),
+        (|it| it.hold("nvme0n1", "strange", "1:9"), DeviceUseKind::Holder, "strange"),
+        (|it| it.folder("sys/fs/btrfs/1234-5678/devices/nvme0n1"), DeviceUseKind::Btrfs, "1234-5678"),
+        (|it| it.write("sys/block/loop3/loop/backing_file", "/dev/nvme0n1\n"), DeviceUseKind::Loop, "/dev/loop3"),
         (
             |it| it.write("sys/kernel/config/nvmet/subsystems/nqn.x/namespaces/1/device_path", "/dev/nvme0n1\n"),
-            UseKind::Export,
+            DeviceUseKind::Export,
             "nqn.x",
         ),
         (
@@ -100,7 +108,7 @@ fn every_use_is_found_and_named() {
                 it.dangling("proc/4321/fd/7", "/dev/nvme0n1");
                 it.write("proc/4321/comm", "qemu\n");
             },
-            UseKind::Open,
+            DeviceUseKind::Open,
             "process 4321 (qemu)",
         ),
         (
@@ -108,16 +116,16 @@ fn every_use_is_found_and_named() {
                 it.dangling("proc/4321/ns/mnt", "mnt:[402]");
                 it.write("proc/4321/mountinfo", "9 1 259:0 / /inside rw - ext4 /dev/x rw\n");
             },
-            UseKind::Mount,
+            DeviceUseKind::Mount,
             "/inside",
         ),
-        (|it| it.write("run/udev/data/b259:0", "E:ID_FS_TYPE=LVM2_member\n"), UseKind::Lvm, "found on it"),
+        (|it| it.write("run/udev/data/b259:0", "E:ID_FS_TYPE=LVM2_member\n"), DeviceUseKind::Lvm, "found on it"),
         (
             |it| {
                 it.write("run/udev/data/b259:0", "E:ID_FS_TYPE=zfs_member\n");
                 it.folder("proc/spl/kstat/zfs/tank");
             },
-            UseKind::Zfs,
+            DeviceUseKind::Zfs,
             "tank",
         ),
         (
@@ -125,7 +133,7 @@ fn every_use_is_found_and_named() {
                 let type_ = "E:ID_PART_ENTRY_TYPE=6A898CC3-1DD2-11B2-99A6-080020736631\n";
                 it.write("run/udev/data/b259:0", type_);
             },
-            UseKind::Zfs,
+            DeviceUseKind::Zfs,
             "found on it",
         ),
     ];
@@ -168,13 +176,13 @@ fn signatures_are_read_from_the_device() {
         (disk(4086, b"SWAPSPACE2"), "swap", None),
         (disk(0, b"\x89WARPROW"), "warprow", None),
         (disk(4096, b"\x89WARPROW"), "warprow", None),
-        (disk(512, b"LABELONE"), "LVM2_member", Some(UseKind::Lvm)),
-        (disk(4096, &md), "linux_raid_member", Some(UseKind::Raid)),
-        (disk((2 << 20) - 0x1_0000, &md), "linux_raid_member", Some(UseKind::Raid)),
-        (disk((2 << 20) - 0x2000, &md), "linux_raid_member", Some(UseKind::Raid)),
-        (disk((128 << 10) + 8192, &0x00ba_b10c_u64.to_le_bytes()), "zfs_member", Some(UseKind::Zfs)),
-        (gpt(zfs), "zfs_member", Some(UseKind::Zfs)),
-        (gpt(efi), "efi", Some(UseKind::Efi)),
+        (disk(512, b"LABELONE"), "LVM2_member", Some(DeviceUseKind::Lvm)),
+        (disk(4096, &md), "linux_raid_member", Some(DeviceUseKind::Raid)),
+        (disk((2 << 20) - 0x1_0000, &md), "linux_raid_member", Some(DeviceUseKind::Raid)),
+        (disk((2 << 20) - 0x2000, &md), "linux_raid_member", Some(DeviceUseKind::Raid)),
+        (disk((128 << 10) + 8192, &0x00ba_b10c_u64.to_le_bytes()), "zfs_member", Some(DeviceUseKind::Zfs)),
+        (gpt(zfs), "zfs_member", Some(DeviceUseKind::Zfs)),
+        (gpt(efi), "efi", Some(DeviceUseKind::Efi)),
         (gpt([7; 16]), "gpt", None),
     ] {
         let machine = server();
@@ -214,43 +222,46 @@ fn what_keeps_a_gpu_from_doorbells() {
     let (root, user) = ("0000000000200000", "0000000000004000");
     let good = told("6.18.0", open, "identity\n", root, "");
     assert!(
-        matches!(&good[..], [(Verdict::Unproven, found, _)] if found.contains("open module 580.159.04")),
+        matches!(&good[..], [(DoctorVerdict::Unproven, found, _)] if found.contains("open module 580.159.04")),
         "{good:?}"
     );
     let overridden = told("6.18.0", open, "identity\n", user, "RegistryDwords: \"PeerMappingOverride=1\"\n");
     assert_eq!(overridden, good);
     let plain = told("6.18.0", open, "identity\n", user, "RegistryDwords: \"\"\n");
     assert!(
-        matches!(&plain[..], [(Verdict::Warn, found, remedy)] if found.contains("CAP_SYS_ADMIN") && remedy.contains("PeerMappingOverride")),
+        matches!(&plain[..], [(DoctorVerdict::Warn, found, remedy)] if found.contains("CAP_SYS_ADMIN") && remedy.contains("PeerMappingOverride")),
         "{plain:?}"
     );
     let translated = told("6.18.0", open, "DMA-FQ\n", root, "");
     assert_eq!(translated.len(), 2, "{translated:?}");
     for ((verdict, found, remedy), gpu) in translated.iter().zip(gpus) {
         assert!(
-            *verdict == Verdict::Warn && found.contains(gpu) && found.contains("DMA-FQ") && remedy.contains("iommu=pt"),
+            *verdict == DoctorVerdict::Warn
+                && found.contains(gpu)
+                && found.contains("DMA-FQ")
+                && remedy.contains("iommu=pt"),
             "{found}"
         );
     }
     let of_closed = told("6.10.3-rt", closed, "identity\n", root, "");
     assert!(
-        matches!(&of_closed[..], [(Verdict::Warn, found, remedy)] if found.contains("closed module 550.90.07") && remedy.contains("570.133.07")),
+        matches!(&of_closed[..], [(DoctorVerdict::Warn, found, remedy)] if found.contains("closed module 550.90.07") && remedy.contains("570.133.07")),
         "{of_closed:?}"
     );
     assert_eq!(told("6.8.0", closed, "identity\n", root, "").len(), 1, "older kernels let any module follow");
     assert_eq!(told("6.18.0", closed, "DMA\n", user, "").len(), 4);
     for garbage in ["", "NVRM version:", "NVRM version: x86_64", "\u{fffd}"] {
         let told = told("6.18.0", garbage, "identity\n", root, "");
-        assert!(matches!(&told[..], [(Verdict::Warn, found, _)] if found.contains("not loaded")), "{told:?}");
+        assert!(matches!(&told[..], [(DoctorVerdict::Warn, found, _)] if found.contains("not loaded")), "{told:?}");
     }
     assert!(at(&laptop()).examine().iter().all(|it| it.check != "gpu-doorbells"), "no GPU of NVIDIA's");
 }
 
-fn verdict(findings: &[Finding], check: &str) -> Verdict {
+fn verdict(findings: &[DoctorFinding], check: &str) -> DoctorVerdict {
     finding(findings, check).verdict
 }
 
-fn finding<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
+fn finding<'a>(findings: &'a [DoctorFinding], check: &str) -> &'a DoctorFinding {
     findings.iter().find(|it| it.check == check).unwrap_or_else(|| panic!("no {check} in {findings:#?}"))
 }
 
@@ -259,17 +270,20 @@ fn the_doctor_on_a_server() {
     let machine = server();
     let findings = at(&machine).examine();
     for check in ["cpu", "kernel", "lockdown", "iommu", "iommu-width", "vfio", "vfio-node", "huge-pages"] {
-        assert_eq!(verdict(&findings, check), Verdict::Pass, "{check}: {findings:#?}");
+        assert_eq!(verdict(&findings, check), DoctorVerdict::Pass, "{check}: {findings:#?}");
     }
     assert!(finding(&findings, "iommu-width").found.contains("48 bits"));
     let memlock = finding(&findings, "memlock");
     assert_eq!(
         (memlock.verdict, memlock.command.is_some()),
-        (Verdict::Fail, true),
+        (DoctorVerdict::Fail, true),
         "8 MiB, which the hard limit is too"
     );
     let drives = finding(&findings, "drives");
-    assert_eq!((drives.verdict, drives.command.as_deref()), (Verdict::Fail, Some("sudo warprow bind 0000:04:00.0")));
+    assert_eq!(
+        (drives.verdict, drives.command.as_deref()),
+        (DoctorVerdict::Fail, Some("sudo warprow bind 0000:04:00.0"))
+    );
     let sockets: Vec<_> = findings.iter().filter(|it| it.check == "sockets").map(|it| it.found.as_str()).collect();
     assert_eq!(
         sockets,
@@ -278,7 +292,7 @@ fn the_doctor_on_a_server() {
             "0000:82:00.0 and GPU 0000:03:00.0 are on different sockets",
         ]
     );
-    assert_eq!(verdict(&findings, "acs"), Verdict::Unproven, "no configuration space");
+    assert_eq!(verdict(&findings, "acs"), DoctorVerdict::Unproven, "no configuration space");
 
     // Everything that it asks for.
     machine.bind(FREE, "vfio-pci");
@@ -288,10 +302,13 @@ fn the_doctor_on_a_server() {
     config[0x100..0x108].copy_from_slice(&[0x0d, 0, 1, 0, 0, 0, 0x1d, 0]);
     machine.write("sys/bus/pci/devices/0000:02:01.0/config", &config);
     let findings = at(&machine).examine();
-    assert!(findings.iter().all(|it| it.verdict != Verdict::Fail), "{findings:#?}");
-    assert_eq!((verdict(&findings, "memlock"), verdict(&findings, "vfio-group")), (Verdict::Pass, Verdict::Pass));
+    assert!(findings.iter().all(|it| it.verdict != DoctorVerdict::Fail), "{findings:#?}");
+    assert_eq!(
+        (verdict(&findings, "memlock"), verdict(&findings, "vfio-group")),
+        (DoctorVerdict::Pass, DoctorVerdict::Pass)
+    );
     let acs = finding(&findings, "acs");
-    assert!(acs.verdict == Verdict::Warn && acs.found.contains("0000:02:01.0"), "{acs:?}");
+    assert!(acs.verdict == DoctorVerdict::Warn && acs.found.contains("0000:02:01.0"), "{acs:?}");
 }
 
 #[test]
@@ -299,10 +316,13 @@ fn the_doctor_on_a_laptop_without_iommu() {
     let machine = laptop();
     let findings = at(&machine).examine();
     let iommu = finding(&findings, "iommu");
-    assert!(iommu.verdict == Verdict::Fail && iommu.advice.as_ref().unwrap().contains("VT-d"), "{iommu:?}");
+    assert!(iommu.verdict == DoctorVerdict::Fail && iommu.advice.as_ref().unwrap().contains("VT-d"), "{iommu:?}");
     assert_eq!(finding(&findings, "vfio").command.as_deref(), Some("sudo modprobe vfio-pci"));
     let drives = finding(&findings, "drives");
-    assert!(drives.verdict == Verdict::Fail && drives.command.is_none(), "its only drive is the system's: {drives:?}");
+    assert!(
+        drives.verdict == DoctorVerdict::Fail && drives.command.is_none(),
+        "its only drive is the system's: {drives:?}"
+    );
     assert!(finding(&findings, "drive").found.contains("luks-root"));
     // The firmware has it, and the kernel does not use it.
     machine.write("sys/firmware/acpi/tables/DMAR", "");
@@ -332,53 +352,53 @@ fn details_that_the_doctor_tells() {
     };
     let lockdown =
         told(&|it| it.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n"), "lockdown");
-    assert!(lockdown.verdict == Verdict::Warn && lockdown.found.contains("integrity"), "{lockdown:?}");
+    assert!(lockdown.verdict == DoctorVerdict::Warn && lockdown.found.contains("integrity"), "{lockdown:?}");
     let narrow = told(&|it| it.write("sys/class/iommu/dmar0/intel-iommu/cap", "260462\n"), "iommu-width");
-    assert!(narrow.verdict == Verdict::Warn && narrow.found.contains("39 bits: 512 GiB"), "{narrow:?}");
+    assert!(narrow.verdict == DoctorVerdict::Warn && narrow.found.contains("39 bits: 512 GiB"), "{narrow:?}");
     let container = told(&|it| it.write(".dockerenv", ""), "container");
     assert!(container.found.contains("docker") && container.command.is_some());
     let old = told(&|it| it.write("proc/sys/kernel/osrelease", "4.18.0-rhel\n"), "kernel");
-    assert_eq!(old.verdict, Verdict::Warn);
+    assert_eq!(old.verdict, DoctorVerdict::Warn);
     let pages = told(&|it| it.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n"), "huge-pages");
     assert_eq!(pages.command.as_deref(), Some("sudo sysctl vm.nr_hugepages=1536"));
     let limits = "Max locked memory         8388608              unlimited            bytes\n";
     let soft = told(&|it| it.write("proc/self/limits", limits), "memlock");
     assert_eq!(soft.command.as_deref(), Some("ulimit -l unlimited"));
     let able = told(&|it| it.write("proc/self/status", "CapEff:\t0000000000004000\n"), "memlock");
-    assert_eq!(able.verdict, Verdict::Pass);
+    assert_eq!(able.verdict, DoctorVerdict::Pass);
     let other = told(&|it| it.bind(FREE, "uio_pci_generic"), "drive");
     assert!(other.found.contains("uio_pci_generic") && other.command.unwrap().contains("unbind"));
     let hungry = told(&|it| it.write("sys/bus/pci/devices/0000:04:00.0/nvme/nvme0/hmb", "0\n"), "host-memory");
-    assert_eq!(hungry.verdict, Verdict::Warn);
+    assert_eq!(hungry.verdict, DoctorVerdict::Warn);
     let missing = told(&|it| it.bind(FREE, "vfio-pci"), "vfio-group");
-    assert!(missing.verdict == Verdict::Fail && missing.found.contains("/dev/vfio/6"));
+    assert!(missing.verdict == DoctorVerdict::Fail && missing.found.contains("/dev/vfio/6"));
     let own = |it: &Fixture| {
         it.bind(FREE, "vfio-pci");
         it.write(&format!("sys/bus/pci/devices/{FREE}/vfio-dev/vfio4/dev"), "511:4\n");
         it.write("dev/vfio/devices/vfio4", "");
     };
-    assert_eq!(told(&own, "vfio-group").verdict, Verdict::Fail, "without /dev/iommu");
+    assert_eq!(told(&own, "vfio-group").verdict, DoctorVerdict::Fail, "without /dev/iommu");
     let through = |it: &Fixture| {
         own(it);
         it.write("dev/iommu", "");
     };
     let iommufd = told(&through, "vfio-group");
-    assert!(iommufd.verdict == Verdict::Pass && iommufd.found.contains("/dev/vfio/devices/vfio4"), "{iommufd:?}");
+    assert!(iommufd.verdict == DoctorVerdict::Pass && iommufd.found.contains("/dev/vfio/devices/vfio4"), "{iommufd:?}");
     let no_groups = |it: &Fixture| {
         fs::remove_file(it.path("dev/vfio/vfio")).unwrap();
         fs::remove_dir(it.path("sys/module/vfio_iommu_type1")).unwrap();
     };
-    assert_eq!(told(&no_groups, "vfio-node").verdict, Verdict::Fail);
+    assert_eq!(told(&no_groups, "vfio-node").verdict, DoctorVerdict::Fail);
     let machine = server();
     no_groups(&machine);
     through(&machine);
     let findings = at(&machine).examine();
     let node = finding(&findings, "vfio-node");
-    assert!(node.verdict == Verdict::Pass && node.found.contains("/dev/iommu"), "{node:?}");
+    assert!(node.verdict == DoctorVerdict::Pass && node.found.contains("/dev/iommu"), "{node:?}");
     assert!(!findings.iter().any(|it| it.check == "vfio-type1"), "{findings:#?}");
     let formatted = told(&|it| it.write("sys/class/block/nvme0n1/metadata_bytes", "8\n"), "drive");
     assert!(formatted.found.contains("8 B of metadata"), "{formatted:?}");
     let unsafe_mode =
         told(&|it| it.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y\n"), "no-iommu-mode");
-    assert_eq!(unsafe_mode.verdict, Verdict::Warn);
+    assert_eq!(unsafe_mode.verdict, DoctorVerdict::Warn);
 }

@@ -13,7 +13,7 @@ use warprow_gpu_queues::Gpu;
 
 use crate::abi::{Adoption, Lookup, Update, dedupe, expansion};
 use crate::dedupe::SORT_TILE;
-use crate::{Arch, KernelError, compile};
+use crate::{GpuArch, KernelError, compile};
 
 /// Up to so many ids one block prepares a look-up.
 pub const SMALL_IDS: u64 = 8192;
@@ -31,7 +31,7 @@ type ByPooling = [CUfunction; 2];
 
 /// The kernels, loaded into a context.
 #[derive(Debug)]
-pub struct Kernels {
+pub struct LookupKernels {
     gpu: Arc<Gpu>,
     module: CUmodule,
     begin: CUfunction,
@@ -61,9 +61,9 @@ pub struct Kernels {
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
-unsafe impl Send for Kernels {}
+unsafe impl Send for LookupKernels {}
 // SAFETY: as above.
-unsafe impl Sync for Kernels {}
+unsafe impl Sync for LookupKernels {}
 
 /// How many blocks a look-up takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,12 +138,12 @@ impl Step {
     }
 }
 
-impl Kernels {
+impl LookupKernels {
     /// Compiles the kernels for `arch`, or takes them from the cache, and loads all of them. (CUDA would else load each at its
     /// first launch, and could wait for others to end.)
     pub fn load(gpu: &Arc<Gpu>) -> Result<Self, KernelError> {
         let (major, minor) = gpu.capability();
-        let code = compile(Arch { major, minor }, gpu.driver_version())?;
+        let code = compile(GpuArch { major, minor }, gpu.driver_version())?;
         let _current = gpu.enter().map_err(|_| KernelError::Cuda {
             what: "the context",
             code: sys::cudaError_enum::CUDA_ERROR_INVALID_CONTEXT,
@@ -324,7 +324,7 @@ impl Kernels {
     }
 }
 
-impl Kernels {
+impl LookupKernels {
     /// Launches the replacement of the descriptions of so many states.
     ///
     /// # Safety
@@ -354,7 +354,7 @@ impl Kernels {
     }
 }
 
-impl Drop for Kernels {
+impl Drop for LookupKernels {
     fn drop(&mut self) {
         let Ok(_current) = self.gpu.enter() else { return };
         // SAFETY: loaded once, unloaded once. Launches have ended: their tickets' owners see to it.

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::time::Instant;
 
-use warprow_keys::{Fingerprint, IndexOptions, KeyIndex};
+use warprow_keys::{FingerprintWidth, IndexOptions, KeyIndex};
 
 const ROUNDS: usize = 5;
 
@@ -15,7 +15,7 @@ fn main() {
     all.sort_unstable();
     all.dedup();
     rng.shuffle(&mut all);
-    let options = IndexOptions::default().with_threads(threads).with_fingerprint(Fingerprint::Bits16);
+    let options = IndexOptions::default().with_threads(threads).with_fingerprint(FingerprintWidth::Bits16);
     let (seconds, index) = median(|| KeyIndex::build(&all[..], &options, &mut |_| ControlFlow::Continue(())).unwrap());
     let threads = if threads == 0 { std::thread::available_parallelism().map_or(1, usize::from) } else { threads };
     println!(

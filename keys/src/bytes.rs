@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::IndexError;
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::FingerprintWidth;
 use crate::format::{FORMAT_VERSION, HEADER_BYTES};
 use crate::index::{KeyIndex, little_endian};
 use crate::key_kind::KeyKind;
@@ -57,7 +57,7 @@ impl Shape {
         let [bits, kind, zero, zero_too] = take(&mut rest);
         let crcs = [u32(&mut rest), u32(&mut rest), u32(&mut rest)];
         let bad = |what| IndexError::Field { what };
-        let fingerprint = Fingerprint::from_bits(bits.into())
+        let fingerprint = FingerprintWidth::from_bits(bits.into())
             .ok_or_else(|| bad("its fingerprints have none of 8, 16 and 32 bits"))?;
         let kind = match kind {
             0 => KeyKind::U64,

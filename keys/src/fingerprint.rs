@@ -2,7 +2,7 @@
 
 /// Bits by which a key is told from one that the index was not built from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Fingerprint {
+pub enum FingerprintWidth {
     /// One foreign key in 256 passes.
     Bits8,
     /// One in 65,536.
@@ -12,7 +12,7 @@ pub enum Fingerprint {
     Bits32,
 }
 
-impl Fingerprint {
+impl FingerprintWidth {
     /// 8, 16 or 32.
     pub const fn bits(self) -> u32 {
         self.bytes() as u32 * 8

@@ -1,6 +1,6 @@
 //! An index, and its evaluation.
 
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::FingerprintWidth;
 use crate::format::HEADER_BYTES;
 use crate::key_kind::KeyKind;
 use crate::shape::{Layout, Shape, print_mask};
@@ -69,7 +69,7 @@ impl KeyIndex {
     }
 
     /// How it tells foreign keys.
-    pub fn fingerprint(&self) -> Fingerprint {
+    pub fn fingerprint(&self) -> FingerprintWidth {
         self.shape.fingerprint
     }
 
@@ -118,12 +118,12 @@ impl KeyIndex {
         let hash = self.shape.hash(key);
         let pilot = view.pilot(hash);
         let slot = match (self.shape.fingerprint, self.shape.remap_bytes()) {
-            (Fingerprint::Bits8, 4) => view.slot::<1, 4>(hash, pilot),
-            (Fingerprint::Bits16, 4) => view.slot::<2, 4>(hash, pilot),
-            (Fingerprint::Bits32, 4) => view.slot::<4, 4>(hash, pilot),
-            (Fingerprint::Bits8, _) => view.slot::<1, 8>(hash, pilot),
-            (Fingerprint::Bits16, _) => view.slot::<2, 8>(hash, pilot),
-            (Fingerprint::Bits32, _) => view.slot::<4, 8>(hash, pilot),
+            (FingerprintWidth::Bits8, 4) => view.slot::<1, 4>(hash, pilot),
+            (FingerprintWidth::Bits16, 4) => view.slot::<2, 4>(hash, pilot),
+            (FingerprintWidth::Bits32, 4) => view.slot::<4, 4>(hash, pilot),
+            (FingerprintWidth::Bits8, _) => view.slot::<1, 8>(hash, pilot),
+            (FingerprintWidth::Bits16, _) => view.slot::<2, 8>(hash, pilot),
+            (FingerprintWidth::Bits32, _) => view.slot::<4, 8>(hash, pilot),
         };
         Some(slot).filter(|&slot| slot != Self::ABSENT)
     }
@@ -133,12 +133,12 @@ impl KeyIndex {
     pub fn positions(&self, keys: &[u64], slots: &mut [u64]) {
         let view = View::of(self);
         match (self.shape.fingerprint, self.shape.remap_bytes()) {
-            (Fingerprint::Bits8, 4) => view.slots::<1, 4>(keys, slots),
-            (Fingerprint::Bits16, 4) => view.slots::<2, 4>(keys, slots),
-            (Fingerprint::Bits32, 4) => view.slots::<4, 4>(keys, slots),
-            (Fingerprint::Bits8, _) => view.slots::<1, 8>(keys, slots),
-            (Fingerprint::Bits16, _) => view.slots::<2, 8>(keys, slots),
-            (Fingerprint::Bits32, _) => view.slots::<4, 8>(keys, slots),
+            (FingerprintWidth::Bits8, 4) => view.slots::<1, 4>(keys, slots),
+            (FingerprintWidth::Bits16, 4) => view.slots::<2, 4>(keys, slots),
+            (FingerprintWidth::Bits32, 4) => view.slots::<4, 4>(keys, slots),
+            (FingerprintWidth::Bits8, _) => view.slots::<1, 8>(keys, slots),
+            (FingerprintWidth::Bits16, _) => view.slots::<2, 8>(keys, slots),
+            (FingerprintWidth::Bits32, _) => view.slots::<4, 8>(keys, slots),
         }
     }
 }

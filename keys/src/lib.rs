@@ -36,7 +36,7 @@ mod source;
 
 pub use build::{IndexOptions, KeyPosition};
 pub use error::{IndexBuildError, IndexError};
-pub use fingerprint::Fingerprint;
+pub use fingerprint::FingerprintWidth;
 pub use format::{FORMAT_VERSION, HEADER_BYTES, MAX_KEYS};
 pub use index::{IndexParts, KeyIndex};
 pub use key_kind::KeyKind;

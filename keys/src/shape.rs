@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::error::IndexError;
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::FingerprintWidth;
 use crate::format::{HEADER_BYTES, MAX_KEYS};
 use crate::hash::{MULTIPLIERS, mix, reduce};
 use crate::key_kind::KeyKind;
@@ -22,7 +22,7 @@ pub(crate) struct Shape {
     pub parts: u64,
     pub buckets: u32,
     pub slots: u32,
-    pub fingerprint: Fingerprint,
+    pub fingerprint: FingerprintWidth,
     pub kind: KeyKind,
 }
 

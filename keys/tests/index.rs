@@ -5,9 +5,9 @@ use std::ops::ControlFlow;
 
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use warprow_keys::{Fingerprint, IndexBuildError, IndexError, IndexOptions, KeyIndex, KeyKind, KeySource};
+use warprow_keys::{FingerprintWidth, IndexBuildError, IndexError, IndexOptions, KeyIndex, KeyKind, KeySource};
 
-const WIDTHS: [Fingerprint; 3] = [Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
+const WIDTHS: [FingerprintWidth; 3] = [FingerprintWidth::Bits8, FingerprintWidth::Bits16, FingerprintWidth::Bits32];
 
 fn build<S: KeySource + ?Sized>(keys: &S, options: &IndexOptions) -> Result<KeyIndex, IndexBuildError> {
     KeyIndex::build(keys, options, &mut |_| ControlFlow::Continue(()))
@@ -76,7 +76,7 @@ fn foreign_keys_pass_as_often_as_is_said() {
     let keys = different(&mut rng, 300_000);
     let known: HashSet<u64> = keys.iter().copied().collect();
     for (width, asked) in
-        [(Fingerprint::Bits8, 200_000), (Fingerprint::Bits16, 1_000_000), (Fingerprint::Bits32, 300_000)]
+        [(FingerprintWidth::Bits8, 200_000), (FingerprintWidth::Bits16, 1_000_000), (FingerprintWidth::Bits32, 300_000)]
     {
         let index = build(&keys[..], &IndexOptions::default().with_fingerprint(width)).unwrap();
         check(&index, &keys);
@@ -184,7 +184,7 @@ fn sources_that_change_or_fail_are_told() {
     });
     assert!(matches!(stopped, Err(IndexBuildError::Interrupted)) && calls > 0);
     // Another set's keys have no places.
-    let index = build(&keys[..], &IndexOptions::default().with_fingerprint(Fingerprint::Bits32)).unwrap();
+    let index = build(&keys[..], &IndexOptions::default().with_fingerprint(FingerprintWidth::Bits32)).unwrap();
     let others: Vec<u64> = (1_000_000..1_000_100).collect();
     assert!(matches!(index.place::<_, u64>(&others[..], 1), Err(IndexBuildError::Changed)));
 }
@@ -280,12 +280,12 @@ fn the_function_is_what_is_written_down() {
 #[test]
 fn the_least_size_of_an_index_is_close() {
     for (count, bits) in [(1, 8), (1000, 16), (70_000, 32), (300_000, 16)] {
-        let fingerprint = Fingerprint::from_bits(bits).unwrap();
+        let fingerprint = FingerprintWidth::from_bits(bits).unwrap();
         let keys: Vec<u64> = (0..count).map(|key| key * 977 + 5).collect();
         let index = build(&keys[..], &IndexOptions::default().with_fingerprint(fingerprint)).unwrap();
         let (least, bytes) = (KeyIndex::least_bytes(count, fingerprint), index.as_bytes().len() as u64);
         assert!(least <= bytes && bytes <= least + least / 20 + 4096, "{count} keys: {least} of {bytes}");
     }
-    assert_eq!(KeyIndex::least_bytes(0, Fingerprint::Bits8), 0);
-    assert_eq!(KeyIndex::least_bytes(u64::MAX, Fingerprint::Bits8), 0);
+    assert_eq!(KeyIndex::least_bytes(0, FingerprintWidth::Bits8), 0);
+    assert_eq!(KeyIndex::least_bytes(u64::MAX, FingerprintWidth::Bits8), 0);
 }

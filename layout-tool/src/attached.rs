@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use warprow_layout::VolumeError;
-use warprow_store::{AttachError, AttachedFile, CreateDrive, Device, DriveAddress, StoreError};
+use warprow_store::{AttachTableError, AttachedFile, CreateDrive, Device, DriveAddress, StoreError};
 
 use crate::failure::{Class, Failure};
 
@@ -36,22 +36,24 @@ pub fn device(addresses: &[String]) -> Result<Option<Device>, Failure> {
     Ok(Some(device))
 }
 
-impl From<AttachError> for Failure {
-    fn from(error: AttachError) -> Self {
+impl From<AttachTableError> for Failure {
+    fn from(error: AttachTableError) -> Self {
         let message = error.to_string();
         let (file, remedy) = match error {
-            AttachError::File(error) => return error.into(),
-            AttachError::Nothing { file, .. } => {
+            AttachTableError::File(error) => return error.into(),
+            AttachTableError::Nothing { file, .. } => {
                 (file, "load it instead: `warprow load` puts rows where look-ups find them")
             }
-            AttachError::Stays { file, .. } => {
+            AttachTableError::Stays { file, .. } => {
                 (file, "leave it out of tensor=, or load it: `warprow load` puts rows where look-ups find them")
             }
-            AttachError::NoMatch { file, .. } => (file, "* stands for any characters and ? for one; quote the pattern"),
-            AttachError::Several { file, .. } => {
+            AttachTableError::NoMatch { file, .. } => {
+                (file, "* stands for any characters and ? for one; quote the pattern")
+            }
+            AttachTableError::Several { file, .. } => {
                 (file, "give the pattern without NAME=, or one that only one tensor matches")
             }
-            AttachError::SameName { file, .. } => (file, "name them: tensor=NAME=GLOB"),
+            AttachTableError::SameName { file, .. } => (file, "name them: tensor=NAME=GLOB"),
             _ => return Self::new(Class::Input, "", message).remedy("look at the file"),
         };
         Self::input(file.display().to_string(), message).remedy(remedy)

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use warprow_soft_controller::{InUse, in_use};
+use warprow_soft_controller::{DriveInUse, in_use};
 
 /// How often a command is tried again that found a drive in use of which nobody can see whether it still is.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -11,7 +11,7 @@ const AGAIN: Duration = Duration::from_millis(500);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Busy {
     /// Whoever has locked a file.
-    File(InUse),
+    File(DriveInUse),
     /// The client of a server, or whoever has a function's group open; named by the drive.
     Elsewhere(String),
 }
@@ -31,7 +31,7 @@ impl Busy {
     /// Whether it may be free by now.
     pub(crate) fn may_be_free(&self, since: Instant) -> bool {
         match self {
-            Self::File(InUse { path, .. }) => !matches!(in_use(path), Ok(Some(_))),
+            Self::File(DriveInUse { path, .. }) => !matches!(in_use(path), Ok(Some(_))),
             Self::Elsewhere(_) => since.elapsed() >= AGAIN,
         }
     }

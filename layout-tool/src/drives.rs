@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use warprow_soft_controller::{DriveUri, UriError};
-use warprow_store::{Access, CreateDrive, Device, DriveAddress, OpenOptions, Store, StoreError};
+use warprow_store::{CreateDrive, Device, DriveAddress, OpenOptions, Store, StoreAccess, StoreError};
 
 use crate::attached;
 use crate::failure::{Class, Failure};
@@ -207,7 +207,7 @@ pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopene
 
 /// The store on the drives.
 pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
-    if options.access == Access::ReadWrite && args.addresses().iter().any(|it| attached::is(it)) {
+    if options.access == StoreAccess::ReadWrite && args.addresses().iter().any(|it| attached::is(it)) {
         let what = "attached tables are read where they are, and never written";
         return Err(Failure::new(Class::Refused, args.addresses().join(","), what).remedy("give a drive of a store"));
     }

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use warprow_formats::{FileError, FileTable, KeyOrder, KeyType, TableFile};
-use warprow_keys::{Fingerprint, IndexBuildError, IndexOptions, KeyIndex, KeyKind, KeySource};
+use warprow_keys::{FingerprintWidth, IndexBuildError, IndexOptions, KeyIndex, KeyKind, KeySource};
 use warprow_layout::Ranks;
 
 use crate::failure::{Class, Failure};
@@ -98,7 +98,7 @@ impl<'a> FileKeys<'a> {
     /// Builds their index. `told` hears how far it is, in thousandths, and may stop it.
     pub fn index(
         &self,
-        fingerprint: Fingerprint,
+        fingerprint: FingerprintWidth,
         told: &mut dyn FnMut() -> Result<(), Failure>,
     ) -> Result<Arc<KeyIndex>, Failure> {
         let mut stopped = None;

@@ -1,14 +1,14 @@
 //! How files of rows are read, where they do not tell it themselves.
 
 use clap::Args;
-use warprow_formats::{Format, RawShape, ReadOptions};
+use warprow_formats::{RawShape, ReadOptions, TableFormat};
 
 /// What all commands take that read files of rows.
 #[derive(Debug, Clone, Args)]
 pub struct ReadingArgs {
     /// The format of files, where it is not what their names and first bytes show
     #[arg(long, value_name = "FORMAT")]
-    format: Option<Format>,
+    format: Option<TableFormat>,
     /// The shape of raw rows, without ROWS as many as there are: TYPE is f32, f16, bf16, f8e4m3, f8e5m2, q8, q4, i8 or u8
     #[arg(long, value_name = "[ROWSx]DIM:TYPE[@OFFSET]")]
     shape: Option<RawShape>,

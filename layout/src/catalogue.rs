@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 
 use uuid::Uuid;
-use warprow_keys::{Fingerprint, KeyKind};
+use warprow_keys::{FingerprintWidth, KeyKind};
 
 use crate::block::{self, BlockError, BlockId, Kind, PAYLOAD, UNIT};
 use crate::codec::{Ended, Reader, Writer};
@@ -16,7 +16,7 @@ use crate::key_spec::KeySpec;
 use crate::placement::{ChunkRef, RowPacking};
 use crate::ranks::RankWidth;
 use crate::superblock::Superblock;
-use crate::table::{Region, StoredKeys, StoredRanks, Table};
+use crate::table::{LbaRegion, StoredKeys, StoredRanks, Table};
 
 /// All generations of a store at one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -248,7 +248,7 @@ fn decode_generation(
         }
         generation.tables.push(table);
     }
-    regions.sort_unstable_by_key(|region: &Region| region.first_lba);
+    regions.sort_unstable_by_key(|region: &LbaRegion| region.first_lba);
     if regions.windows(2).any(|pair| pair[0].end().is_none_or(|end| end > pair[1].first_lba)) {
         return Err(bad("its tables overlap"));
     }
@@ -292,7 +292,7 @@ fn decode_log(
 fn decode_table(
     input: &mut Reader<'_>,
     generation: &Generation,
-    regions: &mut Vec<Region>,
+    regions: &mut Vec<LbaRegion>,
 ) -> Result<Table, CatalogueError> {
     let (dtype, rank_kind, flags) = (input.u8()?, input.u8()?, input.u8()?);
     input.u8()?;
@@ -314,7 +314,7 @@ fn decode_table(
         .ok_or_else(|| bad("a row is empty or larger than a stripe unit"))?;
     let mut region = |first_lba: u64, lbas: Option<u64>| {
         let lbas = lbas.and_then(|lbas| lbas.checked_next_multiple_of(placement.stripe_lbas()));
-        let region = lbas.map(|lbas| Region { first_lba, lbas });
+        let region = lbas.map(|lbas| LbaRegion { first_lba, lbas });
         let region = region.filter(|region| region.end().is_some_and(|end| end <= placement.lbas()));
         match region.filter(|region| region.first_lba % placement.stripe_lbas() == 0) {
             Some(region) => {
@@ -356,7 +356,7 @@ fn decode_table(
                 1 => KeyKind::I64,
                 _ => return Err(bad("its kind of keys is unknown")),
             };
-            let fingerprint = Fingerprint::from_bits(bits.into());
+            let fingerprint = FingerprintWidth::from_bits(bits.into());
             let fingerprint = fingerprint.ok_or_else(|| bad("its fingerprints have none of 8, 16 and 32 bits"))?;
             let stored = match stored {
                 0 => false,

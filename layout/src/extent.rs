@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::placement::Placement;
-use crate::table::Region;
+use crate::table::LbaRegion;
 
 /// A contiguous run of LBAs on one drive, gathered from stripe units that lie `K` units apart in the generation.
 ///
@@ -64,7 +64,7 @@ impl Placement {
     ///
     /// The order follows the region in bands of `max_bytes` times K, so that a memory-mapped source is read nearly in
     /// order, while neighbours in the order alternate between drives. LBAs past the generation's end are left out.
-    pub fn extents(&self, region: Region, max_bytes: usize) -> Extents<'_> {
+    pub fn extents(&self, region: LbaRegion, max_bytes: usize) -> Extents<'_> {
         let shift = self.stripe_lba_shift();
         let end = region.first_lba.saturating_add(region.lbas).min(self.lbas());
         let units = (region.first_lba.min(end) >> shift)..end.div_ceil(self.stripe_lbas());

@@ -8,7 +8,7 @@ use crate::error::VolumeError;
 use crate::geometry::Geometry;
 use crate::placement::{ChunkRef, Placement, RowAddress, RowPacking};
 use crate::ranks::RankWidth;
-use crate::table::{MAX_NAME, Region, StoredKeys, StoredRanks, Table, TableSpec};
+use crate::table::{LbaRegion, MAX_NAME, StoredKeys, StoredRanks, Table, TableSpec};
 
 /// Bytes of a stripe unit, unless rows are larger or a drive moves less in one command.
 pub const DEFAULT_STRIPE_UNIT: u32 = 32 << 10;
@@ -184,7 +184,7 @@ impl Plan {
             let count = lbas?.div_ceil(u64::from(stripe_lbas));
             let first = units;
             units = units.checked_add(count).filter(|units| units.checked_mul(u64::from(stripe_unit)).is_some())?;
-            Some(Region { first_lba: first * u64::from(stripe_lbas), lbas: count * u64::from(stripe_lbas) })
+            Some(LbaRegion { first_lba: first * u64::from(stripe_lbas), lbas: count * u64::from(stripe_lbas) })
         };
         let mut tables = Vec::with_capacity(spec.tables.len());
         for table in &spec.tables {

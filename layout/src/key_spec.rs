@@ -1,6 +1,6 @@
 //! What a table that is to be created is declared with, if it has keys.
 
-use warprow_keys::{Fingerprint, KeyIndex, KeyKind};
+use warprow_keys::{FingerprintWidth, KeyIndex, KeyKind};
 
 /// The keys of a table to be created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct KeySpec {
     /// Which numbers the keys are.
     pub kind: KeyKind,
     /// How the index tells foreign keys, which are not the table's.
-    pub fingerprint: Fingerprint,
+    pub fingerprint: FingerprintWidth,
     /// Whether the keys themselves are stored, 8 bytes each: for export, for checking, and for look-ups that compare them.
     pub stored: bool,
 }

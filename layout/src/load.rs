@@ -9,7 +9,7 @@ use crate::extent::Extent;
 use crate::keyed::TableKeys;
 use crate::placement::{Placement, Run};
 use crate::ranks::Ranks;
-use crate::table::{Region, Table, row_crc};
+use crate::table::{LbaRegion, Table, row_crc};
 
 /// Where the rows of a table come from. Rows are numbered by id, or by key number where the table has keys. If several
 /// threads use the loader, they call this from several threads.
@@ -103,7 +103,7 @@ impl RowSource for Vec<u8> {
 /// The writes that load one table: its rows, its ranks, its keys and its checksums.
 ///
 /// Neither reads nor writes drives; may be shared between threads that fill buffers for different extents.
-pub struct Loader<'a, S: RowSource + ?Sized> {
+pub struct TableWrites<'a, S: RowSource + ?Sized> {
     table: Table,
     placement: Arc<Placement>,
     source: &'a S,
@@ -114,7 +114,7 @@ pub struct Loader<'a, S: RowSource + ?Sized> {
     keyed: Option<&'a TableKeys<'a>>,
 }
 
-impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
+impl<'a, S: RowSource + ?Sized> TableWrites<'a, S> {
     pub(crate) fn new(table: Table, placement: Arc<Placement>, source: &'a S, ranks: Option<&'a Ranks>) -> Self {
         Self { table, placement, source, id_to_rank: ranks, rank_to_id: ranks.map(Ranks::inverse), keyed: None }
     }
@@ -139,7 +139,7 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
         self.regions().map(|region| region.lbas).sum::<u64>() * u64::from(self.placement.lba_size())
     }
 
-    fn regions(&self) -> impl Iterator<Item = Region> + use<S> {
+    fn regions(&self) -> impl Iterator<Item = LbaRegion> + use<S> {
         let ranks = self.table.ranks.map(|ranks| ranks.region);
         let keys = self.table.keys.into_iter().flat_map(|keys| keys.regions());
         [Some(self.table.rows_region), ranks].into_iter().flatten().chain(keys).chain(self.table.crc_region)
@@ -153,7 +153,7 @@ impl<'a, S: RowSource + ?Sized> Loader<'a, S> {
         }
         for (lba, bytes) in extent.pieces() {
             let Some(out) = buf.get_mut(bytes) else { continue };
-            let within = |region: Region| lba.checked_sub(region.first_lba).filter(|lba| *lba < region.lbas);
+            let within = |region: LbaRegion| lba.checked_sub(region.first_lba).filter(|lba| *lba < region.lbas);
             if let Some(lba) = within(self.table.rows_region) {
                 self.fill_rows(lba, out)?;
             } else if let Some((stored, lba)) = self.table.ranks.and_then(|it| Some((it, within(it.region)?))) {

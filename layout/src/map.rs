@@ -5,7 +5,7 @@ use serde::Serialize;
 use crate::block::UNIT;
 use crate::generation::Generation;
 use crate::geometry::{Geometry, METADATA_ALIGNMENT, remainder_end, units};
-use crate::table::Region;
+use crate::table::LbaRegion;
 use crate::volume::Volume;
 
 /// What lies on a drive.
@@ -117,7 +117,7 @@ impl Volume {
             let tables = generation.tables.iter().map(|table| {
                 let keys = table.keys.into_iter().flat_map(|keys| keys.regions());
                 let regions = [Some(table.rows_region), table.ranks.map(|it| it.region), table.crc_region];
-                let regions: Vec<Region> = regions.into_iter().flatten().chain(keys).collect();
+                let regions: Vec<LbaRegion> = regions.into_iter().flatten().chain(keys).collect();
                 let (bytes, in_chunk) = spread(generation, &regions, members);
                 let parts = parts(generation, &regions);
                 let (generation, table) = (generation.id, table.name.clone());
@@ -163,7 +163,7 @@ fn runs(geometry: &Geometry, lba_count: u64, chunk_count: u32, used: &[(u32, Map
 
 /// Where regions lie in the chunks of their generation. A generation's stripe units go over all its chunks in turn, so what is contiguous
 /// among them has three parts at most: the end of one turn, whole turns, and the beginning of another.
-fn parts(generation: &Generation, regions: &[Region]) -> Vec<TablePart> {
+fn parts(generation: &Generation, regions: &[LbaRegion]) -> Vec<TablePart> {
     let placement = &generation.placement;
     let (shift, unit) = (placement.stripe_lba_shift(), placement.stripe_bytes());
     let columns = (placement.map().len() as u64).max(1);
@@ -209,7 +209,7 @@ fn held(parts: &[TablePart]) -> u64 {
 }
 
 /// Bytes of regions on each member, and the bytes of each chunk between the first and the last of them.
-fn spread(generation: &Generation, regions: &[Region], members: usize) -> (Vec<u64>, (u64, u64)) {
+fn spread(generation: &Generation, regions: &[LbaRegion], members: usize) -> (Vec<u64>, (u64, u64)) {
     let placement = &generation.placement;
     let (map, shift, unit) = (placement.map(), placement.stripe_lba_shift(), placement.stripe_bytes());
     let columns = (map.len() as u64).max(1);

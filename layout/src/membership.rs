@@ -15,7 +15,7 @@ use crate::format::{cut, empty_slots};
 use crate::generation::{Generation, LogChunk};
 use crate::geometry::{Geometry, MAX_MEMBERS, Member, units};
 use crate::placement::ChunkRef;
-use crate::probe::{Probe, SlotState, probe};
+use crate::probe::{SlotState, SuperblockProbe, probe};
 use crate::removed;
 use crate::superblock::Superblock;
 use crate::volume::{For, Volume};
@@ -117,7 +117,7 @@ impl Volume {
     }
 
     /// A drive that has a superblock of a member is that member, or a copy of it.
-    fn refuse_member(&self, drive: &dyn Drive, found: &Probe) -> Result<(), VolumeError> {
+    fn refuse_member(&self, drive: &dyn Drive, found: &SuperblockProbe) -> Result<(), VolumeError> {
         let superblocks = found.states().filter_map(SlotState::superblock);
         let claimed = superblocks.filter(|it| it.store == self.store()).filter_map(|it| it.own());
         let claimed: Vec<Uuid> = claimed.map(|own| own.uuid).collect();

@@ -12,7 +12,7 @@ use crate::drive::Drive;
 use crate::error::{MissingMember, OpenError};
 use crate::generation::Generation;
 use crate::geometry::{Geometry, SuperblockCopy};
-use crate::probe::{Probe, SlotState, probe};
+use crate::probe::{SlotState, SuperblockProbe, probe};
 use crate::removed;
 use crate::repair::{self, Needed};
 use crate::superblock::Superblock;
@@ -21,7 +21,7 @@ use crate::volume::{Volume, missing};
 
 /// What a store is opened for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Access {
+pub enum StoreAccess {
     /// Reading and writing. All members must be there; what a power cut left unfinished is finished.
     #[default]
     ReadWrite,
@@ -45,28 +45,28 @@ pub enum StoreState {
 
 /// An opened store.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedVolume {
     /// The store.
     pub volume: Volume,
     /// Whether all members are there.
     pub state: StoreState,
     /// What was found unfinished or damaged. It has been repaired if the store was opened for writing.
-    pub repairs: Vec<Repair>,
+    pub repairs: Vec<MetadataRepair>,
 }
 
 /// Metadata of one member that was not as it should be; another copy was.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Repair {
+pub struct MetadataRepair {
     /// The drive.
     pub drive: String,
     /// Which metadata it was.
-    pub kind: RepairKind,
+    pub kind: MetadataRepairKind,
 }
 
 /// Which metadata of a member was not as it should be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum RepairKind {
+pub enum MetadataRepairKind {
     /// The member was one epoch behind: a commit was interrupted.
     RolledForward,
     /// A copy of the superblock was missing or damaged.
@@ -81,7 +81,7 @@ pub(crate) struct Candidate {
     pub position: usize,
     /// The drive's incarnation, from before the drive was read.
     pub incarnation: u64,
-    pub probe: Probe,
+    pub probe: SuperblockProbe,
     pub newest: Superblock,
 }
 
@@ -107,22 +107,22 @@ impl Candidate {
 /// store's epoch but its superblock, which is written now; a member that lacks more is refused as an old copy. If the
 /// store is opened for writing, everything that was read is made durable first: it may so far be in a drive's cache
 /// only, where a process that was killed left it.
-pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened, OpenError> {
+pub fn open<D: Drive + 'static>(drives: Vec<D>, access: StoreAccess) -> Result<OpenedVolume, OpenError> {
     let mut candidates = Vec::with_capacity(drives.len());
     for (position, drive) in drives.into_iter().enumerate() {
         candidates.push(Candidate::new(Arc::new(drive), position)?);
     }
-    let survey = Survey::new(candidates, access == Access::Degraded, refuse_lost)?;
+    let survey = Survey::new(candidates, access == StoreAccess::Degraded, refuse_lost)?;
     let Survey { candidates, current, missing, damaged, bytes, catalogue } = survey;
     let needed: Vec<Needed> =
         candidates.iter().zip(&damaged).map(|(it, damaged)| Needed::to_open(it, &current, damaged.is_some())).collect();
-    if access == Access::ReadWrite {
+    if access == StoreAccess::ReadWrite {
         commit::flush(&candidates.iter().map(Candidate::target).collect::<Vec<_>>())?;
         repair::mend(&needed, &current, &bytes)?;
     }
     let repairs = needed.iter().flat_map(|needed| needed.report(current.epoch)).collect();
     let read_only = match access {
-        Access::ReadWrite => None,
+        StoreAccess::ReadWrite => None,
         _ if missing.is_empty() => Some("it was opened for reading only".to_owned()),
         _ => Some("members are missing, and writing needs all of them".to_owned()),
     };
@@ -131,7 +131,7 @@ pub fn open<D: Drive + 'static>(drives: Vec<D>, access: Access) -> Result<Opened
     let drives = members.iter().map(|member| member.map(|it| it.drive.clone())).collect();
     let volume = Volume::new(current, catalogue, drives, positions, read_only);
     let state = if missing.is_empty() { StoreState::Healthy } else { StoreState::Degraded { missing } };
-    Ok(Opened { volume, state, repairs })
+    Ok(OpenedVolume { volume, state, repairs })
 }
 
 /// What the drives say together: that they are members of one store, at which epoch it is, and its catalogue.
@@ -205,7 +205,7 @@ fn by_member<'a>(candidates: &'a [Candidate], geometry: &Geometry) -> Vec<Option
 }
 
 /// The newest superblock of a drive.
-fn newest(drive: &dyn Drive) -> Result<(Probe, Superblock), OpenError> {
+fn newest(drive: &dyn Drive) -> Result<(SuperblockProbe, Superblock), OpenError> {
     let found = probe(drive)?;
     let name = || drive.name().to_owned();
     let bad = || {

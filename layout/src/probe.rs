@@ -29,7 +29,7 @@ impl SlotState {
 
 /// The superblock slots of a drive: `[A, B]` at the start and at the tail.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Probe {
+pub struct SuperblockProbe {
     /// Slots A and B at the start of the drive.
     pub start: [SlotState; 2],
     /// Slots A and B at the tail of the drive.
@@ -38,9 +38,9 @@ pub struct Probe {
 
 /// Reads the superblock slots of `drive`. A slot that the drive cannot read is [`BlockError::Unreadable`]; `Err` only
 /// if it can read none of them.
-pub fn probe(drive: &dyn Drive) -> Result<Probe, DriveError> {
+pub fn probe(drive: &dyn Drive) -> Result<SuperblockProbe, DriveError> {
     let none = || [SlotState::Empty, SlotState::Empty];
-    let mut probe = Probe { start: none(), tail: none() };
+    let mut probe = SuperblockProbe { start: none(), tail: none() };
     let size = drive.lba_size();
     let count = if size.is_power_of_two() { units(drive.lba_count(), size) } else { 0 };
     if !LBA_SHIFTS.contains(&(size.trailing_zeros() as u8)) || count < 4 {
@@ -77,7 +77,7 @@ fn decode(unit: &[u8; UNIT], address: u64, slot: u8) -> SlotState {
     }
 }
 
-impl Probe {
+impl SuperblockProbe {
     /// Marks superblocks of another store or member than most on this drive as misplaced: a write for another drive
     /// went astray.
     fn without_strays(mut self) -> Self {

@@ -10,10 +10,10 @@ use crate::error::VolumeError;
 use crate::extent::Extent;
 use crate::generation::Generation;
 use crate::ranks::Ranks;
-use crate::table::{Region, Table};
+use crate::table::{LbaRegion, Table};
 use crate::volume::Volume;
 
-/// Plans the reads that fetch a range of ranks, as [`Loader`](crate::Loader) plans writes. It holds, and so pins, the
+/// Plans the reads that fetch a range of ranks, as [`TableWrites`](crate::TableWrites) plans writes. It holds, and so pins, the
 /// generation.
 #[derive(Debug, Clone)]
 pub struct RowReader {
@@ -36,7 +36,7 @@ impl RowReader {
             let first = table.locate(self.ranks.start)?.0;
             let last = table.locate(self.ranks.end.checked_sub(1).filter(|last| *last >= self.ranks.start)?)?.0;
             let first_lba = first & !(placement.stripe_lbas() - 1);
-            Some(Region { first_lba, lbas: last + 1 - first_lba })
+            Some(LbaRegion { first_lba, lbas: last + 1 - first_lba })
         });
         region.into_iter().flat_map(move |region| placement.extents(region, max_bytes))
     }
@@ -124,12 +124,12 @@ impl Volume {
     }
 
     /// The first `bytes` bytes of `region`, which must hold as many.
-    fn read_array(&self, generation: &Generation, region: Region, bytes: u64) -> Result<Vec<u8>, VolumeError> {
+    fn read_array(&self, generation: &Generation, region: LbaRegion, bytes: u64) -> Result<Vec<u8>, VolumeError> {
         let placement = &generation.placement;
         let lba_size = u64::from(placement.lba_size());
         let mut array = vec![0; bytes as usize];
         let mut buf = Vec::new();
-        for extent in placement.extents(Region { lbas: bytes.div_ceil(lba_size), ..region }, 1 << 20) {
+        for extent in placement.extents(LbaRegion { lbas: bytes.div_ceil(lba_size), ..region }, 1 << 20) {
             buf.resize(extent.bytes, 0);
             read(&**self.present(extent.drive)?, extent.lba, &mut buf)?;
             for (lba, piece) in extent.pieces() {

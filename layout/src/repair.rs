@@ -11,8 +11,8 @@ use crate::commit::{self, Target};
 use crate::drive::Drive;
 use crate::error::{OpenError, VolumeError};
 use crate::geometry::SuperblockCopy;
-use crate::open::{Candidate, Repair, RepairKind, Survey, agreed, read_catalogue, refuse_lost};
-use crate::probe::{Probe, SlotState, probe};
+use crate::open::{Candidate, MetadataRepair, MetadataRepairKind, Survey, agreed, read_catalogue, refuse_lost};
+use crate::probe::{SlotState, SuperblockProbe, probe};
 use crate::superblock::Superblock;
 use crate::units;
 use crate::volume::Volume;
@@ -71,13 +71,17 @@ impl<'a> Needed<'a> {
         needed
     }
 
-    pub(crate) fn report(&self, epoch: u64) -> Vec<Repair> {
-        let of = |kind| Repair { drive: self.candidate.name(), kind };
+    pub(crate) fn report(&self, epoch: u64) -> Vec<MetadataRepair> {
+        let of = |kind| MetadataRepair { drive: self.candidate.name(), kind };
         if self.candidate.newest.epoch < epoch {
-            return vec![of(RepairKind::RolledForward)];
+            return vec![of(MetadataRepairKind::RolledForward)];
         }
-        let catalogue = self.catalogue.then_some(RepairKind::Catalogue);
-        catalogue.into_iter().chain(self.copies.iter().map(|(copy, _)| RepairKind::Superblock(*copy))).map(of).collect()
+        let catalogue = self.catalogue.then_some(MetadataRepairKind::Catalogue);
+        catalogue
+            .into_iter()
+            .chain(self.copies.iter().map(|(copy, _)| MetadataRepairKind::Superblock(*copy)))
+            .map(of)
+            .collect()
     }
 }
 
@@ -367,7 +371,7 @@ fn identify(
             let own = commit::for_member(current, missing.index);
             if read_catalogue(&*drive, &own).is_ok() {
                 let bad = || [SlotState::Empty, SlotState::Empty];
-                let probe = probe(&*drive).unwrap_or(Probe { start: bad(), tail: bad() });
+                let probe = probe(&*drive).unwrap_or(SuperblockProbe { start: bad(), tail: bad() });
                 return Ok(Candidate { drive, position, incarnation, probe, newest: own });
             }
         }

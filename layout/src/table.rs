@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use warprow_keys::{Fingerprint, KeyKind};
+use warprow_keys::{FingerprintWidth, KeyKind};
 
 use crate::dtype::DType;
 use crate::error::VolumeError;
@@ -63,7 +63,7 @@ impl TableSpec {
     /// The table with keys that have no index yet. The index counts with the fewest bytes that it can have; this is for
     /// checking whether there will be room.
     #[must_use]
-    pub fn with_least_keys(self, kind: KeyKind, fingerprint: Fingerprint, stored: bool) -> Self {
+    pub fn with_least_keys(self, kind: KeyKind, fingerprint: FingerprintWidth, stored: bool) -> Self {
         let index_bytes = warprow_keys::KeyIndex::least_bytes(self.rows, fingerprint);
         Self { keys: Some(KeySpec { index_bytes, kind, fingerprint, stored }), ..self }
     }
@@ -116,14 +116,14 @@ impl TableSpec {
 
 /// A range of a generation's LBA space: whole stripe units.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Region {
+pub struct LbaRegion {
     /// First LBA in the generation's address space.
     pub first_lba: u64,
     /// Number of LBAs.
     pub lbas: u64,
 }
 
-impl Region {
+impl LbaRegion {
     /// One past the last LBA, or `None` past 2⁶⁴.
     pub fn end(&self) -> Option<u64> {
         self.first_lba.checked_add(self.lbas)
@@ -134,7 +134,7 @@ impl Region {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StoredRanks {
     /// The array, one entry an id, dense, little-endian, padded with zeros.
-    pub region: Region,
+    pub region: LbaRegion,
     /// Width of an entry.
     pub width: RankWidth,
     /// CRC32C of the entries, without the padding.
@@ -147,17 +147,17 @@ pub struct StoredKeys {
     /// What the keys and their index are.
     pub spec: KeySpec,
     /// The bytes of the index, dense, padded with zeros.
-    pub index: Region,
+    pub index: LbaRegion,
     /// The index's [`checksum`](warprow_keys::KeyIndex::checksum).
     pub index_crc: u32,
     /// The keys by rank, a little-endian `u64` each, dense; `None`: not stored.
-    pub keys: Option<Region>,
+    pub keys: Option<LbaRegion>,
     /// CRC32C of the keys, without the padding; 0 if they are not stored.
     pub keys_crc: u32,
 }
 
 impl StoredKeys {
-    pub(crate) fn regions(&self) -> impl Iterator<Item = Region> + use<> {
+    pub(crate) fn regions(&self) -> impl Iterator<Item = LbaRegion> + use<> {
         [Some(self.index), self.keys].into_iter().flatten()
     }
 }
@@ -178,13 +178,13 @@ pub struct Table {
     /// Row for ids that the table does not have; `None`: zeros.
     pub default_row: Option<Box<[u8]>>,
     /// The rows, by rank.
-    pub rows_region: Region,
+    pub rows_region: LbaRegion,
     /// The permutation id → rank, or key position → rank in a table with keys; `None`: ranks are ids, or key positions.
     pub ranks: Option<StoredRanks>,
     /// The table's keys; `None`: it is looked up by ids from 0 on.
     pub keys: Option<StoredKeys>,
     /// CRC32C of each row ([`row_crc`]), a little-endian `u32` each, by rank, dense; `None`: not stored.
-    pub crc_region: Option<Region>,
+    pub crc_region: Option<LbaRegion>,
     /// How rows are packed into [`rows_region`](Self::rows_region).
     pub packing: RowPacking,
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 use crate::error::VolumeError;
 use crate::generation::{Generation, GenerationSpec};
 use crate::keyed::TableKeys;
-use crate::load::{Loader, RowSource};
+use crate::load::{RowSource, TableWrites};
 use crate::ranks::Ranks;
 use crate::rewrite::RewritePermit;
 use crate::table::Table;
@@ -56,7 +56,7 @@ impl Transaction {
         table: usize,
         source: &'a S,
         ranks: Option<&'a Ranks>,
-    ) -> Result<Loader<'a, S>, VolumeError> {
+    ) -> Result<TableWrites<'a, S>, VolumeError> {
         let generation = &mut self.generation;
         let no_table = || VolumeError::NoSuchTable { generation: generation.name.clone(), table };
         let Some(entry) = generation.tables.get_mut(table) else { return Err(no_table()) };
@@ -75,7 +75,7 @@ impl Transaction {
         if let Some(ranked) = self.ranked.get_mut(table) {
             *ranked = true;
         }
-        Ok(Loader::new(entry.clone(), generation.placement.clone(), source, ranks))
+        Ok(TableWrites::new(entry.clone(), generation.placement.clone(), source, ranks))
     }
 
     /// Plans the writes of keyed table `table`: rows from `source`, in the order of the keys. Checksums are written as well.
@@ -84,7 +84,7 @@ impl Transaction {
         table: usize,
         source: &'a S,
         keyed: &'a TableKeys<'a>,
-    ) -> Result<Loader<'a, S>, VolumeError> {
+    ) -> Result<TableWrites<'a, S>, VolumeError> {
         let generation = &mut self.generation;
         let no_table = || VolumeError::NoSuchTable { generation: generation.name.clone(), table };
         let Some(entry) = generation.tables.get_mut(table) else { return Err(no_table()) };
@@ -103,7 +103,7 @@ impl Transaction {
         if let Some(ranked) = self.ranked.get_mut(table) {
             *ranked = true;
         }
-        Ok(Loader::keyed(entry.clone(), generation.placement.clone(), source, keyed))
+        Ok(TableWrites::keyed(entry.clone(), generation.placement.clone(), source, keyed))
     }
 
     /// Declares that table `table` will be a copy of `from`, a table of another generation, with the ranks and keys of

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use common::*;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use warprow_layout::{Access, Catalogue, Geometry, MAGIC, OpenError, Superblock, UNIT, VERSION, open};
+use warprow_layout::{Catalogue, Geometry, MAGIC, OpenError, StoreAccess, Superblock, UNIT, VERSION, open};
 
 fn loaded(mebibytes: &[u64]) -> (Vec<Shape>, Vec<Image>, Geometry) {
     let shapes: Vec<Shape> = mebibytes.iter().map(|&mebibytes| small(512, mebibytes)).collect();
@@ -28,7 +28,7 @@ fn metadata(shape: &Shape, geometry: &Geometry) -> Vec<u64> {
 }
 
 /// Opens, and if that works, finds the newest version whole.
-fn right_or_refused(fixture: &Fixture, access: Access) -> Result<(), OpenError> {
+fn right_or_refused(fixture: &Fixture, access: StoreAccess) -> Result<(), OpenError> {
     let opened = open(fixture.drives.clone(), access)?;
     let generations = opened.volume.generations();
     assert_eq!(generations.len(), 1);
@@ -50,7 +50,7 @@ fn a_flipped_bit_is_repaired_or_refused() {
                     let mut block = fixture.drives[drive].unit(unit);
                     block[byte] ^= 1 << rng.u8(..8);
                     fixture.drives[drive].set_unit(unit, &block);
-                    match right_or_refused(&fixture, Access::ReadWrite) {
+                    match right_or_refused(&fixture, StoreAccess::ReadWrite) {
                         Ok(()) => {
                             opened += 1;
                             assert!(fixture.open().repairs.is_empty(), "repaired for good");
@@ -92,9 +92,9 @@ fn several_damaged_blocks_are_repaired_or_refused() {
                 }
                 fixture.drives[drive].set_unit(unit, &block);
             }
-            let read_only = right_or_refused(&fixture, Access::ReadOnly);
-            let degraded = right_or_refused(&fixture, Access::Degraded);
-            let read_write = right_or_refused(&fixture, Access::ReadWrite);
+            let read_only = right_or_refused(&fixture, StoreAccess::ReadOnly);
+            let degraded = right_or_refused(&fixture, StoreAccess::Degraded);
+            let read_write = right_or_refused(&fixture, StoreAccess::ReadWrite);
             assert_eq!(read_only.is_ok(), read_write.is_ok(), "seed {seed}: {read_only:?}, {read_write:?}");
             assert!(degraded.is_ok() || read_write.is_err(), "seed {seed}");
         }
@@ -116,7 +116,7 @@ fn a_newer_major_version_is_named_and_left_alone() {
     assert_eq!(block[..8], MAGIC);
     reseal(&mut block, 12, &[3, 0, 7, 0]);
     fixture.drives[0].set_unit(0, &block);
-    match open(fixture.drives.clone(), Access::ReadWrite) {
+    match open(fixture.drives.clone(), StoreAccess::ReadWrite) {
         Err(error @ OpenError::NewerVersion { found_major: 3, found_minor: 7, known_major, known_minor, .. }) => {
             assert_eq!((known_major, known_minor), VERSION);
             assert!(error.to_string().contains("3.7") && error.to_string().contains("2.1"), "{error}");
@@ -149,13 +149,13 @@ fn a_newer_minor_version_is_read() {
         reseal(&mut block, 14, &[1, 0]);
         fixture.drives[0].set_unit(unit, &block);
     }
-    right_or_refused(&fixture, Access::ReadOnly).unwrap();
+    right_or_refused(&fixture, StoreAccess::ReadOnly).unwrap();
 }
 
 static SEALED: LazyLock<(Vec<u8>, Vec<u8>, Geometry)> = LazyLock::new(|| {
     let (shapes, images, geometry) = loaded(&[4, 5, 7]);
     let fixture = Fixture::with_images(&shapes, images);
-    let catalogue = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
+    let catalogue = open(fixture.drives.clone(), StoreAccess::ReadOnly).unwrap().volume;
     let bytes = Catalogue { next_id: 2, generations: catalogue.generations() }.encode();
     (fixture.drives[1].unit(1), bytes, geometry)
 });

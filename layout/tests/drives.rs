@@ -8,8 +8,8 @@ use std::sync::Arc;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, DType, Drive, Generation, GenerationSpec, LogUpdate, OpenError, RowSource, StoreFormatError, TableSpec,
-    Volume, VolumeError, open, row_crc,
+    DType, Drive, Generation, GenerationSpec, LogUpdate, OpenError, RowSource, StoreAccess, StoreFormatError,
+    TableSpec, Volume, VolumeError, open, row_crc,
 };
 
 const SIZES: [u64; 4] = [6, 8, 10, 12];
@@ -30,7 +30,7 @@ fn loaded(fixture: &Fixture) -> Volume {
     let store = Some(uuid::Uuid::from_u128(1));
     let options = warprow_layout::FormatOptions { chunk_size: Some(1 << 20), store, ..Default::default() };
     warprow_layout::format(&fixture.drives[..LAST], &options).unwrap();
-    let volume = open(fixture.drives[..LAST].to_vec(), Access::ReadWrite).unwrap().volume;
+    let volume = open(fixture.drives[..LAST].to_vec(), StoreAccess::ReadWrite).unwrap().volume;
     let mut table = TableSpec::new("t", ROWS, 4000, DType::U8);
     table.row_crc = true;
     let spec = GenerationSpec { stripe_unit: Some(4096), ..GenerationSpec::new("m", vec![table]) };
@@ -110,7 +110,7 @@ fn a_new_drive_gets_its_share_under_readers_and_no_other_chunk_moves() {
     let opened = fixture.open();
     assert!(opened.repairs.is_empty());
     check_rows(&opened.volume, &opened.volume.generations()[0]).unwrap();
-    let three = open(fixture.drives[..LAST].to_vec(), Access::ReadOnly);
+    let three = open(fixture.drives[..LAST].to_vec(), StoreAccess::ReadOnly);
     assert!(matches!(&three, Err(OpenError::MissingMember { missing, .. }) if missing.len() == 1), "{three:?}");
 }
 
@@ -170,14 +170,14 @@ fn a_drive_that_goes_leaves_nothing_behind_and_its_place_is_taken_again() {
     let removed = added.remove_member(LAST as u16, &mut go).unwrap();
     check_rows(&removed, &removed.generations()[0]).unwrap();
     assert_eq!(removed.missing(), []);
-    let opened = open(fixture.drives[..LAST].to_vec(), Access::ReadWrite).unwrap();
+    let opened = open(fixture.drives[..LAST].to_vec(), StoreAccess::ReadWrite).unwrap();
     assert!(opened.repairs.is_empty());
     check_rows(&opened.volume, &opened.volume.generations()[0]).unwrap();
     switch(&opened.volume, 2);
     // It says itself where it was; to software that does not know how, it carries no store.
     let store = opened.volume.store();
     for drives in [fixture.drives.clone(), vec![fixture.drives[LAST].clone()]] {
-        match open(drives, Access::ReadOnly) {
+        match open(drives, StoreAccess::ReadOnly) {
             Err(OpenError::RemovedMember { drive, store: from }) => {
                 assert_eq!((&*drive, from), (fixture.drives[LAST].name(), store));
             }
@@ -193,10 +193,10 @@ fn a_drive_that_goes_leaves_nothing_behind_and_its_place_is_taken_again() {
     drop(opened);
     let removed = added.remove_member(0, &mut go).unwrap();
     assert!(removed.geometry().members[0].vacant);
-    let opened = open(fixture.drives[1..].to_vec(), Access::ReadWrite).unwrap().volume;
+    let opened = open(fixture.drives[1..].to_vec(), StoreAccess::ReadWrite).unwrap().volume;
     verify(&opened, &opened.generations()[0], 2).unwrap();
     assert!(
-        matches!(open(vec![fixture.drives[1].clone()], Access::ReadOnly), Err(OpenError::MissingMember { missing, .. }) if missing.len() == 2)
+        matches!(open(vec![fixture.drives[1].clone()], StoreAccess::ReadOnly), Err(OpenError::MissingMember { missing, .. }) if missing.len() == 2)
     );
 }
 
@@ -209,7 +209,7 @@ fn a_drive_that_was_removed_and_could_not_be_wiped_is_named() {
     let before = fixture.drives[LAST].image.lock().unwrap().clone();
     added.remove_member(LAST as u16, &mut go).unwrap();
     fixture.drives[LAST].image.lock().unwrap().clone_from(&before);
-    match open(fixture.drives.clone(), Access::ReadWrite) {
+    match open(fixture.drives.clone(), StoreAccess::ReadWrite) {
         Err(OpenError::RemovedMember { drive, .. }) => assert_eq!(drive, fixture.drives[LAST].name()),
         other => panic!("{other:?}"),
     }
@@ -261,11 +261,11 @@ fn added_or_not(crash: Crash, spread: bool) -> Result<(), String> {
         all_know(&crash.images, crash.acked + 2, crash.tails_in_flight)?;
     }
     let fixture = Fixture::with_images(&shapes, crash.images);
-    let (volume, before) = match open(fixture.drives.clone(), Access::ReadWrite) {
+    let (volume, before) = match open(fixture.drives.clone(), StoreAccess::ReadWrite) {
         Ok(opened) => (opened.volume, 4),
         // It is none yet: then the others are a store without it.
         Err(error) if crash.acked == 0 => {
-            let three = open(fixture.drives[..LAST].to_vec(), Access::ReadWrite);
+            let three = open(fixture.drives[..LAST].to_vec(), StoreAccess::ReadWrite);
             (three.map_err(|other| format!("with it: {error}; without it: {other}"))?.volume, 3)
         }
         Err(error) => return Err(error.to_string()),
@@ -377,10 +377,10 @@ fn removed_or_not(crash: Crash) -> Result<(), String> {
     let fixture = Fixture::with_images(&shapes(), crash.images);
     let told = |error: VolumeError| error.to_string();
     let others = fixture.drives[..LAST].to_vec();
-    let volume = match open(others.clone(), Access::ReadWrite) {
+    let volume = match open(others.clone(), StoreAccess::ReadWrite) {
         Ok(opened) => opened.volume,
         Err(error) if crash.acked < 2 => {
-            let volume = open(fixture.drives.clone(), Access::ReadWrite)
+            let volume = open(fixture.drives.clone(), StoreAccess::ReadWrite)
                 .map_err(|other| format!("without it: {error}; with it: {other}"))?
                 .volume;
             if check_rows(&volume, &volume.generations()[0])? != 5 {
@@ -394,7 +394,7 @@ fn removed_or_not(crash: Crash) -> Result<(), String> {
         return Err("updates are lost".to_owned());
     }
     drop(volume);
-    let again = open(others, Access::ReadWrite).map_err(|error| error.to_string())?;
+    let again = open(others, StoreAccess::ReadWrite).map_err(|error| error.to_string())?;
     if !again.repairs.is_empty() {
         return Err(format!("still to be repaired: {:?}", again.repairs));
     }
@@ -445,7 +445,7 @@ fn a_commit_that_is_cut_off_behind_a_new_drive_is_unfinished_and_no_damage() {
     for op in &fixture.take_log() {
         apply(&shapes(), op, &mut durable, &mut pending);
         let fixture = Fixture::with_images(&shapes(), survive(&durable, &pending, Fate::AllKept));
-        let volume = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let volume = open(fixture.drives.clone(), StoreAccess::ReadOnly).unwrap().volume;
         let mends = volume.damaged_metadata().unwrap();
         assert!(mends.iter().all(|mend| mend.unfinished), "{mends:?}");
         unfinished += mends.iter().filter(|mend| usize::from(mend.member) == LAST).count();

@@ -8,15 +8,15 @@ use std::sync::Arc;
 use common::*;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
-use warprow_keys::{Fingerprint, IndexOptions, KeyIndex};
+use warprow_keys::{FingerprintWidth, IndexOptions, KeyIndex};
 use warprow_layout::{
-    Access, DType, Drive, GenerationSpec, Ranks, RowOrder, RowSource, TableKeys, TableKeysError, TableSpec, Volume,
-    VolumeError, open,
+    DType, Drive, GenerationSpec, Ranks, RowOrder, RowSource, StoreAccess, TableKeys, TableKeysError, TableSpec,
+    Volume, VolumeError, open,
 };
 
-const WIDTHS: [Fingerprint; 3] = [Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
+const WIDTHS: [FingerprintWidth; 3] = [FingerprintWidth::Bits8, FingerprintWidth::Bits16, FingerprintWidth::Bits32];
 
-fn index(keys: &[i64], width: Fingerprint) -> Arc<KeyIndex> {
+fn index(keys: &[i64], width: FingerprintWidth) -> Arc<KeyIndex> {
     let options = IndexOptions::default().with_fingerprint(width).with_threads(1);
     Arc::new(KeyIndex::build(keys, &options, &mut |_| ControlFlow::Continue(())).unwrap())
 }
@@ -87,7 +87,7 @@ proptest! {
         let spec = TableSpec { row_crc, ..TableSpec::new("t", 0, random.u32(1..90), DType::F16) }.keyed(&keyed);
         load(&fixture.open().volume, spec.clone(), &keyed);
 
-        let volume = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let volume = open(fixture.drives.clone(), StoreAccess::ReadOnly).unwrap().volume;
         let generation = volume.latest("m").unwrap();
         let table = &generation.tables[1];
         prop_assert_eq!(table.rows, count as u64);
@@ -131,7 +131,7 @@ fn damage_is_told_by_what_it_struck() {
     let fixture = Fixture::new(&[small(512, 8)]);
     fixture.format(1);
     let volume = fixture.open().volume;
-    let keyed = TableKeys::new(index(&keys, Fingerprint::Bits16), &source, RowOrder::Given, true).unwrap();
+    let keyed = TableKeys::new(index(&keys, FingerprintWidth::Bits16), &source, RowOrder::Given, true).unwrap();
     load(&volume, TableSpec::new("t", 0, 4, DType::F32).keyed(&keyed), &keyed);
     let generation = volume.latest("m").unwrap();
     let stored = generation.tables[1].keys.unwrap();
@@ -170,7 +170,7 @@ fn keys_that_do_not_fit_are_refused() {
     let mut random = fastrand::Rng::with_seed(2);
     let (mine, other) = (keys(100, &mut random), keys(101, &mut random));
     let (source, other_source) = (&mine[..], &other[..]);
-    let own = index(&mine, Fingerprint::Bits8);
+    let own = index(&mine, FingerprintWidth::Bits8);
     assert!(matches!(
         TableKeys::new(own.clone(), &other_source, RowOrder::Positions, false),
         Err(TableKeysError::Count { index: 100, source_keys: 101 })

@@ -7,7 +7,8 @@ use std::collections::HashMap;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, DType, GenerationSpec, Log, LogUpdate, RowPatch, RowSource, TableSpec, Volume, VolumeError, open, row_crc,
+    DType, GenerationSpec, Log, LogUpdate, RowPatch, RowSource, StoreAccess, TableSpec, Volume, VolumeError, open,
+    row_crc,
 };
 
 /// Bytes of a row of table "wide" of the model, and its number there.
@@ -148,7 +149,7 @@ fn what_a_torn_batch_left_never_follows_what_is_appended_in_its_place() {
         let second = fixture.take_log();
         let check = |crash: Crash| {
             let fixture = Fixture::with_images(&shapes, crash.images);
-            let volume = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
+            let volume = open(fixture.drives.clone(), StoreAccess::ReadOnly).map_err(|error| error.to_string())?.volume;
             let mut all = Vec::new();
             let read = volume.read_log(&volume.generations()[0], |_, update| all.push(update.row[0]));
             read.map_err(|error| error.to_string())?;
@@ -345,7 +346,7 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
     };
     let check = |crash: Crash| {
         let fixture = Fixture::with_images(&shapes, crash.images);
-        let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+        let volume = open(fixture.drives.clone(), StoreAccess::ReadWrite).map_err(|error| error.to_string())?.volume;
         all_right(&volume)
     };
     // Each write of a copy is like the others: some of them, and all that are not of chunks.
@@ -410,7 +411,7 @@ fn a_log_is_packed_closer_where_no_chunk_is_free() {
         assert!(chunks >= 10, "{chunks}");
         fixture.take_log();
         // It is known before, also by who may only read.
-        let reading = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let reading = open(fixture.drives.clone(), StoreAccess::ReadOnly).unwrap().volume;
         let wins = reading.chunks_to_repack(&reading.generations()[0]).unwrap();
         let mut log = log_of(&volume, &model).unwrap();
         assert_eq!(volume.chunks_to_repack(&volume.generations()[0]).unwrap(), wins);
@@ -439,7 +440,8 @@ fn a_log_is_packed_closer_where_no_chunk_is_free() {
         model.remove(&3);
         let check = |crash: Crash| {
             let fixture = Fixture::with_images(&[small(512, 16)], crash.images);
-            let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+            let volume =
+                open(fixture.drives.clone(), StoreAccess::ReadWrite).map_err(|error| error.to_string())?.volume;
             log_of(&volume, &model).map(drop)
         };
         let fates = [Fate::AllKept, Fate::AllLost, Fate::Lbas(50, 1), Fate::Torn(2)];
@@ -520,7 +522,7 @@ impl Nearly {
     /// One process: opens the store, updates and compacts, and ends, or is cut off at some operation of a drive.
     fn process(&mut self) -> Result<(), String> {
         let fixture = Fixture::with_images(&self.shapes, self.images.clone());
-        let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+        let volume = open(fixture.drives.clone(), StoreAccess::ReadWrite).map_err(|error| error.to_string())?.volume;
         let mut log = log_of(&volume, &self.model)?;
         if log.sequence() != self.sequence {
             return Err(format!("{} updates are there, and were {}", log.sequence(), self.sequence));
@@ -573,7 +575,7 @@ impl Nearly {
             [Fate::AllKept, Fate::AllKept, Fate::AllLost, Fate::Lbas(50, seed), Fate::Torn(seed), Fate::Writes(seed)];
         self.images = survive(&durable, &pending, fates[self.random.usize(..fates.len())]);
         let fixture = Fixture::with_images(&self.shapes, self.images.clone());
-        let volume = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
+        let volume = open(fixture.drives.clone(), StoreAccess::ReadOnly).map_err(|error| error.to_string())?.volume;
         let found = volume.read_log(&volume.generation(0).unwrap(), |_, _| ()).map_err(|error| error.to_string())?;
         let more = found.checked_sub(self.sequence).filter(|&more| more <= batch.len() as u64);
         let more =

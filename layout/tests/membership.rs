@@ -5,7 +5,7 @@ mod common;
 use common::*;
 use uuid::Uuid;
 use warprow_layout::{
-    Access, DType, FormatOptions, GenerationSpec, OpenError, SlotState, StoreFormatError, StoreState, TableSpec,
+    DType, FormatOptions, GenerationSpec, OpenError, SlotState, StoreAccess, StoreFormatError, StoreState, TableSpec,
     VolumeError, format, open, probe,
 };
 
@@ -22,7 +22,7 @@ fn two_stores() -> (Vec<MemoryDrive>, Vec<MemoryDrive>) {
 
 fn error(drives: &[MemoryDrive]) -> OpenError {
     let before: Vec<Image> = drives.iter().map(|drive| drive.image.lock().unwrap().clone()).collect();
-    let error = open(drives.to_vec(), Access::ReadWrite).unwrap_err();
+    let error = open(drives.to_vec(), StoreAccess::ReadWrite).unwrap_err();
     let after: Vec<Image> = drives.iter().map(|drive| drive.image.lock().unwrap().clone()).collect();
     assert!(before == after, "a refusal loses nothing");
     error
@@ -31,7 +31,7 @@ fn error(drives: &[MemoryDrive]) -> OpenError {
 #[test]
 fn drives_are_found_in_any_order() {
     let (x, _) = two_stores();
-    let opened = open(vec![x[1].clone(), x[0].clone()], Access::ReadWrite).unwrap();
+    let opened = open(vec![x[1].clone(), x[0].clone()], StoreAccess::ReadWrite).unwrap();
     assert_eq!(opened.state, StoreState::Healthy);
     assert_eq!(opened.volume.positions(), [Some(1), Some(0)]);
     assert_eq!(opened.volume.drive(0).unwrap().name(), "x0");
@@ -48,7 +48,7 @@ fn a_missing_member_is_named_and_the_rest_can_be_read() {
         }
         other => panic!("{other}"),
     }
-    let opened = open(vec![x[0].clone()], Access::Degraded).unwrap();
+    let opened = open(vec![x[0].clone()], StoreAccess::Degraded).unwrap();
     let StoreState::Degraded { missing } = &opened.state else { panic!("healthy") };
     assert_eq!(missing[0].index, 1);
     let volume = opened.volume;
@@ -103,7 +103,7 @@ fn strangers_are_named() {
     let mut blank = Fixture::new(&[small(512, 4)]).drives.remove(0);
     blank.name = "blank".into();
     assert!(matches!(error(&[x[0].clone(), blank]), OpenError::NotWarprow { drive } if drive == "blank"));
-    assert!(matches!(open(Vec::<MemoryDrive>::new(), Access::ReadWrite), Err(OpenError::NoDrives)));
+    assert!(matches!(open(Vec::<MemoryDrive>::new(), StoreAccess::ReadWrite), Err(OpenError::NoDrives)));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn a_changed_drive_is_named() {
     assert!(matches!(error(&[x[0].clone(), shrunk]), OpenError::Shrunk { drive, .. } if drive == "x1"));
     let mut grown = x[1].clone();
     grown.shape.bytes += 1 << 20;
-    let opened = open(vec![x[0].clone(), grown], Access::ReadOnly).unwrap();
+    let opened = open(vec![x[0].clone(), grown], StoreAccess::ReadOnly).unwrap();
     verify(&opened.volume, &opened.volume.latest("model").unwrap(), 1).unwrap();
 
     // The same bytes behind another LBA size.

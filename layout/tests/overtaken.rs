@@ -10,8 +10,8 @@ use std::time::Duration;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, DType, FormatOptions, GenerationSpec, Log, LogUpdate, RowPatch, TableSpec, Volume, VolumeError, format,
-    open,
+    DType, FormatOptions, GenerationSpec, Log, LogUpdate, RowPatch, StoreAccess, TableSpec, Volume, VolumeError,
+    format, open,
 };
 
 const SIZES: [u64; 3] = [4, 5, 7];
@@ -408,7 +408,7 @@ fn a_commit_that_the_members_change_overtakes_is_refused() {
     let fixture = Fixture::new(&all);
     let options = FormatOptions { chunk_size: Some(1 << 20), ..FormatOptions::default() };
     format(&fixture.drives[..3], &options).unwrap();
-    let volume = open(fixture.drives[..3].to_vec(), Access::ReadWrite).unwrap().volume;
+    let volume = open(fixture.drives[..3].to_vec(), StoreAccess::ReadWrite).unwrap().volume;
     let first = volume.begin(&model()).map(|mut tx| {
         load(&volume, &mut tx, 1);
         tx.commit().unwrap()

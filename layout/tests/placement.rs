@@ -8,8 +8,8 @@ use common::*;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use warprow_layout::{
-    Access, ChunkSpread, DType, Drive, FormatOptions, Generation, GenerationSpec, RowReader, TableSpec, VolumeError,
-    format, open, row_crc,
+    ChunkSpread, DType, Drive, FormatOptions, Generation, GenerationSpec, RowReader, StoreAccess, TableSpec,
+    VolumeError, format, open, row_crc,
 };
 
 fn table() -> impl Strategy<Value = (u64, u32, DType, bool, bool)> {
@@ -181,7 +181,7 @@ proptest! {
             }
         }
         let generation = tx.commit().unwrap();
-        let volume = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
+        let volume = open(fixture.drives.clone(), StoreAccess::ReadOnly).unwrap().volume;
         prop_assert_eq!(&*volume.latest("model").unwrap(), &*generation);
         for (index, table) in generation.tables.iter().enumerate() {
             let ranks = volume.read_ranks(&generation, index).unwrap();
@@ -279,7 +279,7 @@ fn a_store_of_terabytes_is_addressed_without_overflow() {
     ));
     spec.permuted = false;
     let generation = volume.begin(&GenerationSpec::new("m", vec![spec])).unwrap().commit().unwrap();
-    let again = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
+    let again = open(fixture.drives.clone(), StoreAccess::ReadOnly).unwrap().volume;
     assert_eq!(again.generations(), std::slice::from_ref(&generation));
     let last = generation.row(0, rows - 1).unwrap();
     assert_eq!(last.byte, 384);

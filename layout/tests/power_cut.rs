@@ -9,8 +9,8 @@ mod common;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, BlockError, Catalogue, GenerationSpec, OpenError, RepairKind, StoreState, SuperblockCopy, Volume,
-    VolumeError, open, probe,
+    BlockError, Catalogue, GenerationSpec, MetadataRepairKind, OpenError, StoreAccess, StoreState, SuperblockCopy,
+    Volume, VolumeError, open, probe,
 };
 
 fn version_of(volume: &Volume) -> Result<u64, String> {
@@ -36,7 +36,7 @@ fn old_or_new(shapes: &[Shape], crash: Crash, last: u64) -> Result<(), String> {
             if zero_start {
                 (0..2).for_each(|unit| fixture.drives[0].set_unit(unit, &[0; 4096]));
             }
-            let alone = open(fixture.drives.clone(), Access::Degraded)
+            let alone = open(fixture.drives.clone(), StoreAccess::Degraded)
                 .map_err(|error| format!("member {index} alone (start zeroed: {zero_start}): {error}"))?;
             if alone.volume.epoch() < epoch {
                 return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot epoch {epoch}"));
@@ -46,10 +46,11 @@ fn old_or_new(shapes: &[Shape], crash: Crash, last: u64) -> Result<(), String> {
     }
 
     let fixture = Fixture::with_images(shapes, images);
-    let read_only = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| format!("read-only: {error}"))?;
+    let read_only =
+        open(fixture.drives.clone(), StoreAccess::ReadOnly).map_err(|error| format!("read-only: {error}"))?;
     assert!(fixture.take_log().is_empty(), "a read-only open writes nothing");
     let seen = version_of(&read_only.volume)?;
-    let opened = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?;
+    let opened = open(fixture.drives.clone(), StoreAccess::ReadWrite).map_err(|error| error.to_string())?;
     let version = version_of(&opened.volume)?;
     if version != seen || version < acked || version > (acked + 1).min(last) {
         return Err(format!("version {version} (read-only: {seen})"));
@@ -72,7 +73,7 @@ fn first_attempt(shapes: &[Shape], crash: Crash, last: u64) -> Result<(), String
 /// offsets in docs/layout.md.
 fn data_before_catalogue(shapes: &[Shape], images: &[Image], acked: u64) -> Result<(), String> {
     let fixture = Fixture::with_images(shapes, images.to_vec());
-    let Ok(opened) = open(fixture.drives.clone(), Access::ReadOnly) else { return Ok(()) };
+    let Ok(opened) = open(fixture.drives.clone(), StoreAccess::ReadOnly) else { return Ok(()) };
     let geometry = opened.volume.geometry().clone();
     let next = acked + 2;
     for drive in &fixture.drives {
@@ -139,7 +140,7 @@ fn cuts_between_writes_are_not_taken_for_damage() {
         fates.extend((0..8).map(Fate::Writes));
         let checked = enumerate_fates(&shapes, &base, &log, 0, &fates, |crash| {
             let fixture = Fixture::with_images(&shapes, crash.images);
-            let opened = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?;
+            let opened = open(fixture.drives.clone(), StoreAccess::ReadOnly).map_err(|error| error.to_string())?;
             let mends = opened.volume.damaged_metadata().map_err(|error| error.to_string())?;
             unfinished += mends.len();
             match mends.iter().find(|mend| !mend.unfinished) {
@@ -197,7 +198,7 @@ fn record_format(shapes: &[Shape]) -> (Vec<Image>, Vec<Op>) {
 fn old_or_new_or_none(shapes: &[Shape], crash: Crash) -> Result<(), String> {
     let (acked, tails_in_flight) = (crash.acked == 1, crash.tails_in_flight);
     let fixture = Fixture::with_images(shapes, crash.images.clone());
-    match open(fixture.drives.clone(), Access::ReadWrite) {
+    match open(fixture.drives.clone(), StoreAccess::ReadWrite) {
         Ok(opened) => match opened.volume.store().as_u128() {
             1 if !acked => version_of(&opened.volume).map(drop)?,
             2 if opened.volume.generations().is_empty() => {}
@@ -271,7 +272,7 @@ fn record_roll_forward(shapes: &[Shape], ahead: usize) -> (Vec<Image>, Vec<Op>) 
     let fixture = Fixture::with_images(shapes, base.clone());
     fixture.mark(1);
     let opened = fixture.open();
-    let laggards = opened.repairs.iter().filter(|repair| repair.kind == RepairKind::RolledForward).count();
+    let laggards = opened.repairs.iter().filter(|repair| repair.kind == MetadataRepairKind::RolledForward).count();
     assert_eq!(laggards, shapes.len() - 1);
     fixture.mark(2);
     let mut tx = opened.volume.begin(&model()).unwrap();
@@ -287,7 +288,7 @@ fn cuts_during_roll_forward_leave_the_new() {
             let (base, log) = record_roll_forward(&shapes, ahead);
             enumerate(&shapes, &base, &log, 0, 3, |crash| {
                 let fixture = Fixture::with_images(&shapes, crash.images.clone());
-                let version = version_of(&open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume)?;
+                let version = version_of(&open(fixture.drives.clone(), StoreAccess::ReadOnly).unwrap().volume)?;
                 if version != 2 {
                     return Err(format!("version {version} after a committed 2"));
                 }
@@ -416,13 +417,13 @@ fn a_member_away_during_the_commit_is_stale_not_a_laggard() {
     switch(&volume, 2);
     let one_behind =
         Fixture::with_images(&shapes, vec![old[0].clone(), fixture.images()[1].clone(), fixture.images()[2].clone()]);
-    match open(one_behind.drives.clone(), Access::ReadWrite) {
+    match open(one_behind.drives.clone(), StoreAccess::ReadWrite) {
         Err(OpenError::StaleMember { drive, its_epoch: 2, epoch: 3 }) => assert_eq!(drive, "memory:0"),
         other => panic!("{other:?}"),
     }
     assert!(one_behind.take_log().is_empty(), "nothing was written");
     // Without it, the others still serve their rows.
-    let others = open(one_behind.drives[1..].to_vec(), Access::Degraded).unwrap();
+    let others = open(one_behind.drives[1..].to_vec(), StoreAccess::Degraded).unwrap();
     assert_eq!(others.volume.epoch(), 3);
     assert!(matches!(others.state, StoreState::Degraded { missing } if missing.len() == 1 && missing[0].index == 0));
 }
@@ -433,7 +434,7 @@ fn a_member_away_during_the_commit_is_stale_not_a_laggard() {
 fn a_degraded_open_without_the_drive_ahead_does_no_harm() {
     let shapes = shapes(512, &THREE);
     let fixture = Fixture::with_images(&shapes, half_committed(&shapes, 2));
-    let behind = open(fixture.drives[..2].to_vec(), Access::Degraded).unwrap();
+    let behind = open(fixture.drives[..2].to_vec(), StoreAccess::Degraded).unwrap();
     assert_eq!(behind.volume.epoch(), 2);
     assert!(behind.volume.begin(&model()).is_err());
     drop(behind);
@@ -456,7 +457,7 @@ fn losing_both_copies_of_the_newest_superblock_is_not_taken_for_a_torn_commit() 
         block[2000] ^= 1;
         fixture.drives[0].set_unit(unit, &block);
     }
-    match open(fixture.drives.clone(), Access::ReadOnly) {
+    match open(fixture.drives.clone(), StoreAccess::ReadOnly) {
         Err(OpenError::LostSuperblock { epoch: 2, .. }) => {}
         other => panic!("{other:?}"),
     }
@@ -477,7 +478,7 @@ fn damage_at_the_start_is_repaired_from_the_tail() {
         opened
             .repairs
             .iter()
-            .any(|it| it.drive == "memory:1" && it.kind == RepairKind::Superblock(SuperblockCopy::Start))
+            .any(|it| it.drive == "memory:1" && it.kind == MetadataRepairKind::Superblock(SuperblockCopy::Start))
     );
     assert_eq!(version_of(&opened.volume), Ok(1));
     assert!(fixture.open().repairs.is_empty());
@@ -533,7 +534,7 @@ fn one_step_or_the_next(shapes: &[Shape], crash: Crash) -> Result<(), String> {
             if zero_start {
                 (0..2).for_each(|unit| fixture.drives[0].set_unit(unit, &[0; 4096]));
             }
-            let alone = open(fixture.drives.clone(), Access::Degraded)
+            let alone = open(fixture.drives.clone(), StoreAccess::Degraded)
                 .map_err(|error| format!("member {index} alone (start zeroed: {zero_start}): {error}"))?;
             // Version 1 came with epoch 2.
             if alone.volume.epoch() < acked + 1 {
@@ -543,9 +544,11 @@ fn one_step_or_the_next(shapes: &[Shape], crash: Crash) -> Result<(), String> {
     }
     data_before_catalogue(shapes, &images, acked)?;
     let fixture = Fixture::with_images(shapes, images);
-    let seen =
-        step_of(&open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume, acked)?;
-    let opened = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?;
+    let seen = step_of(
+        &open(fixture.drives.clone(), StoreAccess::ReadOnly).map_err(|error| error.to_string())?.volume,
+        acked,
+    )?;
+    let opened = open(fixture.drives.clone(), StoreAccess::ReadWrite).map_err(|error| error.to_string())?;
     let step = step_of(&opened.volume, acked)?;
     if step != seen || !(acked..=acked + 1).contains(&step) {
         return Err(format!("step {step} (read-only: {seen}), acknowledged {acked}"));

@@ -4,7 +4,7 @@ mod common;
 
 use common::cuts::*;
 use common::*;
-use warprow_layout::{Access, OpenError, RepairProposal, RepairTarget, open};
+use warprow_layout::{OpenError, RepairProposal, RepairTarget, StoreAccess, open};
 
 const SIZES: [&[u64]; 2] = [&[4], &[4, 5, 7]];
 
@@ -44,7 +44,7 @@ fn mended(fixture: &Fixture) -> Result<usize, String> {
     if !left.writes().is_empty() {
         return Err(format!("still to be mended: {:?}", left.writes()));
     }
-    let opened = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?;
+    let opened = open(fixture.drives.clone(), StoreAccess::ReadOnly).map_err(|error| error.to_string())?;
     if opened.volume.epoch() != 3 || !opened.repairs.is_empty() {
         return Err(format!("epoch {}, {:?}", opened.volume.epoch(), opened.repairs));
     }
@@ -126,7 +126,7 @@ fn a_damaged_catalogue_is_copied_from_another_drive_and_from_nowhere_else() {
 
 fn rig_catalogue_units(shapes: &[Shape], images: &[Image]) -> u32 {
     let fixture = Fixture::with_images(shapes, images.to_vec());
-    open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume.geometry().catalogue_units
+    open(fixture.drives.clone(), StoreAccess::ReadOnly).unwrap().volume.geometry().catalogue_units
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_lost_slot_is_restored_only_where_no_commit_can_have_been_in_it() {
             [0, shape.units() - 2].into_iter().for_each(|unit| drive.set_unit(unit, &garbage(unit)));
         }
         assert!(matches!(
-            open(fixture.drives.clone(), Access::ReadWrite).unwrap_err(),
+            open(fixture.drives.clone(), StoreAccess::ReadWrite).unwrap_err(),
             OpenError::LostSuperblock { epoch: 3, .. }
         ));
         let before = fixture.images();
@@ -230,7 +230,7 @@ fn a_power_cut_during_a_repair_leaves_one_that_goes_on() {
             checked += enumerate(&shapes, &base, &log, 0, 12, |crash| {
                 let fixture = Fixture::with_images(&shapes, crash.images);
                 // Whoever opens it without a repair finds the same version, or is refused.
-                if let Ok(opened) = open(fixture.drives.clone(), Access::ReadOnly) {
+                if let Ok(opened) = open(fixture.drives.clone(), StoreAccess::ReadOnly) {
                     assert_eq!(opened.volume.epoch(), 3);
                     fixture.take_log();
                 }

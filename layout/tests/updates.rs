@@ -8,7 +8,7 @@ use std::sync::Arc;
 use common::cuts::*;
 use common::*;
 use warprow_layout::{
-    Access, Generation, Log, LogUpdate, OpenError, RowPatch, RowSource, Volume, VolumeError, open, row_crc,
+    Generation, Log, LogUpdate, OpenError, RowPatch, RowSource, StoreAccess, Volume, VolumeError, open, row_crc,
 };
 
 const SIZES: [u64; 3] = [4, 5, 7];
@@ -126,7 +126,8 @@ fn acknowledged_and_in_order(shapes: &[Shape], recorded: &Recorded, crash: Crash
             if zero_start {
                 (0..2).for_each(|unit| fixture.drives[0].set_unit(unit, &[0; 4096]));
             }
-            let alone = open(fixture.drives.clone(), Access::Degraded).map_err(|error| format!("alone: {error}"))?;
+            let alone =
+                open(fixture.drives.clone(), StoreAccess::Degraded).map_err(|error| format!("alone: {error}"))?;
             if alone.volume.epoch() < epoch {
                 return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot epoch {epoch}"));
             }
@@ -135,7 +136,7 @@ fn acknowledged_and_in_order(shapes: &[Shape], recorded: &Recorded, crash: Crash
     let fixture = Fixture::with_images(shapes, crash.images);
     let told = |error: VolumeError| error.to_string();
     let before = {
-        let volume = open(fixture.drives.clone(), Access::ReadOnly).map_err(|error| error.to_string())?.volume;
+        let volume = open(fixture.drives.clone(), StoreAccess::ReadOnly).map_err(|error| error.to_string())?.volume;
         verify(&volume, &volume.generations()[0], 1)?;
         read_log(&volume, &volume.generations()[0]).map_err(told)?
     };
@@ -143,7 +144,7 @@ fn acknowledged_and_in_order(shapes: &[Shape], recorded: &Recorded, crash: Crash
     if before.len() < least || before.len() > most || before[..] != all[..before.len()] {
         return Err(format!("{} updates are found, of {least} to {most}", before.len()));
     }
-    let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+    let volume = open(fixture.drives.clone(), StoreAccess::ReadWrite).map_err(|error| error.to_string())?.volume;
     let (mut log, found) = log_of(&volume).map_err(told)?;
     if found != before {
         return Err(format!("{} updates, {} when it was opened for reading", found.len(), before.len()));
@@ -401,7 +402,7 @@ fn there_is_one_log_and_what_does_not_fit_is_refused() {
     assert_eq!(append(&mut log, &[]).unwrap(), 0);
     drop(log);
     assert!(matches!(volume.log(7, |_, _| ()), Err(VolumeError::NoSuchGeneration { id: 7 })));
-    let read_only = open(fixture.drives.clone(), Access::ReadOnly).unwrap().volume;
+    let read_only = open(fixture.drives.clone(), StoreAccess::ReadOnly).unwrap().volume;
     let (mut log, _) = log_of(&read_only).unwrap();
     assert!(matches!(append(&mut log, &[row(0, 100)]), Err(VolumeError::ReadOnly { .. })));
     assert!(fixture.take_log().is_empty());
@@ -429,7 +430,7 @@ fn updates_go_on_beside_a_load() {
     assert_eq!(opened.free_chunks().iter().sum::<u64>(), free - placed.len() as u64 - 1);
     assert_eq!(log_of(&opened).unwrap().1, [changes(1, 3, None), changes(2, 3, None)].concat());
     verify(&opened, &opened.generations()[1], 2).unwrap();
-    let gone = open(fixture.drives[1..].to_vec(), Access::ReadWrite);
+    let gone = open(fixture.drives[1..].to_vec(), StoreAccess::ReadWrite);
     assert!(matches!(gone, Err(OpenError::MissingMember { .. })));
 }
 
@@ -591,14 +592,15 @@ fn compacted_or_not(shapes: &[Shape], recorded: &Recorded, crash: Crash) -> Resu
             if zero_start {
                 (0..2).for_each(|unit| fixture.drives[0].set_unit(unit, &[0; 4096]));
             }
-            let alone = open(fixture.drives.clone(), Access::Degraded).map_err(|error| format!("alone: {error}"))?;
+            let alone =
+                open(fixture.drives.clone(), StoreAccess::Degraded).map_err(|error| format!("alone: {error}"))?;
             if alone.volume.epoch() < epoch {
                 return Err(format!("member {index} alone (start zeroed: {zero_start}) forgot epoch {epoch}"));
             }
         }
     }
     let fixture = Fixture::with_images(shapes, crash.images);
-    let volume = open(fixture.drives.clone(), Access::ReadWrite).map_err(|error| error.to_string())?.volume;
+    let volume = open(fixture.drives.clone(), StoreAccess::ReadWrite).map_err(|error| error.to_string())?.volume;
     let count = check_rows(&volume, all)?;
     if count < least || count > most {
         return Err(format!("{count} updates are found, of {least} to {most}"));

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 
 use common::*;
 use warprow_layout::{
-    Access, DType, Drive, DriveError, FormatOptions, GenerationSpec, OpenError, Ranks, StoreFormatError, TableSpec,
-    VolumeError, WritesLost, format, open,
+    DType, Drive, DriveError, FormatOptions, GenerationSpec, OpenError, Ranks, StoreAccess, StoreFormatError,
+    TableSpec, VolumeError, WritesLost, format, open,
 };
 
 fn one_mebibyte(name: &str) -> GenerationSpec {
@@ -219,7 +219,7 @@ fn a_commit_that_fails_is_undone_or_in_doubt_and_never_half() {
         let left = std::sync::Arc::new(AtomicUsize::new(usize::MAX));
         let drives: Vec<Failing> =
             fixture.drives.iter().map(|inner| Failing { inner: inner.clone(), left: left.clone() }).collect();
-        let volume = open(drives, Access::ReadWrite).unwrap().volume;
+        let volume = open(drives, StoreAccess::ReadWrite).unwrap().volume;
         let mut tx = volume.begin(&model()).unwrap();
         load(&volume, &mut tx, 2);
         tx.supersede(0);
@@ -325,7 +325,7 @@ fn a_drive_that_forgets_what_it_had_not_flushed_ends_a_commit() {
         loop {
             let fixture = Fixture::with_images(&shapes, base.images());
             let drives: Vec<Forgetful> = fixture.drives.iter().map(Forgetful::new).collect();
-            let volume = open(drives.clone(), Access::ReadWrite).unwrap().volume;
+            let volume = open(drives.clone(), StoreAccess::ReadWrite).unwrap().volume;
             drives[victim].left.store(steps, Ordering::Relaxed);
             let mut tx = volume.begin(&model()).unwrap();
             load(&volume, &mut tx, 2);
@@ -366,7 +366,7 @@ fn a_drive_that_forgets_while_it_is_opened_or_formatted_is_an_error() {
         (0..2).for_each(|unit| fixture.drives[1].set_unit(unit, &[0xFF; 4096]));
         let drives: Vec<Forgetful> = fixture.drives.iter().map(Forgetful::new).collect();
         drives[1].left.store(step, Ordering::Relaxed);
-        assert!(matches!(open(drives, Access::ReadWrite), Err(OpenError::Drive(error)) if lost(&error)), "{step}");
+        assert!(matches!(open(drives, StoreAccess::ReadWrite), Err(OpenError::Drive(error)) if lost(&error)), "{step}");
     }
     let drives: Vec<Forgetful> = fixture.drives.iter().map(Forgetful::new).collect();
     let options = FormatOptions { overwrite: true, ..FormatOptions::default() };

@@ -3,7 +3,7 @@
 use warprow_layout::{DType, Table};
 use warprow_store::StoreError;
 
-use crate::feature::{Bounds, Feature, Missing, PlanOptions, Pooling};
+use crate::feature::{BoundsCheck, Feature, MissingPolicy, PlanOptions, Pooling};
 use crate::stage::{MAX_ROWS, NONE};
 
 /// Most features of a plan, and most tables.
@@ -12,7 +12,7 @@ const MAX_FEATURES: usize = 1 << 16;
 /// A feature whose table was found.
 #[derive(Debug)]
 pub struct ResolvedFeature {
-    /// Index among [`Resolved::tables`].
+    /// Index among [`ResolvedFeatures::tables`].
     pub table: u16,
     /// How the rows of a bag become one.
     pub pooling: Pooling,
@@ -21,9 +21,9 @@ pub struct ResolvedFeature {
     /// The id that stands for none.
     pub padding: Option<i128>,
     /// What the row of an id is that the table does not have.
-    pub missing: Missing,
+    pub missing: MissingPolicy,
     /// What else becomes of such ids.
-    pub bounds: Bounds,
+    pub bounds: BoundsCheck,
     /// The feature's first element in a pooled output row; 0 unpooled.
     pub column: usize,
     /// Elements of a row.
@@ -53,7 +53,7 @@ pub struct ResolvedTable {
 
 /// Features and the tables that they need.
 #[derive(Debug)]
-pub struct Resolved {
+pub struct ResolvedFeatures {
     /// In the order in which they were given.
     pub features: Vec<ResolvedFeature>,
     /// Each once.
@@ -69,7 +69,7 @@ pub fn resolve<'a>(
     known: impl Iterator<Item = &'a Table> + Clone,
     features: &[Feature],
     options: &PlanOptions,
-) -> Result<Resolved, StoreError> {
+) -> Result<ResolvedFeatures, StoreError> {
     let out_of_range = |reason: String| Err(StoreError::PlanOptions { reason });
     if features.is_empty() || features.len() > MAX_FEATURES {
         return out_of_range(format!("a plan has 1 to {MAX_FEATURES} features, not {}", features.len()));
@@ -113,7 +113,7 @@ pub fn resolve<'a>(
             }
         };
         let (missing, bounds) = (feature.missing.unwrap_or(options.missing), feature.bounds.unwrap_or(options.bounds));
-        if missing == Missing::Error && bounds == Bounds::Ignore {
+        if missing == MissingPolicy::Error && bounds == BoundsCheck::Ignore {
             return Err(refuse("missing ids cannot both be an error and be ignored: choose one".to_owned()));
         }
         let dim = source.dim as usize;
@@ -130,7 +130,7 @@ pub fn resolve<'a>(
         column += dim;
     }
     let width = if pooled { column } else { planned.iter().map(|feature| feature.dim).max().unwrap_or(0) };
-    Ok(Resolved { features: planned, tables, pooled, width })
+    Ok(ResolvedFeatures { features: planned, tables, pooled, width })
 }
 
 impl ResolvedTable {

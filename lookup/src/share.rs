@@ -44,7 +44,7 @@ pub fn scaled(rows: u64, part: u64, whole: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warprow_layout::{DType, Region, RowPacking};
+    use warprow_layout::{DType, LbaRegion, RowPacking};
 
     fn table(rows: u64, dim: u32, hot_rows: u64) -> Table {
         Table {
@@ -54,7 +54,7 @@ mod tests {
             dtype: DType::F32,
             hot_rows,
             default_row: None,
-            rows_region: Region { first_lba: 0, lbas: 0 },
+            rows_region: LbaRegion { first_lba: 0, lbas: 0 },
             ranks: None,
             keys: None,
             crc_region: None,

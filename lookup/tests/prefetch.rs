@@ -16,7 +16,7 @@ use warprow_lookup::{
     Batch, Feature, HostOptions, LookupError, Output, OutputRows, Plan, PlanOptions, Pooling, PrepareOptions, RowError,
     Slot,
 };
-use warprow_soft_controller::{Fault, Rule, SoftController};
+use warprow_soft_controller::{Fault, FaultRule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{DType, LoadOptions, OpenOptions, Store, TableSpec};
 
@@ -160,7 +160,7 @@ fn rows_are_read_before_they_are_looked_up() {
         wait_for(&mut slot);
         let fault = Fault::Status(Status::from(StatusCode::UnrecoveredReadError));
         for drive in &drives {
-            drive.faults().inject(Rule::new(fault).io(NvmOpcode::READ).always());
+            drive.faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).always());
         }
         let wanted = wanted(&table, &ids, pooling);
         assert_eq!(look(&mut slot, wanted.len()).unwrap(), wanted);
@@ -225,7 +225,7 @@ fn a_drive_that_fails_fails_the_look_up() {
         for fault in [Fault::Status(Status::from(StatusCode::UnrecoveredReadError)), Fault::Drop] {
             let plan = plan_of(&host, pooling);
             let (mut slot, ids) = (plan.slot().unwrap(), ids());
-            drives[0].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(3));
+            drives[0].faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).nth(3));
             prefetch(&mut slot, &ids);
             let (mut rows, mut mask) = (vec![7.0; ids.len() * DIM], vec![7; ids.len()]);
             let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);

@@ -5,8 +5,8 @@ mod common;
 use common::Table;
 use half::f16;
 use warprow_lookup::{
-    Batch, Bounds, Feature, HostExecutor, HostOptions, InvalidBatch, LookupError, Missing, MissingId, Output,
-    OutputRows, PlanOptions, Pooling,
+    Batch, BoundsCheck, Feature, HostExecutor, HostOptions, InvalidBatch, LookupError, MissingId, MissingPolicy,
+    Output, OutputRows, PlanOptions, Pooling,
 };
 use warprow_store::{DType, LoadOptions, Store, StoreError};
 
@@ -114,7 +114,7 @@ fn batches_that_do_not_fit() {
 #[test]
 fn missing_ids_are_named_before_anything_is_read() {
     let (_store, host) = host();
-    let features = [Feature::new("f", "wide"), Feature::new("g", "narrow").missing(Missing::Error).padding(-1)];
+    let features = [Feature::new("f", "wide"), Feature::new("g", "narrow").missing(MissingPolicy::Error).padding(-1)];
     let plan = host.plan(&features, PlanOptions::default()).unwrap();
     let mut slot = plan.slot().unwrap();
     let (mut rows, mut mask) = (vec![7.0; 64], vec![7; 8]);
@@ -133,8 +133,13 @@ fn missing_ids_are_named_before_anything_is_read() {
 #[test]
 fn missing_ids_are_told_of_as_features_want_it() {
     let (_store, host) = host();
-    let feature = |bounds| Feature::new("f", "narrow").missing(Missing::Default).bounds(bounds).padding(-1);
-    let features = [feature(Bounds::Ignore), feature(Bounds::Count), feature(Bounds::Report), feature(Bounds::Report)];
+    let feature = |bounds| Feature::new("f", "narrow").missing(MissingPolicy::Default).bounds(bounds).padding(-1);
+    let features = [
+        feature(BoundsCheck::Ignore),
+        feature(BoundsCheck::Count),
+        feature(BoundsCheck::Report),
+        feature(BoundsCheck::Report),
+    ];
     let plan = host.plan(&features, PlanOptions::default()).unwrap();
     let (mut rows, mut mask) = (vec![7.0; 64], vec![7; 12]);
     // Rows of "narrow": 0 to 9; the third feature has all it asks for.
@@ -144,7 +149,7 @@ fn missing_ids_are_told_of_as_features_want_it() {
     assert_eq!((report.missing, report.padding), (3, 4));
     assert_eq!(report.first_missing, Some(MissingId { position: 10, id: -3 }));
     assert_eq!(mask, [1, 0, 0, 0, 1, 0, 1, 0, 1, 1, 0, 0]);
-    let both = [feature(Bounds::Ignore).missing(Missing::Error)];
+    let both = [feature(BoundsCheck::Ignore).missing(MissingPolicy::Error)];
     let text = host.plan(&both, PlanOptions::default()).unwrap_err().to_string();
     assert!(text.contains("\"f\"") && text.contains("choose one"), "{text}");
 }

@@ -6,7 +6,7 @@ use crate::order::{CountClass, HotnessOrder};
 
 /// Memory for rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Budgets {
+pub struct MemoryBudgets {
     /// Bytes of GPU memory; with any, look-ups run on the GPU.
     pub hbm: u64,
     /// Bytes of DRAM.
@@ -15,7 +15,7 @@ pub struct Budgets {
 
 /// The first ranks of each table that lie in memory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allocation {
+pub struct TierAllocation {
     /// Ranks below this lie in GPU memory.
     pub hbm: Vec<u64>,
     /// Ranks below this lie in GPU memory or DRAM.
@@ -45,7 +45,7 @@ impl<'a> TableHotness<'a> {
 ///
 /// With these rows of each table in GPU memory ([`GpuOptions::hbm_rows`](warprow_gpu::GpuOptions::hbm_rows)), and both as its hint, the
 /// executors place the same.
-pub fn allocate(tables: &[TableHotness<'_>], budgets: Budgets) -> Allocation {
+pub fn allocate(tables: &[TableHotness<'_>], budgets: MemoryBudgets) -> TierAllocation {
     let mut classes: Vec<Wanted> = Vec::new();
     for (table, it) in tables.iter().enumerate() {
         let mut begin = 0;
@@ -61,7 +61,7 @@ pub fn allocate(tables: &[TableHotness<'_>], budgets: Budgets) -> Allocation {
     fill(tables, &mut classes, &mut hot, budgets.hbm);
     let hbm = hot.clone();
     fill(tables, &mut classes, &mut hot, budgets.dram);
-    Allocation { hbm, hot }
+    TierAllocation { hbm, hot }
 }
 
 /// Rows of a table that were looked up equally often, and have no place yet.
@@ -115,16 +115,16 @@ mod tests {
     fn memory_goes_to_what_is_looked_up_most_for_a_byte() {
         let (small, large) = (order(&[8, 1, 4, 0]), order(&[7, 2, 0, 20]));
         let tables = [TableHotness::new(&small, 100), TableHotness::new(&large, 400)];
-        let hot = |hbm, dram| allocate(&tables, Budgets { hbm, dram });
+        let hot = |hbm, dram| allocate(&tables, MemoryBudgets { hbm, dram });
         assert_eq!(hot(0, 99).hot, [0, 0]);
         // 8 per 100 B, then 20 per 400 B, then 4 per 100 B; 7 per 400 B does not fit.
         assert_eq!(hot(0, 100).hot, [1, 0]);
         assert_eq!(hot(0, 500).hot, [1, 1]);
         assert_eq!(hot(0, 700).hot, [3, 1]);
         // GPU memory to the densest of all, whatever their table; what does not fit there may fit into DRAM.
-        assert_eq!(hot(500, 200), Allocation { hbm: vec![1, 1], hot: vec![3, 1] });
-        assert_eq!(hot(300, 500), Allocation { hbm: vec![3, 0], hot: vec![3, 1] });
-        assert_eq!(hot(0, 1 << 20), Allocation { hbm: vec![0, 0], hot: vec![4, 4] });
-        assert_eq!(hot(1 << 20, 0), Allocation { hbm: vec![4, 4], hot: vec![4, 4] });
+        assert_eq!(hot(500, 200), TierAllocation { hbm: vec![1, 1], hot: vec![3, 1] });
+        assert_eq!(hot(300, 500), TierAllocation { hbm: vec![3, 0], hot: vec![3, 1] });
+        assert_eq!(hot(0, 1 << 20), TierAllocation { hbm: vec![0, 0], hot: vec![4, 4] });
+        assert_eq!(hot(1 << 20, 0), TierAllocation { hbm: vec![4, 4], hot: vec![4, 4] });
     }
 }

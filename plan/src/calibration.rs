@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use warprow_dma::{Clock, SystemClock};
 use warprow_layout::{FormatOptions, TableSpec};
 use warprow_lookup::HostExecutor;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Report, Slot, Stage};
+use warprow_lookup::{Batch, Feature, HostOptions, LookupReport, LookupStage, Output, OutputRows, PlanOptions, Slot};
 use warprow_soft_controller::{DiePlacement, Namespace, RamBacking, SoftController, Timing};
 use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, TableLoad};
-use warprow_workload::Random;
+use warprow_workload::SeededRandom;
 
 use crate::costs::{DEPTH, HostCosts, LookupDemand, each};
 use crate::drives::DriveRead;
@@ -91,7 +91,7 @@ impl Calibration {
         let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), options);
         let store = store.map_err(|error| fail(&error))?;
         let spec = TableSpec::new("t", self.rows, self.dim, DType::F32);
-        let content = warprow_workload::Oracle::new(1, 0, self.rows, self.dim, DType::F32);
+        let content = warprow_workload::ContentOracle::new(1, 0, self.rows, self.dim, DType::F32);
         let load = TableLoad::new(&spec, &content).with_random_access();
         let loaded = store.load("t", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()));
         loaded.map_err(|error| fail(&error))?;
@@ -107,7 +107,7 @@ impl Calibration {
         plan.slot().map_err(|error| fail(&error))
     }
 
-    fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<Report, ProposalError> {
+    fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<LookupReport, ProposalError> {
         let mut out = Output::new(OutputRows::F32(rows), self.dim as usize);
         slot.lookup(&Batch::new(ids, ids.len()), &mut out).map_err(|error| fail(&error))
     }
@@ -116,7 +116,7 @@ impl Calibration {
         vec![0f32; BATCH * self.dim as usize]
     }
 
-    fn any(&self, random: &mut Random, count: usize) -> Vec<i64> {
+    fn any(&self, random: &mut SeededRandom, count: usize) -> Vec<i64> {
         (0..count).map(|_| random.below(self.rows) as i64).collect()
     }
 
@@ -125,23 +125,24 @@ impl Calibration {
         let drive = self.drive(Self::timing(Duration::ZERO), true)?;
         let clock = Arc::new(Turns { drive: drive.clone(), system: SystemClock::new(), stepped: AtomicU64::new(0) });
         let store = self.store(drive, &OpenOptions::default().with_clock(clock.clone()))?;
-        let (mut random, mut rows) = (Random::new(1), self.output());
-        let mut timed = |dram: u64, ids: &mut dyn FnMut(&mut Random) -> Vec<i64>| -> Result<Timed, ProposalError> {
-            let mut slot = self.slot(&store, dram)?;
-            let mut turn = || -> Result<Timed, ProposalError> {
-                let ids = ids(&mut random);
-                let before = clock.stepped();
-                let report = self.look_up(&mut slot, &ids, &mut rows)?;
-                Ok(Timed { report, drive: (clock.stepped() - before).as_secs_f64() })
+        let (mut random, mut rows) = (SeededRandom::new(1), self.output());
+        let mut timed =
+            |dram: u64, ids: &mut dyn FnMut(&mut SeededRandom) -> Vec<i64>| -> Result<Timed, ProposalError> {
+                let mut slot = self.slot(&store, dram)?;
+                let mut turn = || -> Result<Timed, ProposalError> {
+                    let ids = ids(&mut random);
+                    let before = clock.stepped();
+                    let report = self.look_up(&mut slot, &ids, &mut rows)?;
+                    Ok(Timed { report, drive: (clock.stepped() - before).as_secs_f64() })
+                };
+                let _ = (turn()?, turn()?);
+                let mut turns = (0..TURNS).map(|_| turn()).collect::<Result<Vec<_>, _>>()?;
+                let mut drives: Vec<f64> = turns.iter().map(|timed| timed.drive).collect();
+                drives.sort_by(f64::total_cmp);
+                turns.sort_by_key(|timed| timed.report.stages.iter().sum::<Duration>());
+                let chosen = turns.into_iter().nth(COUNTS).zip(drives.into_iter().nth(COUNTS));
+                chosen.map(|(timed, drive)| Timed { drive, ..timed }).ok_or_else(|| fail(&"no turn"))
             };
-            let _ = (turn()?, turn()?);
-            let mut turns = (0..TURNS).map(|_| turn()).collect::<Result<Vec<_>, _>>()?;
-            let mut drives: Vec<f64> = turns.iter().map(|timed| timed.drive).collect();
-            drives.sort_by(f64::total_cmp);
-            turns.sort_by_key(|timed| timed.report.stages.iter().sum::<Duration>());
-            let chosen = turns.into_iter().nth(COUNTS).zip(drives.into_iter().nth(COUNTS));
-            chosen.map(|(timed, drive)| Timed { drive, ..timed }).ok_or_else(|| fail(&"no turn"))
-        };
         let one = timed(u64::MAX, &mut |random| self.any(random, 1))?;
         let dram = timed(u64::MAX, &mut |random| self.any(random, BATCH))?;
         let apart = timed(0, &mut |random| self.any(random, BATCH))?;
@@ -159,7 +160,7 @@ impl Calibration {
         let (ids, apart_rows, again_rows) = (BATCH as f64, apart.rows(), again.rows());
         let row_before = each(apart.before() - again.before(), apart_rows - again_rows).max(0.0);
         let command = each(apart.then() - beside.then(), apart.commands() - beside.commands()).max(0.0);
-        let send = each(apart.stage(Stage::Read), apart.commands().min(DEPTH as f64)).min(command);
+        let send = each(apart.stage(LookupStage::Read), apart.commands().min(DEPTH as f64)).min(command);
         let row = each(apart.then() - apart.commands() * command, apart_rows).max(0.0);
         let rest = again.then() - again.commands() * command - again_rows * row;
         Ok(HostCosts {
@@ -180,8 +181,8 @@ impl Calibration {
     fn in_threads(&self, costs: HostCosts) -> Result<HostCosts, ProposalError> {
         let timing = Self::timing(QUEUED);
         let store = self.store(self.drive(timing.clone(), false)?, &OpenOptions::default())?;
-        let (mut slot, mut rows, mut random) = (self.slot(&store, 0)?, self.output(), Random::new(2));
-        let mut turn = || -> Result<(Duration, Report), ProposalError> {
+        let (mut slot, mut rows, mut random) = (self.slot(&store, 0)?, self.output(), SeededRandom::new(2));
+        let mut turn = || -> Result<(Duration, LookupReport), ProposalError> {
             let ids = self.any(&mut random, BATCH / 2);
             let began = Instant::now();
             let report = self.look_up(&mut slot, &ids, &mut rows)?;
@@ -214,24 +215,27 @@ impl Calibration {
 
 /// What a look-up took.
 struct Timed {
-    report: Report,
+    report: LookupReport,
     /// Seconds of the drive's.
     drive: f64,
 }
 
 impl Timed {
-    fn stage(&self, stage: Stage) -> f64 {
+    fn stage(&self, stage: LookupStage) -> f64 {
         self.report.stages.get(stage as usize).map_or(0.0, Duration::as_secs_f64)
     }
 
     /// Seconds before the first command leaves.
     fn before(&self) -> f64 {
-        [Stage::Dedupe, Stage::Route, Stage::Order, Stage::Merge].map(|stage| self.stage(stage)).iter().sum()
+        [LookupStage::Dedupe, LookupStage::Route, LookupStage::Order, LookupStage::Merge]
+            .map(|stage| self.stage(stage))
+            .iter()
+            .sum()
     }
 
     /// Seconds from then on.
     fn then(&self) -> f64 {
-        self.stage(Stage::Read) + self.stage(Stage::Expand)
+        self.stage(LookupStage::Read) + self.stage(LookupStage::Expand)
     }
 
     fn rows(&self) -> f64 {

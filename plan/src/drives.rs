@@ -2,13 +2,13 @@
 
 use serde::{Deserialize, Serialize};
 use warprow_layout::RankWidth;
-use warprow_soft_controller::{Profile, Timing};
+use warprow_soft_controller::{Timing, TimingProfile};
 
 use crate::error::ProposalError;
 
 /// Alike drives.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Drives {
+pub struct AlikeDrives {
     /// How many: 1 to 48.
     pub count: u32,
     /// What they are: a profile's name.
@@ -22,7 +22,7 @@ pub struct Drives {
     pub emulated: bool,
 }
 
-impl Drives {
+impl AlikeDrives {
     /// The timing; `None`: nothing is known of these drives, and they take no time.
     pub fn timing(&self) -> Result<Option<Timing>, ProposalError> {
         let refuse = |reason: &str| ProposalError::Option { option: "drives", reason: reason.to_owned() };
@@ -32,7 +32,7 @@ impl Drives {
         if !matches!(self.lba, 512 | 4096) {
             return Err(refuse("LBAs have 512 or 4096 bytes"));
         }
-        let profile: Profile =
+        let profile: TimingProfile =
             self.profile.parse().map_err(|()| refuse("there are the profiles none, p5800x, gen5-tlc and gen6"))?;
         Ok(profile.timing())
     }
@@ -72,7 +72,7 @@ pub struct ChunkMap {
 impl ChunkMap {
     /// For tables that take so many bytes, with so many rows, in stripe units of `stripe` on drives of so many bytes each; 0: just as many as
     /// needed.
-    pub fn new(tables: impl Iterator<Item = (u64, u64)>, drives: &Drives, stripe: u64) -> Self {
+    pub fn new(tables: impl Iterator<Item = (u64, u64)>, drives: &AlikeDrives, stripe: u64) -> Self {
         let count = u64::from(drives.count.max(1));
         let (mut units, mut regions) = (0u64, Vec::new());
         for (bytes, rows) in tables {
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn every_byte_has_a_place_of_its_own() {
-        let drives = Drives { count: 3, profile: "none".to_owned(), bytes: 0, lba: 512, emulated: false };
+        let drives = AlikeDrives { count: 3, profile: "none".to_owned(), bytes: 0, lba: 512, emulated: false };
         // The second table's rows begin behind the ranks of the first.
         let map = ChunkMap::new([(6 << 20, 1 << 16), (3 << 20, 1000)].into_iter(), &drives, 32 << 10);
         let units = (0..6 << 5).map(|unit| (0, unit)).chain((0..3 << 5).map(|unit| (1, unit)));
@@ -159,8 +159,13 @@ mod tests {
 
     #[test]
     fn drives_that_are_none_are_refused() {
-        let drives =
-            |count, profile: &str| Drives { count, profile: profile.to_owned(), bytes: 0, lba: 512, emulated: false };
+        let drives = |count, profile: &str| AlikeDrives {
+            count,
+            profile: profile.to_owned(),
+            bytes: 0,
+            lba: 512,
+            emulated: false,
+        };
         assert!(drives(0, "none").timing().is_err() && drives(1, "floppy").timing().is_err());
         assert!(drives(1, "none").timing().unwrap().is_none());
     }

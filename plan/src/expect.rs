@@ -5,13 +5,13 @@ use std::time::Duration;
 use warprow_workload::mix_all;
 
 use crate::backtest::Hit;
-use crate::budget::{Budgets, allocate};
+use crate::budget::{MemoryBudgets, allocate};
 use crate::costs::LookupDemand;
-use crate::drives::{ChunkMap, DriveRead, Drives};
+use crate::drives::{AlikeDrives, ChunkMap, DriveRead};
 use crate::lookup::{LookupTime, LookupWork, simulate_lookup};
 use crate::order::HotnessOrder;
 use crate::propose::Proposer;
-use crate::replay::{BatchCounts, KeptBatch, Replay};
+use crate::replay::{BatchCounts, KeptBatch, TraceReplay};
 use crate::tier_proposal::{Bottleneck, BudgetPoint, DriveRate, ExpectedLookups};
 
 /// Reads that a rate is made of: enough to meet the slow ones as often as they come.
@@ -25,7 +25,7 @@ const WAITING: f64 = 0.4;
 
 impl Proposer<'_> {
     /// `memory` is the share of ids in memory that is to be expected, with its error; the replay's own is that of less data.
-    pub(crate) fn expect(&self, replay: &Replay<'_>, hot: &[u64], memory: &Hit) -> ExpectedLookups {
+    pub(crate) fn expect(&self, replay: &TraceReplay<'_>, hot: &[u64], memory: &Hit) -> ExpectedLookups {
         let total = replay.total();
         let of = |count: u64| count as f64 / replay.batches().max(1) as f64;
         let share = |count: u64| count as f64 / total.ids.max(1) as f64;
@@ -92,7 +92,7 @@ impl Proposer<'_> {
 
     /// So many of the proposal's drives, with the tables on them.
     fn site(&self, count: u32) -> Site {
-        let drives = Drives { count, ..self.options.drives.clone() };
+        let drives = AlikeDrives { count, ..self.options.drives.clone() };
         let map = ChunkMap::new(self.tables_on_drives(), &drives, self.stripe_lbas * u64::from(drives.lba));
         Site { drives, map }
     }
@@ -103,7 +103,7 @@ impl Proposer<'_> {
         &self,
         site: &Site,
         work: &LookupWork,
-        replay: &Replay<'_>,
+        replay: &TraceReplay<'_>,
         kept: &KeptBatch,
         hot: &[u64],
         cold: f64,
@@ -125,7 +125,7 @@ impl Proposer<'_> {
 
     pub(crate) fn curve(
         &self,
-        replay: &Replay<'_>,
+        replay: &TraceReplay<'_>,
         orders: &[HotnessOrder],
         expected: &ExpectedLookups,
     ) -> Vec<BudgetPoint> {
@@ -146,7 +146,7 @@ impl Proposer<'_> {
         let batches = replay.batches().max(1) as f64;
         // Who learns from the whole trace finds more in memory than the replay, by `bend`: none still without memory, and all in enough.
         let point = |bytes: u64, bend: f64| {
-            let budgets = Budgets { hbm: budgets.hbm.min(bytes), dram: bytes.saturating_sub(budgets.hbm) };
+            let budgets = MemoryBudgets { hbm: budgets.hbm.min(bytes), dram: bytes.saturating_sub(budgets.hbm) };
             let allocation = allocate(&tables, budgets);
             let cold = replay.cold(&allocation.hot, &allocation.hbm);
             let missed = cold.ids_ssd as f64 / cold.ids.max(1) as f64;
@@ -191,7 +191,7 @@ impl Proposer<'_> {
 
 /// Drives with tables on them.
 struct Site {
-    drives: Drives,
+    drives: AlikeDrives,
     map: ChunkMap,
 }
 

@@ -113,13 +113,13 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use warprow_workload::{PowerLaw, Random};
+    use warprow_workload::{PowerLaw, SeededRandom};
 
     #[test]
     fn counts_are_within_the_error_and_nothing_frequent_is_lost() {
         for (alpha, seed) in [(0.0, 1), (0.8, 2), (1.2, 3)] {
             let law = PowerLaw::new(1 << 20, alpha).unwrap();
-            let mut random = Random::new(seed);
+            let mut random = SeededRandom::new(seed);
             let (mut frequent, mut truth) = (FrequentKeys::new(48 << 10), HashMap::<u64, u64>::new());
             for _ in 0..300_000 {
                 let key = mix(law.sample(&mut random));

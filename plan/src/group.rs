@@ -6,7 +6,7 @@
 
 use std::cmp::Reverse;
 
-use warprow_workload::{Random, mix_all};
+use warprow_workload::{SeededRandom, mix_all};
 
 use crate::frequent::FrequentKeys;
 use crate::order::HotnessOrder;
@@ -54,7 +54,7 @@ impl<'a> RowPairs<'a> {
             return;
         }
         // A large query reads most LBAs whatever lies in them: its pairs say less, and are counted as rarely.
-        let mut random = Random::new(mix_all([self.seed, number]));
+        let mut random = SeededRandom::new(mix_all([self.seed, number]));
         for &a in rows {
             for _ in 0..SOME {
                 let other = random.below(rows.len() as u64) as usize;
@@ -166,14 +166,14 @@ mod tests {
 
     use super::*;
     use crate::order::RowCounts;
-    use crate::trace::{Bags, GeneratedQueries, Pattern, QuerySource};
+    use crate::trace::{Bags, GeneratedQueries, IdPattern, QuerySource};
     use warprow_workload::PowerLaw;
 
     /// The share of the pairs of rows of known groups, among rows that were looked up twice, that share an LBA.
     fn recall(size: u64, noise: u64, bytes: u64, seed: u64) -> f64 {
         let (rows, groups) = (40_000, 2000);
         let law = PowerLaw::new(groups, 0.7).unwrap();
-        let mut trace = GeneratedQueries::new(Pattern::Groups { law, size, noise }, rows, 30_000, 0, seed);
+        let mut trace = GeneratedQueries::new(IdPattern::Groups { law, size, noise }, rows, 30_000, 0, seed);
         let mut bags = Bags::default();
         trace.read(30_000, std::slice::from_mut(&mut bags)).unwrap();
         let mut counts = RowCounts::new(rows, u64::MAX);

@@ -2,15 +2,15 @@
 
 use warprow_layout::RowPacking;
 
-use crate::budget::Allocation;
+use crate::budget::TierAllocation;
 use crate::error::ProposalError;
 use crate::group::RowPairs;
 use crate::options::GroupRows;
 use crate::order::HotnessOrder;
 use crate::progress::{ProposalWatch, Told};
 use crate::propose::{BLOCK, Proposer};
-use crate::replay::{Replay, ratio};
-use crate::tier_proposal::Grouping;
+use crate::replay::{TraceReplay, ratio};
+use crate::tier_proposal::RowGrouping;
 use crate::trace::{Bags, QueryTrace};
 
 /// The least share of reads that makes grouping worth its while.
@@ -21,7 +21,7 @@ impl Proposer<'_> {
     pub(crate) fn group(
         &self,
         orders: &[HotnessOrder],
-        allocation: &Allocation,
+        allocation: &TierAllocation,
         trace: &mut QueryTrace<'_>,
         range: std::ops::Range<u64>,
         watch: &mut ProposalWatch<'_>,
@@ -84,7 +84,12 @@ impl Grouped {
     }
 
     /// Whether it pays, by what was held out.
-    pub(crate) fn judge(&self, plain: &Replay<'_>, grouped: &Replay<'_>, wish: GroupRows) -> Option<Grouping> {
+    pub(crate) fn judge(
+        &self,
+        plain: &TraceReplay<'_>,
+        grouped: &TraceReplay<'_>,
+        wish: GroupRows,
+    ) -> Option<RowGrouping> {
         self.order.as_ref()?;
         let parts = plain.parts().iter().zip(grouped.parts());
         let saved =
@@ -94,6 +99,6 @@ impl Grouped {
         let bytes_saved = if bytes > 0.0 { 1.0 - grouped.total().bytes as f64 / bytes } else { 0.0 };
         let pays = commands_saved > WORTH.max(2.0 * error);
         let applied = pays || wish == GroupRows::On;
-        Some(Grouping { applied, groups: self.groups, rows: self.rows, commands_saved, error, bytes_saved })
+        Some(RowGrouping { applied, groups: self.groups, rows: self.rows, commands_saved, error, bytes_saved })
     }
 }

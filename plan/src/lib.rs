@@ -48,9 +48,9 @@ mod replay;
 mod tier_proposal;
 pub mod trace;
 
-pub use budget::{Allocation, Budgets, TableHotness, allocate};
+pub use budget::{MemoryBudgets, TableHotness, TierAllocation, allocate};
 pub use costs::{GpuCosts, HostCosts, LookupDemand};
-pub use drives::{ChunkMap, DriveRead, Drives};
+pub use drives::{AlikeDrives, ChunkMap, DriveRead};
 pub use error::ProposalError;
 pub use frequent::FrequentKeys;
 pub use group::RowPairs;
@@ -61,8 +61,8 @@ pub use picture::curves;
 pub use progress::{ProposalProgress, ProposalWatch};
 pub use proposal_file::ProposalFile;
 pub use propose::propose;
-pub use replay::{BatchCounts, KeptBatch, PlacedTable, Replay};
+pub use replay::{BatchCounts, KeptBatch, PlacedTable, TraceReplay};
 pub use tier_proposal::{
-    Bottleneck, BudgetPoint, DriveRate, ExpectedLookups, Grouping, HitInterval, INTERVAL_COVERAGE, MEASURED_COVERAGE,
-    Proposal, TableProposal, TierProposal, TraceSummary,
+    Bottleneck, BudgetPoint, DriveRate, ExpectedLookups, HitInterval, INTERVAL_COVERAGE, MEASURED_COVERAGE,
+    OrderedProposal, RowGrouping, TableProposal, TierProposal, TraceSummary,
 };

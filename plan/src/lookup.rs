@@ -114,7 +114,7 @@ pub fn simulate_lookup(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warprow_soft_controller::Profile;
+    use warprow_soft_controller::TimingProfile;
 
     const IDLE: LookupWork = LookupWork {
         before: Duration::ZERO,
@@ -137,26 +137,26 @@ mod tests {
         (0..count).map(read).collect()
     }
 
-    fn took(work: &LookupWork, profile: Profile, drives: u32, count: u64, span: u64) -> LookupTime {
+    fn took(work: &LookupWork, profile: TimingProfile, drives: u32, count: u64, span: u64) -> LookupTime {
         simulate_lookup(work, profile.timing().as_ref(), 64 << 30, &mut reads(drives, count, span), 1)
     }
 
     #[test]
     fn many_reads_take_as_long_as_the_drives_rates_say() {
         for (drives, least) in [(1, 0.9), (4, 0.8)] {
-            let took = took(&IDLE, Profile::Gen5Tlc, drives, 100_000, 64 << 30);
+            let took = took(&IDLE, TimingProfile::Gen5Tlc, drives, 100_000, 64 << 30);
             let got = 1e5 / took.time.as_secs_f64() / f64::from(drives);
             assert!((least * 3.3e6..3.4e6).contains(&got) && took.waited == took.time, "{drives}: {got:.3e}");
         }
         // In the order of addresses, a queue's depth covers a fraction of what is read, and so of where address is place.
-        let few = 1e5 / took(&IDLE, Profile::P5800x, 1, 100_000, 64 << 30).time.as_secs_f64();
+        let few = 1e5 / took(&IDLE, TimingProfile::P5800x, 1, 100_000, 64 << 30).time.as_secs_f64();
         assert!((1.4e6..2.5e6).contains(&few), "{few:.3e}");
-        assert_eq!(took(&IDLE, Profile::None, 1, 1000, 64 << 30), LookupTime::default());
+        assert_eq!(took(&IDLE, TimingProfile::None, 1, 1000, 64 << 30), LookupTime::default());
     }
 
     #[test]
     fn one_read_takes_the_drives_latency() {
-        let time = took(&IDLE, Profile::Gen5Tlc, 1, 1, 64 << 30).time;
+        let time = took(&IDLE, TimingProfile::Gen5Tlc, 1, 1, 64 << 30).time;
         assert_eq!(time, Duration::from_micros(60));
     }
 
@@ -166,17 +166,23 @@ mod tests {
         let work =
             LookupWork { before: us(10), send: us(1), land: us(2), meanwhile: us(40), steps: 4, after: us(5), ..IDLE };
         // Alone: 100 are sent, then others are worked for, then all are there.
-        let alone = took(&work, Profile::None, 1, 100, 64 << 30);
+        let alone = took(&work, TimingProfile::None, 1, 100, 64 << 30);
         assert_eq!(alone, LookupTime { time: us(10 + 100 + 40 + 200 + 5), waited: us(0) });
         // The drives have ended by then.
-        let slower = took(&work, Profile::P5800x, 1, 100, 64 << 30);
+        let slower = took(&work, TimingProfile::P5800x, 1, 100, 64 << 30);
         assert_eq!(slower.time, alone.time);
         // One by one, each waits for the one before.
-        let one = took(&LookupWork { depth: 1, meanwhile: us(0), steps: 0, ..work }, Profile::P5800x, 1, 10, 64 << 30);
+        let one =
+            took(&LookupWork { depth: 1, meanwhile: us(0), steps: 0, ..work }, TimingProfile::P5800x, 1, 10, 64 << 30);
         assert_eq!(one, LookupTime { time: us(10 + 10 * (1 + 5 + 2) + 5), waited: us(50) });
         // A thread that takes two microseconds for a command is what all wait for.
-        let thread =
-            took(&LookupWork { thread: us(2), send: us(0), land: us(0), ..IDLE }, Profile::None, 1, 500, 64 << 30);
+        let thread = took(
+            &LookupWork { thread: us(2), send: us(0), land: us(0), ..IDLE },
+            TimingProfile::None,
+            1,
+            500,
+            64 << 30,
+        );
         assert_eq!(thread.time, us(1000));
     }
 }

@@ -3,9 +3,9 @@
 use serde::{Deserialize, Serialize};
 use warprow_layout::DType;
 
-use crate::budget::Budgets;
+use crate::budget::MemoryBudgets;
 use crate::costs::{GpuCosts, HostCosts};
-use crate::drives::Drives;
+use crate::drives::AlikeDrives;
 
 /// A table that tiers are proposed for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,9 +50,9 @@ pub enum GroupRows {
 #[derive(Debug, Clone)]
 pub struct ProposalOptions {
     /// Memory for rows.
-    pub budgets: Budgets,
+    pub budgets: MemoryBudgets,
     /// Where the others lie.
-    pub drives: Drives,
+    pub drives: AlikeDrives,
     /// Queries of a look-up.
     pub batch: u32,
     /// The last part of the trace, on which the proposal is tested: a share above 0 and up to a half.
@@ -76,8 +76,8 @@ impl Default for ProposalOptions {
     /// counting.
     fn default() -> Self {
         Self {
-            budgets: Budgets::default(),
-            drives: Drives { count: 1, profile: "none".to_owned(), bytes: 0, lba: 512, emulated: false },
+            budgets: MemoryBudgets::default(),
+            drives: AlikeDrives { count: 1, profile: "none".to_owned(), bytes: 0, lba: 512, emulated: false },
             batch: 4096,
             held_out: 0.2,
             memory: 2 << 30,

@@ -14,7 +14,7 @@ use warprow_layout::Ranks;
 
 use crate::error::ProposalError;
 use crate::order::{HotnessOrder, ranks_of};
-use crate::tier_proposal::{Proposal, TableProposal, TierProposal};
+use crate::tier_proposal::{OrderedProposal, TableProposal, TierProposal};
 
 /// The name under which the proposal stands in the metadata.
 const KEY: &str = "warprow.plan";
@@ -30,7 +30,7 @@ pub struct ProposalFile {
 
 impl ProposalFile {
     /// The bytes of a file for `proposal`.
-    pub fn encode(proposal: &Proposal) -> Result<Vec<u8>, ProposalError> {
+    pub fn encode(proposal: &OrderedProposal) -> Result<Vec<u8>, ProposalError> {
         let fail = |reason: String| ProposalError::File { path: "to be written".to_owned(), reason };
         let json = serde_json::to_string(&proposal.tiers).map_err(|error| fail(error.to_string()))?;
         let data: Vec<(Dtype, Vec<u8>)> = proposal.orders.iter().map(list).collect();

@@ -4,14 +4,14 @@ use warprow_gpu::gpu_row_bytes;
 use warprow_layout::RowPacking;
 
 use crate::backtest::Backtest;
-use crate::budget::{Allocation, Budgets, TableHotness, allocate};
+use crate::budget::{MemoryBudgets, TableHotness, TierAllocation, allocate};
 use crate::error::ProposalError;
 use crate::grouped::Grouped;
 use crate::options::{ProposalOptions, TableShape};
 use crate::order::HotnessOrder;
 use crate::progress::{ProposalWatch, Told};
-use crate::replay::{PlacedTable, Replay};
-use crate::tier_proposal::{Grouping, Proposal, TableProposal, TierProposal, TraceSummary};
+use crate::replay::{PlacedTable, TraceReplay};
+use crate::tier_proposal::{OrderedProposal, RowGrouping, TableProposal, TierProposal, TraceSummary};
 use crate::trace::QueryTrace;
 
 /// The least queries of a trace.
@@ -31,7 +31,7 @@ pub(crate) struct Proposer<'a> {
     /// Bytes of a row in memory.
     pub in_memory: Vec<u64>,
     /// Memory for rows: what indices of keys leave.
-    pub budgets: Budgets,
+    pub budgets: MemoryBudgets,
 }
 
 /// Proposes tiers for the rows of `tables` by `trace`, whose columns are theirs in the same order.
@@ -40,7 +40,7 @@ pub fn propose(
     trace: &mut QueryTrace<'_>,
     options: &ProposalOptions,
     watch: &mut ProposalWatch<'_>,
-) -> Result<Proposal, ProposalError> {
+) -> Result<OrderedProposal, ProposalError> {
     Proposer::new(tables, trace, options)?.propose(trace, watch)
 }
 
@@ -118,7 +118,11 @@ impl<'a> Proposer<'a> {
         })
     }
 
-    fn propose(&self, trace: &mut QueryTrace<'_>, watch: &mut ProposalWatch<'_>) -> Result<Proposal, ProposalError> {
+    fn propose(
+        &self,
+        trace: &mut QueryTrace<'_>,
+        watch: &mut ProposalWatch<'_>,
+    ) -> Result<OrderedProposal, ProposalError> {
         let (queries, options) = (trace.queries(), self.options);
         let held_out = ((queries as f64 * options.held_out) as u64).clamp(1, queries - 1);
         let (learnt, held) = (0..queries - held_out, queries - held_out..queries);
@@ -128,7 +132,7 @@ impl<'a> Proposer<'a> {
         let allocation = self.allocate(&orders)?;
         let grouped = self.group(&orders, &allocation, trace, learnt, watch)?;
 
-        let mut plain = Replay::new(self.placed(&orders, &allocation), held_out / batch);
+        let mut plain = TraceReplay::new(self.placed(&orders, &allocation), held_out / batch);
         let grouped_orders: Vec<HotnessOrder> = match &grouped {
             Some(grouped) => grouped.iter().zip(&orders).map(|(it, order)| it.order(order)).collect(),
             None => Vec::new(),
@@ -140,7 +144,7 @@ impl<'a> Proposer<'a> {
                     let mix = orders.iter().zip(&grouped_orders).enumerate();
                     let mix: Vec<&HotnessOrder> =
                         mix.map(|(i, (plain, it))| if i == at { it } else { plain }).collect();
-                    Replay::new(self.placed_by(&mix, &allocation), held_out / batch)
+                    TraceReplay::new(self.placed_by(&mix, &allocation), held_out / batch)
                 })
                 .collect::<Vec<_>>()
         });
@@ -153,7 +157,7 @@ impl<'a> Proposer<'a> {
             }
             told.at(at)
         })?;
-        let judged: Vec<Option<Grouping>> = match (&grouped, &together) {
+        let judged: Vec<Option<RowGrouping>> = match (&grouped, &together) {
             (Some(grouped), Some(replays)) => {
                 grouped.iter().zip(replays).map(|(it, replay)| it.judge(&plain, replay, options.group)).collect()
             }
@@ -185,7 +189,7 @@ impl<'a> Proposer<'a> {
                 .zip(&applied)
                 .map(|((plain, grouped), &applied)| if applied { grouped } else { plain })
                 .collect();
-            let mut replay = Replay::new(self.placed_by(&mix, &allocation), held_out / batch);
+            let mut replay = TraceReplay::new(self.placed_by(&mix, &allocation), held_out / batch);
             let mut told = Told::new("testing", held.clone(), watch);
             trace.replay(held, batch as usize, &mut |at, bags| {
                 if bags.iter().any(|bags| bags.ends.len() as u64 == batch) {
@@ -226,14 +230,14 @@ impl<'a> Proposer<'a> {
         let trace = TraceSummary { queries, held_out, ids: missing.ids, missing: missing.missing, batch };
         let tiers =
             TierProposal { budgets: options.budgets, drives: options.drives.clone(), tables, trace, expected, curve };
-        Ok(Proposal { tiers, orders: final_orders })
+        Ok(OrderedProposal { tiers, orders: final_orders })
     }
 
     pub(crate) fn heats<'o>(&self, orders: &'o [HotnessOrder]) -> Vec<TableHotness<'o>> {
         orders.iter().zip(&self.in_memory).map(|(order, &row_bytes)| TableHotness::new(order, row_bytes)).collect()
     }
 
-    fn allocate(&self, orders: &[HotnessOrder]) -> Result<Allocation, ProposalError> {
+    fn allocate(&self, orders: &[HotnessOrder]) -> Result<TierAllocation, ProposalError> {
         let budgets = self.budgets;
         let hottest = (orders.iter().zip(self.shapes).zip(&self.in_memory))
             .max_by_key(|((order, _), bytes)| (order.count(0), std::cmp::Reverse(**bytes)));
@@ -247,11 +251,11 @@ impl<'a> Proposer<'a> {
         Ok(allocate(&self.heats(orders), budgets))
     }
 
-    fn placed<'o>(&self, orders: &'o [HotnessOrder], allocation: &Allocation) -> Vec<PlacedTable<'o>> {
+    fn placed<'o>(&self, orders: &'o [HotnessOrder], allocation: &TierAllocation) -> Vec<PlacedTable<'o>> {
         self.placed_by(&orders.iter().collect::<Vec<_>>(), allocation)
     }
 
-    fn placed_by<'o>(&self, orders: &[&'o HotnessOrder], allocation: &Allocation) -> Vec<PlacedTable<'o>> {
+    fn placed_by<'o>(&self, orders: &[&'o HotnessOrder], allocation: &TierAllocation) -> Vec<PlacedTable<'o>> {
         let rows = allocation.hbm.iter().zip(&allocation.hot);
         let placed = orders.iter().zip(&self.packings).zip(rows);
         let stripe_lbas = self.stripe_lbas;
@@ -267,10 +271,10 @@ mod tests {
 
     use super::*;
     use crate::trace::{Bags, RecordedQueries};
-    use crate::{Drives, HostCosts};
+    use crate::{AlikeDrives, HostCosts};
 
     /// Proposes by a trace of a single id.
-    fn proposed(rows: u64, budgets: Budgets, drives: Drives) -> Result<Proposal, ProposalError> {
+    fn proposed(rows: u64, budgets: MemoryBudgets, drives: AlikeDrives) -> Result<OrderedProposal, ProposalError> {
         let bags = Bags { ids: vec![0; 40], ends: (1..=40).collect() };
         let shape = TableShape { name: "t".to_owned(), rows, dim: 16, dtype: DType::F32, index_bytes: None };
         let mut trace =
@@ -295,9 +299,10 @@ mod tests {
                 SIZES.into_iter().flat_map(move |dram| [0, 1 << 24, u64::MAX].map(|bytes| (hbm, dram, bytes)))
             }) {
                 for profile in ["none", "p5800x", "gen5-tlc", "gen6"] {
-                    let drives = Drives { count: 3, profile: profile.to_owned(), bytes, lba: 512, emulated: false };
+                    let drives =
+                        AlikeDrives { count: 3, profile: profile.to_owned(), bytes, lba: 512, emulated: false };
                     let what = format!("{rows} rows, {hbm} and {dram} bytes, {profile} of {bytes}");
-                    match proposed(rows, Budgets { hbm, dram }, drives) {
+                    match proposed(rows, MemoryBudgets { hbm, dram }, drives) {
                         Ok(proposal) => {
                             made += 1;
                             let (expected, table) = (&proposal.tiers.expected, &proposal.tiers.tables[0]);

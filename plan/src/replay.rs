@@ -97,7 +97,7 @@ const SAMPLED: u64 = 1 << 21;
 
 /// A replay under way, and what it has counted.
 #[derive(Debug)]
-pub struct Replay<'a> {
+pub struct TraceReplay<'a> {
     tables: Vec<PlacedTable<'a>>,
     asked: Vec<Vec<Asked>>,
     batches: u64,
@@ -120,7 +120,7 @@ pub struct KeptBatch {
     ranks: Vec<Vec<u64>>,
 }
 
-impl<'a> Replay<'a> {
+impl<'a> TraceReplay<'a> {
     /// A replay of about `batches` batches.
     pub fn new(tables: Vec<PlacedTable<'a>>, batches: u64) -> Self {
         let asked = tables.iter().map(|table| vec![Asked::default(); bucket(table.order.rows()) + 1]).collect();
@@ -329,7 +329,7 @@ mod tests {
         let order = HotnessOrder::new(RowCounts::Exact(counts));
         let packing = RowPacking::new(128, 512, 64).unwrap();
         let placed = PlacedTable { order: &order, packing, stripe_lbas: 64, hbm: 2, hot: 6 };
-        let mut replay = Replay::new(vec![placed], 2);
+        let mut replay = TraceReplay::new(vec![placed], 2);
         let bags = |ids: &[i64]| [Bags { ids: ids.to_vec(), ends: vec![ids.len() as u32] }];
         // LBAs: 0; 1 (6 is cold, 5 is not); 2; 4.
         replay.batch(&bags(&[16, 0, 5, 6, 6, 9, -1, 100, 17]));

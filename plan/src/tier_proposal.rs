@@ -3,17 +3,17 @@
 use serde::{Deserialize, Serialize};
 use warprow_gpu::GpuOptions;
 
-use crate::budget::Budgets;
-use crate::drives::Drives;
+use crate::budget::MemoryBudgets;
+use crate::drives::AlikeDrives;
 use crate::order::HotnessOrder;
 
 /// A tier proposal: how many rows of each table belong in which tier, and what look-ups then cost.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TierProposal {
     /// Memory for rows.
-    pub budgets: Budgets,
+    pub budgets: MemoryBudgets,
     /// The drives that the other rows lie on.
-    pub drives: Drives,
+    pub drives: AlikeDrives,
     /// What is proposed for each table in turn.
     pub tables: Vec<TableProposal>,
     /// What was learnt from.
@@ -73,12 +73,12 @@ pub struct TableProposal {
     #[serde(default)]
     pub index_bytes: Option<u64>,
     /// What sharing of LBAs does, if it was tried.
-    pub grouping: Option<Grouping>,
+    pub grouping: Option<RowGrouping>,
 }
 
 /// Rows that share LBAs because they are looked up together.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Grouping {
+pub struct RowGrouping {
     /// Whether it is proposed.
     pub applied: bool,
     /// Groups of two rows and more.
@@ -208,7 +208,7 @@ pub struct DriveRate {
 
 /// A tier proposal, with the orders that the tables are to be loaded in.
 #[derive(Debug)]
-pub struct Proposal {
+pub struct OrderedProposal {
     /// What goes to which tier.
     pub tiers: TierProposal,
     /// In the order of its tables.

@@ -9,8 +9,8 @@ use std::ops::{ControlFlow, Range};
 use std::path::{Path, PathBuf};
 
 use warprow_layout::DType;
-use warprow_plan::trace::{Bags, FileQueries, GeneratedQueries, Pattern, QuerySource, QueryTrace, RecordedQueries};
-use warprow_plan::{Budgets, GroupRows, HostCosts, INTERVAL_COVERAGE, ProposalOptions, TableShape, propose};
+use warprow_plan::trace::{Bags, FileQueries, GeneratedQueries, IdPattern, QuerySource, QueryTrace, RecordedQueries};
+use warprow_plan::{GroupRows, HostCosts, INTERVAL_COVERAGE, MemoryBudgets, ProposalOptions, TableShape, propose};
 use warprow_workload::PowerLaw;
 
 /// What was looked up, in a table of so many rows.
@@ -33,7 +33,7 @@ type Outcomes = [Option<Outcome>; 2];
 impl Recording {
     fn generated(alpha: f64, drift: f64, (rows, queries, each): (u64, u64, u64), seed: u64) -> Self {
         let law = PowerLaw::new(rows, alpha).unwrap();
-        let mut trace = GeneratedQueries::new(Pattern::PowerLaw { law, drift }, rows, queries, each, seed);
+        let mut trace = GeneratedQueries::new(IdPattern::PowerLaw { law, drift }, rows, queries, each, seed);
         let mut bags = Bags::default();
         trace.read(queries as usize, std::slice::from_mut(&mut bags)).unwrap();
         Self { source: format!("α {alpha}, drift {drift}, {each} ids a query"), rows, bags }
@@ -49,7 +49,7 @@ impl Recording {
         let mut trace = QueryTrace::new(vec![(vec!["t".to_owned()], Box::new(column) as _)]).unwrap();
         let shape = TableShape { name: "t".to_owned(), rows: self.rows, dim: 32, dtype: DType::F32, index_bytes: None };
         let options = ProposalOptions {
-            budgets: Budgets { hbm: 0, dram: hot * 128 },
+            budgets: MemoryBudgets { hbm: 0, dram: hot * 128 },
             batch: (given.len() / 200).max(1) as u32,
             group: GroupRows::Off,
             memory: 1 << 30,

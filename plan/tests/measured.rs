@@ -9,14 +9,15 @@ use warprow_dma::Clock;
 use warprow_layout::{DType, FormatOptions, TableSpec};
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions};
-use warprow_plan::trace::{Bags, FileQueries, GeneratedQueries, Pattern, QuerySource, QueryTrace, RecordedQueries};
+use warprow_plan::trace::{Bags, FileQueries, GeneratedQueries, IdPattern, QuerySource, QueryTrace, RecordedQueries};
 use warprow_plan::{
-    Budgets, Drives, GroupRows, HostCosts, Proposal, ProposalFile, ProposalOptions, TableShape, propose,
+    AlikeDrives, GroupRows, HostCosts, MemoryBudgets, OrderedProposal, ProposalFile, ProposalOptions, TableShape,
+    propose,
 };
-use warprow_soft_controller::{Namespace, Profile, RamBacking, SoftController};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController, TimingProfile};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::VirtualClock;
-use warprow_workload::{Oracle, PowerLaw, RowsAnswer, verify};
+use warprow_workload::{ContentOracle, PowerLaw, RowsAnswer, verify};
 
 const LBA: u32 = 512;
 
@@ -58,12 +59,12 @@ impl Case {
         (self.shape.rows * (u64::from(self.shape.dim) * 4 + 4) + (64 << 20)).next_multiple_of(1 << 20)
     }
 
-    fn propose(&self, queries: Range<usize>) -> Proposal {
+    fn propose(&self, queries: Range<usize>) -> OrderedProposal {
         let column = RecordedQueries::new(&self.bags, queries);
         let mut trace = QueryTrace::new(vec![(vec!["t".to_owned()], Box::new(column) as _)]).unwrap();
         let options = ProposalOptions {
-            budgets: Budgets { hbm: 0, dram: self.dram },
-            drives: Drives {
+            budgets: MemoryBudgets { hbm: 0, dram: self.dram },
+            drives: AlikeDrives {
                 count: self.drives,
                 profile: self.profile.to_owned(),
                 bytes: self.drive_bytes(),
@@ -80,13 +81,13 @@ impl Case {
     }
 
     /// Loads the table by the file of a proposal, and looks up the queries `queries` of the trace; every row is compared.
-    fn look_up(&self, proposal: &Proposal, queries: Range<usize>) -> Did {
+    fn look_up(&self, proposal: &OrderedProposal, queries: Range<usize>) -> Did {
         let shape = &self.shape;
         let file = ProposalFile::decode("plan", ProposalFile::encode(proposal).unwrap()).unwrap();
 
         let (ranks, hot_rows) = file.ranks("t", shape.rows).unwrap();
         let row_bytes = u64::from(shape.dim) * 4;
-        let (clock, profile) = (VirtualClock::new(), self.profile.parse::<Profile>().unwrap());
+        let (clock, profile) = (VirtualClock::new(), self.profile.parse::<TimingProfile>().unwrap());
         let devices: Vec<Device> = (0..self.drives)
             .map(|i| {
                 let namespace = Namespace::new(RamBacking::new(self.drive_bytes()).unwrap()).lba(LBA);
@@ -101,7 +102,7 @@ impl Case {
         let store = Store::create(&devices, &FormatOptions::default(), &options).unwrap();
         let mut spec = TableSpec::new("t", shape.rows, shape.dim, shape.dtype);
         (spec.permuted, spec.hot_rows) = (true, hot_rows);
-        let content = Oracle::new(1, 0, shape.rows, shape.dim, shape.dtype);
+        let content = ContentOracle::new(1, 0, shape.rows, shape.dim, shape.dtype);
         let load = TableLoad::new(&spec, &content).with_ranks(&ranks).with_random_access();
         store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
         let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(self.dram)).unwrap();
@@ -140,7 +141,7 @@ impl Case {
 
     /// Proposes by the first four fifths, looks the last fifth up, and compares: hit rates to two points, what drives do to a
     /// share of `within`.
-    fn check(&self, name: &str, within: f64) -> (Proposal, Did) {
+    fn check(&self, name: &str, within: f64) -> (OrderedProposal, Did) {
         let (all, cut) = (self.bags.ends.len(), self.bags.ends.len() * 4 / 5);
         let proposal = self.propose(0..cut);
         let did = self.look_up(&proposal, cut..all);
@@ -175,7 +176,7 @@ impl Case {
 
 fn power_law(rows: u64, alpha: f64, drift: f64, seed: u64) -> GeneratedQueries {
     let law = PowerLaw::new(rows, alpha).unwrap();
-    GeneratedQueries::new(Pattern::PowerLaw { law, drift }, rows, 400_000, 1, seed)
+    GeneratedQueries::new(IdPattern::PowerLaw { law, drift }, rows, 400_000, 1, seed)
 }
 
 #[test]
@@ -211,7 +212,7 @@ fn hit_rates_are_as_planned_where_tastes_change() {
 #[test]
 fn known_groups_save_what_was_planned() {
     let law = PowerLaw::new(5000, 0.6).unwrap();
-    let mut trace = GeneratedQueries::new(Pattern::Groups { law, size: 4, noise: 2 }, 60_000, 60_000, 0, 7);
+    let mut trace = GeneratedQueries::new(IdPattern::Groups { law, size: 4, noise: 2 }, 60_000, 60_000, 0, 7);
     let mut case = Case::new(60_000, 32, 0.05, 32, &mut trace);
     let (_, alone) = case.check("groups of 4, apart", 0.1);
     case.group = GroupRows::Auto;

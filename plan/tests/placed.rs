@@ -6,11 +6,11 @@ use warprow_gpu::GpuTiers;
 use warprow_gpu::gpu_row_bytes;
 use warprow_layout::{DType, FormatOptions, TableSpec};
 use warprow_lookup::{HostExecutor, HostOptions};
-use warprow_plan::trace::{GeneratedQueries, Pattern, QuerySource, QueryTrace};
-use warprow_plan::{Budgets, Proposal, ProposalFile, ProposalOptions, TableShape, propose};
+use warprow_plan::trace::{GeneratedQueries, IdPattern, QuerySource, QueryTrace};
+use warprow_plan::{MemoryBudgets, OrderedProposal, ProposalFile, ProposalOptions, TableShape, propose};
 use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
-use warprow_workload::{Oracle, PowerLaw};
+use warprow_workload::{ContentOracle, PowerLaw};
 
 /// Rows, elements, and how skewed look-ups are.
 const TABLES: [(&str, u64, u32, f64); 3] = [("wide", 900, 100, 0.9), ("narrow", 4000, 8, 1.1), ("odd", 700, 33, 0.3)];
@@ -27,9 +27,9 @@ fn shapes() -> Vec<TableShape> {
     TABLES.iter().map(shape).collect()
 }
 
-fn proposed(budgets: Budgets, queries: u64) -> Proposal {
+fn proposed(budgets: MemoryBudgets, queries: u64) -> OrderedProposal {
     let source = |&(name, rows, _, alpha): &(&str, u64, u32, f64)| {
-        let pattern = Pattern::PowerLaw { law: PowerLaw::new(rows, alpha).unwrap(), drift: 0.0 };
+        let pattern = IdPattern::PowerLaw { law: PowerLaw::new(rows, alpha).unwrap(), drift: 0.0 };
         let source = GeneratedQueries::new(pattern, rows, queries, 2, 5);
         (vec![name.to_owned()], Box::new(source) as Box<dyn QuerySource>)
     };
@@ -39,13 +39,13 @@ fn proposed(budgets: Budgets, queries: u64) -> Proposal {
 }
 
 /// A store of the tables, loaded by a proposal's file.
-fn loaded(proposal: &Proposal) -> Store {
+fn loaded(proposal: &OrderedProposal) -> Store {
     let namespace = Namespace::new(RamBacking::new(64 << 20).unwrap());
     let drive = SoftController::builder().name("drive").serial("drive").namespace(namespace).build().unwrap();
     let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default()).unwrap();
     let file = ProposalFile::decode("plan", ProposalFile::encode(proposal).unwrap()).unwrap();
     let placed: Vec<_> = TABLES.iter().map(|&(name, rows, ..)| file.ranks(name, rows).unwrap()).collect();
-    let content: Vec<_> = shapes().iter().map(|it| Oracle::new(1, 0, it.rows, it.dim, it.dtype)).collect();
+    let content: Vec<_> = shapes().iter().map(|it| ContentOracle::new(1, 0, it.rows, it.dim, it.dtype)).collect();
     let specs: Vec<TableSpec> = shapes()
         .iter()
         .zip(&placed)
@@ -82,7 +82,7 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
         (300_000, 0, 40),
     ];
     for (hbm, dram, queries) in given.into_iter().chain(drawn) {
-        let budgets = Budgets { hbm, dram };
+        let budgets = MemoryBudgets { hbm, dram };
         let proposal = proposed(budgets, queries);
         let store = loaded(&proposal);
         let placed = GpuTiers::of(&store, &proposal.tiers.gpu_options()).unwrap();
@@ -112,7 +112,7 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
 #[test]
 fn a_host_has_the_rows_in_dram_that_the_plan_says() {
     for dram in [1000, 60_000, 400_000, 10 << 20] {
-        let proposal = proposed(Budgets { hbm: 0, dram }, QUERIES);
+        let proposal = proposed(MemoryBudgets { hbm: 0, dram }, QUERIES);
         let host = HostExecutor::attach(&loaded(&proposal), HostOptions::default().with_dram_bytes(dram)).unwrap();
         for it in &proposal.tiers.tables {
             assert_eq!((it.hbm_rows, Some(it.dram_rows)), (0, host.hot_rows(&it.name)), "{} of {dram}", it.name);

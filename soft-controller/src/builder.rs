@@ -14,7 +14,7 @@ use crate::namespace::Namespace;
 use crate::nvm::Io;
 use crate::offload::Offload;
 use crate::shard::Shard;
-use crate::timing::{Profile, Timing};
+use crate::timing::{Timing, TimingProfile};
 
 /// A controller could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -243,7 +243,7 @@ impl ControllerBuilder {
     }
 
     /// How long commands take: as long as on the drive of this profile.
-    pub fn profile(mut self, profile: Profile) -> Self {
+    pub fn profile(mut self, profile: TimingProfile) -> Self {
         self.config.timing = profile.timing();
         self
     }

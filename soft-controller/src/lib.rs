@@ -54,15 +54,15 @@ mod workers;
 mod write_cache;
 
 pub use backing::{
-    Backing, ContentBlock, DirectBacking, Engine, FileBacking, MediaError, NullBacking, Operation, Piece,
-    ProceduralBacking, RamBacking, will_need,
+    Backing, BackingEngine, BackingOperation, ContentBlock, DirectBacking, FileBacking, MediaError, MemoryPiece,
+    NullBacking, ProceduralBacking, RamBacking, will_need,
 };
 pub use builder::{ControllerBuildError, ControllerBuilder};
 pub use controller::SoftController;
-pub use fault::{Fault, FaultRules, QueueMatch, Rule, RuleId, StopSwitch};
+pub use fault::{Fault, FaultRule, FaultRuleId, FaultRules, QueueMatch, StopSwitch};
 pub use interrupt::InterruptSink;
 pub use iommu::RemoteMemory;
-pub use namespace::{FormatStep, Namespace, OnFormat};
+pub use namespace::{FormatHook, FormatStep, Namespace};
 pub use offload::{
     Leave, MOST_BYTES as MOST_OFFLOADED_BYTES, MappedPlace, Mapping, Offload, OffloadFailure, OffloadQueue, Turn,
 };
@@ -71,10 +71,11 @@ pub use offload_maker::{
 };
 pub use progress::StepProgress;
 pub use regular::open_regular;
-pub use timing::{DiePlacement, Profile, Timing, TimingModel};
+pub use timing::{DiePlacement, Timing, TimingModel, TimingProfile};
 pub use turn_gate::OffloadCounts;
 pub use uri::{
-    BackingKind, DriveUri, FileLock, Holder, InUse, ReadRate, SizeError, UriError, in_use, lock_file, parse_size,
+    BackingKind, DriveInUse, DriveUri, FileLock, LockHolder, ReadRate, SizeError, UriError, in_use, lock_file,
+    parse_size,
 };
 pub use watch::CommandTimes;
 pub use write_cache::PowerCut;

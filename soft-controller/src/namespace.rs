@@ -20,7 +20,7 @@ pub(crate) fn lba_bytes(format: u8) -> u32 {
     LBA_BYTES.get(usize::from(format)).copied().unwrap_or(512)
 }
 
-/// How far a Format NVM is, as [`OnFormat`] is told.
+/// How far a Format NVM is, as [`FormatHook`] is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FormatStep {
     /// The data is about to be erased. From now on data may be lost, and the namespace cannot be used until the format
@@ -33,7 +33,7 @@ pub enum FormatStep {
 
 /// A hook that is called at each step of Format NVM with the new LBA size in bytes, before the command completes. If
 /// the hook returns an error, the command fails.
-pub type OnFormat = Arc<dyn Fn(FormatStep, u32) -> std::io::Result<()> + Send + Sync>;
+pub type FormatHook = Arc<dyn Fn(FormatStep, u32) -> std::io::Result<()> + Send + Sync>;
 
 /// A namespace to be built into a controller.
 pub struct Namespace {
@@ -44,7 +44,7 @@ pub struct Namespace {
     pub(crate) format: u8,
     pub(crate) metadata_format: bool,
     pub(crate) uuid: [u8; 16],
-    pub(crate) on_format: Option<OnFormat>,
+    pub(crate) on_format: Option<FormatHook>,
     /// A format began and failed: the data is partly gone, and another format has to follow.
     pub(crate) half_formatted: bool,
     /// Whether the namespace's properties (LBA size, serial number) are in no sidecar yet.
@@ -127,7 +127,7 @@ impl Namespace {
     }
 
     /// Calls `hook` when the namespace is formatted, before and after.
-    pub fn on_format(mut self, hook: OnFormat) -> Self {
+    pub fn on_format(mut self, hook: FormatHook) -> Self {
         self.on_format = Some(hook);
         self
     }

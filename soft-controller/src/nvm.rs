@@ -6,7 +6,7 @@ use std::time::Duration;
 use warprow_dma::DmaMemory;
 use warprow_spec::{NSID_ALL, NvmOpcode, StatusCode};
 
-use crate::backing::{Backing, Engine, MediaError, Operation, Piece};
+use crate::backing::{Backing, BackingEngine, BackingOperation, MediaError, MemoryPiece};
 use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::iommu::{Dma, Segment};
@@ -89,9 +89,9 @@ pub(crate) struct Io {
     /// The power is failing: nothing is made durable any more.
     pub(crate) power_fails: bool,
     /// By NSID - 1, where a backing has one.
-    engines: Vec<Option<Box<dyn Engine>>>,
+    engines: Vec<Option<Box<dyn BackingEngine>>>,
     segments: Vec<Segment>,
-    pieces: Vec<Piece>,
+    pieces: Vec<MemoryPiece>,
     /// As large as the largest transfer.
     scratch: DmaMemory,
 }
@@ -151,7 +151,7 @@ impl Io {
     }
 
     /// Adds the engine of the next namespace.
-    pub(crate) fn add_engine(&mut self, engine: Option<Box<dyn Engine>>) {
+    pub(crate) fn add_engine(&mut self, engine: Option<Box<dyn BackingEngine>>) {
         self.engines.push(engine);
     }
 
@@ -191,7 +191,7 @@ impl Io {
         self.pieces.clear();
         if opcode == NvmOpcode::FLUSH {
             ready(find(&self.namespaces, nsid(sqe))?)?;
-            return Ok(Begun::of(engine.begin(token, Operation::Flush, 0, &[])));
+            return Ok(Begun::of(engine.begin(token, BackingOperation::Flush, 0, &[])));
         }
         let (view, offset, len) = locate(&self.namespaces, sqe)?;
         if len > self.max_bytes {
@@ -211,14 +211,14 @@ impl Io {
         let dma = &self.dma;
         self.pieces.extend(self.segments.iter().map(|&s| (dma.memory(s).clone(), s.offset, s.len)));
         let operation = match opcode {
-            NvmOpcode::READ => Operation::Read,
-            _ => Operation::Write { durable: forced || view.write_through },
+            NvmOpcode::READ => BackingOperation::Read,
+            _ => BackingOperation::Write { durable: forced || view.write_through },
         };
         let begun = engine.begin(token, operation, offset, &self.pieces);
         // Host memory is not kept longer than the operation needs it.
         self.pieces.clear();
         if begun {
-            self.count(operation == Operation::Read, len);
+            self.count(operation == BackingOperation::Read, len);
         }
         Ok(Begun::of(begun))
     }

@@ -51,7 +51,7 @@ pub struct Timing {
 
 /// Drives whose timing is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Profile {
+pub enum TimingProfile {
     /// As fast as this machine is.
     #[default]
     None,
@@ -63,7 +63,7 @@ pub enum Profile {
     Gen6,
 }
 
-impl Profile {
+impl TimingProfile {
     pub(crate) const ACCEPTED: &str = "none, p5800x, gen5-tlc or gen6";
 
     /// The timing of this drive. Sources and reasons are in `docs/soft-controller.md`.
@@ -120,7 +120,7 @@ impl Profile {
     }
 }
 
-impl FromStr for Profile {
+impl FromStr for TimingProfile {
     type Err = ();
 
     fn from_str(name: &str) -> Result<Self, ()> {
@@ -320,7 +320,7 @@ mod tests {
     const SIZE: u64 = 64 << 30;
 
     /// Runs random commands at a queue depth: commands a second, and latencies in order.
-    fn run(profile: Profile, access: Access, len: u64, span: u64, depth: usize) -> (f64, Vec<Duration>) {
+    fn run(profile: TimingProfile, access: Access, len: u64, span: u64, depth: usize) -> (f64, Vec<Duration>) {
         let mut model = Model::new(profile.timing().unwrap(), 1);
         let mut rng = fastrand::Rng::with_seed(2);
         let mut flight = std::collections::BinaryHeap::new();
@@ -347,21 +347,21 @@ mod tests {
     #[test]
     fn caps_hold_and_are_reached() {
         for (profile, access, len, want) in [
-            (Profile::P5800x, Access::Read, 512, 5.0e6),
-            (Profile::P5800x, Access::Read, 4096, 1.5e6),
-            (Profile::P5800x, Access::Write, 4096, 1.5e6),
-            (Profile::P5800x, Access::Read, 131_072, 7.2e9 / 131_072.0),
-            (Profile::P5800x, Access::Write, 131_072, 6.2e9 / 131_072.0),
-            (Profile::Gen5Tlc, Access::Read, 4096, 3.3e6),
-            (Profile::Gen5Tlc, Access::Read, 512, 3.3e6),
-            (Profile::Gen5Tlc, Access::Write, 4096, 640.0e3),
-            (Profile::Gen5Tlc, Access::Read, 131_072, 14.0e9 / 131_072.0),
-            (Profile::Gen5Tlc, Access::Write, 131_072, 10.0e9 / 131_072.0),
-            (Profile::Gen6, Access::Read, 512, 10.0e6),
-            (Profile::Gen6, Access::Read, 4096, 5.5e6),
-            (Profile::Gen6, Access::Write, 4096, 900.0e3),
-            (Profile::Gen6, Access::Read, 131_072, 28.0e9 / 131_072.0),
-            (Profile::Gen6, Access::Write, 131_072, 14.0e9 / 131_072.0),
+            (TimingProfile::P5800x, Access::Read, 512, 5.0e6),
+            (TimingProfile::P5800x, Access::Read, 4096, 1.5e6),
+            (TimingProfile::P5800x, Access::Write, 4096, 1.5e6),
+            (TimingProfile::P5800x, Access::Read, 131_072, 7.2e9 / 131_072.0),
+            (TimingProfile::P5800x, Access::Write, 131_072, 6.2e9 / 131_072.0),
+            (TimingProfile::Gen5Tlc, Access::Read, 4096, 3.3e6),
+            (TimingProfile::Gen5Tlc, Access::Read, 512, 3.3e6),
+            (TimingProfile::Gen5Tlc, Access::Write, 4096, 640.0e3),
+            (TimingProfile::Gen5Tlc, Access::Read, 131_072, 14.0e9 / 131_072.0),
+            (TimingProfile::Gen5Tlc, Access::Write, 131_072, 10.0e9 / 131_072.0),
+            (TimingProfile::Gen6, Access::Read, 512, 10.0e6),
+            (TimingProfile::Gen6, Access::Read, 4096, 5.5e6),
+            (TimingProfile::Gen6, Access::Write, 4096, 900.0e3),
+            (TimingProfile::Gen6, Access::Read, 131_072, 28.0e9 / 131_072.0),
+            (TimingProfile::Gen6, Access::Write, 131_072, 14.0e9 / 131_072.0),
         ] {
             let (rate, _) = run(profile, access, len, SIZE, 1024);
             assert_near(rate, want, &format!("{profile:?} {access:?} of {len}"));
@@ -371,33 +371,33 @@ mod tests {
     #[test]
     fn unloaded_latencies_are_the_drives() {
         for (profile, access, want) in [
-            (Profile::P5800x, Access::Read, 5),
-            (Profile::P5800x, Access::Write, 6),
-            (Profile::Gen5Tlc, Access::Read, 60),
-            (Profile::Gen5Tlc, Access::Write, 15),
-            (Profile::Gen6, Access::Read, 50),
-            (Profile::Gen6, Access::Write, 15),
+            (TimingProfile::P5800x, Access::Read, 5),
+            (TimingProfile::P5800x, Access::Write, 6),
+            (TimingProfile::Gen5Tlc, Access::Read, 60),
+            (TimingProfile::Gen5Tlc, Access::Write, 15),
+            (TimingProfile::Gen6, Access::Read, 50),
+            (TimingProfile::Gen6, Access::Write, 15),
         ] {
             let (_, latencies) = run(profile, access, 4096, SIZE, 1);
             assert_eq!(latencies[latencies.len() / 2], Duration::from_micros(want), "{profile:?} {access:?}");
         }
-        let (_, latencies) = run(Profile::Gen5Tlc, Access::Read, 4096, SIZE, 1);
+        let (_, latencies) = run(TimingProfile::Gen5Tlc, Access::Read, 4096, SIZE, 1);
         assert!(latencies[latencies.len() - 1] > Duration::from_micros(300), "one read in 2000 is slow");
     }
 
     #[test]
     fn a_narrow_span_is_slow_only_where_address_is_place() {
         let narrow = SIZE / 16;
-        let (wide_rate, _) = run(Profile::P5800x, Access::Read, 512, SIZE, 1024);
-        let (narrow_rate, _) = run(Profile::P5800x, Access::Read, 512, narrow, 1024);
+        let (wide_rate, _) = run(TimingProfile::P5800x, Access::Read, 512, SIZE, 1024);
+        let (narrow_rate, _) = run(TimingProfile::P5800x, Access::Read, 512, narrow, 1024);
         assert!(narrow_rate < wide_rate / 2.0, "{narrow_rate:.3e} {wide_rate:.3e}");
-        let (flash_rate, _) = run(Profile::Gen5Tlc, Access::Read, 512, narrow, 1024);
+        let (flash_rate, _) = run(TimingProfile::Gen5Tlc, Access::Read, 512, narrow, 1024);
         assert_near(flash_rate, 3.3e6, "flash, narrow");
     }
 
     #[test]
     fn rehearsed_reads_take_what_those_of_written_pages_do() {
-        let timing = Timing { slow_read: None, ..Profile::Gen5Tlc.timing().unwrap() };
+        let timing = Timing { slow_read: None, ..TimingProfile::Gen5Tlc.timing().unwrap() };
         let (mut model, mut rehearsal) = (Model::new(timing.clone(), 1), TimingModel::new(timing, SIZE, 2));
         let extent = |access, page| Extent { access, nsid: 1, size: SIZE, offset: page * PAGE, len: PAGE };
         let pages: Vec<u64> = (0..500).map(|i| i * 7919 % 100_000).collect();
@@ -413,7 +413,7 @@ mod tests {
 
     #[test]
     fn written_together_lies_apart() {
-        let mut model = Model::new(Profile::Gen5Tlc.timing().unwrap(), 1);
+        let mut model = Model::new(TimingProfile::Gen5Tlc.timing().unwrap(), 1);
         let extent = |access, page| Extent { access, nsid: 1, size: SIZE, offset: page * PAGE, len: PAGE };
         let pages: Vec<u64> = (0..100).map(|i| i * 7919 % 100_000).collect();
         for &page in &pages {

@@ -12,7 +12,7 @@ use common::{Buffer, Host, pattern, stepped};
 use desk::Desk;
 use warprow_dma::{DmaMemory, Function, MemoryKind, PAGE};
 use warprow_soft_controller::{
-    ControllerBuilder, Fault, FaultRules, InterruptSink, Profile, Rule, SoftController, Timing,
+    ControllerBuilder, Fault, FaultRule, FaultRules, InterruptSink, SoftController, Timing, TimingProfile,
 };
 use warprow_spec::registers::sq_tail_doorbell;
 use warprow_spec::{AdminOpcode, NvmOpcode, Sqe, StatusCode};
@@ -201,7 +201,7 @@ fn a_command_that_is_held_back_ends_in_time_and_holds_back_no_other_queue() {
     let (mut host, page) = host_of(&desk, 8);
     host.create_pair(2, 8);
     let late = Duration::from_micros(100);
-    host.drive.faults().inject(Rule::new(Fault::Delay(late)).io(NvmOpcode::READ));
+    host.drive.faults().inject(FaultRule::new(Fault::Delay(late)).io(NvmOpcode::READ));
     let cid = host.submit(1, read(&page));
     host.turns(2);
     let (submitted, before) = (host.now, counts(&host).0);
@@ -223,7 +223,7 @@ fn no_command_escapes_a_rule_that_was_added_before_it() {
     for _ in 0..5 {
         read_on(&mut host, 1, &page);
         assert!(desk.serving.load(Ordering::SeqCst), "the turn waits for commands");
-        let rule = Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
+        let rule = FaultRule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
         let id = host.drive.faults().inject(rule);
         assert!(!desk.serving.load(Ordering::SeqCst), "the turn goes on");
         let cqe = host.io(read(&page));
@@ -253,7 +253,7 @@ fn a_rule_that_the_worker_adds_in_a_turn_waits_for_nothing() {
     let desk = Desk::default();
     let (mut host, page) = host_of(&desk, 8);
     let rules = host.drive.faults().clone();
-    desk.script().inject = Some((rules, Rule::new(Fault::Drop).io(NvmOpcode::FLUSH)));
+    desk.script().inject = Some((rules, FaultRule::new(Fault::Drop).io(NvmOpcode::FLUSH)));
     let cid = host.submit(1, read(&page));
     host.turns(2);
     assert!(host.drive.faults().is_active());
@@ -270,7 +270,7 @@ fn rules_keep_no_offload_alive() {
     assert!(before > 1);
     drop(drive);
     assert_eq!(Arc::strong_count(&desk.leave), 1);
-    rules.inject(Rule::new(Fault::Drop));
+    rules.inject(FaultRule::new(Fault::Drop));
 }
 
 #[test]
@@ -320,7 +320,7 @@ fn a_turn_begins_for_a_read_or_once_when_commands_are_announced() {
     host.turns(50);
     assert_eq!(desk.script().turns[1..], [(vec![1], short, limit)]);
     // A format and faults are the worker's, and so is what comes meanwhile.
-    let rule = host.drive.faults().inject(Rule::new(Fault::Drop).io(NvmOpcode::FLUSH));
+    let rule = host.drive.faults().inject(FaultRule::new(Fault::Drop).io(NvmOpcode::FLUSH));
     read_on(&mut host, 1, &page);
     assert_eq!(desk.script().turns.len(), 2);
     host.drive.faults().remove(rule);
@@ -330,7 +330,7 @@ fn a_turn_begins_for_a_read_or_once_when_commands_are_announced() {
 
 #[test]
 fn drives_whose_commands_are_held_or_cached_are_the_workers() {
-    let timing = Profile::Gen6.timing().unwrap();
+    let timing = TimingProfile::Gen6.timing().unwrap();
     let drives: [fn(ControllerBuilder, Timing) -> ControllerBuilder; 3] =
         [|it, _| it.write_cache(1 << 16), |it, timing| it.timing(timing), |it, _| it.permute()];
     for of in drives {

@@ -12,7 +12,7 @@ use warprow_spec::NvmOpcode;
 /// A drive that takes exactly 30 us for a page, and one at a time.
 fn slow() -> Timing {
     let page_read = Duration::from_micros(30);
-    let timing = warprow_soft_controller::Profile::P5800x.timing().unwrap();
+    let timing = warprow_soft_controller::TimingProfile::P5800x.timing().unwrap();
     Timing {
         dies: 1,
         page_read,

@@ -60,8 +60,8 @@ mod verified;
 mod verify;
 pub mod view;
 
-pub use attach::{AttachOptions, AttachedTable};
-pub use attach_error::AttachError;
+pub use attach::{AttachTableOptions, AttachedTable};
+pub use attach_error::AttachTableError;
 pub use attached_file::AttachedFile;
 pub use curve::{CurveError, ReadCurve};
 pub use device::Device;
@@ -73,7 +73,7 @@ pub use generations::GenerationInfo;
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 
 pub use membership::{DriveAdded, MoveProgress};
-pub use pace::Pace;
+pub use pace::ReadPace;
 pub use scrub::{ScrubOptions, ScrubPosition, ScrubProgress, ScrubReport};
 pub use skipped_tensor::SkippedTensor;
 pub use store::{DriveState, OpenOptions, Store, TableInfo};
@@ -85,8 +85,8 @@ pub use verified::{DamageKind, DamagedUnit, MetadataReport, VerifyReport};
 pub use verify::Verifier;
 // What the interface speaks of.
 pub use warprow_driver::{ControllerEvent, DriverError, EventDetails, FormatProgress};
-pub use warprow_keys::{Fingerprint, IndexBuildError, KeyIndex, KeyKind, KeySource};
+pub use warprow_keys::{FingerprintWidth, IndexBuildError, KeyIndex, KeyKind, KeySource};
 pub use warprow_layout::{
-    Access, ChunkSpread, DType, KeySpec, Ranks, RowOrder, RowSource, TableKeys, TableKeysError, TableSpec,
+    ChunkSpread, DType, KeySpec, Ranks, RowOrder, RowSource, StoreAccess, TableKeys, TableKeysError, TableSpec,
 };
 pub use warprow_spec::admin::SecureErase;

@@ -8,8 +8,8 @@ use warprow_dma::{Clock, SystemClock};
 use warprow_driver::DriverError;
 use warprow_keys::KeyIndex;
 use warprow_layout::{
-    Access, DType, Drive, DriveMap, FormatOptions, Generation, KeySpec, OpenError, Ranks, Repair, RepairProposal,
-    RowReader, StoreInspection, StoreState, TableMap, Volume,
+    DType, Drive, DriveMap, FormatOptions, Generation, KeySpec, MetadataRepair, OpenError, Ranks, RepairProposal,
+    RowReader, StoreAccess, StoreInspection, StoreState, TableMap, Volume,
 };
 
 use crate::bulk::{Bulk, Job, Purpose};
@@ -26,7 +26,7 @@ use crate::{StoreError, shared_controller};
 #[non_exhaustive]
 pub struct OpenOptions {
     /// Reading and writing, reading only, or reading what is left when members are missing.
-    pub access: Access,
+    pub access: StoreAccess,
     /// The longest wait for a read or a write.
     pub timeout: Duration,
     /// The longest wait for an administrative command, such as making a queue.
@@ -41,7 +41,7 @@ impl Default for OpenOptions {
     /// Reading and writing, 10 s for a command, 30 s for an administrative one, the system's clock, 64 MiB for updated rows.
     fn default() -> Self {
         Self {
-            access: Access::ReadWrite,
+            access: StoreAccess::ReadWrite,
             timeout: Duration::from_secs(10),
             admin_timeout: Duration::from_secs(30),
             clock: Arc::new(SystemClock::new()),
@@ -63,13 +63,13 @@ impl OpenOptions {
     /// For reading only.
     #[must_use]
     pub fn with_read_only(self) -> Self {
-        Self { access: Access::ReadOnly, ..self }
+        Self { access: StoreAccess::ReadOnly, ..self }
     }
 
     /// For reading what can be read, also if members are missing.
     #[must_use]
     pub fn with_degraded(self) -> Self {
-        Self { access: Access::Degraded, ..self }
+        Self { access: StoreAccess::Degraded, ..self }
     }
 
     /// With that limit for reads and writes.
@@ -138,7 +138,7 @@ pub(crate) struct Shared {
     pub members: Vec<Option<Arc<MemberDrive>>>,
     pub driving: DriveAccess,
     pub updates: Updates,
-    pub repairs: Vec<Repair>,
+    pub repairs: Vec<MetadataRepair>,
     /// Drives that were given, and could not be driven.
     pub unopened: Vec<DriveState>,
 }
@@ -229,7 +229,7 @@ impl Store {
     /// degraded open, is done without ([`drive_states`](Self::drive_states) has the reason).
     pub fn open(devices: &[Device], options: &OpenOptions) -> Result<Self, StoreError> {
         let (members, failed) = match options.access {
-            Access::Degraded => open_what_works(devices, &options.driving())?,
+            StoreAccess::Degraded => open_what_works(devices, &options.driving())?,
             _ => (open_members(devices, &options.driving())?, Vec::new()),
         };
         Self::without(failed, members, options).map_err(|error| of_image(devices, error))
@@ -275,7 +275,7 @@ impl Store {
     }
 
     /// What lies on the drives, and what was found unfinished or damaged when the store was opened.
-    pub fn inspect(&self) -> (StoreInspection, &[Repair]) {
+    pub fn inspect(&self) -> (StoreInspection, &[MetadataRepair]) {
         (self.shared.volume.inspect(), &self.shared.repairs)
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use warprow_driver::DriverError;
 use warprow_keys::KeyIndex;
-use warprow_layout::{Drive, DriveError, Extent, Ranks, Region, RowReader, Table, VolumeError, row_crc};
+use warprow_layout::{Drive, DriveError, Extent, LbaRegion, Ranks, RowReader, Table, VolumeError, row_crc};
 
 use crate::StoreError;
 use crate::drive_access::lock;
@@ -125,14 +125,14 @@ impl<'a> TableCheck<'a> {
     fn array(
         &self,
         sweep: &mut ParallelRead,
-        region: Region,
+        region: LbaRegion,
         bytes: Range<u64>,
         tick: Tick<'_>,
     ) -> Result<Array, StoreError> {
         let placement = &self.located.generation.placement;
         let lba_size = u64::from(placement.lba_size());
         let (first, end) = (bytes.start / lba_size, bytes.end.div_ceil(lba_size).min(region.lbas));
-        let wanted = Region { first_lba: region.first_lba + first, lbas: end.saturating_sub(first) };
+        let wanted = LbaRegion { first_lba: region.first_lba + first, lbas: end.saturating_sub(first) };
         let array = Mutex::new(vec![0; (bytes.end - bytes.start) as usize]);
         let unread = Mutex::new(Vec::new());
         // Where a piece of an extent lies among the bytes that are wanted: from where in it, to where in them, how many.

@@ -14,7 +14,8 @@ use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, PrepareOptions};
 use warprow_soft_controller::SoftController;
 use warprow_store::{
-    CompactorOptions, DType, Fingerprint, KeyKind, LoadOptions, OpenOptions, RowOrder, Store, StoreError, UpdateOptions,
+    CompactorOptions, DType, FingerprintWidth, KeyKind, LoadOptions, OpenOptions, RowOrder, Store, StoreError,
+    UpdateOptions,
 };
 
 const BOUND: u64 = 60_000;
@@ -23,7 +24,7 @@ const ROW: usize = 64;
 fn table(name: &str, rows: u64, random: &mut fastrand::Rng) -> Table {
     let mut table = Table::random(name, rows, ROW as u32, DType::U8, random);
     let numbers = (0..i128::from(rows)).map(|number| number * 1000).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Given);
+    let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Given);
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     table
 }

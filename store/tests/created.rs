@@ -16,8 +16,8 @@ use warprow_layout::FormatOptions;
 use warprow_lookup::{Batch, Feature, HostExecutor, HostOptions, Output, OutputRows, PlanOptions, PrepareOptions};
 use warprow_soft_controller::SoftController;
 use warprow_store::{
-    CreateDrive, DType, Device, DriveAddress, Fingerprint, KeyKind, LoadOptions, MetadataReport, OpenOptions, Ranks,
-    RowOrder, Store, StoreError, TableSpec, UpdateOptions,
+    CreateDrive, DType, Device, DriveAddress, FingerprintWidth, KeyKind, LoadOptions, MetadataReport, OpenOptions,
+    Ranks, RowOrder, Store, StoreError, TableSpec, UpdateOptions,
 };
 
 fn store() -> (Vec<Arc<SoftController>>, Store) {
@@ -224,7 +224,7 @@ fn a_created_key_has_its_own_row_whatever_fingerprints_say() {
     let mut table = Table::random("t", 2000, 8, DType::U8, &mut random);
     table.spec.default_row = None;
     let numbers: Vec<i128> = (0..2000).map(|i| (i128::from(random.i64(..)) & !0xffff) + i).collect();
-    let (kind, fingerprint, order) = (KeyKind::I64, Fingerprint::Bits8, RowOrder::Given);
+    let (kind, fingerprint, order) = (KeyKind::I64, FingerprintWidth::Bits8, RowOrder::Given);
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
@@ -262,7 +262,7 @@ fn created_keys_come_behind_the_last_rank() {
     let mut table = Table::random("t", 500, 16, DType::U8, &mut random);
     let ranks = Ranks::by_hotness(&(0..500).map(|_| random.u64(..50)).collect::<Vec<_>>());
     let numbers: Vec<i128> = (0..500).map(|i| i * 7_000_000_000).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Ranks(ranks));
+    let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Ranks(ranks));
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let before = store.keys("t").unwrap().unwrap();
@@ -290,7 +290,7 @@ fn what_cannot_be_created_is_refused_with_nothing_changed() {
         .collect();
     for (table, stored) in tables.iter_mut().zip([true, false]) {
         let numbers = (0..300).map(|i| i * 1000).collect();
-        let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Positions);
+        let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Positions);
         table.keys = Some(Keys { kind, fingerprint, order, stored, numbers });
     }
     common::load(&store, &tables, &LoadOptions::default());
@@ -347,7 +347,7 @@ fn damage_is_not_written_anew() {
         let mut table = Table::random(name, 300, 16, DType::U8, &mut random);
         table.spec.row_crc = true;
         let numbers = (0..300).map(|i| i * 1000).collect();
-        let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Given);
+        let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Given);
         table.keys = Some(Keys { kind, fingerprint, order, stored: true, numbers });
         table
     });
@@ -391,7 +391,7 @@ fn look_ups_see_whole_creations_in_order() {
     let (_drives, store) = store();
     let spec = TableSpec { hot_rows: 50, ..TableSpec::new("t", 400, 64, DType::F32) };
     let numbers = (0..400).map(|i| i * 1_000_003).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits32, RowOrder::Given);
+    let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits32, RowOrder::Given);
     let keys = Some(Keys { kind, fingerprint, order, stored: true, numbers });
     common::load(&store, &[Table { rows: vec![0; 400 * 256], ranks: None, keys, spec }], &LoadOptions::default());
     let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(50 * 256)).unwrap();

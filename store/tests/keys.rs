@@ -12,14 +12,14 @@ use warprow_layout::VolumeError;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions};
 use warprow_store::{
-    CreateDrive, DType, Device, DriveAddress, Fingerprint, KeyKind, LoadOptions, Ranks, RowOrder, Store, StoreError,
-    TableSpec,
+    CreateDrive, DType, Device, DriveAddress, FingerprintWidth, KeyKind, LoadOptions, Ranks, RowOrder, Store,
+    StoreError, TableSpec,
 };
 
 const DIM: usize = 6;
 
 /// Rows that begin with their key.
-fn table(name: &str, rows: usize, fingerprint: Fingerprint, order: RowOrder, stored: bool) -> Table {
+fn table(name: &str, rows: usize, fingerprint: FingerprintWidth, order: RowOrder, stored: bool) -> Table {
     let mut random = fastrand::Rng::with_seed(name.len() as u64);
     let mut numbers: HashSet<i128> = HashSet::new();
     while numbers.len() < rows {
@@ -62,7 +62,7 @@ fn loads_of_every_order_and_size_lead_every_key_to_its_row() {
     for (number, order) in orders.into_iter().enumerate() {
         // In one piece, and in several that are written twice.
         for memory in [1 << 30, 300_000] {
-            let table = table("t", rows, Fingerprint::Bits16, order.clone(), true);
+            let table = table("t", rows, FingerprintWidth::Bits16, order.clone(), true);
             common::load(
                 &store,
                 std::slice::from_ref(&table),
@@ -102,8 +102,8 @@ fn foreign_keys_pass_at_the_stated_rate_unless_they_are_compared() {
     let (_drives, store) = common::store(1, 48 << 20, 512);
     let rows = 20_000;
     let tables = [
-        table("stored", rows, Fingerprint::Bits8, RowOrder::Given, true),
-        table("bare", rows, Fingerprint::Bits8, RowOrder::Given, false),
+        table("stored", rows, FingerprintWidth::Bits8, RowOrder::Given, true),
+        table("bare", rows, FingerprintWidth::Bits8, RowOrder::Given, false),
     ];
     common::load(&store, &tables, &LoadOptions::default());
     let mut random = fastrand::Rng::with_seed(9);
@@ -134,8 +134,8 @@ fn damaged_keys_harm_their_own_table_alone() {
     let address: DriveAddress = format!("emulated:{},size=24M", path.display()).parse().unwrap();
     let device = Device::open(&address, CreateDrive::IfMissing).unwrap();
     let store = Store::create(&[device], &Default::default(), &Default::default()).unwrap();
-    let good = table("good", 1000, Fingerprint::Bits16, RowOrder::Given, true);
-    let bad = table("bad", 1000, Fingerprint::Bits16, RowOrder::Given, true);
+    let good = table("good", 1000, FingerprintWidth::Bits16, RowOrder::Given, true);
+    let bad = table("bad", 1000, FingerprintWidth::Bits16, RowOrder::Given, true);
     common::load(&store, &[good.clone(), bad], &LoadOptions::default());
     let (generation, index) = store.generation("bad").unwrap();
     let stored = generation.tables[index].keys.unwrap();

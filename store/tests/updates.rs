@@ -13,10 +13,10 @@ use warprow_layout::{FormatOptions, VolumeError, row_crc};
 use warprow_lookup::{
     Batch, Feature, HostExecutor, HostOptions, Output, OutputRows, PlanOptions, Pooling, PrepareOptions,
 };
-use warprow_soft_controller::{Fault, Rule, SoftController};
+use warprow_soft_controller::{Fault, FaultRule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    DType, Fingerprint, KeyKind, LoadOptions, OpenOptions, Ranks, RowOrder, Store, StoreError, TableSpec,
+    DType, FingerprintWidth, KeyKind, LoadOptions, OpenOptions, Ranks, RowOrder, Store, StoreError, TableSpec,
 };
 
 fn store() -> (Vec<Arc<SoftController>>, Store) {
@@ -379,7 +379,7 @@ fn a_damaged_log_is_read_once_and_harms_no_other_generation() {
     drop(store);
     let store = open(&drives, &OpenOptions::default());
     let unreadable = Fault::Status(Status::from(StatusCode::UnrecoveredReadError));
-    let rule = drives[drive].faults().inject(Rule::new(unreadable).io(NvmOpcode::READ).lbas(lbas).always());
+    let rule = drives[drive].faults().inject(FaultRule::new(unreadable).io(NvmOpcode::READ).lbas(lbas).always());
     let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let once = drives[drive].faults().fired(rule);
     assert!((1..=4).contains(&once), "{once} reads");
@@ -457,7 +457,7 @@ fn rows_are_updated_by_their_keys() {
         let mut table = bytes("t", 2000, 64, &mut random);
         table.spec.row_crc = true;
         let numbers: Vec<i128> = (0..2000).map(|i| (i128::from(random.i64(..)) & !0xfff) + i).collect();
-        let fingerprint = Fingerprint::Bits8;
+        let fingerprint = FingerprintWidth::Bits8;
         table.keys = Some(Keys {
             kind: KeyKind::I64,
             fingerprint,
@@ -509,7 +509,7 @@ fn keys_that_are_not_stored_are_not_updated() {
     let mut random = fastrand::Rng::with_seed(17);
     let mut table = bytes("t", 300, 64, &mut random);
     let numbers = (0..300).map(|i| i * 1000).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits32, RowOrder::Positions);
+    let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits32, RowOrder::Positions);
     table.keys = Some(Keys { kind, fingerprint, order, stored: false, numbers });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let refused = store.update("t", &[1000], &[0; 64]);

@@ -11,10 +11,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use warprow_driver::ControllerOptions;
 use warprow_layout::{
-    Access, Catalogue, DType, Drive, FormatOptions, Generation, GenerationSpec, RowReader, TableSpec, Volume, format,
-    open,
+    Catalogue, DType, Drive, FormatOptions, Generation, GenerationSpec, RowReader, StoreAccess, TableSpec, Volume,
+    format, open,
 };
-use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, SoftController};
+use warprow_soft_controller::{Fault, FaultRule, Namespace, PowerCut, QueueMatch, RamBacking, SoftController};
 use warprow_spec::{NvmOpcode, Status};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::versions::{Rows, ranks};
@@ -216,7 +216,7 @@ impl Fixture {
         let load = || {
             match self.via {
                 Via::Layout => {
-                    let volume = open(self.driven()?, Access::ReadWrite)?.volume;
+                    let volume = open(self.driven()?, StoreAccess::ReadWrite)?.volume;
                     for version in versions {
                         switch(&volume, version)?;
                         acked = version;
@@ -278,10 +278,10 @@ fn run(
     // Of two rules that match, the first decides.
     if let Some((drive, flush)) = lie {
         let lie = Fault::Status(Status::SUCCESS);
-        fixture.drives[drive].faults().inject(Rule::new(lie).io(NvmOpcode::FLUSH).nth(flush));
+        fixture.drives[drive].faults().inject(FaultRule::new(lie).io(NvmOpcode::FLUSH).nth(flush));
     }
     let cut = moment.map(|moment| {
-        let rule = Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(moment.command);
+        let rule = FaultRule::new(Fault::Disappear).on(QueueMatch::Io).nth(moment.command);
         (moment.on, fixture.drives[moment.on].faults().inject(rule))
     });
     let (acked, went) = fixture.switches(1);
@@ -295,7 +295,7 @@ fn run(
 /// What must hold after any cut, when version `acked` had been acknowledged. (Version v comes with epoch v + 1.)
 fn old_or_new(fixture: &Fixture, acked: u64) -> Result<()> {
     let seen = {
-        let read_only = open(fixture.driven()?, Access::ReadOnly).context("read-only")?;
+        let read_only = open(fixture.driven()?, StoreAccess::ReadOnly).context("read-only")?;
         data_before_catalogue(&read_only.volume, acked)?;
         version_of(&read_only.volume).context("read-only")?
     };
@@ -304,10 +304,10 @@ fn old_or_new(fixture: &Fixture, acked: u64) -> Result<()> {
         knows_alone(fixture, index, acked).with_context(|| format!("member {index} alone"))?;
     }
     {
-        let opened = open(fixture.driven()?, Access::ReadWrite)?;
+        let opened = open(fixture.driven()?, StoreAccess::ReadWrite)?;
         ensure!(version_of(&opened.volume)? == seen, "another version for writing than for reading");
     }
-    let again = open(fixture.driven()?, Access::ReadWrite)?;
+    let again = open(fixture.driven()?, StoreAccess::ReadWrite)?;
     ensure!(again.repairs.is_empty(), "still to be repaired: {:?}", again.repairs);
     // It works on.
     switch(&again.volume, seen + 1)?;
@@ -354,7 +354,7 @@ fn knows_alone(fixture: &Fixture, index: usize, acked: u64) -> Result<()> {
         Ok(before)
     };
     let epoch = |from: &str| -> Result<u64> {
-        let alone = open(vec![fixture.driven_one(&fixture.drives[index])?], Access::Degraded)
+        let alone = open(vec![fixture.driven_one(&fixture.drives[index])?], StoreAccess::Degraded)
             .with_context(|| from.to_owned())?;
         Ok(alone.volume.epoch())
     };
@@ -438,8 +438,8 @@ fn command_of_flush(drives: usize, drive: usize, flush: u64) -> Result<Option<u6
     let mut fixture = Fixture::formatted(drives, 512, Via::Layout)?;
     fixture.load(1)?;
     let faults = fixture.drives[drive].faults();
-    let last = faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(flush));
-    let counted = faults.inject(Rule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).always());
+    let last = faults.inject(FaultRule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(flush));
+    let counted = faults.inject(FaultRule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).always());
     let went = fixture.switches(1);
     let faults = fixture.drives[drive].faults();
     ensure!(went.1.is_err() == (faults.fired(last) == 1), "{went:?}");

@@ -1,18 +1,18 @@
 //! Batches of ids: drawn from a power law, or replayed.
 
-use crate::random::{Random, mix_all};
-use crate::{PowerLaw, Shuffle};
+use crate::random::{SeededRandom, mix_all};
+use crate::{IdShuffle, PowerLaw};
 
 /// Where batches of ids come from. The batch of a number is always the same, so that every contender can be given the same
 /// batches and a repetition fresh ones.
 #[derive(Clone, Debug)]
-pub enum Batches {
+pub enum BatchSource {
     /// Ranks drawn from a power law; the ids are a shuffle of the ranks.
     PowerLaw {
         /// Distribution of the ranks.
         law: PowerLaw,
         /// Rank → id.
-        shuffle: Shuffle,
+        shuffle: IdShuffle,
         /// Seed of the draws.
         seed: u64,
     },
@@ -20,12 +20,12 @@ pub enum Batches {
     Replay(Vec<i64>),
 }
 
-impl Batches {
+impl BatchSource {
     /// Fills `ids` with batch `number`.
     pub fn fill(&self, number: u64, ids: &mut [i64]) {
         match self {
             Self::PowerLaw { law, shuffle, seed } => {
-                let mut random = Random::new(mix_all([*seed, number]));
+                let mut random = SeededRandom::new(mix_all([*seed, number]));
                 ids.fill_with(|| shuffle.id(law.sample(&mut random)) as i64);
             }
             Self::Replay(trace) => {
@@ -54,9 +54,9 @@ mod tests {
 
     #[test]
     fn a_batch_is_the_same_each_time_and_no_two_are_alike() {
-        let batches = |seed| Batches::PowerLaw {
+        let batches = |seed| BatchSource::PowerLaw {
             law: PowerLaw::new(1 << 20, 1.05).unwrap(),
-            shuffle: Shuffle::new(1 << 20, 9),
+            shuffle: IdShuffle::new(1 << 20, 9),
             seed,
         };
         let batch = |seed, number| {
@@ -72,8 +72,8 @@ mod tests {
 
     #[test]
     fn the_hottest_ids_are_the_shuffled_first_ranks() {
-        let shuffle = Shuffle::new(10_000, 3);
-        let batches = Batches::PowerLaw { law: PowerLaw::new(10_000, 1.05).unwrap(), shuffle, seed: 4 };
+        let shuffle = IdShuffle::new(10_000, 3);
+        let batches = BatchSource::PowerLaw { law: PowerLaw::new(10_000, 1.05).unwrap(), shuffle, seed: 4 };
         let mut ids = vec![0; 200_000];
         batches.fill(0, &mut ids);
         let counts = counts(&ids, 10_000);
@@ -84,7 +84,7 @@ mod tests {
 
     #[test]
     fn a_trace_is_replayed_in_turns() {
-        let replay = Batches::Replay(vec![1, 2, 3, 4, 5]);
+        let replay = BatchSource::Replay(vec![1, 2, 3, 4, 5]);
         let mut ids = [0; 3];
         let mut seen = Vec::new();
         for number in [0, 1, 2, u64::MAX] {
@@ -94,7 +94,7 @@ mod tests {
         assert_eq!(seen[..3], [[1, 2, 3], [4, 5, 1], [2, 3, 4]]);
         // 3 · (2⁶⁴ − 1) = 0 modulo 5.
         assert_eq!(seen[3], [1, 2, 3]);
-        Batches::Replay(vec![]).fill(1, &mut ids);
+        BatchSource::Replay(vec![]).fill(1, &mut ids);
         assert_eq!(ids, [-1; 3]);
     }
 

@@ -11,7 +11,7 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use nix::sys::stat::{major, minor};
 use warprow_dma::FileMapping;
 
-use crate::Random;
+use crate::SeededRandom;
 
 /// What a page of the page cache has.
 const PAGE: u64 = 4096;
@@ -90,7 +90,7 @@ pub struct FreshPages {
     /// A bit for each page.
     dealt: Vec<u64>,
     rows: u64,
-    random: Random,
+    random: SeededRandom,
 }
 
 /// No page is left that nobody has read, or hardly one.
@@ -102,7 +102,7 @@ impl FreshPages {
     /// Of a file of `bytes` bytes that holds a table of `rows` rows; no row was dealt.
     pub fn new(rows: u64, bytes: u64, seed: u64) -> Self {
         let words = bytes.div_ceil(PAGE).div_ceil(64);
-        Self { dealt: vec![0; words as usize], rows, random: Random::new(seed) }
+        Self { dealt: vec![0; words as usize], rows, random: SeededRandom::new(seed) }
     }
 
     /// How many rows of a table of `rows` rows of `row_bytes` bytes, one after another, can be dealt at least, before it takes

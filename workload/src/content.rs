@@ -6,7 +6,7 @@ use crate::random::{mix_all, word_at};
 
 /// The true content of a table, by id. Implementors compute it or take it from where the table was loaded from, never from
 /// what is under test.
-pub trait Content {
+pub trait TableContent {
     /// Number of rows; the ids are `0..rows`.
     fn rows(&self) -> u64;
 
@@ -35,7 +35,7 @@ pub trait Content {
 /// Floating-point elements are random in sign and significand, with a magnitude in [0.5, 1): sums of them stay finite, and
 /// any two rows differ. Integers are random in all bits.
 #[derive(Clone, Copy, Debug)]
-pub struct Oracle {
+pub struct ContentOracle {
     key: u64,
     rows: u64,
     dim: u32,
@@ -44,7 +44,7 @@ pub struct Oracle {
     set: u64,
 }
 
-impl Oracle {
+impl ContentOracle {
     /// Table number `table` of `seed`: `rows` rows of `dim` elements.
     pub fn new(seed: u64, table: u64, rows: u64, dim: u32, dtype: DType) -> Self {
         // Per element: the bits of sign and significand, and the exponent of 0.5.
@@ -80,7 +80,7 @@ impl Oracle {
     }
 }
 
-impl Content for Oracle {
+impl TableContent for ContentOracle {
     fn rows(&self) -> u64 {
         self.rows
     }
@@ -100,7 +100,7 @@ impl Content for Oracle {
 }
 
 /// The oracle's table can be loaded, in any order at no cost.
-impl RowSource for Oracle {
+impl RowSource for ContentOracle {
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> std::io::Result<()> {
         (first..).zip(rows.chunks_exact_mut(row_bytes.max(1))).for_each(|(id, row)| self.fill(id, row));
         Ok(())
@@ -129,7 +129,7 @@ pub struct VerifiedRows {
 
 /// The first difference between an answer and the truth.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Mismatch {
+pub enum RowMismatch {
     /// The answer has no room for all rows or mask bytes.
     #[error("the answer has {got} bytes of {what}, but {need} are needed for {ids} ids")]
     Short {
@@ -177,9 +177,9 @@ pub enum Mismatch {
 
 /// Compares every row of `answer`, bit for bit, and every mask byte with what `content` has for `ids`. Negative ids and
 /// those past the last row are missing.
-pub fn verify(content: &impl Content, ids: &[i64], answer: RowsAnswer<'_>) -> Result<VerifiedRows, Mismatch> {
+pub fn verify(content: &impl TableContent, ids: &[i64], answer: RowsAnswer<'_>) -> Result<VerifiedRows, RowMismatch> {
     let row_bytes = content.row_bytes();
-    let short = |what, need, got| Mismatch::Short { what, need, got, ids: ids.len() };
+    let short = |what, need, got| RowMismatch::Short { what, need, got, ids: ids.len() };
     let need = match ids.len() {
         0 => 0,
         n => (n - 1).saturating_mul(answer.stride).saturating_add(row_bytes),
@@ -212,7 +212,7 @@ pub fn verify(content: &impl Content, ids: &[i64], answer: RowsAnswer<'_>) -> Re
         if let Some(mask) = answer.mask {
             let want = u8::from(found.is_some());
             if mask[position] != want {
-                return Err(Mismatch::Mask { position, id, want, got: mask[position] });
+                return Err(RowMismatch::Mask { position, id, want, got: mask[position] });
             }
         }
         verified.rows += 1;
@@ -222,19 +222,19 @@ pub fn verify(content: &impl Content, ids: &[i64], answer: RowsAnswer<'_>) -> Re
 }
 
 #[cold]
-fn difference(dtype: DType, position: usize, id: i64, missing: bool, want: &[u8], got: &[u8]) -> Mismatch {
+fn difference(dtype: DType, position: usize, id: i64, missing: bool, want: &[u8], got: &[u8]) -> RowMismatch {
     let size = dtype.size() as usize;
     let element = want.iter().zip(got).position(|(want, got)| want != got).unwrap_or(0) / size;
     let hex =
         |row: &[u8]| -> String { row.iter().skip(element * size).take(size).map(|b| format!("{b:02x}")).collect() };
-    Mismatch::Row { position, id, missing, element, want: hex(want), got: hex(got) }
+    RowMismatch::Row { position, id, missing, element, want: hex(want), got: hex(got) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn answer(content: &Oracle, ids: &[i64], stride: usize) -> (Vec<u8>, Vec<u8>) {
+    fn answer(content: &ContentOracle, ids: &[i64], stride: usize) -> (Vec<u8>, Vec<u8>) {
         let mut rows = vec![0xee; ids.len() * stride];
         for (row, &id) in rows.chunks_mut(stride).zip(ids) {
             let row = &mut row[..content.row_bytes()];
@@ -250,7 +250,7 @@ mod tests {
     #[test]
     fn true_answers_pass_and_every_flipped_bit_is_found() {
         for (dtype, dim) in [(DType::F32, 5), (DType::F16, 7), (DType::BF16, 3), (DType::I8, 13), (DType::U8, 1)] {
-            let content = Oracle::new(7, 3, 100, dim, dtype);
+            let content = ContentOracle::new(7, 3, 100, dim, dtype);
             let stride = content.row_bytes() + 6;
             let ids = [5, 99, 0, 5, -1, 100, i64::MAX, i64::MIN, 42];
             let (mut rows, mut mask) = answer(&content, &ids, stride);
@@ -262,7 +262,7 @@ mod tests {
                 rows[byte] ^= 1 << (bit % 8);
                 match check(&rows, &mask) {
                     Ok(_) => assert!(byte % stride >= content.row_bytes(), "{dtype}: byte {byte} was not compared"),
-                    Err(Mismatch::Row { position: at, element, missing, .. }) => {
+                    Err(RowMismatch::Row { position: at, element, missing, .. }) => {
                         assert_eq!((at, element), (position, byte % stride / dtype.size() as usize));
                         assert_eq!(missing, mask[position] == 0);
                     }
@@ -272,9 +272,9 @@ mod tests {
             }
             for position in 0..ids.len() {
                 mask[position] ^= 1;
-                assert!(matches!(check(&rows, &mask), Err(Mismatch::Mask { position: at, .. }) if at == position));
+                assert!(matches!(check(&rows, &mask), Err(RowMismatch::Mask { position: at, .. }) if at == position));
                 mask[position] ^= 3;
-                assert!(matches!(check(&rows, &mask), Err(Mismatch::Mask { .. })), "a mask is strictly 0 or 1");
+                assert!(matches!(check(&rows, &mask), Err(RowMismatch::Mask { .. })), "a mask is strictly 0 or 1");
                 mask[position] ^= 2;
             }
         }
@@ -282,10 +282,10 @@ mod tests {
 
     #[test]
     fn short_answers_are_refused() {
-        let content = Oracle::new(0, 0, 10, 4, DType::F32);
+        let content = ContentOracle::new(0, 0, 10, 4, DType::F32);
         let short = |rows: &[u8], mask| verify(&content, &[1, 2], RowsAnswer { rows, stride: 16, mask }).unwrap_err();
-        assert!(matches!(short(&[0; 31], None), Mismatch::Short { what: "rows", need: 32, got: 31, ids: 2 }));
-        assert!(matches!(short(&[0; 32], Some(&[1])), Mismatch::Short { what: "mask", .. }));
+        assert!(matches!(short(&[0; 31], None), RowMismatch::Short { what: "rows", need: 32, got: 31, ids: 2 }));
+        assert!(matches!(short(&[0; 32], Some(&[1])), RowMismatch::Short { what: "mask", .. }));
         assert_eq!(
             verify(&content, &[], RowsAnswer { rows: &[], stride: 16, mask: None }),
             Ok(VerifiedRows::default())
@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_mismatch_names_id_element_and_bytes() {
-        let content = Oracle::new(1, 0, 10, 4, DType::F32);
+        let content = ContentOracle::new(1, 0, 10, 4, DType::F32);
         let (mut rows, _) = answer(&content, &[3], 16);
         let want = rows[8..12].to_vec();
         rows[8..12].copy_from_slice(&[1, 2, 3, 4]);
@@ -307,7 +307,7 @@ mod tests {
     fn rows_depend_on_seed_table_and_id_and_are_finite() {
         let mut seen = std::collections::HashSet::new();
         for (seed, table) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-            let content = Oracle::new(seed, table, 1000, 2, DType::F32);
+            let content = ContentOracle::new(seed, table, 1000, 2, DType::F32);
             for id in 0..1000 {
                 let mut row = [0; 8];
                 content.fill(id, &mut row);

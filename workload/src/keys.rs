@@ -2,7 +2,7 @@ use std::collections::HashSet;
 
 /// Ids as a file has them, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Keys {
+pub enum RecordedKeys {
     /// Signed, 32 or 64 bits.
     Signed(Vec<i64>),
     /// Unsigned, 32 or 64 bits.
@@ -11,7 +11,7 @@ pub enum Keys {
 
 /// How the keys of a trace become ids of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Mapping {
+pub enum KeyMapping {
     /// A key is the id. Those that the table does not have are missing ids.
     #[default]
     Strict,
@@ -32,7 +32,7 @@ pub struct MappedKeys {
     pub missing: u64,
 }
 
-impl Keys {
+impl RecordedKeys {
     /// Number of keys.
     pub fn len(&self) -> usize {
         match self {
@@ -47,7 +47,7 @@ impl Keys {
     }
 
     /// The ids of a table with `rows` rows that these keys stand for.
-    pub fn map(self, mapping: Mapping, rows: u64) -> MappedKeys {
+    pub fn map(self, mapping: KeyMapping, rows: u64) -> MappedKeys {
         match self {
             Self::Signed(keys) => map(&keys, mapping, rows, |key| key, |key| i128::from(key).rem_euclid(rows.into())),
             Self::Unsigned(keys) => {
@@ -60,7 +60,7 @@ impl Keys {
 
 fn map<K: Copy + Ord + std::hash::Hash>(
     keys: &[K],
-    mapping: Mapping,
+    mapping: KeyMapping,
     rows: u64,
     strict: impl Fn(K) -> i64,
     modulo: impl Fn(K) -> i128,
@@ -68,11 +68,11 @@ fn map<K: Copy + Ord + std::hash::Hash>(
     let mut sorted: Vec<K> = keys.iter().copied().collect::<HashSet<_>>().into_iter().collect();
     sorted.sort_unstable();
     let ids: Vec<i64> = match mapping {
-        Mapping::Strict => keys.iter().map(|&key| strict(key)).collect(),
+        KeyMapping::Strict => keys.iter().map(|&key| strict(key)).collect(),
         // Every key is in `sorted`.
-        Mapping::Dense => keys.iter().map(|key| sorted.binary_search(key).unwrap_or(usize::MAX) as i64).collect(),
-        Mapping::Modulo if rows == 0 => vec![0; keys.len()],
-        Mapping::Modulo => keys.iter().map(|&key| modulo(key) as i64).collect(),
+        KeyMapping::Dense => keys.iter().map(|key| sorted.binary_search(key).unwrap_or(usize::MAX) as i64).collect(),
+        KeyMapping::Modulo if rows == 0 => vec![0; keys.len()],
+        KeyMapping::Modulo => keys.iter().map(|&key| modulo(key) as i64).collect(),
     };
     let missing = ids.iter().filter(|&&id| u64::try_from(id).map_or(true, |id| id >= rows)).count() as u64;
     MappedKeys { ids, distinct: sorted.len() as u64, missing }
@@ -84,26 +84,26 @@ mod tests {
 
     #[test]
     fn signed_keys() {
-        let keys = Keys::Signed(vec![-3, 7, 1000, 7, 2]);
+        let keys = RecordedKeys::Signed(vec![-3, 7, 1000, 7, 2]);
         let mapped = |mapping| keys.clone().map(mapping, 10);
-        assert_eq!(mapped(Mapping::Strict), MappedKeys { ids: vec![-3, 7, 1000, 7, 2], distinct: 4, missing: 2 });
-        assert_eq!(mapped(Mapping::Dense), MappedKeys { ids: vec![0, 2, 3, 2, 1], distinct: 4, missing: 0 });
-        assert_eq!(mapped(Mapping::Modulo), MappedKeys { ids: vec![7, 7, 0, 7, 2], distinct: 4, missing: 0 });
+        assert_eq!(mapped(KeyMapping::Strict), MappedKeys { ids: vec![-3, 7, 1000, 7, 2], distinct: 4, missing: 2 });
+        assert_eq!(mapped(KeyMapping::Dense), MappedKeys { ids: vec![0, 2, 3, 2, 1], distinct: 4, missing: 0 });
+        assert_eq!(mapped(KeyMapping::Modulo), MappedKeys { ids: vec![7, 7, 0, 7, 2], distinct: 4, missing: 0 });
     }
 
     #[test]
     fn hashes_keep_all_their_bits() {
-        let keys = Keys::Unsigned(vec![u64::MAX, u64::MAX - 1, 5]);
-        let strict = keys.clone().map(Mapping::Strict, 10);
+        let keys = RecordedKeys::Unsigned(vec![u64::MAX, u64::MAX - 1, 5]);
+        let strict = keys.clone().map(KeyMapping::Strict, 10);
         assert_eq!((strict.missing, strict.ids), (2, vec![i64::MAX, i64::MAX, 5]));
-        assert_eq!(keys.clone().map(Mapping::Dense, 2), MappedKeys { ids: vec![2, 1, 0], distinct: 3, missing: 1 });
-        assert_eq!(keys.map(Mapping::Modulo, 10).ids, [5, 4, 5]);
+        assert_eq!(keys.clone().map(KeyMapping::Dense, 2), MappedKeys { ids: vec![2, 1, 0], distinct: 3, missing: 1 });
+        assert_eq!(keys.map(KeyMapping::Modulo, 10).ids, [5, 4, 5]);
     }
 
     #[test]
     fn an_empty_table_misses_everything() {
-        for mapping in [Mapping::Strict, Mapping::Dense, Mapping::Modulo] {
-            assert_eq!(Keys::Signed(vec![0, 1]).map(mapping, 0).missing, 2);
+        for mapping in [KeyMapping::Strict, KeyMapping::Dense, KeyMapping::Modulo] {
+            assert_eq!(RecordedKeys::Signed(vec![0, 1]).map(mapping, 0).missing, 2);
         }
     }
 }

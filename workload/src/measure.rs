@@ -130,14 +130,14 @@ impl Latencies {
     }
 
     /// At most `most` bars of one width from the shortest to the 99.9th percentile, the last of which has what is longer, too.
-    pub fn bars(&self, most: usize) -> Vec<Bar> {
+    pub fn bars(&self, most: usize) -> Vec<HistogramBar> {
         let (first, last) = (self.0.min(), self.0.value_at_quantile(0.999));
         if self.0.is_empty() || most == 0 {
             return Vec::new();
         }
         let width = ((last - first) / most as u64 + 1).max(1);
-        let mut bars: Vec<Bar> = (0..(last - first) / width + 1)
-            .map(|i| Bar {
+        let mut bars: Vec<HistogramBar> = (0..(last - first) / width + 1)
+            .map(|i| HistogramBar {
                 from_us: (first + i * width) as f64 / 1000.0,
                 to_us: (first + (i + 1) * width) as f64 / 1000.0,
                 count: 0,
@@ -154,7 +154,7 @@ impl Latencies {
 
 /// Durations of a range, and how many there are.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
-pub struct Bar {
+pub struct HistogramBar {
     /// The shortest, microseconds.
     pub from_us: f64,
     /// Those of the next bar begin here, microseconds.

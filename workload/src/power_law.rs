@@ -1,4 +1,4 @@
-use crate::Random;
+use crate::SeededRandom;
 
 /// A power law with exponent α over the ranks `0..rows`: rank r, counted from 1, has a density of about r^−α.
 ///
@@ -54,7 +54,7 @@ impl PowerLaw {
 
     /// A random rank.
     #[inline]
-    pub fn sample(&self, random: &mut Random) -> u64 {
+    pub fn sample(&self, random: &mut SeededRandom) -> u64 {
         self.rank(random.unit())
     }
 
@@ -79,7 +79,7 @@ mod tests {
         const SAMPLES: u32 = 400_000;
         for (alpha, seed) in [(0.0, 1), (0.5, 2), (1.0, 3), (1.05, 4), (1.5, 5), (3.0, 6)] {
             let law = PowerLaw::new(100_000, alpha).unwrap();
-            let mut random = Random::new(seed);
+            let mut random = SeededRandom::new(seed);
             let ranks: Vec<u64> = (0..SAMPLES).map(|_| law.sample(&mut random)).collect();
             assert!(ranks.iter().all(|&rank| rank < 100_000), "α {alpha}");
             for first in [1, 10, 1000, 5000, 50_000, 99_999] {

@@ -1,6 +1,6 @@
 //! Pseudo-random numbers that stay the same from version to version, so that a seed names a workload for good.
 
-/// The increment of [`Random`]: 2⁶⁴ / φ, odd.
+/// The increment of [`SeededRandom`]: 2⁶⁴ / φ, odd.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A bijection of 64-bit words that spreads every bit over all (the finaliser of SplitMix64).
@@ -24,9 +24,9 @@ pub const fn mix_all<const N: usize>(words: [u64; N]) -> u64 {
 
 /// SplitMix64: a counter, mixed. Period 2⁶⁴.
 #[derive(Clone, Debug)]
-pub struct Random(u64);
+pub struct SeededRandom(u64);
 
-impl Random {
+impl SeededRandom {
     /// The sequence of `seed`.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
@@ -52,7 +52,7 @@ impl Random {
     }
 }
 
-/// Word `index` of the sequence that begins at `start`: [`Random`] with random access.
+/// Word `index` of the sequence that begins at `start`: [`SeededRandom`] with random access.
 #[inline(always)]
 pub(crate) const fn word_at(start: u64, index: u64) -> u64 {
     mix(start.wrapping_add(index.wrapping_add(1).wrapping_mul(STEP)))
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn the_sequence_is_splitmix64() {
         // The first outputs for seed 1234567, as published with the generator.
-        let mut random = Random::new(1_234_567);
+        let mut random = SeededRandom::new(1_234_567);
         let want = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!(want.map(|_| random.word()), want);
         assert_eq!([0, 1, 2].map(|i| word_at(1_234_567, i)), want);
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn bounds_hold() {
-        let mut random = Random::new(1);
+        let mut random = SeededRandom::new(1);
         assert!((0..1000).all(|_| random.below(7) < 7));
         assert_eq!(random.below(0), 0);
         assert!((0..1000).map(|_| random.unit()).all(|u| (0.0..1.0).contains(&u)));

@@ -1,8 +1,8 @@
 use warprow_layout::Ranks;
 
-use crate::random::{Random, mix_all};
+use crate::random::{SeededRandom, mix_all};
 
-/// Rounds of [`Shuffle`].
+/// Rounds of [`IdShuffle`].
 const ROUNDS: usize = 4;
 
 /// A seeded permutation of `0..len` that needs no table: rank → id, and back.
@@ -11,7 +11,7 @@ const ROUNDS: usize = 4;
 /// power of two: each step is a bijection. A result past the end is put through again until it falls inside (cycle walking:
 /// fewer than two turns on average).
 #[derive(Clone, Copy, Debug)]
-pub struct Shuffle {
+pub struct IdShuffle {
     len: u64,
     mask: u64,
     fold: u32,
@@ -26,11 +26,11 @@ struct Round {
     inverse: u64,
 }
 
-impl Shuffle {
+impl IdShuffle {
     /// The permutation of `0..len` that `seed` names.
     pub fn new(len: u64, seed: u64) -> Self {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
-        let mut random = Random::new(mix_all([seed, len]));
+        let mut random = SeededRandom::new(mix_all([seed, len]));
         let rounds = std::array::from_fn(|_| {
             let (key, factor) = (random.word(), random.word() | 1);
             Round { key, factor, inverse: inverse(factor) }
@@ -103,7 +103,7 @@ mod tests {
     fn small_sets_are_permuted() {
         for len in (0..70).chain([127, 128, 129, 1000, 4096, 65_537]) {
             for seed in 0..8 {
-                let shuffle = Shuffle::new(len, seed);
+                let shuffle = IdShuffle::new(len, seed);
                 let mut seen = vec![false; len as usize];
                 for rank in 0..len {
                     let id = shuffle.id(rank);
@@ -121,7 +121,7 @@ mod tests {
         #[test]
         fn any_size_goes_there_and_back(len in 1u64.., seed: u64, at: u64, shift in 0u32..64) {
             let len = (len >> shift).max(1);
-            let shuffle = Shuffle::new(len, seed);
+            let shuffle = IdShuffle::new(len, seed);
             let rank = at % len;
             let id = shuffle.id(rank);
             prop_assert!(id < len);
@@ -135,7 +135,7 @@ mod tests {
         // Of a random permutation, the gaps between the ids of neighbouring ranks have a mean of len/3.
         const LEN: u64 = 1 << 20;
         for seed in 0..8 {
-            let shuffle = Shuffle::new(LEN, seed);
+            let shuffle = IdShuffle::new(LEN, seed);
             let gaps: u64 = (0..10_000).map(|rank| shuffle.id(rank).abs_diff(shuffle.id(rank + 1))).sum();
             let mean = gaps as f64 / 10_000.0 / LEN as f64;
             assert!((0.31..0.36).contains(&mean), "seed {seed}: mean gap {mean}");
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn the_table_is_the_permutation() {
-        let shuffle = Shuffle::new(1000, 5);
+        let shuffle = IdShuffle::new(1000, 5);
         let ranks = shuffle.ranks();
         assert!(matches!(ranks, Ranks::U32(_)));
         assert!((0..1000).all(|id| ranks.get(id) == Some(shuffle.rank(id))));
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn seeds_differ() {
-        let (a, b) = (Shuffle::new(1 << 20, 1), Shuffle::new(1 << 20, 2));
+        let (a, b) = (IdShuffle::new(1 << 20, 1), IdShuffle::new(1 << 20, 2));
         assert!((0..1000).filter(|&rank| a.id(rank) == b.id(rank)).count() < 5);
     }
 }

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use warprow_traces::{FileError, Trace, TraceBlock, TraceFormat, TraceSpec};
 
-use crate::keys::Keys;
+use crate::keys::RecordedKeys;
 
 /// A file of ids, written `FILE` or `FILE:COLUMN`.
 ///
@@ -38,7 +38,7 @@ impl FromStr for TraceFile {
 
 impl TraceFile {
     /// Reads all ids, of which there may be none.
-    pub fn read(&self) -> Result<Keys, FileError> {
+    pub fn read(&self) -> Result<RecordedKeys, FileError> {
         let mut trace = Trace::open(&TraceSpec::list(&self.path, self.column.as_deref())?)?;
         let (mut keys, mut block) = (Vec::new(), TraceBlock::default());
         while trace.next_block(&mut block)? {
@@ -48,8 +48,8 @@ impl TraceFile {
         // Text has no types: its numbers are unsigned only where one of them needs all 64 bits.
         let fits = || trace.format() == TraceFormat::Csv && keys.iter().all(|&key| i64::try_from(key).is_ok());
         Ok(match is_signed || fits() {
-            true => Keys::Signed(keys.into_iter().map(|key| key as i64).collect()),
-            false => Keys::Unsigned(keys),
+            true => RecordedKeys::Signed(keys.into_iter().map(|key| key as i64).collect()),
+            false => RecordedKeys::Unsigned(keys),
         })
     }
 }

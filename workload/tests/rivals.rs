@@ -9,9 +9,10 @@ use warprow_layout::{DType, FormatOptions, Ranks};
 use warprow_soft_controller::DriveUri;
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
 use warprow_workload::rival::{
-    Caching, Equal, MappedPlain, NumpyProcess, PerId, PlainFile, Rival, RivalError, Target, Threads,
+    EqualMeansRival, MappedPlainFile, NumpyProcess, PageCaching, PerIdRival, PlainFile, Rival, RivalError, RivalTable,
+    ThreadedRival,
 };
-use warprow_workload::{Content, Oracle, PowerLaw, Random, RowsAnswer, Shuffle, verify};
+use warprow_workload::{ContentOracle, IdShuffle, PowerLaw, RowsAnswer, SeededRandom, TableContent, verify};
 
 const MAX_IDS: usize = 2000;
 
@@ -24,9 +25,9 @@ struct Fixture {
 }
 
 /// An oracle's table, with a default row that is not zeros.
-struct WithDefault(Oracle);
+struct WithDefault(ContentOracle);
 
-impl Content for WithDefault {
+impl TableContent for WithDefault {
     fn rows(&self) -> u64 {
         self.0.rows()
     }
@@ -46,7 +47,7 @@ impl Content for WithDefault {
 
 fn fixture(drives: usize, lba: u32, rows: u64, dim: u32, permuted: bool) -> Fixture {
     let directory = tempfile::tempdir().unwrap();
-    let content = WithDefault(Oracle::new(3, 1, rows, dim, DType::U8));
+    let content = WithDefault(ContentOracle::new(3, 1, rows, dim, DType::U8));
     let paths: Vec<PathBuf> = (0..drives).map(|i| directory.path().join(format!("drive{i}"))).collect();
     let open = |path: &PathBuf| {
         let mut uri = DriveUri::new(path);
@@ -59,7 +60,7 @@ fn fixture(drives: usize, lba: u32, rows: u64, dim: u32, permuted: bool) -> Fixt
     let mut default = vec![0; content.row_bytes()];
     content.fill_default(&mut default);
     (spec.permuted, spec.default_row) = (permuted, Some(default));
-    let ranks = permuted.then(|| Shuffle::new(rows, 8).ranks());
+    let ranks = permuted.then(|| IdShuffle::new(rows, 8).ranks());
     let mut load = TableLoad::new(&spec, &content.0).with_random_access();
     if let Some(ranks) = &ranks {
         load = load.with_ranks(ranks);
@@ -69,20 +70,20 @@ fn fixture(drives: usize, lba: u32, rows: u64, dim: u32, permuted: bool) -> Fixt
 }
 
 impl Fixture {
-    fn target(&self, caching: Caching) -> Result<Target, RivalError> {
+    fn target(&self, caching: PageCaching) -> Result<RivalTable, RivalError> {
         let (generation, table) = self.store.generation("t").unwrap();
-        Target::new(&generation, table, self.ranks.clone(), &self.paths, caching)
+        RivalTable::new(&generation, table, self.ranks.clone(), &self.paths, caching)
     }
 
-    fn rivals(&self, caching: Caching, hot_rows: u64, depth: u32) -> Result<Vec<Box<dyn Rival>>, RivalError> {
+    fn rivals(&self, caching: PageCaching, hot_rows: u64, depth: u32) -> Result<Vec<Box<dyn Rival>>, RivalError> {
         let plain = self.target(caching)?;
         let equal = plain.clone().with_dram(hot_rows)?;
         Ok(vec![
-            Box::new(PerId::pread(plain.clone())?),
-            Box::new(PerId::mapped(plain.clone())?),
-            Box::new(PerId::uring(plain, depth)?),
-            Box::new(Equal::pread(equal.clone(), MAX_IDS)?),
-            Box::new(Equal::uring(equal, MAX_IDS, depth)?),
+            Box::new(PerIdRival::pread(plain.clone())?),
+            Box::new(PerIdRival::mapped(plain.clone())?),
+            Box::new(PerIdRival::uring(plain, depth)?),
+            Box::new(EqualMeansRival::pread(equal.clone(), MAX_IDS)?),
+            Box::new(EqualMeansRival::uring(equal, MAX_IDS, depth)?),
         ])
     }
 
@@ -98,7 +99,7 @@ impl Fixture {
 
 /// Hot and cold ids, neighbours, repeats, and ids that the table does not have.
 fn batches(rows: u64, seed: u64) -> Vec<Vec<i64>> {
-    let (law, mut random) = (PowerLaw::new(rows, 1.05).unwrap(), Random::new(seed));
+    let (law, mut random) = (PowerLaw::new(rows, 1.05).unwrap(), SeededRandom::new(seed));
     let mut skewed = |count| (0..count).map(|_| law.sample(&mut random) as i64).collect::<Vec<_>>();
     let mut batches = vec![vec![], vec![7], skewed(MAX_IDS), skewed(300)];
     batches.push((0..MAX_IDS as i64).map(|i| (i * 37) % rows as i64).collect());
@@ -113,7 +114,7 @@ fn every_rival_finds_every_row() {
         [(1, 512, 5000, 512, true), (2, 512, 4000, 100, false), (3, 512, 2000, 1300, true), (2, 4096, 3000, 128, true)]
     {
         let fixture = fixture(drives, lba, rows, dim, permuted);
-        for caching in [Caching::Cached, Caching::Direct] {
+        for caching in [PageCaching::Cached, PageCaching::Direct] {
             for (hot_rows, depth) in [(0, 4), (rows / 20, 128), (rows, 1)] {
                 let rivals = match fixture.rivals(caching, hot_rows, depth) {
                     Err(error @ RivalError::Unavailable { .. }) => {
@@ -134,7 +135,7 @@ fn every_rival_finds_every_row() {
 fn plain_files_and_many_threads_find_every_row() {
     let directory = tempfile::tempdir().unwrap();
     for (dtype, dim) in [(DType::F32, 5), (DType::F32, 1024), (DType::BF16, 9), (DType::I8, 13)] {
-        let content = Oracle::new(3, 0, 3001, dim, dtype);
+        let content = ContentOracle::new(3, 0, 3001, dim, dtype);
         let (rows, row_bytes) = (content.rows(), content.row_bytes());
         let mut written = 0;
         let plain = PlainFile::new(directory.path(), rows, row_bytes, &content, &mut |bytes| {
@@ -145,8 +146,8 @@ fn plain_files_and_many_threads_find_every_row() {
         assert_eq!((written, plain.bytes()), (rows * row_bytes as u64, rows * row_bytes as u64));
         plain.warm().unwrap();
         let mut rivals: Vec<Box<dyn Rival>> = vec![
-            Box::new(MappedPlain::new(&plain).unwrap()),
-            Box::new(Threads::new(3, || MappedPlain::new(&plain)).unwrap()),
+            Box::new(MappedPlainFile::new(&plain).unwrap()),
+            Box::new(ThreadedRival::new(3, || MappedPlainFile::new(&plain)).unwrap()),
         ];
         assert_eq!(rivals[1].name(), "mmap of a plain file, 3 threads");
         for cold in [false, true] {
@@ -177,7 +178,7 @@ fn plain_files_and_many_threads_find_every_row() {
         assert_eq!((plain.bytes_of(-1), plain.bytes_of(3001)), (None, None));
     }
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
-    let content = Oracle::new(3, 0, 100_000, 128, DType::F32);
+    let content = ContentOracle::new(3, 0, 100_000, 128, DType::F32);
     let mut parts = 0;
     let stopped = PlainFile::new(directory.path(), 100_000, 512, &content, &mut |_| {
         parts += 1;
@@ -193,7 +194,7 @@ fn plain_files_and_many_threads_find_every_row() {
 #[test]
 fn a_target_says_where_rows_lie() {
     let fixture = fixture(2, 512, 4000, 100, true);
-    let target = fixture.target(Caching::Cached).unwrap();
+    let target = fixture.target(PageCaching::Cached).unwrap();
     for id in [0, 1, 1999, 3999] {
         let (drive, bytes) = target.bytes_of(id).unwrap();
         let (mut row, mut wanted) = (vec![0; 100], vec![0; 100]);
@@ -207,22 +208,28 @@ fn a_target_says_where_rows_lie() {
 #[test]
 fn wrong_buffers_and_missing_files_are_errors() {
     let fixture = fixture(2, 512, 3000, 64, false);
-    let target = fixture.target(Caching::Cached).unwrap();
-    let mut rival = Equal::pread(target.clone(), 10).unwrap();
+    let target = fixture.target(PageCaching::Cached).unwrap();
+    let mut rival = EqualMeansRival::pread(target.clone(), 10).unwrap();
     for (ids, rows, mask) in [(2, 127, 2), (2, 128, 1), (11, 704, 11)] {
         let answer = rival.lookup(&vec![0; ids], &mut vec![0; rows], &mut vec![0; mask]);
         assert!(matches!(answer, Err(RivalError::Size { .. })), "{ids} {rows} {mask}: {answer:?}");
     }
     let (generation, table) = fixture.store.generation("t").unwrap();
-    let one = Target::new(&generation, table, None, &fixture.paths[..1], Caching::Cached).unwrap();
-    let answer =
-        PerId::pread(one.clone()).unwrap().lookup(&(0..3000).collect::<Vec<_>>(), &mut [0; 192_000], &mut [0; 3000]);
+    let one = RivalTable::new(&generation, table, None, &fixture.paths[..1], PageCaching::Cached).unwrap();
+    let answer = PerIdRival::pread(one.clone()).unwrap().lookup(
+        &(0..3000).collect::<Vec<_>>(),
+        &mut [0; 192_000],
+        &mut [0; 3000],
+    );
     assert!(matches!(answer, Err(RivalError::Misplaced { files: 1, .. })), "{answer:?}");
-    let answer =
-        Equal::pread(one, 3000).unwrap().lookup(&(0..3000).collect::<Vec<_>>(), &mut [0; 192_000], &mut [0; 3000]);
+    let answer = EqualMeansRival::pread(one, 3000).unwrap().lookup(
+        &(0..3000).collect::<Vec<_>>(),
+        &mut [0; 192_000],
+        &mut [0; 3000],
+    );
     assert!(matches!(answer, Err(RivalError::Misplaced { files: 1, .. })), "{answer:?}");
     assert!(matches!(
-        Target::new(&generation, table, None, &["/no/such/file"], Caching::Cached),
+        RivalTable::new(&generation, table, None, &["/no/such/file"], PageCaching::Cached),
         Err(RivalError::Read { drive: 0, .. })
     ));
 }
@@ -230,13 +237,15 @@ fn wrong_buffers_and_missing_files_are_errors() {
 #[test]
 fn a_file_that_was_cut_off_is_an_error() {
     let fixture = fixture(1, 512, 3000, 512, false);
-    let target = fixture.target(Caching::Cached).unwrap();
-    let mut rivals: Vec<Box<dyn Rival>> =
-        vec![Box::new(PerId::pread(target.clone()).unwrap()), Box::new(Equal::pread(target.clone(), MAX_IDS).unwrap())];
-    match PerId::uring(target.clone(), 8) {
+    let target = fixture.target(PageCaching::Cached).unwrap();
+    let mut rivals: Vec<Box<dyn Rival>> = vec![
+        Box::new(PerIdRival::pread(target.clone()).unwrap()),
+        Box::new(EqualMeansRival::pread(target.clone(), MAX_IDS).unwrap()),
+    ];
+    match PerIdRival::uring(target.clone(), 8) {
         Ok(rival) => {
             rivals.push(Box::new(rival));
-            rivals.push(Box::new(Equal::uring(target, MAX_IDS, 8).unwrap()));
+            rivals.push(Box::new(EqualMeansRival::uring(target, MAX_IDS, 8).unwrap()));
         }
         Err(error) => eprintln!("skipped: {error}"),
     }

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 use warprow_traces::{FileError, FileErrorKind};
-use warprow_workload::{Keys, TraceFile};
+use warprow_workload::{RecordedKeys, TraceFile};
 
-fn read(directory: &Path, name: &str, column: Option<&str>, bytes: &[u8]) -> Result<Keys, FileError> {
+fn read(directory: &Path, name: &str, column: Option<&str>, bytes: &[u8]) -> Result<RecordedKeys, FileError> {
     let path = directory.join(name);
     fs::write(&path, bytes).unwrap();
     TraceFile { path, column: column.map(str::to_owned) }.read()
@@ -27,7 +27,7 @@ fn refused(name: &str, column: Option<&str>, bytes: &[u8], kind: FileErrorKind, 
     assert!(found == kind && said.contains(what), "{name}: {found:?}, {said}");
 }
 
-fn keys(name: &str, column: Option<&str>, bytes: &[u8]) -> Keys {
+fn keys(name: &str, column: Option<&str>, bytes: &[u8]) -> RecordedKeys {
     read(tempfile::tempdir().unwrap().path(), name, column, bytes).unwrap()
 }
 
@@ -47,11 +47,14 @@ fn array(descr: &str, shape: &str, data: &[u8]) -> Vec<u8> {
 
 #[test]
 fn raw_integers_of_every_type() {
-    assert_eq!(keys("a.u32", None, &[1, 0, 0, 0, 255, 255, 255, 255]), Keys::Unsigned(vec![1, u32::MAX.into()]));
-    assert_eq!(keys("a.i32", None, &[255; 4]), Keys::Signed(vec![-1]));
-    assert_eq!(keys("a.u64", None, &[255; 8]), Keys::Unsigned(vec![u64::MAX]));
-    assert_eq!(keys("a.i64", None, &[255; 8]), Keys::Signed(vec![-1]));
-    assert_eq!(keys("a.bin", Some("u32"), &[7, 0, 0, 0]), Keys::Unsigned(vec![7]));
+    assert_eq!(
+        keys("a.u32", None, &[1, 0, 0, 0, 255, 255, 255, 255]),
+        RecordedKeys::Unsigned(vec![1, u32::MAX.into()])
+    );
+    assert_eq!(keys("a.i32", None, &[255; 4]), RecordedKeys::Signed(vec![-1]));
+    assert_eq!(keys("a.u64", None, &[255; 8]), RecordedKeys::Unsigned(vec![u64::MAX]));
+    assert_eq!(keys("a.i64", None, &[255; 8]), RecordedKeys::Signed(vec![-1]));
+    assert_eq!(keys("a.bin", Some("u32"), &[7, 0, 0, 0]), RecordedKeys::Unsigned(vec![7]));
     assert!(keys("a.u32", None, &[]).is_empty());
     refused("a.u64", None, &[0; 12], FileErrorKind::Damaged, "12 bytes are not a whole number of 8-byte integers");
     refused("a.bin", None, &[0; 8], FileErrorKind::Name, "does not tell");
@@ -61,9 +64,12 @@ fn raw_integers_of_every_type() {
 #[test]
 fn columns_of_text() {
     let text = b"user,item,rating\n1, 31 ,2.5\n2,-7,3\n";
-    assert_eq!(keys("a.csv", Some("item"), text), Keys::Signed(vec![31, -7]));
-    assert_eq!(keys("one.csv", None, b"\xef\xbb\xbfid\n5\n18446744073709551615\n"), Keys::Unsigned(vec![5, u64::MAX]));
-    assert_eq!(keys("a.tsv", Some("b"), b"a\tb\n1\t2\n"), Keys::Signed(vec![2]));
+    assert_eq!(keys("a.csv", Some("item"), text), RecordedKeys::Signed(vec![31, -7]));
+    assert_eq!(
+        keys("one.csv", None, b"\xef\xbb\xbfid\n5\n18446744073709551615\n"),
+        RecordedKeys::Unsigned(vec![5, u64::MAX])
+    );
+    assert_eq!(keys("a.tsv", Some("b"), b"a\tb\n1\t2\n"), RecordedKeys::Signed(vec![2]));
     assert!(keys("a.csv", Some("a"), b"a,b\n").is_empty());
     refused(
         "a.csv",
@@ -92,11 +98,11 @@ fn columns_of_text() {
 #[test]
 fn numpy_arrays() {
     let data = [1u64, 2, 3].map(u64::to_le_bytes).concat();
-    assert_eq!(keys("a.npy", None, &array("<u8", "(3,)", &data)), Keys::Unsigned(vec![1, 2, 3]));
-    assert_eq!(keys("a.npy", None, &array("<i8", "(1, 3)", &data)), Keys::Signed(vec![1, 2, 3]));
-    assert_eq!(keys("a.npy", None, &array("<i4", "(6,)", &data)), Keys::Signed(vec![1, 0, 2, 0, 3, 0]));
+    assert_eq!(keys("a.npy", None, &array("<u8", "(3,)", &data)), RecordedKeys::Unsigned(vec![1, 2, 3]));
+    assert_eq!(keys("a.npy", None, &array("<i8", "(1, 3)", &data)), RecordedKeys::Signed(vec![1, 2, 3]));
+    assert_eq!(keys("a.npy", None, &array("<i4", "(6,)", &data)), RecordedKeys::Signed(vec![1, 0, 2, 0, 3, 0]));
     let second = npy(2, r#"{"shape": (3L,), "fortran_order": True, "descr": "<u8"}"#, &data);
-    assert_eq!(keys("a.npy", None, &second), Keys::Unsigned(vec![1, 2, 3]));
+    assert_eq!(keys("a.npy", None, &second), RecordedKeys::Unsigned(vec![1, 2, 3]));
 
     // More keys in a row than a sample of a trace may have: a list has no samples.
     let wide = vec![0; 4 * ((1 << 24) + 1)];
@@ -135,7 +141,7 @@ fn names_with_colons() {
     fs::write(&path, [1, 0, 0, 0]).unwrap();
     let path = path.to_str().unwrap();
     assert_eq!(parse(path), file(path, None));
-    assert_eq!(parse(path).read().unwrap(), Keys::Unsigned(vec![1]));
+    assert_eq!(parse(path).read().unwrap(), RecordedKeys::Unsigned(vec![1]));
 }
 
 #[test]

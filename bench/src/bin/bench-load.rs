@@ -11,7 +11,7 @@ use warprow_bench::output::{busy, finish, per_second, ratio, table};
 use warprow_bench::results::{BenchmarkResult, LoadedTable, Loads, Record};
 use warprow_bench::{Bytes, Scratch};
 use warprow_workload::MachineInfo;
-use warprow_workload::rival::Caching;
+use warprow_workload::rival::PageCaching;
 
 /// Loading a table onto an emulated drive, against `dd bs=1M oflag=direct conv=fsync` onto the same file system.
 ///
@@ -75,8 +75,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         let setup = LoadSetup { size: args.size.0, dim: args.dim, caching, seed: args.common.seed };
         (args.drive != unless).then(|| run(&setup, &directory, args.pairs)).transpose()
     };
-    let cached = run(Caching::Cached, Drives::Direct)?;
-    let direct = run(Caching::Direct, Drives::Cached)?;
+    let cached = run(PageCaching::Cached, Drives::Direct)?;
+    let direct = run(PageCaching::Direct, Drives::Cached)?;
     if args.common.json {
         let found = Loads {
             size: args.size.0,

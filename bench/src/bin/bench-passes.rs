@@ -12,9 +12,9 @@ use warprow_bench::arguments::Common;
 use warprow_bench::output::{busy, finish, per_second, table};
 use warprow_bench::passes::{DriveKind, Measured, PassSetup, Progress, run};
 use warprow_bench::results::{BenchmarkResult, Record, TrainingPasses};
-use warprow_soft_controller::Profile;
+use warprow_soft_controller::TimingProfile;
 use warprow_workload::MachineInfo;
-use warprow_workload::rival::Caching;
+use warprow_workload::rival::PageCaching;
 
 /// Training passes on an emulated drive: how long a trainer waits for its rows, and for giving them back.
 ///
@@ -83,10 +83,10 @@ fn main() -> ExitCode {
 fn measure(args: &Args) -> anyhow::Result<String> {
     let machine = MachineInfo::this();
     let drive = match args.drive {
-        Drive::Direct => DriveKind::File(Caching::Direct),
-        Drive::Cached => DriveKind::File(Caching::Cached),
-        Drive::P5800x => DriveKind::Timed(Profile::P5800x),
-        Drive::Gen5Tlc => DriveKind::Timed(Profile::Gen5Tlc),
+        Drive::Direct => DriveKind::File(PageCaching::Direct),
+        Drive::Cached => DriveKind::File(PageCaching::Cached),
+        Drive::P5800x => DriveKind::Timed(TimingProfile::P5800x),
+        Drive::Gen5Tlc => DriveKind::Timed(TimingProfile::Gen5Tlc),
     };
     let setup = PassSetup {
         rows: args.rows,

@@ -14,10 +14,10 @@ use warprow_bench::results::{BenchmarkResult, Record, SsdLookups};
 use warprow_bench::ssd::{HostGround, Medium, SsdSetup, run, show};
 use warprow_bench::{Bytes, Count, Scratch};
 use warprow_gpu_queues::Gpu;
-use warprow_lookup::Merging;
-use warprow_soft_controller::Profile;
+use warprow_lookup::ReadMerging;
+use warprow_soft_controller::TimingProfile;
 use warprow_workload::MachineInfo;
-use warprow_workload::rival::Caching;
+use warprow_workload::rival::PageCaching;
 use warprow_workload::units::bytes;
 
 /// Look-ups of rows that lie on emulated drives, driven by the GPU and driven by processors, on the same drives in turn.
@@ -65,7 +65,7 @@ struct Args {
     dir: Option<PathBuf>,
     /// Whose timing drives have: none, p5800x, gen5-tlc, gen6 [default: p5800x,gen5-tlc; of files none].
     #[arg(long, value_delimiter = ',', value_parser = profile)]
-    profile: Vec<Profile>,
+    profile: Vec<TimingProfile>,
     /// Drives, each with a thread that answers.
     #[arg(long, value_delimiter = ',', default_values_t = [16, 4, 1])]
     drives: Vec<u32>,
@@ -116,11 +116,11 @@ enum MergingArg {
 }
 
 impl MergingArg {
-    fn merging(self) -> Merging {
+    fn merging(self) -> ReadMerging {
         match self {
-            Self::Separate => Merging::Separate,
-            Self::Neighbours => Merging::Neighbours,
-            Self::Measured => Merging::Measured,
+            Self::Separate => ReadMerging::Separate,
+            Self::Neighbours => ReadMerging::Neighbours,
+            Self::Measured => ReadMerging::Measured,
         }
     }
 }
@@ -132,12 +132,12 @@ impl Args {
             MediaArg::Ram => Medium::Emulated(Media::Ram),
             MediaArg::Computed => Medium::Emulated(Media::Computed),
             MediaArg::Played => Medium::Emulated(Media::Played),
-            MediaArg::Cached => files(Caching::Cached),
-            MediaArg::Direct => files(Caching::Direct),
+            MediaArg::Cached => files(PageCaching::Cached),
+            MediaArg::Direct => files(PageCaching::Direct),
         };
         let (size, profiles) = match medium {
-            Medium::Emulated(_) => (16 << 30, vec![Profile::P5800x, Profile::Gen5Tlc]),
-            Medium::Files(..) => (1 << 30, vec![Profile::None]),
+            Medium::Emulated(_) => (16 << 30, vec![TimingProfile::P5800x, TimingProfile::Gen5Tlc]),
+            Medium::Files(..) => (1 << 30, vec![TimingProfile::None]),
         };
         let setup = SsdSetup {
             size: self.size.map_or(size, |size| size.0),

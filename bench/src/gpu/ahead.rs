@@ -10,7 +10,7 @@ use warprow_gpu::{GpuOptions, GpuSlot, PrefetchedBatch, Ticket};
 use warprow_gpu_queues::DeviceMemory;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions};
-use warprow_workload::{Latencies, Oracle, PairedTimes, Shuffle};
+use warprow_workload::{ContentOracle, IdShuffle, Latencies, PairedTimes};
 
 use super::criteo::{Percentiles, different};
 use super::{Drawn, Request, Shape, Stream, us};
@@ -69,7 +69,7 @@ struct Steps<'a> {
     loader: Stream,
     slots: Vec<GpuSlot>,
     requests: Vec<Request>,
-    shuffle: Shuffle,
+    shuffle: IdShuffle,
     ids: Vec<i64>,
     next: u64,
     written: DeviceMemory,
@@ -201,7 +201,7 @@ pub fn ahead(stream: &Stream, setup: &AheadSetup, note: &mut dyn FnMut(&str)) ->
     let rows = size / (u64::from(DIM) * 4);
     ensure!(ids > 0 && ids <= rows, "{ids} different ids of {rows}");
     note(&format!("{runs} turns of {STEPS} batches of {ids} ids, rows on {drives} drives, ahead and in turn"));
-    let content = Oracle::new(seed, 0, rows, DIM, DType::F32);
+    let content = ContentOracle::new(seed, 0, rows, DIM, DType::F32);
     let fixture = Fixture { drives, media: Media::Computed, disorder: true, ..Fixture::default() };
     let store = fixture.store(&[FixtureTable::new("table", content)], None)?;
     let executor = GpuExecutor::attach(&store, stream.gpu().clone(), GpuOptions::default())?;
@@ -217,7 +217,7 @@ pub fn ahead(stream: &Stream, setup: &AheadSetup, note: &mut dyn FnMut(&str)) ->
         loader: Stream::new(stream.kernels())?,
         slots: vec![plan.slot()?, plan.slot()?],
         requests: (0..STEPS).map(|_| request()).collect::<anyhow::Result<_>>()?,
-        shuffle: Shuffle::new(rows, seed),
+        shuffle: IdShuffle::new(rows, seed),
         ids: vec![0; ids as usize],
         next: 0,
         written: DeviceMemory::new(stream.gpu(), WORK as u64)?,

@@ -130,9 +130,9 @@ mod tests {
     use std::process::Command;
 
     use warprow_layout::DType;
-    use warprow_workload::{Content, Oracle};
+    use warprow_workload::{ContentOracle, TableContent};
 
-    use warprow_kernels::Arch;
+    use warprow_kernels::GpuArch;
 
     use super::*;
     use crate::gpu::module::code;
@@ -154,7 +154,7 @@ mod tests {
                 ("dedupe", dedupe::fixture::SOURCE, &dedupe::fixture::HEADERS[..]),
                 ("decoded", elements::decoded::SOURCE, &[][..]),
             ] {
-                let arch = Arch { major, minor: 0 };
+                let arch = GpuArch { major, minor: 0 };
                 let code = code(main, headers, arch).unwrap();
                 assert_eq!(code[..4], *b"\x7fELF", "{name} for {arch}");
                 folder
@@ -180,7 +180,7 @@ mod tests {
         let built = Command::new(compiler).arg(&source).arg("-o").arg(&program).output().unwrap();
         assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
         for (seed, table, id) in [(1, 0, 0), (7, 25, 123_456_789), (u64::MAX, 3, (1 << 40) + 5)] {
-            let oracle = Oracle::new(seed, table, u64::MAX, 64, DType::F32);
+            let oracle = ContentOracle::new(seed, table, u64::MAX, 64, DType::F32);
             let mut row = vec![0; oracle.row_bytes()];
             oracle.fill(id, &mut row);
             let wanted: String =

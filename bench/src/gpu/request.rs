@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use warprow_gpu::{BatchLen, GpuBatch, GpuOutput, IdType};
 use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_layout::DType;
-use warprow_workload::{Content, Oracle, PowerLaw, Random, mix_all};
+use warprow_workload::{ContentOracle, PowerLaw, SeededRandom, TableContent, mix_all};
 use zerocopy::IntoBytes;
 
 use super::{Kernels, Stream};
@@ -18,14 +18,14 @@ const POISON: u8 = 0xa5;
 #[derive(Clone, Copy, Debug)]
 pub struct Drawn {
     /// The table's content, rows of f32.
-    pub content: Oracle,
+    pub content: ContentOracle,
     /// The law of its ids, which are ranks; `None`: uniform.
     pub law: Option<PowerLaw>,
 }
 
 impl Drawn {
     /// Ids by a power law of that exponent; 0: uniform.
-    pub fn new(content: Oracle, alpha: f64) -> anyhow::Result<Self> {
+    pub fn new(content: ContentOracle, alpha: f64) -> anyhow::Result<Self> {
         let law = PowerLaw::new(content.rows(), alpha).with_context(|| format!("an exponent of {alpha}: 0 or more"))?;
         Ok(Self { content, law: Some(law).filter(|_| alpha != 0.0) })
     }
@@ -74,7 +74,7 @@ pub struct Request {
     offsets: Option<DeviceMemory>,
     seed: u64,
     draws: u64,
-    random: Random,
+    random: SeededRandom,
     /// Rows (or bags of a feature) compared, all of them on the GPU.
     pub checked: u64,
     /// Those among them that this machine's processor computed as well.
@@ -108,7 +108,7 @@ impl Request {
             offsets: None,
             seed,
             draws: 0,
-            random: Random::new(mix_all([seed, 0x5e1ec7])),
+            random: SeededRandom::new(mix_all([seed, 0x5e1ec7])),
             checked: 0,
             spots: 0,
         })
@@ -308,7 +308,7 @@ impl Request {
 }
 
 /// The row of a bag: that of its only id, or the sum in the order of the bag.
-fn wanted_sum(content: &Oracle, ids: &[i64], row: &mut [u8], pooled: bool) {
+fn wanted_sum(content: &ContentOracle, ids: &[i64], row: &mut [u8], pooled: bool) {
     if !pooled {
         return ids.iter().for_each(|&id| content.fill(id as u64, row));
     }
@@ -330,7 +330,7 @@ pub fn ready(gpu: &Arc<Gpu>) -> anyhow::Result<Stream> {
         (128, Shape { bags: 40, hot: 7, pooled: true }),
         (64, Shape { bags: 100, hot: 1, pooled: false }),
     ] {
-        let table = |(rows, alpha, index)| Drawn::new(Oracle::new(99, index, rows, dim, DType::F32), alpha);
+        let table = |(rows, alpha, index)| Drawn::new(ContentOracle::new(99, index, rows, dim, DType::F32), alpha);
         let tables = [table((1 << 33, 0.0, 0))?, table((1000, 1.05, 1))?, table((3, 1.0, 2))?];
         let mut request = Request::new(&stream, &tables, shape.ids(3), shape.ids(3), 5)?;
         request.reshape(shape)?;

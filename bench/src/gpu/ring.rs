@@ -8,8 +8,8 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions, Pooling};
-use warprow_soft_controller::{CommandTimes, Profile};
-use warprow_workload::{Oracle, median};
+use warprow_soft_controller::{CommandTimes, TimingProfile};
+use warprow_workload::{ContentOracle, median};
 
 use super::{Drawn, Request, Shape, Stream, TimedLookup};
 use crate::fixtures::{Fixture, FixtureTable, Media};
@@ -105,8 +105,8 @@ pub struct Progress {
 pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progress)) -> anyhow::Result<GpuRingResult> {
     let (rows, ids) = (setup.size.saturating_mul(setup.threads.into()) / u64::from(BLOCK), setup.ids);
     ensure!(ids > 0 && ids <= rows, "{ids} ids a look-up in a table of {rows} rows");
-    let content = Oracle::new(setup.seed, 0, rows, BLOCK / 4, DType::F32);
-    let fixture = Fixture { drives: setup.threads, media: Media::Ram, disorder: true, profile: Profile::None };
+    let content = ContentOracle::new(setup.seed, 0, rows, BLOCK / 4, DType::F32);
+    let fixture = Fixture { drives: setup.threads, media: Media::Ram, disorder: true, profile: TimingProfile::None };
     let cores = Cores::each(setup.threads as usize);
     let (store, drives) = fixture.with_drives(&[FixtureTable::new("table", content)], cores.as_ref())?;
     let executor = GpuExecutor::attach(&store, stream.gpu().clone(), GpuOptions::default())?;

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use warprow_passes::Keyset;
-use warprow_workload::{PowerLaw, Random, Shuffle, mix_all};
+use warprow_workload::{IdShuffle, PowerLaw, SeededRandom, mix_all};
 
 use super::{PASSES, PassSetup};
 
@@ -14,8 +14,8 @@ const DRAWS: f64 = 0.263;
 /// random.
 pub(super) fn keysets(setup: &PassSetup) -> anyhow::Result<Vec<Keyset>> {
     let law = PowerLaw::new(setup.rows, ALPHA).context("no such law")?;
-    let shuffle = Shuffle::new(setup.rows, setup.seed);
-    let mut random = Random::new(mix_all([setup.seed, 1]));
+    let shuffle = IdShuffle::new(setup.rows, setup.seed);
+    let mut random = SeededRandom::new(mix_all([setup.seed, 1]));
     let pass = |_| {
         let mut drawn = vec![false; setup.rows as usize];
         let mut keys = Vec::new();

@@ -12,10 +12,10 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use warprow_layout::{DType, FormatOptions, TableSpec};
 use warprow_passes::{CacheOptions, PassOptions};
-use warprow_soft_controller::{Namespace, Profile, RamBacking, SoftController};
+use warprow_soft_controller::{Namespace, RamBacking, SoftController, TimingProfile};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, StoreError, TableLoad};
-use warprow_workload::rival::Caching;
-use warprow_workload::{Oracle, median};
+use warprow_workload::rival::PageCaching;
+use warprow_workload::{ContentOracle, median};
 
 use crate::Scratch;
 use keysets::{distinct, keysets};
@@ -31,9 +31,9 @@ const ITERATIONS: usize = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriveKind {
     /// A file, past the page cache or through it.
-    File(Caching),
+    File(PageCaching),
     /// Memory, with the timing of a drive.
-    Timed(Profile),
+    Timed(TimingProfile),
 }
 
 /// A table, and passes over it.
@@ -133,7 +133,7 @@ pub fn run(setup: &PassSetup, directory: &Path, tell: &mut dyn FnMut(Progress<'_
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,
     };
-    let content = Oracle::new(setup.seed, 0, setup.rows, setup.dim, DType::F32);
+    let content = ContentOracle::new(setup.seed, 0, setup.rows, setup.dim, DType::F32);
     // The store lives as long as its drive's file.
     let scratch;
     let all = setup.rows * row_bytes;
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn passes_are_as_large_as_theirs_and_all_rows_are_compared() {
         let directory = tempfile::tempdir().unwrap();
-        let drive = DriveKind::File(Caching::Cached);
+        let drive = DriveKind::File(PageCaching::Cached);
         let setup = PassSetup { rows: 8_000, dim: 16, drive, threads: 2, seed: 3, limit: HOUR };
         let mut told = Vec::new();
         let result = run(&setup, directory.path(), &mut |progress| {
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn what_no_time_is_left_for_is_left_out_and_said() {
         let directory = tempfile::tempdir().unwrap();
-        let drive = DriveKind::File(Caching::Cached);
+        let drive = DriveKind::File(PageCaching::Cached);
         let setup = PassSetup { rows: 5000, dim: 16, drive, threads: 1, seed: 1, limit: HOUR };
         // A limit that runs out while the second way is told of.
         let limited = PassSetup { limit: Duration::from_secs(3), ..setup };
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn impossible_setups_are_refused() {
-        let drive = DriveKind::File(Caching::Cached);
+        let drive = DriveKind::File(PageCaching::Cached);
         let good = PassSetup { rows: 5000, dim: 16, drive, threads: 1, seed: 1, limit: HOUR };
         let limit = Duration::MAX;
         for bad in [

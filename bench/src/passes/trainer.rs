@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use warprow_passes::{Keyset, Pass, PassOptions, Passes};
 use warprow_store::Store;
-use warprow_workload::{Content, Oracle, median};
+use warprow_workload::{ContentOracle, TableContent, median};
 
 use super::memory::{Memory, huge};
 use super::{ITERATIONS, Measured, PASSES, TABLE};
@@ -29,7 +29,7 @@ pub(super) struct Way {
 /// Who trains: knows what each row has to be.
 pub(super) struct Trainer {
     pub keysets: Vec<Keyset>,
-    pub content: Oracle,
+    pub content: ContentOracle,
     /// By id: how often its row was trained.
     pub versions: Vec<u16>,
     pub threads: usize,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use anyhow::Context;
 use warprow_store::Store;
-use warprow_workload::{Random, RowsAnswer, mix_all, verify};
+use warprow_workload::{RowsAnswer, SeededRandom, mix_all, verify};
 use zerocopy::IntoBytes;
 
 use super::{Contender, Ground, Means, SsdSetup, TABLE, Taken, Team};
@@ -13,19 +13,19 @@ use crate::processor_time;
 /// A machine without a GPU: rows end up in memory.
 #[derive(Debug)]
 pub struct HostGround {
-    random: Random,
+    random: SeededRandom,
 }
 
 impl HostGround {
     /// Ids by the setup's seed.
     pub fn new(setup: &SsdSetup) -> Self {
-        Self { random: Random::new(mix_all([setup.seed, 0x55d])) }
+        Self { random: SeededRandom::new(mix_all([setup.seed, 0x55d])) }
     }
 }
 
 struct Threads<'a> {
     setup: &'a SsdSetup,
-    random: &'a mut Random,
+    random: &'a mut SeededRandom,
     team: Team<Vec<f32>>,
     ids: Vec<i64>,
     checked: u64,

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::ensure;
 use warprow_layout::{DType, FormatOptions, TableSpec};
-use warprow_soft_controller::Profile;
+use warprow_soft_controller::TimingProfile;
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
-use warprow_workload::rival::{Caching, Target};
+use warprow_workload::rival::{PageCaching, RivalTable};
 
 use super::{Drives, SsdSetup, TABLE};
 use crate::fixtures::{Fixture, FixtureTable, Media};
@@ -19,7 +19,7 @@ pub enum Medium {
     /// No file. Drives permute completions, delay one in 10,000 by 100 us, and may have the timing of a real one.
     Emulated(Media),
     /// A file each in a directory, read through the page cache or past it, in order and as fast as it goes: what io_uring reads too.
-    Files(Caching, PathBuf),
+    Files(PageCaching, PathBuf),
 }
 
 impl Medium {
@@ -29,8 +29,8 @@ impl Medium {
             Self::Emulated(Media::Ram) => "ram",
             Self::Emulated(Media::Computed) => "computed",
             Self::Emulated(Media::Played) => "played",
-            Self::Files(Caching::Cached, _) => "cached",
-            Self::Files(Caching::Direct, _) => "direct",
+            Self::Files(PageCaching::Cached, _) => "cached",
+            Self::Files(PageCaching::Direct, _) => "direct",
         }
     }
 }
@@ -40,7 +40,7 @@ pub(super) struct Laid {
     pub store: Store,
     pub drives: Drives,
     /// Where rows lie in files, for those who read them by other means.
-    pub target: Option<Target>,
+    pub target: Option<RivalTable>,
     /// Whether each drive's thread has a processor of its own.
     pub pinned: bool,
     /// Gone with the last who has them open.
@@ -48,7 +48,7 @@ pub(super) struct Laid {
 }
 
 /// `number` drives with the setup's table.
-pub(super) fn lay(setup: &SsdSetup, profile: Profile, number: u32) -> anyhow::Result<Laid> {
+pub(super) fn lay(setup: &SsdSetup, profile: TimingProfile, number: u32) -> anyhow::Result<Laid> {
     let table = FixtureTable::new(TABLE, setup.content());
     let cores = Cores::each(number as usize);
     let (cores, pinned) = (cores.as_ref(), cores.is_some());
@@ -59,7 +59,7 @@ pub(super) fn lay(setup: &SsdSetup, profile: Profile, number: u32) -> anyhow::Re
             Ok(Laid { store, drives: Drives::new(drives), target: None, pinned, _files: Vec::new() })
         }
         Medium::Files(caching, directory) => {
-            ensure!(profile == Profile::None, "files take the time that they take: without a profile");
+            ensure!(profile == TimingProfile::None, "files take the time that they take: without a profile");
             let bytes = table.bytes();
             let each = (bytes / u64::from(number) + (bytes >> 4) + (128 << 20)).next_multiple_of(1 << 20);
             let file = |_| Scratch::new(directory, each);
@@ -75,8 +75,8 @@ pub(super) fn lay(setup: &SsdSetup, profile: Profile, number: u32) -> anyhow::Re
             store.load("bench", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
             let (generation, index) = store.generation(TABLE)?;
             let paths: Vec<PathBuf> = files.iter().map(Scratch::path).collect();
-            let target = Target::new(&generation, index, None, &paths, *caching)?;
-            if *caching == Caching::Cached {
+            let target = RivalTable::new(&generation, index, None, &paths, *caching)?;
+            if *caching == PageCaching::Cached {
                 target.warm()?;
             }
             Ok(Laid { store, drives: Drives::new(drives), target: Some(target), pinned, _files: files })

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::DType;
-use warprow_lookup::Merging;
-use warprow_soft_controller::Profile;
+use warprow_lookup::ReadMerging;
+use warprow_soft_controller::TimingProfile;
 use warprow_store::Store;
-use warprow_workload::rival::{Equal, RivalError, Target};
-use warprow_workload::{Oracle, median};
+use warprow_workload::rival::{EqualMeansRival, RivalError, RivalTable};
+use warprow_workload::{ContentOracle, median};
 
 pub(crate) use drives::Drives;
 pub use host::HostGround;
@@ -44,7 +44,7 @@ pub struct SsdSetup {
     /// What drives are made of.
     pub medium: Medium,
     /// The timings of the drives, in turn; of files none.
-    pub profiles: Vec<Profile>,
+    pub profiles: Vec<TimingProfile>,
     /// Numbers of drives.
     pub drives: Vec<u32>,
     /// Numbers of ids.
@@ -54,7 +54,7 @@ pub struct SsdSetup {
     /// Numbers of queue sets by which a GPU does.
     pub sets: Vec<u32>,
     /// Which rows share a read command, whoever looks up but for io_uring; `None`: as each executor has it usually.
-    pub merging: Option<Merging>,
+    pub merging: Option<ReadMerging>,
     /// For each of those, each number of ids, drives and each timing.
     pub time: Duration,
     /// After this nothing more is begun.
@@ -78,7 +78,7 @@ impl SsdSetup {
         if let Medium::Files(_, directory) = &self.medium {
             ensure!(directory.is_dir(), "{} is no directory; choose another with --dir", directory.display());
         }
-        let timed = self.profiles.iter().any(|profile| *profile != Profile::None);
+        let timed = self.profiles.iter().any(|profile| *profile != TimingProfile::None);
         ensure!(
             !timed || matches!(self.medium, Medium::Emulated(_)),
             "files take the time that they take: --profile none"
@@ -92,8 +92,8 @@ impl SsdSetup {
         self.size / (u64::from(self.dim) * 4)
     }
 
-    pub(crate) fn content(&self) -> Oracle {
-        Oracle::new(self.seed, 0, self.rows(), self.dim, DType::F32)
+    pub(crate) fn content(&self) -> ContentOracle {
+        ContentOracle::new(self.seed, 0, self.rows(), self.dim, DType::F32)
     }
 }
 
@@ -185,15 +185,15 @@ pub fn run(
 }
 
 /// Why there is no io_uring, if there is none.
-fn without_uring(target: &Target) -> Option<RivalError> {
-    Equal::uring(target.clone(), 1, 8).err()
+fn without_uring(target: &RivalTable) -> Option<RivalError> {
+    EqualMeansRival::uring(target.clone(), 1, 8).err()
 }
 
 fn line(
     ground: &mut dyn Ground,
     setup: &SsdSetup,
     laid: &Laid,
-    (profile, number, count): (Profile, u32, u64),
+    (profile, number, count): (TimingProfile, u32, u64),
 ) -> anyhow::Result<SsdResult> {
     let drives = Some(&laid.drives);
     let (mut gpu, mut cpu, mut uring) = (Vec::new(), Vec::new(), Vec::new());
@@ -271,18 +271,18 @@ fn measure(
 }
 
 /// As it is written on command lines.
-fn profile_name(profile: Profile) -> &'static str {
+fn profile_name(profile: TimingProfile) -> &'static str {
     match profile {
-        Profile::None => "none",
-        Profile::P5800x => "p5800x",
-        Profile::Gen5Tlc => "gen5-tlc",
-        Profile::Gen6 => "gen6",
+        TimingProfile::None => "none",
+        TimingProfile::P5800x => "p5800x",
+        TimingProfile::Gen5Tlc => "gen5-tlc",
+        TimingProfile::Gen6 => "gen6",
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use warprow_workload::rival::Caching;
+    use warprow_workload::rival::PageCaching;
 
     use super::*;
     use crate::fixtures::Media;
@@ -292,7 +292,7 @@ mod tests {
             size: 1 << 20,
             dim: 128,
             medium: Medium::Emulated(Media::Computed),
-            profiles: vec![Profile::None, Profile::P5800x],
+            profiles: vec![TimingProfile::None, TimingProfile::P5800x],
             drives: vec![1, 3],
             counts: vec![1, 700],
             threads: vec![1, 3],
@@ -325,13 +325,13 @@ mod tests {
     #[test]
     fn files_are_read_by_io_uring_too() {
         let folder = tempfile::tempdir().unwrap();
-        for caching in [Caching::Cached, Caching::Direct] {
+        for caching in [PageCaching::Cached, PageCaching::Direct] {
             let medium = Medium::Files(caching, folder.path().to_owned());
-            let setup = SsdSetup { medium, profiles: vec![Profile::None], drives: vec![2], ..small() };
+            let setup = SsdSetup { medium, profiles: vec![TimingProfile::None], drives: vec![2], ..small() };
             let mut notes = Vec::new();
             let note = &mut |text: &str, kept: bool| notes.extend(kept.then(|| text.to_owned()));
             let results = match run(&mut HostGround::new(&setup), &setup, note) {
-                Err(error) if caching == Caching::Direct => {
+                Err(error) if caching == PageCaching::Direct => {
                     eprintln!("skipped: {error:#}");
                     continue;
                 }
@@ -370,7 +370,7 @@ mod tests {
             SsdSetup { drives: vec![65], ..small() },
             SsdSetup { threads: vec![], ..small() },
             SsdSetup { sets: vec![0], ..small() },
-            SsdSetup { medium: Medium::Files(Caching::Cached, "/".into()), ..small() },
+            SsdSetup { medium: Medium::Files(PageCaching::Cached, "/".into()), ..small() },
         ] {
             assert!(bad.check().is_err(), "{bad:?}");
         }

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use warprow_lookup::HostExecutor;
-use warprow_lookup::{Batch, Feature, HostOptions, Merging, Output, OutputRows, PlanOptions, Slot};
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, ReadMerging, Slot};
 use warprow_store::Store;
-use warprow_workload::rival::{Equal, Rival, Target, Uring};
+use warprow_workload::rival::{EqualMeansRival, Rival, RivalTable, UringReads};
 use zerocopy::IntoBytes;
 
 /// How long a part may take.
@@ -34,9 +34,9 @@ impl Landing for Vec<f32> {
 #[derive(Clone, Copy, Debug)]
 pub enum Means<'a> {
     /// The host executor, each with a queue on every drive, with rows sharing commands like that.
-    Host(&'a Store, Option<&'a Merging>),
+    Host(&'a Store, Option<&'a ReadMerging>),
     /// io_uring on the drives' files, with all other means of the host executor.
-    Uring(&'a Target),
+    Uring(&'a RivalTable),
 }
 
 /// Someone who looks up the part of one thread.
@@ -53,7 +53,7 @@ impl Worker for Slot {
 }
 
 struct Reader {
-    rival: Equal<Uring>,
+    rival: EqualMeansRival<UringReads>,
     mask: Vec<u8>,
 }
 
@@ -80,7 +80,7 @@ impl Means<'_> {
             Self::Uring(target) => {
                 let depth = HostOptions::default().depth;
                 let reader = |_| {
-                    let rival = Equal::uring((*target).clone(), share, depth)?;
+                    let rival = EqualMeansRival::uring((*target).clone(), share, depth)?;
                     Ok(Box::new(Reader { rival, mask: vec![0; share] }) as Box<dyn Worker>)
                 };
                 (0..threads).map(reader).collect()

@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 
 use proptest::prelude::*;
-use warprow_formats::{FileErrorKind, Format, KeyOrder, KeyType, RawShape, ReadOptions, TableFile, TableWriter};
+use warprow_formats::{FileErrorKind, KeyOrder, KeyType, RawShape, ReadOptions, TableFile, TableFormat, TableWriter};
 use warprow_layout::{DType, Ranks, RowSource};
 
 use crate::build::*;
@@ -52,7 +52,7 @@ fn safetensors_of_every_type() {
     let tensors: Vec<(&str, &str, &[u64], &[u8])> =
         types.iter().zip(&contents).map(|((dtype, _), data)| (*dtype, *dtype, &[7, 3][..], &data[..])).collect();
     let file = TableFile::open(&write(dir.path(), "m.safetensors", safetensors(&tensors))).unwrap();
-    assert_eq!((file.format, file.tables.len()), (Format::Safetensors, types.len()));
+    assert_eq!((file.format, file.tables.len()), (TableFormat::Safetensors, types.len()));
     for ((name, size), content) in types.iter().zip(&contents) {
         let (rows, dim, dtype, keys) = shape(&file, name);
         assert_eq!((rows, dim, dtype.size() as usize, keys), (7, 3, *size, None));
@@ -75,7 +75,7 @@ fn sharded_safetensors() {
     let index = write(dir.path(), "model.safetensors.index.json", index);
     for path in [&index, dir.path()] {
         let file = TableFile::open(path).unwrap();
-        assert_eq!(file.format, Format::SafetensorsIndex);
+        assert_eq!(file.format, TableFormat::SafetensorsIndex);
         assert_eq!((rows_of(&file, "a"), rows_of(&file, "b")), (a.clone(), b.clone()));
         assert_eq!(file.skipped, [("bias".to_owned(), "rank 1".to_owned())]);
     }
@@ -108,7 +108,7 @@ fn a_sparse_model() {
     write(dir.path(), "m/emb_vector", &vectors);
     write(dir.path(), "m/slot_id", i64s([0; 5]));
     let file = TableFile::open(&dir.path().join("m")).unwrap();
-    assert_eq!(file.format, Format::HugeCtr);
+    assert_eq!(file.format, TableFormat::HugeCtr);
     assert_eq!(shape(&file, "m"), (5, 3, DType::F32, Some(KeyType::I64)));
     assert_eq!((rows_of(&file, "m"), keys_of(&file, "m").unwrap()), (vectors, vec![4, 0, 3, 1, 2]));
     assert_eq!(file.order(&file.tables[0]).unwrap(), Some(Ranks::U32(vec![4, 0, 3, 1, 2])));
@@ -144,7 +144,7 @@ fn embedding_collections() {
         assert_eq!(keys_of(&one, "table9").unwrap(), [1, 4_000_000_000]);
         assert_eq!(one.skipped.len(), 1, "an empty table");
         let above = TableFile::open(dir.path()).unwrap();
-        assert_eq!(above.format, Format::EmbeddingCollection);
+        assert_eq!(above.format, TableFormat::EmbeddingCollection);
         assert_eq!(rows_of(&above, "embedding_collection_0.table9"), b);
     }
 }
@@ -162,7 +162,7 @@ fn dynamicemb_dumps_of_several_ranks() {
         all.extend(values);
     }
     let file = TableFile::open(dir.path()).unwrap();
-    assert_eq!((file.format, file.tables.len()), (Format::DynamicEmb, 1));
+    assert_eq!((file.format, file.tables.len()), (TableFormat::DynamicEmb, 1));
     assert_eq!(shape(&file, "item"), (5, 2, DType::F32, Some(KeyType::I64)));
     assert_eq!((rows_of(&file, "item"), keys_of(&file, "item").unwrap()), (all, vec![3, 1, 0, 2, 4]));
 }
@@ -175,7 +175,7 @@ fn raw_rows() {
     for text in ["6x5:bf16@10", "5:bf16@10"] {
         let options = ReadOptions { shape: Some(text.parse().unwrap()), ..ReadOptions::default() };
         let file = TableFile::open_with(&path, &options).unwrap();
-        assert_eq!((file.format, shape(&file, "r")), (Format::Raw, (6, 5, DType::BF16, None)));
+        assert_eq!((file.format, shape(&file, "r")), (TableFormat::Raw, (6, 5, DType::BF16, None)));
         assert_eq!(rows_of(&file, "r"), content[10..]);
     }
     for bad in ["", "5", "5:f64", "ax5:f32", "5:f32@", "-1x5:f32", "5x5x5:f32"] {

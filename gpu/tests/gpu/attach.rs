@@ -6,7 +6,7 @@ use warprow_gpu_queues::DeviceMemory;
 use warprow_layout::{FormatOptions, Ranks};
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::{
-    CreateDrive, DType, Device, DriveAddress, Fingerprint, LoadOptions, OpenOptions, RowOrder, Store, TableSpec,
+    CreateDrive, DType, Device, DriveAddress, FingerprintWidth, LoadOptions, OpenOptions, RowOrder, Store, TableSpec,
 };
 
 use crate::common::random::Case;
@@ -72,7 +72,7 @@ fn keys_are_compared_only_where_they_are_stored() {
     // Fingerprints of 8 bits let one foreign key in 256 pass, if nobody compares.
     let mut table = Table::random("t", 2000, 16, DType::F32, &mut random).with_random_keys(true, &mut random);
     let keys = table.keys.as_mut().unwrap();
-    (keys.fingerprint, keys.stored) = (Fingerprint::Bits8, true);
+    (keys.fingerprint, keys.stored) = (FingerprintWidth::Bits8, true);
     let mut bare = table.clone();
     bare.spec = TableSpec::new("bare", 2000, 16, DType::F32);
     (bare.ranks, bare.keys.as_mut().unwrap().stored) = (None, false);

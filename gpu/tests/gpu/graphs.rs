@@ -4,7 +4,7 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::{BatchLen, GpuBatch, GpuError, GpuOutput, IdType};
 use warprow_gpu_queues::DeviceMemory;
 use warprow_lookup::{Feature, PlanOptions, Pooling};
-use warprow_soft_controller::{Fault, Rule, SoftController};
+use warprow_soft_controller::{Fault, FaultRule, SoftController};
 use warprow_spec::NvmOpcode;
 use warprow_store::{DType, LoadOptions};
 
@@ -74,7 +74,7 @@ fn graphs_are_replayed_with_other_ids_and_counts() {
 
 /// The next read takes its time, so that whatever is launched now is under way when the next is.
 fn hold_up(drive: &SoftController) {
-    drive.faults().inject(Rule::new(Fault::Delay(millis(300))).io(NvmOpcode::READ));
+    drive.faults().inject(FaultRule::new(Fault::Delay(millis(300))).io(NvmOpcode::READ));
 }
 
 /// Long enough for a launch to have begun.

@@ -7,7 +7,7 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::{GpuError, GpuOptions, GpuPlan, GpuSlot, PrefetchedBatch};
 use warprow_gpu_queues::Gpu;
 use warprow_lookup::PrepareOptions;
-use warprow_soft_controller::{Fault, Rule};
+use warprow_soft_controller::{Fault, FaultRule};
 use warprow_spec::{NvmOpcode, StatusCode};
 use warprow_store::{LoadOptions, TableSpec};
 
@@ -120,7 +120,7 @@ fn rows_are_read_before_they_are_looked_up() {
         let ahead = [0, 1].map(|i: usize| flats[i].prefetch(&slots[i], &stream).unwrap());
         ahead.iter().for_each(fetched);
         for drive in &fixture.drives {
-            drive.faults().inject(Rule::new(unreadable()).io(NvmOpcode::READ).always());
+            drive.faults().inject(FaultRule::new(unreadable()).io(NvmOpcode::READ).always());
         }
         for ((flat, slot), prefetched) in flats.iter().zip(&slots).zip(ahead) {
             let ticket = flat.launch_prefetched(slot, prefetched, &stream).unwrap();
@@ -145,7 +145,7 @@ fn others_look_up_meanwhile() {
     let (low, high): (Vec<i64>, Vec<i64>) = (0..ROWS as i64).partition(|id| *id < 1000);
     let (slow, quick) = (Flat::new(&gpu, low), Flat::new(&gpu, high[..900].to_vec()));
     let lba = fixture.home(slow.ids[500] as u64).1;
-    let late = Rule::new(Fault::Delay(scaled(Duration::from_secs(3)))).io(NvmOpcode::READ).lbas(lba..lba + 1);
+    let late = FaultRule::new(Fault::Delay(scaled(Duration::from_secs(3)))).io(NvmOpcode::READ).lbas(lba..lba + 1);
     fixture.drives[0].faults().inject(late);
     let prefetched = slow.prefetch(&ahead, &stream).unwrap();
     for turn in 0..20 {
@@ -169,7 +169,7 @@ fn what_befell_drives_is_told_by_the_look_up() {
             (Flat::new(&gpu, Fixture::ids(900, &mut random)), Flat::new(&gpu, Fixture::ids(900, &mut random)));
         let held = resting.prefetch(&other, &stream).unwrap();
         fetched(&held);
-        fixture.drives[0].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(20));
+        fixture.drives[0].faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).nth(20));
         let prefetched = flat.prefetch(&slot, &stream).unwrap();
         fetched(&prefetched);
         let it = failed(wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()), &what);

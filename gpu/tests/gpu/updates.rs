@@ -9,8 +9,8 @@ use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Pooling, PrepareOptions};
 use warprow_store::{
-    CompactorOptions, DType, Fingerprint, KeyKind, LoadOptions, OpenOptions, RowOrder, Store, StoreError, TableSpec,
-    UpdateOptions,
+    CompactorOptions, DType, FingerprintWidth, KeyKind, LoadOptions, OpenOptions, RowOrder, Store, StoreError,
+    TableSpec, UpdateOptions,
 };
 
 use crate::common::random::{Case, random_features, random_tables};
@@ -486,7 +486,7 @@ fn an_executor_without_an_overlay_is_refused_what_it_does_not_see() {
 fn keyed_table(random: &mut fastrand::Rng) -> Table {
     let mut table = Table::random("t", 2000, DIM as u32, DType::F32, random);
     let numbers: Vec<i128> = (0..2000).map(|i| (i128::from(random.i64(..)) & !0xffff) + i).collect();
-    let (kind, fingerprint, order) = (KeyKind::I64, Fingerprint::Bits8, RowOrder::Given);
+    let (kind, fingerprint, order) = (KeyKind::I64, FingerprintWidth::Bits8, RowOrder::Given);
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     table
 }
@@ -592,7 +592,7 @@ fn captured_look_ups_see_whole_creations() {
         let (_drives, store) = common::store(2, 64 << 20, 512);
         let spec = TableSpec::new("a", 400, DIM as u32, DType::F32);
         let numbers = (0..400).map(|i| i * 1_000_003).collect();
-        let (kind, fingerprint, order) = (KeyKind::U64, Fingerprint::Bits16, RowOrder::Given);
+        let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Given);
         let keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
         let table = Table { rows: vec![0; 400 * DIM * 4], ranks: None, keys, spec };
         common::load(&store, &[table], &LoadOptions::default());

@@ -1,6 +1,6 @@
 //! Whether a GPU could ring drives' doorbells itself (placement B of docs/gpu-rings.md). Without, a host thread rings for it.
 
-use super::finding::{Finding, Verdict};
+use super::finding::{DoctorFinding, DoctorVerdict};
 use crate::Machine;
 use crate::rights;
 
@@ -35,13 +35,17 @@ impl Module {
 }
 
 /// What stands between the machine's GPUs and the registers of drives; nothing where there is no GPU.
-pub(super) fn doorbells(machine: &Machine) -> Vec<Finding> {
+pub(super) fn doorbells(machine: &Machine) -> Vec<DoctorFinding> {
     let gpus = machine.gpus();
     if gpus.is_empty() {
         return Vec::new();
     }
     let warn = |found: String| {
-        Finding::new(CHECK, Verdict::Warn, format!("{found}: a host thread rings drives' doorbells for the GPU"))
+        DoctorFinding::new(
+            CHECK,
+            DoctorVerdict::Warn,
+            format!("{found}: a host thread rings drives' doorbells for the GPU"),
+        )
     };
     let Some(module) = Module::read(machine) else {
         return vec![
@@ -85,7 +89,7 @@ pub(super) fn doorbells(machine: &Machine) -> Vec<Finding> {
             "with {}, GPUs could ring drives' doorbells themselves; no GPU has rung a physical drive's yet",
             module.name()
         );
-        findings.push(Finding::new(CHECK, Verdict::Unproven, found));
+        findings.push(DoctorFinding::new(CHECK, DoctorVerdict::Unproven, found));
     }
     findings
 }

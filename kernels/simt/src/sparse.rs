@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use fastrand::Rng;
 use warprow_kernels::abi;
-use warprow_keys::{Fingerprint, IndexOptions, KeyIndex, KeyKind};
+use warprow_keys::{FingerprintWidth, IndexOptions, KeyIndex, KeyKind};
 
 use crate::buffer::Buffer;
 
@@ -37,8 +37,9 @@ impl Sparse {
             keys.extend((0..lacking).map(|i| (fresh + i) * 0x9e37_79b9));
             fresh += lacking;
         }
-        let width = [Fingerprint::Bits8, Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
-        let width = if stored { Fingerprint::Bits8 } else { width[rng.usize(0..4)] };
+        let width =
+            [FingerprintWidth::Bits8, FingerprintWidth::Bits8, FingerprintWidth::Bits16, FingerprintWidth::Bits32];
+        let width = if stored { FingerprintWidth::Bits8 } else { width[rng.usize(0..4)] };
         let options = IndexOptions::default().with_fingerprint(width).with_seed(rng.u64(..));
         let signed: Vec<i64> = keys.iter().map(|&key| key as i64).collect();
         let mut go_on = |_| ControlFlow::Continue(());

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use libloading::Library;
 use warprow_kernels::abi::KeyIndex as KeyIndexOnGpu;
-use warprow_keys::{Fingerprint, IndexOptions, KeyIndex};
+use warprow_keys::{FingerprintWidth, IndexOptions, KeyIndex};
 
 use crate::shim::{OPTIONS, compiler, sources};
 use crate::sparse::on_gpu;
@@ -48,7 +48,7 @@ fn device_code_finds_the_slots_that_the_index_has() {
     // SAFETY: `SOURCE` declares it so.
     let slots_of = unsafe { library.get::<SlotsOf>(b"slots_of\0") }.unwrap();
     let mut random = fastrand::Rng::with_seed(11);
-    let widths = [Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32];
+    let widths = [FingerprintWidth::Bits8, FingerprintWidth::Bits16, FingerprintWidth::Bits32];
     for (round, count) in [1, 2, 7, 1000, 300_000].into_iter().enumerate() {
         for width in widths {
             let mut keys: Vec<u64> = (0..count).map(|_| random.u64(..) >> random.u32(..20)).collect();

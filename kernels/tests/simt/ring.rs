@@ -6,7 +6,7 @@ use fastrand::Rng;
 use warprow_driver::Submitter;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT, LANES};
 use warprow_kernels::abi::Lookup;
-use warprow_soft_controller::{Fault, Rule};
+use warprow_soft_controller::{Fault, FaultRule};
 use warprow_spec::{NvmOpcode, StatusCode};
 
 use crate::batch::{Batch, Varied};
@@ -232,7 +232,7 @@ pub(crate) fn crowd(shim: &mut Shim, seed: u64) -> Result<(), String> {
         _ => Some(Fault::Swallow),
     };
     if let Some(fault) = fault {
-        scene.drives.faults.inject(Rule::new(fault).io(NvmOpcode::READ).always());
+        scene.drives.faults.inject(FaultRule::new(fault).io(NvmOpcode::READ).always());
     }
     let same =
         |what: &str, got: u64, want: u64| if got == want { Ok(()) } else { Err(format!("{what}: {got}, not {want}")) };
@@ -271,7 +271,7 @@ fn what_many_queues_count_adds_up() {
 /// Every command completes twice: that is an anomaly, and no completion of the next that has its place.
 pub(crate) fn twice(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut scene = Scene::simple(seed);
-    scene.drives.faults.inject(Rule::new(Fault::Duplicate).io(NvmOpcode::READ).always());
+    scene.drives.faults.inject(FaultRule::new(Fault::Duplicate).io(NvmOpcode::READ).always());
     for _ in 0..2 {
         let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
         scene.complete(shim, batch)?;
@@ -344,7 +344,7 @@ impl Scene {
     fn times_out(&mut self, shim: &mut Shim, fault: Fault) -> Told {
         let (batch, lba) = self.victim();
         let began = self.drives.steps.as_ref().unwrap().pass(0);
-        self.drives.faults.inject(Rule::new(fault).io(NvmOpcode::READ).lbas(lba..lba + 1));
+        self.drives.faults.inject(FaultRule::new(fault).io(NvmOpcode::READ).lbas(lba..lba + 1));
         let launched = self.run(shim, batch, |_, _| ()).unwrap();
         let took = self.drives.steps.as_ref().unwrap().pass(0) - began;
         assert!(took < 40 * TIMEOUT.as_nanos() as u64, "{took}");
@@ -430,7 +430,7 @@ pub(crate) fn statuses(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let fails = |lba: u64| lba % 8 == seed % 8;
     let lbas = 0..20_000;
     for lba in lbas.filter(|&lba| fails(lba)) {
-        let rule = Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(lba..lba + 1);
+        let rule = FaultRule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(lba..lba + 1);
         scene.drives.faults.inject(rule.always());
     }
     for _ in 0..2 {
@@ -459,7 +459,7 @@ fn a_drive_that_only_fails_commands_has_answered_none() {
     let Some(mut shim) = Shim::new() else { return };
     let mut scene = Scene::simple(5);
     let status = warprow_spec::Status::from(StatusCode::UnrecoveredReadError);
-    let rule = scene.drives.faults.inject(Rule::new(Fault::Status(status)).io(NvmOpcode::READ).always());
+    let rule = scene.drives.faults.inject(FaultRule::new(Fault::Status(status)).io(NvmOpcode::READ).always());
     let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
     let launched = scene.run(&mut shim, batch, |_, _| ()).unwrap();
     let told = scene.check(&mut shim, &launched).unwrap();
@@ -495,7 +495,7 @@ fn a_gate_that_closes_lets_blocks_leave() {
         let mut scene = Scene::random(seed, true, PATIENCE);
         // A drive that does not answer, so that there is something to be left.
         let rule =
-            scene.drives.faults.inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(1 + seed * 40).always());
+            scene.drives.faults.inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nth(1 + seed * 40).always());
         let batch = Batch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
         let launched = scene.run(&mut shim, batch, |turn, drives| {
             if turn == 200 + seed * 20 {
@@ -527,7 +527,7 @@ fn a_lost_completion_of_a_controller_with_threads() {
     let Some(mut shim) = Shim::new() else { return };
     let mut scene = Scene::new(Rng::with_seed(1), rows_of_an_lba(), false, Duration::from_millis(100));
     let (batch, lba) = scene.victim();
-    scene.drives.faults.inject(Rule::new(Fault::Drop).io(NvmOpcode::READ).lbas(lba..lba + 1));
+    scene.drives.faults.inject(FaultRule::new(Fault::Drop).io(NvmOpcode::READ).lbas(lba..lba + 1));
     let launched = scene.run(&mut shim, batch, |_, _| ()).unwrap();
     let told = scene.check(&mut shim, &launched).unwrap();
     let struck = scene.at_lba(&launched.expected.uniques, lba);
@@ -545,7 +545,7 @@ fn a_lost_completion_of_a_controller_with_threads() {
 fn another_thread_closes_the_gate() {
     let Some(mut shim) = Shim::new() else { return };
     let mut scene = Scene::new(Rng::with_seed(2), rows_of_an_lba(), false, PATIENCE);
-    scene.drives.faults.inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(100).always());
+    scene.drives.faults.inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nth(100).always());
     let door = scene.drives.door.clone();
     let closer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(5));

@@ -1,7 +1,7 @@
 //! Several queue sets: those whose queue on a drive takes commands share its rows.
 
 use fastrand::Rng;
-use warprow_soft_controller::{Fault, QueueMatch, Rule};
+use warprow_soft_controller::{Fault, FaultRule, QueueMatch};
 use warprow_spec::NvmOpcode;
 
 use crate::batch::Batch;
@@ -40,7 +40,7 @@ fn break_one(scene: &mut Scene, shim: &mut Shim, set: u32) -> Result<(), String>
     let before = healthy(scene);
     let id = scene.drives.queues[(set * scene.world.geometry.drives) as usize].id() as u16;
     let nth = scene.rng.u64(1..100);
-    let rule = Rule::new(Fault::Swallow).on(QueueMatch::Id(id)).io(NvmOpcode::READ).nth(nth);
+    let rule = FaultRule::new(Fault::Swallow).on(QueueMatch::Id(id)).io(NvmOpcode::READ).nth(nth);
     let rule = scene.drives.faults.inject(rule);
     let were: Vec<bool> = scene.drives.queues.iter().map(|queue| queue.poison() == 0).collect();
     let (launched, told) = launch(scene, shim)?;

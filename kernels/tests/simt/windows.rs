@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use warprow_gpu_queues::abi::{LANES, ReadWindow};
-use warprow_soft_controller::{Fault, Rule};
+use warprow_soft_controller::{Fault, FaultRule};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 
 use crate::batch::Batch;
@@ -156,7 +156,7 @@ fn strike(shim: &mut Shim, mut scene: Scene, (every, rest): (u64, u64), of_media
     let is_bad = move |lba: u64| lba < LAST && lba % every == rest;
     let code = if of_media { StatusCode::UnrecoveredReadError } else { StatusCode::InternalError };
     let inject = |lbas| {
-        let rule = Rule::new(Fault::Status(Status::from(code))).io(NvmOpcode::READ).lbas(lbas);
+        let rule = FaultRule::new(Fault::Status(Status::from(code))).io(NvmOpcode::READ).lbas(lbas);
         scene.drives.faults.inject(rule.always());
     };
     match every {
@@ -220,10 +220,10 @@ pub(crate) fn lost_parts(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let commands = commands(&scene, &crate::rig::expect(&scene.world, &batch));
     let joined = commands.iter().filter(|command| command.joined).nth(7).ok_or("no command is joined")?;
     let home = scene.home(*joined.keys.last().unwrap());
-    let bad = Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
+    let bad = FaultRule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
     scene.drives.faults.inject(bad.lbas(joined.first.lba..joined.first.lba + 1).times(1));
     // The joined command meets the first of them, which is spent then.
-    let swallowed = Rule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(home.lba..home.lba + 1);
+    let swallowed = FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(home.lba..home.lba + 1);
     scene.drives.faults.inject(swallowed);
     // The other parts have landed, and what has landed is taken.
     let due: Vec<_> = joined.keys.iter().copied().filter(|&key| scene.home(key).lba == home.lba).collect();

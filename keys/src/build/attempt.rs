@@ -11,7 +11,7 @@ use super::remap::write_remap;
 use super::scatter::{Scattered, count, scatter};
 use super::worker_threads::{Tell, WorkerThreads};
 use crate::error::IndexBuildError;
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::FingerprintWidth;
 use crate::format::MAX_KEYS;
 use crate::hash::{mix, unmix};
 use crate::index::KeyIndex;
@@ -68,7 +68,7 @@ impl KeyIndex {
 
     /// The fewest bytes that an index of so many keys can have; 0 if no index can have so many keys. Few indexes are
     /// much larger.
-    pub fn least_bytes(keys: u64, fingerprint: Fingerprint) -> u64 {
+    pub fn least_bytes(keys: u64, fingerprint: FingerprintWidth) -> u64 {
         if keys == 0 || keys > MAX_KEYS {
             return 0;
         }
@@ -78,7 +78,7 @@ impl KeyIndex {
 }
 
 /// What an index of so many keys looks like, but for its slots.
-fn shape(keys: u64, seed: u64, fingerprint: Fingerprint, kind: KeyKind) -> Shape {
+fn shape(keys: u64, seed: u64, fingerprint: FingerprintWidth, kind: KeyKind) -> Shape {
     let parts = keys.div_ceil(if keys <= 1 << 32 { PART_KEYS } else { LARGE_PART_KEYS });
     let buckets = keys.div_ceil(parts).div_ceil(BUCKET_KEYS) as u32;
     Shape { keys, seed, parts, buckets, slots: 0, fingerprint, kind }

@@ -1,6 +1,6 @@
 //! How an index is built.
 
-use crate::fingerprint::Fingerprint;
+use crate::fingerprint::FingerprintWidth;
 
 /// How an index is built. The keys, the seed and the fingerprint alone decide its bytes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub struct IndexOptions {
     /// What the seeds of the hash are derived from: if one gives no index, the build tries the next.
     pub seed: u64,
     /// How foreign keys, which the index was not built from, are told.
-    pub fingerprint: Fingerprint,
+    pub fingerprint: FingerprintWidth,
     /// Threads; 0: as many as the machine has cores for this process.
     pub threads: usize,
     /// The most bytes of hashes in memory, 8 a key; where the hashes take more, the source is read once for each part
@@ -21,7 +21,7 @@ pub struct IndexOptions {
 impl Default for IndexOptions {
     /// Seed 0, 16 bits of fingerprint, all cores, 4 GiB.
     fn default() -> Self {
-        Self { seed: 0, fingerprint: Fingerprint::default(), threads: 0, memory: 4 << 30 }
+        Self { seed: 0, fingerprint: FingerprintWidth::default(), threads: 0, memory: 4 << 30 }
     }
 }
 
@@ -34,7 +34,7 @@ impl IndexOptions {
 
     /// With such fingerprints.
     #[must_use]
-    pub fn with_fingerprint(self, fingerprint: Fingerprint) -> Self {
+    pub fn with_fingerprint(self, fingerprint: FingerprintWidth) -> Self {
         Self { fingerprint, ..self }
     }
 

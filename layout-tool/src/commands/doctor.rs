@@ -3,9 +3,9 @@
 use clap::Args;
 use serde_json::{Value, json};
 use warprow_gpu_queues::{Gpu, GpuQueueError};
-use warprow_host::doctor::{Finding, Verdict};
+use warprow_host::doctor::{DoctorFinding, DoctorVerdict};
 use warprow_host::{Machine, PciFunction};
-use warprow_kernels::{Arch, compile};
+use warprow_kernels::{GpuArch, compile};
 use warprow_workload::units;
 
 use super::{CommandOutput, Context, MachineArgs};
@@ -44,7 +44,8 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<CommandOutput,
 
     let count = |verdict| findings.iter().filter(|it| it.verdict == verdict).count();
     let [pass, warn, fail, unproven] =
-        [Verdict::Pass, Verdict::Warn, Verdict::Fail, Verdict::Unproven].map(|verdict| count(verdict) as u64);
+        [DoctorVerdict::Pass, DoctorVerdict::Warn, DoctorVerdict::Fail, DoctorVerdict::Unproven]
+            .map(|verdict| count(verdict) as u64);
     let mut text: Vec<String> = findings.iter().map(line).collect();
     text.push(format!("{pass} pass, {warn} warn, {fail} fail, {unproven} unproven"));
     let object = json!({
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<CommandOutput,
     });
     let mut done = CommandOutput::new(text.join("\n"), object)?;
     if fail > 0 {
-        let first = findings.iter().find(|it| it.verdict == Verdict::Fail);
+        let first = findings.iter().find(|it| it.verdict == DoctorVerdict::Fail);
         let remedy = first.and_then(|it| it.command.clone().or_else(|| it.advice.clone())).unwrap_or_default();
         let what = format!("{} failed: real drives cannot be driven here as it is", units::plural(fail, "check"));
         let subject = first.map(|it| it.check).unwrap_or_default();
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<CommandOutput,
     Ok(done)
 }
 
-fn line(finding: &Finding) -> String {
+fn line(finding: &DoctorFinding) -> String {
     let mut text = format!("{:<9} {:<12} {}", finding.verdict, finding.check, printable(&finding.found));
     if let Some(advice) = &finding.advice {
         text += &format!("\n{:23}{}", "", printable(advice));
@@ -74,7 +75,7 @@ fn line(finding: &Finding) -> String {
     text
 }
 
-fn object(finding: &Finding) -> Value {
+fn object(finding: &DoctorFinding) -> Value {
     json!({
         "check": finding.check,
         "verdict": finding.verdict.name(),
@@ -85,11 +86,15 @@ fn object(finding: &Finding) -> Value {
 }
 
 /// What CUDA says of the GPUs, and what lets a drive reach their memory.
-fn gpu(machine: &Machine) -> Vec<Finding> {
+fn gpu(machine: &Machine) -> Vec<DoctorFinding> {
     let seen = machine.gpus();
     if !machine.is_this() {
         let found = format!("{} on the PCI bus; CUDA can be asked on the machine itself alone", list(&seen));
-        return vec![Finding::new("gpu", if seen.is_empty() { Verdict::Warn } else { Verdict::Unproven }, found)];
+        return vec![DoctorFinding::new(
+            "gpu",
+            if seen.is_empty() { DoctorVerdict::Warn } else { DoctorVerdict::Unproven },
+            found,
+        )];
     }
     let count = Gpu::count().max(1);
     let (mut findings, mut compiled) = (Vec::new(), Vec::new());
@@ -104,12 +109,12 @@ fn gpu(machine: &Machine) -> Vec<Finding> {
             }
             Err(GpuQueueError::NoDriver | GpuQueueError::NoDevice { .. }) if seen.is_empty() => {
                 let found = "no NVIDIA GPU: look-ups run on the processor";
-                return vec![Finding::new("gpu", Verdict::Warn, found)];
+                return vec![DoctorFinding::new("gpu", DoctorVerdict::Warn, found)];
             }
             Err(error) => {
                 let found = format!("{} on the PCI bus, and {error}", list(&seen));
                 findings.push(
-                    Finding::new("gpu", Verdict::Fail, found)
+                    DoctorFinding::new("gpu", DoctorVerdict::Fail, found)
                         .advice("install or load NVIDIA's driver, 580 or later; `nvidia-smi` must list the GPU"),
                 );
             }
@@ -126,7 +131,7 @@ fn list(gpus: &[PciFunction]) -> String {
     }
 }
 
-fn described(gpu: &Gpu, ordinal: u32) -> Finding {
+fn described(gpu: &Gpu, ordinal: u32) -> DoctorFinding {
     let (major, minor) = gpu.capability();
     let version = gpu.driver_version();
     let address = gpu.pci_address().map(|address| format!(" at {address}")).unwrap_or_default();
@@ -138,20 +143,20 @@ fn described(gpu: &Gpu, ordinal: u32) -> Finding {
         version % 1000 / 10,
         memory.unwrap_or_default(),
     );
-    Finding::new("gpu", Verdict::Pass, found)
+    DoctorFinding::new("gpu", DoctorVerdict::Pass, found)
 }
 
 /// Whether the look-up's kernels can be had for this GPU: from the cache, or by NVRTC.
-fn kernels(gpu: &Gpu) -> Finding {
+fn kernels(gpu: &Gpu) -> DoctorFinding {
     let (major, minor) = gpu.capability();
-    let arch = Arch { major, minor };
+    let arch = GpuArch { major, minor };
     match compile(arch, gpu.driver_version()) {
         Ok(code) => {
             let library = loaded("libnvrtc.so").map_or_else(|| "a cache on disk".to_owned(), |it| it.replace('\n', ""));
             let found = format!("kernels for {arch}: {} of code, with {library}", units::bytes(code.len() as u64));
-            Finding::new("nvrtc", Verdict::Pass, found)
+            DoctorFinding::new("nvrtc", DoctorVerdict::Pass, found)
         }
-        Err(error) => Finding::new("nvrtc", Verdict::Fail, error.to_string())
+        Err(error) => DoctorFinding::new("nvrtc", DoctorVerdict::Fail, error.to_string())
             .advice("then put its folder nvidia/cu13/lib into LD_LIBRARY_PATH")
             .command("pip install 'nvidia-cuda-nvrtc==13.0.*'"),
     }
@@ -165,7 +170,7 @@ fn loaded(name: &str) -> Option<String> {
 }
 
 /// A drive writing to GPU memory by itself. No rung of that kind was run on hardware yet.
-fn peer(machine: &Machine) -> Finding {
+fn peer(machine: &Machine) -> DoctorFinding {
     let modules = ["gdrdrv", "nvidia_peermem"];
     let loaded: Vec<_> =
         modules.into_iter().filter(|name| machine.path(&format!("/sys/module/{name}")).is_dir()).collect();
@@ -173,7 +178,7 @@ fn peer(machine: &Machine) -> Finding {
         true => "GPU memory as a drive's target: neither gdrdrv nor nvidia_peermem is loaded".to_owned(),
         false => format!("GPU memory as a drive's target: {} is loaded", loaded.join(" and ")),
     };
-    Finding::new("p2p", Verdict::Unproven, found)
+    DoctorFinding::new("p2p", DoctorVerdict::Unproven, found)
         .advice("no rung of this kind was run: rows arrive in host memory, which the GPU reads; a dma-buf of GPU memory takes driver R610; \
                  see docs/hardware.md")
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde_json::json;
-use warprow_layout::{OpenError, Repair, RepairKind, StoreInspection, StoreState, SuperblockCopy};
+use warprow_layout::{MetadataRepair, MetadataRepairKind, OpenError, StoreInspection, StoreState, SuperblockCopy};
 use warprow_store::{Device, FormatProposal, FormatSettings, OpenOptions, SkippedTensor, Store, StoreError};
 use warprow_workload::units;
 
@@ -160,7 +160,7 @@ fn free(drives: &DriveArgs, store: &Store) -> Option<u64> {
     (!is_attached).then(|| store.free_bytes())
 }
 
-fn describe_store(store: &StoreInspection, repairs: &[Repair], free: Option<u64>, healthy: bool) -> String {
+fn describe_store(store: &StoreInspection, repairs: &[MetadataRepair], free: Option<u64>, healthy: bool) -> String {
     let total: u64 = store.members.iter().map(|member| u64::from(member.chunks) * store.chunk_size).sum();
     let mut text = match free {
         None => "Tables that stay in their file, to be read there; nothing is put beside them.".to_owned(),
@@ -249,16 +249,16 @@ fn drives_of(store: &StoreInspection) -> String {
     )
 }
 
-fn words(repair: &Repair) -> &'static str {
+fn words(repair: &MetadataRepair) -> &'static str {
     match repair.kind {
-        RepairKind::RolledForward => "one commit behind: a commit was interrupted",
-        RepairKind::Superblock(SuperblockCopy::Start) => {
+        MetadataRepairKind::RolledForward => "one commit behind: a commit was interrupted",
+        MetadataRepairKind::Superblock(SuperblockCopy::Start) => {
             "the superblock at its start is missing or damaged; another is whole"
         }
-        RepairKind::Superblock(SuperblockCopy::Tail) => {
+        MetadataRepairKind::Superblock(SuperblockCopy::Tail) => {
             "the superblock at its end is missing or damaged; another is whole"
         }
-        RepairKind::Catalogue => "its catalogue is damaged; another drive's or an earlier one is whole",
+        MetadataRepairKind::Catalogue => "its catalogue is damaged; another drive's or an earlier one is whole",
         _ => "metadata was damaged; another copy is whole",
     }
 }

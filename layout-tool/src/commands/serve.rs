@@ -9,7 +9,7 @@ use clap::Args;
 use serde_json::json;
 use warprow_soft_controller::DriveUri;
 use warprow_store::{DriveAddress, StoreError};
-use warprow_vfio_user_server::{Claim, ServeError, Server, ServerEvent};
+use warprow_vfio_user_server::{ServeError, ServerEvent, SocketClaim, VfioUserServer};
 
 use super::{CommandOutput, Context};
 use crate::drives::shell;
@@ -48,10 +48,10 @@ pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<CommandOutput, 
         }
     };
     // Before the drive is opened, which may make its file.
-    let claim = Claim::new(&args.socket).map_err(|error| refused(&error))?;
+    let claim = SocketClaim::new(&args.socket).map_err(|error| refused(&error))?;
     let drive = uri.builder().map_err(StoreError::from)?.shared_doorbells().build();
     let drive = drive.map_err(|error| StoreError::from(warprow_soft_controller::UriError::from(error)))?;
-    let server = Server::on(claim, drive).map_err(|error| refused(&error))?;
+    let server = VfioUserServer::on(claim, drive).map_err(|error| refused(&error))?;
     // A reader that has gone away is no failure.
     announce(&uri, args, context)
         .or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })

@@ -186,7 +186,7 @@ pub fn rank(
 mod tests {
     use npyz::WriterBuilder;
     use warprow_traces::TraceSpec;
-    use warprow_workload::Keys;
+    use warprow_workload::RecordedKeys;
 
     use super::*;
     use crate::hotness::{HotnessFile, read_numbers};
@@ -239,7 +239,7 @@ mod tests {
         assert!(ranks(&trace, true, 4).unwrap_err().message.contains("no header line"));
         let typed = |name: &str, column: &str| TraceFile { path: dir.path().join(name), column: Some(column.into()) };
         std::fs::write(dir.path().join("trace.i32"), 7i32.to_le_bytes()).unwrap();
-        assert_eq!(read_numbers(&typed("trace.i32", "i32")).unwrap(), Keys::Signed(vec![7]));
+        assert_eq!(read_numbers(&typed("trace.i32", "i32")).unwrap(), RecordedKeys::Signed(vec![7]));
         for (name, column) in [("trace.i32", "u64"), ("counts.npy", "3")] {
             assert_eq!(read_numbers(&typed(name, column)).unwrap_err().class, crate::failure::Class::Usage);
         }

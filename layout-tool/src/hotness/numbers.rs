@@ -5,12 +5,12 @@ use std::io::{BufReader, Read};
 use std::path::Path;
 
 use warprow_formats::refuse_special;
-use warprow_workload::{Keys, NpyHeader, TraceFile};
+use warprow_workload::{NpyHeader, RecordedKeys, TraceFile};
 
 use crate::failure::{Class, Failure};
 
 /// The ids in a file, at least one.
-pub fn read_keys(file: &TraceFile) -> Result<Keys, Failure> {
+pub fn read_keys(file: &TraceFile) -> Result<RecordedKeys, Failure> {
     let keys = read_numbers(file)?;
     match keys.is_empty() {
         false => Ok(keys),
@@ -19,7 +19,7 @@ pub fn read_keys(file: &TraceFile) -> Result<Keys, Failure> {
 }
 
 /// The whole numbers in a file, if any.
-pub fn read_numbers(file: &TraceFile) -> Result<Keys, Failure> {
+pub fn read_numbers(file: &TraceFile) -> Result<RecordedKeys, Failure> {
     refuse_column(file)?;
     file.read().map_err(|error| {
         let failure = Failure::from(error);
@@ -59,8 +59,8 @@ pub(super) fn read_counts(file: &TraceFile) -> Result<Vec<u64>, Failure> {
         return floats.into_iter().enumerate().map(order).collect();
     }
     match read_numbers(file)? {
-        Keys::Unsigned(counts) => Ok(counts),
-        Keys::Signed(counts) => {
+        RecordedKeys::Unsigned(counts) => Ok(counts),
+        RecordedKeys::Signed(counts) => {
             let count =
                 |(row, value): (usize, i64)| u64::try_from(value).map_err(|_| negative(row, &value.to_string()));
             counts.into_iter().enumerate().map(count).collect()

@@ -26,7 +26,7 @@ fn load(fixture: &CliFixture, table: &str, stored: bool) {
     .unwrap();
     let store = Store::open(&[device], &Default::default()).unwrap();
     let go = &mut |_| ControlFlow::Continue(());
-    let options = IndexOptions::default().with_fingerprint(warprow_keys::Fingerprint::Bits32);
+    let options = IndexOptions::default().with_fingerprint(warprow_keys::FingerprintWidth::Bits32);
     let index = Arc::new(KeyIndex::build(&KEYS[..], &options, go).unwrap());
     let source = &KEYS[..];
     let order = RowOrder::Ranks(Ranks::by_hotness(&[1, 1, 1, 9, 1, 5]));

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use serde_json::json;
-use warprow_layout::{Access, Drive, DriveError, Log, LogUpdate, Volume, VolumeError};
+use warprow_layout::{Drive, DriveError, Log, LogUpdate, StoreAccess, Volume, VolumeError};
 
 use crate::fixture::CliFixture;
 
@@ -198,7 +198,7 @@ fn wedged(fixture: &CliFixture, size: &str, first: u64, fill: impl Fn(&Volume, u
     let file = fixture.npy("t.npy", FEW, DIM, |r, _| r as f32);
     fixture.ok(&["load", "-d", &stays, "-d", &leaves, &file, "--row-crc"]);
     let drives = vec![Image::open(fixture, "a.drive"), Image::open(fixture, "b.drive")];
-    let volume = warprow_layout::open(drives, Access::ReadWrite).unwrap().volume;
+    let volume = warprow_layout::open(drives, StoreAccess::ReadWrite).unwrap().volume;
     let id = volume.generations()[0].id;
     let mut count = 0;
     // The first chunk of the log is on the larger drive, which goes.

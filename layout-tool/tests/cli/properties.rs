@@ -8,7 +8,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use warprow_keys::{Fingerprint, IndexOptions, KeyIndex};
+use warprow_keys::{FingerprintWidth, IndexOptions, KeyIndex};
 use warprow_layout::{DType, Ranks, RowOrder, TableKeys, TableSpec};
 use warprow_store::{CreateDrive, Device, LoadOptions, Store, TableLoad};
 
@@ -109,7 +109,7 @@ fn keys(seed: u64) {
         drives.split(',').map(|drive| Device::open(&drive.parse().unwrap(), CreateDrive::Never).unwrap()).collect();
     let opened = Store::open(&devices, &Default::default()).unwrap();
     let go = &mut |_| ControlFlow::Continue(());
-    let fingerprint = [Fingerprint::Bits8, Fingerprint::Bits16, Fingerprint::Bits32][random.usize(..3)];
+    let fingerprint = [FingerprintWidth::Bits8, FingerprintWidth::Bits16, FingerprintWidth::Bits32][random.usize(..3)];
     let options = IndexOptions::default().with_fingerprint(fingerprint).with_threads(1);
     let index = Arc::new(KeyIndex::build(&order[..], &options, go).unwrap());
     let counts: Vec<u64> = order.iter().map(|_| random.u64(..9)).collect();

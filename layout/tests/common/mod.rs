@@ -7,8 +7,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use warprow_layout::{
-    Access, DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Opened, Ranks, RowSource, TableSpec,
-    Transaction, Volume, format, open, row_crc,
+    DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, OpenedVolume, Ranks, RowSource, StoreAccess,
+    TableSpec, Transaction, Volume, format, open, row_crc,
 };
 
 /// The content of a drive: LBAs that were written. Others read as zeros.
@@ -230,8 +230,8 @@ impl Fixture {
         format(&self.drives, &options).unwrap();
     }
 
-    pub fn open(&self) -> Opened {
-        open(self.drives.clone(), Access::ReadWrite).unwrap()
+    pub fn open(&self) -> OpenedVolume {
+        open(self.drives.clone(), StoreAccess::ReadWrite).unwrap()
     }
 }
 

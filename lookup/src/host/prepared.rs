@@ -9,7 +9,7 @@ use warprow_store::view::{Overlay, SparseIds};
 
 use super::attached::{Attached, HostTable, Order};
 use crate::feature::{Feature, PlanOptions};
-use crate::resolve::{Resolved, ResolvedFeature, ResolvedTable, output_type, resolve};
+use crate::resolve::{ResolvedFeature, ResolvedFeatures, ResolvedTable, output_type, resolve};
 use crate::stage::{BitmapShape, RouteTable};
 
 /// A plan's features resolved against the tables of a host. A look-up reads one value of this type from its beginning to its end, so that
@@ -52,7 +52,7 @@ impl Prepared {
     /// Resolves features against the tables of `host`, and reads their orders.
     pub(super) fn new(host: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
         let known = host.tables.iter().map(|table| table.located.table());
-        let Resolved { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
+        let ResolvedFeatures { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
         // Eight-bit floats that the output has as eight-bit floats are copied as bytes.
         tables
             .iter_mut()

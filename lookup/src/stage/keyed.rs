@@ -3,14 +3,14 @@
 use warprow_keys::{KeyIndex, KeyKind};
 use warprow_store::view::SparseIds;
 
-use super::keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
+use super::keys::{IdInteger, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
 
 /// How many ids the index is asked for at once.
 const BLOCK: usize = 128;
 
 /// Writes to `keys` the keys of one feature's ids, which are sparse ids of the table with index `table`, as [`keys`](super::keys()) does for
 /// a table without an index. In such a key, the key position that the index gives the id takes the place of the row.
-pub fn sparse_keys<I: Id>(
+pub fn sparse_keys<I: IdInteger>(
     ids: &[I],
     table: u16,
     sparse: &SparseIds,
@@ -43,7 +43,7 @@ pub fn sparse_keys<I: Id>(
 }
 
 /// Writes the mask of one feature's ids, of which [`sparse_keys`] made `keys`: 1 where the table has the row and the id is no padding, else 0.
-pub fn sparse_mask<I: Id>(ids: &[I], keys: &[u64], padding: Option<i128>, mask: &mut [u8]) {
+pub fn sparse_mask<I: IdInteger>(ids: &[I], keys: &[u64], padding: Option<i128>, mask: &mut [u8]) {
     let padding = padding.and_then(I::raw_of);
     for ((mask, &id), &key) in mask.iter_mut().zip(ids).zip(keys) {
         *mask = u8::from(key < KEY_PADDING && padding != Some(id.raw()));
@@ -57,7 +57,7 @@ mod tests {
 
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
-    use warprow_keys::{Fingerprint, IndexOptions};
+    use warprow_keys::{FingerprintWidth, IndexOptions};
     use warprow_layout::Ranks;
 
     use super::*;
@@ -66,7 +66,7 @@ mod tests {
         let bits: Vec<u64> = numbers.iter().map(|&number| number as u64).collect();
         let signed_bits: Vec<i64> = bits.iter().map(|&key| key as i64).collect();
         // Foreign ids pass eight bits now and then, and must be told by comparison.
-        let width = if stored { Fingerprint::Bits8 } else { Fingerprint::Bits32 };
+        let width = if stored { FingerprintWidth::Bits8 } else { FingerprintWidth::Bits32 };
         let options = IndexOptions::default().with_fingerprint(width).with_threads(1);
         let go_on = &mut |_| ControlFlow::Continue(());
         let index = match signed {
@@ -80,7 +80,7 @@ mod tests {
         SparseIds { index, stored: stored.then(|| Arc::new(bits)), ranks: Some(Arc::new(ranks)) }
     }
 
-    fn check<I: Id + Into<i128>>(
+    fn check<I: IdInteger + Into<i128>>(
         ids: &[I],
         numbers: &[i128],
         sparse: &SparseIds,

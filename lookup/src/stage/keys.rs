@@ -14,7 +14,7 @@ pub const KEY_PADDING: u64 = u64::MAX - 1;
 pub const KEY_FOUND: u64 = u64::MAX - 2;
 
 /// An integer that ids are given as.
-pub trait Id: Copy {
+pub trait IdInteger: Copy {
     /// Whether the type can hold negative numbers.
     const SIGNED: bool;
 
@@ -57,7 +57,7 @@ pub struct KeyCounts {
 ///
 /// An id is compared with `padding` before anything else. With `read_padding` (in unpooled look-ups), a padding id that the table has gets
 /// the key of its row nevertheless.
-pub fn keys<I: Id>(
+pub fn keys<I: IdInteger>(
     ids: &[I],
     table: u16,
     rows: u64,
@@ -93,7 +93,7 @@ pub fn keys<I: Id>(
 }
 
 /// Writes the mask of one feature's ids: 1 where the table has the row and the id is no padding, else 0.
-pub fn mask<I: Id>(ids: &[I], rows: u64, padding: Option<i128>, mask: &mut [u8]) {
+pub fn mask<I: IdInteger>(ids: &[I], rows: u64, padding: Option<i128>, mask: &mut [u8]) {
     let masked = mask.iter_mut().zip(ids);
     match padding.and_then(I::raw_of) {
         None => masked.for_each(|(mask, &id)| *mask = u8::from(id.raw() < rows)),
@@ -119,7 +119,7 @@ mod tests {
         }
     }
 
-    fn check<I: Id + Into<i128>>(ids: &[I], table: u16, rows: u64, padding: Option<i128>, read_padding: bool) {
+    fn check<I: IdInteger + Into<i128>>(ids: &[I], table: u16, rows: u64, padding: Option<i128>, read_padding: bool) {
         let (mut got, mut flags) = (vec![7; ids.len()], vec![7; ids.len()]);
         let counts = keys(ids, table, rows, padding, read_padding, &mut got);
         mask(ids, rows, padding, &mut flags);

@@ -1,6 +1,6 @@
 //! Traces that a seed makes: power laws, drift, and rows that belong together.
 
-use warprow_workload::{PowerLaw, Random, Shuffle, mix_all};
+use warprow_workload::{IdShuffle, PowerLaw, SeededRandom, mix_all};
 
 use crate::error::ProposalError;
 use crate::trace::bags::Bags;
@@ -8,7 +8,7 @@ use crate::trace::query_source::QuerySource;
 
 /// What the ids of a generated trace are like.
 #[derive(Debug, Clone, Copy)]
-pub enum Pattern {
+pub enum IdPattern {
     /// Ids are drawn one by one. Of any million queries, a share of `drift` of what is drawn has other ids than in the million
     /// before: which rank belongs to which id changes one rank after another.
     PowerLaw {
@@ -32,20 +32,20 @@ pub enum Pattern {
 /// A generated trace of one table: the same for the same seed.
 #[derive(Debug, Clone)]
 pub struct GeneratedQueries {
-    pattern: Pattern,
+    pattern: IdPattern,
     /// Rows of the table.
     rows: u64,
     queries: u64,
     each: u64,
     seed: u64,
-    shuffle: Shuffle,
+    shuffle: IdShuffle,
     at: u64,
 }
 
 impl GeneratedQueries {
     /// `queries` queries of `each` ids (of one group, whatever `each` says) in a table of `rows` rows.
-    pub fn new(pattern: Pattern, rows: u64, queries: u64, each: u64, seed: u64) -> Self {
-        Self { pattern, rows, queries, each, seed, shuffle: Shuffle::new(rows, seed), at: 0 }
+    pub fn new(pattern: IdPattern, rows: u64, queries: u64, each: u64, seed: u64) -> Self {
+        Self { pattern, rows, queries, each, seed, shuffle: IdShuffle::new(rows, seed), at: 0 }
     }
 
     /// The ids of a group.
@@ -54,9 +54,9 @@ impl GeneratedQueries {
     }
 
     fn query(&self, number: u64, bags: &mut Bags) {
-        let mut random = Random::new(mix_all([self.seed, number]));
+        let mut random = SeededRandom::new(mix_all([self.seed, number]));
         match self.pattern {
-            Pattern::PowerLaw { law, drift } => bags.ids.extend((0..self.each).map(|_| {
+            IdPattern::PowerLaw { law, drift } => bags.ids.extend((0..self.each).map(|_| {
                 let rank = law.sample(&mut random);
                 // A rank turns to its next id once in 1/drift million queries, each at its own time.
                 let phase = mix_all([self.seed, rank]) as f64 / u64::MAX as f64;
@@ -64,7 +64,7 @@ impl GeneratedQueries {
                 let place = if turn == 0 { rank } else { mix_all([self.seed, rank, turn]) % self.rows };
                 self.shuffle.id(place) as i64
             })),
-            Pattern::Groups { law, size, noise } => {
+            IdPattern::Groups { law, size, noise } => {
                 let group = law.sample(&mut random);
                 bags.ids.extend(self.group(group, size).map(|id| id as i64));
                 bags.ids.extend((0..noise).map(|_| random.below(self.rows) as i64));

@@ -8,7 +8,7 @@ mod recorded;
 mod tables;
 
 pub use bags::Bags;
-pub use generated::{GeneratedQueries, Pattern};
+pub use generated::{GeneratedQueries, IdPattern};
 pub use query_source::QuerySource;
 pub use read::FileQueries;
 pub use recorded::RecordedQueries;

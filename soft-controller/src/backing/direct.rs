@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use warprow_dma::DmaMemory;
-use warprow_uring::{Alignment, Ring, Transfer};
+use warprow_uring::{DirectAlignment, FileRing, FileTransfer};
 
-use super::engine::{Engine, Operation, Piece};
+use super::engine::{BackingEngine, BackingOperation, MemoryPiece};
 use super::file::punch;
 use super::file_end::FileEnd;
 use super::interface::{Backing, DEPTH};
@@ -26,7 +26,7 @@ pub struct DirectBacking {
     file: Arc<StdFile>,
     len: u64,
     end: Arc<FileEnd>,
-    alignment: Alignment,
+    alignment: DirectAlignment,
     bounce: Mutex<DmaMemory>,
     is_device: bool,
     depth: u32,
@@ -46,7 +46,7 @@ impl DirectBacking {
     /// The first `len` bytes, a positive multiple of 4096, of what [`open_direct`](warprow_uring::open_direct) opened.
     /// Fails also where the system forbids io_uring.
     pub fn new(file: StdFile, len: u64) -> std::io::Result<Self> {
-        Ring::new(1)?;
+        FileRing::new(1)?;
         let alignment = warprow_uring::alignment(&file)?;
         if alignment.offset > 4096 || alignment.memory > 4096 || len == 0 || !len.is_multiple_of(4096) {
             let why = format!("the disk takes transfers of multiples of {} bytes", alignment.offset);
@@ -160,12 +160,12 @@ impl Backing for DirectBacking {
         self.alignment() as u32
     }
 
-    fn engine(&self) -> std::io::Result<Option<Box<dyn Engine>>> {
+    fn engine(&self) -> std::io::Result<Option<Box<dyn BackingEngine>>> {
         Ok(Some(Box::new(DirectEngine {
             file: self.file.clone(),
             end: self.end.clone(),
             alignment: self.alignment,
-            ring: Ring::new(self.depth.clamp(2 * PIECES as u32, 4096))?,
+            ring: FileRing::new(self.depth.clamp(2 * PIECES as u32, 4096))?,
             depth: self.depth as usize,
             operations: Vec::new(),
             free: Vec::new(),
@@ -179,11 +179,11 @@ impl Backing for DirectBacking {
 #[derive(Debug)]
 struct Running {
     token: u32,
-    operation: Operation,
+    operation: BackingOperation,
     /// Transfers that have not ended, or the one sync.
     left: usize,
     result: Result<(), MediaError>,
-    pieces: Vec<Piece>,
+    pieces: Vec<MemoryPiece>,
     /// Stands in for the pieces.
     buffer: Option<DmaMemory>,
     len: usize,
@@ -194,8 +194,8 @@ struct Running {
 struct DirectEngine {
     file: Arc<StdFile>,
     end: Arc<FileEnd>,
-    alignment: Alignment,
-    ring: Ring,
+    alignment: DirectAlignment,
+    ring: FileRing,
     /// Most operations under way.
     depth: usize,
     operations: Vec<Option<Running>>,
@@ -229,14 +229,17 @@ impl DirectEngine {
                 .and_then(|moved| if moved == expected { Ok(()) } else { Err(ErrorKind::UnexpectedEof.into()) });
             if let Err(error) = result {
                 running.result = Err(match running.operation {
-                    Operation::Read => MediaError::Read(error),
+                    BackingOperation::Read => MediaError::Read(error),
                     _ => MediaError::of_write(error),
                 });
             }
             if running.left > 0 {
                 continue;
             }
-            if running.operation == (Operation::Write { durable: true }) && running.result.is_ok() && !running.syncing {
+            if running.operation == (BackingOperation::Write { durable: true })
+                && running.result.is_ok()
+                && !running.syncing
+            {
                 // A completion was just taken, so that there is room.
                 running.syncing = true;
                 running.left = 1;
@@ -253,7 +256,7 @@ impl DirectEngine {
         let Some(running) = self.operations.get_mut(slot).and_then(Option::take) else { return };
         self.free.push(slot);
         if let Some(buffer) = running.buffer {
-            if running.operation == Operation::Read && running.result.is_ok() {
+            if running.operation == BackingOperation::Read && running.result.is_ok() {
                 let mut from = 0;
                 for (memory, at, len) in &running.pieces {
                     buffer.copy_to(from, memory, *at, *len);
@@ -271,11 +274,11 @@ impl DirectEngine {
     }
 }
 
-impl Engine for DirectEngine {
-    fn begin(&mut self, token: u32, operation: Operation, offset: u64, pieces: &[Piece]) -> bool {
+impl BackingEngine for DirectEngine {
+    fn begin(&mut self, token: u32, operation: BackingOperation, offset: u64, pieces: &[MemoryPiece]) -> bool {
         let len = pieces.iter().map(|piece| piece.2).sum();
         let there = match operation {
-            Operation::Read => self.end.check(offset, len as u64).map_err(MediaError::Read),
+            BackingOperation::Read => self.end.check(offset, len as u64).map_err(MediaError::Read),
             _ => self.end.look(&self.file).map_err(MediaError::Write),
         };
         if there.is_err() {
@@ -283,8 +286,9 @@ impl Engine for DirectEngine {
             return true;
         }
         let (memory, block) = (self.alignment.memory, self.alignment.offset);
-        let aligned =
-            |(host, at, len): &Piece| (host.as_ptr().addr() + at).is_multiple_of(memory) && len.is_multiple_of(block);
+        let aligned = |(host, at, len): &MemoryPiece| {
+            (host.as_ptr().addr() + at).is_multiple_of(memory) && len.is_multiple_of(block)
+        };
         let direct = pieces.len() <= PIECES && pieces.iter().all(aligned);
         // One more than needed, so that a durable write finds room for its sync.
         let needed = if direct { pieces.len().max(1) + 1 } else { 2 };
@@ -295,7 +299,7 @@ impl Engine for DirectEngine {
         let mut buffer = None;
         if !direct {
             let Some(taken) = self.buffer(len) else { return false };
-            if operation != Operation::Read {
+            if operation != BackingOperation::Read {
                 let mut to = 0;
                 for (memory, at, len) in pieces {
                     memory.copy_to(*at, &taken, to, *len);
@@ -310,7 +314,7 @@ impl Engine for DirectEngine {
         });
         let mark = (slot as u64) << 16;
         let mut transfers = Vec::new();
-        if operation != Operation::Flush {
+        if operation != BackingOperation::Flush {
             match &buffer {
                 Some(buffer) => transfers.push((buffer.clone(), 0, len)),
                 None => transfers.extend(pieces.iter().cloned()),
@@ -320,19 +324,19 @@ impl Engine for DirectEngine {
         let mut pushed = 0;
         for (memory, start, len) in &transfers {
             let transfer =
-                Transfer { file: self.file.clone(), offset: at, memory: memory.clone(), at: *start, len: *len };
+                FileTransfer { file: self.file.clone(), offset: at, memory: memory.clone(), at: *start, len: *len };
             at += *len as u64;
             let mark = mark | pushed as u64;
             let result = match operation {
-                Operation::Read => self.ring.read(mark, &transfer),
+                BackingOperation::Read => self.ring.read(mark, &transfer),
                 _ => self.ring.write(mark, &transfer),
             };
             pushed += usize::from(result.is_ok());
         }
-        if operation == Operation::Flush {
+        if operation == BackingOperation::Flush {
             pushed += usize::from(self.ring.sync(mark, &self.file).is_ok());
         }
-        let syncing = operation == Operation::Flush;
+        let syncing = operation == BackingOperation::Flush;
         let running =
             Running { token, operation, left: pushed, result: Ok(()), pieces: pieces.to_vec(), buffer, len, syncing };
         self.operations[slot] = Some(running);
@@ -378,7 +382,7 @@ mod tests {
         (folder, DirectBacking::new(warprow_uring::open_direct(&path).unwrap(), len).unwrap())
     }
 
-    fn wait(engine: &mut dyn Engine, count: usize) -> Vec<u32> {
+    fn wait(engine: &mut dyn BackingEngine, count: usize) -> Vec<u32> {
         let mut done = Vec::new();
         while done.len() < count {
             engine.poll(&mut done);
@@ -396,8 +400,8 @@ mod tests {
         for depth in [1, 3, 100] {
             backing = backing.depth(depth);
             let mut engine = backing.engine().unwrap().unwrap();
-            let read = |engine: &mut dyn Engine, token| {
-                engine.begin(token, Operation::Read, 4096, &[(memory.clone(), 0, PAGE)])
+            let read = |engine: &mut dyn BackingEngine, token| {
+                engine.begin(token, BackingOperation::Read, 4096, &[(memory.clone(), 0, PAGE)])
             };
             let begun = (0..200).take_while(|&token| read(&mut *engine, token)).count();
             assert_eq!(begun, depth as usize);
@@ -423,7 +427,7 @@ mod tests {
                 vec![(memory.clone(), at, split), (memory.clone(), at + split, 3 * PAGE - split)]
             };
             let durable = turn % 2 == 0;
-            assert!(engine.begin(1, Operation::Write { durable }, offset, &pieces));
+            assert!(engine.begin(1, BackingOperation::Write { durable }, offset, &pieces));
             assert_eq!(wait(&mut *engine, 1), [1]);
             memory.fill(0, 16 * PAGE, 0);
             backing.read(offset + 4, &memory, 8, 3 * PAGE - 4).unwrap();
@@ -431,8 +435,8 @@ mod tests {
             memory.read(8, &mut got);
             assert_eq!(got, data[4..]);
             memory.fill(0, 16 * PAGE, 0);
-            assert!(engine.begin(2, Operation::Read, offset, &pieces));
-            assert!(engine.begin(3, Operation::Flush, 0, &[]));
+            assert!(engine.begin(2, BackingOperation::Read, offset, &pieces));
+            assert!(engine.begin(3, BackingOperation::Flush, 0, &[]));
             assert_eq!(engine.in_flight(), 2);
             engine.settle();
             assert_eq!(wait(&mut *engine, 2), [2, 3]);
@@ -468,12 +472,12 @@ mod tests {
             assert_eq!(engine.in_flight(), 0);
             done.remove(0).1.unwrap_err().to_string()
         };
-        failure(Operation::Read, 1 << 19);
-        for operation in [Operation::Write { durable: true }, Operation::Flush, Operation::Read] {
+        failure(BackingOperation::Read, 1 << 19);
+        for operation in [BackingOperation::Write { durable: true }, BackingOperation::Flush, BackingOperation::Read] {
             let error = failure(operation, 1 << 19);
             assert!(error.contains("shortened to 524288 bytes"), "{operation:?}: {error}");
         }
-        assert!(engine.begin(1, Operation::Read, 0, &piece));
+        assert!(engine.begin(1, BackingOperation::Read, 0, &piece));
         assert_eq!(wait(&mut *engine, 1), [1]);
         for result in [backing.write(0, &memory, 0, PAGE), backing.flush(), backing.zero(0, 1 << 20, true)] {
             assert!(matches!(result, Err(MediaError::Write(_))), "{result:?}");
@@ -490,14 +494,14 @@ mod tests {
         let mut begun = 0;
         for i in 0..1000usize {
             let pieces = [(memory.clone(), i % 512 * PAGE, PAGE)];
-            if !engine.begin(i as u32, Operation::Read, (i * PAGE) as u64 % (4 << 20), &pieces) {
+            if !engine.begin(i as u32, BackingOperation::Read, (i * PAGE) as u64 % (4 << 20), &pieces) {
                 break;
             }
             begun += 1;
         }
         assert!((200..=256).contains(&begun), "{begun}");
         assert_eq!(wait(&mut *engine, begun).len(), begun);
-        assert!(engine.begin(0, Operation::Read, 0, &[(memory, 0, PAGE)]));
+        assert!(engine.begin(0, BackingOperation::Read, 0, &[(memory, 0, PAGE)]));
         engine.settle();
     }
 }

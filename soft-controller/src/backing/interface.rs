@@ -4,7 +4,7 @@ use std::fmt;
 
 use warprow_dma::DmaMemory;
 
-use super::engine::Engine;
+use super::engine::BackingEngine;
 use super::media_error::MediaError;
 
 /// Reads of a file that one worker has under way at most, unless it is told another number.
@@ -74,7 +74,7 @@ pub trait Backing: Send + Sync + fmt::Debug {
     }
 
     /// A way to work on several commands at once, if it has one; each worker asks for its own.
-    fn engine(&self) -> std::io::Result<Option<Box<dyn Engine>>> {
+    fn engine(&self) -> std::io::Result<Option<Box<dyn BackingEngine>>> {
         Ok(None)
     }
 

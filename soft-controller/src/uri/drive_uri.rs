@@ -11,7 +11,7 @@ use super::size::parse_size;
 use crate::backing::DEPTH;
 use crate::namespace::LBA_BYTES;
 use crate::offload_maker::OffloadRate;
-use crate::timing::Profile;
+use crate::timing::TimingProfile;
 
 /// What an emulated drive keeps its data in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -66,7 +66,7 @@ pub struct DriveUri {
     /// Reads that each worker has under way in the file at most.
     pub depth: u32,
     /// The drive model whose timing to have.
-    pub profile: Profile,
+    pub profile: TimingProfile,
     /// Worker threads.
     pub workers: usize,
     /// Seed of what is random.
@@ -103,7 +103,7 @@ impl DriveUri {
             backing: BackingKind::File,
             direct: false,
             depth: DEPTH,
-            profile: Profile::None,
+            profile: TimingProfile::None,
             workers: 1,
             seed: 0,
             serial: None,
@@ -151,7 +151,7 @@ impl DriveUri {
                 let depth = value.parse().ok().filter(|depth| (1..=1024).contains(depth));
                 self.depth = depth.ok_or_else(|| wrong(&"1 to 1024"))?;
             }
-            "profile" => self.profile = value.parse().map_err(|()| wrong(&Profile::ACCEPTED))?,
+            "profile" => self.profile = value.parse().map_err(|()| wrong(&TimingProfile::ACCEPTED))?,
             "workers" => {
                 let workers = value.parse().ok().filter(|workers| (1..=64).contains(workers));
                 self.workers = workers.ok_or_else(|| wrong(&"1 to 64"))?;
@@ -213,7 +213,7 @@ impl DriveUri {
             );
         }
         match pace {
-            Some(name) if self.profile != Profile::None => {
+            Some(name) if self.profile != TimingProfile::None => {
                 refuse(format!("profile= and {name}= both say how fast the drive is; leave one of them out"))
             }
             _ => Ok(()),
@@ -302,7 +302,7 @@ mod tests {
         let uri = parse(text);
         assert_eq!(uri.path, PathBuf::from("/a/b"));
         assert_eq!((uri.size, uri.lba, uri.backing), (Some(64 << 30), Some(4096), BackingKind::Ram));
-        assert_eq!((uri.profile, uri.workers, uri.seed, uri.depth), (Profile::P5800x, 3, 9, 64));
+        assert_eq!((uri.profile, uri.workers, uri.seed, uri.depth), (TimingProfile::P5800x, 3, 9, 64));
         assert_eq!(uri.serial.as_deref(), Some("AB-1"));
         assert_eq!(uri.to_string(), text);
         assert_eq!((uri.gpu, uri.iops, uri.latency, uri.sharers), (None, None, None, 1));

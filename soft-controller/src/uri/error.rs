@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 
 use nix::sys::resource::{Resource, getrlimit};
 
-use super::holder::InUse;
+use super::holder::DriveInUse;
 use crate::builder::ControllerBuildError;
 use crate::offload_maker::OffloadLack;
 
@@ -93,7 +93,7 @@ pub enum UriError {
     },
     /// Another process, or this one, has the drive open.
     #[error("{} is in use: {} has it open as a drive; close it there first", .0.path.display(), .0.who())]
-    InUse(InUse),
+    InUse(DriveInUse),
     /// Somebody has it in another way than as a drive: a block device is mounted.
     #[error("{} is in use by the system: it is mounted, or part of something that is; release it first", .path.display())]
     Mounted {

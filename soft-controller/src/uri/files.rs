@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::drive_uri::{BackingKind, DriveUri};
-use super::holder::{Holder, InUse};
+use super::holder::{DriveInUse, LockHolder};
 use super::sidecar::{ENDING, NEW, Sidecar, place_of, with};
 use crate::regular::open_regular;
 
@@ -38,7 +38,7 @@ impl DriveUri {
 /// long as they need it as it is, such as a table that is looked up in a file, or a journal, they have locked.
 ///
 /// A symbolic link stands for what it leads to.
-pub fn in_use(path: &Path) -> io::Result<Option<InUse>> {
+pub fn in_use(path: &Path) -> io::Result<Option<DriveInUse>> {
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if let Some(found) = locked(&target)? {
         return Ok(Some(found));
@@ -56,7 +56,7 @@ fn drive_of(sidecar: &Path) -> Option<PathBuf> {
 }
 
 /// Whether anybody has locked a file, in whatever way.
-fn locked(path: &Path) -> io::Result<Option<InUse>> {
+fn locked(path: &Path) -> io::Result<Option<DriveInUse>> {
     let file = match open_regular(path) {
         Ok(file) => file,
         // What is not there, or no file, nobody has locked.
@@ -66,7 +66,9 @@ fn locked(path: &Path) -> io::Result<Option<InUse>> {
     let metadata = file.metadata()?;
     match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
         Ok(_) => Ok(None),
-        Err((_, Errno::EWOULDBLOCK)) => Ok(Some(InUse { path: path.to_owned(), holder: Holder::of(&metadata) })),
+        Err((_, Errno::EWOULDBLOCK)) => {
+            Ok(Some(DriveInUse { path: path.to_owned(), holder: LockHolder::of(&metadata) }))
+        }
         Err((_, errno)) => Err(errno.into()),
     }
 }

@@ -10,14 +10,14 @@ const COMMAND: usize = 200;
 
 /// A process that has a file locked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holder {
+pub struct LockHolder {
     /// The process's number.
     pub pid: u32,
     /// The process's command line, as far as it can be read; cut where it is long.
     pub command: String,
 }
 
-impl fmt::Display for Holder {
+impl fmt::Display for LockHolder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.pid == std::process::id(), &*self.command) {
             (true, _) => write!(f, "this process ({})", self.pid),
@@ -27,7 +27,7 @@ impl fmt::Display for Holder {
     }
 }
 
-impl Holder {
+impl LockHolder {
     /// Who has the file locked with flock(2), as procfs tells it; `None`: nobody any more, or a process that cannot be seen from
     /// here, such as one of another container.
     pub(super) fn of(file: &fs::Metadata) -> Option<Self> {
@@ -39,17 +39,17 @@ impl Holder {
 
 /// A drive, or whatever else has locked a file that it depends on, is in use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InUse {
+pub struct DriveInUse {
     /// The file that is locked: the drive's, where it is its sidecar that was asked for.
     pub path: PathBuf,
     /// The process that has it, if that can be told.
-    pub holder: Option<Holder>,
+    pub holder: Option<LockHolder>,
 }
 
-impl InUse {
+impl DriveInUse {
     /// Who has it, in words.
     pub fn who(&self) -> String {
-        self.holder.as_ref().map_or_else(|| "another process or this one".to_owned(), Holder::to_string)
+        self.holder.as_ref().map_or_else(|| "another process or this one".to_owned(), LockHolder::to_string)
     }
 }
 
@@ -126,6 +126,6 @@ mod tests {
     fn command_lines_are_cut() {
         assert!(command(std::process::id()).chars().count() <= COMMAND + 1);
         assert_eq!(command(u32::MAX), "");
-        assert_eq!(Holder { pid: u32::MAX, command: "a b".into() }.to_string(), "process 4294967295 (a b)");
+        assert_eq!(LockHolder { pid: u32::MAX, command: "a b".into() }.to_string(), "process 4294967295 (a b)");
     }
 }

@@ -12,6 +12,6 @@ mod size;
 pub use drive_uri::{BackingKind, DriveUri};
 pub use error::UriError;
 pub use files::{FileLock, in_use, lock_file};
-pub use holder::{Holder, InUse};
+pub use holder::{DriveInUse, LockHolder};
 pub use pace::ReadRate;
 pub use size::{SizeError, parse_size};

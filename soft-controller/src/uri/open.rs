@@ -11,7 +11,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use super::drive_uri::{BackingKind, DriveUri};
 use super::error::UriError;
 use super::files::lock_file;
-use super::holder::{Holder, InUse};
+use super::holder::{DriveInUse, LockHolder};
 use super::sidecar::{self, Sidecar};
 use crate::backing::{self, DirectBacking, NullBacking, ProceduralBacking, RamBacking};
 use crate::builder::ControllerBuilder;
@@ -269,7 +269,10 @@ impl DriveUri {
                     std::thread::sleep(MOMENT);
                 }
                 Err((_, Errno::EWOULDBLOCK)) => {
-                    return Err(UriError::InUse(InUse { path: self.path.clone(), holder: Holder::of(&metadata) }));
+                    return Err(UriError::InUse(DriveInUse {
+                        path: self.path.clone(),
+                        holder: LockHolder::of(&metadata),
+                    }));
                 }
                 Err((_, errno)) => return Err(self.io("lock")(errno.into())),
             }

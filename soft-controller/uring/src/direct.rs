@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// What O_DIRECT asks of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Alignment {
+pub struct DirectAlignment {
     /// Addresses are multiples of this, bytes.
     pub memory: usize,
     /// File offsets and lengths are multiples of this, bytes.
@@ -29,7 +29,7 @@ pub fn reopen_direct(file: &File) -> Result<File> {
 
 /// What O_DIRECT asks of transfers of this file. Kernels before 6.1 do not tell for files: then it is a page, which
 /// every file system takes.
-pub fn alignment(file: &File) -> Result<Alignment> {
+pub fn alignment(file: &File) -> Result<DirectAlignment> {
     let mut stat = MaybeUninit::<libc::statx>::zeroed();
     // SAFETY: the path is an empty C string, the flag makes the descriptor the file, and the buffer is a statx.
     let result = unsafe {
@@ -41,7 +41,7 @@ pub fn alignment(file: &File) -> Result<Alignment> {
     // SAFETY: the call has succeeded, and the structure was zeroed before: all of it is initialised.
     let stat = unsafe { stat.assume_init() };
     if stat.stx_mask & libc::STATX_DIOALIGN != 0 && stat.stx_dio_offset_align != 0 {
-        return Ok(Alignment {
+        return Ok(DirectAlignment {
             memory: stat.stx_dio_mem_align.max(4) as usize,
             offset: stat.stx_dio_offset_align as usize,
         });
@@ -50,8 +50,8 @@ pub fn alignment(file: &File) -> Result<Alignment> {
         let mut sector: libc::c_int = 0;
         // SAFETY: BLKSSZGET stores an int, which `sector` is.
         if unsafe { libc::ioctl(file.as_raw_fd(), libc::BLKSSZGET, &raw mut sector) } == 0 && sector > 0 {
-            return Ok(Alignment { memory: sector as usize, offset: sector as usize });
+            return Ok(DirectAlignment { memory: sector as usize, offset: sector as usize });
         }
     }
-    Ok(Alignment { memory: 4096, offset: 4096 })
+    Ok(DirectAlignment { memory: 4096, offset: 4096 })
 }

@@ -11,7 +11,7 @@ use warprow_dma::DmaMemory;
 
 /// A transfer between a file and memory.
 #[derive(Clone, Debug)]
-pub struct Transfer {
+pub struct FileTransfer {
     /// The file.
     pub file: Arc<File>,
     /// Offset in the file, bytes.
@@ -26,7 +26,7 @@ pub struct Transfer {
 
 /// What became of an operation.
 #[derive(Debug)]
-pub struct Completion {
+pub struct FileTransferResult {
     /// The token that it was pushed with.
     pub token: u64,
     /// Bytes moved, which may be fewer than asked for; 0 for a sync.
@@ -36,7 +36,7 @@ pub struct Completion {
 /// As many operations are under way as the ring was made for. Take completions first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the io_uring is full; take completions before pushing more")]
-pub struct Full;
+pub struct FileRingFull;
 
 /// What the kernel may be using.
 #[derive(Debug)]
@@ -48,19 +48,19 @@ enum Operation {
 
 /// An io_uring with a fixed number of operations. Files and memory of an operation stay alive until the kernel has
 /// done with it, also when the ring is dropped: that waits.
-pub struct Ring {
+pub struct FileRing {
     ring: IoUring,
     operations: Vec<Operation>,
     free: Vec<u32>,
 }
 
-impl fmt::Debug for Ring {
+impl fmt::Debug for FileRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ring").field("depth", &self.operations.len()).field("in_flight", &self.in_flight()).finish()
     }
 }
 
-impl Ring {
+impl FileRing {
     /// A ring for up to `depth` operations at a time, 1 to 32,768. Fails where the system forbids io_uring
     /// (`/proc/sys/kernel/io_uring_disabled`, or a container's system call filter).
     pub fn new(depth: u32) -> Result<Self> {
@@ -82,7 +82,7 @@ impl Ring {
 
     /// Pushes a read of the file into the memory, for [`submit`](Self::submit). Panics if the range is not inside the
     /// memory.
-    pub fn read(&mut self, token: u64, transfer: &Transfer) -> std::result::Result<(), Full> {
+    pub fn read(&mut self, token: u64, transfer: &FileTransfer) -> std::result::Result<(), FileRingFull> {
         let (pointer, len) = range(transfer);
         let entry =
             opcode::Read::new(types::Fd(transfer.file.as_raw_fd()), pointer, len).offset(transfer.offset).build();
@@ -91,7 +91,7 @@ impl Ring {
 
     /// Pushes a write of the memory to the file, for [`submit`](Self::submit). Panics if the range is not inside the
     /// memory.
-    pub fn write(&mut self, token: u64, transfer: &Transfer) -> std::result::Result<(), Full> {
+    pub fn write(&mut self, token: u64, transfer: &FileTransfer) -> std::result::Result<(), FileRingFull> {
         let (pointer, len) = range(transfer);
         let entry =
             opcode::Write::new(types::Fd(transfer.file.as_raw_fd()), pointer, len).offset(transfer.offset).build();
@@ -99,19 +99,19 @@ impl Ring {
     }
 
     /// Pushes an `fdatasync`. It does not wait for writes that were pushed before it and have not completed.
-    pub fn sync(&mut self, token: u64, file: &Arc<File>) -> std::result::Result<(), Full> {
+    pub fn sync(&mut self, token: u64, file: &Arc<File>) -> std::result::Result<(), FileRingFull> {
         let entry = opcode::Fsync::new(types::Fd(file.as_raw_fd())).flags(types::FsyncFlags::DATASYNC).build();
         self.push(entry, Operation::Sync { token, _file: file.clone() })
     }
 
-    fn push(&mut self, entry: Entry, operation: Operation) -> std::result::Result<(), Full> {
-        let slot = self.free.pop().ok_or(Full)?;
+    fn push(&mut self, entry: Entry, operation: Operation) -> std::result::Result<(), FileRingFull> {
+        let slot = self.free.pop().ok_or(FileRingFull)?;
         let entry = entry.user_data(slot.into());
         // SAFETY: the file and the memory that the entry names are kept in `operations` until its completion is taken,
         // and dropping the ring waits for that; the memory is only reached atomically, and never through a reference.
         if unsafe { self.ring.submission().push(&entry) }.is_err() {
             self.free.push(slot);
-            return Err(Full);
+            return Err(FileRingFull);
         }
         self.operations[slot as usize] = operation;
         Ok(())
@@ -153,7 +153,7 @@ impl Ring {
     }
 
     /// Takes the next completion, if one is there.
-    pub fn completion(&mut self) -> Option<Completion> {
+    pub fn completion(&mut self) -> Option<FileTransferResult> {
         let entry = self.ring.completion().next()?;
         let slot = entry.user_data();
         let operation = std::mem::replace(self.operations.get_mut(slot as usize)?, Operation::Free);
@@ -161,11 +161,11 @@ impl Ring {
         self.free.push(slot as u32);
         let result = entry.result();
         let result = if result < 0 { Err(Error::from_raw_os_error(-result)) } else { Ok(result as usize) };
-        Some(Completion { token, result })
+        Some(FileTransferResult { token, result })
     }
 }
 
-impl Drop for Ring {
+impl Drop for FileRing {
     fn drop(&mut self) {
         while self.in_flight() > 0 {
             if self.submit_and_wait(1).is_err() {
@@ -178,14 +178,14 @@ impl Drop for Ring {
     }
 }
 
-fn range(transfer: &Transfer) -> (*mut u8, u32) {
-    let Transfer { memory, at, len, .. } = transfer;
+fn range(transfer: &FileTransfer) -> (*mut u8, u32) {
+    let FileTransfer { memory, at, len, .. } = transfer;
     assert!(memory.contains(*at, *len), "{len} bytes at {at:#x} are not inside {:#x} bytes of memory", memory.len());
     assert!(*len <= i32::MAX as usize, "a transfer of {len} bytes is too long");
     (memory.as_ptr().wrapping_add(*at), *len as u32)
 }
 
-fn held(token: u64, transfer: &Transfer) -> Operation {
+fn held(token: u64, transfer: &FileTransfer) -> Operation {
     Operation::Transfer { token, _file: transfer.file.clone(), _memory: transfer.memory.clone() }
 }
 
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn many_reads_and_writes_land_where_they_should() {
-        let mut ring = Ring::new(8).unwrap();
+        let mut ring = FileRing::new(8).unwrap();
         let file = Arc::new(tempfile::tempfile().unwrap());
         let memory = memory(16);
         let data: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(16 * PAGE).collect();
@@ -216,7 +216,7 @@ mod tests {
             while seen.contains(&false) {
                 while next < 16 {
                     let at = next * PAGE;
-                    let transfer = Transfer {
+                    let transfer = FileTransfer {
                         file: file.clone(),
                         offset: (at + offset) as u64,
                         memory: memory.clone(),
@@ -225,7 +225,7 @@ mod tests {
                     };
                     let pushed =
                         if write { ring.write(next as u64, &transfer) } else { ring.read(next as u64, &transfer) };
-                    if pushed == Err(Full) {
+                    if pushed == Err(FileRingFull) {
                         assert_eq!(ring.in_flight(), 8);
                         break;
                     }
@@ -250,11 +250,11 @@ mod tests {
 
     #[test]
     fn sync_and_errors_come_back_with_their_token() {
-        let mut ring = Ring::new(4).unwrap();
+        let mut ring = FileRing::new(4).unwrap();
         let file = Arc::new(tempfile::tempfile().unwrap());
         ring.sync(70, &file).unwrap();
         let read_only = Arc::new(File::open("/dev/null").unwrap());
-        let transfer = Transfer { file: read_only, offset: 0, memory: memory(1), at: 0, len: 8 };
+        let transfer = FileTransfer { file: read_only, offset: 0, memory: memory(1), at: 0, len: 8 };
         ring.write(71, &transfer).unwrap();
         ring.submit_and_wait(2).unwrap();
         let mut results: Vec<_> = std::iter::from_fn(|| ring.completion()).collect();
@@ -268,10 +268,10 @@ mod tests {
     fn dropping_waits_for_what_the_kernel_uses() {
         let (receiver, sender) = std::io::pipe().unwrap();
         let memory = memory(1);
-        let mut ring = Ring::new(2).unwrap();
+        let mut ring = FileRing::new(2).unwrap();
         let file = Arc::new(File::from(std::os::fd::OwnedFd::from(receiver)));
         // A pipe has no offset.
-        let transfer = Transfer { file, offset: u64::MAX, memory: memory.clone(), at: 16, len: 4 };
+        let transfer = FileTransfer { file, offset: u64::MAX, memory: memory.clone(), at: 16, len: 4 };
         ring.read(1, &transfer).unwrap();
         drop(transfer);
         ring.wait(Duration::from_millis(1)).unwrap();

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use warprow_dma::DmaMemory;
 use warprow_layout::Generation;
-use warprow_soft_controller::{Engine, MediaError, Operation, Piece};
-use warprow_uring::{Ring, Transfer};
+use warprow_soft_controller::{BackingEngine, BackingOperation, MediaError, MemoryPiece};
+use warprow_uring::{FileRing, FileTransfer};
 
 use super::{Attached, AttachedTable, LBA, Rows, Stretch};
 
@@ -58,7 +58,7 @@ impl DirectFiles {
                 ));
             }
         }
-        Ring::new(1).map_err(|error| format!("direct=1 needs io_uring, which is not available: {error}"))?;
+        FileRing::new(1).map_err(|error| format!("direct=1 needs io_uring, which is not available: {error}"))?;
         Ok(Self { files })
     }
 
@@ -67,7 +67,7 @@ impl DirectFiles {
         Ok(DirectEngine {
             files: files.clone(),
             attached: attached.clone(),
-            ring: Ring::new(depth.max(TRANSFERS))?,
+            ring: FileRing::new(depth.max(TRANSFERS))?,
             depth: depth as usize,
             reads: Vec::new(),
             free: Vec::new(),
@@ -107,7 +107,7 @@ struct Blocks {
 struct Read {
     token: u32,
     lba: u64,
-    pieces: Vec<Piece>,
+    pieces: Vec<MemoryPiece>,
     blocks: Vec<Blocks>,
     buffer: Option<DmaMemory>,
     /// Transfers that have not ended.
@@ -119,7 +119,7 @@ struct Read {
 pub(super) struct DirectEngine {
     files: Arc<DirectFiles>,
     attached: Arc<Attached>,
-    ring: Ring,
+    ring: FileRing,
     depth: usize,
     reads: Vec<Option<Read>>,
     free: Vec<usize>,
@@ -218,15 +218,15 @@ impl DirectEngine {
     }
 }
 
-impl Engine for DirectEngine {
-    fn begin(&mut self, token: u32, operation: Operation, offset: u64, pieces: &[Piece]) -> bool {
+impl BackingEngine for DirectEngine {
+    fn begin(&mut self, token: u32, operation: BackingOperation, offset: u64, pieces: &[MemoryPiece]) -> bool {
         match operation {
-            Operation::Read => {}
-            Operation::Write { .. } => {
+            BackingOperation::Read => {}
+            BackingOperation::Write { .. } => {
                 self.ended.push((token, Err(MediaError::ReadOnly)));
                 return true;
             }
-            Operation::Flush => {
+            BackingOperation::Flush => {
                 self.ended.push((token, Ok(())));
                 return true;
             }
@@ -270,7 +270,7 @@ impl Engine for DirectEngine {
         });
         for (index, it) in read.blocks.iter().enumerate() {
             let (file, memory) = (it.file.clone(), buffer.clone());
-            let transfer = Transfer { file, offset: it.offset, memory, at: it.at, len: it.len };
+            let transfer = FileTransfer { file, offset: it.offset, memory, at: it.at, len: it.len };
             // There is room for all.
             read.left += usize::from(self.ring.read((slot as u64) << 16 | index as u64, &transfer).is_ok());
         }

@@ -14,10 +14,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use warprow_dma::DmaMemory;
 use warprow_layout::{
-    Access, Drive, DriveError, FormatOptions, Generation, GenerationSpec, MAX_NAME, Placement, RowPacking, RowSource,
-    Table, TableSpec, VolumeError,
+    Drive, DriveError, FormatOptions, Generation, GenerationSpec, MAX_NAME, Placement, RowPacking, RowSource,
+    StoreAccess, Table, TableSpec, VolumeError,
 };
-use warprow_soft_controller::{Backing, Engine, MediaError, Namespace, SoftController, UriError, will_need};
+use warprow_soft_controller::{Backing, BackingEngine, MediaError, Namespace, SoftController, UriError, will_need};
 
 use crate::device::Device;
 use crate::error::StoreError;
@@ -45,7 +45,7 @@ impl fmt::Debug for AttachedTable {
 
 /// How the files of attached tables are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttachOptions {
+pub struct AttachTableOptions {
     /// Past the page cache, by io_uring with O_DIRECT. Else through it: what is there is copied, and what is not is asked for
     /// together, so that a disk has as many reads under way as with io_uring.
     pub direct: bool,
@@ -53,14 +53,14 @@ pub struct AttachOptions {
     pub depth: u32,
 }
 
-impl Default for AttachOptions {
+impl Default for AttachTableOptions {
     /// Through the page cache, up to 256 reads at once.
     fn default() -> Self {
         Self { direct: false, depth: 256 }
     }
 }
 
-impl AttachOptions {
+impl AttachTableOptions {
     /// Reads the files past the page cache if `direct` is set, else through it.
     #[must_use]
     pub fn with_direct(self, direct: bool) -> Self {
@@ -102,12 +102,16 @@ impl Device {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn attached(name: &str, tables: Vec<AttachedTable>) -> Result<Self, StoreError> {
-        Self::attached_with(name, tables, &AttachOptions::default())
+        Self::attached_with(name, tables, &AttachTableOptions::default())
     }
 
     /// As [`attached`](Self::attached), with the tables' files read as `options` say. Those that are read past the page cache have to
     /// hold all rows as they are: [`RowSource::stretches`] tells where.
-    pub fn attached_with(name: &str, tables: Vec<AttachedTable>, options: &AttachOptions) -> Result<Self, StoreError> {
+    pub fn attached_with(
+        name: &str,
+        tables: Vec<AttachedTable>,
+        options: &AttachTableOptions,
+    ) -> Result<Self, StoreError> {
         let refused = |reason: String| StoreError::Address { address: name.to_owned(), reason };
         if !(1..=1024).contains(&options.depth) {
             return Err(refused(format!("a depth of {}: 1 to 1024 are possible", options.depth)));
@@ -206,7 +210,7 @@ impl Made {
 fn make_on(name: &str, bytes: u64, chunk_size: Option<u64>, specs: Vec<TableSpec>) -> Result<Made, StoreError> {
     let drive = Arc::new(Metadata { name: name.to_owned(), lbas: bytes / u64::from(LBA), written: Mutex::default() });
     warprow_layout::format(std::slice::from_ref(&drive), &FormatOptions { chunk_size, ..FormatOptions::default() })?;
-    let volume = warprow_layout::open(vec![drive.clone()], Access::ReadWrite)?.volume;
+    let volume = warprow_layout::open(vec![drive.clone()], StoreAccess::ReadWrite)?.volume;
     let transaction = volume.begin(&GenerationSpec::new("attached", specs))?;
     let generation = transaction.commit()?;
     let (chunk_size, members) = (volume.geometry().chunk_size(), &volume.geometry().members);
@@ -486,7 +490,7 @@ impl Backing for AttachedBacking {
         if self.direct.is_none() && self.depth > 1 { self.depth } else { 0 }
     }
 
-    fn engine(&self) -> io::Result<Option<Box<dyn Engine>>> {
+    fn engine(&self) -> io::Result<Option<Box<dyn BackingEngine>>> {
         let engine = |files: &Arc<DirectFiles>| DirectFiles::engine(files, &self.attached, self.depth);
         self.direct.as_ref().map(|files| engine(files).map(|it| Box::new(it) as _)).transpose()
     }

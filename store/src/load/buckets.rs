@@ -10,7 +10,7 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Mutex, PoisonError};
 
 use warprow_dma::DmaMemory;
-use warprow_layout::{Extent, Placement, Ranks, Region, RowSource, Table, VolumeError};
+use warprow_layout::{Extent, LbaRegion, Placement, Ranks, RowSource, Table, VolumeError};
 
 use super::checksummed_rows::ChecksummedRows;
 use super::load_writer::LoadWriter;
@@ -69,11 +69,11 @@ impl<'a> Buckets<'a> {
     }
 
     /// Where a bucket lies.
-    pub(super) fn region(&self, bucket: u64) -> Region {
+    pub(super) fn region(&self, bucket: u64) -> LbaRegion {
         let whole = self.table.rows_region;
         let lbas = self.units.saturating_mul(self.placement.stripe_lbas());
         let begin = bucket.saturating_mul(lbas).min(whole.lbas);
-        Region { first_lba: whole.first_lba + begin, lbas: lbas.min(whole.lbas - begin) }
+        LbaRegion { first_lba: whole.first_lba + begin, lbas: lbas.min(whole.lbas - begin) }
     }
 
     /// Byte within a stripe unit at which its row `index` begins.
@@ -204,7 +204,7 @@ impl<'a> Buckets<'a> {
         writer: &mut LoadWriter<'_, '_>,
     ) -> Result<(), StoreError> {
         let lbas = self.placement.stripe_lbas();
-        let region = Region { first_lba: self.region(bucket).first_lba + unit * lbas, lbas };
+        let region = LbaRegion { first_lba: self.region(bucket).first_lba + unit * lbas, lbas };
         self.placement.extents(region, content.len()).try_for_each(|extent| {
             writer.write(None, extent, |extent, buf| {
                 debug_assert_eq!(extent.bytes, content.len(), "a stripe unit is one extent");

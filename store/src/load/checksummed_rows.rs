@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use warprow_layout::{Extent, Ranks, Region, RowSource, Table, VolumeError, row_crc};
+use warprow_layout::{Extent, LbaRegion, Ranks, RowSource, Table, VolumeError, row_crc};
 
 use crate::attach::ranks;
 
@@ -48,7 +48,7 @@ impl<'a> ChecksummedRows<'a> {
     }
 
     /// The content of an extent of the checksums' region.
-    pub(super) fn fill_crcs(&self, extent: &Extent, region: Region, lba_size: u32, buf: &mut [u8]) {
+    pub(super) fn fill_crcs(&self, extent: &Extent, region: LbaRegion, lba_size: u32, buf: &mut [u8]) {
         for (lba, bytes) in extent.pieces() {
             let first = (lba - region.first_lba) as usize * (lba_size / 4) as usize;
             let crcs = self.crcs.iter().skip(first).map(|crc| crc.load(Ordering::Relaxed));

@@ -1,6 +1,6 @@
 //! Rows that take time to be made, on several threads.
 
-use warprow_layout::{Extent, Loader, RowSource};
+use warprow_layout::{Extent, RowSource, TableWrites};
 
 use crate::StoreError;
 
@@ -10,7 +10,7 @@ const READY: usize = 2;
 
 /// Gives `take` the content of `extents`, in their order. Several threads make it.
 pub(super) fn for_each_made<T: Send, S: RowSource + ?Sized>(
-    loader: &Loader<'_, S>,
+    loader: &TableWrites<'_, S>,
     extents: impl Iterator<Item = (T, Extent)> + Clone + Send,
     mut take: impl FnMut(T, Extent, &[u8]) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {

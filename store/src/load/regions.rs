@@ -1,9 +1,9 @@
 //! Where what belongs to a table lies.
 
-use warprow_layout::{Placement, Region, Table};
+use warprow_layout::{LbaRegion, Placement, Table};
 
 /// Where a table's ranks and keys lie.
-pub(super) fn arrays(table: &Table) -> impl Iterator<Item = Region> + use<> {
+pub(super) fn arrays(table: &Table) -> impl Iterator<Item = LbaRegion> + use<> {
     let keys = table.keys.into_iter().flat_map(|keys| [Some(keys.index), keys.keys]).flatten();
     table.ranks.map(|ranks| ranks.region).into_iter().chain(keys)
 }
@@ -15,6 +15,6 @@ pub(super) fn most_extents(placement: &Placement, tables: &[Table]) -> u64 {
 }
 
 /// Where all that a table has lies, in one order for all tables of a shape.
-pub(crate) fn regions(table: &Table) -> impl Iterator<Item = Region> + use<> {
+pub(crate) fn regions(table: &Table) -> impl Iterator<Item = LbaRegion> + use<> {
     std::iter::once(table.rows_region).chain(arrays(table)).chain(table.crc_region)
 }

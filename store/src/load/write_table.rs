@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
 
-use warprow_layout::{Extent, Loader, Placement, RowSource, Table, Transaction, VolumeError};
+use warprow_layout::{Extent, Placement, RowSource, Table, TableWrites, Transaction, VolumeError};
 
 use super::buckets::{Bucket, Buckets};
 use super::checksummed_rows::ChecksummedRows;
@@ -70,7 +70,7 @@ fn refuse_changed(writer: &mut LoadWriter<'_, '_>, load: &TableLoad<'_>, table: 
 /// Writes extents that `loader` fills. Where rows take time to be made, several threads make them.
 fn write_extents(
     writer: &mut LoadWriter<'_, '_>,
-    loader: &Loader<'_, ChecksummedRows<'_>>,
+    loader: &TableWrites<'_, ChecksummedRows<'_>>,
     mut extents: impl Iterator<Item = (Option<ExtentId>, Extent)> + Clone + Send,
 ) -> Result<(), StoreError> {
     match loader.source().is_computed() {
@@ -111,7 +111,7 @@ impl Rows<'_> {
     fn write(
         &self,
         writer: &mut LoadWriter<'_, '_>,
-        loader: &Loader<'_, ChecksummedRows<'_>>,
+        loader: &TableWrites<'_, ChecksummedRows<'_>>,
     ) -> Result<(), StoreError> {
         let extent_bytes = writer.extent_bytes();
         let extents = || self.numbered(0, self.placement.extents(self.table.rows_region, extent_bytes));

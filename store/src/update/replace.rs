@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-use warprow_layout::{Extent, Placement, Region, RewrittenChunks, Table, VolumeError, row_crc};
+use warprow_layout::{Extent, LbaRegion, Placement, RewrittenChunks, Table, VolumeError, row_crc};
 
 use super::desk::{PAUSE, is_rewriting};
 use super::state::created_rows;
@@ -283,7 +283,7 @@ impl Store {
         let stripe = placement.stripe_bytes() as usize;
         let bulk = |purpose| Bulk::new(purpose, &self.shared.members, stripe, &self.shared.driving);
         let (mut from, mut to) = (bulk(Purpose::Read)?, bulk(Purpose::Load)?);
-        let all = Region { first_lba: 0, lbas: placement.lbas() };
+        let all = LbaRegion { first_lba: 0, lbas: placement.lbas() };
         let most = from.extent_bytes().min(to.extent_bytes());
         let extents = placement.extents(all, most).filter(|extent| rewritten.target(extent).is_some());
         let mut row = vec![0; table.row_bytes() as usize];

@@ -7,7 +7,9 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use fastrand::Rng;
 use warprow_dma::Clock;
-use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, RuleId, SoftController};
+use warprow_soft_controller::{
+    Fault, FaultRule, FaultRuleId, Namespace, PowerCut, QueueMatch, RamBacking, SoftController,
+};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::Device;
 
@@ -23,11 +25,11 @@ pub(crate) struct World {
     /// Bytes of the largest transfer of a command.
     pub(crate) max_transfer: usize,
     pub(crate) lba: u32,
-    rules: Vec<(usize, RuleId)>,
+    rules: Vec<(usize, FaultRuleId)>,
     dma_faults: Vec<u64>,
     power: Arc<Power>,
     /// Drives that are off, or will be when their rule fires, with what their caches will have lost.
-    off: Vec<(usize, RuleId, PowerCut)>,
+    off: Vec<(usize, FaultRuleId, PowerCut)>,
 }
 
 /// Power cuts that wait for a rule to fire.
@@ -39,7 +41,7 @@ struct Power {
 
 struct Trigger {
     drive: usize,
-    rule: RuleId,
+    rule: FaultRuleId,
     cuts: Vec<(usize, PowerCut)>,
 }
 
@@ -105,7 +107,7 @@ impl World {
         self.drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect()
     }
 
-    fn inject(&mut self, drive: usize, rule: Rule) -> RuleId {
+    fn inject(&mut self, drive: usize, rule: FaultRule) -> FaultRuleId {
         let id = self.drives[drive].faults().inject(rule);
         self.rules.push((drive, id));
         id
@@ -122,10 +124,10 @@ impl World {
             // A write that comes long after its time, from a queue that is hard to delete.
             0 => {
                 let (nth, late) = (nth(rng), Duration::from_millis(rng.u64(500..3000)));
-                self.inject(drive, Rule::new(Fault::Delay(late)).io(NvmOpcode::WRITE).nth(nth));
+                self.inject(drive, FaultRule::new(Fault::Delay(late)).io(NvmOpcode::WRITE).nth(nth));
                 let stubborn = [Fault::Status(StatusCode::InternalError.into()), Fault::Drop, Fault::Swallow];
                 let (fault, times) = (stubborn[rng.usize(..3)], rng.u64(1..3));
-                self.inject(drive, Rule::new(fault).admin(AdminOpcode::DELETE_IO_SQ).times(times));
+                self.inject(drive, FaultRule::new(fault).admin(AdminOpcode::DELETE_IO_SQ).times(times));
                 (
                     Harm::Commands,
                     format!("drive{drive}: write {nth} comes {late:?} late, {fault:?} at {times} deletions"),
@@ -143,13 +145,13 @@ impl World {
             }
             5 => {
                 let nth = nth(rng);
-                self.inject(drive, Rule::new(Fault::Fatal).nth(nth));
+                self.inject(drive, FaultRule::new(Fault::Fatal).nth(nth));
                 (Harm::Controller, format!("drive{drive}: CSTS.CFS at command {nth}"))
             }
             // The power of one drive, or of all, goes and comes back at once.
             6 | 7 => {
                 let nth = nth(rng);
-                let rule = self.inject(drive, Rule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).nth(nth));
+                let rule = self.inject(drive, FaultRule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).nth(nth));
                 let hit = if rng.bool() { drive..drive + 1 } else { 0..self.drives.len() };
                 let cuts: Vec<_> = hit.map(|drive| (drive, cut(rng))).collect();
                 let words = format!("power cut {cuts:?} at I/O command {nth} of drive{drive}");
@@ -159,7 +161,7 @@ impl World {
             // The power of one drive, or of all, goes and comes back when the operation has ended.
             _ => {
                 let nth = nth(rng);
-                let rule = self.inject(drive, Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(nth));
+                let rule = self.inject(drive, FaultRule::new(Fault::Disappear).on(QueueMatch::Io).nth(nth));
                 let own = cut(rng);
                 self.off.push((drive, rule, own));
                 let mut cuts = Vec::new();
@@ -178,12 +180,12 @@ impl World {
     pub(crate) fn lie(&mut self, lie: Lie, rng: &mut Rng) {
         let drive = rng.usize(..self.drives.len());
         let nth = 1 + rng.u64(..8);
-        let success = Rule::new(Fault::Status(Status::SUCCESS)).nth(nth);
+        let success = FaultRule::new(Fault::Status(Status::SUCCESS)).nth(nth);
         let rule = match lie {
             Lie::Flush => success.nth(1).always().io(NvmOpcode::FLUSH),
             Lie::StaleRead => success.io(NvmOpcode::READ),
             Lie::LostWrite => success.io(NvmOpcode::WRITE),
-            Lie::DamagedWrite => Rule::new(Fault::Corrupt).nth(nth).io(NvmOpcode::WRITE),
+            Lie::DamagedWrite => FaultRule::new(Fault::Corrupt).nth(nth).io(NvmOpcode::WRITE),
         };
         self.drives[drive].faults().inject(rule);
     }
@@ -191,7 +193,7 @@ impl World {
     /// One bit of the data of some read is flipped. Only where checksums cover what is read.
     pub(crate) fn corrupt_read(&mut self, rng: &mut Rng) -> (Harm, String) {
         let (drive, nth) = (rng.usize(..self.drives.len()), 1 + rng.u64(..8));
-        self.inject(drive, Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(nth));
+        self.inject(drive, FaultRule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(nth));
         (Harm::Commands, format!("drive{drive}: read {nth} flips a bit"))
     }
 
@@ -267,7 +269,7 @@ fn cut(rng: &mut Rng) -> PowerCut {
 }
 
 /// A fault of one command.
-fn command_fault(nth: u64, rng: &mut Rng) -> (Rule, String) {
+fn command_fault(nth: u64, rng: &mut Rng) -> (FaultRule, String) {
     let codes = [
         StatusCode::InternalError,
         StatusCode::DataTransferError,
@@ -299,12 +301,12 @@ fn command_fault(nth: u64, rng: &mut Rng) -> (Rule, String) {
     let (rule, on) = match rng.u32(..4) {
         0 => {
             let opcode = admin[rng.usize(..admin.len())];
-            (Rule::new(fault).admin(opcode), format!("{opcode}"))
+            (FaultRule::new(fault).admin(opcode), format!("{opcode}"))
         }
-        1 => (Rule::new(fault).on(QueueMatch::Io), "I/O command".to_owned()),
+        1 => (FaultRule::new(fault).on(QueueMatch::Io), "I/O command".to_owned()),
         _ => {
             let opcode = io[rng.usize(..io.len())];
-            (Rule::new(fault).io(opcode), format!("{opcode}"))
+            (FaultRule::new(fault).io(opcode), format!("{opcode}"))
         }
     };
     let times = if rng.u32(..8) == 0 { rng.u64(2..5) } else { 1 };

@@ -1,7 +1,7 @@
 //! Drives that are damaged, missing, foreign, swapped or out of date: each gets an error that names it, and nothing is lost.
 
 use anyhow::{Result, bail, ensure};
-use warprow_layout::{Drive, MAGIC, OpenError, RepairKind};
+use warprow_layout::{Drive, MAGIC, MetadataRepairKind, OpenError};
 use warprow_store::{Device, Store, StoreError};
 
 use crate::fixture::Fixture;
@@ -81,8 +81,8 @@ fn a_torn_superblock_is_repaired_from_its_other_copy() -> Result<()> {
         })?;
         fixture.reopen()?;
         fixture.check(2)?;
-        let kinds: Vec<RepairKind> = fixture.store()?.inspect().1.iter().map(|repair| repair.kind).collect();
-        ensure!(matches!(kinds[..], [RepairKind::Superblock(_)]), "{kinds:?}");
+        let kinds: Vec<MetadataRepairKind> = fixture.store()?.inspect().1.iter().map(|repair| repair.kind).collect();
+        ensure!(matches!(kinds[..], [MetadataRepairKind::Superblock(_)]), "{kinds:?}");
         fixture.reopen()?;
         ensure!(fixture.store()?.inspect().1.is_empty(), "repaired, and again");
         fixture.check(2)?;
@@ -165,7 +165,7 @@ fn a_member_that_is_behind() -> Result<()> {
         if behind == 1 {
             fixture.reopen()?;
             let repairs = fixture.store()?.inspect().1.to_vec();
-            ensure!(repairs.len() == 1 && repairs[0].kind == RepairKind::RolledForward, "{repairs:?}");
+            ensure!(repairs.len() == 1 && repairs[0].kind == MetadataRepairKind::RolledForward, "{repairs:?}");
             fixture.check(3)?;
             fixture.load(4)?;
             fixture.check(4)?;

@@ -17,7 +17,7 @@ use warprow_vfio_user_proto::wire::{
     irq_set_flags, region,
 };
 use warprow_vfio_user_proto::{
-    Capabilities, Region, Version, device_info, region_data, region_info, region_written, version_reply,
+    PeerCapabilities, RegionDescription, Version, device_info, region_data, region_info, region_written, version_reply,
 };
 use zerocopy::IntoBytes;
 
@@ -140,7 +140,7 @@ impl VfioUserFunction {
     fn introduce(name: String, link: Link, path: &Path) -> Result<Self, OpenError> {
         let place = || path.to_owned();
         let foreign = |what: &str| OpenError::Foreign { path: place(), what: what.to_owned() };
-        let capabilities = Capabilities {
+        let capabilities = PeerCapabilities {
             max_msg_fds: MAX_FDS as u64,
             max_data_xfer_size: MAX_TRANSFER as u64,
             max_dma_maps: Some(0xffff),
@@ -297,7 +297,7 @@ impl VfioUserFunction {
 }
 
 /// A region, and the file that came with its description.
-fn describe(link: &Link, index: u32) -> Result<(Region, Option<OwnedFd>), Described> {
+fn describe(link: &Link, index: u32) -> Result<(RegionDescription, Option<OwnedFd>), Described> {
     let mut argsz = size_of::<RegionInfo>() as u32;
     // The first answer says how long the whole is, and the file comes with the second.
     for _ in 0..3 {

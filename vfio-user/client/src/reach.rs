@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use warprow_dma::DmaMemory;
 use warprow_vfio_user_proto::limits::MESSAGE_TIME;
 use warprow_vfio_user_proto::wire::DmaAccess;
-use warprow_vfio_user_proto::{Channel, ChannelError, DmaRequest, Message, Refusal};
+use warprow_vfio_user_proto::{Channel, ChannelError, DmaRequest, Message, RequestRefusal};
 use zerocopy::IntoBytes;
 
 /// By I/O virtual address.
@@ -33,7 +33,7 @@ impl Reach {
     }
 
     /// Where an access lies, as a whole.
-    fn find(&self, access: &DmaAccess) -> Result<(DmaMemory, usize), Refusal> {
+    fn find(&self, access: &DmaAccess) -> Result<(DmaMemory, usize), RequestRefusal> {
         let regions = self.lock();
         let (begin, memory) = regions.range(..=access.addr).next_back().ok_or(UNMAPPED)?;
         let offset = usize::try_from(access.addr - begin).map_err(|_| UNMAPPED)?;
@@ -43,7 +43,7 @@ impl Reach {
         Ok((memory.clone(), offset))
     }
 
-    fn carry_out(&self, message: &Message) -> Result<(DmaAccess, Vec<u8>), Refusal> {
+    fn carry_out(&self, message: &Message) -> Result<(DmaAccess, Vec<u8>), RequestRefusal> {
         match DmaRequest::parse(message.header.command, &message.payload, message.fds.len())? {
             DmaRequest::Read(access) => {
                 let (memory, offset) = self.find(&access)?;
@@ -81,4 +81,4 @@ impl Reach {
     }
 }
 
-const UNMAPPED: Refusal = Refusal::new(Errno::FAULT, "memory that it was not given");
+const UNMAPPED: RequestRefusal = RequestRefusal::new(Errno::FAULT, "memory that it was not given");

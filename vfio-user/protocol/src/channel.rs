@@ -15,7 +15,7 @@ use rustix::net::{
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::limits::{MAX_FDS, MAX_PAYLOAD};
-use crate::wire::{Header, header_flags};
+use crate::wire::{MessageHeader, header_flags};
 
 /// A message did not get through. After any of these but [`TimedOut`](Self::TimedOut) with nothing received, the two sides are out of step, and
 /// the connection is of no more use.
@@ -48,7 +48,7 @@ impl From<Errno> for ChannelError {
 #[derive(Debug)]
 pub struct Message {
     /// The message's head.
-    pub header: Header,
+    pub header: MessageHeader,
     /// The rest, as long as the head says.
     pub payload: Vec<u8>,
     /// What came with it, at most [`MAX_FDS`].
@@ -117,38 +117,43 @@ impl Channel {
         fds: &[BorrowedFd<'_>],
         time: Duration,
     ) -> Result<(), ChannelError> {
-        self.send(Header { id, command, ..Header::default() }, payload, fds, time)
+        self.send(MessageHeader { id, command, ..MessageHeader::default() }, payload, fds, time)
     }
 
     /// Answers a command.
     pub fn reply(
         &mut self,
-        to: &Header,
+        to: &MessageHeader,
         payload: &[&[u8]],
         fds: &[BorrowedFd<'_>],
         time: Duration,
     ) -> Result<(), ChannelError> {
         let flags = header_flags::REPLY;
-        self.send(Header { id: to.id, command: to.command, flags, ..Header::default() }, payload, fds, time)
+        self.send(
+            MessageHeader { id: to.id, command: to.command, flags, ..MessageHeader::default() },
+            payload,
+            fds,
+            time,
+        )
     }
 
     /// Answers a command with an error.
-    pub fn refuse(&mut self, to: &Header, errno: Errno, time: Duration) -> Result<(), ChannelError> {
+    pub fn refuse(&mut self, to: &MessageHeader, errno: Errno, time: Duration) -> Result<(), ChannelError> {
         let flags = header_flags::REPLY | header_flags::ERROR;
         let error = errno.raw_os_error() as u32;
-        self.send(Header { id: to.id, command: to.command, flags, error, size: 0 }, &[], &[], time)
+        self.send(MessageHeader { id: to.id, command: to.command, flags, error, size: 0 }, &[], &[], time)
     }
 
     /// One system call, unless the socket's buffer is full: some peers take a reply in one piece only.
     fn send(
         &mut self,
-        mut header: Header,
+        mut header: MessageHeader,
         payload: &[&[u8]],
         fds: &[BorrowedFd<'_>],
         time: Duration,
     ) -> Result<(), ChannelError> {
         let deadline = Instant::now() + time;
-        let size = size_of::<Header>() + payload.iter().map(|part| part.len()).sum::<usize>();
+        let size = size_of::<MessageHeader>() + payload.iter().map(|part| part.len()).sum::<usize>();
         header.size = u32::try_from(size).map_err(|_| ChannelError::Malformed("a message of more than 4 GiB"))?;
         let mut bytes = Vec::with_capacity(size);
         bytes.extend(header.as_bytes());
@@ -181,9 +186,9 @@ impl Channel {
         }
         let deadline = Instant::now() + time;
         let mut fds = Vec::new();
-        let mut header = Header::new_zeroed();
+        let mut header = MessageHeader::new_zeroed();
         self.fill(header.as_mut_bytes(), &mut fds, deadline)?;
-        let len = (header.size as usize).checked_sub(size_of::<Header>());
+        let len = (header.size as usize).checked_sub(size_of::<MessageHeader>());
         let len = len.ok_or(ChannelError::Malformed("a message shorter than its head"))?;
         if len > MAX_PAYLOAD {
             return Err(ChannelError::Malformed("a message that is too long"));
@@ -283,7 +288,7 @@ mod tests {
                 other => panic!("{other:?}"),
             }
         };
-        let head = |size, flags| Header { id: 0, command: 1, size, flags, error: 0 };
+        let head = |size, flags| MessageHeader { id: 0, command: 1, size, flags, error: 0 };
         assert!(malformed(head(15, 0).as_bytes()).contains("shorter"));
         assert!(malformed(head(u32::MAX, 0).as_bytes()).contains("too long"));
         assert!(malformed(head(16, 3).as_bytes()).contains("unknown kind"));

@@ -16,7 +16,8 @@ pub mod wire;
 
 pub use channel::{Channel, ChannelError, Message};
 pub use reply::{
-    Region, device_info, dma_data, dma_written, irq_info, region_data, region_info, region_written, version_reply,
+    RegionDescription, device_info, dma_data, dma_written, irq_info, region_data, region_info, region_written,
+    version_reply,
 };
-pub use request::{DmaRequest, IrqAction, IrqSource, Refusal, Request, SetIrqs};
-pub use version::{Capabilities, Version};
+pub use request::{DmaRequest, IrqAction, IrqSource, Request, RequestRefusal, SetIrqs};
+pub use version::{PeerCapabilities, Version};

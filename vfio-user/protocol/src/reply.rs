@@ -5,8 +5,8 @@ use zerocopy::FromBytes;
 use crate::limits::{MAX_AREAS, MAX_IRQS, MAX_REGIONS};
 use crate::version::Version;
 use crate::wire::{
-    Area, CAP_SPARSE_MMAP, CapHeader, DeviceInfo, DmaAccess, IrqInfo, RegionAccess, RegionInfo, SparseHead,
-    device_flags, region, region_flags,
+    CAP_SPARSE_MMAP, CapabilityHeader, DeviceInfo, DmaAccess, IrqInfo, MappableArea, RegionAccess, RegionInfo,
+    SparseAreasHeader, device_flags, region, region_flags,
 };
 
 const SHORT: &str = "an answer that is too short";
@@ -38,23 +38,23 @@ pub fn device_info(payload: &[u8]) -> Result<DeviceInfo, &'static str> {
 
 /// A region as the server describes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Region {
+pub struct RegionDescription {
     /// The description's head.
     pub info: RegionInfo,
     /// What can be mapped: inside the region, in whole pages.
-    pub areas: Vec<Area>,
+    pub areas: Vec<MappableArea>,
     /// Bytes that the whole description takes, if it was more than there was room for.
     pub needed: Option<u32>,
 }
 
 /// A region's description, of which `argsz` bytes were asked for.
-pub fn region_info(payload: &[u8], index: u32, argsz: u32) -> Result<Region, &'static str> {
+pub fn region_info(payload: &[u8], index: u32, argsz: u32) -> Result<RegionDescription, &'static str> {
     let info = head::<RegionInfo>(payload)?;
     if info.index != index {
         return Err("the description of another region");
     }
     if info.argsz > argsz {
-        return Ok(Region { info, areas: Vec::new(), needed: Some(info.argsz) });
+        return Ok(RegionDescription { info, areas: Vec::new(), needed: Some(info.argsz) });
     }
     let mut areas = Vec::new();
     let mappable = info.flags & region_flags::MMAP != 0;
@@ -63,15 +63,17 @@ pub fn region_info(payload: &[u8], index: u32, argsz: u32) -> Result<Region, &'s
     // A chain that never runs backwards, so that it ends.
     while at != 0 {
         let rest = payload.get(at..).ok_or("a capability outside its answer")?;
-        let (cap, rest) = CapHeader::read_from_prefix(rest).map_err(|_| "a capability outside its answer")?;
+        let (cap, rest) = CapabilityHeader::read_from_prefix(rest).map_err(|_| "a capability outside its answer")?;
         if cap.id == CAP_SPARSE_MMAP {
             sparse = true;
-            let (list, rest) = SparseHead::read_from_prefix(rest).map_err(|_| "a capability outside its answer")?;
+            let (list, rest) =
+                SparseAreasHeader::read_from_prefix(rest).map_err(|_| "a capability outside its answer")?;
             if list.nr_areas > MAX_AREAS {
                 return Err("more mappable areas than anybody needs");
             }
-            let bytes = rest.get(..list.nr_areas as usize * size_of::<Area>()).ok_or("areas outside their answer")?;
-            areas.extend(bytes.chunks_exact(size_of::<Area>()).flat_map(Area::read_from_bytes));
+            let bytes =
+                rest.get(..list.nr_areas as usize * size_of::<MappableArea>()).ok_or("areas outside their answer")?;
+            areas.extend(bytes.chunks_exact(size_of::<MappableArea>()).flat_map(MappableArea::read_from_bytes));
         }
         let next = cap.next as usize;
         if next != 0 && next <= at {
@@ -82,9 +84,9 @@ pub fn region_info(payload: &[u8], index: u32, argsz: u32) -> Result<Region, &'s
     if !mappable {
         areas.clear();
     } else if !sparse {
-        areas.push(Area { offset: 0, size: info.size });
+        areas.push(MappableArea { offset: 0, size: info.size });
     }
-    let fits = |area: &Area| {
+    let fits = |area: &MappableArea| {
         let end = area.offset.checked_add(area.size);
         end.is_some_and(|end| end <= info.size && info.offset.checked_add(end).is_some())
     };
@@ -92,7 +94,7 @@ pub fn region_info(payload: &[u8], index: u32, argsz: u32) -> Result<Region, &'s
         return Err("a mappable area outside its region");
     }
     areas.retain(|area| area.size != 0 && (area.offset | area.size).is_multiple_of(4096));
-    Ok(Region { info, areas, needed: None })
+    Ok(RegionDescription { info, areas, needed: None })
 }
 
 /// An interrupt type.
@@ -136,25 +138,25 @@ mod tests {
     use proptest::test_runner::RngSeed;
     use zerocopy::IntoBytes;
 
-    fn described(areas: &[Area], next: u32) -> Vec<u8> {
+    fn described(areas: &[MappableArea], next: u32) -> Vec<u8> {
         let argsz = (32 + 8 + 8 + areas.len() * 16) as u32;
         let info = RegionInfo { argsz, flags: 15, index: 0, cap_offset: 32, size: 0x4000, offset: 0 };
         let mut bytes = info.as_bytes().to_vec();
-        bytes.extend(CapHeader { id: 1, version: 1, next }.as_bytes());
-        bytes.extend(SparseHead { nr_areas: areas.len() as u32, reserved: 0 }.as_bytes());
+        bytes.extend(CapabilityHeader { id: 1, version: 1, next }.as_bytes());
+        bytes.extend(SparseAreasHeader { nr_areas: areas.len() as u32, reserved: 0 }.as_bytes());
         areas.iter().for_each(|area| bytes.extend(area.as_bytes()));
         bytes
     }
 
     #[test]
     fn areas_are_found_and_checked() {
-        let area = Area { offset: 0x1000, size: 0x1000 };
+        let area = MappableArea { offset: 0x1000, size: 0x1000 };
         assert_eq!(region_info(&described(&[area], 0), 0, 4096).unwrap().areas, [area]);
         assert_eq!(region_info(&described(&[area], 0), 0, 32).unwrap().needed, Some(64));
-        for wrong in [Area { offset: 0x4000, size: 0x1000 }, Area { offset: !0xfff, size: 0x2000 }] {
+        for wrong in [MappableArea { offset: 0x4000, size: 0x1000 }, MappableArea { offset: !0xfff, size: 0x2000 }] {
             assert!(region_info(&described(&[wrong], 0), 0, 4096).is_err(), "{wrong:?}");
         }
-        assert!(region_info(&described(&[Area { offset: 1, size: 1 }], 0), 0, 4096).unwrap().areas.is_empty());
+        assert!(region_info(&described(&[MappableArea { offset: 1, size: 1 }], 0), 0, 4096).unwrap().areas.is_empty());
         assert!(region_info(&described(&[area], 32), 0, 4096).is_err(), "a circle");
         assert!(region_info(&described(&[area], 60), 0, 4096).is_err(), "past the end");
         assert!(region_info(&described(&[area], 0)[..60], 0, 4096).is_err());
@@ -194,7 +196,7 @@ mod tests {
         #[test]
         fn any_answer_is_understood_or_refused(bytes in prop::collection::vec(prop_oneof![Just(0u8), any::<u8>()], 0..200), edits in prop::collection::vec((0usize..80, any::<u8>()), 0..6)) {
             let _ = (device_info(&bytes), irq_info(&bytes, 0), version_reply(&bytes, (0, 1)), region_info(&bytes, 0, 4096));
-            let mut right = described(&[Area { offset: 0x1000, size: 0x1000 }, Area::default()], 0);
+            let mut right = described(&[MappableArea { offset: 0x1000, size: 0x1000 }, MappableArea::default()], 0);
             for (at, byte) in edits {
                 if let Some(place) = right.get_mut(at) {
                     *place = byte;

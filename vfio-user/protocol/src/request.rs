@@ -12,22 +12,22 @@ use crate::wire::{
 
 /// A request that is answered with an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct RequestRefusal {
     /// What the reply says.
     pub errno: Errno,
     /// For the log.
     pub why: &'static str,
 }
 
-impl Refusal {
+impl RequestRefusal {
     /// With both.
     pub const fn new(errno: Errno, why: &'static str) -> Self {
         Self { errno, why }
     }
 }
 
-const fn invalid(why: &'static str) -> Refusal {
-    Refusal::new(Errno::INVAL, why)
+const fn invalid(why: &'static str) -> RequestRefusal {
+    RequestRefusal::new(Errno::INVAL, why)
 }
 
 /// What is done with interrupts.
@@ -111,9 +111,9 @@ pub enum DmaRequest<'a> {
 
 impl<'a> DmaRequest<'a> {
     /// As [`Request::parse`], of what a server may ask of a client. Whether the memory exists is for whoever has it to say.
-    pub fn parse(command: u16, payload: &'a [u8], fds: usize) -> Result<Self, Refusal> {
+    pub fn parse(command: u16, payload: &'a [u8], fds: usize) -> Result<Self, RequestRefusal> {
         if !matches!(command, command::DMA_READ | command::DMA_WRITE) {
-            return Err(Refusal::new(Errno::OPNOTSUPP, "a command that a client does not take"));
+            return Err(RequestRefusal::new(Errno::OPNOTSUPP, "a command that a client does not take"));
         }
         let (access, data) =
             DmaAccess::read_from_prefix(payload).map_err(|_| invalid("a message that is too short"))?;
@@ -121,7 +121,7 @@ impl<'a> DmaRequest<'a> {
             return Err(invalid("memory that cannot be"));
         }
         if access.count > MAX_TRANSFER as u64 {
-            return Err(Refusal::new(Errno::TOOBIG, "an access that is too long"));
+            return Err(RequestRefusal::new(Errno::TOOBIG, "an access that is too long"));
         }
         match command {
             command::DMA_READ => Ok(Self::Read(access)),
@@ -134,7 +134,7 @@ impl<'a> DmaRequest<'a> {
 impl<'a> Request<'a> {
     /// Takes a command's payload apart; `fds` came with it. Addresses do not overflow and lengths are those announced; whether
     /// regions, vectors and mappings exist is for whoever has them to say.
-    pub fn parse(command: u16, payload: &'a [u8], fds: usize) -> Result<Self, Refusal> {
+    pub fn parse(command: u16, payload: &'a [u8], fds: usize) -> Result<Self, RequestRefusal> {
         // SPDK's client sends the file of a mapping again when it ends it; nobody needs it.
         let takes_fds = matches!(command, command::DMA_MAP | command::DMA_UNMAP | command::DEVICE_SET_IRQS);
         if fds > MAX_FDS || fds > 0 && !takes_fds {
@@ -163,16 +163,16 @@ impl<'a> Request<'a> {
             }
             command::DEVICE_RESET => Ok(Self::Reset),
             command::DIRTY_PAGES | command::DEVICE_FEATURE | 17 | 18 => {
-                Err(Refusal::new(Errno::OPNOTSUPP, "migration is not supported"))
+                Err(RequestRefusal::new(Errno::OPNOTSUPP, "migration is not supported"))
             }
             command::DEVICE_GET_REGION_IO_FDS | command::REGION_WRITE_MULTI => {
-                Err(Refusal::new(Errno::OPNOTSUPP, "a command that was not offered"))
+                Err(RequestRefusal::new(Errno::OPNOTSUPP, "a command that was not offered"))
             }
-            _ => Err(Refusal::new(Errno::OPNOTSUPP, "an unknown command")),
+            _ => Err(RequestRefusal::new(Errno::OPNOTSUPP, "an unknown command")),
         }
     }
 
-    fn map(payload: &[u8], fds: usize) -> Result<Self, Refusal> {
+    fn map(payload: &[u8], fds: usize) -> Result<Self, RequestRefusal> {
         let map = head::<DmaMap>(payload)?;
         if map.size == 0 || !(map.addr | map.size).is_multiple_of(4096) || map.addr.checked_add(map.size).is_none() {
             return Err(invalid("a mapping of no whole pages, or past the end of all addresses"));
@@ -186,13 +186,13 @@ impl<'a> Request<'a> {
         Ok(Self::Map(map))
     }
 
-    fn unmap(payload: &[u8], fds: usize) -> Result<Self, Refusal> {
+    fn unmap(payload: &[u8], fds: usize) -> Result<Self, RequestRefusal> {
         let unmap = head::<DmaUnmap>(payload)?;
         if fds > 1 {
             return Err(invalid("several files with the end of a mapping"));
         }
         if unmap.flags & unmap_flags::GET_DIRTY_BITMAP != 0 {
-            return Err(Refusal::new(Errno::OPNOTSUPP, "dirty pages are not tracked"));
+            return Err(RequestRefusal::new(Errno::OPNOTSUPP, "dirty pages are not tracked"));
         }
         if unmap.flags & unmap_flags::ALL != 0 {
             // QEMU names a range as well, the lower or the upper half of all there is.
@@ -204,7 +204,7 @@ impl<'a> Request<'a> {
         Ok(Self::Unmap(Some(unmap)))
     }
 
-    fn set_irqs(payload: &'a [u8], fds: usize) -> Result<Self, Refusal> {
+    fn set_irqs(payload: &'a [u8], fds: usize) -> Result<Self, RequestRefusal> {
         use irq_set_flags::{ACTION_MASK, ACTION_TRIGGER, ACTION_UNMASK, DATA_BOOL, DATA_EVENTFD, DATA_NONE};
         let (set, data) = IrqSet::read_from_prefix(payload).map_err(|_| invalid("a message that is too short"))?;
         let action = match set.flags & (ACTION_MASK | ACTION_UNMASK | ACTION_TRIGGER) {
@@ -232,11 +232,11 @@ impl<'a> Request<'a> {
     }
 }
 
-fn head<T: FromBytes>(payload: &[u8]) -> Result<T, Refusal> {
+fn head<T: FromBytes>(payload: &[u8]) -> Result<T, RequestRefusal> {
     T::read_from_prefix(payload).map(|(head, _)| head).map_err(|_| invalid("a message that is too short"))
 }
 
-fn access(payload: &[u8]) -> Result<(RegionAccess, &[u8]), Refusal> {
+fn access(payload: &[u8]) -> Result<(RegionAccess, &[u8]), RequestRefusal> {
     let (access, data) = RegionAccess::read_from_prefix(payload).map_err(|_| invalid("a message that is too short"))?;
     if access.count as usize > MAX_TRANSFER || access.offset.checked_add(access.count.into()).is_none() {
         return Err(invalid("an access that is too long"));

@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::limits::MAX_JSON;
-use crate::wire::VersionHead;
+use crate::wire::VersionHeader;
 
 /// What a side says of itself. What it leaves out has the specification's default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct PeerCapabilities {
     /// File descriptors that it takes with one message.
     pub max_msg_fds: u64,
     /// Bytes that it takes in one Region or DMA access.
@@ -17,7 +17,7 @@ pub struct Capabilities {
     pub max_dma_maps: Option<u64>,
 }
 
-impl Default for Capabilities {
+impl Default for PeerCapabilities {
     fn default() -> Self {
         Self { max_msg_fds: 1, max_data_xfer_size: 1 << 20, max_dma_maps: None }
     }
@@ -31,7 +31,7 @@ pub struct Version {
     /// 0 or 1 so far.
     pub minor: u16,
     /// What the sender says of itself.
-    pub capabilities: Capabilities,
+    pub capabilities: PeerCapabilities,
 }
 
 impl Version {
@@ -45,7 +45,7 @@ impl Version {
         if let Some(most) = caps.max_dma_maps {
             map.insert("max_dma_maps".into(), most.into());
         }
-        let mut bytes = VersionHead { major: self.major, minor: self.minor }.as_bytes().to_vec();
+        let mut bytes = VersionHeader { major: self.major, minor: self.minor }.as_bytes().to_vec();
         bytes.extend(json!({ "capabilities": map }).to_string().into_bytes());
         bytes.push(0);
         bytes
@@ -53,8 +53,9 @@ impl Version {
 
     /// From the payload of a Version message or its reply; the error says what is wrong.
     pub fn decode(payload: &[u8]) -> Result<Self, &'static str> {
-        let (head, json) = VersionHead::read_from_prefix(payload).map_err(|_| "a version message without a version")?;
-        let mut capabilities = Capabilities::default();
+        let (head, json) =
+            VersionHeader::read_from_prefix(payload).map_err(|_| "a version message without a version")?;
+        let mut capabilities = PeerCapabilities::default();
         if let [json @ .., last] = json {
             if *last != 0 || json.len() > MAX_JSON {
                 return Err("version data that does not end in NUL, or is too long");
@@ -68,7 +69,7 @@ impl Version {
                 None => Ok(None),
                 Some(value) => value.as_u64().map(Some).ok_or("a capability that is not a number"),
             };
-            capabilities = Capabilities {
+            capabilities = PeerCapabilities {
                 max_msg_fds: number("max_msg_fds")?.unwrap_or(capabilities.max_msg_fds),
                 max_data_xfer_size: number("max_data_xfer_size")?.unwrap_or(capabilities.max_data_xfer_size),
                 max_dma_maps: number("max_dma_maps")?,
@@ -85,7 +86,7 @@ mod tests {
     #[test]
     fn survives_a_round_trip() {
         for max_dma_maps in [None, Some(16)] {
-            let capabilities = Capabilities { max_msg_fds: 8, max_data_xfer_size: 65536, max_dma_maps };
+            let capabilities = PeerCapabilities { max_msg_fds: 8, max_data_xfer_size: 65536, max_dma_maps };
             let version = Version { major: 0, minor: 1, capabilities };
             assert_eq!(Version::decode(&version.encode()), Ok(version));
         }
@@ -93,7 +94,7 @@ mod tests {
 
     #[test]
     fn data_may_be_absent_or_of_others() {
-        assert_eq!(Version::decode(&[0, 0, 1, 0]).unwrap().capabilities, Capabilities::default());
+        assert_eq!(Version::decode(&[0, 0, 1, 0]).unwrap().capabilities, PeerCapabilities::default());
         let others =
             br#"....{"capabilities":{"max_msg_fds":8,"migration":{"pgsize":4096},"write_multiple":true},"x":[1]}"#;
         let mut bytes = others.to_vec();

@@ -5,7 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// What every message begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Header {
+pub struct MessageHeader {
     /// Chosen by who asks, repeated by who answers.
     pub id: u16,
     /// One of [`command`].
@@ -18,7 +18,7 @@ pub struct Header {
     pub error: u32,
 }
 
-/// Bits of [`Header::flags`].
+/// Bits of [`MessageHeader::flags`].
 pub mod header_flags {
     /// The kind of message: 0 is a command.
     pub const TYPE: u32 = 0xf;
@@ -30,7 +30,7 @@ pub mod header_flags {
     pub const ERROR: u32 = 1 << 5;
 }
 
-/// Values of [`Header::command`].
+/// Values of [`MessageHeader::command`].
 #[allow(missing_docs, reason = "named after the specification's")]
 pub mod command {
     pub const VERSION: u16 = 1;
@@ -54,7 +54,7 @@ pub mod command {
 /// Version: followed by JSON and a NUL, or by nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct VersionHead {
+pub struct VersionHeader {
     /// Equal on both sides.
     pub major: u16,
     /// The lower of the two counts.
@@ -186,7 +186,7 @@ pub mod irq {
 /// What a capability begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct CapHeader {
+pub struct CapabilityHeader {
     /// Which; 1 lists the areas that can be mapped.
     pub id: u16,
     /// Version of its layout.
@@ -195,13 +195,13 @@ pub struct CapHeader {
     pub next: u32,
 }
 
-/// [`CapHeader::id`] of the list of areas that can be mapped.
+/// [`CapabilityHeader::id`] of the list of areas that can be mapped.
 pub const CAP_SPARSE_MMAP: u16 = 1;
 
 /// After its header, what that capability begins with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct SparseHead {
+pub struct SparseAreasHeader {
     /// Areas that follow.
     pub nr_areas: u32,
     /// Zero.
@@ -211,7 +211,7 @@ pub struct SparseHead {
 /// Part of a region that can be mapped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Area {
+pub struct MappableArea {
     /// Where it begins in the region, bytes. In the file, [`RegionInfo::offset`] further.
     pub offset: u64,
     /// Length, bytes.
@@ -292,7 +292,7 @@ pub struct DmaAccess {
 
 const _: () = {
     assert!(size_of::<DmaAccess>() == 16);
-    assert!(size_of::<Header>() == 16 && size_of::<DmaMap>() == 32 && size_of::<DmaUnmap>() == 24);
+    assert!(size_of::<MessageHeader>() == 16 && size_of::<DmaMap>() == 32 && size_of::<DmaUnmap>() == 24);
     assert!(size_of::<DeviceInfo>() == 16 && size_of::<RegionInfo>() == 32 && size_of::<IrqInfo>() == 16);
-    assert!(size_of::<IrqSet>() == 20 && size_of::<RegionAccess>() == 16 && size_of::<CapHeader>() == 8);
+    assert!(size_of::<IrqSet>() == 20 && size_of::<RegionAccess>() == 16 && size_of::<CapabilityHeader>() == 8);
 };

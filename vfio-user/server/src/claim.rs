@@ -20,14 +20,14 @@ const ATTEMPTS: u32 = 100;
 /// Whoever removes a stale socket must know that nobody is about to serve there: a socket that is bound and does not listen yet
 /// looks stale. So a server first locks `PATH.lock` (flock(2)), and keeps it as long as it serves; a killed one's goes with it.
 #[derive(Debug)]
-pub struct Claim {
+pub struct SocketClaim {
     path: PathBuf,
     lock: PathBuf,
     /// The lock goes when this does.
     _held: File,
 }
 
-impl Claim {
+impl SocketClaim {
     /// Claims the path. A socket that nobody answers any more is removed from it; anything else that lies there stays, and is an
     /// error.
     pub fn new(path: impl Into<PathBuf>) -> Result<Self, ServeError> {
@@ -57,7 +57,7 @@ impl Claim {
     }
 }
 
-impl Drop for Claim {
+impl Drop for SocketClaim {
     fn drop(&mut self) {
         // Locked still: who waits for it finds that it is not the one that lies there, and takes that.
         let _ = std::fs::remove_file(&self.lock);

@@ -14,5 +14,5 @@ mod session;
 mod vectors;
 mod wire;
 
-pub use claim::Claim;
-pub use server::{ServeError, Server, ServerEvent};
+pub use claim::SocketClaim;
+pub use server::{ServeError, ServerEvent, VfioUserServer};

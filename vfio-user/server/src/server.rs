@@ -16,7 +16,7 @@ use warprow_soft_controller::SoftController;
 use warprow_vfio_user_proto::Channel;
 use warprow_vfio_user_proto::limits::MESSAGE_TIME;
 
-use crate::claim::{Claim, file_at};
+use crate::claim::{SocketClaim, file_at};
 use crate::session::{Session, turn_away};
 
 /// How often the server looks whether it shall end.
@@ -89,8 +89,8 @@ impl fmt::Display for ServerEvent {
 ///
 /// The socket is for this user alone. It is removed when this is dropped.
 #[derive(Debug)]
-pub struct Server {
-    claim: Claim,
+pub struct VfioUserServer {
+    claim: SocketClaim,
     /// Device and inode of the socket's file.
     file: Option<(u64, u64)>,
     listener: UnixListener,
@@ -107,7 +107,7 @@ pub(crate) struct Limits {
     pub(crate) regions: usize,
 }
 
-impl Drop for Server {
+impl Drop for VfioUserServer {
     fn drop(&mut self) {
         // Another's may lie there by now.
         if self.file.is_some() && file_at(self.path()) == self.file {
@@ -116,15 +116,15 @@ impl Drop for Server {
     }
 }
 
-impl Server {
+impl VfioUserServer {
     /// [Claims](Claim) the path and opens the socket there.
     pub fn bind(path: impl Into<PathBuf>, controller: Arc<SoftController>) -> Result<Self, ServeError> {
-        Self::on(Claim::new(path)?, controller)
+        Self::on(SocketClaim::new(path)?, controller)
     }
 
     /// Opens the socket on a path that was claimed. The controller must have
     /// [shared doorbells](warprow_soft_controller::ControllerBuilder::shared_doorbells), and nobody else to drive it.
-    pub fn on(claim: Claim, controller: Arc<SoftController>) -> Result<Self, ServeError> {
+    pub fn on(claim: SocketClaim, controller: Arc<SoftController>) -> Result<Self, ServeError> {
         if controller.doorbell_memory().file().is_none() {
             return Err(ServeError::Private);
         }

@@ -12,10 +12,10 @@ use warprow_dma::{DmaMemory, Function, ImportError, MemoryKind};
 use warprow_soft_controller::SoftController;
 use warprow_vfio_user_proto::limits::{MAX_FDS, MAX_TRANSFER};
 use warprow_vfio_user_proto::wire::{
-    Area, CAP_SPARSE_MMAP, CapHeader, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, RegionAccess, RegionInfo, SparseHead,
-    command, device_flags, dma_flags, irq, irq_flags, region, region_flags,
+    CAP_SPARSE_MMAP, CapabilityHeader, DeviceInfo, DmaMap, DmaUnmap, IrqInfo, MappableArea, RegionAccess, RegionInfo,
+    SparseAreasHeader, command, device_flags, dma_flags, irq, irq_flags, region, region_flags,
 };
-use warprow_vfio_user_proto::{Capabilities, Channel, ChannelError, Message, Refusal, Request, Version};
+use warprow_vfio_user_proto::{Channel, ChannelError, Message, PeerCapabilities, Request, RequestRefusal, Version};
 use zerocopy::IntoBytes;
 
 use crate::config_space::{ConfigSpace, Effect, SIZE};
@@ -119,7 +119,7 @@ impl<'a> Session<'a> {
             Ok(_) => return Err(ChannelError::Malformed("another message where a version belongs")),
             Err(refusal) => return Err(ChannelError::Malformed(refusal.why)),
         };
-        let capabilities = Capabilities {
+        let capabilities = PeerCapabilities {
             max_msg_fds: MAX_FDS as u64,
             max_data_xfer_size: MAX_TRANSFER as u64,
             max_dma_maps: Some(self.limits.regions as u64),
@@ -168,9 +168,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn carry_out(&mut self, request: Request<'_>, fds: Vec<OwnedFd>) -> Result<Answer, Refusal> {
+    fn carry_out(&mut self, request: Request<'_>, fds: Vec<OwnedFd>) -> Result<Answer, RequestRefusal> {
         match request {
-            Request::Version(_) => Err(Refusal::new(Errno::INVAL, "a second version")),
+            Request::Version(_) => Err(RequestRefusal::new(Errno::INVAL, "a second version")),
             Request::Map(map) => self.map(&map, fds).map(|()| Answer::default()),
             Request::Unmap(what) => self.unmap(what).map(|()| Answer::default()),
             Request::DeviceInfo => {
@@ -180,13 +180,15 @@ impl<'a> Session<'a> {
             }
             Request::RegionInfo { index, argsz } => self.describe(index, argsz),
             // As the kernel answers for functions that signal no errors.
-            Request::IrqInfo { index: irq::ERRORS } => Err(Refusal::new(Errno::INVAL, "errors are not signalled")),
+            Request::IrqInfo { index: irq::ERRORS } => {
+                Err(RequestRefusal::new(Errno::INVAL, "errors are not signalled"))
+            }
             Request::IrqInfo { index } if index < irq::COUNT => {
                 let count = if index == irq::MSIX { self.config.vectors.into() } else { 0 };
                 let flags = if count != 0 { irq_flags::EVENTFD } else { 0 };
                 Ok(IrqInfo { argsz: 16, flags, index, count }.as_bytes().into())
             }
-            Request::IrqInfo { .. } => Err(Refusal::new(Errno::INVAL, "an interrupt type that there is not")),
+            Request::IrqInfo { .. } => Err(RequestRefusal::new(Errno::INVAL, "an interrupt type that there is not")),
             Request::SetIrqs(set) if set.index == irq::MSIX => {
                 if !fds.is_empty() {
                     // Clients that poll need none, and should not pay for them.
@@ -196,7 +198,7 @@ impl<'a> Session<'a> {
             }
             // Switching off what there is not is fine.
             Request::SetIrqs(set) if set.index < irq::COUNT && set.count == 0 => Ok(Answer::default()),
-            Request::SetIrqs(_) => Err(Refusal::new(Errno::INVAL, "interrupts other than MSI-X")),
+            Request::SetIrqs(_) => Err(RequestRefusal::new(Errno::INVAL, "interrupts other than MSI-X")),
             Request::Read(access) => {
                 let mut payload = access.as_bytes().to_vec();
                 payload.extend(self.read(&access)?);
@@ -213,13 +215,13 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn map(&mut self, map: &DmaMap, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    fn map(&mut self, map: &DmaMap, fds: Vec<OwnedFd>) -> Result<(), RequestRefusal> {
         let end = map.addr + map.size;
         if self.regions.range(..end).next_back().is_some_and(|(addr, (size, _))| addr + size > map.addr) {
-            return Err(Refusal::new(Errno::EXIST, "a mapping over another"));
+            return Err(RequestRefusal::new(Errno::EXIST, "a mapping over another"));
         }
         if self.regions.len() >= self.limits.regions {
-            return Err(Refusal::new(Errno::NOSPC, "more mappings than were agreed on"));
+            return Err(RequestRefusal::new(Errno::NOSPC, "more mappings than were agreed on"));
         }
         let writable = map.flags & dma_flags::WRITE != 0;
         let memory = match fds.into_iter().next() {
@@ -231,49 +233,49 @@ impl<'a> Session<'a> {
     }
 
     /// Memory that both have.
-    fn map_file(&self, map: &DmaMap, fd: OwnedFd, writable: bool) -> Result<DmaMemory, Refusal> {
-        let kind = fstatfs(&fd).map_err(|errno| Refusal::new(errno, "a file that cannot be looked at"))?.f_type;
+    fn map_file(&self, map: &DmaMap, fd: OwnedFd, writable: bool) -> Result<DmaMemory, RequestRefusal> {
+        let kind = fstatfs(&fd).map_err(|errno| RequestRefusal::new(errno, "a file that cannot be looked at"))?.f_type;
         if ![TMPFS, HUGETLBFS].contains(&(kind as i64)) {
-            return Err(Refusal::new(Errno::INVAL, "memory for DMA that is a file on a disk"));
+            return Err(RequestRefusal::new(Errno::INVAL, "memory for DMA that is a file on a disk"));
         }
         let memory = DmaMemory::import(fd, map.offset, map.size, writable).map_err(|error| match error {
             ImportError::System(error) => {
                 let errno = Errno::from_io_error(&error).unwrap_or(Errno::NOMEM);
-                Refusal::new(errno, "a file that cannot be mapped")
+                RequestRefusal::new(errno, "a file that cannot be mapped")
             }
-            ImportError::TooShort { .. } => Refusal::new(Errno::INVAL, "a file shorter than its mapping"),
-            _ => Refusal::new(Errno::INVAL, "a descriptor that is not a file's, or not whole pages of one"),
+            ImportError::TooShort { .. } => RequestRefusal::new(Errno::INVAL, "a file shorter than its mapping"),
+            _ => RequestRefusal::new(Errno::INVAL, "a descriptor that is not a file's, or not whole pages of one"),
         })?;
         if !self.controller.map_at(map.addr, &memory, writable) {
-            return Err(Refusal::new(Errno::EXIST, "a mapping over another"));
+            return Err(RequestRefusal::new(Errno::EXIST, "a mapping over another"));
         }
         Ok(memory)
     }
 
     /// Memory that is read and written by messages. The copy takes what was touched of it.
-    fn map_copy(&mut self, map: &DmaMap, writable: bool) -> Result<DmaMemory, Refusal> {
-        let too_much = Refusal::new(Errno::NOSPC, "more memory without files than is copied here");
+    fn map_copy(&mut self, map: &DmaMap, writable: bool) -> Result<DmaMemory, RequestRefusal> {
+        let too_much = RequestRefusal::new(Errno::NOSPC, "more memory without files than is copied here");
         let copied = self.copied.checked_add(map.size).filter(|&bytes| bytes <= MOST_COPIED).ok_or(too_much)?;
         let memory =
             usize::try_from(map.size).ok().and_then(|len| DmaMemory::allocate(len, MemoryKind::Anonymous).ok());
-        let memory = memory.ok_or(Refusal::new(Errno::NOMEM, "memory for copies"))?;
+        let memory = memory.ok_or(RequestRefusal::new(Errno::NOMEM, "memory for copies"))?;
         if !self.controller.map_remote_at(map.addr, &memory, writable, self.wire.clone()) {
-            return Err(Refusal::new(Errno::EXIST, "a mapping over another"));
+            return Err(RequestRefusal::new(Errno::EXIST, "a mapping over another"));
         }
         self.copied = copied;
         Ok(memory)
     }
 
     /// Ends mappings, each as a whole; nothing reaches their memory afterwards.
-    fn unmap(&mut self, what: Option<DmaUnmap>) -> Result<(), Refusal> {
+    fn unmap(&mut self, what: Option<DmaUnmap>) -> Result<(), RequestRefusal> {
         let (from, to) = what.map_or((0, u64::MAX), |what| (what.addr, what.addr + what.size));
         let cut = |addr: u64, size: u64| addr < to && addr + size > from && (addr < from || addr + size > to);
         if self.regions.iter().any(|(&addr, &(size, _))| cut(addr, size)) {
-            return Err(Refusal::new(Errno::INVAL, "a mapping that would end in part"));
+            return Err(RequestRefusal::new(Errno::INVAL, "a mapping that would end in part"));
         }
         let named: Vec<u64> = self.regions.range(from..to).map(|(&addr, _)| addr).collect();
         if named.is_empty() && what.is_some() {
-            return Err(Refusal::new(Errno::NOENT, "a mapping that there is not"));
+            return Err(RequestRefusal::new(Errno::NOENT, "a mapping that there is not"));
         }
         for addr in named {
             if let Some((size, memory)) = self.regions.remove(&addr) {
@@ -287,7 +289,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn describe(&self, index: u32, argsz: u32) -> Result<Answer, Refusal> {
+    fn describe(&self, index: u32, argsz: u32) -> Result<Answer, RequestRefusal> {
         let both = region_flags::READ | region_flags::WRITE;
         let mut info = RegionInfo { argsz: 32, index, ..RegionInfo::default() };
         (info.size, info.flags) = match index {
@@ -295,16 +297,16 @@ impl<'a> Session<'a> {
             region::BAR4 => (self.config.bar4, both),
             region::CONFIG => (SIZE as u64, both),
             _ if index < region::COUNT => (0, 0),
-            _ => return Err(Refusal::new(Errno::INVAL, "a region that there is not")),
+            _ => return Err(RequestRefusal::new(Errno::INVAL, "a region that there is not")),
         };
         let file = self.doorbells.file().and_then(|(fd, offset)| Some((fd, offset.checked_sub(DOORBELLS)?)));
         let Some((fd, offset)) = file.filter(|_| index == region::BAR0) else {
             return Ok(info.as_bytes().into());
         };
         // Doorbells alone can be mapped.
-        let area = Area { offset: DOORBELLS, size: self.doorbells.len() as u64 };
-        let cap = CapHeader { id: CAP_SPARSE_MMAP, version: 1, next: 0 };
-        let list = SparseHead { nr_areas: 1, reserved: 0 };
+        let area = MappableArea { offset: DOORBELLS, size: self.doorbells.len() as u64 };
+        let cap = CapabilityHeader { id: CAP_SPARSE_MMAP, version: 1, next: 0 };
+        let list = SparseAreasHeader { nr_areas: 1, reserved: 0 };
         let caps = [cap.as_bytes(), list.as_bytes(), area.as_bytes()].concat();
         info.flags |= region_flags::MMAP | region_flags::CAPS;
         info.offset = offset;
@@ -314,12 +316,12 @@ impl<'a> Session<'a> {
         if argsz < info.argsz {
             return Ok(info.as_bytes().into());
         }
-        let fd = fd.try_clone_to_owned().map_err(|_| Refusal::new(Errno::MFILE, "too many open files here"))?;
+        let fd = fd.try_clone_to_owned().map_err(|_| RequestRefusal::new(Errno::MFILE, "too many open files here"))?;
         Ok(Answer { payload: [info.as_bytes(), &caps].concat(), fd: Some(fd) })
     }
 
-    fn read(&self, access: &RegionAccess) -> Result<Vec<u8>, Refusal> {
-        let outside = Refusal::new(Errno::INVAL, "a read outside its region");
+    fn read(&self, access: &RegionAccess) -> Result<Vec<u8>, RequestRefusal> {
+        let outside = RequestRefusal::new(Errno::INVAL, "a read outside its region");
         let (at, len) = (access.offset, access.count as usize);
         match access.region {
             region::CONFIG => self.config.read(at, len).map(<[u8]>::to_vec).ok_or(outside),
@@ -355,8 +357,8 @@ impl<'a> Session<'a> {
         Some((at..at + len as u64).map(|at| byte(at).copied().unwrap_or(0)).collect())
     }
 
-    fn write(&mut self, access: &RegionAccess, data: &[u8]) -> Result<(), Refusal> {
-        let outside = Refusal::new(Errno::INVAL, "a write outside its region");
+    fn write(&mut self, access: &RegionAccess, data: &[u8]) -> Result<(), RequestRefusal> {
+        let outside = RequestRefusal::new(Errno::INVAL, "a write outside its region");
         let at = access.offset;
         match access.region {
             region::CONFIG => match self.config.write(at, data).ok_or(outside)? {
@@ -371,7 +373,10 @@ impl<'a> Session<'a> {
             region::BAR0 => {
                 let end = at.checked_add(data.len() as u64).ok_or(outside)?;
                 if end > self.config.bar0 || !at.is_multiple_of(4) || ![4, 8].contains(&data.len()) {
-                    return Err(Refusal::new(Errno::INVAL, "a register written by other than 4 or 8 aligned bytes"));
+                    return Err(RequestRefusal::new(
+                        Errno::INVAL,
+                        "a register written by other than 4 or 8 aligned bytes",
+                    ));
                 }
                 for (i, word) in data.as_chunks::<4>().0.iter().enumerate() {
                     // As on hardware, stores to what is not there vanish.
@@ -390,11 +395,11 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn reset(&mut self) -> Result<(), Refusal> {
+    fn reset(&mut self) -> Result<(), RequestRefusal> {
         self.config.reset();
         self.table.fill(0);
         self.vectors.clear();
-        self.controller.reset().map_err(|_| Refusal::new(Errno::IO, "the controller is gone"))
+        self.controller.reset().map_err(|_| RequestRefusal::new(Errno::IO, "the controller is gone"))
     }
 }
 

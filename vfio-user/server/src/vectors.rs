@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use rustix::io::Errno;
 use warprow_soft_controller::InterruptSink;
-use warprow_vfio_user_proto::{IrqAction, IrqSource, Refusal, SetIrqs};
+use warprow_vfio_user_proto::{IrqAction, IrqSource, RequestRefusal, SetIrqs};
 
 #[derive(Debug, Default)]
 struct Vector {
@@ -62,7 +62,7 @@ impl Vectors {
     }
 
     /// Carries a request out, whole or not at all.
-    pub(crate) fn set(&self, request: &SetIrqs<'_>, fds: Vec<OwnedFd>) -> Result<(), Refusal> {
+    pub(crate) fn set(&self, request: &SetIrqs<'_>, fds: Vec<OwnedFd>) -> Result<(), RequestRefusal> {
         for fd in &fds {
             check(fd)?;
         }
@@ -72,7 +72,8 @@ impl Vectors {
             return Ok(());
         }
         let range = request.start as usize..request.start as usize + request.count as usize;
-        let named = vectors.get_mut(range).ok_or(Refusal::new(Errno::INVAL, "interrupt vectors that there are not"))?;
+        let named =
+            vectors.get_mut(range).ok_or(RequestRefusal::new(Errno::INVAL, "interrupt vectors that there are not"))?;
         let mut fds = fds.into_iter();
         for (i, vector) in named.iter_mut().enumerate() {
             match request.source {
@@ -99,13 +100,13 @@ impl Vectors {
 }
 
 /// Whoever signals must never wait, as one would on a pipe that nobody reads.
-fn check(fd: &OwnedFd) -> Result<(), Refusal> {
+fn check(fd: &OwnedFd) -> Result<(), RequestRefusal> {
     let what = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd()));
     if !what.is_ok_and(|what| what.as_os_str() == "anon_inode:[eventfd]") {
-        return Err(Refusal::new(Errno::INVAL, "an interrupt by something that is not an eventfd"));
+        return Err(RequestRefusal::new(Errno::INVAL, "an interrupt by something that is not an eventfd"));
     }
-    let flags = fcntl_getfl(fd).map_err(|errno| Refusal::new(errno, "an eventfd without flags"))?;
-    fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(|errno| Refusal::new(errno, "an eventfd that waits"))
+    let flags = fcntl_getfl(fd).map_err(|errno| RequestRefusal::new(errno, "an eventfd without flags"))?;
+    fcntl_setfl(fd, flags | OFlags::NONBLOCK).map_err(|errno| RequestRefusal::new(errno, "an eventfd that waits"))
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Barrier};
 
 use warprow_soft_controller::{Namespace, NullBacking, SoftController};
-use warprow_vfio_user_server::{Claim, ServeError, Server};
+use warprow_vfio_user_server::{ServeError, SocketClaim, VfioUserServer};
 
 fn drive() -> Arc<SoftController> {
     SoftController::builder().namespace(Namespace::new(NullBacking::new(1 << 20))).shared_doorbells().build().unwrap()
@@ -30,7 +30,7 @@ fn of_many_servers_one_gets_the_socket() {
         let served = std::thread::scope(|scope| {
             let serve = |drive: &Arc<SoftController>| {
                 together.wait();
-                let server = Server::bind(&path, drive.clone());
+                let server = VfioUserServer::bind(&path, drive.clone());
                 // Whoever has it keeps it until all have tried.
                 together.wait();
                 server.map(|server| {
@@ -53,19 +53,19 @@ fn of_many_servers_one_gets_the_socket() {
 fn a_claim_keeps_others_away_before_there_is_a_socket() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("s");
-    let claim = Claim::new(&path).unwrap();
-    assert!(matches!(Claim::new(&path), Err(ServeError::InUse(_))));
-    assert!(matches!(Server::bind(&path, drive()), Err(ServeError::InUse(_))));
+    let claim = SocketClaim::new(&path).unwrap();
+    assert!(matches!(SocketClaim::new(&path), Err(ServeError::InUse(_))));
+    assert!(matches!(VfioUserServer::bind(&path, drive()), Err(ServeError::InUse(_))));
     let lock = folder.path().join("s.lock");
     assert_eq!(lock.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-    let server = Server::on(claim, drive()).unwrap();
-    assert!(matches!(Claim::new(&path), Err(ServeError::InUse(_))));
+    let server = VfioUserServer::on(claim, drive()).unwrap();
+    assert!(matches!(SocketClaim::new(&path), Err(ServeError::InUse(_))));
     drop(server);
     assert!(!path.exists() && !lock.exists());
     // A killed server leaves both.
     stale(&path);
     std::fs::write(&lock, "").unwrap();
-    drop(Server::bind(&path, drive()).unwrap());
+    drop(VfioUserServer::bind(&path, drive()).unwrap());
     assert!(!path.exists() && !lock.exists());
 }
 
@@ -75,16 +75,16 @@ fn what_is_not_ours_stays() {
     let path = folder.path().join("s");
     // A server that knows nothing of the lock.
     let other = UnixListener::bind(&path).unwrap();
-    assert!(matches!(Claim::new(&path), Err(ServeError::InUse(_))));
+    assert!(matches!(SocketClaim::new(&path), Err(ServeError::InUse(_))));
     drop(other);
     std::fs::remove_file(&path).unwrap();
     std::fs::write(&path, "precious").unwrap();
-    assert!(matches!(Claim::new(&path), Err(ServeError::NotASocket(_))));
+    assert!(matches!(SocketClaim::new(&path), Err(ServeError::NotASocket(_))));
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "precious");
     // Nor does it follow a link to take its lock.
     let linked = folder.path().join("linked");
     std::os::unix::fs::symlink(&path, folder.path().join("linked.lock")).unwrap();
-    assert!(matches!(Claim::new(&linked), Err(ServeError::System { what: "open", .. })));
-    assert!(matches!(Claim::new(folder.path().join("x".repeat(200))), Err(ServeError::TooLong(_))));
+    assert!(matches!(SocketClaim::new(&linked), Err(ServeError::System { what: "open", .. })));
+    assert!(matches!(SocketClaim::new(folder.path().join("x".repeat(200))), Err(ServeError::TooLong(_))));
     assert!(!folder.path().join("s.lock").exists());
 }

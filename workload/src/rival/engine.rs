@@ -6,10 +6,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use warprow_dma::{DmaMemory, FileMapping, MemoryKind};
-use warprow_uring::{Ring, Transfer};
+use warprow_uring::{FileRing, FileTransfer};
 
 use super::error::RivalError;
-use super::target::{Extent, Target};
+use super::target::{Extent, RivalTable};
 
 /// What is to be read, numbered from 0, and where it goes.
 pub(super) trait Reads {
@@ -36,26 +36,26 @@ pub(super) trait Reads {
 pub(super) trait Engine {
     const NAME: &'static str;
 
-    fn run(&mut self, target: &Target, reads: &mut impl Reads) -> Result<(), RivalError>;
+    fn run(&mut self, target: &RivalTable, reads: &mut impl Reads) -> Result<(), RivalError>;
 }
 
 /// `pread`: one read at a time.
 #[derive(Debug)]
-pub struct Pread {
+pub struct PreadReads {
     memory: DmaMemory,
 }
 
-impl Pread {
+impl PreadReads {
     /// For reads of up to `lbas` LBAs.
-    pub(super) fn new(target: &Target, lbas: u32) -> Result<Self, RivalError> {
+    pub(super) fn new(target: &RivalTable, lbas: u32) -> Result<Self, RivalError> {
         Ok(Self { memory: DmaMemory::allocate(target.largest(lbas), MemoryKind::Anonymous)? })
     }
 }
 
-impl Engine for Pread {
+impl Engine for PreadReads {
     const NAME: &'static str = "pread";
 
-    fn run(&mut self, target: &Target, reads: &mut impl Reads) -> Result<(), RivalError> {
+    fn run(&mut self, target: &RivalTable, reads: &mut impl Reads) -> Result<(), RivalError> {
         reads.meanwhile();
         for index in 0..reads.count() {
             let extent = reads.extent(index)?;
@@ -78,14 +78,14 @@ impl Engine for Pread {
 
 /// A mapping of each file: a read is a copy, and whatever the processor waits for.
 #[derive(Debug)]
-pub struct Mapped {
+pub struct MappedReads {
     mappings: Vec<FileMapping>,
     memory: Vec<u8>,
 }
 
-impl Mapped {
+impl MappedReads {
     /// Of the target's files, whose rows are read at random (MADV_RANDOM).
-    pub(super) fn new(target: &Target, lbas: u32) -> Result<Self, RivalError> {
+    pub(super) fn new(target: &RivalTable, lbas: u32) -> Result<Self, RivalError> {
         let map = |file: &Arc<File>| FileMapping::new(file, file.metadata()?.len());
         let mappings = target.files.iter().map(map).collect::<std::io::Result<_>>();
         let unavailable = |source| RivalError::Unavailable { what: "mmap", source };
@@ -93,10 +93,10 @@ impl Mapped {
     }
 }
 
-impl Engine for Mapped {
+impl Engine for MappedReads {
     const NAME: &'static str = "mmap";
 
-    fn run(&mut self, _: &Target, reads: &mut impl Reads) -> Result<(), RivalError> {
+    fn run(&mut self, _: &RivalTable, reads: &mut impl Reads) -> Result<(), RivalError> {
         reads.meanwhile();
         for index in 0..reads.count() {
             let Extent { drive, offset, len, skip } = reads.extent(index)?;
@@ -122,8 +122,8 @@ impl Engine for Mapped {
 
 /// io_uring: up to a depth of reads under way, submitted together.
 #[derive(Debug)]
-pub struct Uring {
-    ring: Ring,
+pub struct UringReads {
+    ring: FileRing,
     memory: DmaMemory,
     /// Bytes of landing memory for each read under way.
     place_bytes: usize,
@@ -132,10 +132,10 @@ pub struct Uring {
     under_way: Vec<(usize, Extent)>,
 }
 
-impl Uring {
+impl UringReads {
     /// For up to `depth` reads at a time (1 to 32,768), of up to `lbas` LBAs.
-    pub(super) fn new(target: &Target, depth: u32, lbas: u32) -> Result<Self, RivalError> {
-        let ring = Ring::new(depth).map_err(|source| RivalError::Unavailable { what: "io_uring", source })?;
+    pub(super) fn new(target: &RivalTable, depth: u32, lbas: u32) -> Result<Self, RivalError> {
+        let ring = FileRing::new(depth).map_err(|source| RivalError::Unavailable { what: "io_uring", source })?;
         let place_bytes = target.largest(lbas);
         let memory = DmaMemory::allocate(place_bytes * depth as usize, MemoryKind::Anonymous)?;
         let nothing = (0, Extent { drive: 0, offset: 0, len: 0, skip: 0 });
@@ -173,14 +173,14 @@ impl Uring {
         }
     }
 
-    fn read_all(&mut self, target: &Target, reads: &mut impl Reads) -> Result<(), RivalError> {
+    fn read_all(&mut self, target: &RivalTable, reads: &mut impl Reads) -> Result<(), RivalError> {
         let (mut next, mut done, count, mut first) = (0, 0, reads.count(), true);
         while done < count {
             while next < count
                 && let Some(&place) = self.free.front()
             {
                 let extent = reads.extent(next)?;
-                let transfer = Transfer {
+                let transfer = FileTransfer {
                     file: target.files[extent.drive].clone(),
                     offset: extent.offset,
                     memory: self.memory.clone(),
@@ -209,10 +209,10 @@ impl Uring {
     }
 }
 
-impl Engine for Uring {
+impl Engine for UringReads {
     const NAME: &'static str = "io_uring";
 
-    fn run(&mut self, target: &Target, reads: &mut impl Reads) -> Result<(), RivalError> {
+    fn run(&mut self, target: &RivalTable, reads: &mut impl Reads) -> Result<(), RivalError> {
         self.read_all(target, reads).inspect_err(|_| self.drain())
     }
 }

@@ -1,11 +1,11 @@
 use warprow_lookup::stage::{
-    KeyTable, Location, MISSING, MergeRule, NONE, ReadCommand, RowRead, dedupe, keys, mask, merge, order, route,
+    KeyTable, MISSING, MergeRule, NONE, ReadCommand, RowLocation, RowRead, dedupe, keys, mask, merge, order, route,
 };
 
-use super::engine::{Engine, Pread, Reads, Uring};
+use super::engine::{Engine, PreadReads, Reads, UringReads};
 use super::error::RivalError;
 use super::interface::Rival;
-use super::target::{Extent, Target};
+use super::target::{Extent, RivalTable};
 
 /// Bytes that neighbouring rows are merged up to, unless a single row is longer.
 const MERGED: usize = 32 << 10;
@@ -14,8 +14,8 @@ const END: u32 = u32::MAX;
 
 /// The stages of Warprow's host executor, with other reads.
 #[derive(Debug)]
-pub struct Equal<E> {
-    target: Target,
+pub struct EqualMeansRival<E> {
+    target: RivalTable,
     engine: E,
     /// By drive.
     merge_rules: Vec<MergeRule>,
@@ -28,7 +28,7 @@ struct Buffers {
     keys: Vec<u64>,
     unique: Vec<u64>,
     inverse: Vec<u32>,
-    locations: Vec<Location>,
+    locations: Vec<RowLocation>,
     reads: Vec<RowRead>,
     scratch: Vec<RowRead>,
     commands: Vec<ReadCommand>,
@@ -37,34 +37,34 @@ struct Buffers {
     before: Vec<u32>,
 }
 
-impl Equal<Pread> {
+impl EqualMeansRival<PreadReads> {
     /// For batches of up to `max_ids` ids, of which each read is one `pread`.
-    pub fn pread(target: Target, max_ids: usize) -> Result<Self, RivalError> {
-        let engine = Pread::new(&target, max_lbas(&target))?;
+    pub fn pread(target: RivalTable, max_ids: usize) -> Result<Self, RivalError> {
+        let engine = PreadReads::new(&target, max_lbas(&target))?;
         Ok(Self::new(target, engine, max_ids))
     }
 }
 
-impl Equal<Uring> {
+impl EqualMeansRival<UringReads> {
     /// For batches of up to `max_ids` ids, with up to `depth` reads (1 to 32,768) under way.
-    pub fn uring(target: Target, max_ids: usize, depth: u32) -> Result<Self, RivalError> {
-        let engine = Uring::new(&target, depth, max_lbas(&target))?;
+    pub fn uring(target: RivalTable, max_ids: usize, depth: u32) -> Result<Self, RivalError> {
+        let engine = UringReads::new(&target, depth, max_lbas(&target))?;
         Ok(Self::new(target, engine, max_ids))
     }
 }
 
-fn max_lbas(target: &Target) -> u32 {
+fn max_lbas(target: &RivalTable) -> u32 {
     ((MERGED >> target.lba_shift) as u32).max(target.row_lbas)
 }
 
-impl<E> Equal<E> {
-    fn new(target: Target, engine: E, max_ids: usize) -> Self {
+impl<E> EqualMeansRival<E> {
+    fn new(target: RivalTable, engine: E, max_ids: usize) -> Self {
         let buffers = Buffers {
             table: KeyTable::new(max_ids),
             keys: vec![0; max_ids],
             unique: vec![0; max_ids],
             inverse: vec![0; max_ids],
-            locations: vec![Location::FAILED; max_ids],
+            locations: vec![RowLocation::FAILED; max_ids],
             reads: vec![RowRead::default(); max_ids],
             scratch: vec![RowRead::default(); max_ids],
             commands: vec![ReadCommand::default(); max_ids],
@@ -81,9 +81,9 @@ impl<E> Equal<E> {
 }
 
 struct Rows<'a> {
-    target: &'a Target,
+    target: &'a RivalTable,
     inverse: &'a [u32],
-    locations: &'a [Location],
+    locations: &'a [RowLocation],
     reads: &'a [RowRead],
     commands: &'a [ReadCommand],
     heads: &'a [u32],
@@ -171,7 +171,7 @@ impl Reads for Rows<'_> {
     }
 }
 
-impl<E: Engine> Rival for Equal<E> {
+impl<E: Engine> Rival for EqualMeansRival<E> {
     fn name(&self) -> String {
         format!("{}, equal means", E::NAME)
     }

@@ -5,7 +5,7 @@
 //! reads (its own functions), and the same depth. They read what an emulated drive keeps in its file; they know where
 //! each row lies and the rank of each id.
 //!
-//! Two rivals have a [`PlainFile`] of the same rows in the order of ids and map it: [`MappedPlain`] in Rust, and [`Numpy`].
+//! Two rivals have a [`PlainFile`] of the same rows in the order of ids and map it: [`MappedPlainFile`] in Rust, and [`NumpyMemmap`].
 
 mod buffers;
 mod engine;
@@ -18,12 +18,12 @@ mod plain;
 mod target;
 mod threads;
 
-pub use engine::{Mapped, Pread, Uring};
-pub use equal::Equal;
+pub use engine::{MappedReads, PreadReads, UringReads};
+pub use equal::EqualMeansRival;
 pub use error::RivalError;
 pub use interface::Rival;
-pub use numpy::{Numpy, NumpyProcess};
-pub use per_id::PerId;
-pub use plain::{MappedPlain, PlainFile};
-pub use target::{Caching, Target};
-pub use threads::Threads;
+pub use numpy::{NumpyMemmap, NumpyProcess};
+pub use per_id::PerIdRival;
+pub use plain::{MappedPlainFile, PlainFile};
+pub use target::{PageCaching, RivalTable};
+pub use threads::ThreadedRival;

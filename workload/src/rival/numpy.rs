@@ -48,7 +48,7 @@ pub struct NumpyProcess {
 ///
 /// No wait for the process is longer than a minute; then it has failed ([`RivalError::Process`]).
 #[derive(Debug)]
-pub struct Numpy {
+pub struct NumpyMemmap {
     python: Python,
     rows: u64,
     row_bytes: usize,
@@ -91,7 +91,7 @@ impl NumpyProcess {
 
     /// Has numpy map a file of rows of elements of type `dtype`. `cold`: before each batch and behind it the page cache is asked
     /// to forget the file, and it is mapped anew, so that each batch comes from the disk. The time for that does not count.
-    pub fn map(self, plain: &PlainFile, dtype: DType, cold: bool) -> Result<Numpy, RivalError> {
+    pub fn map(self, plain: &PlainFile, dtype: DType, cold: bool) -> Result<NumpyMemmap, RivalError> {
         let Self { mut python, .. } = self;
         let asked = json!({
             "path": plain.path(),
@@ -113,11 +113,11 @@ impl NumpyProcess {
         python.patience = ANSWER;
         let (found, positions, answer) = (Vec::new(), Vec::new(), Vec::new());
         let (rows, row_bytes) = (plain.rows(), plain.row_bytes());
-        Ok(Numpy { python, rows, row_bytes, took: Duration::ZERO, found, positions, answer })
+        Ok(NumpyMemmap { python, rows, row_bytes, took: Duration::ZERO, found, positions, answer })
     }
 }
 
-impl Numpy {
+impl NumpyMemmap {
     /// What numpy answers for `ids`, all of which the table has, and how long it took for that.
     fn ask(python: &mut Python, ids: &[I64], rows: &mut [u8]) -> io::Result<Duration> {
         python.write_all(&(ids.len() as u64).to_le_bytes())?;
@@ -129,7 +129,7 @@ impl Numpy {
     }
 }
 
-impl Rival for Numpy {
+impl Rival for NumpyMemmap {
     fn name(&self) -> String {
         NAME.to_owned()
     }
@@ -319,7 +319,7 @@ mod tests {
     }
 
     fn plain(directory: &Path) -> PlainFile {
-        let content = crate::Oracle::new(3, 0, 100, 5, DType::F32);
+        let content = crate::ContentOracle::new(3, 0, 100, 5, DType::F32);
         PlainFile::new(directory, 100, 20, &content, &mut |_| std::ops::ControlFlow::Continue(())).unwrap()
     }
 

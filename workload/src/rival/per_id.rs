@@ -1,43 +1,43 @@
-use super::engine::{Engine, Mapped, Pread, Reads, Uring};
+use super::engine::{Engine, MappedReads, PreadReads, Reads, UringReads};
 use super::error::RivalError;
 use super::interface::Rival;
-use super::target::{Extent, Target};
+use super::target::{Extent, RivalTable};
 
 /// One read for each id.
 #[derive(Debug)]
-pub struct PerId<E> {
-    target: Target,
+pub struct PerIdRival<E> {
+    target: RivalTable,
     engine: E,
     /// Position and rank of each id that the table has.
     found: Vec<(u32, u64)>,
 }
 
-impl PerId<Pread> {
+impl PerIdRival<PreadReads> {
     /// One `pread` after another.
-    pub fn pread(target: Target) -> Result<Self, RivalError> {
-        let engine = Pread::new(&target, target.row_lbas)?;
+    pub fn pread(target: RivalTable) -> Result<Self, RivalError> {
+        let engine = PreadReads::new(&target, target.row_lbas)?;
         Ok(Self { target, engine, found: Vec::new() })
     }
 }
 
-impl PerId<Mapped> {
+impl PerIdRival<MappedReads> {
     /// One copy from a mapping of the file after another. Not past the page cache.
-    pub fn mapped(target: Target) -> Result<Self, RivalError> {
-        let engine = Mapped::new(&target, target.row_lbas)?;
+    pub fn mapped(target: RivalTable) -> Result<Self, RivalError> {
+        let engine = MappedReads::new(&target, target.row_lbas)?;
         Ok(Self { target, engine, found: Vec::new() })
     }
 }
 
-impl PerId<Uring> {
+impl PerIdRival<UringReads> {
     /// Up to `depth` reads (1 to 32,768) under way.
-    pub fn uring(target: Target, depth: u32) -> Result<Self, RivalError> {
-        let engine = Uring::new(&target, depth, target.row_lbas)?;
+    pub fn uring(target: RivalTable, depth: u32) -> Result<Self, RivalError> {
+        let engine = UringReads::new(&target, depth, target.row_lbas)?;
         Ok(Self { target, engine, found: Vec::new() })
     }
 }
 
 struct Rows<'a> {
-    target: &'a Target,
+    target: &'a RivalTable,
     found: &'a [(u32, u64)],
     rows: &'a mut [u8],
 }
@@ -74,7 +74,7 @@ impl Reads for Rows<'_> {
     fn meanwhile(&mut self) {}
 }
 
-impl<E: Engine> Rival for PerId<E> {
+impl<E: Engine> Rival for PerIdRival<E> {
     fn name(&self) -> String {
         E::NAME.to_owned()
     }

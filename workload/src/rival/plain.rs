@@ -106,13 +106,13 @@ impl RowSource for PlainFile {
 
 /// A loop that copies rows from a mapping of a [`PlainFile`]. Rows of missing ids are zeros.
 #[derive(Debug)]
-pub struct MappedPlain {
+pub struct MappedPlainFile {
     mapping: FileMapping,
     rows: u64,
     row_bytes: usize,
 }
 
-impl MappedPlain {
+impl MappedPlainFile {
     /// Maps the file, whose rows are read at random (MADV_RANDOM).
     pub fn new(plain: &PlainFile) -> Result<Self, RivalError> {
         let mapping = plain.file.metadata().and_then(|found| FileMapping::new(&plain.file, found.len()));
@@ -121,7 +121,7 @@ impl MappedPlain {
     }
 }
 
-impl Rival for MappedPlain {
+impl Rival for MappedPlainFile {
     fn name(&self) -> String {
         "mmap of a plain file".to_owned()
     }

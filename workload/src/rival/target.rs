@@ -12,7 +12,7 @@ use super::error::RivalError;
 
 /// Whether reads may be served from the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Caching {
+pub enum PageCaching {
     /// They may.
     Cached,
     /// They go to the disk (O_DIRECT).
@@ -21,7 +21,7 @@ pub enum Caching {
 
 /// A table, as a rival knows it.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct RivalTable {
     /// By drive; their byte 0 is the drive's LBA 0.
     pub(super) files: Vec<Arc<File>>,
     /// Offsets and lengths of reads are multiples of this.
@@ -45,7 +45,7 @@ pub(super) struct Extent {
     pub(super) skip: usize,
 }
 
-impl Target {
+impl RivalTable {
     /// Table number `table` of `generation`, on drives that keep their data in the files at `paths`, in the order of the store's
     /// members. `ranks` is the table's id → rank permutation, if it has one.
     pub fn new(
@@ -53,15 +53,15 @@ impl Target {
         table: usize,
         ranks: Option<Arc<Ranks>>,
         paths: &[impl AsRef<Path>],
-        caching: Caching,
+        caching: PageCaching,
     ) -> Result<Self, RivalError> {
         let mut align = 1;
         let open = |(drive, path): (usize, &Path)| match caching {
-            Caching::Cached => {
+            PageCaching::Cached => {
                 let read = |source| RivalError::Read { drive, offset: 0, len: 0, source };
                 File::open(path).map_err(read)
             }
-            Caching::Direct => {
+            PageCaching::Direct => {
                 let unavailable = |source| RivalError::Unavailable { what: "O_DIRECT", source };
                 let file = warprow_uring::open_direct(path).map_err(unavailable)?;
                 align = align.max(warprow_uring::alignment(&file).map_err(unavailable)?.offset as u64);

@@ -3,16 +3,16 @@ use super::interface::Rival;
 
 /// Several rivals of one kind, each of which answers a part of every batch on a thread of its own.
 #[derive(Debug)]
-pub struct Threads<R>(Vec<R>);
+pub struct ThreadedRival<R>(Vec<R>);
 
-impl<R: Rival + Send> Threads<R> {
+impl<R: Rival + Send> ThreadedRival<R> {
     /// `count` of them, one at least.
     pub fn new(count: usize, make: impl FnMut() -> Result<R, RivalError>) -> Result<Self, RivalError> {
         std::iter::repeat_with(make).take(count.max(1)).collect::<Result<_, _>>().map(Self)
     }
 }
 
-impl<R: Rival + Send> Rival for Threads<R> {
+impl<R: Rival + Send> Rival for ThreadedRival<R> {
     fn name(&self) -> String {
         let name = self.0.first().map(R::name).unwrap_or_default();
         format!("{name}, {} threads", self.0.len())

@@ -19,9 +19,9 @@ use warprow_bench::merging::{self, MergingResult};
 use warprow_bench::output::{busy, finish, per_second, ratio, table};
 use warprow_bench::results::{AheadCalls, BenchmarkResult, HostLookups, LandingTeams, MergingWays, Race, Record};
 use warprow_bench::{Bytes, Scratch};
-use warprow_soft_controller::Profile;
+use warprow_soft_controller::TimingProfile;
 use warprow_workload::MachineInfo;
-use warprow_workload::rival::Caching;
+use warprow_workload::rival::PageCaching;
 use warprow_workload::units::bytes;
 
 /// Look-ups of skewed batches in a table on an emulated drive, by the host executor and by rivals that read the drive's file.
@@ -160,7 +160,7 @@ fn main() -> ExitCode {
 
 fn measure(args: &Args) -> anyhow::Result<String> {
     let time = Duration::try_from_secs_f64(args.seconds)?;
-    let Ok(profile) = args.profile.parse::<Profile>() else {
+    let Ok(profile) = args.profile.parse::<TimingProfile>() else {
         anyhow::bail!("{:?} is no profile: use none, p5800x, gen5-tlc or gen6", args.profile);
     };
     let (dim, alpha, batch, hot, seed) = (args.dim, args.alpha, args.batch, args.hot, args.common.seed);
@@ -172,8 +172,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let directory = args.dir.clone().unwrap_or_else(Scratch::default_directory);
     let wants = |part| args.only.is_empty() || args.only.contains(&part);
     let run = |part, caching| wants(part).then(|| run(&setup, caching, &directory, time)).transpose();
-    let cached = run(Part::Cached, Caching::Cached)?;
-    let direct = match run(Part::Direct, Caching::Direct) {
+    let cached = run(Part::Cached, PageCaching::Cached)?;
+    let direct = match run(Part::Direct, PageCaching::Direct) {
         // Where nothing was asked for by name, a file system without O_DIRECT is no reason to fail.
         Err(error) if args.only.is_empty() => {
             eprintln!("direct is left out: {error:#}");
@@ -348,7 +348,7 @@ fn percentiles(latencies: &warprow_workload::Latencies) -> [String; 2] {
 }
 
 fn show(setup: &LookupSetup, result: &LookupResult, text: &mut String) -> std::fmt::Result {
-    let how = if result.caching == Caching::Cached { "warm page cache" } else { "O_DIRECT" };
+    let how = if result.caching == PageCaching::Cached { "warm page cache" } else { "O_DIRECT" };
     writeln!(
         text,
         "{} B of rows of {} B, α = {}, batches of {}, {} rows in DRAM; {how}, {}, LBAs of {} B; ids/s, medians",

@@ -7,7 +7,7 @@ use warprow_bench::gpu::resident::{Bench, ResidentResult, ResidentSetup};
 use warprow_bench::output::{busy, per_second, table};
 use warprow_bench::results::{BenchmarkResult, Record, ResidentRing, Submitter};
 use warprow_gpu_queues::Gpu;
-use warprow_soft_controller::Profile;
+use warprow_soft_controller::TimingProfile;
 use warprow_workload::MachineInfo;
 
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ pub(crate) struct Options {
     data: Data,
     /// The same: the timing of the drive behind all queues: none, p5800x, gen5-tlc, gen6.
     #[arg(long, default_value = "none", value_parser = profile)]
-    profile: Profile,
+    profile: TimingProfile,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -7,8 +7,8 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions};
-use warprow_soft_controller::Profile;
-use warprow_workload::{Latencies, Oracle};
+use warprow_soft_controller::TimingProfile;
+use warprow_workload::{ContentOracle, Latencies};
 
 use super::percentiles::Percentiles;
 use crate::fixtures::{Fixture, FixtureTable, Media};
@@ -49,9 +49,9 @@ pub struct CallResult {
 
 /// Calls, and launches of a graph: one at a time, each waited for.
 pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<CallResult>> {
-    let content = Oracle::new(seed, 0, SIZE / (u64::from(DIM) * 4), DIM, DType::F32);
+    let content = ContentOracle::new(seed, 0, SIZE / (u64::from(DIM) * 4), DIM, DType::F32);
     // Threads that answer are others than the caller's.
-    let fixture = Fixture { drives: 4, media: Media::Ram, disorder: false, profile: Profile::None };
+    let fixture = Fixture { drives: 4, media: Media::Ram, disorder: false, profile: TimingProfile::None };
     let store = fixture.store(&[FixtureTable::new("table", content)], None)?;
     let none = GpuOptions::default();
     let cases = [

@@ -7,7 +7,7 @@ use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::Store;
-use warprow_workload::{Bar, Content, Latencies, Oracle, Shuffle};
+use warprow_workload::{ContentOracle, HistogramBar, IdShuffle, Latencies, TableContent};
 
 use super::ids::different;
 use super::percentiles::Percentiles;
@@ -94,7 +94,7 @@ pub struct LatencyResult {
     /// Whether the graph's median, and its 99th percentile, are within it.
     pub met: [bool; 2],
     /// The graph's times.
-    pub histogram: Vec<Bar>,
+    pub histogram: Vec<HistogramBar>,
     /// Rows compared.
     pub checked: u64,
 }
@@ -107,7 +107,7 @@ pub fn latencies(
 ) -> anyhow::Result<Vec<LatencyResult>> {
     let rows = setup.size / (u64::from(DIM) * 4);
     ensure!(setup.ids > 0 && setup.ids <= rows, "{} different ids of {rows}", setup.ids);
-    let content = Oracle::new(setup.seed, 0, rows, DIM, DType::F32);
+    let content = ContentOracle::new(setup.seed, 0, rows, DIM, DType::F32);
     let fixture = Fixture { drives: 4, media: Media::Computed, ..Fixture::default() };
     let store = fixture.store(&[FixtureTable::new("table", content)], None)?;
     let one = |tier: &Tier| {
@@ -121,7 +121,7 @@ fn measure(
     stream: &Stream,
     setup: &LatencySetup,
     store: &Store,
-    content: Oracle,
+    content: ContentOracle,
     tier: Tier,
 ) -> anyhow::Result<LatencyResult> {
     let executor = GpuExecutor::attach(store, stream.gpu().clone(), tier.options())?;
@@ -143,7 +143,7 @@ fn measure(
     // SAFETY: the table has every row, the request room for all; both outlive the graph's launches.
     let plain =
         gather.map(|gather| stream.capture(|| unsafe { stream.kernels().gather(stream, &gather) })).transpose()?;
-    let shuffle = Shuffle::new(content.rows(), setup.seed);
+    let shuffle = IdShuffle::new(content.rows(), setup.seed);
     let mut ids = vec![0i64; setup.ids as usize];
     let (mut hidden, mut seen, mut uva) = (Latencies::new(), Latencies::new(), Latencies::new());
     let warm_up = setup.batches.min(100);

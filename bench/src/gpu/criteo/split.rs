@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use warprow_gpu::GpuExecutor;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions};
-use warprow_workload::{Latencies, Oracle, Random, mix_all};
+use warprow_workload::{ContentOracle, Latencies, SeededRandom, mix_all};
 
 use super::latency::Tier;
 use super::percentiles::Percentiles;
@@ -101,8 +101,8 @@ pub fn split(
 ) -> anyhow::Result<Vec<SplitResult>> {
     let rows = size / (u64::from(DIM) * 4) / PARTS;
     ensure!(rows > 0, "{size} bytes are no rows for 26 tables");
-    let whole = FixtureTable::new("whole", Oracle::new(seed, PARTS, rows * PARTS, DIM, DType::F32));
-    let part = |i| FixtureTable::new(format!("part{i}"), Oracle::new(seed, i, rows, DIM, DType::F32));
+    let whole = FixtureTable::new("whole", ContentOracle::new(seed, PARTS, rows * PARTS, DIM, DType::F32));
+    let part = |i| FixtureTable::new(format!("part{i}"), ContentOracle::new(seed, i, rows, DIM, DType::F32));
     let parts: Vec<FixtureTable> = (0..PARTS).map(part).collect();
     let tables: Vec<FixtureTable> = parts.iter().chain([&whole]).cloned().collect();
     let store = Fixture { drives: 4, media: Media::Computed, ..Fixture::default() }.store(&tables, None)?;
@@ -131,7 +131,7 @@ fn duel(
     mut parts: Side,
     (tier, spread, rows, ids, batches, seed): (Tier, Spread, u64, u64, u64, u64),
 ) -> anyhow::Result<SplitResult> {
-    let mut random = Random::new(mix_all([seed, ids, tier as u64, spread as u64]));
+    let mut random = SeededRandom::new(mix_all([seed, ids, tier as u64, spread as u64]));
     let warm_up = batches.min(50);
     let (each, mut fresh) = (ids / PARTS, vec![0i64; ids as usize]);
     for batch in 0..batches + warm_up {

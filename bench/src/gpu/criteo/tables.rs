@@ -6,10 +6,10 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_gpu_queues::PinnedMemory;
 use warprow_layout::DType;
-use warprow_lookup::{PlanOptions, Stage};
-use warprow_soft_controller::Profile;
+use warprow_lookup::{LookupStage, PlanOptions};
+use warprow_soft_controller::TimingProfile;
 use warprow_workload::units::bytes;
-use warprow_workload::{Content, Oracle, median, mix_all};
+use warprow_workload::{ContentOracle, TableContent, median, mix_all};
 
 use super::features::features;
 use super::rivals::{Everything, HostSide};
@@ -117,7 +117,7 @@ impl CriteoResult {
 fn tables(setup: &CriteoSetup) -> Vec<FixtureTable> {
     let table = |(index, rows): (u64, u64)| {
         let rows = (rows / setup.scale.max(1)).max(3);
-        let content = Oracle::new(setup.seed, index, rows, DIM, DType::F32);
+        let content = ContentOracle::new(setup.seed, index, rows, DIM, DType::F32);
         let hot_rows = (rows as f64 * setup.memory).ceil() as u64;
         FixtureTable { hot_rows: hot_rows.min(rows), ..FixtureTable::new(format!("cat{index}"), content) }
     };
@@ -138,7 +138,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
     let hot_bytes: u64 = tables.iter().map(|table| table.hot_rows * u64::from(DIM) * 4).sum();
     let (count, size) = (tables.len() as u64, bytes(rows * 512));
     note(&format!("{count} tables, {rows} rows, {size}, of which {} in memory", bytes(hot_bytes)));
-    let fixture = Fixture { drives: setup.drives, media: setup.media, disorder: true, profile: Profile::None };
+    let fixture = Fixture { drives: setup.drives, media: setup.media, disorder: true, profile: TimingProfile::None };
     let store = fixture.store(&tables, None)?;
     let everything = Everything::new(&tables)?;
     if everything.is_none() {
@@ -245,7 +245,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
 
 /// Names of the host executor's stages, in their order.
 pub(super) fn stage_names() -> String {
-    Stage::ALL.map(Stage::name).join(" + ")
+    LookupStage::ALL.map(LookupStage::name).join(" + ")
 }
 
 #[cfg(test)]

@@ -5,10 +5,10 @@ use warprow_gpu_queues::abi::GATE_BYTES;
 use warprow_gpu_queues::{DeviceMemory, PinnedMemory};
 use warprow_kernels::abi::{self, KEY_ALIGN, TICKETS, element, outcome, tier};
 use warprow_kernels::dedupe::{self, DedupeNeeds, slots_log2, sweeps};
-use warprow_kernels::{Kernels, LaunchShape, LookupGraph, LookupKind, PrefetchKind, SMALL_IDS};
+use warprow_kernels::{LaunchShape, LookupGraph, LookupKernels, LookupKind, PrefetchKind, SMALL_IDS};
 use warprow_layout::DType;
-use warprow_lookup::Dedupe;
-use warprow_workload::{Content, Oracle};
+use warprow_lookup::DedupeMethod;
+use warprow_workload::{ContentOracle, TableContent};
 
 use super::super::module::{Kernel, Module};
 use super::super::{Request, Stream};
@@ -27,7 +27,7 @@ pub(super) fn on_drives(ids: u64) -> bool {
 
 /// Kernels of the look-up, and those that check it.
 pub(super) struct Code {
-    pub(super) kernels: Kernels,
+    pub(super) kernels: LookupKernels,
     module: Module,
     fill_rows: Kernel,
     check_inverse: Kernel,
@@ -40,7 +40,7 @@ impl Code {
         let kernel = |name| module.kernel(name);
         let (fill_rows, check_inverse) = (kernel(c"fill_rows")?, kernel(c"check_inverse")?);
         let check_uniques = kernel(c"check_uniques")?;
-        Ok(Self { kernels: Kernels::load(stream.gpu())?, module, fill_rows, check_inverse, check_uniques })
+        Ok(Self { kernels: LookupKernels::load(stream.gpu())?, module, fill_rows, check_inverse, check_uniques })
     }
 }
 
@@ -62,7 +62,7 @@ struct Places {
 pub(super) struct Fixture<'a> {
     code: &'a Code,
     stream: &'a Stream,
-    pub(super) content: Oracle,
+    pub(super) content: ContentOracle,
     rows: DeviceMemory,
     memory: DeviceMemory,
     places: Places,
@@ -81,7 +81,7 @@ impl<'a> Fixture<'a> {
 
     pub(super) fn new(code: &'a Code, stream: &'a Stream, rows: u64, ids: u64, seed: u64) -> anyhow::Result<Self> {
         let gpu = stream.gpu();
-        let content = Oracle::new(seed, 0, rows, DIM, DType::F32);
+        let content = ContentOracle::new(seed, 0, rows, DIM, DType::F32);
         let table = DeviceMemory::new(gpu, rows * ROW)?;
         let fill = [table.address(), rows, ROW / 8, content.key()];
         // SAFETY: the table has room for so many rows.
@@ -156,7 +156,7 @@ impl<'a> Fixture<'a> {
     }
 
     /// A look-up of `ids` ids of the request.
-    pub(super) fn lookup(&self, request: &Request, ids: u64, way: Dedupe, first: abi::Feature) -> abi::Lookup {
+    pub(super) fn lookup(&self, request: &Request, ids: u64, way: DedupeMethod, first: abi::Feature) -> abi::Lookup {
         let (at, places) = (self.memory.address(), &self.places);
         let lookup = abi::Lookup {
             batch: abi::BatchIds {
@@ -196,8 +196,8 @@ impl<'a> Fixture<'a> {
                 count: self.keys,
                 first_ssd_key: if on_drives(ids) { 0 } else { self.keys },
                 dedupe: match way {
-                    Dedupe::Hash => abi::dedupe::HASH,
-                    Dedupe::Radix => abi::dedupe::RADIX,
+                    DedupeMethod::Hash => abi::dedupe::HASH,
+                    DedupeMethod::Radix => abi::dedupe::RADIX,
                     _ => abi::dedupe::BITMAP,
                 },
                 unused: 0,
@@ -220,8 +220,8 @@ impl<'a> Fixture<'a> {
     }
 
     /// A graph of such look-ups.
-    pub(super) fn graph(&self, lookup: &abi::Lookup, way: Dedupe) -> anyhow::Result<LookupGraph> {
-        let kind = if way == Dedupe::Block { LookupKind::Small } else { LookupKind::Large };
+    pub(super) fn graph(&self, lookup: &abi::Lookup, way: DedupeMethod) -> anyhow::Result<LookupGraph> {
+        let kind = if way == DedupeMethod::Block { LookupKind::Small } else { LookupKind::Large };
         let gpu = self.stream.gpu();
         let _current = gpu.enter()?;
         // SAFETY: the context is current; the kernels are `code`'s, which outlives this and the graph.
@@ -258,8 +258,8 @@ impl<'a> Fixture<'a> {
     }
 
     /// Runs a look-up in two halves, and compares in between all that was found with the ids: how many different ones there are.
-    pub(super) fn compare(&self, request: &Request, lookup: &abi::Lookup, way: Dedupe) -> anyhow::Result<u64> {
-        let ahead = if way == Dedupe::Block { PrefetchKind::Small } else { PrefetchKind::Large };
+    pub(super) fn compare(&self, request: &Request, lookup: &abi::Lookup, way: DedupeMethod) -> anyhow::Result<u64> {
+        let ahead = if way == DedupeMethod::Block { PrefetchKind::Small } else { PrefetchKind::Large };
         self.launched.set(self.launched.get() + 1);
         self.launch(LookupKind::Ahead(ahead), lookup)?;
         let uniques = self.check(request, lookup);

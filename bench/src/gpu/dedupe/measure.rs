@@ -3,8 +3,8 @@
 use anyhow::ensure;
 use warprow_gpu::choose_dedupe;
 use warprow_kernels::SMALL_IDS;
-use warprow_lookup::Dedupe;
-use warprow_workload::{Content, median, mix_all};
+use warprow_lookup::DedupeMethod;
+use warprow_workload::{TableContent, median, mix_all};
 
 use super::fixture::{Code, Fixture, on_drives};
 use super::{DedupeResult, DedupeSetup, WayTimes, name};
@@ -55,10 +55,10 @@ fn batches(
     let (rows, drives) = (fixture.content.rows(), on_drives(ids));
     request.reshape(Shape::rows(ids))?;
     let feature = fixture.describe(ids)?;
-    let ways = [Dedupe::Block, Dedupe::Bitmap, Dedupe::Hash, Dedupe::Radix];
-    let ways = ways.into_iter().filter(|&way| way != Dedupe::Block || ids <= SMALL_IDS);
+    let ways = [DedupeMethod::Block, DedupeMethod::Bitmap, DedupeMethod::Hash, DedupeMethod::Radix];
+    let ways = ways.into_iter().filter(|&way| way != DedupeMethod::Block || ids <= SMALL_IDS);
     request.draw(stream)?;
-    fixture.prove(request, &fixture.lookup(request, ids, Dedupe::Bitmap, feature))?;
+    fixture.prove(request, &fixture.lookup(request, ids, DedupeMethod::Bitmap, feature))?;
     let (mut times, mut uniques, mut compared, before) = (Vec::new(), 0, 0, request.checked);
     for way in ways {
         let lookup = fixture.lookup(request, ids, way, feature);

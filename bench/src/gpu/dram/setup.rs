@@ -2,7 +2,7 @@
 
 use anyhow::{bail, ensure};
 use warprow_layout::DType;
-use warprow_workload::{Oracle, PowerLaw};
+use warprow_workload::{ContentOracle, PowerLaw};
 
 use crate::gpu::python::Asked;
 
@@ -48,8 +48,8 @@ impl DramSetup {
         self.size / u64::from(self.row_bytes)
     }
 
-    pub(super) fn content(&self) -> Oracle {
-        Oracle::new(self.seed, 0, self.rows(), self.row_bytes / 4, DType::F32)
+    pub(super) fn content(&self) -> ContentOracle {
+        ContentOracle::new(self.seed, 0, self.rows(), self.row_bytes / 4, DType::F32)
     }
 
     pub(super) fn most(&self) -> u64 {

@@ -6,7 +6,7 @@ use warprow_gpu::GpuOptions;
 use warprow_layout::{DType, TableSpec};
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::Store;
-use warprow_workload::{Content, Oracle, median, mix_all};
+use warprow_workload::{ContentOracle, TableContent, median, mix_all};
 
 use super::results::ChecksumResult;
 use super::setup::ChecksumSetup;
@@ -32,7 +32,7 @@ pub fn checksums(
     }
     let mut results = Vec::new();
     for &row_bytes in &setup.row_bytes {
-        let content = Oracle::new(setup.seed, 0, setup.size / u64::from(row_bytes), row_bytes / 4, DType::F32);
+        let content = ContentOracle::new(setup.seed, 0, setup.size / u64::from(row_bytes), row_bytes / 4, DType::F32);
         let spec = TableSpec { row_crc: true, ..TableSpec::new("table", content.rows(), row_bytes / 4, DType::F32) };
         // At worst half of every LBA is empty; the checksums are 4 B a row.
         let bytes = 2 * setup.size + content.rows() * 4;
@@ -53,7 +53,7 @@ fn line(
     setup: &ChecksumSetup,
     store: &Store,
     drives: &Drives,
-    (content, count): (Oracle, u64),
+    (content, count): (ContentOracle, u64),
 ) -> anyhow::Result<ChecksumResult> {
     let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], count, count, mix_all([setup.seed, count]))?;
     request.reshape(Shape::rows(count))?;

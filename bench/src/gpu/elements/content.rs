@@ -1,16 +1,16 @@
 //! Rows of any elements, and what they are as f32.
 
 use warprow_layout::{DType, RowSource, float8};
-use warprow_workload::{Content, Oracle};
+use warprow_workload::{ContentOracle, TableContent};
 
 /// A table of random rows that all mean finite numbers.
 #[derive(Clone, Debug)]
 pub(super) struct Rows {
     dtype: DType,
     row_bytes: usize,
-    elements: Oracle,
+    elements: ContentOracle,
     /// Scale and bias, of elements that have them.
-    scales: Option<Oracle>,
+    scales: Option<ContentOracle>,
     /// What each code of 8 bits or 16 means.
     values: Vec<f32>,
 }
@@ -20,11 +20,11 @@ impl Rows {
     pub(super) fn new(seed: u64, rows: u64, dim: u32, dtype: DType) -> Option<Self> {
         let row_bytes = dtype.row_bytes(dim)? as usize;
         let (elements, scales) = match dtype {
-            DType::Q8 => (Oracle::new(seed, 0, rows, dim, DType::U8), Some(DType::F32)),
-            DType::Q4 => (Oracle::new(seed, 0, rows, dim / 2, DType::U8), Some(DType::F16)),
-            _ => (Oracle::new(seed, 0, rows, dim, dtype), None),
+            DType::Q8 => (ContentOracle::new(seed, 0, rows, dim, DType::U8), Some(DType::F32)),
+            DType::Q4 => (ContentOracle::new(seed, 0, rows, dim / 2, DType::U8), Some(DType::F16)),
+            _ => (ContentOracle::new(seed, 0, rows, dim, dtype), None),
         };
-        let scales = scales.map(|dtype| Oracle::new(seed, 1, rows, 2, dtype));
+        let scales = scales.map(|dtype| ContentOracle::new(seed, 1, rows, 2, dtype));
         let values = match dtype {
             DType::F16 | DType::Q4 => (0..=u16::MAX).map(f16_value).collect(),
             DType::BF16 => (0..=u16::MAX).map(|code| f32::from_bits(u32::from(code) << 16)).collect(),

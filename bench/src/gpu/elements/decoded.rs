@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use warprow_gpu_queues::DeviceMemory;
 use warprow_layout::DType;
-use warprow_workload::{Random, mix_all};
+use warprow_workload::{SeededRandom, mix_all};
 use zerocopy::IntoBytes;
 
 use super::content::Rows;
@@ -42,7 +42,7 @@ pub(super) struct Decoded<'a> {
     dim: u64,
     memory: DeviceMemory,
     found: DeviceMemory,
-    random: Random,
+    random: SeededRandom,
     /// Rows or bags compared, all of them on the GPU.
     pub(super) checked: u64,
     /// Those among them that this machine's processor computed as well.
@@ -80,7 +80,7 @@ impl<'a> Decoded<'a> {
             });
             memory.write(first * row, values.as_bytes())?;
         }
-        let random = Random::new(mix_all([seed, 0x5b07]));
+        let random = SeededRandom::new(mix_all([seed, 0x5b07]));
         Ok(Self { stream, code, rows, dim, memory, found, random, checked: 0, spots: 0 })
     }
 

@@ -1,7 +1,7 @@
 //! Batches of ids.
 
 use warprow_layout::DType;
-use warprow_workload::Oracle;
+use warprow_workload::ContentOracle;
 
 use crate::gpu::{Drawn, Request, Shape, Stream};
 
@@ -14,7 +14,7 @@ pub(super) fn request(
     seed: u64,
 ) -> anyhow::Result<Request> {
     // For ids alone: what rows mean is told by others.
-    let drawn = Drawn::new(Oracle::new(0, 0, rows, dim, DType::F32), alpha)?;
+    let drawn = Drawn::new(ContentOracle::new(0, 0, rows, dim, DType::F32), alpha)?;
     let ids = shape.ids(1);
     let mut request = Request::new(stream, &[drawn], ids, if shape.pooled { shape.bags } else { ids }, seed)?;
     request.reshape(shape)?;

@@ -7,7 +7,7 @@ pub use measure::{HbmResult, HbmTimes, TorchTimes, copy_bytes_per_second, measur
 
 use anyhow::{bail, ensure};
 use warprow_layout::DType;
-use warprow_workload::{Oracle, PowerLaw};
+use warprow_workload::{ContentOracle, PowerLaw};
 
 use super::python::Asked;
 
@@ -50,8 +50,8 @@ impl HbmSetup {
         Ok(())
     }
 
-    fn content(&self) -> Oracle {
-        Oracle::new(self.seed, 0, self.rows, self.dim, DType::F32)
+    fn content(&self) -> ContentOracle {
+        ContentOracle::new(self.seed, 0, self.rows, self.dim, DType::F32)
     }
 }
 

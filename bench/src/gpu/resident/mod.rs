@@ -12,8 +12,8 @@ use serde::{Deserialize, Serialize};
 use warprow_gpu_queues::abi::{DOORBELL_MEMORY, GATE_BYTES, LANES, MAX_BATCHES, QueueDescriptor, QueueState};
 use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_layout::DType;
-use warprow_soft_controller::Profile;
-use warprow_workload::{Content, Oracle, mix_all};
+use warprow_soft_controller::TimingProfile;
+use warprow_workload::{ContentOracle, TableContent, mix_all};
 use zerocopy::{FromBytes, IntoBytes};
 
 use self::abi::{Answered, Channel, Read};
@@ -47,7 +47,7 @@ pub struct Bench<'a> {
     answering: Code,
     answers: Stream,
     image: DeviceMemory,
-    oracle: Oracle,
+    oracle: ContentOracle,
 }
 
 #[derive(Debug)]
@@ -81,7 +81,7 @@ pub struct ResidentSetup {
     /// Commands of each queue.
     pub commands: u64,
     /// The rate and latency of the drive behind the queues.
-    pub profile: Profile,
+    pub profile: TimingProfile,
     /// Of LBAs, disorder and late completions.
     pub seed: u64,
 }
@@ -129,7 +129,7 @@ impl<'a> Bench<'a> {
             befriend(stream.gpu(), answering)?;
             befriend(answering, stream.gpu())?;
         }
-        let oracle = Oracle::new(seed, 0, lbas, (BLOCK / 4) as u32, DType::F32);
+        let oracle = ContentOracle::new(seed, 0, lbas, (BLOCK / 4) as u32, DType::F32);
         let image = DeviceMemory::new(answering, lbas * BLOCK)?;
         let (reading, code) = (Code::new(stream.gpu())?, Code::new(answering)?);
         let answers = Stream::new(&super::Kernels::new(answering)?)?;

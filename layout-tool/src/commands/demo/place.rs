@@ -10,7 +10,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::statvfs;
 use warprow_soft_controller::{self as soft, DirectBacking, DriveUri, Namespace, SoftController};
 use warprow_store::StoreError;
-use warprow_workload::rival::Caching;
+use warprow_workload::rival::PageCaching;
 use warprow_workload::units;
 use warprow_workload::{FileSystem, available_memory};
 
@@ -79,13 +79,13 @@ impl Place {
     }
 
     /// Another controller of the drive, whose first is closed, for reading. An error of words says why there can be none.
-    pub(crate) fn open(&self, caching: Caching) -> Result<Arc<SoftController>, String> {
+    pub(crate) fn open(&self, caching: PageCaching) -> Result<Arc<SoftController>, String> {
         let namespace = match caching {
-            Caching::Cached => {
+            PageCaching::Cached => {
                 let file = File::options().read(true).write(true).open(&self.path).and_then(soft::FileBacking::new);
                 Namespace::new(file.map_err(|error| format!("{} cannot be opened again: {error}", self.shown))?)
             }
-            Caching::Direct => {
+            PageCaching::Direct => {
                 let refused = |error| format!("{} does not take O_DIRECT: {error}", self.filesystem);
                 let file = warprow_uring::open_direct(&self.path).map_err(refused)?;
                 let size = file.metadata().map_err(refused)?.len();
@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(File::open(&place.path).unwrap().metadata().unwrap().len(), 1 << 20);
         drop(controller);
         assert!(place.hold().unwrap().is_none());
-        place.open(Caching::Cached).unwrap();
+        place.open(PageCaching::Cached).unwrap();
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         assert_eq!(place.has_room_beside(4096), Ok(()));
         assert!(place.has_room_beside(1 << 60).unwrap_err().contains("are free"));
@@ -228,7 +228,7 @@ mod tests {
         drop(controller);
         let held = place.hold().unwrap();
         assert!(held.is_some() && DriveUri::new(&path).open().is_err());
-        place.open(Caching::Cached).unwrap();
+        place.open(PageCaching::Cached).unwrap();
         drop(held);
         DriveUri::new(&path).open().unwrap();
     }

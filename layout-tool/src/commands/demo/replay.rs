@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use warprow_workload::{Batches, Content, Latencies, Mismatch, RowsAnswer, verify};
+use warprow_workload::{BatchSource, Latencies, RowMismatch, RowsAnswer, TableContent, verify};
 
 use super::workload::Truth;
 use crate::failure::Failure;
@@ -52,7 +52,7 @@ pub(crate) struct Outcome {
     pub checked: u64,
     /// Missing ids among them.
     pub missing: u64,
-    pub mismatch: Option<Mismatch>,
+    pub mismatch: Option<RowMismatch>,
     /// Whether somebody asked to stop.
     pub interrupted: bool,
 }
@@ -85,7 +85,7 @@ pub(crate) struct Turn<'a> {
 /// What all contenders share.
 pub(crate) struct Race<'a> {
     truth: &'a Truth<'a>,
-    batches: &'a Batches,
+    batches: &'a BatchSource,
     ids: Vec<i64>,
     rows: RowBuffer,
     interrupt: &'a Interrupt,
@@ -114,7 +114,7 @@ impl<'a> Turn<'a> {
 
 impl<'a> Race<'a> {
     /// Batches of `batch` ids.
-    pub(crate) fn new(truth: &'a Truth<'a>, batches: &'a Batches, batch: usize, interrupt: &'a Interrupt) -> Self {
+    pub(crate) fn new(truth: &'a Truth<'a>, batches: &'a BatchSource, batch: usize, interrupt: &'a Interrupt) -> Self {
         let rows = RowBuffer::new(truth.dtype(), batch * truth.dim() as usize);
         Self { truth, batches, ids: vec![0; batch], rows, interrupt }
     }

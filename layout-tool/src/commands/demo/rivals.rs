@@ -9,8 +9,10 @@ use warprow_gpu::{CopyingSlot, Gpu, GpuOptions};
 use warprow_layout::{DType, Ranks};
 use warprow_lookup::{Batch, Feature, HostOptions, Output, PlanOptions};
 use warprow_store::Store;
-use warprow_workload::rival::{self, Caching, Equal, NumpyProcess, PerId, PlainFile, RivalError, Target};
-use warprow_workload::{Content, warm};
+use warprow_workload::rival::{
+    self, EqualMeansRival, NumpyProcess, PageCaching, PerIdRival, PlainFile, RivalError, RivalTable,
+};
+use warprow_workload::{TableContent, warm};
 
 use super::place::Place;
 use super::replay::Contender;
@@ -75,7 +77,7 @@ impl Rival {
 
 /// What all rivals are given: the file, where each row lies in it, the rank of each id, and what they may keep in memory.
 pub(crate) struct Rivals {
-    target: Target,
+    target: RivalTable,
     hot_rows: u64,
     batch: usize,
     store: Store,
@@ -121,16 +123,20 @@ impl Rivals {
         let equal = || self.target.clone().with_dram(self.hot_rows);
         let made: Result<Box<dyn rival::Rival>, RivalError> = match rival {
             Rival::Gpu => return self.on_gpu(),
-            Rival::Pread => PerId::pread(self.target.clone()).map(|it| Box::new(it) as _),
-            Rival::Uring => PerId::uring(self.target.clone(), depth).map(|it| Box::new(it) as _),
-            Rival::Mapped => PerId::mapped(self.target.clone()).map(|it| Box::new(it) as _),
+            Rival::Pread => PerIdRival::pread(self.target.clone()).map(|it| Box::new(it) as _),
+            Rival::Uring => PerIdRival::uring(self.target.clone(), depth).map(|it| Box::new(it) as _),
+            Rival::Mapped => PerIdRival::mapped(self.target.clone()).map(|it| Box::new(it) as _),
             Rival::Numpy => match (self.numpy.take(), &self.plain) {
                 (Some(numpy), Ok(plain)) => numpy.map(plain, self.dtype, false).map(|it| Box::new(it) as _),
                 (_, Err(reason)) => return Ok(Err(reason.clone())),
                 (None, Ok(_)) => return Ok(Err("it has taken part".to_owned())),
             },
-            Rival::PreadEqual => equal().and_then(|it| Equal::pread(it, self.batch)).map(|it| Box::new(it) as _),
-            Rival::UringEqual => equal().and_then(|it| Equal::uring(it, self.batch, depth)).map(|it| Box::new(it) as _),
+            Rival::PreadEqual => {
+                equal().and_then(|it| EqualMeansRival::pread(it, self.batch)).map(|it| Box::new(it) as _)
+            }
+            Rival::UringEqual => {
+                equal().and_then(|it| EqualMeansRival::uring(it, self.batch, depth)).map(|it| Box::new(it) as _)
+            }
         };
         enter(made, rival.name(), self.batch)
     }
@@ -177,9 +183,9 @@ impl Contender for OnGpu {
 }
 
 /// Tells where the rows lie.
-pub(crate) fn target(place: &Place, store: &Store, ranks: &Arc<Ranks>) -> Result<Target, Failure> {
+pub(crate) fn target(place: &Place, store: &Store, ranks: &Arc<Ranks>) -> Result<RivalTable, Failure> {
     let (generation, table) = store.generation(TABLE)?;
-    let target = Target::new(&generation, table, Some(ranks.clone()), &[&place.path], Caching::Cached);
+    let target = RivalTable::new(&generation, table, Some(ranks.clone()), &[&place.path], PageCaching::Cached);
     target.map_err(|error| bug(chain(&error)))
 }
 
@@ -208,7 +214,11 @@ fn write_plain(place: &Place, truth: &Truth<'_>, context: &Context) -> Result<Re
 }
 
 /// Another clean start of numpy, with a file that is written already.
-pub(crate) fn numpy_again(plain: &PlainFile, dtype: DType, context: &Context) -> Result<rival::Numpy, RivalError> {
+pub(crate) fn numpy_again(
+    plain: &PlainFile,
+    dtype: DType,
+    context: &Context,
+) -> Result<rival::NumpyMemmap, RivalError> {
     let interrupt = context.interrupt.clone();
     NumpyProcess::start(move || interrupt.is_asked())?.map(plain, dtype, true)
 }

@@ -10,7 +10,7 @@ use warprow_lookup::{Feature, HostExecutor, HostOptions, PlanOptions};
 use warprow_soft_controller::SoftController;
 use warprow_store::{Device, LoadOptions, LoadReport, OpenOptions, Store, TableLoad};
 use warprow_workload::units;
-use warprow_workload::{Content, Mapping, TraceFile};
+use warprow_workload::{KeyMapping, TableContent, TraceFile};
 
 use super::arguments::{DemoArgs, Inject, Map};
 use super::cold;
@@ -31,9 +31,9 @@ pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<CommandOutput, F
     let workload = match (&file, &args.trace) {
         (Some(file), Some(trace)) => {
             let mapping = match args.map {
-                Map::Strict => Mapping::Strict,
-                Map::Dense => Mapping::Dense,
-                Map::Modulo => Mapping::Modulo,
+                Map::Strict => KeyMapping::Strict,
+                Map::Dense => KeyMapping::Dense,
+                Map::Modulo => KeyMapping::Modulo,
             };
             let Ok(trace) = trace.parse::<TraceFile>();
             Workload::given(args, file, choose(file, args.tensor.as_deref())?, &trace, mapping)?

@@ -5,7 +5,9 @@ use std::sync::Mutex;
 use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
 use warprow_workload::units;
-use warprow_workload::{Batches, Content, MappedKeys, Mapping, Oracle, PowerLaw, Shuffle, TraceFile, counts};
+use warprow_workload::{
+    BatchSource, ContentOracle, IdShuffle, KeyMapping, MappedKeys, PowerLaw, TableContent, TraceFile, counts,
+};
 
 use super::arguments::DemoArgs;
 use crate::failure::Failure;
@@ -18,7 +20,7 @@ pub(crate) const TABLE: &str = "demo";
 /// A table and the batches of ids that are looked up in it.
 pub(crate) struct Workload<'a> {
     pub truth: Truth<'a>,
-    pub batches: Batches,
+    pub batches: BatchSource,
     /// How often each id was looked up before, by id; `None`: the ids are a shuffle of the ranks.
     counts: Option<Vec<u64>>,
     /// Ids in a batch.
@@ -28,7 +30,7 @@ pub(crate) struct Workload<'a> {
     /// In words.
     pub trace: String,
     /// How the keys of a trace became ids.
-    pub mapped: Option<(Mapping, Share)>,
+    pub mapped: Option<(KeyMapping, Share)>,
 }
 
 /// How many ids of a trace the table does not have.
@@ -47,7 +49,7 @@ impl Share {
 
 /// The true content of the table: computed, or in the user's file. Never from the drive.
 pub(crate) enum Truth<'a> {
-    Computed(Oracle),
+    Computed(ContentOracle),
     File { rows: ById<'a>, table: &'a FileTable, failed: Mutex<Option<std::io::Error>> },
 }
 
@@ -61,7 +63,7 @@ impl Truth<'_> {
     }
 }
 
-impl Content for Truth<'_> {
+impl TableContent for Truth<'_> {
     fn rows(&self) -> u64 {
         match self {
             Self::Computed(oracle) => oracle.rows(),
@@ -120,12 +122,12 @@ impl<'a> Workload<'a> {
         let law = PowerLaw::new(rows, args.alpha).filter(|_| args.alpha <= 100.0).ok_or_else(|| {
             Failure::usage("--alpha", format!("{:e} is no exponent from 0 to 100", args.alpha)).remedy("try 1.05")
         })?;
-        let shuffle = Shuffle::new(rows, seed);
-        let oracle = Oracle::new(seed, 0, rows, args.dim, DType::F32);
+        let shuffle = IdShuffle::new(rows, seed);
+        let oracle = ContentOracle::new(seed, 0, rows, args.dim, DType::F32);
         let bytes = rows.saturating_mul(oracle.row_bytes() as u64);
         Ok(Self {
             truth: Truth::Computed(oracle),
-            batches: Batches::PowerLaw { law, shuffle, seed },
+            batches: BatchSource::PowerLaw { law, shuffle, seed },
             counts: None,
             batch: args.batch,
             table: format!(
@@ -145,7 +147,7 @@ impl<'a> Workload<'a> {
         file: &'a TableFile,
         table: &'a FileTable,
         trace: &TraceFile,
-        mapping: Mapping,
+        mapping: KeyMapping,
     ) -> Result<Self, Failure> {
         let subject = trace.path.display().to_string();
         let MappedKeys { ids, distinct, missing } = read_keys(trace)?.map(mapping, table.rows);
@@ -178,7 +180,7 @@ impl<'a> Workload<'a> {
                 units::plural(share.ids, "id")
             ),
             truth: Truth::File { rows: ById::new(file, table)?, table, failed: Mutex::default() },
-            batches: Batches::Replay(future.to_vec()),
+            batches: BatchSource::Replay(future.to_vec()),
             counts: Some(counts(past, rows)),
             mapped: Some((mapping, share)),
         })
@@ -187,15 +189,15 @@ impl<'a> Workload<'a> {
     /// Ids after which a trace begins again.
     pub(crate) fn trace_ids(&self) -> Option<u64> {
         match &self.batches {
-            Batches::Replay(ids) => Some(ids.len() as u64),
-            Batches::PowerLaw { .. } => None,
+            BatchSource::Replay(ids) => Some(ids.len() as u64),
+            BatchSource::PowerLaw { .. } => None,
         }
     }
 
     /// id → rank.
     pub(crate) fn ranks(&self) -> Result<Ranks, Failure> {
         match (&self.batches, &self.counts) {
-            (Batches::PowerLaw { shuffle, .. }, _) => {
+            (BatchSource::PowerLaw { shuffle, .. }, _) => {
                 let rank = |id| u32::try_from(shuffle.rank(id)).unwrap_or(u32::MAX);
                 Ranks::from_u32((0..self.truth.rows()).map(rank).collect())
                     .map_err(|error| Failure::usage("--rows", error.to_string()).remedy("give fewer than 2³² rows"))

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use warprow_keys::Fingerprint;
+use warprow_keys::FingerprintWidth;
 use warprow_layout::DType;
 
 use crate::drives::DriveArgs;
@@ -57,7 +57,7 @@ pub struct LoadArgs {
     pub(super) key_index: Index,
     /// Bits by which the index tells other keys: one in 2^BITS gets a row of the table, rather than the default
     #[arg(long, value_name = "8|16|32", default_value = "16", value_parser = fingerprint)]
-    pub(super) fingerprint: Fingerprint,
+    pub(super) fingerprint: FingerprintWidth,
     /// Store the index of keys alone, which takes 8 bytes a row less: keys can then not be exported, nor compared in look-ups
     #[arg(long)]
     pub(super) forget_keys: bool,
@@ -113,11 +113,11 @@ pub struct LoadArgs {
     pub(super) dry_run: bool,
 }
 
-fn fingerprint(bits: &str) -> Result<Fingerprint, String> {
+fn fingerprint(bits: &str) -> Result<FingerprintWidth, String> {
     match bits {
-        "8" => Ok(Fingerprint::Bits8),
-        "16" => Ok(Fingerprint::Bits16),
-        "32" => Ok(Fingerprint::Bits32),
+        "8" => Ok(FingerprintWidth::Bits8),
+        "16" => Ok(FingerprintWidth::Bits16),
+        "32" => Ok(FingerprintWidth::Bits32),
         _ => Err("fingerprints have 8, 16 or 32 bits".to_owned()),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warprow_keys::{Fingerprint, KeyIndex};
+use warprow_keys::{FingerprintWidth, KeyIndex};
 use warprow_layout::Ranks;
 use warprow_store::{Store, TableInfo};
 use warprow_workload::units;
@@ -30,7 +30,7 @@ impl Indexed<'_> {
 
 /// Builds the index of its keys, if it is looked up by keys.
 pub(super) fn index<'a>(
-    fingerprint: Fingerprint,
+    fingerprint: FingerprintWidth,
     chosen: &Chosen<'a>,
     whose: &'a RowNames<'a>,
     context: &Context,

@@ -7,7 +7,7 @@ use serde_json::Value;
 use warprow_formats::refuse_special;
 use warprow_lookup::Ids;
 use warprow_workload::units;
-use warprow_workload::{Keys, NpyHeader, TraceFile};
+use warprow_workload::{NpyHeader, RecordedKeys, TraceFile};
 
 use super::arguments::{LookupArgs, Pooling};
 use crate::failure::Failure;
@@ -15,7 +15,7 @@ use crate::hotness::read_numbers;
 
 /// What is looked up, checked.
 pub(super) struct Request {
-    pub(super) ids: Keys,
+    pub(super) ids: RecordedKeys,
     /// Where each bag begins, and the end of the last; `None`: not pooled.
     pub(super) bags: Option<Vec<usize>>,
     pub(super) weights: Option<Vec<f32>>,
@@ -85,15 +85,15 @@ impl Request {
 
     pub(super) fn ids_in(&self, range: &Range<usize>) -> Ids<'_> {
         match &self.ids {
-            Keys::Signed(ids) => ids[range.clone()].into(),
-            Keys::Unsigned(ids) => ids[range.clone()].into(),
+            RecordedKeys::Signed(ids) => ids[range.clone()].into(),
+            RecordedKeys::Unsigned(ids) => ids[range.clone()].into(),
         }
     }
 
     pub(super) fn id(&self, position: usize) -> Value {
         match &self.ids {
-            Keys::Signed(ids) => ids.get(position).copied().into(),
-            Keys::Unsigned(ids) => ids.get(position).copied().into(),
+            RecordedKeys::Signed(ids) => ids.get(position).copied().into(),
+            RecordedKeys::Unsigned(ids) => ids.get(position).copied().into(),
         }
     }
 }
@@ -104,7 +104,7 @@ pub(super) struct Chunk {
     pub(super) ids: Range<usize>,
 }
 
-pub(in crate::commands) fn parse_ids(list: &str) -> Result<Keys, Failure> {
+pub(in crate::commands) fn parse_ids(list: &str) -> Result<RecordedKeys, Failure> {
     let parse = |text: &str| {
         text.trim().parse::<i128>().map_err(|_| {
             Failure::usage(text, format!("{text:?} is no id"))
@@ -117,16 +117,16 @@ pub(in crate::commands) fn parse_ids(list: &str) -> Result<Keys, Failure> {
         list => list.split(',').map(parse).collect::<Result<Vec<_>, _>>()?,
     };
     if let Ok(signed) = ids.iter().map(|&id| i64::try_from(id)).collect() {
-        return Ok(Keys::Signed(signed));
+        return Ok(RecordedKeys::Signed(signed));
     }
     let unsigned: Result<Vec<u64>, _> = ids.iter().map(|&id| u64::try_from(id)).collect();
-    unsigned.map(Keys::Unsigned).map_err(|_| {
+    unsigned.map(RecordedKeys::Unsigned).map_err(|_| {
         Failure::usage("--ids", "the ids do not fit one 64-bit type")
             .remedy("look negative ids and those from 2⁶³ on up separately")
     })
 }
 
-pub(in crate::commands) fn read_file(argument: &str) -> Result<Keys, Failure> {
+pub(in crate::commands) fn read_file(argument: &str) -> Result<RecordedKeys, Failure> {
     let Ok(file) = argument.parse::<TraceFile>();
     read_numbers(&file)
 }
@@ -134,8 +134,8 @@ pub(in crate::commands) fn read_file(argument: &str) -> Result<Keys, Failure> {
 /// Where bags begin, with the end of the last.
 fn offsets(argument: &str, ids: usize, include_last: bool) -> Result<Vec<usize>, Failure> {
     let given: Vec<i128> = match read_file(argument)? {
-        Keys::Signed(offsets) => offsets.into_iter().map(i128::from).collect(),
-        Keys::Unsigned(offsets) => offsets.into_iter().map(i128::from).collect(),
+        RecordedKeys::Signed(offsets) => offsets.into_iter().map(i128::from).collect(),
+        RecordedKeys::Unsigned(offsets) => offsets.into_iter().map(i128::from).collect(),
     };
     let mut bags: Vec<usize> = Vec::with_capacity(given.len() + 1);
     for (index, offset) in given.into_iter().enumerate() {
@@ -193,7 +193,7 @@ mod tests {
     use crate::failure::Class;
 
     fn request(ids: usize, bags: Option<Vec<usize>>) -> Request {
-        Request { ids: Keys::Signed(vec![0; ids]), bags, weights: None }
+        Request { ids: RecordedKeys::Signed(vec![0; ids]), bags, weights: None }
     }
 
     #[test]
@@ -219,9 +219,9 @@ mod tests {
 
     #[test]
     fn ids_are_taken_as_they_fit() {
-        assert_eq!(parse_ids("7, -1,").unwrap(), Keys::Signed(vec![7, -1]));
-        assert_eq!(parse_ids("").unwrap(), Keys::Signed(vec![]));
-        assert_eq!(parse_ids("18446744073709551615,0").unwrap(), Keys::Unsigned(vec![u64::MAX, 0]));
+        assert_eq!(parse_ids("7, -1,").unwrap(), RecordedKeys::Signed(vec![7, -1]));
+        assert_eq!(parse_ids("").unwrap(), RecordedKeys::Signed(vec![]));
+        assert_eq!(parse_ids("18446744073709551615,0").unwrap(), RecordedKeys::Unsigned(vec![u64::MAX, 0]));
         for bad in ["x", "1.5", "1,,2", ",1", "-1,18446744073709551615", "18446744073709551616"] {
             assert_eq!(parse_ids(bad).unwrap_err().class, Class::Usage, "{bad}");
         }

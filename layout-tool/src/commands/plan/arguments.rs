@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use warprow_plan::{Budgets, Drives, GpuCosts, GroupRows, HostCosts, ProposalOptions};
+use warprow_plan::{AlikeDrives, GpuCosts, GroupRows, HostCosts, MemoryBudgets, ProposalOptions};
 use warprow_soft_controller::parse_size;
 
 /// Say what of each table belongs in GPU memory, in DRAM and on drives, and what look-ups will then cost
@@ -134,8 +134,8 @@ impl PlanArgs {
     pub(super) fn options(&self, costs: HostCosts) -> ProposalOptions {
         let DriveKind { count, kind, bytes } = self.kind.clone();
         ProposalOptions {
-            budgets: Budgets { hbm: self.hbm, dram: self.dram },
-            drives: Drives { count, profile: kind, bytes, lba: self.lba, emulated: self.emulated },
+            budgets: MemoryBudgets { hbm: self.hbm, dram: self.dram },
+            drives: AlikeDrives { count, profile: kind, bytes, lba: self.lba, emulated: self.emulated },
             batch: self.batch,
             held_out: self.held_out,
             memory: self.memory,

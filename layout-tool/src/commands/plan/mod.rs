@@ -10,7 +10,7 @@ use std::path::Path;
 
 use serde_json::json;
 use warprow_plan::trace::QueryTrace;
-use warprow_plan::{HostCosts, Proposal, ProposalError, ProposalFile, ProposalOptions, TableShape, curves};
+use warprow_plan::{HostCosts, OrderedProposal, ProposalError, ProposalFile, ProposalOptions, TableShape, curves};
 
 pub use arguments::PlanArgs;
 
@@ -61,7 +61,7 @@ fn propose(
     trace: &mut QueryTrace<'_>,
     options: &ProposalOptions,
     context: &Context,
-) -> Result<Proposal, Failure> {
+) -> Result<OrderedProposal, Failure> {
     let bar = context.screen.bar("planning", trace.queries(), Unit::Things);
     let proposal = warprow_plan::propose(shapes, trace, options, &mut |progress| {
         bar.set_message(progress.what);

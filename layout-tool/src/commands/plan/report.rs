@@ -1,6 +1,8 @@
 //! What `warprow plan` says in the end.
 
-use warprow_plan::{Bottleneck, BudgetPoint, ExpectedLookups, HitInterval, Proposal, ProposalOptions, TierProposal};
+use warprow_plan::{
+    Bottleneck, BudgetPoint, ExpectedLookups, HitInterval, OrderedProposal, ProposalOptions, TierProposal,
+};
 use warprow_workload::units;
 
 use super::arguments::PlanArgs;
@@ -43,7 +45,12 @@ fn intervals(intervals: &[HitInterval]) -> String {
 }
 
 /// What `warprow plan` says to people.
-pub(super) fn text(args: &PlanArgs, proposal: &Proposal, options: &ProposalOptions, logs: &[LookupTrace]) -> String {
+pub(super) fn text(
+    args: &PlanArgs,
+    proposal: &OrderedProposal,
+    options: &ProposalOptions,
+    logs: &[LookupTrace],
+) -> String {
     let tiers = &proposal.tiers;
     let mut text = format!("{}\n\n{}", learnt(tiers), tables(tiers));
     text += &format!("\n\n{}", expected(&tiers.expected));

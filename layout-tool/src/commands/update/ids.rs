@@ -3,7 +3,7 @@
 use warprow_formats::KeyType;
 use warprow_keys::KeyKind;
 use warprow_store::TableInfo;
-use warprow_workload::Keys;
+use warprow_workload::RecordedKeys;
 use warprow_workload::units;
 
 use super::arguments::UpdateArgs;
@@ -12,7 +12,7 @@ use crate::failure::Failure;
 use crate::select::Chosen;
 
 /// The ids that the command line names.
-pub(super) fn given(args: &UpdateArgs) -> Result<Option<Keys>, Failure> {
+pub(super) fn given(args: &UpdateArgs) -> Result<Option<RecordedKeys>, Failure> {
     match (&args.ids, &args.ids_file) {
         (Some(list), _) => lookup::parse_ids(list).map(Some),
         (None, Some(file)) => lookup::read_file(file).map(Some),
@@ -24,8 +24,8 @@ pub(super) fn given(args: &UpdateArgs) -> Result<Option<Keys>, Failure> {
 pub(super) fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> Result<Vec<u64>, Failure> {
     let given = given(args)?;
     let (bits, signed): (Vec<u64>, bool) = match (given, chosen.table.keys) {
-        (Some(Keys::Signed(ids)), _) => (ids.into_iter().map(|id| id as u64).collect(), true),
-        (Some(Keys::Unsigned(ids)), _) => (ids, false),
+        (Some(RecordedKeys::Signed(ids)), _) => (ids.into_iter().map(|id| id as u64).collect(), true),
+        (Some(RecordedKeys::Unsigned(ids)), _) => (ids, false),
         (None, Some(kind)) => {
             let keys = chosen.file.keys(chosen.table)?.into_iter().flatten();
             (keys.collect::<Result<_, _>>()?, KeyType::is_signed(kind))

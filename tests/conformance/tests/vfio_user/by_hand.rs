@@ -12,7 +12,7 @@ use warprow_spec::{Sqe, Status, StatusCode};
 use warprow_vfio_user_proto::wire::{
     DmaMap, DmaUnmap, IrqSet, RegionAccess, command, dma_flags, irq_set_flags, region,
 };
-use warprow_vfio_user_proto::{Capabilities, Channel, Version};
+use warprow_vfio_user_proto::{Channel, PeerCapabilities, Version};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::fixture::{Served, drive};
@@ -60,7 +60,7 @@ impl Host {
         let mut host = Self { channel, queues: queues.clone(), sent: [0; 2] };
         host.ask(
             command::VERSION,
-            &Version { major: 0, minor: 0, capabilities: Capabilities::default() }.encode(),
+            &Version { major: 0, minor: 0, capabilities: PeerCapabilities::default() }.encode(),
             &[],
         );
         host.map(&queues, QUEUES, dma_flags::READ | dma_flags::WRITE);

@@ -14,7 +14,7 @@ use warprow_spec::identify::Cns;
 use warprow_spec::{Cqe, Sqe};
 use warprow_vfio_user::VfioUserFunction;
 use warprow_vfio_user_proto::wire::{DmaAccess, DmaMap, RegionAccess, command, dma_flags, region};
-use warprow_vfio_user_proto::{Capabilities, Channel, Message, Version};
+use warprow_vfio_user_proto::{Channel, Message, PeerCapabilities, Version};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::fixture::{Served, drive};
@@ -113,7 +113,7 @@ impl Host {
     fn new(served: &Served, most: u64) -> Self {
         let channel = Channel::new(UnixStream::connect(&served.path).expect("a server")).expect("a channel");
         let mut host = Self { channel, memory: vec![0; 8 * PAGE], asked: Vec::new() };
-        let capabilities = Capabilities { max_data_xfer_size: most, ..Capabilities::default() };
+        let capabilities = PeerCapabilities { max_data_xfer_size: most, ..PeerCapabilities::default() };
         host.ask(command::VERSION, &Version { major: 0, minor: 1, capabilities }.encode());
         let flags = dma_flags::READ | dma_flags::WRITE;
         let map = DmaMap { argsz: 32, flags, offset: 0, addr: BASE, size: host.memory.len() as u64 };

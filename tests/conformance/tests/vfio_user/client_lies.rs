@@ -10,10 +10,10 @@ use rustix::io::Errno;
 use warprow_dma::{DmaMemory, Function};
 use warprow_vfio_user::{OpenError, VfioUserFunction};
 use warprow_vfio_user_proto::wire::{
-    DmaMap, DmaUnmap, Header, IrqInfo, IrqSet, RegionAccess, RegionInfo, command, header_flags, irq_set_flags,
+    DmaMap, DmaUnmap, IrqInfo, IrqSet, MessageHeader, RegionAccess, RegionInfo, command, header_flags, irq_set_flags,
     region_flags,
 };
-use warprow_vfio_user_proto::{Capabilities, Channel, ChannelError, Message, Version, region_info};
+use warprow_vfio_user_proto::{Channel, ChannelError, Message, PeerCapabilities, Version, region_info};
 use warprow_vfio_user_server::ServerEvent;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -35,7 +35,7 @@ impl Raw {
 
     fn greeted(served: &Served) -> Self {
         let mut raw = Self::new(served);
-        let version = Version { major: 0, minor: 0, capabilities: Capabilities::default() };
+        let version = Version { major: 0, minor: 0, capabilities: PeerCapabilities::default() };
         let answer = raw.ask(command::VERSION, &version.encode(), &[]).unwrap();
         assert_eq!(answer.failure(), None);
         assert_eq!(Version::decode(&answer.payload).unwrap().minor, 0, "not above what was proposed");
@@ -94,8 +94,8 @@ fn garbage_ends_the_connection_and_not_the_server() {
 #[test]
 fn a_stalled_client_is_seen_off() {
     let served = Served::with_time(drive(), SHORT);
-    let head = Header { id: 0, command: 1, size: 100, flags: 0, error: 0 };
-    let version = Version { major: 0, minor: 1, capabilities: Capabilities::default() };
+    let head = MessageHeader { id: 0, command: 1, size: 100, flags: 0, error: 0 };
+    let version = Version { major: 0, minor: 1, capabilities: PeerCapabilities::default() };
     for (round, bytes) in
         [&[][..], &head.as_bytes()[..7], head.as_bytes(), &[head.as_bytes(), &[0; 50]].concat()].into_iter().enumerate()
     {
@@ -120,10 +120,11 @@ fn a_stalled_client_is_seen_off() {
     stream.set_nonblocking(false).unwrap();
     stream.set_write_timeout(Some(TIME)).unwrap();
     let asked = version.encode();
-    stream.write_all(Header { size: 16 + asked.len() as u32, ..head }.as_bytes()).unwrap();
+    stream.write_all(MessageHeader { size: 16 + asked.len() as u32, ..head }.as_bytes()).unwrap();
     stream.write_all(&asked).unwrap();
     let read = RegionAccess { offset: 0, region: 7, count: 4096 };
-    let message = [Header { command: command::REGION_READ, size: 32, ..head }.as_bytes(), read.as_bytes()].concat();
+    let message =
+        [MessageHeader { command: command::REGION_READ, size: 32, ..head }.as_bytes(), read.as_bytes()].concat();
     let start = Instant::now();
     while stream.write_all(&message).is_ok() {
         assert!(start.elapsed() < Duration::from_secs(10), "the server reads on, and keeps all answers?");
@@ -278,7 +279,7 @@ fn requests_that_make_no_sense_are_refused() {
         }
     }
     // No answer where none is wanted, not even a refusal; the next one is in step.
-    let silent = Header { id: 5, command: 999, size: 16, flags: header_flags::NO_REPLY, error: 0 };
+    let silent = MessageHeader { id: 5, command: 999, size: 16, flags: header_flags::NO_REPLY, error: 0 };
     raw.channel.socket().write_all(silent.as_bytes()).unwrap();
     assert_eq!(raw.ask(command::DEVICE_RESET, &[], &[]).unwrap().failure(), None);
     let refused = served.events().iter().filter(|event| matches!(event, ServerEvent::Refused { .. })).count();

@@ -11,7 +11,7 @@ use warprow_driver::{BlockIo, Controller, ControllerOptions, QueueOptions};
 use warprow_soft_controller::{ControllerBuilder, Namespace, RamBacking, SoftController};
 use warprow_vfio_user::VfioUserFunction;
 use warprow_vfio_user_proto::limits::MESSAGE_TIME;
-use warprow_vfio_user_server::{Server, ServerEvent};
+use warprow_vfio_user_server::{ServerEvent, VfioUserServer};
 
 pub(crate) struct Served {
     pub(crate) path: PathBuf,
@@ -43,11 +43,11 @@ impl Served {
         Self::with(builder, |server| server.message_time(time))
     }
 
-    fn with(builder: ControllerBuilder, limited: impl FnOnce(Server) -> Server) -> Self {
+    fn with(builder: ControllerBuilder, limited: impl FnOnce(VfioUserServer) -> VfioUserServer) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("drive.sock");
         let drive = builder.shared_doorbells().build().expect("a controller");
-        let server = limited(Server::bind(&path, drive.clone()).expect("a socket"));
+        let server = limited(VfioUserServer::bind(&path, drive.clone()).expect("a socket"));
         let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
         let (its_stop, its_events) = (stop.clone(), events.clone());
         let run = move || {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use warprow_dma::{Function, FunctionError, SystemClock};
 use warprow_driver::{Controller, ControllerOptions};
 use warprow_vfio_user::{AnswerTimeouts, OpenError, VfioUserFunction};
-use warprow_vfio_user_proto::wire::Header;
+use warprow_vfio_user_proto::wire::MessageHeader;
 use warprow_vfio_user_proto::{Channel, Message};
 use zerocopy::IntoBytes;
 
@@ -88,7 +88,7 @@ fn between(client: UnixStream, server: &Path, nth: usize, spoil: Spoil) {
 /// False if that is the end.
 fn spoiled(client: &mut Channel, mut got: Message, spoil: Spoil) -> bool {
     let whole = got.header.size;
-    let mut head: Header = got.header;
+    let mut head: MessageHeader = got.header;
     let mut after = Vec::new();
     match spoil {
         Spoil::Dropped => return true,
@@ -106,7 +106,7 @@ fn spoiled(client: &mut Channel, mut got: Message, spoil: Spoil) -> bool {
         }
         Spoil::Endless => {
             // Questions for ever.
-            let ask = Header { flags: 0x10, size: 16, ..head };
+            let ask = MessageHeader { flags: 0x10, size: 16, ..head };
             after = ask.as_bytes().repeat(2000);
             got.payload.clear();
             head = ask;

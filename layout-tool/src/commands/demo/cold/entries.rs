@@ -3,11 +3,11 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use warprow_lookup::{Feature, HostExecutor, HostOptions, PlanOptions, Report};
+use warprow_lookup::{Feature, HostExecutor, HostOptions, LookupReport, PlanOptions};
 use warprow_soft_controller::SoftController;
 use warprow_store::{Device, OpenOptions, Store};
-use warprow_workload::Content;
-use warprow_workload::rival::{Caching, PerId, PlainFile, Rival, RivalError, Target, Threads};
+use warprow_workload::TableContent;
+use warprow_workload::rival::{PageCaching, PerIdRival, PlainFile, Rival, RivalError, RivalTable, ThreadedRival};
 
 use super::who::Who;
 use crate::commands::Context;
@@ -33,11 +33,11 @@ pub(super) struct Entrants<'a> {
     pub(super) workload: &'a Workload<'a>,
     /// The store on the drive's file, opened again.
     pub(super) store: &'a Store,
-    pub(super) target: &'a Target,
+    pub(super) target: &'a RivalTable,
     pub(super) plain: &'a Result<PlainFile, String>,
     /// Ids of a batch, at most.
     pub(super) batch: usize,
-    pub(super) total: &'a RefCell<Report>,
+    pub(super) total: &'a RefCell<LookupReport>,
 }
 
 impl<'a> Entrants<'a> {
@@ -49,12 +49,14 @@ impl<'a> Entrants<'a> {
     fn enter(&self, who: Who, context: &Context) -> Result<Result<Box<dyn Contender + 'a>, String>, Failure> {
         let made: Result<Box<dyn Rival>, RivalError> = match who {
             Who::Warprow => return Ok(Ok(Box::new(self.ours(self.store)?))),
-            Who::Direct => match self.place.open(Caching::Direct) {
+            Who::Direct => match self.place.open(PageCaching::Direct) {
                 Ok(drive) => return Ok(Ok(Box::new(self.ours(&open(drive)?)?))),
                 Err(reason) => return Ok(Err(reason)),
             },
-            Who::Pread => Threads::new(THREADS, || PerId::pread(self.target.clone())).map(|it| Box::new(it) as _),
-            Who::Mapped => PerId::mapped(self.target.clone()).map(|it| Box::new(it) as _),
+            Who::Pread => {
+                ThreadedRival::new(THREADS, || PerIdRival::pread(self.target.clone())).map(|it| Box::new(it) as _)
+            }
+            Who::Mapped => PerIdRival::mapped(self.target.clone()).map(|it| Box::new(it) as _),
             Who::Numpy => match self.plain {
                 Ok(plain) => {
                     let dtype = self.workload.truth.dtype();

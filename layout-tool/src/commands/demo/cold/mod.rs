@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_layout::Ranks;
-use warprow_workload::rival::{Caching, PlainFile};
-use warprow_workload::{Content, FreshPages, forget};
+use warprow_workload::rival::{PageCaching, PlainFile};
+use warprow_workload::{FreshPages, TableContent, forget};
 
 pub(crate) use who::{Cold, Line, Who};
 
@@ -45,7 +45,7 @@ pub(crate) fn run(
         Err(reason) => return Ok(Err(reason)),
     };
     let spinner = context.screen.spinner("forgetting the page cache");
-    let (held, opened) = match place.hold().and_then(|held| Ok((held, place.open(Caching::Cached)?))) {
+    let (held, opened) = match place.hold().and_then(|held| Ok((held, place.open(PageCaching::Cached)?))) {
         Ok(opened) => opened,
         Err(reason) => return Ok(Err(reason)),
     };

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use warprow_workload::rival::{PlainFile, Target};
-use warprow_workload::{Content, FreshPages, Mismatch, RowsAnswer, read_around, settle, verify};
+use warprow_workload::rival::{PlainFile, RivalTable};
+use warprow_workload::{FreshPages, RowMismatch, RowsAnswer, TableContent, read_around, settle, verify};
 
 use super::entries::Entry;
 use super::sizes::{LEAST, sizes};
@@ -19,7 +19,7 @@ use crate::rows::RowBuffer;
 /// What is given out and compared.
 pub(super) struct Dealer<'a> {
     pub(super) truth: &'a Truth<'a>,
-    pub(super) target: &'a Target,
+    pub(super) target: &'a RivalTable,
     pub(super) of_drive: FreshPages,
     /// The plain file and its pages, where there is one.
     pub(super) of_plain: Option<(&'a PlainFile, FreshPages)>,
@@ -32,7 +32,7 @@ enum Turn {
     Took(Duration),
     /// The contender is gone.
     Lost(String),
-    Wrong(Mismatch),
+    Wrong(RowMismatch),
 }
 
 /// One small batch of each that is not timed, and then so many of such a size that all of it takes about `time`.

@@ -1,6 +1,6 @@
 //! Who takes part in the cold race, and how each did.
 
-use warprow_workload::{Mismatch, PairedTimes, median};
+use warprow_workload::{PairedTimes, RowMismatch, median};
 
 use crate::commands::demo::warprow;
 
@@ -65,7 +65,7 @@ pub(crate) struct Cold {
     /// Rows compared, those of untimed batches included; all of them equal but for the last of a mismatch.
     pub checked: u64,
     /// The first wrong row, and whose it was.
-    pub mismatch: Option<(Who, Mismatch)>,
+    pub mismatch: Option<(Who, RowMismatch)>,
     /// Whether somebody asked to stop.
     pub interrupted: bool,
 }

@@ -1,6 +1,6 @@
 //! Figures and words that text and JSON share.
 
-use warprow_workload::Mapping;
+use warprow_workload::KeyMapping;
 
 use crate::commands::demo::replay::Outcome;
 
@@ -16,10 +16,10 @@ pub(super) fn percentile(outcome: &Outcome, percent: f64) -> f64 {
     outcome.latencies.percentile_us(percent)
 }
 
-pub(super) fn mapping_name(mapping: Mapping) -> &'static str {
+pub(super) fn mapping_name(mapping: KeyMapping) -> &'static str {
     match mapping {
-        Mapping::Strict => "strict",
-        Mapping::Dense => "dense",
-        Mapping::Modulo => "modulo",
+        KeyMapping::Strict => "strict",
+        KeyMapping::Dense => "dense",
+        KeyMapping::Modulo => "modulo",
     }
 }

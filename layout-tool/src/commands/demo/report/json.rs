@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use warprow_lookup::Stage;
-use warprow_workload::Content;
+use warprow_lookup::LookupStage;
+use warprow_workload::TableContent;
 
 use super::cold::cold_json;
 use super::figures::{CACHE, mapping_name, percentile, ratio};
@@ -71,7 +71,7 @@ fn rivals(results: &Results, members: &mut Map<String, Value>) -> Map<String, Va
 /// What was measured of us.
 fn figures(results: &Results) -> Value {
     let (ours, total) = (&results.ours, &results.total);
-    let stage = |(stage, time): (&Stage, Duration)| (stage.name().to_owned(), Value::from(time.as_secs_f64()));
+    let stage = |(stage, time): (&LookupStage, Duration)| (stage.name().to_owned(), Value::from(time.as_secs_f64()));
     json!({
         "ids": ours.ids,
         "rows_checked": ours.checked,
@@ -95,7 +95,7 @@ fn figures(results: &Results) -> Value {
         "bytes_read": total.bytes_read,
         "bytes_needed": total.bytes_needed,
         "generation": total.generation,
-        "stages_seconds": Stage::ALL.iter().zip(total.stages).map(stage).collect::<Map<_, _>>(),
+        "stages_seconds": LookupStage::ALL.iter().zip(total.stages).map(stage).collect::<Map<_, _>>(),
         "interrupted": ours.interrupted,
         "load_bytes": results.load.bytes,
         "load_seconds": results.load.elapsed.as_secs_f64(),

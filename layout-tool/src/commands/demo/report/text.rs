@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use warprow_lookup::Stage;
+use warprow_lookup::LookupStage;
 use warprow_workload::units::{self, short};
-use warprow_workload::{Content, Mapping};
+use warprow_workload::{KeyMapping, TableContent};
 
 use super::cold::cold_text;
 use super::figures::{CACHE, mapping_name, percentile, ratio};
@@ -70,7 +70,7 @@ fn mapping(measured: &Measured<'_>) -> String {
         units::count(share.ids),
         share.part() * 100.0
     );
-    if mapping == Mapping::Strict && share.missing > 0 {
+    if mapping == KeyMapping::Strict && share.missing > 0 {
         text += "           try --map dense or --map modulo\n";
     }
     text
@@ -185,9 +185,9 @@ fn notes(measured: &Measured<'_>) -> Vec<String> {
 
 fn stages(results: &Results) -> String {
     let all: f64 = results.total.stages.iter().map(Duration::as_secs_f64).sum();
-    let share = |stage: Stage| {
+    let share = |stage: LookupStage| {
         let time = results.total.stages.get(stage as usize).map_or(0.0, Duration::as_secs_f64);
         format!("{} {:.0}%", stage.name(), 100.0 * time / all.max(1e-12))
     };
-    Stage::ALL.map(share).join(", ")
+    LookupStage::ALL.map(share).join(", ")
 }

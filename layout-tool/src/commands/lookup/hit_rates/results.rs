@@ -1,6 +1,6 @@
 //! What the look-ups of a trace come to.
 
-use warprow_lookup::Report;
+use warprow_lookup::LookupReport;
 use warprow_plan::ProposalFile;
 use warprow_store::TableInfo;
 
@@ -33,8 +33,8 @@ pub(super) struct Results<'a> {
 
 impl Results<'_> {
     /// Of all tables together.
-    pub(super) fn total(&self) -> Report {
-        let mut total = Report::default();
+    pub(super) fn total(&self) -> LookupReport {
+        let mut total = LookupReport::default();
         self.asked.iter().for_each(|it| tally::add(&mut total, &it.report));
         total
     }
