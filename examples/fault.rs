@@ -44,7 +44,8 @@ fn ids() -> Vec<u64> {
 /// and the first cause.
 fn look_up(slot: &mut Slot) -> Result<Option<(usize, RowError)>> {
     let ids = ids();
-    let (mut rows, mut mask) = (vec![0f32; ids.len() * DIM], vec![0; ids.len()]);
+    let mut rows = vec![0f32; ids.len() * DIM];
+    let mut mask = vec![0; ids.len()];
     let mut output = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
     let failed = match slot.lookup(&Batch::new(&ids, ids.len()), &mut output) {
         Ok(_) => None,

@@ -46,7 +46,8 @@ struct Progress {
 /// Looks batches up until some came from the second version; returns how many came from each.
 fn read(plan: &Plan, generations: [u64; 2], reader: u64, progress: &Progress) -> Result<[u64; 2]> {
     let mut slot = plan.slot()?;
-    let (mut rows, mut answers) = (vec![0f32; BATCH * DIM], [0; 2]);
+    let mut rows = vec![0f32; BATCH * DIM];
+    let mut answers = [0; 2];
     for step in 0.. {
         let ids: Vec<u64> = (0..BATCH as u64).map(|n| (n * 7_919 + step * 31 + reader) % ROWS).collect();
         let must_be_new = progress.is_adopted.load(Ordering::Acquire);
@@ -96,7 +97,9 @@ fn main() -> Result<()> {
 
     let new = load(&store, 2, &LoadOptions::default().with_standby())?;
     println!("version 1 is generation {old}; version 2 is generation {new}, on standby");
-    let (plan, progress, generations) = (&plan, &Progress::default(), [old, new]);
+    let plan = &plan;
+    let progress = &Progress::default();
+    let generations = [old, new];
     let answers = thread::scope(|scope| -> Result<[u64; 2]> {
         let readers = (0..READERS).map(|reader| scope.spawn(move || read(plan, generations, reader as u64, progress)));
         let readers: Vec<_> = readers.collect();

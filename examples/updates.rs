@@ -64,7 +64,8 @@ fn check_all(slot: &mut Slot) -> Result<()> {
 
 /// Follows the updates until the last is seen; returns how many different versions were seen.
 fn follow(slot: &mut Slot, durable: &AtomicU64) -> Result<u64> {
-    let (mut latest, mut seen) = (0, 1);
+    let mut latest = 0;
+    let mut seen = 1;
     while latest < UPDATES {
         let durable_before = durable.load(Ordering::Acquire);
         let version = version_of(slot)?;

@@ -76,8 +76,10 @@ impl Steps {
     }
 
     fn lookup(&mut self, step: usize) -> anyhow::Result<()> {
-        let (ids, mut rows) = (std::mem::take(&mut self.ids[step]), std::mem::take(&mut self.rows[step]));
-        let (batch, width) = (self.batch, self.width);
+        let ids = std::mem::take(&mut self.ids[step]);
+        let mut rows = std::mem::take(&mut self.rows[step]);
+        let batch = self.batch;
+        let width = self.width;
         let looked = self
             .slot(step)?
             .lookup(&Batch::new(&ids, batch as usize), &mut Output::new(OutputRows::F32(&mut rows), width));
@@ -87,14 +89,16 @@ impl Steps {
     }
 
     fn prefetch(&mut self, step: usize) -> anyhow::Result<()> {
-        let (ids, batch) = (std::mem::take(&mut self.ids[step]), self.batch);
+        let ids = std::mem::take(&mut self.ids[step]);
+        let batch = self.batch;
         let begun = self.slot(step)?.prefetch(&Batch::new(&ids, batch as usize));
         self.ids[step] = ids;
         Ok(begun?)
     }
 
     fn lookup_prefetched(&mut self, step: usize) -> anyhow::Result<()> {
-        let (mut rows, width) = (std::mem::take(&mut self.rows[step]), self.width);
+        let mut rows = std::mem::take(&mut self.rows[step]);
+        let width = self.width;
         let looked = self.slot(step)?.lookup_prefetched(&mut Output::new(OutputRows::F32(&mut rows), width));
         self.rows[step] = rows;
         looked?;
@@ -179,7 +183,8 @@ pub fn run(
     let options = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize);
     let plan = host.plan(&[Feature::new("f", TABLE)], options.with_slots(ahead + 1).with_prefetch())?;
     let slots = (0..=ahead).map(|_| plan.slot()).collect::<Result<Vec<_>, _>>()?;
-    let (batch, width) = (setup.batch, plan.width());
+    let batch = setup.batch;
+    let width = plan.width();
     let mut steps = Steps {
         slots,
         batches: setup.batches(false)?,
@@ -200,7 +205,8 @@ pub fn run(
         |_| shared.borrow_mut().ahead(ahead as usize, work),
         |_| shared.borrow_mut().in_turn(work),
     )?;
-    let (hot_rows, checked) = (setup.hot_rows(), steps.checked);
+    let hot_rows = setup.hot_rows();
+    let checked = steps.checked;
     Ok(AheadResult { ahead, work, hot_rows, lookup, prefetch, prefetched, steps: pairs, checked })
 }
 

@@ -42,7 +42,8 @@ pub struct ColdLine {
 impl ColdLine {
     /// The times of somebody, beside those of the first line.
     fn new(who: &str, ms: &Result<Vec<f64>, String>, ours: &Result<Vec<f64>, String>) -> Self {
-        let (times, first) = (ms.as_ref().ok(), ours.as_ref().ok());
+        let times = ms.as_ref().ok();
+        let first = ours.as_ref().ok();
         let ratio = |(theirs, ours): (&Vec<f64>, &Vec<f64>)| {
             theirs.iter().copied().zip(ours.iter().copied()).collect::<PairedTimes>().ratio()
         };
@@ -138,7 +139,9 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
     forget(&File::open(scratch.path())?)?;
     forget(plain.file())?;
     let batch = setup.batch as usize;
-    let (mut ids, mut rows, mut mask) = (vec![0; batch], vec![0f32; batch * setup.dim as usize], vec![0; batch]);
+    let mut ids = vec![0; batch];
+    let mut rows = vec![0f32; batch * setup.dim as usize];
+    let mut mask = vec![0; batch];
     let mut times: Vec<Result<Vec<f64>, String>> =
         contenders.iter().map(|(_, entry, _)| entry.as_ref().map(|_| Vec::new()).map_err(Clone::clone)).collect();
     let mut checked = 0;

@@ -79,7 +79,8 @@ impl Source {
         let mut next = || random.below(self.blocks);
         let mut ahead = [0; AHEAD as usize];
         ahead.fill_with(&mut next);
-        let (began, mut done) = (Instant::now(), 0u64);
+        let began = Instant::now();
+        let mut done = 0u64;
         while began.elapsed() < time {
             for _ in 0..TURN {
                 let slot = &mut ahead[(done % AHEAD) as usize];

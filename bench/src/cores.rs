@@ -77,7 +77,9 @@ fn allowed(set: &CpuSet) -> Vec<usize> {
 /// `cpus`, one of each physical core first. Where no two share one, by what the system says, every second first: a guest is often
 /// not told which of its processors are threads of one core, and then they are neighbours.
 fn spread(cpus: &[usize], siblings: impl Fn(usize) -> Vec<usize>) -> Vec<usize> {
-    let (mut seen, mut first, mut rest) = (Vec::new(), Vec::new(), Vec::new());
+    let mut seen = Vec::new();
+    let mut first = Vec::new();
+    let mut rest = Vec::new();
     for &cpu in cpus {
         if seen.contains(&cpu) {
             rest.push(cpu);

@@ -76,7 +76,8 @@ pub fn run(target: &Target, setup: RingSetup, time: Duration) -> anyhow::Result<
 }
 
 fn rounds(contender: &mut impl Contender, setup: RingSetup, time: Duration) -> anyhow::Result<DriveResult> {
-    let (mut bench, mut rates) = (Bench::new(setup), Vec::new());
+    let mut bench = Bench::new(setup);
+    let mut rates = Vec::new();
     bench.measure(contender, u64::MAX)?;
     let start = Instant::now();
     while rates.len() < 3 || start.elapsed() < time {
@@ -129,11 +130,14 @@ impl Contender for Kernel {
     }
 
     fn round(&mut self, blocks: &[u64]) -> anyhow::Result<()> {
-        let (mut submitted, mut completed) = (0, 0);
+        let mut submitted = 0;
+        let mut completed = 0;
         while completed < blocks.len() {
             let until = blocks.len().min(submitted + self.ring.room());
             for (i, &block) in (submitted..).zip(&blocks[submitted..until]) {
-                let (file, memory, len) = (self.file.clone(), self.landing.clone(), self.block);
+                let file = self.file.clone();
+                let memory = self.landing.clone();
+                let len = self.block;
                 let transfer = FileTransfer { file, offset: block * len as u64, memory, at: i * len, len };
                 self.ring.read(i as u64, &transfer)?;
             }

@@ -54,7 +54,8 @@ impl FixtureTable {
     /// Bytes that it takes of drives, about.
     pub(crate) fn bytes(&self) -> u64 {
         // Rows smaller than an LBA share it, and never straddle two; larger ones take whole LBAs.
-        let (row, lba) = (self.content.row_bytes() as u64, u64::from(LBA));
+        let row = self.content.row_bytes() as u64;
+        let lba = u64::from(LBA);
         let lbas =
             if row < lba { self.content.rows().div_ceil(lba / row) } else { self.content.rows() * row.div_ceil(lba) };
         // A stripe unit that is not whole.
@@ -242,9 +243,11 @@ impl Inverse {
     fn lba(&self, drive: u16, lba: u64) -> Option<u64> {
         let placement = &self.placement;
         let at = lba.checked_sub(placement.base_lba())?;
-        let (chunk, within) = (at >> placement.chunk_lba_shift(), at & ((1 << placement.chunk_lba_shift()) - 1));
+        let chunk = at >> placement.chunk_lba_shift();
+        let within = at & ((1 << placement.chunk_lba_shift()) - 1);
         let column = *self.columns.get(usize::from(drive))?.get(usize::try_from(chunk).ok()?)?;
-        let (row, offset) = (within >> placement.stripe_lba_shift(), within & (placement.stripe_lbas() - 1));
+        let row = within >> placement.stripe_lba_shift();
+        let offset = within & (placement.stripe_lbas() - 1);
         let unit = row * placement.map().len() as u64 + u64::from(column);
         Some((unit << placement.stripe_lba_shift()) + offset).filter(|_| column != u32::MAX)
     }
@@ -258,8 +261,10 @@ impl Inverse {
         else {
             return;
         };
-        let (lba, group_lbas) = (lba - first_lba, u64::from(packing.group_lbas()));
-        let (first, rows) = (lba / group_lbas * packing.group_rows().divisor(), packing.group_rows().divisor());
+        let lba = lba - first_lba;
+        let group_lbas = u64::from(packing.group_lbas());
+        let first = lba / group_lbas * packing.group_rows().divisor();
+        let rows = packing.group_rows().divisor();
         let mut bytes = [0; LBA as usize];
         if packing.step_lbas() == 0 {
             let ids = first..(first + rows).min(content.rows());
@@ -267,7 +272,8 @@ impl Inverse {
             ids.zip(places).for_each(|(id, place)| content.fill(id, place));
         } else {
             let within = lba % group_lbas;
-            let (row, part) = (within / u64::from(packing.step_lbas()), within % u64::from(packing.step_lbas()));
+            let row = within / u64::from(packing.step_lbas());
+            let part = within % u64::from(packing.step_lbas());
             let begin = part as usize * LBA as usize;
             let len = (packing.row_bytes() as usize).saturating_sub(begin).min(LBA as usize);
             if row < rows && first + row < content.rows() {
@@ -349,7 +355,8 @@ mod tests {
         for (drives, media) in [(1, Media::Computed), (3, Media::Computed), (2, Media::Ram)] {
             let store = Fixture { drives, media, ..Fixture::default() }.store(&tables, None).unwrap();
             for FixtureTable { name, content, .. } in &tables {
-                let (mut wanted, mut rows) = (vec![0; content.row_bytes()], 0);
+                let mut wanted = vec![0; content.row_bytes()];
+                let mut rows = 0;
                 store
                     .scan(name, 0..u64::MAX, &mut |rank, row| {
                         content.fill(rank, &mut wanted);

@@ -110,7 +110,8 @@ pub fn run(setup: &LookupSetup, dram: u64, profile: TimingProfile, time: Duratio
     let before = ours.metrics();
     let (ids_per_second, latencies) = race.alone(&mut ours, time)?;
     let after = ours.metrics();
-    let (commands, ids) = (after.commands - before.commands, after.ids - before.ids);
+    let commands = after.commands - before.commands;
+    let ids = after.ids - before.ids;
     Ok(GrowthResult {
         size: setup.size,
         alpha: setup.alpha,

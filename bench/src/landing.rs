@@ -89,10 +89,12 @@ struct Reader {
 
 impl Reader {
     fn new(store: &Store, slot: Slot, setup: &LookupSetup) -> anyhow::Result<Self> {
-        let (batch, dim) = (setup.batch as usize, setup.dim as usize);
+        let batch = setup.batch as usize;
+        let dim = setup.dim as usize;
         let buffers =
             (0..TURN).map(|_| OutputBuffer::allocate(store, DType::F32, batch * dim)).collect::<Result<_, _>>()?;
-        let (ids, rows) = (vec![vec![0; batch]; TURN], vec![vec![0.0; batch * dim]; TURN]);
+        let ids = vec![vec![0; batch]; TURN];
+        let rows = vec![vec![0.0; batch * dim]; TURN];
         Ok(Self { slot, batch: setup.batch, dim, ids, rows, buffers, checked: 0 })
     }
 
@@ -149,7 +151,8 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
     let options_of = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(threads);
     let plan = HostExecutor::attach(&store, options)?.plan(&[Feature::new("f", TABLE)], options_of)?;
     let readers = (0..threads).map(|_| Reader::new(&store, plan.slot()?, setup));
-    let (mut readers, batches) = (readers.collect::<anyhow::Result<Vec<_>>>()?, setup.batches(false)?);
+    let mut readers = readers.collect::<anyhow::Result<Vec<_>>>()?;
+    let batches = setup.batches(false)?;
     let mut teams = Vec::new();
     let mut size = 1;
     while size <= threads {
@@ -160,7 +163,9 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
         let turn = |landing: bool, taken: &mut Taken| -> anyhow::Result<f64> {
             let first = number.replace_with(|number| *number + u64::from(size) * TURN as u64);
             let ready = Barrier::new(size as usize);
-            let (content, batches, ready) = (setup.content(), &batches, &ready);
+            let content = setup.content();
+            let batches = &batches;
+            let ready = &ready;
             let mut readers = readers.borrow_mut();
             let look = |(reader, first): (&mut Reader, u64)| {
                 let mut mine = Taken::default();
@@ -172,7 +177,8 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
                 let threads: Vec<_> = turns.map(|it| scope.spawn(move || look(it))).collect();
                 threads.into_iter().map(|thread| thread.join().expect("a thread panicked")).collect::<Vec<_>>()
             });
-            let (mut longest, mut ids) = (Duration::ZERO, 0);
+            let mut longest = Duration::ZERO;
+            let mut ids = 0;
             for result in results {
                 let (took, mine) = result?;
                 longest = longest.max(took);

@@ -78,7 +78,9 @@ pub fn run(setup: &LoadSetup, directory: &Path, pairs: u32) -> anyhow::Result<Lo
     let source = &source[..];
     let shuffle = IdShuffle::new(setup.rows(), setup.seed);
     let ranks = shuffle.ranks();
-    let (mut checked, mut filesystem, mut lba) = (0, String::new(), 0);
+    let mut checked = 0;
+    let mut filesystem = String::new();
+    let mut lba = 0;
     let mut load = |ranks: Option<&Ranks>, picked: bool| -> anyhow::Result<f64> {
         let scratch = Scratch::new(directory, setup.drive_bytes())?;
         scratch.filesystem().clone_into(&mut filesystem);
@@ -135,7 +137,9 @@ fn verify(setup: &LoadSetup, directory: &Path, pairs: u32, source: &dyn RowSourc
 
 /// Reads everything back; the number of rows, all of which are right.
 fn check(store: &Store, content: &ContentOracle, id: impl Fn(u64) -> u64) -> anyhow::Result<u64> {
-    let (mut wanted, mut rows, mut wrong) = (vec![0; content.row_bytes()], 0, None);
+    let mut wanted = vec![0; content.row_bytes()];
+    let mut rows = 0;
+    let mut wrong = None;
     store.scan(TABLE, 0..u64::MAX, &mut |rank, row| {
         content.fill(id(rank), &mut wanted);
         if row != wanted {

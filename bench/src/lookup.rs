@@ -211,7 +211,9 @@ impl Race {
     /// Ids a second of our own over `time`, in turns: the median, and the latencies of batches.
     pub(crate) fn alone(&mut self, ours: &mut Ours, time: Duration) -> anyhow::Result<(f64, Latencies)> {
         self.turn(ours, u64::MAX - 8, 4, &mut Latencies::new())?;
-        let (mut rates, mut latencies, start) = (Vec::new(), Latencies::new(), Instant::now());
+        let mut rates = Vec::new();
+        let mut latencies = Latencies::new();
+        let start = Instant::now();
         while rates.len() < 3 || start.elapsed() < time {
             rates.push(self.turn(ours, rates.len() as u64 * 4, 4, &mut latencies)?);
         }
@@ -270,7 +272,8 @@ pub fn run(
     let lba = scratch.smallest_lba(caching)?;
     let cores = Cores::two();
     let ranks = IdShuffle::new(setup.rows(), setup.seed).ranks();
-    let (store, hot_rows) = (load(scratch.drive(0, caching, lba, cores.as_ref())?, setup, &ranks)?, setup.hot_rows());
+    let store = load(scratch.drive(0, caching, lba, cores.as_ref())?, setup, &ranks)?;
+    let hot_rows = setup.hot_rows();
     let mut ours = Ours::new(&store, setup, hot_rows)?;
     let depth = HostOptions::default().depth;
     let (generation, table) = store.generation(TABLE)?;
@@ -296,7 +299,9 @@ pub fn run(
     let mut race = Race::new(setup, true)?;
     // A turn takes some tens of milliseconds: a disk is slower than the page cache.
     let turn = if caching == PageCaching::Cached { 16 } else { 4 };
-    let (mut latencies, mut rates, mut duels) = (Latencies::new(), Vec::new(), Vec::new());
+    let mut latencies = Latencies::new();
+    let mut rates = Vec::new();
+    let mut duels = Vec::new();
     for ((rival, contender), duel) in rivals.into_iter().zip(0u64..) {
         let mut theirs = Latencies::new();
         let outcome = match contender {

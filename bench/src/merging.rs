@@ -64,7 +64,9 @@ pub fn run(setup: &LookupSetup, profile: TimingProfile, time: Duration) -> anyho
         let each = |before: u64, after: u64| (after - before) as f64 / TURN as f64;
         Ok((each(before.commands, after.commands), each(before.bytes_read, after.bytes_read)))
     };
-    let (mut ways, mut rates, mut latencies) = (Vec::new(), Vec::new(), Latencies::new());
+    let mut ways = Vec::new();
+    let mut rates = Vec::new();
+    let mut latencies = Latencies::new();
     for (name, merging) in [("separate", ReadMerging::Separate), ("neighbours", ReadMerging::Neighbours)] {
         let mut ours = Ours::merging(&store, setup, hot_rows, merging)?.0;
         let (commands, bytes) = count(&mut ours)?;
@@ -80,7 +82,8 @@ pub fn run(setup: &LookupSetup, profile: TimingProfile, time: Duration) -> anyho
             |pair| turn(&mut ours, pair, &mut theirs),
         )?;
         rates.extend(pairs.pairs().iter().map(|pair| pair.0));
-        let (ids_per_second, curve_to_it) = (pairs.median_b(), Some(pairs));
+        let ids_per_second = pairs.median_b();
+        let curve_to_it = Some(pairs);
         ways.push(Way { name, ids_per_second, commands, bytes, curve_to_it, latencies: theirs });
     }
     let (commands, bytes) = count(&mut by_curve)?;

@@ -103,7 +103,9 @@ impl MinimalRing {
     /// Reads `blocks`, all of them, and returns when the last completion has been consumed.
     pub fn round(&mut self, blocks: &[u64]) -> Result<(), MinimalRingError> {
         let Shared { sq, cq, doorbells, block, mask, .. } = &self.shared;
-        let (mut submitted, mut completed, mut idle) = (0, 0, 0u32);
+        let mut submitted = 0;
+        let mut completed = 0;
+        let mut idle = 0u32;
         while completed < blocks.len() {
             let until = blocks.len().min(completed + self.depth);
             if submitted < until {
@@ -170,7 +172,8 @@ impl Drop for MinimalRing {
 
 fn serve(shared: &Shared) {
     let Shared { sq, cq, doorbells, landing, media, block, ahead, mask, awake, stop } = shared;
-    let (mut head, mut phase) = (0, true);
+    let mut head = 0;
+    let mut phase = true;
     loop {
         let tail = doorbells.load_u32(SQ_TAIL);
         if tail == head {

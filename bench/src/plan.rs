@@ -161,7 +161,8 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     };
     let devices = (0..setup.drives).map(device).collect::<anyhow::Result<Vec<_>>>()?;
     let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default())?;
-    let (table, order) = (proposal.tiers.tables.first(), proposal.orders.first());
+    let table = proposal.tiers.tables.first();
+    let order = proposal.orders.first();
     let (table, order) = table.zip(order).context("a plan without a table")?;
     let mut spec = TableSpec::new(TABLE, setup.rows, setup.dim, DType::F32);
     (spec.permuted, spec.hot_rows) = (true, table.dram_rows);
@@ -170,19 +171,24 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
     store.load("bench", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 
     let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(setup.dram_bytes()))?;
-    let (batch, width) = (setup.batch as usize, setup.dim as usize);
+    let batch = setup.batch as usize;
+    let width = setup.dim as usize;
     let of_host = host.plan(&[Feature::new("f", TABLE)], PlanOptions::default().with_max(batch, batch))?;
     let mut slot = of_host.slot()?;
     let mut rows = vec![0f32; batch * width];
-    let (mut checked, mut did) = (0, [0u64; 4]);
+    let mut checked = 0;
+    let mut did = [0u64; 4];
     let held_out: Range<usize> = cut..bags.ids.len() / batch * batch;
-    let (mut planned_rates, mut rates) = (Vec::new(), Vec::new());
-    let (mut ratios, mut undisturbed_ratios) = (Vec::new(), Vec::new());
+    let mut planned_rates = Vec::new();
+    let mut rates = Vec::new();
+    let mut ratios = Vec::new();
+    let mut undisturbed_ratios = Vec::new();
     for round in 0..ROUNDS {
         if round > 0 {
             (proposal, costs) = proposed()?;
         }
-        let (mut times, start) = (Vec::new(), Instant::now());
+        let mut times = Vec::new();
+        let start = Instant::now();
         for (turn, first) in held_out.clone().step_by(batch).cycle().enumerate() {
             let once = turn >= held_out.len().div_ceil(batch);
             if once && start.elapsed() >= time / ROUNDS {
@@ -202,7 +208,8 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
         }
         times.sort_by(f64::total_cmp);
         let undisturbed = times.get(times.len() / 20).copied().unwrap_or(f64::INFINITY);
-        let (planned, rate) = (proposal.tiers.expected.ids_per_second, batch as f64 / median(times));
+        let planned = proposal.tiers.expected.ids_per_second;
+        let rate = batch as f64 / median(times);
         planned_rates.push(planned);
         rates.push(rate);
         ratios.push(planned / rate);
@@ -250,7 +257,9 @@ pub fn speed(setup: &PlanSetup, memory: u64) -> anyhow::Result<SpeedResult> {
     let proposal = setup.propose(source.clone(), HostCosts::default(), memory)?;
     let seconds = start.elapsed().as_secs_f64();
     // Counted twice, of four fifths and of all, and looked at once.
-    let (start, mut bags, mut read) = (Instant::now(), Bags::default(), 0);
+    let start = Instant::now();
+    let mut bags = Bags::default();
+    let mut read = 0;
     while read < setup.ids * 2 {
         bags.clear();
         match source.read(1 << 13, std::slice::from_mut(&mut bags))? {

@@ -67,7 +67,8 @@ impl RingSetup {
 
     /// Writes the content, from the first byte on, by calls of `write` with a byte offset and at most 1 MiB.
     pub(crate) fn write_content(&self, mut write: impl FnMut(u64, &[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
-        let (content, block) = (self.content(), self.block as usize);
+        let content = self.content();
+        let block = self.block as usize;
         let mut chunk = vec![0; (1 << 20).min(usize::try_from(self.size)?)];
         let per_chunk = chunk.len() / block;
         for first in (0..self.blocks()).step_by(per_chunk) {
@@ -122,7 +123,8 @@ fn minimal(setup: &RingSetup, cores: Option<&Cores>, ahead: u32) -> anyhow::Resu
         Media::Null => None,
         Media::Ram => {
             let memory = DmaMemory::allocate(usize::try_from(setup.size)?, MemoryKind::Anonymous)?;
-            let (content, mut row) = (setup.content(), vec![0; setup.block as usize]);
+            let content = setup.content();
+            let mut row = vec![0; setup.block as usize];
             for block in 0..setup.blocks() {
                 content.fill(block, &mut row);
                 memory.write((block * u64::from(setup.block)) as usize, &row);
@@ -177,7 +179,9 @@ impl Driven {
     ) -> anyhow::Result<Self> {
         let controller = Controller::open(function, Arc::new(SystemClock::new()), ControllerOptions::default())?;
         let namespace = controller.namespace(namespace)?;
-        let (block, lba, bytes) = (u64::from(setup.block), u64::from(namespace.lba_bytes()), namespace.bytes());
+        let block = u64::from(setup.block);
+        let lba = u64::from(namespace.lba_bytes());
+        let bytes = namespace.bytes();
         ensure!(block.is_multiple_of(lba), "blocks of {block} bytes on a drive whose LBAs have {lba}");
         ensure!(setup.size <= bytes, "the drive has {bytes} bytes, fewer than {}", setup.size);
         if setup.media == Media::Ram {
@@ -189,7 +193,8 @@ impl Driven {
         let landing = controller.allocate(setup.landing_bytes())?;
         landing.memory().fill(0, landing.memory().len(), RingSetup::UNTOUCHED);
         queue.keep(landing.clone());
-        let (block, depth) = ((block, (block / lba) as u32), usize::from(setup.depth));
+        let block = (block, (block / lba) as u32);
+        let depth = usize::from(setup.depth);
         Ok(Self { queue, namespace, block, landing, depth, _served: served })
     }
 }
@@ -200,9 +205,12 @@ impl Contender for Driven {
     }
 
     fn round(&mut self, blocks: &[u64]) -> anyhow::Result<()> {
-        let (queue, namespace) = (&mut self.queue, &self.namespace);
+        let queue = &mut self.queue;
+        let namespace = &self.namespace;
         let (iova, (len, lbas)) = (self.landing.iova(), self.block);
-        let (mut submitted, mut completed, mut failed) = (0, 0, None);
+        let mut submitted = 0;
+        let mut completed = 0;
+        let mut failed = None;
         // The controller begins while the rest is being pushed. The minimal ring, whose two sides do so little that it
         // has nothing to gain by that, was no faster with it.
         let quarter = (self.depth / 4).max(1);
@@ -338,7 +346,8 @@ pub fn run(setup: RingSetup, time: Duration) -> anyhow::Result<RingResult> {
         Media::Ram => Some(duel(&mut bench, &mut driven, &mut minimal(&setup, cores, AHEAD)?, time / 4)?),
         Media::Null => None,
     };
-    let (disordered, checked) = (warprow_workload::median(disordered), bench.checked);
+    let disordered = warprow_workload::median(disordered);
+    let checked = bench.checked;
     Ok(RingResult { pairs, fetching, disordered, checked, pinned: cores.is_some() })
 }
 

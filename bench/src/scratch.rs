@@ -90,7 +90,8 @@ impl Scratch {
                 Namespace::new(DirectBacking::new(file, self.size).context("no direct drive")?)
             }
         };
-        let (name, seed) = (format!("emulated:scratch{index}"), index as u64);
+        let name = format!("emulated:scratch{index}");
+        let seed = index as u64;
         let builder = SoftController::builder().name(name).seed(seed).namespace(namespace.lba(lba));
         Ok(Cores::answering(cores, index, || builder.build())?)
     }

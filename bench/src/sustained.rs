@@ -61,8 +61,10 @@ impl Stream<'_> {
     fn collect(&mut self, least: usize) -> anyhow::Result<()> {
         let len = self.driven.block.0 as usize;
         while self.free.len() < least {
-            let (places, free, kept, landing) =
-                (&self.places, &mut self.free, &mut self.kept, self.driven.landing.memory());
+            let places = &self.places;
+            let free = &mut self.free;
+            let kept = &mut self.kept;
+            let landing = self.driven.landing.memory();
             let mut failed = None;
             self.completed += u64::from(self.driven.queue.wait_for((least - free.len()) as u32, |completion| {
                 let place = completion.tag;
@@ -85,7 +87,8 @@ impl Stream<'_> {
 
     /// Reads for `time`: commands a second from the first to the last moment of it.
     fn span(&mut self, time: Duration, together: usize) -> anyhow::Result<f64> {
-        let (begin, before) = (Instant::now(), self.completed);
+        let begin = Instant::now();
+        let before = self.completed;
         loop {
             for _ in 0..TURNS {
                 self.collect(together)?;
@@ -115,7 +118,8 @@ pub(crate) fn run(driven: &mut Driven, setup: &RingSetup, time: Duration) -> any
         blocks: setup.blocks(),
         driven,
     };
-    let (mut rates, mut checked) = (Vec::new(), 0);
+    let mut rates = Vec::new();
+    let mut checked = 0;
     stream.submit()?;
     stream.span(SPAN, together)?;
     let begin = Instant::now();

@@ -108,7 +108,8 @@ impl SwitchSetup {
         let all = 2 * (self.size + self.size / 8);
         let each = (all / u64::from(self.drives) + (64 << 20)).next_multiple_of(1 << 20);
         let drive = |index: u32| {
-            let (name, ram) = (format!("emulated:drive{index}"), RamBacking::new(each)?);
+            let name = format!("emulated:drive{index}");
+            let ram = RamBacking::new(each)?;
             let builder = SoftController::builder().name(&name).serial(&name).namespace(Namespace::new(ram));
             Ok(Device::new(builder.build()?, 1))
         };
@@ -145,10 +146,14 @@ struct Read {
 
 /// Looks up until it is over, and compares every row with what the generation has that the report names.
 fn read(setup: &SwitchSetup, plan: &Plan, ids_of: [u64; 2], course: &Course, reader: u32) -> anyhow::Result<Read> {
-    let (mut slot, batches) = (plan.slot()?, setup.batches(reader)?);
+    let mut slot = plan.slot()?;
+    let batches = setup.batches(reader)?;
     let contents = [0, 1].map(|generation| setup.content(generation));
-    let (count, width) = (setup.batch as usize, plan.width());
-    let (mut ids, mut rows, mut mask) = (vec![0; count], vec![0.0f32; count * width], vec![0; count]);
+    let count = setup.batch as usize;
+    let width = plan.width();
+    let mut ids = vec![0; count];
+    let mut rows = vec![0.0f32; count * width];
+    let mut mask = vec![0; count];
     let mut read = Read { before: Latencies::new(), during: Latencies::new(), checked: [0; 2] };
     for number in 0.. {
         if course.over.load(Ordering::Acquire) {
@@ -195,9 +200,11 @@ pub fn run(setup: &SwitchSetup) -> anyhow::Result<SwitchResult> {
     let options = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(setup.readers);
     let plan = host.plan(&[Feature::new("f", TABLE)], options)?;
     let course = Course::default();
-    let (mut switches, mut adoptions) = (Latencies::new(), Latencies::new());
+    let mut switches = Latencies::new();
+    let mut adoptions = Latencies::new();
     let reads = std::thread::scope(|scope| {
-        let (plan, course) = (&plan, &course);
+        let plan = &plan;
+        let course = &course;
         let start = |reader| scope.spawn(move || read(setup, plan, generations, course, reader));
         let readers: Vec<_> = (0..setup.readers).map(start).collect();
         let over = Over(&course.over);

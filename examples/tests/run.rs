@@ -8,7 +8,8 @@ use warprow_gpu::Gpu;
 /// Runs an example, which must print the line.
 fn prints(example: &str, line: &str) {
     let output = Command::new(example).output().unwrap_or_else(|error| panic!("{example}: {error}"));
-    let (text, errors) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{example}: {}\n{text}{errors}", output.status);
     assert!(text.lines().any(|it| it == line), "{example} does not print {line:?}:\n{text}{errors}");
 }
@@ -55,7 +56,9 @@ fn every_example_is_listed_and_run() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR"));
     let read =
         |name: &str| std::fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
-    let (page, manifest, test) = (read("README.md"), read("Cargo.toml"), read("tests/run.rs"));
+    let page = read("README.md");
+    let manifest = read("Cargo.toml");
+    let test = read("tests/run.rs");
     let files = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("a file").path());
     let names = files.filter(|path| path.extension().is_some_and(|it| it == "rs"));
     let name = |path: std::path::PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();

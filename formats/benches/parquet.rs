@@ -52,7 +52,8 @@ fn write(path: &Path, rows: usize, compression: Compression) {
 /// As this crate reads it.
 fn here(path: &Path, take: &mut dyn FnMut(&[u8])) {
     let file = TableFile::open(path).unwrap();
-    let (table, mut buffer) = (&file.tables[0], vec![0; AT_ONCE * ROW]);
+    let table = &file.tables[0];
+    let mut buffer = vec![0; AT_ONCE * ROW];
     let rows = file.rows(table);
     for first in (0..table.rows).step_by(AT_ONCE) {
         let some = &mut buffer[..AT_ONCE.min((table.rows - first) as usize) * ROW];
@@ -64,7 +65,9 @@ fn here(path: &Path, take: &mut dyn FnMut(&[u8])) {
 /// As [`here`], by the library, with as much compared of the levels as is needed for rows to be whole.
 fn library(path: &Path, take: &mut dyn FnMut(&[u8])) {
     let file = SerializedFileReader::new(File::open(path).unwrap()).unwrap();
-    let (mut values, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
+    let mut values = Vec::new();
+    let mut definition = Vec::new();
+    let mut repetition = Vec::new();
     let mut buffer = vec![0; AT_ONCE * ROW];
     for group in 0..file.num_row_groups() {
         let group = file.get_row_group(group).unwrap();
@@ -99,21 +102,24 @@ fn compare(path: &Path, read: Read) {
 
 fn main() {
     let mib = std::env::args().skip(1).find_map(|argument| argument.parse().ok()).unwrap_or(256usize);
-    let (folder, rows) = (tempfile::tempdir().unwrap(), (mib << 20) / ROW);
+    let folder = tempfile::tempdir().unwrap();
+    let rows = (mib << 20) / ROW;
     for (name, compression) in [("plain", Compression::UNCOMPRESSED), ("snappy", Compression::SNAPPY)] {
         let path = folder.path().join(name).with_extension("parquet");
         write(&path, rows, compression);
         compare(&path, here);
         compare(&path, library);
         let time = |read: Read| {
-            let (began, mut bytes) = (Instant::now(), 0);
+            let began = Instant::now();
+            let mut bytes = 0;
             read(&path, &mut |rows| bytes += rows.len());
             began.elapsed().as_secs_f64() * 1e9 / bytes as f64
         };
         let (mut ours, mut theirs): (Vec<f64>, Vec<f64>) = (0..TURNS).map(|_| (time(here), time(library))).unzip();
         ours.sort_by(f64::total_cmp);
         theirs.sort_by(f64::total_cmp);
-        let (ours, theirs) = (ours[TURNS / 2], theirs[TURNS / 2]);
+        let ours = ours[TURNS / 2];
+        let theirs = theirs[TURNS / 2];
         println!("{name:<8} here {ours:.2} ns/B, the library {theirs:.2} ns/B: {:.1} times", theirs / ours);
     }
 }

@@ -152,7 +152,8 @@ fn part(folder: &Path, name: &str, kind: i32, id: i32, rows: u64, width: u64) ->
         return Err(input.damaged("it is cut off in its head of 128 bytes").at(input.len));
     }
     let head: [u8; 8] = input.array(0)?;
-    let (stated_kind, stated_id) = (i32_at(&head, 0).unwrap_or_default(), i32_at(&head, 4).unwrap_or_default());
+    let stated_kind = i32_at(&head, 0).unwrap_or_default();
+    let stated_id = i32_at(&head, 4).unwrap_or_default();
     if stated_kind != kind {
         return Err(input.damaged(format!("its head says that it is of kind {stated_kind}, not {kind}")).at(0));
     }

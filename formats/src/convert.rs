@@ -62,9 +62,12 @@ impl ConversionLoss {
     fn count(&mut self, before: &[f32], after: &[f32]) {
         self.elements += before.len() as u64;
         // Sums of their own for each of a few neighbours: a processor adds them at once.
-        let (mut numbers, mut kept) = ([0u32; LANES], [0u32; LANES]);
-        let (mut max_abs, mut sum_abs) = ([0f64; LANES], [0f64; LANES]);
-        let (mut squares, mut squares_before) = ([0f64; LANES], [0f64; LANES]);
+        let mut numbers = [0u32; LANES];
+        let mut kept = [0u32; LANES];
+        let mut max_abs = [0f64; LANES];
+        let mut sum_abs = [0f64; LANES];
+        let mut squares = [0f64; LANES];
+        let mut squares_before = [0f64; LANES];
         for (before, after) in before.chunks(LANES).zip(after.chunks(LANES)) {
             for (lane, (&before, &after)) in before.iter().zip(after).enumerate() {
                 let is_kept = before.is_finite() & after.is_finite();
@@ -203,7 +206,8 @@ impl RowSource for ConvertedRows<'_> {
         if self.from == self.to {
             return self.rows.read(first, row_bytes, rows);
         }
-        let (from_row, to_row) = (from_row as usize, to_row as usize);
+        let from_row = from_row as usize;
+        let to_row = to_row as usize;
         let count = rows.len() / to_row.max(1);
         let mut before = vec![0; count * from_row];
         self.rows.read(first, from_row, &mut before)?;
@@ -239,7 +243,8 @@ impl RowSource for ConvertedRows<'_> {
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {
-        let (expected, given) = (u64::from(table.row_bytes()), self.to.row_bytes(self.dim).map_or(0, u64::from));
+        let expected = u64::from(table.row_bytes());
+        let given = self.to.row_bytes(self.dim).map_or(0, u64::from);
         if expected != given {
             return Err(VolumeError::Length { what: "a converted row", expected, given });
         }
@@ -252,17 +257,20 @@ impl ConvertedRows<'_> {
     fn convert(&self, first: u64, before: &[u8], rows: &mut [u8]) -> io::Result<()> {
         let sizes = (self.from.row_bytes(self.dim), self.to.row_bytes(self.dim));
         let (Some(from_row), Some(to_row)) = sizes else { return Err(io::Error::other("its rows pass 4 GiB")) };
-        let (from_row, to_row) = (from_row as usize, to_row as usize);
+        let from_row = from_row as usize;
+        let to_row = to_row as usize;
         // Whole rows at once; one where each has its own scale.
         let scaled = self.from.is_scaled() || self.to.is_scaled();
         let dim = self.dim as usize;
         let at_once = if scaled { 1 } else { (BLOCK / dim.max(1)).max(1) };
-        let (mut wide, mut back) = (vec![0.0; at_once * dim], vec![0.0; at_once * dim]);
+        let mut wide = vec![0.0; at_once * dim];
+        let mut back = vec![0.0; at_once * dim];
         let mut lost = ConversionLoss::default();
         let pieces = before.chunks(at_once * from_row).zip(rows.chunks_mut(at_once * to_row));
         for (row, (before, after)) in (first..).step_by(at_once).zip(pieces) {
             let elements = before.len() / from_row * dim;
-            let (wide, back) = (&mut wide[..elements], &mut back[..elements]);
+            let wide = &mut wide[..elements];
+            let back = &mut back[..elements];
             widen(self.from, before, wide);
             narrow(self.to, wide, after).map_err(|error| io::Error::other(format!("row {row}: {error}")))?;
             widen(self.to, after, back);
@@ -315,7 +323,8 @@ mod tests {
 
     #[test]
     fn many_rows_are_converted_as_few_are() {
-        let (rows, dim) = (40_000usize, 9u32);
+        let rows = 40_000usize;
+        let dim = 9u32;
         let bytes: Vec<u8> =
             (0..rows * dim as usize).flat_map(|it| ((it as f32 * 0.7).sin() * 300.0).to_le_bytes()).collect();
         let source = &bytes[..];
@@ -329,7 +338,8 @@ mod tests {
                 few.read(row as u64, row_bytes, &mut one).unwrap();
                 assert_eq!(one, all[row * row_bytes..][..row_bytes], "{to} {row}");
             }
-            let (many, few) = (many.lost(), few.lost());
+            let many = many.lost();
+            let few = few.lost();
             assert_eq!((many.elements, many.numbers, many.max_abs), (few.elements, few.numbers, few.max_abs));
             assert!((many.sum_squares / few.sum_squares - 1.0).abs() < 1e-9);
         }

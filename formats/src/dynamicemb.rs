@@ -46,7 +46,8 @@ fn tables(folder: &Path) -> Result<BTreeMap<String, u32>, FileError> {
 fn parse_name(file: &str) -> Option<(&str, u32)> {
     let (name, rest) = file.split_once(KEYS).or_else(|| file.split_once(VALUES))?;
     let (rank, ranks) = rest.split_once(".world_size_")?;
-    let (rank, ranks): (u32, u32) = (rank.parse().ok()?, ranks.parse().ok()?);
+    let rank: u32 = rank.parse().ok()?;
+    let ranks: u32 = ranks.parse().ok()?;
     (rank < ranks && !name.is_empty()).then_some((name, ranks))
 }
 
@@ -58,8 +59,10 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, FileEr
         return Err(FileError::new(FileErrorKind::Missing, folder, "holds no DynamicEmb dump", remedy));
     }
     for (name, ranks) in tables {
-        let (mut extents, mut key_extents) = (Vec::new(), Vec::new());
-        let (mut rows, mut width) = (0u64, None);
+        let mut extents = Vec::new();
+        let mut key_extents = Vec::new();
+        let mut rows = 0u64;
+        let mut width = None;
         for rank in 0..ranks {
             // Each shard is opened only if it is there: a world size of billions costs the first missing one.
             let keys = beside(folder, &format!("{name}{KEYS}{rank}.world_size_{ranks}"))?;

@@ -26,7 +26,8 @@ pub(crate) fn extents_of<'a>(
     count: u64,
     row_bytes: usize,
 ) -> impl Iterator<Item = (&'a Arc<Input>, u64, u64)> {
-    let (mut row, end) = (first, first.saturating_add(count));
+    let mut row = first;
+    let end = first.saturating_add(count);
     let begin = extents.partition_point(|extent| extent.first + extent.rows <= first);
     extents.iter().skip(begin).map_while(move |extent| {
         let skip = row.checked_sub(extent.first)?;

@@ -200,7 +200,8 @@ mod tests {
         let file = TableFile::open(&path).unwrap();
         let table = &file.tables[0];
         assert!(table.is_sequential());
-        let (rows, row_bytes) = (file.rows(table), table.row_bytes());
+        let rows = file.rows(table);
+        let row_bytes = table.row_bytes();
         let count = Arc::new(AtomicU64::new(0));
         let counted = Counted(rows.reader().unwrap(), count.clone(), row_bytes);
         *rows.stream.lock().unwrap() = Some((0, Box::new(counted)));

@@ -49,7 +49,8 @@ impl IntegerFile {
         let source = Source::open(&input)?;
         let metadata = source.metadata.file_metadata();
         let rows = u64::try_from(metadata.num_rows()).map_err(|_| input.damaged("it has a negative number of rows"))?;
-        let (mut columns, mut others) = (Vec::new(), Vec::new());
+        let mut columns = Vec::new();
+        let mut others = Vec::new();
         for (leaf, column) in metadata.schema_descr().columns().iter().enumerate() {
             let name = column.path().parts().first().cloned().unwrap_or_default();
             let (Some(keys), depth @ 0..=1) = (whole(column), column.max_rep_level()) else {
@@ -94,7 +95,8 @@ impl IntegerFile {
     /// The numbers of `column`, one of this file's.
     pub fn read(&self, column: &IntegerColumn) -> Result<IntegerReader, FileError> {
         let source = Source::open(&self.input)?;
-        let (leaf, column) = (column.leaf, column.clone());
+        let leaf = column.leaf;
+        let column = column.clone();
         Ok(IntegerReader {
             rows: match column.keys {
                 KeyType::I64 | KeyType::U64 => Box::new(Column {

@@ -202,7 +202,8 @@ impl Order {
     /// `None` if there is no memory for so many.
     fn new(rows: u64) -> Option<Self> {
         let count = usize::try_from(rows).ok()?;
-        let (mut narrow, mut wide) = (Vec::new(), Vec::new());
+        let mut narrow = Vec::new();
+        let mut wide = Vec::new();
         if rows <= 1 << 32 {
             narrow.try_reserve_exact(count).ok()?;
             return Some(Self::U32(narrow));

@@ -20,7 +20,8 @@ pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
     let input = Input::open(path)?;
     let reader = || BufReader::with_capacity(4096, InputReader { input: &input, at: 0 });
     if NpyHeader::read(&mut reader()).is_ok_and(|header| matches!(*header.shape, [0, dim] if dim > 0)) {
-        let (name, why) = (stem(path), "it has no rows".to_owned());
+        let name = stem(path);
+        let why = "it has no rows".to_owned();
         return Ok(Found {
             inputs: vec![input],
             empty: vec![name.clone()],

@@ -315,7 +315,8 @@ mod tests {
 
     #[test]
     fn reads_what_the_reference_writes() {
-        let (a, b) = (vec![1u8; 24], vec![2u8; 10]);
+        let a = vec![1u8; 24];
+        let b = vec![2u8; 10];
         let view = |dtype, shape, data| ::safetensors::tensor::TensorView::new(dtype, shape, data).unwrap();
         let tensors = [("a", view(Dtype::F32, vec![2, 3], &a)), ("b", view(Dtype::BF16, vec![5, 1], &b))];
         let metadata = [("format".to_owned(), "pt".to_owned())].into();
@@ -342,7 +343,8 @@ mod tests {
         };
         macro_rules! refuses {
             ($header:expr, $data:expr, $pattern:pat) => {
-                let (header, data): (String, u64) = ($header, $data);
+                let header: String = $header;
+                let data: u64 = $data;
                 match parse_text(&header, data) {
                     Err($pattern) => {}
                     other => panic!("{header} with {data} bytes: {other:?}"),

@@ -13,7 +13,8 @@ const TO_WHOLE: f32 = (3 << 22) as f32;
 /// The least and the largest of finite numbers.
 fn range(wide: &[f32]) -> (f32, f32) {
     const LANES: usize = 8;
-    let (mut min, mut max) = ([f32::INFINITY; LANES], [f32::NEG_INFINITY; LANES]);
+    let mut min = [f32::INFINITY; LANES];
+    let mut max = [f32::NEG_INFINITY; LANES];
     for values in wide.chunks(LANES) {
         for ((min, max), &value) in min.iter_mut().zip(&mut max).zip(values) {
             *min = if value < *min { value } else { *min };
@@ -40,7 +41,8 @@ pub(crate) fn narrow8(wide: &[f32], bytes: &mut [u8]) {
 /// The numbers of such a row.
 pub(crate) fn widen8(bytes: &[u8], wide: &mut [f32]) {
     let Some((numbers, &[a, b, c, d, e, f, g, h])) = bytes.split_last_chunk() else { return };
-    let (scale, bias) = (f32::from_le_bytes([a, b, c, d]), f32::from_le_bytes([e, f, g, h]));
+    let scale = f32::from_le_bytes([a, b, c, d]);
+    let bias = f32::from_le_bytes([e, f, g, h]);
     wide.iter_mut().zip(numbers).for_each(|(wide, &number)| {
         let scaled = f32::from(number) * scale;
         *wide = scaled + bias;
@@ -70,7 +72,8 @@ pub(crate) fn narrow4(wide: &[f32], bytes: &mut [u8]) {
 /// The numbers of such a row.
 pub(crate) fn widen4(bytes: &[u8], wide: &mut [f32]) {
     let Some((pairs, &[a, b, c, d])) = bytes.split_last_chunk() else { return };
-    let (scale, bias) = (f16::from_le_bytes([a, b]).to_f32(), f16::from_le_bytes([c, d]).to_f32());
+    let scale = f16::from_le_bytes([a, b]).to_f32();
+    let bias = f16::from_le_bytes([c, d]).to_f32();
     for (wide, &pair) in wide.as_chunks_mut::<2>().0.iter_mut().zip(pairs) {
         *wide = [pair & 15, pair >> 4].map(|number| {
             let scaled = f32::from(number) * scale;

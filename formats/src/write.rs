@@ -269,7 +269,8 @@ fn refuse_other_than_safetensors(path: &Path) -> Result<(), FileError> {
     if path.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
         return Ok(());
     }
-    let (what, remedy) = ("one file of rows and keys is a safetensors file", "end its name in .safetensors");
+    let what = "one file of rows and keys is a safetensors file";
+    let remedy = "end its name in .safetensors";
     Err(FileError::new(FileErrorKind::Name, path, what, remedy))
 }
 
@@ -336,7 +337,8 @@ pub(crate) fn rows_of(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<T
 
 /// The head of a safetensors file of these tensors, one behind the other; and where in the file each begins, and the last ends.
 pub(crate) fn head(tensors: Vec<Tensor>) -> Option<(Vec<u8>, Vec<u64>)> {
-    let (mut at, mut ends) = (0usize, vec![0u64]);
+    let mut at = 0usize;
+    let mut ends = vec![0u64];
     let mut placed = Vec::with_capacity(tensors.len());
     for (name, dtype, shape) in tensors {
         let bytes = shape.iter().try_fold(dtype.bitsize() / 8, |bytes, &n| bytes.checked_mul(n))?;
@@ -397,8 +399,8 @@ mod tests {
         for (signed, rows) in [(true, 5u64), (false, 5), (true, 0)] {
             let path = dir.path().join("delta.safetensors");
             let writer = TableWriter::create_keyed(&path, true, "emb", rows, 3, DType::F16, signed).unwrap();
-            let (keys, data): (Vec<u64>, Vec<u8>) =
-                ((0..rows).map(|row| u64::MAX - row).collect(), (0..rows as u8 * 6).collect());
+            let keys: Vec<u64> = (0..rows).map(|row| u64::MAX - row).collect();
+            let data: Vec<u8> = (0..rows as u8 * 6).collect();
             for row in (0..rows as usize).rev() {
                 writer.write_keys(row as u64, &keys[row..row + 1]).unwrap();
                 writer.write(row as u64, &data[row * 6..][..6]).unwrap();
@@ -406,7 +408,8 @@ mod tests {
             writer.finish().unwrap();
             let bytes = std::fs::read(&path).unwrap();
             let theirs = ::safetensors::SafeTensors::deserialize(&bytes).unwrap();
-            let (whose, content) = (theirs.tensor("emb.keys").unwrap(), theirs.tensor("emb").unwrap());
+            let whose = theirs.tensor("emb.keys").unwrap();
+            let content = theirs.tensor("emb").unwrap();
             assert_eq!(
                 (whose.dtype(), whose.shape()),
                 (if signed { Dtype::I64 } else { Dtype::U64 }, &[rows as usize][..])

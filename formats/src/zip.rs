@@ -77,7 +77,8 @@ pub(crate) fn read(input: &Input) -> Result<Vec<ZipMember>, FileError> {
         if header.get(..4) != Some(b"PK\x03\x04") || header_at < end {
             return Err(damaged(&format!("{:?} does not begin where the directory says", member.name)).at(header_at));
         }
-        let (name, extra) = (u16_at(&header, 26).unwrap_or(0), u16_at(&header, 28).unwrap_or(0));
+        let name = u16_at(&header, 26).unwrap_or(0);
+        let extra = u16_at(&header, 28).unwrap_or(0);
         member.at = header_at + 30 + u64::from(name) + u64::from(extra);
         end = member.at.checked_add(member.packed).filter(|&end| end <= directory.start).ok_or_else(|| {
             damaged(&format!("{:?} has {} bytes and reaches into the directory", member.name, member.packed))
@@ -103,7 +104,9 @@ fn locate(tail: &[u8], input: &Input) -> Result<(std::ops::Range<u64>, u64), Str
             && u16_at(tail, at + 20).is_some_and(|comment| at + END + usize::from(comment) == tail.len())
     };
     let end = (0..=last).rev().find(is_end).ok_or("it is cut off, or no archive: there is no directory at its end")?;
-    let (count, len, begin) = (u16_at(tail, end + 10), u32_at(tail, end + 12), u32_at(tail, end + 16));
+    let count = u16_at(tail, end + 10);
+    let len = u32_at(tail, end + 12);
+    let begin = u32_at(tail, end + 16);
     let (Some(count), Some(len), Some(begin)) = (count, len, begin) else { return Err("it is cut off".into()) };
     let end_at = input.len - (tail.len() - end) as u64;
     let (count, len, begin, end_at) = if count == u16::MAX || len == u32::MAX || begin == u32::MAX {
@@ -130,7 +133,8 @@ fn locate(tail: &[u8], input: &Input) -> Result<(std::ops::Range<u64>, u64), Str
 /// The members that a directory of `count` lists; their `at` is where their own headers begin. A name that comes twice is the
 /// error `twice: NAME`.
 pub fn members(directory: &[u8], count: u64) -> Result<Vec<ZipMember>, String> {
-    let (mut listed, mut names) = (Vec::new(), HashSet::new());
+    let mut listed = Vec::new();
+    let mut names = HashSet::new();
     let mut rest = directory;
     while !rest.is_empty() {
         let number = |at| u16_at(rest, at).map(usize::from);
@@ -157,7 +161,9 @@ pub fn members(directory: &[u8], count: u64) -> Result<Vec<ZipMember>, String> {
             u32::MAX => wide.next().ok_or_else(|| format!("{name:?} has no 64-bit size")),
             size => Ok(u64::from(size)),
         };
-        let (bytes, packed, at) = (size(24)?, size(20)?, size(42)?);
+        let bytes = size(24)?;
+        let packed = size(20)?;
+        let at = size(42)?;
         if !names.insert(name.clone()) {
             return Err(format!("twice: {name}"));
         }

@@ -182,7 +182,8 @@ impl Arrangement {
             begin
         };
         let bytes = &mut self.bytes;
-        let (stride, dram_end) = (stride_of(located.table()), hbm_rows + dram_rows);
+        let stride = stride_of(located.table());
+        let dram_end = hbm_rows + dram_rows;
         let ranks = order.ranks.as_ref().map(|ranks| {
             let width = ranks.width().bytes();
             (place(bytes, ranks.len() * u64::from(width)), width)
@@ -239,7 +240,8 @@ mod tests {
             .collect();
         let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default()).unwrap();
         let counts: Vec<u64> = (0..ROWS).map(|id| id % 7).collect();
-        let (ranks, rows) = (Ranks::by_hotness(&counts), vec![7u8; ROWS as usize * 64]);
+        let ranks = Ranks::by_hotness(&counts);
+        let rows = vec![7u8; ROWS as usize * 64];
         let specs: Vec<TableSpec> = names
             .iter()
             .map(|name| {
@@ -269,7 +271,8 @@ mod tests {
     #[test]
     fn the_tables_that_are_checked_for_updates_are_those_that_are_attached() {
         let store = store(&["a", "b"]);
-        let (spec, rows) = (TableSpec::new("a", ROWS, 16, DType::F32), vec![9u8; ROWS as usize * 64]);
+        let spec = TableSpec::new("a", ROWS, 16, DType::F32);
+        let rows = vec![9u8; ROWS as usize * 64];
         let source = &rows[..];
         let beside = LoadOptions::default().with_standby();
         let loads = [TableLoad::new(&spec, &source)];

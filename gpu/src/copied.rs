@@ -28,8 +28,10 @@ impl GpuSlot {
     /// Allocates arrays on the GPU for the largest batch of the plan, so that callers can look up with arrays in host memory.
     pub fn copied(self) -> Result<CopyingSlot, GpuError> {
         let plan = self.plan();
-        let (gpu, options) = (&plan.attached.gpu, &plan.options);
-        let (ids, batch) = (options.max_ids as u64, options.max_batch as u64);
+        let gpu = &plan.attached.gpu;
+        let options = &plan.options;
+        let ids = options.max_ids as u64;
+        let batch = options.max_batch as u64;
         let out_rows = if plan.description.pooled { batch } else { ids };
         let room = |bytes: u64| DeviceMemory::new(gpu, bytes.max(1));
         let bags = batch * u64::from(plan.description.features) + 1;
@@ -78,7 +80,8 @@ impl CopyingSlot {
             return invalid("the weights", format!("{count} are needed"));
         }
         if count > plan.options.max_ids || batch.batch > plan.options.max_batch {
-            let (most, bags) = (plan.options.max_ids, plan.options.max_batch);
+            let most = plan.options.max_ids;
+            let bags = plan.options.max_batch;
             return invalid("the batch", format!("{most} ids and {bags} bags a feature were planned"));
         }
         let (bytes, id_type) = match batch.ids {

@@ -133,7 +133,8 @@ impl Description {
             .zip(firsts)
             .map(|(table, (dram_key, ssd_key))| table.for_kernels(view.constants.address(), dram, dram_key, ssd_key))
             .collect();
-        let (mut bytes, mut first) = (Vec::new(), None);
+        let mut bytes = Vec::new();
+        let mut first = None;
         for feature in &planned {
             let (has_padding, padding) = feature.padding.map_or((abi::padding::NONE, 0), padding_of);
             let feature = abi::Feature {

@@ -79,9 +79,11 @@ mod tests {
 
     #[test]
     fn no_call_is_lost() {
-        let (asked, told) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+        let asked = Arc::new(AtomicU64::new(0));
+        let told = Arc::new(AtomicU64::new(0));
         let waker = DriveWaker::new("waker", Duration::ZERO, {
-            let (asked, told) = (asked.clone(), told.clone());
+            let asked = asked.clone();
+            let told = told.clone();
             move || told.store(asked.load(Ordering::Relaxed), Ordering::Relaxed)
         })
         .unwrap();

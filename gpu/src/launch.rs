@@ -57,7 +57,8 @@ unsafe impl Sync for Stream {}
 impl Stream {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
         let _current = gpu.enter()?;
-        let (mut stream, flags) = (std::ptr::null_mut(), sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING);
+        let mut stream = std::ptr::null_mut();
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING;
         // SAFETY: a context is current; it stores a handle.
         cuda("a stream", unsafe { sys::cuStreamCreate(&mut stream, flags as u32) })?;
         Ok(Self { gpu: gpu.clone(), stream })
@@ -166,7 +167,8 @@ unsafe impl Sync for Event {}
 impl Event {
     fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
         let _current = gpu.enter()?;
-        let (mut event, flags) = (std::ptr::null_mut(), sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING);
+        let mut event = std::ptr::null_mut();
+        let flags = sys::CUevent_flags_enum::CU_EVENT_DISABLE_TIMING;
         // SAFETY: a context is current; it stores a handle.
         cuda("an event", unsafe { sys::cuEventCreate(&mut event, flags as u32) })?;
         Ok(Self { gpu: gpu.clone(), event })
@@ -304,7 +306,8 @@ fn check_address(
     if !address.is_multiple_of(align) {
         return invalid(format!("{address:#x} is not a multiple of {align}"));
     }
-    let (mut begin, mut len): (CUdeviceptr, usize) = (0, 0);
+    let mut begin: CUdeviceptr = 0;
+    let mut len: usize = 0;
     let mut attributes = [
         CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_RANGE_START_ADDR,
         CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_RANGE_SIZE,

@@ -138,7 +138,8 @@ impl GpuOverlay {
         if !inner.behind && inner.map.has_room(more, bytes) {
             return Ok(());
         }
-        let (mut records, mut live) = (more, bytes);
+        let mut records = more;
+        let mut live = bytes;
         for following in inner.following.iter().filter_map(Weak::upgrade) {
             if let Some(snapshot) = following.overlay.snapshot() {
                 for (.., row) in following.rows(&snapshot) {
@@ -150,7 +151,8 @@ impl GpuOverlay {
         // It takes time: not for a little each time.
         let worth = inner.behind || (records <= most - most / 8 && live <= bound - bound / 8);
         if records > most || live > bound || !worth {
-            let (bytes, bound) = (records as u64 * 32 + live, most as u64 * 32 + bound);
+            let bytes = records as u64 * 32 + live;
+            let bound = most as u64 * 32 + bound;
             return Err(StoreError::GpuOverlayFull { bytes, bound }.into());
         }
         self.rebuild(inner)
@@ -221,7 +223,8 @@ impl GpuOverlay {
         loop {
             self.wait(inner)?;
             let memory = inner.staging.memory();
-            let (mut put, mut taken) = (inner.map.begin(), 0);
+            let mut put = inner.map.begin();
+            let mut taken = 0;
             for &(table, row, bytes) in left.iter().take(MOST) {
                 let at = put.rows_bytes as usize;
                 if at as u64 + overlay_row_bytes(bytes.len() as u32) > ROWS as u64 {
@@ -281,7 +284,8 @@ impl Drop for GpuOverlay {
 
 /// Waits for what a launch on the stream stores.
 fn until(stream: &Stream, limit: Duration, mut is_there: impl FnMut() -> bool) -> Result<(), GpuError> {
-    let (began, mut turns) = (Instant::now(), 0u32);
+    let began = Instant::now();
+    let mut turns = 0u32;
     while !is_there() {
         turns = turns.saturating_add(1);
         if turns < 4096 {

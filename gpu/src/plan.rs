@@ -267,7 +267,8 @@ impl ReadingPlan for Prepared {
         }
         let source = DeviceMemory::new(&attached.gpu, description.bytes.len() as u64)?;
         source.write(0, &description.bytes)?;
-        let (generation, bytes) = (description.generation, description.bytes.len() as u64);
+        let generation = description.generation;
+        let bytes = description.bytes.len() as u64;
         Ok(Arc::new(Adopting { generation, bytes, source }))
     }
 

@@ -69,7 +69,8 @@ pub(crate) struct Graphs {
 
 impl Graphs {
     fn new(plan: &Prepared) -> Result<Self, GpuError> {
-        let (gpu, most) = (&plan.attached.gpu, plan.options.max_ids as u64);
+        let gpu = &plan.attached.gpu;
+        let most = plan.options.max_ids as u64;
         let shape = plan.shape(most, most);
         let like = abi::Lookup {
             plan: abi::PlanTables {
@@ -154,7 +155,8 @@ pub(crate) const HOLDS: GpuError =
 impl State {
     /// Allocates the buffers of a slot, and takes its queues.
     pub(crate) fn new(plan: &Prepared, number: u32) -> Result<Self, GpuError> {
-        let (gpu, options) = (&plan.attached.gpu, &plan.attached.options);
+        let gpu = &plan.attached.gpu;
+        let options = &plan.attached.options;
         let mut bytes = 0u64;
         let mut room = |len: u64| {
             let begin = bytes.next_multiple_of(256);
@@ -191,7 +193,8 @@ impl State {
         let graphs = Graphs::new(plan)?;
         let side = if plan.options.prefetch { Some(PrefetchStream::new(gpu)?) } else { None };
         let resting = Resting::No;
-        let (tickets, issued) = (Arc::new(tickets), Default::default());
+        let tickets = Arc::new(tickets);
+        let issued = Default::default();
         let answered = vec![0; sets.iter().map(|set| set.descriptors().len()).sum()];
         Ok(Self {
             number,
@@ -702,7 +705,10 @@ mod tests {
         let first = |faults: &[((bool, bool), &str)]| {
             nearest(faults.iter().map(|&(distance, drive)| (distance, fault(drive)))).map(|it| it.drive)
         };
-        let (own, others, cause, effect) = (false, true, false, true);
+        let own = false;
+        let others = true;
+        let cause = false;
+        let effect = true;
         // The reset of drive 1 cut drive 0 off.
         assert_eq!(first(&[((own, effect), "0"), ((own, cause), "1")]).as_deref(), Some("1"));
         assert_eq!(first(&[((others, cause), "0"), ((own, effect), "1")]).as_deref(), Some("1"));

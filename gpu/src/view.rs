@@ -63,7 +63,9 @@ impl View {
             bytes => Some(PinnedMemory::allocate(gpu, bytes)?),
         };
         let lba_size = store.lba_size();
-        let (follows, updated, _following) = (options.adopting, overlay.is_some(), Vec::new());
+        let follows = options.adopting;
+        let updated = overlay.is_some();
+        let _following = Vec::new();
         let mut view = Self { tables, constants, dram, lba_size, follows, updated, _following };
         let sound = view.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
         for (table, order) in sound {

@@ -70,7 +70,8 @@ pub struct KernelFiles;
 impl SysfsWriter for KernelFiles {
     fn write(&self, path: &Path, text: &str) -> io::Result<()> {
         let (answer, answered) = mpsc::channel();
-        let (path, text) = (path.to_owned(), text.to_owned());
+        let path = path.to_owned();
+        let text = text.to_owned();
         thread::spawn(move || {
             // Truncated as by a shell's `>`: sysfs takes no notice, a file in a copy of a machine does.
             let file = File::options().write(true).truncate(true).open(&path);

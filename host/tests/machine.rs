@@ -219,7 +219,8 @@ fn what_keeps_a_gpu_from_doorbells() {
         let found = at(&machine).examine().into_iter().filter(|it| it.check == "gpu-doorbells");
         found.map(|it| (it.verdict, it.found, it.advice.or(it.command).unwrap_or_default())).collect::<Vec<_>>()
     };
-    let (root, user) = ("0000000000200000", "0000000000004000");
+    let root = "0000000000200000";
+    let user = "0000000000004000";
     let good = told("6.18.0", open, "identity\n", root, "");
     assert!(
         matches!(&good[..], [(DoctorVerdict::Unproven, found, _)] if found.contains("open module 580.159.04")),

@@ -350,7 +350,8 @@ plain!(
 
 /// What `Ticket::check` holds for these words of a ticket and no others: those before the times, and the end and what follows it.
 pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
-    let (mut low, mut high) = (0u32, 0u32);
+    let mut low = 0u32;
+    let mut high = 0u32;
     for (index, word) in words {
         let mixed = word.wrapping_mul((2 * index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
         (low, high) = (low.wrapping_add(mixed as u32), high.wrapping_add((mixed >> 32) as u32));

@@ -113,7 +113,8 @@ pub fn compile_with(
 }
 
 fn version() -> String {
-    let (mut major, mut minor) = (0, 0);
+    let mut major = 0;
+    let mut minor = 0;
     // SAFETY: NVRTC is there; it stores two numbers.
     unsafe { sys::nvrtcVersion(&mut major, &mut minor) };
     format!("{major}.{minor}")

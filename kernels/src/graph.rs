@@ -47,13 +47,15 @@ impl LookupGraph {
     ) -> Result<Self, KernelError> {
         let lookup = *like;
         let steps: Vec<Step> = kernels.steps(kind, &lookup, shape).collect();
-        let (graph, exec) = (ptr::null_mut(), ptr::null_mut());
+        let graph = ptr::null_mut();
+        let exec = ptr::null_mut();
         let mut this = Self { kind, graph, exec, nodes: Vec::new(), steps, lookup, gpu: gpu.clone() };
         // SAFETY: it stores a handle, which is destroyed with `this`.
         KernelError::check("a graph", unsafe { sys::cuGraphCreate(&mut this.graph, 0) })?;
         for step in &this.steps {
             let mut parameters = step.parameters(&lookup);
-            let (params, mut node) = (node_params(step, &mut parameters), ptr::null_mut());
+            let params = node_params(step, &mut parameters);
+            let mut node = ptr::null_mut();
             let before = this.nodes.last();
             let after: Vec<CUgraphNode> = before.filter(|_| !kernels.overlap()).copied().into_iter().collect();
             // SAFETY: the graph is one, the parameters are those of the function, and are copied.

@@ -215,7 +215,8 @@ impl LookupKernels {
         let step = |what, function, blocks: u32| Step { what, function, blocks, threads: WIDE, shared: 0, how: 0 };
         let lanes = 1u64 << lookup.lanes.group_log2;
         let by_ids = shape.blocks(shape.max_ids, WIDE, 8);
-        let (pooled, rich) = (usize::from(lookup.plan.pooled != 0), usize::from(lookup.plan.rich != 0));
+        let pooled = usize::from(lookup.plan.pooled != 0);
+        let rich = usize::from(lookup.plan.rich != 0);
         let updated = usize::from(lookup.plan.overlay != 0);
         let row_lanes = u64::from(lookup.lanes.row_lanes);
         let threads_of_row = match pooled {
@@ -250,7 +251,8 @@ impl LookupKernels {
         let number = step("the kernel `number`", self.number, by_tiles);
         let collectors = shape.blocks(shape.max_ids, COLLECTED, 4);
         let collect = |what, kernels: [CUfunction; 2]| step(what, kernels[updated], collectors);
-        let (hash, list) = (collect("the kernel `hash`", self.hash), collect("the kernel `list`", self.list));
+        let hash = collect("the kernel `hash`", self.hash);
+        let list = collect("the kernel `list`", self.list);
         let finish = step("the kernel `finish`", self.finish, by_ids);
         let rest = Step { threads: 1, ..step("the kernel `rest`", self.rest, 1) };
         let few = expand.blocks <= shape.sms / 8;

@@ -80,7 +80,8 @@ impl OverlayMap {
         let capacity = usize::try_from(capacity.min(1 << 30)).ok().filter(|&it| it > 0)?;
         let words = (capacity * 2).next_power_of_two();
         let rows = side.checked_sub((words * 8 + capacity * 32) as u64)? / LINE * LINE;
-        let (words, records) = (vec![0; words].into(), Vec::new());
+        let words = vec![0; words].into();
+        let records = Vec::new();
         Some(Self { base, capacity, rows, side: 0, shown: 0, words, records, rows_used: 0, created: false })
     }
 
@@ -147,7 +148,8 @@ impl OverlayMap {
         if !self.has_room(1, bytes) {
             return false;
         }
-        let (hash, mask) = (hash(table, row), self.words.len() as u64 - 1);
+        let hash = hash(table, row);
+        let mask = self.words.len() as u64 - 1;
         let mut place = hash & mask;
         let before = loop {
             let word = self.words[place as usize];

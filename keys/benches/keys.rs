@@ -9,7 +9,8 @@ const ROUNDS: usize = 5;
 
 fn main() {
     let mut numbers = std::env::args().skip(1).filter_map(|argument| argument.parse::<usize>().ok());
-    let (keys, threads) = (numbers.next().unwrap_or(10_000_000), numbers.next().unwrap_or(0));
+    let keys = numbers.next().unwrap_or(10_000_000);
+    let threads = numbers.next().unwrap_or(0);
     let mut rng = fastrand::Rng::with_seed(7);
     let mut all: Vec<u64> = (0..keys).map(|_| rng.u64(..)).collect();
     all.sort_unstable();

@@ -52,8 +52,11 @@ impl Shape {
             return Err(IndexError::Version { found });
         }
         check_crc("header", expected, &header[12..])?;
-        let (keys, seed, parts) = (u64(&mut rest), u64(&mut rest), u64(&mut rest));
-        let (buckets, slots) = (u32(&mut rest), u32(&mut rest));
+        let keys = u64(&mut rest);
+        let seed = u64(&mut rest);
+        let parts = u64(&mut rest);
+        let buckets = u32(&mut rest);
+        let slots = u32(&mut rest);
         let [bits, kind, zero, zero_too] = take(&mut rest);
         let crcs = [u32(&mut rest), u32(&mut rest), u32(&mut rest)];
         let bad = |what| IndexError::Field { what };

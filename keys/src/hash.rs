@@ -24,7 +24,8 @@ pub(crate) const fn unmix(mut x: u64) -> u64 {
 
 /// Of an odd number, modulo 2⁶⁴: Newton's iteration doubles the bits that are right, of which three are to begin with.
 const fn inverse(odd: u64) -> u64 {
-    let (mut x, mut bits) = (odd, 3);
+    let mut x = odd;
+    let mut bits = 3;
     while bits < 64 {
         x = x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x)));
         bits *= 2;

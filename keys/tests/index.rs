@@ -89,7 +89,8 @@ fn foreign_keys_pass_as_often_as_is_said() {
             });
             let passed =
                 foreign.filter(|key| !known.contains(key)).take(asked).filter(|&key| index.position(key).is_some());
-            let (passed, expected) = (passed.count() as f64, asked as f64 * width.false_positives());
+            let passed = passed.count() as f64;
+            let expected = asked as f64 * width.false_positives();
             let off = (passed - expected).abs();
             assert!(off < 6.0 * expected.max(1.0).sqrt(), "{width:?}, near: {near}: {passed} passed, not {expected}");
         }
@@ -122,7 +123,8 @@ fn duplicates_are_named_with_their_places() {
     for count in [2, 100, 400_000] {
         let mut keys = different(&mut rng, count);
         keys[count - 1] = keys[count / 3];
-        let (want, place) = (keys[count / 3], count as u64 / 3);
+        let want = keys[count / 3];
+        let place = count as u64 / 3;
         for threads in [1, 3] {
             match build(&keys[..], &IndexOptions::default().with_threads(threads)) {
                 Err(IndexBuildError::Duplicate { key, first, second, .. }) => {
@@ -249,7 +251,11 @@ fn the_function_is_what_is_written_down() {
     let bytes = index.as_bytes();
     let u64_at = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let u32_at = |at: usize| u64::from(u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()));
-    let (n, seed, parts, buckets, slots) = (u64_at(16), u64_at(24), u64_at(32), u32_at(40), u32_at(44));
+    let n = u64_at(16);
+    let seed = u64_at(24);
+    let parts = u64_at(32);
+    let buckets = u32_at(40);
+    let slots = u32_at(44);
     let pilots = 128;
     let remap = (pilots + parts * buckets).next_multiple_of(128);
     let prints = (remap + 4 * (parts * slots - n)).next_multiple_of(128);
@@ -283,7 +289,8 @@ fn the_least_size_of_an_index_is_close() {
         let fingerprint = FingerprintWidth::from_bits(bits).unwrap();
         let keys: Vec<u64> = (0..count).map(|key| key * 977 + 5).collect();
         let index = build(&keys[..], &IndexOptions::default().with_fingerprint(fingerprint)).unwrap();
-        let (least, bytes) = (KeyIndex::least_bytes(count, fingerprint), index.as_bytes().len() as u64);
+        let least = KeyIndex::least_bytes(count, fingerprint);
+        let bytes = index.as_bytes().len() as u64;
         assert!(least <= bytes && bytes <= least + least / 20 + 4096, "{count} keys: {least} of {bytes}");
     }
     assert_eq!(KeyIndex::least_bytes(0, FingerprintWidth::Bits8), 0);

@@ -126,7 +126,8 @@ fn none<'a>(table: &TableInfo, files: impl Iterator<Item = &'a TableFile>, tenso
             (file.path.display().to_string(), names.join(", "))
         })
         .unzip();
-    let (paths, names) = (paths.join(", "), names.join(", "));
+    let paths = paths.join(", ");
+    let names = names.join(", ");
     let what = match (tensor, &*paths) {
         (_, "") => format!("no file was given for table {:?}", table.name),
         (Some(glob), _) => format!("{glob:?} does not match one tensor of {paths}; it has {names}"),

@@ -184,7 +184,8 @@ type Unopened = (String, String);
 
 /// The drives that can be opened, and the others. An error if none can, or if an address itself is wrong.
 pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopened>), Failure> {
-    let (mut devices, mut failed) = (Vec::new(), Vec::new());
+    let mut devices = Vec::new();
+    let mut failed = Vec::new();
     if let Some(device) = attached::device(&args.addresses())? {
         return Ok((vec![device], failed));
     }

@@ -179,7 +179,8 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         // Whatever it is about, it may be called what would steer the terminal.
         let shown = if self.has_lines { printable_lines } else { printable };
-        let (subject, message) = (printable(&self.subject), shown(&self.message));
+        let subject = printable(&self.subject);
+        let message = shown(&self.message);
         if !subject.is_empty() && !says(&message, &subject) {
             write!(f, "{subject}: ")?;
         }
@@ -197,7 +198,8 @@ impl Error for Failure {}
 fn says(text: &str, subject: &str) -> bool {
     let in_word = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
     text.match_indices(subject).any(|(at, found)| {
-        let (before, after) = (text.get(..at).unwrap_or(""), text.get(at + found.len()..).unwrap_or(""));
+        let before = text.get(..at).unwrap_or("");
+        let after = text.get(at + found.len()..).unwrap_or("");
         !in_word(before.chars().next_back()) && !in_word(after.chars().next())
     })
 }

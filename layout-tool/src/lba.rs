@@ -97,8 +97,10 @@ impl Cost {
     }
 
     fn add(&mut self, rows: &Rows) {
-        let (lba, bytes) = (f64::from(self.offer.lba_bytes), f64::from(rows.bytes));
-        let (count, ids) = (rows.count as f64, (rows.ids as f64).min(rows.count as f64));
+        let lba = f64::from(self.offer.lba_bytes);
+        let bytes = f64::from(rows.bytes);
+        let count = rows.count as f64;
+        let ids = (rows.ids as f64).min(rows.count as f64);
         // A *block* is what is read for a row: an LBA that several rows share, or the LBAs that one takes.
         let per_block = (lba / bytes).floor().max(1.0);
         let block = (bytes / lba).ceil() * lba;
@@ -139,7 +141,8 @@ impl Choice {
         let mut best = *costs.first().filter(|_| !rows.is_empty())?;
         let mut because = "no other size is offered";
         for &other in costs.iter().skip(1) {
-            let (states, wants) = (other.offer.performance, best.offer.performance);
+            let states = other.offer.performance;
+            let wants = best.offer.performance;
             let less = |a: f64, b: f64| a * SAME < b;
             let faster = |a: &Cost, b: &Cost| a.seconds.zip(b.seconds).is_some_and(|(a, b)| less(a, b));
             let takes = if states != wants {
@@ -307,7 +310,8 @@ mod tests {
             let cost = Cost::of(&[rows(bytes, count, ids)], Offer { lba_bytes: lba, performance: 0 }, &[]);
             let per_lba = u64::from(lba / bytes).max(1);
             let lbas_of_row = u64::from(bytes.div_ceil(lba));
-            let (mut state, mut drawn) = (7u64, std::collections::BTreeSet::new());
+            let mut state = 7u64;
+            let mut drawn = std::collections::BTreeSet::new();
             while (drawn.len() as u64) < ids {
                 state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                 drawn.insert((state >> 33) % count);
@@ -315,8 +319,8 @@ mod tests {
             let blocks: std::collections::BTreeSet<u64> = drawn.iter().map(|id| id / per_lba).collect();
             let stripe = u64::from(32768 / (lba * lbas_of_row as u32));
             let begins = |block: &&u64| block.is_multiple_of(stripe) || !blocks.contains(&(**block).wrapping_sub(1));
-            let (read, commands) =
-                (blocks.len() as f64 * lbas_of_row as f64 * f64::from(lba), blocks.iter().filter(begins).count());
+            let read = blocks.len() as f64 * lbas_of_row as f64 * f64::from(lba);
+            let commands = blocks.iter().filter(begins).count();
             assert!((cost.read / read - 1.0).abs() < 0.05, "{bytes} {ids} {lba}: {} {read}", cost.read);
             let off = cost.commands / commands as f64;
             assert!((off - 1.0).abs() < 0.12, "{bytes} {ids} {lba}: {} {commands}", cost.commands);

@@ -163,7 +163,8 @@ impl Pending {
             false => "would copy",
         };
         let least = if compaction.rewrites { "at least " } else { "" };
-        let (needs, free) = (units::count(compaction.needs), units::count(compaction.free));
+        let needs = units::count(compaction.needs);
+        let free = units::count(compaction.free);
         let packs = units::plural(compaction.packs, "chunk");
         let room = match (compaction.has_room(), compaction.packs) {
             (true, 0) => format!("{least}{needs} must be free, {free} are"),

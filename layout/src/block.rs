@@ -163,16 +163,21 @@ fn read<'a>(head: &mut Reader<'a>, unit: &[u8]) -> Result<Result<Block<'a>, Bloc
     if crc32c::crc32c(unit.get(12..).ok_or(Ended)?) != crc {
         return Ok(Err(BlockError::Checksum));
     }
-    let (major, minor) = (head.u16()?, head.u16()?);
+    let major = head.u16()?;
+    let minor = head.u16()?;
     if !(1..=VERSION.0).contains(&major) {
         return Ok(Err(BlockError::Version { major, minor }));
     }
     let kind = head.u32()?;
     let length = head.u32()?;
-    let (address, epoch, index) = (head.u64()?, head.u64()?, head.u32()?);
+    let address = head.u64()?;
+    let epoch = head.u64()?;
+    let index = head.u32()?;
     head.u32()?;
     let mut uuid = || head.array().map(Uuid::from_bytes);
-    let (store, member, commit) = (uuid()?, uuid()?, uuid()?);
+    let store = uuid()?;
+    let member = uuid()?;
+    let commit = uuid()?;
     let payload = head.bytes((length as usize).min(PAYLOAD))?;
     if length as usize > PAYLOAD {
         return Ok(Err(BlockError::Length { length }));

@@ -197,8 +197,10 @@ fn decode_generation(
     taken: &mut HashSet<ChunkRef>,
 ) -> Result<Generation, CatalogueError> {
     let mut input = record(input)?;
-    let (id, epoch) = (input.u64()?, input.u64()?);
-    let (chunks, tables) = (input.u32()?, input.u32()?);
+    let id = input.u64()?;
+    let epoch = input.u64()?;
+    let chunks = input.u32()?;
+    let tables = input.u32()?;
     let stripe_shift = input.u8()?;
     input.u8()?;
     let name = name(&mut input)?;
@@ -277,7 +279,9 @@ fn decode_log(
         let chunk = ChunkRef(input.u32()?);
         let units = Some(input.u32()?).filter(|&units| units != OPEN);
         let chunk = own(chunk, units)?;
-        let (epoch, commit, first) = (input.u64()?, Uuid::from_bytes(input.array()?), input.u64()?);
+        let epoch = input.u64()?;
+        let commit = Uuid::from_bytes(input.array()?);
+        let first = input.u64()?;
         if units.map_or(index + 1 < count, |units| u64::from(units) > geometry.chunk_units()) {
             return Ok(Err("a chunk of its log has more units than there are, or is open and not the last"));
         }
@@ -294,12 +298,18 @@ fn decode_table(
     generation: &Generation,
     regions: &mut Vec<LbaRegion>,
 ) -> Result<Table, CatalogueError> {
-    let (dtype, rank_kind, flags) = (input.u8()?, input.u8()?, input.u8()?);
+    let dtype = input.u8()?;
+    let rank_kind = input.u8()?;
+    let flags = input.u8()?;
     input.u8()?;
     let dim = input.u32()?;
-    let (rows, hot_rows) = (input.u64()?, input.u64()?);
-    let (rows_lba, ranks_lba, crc_lba) = (input.u64()?, input.u64()?, input.u64()?);
-    let (ranks_crc, row_bytes) = (input.u32()?, input.u32()?);
+    let rows = input.u64()?;
+    let hot_rows = input.u64()?;
+    let rows_lba = input.u64()?;
+    let ranks_lba = input.u64()?;
+    let crc_lba = input.u64()?;
+    let ranks_crc = input.u32()?;
+    let row_bytes = input.u32()?;
     let name = name(input)?;
     let bad = |what| CatalogueError::Table { generation: generation.id, table: name.clone(), what };
     let dtype = DType::from_code(dtype).ok_or_else(|| bad("its element type is unknown"))?;
@@ -346,10 +356,14 @@ fn decode_table(
     };
     let keys = match rank_kind & KEYED != 0 {
         true => {
-            let (kind, bits, stored) = (input.u8()?, input.u8()?, input.u8()?);
+            let kind = input.u8()?;
+            let bits = input.u8()?;
+            let stored = input.u8()?;
             input.u8()?;
             let index_crc = input.u32()?;
-            let (index_bytes, index_lba, keys_lba) = (input.u64()?, input.u64()?, input.u64()?);
+            let index_bytes = input.u64()?;
+            let index_lba = input.u64()?;
+            let keys_lba = input.u64()?;
             let keys_crc = input.u32()?;
             let kind = match kind {
                 0 => KeyKind::U64,

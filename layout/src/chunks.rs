@@ -77,7 +77,8 @@ impl FreeChunks {
         interleave(&shares)
             .into_iter()
             .filter_map(|drive| {
-                let (free, share) = (self.0.get(drive)?, *shares.get(drive)?);
+                let free = self.0.get(drive)?;
+                let share = *shares.get(drive)?;
                 let nth = next.get_mut(drive)?;
                 let index = match span {
                     ChunkSpread::Packed => *nth,

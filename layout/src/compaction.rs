@@ -21,7 +21,8 @@ impl Volume {
             if columns.len() == all {
                 break;
             }
-            let (name, number) = (|| generation.name.clone(), index as usize);
+            let name = || generation.name.clone();
+            let number = index as usize;
             let table = generation.tables.get(number);
             let table = table.ok_or_else(|| VolumeError::NoSuchTable { generation: name(), table: number })?;
             let past = || VolumeError::OutOfRange { first: rank, end: rank.saturating_add(1), lbas: placement.lbas() };

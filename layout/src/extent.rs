@@ -101,7 +101,8 @@ impl Iterator for Extents<'_> {
         // Rows below which a column's units lie before `unit`.
         let rows_before = |unit: u64, column: u64| unit.saturating_sub(column).div_ceil(columns);
         while self.row * columns < self.units.end {
-            let (row, column) = (self.row, self.column);
+            let row = self.row;
+            let column = self.column;
             self.column += 1;
             if self.column == columns {
                 (self.column, self.row) = (0, row + self.depth);

@@ -148,7 +148,8 @@ mod tests {
         #[test]
         fn rounds_to_the_nearest(bits: u32, scale in -20i32..10, near in any::<bool>(), code: u8, nudge in -2i32..=2) {
             let halfway = |values: &[f32; 256]| {
-                let (a, b) = (values[usize::from(code & 0x7f)], values[usize::from((code & 0x7f).saturating_add(1) & 0x7f)]);
+                let a = values[usize::from(code & 0x7f)];
+                let b = values[usize::from((code & 0x7f).saturating_add(1) & 0x7f)];
                 f32::from_bits((((a + b) / 2.0).to_bits() as i32).wrapping_add(nudge) as u32)
             };
             for (values, narrow) in [(&E4M3_VALUES, to_e4m3 as fn(f32) -> u8), (&E5M2_VALUES, to_e5m2)] {

@@ -187,7 +187,9 @@ impl Volume {
 
     /// What there is in this store.
     pub fn inspect(&self) -> StoreInspection {
-        let (geometry, generations, free) = (self.geometry(), self.generations(), self.free_chunks());
+        let geometry = self.geometry();
+        let generations = self.generations();
+        let free = self.free_chunks();
         let members =
             (0u16..).zip(&geometry.members).zip(free).map(|((index, member), free_chunks)| MemberInspection {
                 uuid: member.uuid,

@@ -18,7 +18,8 @@ pub struct KeySpec {
 
 impl KeySpec {
     pub(crate) fn new(index: &KeyIndex, stored: bool) -> Self {
-        let (kind, fingerprint) = (index.kind(), index.fingerprint());
+        let kind = index.kind();
+        let fingerprint = index.fingerprint();
         Self { index_bytes: index.as_bytes().len() as u64, kind, fingerprint, stored }
     }
 }

@@ -80,7 +80,8 @@ impl RowSource for [u8] {
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {
-        let (expected, given) = (table.rows.saturating_mul(u64::from(table.row_bytes())), self.len() as u64);
+        let expected = table.rows.saturating_mul(u64::from(table.row_bytes()));
+        let given = self.len() as u64;
         if given != expected {
             return Err(VolumeError::Length { what: "the table's source", expected, given });
         }
@@ -147,7 +148,8 @@ impl<'a, S: RowSource + ?Sized> TableWrites<'a, S> {
 
     /// Writes the content of `extent`, one of this loader's, into `buf` of its length. Every byte is written; padding is zero.
     pub fn fill(&self, extent: &Extent, buf: &mut [u8]) -> Result<(), VolumeError> {
-        let (expected, given) = (extent.bytes as u64, buf.len() as u64);
+        let expected = extent.bytes as u64;
+        let given = buf.len() as u64;
         if given != expected {
             return Err(VolumeError::Length { what: "the extent's buffer", expected, given });
         }

@@ -277,8 +277,10 @@ fn is_end(payload: &[u8], position: u32) -> bool {
 }
 
 fn decode<'a>(input: &mut Reader<'a>) -> Result<(u64, LogUpdate<'a>), Ended> {
-    let (table, bytes) = (input.u32()?, input.u32()?);
-    let (sequence, key) = (input.u64()?, input.u64()?);
+    let table = input.u32()?;
+    let bytes = input.u32()?;
+    let sequence = input.u64()?;
+    let key = input.u64()?;
     Ok((sequence, LogUpdate { table, key, row: input.bytes(bytes as usize)? }))
 }
 
@@ -353,7 +355,9 @@ impl Log {
     /// Updates that go into what is left of the last chunk, maybe none, and into each of others that follow, with their bytes.
     fn divide<'a, 'u>(&self, updates: &'a [LogUpdate<'u>]) -> Vec<(&'a [LogUpdate<'u>], usize)> {
         let chunk = self.record_units() as usize * STREAM;
-        let (mut parts, mut left, mut room) = (Vec::new(), updates, self.room());
+        let mut parts = Vec::new();
+        let mut left = updates;
+        let mut room = self.room();
         loop {
             let (count, bytes) = fitting(left, room);
             let (now, later) = left.split_at(count);
@@ -438,7 +442,8 @@ impl Log {
         if self.sequence() > sequence && !self.found()?.log.iter().any(since) {
             return Err(VolumeError::Rewriting { generation: self.generation });
         }
-        let (last, doubt) = (self.last, self.doubt);
+        let last = self.last;
+        let doubt = self.doubt;
         let compacted = commit(&mut |generation| {
             if doubt {
                 settle(&mut generation.log, last);
@@ -463,7 +468,8 @@ impl Log {
             .tables
             .get(index)
             .ok_or_else(|| VolumeError::NoSuchTable { generation: generation.name.clone(), table: index })?;
-        let (expected, given) = (u64::from(table.row_bytes()), update.row.len() as u64);
+        let expected = u64::from(table.row_bytes());
+        let given = update.row.len() as u64;
         if expected != given {
             return Err(VolumeError::Length { what: "an updated row", expected, given });
         }
@@ -560,7 +566,9 @@ impl Log {
 
     /// Seals the last chunk at the units that count, and allots another, which was reserved, in one commit.
     fn allot(&mut self, chunk: ChunkRef) -> Result<(), VolumeError> {
-        let (id, last, first) = (self.generation, self.last, self.next);
+        let id = self.generation;
+        let last = self.last;
+        let first = self.next;
         let allotted = self.volume.writing()?.commit(false, None, |catalogue, commit| {
             catalogue.change(id, |generation| {
                 settle(&mut generation.log, last);

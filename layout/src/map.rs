@@ -120,7 +120,8 @@ impl Volume {
                 let regions: Vec<LbaRegion> = regions.into_iter().flatten().chain(keys).collect();
                 let (bytes, in_chunk) = spread(generation, &regions, members);
                 let parts = parts(generation, &regions);
-                let (generation, table) = (generation.id, table.name.clone());
+                let generation = generation.id;
+                let table = table.name.clone();
                 TableMap { generation, table, bytes, in_chunk, chunks: held(&parts), parts }
             });
             tables.collect::<Vec<_>>()
@@ -135,7 +136,8 @@ fn runs(geometry: &Geometry, lba_count: u64, chunk_count: u32, used: &[(u32, Map
     let chunk_units = geometry.chunk_units();
     let mut runs: Vec<MapRun> = Vec::new();
     let mut to = |unit: u64, what, generation| {
-        let (begin, end) = (runs.last().map_or(0, |last| last.lba + last.lbas), (unit * per_unit).min(lba_count));
+        let begin = runs.last().map_or(0, |last| last.lba + last.lbas);
+        let end = (unit * per_unit).min(lba_count);
         match runs.last_mut().filter(|last| (last.what, last.generation) == (what, generation)) {
             _ if begin >= end => {}
             Some(last) => last.lbas += end - begin,
@@ -165,7 +167,8 @@ fn runs(geometry: &Geometry, lba_count: u64, chunk_count: u32, used: &[(u32, Map
 /// among them has three parts at most: the end of one turn, whole turns, and the beginning of another.
 fn parts(generation: &Generation, regions: &[LbaRegion]) -> Vec<TablePart> {
     let placement = &generation.placement;
-    let (shift, unit) = (placement.stripe_lba_shift(), placement.stripe_bytes());
+    let shift = placement.stripe_lba_shift();
+    let unit = placement.stripe_bytes();
     let columns = (placement.map().len() as u64).max(1);
     let mut runs: Vec<(u64, u64)> = regions
         .iter()
@@ -184,7 +187,8 @@ fn parts(generation: &Generation, regions: &[LbaRegion]) -> Vec<TablePart> {
     for (from, to) in joined {
         let mut at = from;
         while at < to {
-            let (turn, column) = (at / columns, at % columns);
+            let turn = at / columns;
+            let column = at % columns;
             let (last, turns) = match (to - at) / columns {
                 whole if column == 0 && whole > 0 => (columns, whole),
                 _ => (columns.min(column + (to - at)), 1),
@@ -200,7 +204,8 @@ fn parts(generation: &Generation, regions: &[LbaRegion]) -> Vec<TablePart> {
 fn held(parts: &[TablePart]) -> u64 {
     let mut chunks: Vec<(u64, u64)> = parts.iter().map(|part| part.chunks).collect();
     chunks.sort_unstable();
-    let (mut count, mut end) = (0, 0);
+    let mut count = 0;
+    let mut end = 0;
     for (from, to) in chunks {
         count += to.saturating_sub(from.max(end));
         end = end.max(to);
@@ -211,16 +216,21 @@ fn held(parts: &[TablePart]) -> u64 {
 /// Bytes of regions on each member, and the bytes of each chunk between the first and the last of them.
 fn spread(generation: &Generation, regions: &[LbaRegion], members: usize) -> (Vec<u64>, (u64, u64)) {
     let placement = &generation.placement;
-    let (map, shift, unit) = (placement.map(), placement.stripe_lba_shift(), placement.stripe_bytes());
+    let map = placement.map();
+    let shift = placement.stripe_lba_shift();
+    let unit = placement.stripe_bytes();
     let columns = (map.len() as u64).max(1);
     let mut of_member = vec![0u64; members];
     let on = |chunk: &crate::ChunkRef| usize::from(chunk.drive());
     map.iter().for_each(|chunk| of_member.iter_mut().skip(on(chunk)).take(1).for_each(|it| *it += 1));
     let mut bytes = vec![0u64; members];
-    let (mut from, mut to) = (u64::MAX, 0);
+    let mut from = u64::MAX;
+    let mut to = 0;
     for region in regions {
-        let (first, count) = (region.first_lba >> shift, region.lbas >> shift);
-        let (whole, rest) = (count / columns, count % columns);
+        let first = region.first_lba >> shift;
+        let count = region.lbas >> shift;
+        let whole = count / columns;
+        let rest = count % columns;
         bytes.iter_mut().zip(&of_member).for_each(|(bytes, columns)| *bytes += columns * whole * unit);
         for offset in 0..rest {
             let chunk = map.get(((first + offset) % columns) as usize);

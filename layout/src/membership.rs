@@ -69,7 +69,8 @@ impl Volume {
         let name = || drive.name().to_owned();
         let present: Vec<&Arc<dyn Drive>> = self.drives().iter().flatten().collect();
         if let Some(first) = present.first().filter(|_| drive.lba_size() != geometry.lba_size()) {
-            let (first, first_size) = (first.name().to_owned(), geometry.lba_size());
+            let first = first.name().to_owned();
+            let first_size = geometry.lba_size();
             return Err(StoreFormatError::MixedLbaSizes {
                 first,
                 first_size,
@@ -102,8 +103,8 @@ impl Volume {
             }
             .into());
         }
-        let (needed, capacity) =
-            ((geometry.total_chunks() + u64::from(chunk_count)) * 4, geometry.catalogue_capacity());
+        let needed = (geometry.total_chunks() + u64::from(chunk_count)) * 4;
+        let capacity = geometry.catalogue_capacity();
         if needed > capacity {
             return Err(VolumeError::CatalogueFull { needed, capacity });
         }
@@ -141,7 +142,8 @@ impl Volume {
             let shares = shares.iter().map(|it| (it.id, share(it.placement.map(), member, self.geometry())));
             shares.filter(|(_, columns)| !columns.is_empty()).collect()
         };
-        let (plan, mut moved) = (plan(), 0);
+        let plan = plan();
+        let mut moved = 0;
         let total = plan.iter().map(|(_, columns)| columns.len() as u64).sum();
         for (id, columns) in plan {
             for columns in columns.chunks(AT_ONCE) {
@@ -260,9 +262,11 @@ impl Volume {
         for (&from, &chunk) in from.iter().zip(&*reserved) {
             let count = self.read_stream(&generation, from)?.units;
             let to = LogChunk { chunk, units: Some(count), ..*from };
-            let (source, target) = (self.present(member)?, self.present(chunk.drive())?);
+            let source = self.present(member)?;
+            let target = self.present(chunk.drive())?;
             for position in 0..count {
-                let (old, new) = (self.log_id(from, position), self.log_id(&to, position));
+                let old = self.log_id(from, position);
+                let new = self.log_id(&to, position);
                 let found = crate::units::read(&**source, old.address, 1)?;
                 let Some(unit) = found.first() else { continue };
                 let payload = block::open_expecting(unit, &old).map_err(|_| VolumeError::LogDamaged {
@@ -389,7 +393,8 @@ mod tests {
                     })
                     .collect(),
             };
-            let (mut random, last) = (fastrand::Rng::with_seed(seed), counts.len() - 1);
+            let mut random = fastrand::Rng::with_seed(seed);
+            let last = counts.len() - 1;
             let mut map: Vec<ChunkRef> =
                 (0..columns).map(|column| ChunkRef::new(random.usize(..last) as u8, column as u32)).collect();
             let moved = share(&map, last as u16, &geometry);

@@ -259,7 +259,8 @@ fn refuse_strangers(candidates: &[Candidate]) -> Result<(), OpenError> {
     match candidates.iter().find(|candidate| candidate.newest.store != store) {
         None => Ok(()),
         Some(stranger) => {
-            let (drive, its_store) = (stranger.name(), stranger.newest.store);
+            let drive = stranger.name();
+            let its_store = stranger.newest.store;
             let missing =
                 missing(&meant.newest.geometry, |index| of(store).any(|it| usize::from(it.newest.member) == index));
             Err(match missing.is_empty() {
@@ -274,7 +275,8 @@ fn refuse_strangers(candidates: &[Candidate]) -> Result<(), OpenError> {
 fn agree(candidates: &[Candidate]) -> Result<Superblock, OpenError> {
     let newest = candidates.iter().max_by_key(|candidate| candidate.newest.epoch).ok_or(OpenError::NoDrives)?;
     for candidate in candidates {
-        let (ours, theirs) = (&newest.newest, &candidate.newest);
+        let ours = &newest.newest;
+        let theirs = &candidate.newest;
         let same_commit = ours.epoch != theirs.epoch
             || (ours.commit, ours.catalogue_bytes, ours.catalogue_crc)
                 == (theirs.commit, theirs.catalogue_bytes, theirs.catalogue_crc);
@@ -293,9 +295,11 @@ fn agree(candidates: &[Candidate]) -> Result<Superblock, OpenError> {
 }
 
 fn check_size(candidate: &Candidate, current: &Superblock) -> Result<(), OpenError> {
-    let (drive, geometry) = (&candidate.drive, &current.geometry);
+    let drive = &candidate.drive;
+    let geometry = &current.geometry;
     if drive.lba_size() != geometry.lba_size() {
-        let (lba_size, formatted) = (drive.lba_size(), geometry.lba_size());
+        let lba_size = drive.lba_size();
+        let formatted = geometry.lba_size();
         return Err(OpenError::LbaSizeChanged { drive: candidate.name(), lba_size, formatted });
     }
     let formatted = candidate.newest.own().map_or(0, |own| own.lba_count);

@@ -273,7 +273,8 @@ impl RowPacking {
     /// The rows in `bytes` bytes from `lba` of the region on: whole groups, of a table of `rows` rows. In the order of ranks, in
     /// as few runs as padding allows.
     pub(crate) fn runs(&self, lba: u64, bytes: usize, rows: u64) -> impl Iterator<Item = Run> + use<> {
-        let (group_rows, row_bytes) = (self.group_rows.divisor(), self.row_bytes as usize);
+        let group_rows = self.group_rows.divisor();
+        let row_bytes = self.row_bytes as usize;
         let group_bytes = self.group_lbas as usize * self.lba_size as usize;
         let first = (lba / u64::from(self.group_lbas)).saturating_mul(group_rows);
         let left = rows.saturating_sub(first).min((bytes / group_bytes) as u64 * group_rows);

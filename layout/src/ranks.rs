@@ -154,7 +154,8 @@ impl Ranks {
 
     /// CRC32C of the encoded entries.
     pub(crate) fn crc(&self) -> u32 {
-        let (bytes, width) = (self.len() * u64::from(self.width().bytes()), self.width().bytes() as usize);
+        let bytes = self.len() * u64::from(self.width().bytes());
+        let width = self.width().bytes() as usize;
         let mut block = [0; 4096];
         (0..bytes.div_ceil(block.len() as u64)).fold(0, |crc, i| {
             self.encode(i * (block.len() / width) as u64, &mut block);
@@ -192,7 +193,8 @@ fn check(entries: impl ExactSizeIterator<Item = u64>) -> Result<(), RankError> {
         if rank >= rows {
             return Err(RankError::OutOfRange { id, rank, rows });
         }
-        let (word, bit) = (&mut seen[(rank / 64) as usize], 1 << (rank % 64));
+        let word = &mut seen[(rank / 64) as usize];
+        let bit = 1 << (rank % 64);
         if *word & bit != 0 {
             return Err(RankError::Duplicate { id, rank });
         }

@@ -43,7 +43,8 @@ impl RowReader {
 
     /// Hands the rows in `buf`, read from `extent`, to `row` with their ranks. Rows of the extent outside the range are left out.
     pub fn rows(&self, extent: &Extent, buf: &[u8], mut row: impl FnMut(u64, &[u8])) -> Result<(), VolumeError> {
-        let (expected, given) = (extent.bytes as u64, buf.len() as u64);
+        let expected = extent.bytes as u64;
+        let given = buf.len() as u64;
         if given != expected {
             return Err(VolumeError::Length { what: "the extent's buffer", expected, given });
         }
@@ -76,7 +77,8 @@ impl Volume {
         row: &mut [u8],
     ) -> Result<(), VolumeError> {
         let entry = table_of(generation, table)?;
-        let (expected, given) = (u64::from(entry.row_bytes()), row.len() as u64);
+        let expected = u64::from(entry.row_bytes());
+        let given = row.len() as u64;
         if given != expected {
             return Err(VolumeError::Length { what: "the row's buffer", expected, given });
         }

@@ -168,7 +168,8 @@ impl RepairProposal {
     }
 
     fn of(drives: impl Iterator<Item = Arc<dyn Drive>>, degraded: bool) -> Result<Self, OpenError> {
-        let (mut candidates, mut headless) = (Vec::new(), Vec::new());
+        let mut candidates = Vec::new();
+        let mut headless = Vec::new();
         for (position, drive) in drives.enumerate() {
             match Candidate::new(drive.clone(), position) {
                 Ok(candidate) => candidates.push(candidate),

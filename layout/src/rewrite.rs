@@ -106,7 +106,8 @@ impl Volume {
             let generation = find()?;
             edits(&generation, patches)?
         };
-        let (mut stepped, mut before) = (false, 0);
+        let mut stepped = false;
+        let mut before = 0;
         loop {
             let generation = find()?;
             let free: u64 = self.free_chunks().iter().sum();
@@ -145,9 +146,11 @@ impl Volume {
     fn lacks(&self, generation: &Generation, column: usize, edits: &Edits<'_>) -> Result<bool, VolumeError> {
         let placement = &generation.placement;
         let Some(&chunk) = placement.map().get(column) else { return Ok(false) };
-        let (drive, lba_size) = (self.present(chunk.drive())?, placement.lba_size() as usize);
+        let drive = self.present(chunk.drive())?;
+        let lba_size = placement.lba_size() as usize;
         for (&place, edit) in edits {
-            let (first, end) = (place / lba_size, (place + edit.bytes().len()).div_ceil(lba_size));
+            let first = place / lba_size;
+            let end = (place + edit.bytes().len()).div_ceil(lba_size);
             let mut bytes = vec![0; (end - first) * lba_size];
             drive.read(placement.chunk_lba(chunk) + first as u64, &mut bytes)?;
             let begin = place - first * lba_size;
@@ -224,8 +227,10 @@ impl Volume {
 
     /// Copies a chunk.
     fn copy(&self, placement: &Placement, from: ChunkRef, to: ChunkRef, edits: &Edits<'_>) -> Result<(), VolumeError> {
-        let (source, target) = (self.present(from.drive())?, self.present(to.drive())?);
-        let (stripe, lba_size) = (placement.stripe_bytes() as usize, placement.lba_size() as usize);
+        let source = self.present(from.drive())?;
+        let target = self.present(to.drive())?;
+        let stripe = placement.stripe_bytes() as usize;
+        let lba_size = placement.lba_size() as usize;
         // Whole stripe units: no row lies in two of them.
         let most = source.max_transfer().min(target.max_transfer());
         let mut buf = vec![0; (most / stripe * stripe).max(stripe).min(self.geometry().chunk_size() as usize)];
@@ -260,7 +265,8 @@ fn edits<'a>(generation: &Generation, patches: &[RowPatch<'a>]) -> Result<BTreeM
     for patch in patches {
         let no_table = || VolumeError::NoSuchTable { generation: generation.name.clone(), table: patch.table as usize };
         let table = generation.tables.get(patch.table as usize).ok_or_else(no_table)?;
-        let (expected, given) = (u64::from(table.row_bytes()), patch.row.len() as u64);
+        let expected = u64::from(table.row_bytes());
+        let given = patch.row.len() as u64;
         if expected != given {
             return Err(VolumeError::Length { what: "a row to be changed", expected, given });
         }

@@ -45,7 +45,8 @@ impl Superblock {
 
     /// The block of copy `copy` on the member that the superblock is meant for, and the unit at which it belongs.
     pub(crate) fn encode(&self, copy: SuperblockCopy) -> Option<(u64, [u8; UNIT])> {
-        let (own, geometry) = (self.own()?, &self.geometry);
+        let own = self.own()?;
+        let geometry = &self.geometry;
         let mut out = Writer::default();
         out.u8(geometry.lba_shift);
         out.u8(geometry.chunk_shift);
@@ -105,10 +106,13 @@ impl Superblock {
 fn read(block: &block::Block<'_>) -> Result<Result<Superblock, BlockError>, Ended> {
     let inconsistent = |what| Ok(Err(BlockError::Inconsistent { what }));
     let mut input = Reader::new(block.payload);
-    let (lba_shift, chunk_shift) = (input.u8()?, input.u8()?);
-    let (count, member) = (input.u16()?, input.u16()?);
+    let lba_shift = input.u8()?;
+    let chunk_shift = input.u8()?;
+    let count = input.u16()?;
+    let member = input.u16()?;
     input.u16()?;
-    let (catalogue_units, catalogue_bytes) = (input.u32()?, input.u32()?);
+    let catalogue_units = input.u32()?;
+    let catalogue_bytes = input.u32()?;
     let first_chunk_unit = input.u64()?;
     let catalogue_crc = input.u32()?;
     let members_epoch = input.u64()?;
@@ -125,7 +129,8 @@ fn read(block: &block::Block<'_>) -> Result<Result<Superblock, BlockError>, Ende
     let mut members: Vec<Member> = Vec::with_capacity(usize::from(count));
     for _ in 0..count {
         let uuid = Uuid::from_bytes(input.array()?);
-        let (lba_count, chunk_count) = (input.u64()?, input.u32()?);
+        let lba_count = input.u64()?;
+        let chunk_count = input.u32()?;
         let vacant = input.u32()? & VACANT != 0;
         let serial = input.bytes(MAX_SERIAL)?;
         let serial = serial.split(|&byte| byte == 0).next().unwrap_or(serial);
@@ -157,6 +162,8 @@ fn read(block: &block::Block<'_>) -> Result<Result<Superblock, BlockError>, Ende
     if u64::from(catalogue_bytes) > geometry.catalogue_capacity() {
         return inconsistent("the catalogue is larger than its extent");
     }
-    let (store, epoch, commit) = (block.store, block.epoch, block.commit);
+    let store = block.store;
+    let epoch = block.epoch;
+    let commit = block.commit;
     Ok(Ok(Superblock { store, epoch, commit, member, catalogue_bytes, catalogue_crc, members_epoch, geometry }))
 }

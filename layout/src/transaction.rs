@@ -38,7 +38,8 @@ impl Transaction {
         spec: &GenerationSpec,
     ) -> Self {
         let ranked = vec![false; generation.tables.len()];
-        let (standby, id) = (spec.standby, spec.commit);
+        let standby = spec.standby;
+        let id = spec.commit;
         Self { writing, _claim: claim, _reserved: reserved, generation, standby, id, ranked, superseded: Vec::new() }
     }
 
@@ -161,7 +162,8 @@ impl Transaction {
             for &id in &superseded {
                 catalogue.remove(id)?;
             }
-            let (epoch, shown) = (commit.epoch, if self.standby { 0 } else { commit.epoch });
+            let epoch = commit.epoch;
+            let shown = if self.standby { 0 } else { commit.epoch };
             let generation = Arc::new(Generation { epoch, shown, ..self.generation });
             catalogue.next_id = generation.id + 1;
             catalogue.generations.push(generation.clone());
@@ -196,14 +198,16 @@ impl Volume {
     ///
     /// There is one transaction at a time. A transaction that is dropped without a commit leaves no trace.
     pub fn begin(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
-        let (writing, claim) = (self.writing()?, self.claim()?);
+        let writing = self.writing()?;
+        let claim = self.claim()?;
         let (generation, reserved) = self.place(spec, For::Keeps)?;
         Ok(Transaction::new((writing, claim, reserved), generation, spec))
     }
 
     /// As [`begin`](Self::begin), for a compaction.
     fn begin_anew(&self, spec: &GenerationSpec) -> Result<Transaction, VolumeError> {
-        let (writing, claim) = (self.writing()?, self.claim()?);
+        let writing = self.writing()?;
+        let claim = self.claim()?;
         let (generation, reserved) = self.place(spec, For::Compaction)?;
         Ok(Transaction::new((writing, claim, reserved), generation, spec))
     }

@@ -107,7 +107,9 @@ impl Volume {
             kept: HashMap::new(),
             poisoned: false,
         };
-        let (state, claimed, committing) = (RwLock::new(state), AtomicBool::new(false), Mutex::new(()));
+        let state = RwLock::new(state);
+        let claimed = AtomicBool::new(false);
+        let committing = Mutex::new(());
         Self { shared: Arc::new(Shared { superblock, drives, positions, read_only, state, claimed, committing }) }
     }
 
@@ -221,7 +223,8 @@ impl Volume {
         let mut catalogue = self.state().catalogue.clone();
         catalogue.generations.retain(|generation| !superseded.contains(&generation.id));
         catalogue.generations.push(Arc::new(added));
-        let (needed, capacity) = (catalogue.encode().len() as u64, self.geometry().catalogue_capacity());
+        let needed = catalogue.encode().len() as u64;
+        let capacity = self.geometry().catalogue_capacity();
         if needed > capacity { Err(VolumeError::CatalogueFull { needed, capacity }) } else { Ok(()) }
     }
 
@@ -241,7 +244,8 @@ impl Volume {
             free.allocate(least.max(plan.units.min(free.members()).min(most)), spec.span)
         })?;
         let placement = Arc::new(plan.placement(reserved.to_vec(), geometry));
-        let (name, shown) = (spec.name.clone(), if spec.standby { 0 } else { epoch });
+        let name = spec.name.clone();
+        let shown = if spec.standby { 0 } else { epoch };
         let tables = plan.tables;
         let generation = Generation { id, epoch, name, tables, placement, shown, base_sequence: 0, log: Vec::new() };
         Ok((generation, reserved))
@@ -273,7 +277,8 @@ impl Volume {
         };
         let most = free.total().saturating_sub(kept);
         if least > most {
-            let (free, chunk_size) = (free.total(), geometry.chunk_size());
+            let free = free.total();
+            let chunk_size = geometry.chunk_size();
             return Err(match whom {
                 For::Log(generation) => {
                     VolumeError::NoLogSpace { generation, needed: least, free, kept, pinned, chunk_size }
@@ -386,7 +391,8 @@ impl Volume {
     pub(crate) fn next_superblock(&self, geometry: Geometry) -> Result<(Superblock, Vec<u8>), VolumeError> {
         let state = self.state();
         let bytes = state.catalogue.encode();
-        let (needed, capacity) = (bytes.len() as u64, geometry.catalogue_capacity());
+        let needed = bytes.len() as u64;
+        let capacity = geometry.catalogue_capacity();
         if needed > capacity {
             return Err(VolumeError::CatalogueFull { needed, capacity });
         }

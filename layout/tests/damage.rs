@@ -42,7 +42,8 @@ fn a_flipped_bit_is_repaired_or_refused() {
     let mut rng = fastrand::Rng::with_seed(11);
     for sizes in [&[4u64][..], &[4, 5, 7]] {
         let (shapes, images, geometry) = loaded(sizes);
-        let (mut opened, mut refused) = (0, 0);
+        let mut opened = 0;
+        let mut refused = 0;
         for drive in 0..shapes.len() {
             for unit in metadata(&shapes[drive], &geometry) {
                 for byte in (0..UNIT).filter(|&byte| byte < 300 || byte % 41 == 0) {
@@ -76,7 +77,8 @@ fn several_damaged_blocks_are_repaired_or_refused() {
             for _ in 0..rng.usize(1..8) {
                 let drive = rng.usize(..shapes.len());
                 let units = metadata(&shapes[drive], &geometry);
-                let (unit, other) = (units[rng.usize(..units.len())], units[rng.usize(..units.len())]);
+                let unit = units[rng.usize(..units.len())];
+                let other = units[rng.usize(..units.len())];
                 let mut block = match rng.u8(..3) {
                     0 => vec![0; UNIT],
                     // An intact block in the wrong place.

@@ -47,7 +47,8 @@ fn check_rows(volume: &Volume, generation: &Generation) -> Result<u64, String> {
     let mut updated = std::collections::HashMap::new();
     let last = volume.read_log(generation, |_, it| drop(updated.insert(it.key, it.row.to_vec()))).map_err(told)?;
     let crcs = volume.read_row_crcs(generation, 0).map_err(told)?.unwrap();
-    let (mut row, mut wanted) = (vec![0; 4000], vec![0; 4000]);
+    let mut row = vec![0; 4000];
+    let mut wanted = vec![0; 4000];
     for id in 0..ROWS {
         volume.read_row(generation, 0, id, &mut row).map_err(told)?;
         Rows { version: 1, table: 0 }.read(id, 4000, &mut wanted).unwrap();
@@ -441,7 +442,9 @@ fn a_commit_that_is_cut_off_behind_a_new_drive_is_unfinished_and_no_damage() {
         volume.begin(&spec).unwrap().commit().unwrap();
     };
     commit(&joined);
-    let (mut durable, mut pending, mut unfinished) = (base, Vec::new(), 0);
+    let mut durable = base;
+    let mut pending = Vec::new();
+    let mut unfinished = 0;
     for op in &fixture.take_log() {
         apply(&shapes(), op, &mut durable, &mut pending);
         let fixture = Fixture::with_images(&shapes(), survive(&durable, &pending, Fate::AllKept));

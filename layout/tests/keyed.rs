@@ -100,7 +100,8 @@ proptest! {
         let by_rank = volume.read_keys(&generation, 1).unwrap();
         prop_assert_eq!(by_rank.is_some(), stored);
         let row_bytes = table.row_bytes() as usize;
-        let (mut row, mut want) = (vec![0; row_bytes], vec![0; row_bytes]);
+        let mut row = vec![0; row_bytes];
+        let mut want = vec![0; row_bytes];
         for (position, &key) in keys.iter().enumerate() {
             let slot = read.position(key as u64).unwrap();
             let rank = ranks.as_ref().map_or(Some(slot), |ranks| ranks.get(slot)).unwrap();
@@ -168,8 +169,10 @@ fn damage_is_told_by_what_it_struck() {
 #[test]
 fn keys_that_do_not_fit_are_refused() {
     let mut random = fastrand::Rng::with_seed(2);
-    let (mine, other) = (keys(100, &mut random), keys(101, &mut random));
-    let (source, other_source) = (&mine[..], &other[..]);
+    let mine = keys(100, &mut random);
+    let other = keys(101, &mut random);
+    let source = &mine[..];
+    let other_source = &other[..];
     let own = index(&mine, FingerprintWidth::Bits8);
     assert!(matches!(
         TableKeys::new(own.clone(), &other_source, RowOrder::Positions, false),

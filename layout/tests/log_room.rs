@@ -212,7 +212,8 @@ fn a_log_that_was_closed_in_a_process_is_not_gone_on_with_by_it() {
     let mut log = log_of(&volume, &model).unwrap();
     update(&mut log, &mut model, 0, 1).unwrap();
     // A compaction seals here, and does not know of another opening.
-    let (sequence, rewriting) = (log.seal(), volume.rewriting(0).unwrap());
+    let sequence = log.seal();
+    let rewriting = volume.rewriting(0).unwrap();
     let row = [1; WIDE];
     let rewritten = volume.rewrite_in_steps(&rewriting, &[RowPatch { table: TABLE, rank: 0, row: &row }]).unwrap();
     drop(log);
@@ -329,7 +330,8 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
         read.map_err(|error| error.to_string())?;
         let crcs = volume.read_row_crcs(&generation, 0).map_err(|error| error.to_string())?.ok_or("no checksums")?;
         let wanted: HashMap<u64, &Vec<u8>> = changed.iter().map(|(rank, row)| (*rank, row)).collect();
-        let (mut row, mut original) = (vec![0; 4096], vec![0; 4096]);
+        let mut row = vec![0; 4096];
+        let mut original = vec![0; 4096];
         for rank in 0..6 * 256 {
             volume.read_row(&generation, 0, rank, &mut row).map_err(|error| error.to_string())?;
             Rows { version: 3, table: 0 }.read(rank, 4096, &mut original).map_err(|error| error.to_string())?;
@@ -351,7 +353,9 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
     };
     // Each write of a copy is like the others: some of them, and all that are not of chunks.
     let fates = [Fate::AllLost, Fate::Lbas(50, 1), Fate::Only(1)];
-    let (mut durable, mut pending, mut checked) = (base.clone(), Vec::new(), 0);
+    let mut durable = base.clone();
+    let mut pending = Vec::new();
+    let mut checked = 0;
     for (position, op) in ops.iter().enumerate() {
         apply(&shapes, op, &mut durable, &mut pending);
         let is_copy = matches!(op, Op::Write { data, .. } if data.len() > 4096);
@@ -368,7 +372,8 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
     assert!(checked > 100, "{checked}");
     // What was cut short goes on with what it lacks.
     let half = ops.len() / 2;
-    let (mut durable, mut pending) = (base, Vec::new());
+    let mut durable = base;
+    let mut pending = Vec::new();
     ops[..half].iter().for_each(|op| apply(&shapes, op, &mut durable, &mut pending));
     let fixture = Fixture::with_images(&shapes, survive(&durable, &pending, Fate::AllKept));
     let volume = fixture.open().volume;
@@ -568,7 +573,8 @@ impl Nearly {
     /// Kills the process, or cuts the power, at one of `ops`, in which a batch was appended; and sees how much of it is there.
     fn cut(&mut self, images: Vec<Image>, ops: &[Op], batch: &[(u64, [u8; WIDE])]) -> Result<(), String> {
         let at = self.random.usize(..=ops.len());
-        let (mut durable, mut pending) = (images, Vec::new());
+        let mut durable = images;
+        let mut pending = Vec::new();
         ops[..at].iter().for_each(|op| apply(&self.shapes, op, &mut durable, &mut pending));
         let seed = self.random.u64(..);
         let fates =

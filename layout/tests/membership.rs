@@ -66,10 +66,12 @@ fn a_missing_member_is_named_and_the_rest_can_be_read() {
 #[test]
 fn most_drives_tell_which_store_is_meant() {
     let shape = Shape { lba_size: 512, bytes: 16 << 20, max_transfer: 1 << 17 };
-    let (many, one) = (Fixture::new(&[shape; 3]), Fixture::new(&[shape]));
+    let many = Fixture::new(&[shape; 3]);
+    let one = Fixture::new(&[shape]);
     format(&many.drives, &FormatOptions::default()).unwrap();
     format(&one.drives, &FormatOptions::default()).unwrap();
-    let (many_store, one_store) = (many.open().volume.store(), one.open().volume.store());
+    let many_store = many.open().volume.store();
+    let one_store = one.open().volume.store();
     // The other store is complete, and still the stranger.
     let stranger = MemoryDrive { name: "stranger".into(), ..one.drives[0].clone() };
     for order in [[0, 1, 2], [2, 0, 1], [1, 2, 0]] {
@@ -134,7 +136,8 @@ fn drives_of_different_copies_are_named() {
         tx.commit().unwrap();
         fixture.drives
     };
-    let (mut one, other) = (fork(1), fork(2));
+    let mut one = fork(1);
+    let other = fork(2);
     assert_eq!(one[1].unit(16)[96..], other[1].unit(16)[96..], "the same catalogue");
     one[1] = other[1].clone();
     match error(&one) {
@@ -182,7 +185,8 @@ fn torn_superblocks_are_not_an_empty_drive() {
 #[test]
 fn format_refuses_before_it_writes() {
     let fixture = Fixture::new(&[small(512, 8), small(512, 8)]);
-    let (one, two) = (&fixture.drives[0], &fixture.drives[1]);
+    let one = &fixture.drives[0];
+    let two = &fixture.drives[1];
     let refuse = |drives: &[MemoryDrive], options: &FormatOptions| format(drives, options).unwrap_err();
     let default = FormatOptions::default();
 
@@ -233,7 +237,8 @@ fn no_64_kib_belong_to_two_structures() {
         let fixture = Fixture::new(&[Shape { bytes: (mebibytes << 20) + 12288, ..small(lba_size, 0) }]);
         let options = FormatOptions { catalogue_slack: slack, ..FormatOptions::default() };
         let geometry = format(&fixture.drives, &options).unwrap().geometry;
-        let (extent, units) = (u64::from(geometry.catalogue_units), fixture.drives[0].shape.units());
+        let extent = u64::from(geometry.catalogue_units);
+        let units = fixture.drives[0].shape.units();
         let chunks = u64::from(geometry.members[0].chunk_count) * geometry.chunk_size() / 4096;
         let first = geometry.first_chunk_unit;
         let structures = [0..2, 16..16 + extent, 16 + extent..16 + 2 * extent, first..first + chunks, units - 2..units];

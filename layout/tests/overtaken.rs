@@ -79,7 +79,9 @@ fn a_chunk_that_is_being_appended_to_is_nobody_elses() {
     let first = volume.geometry().first_chunk_unit;
     let meanwhile = Arc::new(Mutex::new(None));
     for (index, drive) in fixture.drives.iter().enumerate() {
-        let (volume, drive, meanwhile) = (volume.clone(), drive.clone(), meanwhile.clone());
+        let volume = volume.clone();
+        let drive = drive.clone();
+        let meanwhile = meanwhile.clone();
         fixture.drives[index].hook(move |asked| {
             let Asked::Write { lba } = asked else { return true };
             let Some(chunk) = drive.chunk_of(lba, first) else { return true };
@@ -107,7 +109,8 @@ fn a_chunk_that_is_being_appended_to_is_nobody_elses() {
 fn what_a_log_shows_when_it_is_opened_again_is_durable() {
     let (fixture, volume) = loaded();
     let (mut log, _) = log_of(&volume, 0).unwrap();
-    let (sure, doubted) = (rows(1, 3), rows(2, 4));
+    let sure = rows(1, 3);
+    let doubted = rows(2, 4);
     append(&mut log, &sure).unwrap();
     let base = fixture.images();
     fixture.take_log();
@@ -276,7 +279,8 @@ fn a_compaction_ends_the_doubt() {
     let first = volume.geometry().first_chunk_unit;
     let chunks = Arc::new(Mutex::new(Vec::new()));
     for drive in &fixture.drives {
-        let (chunks, drive_) = (chunks.clone(), drive.clone());
+        let chunks = chunks.clone();
+        let drive_ = drive.clone();
         // Writes into the third chunk fail.
         drive.hook(move |asked| {
             let Asked::Write { lba } = asked else { return true };
@@ -389,7 +393,8 @@ fn a_load_that_commits_while_a_drive_is_emptied_loses_nothing() {
 /// Blocks the first flush of a drive until it is told to go on; says when it is there.
 fn blocked(drive: &MemoryDrive) -> (mpsc::Receiver<()>, mpsc::Sender<()>) {
     let ((there, is_there), (go_on, may_go_on)) = (mpsc::channel(), mpsc::channel());
-    let (once, may_go_on) = (AtomicBool::new(false), Mutex::new(may_go_on));
+    let once = AtomicBool::new(false);
+    let may_go_on = Mutex::new(may_go_on);
     drive.hook(move |asked| {
         if asked == Asked::Flush && !once.swap(true, Ordering::Relaxed) {
             there.send(()).unwrap();
@@ -470,7 +475,8 @@ fn nobody_is_given_what_a_commit_in_doubt_may_have() {
             tx.supersede(0);
             let count = Arc::new(AtomicUsize::new(0));
             for drive in &fixture.drives {
-                let (count, tail) = (count.clone(), (drive.shape.units() - 2) * 8);
+                let count = count.clone();
+                let tail = (drive.shape.units() - 2) * 8;
                 drive.hook(move |asked| {
                     let Asked::Write { lba } = asked else { return Answer::Done };
                     match (lba < 16 || lba >= tail) && count.fetch_add(1, Ordering::Relaxed) == nth {

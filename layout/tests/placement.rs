@@ -53,12 +53,14 @@ fn naive_rows(rows: u64, row_bytes: u64, lba: u64, stripe: u64) -> (Vec<(u64, u6
 
 fn check_placement(generation: &Generation, chunk_counts: &[u32], lba: u64, chunk: u64) {
     let placement = &generation.placement;
-    let (stripe, map) = (placement.stripe_bytes(), placement.map());
+    let stripe = placement.stripe_bytes();
+    let map = placement.map();
     let mut taken = HashSet::new();
     let step = if placement.lbas() > 40_000 { 7 } else { 1 };
     for b in (0..placement.lbas()).step_by(step) {
         let u = b * lba / stripe;
-        let (row, column) = (u / map.len() as u64, u % map.len() as u64);
+        let row = u / map.len() as u64;
+        let column = u % map.len() as u64;
         let entry = map[column as usize];
         let offset = row * stripe + b * lba % stripe;
         assert!(offset < chunk && entry.chunk() < chunk_counts[usize::from(entry.drive())]);

@@ -136,7 +136,8 @@ fn cuts_between_writes_are_not_taken_for_damage() {
     for sizes in [&ONE[..], &THREE] {
         let shapes = shapes(512, sizes);
         let (base, log) = record_switches(&shapes);
-        let (mut unfinished, mut fates) = (0, vec![Fate::AllKept, Fate::AllLost]);
+        let mut unfinished = 0;
+        let mut fates = vec![Fate::AllKept, Fate::AllLost];
         fates.extend((0..8).map(Fate::Writes));
         let checked = enumerate_fates(&shapes, &base, &log, 0, &fates, |crash| {
             let fixture = Fixture::with_images(&shapes, crash.images);
@@ -196,7 +197,8 @@ fn record_format(shapes: &[Shape]) -> (Vec<Image>, Vec<Op>) {
 
 /// After a cut in a format there is the old store, the new one, or none: never half of one.
 fn old_or_new_or_none(shapes: &[Shape], crash: Crash) -> Result<(), String> {
-    let (acked, tails_in_flight) = (crash.acked == 1, crash.tails_in_flight);
+    let acked = crash.acked == 1;
+    let tails_in_flight = crash.tails_in_flight;
     let fixture = Fixture::with_images(shapes, crash.images.clone());
     match open(fixture.drives.clone(), StoreAccess::ReadWrite) {
         Ok(opened) => match opened.volume.store().as_u128() {
@@ -317,7 +319,8 @@ fn every_flush_of_a_roll_forward_is_needed() {
 /// their caches. Another process opens the store, shows the version that it finds, and writes rows onto free chunks.
 fn record_killed(shapes: &[Shape], until: usize) -> (Vec<Image>, Vec<Op>) {
     let (base, log) = record_switches(shapes);
-    let (mut durable, mut pending) = (base.clone(), Vec::new());
+    let mut durable = base.clone();
+    let mut pending = Vec::new();
     log[..until].iter().for_each(|op| apply(shapes, op, &mut durable, &mut pending));
     let fixture = Fixture::with_images(shapes, survive(&durable, &pending, Fate::AllKept));
     let volume = fixture.open().volume;

@@ -264,7 +264,9 @@ impl Protocol {
         to.commit = state.commits;
         let allotted = if self.is(Flaw::AllotmentsAlike) { 0 } else { to.commit };
         change(&mut to.catalogue, to.epoch, allotted);
-        let (epoch, commit, slot) = (to.epoch, to.commit, to.epoch % 2);
+        let epoch = to.epoch;
+        let commit = to.commit;
+        let slot = to.epoch % 2;
         let block = Block::Catalogue { epoch, commit, catalogue: to.catalogue.clone() };
         let mut ops = Vec::new();
         let (late, data) = if self.is(Flaw::CommitBeforeData) { (data, Vec::new()) } else { (Vec::new(), data) };
@@ -312,7 +314,8 @@ impl Protocol {
             };
         };
         let generations = &process.catalogue.generations;
-        let (first, second) = (generations.first()?.clone(), generations.get(1).cloned());
+        let first = generations.first()?.clone();
+        let second = generations.get(1).cloned();
         match task {
             Task::Open => None,
             Task::Update(count) => {
@@ -346,7 +349,8 @@ impl Protocol {
                     ops.push(Op::Allotted(now.clone()));
                 }
                 let entry = now.catalogue.generations[0].log.last()?.clone();
-                let (allotted, durable) = (entry.commit, now.units);
+                let allotted = entry.commit;
+                let durable = now.units;
                 for value in values.clone() {
                     now.sequence += 1;
                     let block = Block::Update { allotted, durable, sequence: now.sequence, value };
@@ -370,7 +374,8 @@ impl Protocol {
                 }
                 let chunk =
                     if self.is(Flaw::CompactInPlace) { first.chunk } else { self.free(&process.catalogue, None)? };
-                let (upto, value) = (process.sequence, process.value);
+                let upto = process.sequence;
+                let value = process.value;
                 let row = Op::Write(
                     chunk.0,
                     Place::Unit { chunk: chunk.1, unit: 0 },
@@ -500,7 +505,8 @@ impl Protocol {
             }
         }
         let is_open = last.is_some_and(|last| last.units.is_none());
-        let (fresh, behind) = (is_open && behind.is_none(), behind.filter(|_| is_open));
+        let fresh = is_open && behind.is_none();
+        let behind = behind.filter(|_| is_open);
         ops.push(Op::Done(Process { epoch, commit, catalogue, units, fresh, behind, doubt: false, sequence, value }));
         Ok(ops)
     }
@@ -513,7 +519,9 @@ impl Protocol {
                 Block::Row { value, .. } => *value,
                 _ => return Err("a row is not what was written"),
             };
-        let (mut sequence, mut counting, mut behind) = (generation.base, 0, None);
+        let mut sequence = generation.base;
+        let mut counting = 0;
+        let mut behind = None;
         for log in &generation.log {
             if log.first != sequence + 1 {
                 return Err("LogDamaged: a gap");
@@ -682,7 +690,8 @@ impl Model for Protocol {
                 }
                 Op::Done(process) => {
                     let now = seen(&process);
-                    let (sure, task) = (state.sure, state.task.take());
+                    let sure = state.sure;
+                    let task = state.task.take();
                     if task == Some(Task::Open) && now != sure && !state.maybe.contains(&now) {
                         state.broken = Some("neither what was acknowledged nor what was asked for");
                     }

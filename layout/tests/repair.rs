@@ -267,14 +267,16 @@ fn random_damage_is_mended_or_refused() {
     for sizes in SIZES {
         let (shapes, images) = loaded(sizes);
         let catalogue = u64::from(rig_catalogue_units(&shapes, &images));
-        let (mut whole, mut refused) = (0, 0);
+        let mut whole = 0;
+        let mut refused = 0;
         for seed in 0..600 {
             let mut rng = fastrand::Rng::with_seed(seed);
             let fixture = Fixture::with_images(&shapes, images.clone());
             for _ in 0..rng.usize(1..7) {
                 let drive = rng.usize(..shapes.len());
                 let units = [&slots(&shapes[drive])[..], &[16, 16 + catalogue]].concat();
-                let (unit, other) = (units[rng.usize(..units.len())], units[rng.usize(..units.len())]);
+                let unit = units[rng.usize(..units.len())];
+                let other = units[rng.usize(..units.len())];
                 let mut block = fixture.drives[drive].unit(unit);
                 match rng.u8(..4) {
                     0 => block[rng.usize(..4096)] ^= 1 << rng.u8(..8),

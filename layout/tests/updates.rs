@@ -90,7 +90,8 @@ struct Recorded {
 fn record(shapes: &[Shape], padding: usize) -> Recorded {
     let (fixture, volume) = loaded(shapes);
     let base = fixture.images();
-    let (mut all, mut acked) = (Vec::new(), vec![(0, volume.epoch())]);
+    let mut all = Vec::new();
+    let mut acked = vec![(0, volume.epoch())];
     let mut run = |volume: &Volume, batches: &[(usize, Option<u32>)]| {
         let (mut log, found) = log_of(volume).unwrap();
         assert_eq!(found, all);
@@ -194,7 +195,9 @@ fn padded_batches_withstand_spoilt_neighbours() {
 fn every_flush_of_updates_is_needed() {
     let shapes = shapes(512);
     let recorded = record(&shapes, 4096);
-    let (mut removed, mut idle, mut covered) = (0, 0, 0);
+    let mut removed = 0;
+    let mut idle = 0;
+    let mut covered = 0;
     while let Some((log, from)) = without_flush(&recorded.log, removed) {
         let check = |crash| acknowledged_and_in_order(&shapes, &recorded, crash);
         // What it breaks shows soon.
@@ -229,10 +232,12 @@ fn every_flush_of_updates_is_needed() {
 /// A process is killed after `until` operations, which stay in the drives' caches; another opens the store, shows what it finds
 /// and goes on.
 fn record_killed(shapes: &[Shape], first: &Recorded, until: usize) -> Recorded {
-    let (mut durable, mut pending) = (first.base.clone(), Vec::new());
+    let mut durable = first.base.clone();
+    let mut pending = Vec::new();
     first.log[..until].iter().for_each(|op| apply(shapes, op, &mut durable, &mut pending));
     let fixture = Fixture::with_images(shapes, survive(&durable, &pending, Fate::AllKept));
-    let (mut all, mut acked) = (first.all.clone(), first.acked.clone());
+    let mut all = first.all.clone();
+    let mut acked = first.acked.clone();
     let marks = first.log[..until].iter().filter(|op| matches!(op, Op::Mark(_))).count();
     acked.truncate(marks + 1);
     let volume = fixture.open().volume;
@@ -338,7 +343,8 @@ fn rot_is_told_from_a_torn_end() {
     assert!((100..120).contains(&found.len()) && found[..] == all[..found.len()], "{}", found.len());
 
     // Once the chunk is sealed, every unit of it counts.
-    let (fixture, unit) = (Fixture::with_images(&shapes, images), unit - 1);
+    let fixture = Fixture::with_images(&shapes, images);
+    let unit = unit - 1;
     let volume = fixture.open().volume;
     let (mut log, _) = log_of(&volume).unwrap();
     append(&mut log, &changes(99, 1500, Some(1))).unwrap();
@@ -446,11 +452,13 @@ fn check_rows(volume: &Volume, all: &[Change]) -> Result<usize, String> {
     let told = |error: VolumeError| error.to_string();
     let logged = read_log(volume, generation).map_err(told)?;
     let count = generation.base_sequence as usize + logged.len();
-    let (wanted, logged) = (rows_after(all.get(..count).ok_or("more updates than there were")?), rows_after(&logged));
+    let wanted = rows_after(all.get(..count).ok_or("more updates than there were")?);
+    let logged = rows_after(&logged);
     for (index, table) in generation.tables.iter().enumerate() {
         let ranks = volume.read_ranks(generation, index).map_err(told)?;
         let crcs = volume.read_row_crcs(generation, index).map_err(told)?;
-        let (mut row, mut original) = (vec![0; table.row_bytes() as usize], vec![0; table.row_bytes() as usize]);
+        let mut row = vec![0; table.row_bytes() as usize];
+        let mut original = vec![0; table.row_bytes() as usize];
         for id in 0..table.rows {
             let rank = ranks.as_ref().map_or(id, |ranks| ranks.get(id).unwrap());
             volume.read_row(generation, index, rank, &mut row).map_err(told)?;
@@ -547,7 +555,8 @@ const WAYS: [Compact; 2] = [
 fn record_compactions(shapes: &[Shape], compact: Compact) -> Recorded {
     let (fixture, volume) = loaded(shapes);
     let base = fixture.images();
-    let (mut all, mut acked) = (Vec::new(), vec![(0, volume.epoch())]);
+    let mut all = Vec::new();
+    let mut acked = vec![(0, volume.epoch())];
     let mut mark = |volume: &Volume, count: usize| {
         acked.push((count, volume.epoch()));
         fixture.mark(acked.len() as u64 - 1);

@@ -23,7 +23,8 @@ fn chunks_of_a_dropped_generation_wait_for_its_readers() {
     assert_eq!(volume.free_chunks(), [2]);
     let first = volume.begin(&one_mebibyte("a")).unwrap().commit().unwrap();
     let second = volume.begin(&one_mebibyte("b")).unwrap().commit().unwrap();
-    let (id, chunks) = (first.id, first.placement.map().to_vec());
+    let id = first.id;
+    let chunks = first.placement.map().to_vec();
     volume.drop_generation(id).unwrap();
     assert!(volume.generation(id).is_none());
     match volume.begin(&one_mebibyte("c")) {
@@ -121,7 +122,9 @@ fn a_permuted_table_needs_its_ranks() {
     let tx = volume.begin(&spec).unwrap();
     assert!(matches!(tx.commit(), Err(VolumeError::RanksNotGiven { table }) if table == "t"));
     let mut tx = volume.begin(&spec).unwrap();
-    let (source, right, short) = (Rows { version: 1, table: 0 }, ranks(1, 10), ranks(1, 9));
+    let source = Rows { version: 1, table: 0 };
+    let right = ranks(1, 10);
+    let short = ranks(1, 9);
     for (table, ranks) in [(0, None), (0, Some(&short)), (1, Some(&right))] {
         assert!(matches!(tx.loader(table, &source, ranks), Err(VolumeError::RanksMismatch { .. })));
     }
@@ -213,7 +216,9 @@ fn a_commit_that_fails_is_undone_or_in_doubt_and_never_half() {
     let base = Fixture::new(&shapes);
     base.format(1);
     switch(&base.open().volume, 1);
-    let (mut undone, mut in_doubt, mut done) = (0, 0, 0);
+    let mut undone = 0;
+    let mut in_doubt = 0;
+    let mut done = 0;
     for steps in 0..60 {
         let fixture = Fixture::with_images(&shapes, base.images());
         let left = std::sync::Arc::new(AtomicUsize::new(usize::MAX));
@@ -267,7 +272,8 @@ struct Forgetful {
 impl Forgetful {
     fn new(inner: &MemoryDrive) -> Self {
         let flushed = Arc::new(Mutex::new(inner.image.lock().unwrap().clone()));
-        let (left, resets) = (Arc::new(AtomicUsize::new(usize::MAX)), Arc::new(AtomicU64::new(7)));
+        let left = Arc::new(AtomicUsize::new(usize::MAX));
+        let resets = Arc::new(AtomicU64::new(7));
         Self { inner: inner.clone(), flushed, left, resets }
     }
 
@@ -321,7 +327,9 @@ fn a_drive_that_forgets_what_it_had_not_flushed_ends_a_commit() {
     base.format(1);
     switch(&base.open().volume, 1);
     for victim in 0..shapes.len() {
-        let (mut undone, mut in_doubt, mut steps) = (0, 0, 0);
+        let mut undone = 0;
+        let mut in_doubt = 0;
+        let mut steps = 0;
         loop {
             let fixture = Fixture::with_images(&shapes, base.images());
             let drives: Vec<Forgetful> = fixture.drives.iter().map(Forgetful::new).collect();
@@ -386,7 +394,9 @@ fn a_map_covers_each_drive_and_counts_every_byte_of_every_table() {
         log.append(&[warprow_layout::LogUpdate { table: 2, key: 1, row: &[7; 64] }]).unwrap();
         let generation = volume.generations()[0].clone();
         let map = volume.map();
-        let (mut free, mut tables, mut logs) = (vec![], 0, 0);
+        let mut free = vec![];
+        let mut tables = 0;
+        let mut logs = 0;
         for (drive, shape) in map.iter().zip(&shapes) {
             let mut next = 0;
             for run in &drive.runs {

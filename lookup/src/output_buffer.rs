@@ -132,7 +132,8 @@ impl OutputBuffer {
     }
 
     fn check<O: OutputElement>(&self) -> Result<(), OutputBufferError> {
-        let (has, asked) = (self.dtype, O::DTYPE);
+        let has = self.dtype;
+        let asked = O::DTYPE;
         if has == asked { Ok(()) } else { Err(OutputBufferError::Type { has, asked }) }
     }
 

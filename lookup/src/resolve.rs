@@ -112,7 +112,8 @@ pub fn resolve<'a>(
                 tables.len() - 1
             }
         };
-        let (missing, bounds) = (feature.missing.unwrap_or(options.missing), feature.bounds.unwrap_or(options.bounds));
+        let missing = feature.missing.unwrap_or(options.missing);
+        let bounds = feature.bounds.unwrap_or(options.bounds);
         if missing == MissingPolicy::Error && bounds == BoundsCheck::Ignore {
             return Err(refuse("missing ids cannot both be an error and be ignored: choose one".to_owned()));
         }

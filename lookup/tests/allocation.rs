@@ -20,7 +20,8 @@ fn a_prefetched_look_up_allocates_nothing() {
         let plan = host.plan(&[Feature::new("f", "t").pooling(pooling).padding(7)], options).unwrap();
         let mut slot = plan.slot().unwrap();
         let mut random = fastrand::Rng::with_seed(6);
-        let (mut rows, mut mask) = (vec![0f32; 2048 * 128], vec![0; 2048]);
+        let mut rows = vec![0f32; 2048 * 128];
+        let mut mask = vec![0; 2048];
         for turn in 0..10 {
             let ids: Vec<i64> = (0..2048).map(|_| random.i64(-100..5100)).collect();
             let allocated = allocation_counter::measure(|| {
@@ -44,7 +45,8 @@ fn a_look_up_allocates_nothing() {
         let plan = host.plan(&[feature], PlanOptions::default().with_max(64, 2048)).unwrap();
         let mut slot = plan.slot().unwrap();
         let mut random = fastrand::Rng::with_seed(4);
-        let (mut rows, mut mask) = (vec![0f32; 2048 * 128], vec![0; 2048]);
+        let mut rows = vec![0f32; 2048 * 128];
+        let mut mask = vec![0; 2048];
         for _ in 0..20 {
             let ids: Vec<i64> = (0..2048).map(|_| random.i64(-100..5100)).collect();
             let allocated = allocation_counter::measure(|| {

@@ -59,7 +59,8 @@ fn fixture(clock: Arc<dyn Clock>) -> Fixture {
     let devices: Vec<_> = drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect();
     let store = Store::create(&devices, &Default::default(), &OpenOptions::default().with_clock(clock)).unwrap();
     let rows: Vec<u8> = (0..100).flat_map(|id| [id; 512]).collect();
-    let (spec, source) = (TableSpec::new("t", 100, 512, DType::U8), &rows[..]);
+    let spec = TableSpec::new("t", 100, 512, DType::U8);
+    let source = &rows[..];
     let go = &mut |_| ControlFlow::Continue(());
     store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), go).unwrap();
     let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
@@ -163,7 +164,8 @@ fn a_namespace_that_was_formatted_refuses_look_ups() {
     is(fixture.store.verify("t", &mut |_| ControlFlow::Continue(())).map(drop));
     is(fixture.store.ranks("t").map(drop));
     is(HostExecutor::attach(&fixture.store, HostOptions::default()).map(drop));
-    let (spec, source) = (TableSpec::new("u", 1, 512, DType::U8), &[1; 512][..]);
+    let spec = TableSpec::new("u", 1, 512, DType::U8);
+    let source = &[1; 512][..];
     let go = &mut |_| ControlFlow::Continue(());
     is(fixture.store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), go).map(drop));
 }

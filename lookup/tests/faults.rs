@@ -68,7 +68,8 @@ fn ids() -> Vec<i64> {
 
 /// Looks `ids` up, unpooled, and checks every row; those that are reported as failed are zeros. Returns their positions.
 fn look(fixture: &Fixture, slot: &mut Slot, ids: &[i64]) -> Result<(), (Vec<usize>, RowError)> {
-    let (mut rows, mut mask) = (vec![7.0; ids.len() * DIM], vec![7; ids.len()]);
+    let mut rows = vec![7.0; ids.len() * DIM];
+    let mut mask = vec![7; ids.len()];
     let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
     let began = Instant::now();
     let result = slot.lookup(&Batch::new(ids, 1), &mut out);
@@ -144,7 +145,8 @@ fn the_next_look_up_is_right_whatever_happened() {
         for drives in [1, 3] {
             let fixture = fixture(drives);
             let plan = fixture.plan(Pooling::None, 2);
-            let (mut slot, mut other) = (plan.slot().unwrap(), plan.slot().unwrap());
+            let mut slot = plan.slot().unwrap();
+            let mut other = plan.slot().unwrap();
             look(&fixture, &mut slot, &ids()).unwrap();
             look(&fixture, &mut other, &ids()).unwrap();
             fixture.drives[drives - 1].faults().inject(rule(fault));
@@ -195,7 +197,8 @@ fn a_queue_that_is_not_deleted_costs_a_reset_of_the_controller() {
 fn a_drive_that_is_gone_fails_its_rows_at_once_and_no_others() {
     let fixture = fixture(2);
     let plan = fixture.plan(Pooling::None, 2);
-    let (mut slot, mut other) = (plan.slot().unwrap(), plan.slot().unwrap());
+    let mut slot = plan.slot().unwrap();
+    let mut other = plan.slot().unwrap();
     fixture.drives[1].faults().inject(rule(Fault::Disappear));
     look(&fixture, &mut slot, &ids()).unwrap_err();
     for slot in [&mut slot, &mut other] {
@@ -269,7 +272,8 @@ fn a_drive_that_cannot_be_driven_is_done_without_when_opened_degraded() {
     assert!(states[1].drive == "drive1" && matches!(states[1].failure, Some(DriverError::Gone { .. })), "{states:?}");
     assert_eq!(failed(&store), 1);
     let fixture = Fixture { drives, store, table, options: host.with_dram_bytes(0) };
-    let (plan, ids) = (fixture.plan(Pooling::None, 1), (HOT as i64..HOT as i64 + 64).collect::<Vec<_>>());
+    let plan = fixture.plan(Pooling::None, 1);
+    let ids = (HOT as i64..HOT as i64 + 64).collect::<Vec<_>>();
     let (positions, source) = look(&fixture, &mut plan.slot().unwrap(), &ids).unwrap_err();
     assert!(matches!(source, RowError::MemberMissing { .. }) && positions.len() < 64, "{source}: {positions:?}");
     // If none can be, the reason is the error.
@@ -302,7 +306,8 @@ fn a_bag_with_a_failed_row_is_zeros() {
     let ids = ids();
     let bags = ids.len() / 4;
     fixture.drives[0].faults().inject(rule(Fault::Status(Status::from(StatusCode::UnrecoveredReadError))));
-    let (mut rows, mut mask) = (vec![7.0; bags * DIM], vec![7; ids.len()]);
+    let mut rows = vec![7.0; bags * DIM];
+    let mut mask = vec![7; ids.len()];
     let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
     let result = slot.lookup(&Batch::new(&ids, bags), &mut out);
     let Err(LookupError::RowsFailed { positions, report, .. }) = result else { panic!("{result:?}") };
@@ -329,7 +334,8 @@ fn rows_on_a_missing_member_fail_by_name() {
     let fixture = Fixture { drives, store, table, options: host.with_dram_bytes(0) };
     let plan = fixture.plan(Pooling::None, 1);
     let mut slot = plan.slot().unwrap();
-    let (mut rows, ids) = (vec![7.0; ROWS as usize * DIM], (0..ROWS as i64).step_by(2).collect::<Vec<_>>());
+    let mut rows = vec![7.0; ROWS as usize * DIM];
+    let ids = (0..ROWS as i64).step_by(2).collect::<Vec<_>>();
     let result = slot.lookup(&Batch::new(&ids[..], 1), &mut Output::new(OutputRows::F32(&mut rows), DIM));
     let Err(LookupError::RowsFailed { positions, source, .. }) = result else { panic!("{result:?}") };
     assert!(source.to_string().contains("drive1"), "{source}");

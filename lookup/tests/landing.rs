@@ -125,7 +125,8 @@ fn same_as_ever(seed: u64) -> (u64, u64) {
             let case =
                 |random: &mut fastrand::Rng| Case::random(&tables, &features, &options, plan.width(), false, random);
             let mut again = random.clone();
-            let (mut case, mut twin) = (case(&mut random), case(&mut again));
+            let mut case = case(&mut random);
+            let mut twin = case(&mut again);
             let ordinary = {
                 let (batch, mut out) = twin.arrays();
                 slot.lookup(&batch, &mut out).unwrap()
@@ -226,7 +227,8 @@ impl Fixture {
     }
 
     fn check(&self, ids: &[i64], stride: usize, failed: &[usize], output: &OutputBuffer) {
-        let (bytes, len) = (output.elements::<u8>().unwrap(), self.table.row_bytes());
+        let bytes = output.elements::<u8>().unwrap();
+        let len = self.table.row_bytes();
         for (position, &id) in ids.iter().enumerate() {
             let row = &bytes[position * stride..][..stride];
             match failed.contains(&position) {
@@ -411,7 +413,8 @@ fn other_for(fixture: &Fixture) -> OutputBuffer {
 fn late_data_lands_in_no_memory_that_was_given_back() {
     let late = Duration::from_secs(4);
     let mut fixture = stubborn(late);
-    let (ids, begun) = (apart(30), std::time::Instant::now());
+    let ids = apart(30);
+    let begun = std::time::Instant::now();
     let mut output = other_for(&fixture);
     let failed = fixture.look_into(&ids, 512, &mut output).1;
     assert!(failed.len() > 10);

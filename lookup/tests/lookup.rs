@@ -88,7 +88,10 @@ fn slots_look_up_side_by_side() {
     let plan = host.plan(&features, options.clone().with_slots(3)).unwrap();
     std::thread::scope(|scope| {
         for seed in 0..3 {
-            let (mut slot, tables, features, options) = (plan.slot().unwrap(), &tables, &features, &options);
+            let mut slot = plan.slot().unwrap();
+            let tables = &tables;
+            let features = &features;
+            let options = &options;
             let width = plan.width();
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(seed);

@@ -78,7 +78,8 @@ impl Fixture {
         ahead: bool,
     ) -> (LookupReport, Vec<usize>, Option<RowError>) {
         let dim = DIMS[table];
-        let (mut rows, mut mask) = (vec![7.0; ids.len() * dim], vec![7; ids.len()]);
+        let mut rows = vec![7.0; ids.len() * dim];
+        let mut mask = vec![7; ids.len()];
         let mut out = Output::new(OutputRows::F32(&mut rows), dim).with_mask(&mut mask);
         let batch = Batch::new(ids, 1);
         let result = match ahead {
@@ -94,7 +95,8 @@ impl Fixture {
             Err(other) => panic!("{other}"),
         };
         for (position, &id) in ids.iter().enumerate() {
-            let (row, failed) = (&rows[position * dim..][..dim], positions.contains(&position));
+            let row = &rows[position * dim..][..dim];
+            let failed = positions.contains(&position);
             let wanted = if failed { vec![0.0; dim] } else { self.row(table, id) };
             assert_eq!(row, wanted, "id {id}");
             assert_eq!(mask[position], u8::from(!failed));
@@ -272,7 +274,8 @@ fn a_measured_curve_reads_rows_and_nothing_else() {
     let ranges: Vec<_> = (0..2)
         .map(|drive| {
             let of_drive = || rows.iter().filter(|place| place.0 == drive).map(|place| place.1);
-            let (first, last) = (of_drive().min().unwrap(), of_drive().max().unwrap());
+            let first = of_drive().min().unwrap();
+            let last = of_drive().max().unwrap();
             let faults = fixture.drives[drive].faults();
             let forbid = |lbas| faults.inject(FaultRule::new(Fault::Drop).io(NvmOpcode::READ).lbas(lbas).always());
             [forbid(0..first), forbid(last + 1..u64::MAX)]

@@ -57,7 +57,8 @@ fn ahead_of(seed: u64) {
                 slot.lookup(&batch, &mut out).unwrap();
             } else {
                 let report = slot.lookup_prefetched(&mut case.arrays().1).unwrap();
-                let (wanted, counts) = (&case.wanted, (report.ids, report.missing, report.padding, report.failed));
+                let wanted = &case.wanted;
+                let counts = (report.ids, report.missing, report.padding, report.failed);
                 assert_eq!(counts, (wanted.mask.len() as u64, wanted.missing, wanted.padding, 0));
                 assert_eq!(report.first_missing, wanted.first_missing);
                 assert_eq!(report.ids, report.padding + report.missing + report.ids_dram + report.ids_ssd);
@@ -155,7 +156,8 @@ fn rows_are_read_before_they_are_looked_up() {
     let host = HostExecutor::attach(&store, host()).unwrap();
     for pooling in [Pooling::None, Pooling::Sum] {
         let plan = plan_of(&host, pooling);
-        let (mut slot, ids) = (plan.slot().unwrap(), ids());
+        let mut slot = plan.slot().unwrap();
+        let ids = ids();
         prefetch(&mut slot, &ids);
         wait_for(&mut slot);
         let fault = Fault::Status(Status::from(StatusCode::UnrecoveredReadError));
@@ -177,7 +179,8 @@ fn a_look_up_sees_what_its_prefetch_saw() {
     let host = HostExecutor::attach(&store, host()).unwrap();
     for pooling in [Pooling::None, Pooling::Sum] {
         let plan = plan_of(&host, pooling);
-        let (mut slot, ids) = (plan.slot().unwrap(), ids());
+        let mut slot = plan.slot().unwrap();
+        let ids = ids();
         prefetch(&mut slot, &ids);
         let before = wanted(&table, &ids, pooling);
         // A row in DRAM, and two on drives.
@@ -201,7 +204,8 @@ fn a_look_up_reads_the_generation_of_its_prefetch() {
     let (_drives, store, first) = fixture();
     let host = HostExecutor::attach(&store, host()).unwrap();
     let plan = plan_of(&host, Pooling::None);
-    let (mut slot, ids) = (plan.slot().unwrap(), ids());
+    let mut slot = plan.slot().unwrap();
+    let ids = ids();
     let generation = plan.generation();
     prefetch(&mut slot, &ids);
     let second = table(1);
@@ -224,10 +228,12 @@ fn a_drive_that_fails_fails_the_look_up() {
     for pooling in [Pooling::None, Pooling::Sum] {
         for fault in [Fault::Status(Status::from(StatusCode::UnrecoveredReadError)), Fault::Drop] {
             let plan = plan_of(&host, pooling);
-            let (mut slot, ids) = (plan.slot().unwrap(), ids());
+            let mut slot = plan.slot().unwrap();
+            let ids = ids();
             drives[0].faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).nth(3));
             prefetch(&mut slot, &ids);
-            let (mut rows, mut mask) = (vec![7.0; ids.len() * DIM], vec![7; ids.len()]);
+            let mut rows = vec![7.0; ids.len() * DIM];
+            let mut mask = vec![7; ids.len()];
             let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
             let Err(LookupError::RowsFailed { report, positions, source }) = slot.lookup_prefetched(&mut out) else {
                 panic!("rows failed")
@@ -259,8 +265,10 @@ fn a_slot_holds_one_batch() {
     let (_drives, store, table) = fixture();
     let host = HostExecutor::attach(&store, host()).unwrap();
     let plan = plan_of(&host, Pooling::None);
-    let (mut slot, ids) = (plan.slot().unwrap(), ids());
-    let (batch, right) = (Batch::new(&ids, 1), wanted(&table, &ids, Pooling::None));
+    let mut slot = plan.slot().unwrap();
+    let ids = ids();
+    let batch = Batch::new(&ids, 1);
+    let right = wanted(&table, &ids, Pooling::None);
     assert!(matches!(look(&mut slot, right.len()), Err(LookupError::NothingPrefetched)));
     assert!(!slot.is_fetched() && !slot.forget_prefetched());
     prefetch(&mut slot, &ids);

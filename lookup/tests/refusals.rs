@@ -60,8 +60,10 @@ fn batches_that_do_not_fit() {
     assert_eq!((plan.width(), plan.columns(0), plan.columns(1), plan.columns(2)), (12, Some(0..8), Some(8..12), None));
     let mut slot = plan.slot().unwrap();
     let before = host.metrics();
-    let (ids, weights) = ([1i64; 20], [1.0; 20]);
-    let (mut rows, mut mask) = (vec![7.0; 48], vec![7; 20]);
+    let ids = [1i64; 20];
+    let weights = [1.0; 20];
+    let mut rows = vec![7.0; 48];
+    let mut mask = vec![7; 20];
     let mut check = |batch: Batch<'_>, stride: usize, len: usize, masked: usize, wanted: InvalidBatch| {
         let mut out = Output::new(OutputRows::F32(&mut rows[..len]), stride).with_mask(&mut mask[..masked]);
         match slot.lookup(&batch, &mut out) {
@@ -117,7 +119,8 @@ fn missing_ids_are_named_before_anything_is_read() {
     let features = [Feature::new("f", "wide"), Feature::new("g", "narrow").missing(MissingPolicy::Error).padding(-1)];
     let plan = host.plan(&features, PlanOptions::default()).unwrap();
     let mut slot = plan.slot().unwrap();
-    let (mut rows, mut mask) = (vec![7.0; 64], vec![7; 8]);
+    let mut rows = vec![7.0; 64];
+    let mut mask = vec![7; 8];
     let ids = [1i64, 50, -1, 2, 3, -1, 50, -2];
     let mut out = Output::new(OutputRows::F32(&mut rows), 8).with_mask(&mut mask);
     let Err(LookupError::MissingIds { report, positions }) = slot.lookup(&Batch::new(&ids, 1), &mut out) else {
@@ -141,7 +144,8 @@ fn missing_ids_are_told_of_as_features_want_it() {
         feature(BoundsCheck::Report),
     ];
     let plan = host.plan(&features, PlanOptions::default()).unwrap();
-    let (mut rows, mut mask) = (vec![7.0; 64], vec![7; 12]);
+    let mut rows = vec![7.0; 64];
+    let mut mask = vec![7; 12];
     // Rows of "narrow": 0 to 9; the third feature has all it asks for.
     let ids = [0i64, 1 << 40, -2, -2, 1, -1, 2, -1, 3, 4, -3, 1 << 41];
     let mut out = Output::new(OutputRows::F32(&mut rows), plan.width()).with_mask(&mut mask);

@@ -132,7 +132,8 @@ impl Arena {
     fn gather_part(&self, slots: &[u32], out: &mut [u8], past: bool) {
         let mut out = out;
         for (slab, run) in self.runs(slots) {
-            let (first, held) = (slab * self.rows, self.reading(slab));
+            let first = slab * self.rows;
+            let held = self.reading(slab);
             let Some((mine, later)) = std::mem::take(&mut out).split_at_mut_checked(run.len() * self.row_bytes) else {
                 break;
             };
@@ -150,7 +151,8 @@ impl Arena {
     fn scatter_part(&self, slots: &[u32], rows: &[u8], past: bool) {
         let mut rows = rows;
         for (slab, run) in self.runs(slots) {
-            let (first, held) = (slab * self.rows, self.writing(slab));
+            let first = slab * self.rows;
+            let held = self.writing(slab);
             let Some((mine, later)) = rows.split_at_checked(run.len() * self.row_bytes) else { break };
             rows = later;
             let Some(mut held) = held else { continue };
@@ -188,7 +190,8 @@ fn copy_out<const ROW: usize>(slab: &[u8], (first, run): (usize, &[u32]), out: &
 }
 
 fn copy_any_out(slab: &[u8], (first, run): (usize, &[u32]), out: &mut [u8], row_bytes: usize, past: bool) {
-    let (ahead, foreseen) = ((AHEAD / row_bytes).max(1), row_bytes >= LINE);
+    let ahead = (AHEAD / row_bytes).max(1);
+    let foreseen = row_bytes >= LINE;
     let row = |slot: u32| {
         let begin = (slot as usize - first) * row_bytes;
         slab.get(begin..begin + row_bytes)

@@ -109,7 +109,8 @@ mod tests {
 
         #[test]
         fn it_is_a_set(steps in prop::collection::vec((0u32..300, any::<bool>()), 0..400)) {
-            let (mut bits, mut model) = (Bits::new(100), BTreeSet::new());
+            let mut bits = Bits::new(100);
+            let mut model = BTreeSet::new();
             for (number, add) in steps {
                 if number >= 128 {
                     bits.grow(300);
@@ -130,7 +131,8 @@ mod tests {
             three in prop::collection::btree_set(0u32..100, 0..60),
         ) {
             let of = |bound: usize, set: &BTreeSet<u32>| Bits::of(bound, set.iter().copied());
-            let (mut bits, two_bits) = (of(300, &one), of(200, &two));
+            let mut bits = of(300, &one);
+            let two_bits = of(200, &two);
             bits.unite(&two_bits);
             let mut model: BTreeSet<u32> = one.union(&two).copied().collect();
             prop_assert_eq!(&bits, &of(300, &model));

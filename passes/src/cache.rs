@@ -113,7 +113,8 @@ impl Cache {
         if self.options.num_blocks == 0 {
             planned.evicted += self.evict_transient(since, pinned);
         }
-        let (mut hits, mut missing) = (Vec::new(), Vec::new());
+        let mut hits = Vec::new();
+        let mut missing = Vec::new();
         for rank in wanted.iter() {
             match self.slot(rank) {
                 Some(slot) => hits.push(slot),
@@ -296,7 +297,8 @@ mod tests {
     #[test]
     fn the_phases_are_those_of_the_options() {
         let options = CacheOptions { num_blocks: 2, target_hit_rate: 0.5, max_num_evict: 1 };
-        let (mut cache, none) = (Cache::new(options, 100, 60), Bits::new(100));
+        let mut cache = Cache::new(options, 100, 60);
+        let none = Bits::new(100);
         let mut pass = |number: u32, ranks: std::ops::Range<u32>| {
             let planned = cache.plan(&bits(100, ranks), number, number, &none);
             cache.check();
@@ -344,7 +346,8 @@ mod tests {
         ) {
             let options = CacheOptions { num_blocks, target_hit_rate: target, max_num_evict };
             let mut cache = Cache::new(options, 80, slots);
-            let (mut evictions, mut last) = (0, Bits::new(80));
+            let mut evictions = 0;
+            let mut last = Bits::new(80);
             for (number, ranks) in (1..).zip(passes) {
                 let wanted = bits(80, ranks);
                 let pinned = bits(80, (0..80).filter(|&rank| pin[rank as usize] && number % 2 == 0));

@@ -163,7 +163,8 @@ impl Finder {
 
     /// The rank of each key in the order of the keyset, or why that cannot be said.
     pub(crate) fn find_in_order(&self, keyset: &Keyset) -> InOrder {
-        let (mut seen, mut slots) = (Bits::new(self.rows() as usize), [0; BLOCK]);
+        let mut seen = Bits::new(self.rows() as usize);
+        let mut slots = [0; BLOCK];
         let mut found = InOrder { keys: Vec::with_capacity(keyset.len()), ..InOrder::default() };
         found.ranks.reserve_exact(keyset.len());
         for (first, keys) in (0..).step_by(BLOCK).zip(keyset.keys().chunks(BLOCK)) {
@@ -209,7 +210,8 @@ impl Finder {
 
     fn find_part(&self, keys: &[u64], signed: bool) -> Found {
         let mut found = Found { ranks: Bits::new(self.rows() as usize), duplicates: 0, new: Vec::new(), listed: None };
-        let (mut new, mut slots) = (HashSet::new(), [0; BLOCK]);
+        let mut new = HashSet::new();
+        let mut slots = [0; BLOCK];
         for keys in keys.chunks(BLOCK) {
             if let Known::Keys { index, .. } = &self.known {
                 index.positions(keys, slots.get_mut(..keys.len()).unwrap_or_default());

@@ -124,7 +124,8 @@ impl Passes {
         let bytes = table.dtype.row_bytes(dim).unwrap_or(table.row_bytes()) as usize;
         let count = touched.len() as u64;
         let signed = self.finder.kind() == Some(KeyKind::I64);
-        let (name, dtype) = (&table.name, table.dtype);
+        let name = &table.name;
+        let dtype = table.dtype;
         let key_file = keys.map(|keys| TableWriter::create_keys(keys, force, count, signed)).transpose()?;
         let row_file = match key_file {
             Some(_) => TableWriter::create(rows, force, name, count, dim, dtype)?,
@@ -164,7 +165,8 @@ impl Passes {
     pub(crate) fn rows_of(&self, ranks: &[u32]) -> Result<Vec<u8>, PassError> {
         let row_bytes = self.row_bytes();
         let mut rows = vec![0; ranks.len() * row_bytes];
-        let (mut absent, mut places) = (Vec::new(), Vec::new());
+        let mut absent = Vec::new();
+        let mut places = Vec::new();
         for ((position, &rank), row) in ranks.iter().enumerate().zip(rows.chunks_exact_mut(row_bytes)) {
             match self.slot(rank) {
                 Some(slot) => self.arena.get(slot, row),

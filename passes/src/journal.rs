@@ -219,7 +219,8 @@ impl Journal {
         let mut bytes = vec![0; (self.end as usize).saturating_sub(HEAD)];
         let read = self.file.read_exact_at(&mut bytes, HEAD as u64);
         read.map_err(|source| PassError::Journal { path: self.path.clone(), what: "cannot be read", source })?;
-        let (mut keys, mut at) = (Vec::new(), 0);
+        let mut keys = Vec::new();
+        let mut at = 0;
         while let Some(more) = record(bytes.get(at..).unwrap_or_default()) {
             at += more.bytes();
             if more.pass > pass {
@@ -278,7 +279,8 @@ fn record(bytes: &[u8]) -> Option<Record> {
 /// Whether `bytes`, which do not begin with a whole record, may be what was left of the last append: parts of it can be on the drive and
 /// others not. All records of one but the last are of [`KEYS`] keys, and all are of one pass.
 fn is_torn(bytes: &[u8]) -> bool {
-    let (full, mut passes) = (RECORD + KEYS * 8, None);
+    let full = RECORD + KEYS * 8;
+    let mut passes = None;
     // Records have multiples of 8 bytes.
     for at in (0..bytes.len()).step_by(8) {
         let Some(found) = record(bytes.get(at..).unwrap_or_default()) else { continue };

@@ -37,7 +37,8 @@ impl Keyset {
     /// All keys of a file: a keyset file of HugeCTR, bare integers, or whatever else `spec` names. Nothing of a file that is
     /// damaged, or cut off within a key.
     pub fn read(spec: &TraceSpec) -> Result<Self, FileError> {
-        let (mut trace, mut keys) = (Trace::open(spec)?, Vec::new());
+        let mut trace = Trace::open(spec)?;
+        let mut keys = Vec::new();
         let mut block = warprow_traces::TraceBlock::default();
         while trace.next_block(&mut block)? {
             keys.extend_from_slice(block.keys());

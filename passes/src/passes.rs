@@ -130,7 +130,8 @@ impl Passes {
             store.compact_within(store.generation(table)?.0.id, PATIENCE)?;
         }
         let (generation, index) = store.generation(table)?;
-        let (id, model) = (generation.id, generation.name.clone());
+        let id = generation.id;
+        let model = generation.name.clone();
         let table = generation
             .tables
             .get(index)
@@ -140,7 +141,8 @@ impl Passes {
         drop(generation);
         check(&options, &table)?;
         let finder = Arc::new(Finder::of(store, &table)?);
-        let (rows, row_bytes) = (finder.stored() as usize, table.row_bytes() as usize);
+        let rows = finder.stored() as usize;
+        let row_bytes = table.row_bytes() as usize;
         let room = usize::try_from(options.memory).unwrap_or(usize::MAX) / row_bytes;
         let (cache, slots) = match options.mode {
             PassMode::Staged if room < rows => {
@@ -287,7 +289,8 @@ impl Passes {
         let listed = found.listed.unwrap_or_else(|| self.list(&wanted));
         let alive = Arc::new(());
         self.open = Arc::downgrade(&alive);
-        let (arena, threads) = (self.arena.clone(), self.threads());
+        let arena = self.arena.clone();
+        let threads = self.threads();
         Ok(Pass::new(alive, arena, threads, self.table.row_bytes() as usize, wanted, listed, report))
     }
 
@@ -302,7 +305,9 @@ impl Passes {
         let number = self.planned + 1;
         let ahead = |work| Builder::new().name("passes-ahead".into()).spawn(work).map_err(PassError::Thread);
         if self.options.mode == PassMode::Staged {
-            let (finder, wanted, threads) = (self.finder.clone(), keyset.clone(), self.threads());
+            let finder = self.finder.clone();
+            let wanted = keyset.clone();
+            let threads = self.threads();
             let work = ahead(Box::new(move || Ok(Some(finder.find_listed(&wanted, threads)))) as Work)?;
             self.planned = number;
             self.next = Some(Prefetch { number, keyset: keyset.clone(), found: None, planned: None, work: Some(work) });
@@ -402,8 +407,11 @@ impl Passes {
             PassMode::Staged => None,
             PassMode::Cached(_) => Some(rows.iter().filter_map(|rank| self.cache.slot(rank)).collect()),
         };
-        let (store, arena, list) = (self.store.clone(), self.arena.clone(), rows.clone());
-        let (generation, name) = (self.generation, self.table.name.clone());
+        let store = self.store.clone();
+        let arena = self.arena.clone();
+        let list = rows.clone();
+        let generation = self.generation;
+        let name = self.table.name.clone();
         let write = move || {
             let ranks: Vec<u64> = list.iter().map(u64::from).collect();
             let fill = |position: usize, row: &mut [u8]| {
@@ -563,8 +571,12 @@ impl Passes {
         let begun: Vec<(u64, u32)> = new.iter().map(|&(rank, slot)| (self.finder.key(rank), slot)).collect();
         let ranks: Vec<u64> = stored.iter().map(|&(rank, _)| rank.into()).collect();
         let slots: Vec<u32> = stored.iter().map(|&(_, slot)| slot).collect();
-        let (store, arena, row_bytes) = (self.store.clone(), self.arena.clone(), self.row_bytes());
-        let (generation, name, new_keys) = (self.generation, self.table.name.clone(), self.options.new_keys.clone());
+        let store = self.store.clone();
+        let arena = self.arena.clone();
+        let row_bytes = self.row_bytes();
+        let generation = self.generation;
+        let name = self.table.name.clone();
+        let new_keys = self.options.new_keys.clone();
         move || {
             for (key, slot) in begun {
                 let mut row = vec![0; row_bytes];

@@ -66,7 +66,8 @@ fn fill(path: &Path, at: u64, row: u64, row_bytes: usize, byte: u8) {
 #[test]
 fn what_is_larger_than_a_window_goes_through_in_parts() {
     // 80 MiB of rows, where 64 are in memory at once.
-    let (dim, rows) = (4096u32, 5120u64);
+    let dim = 4096u32;
+    let rows = 5120u64;
     let row_bytes = dim as usize * 4;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.safetensors");
@@ -100,7 +101,8 @@ fn what_is_larger_than_a_window_goes_through_in_parts() {
 
 #[test]
 fn a_file_that_changes_while_it_is_read_changes_nothing() {
-    let (dim, rows) = (64u32, 20_000u64);
+    let dim = 64u32;
+    let rows = 20_000u64;
     let row_bytes = dim as usize * 4;
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("rows.safetensors");

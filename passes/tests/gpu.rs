@@ -31,7 +31,8 @@ fn rows_go_to_gpu_memory_and_come_back() {
             let pass = passes.stage(&fixture.keyset(keys)).unwrap();
             assert!(pass.bytes() > 4 << 20, "{} bytes: one part", pass.bytes());
             // Behind something else's, which stays.
-            let (offset, bytes) = (4096, pass.bytes());
+            let offset = 4096;
+            let bytes = pass.bytes();
             let memory = DeviceMemory::new(&gpu, offset + bytes as u64 + 64).unwrap();
             memory.write(0, &vec![0xa5; offset as usize]).unwrap();
             memory.write(offset + bytes as u64, &[0xa5; 64]).unwrap();

@@ -101,7 +101,8 @@ fn it_has_what_was_touched_since_the_mark() {
             }
         }
         for (part, dim) in [(ExportedElements::Vector, VECTOR), (ExportedElements::Whole, DIM)] {
-            let (rows, keys) = (path(&format!("{dim}.safetensors")), path(&format!("{dim}.npy")));
+            let rows = path(&format!("{dim}.safetensors"));
+            let keys = path(&format!("{dim}.npy"));
             let done = passes.incremental(&rows, Some(&keys), part, false).unwrap();
             assert_eq!((done.rows as usize, done.dim), (touched.len(), dim));
             let found = load(&rows, &keys, dim as usize * 4);

@@ -129,7 +129,8 @@ fn survived(path: &Path, way: Way, passes: impl Iterator<Item = u64>) -> Option<
 fn trainer() {
     let Ok(what) = std::env::var(VARIABLE) else { return };
     let [way, first, path] = what.splitn(3, ' ').collect::<Vec<_>>().try_into().unwrap();
-    let (way, first): (Way, u64) = (WAYS[way.parse::<usize>().unwrap()], first.parse().unwrap());
+    let way: Way = WAYS[way.parse::<usize>().unwrap()];
+    let first: u64 = first.parse().unwrap();
     let say = |step: &str, pass: u64| writeln!(std::io::stderr(), "{step} {pass}").unwrap();
     let store = Store::open(&[open(Path::new(path))], &OpenOptions::default()).unwrap();
     let mut passes = Passes::open(&store, NAME, way.options().with_threads(2)).unwrap();
@@ -156,7 +157,8 @@ fn killed(path: &Path, way: usize, first: u64, step: &str, pass: u64, jitter: Du
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map(|line| line.unwrap());
-    let (mut said, mut durable) = (Vec::new(), first - 1);
+    let mut said = Vec::new();
+    let mut durable = first - 1;
     let mut note = |line: String| {
         if let Some(number) = line.strip_prefix("durable ") {
             durable = durable.max(number.parse().unwrap());

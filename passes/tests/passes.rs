@@ -61,7 +61,8 @@ fn script(fixture: Fixture, options: &PassOptions, seed: u64, create: bool) -> F
     let mut passes = Passes::open(&fixture.store, fixture::NAME, options.clone()).unwrap();
     let mut next = keys(&fixture, &mut random, 200, create);
     // What the table was after each pass; which of that was durable last.
-    let (mut history, mut durable) = (vec![fixture.model.clone()], 0);
+    let mut history = vec![fixture.model.clone()];
+    let mut durable = 0;
     for number in 1..=random.u32(2..9) {
         let keyset = fixture.keyset(next.clone());
         let pass = passes.stage(&keyset).unwrap_or_else(|error| panic!("{what}: {error}"));
@@ -357,7 +358,9 @@ fn rows_are_handed_on_in_parts() {
     let fixture = Fixture::new(Kind::Permuted, 3000, 300, 512, 6);
     let mut passes = Passes::open(&fixture.store, fixture::NAME, PassOptions::staged(4 << 20)).unwrap();
     let pass = passes.stage(&fixture.keyset((0..3000).filter(|key| key % 5 != 0).collect())).unwrap();
-    let (mut rows, mut parts, mut sizes) = (vec![0; pass.bytes()], Vec::new(), Vec::new());
+    let mut rows = vec![0; pass.bytes()];
+    let mut parts = Vec::new();
+    let mut sizes = Vec::new();
     pass.read(&mut rows).unwrap();
     let put = |at: u64, part: &[u8]| {
         assert_eq!(at, parts.len() as u64);

@@ -58,7 +58,8 @@ fn keys_that_are_not_in_the_table_are_refused_ahead_as_at_once() {
         for options in modes() {
             let mut fixture = fixture(kind);
             let all: Vec<u64> = fixture.model.keys().copied().collect();
-            let (good, bad) = (fixture.keyset(all[5..50].to_vec()), fixture.keyset(vec![all[0], absent(kind), all[1]]));
+            let good = fixture.keyset(all[5..50].to_vec());
+            let bad = fixture.keyset(vec![all[0], absent(kind), all[1]]);
             let mut passes = Passes::open(&fixture.store, fixture::NAME, options).unwrap();
             let is_refused = |error: PassError| {
                 let PassError::NewKeys { count, first, .. } = &error else { panic!("{kind:?}: {error}") };
@@ -181,7 +182,8 @@ fn empty_keysets_are_passes_without_rows() {
         for options in modes() {
             let mut fixture = fixture(kind);
             let all: Vec<u64> = fixture.model.keys().copied().collect();
-            let (empty, some) = (fixture.keyset(Vec::new()), fixture.keyset(all[..30].to_vec()));
+            let empty = fixture.keyset(Vec::new());
+            let some = fixture.keyset(all[..30].to_vec());
             let mut passes = Passes::open(&fixture.store, fixture::NAME, options.with_new_keys(begin)).unwrap();
             for turn in 0..4 {
                 if turn % 2 == 0 {

@@ -126,7 +126,9 @@ impl<'p> Backtest<'p> {
         let more: Vec<f64> =
             self.steps.iter().flat_map(|step| step.lost().zip(step.lost().skip(1))).map(|(a, b)| b - a).collect();
         let mean = |of: &[f64]| of.iter().sum::<f64>() / (of.len() as f64).max(1.0);
-        let (average, slope, count) = (mean(&lost), mean(&more), lost.len() as f64);
+        let average = mean(&lost);
+        let slope = mean(&more);
+        let count = lost.len() as f64;
         // The last is the likest, all together are the surest.
         let at_once = (average + lost.last().copied().unwrap_or(average)) / 2.0;
         let variance = lost.iter().map(|it| (it - average).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
@@ -148,7 +150,8 @@ impl<'p> Backtest<'p> {
             let drift = parts.iter().map(|it| it * it).sum::<f64>();
             let unit = (drift + sampling * sampling * again).sqrt();
             let rate = (later - lost).clamp(0.0, 1.0);
-            let (low, high) = ((rate - below * unit).max(0.0), (rate + above * unit).min(1.0));
+            let low = (rate - below * unit).max(0.0);
+            let high = (rate + above * unit).min(1.0);
             let interval = HitInterval { queries: ahead, coverage: INTERVAL_COVERAGE, measured, low, high };
             let width = (below + above) / 2.0;
             (rate, width * unit, width * drift.sqrt(), interval)
@@ -164,7 +167,8 @@ impl<'p> Backtest<'p> {
 fn turnover(heats: &[TableHotness<'_>], hot: &[u64], lost: f64) -> f64 {
     // The rows in memory: how many take which share.
     let ids = |class: &CountClass, begin: u64| (class.end - begin) as f64 * f64::from(class.count);
-    let (mut all, mut rows) = (0.0, Vec::new());
+    let mut all = 0.0;
+    let mut rows = Vec::new();
     for (heat, &hot) in heats.iter().zip(hot) {
         let mut begin = 0;
         for class in heat.classes {
@@ -185,7 +189,8 @@ fn turnover(heats: &[TableHotness<'_>], hot: &[u64], lost: f64) -> f64 {
     let many = ERRORS * (ceasing * squares / 3.0).sqrt();
     // So much that a single row takes more along with it is unlikely.
     let likely = |loss: f64| shares().map(|(rows, share)| rows * ceasing * (1.0 - loss / share).max(0.0)).sum::<f64>();
-    let (mut least, mut most) = (0.0, shares().map(|it| it.1).fold(0.0, f64::max));
+    let mut least = 0.0;
+    let mut most = shares().map(|it| it.1).fold(0.0, f64::max);
     for _ in 0..40 {
         let middle = (least + most) / 2.0;
         (least, most) = if likely(middle) > UNLIKELY { (middle, most) } else { (least, middle) };
@@ -208,7 +213,8 @@ impl Memory {
         let at = heat.classes.partition_point(|class| class.end <= hot);
         let begin = at.checked_sub(1).and_then(|at| heat.classes.get(at)).map_or(0, |class| class.end);
         // Of this count, the first so many.
-        let (limit, mut some) = (heat.classes.get(at).map_or(0, |class| class.count), hot - begin);
+        let limit = heat.classes.get(at).map_or(0, |class| class.count);
+        let mut some = hot - begin;
         let mut is_hot = |count: u32| {
             let by_place = count == limit && some > 0;
             some -= u64::from(by_place);
@@ -252,7 +258,8 @@ impl Proposer<'_> {
     /// is taken away once before it is looked up (leave one out).
     pub(crate) fn foresight(&self, heats: &[TableHotness<'_>]) -> f64 {
         let hot = allocate(heats, self.budgets).hot;
-        let (mut hits, mut ids) = (0.0, 0.0);
+        let mut hits = 0.0;
+        let mut ids = 0.0;
         for (heat, hot) in heats.iter().zip(hot) {
             // The class that the last row in memory is of, and how much of it is.
             let at = heat.classes.partition_point(|class| class.end <= hot);

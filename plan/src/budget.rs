@@ -73,7 +73,8 @@ struct Wanted {
 
 /// Gives `budget` bytes to rows, the densest first, which count as `hot` then.
 fn fill(tables: &[TableHotness<'_>], classes: &mut [Wanted], hot: &mut [u64], budget: u64) {
-    let (mut left, mut full) = (budget, vec![false; tables.len()]);
+    let mut left = budget;
+    let mut full = vec![false; tables.len()];
     for class in classes {
         let (Some(table), Some(hot), Some(full)) =
             (tables.get(class.table), hot.get_mut(class.table), full.get_mut(class.table))
@@ -113,7 +114,8 @@ mod tests {
 
     #[test]
     fn memory_goes_to_what_is_looked_up_most_for_a_byte() {
-        let (small, large) = (order(&[8, 1, 4, 0]), order(&[7, 2, 0, 20]));
+        let small = order(&[8, 1, 4, 0]);
+        let large = order(&[7, 2, 0, 20]);
         let tables = [TableHotness::new(&small, 100), TableHotness::new(&large, 400)];
         let hot = |hbm, dram| allocate(&tables, MemoryBudgets { hbm, dram });
         assert_eq!(hot(0, 99).hot, [0, 0]);

@@ -125,7 +125,8 @@ impl Calibration {
         let drive = self.drive(Self::timing(Duration::ZERO), true)?;
         let clock = Arc::new(Turns { drive: drive.clone(), system: SystemClock::new(), stepped: AtomicU64::new(0) });
         let store = self.store(drive, &OpenOptions::default().with_clock(clock.clone()))?;
-        let (mut random, mut rows) = (SeededRandom::new(1), self.output());
+        let mut random = SeededRandom::new(1);
+        let mut rows = self.output();
         let mut timed =
             |dram: u64, ids: &mut dyn FnMut(&mut SeededRandom) -> Vec<i64>| -> Result<Timed, ProposalError> {
                 let mut slot = self.slot(&store, dram)?;
@@ -157,7 +158,9 @@ impl Calibration {
         })?;
 
         let lookup = one.before() + one.then();
-        let (ids, apart_rows, again_rows) = (BATCH as f64, apart.rows(), again.rows());
+        let ids = BATCH as f64;
+        let apart_rows = apart.rows();
+        let again_rows = again.rows();
         let row_before = each(apart.before() - again.before(), apart_rows - again_rows).max(0.0);
         let command = each(apart.then() - beside.then(), apart.commands() - beside.commands()).max(0.0);
         let send = each(apart.stage(LookupStage::Read), apart.commands().min(DEPTH as f64)).min(command);
@@ -181,7 +184,9 @@ impl Calibration {
     fn in_threads(&self, costs: HostCosts) -> Result<HostCosts, ProposalError> {
         let timing = Self::timing(QUEUED);
         let store = self.store(self.drive(timing.clone(), false)?, &OpenOptions::default())?;
-        let (mut slot, mut rows, mut random) = (self.slot(&store, 0)?, self.output(), SeededRandom::new(2));
+        let mut slot = self.slot(&store, 0)?;
+        let mut rows = self.output();
+        let mut random = SeededRandom::new(2);
         let mut turn = || -> Result<(Duration, LookupReport), ProposalError> {
             let ids = self.any(&mut random, BATCH / 2);
             let began = Instant::now();
@@ -202,7 +207,8 @@ impl Calibration {
         let place = |at: u64| DriveRead { drive: 0, offset: at * 512, len: 512, written: at };
         let mut reads: Vec<DriveRead> = (0..report.commands).map(place).collect();
         // With what of the thread's a look-up takes as long as it did.
-        let (mut least, mut most) = (0.0, took.as_secs_f64() / asked.commands.max(1.0));
+        let mut least = 0.0;
+        let mut most = took.as_secs_f64() / asked.commands.max(1.0);
         for _ in 0..24 {
             let emulated = (least + most) / 2.0;
             let work = HostCosts { emulated, ..costs }.work(&asked, true);

@@ -74,7 +74,8 @@ impl ChunkMap {
     /// needed.
     pub fn new(tables: impl Iterator<Item = (u64, u64)>, drives: &AlikeDrives, stripe: u64) -> Self {
         let count = u64::from(drives.count.max(1));
-        let (mut units, mut regions) = (0u64, Vec::new());
+        let mut units = 0u64;
+        let mut regions = Vec::new();
         for (bytes, rows) in tables {
             let begin = units;
             units = units.saturating_add(bytes.div_ceil(stripe));
@@ -97,8 +98,10 @@ impl ChunkMap {
     /// Where `len` bytes from byte `at` of a table on lie, in one stripe unit; `None`: there is no such table.
     pub fn locate(&self, table: usize, at: u64, len: u64) -> Option<DriveRead> {
         let region = self.regions.get(table)?;
-        let (unit, within) = (region.start + at / self.stripe, at % self.stripe);
-        let (row, column) = (unit / self.chunks, unit % self.chunks);
+        let unit = region.start + at / self.stripe;
+        let within = at % self.stripe;
+        let row = unit / self.chunks;
+        let column = unit % self.chunks;
         let offset = self.base + column / self.drives * self.chunk + row * self.stripe + within;
         let written = self.before(region, row, column) * (self.stripe / PAGE).max(1) + within / PAGE;
         Some(DriveRead { drive: (column % self.drives) as u32, offset, len, written })
@@ -108,7 +111,8 @@ impl ChunkMap {
     /// from column to column. What it wrote before the region is left out: the same for all.
     fn before(&self, region: &std::ops::Range<u64>, row: u64, column: u64) -> u64 {
         let depth = (EXTENT / self.stripe).max(1);
-        let (first, end) = (region.start / self.chunks, region.end.div_ceil(self.chunks));
+        let first = region.start / self.chunks;
+        let end = region.end.div_ceil(self.chunks);
         let band = first + (row - first) / depth * depth;
         let drive = column % self.drives;
         // Columns of this drive below `column`.

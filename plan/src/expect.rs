@@ -29,13 +29,16 @@ impl Proposer<'_> {
         let total = replay.total();
         let of = |count: u64| count as f64 / replay.batches().max(1) as f64;
         let share = |count: u64| count as f64 / total.ids.max(1) as f64;
-        let (hit, better) = (1.0 - share(total.ids_ssd), memory.rate);
+        let hit = 1.0 - share(total.ids_ssd);
+        let better = memory.rate;
         let hbm = share(total.ids_hbm) * if hit > 0.0 { better / hit } else { 1.0 };
         let cold = if hit < 1.0 { (1.0 - better) / (1.0 - hit) } else { 1.0 };
         let samples = replay.samples();
         // More reads than there were are as many, each for longer.
-        let (made, longer) = (cold.min(1.0), cold.max(1.0));
-        let (mut took, mut ids) = (LookupTime::default(), 0.0);
+        let made = cold.min(1.0);
+        let longer = cold.max(1.0);
+        let mut took = LookupTime::default();
+        let mut ids = 0.0;
         let commands: u64 = samples.iter().map(|kept| kept.sample.commands).sum();
         let turns = (4 * REHEARSED / commands.max(1)).clamp(1, 16);
         let site = self.site(self.options.drives.count);
@@ -83,7 +86,8 @@ impl Proposer<'_> {
 
     /// What the executor does for a look-up.
     fn work(&self, asked: &LookupDemand) -> LookupWork {
-        let (options, emulated) = (self.options, self.options.drives.emulated);
+        let options = self.options;
+        let emulated = self.options.drives.emulated;
         match self.on_gpu() {
             true => options.gpu.work(asked, emulated.then_some(options.costs.emulated)),
             false => options.costs.work(asked, emulated),
@@ -129,7 +133,8 @@ impl Proposer<'_> {
         orders: &[HotnessOrder],
         expected: &ExpectedLookups,
     ) -> Vec<BudgetPoint> {
-        let (budgets, tables) = (self.budgets, self.heats(orders));
+        let budgets = self.budgets;
+        let tables = self.heats(orders);
         let chosen = budgets.hbm.saturating_add(budgets.dram);
         let all = tables.iter().map(|it| it.rows.saturating_mul(it.row_bytes)).fold(0, u64::saturating_add);
         // From 0.1% up, and the budget itself.
@@ -198,7 +203,8 @@ struct Site {
 impl BatchCounts {
     /// What it asks for, if of what is on drives only a share `cold` was.
     fn asked(&self, cold: f64) -> LookupDemand {
-        let (ids, ids_ssd) = (self.ids as f64, self.ids_ssd as f64 * cold);
+        let ids = self.ids as f64;
+        let ids_ssd = self.ids_ssd as f64 * cold;
         LookupDemand {
             ids_memory: (ids - ids_ssd - self.ids_hbm as f64).max(0.0),
             ids_ssd,

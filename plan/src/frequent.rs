@@ -95,7 +95,8 @@ impl FrequentKeys {
         let mut sample: Vec<u32> = self.iter().map(|(_, count)| count).take(SAMPLE).collect();
         let middle = sample.len() / 2;
         let (_, &mut median, _) = sample.select_nth_unstable(middle);
-        let (keys, counts) = (std::mem::take(&mut self.keys), std::mem::take(&mut self.counts));
+        let keys = std::mem::take(&mut self.keys);
+        let counts = std::mem::take(&mut self.counts);
         (self.keys, self.counts, self.len) = (vec![0; keys.len()], vec![0; counts.len()], 0);
         self.error += u64::from(median);
         for (key, count) in keys.into_iter().zip(counts) {

@@ -76,7 +76,8 @@ impl<'a> RowPairs<'a> {
         let mut sizes = vec![1u32; rows];
         for (_, pair) in pairs {
             let place = |rank: u64| (rank - base) as u32;
-            let (a, b) = (root(&mut parents, place(pair >> 32)), root(&mut parents, place(pair & 0xffff_ffff)));
+            let a = root(&mut parents, place(pair >> 32));
+            let b = root(&mut parents, place(pair & 0xffff_ffff));
             let joined = sizes[a as usize] + sizes[b as usize];
             if a != b && joined <= size {
                 parents[b as usize] = a;
@@ -171,7 +172,8 @@ mod tests {
 
     /// The share of the pairs of rows of known groups, among rows that were looked up twice, that share an LBA.
     fn recall(size: u64, noise: u64, bytes: u64, seed: u64) -> f64 {
-        let (rows, groups) = (40_000, 2000);
+        let rows = 40_000;
+        let groups = 2000;
         let law = PowerLaw::new(groups, 0.7).unwrap();
         let mut trace = GeneratedQueries::new(IdPattern::Groups { law, size, noise }, rows, 30_000, 0, seed);
         let mut bags = Bags::default();
@@ -187,7 +189,8 @@ mod tests {
         assert_eq!(all, order.ids().collect::<HashSet<u64>>());
         let mut blocks: HashMap<u64, u64> = HashMap::new();
         blocks.extend(arranged.ids().enumerate().map(|(rank, id)| (id, rank as u64 / 8)));
-        let (mut together, mut wanted) = (0, 0);
+        let mut together = 0;
+        let mut wanted = 0;
         for group in 0..groups {
             let ids: Vec<u64> = trace.group(group, size).collect();
             for (at, a) in ids.iter().enumerate() {

@@ -60,7 +60,8 @@ impl Proposer<'_> {
             }) else {
                 return Grouped::default();
             };
-            let (count, rows) = (groups.len() as u64, groups.iter().map(Vec::len).sum::<usize>() as u64);
+            let count = groups.len() as u64;
+            let rows = groups.iter().map(Vec::len).sum::<usize>() as u64;
             let order = (count > 0).then(|| pairs.arrange(groups, size));
             Grouped { order, groups: count, rows }
         };

@@ -69,7 +69,8 @@ impl Lane<'_> {
 
     /// Lands what is done, and sends more.
     fn serve(&mut self, now: &mut Duration, work: &LookupWork) {
-        let (looked, mut arrived) = (*now, 0);
+        let looked = *now;
+        let mut arrived = 0;
         while self.due.peek().is_some_and(|&Reverse(done)| done <= looked) {
             self.due.pop();
             arrived += 1;
@@ -97,7 +98,8 @@ pub fn simulate_lookup(
         Lane { unsent, due: BinaryHeap::new(), drive, free: Duration::ZERO }
     });
     let mut lanes: Vec<Lane<'_>> = lanes.collect();
-    let (mut now, mut waited) = (work.before, Duration::ZERO);
+    let mut now = work.before;
+    let mut waited = Duration::ZERO;
     lanes.iter_mut().for_each(|lane| lane.submit(&mut now, work));
     for _ in 0..work.steps {
         now += work.meanwhile / work.steps;

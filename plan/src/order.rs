@@ -152,7 +152,8 @@ impl HotnessOrder {
     fn exact(mut counts: Vec<u32>) -> Self {
         let mut places = vec![0usize; HIGH + 1];
         counts.iter().for_each(|&count| places[(count as usize).min(HIGH)] += 1);
-        let (unseen, high) = (places[0], places[HIGH]);
+        let unseen = places[0];
+        let high = places[HIGH];
         let mut next = 0;
         for place in places.iter_mut().rev() {
             next += std::mem::replace(place, next);
@@ -224,7 +225,8 @@ impl HotnessOrder {
         match &self.kind {
             Kind::Exact { ranks, .. } => usize::try_from(id).ok().and_then(|id| ranks.get(id)).map(|&rank| rank.into()),
             Kind::Listed { seen, ranks, keyed: true } => {
-                let (key, others) = (id as u64, self.rows - seen.len() as u64);
+                let key = id as u64;
+                let others = self.rows - seen.len() as u64;
                 match ranks.binary_search_by_key(&key, |&(key, _)| key) {
                     Ok(at) => ranks.get(at).map(|&(_, rank)| rank.into()),
                     // Where the others lie nobody knows: anywhere behind.
@@ -351,7 +353,8 @@ mod tests {
             lookups in proptest::collection::vec(0i64..300, 0..2000),
             often in proptest::option::of(0i64..300),
         ) {
-            let (mut exact, mut sketch) = (RowCounts::new(300, u64::MAX), RowCounts::new(300, 8 * 299));
+            let mut exact = RowCounts::new(300, u64::MAX);
+            let mut sketch = RowCounts::new(300, 8 * 299);
             let kinds = matches!((&exact, &sketch), (RowCounts::Exact(_), RowCounts::Sketch { .. }));
             prop_assert!(kinds);
             let often = often.map_or(vec![], |id| vec![id; HIGH + 5]);

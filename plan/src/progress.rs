@@ -31,7 +31,8 @@ impl<'a, 'w> Told<'a, 'w> {
     }
 
     pub(crate) fn at(&mut self, query: u64) -> Result<(), ProposalError> {
-        let (begin, end) = (self.range.start, self.range.end);
+        let begin = self.range.start;
+        let end = self.range.end;
         let progress = ProposalProgress { what: self.what, done: query.saturating_sub(begin), total: end - begin };
         match (self.watch)(progress) {
             ControlFlow::Continue(()) => Ok(()),

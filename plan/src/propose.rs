@@ -97,8 +97,8 @@ impl<'a> Proposer<'a> {
         }
         *bytes = bytes.saturating_sub(index_bytes);
         let proposer = Self { shapes, options, packings, stripe_lbas, in_memory, budgets };
-        let (needed, drives) =
-            (proposer.tables_on_drives().fold(0, |sum: u64, it| sum.saturating_add(it.0)), &options.drives);
+        let needed = proposer.tables_on_drives().fold(0, |sum: u64, it| sum.saturating_add(it.0));
+        let drives = &options.drives;
         if needed > MOST {
             let largest = proposer.tables_on_drives().zip(shapes).max_by_key(|(it, _)| it.0);
             return Err(table(largest.map_or(first, |it| it.1), "its rows take more bytes than any drives have"));
@@ -123,9 +123,11 @@ impl<'a> Proposer<'a> {
         trace: &mut QueryTrace<'_>,
         watch: &mut ProposalWatch<'_>,
     ) -> Result<OrderedProposal, ProposalError> {
-        let (queries, options) = (trace.queries(), self.options);
+        let queries = trace.queries();
+        let options = self.options;
         let held_out = ((queries as f64 * options.held_out) as u64).clamp(1, queries - 1);
-        let (learnt, held) = (0..queries - held_out, queries - held_out..queries);
+        let learnt = 0..queries - held_out;
+        let held = queries - held_out..queries;
         let batch = u64::from(options.batch).min(held_out);
 
         let (orders, _) = self.orders(trace, learnt.clone(), "learning", &mut Backtest::none(self), watch)?;
@@ -208,8 +210,10 @@ impl<'a> Proposer<'a> {
         let tables = (self.shapes.iter().zip(&final_orders).zip(&missing.errors).zip(judged).enumerate())
             .map(|(at, (((shape, order), &count_error), grouping))| {
                 let of = |rows: &[u64]| rows.get(at).copied().unwrap_or(0);
-                let (hbm_rows, hot) = (of(&final_allocation.hbm), of(&final_allocation.hot));
-                let (dram_rows, in_memory) = (hot - hbm_rows, of(&self.in_memory));
+                let hbm_rows = of(&final_allocation.hbm);
+                let hot = of(&final_allocation.hot);
+                let dram_rows = hot - hbm_rows;
+                let in_memory = of(&self.in_memory);
                 TableProposal {
                     name: shape.name.clone(),
                     rows: shape.rows,
@@ -293,7 +297,8 @@ mod tests {
     #[test]
     fn no_sizes_are_too_strange_to_be_proposed_for_or_refused() {
         const SIZES: [u64; 4] = [0, 64, 1 << 40, u64::MAX];
-        let (mut made, mut refused) = (0, 0);
+        let mut made = 0;
+        let mut refused = 0;
         for rows in [1, 1000, 1 << 40, 1 << 53, 1 << 55, u64::MAX] {
             for (hbm, dram, bytes) in SIZES.into_iter().flat_map(|hbm| {
                 SIZES.into_iter().flat_map(move |dram| [0, 1 << 24, u64::MAX].map(|bytes| (hbm, dram, bytes)))
@@ -305,7 +310,8 @@ mod tests {
                     match proposed(rows, MemoryBudgets { hbm, dram }, drives) {
                         Ok(proposal) => {
                             made += 1;
-                            let (expected, table) = (&proposal.tiers.expected, &proposal.tiers.tables[0]);
+                            let expected = &proposal.tiers.expected;
+                            let table = &proposal.tiers.tables[0];
                             let sum = expected.hbm + expected.dram + expected.ssd;
                             assert!((sum - 1.0).abs() < 1e-9 && expected.error.is_finite(), "{what}: {expected:?}");
                             assert!(table.hbm_rows + table.dram_rows <= rows, "{what}: {table:?}");

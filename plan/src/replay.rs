@@ -217,12 +217,19 @@ impl<'a> TraceReplay<'a> {
     /// What would have been asked if the first `hot` ranks of each table lay in memory, of these the first `hbm` in GPU memory, in the
     /// table's order, by interpolation inside of buckets.
     pub fn cold(&self, hot: &[u64], hbm: &[u64]) -> BatchCounts {
-        let (mut sum, mut in_hbm) = ([0.0f64; 4], 0.0f64);
-        let (mut bytes, mut needed, mut asked_bytes, mut dram_bytes) = (0.0, 0.0, 0.0, 0.0);
+        let mut sum = [0.0f64; 4];
+        let mut in_hbm = 0.0f64;
+        let mut bytes = 0.0;
+        let mut needed = 0.0;
+        let mut asked_bytes = 0.0;
+        let mut dram_bytes = 0.0;
         for (((table, asked), &hot), &hbm) in self.tables.iter().zip(&self.asked).zip(hot).zip(hbm) {
-            let (mut of_table, mut of_hbm, mut all) = ([0.0f64; 4], 0.0, 0.0);
+            let mut of_table = [0.0f64; 4];
+            let mut of_hbm = 0.0;
+            let mut all = 0.0;
             for (index, asked) in asked.iter().enumerate() {
-                let (begin, end) = (bucket_start(index), bucket_start(index + 1).min(table.order.rows()));
+                let begin = bucket_start(index);
+                let end = bucket_start(index + 1).min(table.order.rows());
                 let behind =
                     |rank: u64| end.saturating_sub(rank.max(begin)) as f64 / end.saturating_sub(begin).max(1) as f64;
                 let counts = [asked.ids, asked.rows, asked.commands, asked.lbas];
@@ -257,9 +264,11 @@ impl PlacedTable<'_> {
     /// Counts the ascending `ranks` of a batch.
     fn count(&self, ranks: &[u64], asked: &mut [Asked], sample: &mut BatchCounts) {
         let row_lbas = u64::from(self.packing.row_lbas());
-        let (lba_size, row_bytes) = (u64::from(self.packing.lba_size()), u64::from(self.packing.row_bytes()));
+        let lba_size = u64::from(self.packing.lba_size());
+        let row_bytes = u64::from(self.packing.row_bytes());
         // The end of the last LBA read, of all rows and of those on drives; `u64::MAX`: of none.
-        let (mut end_any, mut end_cold) = (u64::MAX, u64::MAX);
+        let mut end_any = u64::MAX;
+        let mut end_cold = u64::MAX;
         let mut last = None;
         for &rank in ranks {
             let cold = rank >= self.hot;
@@ -304,7 +313,8 @@ pub(crate) fn ratio(parts: impl Iterator<Item = (f64, f64)> + Clone) -> (f64, f6
     if below <= 0.0 {
         return (0.0, 0.0);
     }
-    let (mean, count) = (above / below, parts.clone().filter(|part| part.1 > 0.0).count() as f64);
+    let mean = above / below;
+    let count = parts.clone().filter(|part| part.1 > 0.0).count() as f64;
     let squares: f64 = parts.map(|(above, below)| (above - mean * below).powi(2)).sum();
     (mean, (squares * count / (count - 1.0).max(1.0)).sqrt() / below)
 }

@@ -67,7 +67,8 @@ impl Recording {
                 return None;
             }
             let ids = later.flat_map(|query| self.bags.query(query));
-            let (mut all, mut hits) = (0u64, 0u64);
+            let mut all = 0u64;
+            let mut hits = 0u64;
             for &id in ids {
                 all += 1;
                 hits += u64::from(proposal.orders[0].rank(id).unwrap() < hot);
@@ -97,7 +98,8 @@ fn least(traces: usize) -> usize {
 #[test]
 fn of_unseen_traces_as_many_are_inside_as_is_said() {
     const SIZE: (u64, u64, u64) = (10_000, 50_000, 1);
-    let (mut outcomes, mut steady) = ([Vec::new(), Vec::new()], Vec::new());
+    let mut outcomes = [Vec::new(), Vec::new()];
+    let mut steady = Vec::new();
     let laws = [(0.7, 0.0), (1.05, 0.0), (1.2, 0.0), (0.8, 12.0), (1.0, 4.0), (1.2, 10.0)];
     for (seed, (alpha, drift)) in (1..).zip(laws.into_iter().cycle()).take(60) {
         let trace = Recording::generated(alpha, drift, SIZE, seed);
@@ -147,7 +149,8 @@ fn column(path: &Path, name: &str, source: String) -> Recording {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
     let at = lines.next().unwrap().split(',').position(|it| it == name).unwrap();
-    let (mut numbers, mut bags) = (BTreeMap::new(), Bags::default());
+    let mut numbers = BTreeMap::new();
+    let mut bags = Bags::default();
     for line in lines {
         let next = numbers.len() as i64;
         bags.ids.push(*numbers.entry(line.split(',').nth(at).unwrap()).or_insert(next));
@@ -177,7 +180,8 @@ fn movielens(path: &Path) -> Vec<Recording> {
     }
     let spec = format!("{}:Id,query=userId", path.display());
     let mut read = FileQueries::open(&spec.parse().unwrap()).unwrap();
-    let (queries, mut users) = (read.queries().unwrap() as usize, Bags::default());
+    let queries = read.queries().unwrap() as usize;
+    let mut users = Bags::default();
     read.read(queries, std::slice::from_mut(&mut users)).unwrap();
     let of = |source: &str, bags| Recording { source: source.to_owned(), rows, bags };
     vec![of("MovieLens, a query a user", users), of("MovieLens by time", time)]

@@ -87,7 +87,8 @@ impl Case {
 
         let (ranks, hot_rows) = file.ranks("t", shape.rows).unwrap();
         let row_bytes = u64::from(shape.dim) * 4;
-        let (clock, profile) = (VirtualClock::new(), self.profile.parse::<TimingProfile>().unwrap());
+        let clock = VirtualClock::new();
+        let profile = self.profile.parse::<TimingProfile>().unwrap();
         let devices: Vec<Device> = (0..self.drives)
             .map(|i| {
                 let namespace = Namespace::new(RamBacking::new(self.drive_bytes()).unwrap()).lba(LBA);
@@ -118,7 +119,8 @@ impl Case {
         let most = batches.iter().map(|batch| ids_of(batch).len()).max().unwrap();
         let host_plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(most, most)).unwrap();
         let mut slot = host_plan.slot().unwrap();
-        let (mut rows, mut did) = (vec![0f32; most * shape.dim as usize], Did::default());
+        let mut rows = vec![0f32; most * shape.dim as usize];
+        let mut did = Did::default();
         for batch in &batches {
             let ids = ids_of(batch);
             let rows = &mut rows[..ids.len() * shape.dim as usize];
@@ -142,10 +144,12 @@ impl Case {
     /// Proposes by the first four fifths, looks the last fifth up, and compares: hit rates to two points, what drives do to a
     /// share of `within`.
     fn check(&self, name: &str, within: f64) -> (OrderedProposal, Did) {
-        let (all, cut) = (self.bags.ends.len(), self.bags.ends.len() * 4 / 5);
+        let all = self.bags.ends.len();
+        let cut = self.bags.ends.len() * 4 / 5;
         let proposal = self.propose(0..cut);
         let did = self.look_up(&proposal, cut..all);
-        let (expected, hit) = (&proposal.tiers.expected, did.ids_dram as f64 / did.ids as f64);
+        let expected = &proposal.tiers.expected;
+        let hit = did.ids_dram as f64 / did.ids as f64;
         let each = |count: u64| count as f64 / did.ids as f64;
         let ratio = |got: u64, want: f64| each(got) / (want / expected.ids);
         println!(

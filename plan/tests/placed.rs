@@ -86,7 +86,8 @@ fn each_table_has_the_rows_in_gpu_memory_and_in_dram_that_the_plan_says() {
         let proposal = proposed(budgets, queries);
         let store = loaded(&proposal);
         let placed = GpuTiers::of(&store, &proposal.tiers.gpu_options()).unwrap();
-        let (mut in_hbm, mut in_dram) = (0, 0);
+        let mut in_hbm = 0;
+        let mut in_dram = 0;
         for (it, at) in proposal.tiers.tables.iter().zip(&placed.tables) {
             let row_bytes = u64::from(gpu_row_bytes(it.row_bytes));
             assert_eq!((it.hbm_rows, it.dram_rows), (at.hbm_rows, at.dram_rows), "{} of {budgets:?}", it.name);

@@ -105,8 +105,11 @@ mod tests {
     /// `pace` µs, and takes `answer` µs to come when it is interrupted. Interrupts and completions within 100 ms.
     fn host(depth: u32, pace: u64, answer: u64) -> (u32, u32) {
         let mut it = Announcer::default();
-        let (mut head, mut posted, mut interrupts) = (0u32, 0u32, 0);
-        let (mut comes, mut next) = (None, 0);
+        let mut head = 0u32;
+        let mut posted = 0u32;
+        let mut interrupts = 0;
+        let mut comes = None;
+        let mut next = 0;
         for now in 0..100_000 {
             if comes == Some(now) {
                 (comes, head) = (None, posted);

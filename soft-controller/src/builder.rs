@@ -316,7 +316,8 @@ impl ControllerBuilder {
             if namespace.format == u8::MAX {
                 return Err(ControllerBuildError::property("LBA size", "another size", "512 or 4096 bytes"));
             }
-            let (lba, smallest) = (1u32 << namespace.lba_shift(), namespace.backing.smallest_lba());
+            let lba = 1u32 << namespace.lba_shift();
+            let smallest = namespace.backing.smallest_lba();
             if lba < smallest {
                 return Err(ControllerBuildError::property(
                     "LBA size",

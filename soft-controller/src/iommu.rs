@@ -314,7 +314,8 @@ mod tests {
         assert!(!iommu.map_at(!(page - 1), &memory(2), true, None));
         let mut dma = Dma::default();
         dma.replace(iommu.snapshot());
-        let (read_only, writable) = (dma.find(4 * page, 8).unwrap(), dma.find(0, 8).unwrap());
+        let read_only = dma.find(4 * page, 8).unwrap();
+        let writable = dma.find(0, 8).unwrap();
         assert_eq!(dma.check_writable(&[writable]), Ok(()));
         assert_eq!(dma.check_writable(&[writable, read_only]), Err(DmaFault));
         assert_eq!(dma.faults, 1);

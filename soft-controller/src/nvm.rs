@@ -241,7 +241,8 @@ impl Io {
 
     /// What a command is about, for its timing; `None` if it does not touch the media.
     pub(crate) fn extent(&self, sqe: &[u64; 8]) -> Option<Extent> {
-        let (access, nsid) = (access(sqe)?, nsid(sqe));
+        let access = access(sqe)?;
+        let nsid = nsid(sqe);
         if access == Access::Flush {
             return Some(Extent { access, nsid, size: 0, offset: 0, len: 0 });
         }
@@ -253,7 +254,8 @@ impl Io {
     /// promises about it. The result is DW0 of the completion.
     #[inline]
     pub(crate) fn execute(&mut self, sqe: &[u64; 8], fetched: u64, fault: Option<Fault>) -> Result<u32, Failure> {
-        let (corrupt, completes) = (fault == Some(Fault::Corrupt), fault != Some(Fault::Drop));
+        let corrupt = fault == Some(Fault::Corrupt);
+        let completes = fault != Some(Fault::Drop);
         let result = if sqe[0] & FUSE_PSDT != 0 {
             self.refuse_flags(sqe)
         } else {
@@ -392,7 +394,8 @@ impl Io {
         // Attributes other than Deallocate are hints that are not taken.
         if sqe[5] >> 32 & 4 != 0 {
             for (slba, blocks) in (0..ranges).map(range).filter(|&(_, blocks)| blocks > 0) {
-                let (offset, len) = (slba << view.lba_shift, blocks << view.lba_shift);
+                let offset = slba << view.lba_shift;
+                let len = blocks << view.lba_shift;
                 view.zero(offset, len, true, completes)?;
                 if view.write_through && !self.power_fails {
                     view.backing.persist(offset, len)?;

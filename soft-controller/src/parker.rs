@@ -65,7 +65,8 @@ mod tests {
         let parker = Arc::new(Parker::default());
         let work = Arc::new(AtomicU32::new(0));
         let sleeper = std::thread::spawn({
-            let (parker, work) = (parker.clone(), work.clone());
+            let parker = parker.clone();
+            let work = work.clone();
             move || {
                 parker.adopt();
                 for turn in 1..=2000 {

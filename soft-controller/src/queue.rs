@@ -136,7 +136,8 @@ impl Sq {
 
     /// Takes over how far an offload has come in a turn; false if its figures do not fit.
     pub(crate) fn fetched_to(&mut self, queue: &OffloadQueue) -> bool {
-        let (head, size) = (u64::from(self.head), u64::from(self.size));
+        let head = u64::from(self.head);
+        let size = u64::from(self.size);
         if u64::from(queue.sq_head) != (head + queue.reads % size) % size {
             return false;
         }

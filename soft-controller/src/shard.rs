@@ -337,7 +337,8 @@ impl Shard {
         if ready == 0 {
             return Ok(());
         }
-        let (now, fetched) = (core.now(), write_cache::now());
+        let now = core.now();
+        let fetched = write_cache::now();
         if self.depth > 0 && self.cold.is_cold() {
             // Before they are held back: for disks it is as if there were no faults, no timing and no disorder.
             let Self { io, sqs, depth, .. } = self;
@@ -395,7 +396,8 @@ impl Shard {
 
     /// Executes and completes what is due, or hands it to engines.
     fn release(&mut self, core: &Core, progress: &mut StepProgress) -> Result<(), RingFault> {
-        let (now, mut reads) = (core.now(), 0);
+        let now = core.now();
+        let mut reads = 0;
         while let Some(held) = self.held.pop_due(now) {
             let result = match held.fault {
                 Some(Fault::Status(status)) => Err(Failure { status, parameter: u16::MAX }),

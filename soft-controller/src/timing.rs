@@ -279,7 +279,8 @@ impl Model {
         match self.timing.placement {
             DiePlacement::Address { regions } => {
                 let regions = u64::from(regions.clamp(1, dies));
-                let (per_region, pages) = (u64::from(dies) / regions, (extent.size / PAGE).max(1));
+                let per_region = u64::from(dies) / regions;
+                let pages = (extent.size / PAGE).max(1);
                 let region = (u128::from(page) * u128::from(regions) / u128::from(pages)) as u64;
                 (region.min(regions - 1) * per_region + page % per_region) as usize
             }
@@ -324,7 +325,8 @@ mod tests {
         let mut model = Model::new(profile.timing().unwrap(), 1);
         let mut rng = fastrand::Rng::with_seed(2);
         let mut flight = std::collections::BinaryHeap::new();
-        let (mut now, mut latencies) = (Duration::ZERO, Vec::new());
+        let mut now = Duration::ZERO;
+        let mut latencies = Vec::new();
         for _ in 0..60_000 {
             if flight.len() == depth {
                 let std::cmp::Reverse(done) = flight.pop().unwrap();
@@ -398,7 +400,8 @@ mod tests {
     #[test]
     fn rehearsed_reads_take_what_those_of_written_pages_do() {
         let timing = Timing { slow_read: None, ..TimingProfile::Gen5Tlc.timing().unwrap() };
-        let (mut model, mut rehearsal) = (Model::new(timing.clone(), 1), TimingModel::new(timing, SIZE, 2));
+        let mut model = Model::new(timing.clone(), 1);
+        let mut rehearsal = TimingModel::new(timing, SIZE, 2);
         let extent = |access, page| Extent { access, nsid: 1, size: SIZE, offset: page * PAGE, len: PAGE };
         let pages: Vec<u64> = (0..500).map(|i| i * 7919 % 100_000).collect();
         for &page in &pages {

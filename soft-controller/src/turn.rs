@@ -47,7 +47,8 @@ impl Shard {
             }
             self.offload = Some(offload);
         }
-        let (burst, bytes) = (self.burst, self.io.counters.bytes());
+        let burst = self.burst;
+        let bytes = self.io.counters.bytes();
         if answered > 0 || self.in_vain {
             // They have waited for the end of the turn.
             self.burst = burst.max(LEFT_TO_WORKER);
@@ -154,7 +155,8 @@ impl Shard {
         queues: &[OffloadQueue],
     ) -> Result<u32, OffloadFailure> {
         let ended = core.now();
-        let (mut commands, mut bytes) = (0, 0);
+        let mut commands = 0;
+        let mut bytes = 0;
         for queue in queues.iter().filter(|queue| queue.reached) {
             let Some(index) = self.sqs.iter().position(|sq| sq.id == queue.id) else { continue };
             let sq = &mut self.sqs[index];

@@ -49,7 +49,8 @@ impl Waiting {
     }
 
     pub(crate) fn push(&mut self, held: WaitingCommand) {
-        let (at, order) = (nanos(held.due), held.order);
+        let at = nanos(held.due);
+        let order = held.order;
         let place = self.free.pop().unwrap_or_else(|| {
             self.places.push(None);
             (self.places.len() - 1) as u32
@@ -105,10 +106,13 @@ mod tests {
     #[test]
     fn those_due_first_come_first_and_places_are_used_again() {
         let seed = 7;
-        let (mut rng, mut waiting, mut all) = (fastrand::Rng::with_seed(seed), Waiting::default(), Vec::new());
+        let mut rng = fastrand::Rng::with_seed(seed);
+        let mut waiting = Waiting::default();
+        let mut all = Vec::new();
         for now in 0..2000u64 {
             for _ in 0..rng.u32(0..4) {
-                let (due, order) = (now + rng.u64(0..8), rng.u64(..));
+                let due = now + rng.u64(0..8);
+                let order = rng.u64(..);
                 all.push((due, order));
                 waiting.push(held(due, order, rng.u16(0..3)));
             }

@@ -34,7 +34,8 @@ pub(crate) fn start(core: &Arc<Core>) -> Result<Vec<JoinHandle<()>>, ControllerB
 fn run(core: &Core, worker: usize) {
     core.seats[worker].parker.adopt();
     while !core.stop.load(Ordering::Relaxed) {
-        let (mut idle_since, vigil) = (None, core.vigil(worker));
+        let mut idle_since = None;
+        let vigil = core.vigil(worker);
         // Work, and look for work for a while.
         loop {
             if !core.step(worker, LOOKS).is_idle() {

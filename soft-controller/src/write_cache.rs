@@ -230,7 +230,8 @@ impl Log {
         counts: impl Fn(&Version) -> bool,
     ) -> Result<(), MediaError> {
         let block = self.block as usize;
-        let (mut first, mut filled) = (0, 0);
+        let mut first = 0;
+        let mut filled = 0;
         for (&lba, versions) in self.versions.range(blocks) {
             let Some(version) = versions.iter().rfind(|version| counts(version)) else { continue };
             if filled > 0 && (lba != first + (filled / block) as u64 || filled + block > BOUNCE) {
@@ -304,7 +305,8 @@ impl Backing for WriteCache {
         for (&lba, versions) in log.versions.range(offset / log.block..end.div_ceil(log.block)) {
             let Some(version) = versions.last() else { continue };
             let start = lba * log.block;
-            let (from, until) = (start.max(offset), (start + log.block).min(end));
+            let from = start.max(offset);
+            let until = (start + log.block).min(end);
             let data = &version.data[version.at..][(from - start) as usize..(until - start) as usize];
             to.write(at + (from - offset) as usize, data);
         }
@@ -444,7 +446,8 @@ mod tests {
                     }
                     Step::Read(lba, count) => {
                         // In two pieces that split a block.
-                        let (len, split) = ((count * block) as usize, 260);
+                        let len = (count * block) as usize;
+                        let split = 260;
                         cache.read(lba * block, &memory, 4, split).unwrap();
                         cache.read(lba * block + split as u64, &memory, 4 + split, len - split).unwrap_or_else(|e| panic!("{e}"));
                         for i in 0..count as usize {
@@ -474,7 +477,10 @@ mod tests {
 
     #[test]
     fn random_cuts_lose_reorder_and_tear() {
-        let (mut lost, mut kept, mut torn, mut reordered) = (0, 0, 0, 0);
+        let mut lost = 0;
+        let mut kept = 0;
+        let mut torn = 0;
+        let mut reordered = 0;
         for seed in 0..400 {
             let cache = WriteCache::new(Arc::new(RamBacking::new(8192).unwrap()), u64::MAX).unwrap();
             let memory = DmaMemory::allocate(4096, warprow_dma::MemoryKind::Anonymous).unwrap();

@@ -333,7 +333,8 @@ fn a_format_that_failed_must_be_done_again() {
     let backing = Stubborn(RamBacking::new(1 << 20).unwrap(), Mutex::new(1), log.clone());
     let refused = Arc::new(AtomicBool::new(true));
     let hook = {
-        let (log, refused) = (log.clone(), refused.clone());
+        let log = log.clone();
+        let refused = refused.clone();
         move |step: FormatStep, lba| {
             log.lock().unwrap().push(format!("{step:?} {lba}"));
             if refused.swap(false, Ordering::Relaxed) { Err(ErrorKind::StorageFull.into()) } else { Ok(()) }

@@ -121,7 +121,8 @@ fn data_comes_back_with_and_without_threads() {
         let out = host.buffer(8192);
         let back = host.buffer(8192);
         for turn in 0..40 {
-            let (slba, blocks) = (turn * 13 % 8000, turn as u32 % 16 + 1);
+            let slba = turn * 13 % 8000;
+            let blocks = turn as u32 % 16 + 1;
             let data = pattern(turn, blocks as usize * 512);
             out.memory.write(0, &data);
             host.write(slba, blocks, out.iova);

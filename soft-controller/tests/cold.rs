@@ -87,7 +87,9 @@ fn read_all(host: &mut Host, lbas: std::ops::Range<u64>) {
 
 /// Every read was announced once, before it was executed, and so many at once, but no more.
 fn check(told: &[Told], lbas: std::ops::Range<u64>, most: usize) {
-    let (mut announced, mut read, mut ahead) = (Vec::new(), Vec::new(), 0);
+    let mut announced = Vec::new();
+    let mut read = Vec::new();
+    let mut ahead = 0;
     for told in told {
         match *told {
             Told::WillNeed(lba) => announced.push(lba),

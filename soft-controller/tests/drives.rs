@@ -402,7 +402,8 @@ fn what_a_kill_left_of_a_sidecar_goes_when_the_drive_is_opened() {
     let folder = tempfile::tempdir().unwrap();
     let path = path(&folder);
     drop(open(&format!("emulated:{path}?size=1M&serial=KEPT&lba=4096")));
-    let (sidecar, new) = (format!("{path}.nvme.toml"), format!("{path}.nvme.toml.new"));
+    let sidecar = format!("{path}.nvme.toml");
+    let new = format!("{path}.nvme.toml.new");
     let kept = fs::read_to_string(&sidecar).unwrap();
     for left in [kept.replace("KEPT", "LOST"), kept[..20].to_owned(), String::new()] {
         fs::write(&new, &left).unwrap();

@@ -98,7 +98,8 @@ fn threads_stop_glancing_when_nobody_is_left_who_does_not_wake_them() {
     host.create_pair(1, 16);
     let page = host.buffer(PAGE);
     // Once in 50 ms, or once in a millisecond.
-    let (quiet, awake) = (0..=30, 60..=1000);
+    let quiet = 0..=30;
+    let awake = 60..=1000;
     let assert_naps = |due: &RangeInclusive<u64>, what: &str| {
         let naps = naps_in_400_ms();
         assert!(due.contains(&naps), "{what}: {naps} naps in 400 ms");

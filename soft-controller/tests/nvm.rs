@@ -320,7 +320,8 @@ proptest! {
             [] => rng.u64(..),
             [second] => iova(second.0),
             rest => {
-                let (mut page, mut at) = (0, list_at as usize * 8);
+                let mut page = 0;
+                let mut at = list_at as usize * 8;
                 for (i, place) in rest.iter().enumerate() {
                     if at == PAGE - 8 && i + 1 < rest.len() {
                         lists.memory.store_u64(page * PAGE + at, lists.iova + ((page + 1) * PAGE) as u64);

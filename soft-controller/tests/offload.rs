@@ -171,7 +171,8 @@ impl InterruptSink for Nobody {
 fn a_queue_that_raises_interrupts_is_the_workers() {
     let desk = Desk::default();
     let (mut host, page) = host_of(&desk, 8);
-    let (ring, entries) = (host.buffer(8 * 64), host.buffer(8 * 16));
+    let ring = host.buffer(8 * 64);
+    let entries = host.buffer(8 * 16);
     // With a vector, unlike queue 1.
     let cq =
         Sqe { prp1: entries.iova, cdw10: 2 | 7 << 16, cdw11: 3 | 2 << 16, ..Sqe::new(AdminOpcode::CREATE_IO_CQ.0, 0) };
@@ -204,7 +205,8 @@ fn a_command_that_is_held_back_ends_in_time_and_holds_back_no_other_queue() {
     host.drive.faults().inject(FaultRule::new(Fault::Delay(late)).io(NvmOpcode::READ));
     let cid = host.submit(1, read(&page));
     host.turns(2);
-    let (submitted, before) = (host.now, counts(&host).0);
+    let submitted = host.now;
+    let before = counts(&host).0;
     for _ in 0..10 {
         read_on(&mut host, 2, &page);
     }
@@ -306,7 +308,9 @@ fn an_offload_that_fails_ends_once_and_the_worker_goes_on() {
 
 #[test]
 fn a_turn_begins_for_a_read_or_once_when_commands_are_announced() {
-    let (short, long, limit) = (Duration::from_micros(20), Duration::from_millis(1), Duration::from_millis(5));
+    let short = Duration::from_micros(20);
+    let long = Duration::from_millis(1);
+    let limit = Duration::from_millis(5);
     let desk = Desk::default();
     let (mut host, page) = host_of(&desk, 8);
     let _silent = host.drive.doorbell_memory();
@@ -363,7 +367,8 @@ fn times_are_the_offloads_where_it_takes_them() {
     let watched = host.drive.watched();
     assert!(watched.first_doorbell.is_some() && watched.first_doorbell <= watched.last_completion);
     assert_eq!((watched.last_completion, watched.completions), (Some(host.now), 1));
-    let (first, last) = (host.now + Duration::from_nanos(3), host.now + Duration::from_nanos(9));
+    let first = host.now + Duration::from_nanos(3);
+    let last = host.now + Duration::from_nanos(9);
     desk.script().times = Some((first, last));
     host.drive.watch();
     read_on(&mut host, 1, &page);

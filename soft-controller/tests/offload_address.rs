@@ -111,7 +111,9 @@ fn addresses_get_their_offload_from_whoever_was_registered_first() {
     );
     assert!(!Path::new(&path).exists() && !Path::new(&sidecar).exists(), "nothing was made");
 
-    let (desk, changes, asked) = (Desk::default(), Arc::new(AtomicU32::new(0)), Asked::default());
+    let desk = Desk::default();
+    let changes = Arc::new(AtomicU32::new(0));
+    let asked = Asked::default();
     register_offloads(Box::new(Maker { desk: desk.clone(), changes: changes.clone(), asked: asked.clone() }));
     register_offloads(Box::new(Maker { desk: Desk::default(), changes: Arc::default(), asked: Arc::default() }));
 

@@ -173,7 +173,8 @@ fn a_controller_reset_loses_nothing() {
 
 #[test]
 fn commands_in_flight_may_have_happened_or_not() {
-    let (mut before, mut after) = (0, 0);
+    let mut before = 0;
+    let mut after = 0;
     for seed in 0..60 {
         let mut host = Host::with_queue(cached(), 16);
         host.drive.faults().inject(FaultRule::new(Fault::Delay(Duration::from_secs(1))).io(NvmOpcode::WRITE));

@@ -70,7 +70,8 @@ fn threads_of_a_controller_tell_together() {
     }
     let watched = host.drive.watched();
     let after = began.elapsed();
-    let (first, last) = (watched.first_doorbell.unwrap(), watched.last_completion.unwrap());
+    let first = watched.first_doorbell.unwrap();
+    let last = watched.last_completion.unwrap();
     assert!(before <= first && first <= last && last <= after, "{before:?} {watched:?} {after:?}");
     assert_eq!(watched.completions, 3);
 }

@@ -106,7 +106,8 @@ impl AttachedFile {
                 None => tables.push((spec, table.clone())),
                 Some(reason) if self.tensors.is_empty() => skipped.push(SkippedTensor { name: spec.name, reason }),
                 Some(reason) => {
-                    let (file, tensor) = (self.path.clone(), table.name.clone());
+                    let file = self.path.clone();
+                    let tensor = table.name.clone();
                     return Err(AttachTableError::Stays { file, tensor, reason }.into());
                 }
             }
@@ -240,7 +241,8 @@ impl fmt::Display for AttachedFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{SCHEME}{}", self.path.display())?;
         self.tensors.iter().try_for_each(|tensor| write!(f, "{TENSOR}{tensor}"))?;
-        let (given, usual) = (&self.options, AttachTableOptions::default());
+        let given = &self.options;
+        let usual = AttachTableOptions::default();
         if given.direct != usual.direct {
             write!(f, "{DIRECT}{}", u8::from(given.direct))?;
         }

@@ -172,12 +172,14 @@ impl Lane {
         let Some(extent) = &slot.extent else { return Ok(()) };
         let mut pair = lock(&self.pair);
         let ns = self.member.namespace();
-        let (lba_bytes, place) = (ns.lba_bytes() as usize, index * self.slot_bytes);
+        let lba_bytes = ns.lba_bytes() as usize;
+        let place = index * self.slot_bytes;
         (slot.pending, slot.failed) = (0, None);
         for begin in (0..extent.bytes).step_by(self.command_bytes) {
             let bytes = self.command_bytes.min(extent.bytes - begin);
             let data = Data::Contiguous { iova: self.buffer.iova() + (place + begin) as u64, len: bytes as u64 };
-            let (lba, blocks) = (extent.lba + (begin / lba_bytes) as u64, (bytes / lba_bytes) as u32);
+            let lba = extent.lba + (begin / lba_bytes) as u64;
+            let blocks = (bytes / lba_bytes) as u32;
             let pushed = match write {
                 true => pair.write(ns, lba, blocks, data, false, index as u64),
                 false => pair.read(ns, lba, blocks, data, index as u64),
@@ -207,8 +209,11 @@ impl Lane {
 
     /// Waits until a command ends, and finishes the extents that are complete.
     fn wait(&mut self, job: &mut Job<'_>, plain: &mut [u8]) -> Result<(), StoreError> {
-        let (slots, mut failed, mut succeeded) = (&mut self.slots, None, false);
-        let (tolerant, mut refused) = (matches!(job, Job::Check(..)), Vec::new());
+        let slots = &mut self.slots;
+        let mut failed = None;
+        let mut succeeded = false;
+        let tolerant = matches!(job, Job::Check(..));
+        let mut refused = Vec::new();
         let waited = lock(&self.pair).wait(|completion| {
             if let Some(slot) = slots.get_mut(completion.tag as usize) {
                 slot.pending = slot.pending.saturating_sub(1);
@@ -275,7 +280,8 @@ mod tests {
     /// Resets the controller of a drive, as somebody does whose queue cannot be brought back otherwise.
     fn reset(store: &Store, drive: usize) {
         let member = store.shared.members[drive].clone().unwrap();
-        let (resets, began) = (member.controller().resets(), Instant::now());
+        let resets = member.controller().resets();
+        let began = Instant::now();
         let function = member.controller().name().clone();
         let mut first = true;
         let recreate = || match std::mem::take(&mut first) {
@@ -296,7 +302,8 @@ mod tests {
         let rows: Vec<u8> = (0..ROWS).flat_map(row).collect();
         let spec = TableSpec { permuted: true, row_crc: true, ..TableSpec::new("t", ROWS, ROW as u32, DType::U8) };
         let ranks = Ranks::by_hotness(&(0..ROWS).map(|id| id * 7919 % ROWS).collect::<Vec<_>>());
-        let (source, mut done) = (&rows[..], false);
+        let source = &rows[..];
+        let mut done = false;
         let loads = [TableLoad::new(&spec, &source).with_ranks(&ranks)];
         let result = store.load("m", &loads, &LoadOptions::default().with_replace(), &mut |progress| {
             if !done && at(&progress) {

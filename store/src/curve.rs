@@ -208,7 +208,9 @@ mod tests {
             let curve = ReadCurve::of_measured(&points).unwrap();
             prop_assert_eq!(curve.cost(512), (SECOND / rates[0]).round() as u64);
             for bytes in (512..=512u64 << rates.len()).step_by(512) {
-                let (cost, next, double) = (curve.cost(bytes), curve.cost(bytes + 512), curve.cost(2 * bytes));
+                let cost = curve.cost(bytes);
+                let next = curve.cost(bytes + 512);
+                let double = curve.cost(2 * bytes);
                 prop_assert!(cost <= next, "a longer one is no cheaper");
                 prop_assert!(double <= 2 * cost, "two of them are no cheaper than one of both: {} {}", cost, double);
                 for more in (512..=bytes).step_by(1536) {

@@ -71,7 +71,8 @@ impl FromStr for DriveAddress {
             _ => Err(refuse(format!("namespace {namespace:?} is no number from 1 on"))),
         };
         if let Some(path) = text.strip_prefix("vfio-user:") {
-            let (mut path, mut given) = (path, None);
+            let mut path = path;
+            let mut given = None;
             let separators = ["?namespace=", ",namespace=", "&namespace="];
             while let Some((at, name)) = separators.iter().filter_map(|name| Some((path.rfind(name)?, *name))).max() {
                 let (before, value) = path.split_at(at);

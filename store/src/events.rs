@@ -48,8 +48,11 @@ pub struct NamespaceChanged {
 
 /// A namespace, by what must not change.
 pub(crate) fn describe(namespace: &Namespace) -> String {
-    let (lbas, bytes, metadata) = (namespace.lba_count(), namespace.lba_bytes(), namespace.metadata_bytes());
-    let (nguid, eui64) = (u128::from_be_bytes(namespace.nguid()), u64::from_be_bytes(namespace.eui64()));
+    let lbas = namespace.lba_count();
+    let bytes = namespace.lba_bytes();
+    let metadata = namespace.metadata_bytes();
+    let nguid = u128::from_be_bytes(namespace.nguid());
+    let eui64 = u64::from_be_bytes(namespace.eui64());
     format!("{lbas} LBAs of {bytes} + {metadata} B (NGUID {nguid:032x}, EUI-64 {eui64:016x})")
 }
 
@@ -96,7 +99,8 @@ impl Watch {
     /// Looks, and waits for the log pages of what has been reported, as long as an admin command may take.
     pub(crate) fn look_well(&self, controller: &Controller) {
         let clock = controller.clock();
-        let (began, mut turn) = (clock.now(), 0);
+        let began = clock.now();
+        let mut turn = 0;
         let limit = controller.options().admin_timeout;
         while self.look_now(controller, clock.now()) && clock.now().saturating_sub(began) < limit {
             clock.relax(turn);

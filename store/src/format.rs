@@ -159,7 +159,9 @@ impl DriveFormat {
             DriveContent::Unknown => "data that is not Warprow's".to_owned(),
         };
         let losses: Vec<String> = self.losses.iter().map(FormatLoss::to_string).collect();
-        let (drive, model, serial) = (&self.drive, &self.model, &self.serial);
+        let drive = &self.drive;
+        let model = &self.model;
+        let serial = &self.serial;
         let _ = write!(text, "; drive {drive} ({model}, serial {serial}) would lose {}: {content}", losses.join(", "));
     }
 
@@ -385,7 +387,8 @@ fn look(
     namespace: &Namespace,
     settings: &FormatSettings,
 ) -> Result<DriveFormat, StoreError> {
-    let (nsid, controller) = (device.namespace(), driven.controller());
+    let nsid = device.namespace();
+    let controller = driven.controller();
     let lba_bytes = namespace.lba_bytes();
     let new_lba_bytes = settings.lba.bytes(lba_bytes);
     let formats = new_lba_bytes != lba_bytes || namespace.metadata_bytes() != 0 || settings.erase != SecureErase::NONE;
@@ -452,7 +455,8 @@ fn see(drive: &dyn Drive) -> Result<Seen, StoreError> {
             mark: crc32c::crc32c(format!("{commit:?}").as_bytes()),
         });
     }
-    let (mut blank, mut mark) = (true, 0);
+    let mut blank = true;
+    let mut mark = 0;
     let lba = drive.lba_size() as usize;
     let lbas = ((LOOK.min(drive.max_transfer()) / lba).max(1) as u64).min(drive.lba_count());
     let mut buf = vec![0; lbas as usize * lba];

@@ -74,7 +74,8 @@ fn measure_at(
     let memory = member.controller().allocate((longest * lba_bytes) as usize)?;
     lock(&pair).keep(memory.clone());
     let mut gauge = Gauge { pair, member, memory, places, stripe, clock, sent: 0, outstanding: 0 };
-    let (began, mut points) = (clock.now(), Vec::with_capacity(lengths.len()));
+    let began = clock.now();
+    let mut points = Vec::with_capacity(lengths.len());
     for &lbas in &lengths {
         let measured = match clock.now().saturating_sub(began) < TIME {
             true => gauge.rate(lbas, TIME / lengths.len() as u32)?,
@@ -95,11 +96,13 @@ fn spread(index: u64, dimension: usize, count: u64) -> u64 {
 /// Where stripe units begin on a drive that rows of `tables` fill, all over them.
 fn places(drive: u16, tables: &[TableVersion]) -> Vec<u64> {
     let units = |located: &TableVersion| {
-        let (stripe, table) = (located.generation.placement.stripe_lbas(), located.table());
+        let stripe = located.generation.placement.stripe_lbas();
+        let table = located.table();
         // The region may have room behind the last row.
         let begin = table.rows_region.first_lba;
         let last = table.rows.checked_sub(1).map_or(0, |last| table.packing.locate(last).0);
-        let (first, end) = (begin.div_ceil(stripe), (begin + last + u64::from(table.packing.row_lbas())) / stripe);
+        let first = begin.div_ceil(stripe);
+        let end = (begin + last + u64::from(table.packing.row_lbas())) / stripe;
         (first, end.saturating_sub(first))
     };
     let all: u64 = tables.iter().map(|table| units(table).1).sum();
@@ -140,9 +143,11 @@ impl Gauge<'_> {
     /// Reads of so many LBAs a second.
     fn rate(&mut self, lbas: u64, time: Duration) -> Result<Option<f64>, DriverError> {
         let began = self.clock.now();
-        let (mut answered, mut turn) = (0, 0u32);
+        let mut answered = 0;
+        let mut turn = 0u32;
         // What came while the queue was full: from when, and until when.
-        let (mut from, mut until) = (None, None);
+        let mut from = None;
+        let mut until = None;
         loop {
             let full = self.clock.now().saturating_sub(began) < time;
             if full {
@@ -165,14 +170,16 @@ impl Gauge<'_> {
             }
         }
         let (Some((from, first)), Some((until, last))) = (from, until) else { return Ok(None) };
-        let (count, seconds) = (last.saturating_sub(first), until.saturating_sub(from).as_secs_f64());
+        let count = last.saturating_sub(first);
+        let seconds = until.saturating_sub(from).as_secs_f64();
         Ok((count >= LEAST && seconds > 0.0).then(|| count as f64 / seconds))
     }
 
     /// Fills the queue.
     fn send(&mut self, lbas: u64) -> Result<(), DriverError> {
         let mut pair = lock(&self.pair);
-        let (ns, before) = (self.member.namespace(), self.sent);
+        let ns = self.member.namespace();
+        let before = self.sent;
         let data = Data::Contiguous { iova: self.memory.iova(), len: lbas << ns.lba_shift() };
         let most = u32::try_from(BYTES / (lbas << ns.lba_shift())).unwrap_or(u32::MAX);
         while pair.has_room() && self.outstanding < most {
@@ -191,7 +198,8 @@ impl Gauge<'_> {
     /// How many commands succeeded since. Bad blocks are no matter here; a drive that does not answer is.
     fn take(&mut self, expire: bool) -> Result<u64, DriverError> {
         let mut pair = lock(&self.pair);
-        let (mut succeeded, mut lost) = (0, None);
+        let mut succeeded = 0;
+        let mut lost = None;
         let on = |completion: warprow_driver::Completion| {
             self.outstanding = self.outstanding.saturating_sub(1);
             match completion.ended {

@@ -132,7 +132,8 @@ impl Records {
     /// The slot that has the key or would have it, and the number and one of its latest record.
     #[inline]
     fn find(&self, table: u32, key: u64) -> (usize, u32) {
-        let (hash, mask) = (hash(table, key), self.slots.len() - 1);
+        let hash = hash(table, key);
+        let mask = self.slots.len() - 1;
         let mut at = hash as usize & mask;
         // Half of them are empty.
         loop {
@@ -388,7 +389,9 @@ mod tests {
         ) {
             let overlay = Overlay::new(0);
             prop_assert!(overlay.snapshot().is_none());
-            let (mut model, mut next, mut past) = (HashMap::new(), 1, Vec::new());
+            let mut model = HashMap::new();
+            let mut next = 1;
+            let mut past = Vec::new();
             for keys in &batches {
                 let (entries, rows) = batch(next, keys);
                 overlay.publish_here(&entries, &rows);
@@ -458,7 +461,8 @@ mod tests {
             let readers: Vec<_> = (0..2)
                 .map(|_| {
                     scope.spawn(|| {
-                        let (mut seen, mut last) = (0, 0);
+                        let mut seen = 0;
+                        let mut last = 0;
                         while last < 16 * 3000 {
                             let Some(snapshot) = overlay.snapshot() else { continue };
                             let of = |key| {

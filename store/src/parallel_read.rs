@@ -115,7 +115,8 @@ impl ParallelRead {
             }
             *turn += 1;
         }
-        let (clock, pacer) = (&*self.clock, self.pacer.as_ref());
+        let clock = &*self.clock;
+        let pacer = self.pacer.as_ref();
         if let [alone] = &mut self.workers[..] {
             let tick = Mutex::new(tick);
             let stop = || (*lock(&tick))().is_break();
@@ -127,7 +128,8 @@ impl ParallelRead {
         std::thread::scope(|scope| {
             let (done, ends) = sync_channel(self.workers.len());
             for (bulk, list) in self.workers.iter_mut().zip(lists) {
-                let (done, stop) = (done.clone(), &stop);
+                let done = done.clone();
+                let stop = &stop;
                 scope.spawn(move || {
                     let ended = work(bulk, list.into_iter(), take, failed, pacer, clock, stop);
                     // Nobody listens only after a panic.
@@ -173,7 +175,8 @@ fn work(
     let mut take = |extent: &Extent, bytes: &[u8]| take(extent, bytes);
     let mut failed = |extent: &Extent, error| failed(extent, error);
     let mut job = Job::Check(&mut take, &mut failed);
-    let (mut began, mut batch) = (clock.now(), 0);
+    let mut began = clock.now();
+    let mut batch = 0;
     for extent in extents {
         if stop() {
             return Err(StoreError::Interrupted);

@@ -204,7 +204,8 @@ impl Scrub<'_> {
         };
         while at.rank < table.rows {
             let window = at.rank..table.rows.min(at.rank.saturating_add(checking.window(step)));
-            let (position, end) = (*at, window.end);
+            let position = *at;
+            let end = window.end;
             match checking.rows(sweep, window, &mut |rows| self.tell(position, rows * row_bytes)) {
                 Ok(part) => {
                     self.done.rows += part.rows;

@@ -473,7 +473,8 @@ fn open_what_works(
     devices: &[Device],
     driving: &DriveAccess,
 ) -> Result<(Vec<Arc<MemberDrive>>, Vec<DriveState>), StoreError> {
-    let (mut members, mut failed) = (Vec::new(), Vec::new());
+    let mut members = Vec::new();
+    let mut failed = Vec::new();
     for (device, driven) in devices.iter().zip(shared_controller::open(devices, driving)?) {
         match driven.map_err(StoreError::from).and_then(|driven| MemberDrive::on(device, driven, driving)) {
             Ok(member) => members.push(member),
@@ -495,7 +496,8 @@ fn open_what_works(
 
 impl TableInfo {
     fn new(located: &TableVersion) -> Self {
-        let (table, generation) = (located.table(), &located.generation);
+        let table = located.table();
+        let generation = &located.generation;
         Self {
             name: table.name.clone(),
             rows: table.rows,

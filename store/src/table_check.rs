@@ -92,7 +92,10 @@ impl<'a> TableCheck<'a> {
             verified.bad.append(&mut bad);
             said
         };
-        let (mut damaged_ranks, mut damaged_keys, mut ranks, mut keys) = (None, None, None, None);
+        let mut damaged_ranks = None;
+        let mut damaged_keys = None;
+        let mut ranks = None;
+        let mut keys = None;
         if let Some(stored) = table.ranks {
             let array = self.array(sweep, stored.region, 0..table.rank_bytes(), tick)?;
             match table.decode_ranks(&array.bytes) {
@@ -131,14 +134,16 @@ impl<'a> TableCheck<'a> {
     ) -> Result<Array, StoreError> {
         let placement = &self.located.generation.placement;
         let lba_size = u64::from(placement.lba_size());
-        let (first, end) = (bytes.start / lba_size, bytes.end.div_ceil(lba_size).min(region.lbas));
+        let first = bytes.start / lba_size;
+        let end = bytes.end.div_ceil(lba_size).min(region.lbas);
         let wanted = LbaRegion { first_lba: region.first_lba + first, lbas: end.saturating_sub(first) };
         let array = Mutex::new(vec![0; (bytes.end - bytes.start) as usize]);
         let unread = Mutex::new(Vec::new());
         // Where a piece of an extent lies among the bytes that are wanted: from where in it, to where in them, how many.
         let place = |lba: u64, length: usize| {
             let begin = lba.checked_sub(region.first_lba)? * lba_size;
-            let (from, to) = (begin.max(bytes.start), (begin + length as u64).min(bytes.end));
+            let from = begin.max(bytes.start);
+            let to = (begin + length as u64).min(bytes.end);
             let count = to.checked_sub(from).filter(|&count| count > 0)?;
             Some(((from - begin) as usize, (from - bytes.start) as usize, count as usize))
         };
@@ -171,7 +176,8 @@ impl<'a> TableCheck<'a> {
                     out.copy_from_slice(source);
                 }
                 for unread in bad.iter().map(|it| &it.bytes) {
-                    let (start, end) = (unread.start.max(begin), unread.end.min(begin + count));
+                    let start = unread.start.max(begin);
+                    let end = unread.end.min(begin + count);
                     if start < end {
                         let at = bytes.start + (to + start - begin) as u64;
                         read.gaps.push(at..at + (end - start) as u64);
@@ -245,9 +251,12 @@ impl<'a> TableCheck<'a> {
         let Some(reader) = RowReader::new(self.located.generation.clone(), self.located.index, ranks.clone()) else {
             return Ok(part);
         };
-        let (rows, suspects, unread) = (AtomicU64::new(0), Mutex::new(Vec::new()), Mutex::new(Vec::new()));
+        let rows = AtomicU64::new(0);
+        let suspects = Mutex::new(Vec::new());
+        let unread = Mutex::new(Vec::new());
         let take = |extent: &Extent, bytes: &[u8]| {
-            let (mut count, mut wrong) = (0, Vec::new());
+            let mut count = 0;
+            let mut wrong = Vec::new();
             reader.rows(extent, bytes, |rank, row| {
                 count += 1;
                 if expected(rank).is_some_and(|crc| crc != row_crc(rank, row)) {
@@ -320,7 +329,8 @@ impl<'a> TableCheck<'a> {
 
     /// Reads a row and its checksum once more.
     fn is_wrong_again(&self, rank: u64) -> bool {
-        let (generation, table) = (&self.located.generation, self.table());
+        let generation = &self.located.generation;
+        let table = self.table();
         let mut row = vec![0; table.row_bytes() as usize];
         let read = self.store.volume.read_row(generation, self.located.index, rank, &mut row);
         let expected = || {
@@ -346,7 +356,9 @@ impl<'a> TableCheck<'a> {
             Some(last) => last.ranks.push(rank),
             None => {
                 let bad = DamagedUnit::new(DamageKind::Rows, "the row, or its checksum, is not what was written");
-                let (lba, lbas, ranks) = (Some(at.lba), u64::from(at.lbas), vec![rank]);
+                let lba = Some(at.lba);
+                let lbas = u64::from(at.lbas);
+                let ranks = vec![rank];
                 part.bad.push(DamagedUnit { drive, lba, lbas, ranks, ..bad }.of(self.located));
             }
         }
@@ -379,7 +391,8 @@ impl Unread {
 
 /// An error and what caused it.
 pub(crate) fn chain(error: &DriveError) -> String {
-    let (mut text, mut next) = (error.to_string(), std::error::Error::source(error));
+    let mut text = error.to_string();
+    let mut next = std::error::Error::source(error);
     while let Some(cause) = next {
         text = format!("{text}: {cause}");
         next = cause.source();

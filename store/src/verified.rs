@@ -54,13 +54,20 @@ pub struct DamagedUnit {
 
 impl DamagedUnit {
     pub(crate) fn new(what: DamageKind, detail: impl Into<String>) -> Self {
-        let (drive, lba, lbas, generation, table) = (None, None, 0, None, None);
-        let (ranks, unreadable, detail) = (Vec::new(), false, detail.into());
+        let drive = None;
+        let lba = None;
+        let lbas = 0;
+        let generation = None;
+        let table = None;
+        let ranks = Vec::new();
+        let unreadable = false;
+        let detail = detail.into();
         Self { what, drive, lba, lbas, generation, table, ranks, unreadable, detail }
     }
 
     pub(crate) fn of(self, located: &TableVersion) -> Self {
-        let (generation, table) = (Some(located.generation.id), Some(located.table().name.clone()));
+        let generation = Some(located.generation.id);
+        let table = Some(located.table().name.clone());
         Self { generation, table, ..self }
     }
 }

@@ -84,7 +84,8 @@ impl Store {
 
     /// What is wrong with the log of a generation, which may grow meanwhile.
     fn damaged_log(&self, generation: &Generation) -> Result<Option<DamagedUnit>, StoreError> {
-        let (mut before, mut looks) = (None, 0);
+        let mut before = None;
+        let mut looks = 0;
         loop {
             looks += 1;
             match self.shared.volume.read_log(generation, |_, _| {}) {
@@ -194,7 +195,8 @@ fn keys_lead_home(
         for ((rank, &key), &slot) in (first..).zip(keys).zip(&slots) {
             let found = ranks.map_or(Some(slot), |ranks| ranks.get(slot));
             if found != Some(rank) {
-                let (name, key) = (&located.table().name, index.kind().number(key));
+                let name = &located.table().name;
+                let key = index.kind().number(key);
                 return Err(format!("table {name:?}: key {key} of rank {rank} does not lead there"));
             }
         }

@@ -191,9 +191,11 @@ fn what_is_attached_is_not_written() {
 fn rows_in_files_are_the_same_however_they_are_read() {
     let mut random = fastrand::Rng::with_seed(11);
     for dim in [160u32, 1, 17, 511, 512, 513, 4096, 10_000, 40_000] {
-        let (rows, row_bytes) = (random.u64(1..700), dim as usize);
+        let rows = random.u64(1..700);
+        let row_bytes = dim as usize;
         let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(rows as usize * row_bytes).collect();
-        let (split, at) = (random.u64(0..=rows), random.u64(0..10_000));
+        let split = random.u64(0..=rows);
+        let at = random.u64(0..10_000);
         let source = Arc::new(InFiles::new(bytes.clone(), row_bytes, split, at));
         let spec = TableSpec::new("t", rows, dim, DType::U8);
         for (direct, depth) in [(false, 256), (false, 1), (true, 256), (true, 1), (true, 3)] {

@@ -24,7 +24,9 @@ const ROW: usize = 64;
 fn table(name: &str, rows: u64, random: &mut fastrand::Rng) -> Table {
     let mut table = Table::random(name, rows, ROW as u32, DType::U8, random);
     let numbers = (0..i128::from(rows)).map(|number| number * 1000).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Given);
+    let kind = KeyKind::U64;
+    let fingerprint = FingerprintWidth::Bits16;
+    let order = RowOrder::Given;
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     table
 }
@@ -72,7 +74,8 @@ fn change(
     (count, new): (usize, u32),
     random: &mut fastrand::Rng,
 ) -> Result<u64, StoreError> {
-    let (mut after, mut keys) = (table.clone(), Vec::new());
+    let mut after = table.clone();
+    let mut keys = Vec::new();
     let mut rows = vec![0; count * ROW];
     random.fill(&mut rows);
     for row in rows.chunks(ROW) {
@@ -104,8 +107,10 @@ fn updates_go_on_for_ever() {
     let host = HostExecutor::attach(&store, HostOptions::default().with_checked_keys()).unwrap();
     let options = PlanOptions::default().with_max(1, 2).with_out(DType::U8).with_adopt_room();
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
-    let (compacted, over) = (Arc::new(AtomicU64::new(0)), AtomicBool::new(false));
-    let (count, follows) = (compacted.clone(), host.clone());
+    let compacted = Arc::new(AtomicU64::new(0));
+    let over = AtomicBool::new(false);
+    let count = compacted.clone();
+    let follows = host.clone();
     let compactor = store
         .start_compactor(&CompactorOptions::default(), move |_, done| {
             assert!(done.chunks.unwrap() > 0);
@@ -119,7 +124,9 @@ fn updates_go_on_for_ever() {
     store.update("t", &pair, &[0; 2 * ROW]).unwrap();
     std::thread::scope(|scope| {
         let reader = scope.spawn(|| {
-            let (mut slot, mut runs, mut last) = (plan.slot().unwrap(), 0u64, 0);
+            let mut slot = plan.slot().unwrap();
+            let mut runs = 0u64;
+            let mut last = 0;
             while !over.load(Ordering::Acquire) {
                 let mut rows = [0; 2 * ROW];
                 slot.lookup(&Batch::new(&pair, 1), &mut Output::new(OutputRows::U8(&mut rows), ROW)).unwrap();

@@ -38,7 +38,8 @@ fn creating() -> UpdateOptions {
 /// Gives `count` keys other rows, some of them new, in the store and in the model.
 fn change(store: &Store, table: &mut Table, count: usize, random: &mut fastrand::Rng) {
     let bytes = table.row_bytes();
-    let (mut given, mut rows) = (Vec::new(), vec![0; count * bytes]);
+    let mut given = Vec::new();
+    let mut rows = vec![0; count * bytes];
     random.fill(&mut rows);
     let before = table.spec.rows;
     for row in rows.chunks(bytes) {
@@ -129,7 +130,8 @@ fn check_pending(store: &Store, generation: u64, tables: &[Table]) {
         assert!(of_table.is_none_or(|it| it.rows <= table.spec.rows && it.rows + it.created > 0), "{pending:?}");
     }
     let stored = store.inspect().0.generations[0].chunks.iter().sum::<u64>();
-    let (log, needs) = (pending.log.len() as u64, pending.compaction);
+    let log = pending.log.len() as u64;
+    let needs = pending.compaction;
     assert!(pending.log.iter().all(|it| it.bytes == u64::from(it.units) * 4096 && it.drive.is_some()), "{pending:?}");
     assert_eq!(needs, store.compaction_needs(generation).unwrap());
     assert_eq!(needs.rewrites, pending.tables.iter().any(|it| it.created > 0));
@@ -172,7 +174,8 @@ fn created_at_random(seed: u64) {
             0..2 => {
                 check_pending(&store, generation, &tables);
                 let needs = store.compaction_needs(generation).unwrap();
-                let (free, copied) = (store.free_bytes() >> 20, store.compact(generation).unwrap() as u64);
+                let free = store.free_bytes() >> 20;
+                let copied = store.compact(generation).unwrap() as u64;
                 assert_eq!((copied, free), (needs.chunks, needs.free), "seed {seed}, step {step}: {needs:?}");
                 assert!(needs.has_room() && needs.needs <= needs.chunks, "{needs:?}");
                 assert_eq!(store.pending_updates(generation).unwrap(), None);
@@ -224,7 +227,9 @@ fn a_created_key_has_its_own_row_whatever_fingerprints_say() {
     let mut table = Table::random("t", 2000, 8, DType::U8, &mut random);
     table.spec.default_row = None;
     let numbers: Vec<i128> = (0..2000).map(|i| (i128::from(random.i64(..)) & !0xffff) + i).collect();
-    let (kind, fingerprint, order) = (KeyKind::I64, FingerprintWidth::Bits8, RowOrder::Given);
+    let kind = KeyKind::I64;
+    let fingerprint = FingerprintWidth::Bits8;
+    let order = RowOrder::Given;
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
@@ -233,7 +238,8 @@ fn a_created_key_has_its_own_row_whatever_fingerprints_say() {
         .unwrap();
     let created: Vec<i64> = (0..4000).map(|i| (random.i64(..) & !0xffff) + 3000 + i).collect();
     let look_up = || {
-        let (mut rows, mut mask) = (vec![0; created.len() * 8], vec![7; created.len()]);
+        let mut rows = vec![0; created.len() * 8];
+        let mut mask = vec![7; created.len()];
         let mut out = Output::new(OutputRows::U8(&mut rows), 8).with_mask(&mut mask);
         let report = plan.slot().unwrap().lookup(&Batch::new(&created, 1), &mut out).unwrap();
         assert_eq!(report.missing, mask.iter().filter(|&&byte| byte == 0).count() as u64);
@@ -262,7 +268,9 @@ fn created_keys_come_behind_the_last_rank() {
     let mut table = Table::random("t", 500, 16, DType::U8, &mut random);
     let ranks = Ranks::by_hotness(&(0..500).map(|_| random.u64(..50)).collect::<Vec<_>>());
     let numbers: Vec<i128> = (0..500).map(|i| i * 7_000_000_000).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Ranks(ranks));
+    let kind = KeyKind::U64;
+    let fingerprint = FingerprintWidth::Bits16;
+    let order = RowOrder::Ranks(ranks);
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let before = store.keys("t").unwrap().unwrap();
@@ -290,7 +298,9 @@ fn what_cannot_be_created_is_refused_with_nothing_changed() {
         .collect();
     for (table, stored) in tables.iter_mut().zip([true, false]) {
         let numbers = (0..300).map(|i| i * 1000).collect();
-        let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Positions);
+        let kind = KeyKind::U64;
+        let fingerprint = FingerprintWidth::Bits16;
+        let order = RowOrder::Positions;
         table.keys = Some(Keys { kind, fingerprint, order, stored, numbers });
     }
     common::load(&store, &tables, &LoadOptions::default());
@@ -347,7 +357,9 @@ fn damage_is_not_written_anew() {
         let mut table = Table::random(name, 300, 16, DType::U8, &mut random);
         table.spec.row_crc = true;
         let numbers = (0..300).map(|i| i * 1000).collect();
-        let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Given);
+        let kind = KeyKind::U64;
+        let fingerprint = FingerprintWidth::Bits16;
+        let order = RowOrder::Given;
         table.keys = Some(Keys { kind, fingerprint, order, stored: true, numbers });
         table
     });
@@ -357,7 +369,8 @@ fn damage_is_not_written_anew() {
     let flip = |table: &str, rank: u64| {
         let (generation, index) = store.generation(table).unwrap();
         let at = generation.row(index, rank).unwrap();
-        let (mut byte, at) = ([0], at.lba * 512 + u64::from(at.byte));
+        let mut byte = [0];
+        let at = at.lba * 512 + u64::from(at.byte);
         file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[byte[0] ^ 4], at).unwrap();
     };
@@ -391,21 +404,27 @@ fn look_ups_see_whole_creations_in_order() {
     let (_drives, store) = store();
     let spec = TableSpec { hot_rows: 50, ..TableSpec::new("t", 400, 64, DType::F32) };
     let numbers = (0..400).map(|i| i * 1_000_003).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits32, RowOrder::Given);
+    let kind = KeyKind::U64;
+    let fingerprint = FingerprintWidth::Bits32;
+    let order = RowOrder::Given;
     let keys = Some(Keys { kind, fingerprint, order, stored: true, numbers });
     common::load(&store, &[Table { rows: vec![0; 400 * 256], ranks: None, keys, spec }], &LoadOptions::default());
     let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(50 * 256)).unwrap();
     let options = PlanOptions::default().with_max(16, 16).with_slots(2);
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
     let ids: Vec<u64> = (0..16).map(|i| i * 25 * 1_000_003 + i % 2).collect();
-    let (done, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    let done = AtomicBool::new(false);
+    let acknowledged = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
-                    let (mut slot, mut rows, mut last) = (plan.slot().unwrap(), vec![0f32; 1024], 0);
+                    let mut slot = plan.slot().unwrap();
+                    let mut rows = vec![0f32; 1024];
+                    let mut last = 0;
                     loop {
-                        let (ends, least) = (done.load(Ordering::Acquire), acknowledged.load(Ordering::Acquire));
+                        let ends = done.load(Ordering::Acquire);
+                        let least = acknowledged.load(Ordering::Acquire);
                         slot.lookup(&Batch::new(&ids, 16), &mut Output::new(OutputRows::F32(&mut rows), 64)).unwrap();
                         let number = rows[0] as u64;
                         assert!(rows.iter().all(|&value| value == number as f32), "{rows:?}");

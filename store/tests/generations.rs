@@ -242,7 +242,8 @@ fn a_thousand_switches_under_readers_mix_nothing() {
         HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(100 << 10).with_checked_rows()).unwrap();
     let plan = plan(&host, 3);
     let version_of = |generation| if generation == first { 1 } else { 2 };
-    let (stop, of_version) = (AtomicBool::new(false), [const { AtomicU64::new(0) }; 3]);
+    let stop = AtomicBool::new(false);
+    let of_version = [const { AtomicU64::new(0) }; 3];
     let look = |seed: u64| {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut times = Vec::new();

@@ -42,7 +42,8 @@ fn look_up(
     ids: &[i64],
 ) -> Result<(Vec<Vec<u8>>, Vec<u8>), StoreError> {
     let plan = host.plan(&[Feature::new("f", table)], PlanOptions::default().with_max(1, ids.len()))?;
-    let (mut rows, mut mask) = (vec![0f32; ids.len() * DIM], vec![7; ids.len()]);
+    let mut rows = vec![0f32; ids.len() * DIM];
+    let mut mask = vec![7; ids.len()];
     let mut out = Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask);
     plan.slot()?.lookup(&Batch::new(ids, 1), &mut out).unwrap();
     let bytes = rows.chunks(DIM).map(|row| row.iter().flat_map(|x| x.to_bits().to_le_bytes()).collect()).collect();

@@ -71,7 +71,8 @@ fn namespaces_of_one_controller_make_a_store() {
     assert_eq!(verified.rows, ROWS);
     let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_slots(2)).unwrap();
-    let (mut slot, mut other) = (plan.slot().unwrap(), plan.slot().unwrap());
+    let mut slot = plan.slot().unwrap();
+    let mut other = plan.slot().unwrap();
     assert!(look(&mut slot, &table).unwrap() > 0);
     look(&mut other, &table).unwrap();
 

@@ -95,7 +95,8 @@ fn nothing_of_another_load_is_taken_for_this_one() {
     let dir = tempfile::tempdir().unwrap();
     let journal = dir.path().join("journal");
     let (_drives, store) = common::store(2, 64 << 20, 512);
-    let (first, second) = (table(100, 1), table(100, 2));
+    let first = table(100, 1);
+    let second = table(100, 2);
     let options = |sources: &str| LoadOptions::default().with_journal(&journal, sources);
     assert!(load(&store, &first, &options("first"), 3 << 20).is_none());
     let report = load(&store, &second, &options("second"), u64::MAX).unwrap().unwrap();
@@ -137,7 +138,8 @@ fn what_was_overwritten_is_written_again() {
     let dir = tempfile::tempdir().unwrap();
     let journal = dir.path().join("journal");
     let (_drives, store) = common::store(2, 64 << 20, 512);
-    let (first, second) = (table(100, 1), table(100, 2));
+    let first = table(100, 1);
+    let second = table(100, 2);
     let options = LoadOptions::default().with_journal(&journal, "same name, other rows");
     assert!(load(&store, &first, &options, 4 << 20).is_none());
     // Another load in the same chunks that is killed too, without a journal.

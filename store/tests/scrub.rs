@@ -70,7 +70,8 @@ fn every_flipped_row_is_found_where_it_lies_and_nothing_else() {
         assert!(sound.bad.is_empty() && sound.next.is_none() && sound.transient == 0, "{sound:?}");
         assert_eq!((sound.rows, sound.checked_rows), (26_700, 26_700));
 
-        let (mut flipped, mut places) = (BTreeSet::new(), BTreeSet::new());
+        let mut flipped = BTreeSet::new();
+        let mut places = BTreeSet::new();
         for _ in 0..40 {
             let table = &tables[random.usize(..3)].spec;
             let (generation, index) = store.generation(&table.name).unwrap();
@@ -255,7 +256,9 @@ fn stopped_anywhere_it_goes_on_and_reads_every_row_once() {
     let store = Store::create(&common::devices(&drives), &chunks(), &OpenOptions::default()).unwrap();
     let mut random = fastrand::Rng::with_seed(5);
     common::load(&store, &tables(&mut random), &LoadOptions::default());
-    let (mut from, mut rows, mut runs) = (ScrubPosition::default(), 0, 0);
+    let mut from = ScrubPosition::default();
+    let mut rows = 0;
+    let mut runs = 0;
     loop {
         let before = from;
         // After the first step.
@@ -311,10 +314,14 @@ fn nothing_that_goes_on_meanwhile_is_taken_for_damage() {
     let mut random = fastrand::Rng::with_seed(7);
     let tables = tables(&mut random);
     common::load(&store, &tables, &LoadOptions::default());
-    let (stop, scrubs, updates) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let scrubs = AtomicU64::new(0);
+    let updates = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for threads in [1, 3] {
-            let (store, stop, scrubs) = (&store, &stop, &scrubs);
+            let store = &store;
+            let stop = &stop;
+            let scrubs = &scrubs;
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let scrubbed = store.scrub(&ScrubOptions::default().with_threads(threads), &mut go);
@@ -328,7 +335,9 @@ fn nothing_that_goes_on_meanwhile_is_taken_for_damage() {
             });
         }
         {
-            let (store, stop, updates) = (&store, &stop, &updates);
+            let store = &store;
+            let stop = &stop;
+            let updates = &updates;
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(70);
                 while !stop.load(Ordering::Relaxed) {

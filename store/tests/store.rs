@@ -48,7 +48,8 @@ fn what_was_loaded_is_there_after_opening_again() {
         let (drives, store) = common::store(random.usize(1..4), 32 << 20, lba);
         let tables: Vec<Table> = (0..3)
             .map(|index| {
-                let (rows, dim) = (random.u64(1..3000), [1, 7, 64, 130, 700][random.usize(..5)]);
+                let rows = random.u64(1..3000);
+                let dim = [1, 7, 64, 130, 700][random.usize(..5)];
                 Table::random(&format!("t{index}"), rows, dim, DType::ALL[random.usize(..5)], &mut random)
             })
             .collect();
@@ -91,7 +92,8 @@ fn sources_are_read_once_and_in_order() {
         let source = Computed::default();
         let load = TableLoad::new(&spec, &source).with_ranks(&ranks);
         let load = if random_access { load.with_random_access() } else { load };
-        let (mut last, mut gathered) = (0, 0);
+        let mut last = 0;
+        let mut gathered = 0;
         let report = store.load("m", &[load], &LoadOptions::default().with_memory(memory), &mut |progress| {
             let more = progress.written > last || progress.gathered > gathered || gathered == 5000 * 512;
             assert!(more && progress.written <= progress.total, "{progress:?}");
@@ -203,7 +205,8 @@ fn small(name: &str, seed: u64) -> Table {
 #[test]
 fn replaced_tables_give_way_and_stay_for_whoever_reads_them() {
     let (_, store) = common::store(1, 16 << 20, 512);
-    let (a, b) = (small("a", 1), small("b", 2));
+    let a = small("a", 1);
+    let b = small("b", 2);
     common::load(&store, &[a.clone(), b.clone()], &LoadOptions::default());
     let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = host.plan(&[Feature::new("f", "a")], PlanOptions::default()).unwrap();
@@ -248,7 +251,8 @@ fn replaced_tables_give_way_and_stay_for_whoever_reads_them() {
 #[test]
 fn an_interrupted_load_leaves_no_trace() {
     let (drives, store) = common::store(1, 16 << 20, 512);
-    let (a, free) = (small("a", 1), store.free_bytes());
+    let a = small("a", 1);
+    let free = store.free_bytes();
     let source = &a.rows[..];
     let load = TableLoad::new(&a.spec, &source);
     let load = a.ranks.as_ref().map_or(load, |ranks| load.with_ranks(ranks));
@@ -305,7 +309,8 @@ fn rows_too_large_and_stores_too_small() {
         .unwrap();
     let store = Store::create(&common::devices(&[small_transfers]), &Default::default(), &Default::default()).unwrap();
     let load = |rows: u64, dim: u32| {
-        let (spec, source) = (TableSpec::new("big", rows, dim, DType::U8), Computed::default());
+        let spec = TableSpec::new("big", rows, dim, DType::U8);
+        let source = Computed::default();
         store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut go).unwrap_err().to_string()
     };
     let error = load(1, (16 << 10) + 1);
@@ -645,7 +650,8 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
         (table.spec.permuted, table.spec.row_crc, table.ranks) = (true, true, Some(Ranks::by_hotness(&counts)));
         table
     };
-    let (bad, good) = (permuted("bad", 1), permuted("good", 2));
+    let bad = permuted("bad", 1);
+    let good = permuted("good", 2);
     common::load(&store, &[bad.clone(), good.clone()], &LoadOptions::default());
     let (generation, index) = store.generation("bad").unwrap();
     let region = generation.tables[index].ranks.unwrap().region;

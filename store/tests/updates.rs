@@ -98,7 +98,8 @@ fn updates_are_seen_by_everybody_and_survive_opening() {
             let host =
                 HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(dram).with_checked_rows()).unwrap();
             for _ in 0..4 {
-                let (table, count) = (random.usize(..3), [1, 3, 64, 400][random.usize(..4)]);
+                let table = random.usize(..3);
+                let count = [1, 3, 64, 400][random.usize(..4)];
                 update(&store, &mut tables[table], count, &mut random);
                 looked_up(&host, &tables, &mut random);
             }
@@ -129,7 +130,8 @@ fn compaction_changes_no_row_for_anybody() {
                 HostExecutor::attach(store, options).unwrap()
             };
             // One goes on with the old chunks, one goes over to the new.
-            let (old, new) = (attach(&store, &mut random), attach(&store, &mut random));
+            let old = attach(&store, &mut random);
+            let new = attach(&store, &mut random);
             for turn in 0..4 {
                 (0..2).for_each(|table| update(&store, &mut tables[table], 1 + 70 * turn, &mut random));
                 let copied = store.compact(generation).unwrap();
@@ -221,12 +223,16 @@ fn look_ups_see_whole_updates_in_order() {
     let options = PlanOptions::default().with_max(16, 16).with_slots(2);
     let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
     let ids: Vec<u64> = (0..16).map(|i| i * 25).collect();
-    let (done, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+    let done = AtomicBool::new(false);
+    let acknowledged = AtomicU64::new(0);
     std::thread::scope(|scope| {
         let readers: Vec<_> = (0..2)
             .map(|_| {
                 scope.spawn(|| {
-                    let (mut slot, mut rows, mut last, mut seen) = (plan.slot().unwrap(), vec![0f32; 1024], 0, 0);
+                    let mut slot = plan.slot().unwrap();
+                    let mut rows = vec![0f32; 1024];
+                    let mut last = 0;
+                    let mut seen = 0;
                     while !done.load(Ordering::Acquire) {
                         let least = acknowledged.load(Ordering::Acquire).max(last);
                         slot.lookup(&Batch::new(&ids, 16), &mut Output::new(OutputRows::F32(&mut rows), 64)).unwrap();
@@ -293,7 +299,8 @@ fn what_cannot_be_updated_is_refused_with_nothing_changed() {
 fn a_generation_that_stands_by_is_updated_too_and_a_dropped_one_no_more() {
     let (drives, store) = store();
     let mut random = fastrand::Rng::with_seed(3);
-    let (mut first, second) = (bytes("t", 300, 64, &mut random), bytes("t", 300, 64, &mut random));
+    let mut first = bytes("t", 300, 64, &mut random);
+    let second = bytes("t", 300, 64, &mut random);
     common::load(&store, std::slice::from_ref(&first), &LoadOptions::default());
     common::load(&store, std::slice::from_ref(&second), &LoadOptions::default().with_standby());
     let ids: Vec<u64> = store.generations().iter().map(|it| it.id).collect();
@@ -360,7 +367,8 @@ fn drives_come_and_go_under_hosts_that_see_every_update() {
 /// The LBAs of the first unit of a log's first chunk, and the drive that has it.
 fn first_of_log(store: &Store, table: &str) -> (usize, std::ops::Range<u64>) {
     let (generation, _) = store.generation(table).unwrap();
-    let (chunk, placement) = (generation.log[0].chunk, &generation.placement);
+    let chunk = generation.log[0].chunk;
+    let placement = &generation.placement;
     let first = placement.base_lba() + (u64::from(chunk.chunk()) << placement.chunk_lba_shift());
     (usize::from(chunk.drive()), first..first + 8)
 }
@@ -509,7 +517,9 @@ fn keys_that_are_not_stored_are_not_updated() {
     let mut random = fastrand::Rng::with_seed(17);
     let mut table = bytes("t", 300, 64, &mut random);
     let numbers = (0..300).map(|i| i * 1000).collect();
-    let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits32, RowOrder::Positions);
+    let kind = KeyKind::U64;
+    let fingerprint = FingerprintWidth::Bits32;
+    let order = RowOrder::Positions;
     table.keys = Some(Keys { kind, fingerprint, order, stored: false, numbers });
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let refused = store.update("t", &[1000], &[0; 64]);

@@ -54,7 +54,8 @@ impl VirtualClock {
             hook(self.now());
         }
         let now = self.now();
-        let (mut idle, mut next) = (true, until);
+        let mut idle = true;
+        let mut next = until;
         for drive in self.drives().iter() {
             let progress = drive.step(now);
             idle &= progress.is_idle();

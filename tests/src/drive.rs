@@ -23,7 +23,8 @@ impl DrivenDrive {
         let name = function.name().to_owned();
         let controller = Controller::open(function, clock, options)?;
         let namespace = controller.namespace(1)?;
-        let (lba_size, lba_count) = (namespace.lba_bytes(), namespace.lba_count());
+        let lba_size = namespace.lba_bytes();
+        let lba_count = namespace.lba_count();
         let queue = QueueOptions { entries: 16, completion_entries: 16, ..QueueOptions::default() };
         let io = BlockIo::new(&controller, namespace, &queue)?;
         let max_transfer = io.queue_pair().max_transfer() as usize;

@@ -47,7 +47,9 @@ enum Kind {
 /// As the manifests have it; what only a package's own tests use does not count.
 fn in_the_code(kind: Kind) -> Uses {
     let package = |folder: &String| {
-        let (mut section, mut name, mut uses) = ("", None, BTreeSet::new());
+        let mut section = "";
+        let mut name = None;
+        let mut uses = BTreeSet::new();
         let manifest = read(&format!("{folder}/Cargo.toml"));
         for line in manifest.lines() {
             match line.split_once(['=', '.']).map(|(key, value)| (key.trim(), value)) {
@@ -132,7 +134,8 @@ fn not_downwards(uses: &Uses, floors: &BTreeMap<String, u32>) -> Vec<String> {
 /// A package uses packages of lower floors alone, by the floors that the page gives them.
 #[test]
 fn packages_use_lower_floors_alone() {
-    let (page, code) = (read("docs/architecture.md"), in_the_code(Kind::Always));
+    let page = read("docs/architecture.md");
+    let code = in_the_code(Kind::Always);
     let floors = floors_in_the_table(&page);
     assert_eq!(floors.keys().collect::<Vec<_>>(), code.keys().collect::<Vec<_>>(), "the table's packages");
     assert_eq!(floors_in_the_drawing(&page), floors, "the drawing and the table");

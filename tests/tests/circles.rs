@@ -59,7 +59,9 @@ fn end_of_item(tokens: &[&str], begin: usize) -> usize {
 /// The code of a file without attributes and what is there in tests alone, and the names of modules of their own files that are
 /// there in tests alone.
 fn without_tests<'a>(tokens: &[&'a str]) -> (Vec<&'a str>, Vec<String>) {
-    let (mut code, mut test_modules, mut at) = (Vec::new(), Vec::new(), 0);
+    let mut code = Vec::new();
+    let mut test_modules = Vec::new();
+    let mut at = 0;
     while at < tokens.len() {
         let open = match tokens[at..] {
             ["#", "[", ..] => at + 1,
@@ -97,13 +99,17 @@ struct Imported {
 
 /// What a tree of a `use` brings in: from `tokens`, all paths begin with `before`.
 fn tree(tokens: &[&str], before: &[String], is_public: bool, imported: &mut Vec<Imported>) {
-    let (mut path, mut name, mut at) = (before.to_vec(), None, 0);
+    let mut path = before.to_vec();
+    let mut name = None;
+    let mut at = 0;
     while at < tokens.len() {
         match tokens[at] {
             "{" => {
-                let (end, mut begin) = (closing(tokens, at), at + 1);
+                let end = closing(tokens, at);
+                let mut begin = at + 1;
                 for comma in at + 1..=end {
-                    let (mut depth, inner) = (0, &tokens[begin..comma]);
+                    let mut depth = 0;
+                    let inner = &tokens[begin..comma];
                     inner.iter().for_each(|it| depth += i32::from(*it == "{") - i32::from(*it == "}"));
                     if depth == 0 && (comma == end || tokens[comma] == ",") {
                         if !inner.is_empty() {
@@ -148,8 +154,10 @@ impl File {
     fn of(code: &[&str], module: &[String], is_file: impl Fn(&[String]) -> bool) -> Self {
         let mut file = Self { is_index: true, ..Self::default() };
         // Modules that are written out within the file, each with the depth of its block.
-        let (mut inline, mut depth): (Vec<(String, usize)>, _) = (Vec::new(), 0);
-        let (mut at, mut is_public) = (0, false);
+        let mut inline: Vec<(String, usize)> = Vec::new();
+        let mut depth: _ = 0;
+        let mut at = 0;
+        let mut is_public = false;
         while at < code.len() {
             let here: ItemPath = module.iter().chain(inline.iter().map(|(name, _)| name)).cloned().collect();
             let is_first = at == 0 || code[at - 1] != "::";
@@ -270,7 +278,8 @@ impl Graph {
 
     /// The module of the file where what `path` names is defined.
     fn file_of(&self, path: &[String]) -> ItemPath {
-        let (mut at, mut rest): (ItemPath, VecDeque<String>) = (Vec::new(), path.iter().cloned().collect());
+        let mut at: ItemPath = Vec::new();
+        let mut rest: VecDeque<String> = path.iter().cloned().collect();
         // Re-exports of re-exports end, unless they name each other.
         let mut left = 32;
         while let Some(name) = rest.pop_front() {
@@ -302,7 +311,8 @@ impl Graph {
 
     /// All that a file imports, directly or through others.
     fn reached<'a>(&'a self, from: &'a ItemPath) -> BTreeSet<&'a ItemPath> {
-        let (mut reached, mut next) = (BTreeSet::new(), vec![from]);
+        let mut reached = BTreeSet::new();
+        let mut next = vec![from];
         while let Some(module) = next.pop() {
             next.extend(self.imports[module].iter().filter(|it| self.files.contains_key(*it) && reached.insert(*it)));
         }
@@ -336,7 +346,8 @@ fn read(path: impl AsRef<Path>) -> String {
 
 /// The files below `folder`, without those of binaries, by module.
 fn modules(folder: &Path) -> BTreeMap<ItemPath, PathBuf> {
-    let (mut modules, mut folders) = (BTreeMap::new(), vec![folder.to_owned()]);
+    let mut modules = BTreeMap::new();
+    let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
         for entry in std::fs::read_dir(Path::new(ROOT).join(&next)).into_iter().flatten().flatten() {
             let path = next.join(entry.file_name());
@@ -384,7 +395,8 @@ fn that_stay(page: &str) -> Vec<Stays> {
         let pieces: Vec<&str> = line.splitn(5, '`').collect();
         match pieces[..] {
             ["", package, ", ", file, reason] if reason.strip_prefix(": ").is_some_and(|it| it.len() > 10) => {
-                let (package, file) = (package.to_owned(), file.into());
+                let package = package.to_owned();
+                let file = file.into();
                 Stays { line, package, file }
             }
             _ => panic!("{line:?} does not read \"- `crate`, `file`: reason\""),
@@ -397,7 +409,8 @@ fn that_stay(page: &str) -> Vec<Stays> {
 fn no_loop_has_more_than_three_files() {
     let stays = that_stay(&read("docs/architecture.md"));
     let mut needed = vec![false; stays.len()];
-    let (mut wrong, mut edges) = (String::new(), 0);
+    let mut wrong = String::new();
+    let mut edges = 0;
     for Crate { name, paths, graph } in crates() {
         edges += graph.imports.values().map(BTreeSet::len).sum::<usize>();
         for files in graph.loops(MOST) {

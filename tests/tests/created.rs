@@ -58,7 +58,8 @@ fn key(number: u64) -> u64 {
 fn changes() -> Vec<(u64, Vec<u8>)> {
     let count: usize = STEPS.iter().map(|step| if let Step::Change(count) = step { *count } else { 0 }).sum();
     let mut random = fastrand::Rng::with_seed(9);
-    let (mut known, mut all) = (ROWS, Vec::new());
+    let mut known = ROWS;
+    let mut all = Vec::new();
     for version in 1..=count as u64 {
         let number = if version % 2 == 0 { known } else { random.u64(..known) };
         known = known.max(number + 1);
@@ -124,7 +125,8 @@ impl Fixture {
 
     /// Does the steps from where `done` changes are; how many changes were acknowledged, and are then under way.
     fn run(&self, changes: &[(u64, Vec<u8>)], done: usize) -> (usize, usize, Result<()>) {
-        let (mut acknowledged, mut under_way) = (done, done);
+        let mut acknowledged = done;
+        let mut under_way = done;
         let mut run = || -> Result<()> {
             let store = self.store()?;
             let mut next = 0;
@@ -158,7 +160,8 @@ impl Fixture {
 fn stored(store: &Store) -> Result<Model> {
     let keys = store.keys(NAME)?.context("no keys are stored")?;
     let mut found: Model = store.created(NAME)?.into_iter().collect();
-    let (created, mut rows) = (found.len(), 0);
+    let created = found.len();
+    let mut rows = 0;
     store.scan(NAME, 0..u64::MAX, &mut |rank, row| {
         found.insert(keys.get(rank as usize).copied().unwrap_or(u64::MAX), row.to_vec());
         rows += 1;

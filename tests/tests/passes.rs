@@ -159,7 +159,8 @@ impl Fixture {
 
     /// Passes that become durable by halves.
     fn halves(store: &Store, first: u64, durable: &mut u64) -> Result<()> {
-        let (generation, stored) = (store.generation(NAME)?.0.id, store.keys(NAME)?.context("no keys are stored")?);
+        let generation = store.generation(NAME)?.0.id;
+        let stored = store.keys(NAME)?.context("no keys are stored")?;
         for number in first..=PASSES {
             let wanted = keys(Way::Halves, number);
             let ranks: Vec<u64> = (0..).zip(&stored).filter(|(_, key)| wanted.contains(key)).map(|it| it.0).collect();

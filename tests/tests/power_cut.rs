@@ -120,7 +120,8 @@ impl Fixture {
     fn tear(&self, moment: Moment, old: &Self, seed: u64) -> Result<()> {
         let mut rng = fastrand::Rng::with_seed(seed);
         for ((_, ours), (_, theirs)) in self.hit(moment).zip(old.hit(moment)) {
-            let (ours, theirs) = (self.driven_one(ours)?, old.driven_one(theirs)?);
+            let ours = self.driven_one(ours)?;
+            let theirs = old.driven_one(theirs)?;
             let size = ours.lba_size() as usize;
             let tail = ours.lba_count() - 2 * UNIT as u64 / size as u64;
             let places = [0, tail].into_iter().zip(Self::superblocks(&ours)?).zip(Self::superblocks(&theirs)?);
@@ -148,7 +149,8 @@ fn switch(volume: &Volume, version: u64) -> Result<Arc<Generation>> {
     let spec = GenerationSpec { commit: Some(uuid(u128::from(version))), ..model() };
     let mut transaction = volume.begin(&spec)?;
     for (table, spec) in spec.tables.iter().enumerate() {
-        let (source, ranks) = (Rows { version, table }, ranks(spec, version));
+        let source = Rows { version, table };
+        let ranks = ranks(spec, version);
         let loader = transaction.loader(table, &source, ranks.as_ref())?;
         for extent in loader.extents(16 << 10) {
             let mut buf = vec![0; extent.bytes];
@@ -171,7 +173,8 @@ fn verify(volume: &Volume, generation: &Arc<Generation>, version: u64) -> Result
         let crcs = volume.read_row_crcs(generation, index)?;
         let reader = RowReader::new(generation.clone(), index, 0..u64::MAX).context("no such table")?;
         let mut want = vec![0; generation.tables[index].row_bytes() as usize];
-        let (mut rows, mut wrong) = (0, None);
+        let mut rows = 0;
+        let mut wrong = None;
         for extent in reader.extents(16 << 10) {
             let mut bytes = vec![0; extent.bytes];
             volume.drive(extent.drive).context("no such drive")?.read(extent.lba, &mut bytes)?;
@@ -318,7 +321,8 @@ fn old_or_new(fixture: &Fixture, acked: u64) -> Result<()> {
 /// A complete catalogue on a drive describes durable data, whether its epoch came about or not. Reads the blocks by the offsets
 /// in docs/layout.md.
 fn data_before_catalogue(volume: &Volume, acked: u64) -> Result<()> {
-    let (geometry, next) = (volume.geometry(), acked + 2);
+    let geometry = volume.geometry();
+    let next = acked + 2;
     for drive in (0..).map_while(|index| volume.drive(index)) {
         let mut bytes = Vec::new();
         for index in 0..geometry.catalogue_units {

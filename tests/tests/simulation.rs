@@ -9,7 +9,8 @@ fn lying(lie: Lie) -> Options {
 #[test]
 fn a_seed_repeats() {
     for seed in 1_000_000..1_000_020 {
-        let (first, second) = (run(seed, Options::default()), run(seed, Options::default()));
+        let first = run(seed, Options::default());
+        let second = run(seed, Options::default());
         assert_eq!(first.hash, second.hash, "seed {seed}");
         assert_eq!(first.events, second.events, "seed {seed}");
     }
@@ -19,7 +20,8 @@ fn a_seed_repeats() {
 
 #[test]
 fn a_few_seeds_are_clean() {
-    let (mut incidents, mut rows) = (0, 0);
+    let mut incidents = 0;
+    let mut rows = 0;
     for seed in 0..150 {
         let outcome = run(seed, Options::default());
         assert!(

@@ -39,10 +39,12 @@ fn has_unsafe_code(source: &str) -> bool {
 
 /// The files below `folder` that have unsafe code, from the repository's root.
 fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
-    let (mut found, mut folders) = (BTreeSet::new(), vec![folder.to_owned()]);
+    let mut found = BTreeSet::new();
+    let mut folders = vec![folder.to_owned()];
     while let Some(next) = folders.pop() {
         for entry in std::fs::read_dir(Path::new(ROOT).join(&next)).expect("a folder").flatten() {
-            let (path, name) = (next.join(entry.file_name()), entry.file_name());
+            let path = next.join(entry.file_name());
+            let name = entry.file_name();
             if entry.path().is_dir() {
                 folders.extend((name != "target" && name != ".git").then_some(path));
             } else if path.extension().is_some_and(|it| it == "rs") && has_unsafe_code(&read(&path)) {
@@ -58,7 +60,8 @@ fn rows(page: &str) -> Vec<(PathBuf, String)> {
     let table = page.split_once("| package | floor | folder | unsafe |").expect("the page has a table of packages").1;
     let row = |line: &str| {
         let mut cells = line.split('|').map(str::trim);
-        let (folder, says) = (cells.nth(3)?.trim_matches('`'), cells.next()?);
+        let folder = cells.nth(3)?.trim_matches('`');
+        let says = cells.next()?;
         Some((PathBuf::from(folder), says.to_owned()))
     };
     table.lines().skip(2).map_while(row).collect()

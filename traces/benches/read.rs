@@ -38,7 +38,9 @@ fn main() {
     for spec in ["t.u64", "t.csv:item", "t.csv:item,query=user", "t.norm"] {
         let spec = path(spec).display().to_string().parse().unwrap();
         let mut trace = Trace::open(&spec).unwrap();
-        let (mut block, mut read, mut sum) = (TraceBlock::default(), 0usize, 0u64);
+        let mut block = TraceBlock::default();
+        let mut read = 0usize;
+        let mut sum = 0u64;
         let began = Instant::now();
         while trace.next_block(&mut block).unwrap() {
             read += block.keys().len();

@@ -96,10 +96,12 @@ impl TraceBlock {
 
     /// Leaves only the keys of one slot.
     pub(crate) fn keep(&mut self, slot: usize) {
-        let (mut keys, mut lists) = (0, 0);
+        let mut keys = 0;
+        let mut lists = 0;
         for sample in 0..self.len() {
             let at = sample * self.slots + slot;
-            let (begin, end) = (self.offsets[at] as usize, self.offsets[at + 1] as usize);
+            let begin = self.offsets[at] as usize;
+            let end = self.offsets[at + 1] as usize;
             self.keys.copy_within(begin..end, keys);
             keys += end - begin;
             lists += 1;
@@ -114,9 +116,11 @@ impl TraceBlock {
     /// sample, slot and key.
     pub(crate) fn shift(&mut self, sizes: &[(u64, u64)]) -> Result<(), (usize, usize, u64)> {
         for list in 0..self.offsets.len().saturating_sub(1) {
-            let (sample, slot) = (list / self.slots.max(1), list % self.slots.max(1));
+            let sample = list / self.slots.max(1);
+            let slot = list % self.slots.max(1);
             let Some(&(before, size)) = sizes.get(slot) else { continue };
-            let (begin, end) = (self.offsets[list] as usize, self.offsets[list + 1] as usize);
+            let begin = self.offsets[list] as usize;
+            let end = self.offsets[list + 1] as usize;
             for key in &mut self.keys[begin..end] {
                 if *key >= size {
                     return Err((sample, slot, *key));

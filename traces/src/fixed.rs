@@ -38,7 +38,8 @@ pub(crate) fn ids(spec: &TraceSpec) -> Result<Opened, FileError> {
         Some(QueryBy::Ids(each)) => each,
         _ => 1,
     };
-    let (len, size) = (stream.len, width.size());
+    let len = stream.len;
+    let size = width.size();
     if !len.is_multiple_of(size) {
         let what = format!(
             "its {len} bytes are not a whole number of {size}-byte integers: it is cut off, or of another type"

@@ -140,7 +140,9 @@ impl Norm {
     fn framed(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
         let at = self.stream.at;
         let damaged = |stream: &Stream, what: String| Err(stream.damaged(what).at(at));
-        let (before, slots, width) = (self.header.before, self.header.slots, self.width);
+        let before = self.header.before;
+        let slots = self.header.slots;
+        let width = self.width;
         let size = width.size() as usize;
         let bytes = unit(&mut self.stream)?;
         let length = bytes.len();

@@ -43,7 +43,8 @@ impl KeyScores {
                 }
             }
         };
-        let (keys, scores) = (open("key")?, open("meta")?);
+        let keys = open("key")?;
+        let scores = open("meta")?;
         if let Some(odd) = [&keys, &scores].into_iter().find(|stream| !stream.len.is_multiple_of(8)) {
             return Err(odd.damaged(format!("its {} bytes are not a whole number of 8-byte entries", odd.len)));
         }
@@ -63,7 +64,8 @@ impl KeyScores {
         let bytes = self.keys.left().min(CHUNK * 8) as usize;
         let scores: Vec<u64> = numbers(self.scores.take(bytes)?, KeyType::U64).collect();
         if let Some(at) = scores.iter().position(|&score| score > INFINITE) {
-            let (row, bits) = (self.row + at as u64, scores.get(at).copied().unwrap_or_default());
+            let row = self.row + at as u64;
+            let bits = scores.get(at).copied().unwrap_or_default();
             let what = format!(
                 "the score of row {row} is {}, or as a count {}: below zero or no number",
                 f64::from_bits(bits),

@@ -43,7 +43,8 @@ impl Trace {
             TraceFormat::Parquet => parquet::open(spec)?,
         };
         let sizes = prefixes(spec, slots.len())?;
-        let (all, mut slots) = (slots.len(), slots);
+        let all = slots.len();
+        let mut slots = slots;
         let only = spec.slot.as_ref().map(|name| find(&slots, name).ok_or_else(|| no_slot(spec, &slots, name)));
         let only = only.transpose()?;
         if let Some(only) = only {

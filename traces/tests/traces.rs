@@ -16,7 +16,8 @@ type Samples = Vec<Vec<Vec<u64>>>;
 
 fn read(spec: &str) -> Result<Samples, warprow_traces::FileError> {
     let mut trace = Trace::open(&spec.parse().unwrap())?;
-    let (mut block, mut all) = (TraceBlock::default(), Samples::new());
+    let mut block = TraceBlock::default();
+    let mut all = Samples::new();
     while trace.next_block(&mut block)? {
         assert!(!block.is_empty() && block.slots() == trace.slots().len());
         all.extend(block.samples().map(|sample| sample.slots().map(<[u64]>::to_vec).collect::<Vec<_>>()));
@@ -79,7 +80,9 @@ fn parquet(path: &Path, samples: &[Vec<Vec<u64>>], lists: bool) {
         label.typed::<parquet::data_type::FloatType>().write_batch(&labels, None, None).unwrap();
         label.close().unwrap();
         for slot in 0..slots {
-            let (mut keys, mut definition, mut repetition) = (Vec::new(), Vec::new(), Vec::new());
+            let mut keys = Vec::new();
+            let mut definition = Vec::new();
+            let mut repetition = Vec::new();
             for sample in group {
                 let list = &sample[slot];
                 keys.extend(list.iter().map(|&key| key as i64));

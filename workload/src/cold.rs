@@ -158,7 +158,9 @@ mod tests {
         for row_bytes in [512, 400, 3000, 4096, 5000] {
             let rows = (1 << 20) / row_bytes;
             let bytes_of = |id: i64| Some(id as u64 * row_bytes..(id as u64 + 1) * row_bytes);
-            let (mut pages, mut ids, mut seen) = (FreshPages::new(rows, 1 << 20, 1), [0; 25], HashSet::new());
+            let mut pages = FreshPages::new(rows, 1 << 20, 1);
+            let mut ids = [0; 25];
+            let mut seen = HashSet::new();
             for _ in 0..2 {
                 pages.deal(&mut ids, bytes_of).unwrap();
                 for bytes in ids.map(|id| bytes_of(id).unwrap()) {

@@ -258,7 +258,8 @@ mod tests {
                 |rows: &[u8], mask: &[u8]| verify(&content, &ids, RowsAnswer { rows, stride, mask: Some(mask) });
             assert_eq!(check(&rows, &mask), Ok(VerifiedRows { rows: 9, missing: 4 }));
             for bit in 0..rows.len() * 8 {
-                let (byte, position) = (bit / 8, bit / 8 / stride);
+                let byte = bit / 8;
+                let position = bit / 8 / stride;
                 rows[byte] ^= 1 << (bit % 8);
                 match check(&rows, &mask) {
                     Ok(_) => assert!(byte % stride >= content.row_bytes(), "{dtype}: byte {byte} was not compared"),

@@ -66,7 +66,8 @@ impl FileSystem {
         let mount = |line: &str| {
             // 36 35 98:0 /root /mount/point options [optional ...] - type source options (proc_pid_mountinfo(5))
             let (front, back) = line.split_once(" - ")?;
-            let (mut front, mut back) = (front.split(' '), back.split(' '));
+            let mut front = front.split(' ');
+            let mut back = back.split(' ');
             Some(Self {
                 mounted_on: unescape(front.nth(4)?).into(),
                 kind: back.next()?.to_owned(),
@@ -106,7 +107,8 @@ pub fn available_memory() -> Option<u64> {
 fn left_of_group(folder: &Path) -> Option<u64> {
     let read = |name| fs::read_to_string(folder.join(name)).ok();
     let number = |name| read(name)?.trim().parse::<u64>().ok();
-    let (max, current) = (number("memory.max")?, number("memory.current")?);
+    let max = number("memory.max")?;
+    let current = number("memory.current")?;
     let of_files: u64 = read("memory.stat")
         .iter()
         .flat_map(|text| text.lines())

@@ -131,7 +131,8 @@ impl Latencies {
 
     /// At most `most` bars of one width from the shortest to the 99.9th percentile, the last of which has what is longer, too.
     pub fn bars(&self, most: usize) -> Vec<HistogramBar> {
-        let (first, last) = (self.0.min(), self.0.value_at_quantile(0.999));
+        let first = self.0.min();
+        let last = self.0.value_at_quantile(0.999);
         if self.0.is_empty() || most == 0 {
             return Vec::new();
         }

@@ -23,7 +23,8 @@ impl PowerLaw {
         if rows == 0 || !alpha.is_finite() || alpha < 0.0 {
             return None;
         }
-        let (n, rest) = (rows as f64, 1.0 - alpha);
+        let n = rows as f64;
+        let rest = 1.0 - alpha;
         // Near α = 1 the closed form loses its digits: (N^ε − 1) / ε is ln N to 10⁻⁸ there.
         Some(match rest.abs() < 1e-10 {
             true => Self { rows, span: n.ln(), power: 0.0 },
@@ -100,7 +101,8 @@ mod tests {
         // ∫₁^(r+1) x^−α dx over ∫₁^N x^−α dx, by the trapezoid rule on a logarithmic grid.
         for alpha in [0.0, 0.9, 1.0, 1.05, 2.0] {
             let integral = |end: f64| -> f64 {
-                let (steps, width) = (20_000, end.ln() / 20_000.0);
+                let steps = 20_000;
+                let width = end.ln() / 20_000.0;
                 let at = |i: i32| ((1.0 - alpha) * f64::from(i) * width).exp();
                 (0..steps).map(|i| (at(i) + at(i + 1)) / 2.0 * width).sum()
             };

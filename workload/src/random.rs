@@ -14,7 +14,8 @@ pub const fn mix(word: u64) -> u64 {
 /// One word out of several, each of which changes it.
 #[inline(always)]
 pub const fn mix_all<const N: usize>(words: [u64; N]) -> u64 {
-    let (mut hash, mut i) = (STEP, 0);
+    let mut hash = STEP;
+    let mut i = 0;
     while i < N {
         hash = mix(hash.wrapping_add(words[i]).wrapping_mul(STEP) ^ i as u64);
         i += 1;

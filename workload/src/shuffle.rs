@@ -32,7 +32,8 @@ impl IdShuffle {
         let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
         let mut random = SeededRandom::new(mix_all([seed, len]));
         let rounds = std::array::from_fn(|_| {
-            let (key, factor) = (random.word(), random.word() | 1);
+            let key = random.word();
+            let factor = random.word() | 1;
             Round { key, factor, inverse: inverse(factor) }
         });
         Self { len, mask: 1u64.checked_shl(bits).unwrap_or(0).wrapping_sub(1), fold: bits.div_ceil(2).max(1), rounds }
@@ -154,7 +155,8 @@ mod tests {
 
     #[test]
     fn seeds_differ() {
-        let (a, b) = (IdShuffle::new(1 << 20, 1), IdShuffle::new(1 << 20, 2));
+        let a = IdShuffle::new(1 << 20, 1);
+        let b = IdShuffle::new(1 << 20, 2);
         assert!((0..1000).filter(|&rank| a.id(rank) == b.id(rank)).count() < 5);
     }
 }

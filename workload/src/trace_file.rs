@@ -40,7 +40,8 @@ impl TraceFile {
     /// Reads all ids, of which there may be none.
     pub fn read(&self) -> Result<RecordedKeys, FileError> {
         let mut trace = Trace::open(&TraceSpec::list(&self.path, self.column.as_deref())?)?;
-        let (mut keys, mut block) = (Vec::new(), TraceBlock::default());
+        let mut keys = Vec::new();
+        let mut block = TraceBlock::default();
         while trace.next_block(&mut block)? {
             keys.extend_from_slice(block.keys());
         }

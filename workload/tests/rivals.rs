@@ -89,7 +89,8 @@ impl Fixture {
 
     fn check(&self, rival: &mut dyn Rival, ids: &[i64]) {
         let stride = self.content.row_bytes();
-        let (mut rows, mut mask) = (vec![0xee; ids.len() * stride], vec![0xee; ids.len()]);
+        let mut rows = vec![0xee; ids.len() * stride];
+        let mut mask = vec![0xee; ids.len()];
         let name = rival.name();
         rival.lookup(ids, &mut rows, &mut mask).unwrap_or_else(|error| panic!("{name}: {error}"));
         let verified = verify(&self.content, ids, RowsAnswer { rows: &rows, stride, mask: Some(&mask) });
@@ -99,7 +100,8 @@ impl Fixture {
 
 /// Hot and cold ids, neighbours, repeats, and ids that the table does not have.
 fn batches(rows: u64, seed: u64) -> Vec<Vec<i64>> {
-    let (law, mut random) = (PowerLaw::new(rows, 1.05).unwrap(), SeededRandom::new(seed));
+    let law = PowerLaw::new(rows, 1.05).unwrap();
+    let mut random = SeededRandom::new(seed);
     let mut skewed = |count| (0..count).map(|_| law.sample(&mut random) as i64).collect::<Vec<_>>();
     let mut batches = vec![vec![], vec![7], skewed(MAX_IDS), skewed(300)];
     batches.push((0..MAX_IDS as i64).map(|i| (i * 37) % rows as i64).collect());
@@ -136,7 +138,8 @@ fn plain_files_and_many_threads_find_every_row() {
     let directory = tempfile::tempdir().unwrap();
     for (dtype, dim) in [(DType::F32, 5), (DType::F32, 1024), (DType::BF16, 9), (DType::I8, 13)] {
         let content = ContentOracle::new(3, 0, 3001, dim, dtype);
-        let (rows, row_bytes) = (content.rows(), content.row_bytes());
+        let rows = content.rows();
+        let row_bytes = content.row_bytes();
         let mut written = 0;
         let plain = PlainFile::new(directory.path(), rows, row_bytes, &content, &mut |bytes| {
             written += bytes;
@@ -159,7 +162,8 @@ fn plain_files_and_many_threads_find_every_row() {
         }
         for rival in &mut rivals {
             for ids in batches(rows, 11) {
-                let (mut bytes, mut mask) = (vec![0xee; ids.len() * row_bytes], vec![0xee; ids.len()]);
+                let mut bytes = vec![0xee; ids.len() * row_bytes];
+                let mut mask = vec![0xee; ids.len()];
                 let name = rival.name();
                 rival.lookup(&ids, &mut bytes, &mut mask).unwrap_or_else(|error| panic!("{name}: {error}"));
                 let answer = RowsAnswer { rows: &bytes, stride: row_bytes, mask: Some(&mask) };
@@ -197,7 +201,8 @@ fn a_target_says_where_rows_lie() {
     let target = fixture.target(PageCaching::Cached).unwrap();
     for id in [0, 1, 1999, 3999] {
         let (drive, bytes) = target.bytes_of(id).unwrap();
-        let (mut row, mut wanted) = (vec![0; 100], vec![0; 100]);
+        let mut row = vec![0; 100];
+        let mut wanted = vec![0; 100];
         std::fs::File::open(&fixture.paths[drive]).unwrap().read_exact_at(&mut row, bytes.start).unwrap();
         fixture.content.fill(id as u64, &mut wanted);
         assert!(row == wanted && bytes.end - bytes.start == 100, "{id}");
@@ -257,7 +262,8 @@ fn a_file_that_was_cut_off_is_an_error() {
     file.set_len(1 << 20).unwrap();
     let ids: Vec<i64> = (0..1000).map(|i| i * 3).collect();
     for mut rival in rivals {
-        let (mut rows, mut mask) = (vec![0; 512_000], vec![0; 1000]);
+        let mut rows = vec![0; 512_000];
+        let mut mask = vec![0; 1000];
         let name = rival.name();
         file.set_len(1 << 20).unwrap();
         let answer = rival.lookup(&ids, &mut rows, &mut mask);

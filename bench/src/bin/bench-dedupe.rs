@@ -62,7 +62,8 @@ fn run(args: &Args) -> anyhow::Result<String> {
         seed: args.common.seed,
     };
     setup.check()?;
-    let (machine, gpu) = (MachineInfo::this(), Gpu::open(0)?);
+    let machine = MachineInfo::this();
+    let gpu = Gpu::open(0)?;
     let stream = ready(&gpu)?;
     let mut notes = Notes::default();
     let results = measure(&stream, &setup, &mut |text| notes.say(text))?;

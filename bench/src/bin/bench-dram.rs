@@ -91,13 +91,18 @@ fn main() -> ExitCode {
 
 fn run(args: &Args) -> anyhow::Result<String> {
     let (setups, expected) = setups(args)?;
-    let (machine, gpu) = (MachineInfo::this(), Gpu::open(0)?);
+    let machine = MachineInfo::this();
+    let gpu = Gpu::open(0)?;
     let stream = ready(&gpu)?;
-    let (mut results, mut sweeps, mut notes) = (Vec::new(), Vec::new(), Notes::default());
+    let mut results = Vec::new();
+    let mut sweeps = Vec::new();
+    let mut notes = Notes::default();
     eprintln!("{} tables; this takes about {:.0} s", setups.len(), expected.as_secs_f64());
     cases(args, &setups, &stream, &mut results, &mut sweeps, &mut |text| notes.say(text))?;
     if args.common.json {
-        let (gpu, seed, runs) = (gpu.name().to_owned(), args.common.seed, args.runs);
+        let gpu = gpu.name().to_owned();
+        let seed = args.common.seed;
+        let runs = args.runs;
         let found = DramLookups { gpu, seed, runs, results, sweeps, notes: notes.into_vec() };
         return Ok(Record::new(BenchmarkResult::Dram(found), machine).line()?);
     }
@@ -152,7 +157,8 @@ fn cases(
 ) -> anyhow::Result<()> {
     let began = Instant::now();
     for (number, setup) in (1..).zip(setups) {
-        let (size, row_bytes) = (bytes(setup.size), setup.row_bytes);
+        let size = bytes(setup.size);
+        let row_bytes = setup.row_bytes;
         let elapsed = began.elapsed().as_secs();
         eprintln!("{number}/{}: {size}, rows of {row_bytes} B ({elapsed} s so far)", setups.len());
         match args.sms.is_empty() {

@@ -94,7 +94,8 @@ fn main() -> ExitCode {
 }
 
 fn run(args: &Args) -> anyhow::Result<String> {
-    let (runs, seed) = (args.runs, args.common.seed);
+    let runs = args.runs;
+    let seed = args.common.seed;
     let of_elements = ElementSetup {
         rows: args.rows.0,
         dim: args.dim,
@@ -115,7 +116,8 @@ fn run(args: &Args) -> anyhow::Result<String> {
     };
     of_elements.check()?;
     of_checksums.check()?;
-    let (machine, gpu) = (MachineInfo::this(), Gpu::open(0)?);
+    let machine = MachineInfo::this();
+    let gpu = Gpu::open(0)?;
     let stream = ready(&gpu)?;
     let wants = |part| args.only.is_empty() || args.only.contains(&part);
     let mut notes = Notes::default();

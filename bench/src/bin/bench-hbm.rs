@@ -77,7 +77,8 @@ fn run(args: &Args) -> anyhow::Result<String> {
         torch: args.torch,
     };
     setup.check()?;
-    let (machine, gpu) = (MachineInfo::this(), Gpu::open(0)?);
+    let machine = MachineInfo::this();
+    let gpu = Gpu::open(0)?;
     let stream = ready(&gpu)?;
     let mut notes = Notes::default();
     let copy = copy_bytes_per_second(&stream, setup.runs)?;
@@ -97,7 +98,10 @@ fn run(args: &Args) -> anyhow::Result<String> {
         };
         return Ok(Record::new(BenchmarkResult::Hbm(found), machine).line()?);
     }
-    let (rows, bytes, runs, seed) = (setup.rows, setup.dim * 4, setup.runs, setup.seed);
+    let rows = setup.rows;
+    let bytes = setup.dim * 4;
+    let runs = setup.runs;
+    let seed = setup.seed;
     let mut text = format!("{rows} rows of {bytes} B in memory of {}; medians of {runs}, seed {seed}\n", gpu.name());
     text += &report::show(&results, copy)?;
     Ok(text + &notes.lines() + &busy(&machine))

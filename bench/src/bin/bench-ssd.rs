@@ -165,7 +165,8 @@ fn main() -> ExitCode {
 
 fn measure(args: &Args) -> anyhow::Result<String> {
     let setup = args.setup()?;
-    let (machine, mut notes) = (MachineInfo::this(), Notes::default());
+    let machine = MachineInfo::this();
+    let mut notes = Notes::default();
     let mut note = |text: &str, kept: bool| if kept { notes.say(text) } else { eprintln!("{text}") };
     let gpu = Gpu::open(0);
     let results = match &gpu {
@@ -190,8 +191,10 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         return Ok(Record::new(BenchmarkResult::Ssd(found), machine).line()?);
     }
     let by = gpu.unwrap_or_else(|| "no GPU".to_owned());
-    let (rows, seed) = (args.dim * 4, setup.seed);
-    let (size, media) = (bytes(setup.size), setup.medium.name());
+    let rows = args.dim * 4;
+    let seed = setup.seed;
+    let size = bytes(setup.size);
+    let media = setup.medium.name();
     let mut text = format!("Rows of {rows} B on emulated drives, {size}, {media}; {by}, seed {seed}\n");
     if let Some(merging) = &setup.merging {
         text += &format!("Rows that share commands: {merging:?}\n");

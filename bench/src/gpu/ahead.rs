@@ -141,7 +141,8 @@ impl Steps<'_> {
     /// Steps a second, one after the other.
     fn in_turn(&mut self) -> anyhow::Result<f64> {
         self.draw()?;
-        let (began, mut tickets) = (Instant::now(), Vec::with_capacity(STEPS));
+        let began = Instant::now();
+        let mut tickets = Vec::with_capacity(STEPS);
         for step in 0..STEPS {
             tickets.push(self.lookup(step)?);
             self.model()?;
@@ -152,7 +153,9 @@ impl Steps<'_> {
     /// The steps with each batch fetched a step ahead, the first included.
     fn ahead(&mut self) -> anyhow::Result<f64> {
         self.draw()?;
-        let (began, mut tickets, mut held) = (Instant::now(), Vec::with_capacity(STEPS), VecDeque::new());
+        let began = Instant::now();
+        let mut tickets = Vec::with_capacity(STEPS);
+        let mut held = VecDeque::new();
         for step in 0..=STEPS {
             if step < STEPS {
                 held.push_back(self.prefetch(step)?);

@@ -172,7 +172,8 @@ mod tests {
             return eprintln!("skipped: a C++ compiler (c++, g++ or clang++) is needed");
         };
         let folder = tempfile::tempdir().unwrap();
-        let (source, program) = (folder.path().join("content.cpp"), folder.path().join("content"));
+        let source = folder.path().join("content.cpp");
+        let program = folder.path().join("content");
         let main = "#include <cstdio>\n#include <cstdlib>\n\
             int main(int, char** a) { u64 key = strtoull(a[1], 0, 10), id = strtoull(a[2], 0, 10), n = strtoull(a[3], 0, 10);\n\
             for (u64 i = 0; i < n; i++) printf(\"%llu\\n\", row_word(row_start(key, id), i)); }\n";

@@ -79,7 +79,8 @@ impl Module {
     ) -> anyhow::Result<()> {
         let _current = self.gpu.enter()?;
         let mut parameters = parameters.each_mut().map(|value| ptr::from_mut(value).cast::<c_void>());
-        let (stream, none) = (stream.raw(), ptr::null_mut());
+        let stream = stream.raw();
+        let none = ptr::null_mut();
         // SAFETY: the caller's promise. CUDA copies the parameters.
         let launched = unsafe {
             sys::cuLaunchKernel(kernel.0, blocks, 1, 1, threads, 1, 1, 0, stream, parameters.as_mut_ptr(), none)

@@ -62,15 +62,18 @@ pub fn gather(tables: &[HostRows], each: usize, ids: &[i64], to: &PinnedMemory) 
 
 /// Sums bags of `hot` ids of rows of f32: row b of `to` has the sums of bag b of all tables side by side. Panics where there is no room.
 pub fn pool(tables: &[HostRows], bags: usize, hot: usize, ids: &[i64], to: &PinnedMemory) {
-    let (row_bytes, features) = (tables.first().map_or(0, |table| table.row_bytes), tables.len());
+    let row_bytes = tables.first().map_or(0, |table| table.row_bytes);
+    let features = tables.len();
     let dim = row_bytes / 4;
     assert!(bags * features * row_bytes <= to.memory().len(), "{bags} rows have no room");
     assert!(bags * features * hot <= ids.len(), "{} ids are too few", ids.len());
     let output = Output(to.memory().as_ptr());
     share(bags * features, LEAST_SHARE / hot.max(1), |part| {
-        let (output, mut sums) = (&output, vec![0f32; dim]);
+        let output = &output;
+        let mut sums = vec![0f32; dim];
         for at in part {
-            let (bag, feature) = (at / features, at % features);
+            let bag = at / features;
+            let feature = at % features;
             sums.fill(0.0);
             for &id in &ids[(feature * bags + bag) * hot..][..hot] {
                 // SAFETY: the table has a row of that id, of f32, aligned to 16.

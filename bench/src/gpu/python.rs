@@ -37,7 +37,8 @@ pub(super) fn ask<T: DeserializeOwned>(
             None => std::thread::sleep(Duration::from_millis(20)),
         }
     };
-    let (mut said, mut complaint) = (String::new(), String::new());
+    let mut said = String::new();
+    let mut complaint = String::new();
     child.stdout.take().map(|mut out| out.read_to_string(&mut said)).transpose()?;
     child.stderr.take().map(|mut err| err.read_to_string(&mut complaint)).transpose()?;
     if !status.success() {

@@ -171,7 +171,8 @@ impl Request {
     /// Fresh ids, and nothing of an answer; both are there when it returns.
     pub fn draw(&mut self, stream: &Stream) -> anyhow::Result<()> {
         self.draws += 1;
-        let (count, each) = (self.count(), self.shape.bags * self.shape.hot);
+        let count = self.count();
+        let each = self.shape.bags * self.shape.hot;
         let seed = mix_all([self.seed, self.draws]);
         // SAFETY: `reshape` has seen to the room; there is a table for each feature.
         unsafe {
@@ -222,8 +223,10 @@ impl Request {
         let (features, Shape { bags, hot, pooled }) = (self.tables.len() as u64, self.shape);
         let (rows, side_by_side) = self.shape.output(self.tables.len());
         let stride = side_by_side * self.dim;
-        let (out, ids, tables, found) =
-            (self.out.address(), self.ids.address(), self.on_gpu.address(), self.found.address());
+        let out = self.out.address();
+        let ids = self.ids.address();
+        let tables = self.on_gpu.address();
+        let found = self.found.address();
         let work = rows * side_by_side * self.dim.div_ceil(2);
         // SAFETY: as many ids, rows and tables are there; `found` has three words, of which the second is to be lowered.
         unsafe {
@@ -248,7 +251,8 @@ impl Request {
         ensure!(seen == rows * stride, "{seen} elements were compared instead of {}", rows * stride);
         self.checked += rows * side_by_side;
         for _ in 0..spots.min(u32::try_from(rows).unwrap_or(u32::MAX)) {
-            let (row, feature) = (self.random.below(rows), self.random.below(side_by_side));
+            let row = self.random.below(rows);
+            let feature = self.random.below(side_by_side);
             self.spot(row, feature).with_context(|| format!("row {row}, feature {feature}"))?;
         }
         Ok(())
@@ -267,7 +271,8 @@ impl Request {
         let table = self.tables.get(feature as usize).context("no such table")?;
         let column = if pooled { feature * self.dim } else { 0 };
         let row_bytes = self.dim as usize * 4;
-        let (mut got, mut wanted) = (vec![0u8; row_bytes], vec![0u8; row_bytes]);
+        let mut got = vec![0u8; row_bytes];
+        let mut wanted = vec![0u8; row_bytes];
         self.out.read((row * side_by_side * self.dim + column) * 4, &mut got)?;
         wanted_sum(&table.content, &ids, &mut wanted, pooled);
         ensure!(got == wanted, "the row of ids {ids:?} is wrong");
@@ -278,7 +283,8 @@ impl Request {
     /// Puts the right answer there, and then a wrong bit: the comparison has to see no fault, and then just that.
     fn prove(&mut self, stream: &Stream) -> anyhow::Result<()> {
         self.draw(stream)?;
-        let (ids, features) = (self.ids()?, self.tables.len() as u64);
+        let ids = self.ids()?;
+        let features = self.tables.len() as u64;
         let (rows, side_by_side) = self.shape.output(self.tables.len());
         let row_bytes = self.dim as usize * 4;
         let mut out = vec![0u8; (rows * side_by_side) as usize * row_bytes];
@@ -312,7 +318,8 @@ fn wanted_sum(content: &ContentOracle, ids: &[i64], row: &mut [u8], pooled: bool
     if !pooled {
         return ids.iter().for_each(|&id| content.fill(id as u64, row));
     }
-    let (mut sums, mut one) = (vec![0f32; row.len() / 4], vec![0u8; row.len()]);
+    let mut sums = vec![0f32; row.len() / 4];
+    let mut one = vec![0u8; row.len()];
     for &id in ids {
         content.fill(id as u64, &mut one);
         for (sum, bytes) in sums.iter_mut().zip(one.as_chunks::<4>().0) {

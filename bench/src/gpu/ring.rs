@@ -103,7 +103,8 @@ pub struct Progress {
 /// Reads random rows of 512 B by look-ups, from drives in memory that permute completions and delay one in 10,000. `progress` is told
 /// about every two seconds.
 pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progress)) -> anyhow::Result<GpuRingResult> {
-    let (rows, ids) = (setup.size.saturating_mul(setup.threads.into()) / u64::from(BLOCK), setup.ids);
+    let rows = setup.size.saturating_mul(setup.threads.into()) / u64::from(BLOCK);
+    let ids = setup.ids;
     ensure!(ids > 0 && ids <= rows, "{ids} ids a look-up in a table of {rows} rows");
     let content = ContentOracle::new(setup.seed, 0, rows, BLOCK / 4, DType::F32);
     let fixture = Fixture { drives: setup.threads, media: Media::Ram, disorder: true, profile: TimingProfile::None };
@@ -117,10 +118,18 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let timed = TimedLookup::new(&plan, stream, &request)?;
     // In a long run nobody looks at what copies do.
     let copies = (setup.commands == 0).then(|| Copies::new(setup.threads, setup.size, BLOCK as usize)).transpose()?;
-    let (mut slowest_copies, mut sums_of_copies) = (Vec::new(), Vec::new());
-    let (mut by_thread, mut copies_by_thread) = (Vec::<Vec<f64>>::new(), Vec::<Vec<f64>>::new());
-    let (mut slowest, mut fastest, mut sums) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut rates, mut whole, mut commands, mut lookups, mut anomalies) = (Vec::new(), Vec::new(), 0, 0, 0);
+    let mut slowest_copies = Vec::new();
+    let mut sums_of_copies = Vec::new();
+    let mut by_thread = Vec::<Vec<f64>>::new();
+    let mut copies_by_thread = Vec::<Vec<f64>>::new();
+    let mut slowest = Vec::new();
+    let mut fastest = Vec::new();
+    let mut sums = Vec::new();
+    let mut rates = Vec::new();
+    let mut whole = Vec::new();
+    let mut commands = 0;
+    let mut lookups = 0;
+    let mut anomalies = 0;
     let began = Instant::now();
     let mut told = began;
     // The first is for warming up.

@@ -65,7 +65,8 @@ impl Ground for GpuGround<'_> {
         count: u64,
         by: u32,
     ) -> anyhow::Result<Box<dyn Contender + 'a>> {
-        let (gpu, dim) = (self.stream.gpu(), setup.dim as usize);
+        let gpu = self.stream.gpu();
+        let dim = setup.dim as usize;
         let team = Team::new(means, TABLE, dim, count, by, |rows| Staging::new(gpu, rows * dim))?;
         Ok(Box::new(Threads { team, request: self.request(setup, count)?, stream: self.stream, dim }))
     }
@@ -140,8 +141,11 @@ impl Contender for Threads<'_> {
     }
 
     fn look_up(&mut self) -> anyhow::Result<Taken> {
-        let (stream, to, row_bytes) = (self.stream, self.request.out_at(), self.dim * 4);
-        let (began, before) = (Instant::now(), processor_time::of_this_thread()?);
+        let stream = self.stream;
+        let to = self.request.out_at();
+        let row_bytes = self.dim * 4;
+        let began = Instant::now();
+        let before = processor_time::of_this_thread()?;
         let commands = self.team.look_up(self.dim, |first, count, staging| {
             if count == 0 {
                 return Ok(());

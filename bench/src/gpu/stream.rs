@@ -39,7 +39,8 @@ impl Stream {
         let gpu = kernels.gpu();
         let hold = PinnedMemory::allocate(gpu, 4096)?;
         let _current = gpu.enter()?;
-        let (mut stream, mut events) = (ptr::null_mut(), [ptr::null_mut(); 2]);
+        let mut stream = ptr::null_mut();
+        let mut events = [ptr::null_mut(); 2];
         // SAFETY: a context is current; handles are stored.
         unsafe {
             cuda("a stream", sys::cuStreamCreate(&mut stream, 1))?;
@@ -142,7 +143,9 @@ impl Stream {
     pub fn capture<R>(&self, work: impl FnOnce() -> anyhow::Result<R>) -> anyhow::Result<(Graph, R)> {
         let _current = self.gpu().enter()?;
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        let (mut graph, mut exec, mut nodes) = (ptr::null_mut(), ptr::null_mut(), 0);
+        let mut graph = ptr::null_mut();
+        let mut exec = ptr::null_mut();
+        let mut nodes = 0;
         // SAFETY: the stream is of this context; capture begins and ends on this thread, whatever `work` answers.
         unsafe {
             cuda("a capture", sys::cuStreamBeginCapture_v2(self.stream, mode))?;

@@ -27,7 +27,8 @@ pub(super) struct Memory {
 
 impl Memory {
     pub(super) fn new(table: usize, pass: usize, threads: usize) -> anyhow::Result<Self> {
-        let (from, to) = (huge(table.max(pass))?, huge(pass)?);
+        let from = huge(table.max(pass))?;
+        let to = huge(pass)?;
         Ok(Self { from, to, threads, turn: 0 })
     }
 

@@ -166,7 +166,8 @@ pub fn run(setup: &PassSetup, directory: &Path, tell: &mut dyn FnMut(Progress<'_
     let mut memory = Memory::new(all as usize, (pass_rows * row_bytes) as usize, threads)?;
     tell(Progress::Loaded(began.elapsed().as_secs_f64()));
 
-    let (mut ways, mut left_out) = (Vec::<Measured>::new(), Vec::new());
+    let mut ways = Vec::<Measured>::new();
+    let mut left_out = Vec::new();
     let planned = planned(all, setup.threads);
     let count = planned.len();
     // What a trainer takes for a pass that is as long as its reading and writing.

@@ -114,11 +114,19 @@ impl Trainer {
         }
         let mut passes = Passes::open(store, TABLE, way.options.clone())?;
         let row_bytes = passes.row_bytes();
-        let (mut reads, mut writes, mut trainings) = (Vec::new(), Vec::new(), Vec::new());
-        let (mut stages, mut copies, mut parts, mut memcpys) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let mut reads = Vec::new();
+        let mut writes = Vec::new();
+        let mut trainings = Vec::new();
+        let mut stages = Vec::new();
+        let mut copies = Vec::new();
+        let mut parts = Vec::new();
+        let mut memcpys = Vec::new();
         let mut aheads = Vec::new();
-        let (mut bytes, mut time) = (0, Duration::ZERO);
-        let (mut hits, mut rows_in_all, mut resident) = ([0; ITERATIONS], [0; ITERATIONS], 0);
+        let mut bytes = 0;
+        let mut time = Duration::ZERO;
+        let mut hits = [0; ITERATIONS];
+        let mut rows_in_all = [0; ITERATIONS];
+        let mut resident = 0;
         let most = self.keysets.iter().map(Keyset::len).max().unwrap_or(0);
         // Touched: the kernel's time to give it would be counted as reading.
         let mut buffer = huge(most * row_bytes)?;
@@ -201,7 +209,9 @@ impl Trainer {
 
     /// Compares what is durable.
     fn check(&mut self, store: &Store, way: &str) -> anyhow::Result<()> {
-        let (mut wanted, mut rows, mut wrong) = (vec![0; self.content.row_bytes()], 0, None);
+        let mut wanted = vec![0; self.content.row_bytes()];
+        let mut rows = 0;
+        let mut wrong = None;
         store.scan(TABLE, 0..u64::MAX, &mut |id, row| {
             self.fill(id, &mut wanted);
             rows += 1;

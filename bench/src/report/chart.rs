@@ -259,13 +259,15 @@ impl Axis {
     /// Logarithmic, with ticks at 1, 2 and 5 times powers of ten, or those powers alone if they are many.
     fn log(low: f64, high: f64) -> Self {
         let (low, high) = (low.max(1e-9), high.max(low.max(1e-9)) * 1.0001);
-        let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+        let first = low.log10().floor() as i32;
+        let last = high.log10().ceil() as i32;
         let steps: &[f64] = if last - first > 2 { &[1.0] } else { &[1.0, 2.0, 5.0] };
         let all: Vec<f64> =
             (first..=last).flat_map(|power| steps.iter().map(move |step| step * 10f64.powi(power))).collect();
         let from = all.iter().copied().filter(|&tick| tick <= low * 1.0001).fold(f64::NAN, f64::max);
         let to = all.iter().copied().filter(|&tick| tick >= high * 0.999).fold(f64::NAN, f64::min);
-        let (from, to) = (if from.is_nan() { low } else { from }, if to.is_nan() { high } else { to });
+        let from = if from.is_nan() { low } else { from };
+        let to = if to.is_nan() { high } else { to };
         Self { from, to, log: true, ticks: all.into_iter().filter(|tick| (from..=to).contains(tick)).collect() }
     }
 
@@ -303,7 +305,8 @@ impl Lines {
         let mut xs: Vec<f64> = points().map(|point| point.0).collect();
         xs.sort_by(f64::total_cmp);
         xs.dedup();
-        let (first, last) = (xs.first().copied().unwrap_or(1.0), xs.last().copied().unwrap_or(1.0));
+        let first = xs.first().copied().unwrap_or(1.0);
+        let last = xs.last().copied().unwrap_or(1.0);
         // Ticks of x are what was measured.
         let x_axis = Axis { from: first, to: last, log: true, ticks: xs };
         let y_axis = match self.log && points().next().is_some() {

@@ -73,7 +73,8 @@ pub fn keep(report: &Report, folder: &Path) -> Result<(), KeptError> {
     let mut listed = Vec::new();
     for part in &report.parts {
         let Part { name, command, outcome, said } = part;
-        let (mut failed, mut not_run) = (None, None);
+        let mut failed = None;
+        let mut not_run = None;
         match outcome {
             Outcome::Done(value) => write(&format!("{name}.json"), format!("{value}\n"))?,
             Outcome::Failed(reason) => failed = Some(reason.clone()),

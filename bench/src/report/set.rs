@@ -45,7 +45,8 @@ pub fn set(extent: Extent) -> Vec<Program> {
         let arguments = if quick { short } else { long };
         Program { name, binary, arguments, needs }
     };
-    let (host, gpu) = (Needs::Nothing, Needs::Gpu);
+    let host = Needs::Nothing;
+    let gpu = Needs::Gpu;
     vec![
         program("ring", "bench-ring", host, "--host --seconds 2", "--host"),
         program("lookup", "bench-lookup", host, "--size 256M --seconds 1 --growth 1G,4G,16G --runs 2", ""),

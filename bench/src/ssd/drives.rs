@@ -41,7 +41,9 @@ impl Drives {
 
     /// After it.
     pub(crate) fn end(&self) -> anyhow::Result<Window> {
-        let (mut first, mut last, mut completions) = (None::<Instant>, None::<Instant>, 0);
+        let mut first = None::<Instant>;
+        let mut last = None::<Instant>;
+        let mut completions = 0;
         for drive in &self.drives {
             let began = drive.clock_began().context("a drive without a clock of its own")?;
             let watched = drive.watched();

@@ -65,14 +65,17 @@ impl Contender for Threads<'_> {
     }
 
     fn look_up(&mut self) -> anyhow::Result<Taken> {
-        let (began, before) = (Instant::now(), processor_time::of_this_thread()?);
+        let began = Instant::now();
+        let before = processor_time::of_this_thread()?;
         let commands = self.team.look_up(self.setup.dim as usize, |_, _, _| Ok(()))?;
         let caller = processor_time::of_this_thread()? - before;
         Ok(Taken { seen: began.elapsed(), caller, commands, stages: None })
     }
 
     fn check(&mut self) -> anyhow::Result<u64> {
-        let (content, ids, before) = (self.setup.content(), &self.ids, self.checked);
+        let content = self.setup.content();
+        let ids = &self.ids;
+        let before = self.checked;
         let stride = self.setup.dim as usize * 4;
         let checked = &mut self.checked;
         self.team.each(|first, count, landing| {

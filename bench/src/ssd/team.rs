@@ -131,7 +131,8 @@ impl<L: Landing> Seat<L> {
 
     /// Look-ups until it is stopped.
     fn serve(&self, dim: usize) {
-        let (mut done, mut looks) = (0, 0u32);
+        let mut done = 0;
+        let mut looks = 0u32;
         while !self.stop.load(Ordering::Relaxed) {
             let due = self.due.load(Ordering::Acquire);
             if due != done {
@@ -209,7 +210,8 @@ impl<L: Landing> Team<L> {
     ) -> anyhow::Result<u64> {
         self.turn += 1;
         self.seats.iter().skip(1).for_each(|seat| seat.due.store(self.turn, Ordering::Release));
-        let (mut first, mut commands) = (0, 0);
+        let mut first = 0;
+        let mut commands = 0;
         for (number, seat) in self.seats.iter().enumerate() {
             match number {
                 0 => seat.desk().look_up(dim),
@@ -225,7 +227,8 @@ impl<L: Landing> Team<L> {
     }
 
     fn wait(&self, seat: &Seat<L>) -> anyhow::Result<()> {
-        let (began, mut looks) = (Instant::now(), 0u32);
+        let began = Instant::now();
+        let mut looks = 0u32;
         while seat.done.load(Ordering::Acquire) != self.turn {
             looks += 1;
             if looks < LOOKS {

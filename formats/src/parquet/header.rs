@@ -49,7 +49,8 @@ impl Header {
     /// no writer has.
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let mut rest = bytes;
-        let (mut page, mut values) = (Fields::default(), None);
+        let mut page = Fields::default();
+        let mut values = None;
         fields::<false>(&mut rest, |field, kind, rest| {
             if kind == STRUCT && matches!(field, 5 | 8) {
                 let mut inner = Fields::default();
@@ -60,7 +61,8 @@ impl Header {
             number(&mut page, field, kind, rest)
         })?;
         let (field, inner) = values?;
-        let (unpacked, packed) = (page.get(2)?, page.get(3)?);
+        let unpacked = page.get(2)?;
+        let packed = page.get(3)?;
         let as_they_are = unpacked == packed && page.get(4).is_none();
         let size = |field| inner.get(field).and_then(|size| u64::try_from(size).ok());
         let (levels, is_plain) = match (page.get(1)?, field) {
@@ -68,7 +70,9 @@ impl Header {
             (DATA_PAGE_V2, 8) => (Some((size(6)?, size(5)?)), inner.get(4)? == PLAIN),
             _ => return None,
         };
-        let (len, page, values) = (bytes.len() - rest.len(), u64::try_from(packed).ok()?, size(1)?);
+        let len = bytes.len() - rest.len();
+        let page = u64::try_from(packed).ok()?;
+        let values = size(1)?;
         Some(Self { len, page, values, levels, is_plain: is_plain && as_they_are })
     }
 }

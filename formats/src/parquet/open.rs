@@ -97,7 +97,8 @@ fn key_column(input: &Input, columns: &[Named], wanted: Option<&str>) -> Result<
         _ => None,
     });
     let Some(wanted) = wanted else {
-        let (first, others) = (keys.next(), keys.next());
+        let first = keys.next();
+        let others = keys.next();
         if let (Some(one), Some(other)) = (&first, others) {
             let what = format!("it has several columns of whole numbers: {}, {}", one.name, other.name);
             return Err(input.error(FileErrorKind::Unclear, what, "say which has the ids"));

@@ -137,7 +137,8 @@ impl Vectors {
     /// The first place at which a row begins too early, or should have ended.
     fn uneven(&self, levels: &[u8], count: usize, first: u64) -> Result<Option<(usize, Uneven)>, CutOff> {
         let mut levels = Hybrid::new(levels, 1, count);
-        let (mut at, mut within) = (0, first % self.dim);
+        let mut at = 0;
+        let mut within = first % self.dim;
         while let Some(run) = levels.next()? {
             let (odd, count) = match run {
                 Run::Same(level, count) => (self.steps(level, count as u64, &mut within), count),

@@ -167,7 +167,8 @@ impl Pieces {
             }
             if piece.pages.is_empty() {
                 if !self.first.is_multiple_of(self.dim) {
-                    let (row, length) = (self.first / self.dim, self.first % self.dim);
+                    let row = self.first / self.dim;
+                    let length = self.first % self.dim;
                     return Err(damaged(format!("row {row} has {length} values, others {}", self.dim)));
                 }
                 // Else the rows of the groups behind would come in their place.

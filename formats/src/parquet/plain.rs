@@ -70,8 +70,10 @@ impl Plain {
 
 /// Whether all pages of a column are plain, and not too many. What cannot be read is left to those who unpack pages: they say why.
 fn all_plain(source: &Source, column: usize) -> bool {
-    let (mut cursor, mut window) = (Cursor::default(), Window::default());
-    let (mut pages, mut values) = (0, 0u64);
+    let mut cursor = Cursor::default();
+    let mut window = Window::default();
+    let mut pages = 0;
+    let mut values = 0u64;
     let present = Vectors::of(source, column, 1, 1).present;
     loop {
         match cursor.next(source, (column, present), &mut window) {
@@ -226,7 +228,8 @@ impl PlainPages {
     /// The pages of a column of vectors of `dim` values of `size` bytes, which is plain.
     pub(super) fn new(source: Source, column: usize, dim: u64, size: usize) -> Self {
         let vectors = Vectors::of(&source, column, dim, size);
-        let (window, cursor) = (Window::default(), Cursor::default());
+        let window = Window::default();
+        let cursor = Cursor::default();
         Self { source, column, vectors, window, cursor, pages: Vec::new(), values: 0 }
     }
 
@@ -245,7 +248,8 @@ impl PlainPages {
         let page = self.pages.partition_point(|page| page.0 <= begin).saturating_sub(1);
         let pages = self.pages.get(page..).unwrap_or_default();
         let ends = pages.iter().skip(1).map(|page| page.0).chain([self.values]);
-        let (mut at, mut places) = (begin, Vec::new());
+        let mut at = begin;
+        let mut places = Vec::new();
         for (&(first, place), page_end) in pages.iter().zip(ends) {
             let till = page_end.min(end);
             if at >= till {
@@ -310,9 +314,11 @@ impl PlainPages {
             _ => next(header.levels.map(|it| it.1))?,
         };
         // Both at once: they are neighbours.
-        let (begin, len) = (repetition.0, (definition.0 - repetition.0) as usize + definition.1);
+        let begin = repetition.0;
+        let len = (definition.0 - repetition.0) as usize + definition.1;
         let levels = window.get(source, begin, len)?;
-        let (repetition, definition) = (levels.get(..repetition.1), levels.get(len - definition.1..len));
+        let repetition = levels.get(..repetition.1);
+        let definition = levels.get(len - definition.1..len);
         let levels = repetition.zip(definition).ok_or_else(cut_off)?;
         let values = header.values;
         vectors.check(&source.path, levels, values as usize, self.values).map_err(|CutOff| cut_off())??;

@@ -133,7 +133,9 @@ impl<T: DataType> Values<T> {
             self.values.clear();
             self.repetition.clear();
             self.definition.clear();
-            let (values, repetition, definition) = (&mut self.values, &mut self.repetition, &mut self.definition);
+            let values = &mut self.values;
+            let repetition = &mut self.repetition;
+            let definition = &mut self.definition;
             let path = &self.chunks.source.path;
             let read = guarded(path, || reader.read_records(most, Some(definition), Some(repetition), values))?;
             let (rows, present, levels) = read;

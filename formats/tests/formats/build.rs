@@ -35,7 +35,8 @@ pub(crate) fn npy_bytes(descr: &str, rows: u64, dim: u64, data: &[u8]) -> Vec<u8
 
 /// A zip archive of `members`, each deflated if so marked.
 pub(crate) fn zip(members: &[(&str, &[u8], bool)]) -> Vec<u8> {
-    let (mut archive, mut directory) = (Vec::new(), Vec::new());
+    let mut archive = Vec::new();
+    let mut directory = Vec::new();
     for (name, bytes, deflated) in members {
         let packed = if *deflated {
             let mut encoder = DeflateEncoder::new(Vec::new(), Compression::default());
@@ -62,7 +63,8 @@ pub(crate) fn zip(members: &[(&str, &[u8], bool)]) -> Vec<u8> {
         directory.extend(at.to_le_bytes());
         directory.extend(name.as_bytes());
     }
-    let (at, len) = (archive.len() as u32, directory.len() as u32);
+    let at = archive.len() as u32;
+    let len = directory.len() as u32;
     archive.extend(directory);
     archive.extend(b"PK\x05\x06\x00\x00\x00\x00");
     archive.extend((members.len() as u16).to_le_bytes());
@@ -100,9 +102,11 @@ pub(crate) fn meta(fifth: bool, keys: i32, values: i32, tables: &[(i32, u64, i32
 }
 
 pub(crate) fn safetensors(tensors: &[(&str, &str, &[u64], &[u8])]) -> Vec<u8> {
-    let (mut listed, mut all) = (Vec::new(), Vec::<u8>::new());
+    let mut listed = Vec::new();
+    let mut all = Vec::<u8>::new();
     for (name, dtype, shape, data) in tensors {
-        let (begin, end) = (all.len(), all.len() + data.len());
+        let begin = all.len();
+        let end = all.len() + data.len();
         listed.push(format!(r#""{name}":{{"dtype":"{dtype}","shape":{shape:?},"data_offsets":[{begin},{end}]}}"#));
         all.extend(*data);
     }

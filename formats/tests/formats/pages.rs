@@ -58,7 +58,9 @@ fn levels(runs: &[(u64, u8)]) -> Vec<u8> {
 
 /// A page's values and its body: lists of two floats, of which row `odd` has another length, and row `gap` lacks a value.
 fn pairs(rows: u64, odd: Option<(u64, u64)>, gap: Option<u64>) -> (u64, Vec<u8>) {
-    let (mut repetition, mut definition, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    let mut repetition = Vec::new();
+    let mut definition = Vec::new();
+    let mut values = Vec::new();
     for row in 0..rows {
         let length = odd.filter(|(odd, _)| *odd == row).map_or(2, |(_, length)| length);
         repetition.extend([(1, 0), (length - 1, 1)].into_iter().filter(|(count, _)| *count > 0));

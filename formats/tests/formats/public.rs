@@ -83,7 +83,8 @@ fn public_readers_read_what_we_write() {
         [("npy", DType::F32), ("npy", DType::I8), ("safetensors", DType::F16), ("safetensors", DType::U8)]
     {
         let path = dir.path().join(format!("{dtype}.{ending}"));
-        let (rows, dim) = (13, 5);
+        let rows = 13;
+        let dim = 5;
         let content = data(rows * dtype.row_bytes(dim).unwrap() as usize, 3);
         let writer = TableWriter::create(&path, false, "emb.weight", rows as u64, dim, dtype).unwrap();
         writer.write(0, &content).unwrap();

@@ -12,7 +12,8 @@ use crate::build::*;
 /// All rows of a table, read whole, in two halves backwards, and one by one from the end.
 pub(crate) fn rows_of(file: &TableFile, name: &str) -> Vec<u8> {
     let table = file.tables.iter().find(|it| it.name == name).unwrap_or_else(|| panic!("no {name}: {file:?}"));
-    let (rows, row_bytes) = (file.rows(table), table.row_bytes());
+    let rows = file.rows(table);
+    let row_bytes = table.row_bytes();
     let mut all = vec![0; table.rows as usize * row_bytes];
     rows.fill(0, &mut all).unwrap();
     let half = table.rows / 2;
@@ -63,7 +64,9 @@ fn safetensors_of_every_type() {
 #[test]
 fn sharded_safetensors() {
     let dir = tempfile::tempdir().unwrap();
-    let (a, b, bias) = (data(40, 1), data(60, 2), data(8, 3));
+    let a = data(40, 1);
+    let b = data(60, 2);
+    let bias = data(8, 3);
     write(
         dir.path(),
         "model-00001-of-00002.safetensors",
@@ -84,8 +87,10 @@ fn sharded_safetensors() {
 #[test]
 fn npy_and_npz() {
     let dir = tempfile::tempdir().unwrap();
-    let (a, b) = (data(24, 1), data(300 * 70 * 4, 2));
-    let (npy_a, npy_b) = (npy_bytes("<f2", 4, 3, &a), npy_bytes("<f4", 300, 70, &b));
+    let a = data(24, 1);
+    let b = data(300 * 70 * 4, 2);
+    let npy_a = npy_bytes("<f2", 4, 3, &a);
+    let npy_b = npy_bytes("<f4", 300, 70, &b);
     let file = TableFile::open(&write(dir.path(), "user.table.npy", &npy_a)).unwrap();
     assert_eq!(shape(&file, "user.table"), (4, 3, DType::F16, None));
     assert_eq!(rows_of(&file, "user.table"), a);
@@ -121,7 +126,8 @@ fn embedding_collections() {
     for (fifth, wide) in [(true, true), (false, false)] {
         let dir = tempfile::tempdir().unwrap();
         let size = if wide { 4 } else { 2 };
-        let (a, b) = (data(3 * 2 * size, 1), data(2 * 5 * size, 2));
+        let a = data(3 * 2 * size, 1);
+        let b = data(2 * 5 * size, 2);
         let keys = |keys: &[i64]| -> Vec<u8> {
             if wide {
                 i64s(keys.iter().copied())
@@ -129,7 +135,8 @@ fn embedding_collections() {
                 keys.iter().flat_map(|&key| (key as u32).to_le_bytes()).collect()
             }
         };
-        let (key_type, value_type) = (i32::from(wide), i32::from(!wide));
+        let key_type = i32::from(wide);
+        let value_type = i32::from(!wide);
         let tables = [(7, 3, 2), (9, 2, 5), (11, 0, 4)];
         write(dir.path(), "embedding_collection_0/meta_data", meta(fifth, key_type, value_type, &tables));
         write(dir.path(), "embedding_collection_0/key7", part(1, 7, &keys(&[2, 0, 1])));

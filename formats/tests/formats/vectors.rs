@@ -87,7 +87,8 @@ fn a_page_that_is_damaged_is_told_behind_the_rows_before_it() {
     std::fs::write(&path, bytes).unwrap();
     let file = TableFile::open(&path).unwrap();
     let rows = file.rows(&file.tables[0]);
-    let (mut row, mut one) = (0, vec![0; DIM * 4]);
+    let mut row = 0;
+    let mut one = vec![0; DIM * 4];
     let error = loop {
         match rows.fill(row as u64, &mut one) {
             Ok(()) => assert!(one == expected(row..row + 1), "row {row}"),

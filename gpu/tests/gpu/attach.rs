@@ -28,7 +28,8 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
         (table.spec.permuted, table.ranks) = (true, Some(Ranks::by_hotness(&counts)));
         table
     };
-    let (bad, good) = (permuted("bad"), permuted("good"));
+    let bad = permuted("bad");
+    let good = permuted("good");
     common::load(&store, &[bad, good.clone()], &LoadOptions::default());
     let (generation, index) = store.generation("bad").unwrap();
     let region = generation.tables[index].ranks.unwrap().region;
@@ -51,8 +52,10 @@ fn a_damaged_permutation_harms_its_own_table_alone() {
             (Some((0, 0)), Some((hbm / row_bytes, dram / row_bytes)))
         );
         let plan = plan("good").unwrap();
-        let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
-        let (tables, features) = ([good.clone()], [Feature::new("f", "good")]);
+        let slot = plan.slot().unwrap();
+        let stream = Stream::new(&gpu);
+        let tables = [good.clone()];
+        let features = [Feature::new("f", "good")];
         let options = PlanOptions::default().with_max(8, 200);
         for _ in 0..5 {
             let mut case = Case::random(&tables, &features, &options, plan.width(), true, &mut random);

@@ -52,7 +52,8 @@ fn does_without_until_power_returns(
 fn dies(gpu: &Arc<Gpu>, fault: Fault) {
     let fixture = Fixture::new(1);
     let plan = fixture.plan(gpu, GpuOptions::default().with_timeout(short()), 1);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(gpu);
     let mut random = fastrand::Rng::with_seed(7);
     for round in 0..3 {
         let flat = Flat::new(gpu, Fixture::ids(1000, &mut random));
@@ -103,7 +104,8 @@ fn a_controller_that_is_gone_is_named_until_its_power_returns() {
 /// One of two drives dies at its first command: its rows fail, and no others, in whatever tier they are.
 fn one_of_two_dies(gpu: &Arc<Gpu>, fault: Fault, sets: u32) {
     let fixture = Fixture::new(2);
-    let (hbm, dram) = (500, 1000);
+    let hbm = 500;
+    let dram = 1000;
     let options = GpuOptions::default()
         .with_timeout(short())
         .with_queue_sets(sets)
@@ -112,7 +114,8 @@ fn one_of_two_dies(gpu: &Arc<Gpu>, fault: Fault, sets: u32) {
     let executor = fixture.attach(gpu, options);
     assert_eq!(executor.tiers("t"), Some((hbm, dram)));
     let plan = executor.plan(&Fixture::features(), Fixture::options(1)).unwrap();
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(gpu);
     let flat = Flat::new(gpu, Fixture::ids(1000, &mut fastrand::Rng::with_seed(8)));
     let (graph, captured) = flat.capture(gpu, &slot, &stream);
     flat.assert_found(&fixture, &slot, &stream, &fault);
@@ -161,7 +164,8 @@ fn a_slot_of_graphs_alone_is_recovered_when_asked_to() {
     for fault in [Fault::Swallow, Fault::Fatal, Fault::Disappear] {
         let fixture = Fixture::new(2);
         let plan = fixture.plan(&gpu, GpuOptions::default().with_timeout(short()), 1);
-        let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+        let slot = plan.slot().unwrap();
+        let stream = Stream::new(&gpu);
         let flat = Flat::new(&gpu, Fixture::ids(1000, &mut fastrand::Rng::with_seed(12)));
         let (graph, captured) = flat.capture(&gpu, &slot, &stream);
         let replay = || {
@@ -205,7 +209,8 @@ fn context_is_lost() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(2);
     let plan = fixture.plan(&gpu, patient(), 2);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let flat = Flat::new(&gpu, Fixture::ids(1000, &mut fastrand::Rng::with_seed(13)));
     flat.assert_found(&fixture, &slot, &stream, &"before");
     // A look-up waits for its drive, inside the gate.

@@ -16,7 +16,8 @@ fn faults_are_bounded_named_and_mended() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, GpuOptions::default().with_timeout(short()), 1);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let mut random = fastrand::Rng::with_seed(1);
     let late = short() * 3;
     let rules = [
@@ -47,7 +48,8 @@ fn faults_are_bounded_named_and_mended() {
             let (cid, lba) = it.first.command;
             assert!(lost.iter().any(|&id| fixture.home(id as u64) == (0, lba)), "{what}: {text}");
             assert!(text.contains(&format!("CID {cid:#06x}, LBA {lba}")), "{what}: {text}");
-            let (by_status, timed_out) = (text.contains("Unrecovered Read Error"), text.contains("no answer within"));
+            let by_status = text.contains("Unrecovered Read Error");
+            let timed_out = text.contains("no answer within");
             assert_eq!((by_status, timed_out), (what == "a bad status", what != "a bad status"), "{what}: {text}");
             assert!(!by_status || it.ids == 3, "{what}: {} failed", it.ids);
         }
@@ -69,7 +71,8 @@ fn tickets_tell_their_own_failures() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, GpuOptions::default().with_timeout(short()), 1);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let mut random = fastrand::Rng::with_seed(6);
     let flats: Vec<Flat> = (0..4).map(|_| Flat::new(&gpu, Fixture::ids(300, &mut random))).collect();
     let status = Fault::Status(StatusCode::UnrecoveredReadError.into());
@@ -111,7 +114,8 @@ fn damaged_rows_are_noticed_where_they_are_checked() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(2);
     let plan = fixture.plan(&gpu, patient().with_checked_rows(), 1);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let mut random = fastrand::Rng::with_seed(5);
     for round in 0..4 {
         // With more ids than one block prepares, too.
@@ -167,7 +171,8 @@ fn healthy_sets_serve_the_rows_of_a_poisoned_one() {
         let fixture = Fixture::new(2);
         let options = GpuOptions::default().with_timeout(short()).with_queue_sets(sets);
         let plan = fixture.plan(&gpu, options, 1);
-        let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+        let slot = plan.slot().unwrap();
+        let stream = Stream::new(&gpu);
         let flat = Flat::new(&gpu, Fixture::ids(1000, &mut fastrand::Rng::with_seed(sets.into())));
         let (graph, captured) = flat.capture(&gpu, &slot, &stream);
         let replay = || {

@@ -98,7 +98,8 @@ impl Reader {
         for (at, &got) in got.iter().enumerate().take(if self.pooled { IDS / 4 * 2 * DIM } else { IDS * DIM }) {
             let column = at % DIM;
             let wanted = if self.pooled {
-                let (bag, table) = (at / (2 * DIM), at / DIM % 2);
+                let bag = at / (2 * DIM);
+                let table = at / DIM % 2;
                 let first = table * (IDS / 2) + bag * 2;
                 let element = |position| element(version, table as u64, id(position), column);
                 element(first) + element(first + 1)
@@ -129,7 +130,9 @@ fn read_on(
     version_after: impl Fn(u64) -> u64,
     version_of: impl Fn(u64) -> u64,
 ) -> u64 {
-    let (stream, mut runs, mut both) = (Stream::new(gpu), 0, [0u64; 2]);
+    let stream = Stream::new(gpu);
+    let mut runs = 0;
+    let mut both = [0u64; 2];
     let graph = captured.then(|| reader.capture(gpu, slot, &stream));
     while !course.over.load(Ordering::Acquire) {
         let before = course.ended.load(Ordering::Acquire);
@@ -175,10 +178,13 @@ fn a_thousand_switches_under_graphs_and_calls_give_no_wrong_or_mixed_row() {
             let readers: Vec<_> = [(false, false), (false, true), (true, false), (true, true)]
                 .into_iter()
                 .map(|(pooled, captured)| {
-                    let (gpu, course, plan) = (&*gpu, &course, &plans[usize::from(pooled)]);
+                    let gpu = &*gpu;
+                    let course = &course;
+                    let plan = &plans[usize::from(pooled)];
                     scope.spawn(move || {
                         let mut random = fastrand::Rng::with_seed(7);
-                        let (reader, slot) = (Reader::new(gpu, pooled, ROWS, &mut random), plan.slot().unwrap());
+                        let reader = Reader::new(gpu, pooled, ROWS, &mut random);
+                        let slot = plan.slot().unwrap();
                         let version_of = |generation| u64::from(generation == second);
                         read_on(gpu, course, &reader, &slot, captured, |adoptions| adoptions % 2, version_of)
                     })

@@ -25,7 +25,8 @@ fn graphs_are_replayed_with_other_ids_and_counts() {
         let features = [Feature::new("f", "t").pooling(Pooling::Sum)];
         let options = PlanOptions::default().with_max(400, max);
         let plan = executor.plan(&features, options.clone()).unwrap();
-        let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+        let slot = plan.slot().unwrap();
+        let stream = Stream::new(&gpu);
         // One set of arrays, large enough for all cases.
         let ids = DeviceMemory::new(&gpu, max as u64 * 8).unwrap();
         let offsets = DeviceMemory::new(&gpu, 401 * 8).unwrap();
@@ -89,7 +90,8 @@ fn a_slot_serves_one_launch_at_a_time() {
     let plan = fixture.plan(&gpu, patient(), 1);
     let slot = plan.slot().unwrap();
     assert!(matches!(plan.slot(), Err(GpuError::QueueBusy(_))));
-    let (first, second) = (Stream::new(&gpu), Stream::new(&gpu));
+    let first = Stream::new(&gpu);
+    let second = Stream::new(&gpu);
     let mut random = fastrand::Rng::with_seed(2);
     let [one, two] = [600, 400].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
     for round in 0..3 {
@@ -156,7 +158,8 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
             })
         };
         for round in 0..6 {
-            let (first, second) = (round % 2, 1 - round % 2);
+            let first = round % 2;
+            let second = 1 - round % 2;
             fixture.drives.iter().for_each(|drive| hold_up(drive));
             run(&captured[first]);
             let_it_begin();
@@ -190,7 +193,9 @@ fn a_launch_and_a_graph_that_meet_in_a_slot() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, patient(), 1);
-    let (slot, stream, other) = (plan.slot().unwrap(), Stream::new(&gpu), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
+    let other = Stream::new(&gpu);
     let mut random = fastrand::Rng::with_seed(4);
     let [in_graph, direct] = [600, 800].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
     let (graph, captured) = in_graph.capture(&gpu, &slot, &stream);
@@ -227,7 +232,8 @@ fn captures_that_were_thrown_away_give_their_tickets_back() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, patient(), 1);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let flat = Flat::new(&gpu, Fixture::ids(300, &mut fastrand::Rng::with_seed(11)));
     let mut held = Vec::new();
     while held.len() < 8 {

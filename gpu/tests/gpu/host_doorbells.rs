@@ -40,7 +40,8 @@ fn the_placement_says_who_rings() {
 
 /// Look-ups on a slot of the plan's, one after another, while others break the drive: no row is ever garbage. How many were whole.
 fn keep_looking(gpu: &Arc<Gpu>, fixture: &Fixture, plan: &GpuPlan, seed: u64, whole: &AtomicUsize) {
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(gpu);
     let mut random = fastrand::Rng::with_seed(seed);
     for round in 0..40 {
         let flat = Flat::new(gpu, Fixture::ids(800, &mut random));
@@ -94,11 +95,15 @@ fn a_reset_meets_look_ups_under_way() {
         let whole = AtomicUsize::new(0);
         std::thread::scope(|scope| {
             for seed in [1, 2] {
-                let (gpu, fixture, plan, whole) = (&gpu, &fixture, &plan, &whole);
+                let gpu = &gpu;
+                let fixture = &fixture;
+                let plan = &plan;
+                let whole = &whole;
                 scope.spawn(move || keep_looking(gpu, fixture, plan, seed, whole));
             }
         });
-        let (resets, whole) = (faults.fired(refused), whole.into_inner());
+        let resets = faults.fired(refused);
+        let whole = whole.into_inner();
         eprintln!("{whole} of 80 look-ups were whole, {resets} queues were not deleted");
         assert!(resets > 0 && whole > 30, "{whole} whole, {resets} queues were not deleted");
     }

@@ -56,7 +56,8 @@ fn rows_that_lie_close_share_commands_in_graphs_too() {
 fn a_bad_block_fails_the_rows_in_it_alone() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
-    let (stream, mut random) = (Stream::new(&gpu), fastrand::Rng::with_seed(32));
+    let stream = Stream::new(&gpu);
+    let mut random = fastrand::Rng::with_seed(32);
     let slot = fixture.plan(&gpu, patient().with_merging(flash()), 1).slot().unwrap();
     let flat = Flat::new(&gpu, Fixture::ids(1000, &mut random));
     let wanted = flat.ids[500];

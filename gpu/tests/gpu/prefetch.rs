@@ -114,7 +114,8 @@ fn rows_are_read_before_they_are_looked_up() {
     let fixture = Fixture::new(2);
     for dram in [0, 500_000] {
         let plan = plan_of(&fixture, &gpu, patient().with_dram_bytes(dram), 2);
-        let (slots, stream) = ([plan.slot().unwrap(), plan.slot().unwrap()], Stream::new(&gpu));
+        let slots = [plan.slot().unwrap(), plan.slot().unwrap()];
+        let stream = Stream::new(&gpu);
         let mut random = fastrand::Rng::with_seed(3);
         let flats = [900, 700].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
         let ahead = [0, 1].map(|i: usize| flats[i].prefetch(&slots[i], &stream).unwrap());
@@ -141,9 +142,12 @@ fn others_look_up_meanwhile() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = plan_of(&fixture, &gpu, patient(), 2);
-    let (ahead, now, stream) = (plan.slot().unwrap(), plan.slot().unwrap(), Stream::new(&gpu));
+    let ahead = plan.slot().unwrap();
+    let now = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let (low, high): (Vec<i64>, Vec<i64>) = (0..ROWS as i64).partition(|id| *id < 1000);
-    let (slow, quick) = (Flat::new(&gpu, low), Flat::new(&gpu, high[..900].to_vec()));
+    let slow = Flat::new(&gpu, low);
+    let quick = Flat::new(&gpu, high[..900].to_vec());
     let lba = fixture.home(slow.ids[500] as u64).1;
     let late = FaultRule::new(Fault::Delay(scaled(Duration::from_secs(3)))).io(NvmOpcode::READ).lbas(lba..lba + 1);
     fixture.drives[0].faults().inject(late);
@@ -162,11 +166,13 @@ fn what_befell_drives_is_told_by_the_look_up() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = plan_of(&fixture, &gpu, GpuOptions::default().with_timeout(short()), 2);
-    let (slot, other, stream) = (plan.slot().unwrap(), plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let other = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let mut random = fastrand::Rng::with_seed(4);
     for (what, fault) in [("lost", Fault::Drop), ("never carried out", Fault::Swallow), ("bad", unreadable())] {
-        let (flat, resting) =
-            (Flat::new(&gpu, Fixture::ids(900, &mut random)), Flat::new(&gpu, Fixture::ids(900, &mut random)));
+        let flat = Flat::new(&gpu, Fixture::ids(900, &mut random));
+        let resting = Flat::new(&gpu, Fixture::ids(900, &mut random));
         let held = resting.prefetch(&other, &stream).unwrap();
         fetched(&held);
         fixture.drives[0].faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).nth(20));
@@ -193,10 +199,11 @@ fn a_slot_holds_one_batch() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = plan_of(&fixture, &gpu, patient(), 2);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let mut random = fastrand::Rng::with_seed(5);
-    let (flat, second) =
-        (Flat::new(&gpu, Fixture::ids(900, &mut random)), Flat::new(&gpu, Fixture::ids(800, &mut random)));
+    let flat = Flat::new(&gpu, Fixture::ids(900, &mut random));
+    let second = Flat::new(&gpu, Fixture::ids(800, &mut random));
     let (graph, captured) = second.capture(&gpu, &slot, &stream);
     let prefetched = flat.prefetch(&slot, &stream).unwrap();
     assert!(matches!(second.prefetch(&slot, &stream), Err(GpuError::QueueBusy(_))));
@@ -249,7 +256,8 @@ fn a_look_up_reads_the_tables_of_its_prefetch() {
     options.adopting = true;
     let executor = fixture.attach(&gpu, options);
     let plan = executor.plan(&Fixture::features(), Fixture::options(1).with_adopt_room().with_prefetch()).unwrap();
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let flat = Flat::new(&gpu, Fixture::ids(900, &mut fastrand::Rng::with_seed(6)));
     let prefetched = flat.prefetch(&slot, &stream).unwrap();
     let spec = TableSpec::new("t", ROWS, DIM, warprow_store::DType::F32);

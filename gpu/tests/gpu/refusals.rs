@@ -16,8 +16,10 @@ fn bad_input_is_refused_before_anything_is_launched() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, patient(), 1);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
-    let (ids, rows) = (DeviceMemory::new(&gpu, 800).unwrap(), DeviceMemory::new(&gpu, 100 * ROW as u64).unwrap());
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
+    let ids = DeviceMemory::new(&gpu, 800).unwrap();
+    let rows = DeviceMemory::new(&gpu, 100 * ROW as u64).unwrap();
     let good = GpuBatch::new(ids.address(), BatchLen::Host(100), 100);
     let out = GpuOutput::new(rows.address(), DIM as usize);
     let stack = 7u64;
@@ -66,7 +68,9 @@ fn a_stream_of_another_context_is_refused() {
     let fixture = Fixture::new(1);
     let slot = fixture.plan(&gpu, patient(), 1).slot().unwrap();
     let flat = Flat::new(&gpu, vec![1, 2, 3]);
-    let (mut context, mut popped, mut stream) = (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    let mut context = ptr::null_mut();
+    let mut popped = ptr::null_mut();
+    let mut stream = ptr::null_mut();
     // SAFETY: GPU 0 is there; handles are stored, and destroyed below. Creating a context makes it current, until it is popped.
     unsafe {
         assert_eq!(sys::cuCtxCreate_v4(&mut context, ptr::null_mut(), 0, 0), CUresult::CUDA_SUCCESS);
@@ -96,9 +100,11 @@ fn what_only_the_gpu_sees_is_an_error_of_the_ticket() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, patient(), 1);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     let flat = Flat::new(&gpu, vec![0; 1000]);
-    let (ids, rows) = (DeviceMemory::new(&gpu, 8000).unwrap(), DeviceMemory::new(&gpu, 1000 * ROW as u64).unwrap());
+    let ids = DeviceMemory::new(&gpu, 8000).unwrap();
+    let rows = DeviceMemory::new(&gpu, 1000 * ROW as u64).unwrap();
     let counts = DeviceMemory::new(&gpu, 16).unwrap();
     let out = GpuOutput::new(rows.address(), DIM as usize);
     let batch = GpuBatch::new(ids.address(), BatchLen::Device(counts.address()), 1000);

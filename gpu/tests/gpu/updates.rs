@@ -127,7 +127,10 @@ impl Drop for Over<'_> {
 
 /// Looks up again and again until it is over; how often, and how many versions it saw.
 fn read_on(gpu: &Arc<Gpu>, course: &Course, reader: &Reader, slot: &GpuSlot, captured: bool) -> (u64, u64) {
-    let (stream, mut runs, mut seen, mut last) = (Stream::new(gpu), 0, 0, u64::MAX);
+    let stream = Stream::new(gpu);
+    let mut runs = 0;
+    let mut seen = 0;
+    let mut last = u64::MAX;
     let graph = captured.then(|| reader.capture(gpu, slot, &stream));
     while !course.over.load(Ordering::Acquire) {
         let before = course.ended.load(Ordering::Acquire);
@@ -184,10 +187,13 @@ fn look_ups_see_all_of_an_update_or_nothing_and_what_was_shown_before() {
             let readers: Vec<_> = [(false, false), (false, true), (true, false), (true, true)]
                 .into_iter()
                 .map(|(pooled, captured)| {
-                    let (gpu, course, plan) = (&*gpu, &course, &plans[usize::from(pooled)]);
+                    let gpu = &*gpu;
+                    let course = &course;
+                    let plan = &plans[usize::from(pooled)];
                     scope.spawn(move || {
                         let mut random = fastrand::Rng::with_seed(11);
-                        let (reader, slot) = (Reader::new(gpu, pooled, &mut random), plan.slot().unwrap());
+                        let reader = Reader::new(gpu, pooled, &mut random);
+                        let slot = plan.slot().unwrap();
                         read_on(gpu, course, &reader, &slot, captured)
                     })
                 })
@@ -287,11 +293,13 @@ fn updated_rows_match_the_naive_look_up() {
             drop(slot);
             // The same bits as the host's, and the same counts where all rows lie in its DRAM but for those in GPU memory.
             let mut copied = plan.slot().unwrap().copied().unwrap();
-            let (host_plan, state) = (host.plan(&features, options.clone()).unwrap(), random.get_seed());
+            let host_plan = host.plan(&features, options.clone()).unwrap();
+            let state = random.get_seed();
             let case = || {
                 Case::random(&tables, &features, &options, plan.width(), false, &mut fastrand::Rng::with_seed(state))
             };
-            let (mut on_gpu, mut on_host) = (case(), case());
+            let mut on_gpu = case();
+            let mut on_host = case();
             let (batch, mut out) = on_gpu.arrays();
             let report = copied.lookup(&batch, &mut out).unwrap();
             let (batch, mut out) = on_host.arrays();
@@ -373,7 +381,8 @@ fn what_has_no_room_is_refused_and_a_compaction_that_is_adopted_makes_room() {
     let mut random = fastrand::Rng::with_seed(5);
     let options = patient().with_hbm_bytes(1 << 20).with_overlay_bytes(120_000).with_adopting();
     let (executor, slot) = attach(&store, &gpu, options);
-    let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
+    let reader = Reader::new(&gpu, false, &mut random);
+    let stream = Stream::new(&gpu);
     let (graph, ticket) = reader.capture(&gpu, &slot, &stream);
     let read = || {
         stream.launch(&gpu, &graph);
@@ -425,7 +434,8 @@ fn switches_take_the_overlay_of_the_generation_with_them() {
     let second = store.generations().last().unwrap().id;
     let options = patient().with_hbm_bytes(40_000).with_dram_bytes(60_000).with_overlay_bytes(1 << 20).with_adopting();
     let (executor, slot) = attach(&store, &gpu, options);
-    let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
+    let reader = Reader::new(&gpu, false, &mut random);
+    let stream = Stream::new(&gpu);
     let read = || {
         let report = wait(&reader.launch(&slot, &stream).unwrap()).unwrap();
         (report.generation, reader.version())
@@ -475,7 +485,8 @@ fn an_executor_without_an_overlay_is_refused_what_it_does_not_see() {
     assert!(matches!(&small, Err(GpuError::Store(StoreError::GpuOverlayFull { .. }))), "{small:?}");
     // What could not be attached is in nobody's way.
     update(&store, 2, &mut random).unwrap();
-    let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
+    let reader = Reader::new(&gpu, false, &mut random);
+    let stream = Stream::new(&gpu);
     wait(&reader.launch(&slot, &stream).unwrap()).unwrap();
     assert_eq!(reader.version(), 2);
     drop((slot, with));
@@ -486,7 +497,9 @@ fn an_executor_without_an_overlay_is_refused_what_it_does_not_see() {
 fn keyed_table(random: &mut fastrand::Rng) -> Table {
     let mut table = Table::random("t", 2000, DIM as u32, DType::F32, random);
     let numbers: Vec<i128> = (0..2000).map(|i| (i128::from(random.i64(..)) & !0xffff) + i).collect();
-    let (kind, fingerprint, order) = (KeyKind::I64, FingerprintWidth::Bits8, RowOrder::Given);
+    let kind = KeyKind::I64;
+    let fingerprint = FingerprintWidth::Bits8;
+    let order = RowOrder::Given;
     table.keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
     table
 }
@@ -570,8 +583,10 @@ fn created_keys_are_found_as_the_host_finds_them() {
         create(&ids[..200]);
         drop(on_gpu);
         let mut on_gpu = executors[0].plan(&features, plan_options()).unwrap().slot().unwrap().copied().unwrap();
-        let (mut rows, mut mask) = (vec![0f32; ids.len() * DIM], vec![7u8; ids.len()]);
-        let (mut due, mut due_mask) = (rows.clone(), mask.clone());
+        let mut rows = vec![0f32; ids.len() * DIM];
+        let mut mask = vec![7u8; ids.len()];
+        let mut due = rows.clone();
+        let mut due_mask = mask.clone();
         on_gpu
             .lookup(&Batch::new(&ids, 1), &mut Output::new(OutputRows::F32(&mut rows), DIM).with_mask(&mut mask))
             .unwrap();
@@ -592,7 +607,9 @@ fn captured_look_ups_see_whole_creations() {
         let (_drives, store) = common::store(2, 64 << 20, 512);
         let spec = TableSpec::new("a", 400, DIM as u32, DType::F32);
         let numbers = (0..400).map(|i| i * 1_000_003).collect();
-        let (kind, fingerprint, order) = (KeyKind::U64, FingerprintWidth::Bits16, RowOrder::Given);
+        let kind = KeyKind::U64;
+        let fingerprint = FingerprintWidth::Bits16;
+        let order = RowOrder::Given;
         let keys = Some(Keys { numbers, kind, fingerprint, order, stored: true });
         let table = Table { rows: vec![0; 400 * DIM * 4], ranks: None, keys, spec };
         common::load(&store, &[table], &LoadOptions::default());
@@ -605,18 +622,25 @@ fn captured_look_ups_see_whole_creations() {
             .plan(&Reader::features(false), if following { options.with_adopt_room() } else { options })
             .unwrap();
         let together: Vec<u64> = (0..16).map(|i| i * 25 * 1_000_003 + i % 2).collect();
-        let (over, acknowledged) = (AtomicBool::new(false), AtomicU64::new(0));
+        let over = AtomicBool::new(false);
+        let acknowledged = AtomicU64::new(0);
         std::thread::scope(|scope| {
             let readers: Vec<_> = [false, true]
                 .into_iter()
                 .map(|captured| {
-                    let (gpu, plan, together, over, acknowledged) = (&gpu, &plan, &together, &over, &acknowledged);
+                    let gpu = &gpu;
+                    let plan = &plan;
+                    let together = &together;
+                    let over = &over;
+                    let acknowledged = &acknowledged;
                     scope.spawn(move || {
                         let ids = (0..IDS).map(|at| together[at % 16]).collect();
-                        let (reader, slot, stream) =
-                            (Reader::of(gpu, ids, false), plan.slot().unwrap(), Stream::new(gpu));
+                        let reader = Reader::of(gpu, ids, false);
+                        let slot = plan.slot().unwrap();
+                        let stream = Stream::new(gpu);
                         let graph = captured.then(|| reader.capture(gpu, &slot, &stream));
-                        let (mut runs, mut last) = (0u64, 0);
+                        let mut runs = 0u64;
+                        let mut last = 0;
                         loop {
                             let ends = over.load(Ordering::Acquire);
                             let least = acknowledged.load(Ordering::Acquire);
@@ -676,7 +700,8 @@ fn a_compactor_makes_room_on_the_gpu() {
     let options = patient().with_hbm_bytes(1 << 20).with_overlay_bytes(200_000).with_adopting();
     let (executor, slot) = attach(&store, &gpu, options);
     let compacted = Arc::new(AtomicU64::new(0));
-    let (count, follows) = (compacted.clone(), executor.clone());
+    let count = compacted.clone();
+    let follows = executor.clone();
     let compactor = store
         .start_compactor(&CompactorOptions::default(), move |_, done| {
             done.chunks.unwrap();
@@ -685,7 +710,8 @@ fn a_compactor_makes_room_on_the_gpu() {
             count.fetch_add(1, Ordering::Relaxed);
         })
         .unwrap();
-    let (reader, stream) = (Reader::new(&gpu, false, &mut random), Stream::new(&gpu));
+    let reader = Reader::new(&gpu, false, &mut random);
+    let stream = Stream::new(&gpu);
     let others: Vec<u64> = (0..ROWS).filter(|id| !id.is_multiple_of(15)).collect();
     for version in 1..60 {
         // All of them are more than the overlay holds: the same content, so that readers see no other version.

@@ -16,7 +16,8 @@ fn look_ups_go_on_past_every_wrap() {
         let fixture = Fixture::new(2);
         let options = patient().with_queue_sets(sets);
         let plan = fixture.plan(&gpu, options.with_doorbells(doorbells), 1);
-        let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+        let slot = plan.slot().unwrap();
+        let stream = Stream::new(&gpu);
         slot.age().unwrap();
         let mut random = fastrand::Rng::with_seed(u64::from(sets));
         let mut runs = 0;
@@ -37,7 +38,8 @@ fn faults_at_the_wrap() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, GpuOptions::default().with_timeout(short()), 1);
-    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let slot = plan.slot().unwrap();
+    let stream = Stream::new(&gpu);
     slot.age().unwrap();
     let flat = Flat::new(&gpu, Fixture::ids(900, &mut fastrand::Rng::with_seed(3)));
     for round in 0..60 {

@@ -97,7 +97,8 @@ pub(super) fn vfio(machine: &Machine, drives: &[HostDrive]) -> Vec<DoctorFinding
         let found = "the driver vfio-pci is not loaded";
         findings.push(DoctorFinding::new("vfio", DoctorVerdict::Fail, found).command(modprobe("vfio-pci")));
     }
-    let (node, iommu) = (machine.path("/dev/vfio/vfio"), may_use(&machine.path("/dev/iommu")));
+    let node = machine.path("/dev/vfio/vfio");
+    let iommu = may_use(&machine.path("/dev/iommu"));
     findings.push(if may_use(&node) {
         DoctorFinding::new("vfio-node", DoctorVerdict::Pass, "/dev/vfio/vfio can be opened")
     } else if iommu {

@@ -74,7 +74,8 @@ impl Fixture {
     }
 
     pub(crate) fn link(&self, path: &str, target: &str) {
-        let (path, target) = (self.path(path), self.path(target));
+        let path = self.path(path);
+        let target = self.path(target);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         let _ = fs::remove_file(&path);
         symlink(target, path).unwrap();
@@ -180,7 +181,8 @@ impl Fixture {
 
     /// What a kernel does when its files are written: until the result is dropped, drivers come and go.
     pub(crate) fn kernel(&self) -> Kernel {
-        let (root, stop) = (self.dir.path().to_owned(), Arc::new(AtomicBool::new(false)));
+        let root = self.dir.path().to_owned();
+        let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
             while !stopped.load(Ordering::SeqCst) {

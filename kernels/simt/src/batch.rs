@@ -86,7 +86,8 @@ impl Batch {
     }
 
     pub fn of(rng: &mut Rng, world: &World, ids: u64) -> Self {
-        let (ids, features) = (ids as usize, world.features.len());
+        let ids = ids as usize;
+        let features = world.features.len();
         let mut bag_count = rng.usize(1..=(ids / features).max(1)).min(world.max_bags as usize);
         let bags = bag_count * features;
         let mut lookup = world.lookup();
@@ -95,7 +96,8 @@ impl Batch {
             inputs.push(buffer);
             inputs.last().unwrap().address()
         };
-        let (mut ids, mut bounds) = (ids, Vec::new());
+        let mut ids = ids;
+        let mut bounds = Vec::new();
         if rng.bool() {
             // All bags of one length.
             let each = ids / bags;
@@ -114,7 +116,8 @@ impl Batch {
             let entries = bags + given.has_end as usize;
             given.offsets = keep(encode(bounds[..entries].iter().map(|&at| at as i128), given.offset_type));
         }
-        let (id_type, hot) = (rng.u32(id::I32..=id::U64), rng.u64(1..=200));
+        let id_type = rng.u32(id::I32..=id::U64);
+        let hot = rng.u64(1..=200);
         let mut batch = Self {
             ids: Vec::new(),
             bounds,

@@ -35,8 +35,10 @@ pub fn row_crc(rank: u64, row: &[u8]) -> u32 {
 
 /// An eight-bit float of so many bits of mantissa, in powers of two.
 fn float8(code: u8, mantissa_bits: i32, bias: i32) -> f32 {
-    let (sign, magnitude) = (f32::from_bits(0x3f80_0000 | u32::from(code & 0x80) << 24), i32::from(code & 0x7f));
-    let (exponent, mantissa) = (magnitude >> mantissa_bits, magnitude & ((1 << mantissa_bits) - 1));
+    let sign = f32::from_bits(0x3f80_0000 | u32::from(code & 0x80) << 24);
+    let magnitude = i32::from(code & 0x7f);
+    let exponent = magnitude >> mantissa_bits;
+    let mantissa = magnitude & ((1 << mantissa_bits) - 1);
     let not_a_number = f32::from_bits(0x7fc0_0000 | u32::from(code & 0x80) << 24);
     match (mantissa_bits, magnitude) {
         (3, 0x7f) | (2, 0x7d..) => not_a_number,
@@ -112,11 +114,13 @@ pub struct Expected {
 /// The first stages: what each id is.
 pub fn prepared(world: &World, batch: &Batch) -> Expected {
     let mut counters = Counters { ids: batch.ids.len() as u64, ..Counters::default() };
-    let (mut places, mut uniques) = (Vec::new(), BTreeSet::new());
+    let mut places = Vec::new();
+    let mut uniques = BTreeSet::new();
     for (i, &id) in batch.ids.iter().enumerate() {
         let feature = &world.features[batch.feature_of(i, world.features.len())];
         let table = &world.tables[feature.table];
-        let (row, overlaid) = (table.row_of(id), table.overlaid(id));
+        let row = table.row_of(id);
+        let overlaid = table.overlaid(id);
         let place = if feature.padding == Some(id) && (world.pooled || (row.is_none() && overlaid.is_none())) {
             counters.padding += 1;
             Place::Padding
@@ -230,8 +234,10 @@ impl Expected {
                     || made && [&got, &want].iter().all(|it| widen(&it[at..], world.out, 0).is_nan())
             };
             if let Some(at) = (0..got.len()).find(|&at| !same(at)) {
-                let (from, to) = (table.element, world.out);
-                let (got, want) = (&got[at..], &want[at..]);
+                let from = table.element;
+                let to = world.out;
+                let got = &got[at..];
+                let want = &want[at..];
                 return Err(format!(
                     "row {i} ({place:?}, lost: {}), byte {at} of {from} as {to}: {:02x?}, not {:02x?}",
                     lost[i],
@@ -276,7 +282,8 @@ impl Expected {
         for (e, (got, want)) in got.chunks(bytes).zip(want.chunks(bytes)).enumerate() {
             // The payload of a NaN that arithmetic made is the processor's.
             if got != want && !(widen(got, world.out, 0).is_nan() && widen(want, world.out, 0).is_nan()) {
-                let (row, column) = (e / batch.stride, e % batch.stride);
+                let row = e / batch.stride;
+                let column = e % batch.stride;
                 return Err(format!("output row {row}, element {column}: {got:02x?}, not {want:02x?}"));
             }
         }

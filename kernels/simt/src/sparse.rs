@@ -21,7 +21,8 @@ pub struct Sparse {
 
 impl Sparse {
     pub fn random(rng: &mut Rng, rows: u64) -> Self {
-        let (kind, stored) = (if rng.bool() { KeyKind::I64 } else { KeyKind::U64 }, rng.bool());
+        let kind = if rng.bool() { KeyKind::I64 } else { KeyKind::U64 };
+        let stored = rng.bool();
         let mut keys: Vec<u64> = (0..rows).map(|_| rng.u64(..) >> rng.u32(0..50)).collect();
         // Numbers that only one kind has, and the borders.
         let odd = [0, 1, u64::MAX, 1 << 63, i64::MAX as u64, u32::MAX.into(), i64::from(i32::MIN) as u64];
@@ -53,7 +54,8 @@ impl Sparse {
         for &key in &keys {
             numbers[index.position(key).unwrap() as usize] = number(key);
         }
-        let (mut foreign, mut passing) = (Vec::new(), 0);
+        let mut foreign = Vec::new();
+        let mut passing = 0;
         for turn in 0..3000 {
             // Some are as small as rows, and some have the upper bit.
             let key = rng.u64(..) >> [0, 0, 40, 56][turn % 4] | [1 << 63, 0, 0, 0][turn % 4];

@@ -87,7 +87,8 @@ fn constants_in_rust(text: &str) -> BTreeMap<String, u32> {
 
 #[test]
 fn structures_match() {
-    let (c, rust) = (without_inner(in_c(&without_comments(C))), in_rust(&without_comments(RUST)));
+    let c = without_inner(in_c(&without_comments(C)));
+    let rust = in_rust(&without_comments(RUST));
     assert!(c.len() >= 7, "{c:?}");
     for (name, fields) in &c {
         let ours = rust.get(name).unwrap_or_else(|| panic!("{name} is not in src/abi.rs"));

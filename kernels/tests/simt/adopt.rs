@@ -27,7 +27,8 @@ impl Adopter<'_> {
     const LEASE: usize = offset_of!(SlotState, lease);
 
     fn step(&mut self, rng: &mut Rng) {
-        let (memory, version) = (self.state.memory(), &self.versions[self.next]);
+        let memory = self.state.memory();
+        let version = &self.versions[self.next];
         match self.copied {
             None if memory.load_u32(Self::LEASE) == 0 && rng.u32(0..4) == 0 => {
                 memory.store_u32(Self::LEASE, LEASE_ADOPTING);
@@ -121,7 +122,8 @@ pub(crate) fn replacing(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let count = rng.usize(1..20);
     let bytes = 16 * rng.usize(1..(STRIDE - size_of::<SlotState>()) / 16);
     let fresh: Vec<u8> = (0..bytes).map(|_| rng.u8(..)).collect();
-    let (source, results) = (Buffer::of(&fresh), Buffer::zeroed(count * 4));
+    let source = Buffer::of(&fresh);
+    let results = Buffer::zeroed(count * 4);
     let before: Vec<u8> = (0..count * STRIDE).map(|_| rng.u8(..)).collect();
     let states = Buffer::of(&before);
     let busy: Vec<bool> = (0..count).map(|_| rng.u32(0..4) == 0).collect();
@@ -167,9 +169,12 @@ fn the_kernel_replaces_what_is_free_and_leaves_what_is_not() {
 pub(crate) fn replacing_beside(shim: &mut Shim, seed: u64) -> Result<(), String> {
     const STRIDE: usize = 1024;
     let mut rng = Rng::with_seed(seed);
-    let (count, bytes) = (rng.usize(1..4), STRIDE - size_of::<SlotState>().next_multiple_of(16));
+    let count = rng.usize(1..4);
+    let bytes = STRIDE - size_of::<SlotState>().next_multiple_of(16);
     let fresh: Vec<u8> = (0..bytes).map(|_| rng.u8(..)).collect();
-    let (source, results, states) = (Buffer::of(&fresh), Buffer::zeroed(count * 4), Buffer::zeroed(count * STRIDE));
+    let source = Buffer::of(&fresh);
+    let results = Buffer::zeroed(count * 4);
+    let states = Buffer::zeroed(count * STRIDE);
     let place = size_of::<SlotState>().next_multiple_of(16);
     let adoption = Adoption {
         states: states.address(),
@@ -191,12 +196,15 @@ pub(crate) fn replacing_beside(shim: &mut Shim, seed: u64) -> Result<(), String>
         adopting: bool,
         adopted: bool,
     }
-    let (mut beside, mut wrong, mut time) = (vec![Beside::default(); count], None, 1_000_000);
+    let mut beside = vec![Beside::default(); count];
+    let mut wrong = None;
+    let mut time = 1_000_000;
     let memory = states.memory();
     let mut dice = rng.fork();
     let mut turn = |_: bool| {
         for (i, it) in beside.iter_mut().enumerate() {
-            let (lease, description) = (i * STRIDE + Adopter::LEASE, i * STRIDE + place);
+            let lease = i * STRIDE + Adopter::LEASE;
+            let description = i * STRIDE + place;
             let now = memory.load_u32(lease);
             let adopting = now & LEASE_ADOPTING != 0;
             if it.launch && adopting {
@@ -256,11 +264,15 @@ pub(crate) fn waiting(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let shape = Shape::without_drives(rng.u64(1..300));
     let world = World::new(&mut rng, &shape);
     let batch = Batch::new(&mut rng, &world);
-    let (lookup, small) = (batch.lookup(), rng.bool());
+    let lookup = batch.lookup();
+    let small = rng.bool();
     assert!(lookup.batch.max_ids <= SMALL_IDS);
     let lease = world.slot.state.memory();
     // It has begun before the launch, or begins when the lease is still free.
-    let (mut left, mut began, mut wrong, mut time) = (rng.u32(0..6), rng.bool(), false, 1_000_000);
+    let mut left = rng.u32(0..6);
+    let mut began = rng.bool();
+    let mut wrong = false;
+    let mut time = 1_000_000;
     if began {
         lease.store_u32(Adopter::LEASE, LEASE_ADOPTING);
     }

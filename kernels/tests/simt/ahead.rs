@@ -17,18 +17,22 @@ const REST: u64 = 1 << 40;
 /// How often ids were told of that no table has.
 pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<u32, String> {
     let mut rng = Rng::with_seed(seed);
-    let (rich, closed) = (rng.bool(), rng.bool());
+    let rich = rng.bool();
+    let closed = rng.bool();
     let max_ids = rng.u64(1..700);
     let drives = if closed { 2 } else { 0 };
     let world = World::new(&mut rng, &Shape { rich, drives, sets: drives.max(1), ..Shape::without_drives(max_ids) });
     let queues: Vec<_> = (0..4).map(|_| crate::queues::unreachable()).collect();
     let descriptors = crate::queues::describe(&queues);
     world.slot.gate.memory().store_u32(GATE_CLOSED, closed.into());
-    let (mut launches, mut told_of) = ([0u64; 3], 0);
+    let mut launches = [0u64; 3];
+    let mut told_of = 0;
     let mut time = 1_000_000_000;
     for _ in 0..3 {
-        let (batch, kept) = (Batch::new(&mut rng, &world), Buffer::new(max_ids as usize));
-        let (small, ticket) = (rng.bool(), rng.u32(0..2));
+        let batch = Batch::new(&mut rng, &world);
+        let kept = Buffer::new(max_ids as usize);
+        let small = rng.bool();
+        let ticket = rng.u32(0..2);
         let whole = batch.lookup().with_ticket(ticket).with_queues(descriptors.address());
         // Where rows go is not known yet; later, the ids are the caller's again.
         let ahead = Lookup { output: OutputRows { mask: kept.address(), rows: 0, ..whole.output }, ..whole };
@@ -58,7 +62,8 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<u32, String> {
         }
         if rng.bool() {
             let other = Batch::new(&mut rng, &world);
-            let (before, other) = (other.out.bytes(), (other.lookup().with_ticket(2), other));
+            let before = other.out.bytes();
+            let other = (other.lookup().with_ticket(2), other);
             launches[2] += 1;
             rig.run(&other.0, small)?;
             let told = rig.told(2);
@@ -84,7 +89,8 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<u32, String> {
             // Other kernels than these have the time of the machine.
             let words = rig.words(ticket);
             let at = |field: usize| words[field / 8];
-            let (began, fetched) = (at(std::mem::offset_of!(Ticket, began)), at(std::mem::offset_of!(Ticket, fetched)));
+            let began = at(std::mem::offset_of!(Ticket, began));
+            let fetched = at(std::mem::offset_of!(Ticket, fetched));
             if small && (began < REST || fetched.wrapping_sub(began) > REST / 2) {
                 return Err(format!("from {began} to {fetched}, of which it rested for {REST}"));
             }

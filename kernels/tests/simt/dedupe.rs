@@ -152,7 +152,8 @@ fn flawed_case(
 ) -> Result<(), String> {
     let same = |what: &str, is: bool| if is { Ok(()) } else { Err(what.to_owned()) };
     let (world, batch, rng) = fixed(seed);
-    let (mut lookup, mut held) = (batch.lookup(), Vec::new());
+    let mut lookup = batch.lookup();
+    let mut held = Vec::new();
     change(&mut lookup, &mut held, &batch);
     let mut rig = Rig { shim, rng, world: &world };
     rig.run(&lookup, small)?;

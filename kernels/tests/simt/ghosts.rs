@@ -46,7 +46,8 @@ impl Controller {
     fn new(rng: &mut Rng, world: &World) -> Self {
         let batches = rng.u32(1..=3);
         let places = LANES * batches;
-        let (sq_size, cq_size) = (places + 1 + rng.u32(0..9), 2 * places + rng.u32(1..9));
+        let sq_size = places + 1 + rng.u32(0..9);
+        let cq_size = 2 * places + rng.u32(1..9);
         let cq = SQ + (sq_size as usize * 64).next_multiple_of(4096);
         let landing = cq + (cq_size as usize * 16).next_multiple_of(4096);
         let memory = DmaMemory::allocate(landing + places as usize * 512, MemoryKind::Anonymous).unwrap();
@@ -72,7 +73,8 @@ impl Controller {
             ..QueueDescriptor::default()
         };
         let image = world.images().remove(0);
-        let (before, due) = (HashMap::new(), Vec::new());
+        let before = HashMap::new();
+        let due = Vec::new();
         Self { memory, image, descriptor, cq, head: 0, tail: 0, turn: 0, before, due, now: 0, ghosts: 0 }
     }
 
@@ -91,7 +93,8 @@ impl Controller {
             self.due.push(Due { cid, at: self.now + rng.u64(20_000..60_000), data });
             self.head = (self.head + 1) % self.descriptor.sq_size;
         }
-        let (now, size) = (self.now, self.descriptor.cq_size);
+        let now = self.now;
+        let size = self.descriptor.cq_size;
         for next in (0..self.due.len()).rev() {
             let full = (self.tail + 1) % size == self.memory.load_u32(HEAD);
             if self.due[next].at > now || full {
@@ -132,7 +135,8 @@ pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
         rig.check_ended(&batch, &lookup, &expected, |_| false)?;
     }
     // The last ones may have come when nobody looked any more.
-    let (anomalies, sent) = (u64::from(queues[0].anomalies()), controller.ghosts);
+    let anomalies = u64::from(queues[0].anomalies());
+    let sent = controller.ghosts;
     if anomalies <= sent && anomalies + 2 * u64::from(LANES) > sent && sent > 500 {
         return Ok(());
     }

@@ -67,7 +67,8 @@ fn device_code_finds_the_slots_that_the_index_has() {
             let device = on_gpu(&index, bytes.as_ptr() as u64);
             let own = keys.len();
             keys.extend((0..own).map(|_| random.u64(..)));
-            let (mut want, mut got) = (vec![0; keys.len()], vec![7; keys.len()]);
+            let mut want = vec![0; keys.len()];
+            let mut got = vec![7; keys.len()];
             index.positions(&keys, &mut want);
             // SAFETY: the addresses are those of the index's bytes, and both arrays have that many words.
             unsafe { slots_of(&device, keys.as_ptr(), got.as_mut_ptr(), keys.len() as u64) };

@@ -26,7 +26,8 @@ pub(crate) fn case_of(shim: &mut Shim, seed: u64, rich: bool) -> Result<Vec<(boo
     let mut launches = [0u64; 16];
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);
-        let (small, ticket) = (rng.bool() && max_ids <= SMALL_IDS, rng.u32(0..3));
+        let small = rng.bool() && max_ids <= SMALL_IDS;
+        let ticket = rng.u32(0..3);
         let lookup = batch.lookup().with_ticket(ticket);
         let mut expected = expect(&world, &batch).by_one_block(&world, small);
         let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
@@ -66,12 +67,14 @@ pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let (element, out) =
         ([element::F32, element::F16][rng.usize(0..2)], [element::F32, element::BF16][rng.usize(0..2)]);
-    let (dim, rows) = (rng.u32(1..80), rng.u64(1..2000));
+    let dim = rng.u32(1..80);
+    let rows = rng.u64(1..2000);
     // Halves of small exponents: no NaN, whose bits nobody promises.
     let halves = (0..rows * u64::from(dim) * u64::from(element_bytes(element)) / 2).map(|_| rng.u16(..0x7000));
     let content = halves.collect::<Vec<u16>>().into_iter().flat_map(u16::to_le_bytes).collect();
     let world = World::of_rows(&mut rng, element, out, dim, content);
-    let (ids, ticket) = (rng.u64(0..=rows), rng.u32(0..16));
+    let ids = rng.u64(0..=rows);
+    let ticket = rng.u32(0..16);
     let batch = Batch::of(&mut rng, &world, ids);
     let lookup = batch.lookup().with_ticket(ticket);
     let mut expected = expect(&world, &batch).by_one_block(&world, false);
@@ -114,7 +117,8 @@ pub(crate) fn behind_a_closed_gate(shim: &mut Shim, seed: u64) -> Result<(), Str
     let mut rng = Rng::with_seed(seed);
     let world = World::new(&mut rng, &Shape { drives: 2, sets: 2, ..Shape::without_drives(500) });
     let batch = Batch::new(&mut rng, &world);
-    let (lookup, small) = (batch.lookup(), rng.bool());
+    let lookup = batch.lookup();
+    let small = rng.bool();
     // No queue is looked at but for its poison.
     let queues: Vec<_> = (0..4).map(|_| crate::queues::unreachable()).collect();
     let descriptors = crate::queues::describe(&queues);
@@ -190,7 +194,8 @@ fn every_half_converts_as_the_half_crate_does() {
 /// were torn, and how many were whole.
 fn polled(shim: &mut Shim, seed: u64) -> Result<(u64, usize), String> {
     const TICKET: u32 = 2;
-    let (mut torn, mut polled) = (0, 0);
+    let mut torn = 0;
+    let mut polled = 0;
     let mut rng = Rng::with_seed(seed);
     let world = World::new(&mut rng, &Shape::without_drives(200));
     let words = || -> Vec<u64> {
@@ -202,7 +207,8 @@ fn polled(shim: &mut Shim, seed: u64) -> Result<(u64, usize), String> {
         let batch = Batch::new(&mut rng, &world);
         let lookup = batch.lookup().with_ticket(TICKET);
         let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
-        let (mut seen, mut early) = (Vec::new(), false);
+        let mut seen = Vec::new();
+        let mut early = false;
         let mut time = 1_000_000_000_000 * (run + 1);
         let mut beside = |_: bool| {
             let words = words();
@@ -241,7 +247,8 @@ pub(crate) fn reports(shim: &mut Shim, seed: u64) -> Result<(), String> {
 #[test]
 fn a_report_is_one_launchs() {
     let Some(mut shim) = Shim::new() else { return };
-    let (mut torn, mut whole) = (0, 0);
+    let mut torn = 0;
+    let mut whole = 0;
     for seed in seeds(200) {
         let seen = polled(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         (torn, whole) = (torn + seen.0, whole + seen.1);

@@ -92,7 +92,8 @@ fn defined(line: &str) -> Option<&str> {
 /// Where the call that begins at `at` ends, and its first argument.
 fn call(text: &str, at: usize) -> Option<(usize, &str)> {
     let open = at + text[at..].find('(')?;
-    let (mut depth, mut first) = (0, None);
+    let mut depth = 0;
+    let mut first = None;
     for (i, c) in text[open..].char_indices() {
         match c {
             '(' => depth += 1,
@@ -120,7 +121,9 @@ fn mutants(sources: &Sources) -> Vec<Mutant> {
                 let number = numbers.entry(format!("{function} {what}")).or_default();
                 *number += 1;
                 let what = format!("{what} {number}");
-                let (file, function, instead) = (file.clone(), function.clone(), instead.to_owned());
+                let file = file.clone();
+                let function = function.clone();
+                let instead = instead.to_owned();
                 mutants.push(Mutant { file, function, what, line, place: (at + from, at + to), instead });
             };
             let mut from = 0;
@@ -233,7 +236,8 @@ fn attempt(name: &str, percent: u64) -> Verdict {
     command.args(["mutants::child", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
     command.env(CHOICE, name).env(PERCENT, percent.to_string()).env("RUST_BACKTRACE", "0");
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    let (mut out, mut err) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let mut out = child.stdout.take().unwrap();
+    let mut err = child.stderr.take().unwrap();
     let out = std::thread::spawn(move || read_all(&mut out));
     let err = std::thread::spawn(move || read_all(&mut err));
     let began = Instant::now();
@@ -248,7 +252,8 @@ fn attempt(name: &str, percent: u64) -> Verdict {
             None => std::thread::sleep(Duration::from_millis(5)),
         }
     };
-    let (said, complained) = (out.join().unwrap(), err.join().unwrap());
+    let said = out.join().unwrap();
+    let complained = err.join().unwrap();
     let last = |prefix: &str| said.lines().rev().find_map(|line| line.strip_prefix(prefix)).map(str::to_owned);
     if !said.lines().any(|line| line == "built") {
         return Verdict::Broken(complained);
@@ -276,7 +281,8 @@ fn attempt_all(
     choices: &[(usize, u64)],
     mut said: impl FnMut(usize, &Verdict) + Send,
 ) -> Vec<(usize, Verdict)> {
-    let (next, verdicts) = (AtomicUsize::new(0), Mutex::new((Vec::new(), &mut said)));
+    let next = AtomicUsize::new(0);
+    let verdicts = Mutex::new((Vec::new(), &mut said));
     let work = || {
         while let Some(&(choice, percent)) = choices.get(next.fetch_add(1, Ordering::Relaxed)) {
             let verdict = attempt(&mutants[choice].name(), percent);
@@ -295,7 +301,8 @@ fn attempt_all(
 fn surprises(mutants: &[Mutant], verdicts: &[(usize, Verdict)]) -> Vec<String> {
     let survivors = survivors();
     let surprise = |(choice, verdict): &(usize, Verdict)| {
-        let (mutant, name) = (&mutants[*choice], mutants[*choice].name());
+        let mutant = &mutants[*choice];
+        let name = mutants[*choice].name();
         match (verdict, survivors.contains_key(&name)) {
             (Verdict::Survived, false) => Some(format!("{name} (line {}) is not found", mutant.line)),
             (Verdict::Found(..), true) => Some(format!("{name} is found now: take it out of survivors.txt")),
@@ -344,7 +351,8 @@ fn a_sample_is_found() {
         return eprintln!("skipped: mutants need a C++ compiler (c++, g++, clang++ or $CXX)");
     }
     const SAMPLE: usize = 6;
-    let (mutants, survivors) = (mutants(&sources(&[])), survivors());
+    let mutants = mutants(&sources(&[]));
+    let survivors = survivors();
     let seed = env::var("WARPROW_MUTANTS").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     let mut order: Vec<usize> = (0..mutants.len()).collect();
     Rng::with_seed(seed).shuffle(&mut order);
@@ -369,7 +377,8 @@ fn all() {
     if compiler().is_none() {
         return eprintln!("skipped: mutants need a C++ compiler (c++, g++, clang++ or $CXX)");
     }
-    let (mutants, survivors) = (mutants(&sources(&[])), survivors());
+    let mutants = mutants(&sources(&[]));
+    let survivors = survivors();
     let wanted = env::var("WARPROW_ONLY").unwrap_or_default();
     let number = |name: &str, usual| env::var(name).ok().and_then(|number| number.parse().ok()).unwrap_or(usual);
     let percent = number("WARPROW_PERCENT", 100);

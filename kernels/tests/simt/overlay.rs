@@ -175,7 +175,9 @@ fn readers(shim: &mut Shim, reader: &mut Shim, seed: u64) -> Result<u32, String>
         let Some(launches) = updates.launches(&world, &rows) else { break };
         let last = launches.len() - 1;
         for (number, launched) in launches.iter().enumerate() {
-            let (mut time, mut wrong, mut steps) = (1_000_000, None, rng.fork());
+            let mut time = 1_000_000;
+            let mut wrong = None;
+            let mut steps = rng.fork();
             let published = launched.published;
             let mut after = None;
             let mut turn = |_| {
@@ -232,7 +234,9 @@ fn writers(shim: &mut Shim, writer: &mut Shim, seed: u64) -> Result<(u32, u32), 
         let batch = Batch::new(&mut rng, &world);
         let kind = rng.u32(0..3);
         let mut steps = rng.fork();
-        let (mut time, mut versions, mut wrong) = (1_000_000, Vec::new(), None);
+        let mut time = 1_000_000;
+        let mut versions = Vec::new();
+        let mut wrong = None;
         let mut later: Vec<Rows> = Vec::new();
         let mut turn = |_| {
             time += 100;
@@ -284,7 +288,8 @@ fn over_drives(shim: &mut Shim, seed: u64) -> Result<[usize; 2], String> {
     let mut found = [0; 2];
     for _ in 0..3 {
         let batch = Batch::new(&mut scene.rng, &scene.world);
-        let (rng, world) = (&mut scene.rng, &scene.world);
+        let rng = &mut scene.rng;
+        let world = &scene.world;
         let row = |at: usize, rng: &mut Rng| {
             let number = world.features[batch.feature_of(at, world.features.len())].table;
             let table = &world.tables[number];
@@ -353,7 +358,8 @@ fn look_ups_in_the_middle_of_an_update_see_what_is_published() {
 fn a_look_up_sees_all_of_an_update_or_nothing_of_it() {
     let Some(mut shim) = Shim::new() else { return };
     let mut other = shim.twin();
-    let (mut inside, mut turns) = (0, 0);
+    let mut inside = 0;
+    let mut turns = 0;
     for seed in seeds(60) {
         let found = writers(&mut shim, &mut other, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         (inside, turns) = (inside + found.0, turns + found.1);

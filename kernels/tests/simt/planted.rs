@@ -640,7 +640,8 @@ fn run(choice: usize) -> (usize, bool, String) {
     let mut command = Command::new(env::current_exe().unwrap());
     command.args(["planted::child", "--exact", "--ignored", "--nocapture", "--test-threads=1"]);
     let output = command.env(CHOICE, choice.to_string()).env("RUST_BACKTRACE", "0").output().unwrap();
-    let (said, complained) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
     let how = said.lines().find(|line| line.starts_with("found: ")).map(str::to_owned);
     let how = how.unwrap_or_else(|| format!("{}: {}", output.status, complained.trim()));
     (said.lines().filter(|line| line.starts_with("seed ")).count(), !output.status.success(), how)
@@ -651,7 +652,8 @@ fn bugs_are_found() {
     if Shim::new().is_none() {
         return;
     }
-    let (next, missed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let next = AtomicUsize::new(0);
+    let missed = Mutex::new(Vec::new());
     let work = || {
         while let Some((choice, planted)) =
             Some(next.fetch_add(1, Ordering::Relaxed)).and_then(|i| Some((i, PLANTED.get(i)?)))

@@ -29,7 +29,8 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(descriptor: QueueDescriptor, external: Option<ExternalQueue>) -> Self {
-        let (state, fault) = (Buffer::zeroed(size_of::<QueueState>()), Buffer::zeroed(size_of::<abi::Fault>()));
+        let state = Buffer::zeroed(size_of::<QueueState>());
+        let fault = Buffer::zeroed(size_of::<abi::Fault>());
         let descriptor = QueueDescriptor { state: state.address(), fault: fault.address(), ..descriptor };
         // About to wrap, where the state is written.
         let anomalies_before = if external.is_some() { u32::MAX - 1 } else { 0 };
@@ -183,12 +184,14 @@ pub(crate) struct Drives {
 impl Drives {
     /// Up to `batches` in flight; `stepped` or on their own threads; completions out of order, some late.
     pub(crate) fn new(rng: &mut Rng, world: &World, batches: u32, stepped: bool, timeout: Duration) -> Self {
-        let (faults, steps) = (FaultRules::default(), stepped.then(Arc::<Steps>::default));
+        let faults = FaultRules::default();
+        let steps = stepped.then(Arc::<Steps>::default);
         let clock: Arc<dyn Clock> = match &steps {
             Some(steps) => steps.clone(),
             None => Arc::new(SystemClock::new()),
         };
-        let (mut drives, mut controllers) = (Vec::new(), Vec::new());
+        let mut drives = Vec::new();
+        let mut controllers = Vec::new();
         for image in world.images() {
             let len = image.len() as u64;
             let content = ProceduralBacking::with(len, move |block, words| {
@@ -221,7 +224,8 @@ impl Drives {
     }
 
     fn queue(&self, rng: &mut Rng, world: &World, drive: usize, batches: u32, timeout: Duration) -> Queue {
-        let (controller, places) = (&self.controllers[drive], LANES * batches);
+        let controller = &self.controllers[drive];
+        let places = LANES * batches;
         let lba_shift = world.geometry.lba_shift;
         let landing_stride = world.landing_stride();
         // Odd sizes, so that rings wrap anywhere.
@@ -235,7 +239,8 @@ impl Drives {
         for page in 0..pages {
             memory.memory().store_u64(list + page * 8, memory.iova() + (landing + page * 4096) as u64);
         }
-        let (base, iova) = (memory.memory().as_ptr() as u64, memory.iova());
+        let base = memory.memory().as_ptr() as u64;
+        let iova = memory.iova();
         // SAFETY: commands read into the landing area of `memory`, which is never plain bytes; the kernels run while the door is open.
         let queue =
             unsafe { controller.external_queue(ExternalMemory::together(memory, sizes), sizes, self.door.clone()) }

@@ -19,8 +19,10 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 /// One feature whose rows are read where they lie: it has a kernel of its own.
 pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let (from, to) = (rng.u32(element::F8E4M3..=element::Q4), rng.u32(element::F32..=element::BF16));
-    let (dim, count) = (2 * rng.u32(1..60), rng.usize(1..600));
+    let from = rng.u32(element::F8E4M3..=element::Q4);
+    let to = rng.u32(element::F32..=element::BF16);
+    let dim = 2 * rng.u32(1..60);
+    let count = rng.usize(1..600);
     let scale = scale_behind(from);
     let numbers = row_bytes(from, dim) - scale.len();
     let mut row = || (0..numbers).map(|_| rng.u8(..)).chain(scale.clone()).collect::<Vec<u8>>();
@@ -79,7 +81,8 @@ fn every_number_of_few_bits_converts() {
                 let rows: Vec<u8> = numbers.chain(behind).collect::<Vec<u8>>().repeat(5);
                 let world = World::of_rows(&mut rng, from, to, dim, rows);
                 let batch = Batch::each(&world, world.tables[0].rows);
-                let (expected, lookup) = (expect(&world, &batch).by_one_block(&world, true), batch.lookup());
+                let expected = expect(&world, &batch).by_one_block(&world, true);
+                let lookup = batch.lookup();
                 let mut rig = Rig { shim: &mut shim, rng, world: &world };
                 let told = rig.run(&lookup, true).and_then(|()| rig.check_ended(&batch, &lookup, &expected, |_| false));
                 told.unwrap_or_else(|wrong| panic!("{dim} of {from} to {to}: {wrong}"));
@@ -125,7 +128,8 @@ pub(crate) fn damaged(world: &World, keys: &[u64]) -> Vec<u64> {
 
 /// Look-ups that find every damaged row, and no other; how many they found.
 pub(crate) fn damage(shim: &mut Shim, seed: u64) -> Result<usize, String> {
-    let (mut scene, mut found) = (scene(seed), 0);
+    let mut scene = scene(seed);
+    let mut found = 0;
     for _ in 0..2 {
         let batch = Batch::new(&mut scene.rng, &scene.world);
         let launched = scene.run(shim, batch, |_, _| ())?;
@@ -144,7 +148,8 @@ pub(crate) fn damage(shim: &mut Shim, seed: u64) -> Result<usize, String> {
                 continue;
             }
             named += 1;
-            let (table, rank) = (fault.damaged_table as usize, fault.damaged_rank);
+            let table = fault.damaged_table as usize;
+            let rank = fault.damaged_rank;
             let home = scene.world.home(table, rank);
             let is_due = due.contains(&scene.world.tables[table].key(rank));
             if !is_due || home.lba != fault.damaged_lba || !queue.has_cid(fault.damaged_cid) || fault.kind != 0 {

@@ -92,7 +92,8 @@ impl Scene {
         let descriptors = describe(&drives.queues);
         let lookup = batch.lookup().with_queues(descriptors.address()).with_ticket(rng.u32(0..16));
         let expected = expect(world, &batch).by_one_block(world, small);
-        let (mut turns, mut dice) = (0, rng.fork());
+        let mut turns = 0;
+        let mut dice = rng.fork();
         let mut rig = Rig { shim, rng: rng.fork(), world };
         rig.prepare(&lookup, small)?;
         let steps = drives.steps.clone();
@@ -147,7 +148,8 @@ impl Scene {
     /// The same of one drive, whose rows so many sets share.
     pub(crate) fn commands_of(&self, expected: &Expected, drive: u32, sets: usize) -> (u64, u64) {
         let cold: Vec<_> = expected.uniques.iter().filter(|&&key| key >= self.world.ssd_key).collect();
-        let (mut commands, mut bytes) = (0, 0);
+        let mut commands = 0;
+        let mut bytes = 0;
         for set in 0..sets {
             let mut before = None;
             for &&key in &cold[cold.len() * set / sets..cold.len() * (set + 1) / sets] {
@@ -351,7 +353,8 @@ impl Scene {
         let told = self.check(shim, &launched).unwrap();
         let struck = self.at_lba(&launched.expected.uniques, lba);
         assert!(struck.iter().all(|key| launched.lost.contains(key)), "{struck:?} {:?}", launched.lost);
-        let (queue, keys) = (&self.drives.queues[0], &launched.expected.uniques);
+        let queue = &self.drives.queues[0];
+        let keys = &launched.expected.uniques;
         assert_eq!((queue.poison(), told.faults), (FAULT_TIMED_OUT, 1));
         let fault = queue.fault();
         assert_eq!((fault.kind, fault.drive, fault.queue), (FAULT_TIMED_OUT, 0, queue.id()));
@@ -439,7 +442,8 @@ pub(crate) fn statuses(shim: &mut Shim, seed: u64) -> Result<(), String> {
         let told = scene.check(shim, &launched)?;
         let due: Vec<u64> =
             launched.expected.uniques.iter().copied().filter(|&key| fails(scene.home(key).lba)).collect();
-        let (queue, fault) = (&scene.drives.queues[0], scene.drives.queues[0].fault());
+        let queue = &scene.drives.queues[0];
+        let fault = scene.drives.queues[0].fault();
         // Media error, unrecovered read error; and the queue goes on.
         let status = (launched.lost == due, queue.poison(), told.faults, fault.kind, fault.status & 0x7ff);
         if status != (true, 0, 0, 0, 0x281) {

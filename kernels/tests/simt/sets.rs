@@ -48,7 +48,8 @@ fn break_one(scene: &mut Scene, shim: &mut Shim, set: u32) -> Result<(), String>
     let drives = scene.world.geometry.drives;
     let broken: Vec<usize> = (0..were.len()).filter(|&i| were[i] && scene.drives.queues[i].poison() != 0).collect();
     let [broken] = broken[..] else { return Err(format!("{broken:?} broke")) };
-    let (set, drive) = (broken as u32 / drives, broken as u32 % drives);
+    let set = broken as u32 / drives;
+    let drive = broken as u32 % drives;
     // The share of the set that broke, among those that were healthy before.
     let cold: Vec<u64> = launched.expected.uniques.iter().copied().filter(|&key| key >= scene.world.ssd_key).collect();
     let sharing: Vec<u32> = (0..scene.world.sets).filter(|set| were[(set * drives + drive) as usize]).collect();
@@ -56,7 +57,8 @@ fn break_one(scene: &mut Scene, shim: &mut Shim, set: u32) -> Result<(), String>
     let range = cold.len() * place / sharing.len()..cold.len() * (place + 1) / sharing.len();
     let share: Vec<u64> = cold[range].iter().copied().filter(|&key| scene.home(key).drive == drive).collect();
     if launched.lost.is_empty() || launched.lost.iter().any(|key| share.binary_search(key).is_err()) {
-        let (lost, share) = (launched.lost.len(), share.len());
+        let lost = launched.lost.len();
+        let share = share.len();
         return Err(format!("{lost} rows were lost, and not only those of a share of {share}"));
     }
     let most: u64 = (0..drives).map(|it| scene.commands_of(&launched.expected, it, before[it as usize]).0).sum();

@@ -70,12 +70,14 @@ impl Command {
 fn commands(scene: &Scene, expected: &Expected) -> Vec<Command> {
     let (world, ReadWindow { shift, gap }) = (&scene.world, scene.world.window);
     let cold: Vec<u64> = expected.uniques.iter().copied().filter(|&key| key >= world.ssd_key).collect();
-    let (sets, mut commands) = (world.sets as usize, Vec::<Command>::new());
+    let sets = world.sets as usize;
+    let mut commands = Vec::<Command>::new();
     for set in 0..sets {
         let share = &cold[cold.len() * set / sets..cold.len() * (set + 1) / sets];
         for tile in share.chunks(LANES as usize) {
             for (index, &key) in tile.iter().enumerate() {
-                let (home, follows) = (scene.home(key), std::ptr::from_ref(&tile[index]) != share.as_ptr());
+                let home = scene.home(key);
+                let follows = std::ptr::from_ref(&tile[index]) != share.as_ptr();
                 let end = home.lba + u64::from(home.lbas);
                 let before = match commands.last_mut() {
                     Some(command) if follows && command.first.drive == home.drive => command,
@@ -142,7 +144,8 @@ const LAST: u64 = 20_000;
 /// command. How many commands were read again.
 fn failing(shim: &mut Shim, seed: u64) -> Result<u64, String> {
     let mut scene = scene(seed);
-    let (every, of_media) = (scene.rng.u64(3..40), scene.rng.u32(0..4) != 0);
+    let every = scene.rng.u64(3..40);
+    let of_media = scene.rng.u32(0..4) != 0;
     strike(shim, scene, (every, seed % every), of_media)
 }
 

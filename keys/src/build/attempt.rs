@@ -100,9 +100,11 @@ struct Attempt<'a> {
 impl Attempt<'_> {
     fn run(&self, progress: &mut Tell<'_>) -> Result<KeyIndex, Setback> {
         let keys = self.source.len();
-        let (kind, fingerprint) = (self.source.kind(), self.options.fingerprint);
+        let kind = self.source.kind();
+        let fingerprint = self.options.fingerprint;
         let mut shape = shape(keys, self.seed, fingerprint, kind);
-        let (parts, buckets) = (shape.parts, shape.buckets);
+        let parts = shape.parts;
+        let buckets = shape.buckets;
         let threads = self.options.thread_count().min(keys.div_ceil(BLOCK) as usize);
         let workers = WorkerThreads::new(threads);
         let counts = count(self.source, &shape, &workers, progress)?;

@@ -29,9 +29,11 @@ impl KeyIndex {
         WorkerThreads::new(threads.min(keys.div_ceil(BLOCK) as usize)).run(
             &mut |_| ControlFlow::Continue(()),
             &|workers, _| {
-                let (mut keys, mut slots) = (vec![0; BLOCK as usize], vec![0; BLOCK as usize]);
+                let mut keys = vec![0; BLOCK as usize];
+                let mut slots = vec![0; BLOCK as usize];
                 while let Some((first, out)) = workers.next(&jobs) {
-                    let (keys, slots) = (&mut keys[..out.len()], &mut slots[..out.len()]);
+                    let keys = &mut keys[..out.len()];
+                    let slots = &mut slots[..out.len()];
                     source.read(first, keys).map_err(|source| IndexBuildError::Source { first, source })?;
                     self.positions(keys, slots);
                     for (out, &slot) in out.iter_mut().zip(&*slots) {

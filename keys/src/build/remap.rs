@@ -5,10 +5,12 @@ use crate::shape::Shape;
 /// Gives each slot in use from `keys` on a free one below, with its fingerprint.
 pub(super) fn write_remap(shape: &Shape, bytes: &mut [u8], taken: &[u64]) {
     let layout = shape.layout();
-    let (width, slots) = (shape.fingerprint.bytes(), u64::from(shape.slots));
+    let width = shape.fingerprint.bytes();
+    let slots = u64::from(shape.slots);
     let words = shape.slots.div_ceil(64) as usize;
     let is_taken = |slot: u64| {
-        let (part, slot) = ((slot / slots) as usize, (slot % slots) as usize);
+        let part = (slot / slots) as usize;
+        let slot = (slot % slots) as usize;
         taken[part * words + slot / 64] >> (slot % 64) & 1 == 1
     };
     let mut free = FreeSlots { taken, words, slots, keys: shape.keys, word: 0, left: !taken[0] };
@@ -38,7 +40,8 @@ impl Iterator for FreeSlots<'_> {
     fn next(&mut self) -> Option<u64> {
         loop {
             if self.left != 0 {
-                let (part, bit) = (self.word / self.words, self.left.trailing_zeros() as usize);
+                let part = self.word / self.words;
+                let bit = self.left.trailing_zeros() as usize;
                 self.left &= self.left - 1;
                 let in_part = ((self.word % self.words) * 64 + bit) as u64;
                 if in_part < self.slots {

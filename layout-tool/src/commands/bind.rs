@@ -193,7 +193,8 @@ fn rehearsed(plan: &BindSteps) -> String {
 }
 
 fn told(plan: &BindSteps) -> String {
-    let (name, driver) = (name(plan), plan.driver);
+    let name = name(plan);
+    let driver = plan.driver;
     let group = plan.drive.function.group.as_ref().map(|group| format!("/dev/vfio/{}", group.number));
     match (plan.is_done(), group) {
         (true, _) => format!("{name} belonged to {driver} already"),

@@ -97,7 +97,8 @@ fn gpu(machine: &Machine) -> Vec<DoctorFinding> {
         )];
     }
     let count = Gpu::count().max(1);
-    let (mut findings, mut compiled) = (Vec::new(), Vec::new());
+    let mut findings = Vec::new();
+    let mut compiled = Vec::new();
     for ordinal in 0..count {
         match Gpu::open(ordinal) {
             Ok(gpu) => {

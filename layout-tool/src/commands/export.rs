@@ -99,7 +99,8 @@ impl<'a> Exported<'a> {
     /// Hands all rows to `write`, runs of them with the number of the first. Returns whether they were compared with their checksums.
     pub(super) fn write(&self, write: &Writing<'_>, context: &Context) -> Result<bool, Failure> {
         let Self { store, table, created, dtype } = self;
-        let (mut wide, mut widened) = (vec![0.0; table.dim as usize], Vec::new());
+        let mut wide = vec![0.0; table.dim as usize];
+        let mut widened = Vec::new();
         let ids = match table.keys {
             None => store.ranks(&table.name).map_err(Failure::from)?.as_ref().map(Ranks::inverse),
             Some(_) => None,
@@ -107,7 +108,8 @@ impl<'a> Exported<'a> {
         let crcs = store.row_crcs(&table.name)?;
         let bar = context.screen.bar(format!("exporting {}", table.name), self.rows(), Unit::Things);
         let mut run = Run { write, first: 0, next: 0, rows: Vec::with_capacity(RUN + table.row_bytes as usize) };
-        let (mut rows, mut failed) = (0u64, None);
+        let mut rows = 0u64;
+        let mut failed = None;
         let mut export = |rank: u64, row: &[u8]| {
             let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank);
             rows += 1;
@@ -163,7 +165,9 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<CommandOutput,
     let table = store.table(name).ok_or_else(|| drives::no_such_table(&store, name))?;
     refuse_same_file(args)?;
     let exported = Exported::new(&store, table)?;
-    let (table, dtype, rows) = (&exported.table, exported.dtype, exported.rows());
+    let table = &exported.table;
+    let dtype = exported.dtype;
+    let rows = exported.rows();
     let writer = file::create(&args.out, args.force, &table.name, rows, table.dim, dtype)?;
     let keys = export_keys(args, &exported)?;
     let checked = exported.write(&|first, rows| writer.write(first, rows), context)?;
@@ -173,7 +177,9 @@ pub(crate) fn run(args: &ExportArgs, context: &Context) -> Result<CommandOutput,
     }
     writer.finish()?;
     let keys_out = args.keys_out.as_ref().map(|path| path.display().to_string());
-    let (path, bytes, order) = (args.out.display().to_string(), exported.bytes(), exported.order());
+    let path = args.out.display().to_string();
+    let bytes = exported.bytes();
+    let order = exported.order();
     let text = format!(
         "Wrote {} of table {:?}, {}, to {path}, {}",
         units::plural(rows, "row"),

@@ -46,7 +46,8 @@ pub(super) fn run(args: &ExportArgs, store: &Store, context: &Context) -> Result
         }));
     }
     writer.finish()?;
-    let (rows, bytes): (u64, u64) = (tables.iter().map(Exported::rows).sum(), tables.iter().map(Exported::bytes).sum());
+    let rows: u64 = tables.iter().map(Exported::rows).sum();
+    let bytes: u64 = tables.iter().map(Exported::bytes).sum();
     let checked = |at: usize| written.get(at).is_some_and(|it| it["checked"] == true);
     let mut text = format!(
         "Wrote {}, {}, {}, to {path}:\n",

@@ -88,7 +88,8 @@ pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<CommandOutput, 
     let mut options = PassOptions::cached(0, nothing).with_journal(&args.journal);
     options.vector = args.vector;
     let mut passes = Passes::open(&store, &table.name, options)?;
-    let (out, keys) = (&args.out, args.keys_out.as_deref());
+    let out = &args.out;
+    let keys = args.keys_out.as_deref();
     let part = if args.vector.is_some() { ExportedElements::Vector } else { ExportedElements::Whole };
     let done = match args.since {
         Some(pass) => passes.incremental_since(pass, out, keys, part, args.force)?,

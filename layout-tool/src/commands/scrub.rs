@@ -155,8 +155,10 @@ pub(crate) fn run(args: &ScrubArgs, context: &Context) -> Result<CommandOutput, 
     let options = ScrubOptions::default().with_from(state.position);
     let options = pace.into_iter().fold(options, ScrubOptions::with_pace);
     let bar = context.screen.bar("scrubbing", 0, Unit::Bytes);
-    let (before, began) = (state.clone(), Instant::now());
-    let (mut kept, mut unkept) = (Instant::now(), None);
+    let before = state.clone();
+    let began = Instant::now();
+    let mut kept = Instant::now();
+    let mut unkept = None;
     let mut metadata = Vec::new();
     let scrubbed = store.scrub(&options, &mut |progress| {
         bar.set_length(progress.total);
@@ -217,7 +219,8 @@ fn report(
     context: &Context,
     args: &ScrubArgs,
 ) -> Result<CommandOutput, Failure> {
-    let (stopped, read) = (scrubbed.next.is_some(), scrubbed.bytes);
+    let stopped = scrubbed.next.is_some();
+    let read = scrubbed.bytes;
     let unchecked = state.rows - state.checked_rows.min(state.rows);
     let rate = if seconds > 0.0 { (read as f64 / seconds) as u64 } else { 0 };
     let mut text = format!(

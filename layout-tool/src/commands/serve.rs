@@ -57,7 +57,8 @@ pub(crate) fn run(args: &ServeArgs, context: &Context) -> Result<CommandOutput, 
         .or_else(|error| if error.kind() == ErrorKind::BrokenPipe { Ok(()) } else { Err(error) })
         .map_err(|error| Failure::new(Class::Resources, "stdout", format!("what is served cannot be said: {error}")))?;
 
-    let (stop, clients) = (AtomicBool::new(false), AtomicU64::new(0));
+    let stop = AtomicBool::new(false);
+    let clients = AtomicU64::new(0);
     let tell = |event: ServerEvent| {
         if event == ServerEvent::Connected {
             clients.fetch_add(1, Ordering::Relaxed);

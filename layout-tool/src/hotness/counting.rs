@@ -66,7 +66,10 @@ fn count_trace(
     told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
     let mut trace = Trace::open(&log.spec)?;
-    let (mut block, mut keys, mut places, mut all) = (TraceBlock::default(), Vec::new(), Vec::new(), 0u64);
+    let mut block = TraceBlock::default();
+    let mut keys = Vec::new();
+    let mut places = Vec::new();
+    let mut all = 0u64;
     while trace.next_block(&mut block)? {
         for table in tables.iter_mut() {
             for slot in log.slots_of(table.name) {
@@ -126,7 +129,9 @@ impl Counting<'_> {
         told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let mut scores = KeyScores::open(folder)?;
-        let (total, mut read, mut places) = (scores.rows(), 0, Vec::new());
+        let total = scores.rows();
+        let mut read = 0;
+        let mut places = Vec::new();
         loop {
             let block: Vec<(u64, u64)> = scores.by_ref().take(1 << 12).collect::<Result<_, _>>()?;
             if block.is_empty() {

@@ -44,7 +44,8 @@ pub(super) fn with_room(failure: Failure, error: &StoreError) -> Failure {
             Failure { message: what, ..failure }
         }
         StoreError::Volume(VolumeError::CatalogueFull { needed, capacity }) => {
-            let (needed, capacity) = (units::bytes(needed), units::bytes(capacity));
+            let needed = units::bytes(needed);
+            let capacity = units::bytes(capacity);
             let what = format!("the catalogue would have {needed}, its place holds {capacity}");
             Failure { message: what, ..failure }
         }

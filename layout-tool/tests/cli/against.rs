@@ -45,7 +45,8 @@ fn tables_are_compared_each_with_its_own_file() {
         fixture.json(&all)
     };
     // A file each, of which one is for the rest; tensors are found by what they are called but for what is around that.
-    let (user_is, page_is) = (format!("user={user}"), format!("page={other}"));
+    let user_is = format!("user={user}");
+    let page_is = format!("page={other}");
     let (all, exit) = against(&[&user_is, &page_is, &model]);
     assert_eq!((exit, all["tables"].as_array().unwrap().len(), &all["differing"]), (0, 3, &json!(0)), "{all}");
     assert_eq!((&of(&all, "user")["against"], &of(&all, "item")["against"]), (&json!(user), &json!(model)));

@@ -433,7 +433,8 @@ fn keys_of_an_array_in_fortran_order() {
     ids.extend([0; 24]);
     let mut archive = Vec::new();
     let directory = [member(&mut archive, "rows.npy", &rows), member(&mut archive, "ids.npy", &ids)].concat();
-    let (at, len) = ((archive.len() as u32).to_le_bytes(), (directory.len() as u32).to_le_bytes());
+    let at = (archive.len() as u32).to_le_bytes();
+    let len = (directory.len() as u32).to_le_bytes();
     let end = [b"PK\x05\x06\0\0\0\0\x02\0\x02\0", &len[..], &at, &[0; 2]].concat();
     archive.extend([directory, end].concat());
     fs::write(fixture.path("t.npz"), archive).unwrap();

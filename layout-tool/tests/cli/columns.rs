@@ -44,7 +44,8 @@ const NAMES: [&str; 3] = ["embeddings.user_id.weight", "item_id_embedding.weight
 fn a_click_log_is_the_hotness_of_all_tables_that_its_columns_are_called_like() {
     let fixture = CliFixture::new();
     let drive = fixture.drive("a.drive", "64M");
-    let (model, log) = (model(&fixture, "m.safetensors", &NAMES), clicks(&fixture, "clicks.csv", 0, 4000));
+    let model = model(&fixture, "m.safetensors", &NAMES);
+    let log = clicks(&fixture, "clicks.csv", 0, 4000);
     let hotness = format!("trace:{log}");
     let loaded = fixture.ok(&["load", "-d", &drive, &model, "--all", "--hotness", &hotness]);
     let of = |name: &str| loaded["tables"].as_array().unwrap().iter().find(|it| it["name"] == name).unwrap().clone();
@@ -126,13 +127,15 @@ fn the_hit_rates_of_several_tables_are_as_planned() {
     let fixture = CliFixture::new();
     let drive = fixture.drive("a.drive", "64M");
     let model = model(&fixture, "m.safetensors", &NAMES);
-    let (seen, unseen) = (clicks(&fixture, "seen.csv", 0, 30_000), clicks(&fixture, "unseen.csv", 50_000, 10_000));
+    let seen = clicks(&fixture, "seen.csv", 0, 30_000);
+    let unseen = clicks(&fixture, "unseen.csv", 50_000, 10_000);
     fixture.ok(&["load", "-d", &drive, &model, "--all", "--row-crc"]);
     let planning = ["plan", "-d", &drive, "--trace", &seen, "--dram", "20K", "--batch", "256", "--typical-host"];
     let planned = fixture.ok(&[&planning[..], &["--out", "p"]].concat());
     assert_eq!(planned["traces"][0]["columns"].as_array().unwrap().len(), 2, "{planned}");
     let expected = &planned["plan"]["expected"];
-    let (hit, error) = (expected["dram"].as_f64().unwrap(), expected["error"].as_f64().unwrap());
+    let hit = expected["dram"].as_f64().unwrap();
+    let error = expected["error"].as_f64().unwrap();
     assert!((0.2..0.9).contains(&hit) && error < 0.1, "{expected}");
     // The table that has no column stays as it is.
     let two = ["--tensor", NAMES[0], "--tensor", NAMES[1], "--replace", "--row-crc", "--plan", "p"];

@@ -57,7 +57,8 @@ fn cold(value: &Value) -> &serde_json::Map<String, Value> {
     let cold = &value["cold"];
     let contenders = cold["contenders"].as_object().unwrap_or_else(|| panic!("{cold}"));
     assert_eq!(contenders.len(), 5);
-    let (batch, rounds) = (number(cold, "batch"), number(cold, "rounds"));
+    let batch = number(cold, "batch");
+    let rounds = number(cold, "rounds");
     assert!((8.0..=1024.0).contains(&batch) && (3.0..=5.0).contains(&rounds), "{cold}");
     let mut ran = 0.0;
     for (name, contender) in contenders {
@@ -272,7 +273,8 @@ fn a_python_that_hangs_is_ended_by_ctrl_c() {
     // In the search for numpy, and in the race.
     for answers in ["", "echo '{\"version\": \"1\"}'; read line; echo '{}'"] {
         let fixture = CliFixture::new();
-        let (bin, drives) = (fixture.path("bin"), fixture.path("drives"));
+        let bin = fixture.path("bin");
+        let drives = fixture.path("drives");
         fs::create_dir(&bin).unwrap();
         fs::create_dir(&drives).unwrap();
         let python = bin.join("python3");
@@ -380,7 +382,8 @@ fn the_public_model_and_trace() {
     if !model.is_file() || !trace.is_file() {
         return eprintln!("skipped: no public test data beside the repository");
     }
-    let (fixture, model) = (CliFixture::new(), model.to_str().unwrap());
+    let fixture = CliFixture::new();
+    let model = model.to_str().unwrap();
     let trace = format!("{}:Id", trace.display());
     let value = fixture.ok(&["demo", "--table", model, "--trace", &trace, "--map", "modulo", "--seconds", "0.3"]);
     assert_eq!(

@@ -139,7 +139,8 @@ fn rows_are_converted_and_the_error_is_told() {
         assert_eq!(told.is_none(), to == "f32", "{loaded}");
         assert!(told.is_none_or(|told| told >= worst * 0.999_999 && told <= most), "{to}: {told:?}, {worst}");
         let pooled = fixture.ok(&["lookup", "-d", &drive, "--table", "t", "--ids", "0,0", "--pooling", "sum"]);
-        let (one, two) = (found["rows"][0][3].as_f64().unwrap(), pooled["rows"][0][3].as_f64().unwrap());
+        let one = found["rows"][0][3].as_f64().unwrap();
+        let two = pooled["rows"][0][3].as_f64().unwrap();
         assert!((two - 2.0 * one).abs() < 1e-6, "{to}");
         fixture.ok(&["export", "-d", &drive, "--table", "t", "--out", "out.safetensors", "--force"]);
         let out = TableFile::open(&fixture.path("out.safetensors")).unwrap();
@@ -451,7 +452,8 @@ impl DeepFm {
         let pairs: f64 = (0..40)
             .map(|c| {
                 let column = || (0..24).map(|field| f64::from(vectors[field * 40 + c]));
-                let (sum, squares) = (column().sum::<f64>(), column().map(|v| v * v).sum::<f64>());
+                let sum = column().sum::<f64>();
+                let squares = column().map(|v| v * v).sum::<f64>();
                 (sum * sum - squares) / 2.0
             })
             .sum();

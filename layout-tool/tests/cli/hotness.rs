@@ -169,7 +169,8 @@ fn a_log_without_look_ups_is_told_in_the_same_words_by_all() {
     ] {
         let name = trace.split(':').next().unwrap();
         fs::write(fixture.path(name), bytes).unwrap();
-        let (hotness, stated) = (format!("trace:{trace}"), format!("t={trace}"));
+        let hotness = format!("trace:{trace}");
+        let stated = format!("t={trace}");
         for args in [
             &["lookup", "-d", &drive, "--trace", trace][..],
             &["lookup", "-d", &drive, "--trace", &stated],

@@ -52,7 +52,8 @@ fn train(fixture: &CliFixture, drive: &str, passes: std::ops::RangeInclusive<u64
 fn read(fixture: &CliFixture, name: &str, dim: usize) -> BTreeMap<u64, Vec<f32>> {
     let bytes = fs::read(fixture.path(name)).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
-    let (keys, rows) = (tensors.tensor("items.keys").unwrap(), tensors.tensor("items").unwrap());
+    let keys = tensors.tensor("items.keys").unwrap();
+    let rows = tensors.tensor("items").unwrap();
     assert_eq!(rows.shape(), [keys.shape()[0], dim]);
     let row_of: BTreeMap<i64, u64> = (0..ROWS).map(|row| (key(row), row)).collect();
     let keys = keys.data().as_chunks().0.iter().map(|&key| row_of[&i64::from_le_bytes(key)]);
@@ -68,7 +69,8 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
     fs::write(fixture.path("k.npy"), keys).unwrap();
     let whole = fixture.npy("items.npy", ROWS, DIM as u64, |r, c| value(r, c as usize, 0));
     let vectors = fixture.npy("vectors.npy", ROWS, VECTOR as u64, |r, c| value(r, c as usize, 0));
-    let (trained, served) = (fixture.drive("a.drive", "64M"), fixture.drive("b.drive", "64M"));
+    let trained = fixture.drive("a.drive", "64M");
+    let served = fixture.drive("b.drive", "64M");
     for (drive, file) in [(&trained, &whole), (&served, &vectors)] {
         fixture.ok(&["load", "-d", drive, file, "--tensor", "items=*", "--keys", "k.npy"]);
     }

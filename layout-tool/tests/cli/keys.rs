@@ -136,7 +136,8 @@ fn bytes<const N: usize, T: Copy>(of: impl Fn(T) -> [u8; N], values: &[T]) -> Ve
 pub(crate) fn safetensors(rows: &[f32], dim: usize, keys: &[i64]) -> Vec<u8> {
     use safetensors::tensor::TensorView;
     use safetensors::{Dtype, serialize};
-    let (rows, ids) = (bytes(f32::to_le_bytes, rows), bytes(i64::to_le_bytes, keys));
+    let rows = bytes(f32::to_le_bytes, rows);
+    let ids = bytes(i64::to_le_bytes, keys);
     let views = [
         ("rows", TensorView::new(Dtype::F32, vec![keys.len(), dim], &rows).unwrap()),
         ("ids", TensorView::new(Dtype::I64, vec![keys.len()], &ids).unwrap()),
@@ -147,14 +148,16 @@ pub(crate) fn safetensors(rows: &[f32], dim: usize, keys: &[i64]) -> Vec<u8> {
 /// Writes the same keys and rows, row i all of value i, in every format that has keys; the arguments that load each.
 fn in_every_format(fixture: &CliFixture, keys: &[i64], dim: usize) -> Vec<Vec<String>> {
     let rows: Vec<f32> = (0..keys.len()).flat_map(|row| vec![row as f32; dim]).collect();
-    let (key_bytes, row_bytes) = (bytes(i64::to_le_bytes, keys), bytes(f32::to_le_bytes, &rows));
+    let key_bytes = bytes(i64::to_le_bytes, keys);
+    let row_bytes = bytes(f32::to_le_bytes, &rows);
     let write = |name: &str, content: &[u8]| {
         fs::create_dir_all(fixture.path(name).parent().unwrap()).unwrap();
         fs::write(fixture.path(name), content).unwrap();
     };
     write("t/key", &key_bytes);
     write("t/emb_vector", &row_bytes);
-    let (first, rest) = (keys.len() / 3 * 8, keys.len() / 3 * 4 * dim);
+    let first = keys.len() / 3 * 8;
+    let rest = keys.len() / 3 * 4 * dim;
     write("d/t_emb_keys.rank_0.world_size_2", &key_bytes[..first]);
     write("d/t_emb_values.rank_0.world_size_2", &row_bytes[..rest]);
     write("d/t_emb_keys.rank_1.world_size_2", &key_bytes[first..]);

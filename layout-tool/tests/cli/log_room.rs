@@ -89,7 +89,8 @@ fn single_updates_by_the_thousand_go_on_in_a_small_store() {
 fn one_flipped_bit_in_a_log_is_found_by_every_check() {
     let fixture = CliFixture::new();
     let drive = fixture.drive("a.drive", "16M");
-    let (rows, changed) = (2000u64, 500u64);
+    let rows = 2000u64;
+    let changed = 500u64;
     let file = fixture.npy("t.npy", rows, DIM, |r, _| r as f32);
     fixture.ok(&["load", "-d", &drive, &file, "--row-crc"]);
     let delta = fixture.npy("delta.npy", changed, DIM, |r, _| 1000.0 + r as f32);
@@ -185,7 +186,8 @@ const FEW: u64 = 10;
 /// Versions of today leave a chunk to compaction; one of two drives that leaves while its log grows is a way past that.
 fn wedged(fixture: &CliFixture, size: &str, first: u64, fill: impl Fn(&Volume, u64, &mut u64)) -> (String, u64) {
     let drive = |name: &str| format!("emulated:{}", fixture.path(name).display());
-    let (stays, leaves) = (drive("a.drive"), drive("b.drive"));
+    let stays = drive("a.drive");
+    let leaves = drive("b.drive");
     fixture.ok(&[
         "format",
         "-d",

@@ -27,7 +27,8 @@ fn override_of(machine: &Fixture, address: &str) -> String {
 
 #[test]
 fn doctor_says_what_fails_and_the_command() {
-    let (fixture, machine) = (CliFixture::new(), server());
+    let fixture = CliFixture::new();
+    let machine = server();
     let (object, exit) = fixture.json(&on(&machine, &["doctor"]));
     assert_eq!((exit, &object["ready"]), (1, &false.into()));
     assert_eq!(object["error"]["class"], "unready");
@@ -68,7 +69,8 @@ fn doctor_and_devices_on_this_machine() {
 
 #[test]
 fn devices_of_a_server() {
-    let (fixture, machine) = (CliFixture::new(), server());
+    let fixture = CliFixture::new();
+    let machine = server();
     let object = fixture.ok(&on(&machine, &["devices"]));
     let devices = object["devices"].as_array().unwrap();
     let of = |name: &str| devices.iter().map(|it| it[name].clone()).collect::<Vec<_>>();
@@ -123,7 +125,8 @@ fn devices_asks_an_emulated_drive_itself() {
 
 #[test]
 fn bind_and_unbind_by_the_book() {
-    let (fixture, machine) = (CliFixture::new(), server());
+    let fixture = CliFixture::new();
+    let machine = server();
     let device = format!("/sys/bus/pci/devices/{FREE}");
     let dry = fixture.run(&on(&machine, &["bind", FREE, "--dry-run"]));
     assert_eq!(dry.exit, 0, "{dry:?}");
@@ -172,7 +175,8 @@ fn bind_and_unbind_by_the_book() {
 
 #[test]
 fn bind_refuses_what_is_used_and_what_is_none() {
-    let (fixture, machine) = (CliFixture::new(), server());
+    let fixture = CliFixture::new();
+    let machine = server();
     for (args, exit, words) in [
         (&["bind", SYSTEM, "--yes"][..], 4, &["mounted at /", "swap"][..]),
         (&["bind", RAID, "--yes"], 4, &["RAID md0", "/srv/my data"]),
@@ -200,7 +204,8 @@ fn bind_refuses_what_is_used_and_what_is_none() {
 /// Nothing obeys: files are written, and no driver comes.
 #[test]
 fn bind_says_that_the_drive_was_not_taken() {
-    let (fixture, machine) = (CliFixture::new(), server());
+    let fixture = CliFixture::new();
+    let machine = server();
     let error = fixture.fails(&on(&machine, &["bind", FREE, "--yes"]), 4);
     assert!(error["message"].as_str().unwrap().contains("did not take the drive"), "{error}");
     assert_eq!(override_of(&machine, FREE), "\n", "put back");

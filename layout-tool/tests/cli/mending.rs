@@ -237,7 +237,10 @@ fn a_repair_writes_nothing_until_it_is_told_to_and_guesses_nothing() {
 /// The elements of a picture, by name, and its texts; it is well-formed, and everything lies on the page.
 fn read_svg(fixture: &CliFixture, name: &str) -> (HashMap<String, usize>, Vec<String>) {
     let text = fs::read_to_string(fixture.path(name)).unwrap();
-    let (mut open, mut counts, mut texts, mut page) = (Vec::new(), HashMap::new(), Vec::new(), (0.0, 0.0));
+    let mut open = Vec::new();
+    let mut counts = HashMap::new();
+    let mut texts = Vec::new();
+    let mut page = (0.0, 0.0);
     for event in svg::read(&text).unwrap() {
         match event {
             Event::Tag(name, kind, attributes) => {
@@ -255,7 +258,8 @@ fn read_svg(fixture: &CliFixture, name: &str) -> (HashMap<String, usize>, Vec<St
                     page = (number("width").unwrap(), number("height").unwrap());
                 }
                 if let (Some(x), Some(y)) = (number("x"), number("y")) {
-                    let (width, height) = (number("width").unwrap_or(0.0), number("height").unwrap_or(0.0));
+                    let width = number("width").unwrap_or(0.0);
+                    let height = number("height").unwrap_or(0.0);
                     assert!(x + width <= page.0 && y + height <= page.1, "{attributes:?} is off the page {page:?}");
                 }
             }
@@ -270,7 +274,8 @@ fn read_svg(fixture: &CliFixture, name: &str) -> (HashMap<String, usize>, Vec<St
 
 /// A safetensors file of `count` tables of different sizes.
 fn many(fixture: &CliFixture, name: &str, count: usize) -> String {
-    let (mut header, mut at) = (serde_json::Map::new(), 0);
+    let mut header = serde_json::Map::new();
+    let mut at = 0;
     for table in 0..count {
         let rows = 1 + table % 37;
         header.insert(
@@ -309,7 +314,8 @@ fn check_parts(seen: &Value) {
         let all: u64 = generation["chunks"].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum();
         let mut taken: HashMap<u64, Vec<(u64, u64)>> = HashMap::new();
         for table in seen["tables"].as_array().unwrap().iter().filter(|it| it["generation"] == generation["id"]) {
-            let (mut bytes, mut chunks) = (0, HashSet::new());
+            let mut bytes = 0;
+            let mut chunks = HashSet::new();
             for part in table["parts"].as_array().unwrap() {
                 let ((first, last), (from, to)) = (pair(&part["chunks"]), pair(&part["bytes"]));
                 assert!(first < last && last <= all && from < to && to <= chunk_size, "{table}");

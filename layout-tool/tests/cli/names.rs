@@ -32,7 +32,8 @@ fn names_cannot_steer_the_terminal() {
     let file = model(&fixture, NAME);
     let pattern = "t?[2J*m";
     let all = ["load", "-d", &drive, &file, "--all", "--model", NAME, "--row-crc"];
-    let (at, d) = (file.as_str(), drive.as_str());
+    let at = file.as_str();
+    let d = drive.as_str();
     // NUL cannot stand in an argument.
     let close: String = NAME.replace('\0', "");
     let commands: &[(&[&str], bool)] = &[

@@ -233,7 +233,8 @@ fn what_is_stale_or_foreign_is_refused_by_name() {
     table.begin(&keys, "first.safetensors");
     table.begin(&keys, "second.safetensors");
     table.begin(&table.some_keys(2), "apart.safetensors");
-    let (first, second) = (table.train("first.safetensors", 1), table.train("second.safetensors", 2));
+    let first = table.train("first.safetensors", 1);
+    let second = table.train("second.safetensors", 2);
     let apart = table.train("apart.safetensors", 3);
     table.fixture.ok(&table.commit_args("first.safetensors"));
     table.rows.extend(first.clone());
@@ -447,7 +448,9 @@ fn a_kill_leaves_a_whole_pass() {
     println!("seed {seed} (WARPROW_SEED)");
     let mut random = Rng::with_seed(seed);
     let mut table = Trained::new(true, &["--row-crc"], "64M");
-    let (mut before, mut after, mut unborn) = (0, 0, 0);
+    let mut before = 0;
+    let mut after = 0;
+    let mut unborn = 0;
     for pass in 1..=12u32 {
         let keys = table.keyset("keys.npy", &table.some_keys(pass.into()));
         let out = format!("rows{pass}.safetensors");

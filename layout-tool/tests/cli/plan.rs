@@ -21,7 +21,8 @@ fn trace(fixture: &CliFixture, name: &str, queries: u64) -> String {
 #[test]
 fn a_plan_is_made_and_applied() {
     let fixture = CliFixture::new();
-    let (drive, trace) = (fixture.drive("a.drive", "64M"), trace(&fixture, "t.u32", 8000));
+    let drive = fixture.drive("a.drive", "64M");
+    let trace = trace(&fixture, "t.u32", 8000);
     let table = fixture.npy("items.npy", ROWS, 32, |r, c| (r * 100 + c) as f32);
     let shape = format!("items={ROWS}x32:f32");
     let plan = ["plan", "--table", &shape, "--trace", &trace, "--dram", "64K", "--batch", "256", "--typical-host"];
@@ -61,7 +62,8 @@ fn a_plan_is_made_and_applied() {
     };
     assert!(near(&curve[own]["rates"][1]["ids_per_second"], expected["ids_per_second"].as_f64().unwrap()), "{curve:?}");
     for (at, &rate) in rates(&curve[own]).iter().enumerate() {
-        let (below, above) = (rates(&curve[own - 1])[at], rates(&curve[own + 1])[at]);
+        let below = rates(&curve[own - 1])[at];
+        let above = rates(&curve[own + 1])[at];
         assert!(below * 0.98 <= rate && rate <= above * 1.02, "{below}, {rate}, {above}");
     }
     let svg = fs::read_to_string(fixture.path("p.svg")).unwrap();
@@ -175,7 +177,8 @@ fn a_table_with_keys_is_planned_and_loaded() {
 #[test]
 fn what_cannot_be_planned_is_refused() {
     let fixture = CliFixture::new();
-    let (good, shape) = (trace(&fixture, "t.u32", 100), format!("items={ROWS}x32:f32"));
+    let good = trace(&fixture, "t.u32", 100);
+    let shape = format!("items={ROWS}x32:f32");
     fs::write(fixture.path("cut.u32"), [1, 2, 3]).unwrap();
     fs::write(fixture.path("empty.u32"), []).unwrap();
     fs::write(fixture.path("other.u64"), vec![0; 8 * 7]).unwrap();

@@ -38,7 +38,8 @@ fn shape(size: usize, random: &mut fastrand::Rng) -> (usize, usize) {
         let most = 1 << random.u32(0..bits);
         1 + random.usize(..most)
     };
-    let (dim, rows) = (up_to(11), up_to(14));
+    let dim = up_to(11);
+    let rows = up_to(14);
     (rows.min((1_500_000 / (dim * size)).max(1)), dim)
 }
 
@@ -117,7 +118,8 @@ fn keys(seed: u64) {
     let source = &order[..];
     let by = [RowOrder::Given, RowOrder::Positions, ranked][random.usize(..3)].clone();
     let keyed = TableKeys::new(index, &source, by, true).unwrap();
-    let (name, all_rows) = ("t", order.iter().flat_map(|key| table[key].clone()).collect::<Vec<u8>>());
+    let name = "t";
+    let all_rows = order.iter().flat_map(|key| table[key].clone()).collect::<Vec<u8>>();
     let spec = TableSpec { row_crc: true, ..TableSpec::new(name, 0, dim as u32, DType::F32) }.keyed(&keyed);
     let source = &all_rows[..];
     let load = TableLoad::new(&spec, &source).with_keys(&keyed);

@@ -77,7 +77,8 @@ fn not_a_number_is_data() {
     assert_eq!(row[4].as_f64().unwrap() as f32, f32::from_bits(1));
     let out = fixture.ok(&["lookup", "-d", &drive, "--table", "odd", "--ids", "0,1,2", "--out", "rows.npy"]);
     assert!(out.get("rows").is_none());
-    let (rows, table) = (fs::read(fixture.path("rows.npy")).unwrap(), fs::read(&file).unwrap());
+    let rows = fs::read(fixture.path("rows.npy")).unwrap();
+    let table = fs::read(&file).unwrap();
     assert_eq!(rows[rows.len() - 60..], table[128..188], "bit for bit");
 }
 

@@ -35,7 +35,8 @@ impl Serving {
         let start = Instant::now();
         let status = self.child.wait().unwrap();
         assert!(start.elapsed() < Duration::from_secs(5), "it took its time to end");
-        let (mut out, mut err) = (String::new(), String::new());
+        let mut out = String::new();
+        let mut err = String::new();
         self.stdout.read_to_string(&mut out).unwrap();
         self.child.stderr.take().unwrap().read_to_string(&mut err).unwrap();
         (status.code().unwrap_or(-1), out, err)

@@ -175,7 +175,8 @@ fn keys_are_created_where_that_is_asked_for() {
             fixture.ok(&["export", "-d", &drive, "--table", "t", "--out", "o.npy", "--keys-out", "k.npy", "--force"]);
         assert_eq!(exported["rows"], 700);
         let open = |name: &str| npyz::NpyFile::new(std::fs::File::open(fixture.path(name)).unwrap()).unwrap();
-        let (rows, keys) = (open("o.npy").into_vec::<f32>().unwrap(), open("k.npy").into_vec::<i64>().unwrap());
+        let rows = open("o.npy").into_vec::<f32>().unwrap();
+        let keys = open("k.npy").into_vec::<i64>().unwrap();
         assert_eq!((rows.len(), keys.len()), (1400, 700));
         let found: std::collections::BTreeMap<_, _> =
             keys.into_iter().zip(rows.chunks(2).map(|row| [row[0], row[1]])).collect();
@@ -237,7 +238,8 @@ fn keys_that_could_not_be_compacted_are_not_created() {
     let file = fixture.npy("more.npy", 7000, 128, |row, _| row as f32);
     fixture.ok(&["load", "-d", &drive, &file]);
     let error = fixture.fails(&[&CREATE[..], &["-d", &drive, "--create"]].concat(), 8);
-    let (message, remedy) = (error["message"].as_str().unwrap(), error["remedy"].as_str().unwrap());
+    let message = error["message"].as_str().unwrap();
+    let remedy = error["remedy"].as_str().unwrap();
     assert!(message.contains("1 of them kept for the compaction"), "{error}");
     assert!(remedy.contains("add a drive") && !remedy.contains("load less"), "{error}");
     assert_eq!((&error["updated"], &error["kept"]), (&json!(0), &json!(1)));
@@ -377,13 +379,16 @@ fn what_does_not_fit_is_refused_and_nothing_is_changed() {
 fn a_journal_of_one_tensor_is_none_of_another() {
     let fixture = CliFixture::new();
     let drive = fixture.drive("a.drive", "512M");
-    let (rows, dim) = (400_000usize, 64usize);
+    let rows = 400_000usize;
+    let dim = 64usize;
     let of = |value: f32| value.to_le_bytes().repeat(rows * dim);
-    let (one, two) = (of(1.0), of(2.0));
+    let one = of(1.0);
+    let two = of(2.0);
     let view = |data| safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![rows, dim], data).unwrap();
     let path = fixture.path("both.safetensors");
     std::fs::write(&path, safetensors::serialize([("one", view(&one)), ("two", view(&two))], None).unwrap()).unwrap();
-    let (file, journal) = (path.display().to_string(), fixture.path("journal"));
+    let file = path.display().to_string();
+    let journal = fixture.path("journal");
     let load = |tensor: &str| {
         let tensor = format!("t={tensor}");
         let args = ["load", "-d", &drive, &file, "--tensor", &tensor, "--model", "m", "--resume", "journal", "--json"];

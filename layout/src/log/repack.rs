@@ -31,7 +31,8 @@ impl Volume {
 
     /// Packs as many of a log's first chunks as then fit into `room` units.
     fn packing(&self, generation: &Generation, room: u64) -> Result<Packing, VolumeError> {
-        let (mut records, mut count) = (Vec::new(), 0);
+        let mut records = Vec::new();
+        let mut count = 0;
         for log in &generation.log {
             let stream = self.read_stream(generation, log)?;
             let whole = stream.bytes.get(..whole_records(&stream.bytes)).unwrap_or_default();

@@ -18,7 +18,8 @@ impl Volume {
         if let Some(reason) = &self.shared.read_only {
             return Err(VolumeError::ReadOnly { reason: reason.clone() });
         }
-        let (poisoned, closed) = (self.state().poisoned, self.state().closed);
+        let poisoned = self.state().poisoned;
+        let closed = self.state().closed;
         if poisoned {
             return Err(VolumeError::Poisoned);
         }
@@ -91,7 +92,8 @@ impl Writing {
         let changed = change(&mut catalogue, Commit { epoch, id })?;
         catalogue.generations.sort_by_key(|generation| generation.id);
         let bytes = catalogue.encode();
-        let (needed, capacity) = (bytes.len() as u64, shared.superblock.geometry.catalogue_capacity());
+        let needed = bytes.len() as u64;
+        let capacity = shared.superblock.geometry.catalogue_capacity();
         if needed > capacity {
             return Err(VolumeError::CatalogueFull { needed, capacity }.into());
         }

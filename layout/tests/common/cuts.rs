@@ -90,7 +90,8 @@ pub fn survive(durable: &[Image], pending: &[Pending], fate: Fate) -> Vec<Image>
 /// Spoils some of the LBAs that share an aligned 64 KiB with `lba`.
 pub fn spoil(image: &mut Image, lba: u64, lba_size: usize, rng: &mut fastrand::Rng) {
     let count = (64 << 10) / lba_size as u64;
-    let (all, mut garbage) = (rng.bool(), vec![0; lba_size]);
+    let all = rng.bool();
+    let mut garbage = vec![0; lba_size];
     rng.fill(&mut garbage);
     let garbage: std::sync::Arc<[u8]> = garbage.into();
     for around in (lba / count * count..).take(count as usize).filter(|_| all || rng.bool()) {
@@ -148,8 +149,11 @@ pub fn enumerate_fates(
     fates: &[Fate],
     mut check: impl FnMut(Crash) -> Result<(), String>,
 ) -> Result<usize, String> {
-    let (mut durable, mut pending) = (base.to_vec(), Vec::new());
-    let (mut acked, mut tails_in_flight, mut checked) = (0, false, 0);
+    let mut durable = base.to_vec();
+    let mut pending = Vec::new();
+    let mut acked = 0;
+    let mut tails_in_flight = false;
+    let mut checked = 0;
     for (position, op) in log.iter().enumerate() {
         apply(shapes, op, &mut durable, &mut pending);
         match op {

@@ -300,7 +300,8 @@ pub fn verify(volume: &Volume, generation: &Generation, version: u64) -> Result<
         }
         let crcs = volume.read_row_crcs(generation, index).map_err(|error| fail(error.to_string()))?;
         let source = Rows { version, table: index };
-        let (mut row, mut want) = (vec![0; table.row_bytes() as usize], vec![0; table.row_bytes() as usize]);
+        let mut row = vec![0; table.row_bytes() as usize];
+        let mut want = vec![0; table.row_bytes() as usize];
         for id in 0..table.rows {
             let rank = stored.as_ref().map_or(id, |ranks| ranks.get(id).unwrap());
             volume.read_row(generation, index, rank, &mut row).map_err(|error| fail(error.to_string()))?;

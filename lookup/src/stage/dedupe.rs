@@ -90,7 +90,9 @@ impl Deduping {
     /// Adds keys. `unique` is the list of all different keys so far, `inverse` has room for these keys alone.
     pub(crate) fn add(&mut self, table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) {
         let entries = &mut table.entries[..1 << (64 - self.shift)];
-        let (mask, stamp, mut count) = (entries.len() - 1, self.stamp, self.count);
+        let mask = entries.len() - 1;
+        let stamp = self.stamp;
+        let mut count = self.count;
         for (inverse, &key) in inverse[..keys.len()].iter_mut().zip(keys) {
             if key >= KEY_PADDING {
                 *inverse = if key == KEY_PADDING { PADDING } else { MISSING };
@@ -141,7 +143,8 @@ mod tests {
     }
 
     fn check(table: &mut KeyTable, keys: &[u64]) {
-        let (mut unique, mut inverse) = (vec![0; keys.len()], vec![0; keys.len()]);
+        let mut unique = vec![0; keys.len()];
+        let mut inverse = vec![0; keys.len()];
         let count = dedupe(table, keys, &mut unique, &mut inverse);
         unique.truncate(count);
         assert_eq!((unique, inverse), naive(keys));

@@ -116,7 +116,9 @@ mod tests {
                 })
                 .collect();
             let mut words = vec![u64::MAX; if bitmap { shape.words_for(400) } else { 0 }];
-            let (mut table, mut unique, mut inverse) = (KeyTable::new(400), vec![0; 400], vec![0; 400]);
+            let mut table = KeyTable::new(400);
+            let mut unique = vec![0; 400];
+            let mut inverse = vec![0; 400];
             let buffers = CountBuffers { bitmap: &mut words, table: &mut table, unique: &mut unique, inverse: &mut inverse };
             let mut distinct = DistinctRows::new(buffers, shape, places.len());
             places.chunks(parts).for_each(|part| distinct.add(part));

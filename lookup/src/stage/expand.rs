@@ -44,9 +44,11 @@ macro_rules! half_element {
             #[inline(always)]
             fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
                 let (elements, _) = row.as_chunks::<2>();
-                let (mut bits, mut block) = ([0u16; BLOCK], [0.0; BLOCK]);
+                let mut bits = [0u16; BLOCK];
+                let mut block = [0.0; BLOCK];
                 for (i, elements) in elements.chunks(BLOCK).enumerate() {
-                    let (bits, block) = (&mut bits[..elements.len()], &mut block[..elements.len()]);
+                    let bits = &mut bits[..elements.len()];
+                    let block = &mut block[..elements.len()];
                     bits.iter_mut().zip(elements).for_each(|(bits, &bytes)| *bits = u16::from_le_bytes(bytes));
                     bits.reinterpret_cast::<$type>().convert_to_f32_slice(block);
                     take(i * BLOCK, block);
@@ -114,7 +116,8 @@ impl TableElement for Q8 {
     #[inline(always)]
     fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
         let Some((numbers, &[a, b, c, d, e, f, g, h])) = row.split_last_chunk() else { return };
-        let (scale, bias) = (f32::from_le_bytes([a, b, c, d]), f32::from_le_bytes([e, f, g, h]));
+        let scale = f32::from_le_bytes([a, b, c, d]);
+        let bias = f32::from_le_bytes([e, f, g, h]);
         let mut block = [0.0; BLOCK];
         for (i, numbers) in numbers.chunks(BLOCK).enumerate() {
             let block = &mut block[..numbers.len()];
@@ -133,7 +136,8 @@ impl TableElement for Q4 {
     #[inline(always)]
     fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
         let Some((pairs, &[a, b, c, d])) = row.split_last_chunk() else { return };
-        let (scale, bias) = (f16::from_le_bytes([a, b]).to_f32(), f16::from_le_bytes([c, d]).to_f32());
+        let scale = f16::from_le_bytes([a, b]).to_f32();
+        let bias = f16::from_le_bytes([c, d]).to_f32();
         let mut block = [0.0; BLOCK];
         for (i, pairs) in pairs.chunks(BLOCK / 2).enumerate() {
             let block = &mut block[..pairs.len() * 2];
@@ -280,7 +284,8 @@ mod tests {
                 (DType::BF16, &[a, b]) => f32::from_bits(u32::from_le_bytes([0, 0, a, b])),
                 (DType::F16, &[a, b]) => {
                     let bits = u16::from_le_bytes([a, b]);
-                    let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f32::from(bits & 1023));
+                    let exponent = i32::from(bits >> 10 & 31);
+                    let mantissa = f32::from(bits & 1023);
                     let magnitude = match exponent {
                         0 => mantissa * 2f32.powi(-24),
                         31 if mantissa == 0.0 => f32::INFINITY,
@@ -346,7 +351,8 @@ mod tests {
 
         #[test]
         fn narrowing_rounds_to_nearest_even(values in proptest::collection::vec(any_f32(), 1..40)) {
-            let (mut halves, mut brains) = (vec![f16::ZERO; values.len()], vec![bf16::ZERO; values.len()]);
+            let mut halves = vec![f16::ZERO; values.len()];
+            let mut brains = vec![bf16::ZERO; values.len()];
             f16::narrow(&values, &mut halves);
             bf16::narrow(&values, &mut brains);
             for ((&value, half), brain) in values.iter().zip(halves).zip(brains) {

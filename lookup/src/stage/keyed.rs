@@ -24,9 +24,11 @@ pub fn sparse_keys<I: IdInteger>(
     let foreign = if signed == I::SIGNED { 0 } else { 1 << 63 };
     let padding = padding.and_then(I::raw_of);
     let mut counts = KeyCounts::default();
-    let (mut raws, mut slots) = ([0; BLOCK], [0; BLOCK]);
+    let mut raws = [0; BLOCK];
+    let mut slots = [0; BLOCK];
     for (ids, keys) in ids.chunks(BLOCK).zip(keys.chunks_mut(BLOCK)) {
-        let (raws, slots) = (&mut raws[..ids.len()], &mut slots[..ids.len()]);
+        let raws = &mut raws[..ids.len()];
+        let slots = &mut slots[..ids.len()];
         raws.iter_mut().zip(ids).for_each(|(raw, id)| *raw = id.raw());
         sparse.index.positions(raws, slots);
         for ((key, &raw), &slot) in keys.iter_mut().zip(&*raws).zip(&*slots) {
@@ -87,10 +89,12 @@ mod tests {
         padding: Option<i128>,
         read_padding: bool,
     ) {
-        let (mut got, mut flags) = (vec![7; ids.len()], vec![7; ids.len()]);
+        let mut got = vec![7; ids.len()];
+        let mut flags = vec![7; ids.len()];
         let counts = sparse_keys(ids, 3, sparse, padding, read_padding, &mut got);
         sparse_mask(ids, &got, padding, &mut flags);
-        let (mut missing, mut padded) = (0, 0);
+        let mut missing = 0;
+        let mut padded = 0;
         for ((&id, &key), &flag) in ids.iter().zip(&got).zip(&flags) {
             let id: i128 = id.into();
             let position = numbers.iter().position(|&number| number == id);

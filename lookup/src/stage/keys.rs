@@ -80,7 +80,8 @@ pub fn keys<I: IdInteger>(
         Some(padding) => {
             for (key, &id) in keys.iter_mut().zip(ids) {
                 let raw = id.raw();
-                let (found, padded) = (raw < rows, raw == padding);
+                let found = raw < rows;
+                let padded = raw == padding;
                 let skipped = padded && !(read_padding && found);
                 let read = if found { base | raw } else { KEY_MISSING };
                 *key = if skipped { KEY_PADDING } else { read };
@@ -120,7 +121,8 @@ mod tests {
     }
 
     fn check<I: IdInteger + Into<i128>>(ids: &[I], table: u16, rows: u64, padding: Option<i128>, read_padding: bool) {
-        let (mut got, mut flags) = (vec![7; ids.len()], vec![7; ids.len()]);
+        let mut got = vec![7; ids.len()];
+        let mut flags = vec![7; ids.len()];
         let counts = keys(ids, table, rows, padding, read_padding, &mut got);
         mask(ids, rows, padding, &mut flags);
         let want: Vec<_> = ids.iter().map(|&id| naive(id.into(), table, rows, padding, read_padding)).collect();

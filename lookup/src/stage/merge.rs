@@ -31,7 +31,9 @@ pub fn merge(
     let mut current = ReadCommand::default();
     let mut joining = None;
     for (index, read) in reads.iter().enumerate() {
-        let (drive, lba, lbas) = (read.drive(), read.lba(), lbas(read));
+        let drive = read.drive();
+        let lba = read.lba();
+        let lbas = lbas(read);
         let end = current.lba + u64::from(current.lbas);
         let joined = (lba + u64::from(lbas)).max(end) - current.lba;
         let joins = index != 0 && drive == current.drive && {
@@ -93,7 +95,8 @@ mod tests {
             (1e5f64..1e7, 1e8f64..2e10).prop_map(|(reads, bytes)| ReadCurve::of_limits(reads, bytes).unwrap()),
             // Any that is one, drives' or not.
             proptest::collection::vec((1u32..4000, 0u64..2_000_000), 1..6).prop_map(|steps| {
-                let (mut bytes, mut cost) = (0, 100_000);
+                let mut bytes = 0;
+                let mut cost = 100_000;
                 let points: Vec<(u32, f64)> = steps
                     .into_iter()
                     .map(|(more, dearer)| {
@@ -173,7 +176,8 @@ mod tests {
                 commands.iter().map(|it| curves[usize::from(it.drive)].cost(u64::from(it.lbas) * 512)).sum()
             };
             let merge_rules: Vec<MergeRule> = curves.iter().map(|it| MergeRule::by_curve(it, 512, max_lbas)).collect();
-            let (apart, by_curve) = (merged(&rows, &[]), merged(&rows, &merge_rules));
+            let apart = merged(&rows, &[]);
+            let by_curve = merged(&rows, &merge_rules);
             check_cover(&rows, &apart);
             check_cover(&rows, &by_curve);
             prop_assert!(by_curve.iter().all(|it| it.lbas <= max_lbas));
@@ -181,7 +185,8 @@ mod tests {
             prop_assert!(by_curve.len() <= apart.len());
             // Nothing is left that would be cheaper as one.
             for pair in by_curve.windows(2) {
-                let (a, row) = (pair[0], rows[pair[1].first as usize]);
+                let a = pair[0];
+                let row = rows[pair[1].first as usize];
                 let joined = row.1 + u64::from(row.2) - a.lba.min(row.1);
                 if a.drive == row.0 && joined <= u64::from(max_lbas) {
                     let cost = |lbas| curves[usize::from(a.drive)].cost(lbas * 512);

@@ -50,7 +50,8 @@ impl MergeRule {
     /// `row_lbas` LBAs, the window at most `most_lbas`. Returns log₂ of the window's LBAs, and the most LBAs between one row and the next. If
     /// the rule is by cost, no such command costs more than its rows would cost apart. (0, 0): rows of different LBAs share no command.
     pub fn window(&self, row_lbas: u32, most_lbas: u32) -> (u32, u32) {
-        let (two, most) = (row_lbas.saturating_mul(2), most_lbas.min(self.max_lbas));
+        let two = row_lbas.saturating_mul(2);
+        let most = most_lbas.min(self.max_lbas);
         let (lbas, gap) = match &self.rule {
             Rule::Separate => (0, 0),
             Rule::Neighbours => (most, 0),
@@ -82,7 +83,8 @@ impl MergeRule {
             Rule::Neighbours => joined == apart,
             Rule::Costs(costs) => {
                 let cost = |lbas: u64| costs.get(lbas as usize).copied().unwrap_or(u64::MAX);
-                let (one, two) = (cost(joined), cost(lbas.into()).saturating_add(cost(more.into())));
+                let one = cost(joined);
+                let two = cost(lbas.into()).saturating_add(cost(more.into()));
                 // If both ways cost the same, one command is better, as long as it reads no more bytes.
                 one < two || one == two && joined == apart
             }
@@ -130,14 +132,17 @@ mod tests {
     fn no_window_costs_more_than_its_rows() {
         let mut random = fastrand::Rng::with_seed(7);
         for _ in 0..200 {
-            let (reads, bytes) = (random.f64() * 5e6 + 1e5, random.f64() * 2e10 + 1e8);
+            let reads = random.f64() * 5e6 + 1e5;
+            let bytes = random.f64() * 2e10 + 1e8;
             let curve = ReadCurve::of_limits(reads, bytes).unwrap();
             let lba = [512, 4096][random.usize(0..2)];
             let row = random.u32(1..4);
             let (shift, gap) = MergeRule::by_curve(&curve, lba, 256).window(row, 128);
             let cost = |lbas: u32| curve.cost(u64::from(lbas) * u64::from(lba));
             for _ in 0..50 {
-                let (mut behind, mut rows, first) = (0, 0u32, random.u32(0..1 << shift));
+                let mut behind = 0;
+                let mut rows = 0u32;
+                let first = random.u32(0..1 << shift);
                 let mut at = first;
                 while at + row <= 1 << shift {
                     (rows, behind) = (rows + 1, at + row);

@@ -16,7 +16,8 @@ pub fn order(reads: &mut [RowRead], scratch: &mut [RowRead]) {
     }
     let scratch = &mut scratch[..reads.len()];
     let differing = reads.iter().fold(0, |bits, read| bits | (read.at ^ first.at));
-    let (mut from, mut to) = (&mut *reads, scratch);
+    let mut from = &mut *reads;
+    let mut to = scratch;
     let mut swapped = false;
     for shift in (0..u64::BITS).step_by(DIGIT as usize) {
         if (differing >> shift) & (VALUES as u64 - 1) == 0 {

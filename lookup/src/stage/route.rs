@@ -273,7 +273,8 @@ pub(super) mod tests {
             placement: generation.placement.clone(),
         };
         let unique = [1 << TABLE_SHIFT, 500];
-        let (mut locations, mut reads) = ([RowLocation::dram(0); 2], [RowRead::default(); 2]);
+        let mut locations = [RowLocation::dram(0); 2];
+        let mut reads = [RowRead::default(); 2];
         assert_eq!(route(&[table], &unique, &mut locations, &mut reads), RoutedCounts { dram: 0, ssd: 0, lost: 2 });
         assert_eq!(locations, [RowLocation::FAILED; 2]);
         assert_eq!((locations[0].dram_byte(), locations[0].ssd_index()), (None, None));

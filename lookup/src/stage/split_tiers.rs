@@ -53,8 +53,11 @@ fn sieve_by(
     rank_of: impl Fn(u64) -> u64,
 ) {
     let row_bytes = u64::from(table.packing.row_bytes());
-    let (mut cold_count, mut hot_count) = (sieved.cold_count, sieved.hot_count);
-    let (cold, cold_keys, hot_places) = (&mut *sieved.cold, &mut *sieved.cold_keys, &mut *sieved.hot_places);
+    let mut cold_count = sieved.cold_count;
+    let mut hot_count = sieved.hot_count;
+    let cold = &mut *sieved.cold;
+    let cold_keys = &mut *sieved.cold_keys;
+    let hot_places = &mut *sieved.hot_places;
     for ((id, &key), place) in (first..).zip(keys).zip(&mut places[..keys.len()]) {
         if key >= KEY_FOUND {
             match key {
@@ -112,7 +115,9 @@ mod tests {
             };
             let keys = features.concat();
             let mut places = vec![RowLocation::FAILED; keys.len()];
-            let (mut cold, mut cold_keys, mut hot_places) = (vec![0; keys.len()], vec![0; keys.len()], vec![0; keys.len()]);
+            let mut cold = vec![0; keys.len()];
+            let mut cold_keys = vec![0; keys.len()];
+            let mut hot_places = vec![0; keys.len()];
             let mut sieved = TierSplit {
                 cold: &mut cold,
                 cold_keys: &mut cold_keys,
@@ -125,8 +130,10 @@ mod tests {
                 split_tiers(&table, first as u32, feature, &mut places[first..], &mut sieved);
                 first += feature.len();
             }
-            let (cold_count, hot_count) = (sieved.cold_count, sieved.hot_count);
-            let (mut want_cold, mut want_hot) = (Vec::new(), Vec::new());
+            let cold_count = sieved.cold_count;
+            let hot_count = sieved.hot_count;
+            let mut want_cold = Vec::new();
+            let mut want_hot = Vec::new();
             for (id, &key) in (0u32..).zip(&keys) {
                 let rank = if ranks == 0 { key } else { 499u64.wrapping_sub(key) };
                 let want = match key {

@@ -234,11 +234,13 @@ pub(crate) fn widen(dtype: DType, row: &[u8]) -> Vec<f32> {
     }
     match (dtype, row) {
         (DType::Q8, [numbers @ .., a, b, c, d, e, f, g, h]) => {
-            let (scale, bias) = (f32::from_le_bytes([*a, *b, *c, *d]), f32::from_le_bytes([*e, *f, *g, *h]));
+            let scale = f32::from_le_bytes([*a, *b, *c, *d]);
+            let bias = f32::from_le_bytes([*e, *f, *g, *h]);
             return scaled(numbers.iter().copied(), scale, bias);
         }
         (DType::Q4, [pairs @ .., a, b, c, d]) => {
-            let (scale, bias) = (f16::from_le_bytes([*a, *b]).to_f32(), f16::from_le_bytes([*c, *d]).to_f32());
+            let scale = f16::from_le_bytes([*a, *b]).to_f32();
+            let bias = f16::from_le_bytes([*c, *d]).to_f32();
             return scaled(pairs.iter().flat_map(|pair| [pair & 15, pair >> 4]), scale, bias);
         }
         _ => {}
@@ -256,7 +258,8 @@ pub(crate) fn widen(dtype: DType, row: &[u8]) -> Vec<f32> {
 }
 
 fn values(table: &Table, row: Option<&[u8]>, out: DType) -> Vec<Value> {
-    let (dim, dtype) = (table.spec.dim as usize, table.spec.dtype);
+    let dim = table.spec.dim as usize;
+    let dtype = table.spec.dtype;
     match row {
         None => vec![Value::Bits(0); dim],
         Some(row) if dtype == out => row
@@ -282,8 +285,12 @@ pub(crate) fn look_up(
     let ids: usize = bags.iter().map(Vec::len).sum();
     let out_rows = if pooled { batch } else { ids };
     let mut rows = vec![Value::Untouched; out_rows * stride];
-    let (mut mask, mut position, mut column) = (Vec::new(), 0, 0);
-    let (mut missing_count, mut padding_count, mut first_missing) = (0, 0, None);
+    let mut mask = Vec::new();
+    let mut position = 0;
+    let mut column = 0;
+    let mut missing_count = 0;
+    let mut padding_count = 0;
+    let mut first_missing = None;
     for (index, bag) in bags.iter().enumerate() {
         let feature = &features[index / batch];
         if index > 0 && index % batch == 0 {
@@ -294,7 +301,8 @@ pub(crate) fn look_up(
         let dim = table.spec.dim as usize;
         let zeros = vec![0; table.row_bytes()];
         let default = table.spec.default_row.as_deref().unwrap_or(&zeros);
-        let (mut sum, mut count) = (vec![0f32; dim], 0u32);
+        let mut sum = vec![0f32; dim];
+        let mut count = 0u32;
         for &id in bag {
             let position_of_row = table.position(id);
             let found = position_of_row.is_some();

@@ -227,7 +227,8 @@ impl Case {
         if random.bool() || ends {
             offsets.push(ids.len() as i128);
         }
-        let (given, offsets) = (Given::new(&ids, random), Given::new(&offsets, random));
+        let given = Given::new(&ids, random);
+        let offsets = Given::new(&offsets, random);
         let weights: Vec<f32> = ids.iter().map(|_| random.f32() * 4.0 - 2.0).collect();
         let weights = features.iter().any(|feature| feature.weighted).then_some(weights);
         let offsets = (!fixed || random.bool()).then_some(offsets);
@@ -288,7 +289,8 @@ impl Case {
 pub(crate) fn random_tables(random: &mut fastrand::Rng) -> Vec<Table> {
     (0..random.usize(1..5))
         .map(|index| {
-            let (rows, dim) = (random.u64(1..400), [1, 3, 8, 40, 128, 300, 2000][random.usize(..7)]);
+            let rows = random.u64(1..400);
+            let dim = [1, 3, 8, 40, 128, 300, 2000][random.usize(..7)];
             let dtype = random_dtype(random);
             // Whole bytes.
             let dim = if dtype == DType::Q4 { dim + dim % 2 } else { dim };

@@ -60,7 +60,8 @@ pub fn begin(
     let finder = Finder::of(store, info)?;
     let found = finder.find_in_order(keyset);
     refuse_unknown(table, keyset, &found)?;
-    let (rows, row_bytes) = (found.ranks.len() as u64, info.row_bytes() as usize);
+    let rows = found.ranks.len() as u64;
+    let row_bytes = info.row_bytes() as usize;
     let signed = keyset.is_signed() && finder.kind() != Some(KeyKind::U64) || finder.kind() == Some(KeyKind::I64);
     let note = origin.encode();
     let writer = TableWriter::create_staged(out, force, table, rows, info.dim, info.dtype, signed, note.len())?;
@@ -128,7 +129,8 @@ pub(super) fn read_window(
         ranks.chunks(SLAB).map(|ranks| Mutex::new(vec![0; ranks.len() * row_bytes])).collect();
     store.read_rows(generation, table, &ascending, &|position, row| {
         let Some(&at) = order.get(position) else { return };
-        let (slab, begin) = (at as usize / SLAB, at as usize % SLAB * row_bytes);
+        let slab = at as usize / SLAB;
+        let begin = at as usize % SLAB * row_bytes;
         let Some(slab) = slabs.get(slab) else { return };
         let mut slab = slab.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(place) = slab.get_mut(begin..begin + row_bytes) {

@@ -73,7 +73,8 @@ pub fn commit(
     }
     let (generation, index) = store.generation(table)?;
     let no_table = || StoreError::NoSuchTable { table: table.to_owned(), known: Vec::new() };
-    let (id, info) = (generation.id, generation.tables.get(index).cloned().ok_or_else(no_table)?);
+    let id = generation.id;
+    let info = generation.tables.get(index).cloned().ok_or_else(no_table)?;
     // It would pin its chunks.
     drop(generation);
     file.check(info.dim, info.dtype)?;
@@ -95,7 +96,8 @@ pub fn commit(
         return Err(FileError::new(FileErrorKind::Duplicate, rows, what, "write each key once").into());
     }
     drop(keyset);
-    let (ranks, keys) = (found.ranks, found.keys);
+    let ranks = found.ranks;
+    let keys = found.keys;
     let journal = options.journal.as_deref().map(|path| Journal::of_table(path, table, &finder)).transpose()?;
     let journal = journal.map(|(journal, ..)| journal);
 
@@ -232,7 +234,8 @@ impl Work<'_> {
     fn checksums(&self, watch: &mut PassWatch<'_>) -> Result<Vec<u32>, PassError> {
         let row_bytes = self.row_bytes();
         let window = (AHEAD / row_bytes.max(1)).max(1);
-        let (mut checksums, mut buffer) = (Vec::with_capacity(self.ranks.len()), Vec::new());
+        let mut checksums = Vec::with_capacity(self.ranks.len());
+        let mut buffer = Vec::new();
         for ranks in self.ranks.chunks(window) {
             buffer.resize(ranks.len() * row_bytes, 0);
             self.file.read_rows(checksums.len() as u64, row_bytes, &mut buffer)?;
@@ -272,8 +275,10 @@ impl Work<'_> {
         let rank = |&at: &u32| self.ranks.get(at as usize).map(|&rank| u64::from(rank));
         let ascending: Vec<u64> = order.iter().filter_map(rank).collect();
         let reader = RefCell::new(Reader { file: self.file, row_bytes, first: 0, buffer: Vec::new(), next: 0 });
-        let (failed, journal) = (RefCell::new(None), RefCell::new(journal));
-        let (watch, done) = (RefCell::new(watch), std::cell::Cell::new(0u64));
+        let failed = RefCell::new(None);
+        let journal = RefCell::new(journal);
+        let watch = RefCell::new(watch);
+        let done = std::cell::Cell::new(0u64);
         let fill = |position: usize, out: &mut [u8]| {
             let Some(&at) = order.get(position) else { return };
             let mut failed = failed.borrow_mut();

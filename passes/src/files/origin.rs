@@ -29,7 +29,8 @@ pub struct StagedOrigin {
 impl StagedOrigin {
     pub(crate) fn now(store: &Store, table: &str, generation: u64, sequence: u64) -> Self {
         let inspection = store.inspect().0;
-        let (store, epoch) = (inspection.store, inspection.epoch);
+        let store = inspection.store;
+        let epoch = inspection.epoch;
         Self { format: FORMAT, store, table: table.to_owned(), generation, epoch, sequence }
     }
 

@@ -46,8 +46,10 @@ impl RowsFile {
             })
         };
         let keys_name = format!("{table}.keys");
-        let (rows, keys) = (need(table)?, need(&keys_name)?);
-        let (checksums, note) = (find(&format!("{table}.checksums")), find(&format!("{table}.pass")));
+        let rows = need(table)?;
+        let keys = need(&keys_name)?;
+        let checksums = find(&format!("{table}.checksums"));
+        let note = find(&format!("{table}.pass"));
         Ok(Self { path: path.to_owned(), file, table: table.to_owned(), rows, keys, checksums, note })
     }
 
@@ -63,7 +65,8 @@ impl RowsFile {
     /// Refuses rows of another width or type than the table's, and keys that are not as many.
     pub(crate) fn check(&self, dim: u32, dtype: DType) -> Result<(), PassError> {
         let disagree = |what: String, remedy: &str| FileError::new(FileErrorKind::Disagree, &self.path, what, remedy);
-        let (name, shape) = (&self.table, &self.rows.shape);
+        let name = &self.table;
+        let shape = &self.rows.shape;
         if tensor_type(dtype).is_none_or(|it| it != self.rows.dtype) {
             let what = format!("its rows are {}, those of table {name:?} {dtype}", self.rows.dtype);
             return Err(disagree(what, "write the rows in the table's type, as they were staged").into());

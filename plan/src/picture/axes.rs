@@ -67,7 +67,8 @@ impl Axes {
                 .set("y2", tidy(y2))
                 .set("stroke", colour)
         };
-        let (left, right) = (self.left + LEFT, self.left + RIGHT);
+        let left = self.left + LEFT;
+        let right = self.left + RIGHT;
         let mut group = Group::new().add(text((left + right) / 2.0, 20.0, 14, "middle", caption));
         for value in self.values() {
             let y = self.y(value);
@@ -105,7 +106,8 @@ impl Axes {
     /// Powers of two of the horizontal axis, in MiB; the ends of an axis that has none.
     fn sizes(&self) -> Vec<f64> {
         let (from, to) = self.memory;
-        let (first, last) = (from.log2().ceil() as i32, to.log2().floor() as i32);
+        let first = from.log2().ceil() as i32;
+        let last = to.log2().floor() as i32;
         if first > last {
             return vec![from, to];
         }

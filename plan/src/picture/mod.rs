@@ -70,7 +70,8 @@ fn rates(tiers: &TierProposal, points: &[&BudgetPoint], axes: Axes) -> Group {
     for (at, (rate, colour)) in numbers.iter().zip(COLOURS).enumerate() {
         let line = points.iter().filter_map(|it| Some((mib(it.bytes), it.rates.get(at)?.ids_per_second)));
         let name = if rate.drives == 1 { "1 drive".to_owned() } else { format!("{} drives", rate.drives) };
-        let (x, y) = (axes.x(axes.memory.0) + 12.0, 50.0 + 18.0 * at as f64);
+        let x = axes.x(axes.memory.0) + 12.0;
+        let y = 50.0 + 18.0 * at as f64;
         let sample = Line::new().set("x1", tidy(x)).set("x2", tidy(x + 18.0)).set("y1", y).set("y2", y);
         group = group.add(axes.curve(line, colour)).add(sample.set("stroke", colour).set("stroke-width", 2)).add(text(
             x + 24.0,
@@ -80,7 +81,8 @@ fn rates(tiers: &TierProposal, points: &[&BudgetPoint], axes: Axes) -> Group {
             &name,
         ));
     }
-    let (chosen, rate) = (mib(tiers.memory_for_rows()), tiers.expected.ids_per_second);
+    let chosen = mib(tiers.memory_for_rows());
+    let rate = tiers.expected.ids_per_second;
     if axes.has(chosen) && rate > 0.0 { group.add(axes.dot(chosen, rate, COLOURS[1])) } else { group }
 }
 
@@ -152,7 +154,10 @@ mod tests {
 
     /// The texts of a picture, and how many dots and lines through points it has; it is well-formed, and everything lies on the page.
     fn read(picture: &str) -> (Vec<String>, usize, usize) {
-        let (mut texts, mut dots, mut lines, mut open) = (Vec::new(), 0, 0, Vec::new());
+        let mut texts = Vec::new();
+        let mut dots = 0;
+        let mut lines = 0;
+        let mut open = Vec::new();
         let mut page = (0.0, 0.0);
         for event in svg::read(picture).unwrap() {
             match event {

@@ -27,7 +27,9 @@ impl std::fmt::Debug for QueryTrace<'_> {
 impl<'a> QueryTrace<'a> {
     /// A trace made of sources, each with the names of its tables.
     pub fn new(named: Vec<(Vec<String>, Box<dyn QuerySource + 'a>)>) -> Result<Self, ProposalError> {
-        let (mut tables, mut sources, mut counts) = (Vec::new(), Vec::new(), Vec::new());
+        let mut tables = Vec::new();
+        let mut sources = Vec::new();
+        let mut counts = Vec::new();
         for (names, mut source) in named {
             if names.len() != source.width() {
                 let reason = format!("{} of a trace of {} tables are named", names.len(), source.width());

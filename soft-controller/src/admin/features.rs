@@ -52,7 +52,8 @@ impl Control {
 
     pub(super) fn set_features(&mut self, core: &Core, sqe: &Sqe) -> Result<Reply, Failure> {
         let what = SetFeaturesCdw10::from_bits(sqe.cdw10);
-        let (id, value) = (what.fid(), sqe.cdw11);
+        let id = what.fid();
+        let value = sqe.cdw11;
         if self.features.get(id).is_none() {
             return Err(Failure::field(40));
         }

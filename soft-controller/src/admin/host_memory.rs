@@ -46,7 +46,8 @@ impl Control {
     /// The pages that a command offers, all of them mapped and writable.
     fn offered(&mut self, core: &Core, sqe: &Sqe) -> Result<Vec<u64>, Failure> {
         let (preferred, least) = core.config.host_memory;
-        let (wanted, entries) = (sqe.cdw12, sqe.cdw15);
+        let wanted = sqe.cdw12;
+        let entries = sqe.cdw15;
         let list = u64::from(sqe.cdw14) << 32 | u64::from(sqe.cdw13);
         if wanted < least.max(1) || wanted > preferred {
             return Err(Failure::field(48));

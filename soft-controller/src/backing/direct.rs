@@ -56,7 +56,9 @@ impl DirectBacking {
             .map_err(|error| std::io::Error::new(error.source.kind(), error))?;
         let is_device = file.metadata()?.file_type().is_block_device();
         let end = Arc::new(FileEnd::new(len, is_device));
-        let (file, bounce, depth) = (Arc::new(file), Mutex::new(bounce), DEPTH);
+        let file = Arc::new(file);
+        let bounce = Mutex::new(bounce);
+        let depth = DEPTH;
         Ok(Self { file, len, end, alignment, bounce, is_device, depth, _kept: None })
     }
 
@@ -216,7 +218,8 @@ impl DirectEngine {
     /// Takes completions of the ring.
     fn collect(&mut self) {
         while let Some(completion) = self.ring.completion() {
-            let (slot, index) = ((completion.token >> 16) as usize, completion.token as usize & 0xffff);
+            let slot = (completion.token >> 16) as usize;
+            let index = completion.token as usize & 0xffff;
             let Some(Some(running)) = self.operations.get_mut(slot) else { continue };
             running.left -= 1;
             let expected = match (running.syncing, &running.buffer) {
@@ -285,7 +288,8 @@ impl BackingEngine for DirectEngine {
             self.ended.push((token, there));
             return true;
         }
-        let (memory, block) = (self.alignment.memory, self.alignment.offset);
+        let memory = self.alignment.memory;
+        let block = self.alignment.offset;
         let aligned = |(host, at, len): &MemoryPiece| {
             (host.as_ptr().addr() + at).is_multiple_of(memory) && len.is_multiple_of(block)
         };

@@ -67,7 +67,8 @@ impl Lock {
         if fields.next()? != "FLOCK" {
             return None;
         }
-        let (pid, place) = (fields.nth(2)?, fields.next()?);
+        let pid = fields.nth(2)?;
+        let place = fields.next()?;
         let mut place = place.split(':');
         let mut device = || u64::from_str_radix(place.next()?, 16).ok();
         let device = (device()?, device()?);

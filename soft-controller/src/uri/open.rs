@@ -80,7 +80,8 @@ impl DriveUri {
         kept: impl ToString,
         remedy: String,
     ) -> UriError {
-        let (given, kept) = (given.to_string(), kept.to_string());
+        let given = given.to_string();
+        let kept = kept.to_string();
         UriError::Contradicts { path: self.path.clone(), property, given, kept, remedy }
     }
 
@@ -120,7 +121,9 @@ impl DriveUri {
         let Settled { sidecar, unrecorded, medium } =
             settled.inspect_err(|_| new.iter().for_each(|new| new.unmake(self)))?;
         let metadata = file.lock.metadata().map_err(self.io("look at"))?;
-        let (lba, serial, uuid) = (sidecar.lba, sidecar.serial.clone(), *sidecar.uuid.as_bytes());
+        let lba = sidecar.lba;
+        let serial = sidecar.serial.clone();
+        let uuid = *sidecar.uuid.as_bytes();
         let namespace = match medium {
             Medium::Direct(direct) => Namespace::new(direct.keeping(file.lock)),
             Medium::Mapped(mapped) => Namespace::new(mapped.keeping(file.lock)),
@@ -259,7 +262,8 @@ impl DriveUri {
         if !is_device && !metadata.is_file() {
             return Err(self.wrong("it is neither a file nor a block device"));
         }
-        let (mut file, mut attempts) = (file, 1);
+        let mut file = file;
+        let mut attempts = 1;
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(lock) => return Ok(Locked { lock, is_device }),

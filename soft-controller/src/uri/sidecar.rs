@@ -238,7 +238,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("drive.nvme.toml");
         let drive = fs::metadata(folder.path()).unwrap();
-        let (old, new) = (Sidecar::new(Some("OLD"), 512), Sidecar::new(Some("NEW"), 4096));
+        let old = Sidecar::new(Some("OLD"), 512);
+        let new = Sidecar::new(Some("NEW"), 4096);
         let text = |sidecar: &Sidecar| toml::to_string(sidecar).unwrap();
         let begin = || {
             let mut begun = unnamed(folder.path())?;

@@ -99,7 +99,8 @@ impl HostOffload {
 
     /// Executes a read of up to two pages; `None`: it is not plain.
     fn execute(&self, turn: &Turn<'_>, sqe: &Sqe) -> Option<usize> {
-        let (first, count) = (sqe.slba(), u64::from(sqe.cdw12 & 0xffff) + 1);
+        let first = sqe.slba();
+        let count = u64::from(sqe.cdw12 & 0xffff) + 1;
         let plain = sqe.opcode() == NvmOpcode::READ.0 && sqe.cdw12 >> 16 == 0 && sqe.nsid == turn.nsid;
         if !plain || first >= turn.lbas || count > turn.lbas - first {
             return None;

@@ -38,7 +38,8 @@ impl DirectFiles {
         let mut files = HashMap::new();
         for (table, attached) in generation.tables.iter().zip(tables) {
             let row_bytes = table.row_bytes();
-            let (mut bytes, mut refused) = (0, None);
+            let mut bytes = 0;
+            let mut refused = None;
             attached.source.stretches(0, table.rows, row_bytes as usize, &mut |file, _, len| {
                 bytes += len;
                 if let Entry::Vacant(place) = files.entry(file.as_raw_fd()) {
@@ -131,7 +132,8 @@ pub(super) struct DirectEngine {
 impl DirectEngine {
     /// The blocks that hold the rows of some LBAs, and the bytes of a buffer for them.
     fn blocks(&self, lba: u64, lbas: u64) -> io::Result<(Vec<Blocks>, usize)> {
-        let (mut blocks, mut bytes) = (Vec::new(), 0);
+        let mut blocks = Vec::new();
+        let mut bytes = 0;
         self.attached.each(lba, lbas, |_, stretch| {
             let Stretch::Rows(rows) = stretch else { return Ok(()) };
             let mut unknown = false;
@@ -168,7 +170,8 @@ impl DirectEngine {
     /// Takes completions of the ring.
     fn collect(&mut self) {
         while let Some(completion) = self.ring.completion() {
-            let (slot, index) = ((completion.token >> 16) as usize, completion.token as usize & 0xffff);
+            let slot = (completion.token >> 16) as usize;
+            let index = completion.token as usize & 0xffff;
             let Some(Some(read)) = self.reads.get_mut(slot) else { continue };
             read.left = read.left.saturating_sub(1);
             let least = read.blocks.get(index).map_or(0, |it| it.skip + it.wanted);
@@ -269,7 +272,8 @@ impl BackingEngine for DirectEngine {
             self.reads.len() - 1
         });
         for (index, it) in read.blocks.iter().enumerate() {
-            let (file, memory) = (it.file.clone(), buffer.clone());
+            let file = it.file.clone();
+            let memory = buffer.clone();
             let transfer = FileTransfer { file, offset: it.offset, memory, at: it.at, len: it.len };
             // There is room for all.
             read.left += usize::from(self.ring.read((slot as u64) << 16 | index as u64, &transfer).is_ok());

@@ -213,7 +213,8 @@ fn make_on(name: &str, bytes: u64, chunk_size: Option<u64>, specs: Vec<TableSpec
     let volume = warprow_layout::open(vec![drive.clone()], StoreAccess::ReadWrite)?.volume;
     let transaction = volume.begin(&GenerationSpec::new("attached", specs))?;
     let generation = transaction.commit()?;
-    let (chunk_size, members) = (volume.geometry().chunk_size(), &volume.geometry().members);
+    let chunk_size = volume.geometry().chunk_size();
+    let members = &volume.geometry().members;
     let chunks = members.iter().map(|member| u64::from(member.chunk_count)).sum();
     drop(volume);
     let metadata = Metadata {
@@ -312,7 +313,8 @@ impl Attached {
         let offset = lba.checked_sub(self.placement.base_lba())?;
         let shift = self.placement.chunk_lba_shift();
         let chunk = self.chunks.get(&(offset >> shift))?;
-        let (within, stripe) = (offset & ((1 << shift) - 1), self.placement.stripe_lbas());
+        let within = offset & ((1 << shift) - 1);
+        let stripe = self.placement.stripe_lbas();
         let unit = (within / stripe) * self.placement.chunks().divisor() + chunk;
         Some((unit * stripe + within % stripe, stripe - within % stripe))
     }
@@ -440,11 +442,13 @@ impl Rows<'_> {
 
 /// The first rank that has bytes in `lbas` LBAs from `lba` of a region on, within a stripe unit, and the one past the last.
 pub(crate) fn ranks(packing: &RowPacking, lba: u64, lbas: u64) -> (u64, u64) {
-    let (group_lbas, group_rows) = (u64::from(packing.group_lbas()).max(1), packing.group_rows().divisor());
+    let group_lbas = u64::from(packing.group_lbas()).max(1);
+    let group_rows = packing.group_rows().divisor();
     match u64::from(packing.step_lbas()) {
         0 => (lba / group_lbas * group_rows, (lba + lbas).div_ceil(group_lbas) * group_rows),
         step => {
-            let (group, within) = (lba / group_lbas, lba % group_lbas);
+            let group = lba / group_lbas;
+            let within = lba % group_lbas;
             let first = (within / step).min(group_rows);
             (group * group_rows + first, group * group_rows + (within + lbas).div_ceil(step).min(group_rows))
         }
@@ -476,7 +480,8 @@ impl Backing for AttachedBacking {
     }
 
     fn will_need(&self, offset: u64, len: usize) {
-        let (lba, lbas) = (offset / u64::from(LBA), (len as u64).div_ceil(LBA.into()));
+        let lba = offset / u64::from(LBA);
+        let lbas = (len as u64).div_ceil(LBA.into());
         let _ = self.attached.each(lba, lbas, |_, stretch| {
             if let Stretch::Rows(rows) = stretch {
                 rows.stretches(&mut will_need);

@@ -127,7 +127,8 @@ impl<'a> Buckets<'a> {
         put: &(impl Fn(u64, &[u8]) + Sync),
         gathered: &mut dyn FnMut(u64) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
-        let (next, done) = (Mutex::new(0), AtomicU64::new(0));
+        let next = Mutex::new(0);
+        let done = AtomicU64::new(0);
         let run = |tell: &mut dyn FnMut(u64) -> Result<(), StoreError>| {
             let take = |rank: u64, row: &[u8]| {
                 put(rank, row);
@@ -304,7 +305,8 @@ impl<'a> Buckets<'a> {
 
     /// A bucket of rows that come in turn.
     fn read(&self, number: u64, source: &dyn RowSource, rows: DmaMemory) -> Result<Bucket, StoreError> {
-        let (first, row_bytes) = (number * self.rows(), self.row_bytes());
+        let first = number * self.rows();
+        let row_bytes = self.row_bytes();
         let count = self.rows().min(self.table.rows - first);
         let at_once = (STREAM / row_bytes).max(1) as u64;
         let mut some = vec![0; at_once.min(count) as usize * row_bytes];
@@ -319,8 +321,9 @@ impl<'a> Buckets<'a> {
 
     /// The content of an extent of a bucket's region.
     pub(super) fn fill(&self, bucket: &Bucket, extent: &Extent, buf: &mut [u8]) {
-        let (region, row_bytes, is_dense) =
-            (self.region(bucket.number), self.row_bytes(), self.table.packing.is_dense());
+        let region = self.region(bucket.number);
+        let row_bytes = self.row_bytes();
+        let is_dense = self.table.packing.is_dense();
         let rows = self.rows().min(self.table.rows - bucket.number * self.rows());
         for (lba, bytes) in extent.pieces() {
             let unit = (lba - region.first_lba) / self.placement.stripe_lbas();

@@ -99,7 +99,8 @@ impl Store {
         let elapsed = clock.now().saturating_sub(began);
         let begun_anew = journal.as_ref().is_some_and(Journal::is_begun_anew);
         journal.into_iter().for_each(Journal::remove);
-        let (bytes, resumed) = (meter.at.written - meter.resumed, meter.resumed);
+        let bytes = meter.at.written - meter.resumed;
+        let resumed = meter.resumed;
         Ok(LoadReport { generation: generation.id, bytes, resumed, begun_anew, superseded, elapsed })
     }
 
@@ -114,7 +115,9 @@ impl Store {
     ) -> String {
         let volume = &self.shared.volume;
         let map = placement.map().iter().fold(0, |crc, chunk| crc32c::crc32c_append(crc, &chunk.0.to_le_bytes()));
-        let (store, epoch, stripe) = (volume.store(), volume.epoch(), placement.stripe_bytes());
+        let store = volume.store();
+        let epoch = volume.epoch();
+        let stripe = placement.stripe_bytes();
         // Hotness may have been counted anew since, and put rows elsewhere.
         let orders = tables.iter().flat_map(|load| [load.order, load.placement()]).flatten();
         let orders = orders.fold(0, |crc, ranks| crc32c::crc32c_append(crc, &checksum_of(ranks).to_le_bytes()));
@@ -161,7 +164,8 @@ impl Store {
         memory: u64,
     ) -> Result<(), StoreError> {
         let placed = transaction.generation().clone();
-        let (placement, missing) = (&*placed.placement, VolumeError::NoSuchGeneration { id: placed.id });
+        let placement = &*placed.placement;
+        let missing = VolumeError::NoSuchGeneration { id: placed.id };
         let table = placed.tables.get(index).ok_or(missing)?;
         let unwatched = &mut |_| ControlFlow::Continue(());
         let mut meter = LoadMeter::new(unwatched);

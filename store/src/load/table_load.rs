@@ -96,7 +96,8 @@ impl<'a> TableLoad<'a> {
             return Ok(ranks.map(|ranks| Places::Ranks(Cow::Borrowed(ranks))).or(otherwise));
         };
         if order.len() != table.rows {
-            let (expected, given) = (table.rows, order.len());
+            let expected = table.rows;
+            let given = order.len();
             return Err(VolumeError::Length { what: "the order of the source's rows", expected, given });
         }
         let Some(ranks) = self.placement() else { return Ok(Some(Places::Ranks(Cow::Borrowed(order)))) };

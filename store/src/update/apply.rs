@@ -172,10 +172,12 @@ impl Store {
         rows: &[u8],
         create: bool,
     ) -> Result<u64, StoreError> {
-        let (table, index) = (located.table(), located.index as u32);
+        let table = located.table();
+        let index = located.index as u32;
         let row_bytes = table.row_bytes() as usize;
         if ids.len().checked_mul(row_bytes) != Some(rows.len()) {
-            let (table, ids) = (table.name.clone(), ids.len());
+            let table = table.name.clone();
+            let ids = ids.len();
             return Err(StoreError::UpdateRows { table, ids, row_bytes, given: rows.len() });
         }
         refuse_absent(table, ids)?;

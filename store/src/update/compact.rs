@@ -81,7 +81,8 @@ impl Store {
         snapshot: &OverlaySnapshot,
         keyed: &KeyedTables,
     ) -> Result<usize, StoreError> {
-        let (volume, generation) = (&self.shared.volume, rewriting.generation());
+        let volume = &self.shared.volume;
+        let generation = rewriting.generation();
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
         let (chunks, written, grown) = if has_created(snapshot, &found) {
             let anew = self.write_anew(&found, snapshot, keyed, rewriting)?;

@@ -108,7 +108,8 @@ impl Store {
         if place.strong_count() > 0 {
             return Err(refused("the store has one: drop it first".to_owned()));
         }
-        let (store, on) = (self.clone(), desk.clone());
+        let store = self.clone();
+        let on = desk.clone();
         let serve = move || {
             let _stops = Stops(&on);
             let mut busy = None;

@@ -125,7 +125,8 @@ impl Store {
     /// What a compaction of `found` would do and need, if `snapshot` has the updates that its log has.
     fn needs(&self, found: &Generation, snapshot: Option<&OverlaySnapshot>) -> Result<CompactionNeeds, StoreError> {
         let volume = &self.shared.volume;
-        let (free, log) = (volume.free_chunks().iter().sum(), found.log.len() as u64);
+        let free = volume.free_chunks().iter().sum();
+        let log = found.log.len() as u64;
         let none = CompactionNeeds { rewrites: false, chunks: 0, needs: 0, free, packs: 0, frees: log };
         let Some(snapshot) = snapshot else { return Ok(none) };
         let needs = match has_created(snapshot, found) {

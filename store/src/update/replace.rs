@@ -46,7 +46,8 @@ impl Store {
         let (located, overlay) =
             self.shared.updates.with_overlay(&self.shared.volume, self.locate_in(generation, table)?);
         let overlay = overlay?;
-        let (table, placement) = (located.table(), &*located.generation.placement);
+        let table = located.table();
+        let placement = &*located.generation.placement;
         check(table, ranks)?;
         self.shared.watch()?;
         let least = placement.stripe_bytes() as usize;
@@ -282,7 +283,8 @@ impl Store {
         let table = generation.tables.get(index).ok_or(VolumeError::NoSuchGeneration { id: generation.id })?;
         let stripe = placement.stripe_bytes() as usize;
         let bulk = |purpose| Bulk::new(purpose, &self.shared.members, stripe, &self.shared.driving);
-        let (mut from, mut to) = (bulk(Purpose::Read)?, bulk(Purpose::Load)?);
+        let mut from = bulk(Purpose::Read)?;
+        let mut to = bulk(Purpose::Load)?;
         let all = LbaRegion { first_lba: 0, lbas: placement.lbas() };
         let most = from.extent_bytes().min(to.extent_bytes());
         let extents = placement.extents(all, most).filter(|extent| rewritten.target(extent).is_some());
@@ -333,7 +335,8 @@ fn wanted<'a>(
     // The first row that may begin at an LBA or behind it.
     let first_at = |lba: u64| {
         let packing = &table.packing;
-        let (group, within) = (lba / u64::from(packing.group_lbas()), lba % u64::from(packing.group_lbas()));
+        let group = lba / u64::from(packing.group_lbas());
+        let within = lba % u64::from(packing.group_lbas());
         let step = u64::from(packing.step_lbas());
         let rows = packing.group_rows().divisor();
         group * rows + within.div_ceil(step.max(1)).min(rows)
@@ -407,8 +410,10 @@ impl Iterator for Runs<'_> {
 
     fn next(&mut self) -> Option<Extent> {
         let row_lbas = u64::from(self.table.packing.row_lbas());
-        let (shift, lba_size) = (self.placement.stripe_lba_shift(), u64::from(self.placement.lba_size()));
-        let (gap, most) = (GAP / lba_size, (self.most as u64 / lba_size).max(row_lbas));
+        let shift = self.placement.stripe_lba_shift();
+        let lba_size = u64::from(self.placement.lba_size());
+        let gap = GAP / lba_size;
+        let most = (self.most as u64 / lba_size).max(row_lbas);
         let (&rank, mut rest) = self.ranks.split_first()?;
         let first = self.table.locate(rank)?.0;
         let mut end = first + row_lbas;

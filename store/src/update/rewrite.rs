@@ -113,12 +113,15 @@ impl Store {
         to: &Generation,
         updated: &HashMap<u64, Vec<u8>>,
     ) -> Result<(), StoreError> {
-        let (table, from, target) = (located.table(), &*located.generation.placement, &*to.placement);
+        let table = located.table();
+        let from = &*located.generation.placement;
+        let target = &*to.placement;
         let copy = to.tables.get(located.index).ok_or(VolumeError::NoSuchGeneration { id: to.id })?;
         let bulk = |purpose, placement: &Placement| {
             Bulk::new(purpose, &self.shared.members, placement.stripe_bytes() as usize, &self.shared.driving)
         };
-        let (mut read, mut write) = (bulk(Purpose::Read, from)?, bulk(Purpose::Load, target)?);
+        let mut read = bulk(Purpose::Read, from)?;
+        let mut write = bulk(Purpose::Load, target)?;
         let mut ranks: Vec<u64> = updated.keys().copied().collect();
         ranks.sort_unstable();
         let fill = |position: usize, row: &mut [u8]| {
@@ -126,7 +129,8 @@ impl Store {
                 row.copy_from_slice(updated);
             }
         };
-        let (mut row, mut plain) = (vec![0; table.row_bytes() as usize], Vec::new());
+        let mut row = vec![0; table.row_bytes() as usize];
+        let mut plain = Vec::new();
         for (region, copied) in regions(table).zip(regions(copy)) {
             let mut take = |extent: &Extent, bytes: &[u8]| {
                 plain.clear();
@@ -168,7 +172,8 @@ fn growing<'a>(
     let known = keyed.0.get(&(index as u32)).ok_or_else(missing)?;
     let stored = known.stored.as_ref().ok_or_else(missing)?;
     let keys = stored.iter().copied().chain(created.iter().map(|(key, _)| *key)).collect();
-    let (keys, by_slot) = (KeyList { keys, kind: known.index.kind() }, table.ranks.is_none());
+    let keys = KeyList { keys, kind: known.index.kind() };
+    let by_slot = table.ranks.is_none();
     Ok(Some(Growing { index, keys, created, by_slot, found: known.index.clone() }))
 }
 

@@ -162,7 +162,9 @@ impl Writer {
         }
         // What was in doubt when it was closed may turn out to be there.
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
-        let (known, mut entries, mut rows) = (self.current.sequence(), Vec::new(), Vec::new());
+        let known = self.current.sequence();
+        let mut entries = Vec::new();
+        let mut rows = Vec::new();
         let log = volume.log(generation, |sequence, LogUpdate { table, key, row }| {
             if sequence > known {
                 entries.push(OverlayEntry { table, key, sequence, begin: rows.len(), bytes: row.len() });
@@ -266,7 +268,8 @@ impl Writer {
             let counted = tables.map(|table| (table, snapshot.rows(table | CREATED).count() as u64));
             self.created = counted.filter(|it| it.1 > 0).collect();
         }
-        let (mut chunks, mut growth) = (1, 0);
+        let mut chunks = 1;
+        let mut growth = 0;
         if !self.created.is_empty() {
             chunks = volume.chunks_to_write(&spec_grown(generation, &self.created))?.0;
             growth = chunks.saturating_sub(generation.placement.map().len() as u64);
@@ -302,7 +305,8 @@ impl Updates {
     ) -> Result<Option<Arc<Overlay>>, StoreError> {
         let updating = self.updating(volume, generation.id)?;
         let mut writer = lock(&updating.0);
-        let (all, base) = (writer.overlays(), generation.base_sequence);
+        let all = writer.overlays();
+        let base = generation.base_sequence;
         // An older one has all that a later one has, and more; but by other slots, where keys were brought into a table between.
         let grew = |from: u64| writer.grown.iter().any(|&at| from < at && at <= base);
         Ok(all.into_iter().rfind(|it| it.base() <= base && !grew(it.base())))
@@ -320,7 +324,8 @@ impl Updates {
         volume: &Volume,
         located: TableVersion,
     ) -> (TableVersion, Result<Arc<Overlay>, StoreError>) {
-        let (mut located, mut turns) = (located, 0);
+        let mut located = located;
+        let mut turns = 0;
         loop {
             let missing = VolumeError::NoSuchGeneration { id: located.generation.id };
             match self.overlay_of(volume, &located.generation) {
@@ -362,7 +367,8 @@ impl Updates {
         match &*replayed {
             Some(Ok(updating)) => return Ok(updating.clone()),
             Some(Err(Damage { drive, unit, what })) => {
-                let (drive, unit) = (drive.clone(), *unit);
+                let drive = drive.clone();
+                let unit = *unit;
                 return Err(VolumeError::LogDamaged { generation, drive, unit, what }.into());
             }
             None => {}
@@ -406,8 +412,10 @@ impl Updates {
     fn replay(&self, volume: &Volume, generation: u64) -> Result<Writer, StoreError> {
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
         let overlay = Overlay::new(found.base_sequence);
-        let (mut entries, mut rows) = (Vec::new(), Vec::new());
-        let (mut keyed, mut failed) = (KeyedTables::default(), None);
+        let mut entries = Vec::new();
+        let mut rows = Vec::new();
+        let mut keyed = KeyedTables::default();
+        let mut failed = None;
         let mut publish = |entries: &mut Vec<OverlayEntry>, rows: &mut Vec<u8>| {
             match entries.iter().try_for_each(|entry| keyed.know(volume, &found, entry.table)) {
                 // Nobody follows it yet.
@@ -435,7 +443,9 @@ impl Updates {
         match failed {
             Some(error) => Err(error),
             None => {
-                let (current, older, grown) = (Arc::new(overlay), Vec::new(), Vec::new());
+                let current = Arc::new(overlay);
+                let older = Vec::new();
+                let grown = Vec::new();
                 let mut writer = Writer { log, current, keyed, older, grown, created: HashMap::new(), kept: 0 };
                 writer.count_created(volume, &found)?;
                 Ok(writer)
@@ -468,7 +478,8 @@ impl Writer {
         ids: &[u64],
         create: bool,
     ) -> Result<Placed, StoreError> {
-        let (table, index) = (located.table(), located.index as u32);
+        let table = located.table();
+        let index = located.index as u32;
         self.know(volume, &located.generation, index)?;
         let places = self.keyed.places(index, ids);
         let snapshot = self.current.snapshot();

@@ -69,7 +69,8 @@ fn keyed() -> (Store, u64) {
     let go_on = &mut |_| ControlFlow::Continue(());
     let index = Arc::new(KeyIndex::build(source, &warprow_keys::IndexOptions::default(), go_on).unwrap());
     let keyed = TableKeys::new(index, &source, RowOrder::Positions, true).unwrap();
-    let (spec, rows) = (TableSpec::new("a", 100, 16, DType::F32).keyed(&keyed), vec![7u8; 100 * ROW]);
+    let spec = TableSpec::new("a", 100, 16, DType::F32).keyed(&keyed);
+    let rows = vec![7u8; 100 * ROW];
     let source = &rows[..];
     let load = TableLoad::new(&spec, &source).with_keys(&keyed);
     let loaded = store.load("m", &[load], &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
@@ -215,7 +216,8 @@ fn who_follows_is_told_everything_once_and_what_it_refuses_is_not_written() {
     let controller = SoftController::builder().name("drive").namespace(namespace).build().unwrap();
     let devices = [Device::new(controller, 1)];
     let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default()).unwrap();
-    let (spec, rows) = (TableSpec::new("a", 100, 16, DType::F32), vec![7u8; 100 * ROW]);
+    let spec = TableSpec::new("a", 100, 16, DType::F32);
+    let rows = vec![7u8; 100 * ROW];
     let source = &rows[..];
     let loads = [TableLoad::new(&spec, &source)];
     let loaded = store.load("model", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();

@@ -20,7 +20,8 @@ pub(crate) fn unknown_opcode(subject: &Subject) -> Result<Verdict> {
 pub(crate) fn impossible_queues(subject: &Subject) -> Result<Verdict> {
     let controller = open(subject)?;
     let memory = controller.allocate(8192)?;
-    let (granted, max) = (controller.granted_queue_pairs(), controller.cap().max_queue_entries());
+    let granted = controller.granted_queue_pairs();
+    let max = controller.cap().max_queue_entries();
     let cq = |qid, size_z| Sqe::create_io_cq(qid, size_z).with_prps(memory.iova(), 0);
     let sq = |qid, size_z, cqid| {
         Sqe::create_io_sq(qid, size_z, cqid, QueuePriority::URGENT).with_prps(memory.iova() + 4096, 0)

@@ -24,7 +24,8 @@ pub(crate) fn random_transfers(subject: &Subject) -> Result<Verdict> {
     for seed in 0..200 {
         let count = 1 + numbers.below(most.min(blocks) as u64) as usize;
         let lba = numbers.below((blocks - count + 1) as u64);
-        let (at, len) = (lba as usize * block, count * block);
+        let at = lba as usize * block;
+        let len = count * block;
         if numbers.below(2) == 0 {
             fill(1000 + seed, lba, block, &mut model[at..at + len]);
             buffer.memory().write(0, &model[at..at + len]);
@@ -78,7 +79,9 @@ pub(crate) fn any_buffer(subject: &Subject) -> Result<Verdict> {
     for offset in [0, 4, 8, 508, 512, 2048, 4088, 4092] {
         for len in lengths.into_iter().map(|len| len.next_multiple_of(block)).filter(|&len| len <= most) {
             let what = || format!("{len} bytes at offset {offset}");
-            let (at, blocks, seed) = (PAGE + offset, len / block, (offset * 1000 + len) as u64);
+            let at = PAGE + offset;
+            let blocks = len / block;
+            let seed = (offset * 1000 + len) as u64;
             let want = pattern(seed, 7, block, blocks);
             buffer.memory().write(at, &want);
             fixture.write(7, blocks, &buffer, at).with_context(what)?;
@@ -115,7 +118,8 @@ pub(crate) fn scattered(subject: &Subject) -> Result<Verdict> {
         .filter(|&(_, len)| len != 0)
         .collect();
     let bytes: usize = stretches.iter().map(|s| s.1).sum();
-    let (want, blocks) = (pattern(8, 3, block, bytes / block), bytes / block);
+    let want = pattern(8, 3, block, bytes / block);
+    let blocks = bytes / block;
     let list: Vec<_> =
         stretches.iter().map(|&(at, len)| IovaRange { iova: buffer.iova() + at as u64, len: len as u64 }).collect();
     let mut done = 0;

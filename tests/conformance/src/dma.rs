@@ -51,7 +51,8 @@ fn unmapped_queue(subject: &Subject, submission: bool) -> Result<Verdict> {
     if queue == fixture.pair.id() {
         return Ok(Verdict::Skipped("there is one queue pair".into()));
     }
-    let (sq, cq) = (controller.allocate(4096)?, controller.allocate(4096)?);
+    let sq = controller.allocate(4096)?;
+    let cq = controller.allocate(4096)?;
     let send = |sqe: Sqe| admin(&controller, sqe);
     send(Sqe::create_io_cq(queue, 7).with_prps(cq.iova(), 0))?;
     send(Sqe::create_io_sq(queue, 7, queue, QueuePriority::URGENT).with_prps(sq.iova(), 0))?;

@@ -59,10 +59,8 @@ pub(crate) fn smart_log(subject: &Subject) -> Result<Verdict> {
         fixture.check_pattern(2, lba, 1)?;
     }
     let after = fixture.controller.smart_log()?;
-    let (reads, writes) = (
-        after.host_read_commands.get() - before.host_read_commands.get(),
-        after.host_write_commands.get() - before.host_write_commands.get(),
-    );
+    let reads = after.host_read_commands.get() - before.host_read_commands.get();
+    let writes = after.host_write_commands.get() - before.host_write_commands.get();
     ensure!(reads == 8 && writes >= 1, "{reads} reads and {writes} writes counted");
     ensure!(fixture.controller.error_log(16)?.iter().all(|entry| entry.error_count != 0));
     Ok(Verdict::Passed)

@@ -47,7 +47,8 @@ pub(crate) fn every_lba_size(subject: &Subject) -> Result<Verdict> {
         ensure!(fixture.ns == fixture.controller.namespace(before.nsid())?, "identified again, it is another");
         let lost = before.bytes().abs_diff(fixture.ns.bytes());
         ensure!(lost < 1 << 20, "{} bytes became {}", before.bytes(), fixture.ns.bytes());
-        let (seed, last) = (20 + i as u64, fixture.ns.lba_count() - 8);
+        let seed = 20 + i as u64;
+        let last = fixture.ns.lba_count() - 8;
         for lba in [0, last] {
             fixture.write_pattern(seed, lba, 8)?;
         }

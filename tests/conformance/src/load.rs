@@ -77,7 +77,8 @@ impl Load {
         }
         for (&tag, ends) in ended {
             let i = tag as usize;
-            let (got, want) = (&field[Self::at(i)..][..BYTES], &self.content[i * BYTES..][..BYTES]);
+            let got = &field[Self::at(i)..][..BYTES];
+            let want = &self.content[i * BYTES..][..BYTES];
             match ends[..] {
                 [CommandEnd::Answered(status)] if status.is_success() => {
                     ensure!(got == want, "read {i} brought other data")

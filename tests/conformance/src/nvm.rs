@@ -46,7 +46,8 @@ pub(crate) fn compare(subject: &Subject) -> Result<Verdict> {
     if !fixture.controller.info().oncs.compare() {
         return Ok(Verdict::Skipped("there is no Compare".into()));
     }
-    let (block, blocks) = (fixture.block(), 6);
+    let block = fixture.block();
+    let blocks = 6;
     let len = blocks * block;
     let buffer = fixture.buffer(len)?;
     let data = Data::Contiguous { iova: buffer.iova(), len: len as u64 };
@@ -71,11 +72,13 @@ pub(crate) fn deallocate(subject: &Subject) -> Result<Verdict> {
     if !fixture.controller.info().oncs.dataset_management() {
         return Ok(Verdict::Skipped("there is no Dataset Management".into()));
     }
-    let (block, blocks) = (fixture.block(), 512);
+    let block = fixture.block();
+    let blocks = 512;
     fixture.write_pattern(73, 0, blocks)?;
     let ranges = [(8, 8), (64, 1), (100, 200), (500, 12)];
     fixture.done(|pair, ns| pair.deallocate(ns, &ranges, 0))?;
-    let (got, want) = (fixture.content(0, blocks)?, pattern(73, 0, block, blocks));
+    let got = fixture.content(0, blocks)?;
+    let want = pattern(73, 0, block, blocks);
     let zeros = vec![0; block];
     let mut kept = 0;
     for (lba, (got, want)) in got.chunks(block).zip(want.chunks(block)).enumerate() {
@@ -107,7 +110,9 @@ pub(crate) fn deallocate(subject: &Subject) -> Result<Verdict> {
 
 pub(crate) fn out_of_range(subject: &Subject) -> Result<Verdict> {
     let mut fixture = Fixture::open(subject)?;
-    let (block, count, nsid) = (fixture.block(), fixture.ns.lba_count(), fixture.ns.nsid());
+    let block = fixture.block();
+    let count = fixture.ns.lba_count();
+    let nsid = fixture.ns.nsid();
     let buffer = fixture.buffer(2 * block)?;
     fixture.write_pattern(75, count - 4, 4)?;
     fixture.write_pattern(76, 0, 4)?;
@@ -136,7 +141,9 @@ pub(crate) fn out_of_range(subject: &Subject) -> Result<Verdict> {
 
 pub(crate) fn unknown(subject: &Subject) -> Result<Verdict> {
     let mut fixture = Fixture::open(subject)?;
-    let (block, nsid, nn) = (fixture.block(), fixture.ns.nsid(), fixture.controller.info().nn);
+    let block = fixture.block();
+    let nsid = fixture.ns.nsid();
+    let nn = fixture.controller.info().nn;
     let buffer = fixture.buffer(block)?;
     fixture.write_pattern(77, 0, 4)?;
     for opcode in [0x7c, 0x70] {

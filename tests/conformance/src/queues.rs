@@ -29,7 +29,8 @@ pub(crate) fn full(subject: &Subject) -> Result<Verdict> {
     let entries = open(subject)?.cap().max_queue_entries().min(2048);
     let options = QueueOptions { entries, completion_entries: entries, ..QueueOptions::default() };
     let mut fixture = Fixture::with(subject, &options)?;
-    let (block, depth) = (fixture.block(), fixture.pair.depth());
+    let block = fixture.block();
+    let depth = fixture.pair.depth();
     fixture.write_pattern(40, 0, depth)?;
     let buffer = fixture.buffer(depth * block)?;
     for round in 0..3 {

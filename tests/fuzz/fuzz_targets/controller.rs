@@ -31,7 +31,8 @@ fuzz_target!(|data: &[u8]| {
     drive.write_u64(0x28, IOVA).unwrap();
     drive.write_u64(0x30, IOVA + PAGE as u64).unwrap();
     drive.write_u32(0x14, 0x0046_0001).unwrap();
-    let (mut now, mut tail) = (Duration::ZERO, 0u32);
+    let mut now = Duration::ZERO;
+    let mut tail = 0u32;
     let mut step = || {
         now += Duration::from_millis(1);
         drive.step(now);

@@ -63,12 +63,17 @@ impl Ledger {
 
 fuzz_target!(|data: &[u8]| {
     let [sq_size, cq_size, steps @ ..] = data else { return };
-    let (sq_size, cq_size) = (2 + u32::from(sq_size % 9), 2 + u32::from(cq_size % 9));
-    let (sq, cq) = (memory(sq_size as usize * 8), memory(cq_size as usize * 2));
-    let (sq_bell, cq_bell) = (Register::default(), Register::default());
+    let sq_size = 2 + u32::from(sq_size % 9);
+    let cq_size = 2 + u32::from(cq_size % 9);
+    let sq = memory(sq_size as usize * 8);
+    let cq = memory(cq_size as usize * 2);
+    let sq_bell = Register::default();
+    let cq_bell = Register::default();
     let mut ring = Ring::new(3, (sq, sq_size, sq_bell.clone()), (cq.clone(), cq_size, cq_bell.clone()));
     let mut ledger = Ledger::default();
-    let (mut now, mut device, mut phase) = (Duration::ZERO, 0, 1u64);
+    let mut now = Duration::ZERO;
+    let mut device = 0;
+    let mut phase = 1u64;
     let mut steps = steps.iter().copied();
     let mut byte = || steps.next();
     while let Some(step) = byte() {

@@ -20,8 +20,10 @@ static RIGHT: LazyLock<[Vec<u8>; 2]> = LazyLock::new(|| {
 fn seal(bytes: &mut [u8]) {
     let word = |bytes: &[u8], at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let half = |bytes: &[u8], at: usize| u64::from(u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap()));
-    let (keys, parts) = (word(bytes, 16), word(bytes, 32));
-    let (buckets, slots) = (half(bytes, 40), half(bytes, 44));
+    let keys = word(bytes, 16);
+    let parts = word(bytes, 32);
+    let buckets = half(bytes, 40);
+    let slots = half(bytes, 44);
     let lengths = [
         parts.wrapping_mul(buckets),
         parts.wrapping_mul(slots).wrapping_sub(keys).wrapping_mul(4),

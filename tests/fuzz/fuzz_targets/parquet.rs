@@ -47,7 +47,8 @@ fuzz_target!(|data: &[u8]| {
     if let Ok(file) = IntegerFile::open(&PATH) {
         for column in file.columns() {
             let Ok(mut reader) = file.read(column) else { continue };
-            let (mut keys, mut lengths) = (Vec::new(), Vec::new());
+            let mut keys = Vec::new();
+            let mut lengths = Vec::new();
             while let Ok(1..) = reader.next(100, &mut keys, &mut lengths) {
                 assert_eq!(lengths.iter().map(|&length| u64::from(length)).sum::<u64>(), keys.len() as u64);
                 if lengths.len() > 1000 {

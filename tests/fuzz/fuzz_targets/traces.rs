@@ -99,7 +99,8 @@ fuzz_target!(|data: &[u8]| {
     };
     let spec: TraceSpec = spec.parse().unwrap();
     let Ok(mut trace) = Trace::open(&spec) else { return };
-    let (mut block, mut keys) = (TraceBlock::default(), 0);
+    let mut block = TraceBlock::default();
+    let mut keys = 0;
     while let Ok(true) = trace.next_block(&mut block) {
         keys += block.samples().flat_map(|sample| sample.slots()).map(<[u64]>::len).sum::<usize>();
         assert_eq!(block.slots(), trace.slots().len());

@@ -83,7 +83,10 @@ fn in_processes(arguments: &Arguments, processes: u64) -> ExitCode {
 }
 
 fn many(arguments: &Arguments) -> ExitCode {
-    let (mut events, mut incidents, mut rows, mut ran) = (0, 0, 0, 0);
+    let mut events = 0;
+    let mut incidents = 0;
+    let mut rows = 0;
+    let mut ran = 0;
     let mut failed = None;
     let began = Instant::now();
     for seed in (arguments.start..).take(usize::try_from(arguments.seeds).unwrap_or(usize::MAX)) {

@@ -121,7 +121,8 @@ impl Session {
             }
         };
         let mut tables: Vec<Table> = Vec::new();
-        let (mut features, mut planned) = (Vec::new(), Vec::new());
+        let mut features = Vec::new();
+        let mut planned = Vec::new();
         for number in 0..rng.usize(1..=4) {
             let table = fitting[rng.usize(..fitting.len())];
             let index = tables.iter().position(|other| other == table).unwrap_or_else(|| {

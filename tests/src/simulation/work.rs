@@ -354,7 +354,9 @@ impl Work {
         let mut session = if self.sessions.is_empty() || self.rng.bool() { None } else { self.sessions.pop() };
         let mut violation = None;
         let result = {
-            let (session, rng, violation) = (&mut session, &mut self.rng, &mut violation);
+            let session = &mut session;
+            let rng = &mut self.rng;
+            let violation = &mut violation;
             store.load("model", &loads, &options, &mut |progress| {
                 if let Some(session) = session
                     && rng.u32(..4) == 0
@@ -574,7 +576,8 @@ fn contents(store: &Store, state: &State) -> Result<()> {
     );
     let trouble = |error: StoreError| anyhow::Error::new(DriveTrouble(chain(&error)));
     for table in state.values() {
-        let (name, spec) = (&table.spec.name, &table.spec);
+        let name = &table.spec.name;
+        let spec = &table.spec;
         let info = found.iter().find(|info| info.name == *name).context("no such table")?;
         let shape = (info.rows, info.dim, info.dtype, info.permuted, info.row_crc);
         ensure!(
@@ -591,7 +594,8 @@ fn contents(store: &Store, state: &State) -> Result<()> {
         };
         ensure!(ranks == table.ranks(), "table {name} of version {}: other ranks", table.rows.version);
         let ids = ranks.map(|ranks| ranks.inverse());
-        let (mut rows, mut wrong) = (0, None);
+        let mut rows = 0;
+        let mut wrong = None;
         let scanned = store.scan(name, 0..u64::MAX, &mut |rank, row| {
             rows += 1;
             let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank));

@@ -92,7 +92,8 @@ impl World {
         }
         let power = Arc::new(Power::default());
         clock.on_turn({
-            let (power, drives) = (power.clone(), drives.clone());
+            let power = power.clone();
+            let drives = drives.clone();
             move |_| power.look(&drives)
         });
         let dma_faults = vec![0; drives.len()];
@@ -123,10 +124,12 @@ impl World {
         match rng.u32(..10) {
             // A write that comes long after its time, from a queue that is hard to delete.
             0 => {
-                let (nth, late) = (nth(rng), Duration::from_millis(rng.u64(500..3000)));
+                let nth = nth(rng);
+                let late = Duration::from_millis(rng.u64(500..3000));
                 self.inject(drive, FaultRule::new(Fault::Delay(late)).io(NvmOpcode::WRITE).nth(nth));
                 let stubborn = [Fault::Status(StatusCode::InternalError.into()), Fault::Drop, Fault::Swallow];
-                let (fault, times) = (stubborn[rng.usize(..3)], rng.u64(1..3));
+                let fault = stubborn[rng.usize(..3)];
+                let times = rng.u64(1..3);
                 self.inject(drive, FaultRule::new(fault).admin(AdminOpcode::DELETE_IO_SQ).times(times));
                 (
                     Harm::Commands,
@@ -192,7 +195,8 @@ impl World {
 
     /// One bit of the data of some read is flipped. Only where checksums cover what is read.
     pub(crate) fn corrupt_read(&mut self, rng: &mut Rng) -> (Harm, String) {
-        let (drive, nth) = (rng.usize(..self.drives.len()), 1 + rng.u64(..8));
+        let drive = rng.usize(..self.drives.len());
+        let nth = 1 + rng.u64(..8);
         self.inject(drive, FaultRule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(nth));
         (Harm::Commands, format!("drive{drive}: read {nth} flips a bit"))
     }

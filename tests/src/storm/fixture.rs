@@ -139,7 +139,8 @@ impl Fixture {
             _ => None,
         };
         let mut ended = Ended::default();
-        let (mut was_killed, mut other) = (false, None);
+        let mut was_killed = false;
+        let mut other = None;
         let mut followed = None;
         if traced {
             let at = match fate {
@@ -181,7 +182,8 @@ impl Fixture {
         was_killed |= moment.is_some_and(Watch::fired) && exit.is_none();
         let is_late = limit.fired();
         ended.exit = exit;
-        let (out, err) = (self.said("run.out"), self.said("run.err"));
+        let out = self.said("run.out");
+        let err = self.said("run.err");
         ended.json = serde_json::from_str(&out).unwrap_or(Value::Null);
         let name = args.first().cloned().unwrap_or_default();
         let how = match exit {

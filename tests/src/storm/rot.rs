@@ -37,7 +37,8 @@ pub(crate) struct Rot {
 impl fmt::Display for Rot {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let found = if self.found { "found" } else { "not found" };
-        let (name, what) = (&self.name, &self.what);
+        let name = &self.name;
+        let what = &self.what;
         write!(f, "bit {} of byte {} ({what}) of {name} flipped, which `verify` has {found}", self.bit, self.byte)
     }
 }
@@ -78,7 +79,8 @@ impl Layout {
 
 /// Copies a file, without the zeros.
 fn copy(from: &Path, to: &Path) -> Result<()> {
-    let (mut source, target) = (File::open(from)?, File::create(to)?);
+    let mut source = File::open(from)?;
+    let target = File::create(to)?;
     target.set_len(source.metadata()?.len())?;
     let mut block = vec![0; 1 << 16];
     let mut at = 0;
@@ -265,7 +267,8 @@ impl Storm<'_> {
             byte = (byte..block.len()).chain(0..byte).find(|&at| block[at] != 0).unwrap_or(byte);
         }
         let name = self.drives[drive].name.clone();
-        let (byte, bit) = (unit + byte as u64, rng.u8(..8));
+        let byte = unit + byte as u64;
+        let bit = rng.u8(..8);
         Ok(Some(Rot { drive, name, byte, bit, what: what.to_owned(), must_be_found, found: false }))
     }
 

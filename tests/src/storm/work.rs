@@ -247,7 +247,8 @@ impl Storm<'_> {
     /// Looks up some rows, and keys that are not there.
     pub(super) fn look_up(&mut self, table: &str, rng: &mut Rng) -> Result<()> {
         let Some(it) = self.state.table(table) else { return Ok(()) };
-        let (shape, mut keys) = (it.shape.clone(), it.possible_keys());
+        let shape = it.shape.clone();
+        let mut keys = it.possible_keys();
         rng.shuffle(&mut keys);
         keys.truncate(60);
         if shape.keyed {
@@ -455,7 +456,8 @@ impl Storm<'_> {
         let new = listed.keys().copied().find(|id| !self.state.generations.contains_key(id));
         let mut state = self.state.clone();
         change(&mut state, new.unwrap_or(u64::MAX));
-        let (before, after) = (self.state.listing(), state.listing());
+        let before = self.state.listing();
+        let after = state.listing();
         ensure!(listed == after, "generations are {listed:?}; before they were {before:?}, then should be {after:?}");
         self.state = state;
         Ok(())
@@ -547,7 +549,8 @@ impl Storm<'_> {
         let Some(&id) = rng.choice(&self.standing_by()) else { return Ok(()) };
         let mut after = self.state.clone();
         after.switch(id);
-        let (before, after) = (self.state.found(), after.found());
+        let before = self.state.found();
+        let after = after.found();
         let vanish = before.keys().any(|table| !after.contains_key(table));
         let id_text = id.to_string();
         let mut args = vec!["switch", &id_text];
@@ -755,9 +758,11 @@ impl Storm<'_> {
         let found = self.state.found();
         let tables: Vec<(&String, &u64)> = found.iter().collect();
         let Some(&(name, id)) = rng.choice(&tables) else { return Ok(()) };
-        let (name, id) = (name.clone(), id.to_string());
+        let name = name.clone();
+        let id = id.to_string();
         let Some(table) = self.state.table(&name) else { return Ok(()) };
-        let (shape, absent) = (table.shape.clone(), table.possible_keys().last().map_or(0, |key| key.wrapping_add(1)));
+        let shape = table.shape.clone();
+        let absent = table.possible_keys().last().map_or(0, |key| key.wrapping_add(1));
         let mut file = Tensors::new();
         file.rows(&name, shape.dtype, shape.dim, &vec![1; shape.row_bytes()]);
         file.write(&self.fixture.path("one.safetensors"))?;

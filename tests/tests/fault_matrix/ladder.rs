@@ -407,7 +407,9 @@ fn a_drive_that_obeys_nothing_keeps_what_it_may_reach() -> Result<()> {
     fixture.submit(2)?;
     let error = fixture.finish().err().context("the commands were answered")?;
     fixture.recover(error).0.err().context("it was brought back")?;
-    let (data, drive, clock) = (fixture.memory.memory().downgrade(), fixture.drive.clone(), fixture.clock.clone());
+    let data = fixture.memory.memory().downgrade();
+    let drive = fixture.drive.clone();
+    let clock = fixture.clock.clone();
     let Fixture { pair, memory, controller, .. } = fixture;
     drop((pair, memory));
     clock.sleep(2 * LATE);

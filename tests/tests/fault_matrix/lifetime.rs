@@ -37,7 +37,8 @@ fn elsewhere(fixture: &Fixture, place: &std::ops::Range<u64>) -> Result<Vec<Arc<
     let others = (0..64).map(|_| fixture.controller()?.allocate(READS * BLOCK).context("memory"));
     let others = others.collect::<Result<Vec<_>>>()?;
     for other in &others {
-        let (begin, len) = (other.iova(), other.memory().len());
+        let begin = other.iova();
+        let len = other.memory().len();
         ensure!(begin + len as u64 <= place.start || place.end <= begin, "an address in quarantine is given out");
         other.memory().fill(0, len, 0x77);
     }

@@ -26,7 +26,8 @@ pub(crate) fn tokens(source: &str) -> Vec<&str> {
 
 /// Bytes of the comment that `text` begins with. Such comments nest.
 fn block_comment(text: &str) -> usize {
-    let (mut depth, mut at) = (0, 0);
+    let mut depth = 0;
+    let mut at = 0;
     while at < text.len() {
         let here = &text.as_bytes()[at..];
         let step = match () {

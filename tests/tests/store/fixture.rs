@@ -61,7 +61,8 @@ impl Fixture {
     }
 
     pub(crate) fn load(&self, version: u64) -> Result<(), StoreError> {
-        let (spec, rows) = (table(), Rows { version, table: 0 });
+        let spec = table();
+        let rows = Rows { version, table: 0 };
         let store = self.store.as_ref().ok_or(StoreError::Interrupted)?;
         let options = LoadOptions::default().with_replace();
         store.load("model", &[TableLoad::new(&spec, &rows)], &options, &mut |_| ControlFlow::Continue(())).map(drop)
@@ -69,7 +70,8 @@ impl Fixture {
 
     /// Compares every row.
     pub(crate) fn check(&self, version: u64) -> Result<()> {
-        let (mut rows, mut wrong) = (0, 0);
+        let mut rows = 0;
+        let mut wrong = 0;
         let mut want = vec![0; 128];
         self.store()?.scan("table", 0..u64::MAX, &mut |rank, row| {
             Rows { version, table: 0 }.fill(rank, &mut want);

@@ -127,9 +127,11 @@ fn a_newer_version_is_named_and_left_alone() -> Result<()> {
 #[test]
 fn missing_foreign_and_swapped_drives_are_named() -> Result<()> {
     let mut fixture = loaded(3)?;
-    let (other, blank) = (loaded(3)?, Fixture::blank(1)?);
+    let other = loaded(3)?;
+    let blank = Fixture::blank(1)?;
     other.drives.iter().chain(&blank.drives).for_each(|drive| fixture.clock.step_too(drive.clone()));
-    let (ours, theirs) = (fixture.devices(), other.devices());
+    let ours = fixture.devices();
+    let theirs = other.devices();
     let name = |devices: &[Device]| refused(&fixture, devices);
 
     let error = name(&ours[..2])?;

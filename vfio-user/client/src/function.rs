@@ -207,7 +207,8 @@ impl VfioUserFunction {
     /// Has the server signal the eventfd for vector 0.
     fn arm(&self, event: &EventfdInterrupt) -> Result<(), FunctionError> {
         let vector = |flags| IrqSet { argsz: size_of::<IrqSet>() as u32, flags, index: irq::MSIX, start: 0, count: 1 };
-        let (what, time) = ("turning an interrupt on", self.link.1.answer);
+        let what = "turning an interrupt on";
+        let time = self.link.1.answer;
         let ask =
             |set: IrqSet, fds: &[_]| self.link.0.ask(what, command::DEVICE_SET_IRQS, &[set.as_bytes()], fds, time);
         ask(vector(irq_set_flags::DATA_EVENTFD | irq_set_flags::ACTION_TRIGGER), &[event.as_fd()])?;
@@ -260,7 +261,8 @@ impl VfioUserFunction {
             return Err(self.map_error(memory, why));
         }
         let file = memory.file();
-        let (fds, offset) = (file.map(|(fd, _)| fd), file.map_or(0, |(_, offset)| offset));
+        let fds = file.map(|(fd, _)| fd);
+        let offset = file.map_or(0, |(_, offset)| offset);
         let size = memory.len() as u64;
         let addr = state.iovas.allocate(size).ok_or_else(|| {
             self.map_error(memory, "no gap of I/O virtual addresses is large enough: unmap something first")

@@ -53,7 +53,8 @@ mod tests {
     #[test]
     fn addresses_go_around_and_never_touch() {
         let mut iovas = Iovas::default();
-        let (a, b) = (iovas.allocate(1).unwrap(), iovas.allocate(GAP + 1).unwrap());
+        let a = iovas.allocate(1).unwrap();
+        let b = iovas.allocate(GAP + 1).unwrap();
         assert_eq!((a, b), (FIRST, FIRST + 2 * GAP));
         iovas.release(a);
         assert_eq!(iovas.allocate(4096), Some(FIRST + 5 * GAP), "not at once");

@@ -108,7 +108,8 @@ impl ConfigSpace {
     /// `None` outside.
     pub(crate) fn write(&mut self, at: u64, data: &[u8]) -> Option<Effect> {
         let at = usize::try_from(at).ok()?;
-        let (before, end) = (self.command(), at.checked_add(data.len())?);
+        let before = self.command();
+        let end = at.checked_add(data.len())?;
         let mask = self.writable.get(at..end)?;
         for ((byte, &mask), &new) in self.bytes[at..end].iter_mut().zip(mask).zip(data) {
             *byte = *byte & !mask | new & mask;

@@ -146,7 +146,8 @@ impl<'a> Session<'a> {
     }
 
     fn answer(&mut self, message: Message, report: &dyn Fn(u16, &'static str)) -> Result<(), ChannelError> {
-        let (header, wanted) = (message.header, message.wants_reply());
+        let header = message.header;
+        let wanted = message.wants_reply();
         let answer = Request::parse(header.command, &message.payload, message.fds.len())
             .and_then(|request| self.carry_out(request, message.fds));
         match answer {
@@ -322,7 +323,8 @@ impl<'a> Session<'a> {
 
     fn read(&self, access: &RegionAccess) -> Result<Vec<u8>, RequestRefusal> {
         let outside = RequestRefusal::new(Errno::INVAL, "a read outside its region");
-        let (at, len) = (access.offset, access.count as usize);
+        let at = access.offset;
+        let len = access.count as usize;
         match access.region {
             region::CONFIG => self.config.read(at, len).map(<[u8]>::to_vec).ok_or(outside),
             region::BAR0 if at.checked_add(len as u64).is_some_and(|end| end <= self.config.bar0) => {

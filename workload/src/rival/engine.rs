@@ -174,7 +174,10 @@ impl UringReads {
     }
 
     fn read_all(&mut self, target: &RivalTable, reads: &mut impl Reads) -> Result<(), RivalError> {
-        let (mut next, mut done, count, mut first) = (0, 0, reads.count(), true);
+        let mut next = 0;
+        let mut done = 0;
+        let count = reads.count();
+        let mut first = true;
         while done < count {
             while next < count
                 && let Some(&place) = self.free.front()

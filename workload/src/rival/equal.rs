@@ -111,7 +111,8 @@ impl Reads for Rows<'_> {
 
     #[inline]
     fn extent(&self, index: usize) -> Result<Extent, RivalError> {
-        let (command, shift) = (&self.commands[index], self.target.lba_shift);
+        let command = &self.commands[index];
+        let shift = self.target.lba_shift;
         let (offset, len) = match self.only(index) {
             Some(read) => ((read.lba() << shift) + u64::from(read.byte), self.target.row_bytes),
             None => (command.lba << shift, (command.lbas as usize) << shift),
@@ -136,7 +137,8 @@ impl Reads for Rows<'_> {
         let first = self.heads[unique as usize];
         let mut id = self.before[first as usize];
         while id != END {
-            let (from, row_bytes) = (first as usize * self.target.row_bytes, self.target.row_bytes);
+            let from = first as usize * self.target.row_bytes;
+            let row_bytes = self.target.row_bytes;
             self.rows.copy_within(from..from + row_bytes, id as usize * row_bytes);
             id = self.before[id as usize];
         }
@@ -144,7 +146,8 @@ impl Reads for Rows<'_> {
 
     #[inline]
     fn land(&mut self, index: usize, copy: impl Fn(usize, &mut [u8])) {
-        let (command, alone) = (self.commands[index], self.only(index).is_some());
+        let command = self.commands[index];
+        let alone = self.only(index).is_some();
         for at in command.first..command.first + command.rows {
             let read = self.reads[at as usize];
             let begin = match alone {
@@ -180,7 +183,8 @@ impl<E: Engine> Rival for EqualMeansRival<E> {
         let Self { target, engine, merge_rules, buffers } = self;
         target.check(ids, rows, flags, buffers.keys.len())?;
         let count = ids.len();
-        let (all_keys, inverse) = (&mut buffers.keys[..count], &mut buffers.inverse[..count]);
+        let all_keys = &mut buffers.keys[..count];
+        let inverse = &mut buffers.inverse[..count];
         keys(ids, 0, target.rows, None, true, all_keys);
         let unique = dedupe(&mut buffers.table, all_keys, &mut buffers.unique, inverse);
         let unique = &buffers.unique[..unique];
@@ -194,7 +198,8 @@ impl<E: Engine> Rival for EqualMeansRival<E> {
         let commands = merge(reads, |_| target.row_lbas, merge_rules, &mut buffers.commands);
         mask(ids, target.rows, None, flags);
 
-        let (heads, before) = (&mut buffers.heads[..unique.len()], &mut buffers.before[..count]);
+        let heads = &mut buffers.heads[..unique.len()];
+        let before = &mut buffers.before[..count];
         heads.fill(END);
         for ((id, &unique), before) in (0..).zip(&*inverse).zip(&mut *before) {
             if unique < NONE && locations[unique as usize].dram_byte().is_none() {

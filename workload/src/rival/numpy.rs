@@ -111,8 +111,11 @@ impl NumpyProcess {
             return Err(failed(io::Error::other(reason.to_owned())));
         }
         python.patience = ANSWER;
-        let (found, positions, answer) = (Vec::new(), Vec::new(), Vec::new());
-        let (rows, row_bytes) = (plain.rows(), plain.row_bytes());
+        let found = Vec::new();
+        let positions = Vec::new();
+        let answer = Vec::new();
+        let rows = plain.rows();
+        let row_bytes = plain.row_bytes();
         Ok(NumpyMemmap { python, rows, row_bytes, took: Duration::ZERO, found, positions, answer })
     }
 }
@@ -183,7 +186,9 @@ impl fmt::Debug for Python {
 
 impl Python {
     fn new(mut child: Child, patience: Duration, stop: impl Fn() -> bool + Send + 'static) -> io::Result<Self> {
-        let (input, output, complaints) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let input = child.stdin.take();
+        let output = child.stdout.take();
+        let complaints = child.stderr.take();
         let (Some(input), Some(output), Some(complaints)) = (input, output, complaints) else {
             end(&mut child);
             return Err(io::Error::other("a process without pipes"));
@@ -245,7 +250,8 @@ impl Python {
 
     /// A line of JSON.
     fn line(&mut self) -> io::Result<Value> {
-        let (mut line, mut byte) = (Vec::new(), [0]);
+        let mut line = Vec::new();
+        let mut byte = [0];
         loop {
             self.read_exact(&mut byte)?;
             match byte {
@@ -263,7 +269,9 @@ impl Python {
 
     /// It has closed a pipe: its last words, if it has any.
     fn ended(&mut self) -> io::Error {
-        let (begin, mut words, mut part) = (Instant::now(), Vec::new(), [0; LINE]);
+        let begin = Instant::now();
+        let mut words = Vec::new();
+        let mut part = [0; LINE];
         while begin.elapsed() < REST {
             match self.complaints.read(&mut part) {
                 Ok(0) => break,

@@ -111,14 +111,18 @@ enum Part {
 }
 
 pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
-    let (machine, gpu) = (MachineInfo::this(), Gpu::open(0)?);
+    let machine = MachineInfo::this();
+    let gpu = Gpu::open(0)?;
     let stream = ready(&gpu)?;
     let wants = |part| args.only.is_empty() || args.only.contains(&part);
     let note = &mut |text: &str| eprintln!("{text}");
     // The short ones first.
     let small = match wants(Part::Small) {
         true => {
-            let (size, ids, batches, seed) = (args.size.0, args.ids.0, args.batches.0, args.common.seed);
+            let size = args.size.0;
+            let ids = args.ids.0;
+            let batches = args.batches.0;
+            let seed = args.common.seed;
             latencies(&stream, &LatencySetup { size, ids, batches, seed }, note)?
         }
         false => Vec::new(),
@@ -131,8 +135,11 @@ pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
         if wants(Part::Call) { calls(&stream, args.calls.0.max(1), args.common.seed, note)? } else { Vec::new() };
     let ahead = match wants(Part::Ahead) {
         true => {
-            let (size, ids, drives, runs, seed) =
-                (args.size.0, args.ids.0, args.drives, args.runs.max(1), args.common.seed);
+            let size = args.size.0;
+            let ids = args.ids.0;
+            let drives = args.drives;
+            let runs = args.runs.max(1);
+            let seed = args.common.seed;
             vec![ahead(&stream, &AheadSetup { size, ids, drives, runs, seed }, note)?]
         }
         false => Vec::new(),
@@ -147,7 +154,8 @@ pub(crate) fn measure(args: &GpuArgs) -> anyhow::Result<String> {
     };
     notes.extend(tables.iter().filter_map(CriteoResult::words));
     if args.common.json {
-        let (gpu, seed) = (gpu.name().to_owned(), args.common.seed);
+        let gpu = gpu.name().to_owned();
+        let seed = args.common.seed;
         let found = GpuLookups { gpu, seed, small, split, calls, ahead, tables, notes };
         return Ok(Record::new(BenchmarkResult::LookupGpu(found), machine).line()?);
     }

@@ -163,7 +163,11 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let Ok(profile) = args.profile.parse::<TimingProfile>() else {
         anyhow::bail!("{:?} is no profile: use none, p5800x, gen5-tlc or gen6", args.profile);
     };
-    let (dim, alpha, batch, hot, seed) = (args.dim, args.alpha, args.batch, args.hot, args.common.seed);
+    let dim = args.dim;
+    let alpha = args.alpha;
+    let batch = args.batch;
+    let hot = args.hot;
+    let seed = args.common.seed;
     let setup = LookupSetup { size: args.size.0, dim, alpha, batch, hot, seed };
     if let Some(dram) = args.one_size {
         return Ok(serde_json::to_string(&growth::run(&setup, dram, profile, time)?)?);
@@ -284,7 +288,8 @@ fn show_ahead(args: &Args, result: &AheadResult, text: &mut String) -> std::fmt:
         [name.to_owned(), p50, p99]
     };
     writeln!(text, "{}", table(["call", "p50 µs", "p99 µs"], calls.map(call)))?;
-    let (waiting, us) = (work.as_secs_f64() * 1e6, |rate: f64| format!("{:.0}", 1e6 / rate));
+    let waiting = work.as_secs_f64() * 1e6;
+    let us = |rate: f64| format!("{:.0}", 1e6 / rate);
     let steps_of = [
         ["one after the other".to_owned(), us(steps.median_b()), String::new()],
         [format!("{ahead} ahead"), us(steps.median_a()), ratio(steps)],
@@ -311,7 +316,8 @@ fn show_merging(args: &Args, result: &MergingResult, text: &mut String) -> std::
     }
     let rows = result.ways.iter().map(|way| {
         let [p50, p99] = percentiles(&way.latencies);
-        let (commands, bytes) = (format!("{:.0}", way.commands), format!("{:.0}", way.bytes / 1024.0));
+        let commands = format!("{:.0}", way.commands);
+        let bytes = format!("{:.0}", way.bytes / 1024.0);
         let to_it = way.curve_to_it.as_ref().map(ratio).unwrap_or_default();
         [way.name.to_owned(), per_second(way.ids_per_second), commands, bytes, p50, p99, to_it]
     });
@@ -335,7 +341,8 @@ fn show_landing(args: &Args, result: &LandingResult, text: &mut String) -> std::
         let landed = format!("{:.0} %", 100.0 * team.buffers.landed as f64 / team.buffers.rows.max(1) as f64);
         let [buffers, ordinary] = [&team.buffers, &team.ordinary].map(|taken| format!("{:.0}", taken.expand_ns()));
         let pairs = &team.ids_per_second;
-        let (a, b) = (per_second(pairs.median_a()), per_second(pairs.median_b()));
+        let a = per_second(pairs.median_a());
+        let b = per_second(pairs.median_b());
         [team.threads.to_string(), landed, a, b, ratio(pairs), buffers, ordinary]
     });
     let header = ["threads", "landed", "buffers", "ordinary", "to it (range)", "expand ns/id", "ordinary ns/id"];
@@ -379,7 +386,8 @@ fn show(setup: &LookupSetup, result: &LookupResult, text: &mut String) -> std::f
 
 fn show_growth(args: &Args, growth: &Growth, text: &mut String) -> std::fmt::Result {
     let ids = if growth.alpha == 0.0 { "uniform ids".to_owned() } else { format!("α = {}", growth.alpha) };
-    let (dram, profile) = (growth.dram_bytes, &args.profile);
+    let dram = growth.dram_bytes;
+    let profile = &args.profile;
     writeln!(text, "Growing tables, {ids}, {dram} B of rows in DRAM, timing of {profile}; medians")?;
     let rows = growth.sizes.iter().map(|it| {
         [

@@ -147,7 +147,10 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
     let gpu = Gpu::open(0)?;
     let stream = warprow_bench::gpu::ready(&gpu)?;
     let run = |threads, commands| {
-        let (size, ids, rounds, seed) = (args.size.0, args.ids.0, args.rounds, args.common.seed);
+        let size = args.size.0;
+        let ids = args.ids.0;
+        let rounds = args.rounds;
+        let seed = args.common.seed;
         eprintln!("{threads} threads");
         gpu_ring::run(&stream, &GpuRingSetup { threads, size, ids, rounds, commands, seed }, &mut |progress| {
             let rate = progress.commands as f64 / progress.elapsed.as_secs_f64();
@@ -274,7 +277,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             disordered,
         ]);
     }
-    let (depth, block) = (args.depth, args.block);
+    let depth = args.depth;
+    let block = args.block;
     let mut text = format!(
         "Random reads of {block} B, depth {depth}, one submitting and one answering thread{}; commands/s, medians\n",
         if args.vfio_user { ", over vfio-user" } else { "" }
@@ -295,7 +299,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
 /// A drive that is there.
 fn on_drive(args: &Args, on: &str, setup: &RingSetup, time: Duration, machine: MachineInfo) -> anyhow::Result<String> {
     let result = warprow_bench::drive::run(&on.parse()?, *setup, time)?;
-    let (rate, microseconds) = (result.commands_per_second, result.microseconds(args.depth));
+    let rate = result.commands_per_second;
+    let microseconds = result.microseconds(args.depth);
     if args.common.json {
         let found = DriveRing {
             submitter: Submitter::Host,

@@ -54,7 +54,8 @@ pub(crate) fn measure(options: &Options, answering: u32, size: u64, seed: u64, j
         for &depth in &options.depths {
             for &batch in &options.batch {
                 for &queues in &options.queues {
-                    let (commands, profile) = (options.each.0, options.profile);
+                    let commands = options.each.0;
+                    let profile = options.profile;
                     let setup = ResidentSetup { queues, batch, depth, data, commands, profile, seed };
                     eprintln!(
                         "{queues} queues of {depth}, batches of {batch}{}",

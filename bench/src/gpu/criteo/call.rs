@@ -72,8 +72,10 @@ pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str))
         let mut request = Request::new(stream, &[Drawn::new(content, 0.0)?], ids, ids, seed)?;
         request.reshape(Shape { bags: ids, hot: 1, pooled: false })?;
         let timed = TimedLookup::new(&plan, stream, &request)?;
-        let (mut call, mut graph) = (Latencies::new(), Latencies::new());
-        let (mut call_cpu, mut graph_cpu) = (Duration::ZERO, Duration::ZERO);
+        let mut call = Latencies::new();
+        let mut graph = Latencies::new();
+        let mut call_cpu = Duration::ZERO;
+        let mut graph_cpu = Duration::ZERO;
         let warm_up = count.min(50);
         for number in 0..count + warm_up {
             request.draw(stream)?;

@@ -145,7 +145,9 @@ fn measure(
         gather.map(|gather| stream.capture(|| unsafe { stream.kernels().gather(stream, &gather) })).transpose()?;
     let shuffle = IdShuffle::new(content.rows(), setup.seed);
     let mut ids = vec![0i64; setup.ids as usize];
-    let (mut hidden, mut seen, mut uva) = (Latencies::new(), Latencies::new(), Latencies::new());
+    let mut hidden = Latencies::new();
+    let mut seen = Latencies::new();
+    let mut uva = Latencies::new();
     let warm_up = setup.batches.min(100);
     let mut number = 0;
     let mut fresh = |request: &mut Request| {
@@ -171,7 +173,8 @@ fn measure(
             request.check(stream, 1)?;
         }
     }
-    let (graph, aim_us) = (Percentiles::of(&hidden), tier.aim(setup.ids));
+    let graph = Percentiles::of(&hidden);
+    let aim_us = tier.aim(setup.ids);
     Ok(LatencyResult {
         tier,
         size: setup.size,

@@ -32,7 +32,8 @@ impl Everything {
             return Ok(None);
         }
         let memory = DmaMemory::allocate(usize::try_from(bytes)?, MemoryKind::Auto)?;
-        let (mut rows, mut at) = (Vec::new(), 0);
+        let mut rows = Vec::new();
+        let mut at = 0;
         for FixtureTable { content, .. } in tables {
             let begin = at;
             share(content.rows() as usize, 4096, |part| {
@@ -103,7 +104,8 @@ impl HostSide {
         shape: Shape,
         staging: &PinnedMemory,
     ) -> anyhow::Result<(Duration, LookupReport)> {
-        let (ids, bytes) = (request.ids()?, request.out_bytes() as usize);
+        let ids = request.ids()?;
+        let bytes = request.out_bytes() as usize;
         ensure!(bytes <= staging.memory().len(), "{bytes} bytes of output have no room");
         let began = Instant::now();
         // SAFETY: the memory is this slice's alone until the copy begins, aligned, and long enough (checked).

@@ -133,7 +133,8 @@ fn duel(
 ) -> anyhow::Result<SplitResult> {
     let mut random = SeededRandom::new(mix_all([seed, ids, tier as u64, spread as u64]));
     let warm_up = batches.min(50);
-    let (each, mut fresh) = (ids / PARTS, vec![0i64; ids as usize]);
+    let each = ids / PARTS;
+    let mut fresh = vec![0i64; ids as usize];
     for batch in 0..batches + warm_up {
         // Fresh ones for each, or one would find the other's rows in caches.
         for is_one in [batch % 2 == 0, batch % 2 != 0] {

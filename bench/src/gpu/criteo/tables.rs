@@ -136,7 +136,8 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
     let most = setup.batches.iter().copied().max().context("no batches")?;
     let rows: u64 = tables.iter().map(|table| table.content.rows()).sum();
     let hot_bytes: u64 = tables.iter().map(|table| table.hot_rows * u64::from(DIM) * 4).sum();
-    let (count, size) = (tables.len() as u64, bytes(rows * 512));
+    let count = tables.len() as u64;
+    let size = bytes(rows * 512);
     note(&format!("{count} tables, {rows} rows, {size}, of which {} in memory", bytes(hot_bytes)));
     let fixture = Fixture { drives: setup.drives, media: setup.media, disorder: true, profile: TimingProfile::None };
     let store = fixture.store(&tables, None)?;
@@ -169,7 +170,9 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
                 let timed = TimedLookup::new(&plan, stream, &request)?;
                 let checked = request.checked;
                 let mut samples: [Vec<f64>; 10] = Default::default();
-                let (mut by_host_us, mut stages, mut cpu) = (Vec::new(), [(); 6].map(|()| Vec::new()), Vec::new());
+                let mut by_host_us = Vec::new();
+                let mut stages = [(); 6].map(|()| Vec::new());
+                let mut cpu = Vec::new();
                 // The first is for warming up.
                 for run in 0..=setup.runs {
                     request.draw(stream)?;

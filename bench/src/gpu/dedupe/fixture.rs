@@ -38,7 +38,8 @@ impl Code {
     pub(super) fn new(stream: &Stream) -> anyhow::Result<Self> {
         let module = Module::new(stream.gpu(), SOURCE, &HEADERS)?;
         let kernel = |name| module.kernel(name);
-        let (fill_rows, check_inverse) = (kernel(c"fill_rows")?, kernel(c"check_inverse")?);
+        let fill_rows = kernel(c"fill_rows")?;
+        let check_inverse = kernel(c"check_inverse")?;
         let check_uniques = kernel(c"check_uniques")?;
         Ok(Self { kernels: LookupKernels::load(stream.gpu())?, module, fill_rows, check_inverse, check_uniques })
     }
@@ -88,7 +89,8 @@ impl<'a> Fixture<'a> {
         unsafe { code.module.launch(code.fill_rows, stream, gpu.sms() * 8, 256, fill) }?;
         stream.wait()?;
         for row in [0, rows / 3, rows - 1] {
-            let (mut found, mut wanted) = ([0; ROW as usize], [0; ROW as usize]);
+            let mut found = [0; ROW as usize];
+            let mut wanted = [0; ROW as usize];
             table.read(row * ROW, &mut found)?;
             content.fill(row, &mut wanted);
             ensure!(found == wanted, "row {row} of the table is not what the processor computes");
@@ -132,7 +134,9 @@ impl<'a> Fixture<'a> {
 
     /// Describes the table to the kernels, as it is for batches of so many ids.
     pub(super) fn describe(&self, ids: u64) -> anyhow::Result<abi::Feature> {
-        let (rows, at, drives) = (self.content.rows(), self.memory.address(), on_drives(ids));
+        let rows = self.content.rows();
+        let at = self.memory.address();
+        let drives = on_drives(ids);
         let table = abi::Table {
             rows,
             dram_end: if drives { 0 } else { rows },
@@ -157,7 +161,8 @@ impl<'a> Fixture<'a> {
 
     /// A look-up of `ids` ids of the request.
     pub(super) fn lookup(&self, request: &Request, ids: u64, way: DedupeMethod, first: abi::Feature) -> abi::Lookup {
-        let (at, places) = (self.memory.address(), &self.places);
+        let at = self.memory.address();
+        let places = &self.places;
         let lookup = abi::Lookup {
             batch: abi::BatchIds {
                 ids: request.ids_at(),
@@ -232,14 +237,16 @@ impl<'a> Fixture<'a> {
     pub(super) fn run(&self, graph: &mut LookupGraph, lookup: &abi::Lookup) -> anyhow::Result<()> {
         let _current = self.stream.gpu().enter()?;
         self.launched.set(self.launched.get() + 1);
-        let (stream, shape) = (self.stream.raw(), self.shape(lookup.batch.max_ids));
+        let stream = self.stream.raw();
+        let shape = self.shape(lookup.batch.max_ids);
         // SAFETY: the look-up names memory of this and of the request, which last until the stream has been waited for.
         Ok(unsafe { graph.launch(stream, &self.code.kernels, lookup, &shape) }?)
     }
 
     fn launch(&self, kind: LookupKind, lookup: &abi::Lookup) -> anyhow::Result<()> {
         let _current = self.stream.gpu().enter()?;
-        let (stream, shape) = (self.stream.raw(), self.shape(lookup.batch.max_ids));
+        let stream = self.stream.raw();
+        let shape = self.shape(lookup.batch.max_ids);
         // SAFETY: as above.
         Ok(unsafe { self.code.kernels.launch(stream, kind, lookup, &shape) }?)
     }
@@ -252,8 +259,8 @@ impl<'a> Fixture<'a> {
         ensure!(sequence == self.launched.get(), "{sequence} look-ups have ended instead of {}", self.launched.get());
         ensure!(became == outcome::DONE, "the look-up's outcome is {became}");
         let at = |offset| memory.load_u64(offset);
-        let (began, prepared) =
-            (at(std::mem::offset_of!(abi::Ticket, began)), at(std::mem::offset_of!(abi::Ticket, prepared)));
+        let began = at(std::mem::offset_of!(abi::Ticket, began));
+        let prepared = at(std::mem::offset_of!(abi::Ticket, prepared));
         prepared.checked_sub(began).context("its unique keys were known before it began")
     }
 
@@ -285,8 +292,13 @@ impl<'a> Fixture<'a> {
 
     /// How many are wrong, and how many uniques were compared.
     fn wrong(&self, request: &Request, lookup: &abi::Lookup) -> anyhow::Result<[u64; 2]> {
-        let (at, count, code, stream) = (self.memory.address(), lookup.batch.id_count, self.code, self.stream);
-        let (launch, seen, found) = (at + self.places.lookup, at + self.places.seen, at + self.places.found);
+        let at = self.memory.address();
+        let count = lookup.batch.id_count;
+        let code = self.code;
+        let stream = self.stream;
+        let launch = at + self.places.lookup;
+        let seen = at + self.places.seen;
+        let found = at + self.places.found;
         stream.wait()?;
         self.memory.write(self.places.lookup, lookup.as_bytes())?;
         stream.gpu().synchronize()?;

@@ -52,14 +52,18 @@ fn batches(
     (ids, alpha): (u64, f64),
     runs: u32,
 ) -> anyhow::Result<DedupeResult> {
-    let (rows, drives) = (fixture.content.rows(), on_drives(ids));
+    let rows = fixture.content.rows();
+    let drives = on_drives(ids);
     request.reshape(Shape::rows(ids))?;
     let feature = fixture.describe(ids)?;
     let ways = [DedupeMethod::Block, DedupeMethod::Bitmap, DedupeMethod::Hash, DedupeMethod::Radix];
     let ways = ways.into_iter().filter(|&way| way != DedupeMethod::Block || ids <= SMALL_IDS);
     request.draw(stream)?;
     fixture.prove(request, &fixture.lookup(request, ids, DedupeMethod::Bitmap, feature))?;
-    let (mut times, mut uniques, mut compared, before) = (Vec::new(), 0, 0, request.checked);
+    let mut times = Vec::new();
+    let mut uniques = 0;
+    let mut compared = 0;
+    let before = request.checked;
     for way in ways {
         let lookup = fixture.lookup(request, ids, way, feature);
         let mut graph = fixture.graph(&lookup, way)?;
@@ -71,7 +75,8 @@ fn batches(
                 request.check(stream, SPOTS)?;
             }
         }
-        let (mut whole, mut unique) = (Vec::new(), Vec::new());
+        let mut whole = Vec::new();
+        let mut unique = Vec::new();
         // The first is for warming up.
         for run in 0..=runs {
             request.draw(stream)?;

@@ -117,7 +117,8 @@ pub fn measure(stream: &Stream, setup: &DramSetup, note: &mut dyn FnMut(&str)) -
     let Some(most) = counts.iter().copied().max() else { return Ok(Vec::new()) };
     // Before there is a table of ours: memory need not hold both.
     let torch = ask_torch(setup, &lines, note)?;
-    let (store, mut batch_copy) = (store(setup)?, BatchCopy::find(stream.gpu())?);
+    let store = store(setup)?;
+    let mut batch_copy = BatchCopy::find(stream.gpu())?;
     if batch_copy.is_none() {
         note("the driver has no cuMemcpyBatchAsync: it does not take part");
     }
@@ -233,7 +234,8 @@ fn result(
         cpu: some(cpu),
         batch_copy,
     };
-    let (ids, over_graph) = (request.count(), over_limit(us.lookup_graph, us.uva_graph));
+    let ids = request.count();
+    let over_graph = over_limit(us.lookup_graph, us.uva_graph);
     let over_called = over_limit(us.lookup_called, us.uva_launched);
     DramResult {
         size: setup.size,

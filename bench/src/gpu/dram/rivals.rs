@@ -71,7 +71,8 @@ impl BatchCopy {
         let ids = request.ids()?;
         ensure!(ids.len() as u64 <= MOST_COPIES, "{} copies", ids.len());
         let _current = stream.gpu().enter()?;
-        let (mut from, mut to) = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
+        let mut from = Vec::with_capacity(ids.len());
+        let mut to = Vec::with_capacity(ids.len());
         let mut sizes = Vec::with_capacity(ids.len());
         let began = Instant::now();
         for (&id, at) in ids.iter().zip(0u64..) {

@@ -52,7 +52,8 @@ impl Sweep {
 
 /// Looks up the largest count of `setup` with each number of gathering blocks, always by way of deduplication: without it there are none.
 pub fn sweep(stream: &Stream, setup: &DramSetup, gatherers: &[u32]) -> anyhow::Result<Vec<Sweep>> {
-    let (store, count) = (store(setup)?, setup.most());
+    let store = store(setup)?;
+    let count = setup.most();
     let row_bytes = u64::from(setup.row_bytes);
     let mut sweeps: Vec<Sweep> = setup
         .alphas
@@ -76,7 +77,9 @@ pub fn sweep(stream: &Stream, setup: &DramSetup, gatherers: &[u32]) -> anyhow::R
             let mut request = Request::new(stream, &[drawn], count, count, seed)?;
             request.reshape(Shape::rows(count))?;
             let timed = TimedLookup::new(&table.plan, stream, &request)?;
-            let (mut lookups, mut fetches, mut rates) = (Vec::new(), Vec::new(), Vec::new());
+            let mut lookups = Vec::new();
+            let mut fetches = Vec::new();
+            let mut rates = Vec::new();
             for run in 0..=setup.runs {
                 request.draw(stream)?;
                 let (took, report) = timed.replayed(stream)?;

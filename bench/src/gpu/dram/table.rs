@@ -34,7 +34,9 @@ impl DramTable {
         let plan = executor.plan(&[feature], PlanOptions::default().with_max(1, most as usize))?;
         let found = executor.dram_rows("table").context("no rows in DRAM")?;
         let row_bytes = setup.row_bytes as usize;
-        let (on_gpu, here, stride) = (found.on_gpu, found.here, found.stride as usize);
+        let on_gpu = found.on_gpu;
+        let here = found.here;
+        let stride = found.stride as usize;
         let rows = HostRows { on_gpu, here, stride, row_bytes };
         Ok(Self { executor, plan, rows })
     }

@@ -78,7 +78,8 @@ fn line(
             let window = drives.end()?;
             request.check(stream, SPOTS)?;
             ensure!(report.damaged == 0 && report.anomalies == 0, "rows or completions that are wrong: {report:?}");
-            let (sent, done) = (report.commands, window.completions);
+            let sent = report.commands;
+            let done = window.completions;
             ensure!(sent == done, "{sent} commands were sent, and drives completed {done}");
             if run > 0 {
                 seen[at].push(us(took));
@@ -87,7 +88,8 @@ fn line(
             }
         }
     }
-    let (seen_us, fetch_us) = (seen.map(median), fetch.map(median));
+    let seen_us = seen.map(median);
+    let fetch_us = fetch.map(median);
     Ok(ChecksumResult {
         row_bytes: content.dim() * 4,
         ids: count,

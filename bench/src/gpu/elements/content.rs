@@ -62,13 +62,15 @@ impl Rows {
             DType::U8 => out.iter_mut().zip(row).for_each(|(out, &code)| *out = f32::from(code)),
             DType::Q8 => {
                 let mut by = words(places);
-                let (scale, bias) = (by.next().unwrap_or(0.0), by.next().unwrap_or(0.0));
+                let scale = by.next().unwrap_or(0.0);
+                let bias = by.next().unwrap_or(0.0);
                 out.iter_mut().zip(row).for_each(|(out, &code)| *out = f32::from(code) * scale + bias);
             }
             DType::Q4 => {
                 let behind = row[places / 2..].as_chunks::<2>().0;
                 let mut by = behind.iter().map(|bytes| self.values[usize::from(u16::from_le_bytes(*bytes))]);
-                let (scale, bias) = (by.next().unwrap_or(0.0), by.next().unwrap_or(0.0));
+                let scale = by.next().unwrap_or(0.0);
+                let bias = by.next().unwrap_or(0.0);
                 for (pair, &code) in out.as_chunks_mut::<2>().0.iter_mut().zip(row) {
                     *pair = [code & 15, code >> 4].map(|code| f32::from(code) * scale + bias);
                 }
@@ -78,7 +80,8 @@ impl Rows {
 }
 
 fn f16_value(code: u16) -> f32 {
-    let (exponent, mantissa) = (i32::from(code >> 10 & 31), f32::from(code & 1023));
+    let exponent = i32::from(code >> 10 & 31);
+    let mantissa = f32::from(code & 1023);
     let magnitude = match exponent {
         0 => mantissa * 2f32.powi(-24),
         31 if mantissa == 0.0 => f32::INFINITY,

@@ -29,7 +29,8 @@ pub(super) struct Code {
 impl Code {
     pub(super) fn new(stream: &Stream) -> anyhow::Result<Self> {
         let module = Module::new(stream.gpu(), SOURCE, &[])?;
-        let (rows, sums) = (module.kernel(c"check_decoded")?, module.kernel(c"check_decoded_sums")?);
+        let rows = module.kernel(c"check_decoded")?;
+        let sums = module.kernel(c"check_decoded_sums")?;
         Ok(Self { module, rows, sums })
     }
 }
@@ -58,7 +59,8 @@ impl<'a> Decoded<'a> {
         seed: u64,
     ) -> anyhow::Result<Self> {
         let row = dim * 4;
-        let (memory, found) = (DeviceMemory::new(stream.gpu(), count * row)?, DeviceMemory::new(stream.gpu(), 16)?);
+        let memory = DeviceMemory::new(stream.gpu(), count * row)?;
+        let found = DeviceMemory::new(stream.gpu(), 16)?;
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let piece = (PIECE / row).clamp(1, count);
         let mut values = vec![0f32; (piece * dim) as usize];
@@ -88,8 +90,13 @@ impl<'a> Decoded<'a> {
     pub(super) fn check(&mut self, request: &Request, shape: Shape) -> anyhow::Result<()> {
         let ids = request.ids()?;
         let out_rows = if shape.pooled { shape.bags } else { ids.len() as u64 };
-        let (out, decoded, found, dim) = (request.out_at(), self.memory.address(), self.found.address(), self.dim);
-        let (code, stream, blocks) = (self.code, self.stream, self.stream.gpu().sms() * 8);
+        let out = request.out_at();
+        let decoded = self.memory.address();
+        let found = self.found.address();
+        let dim = self.dim;
+        let code = self.code;
+        let stream = self.stream;
+        let blocks = self.stream.gpu().sms() * 8;
         // SAFETY: as many ids, rows of output and decoded rows are there, and two words at `found`.
         unsafe {
             stream.set(found, 0, 16)?;
@@ -126,7 +133,8 @@ impl<'a> Decoded<'a> {
 
     /// The row of an id, or the sum of several in their order.
     fn wanted(&self, ids: &[i64], pooled: bool) -> Vec<f32> {
-        let (mut sums, mut one) = (vec![0f32; self.dim as usize], vec![0f32; self.dim as usize]);
+        let mut sums = vec![0f32; self.dim as usize];
+        let mut one = vec![0f32; self.dim as usize];
         let mut row = vec![0; self.rows.row_bytes()];
         for &id in ids {
             self.rows.fill(id as u64, &mut row);
@@ -158,7 +166,8 @@ impl<'a> Decoded<'a> {
 
 /// The comparison by itself, of pooled rows and of others.
 pub(super) fn prove(stream: &Stream, code: &Code) -> anyhow::Result<()> {
-    let (count, dim) = (1000, 34);
+    let count = 1000;
+    let dim = 34;
     for (dtype, pooled) in [(DType::Q4, false), (DType::F8E4M3, true), (DType::F32, false)] {
         let rows = Rows::new(99, count, dim, dtype).context("rows of 34 elements")?;
         let mut decoded = Decoded::new(stream, code, &rows, (count, dim.into()), 5)?;

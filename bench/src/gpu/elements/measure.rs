@@ -77,7 +77,8 @@ fn kind(
     let seed = mix_all([setup.seed, dtype as u64, pooled.into(), tier.len() as u64]);
     let mut request = request(stream, (setup.rows, setup.dim), setup.alpha, shape, seed)?;
     let timed = TimedLookup::new(&plan, stream, &request)?;
-    let (mut times, before) = (Vec::new(), (decoded.checked, decoded.spots));
+    let mut times = Vec::new();
+    let before = (decoded.checked, decoded.spots);
     // The first is for warming up.
     for run in 0..=setup.runs {
         request.draw(stream)?;

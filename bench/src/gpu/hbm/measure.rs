@@ -96,7 +96,8 @@ pub struct HbmResult {
 
 /// Bytes a second that a copy within GPU memory reads and writes: twice as many as it copies.
 pub fn copy_bytes_per_second(stream: &Stream, runs: u32) -> anyhow::Result<f64> {
-    let (from, to) = (DeviceMemory::new(stream.gpu(), COPIED)?, DeviceMemory::new(stream.gpu(), COPIED)?);
+    let from = DeviceMemory::new(stream.gpu(), COPIED)?;
+    let to = DeviceMemory::new(stream.gpu(), COPIED)?;
     // Nothing that could be taken for zeros.
     let pattern: Vec<u8> = (0..4096u32).flat_map(|word| mix_all([word.into()]).to_le_bytes()).collect();
     let at = COPIED / 2;
@@ -147,7 +148,9 @@ fn kind(
     copy: f64,
     torch: Option<&TorchTimes>,
 ) -> anyhow::Result<HbmResult> {
-    let (bags, hot, ids) = (setup.bags, setup.hot, setup.bags * setup.hot);
+    let bags = setup.bags;
+    let hot = setup.hot;
+    let ids = setup.bags * setup.hot;
     let (pooling, out_rows) = if pooled { (Pooling::Sum, bags) } else { (Pooling::None, ids) };
     let options = PlanOptions::default().with_max(usize::try_from(bags)?, usize::try_from(ids)?);
     let plan = executor.plan(&[Feature::new("f", "table").pooling(pooling)], options)?;

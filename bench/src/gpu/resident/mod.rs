@@ -62,7 +62,9 @@ impl Code {
     fn new(gpu: &Arc<Gpu>) -> anyhow::Result<Self> {
         let module = Module::new(gpu, SOURCE, &HEADERS)?;
         let kernel = |name| module.kernel(name);
-        let (fill_image, read_lbas, answer) = (kernel(c"fill_image")?, kernel(c"read_lbas")?, kernel(c"answer")?);
+        let fill_image = kernel(c"fill_image")?;
+        let read_lbas = kernel(c"read_lbas")?;
+        let answer = kernel(c"answer")?;
         Ok(Self { module, fill_image, read_lbas, answer })
     }
 }
@@ -131,7 +133,8 @@ impl<'a> Bench<'a> {
         }
         let oracle = ContentOracle::new(seed, 0, lbas, (BLOCK / 4) as u32, DType::F32);
         let image = DeviceMemory::new(answering, lbas * BLOCK)?;
-        let (reading, code) = (Code::new(stream.gpu())?, Code::new(answering)?);
+        let reading = Code::new(stream.gpu())?;
+        let code = Code::new(answering)?;
         let answers = Stream::new(&super::Kernels::new(answering)?)?;
         let parameters = [image.address(), lbas, BLOCK / 8, oracle.key()];
         // SAFETY: the image has room for so many LBAs.
@@ -146,7 +149,8 @@ impl<'a> Bench<'a> {
     fn check_image(&self) -> anyhow::Result<()> {
         let lbas = self.oracle.rows();
         for lba in [0, lbas / 3, lbas - 1] {
-            let (mut found, mut wanted) = ([0; BLOCK as usize], [0; BLOCK as usize]);
+            let mut found = [0; BLOCK as usize];
+            let mut wanted = [0; BLOCK as usize];
             self.image.read(lba * BLOCK, &mut found)?;
             self.oracle.fill(lba, &mut wanted);
             ensure!(found == wanted, "LBA {lba} of the image is not what the processor computes");
@@ -174,8 +178,10 @@ impl<'a> Bench<'a> {
         );
         ensure!(batch < depth, "a batch of {batch} does not fit a ring of {depth}");
         let batches = ((depth - 1) / batch).min(MAX_BATCHES as u32);
-        let (gpu, other) = (self.stream.gpu(), self.answering.module.gpu());
-        let (sq_bytes, cq_bytes) = (u64::from(depth) * 64, u64::from(depth) * 16);
+        let gpu = self.stream.gpu();
+        let other = self.answering.module.gpu();
+        let sq_bytes = u64::from(depth) * 64;
+        let cq_bytes = u64::from(depth) * 16;
         let landing = u64::from(LANES * batches) * BLOCK;
         let state_bytes = size_of::<QueueState>() as u64;
         let each = [sq_bytes, cq_bytes, landing].map(|bytes| bytes.next_multiple_of(ALIGNED)).iter().sum::<u64>();
@@ -186,7 +192,8 @@ impl<'a> Bench<'a> {
         let pinned = PinnedMemory::allocate(gpu, 256 * u64::from(queues) + GATE_BYTES as u64 + ALIGNED)?;
         let faults = pinned.address() + GATE_BYTES as u64;
         let stop = PinnedMemory::allocate(other, ALIGNED)?;
-        let (read_bytes, answered_bytes) = (size_of::<Read>() as u64, size_of::<Answered>() as u64);
+        let read_bytes = size_of::<Read>() as u64;
+        let answered_bytes = size_of::<Answered>() as u64;
         let reads = DeviceMemory::new(gpu, read_bytes * u64::from(queues))?;
         let answered = DeviceMemory::new(other, answered_bytes * u64::from(queues))?;
         let timing = profile.timing();
@@ -194,7 +201,8 @@ impl<'a> Bench<'a> {
             timing.as_ref().map_or(0, |timing| (timing.page_read + timing.read_overhead).as_nanos() as u64);
         let step = timing.map_or(0, |timing| (4e9 / timing.small_reads) as u64);
         let cid_shift = (LANES * batches).next_power_of_two().ilog2();
-        let (mut descriptors, mut channels) = (Vec::new(), Vec::new());
+        let mut descriptors = Vec::new();
+        let mut channels = Vec::new();
         for queue in 0..queues {
             let number = u64::from(queue);
             let sq = rings.address() + number * each;
@@ -251,8 +259,8 @@ impl<'a> Bench<'a> {
             };
             channels.extend_from_slice(channel.as_bytes());
         }
-        let (queue_memory, channel_memory) =
-            (DeviceMemory::new(gpu, descriptors.len() as u64)?, DeviceMemory::new(other, channels.len() as u64)?);
+        let queue_memory = DeviceMemory::new(gpu, descriptors.len() as u64)?;
+        let channel_memory = DeviceMemory::new(other, channels.len() as u64)?;
         queue_memory.write(0, &descriptors)?;
         channel_memory.write(0, &channels)?;
         let threads = ANSWERING[usize::from(data) + usize::from(data && queues > MANY_QUEUES)];
@@ -283,7 +291,9 @@ impl<'a> Bench<'a> {
         let did = reports::<Answered>(&answered, queues)?;
         let sum = |of: fn(&Read) -> u64| read.iter().map(of).sum::<u64>();
         let total = |of: fn(&Answered) -> u64| did.iter().map(of).sum::<u64>();
-        let (all, wrong, anomalies) = (commands * u64::from(queues), sum(|it| it.wrong), sum(|it| it.anomalies));
+        let all = commands * u64::from(queues);
+        let wrong = sum(|it| it.wrong);
+        let anomalies = sum(|it| it.anomalies);
         ensure!(sum(|it| it.poison) == 0, "a queue was given up");
         ensure!(sum(|it| it.commands) == all && total(|it| it.commands) == all, "commands that were not answered");
         ensure!(wrong == 0, "{wrong} blocks are wrong, or failed");

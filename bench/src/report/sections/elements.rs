@@ -59,10 +59,12 @@ pub(super) fn elements(it: ElementsAndChecksums) -> Section {
             .map(|(name, at)| line(name, points().map(move |point| (point.ids as f64, point.seen_us[at]))));
         let drives = points().map(|point| point.drives).max().unwrap_or(0);
         let title = format!("Rows of {row_bytes} B on {drives} drives");
-        let (series, unit) = (series.to_vec(), Unit::Micros);
+        let series = series.to_vec();
+        let unit = Unit::Micros;
         section.charts.push(Chart::Lines(Lines { title, x: "ids", unit, log: true, series }));
         if let Some(most) = points().max_by_key(|point| point.ids) {
-            let (ids, ratio) = (count(most.ids), most.ratio);
+            let ids = count(most.ids);
+            let ratio = most.ratio;
             section
                 .headlines
                 .push(format!("{ids} rows of {row_bytes} B on drives, checked: {ratio:.3} of the time unchecked"));

@@ -45,7 +45,8 @@ pub(super) fn lookup(it: HostLookups) -> Section {
         ),
         ..Section::default()
     };
-    let (mut rates, mut times) = (Vec::new(), Vec::new());
+    let mut rates = Vec::new();
+    let mut times = Vec::new();
     for (how, raced) in [("Page cache, warm", &it.cached), ("Past the page cache, O_DIRECT", &it.direct)] {
         let Some(raced) = raced else {
             section.warnings.push(format!("{how}: not measured."));

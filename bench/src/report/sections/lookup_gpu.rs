@@ -51,14 +51,16 @@ pub(super) fn lookup_gpu(it: GpuLookups) -> Section {
         let all = "all cores, all in DRAM, and a copy";
         bars.extend(table.cpu_us.map(|cpu| Bar::rival(all, cpu, table.ratio_cpu)));
         let summed = if table.hot > 1 { format!(" × {} summed", table.hot) } else { String::new() };
-        let (whose, hbm) = (whose(table), table.hbm * 100.0);
+        let whose = whose(table);
+        let hbm = table.hbm * 100.0;
         let label = format!("{whose}: {} samples{summed}, {hbm:.1} % of rows in GPU memory", count(table.batch));
         Group { label, bars }
     });
     compare("Tables as others have them; shorter is better", Unit::Micros, tables.collect());
     let stages = it.tables.iter().map(|table| {
         let bars = [("deduplication", table.prepare_us), ("rows", table.fetch_us), ("output", table.expand_us)];
-        let (samples, hbm) = (count(table.batch), table.hbm * 100.0);
+        let samples = count(table.batch);
+        let hbm = table.hbm * 100.0;
         let label = format!("{}: {samples} samples × {}, {hbm:.1} % in GPU memory", whose(table), table.hot);
         Group { label, bars: bars.map(|(who, time)| Bar::ours(who, time)).to_vec() }
     });
@@ -84,7 +86,8 @@ pub(super) fn lookup_gpu(it: GpuLookups) -> Section {
     if let Some(most) = it.tables.iter().max_by(|a, b| a.ids_per_second.total_cmp(&b.ids_per_second)) {
         let rate = IDS.show(most.ids_per_second);
         section.headlines.push(format!("tables like {}: up to {rate}", whose(most)));
-        let (whose, memory) = (whose(most), most.memory * 100.0);
+        let whose = whose(most);
+        let memory = most.memory * 100.0;
         section.notes.push(format!("{whose} rows divided by {}, {memory:.0} % of them in memory.", most.scale));
     }
     let checked = it.small.iter().map(|it| it.checked).chain(it.split.iter().map(|it| it.checked));

@@ -118,7 +118,8 @@ impl Place {
         let free = statvfs(&self.dir).map(|found| found.blocks_available().saturating_mul(found.fragment_size()));
         match free {
             Ok(free) if free < bytes.saturating_add(bytes / 16) => {
-                let (dir, free) = (self.dir.display(), units::bytes(free));
+                let dir = self.dir.display();
+                let free = units::bytes(free);
                 return Err(format!("a file of the rows takes {shown} in {dir}, of which {free} are free"));
             }
             Ok(_) => {}

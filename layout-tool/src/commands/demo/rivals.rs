@@ -202,7 +202,8 @@ fn start_numpy(place: &Place, truth: &Truth<'_>, context: &Context) -> Result<Nu
 
 /// The rows in the order of ids, as somebody keeps them who maps them.
 fn write_plain(place: &Place, truth: &Truth<'_>, context: &Context) -> Result<Result<PlainFile, String>, Failure> {
-    let (rows, row_bytes) = (truth.rows(), truth.row_bytes());
+    let rows = truth.rows();
+    let row_bytes = truth.row_bytes();
     let bar = context.screen.bar("a plain file for numpy", rows * row_bytes as u64, Unit::Bytes);
     let written = PlainFile::new(&place.dir, rows, row_bytes, truth, &mut |bytes| {
         bar.inc(bytes);

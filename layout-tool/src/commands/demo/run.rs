@@ -58,7 +58,8 @@ fn choose<'a>(file: &'a TableFile, tensor: Option<&str>) -> Result<&'a FileTable
 fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> Result<CommandOutput, Failure> {
     let begin = Instant::now();
     let truth = &workload.truth;
-    let (rows, row_bytes) = (truth.rows(), truth.row_bytes() as u64);
+    let rows = truth.rows();
+    let row_bytes = truth.row_bytes() as u64;
     let needed = bytes_on_drive(rows, row_bytes)?;
     let size = needed.saturating_add(64 << 20).next_multiple_of(1 << 20);
     let (mut place, controller) = Place::find(args.dir.as_deref(), args.keep.as_deref(), size, needed)?;
@@ -78,7 +79,8 @@ fn demonstrate(args: &DemoArgs, workload: &Workload<'_>, context: &Context) -> R
     let mask = vec![0; workload.batch];
     let warprow = Warprow { slot: plan.slot()?, width: plan.width(), mask, total: &total, faulty };
     let dram_rows = host.hot_rows(TABLE).unwrap_or(0);
-    let (mut rivals, mut plain) = (Vec::new(), None);
+    let mut rivals = Vec::new();
+    let mut plain = None;
     if !args.no_rivals {
         let mut entrants = Rivals::new(&place, &store, &ranks, dram_rows, workload.batch, truth, context)?;
         for rival in Rival::ALL {

@@ -118,7 +118,8 @@ impl RowSource for Truth<'_> {
 impl<'a> Workload<'a> {
     /// A table of random numbers and ids from a power law.
     pub(crate) fn computed(args: &DemoArgs) -> Result<Self, Failure> {
-        let (rows, seed) = (args.rows, args.seed);
+        let rows = args.rows;
+        let seed = args.seed;
         let law = PowerLaw::new(rows, args.alpha).filter(|_| args.alpha <= 100.0).ok_or_else(|| {
             Failure::usage("--alpha", format!("{:e} is no exponent from 0 to 100", args.alpha)).remedy("try 1.05")
         })?;

@@ -12,7 +12,8 @@ pub(super) fn converted<'a>(
     chosen: &Chosen<'_>,
     spec: &TableSpec,
 ) -> Result<Option<ConvertedRows<'a>>, Failure> {
-    let (from, to) = (chosen.table.dtype, spec.dtype);
+    let from = chosen.table.dtype;
+    let to = spec.dtype;
     if from == to {
         return Ok(None);
     }

@@ -93,7 +93,8 @@ const COUNTS: u64 = 4 << 30;
 
 /// Parts of things of so many bytes each, in their order, that have up to `most` bytes or are alone.
 fn portions(sizes: impl Iterator<Item = (usize, u64)>, most: u64) -> Vec<Vec<usize>> {
-    let (mut parts, mut bytes) = (Vec::<Vec<usize>>::new(), 0u64);
+    let mut parts = Vec::<Vec<usize>>::new();
+    let mut bytes = 0u64;
     for (at, size) in sizes {
         bytes = bytes.saturating_add(size);
         match parts.last_mut() {

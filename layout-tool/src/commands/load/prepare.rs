@@ -71,7 +71,8 @@ pub(super) fn all<'a>(
     let indexed = chosen.iter().zip(keys).map(|(it, whose)| index(args.fingerprint, it, whose, context));
     let indexed = indexed.collect::<Result<Vec<_>, Failure>>()?;
     let mut counted = count(hotness, &chosen, &indexed, context)?.into_iter();
-    let (mut prepared, mut notes) = (Vec::with_capacity(chosen.len()), Vec::new());
+    let mut prepared = Vec::with_capacity(chosen.len());
+    let mut notes = Vec::new();
     for (((chosen, whose), indexed), old) in chosen.into_iter().zip(keys).zip(indexed).zip(&target.followed) {
         let counted = counted.next().flatten();
         let rows = indexed.rows(&chosen);

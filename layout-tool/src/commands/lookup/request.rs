@@ -208,7 +208,8 @@ mod tests {
         }
         let bags = vec![0, 0, 5, CHUNK, CHUNK, 2 * CHUNK + 9, 2 * CHUNK + 9];
         let chunks = request(2 * CHUNK + 9, Some(bags.clone())).chunks(CHUNK);
-        let (mut bag, mut id) = (0, 0);
+        let mut bag = 0;
+        let mut id = 0;
         for chunk in &chunks {
             assert_eq!((chunk.bags.start, chunk.ids.start), (bag, id));
             assert_eq!((bags[chunk.bags.start], bags[chunk.bags.end]), (chunk.ids.start, chunk.ids.end));

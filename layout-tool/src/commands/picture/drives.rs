@@ -56,7 +56,8 @@ pub(super) fn bar_of_drive(
     colours: &HashMap<u64, usize>,
 ) {
     let scale = |bytes: u64| (u128::from(bytes) * BAR as u128 / u128::from(largest)) as usize;
-    let (y, width) = (page.y, scale(drive.bytes).max(12));
+    let y = page.y;
+    let width = scale(drive.bytes).max(12);
     let member = store.members.get(usize::from(drive.member));
     let name = drive.drive.as_deref().unwrap_or("MISSING");
     let free = member.map_or(0, |it| it.free_chunks * store.chunk_size);
@@ -126,7 +127,8 @@ fn pixels(drive: &DriveMap, width: usize, lba: u64) -> Vec<Pixel> {
             MapKind::Superblocks | MapKind::Catalogue => (MapKind::Unused, None),
             what => (what, run.generation),
         };
-        let (from, to) = (at(run.lba * lba), at((run.lba + run.lbas) * lba));
+        let from = at(run.lba * lba);
+        let to = at((run.lba + run.lbas) * lba);
         for x in from as usize..(to.ceil() as usize).min(width) {
             let part = to.min(x as f64 + 1.0) - from.max(x as f64);
             let sum = sums.entry((x, pixel)).or_default();

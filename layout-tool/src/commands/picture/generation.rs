@@ -121,14 +121,16 @@ impl Shown<'_> {
             pointed.push((x + width / 2.0, number));
             return group;
         }
-        let (x, y) = ((x + width / 2.0) as usize, (y + height / 2.0) as usize + 4);
+        let x = (x + width / 2.0) as usize;
+        let y = (y + height / 2.0) as usize + 4;
         group.add(number_at(x, y, number))
     }
 
     /// Who the named tables are, and how many others there are.
     fn legend(&self, page: &mut Page) {
         for (number, &place) in self.named.iter().enumerate() {
-            let (x, y) = (20 + number % 2 * 610, page.y + number / 2 * 17);
+            let x = 20 + number % 2 * 610;
+            let y = page.y + number / 2 * 17;
             page.add(rectangle(x, y, 18, 14, colour(Some(number))));
             page.add(number_at(x + 9, y + 11, number));
             let Some(table) = self.tables.get(place) else { continue };

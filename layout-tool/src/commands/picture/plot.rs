@@ -71,7 +71,8 @@ pub(super) fn point(page: &mut Page, plot: &Plot, mut pointed: Vec<(f64, usize)>
         numbers.sort_unstable();
         let words = words_of(&numbers);
         let x = ((left + right) / 2.0) as usize;
-        let (from, to) = (tidy(left), tidy(right.max(left + 0.5)));
+        let from = tidy(left);
+        let to = tidy(right.max(left + 0.5));
         let bracket = Line::new().set("x1", from).set("x2", to).set("y1", plot.y - 3).set("y2", plot.y - 3);
         page.add(bracket.set("stroke", INK).set("stroke-width", 1));
         for x in [from, to] {

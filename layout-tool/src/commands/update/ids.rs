@@ -61,7 +61,8 @@ pub(super) fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> R
 }
 
 pub(super) fn not_each(args: &UpdateArgs, ids: u64, rows: u64) -> Failure {
-    let (given, rows) = (units::plural(ids, "id"), units::plural(rows, "row"));
+    let given = units::plural(ids, "id");
+    let rows = units::plural(rows, "row");
     Failure::input(args.rows.display().to_string(), format!("there are {given} for {rows}"))
         .remedy("give one for each row")
 }

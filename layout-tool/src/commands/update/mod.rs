@@ -93,7 +93,8 @@ fn converted<'a>(
     chosen: &Chosen<'_>,
     info: &TableInfo,
 ) -> Result<Option<ConvertedRows<'a>>, Failure> {
-    let (from, to) = (chosen.table.dtype, info.dtype);
+    let from = chosen.table.dtype;
+    let to = info.dtype;
     if from == to {
         return Ok(None);
     }

@@ -108,7 +108,8 @@ fn by_rank(
         return Err(Failure::input(name, what).remedy("name the list of keys, or a .npy file of them, with --keys"));
     };
     let index = store.key_index(name)?.ok_or_else(|| Failure::new(Class::Bug, name, "a table of keys has no index"))?;
-    let (stored, ranks) = (store.keys(name)?, store.ranks(name)?);
+    let stored = store.keys(name)?;
+    let ranks = store.ranks(name)?;
     let no_memory = |_| {
         let what = format!("there is no memory for the places of {} rows", table.rows);
         Failure::new(Class::Resources, name, what).remedy("free some, or verify without --against")

@@ -30,7 +30,8 @@ pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<CommandOutput,
     let tables = chosen(&store, &args.table, &given)?;
     let several = tables.len() > 1;
     let metadata = store.verify_metadata()?;
-    let (mut findings, mut verifier) = (Vec::with_capacity(tables.len()), store.verifier());
+    let mut findings = Vec::with_capacity(tables.len());
+    let mut verifier = store.verifier();
     for (info, standby) in tables {
         let found = match given.is_empty() {
             true => check(&mut verifier, info.clone(), standby, context),

@@ -48,9 +48,11 @@ fn checks(peer: &Peer, known: &[String]) -> Result<u32> {
     for name in known {
         ensure!(CHECKS.iter().any(|check| check.name == name), "there is no check {name:?}");
     }
-    let (mut passed, mut failed) = (0, 0);
+    let mut passed = 0;
+    let mut failed = 0;
     for check in CHECKS {
-        let (name, start) = (check.name, Instant::now());
+        let name = check.name;
+        let start = Instant::now();
         if known.iter().any(|it| it == name) {
             println!("known  {name}: not tried");
             continue;

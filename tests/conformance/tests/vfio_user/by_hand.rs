@@ -90,10 +90,12 @@ impl Host {
         let n = self.sent[queue];
         self.sent[queue] += 1;
         sqe.cdw0.set_cid(n as u16);
-        let (sq, cq) = (2 * queue * PAGE, (2 * queue + 1) * PAGE);
+        let sq = 2 * queue * PAGE;
+        let cq = (2 * queue + 1) * PAGE;
         self.queues.write(sq + (n % 16) as usize * 64, sqe.as_bytes());
         self.store(region::BAR0, 0x1000 + 8 * queue as u64, &((n + 1) % 16).to_le_bytes());
-        let (at, phase) = (cq + (n % 16) as usize * 16, 1 - n / 16 % 2);
+        let at = cq + (n % 16) as usize * 16;
+        let phase = 1 - n / 16 % 2;
         let start = Instant::now();
         let word = loop {
             let word = self.queues.load_u64(at + 8);

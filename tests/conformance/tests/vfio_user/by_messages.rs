@@ -92,7 +92,8 @@ fn much_at_a_time() {
         Controller::open(function, Arc::new(SystemClock::new()), ControllerOptions::default()).expect("a controller");
     let namespace = controller.namespace(1).expect("a namespace");
     let mut io = BlockIo::new(&controller, namespace, &QueueOptions::default()).expect("a queue pair");
-    let (mut written, mut read) = (vec![0; 3 << 20], vec![0; 3 << 20]);
+    let mut written = vec![0; 3 << 20];
+    let mut read = vec![0; 3 << 20];
     warprow_conformance::fill(77, 8, 512, &mut written);
     io.write(8, &written).expect("a write");
     io.read(8, &mut read).expect("a read");
@@ -218,7 +219,9 @@ fn data_comes_before_its_completion_in_pieces_of_the_clients_choice() {
     assert!(host.completion().status().is_success());
     let asked: Vec<_> =
         host.asked.iter().map(|(command, access)| (*command, access.addr - BASE, access.count)).collect();
-    let (read, write, page) = (command::DMA_READ, command::DMA_WRITE, PAGE as u64);
+    let read = command::DMA_READ;
+    let write = command::DMA_WRITE;
+    let page = PAGE as u64;
     let data = (0..5).map(|i| (write, 2 * page + i * 1000, if i < 4 { 1000 } else { 96 }));
     let due: Vec<_> = [(read, 0, 64)].into_iter().chain(data).chain([(write, page, 16)]).collect();
     assert_eq!(asked, due);
@@ -366,7 +369,8 @@ fn clients_give_what_they_mapped_and_nothing_else() {
                     None => Ok(answer.payload[16..].to_vec()),
                 }
             };
-            let (mut asked, mut msix) = (0, Vec::new());
+            let mut asked = 0;
+            let mut msix = Vec::new();
             while let Ok(message) = client.receive(Instant::now() + TIME, TIME) {
                 let map =
                     (message.header.command == command::DMA_MAP).then(|| DmaMap::read_from_prefix(&message.payload));
@@ -380,7 +384,9 @@ fn clients_give_what_they_mapped_and_nothing_else() {
                             let data = data.get(..access.count.min(65536) as usize).unwrap_or_default();
                             ask(&mut client, command, access, data).expect_err("a refusal")
                         };
-                        let (fault, invalid, too_big) = (14, 22, 7);
+                        let fault = 14;
+                        let invalid = 22;
+                        let too_big = 7;
                         assert_eq!(errno(at(map.addr - 1, 1)), fault);
                         assert_eq!(errno(at(map.addr + map.size, 1)), fault);
                         assert_eq!(errno(at(map.addr + map.size - 8, 16)), fault);
@@ -418,7 +424,8 @@ fn clients_give_what_they_mapped_and_nothing_else() {
                     }
                 }
                 let fds: Vec<_> = message.fds.iter().map(std::os::fd::AsFd::as_fd).collect();
-                let (id, number) = (message.header.id, message.header.command);
+                let id = message.header.id;
+                let number = message.header.command;
                 server.command(id, number, &[&message.payload], &fds, TIME).expect("sent");
                 let answer = server.receive(Instant::now() + TIME, TIME).expect("an answer");
                 match answer.failure() {

@@ -154,7 +154,8 @@ fn one_client_at_a_time() {
 fn lies_about_memory_are_refused() {
     let served = Served::new(drive());
     let mut raw = Raw::greeted(&served);
-    let (fd, small) = (memfd(64 << 10), memfd(4096));
+    let fd = memfd(64 << 10);
+    let small = memfd(4096);
     let (pipe, _write) = std::io::pipe().unwrap();
     let disk = tempfile::tempfile_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     disk.set_len(1 << 20).unwrap();

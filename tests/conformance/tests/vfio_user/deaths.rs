@@ -185,7 +185,8 @@ fn nothing_lands_after_the_end_of_a_mapping() {
     while pair.outstanding() != 0 {
         pair.wait(|_| {}).expect("completions");
     }
-    let (mut read, mut written) = (vec![0; LANDING], vec![0; LANDING]);
+    let mut read = vec![0; LANDING];
+    let mut written = vec![0; LANDING];
     memory.read(0, &mut read);
     warprow_conformance::fill(40, 8, 512, &mut written);
     assert!(read == written, "other content");
@@ -261,7 +262,10 @@ fn nothing_lands_after_a_client_was_killed() {
     memory.fill(0, memory.len(), 0x5a);
     // The next client: whatever became of the writes, each block is old or new; and then as this client has it.
     let mut io = connect();
-    let (mut found, old, new, own) = (vec![0; LANDING], content(OLD), content(NEW), content(62));
+    let mut found = vec![0; LANDING];
+    let old = content(OLD);
+    let new = content(NEW);
+    let own = content(62);
     io.read(WRITTEN, &mut found).expect("a read");
     for (block, found) in found.chunks(512).enumerate() {
         let is = |content: &[u8]| content[block * 512..][..512] == *found;

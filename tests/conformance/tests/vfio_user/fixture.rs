@@ -48,8 +48,10 @@ impl Served {
         let path = folder.path().join("drive.sock");
         let drive = builder.shared_doorbells().build().expect("a controller");
         let server = limited(VfioUserServer::bind(&path, drive.clone()).expect("a socket"));
-        let (stop, events) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(Vec::new())));
-        let (its_stop, its_events) = (stop.clone(), events.clone());
+        let stop = Arc::new(AtomicBool::new(false));
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let its_stop = stop.clone();
+        let its_events = events.clone();
         let run = move || {
             server.run(&its_stop, &|event| its_events.lock().expect("no panic").push(event)).expect("it serves");
         };
@@ -104,7 +106,8 @@ pub(crate) fn works(function: Arc<VfioUserFunction>, seed: u64) {
         Controller::open(function, Arc::new(SystemClock::new()), ControllerOptions::default()).expect("a controller");
     let namespace = controller.namespace(1).expect("a namespace");
     let mut io = BlockIo::new(&controller, namespace, &QueueOptions::default()).expect("a queue pair");
-    let (mut written, mut read) = (vec![0; 64 << 10], vec![0; 64 << 10]);
+    let mut written = vec![0; 64 << 10];
+    let mut read = vec![0; 64 << 10];
     warprow_conformance::fill(seed, 8, 512, &mut written);
     io.write(8, &written).expect("a write");
     io.read(8, &mut read).expect("a read");

@@ -139,7 +139,8 @@ impl Fixture {
 
     /// Formats; how long it took, and how often the clock was slept on.
     fn format(&self) -> (Duration, u64) {
-        let (began, slept) = (Instant::now(), self.clock.1.load(Ordering::Relaxed));
+        let began = Instant::now();
+        let slept = self.clock.1.load(Ordering::Relaxed);
         self.controller.format(&FormatRequest::new(1, 512), |_| {}).expect("a format");
         (began.elapsed(), self.clock.1.load(Ordering::Relaxed) - slept)
     }
@@ -161,7 +162,8 @@ fn a_format_is_slept_for_and_its_end_wakes() {
         if let Some(kind) = kind {
             fixture.controller.reset(kind).expect("a reset");
         }
-        let (waits, woken) = (fixture.waits(), fixture.woken());
+        let waits = fixture.waits();
+        let woken = fixture.woken();
         let (took, slept) = fixture.format();
         assert!(took >= FORMAT, "{kind:?}: {took:?}");
         assert!(fixture.woken() > woken, "{kind:?}: no interrupt came");
@@ -203,7 +205,8 @@ fn a_wait_on_an_interrupt_ends_in_time_or_when_the_drive_is_gone() {
 fn the_event_is_the_same_for_all_who_ask() {
     let served = Served::new(drive());
     let function = served.connect();
-    let (one, other) = (function.interrupt().expect("one"), function.interrupt().expect("the same"));
+    let one = function.interrupt().expect("one");
+    let other = function.interrupt().expect("the same");
     assert!(Arc::ptr_eq(&one, &other));
     // Whoever has it does not hold the function.
     works(function, 71);
@@ -257,7 +260,8 @@ fn vectors_are_unmasked_where_the_server_masks_them() {
     for masks in [Masks::Set, Masks::Refused] {
         let served = Served::new(drive());
         let path = served.path.with_extension("masks");
-        let (listener, to): (_, PathBuf) = (UnixListener::bind(&path).expect("a socket"), served.path.clone());
+        let listener: _ = UnixListener::bind(&path).expect("a socket");
+        let to: PathBuf = served.path.clone();
         let thread = std::thread::spawn(move || between(listener.accept().expect("a client").0, &to, masks));
         let function = VfioUserFunction::open(&path).expect("a client");
         let verdict = check.run(&Subject { function, clock: Arc::new(SystemClock::new()) });

@@ -49,10 +49,13 @@ pub(super) fn race(
         .map(|entry| Line { who: entry.who, ms: entry.contender.as_ref().map(|_| Vec::new()).map_err(Clone::clone) })
         .collect();
     let first = (most / 32).clamp(LEAST, most);
-    let (mut batch, mut rounds) = (first, 0);
-    let (mut mismatch, mut interrupted) = (None, false);
+    let mut batch = first;
+    let mut rounds = 0;
+    let mut mismatch = None;
+    let mut interrupted = false;
     // Round 0 is the small one.
-    let (mut round, mut taken) = (0, Duration::ZERO);
+    let mut round = 0;
+    let mut taken = Duration::ZERO;
     'race: while round <= rounds {
         let size = if round == 0 { first } else { batch };
         let mut ids = vec![0; size];

@@ -52,7 +52,8 @@ mod tests {
 
     #[test]
     fn slow_disks_get_fewer_and_smaller_batches() {
-        let (second, ms) = (Duration::from_secs(1), Duration::from_millis);
+        let second = Duration::from_secs(1);
+        let ms = Duration::from_millis;
         assert_eq!(sizes(64, ms(1), 1024, second), (1024, 5));
         assert_eq!(sizes(64, ms(15), 1024, second), (1024, 4));
         assert_eq!(sizes(64, ms(64), 1024, second), (256, 3));

@@ -87,7 +87,8 @@ impl Line {
 impl Cold {
     /// How many times as long as our own default somebody takes: the median of the rounds' ratios.
     pub(crate) fn ratio(&self, line: &Line) -> Option<f64> {
-        let (ours, theirs) = (self.lines.first()?.ms.as_ref().ok()?, line.ms.as_ref().ok()?);
+        let ours = self.lines.first()?.ms.as_ref().ok()?;
+        let theirs = line.ms.as_ref().ok()?;
         let pairs: PairedTimes = theirs.iter().copied().zip(ours.iter().copied()).collect();
         (!pairs.pairs().is_empty()).then(|| pairs.ratio())
     }

@@ -8,7 +8,8 @@ use crate::report::table;
 
 /// The cold race. Who could not take part for a reason that was given before is not named again.
 pub(super) fn cold_text(cold: &Cold, absent: &[(String, String)]) -> String {
-    let (rounds, ids) = (units::count(cold.rounds as u64), units::plural(cold.batch as u64, "id"));
+    let rounds = units::count(cold.rounds as u64);
+    let ids = units::plural(cold.batch as u64, "id");
     let verdict = match (&cold.mismatch, cold.interrupted) {
         (Some(_), _) => "NOT VERIFIED",
         (None, true) => "every row right, bit for bit; INTERRUPTED",
@@ -20,7 +21,8 @@ pub(super) fn cold_text(cold: &Cold, absent: &[(String, String)]) -> String {
         units::plural(cold.checked, "row")
     );
     let lines = cold.lines.iter().filter_map(|line| {
-        let (ms, ratio) = (line.median_ms()?, cold.ratio(line)?);
+        let ms = line.median_ms()?;
+        let ratio = cold.ratio(line)?;
         Some([line.who.name().to_owned(), format!("{ms:.2}"), line.who.threads().to_owned(), format!("{ratio:.2}")])
     });
     text += &table(["contender", ">ms a batch", "threads", ">warprow is × as fast"], lines);

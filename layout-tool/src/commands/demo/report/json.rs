@@ -70,7 +70,8 @@ fn rivals(results: &Results, members: &mut Map<String, Value>) -> Map<String, Va
 
 /// What was measured of us.
 fn figures(results: &Results) -> Value {
-    let (ours, total) = (&results.ours, &results.total);
+    let ours = &results.ours;
+    let total = &results.total;
     let stage = |(stage, time): (&LookupStage, Duration)| (stage.name().to_owned(), Value::from(time.as_secs_f64()));
     json!({
         "ids": ours.ids,

@@ -117,7 +117,9 @@ fn contenders(results: &Results) -> String {
     let mut text = table(head, lines);
     let times = || ran.iter().map(|(_, outcome)| outcome.time);
     if let (Some(shortest), Some(longest)) = (times().min(), times().max()) {
-        let (ours, shortest, longest) = (units::time(ours.time), units::time(shortest), units::time(longest));
+        let ours = units::time(ours.time);
+        let shortest = units::time(shortest);
+        let longest = units::time(longest);
         let rivals = if shortest == longest { longest } else { format!("{shortest} to {longest}") };
         text += &format!("\ntimed      {ours} of look-ups of warprow, {rivals} of each rival, in turns");
     }
@@ -139,7 +141,8 @@ fn absent(results: &Results) -> Vec<(String, String)> {
 
 /// What look-ups did.
 fn work(results: &Results) -> String {
-    let (ours, total) = (&results.ours, &results.total);
+    let ours = &results.ours;
+    let total = &results.total;
     format!(
         "a batch    {:.0} different rows: {:.0} from memory, {:.0} from the drive by {:.0} commands\n\
          commands   {}: {:.2} rows and {:.4} doorbells each; {} read for {} of rows\n\

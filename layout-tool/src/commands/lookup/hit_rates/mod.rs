@@ -60,7 +60,8 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<CommandOutput,
     let options = HostOptions::default().with_dram_bytes(dram);
     let options = if args.no_check { options } else { options.with_checked_rows() };
     let host = HostExecutor::attach(&store, if args.check_keys { options.with_checked_keys() } else { options })?;
-    let (mut asked, mut queries) = (Vec::new(), 0u64);
+    let mut asked = Vec::new();
+    let mut queries = 0u64;
     for log in &logs {
         let mut of_log = of_log(log, &tables, &host);
         queries = queries.max(look_up(args, log, &mut of_log, &host, context)?);
@@ -140,7 +141,8 @@ fn look_up(
     host: &HostExecutor,
     context: &Context,
 ) -> Result<u64, Failure> {
-    let (mut first, mut queries) = (0, 0);
+    let mut first = 0;
+    let mut queries = 0;
     while first < asked.len() {
         let mut looking = Vec::new();
         for it in asked.iter().skip(first).take(TOGETHER) {
@@ -167,7 +169,8 @@ fn replay(
 ) -> Result<u64, Failure> {
     let mut trace = Trace::open(&log.spec)?;
     let bar = context.screen.bar("looking up", 0, Unit::Bytes);
-    let (mut block, mut queries) = (TraceBlock::default(), 0u64);
+    let mut block = TraceBlock::default();
+    let mut queries = 0u64;
     loop {
         let more = trace.next_block(&mut block)?;
         for sample in block.samples().take(if more { usize::MAX } else { 0 }) {
@@ -210,7 +213,8 @@ impl Looking {
             None => feature,
         };
         let plan = host.plan(&[feature], PlanOptions::default().with_max(most, most).with_out(out))?;
-        let (slot, width) = (plan.slot()?, plan.width());
+        let slot = plan.slot()?;
+        let width = plan.width();
         Ok(Self { slot, width, most, ids: Vec::new(), rows: RowBuffer::new(out, most * width) })
     }
 

@@ -52,8 +52,10 @@ fn text(results: &Results<'_>) -> String {
     let Results { asked, left, logs, dram, queries, .. } = results;
     let total = results.total();
     let row = |name: &str, columns: String, rows: String, it: &LookupReport| {
-        let (ids, missing) = (units::count(it.ids), units::count(it.missing));
-        let (unique, reads) = (units::count(it.rows_ssd), units::count(it.commands));
+        let ids = units::count(it.ids);
+        let missing = units::count(it.missing);
+        let unique = units::count(it.rows_ssd);
+        let reads = units::count(it.commands);
         [name.to_owned(), columns, ids, missing, percent(hit_rate(it)), rows, unique, reads]
     };
     let of_table = |it: &Asked| row(&it.info.name, it.columns.join(", "), units::count(it.hot_rows), &it.report);

@@ -29,7 +29,8 @@ pub(crate) fn errors(address: &str) -> Result<()> {
     for (lba, blocks) in [(UNREADABLE, 1), (UNREADABLE - 32, 64), (UNREADABLE - 1, 2)] {
         status(io.read(lba, &mut got[..blocks * 512]), StatusCode::UnrecoveredReadError, lba)?;
         // The neighbours can be read.
-        let (before, after) = (UNREADABLE - 32, UNREADABLE + 1);
+        let before = UNREADABLE - 32;
+        let after = UNREADABLE + 1;
         for (first, blocks) in [(before, 32), (after, 31)] {
             let len = blocks * 512;
             fill(1, first, 512, &mut want[..len]);

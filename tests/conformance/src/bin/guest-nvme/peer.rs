@@ -126,7 +126,8 @@ pub(crate) fn holds_everything(address: &str) -> Result<()> {
     fill(0x9ee7, 0, block, &mut want);
     BlockIo::new(&controller, ns, &QueueOptions::default())?.write(0, &want)?;
     let target = controller.allocate(want.len())?;
-    let (start, len) = (target.memory().as_ptr().addr() - peer.bar.as_ptr().addr(), want.len());
+    let start = target.memory().as_ptr().addr() - peer.bar.as_ptr().addr();
+    let len = want.len();
     let ns = controller.namespace(1)?;
     let mut pair = controller.queue_pair(&QueueOptions::default())?;
     pair.keep(target.clone());

@@ -113,9 +113,11 @@ pub(crate) fn interfaces(address: &str) -> Result<()> {
 
 /// Two functions of one group, both ours, share an address space and are opened side by side.
 pub(crate) fn one_group(first: &str, second: &str) -> Result<()> {
-    let (a, b) = (VfioFunction::open(first)?, VfioFunction::open(second)?);
+    let a = VfioFunction::open(first)?;
+    let b = VfioFunction::open(second)?;
     let memory = || DmaMemory::allocate(8192, MemoryKind::Anonymous);
-    let (one, two) = (MappedMemory::new(a.clone(), memory()?)?, MappedMemory::new(b.clone(), memory()?)?);
+    let one = MappedMemory::new(a.clone(), memory()?)?;
+    let two = MappedMemory::new(b.clone(), memory()?)?;
     ensure!(one.iova().abs_diff(two.iova()) >= 8192, "{:#x} and {:#x} overlap", one.iova(), two.iova());
     ensure!(a.unmap(two.iova()).is_err(), "a function ended a mapping of another");
     drop((two, b));
@@ -135,7 +137,8 @@ pub(crate) fn one_group(first: &str, second: &str) -> Result<()> {
 
 /// Register access and its limits.
 pub(crate) fn registers(function: &Arc<VfioFunction>) -> Result<()> {
-    let (cap, vs) = (function.read_u64(CAP)?, function.read_u32(VS)?);
+    let cap = function.read_u64(CAP)?;
+    let vs = function.read_u32(VS)?;
     println!("       CAP {cap:#018x}, VS {}.{}.{}", vs >> 16, vs >> 8 & 0xff, vs & 0xff);
     ensure!(vs >= 0x0001_0000 && cap & 0xffff != 0, "MQES is at least 1");
     ensure!(function.read_u32(CAP)? == cap as u32 && function.read_u32(CAP + 4)? == (cap >> 32) as u32);
