@@ -52,7 +52,7 @@ fn read(plan: &Plan, generations: [u64; 2], reader: u64, progress: &Progress) ->
         let ids: Vec<u64> = (0..BATCH as u64).map(|n| (n * 7_919 + step * 31 + reader) % ROWS).collect();
         let must_be_new = progress.is_adopted.load(Ordering::Acquire);
         let report = slot.lookup(&Batch::new(&ids, BATCH), &mut Output::new(OutputRows::F32(&mut rows), DIM))?;
-        let Some(version) = generations.iter().position(|&it| it == report.generation) else {
+        let Some(version) = generations.iter().position(|&generation| generation == report.generation) else {
             return Err(anyhow!("an answer came from generation {}", report.generation));
         };
         ensure!(version == 1 || !must_be_new, "an old answer came after the new version was adopted");
@@ -104,7 +104,7 @@ fn main() -> Result<()> {
         let readers = (0..READERS).map(|reader| scope.spawn(move || read(plan, generations, reader as u64, progress)));
         let readers: Vec<_> = readers.collect();
         let began = || progress.readers_that_began.load(Ordering::Acquire);
-        while began() < READERS && !readers.iter().any(|it| it.is_finished()) {
+        while began() < READERS && !readers.iter().any(|reader| reader.is_finished()) {
             thread::sleep(Duration::from_millis(1));
         }
         let swapped = swap(&host, generations, progress);

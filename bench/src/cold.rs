@@ -93,7 +93,7 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
     let past = |device: anyhow::Result<Device>| -> Result<Box<dyn Contender>, String> {
         let opened = device.and_then(|device| Ok(Store::open(&[device], &read_only)?));
         let ours = opened.and_then(|store| Ours::new(&store, &setup, 0));
-        ours.map(|it| Box::new(it) as _).map_err(|error| format!("{error:#}"))
+        ours.map(|our| Box::new(our) as _).map_err(|error| format!("{error:#}"))
     };
     let plain = Arc::new(plain_file(directory, &setup)?);
     let attach = |direct| -> anyhow::Result<Device> {
@@ -127,7 +127,9 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
 
     let mut pages_of_drive = FreshPages::new(setup.rows(), scratch.size(), setup.seed);
     let mut pages_of_plain = FreshPages::new(setup.rows(), plain.bytes(), setup.seed + 1);
-    let sharing = |of_drive| contenders.iter().filter(|it| it.2 == of_drive && it.1.is_ok()).count().max(1) as u64;
+    let sharing = |of_drive| {
+        contenders.iter().filter(|contender| contender.2 == of_drive && contender.1.is_ok()).count().max(1) as u64
+    };
     let there = FreshPages::room(setup.rows(), content.row_bytes() as u64);
     let most = there / u64::from(setup.batch) / sharing(true).max(sharing(false));
     let rounds = rounds.min(most as u32);

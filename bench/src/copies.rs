@@ -66,8 +66,8 @@ impl Copies {
                 })
                 .collect();
             let _ = go.set(threads.iter().all(Result::is_ok));
-            let joined = |it: std::io::Result<thread::ScopedJoinHandle<'_, _>>| {
-                it?.join().ok().context("a thread that copies panicked")?
+            let joined = |thread: std::io::Result<thread::ScopedJoinHandle<'_, _>>| {
+                thread?.join().ok().context("a thread that copies panicked")?
             };
             threads.into_iter().map(joined).collect()
         })

@@ -174,7 +174,7 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
             let look = &look;
             let results = std::thread::scope(|scope| {
                 let turns = readers.iter_mut().zip((first..).step_by(TURN));
-                let threads: Vec<_> = turns.map(|it| scope.spawn(move || look(it))).collect();
+                let threads: Vec<_> = turns.map(|turn| scope.spawn(move || look(turn))).collect();
                 threads.into_iter().map(|thread| thread.join().expect("a thread panicked")).collect::<Vec<_>>()
             });
             let mut longest = Duration::ZERO;

@@ -215,7 +215,7 @@ pub fn run(setup: &PlanSetup, time: Duration) -> anyhow::Result<PlanResult> {
         ratios.push(planned / rate);
         undisturbed_ratios.push(planned * undisturbed / batch as f64);
     }
-    let [lookups, ids, ids_dram, commands] = did.map(|it| it as f64);
+    let [lookups, ids, ids_dram, commands] = did.map(|number| number as f64);
     let expected = &proposal.tiers.expected;
     let range = ratios.iter().fold([f64::MAX, 0.0], |[least, most], &it| [it.min(least), it.max(most)]);
     Ok(PlanResult {

@@ -389,7 +389,11 @@ fn stands_alone(html: &str) {
         assert!(!html.contains(word), "{word}");
     }
     let addresses = html.match_indices("http").map(|(at, _)| &html[at..html.len().min(at + 26)]);
-    assert!(addresses.clone().all(|it| it == "http://www.w3.org/2000/svg"), "{:?}", addresses.collect::<Vec<_>>());
+    assert!(
+        addresses.clone().all(|address| address == "http://www.w3.org/2000/svg"),
+        "{:?}",
+        addresses.collect::<Vec<_>>()
+    );
     for element in ["html", "body", "div", "table", "tr", "td", "pre", "details", "svg", "text", "p", "ul", "li", "h2"]
     {
         let count = |text: String| html.matches(text.as_str()).count();

@@ -11,7 +11,7 @@ fn prints(example: &str, line: &str) {
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{example}: {}\n{text}{errors}", output.status);
-    assert!(text.lines().any(|it| it == line), "{example} does not print {line:?}:\n{text}{errors}");
+    assert!(text.lines().any(|text| text == line), "{example} does not print {line:?}:\n{text}{errors}");
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn every_example_is_listed_and_run() {
     let manifest = read("Cargo.toml");
     let test = read("tests/run.rs");
     let files = std::fs::read_dir(folder).expect("the folder").map(|entry| entry.expect("a file").path());
-    let names = files.filter(|path| path.extension().is_some_and(|it| it == "rs"));
+    let names = files.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
     let name = |path: std::path::PathBuf| path.file_stem().expect("a name").to_string_lossy().into_owned();
     let names: Vec<String> = names.map(name).collect();
     assert!(names.len() > 5, "{names:?}");

@@ -26,7 +26,7 @@ pub(crate) fn catching<T>(call: impl FnOnce() -> T) -> std::thread::Result<T> {
     // What is dropped while a panic unwinds may call here too.
     let told = TOLD.try_with(|told| told.replace(false)).unwrap_or_default();
     let result = catch_unwind(AssertUnwindSafe(call));
-    let _ = TOLD.try_with(|it| it.set(told));
+    let _ = TOLD.try_with(|cell| cell.set(told));
     let _ = CATCHING.try_with(|depth| depth.set(depth.get() - 1));
     result
 }

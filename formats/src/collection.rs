@@ -93,7 +93,7 @@ pub fn parse_collection_meta(bytes: &[u8]) -> Result<CollectionMeta, String> {
     };
     let head = [20, 16]
         .into_iter()
-        .find(|head| tables.checked_mul(16).and_then(|it| it.checked_add(*head)) == Some(bytes.len()));
+        .find(|head| tables.checked_mul(16).and_then(|number| number.checked_add(*head)) == Some(bytes.len()));
     let Some(head) = head else {
         return Err(format!("its {} bytes are not what {tables} tables take", bytes.len()));
     };

@@ -326,7 +326,7 @@ mod tests {
         let rows = 40_000usize;
         let dim = 9u32;
         let bytes: Vec<u8> =
-            (0..rows * dim as usize).flat_map(|it| ((it as f32 * 0.7).sin() * 300.0).to_le_bytes()).collect();
+            (0..rows * dim as usize).flat_map(|index| ((index as f32 * 0.7).sin() * 300.0).to_le_bytes()).collect();
         let source = &bytes[..];
         for to in [DType::F16, DType::F8E4M3, DType::Q8] {
             let (many, few) = [0; 2].map(|_| ConvertedRows::new(&source, dim, DType::F32, to).unwrap()).into();

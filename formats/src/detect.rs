@@ -22,7 +22,7 @@ impl TableFormat {
         }
         let input = Input::open(path)?;
         let start = input.start::<8>()?;
-        let ends = |ending: &str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
+        let ends = |ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
         if start.starts_with(b"\x93NUMPY") || ends("npy") {
             Ok(Self::Npy)
         } else if ends("npz") {

@@ -67,6 +67,6 @@ impl FromStr for TableFormat {
 
     fn from_str(name: &str) -> Result<Self, String> {
         let known = || Self::ALL.map(Self::name).join(", ");
-        Self::ALL.into_iter().find(|it| it.name() == name).ok_or_else(|| format!("the formats are {}", known()))
+        Self::ALL.into_iter().find(|format| format.name() == name).ok_or_else(|| format!("the formats are {}", known()))
     }
 }

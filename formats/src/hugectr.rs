@@ -33,7 +33,7 @@ pub(crate) fn open(folder: &Path, options: &ReadOptions) -> Result<Found, FileEr
     }
     let dim = dim(&vectors, rows, 4, options)?;
     let (rows, dim) = shape_of_table(rows, dim, DType::F32).map_err(|what| vectors.damaged(what))?;
-    let name = folder.canonicalize().ok().and_then(|it| Some(it.file_name()?.to_string_lossy().into_owned()));
+    let name = folder.canonicalize().ok().and_then(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
     let mut table = FileTable::flat(name.unwrap_or_else(|| stem(folder)), rows, dim, DType::F32, 0);
     table.keys = Some(KeyType::I64);
     table.key_place = KeyPlace::Flat(vec![Extent { input: 1, at: 0, first: 0, rows }]);

@@ -84,7 +84,7 @@ impl TableFile {
             None => self.key_file(keys)?,
         };
         let path = self.path.clone();
-        let Some(found) = self.tables.iter_mut().find(|it| it.name == table) else {
+        let Some(found) = self.tables.iter_mut().find(|other| other.name == table) else {
             let why = self.skipped.iter().find(|(name, _)| name == table).map(|(_, why)| format!(": {why}"));
             let what = format!("it has no table {table:?}{}", why.unwrap_or_default());
             return Err(FileError::new(FileErrorKind::Unclear, &path, what, "name one of its tables"));

@@ -13,7 +13,8 @@ pub(crate) fn refuse_elsewhere(folder: &Path, listed: &Path) -> Result<(), FileE
     let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
     // What is not there is left to whoever opens it.
     let (Ok(target), Ok(within)) = (listed.canonicalize(), folder.canonicalize()) else { return Ok(()) };
-    let snapshot = within.ancestors().find(|it| it.parent().is_some_and(|above| above.ends_with("snapshots")));
+    let snapshot =
+        within.ancestors().find(|ancestor| ancestor.parent().is_some_and(|above| above.ends_with("snapshots")));
     let repository = snapshot.and_then(|snapshot| snapshot.parent()?.parent());
     let is_blob = |repository: &Path| target.starts_with(repository.join("blobs"));
     if target.starts_with(&within) || repository.is_some_and(is_blob) {

@@ -125,7 +125,8 @@ mod tests {
     fn it_appears_whole_and_a_kill_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
-        let listed = || std::fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
+        let listed =
+            || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
         let write = |content: &str| {
             let new = NewFile::create(&path).unwrap();
             new.file().write_all(content.as_bytes()).unwrap();
@@ -155,7 +156,8 @@ mod tests {
     fn where_there_are_no_links_it_is_copied_to_its_name() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
-        let listed = || std::fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect::<Vec<_>>();
+        let listed =
+            || std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect::<Vec<_>>();
         // Whether a name is taken is looked at first, as the kernel does.
         let refuses = |code: Errno| {
             move |_: &File, name: &Path| Err(io::Error::from(if name.exists() { Errno::EEXIST } else { code }))

@@ -42,7 +42,7 @@ impl FromStr for RawShape {
             let (shape, dtype) = rest.split_once(':')?;
             let (rows, dim) = shape.split_once('x').map_or((None, shape), |(rows, dim)| (Some(rows), dim));
             let rows = rows.map(str::parse).transpose().ok()?;
-            let dtype = DType::ALL.into_iter().find(|it| it.name() == dtype)?;
+            let dtype = DType::ALL.into_iter().find(|other| other.name() == dtype)?;
             Some(Self { rows, dim: dim.parse().ok()?, dtype, at: at? })
         };
         let types = || DType::ALL.map(DType::name).join(", ");

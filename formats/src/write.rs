@@ -52,7 +52,7 @@ impl TableWriter {
     /// refused, unless `force` says to replace it.
     pub fn create(path: &Path, force: bool, name: &str, rows: u64, dim: u32, dtype: DType) -> Result<Self, FileError> {
         let refuse = |kind, what: &str, remedy: &str| FileError::new(kind, path, what, remedy);
-        let ends = |ending: &str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
+        let ends = |ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
         let head = if ends("npy") {
             let descr = npy::descr_of(dtype).ok_or_else(|| {
                 refuse(
@@ -126,7 +126,7 @@ impl TableWriter {
 
     /// Begins `path`, `.npy`, for a list of `count` keys of 64 bits, each of which is a row.
     pub fn create_keys(path: &Path, force: bool, count: u64, signed: bool) -> Result<Self, FileError> {
-        if !path.extension().is_some_and(|it| it.eq_ignore_ascii_case("npy")) {
+        if !path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("npy")) {
             return Err(FileError::new(
                 FileErrorKind::Name,
                 path,
@@ -266,7 +266,7 @@ pub fn directory(path: &Path) -> &Path {
 }
 
 fn refuse_other_than_safetensors(path: &Path) -> Result<(), FileError> {
-    if path.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors")) {
         return Ok(());
     }
     let what = "one file of rows and keys is a safetensors file";

@@ -36,7 +36,7 @@ impl TablesWriter {
     /// Begins `path`, `.safetensors`, for `tables`, each a tensor of its name. An existing file is refused, unless `force` says to replace it.
     pub fn create(path: &Path, force: bool, tables: &[NewTable]) -> Result<Self, FileError> {
         let refuse = |kind, what: String, remedy: &str| Err(FileError::new(kind, path, what, remedy));
-        if !path.extension().is_some_and(|it| it.eq_ignore_ascii_case("safetensors")) {
+        if !path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("safetensors")) {
             let what = "several tables are written to one safetensors file".to_owned();
             return refuse(FileErrorKind::Name, what, "end its name in .safetensors");
         }
@@ -112,7 +112,7 @@ mod tests {
         ];
         let writer = TablesWriter::create(&path, false, &tables).unwrap();
         let content = |table: usize, row: u64, bytes: usize| vec![(table * 50) as u8 + row as u8; bytes];
-        let bytes = |it: &NewTable| it.dtype.row_bytes(it.dim).unwrap() as usize;
+        let bytes = |table: &NewTable| table.dtype.row_bytes(table.dim).unwrap() as usize;
         for (at, it) in tables.iter().enumerate() {
             for row in (0..it.rows).rev() {
                 writer.write(at, row, &content(at, row, bytes(it))).unwrap();

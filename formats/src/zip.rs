@@ -110,7 +110,8 @@ fn locate(tail: &[u8], input: &Input) -> Result<(std::ops::Range<u64>, u64), Str
     let (Some(count), Some(len), Some(begin)) = (count, len, begin) else { return Err("it is cut off".into()) };
     let end_at = input.len - (tail.len() - end) as u64;
     let (count, len, begin, end_at) = if count == u16::MAX || len == u32::MAX || begin == u32::MAX {
-        let locator = end.checked_sub(20).and_then(|at| tail.get(at..end)).filter(|it| it.starts_with(b"PK\x06\x07"));
+        let locator =
+            end.checked_sub(20).and_then(|at| tail.get(at..end)).filter(|bytes| bytes.starts_with(b"PK\x06\x07"));
         let at = locator.and_then(|locator| u64_at(locator, 8)).ok_or("its 64-bit directory is not told")?;
         if at.checked_add(56).is_none_or(|end| end > input.len) {
             return Err("its 64-bit end record lies past its end".into());

@@ -80,10 +80,10 @@ impl GpuTiers {
     pub fn of(store: &Store, options: &GpuOptions) -> Result<Self, StoreError> {
         let store = store.view();
         let arranged = arrange(&store, &store.tables(), options)?;
-        let place = |it: &GpuTable| TableTiers {
-            table: it.located.table().name.clone(),
-            hbm_rows: it.hbm_rows,
-            dram_rows: it.dram_end - it.hbm_rows,
+        let place = |table: &GpuTable| TableTiers {
+            table: table.located.table().name.clone(),
+            hbm_rows: table.hbm_rows,
+            dram_rows: table.dram_end - table.hbm_rows,
         };
         let tables = arranged.tables.iter().map(place).collect();
         Ok(Self { tables, gpu_bytes: arranged.bytes, dram_bytes: arranged.dram_bytes })
@@ -109,19 +109,20 @@ pub(crate) fn arrange(
     located: &[TableVersion],
     options: &GpuOptions,
 ) -> Result<Arrangement, StoreError> {
-    let read = located.iter().map(|it| match read_order(store, it, (options.check_keys, options.check_rows)) {
-        Ok(order) => Ok(Ok(order)),
-        Err(
-            damage @ (VolumeError::RanksDamaged { .. }
-            | VolumeError::RanksInvalid { .. }
-            | VolumeError::KeysDamaged { .. }
-            | VolumeError::KeysInvalid { .. }),
-        ) => {
-            tracing::warn!(%damage, "the GPU executor leaves a table out");
-            Ok(Err(Arc::new(damage)))
-        }
-        Err(error) => Err(StoreError::from(error)),
-    });
+    let read =
+        located.iter().map(|version| match read_order(store, version, (options.check_keys, options.check_rows)) {
+            Ok(order) => Ok(Ok(order)),
+            Err(
+                damage @ (VolumeError::RanksDamaged { .. }
+                | VolumeError::RanksInvalid { .. }
+                | VolumeError::KeysDamaged { .. }
+                | VolumeError::KeysInvalid { .. }),
+            ) => {
+                tracing::warn!(%damage, "the GPU executor leaves a table out");
+                Ok(Err(Arc::new(damage)))
+            }
+            Err(error) => Err(StoreError::from(error)),
+        });
     let read = read.collect::<Result<Vec<_>, _>>()?;
     let sound: Vec<&Table> =
         located.iter().zip(&read).filter(|(_, read)| read.is_ok()).map(|(it, _)| it.table()).collect();
@@ -141,9 +142,9 @@ pub(crate) fn arrange(
 
 /// How many rows of each table go to GPU memory, and how many of the next ones to DRAM.
 fn shares(tables: &[&Table], options: &GpuOptions) -> Vec<(u64, u64)> {
-    let all: Vec<TableShare> = tables.iter().map(|it| TableShare::of(it, stride_of(it))).collect();
+    let all: Vec<TableShare> = tables.iter().map(|table| TableShare::of(table, stride_of(table))).collect();
     let asked: Vec<Option<u64>> =
-        tables.iter().map(|it| options.hbm_rows.get(&it.name).map(|rows| it.rows.min(*rows))).collect();
+        tables.iter().map(|table| options.hbm_rows.get(&table.name).map(|rows| table.rows.min(*rows))).collect();
     let bytes = |part: &TableShare, rows: u64| rows.saturating_mul(part.row_bytes);
     let wanted = all.iter().zip(&asked).map(|(part, asked)| bytes(part, asked.unwrap_or(0)));
     let wanted = wanted.fold(0, u64::saturating_add);
@@ -280,19 +281,26 @@ mod tests {
         store.update_generation(second, "a", &[1], &[5; 64]).unwrap();
         let unfollowing = store.view().refuse_updates();
         let located = store.view().tables();
-        assert!(!located.iter().any(|it| StoreView::is_updated(&it.generation)));
+        assert!(!located.iter().any(|version| StoreView::is_updated(&version.generation)));
         store.switch(second, true).unwrap();
         let refused = store.update("a", &[1], &[6; 64]);
         assert!(matches!(refused, Err(StoreError::Unfollowing { .. })), "{refused:?}");
         let arranged = arrange(&store.view(), &located, &GpuOptions::default()).unwrap();
         assert_eq!(arranged.tables.len(), 2);
         assert!(
-            arranged.tables.iter().all(|it| it.located.generation.id != second && it.located.generation.log.is_empty())
+            arranged
+                .tables
+                .iter()
+                .all(|table| table.located.generation.id != second && table.located.generation.log.is_empty())
         );
         drop((arranged, located, unfollowing));
         store.update("a", &[1], &[6; 64]).unwrap();
         assert!(
-            store.view().tables().iter().all(|it| it.generation.id == second && StoreView::is_updated(&it.generation))
+            store
+                .view()
+                .tables()
+                .iter()
+                .all(|table| table.generation.id == second && StoreView::is_updated(&table.generation))
         );
         store.compact(second).unwrap();
         assert!(!StoreView::is_updated(&store.view().tables()[0].generation));
@@ -305,7 +313,7 @@ mod tests {
             let placed = GpuTiers::of(&store, options).unwrap();
             // Each table begins at a line.
             assert!(placed.dram_bytes <= options.dram_bytes + 3 * LINE);
-            placed.tables.iter().map(|it| (it.hbm_rows, it.dram_rows)).collect::<Vec<_>>()
+            placed.tables.iter().map(|table| (table.hbm_rows, table.dram_rows)).collect::<Vec<_>>()
         };
         let options = GpuOptions::default().with_hbm_bytes(100 * 64).with_dram_bytes(90 * 64);
         assert_eq!(rows(&options), [(33, 30); 3]);
@@ -314,10 +322,10 @@ mod tests {
         assert_eq!(rows(&one)[1].0, 60);
         assert_eq!((rows(&one)[0].0, rows(&one)[2].0), (20, 20));
         let none = options.clone().with_hbm_rows("a", 0);
-        assert_eq!(rows(&none).iter().map(|it| it.0).collect::<Vec<_>>(), [0, 50, 50]);
+        assert_eq!(rows(&none).iter().map(|pair| pair.0).collect::<Vec<_>>(), [0, 50, 50]);
         // More than there is room for, and than there are.
         let much = options.with_hbm_rows("a", 300).with_hbm_rows("c", 100);
-        assert_eq!(rows(&much).iter().map(|it| it.0).collect::<Vec<_>>(), [75, 0, 25]);
+        assert_eq!(rows(&much).iter().map(|pair| pair.0).collect::<Vec<_>>(), [75, 0, 25]);
         let all = GpuOptions::default().with_hbm_bytes(u64::MAX).with_hbm_rows("a", u64::MAX);
         assert_eq!(rows(&all), [(ROWS, 0); 3]);
     }

@@ -88,7 +88,7 @@ const LULL: Duration = Duration::from_millis(2);
 /// Several drives' threads are woken by another thread than the caller's.
 pub(crate) fn drive_waker_of(store: &StoreView) -> Option<DriveWaker> {
     let functions = store.drives().iter().flatten().map(|member| member.controller().function());
-    if functions.filter(|it| it.doorbell_memory().is_some()).count() < 2 {
+    if functions.filter(|function| function.doorbell_memory().is_some()).count() < 2 {
         return None;
     }
     let store = store.clone();
@@ -99,7 +99,7 @@ pub(crate) fn drive_waker_of(store: &StoreView) -> Option<DriveWaker> {
 
 /// Fails if rows were updated, which the GPU does not see.
 pub(crate) fn check_updates(located: &[TableVersion]) -> Result<(), GpuError> {
-    match located.iter().find(|it| StoreView::is_updated(&it.generation)) {
+    match located.iter().find(|version| StoreView::is_updated(&version.generation)) {
         None => Ok(()),
         Some(updated) => Err(GpuError::Unsupported(format!(
             "rows of generation {} were updated since it was loaded, which an executor on a GPU without GpuOptions::overlay_bytes does not see: compact it first, or attach with them",

@@ -71,16 +71,18 @@ pub(crate) trait DedupeWay: Copy {
 
 impl DedupeWay for DedupeMethod {
     fn of_many(sizes: Sizes, memory: u64) -> Self {
-        let can = |it: &Self| it.check(sizes).is_ok();
+        let can = |method: &Self| method.check(sizes).is_ok();
         let least = || {
             let ways = [Self::Bitmap, Self::Hash, Self::Radix].into_iter().filter(can);
-            ways.min_by_key(|it| it.bytes(sizes)).unwrap_or(Self::Bitmap)
+            ways.min_by_key(|way| way.bytes(sizes)).unwrap_or(Self::Bitmap)
         };
-        let holds = |it: &&Crossover| sizes.ids <= it.ids && sizes.keys <= it.keys && can(&it.dedupe);
+        let holds = |crossover: &&Crossover| {
+            sizes.ids <= crossover.ids && sizes.keys <= crossover.keys && can(&crossover.dedupe)
+        };
         let repeats = sizes.ids / REPEATS >= sizes.keys && can(&Self::Hash);
         let chosen = match repeats {
             true => Self::Hash,
-            false => CROSSOVERS.iter().find(holds).map_or_else(least, |it| it.dedupe),
+            false => CROSSOVERS.iter().find(holds).map_or_else(least, |crossover| crossover.dedupe),
         };
         if chosen.bytes(sizes) > memory / SHARE { least() } else { chosen }
     }
@@ -185,7 +187,7 @@ mod tests {
     fn bytes_by_id_are_what_the_documentation_says() {
         for ids in [1u64 << 16, (1 << 16) + 1, 1 << 20, 3 << 20] {
             let sizes = of(ids, 1 << 32);
-            let each = |it: DedupeMethod| it.bytes(sizes) as f64 / ids as f64;
+            let each = |method: DedupeMethod| method.bytes(sizes) as f64 / ids as f64;
             assert!((40.0..65.0).contains(&each(DedupeMethod::Hash)), "{ids}: {}", each(DedupeMethod::Hash));
             assert!((16.0..17.0).contains(&each(DedupeMethod::Radix)), "{ids}: {}", each(DedupeMethod::Radix));
         }
@@ -193,7 +195,7 @@ mod tests {
 
     #[test]
     fn what_cannot_be_says_why() {
-        let refused = |it: DedupeMethod, sizes| it.check(sizes).unwrap_err();
+        let refused = |method: DedupeMethod, sizes| method.check(sizes).unwrap_err();
         assert!(refused(DedupeMethod::Block, of(8193, 1024)).contains("8192 ids"));
         assert!(refused(DedupeMethod::Bitmap, of(1, MOST_KEYS)).contains("rows outside"));
         assert!(refused(DedupeMethod::Hash, of(1 << 30, MOST_KEYS)).contains("different"));
@@ -201,7 +203,7 @@ mod tests {
         assert!(
             [DedupeMethod::Bitmap, DedupeMethod::Hash, DedupeMethod::Radix]
                 .iter()
-                .all(|it| it.check(of(1 << 20, 1 << 30)).is_ok())
+                .all(|method| method.check(of(1 << 20, 1 << 30)).is_ok())
         );
     }
 }

@@ -91,7 +91,7 @@ impl Description {
         let needed = Keys { dram: sum(GpuTable::dram_rows), ssd: sum(GpuTable::cold_rows) };
         let keys = match before {
             Some(before) => before.keys,
-            None if options.adopt_room && view.follows => needed.grown(sum(|it| it.located.table().rows)),
+            None if options.adopt_room && view.follows => needed.grown(sum(|table| table.located.table().rows)),
             None => needed,
         };
         if keys.all() > MOST_KEYS {
@@ -180,21 +180,21 @@ impl Description {
             pooled,
             weighted: planned.iter().any(|feature| feature.weighted),
             rich: view.updated
-                || tables.iter().map(|it| element_of(it.located.table().dtype)).any(|element| {
+                || tables.iter().map(|table| element_of(table.located.table().dtype)).any(|element| {
                     // Rows as they are take the same kernels where they are converted.
                     element > abi::element::U8 || (!pooled && element != element_of(options.out))
                 })
                 || planned.iter().any(|feature| feature.bounds != BoundsCheck::Count),
             width,
             keys,
-            keyed_rows: tables.iter().map(|it| it.dram_rows() + it.cold_rows()).sum(),
-            cold_rows: tables.iter().map(|it| it.cold_rows()).sum(),
-            stride: tables.iter().map(|it| it.row_stride).max().unwrap_or(16),
+            keyed_rows: tables.iter().map(|table| table.dram_rows() + table.cold_rows()).sum(),
+            cold_rows: tables.iter().map(|table| table.cold_rows()).sum(),
+            stride: tables.iter().map(|table| table.row_stride).max().unwrap_or(16),
             landing,
-            row_lbas: tables.iter().map(|it| it.located.table().packing.row_lbas()).min().unwrap_or(1),
-            rows: tables.iter().map(|it| rows_of(it.located.table(), it.row_stride)).collect(),
-            generation: tables.iter().map(|it| it.located.generation.id).max().unwrap_or(0),
-            names: tables.iter().map(|it| it.located.table().name.clone()).collect(),
+            row_lbas: tables.iter().map(|table| table.located.table().packing.row_lbas()).min().unwrap_or(1),
+            rows: tables.iter().map(|table| rows_of(table.located.table(), table.row_stride)).collect(),
+            generation: tables.iter().map(|table| table.located.generation.id).max().unwrap_or(0),
+            names: tables.iter().map(|table| table.located.table().name.clone()).collect(),
         };
         match before {
             Some(before) => this.check_in_place_of(before).map(|()| this),
@@ -215,12 +215,12 @@ impl Description {
 
     /// The tables of this description, as `view` has them.
     pub(crate) fn tables<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a GpuTable> {
-        view.tables.iter().filter(|it| self.names.contains(&it.located.table().name))
+        view.tables.iter().filter(|table| self.names.contains(&table.located.table().name))
     }
 
     /// The latest generation among its tables in `view`.
     pub(crate) fn generation_in(&self, view: &View) -> u64 {
-        self.tables(view).map(|it| it.located.generation.id).max().unwrap_or(0)
+        self.tables(view).map(|table| table.located.generation.id).max().unwrap_or(0)
     }
 
     fn check_in_place_of(&self, before: &Self) -> Result<(), GpuError> {

@@ -84,7 +84,7 @@ impl GpuExecutor {
                 None
             }
             bytes => {
-                let least = located.iter().map(|it| it.table().row_bytes()).min().unwrap_or(16);
+                let least = located.iter().map(|version| version.table().row_bytes()).min().unwrap_or(16);
                 Some(Arc::new(GpuOverlay::new(&gpu, kernels.clone(), bytes, least, plans.clone())?))
             }
         };
@@ -128,7 +128,7 @@ impl GpuExecutor {
     /// rows in other ways. Valid while this executor lives, and until it adopts other tables.
     pub fn dram_rows(&self, table: &str) -> Option<DramRows> {
         let view = self.inner.view();
-        let table = view.tables.iter().find(|it| it.located.table().name == table && it.dram_rows() > 0)?;
+        let table = view.tables.iter().find(|other| other.located.table().name == table && other.dram_rows() > 0)?;
         let dram = view.dram.as_ref()?;
         Some(DramRows {
             on_gpu: dram.address() + table.dram,
@@ -156,7 +156,7 @@ impl GpuExecutor {
     /// there is no such table.
     pub fn tiers(&self, table: &str) -> Option<(u64, u64)> {
         let view = self.inner.view();
-        let table = view.tables.iter().find(|it| it.located.table().name == table)?;
+        let table = view.tables.iter().find(|other| other.located.table().name == table)?;
         Some((table.hbm_rows, table.dram_rows()))
     }
 }

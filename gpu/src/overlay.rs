@@ -118,7 +118,7 @@ impl GpuOverlay {
             let numbered = tables.iter().zip(&numbers).map(|(&(index, bytes), &number)| (index, (number, bytes)));
             let following =
                 Arc::new(Following { on: self.clone(), overlay: overlay.clone(), tables: numbered.collect() });
-            inner.following.retain(|it| it.strong_count() > 0);
+            inner.following.retain(|weak| weak.strong_count() > 0);
             let rows: Vec<(u32, u64, &[u8])> = match snapshot {
                 Some(snapshot) => following.rows(snapshot).collect(),
                 None => Vec::new(),
@@ -165,9 +165,9 @@ impl GpuOverlay {
         self.wait(inner)?;
         self.wait_for_readers(inner)?;
         inner.map.turn();
-        inner.following.retain(|it| it.strong_count() > 0);
+        inner.following.retain(|weak| weak.strong_count() > 0);
         let following: Vec<Arc<Following>> = inner.following.iter().filter_map(Weak::upgrade).collect();
-        let snapshots: Vec<_> = following.iter().map(|it| it.overlay.snapshot()).collect();
+        let snapshots: Vec<_> = following.iter().map(|following| following.overlay.snapshot()).collect();
         let rows = following.iter().zip(&snapshots).filter_map(|(it, snapshot)| Some(it.rows(snapshot.as_ref()?)));
         let rows: Vec<(u32, u64, &[u8])> = rows.flatten().collect();
         self.put(inner, &rows)?;
@@ -337,9 +337,9 @@ impl Follower for Following {
             // Hosts have them already.
             true => self.on.rebuild(&mut inner),
             false => {
-                let row = |it: &OverlayEntry| {
-                    let &(number, _) = self.tables.get(&(it.table & !CREATED))?;
-                    Some((placed(number, it.table), it.key, rows.get(it.begin..it.begin + it.bytes)?))
+                let row = |entry: &OverlayEntry| {
+                    let &(number, _) = self.tables.get(&(entry.table & !CREATED))?;
+                    Some((placed(number, entry.table), entry.key, rows.get(entry.begin..entry.begin + entry.bytes)?))
                 };
                 let rows: Vec<(u32, u64, &[u8])> = entries.iter().filter_map(row).collect();
                 let bytes = rows.iter().map(|(.., row)| overlay_row_bytes(row.len() as u32)).sum();

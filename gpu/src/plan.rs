@@ -89,13 +89,13 @@ impl GpuPlan {
         let view = attached.view();
         let description = Description::new(&view, features, &options, attached.options.check_keys, None)?;
         let tables = || description.tables(&view);
-        let straddles = |it: &GpuTable| it.dram_rows() > 0 && mostly_straddle(it.row_stride.into());
+        let straddles = |table: &GpuTable| table.dram_rows() > 0 && mostly_straddle(table.row_stride.into());
         let by_lines = tables().any(straddles);
-        let row_bytes = |it: &GpuTable| it.located.table().row_bytes();
+        let row_bytes = |table: &GpuTable| table.located.table().row_bytes();
         // Rich kernels have groups of lanes within a warp.
-        let whole = !description.rich && tables().all(|it| row_bytes(it).is_multiple_of(16));
-        let longest = tables().map(|it| row_bytes(it).next_multiple_of(16)).max().unwrap_or(16);
-        let in_dram = tables().any(|it| it.dram_rows() > 0);
+        let whole = !description.rich && tables().all(|table| row_bytes(table).is_multiple_of(16));
+        let longest = tables().map(|table| row_bytes(table).next_multiple_of(16)).max().unwrap_or(16);
+        let in_dram = tables().any(|table| table.dram_rows() > 0);
         let lines_of_row = if in_dram { 1 } else { longest.div_ceil(LINE as u32).max(1) };
         let sharing = [false, by_lines].map(|by_lines| Sharing::new(longest, whole, by_lines));
         let stride = STATE + (description.bytes.len() as u64).next_multiple_of(LINE);
@@ -194,7 +194,7 @@ impl Prepared {
     }
 
     fn by_one_block(&self, ids: u64) -> bool {
-        self.options.dedupe.map_or(ids <= SMALL_IDS, |it| it == DedupeMethod::Block)
+        self.options.dedupe.map_or(ids <= SMALL_IDS, |method| method == DedupeMethod::Block)
     }
 
     /// How so many ids are prefetched: rows in DRAM too, where there are some (unless one block was asked for).
@@ -274,13 +274,13 @@ impl ReadingPlan for Prepared {
 
     fn may_read(&self, view: &Arc<View>) {
         let mut views = lock(&self.views);
-        if !views.iter().any(|it| Arc::ptr_eq(it, view)) {
+        if !views.iter().any(|other| Arc::ptr_eq(other, view)) {
             views.push(view.clone());
         }
     }
 
     fn reads_only(&self, view: &Arc<View>) {
-        lock(&self.views).retain(|it| Arc::ptr_eq(it, view));
+        lock(&self.views).retain(|kept| Arc::ptr_eq(kept, view));
     }
 }
 

@@ -172,7 +172,8 @@ impl State {
         let mut sets = Vec::new();
         if plan.is_cold {
             let members = plan.attached.store.drives().iter().flatten();
-            let drives: Vec<_> = members.map(|it| (it.controller().clone(), it.namespace().clone())).collect();
+            let drives: Vec<_> =
+                members.map(|member| (member.controller().clone(), member.namespace().clone())).collect();
             let batches = (options.depth / LANES).clamp(1, MAX_BATCHES as u32);
             let options = QueueSetOptions {
                 batches,
@@ -186,8 +187,11 @@ impl State {
                 sets.push(QueueSet::new(gpu, &drives, &options, gate.clone())?);
             }
         }
-        let all: Vec<u8> =
-            sets.iter().flat_map(|set| set.descriptors()).flat_map(|it| it.as_bytes().to_vec()).collect();
+        let all: Vec<u8> = sets
+            .iter()
+            .flat_map(|set| set.descriptors())
+            .flat_map(|descriptor| descriptor.as_bytes().to_vec())
+            .collect();
         let descriptors = DeviceMemory::new(gpu, all.len().max(1) as u64)?;
         descriptors.write(0, &all)?;
         let graphs = Graphs::new(plan)?;
@@ -256,7 +260,7 @@ impl State {
     /// A ticket among these that nobody holds or launches.
     pub(crate) fn free_ticket(&self, among: Range<usize>) -> Result<usize, GpuError> {
         let is_free = |&index: &usize| {
-            let free = |it: &Issued| !it.held && !it.captured && it.launches <= self.ended(index);
+            let free = |issued: &Issued| !issued.held && !issued.captured && issued.launches <= self.ended(index);
             self.issued.get(index).is_some_and(free)
         };
         let why = "8 of its look-ups have tickets that are held, or were captured: drop some, forget captures that are run no more, or take another slot for other graphs";
@@ -369,7 +373,7 @@ impl GpuSlot {
     pub fn age(&self) -> Result<(), GpuError> {
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
-        if state.issued.iter().any(|it| it.launches != 0) {
+        if state.issued.iter().any(|issued| issued.launches != 0) {
             return Err(GpuError::Unsupported("a slot that has launched cannot be aged".to_owned()));
         }
         state.sets.iter().try_for_each(QueueSet::age)?;
@@ -428,7 +432,7 @@ impl GpuSlot {
         let mut forgotten = 0;
         for index in 0..TICKETS {
             let ended = state.ended(index);
-            if let Some(issued) = state.issued.get_mut(index).filter(|it| it.captured) {
+            if let Some(issued) = state.issued.get_mut(index).filter(|issued| issued.captured) {
                 // It ran as often as it ran.
                 *issued = Issued { launches: ended, ..Issued::default() };
                 forgotten += 1;
@@ -703,7 +707,7 @@ mod tests {
         let fault =
             |drive: &str| QueueFault { drive: drive.to_owned(), queue: 1, command: (0, 0), what: String::new() };
         let first = |faults: &[((bool, bool), &str)]| {
-            nearest(faults.iter().map(|&(distance, drive)| (distance, fault(drive)))).map(|it| it.drive)
+            nearest(faults.iter().map(|&(distance, drive)| (distance, fault(drive)))).map(|fault| fault.drive)
         };
         let own = false;
         let others = true;

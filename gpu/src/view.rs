@@ -48,12 +48,12 @@ impl View {
         overlay: Option<&Arc<GpuOverlay>>,
         read: &mut dyn FnMut(usize),
     ) -> Result<Self, GpuError> {
-        let overlaid = |it: TableVersion| match overlay {
+        let overlaid = |version: TableVersion| match overlay {
             Some(_) => {
-                let (located, overlay) = store.with_overlay(it);
+                let (located, overlay) = store.with_overlay(version);
                 (located, Some(overlay))
             }
-            None => (it, None),
+            None => (version, None),
         };
         let (located, overlays): (Vec<TableVersion>, Vec<_>) = located.into_iter().map(overlaid).unzip();
         let Arrangement { tables, orders, bytes, dram_bytes } = arrange(store, &located, options)?;
@@ -138,7 +138,8 @@ impl View {
             }
             constants.write(placed.description, placed.for_kernels(index, constants.address()).as_bytes())?;
         }
-        let map: Vec<u8> = table.located.generation.placement.map().iter().flat_map(|it| it.0.to_le_bytes()).collect();
+        let map: Vec<u8> =
+            table.located.generation.placement.map().iter().flat_map(|chunk| chunk.0.to_le_bytes()).collect();
         constants.write(table.map, &map)?;
         if let Some(default) = table.located.table().default_row.as_deref() {
             constants.write(table.default_row, default)?;

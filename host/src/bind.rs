@@ -215,7 +215,8 @@ fn list(controllers: &[PciAddress]) -> String {
 }
 
 fn members(others: &[IommuGroupMember]) -> String {
-    let one = |it: &IommuGroupMember| format!("{} ({})", it.name, it.driver.as_deref().unwrap_or("no driver"));
+    let one =
+        |member: &IommuGroupMember| format!("{} ({})", member.name, member.driver.as_deref().unwrap_or("no driver"));
     others.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
@@ -232,7 +233,7 @@ impl BindError {
         match self {
             Self::NotFound { .. } | Self::NotNvme { .. } => "`warprow devices` lists the drives".to_owned(),
             Self::InUse { uses, .. } => {
-                let left = uses.iter().find(|it| it.is_left());
+                let left = uses.iter().find(|device_use| device_use.is_left());
                 match left {
                     Some(it) => format!(
                         "choose another drive; or, if nobody wants what lies there any more, `wipefs -a {}` makes it free",
@@ -294,7 +295,7 @@ impl Machine {
         if let Some(driver) = drive.function.driver.clone().filter(|driver| driver != NVME) {
             return Err(BindError::OtherDriver { address, driver });
         }
-        let hidden = || self.held_unseen(&drive).map(|it| vec![it]);
+        let hidden = || self.held_unseen(&drive).map(|device_use| vec![device_use]);
         if let Some(uses) = Some(&drive.uses).filter(|uses| !uses.is_empty()).cloned().or_else(hidden) {
             return Err(BindError::InUse { address, uses });
         }
@@ -309,11 +310,12 @@ impl Machine {
         }
         let group = drive.function.group.as_ref().filter(|group| !group.without_iommu);
         let group = group.ok_or(BindError::NoIommu { address })?;
-        let given = |it: &IommuGroupMember| {
-            it.class.is_some_and(|class| class >> 8 == crate::machine::CLASS_NVME)
-                && it.name.parse().is_ok_and(|member| also.contains(&member))
+        let given = |member: &IommuGroupMember| {
+            member.class.is_some_and(|class| class >> 8 == crate::machine::CLASS_NVME)
+                && member.name.parse().is_ok_and(|address| also.contains(&address))
         };
-        let others: Vec<_> = group.others.iter().filter(|it| it.stands_in_the_way() && !given(it)).cloned().collect();
+        let others: Vec<_> =
+            group.others.iter().filter(|member| member.stands_in_the_way() && !given(member)).cloned().collect();
         if !others.is_empty() {
             return Err(BindError::GroupNotViable { address, group: group.number, others });
         }
@@ -369,7 +371,7 @@ impl Machine {
             Some(function) => BindError::NotNvme { address, class: function.class },
             None => {
                 let nvme = self.functions().into_iter().filter(PciFunction::is_nvme);
-                BindError::NotFound { address, controllers: nvme.map(|it| it.address).collect() }
+                BindError::NotFound { address, controllers: nvme.map(|function| function.address).collect() }
             }
         })
     }

@@ -42,7 +42,7 @@ const NO_CONTROLLER: &str = "the nvme driver has it, and sysfs shows no controll
 impl HostDrive {
     /// Whether Linux's own driver has it and has made no controller of it: it is still at it, or has failed.
     pub fn is_without_controller(&self) -> bool {
-        self.unread.iter().any(|it| it == NO_CONTROLLER)
+        self.unread.iter().any(|other| other == NO_CONTROLLER)
     }
 
     /// Whether nothing uses it, for all that could be read.
@@ -52,7 +52,7 @@ impl HostDrive {
 
     /// Whether the running system lies on it.
     pub fn is_boot(&self) -> bool {
-        self.uses.iter().any(|it| it.kind == DeviceUseKind::Boot)
+        self.uses.iter().any(|device_use| device_use.kind == DeviceUseKind::Boot)
     }
 
     /// Bytes of its namespaces together, where Linux's own driver has it.
@@ -119,8 +119,8 @@ impl Machine {
             model: attribute("model"),
             serial: attribute("serial"),
             firmware: attribute("firmware_rev"),
-            temperature: controller.as_ref().and_then(|it| block::temperature(it)),
-            host_memory: controller.as_ref().and_then(|it| block::host_memory(it)),
+            temperature: controller.as_ref().and_then(|path| block::temperature(path)),
+            host_memory: controller.as_ref().and_then(|path| block::host_memory(path)),
             namespaces,
             uses: all.uses,
             contents: all.contents,

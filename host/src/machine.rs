@@ -60,7 +60,9 @@ impl Machine {
 
     /// NVIDIA's GPUs.
     pub fn gpus(&self) -> Vec<PciFunction> {
-        let is_gpu = |it: &PciFunction| it.vendor == VENDOR_NVIDIA && [CLASS_VGA, CLASS_3D].contains(&(it.class >> 8));
+        let is_gpu = |function: &PciFunction| {
+            function.vendor == VENDOR_NVIDIA && [CLASS_VGA, CLASS_3D].contains(&(function.class >> 8))
+        };
         self.functions().into_iter().filter(is_gpu).collect()
     }
 }

@@ -245,9 +245,15 @@ impl Usage {
         }
         found.uses.sort();
         found.uses.dedup();
-        let live: HashSet<_> =
-            found.uses.iter().filter(|it| !it.is_left()).map(|it| (it.device.clone(), it.kind)).collect();
-        found.uses.retain(|it| !it.is_left() || !live.contains(&(it.device.clone(), it.kind)));
+        let live: HashSet<_> = found
+            .uses
+            .iter()
+            .filter(|device_use| !device_use.is_left())
+            .map(|device_use| (device_use.device.clone(), device_use.kind))
+            .collect();
+        found.uses.retain(|device_use| {
+            !device_use.is_left() || !live.contains(&(device_use.device.clone(), device_use.kind))
+        });
         found.unread.sort();
         found.unread.dedup();
         found.contents.sort();

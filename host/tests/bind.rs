@@ -114,8 +114,11 @@ fn a_free_drive_goes_to_vfio_and_back() {
     plan.run(&at(&machine), &kernel, SHORT).unwrap();
     assert_eq!(driver(&machine, FREE).as_deref(), Some("vfio-pci"));
     let done = kernel.seen();
-    let told: Vec<_> =
-        plan.writes.iter().map(|it| format!("{}={}", it.path.trim_start_matches('/'), it.text.trim_end())).collect();
+    let told: Vec<_> = plan
+        .writes
+        .iter()
+        .map(|write| format!("{}={}", write.path.trim_start_matches('/'), write.text.trim_end()))
+        .collect();
     assert_eq!(done, told, "what was announced, and nothing else");
 
     // Again: nothing to do.
@@ -209,16 +212,16 @@ fn what_cannot_be_known_is_refused() {
         change(&machine);
         refused(bind(&machine, FREE), &["cannot tell", word]);
     };
-    unknown(&|it| fs::remove_file(it.path("proc/self/mountinfo")).unwrap(), "mountinfo");
-    unknown(&|it| fs::remove_file(it.path("run/udev/data/b259:0")).unwrap(), "contents of /dev/nvme0n1");
-    unknown(&|it| fs::remove_file(it.path("sys/class/block/nvme0n1")).unwrap(), "/dev/nvme0n1");
+    unknown(&|fixture| fs::remove_file(fixture.path("proc/self/mountinfo")).unwrap(), "mountinfo");
+    unknown(&|fixture| fs::remove_file(fixture.path("run/udev/data/b259:0")).unwrap(), "contents of /dev/nvme0n1");
+    unknown(&|fixture| fs::remove_file(fixture.path("sys/class/block/nvme0n1")).unwrap(), "/dev/nvme0n1");
     let holders = "sys/class/block/nvme0n1/holders";
-    let not_a_folder = |it: &Fixture| {
-        fs::remove_dir(it.path(holders)).unwrap();
-        it.write(holders, "");
+    let not_a_folder = |fixture: &Fixture| {
+        fs::remove_dir(fixture.path(holders)).unwrap();
+        fixture.write(holders, "");
     };
     unknown(&not_a_folder, "holders of /dev/nvme0n1");
-    let nvme = |it: &Fixture| fs::remove_dir_all(it.path("sys/bus/pci/devices/0000:04:00.0/nvme")).unwrap();
+    let nvme = |fixture: &Fixture| fs::remove_dir_all(fixture.path("sys/bus/pci/devices/0000:04:00.0/nvme")).unwrap();
     let machine = server();
     nvme(&machine);
     refused(bind(&machine, FREE), &["shows no controller", "dmesg", "driver/unbind"]);

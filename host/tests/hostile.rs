@@ -87,7 +87,7 @@ fn an_empty_machine() {
     let folder = tempfile::tempdir().unwrap();
     let machine = Machine::at(folder.path());
     assert!(machine.drives().is_empty() && machine.functions().is_empty() && machine.gpus().is_empty());
-    assert!(machine.examine().iter().any(|it| it.check == "iommu"));
+    assert!(machine.examine().iter().any(|finding| finding.check == "iommu"));
     assert!(machine.bind_steps("0000:01:00.0".parse().unwrap(), &[]).is_err());
     let absent = Machine::at(folder.path().join("absent"));
     assert!(absent.drives().is_empty() && !absent.examine().is_empty());
@@ -101,7 +101,7 @@ fn circles_of_holders_end() {
     machine.link("sys/class/block/dm-5/holders/nvme0n1", "sys/class/block/nvme0n1");
     machine.link("sys/class/block/dm-5/holders/dm-5", "sys/class/block/dm-5");
     let drive = Machine::at(machine.root()).drive(FREE.parse().unwrap()).unwrap();
-    assert!(drive.uses.iter().any(|it| it.by == "dm-5"), "{drive:?}");
+    assert!(drive.uses.iter().any(|device_use| device_use.by == "dm-5"), "{drive:?}");
 }
 
 /// Whatever one file of the system says or does not say, a drive in use is never taken for free.

@@ -28,7 +28,7 @@ fn uses(drive: &HostDrive) -> Vec<String> {
 fn drives_of_a_server() {
     let machine = server();
     let drives = at(&machine).drives();
-    assert_eq!(drives.iter().map(|it| it.function.address.to_string()).collect::<Vec<_>>(), [FREE, SYSTEM, RAID]);
+    assert_eq!(drives.iter().map(|drive| drive.function.address.to_string()).collect::<Vec<_>>(), [FREE, SYSTEM, RAID]);
     let free = &drives[0];
     assert_eq!(free.model.as_deref(), Some("MADE-UP DRIVE 3.84TB"));
     assert_eq!((free.serial.as_deref(), free.firmware.as_deref()), (Some("S0000"), Some("FW12")));
@@ -59,7 +59,7 @@ fn drives_of_a_server() {
             "/dev/nvme2n1p1 belongs to RAID md0",
         ]
     );
-    assert!(drives[2].contents.iter().any(|it| it.what == "linux_raid_member"));
+    assert!(drives[2].contents.iter().any(|content| content.what == "linux_raid_member"));
 }
 
 #[test]
@@ -82,56 +82,66 @@ fn every_use_is_found_and_named() {
     type Change = fn(&Fixture);
     let cases: [(Change, DeviceUseKind, &str); 15] = [
         (
-            |it| it.append("proc/self/mountinfo", "30 21 259:0 / /mnt rw - ext4 /dev/x rw\n"),
+            |fixture| fixture.append("proc/self/mountinfo", "30 21 259:0 / /mnt rw - ext4 /dev/x rw\n"),
             DeviceUseKind::Mount,
             "/mnt",
         ),
         (
-            |it| it.append("proc/self/mountinfo", "30 21 0:40 / /p rw - btrfs /dev/nvme0n1 rw\n"),
+            |fixture| fixture.append("proc/self/mountinfo", "30 21 0:40 / /p rw - btrfs /dev/nvme0n1 rw\n"),
             DeviceUseKind::Mount,
             "/p",
         ),
-        (|it| it.append("proc/swaps", "/dev/nvme0n1 partition 100 0 -2\n"), DeviceUseKind::Swap, "swap"),
-        (|it| it.hold("nvme0n1", "md7", "9:7"), DeviceUseKind::Raid, "md7"),
-        (|it| it.hold("nvme0n1", "bcache0", "251:0"), DeviceUseKind::Bcache, "bcache0"),
-        (|it| it.hold("nvme0n1", "dm-9", "253:9"), DeviceUseKind::DeviceMapper, "dm-9"),
-        (|it| it.hold("nvme0n1", "strange", "1:9"), DeviceUseKind::Holder, "strange"),
-        (|it| it.folder("sys/fs/btrfs/1234-5678/devices/nvme0n1"), DeviceUseKind::Btrfs, "1234-5678"),
-        (|it| it.write("sys/block/loop3/loop/backing_file", "/dev/nvme0n1\n"), DeviceUseKind::Loop, "/dev/loop3"),
+        (|fixture| fixture.append("proc/swaps", "/dev/nvme0n1 partition 100 0 -2\n"), DeviceUseKind::Swap, "swap"),
+        (|fixture| fixture.hold("nvme0n1", "md7", "9:7"), DeviceUseKind::Raid, "md7"),
+        (|fixture| fixture.hold("nvme0n1", "bcache0", "251:0"), DeviceUseKind::Bcache, "bcache0"),
+        (|fixture| fixture.hold("nvme0n1", "dm-9", "253:9"), DeviceUseKind::DeviceMapper, "dm-9"),
+        (|fixture| fixture.hold("nvme0n1", "strange", "1:9"), DeviceUseKind::Holder, "strange"),
+        (|fixture| fixture.folder("sys/fs/btrfs/1234-5678/devices/nvme0n1"), DeviceUseKind::Btrfs, "1234-5678"),
         (
-            |it| it.write("sys/kernel/config/nvmet/subsystems/nqn.x/namespaces/1/device_path", "/dev/nvme0n1\n"),
+            |fixture| fixture.write("sys/block/loop3/loop/backing_file", "/dev/nvme0n1\n"),
+            DeviceUseKind::Loop,
+            "/dev/loop3",
+        ),
+        (
+            |fixture| {
+                fixture.write("sys/kernel/config/nvmet/subsystems/nqn.x/namespaces/1/device_path", "/dev/nvme0n1\n")
+            },
             DeviceUseKind::Export,
             "nqn.x",
         ),
         (
-            |it| {
-                it.dangling("proc/4321/fd/7", "/dev/nvme0n1");
-                it.write("proc/4321/comm", "qemu\n");
+            |fixture| {
+                fixture.dangling("proc/4321/fd/7", "/dev/nvme0n1");
+                fixture.write("proc/4321/comm", "qemu\n");
             },
             DeviceUseKind::Open,
             "process 4321 (qemu)",
         ),
         (
-            |it| {
-                it.dangling("proc/4321/ns/mnt", "mnt:[402]");
-                it.write("proc/4321/mountinfo", "9 1 259:0 / /inside rw - ext4 /dev/x rw\n");
+            |fixture| {
+                fixture.dangling("proc/4321/ns/mnt", "mnt:[402]");
+                fixture.write("proc/4321/mountinfo", "9 1 259:0 / /inside rw - ext4 /dev/x rw\n");
             },
             DeviceUseKind::Mount,
             "/inside",
         ),
-        (|it| it.write("run/udev/data/b259:0", "E:ID_FS_TYPE=LVM2_member\n"), DeviceUseKind::Lvm, "found on it"),
         (
-            |it| {
-                it.write("run/udev/data/b259:0", "E:ID_FS_TYPE=zfs_member\n");
-                it.folder("proc/spl/kstat/zfs/tank");
+            |fixture| fixture.write("run/udev/data/b259:0", "E:ID_FS_TYPE=LVM2_member\n"),
+            DeviceUseKind::Lvm,
+            "found on it",
+        ),
+        (
+            |fixture| {
+                fixture.write("run/udev/data/b259:0", "E:ID_FS_TYPE=zfs_member\n");
+                fixture.folder("proc/spl/kstat/zfs/tank");
             },
             DeviceUseKind::Zfs,
             "tank",
         ),
         (
-            |it| {
+            |fixture| {
                 let type_ = "E:ID_PART_ENTRY_TYPE=6A898CC3-1DD2-11B2-99A6-080020736631\n";
-                it.write("run/udev/data/b259:0", type_);
+                fixture.write("run/udev/data/b259:0", type_);
             },
             DeviceUseKind::Zfs,
             "found on it",
@@ -141,12 +151,12 @@ fn every_use_is_found_and_named() {
         let machine = server();
         change(&machine);
         let drive = drive(&machine, FREE);
-        let found = drive.uses.iter().find(|it| it.kind == kind);
+        let found = drive.uses.iter().find(|device_use| device_use.kind == kind);
         let text = found.unwrap_or_else(|| panic!("case {index}: {drive:?}")).to_string();
         assert!(text.contains(by) && text.contains("/dev/nvme0n1"), "case {index}: {text}");
         assert!(!drive.is_free());
         // And nothing of the others' is taken for it.
-        assert!(drive.uses.iter().all(|it| it.kind == kind), "case {index}: {drive:?}");
+        assert!(drive.uses.iter().all(|device_use| device_use.kind == kind), "case {index}: {drive:?}");
     }
 }
 
@@ -191,9 +201,9 @@ fn signatures_are_read_from_the_device() {
         machine.write("dev/nvme0n1", disk);
         let drive = drive(&machine, FREE);
         assert!(drive.unread.is_empty(), "{what}: {drive:?}");
-        let found: Vec<_> = drive.contents.iter().map(|it| it.what.as_str()).collect();
+        let found: Vec<_> = drive.contents.iter().map(|content| content.what.as_str()).collect();
         assert_eq!(found.contains(&what), !what.is_empty(), "{what}: {found:?}");
-        assert_eq!(drive.uses.first().map(|it| it.kind), kind, "{what}: {drive:?}");
+        assert_eq!(drive.uses.first().map(|device_use| device_use.kind), kind, "{what}: {drive:?}");
     }
     // Neither udev nor the device: it cannot be known, so it is not free.
     let machine = server();
@@ -216,8 +226,10 @@ fn what_keeps_a_gpu_from_doorbells() {
         machine.write("proc/driver/nvidia/params", params);
         machine.write("proc/self/status", format!("CapEff:\t{capabilities}\n"));
         gpus.iter().for_each(|gpu| machine.write(&format!("sys/bus/pci/devices/{gpu}/iommu_group/type"), domain));
-        let found = at(&machine).examine().into_iter().filter(|it| it.check == "gpu-doorbells");
-        found.map(|it| (it.verdict, it.found, it.advice.or(it.command).unwrap_or_default())).collect::<Vec<_>>()
+        let found = at(&machine).examine().into_iter().filter(|finding| finding.check == "gpu-doorbells");
+        found
+            .map(|finding| (finding.verdict, finding.found, finding.advice.or(finding.command).unwrap_or_default()))
+            .collect::<Vec<_>>()
     };
     let root = "0000000000200000";
     let user = "0000000000004000";
@@ -255,7 +267,7 @@ fn what_keeps_a_gpu_from_doorbells() {
         let told = told("6.18.0", garbage, "identity\n", root, "");
         assert!(matches!(&told[..], [(DoctorVerdict::Warn, found, _)] if found.contains("not loaded")), "{told:?}");
     }
-    assert!(at(&laptop()).examine().iter().all(|it| it.check != "gpu-doorbells"), "no GPU of NVIDIA's");
+    assert!(at(&laptop()).examine().iter().all(|finding| finding.check != "gpu-doorbells"), "no GPU of NVIDIA's");
 }
 
 fn verdict(findings: &[DoctorFinding], check: &str) -> DoctorVerdict {
@@ -263,7 +275,7 @@ fn verdict(findings: &[DoctorFinding], check: &str) -> DoctorVerdict {
 }
 
 fn finding<'a>(findings: &'a [DoctorFinding], check: &str) -> &'a DoctorFinding {
-    findings.iter().find(|it| it.check == check).unwrap_or_else(|| panic!("no {check} in {findings:#?}"))
+    findings.iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("no {check} in {findings:#?}"))
 }
 
 #[test]
@@ -285,7 +297,8 @@ fn the_doctor_on_a_server() {
         (drives.verdict, drives.command.as_deref()),
         (DoctorVerdict::Fail, Some("sudo warprow bind 0000:04:00.0"))
     );
-    let sockets: Vec<_> = findings.iter().filter(|it| it.check == "sockets").map(|it| it.found.as_str()).collect();
+    let sockets: Vec<_> =
+        findings.iter().filter(|finding| finding.check == "sockets").map(|finding| finding.found.as_str()).collect();
     assert_eq!(
         sockets,
         [
@@ -303,7 +316,7 @@ fn the_doctor_on_a_server() {
     config[0x100..0x108].copy_from_slice(&[0x0d, 0, 1, 0, 0, 0, 0x1d, 0]);
     machine.write("sys/bus/pci/devices/0000:02:01.0/config", &config);
     let findings = at(&machine).examine();
-    assert!(findings.iter().all(|it| it.verdict != DoctorVerdict::Fail), "{findings:#?}");
+    assert!(findings.iter().all(|finding| finding.verdict != DoctorVerdict::Fail), "{findings:#?}");
     assert_eq!(
         (verdict(&findings, "memlock"), verdict(&findings, "vfio-group")),
         (DoctorVerdict::Pass, DoctorVerdict::Pass)
@@ -351,43 +364,47 @@ fn details_that_the_doctor_tells() {
         change(&machine);
         finding(&at(&machine).examine(), check).clone()
     };
-    let lockdown =
-        told(&|it| it.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n"), "lockdown");
+    let lockdown = told(
+        &|fixture| fixture.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
+        "lockdown",
+    );
     assert!(lockdown.verdict == DoctorVerdict::Warn && lockdown.found.contains("integrity"), "{lockdown:?}");
-    let narrow = told(&|it| it.write("sys/class/iommu/dmar0/intel-iommu/cap", "260462\n"), "iommu-width");
+    let narrow = told(&|fixture| fixture.write("sys/class/iommu/dmar0/intel-iommu/cap", "260462\n"), "iommu-width");
     assert!(narrow.verdict == DoctorVerdict::Warn && narrow.found.contains("39 bits: 512 GiB"), "{narrow:?}");
-    let container = told(&|it| it.write(".dockerenv", ""), "container");
+    let container = told(&|fixture| fixture.write(".dockerenv", ""), "container");
     assert!(container.found.contains("docker") && container.command.is_some());
-    let old = told(&|it| it.write("proc/sys/kernel/osrelease", "4.18.0-rhel\n"), "kernel");
+    let old = told(&|fixture| fixture.write("proc/sys/kernel/osrelease", "4.18.0-rhel\n"), "kernel");
     assert_eq!(old.verdict, DoctorVerdict::Warn);
-    let pages = told(&|it| it.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n"), "huge-pages");
+    let pages =
+        told(&|fixture| fixture.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n"), "huge-pages");
     assert_eq!(pages.command.as_deref(), Some("sudo sysctl vm.nr_hugepages=1536"));
     let limits = "Max locked memory         8388608              unlimited            bytes\n";
-    let soft = told(&|it| it.write("proc/self/limits", limits), "memlock");
+    let soft = told(&|fixture| fixture.write("proc/self/limits", limits), "memlock");
     assert_eq!(soft.command.as_deref(), Some("ulimit -l unlimited"));
-    let able = told(&|it| it.write("proc/self/status", "CapEff:\t0000000000004000\n"), "memlock");
+    let able = told(&|fixture| fixture.write("proc/self/status", "CapEff:\t0000000000004000\n"), "memlock");
     assert_eq!(able.verdict, DoctorVerdict::Pass);
-    let other = told(&|it| it.bind(FREE, "uio_pci_generic"), "drive");
+    let other = told(&|fixture| fixture.bind(FREE, "uio_pci_generic"), "drive");
     assert!(other.found.contains("uio_pci_generic") && other.command.unwrap().contains("unbind"));
-    let hungry = told(&|it| it.write("sys/bus/pci/devices/0000:04:00.0/nvme/nvme0/hmb", "0\n"), "host-memory");
+    let hungry =
+        told(&|fixture| fixture.write("sys/bus/pci/devices/0000:04:00.0/nvme/nvme0/hmb", "0\n"), "host-memory");
     assert_eq!(hungry.verdict, DoctorVerdict::Warn);
-    let missing = told(&|it| it.bind(FREE, "vfio-pci"), "vfio-group");
+    let missing = told(&|fixture| fixture.bind(FREE, "vfio-pci"), "vfio-group");
     assert!(missing.verdict == DoctorVerdict::Fail && missing.found.contains("/dev/vfio/6"));
-    let own = |it: &Fixture| {
-        it.bind(FREE, "vfio-pci");
-        it.write(&format!("sys/bus/pci/devices/{FREE}/vfio-dev/vfio4/dev"), "511:4\n");
-        it.write("dev/vfio/devices/vfio4", "");
+    let own = |fixture: &Fixture| {
+        fixture.bind(FREE, "vfio-pci");
+        fixture.write(&format!("sys/bus/pci/devices/{FREE}/vfio-dev/vfio4/dev"), "511:4\n");
+        fixture.write("dev/vfio/devices/vfio4", "");
     };
     assert_eq!(told(&own, "vfio-group").verdict, DoctorVerdict::Fail, "without /dev/iommu");
-    let through = |it: &Fixture| {
-        own(it);
-        it.write("dev/iommu", "");
+    let through = |fixture: &Fixture| {
+        own(fixture);
+        fixture.write("dev/iommu", "");
     };
     let iommufd = told(&through, "vfio-group");
     assert!(iommufd.verdict == DoctorVerdict::Pass && iommufd.found.contains("/dev/vfio/devices/vfio4"), "{iommufd:?}");
-    let no_groups = |it: &Fixture| {
-        fs::remove_file(it.path("dev/vfio/vfio")).unwrap();
-        fs::remove_dir(it.path("sys/module/vfio_iommu_type1")).unwrap();
+    let no_groups = |fixture: &Fixture| {
+        fs::remove_file(fixture.path("dev/vfio/vfio")).unwrap();
+        fs::remove_dir(fixture.path("sys/module/vfio_iommu_type1")).unwrap();
     };
     assert_eq!(told(&no_groups, "vfio-node").verdict, DoctorVerdict::Fail);
     let machine = server();
@@ -396,10 +413,10 @@ fn details_that_the_doctor_tells() {
     let findings = at(&machine).examine();
     let node = finding(&findings, "vfio-node");
     assert!(node.verdict == DoctorVerdict::Pass && node.found.contains("/dev/iommu"), "{node:?}");
-    assert!(!findings.iter().any(|it| it.check == "vfio-type1"), "{findings:#?}");
-    let formatted = told(&|it| it.write("sys/class/block/nvme0n1/metadata_bytes", "8\n"), "drive");
+    assert!(!findings.iter().any(|finding| finding.check == "vfio-type1"), "{findings:#?}");
+    let formatted = told(&|fixture| fixture.write("sys/class/block/nvme0n1/metadata_bytes", "8\n"), "drive");
     assert!(formatted.found.contains("8 B of metadata"), "{formatted:?}");
     let unsafe_mode =
-        told(&|it| it.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y\n"), "no-iommu-mode");
+        told(&|fixture| fixture.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y\n"), "no-iommu-mode");
     assert_eq!(unsafe_mode.verdict, DoctorVerdict::Warn);
 }

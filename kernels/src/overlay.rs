@@ -77,7 +77,7 @@ impl OverlayMap {
         let side = bytes.checked_sub(LINE * 8)? / 2;
         // A record, and two to four words for it.
         let capacity = side / (32 + 32 + overlay_row_bytes(row_bytes.max(1)));
-        let capacity = usize::try_from(capacity.min(1 << 30)).ok().filter(|&it| it > 0)?;
+        let capacity = usize::try_from(capacity.min(1 << 30)).ok().filter(|&number| number > 0)?;
         let words = (capacity * 2).next_power_of_two();
         let rows = side.checked_sub((words * 8 + capacity * 32) as u64)? / LINE * LINE;
         let words = vec![0; words].into();
@@ -227,8 +227,8 @@ mod tests {
             let lens = [map.words.len() as u64 * 8, map.capacity as u64 * 32, map.rows];
             let mut parts = vec![(map.header_at(), size_of::<abi::Overlay>() as u64)];
             parts.extend((0..3).flat_map(|part| [0, 1].map(|side| (map.place(part, side), lens[part]))));
-            assert!(parts.is_sorted() && parts.windows(2).all(|it| it[0].0 + it[0].1 <= it[1].0), "{parts:?}");
-            let end = parts.last().map(|it| it.0 + it.1).unwrap();
+            assert!(parts.is_sorted() && parts.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{parts:?}");
+            let end = parts.last().map(|part| part.0 + part.1).unwrap();
             assert!(end <= base + map.bytes() && map.bytes() <= bytes, "{} of {bytes}", map.bytes());
             // Most of it is for rows and their records, and as many rows of the least size have room as records.
             assert!(map.rows / overlay_row_bytes(row) >= map.capacity as u64 * 9 / 10);
@@ -247,7 +247,7 @@ mod tests {
         }
         assert!(count as usize == most || count == bytes / 64, "{count}");
         assert_eq!(put.entries.len(), 7);
-        assert_eq!(put.records.iter().filter(|it| it.before == 0).count(), 7);
+        assert_eq!(put.records.iter().filter(|record| record.before == 0).count(), 7);
         assert!(!map.has_room(1, 64) && map.used() == (count as usize, count * 64));
         map.turn();
         assert_eq!(map.used(), (0, 0));
@@ -273,7 +273,7 @@ mod tests {
         let mut put = map.begin();
         let key = 1 | abi::TABLE_CREATED;
         assert!(map.put(&mut put, key, 5, 64) && map.put(&mut put, key, 6, 64) && map.put(&mut put, 1, 5, 64));
-        let before: Vec<u32> = put.records.iter().map(|it| it.before).collect();
+        let before: Vec<u32> = put.records.iter().map(|record| record.before).collect();
         assert_eq!(before, [0, 0, 1]);
         // Their words differ by more than the number.
         assert_ne!(hash(1, 5) >> 32, hash(key, 5) >> 32);

@@ -84,7 +84,7 @@ impl LookupTrace {
                 return Err(Failure::usage(path(), what).remedy(format!("name it: {option} TABLE=...")));
             }
             ([_], [_]) => vec![(0, 0, MatchedBy::Only)],
-            _ => matched(&names, tables).map_err(|it| it.failure(path(), what, setting, option))?,
+            _ => matched(&names, tables).map_err(|ambiguous| ambiguous.failure(path(), what, setting, option))?,
         };
         if found.is_empty() {
             return Err(none(path(), &names, tables, (what, setting), option));
@@ -131,7 +131,8 @@ impl LookupTrace {
 
     /// What was matched with what, for programs.
     pub fn json(&self) -> Value {
-        let column = |it: &Column| json!({ "column": it.name, "table": it.table, "by": it.by.name() });
+        let column =
+            |matched: &Column| json!({ "column": matched.name, "table": matched.table, "by": matched.by.name() });
         json!({
             "trace": self.spec.path.display().to_string(),
             "columns": self.columns.iter().map(column).collect::<Vec<_>>(),
@@ -206,9 +207,9 @@ fn matched(columns: &[String], tables: &[&str]) -> Result<Vec<(usize, usize, Mat
     let mut found: Vec<(usize, usize, MatchedBy)> = Vec::new();
     for by in [MatchedBy::Name, MatchedBy::Stripped] {
         let free_columns: Vec<usize> =
-            (0..columns.len()).filter(|&column| !found.iter().any(|it| it.0 == column)).collect();
+            (0..columns.len()).filter(|&column| !found.iter().any(|pair| pair.0 == column)).collect();
         let free_tables: Vec<usize> =
-            (0..tables.len()).filter(|&table| !found.iter().any(|it| it.1 == table)).collect();
+            (0..tables.len()).filter(|&table| !found.iter().any(|pair| pair.1 == table)).collect();
         let alike = |column: usize, table: usize| match (columns.get(column), tables.get(table)) {
             (Some(column), Some(table)) if by == MatchedBy::Name => column == table,
             (Some(column), Some(table)) => is_called(table, column),
@@ -220,8 +221,8 @@ fn matched(columns: &[String], tables: &[&str]) -> Result<Vec<(usize, usize, Mat
             .filter(|&(column, table)| alike(column, table))
             .collect();
         for &(column, table) in &pairs {
-            let of_column: Vec<usize> = pairs.iter().filter(|it| it.0 == column).map(|it| it.1).collect();
-            let of_table: Vec<usize> = pairs.iter().filter(|it| it.1 == table).map(|it| it.0).collect();
+            let of_column: Vec<usize> = pairs.iter().filter(|pair| pair.0 == column).map(|pair| pair.1).collect();
+            let of_table: Vec<usize> = pairs.iter().filter(|pair| pair.1 == table).map(|pair| pair.0).collect();
             let column_name = |&column: &usize| columns.get(column).cloned().unwrap_or_default();
             let table_name = |&table: &usize| tables.get(table).map_or_else(String::new, |&table| table.to_owned());
             if of_column.len() > 1 {

@@ -106,15 +106,15 @@ impl GivenFiles {
 
 fn find<'a>(table: &TableInfo, file: &'a TableFile, tensor: Option<&str>, several: bool) -> Option<&'a FileTable> {
     let only = |matches: &dyn Fn(&FileTable) -> bool| {
-        let mut found = file.tables.iter().filter(|it| matches(it));
+        let mut found = file.tables.iter().filter(|table| matches(table));
         found.next().filter(|_| found.next().is_none())
     };
-    let alike = |it: &FileTable| (it.rows, it.dim, it.dtype) == (table.rows, table.dim, table.dtype);
+    let alike = |other: &FileTable| (other.rows, other.dim, other.dtype) == (table.rows, table.dim, table.dtype);
     match tensor.map(WildMatch::new) {
-        Some(glob) => only(&|it| glob.matches(&it.name)),
-        None => only(&|it| it.name == table.name)
-            .or_else(|| only(&|it| it.name.ends_with(&table.name) && alike(it)))
-            .or_else(|| only(&|it| is_called(&it.name, &table.name) && alike(it)))
+        Some(glob) => only(&|table| glob.matches(&table.name)),
+        None => only(&|other| other.name == table.name)
+            .or_else(|| only(&|other| other.name.ends_with(&table.name) && alike(other)))
+            .or_else(|| only(&|other| is_called(&other.name, &table.name) && alike(other)))
             .or_else(|| only(&|_| !several)),
     }
 }
@@ -122,7 +122,7 @@ fn find<'a>(table: &TableInfo, file: &'a TableFile, tensor: Option<&str>, severa
 fn none<'a>(table: &TableInfo, files: impl Iterator<Item = &'a TableFile>, tensor: Option<&str>) -> Failure {
     let (paths, names): (Vec<String>, Vec<String>) = files
         .map(|file| {
-            let names: Vec<&str> = file.tables.iter().map(|it| &*it.name).collect();
+            let names: Vec<&str> = file.tables.iter().map(|table| &*table.name).collect();
             (file.path.display().to_string(), names.join(", "))
         })
         .unzip();

@@ -56,16 +56,16 @@ pub fn text(bad: &[DamagedUnit]) -> String {
     };
     let mut text = table(
         ["drive", ">LBA", ">LBAs", "what", ">generation", "table", "ranks", "found"],
-        bad.iter().take(SHOWN).map(|it| {
+        bad.iter().take(SHOWN).map(|unit| {
             [
-                or_dash(it.drive.clone()),
-                or_dash(it.lba.map(|lba| lba.to_string())),
-                if it.lbas == 0 { "-".to_owned() } else { it.lbas.to_string() },
-                kind(it.what).to_owned(),
-                or_dash(it.generation.map(|id| id.to_string())),
-                or_dash(it.table.clone()),
-                ranks(it),
-                it.detail.clone(),
+                or_dash(unit.drive.clone()),
+                or_dash(unit.lba.map(|lba| lba.to_string())),
+                if unit.lbas == 0 { "-".to_owned() } else { unit.lbas.to_string() },
+                kind(unit.what).to_owned(),
+                or_dash(unit.generation.map(|id| id.to_string())),
+                or_dash(unit.table.clone()),
+                ranks(unit),
+                unit.detail.clone(),
             ]
         }),
     );
@@ -93,10 +93,12 @@ pub fn unfinished_text(units: &[DamagedUnit]) -> String {
 pub fn failure(bad: &[DamagedUnit]) -> Option<Failure> {
     let first = |of: &dyn Fn(&&DamagedUnit) -> bool| bad.iter().find(of);
     let (class, worst) = None
-        .or_else(|| first(&|it| it.unreadable).map(|it| (Class::Drive, it)))
-        .or_else(|| first(&|it| it.what != DamageKind::Rows && !is_copied(it.what)).map(|it| (Class::Store, it)))
-        .or_else(|| first(&|it| it.what == DamageKind::Rows).map(|it| (Class::Mismatch, it)))
-        .or_else(|| first(&|_| true).map(|it| (Class::Store, it)))?;
+        .or_else(|| first(&|unit| unit.unreadable).map(|unit| (Class::Drive, unit)))
+        .or_else(|| {
+            first(&|unit| unit.what != DamageKind::Rows && !is_copied(unit.what)).map(|unit| (Class::Store, unit))
+        })
+        .or_else(|| first(&|unit| unit.what == DamageKind::Rows).map(|unit| (Class::Mismatch, unit)))
+        .or_else(|| first(&|_| true).map(|unit| (Class::Store, unit)))?;
     let remedy = match worst.what {
         what if is_copied(what) => "mend it with `warprow repair`",
         _ if worst.unreadable => {

@@ -52,7 +52,7 @@ impl DriveArgs {
             .iter()
             .map(|address| Ok(address.parse::<DriveAddress>()?))
             .collect::<Result<Vec<_>, Failure>>()?;
-        if let Some(attached) = parsed.iter().find(|it| matches!(it, DriveAddress::Attached(_))) {
+        if let Some(attached) = parsed.iter().find(|address| matches!(address, DriveAddress::Attached(_))) {
             let what = "attached tables are read where they are, and never written";
             return Err(
                 Failure::usage(attached.to_string(), what).remedy("give a drive of a store, or one for a store")
@@ -208,7 +208,7 @@ pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopene
 
 /// The store on the drives.
 pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
-    if options.access == StoreAccess::ReadWrite && args.addresses().iter().any(|it| attached::is(it)) {
+    if options.access == StoreAccess::ReadWrite && args.addresses().iter().any(|address| attached::is(address)) {
         let what = "attached tables are read where they are, and never written";
         return Err(Failure::new(Class::Refused, args.addresses().join(","), what).remedy("give a drive of a store"));
     }
@@ -218,7 +218,7 @@ pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
 
 /// Attached files have no metadata of ours, and no checksums.
 pub fn refuse_attached(args: &DriveArgs) -> Result<(), Failure> {
-    match args.addresses().into_iter().find(|it| attached::is(it)) {
+    match args.addresses().into_iter().find(|address| attached::is(address)) {
         Some(address) => {
             let what = "attached tables have no superblocks, catalogue or checksums: there is nothing to check or mend";
             Err(Failure::usage(address, what).remedy("give drives of a store"))

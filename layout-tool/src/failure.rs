@@ -148,7 +148,7 @@ impl Failure {
             Busy::File(found) => found.holder.as_ref(),
             Busy::Elsewhere(_) => None,
         };
-        let holder = holder.map(|it| json!({ "pid": it.pid, "command": it.command }));
+        let holder = holder.map(|holder| json!({ "pid": holder.pid, "command": holder.command }));
         Self { busy: Some(Box::new(busy)), ..self }.detail("holder", holder)
     }
 

@@ -42,7 +42,8 @@ pub fn refuse_in_use(path: &Path) -> Result<(), Failure> {
     let target = followed(path);
     // What nothing is known of cannot be written either, which says more.
     let Ok(Some(found)) = in_use(&target) else { return Ok(()) };
-    let same = |other: &Path| other.canonicalize().is_ok_and(|other| target.canonicalize().is_ok_and(|it| it == other));
+    let same =
+        |other: &Path| other.canonicalize().is_ok_and(|other| target.canonicalize().is_ok_and(|path| path == other));
     let what = match same(&found.path) {
         true => format!("is in use by {}, and was left as it is", found.who()),
         false => {
@@ -65,7 +66,7 @@ pub fn refuse_own(path: &Path, drives: &[String]) -> Result<(), Failure> {
     let drives: Vec<String> = drives.iter().flat_map(|argument| split(argument)).collect();
     let target = followed(path).canonicalize();
     // Of a folder, all of it.
-    let same = |own: &Path| target.as_ref().is_ok_and(|it| own.canonicalize().is_ok_and(|own| it.starts_with(own)));
+    let same = |own: &Path| target.as_ref().is_ok_and(|path| own.canonicalize().is_ok_and(|own| path.starts_with(own)));
     let depends = |address: &&String| match address.parse() {
         Ok(DriveAddress::Emulated(uri)) => uri.files().iter().any(|own| same(own)),
         _ => attached::file_of(address).is_some_and(|own| same(&own)),

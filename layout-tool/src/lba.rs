@@ -135,7 +135,8 @@ impl Choice {
     /// if there is no curve, the one that reads the fewest bytes; 4096 if they are as good there too. What drives themselves say of
     /// their LBA formats comes first, where it differs: a curve is of one format. `None` where nothing is offered, or there are no rows.
     pub fn new(rows: &[Rows], offers: &[Offer], curves: &[ReadCurve]) -> Option<Self> {
-        let rows: Vec<Rows> = rows.iter().copied().filter(|it| it.bytes > 0 && it.count > 0 && it.ids > 0).collect();
+        let rows: Vec<Rows> =
+            rows.iter().copied().filter(|row| row.bytes > 0 && row.count > 0 && row.ids > 0).collect();
         let mut costs: Vec<Cost> = offers.iter().map(|&offer| Cost::of(&rows, offer, curves)).collect();
         costs.sort_by_key(|cost| std::cmp::Reverse(cost.offer.lba_bytes));
         let mut best = *costs.first().filter(|_| !rows.is_empty())?;
@@ -222,7 +223,7 @@ mod tests {
     fn choose(all: &[Rows]) -> u32 {
         let choices = [vec![], vec![flash()], vec![optane()], vec![flash(), optane()]];
         let choices = choices.map(|curves| Choice::new(all, &BOTH, &curves).unwrap().lba_bytes);
-        assert!(choices.iter().all(|&it| it == choices[0]), "{all:?}: {choices:?}");
+        assert!(choices.iter().all(|&choice| choice == choices[0]), "{all:?}: {choices:?}");
         choices[0]
     }
 

@@ -151,7 +151,7 @@ fn refuse(error: clap::Error, args: &[OsString], json: bool) -> u8 {
             let text = error.to_string();
             let (what, rest) = text.split_once("\n\n").unwrap_or((&text, ""));
             let about =
-                [ContextKind::InvalidArg, ContextKind::InvalidSubcommand].into_iter().find_map(|it| error.get(it));
+                [ContextKind::InvalidArg, ContextKind::InvalidSubcommand].into_iter().find_map(|kind| error.get(kind));
             let subject = about.map(ToString::to_string).unwrap_or_default();
             let what = what.trim_start_matches("error: ").split_whitespace().collect::<Vec<_>>().join(" ");
             let rest = rest.split_whitespace().collect::<Vec<_>>().join(" ");

@@ -71,10 +71,10 @@ fn find(missing: &[MissingMember], addresses: &[DriveAddress]) -> Vec<Vec<String
         true => Vec::new(),
         false => Machine::at("/").drives(),
     };
-    let real = real.into_iter().filter_map(|it| Some((it.serial?, it.function.address.to_string())));
+    let real = real.into_iter().filter_map(|drive| Some((drive.serial?, drive.function.address.to_string())));
     let known: Vec<(String, String)> = here.into_iter().chain(real).collect();
-    let of = |it: &MissingMember| {
-        known.iter().filter(|(serial, _)| serial.trim() == it.serial).map(|(_, address)| address.clone()).collect()
+    let of = |member: &MissingMember| {
+        known.iter().filter(|(serial, _)| serial.trim() == member.serial).map(|(_, address)| address.clone()).collect()
     };
     missing.iter().map(of).collect()
 }

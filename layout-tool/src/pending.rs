@@ -16,9 +16,9 @@ pub(crate) struct Pending {
 
 /// Those of each generation that has a log.
 pub(crate) fn of_store(store: &Store, generations: &[GenerationInfo]) -> Vec<Pending> {
-    let of = |it: &GenerationInfo| {
-        let found = store.pending_updates(it.id).transpose()?;
-        Some(Pending { generation: it.id, found: found.map_err(Failure::from) })
+    let of = |generation: &GenerationInfo| {
+        let found = store.pending_updates(generation.id).transpose()?;
+        Some(Pending { generation: generation.id, found: found.map_err(Failure::from) })
     };
     generations.iter().filter_map(of).collect()
 }
@@ -69,7 +69,7 @@ impl Pending {
         };
         let shares: Vec<Value> = shares(&found.log)
             .iter()
-            .map(|it| json!({ "drive": it.drive, "chunks": it.chunks, "units": it.units, "bytes": it.bytes }))
+            .map(|share| json!({ "drive": share.drive, "chunks": share.chunks, "units": share.units, "bytes": share.bytes }))
             .collect();
         let compaction = &found.compaction;
         json!({
@@ -78,9 +78,9 @@ impl Pending {
             "tables": found.tables,
             "log": {
                 "chunks": found.log.len(),
-                "units": found.log.iter().map(|it| u64::from(it.units)).sum::<u64>(),
-                "bytes": found.log.iter().map(|it| it.bytes).sum::<u64>(),
-                "sealed_chunks": found.log.iter().filter(|it| it.sealed).count(),
+                "units": found.log.iter().map(|chunk| u64::from(chunk.units)).sum::<u64>(),
+                "bytes": found.log.iter().map(|chunk| chunk.bytes).sum::<u64>(),
+                "sealed_chunks": found.log.iter().filter(|chunk| chunk.sealed).count(),
                 "drives": shares,
             },
             "compaction": {
@@ -105,7 +105,7 @@ impl Pending {
     pub(crate) fn log(&self) -> String {
         match &self.found {
             Ok(found) => {
-                let bytes = found.log.iter().map(|it| it.bytes).sum();
+                let bytes = found.log.iter().map(|chunk| chunk.bytes).sum();
                 format!("{}, {}", units::plural(found.log.len() as u64, "chunk"), units::bytes(bytes))
             }
             Err(_) => "cannot be read".to_owned(),
@@ -146,15 +146,16 @@ impl Pending {
             format!("{} of {}", parts.join(" and "), crate::report::printable(name))
         };
         let changed: Vec<String> =
-            found.tables.iter().take(SHOWN).map(|it| table(it.rows, it.created, &it.table)).collect();
+            found.tables.iter().take(SHOWN).map(|table| table(table.rows, table.created, &table.table)).collect();
         let more = found.tables.len().saturating_sub(SHOWN);
         let more = if more > 0 { format!(", and {} more", units::plural(more as u64, "table")) } else { String::new() };
         let on: Vec<String> = shares(&found.log)
             .iter()
-            .map(|it| {
-                let drive = it.drive.unwrap_or("a MISSING drive");
-                let count = [(it.chunks, "chunk"), (it.units, "unit")].map(|(count, what)| units::plural(count, what));
-                format!("{} with {} ({}) on {drive}", count[0], count[1], units::bytes(it.bytes))
+            .map(|share| {
+                let drive = share.drive.unwrap_or("a MISSING drive");
+                let count =
+                    [(share.chunks, "chunk"), (share.units, "unit")].map(|(count, what)| units::plural(count, what));
+                format!("{} with {} ({}) on {drive}", count[0], count[1], units::bytes(share.bytes))
             })
             .collect();
         let compaction = &found.compaction;

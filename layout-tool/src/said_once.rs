@@ -34,8 +34,8 @@ pub fn without_remedy(mut message: String, remedy: &str) -> String {
     if remedy.is_empty() {
         return message;
     }
-    TO_THE_END.iter().filter_map(|it| message.find(it)).min().into_iter().for_each(|at| message.truncate(at));
-    let found = REMEDIES.iter().filter_map(|it| Some((message.find(it)?, it.len())));
+    TO_THE_END.iter().filter_map(|text| message.find(text)).min().into_iter().for_each(|at| message.truncate(at));
+    let found = REMEDIES.iter().filter_map(|text| Some((message.find(text)?, text.len())));
     // It ends there, or a cause or another part follows: it is not the beginning of a longer one.
     let whole = |&(at, len): &(usize, usize)| {
         message.get(at + len..).is_some_and(|rest| rest.is_empty() || rest.starts_with([':', ';', ',']))

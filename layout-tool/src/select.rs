@@ -214,7 +214,7 @@ mod tests {
     }
 
     fn select(tensors: &[&str], all: bool, strip: &str) -> Selection {
-        let tensors = tensors.iter().map(|&it| it.to_owned()).collect();
+        let tensors = tensors.iter().map(|&tensor| tensor.to_owned()).collect();
         Selection { tensors, all, strip_prefix: (!strip.is_empty()).then(|| strip.to_owned()) }
     }
 
@@ -223,7 +223,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let one = [file(dir.path(), &[("emb.weight", &[8, 4]), ("bias", &[4])])];
         let chosen = Selection::default().choose(&one, "warprow load").unwrap();
-        assert_eq!(chosen.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["emb.weight"]);
+        assert_eq!(chosen.iter().map(|chosen| &*chosen.name).collect::<Vec<_>>(), ["emb.weight"]);
 
         let deep = [file(
             dir.path(),
@@ -242,7 +242,7 @@ mod tests {
         assert!(example.starts_with("warprow load -d x /"), "{example}");
         assert!(example.ends_with("m.safetensors --tensor 'e.layers.*' --strip-prefix e.layers."), "{example}");
         let follow = select(&["e.layers.*"], false, "e.layers.").choose(&deep, "").unwrap();
-        assert_eq!(follow.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["a.weight", "b.weight"]);
+        assert_eq!(follow.iter().map(|chosen| &*chosen.name).collect::<Vec<_>>(), ["a.weight", "b.weight"]);
     }
 
     #[test]
@@ -257,7 +257,7 @@ mod tests {
         assert!(fails(select(&["a"], false, "x.")).contains("no name begins with the prefix"));
         assert!(fails(select(&["a"], false, "a")).contains("nothing of its name is left"));
         let named = select(&["user=x.a", "x.b", "x.*b"], false, "x.").choose(&files, "").unwrap();
-        assert_eq!(named.iter().map(|it| &*it.name).collect::<Vec<_>>(), ["user", "b"]);
+        assert_eq!(named.iter().map(|chosen| &*chosen.name).collect::<Vec<_>>(), ["user", "b"]);
     }
 
     #[test]

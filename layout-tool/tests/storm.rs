@@ -14,7 +14,7 @@ fn options(folder: &Path, seed: u64, steps: u64) -> Options {
 /// In memory, where there is enough of it: a kill does not ask what a disk was told to keep.
 fn folder() -> TempDir {
     let memory = Path::new("/dev/shm");
-    let free = statvfs(memory).map_or(0, |it| it.blocks_available().saturating_mul(it.fragment_size()));
+    let free = statvfs(memory).map_or(0, |system| system.blocks_available().saturating_mul(system.fragment_size()));
     if free < 1 << 30 {
         return tempfile::tempdir().unwrap();
     }

@@ -79,7 +79,11 @@ impl Catalogue {
 
     /// Takes the generation of that id out.
     pub(crate) fn remove(&mut self, id: u64) -> Result<Arc<Generation>, VolumeError> {
-        let at = self.generations.iter().position(|it| it.id == id).ok_or(VolumeError::NoSuchGeneration { id })?;
+        let at = self
+            .generations
+            .iter()
+            .position(|generation| generation.id == id)
+            .ok_or(VolumeError::NoSuchGeneration { id })?;
         Ok(self.generations.remove(at))
     }
 
@@ -89,7 +93,7 @@ impl Catalogue {
         id: u64,
         change: impl FnOnce(&mut Generation) -> Result<T, VolumeError>,
     ) -> Result<T, VolumeError> {
-        let entry = self.generations.iter_mut().find(|it| it.id == id);
+        let entry = self.generations.iter_mut().find(|generation| generation.id == id);
         let entry = entry.ok_or(VolumeError::NoSuchGeneration { id })?;
         let mut changed = Generation::clone(entry);
         let result = change(&mut changed)?;
@@ -107,8 +111,8 @@ impl Catalogue {
     /// the name finds the table of the one that was shown last.
     pub(crate) fn found_tables(&self, id: u64) -> Vec<String> {
         let Some(of) = self.generation(id).filter(|of| of.shown != 0) else { return Vec::new() };
-        let later = self.generations.iter().filter(|it| (it.shown, it.id) > (of.shown, of.id));
-        let hidden: HashSet<&str> = later.flat_map(|it| &it.tables).map(|table| &*table.name).collect();
+        let later = self.generations.iter().filter(|generation| (generation.shown, generation.id) > (of.shown, of.id));
+        let hidden: HashSet<&str> = later.flat_map(|generation| &generation.tables).map(|table| &*table.name).collect();
         let found = of.tables.iter().filter(|table| !hidden.contains(&*table.name));
         found.map(|table| table.name.clone()).collect()
     }
@@ -213,7 +217,7 @@ fn decode_generation(
     }
     // A log may have a place behind the last chunk of a drive, of so many units.
     let mut own = |chunk: ChunkRef, units: Option<u32>| {
-        let remainder = geometry.remainder(chunk.drive()).filter(|it| it.0 == chunk);
+        let remainder = geometry.remainder(chunk.drive()).filter(|pair| pair.0 == chunk);
         let fits = units.zip(remainder).is_some_and(|(units, (_, room))| u64::from(units) <= room);
         if !geometry.is_chunk(chunk) && !fits {
             return Err(bad("one of its chunks is on no drive"));

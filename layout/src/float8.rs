@@ -154,7 +154,7 @@ mod tests {
             };
             for (values, narrow) in [(&E4M3_VALUES, to_e4m3 as fn(f32) -> u8), (&E5M2_VALUES, to_e5m2)] {
                 let value = if near { halfway(values) } else { (bits as f32 / u32::MAX as f32 - 0.5) * 2f32.powi(scale) };
-                let largest = values.iter().copied().filter(|it| it.is_finite()).fold(0.0, f32::max);
+                let largest = values.iter().copied().filter(|value| value.is_finite()).fold(0.0, f32::max);
                 if value.is_finite() && value.abs() <= largest {
                     prop_assert_eq!(narrow(value), naive(values, value), "{}", value);
                 }

@@ -221,13 +221,19 @@ impl Volume {
                     name: generation.name.clone(),
                     epoch: generation.epoch,
                     latest: generation.shown != 0
-                        && !generations.iter().any(|it| it.name == generation.name && it.shown > generation.shown),
+                        && !generations
+                            .iter()
+                            .any(|other| other.name == generation.name && other.shown > generation.shown),
                     shown: generation.shown,
                     stripe_unit: generation.placement.stripe_bytes(),
                     chunks: per_member(generation.placement.map()),
                     chunk_members: generation.placement.map().iter().map(|chunk| chunk.drive()).collect(),
                     bytes: generation.placement.lbas() << geometry.lba_shift,
-                    tables: generation.tables.iter().map(|it| TableInspection::new(it, geometry.lba_size())).collect(),
+                    tables: generation
+                        .tables
+                        .iter()
+                        .map(|table| TableInspection::new(table, geometry.lba_size()))
+                        .collect(),
                 })
                 .collect(),
         }

@@ -158,7 +158,7 @@ impl<'a, S: RowSource + ?Sized> TableWrites<'a, S> {
             let within = |region: LbaRegion| lba.checked_sub(region.first_lba).filter(|lba| *lba < region.lbas);
             if let Some(lba) = within(self.table.rows_region) {
                 self.fill_rows(lba, out)?;
-            } else if let Some((stored, lba)) = self.table.ranks.and_then(|it| Some((it, within(it.region)?))) {
+            } else if let Some((stored, lba)) = self.table.ranks.and_then(|rank| Some((rank, within(rank.region)?))) {
                 let entries_per_lba = u64::from(self.placement.lba_size() / stored.width.bytes());
                 match self.id_to_rank {
                     Some(ranks) => ranks.encode(lba * entries_per_lba, out),

@@ -116,7 +116,7 @@ impl Volume {
         let of = |generation: &Generation| {
             let tables = generation.tables.iter().map(|table| {
                 let keys = table.keys.into_iter().flat_map(|keys| keys.regions());
-                let regions = [Some(table.rows_region), table.ranks.map(|it| it.region), table.crc_region];
+                let regions = [Some(table.rows_region), table.ranks.map(|rank| rank.region), table.crc_region];
                 let regions: Vec<LbaRegion> = regions.into_iter().flatten().chain(keys).collect();
                 let (bytes, in_chunk) = spread(generation, &regions, members);
                 let parts = parts(generation, &regions);
@@ -222,7 +222,7 @@ fn spread(generation: &Generation, regions: &[LbaRegion], members: usize) -> (Ve
     let columns = (map.len() as u64).max(1);
     let mut of_member = vec![0u64; members];
     let on = |chunk: &crate::ChunkRef| usize::from(chunk.drive());
-    map.iter().for_each(|chunk| of_member.iter_mut().skip(on(chunk)).take(1).for_each(|it| *it += 1));
+    map.iter().for_each(|chunk| of_member.iter_mut().skip(on(chunk)).take(1).for_each(|number| *number += 1));
     let mut bytes = vec![0u64; members];
     let mut from = u64::MAX;
     let mut to = 0;
@@ -234,7 +234,9 @@ fn spread(generation: &Generation, regions: &[LbaRegion], members: usize) -> (Ve
         bytes.iter_mut().zip(&of_member).for_each(|(bytes, columns)| *bytes += columns * whole * unit);
         for offset in 0..rest {
             let chunk = map.get(((first + offset) % columns) as usize);
-            chunk.into_iter().for_each(|chunk| bytes.iter_mut().skip(on(chunk)).take(1).for_each(|it| *it += unit));
+            chunk
+                .into_iter()
+                .for_each(|chunk| bytes.iter_mut().skip(on(chunk)).take(1).for_each(|number| *number += unit));
         }
         if count > 0 {
             (from, to) = (from.min(first / columns * unit), to.max((first + count).div_ceil(columns) * unit));

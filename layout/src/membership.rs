@@ -88,7 +88,7 @@ impl Volume {
         let found = probe(drive).map_err(VolumeError::Drive)?;
         self.refuse_member(drive, &found)?;
         // A member that an attempt which came to nothing left behind is no other store.
-        let own = |it: &Superblock| it.store == self.store();
+        let own = |superblock: &Superblock| superblock.store == self.store();
         if found.has_magic() && !overwrite && !found.newest().is_some_and(own) {
             let store = found.newest().map(|superblock| superblock.store);
             return Err(StoreFormatError::AlreadyFormatted { drive: name(), store }.into());
@@ -120,7 +120,8 @@ impl Volume {
     /// A drive that has a superblock of a member is that member, or a copy of it.
     fn refuse_member(&self, drive: &dyn Drive, found: &SuperblockProbe) -> Result<(), VolumeError> {
         let superblocks = found.states().filter_map(SlotState::superblock);
-        let claimed = superblocks.filter(|it| it.store == self.store()).filter_map(|it| it.own());
+        let claimed =
+            superblocks.filter(|superblock| superblock.store == self.store()).filter_map(|superblock| superblock.own());
         let claimed: Vec<Uuid> = claimed.map(|own| own.uuid).collect();
         let members = self.geometry().members.iter().enumerate();
         match members.into_iter().find(|(_, member)| !member.vacant && claimed.contains(&member.uuid)) {
@@ -139,7 +140,7 @@ impl Volume {
     pub fn spread(&self, member: u16, progress: MoveProgress<'_>) -> Result<u64, VolumeError> {
         let plan = || -> Vec<(u64, Vec<usize>)> {
             let shares = self.generations();
-            let shares = shares.iter().map(|it| (it.id, share(it.placement.map(), member, self.geometry())));
+            let shares = shares.iter().map(|share| (share.id, share(share.placement.map(), member, self.geometry())));
             shares.filter(|(_, columns)| !columns.is_empty()).collect()
         };
         let plan = plan();
@@ -206,8 +207,8 @@ impl Volume {
         }
         let _closing = self.close()?;
         // A load that had reserved chunks on it before may have been committed since.
-        let on_it = |it: &Arc<Generation>| it.chunks().any(|chunk| chunk.drive() == member);
-        let came = self.generations().iter().find(|&it| on_it(it)).map(|it| it.id);
+        let on_it = |generation: &Arc<Generation>| generation.chunks().any(|chunk| chunk.drive() == member);
+        let came = self.generations().iter().find(|&generation| on_it(generation)).map(|generation| generation.id);
         if let Some(generation) = came.or_else(|| self.held_on(member)) {
             return Err(VolumeError::MemberInUse { drive: drive.name().to_owned(), generation });
         }

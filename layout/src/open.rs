@@ -127,8 +127,8 @@ pub fn open<D: Drive + 'static>(drives: Vec<D>, access: StoreAccess) -> Result<O
         _ => Some("members are missing, and writing needs all of them".to_owned()),
     };
     let members = by_member(&candidates, &current.geometry);
-    let positions = members.iter().map(|member| member.map(|it| it.position)).collect();
-    let drives = members.iter().map(|member| member.map(|it| it.drive.clone())).collect();
+    let positions = members.iter().map(|member| member.map(|candidate| candidate.position)).collect();
+    let drives = members.iter().map(|member| member.map(|candidate| candidate.drive.clone())).collect();
     let volume = Volume::new(current, catalogue, drives, positions, read_only);
     let state = if missing.is_empty() { StoreState::Healthy } else { StoreState::Degraded { missing } };
     Ok(OpenedVolume { volume, state, repairs })
@@ -167,7 +167,7 @@ impl Survey {
 
         let mut catalogues: Vec<Result<Vec<u8>, Damage>> = candidates
             .iter()
-            .map(|it| read_catalogue(&*it.drive, &commit::for_member(&current, it.newest.member)))
+            .map(|candidate| read_catalogue(&*candidate.drive, &commit::for_member(&current, candidate.newest.member)))
             .collect();
         for (candidate, catalogue) in candidates.iter().zip(&catalogues) {
             let its_epoch = candidate.newest.epoch;
@@ -175,8 +175,10 @@ impl Survey {
                 return Err(OpenError::StaleMember { drive: candidate.name(), its_epoch, epoch: current.epoch });
             }
         }
-        let damaged: Vec<Option<Damage>> = catalogues.iter().map(|it| it.as_ref().err().copied()).collect();
-        let Some(bytes) = catalogues.iter_mut().find_map(|it| it.as_mut().ok().map(std::mem::take)) else {
+        let damaged: Vec<Option<Damage>> =
+            catalogues.iter().map(|catalogue| catalogue.as_ref().err().copied()).collect();
+        let Some(bytes) = catalogues.iter_mut().find_map(|catalogue| catalogue.as_mut().ok().map(std::mem::take))
+        else {
             let (block, source) = damaged.iter().flatten().copied().next().unwrap_or((0, BlockError::Unreadable));
             let drive = candidates.first().map(Candidate::name).unwrap_or_default();
             return Err(OpenError::CatalogueDamaged { epoch: current.epoch, drive, block, source });
@@ -253,7 +255,8 @@ fn refuse_strangers(candidates: &[Candidate]) -> Result<(), OpenError> {
     let of = |store: Uuid| candidates.iter().filter(move |candidate| candidate.newest.store == store);
     let complete =
         |candidate: &Candidate| of(candidate.newest.store).count() >= candidate.newest.geometry.members.len();
-    let meant = candidates.iter().rev().max_by_key(|it| (of(it.newest.store).count(), complete(it)));
+    let meant =
+        candidates.iter().rev().max_by_key(|candidate| (of(candidate.newest.store).count(), complete(candidate)));
     let Some(meant) = meant else { return Err(OpenError::NoDrives) };
     let store = meant.newest.store;
     match candidates.iter().find(|candidate| candidate.newest.store != store) {
@@ -261,8 +264,9 @@ fn refuse_strangers(candidates: &[Candidate]) -> Result<(), OpenError> {
         Some(stranger) => {
             let drive = stranger.name();
             let its_store = stranger.newest.store;
-            let missing =
-                missing(&meant.newest.geometry, |index| of(store).any(|it| usize::from(it.newest.member) == index));
+            let missing = missing(&meant.newest.geometry, |index| {
+                of(store).any(|candidate| usize::from(candidate.newest.member) == index)
+            });
             Err(match missing.is_empty() {
                 true => OpenError::ForeignMember { drive, its_store, store },
                 false => OpenError::SwappedMember { drive, its_store, store, missing },
@@ -282,7 +286,7 @@ fn agree(candidates: &[Candidate]) -> Result<Superblock, OpenError> {
                 == (theirs.commit, theirs.catalogue_bytes, theirs.catalogue_crc);
         // The list of members may have changed in between; the sizes never do.
         let same_list = ours.epoch != theirs.epoch || ours.geometry == theirs.geometry;
-        let sizes = |it: &Superblock| Geometry { members: Vec::new(), ..it.geometry.clone() };
+        let sizes = |superblock: &Superblock| Geometry { members: Vec::new(), ..superblock.geometry.clone() };
         if sizes(ours) != sizes(theirs) || !same_list || !same_commit {
             return Err(OpenError::Disagreement { first: newest.name(), second: candidate.name() });
         }

@@ -84,7 +84,9 @@ impl SuperblockProbe {
         let identity = |superblock: &Superblock| (superblock.store, superblock.own().map(|own| own.uuid));
         let valid = || self.states().filter_map(SlotState::superblock);
         let votes = |of: &Superblock| valid().filter(|other| identity(other) == identity(of)).count();
-        let Some(own) = valid().max_by_key(|it| (votes(it), it.epoch)).map(identity) else { return self };
+        let Some(own) = valid().max_by_key(|superblock| (votes(superblock), superblock.epoch)).map(identity) else {
+            return self;
+        };
         for state in self.start.iter_mut().chain(&mut self.tail) {
             if let Some(found) = state.superblock().map(identity).filter(|found| *found != own) {
                 let field = if found.0 == own.0 { "member" } else { "store" };

@@ -190,10 +190,10 @@ impl RepairProposal {
             candidates.sort_by_key(|candidate| candidate.position);
         }
         let survey = Survey::new(candidates, degraded, |candidates, current| match refuse_lost(candidates, current) {
-            Err(_) if candidates.iter().all(|it| proves_last(it, current)) => Ok(()),
+            Err(_) if candidates.iter().all(|candidate| proves_last(candidate, current)) => Ok(()),
             other => other,
         })?;
-        let before = survey.candidates.iter().map(|it| before(it, &survey)).collect();
+        let before = survey.candidates.iter().map(|candidate| before(candidate, &survey)).collect();
         let mut plan = Self { survey, before, mends: Vec::new() };
         plan.mends =
             plan.needed().iter().zip(&plan.before).flat_map(|(it, before)| plan.mends_of(it, before)).collect();
@@ -276,8 +276,10 @@ impl RepairProposal {
                 let end = if *copy == SuperblockCopy::Start { "end" } else { "start" };
                 format!("its copy at the drive's {end}")
             } else if superblock.epoch == current.epoch {
-                let other = candidates.iter().find(|it| it.newest == commit::for_member(current, it.newest.member));
-                other.map(|it| it.name()).unwrap_or_default()
+                let other = candidates
+                    .iter()
+                    .find(|candidate| candidate.newest == commit::for_member(current, candidate.newest.member));
+                other.map(|candidate| candidate.name()).unwrap_or_default()
             } else {
                 before.as_ref().map(|(_, from)| from.clone()).unwrap_or_default()
             };
@@ -303,8 +305,8 @@ impl Survey {
                 || other_catalogue(candidate, &self.current).is_some_and(|id| id.epoch == self.current.epoch + 1);
             return copy == SuperblockCopy::Start && torn(start) && begun();
         }
-        let is_before = |it: &Candidate, state: &SlotState| is_before(&self.current, it, state);
-        let is_old = |it: &Candidate| is_before(it, it.probe.slot(epoch)[1]);
+        let is_before = |candidate: &Candidate, state: &SlotState| is_before(&self.current, candidate, state);
+        let is_old = |candidate: &Candidate| is_before(candidate, candidate.probe.slot(epoch)[1]);
         match copy {
             // Tail copies are written when all at the start are durable.
             SuperblockCopy::Start => is_old(candidate) && (torn(start) || is_before(candidate, start)),
@@ -320,7 +322,7 @@ fn is_before(current: &Superblock, candidate: &Candidate, state: &SlotState) -> 
         SlotState::Valid(found) => found.epoch + 2 == epoch,
         // The slot was never written before: the store is new, or the member, which came with this epoch or the one before.
         SlotState::Empty => {
-            let other = candidate.probe.slot(epoch + 1).into_iter().all(|it| *it == SlotState::Empty);
+            let other = candidate.probe.slot(epoch + 1).into_iter().all(|state| *state == SlotState::Empty);
             other || epoch == 2 || current.members_epoch + 1 == epoch
         }
         SlotState::Bad(_) => false,
@@ -351,7 +353,7 @@ impl std::fmt::Debug for RepairProposal {
 }
 
 fn damaged_words(candidates: &[Candidate], damaged: &[Option<crate::open::Damage>], candidate: &Candidate) -> String {
-    let at = candidates.iter().position(|it| it.position == candidate.position);
+    let at = candidates.iter().position(|other| other.position == candidate.position);
     let damage = at.and_then(|at| damaged.get(at).copied().flatten());
     damage.map(|(block, error)| format!("block {block}: {error}")).unwrap_or_default()
 }
@@ -365,7 +367,7 @@ fn identify(
     error: OpenError,
 ) -> Result<Candidate, OpenError> {
     let incarnation = drive.incarnation();
-    let taken = |index: usize| known.iter().any(|it| usize::from(it.newest.member) == index);
+    let taken = |index: usize| known.iter().any(|candidate| usize::from(candidate.newest.member) == index);
     let missing = crate::volume::missing(&current.geometry, taken);
     if drive.lba_size() == current.geometry.lba_size() {
         for missing in &missing {
@@ -407,9 +409,12 @@ fn before(candidate: &Candidate, survey: &Survey) -> Option<(Superblock, String)
     let own = candidate.newest.own()?;
     for other in candidates {
         let valid = other.probe.slot(epoch).into_iter().filter_map(SlotState::superblock);
-        for superblock in valid.filter(|it| it.epoch == epoch && it.store == current.store) {
+        for superblock in valid.filter(|superblock| superblock.epoch == epoch && superblock.store == current.store) {
             let copy = commit::for_member(superblock, candidate.newest.member);
-            if copy.own().is_some_and(|it| it.uuid == own.uuid && !it.vacant && it.lba_count == own.lba_count) {
+            if copy
+                .own()
+                .is_some_and(|member| member.uuid == own.uuid && !member.vacant && member.lba_count == own.lba_count)
+            {
                 return Some((copy, other.name()));
             }
         }

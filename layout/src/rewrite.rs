@@ -185,7 +185,8 @@ impl Volume {
             }
         }
         let columns: Vec<usize> = (0..all).filter(|&column| wanted.get(column) == Some(&true)).collect();
-        let members: Vec<u16> = columns.iter().filter_map(|&it| Some(placement.map().get(it)?.drive())).collect();
+        let members: Vec<u16> =
+            columns.iter().filter_map(|&column| Some(placement.map().get(column)?.drive())).collect();
         let (chunks, ..) = self.reserve(columns.len() as u64, For::Keeps, |free, _| free.near(&members))?;
         Ok(RewrittenChunks { writing, _rewriting: rewriting, generation, before: 0, columns, chunks })
     }

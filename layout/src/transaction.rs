@@ -123,7 +123,7 @@ impl Transaction {
             let reason = format!("it has not the shape of table {:?}, of which it is to be a copy", from.name);
             return Err(VolumeError::InvalidTable { table: entry.name.clone(), reason });
         }
-        let regions = (entry.ranks.map(|it| it.region), entry.keys.map(|it| (it.index, it.keys)));
+        let regions = (entry.ranks.map(|rank| rank.region), entry.keys.map(|key| (key.index, key.keys)));
         (entry.ranks, entry.keys) = (from.ranks, from.keys);
         if let (Some(ranks), Some(region)) = (&mut entry.ranks, regions.0) {
             ranks.region = region;

@@ -173,7 +173,8 @@ impl Volume {
     /// The generation of that name that was shown last; `None` if all of that name are on standby.
     pub fn latest(&self, name: &str) -> Option<Arc<Generation>> {
         let state = self.state();
-        let shown = state.catalogue.generations.iter().filter(|it| it.name == name && it.shown != 0);
+        let shown =
+            state.catalogue.generations.iter().filter(|generation| generation.name == name && generation.shown != 0);
         shown.max_by_key(|generation| (generation.shown, generation.id)).cloned()
     }
 
@@ -340,7 +341,7 @@ impl Volume {
         self.writing()?.commit(false, None, |catalogue, commit| {
             let before = catalogue.shown_tables();
             let name = catalogue.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?.name.clone();
-            for generation in catalogue.generations.iter_mut().filter(|it| it.name == name) {
+            for generation in catalogue.generations.iter_mut().filter(|generation| generation.name == name) {
                 let shown = if generation.id == id { commit.epoch } else { 0 };
                 if generation.shown != shown {
                     *generation = Arc::new(Generation { shown, ..Generation::clone(generation) });
@@ -384,7 +385,9 @@ impl Volume {
     /// The id of a dropped or changed generation of which somebody still reads chunks on `member`.
     pub(crate) fn held_on(&self, member: u16) -> Option<u64> {
         let held: Vec<_> = self.state().held.iter().filter_map(Weak::upgrade).collect();
-        held.iter().find(|it| it.chunks().any(|chunk| chunk.drive() == member)).map(|it| it.id)
+        held.iter()
+            .find(|generation| generation.chunks().any(|chunk| chunk.drive() == member))
+            .map(|generation| generation.id)
     }
 
     /// The superblock and the catalogue that change the members to those of `geometry`, and nothing else.
@@ -438,22 +441,27 @@ impl State {
     /// Chunks that compactions need, of generations with logs and of `also`, one after the other: as many as one of them takes, and by how
     /// many the others have grown before it. Where so many are not free, they cannot be kept, and one is, for those that take no more.
     fn kept(&self, also: Option<u64>, free: u64) -> u64 {
-        let logged = self.catalogue.generations.iter().filter(|it| !it.log.is_empty() || Some(it.id) == also);
-        let needs = logged.map(|it| self.kept.get(&it.id).copied().unwrap_or(Kept { chunks: 1, growth: 0 }));
+        let logged = self
+            .catalogue
+            .generations
+            .iter()
+            .filter(|generation| !generation.log.is_empty() || Some(generation.id) == also);
+        let needs =
+            logged.map(|generation| self.kept.get(&generation.id).copied().unwrap_or(Kept { chunks: 1, growth: 0 }));
         let needs: Vec<Kept> = needs.collect();
-        let growth: u64 = needs.iter().map(|it| it.growth).sum();
-        let most = needs.iter().map(|it| it.chunks + growth - it.growth).max().unwrap_or(0);
+        let growth: u64 = needs.iter().map(|need| need.growth).sum();
+        let most = needs.iter().map(|need| need.chunks + growth - need.growth).max().unwrap_or(0);
         if most <= free { most } else { most.min(1) }
     }
 
     /// The largest place behind the last chunk of a drive that nobody has, with its units.
     fn remainder(&self, geometry: &Geometry) -> Option<(ChunkRef, u64)> {
         let reserved: Vec<Reserved> = self.reserved.iter().filter_map(Weak::upgrade).collect();
-        let logs = self.catalogue.generations.iter().flat_map(|it| &it.log).map(|log| log.chunk);
-        let taken: HashSet<ChunkRef> = logs.chain(reserved.iter().flat_map(|it| it.iter().copied())).collect();
+        let logs = self.catalogue.generations.iter().flat_map(|generation| &generation.log).map(|log| log.chunk);
+        let taken: HashSet<ChunkRef> = logs.chain(reserved.iter().flat_map(|chunks| chunks.iter().copied())).collect();
         let members = 0..geometry.members.len() as u16;
-        let free = members.filter_map(|member| geometry.remainder(member)).filter(|it| !taken.contains(&it.0));
-        free.max_by_key(|it| it.1).filter(|it| it.1 > 0)
+        let free = members.filter_map(|member| geometry.remainder(member)).filter(|pair| !taken.contains(&pair.0));
+        free.max_by_key(|pair| pair.1).filter(|pair| pair.1 > 0)
     }
 
     /// What can be given away, and how many chunks more are only held by readers.
@@ -462,8 +470,8 @@ impl State {
         let held: Vec<Arc<Generation>> = self.held.iter().filter_map(Weak::upgrade).collect();
         let reserved: Vec<Reserved> = self.reserved.iter().filter_map(Weak::upgrade).collect();
         let taken = || {
-            let of_catalogue = self.catalogue.generations.iter().flat_map(|it| it.chunks());
-            of_catalogue.chain(reserved.iter().flat_map(|it| it.iter().copied()))
+            let of_catalogue = self.catalogue.generations.iter().flat_map(|generation| generation.chunks());
+            of_catalogue.chain(reserved.iter().flat_map(|chunks| chunks.iter().copied()))
         };
         let mut counts = counts;
         if let Some(draining) = self.draining.and_then(|member| counts.get_mut(usize::from(member))) {
@@ -471,7 +479,7 @@ impl State {
         }
         let used: HashSet<ChunkRef> = taken().collect();
         let pinned: HashSet<ChunkRef> =
-            held.iter().flat_map(|it| it.chunks()).filter(|chunk| !used.contains(chunk)).collect();
+            held.iter().flat_map(|generation| generation.chunks()).filter(|chunk| !used.contains(chunk)).collect();
         let count = pinned.len() as u64;
         (FreeChunks::new(&counts, used.into_iter().chain(pinned)), count)
     }

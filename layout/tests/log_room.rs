@@ -32,7 +32,7 @@ fn log_of(volume: &Volume, model: &Model) -> Result<Log, String> {
     let mut take = |_: u64, update: LogUpdate<'_>| {
         found.insert(update.key, update.row[0]);
     };
-    let log = volume.log(0, &mut take).map_err(|it| it.to_string())?;
+    let log = volume.log(0, &mut take).map_err(|error| error.to_string())?;
     for (key, byte) in model {
         if found.get(key) != Some(byte) {
             return Err(format!("row {key} is {:?}, and was {byte}", found.get(key)));
@@ -296,7 +296,7 @@ fn compaction_in_steps_needs_one_chunk_and_may_be_cut_anywhere() {
     }
     let id = tx.commit().unwrap().id;
     let columns = volume.generation(id).unwrap().placement.map().len();
-    let changed: Vec<(u64, Vec<u8>)> = (0..64u64).map(|it| (it * 23, vec![it as u8 + 1; 4096])).collect();
+    let changed: Vec<(u64, Vec<u8>)> = (0..64u64).map(|number| (number * 23, vec![number as u8 + 1; 4096])).collect();
     let mut log = volume.log(id, |_, _| ()).unwrap();
     let updates: Vec<LogUpdate<'_>> = changed.iter().map(|(key, row)| LogUpdate { table: 0, key: *key, row }).collect();
     log.append(&updates).unwrap();

@@ -58,9 +58,10 @@ fn a_missing_member_is_named_and_the_rest_can_be_read() {
     let mut row = vec![0; 64];
     let outcomes: Vec<_> = (0..199).map(|rank| volume.read_row(&generation, 2, rank, &mut row)).collect();
     assert!(outcomes.iter().any(Result::is_ok));
-    let lost =
-        outcomes.iter().filter(|it| matches!(it, Err(VolumeError::MemberMissing { missing }) if missing.index == 1));
-    assert_eq!(lost.count(), outcomes.iter().filter(|it| it.is_err()).count());
+    let lost = outcomes
+        .iter()
+        .filter(|outcome| matches!(outcome, Err(VolumeError::MemberMissing { missing }) if missing.index == 1));
+    assert_eq!(lost.count(), outcomes.iter().filter(|outcome| outcome.is_err()).count());
 }
 
 #[test]

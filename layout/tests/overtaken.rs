@@ -92,7 +92,7 @@ fn a_chunk_that_is_being_appended_to_is_nobody_elses() {
                 let table = TableSpec::new("n", free * 256, 4096, DType::U8);
                 let all = volume.begin(&GenerationSpec::new("n", vec![table])).unwrap();
                 let given = all.generation().placement.map().iter();
-                let given = given.map(|it| (usize::from(it.drive()), it.chunk())).collect::<Vec<_>>();
+                let given = given.map(|chunk| (usize::from(chunk.drive()), chunk.chunk())).collect::<Vec<_>>();
                 *meanwhile.lock().unwrap() = Some([vec![(index, chunk)], given].concat());
             }
             true
@@ -133,7 +133,7 @@ fn what_a_log_shows_when_it_is_opened_again_is_durable() {
             false => Err(format!("{} updates are found", found.len())),
         }
     };
-    let fates: Vec<Fate> = fates(SIZES.len(), 2).into_iter().filter(|it| !matches!(it, Fate::Spoilt(_))).collect();
+    let fates: Vec<Fate> = fates(SIZES.len(), 2).into_iter().filter(|fate| !matches!(fate, Fate::Spoilt(_))).collect();
     enumerate_fates(&shapes(), &base, &fixture.take_log(), 0, &fates, check).unwrap();
 }
 

@@ -93,7 +93,7 @@ fn check_placement(generation: &Generation, chunk_counts: &[u32], lba: u64, chun
         assert_eq!(generation.row(index, table.rows), None);
         unit += units;
         for (region, width) in [
-            (table.ranks.map(|it| it.region), 4), // no table here has 2³² rows
+            (table.ranks.map(|rank| rank.region), 4), // no table here has 2³² rows
             (table.crc_region, 4),
         ] {
             let Some(region) = region else { continue };
@@ -102,7 +102,7 @@ fn check_placement(generation: &Generation, chunk_counts: &[u32], lba: u64, chun
             unit += units;
         }
         for rank in [0, table.rows / 2, table.rows - 1] {
-            let expected = table.crc_region.map(|it| (it.first_lba + rank * 4 / lba, (rank * 4 % lba) as u32));
+            let expected = table.crc_region.map(|region| (region.first_lba + rank * 4 / lba, (rank * 4 % lba) as u32));
             assert_eq!(table.locate_crc(rank, lba as u32), expected);
         }
     }

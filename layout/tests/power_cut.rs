@@ -219,7 +219,9 @@ fn old_or_new_or_none(shapes: &[Shape], crash: Crash) -> Result<(), String> {
         let fixture = Fixture::with_images(&[shape], vec![crash.images[index].clone()]);
         // A whole copy of the new superblock at the tail means that the start is durable.
         let found = probe(&fixture.drives[0]).unwrap();
-        let new = |state: &warprow_layout::SlotState| state.superblock().is_some_and(|it| it.store.as_u128() == 2);
+        let new = |state: &warprow_layout::SlotState| {
+            state.superblock().is_some_and(|superblock| superblock.store.as_u128() == 2)
+        };
         if (acked || found.tail.iter().any(new)) && !found.start.iter().any(new) {
             return Err(format!("member {index}: the new superblock is missing at the start"));
         }
@@ -477,12 +479,9 @@ fn damage_at_the_start_is_repaired_from_the_tail() {
     let probed = probe(&fixture.drives[1]).unwrap();
     assert_eq!(probed.start[0], warprow_layout::SlotState::Bad(BlockError::NoMagic));
     let opened = fixture.open();
-    assert!(
-        opened
-            .repairs
-            .iter()
-            .any(|it| it.drive == "memory:1" && it.kind == MetadataRepairKind::Superblock(SuperblockCopy::Start))
-    );
+    assert!(opened.repairs.iter().any(
+        |repair| repair.drive == "memory:1" && repair.kind == MetadataRepairKind::Superblock(SuperblockCopy::Start)
+    ));
     assert_eq!(version_of(&opened.volume), Ok(1));
     assert!(fixture.open().repairs.is_empty());
 }
@@ -513,9 +512,9 @@ fn record_beside(shapes: &[Shape]) -> (Vec<Image>, Vec<Op>) {
 /// How many of the steps were done: which generations there are, whole, and which is shown, say so.
 fn step_of(volume: &Volume, least: u64) -> Result<u64, String> {
     let generations = volume.generations();
-    generations.iter().try_for_each(|it| verify(volume, it, it.id + 1))?;
+    generations.iter().try_for_each(|generation| verify(volume, generation, generation.id + 1))?;
     let shown = volume.latest("model").ok_or("none is shown")?.id;
-    let ids: Vec<u64> = generations.iter().map(|it| it.id).collect();
+    let ids: Vec<u64> = generations.iter().map(|generation| generation.id).collect();
     match (&ids[..], shown) {
         // As before the second came, and as after it went.
         ([0], 0) => Ok(if least >= 4 { 5 } else { 1 }),
@@ -570,7 +569,11 @@ fn one_step_or_the_next(shapes: &[Shape], crash: Crash) -> Result<(), String> {
         _ => volume.drop_hidden(1).map_err(told)?,
     }
     let again = fixture.open();
-    again.volume.generations().iter().try_for_each(|it| verify(&again.volume, it, it.id + 1))?;
+    again
+        .volume
+        .generations()
+        .iter()
+        .try_for_each(|generation| verify(&again.volume, generation, generation.id + 1))?;
     if again.repairs.is_empty() { Ok(()) } else { Err(format!("still to be repaired: {:?}", again.repairs)) }
 }
 

@@ -240,9 +240,9 @@ impl Protocol {
 
     /// A chunk that nobody has, of the drive with most of them.
     fn free(&self, catalogue: &Catalogue, also: Option<At>) -> Option<At> {
-        let has = |it: &Generation| {
-            let own = (!self.is(Flaw::GiveStandbyAway) || it.shown != 0).then_some(it.chunk);
-            own.into_iter().chain(it.log.iter().map(|log| log.chunk)).collect::<Vec<_>>()
+        let has = |generation: &Generation| {
+            let own = (!self.is(Flaw::GiveStandbyAway) || generation.shown != 0).then_some(generation.chunk);
+            own.into_iter().chain(generation.log.iter().map(|log| log.chunk)).collect::<Vec<_>>()
         };
         let used: Vec<At> = catalogue.generations.iter().flat_map(has).chain(also).collect();
         let of =
@@ -440,7 +440,7 @@ impl Protocol {
         };
         let all_newest = drives.iter().map(newest).collect::<Result<Vec<_>, _>>()?;
         let (epoch, commit) = *all_newest.iter().max().ok_or("NoDrives")?;
-        if all_newest.iter().any(|it| it.0 == epoch && it.1 != commit) {
+        if all_newest.iter().any(|pair| pair.0 == epoch && pair.1 != commit) {
             return Err("Disagreement");
         }
         // A slot of the next epoch of which both copies are bad, on all of them.
@@ -567,7 +567,7 @@ impl Protocol {
 
 fn seen(process: &Process) -> Seen {
     let generations = &process.catalogue.generations;
-    let shown = generations.iter().max_by_key(|it| it.shown).map_or(9, |it| it.id);
+    let shown = generations.iter().max_by_key(|generation| generation.shown).map_or(9, |generation| generation.id);
     Seen { shown, second: generations.len() > 1, value: process.value }
 }
 
@@ -669,7 +669,9 @@ impl Model for Protocol {
                         state.task = Some(task);
                         state.tasks += u8::from(task != Task::Open);
                         let known: Vec<Seen> = state.before.iter().copied().chain([state.sure]).collect();
-                        state.maybe.extend(known.iter().flat_map(|&it| changes.iter().map(move |change| change(it))));
+                        state
+                            .maybe
+                            .extend(known.iter().flat_map(|&seen| changes.iter().map(move |change| change(seen))));
                     }
                     None if state.broken.is_some() => {}
                     None => return None,
@@ -698,7 +700,7 @@ impl Model for Protocol {
                     state.maybe = match task {
                         // An update in doubt stays so, beside what was done.
                         Some(Task::LoadBeside | Task::Switch | Task::Drop) => {
-                            let change = |it: &Seen| Seen { value: it.value, ..now };
+                            let change = |seen: &Seen| Seen { value: seen.value, ..now };
                             state.before.iter().map(change).collect()
                         }
                         _ => BTreeSet::new(),
@@ -761,7 +763,7 @@ impl Model for Protocol {
                     Some(Block::Catalogue { epoch, commit, catalogue })
                         if (*epoch, *commit) == (process.epoch + 1, state.commits) =>
                     {
-                        catalogue.generations.iter().all(|it| durable(it.chunk))
+                        catalogue.generations.iter().all(|generation| durable(generation.chunk))
                     }
                     _ => true,
                 })

@@ -93,7 +93,7 @@ fn a_plan_says_what_stands_where_and_where_the_copy_comes_from() {
     let said: Vec<_> = plan
         .writes()
         .iter()
-        .map(|it| (&*it.drive, it.lba, it.lbas, it.what, it.epoch, &*it.found, &*it.from))
+        .map(|write| (&*write.drive, write.lba, write.lbas, write.what, write.epoch, &*write.found, &*write.from))
         .collect();
     use RepairTarget::Superblock;
     use warprow_layout::SuperblockCopy::{Start, Tail};

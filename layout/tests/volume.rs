@@ -71,7 +71,10 @@ fn the_latest_of_a_name_is_the_current_one() {
         assert_eq!(volume.generation(old.id).unwrap(), old);
         assert!(volume.latest("nobody").is_none());
         let shown = volume.inspect();
-        assert_eq!(shown.generations.iter().map(|it| it.latest).collect::<Vec<_>>(), [false, true, true]);
+        assert_eq!(
+            shown.generations.iter().map(|generation| generation.latest).collect::<Vec<_>>(),
+            [false, true, true]
+        );
         assert_eq!(shown.members[0].free_chunks, 1);
         let json = serde_json::to_value(&shown).unwrap();
         assert_eq!(json["generations"][0]["tables"][0]["rows"], 2048);
@@ -413,7 +416,7 @@ fn a_map_covers_each_drive_and_counts_every_byte_of_every_table() {
         assert_eq!((free, logs), (volume.free_chunks(), 1 << 20));
         assert_eq!(tables, (generation.placement.map().len() as u64) << 20);
         for (table, map) in generation.tables.iter().zip(volume.table_map()) {
-            let regions = [Some(table.rows_region), table.ranks.map(|it| it.region), table.crc_region];
+            let regions = [Some(table.rows_region), table.ranks.map(|rank| rank.region), table.crc_region];
             let mut bytes = vec![0; sizes.len()];
             for region in regions.into_iter().flatten() {
                 for lba in region.first_lba..region.end().unwrap() {

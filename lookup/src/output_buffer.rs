@@ -62,7 +62,7 @@ impl OutputBuffer {
         for member in store.view().drives().iter().flatten() {
             let function = member.controller().function();
             // Namespaces of one controller share it; one that was given up serves nothing.
-            if member.controller().failure().is_none() && !functions.iter().any(|it| Arc::ptr_eq(it, function)) {
+            if member.controller().failure().is_none() && !functions.iter().any(|other| Arc::ptr_eq(other, function)) {
                 functions.push(function.clone());
             }
         }
@@ -138,7 +138,9 @@ impl OutputBuffer {
     }
 
     fn quarantined(&self) -> OutputBufferError {
-        OutputBufferError::Quarantined { drives: self.memory.borrowers().map(|it| it.name().to_owned()).collect() }
+        OutputBufferError::Quarantined {
+            drives: self.memory.borrowers().map(|borrower| borrower.name().to_owned()).collect(),
+        }
     }
 
     pub(crate) fn slices(&mut self) -> Result<Slices<'_>, OutputBufferError> {

@@ -27,10 +27,10 @@ impl TableShare {
 /// How many rows of each part `budget` bytes hold: what the hints ask for, cut in proportion if that is too much; what is left by the
 /// bytes of the other rows.
 pub fn share(parts: &[TableShare], budget: u64) -> Vec<u64> {
-    let hinted = parts.iter().map(|it| it.bytes(it.hint)).fold(0, u64::saturating_add);
+    let hinted = parts.iter().map(|part| part.bytes(part.hint)).fold(0, u64::saturating_add);
     let left = budget.saturating_sub(hinted);
-    let others = parts.iter().map(|it| it.bytes(it.rows - it.hint)).fold(0, u64::saturating_add);
-    parts.iter().map(|it| scaled(it.hint, budget, hinted) + scaled(it.rows - it.hint, left, others)).collect()
+    let others = parts.iter().map(|part| part.bytes(part.rows - part.hint)).fold(0, u64::saturating_add);
+    parts.iter().map(|part| scaled(part.hint, budget, hinted) + scaled(part.rows - part.hint, left, others)).collect()
 }
 
 /// Scales `rows` by `part` / `whole`, rounded down; all of them if `part` is no less than `whole`.
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn hints_come_first() {
         let tables = [table(1000, 128, 100), table(1000, 16, 0)];
-        let parts: Vec<TableShare> = tables.iter().map(|it| TableShare::of(it, it.row_bytes())).collect();
+        let parts: Vec<TableShare> = tables.iter().map(|table| TableShare::of(table, table.row_bytes())).collect();
         let share = |budget| share(&parts, budget);
         assert_eq!(share(0), [0, 0]);
         assert_eq!(share(512 * 50), [50, 0]);

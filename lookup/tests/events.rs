@@ -126,7 +126,10 @@ fn look_ups_see_what_drives_report_and_look_seldom() {
         fixture.look().unwrap();
     }
     let events = fixture.store.drive_events();
-    assert_eq!(events.iter().map(|it| (&*it.drive, it.total)).collect::<Vec<_>>(), [("drive0", 0), ("drive1", 1)]);
+    assert_eq!(
+        events.iter().map(|event| (&*event.drive, event.total)).collect::<Vec<_>>(),
+        [("drive0", 0), ("drive1", 1)]
+    );
     let [ControllerEvent { event, details: EventDetails::Health(_) }] = &events[1].latest[..] else {
         panic!("{events:?}")
     };

@@ -112,9 +112,10 @@ fn same_as_ever(seed: u64) -> (u64, u64) {
         let (mut features, mut options) = random_features(&tables, &mut random);
         if random.u32(..4) != 0 {
             features.iter_mut().for_each(|feature| (feature.pooling, feature.weighted) = (Pooling::None, false));
-            let of = |feature: &Feature| tables.iter().find(|it| it.spec.name == feature.table).unwrap().spec.dtype;
+            let of =
+                |feature: &Feature| tables.iter().find(|table| table.spec.name == feature.table).unwrap().spec.dtype;
             let out = of(&features[0]);
-            if !out.is_scaled() && (is_float(out) || features.iter().all(|it| of(it) == out)) {
+            if !out.is_scaled() && (is_float(out) || features.iter().all(|feature| of(feature) == out)) {
                 options = options.with_out(out);
             }
         }

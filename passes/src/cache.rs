@@ -321,7 +321,7 @@ mod tests {
             let planned = cache.plan_own(&bits(200, ranks.iter().copied()));
             cache.check();
             assert!(planned.missing.iter().all(|(rank, slot)| rank == slot) && planned.without == 0);
-            (planned.hits, planned.missing.iter().map(|it| it.0).collect::<Vec<_>>())
+            (planned.hits, planned.missing.iter().map(|pair| pair.0).collect::<Vec<_>>())
         };
         let all: Vec<u32> = (0..100).collect();
         assert_eq!(plan(&mut cache, &all), (0, all.clone()));

@@ -145,18 +145,19 @@ impl Finder {
             let others: Vec<_> =
                 parts.map(|keys| scope.spawn(move || self.find_part(keys, keyset.is_signed()))).collect();
             let found = self.find_part(first, keyset.is_signed());
-            let join = |it: std::thread::ScopedJoinHandle<'_, Found>| {
-                it.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            let join = |handle: std::thread::ScopedJoinHandle<'_, Found>| {
+                handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
             };
             (found, others.into_iter().map(join).collect::<Vec<_>>())
         });
-        if others.iter().any(|it| !it.new.is_empty()) {
-            let all =
-                std::mem::take(&mut found.new).into_iter().chain(others.iter().flat_map(|it| it.new.iter().copied()));
+        if others.iter().any(|found| !found.new.is_empty()) {
+            let all = std::mem::take(&mut found.new)
+                .into_iter()
+                .chain(others.iter().flat_map(|found| found.new.iter().copied()));
             let mut once = HashSet::new();
             found.new = all.filter(|&key| once.insert(key)).collect();
         }
-        others.iter().for_each(|it| found.ranks.unite(&it.ranks));
+        others.iter().for_each(|other| found.ranks.unite(&other.ranks));
         found.duplicates = (keyset.len() - found.ranks.len() - found.new.len()) as u64;
         found
     }

@@ -59,7 +59,7 @@ impl Journal {
     pub(crate) fn of_table(path: &Path, table: &str, finder: &Finder) -> Result<(Self, Bits, usize), PassError> {
         let (mut journal, records) = Self::open(path, table)?;
         let find = |records: &[Record]| {
-            let keys = records.iter().flat_map(|it| it.keys.iter().copied()).collect();
+            let keys = records.iter().flat_map(|record| record.keys.iter().copied()).collect();
             finder.find(&finder.keyset(keys), 1)
         };
         let found = find(&records);
@@ -128,7 +128,7 @@ impl Journal {
             File::open(directory(path))?.sync_all()
         };
         settle().map_err(failed("cannot be written"))?;
-        let last = records.iter().map(|it| it.pass).fold(mark, u64::max);
+        let last = records.iter().map(|record| record.pass).fold(mark, u64::max);
         Ok((Self { file, _locked: locked, path: name, end: valid as u64, longer: false, mark, last }, records))
     }
 
@@ -142,10 +142,15 @@ impl Journal {
         absent: &HashSet<u64>,
     ) -> Result<Vec<Record>, PassError> {
         let lacks = |record: &Record| record.keys.iter().any(|key| absent.contains(key));
-        let Some(first) = records.iter().find(|it| lacks(it)).map(|it| it.pass) else { return Ok(records) };
-        let last = records.last().map_or(0, |it| it.pass);
-        let named: HashSet<u64> =
-            records.iter().filter(|it| it.pass == last).flat_map(|it| it.keys.iter().copied()).collect();
+        let Some(first) = records.iter().find(|record| lacks(record)).map(|record| record.pass) else {
+            return Ok(records);
+        };
+        let last = records.last().map_or(0, |record| record.pass);
+        let named: HashSet<u64> = records
+            .iter()
+            .filter(|record| record.pass == last)
+            .flat_map(|record| record.keys.iter().copied())
+            .collect();
         if let Some(key) = absent.iter().copied().filter(|key| !named.contains(key)).min() {
             let what = format!(
                 "{} of its keys are not in the table, such as {key}: it is of another, of this one before it was loaded anew, or of a pass that died \
@@ -155,8 +160,8 @@ impl Journal {
             let source = io::Error::new(ErrorKind::InvalidData, what);
             return Err(PassError::Journal { path: self.path.clone(), what: "cannot be used", source });
         }
-        let count = records.iter().take_while(|it| it.pass < first).count();
-        self.end -= records.drain(count..).map(|it| it.bytes() as u64).sum::<u64>();
+        let count = records.iter().take_while(|record| record.pass < first).count();
+        self.end -= records.drain(count..).map(|record| record.bytes() as u64).sum::<u64>();
         self.longer = true;
         Ok(records)
     }
@@ -296,7 +301,7 @@ mod tests {
     use super::*;
 
     fn keys(records: Vec<Record>) -> Vec<u64> {
-        records.into_iter().flat_map(|it| it.keys).collect()
+        records.into_iter().flat_map(|record| record.keys).collect()
     }
 
     #[test]

@@ -226,10 +226,13 @@ impl Passes {
         }
         self.check_unchanged()?;
         // A keyset that is refused leaves what another's rows were read for. A row that could not be read is not there: it is read again.
-        let mut ahead =
-            if self.next.as_ref().is_some_and(|it| it.keyset == *keyset) { self.take_ahead() } else { None };
+        let mut ahead = if self.next.as_ref().is_some_and(|prefetch| prefetch.keyset == *keyset) {
+            self.take_ahead()
+        } else {
+            None
+        };
         // What was found ahead is where it was; keys that are new may be there by now.
-        let taken = ahead.as_mut().and_then(|it| it.found.take_if(|found| found.new.is_empty()));
+        let taken = ahead.as_mut().and_then(|prefetch| prefetch.found.take_if(|found| found.new.is_empty()));
         let same_rows = taken.is_some();
         let mut found = match taken {
             Some(found) => found,
@@ -249,8 +252,8 @@ impl Passes {
         }
         let wanted = found.ranks;
         let created = report.created as usize;
-        let same = |it: &Prefetch| {
-            it.found.as_ref().map_or(same_rows, |found| {
+        let same = |prefetch: &Prefetch| {
+            prefetch.found.as_ref().map_or(same_rows, |found| {
                 found.ranks.len() + created == wanted.len() && found.ranks.iter().all(|rank| wanted.has(rank))
             })
         };
@@ -605,7 +608,7 @@ impl Passes {
                 Ok(Some(next))
             }
             failed => {
-                let missing = next.planned.iter().flat_map(|it| &it.missing);
+                let missing = next.planned.iter().flat_map(|changes| &changes.missing);
                 missing.for_each(|&(rank, _)| self.cache.forget(rank));
                 match failed {
                     Ok(Err(error)) => Err(error),
@@ -637,7 +640,7 @@ impl Passes {
 
     /// Takes note of what became of the rows that were becoming durable; waits for them, or does not.
     fn settle_leaving(&mut self, wait: bool) -> Option<StoreError> {
-        let Leaving { rows, writing } = self.leaving.take_if(|it| wait || it.writing.is_finished())?;
+        let Leaving { rows, writing } = self.leaving.take_if(|leaving| wait || leaving.writing.is_finished())?;
         let written = writing.join().unwrap_or(Err(StoreError::Interrupted));
         self.have_left(&rows, written)
     }

@@ -76,8 +76,8 @@ fn what_is_larger_than_a_window_goes_through_in_parts() {
         let mut keys: Vec<u64> = (0..rows).collect();
         Rng::with_seed(3).shuffle(&mut keys);
         let mut seen = Vec::new();
-        let begun = begin(&store, "t", &Keyset::new(keys.clone()), &path, true, &mut |it| {
-            seen.push(it.done);
+        let begun = begin(&store, "t", &Keyset::new(keys.clone()), &path, true, &mut |progress| {
+            seen.push(progress.done);
             ControlFlow::Continue(())
         });
         let begun = begun.unwrap();
@@ -116,8 +116,8 @@ fn a_file_that_changes_while_it_is_read_changes_nothing() {
         let at = rows_at(&path);
         (0..rows).step_by(3).for_each(|row| fill(&path, at, row, row_bytes, 1));
         let mut changed = false;
-        let error = commit(&store, "t", &path, &options, &mut |it| {
-            if it.what == what && it.done >= rows / 2 && !changed {
+        let error = commit(&store, "t", &path, &options, &mut |progress| {
+            if progress.what == what && progress.done >= rows / 2 && !changed {
                 changed = true;
                 match shorter {
                     true => OpenOptions::new().write(true).open(&path).unwrap().set_len(at + 100).unwrap(),
@@ -143,9 +143,9 @@ fn a_file_that_changes_while_it_is_read_changes_nothing() {
     let mut dry = BTreeMap::new();
     for stop in 0.. {
         let mut told = 0;
-        let done = commit(&store, "t", &path, &options, &mut |it| {
+        let done = commit(&store, "t", &path, &options, &mut |progress| {
             told += 1;
-            *dry.entry(it.what).or_insert(0) += 1;
+            *dry.entry(progress.what).or_insert(0) += 1;
             if told > stop { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         });
         match done {

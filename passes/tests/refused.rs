@@ -39,7 +39,7 @@ fn train(fixture: &mut Fixture, passes: &mut Passes, keyset: &Keyset, byte: u8) 
         begin(*key, &mut new);
         assert!(fixture.model.get(key).unwrap_or(&new) == row, "the row of key {key} differs");
     }
-    rows.iter_mut().for_each(|it| *it = it.wrapping_add(byte));
+    rows.iter_mut().for_each(|row| *row = row.wrapping_add(byte));
     fixture.model.extend(pass.keys().iter().copied().zip(rows.chunks_exact(ROW).map(<[u8]>::to_vec)));
     passes.finish(pass, &rows).unwrap();
 }

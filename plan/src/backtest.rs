@@ -131,7 +131,7 @@ impl<'p> Backtest<'p> {
         let count = lost.len() as f64;
         // The last is the likest, all together are the surest.
         let at_once = (average + lost.last().copied().unwrap_or(average)) / 2.0;
-        let variance = lost.iter().map(|it| (it - average).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
+        let variance = lost.iter().map(|number| (number - average).powi(2)).sum::<f64>() / (count - 1.0).max(1.0);
         let few = FEW_STEPS.get(lost.len().saturating_sub(2)).or(FEW_STEPS.last()).copied().unwrap_or(1.0);
         let steps = match lost.len() {
             // Nothing to compare with: what was lost may as well not be, or twice.
@@ -147,7 +147,7 @@ impl<'p> Backtest<'p> {
             let lost = at_once + slope.max(0.0) * behind;
             let turnover = turnover(heats, &hot, lost.max(average)) / 2.0;
             let parts = [steps * again.sqrt(), turnover, slope.abs() * behind, lost.abs() / 10.0];
-            let drift = parts.iter().map(|it| it * it).sum::<f64>();
+            let drift = parts.iter().map(|part| part * part).sum::<f64>();
             let unit = (drift + sampling * sampling * again).sqrt();
             let rate = (later - lost).clamp(0.0, 1.0);
             let low = (rate - below * unit).max(0.0);
@@ -190,7 +190,7 @@ fn turnover(heats: &[TableHotness<'_>], hot: &[u64], lost: f64) -> f64 {
     // So much that a single row takes more along with it is unlikely.
     let likely = |loss: f64| shares().map(|(rows, share)| rows * ceasing * (1.0 - loss / share).max(0.0)).sum::<f64>();
     let mut least = 0.0;
-    let mut most = shares().map(|it| it.1).fold(0.0, f64::max);
+    let mut most = shares().map(|share| share.1).fold(0.0, f64::max);
     for _ in 0..40 {
         let middle = (least + most) / 2.0;
         (least, most) = if likely(middle) > UNLIKELY { (middle, most) } else { (least, middle) };
@@ -228,7 +228,8 @@ impl Memory {
                 Self::Bits(words.collect())
             }
             RowCounts::Sketch { frequent, rows, keyed } => {
-                let mut kept: Vec<u64> = frequent.iter().filter(|&(_, count)| is_hot(count)).map(|it| it.0).collect();
+                let mut kept: Vec<u64> =
+                    frequent.iter().filter(|&(_, count)| is_hot(count)).map(|pair| pair.0).collect();
                 kept.sort_unstable();
                 // Room enough that none is dropped.
                 let mut hot = FrequentKeys::new(kept.len() as u64 * 36);

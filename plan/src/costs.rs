@@ -239,7 +239,7 @@ mod tests {
         let costs = HostCosts::measure(516, true).unwrap();
         println!("{costs:?}");
         let all = [costs.lookup, costs.dram_before, costs.dram, costs.ssd_before, costs.emulated];
-        assert!(all.iter().all(|&it| it > 0.0 && it < 1.0), "{costs:?}");
+        assert!(all.iter().all(|&number| number > 0.0 && number < 1.0), "{costs:?}");
         let ssd = costs.ssd_before + costs.row_before + costs.send + costs.complete + costs.row;
         assert!(ssd > costs.dram_before + costs.dram, "{costs:?}");
     }

@@ -145,7 +145,7 @@ mod tests {
         let map = ChunkMap::new([(6 << 20, 1 << 16), (3 << 20, 1000)].into_iter(), &drives, 32 << 10);
         let units = (0..6 << 5).map(|unit| (0, unit)).chain((0..3 << 5).map(|unit| (1, unit)));
         let reads: Vec<DriveRead> = units.filter_map(|(table, unit)| map.locate(table, unit << 15, 512)).collect();
-        let places: std::collections::HashSet<_> = reads.iter().map(|it| (it.drive, it.offset)).collect();
+        let places: std::collections::HashSet<_> = reads.iter().map(|read| (read.drive, read.offset)).collect();
         assert_eq!(places.len(), 9 << 5);
         assert!(places.iter().all(|&(drive, offset)| drive < 3 && offset < map.drive_bytes()));
         let read = map.locate(0, (5 << 15) + 777, 512).unwrap();
@@ -155,7 +155,7 @@ mod tests {
         for (table, drive) in [(0, 0), (0, 2), (1, 1)] {
             let units = (if table == 0 { 6 } else { 3 }) << 5;
             let reads = (0..units).filter_map(|unit| map.locate(table, unit << 15, 512));
-            let mut pages: Vec<u64> = reads.filter(|it| it.drive == drive).map(|it| it.written / 8).collect();
+            let mut pages: Vec<u64> = reads.filter(|read| read.drive == drive).map(|read| read.written / 8).collect();
             pages.sort_unstable();
             assert!(pages.len() > 20 && pages.iter().zip(pages.iter().skip(1)).all(|(a, b)| a + 1 == *b), "{pages:?}");
         }

@@ -136,7 +136,7 @@ impl Proposer<'_> {
         let budgets = self.budgets;
         let tables = self.heats(orders);
         let chosen = budgets.hbm.saturating_add(budgets.dram);
-        let all = tables.iter().map(|it| it.rows.saturating_mul(it.row_bytes)).fold(0, u64::saturating_add);
+        let all = tables.iter().map(|table| table.rows.saturating_mul(table.row_bytes)).fold(0, u64::saturating_add);
         // From 0.1% up, and the budget itself.
         let mut sizes: Vec<u64> =
             (0..=POINTS).map(|at| (all as f64 * 2f64.powf(f64::from(at - POINTS) / 2.4)) as u64).collect();
@@ -145,7 +145,7 @@ impl Proposer<'_> {
         sizes.dedup();
         let count = self.options.drives.count;
         let mut drives: Vec<u32> =
-            [count / 2, count, count * 2, count * 4].into_iter().filter(|it| (1..=48).contains(it)).collect();
+            [count / 2, count, count * 2, count * 4].into_iter().filter(|number| (1..=48).contains(number)).collect();
         drives.dedup();
         let sites: Vec<Site> = drives.into_iter().map(|count| self.site(count)).collect();
         let batches = replay.batches().max(1) as f64;
@@ -182,13 +182,14 @@ impl Proposer<'_> {
             true => (1.0 - expected.ssd).ln() / own.hit.ln(),
             false => 1.0,
         };
-        let of =
-            |point: &BudgetPoint| point.rates.iter().find(|it| it.drives == count).map_or(0.0, |it| it.ids_per_second);
+        let of = |point: &BudgetPoint| {
+            point.rates.iter().find(|rate| rate.drives == count).map_or(0.0, |rate| rate.ids_per_second)
+        };
         let mut curve: Vec<BudgetPoint> = sizes.into_iter().map(|bytes| point(bytes, bend)).collect();
         let sketched = curve.iter().find(|point| point.bytes == own.bytes).map_or(0.0, of);
         if sketched > 0.0 && expected.ids_per_second > 0.0 {
             let longer = expected.ids_per_second / sketched;
-            curve.iter_mut().flat_map(|point| &mut point.rates).for_each(|it| it.ids_per_second *= longer);
+            curve.iter_mut().flat_map(|point| &mut point.rates).for_each(|rate| rate.ids_per_second *= longer);
         }
         curve
     }

@@ -103,7 +103,7 @@ impl<'a> RowPairs<'a> {
         for &rank in groups.iter().flatten() {
             alone[(u64::from(rank) - self.ranks.start) as usize] = false;
         }
-        let mut singles = (self.ranks.start..seen).zip(&alone).filter(|it| *it.1).map(|it| it.0).peekable();
+        let mut singles = (self.ranks.start..seen).zip(&alone).filter(|pair| *pair.1).map(|pair| pair.0).peekable();
         // Of about one heat in the order of their ids, as rows that are alone are: ids that are near are often asked for
         // together, and neighbouring LBAs are read by one command.
         groups.sort_by_cached_key(|group| {

@@ -66,7 +66,7 @@ impl Proposer<'_> {
             Grouped { order, groups: count, rows }
         };
         let grouped: Vec<Grouped> = pairs.into_iter().zip(&self.packings).map(group).collect();
-        Ok(grouped.iter().any(|it| it.order.is_some()).then_some(grouped))
+        Ok(grouped.iter().any(|grouped| grouped.order.is_some()).then_some(grouped))
     }
 }
 

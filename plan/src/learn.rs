@@ -53,10 +53,12 @@ impl Proposer<'_> {
         })?;
         let first = outside.iter().enumerate().find_map(|(at, it)| Some((at, it.as_ref()?)));
         if let Some((at, outside_first)) = first.filter(|_| !self.options.allow_missing) {
-            let (table, rows) = self.shapes.get(at).map_or((String::new(), 0), |it| (it.name.clone(), it.rows));
+            let (table, rows) =
+                self.shapes.get(at).map_or((String::new(), 0), |shape| (shape.name.clone(), shape.rows));
             let Outside { id, query, count, .. } = *outside_first;
             let is_sparse = |(it, shape): &(&Option<Outside>, &TableShape)| {
-                it.as_ref().is_some_and(|it| u64::try_from(it.largest).is_ok_and(|largest| largest >= shape.rows))
+                it.as_ref()
+                    .is_some_and(|outside| u64::try_from(outside.largest).is_ok_and(|largest| largest >= shape.rows))
             };
             let sparse =
                 outside.iter().zip(self.shapes).filter(is_sparse).map(|(_, shape)| shape.name.clone()).collect();
@@ -76,7 +78,7 @@ impl Proposer<'_> {
                 return Err(ProposalError::KeysOutside { table: shape.name.clone(), rows: shape.rows, different });
             }
         }
-        let missing = outside.iter().flatten().map(|it| it.count).sum();
+        let missing = outside.iter().flatten().map(|outside| outside.count).sum();
         let errors = counts.iter().map(RowCounts::error).collect();
         let orders: Vec<HotnessOrder> = counts.into_iter().map(HotnessOrder::new).collect();
         if orders.iter().all(|order| order.seen() == 0) {

@@ -89,7 +89,7 @@ impl RowCounts {
         }
         high.sort_unstable_by_key(|&count| Reverse(count));
         let mut all = classes(high.into_iter());
-        for (count, rows) in rows.into_iter().enumerate().skip(1).rev().filter(|it| it.1 > 0) {
+        for (count, rows) in rows.into_iter().enumerate().skip(1).rev().filter(|pair| pair.1 > 0) {
             let begin = all.last().map_or(0, |class| class.end);
             all.push(CountClass { count: count as u32, end: begin + rows });
         }

@@ -52,7 +52,7 @@ impl<'a> Proposer<'a> {
     ) -> Result<Self, ProposalError> {
         let refuse = |option, reason: String| Err(ProposalError::Option { option, reason });
         let Some(first) = shapes.first() else { return Err(ProposalError::NoTables) };
-        if !shapes.iter().map(|it| &*it.name).eq(trace.tables()) {
+        if !shapes.iter().map(|shape| &*shape.name).eq(trace.tables()) {
             return refuse("trace", "its tables are not the plan's, in their order".to_owned());
         }
         if options.batch == 0 {
@@ -78,7 +78,8 @@ impl<'a> Proposer<'a> {
         let stripe = STRIPE.max(u64::from(largest).next_power_of_two());
         let stripe_lbas = stripe / u64::from(options.drives.lba);
         let packing = |(shape, &bytes): (&TableShape, &u32)| {
-            let packing = u32::try_from(stripe_lbas).ok().and_then(|it| RowPacking::new(bytes, options.drives.lba, it));
+            let packing =
+                u32::try_from(stripe_lbas).ok().and_then(|number| RowPacking::new(bytes, options.drives.lba, number));
             packing.ok_or_else(|| table(shape, "its rows are too large"))
         };
         let packings = shapes.iter().zip(&row_bytes).map(packing).collect::<Result<Vec<_>, _>>()?;
@@ -86,7 +87,7 @@ impl<'a> Proposer<'a> {
         let in_memory = |&bytes: &u32| u64::from(if on_gpu { gpu_row_bytes(bytes) } else { bytes });
         let in_memory = row_bytes.iter().map(in_memory).collect();
         // Indices of keys lie where look-ups run.
-        let index_bytes = shapes.iter().filter_map(|it| it.index_bytes).fold(0, u64::saturating_add);
+        let index_bytes = shapes.iter().filter_map(|shape| shape.index_bytes).fold(0, u64::saturating_add);
         let mut budgets = options.budgets;
         let (budget, bytes) = match on_gpu {
             true => ("GPU memory", &mut budgets.hbm),
@@ -101,7 +102,7 @@ impl<'a> Proposer<'a> {
         let drives = &options.drives;
         if needed > MOST {
             let largest = proposer.tables_on_drives().zip(shapes).max_by_key(|(it, _)| it.0);
-            return Err(table(largest.map_or(first, |it| it.1), "its rows take more bytes than any drives have"));
+            return Err(table(largest.map_or(first, |pair| pair.1), "its rows take more bytes than any drives have"));
         }
         let room = drives.bytes.saturating_mul(drives.count.into());
         match room != 0 && needed > room {
@@ -165,7 +166,8 @@ impl<'a> Proposer<'a> {
             }
             _ => vec![None; orders.len()],
         };
-        let applied: Vec<bool> = judged.iter().map(|it| it.is_some_and(|it| it.applied)).collect();
+        let applied: Vec<bool> =
+            judged.iter().map(|grouping| grouping.is_some_and(|grouping| grouping.applied)).collect();
 
         // What is loaded is learnt from all of the trace.
         let mut backtest = Backtest::new(self, queries, held_out);

@@ -245,7 +245,7 @@ impl<'a> TraceReplay<'a> {
             dram_bytes += (all - of_table[0] - of_hbm).max(0.0) * row_bytes;
             in_hbm += of_hbm;
         }
-        let [ids, rows, commands, _] = sum.map(|it| it.round() as u64);
+        let [ids, rows, commands, _] = sum.map(|number| number.round() as u64);
         BatchCounts {
             ids: self.total.ids,
             ids_hbm: in_hbm.round() as u64,

@@ -148,7 +148,7 @@ fn recorded(name: &str) -> Option<PathBuf> {
 fn column(path: &Path, name: &str, source: String) -> Recording {
     let text = std::fs::read_to_string(path).unwrap();
     let mut lines = text.lines();
-    let at = lines.next().unwrap().split(',').position(|it| it == name).unwrap();
+    let at = lines.next().unwrap().split(',').position(|other| other == name).unwrap();
     let mut numbers = BTreeMap::new();
     let mut bags = Bags::default();
     for line in lines {
@@ -172,7 +172,7 @@ fn movielens(path: &Path) -> Vec<Recording> {
         })
         .collect();
     by_time.sort_unstable();
-    let rows = by_time.iter().map(|it| it.1).max().unwrap() as u64 + 1;
+    let rows = by_time.iter().map(|pair| pair.1).max().unwrap() as u64 + 1;
     let mut time = Bags::default();
     for (_, movie) in by_time {
         time.ids.push(movie);

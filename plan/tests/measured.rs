@@ -114,8 +114,9 @@ impl Case {
             .step_by(self.batch as usize)
             .map(|at| at..queries.end.min(at + self.batch as usize))
             .collect();
-        let ids_of =
-            |batch: &Range<usize>| batch.clone().flat_map(|it| self.bags.query(it)).copied().collect::<Vec<i64>>();
+        let ids_of = |batch: &Range<usize>| {
+            batch.clone().flat_map(|number| self.bags.query(number)).copied().collect::<Vec<i64>>()
+        };
         let most = batches.iter().map(|batch| ids_of(batch).len()).max().unwrap();
         let host_plan = host.plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(most, most)).unwrap();
         let mut slot = host_plan.slot().unwrap();
@@ -130,7 +131,7 @@ impl Case {
             let report = slot.lookup(&Batch::new(&ids, ids.len()), out).unwrap();
             did.time += clock.now() - began;
             did.lookups += 1;
-            let bytes: Vec<u8> = rows.iter().flat_map(|it| it.to_le_bytes()).collect();
+            let bytes: Vec<u8> = rows.iter().flat_map(|row| row.to_le_bytes()).collect();
             verify(&content, &ids, RowsAnswer { rows: &bytes, stride: row_bytes as usize, mask: None }).unwrap();
             did.ids += report.ids - report.missing;
             did.ids_dram += report.ids_dram;
@@ -234,7 +235,11 @@ fn what_has_no_groups_is_left_alone() {
     let mut case = Case::new(50_000, 32, 0.05, 512, &mut trace);
     case.group = GroupRows::Auto;
     let (proposal, _) = case.check("no groups", 0.1);
-    assert!(proposal.tiers.tables[0].grouping.is_none_or(|it| !it.applied), "{:?}", proposal.tiers.tables[0].grouping);
+    assert!(
+        proposal.tiers.tables[0].grouping.is_none_or(|grouping| !grouping.applied),
+        "{:?}",
+        proposal.tiers.tables[0].grouping
+    );
 }
 
 /// The ratings of MovieLens, a query for each user, if they are there.

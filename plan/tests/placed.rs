@@ -45,7 +45,8 @@ fn loaded(proposal: &OrderedProposal) -> Store {
     let store = Store::create(&[Device::new(drive, 1)], &FormatOptions::default(), &OpenOptions::default()).unwrap();
     let file = ProposalFile::decode("plan", ProposalFile::encode(proposal).unwrap()).unwrap();
     let placed: Vec<_> = TABLES.iter().map(|&(name, rows, ..)| file.ranks(name, rows).unwrap()).collect();
-    let content: Vec<_> = shapes().iter().map(|it| ContentOracle::new(1, 0, it.rows, it.dim, it.dtype)).collect();
+    let content: Vec<_> =
+        shapes().iter().map(|shape| ContentOracle::new(1, 0, shape.rows, shape.dim, shape.dtype)).collect();
     let specs: Vec<TableSpec> = shapes()
         .iter()
         .zip(&placed)

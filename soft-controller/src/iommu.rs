@@ -203,7 +203,11 @@ impl Dma {
     pub(crate) fn ring(&mut self, iova: u64, len: usize) -> Result<RingMemory, DmaFault> {
         let segment = self.find(iova, len)?;
         let Region { memory, remote, .. } = &self.regions[segment.region as usize];
-        Ok(RingMemory { memory: memory.clone(), offset: segment.offset, remote: remote.clone().map(|it| (it, iova)) })
+        Ok(RingMemory {
+            memory: memory.clone(),
+            offset: segment.offset,
+            remote: remote.clone().map(|memory| (memory, iova)),
+        })
     }
 
     /// Whether any of the segments is a copy.

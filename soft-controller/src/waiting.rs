@@ -66,7 +66,7 @@ impl Waiting {
 
     /// The one due first, if that is not after `now`.
     pub(crate) fn pop_due(&mut self, now: Duration) -> Option<WaitingCommand> {
-        let first = self.heap.peek_mut().filter(|it| it.0.at <= nanos(now))?;
+        let first = self.heap.peek_mut().filter(|due| due.0.at <= nanos(now))?;
         let Reverse(Due { place, .. }) = std::collections::binary_heap::PeekMut::pop(first);
         self.free.push(place);
         self.places[place as usize].take()

@@ -152,7 +152,7 @@ fn a_drive_is_opened_once() {
     assert_eq!(found.path, fs::canonicalize(&path).unwrap());
     // Where locks are listed, whoever has it is known.
     let listed = fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&std::process::id().to_string()));
-    assert_eq!(found.holder.as_ref().map(|it| it.pid), listed.then(std::process::id), "{found:?}");
+    assert_eq!(found.holder.as_ref().map(|holder| holder.pid), listed.then(std::process::id), "{found:?}");
     for direct in [0, 1] {
         let error = SoftController::open(&format!("emulated:{path}?direct={direct}")).unwrap_err();
         assert!(matches!(&error, UriError::InUse(by) if by.holder == found.holder), "{error}");

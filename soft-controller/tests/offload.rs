@@ -335,8 +335,11 @@ fn a_turn_begins_for_a_read_or_once_when_commands_are_announced() {
 #[test]
 fn drives_whose_commands_are_held_or_cached_are_the_workers() {
     let timing = TimingProfile::Gen6.timing().unwrap();
-    let drives: [fn(ControllerBuilder, Timing) -> ControllerBuilder; 3] =
-        [|it, _| it.write_cache(1 << 16), |it, timing| it.timing(timing), |it, _| it.permute()];
+    let drives: [fn(ControllerBuilder, Timing) -> ControllerBuilder; 3] = [
+        |builder, _| builder.write_cache(1 << 16),
+        |builder, timing| builder.timing(timing),
+        |builder, _| builder.permute(),
+    ];
     for of in drives {
         let desk = Desk::default();
         let (mut host, page) = prepare(Host::with_queue(of(desk.drive(stepped()), timing.clone()), 8));

@@ -62,6 +62,6 @@ pub enum AttachTableError {
 }
 
 fn listed(skipped: &[SkippedTensor]) -> String {
-    let each = skipped.iter().map(|it| format!("; {:?}: {}", it.name, it.reason));
+    let each = skipped.iter().map(|tensor| format!("; {:?}: {}", tensor.name, tensor.reason));
     each.collect()
 }

@@ -336,8 +336,11 @@ mod tests {
         let store = store();
         for drive in [0, 1] {
             // While rows are put in order, between writes, and after a drive's last.
-            let stages: [fn(&crate::LoadProgress) -> bool; 3] =
-                [|it| it.gathered > 0, |it| it.written * 2 > it.total, |it| it.written == it.total];
+            let stages: [fn(&crate::LoadProgress) -> bool; 3] = [
+                |progress| progress.gathered > 0,
+                |progress| progress.written * 2 > progress.total,
+                |progress| progress.written == progress.total,
+            ];
             for at in stages {
                 let error = load(&store, drive, at).unwrap_err();
                 assert!(

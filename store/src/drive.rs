@@ -133,7 +133,9 @@ impl Device {
         Self::open(address, create).map_err(|error| match address {
             // Under another name, perhaps: a link. Its lock knows no more than that somebody has it.
             DriveAddress::Emulated(uri) if matches!(error, StoreError::Emulated(UriError::InUse { .. })) => {
-                let same = |device: &&Self| device.as_emulated().is_some_and(|it| is_same(&it.uri.path, &uri.path));
+                let same = |device: &&Self| {
+                    device.as_emulated().is_some_and(|emulated| is_same(&emulated.uri.path, &uri.path))
+                };
                 match opened.iter().find(same) {
                     Some(_) => StoreError::OpenedTwice { drive: uri.to_string() },
                     None => error,

@@ -171,7 +171,7 @@ impl DriveFormat {
             None => write!(text, "; the tables of store {store} cannot be told"),
             Some([]) => write!(text, "; store {store} has no tables"),
             Some(tables) => {
-                let one = |it: &LostTable| format!("{:?} ({} rows, {} bytes)", it.name, it.rows, it.bytes);
+                let one = |table: &LostTable| format!("{:?} ({} rows, {} bytes)", table.name, table.rows, table.bytes);
                 let named: Vec<String> = tables.iter().take(NAMED).map(one).collect();
                 let more = tables.len() - named.len();
                 let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -450,7 +450,7 @@ fn see(drive: &dyn Drive) -> Result<Seen, StoreError> {
             content: DriveContent::Store(Some(superblock.store)),
             tables: generations_on(drive, superblock).map(|generations| {
                 let latest = latest_tables(generations);
-                latest.iter().map(|it| LostTable::new(it.table())).collect()
+                latest.iter().map(|version| LostTable::new(version.table())).collect()
             }),
             mark: crc32c::crc32c(format!("{commit:?}").as_bytes()),
         });

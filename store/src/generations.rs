@@ -32,21 +32,22 @@ impl Store {
         let generations = self.shared.volume.generations();
         let located = crate::table_version::latest_tables(generations.clone());
         // Of each: the catalogue's, this list's, and one for each table that is found.
-        let own = |id: u64| 2 + located.iter().filter(|it| it.generation.id == id).count();
+        let own = |id: u64| 2 + located.iter().filter(|version| version.generation.id == id).count();
         generations
             .iter()
-            .map(|it| GenerationInfo {
-                id: it.id,
-                model: it.name.clone(),
-                tables: it.tables.iter().map(|table| table.name.clone()).collect(),
+            .map(|generation| GenerationInfo {
+                id: generation.id,
+                model: generation.name.clone(),
+                tables: generation.tables.iter().map(|table| table.name.clone()).collect(),
                 found: {
-                    let found = located.iter().filter(|located| located.generation.id == it.id);
+                    let found = located.iter().filter(|located| located.generation.id == generation.id);
                     found.map(|located| located.table().name.clone()).collect()
                 },
-                shown: it.shown,
-                bytes: it.placement.lbas().saturating_mul(u64::from(it.placement.lba_size())),
+                shown: generation.shown,
+                bytes: generation.placement.lbas().saturating_mul(u64::from(generation.placement.lba_size())),
                 // Who began before a switch holds it as it was then.
-                readers: Arc::strong_count(it).saturating_sub(own(it.id)) + self.shared.volume.earlier_holders(it.id),
+                readers: Arc::strong_count(generation).saturating_sub(own(generation.id))
+                    + self.shared.volume.earlier_holders(generation.id),
             })
             .collect()
     }

@@ -40,10 +40,10 @@ impl Store {
         options: &OpenOptions,
         progress: MoveProgress<'_>,
     ) -> Result<DriveAdded, StoreError> {
-        let position = |it: &Shared| {
+        let position = |shared: &Shared| {
             let named =
-                |member: &Option<Arc<MemberDrive>>| member.as_ref().is_some_and(|it| it.name() == device.name());
-            it.members.iter().position(named)
+                |member: &Option<Arc<MemberDrive>>| member.as_ref().is_some_and(|drive| drive.name() == device.name());
+            shared.members.iter().position(named)
         };
         let store = match position(&self.shared) {
             Some(_) => self.clone(),

@@ -227,7 +227,7 @@ impl Overlay {
     /// Makes room with all who follow.
     pub(crate) fn make_followers_room(&self, table: u32, rows: usize) -> Result<(), StoreError> {
         let followers: Vec<Arc<dyn Follower>> = lock(&self.followers).iter().filter_map(Weak::upgrade).collect();
-        followers.iter().try_for_each(|it| it.make_room(table, rows))
+        followers.iter().try_for_each(|follower| follower.make_room(table, rows))
     }
 
     /// The sequence number of the last update that the overlay does not hold: the chunks have that one and all before it.
@@ -301,9 +301,9 @@ impl Overlay {
     /// one thread at a time. An error says why a follower does not show them yet.
     pub(crate) fn publish(&self, entries: &[OverlayEntry], rows: &Arc<[u8]>) -> Result<(), String> {
         let mut followers = lock(&self.followers);
-        followers.retain(|it| it.strong_count() > 0);
+        followers.retain(|follower| follower.strong_count() > 0);
         self.publish_here(entries, rows);
-        let published = followers.iter().filter_map(Weak::upgrade).map(|it| it.publish(entries, rows));
+        let published = followers.iter().filter_map(Weak::upgrade).map(|follower| follower.publish(entries, rows));
         // All of them, whatever one says.
         published.fold(Ok(()), Result::and)
     }

@@ -68,7 +68,7 @@ impl ParallelRead {
             let mine: Vec<usize> =
                 present.iter().enumerate().filter(|(nth, _)| own(*nth)).map(|(_, member)| *member).collect();
             let subset: Vec<Option<Arc<MemberDrive>>> = (0..members.len())
-                .map(|it| members.get(it).cloned().flatten().filter(|_| mine.contains(&it)))
+                .map(|number| members.get(number).cloned().flatten().filter(|_| mine.contains(&number)))
                 .collect();
             match Bulk::new(Purpose::Read, &subset, least, driving) {
                 Ok(bulk) => {

@@ -262,11 +262,13 @@ impl Store {
     /// Every table that look-ups do not find: of generations on standby, and those that later ones of the same name hide.
     pub fn hidden_tables(&self) -> Vec<TableInfo> {
         let found: std::collections::HashSet<(u64, usize)> =
-            self.located().iter().map(|it| (it.generation.id, it.index)).collect();
+            self.located().iter().map(|version| (version.generation.id, version.index)).collect();
         let all = self.shared.volume.generations().into_iter().flat_map(|generation| {
             (0..generation.tables.len()).map(move |index| TableVersion { generation: generation.clone(), index })
         });
-        all.filter(|it| !found.contains(&(it.generation.id, it.index))).map(|it| TableInfo::new(&it)).collect()
+        all.filter(|version| !found.contains(&(version.generation.id, version.index)))
+            .map(|version| TableInfo::new(&version))
+            .collect()
     }
 
     /// The table of that name.

@@ -83,7 +83,7 @@ impl<'a> TableCheck<'a> {
         let mut verified = VerifyReport { checked: table.crc_region.is_some(), ..VerifyReport::default() };
         let mut damage = |what: DamageKind, array: &Array, error: Option<VolumeError>| {
             let mut bad: Vec<DamagedUnit> =
-                array.unreadable.iter().map(|it| DamagedUnit { what, ..it.clone() }).collect();
+                array.unreadable.iter().map(|unit| DamagedUnit { what, ..unit.clone() }).collect();
             let said = error.map(|error| error.to_string());
             // Where it is known, that says it.
             if let (Some(said), true) = (&said, bad.is_empty()) {
@@ -175,7 +175,7 @@ impl<'a> TableCheck<'a> {
                 {
                     out.copy_from_slice(source);
                 }
-                for unread in bad.iter().map(|it| &it.bytes) {
+                for unread in bad.iter().map(|unread| &unread.bytes) {
                     let start = unread.start.max(begin);
                     let end = unread.end.min(begin + count);
                     if start < end {
@@ -184,7 +184,7 @@ impl<'a> TableCheck<'a> {
                     }
                 }
             }
-            read.unreadable.extend(bad.into_iter().map(|it| it.unit(self, DamageKind::Checksums)));
+            read.unreadable.extend(bad.into_iter().map(|unread| unread.unit(self, DamageKind::Checksums)));
         }
         Ok(read)
     }
@@ -282,14 +282,14 @@ impl<'a> TableCheck<'a> {
         let mut suspects = suspects.into_inner().unwrap_or_default();
         for extent in unread {
             let Salvaged { bytes, bad } = self.salvage(&extent)?;
-            let mut units: Vec<DamagedUnit> = bad.iter().map(|it| it.unit(self, DamageKind::Rows)).collect();
+            let mut units: Vec<DamagedUnit> = bad.iter().map(|unread| unread.unit(self, DamageKind::Rows)).collect();
             let lba_size = self.located.generation.placement.lba_size();
             reader.rows(&extent, &bytes, |rank, row| {
                 part.rows += 1;
                 let address = self.located.generation.row(self.located.index, rank);
-                let inside = |it: &Unread| {
-                    let end = it.lba + (it.bytes.len() / lba_size as usize) as u64;
-                    address.is_some_and(|at| at.lba < end && it.lba < at.lba + u64::from(at.lbas))
+                let inside = |unread: &Unread| {
+                    let end = unread.lba + (unread.bytes.len() / lba_size as usize) as u64;
+                    address.is_some_and(|at| at.lba < end && unread.lba < at.lba + u64::from(at.lbas))
                 };
                 match bad.iter().position(inside) {
                     Some(unit) => {
@@ -351,7 +351,7 @@ impl<'a> TableCheck<'a> {
         let Some(at) = self.located.generation.row(self.located.index, rank) else { return };
         let drive = self.store.members.get(usize::from(at.drive)).and_then(Option::as_ref);
         let drive = drive.map(|member| Drive::name(&**member).to_owned());
-        let same = |it: &&mut DamagedUnit| !it.unreadable && it.lba == Some(at.lba) && it.drive == drive;
+        let same = |unit: &&mut DamagedUnit| !unit.unreadable && unit.lba == Some(at.lba) && unit.drive == drive;
         match part.bad.last_mut().filter(same) {
             Some(last) => last.ranks.push(rank),
             None => {

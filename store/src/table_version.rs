@@ -34,7 +34,8 @@ pub(crate) fn latest_tables_by(
 ) -> Vec<TableVersion> {
     let mut seen = std::collections::HashSet::new();
     let mut tables = Vec::new();
-    let mut generations: Vec<_> = generations.into_iter().map(|it| (shown(&it), it.id, it)).collect();
+    let mut generations: Vec<_> =
+        generations.into_iter().map(|generation| (shown(&generation), generation.id, generation)).collect();
     generations.retain(|(shown, ..)| *shown != 0);
     generations.sort_by_key(|&(shown, id, _)| (shown, id));
     for (_, _, generation) in generations.into_iter().rev() {

@@ -98,10 +98,10 @@ impl StoreView {
         let generations = self.shared.volume.generations();
         let found = generations.iter().find(|generation| generation.id == id);
         let name = found.ok_or(VolumeError::NoSuchGeneration { id })?.name.clone();
-        Ok(latest_tables_by(generations, |it| match it.name == name {
-            true if it.id == id => u64::MAX,
+        Ok(latest_tables_by(generations, |generation| match generation.name == name {
+            true if generation.id == id => u64::MAX,
             true => 0,
-            false => it.shown,
+            false => generation.shown,
         }))
     }
 

@@ -198,7 +198,7 @@ fn a_compaction_that_fails_is_reported_and_loses_nothing() {
     }
     drop(compactor);
     let done: Vec<_> = reports.try_iter().collect();
-    assert!(!done.is_empty() && done.iter().all(|it| it.chunks.is_ok()), "{done:?}");
+    assert!(!done.is_empty() && done.iter().all(|report| report.chunks.is_ok()), "{done:?}");
     assert_eq!(rows_by_key(&store, "t"), wanted(&all));
     // Nobody makes room any more.
     let refused = loop {

@@ -119,22 +119,28 @@ fn rows_of(table: &Table) -> BTreeMap<u64, Vec<u8>> {
 /// What is said to be pending, against the rows that are found; and what a compaction would copy, against the chunks that there are.
 fn check_pending(store: &Store, generation: u64, tables: &[Table]) {
     let Some(pending) = store.pending_updates(generation).unwrap() else {
-        return assert!(tables.iter().all(|it| store.created(&it.spec.name).unwrap().is_empty()));
+        return assert!(tables.iter().all(|table| store.created(&table.spec.name).unwrap().is_empty()));
     };
-    let all: u64 = pending.tables.iter().map(|it| it.rows + it.created).sum();
+    let all: u64 = pending.tables.iter().map(|table| table.rows + table.created).sum();
     assert!(pending.updates >= all, "{pending:?}");
     for table in tables {
-        let of_table = pending.tables.iter().find(|it| it.table == table.spec.name);
+        let of_table = pending.tables.iter().find(|other| other.table == table.spec.name);
         let created = store.created(&table.spec.name).unwrap().len() as u64;
-        assert_eq!(of_table.map_or(0, |it| it.created), created, "{pending:?}");
-        assert!(of_table.is_none_or(|it| it.rows <= table.spec.rows && it.rows + it.created > 0), "{pending:?}");
+        assert_eq!(of_table.map_or(0, |table| table.created), created, "{pending:?}");
+        assert!(
+            of_table.is_none_or(|of_table| of_table.rows <= table.spec.rows && of_table.rows + of_table.created > 0),
+            "{pending:?}"
+        );
     }
     let stored = store.inspect().0.generations[0].chunks.iter().sum::<u64>();
     let log = pending.log.len() as u64;
     let needs = pending.compaction;
-    assert!(pending.log.iter().all(|it| it.bytes == u64::from(it.units) * 4096 && it.drive.is_some()), "{pending:?}");
+    assert!(
+        pending.log.iter().all(|chunk| chunk.bytes == u64::from(chunk.units) * 4096 && chunk.drive.is_some()),
+        "{pending:?}"
+    );
     assert_eq!(needs, store.compaction_needs(generation).unwrap());
-    assert_eq!(needs.rewrites, pending.tables.iter().any(|it| it.created > 0));
+    assert_eq!(needs.rewrites, pending.tables.iter().any(|table| table.created > 0));
     assert_eq!(needs.frees, log + if needs.rewrites { stored } else { needs.chunks });
     assert!(needs.rewrites || needs.chunks <= stored, "{needs:?}");
 }

@@ -93,7 +93,7 @@ fn what_is_loaded_beside_is_found_after_a_switch_and_stays_so() {
     let shown = |store: &Store| store.table("a").unwrap().generation;
     assert_eq!(shown(&store), first);
     assert_eq!(
-        store.generations().iter().map(|it| (it.id, it.found.len())).collect::<Vec<_>>(),
+        store.generations().iter().map(|generation| (generation.id, generation.found.len())).collect::<Vec<_>>(),
         [(first, 2), (second, 0)]
     );
     // Standing by, it is no table of the same name.
@@ -121,7 +121,9 @@ fn who_reads_since_before_a_switch_is_counted() {
     let (_drives, store) = store();
     let first = load_as(&store, "model", &version(1), &LoadOptions::default());
     let second = load_as(&store, "model", &version(2), &LoadOptions::default().with_standby());
-    let readers = |id: u64| store.generations().iter().find(|it| it.id == id).map(|it| it.readers);
+    let readers = |id: u64| {
+        store.generations().iter().find(|generation| generation.id == id).map(|generation| generation.readers)
+    };
     assert_eq!((readers(first), readers(second)), (Some(0), Some(0)));
     let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let plan = plan(&host, 1);
@@ -161,7 +163,7 @@ fn a_load_drops_what_it_hides_and_not_what_stands_by() {
     load_as(&store, "model", &version(1), &LoadOptions::default());
     let standby = load_as(&store, "model", &version(2), &LoadOptions::default().with_standby());
     let third = load_as(&store, "model", &version(3), &LoadOptions::default().with_replace());
-    assert_eq!(store.generations().iter().map(|it| it.id).collect::<Vec<_>>(), [standby, third]);
+    assert_eq!(store.generations().iter().map(|generation| generation.id).collect::<Vec<_>>(), [standby, third]);
 }
 
 #[test]
@@ -311,7 +313,7 @@ fn drops_and_loads_go_by_what_is_shown_when_they_commit() {
         std::thread::sleep(Duration::from_millis(100));
         let third = load_as(&store, "model", &version(3), &LoadOptions::default().with_replace());
         switching.join().unwrap().unwrap();
-        let left: Vec<u64> = store.generations().iter().map(|it| it.id).collect();
+        let left: Vec<u64> = store.generations().iter().map(|generation| generation.id).collect();
         assert_eq!(left, [second, third], "what stood by since the switch stays, what it showed goes");
     });
 }

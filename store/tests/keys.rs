@@ -90,7 +90,9 @@ fn loads_of_every_order_and_size_lead_every_key_to_its_row() {
             match number {
                 0 => assert!(store.ranks("t").unwrap().is_none()),
                 1 => assert_eq!(keys, ids.iter().map(|&id| id as u64).collect::<Vec<_>>()),
-                _ => assert!((0..rows).all(|it| keys[ranks.get(it as u64).unwrap() as usize] == ids[it] as u64)),
+                _ => {
+                    assert!((0..rows).all(|index| keys[ranks.get(index as u64).unwrap() as usize] == ids[index] as u64))
+                }
             }
             let verified = store.verify("t", &mut go).unwrap();
             assert!(verified.is_sound() && verified.checked_keys == rows as u64, "{verified:?}");
@@ -108,7 +110,7 @@ fn foreign_keys_pass_at_the_stated_rate_unless_they_are_compared() {
     ];
     common::load(&store, &tables, &LoadOptions::default());
     let mut random = fastrand::Rng::with_seed(9);
-    let known: HashSet<i128> = tables.iter().flat_map(|it| it.keys.as_ref().unwrap().numbers.clone()).collect();
+    let known: HashSet<i128> = tables.iter().flat_map(|table| table.keys.as_ref().unwrap().numbers.clone()).collect();
     let foreign: Vec<i64> =
         std::iter::repeat_with(|| random.i64(..)).filter(|&id| !known.contains(&id.into())).take(100_000).collect();
     let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(1 << 20)).unwrap();

@@ -52,8 +52,8 @@ fn tables(random: &mut fastrand::Rng) -> Vec<Table> {
 
 /// Every row of every table that a scrub says is bad.
 fn bad_rows(scrubbed: &ScrubReport) -> BTreeSet<(String, u64)> {
-    let rows = scrubbed.bad.iter().filter(|it| it.what == DamageKind::Rows);
-    rows.flat_map(|it| it.ranks.iter().map(|&rank| (it.table.clone().unwrap(), rank))).collect()
+    let rows = scrubbed.bad.iter().filter(|unit| unit.what == DamageKind::Rows);
+    rows.flat_map(|row| row.ranks.iter().map(|&rank| (row.table.clone().unwrap(), rank))).collect()
 }
 
 #[test]
@@ -100,10 +100,10 @@ fn every_flipped_row_is_found_where_it_lies_and_nothing_else() {
         let said: BTreeSet<(usize, u64)> = scrubbed
             .bad
             .iter()
-            .map(|it| {
-                let drive = it.drive.as_ref().unwrap();
+            .map(|unit| {
+                let drive = unit.drive.as_ref().unwrap();
                 let index = store.drives().iter().position(|name| name.as_ref() == Some(drive)).unwrap();
-                (index, it.lba.unwrap())
+                (index, unit.lba.unwrap())
             })
             .collect();
         assert_eq!(said, places);
@@ -122,8 +122,9 @@ fn many_tables_are_verified_with_as_many_queues_as_they_are_scrubbed() {
     let drives: Vec<_> = [24, 40].map(|size| common::drive(&format!("drive{size}"), size << 20, 512)).to_vec();
     let store = Store::create(&common::devices(&drives), &chunks(), &OpenOptions::default()).unwrap();
     let mut random = fastrand::Rng::with_seed(9);
-    let mut tables: Vec<Table> =
-        (0..60).map(|it| Table::random(&format!("t{it}"), 1 + it % 3, 16, DType::U8, &mut random)).collect();
+    let mut tables: Vec<Table> = (0..60)
+        .map(|number| Table::random(&format!("t{number}"), 1 + number % 3, 16, DType::U8, &mut random))
+        .collect();
     tables.iter_mut().for_each(|table| table.spec.row_crc = true);
     common::load(&store, &tables, &LoadOptions::default());
     // Counted, and no fault.
@@ -183,7 +184,7 @@ fn what_a_drive_cannot_read_is_named_and_the_rest_is_checked() {
     let rule = FaultRule::new(unreadable).io(NvmOpcode::READ).lbas(extent.lba..extent.lba + 1).always();
     drives[usize::from(extent.drive)].faults().inject(rule);
     let scrubbed = store.scrub(&ScrubOptions::default(), &mut go).unwrap();
-    let kinds: Vec<DamageKind> = scrubbed.bad.iter().map(|it| it.what).collect();
+    let kinds: Vec<DamageKind> = scrubbed.bad.iter().map(|unit| unit.what).collect();
     assert_eq!(kinds, [DamageKind::Checksums], "{scrubbed:?}");
 }
 
@@ -211,7 +212,7 @@ fn metadata_ranks_and_logs_are_scrubbed_too_and_so_is_what_stands_by() {
     };
     let kinds = || {
         let scrubbed = store.scrub(&ScrubOptions::default(), &mut go).unwrap();
-        scrubbed.bad.iter().map(|it| it.what).collect::<Vec<_>>()
+        scrubbed.bad.iter().map(|unit| unit.what).collect::<Vec<_>>()
     };
     let ranks = {
         let (generation, index) = store.generation("narrow").unwrap();
@@ -226,8 +227,8 @@ fn metadata_ranks_and_logs_are_scrubbed_too_and_so_is_what_stands_by() {
         (usize::from(chunk.drive()), lba * 512 + 100)
     };
     let standby = {
-        let generation = store.generations().into_iter().find(|it| it.shown == 0).unwrap().id;
-        let extents = store.inspect().0.generations.iter().find(|it| it.id == generation).unwrap().chunks.clone();
+        let generation = store.generations().into_iter().find(|generation| generation.shown == 0).unwrap().id;
+        let extents = store.inspect().0.generations.iter().find(|other| other.id == generation).unwrap().chunks.clone();
         assert!(extents.iter().all(|&chunks| chunks > 0));
         generation
     };
@@ -366,7 +367,7 @@ fn nothing_that_goes_on_meanwhile_is_taken_for_damage() {
             let found = store.table("narrow").unwrap().generation;
             common::load(&store, &tables[1..2], &LoadOptions::default().with_standby());
             store.compact(found).unwrap();
-            let standby = store.generations().into_iter().find(|it| it.shown == 0).unwrap().id;
+            let standby = store.generations().into_iter().find(|generation| generation.shown == 0).unwrap().id;
             store.drop_generation(standby).unwrap();
             turns += 1;
         }

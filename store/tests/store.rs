@@ -183,11 +183,15 @@ fn rows_that_come_in_turn_are_written_as_they_come() {
         assert!(matches!(stopped, Err(StoreError::Interrupted)) && store.table("t").is_none());
         let source = Computed::default();
         let mut last = 0;
-        let report = store.load("m", &[TableLoad::new(&spec, &source).with_sequential_rows()], &options, &mut |it| {
-            assert!(it.written > last && it.written <= it.total && it.gathered == 0, "{it:?}");
-            last = it.written;
-            ControlFlow::Continue(())
-        });
+        let report =
+            store.load("m", &[TableLoad::new(&spec, &source).with_sequential_rows()], &options, &mut |progress| {
+                assert!(
+                    progress.written > last && progress.written <= progress.total && progress.gathered == 0,
+                    "{progress:?}"
+                );
+                last = progress.written;
+                ControlFlow::Continue(())
+            });
         assert_eq!(report.unwrap().bytes, last);
         assert!(
             source.0.into_inner().unwrap().into_iter().eq(0..5000),
@@ -614,20 +618,20 @@ fn rows_that_are_made_lie_where_they_belong_and_a_source_that_changes_is_not_com
     let spec = table.spec.clone();
     let load_until = |changes, fails_at, breaks: &dyn Fn(warprow_store::LoadProgress) -> bool| {
         let source = Made { table: table.clone(), changes, fails_at };
-        let mut progress = |it: warprow_store::LoadProgress| match breaks(it) {
+        let mut progress = |progress: warprow_store::LoadProgress| match breaks(progress) {
             true => ControlFlow::Break(()),
             false => ControlFlow::Continue(()),
         };
         store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut progress)
     };
-    let load = |changes, fails_at, at: u64| load_until(changes, fails_at, &|it| it.written >= at);
+    let load = |changes, fails_at, at: u64| load_until(changes, fails_at, &|progress| progress.written >= at);
     let error = load(true, u64::MAX, u64::MAX).unwrap_err();
     assert!(matches!(&error, StoreError::Volume(VolumeError::Source { table, .. }) if table == "t"), "{error}");
     let error = load(false, 31_111, u64::MAX).unwrap_err();
     assert!(matches!(error, StoreError::Volume(VolumeError::Source { .. })), "{error}");
     assert!(matches!(load(false, u64::MAX, 1 << 20), Err(StoreError::Interrupted)));
     for runs in 1..=2 {
-        let error = load_until(true, u64::MAX, &|it| it.compared == runs << 10).unwrap_err();
+        let error = load_until(true, u64::MAX, &|progress| progress.compared == runs << 10).unwrap_err();
         assert!(matches!(error, StoreError::Interrupted), "behind the last row: {error}");
     }
     assert!(store.table("t").is_none());

@@ -303,7 +303,7 @@ fn a_generation_that_stands_by_is_updated_too_and_a_dropped_one_no_more() {
     let second = bytes("t", 300, 64, &mut random);
     common::load(&store, std::slice::from_ref(&first), &LoadOptions::default());
     common::load(&store, std::slice::from_ref(&second), &LoadOptions::default().with_standby());
-    let ids: Vec<u64> = store.generations().iter().map(|it| it.id).collect();
+    let ids: Vec<u64> = store.generations().iter().map(|generation| generation.id).collect();
     update(&store, &mut first, 10, &mut random);
     let mut second = second;
     store.update_generation(ids[1], "t", &[5], &[9; 64]).unwrap();

@@ -32,7 +32,7 @@ fn folders() -> Vec<String> {
     let root = read("Cargo.toml");
     let members = root.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).expect("a workspace").0;
     let folders = members.split(',').map(|member| member.trim().trim_matches('"').to_owned());
-    folders.filter(|it| !it.is_empty()).collect()
+    folders.filter(|folder| !folder.is_empty()).collect()
 }
 
 /// Which uses of other packages count.
@@ -112,10 +112,10 @@ fn floors_in_the_table(page: &str) -> BTreeMap<String, u32> {
 fn floors_in_the_drawing(page: &str) -> BTreeMap<String, u32> {
     let drawing = page.split_once("```text").and_then(|(_, rest)| rest.split_once("```")).expect("a drawing").0;
     let mut floors = BTreeMap::new();
-    for line in drawing.lines().filter(|it| !it.trim().is_empty()) {
-        let (number, rest) = line.trim().strip_prefix("floor ").and_then(|it| it.split_once(' ')).expect("a floor");
+    for line in drawing.lines().filter(|line| !line.trim().is_empty()) {
+        let (number, rest) = line.trim().strip_prefix("floor ").and_then(|text| text.split_once(' ')).expect("a floor");
         let number = number.parse().unwrap_or_else(|_| panic!("no number: {line}"));
-        for package in rest.split_whitespace().filter(|it| it.starts_with("warprow")) {
+        for package in rest.split_whitespace().filter(|text| text.starts_with("warprow")) {
             let before = floors.insert(package.to_owned(), number);
             assert_eq!(before, None, "{package} is drawn on two floors");
         }
@@ -191,7 +191,7 @@ fn no_package_reaches_the_benchmarks() {
     for (package, reached) in &reached {
         assert!(!reached.contains("warprow-bench"), "{package} reaches warprow-bench");
     }
-    for folder in folders().iter().filter(|it| *it != "bench") {
+    for folder in folders().iter().filter(|folder| *folder != "bench") {
         assert!(!read(&format!("{folder}/Cargo.toml")).contains("warprow-bench"), "{folder} names warprow-bench");
     }
 }
@@ -207,20 +207,22 @@ fn the_glossary_names_what_there_is() {
             let name = entry.file_name();
             if path.is_dir() && name != "target" && name != ".git" {
                 folders.push(path);
-            } else if path.extension().is_some_and(|it| it == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
                 code += &std::fs::read_to_string(&path).expect("a source file");
             }
         }
     }
     let page = read("docs/glossary.md");
     let quoted = page.split('`').skip(1).step_by(2);
-    let types = quoted.map(|it| it.rsplit("::").find(|part| part.starts_with(char::is_uppercase)).unwrap_or(""));
-    let types: BTreeSet<&str> = types.filter(|it| it.len() > 1 && it.chars().all(char::is_alphanumeric)).collect();
+    let types =
+        quoted.map(|quoted| quoted.rsplit("::").find(|part| part.starts_with(char::is_uppercase)).unwrap_or(""));
+    let types: BTreeSet<&str> =
+        types.filter(|text| text.len() > 1 && text.chars().all(char::is_alphanumeric)).collect();
     assert!(types.len() > 40, "the glossary was not understood: {types:?}");
     let defined = |name: &&str| {
         ["struct", "enum", "trait", "type", "use"].iter().any(|kind| code.contains(&format!("{kind} {name}")))
             || code.contains(&format!("    {name}")) // a variant, or in a macro
     };
-    let missing: Vec<_> = types.iter().filter(|it| !defined(it)).collect();
+    let missing: Vec<_> = types.iter().filter(|text| !defined(text)).collect();
     assert!(missing.is_empty(), "the code has no {missing:?}");
 }

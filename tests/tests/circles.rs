@@ -110,7 +110,7 @@ fn tree(tokens: &[&str], before: &[String], is_public: bool, imported: &mut Vec<
                 for comma in at + 1..=end {
                     let mut depth = 0;
                     let inner = &tokens[begin..comma];
-                    inner.iter().for_each(|it| depth += i32::from(*it == "{") - i32::from(*it == "}"));
+                    inner.iter().for_each(|text| depth += i32::from(*text == "{") - i32::from(*text == "}"));
                     if depth == 0 && (comma == end || tokens[comma] == ",") {
                         if !inner.is_empty() {
                             tree(inner, &path, is_public, imported);
@@ -121,7 +121,7 @@ fn tree(tokens: &[&str], before: &[String], is_public: bool, imported: &mut Vec<
                 return;
             }
             "as" => {
-                name = tokens.get(at + 1).map(|it| (*it).to_owned());
+                name = tokens.get(at + 1).map(|text| (*text).to_owned());
                 break;
             }
             "*" => name = Some("*".to_owned()),
@@ -180,23 +180,26 @@ impl File {
                 }
                 // `use<>` says what a type captures.
                 ["use", next, ..] if next != "<" => {
-                    let end = (at..code.len()).find(|&it| code[it] == ";").unwrap_or(code.len());
+                    let end = (at..code.len()).find(|&index| code[index] == ";").unwrap_or(code.len());
                     let mut imported = Vec::new();
                     // What begins with `::` is of another crate.
                     if next != "::" {
                         tree(&code[at + 1..end], &[], was_public, &mut imported);
                     }
-                    let own = |it: Imported| Some(Imported { path: absolute(&it.path, &here, &is_file)?, ..it });
+                    let own = |imported: Imported| {
+                        Some(Imported { path: absolute(&imported.path, &here, &is_file)?, ..imported })
+                    };
                     file.uses.extend(imported.into_iter().filter_map(own));
                     end + 1
                 }
                 [first, "::", ..] if is_first => {
                     file.is_index = false;
-                    let end = (at..code.len()).step_by(2).find(|&it| code.get(it + 1) != Some(&"::")).unwrap_or(at);
-                    let parts = code[at..=end].iter().step_by(2).map(|it| (*it).to_owned());
+                    let end =
+                        (at..code.len()).step_by(2).find(|&index| code.get(index + 1) != Some(&"::")).unwrap_or(at);
+                    let parts = code[at..=end].iter().step_by(2).map(|text| (*text).to_owned());
                     let path: ItemPath =
-                        parts.filter(|it| it.starts_with(|c: char| c.is_alphabetic() || c == '_')).collect();
-                    if path.first().is_some_and(|it| it == first) {
+                        parts.filter(|part| part.starts_with(|c: char| c.is_alphabetic() || c == '_')).collect();
+                    if path.first().is_some_and(|path| path == first) {
                         file.paths.extend(absolute(&path, &here, &is_file));
                     }
                     at + 1
@@ -269,8 +272,9 @@ impl Graph {
         let files = codes.iter().map(|(module, code)| (module.clone(), File::of(code, module, is_file))).collect();
         let mut graph = Self { files, imports: BTreeMap::new() };
         for (module, file) in &graph.files {
-            let paths = file.uses.iter().map(|it| &it.path).chain(&file.paths);
-            let imported = paths.map(|path| graph.file_of(path)).filter(|it| it != module && !file.is_index).collect();
+            let paths = file.uses.iter().map(|imported| &imported.path).chain(&file.paths);
+            let imported =
+                paths.map(|path| graph.file_of(path)).filter(|other| other != module && !file.is_index).collect();
             graph.imports.insert(module.clone(), imported);
         }
         graph
@@ -302,10 +306,10 @@ impl Graph {
     /// The path that module `at` re-exports under `name`. All that a file without code of its own imports counts.
     fn re_exported(&self, at: &[String], name: &str) -> Option<ItemPath> {
         let file = self.files.get(at)?;
-        let mut shown = file.uses.iter().filter(|it| it.is_public || file.is_index);
-        let all = shown.clone().filter(|it| it.name == "*" && self.files.contains_key(&it.path));
-        let defines = |it: &&Imported| self.files[&it.path].defined.contains(name);
-        let one = shown.find(|it| it.name == name).map(|it| it.path.clone());
+        let mut shown = file.uses.iter().filter(|imported| imported.is_public || file.is_index);
+        let all = shown.clone().filter(|imported| imported.name == "*" && self.files.contains_key(&imported.path));
+        let defines = |imported: &&Imported| self.files[&imported.path].defined.contains(name);
+        let one = shown.find(|imported| imported.name == name).map(|imported| imported.path.clone());
         one.or_else(|| Some([all.clone().find(defines)?.path.as_slice(), &[name.to_owned()]].concat()))
     }
 
@@ -314,7 +318,11 @@ impl Graph {
         let mut reached = BTreeSet::new();
         let mut next = vec![from];
         while let Some(module) = next.pop() {
-            next.extend(self.imports[module].iter().filter(|it| self.files.contains_key(*it) && reached.insert(*it)));
+            next.extend(
+                self.imports[module]
+                    .iter()
+                    .filter(|imported| self.files.contains_key(*imported) && reached.insert(*imported)),
+            );
         }
         reached
     }
@@ -327,7 +335,7 @@ impl Graph {
             let around = others.iter().copied().filter(|other| reached[other].contains(module));
             loops.insert(around.collect::<BTreeSet<_>>());
         }
-        loops.into_iter().filter(|it| it.len() > most).collect()
+        loops.into_iter().filter(|files| files.len() > most).collect()
     }
 }
 
@@ -353,10 +361,10 @@ fn modules(folder: &Path) -> BTreeMap<ItemPath, PathBuf> {
             let path = next.join(entry.file_name());
             if entry.path().is_dir() {
                 folders.extend((path != folder.join("bin")).then_some(path));
-            } else if path.extension().is_some_and(|it| it == "rs") && path != folder.join("main.rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs") && path != folder.join("main.rs") {
                 let within = path.with_extension("");
                 let within = within.strip_prefix(folder).expect("a file of the folder");
-                let mut module: ItemPath = within.iter().map(|it| it.to_string_lossy().into_owned()).collect();
+                let mut module: ItemPath = within.iter().map(|text| text.to_string_lossy().into_owned()).collect();
                 module.pop_if(|last| last == "mod");
                 modules.insert(if module == ["lib"] { Vec::new() } else { module }, path);
             }
@@ -368,7 +376,7 @@ fn modules(folder: &Path) -> BTreeMap<ItemPath, PathBuf> {
 fn crates() -> Vec<Crate> {
     let root = read("Cargo.toml");
     let members = root.split_once("members = [").and_then(|(_, rest)| rest.split_once(']')).expect("a workspace").0;
-    let folders = members.split(',').map(|member| member.trim().trim_matches('"')).filter(|it| !it.is_empty());
+    let folders = members.split(',').map(|member| member.trim().trim_matches('"')).filter(|text| !text.is_empty());
     let understood = |folder: &str| {
         let manifest = read(format!("{folder}/Cargo.toml"));
         let name = manifest.lines().find_map(|line| line.strip_prefix("name = ")).expect("a package has a name");
@@ -394,7 +402,7 @@ fn that_stay(page: &str) -> Vec<Stays> {
         let line = line.split("\n\n").next().unwrap_or(line).split_whitespace().collect::<Vec<_>>().join(" ");
         let pieces: Vec<&str> = line.splitn(5, '`').collect();
         match pieces[..] {
-            ["", package, ", ", file, reason] if reason.strip_prefix(": ").is_some_and(|it| it.len() > 10) => {
+            ["", package, ", ", file, reason] if reason.strip_prefix(": ").is_some_and(|text| text.len() > 10) => {
                 let package = package.to_owned();
                 let file = file.into();
                 Stays { line, package, file }
@@ -414,12 +422,13 @@ fn no_loop_has_more_than_three_files() {
     for Crate { name, paths, graph } in crates() {
         edges += graph.imports.values().map(BTreeSet::len).sum::<usize>();
         for files in graph.loops(MOST) {
-            let of_loop = |it: &Stays| it.package == name && files.iter().any(|module| paths[*module] == it.file);
+            let of_loop =
+                |stays: &Stays| stays.package == name && files.iter().any(|module| paths[*module] == stays.file);
             let line = stays.iter().position(of_loop);
             let mut text = format!("{name}: a loop of {} files\n", files.len());
             for module in &files {
-                let imported = graph.imports[*module].iter().filter(|it| files.contains(it));
-                let imported: Vec<_> = imported.map(|it| paths[it].display().to_string()).collect();
+                let imported = graph.imports[*module].iter().filter(|other| files.contains(other));
+                let imported: Vec<_> = imported.map(|imported| paths[imported].display().to_string()).collect();
                 writeln!(text, "    {} -> {}", paths[*module].display(), imported.join(", ")).expect("room");
             }
             match line {
@@ -444,7 +453,7 @@ fn no_loop_has_more_than_three_files() {
 
 /// The imports of a made-up crate, as `file -> file`.
 fn imports(sources: &[(&str, &str)]) -> (Graph, Vec<String>) {
-    let module = |path: &str| path.split('/').filter(|it| !it.is_empty()).map(str::to_owned).collect::<ItemPath>();
+    let module = |path: &str| path.split('/').filter(|text| !text.is_empty()).map(str::to_owned).collect::<ItemPath>();
     let sources = sources.iter().map(|(path, source)| (module(path), (*source).to_owned())).collect();
     let graph = Graph::new(&sources);
     let each = |(from, to): (&ItemPath, &BTreeSet<ItemPath>)| {

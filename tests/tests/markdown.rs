@@ -41,7 +41,7 @@ fn pages_wrap_at_100_columns() {
         pages.extend(std::fs::read_dir(root.join(folder)).expect(folder).map(|entry| entry.expect("a page").path()));
     }
     let mut wrong = Vec::new();
-    for page in pages.iter().filter(|it| it.extension().is_some_and(|it| it == "md")) {
+    for page in pages.iter().filter(|page| page.extension().is_some_and(|extension| extension == "md")) {
         // A test writes this one (tests/fault_matrix/render.rs).
         if page.ends_with("docs/faults.md") {
             continue;

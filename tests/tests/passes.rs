@@ -163,7 +163,8 @@ impl Fixture {
         let stored = store.keys(NAME)?.context("no keys are stored")?;
         for number in first..=PASSES {
             let wanted = keys(Way::Halves, number);
-            let ranks: Vec<u64> = (0..).zip(&stored).filter(|(_, key)| wanted.contains(key)).map(|it| it.0).collect();
+            let ranks: Vec<u64> =
+                (0..).zip(&stored).filter(|(_, key)| wanted.contains(key)).map(|pair| pair.0).collect();
             for half in ranks.chunks(ranks.len().div_ceil(2)) {
                 let fill = |position: usize, to: &mut [u8]| fill(stored[half[position] as usize], number, to);
                 store.replace_rows(generation, NAME, half, &fill)?;

@@ -47,7 +47,7 @@ fn files_below(folder: &Path) -> BTreeSet<PathBuf> {
             let name = entry.file_name();
             if entry.path().is_dir() {
                 folders.extend((name != "target" && name != ".git").then_some(path));
-            } else if path.extension().is_some_and(|it| it == "rs") && has_unsafe_code(&read(&path)) {
+            } else if path.extension().is_some_and(|extension| extension == "rs") && has_unsafe_code(&read(&path)) {
                 found.insert(path);
             }
         }
@@ -103,7 +103,8 @@ fn the_page_says_which_packages_have_unsafe_code() {
 #[test]
 fn the_rule_for_changes_names_the_same_folders() {
     let rows = rows(&read("docs/architecture.md"));
-    let said: BTreeSet<&Path> = rows.iter().filter(|(_, says)| !says.starts_with("none")).map(|it| &*it.0).collect();
+    let said: BTreeSet<&Path> =
+        rows.iter().filter(|(_, says)| !says.starts_with("none")).map(|pair| &*pair.0).collect();
     let page = read("CONTRIBUTING.md");
     let item = page.split_once(ITEM).expect("an item on unsafe code").1;
     let item = item.split("\n- ").next().unwrap_or(item);

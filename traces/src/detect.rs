@@ -21,7 +21,9 @@ impl TraceFormat {
             "csv" | "tsv" => Self::Csv,
             "parquet" => Self::Parquet,
             "txt" => match list::of(&spec.path)? {
-                Some(files) if files.iter().all(|file| file.extension().is_some_and(|it| it == "parquet")) => {
+                Some(files)
+                    if files.iter().all(|file| file.extension().is_some_and(|extension| extension == "parquet")) =>
+                {
                     Self::Parquet
                 }
                 Some(_) => Self::Norm,

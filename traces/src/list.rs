@@ -49,5 +49,5 @@ pub(crate) fn files(path: &Path) -> Result<Vec<PathBuf>, FileError> {
 
 /// Bytes of all files.
 pub(crate) fn bytes(files: &[PathBuf]) -> u64 {
-    files.iter().filter_map(|file| file.metadata().ok()).map(|it| it.len()).sum()
+    files.iter().filter_map(|file| file.metadata().ok()).map(|metadata| metadata.len()).sum()
 }

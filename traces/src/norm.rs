@@ -86,8 +86,9 @@ fn header(stream: &mut Stream) -> Result<Header, FileError> {
     } else {
         bytes = stream.array()?;
     }
-    let number =
-        |index: usize| bytes.get(index * 8..).and_then(|rest| rest.first_chunk()).map(|&it| i64::from_le_bytes(it));
+    let number = |index: usize| {
+        bytes.get(index * 8..).and_then(|rest| rest.first_chunk()).map(|&bytes| i64::from_le_bytes(bytes))
+    };
     let [samples, labels, dense, slots] = [1, 2, 3, 4].map(|index| number(index).unwrap_or(-1));
     let wrong = |what: String| stream.damaged(what).at(0);
     let limits = [(samples, i64::MAX, "samples"), (labels, 1 << 22, "labels"), (dense, 1 << 22, "dense features")];

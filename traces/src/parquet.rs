@@ -110,7 +110,8 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FileError> {
 /// The data files, and the folder that their metadata are in.
 fn files(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), FileError> {
     let parent = || path.parent().unwrap_or(Path::new("")).to_owned();
-    let ends = |path: &Path, ending: &str| path.extension().is_some_and(|it| it.eq_ignore_ascii_case(ending));
+    let ends =
+        |path: &Path, ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
     let folder = match path.is_dir() {
         true => path.to_owned(),
         false if path.ends_with(METADATA) => parent(),

@@ -115,21 +115,21 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         args.rows,
         per_second(result.memcpy.unwrap_or(f64::NAN))
     );
-    let uncached = result.ways.iter().find(|it| it.way == "uncached").map_or(f64::NAN, |way| way.both);
-    let rows = result.ways.iter().map(|it| {
+    let uncached = result.ways.iter().find(|way| way.way == "uncached").map_or(f64::NAN, |way| way.both);
+    let rows = result.ways.iter().map(|way| {
         [
-            it.way.clone(),
-            it.passes.to_string(),
-            hits(it),
-            per_second(it.read),
-            per_second(it.write),
-            per_second(it.both),
-            format!("{:.1} ×", it.both / uncached),
-            format!("{:.0} %", it.both / it.memcpy * 100.0),
-            format!("{:.2} ms, {:.2} ms", it.stage * 1e3, it.ahead * 1e3),
-            per_second(it.copy),
-            format!("{:.0} %, {:.0} %", it.copy / it.memcpy * 100.0, it.parts / it.memcpy * 100.0),
-            format!("{:.2} s, {:.2} s", it.training, it.tail),
+            way.way.clone(),
+            way.passes.to_string(),
+            hits(way),
+            per_second(way.read),
+            per_second(way.write),
+            per_second(way.both),
+            format!("{:.1} ×", way.both / uncached),
+            format!("{:.0} %", way.both / way.memcpy * 100.0),
+            format!("{:.2} ms, {:.2} ms", way.stage * 1e3, way.ahead * 1e3),
+            per_second(way.copy),
+            format!("{:.0} %, {:.0} %", way.copy / way.memcpy * 100.0, way.parts / way.memcpy * 100.0),
+            format!("{:.2} s, {:.2} s", way.training, way.tail),
         ]
     });
     let header = [

@@ -194,7 +194,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             let whose = if is_busy { ", of undisturbed look-ups since the machine is busy" } else { "" };
             writeln!(text, "Held: the hit rate within 2 points or the error stated, the rate within 20%{whose}.")?;
             writeln!(text, "Nanoseconds of a processor, as measured before each case:\n{}", costs.join("\n"))?;
-            writeln!(text, "{} rows compared.", results.iter().map(|it| it.1.checked).sum::<u64>())?;
+            writeln!(text, "{} rows compared.", results.iter().map(|result| result.1.checked).sum::<u64>())?;
             Ok(text + &busy(&machine))
         }
         What::Speed { setup, memory } => {

@@ -89,14 +89,14 @@ fn measure(args: &Args, date: String) -> anyhow::Result<Report> {
     let extent = if args.quick { Extent::Quick } else { Extent::Full };
     let programs = set(extent);
     for name in &args.only {
-        ensure!(programs.iter().any(|it| it.name == name), "{name:?} is no part: see --help for their names");
+        ensure!(programs.iter().any(|program| program.name == name), "{name:?} is no part: see --help for their names");
     }
     let machine = Described::this();
     let program = std::env::current_exe()?;
     let binaries = program.parent().unwrap_or(Path::new("."));
     let scratch = tempfile::tempdir().context("a folder for what the programs print")?;
     let limit = Duration::from_secs(args.limit.unwrap_or(if args.quick { 300 } else { 7200 }));
-    let wants = |name: &str| args.only.is_empty() || args.only.iter().any(|it| it == name);
+    let wants = |name: &str| args.only.is_empty() || args.only.iter().any(|other| other == name);
     let mut report = Report { date, machine, parts: Vec::new() };
     for program in programs {
         let not_run = |reason: String| Part {

@@ -167,7 +167,8 @@ mod tests {
     /// The header that the comparing kernels are made of, compiled for this machine, against the oracle.
     #[test]
     fn the_gpu_computes_the_oracles_content() {
-        let works = |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|it| it.status.success());
+        let works =
+            |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success());
         let Some(compiler) = ["c++", "g++", "clang++"].into_iter().find(works) else {
             return eprintln!("skipped: a C++ compiler (c++, g++ or clang++) is needed");
         };

@@ -103,7 +103,7 @@ mod tests {
     }
 
     fn run(script: &str, limit: Duration) -> Option<anyhow::Result<Result<Sum, String>>> {
-        let there = Command::new("python3").arg("--version").output().is_ok_and(|it| it.status.success());
+        let there = Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
         there.then(|| ask(script, &json!({ "a": 1, "b": 2 }), limit))
     }
 

@@ -86,10 +86,13 @@ impl Request {
     pub fn new(stream: &Stream, tables: &[Drawn], most_ids: u64, most_out: u64, seed: u64) -> anyhow::Result<Self> {
         let gpu = stream.gpu();
         let dim = tables.first().context("no table")?.content.dim();
-        ensure!(tables.iter().all(|it| it.content.dim() == dim && it.content.dtype() == DType::F32), "rows differ");
-        let words = |it: &Drawn| {
-            let (span, power) = it.law.map_or((0.0, 0.0), |law| law.parameters());
-            [it.content.key(), it.content.rows(), span.to_bits(), power.to_bits()]
+        ensure!(
+            tables.iter().all(|table| table.content.dim() == dim && table.content.dtype() == DType::F32),
+            "rows differ"
+        );
+        let words = |drawn: &Drawn| {
+            let (span, power) = drawn.law.map_or((0.0, 0.0), |law| law.parameters());
+            [drawn.content.key(), drawn.content.rows(), span.to_bits(), power.to_bits()]
         };
         let described: Vec<u8> = tables.iter().flat_map(words).flat_map(u64::to_le_bytes).collect();
         let on_gpu = DeviceMemory::new(gpu, described.len() as u64)?;

@@ -126,7 +126,7 @@ pub fn run(setup: &PassSetup, directory: &Path, tell: &mut dyn FnMut(Progress<'_
     ensure!((1..=8192).contains(&setup.dim), "rows of {} elements: 1 to 8192 are possible", setup.dim);
     let end = began.checked_add(setup.limit).context("that limit is no time")?;
     let keysets = keysets(setup)?;
-    let pass_rows = keysets.iter().map(|it| it.len() as u64).sum::<u64>() / PASSES as u64;
+    let pass_rows = keysets.iter().map(|keyset| keyset.len() as u64).sum::<u64>() / PASSES as u64;
     let distinct = distinct(&keysets, setup.rows);
     let row_bytes = u64::from(setup.dim) * 4;
     let threads = match setup.threads {
@@ -154,12 +154,14 @@ pub fn run(setup: &PassSetup, directory: &Path, tell: &mut dyn FnMut(Progress<'_
     let spec = TableSpec::new(TABLE, setup.rows, setup.dim, DType::F32);
     let load = TableLoad::new(&spec, &content).with_random_access();
     let in_time = |_| if Instant::now() < end { ControlFlow::Continue(()) } else { ControlFlow::Break(()) };
-    store.load("bench", &[load], &LoadOptions::default(), &mut |it| in_time(it)).map_err(|error| match error {
-        StoreError::Interrupted => anyhow::anyhow!(
-            "the table was not loaded within {:.0} s: give fewer rows, or more time",
-            setup.limit.as_secs_f64()
-        ),
-        error => error.into(),
+    store.load("bench", &[load], &LoadOptions::default(), &mut |progress| in_time(progress)).map_err(|error| {
+        match error {
+            StoreError::Interrupted => anyhow::anyhow!(
+                "the table was not loaded within {:.0} s: give fewer rows, or more time",
+                setup.limit.as_secs_f64()
+            ),
+            error => error.into(),
+        }
     })?;
     let versions = vec![0; setup.rows as usize];
     let mut trainer = Trainer { keysets, content, versions, threads, checked: 0, checking: Duration::ZERO };
@@ -190,7 +192,7 @@ pub fn run(setup: &PassSetup, directory: &Path, tell: &mut dyn FnMut(Progress<'_
             None => left_out.push(name.to_owned()),
         }
     }
-    let memcpy = Some(median(ways.iter().map(|it| it.memcpy))).filter(|rate| rate.is_finite());
+    let memcpy = Some(median(ways.iter().map(|way| way.memcpy))).filter(|rate| rate.is_finite());
     Ok(PassResult { pass_rows, distinct, memcpy, ways, left_out, checked: trainer.checked })
 }
 
@@ -229,7 +231,7 @@ mod tests {
         let mut told = Vec::new();
         let result = run(&setup, directory.path(), &mut |progress| {
             told.extend(match progress {
-                Progress::Done(way, measured) => measured.map(|it| (way.to_owned(), it.passes)),
+                Progress::Done(way, measured) => measured.map(|measured| (way.to_owned(), measured.passes)),
                 Progress::Loaded(_) => None,
             });
         })
@@ -239,7 +241,7 @@ mod tests {
         assert!((0.2..0.27).contains(&share), "{share}");
         assert_eq!(result.checked, 10 * (exact(&setup) + 8_000));
         assert_eq!((told.len(), result.left_out.len()), (10, 0));
-        assert!(told.iter().all(|it| it.1 == PASSES * ITERATIONS), "{told:?}");
+        assert!(told.iter().all(|pair| pair.1 == PASSES * ITERATIONS), "{told:?}");
         let of = |name: &str| result.ways.iter().find(|way| way.way == name).unwrap();
         // Theirs have 45% with two passes.
         let theirs = of("cached (2, 0.4, 0)");

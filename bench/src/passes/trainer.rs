@@ -85,7 +85,7 @@ impl Trainer {
                 .collect();
             parts
                 .into_iter()
-                .map(|it| it.join().map_err(|_| anyhow::anyhow!("a thread has panicked")))
+                .map(|part| part.join().map_err(|_| anyhow::anyhow!("a thread has panicked")))
                 .collect::<Vec<_>>()
         });
         for wrong in wrong {
@@ -245,14 +245,15 @@ impl Trainer {
                     let buffer = buffer.get_mut(..bytes).unwrap_or_default();
                     pass.read_from(first, buffer)?;
                     let same =
-                        !compare || rows.get(first * pass.row_bytes()..).is_some_and(|it| it.starts_with(buffer));
+                        !compare || rows.get(first * pass.row_bytes()..).is_some_and(|bytes| bytes.starts_with(buffer));
                     ensure!(same, "row {first} and those behind it differ when they are read in parts");
                 }
                 Ok(())
             };
             std::thread::scope(|scope| {
                 let all: Vec<_> = (0..pass.len()).step_by(share).map(|first| scope.spawn(move || one(first))).collect();
-                all.into_iter().try_for_each(|it| it.join().map_err(|_| anyhow::anyhow!("a thread has panicked"))?)
+                all.into_iter()
+                    .try_for_each(|handle| handle.join().map_err(|_| anyhow::anyhow!("a thread has panicked"))?)
             })
             .map(|()| pass.bytes() as f64 / began.elapsed().as_secs_f64())
         };

@@ -300,8 +300,8 @@ impl Lines {
 
     fn draw(&self) -> Document {
         let points = || self.series.iter().flat_map(|series| &series.points).copied();
-        let largest = |it: fn(&(f64, f64)) -> f64| points().map(|point| it(&point)).fold(0.0, f64::max);
-        let smallest = |it: fn(&(f64, f64)) -> f64| points().map(|point| it(&point)).fold(f64::INFINITY, f64::min);
+        let largest = |of: fn(&(f64, f64)) -> f64| points().map(|point| of(&point)).fold(0.0, f64::max);
+        let smallest = |of: fn(&(f64, f64)) -> f64| points().map(|point| of(&point)).fold(f64::INFINITY, f64::min);
         let mut xs: Vec<f64> = points().map(|point| point.0).collect();
         xs.sort_by(f64::total_cmp);
         xs.dedup();

@@ -97,7 +97,7 @@ pub fn load(folder: &Path, programs: &[&str], date: &str) -> Result<Report, Kept
     };
     let place: Option<Place> = described(MACHINE)?.map(parsed).transpose()?;
     let listed: Vec<Listed> = described(PARTS)?.map(parsed).transpose()?.unwrap_or_default();
-    let mut names: Vec<String> = listed.iter().map(|it| it.name.clone()).collect();
+    let mut names: Vec<String> = listed.iter().map(|listed| listed.name.clone()).collect();
     let mut found = Vec::new();
     for entry in file(folder, fs::read_dir(folder))? {
         let path = file(folder, entry)?.path();
@@ -109,18 +109,18 @@ pub fn load(folder: &Path, programs: &[&str], date: &str) -> Result<Report, Kept
     if found.is_empty() && names.is_empty() {
         return Err(KeptError::Empty(folder.to_owned()));
     }
-    names.extend(found.iter().filter(|name| !listed.iter().any(|it| it.name == **name)).cloned());
+    names.extend(found.iter().filter(|name| !listed.iter().any(|listed| listed.name == **name)).cloned());
     names.extend(
         programs
             .iter()
-            .filter(|name| !names.iter().any(|it| it == *name))
+            .filter(|name| !names.iter().any(|text| text == *name))
             .map(|&name| name.to_owned())
             .collect::<Vec<_>>(),
     );
-    let rank = |name: &str| programs.iter().position(|it| *it == name).unwrap_or(programs.len());
+    let rank = |name: &str| programs.iter().position(|program| *program == name).unwrap_or(programs.len());
     names.sort_by(|a, b| (rank(a), a).cmp(&(rank(b), b)));
     let part = |name: String| {
-        let listed = listed.iter().find(|it| it.name == name);
+        let listed = listed.iter().find(|listed| listed.name == name);
         let outcome = match listed {
             Some(Listed { failed: Some(reason), .. }) => Outcome::Failed(reason.clone()),
             Some(Listed { not_run: Some(reason), .. }) => Outcome::NotRun(reason.clone()),
@@ -132,7 +132,7 @@ pub fn load(folder: &Path, programs: &[&str], date: &str) -> Result<Report, Kept
             None => Outcome::NotRun("the folder has no result of it".to_owned()),
         };
         let said = fs::read_to_string(folder.join(format!("{name}.err"))).unwrap_or_default().trim().to_owned();
-        Part { command: listed.and_then(|it| it.command.clone()), outcome, said, name }
+        Part { command: listed.and_then(|listed| listed.command.clone()), outcome, said, name }
     };
     let parts: Vec<Part> = names.into_iter().map(part).collect();
     let (date, machine) = match place {

@@ -48,7 +48,7 @@ impl Drives {
             let began = drive.clock_began().context("a drive without a clock of its own")?;
             let watched = drive.watched();
             let [begun, ended] =
-                [watched.first_doorbell, watched.last_completion].map(|time| time.map(|it| began + it));
+                [watched.first_doorbell, watched.last_completion].map(|time| time.map(|time| began + time));
             first = [first, begun].into_iter().flatten().min();
             last = [last, ended].into_iter().flatten().max();
             completions += watched.completions;

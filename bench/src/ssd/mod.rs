@@ -350,7 +350,9 @@ mod tests {
             }
             for it in results {
                 assert_eq!((it.cpu.len(), it.uring.len()), (2, 2));
-                let read = |it: &&Measured| it.drives_us.is_none() && it.checked > 0 && it.seen_us > 0.0;
+                let read = |measured: &&Measured| {
+                    measured.drives_us.is_none() && measured.checked > 0 && measured.seen_us > 0.0
+                };
                 assert!(it.uring.iter().filter(read).all(|one| one.checked == 4 * it.ids), "{it:?}");
                 assert!(it.uring_ratio.is_some());
             }

@@ -158,12 +158,12 @@ fn unpackable(metadata: &ParquetMetaData, column: usize, name: &str) -> Result<(
 /// less than it says is found where it is read.)
 fn groups_agree(metadata: &ParquetMetaData, (vectors, dim): (usize, u64), keys: Option<usize>) -> Result<(), String> {
     for (nth, group) in metadata.row_groups().iter().enumerate() {
-        let has = |column: usize| group.columns().get(column).and_then(|it| u64::try_from(it.num_values()).ok());
+        let has = |column: usize| group.columns().get(column).and_then(|data| u64::try_from(data.num_values()).ok());
         let rows = u64::try_from(group.num_rows()).ok();
         let elements = rows.and_then(|rows| rows.checked_mul(dim));
         if rows.is_none() || has(vectors) != elements || keys.is_some_and(|keys| has(keys) != rows) {
-            let counts =
-                [rows, keys.and_then(has), has(vectors)].map(|it| it.map_or("none".into(), |it| it.to_string()));
+            let counts = [rows, keys.and_then(has), has(vectors)]
+                .map(|number| number.map_or("none".into(), |number| number.to_string()));
             let [rows, ids, elements] = counts;
             return Err(format!(
                 "group {nth} of its rows has {rows} rows, {ids} ids and {elements} elements of vectors, where each has {dim}"
@@ -193,7 +193,7 @@ mod tests {
             let chunks = [(0, ids), (1, elements)].map(chunk).to_vec();
             RowGroupMetaData::builder(schema.clone()).set_num_rows(rows).set_column_metadata(chunks).build().unwrap()
         };
-        let rows = groups.iter().map(|it| it.0).sum();
+        let rows = groups.iter().map(|group| group.0).sum();
         let file = FileMetaData::new(1, rows, None, None, schema.clone(), None);
         ParquetMetaData::new(file, groups.iter().map(group).collect())
     }

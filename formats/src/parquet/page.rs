@@ -41,7 +41,7 @@ impl Vectors {
         let damaged = |what: &str| FileError::damaged(path, what);
         let (buf, count, encoding, levels) = match page {
             Page::DataPage { buf, num_values, encoding, def_level_encoding, rep_level_encoding, .. } => {
-                let other = |it: &Encoding| *it != Encoding::RLE;
+                let other = |encoding: &Encoding| *encoding != Encoding::RLE;
                 let used = [Some(rep_level_encoding), (self.present > 0).then_some(def_level_encoding)];
                 if let Some(other) = used.into_iter().flatten().find(other) {
                     return Err(unknown(path, "levels", other));
@@ -63,10 +63,10 @@ impl Vectors {
             };
             rest.split_off(..usize::try_from(len).ok()?)
         };
-        let repetition = part(levels.map(|it| it.0)).ok_or_else(cut_off)?;
+        let repetition = part(levels.map(|level| level.0)).ok_or_else(cut_off)?;
         let definition = match self.present {
             0 => &[],
-            _ => part(levels.map(|it| it.1)).ok_or_else(cut_off)?,
+            _ => part(levels.map(|level| level.1)).ok_or_else(cut_off)?,
         };
         let count = count as usize;
         self.check(path, (repetition, definition), count, first).map_err(|CutOff| cut_off())??;

@@ -35,7 +35,7 @@ impl Piece {
     /// Bytes of memory that it takes while it is unpacked into values of `size` bytes. A dictionary is counted for each piece that has it: chunks of which
     /// each has a large one and a few values are many at a time.
     pub(super) fn cost(&self, size: u64) -> u64 {
-        let dictionary = self.dictionary.as_ref().map_or(0, |it| it.len() as u64);
+        let dictionary = self.dictionary.as_ref().map_or(0, |bytes| bytes.len() as u64);
         self.packed + self.unpacked + self.values * size + dictionary
     }
 

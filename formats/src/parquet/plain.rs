@@ -163,7 +163,7 @@ impl Cursor {
         let header = start.get(..most).and_then(Header::read).filter(|header| header.is_plain).ok_or_else(other)?;
         let values = header.values;
         // Of newer pages the length of definition levels is told also where there are none.
-        let other_levels = present == 0 && header.levels.is_some_and(|it| it.1 > 0);
+        let other_levels = present == 0 && header.levels.is_some_and(|level| level.1 > 0);
         if values == 0
             || values > chunk.left.min(MAX_PAGE_VALUES.into())
             || header.page > MAX_PAGE_BYTES
@@ -308,10 +308,10 @@ impl PlainPages {
             at = at.checked_add(len).filter(|at| *at <= end).ok_or_else(cut_off)?;
             Ok((begin, len as usize))
         };
-        let repetition = next(header.levels.map(|it| it.0))?;
+        let repetition = next(header.levels.map(|level| level.0))?;
         let definition = match vectors.present {
             0 => (repetition.0 + repetition.1 as u64, 0),
-            _ => next(header.levels.map(|it| it.1))?,
+            _ => next(header.levels.map(|level| level.1))?,
         };
         // Both at once: they are neighbours.
         let begin = repetition.0;
@@ -373,7 +373,7 @@ mod tests {
             let mut pages = columns.plain_pages(table.dim, table.dtype);
             let bytes = table.rows as usize * table.row_bytes();
             let places = pages.places(0, bytes).unwrap();
-            assert_eq!(places.iter().map(|it| it.1).sum::<usize>(), bytes, "{name}");
+            assert_eq!(places.iter().map(|place| place.1).sum::<usize>(), bytes, "{name}");
             assert!(pages.places(table.rows, table.row_bytes()).is_err(), "{name}: behind the last");
         }
     }

@@ -47,7 +47,7 @@ pub(crate) fn zip(members: &[(&str, &[u8], bool)]) -> Vec<u8> {
         };
         let at = archive.len() as u32;
         let mut fields = Vec::new();
-        fields.extend([20u16, 0, if *deflated { 8 } else { 0 }, 0, 33].iter().flat_map(|it| it.to_le_bytes()));
+        fields.extend([20u16, 0, if *deflated { 8 } else { 0 }, 0, 33].iter().flat_map(|number| number.to_le_bytes()));
         fields.extend(crc32fast::hash(bytes).to_le_bytes());
         fields.extend((packed.len() as u32).to_le_bytes());
         fields.extend((bytes.len() as u32).to_le_bytes());

@@ -39,14 +39,14 @@ fn files_of_one_array() {
     let flat: Vec<u8> = std::iter::once(0x93).chain(flat.into_bytes().into_iter().skip(3)).collect();
     let sound = npy_bytes("<f4", 2, 2, &[0; 16]);
     let fortran: Vec<u8> = {
-        let at = sound.windows(5).position(|it| it == b"False").unwrap();
+        let at = sound.windows(5).position(|window| window == b"False").unwrap();
         let mut bytes = sound.clone();
         bytes[at..at + 5].copy_from_slice(b"True ");
         bytes
     };
     // A second key in the spaces behind the first: NumPy takes the last.
     let again = |key: &str| {
-        let at = sound.windows(4).position(|it| it == b", } ").unwrap() + 2;
+        let at = sound.windows(4).position(|window| window == b", } ").unwrap() + 2;
         let mut bytes = sound.clone();
         bytes[at..at + key.len() + 1].copy_from_slice(format!("{key}}}").as_bytes());
         bytes
@@ -109,7 +109,7 @@ fn archives() {
     }
     // What deflate cannot have made.
     let mut sound = zip(&[("a.npy", &array, true)]);
-    let entry = sound.windows(4).position(|it| it == b"PK\x01\x02").unwrap();
+    let entry = sound.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
     sound[entry + 24..entry + 28].copy_from_slice(&u32::MAX.wrapping_sub(1).to_le_bytes());
     refused(&write(dir.path(), "t.npz", sound), FileErrorKind::Damaged, "\"a.npy\" cannot be 4294967294 bytes");
     let zeros = vec![0; 10 << 20];
@@ -128,8 +128,8 @@ fn archives_that_contradict_themselves() {
     let dir = tempfile::tempdir().unwrap();
     let array = npy_bytes("<f4", 50, 8, &data(1600, 1));
     let sound = zip(&[("a.npy", &array, false)]);
-    let entry = sound.windows(4).position(|it| it == b"PK\x01\x02").unwrap();
-    let end = sound.windows(4).position(|it| it == b"PK\x05\x06").unwrap();
+    let entry = sound.windows(4).position(|window| window == b"PK\x01\x02").unwrap();
+    let end = sound.windows(4).position(|window| window == b"PK\x05\x06").unwrap();
     let with = |at: usize, bytes: &[u8]| {
         let mut changed = sound.clone();
         changed[at..at + bytes.len()].copy_from_slice(bytes);
@@ -137,7 +137,7 @@ fn archives_that_contradict_themselves() {
     };
     let len = array.len() as u32;
     let two = zip(&[("a.npy", &array, false), ("b.npy", &array, false)]);
-    let second = two.windows(4).rposition(|it| it == b"PK\x01\x02").unwrap();
+    let second = two.windows(4).rposition(|window| window == b"PK\x01\x02").unwrap();
     let mut overlapping = two.clone();
     overlapping[second + 42..second + 46].fill(0);
     for (archive, says) in [
@@ -167,7 +167,7 @@ fn stored_members_have_a_checksum_too() {
     keys.extend(i64s(0..50));
     let sound = zip(&[("a.npy", &npy_bytes("<f4", 50, 8, &rows), false), ("k.npy", &keys, false)]);
     let flipped = |row: &[u8]| {
-        let at = sound.windows(row.len()).position(|it| it == row).unwrap();
+        let at = sound.windows(row.len()).position(|bytes| bytes == row).unwrap();
         let mut bytes = sound.clone();
         bytes[at + 3] ^= 4;
         write(dir.path(), "t.npz", bytes)
@@ -212,7 +212,7 @@ fn shards() {
     map(r#""a":"1.safetensors","a":"1.safetensors""#);
     refused(&index, FileErrorKind::Damaged, "\"a\" is listed twice");
     // In time that grows as the list does.
-    let names: Vec<String> = (0..80_000).map(|it| format!("t{it}")).collect();
+    let names: Vec<String> = (0..80_000).map(|number| format!("t{number}")).collect();
     let tensors: Vec<_> = names[1..].iter().map(|name| (&**name, "U8", &[0u64, 1][..], &[][..])).collect();
     write(dir.path(), "1.safetensors", safetensors(&tensors));
     map(&names.iter().map(|name| format!(r#""{name}":"1.safetensors""#)).collect::<Vec<_>>().join(","));
@@ -332,7 +332,7 @@ fn sound(dir: &Path) -> Vec<(std::path::PathBuf, Vec<std::path::PathBuf>)> {
     let alone = |path: std::path::PathBuf| (path.clone(), vec![path]);
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let [packed, plain] =
-        ["pyarrow.parquet", "plain2.parquet"].map(|it| write(dir, it, fs::read(golden.join(it)).unwrap()));
+        ["pyarrow.parquet", "plain2.parquet"].map(|text| write(dir, text, fs::read(golden.join(text)).unwrap()));
     let folder = |name: &str, files: Vec<(&str, Vec<u8>)>| {
         let paths = files.into_iter().map(|(file, bytes)| write(&dir.join(name), file, bytes)).collect();
         (dir.join(name), paths)

@@ -316,7 +316,7 @@ fn plain_pages_are_read_where_they_stand_and_others_unpacked() {
 fn split(rows: u64) -> Vec<u8> {
     let (values, body) = pairs(rows, None, None);
     let at = body.len() - values as usize * 4;
-    let streams: Vec<u8> = (0..4).flat_map(|byte| body[at..].chunks_exact(4).map(move |it| it[byte])).collect();
+    let streams: Vec<u8> = (0..4).flat_map(|byte| body[at..].chunks_exact(4).map(move |bytes| bytes[byte])).collect();
     let page = page(values, body.len() as u64, &[&body[..at], &streams].concat());
     // The encoding of values is the field behind their number.
     let encoding = page.iter().position(|&byte| byte == 0x2c).unwrap() + 2 + varint_bytes(values << 1);
@@ -437,7 +437,7 @@ fn maps_and_lists_of_structs_are_no_vectors() {
     for (schema, says) in [(map, "a map"), (keys, "a map"), (one, "a list of structs"), (two, "a list of structs")] {
         let (_dir, path) = file(schema, &[page(values, body.len() as u64, &body)], 2, 2);
         let file = TableFile::open(&path).unwrap();
-        assert!(file.tables.is_empty() && file.skipped.iter().any(|it| it.1.contains(says)), "{schema}: {file:?}");
+        assert!(file.tables.is_empty() && file.skipped.iter().any(|pair| pair.1.contains(says)), "{schema}: {file:?}");
     }
     // However lists are written.
     for schema in [

@@ -34,7 +34,7 @@ fn holds(folder: &Path) {
         let file = TableFile::open(&folder.join(&name)).unwrap();
         assert_eq!(file.tables.len(), tables.len(), "{name}");
         for (table, want) in tables {
-            let found = file.tables.iter().find(|it| it.name == table).unwrap();
+            let found = file.tables.iter().find(|other| other.name == table).unwrap();
             assert_eq!(
                 (found.rows, found.dim, found.dtype.name()),
                 (want.rows, want.dim, &*want.kind),
@@ -54,7 +54,7 @@ fn script(name: &str) -> PathBuf {
 fn python(what: &str) -> Option<String> {
     let python = std::env::var("WARPROW_PYTHON").unwrap_or_else(|_| "python3".to_owned());
     let found = Command::new(&python).args(["-c", "import numpy, safetensors, pyarrow"]).output();
-    if found.is_ok_and(|it| it.status.success()) {
+    if found.is_ok_and(|output| output.status.success()) {
         return Some(python);
     }
     println!("skipped: {what}: {python} lacks numpy, safetensors or pyarrow (set WARPROW_PYTHON)");

@@ -11,7 +11,7 @@ use crate::build::*;
 
 /// All rows of a table, read whole, in two halves backwards, and one by one from the end.
 pub(crate) fn rows_of(file: &TableFile, name: &str) -> Vec<u8> {
-    let table = file.tables.iter().find(|it| it.name == name).unwrap_or_else(|| panic!("no {name}: {file:?}"));
+    let table = file.tables.iter().find(|table| table.name == name).unwrap_or_else(|| panic!("no {name}: {file:?}"));
     let rows = file.rows(table);
     let row_bytes = table.row_bytes();
     let mut all = vec![0; table.rows as usize * row_bytes];
@@ -36,12 +36,12 @@ pub(crate) fn rows_of(file: &TableFile, name: &str) -> Vec<u8> {
 }
 
 pub(crate) fn keys_of(file: &TableFile, name: &str) -> Option<Vec<i64>> {
-    let table = file.tables.iter().find(|it| it.name == name).unwrap();
+    let table = file.tables.iter().find(|table| table.name == name).unwrap();
     Some(file.keys(table).unwrap()?.map(|key| key.unwrap() as i64).collect())
 }
 
 fn shape(file: &TableFile, name: &str) -> (u64, u32, DType, Option<KeyType>) {
-    let table = file.tables.iter().find(|it| it.name == name).unwrap_or_else(|| panic!("no {name}: {file:?}"));
+    let table = file.tables.iter().find(|table| table.name == name).unwrap_or_else(|| panic!("no {name}: {file:?}"));
     (table.rows, table.dim, table.dtype, table.keys)
 }
 
@@ -268,7 +268,8 @@ fn keys_may_be_lists_beside_the_rows() {
         let members = [("rows.npy", &*rows, deflated), ("ids.npy", &*ids, deflated), ("n.npy", &*narrow, deflated)];
         let path = write(dir.path(), "t.npz", zip(&members));
         let mut file = TableFile::open(&path).unwrap();
-        let names: Vec<_> = file.key_arrays.iter().map(|it| (&*it.name, it.rows, it.keys)).collect();
+        let names: Vec<_> =
+            file.key_arrays.iter().map(|key_array| (&*key_array.name, key_array.rows, key_array.keys)).collect();
         assert_eq!(names, [("ids", 3, KeyType::I64), ("n", 3, KeyType::U32)]);
         file.with_keys("rows", "ids").unwrap();
         let read = |file: &TableFile| {

@@ -36,8 +36,12 @@ fn does_without_until_power_returns(
         let text = it.first.to_string();
         assert!(it.first.drive == format!("drive{drive}") && text.contains("given up"), "round {round}: {text}");
     }
-    assert!(fixture.store.drive_states().iter().any(|it| it.failure.is_some()), "{:?}", fixture.store.drive_states());
-    let given_up = || fixture.store.retry_drives().iter().filter(|it| it.failure.is_some()).count();
+    assert!(
+        fixture.store.drive_states().iter().any(|drive_state| drive_state.failure.is_some()),
+        "{:?}",
+        fixture.store.drive_states()
+    );
+    let given_up = || fixture.store.retry_drives().iter().filter(|retry_drive| retry_drive.failure.is_some()).count();
     assert_eq!(given_up(), 1, "it is gone still");
     flat.reset();
     let ticket = flat.launch(slot, stream).unwrap();
@@ -189,7 +193,7 @@ fn a_slot_of_graphs_alone_is_recovered_when_asked_to() {
             assert_eq!(flat.check(&fixture, &"given up"), due);
             assert!(!slot.recover().unwrap(), "it is done without");
             fixture.drives[1].power_cut(PowerCut::KeepAll).unwrap();
-            assert!(fixture.store.retry_drives().iter().all(|it| it.failure.is_none()));
+            assert!(fixture.store.retry_drives().iter().all(|retry_drive| retry_drive.failure.is_none()));
             assert!(slot.recover().unwrap());
         }
         for round in 0..3 {

@@ -93,7 +93,7 @@ impl Reader {
     fn check(&self, version: u64, what: &dyn std::fmt::Debug) {
         let mut bytes = vec![0; IDS * DIM * 4];
         self.rows.read(0, &mut bytes).unwrap();
-        let got: Vec<f32> = bytes.as_chunks().0.iter().map(|&it| f32::from_le_bytes(it)).collect();
+        let got: Vec<f32> = bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
         let id = |position: usize| self.ids[position] as u64;
         for (at, &got) in got.iter().enumerate().take(if self.pooled { IDS / 4 * 2 * DIM } else { IDS * DIM }) {
             let column = at % DIM;
@@ -163,7 +163,7 @@ fn a_thousand_switches_under_graphs_and_calls_give_no_wrong_or_mixed_row() {
     let (_drives, store) = store();
     let first = load(&store, &version(0, ROWS, DIM), &LoadOptions::default());
     let second = load(&store, &version(1, ROWS, DIM), &LoadOptions::default().with_standby());
-    let switches = std::env::var("WARPROW_SWITCHES").ok().and_then(|it| it.parse().ok()).unwrap_or(334u64);
+    let switches = std::env::var("WARPROW_SWITCHES").ok().and_then(|text| text.parse().ok()).unwrap_or(334u64);
     // All in GPU memory and all in DRAM, by one kernel; in all three tiers, by three.
     for (hbm, dram) in [(1 << 20, 0), (0, 1 << 20), (40_000, 100_000)] {
         let attach = patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_adopting();
@@ -290,7 +290,9 @@ fn a_look_up_that_does_not_end_keeps_its_tables() {
         [(); 2].map(|()| (Reader::new(&gpu, false, ROWS, &mut random), plan.slot().unwrap(), Stream::new(&gpu)));
     let [held, free] = &readers;
     let upcoming = executor.prepare(&PrepareOptions::default().with_generation(second)).unwrap();
-    drives.iter().for_each(|it| _ = it.faults().inject(FaultRule::new(Fault::Delay(millis(400))).io(NvmOpcode::READ)));
+    drives
+        .iter()
+        .for_each(|drive| _ = drive.faults().inject(FaultRule::new(Fault::Delay(millis(400))).io(NvmOpcode::READ)));
     let ticket = held.0.launch(&held.1, &held.2).unwrap();
     std::thread::sleep(millis(50));
     let busy = executor.adopt(&upcoming, millis(50));

@@ -140,18 +140,18 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
             let (graph, ticket) = flat.capture(&gpu, &slot, &stream);
             Captured { flat, stream, graph, ticket }
         });
-        let run = |it: &Captured<'_>| it.stream.launch(&gpu, &it.graph);
+        let run = |captured: &Captured<'_>| captured.stream.launch(&gpu, &captured.graph);
         // What became of each, after both have ended: whether it did the work.
         let outcomes = |what: &str| {
-            captured.iter().for_each(|it| it.stream.wait(&gpu));
-            captured.each_ref().map(|it| match it.ticket.poll().expect("it has ended") {
+            captured.iter().for_each(|captured| captured.stream.wait(&gpu));
+            captured.each_ref().map(|captured| match captured.ticket.poll().expect("it has ended") {
                 Ok(_) => {
-                    assert!(it.flat.check(&fixture, &what).is_empty());
-                    it.flat.reset();
+                    assert!(captured.flat.check(&fixture, &what).is_empty());
+                    captured.flat.reset();
                     true
                 }
                 Err(GpuError::QueueBusy(_)) => {
-                    it.flat.assert_untouched(&what);
+                    captured.flat.assert_untouched(&what);
                     false
                 }
                 Err(other) => panic!("{what}: {other}"),

@@ -93,7 +93,7 @@ impl Reader {
     fn version(&self) -> u64 {
         let mut bytes = vec![0; IDS * DIM * 4];
         self.rows.read(0, &mut bytes).unwrap();
-        let got: Vec<f32> = bytes.as_chunks().0.iter().map(|&it| f32::from_le_bytes(it)).collect();
+        let got: Vec<f32> = bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
         let bags: Vec<&[u64]> = self.ids.chunks(if self.pooled { 2 } else { 1 }).collect();
         let updated = |id: u64| id.is_multiple_of(15);
         let (first, bag) = bags.iter().enumerate().find(|(_, bag)| updated(bag[0])).unwrap();
@@ -168,7 +168,7 @@ fn store() -> (Vec<Arc<warprow_soft_controller::SoftController>>, Store) {
 #[test]
 fn look_ups_see_all_of_an_update_or_nothing_and_what_was_shown_before() {
     let Some(gpu) = gpu() else { return };
-    let updates = std::env::var("WARPROW_UPDATES").ok().and_then(|it| it.parse().ok()).unwrap_or(500u64).min(899);
+    let updates = std::env::var("WARPROW_UPDATES").ok().and_then(|text| text.parse().ok()).unwrap_or(500u64).min(899);
     for (hbm, dram, following) in
         [(1 << 20, 0, false), (0, 1 << 20, true), (40_000, 60_000, false), (40_000, 60_000, true)]
     {
@@ -531,7 +531,7 @@ fn created_keys_are_found_as_the_host_finds_them() {
         let plan_options = || PlanOptions::default().with_max(1, 6000).with_adopt_room();
         let mut on_gpu = executors
             .each_ref()
-            .map(|it| it.plan(&features, plan_options()).unwrap().slot().unwrap().copied().unwrap());
+            .map(|executor| executor.plan(&features, plan_options()).unwrap().slot().unwrap().copied().unwrap());
         let host_plan = host.plan(&features, plan_options()).unwrap();
         let own = table.keys.as_ref().unwrap().numbers.iter().map(|&key| key as i64);
         let new: Vec<i64> = (0..4000).map(|i| (random.i64(..) & !0xffff) + 3000 + i).collect();
@@ -654,9 +654,10 @@ fn captured_look_ups_see_whole_creations() {
                             };
                             let mut bytes = vec![0; IDS * DIM * 4];
                             reader.rows.read(0, &mut bytes).unwrap();
-                            let got: Vec<f32> = bytes.as_chunks().0.iter().map(|&it| f32::from_le_bytes(it)).collect();
+                            let got: Vec<f32> =
+                                bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
                             let number = got[0] as u64;
-                            assert!(got.iter().all(|&it| it == number as f32), "{number}: {got:?}");
+                            assert!(got.iter().all(|&other| other == number as f32), "{number}: {got:?}");
                             assert!(number >= least.max(last), "{number} after {least} and {last}");
                             assert!(number == 0 || report.missing == 0, "{report:?}");
                             (runs, last) = (runs + 1, number);

@@ -6,8 +6,10 @@ use crate::{Acs, HostDrive, Machine, PciFunction, PcieDistance};
 pub(super) fn hidden(functions: &[PciFunction]) -> Vec<DoctorFinding> {
     let behind = |raid: &PciFunction| {
         let own = raid.address.to_string();
-        let below = functions.iter().filter(|it| it.address != raid.address && it.is_nvme() && it.way.contains(&own));
-        below.map(|it| it.address.to_string()).collect::<Vec<_>>()
+        let below = functions
+            .iter()
+            .filter(|function| function.address != raid.address && function.is_nvme() && function.way.contains(&own));
+        below.map(|function| function.address.to_string()).collect::<Vec<_>>()
     };
     let firmware = "turn VMD (RST, RAID mode) off for this slot in the firmware; prepare a system that boots from it first \
                     (Windows: safe mode once; Linux: nothing)";
@@ -60,13 +62,13 @@ fn one(drive: &HostDrive) -> DoctorFinding {
     let address = drive.function.address;
     let model = drive.model.as_deref().map(|model| format!(" ({model})")).unwrap_or_default();
     let name = format!("{address}{model}");
-    let metadata = drive.namespaces.iter().find(|it| it.metadata_bytes.is_some_and(|bytes| bytes > 0));
+    let metadata = drive.namespaces.iter().find(|namespace| namespace.metadata_bytes.is_some_and(|bytes| bytes > 0));
     match drive.function.driver.as_deref() {
         Some("vfio-pci") if drive.uses.is_empty() => {
             DoctorFinding::new("drive", DoctorVerdict::Pass, format!("{name} is bound to vfio-pci"))
         }
         Some("vfio-pci") => {
-            let by = drive.uses.iter().map(|it| it.by.clone()).collect::<Vec<_>>().join(", ");
+            let by = drive.uses.iter().map(|device_use| device_use.by.clone()).collect::<Vec<_>>().join(", ");
             DoctorFinding::new("drive", DoctorVerdict::Pass, format!("{name} is bound to vfio-pci, and open in {by}"))
         }
         _ if drive.vmd.is_some() => DoctorFinding::new("drive", DoctorVerdict::Warn, format!("{name} is behind a VMD")),
@@ -87,9 +89,9 @@ fn one(drive: &HostDrive) -> DoctorFinding {
             DoctorFinding::new("drive", DoctorVerdict::Unproven, found).command(command)
         }
         Some("nvme") | None => {
-            let formatted = metadata.map(|it| {
-                let bytes = it.metadata_bytes.unwrap_or(0);
-                format!("; {} has {bytes} B of metadata in each block, and must be formatted first", it.name)
+            let formatted = metadata.map(|namespace| {
+                let bytes = namespace.metadata_bytes.unwrap_or(0);
+                format!("; {} has {bytes} B of metadata in each block, and must be formatted first", namespace.name)
             });
             let found = format!("{name} is free, and not bound{}", formatted.unwrap_or_default());
             DoctorFinding::new("drive", DoctorVerdict::Warn, found).command(format!("sudo warprow bind {address}"))

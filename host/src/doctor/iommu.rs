@@ -151,8 +151,12 @@ pub(super) fn vfio(machine: &Machine, drives: &[HostDrive]) -> Vec<DoctorFinding
                 .advice("docs/hardware.md has a udev rule that lasts")
                 .command(format!("sudo chown $USER {file}"))
         });
-        let others: Vec<_> =
-            group.others.iter().filter(|it| it.stands_in_the_way()).map(|it| it.name.as_str()).collect();
+        let others: Vec<_> = group
+            .others
+            .iter()
+            .filter(|member| member.stands_in_the_way())
+            .map(|member| member.name.as_str())
+            .collect();
         if !others.is_empty() {
             let found = format!("IOMMU group {} of {address} also holds {}", group.number, others.join(", "));
             findings.push(

@@ -55,7 +55,7 @@ fn numbers(release: &str) -> Option<(u32, u32)> {
 
 pub(super) fn lockdown(machine: &Machine) -> Option<DoctorFinding> {
     let modes = machine.text("/sys/kernel/security/lockdown")?;
-    let mode = modes.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(modes.as_str(), |it| it.0);
+    let mode = modes.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(modes.as_str(), |pair| pair.0);
     Some(match mode {
         "none" => DoctorFinding::new("lockdown", DoctorVerdict::Pass, "the kernel is not locked down"),
         _ => {

@@ -231,7 +231,7 @@ impl Expected {
             let same = |at: usize| {
                 let at = at / bytes * bytes;
                 got[at..][..bytes] == want[at..][..bytes]
-                    || made && [&got, &want].iter().all(|it| widen(&it[at..], world.out, 0).is_nan())
+                    || made && [&got, &want].iter().all(|row| widen(&row[at..], world.out, 0).is_nan())
             };
             if let Some(at) = (0..got.len()).find(|&at| !same(at)) {
                 let from = table.element;

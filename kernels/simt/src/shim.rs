@@ -62,7 +62,10 @@ pub fn sources(patches: &[Patch]) -> Sources {
     for folder in FOLDERS {
         for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
             let path = entry.unwrap().path();
-            if !path.extension().is_some_and(|it| ["h", "cpp", "cu", "cuh"].iter().any(|source| it == *source)) {
+            if !path
+                .extension()
+                .is_some_and(|extension| ["h", "cpp", "cu", "cuh"].iter().any(|source| extension == *source))
+            {
                 continue;
             }
             let name = path.file_name().unwrap().to_str().unwrap().to_owned();

@@ -727,7 +727,7 @@ impl World {
         let Slot { state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
             &self.slot;
         let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
-        let sound = |buffers: &[&Buffer]| buffers.iter().all(|it| it.is_sound());
+        let sound = |buffers: &[&Buffer]| buffers.iter().all(|buffer| buffer.is_sound());
         sound(&[state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging])
             && sound(&[sorting, words, sorted, slots, numbers])
     }

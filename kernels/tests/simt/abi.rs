@@ -19,7 +19,7 @@ fn in_c(text: &str) -> Structures {
         let (name, rest) = structure.split_once('{').unwrap();
         let body = rest.split_once("};").unwrap().0;
         let mut fields = Vec::new();
-        for declaration in body.split(';').map(str::trim).filter(|it| !it.is_empty()) {
+        for declaration in body.split(';').map(str::trim).filter(|text| !text.is_empty()) {
             let (kind, names) = declaration.split_once(' ').unwrap();
             for field in names.split(',') {
                 let (field, count) = field.trim().trim_end_matches(']').split_once('[').unwrap_or((field.trim(), "1"));
@@ -47,7 +47,7 @@ fn in_rust(text: &str) -> Structures {
         let (head, rest) = structure.split_once('{').unwrap();
         let name = head.split_once(',').unwrap().0.trim();
         let mut fields = Vec::new();
-        for line in rest.split_once('}').unwrap().0.lines().map(str::trim).filter(|it| !it.is_empty()) {
+        for line in rest.split_once('}').unwrap().0.lines().map(str::trim).filter(|text| !text.is_empty()) {
             let (field, kind) = line.trim_end_matches(',').split_once(": ").unwrap();
             let (kind, count) = kind.trim_matches(['[', ']']).split_once("; ").unwrap_or((kind, "1"));
             fields.push((field.to_owned(), kind.to_owned(), count.replace("TICKETS", "16")));

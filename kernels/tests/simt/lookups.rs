@@ -232,7 +232,7 @@ fn polled(shim: &mut Shim, seed: u64) -> Result<(u64, usize), String> {
         }
         ended.push(told_words(&words()));
         polled += seen.len();
-        let is_known = |it: &Vec<(usize, u64)>| ended.contains(it) || it.iter().all(|&(_, word)| word == 0);
+        let is_known = |words: &Vec<(usize, u64)>| ended.contains(words) || words.iter().all(|&(_, word)| word == 0);
         if !seen.iter().all(is_known) {
             return Err(format!("{seen:?}, where {ended:?} have ended"));
         }

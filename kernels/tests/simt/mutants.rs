@@ -361,8 +361,8 @@ fn a_sample_is_found() {
     let choices: Vec<(usize, u64)> = others
         .into_iter()
         .take(SAMPLE)
-        .map(|it| (it, 100))
-        .chain(listed.into_iter().take(1).map(|it| (it, 2)))
+        .map(|number| (number, 100))
+        .chain(listed.into_iter().take(1).map(|number| (number, 2)))
         .collect();
     let verdicts =
         attempt_all(&mutants, &choices, |choice, verdict| eprintln!("{}: {verdict:?}", mutants[choice].name()));

@@ -66,7 +66,7 @@ impl Updates {
                 content.resize(content.len().next_multiple_of(16), 0xdd);
             }
             assert_eq!(content.len() as u64, put.rows_bytes);
-            let records: Vec<u8> = put.records.iter().flat_map(|it| it.as_bytes().to_vec()).collect();
+            let records: Vec<u8> = put.records.iter().flat_map(|record| record.as_bytes().to_vec()).collect();
             let entries: Vec<u8> = put.entries.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
             let mut stage = |bytes: &[u8]| {
                 let begin = at;
@@ -95,7 +95,7 @@ impl Updates {
 }
 
 fn random_update(rng: &mut Rng, world: &World) -> Rows {
-    let tables: Vec<usize> = (0..world.tables.len()).filter(|&it| world.tables[it].overlay != 0).collect();
+    let tables: Vec<usize> = (0..world.tables.len()).filter(|&index| world.tables[index].overlay != 0).collect();
     let hot = rng.u64(1..30);
     let one = |rng: &mut Rng| {
         let number = tables[rng.usize(0..tables.len())];
@@ -228,7 +228,7 @@ fn writers(shim: &mut Shim, writer: &mut Shim, seed: u64) -> Result<(u32, u32), 
         if rng.bool() {
             let rows = random_update(&mut rng, &world);
             let Some(launches) = updates.launches(&world, &rows) else { break };
-            launches.iter().try_for_each(|it| writer.update(&launch(), it, rng.u64(..), None))?;
+            launches.iter().try_for_each(|update| writer.update(&launch(), update, rng.u64(..), None))?;
             show(&mut world, rows);
         }
         let batch = Batch::new(&mut rng, &world);
@@ -245,7 +245,10 @@ fn writers(shim: &mut Shim, writer: &mut Shim, seed: u64) -> Result<(u32, u32), 
                 let bytes: u64 = rows.iter().map(|(.., row)| overlay_row_bytes(row.len() as u32)).sum();
                 if updates.map.has_room(rows.len(), bytes) {
                     let launches = updates.launches(&world, &rows).unwrap();
-                    wrong = launches.iter().try_for_each(|it| writer.update(&launch(), it, steps.u64(..), None)).err();
+                    wrong = launches
+                        .iter()
+                        .try_for_each(|update| writer.update(&launch(), update, steps.u64(..), None))
+                        .err();
                     later.push(rows);
                     inside += 1;
                 }

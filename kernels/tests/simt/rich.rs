@@ -41,7 +41,7 @@ pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
 fn scale_behind(element: u32) -> Vec<u8> {
     match element {
         element::Q8 => [0.75f32, -3.5].map(f32::to_le_bytes).concat(),
-        element::Q4 => [0.75, -3.5].map(|it| half::f16::from_f32(it).to_le_bytes()).concat(),
+        element::Q4 => [0.75, -3.5].map(|number| half::f16::from_f32(number).to_le_bytes()).concat(),
         _ => Vec::new(),
     }
 }

@@ -314,7 +314,7 @@ fn rows_come_from_controllers_with_threads() {
             let told = scene.good(&mut shim).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
             assert_eq!((told.counters.anomalies, told.faults), (0, 0), "seed {seed}");
             let answered = scene.drives.queues.iter().map(|queue| queue.fault().answered == told.launch);
-            assert_eq!(answered.filter(|&it| it).count() > 0, told.counters.commands > 0, "seed {seed}");
+            assert_eq!(answered.filter(|&flag| flag).count() > 0, told.counters.commands > 0, "seed {seed}");
         }
     }
 }

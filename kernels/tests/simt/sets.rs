@@ -61,8 +61,9 @@ fn break_one(scene: &mut Scene, shim: &mut Shim, set: u32) -> Result<(), String>
         let share = share.len();
         return Err(format!("{lost} rows were lost, and not only those of a share of {share}"));
     }
-    let most: u64 = (0..drives).map(|it| scene.commands_of(&launched.expected, it, before[it as usize]).0).sum();
-    let dead = were.iter().filter(|&&it| !it).count() as u32;
+    let most: u64 =
+        (0..drives).map(|number| scene.commands_of(&launched.expected, number, before[number as usize]).0).sum();
+    let dead = were.iter().filter(|&&flag| !flag).count() as u32;
     if told.counters.commands > most || told.faults != dead + 1 {
         return Err(format!("{told:?}, where {most} commands are due, and {} queues poisoned", dead + 1));
     }

@@ -165,7 +165,7 @@ impl From<BindError> for Failure {
             Self::new(class, subject, printable(&error.to_string())).remedy(error.remedy(Uid::effective().is_root()));
         match &error {
             BindError::InUse { uses, .. } => {
-                let uses = uses.iter().map(|it| json!({"device": it.device, "kind": it.kind.name(), "by": it.by}));
+                let uses = uses.iter().map(|device_use| json!({"device": device_use.device, "kind": device_use.kind.name(), "by": device_use.by}));
                 failure.detail("uses", uses.collect::<Vec<_>>())
             }
             _ => failure,
@@ -175,7 +175,8 @@ impl From<BindError> for Failure {
 
 /// What lies on the drive and nobody uses now.
 fn holds(plan: &BindSteps) -> String {
-    let contents: Vec<_> = plan.drive.contents.iter().map(|it| format!("{}: {}", it.device, it.what)).collect();
+    let contents: Vec<_> =
+        plan.drive.contents.iter().map(|content| format!("{}: {}", content.device, content.what)).collect();
     if contents.is_empty() { String::new() } else { format!(", which holds {}", contents.join(", ")) }
 }
 
@@ -215,8 +216,8 @@ fn object(plans: &[BindSteps], dry_run: bool) -> Value {
             "driver": plan.driver,
             "iommu_group": plan.drive.function.group.as_ref().map(|group| group.number),
             "changed": !dry_run && !plan.is_done(),
-            "contents": plan.drive.contents.iter().map(|it| json!({"device": it.device, "what": it.what})).collect::<Vec<_>>(),
-            "writes": plan.writes.iter().map(|it| json!({"path": it.path, "text": it.text})).collect::<Vec<_>>(),
+            "contents": plan.drive.contents.iter().map(|content| json!({"device": content.device, "what": content.what})).collect::<Vec<_>>(),
+            "writes": plan.writes.iter().map(|write| json!({"path": write.path, "text": write.text})).collect::<Vec<_>>(),
         })
     };
     json!({"dry_run": dry_run, "drives": plans.iter().map(one).collect::<Vec<_>>()})

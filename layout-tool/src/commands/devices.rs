@@ -129,7 +129,7 @@ fn asked(machine: &Machine, drive: &HostDrive, no_probe: bool) -> Result<Probe, 
         return Err("this is a copy of its machine".to_owned());
     }
     if !drive.uses.is_empty() {
-        let by = drive.uses.iter().map(|it| it.by.clone()).collect::<Vec<_>>().join(", ");
+        let by = drive.uses.iter().map(|device_use| device_use.by.clone()).collect::<Vec<_>>().join(", ");
         return Err(format!("it is open in {by}"));
     }
     let function: Arc<dyn Function> =
@@ -146,7 +146,7 @@ fn system_notes(drive: &HostDrive) -> Vec<Note> {
     }
     if let Some(group) = &drive.function.group {
         let others: Vec<_> =
-            group.others.iter().filter(|it| it.stands_in_the_way()).map(|it| it.name.clone()).collect();
+            group.others.iter().filter(|member| member.stands_in_the_way()).map(|member| member.name.clone()).collect();
         if !others.is_empty() {
             let found = format!("its IOMMU group {} also holds {}", group.number, others.join(", "));
             notes.push(Note::new("iommu-group", found, "move it to a slot behind another root port, or unbind those"));
@@ -188,7 +188,10 @@ impl Shown {
     }
 
     fn bytes(&self) -> Option<u64> {
-        let probed = self.probe.as_ref().map(|it| it.namespaces.iter().map(|it| it.bytes).fold(0, u64::saturating_add));
+        let probed = self
+            .probe
+            .as_ref()
+            .map(|probe| probe.namespaces.iter().map(|namespace| namespace.bytes).fold(0, u64::saturating_add));
         probed.or_else(|| self.drive.as_ref()?.bytes())
     }
 
@@ -202,8 +205,12 @@ impl Shown {
 
     /// LBA sizes in use.
     fn lba(&self) -> String {
-        let probed = self.probe.iter().flat_map(|probe| probe.namespaces.iter().map(|it| it.lba.0));
-        let read = self.drive.iter().flat_map(|it| &it.namespaces).filter_map(|it| it.lba_bytes.map(u64::from));
+        let probed = self.probe.iter().flat_map(|probe| probe.namespaces.iter().map(|namespace| namespace.lba.0));
+        let read = self
+            .drive
+            .iter()
+            .flat_map(|drive| &drive.namespaces)
+            .filter_map(|namespace| namespace.lba_bytes.map(u64::from));
         let mut sizes: Vec<_> = probed.chain(read).collect();
         sizes.sort_unstable();
         sizes.dedup();
@@ -220,21 +227,21 @@ fn or_dash(text: Option<impl ToString>) -> String {
 }
 
 fn overview(shown: &[Shown]) -> String {
-    let row = |it: &Shown| {
+    let row = |shown: &Shown| {
         [
-            it.address.clone(),
-            or_dash(it.model()),
-            or_dash(it.serial()),
-            or_dash(it.bytes().map(units::bytes)),
-            or_dash(Some(it.lba())),
-            or_dash(it.drive.as_ref().and_then(|drive| drive.function.numa_node)),
-            match &it.drive {
-                Some(_) => or_dash(it.driver()),
+            shown.address.clone(),
+            or_dash(shown.model()),
+            or_dash(shown.serial()),
+            or_dash(shown.bytes().map(units::bytes)),
+            or_dash(Some(shown.lba())),
+            or_dash(shown.drive.as_ref().and_then(|drive| drive.function.numa_node)),
+            match &shown.drive {
+                Some(_) => or_dash(shown.driver()),
                 None => "emulated".to_owned(),
             },
-            or_dash(it.temperature()),
-            or_dash(it.health().map(|health| format!("{}%", health.percentage_used))),
-            or_dash(it.health().map(|health| health.media_errors)),
+            or_dash(shown.temperature()),
+            or_dash(shown.health().map(|health| format!("{}%", health.percentage_used))),
+            or_dash(shown.health().map(|health| health.media_errors)),
         ]
     };
     let header = ["address", "model", "serial", ">size", ">LBA", ">node", "driver", ">°C", ">used", ">media errors"];
@@ -300,7 +307,7 @@ fn details(it: &Shown) -> String {
 fn object(it: &Shown) -> Value {
     let drive = it.drive.as_ref();
     let group = drive.and_then(|drive| drive.function.group.as_ref()).map(|group| {
-        let others = group.others.iter().map(|it| json!({"address": it.name, "driver": it.driver}));
+        let others = group.others.iter().map(|member| json!({"address": member.name, "driver": member.driver}));
         json!({"number": group.number, "others": others.collect::<Vec<_>>()})
     });
     let gpus = drive.iter().flat_map(|drive| &drive.gpus);
@@ -310,22 +317,22 @@ fn object(it: &Shown) -> Value {
         (Some(probe), _) => probe
             .namespaces
             .iter()
-            .map(|it| {
+            .map(|namespace| {
                 json!({
-                    "nsid": it.nsid, "name": null, "bytes": it.bytes,
-                    "lba_bytes": it.lba.0, "metadata_bytes": it.lba.1,
-                    "formats": it.formats.iter().map(format).collect::<Vec<_>>(),
+                    "nsid": namespace.nsid, "name": null, "bytes": namespace.bytes,
+                    "lba_bytes": namespace.lba.0, "metadata_bytes": namespace.lba.1,
+                    "formats": namespace.formats.iter().map(format).collect::<Vec<_>>(),
                 })
             })
             .collect(),
         (None, Some(drive)) => drive
             .namespaces
             .iter()
-            .map(|it| {
+            .map(|namespace| {
                 json!({
-                    "nsid": it.nsid, "name": it.name, "bytes": it.bytes,
-                    "lba_bytes": it.lba_bytes, "metadata_bytes": it.metadata_bytes, "formats": null,
-                    "partitions": it.partitions,
+                    "nsid": namespace.nsid, "name": namespace.name, "bytes": namespace.bytes,
+                    "lba_bytes": namespace.lba_bytes, "metadata_bytes": namespace.metadata_bytes, "formats": null,
+                    "partitions": namespace.partitions,
                 })
             })
             .collect(),
@@ -347,8 +354,8 @@ fn object(it: &Shown) -> Value {
         "gpus": gpus.collect::<Vec<_>>(),
         "namespaces": namespaces,
         "free": drive.is_none_or(HostDrive::is_free),
-        "uses": uses.map(|it| json!({"device": it.device, "kind": it.kind.name(), "by": it.by})).collect::<Vec<_>>(),
-        "contents": contents.map(|it| json!({"device": it.device, "what": it.what})).collect::<Vec<_>>(),
+        "uses": uses.map(|device_use| json!({"device": device_use.device, "kind": device_use.kind.name(), "by": device_use.by})).collect::<Vec<_>>(),
+        "contents": contents.map(|content| json!({"device": content.device, "what": content.what})).collect::<Vec<_>>(),
         "unread": drive.map(|drive| drive.unread.clone()).unwrap_or_default(),
         "temperature_c": it.temperature(),
         "percentage_used": it.health().map(|health| health.percentage_used),

@@ -42,7 +42,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<CommandOutput,
     findings.extend(gpu(&machine));
     spinner.finish_and_clear();
 
-    let count = |verdict| findings.iter().filter(|it| it.verdict == verdict).count();
+    let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     let [pass, warn, fail, unproven] =
         [DoctorVerdict::Pass, DoctorVerdict::Warn, DoctorVerdict::Fail, DoctorVerdict::Unproven]
             .map(|verdict| count(verdict) as u64);
@@ -55,10 +55,11 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<CommandOutput,
     });
     let mut done = CommandOutput::new(text.join("\n"), object)?;
     if fail > 0 {
-        let first = findings.iter().find(|it| it.verdict == DoctorVerdict::Fail);
-        let remedy = first.and_then(|it| it.command.clone().or_else(|| it.advice.clone())).unwrap_or_default();
+        let first = findings.iter().find(|finding| finding.verdict == DoctorVerdict::Fail);
+        let remedy =
+            first.and_then(|finding| finding.command.clone().or_else(|| finding.advice.clone())).unwrap_or_default();
         let what = format!("{} failed: real drives cannot be driven here as it is", units::plural(fail, "check"));
-        let subject = first.map(|it| it.check).unwrap_or_default();
+        let subject = first.map(|finding| finding.check).unwrap_or_default();
         done.failure = Some(Failure::new(Class::Unready, subject, what).remedy(remedy));
     }
     Ok(done)
@@ -153,7 +154,8 @@ fn kernels(gpu: &Gpu) -> DoctorFinding {
     let arch = GpuArch { major, minor };
     match compile(arch, gpu.driver_version()) {
         Ok(code) => {
-            let library = loaded("libnvrtc.so").map_or_else(|| "a cache on disk".to_owned(), |it| it.replace('\n', ""));
+            let library =
+                loaded("libnvrtc.so").map_or_else(|| "a cache on disk".to_owned(), |text| text.replace('\n', ""));
             let found = format!("kernels for {arch}: {} of code, with {library}", units::bytes(code.len() as u64));
             DoctorFinding::new("nvrtc", DoctorVerdict::Pass, found)
         }

@@ -22,14 +22,14 @@ pub(super) fn run(args: &ExportArgs, store: &Store, context: &Context) -> Result
         return Err(Failure::input("", "the store has no tables").remedy("load some: `warprow load`"));
     }
     refuse_in_use(&args.out)?;
-    let keys = |it: &Exported<'_>| it.table.keys.filter(|keys| keys.stored);
+    let keys = |exported: &Exported<'_>| exported.table.keys.filter(|keys| keys.stored);
     let is_signed = |keys: KeySpec| keys.kind == KeyKind::I64;
-    let out = tables.iter().map(|it| NewTable {
-        name: it.table.name.clone(),
-        rows: it.rows(),
-        dim: it.table.dim,
-        dtype: it.dtype,
-        keys: keys(it).map(is_signed),
+    let out = tables.iter().map(|table| NewTable {
+        name: table.table.name.clone(),
+        rows: table.rows(),
+        dim: table.table.dim,
+        dtype: table.dtype,
+        keys: keys(table).map(is_signed),
     });
     let writer = TablesWriter::create(&args.out, args.force, &out.collect::<Vec<_>>())?;
     let mut written: Vec<Value> = Vec::with_capacity(tables.len());
@@ -48,7 +48,7 @@ pub(super) fn run(args: &ExportArgs, store: &Store, context: &Context) -> Result
     writer.finish()?;
     let rows: u64 = tables.iter().map(Exported::rows).sum();
     let bytes: u64 = tables.iter().map(Exported::bytes).sum();
-    let checked = |at: usize| written.get(at).is_some_and(|it| it["checked"] == true);
+    let checked = |at: usize| written.get(at).is_some_and(|value| value["checked"] == true);
     let mut text = format!(
         "Wrote {}, {}, {}, to {path}:\n",
         units::plural(tables.len() as u64, "table"),

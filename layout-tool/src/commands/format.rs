@@ -322,7 +322,7 @@ pub(super) fn drive_json(drive: &DriveFormat) -> Value {
         "new_lba_bytes": drive.new_lba_bytes,
         "formats": drive.formats,
         "held": content(drive),
-        "tables": drive.tables.as_ref().map(|tables| tables.iter().map(|it| json!({"name": it.name, "rows": it.rows, "bytes": it.bytes})).collect::<Vec<_>>()),
+        "tables": drive.tables.as_ref().map(|tables| tables.iter().map(|table| json!({"name": table.name, "rows": table.rows, "bytes": table.bytes})).collect::<Vec<_>>()),
         "needs_consent": drive.needs_consent(),
         "losses": drive.losses.iter().map(|loss| json!({"nsid": loss.nsid, "bytes": loss.bytes})).collect::<Vec<_>>(),
     })

@@ -78,27 +78,27 @@ pub(crate) fn list(args: &GenerationsArgs) -> Result<CommandOutput, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let generations = store.generations();
     let pending = pending::of_store(&store, &generations);
-    let of = |id: u64| pending.iter().find(|it| it.generation() == id);
+    let of = |id: u64| pending.iter().find(|pending| pending.generation() == id);
     let rows: Vec<_> = generations
         .iter()
-        .map(|it| {
+        .map(|generation| {
             json!({
-                "id": it.id, "model": it.model, "tables": it.tables, "found": it.found, "standby": it.shown == 0,
-                "bytes": it.bytes, "pending": of(it.id).map(Pending::json),
+                "id": generation.id, "model": generation.model, "tables": generation.tables, "found": generation.found, "standby": generation.shown == 0,
+                "bytes": generation.bytes, "pending": of(generation.id).map(Pending::json),
             })
         })
         .collect();
     let mut text = table(
         [">id", "model", ">tables", ">found by name", ">bytes", "", ">updates", "log", "compaction"],
-        generations.iter().map(|it| {
-            let words = |words: fn(&Pending) -> String| of(it.id).map(words).unwrap_or_default();
+        generations.iter().map(|generation| {
+            let words = |words: fn(&Pending) -> String| of(generation.id).map(words).unwrap_or_default();
             [
-                it.id.to_string(),
-                it.model.clone(),
-                it.tables.len().to_string(),
-                it.found.len().to_string(),
-                units::bytes(it.bytes),
-                if it.shown == 0 { "standby".to_owned() } else { String::new() },
+                generation.id.to_string(),
+                generation.model.clone(),
+                generation.tables.len().to_string(),
+                generation.found.len().to_string(),
+                units::bytes(generation.bytes),
+                if generation.shown == 0 { "standby".to_owned() } else { String::new() },
                 words(Pending::updates),
                 words(Pending::log),
                 words(Pending::compaction),
@@ -122,8 +122,13 @@ pub(crate) fn switch(args: &SwitchArgs) -> Result<CommandOutput, Failure> {
 
 pub(crate) fn drop(args: &DropArgs) -> Result<CommandOutput, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default())?;
-    let found = || store.generations().into_iter().flat_map(|it| it.found.into_iter().map(move |name| (name, it.id)));
-    let before: Vec<(String, u64)> = found().filter(|it| it.1 == args.generation).collect();
+    let found = || {
+        store
+            .generations()
+            .into_iter()
+            .flat_map(|generation| generation.found.into_iter().map(move |name| (name, generation.id)))
+    };
+    let before: Vec<(String, u64)> = found().filter(|pair| pair.1 == args.generation).collect();
     match args.allow_vanishing {
         true => store.drop_shown_generation(args.generation)?,
         false => store.drop_generation(args.generation)?,
@@ -137,8 +142,8 @@ pub(crate) fn drop(args: &DropArgs) -> Result<CommandOutput, Failure> {
     for (name, _) in &uncovered {
         text += &format!("\nThe name {name:?} means the table of generation {} now.", now.get(name).unwrap_or(&0));
     }
-    let vanished: Vec<&String> = vanished.iter().map(|it| &it.0).collect();
-    let uncovered: HashMap<&String, Option<&u64>> = uncovered.iter().map(|it| (&it.0, now.get(&it.0))).collect();
+    let vanished: Vec<&String> = vanished.iter().map(|pair| &pair.0).collect();
+    let uncovered: HashMap<&String, Option<&u64>> = uncovered.iter().map(|pair| (&pair.0, now.get(&pair.0))).collect();
     CommandOutput::new(
         text,
         json!({
@@ -155,7 +160,7 @@ pub(crate) fn compact(args: &CompactArgs) -> Result<CommandOutput, Failure> {
     let store = drives::open(&args.drives, &OpenOptions::default())?;
     let ids = match args.generation {
         Some(id) => vec![id],
-        None => store.generations().iter().map(|it| it.id).collect(),
+        None => store.generations().iter().map(|generation| generation.id).collect(),
     };
     let mut done = Vec::new();
     let mut failed = compact_each(&store, &ids, &mut done);
@@ -163,10 +168,10 @@ pub(crate) fn compact(args: &CompactArgs) -> Result<CommandOutput, Failure> {
     let mut before = 0;
     while !failed.is_empty() && done.len() > before {
         before = done.len();
-        let left: Vec<u64> = failed.iter().map(|it| it.0).collect();
+        let left: Vec<u64> = failed.iter().map(|pair| pair.0).collect();
         failed = compact_each(&store, &left, &mut done);
     }
-    let chunks: usize = done.iter().map(|it| it.1).sum();
+    let chunks: usize = done.iter().map(|pair| pair.1).sum();
     let compacted: Vec<_> = done.iter().map(|(id, chunks)| json!({ "generation": id, "chunks": chunks })).collect();
     if let Some((id, error)) = failed.into_iter().next() {
         let failure = of_compaction(error);

@@ -65,7 +65,10 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<CommandOutput, Fail
         StoreState::Healthy => Vec::new(),
         StoreState::Degraded { missing } => missing,
     };
-    let failed = store.drive_states().into_iter().filter_map(|it| Some((it.drive, it.failure?.to_string())));
+    let failed = store
+        .drive_states()
+        .into_iter()
+        .filter_map(|drive_state| Some((drive_state.drive, drive_state.failure?.to_string())));
     let failed: Vec<(String, String)> = unopened.into_iter().chain(failed).collect();
     let pending = pending::of_store(&store, &store.generations());
     let object = json!({
@@ -73,9 +76,9 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<CommandOutput, Fail
         "state": if missing.is_empty() { "healthy" } else { "degraded" },
         "missing": missing,
         "failed": failed.iter().map(|(drive, why)| json!({"drive": drive, "why": why})).collect::<Vec<_>>(),
-        "repairs_due": repairs.iter().map(|it| json!({"drive": it.drive, "what": words(it)})).collect::<Vec<_>>(),
+        "repairs_due": repairs.iter().map(|repair| json!({"drive": repair.drive, "what": words(repair)})).collect::<Vec<_>>(),
         "free_bytes": store.free_bytes(),
-        "skipped": skipped.iter().map(|it| json!({"name": it.name, "reason": it.reason})).collect::<Vec<_>>(),
+        "skipped": skipped.iter().map(|tensor| json!({"name": tensor.name, "reason": tensor.reason})).collect::<Vec<_>>(),
         "pending": pending.iter().map(Pending::json).collect::<Vec<_>>(),
         "store": inspection,
         "map": map,
@@ -85,11 +88,11 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<CommandOutput, Fail
     let mut text = describe_store(&inspection, repairs, free(&args.drives, &store), missing.is_empty());
     if !skipped.is_empty() {
         text += "\n\nNot attached:\n";
-        text += &table(["tensor", "why"], skipped.iter().map(|it| [it.name.clone(), it.reason.clone()]));
+        text += &table(["tensor", "why"], skipped.iter().map(|tensor| [tensor.name.clone(), tensor.reason.clone()]));
     }
     if !pending.is_empty() {
         text += "\n\nUpdates that only logs have:";
-        pending.iter().for_each(|it| text += &format!("\n{}", it.describe()));
+        pending.iter().for_each(|pending| text += &format!("\n{}", pending.describe()));
     }
     failed.iter().for_each(|(drive, why)| text += &format!("\nFAILED {drive}: {why}"));
     if let Some(path) = &args.svg {
@@ -182,7 +185,11 @@ fn describe_store(store: &StoreInspection, repairs: &[MetadataRepair], free: Opt
     for repair in repairs {
         text += &format!("\n{}: {}; mended when the store is next opened for writing", repair.drive, words(repair));
     }
-    let rows: Vec<_> = store.generations.iter().flat_map(|it| it.tables.iter().map(move |table| (it, table))).collect();
+    let rows: Vec<_> = store
+        .generations
+        .iter()
+        .flat_map(|generation| generation.tables.iter().map(move |table| (generation, table)))
+        .collect();
     if rows.is_empty() {
         return text + "\n\nNo tables yet: load some with `warprow load`.";
     }

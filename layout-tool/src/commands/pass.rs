@@ -174,7 +174,7 @@ fn run_begin(args: &BeginArgs, context: &Context) -> Result<CommandOutput, Failu
         return Err(Failure::input(&table.name, what).remedy("train a table of f32, f16 or bf16"));
     }
     let bar = Bar::new(context, &table.name, keyset.len() as u64);
-    let begun = begin(&store, &table.name, &keyset, &args.out, args.force, &mut |it| bar.tell(it));
+    let begun = begin(&store, &table.name, &keyset, &args.out, args.force, &mut |progress| bar.tell(progress));
     let begun = bar.end(begun).map_err(|failure| with_create(failure, &table.name))?;
     let out = args.out.display().to_string();
     let mut text = format!(
@@ -215,7 +215,7 @@ fn run_commit(args: &CommitArgs, context: &Context) -> Result<CommandOutput, Fai
     (options.journal, options.staged) = (args.journal.clone(), args.staged.clone());
     (options.allow_stale, options.allow_foreign) = (args.allow_stale, args.allow_foreign);
     let bar = Bar::new(context, &table.name, 0);
-    let committed = commit(&store, &table.name, &args.rows, &options, &mut |it| bar.tell(it));
+    let committed = commit(&store, &table.name, &args.rows, &options, &mut |progress| bar.tell(progress));
     let committed = bar.end(committed).map_err(|failure| with_create(failure, &table.name))?;
     let rows = args.rows.display().to_string();
     let mut text = match committed.rows {
@@ -256,7 +256,10 @@ fn with_create(failure: Failure, table: &str) -> Failure {
 fn refuse_same(files: &[(&str, &PathBuf)]) -> Result<(), Failure> {
     let place = |path: &Path| followed(path).canonicalize().ok();
     for (at, (option, path)) in files.iter().enumerate() {
-        let same = files.iter().take(at).find(|(_, other)| place(other).is_some_and(|it| Some(it) == place(path)));
+        let same = files
+            .iter()
+            .take(at)
+            .find(|(_, other)| place(other).is_some_and(|place_of_other| Some(place_of_other) == place(path)));
         if let Some((other, _)) = same {
             let what = format!("{} is the file of {other} as well", path.display());
             return Err(Failure::usage(*option, what).remedy("name another file"));

@@ -59,15 +59,15 @@ pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<CommandOutput,
     };
     let listed = table(
         ["drive", ">LBA", ">LBAs", "what", ">epoch", "found there", "copy of"],
-        mends.iter().map(|it| {
+        mends.iter().map(|mend| {
             [
-                it.drive.clone(),
-                it.lba.to_string(),
-                it.lbas.to_string(),
-                words(it.what).to_owned(),
-                it.epoch.to_string(),
-                it.found.clone(),
-                it.from.clone(),
+                mend.drive.clone(),
+                mend.lba.to_string(),
+                mend.lbas.to_string(),
+                words(mend.what).to_owned(),
+                mend.epoch.to_string(),
+                mend.found.clone(),
+                mend.from.clone(),
             ]
         }),
     );

@@ -283,8 +283,8 @@ fn report(
         }
         false => damage::failure(bad),
     };
-    if stopped && let Some(found) = damage::failure(bad).filter(|it| it.class != Class::Interrupted) {
-        done.failure = done.failure.map(|it| it.detail("found", found.message));
+    if stopped && let Some(found) = damage::failure(bad).filter(|failure| failure.class != Class::Interrupted) {
+        done.failure = done.failure.map(|failure| failure.detail("found", found.message));
     }
     Ok(done)
 }

@@ -111,7 +111,7 @@ pub struct Hot {
 impl Hot {
     /// Whether it speaks of that table.
     pub fn is_of(&self, table: &str) -> bool {
-        self.tables.iter().any(|it| it == table)
+        self.tables.iter().any(|text| text == table)
     }
 }
 

@@ -49,9 +49,11 @@ impl Hot {
         told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         match &self.file.source {
-            Source::Counts(file) => tables.iter_mut().filter(|it| self.is_of(it.name)).try_for_each(|it| it.take(file)),
+            Source::Counts(file) => {
+                tables.iter_mut().filter(|table| self.is_of(table.name)).try_for_each(|counting| counting.take(file))
+            }
             Source::Scores(folder) => {
-                let Some(table) = tables.iter_mut().find(|it| self.is_of(it.name)) else { return Ok(()) };
+                let Some(table) = tables.iter_mut().find(|table| self.is_of(table.name)) else { return Ok(()) };
                 table.add_scores(folder, told)
             }
             Source::Trace(_) => self.log.as_ref().map_or(Ok(()), |log| count_trace(log, tables, told)),
@@ -101,7 +103,7 @@ impl Counting<'_> {
 
     /// Takes one count for each row.
     fn take(&mut self, file: &TraceFile) -> Result<(), Failure> {
-        let is_blank = std::fs::metadata(&file.path).is_ok_and(|it| it.is_file() && it.len() == 0);
+        let is_blank = std::fs::metadata(&file.path).is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
         let theirs = if is_blank { Vec::new() } else { read_counts(file)? };
         if theirs.is_empty() && !self.counts.is_empty() {
             let remedy = "give one count for each row, in their order, or look-ups as trace:FILE";

@@ -32,7 +32,8 @@ pub fn read_numbers(file: &TraceFile) -> Result<RecordedKeys, Failure> {
 /// A column or a type where the file's name says that there is none, or another.
 fn refuse_column(file: &TraceFile) -> Result<(), Failure> {
     let Some(column) = &file.column else { return Ok(()) };
-    let ending = file.path.extension().and_then(|it| it.to_str()).unwrap_or_default().to_ascii_lowercase();
+    let ending =
+        file.path.extension().and_then(|extension| extension.to_str()).unwrap_or_default().to_ascii_lowercase();
     let what = match &*ending {
         "npy" => "a .npy file has no columns".to_owned(),
         "i32" | "i64" | "u32" | "u64" if ending != *column => format!("its name says that it holds {ending}"),

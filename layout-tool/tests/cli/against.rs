@@ -11,7 +11,7 @@ fn of<'a>(value: &'a Value, name: &str) -> &'a Value {
         .as_array()
         .unwrap()
         .iter()
-        .find(|it| it["name"] == name)
+        .find(|value| value["name"] == name)
         .unwrap_or_else(|| panic!("{name}: {value}"))
 }
 
@@ -41,7 +41,7 @@ fn tables_are_compared_each_with_its_own_file() {
     let wrong = fixture.npy("wrong.npy", 300, 4, |r, c| (r * 4 + c) as f32 + if r == 7 { 1.0 } else { 0.0 });
     let against = |args: &[&str]| {
         let all: Vec<&str> =
-            ["verify", "-d", &drive].into_iter().chain(args.iter().flat_map(|&it| ["--against", it])).collect();
+            ["verify", "-d", &drive].into_iter().chain(args.iter().flat_map(|&arg| ["--against", arg])).collect();
         fixture.json(&all)
     };
     // A file each, of which one is for the rest; tensors are found by what they are called but for what is around that.

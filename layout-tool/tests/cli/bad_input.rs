@@ -385,7 +385,7 @@ fn what_the_parquet_library_panics_at_is_an_error_and_no_panic() {
     let drive = fixture.drive("a.drive", "64M");
     let golden = concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/tests/golden/fixed.parquet");
     let mut bytes = fs::read(golden).unwrap();
-    let sizes = bytes.windows(7).position(|it| *it == [0x16, 0xd2, 2, 0x16, 0xf6, 2, 0x26]).unwrap();
+    let sizes = bytes.windows(7).position(|window| *window == [0x16, 0xd2, 2, 0x16, 0xf6, 2, 0x26]).unwrap();
     bytes[sizes + 4] ^= 1;
     fs::write(fixture.path("t.parquet"), bytes).unwrap();
     refused(&fixture, &["load", "-d", &drive, "t.parquet"], 3, "input", "it contradicts itself");
@@ -426,7 +426,7 @@ fn keys_of_an_array_in_fortran_order() {
     let fixture = CliFixture::new();
     let drive = fixture.drive("a.drive", "64M");
     let mut rows = warprow_formats::npy::head("<f4", 3, 2);
-    let order = rows.windows(5).position(|it| it == b"False").unwrap();
+    let order = rows.windows(5).position(|window| window == b"False").unwrap();
     rows[order..order + 5].copy_from_slice(b"True ");
     rows.extend([0; 24]);
     let mut ids = warprow_formats::npy::head_of_list("<i8", 3);

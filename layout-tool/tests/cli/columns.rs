@@ -48,7 +48,8 @@ fn a_click_log_is_the_hotness_of_all_tables_that_its_columns_are_called_like() {
     let log = clicks(&fixture, "clicks.csv", 0, 4000);
     let hotness = format!("trace:{log}");
     let loaded = fixture.ok(&["load", "-d", &drive, &model, "--all", "--hotness", &hotness]);
-    let of = |name: &str| loaded["tables"].as_array().unwrap().iter().find(|it| it["name"] == name).unwrap().clone();
+    let of =
+        |name: &str| loaded["tables"].as_array().unwrap().iter().find(|value| value["name"] == name).unwrap().clone();
     for (table, column) in [(NAMES[0], json!("user_id")), (NAMES[1], json!("item_id"))] {
         let it = of(table);
         assert_eq!((&it["order"], &it["column"], &it["trace_ids"]), (&json!("hotness"), &column, &json!(4000)), "{it}");
@@ -83,12 +84,12 @@ fn a_click_log_is_the_hotness_of_all_tables_that_its_columns_are_called_like() {
     let loaded =
         fixture.ok(&["load", "-d", &drive, &model, "--all", "--replace", "--forget-order", "--hotness", &some]);
     let orders: Vec<&str> =
-        loaded["tables"].as_array().unwrap().iter().map(|it| it["order"].as_str().unwrap()).collect();
-    assert_eq!(orders.iter().filter(|it| **it == "hotness").count(), 1, "{loaded}");
+        loaded["tables"].as_array().unwrap().iter().map(|value| value["order"].as_str().unwrap()).collect();
+    assert_eq!(orders.iter().filter(|order| **order == "hotness").count(), 1, "{loaded}");
     let named = format!("{}=trace:{log}:page", NAMES[2]);
     let both = ["--hotness", &hotness, "--hotness", &named];
     let loaded = fixture.ok(&[&["load", "-d", &drive, &model, "--all", "--replace"][..], &both].concat());
-    assert!(loaded["tables"].as_array().unwrap().iter().all(|it| it["order"] == "hotness"), "{loaded}");
+    assert!(loaded["tables"].as_array().unwrap().iter().all(|value| value["order"] == "hotness"), "{loaded}");
 }
 
 #[test]
@@ -152,10 +153,10 @@ fn the_hit_rates_of_several_tables_are_as_planned() {
             rate(&looked)
         );
         let tables = looked["tables"].as_array().unwrap();
-        let hits: f64 = tables.iter().map(|it| it["ids_dram"].as_f64().unwrap()).sum();
+        let hits: f64 = tables.iter().map(|table| table["ids_dram"].as_f64().unwrap()).sum();
         assert!((hits / (2 * lines) as f64 - rate(&looked)).abs() < 1e-9);
         for (table, seed, column) in [(NAMES[0], 1, "user_id"), (NAMES[1], 2, "item_id")] {
-            let found = tables.iter().find(|it| it["table"] == table).unwrap();
+            let found = tables.iter().find(|value| value["table"] == table).unwrap();
             assert_eq!((&found["columns"], &found["ids"]), (&json!([column]), &json!(lines)));
             // The rows in memory are the hottest of the log that was planned by: counted by hand.
             let rows = found["rows_in_dram"].as_u64().unwrap();
@@ -170,7 +171,8 @@ fn the_hit_rates_of_several_tables_are_as_planned() {
     let by_plan = fixture.ok(&["lookup", "-d", &drive, "--trace", &unseen, "--plan", "p"]);
     assert_eq!((&by_plan["dram_bytes"], &by_plan["planned"]["hit_rate"]), (&json!(20 << 10), &expected["dram"]));
     let text = fixture.run(&planning).stdout;
-    let said = |line: &str| ["user_id", NAMES[0]].iter().all(|part| line.split_whitespace().any(|it| it == *part));
+    let said =
+        |line: &str| ["user_id", NAMES[0]].iter().all(|part| line.split_whitespace().any(|other| other == *part));
     assert!(text.lines().any(said) && text.contains("seen.csv: not used: time, click, page"), "{text}");
     let text = fixture.run(&["lookup", "-d", &drive, "--trace", &unseen, "--plan", "p"]).stdout;
     assert!(text.contains("planned: ") && text.contains("user_id") && text.contains("from DRAM"), "{text}");
@@ -210,7 +212,7 @@ fn slots_without_names_are_called_by_their_numbers() {
     let raw = "raw:t.bin:labels=1,dense=1,slots=2";
     let loaded = fixture.ok(&["load", "-d", &drive, &model, "--all", "--hotness", raw]);
     let columns: Vec<&str> =
-        loaded["tables"].as_array().unwrap().iter().map(|it| it["column"].as_str().unwrap()).collect();
+        loaded["tables"].as_array().unwrap().iter().map(|value| value["column"].as_str().unwrap()).collect();
     assert_eq!(columns, ["0", "1"], "{loaded}");
     let looked = fixture.ok(&["lookup", "-d", &drive, "--trace", raw, "--dram", "12800"]);
     assert!(looked["hit_rate"].as_f64().unwrap() > 0.3, "{looked}");
@@ -246,7 +248,7 @@ fn more_tables_than_are_looked_up_in_one_reading_and_tables_in_a_file() {
     let tables = looked["tables"].as_array().unwrap();
     assert_eq!((tables.len(), &looked["ids"], &looked["queries"]), (40, &json!(20_000), &json!(500)), "{looked}");
     for (number, name) in (0..).zip(&names) {
-        let found = tables.iter().find(|it| it["table"] == **name).unwrap();
+        let found = tables.iter().find(|value| value["table"] == **name).unwrap();
         // Attached tables are in the order of their ids.
         let rows = found["rows_in_dram"].as_u64().unwrap();
         let hot = (0..500).filter(|&at| id(number, at) < rows).count();

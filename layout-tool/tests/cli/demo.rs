@@ -123,7 +123,8 @@ fn a_file_in_memory_cannot_be_forgotten() {
 /// A `numpy` of this test's own in a folder for PYTHONPATH, which has as much of it as is asked for. `row` makes an answer's row
 /// of the bytes at `begin` of the file's `data`; `batch` is the number of the batch. `None`: there is no Python here.
 fn numpy_of_ours(fixture: &CliFixture, row: &str) -> Option<String> {
-    let there = std::process::Command::new("python3").arg("--version").output().is_ok_and(|it| it.status.success());
+    let there =
+        std::process::Command::new("python3").arg("--version").output().is_ok_and(|output| output.status.success());
     if !there {
         eprintln!("skipped: there is no python3");
         return None;

@@ -14,7 +14,7 @@ fn of<'a>(value: &'a Value, name: &str) -> &'a Value {
         .as_array()
         .unwrap()
         .iter()
-        .find(|it| it["table"] == name)
+        .find(|value| value["table"] == name)
         .unwrap_or_else(|| panic!("{name}: {value}"))
 }
 
@@ -36,7 +36,7 @@ fn all_tables_are_exported_to_one_file_and_loaded_from_it() {
 
     let out = fixture.ok(&["export", "-d", &drive, "--all", "--out", "all.safetensors"]);
     assert_eq!((&out["rows"], out["tables"].as_array().unwrap().len()), (&json!(549), 3), "{out}");
-    let parts = |name: &str| ["checked", "order", "keys", "dtype"].map(|it| of(&out, name)[it].clone());
+    let parts = |name: &str| ["checked", "order", "keys", "dtype"].map(|text| of(&out, name)[text].clone());
     assert_eq!(parts("items"), [json!(true), json!("id"), Value::Null, json!("f32")]);
     assert_eq!(parts("keyed"), [json!(false), json!("rank"), json!("keyed.keys"), json!("f16")]);
     assert_eq!(parts("small"), [json!(false), json!("id"), Value::Null, json!("f32")]);
@@ -93,7 +93,8 @@ fn a_kill_leaves_nothing_or_all_of_it() {
         std::thread::sleep(Duration::from_millis(milliseconds));
         let _ = child.kill();
         cut += usize::from(!child.wait().unwrap().success());
-        let there: Vec<_> = fs::read_dir(fixture.path("out")).unwrap().map(|it| it.unwrap().file_name()).collect();
+        let there: Vec<_> =
+            fs::read_dir(fixture.path("out")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         let whole = fixture.path("out/all.safetensors").exists();
         assert!(!unnamed || there.len() == usize::from(whole), "after {milliseconds} ms: {there:?}");
         if whole {

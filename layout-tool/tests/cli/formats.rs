@@ -16,7 +16,7 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../formats/tests/gold
 /// All rows of the only table of a file, or of the one of that name.
 fn rows_of(path: &Path, name: &str) -> Vec<u8> {
     let file = TableFile::open(path).unwrap();
-    let table = file.tables.iter().find(|it| it.name == name || file.tables.len() == 1).unwrap();
+    let table = file.tables.iter().find(|table| table.name == name || file.tables.len() == 1).unwrap();
     let mut rows = vec![0; table.rows as usize * table.row_bytes()];
     file.rows(table).fill(0, &mut rows).unwrap();
     rows
@@ -27,8 +27,9 @@ fn what_others_wrote_goes_in_and_comes_out() {
     let expected: Value = serde_json::from_slice(&fs::read(format!("{GOLDEN}/expected.json")).unwrap()).unwrap();
     for drives in 1..=3 {
         let fixture = CliFixture::new();
-        let names: Vec<String> =
-            (0..drives).map(|it| format!("emulated:{}", fixture.path(&format!("{it}.drive")).display())).collect();
+        let names: Vec<String> = (0..drives)
+            .map(|number| format!("emulated:{}", fixture.path(&format!("{number}.drive")).display()))
+            .collect();
         let sized: Vec<String> =
             names.iter().enumerate().map(|(i, it)| format!("{it},size={}M", 24 + 13 * i)).collect();
         fixture.ok(&["format", "-d", &sized.join(","), "--yes"]);
@@ -43,8 +44,10 @@ fn what_others_wrote_goes_in_and_comes_out() {
                     let row_bytes =
                         table["data"].as_str().unwrap().len() / 2 / table["rows"].as_u64().unwrap() as usize;
                     let got = rows_of(&fixture.path(out), name);
-                    let rows: Vec<String> =
-                        got.chunks(row_bytes).map(|row| row.iter().map(|it| format!("{it:02x}")).collect()).collect();
+                    let rows: Vec<String> = got
+                        .chunks(row_bytes)
+                        .map(|row| row.iter().map(|byte| format!("{byte:02x}")).collect())
+                        .collect();
                     let data = table["data"].as_str().unwrap().as_bytes();
                     for (row, want) in data.chunks(row_bytes * 2).enumerate() {
                         let id = table["keys"].get(row).map_or(row, |key| key.as_u64().unwrap() as usize);
@@ -298,7 +301,7 @@ fn what_is_not_attached_is_said() {
         .unwrap();
     let seen = fixture.ok(&["inspect", "-d", "attached:m.safetensors", "--svg", "m.svg"]);
     let skipped = seen["skipped"].as_array().unwrap();
-    let names: Vec<_> = skipped.iter().map(|it| it["name"].as_str().unwrap()).collect();
+    let names: Vec<_> = skipped.iter().map(|skipped| skipped["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["bias", "step"], "{seen}");
     assert!(skipped[0]["reason"].as_str().unwrap().contains("rank 1"), "{seen}");
     assert!(!skipped[1]["reason"].as_str().unwrap().is_empty(), "{seen}");
@@ -356,10 +359,11 @@ fn tensors_that_cannot_be_attached_are_skipped_by_name() {
         .as_array()
         .unwrap()
         .iter()
-        .map(|it| (it["name"].as_str().unwrap(), it["reason"].as_str().unwrap()))
+        .map(|value| (value["name"].as_str().unwrap(), value["reason"].as_str().unwrap()))
         .collect();
     assert_eq!(skipped.len(), 3, "{seen}");
-    let reason = |name: &str| skipped.iter().find(|it| it.0 == name).unwrap_or_else(|| panic!("{name:?}: {seen}")).1;
+    let reason =
+        |name: &str| skipped.iter().find(|pair| pair.0 == name).unwrap_or_else(|| panic!("{name:?}: {seen}")).1;
     assert!(reason("wide").contains("131072 bytes"), "{seen}");
     assert!(reason("").contains("0 bytes") && reason("").contains("tensor=NAME=GLOB"), "{seen}");
     assert!(reason(&long).contains("300 bytes") && reason(&long).contains("tensor=NAME=GLOB"), "{seen}");
@@ -480,7 +484,7 @@ fn a_real_model_answers_as_its_file_does() {
     };
     let theirs = safetensors::SafeTensors::deserialize(&bytes).unwrap();
     let numbers = |name: &str| -> Vec<f32> {
-        theirs.tensor(name).unwrap().data().as_chunks().0.iter().map(|&it| f32::from_le_bytes(it)).collect()
+        theirs.tensor(name).unwrap().data().as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
     };
     let layer = |index: usize| {
         let weights = format!("mlp.mlp.{index}.weight");
@@ -500,7 +504,8 @@ fn a_real_model_answers_as_its_file_does() {
     let device = Device::open(&drive.parse().unwrap(), CreateDrive::Never).unwrap();
     let store = Store::open(&[device], &OpenOptions::default().with_read_only()).unwrap();
     let host = HostExecutor::attach(&store, HostOptions::default().with_checked_rows()).unwrap();
-    let names: Vec<String> = FIELDS.iter().map(|it| vector(it)).chain(FIELDS.iter().map(|it| first(it))).collect();
+    let names: Vec<String> =
+        FIELDS.iter().map(|text| vector(text)).chain(FIELDS.iter().map(|text| first(text))).collect();
     let features: Vec<Feature> = names.iter().map(|name| Feature::new(name, name).pooling(Pooling::Sum)).collect();
     const SAMPLES: usize = 50;
     let plan = host.plan(&features, PlanOptions::default().with_max(SAMPLES, SAMPLES * 48)).unwrap();

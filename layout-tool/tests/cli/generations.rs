@@ -23,7 +23,8 @@ fn a_version_is_loaded_beside_switched_to_and_back_and_dropped() {
     let rows = |plus: f64| json!([[plus, 1.0 + plus], [999.0 + plus, 1000.0 + plus]]);
     assert_eq!(first(&fixture, &[&drive]), rows(0.0));
     let listed = fixture.ok(&["generations", "-d", &drive]);
-    let standby: Vec<_> = listed["generations"].as_array().unwrap().iter().map(|it| it["standby"].clone()).collect();
+    let standby: Vec<_> =
+        listed["generations"].as_array().unwrap().iter().map(|value| value["standby"].clone()).collect();
     assert_eq!(standby, [json!(false), json!(true)]);
     fixture.ok(&["switch", "1", "-d", &drive]);
     assert_eq!(first(&fixture, &[&drive]), rows(0.5));

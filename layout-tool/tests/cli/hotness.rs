@@ -15,7 +15,7 @@ fn norm(samples: &[[&[u32]; 2]]) -> Vec<u8> {
         file.push(bytes.iter().fold(0, |sum: u8, &byte| sum.wrapping_add(byte)));
     };
     let header = [1, samples.len() as i64, 1, 2, 2, 0, 0, 0];
-    unit(&header.iter().flat_map(|it| it.to_le_bytes()).collect::<Vec<_>>());
+    unit(&header.iter().flat_map(|number| number.to_le_bytes()).collect::<Vec<_>>());
     for slots in samples {
         let mut bytes = vec![0; 12];
         for keys in slots {

@@ -42,7 +42,7 @@ fn train(fixture: &CliFixture, drive: &str, passes: std::ops::RangeInclusive<u64
         let keys = rows(number).into_iter().map(key).collect();
         let pass = trained.stage(&Keyset::signed(keys)).unwrap();
         let row_of: BTreeMap<i64, u64> = rows(number).into_iter().map(|row| (key(row), row)).collect();
-        let content = pass.keys().iter().flat_map(|&it| (0..DIM).map(move |c| (it as i64, c)));
+        let content = pass.keys().iter().flat_map(|&number| (0..DIM).map(move |c| (number as i64, c)));
         let content: Vec<u8> = content.flat_map(|(it, c)| value(row_of[&it], c, number).to_le_bytes()).collect();
         trained.finish(pass, &content).unwrap();
     }

@@ -72,7 +72,7 @@ fn keys_are_in_the_order_of_the_version_before_wherever_they_stand_in_the_file()
     let loaded = fixture.ok(&["load", "-d", &drive, &file, "--keys", "l.npy", "--replace"]);
     assert_eq!(loaded["tables"][0]["order"], "inherited", "{loaded}");
     let gone = key(rows - 1);
-    let want: Vec<i64> = before.iter().copied().filter(|&it| it != gone).chain([-99]).collect();
+    let want: Vec<i64> = before.iter().copied().filter(|&number| number != gone).chain([-99]).collect();
     assert_eq!(by_rank("2.npy"), want);
     assert_eq!(fixture.ok(&["verify", "-d", &drive, "--against", &file, "--keys", "l.npy"])["differing"], 0);
 }

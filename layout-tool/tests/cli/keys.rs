@@ -173,7 +173,7 @@ fn in_every_format(fixture: &CliFixture, keys: &[i64], dim: usize) -> Vec<Vec<St
     npy.extend(&row_bytes);
     write("t.npy", &npy);
     write("k.npy", &list("<i8", key_bytes.clone()));
-    let args = |args: &[&str]| args.iter().map(|it| it.to_string()).collect::<Vec<_>>();
+    let args = |args: &[&str]| args.iter().map(|arg| arg.to_string()).collect::<Vec<_>>();
     vec![
         args(&["t"]),
         args(&["d"]),
@@ -231,7 +231,7 @@ proptest! {
                 prop_assert_eq!(theirs[0], keys[first]);
                 prop_assert_eq!(theirs.iter().collect::<HashSet<_>>().len(), keys.len());
                 for (key, row) in theirs.iter().zip(rows.chunks(dim)) {
-                    let at = keys.iter().position(|it| it == key).unwrap();
+                    let at = keys.iter().position(|number| number == key).unwrap();
                     prop_assert_eq!(row, &vec![at as f32; dim]);
                 }
             }

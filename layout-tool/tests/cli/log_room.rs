@@ -266,7 +266,8 @@ fn where_the_log_has_the_last_chunk_and_can_be_packed_that_is_what_a_compaction_
     let log = fixture.ok(&["inspect", "-d", &drive])["pending"][0]["log"]["chunks"].as_u64().unwrap();
     fixture.ok(&["compact", "-d", &drive]);
     let inspected = fixture.ok(&["inspect", "-d", &drive]);
-    let free = inspected["store"]["members"].as_array().unwrap().iter().map(|it| it["free_chunks"].as_u64().unwrap());
+    let free =
+        inspected["store"]["members"].as_array().unwrap().iter().map(|value| value["free_chunks"].as_u64().unwrap());
     assert_eq!((free.sum::<u64>(), &inspected["pending"]), (log, &json!([])), "{inspected}");
     rows_are_right(&fixture, &drive, count);
     fixture.ok(&["verify", "-d", &drive]);

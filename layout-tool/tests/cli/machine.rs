@@ -18,7 +18,7 @@ fn on<'a>(machine: &'a Fixture, args: &[&'a str]) -> Vec<&'a str> {
 
 fn check<'a>(object: &'a Value, name: &str) -> &'a Value {
     let mut checks = object["checks"].as_array().unwrap().iter();
-    checks.find(|it| it["check"] == name).unwrap_or_else(|| panic!("no {name} in {object}"))
+    checks.find(|value| value["check"] == name).unwrap_or_else(|| panic!("no {name} in {object}"))
 }
 
 fn override_of(machine: &Fixture, address: &str) -> String {
@@ -35,7 +35,7 @@ fn doctor_says_what_fails_and_the_command() {
     assert_eq!(check(&object, "iommu")["verdict"], "pass");
     let drives = check(&object, "drives");
     assert_eq!((&drives["verdict"], &drives["command"]), (&"fail".into(), &"sudo warprow bind 0000:04:00.0".into()));
-    let counted: u64 = ["pass", "warn", "fail", "unproven"].iter().map(|it| object[it].as_u64().unwrap()).sum();
+    let counted: u64 = ["pass", "warn", "fail", "unproven"].iter().map(|text| object[text].as_u64().unwrap()).sum();
     assert_eq!(counted, object["checks"].as_array().unwrap().len() as u64);
 
     let run = fixture.run(&on(&machine, &["doctor"]));
@@ -73,7 +73,7 @@ fn devices_of_a_server() {
     let machine = server();
     let object = fixture.ok(&on(&machine, &["devices"]));
     let devices = object["devices"].as_array().unwrap();
-    let of = |name: &str| devices.iter().map(|it| it[name].clone()).collect::<Vec<_>>();
+    let of = |name: &str| devices.iter().map(|device| device[name].clone()).collect::<Vec<_>>();
     assert_eq!(of("address"), [FREE, SYSTEM, RAID]);
     assert_eq!(of("free"), [true, false, false]);
     assert_eq!(of("numa_node"), [0, 0, 1]);
@@ -83,7 +83,7 @@ fn devices_of_a_server() {
     assert_eq!(free["gpus"][0], serde_json::json!({"address": "0000:03:00.0", "distance": "switch"}));
     assert_eq!(free["namespaces"][0]["lba_bytes"], 512);
     assert_eq!(devices[1]["uses"][0]["kind"], "boot");
-    assert!(devices[2]["uses"].as_array().unwrap().iter().any(|it| it["kind"] == "raid" && it["by"] == "md0"));
+    assert!(devices[2]["uses"].as_array().unwrap().iter().any(|value| value["kind"] == "raid" && value["by"] == "md0"));
 
     let text = fixture.run(&on(&machine, &["devices"])).stdout;
     for part in ["MADE-UP DRIVE 3.84TB", "3.49 TiB", "/dev/nvme1n1p2 is mounted at /", "0000:03:00.0: same switch"] {
@@ -107,7 +107,10 @@ fn devices_asks_an_emulated_drive_itself() {
     assert_eq!((&device["emulated"], &device["bytes"]), (&true.into(), &(64 << 20).into()));
     assert!(device["serial"].as_str().is_some_and(|serial| !serial.is_empty()));
     let formats = device["namespaces"][0]["formats"].as_array().unwrap();
-    assert!(formats.iter().any(|it| it["lba_bytes"] == 512) && formats.iter().any(|it| it["lba_bytes"] == 4096));
+    assert!(
+        formats.iter().any(|format| format["lba_bytes"] == 512)
+            && formats.iter().any(|format| format["lba_bytes"] == 4096)
+    );
     for number in ["temperature_c", "percentage_used", "media_errors"] {
         assert!(device[number].is_u64(), "{number}: {device}");
     }
@@ -195,7 +198,9 @@ fn bind_refuses_what_is_used_and_what_is_none() {
         assert_eq!(override_of(&machine, FREE), "(null)\n", "{args:?}: of several drives, none is touched");
     }
     let uses = fixture.fails(&on(&machine, &["bind", SYSTEM, "--yes"]), 4)["uses"].clone();
-    assert!(uses.as_array().unwrap().iter().any(|it| it["kind"] == "boot" && it["device"] == "/dev/nvme1n1p2"));
+    assert!(
+        uses.as_array().unwrap().iter().any(|value| value["kind"] == "boot" && value["device"] == "/dev/nvme1n1p2")
+    );
     fixture.fails(&on(&laptop(), &["bind", "0000:02:00.0", "--dry-run"]), 4);
     fixture.fails(&["bind", FREE, "--dry-run", "--root", "/nonexistent"], 3);
     fixture.fails(&["bind"], 2);

@@ -297,7 +297,7 @@ fn swatches(picture: &str) -> Vec<String> {
     let mut colours = Vec::new();
     for event in svg::read(picture).unwrap() {
         if let Event::Tag("rect", _, attributes) = event {
-            let is = |key: &str, value: &str| attributes.get(key).is_some_and(|it| **it == *value);
+            let is = |key: &str, value: &str| attributes.get(key).is_some_and(|found| **found == *value);
             if is("width", "18") && is("height", "14") {
                 colours.push(attributes.get("fill").unwrap().to_string());
             }
@@ -311,9 +311,9 @@ fn check_parts(seen: &Value) {
     let chunk_size = seen["store"]["chunk_size"].as_u64().unwrap();
     let pair = |value: &Value| (value[0].as_u64().unwrap(), value[1].as_u64().unwrap());
     for generation in seen["store"]["generations"].as_array().unwrap() {
-        let all: u64 = generation["chunks"].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum();
+        let all: u64 = generation["chunks"].as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).sum();
         let mut taken: HashMap<u64, Vec<(u64, u64)>> = HashMap::new();
-        for table in seen["tables"].as_array().unwrap().iter().filter(|it| it["generation"] == generation["id"]) {
+        for table in seen["tables"].as_array().unwrap().iter().filter(|value| value["generation"] == generation["id"]) {
             let mut bytes = 0;
             let mut chunks = HashSet::new();
             for part in table["parts"].as_array().unwrap() {
@@ -323,7 +323,10 @@ fn check_parts(seen: &Value) {
                 chunks.extend(first..last);
                 (first..last).for_each(|chunk| taken.entry(chunk).or_default().push((from, to)));
             }
-            assert_eq!(bytes, table["bytes"].as_array().unwrap().iter().map(|it| it.as_u64().unwrap()).sum::<u64>());
+            assert_eq!(
+                bytes,
+                table["bytes"].as_array().unwrap().iter().map(|value| value.as_u64().unwrap()).sum::<u64>()
+            );
             assert_eq!(table["chunks"], chunks.len(), "{table}");
         }
         for parts in taken.values_mut() {

@@ -227,7 +227,7 @@ fn add_drive_killed_at_any_time_goes_on() {
         let (said, exit) = fixture.json(&line);
         assert_eq!(exit, 0, "killed after {} ms: {said}", turn * 3);
         is_member(&fixture, [&drive, &added], &file, "4096");
-        let left = snapshot(fixture.dir()).into_iter().map(|it| it.0).filter(|name| name.ends_with(".new"));
+        let left = snapshot(fixture.dir()).into_iter().map(|pair| pair.0).filter(|name| name.ends_with(".new"));
         assert_eq!(left.collect::<Vec<_>>(), [""; 0]);
     }
     assert!(killed > 0, "none was killed");

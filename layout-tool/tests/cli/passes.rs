@@ -52,11 +52,11 @@ fn write(path: &std::path::Path, tensors: &Tensors) {
 }
 
 fn floats(bytes: &[u8]) -> Vec<f32> {
-    bytes.as_chunks().0.iter().map(|&it| f32::from_le_bytes(it)).collect()
+    bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
 }
 
 fn keys_in(tensors: &Tensors) -> Vec<i64> {
-    tensors["items.keys"].2.as_chunks().0.iter().map(|&it| i64::from_le_bytes(it)).collect()
+    tensors["items.keys"].2.as_chunks().0.iter().map(|&bytes| i64::from_le_bytes(bytes)).collect()
 }
 
 impl Trained {
@@ -168,7 +168,8 @@ fn rows_go_to_a_file_and_come_back() {
             let fixture = CliFixture::new();
             prepared(&fixture);
             let counts_path = fixture.path(counts).display().to_string();
-            let options: Vec<&str> = options.iter().map(|&it| if it == counts { &*counts_path } else { it }).collect();
+            let options: Vec<&str> =
+                options.iter().map(|&option| if option == counts { &*counts_path } else { option }).collect();
             Trained::new(keyed, &options, "64M")
         };
         let checked = options.contains(&"--row-crc");
@@ -334,10 +335,10 @@ fn files_that_are_not_this_tables_are_refused() {
     table.refuses(&spoilt(&|all| all.get_mut("items.pass").unwrap().2[3] ^= 1), 3, "damaged note");
     // Checksums of another type or shape, or of none that there is, though nothing was written since that they would be asked for.
     let of_checksums = |change: &dyn Fn(&mut Tensor)| spoilt(&|all| change(all.get_mut("items.checksums").unwrap()));
-    table.refuses(&of_checksums(&|it| it.0 = Dtype::I32), 3, "it has I32 of the shape [1000] as checksums");
-    table.refuses(&of_checksums(&|it| it.1 = vec![10, 100]), 3, "as checksums of 1000 staged rows");
+    table.refuses(&of_checksums(&|tensor| tensor.0 = Dtype::I32), 3, "it has I32 of the shape [1000] as checksums");
+    table.refuses(&of_checksums(&|tensor| tensor.1 = vec![10, 100]), 3, "as checksums of 1000 staged rows");
     let mut damaged = fs::read(table.fixture.path("rows.safetensors")).unwrap();
-    let at = damaged.windows(3).position(|it| it == b"U32").unwrap();
+    let at = damaged.windows(3).position(|window| window == b"U32").unwrap();
     damaged[at + 2] ^= 1;
     fs::write(table.fixture.path("bad.safetensors"), damaged).unwrap();
     for allow in [&[][..], &["--allow-stale"], &["--allow-foreign"]] {
@@ -396,7 +397,7 @@ fn a_damaged_row_is_not_staged() {
     let path = table.fixture.path("a.drive");
     let mut drive = fs::read(&path).unwrap();
     let row: Vec<u8> = table.rows[&keys[3]].iter().flat_map(|x| x.to_le_bytes()).collect();
-    let at = drive.windows(row.len()).position(|it| it == row).unwrap();
+    let at = drive.windows(row.len()).position(|bytes| bytes == row).unwrap();
     drive[at] ^= 1;
     fs::write(&path, drive).unwrap();
     let set = table.keyset("keys.npy", &keys);
@@ -444,7 +445,7 @@ fn a_full_store_changes_nothing_and_notes_nothing() {
 /// The process is killed at any time: the file is whole or not there, the table is that of a whole pass, and the same command goes on.
 #[test]
 fn a_kill_leaves_a_whole_pass() {
-    let seed = std::env::var("WARPROW_SEED").ok().and_then(|it| it.parse().ok()).unwrap_or(1);
+    let seed = std::env::var("WARPROW_SEED").ok().and_then(|text| text.parse().ok()).unwrap_or(1);
     println!("seed {seed} (WARPROW_SEED)");
     let mut random = Rng::with_seed(seed);
     let mut table = Trained::new(true, &["--row-crc"], "64M");
@@ -511,10 +512,10 @@ fn the_example_trains_a_table() {
             .args(["-c", "import numpy, safetensors.numpy"])
             .stderr(Stdio::null())
             .status();
-        run.is_ok_and(|it| it.success())
+        run.is_ok_and(|status| status.success())
     };
     let named = std::env::var("WARPROW_PYTHON").ok();
-    let Some(python) = named.into_iter().chain(["python3".to_owned()]).find(|it| has(it)) else {
+    let Some(python) = named.into_iter().chain(["python3".to_owned()]).find(|text| has(text)) else {
         println!("left out: there is no Python with numpy and safetensors (WARPROW_PYTHON names one)");
         return;
     };

@@ -71,13 +71,13 @@ fn a_plan_is_made_and_applied() {
     // GPU memory to the hottest of them, DRAM to the next; both are told, and drawn.
     let on_gpu = fixture.ok(&[&plan[..], &["--hbm", "16K", "--svg", "g.svg"]].concat());
     let placed =
-        ["hbm_rows", "hbm_bytes", "dram_rows", "dram_bytes"].map(|it| on_gpu["plan"]["tables"][0][it].as_u64());
+        ["hbm_rows", "hbm_bytes", "dram_rows", "dram_bytes"].map(|text| on_gpu["plan"]["tables"][0][text].as_u64());
     assert_eq!(placed, [128, 128 << 7, 512, 512 << 7].map(Some), "{on_gpu}");
     assert!(fs::read_to_string(fixture.path("g.svg")).unwrap().contains("128 (16 KiB), 512 (64 KiB), 4360 of 5000"));
     let text = fixture.run(&plan);
     assert!(text.exit == 0 && text.stdout.contains("64.0 KiB *"), "{text:?}");
     // More than all rows take.
-    let ample: Vec<&str> = plan.iter().map(|it| if *it == "64K" { "64M" } else { it }).collect();
+    let ample: Vec<&str> = plan.iter().map(|plan| if *plan == "64K" { "64M" } else { plan }).collect();
     let text = fixture.run(&ample);
     assert!(text.exit == 0 && text.stdout.contains("625 KiB *"), "{text:?}");
 
@@ -187,7 +187,7 @@ fn what_cannot_be_planned_is_refused() {
         let args: Vec<String> = ["plan", "--table", &shape, "--trace", trace, "--typical-host"]
             .iter()
             .chain(more)
-            .map(|&it| it.to_owned())
+            .map(|&text| text.to_owned())
             .collect();
         args
     };
@@ -208,7 +208,7 @@ fn what_cannot_be_planned_is_refused() {
         (of(&format!("items={good}"), &["--table", "users=5x4:f32"]), 2, "users"),
         (of(&good, &["--trace", &good]), 2, "second trace"),
     ] {
-        let error = fixture.fails(&args.iter().map(|it| &**it).collect::<Vec<_>>(), exit);
+        let error = fixture.fails(&args.iter().map(|arg| &**arg).collect::<Vec<_>>(), exit);
         let said = format!("{} {}", error["subject"].as_str().unwrap(), error["message"].as_str().unwrap());
         assert!(said.contains(named), "{args:?} does not say {named:?}: {error}");
         assert!(!error["remedy"].as_str().unwrap().is_empty(), "{args:?}: no remedy in {error}");

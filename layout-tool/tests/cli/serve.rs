@@ -153,7 +153,7 @@ fn a_server_that_does_not_answer_may_be_any() {
     let fixture = CliFixture::new();
     let advice = |path: &str, exit| {
         let error = fixture.fails(&["inspect", "-d", &format!("vfio-user:{path}")], exit);
-        let [message, remedy] = ["message", "remedy"].map(|it| error[it].as_str().unwrap().to_owned());
+        let [message, remedy] = ["message", "remedy"].map(|text| error[text].as_str().unwrap().to_owned());
         assert!(!message.contains("warprow serve"), "{message}");
         for server in ["SPDK", "QEMU", "`warprow serve"] {
             assert!(remedy.contains(server), "{remedy}");

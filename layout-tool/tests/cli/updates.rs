@@ -439,12 +439,13 @@ fn pending_updates_are_shown_with_what_compaction_needs() {
     assert_eq!(pending["updates"], 4);
     assert_eq!(pending["tables"], json!([{ "table": "t", "rows": 3, "created": 0 }]));
     let log = &pending["log"];
-    let sum = |what: &str| log["drives"].as_array().unwrap().iter().map(|it| it[what].as_u64().unwrap()).sum::<u64>();
+    let sum =
+        |what: &str| log["drives"].as_array().unwrap().iter().map(|value| value[what].as_u64().unwrap()).sum::<u64>();
     for what in ["chunks", "units", "bytes"] {
         assert_eq!(log[what], sum(what), "{pending}");
     }
     assert_eq!(log["bytes"], log["units"].as_u64().unwrap() * 4096);
-    assert!(log["drives"].as_array().unwrap().iter().all(|it| it["drive"].as_str().unwrap().contains(".drive")));
+    assert!(log["drives"].as_array().unwrap().iter().all(|value| value["drive"].as_str().unwrap().contains(".drive")));
     assert_eq!(&seen("generations")["generations"][0]["pending"], pending);
     let compaction = &pending["compaction"];
     assert_eq!((&compaction["rewrites"], &compaction["has_room"]), (&json!(false), &json!(true)), "{pending}");
@@ -463,7 +464,7 @@ fn pending_updates_are_shown_with_what_compaction_needs() {
 
     // Updates all over it, with most chunks taken by another model: it goes in steps.
     let empty = seen("inspect");
-    let free = empty["store"]["members"].as_array().unwrap().iter().map(|it| it["free_chunks"].as_u64().unwrap());
+    let free = empty["store"]["members"].as_array().unwrap().iter().map(|value| value["free_chunks"].as_u64().unwrap());
     let other = fixture.npy("other.npy", (free.sum::<u64>() - 5) * 2000, 128, |_, _| 0.0);
     fixture.ok(&["load", "-d", &both, &other, "--model", "other"]);
     let spread = ids(&fixture, "spread.npy", &(0..rows as i64).step_by(100).collect::<Vec<_>>());
@@ -472,7 +473,7 @@ fn pending_updates_are_shown_with_what_compaction_needs() {
     let inspected = seen("inspect");
     let compaction = &inspected["pending"][0]["compaction"];
     assert_eq!((&compaction["has_room"], &compaction["needs_chunks"]), (&json!(true), &json!(1)), "{inspected}");
-    let [chunks, free] = ["chunks", "free_chunks"].map(|it| compaction[it].as_u64().unwrap());
+    let [chunks, free] = ["chunks", "free_chunks"].map(|text| compaction[text].as_u64().unwrap());
     assert!(chunks > free, "{compaction}");
     assert_eq!(fixture.ok(&["compact", "-d", &both])["chunks"], chunks);
     assert_eq!(look(&fixture, &both, "100"), json!([vec![7.0; 128]]));

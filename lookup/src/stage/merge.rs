@@ -38,7 +38,7 @@ pub fn merge(
         let joined = (lba + u64::from(lbas)).max(end) - current.lba;
         let joins = index != 0 && drive == current.drive && {
             let joining: Option<&MergeRule> = joining;
-            joining.map_or(lba < end, |it| it.takes_in(current.lbas, lbas, joined))
+            joining.map_or(lba < end, |rule| rule.takes_in(current.lbas, lbas, joined))
         };
         if joins {
             current.lbas = joined as u32;
@@ -173,14 +173,14 @@ mod tests {
             rows in rows(), curves in proptest::collection::vec(curve(), 3), max_lbas in 2u32..40,
         ) {
             let cost = |commands: &[ReadCommand]| -> u64 {
-                commands.iter().map(|it| curves[usize::from(it.drive)].cost(u64::from(it.lbas) * 512)).sum()
+                commands.iter().map(|command| curves[usize::from(command.drive)].cost(u64::from(command.lbas) * 512)).sum()
             };
-            let merge_rules: Vec<MergeRule> = curves.iter().map(|it| MergeRule::by_curve(it, 512, max_lbas)).collect();
+            let merge_rules: Vec<MergeRule> = curves.iter().map(|curve| MergeRule::by_curve(curve, 512, max_lbas)).collect();
             let apart = merged(&rows, &[]);
             let by_curve = merged(&rows, &merge_rules);
             check_cover(&rows, &apart);
             check_cover(&rows, &by_curve);
-            prop_assert!(by_curve.iter().all(|it| it.lbas <= max_lbas));
+            prop_assert!(by_curve.iter().all(|command| command.lbas <= max_lbas));
             prop_assert!(cost(&by_curve) <= cost(&apart), "{} {}", cost(&by_curve), cost(&apart));
             prop_assert!(by_curve.len() <= apart.len());
             // Nothing is left that would be cheaper as one.

@@ -93,7 +93,7 @@ pub(crate) fn random_features(tables: &[Table], random: &mut fastrand::Rng) -> (
     let out = random_dtype(random);
     let out = if out.is_scaled() { DType::F32 } else { out };
     let out = if pooled && !is_float(out) { DType::F32 } else { out };
-    let usable: Vec<&Table> = tables.iter().filter(|it| is_float(out) || it.spec.dtype == out).collect();
+    let usable: Vec<&Table> = tables.iter().filter(|table| is_float(out) || table.spec.dtype == out).collect();
     let (out, usable) = if usable.is_empty() { (DType::F32, tables.iter().collect()) } else { (out, usable) };
     let missing = || [MissingPolicy::Default, MissingPolicy::Zero, MissingPolicy::Skip];
     let bounds = || [BoundsCheck::Ignore, BoundsCheck::Count, BoundsCheck::Report];

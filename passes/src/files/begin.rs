@@ -75,7 +75,7 @@ pub fn begin(
         for (slab, ranks) in slabs.iter().zip(ranks.chunks(SLAB)) {
             for (row, &rank) in slab.chunks_exact(row_bytes).zip(ranks) {
                 let checksum = row_crc(rank.into(), row);
-                if stored.as_ref().is_some_and(|it| it.get(rank as usize) != Some(&checksum)) {
+                if stored.as_ref().is_some_and(|stored| stored.get(rank as usize) != Some(&checksum)) {
                     let drive = generation
                         .row(index, rank.into())
                         .and_then(|at| store.drives().get(usize::from(at.drive)).cloned().flatten());

@@ -349,9 +349,9 @@ impl Reader<'_> {
     fn read(&mut self, row: u64, rows: u64, out: &mut [u8]) -> Result<(), PassError> {
         let runs = row == self.next;
         self.next = row + 1;
-        let held = |it: &Self| {
-            let begin = usize::try_from(row.checked_sub(it.first)?).ok()?.checked_mul(it.row_bytes)?;
-            it.buffer.get(begin..begin.checked_add(it.row_bytes)?).map(|_| begin)
+        let held = |reader: &Self| {
+            let begin = usize::try_from(row.checked_sub(reader.first)?).ok()?.checked_mul(reader.row_bytes)?;
+            reader.buffer.get(begin..begin.checked_add(reader.row_bytes)?).map(|_| begin)
         };
         if held(self).is_none() && !runs {
             return self.file.read_rows(row, self.row_bytes, out);

@@ -32,10 +32,10 @@ impl RowsFile {
     /// Opens `path`, which must have the tensors `table` and `table.keys`.
     pub(crate) fn open(path: &Path, table: &str) -> Result<Self, PassError> {
         let (file, tensors) = open_tensors(path)?;
-        let find = |name: &str| tensors.iter().find(|it| it.name == name).cloned();
+        let find = |name: &str| tensors.iter().find(|tensor| tensor.name == name).cloned();
         let need = |name: &str| {
             find(name).ok_or_else(|| {
-                let has = tensors.iter().map(|it| &*it.name).collect::<Vec<_>>().join(", ");
+                let has = tensors.iter().map(|tensor| &*tensor.name).collect::<Vec<_>>().join(", ");
                 let what = format!("it has no tensor {name:?}; its tensors: {has}");
                 FileError::new(
                     FileErrorKind::Missing,
@@ -67,7 +67,7 @@ impl RowsFile {
         let disagree = |what: String, remedy: &str| FileError::new(FileErrorKind::Disagree, &self.path, what, remedy);
         let name = &self.table;
         let shape = &self.rows.shape;
-        if tensor_type(dtype).is_none_or(|it| it != self.rows.dtype) {
+        if tensor_type(dtype).is_none_or(|text| text != self.rows.dtype) {
             let what = format!("its rows are {}, those of table {name:?} {dtype}", self.rows.dtype);
             return Err(disagree(what, "write the rows in the table's type, as they were staged").into());
         }
@@ -122,7 +122,7 @@ impl RowsFile {
         let Some(tensor) = &self.checksums else { return Ok(None) };
         let mut checksums = Vec::new();
         self.each(tensor, 4, |bytes| {
-            checksums.extend(bytes.as_chunks().0.iter().map(|&it| u32::from_le_bytes(it)));
+            checksums.extend(bytes.as_chunks().0.iter().map(|&bytes| u32::from_le_bytes(bytes)));
         })?;
         Ok(Some(checksums))
     }

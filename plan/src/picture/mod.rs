@@ -32,7 +32,7 @@ pub fn curves(tiers: &TierProposal) -> String {
         let from = mib(first.bytes);
         let memory = (from, mib(last.bytes).max(from * 1.01));
         page.append(shares(tiers, &points, Axes { left: 0.0, memory, most: 100.0 }));
-        let most = points.iter().flat_map(|it| &it.rates).map(|it| it.ids_per_second).fold(1.0, f64::max);
+        let most = points.iter().flat_map(|point| &point.rates).map(|rate| rate.ids_per_second).fold(1.0, f64::max);
         page.append(rates(tiers, &points, Axes { left: f64::from(WIDTH / 2), memory, most: most * 1.05 }));
     }
     page.append(tables(tiers));
@@ -46,7 +46,7 @@ fn mib(bytes: u64) -> f64 {
 /// The share of ids in memory.
 fn shares(tiers: &TierProposal, points: &[&BudgetPoint], axes: Axes) -> Group {
     let group = axes.draw("ids served from memory, %", |share| format!("{share:.0}"));
-    let group = group.add(axes.curve(points.iter().map(|it| (mib(it.bytes), it.hit * 100.0)), COLOURS[0]));
+    let group = group.add(axes.curve(points.iter().map(|point| (mib(point.bytes), point.hit * 100.0)), COLOURS[0]));
     let chosen = mib(tiers.memory_for_rows());
     if !axes.has(chosen) {
         return group;
@@ -68,7 +68,7 @@ fn rates(tiers: &TierProposal, points: &[&BudgetPoint], axes: Axes) -> Group {
     let mut group = axes.draw("ids a second", short);
     let numbers = points.first().map_or(&[][..], |point| &point.rates);
     for (at, (rate, colour)) in numbers.iter().zip(COLOURS).enumerate() {
-        let line = points.iter().filter_map(|it| Some((mib(it.bytes), it.rates.get(at)?.ids_per_second)));
+        let line = points.iter().filter_map(|point| Some((mib(point.bytes), point.rates.get(at)?.ids_per_second)));
         let name = if rate.drives == 1 { "1 drive".to_owned() } else { format!("{} drives", rate.drives) };
         let x = axes.x(axes.memory.0) + 12.0;
         let y = 50.0 + 18.0 * at as f64;
@@ -89,7 +89,7 @@ fn rates(tiers: &TierProposal, points: &[&BudgetPoint], axes: Axes) -> Group {
 /// A bar for each table: the shares of its rows in GPU memory, in DRAM and on drives, and how many these are.
 fn tables(tiers: &TierProposal) -> Group {
     let mut tables: Vec<_> = tiers.tables.iter().collect();
-    tables.sort_by_key(|it| std::cmp::Reverse(it.rows.saturating_mul(it.row_bytes.into())));
+    tables.sort_by_key(|table| std::cmp::Reverse(table.rows.saturating_mul(table.row_bytes.into())));
     let left_out = tables.len().saturating_sub(TABLES);
     let more = if left_out > 0 { format!(", and {left_out} smaller tables") } else { String::new() };
     let caption = format!("rows in GPU memory, in DRAM, on drives{more}");

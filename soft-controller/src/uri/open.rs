@@ -199,7 +199,9 @@ impl DriveUri {
         };
         let medium = if self.direct {
             let past = warprow_uring::open_direct(path).map_err(self.io("open past the page cache"))?;
-            let identity = |file: &File| file.metadata().map(|it| (it.dev(), it.ino())).map_err(self.io("look at"));
+            let identity = |file: &File| {
+                file.metadata().map(|metadata| (metadata.dev(), metadata.ino())).map_err(self.io("look at"))
+            };
             if identity(&past)? != identity(&file.lock)? {
                 return Err(self.io("open past the page cache")(std::io::Error::other("another file took its place")));
             }

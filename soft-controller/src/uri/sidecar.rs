@@ -199,7 +199,7 @@ fn take_place(new: &Path, path: &Path) -> std::io::Result<()> {
 pub(super) fn tidy(path: &Path) {
     const BEGINNING: &[u8] = b"version = ";
     let new = with(path, NEW);
-    let is_file = fs::symlink_metadata(&new).is_ok_and(|it| it.is_file() && it.len() <= MOST);
+    let is_file = fs::symlink_metadata(&new).is_ok_and(|metadata| metadata.is_file() && metadata.len() <= MOST);
     if !is_file {
         return;
     }

@@ -91,7 +91,8 @@ struct HostOffload {
 
 impl HostOffload {
     fn find(&self, iova: u64, len: usize) -> Option<(&DmaMemory, usize)> {
-        let mapping = self.mappings.iter().find(|it| (it.iova..it.iova + it.len).contains(&iova))?;
+        let mapping =
+            self.mappings.iter().find(|mapping| (mapping.iova..mapping.iova + mapping.len).contains(&iova))?;
         let MappedPlace::Host(memory) = &mapping.place else { return None };
         let at = (iova - mapping.iova) as usize;
         (mapping.writable && memory.contains(at, len)).then_some((memory, at))

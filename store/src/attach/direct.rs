@@ -174,7 +174,7 @@ impl DirectEngine {
             let index = completion.token as usize & 0xffff;
             let Some(Some(read)) = self.reads.get_mut(slot) else { continue };
             read.left = read.left.saturating_sub(1);
-            let least = read.blocks.get(index).map_or(0, |it| it.skip + it.wanted);
+            let least = read.blocks.get(index).map_or(0, |blocks| blocks.skip + blocks.wanted);
             // A file's last block may not be whole.
             let result = completion.result.and_then(|moved| {
                 let gone = || io::Error::new(ErrorKind::UnexpectedEof, "the file became shorter while it was attached");

@@ -171,7 +171,7 @@ fn make(name: &str, specs: Vec<TableSpec>) -> Result<(Metadata, Arc<Generation>)
     };
     let mut bytes = 64u64 << 20;
     for spec in &specs {
-        bytes = drive_bytes(spec).and_then(|it| bytes.checked_add(it)).ok_or_else(|| too_large(&spec.name))?;
+        bytes = drive_bytes(spec).and_then(|number| bytes.checked_add(number)).ok_or_else(|| too_large(&spec.name))?;
     }
     let bytes = bytes.checked_next_multiple_of(64 << 20).ok_or_else(|| too_large(name))?;
     let mut made = make_on(name, bytes, None, specs.clone())?;
@@ -497,7 +497,7 @@ impl Backing for AttachedBacking {
 
     fn engine(&self) -> io::Result<Option<Box<dyn BackingEngine>>> {
         let engine = |files: &Arc<DirectFiles>| DirectFiles::engine(files, &self.attached, self.depth);
-        self.direct.as_ref().map(|files| engine(files).map(|it| Box::new(it) as _)).transpose()
+        self.direct.as_ref().map(|files| engine(files).map(|engine| Box::new(engine) as _)).transpose()
     }
 
     fn write(&self, _: u64, _: &DmaMemory, _: usize, _: usize) -> Result<(), MediaError> {

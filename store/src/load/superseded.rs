@@ -23,8 +23,8 @@ pub(super) fn superseded(
     {
         return Err(StoreError::TableExists { table: table.name.clone() });
     }
-    let survives = |id| current.iter().any(|it| it.generation.id == id && !named(&it.table().name));
+    let survives = |id| current.iter().any(|version| version.generation.id == id && !named(&version.table().name));
     // What is standby, or was hidden before, stays.
-    let counting: BTreeSet<u64> = current.iter().map(|it| it.generation.id).collect();
+    let counting: BTreeSet<u64> = current.iter().map(|version| version.generation.id).collect();
     Ok(counting.into_iter().filter(|&id| !survives(id)).collect())
 }

@@ -213,7 +213,8 @@ impl Store {
             .zip(rows.chunks_exact(row_bytes))
             .map(|(&key, row)| LogUpdate { table: index, key, row })
             .collect();
-        let chunks = || self.shared.volume.generation(located.generation.id).map_or(0, |it| it.log.len());
+        let chunks =
+            || self.shared.volume.generation(located.generation.id).map_or(0, |generation| generation.log.len());
         let before = chunks();
         let appended = log.append(&updates);
         let desk = lock(&self.shared.updates.desk).upgrade();

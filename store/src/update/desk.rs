@@ -99,8 +99,8 @@ impl Desk {
             if state.stops {
                 return None;
             }
-            let first = state.wanted.iter().copied().find(|&it| Some(it) != last);
-            if let Some(generation) = first.or(last.filter(|it| state.wanted.contains(it))) {
+            let first = state.wanted.iter().copied().find(|&number| Some(number) != last);
+            if let Some(generation) = first.or(last.filter(|number| state.wanted.contains(number))) {
                 state.wanted.remove(&generation);
                 state.running = Some(generation);
                 return Some(generation);

@@ -98,13 +98,13 @@ impl Store {
         let current = lock(&updating.0).current.clone();
         let snapshot = current.snapshot();
         let tables = (0u32..).zip(&found.tables).map(|(index, table)| {
-            let count = |index| snapshot.as_ref().map_or(0, |it| it.rows(index).count() as u64);
+            let count = |index| snapshot.as_ref().map_or(0, |snapshot| snapshot.rows(index).count() as u64);
             PendingTable { table: table.name.clone(), rows: count(index), created: count(index | CREATED) }
         });
         Ok(Some(PendingUpdates {
             generation: id,
             updates: current.sequence().saturating_sub(found.base_sequence),
-            tables: tables.filter(|it| it.rows + it.created > 0).collect(),
+            tables: tables.filter(|table| table.rows + table.created > 0).collect(),
             log: volume.inspect_log(&found)?,
             compaction: self.needs(&found, snapshot.as_ref())?,
         }))
@@ -131,7 +131,9 @@ impl Store {
         let Some(snapshot) = snapshot else { return Ok(none) };
         let needs = match has_created(snapshot, found) {
             true => {
-                let created = (0..).take(found.tables.len()).map(|it| (it, snapshot.rows(it | CREATED).count() as u64));
+                let created = (0..)
+                    .take(found.tables.len())
+                    .map(|number| (number, snapshot.rows(number | CREATED).count() as u64));
                 let spec = spec_grown(found, &created.collect());
                 let (needs, chunks) = volume.chunks_to_write(&spec)?;
                 let frees = log + found.placement.map().len() as u64;

@@ -61,7 +61,7 @@ impl Store {
         let tables = found.tables.iter().enumerate();
         let growing = tables.map(|(index, table)| growing(snapshot, keyed, index, table));
         let growing: Vec<Growing<'_>> = growing.filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        let all = growing.iter().map(|it| it.keyed(found)).collect::<Result<Vec<_>, _>>()?;
+        let all = growing.iter().map(|growing| growing.keyed(found)).collect::<Result<Vec<_>, _>>()?;
         let of = |index: usize| growing.iter().zip(&all).find(|(it, _)| it.index == index);
         let spec = |(index, table): (usize, &Table)| match of(index) {
             Some((_, keyed)) => spec_of(table).keyed(keyed),

@@ -194,15 +194,16 @@ impl Writer {
     /// Makes room for so many rows more, of so many bytes, in the overlays that live; else the bytes that they would take.
     pub(crate) fn make_room(&mut self, more: usize, bytes: usize, bound: u64) -> Result<(), u64> {
         let all = self.overlays();
-        let needed = |all: &[Arc<Overlay>]| all.iter().map(|it| it.bytes_with(more, bytes)).sum::<u64>();
+        let needed = |all: &[Arc<Overlay>]| all.iter().map(|overlay| overlay.bytes_with(more, bytes)).sum::<u64>();
         let wanted = needed(&all);
         if wanted <= bound {
             return Ok(());
         }
         // It takes time: not for a little each time.
-        let worth =
-            |it: &&Arc<Overlay>| it.bytes_with(more, bytes).saturating_sub(it.least_with(more, bytes)) > bound / 8;
-        all.iter().filter(worth).for_each(|it| it.squeeze(more));
+        let worth = |overlay: &&Arc<Overlay>| {
+            overlay.bytes_with(more, bytes).saturating_sub(overlay.least_with(more, bytes)) > bound / 8
+        };
+        all.iter().filter(worth).for_each(|overlay| overlay.squeeze(more));
         let wanted = needed(&all);
         if wanted <= bound { Ok(()) } else { Err(wanted) }
     }
@@ -216,7 +217,7 @@ impl Writer {
 
     /// Room with those who follow the overlays.
     pub(crate) fn make_followers_room(&mut self, table: u32, rows: usize) -> Result<(), StoreError> {
-        self.overlays().iter().try_for_each(|it| it.make_followers_room(table, rows))
+        self.overlays().iter().try_for_each(|overlay| overlay.make_followers_room(table, rows))
     }
 
     /// Puts rows in: `placed` where the current overlay has them, `logged` by their ids or keys.
@@ -266,7 +267,7 @@ impl Writer {
         if let Some(snapshot) = self.current.snapshot().filter(OverlaySnapshot::creates) {
             let tables = 0..generation.tables.len() as u32;
             let counted = tables.map(|table| (table, snapshot.rows(table | CREATED).count() as u64));
-            self.created = counted.filter(|it| it.1 > 0).collect();
+            self.created = counted.filter(|pair| pair.1 > 0).collect();
         }
         let mut chunks = 1;
         let mut growth = 0;
@@ -309,7 +310,7 @@ impl Updates {
         let base = generation.base_sequence;
         // An older one has all that a later one has, and more; but by other slots, where keys were brought into a table between.
         let grew = |from: u64| writer.grown.iter().any(|&at| from < at && at <= base);
-        Ok(all.into_iter().rfind(|it| it.base() <= base && !grew(it.base())))
+        Ok(all.into_iter().rfind(|overlay| overlay.base() <= base && !grew(overlay.base())))
     }
 
     /// The overlay of a generation; [`VolumeError::NoSuchGeneration`] if the catalogue no longer has the generation so.
@@ -483,7 +484,7 @@ impl Writer {
         self.know(volume, &located.generation, index)?;
         let places = self.keyed.places(index, ids);
         let snapshot = self.current.snapshot();
-        let is_there = |&(table, key)| snapshot.as_ref().is_some_and(|it| it.find(table, key).is_some());
+        let is_there = |&(table, key)| snapshot.as_ref().is_some_and(|snapshot| snapshot.find(table, key).is_some());
         let created = places.iter().filter(|place| place.0 & CREATED != 0);
         let new = created.filter(|place| !is_there(place)).map(|place| place.1);
         match (&table.keys, create) {

@@ -37,7 +37,7 @@ impl Follower for Told {
     }
 
     fn publish(&self, entries: &[OverlayEntry], rows: &[u8]) -> Result<(), String> {
-        let row = |it: &OverlayEntry| (it.key, rows[it.begin..it.begin + it.bytes].to_vec());
+        let row = |entry: &OverlayEntry| (entry.key, rows[entry.begin..entry.begin + entry.bytes].to_vec());
         lock(&self.rows).extend(entries.iter().map(row));
         if self.fails.load(Ordering::Relaxed) { Err("it is asleep".to_owned()) } else { Ok(()) }
     }
@@ -50,7 +50,7 @@ fn follow(store: &Store) -> (Arc<Told>, Arc<Overlay>) {
     let (told, ()) = overlay
         .follow(|before| {
             let told = Arc::new(Told::default());
-            let rows = before.into_iter().flat_map(|it| it.rows(0).chain(it.rows(CREATED)));
+            let rows = before.into_iter().flat_map(|snapshot| snapshot.rows(0).chain(snapshot.rows(CREATED)));
             lock(&told.rows).extend(rows.map(|(id, row)| (id, row.to_vec())));
             Ok::<_, StoreError>((told.clone(), told as Arc<dyn Follower>, ()))
         })

@@ -129,7 +129,8 @@ pub(crate) fn resets(subject: &Subject) -> Result<Verdict> {
         }
         let mut ended: BTreeMap<u64, Vec<CommandEnd>> = BTreeMap::new();
         for pair in [&mut load.fixture.pair, &mut load.other] {
-            pair.recreate(|it| ended.entry(it.tag).or_default().push(it.ended)).with_context(what)?;
+            pair.recreate(|completion| ended.entry(completion.tag).or_default().push(completion.ended))
+                .with_context(what)?;
         }
         load.judge(&ended).with_context(what)?;
         load.reuse().with_context(what)?;
@@ -146,9 +147,9 @@ pub(crate) fn aborts(subject: &Subject) -> Result<Verdict> {
     let mut ended: BTreeMap<u64, Vec<CommandEnd>> = BTreeMap::new();
     for pair in [&mut load.fixture.pair, &mut load.other] {
         while pair.outstanding() != 0 {
-            pair.wait(|it| ended.entry(it.tag).or_default().push(it.ended))?;
+            pair.wait(|completion| ended.entry(completion.tag).or_default().push(completion.ended))?;
         }
-        pair.poll(|it| ended.entry(it.tag).or_default().push(it.ended))?;
+        pair.poll(|completion| ended.entry(completion.tag).or_default().push(completion.ended))?;
         ensure!(pair.anomalies().total() == 0, "{:?}", pair.anomalies());
     }
     load.judge(&ended)?;

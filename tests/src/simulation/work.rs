@@ -412,8 +412,8 @@ impl Work {
             match self.store()?.verify(name, &mut |_| ControlFlow::Continue(())) {
                 Ok(found) => {
                     // What a drive does not give is named, and the rest is checked all the same.
-                    if let Some(unread) = found.bad.iter().find(|it| it.unreadable) {
-                        ensure!(found.bad.iter().all(|it| it.unreadable), "{name} is damaged: {found:?}");
+                    if let Some(unread) = found.bad.iter().find(|unit| unit.unreadable) {
+                        ensure!(found.bad.iter().all(|unit| unit.unreadable), "{name} is damaged: {found:?}");
                         return Ok(Ended::Badly(unread.detail.clone()));
                     }
                     ensure!(found.rows == table.spec.rows && found.checked == table.spec.row_crc, "{name}: {found:?}");

@@ -73,7 +73,7 @@ impl Table {
 
     /// All keys that may be there.
     pub(crate) fn possible_keys(&self) -> Vec<i64> {
-        let pending = self.pending.iter().flat_map(|it| it.places.keys().copied());
+        let pending = self.pending.iter().flat_map(|pending| pending.places.keys().copied());
         let mut keys: Vec<i64> = self.keys().chain(pending).collect();
         keys.sort_unstable();
         keys.dedup();
@@ -83,7 +83,7 @@ impl Table {
     /// Rows that may have more than one value.
     #[cfg(test)]
     fn doubtful(&self) -> usize {
-        self.pending.iter().map(|it| it.most - it.least).sum()
+        self.pending.iter().map(|pending| pending.most - pending.least).sum()
     }
 
     /// An update of which the first `least` to `most` records are there.
@@ -100,7 +100,7 @@ impl Table {
 
     /// Rows that have one value by now.
     fn settle(&mut self) {
-        while let Some(first) = self.pending.first().filter(|it| it.least == it.most) {
+        while let Some(first) = self.pending.first().filter(|pending| pending.least == pending.most) {
             let known = Rc::make_mut(&mut self.known);
             known.extend(first.records[..first.most].iter().copied());
             self.pending.remove(0);
@@ -131,7 +131,9 @@ impl Table {
         let Some(&found) = possible.iter().find(|version| is(version)) else {
             let name = &self.shape.name;
             let of = |row: &[u8]| row.iter().take(12).map(|byte| format!("{byte:02x}")).collect::<String>();
-            let may = possible.iter().map(|version| version.map_or("none".into(), |it| of(&self.shape.row(key, it))));
+            let may = possible
+                .iter()
+                .map(|version| version.map_or("none".into(), |version| of(&self.shape.row(key, version))));
             let may = may.take(4).collect::<Vec<_>>().join(" or ");
             let got = row.map_or("none".into(), of);
             bail!("table {name}, key {key}: the row is {got}; it may be {may}");
@@ -223,13 +225,13 @@ impl State {
         let tables: BTreeMap<_, _> = tables.into_iter().map(|table| (table.shape.name.clone(), table)).collect();
         self.generations.insert(id, Generation { model: model.to_owned(), shown, tables, left_open: false });
         let after = self.found();
-        let found_in = |found: &BTreeMap<String, u64>, id: u64| found.values().any(|&it| it == id);
+        let found_in = |found: &BTreeMap<String, u64>, id: u64| found.values().any(|&number| number == id);
         self.generations.retain(|&id, _| !found_in(&before, id) || found_in(&after, id));
     }
 
     /// Names mean that generation's tables, and no other of its model is shown.
     pub(crate) fn switch(&mut self, id: u64) {
-        let Some(model) = self.generations.get(&id).map(|it| it.model.clone()) else { return };
+        let Some(model) = self.generations.get(&id).map(|generation| generation.model.clone()) else { return };
         let now = self.tick();
         for (&other, generation) in self.generations.iter_mut().filter(|(_, it)| it.model == model) {
             generation.shown = if other == id { now } else { 0 };

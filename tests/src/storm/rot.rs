@@ -137,7 +137,8 @@ impl Storm<'_> {
     /// Where a killed command has left a log open, rot in its last batch looks like its end. One that ends well closes it. Whether
     /// none is open then.
     fn close_logs(&mut self, rng: &mut Rng) -> Result<bool> {
-        let is_open = |storm: &Self, id: u64| storm.state.generations.get(&id).is_some_and(|it| it.left_open);
+        let is_open =
+            |storm: &Self, id: u64| storm.state.generations.get(&id).is_some_and(|generation| generation.left_open);
         for (name, id) in self.state.found() {
             if is_open(self, id) {
                 self.update_of(&name, 1, false, rng)?;

@@ -307,7 +307,7 @@ impl Storm<'_> {
         }
         let there: BTreeSet<i64> = keys.iter().copied().collect();
         ensure!(there.len() == keys.len(), "a key of {table} was exported twice");
-        let missing = self.state.table(table).map(|it| it.possible_keys()).unwrap_or_default();
+        let missing = self.state.table(table).map(|table| table.possible_keys()).unwrap_or_default();
         for key in missing.into_iter().filter(|key| !there.contains(key)) {
             self.compare(table, key, None)?;
         }
@@ -335,7 +335,7 @@ impl Storm<'_> {
         let ended = self.run(&["verify"], Fate::Runs)?;
         if !self.does(Part::SoundAfterKills) && ended.exit == Some(6) {
             let bad = ended.json["bad"].as_array().map_or(&[][..], Vec::as_slice);
-            if !bad.is_empty() && bad.iter().all(|it| it["what"] == "superblock") {
+            if !bad.is_empty() && bad.iter().all(|value| value["what"] == "superblock") {
                 // The known false alarm. It goes with the next commit.
                 return Ok(());
             }
@@ -502,7 +502,7 @@ impl Storm<'_> {
 
     fn load(&mut self, how: &str, rng: &mut Rng) -> Result<()> {
         let model = MODELS[rng.usize(..MODELS.len())];
-        let known = self.state.generations.values().any(|it| it.model == model);
+        let known = self.state.generations.values().any(|generation| generation.model == model);
         let how = match (how, known) {
             (_, false) => "load",
             ("load", true) => "load --replace",
@@ -719,7 +719,7 @@ impl Storm<'_> {
         let old = self.drives[rng.usize(..self.drives.len())].clone();
         let address = self.address(&old);
         let (_, did) = self.write("remove-drive", &["remove-drive", &address], &[8], rng)?;
-        let without: Vec<Drive> = self.drives.iter().filter(|&it| *it != old).cloned().collect();
+        let without: Vec<Drive> = self.drives.iter().filter(|&drive| *drive != old).cloned().collect();
         self.members(did, without)
     }
 
@@ -810,9 +810,17 @@ fn listing(json: &Value) -> Result<Listing> {
         all
     };
     let generations = json["generations"].as_array().context("no generations")?;
-    let listed = generations.iter().map(|it| {
-        let id = it["id"].as_u64().unwrap_or(u64::MAX);
-        (id, (text(&it["model"]), texts(&it["tables"]), texts(&it["found"]), it["standby"] == true))
+    let listed = generations.iter().map(|generation| {
+        let id = generation["id"].as_u64().unwrap_or(u64::MAX);
+        (
+            id,
+            (
+                text(&generation["model"]),
+                texts(&generation["tables"]),
+                texts(&generation["found"]),
+                generation["standby"] == true,
+            ),
+        )
     });
     Ok(listed.collect())
 }

@@ -330,8 +330,9 @@ fn cell(obstacle: Obstacle, by: By) -> Result<()> {
         let (recovered, ended) = fixture.recover(error);
         if recovered.is_ok() {
             // Each is ended exactly once: released from quarantine, lost, or aborted in time.
-            let of = |wanted: fn(&CommandEnd) -> bool| ended.iter().filter(|it| wanted(&it.ended)).count();
-            let lost = of(|it| matches!(it, CommandEnd::Released | CommandEnd::Lost));
+            let of =
+                |wanted: fn(&CommandEnd) -> bool| ended.iter().filter(|completion| wanted(&completion.ended)).count();
+            let lost = of(|end| matches!(end, CommandEnd::Released | CommandEnd::Lost));
             ensure!(lost == COMMANDS && ended.len() == lost, "{ended:?}");
         }
         if recovered.is_err() || obstacle != Obstacle::NeverAnswers {
@@ -346,7 +347,7 @@ fn cell(obstacle: Obstacle, by: By) -> Result<()> {
     match by {
         By::Queue | By::ControllerReset | By::FunctionReset => {
             recovered?;
-            let resets = [By::Queue, By::ControllerReset, By::FunctionReset].iter().position(|&it| it == by);
+            let resets = [By::Queue, By::ControllerReset, By::FunctionReset].iter().position(|&other| other == by);
             ensure!(Some(fixture.controller.resets() as usize) == resets, "{} resets", fixture.controller.resets());
             fixture.drive.faults().clear();
         }

@@ -57,7 +57,7 @@ fn text_literal(text: &str) -> Option<usize> {
         let end = format!("\"{}", "#".repeat(hashes));
         return Some(prefix + hashes + 1 + content.find(&end)? + end.len());
     }
-    let quote = quoted.chars().next().filter(|it| ['"', '\''].contains(it))?;
+    let quote = quoted.chars().next().filter(|letter| ['"', '\''].contains(letter))?;
     let mut within = quoted.char_indices().skip(1);
     if quote == '\'' {
         // Else it is a lifetime.

@@ -43,7 +43,8 @@ fn of_many_servers_one_gets_the_socket() {
             let threads: Vec<_> = drives.iter().map(|drive| scope.spawn(move || serve(drive))).collect();
             threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
         });
-        let refused = served.iter().filter(|it| matches!(it, Err(ServeError::InUse(at)) if *at == path)).count();
+        let refused =
+            served.iter().filter(|outcome| matches!(outcome, Err(ServeError::InUse(at)) if *at == path)).count();
         assert_eq!(refused, SERVERS - 1, "round {round}: {served:?}");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0, "round {round}: something was left");
     }

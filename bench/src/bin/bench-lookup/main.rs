@@ -389,14 +389,14 @@ fn show_growth(args: &Args, growth: &Growth, text: &mut String) -> std::fmt::Res
     let dram = growth.dram_bytes;
     let profile = &args.profile;
     writeln!(text, "Growing tables, {ids}, {dram} B of rows in DRAM, timing of {profile}; medians")?;
-    let rows = growth.sizes.iter().map(|it| {
+    let rows = growth.sizes.iter().map(|size| {
         [
-            bytes(it.size.unwrap_or(0)),
-            per_second(it.ids_per_second),
-            per_second(it.commands_per_second),
-            format!("{:.0}", it.p50_us),
-            format!("{:.0}", it.p99_us),
-            it.peak_resident_bytes.map_or("unknown".to_owned(), bytes),
+            bytes(size.size.unwrap_or(0)),
+            per_second(size.ids_per_second),
+            per_second(size.commands_per_second),
+            format!("{:.0}", size.p50_us),
+            format!("{:.0}", size.p99_us),
+            size.peak_resident_bytes.map_or("unknown".to_owned(), bytes),
         ]
     });
     let header = ["size", "ids/s", "commands/s", "p50 µs", "p99 µs", "memory, at most"];

@@ -176,19 +176,19 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
         };
         return Ok(Record::new(BenchmarkResult::RingGpu(found), machine).line()?);
     }
-    let rows = results.iter().map(|it| {
+    let rows = results.iter().map(|result| {
         [
-            it.threads.to_string(),
-            per_second(it.commands_per_second),
-            per_second(it.commands_per_second_and_thread),
-            format!("{:.0} %", it.share_of_linear * 100.0),
-            per_second(it.sum_of_threads),
-            format!("{:.0} %", it.sum_of_linear * 100.0),
-            format!("{:.0} %", it.copies_of_linear * 100.0),
-            format!("{:.0} %", it.share_of_possible * 100.0),
-            per_second(it.commands_per_second_of_lookups),
-            it.commands.to_string(),
-            it.checked.to_string(),
+            result.threads.to_string(),
+            per_second(result.commands_per_second),
+            per_second(result.commands_per_second_and_thread),
+            format!("{:.0} %", result.share_of_linear * 100.0),
+            per_second(result.sum_of_threads),
+            format!("{:.0} %", result.sum_of_linear * 100.0),
+            format!("{:.0} %", result.copies_of_linear * 100.0),
+            format!("{:.0} %", result.share_of_possible * 100.0),
+            per_second(result.commands_per_second_of_lookups),
+            result.commands.to_string(),
+            result.checked.to_string(),
         ]
     });
     let header = [
@@ -222,7 +222,7 @@ fn measure_gpu(args: &Args) -> anyhow::Result<String> {
             soak.checked_by_cpu
         )?;
     }
-    if results.iter().any(|it| !it.pinned) {
+    if results.iter().any(|result| !result.pinned) {
         text += "The threads could not be given a processor each: do not trust these figures.\n";
     }
     text += &busy(&machine);
@@ -263,9 +263,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let mut rows = vec![];
     let disordered = |result: &RingResult| per_second(result.disordered);
     let all = [
-        ("RAM", ram.as_ref().map(|it| (&it.pairs, disordered(it)))),
-        ("RAM, fetched ahead", ram.as_ref().and_then(|it| Some((it.fetching.as_ref()?, String::new())))),
-        ("null", null.as_ref().map(|it| (&it.pairs, disordered(it)))),
+        ("RAM", ram.as_ref().map(|result| (&result.pairs, disordered(result)))),
+        ("RAM, fetched ahead", ram.as_ref().and_then(|result| Some((result.fetching.as_ref()?, String::new())))),
+        ("null", null.as_ref().map(|result| (&result.pairs, disordered(result)))),
     ];
     for (name, result) in all {
         let Some((pairs, disordered)) = result else { continue };

@@ -79,18 +79,18 @@ pub(crate) fn measure(options: &Options, answering: u32, size: u64, seed: u64, j
         };
         return Ok(Record::new(BenchmarkResult::RingResident(found), machine).line()?);
     }
-    let row = |it: &ResidentResult| {
+    let row = |result: &ResidentResult| {
         [
-            it.queues.to_string(),
-            it.batch.to_string(),
-            it.depth.to_string(),
-            it.in_flight.to_string(),
-            per_second(it.commands_per_second),
-            if it.data { format!("{:.1} GB/s", it.bytes_per_second / 1e9) } else { "none".to_owned() },
-            format!("{:.0}", it.commands_per_doorbell),
-            format!("{:.0}", it.fetched_together),
-            it.late.to_string(),
-            it.checked.to_string(),
+            result.queues.to_string(),
+            result.batch.to_string(),
+            result.depth.to_string(),
+            result.in_flight.to_string(),
+            per_second(result.commands_per_second),
+            if result.data { format!("{:.1} GB/s", result.bytes_per_second / 1e9) } else { "none".to_owned() },
+            format!("{:.0}", result.commands_per_doorbell),
+            format!("{:.0}", result.fetched_together),
+            result.late.to_string(),
+            result.checked.to_string(),
         ]
     };
     let header = [

@@ -60,22 +60,28 @@ pub fn tables(results: &[CriteoResult]) -> Result<String, std::fmt::Error> {
         first.scale,
         first.memory * 100.0
     )?;
-    let lines = results.iter().map(|it| {
-        let percent = |ids: f64| format!("{:.1}", ids / it.ids as f64 * 100.0);
+    let lines = results.iter().map(|result| {
+        let percent = |ids: f64| format!("{:.1}", ids / result.ids as f64 * 100.0);
         [
-            format!("{:.1} % / {} × {}{}", it.hbm * 100.0, it.batch, it.hot, if it.hot > 1 { " summed" } else { "" }),
-            it.ids.to_string(),
-            format!("{} + {} + {}", percent(it.ids_hbm), percent(it.ids_dram), percent(it.ids_ssd)),
-            format!("{:.0}", it.commands),
-            us(it.graph_us),
-            us(it.seen_us),
-            format!("{} + {} + {}", us(it.prepare_us), us(it.fetch_us), us(it.expand_us)),
-            per_second(it.ids_per_second),
-            per_second(it.commands_per_second),
-            us(it.host.all),
-            format!("{:.2}", it.ratio_host),
-            it.cpu_us.map_or_else(String::new, us),
-            it.ratio_cpu.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+            format!(
+                "{:.1} % / {} × {}{}",
+                result.hbm * 100.0,
+                result.batch,
+                result.hot,
+                if result.hot > 1 { " summed" } else { "" }
+            ),
+            result.ids.to_string(),
+            format!("{} + {} + {}", percent(result.ids_hbm), percent(result.ids_dram), percent(result.ids_ssd)),
+            format!("{:.0}", result.commands),
+            us(result.graph_us),
+            us(result.seen_us),
+            format!("{} + {} + {}", us(result.prepare_us), us(result.fetch_us), us(result.expand_us)),
+            per_second(result.ids_per_second),
+            per_second(result.commands_per_second),
+            us(result.host.all),
+            format!("{:.2}", result.ratio_host),
+            result.cpu_us.map_or_else(String::new, us),
+            result.ratio_cpu.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
         ]
     });
     let header = [
@@ -103,7 +109,7 @@ pub fn tables(results: &[CriteoResult]) -> Result<String, std::fmt::Error> {
         let stages = it.host.stages.map(us).join(" + ");
         writeln!(text, "  {} samples × {}, {:.1} % in GPU memory: {stages}", it.batch, it.hot, it.hbm * 100.0)?;
     }
-    let checked: u64 = results.iter().map(|it| it.checked).sum();
+    let checked: u64 = results.iter().map(|result| result.checked).sum();
     writeln!(text, "{checked} rows and sums compared, all of every answer.")?;
     results.iter().filter_map(CriteoResult::words).try_for_each(|words| writeln!(text, "{words}"))?;
     writeln!(text)?;
@@ -121,18 +127,18 @@ pub fn latencies(results: &[LatencyResult]) -> Result<String, std::fmt::Error> {
         bytes(first.size),
         first.batches
     )?;
-    let lines = results.iter().flat_map(|it| {
-        let name = |what: &str| format!("{}, {what}", it.tier.name());
-        let aim = format!("{:.1}: p50 {}, p99 {}", it.aim_us, verdict(it.met[0]), verdict(it.met[1]));
+    let lines = results.iter().flat_map(|result| {
+        let name = |what: &str| format!("{}, {what}", result.tier.name());
+        let aim = format!("{:.1}: p50 {}, p99 {}", result.aim_us, verdict(result.met[0]), verdict(result.met[1]));
         let line = |name: String, times: &Percentiles, aim: String| {
             let [p50, p99, max] = both(times);
-            [name, it.kernels.to_string(), p50, p99, max, aim]
+            [name, result.kernels.to_string(), p50, p99, max, aim]
         };
         let mut lines = vec![
-            line(name("by the GPU, launch hidden"), &it.graph, aim),
-            line(name("from launch to end seen"), &it.graph_seen, String::new()),
+            line(name("by the GPU, launch hidden"), &result.graph, aim),
+            line(name("from launch to end seen"), &result.graph_seen, String::new()),
         ];
-        lines.extend(it.uva_graph.map(|times| {
+        lines.extend(result.uva_graph.map(|times| {
             let [p50, p99, max] = both(&times);
             [name("plain UVA, launch hidden"), "1".to_owned(), p50, p99, max, String::new()]
         }));
@@ -147,7 +153,7 @@ pub fn latencies(results: &[LatencyResult]) -> Result<String, std::fmt::Error> {
             writeln!(text, "{:>8.2} to {:>8.2} {:>6} {}", bar.from_us, bar.to_us, bar.count, "#".repeat(width))?;
         }
     }
-    let checked: u64 = results.iter().map(|it| it.checked).sum();
+    let checked: u64 = results.iter().map(|result| result.checked).sum();
     writeln!(text, "{checked} rows compared.\n")?;
     Ok(text)
 }
@@ -158,20 +164,20 @@ pub fn split(results: &[SplitResult]) -> Result<String, std::fmt::Error> {
         "The same number of ids of one table by itself and of 26, spread over them or all in one of them (graph, by \
                     the GPU, launch hidden; us)\n"
             .to_owned();
-    let lines = results.iter().map(|it| {
+    let lines = results.iter().map(|result| {
         [
             format!(
                 "{}, {} ids, {}",
-                it.tier.name(),
-                it.ids,
-                if it.spread == Spread::Over { "spread" } else { "in one" }
+                result.tier.name(),
+                result.ids,
+                if result.spread == Spread::Over { "spread" } else { "in one" }
             ),
-            format!("{}, {}", it.kernels[0], it.kernels[1]),
-            us(it.one.p50),
-            us(it.one.p99),
-            us(it.parts.p50),
-            us(it.parts.p99),
-            format!("{:+.1} {}", it.penalty_us, verdict(it.met)),
+            format!("{}, {}", result.kernels[0], result.kernels[1]),
+            us(result.one.p50),
+            us(result.one.p99),
+            us(result.parts.p50),
+            us(result.parts.p99),
+            format!("{:+.1} {}", result.penalty_us, verdict(result.met)),
         ]
     });
     let header = ["rows in", "kernels", "one p50", "one p99", "26 p50", "26 p99", "penalty (aim: 3)"];
@@ -182,16 +188,16 @@ pub fn split(results: &[SplitResult]) -> Result<String, std::fmt::Error> {
 /// What calls cost.
 pub fn calls(results: &[CallResult]) -> Result<String, std::fmt::Error> {
     let mut text = "What a look-up costs its caller; us\n".to_owned();
-    let lines = results.iter().map(|it| {
+    let lines = results.iter().map(|result| {
         [
-            format!("{}, {} ids", it.what, it.ids),
-            it.kernels.to_string(),
-            format!("{:.2} {}", it.call_cpu_us, verdict(it.met)),
-            us(it.call.p50),
-            us(it.call.p99),
-            format!("{:.2}", it.graph_cpu_us),
-            us(it.graph.p50),
-            us(it.graph.p99),
+            format!("{}, {} ids", result.what, result.ids),
+            result.kernels.to_string(),
+            format!("{:.2} {}", result.call_cpu_us, verdict(result.met)),
+            us(result.call.p50),
+            us(result.call.p99),
+            format!("{:.2}", result.graph_cpu_us),
+            us(result.graph.p50),
+            us(result.graph.p99),
         ]
     });
     let header = [

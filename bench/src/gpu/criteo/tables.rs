@@ -203,8 +203,8 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
                             0 => 0.0,
                             commands => commands as f64 / report.fetch.as_secs_f64(),
                         };
-                        let counts =
-                            [report.ids_hbm, report.ids_dram, report.ids_ssd, report.commands].map(|it| it as f64);
+                        let counts = [report.ids_hbm, report.ids_dram, report.ids_ssd, report.commands]
+                            .map(|number| number as f64);
                         let parts = [took, seen, report.prepare, report.fetch, report.expand].map(us);
                         let all = counts.into_iter().chain(parts).chain([rate]);
                         samples.iter_mut().zip(all).for_each(|(samples, sample)| samples.push(sample));

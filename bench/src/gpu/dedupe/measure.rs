@@ -94,8 +94,9 @@ fn batches(
     }
     let keys = rows.next_multiple_of(warprow_kernels::abi::KEY_ALIGN);
     let chosen = name(choose_dedupe(ids, keys, ids.min(rows), stream.gpu().memory()?.1));
-    let best = times.iter().min_by(|a, b| a.us.total_cmp(&b.us)).map_or(("none", 0.0), |it| (it.way.as_str(), it.us));
-    let its = times.iter().find(|it| it.way == chosen).map_or(f64::NAN, |it| it.us);
+    let best =
+        times.iter().min_by(|a, b| a.us.total_cmp(&b.us)).map_or(("none", 0.0), |times| (times.way.as_str(), times.us));
+    let its = times.iter().find(|times| times.way == chosen).map_or(f64::NAN, |times| times.us);
     Ok(DedupeResult {
         tier: if drives { "drives" } else { "memory" }.to_owned(),
         rows,

@@ -12,24 +12,24 @@ const WAYS: [&str; 4] = ["block", "bitmap", "hash", "radix"];
 
 /// Times of every way, the best beside the chosen; and where one takes over from another.
 pub fn show(results: &[DedupeResult]) -> Result<String, std::fmt::Error> {
-    let lines = results.iter().map(|it| {
+    let lines = results.iter().map(|result| {
         let time = |way: &str| {
-            let found = it.ways.iter().find(|times| times.way == way);
+            let found = result.ways.iter().find(|times| times.way == way);
             found.map_or_else(String::new, |times| format!("{:.1} / {:.1}", times.us, times.unique_us))
         };
         let [block, bitmap, hash, radix] = WAYS.map(time);
         [
-            format!("{} rows, alpha {}", it.rows, it.alpha),
-            it.tier.clone(),
-            it.ids.to_string(),
-            it.uniques.to_string(),
+            format!("{} rows, alpha {}", result.rows, result.alpha),
+            result.tier.clone(),
+            result.ids.to_string(),
+            result.uniques.to_string(),
             block,
             bitmap,
             hash,
             radix,
-            it.best.clone(),
-            it.chosen.clone(),
-            format!("{:.2}", it.over_best),
+            result.best.clone(),
+            result.chosen.clone(),
+            format!("{:.2}", result.over_best),
         ]
     });
     let header =
@@ -39,7 +39,7 @@ pub fn show(results: &[DedupeResult]) -> Result<String, std::fmt::Error> {
     for (rows, alpha, crossovers) in crossovers(results) {
         writeln!(text, "{rows} rows, alpha {alpha}: best is {crossovers}")?;
     }
-    let over: Vec<_> = results.iter().filter(|it| it.over_best > TOLD).collect();
+    let over: Vec<_> = results.iter().filter(|result| result.over_best > TOLD).collect();
     for it in &over {
         writeln!(
             text,
@@ -51,8 +51,8 @@ pub fn show(results: &[DedupeResult]) -> Result<String, std::fmt::Error> {
     writeln!(
         text,
         "{} positions and uniques compared, all of some batches; {} output rows, all of every batch of rows in memory.",
-        sum(|it| it.compared),
-        sum(|it| it.rows_compared)
+        sum(|result| result.compared),
+        sum(|result| result.rows_compared)
     )?;
     Ok(text)
 }

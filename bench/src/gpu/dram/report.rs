@@ -27,20 +27,20 @@ fn name(it: &DramResult) -> String {
 pub fn show(results: &[DramResult]) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let verdict = |over: f64| format!("{over:+.1} {}", if over <= 0.0 { "met" } else { "NOT met" });
-    let lines = results.iter().map(|it| {
+    let lines = results.iter().map(|result| {
         [
-            name(it),
-            it.unique.to_string(),
-            it.kernels.to_string(),
-            us(it.us.lookup_graph),
-            us(it.us.uva_graph),
-            ratio(it.ratio_uva_graph),
-            verdict(it.over_limit_graph_us),
-            us(it.us.lookup_called),
-            us(it.us.uva_launched),
-            ratio(it.ratio_uva_called),
-            verdict(it.over_limit_called_us),
-            per_second(it.bytes_per_second),
+            name(result),
+            result.unique.to_string(),
+            result.kernels.to_string(),
+            us(result.us.lookup_graph),
+            us(result.us.uva_graph),
+            ratio(result.ratio_uva_graph),
+            verdict(result.over_limit_graph_us),
+            us(result.us.lookup_called),
+            us(result.us.uva_launched),
+            ratio(result.ratio_uva_called),
+            verdict(result.over_limit_called_us),
+            per_second(result.bytes_per_second),
         ]
     });
     let header = [
@@ -59,22 +59,22 @@ pub fn show(results: &[DramResult]) -> Result<String, std::fmt::Error> {
     ];
     writeln!(text, "By the GPU, launches hidden; median us. The limit is max(1.1 × UVA, UVA + 3 us).")?;
     writeln!(text, "{}\n", table(header, lines))?;
-    let lines = results.iter().map(|it| {
+    let lines = results.iter().map(|result| {
         [
-            name(it),
-            us(it.us.lookup_graph_seen),
-            us(it.us.uva_graph_seen),
-            us(it.us.lookup_called_seen),
-            us(it.us.uva_launched_seen),
-            us(it.us.lookup_call),
-            format!("{} + {} + {}", us(it.us.prepare), us(it.us.fetch), us(it.us.expand)),
-            us(it.us.cpu),
-            ratio(it.ratio_cpu),
-            maybe(it.us.batch_copy),
-            it.ratio_batch_copy.map_or_else(String::new, ratio),
-            maybe(it.torch_embedding_us),
-            maybe(it.torch_index_us),
-            it.ratio_torch.map_or_else(String::new, ratio),
+            name(result),
+            us(result.us.lookup_graph_seen),
+            us(result.us.uva_graph_seen),
+            us(result.us.lookup_called_seen),
+            us(result.us.uva_launched_seen),
+            us(result.us.lookup_call),
+            format!("{} + {} + {}", us(result.us.prepare), us(result.us.fetch), us(result.us.expand)),
+            us(result.us.cpu),
+            ratio(result.ratio_cpu),
+            maybe(result.us.batch_copy),
+            result.ratio_batch_copy.map_or_else(String::new, ratio),
+            maybe(result.torch_embedding_us),
+            maybe(result.torch_index_us),
+            result.ratio_torch.map_or_else(String::new, ratio),
         ]
     });
     let header = [
@@ -101,7 +101,7 @@ pub fn show(results: &[DramResult]) -> Result<String, std::fmt::Error> {
     let (checked, spots): (u64, u64) =
         results.iter().fold((0, 0), |(all, spots), it| (all + it.checked, spots + it.checked_by_cpu));
     writeln!(text, "{checked} rows compared, all of every answer, {spots} of them by the processor too.")?;
-    let met = results.iter().filter(|it| it.met).count();
+    let met = results.iter().filter(|result| result.met).count();
     writeln!(text, "The limit is met in {met} of {} lines.", results.len())?;
     Ok(text)
 }
@@ -109,14 +109,14 @@ pub fn show(results: &[DramResult]) -> Result<String, std::fmt::Error> {
 /// Gathering blocks.
 pub fn show_sweep(sweep: &Sweep) -> Result<String, std::fmt::Error> {
     let best = sweep.points.iter().map(|point| point.fetched_bytes_per_second).fold(f64::NAN, f64::max);
-    let lines = sweep.points.iter().map(|it| {
+    let lines = sweep.points.iter().map(|point| {
         [
-            it.gatherers.to_string(),
-            us(it.lookup_us),
-            us(it.fetch_us),
-            per_second(it.bytes_per_second),
-            per_second(it.fetched_bytes_per_second),
-            format!("{:.0} %", it.fetched_bytes_per_second / best * 100.0),
+            point.gatherers.to_string(),
+            us(point.lookup_us),
+            us(point.fetch_us),
+            per_second(point.bytes_per_second),
+            per_second(point.fetched_bytes_per_second),
+            format!("{:.0} %", point.fetched_bytes_per_second / best * 100.0),
         ]
     });
     let header = ["gathering blocks", "look-up us", "rows us", "output B/s", "rows B/s", "of the best"];

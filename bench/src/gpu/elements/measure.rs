@@ -27,10 +27,14 @@ pub fn elements(
     for &dtype in &setup.elements {
         note(&format!("rows of {dtype}"));
         for result in table(stream, setup, &code, dtype).with_context(|| format!("rows of {dtype}"))? {
-            let is_f32 =
-                |it: &&ElementResult| it.elements == "f32" && it.tier == result.tier && it.pooled == result.pooled;
-            let f32s =
-                if result.elements == "f32" { Some(result.us) } else { results.iter().find(is_f32).map(|it| it.us) };
+            let is_f32 = |unpacked: &&ElementResult| {
+                unpacked.elements == "f32" && unpacked.tier == result.tier && unpacked.pooled == result.pooled
+            };
+            let f32s = if result.elements == "f32" {
+                Some(result.us)
+            } else {
+                results.iter().find(is_f32).map(|result| result.us)
+            };
             results.push(ElementResult { of_f32: f32s.map(|f32s| result.us / f32s), ..result });
         }
     }

@@ -9,19 +9,20 @@ use crate::output::{per_second, table};
 pub fn show(elements: &[ElementResult], checksums: &[ChecksumResult]) -> Result<String, std::fmt::Error> {
     let us = |time: f64| format!("{time:.1}");
     let mut text = String::new();
-    let checked: u64 = elements.iter().map(|it| it.checked).chain(checksums.iter().map(|it| it.checked)).sum();
+    let checked: u64 =
+        elements.iter().map(|element| element.checked).chain(checksums.iter().map(|checksum| checksum.checked)).sum();
     if !elements.is_empty() {
-        let lines = elements.iter().map(|it| {
+        let lines = elements.iter().map(|element| {
             [
-                it.elements.clone(),
-                it.row_bytes.to_string(),
-                if it.tier == "hbm" { "GPU memory".to_owned() } else { "DRAM".to_owned() },
-                if it.pooled { "sums".to_owned() } else { "rows".to_owned() },
-                it.kernels.to_string(),
-                us(it.us),
-                it.of_f32.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
-                per_second(it.ids_per_second),
-                per_second(it.bytes_per_second),
+                element.elements.clone(),
+                element.row_bytes.to_string(),
+                if element.tier == "hbm" { "GPU memory".to_owned() } else { "DRAM".to_owned() },
+                if element.pooled { "sums".to_owned() } else { "rows".to_owned() },
+                element.kernels.to_string(),
+                us(element.us),
+                element.of_f32.map_or_else(String::new, |ratio| format!("{ratio:.2}")),
+                per_second(element.ids_per_second),
+                per_second(element.bytes_per_second),
             ]
         });
         let header = ["elements", "row B", "in", "output", "kernels", "us", "of f32's", "ids/s", "B/s in and out"];
@@ -29,16 +30,16 @@ pub fn show(elements: &[ElementResult], checksums: &[ChecksumResult]) -> Result<
         writeln!(text, "{}\n", table(header, lines))?;
     }
     if !checksums.is_empty() {
-        let lines = checksums.iter().map(|it| {
+        let lines = checksums.iter().map(|checksum| {
             [
-                it.row_bytes.to_string(),
-                it.ids.to_string(),
-                it.commands.to_string(),
-                us(it.seen_us[0]),
-                us(it.seen_us[1]),
-                format!("{:.3}", it.ratio),
-                us(it.fetch_us[0]),
-                us(it.fetch_us[1]),
+                checksum.row_bytes.to_string(),
+                checksum.ids.to_string(),
+                checksum.commands.to_string(),
+                us(checksum.seen_us[0]),
+                us(checksum.seen_us[1]),
+                format!("{:.3}", checksum.ratio),
+                us(checksum.fetch_us[0]),
+                us(checksum.fetch_us[1]),
             ]
         });
         let header = [
@@ -51,7 +52,7 @@ pub fn show(elements: &[ElementResult], checksums: &[ChecksumResult]) -> Result<
             "rows, unchecked",
             "rows, checked",
         ];
-        let drives = checksums.first().map_or(0, |it| it.drives);
+        let drives = checksums.first().map_or(0, |checksum| checksum.drives);
         writeln!(text, "Rows on {drives} drives in memory, without and with check_rows, by turns; median us.")?;
         writeln!(text, "{}\n", table(header, lines))?;
     }

@@ -10,26 +10,26 @@ pub fn show(results: &[HbmResult], copy: f64) -> Result<String, std::fmt::Error>
     let us = |time: f64| format!("{time:.1}");
     let maybe = |time: Option<f64>| time.map_or_else(String::new, us);
     let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-    let lines = results.iter().map(|it| {
-        let torch = it.torch.as_ref();
-        let verdict = match it.met {
+    let lines = results.iter().map(|result| {
+        let torch = result.torch.as_ref();
+        let verdict = match result.met {
             None => "",
             Some(true) => " met",
             Some(false) => " NOT met",
         };
         [
-            format!("{}, {} ids, alpha {}", if it.pooled { "sums" } else { "rows" }, it.ids, it.alpha),
-            us(it.us.graph),
-            us(it.us.called),
+            format!("{}, {} ids, alpha {}", if result.pooled { "sums" } else { "rows" }, result.ids, result.alpha),
+            us(result.us.graph),
+            us(result.us.called),
             maybe(torch.and_then(|torch| torch.graph_us)),
             maybe(torch.map(|torch| torch.called_us)),
-            ratio(it.ratio) + verdict,
-            us(it.us.called_seen),
+            ratio(result.ratio) + verdict,
+            us(result.us.called_seen),
             maybe(torch.map(|torch| torch.called_seen_us)),
-            ratio(it.ratio_seen),
-            per_second(it.ids_per_second),
-            per_second(it.bytes_per_second),
-            format!("{:.0} %", it.share_of_copy * 100.0),
+            ratio(result.ratio_seen),
+            per_second(result.ids_per_second),
+            per_second(result.bytes_per_second),
+            format!("{:.0} %", result.share_of_copy * 100.0),
         ]
     });
     let header = [
@@ -55,7 +55,7 @@ pub fn show(results: &[HbmResult], copy: f64) -> Result<String, std::fmt::Error>
         results.iter().fold((0, 0), |(all, spots), it| (all + it.checked, spots + it.checked_by_cpu));
     writeln!(text, "A copy within GPU memory reads and writes {}B/s.", per_second(copy))?;
     writeln!(text, "{checked} sums and rows compared, all of every answer, {spots} of them by the processor too.")?;
-    let known = results.iter().filter_map(|it| it.met);
+    let known = results.iter().filter_map(|result| result.met);
     match known.clone().count() {
         0 => {}
         all => {

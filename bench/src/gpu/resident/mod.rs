@@ -292,15 +292,21 @@ impl<'a> Bench<'a> {
         let sum = |of: fn(&Read) -> u64| read.iter().map(of).sum::<u64>();
         let total = |of: fn(&Answered) -> u64| did.iter().map(of).sum::<u64>();
         let all = commands * u64::from(queues);
-        let wrong = sum(|it| it.wrong);
-        let anomalies = sum(|it| it.anomalies);
-        ensure!(sum(|it| it.poison) == 0, "a queue was given up");
-        ensure!(sum(|it| it.commands) == all && total(|it| it.commands) == all, "commands that were not answered");
+        let wrong = sum(|read| read.wrong);
+        let anomalies = sum(|read| read.anomalies);
+        ensure!(sum(|read| read.poison) == 0, "a queue was given up");
+        ensure!(
+            sum(|read| read.commands) == all && total(|answered| answered.commands) == all,
+            "commands that were not answered"
+        );
         ensure!(wrong == 0, "{wrong} blocks are wrong, or failed");
         ensure!(anomalies == 0, "{anomalies} completions that nobody waited for");
-        ensure!(total(|it| it.reused) == 0, "identifiers were used again before they were answered");
-        ensure!(total(|it| it.refused) + total(|it| it.overrun) == 0, "the controller refused commands");
-        ensure!(sum(|it| it.checked) == if data { all } else { 0 }, "blocks that were not compared");
+        ensure!(total(|answered| answered.reused) == 0, "identifiers were used again before they were answered");
+        ensure!(
+            total(|answered| answered.refused) + total(|answered| answered.overrun) == 0,
+            "the controller refused commands"
+        );
+        ensure!(sum(|read| read.checked) == if data { all } else { 0 }, "blocks that were not compared");
         let rate = all as f64 / took.as_secs_f64();
         Ok(ResidentResult {
             peer: gpu.context() != other.context(),
@@ -313,10 +319,10 @@ impl<'a> Bench<'a> {
             commands: all,
             commands_per_second: rate,
             bytes_per_second: if data { rate * BLOCK as f64 } else { 0.0 },
-            commands_per_doorbell: all as f64 / sum(|it| it.doorbells) as f64,
-            fetched_together: all as f64 / total(|it| it.passes) as f64,
-            checked: sum(|it| it.checked),
-            late: total(|it| it.late),
+            commands_per_doorbell: all as f64 / sum(|read| read.doorbells) as f64,
+            fetched_together: all as f64 / total(|answered| answered.passes) as f64,
+            checked: sum(|read| read.checked),
+            late: total(|answered| answered.late),
         })
     }
 }

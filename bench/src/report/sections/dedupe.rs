@@ -28,7 +28,8 @@ pub(super) fn dedupe(it: Dedupes) -> Section {
         section.checked += point.compared + point.rows_compared;
     }
     for (rows, alpha) in kinds {
-        let points: Vec<&DedupeResult> = it.results.iter().filter(|it| (it.rows, it.alpha) == (rows, alpha)).collect();
+        let points: Vec<&DedupeResult> =
+            it.results.iter().filter(|result| (result.rows, result.alpha) == (rows, alpha)).collect();
         let time = |point: &DedupeResult, name: &str| {
             let way = point.ways.iter().find(|way| way.way == name)?;
             Some((point.ids as f64, way.us))
@@ -40,7 +41,7 @@ pub(super) fn dedupe(it: Dedupes) -> Section {
         let title = format!("{} rows, {}", count(rows), law(alpha));
         section.charts.push(Chart::Lines(Lines { title, x: "ids", unit: Unit::Micros, log: true, series }));
     }
-    let worst = it.results.iter().filter(|it| it.over_best.is_finite());
+    let worst = it.results.iter().filter(|result| result.over_best.is_finite());
     if let Some(worst) = worst.max_by(|a, b| a.over_best.total_cmp(&b.over_best)) {
         section.headlines.push(format!(
             "what a plan takes is at most {:.2} times the best: {} instead of {} for {} ids of {} rows, {}",

@@ -38,12 +38,12 @@ pub(super) fn dram(it: DramLookups) -> Section {
         };
         // All by the caller's clock: rivals that are no kernels have no other.
         let series = [
-            line("Warprow", of(|it| Some(it.us.lookup_graph_seen))),
-            line("UVA", of(|it| Some(it.us.uva_graph_seen))),
-            line("CPU and a copy", of(|it| Some(it.us.cpu))),
-            line("batch of copies", of(|it| it.us.batch_copy)),
-            line("F.embedding and a copy", of(|it| it.torch_embedding_us)),
-            line("index_select and a copy", of(|it| it.torch_index_us)),
+            line("Warprow", of(|result| Some(result.us.lookup_graph_seen))),
+            line("UVA", of(|result| Some(result.us.uva_graph_seen))),
+            line("CPU and a copy", of(|result| Some(result.us.cpu))),
+            line("batch of copies", of(|result| result.us.batch_copy)),
+            line("F.embedding and a copy", of(|result| result.torch_embedding_us)),
+            line("index_select and a copy", of(|result| result.torch_index_us)),
         ];
         let table = format!("{}, rows of {} B, {}", bytes(first.size), first.row_bytes, law(first.alpha));
         let series = series.into_iter().filter(|series| !series.points.is_empty()).collect();
@@ -76,10 +76,12 @@ pub(super) fn dram(it: DramLookups) -> Section {
         section.headlines.push(format!("at best {} of rows delivered", BYTES.show(best)));
     }
     for sweep in &it.sweeps {
-        let of = |what: fn(&SweepPoint) -> f64| sweep.points.iter().map(move |it| (f64::from(it.gatherers), what(it)));
+        let of = |what: fn(&SweepPoint) -> f64| {
+            sweep.points.iter().map(move |point| (f64::from(point.gatherers), what(point)))
+        };
         let series = vec![
-            line("rows, while they are fetched", of(|it| it.fetched_bytes_per_second)),
-            line("output, over the whole look-up", of(|it| it.bytes_per_second)),
+            line("rows, while they are fetched", of(|point| point.fetched_bytes_per_second)),
+            line("output, over the whole look-up", of(|point| point.bytes_per_second)),
         ];
         let size = bytes(sweep.size);
         let title = format!("{size}, rows of {} B, {} ids", sweep.row_bytes, binary(sweep.ids as f64));

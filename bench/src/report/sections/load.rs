@@ -78,13 +78,17 @@ mod tests {
             Chart::Lines(_) => 0,
         };
         assert_eq!((groups(&before.charts[0]), before.checked), (1, 5));
-        assert!(before.warnings.iter().any(|it| it.contains("verifying was not measured")), "{:?}", before.warnings);
+        assert!(
+            before.warnings.iter().any(|warning| warning.contains("verifying was not measured")),
+            "{:?}",
+            before.warnings
+        );
         for (key, value) in [("verify_bytes_per_second", 4e9), ("verify_ratio", 2.0), ("dd_read_bytes_per_second", 2e9)]
         {
             loaded[key] = value.into();
         }
         let now = read(&loaded);
         assert_eq!(groups(&now.charts[0]), 2);
-        assert!(!now.warnings.iter().any(|it| it.contains("verifying")), "{:?}", now.warnings);
+        assert!(!now.warnings.iter().any(|warning| warning.contains("verifying")), "{:?}", now.warnings);
     }
 }

@@ -11,12 +11,12 @@ use crate::results::{HostLookups, Race, RivalResult};
 impl Race {
     fn groups(&self, how: &str) -> (Group, Group) {
         let rates = std::iter::once(Bar::ours("Warprow", self.ids_per_second));
-        let rate = |it: &RivalResult| {
-            let reason = || it.unavailable.clone().unwrap_or_else(|| "no reason is given".to_owned());
-            Bar { value: it.ids_per_second.ok_or_else(reason), ..Bar::rival(&it.rival, 0.0, it.ratio) }
+        let rate = |result: &RivalResult| {
+            let reason = || result.unavailable.clone().unwrap_or_else(|| "no reason is given".to_owned());
+            Bar { value: result.ids_per_second.ok_or_else(reason), ..Bar::rival(&result.rival, 0.0, result.ratio) }
         };
         let times = std::iter::once(Bar::ours("Warprow", self.p50_us));
-        let time = |it: &RivalResult| it.ids_per_second.map(|_| Bar::rival(&it.rival, it.p50_us, None));
+        let time = |result: &RivalResult| result.ids_per_second.map(|_| Bar::rival(&result.rival, result.p50_us, None));
         let label = format!("{how} (file on {}, {} rows in DRAM)", self.filesystem, count(self.rows_in_dram));
         (
             Group { label, bars: rates.chain(self.rivals.iter().map(rate)).collect() },
@@ -25,7 +25,7 @@ impl Race {
     }
 
     fn headline(&self, how: &str) -> String {
-        let best = self.rivals.iter().filter_map(|it| Some((it.ratio?, &it.rival)));
+        let best = self.rivals.iter().filter_map(|rival| Some((rival.ratio?, &rival.rival)));
         let best = best.min_by(|a, b| a.0.total_cmp(&b.0));
         let against = best.map_or_else(String::new, |(ratio, rival)| format!(", {ratio:.2}× the best rival ({rival})"));
         format!("{how}: {}{against}", IDS.show(self.ids_per_second))
@@ -72,21 +72,23 @@ pub(super) fn lookup(it: HostLookups) -> Section {
     }
     for growth in it.growth.iter().flatten() {
         let point = |of: fn(&GrowthSize) -> f64| {
-            let points = growth.sizes.iter().filter_map(|it| Some((it.size? as f64 / f64::from(1 << 30), of(it))));
+            let points =
+                growth.sizes.iter().filter_map(|size| Some((size.size? as f64 / f64::from(1 << 30), of(size))));
             points.collect::<Vec<_>>()
         };
         let ids = law(growth.alpha);
         let series = vec![
-            Series { name: "ids".to_owned(), points: point(|it| it.ids_per_second) },
-            Series { name: "commands to the drive".to_owned(), points: point(|it| it.commands_per_second) },
+            Series { name: "ids".to_owned(), points: point(|size| size.ids_per_second) },
+            Series { name: "commands to the drive".to_owned(), points: point(|size| size.commands_per_second) },
         ];
         let title = format!("Growing tables: {ids}, {} in DRAM", bytes(growth.dram_bytes));
         let unit = Unit::PerSecond("a second");
         section.charts.push(Chart::Lines(Lines { title, x: "GiB of rows", unit, log: false, series }));
-        let ratio =
-            growth.ratio.map(|it| format!("growing, {ids}: the largest at {:.0} % of the smallest's rate", it * 100.0));
+        let ratio = growth
+            .ratio
+            .map(|ratio| format!("growing, {ids}: the largest at {:.0} % of the smallest's rate", ratio * 100.0));
         section.headlines.extend(ratio);
-        section.checked += growth.sizes.iter().map(|it| it.rows_checked).sum::<u64>();
+        section.checked += growth.sizes.iter().map(|size| size.rows_checked).sum::<u64>();
     }
     match &it.growth {
         Some(_) => {

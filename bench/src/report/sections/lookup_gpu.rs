@@ -90,8 +90,9 @@ pub(super) fn lookup_gpu(it: GpuLookups) -> Section {
         let memory = most.memory * 100.0;
         section.notes.push(format!("{whose} rows divided by {}, {memory:.0} % of them in memory.", most.scale));
     }
-    let checked = it.small.iter().map(|it| it.checked).chain(it.split.iter().map(|it| it.checked));
-    let checked = checked.chain(it.calls.iter().map(|it| it.checked)).chain(it.tables.iter().map(|it| it.checked));
+    let checked = it.small.iter().map(|result| result.checked).chain(it.split.iter().map(|result| result.checked));
+    let checked =
+        checked.chain(it.calls.iter().map(|call| call.checked)).chain(it.tables.iter().map(|table| table.checked));
     section.checked = checked.sum();
     section
 }

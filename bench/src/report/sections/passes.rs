@@ -10,7 +10,7 @@ use crate::results::TrainingPasses;
 
 pub(super) fn passes(it: TrainingPasses) -> Section {
     let PassResult { pass_rows, distinct, ways, left_out, checked, .. } = it.result;
-    let uncached = ways.iter().find(|it| it.way == "uncached").map_or(f64::NAN, |way| way.both);
+    let uncached = ways.iter().find(|way| way.way == "uncached").map_or(f64::NAN, |way| way.both);
     let waited = ways.iter().map(|way| {
         let bars = [("staged and copied out", way.read), ("taken back", way.write), ("both", way.both)];
         Group { label: way.way.clone(), bars: bars.map(|(name, rate)| Bar::ours(name, rate)).to_vec() }

@@ -33,10 +33,10 @@ pub(super) fn plan_rate(it: PlanRates) -> Section {
     let all = |of: fn(&PlanResult) -> (f64, f64)| {
         it.cases.iter().map(|case| group(case, of(&case.result).0, of(&case.result).1)).collect::<Vec<_>>()
     };
-    let shares = all(|it| (it.hit_planned, it.hit));
-    section.charts.push(bars("Ids looked up", IDS, all(|it| (it.rate_planned, it.rate))));
+    let shares = all(|result| (result.hit_planned, result.hit));
+    section.charts.push(bars("Ids looked up", IDS, all(|result| (result.rate_planned, result.rate))));
     section.charts.push(bars("Share of ids that DRAM serves", Unit::Share, shares));
-    let commands = all(|it| (it.commands_planned, it.commands));
+    let commands = all(|result| (result.commands_planned, result.commands));
     section.charts.push(bars("Read commands of a batch", Unit::Count("commands"), commands));
     let off = it.cases.iter().map(|case| case.result.rate_planned / case.result.rate);
     let (low, high) = off.fold((f64::INFINITY, 0.0f64), |(low, high), it| (low.min(it), high.max(it)));

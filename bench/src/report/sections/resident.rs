@@ -34,13 +34,14 @@ pub(super) fn resident(it: ResidentRing) -> Section {
         kinds.entry(name(point)).or_default().push(point);
     }
     let lines = |what: fn(&ResidentResult) -> f64| {
-        let of =
-            |points: &[&ResidentResult]| points.iter().map(|it| (f64::from(it.queues), what(it))).collect::<Vec<_>>();
+        let of = |points: &[&ResidentResult]| {
+            points.iter().map(|point| (f64::from(point.queues), what(point))).collect::<Vec<_>>()
+        };
         kinds.iter().map(|(name, points)| line(name, of(points).into_iter())).collect::<Vec<_>>()
     };
     for (title, unit, series) in [
-        ("Commands a second", COMMANDS, lines(|it| it.commands_per_second)),
-        ("Bytes a second", BYTES, lines(|it| it.bytes_per_second)),
+        ("Commands a second", COMMANDS, lines(|result| result.commands_per_second)),
+        ("Bytes a second", BYTES, lines(|result| result.bytes_per_second)),
     ] {
         let series: Vec<_> = series.into_iter().filter(|series| !series.points.is_empty()).collect();
         if !series.is_empty() {

@@ -20,12 +20,12 @@ pub(super) fn ring_gpu(it: GpuRing) -> Section {
         ..Section::default()
     };
     let mut series = vec![
-        line("while commands are under way", of(|it| it.commands_per_second)),
-        line("over whole look-ups", of(|it| it.commands_per_second_of_lookups)),
+        line("while commands are under way", of(|result| result.commands_per_second)),
+        line("over whole look-ups", of(|result| result.commands_per_second_of_lookups)),
     ];
     if let Some(first) = it.results.first() {
         let each = first.commands_per_second / f64::from(first.threads.max(1));
-        series.push(line("linear", of(|it| f64::from(it.threads)).map(|(x, threads)| (x, threads * each))));
+        series.push(line("linear", of(|result| f64::from(result.threads)).map(|(x, threads)| (x, threads * each))));
     }
     let title = "Commands a second".to_owned();
     section.charts.push(Chart::Lines(Lines { title, x: "drives and threads", unit: COMMANDS, log: false, series }));

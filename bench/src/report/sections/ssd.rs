@@ -44,20 +44,20 @@ pub(super) fn ssd(it: SsdLookups) -> Section {
     }
     for ((profile, drives), points) in &cases {
         let of = |all: fn(&SsdResult) -> &[Measured], what: fn(&Measured) -> Option<f64>| {
-            points.iter().filter_map(move |it| Some((it.ids as f64, what(best(all(it))?)?)))
+            points.iter().filter_map(move |result| Some((result.ids as f64, what(best(all(result))?)?)))
         };
         let series = [
-            line("Warprow, by the GPU", of(|it| &it.gpu, |it| Some(it.seen_us))),
-            line("by threads and copies", of(|it| &it.cpu, |it| Some(it.seen_us))),
-            line("by threads with io_uring", of(|it| &it.uring, |it| Some(it.seen_us))),
-            line("Warprow, beside drives", of(|it| &it.gpu, |it| it.overhead_us)),
-            line("by threads, beside drives", of(|it| &it.cpu, |it| it.overhead_us)),
-            line("drives, while a GPU asks", of(|it| &it.gpu, |it| it.drives_us)),
+            line("Warprow, by the GPU", of(|result| &result.gpu, |measured| Some(measured.seen_us))),
+            line("by threads and copies", of(|result| &result.cpu, |measured| Some(measured.seen_us))),
+            line("by threads with io_uring", of(|result| &result.uring, |measured| Some(measured.seen_us))),
+            line("Warprow, beside drives", of(|result| &result.gpu, |measured| measured.overhead_us)),
+            line("by threads, beside drives", of(|result| &result.cpu, |measured| measured.overhead_us)),
+            line("drives, while a GPU asks", of(|result| &result.gpu, |measured| measured.drives_us)),
         ];
         let series = series.into_iter().filter(|series| !series.points.is_empty()).collect();
         let title = format!("Drives with the timing of {profile}: {drives}");
         section.charts.push(Chart::Lines(Lines { title, x: "ids", unit: Unit::Micros, log: true, series }));
-        let Some(most) = points.iter().max_by_key(|it| it.ids) else { continue };
+        let Some(most) = points.iter().max_by_key(|point| point.ids) else { continue };
         let place = format!("{profile} × {drives}, {} ids", count(most.ids));
         match (most.throughput_ratio, most.overhead_ratio, best(&most.cpu)) {
             (Some(times), Some(beside), Some(cpu)) => section.headlines.push(format!(
@@ -77,13 +77,17 @@ pub(super) fn ssd(it: SsdLookups) -> Section {
         let known: Vec<bool> = it.results.iter().filter_map(verdict).collect();
         (known.iter().filter(|met| **met).count(), known.len())
     };
-    let ((overhead, all), (caller, calls)) = (met(|it| it.overhead_met), met(|it| it.caller_met));
+    let ((overhead, all), (caller, calls)) = (met(|result| result.overhead_met), met(|result| result.caller_met));
     if all > 0 {
         let words = "within 15 µs + 1 ns an id, and half of the threads' time beside drives,";
         section.headlines.push(format!("{words} in {overhead} of {all} lines"));
         section.headlines.push(format!("10 µs of the caller's processor in {caller} of {calls}"));
     }
-    section.checked =
-        it.results.iter().flat_map(|it| it.gpu.iter().chain(&it.cpu).chain(&it.uring)).map(|it| it.checked).sum();
+    section.checked = it
+        .results
+        .iter()
+        .flat_map(|result| result.gpu.iter().chain(&result.cpu).chain(&result.uring))
+        .map(|measured| measured.checked)
+        .sum();
     section
 }

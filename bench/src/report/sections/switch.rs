@@ -15,7 +15,11 @@ pub(super) fn switch(it: Switches) -> Section {
         ];
         Group { label: percent.to_owned(), bars }
     };
-    let look_ups = vec![group("p50", |it| it.p50_us), group("p99", |it| it.p99_us), group("p99.9", |it| it.p999_us)];
+    let look_ups = vec![
+        group("p50", |times| times.p50_us),
+        group("p99", |times| times.p99_us),
+        group("p99.9", |times| times.p999_us),
+    ];
     let steps = [("with its preparation", &it.switches), ("without", &it.adoptions)].map(|(label, times)| {
         let bars = [("p50", times.p50_us), ("p99", times.p99_us), ("p99.9", times.p999_us)];
         Group { label: label.to_owned(), bars: bars.map(|(name, time)| Bar::ours(name, time)).to_vec() }

@@ -123,20 +123,20 @@ impl Rivals {
         let equal = || self.target.clone().with_dram(self.hot_rows);
         let made: Result<Box<dyn rival::Rival>, RivalError> = match rival {
             Rival::Gpu => return self.on_gpu(),
-            Rival::Pread => PerIdRival::pread(self.target.clone()).map(|it| Box::new(it) as _),
-            Rival::Uring => PerIdRival::uring(self.target.clone(), depth).map(|it| Box::new(it) as _),
-            Rival::Mapped => PerIdRival::mapped(self.target.clone()).map(|it| Box::new(it) as _),
+            Rival::Pread => PerIdRival::pread(self.target.clone()).map(|rival| Box::new(rival) as _),
+            Rival::Uring => PerIdRival::uring(self.target.clone(), depth).map(|rival| Box::new(rival) as _),
+            Rival::Mapped => PerIdRival::mapped(self.target.clone()).map(|rival| Box::new(rival) as _),
             Rival::Numpy => match (self.numpy.take(), &self.plain) {
-                (Some(numpy), Ok(plain)) => numpy.map(plain, self.dtype, false).map(|it| Box::new(it) as _),
+                (Some(numpy), Ok(plain)) => numpy.map(plain, self.dtype, false).map(|memmap| Box::new(memmap) as _),
                 (_, Err(reason)) => return Ok(Err(reason.clone())),
                 (None, Ok(_)) => return Ok(Err("it has taken part".to_owned())),
             },
             Rival::PreadEqual => {
-                equal().and_then(|it| EqualMeansRival::pread(it, self.batch)).map(|it| Box::new(it) as _)
+                equal().and_then(|table| EqualMeansRival::pread(table, self.batch)).map(|rival| Box::new(rival) as _)
             }
-            Rival::UringEqual => {
-                equal().and_then(|it| EqualMeansRival::uring(it, self.batch, depth)).map(|it| Box::new(it) as _)
-            }
+            Rival::UringEqual => equal()
+                .and_then(|table| EqualMeansRival::uring(table, self.batch, depth))
+                .map(|rival| Box::new(rival) as _),
         };
         enter(made, rival.name(), self.batch)
     }
@@ -147,11 +147,12 @@ impl Rivals {
             Ok(gpu) => gpu,
             Err(error) => return Ok(Err(error.to_string())),
         };
-        let row_bytes = self.store.tables().iter().find(|it| it.name == TABLE).map_or(0, |it| u64::from(it.row_bytes));
+        let row_bytes =
+            self.store.tables().iter().find(|table| table.name == TABLE).map_or(0, |table| u64::from(table.row_bytes));
         let options = GpuOptions::default().with_dram_bytes(self.hot_rows.saturating_mul(row_bytes));
         let plan = PlanOptions::default().with_max(self.batch, self.batch).with_out(self.dtype);
-        let made =
-            GpuExecutor::attach(&self.store, gpu, options).and_then(|it| it.plan(&[Feature::new(TABLE, TABLE)], plan));
+        let made = GpuExecutor::attach(&self.store, gpu, options)
+            .and_then(|executor| executor.plan(&[Feature::new(TABLE, TABLE)], plan));
         match made.and_then(|plan| Ok((plan.width(), plan.slot()?.copied()?))) {
             Ok((width, slot)) => Ok(Ok(Box::new(OnGpu { slot, width, mask: vec![0; self.batch] }))),
             Err(error) => Ok(Err(chain(&error))),

@@ -51,7 +51,8 @@ fn choose<'a>(file: &'a TableFile, tensor: Option<&str>) -> Result<&'a FileTable
         None => all,
     };
     let chosen = chosen.choose(std::slice::from_ref(file), "warprow demo --table")?;
-    let largest = chosen.iter().map(|it| it.table).max_by_key(|table| (table.rows, std::cmp::Reverse(&table.name)));
+    let largest =
+        chosen.iter().map(|chosen| chosen.table).max_by_key(|table| (table.rows, std::cmp::Reverse(&table.name)));
     largest.ok_or_else(|| Failure::input(file.path.display().to_string(), "it holds no table"))
 }
 

@@ -43,7 +43,7 @@ fn no_such_keys(files: &[TableFile], argument: &str) -> Failure {
     // What is no table for a reason of its own, such as an array in Fortran order, has rows that these may be the keys of.
     let names = |list: &str| argument == list || argument.strip_suffix(list).is_some_and(|rest| rest.ends_with('='));
     let listed = |file: &&TableFile| file.key_arrays.iter().any(|array| names(&array.name));
-    let others = files.iter().filter(listed).flat_map(|file| file.skipped.iter().map(move |it| (file, it)));
+    let others = files.iter().filter(listed).flat_map(|file| file.skipped.iter().map(move |pair| (file, pair)));
     let others = others.filter(|(file, (name, _))| !file.key_arrays.iter().any(|array| array.name == *name));
     let others: Vec<_> = others.map(|(_, (name, why))| format!("{} ({why})", printable(name))).collect();
     let others = if others.is_empty() { String::new() } else { format!("; no table is {}", others.join(", ")) };

@@ -39,7 +39,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<CommandOutput, F
     let (prepared, notes) = prepare::all(args, chosen, &hotness, proposal.as_ref(), &target, &keys, context)?;
     let replaced = match args.beside {
         true => Vec::new(),
-        false => prepared.iter().filter_map(|it| target.store.table(&it.spec.name)).collect(),
+        false => prepared.iter().filter_map(|prepared| target.store.table(&prepared.spec.name)).collect(),
     };
     let lba = if args.lba.is_some() { best_lba(&prepared, &target)? } else { None };
     let lba_bytes = target.store.inspect().0.lba_size;
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &LoadArgs, context: &Context) -> Result<CommandOutput, F
 /// The LBA size that suits the tables as they will be stored, on drives that read as the store's do.
 fn best_lba(prepared: &[Prepared<'_>], target: &Target) -> Result<Option<Choice>, Failure> {
     let curves: Vec<_> = target.store.measure_reads()?.into_iter().flatten().collect();
-    let row = |it: &Prepared<'_>| Some((it.spec.dtype.row_bytes(it.spec.dim)?, it.spec.rows));
+    let row = |prepared: &Prepared<'_>| Some((prepared.spec.dtype.row_bytes(prepared.spec.dim)?, prepared.spec.rows));
     let rows = prepared.iter().filter_map(row).map(|(bytes, count)| lba::Rows { bytes, count, ids: lba::IDS });
     let offers = lba::SIZES.map(|lba_bytes| lba::Offer { lba_bytes, performance: 0 });
     Ok(Choice::new(&rows.collect::<Vec<_>>(), &offers, &curves))

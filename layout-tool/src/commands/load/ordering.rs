@@ -118,7 +118,7 @@ pub(super) fn count(
 ) -> Result<Vec<Option<Hotness>>, Failure> {
     let mut counted: Vec<Option<Hotness>> = chosen.iter().map(|_| None).collect();
     let tables = || chosen.iter().enumerate();
-    let together = |it: &Chosen<'_>| hotness.iter().any(|hot| hot.tables.len() > 1 && hot.is_of(&it.name));
+    let together = |chosen: &Chosen<'_>| hotness.iter().any(|hot| hot.tables.len() > 1 && hot.is_of(&chosen.name));
     let sizes = tables().filter(|(_, it)| together(it)).map(|(at, it)| (at, it.table.rows.saturating_mul(8)));
     let parts = portions(sizes, COUNTS);
     let alone = tables().filter(|(_, it)| !together(it) && hotness.iter().any(|hot| hot.is_of(&it.name)));

@@ -73,7 +73,7 @@ fn refuse_foreign(proposal: &ProposalFile, args: &LoadArgs, chosen: &Chosen<'_>)
         Err(Failure::input(subject, what).remedy("make a plan for all tables that are loaded, as they are"))
     };
     let Some(table) = proposal.table(&chosen.name) else {
-        let known = proposal.tiers.tables.iter().map(|it| &*it.name).collect::<Vec<_>>().join(", ");
+        let known = proposal.tiers.tables.iter().map(|table| &*table.name).collect::<Vec<_>>().join(", ");
         return refuse(format!("it has no table {:?}; its tables are {known}", chosen.name));
     };
     let spec = outline(args, chosen, true)?;

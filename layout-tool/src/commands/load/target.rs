@@ -31,7 +31,7 @@ impl Target {
         let model = named.unwrap_or("tables").to_owned();
         let follows = (args.replace || args.beside) && !args.forget_order && sources.proposal.is_none();
         let followed: Vec<Option<TableInfo>> = match follows {
-            true => sources.chosen.iter().map(|it| followed(it, &sources.hotness, &store)).collect(),
+            true => sources.chosen.iter().map(|chosen| followed(chosen, &sources.hotness, &store)).collect(),
             false => sources.chosen.iter().map(|_| None).collect(),
         };
         let options = load_options(args, files, &followed)?;

@@ -55,7 +55,7 @@ pub(super) fn text(args: &LoadArgs, results: &Results<'_>) -> String {
     for (name, reason) in results.skipped.iter().filter(|_| args.all) {
         text += &format!("\nskipped: {}: {reason}", printable(name));
     }
-    if results.prepared.iter().any(|it| it.ranked.is_none()) {
+    if results.prepared.iter().any(|prepared| prepared.ranked.is_none()) {
         text += "\nidentity: hot tier = first ids; tell which rows are hot with --hotness";
     }
     text
@@ -90,16 +90,16 @@ fn loaded(args: &LoadArgs, results: &Results<'_>, report: &LoadReport) -> String
 }
 
 fn tables(prepared: &[Prepared<'_>]) -> String {
-    let hottest = |it: &Prepared<'_>| match (it.ranked, &it.column) {
+    let hottest = |prepared: &Prepared<'_>| match (prepared.ranked, &prepared.column) {
         (Some(Ranked::Hotness), Some(column)) => format!("by --hotness, {column}"),
         (Some(Ranked::Hotness), None) => "by --hotness".to_owned(),
         (Some(Ranked::Plan), _) => "by --plan".to_owned(),
         (Some(Ranked::Inherited(generation)), _) => format!("as in generation {generation}"),
         (None, _) => "the first ids".to_owned(),
     };
-    let line = |it: &Prepared<'_>| {
-        let spec = &it.spec;
-        [spec.name.clone(), units::count(spec.rows), spec.dim.to_string(), spec.dtype.to_string(), hottest(it)]
+    let line = |prepared: &Prepared<'_>| {
+        let spec = &prepared.spec;
+        [spec.name.clone(), units::count(spec.rows), spec.dim.to_string(), spec.dtype.to_string(), hottest(prepared)]
     };
     table(["table", ">rows", ">dim", "type", "hottest rows"], prepared.iter().map(line))
 }

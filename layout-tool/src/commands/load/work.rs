@@ -28,14 +28,14 @@ pub(super) fn run(
     context: &Context,
 ) -> Result<Ended, Failure> {
     if args.dry_run {
-        let specs = prepared.iter().map(|it| it.spec.clone()).collect();
+        let specs = prepared.iter().map(|prepared| prepared.spec.clone()).collect();
         return Ok(Ended::DryRun { superseded: target.store.check_load(&target.model, specs, &target.options)? });
     }
     load(target, prepared, context)
 }
 
 fn load(target: &Target, prepared: &[Prepared<'_>], context: &Context) -> Result<Ended, Failure> {
-    let rows: Vec<_> = prepared.iter().map(|it| it.chosen.file.rows(it.chosen.table)).collect();
+    let rows: Vec<_> = prepared.iter().map(|prepared| prepared.chosen.file.rows(prepared.chosen.table)).collect();
     let converted = prepared.iter().zip(&rows).map(|(it, rows)| converted(rows, &it.chosen, &it.spec));
     let converted = converted.collect::<Result<Vec<_>, _>>()?;
     let loads: Vec<TableLoad<'_>> = prepared

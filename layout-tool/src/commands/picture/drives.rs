@@ -60,7 +60,7 @@ pub(super) fn bar_of_drive(
     let width = scale(drive.bytes).max(12);
     let member = store.members.get(usize::from(drive.member));
     let name = drive.drive.as_deref().unwrap_or("MISSING");
-    let free = member.map_or(0, |it| it.free_chunks * store.chunk_size);
+    let free = member.map_or(0, |member| member.free_chunks * store.chunk_size);
     page.add(label(20, y + 14, &short(name, 34), 12).set("font-weight", "bold"));
     let logs = drive.runs.iter().filter(|run| run.what == MapKind::Log).map(|run| run.lbas).sum::<u64>();
     let logs = match logs * u64::from(store.lba_size) {
@@ -74,7 +74,7 @@ pub(super) fn bar_of_drive(
     let mut x = 0;
     for run in pixels.chunk_by(|a, b| a == b) {
         let Some(&(kind, generation)) = run.first() else { continue };
-        let owner = generation.and_then(|id| store.generations.iter().find(|it| it.id == id));
+        let owner = generation.and_then(|id| store.generations.iter().find(|generation| generation.id == id));
         let fill = match kind {
             MapKind::Free => FREE,
             MapKind::Tables | MapKind::Log => colour(generation.and_then(|id| colours.get(&id)).copied()),
@@ -94,7 +94,7 @@ pub(super) fn bar_of_drive(
         };
         let title = || Title::new(legal(&words));
         group = group.add(rectangle(LEFT + x, y, run.len(), 26, fill).add(title()));
-        let over = match (kind, owner.is_some_and(|it| it.shown == 0)) {
+        let over = match (kind, owner.is_some_and(|generation| generation.shown == 0)) {
             (MapKind::Log, _) => Some("url(#log)"),
             (MapKind::Tables, true) => Some("url(#standby)"),
             _ => None,

@@ -135,7 +135,7 @@ impl Shown<'_> {
             page.add(number_at(x + 9, y + 11, number));
             let Some(table) = self.tables.get(place) else { continue };
             let spec = self.generation.tables.get(place);
-            let shape = spec.map(|it| format!("{} × {} {}", units::count(it.rows), it.dim, it.dtype));
+            let shape = spec.map(|table| format!("{} × {} {}", units::count(table.rows), table.dim, table.dtype));
             let words = format!(
                 "{}: {}, {}, {}",
                 short(&table.table, 32),
@@ -163,8 +163,11 @@ impl Shown<'_> {
         let mut on = (0u16..).zip(&table.bytes).filter(|(_, bytes)| **bytes > 0).map(|(member, _)| member);
         let alone = match (on.next(), on.next()) {
             (Some(member), None) if store.members.len() > 1 => {
-                let name =
-                    store.members.get(usize::from(member)).and_then(|it| it.drive.as_deref()).unwrap_or("MISSING");
+                let name = store
+                    .members
+                    .get(usize::from(member))
+                    .and_then(|member| member.drive.as_deref())
+                    .unwrap_or("MISSING");
                 format!(" on {}", short(name, 24))
             }
             _ => String::new(),

@@ -21,15 +21,15 @@ const DRAWN: usize = COLOURS.len();
 /// The picture, as the text of an SVG file.
 pub(crate) fn draw(store: &StoreInspection, drives: &[DriveMap], tables: &[TableMap]) -> String {
     let mut drawn: Vec<&GenerationInspection> = store.generations.iter().collect();
-    drawn.sort_by_key(|it| (std::cmp::Reverse(it.bytes), it.id));
+    drawn.sort_by_key(|generation| (std::cmp::Reverse(generation.bytes), generation.id));
     drawn.truncate(DRAWN);
-    drawn.sort_by_key(|it| it.id);
+    drawn.sort_by_key(|generation| generation.id);
     let colours: HashMap<u64, usize> = drawn.iter().enumerate().map(|(index, it)| (it.id, index)).collect();
     let mut page = Page { document: Document::new().add(patterns()), y: 20 };
     page.text(20, &format!("Store {}, epoch {}", store.store, store.epoch), 18, "bold");
     page.y += 26;
-    let free: u64 = store.members.iter().map(|it| it.free_chunks * store.chunk_size).sum();
-    let all: u64 = store.members.iter().map(|it| it.bytes).sum();
+    let free: u64 = store.members.iter().map(|member| member.free_chunks * store.chunk_size).sum();
+    let all: u64 = store.members.iter().map(|member| member.bytes).sum();
     let line = format!(
         "{} of {} free; chunks of {}, LBAs of {} B; drawn to scale, the largest drive over the whole width",
         units::bytes(free),
@@ -48,7 +48,7 @@ pub(crate) fn draw(store: &StoreInspection, drives: &[DriveMap], tables: &[Table
     page.y += 10;
 
     for generation in &drawn {
-        let tables: Vec<&TableMap> = tables.iter().filter(|it| it.generation == generation.id).collect();
+        let tables: Vec<&TableMap> = tables.iter().filter(|table| table.generation == generation.id).collect();
         plot_of_generation(&mut page, store, generation, &tables, colours.get(&generation.id).copied());
     }
     let left = store.generations.len() - drawn.len();

@@ -36,8 +36,9 @@ pub(super) fn labels_of_chunks(
     generation: &GenerationInspection,
     plot: &Plot,
 ) {
-    let name =
-        |member: u16| store.members.get(usize::from(member)).and_then(|it| it.drive.as_deref()).unwrap_or("MISSING");
+    let name = |member: u16| {
+        store.members.get(usize::from(member)).and_then(|member| member.drive.as_deref()).unwrap_or("MISSING")
+    };
     if plot.chunks as usize <= ROWS {
         for (row, &member) in generation.chunk_members.iter().enumerate() {
             let words = format!("on {}", short(name(member), 36));

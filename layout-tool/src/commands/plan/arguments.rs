@@ -122,7 +122,8 @@ impl FromStr for DriveKind {
 }
 
 fn drive_bytes(text: &str) -> Result<u64, String> {
-    let fraction = text.strip_suffix('T').and_then(|it| it.parse::<f64>().ok()).filter(|it| it.fract() != 0.0);
+    let fraction =
+        text.strip_suffix('T').and_then(|text| text.parse::<f64>().ok()).filter(|number| number.fract() != 0.0);
     match fraction {
         Some(terabytes) if terabytes > 0.0 && terabytes < 1e6 => Ok((terabytes * 1e12) as u64),
         _ => parse_size(text).map_err(|error| error.to_string()),

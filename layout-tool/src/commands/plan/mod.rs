@@ -25,7 +25,7 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, F
     refuse_outputs(args)?;
     let (shapes, logs) = traces::tables_and_traces(args)?;
     let mut trace = QueryTrace::new(logs.iter().map(traces::source).collect::<Result<_, _>>()?)?;
-    let row_bytes = shapes.iter().filter_map(|it| it.dtype.row_bytes(it.dim)).max().unwrap_or(4);
+    let row_bytes = shapes.iter().filter_map(|shape| shape.dtype.row_bytes(shape.dim)).max().unwrap_or(4);
     let costs = match args.typical_host || args.hbm > 0 {
         true => HostCosts::default(),
         false => HostCosts::measure(row_bytes.next_multiple_of(4), args.emulated)?,

@@ -30,15 +30,15 @@ fn error(share: f64) -> String {
 
 /// Where the share in memory will be, and for how many traces that holds.
 fn intervals(intervals: &[HitInterval]) -> String {
-    let known = intervals.iter().filter(|it| it.high - it.low < UNKNOWN);
-    let lines = known.map(|it| {
+    let known = intervals.iter().filter(|interval| interval.high - interval.low < UNKNOWN);
+    let lines = known.map(|interval| {
         format!(
             "\nof the {} that follow: {} to {} from memory, for {} of unseen traces ({} measured)",
-            units::plural(it.queries, "query"),
-            percent(it.low),
-            percent(it.high),
-            percent(it.coverage).replace(".0%", "%"),
-            percent(it.measured).replace(".0%", "%"),
+            units::plural(interval.queries, "query"),
+            percent(interval.low),
+            percent(interval.high),
+            percent(interval.coverage).replace(".0%", "%"),
+            percent(interval.measured).replace(".0%", "%"),
         )
     });
     lines.collect()
@@ -62,7 +62,7 @@ pub(super) fn text(
         text += &path.as_ref().map_or_else(String::new, |path| format!("\n{what} {}", path.display()));
     }
     for log in logs {
-        let parts = [Some(log.text()).filter(|it| !it.is_empty()), log.unused_text()];
+        let parts = [Some(log.text()).filter(|text| !text.is_empty()), log.unused_text()];
         parts.into_iter().flatten().for_each(|part| text += &format!("\n{part}"));
     }
     text
@@ -87,17 +87,17 @@ fn learnt(tiers: &TierProposal) -> String {
 fn tables(tiers: &TierProposal) -> String {
     let mut text = table(
         ["table", ">rows", ">dim", "type", ">looked up", ">in GPU memory", ">in DRAM", ">on drives", ">count error"],
-        tiers.tables.iter().map(|it| {
+        tiers.tables.iter().map(|table| {
             [
-                it.name.clone(),
-                units::count(it.rows),
-                it.dim.to_string(),
-                it.dtype.clone(),
-                units::count(it.seen_rows),
-                units::count(it.hbm_rows),
-                units::count(it.dram_rows),
-                units::count(it.rows - it.hbm_rows - it.dram_rows),
-                it.count_error.to_string(),
+                table.name.clone(),
+                units::count(table.rows),
+                table.dim.to_string(),
+                table.dtype.clone(),
+                units::count(table.seen_rows),
+                units::count(table.hbm_rows),
+                units::count(table.dram_rows),
+                units::count(table.rows - table.hbm_rows - table.dram_rows),
+                table.count_error.to_string(),
             ]
         }),
     );
@@ -162,9 +162,9 @@ fn budgets(tiers: &TierProposal) -> String {
     let last = tiers.curve.len().saturating_sub(1);
     let kept = |(at, point): &(usize, &BudgetPoint)| at % step == 0 || *at == last || point.bytes == chosen;
     let rows = tiers.curve.iter().enumerate().filter(kept).map(|(_, point)| {
-        let rates = point.rates.iter().map(|it| match it.ids_per_second > 0.0 {
-            true => format!("{}: {}", it.drives, units::short(it.ids_per_second)),
-            false => format!("{}: –", it.drives),
+        let rates = point.rates.iter().map(|rate| match rate.ids_per_second > 0.0 {
+            true => format!("{}: {}", rate.drives, units::short(rate.ids_per_second)),
+            false => format!("{}: –", rate.drives),
         });
         let mark = if point.bytes == chosen { " *" } else { "" };
         [

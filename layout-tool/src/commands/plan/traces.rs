@@ -24,11 +24,13 @@ pub(super) fn source(log: &LookupTrace) -> Result<Named, Failure> {
 /// The tables that traces are given of, and the traces.
 pub(super) fn tables_and_traces(args: &PlanArgs) -> Result<(Vec<TableShape>, Vec<LookupTrace>), Failure> {
     let known = known(args)?;
-    let names: Vec<&str> = known.iter().map(|it| &*it.name).collect();
+    let names: Vec<&str> = known.iter().map(|shape| &*shape.name).collect();
     if let Some(name) = args.keyed.iter().find(|name| !names.contains(&&***name)) {
         return Err(Failure::usage(name, "there is no such table").remedy("name one that --table gives"));
     }
-    if let Some((_, name)) = names.iter().enumerate().find(|(at, name)| names.iter().take(*at).any(|it| it == *name)) {
+    if let Some((_, name)) =
+        names.iter().enumerate().find(|(at, name)| names.iter().take(*at).any(|other| other == *name))
+    {
         return Err(Failure::usage(*name, "the table is given twice").remedy("leave one of them out"));
     }
     let mut logs = Vec::<LookupTrace>::new();
@@ -36,7 +38,7 @@ pub(super) fn tables_and_traces(args: &PlanArgs) -> Result<(Vec<TableShape>, Vec
     for argument in &args.traces {
         let log = log(argument, &names)?;
         for column in &log.columns {
-            let Some(shape) = known.iter().find(|it| it.name == column.table) else { continue };
+            let Some(shape) = known.iter().find(|shape| shape.name == column.table) else { continue };
             if shapes.contains(shape) {
                 let what = format!("a second trace of table {:?}", shape.name);
                 return Err(Failure::usage(argument, what).remedy("leave one out"));
@@ -46,7 +48,7 @@ pub(super) fn tables_and_traces(args: &PlanArgs) -> Result<(Vec<TableShape>, Vec
         logs.push(log);
     }
     // Tables of a store may stay as they are; those that were stated are meant.
-    match known.iter().find(|it| args.drives.is_empty() && !shapes.contains(it)) {
+    match known.iter().find(|shape| args.drives.is_empty() && !shapes.contains(shape)) {
         Some(table) => {
             Err(Failure::usage(&table.name, "there is no trace of this table")
                 .remedy("give one with --trace NAME=TRACE"))
@@ -62,9 +64,9 @@ fn known(args: &PlanArgs) -> Result<Vec<TableShape>, Failure> {
     }
     let options = OpenOptions::default().with_read_only();
     let store = drives::open(&DriveArgs { drives: args.drives.clone() }, &options)?;
-    let shape = |it: TableInfo| {
-        let index_bytes = it.keys.map(|keys| keys.index_bytes);
-        TableShape { name: it.name, rows: it.rows, dim: it.dim, dtype: it.dtype, index_bytes }
+    let shape = |table: TableInfo| {
+        let index_bytes = table.keys.map(|keys| keys.index_bytes);
+        TableShape { name: table.name, rows: table.rows, dim: table.dim, dtype: table.dtype, index_bytes }
     };
     Ok(store.tables().into_iter().map(shape).collect())
 }
@@ -82,10 +84,11 @@ fn log(argument: &str, known: &[&str]) -> Result<LookupTrace, Failure> {
         .map_err(|error| Failure::usage(argument, format!("{error}")).remedy("look at `warprow plan --help`"))?;
     let Some(name) = name else { return LookupTrace::of(&spec, known, "--trace") };
     let tables: Vec<&str> = match listed {
-        Some(_) => name.split(',').filter_map(|name| known.iter().copied().find(|it| *it == name)).collect(),
+        Some(_) => name.split(',').filter_map(|name| known.iter().copied().find(|other| *other == name)).collect(),
         None => named::matching(name, known),
     };
-    if let Some((_, twice)) = tables.iter().enumerate().find(|(at, name)| tables.iter().take(*at).any(|it| it == *name))
+    if let Some((_, twice)) =
+        tables.iter().enumerate().find(|(at, name)| tables.iter().take(*at).any(|other| other == *name))
     {
         let what = format!("table {twice:?} is named twice");
         return Err(Failure::usage(argument, what).remedy("a table has one trace: leave one out"));
@@ -103,7 +106,7 @@ fn stated(argument: &str, keyed: &[String]) -> Result<TableShape, Failure> {
         shape.parse().map_err(|error: String| Failure::usage(argument, error).remedy("such as item=1000x64:f32"))?;
     match (shape.rows, shape.at) {
         (Some(rows), 0) => {
-            let index_bytes = keyed.iter().any(|it| it == name).then(|| TableShape::index_of(rows));
+            let index_bytes = keyed.iter().any(|other| other == name).then(|| TableShape::index_of(rows));
             Ok(TableShape { name: name.to_owned(), rows, dim: shape.dim, dtype: shape.dtype, index_bytes })
         }
         _ => Err(Failure::usage(argument, "a shape has rows, and no offset").remedy("such as item=1000x64:f32")),

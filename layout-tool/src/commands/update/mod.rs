@@ -139,7 +139,8 @@ fn empty<'a>(args: &UpdateArgs, file: &'a TableFile) -> Option<&'a str> {
     let glob = args.tensor.as_deref().map(WildMatch::new);
     let meant = |name: &str| glob.as_ref().is_none_or(|glob| glob.matches(name));
     // One that cannot be read may be the one that is meant: choosing says why.
-    let is_known = |name: &String| file.empty.contains(name) || file.key_arrays.iter().any(|it| it.name == *name);
+    let is_known =
+        |name: &String| file.empty.contains(name) || file.key_arrays.iter().any(|key_array| key_array.name == *name);
     let mut skipped = file.skipped.iter().map(|(name, _)| name).filter(|name| !is_known(name));
     if file.tables.iter().any(|table| meant(&table.name)) || skipped.any(|name| meant(name)) {
         return None;

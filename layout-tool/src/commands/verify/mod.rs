@@ -25,7 +25,7 @@ pub(crate) fn run(args: &VerifyArgs, context: &Context) -> Result<CommandOutput,
     }
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let known = store.tables();
-    let names: Vec<&str> = known.iter().map(|it| &*it.name).collect();
+    let names: Vec<&str> = known.iter().map(|table| &*table.name).collect();
     let given = GivenFiles::open(&args.against, &args.tensor, &args.keys, &args.reading, &names)?;
     let tables = chosen(&store, &args.table, &given)?;
     let several = tables.len() > 1;
@@ -60,6 +60,6 @@ fn chosen(store: &Store, names: &[String], given: &GivenFiles) -> Result<Vec<(Ta
     }
     let find =
         |name: &String| store.table(name).map(|table| (table, false)).ok_or_else(|| drives::no_such_table(store, name));
-    let once = names.iter().enumerate().filter(|(index, name)| !names.iter().take(*index).any(|it| it == *name));
+    let once = names.iter().enumerate().filter(|(index, name)| !names.iter().take(*index).any(|other| other == *name));
     once.map(|(_, name)| find(name)).collect()
 }

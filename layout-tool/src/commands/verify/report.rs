@@ -15,7 +15,7 @@ const LISTED: usize = 10;
 
 pub(super) fn report(findings: &[Finding], metadata: &MetadataReport) -> Result<CommandOutput, Failure> {
     let mut bad = metadata.bad.clone();
-    bad.extend(findings.iter().flat_map(|it| it.bad.iter().cloned()));
+    bad.extend(findings.iter().flat_map(|finding| finding.bad.iter().cloned()));
     let mut done = CommandOutput::new(text(findings, metadata, &bad), json(findings, metadata, &bad))?;
     done.failure = failure(findings, &bad);
     Ok(done)
@@ -23,7 +23,9 @@ pub(super) fn report(findings: &[Finding], metadata: &MetadataReport) -> Result<
 
 fn verdict(finding: &Finding) -> String {
     match (&finding.against, finding.differing) {
-        _ if finding.damage.as_ref().is_some_and(|it| it.class == Class::Mismatch) => "DIFFERS, see below".to_owned(),
+        _ if finding.damage.as_ref().is_some_and(|failure| failure.class == Class::Mismatch) => {
+            "DIFFERS, see below".to_owned()
+        }
         _ if finding.damage.is_some() => "DAMAGED, see below".to_owned(),
         (None, _) => "readable; row contents NOT checked".to_owned(),
         (Some(against), 0) => format!("equal to {against}"),
@@ -32,16 +34,24 @@ fn verdict(finding: &Finding) -> String {
 }
 
 fn text(findings: &[Finding], metadata: &MetadataReport, bad: &[DamagedUnit]) -> String {
-    let line = |it: &Finding| {
-        let standby =
-            if it.standby { format!(" (generation {}, standby)", it.table.generation) } else { String::new() };
-        [it.table.name.clone() + &standby, units::count(it.rows), units::bytes(it.bytes), verdict(it)]
+    let line = |finding: &Finding| {
+        let standby = if finding.standby {
+            format!(" (generation {}, standby)", finding.table.generation)
+        } else {
+            String::new()
+        };
+        [
+            finding.table.name.clone() + &standby,
+            units::count(finding.rows),
+            units::bytes(finding.bytes),
+            verdict(finding),
+        ]
     };
     let mut text = match findings.is_empty() {
         true => "The store has no tables.".to_owned(),
         false => table(["table", ">rows", ">bytes", "verdict"], findings.iter().map(line)),
     };
-    for (finding, damage) in findings.iter().filter_map(|it| Some((it, it.damage.as_ref()?))) {
+    for (finding, damage) in findings.iter().filter_map(|finding| Some((finding, finding.damage.as_ref()?))) {
         text += &format!("\n{:?}: {}", finding.table.name, printable(&damage.message));
     }
     if findings.iter().any(|finding| finding.against.is_none() && finding.damage.is_none()) {
@@ -59,20 +69,20 @@ fn text(findings: &[Finding], metadata: &MetadataReport, bad: &[DamagedUnit]) ->
 }
 
 fn json(findings: &[Finding], metadata: &MetadataReport, bad: &[DamagedUnit]) -> Value {
-    let table = |it: &Finding| {
+    let table = |finding: &Finding| {
         json!({
-            "name": it.table.name,
-            "generation": it.table.generation,
-            "standby": it.standby,
-            "rows": it.rows,
-            "keys_checked": it.keys,
-            "bytes": it.bytes,
-            "checked": it.against.is_some(),
-            "against": it.against,
-            "damage": it.damage.as_ref().map(|damage| &damage.message),
-            "differing": it.differing,
-            "first_differing_are": it.kind(),
-            "first_differing": it.first.iter().take(LISTED).collect::<Vec<_>>(),
+            "name": finding.table.name,
+            "generation": finding.table.generation,
+            "standby": finding.standby,
+            "rows": finding.rows,
+            "keys_checked": finding.keys,
+            "bytes": finding.bytes,
+            "checked": finding.against.is_some(),
+            "against": finding.against,
+            "damage": finding.damage.as_ref().map(|damage| &damage.message),
+            "differing": finding.differing,
+            "first_differing_are": finding.kind(),
+            "first_differing": finding.first.iter().take(LISTED).collect::<Vec<_>>(),
         })
     };
     let checked = !findings.is_empty() && findings.iter().all(|finding| finding.against.is_some());
@@ -88,7 +98,7 @@ fn json(findings: &[Finding], metadata: &MetadataReport, bad: &[DamagedUnit]) ->
 
 /// The worst that was found: what cannot be read comes before damage, and that before rows that differ.
 fn failure(findings: &[Finding], bad: &[DamagedUnit]) -> Option<Failure> {
-    let unreadable: Vec<DamagedUnit> = bad.iter().filter(|it| it.unreadable).cloned().collect();
+    let unreadable: Vec<DamagedUnit> = bad.iter().filter(|unit| unit.unreadable).cloned().collect();
     damage::failure(&unreadable)
         .or_else(|| findings.iter().find_map(|finding| finding.damage.clone()))
         .or_else(|| findings.iter().find(|finding| finding.differing > 0).map(differing))

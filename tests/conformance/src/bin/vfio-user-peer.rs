@@ -53,7 +53,7 @@ fn checks(peer: &Peer, known: &[String]) -> Result<u32> {
     for check in CHECKS {
         let name = check.name;
         let start = Instant::now();
-        if known.iter().any(|it| it == name) {
+        if known.iter().any(|other| other == name) {
             println!("known  {name}: not tried");
             continue;
         }

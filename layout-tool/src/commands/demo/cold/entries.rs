@@ -54,18 +54,18 @@ impl<'a> Entrants<'a> {
                 Err(reason) => return Ok(Err(reason)),
             },
             Who::Pread => {
-                ThreadedRival::new(THREADS, || PerIdRival::pread(self.target.clone())).map(|it| Box::new(it) as _)
+                ThreadedRival::new(THREADS, || PerIdRival::pread(self.target.clone())).map(|rival| Box::new(rival) as _)
             }
-            Who::Mapped => PerIdRival::mapped(self.target.clone()).map(|it| Box::new(it) as _),
+            Who::Mapped => PerIdRival::mapped(self.target.clone()).map(|rival| Box::new(rival) as _),
             Who::Numpy => match self.plain {
                 Ok(plain) => {
                     let dtype = self.workload.truth.dtype();
-                    rivals::numpy_again(plain, dtype, context).map(|it| Box::new(it) as _)
+                    rivals::numpy_again(plain, dtype, context).map(|memmap| Box::new(memmap) as _)
                 }
                 Err(reason) => return Ok(Err(reason.clone())),
             },
         };
-        Ok(rivals::enter(made, who.name(), self.batch)?.map(|it| it as _))
+        Ok(rivals::enter(made, who.name(), self.batch)?.map(|contender| contender as _))
     }
 
     /// Warprow on a drive, without rows in memory.

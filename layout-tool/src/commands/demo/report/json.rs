@@ -17,8 +17,9 @@ use crate::commands::demo::warprow;
 
 pub(super) fn json(measured: &Measured<'_>) -> Value {
     let Measured { workload, results, .. } = measured;
-    let right =
-        |outcome: &Result<Outcome, String>| outcome.as_ref().map_or(true, |it| it.verified() || it.batches == 0);
+    let right = |outcome: &Result<Outcome, String>| {
+        outcome.as_ref().map_or(true, |outcome| outcome.verified() || outcome.batches == 0)
+    };
     let mut object = figures(results);
     let Some(members) = object.as_object_mut() else { return object };
     let cold_right = !matches!(&results.cold, Some(Ok(Cold { mismatch: Some(_), .. })));

@@ -46,7 +46,7 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<CommandOutput,
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let all = store.tables();
     let tables = meant(&store, &all, &args.tables)?;
-    let names: Vec<&str> = tables.iter().map(|it| &*it.name).collect();
+    let names: Vec<&str> = tables.iter().map(|table| &*table.name).collect();
     let logs = args.traces.iter().map(|argument| log(argument, &names)).collect::<Result<Vec<_>, _>>()?;
     refuse_two(&logs)?;
     for name in args.tables.iter().filter(|name| names.contains(&&***name)) {
@@ -56,7 +56,7 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<CommandOutput,
         }
     }
     // What a proposal gives to rows; what indices of keys take is theirs anyhow.
-    let dram = args.dram.unwrap_or_else(|| proposal.as_ref().map_or(0, |it| it.tiers.memory_for_rows()));
+    let dram = args.dram.unwrap_or_else(|| proposal.as_ref().map_or(0, |file| file.tiers.memory_for_rows()));
     let options = HostOptions::default().with_dram_bytes(dram);
     let options = if args.no_check { options } else { options.with_checked_rows() };
     let host = HostExecutor::attach(&store, if args.check_keys { options.with_checked_keys() } else { options })?;
@@ -67,13 +67,13 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<CommandOutput,
         queries = queries.max(look_up(args, log, &mut of_log, &host, context)?);
         asked.append(&mut of_log);
     }
-    let left: Vec<&str> = names.into_iter().filter(|&name| asked.iter().all(|it| it.info.name != name)).collect();
+    let left: Vec<&str> = names.into_iter().filter(|&name| asked.iter().all(|asked| asked.info.name != name)).collect();
     report::report(args, &Results { asked, left, logs: &logs, dram, queries, proposal })
 }
 
 /// The tables that are named, or that a pattern is of; all if none is.
 fn meant<'a>(store: &Store, all: &'a [TableInfo], names: &[String]) -> Result<Vec<&'a TableInfo>, Failure> {
-    let known: Vec<&str> = all.iter().map(|it| &*it.name).collect();
+    let known: Vec<&str> = all.iter().map(|table| &*table.name).collect();
     let mut wanted: Vec<&str> = Vec::new();
     for name in names {
         match &named::matching(name, &known)[..] {
@@ -81,7 +81,7 @@ fn meant<'a>(store: &Store, all: &'a [TableInfo], names: &[String]) -> Result<Ve
             found => wanted.extend(found),
         }
     }
-    Ok(all.iter().filter(|it| names.is_empty() || wanted.contains(&&*it.name)).collect())
+    Ok(all.iter().filter(|table| names.is_empty() || wanted.contains(&&*table.name)).collect())
 }
 
 fn log(argument: &str, tables: &[&str]) -> Result<LookupTrace, Failure> {
@@ -108,7 +108,12 @@ fn refuse_two(logs: &[LookupTrace]) -> Result<(), Failure> {
 fn of_log(log: &LookupTrace, tables: &[&TableInfo], host: &HostExecutor) -> Vec<Asked> {
     let looked_up = tables.iter().filter(|info| log.slots_of(&info.name).next().is_some());
     let asked = looked_up.map(|&info| Asked {
-        columns: log.columns.iter().filter(|it| it.table == info.name).map(|it| it.name.clone()).collect(),
+        columns: log
+            .columns
+            .iter()
+            .filter(|column| column.table == info.name)
+            .map(|column| column.name.clone())
+            .collect(),
         slots: log.slots_of(&info.name).collect(),
         hot_rows: host.hot_rows(&info.name).unwrap_or(0),
         report: LookupReport::default(),

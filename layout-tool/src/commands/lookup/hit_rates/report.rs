@@ -58,8 +58,9 @@ fn text(results: &Results<'_>) -> String {
         let reads = units::count(it.commands);
         [name.to_owned(), columns, ids, missing, percent(hit_rate(it)), rows, unique, reads]
     };
-    let of_table = |it: &Asked| row(&it.info.name, it.columns.join(", "), units::count(it.hot_rows), &it.report);
-    let hot_rows = asked.iter().map(|it| it.hot_rows).sum();
+    let of_table =
+        |asked: &Asked| row(&asked.info.name, asked.columns.join(", "), units::count(asked.hot_rows), &asked.report);
+    let hot_rows = asked.iter().map(|asked| asked.hot_rows).sum();
     let last = row("all", String::new(), units::count(hot_rows), &total);
     let mut text = table(
         ["table", "looked up by", ">ids", ">missing", ">from DRAM", ">rows in DRAM", ">rows read", ">commands"],
@@ -90,12 +91,12 @@ fn text(results: &Results<'_>) -> String {
 }
 
 fn json(args: &LookupArgs, results: &Results<'_>) -> Value {
-    let tables = results.asked.iter().map(|it| {
+    let tables = results.asked.iter().map(|asked| {
         let mut of = json!({
-            "table": it.info.name, "columns": it.columns, "rows": it.info.rows, "rows_in_dram": it.hot_rows,
-            "checked": it.info.row_crc && !args.no_check, "keys_checked": it.info.keys.is_some() && args.check_keys,
+            "table": asked.info.name, "columns": asked.columns, "rows": asked.info.rows, "rows_in_dram": asked.hot_rows,
+            "checked": asked.info.row_crc && !args.no_check, "keys_checked": asked.info.keys.is_some() && args.check_keys,
         });
-        merge(&mut of, counts(&it.report));
+        merge(&mut of, counts(&asked.report));
         of
     });
     let mut object = json!({

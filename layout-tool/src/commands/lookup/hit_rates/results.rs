@@ -35,7 +35,7 @@ impl Results<'_> {
     /// Of all tables together.
     pub(super) fn total(&self) -> LookupReport {
         let mut total = LookupReport::default();
-        self.asked.iter().for_each(|it| tally::add(&mut total, &it.report));
+        self.asked.iter().for_each(|asked| tally::add(&mut total, &asked.report));
         total
     }
 

@@ -160,7 +160,7 @@ pub(crate) fn killed(address: &str, place: Place) -> Result<()> {
     };
     let mut canaries = Vec::new();
     let covered = |at: u64, canaries: &[MappedMemory]| {
-        canaries.iter().any(|it| (it.iova()..it.iova() + it.memory().len() as u64).contains(&at))
+        canaries.iter().any(|canary| (canary.iova()..canary.iova() + canary.memory().len() as u64).contains(&at))
     };
     let end = iova + (READS * BYTES) as u64 - 1;
     while !(covered(iova, &canaries) && covered(end, &canaries)) {
