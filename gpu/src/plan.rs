@@ -140,11 +140,11 @@ impl GpuPlan {
         Ok(Self { inner })
     }
 
-    /// Takes a slot, until it is dropped. [`GpuError::QueueBusy`] if all are taken.
+    /// Takes a slot, until it is dropped. [`GpuError::Busy`] if all are taken.
     pub fn slot(&self) -> Result<GpuSlot, GpuError> {
         match lock(&self.inner.idle).pop() {
             Some(state) => Ok(GpuSlot::new(self.inner.clone(), state)),
-            None => Err(GpuError::QueueBusy("all slots of the plan are taken")),
+            None => Err(GpuError::Busy("all slots of the plan are taken")),
         }
     }
 

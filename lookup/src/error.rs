@@ -40,7 +40,7 @@ pub enum LookupError {
     NamespaceChanged(#[from] NamespaceChanged),
     /// The slot holds a batch whose rows were fetched ahead.
     #[error("the slot holds a batch that was prefetched: look that up, or forget it, or take another slot")]
-    QueueBusy,
+    SlotHoldsBatch,
     /// The slot holds no batch whose rows were fetched ahead.
     #[error("the slot holds no prefetched batch: prefetch one first")]
     NothingPrefetched,

@@ -4,7 +4,7 @@ use warprow_layout::{DType, Table};
 use warprow_store::StoreError;
 
 use crate::feature::{BoundsCheck, Feature, MissingPolicy, PlanOptions, Pooling};
-use crate::stage::{MAX_ROWS, NONE};
+use crate::stage::{FIRST_NO_INDEX, MAX_ROWS};
 
 /// Most features of a plan, and most tables.
 const MAX_FEATURES: usize = 1 << 16;
@@ -74,8 +74,8 @@ pub fn resolve<'a>(
     if features.is_empty() || features.len() > MAX_FEATURES {
         return out_of_range(format!("a plan has 1 to {MAX_FEATURES} features, not {}", features.len()));
     }
-    if options.max_ids >= NONE as usize {
-        return out_of_range(format!("max_ids is {}; it must be below {NONE}", options.max_ids));
+    if options.max_ids >= FIRST_NO_INDEX as usize {
+        return out_of_range(format!("max_ids is {}; it must be below {FIRST_NO_INDEX}", options.max_ids));
     }
     if options.max_batch.checked_mul(features.len()).is_none_or(|bags| bags >= u32::MAX as usize) {
         return out_of_range(format!("{} features × max_batch of {} are too many", features.len(), options.max_batch));

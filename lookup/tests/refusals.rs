@@ -180,7 +180,7 @@ fn slots_and_queues_run_out_by_name() {
     let plan = host.plan(&feature, PlanOptions::default().with_slots(3)).unwrap();
     let slots: Vec<_> = (0..3).map(|_| plan.slot().unwrap()).collect();
     let error = plan.slot().unwrap_err();
-    assert!(matches!(error, StoreError::QueueBusy { slots: 3 }), "{error}");
+    assert!(matches!(error, StoreError::NoFreeSlot { slots: 3 }), "{error}");
     assert!(store.ranks("wide").is_err() || store.ranks("wide").unwrap().is_none());
     drop(slots);
     assert!(plan.slot().is_ok());

@@ -329,7 +329,7 @@ pub enum StoreError {
     },
     /// All slots of a plan are in use.
     #[error("all {slots} slots of the plan are in use: drop one, or plan more")]
-    QueueBusy {
+    NoFreeSlot {
         /// Slots of the plan.
         slots: u32,
     },

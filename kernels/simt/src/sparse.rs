@@ -8,7 +8,7 @@ use warprow_keys::{FingerprintWidth, IndexOptions, KeyIndex, KeyKind};
 
 use crate::buffer::Buffer;
 
-pub struct Sparse {
+pub struct SparseKeys {
     index: KeyIndex,
     /// By slot, which is the number of the row.
     pub numbers: Vec<i128>,
@@ -19,7 +19,7 @@ pub struct Sparse {
     stored: bool,
 }
 
-impl Sparse {
+impl SparseKeys {
     pub fn random(rng: &mut Rng, rows: u64) -> Self {
         let kind = if rng.bool() { KeyKind::I64 } else { KeyKind::U64 };
         let stored = rng.bool();

@@ -96,7 +96,7 @@ impl Holding {
     pub(crate) fn idle(&mut self) -> Result<&mut State, LookupError> {
         match (&mut self.state, &self.ahead) {
             (Some(state), None) => Ok(state),
-            _ => Err(LookupError::QueueBusy),
+            _ => Err(LookupError::SlotHoldsBatch),
         }
     }
 
@@ -219,7 +219,7 @@ impl Slot {
     ///
     /// # Errors
     /// The errors of [`lookup`](Self::lookup) for a batch that does not fit the plan, and for missing ids that are errors;
-    /// [`LookupError::PrefetchNotPlanned`]; [`LookupError::QueueBusy`] if the slot holds a batch already. If a drive fails,
+    /// [`LookupError::PrefetchNotPlanned`]; [`LookupError::SlotHoldsBatch`] if the slot holds a batch already. If a drive fails,
     /// [`lookup_prefetched`](Self::lookup_prefetched) returns the error.
     pub fn prefetch(&mut self, batch: &Batch<'_>) -> Result<(), LookupError> {
         let state = self.holding.idle()?;

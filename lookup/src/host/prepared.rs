@@ -10,7 +10,7 @@ use warprow_store::view::{Overlay, SparseIds};
 use super::attached::{Attached, HostTable, Order};
 use crate::feature::{Feature, PlanOptions};
 use crate::resolve::{ResolvedFeature, ResolvedFeatures, ResolvedTable, output_type, resolve};
-use crate::stage::{BitmapShape, RouteTable};
+use crate::stage::{BitmapShape, TableRoute};
 
 /// A plan's features resolved against the tables of a host. A look-up reads one value of this type from its beginning to its end, so that
 /// it sees the tables of one moment.
@@ -20,7 +20,7 @@ pub(crate) struct Prepared {
     pub features: Vec<ResolvedFeature>,
     pub tables: Vec<ResolvedTable>,
     /// Where the rows of each table lie, in the order of `tables`.
-    pub routes: Vec<RouteTable>,
+    pub routes: Vec<TableRoute>,
     /// Checksums of each table's rows, by rank, in the order of `tables`; `None`: the table's rows are not checked.
     pub crcs: Vec<Option<Arc<Vec<u32>>>>,
     /// The key index of each table, in the order of `tables`; `None`: the table has no keys, and its ids are below the number of rows.
@@ -131,9 +131,9 @@ impl Prepared {
     }
 }
 
-fn route_of(source: &HostTable, order: &Order) -> RouteTable {
+fn route_of(source: &HostTable, order: &Order) -> TableRoute {
     let table = source.located.table();
-    RouteTable {
+    TableRoute {
         ranks: order.ranks.clone(),
         hot_rows: source.hot_rows,
         dram_byte: source.dram_byte,

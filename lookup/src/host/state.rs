@@ -22,8 +22,9 @@ use crate::host::rows_out::{BufferRows, PlainRows, RowsOut};
 use crate::output_buffer::OutputBuffer;
 use crate::report::{LookupReport, LookupStage};
 use crate::stage::{
-    Accumulator, CountBuffers, KEY_MISSING, KeyCounts, KeyTable, OutputElement, ReadCommand, RowLocation, RowRead,
-    TierSplit, created, dedupe, keys, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers, updated,
+    Accumulator, CountBuffers, KEY_MISSING, KeyHashTable, OutputElement, ReadCommand, RowLocation, RowRead,
+    RowlessIdCounts, TierSplit, created, dedupe, keys, mask, merge, order, route, sparse_keys, sparse_mask,
+    split_tiers, updated,
 };
 use warprow_store::StoreError;
 use warprow_store::view::OverlaySnapshot;
@@ -36,7 +37,7 @@ const MAX_LANDING: usize = 8 << 20;
 pub(crate) struct State {
     lanes: Vec<Lane>,
     landings: Landings,
-    table: KeyTable,
+    table: KeyHashTable,
     pub(crate) bags: Vec<u32>,
     keys: Vec<u64>,
     /// For each id, where its row lies.
@@ -101,7 +102,7 @@ impl State {
         Ok(Self {
             lanes,
             landings: Landings::new(cold, transfer),
-            table: KeyTable::new(ids),
+            table: KeyHashTable::new(ids),
             bags: vec![0; bags + 1],
             keys: vec![0; ids],
             places: vec![RowLocation::PADDING; ids],
@@ -259,7 +260,7 @@ impl State {
         let ids_of = |feature| ids_of(&self.bags, per_feature, feature);
         let features = || plan.features.iter().enumerate().map(|(index, feature)| (feature, ids_of(index)));
         let all_keys = &mut self.keys[..ids];
-        let (mut counts, mut refused) = (KeyCounts::default(), false);
+        let (mut counts, mut refused) = (RowlessIdCounts::default(), false);
         for (number, (feature, range)) in features().enumerate() {
             let (rows, keys_out) = (plan.table(feature.table).rows, &mut all_keys[range.clone()]);
             let (table, padding, read_padding) = (feature.table, feature.padding, !plan.pooled);

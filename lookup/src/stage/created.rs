@@ -3,7 +3,7 @@
 
 use warprow_keys::KeyKind;
 
-use super::keys::{IdInteger, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
+use super::keys::{IdInteger, KEY_MISSING, KEY_PADDING, RowlessIdCounts, TABLE_SHIFT};
 use warprow_store::view::{CREATED, OverlaySnapshot};
 
 /// The bit that marks a key of a created id. The bits below are then not a row, but the number of the overlay's record that has the row. No
@@ -22,7 +22,7 @@ pub(crate) fn created<I: IdInteger>(
     padding: Option<i128>,
     read_padding: bool,
     keys: &mut [u64],
-    counts: &mut KeyCounts,
+    counts: &mut RowlessIdCounts,
 ) {
     let base = u64::from(table) << TABLE_SHIFT;
     // If ids and stored keys differ in sign, numbers with the upper bit set mean something else to either: they are no keys.

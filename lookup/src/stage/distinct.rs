@@ -1,6 +1,6 @@
 //! Counts the different rows in memory that a batch wants. Nothing but the report needs the number.
 
-use super::dedupe::{Deduping, KeyTable, begin};
+use super::dedupe::{Deduping, KeyHashTable, begin};
 use super::route::RowLocation;
 
 /// The most bytes of a bitmap for each row in memory that a look-up wants. A longer bitmap would take more time to clear than a hash table
@@ -35,7 +35,7 @@ pub(crate) struct CountBuffers<'a> {
     /// The words of the bitmap; none where a bitmap would be too long.
     pub bitmap: &'a mut [u64],
     /// The hash table, which counts places that have no bit, and all places where there is no bitmap.
-    pub table: &'a mut KeyTable,
+    pub table: &'a mut KeyHashTable,
     pub unique: &'a mut [u64],
     pub inverse: &'a mut [u32],
 }
@@ -116,7 +116,7 @@ mod tests {
                 })
                 .collect();
             let mut words = vec![u64::MAX; if bitmap { shape.words_for(400) } else { 0 }];
-            let mut table = KeyTable::new(400);
+            let mut table = KeyHashTable::new(400);
             let mut unique = vec![0; 400];
             let mut inverse = vec![0; 400];
             let buffers = CountBuffers { bitmap: &mut words, table: &mut table, unique: &mut unique, inverse: &mut inverse };

@@ -38,7 +38,7 @@ impl TableElement for f32 {
 
 macro_rules! half_element {
     ($type:ty, $dtype:ident) => {
-        impl Element for $type {
+        impl TableElement for $type {
             const DTYPE: DType = DType::$dtype;
 
             #[inline(always)]
@@ -62,7 +62,7 @@ half_element!(bf16, BF16);
 
 macro_rules! integer_element {
     ($type:ty, $dtype:ident) => {
-        impl Element for $type {
+        impl TableElement for $type {
             const DTYPE: DType = DType::$dtype;
 
             #[inline(always)]
@@ -87,7 +87,7 @@ pub enum E5M2 {}
 
 macro_rules! float8_element {
     ($type:ty, $dtype:ident, $values:ident) => {
-        impl Element for $type {
+        impl TableElement for $type {
             const DTYPE: DType = DType::$dtype;
 
             #[inline(always)]

@@ -3,7 +3,7 @@
 use warprow_keys::{KeyIndex, KeyKind};
 use warprow_store::view::SparseIds;
 
-use super::keys::{IdInteger, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
+use super::keys::{IdInteger, KEY_MISSING, KEY_PADDING, RowlessIdCounts, TABLE_SHIFT};
 
 /// How many ids the index is asked for at once.
 const BLOCK: usize = 128;
@@ -17,13 +17,13 @@ pub fn sparse_keys<I: IdInteger>(
     padding: Option<i128>,
     read_padding: bool,
     keys: &mut [u64],
-) -> KeyCounts {
+) -> RowlessIdCounts {
     let base = u64::from(table) << TABLE_SHIFT;
     // If ids and stored keys differ in sign, numbers with the upper bit set mean something else to either: they are no keys.
     let signed = sparse.index.kind() == KeyKind::I64;
     let foreign = if signed == I::SIGNED { 0 } else { 1 << 63 };
     let padding = padding.and_then(I::raw_of);
-    let mut counts = KeyCounts::default();
+    let mut counts = RowlessIdCounts::default();
     let mut raws = [0; BLOCK];
     let mut slots = [0; BLOCK];
     for (ids, keys) in ids.chunks(BLOCK).zip(keys.chunks_mut(BLOCK)) {
@@ -112,7 +112,7 @@ mod tests {
             missing += usize::from(position.is_none() && !is_padding);
             padded += usize::from(is_padding && !(read_padding && position.is_some()));
         }
-        assert_eq!(counts, KeyCounts { missing, padding: padded });
+        assert_eq!(counts, RowlessIdCounts { missing, padding: padded });
     }
 
     proptest! {

@@ -27,7 +27,7 @@ pub trait IdInteger: Copy {
 
 macro_rules! id {
     ($($type:ty),*) => {$(
-        impl Id for $type {
+        impl IdInteger for $type {
             const SIGNED: bool = <$type>::MIN != 0;
 
             #[inline(always)]
@@ -37,7 +37,7 @@ macro_rules! id {
             }
 
             fn raw_of(id: i128) -> Option<u64> {
-                <$type>::try_from(id).ok().map(Id::raw)
+                <$type>::try_from(id).ok().map(IdInteger::raw)
             }
         }
     )*};
@@ -46,7 +46,7 @@ id!(i32, i64, u32, u64);
 
 /// How many ids of a feature have no row to be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct KeyCounts {
+pub struct RowlessIdCounts {
     /// Ids that the table does not have.
     pub missing: usize,
     /// Padding ids that are not read.
@@ -64,10 +64,10 @@ pub fn keys<I: IdInteger>(
     padding: Option<i128>,
     read_padding: bool,
     keys: &mut [u64],
-) -> KeyCounts {
+) -> RowlessIdCounts {
     let base = u64::from(table) << TABLE_SHIFT;
     let rows = rows.min(MAX_ROWS);
-    let mut counts = KeyCounts::default();
+    let mut counts = RowlessIdCounts::default();
     match padding.and_then(I::raw_of) {
         None => {
             for (key, &id) in keys.iter_mut().zip(ids) {
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(got, want.iter().map(|want| want.0).collect::<Vec<_>>());
         assert_eq!(flags, want.iter().map(|want| want.1).collect::<Vec<_>>());
         let count = |key| got.iter().filter(|&&got| got == key).count();
-        assert_eq!(counts, KeyCounts { missing: count(KEY_MISSING), padding: count(KEY_PADDING) });
+        assert_eq!(counts, RowlessIdCounts { missing: count(KEY_MISSING), padding: count(KEY_PADDING) });
     }
 
     proptest! {

@@ -100,7 +100,7 @@ impl RowRead {
 
 /// What routing needs to know of a table.
 #[derive(Debug, Clone)]
-pub struct RouteTable {
+pub struct TableRoute {
     /// Id → rank; `None`: the id is the rank.
     pub ranks: Option<Arc<Ranks>>,
     /// Ranks below this lie in DRAM.
@@ -130,7 +130,7 @@ pub struct RoutedCounts {
 /// keys. `locations` must be at least as long as `unique`, and `reads` must have room for all rows on drives: a row for which it has none
 /// counts as lost.
 pub fn route(
-    tables: &[RouteTable],
+    tables: &[TableRoute],
     unique: &[u64],
     locations: &mut [RowLocation],
     reads: &mut [RowRead],
@@ -225,11 +225,11 @@ pub(super) mod tests {
         ) {
             let generation = &*GENERATION;
             let reversed = Ranks::U32((0..500).rev().collect());
-            let tables: Vec<RouteTable> = generation
+            let tables: Vec<TableRoute> = generation
                 .tables
                 .iter()
                 .enumerate()
-                .map(|(index, table)| RouteTable {
+                .map(|(index, table)| TableRoute {
                     ranks: permuted[index].then(|| Arc::new(reversed.clone())),
                     hot_rows: hot[index],
                     dram_byte: index as u64 * 1_000_000,
@@ -264,7 +264,7 @@ pub(super) mod tests {
     #[test]
     fn keys_of_nothing_have_no_place() {
         let generation = &*GENERATION;
-        let table = RouteTable {
+        let table = TableRoute {
             ranks: Some(Arc::new(Ranks::U32((0..500).collect()))),
             hot_rows: 0,
             dram_byte: 0,

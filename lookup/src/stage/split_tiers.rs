@@ -3,7 +3,7 @@
 use warprow_layout::Ranks;
 
 use super::keys::{KEY_FOUND, KEY_MISSING, TABLE_SHIFT};
-use super::route::{RouteTable, RowLocation};
+use super::route::{RowLocation, TableRoute};
 
 /// The ids on drives and the rows in memory, in buffers that have room for all ids of a batch.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ pub struct TierSplit<'a> {
 /// # Panics
 /// If `places` is shorter than `keys`, or the buffers of `sieved` have no room for all keys.
 pub fn split_tiers(
-    table: &RouteTable,
+    table: &TableRoute,
     first: u32,
     keys: &[u64],
     places: &mut [RowLocation],
@@ -45,7 +45,7 @@ pub fn split_tiers(
 
 #[inline(always)]
 fn sieve_by(
-    table: &RouteTable,
+    table: &TableRoute,
     first: u32,
     keys: &[u64],
     places: &mut [RowLocation],
@@ -101,7 +101,7 @@ mod tests {
             ranks in 0u8..3,
         ) {
             let generation = &*GENERATION;
-            let table = RouteTable {
+            let table = TableRoute {
                 ranks: match ranks {
                     0 => None,
                     1 => Some(Arc::new(Ranks::U32((0..500).rev().collect()))),

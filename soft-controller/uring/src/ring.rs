@@ -56,7 +56,7 @@ pub struct FileRing {
 
 impl fmt::Debug for FileRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Ring").field("depth", &self.operations.len()).field("in_flight", &self.in_flight()).finish()
+        f.debug_struct("FileRing").field("depth", &self.operations.len()).field("in_flight", &self.in_flight()).finish()
     }
 }
 

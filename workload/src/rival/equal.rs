@@ -1,5 +1,6 @@
 use warprow_lookup::stage::{
-    KeyTable, MISSING, MergeRule, NONE, ReadCommand, RowLocation, RowRead, dedupe, keys, mask, merge, order, route,
+    FIRST_NO_INDEX, INVERSE_MISSING, KeyHashTable, MergeRule, ReadCommand, RowLocation, RowRead, dedupe, keys, mask,
+    merge, order, route,
 };
 
 use super::engine::{Engine, PreadReads, Reads, UringReads};
@@ -24,7 +25,7 @@ pub struct EqualMeansRival<E> {
 
 #[derive(Debug)]
 struct Buffers {
-    table: KeyTable,
+    table: KeyHashTable,
     keys: Vec<u64>,
     unique: Vec<u64>,
     inverse: Vec<u32>,
@@ -60,7 +61,7 @@ fn max_lbas(target: &RivalTable) -> u32 {
 impl<E> EqualMeansRival<E> {
     fn new(target: RivalTable, engine: E, max_ids: usize) -> Self {
         let buffers = Buffers {
-            table: KeyTable::new(max_ids),
+            table: KeyHashTable::new(max_ids),
             keys: vec![0; max_ids],
             unique: vec![0; max_ids],
             inverse: vec![0; max_ids],
@@ -165,7 +166,7 @@ impl Reads for Rows<'_> {
     fn meanwhile(&mut self) {
         let row_bytes = self.target.row_bytes;
         for (&unique, row) in self.inverse.iter().zip(self.rows.chunks_exact_mut(row_bytes)) {
-            if unique == MISSING {
+            if unique == INVERSE_MISSING {
                 row.copy_from_slice(&self.target.default_row);
             } else if let Some(byte) = self.locations[unique as usize].dram_byte() {
                 row.copy_from_slice(&self.target.dram[byte..byte + row_bytes]);
@@ -202,7 +203,7 @@ impl<E: Engine> Rival for EqualMeansRival<E> {
         let before = &mut buffers.before[..count];
         heads.fill(END);
         for ((id, &unique), before) in (0..).zip(&*inverse).zip(&mut *before) {
-            if unique < NONE && locations[unique as usize].dram_byte().is_none() {
+            if unique < FIRST_NO_INDEX && locations[unique as usize].dram_byte().is_none() {
                 *before = std::mem::replace(&mut heads[unique as usize], id);
             }
         }
