@@ -7,8 +7,8 @@ use std::ops::ControlFlow;
 
 use anyhow::{Context, Result, ensure};
 use warprow_lookup::{
-    Batch, BoundsCheck, Feature, HostExecutor, HostOptions, MissingPolicy, Output, OutputRows, PlanOptions, Pooling,
-    Report,
+    Batch, BoundsCheck, Feature, HostExecutor, HostOptions, LookupReport, MissingPolicy, Output, OutputRows,
+    PlanOptions, Pooling,
 };
 use warprow_store::{
     CreateDrive, DType, Device, FormatConsent, FormatProposal, FormatSettings, LoadOptions, Store, TableLoad, TableSpec,

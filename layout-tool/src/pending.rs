@@ -145,8 +145,12 @@ impl Pending {
             let parts: Vec<String> = parts.map(|(count, what)| units::plural(count, what)).collect();
             format!("{} of {}", parts.join(" and "), crate::report::printable(name))
         };
-        let changed: Vec<String> =
-            found.tables.iter().take(SHOWN).map(|table| table(table.rows, table.created, &table.table)).collect();
+        let changed: Vec<String> = found
+            .tables
+            .iter()
+            .take(SHOWN)
+            .map(|pending| table(pending.rows, pending.created, &pending.table))
+            .collect();
         let more = found.tables.len().saturating_sub(SHOWN);
         let more = if more > 0 { format!(", and {} more", units::plural(more as u64, "table")) } else { String::new() };
         let on: Vec<String> = shares(&found.log)

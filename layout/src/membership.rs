@@ -140,7 +140,9 @@ impl Volume {
     pub fn spread(&self, member: u16, progress: MoveProgress<'_>) -> Result<u64, VolumeError> {
         let plan = || -> Vec<(u64, Vec<usize>)> {
             let shares = self.generations();
-            let shares = shares.iter().map(|share| (share.id, share(share.placement.map(), member, self.geometry())));
+            let shares = shares
+                .iter()
+                .map(|generation| (generation.id, share(generation.placement.map(), member, self.geometry())));
             shares.filter(|(_, columns)| !columns.is_empty()).collect()
         };
         let plan = plan();

@@ -123,7 +123,7 @@ fn same_as_ever(seed: u64) -> (u64, u64) {
         let mut slot = plan.slot().unwrap();
         let mut output = OutputBuffer::allocate(&store, options.out, options.max_ids * (plan.width() + 3) + 3).unwrap();
         for turn in 0..4 {
-            let case =
+            let random_case =
                 |random: &mut fastrand::Rng| Case::random(&tables, &features, &options, plan.width(), false, random);
             let mut again = random.clone();
             let mut case = case(&mut random);

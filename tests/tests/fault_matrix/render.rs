@@ -77,7 +77,7 @@ fn table(commands: &[(Command, [Cell; 12])]) -> String {
     out += "\n";
     for (command, cells) in commands {
         out += &format!("| {command} |");
-        cells.iter().for_each(|&cell| out += &format!(" {} |", cell(cell)));
+        cells.iter().for_each(|&one| out += &format!(" {} |", cell(one)));
         out += "\n";
     }
     out

@@ -16,7 +16,7 @@ pub(super) struct Asked {
     pub(super) slots: Vec<usize>,
     /// Rows of it in DRAM.
     pub(super) hot_rows: u64,
-    pub(super) report: Report,
+    pub(super) report: LookupReport,
 }
 
 /// What is said in the end.
