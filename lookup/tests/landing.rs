@@ -126,8 +126,8 @@ fn same_as_ever(seed: u64) -> (u64, u64) {
             let random_case =
                 |random: &mut fastrand::Rng| Case::random(&tables, &features, &options, plan.width(), false, random);
             let mut again = random.clone();
-            let mut case = case(&mut random);
-            let mut twin = case(&mut again);
+            let mut case = random_case(&mut random);
+            let mut twin = random_case(&mut again);
             let ordinary = {
                 let (batch, mut out) = twin.arrays();
                 slot.lookup(&batch, &mut out).unwrap()
