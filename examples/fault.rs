@@ -10,7 +10,7 @@ use anyhow::{Context, Result, bail, ensure};
 use warprow_lookup::{
     Batch, Feature, HostExecutor, HostOptions, LookupError, Output, OutputRows, PlanOptions, RowError, Slot,
 };
-use warprow_soft_controller::{Fault, FaultRule, NvmOpcode, PowerCut, StatusCode};
+use warprow_soft_controller::{Fault, NvmOpcode, PowerCut, Rule, StatusCode};
 use warprow_store::{
     CreateDrive, DType, Device, DriverError, FormatConsent, FormatProposal, FormatSettings, LoadOptions, OpenOptions,
     Store, TableLoad, TableSpec,
@@ -75,14 +75,14 @@ fn main() -> Result<()> {
 
     // A status: the rows of that command fail, and no others.
     let unreadable = Fault::Status(StatusCode::UnrecoveredReadError.into());
-    controller.faults().inject(FaultRule::new(unreadable).io(NvmOpcode::READ).nth(5));
+    controller.faults().inject(Rule::new(unreadable).io(NvmOpcode::READ).nth(5));
     let (failed, error) = look_up(&mut slot)?.context("the read failed")?;
     ensure!(matches!(error, RowError::Drive(DriverError::Command { .. })), "another error: {error}");
     println!("unreadable:  {failed} of {} rows: {error}", ids().len());
     ensure!(look_up(&mut slot)?.is_none(), "the fault is over, and the look-up failed");
 
     // No answer: the wait has a limit. The next look-up starts the queue anew by itself.
-    controller.faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nth(5));
+    controller.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(5));
     let began = Instant::now();
     let (failed, error) = look_up(&mut slot)?.context("the read was not answered")?;
     ensure!(matches!(error, RowError::Drive(DriverError::TimedOut { .. })), "another error: {error}");
@@ -91,7 +91,7 @@ fn main() -> Result<()> {
     ensure!(look_up(&mut slot)?.is_none(), "the queue was not started anew");
 
     // The drive is gone: its rows fail at once, and those in memory are served.
-    controller.faults().inject(FaultRule::new(Fault::Disappear).io(NvmOpcode::READ));
+    controller.faults().inject(Rule::new(Fault::Disappear).io(NvmOpcode::READ));
     look_up(&mut slot)?.context("the drive is gone")?;
     let Some((failed, RowError::Drive(error @ DriverError::GivenUp { .. }))) = look_up(&mut slot)? else {
         bail!("the drive was not given up");

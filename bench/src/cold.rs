@@ -11,7 +11,7 @@ use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
 use warprow_layout::{DType, FormatOptions};
 use warprow_lookup::HostOptions;
-use warprow_store::{AttachTableOptions, AttachedTable, Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
+use warprow_store::{AttachOptions, AttachedTable, Device, LoadOptions, OpenOptions, Store, TableLoad, TableSpec};
 use warprow_workload::rival::{MappedPlainFile, PageCaching, PerIdRival, RivalTable, ThreadedRival};
 use warprow_workload::{FreshPages, PairedTimes, RowsAnswer, TableContent, forget, median, settle, verify};
 use zerocopy::IntoBytes;
@@ -99,7 +99,7 @@ pub fn run(setup: &LookupSetup, directory: &Path, rounds: u32) -> anyhow::Result
     let attach = |direct| -> anyhow::Result<Device> {
         let spec = TableSpec::new(TABLE, setup.rows(), setup.dim, DType::F32);
         let table = AttachedTable { spec, source: plain.clone() };
-        Ok(Device::attached_with("attached:plain", vec![table], &AttachTableOptions::default().with_direct(direct))?)
+        Ok(Device::attached_with("attached:plain", vec![table], &AttachOptions::default().with_direct(direct))?)
     };
     let (generation, table) = store.generation(TABLE)?;
     let target = RivalTable::new(&generation, table, None, &[scratch.path()], PageCaching::Cached)?;

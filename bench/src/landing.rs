@@ -8,8 +8,7 @@ use anyhow::{Context, ensure};
 use warprow_layout::DType;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, LookupReport, LookupStage, Output, OutputBuffer, OutputRows, PlanOptions, ReadMerging,
-    Slot,
+    Batch, Feature, HostOptions, Merging, Output, OutputBuffer, OutputRows, PlanOptions, Report, Slot, Stage,
 };
 use warprow_store::Store;
 use warprow_workload::{BatchSource, ContentOracle, PairedTimes, RowsAnswer, TableContent, verify};
@@ -37,11 +36,11 @@ pub struct Taken {
 }
 
 impl Taken {
-    fn add(&mut self, report: &LookupReport) {
+    fn add(&mut self, report: &Report) {
         self.ids += report.ids;
         self.rows += report.rows_ssd;
         self.landed += report.landed;
-        self.expand += report.stages[LookupStage::Expand as usize];
+        self.expand += report.stages[Stage::Expand as usize];
     }
 
     /// Nanoseconds of *expand* for each id.
@@ -147,7 +146,7 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
     let content = setup.content();
     let store = Fixture { drives, ..Fixture::default() }.store(&[FixtureTable::new(TABLE, content)], None)?;
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
-    let options = HostOptions::default().with_dram_bytes(dram).with_merging(ReadMerging::Separate);
+    let options = HostOptions::default().with_dram_bytes(dram).with_merging(Merging::Separate);
     let options_of = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(threads);
     let plan = HostExecutor::attach(&store, options)?.plan(&[Feature::new("f", TABLE)], options_of)?;
     let readers = (0..threads).map(|_| Reader::new(&store, plan.slot()?, setup));

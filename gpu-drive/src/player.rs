@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum as Attribute, CUmodule, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, GpuQueueError};
-use warprow_kernels::{GpuArch, KernelError, compile_with};
+use warprow_kernels::{Arch, KernelError, compile_with};
 
 use crate::abi::{SHARED_BYTES, THREADS, Turn};
 
@@ -65,7 +65,7 @@ impl Player {
         if major < 8 {
             return Err(KernelError::TooOld { major, minor }.into());
         }
-        let code = compile_with(SOURCE, &[], &OPTIONS, GpuArch { major, minor })?;
+        let code = compile_with(SOURCE, &[], &OPTIONS, Arch { major, minor })?;
         let _current = gpu.enter()?;
         let mut player = Self { gpu: gpu.clone(), module: ptr::null_mut(), answer: ptr::null_mut() };
         let mut local = 0;
@@ -216,7 +216,7 @@ mod tests {
             return eprintln!("skipped: compiling the answering kernel needs libnvrtc");
         }
         for major in [8, 9, 10] {
-            let arch = GpuArch { major, minor: 0 };
+            let arch = Arch { major, minor: 0 };
             let code = compile_with(SOURCE, &[], &OPTIONS, arch).unwrap();
             assert_eq!(code[..4], *b"\x7fELF", "{arch}");
             folder

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr};
 use warprow_gpu::{BatchLen, Gpu, GpuBatch, GpuError, GpuExecutor, GpuOptions, GpuOutput, GpuPlan, GpuReport};
 use warprow_lookup::{Feature, PlanOptions};
-use warprow_soft_controller::{Fault, FaultRule, NvmOpcode, SoftController, StatusCode};
+use warprow_soft_controller::{Fault, NvmOpcode, Rule, SoftController, StatusCode};
 use warprow_store::{
     CreateDrive, DType, Device, FormatConsent, FormatProposal, FormatSettings, LoadOptions, Store, TableLoad, TableSpec,
 };
@@ -168,7 +168,7 @@ fn faults_are_met() {
     let plan = plan_of(&executor, 1_000);
     fixture.look_up(&plan, &ids(1_000, 1), 0);
     let unreadable = Fault::Status(StatusCode::UnrecoveredReadError.into());
-    fixture.drives[0].faults().inject(FaultRule::new(unreadable).io(NvmOpcode::READ).nth(5));
+    fixture.drives[0].faults().inject(Rule::new(unreadable).io(NvmOpcode::READ).nth(5));
     let second = ids(1_000, 2);
     let (report, found) = fixture.rows(&plan, &second);
     let Err(GpuError::RowsFailed { failed, .. }) = report else { panic!("{report:?}") };

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use warprow_gpu_queues::{DeviceMemory, Gpu};
-use warprow_kernels::LookupKernels;
+use warprow_kernels::Kernels;
 use warprow_store::ReadCurve;
 use warprow_store::view::{StoreView, TableVersion, UpdatesRefused, lock};
 
@@ -20,7 +20,7 @@ use crate::view::View;
 /// Tables, with everything that look-ups of all plans share.
 #[derive(Debug)]
 pub(crate) struct Attached {
-    pub kernels: Arc<LookupKernels>,
+    pub kernels: Arc<Kernels>,
     pub store: StoreView,
     pub options: GpuOptions,
     pub gpu: Arc<Gpu>,

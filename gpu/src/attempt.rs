@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_gpu_queues::{Gpu, PinnedMemory};
-use warprow_kernels::{LookupKernels, abi};
+use warprow_kernels::{Kernels, abi};
 
 use crate::error::GpuError;
 use crate::launch::Stream;
@@ -34,7 +34,7 @@ impl Attempt {
     /// results say that it has ended.
     pub(crate) unsafe fn begin(
         &self,
-        kernels: &LookupKernels,
+        kernels: &Kernels,
         states: &PlanStates,
         stream: &Stream,
         patience: Duration,

@@ -8,7 +8,7 @@ use zerocopy::IntoBytes;
 use crate::batch::{BatchLen, GpuBatch, GpuOutput, IdType};
 use crate::{GpuError, GpuReport, GpuSlot};
 use warprow_lookup::executors::output_type;
-use warprow_lookup::stage::IdInteger;
+use warprow_lookup::stage::Id;
 use warprow_lookup::{Batch, Ids, Output, OutputRows};
 
 /// A slot that copies ids to the GPU and rows back, for callers whose arrays are in host memory.

@@ -11,8 +11,8 @@ use crate::error::GpuError;
 use crate::table::GpuTable;
 use crate::table_abi::{element_of, keys_of, landing_stride};
 use crate::view::View;
-use warprow_lookup::executors::{ResolvedFeatures, resolve};
-use warprow_lookup::{BoundsCheck, Feature, MissingPolicy, PlanOptions, Pooling};
+use warprow_lookup::executors::{Resolved, resolve};
+use warprow_lookup::{Bounds, Feature, Missing, PlanOptions, Pooling};
 
 /// What look-ups of a plan read.
 #[derive(Debug)]
@@ -78,8 +78,8 @@ impl Description {
         before: Option<&Self>,
     ) -> Result<Self, GpuError> {
         let known = view.tables.iter().map(|table| table.located.table());
-        let ResolvedFeatures { features: planned, tables, pooled, width } = resolve(known, features, options)?;
-        if let Some((feature, _)) = features.iter().zip(&planned).find(|(_, it)| it.missing == MissingPolicy::Error) {
+        let Resolved { features: planned, tables, pooled, width } = resolve(known, features, options)?;
+        if let Some((feature, _)) = features.iter().zip(&planned).find(|(_, it)| it.missing == Missing::Error) {
             return Err(GpuError::Unsupported(format!(
                 "feature {:?}: a look-up on the GPU cannot stop at a missing id; choose another `missing` and read the mask",
                 feature.name
@@ -145,17 +145,17 @@ impl Description {
                     Pooling::Mean => abi::pooling::MEAN,
                 },
                 missing: match feature.missing {
-                    MissingPolicy::Zero => abi::missing::ZERO,
-                    MissingPolicy::Skip => abi::missing::SKIP,
-                    MissingPolicy::Default | MissingPolicy::Error => abi::missing::DEFAULT,
+                    Missing::Zero => abi::missing::ZERO,
+                    Missing::Skip => abi::missing::SKIP,
+                    Missing::Default | Missing::Error => abi::missing::DEFAULT,
                 },
                 weighted: feature.weighted.into(),
                 column: feature.column as u32,
                 has_padding,
                 bounds: match feature.bounds {
-                    BoundsCheck::Ignore => abi::bounds::IGNORE,
-                    BoundsCheck::Count => abi::bounds::COUNT,
-                    BoundsCheck::Report => abi::bounds::REPORT,
+                    Bounds::Ignore => abi::bounds::IGNORE,
+                    Bounds::Count => abi::bounds::COUNT,
+                    Bounds::Report => abi::bounds::REPORT,
                 },
                 padding,
             };
@@ -184,7 +184,7 @@ impl Description {
                     // Rows as they are take the same kernels where they are converted.
                     element > abi::element::U8 || (!pooled && element != element_of(options.out))
                 })
-                || planned.iter().any(|feature| feature.bounds != BoundsCheck::Count),
+                || planned.iter().any(|feature| feature.bounds != Bounds::Count),
             width,
             keys,
             keyed_rows: tables.iter().map(|table| table.dram_rows() + table.cold_rows()).sum(),

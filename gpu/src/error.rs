@@ -47,7 +47,7 @@ pub enum GpuError {
     },
     /// The slot runs another launch, or all its tickets are taken.
     #[error("the slot is busy: {0}")]
-    Busy(&'static str),
+    QueueBusy(&'static str),
     /// An earlier launch was cut off half-way by an error of CUDA's.
     #[error("the slot cannot be used any more since a launch failed half-way: drop it and take another")]
     Broken,

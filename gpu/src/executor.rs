@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, QueuePlacements};
-use warprow_kernels::{LookupKernels, crc};
+use warprow_kernels::{Kernels, crc};
 use warprow_layout::Drive;
-use warprow_lookup::{Feature, PlanOptions, ReadMerging};
+use warprow_lookup::{Feature, Merging, PlanOptions};
 use warprow_store::{ReadCurve, Store};
 
 use crate::attached::{Attached, check_updates, drive_waker_of};
@@ -71,8 +71,8 @@ impl GpuExecutor {
         // From here on no row is updated that the executor would not see.
         let unfollowing = (options.overlay_bytes == 0).then(|| store.refuse_updates());
         let located = store.tables();
-        let kernels = Arc::new(LookupKernels::load(&gpu)?);
-        if options.merging == ReadMerging::Measured {
+        let kernels = Arc::new(Kernels::load(&gpu)?);
+        if options.merging == Merging::Measured {
             store.watch()?;
             let timeout = options.timeout.unwrap_or(store.timeout());
             store.measure_reads(&located, options.depth.max(1), timeout, &mut curves);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, ends_context};
 use warprow_kernels::abi::{Adoption, Lookup, Update};
-use warprow_kernels::{KernelError, LaunchShape, LookupGraph, LookupKernels, LookupKind};
+use warprow_kernels::{KernelError, Kernels, LaunchShape, LookupGraph, LookupKind};
 
 use crate::batch::{BatchLen, GpuBatch, GpuOutput};
 use crate::error::GpuError;
@@ -14,7 +14,7 @@ use crate::error::GpuError;
 /// Graphs of that kind, one for each of `count` tickets.
 pub(crate) fn graphs(
     gpu: &Arc<Gpu>,
-    kernels: &LookupKernels,
+    kernels: &Kernels,
     (kind, like): (LookupKind, &Lookup),
     shape: &LaunchShape,
     count: usize,
@@ -27,9 +27,9 @@ pub(crate) fn graphs(
 /// Launches a look-up: through `graph`, or kernel by kernel where the stream is being captured.
 ///
 /// # Safety
-/// As [`LookupKernels::launch`].
+/// As [`Kernels::launch`].
 pub(crate) unsafe fn launch(
-    kernels: &LookupKernels,
+    kernels: &Kernels,
     graph: Option<&mut LookupGraph>,
     stream: CUstream,
     (kind, lookup, shape): (LookupKind, &Lookup, &LaunchShape),
@@ -77,13 +77,8 @@ impl Stream {
     /// Launches the replacement of descriptions.
     ///
     /// # Safety
-    /// As [`LookupKernels::adopt`], but for the context, which is the stream's.
-    pub(crate) unsafe fn adopt(
-        &self,
-        kernels: &LookupKernels,
-        adoption: &Adoption,
-        states: u32,
-    ) -> Result<(), GpuError> {
+    /// As [`Kernels::adopt`], but for the context, which is the stream's.
+    pub(crate) unsafe fn adopt(&self, kernels: &Kernels, adoption: &Adoption, states: u32) -> Result<(), GpuError> {
         let _current = self.gpu.enter()?;
         // SAFETY: the caller's promise.
         Ok(unsafe { kernels.adopt(self.stream, adoption, states) }?)
@@ -92,8 +87,8 @@ impl Stream {
     /// Launches an update of rows.
     ///
     /// # Safety
-    /// As [`LookupKernels::update`], but for the context, which is the stream's.
-    pub(crate) unsafe fn update(&self, kernels: &LookupKernels, update: &Update) -> Result<(), GpuError> {
+    /// As [`Kernels::update`], but for the context, which is the stream's.
+    pub(crate) unsafe fn update(&self, kernels: &Kernels, update: &Update) -> Result<(), GpuError> {
         let _current = self.gpu.enter()?;
         // SAFETY: the caller's promise.
         Ok(unsafe { kernels.update(self.stream, update) }?)

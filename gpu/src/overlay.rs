@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_kernels::abi::{self, adopted};
-use warprow_kernels::{LookupKernels, OverlayMap, StagedOverlayBatch, overlay_row_bytes};
+use warprow_kernels::{Kernels, OverlayMap, StagedOverlayBatch, overlay_row_bytes};
 
 use crate::error::GpuError;
 use crate::launch::Stream;
@@ -32,7 +32,7 @@ const RESULT_AT: usize = ENTRIES_AT + MOST * 16;
 #[derive(Debug)]
 pub(crate) struct GpuOverlay {
     gpu: Arc<Gpu>,
-    kernels: Arc<LookupKernels>,
+    kernels: Arc<Kernels>,
     /// Where look-ups find it.
     address: u64,
     /// The plans whose look-ups read it.
@@ -71,7 +71,7 @@ impl GpuOverlay {
     /// Of `bytes` of GPU memory, for rows of `row_bytes` or more.
     pub(crate) fn new(
         gpu: &Arc<Gpu>,
-        kernels: Arc<LookupKernels>,
+        kernels: Arc<Kernels>,
         bytes: u64,
         row_bytes: u32,
         plans: Arc<ReadingPlans>,
@@ -203,7 +203,9 @@ impl GpuOverlay {
                 return Err(error);
             }
             if busy > 0 {
-                return Err(GpuError::Busy("look-ups do not end, which may read updated rows that are to be let go"));
+                return Err(GpuError::QueueBusy(
+                    "look-ups do not end, which may read updated rows that are to be let go",
+                ));
             }
         }
         inner.unended.clear();
@@ -229,7 +231,9 @@ impl GpuOverlay {
                     break;
                 }
                 if !inner.map.put(&mut put, table, row, bytes.len() as u32) {
-                    return Err(GpuError::Busy("updated rows have no room in GPU memory: compact their generation"));
+                    return Err(GpuError::QueueBusy(
+                        "updated rows have no room in GPU memory: compact their generation",
+                    ));
                 }
                 memory.write(at, bytes);
                 taken += 1;
@@ -291,7 +295,7 @@ fn until(stream: &Stream, limit: Duration, mut is_there: impl FnMut() -> bool) -
         if turns.is_multiple_of(512) {
             stream.check()?;
             if began.elapsed() > limit && !is_there() {
-                return Err(GpuError::Busy("the GPU does not come to putting updated rows in"));
+                return Err(GpuError::QueueBusy("the GPU does not come to putting updated rows in"));
             }
         }
         std::thread::sleep(Duration::from_micros(10));

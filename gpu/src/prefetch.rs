@@ -50,7 +50,7 @@ impl GpuSlot {
     ///
     /// # Errors
     /// As of [`lookup`](Self::lookup), for what does not fit; [`GpuError::Invalid`] for a plan without room, and for a stream that is being
-    /// captured; [`GpuError::Busy`] if the slot holds a batch. What happens on the GPU is an error of the look-up's ticket.
+    /// captured; [`GpuError::QueueBusy`] if the slot holds a batch. What happens on the GPU is an error of the look-up's ticket.
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn prefetch(&self, stream: CUstream, batch: &GpuBatch) -> Result<PrefetchedBatch, GpuError> {
         let plan = &*self.inner.plan;

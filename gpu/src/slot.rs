@@ -150,7 +150,7 @@ pub struct GpuSlot {
 
 /// Why a slot that holds a batch launches nothing else.
 pub(crate) const HOLDS: GpuError =
-    GpuError::Busy("it holds a batch that was prefetched: look that up or drop it, or take another slot");
+    GpuError::QueueBusy("it holds a batch that was prefetched: look that up or drop it, or take another slot");
 
 impl State {
     /// Allocates the buffers of a slot, and takes its queues.
@@ -264,7 +264,7 @@ impl State {
             self.issued.get(index).is_some_and(free)
         };
         let why = "8 of its look-ups have tickets that are held, or were captured: drop some, forget captures that are run no more, or take another slot for other graphs";
-        among.into_iter().find(is_free).ok_or(GpuError::Busy(why))
+        among.into_iter().find(is_free).ok_or(GpuError::QueueBusy(why))
     }
 
     /// The mask of a batch that was prefetched.
@@ -303,9 +303,9 @@ impl GpuSlot {
     }
 
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
-    /// 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's [`DedupeMethod`](warprow_lookup::DedupeMethod); 1 if no row lies on a drive and deduplication would not pay.
+    /// 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's [`Dedupe`](warprow_lookup::Dedupe); 1 if no row lies on a drive and deduplication would not pay.
     /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
-    /// begins while another is under way does nothing, and its ticket says [`GpuError::Busy`].
+    /// begins while another is under way does nothing, and its ticket says [`GpuError::QueueBusy`].
     ///
     /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait.
     ///
@@ -315,7 +315,7 @@ impl GpuSlot {
     ///
     /// # Errors
     /// Before anything is launched: [`GpuError::Invalid`] for what does not fit the plan or is no address of the GPU's,
-    /// [`GpuError::Busy`] if 8 tickets are held, what CUDA says.
+    /// [`GpuError::QueueBusy`] if 8 tickets are held, what CUDA says.
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn lookup(&self, stream: CUstream, batch: &GpuBatch, out: &GpuOutput) -> Result<Ticket, GpuError> {
         let plan = &*self.inner.plan;

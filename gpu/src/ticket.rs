@@ -58,7 +58,7 @@ impl Ticket {
     /// one writes its report, and after [`GpuSlot::forget_captures`](crate::GpuSlot::forget_captures).
     ///
     /// # Errors
-    /// [`GpuError::Busy`] if the slot was in use when the look-up began: it did nothing. [`GpuError::Flawed`] if the batch
+    /// [`GpuError::QueueBusy`] if the slot was in use when the look-up began: it did nothing. [`GpuError::Flawed`] if the batch
     /// was wrong. [`GpuError::RowsFailed`] if rows could not be read.
     pub fn poll(&self) -> Option<Result<GpuReport, GpuError>> {
         if self.slot.has_forgotten(self.capture) {
@@ -80,7 +80,7 @@ impl Ticket {
         let word = |byte: usize| words.get(byte / 8).copied().unwrap_or(0);
         let state = word(OUTCOME) as u32;
         if state == outcome::BUSY {
-            return Err(GpuError::Busy(
+            return Err(GpuError::QueueBusy(
                 "another launch of it was under way when this one began; its output is untouched",
             ));
         }

@@ -5,7 +5,7 @@ use crate::contents::FoundContent;
 use crate::files::text;
 use crate::machine::CLASS_NVME;
 use crate::usage::{Found, Usage};
-use crate::{DeviceUse, DeviceUseKind, Machine, PciFunction, PcieDistance};
+use crate::{DeviceUse, DeviceUseKind, Distance, Machine, PciFunction};
 
 /// An NVMe controller, with what the system makes of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub struct HostDrive {
     /// The VMD that it is behind.
     pub vmd: Option<PciAddress>,
     /// GPUs, by address, and how far they are.
-    pub gpus: Vec<(PciAddress, PcieDistance)>,
+    pub gpus: Vec<(PciAddress, Distance)>,
 }
 
 /// Stands in [`HostDrive::unread`] where Linux's own driver has the drive and has made no controller of it.
@@ -126,7 +126,7 @@ impl Machine {
             contents: all.contents,
             unread: all.unread,
             vmd: function.vmd(self),
-            gpus: gpus.iter().map(|gpu| (gpu.address, PcieDistance::between(&function, gpu))).collect(),
+            gpus: gpus.iter().map(|gpu| (gpu.address, Distance::between(&function, gpu))).collect(),
             function,
         }
     }

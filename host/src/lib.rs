@@ -26,6 +26,6 @@ pub use contents::FoundContent;
 pub use drive::HostDrive;
 pub use machine::Machine;
 pub use pci::{IommuGroup, IommuGroupMember, PciFunction};
-pub use topology::PcieDistance;
+pub use topology::Distance;
 pub use usage::{DeviceUse, DeviceUseKind};
 pub use warprow_vfio::PciAddress;

@@ -4,7 +4,7 @@ use crate::PciFunction;
 
 /// How far a drive is from a GPU: what their traffic has to cross. Nearer is less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PcieDistance {
+pub enum Distance {
     /// A PCIe switch that both hang on.
     Switch,
     /// The root complex: they hang on different ports of one host bridge.
@@ -17,7 +17,7 @@ pub enum PcieDistance {
     Unknown,
 }
 
-impl PcieDistance {
+impl Distance {
     /// Between two functions, by their way from the host bridge and their NUMA nodes.
     pub fn between(one: &PciFunction, other: &PciFunction) -> Self {
         let shared = one.way.iter().zip(&other.way).take_while(|(a, b)| a == b).count();
@@ -43,7 +43,7 @@ impl PcieDistance {
     }
 }
 
-impl fmt::Display for PcieDistance {
+impl fmt::Display for Distance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Switch => "same switch",

@@ -5,8 +5,8 @@ mod machines;
 use std::fs;
 
 use machines::{Block, FREE, Fixture, RAID, SYSTEM, laptop, server, vmd};
-use warprow_host::doctor::{DoctorFinding, DoctorVerdict};
-use warprow_host::{DeviceUseKind, HostDrive, Machine, PciAddress, PcieDistance};
+use warprow_host::doctor::{Finding, Verdict};
+use warprow_host::{DeviceUseKind, Distance, HostDrive, Machine, PciAddress};
 
 fn at(fixture: &Fixture) -> Machine {
     Machine::at(fixture.root())
@@ -66,15 +66,15 @@ fn drives_of_a_server() {
 fn distances_follow_the_way_from_the_host_bridge() {
     let machine = server();
     let between = |text: &str| drive(&machine, text).gpus.iter().map(|gpu| gpu.1).collect::<Vec<_>>();
-    assert_eq!(between(FREE), [PcieDistance::Switch, PcieDistance::OtherSocket]);
-    assert_eq!(between(SYSTEM), [PcieDistance::Socket, PcieDistance::OtherSocket]);
-    assert_eq!(between(RAID), [PcieDistance::OtherSocket, PcieDistance::RootComplex]);
-    assert!(PcieDistance::Switch < PcieDistance::RootComplex && PcieDistance::Socket < PcieDistance::OtherSocket);
+    assert_eq!(between(FREE), [Distance::Switch, Distance::OtherSocket]);
+    assert_eq!(between(SYSTEM), [Distance::Socket, Distance::OtherSocket]);
+    assert_eq!(between(RAID), [Distance::OtherSocket, Distance::RootComplex]);
+    assert!(Distance::Switch < Distance::RootComplex && Distance::Socket < Distance::OtherSocket);
     let one_node = Fixture::new();
     one_node.gpu("pci0000:00/0000:03:00.0", -1, 1);
     let block = Block { name: "nvme0n1", dev: "259:0", parts: &[] };
     one_node.nvme("pci0000:40/0000:41:00.0", 0, -1, None, &block);
-    assert_eq!(drive(&one_node, "41:00.0").gpus[0].1, PcieDistance::Unknown);
+    assert_eq!(drive(&one_node, "41:00.0").gpus[0].1, Distance::Unknown);
 }
 
 #[test]
@@ -235,46 +235,43 @@ fn what_keeps_a_gpu_from_doorbells() {
     let user = "0000000000004000";
     let good = told("6.18.0", open, "identity\n", root, "");
     assert!(
-        matches!(&good[..], [(DoctorVerdict::Unproven, found, _)] if found.contains("open module 580.159.04")),
+        matches!(&good[..], [(Verdict::Unproven, found, _)] if found.contains("open module 580.159.04")),
         "{good:?}"
     );
     let overridden = told("6.18.0", open, "identity\n", user, "RegistryDwords: \"PeerMappingOverride=1\"\n");
     assert_eq!(overridden, good);
     let plain = told("6.18.0", open, "identity\n", user, "RegistryDwords: \"\"\n");
     assert!(
-        matches!(&plain[..], [(DoctorVerdict::Warn, found, remedy)] if found.contains("CAP_SYS_ADMIN") && remedy.contains("PeerMappingOverride")),
+        matches!(&plain[..], [(Verdict::Warn, found, remedy)] if found.contains("CAP_SYS_ADMIN") && remedy.contains("PeerMappingOverride")),
         "{plain:?}"
     );
     let translated = told("6.18.0", open, "DMA-FQ\n", root, "");
     assert_eq!(translated.len(), 2, "{translated:?}");
     for ((verdict, found, remedy), gpu) in translated.iter().zip(gpus) {
         assert!(
-            *verdict == DoctorVerdict::Warn
-                && found.contains(gpu)
-                && found.contains("DMA-FQ")
-                && remedy.contains("iommu=pt"),
+            *verdict == Verdict::Warn && found.contains(gpu) && found.contains("DMA-FQ") && remedy.contains("iommu=pt"),
             "{found}"
         );
     }
     let of_closed = told("6.10.3-rt", closed, "identity\n", root, "");
     assert!(
-        matches!(&of_closed[..], [(DoctorVerdict::Warn, found, remedy)] if found.contains("closed module 550.90.07") && remedy.contains("570.133.07")),
+        matches!(&of_closed[..], [(Verdict::Warn, found, remedy)] if found.contains("closed module 550.90.07") && remedy.contains("570.133.07")),
         "{of_closed:?}"
     );
     assert_eq!(told("6.8.0", closed, "identity\n", root, "").len(), 1, "older kernels let any module follow");
     assert_eq!(told("6.18.0", closed, "DMA\n", user, "").len(), 4);
     for garbage in ["", "NVRM version:", "NVRM version: x86_64", "\u{fffd}"] {
         let told = told("6.18.0", garbage, "identity\n", root, "");
-        assert!(matches!(&told[..], [(DoctorVerdict::Warn, found, _)] if found.contains("not loaded")), "{told:?}");
+        assert!(matches!(&told[..], [(Verdict::Warn, found, _)] if found.contains("not loaded")), "{told:?}");
     }
     assert!(at(&laptop()).examine().iter().all(|finding| finding.check != "gpu-doorbells"), "no GPU of NVIDIA's");
 }
 
-fn verdict(findings: &[DoctorFinding], check: &str) -> DoctorVerdict {
+fn verdict(findings: &[Finding], check: &str) -> Verdict {
     finding(findings, check).verdict
 }
 
-fn finding<'a>(findings: &'a [DoctorFinding], check: &str) -> &'a DoctorFinding {
+fn finding<'a>(findings: &'a [Finding], check: &str) -> &'a Finding {
     findings.iter().find(|finding| finding.check == check).unwrap_or_else(|| panic!("no {check} in {findings:#?}"))
 }
 
@@ -283,20 +280,17 @@ fn the_doctor_on_a_server() {
     let machine = server();
     let findings = at(&machine).examine();
     for check in ["cpu", "kernel", "lockdown", "iommu", "iommu-width", "vfio", "vfio-node", "huge-pages"] {
-        assert_eq!(verdict(&findings, check), DoctorVerdict::Pass, "{check}: {findings:#?}");
+        assert_eq!(verdict(&findings, check), Verdict::Pass, "{check}: {findings:#?}");
     }
     assert!(finding(&findings, "iommu-width").found.contains("48 bits"));
     let memlock = finding(&findings, "memlock");
     assert_eq!(
         (memlock.verdict, memlock.command.is_some()),
-        (DoctorVerdict::Fail, true),
+        (Verdict::Fail, true),
         "8 MiB, which the hard limit is too"
     );
     let drives = finding(&findings, "drives");
-    assert_eq!(
-        (drives.verdict, drives.command.as_deref()),
-        (DoctorVerdict::Fail, Some("sudo warprow bind 0000:04:00.0"))
-    );
+    assert_eq!((drives.verdict, drives.command.as_deref()), (Verdict::Fail, Some("sudo warprow bind 0000:04:00.0")));
     let sockets: Vec<_> =
         findings.iter().filter(|finding| finding.check == "sockets").map(|finding| finding.found.as_str()).collect();
     assert_eq!(
@@ -306,7 +300,7 @@ fn the_doctor_on_a_server() {
             "0000:82:00.0 and GPU 0000:03:00.0 are on different sockets",
         ]
     );
-    assert_eq!(verdict(&findings, "acs"), DoctorVerdict::Unproven, "no configuration space");
+    assert_eq!(verdict(&findings, "acs"), Verdict::Unproven, "no configuration space");
 
     // Everything that it asks for.
     machine.bind(FREE, "vfio-pci");
@@ -316,13 +310,10 @@ fn the_doctor_on_a_server() {
     config[0x100..0x108].copy_from_slice(&[0x0d, 0, 1, 0, 0, 0, 0x1d, 0]);
     machine.write("sys/bus/pci/devices/0000:02:01.0/config", &config);
     let findings = at(&machine).examine();
-    assert!(findings.iter().all(|finding| finding.verdict != DoctorVerdict::Fail), "{findings:#?}");
-    assert_eq!(
-        (verdict(&findings, "memlock"), verdict(&findings, "vfio-group")),
-        (DoctorVerdict::Pass, DoctorVerdict::Pass)
-    );
+    assert!(findings.iter().all(|finding| finding.verdict != Verdict::Fail), "{findings:#?}");
+    assert_eq!((verdict(&findings, "memlock"), verdict(&findings, "vfio-group")), (Verdict::Pass, Verdict::Pass));
     let acs = finding(&findings, "acs");
-    assert!(acs.verdict == DoctorVerdict::Warn && acs.found.contains("0000:02:01.0"), "{acs:?}");
+    assert!(acs.verdict == Verdict::Warn && acs.found.contains("0000:02:01.0"), "{acs:?}");
 }
 
 #[test]
@@ -330,13 +321,10 @@ fn the_doctor_on_a_laptop_without_iommu() {
     let machine = laptop();
     let findings = at(&machine).examine();
     let iommu = finding(&findings, "iommu");
-    assert!(iommu.verdict == DoctorVerdict::Fail && iommu.advice.as_ref().unwrap().contains("VT-d"), "{iommu:?}");
+    assert!(iommu.verdict == Verdict::Fail && iommu.advice.as_ref().unwrap().contains("VT-d"), "{iommu:?}");
     assert_eq!(finding(&findings, "vfio").command.as_deref(), Some("sudo modprobe vfio-pci"));
     let drives = finding(&findings, "drives");
-    assert!(
-        drives.verdict == DoctorVerdict::Fail && drives.command.is_none(),
-        "its only drive is the system's: {drives:?}"
-    );
+    assert!(drives.verdict == Verdict::Fail && drives.command.is_none(), "its only drive is the system's: {drives:?}");
     assert!(finding(&findings, "drive").found.contains("luks-root"));
     // The firmware has it, and the kernel does not use it.
     machine.write("sys/firmware/acpi/tables/DMAR", "");
@@ -368,13 +356,13 @@ fn details_that_the_doctor_tells() {
         &|fixture| fixture.write("sys/kernel/security/lockdown", "none [integrity] confidentiality\n"),
         "lockdown",
     );
-    assert!(lockdown.verdict == DoctorVerdict::Warn && lockdown.found.contains("integrity"), "{lockdown:?}");
+    assert!(lockdown.verdict == Verdict::Warn && lockdown.found.contains("integrity"), "{lockdown:?}");
     let narrow = told(&|fixture| fixture.write("sys/class/iommu/dmar0/intel-iommu/cap", "260462\n"), "iommu-width");
-    assert!(narrow.verdict == DoctorVerdict::Warn && narrow.found.contains("39 bits: 512 GiB"), "{narrow:?}");
+    assert!(narrow.verdict == Verdict::Warn && narrow.found.contains("39 bits: 512 GiB"), "{narrow:?}");
     let container = told(&|fixture| fixture.write(".dockerenv", ""), "container");
     assert!(container.found.contains("docker") && container.command.is_some());
     let old = told(&|fixture| fixture.write("proc/sys/kernel/osrelease", "4.18.0-rhel\n"), "kernel");
-    assert_eq!(old.verdict, DoctorVerdict::Warn);
+    assert_eq!(old.verdict, Verdict::Warn);
     let pages =
         told(&|fixture| fixture.write("sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages", "0\n"), "huge-pages");
     assert_eq!(pages.command.as_deref(), Some("sudo sysctl vm.nr_hugepages=1536"));
@@ -382,41 +370,41 @@ fn details_that_the_doctor_tells() {
     let soft = told(&|fixture| fixture.write("proc/self/limits", limits), "memlock");
     assert_eq!(soft.command.as_deref(), Some("ulimit -l unlimited"));
     let able = told(&|fixture| fixture.write("proc/self/status", "CapEff:\t0000000000004000\n"), "memlock");
-    assert_eq!(able.verdict, DoctorVerdict::Pass);
+    assert_eq!(able.verdict, Verdict::Pass);
     let other = told(&|fixture| fixture.bind(FREE, "uio_pci_generic"), "drive");
     assert!(other.found.contains("uio_pci_generic") && other.command.unwrap().contains("unbind"));
     let hungry =
         told(&|fixture| fixture.write("sys/bus/pci/devices/0000:04:00.0/nvme/nvme0/hmb", "0\n"), "host-memory");
-    assert_eq!(hungry.verdict, DoctorVerdict::Warn);
+    assert_eq!(hungry.verdict, Verdict::Warn);
     let missing = told(&|fixture| fixture.bind(FREE, "vfio-pci"), "vfio-group");
-    assert!(missing.verdict == DoctorVerdict::Fail && missing.found.contains("/dev/vfio/6"));
+    assert!(missing.verdict == Verdict::Fail && missing.found.contains("/dev/vfio/6"));
     let own = |fixture: &Fixture| {
         fixture.bind(FREE, "vfio-pci");
         fixture.write(&format!("sys/bus/pci/devices/{FREE}/vfio-dev/vfio4/dev"), "511:4\n");
         fixture.write("dev/vfio/devices/vfio4", "");
     };
-    assert_eq!(told(&own, "vfio-group").verdict, DoctorVerdict::Fail, "without /dev/iommu");
+    assert_eq!(told(&own, "vfio-group").verdict, Verdict::Fail, "without /dev/iommu");
     let through = |fixture: &Fixture| {
         own(fixture);
         fixture.write("dev/iommu", "");
     };
     let iommufd = told(&through, "vfio-group");
-    assert!(iommufd.verdict == DoctorVerdict::Pass && iommufd.found.contains("/dev/vfio/devices/vfio4"), "{iommufd:?}");
+    assert!(iommufd.verdict == Verdict::Pass && iommufd.found.contains("/dev/vfio/devices/vfio4"), "{iommufd:?}");
     let no_groups = |fixture: &Fixture| {
         fs::remove_file(fixture.path("dev/vfio/vfio")).unwrap();
         fs::remove_dir(fixture.path("sys/module/vfio_iommu_type1")).unwrap();
     };
-    assert_eq!(told(&no_groups, "vfio-node").verdict, DoctorVerdict::Fail);
+    assert_eq!(told(&no_groups, "vfio-node").verdict, Verdict::Fail);
     let machine = server();
     no_groups(&machine);
     through(&machine);
     let findings = at(&machine).examine();
     let node = finding(&findings, "vfio-node");
-    assert!(node.verdict == DoctorVerdict::Pass && node.found.contains("/dev/iommu"), "{node:?}");
+    assert!(node.verdict == Verdict::Pass && node.found.contains("/dev/iommu"), "{node:?}");
     assert!(!findings.iter().any(|finding| finding.check == "vfio-type1"), "{findings:#?}");
     let formatted = told(&|fixture| fixture.write("sys/class/block/nvme0n1/metadata_bytes", "8\n"), "drive");
     assert!(formatted.found.contains("8 B of metadata"), "{formatted:?}");
     let unsafe_mode =
         told(&|fixture| fixture.write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y\n"), "no-iommu-mode");
-    assert_eq!(unsafe_mode.verdict, DoctorVerdict::Warn);
+    assert_eq!(unsafe_mode.verdict, Verdict::Warn);
 }

@@ -47,14 +47,14 @@ const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "--ftz=false", "-line
 
 /// A GPU architecture: compute capability 9.0 is `sm_90`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct GpuArch {
+pub struct Arch {
     /// Major version.
     pub major: u32,
     /// Minor version.
     pub minor: u32,
 }
 
-impl fmt::Display for GpuArch {
+impl fmt::Display for Arch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}{}", self.major, self.minor)
     }
@@ -72,7 +72,7 @@ impl Drop for Program {
 
 /// The machine code of the kernels for `arch`: from the cache on disk, else compiled (a few seconds) and put there. Nothing
 /// but a missing NVRTC stands in the way of a machine without a GPU.
-pub fn compile(arch: GpuArch, driver_version: i32) -> Result<Vec<u8>, KernelError> {
+pub fn compile(arch: Arch, driver_version: i32) -> Result<Vec<u8>, KernelError> {
     if arch.major < 8 {
         return Err(KernelError::TooOld { major: arch.major, minor: arch.minor });
     }
@@ -102,7 +102,7 @@ pub fn compile_with(
     main: &str,
     headers: &[(&str, &str)],
     options: &[&str],
-    arch: GpuArch,
+    arch: Arch,
 ) -> Result<Vec<u8>, KernelError> {
     let arch = arch.to_string();
     // SAFETY: it looks for a library and calls nothing in it.
@@ -214,16 +214,13 @@ mod tests {
 
     #[test]
     fn old_gpus_are_refused() {
-        let error = compile(GpuArch { major: 7, minor: 5 }, 0).unwrap_err().to_string();
+        let error = compile(Arch { major: 7, minor: 5 }, 0).unwrap_err().to_string();
         assert!(error.contains("7.5") && error.contains("8.0"), "{error}");
     }
 
     /// Architectures, and how many bytes of registers each kernel may spill there.
-    const BUILT: [(GpuArch, u32); 3] = [
-        (GpuArch { major: 8, minor: 0 }, 128),
-        (GpuArch { major: 9, minor: 0 }, 80),
-        (GpuArch { major: 10, minor: 0 }, 80),
-    ];
+    const BUILT: [(Arch, u32); 3] =
+        [(Arch { major: 8, minor: 0 }, 128), (Arch { major: 9, minor: 0 }, 80), (Arch { major: 10, minor: 0 }, 80)];
 
     /// Kernels by name, with the bytes that they spill: what `ptxas -v` says.
     fn spills(log: &str) -> Vec<(&str, u32)> {

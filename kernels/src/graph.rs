@@ -12,7 +12,7 @@ use warprow_gpu_queues::Gpu;
 
 use crate::abi::Lookup;
 use crate::lookup::{LookupKind, Step};
-use crate::{KernelError, LaunchShape, LookupKernels};
+use crate::{KernelError, Kernels, LaunchShape};
 
 /// A look-up of one kind, ready to be launched again and again with other parameters.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl LookupGraph {
     /// The context of `gpu` is current; the kernels are in it, and outlive the graph and its launches.
     pub unsafe fn new(
         gpu: &Arc<Gpu>,
-        kernels: &LookupKernels,
+        kernels: &Kernels,
         kind: LookupKind,
         like: &Lookup,
         shape: &LaunchShape,
@@ -86,11 +86,11 @@ impl LookupGraph {
     /// Launches it on `stream`, which is not being captured. Of one graph, launches follow each other on whatever streams.
     ///
     /// # Safety
-    /// As for [`LookupKernels::launch`], and `kernels` are those that it was made of, for look-ups like this one.
+    /// As for [`Kernels::launch`], and `kernels` are those that it was made of, for look-ups like this one.
     pub unsafe fn launch(
         &mut self,
         stream: CUstream,
-        kernels: &LookupKernels,
+        kernels: &Kernels,
         lookup: &Lookup,
         shape: &LaunchShape,
     ) -> Result<(), KernelError> {

@@ -12,8 +12,8 @@ mod lookup;
 mod overlay;
 
 pub use cache::cache_directory;
-pub use compile::{GpuArch, compile, compile_with};
+pub use compile::{Arch, compile, compile_with};
 pub use error::KernelError;
 pub use graph::LookupGraph;
-pub use lookup::{LaunchShape, LookupKernels, LookupKind, PrefetchKind, SMALL_IDS};
+pub use lookup::{Kernels, LaunchShape, LookupKind, PrefetchKind, SMALL_IDS};
 pub use overlay::{OVERLAY_ALIGN, OverlayBatch, OverlayMap, StagedOverlayBatch, overlay_row_bytes};

@@ -13,7 +13,7 @@ use warprow_gpu_queues::Gpu;
 
 use crate::abi::{Adoption, Lookup, Update, dedupe, expansion};
 use crate::dedupe::SORT_TILE;
-use crate::{GpuArch, KernelError, compile};
+use crate::{Arch, KernelError, compile};
 
 /// Up to so many ids one block prepares a look-up.
 pub const SMALL_IDS: u64 = 8192;
@@ -31,7 +31,7 @@ type ByPooling = [CUfunction; 2];
 
 /// The kernels, loaded into a context.
 #[derive(Debug)]
-pub struct LookupKernels {
+pub struct Kernels {
     gpu: Arc<Gpu>,
     module: CUmodule,
     begin: CUfunction,
@@ -61,9 +61,9 @@ pub struct LookupKernels {
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
-unsafe impl Send for LookupKernels {}
+unsafe impl Send for Kernels {}
 // SAFETY: as above.
-unsafe impl Sync for LookupKernels {}
+unsafe impl Sync for Kernels {}
 
 /// How many blocks a look-up takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -138,12 +138,12 @@ impl Step {
     }
 }
 
-impl LookupKernels {
+impl Kernels {
     /// Compiles the kernels for `arch`, or takes them from the cache, and loads all of them. (CUDA would else load each at its
     /// first launch, and could wait for others to end.)
     pub fn load(gpu: &Arc<Gpu>) -> Result<Self, KernelError> {
         let (major, minor) = gpu.capability();
-        let code = compile(GpuArch { major, minor }, gpu.driver_version())?;
+        let code = compile(Arch { major, minor }, gpu.driver_version())?;
         let _current = gpu.enter().map_err(|_| KernelError::Cuda {
             what: "the context",
             code: sys::cudaError_enum::CUDA_ERROR_INVALID_CONTEXT,
@@ -326,7 +326,7 @@ impl LookupKernels {
     }
 }
 
-impl LookupKernels {
+impl Kernels {
     /// Launches the replacement of the descriptions of so many states.
     ///
     /// # Safety
@@ -356,7 +356,7 @@ impl LookupKernels {
     }
 }
 
-impl Drop for LookupKernels {
+impl Drop for Kernels {
     fn drop(&mut self) {
         let Ok(_current) = self.gpu.enter() else { return };
         // SAFETY: loaded once, unloaded once. Launches have ended: their tickets' owners see to it.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use warprow_layout::VolumeError;
-use warprow_store::{AttachTableError, AttachedFile, CreateDrive, Device, DriveAddress, StoreError};
+use warprow_store::{AttachError, AttachedFile, CreateDrive, Device, DriveAddress, StoreError};
 
 use crate::failure::{Class, Failure};
 
@@ -36,24 +36,22 @@ pub fn device(addresses: &[String]) -> Result<Option<Device>, Failure> {
     Ok(Some(device))
 }
 
-impl From<AttachTableError> for Failure {
-    fn from(error: AttachTableError) -> Self {
+impl From<AttachError> for Failure {
+    fn from(error: AttachError) -> Self {
         let message = error.to_string();
         let (file, remedy) = match error {
-            AttachTableError::File(error) => return error.into(),
-            AttachTableError::Nothing { file, .. } => {
+            AttachError::File(error) => return error.into(),
+            AttachError::Nothing { file, .. } => {
                 (file, "load it instead: `warprow load` puts rows where look-ups find them")
             }
-            AttachTableError::Stays { file, .. } => {
+            AttachError::Stays { file, .. } => {
                 (file, "leave it out of tensor=, or load it: `warprow load` puts rows where look-ups find them")
             }
-            AttachTableError::NoMatch { file, .. } => {
-                (file, "* stands for any characters and ? for one; quote the pattern")
-            }
-            AttachTableError::Several { file, .. } => {
+            AttachError::NoMatch { file, .. } => (file, "* stands for any characters and ? for one; quote the pattern"),
+            AttachError::Several { file, .. } => {
                 (file, "give the pattern without NAME=, or one that only one tensor matches")
             }
-            AttachTableError::SameName { file, .. } => (file, "name them: tensor=NAME=GLOB"),
+            AttachError::SameName { file, .. } => (file, "name them: tensor=NAME=GLOB"),
             _ => return Self::new(Class::Input, "", message).remedy("look at the file"),
         };
         Self::input(file.display().to_string(), message).remedy(remedy)

@@ -1,9 +1,9 @@
 //! Reports of look-ups, added up.
 
-use warprow_lookup::LookupReport;
+use warprow_lookup::Report;
 
 /// Adds `report` to `total`, whose generation becomes the latest.
-pub fn add(total: &mut LookupReport, report: &LookupReport) {
+pub fn add(total: &mut Report, report: &Report) {
     let counts = [
         (&mut total.ids, report.ids),
         (&mut total.padding, report.padding),

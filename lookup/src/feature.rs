@@ -2,7 +2,7 @@
 
 use warprow_layout::DType;
 
-use crate::dedupe::DedupeMethod;
+use crate::dedupe::Dedupe;
 
 /// How the rows of a bag become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -19,7 +19,7 @@ pub enum Pooling {
 /// Which row a *missing id* gets: an id that its table does not have, because it is negative or not below the number of rows, or, in a
 /// table with sparse keys, because it is no key of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum MissingPolicy {
+pub enum Missing {
     /// The table's default row, as if the table had it for this id. The row is added to the bag's sum, with the id's weight, and counts for
     /// a mean.
     #[default]
@@ -32,10 +32,10 @@ pub enum MissingPolicy {
     Error,
 }
 
-/// What a [`LookupReport`](crate::LookupReport) says of ids that their table does not have. ([`MissingPolicy`] says which row such ids get; their mask is 0
+/// What a [`Report`](crate::Report) says of ids that their table does not have. ([`Missing`] says which row such ids get; their mask is 0
 /// in every case.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum BoundsCheck {
+pub enum Bounds {
     /// Nothing: such ids count as `padding`.
     Ignore,
     /// How many there are, as `missing`.
@@ -45,7 +45,7 @@ pub enum BoundsCheck {
     Report,
 }
 
-/// The first id of a batch that its table does not have, of features with [`BoundsCheck::Report`].
+/// The first id of a batch that its table does not have, of features with [`Bounds::Report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingId {
     /// The id's position in [`Batch::ids`](crate::Batch::ids).
@@ -95,9 +95,9 @@ pub struct Feature {
     /// `missing`. Unpooled: its output row is the stored row, or zeros if the table has none; the mask is 0 either way.
     pub padding: Option<i128>,
     /// Which row a missing id gets; `None`: as [`PlanOptions::missing`] says.
-    pub missing: Option<MissingPolicy>,
+    pub missing: Option<Missing>,
     /// What the report says of missing ids; `None`: as [`PlanOptions::bounds`] says.
-    pub bounds: Option<BoundsCheck>,
+    pub bounds: Option<Bounds>,
 }
 
 impl Feature {
@@ -134,13 +134,13 @@ impl Feature {
 
     /// The feature with a setting of its own for which row a missing id gets, in place of the plan's.
     #[must_use]
-    pub fn missing(self, missing: MissingPolicy) -> Self {
+    pub fn missing(self, missing: Missing) -> Self {
         Self { missing: Some(missing), ..self }
     }
 
     /// The feature with a setting of its own for what the report says of missing ids, in place of the plan's.
     #[must_use]
-    pub fn bounds(self, bounds: BoundsCheck) -> Self {
+    pub fn bounds(self, bounds: Bounds) -> Self {
         Self { bounds: Some(bounds), ..self }
     }
 }
@@ -177,9 +177,9 @@ pub struct PlanOptions {
     /// Type of the output's elements.
     pub out: DType,
     /// Which row a missing id gets, where its feature does not say.
-    pub missing: MissingPolicy,
+    pub missing: Missing,
     /// What the report says of missing ids, where their feature does not say.
-    pub bounds: BoundsCheck,
+    pub bounds: Bounds,
     /// The number of slots: look-ups that can be under way at once.
     pub slots: u32,
     /// Whether buffers have room for other tables than the planned ones, which an executor adopts later. On the host, the tables adopted
@@ -192,7 +192,7 @@ pub struct PlanOptions {
     /// How look-ups on a GPU find the different rows among a batch's ids, whatever the number of ids. `None`: the way that was fastest in
     /// the benchmarks among those for which the batch is not too large. (Rows in GPU memory are not deduplicated, and neither are rows in
     /// DRAM if they are few.) The host executor ignores this.
-    pub dedupe: Option<DedupeMethod>,
+    pub dedupe: Option<Dedupe>,
 }
 
 impl Default for PlanOptions {
@@ -202,8 +202,8 @@ impl Default for PlanOptions {
             max_batch: 4096,
             max_ids: 1 << 16,
             out: DType::F32,
-            missing: MissingPolicy::Default,
-            bounds: BoundsCheck::Count,
+            missing: Missing::Default,
+            bounds: Bounds::Count,
             slots: 1,
             adopt_room: false,
             prefetch: false,
@@ -227,13 +227,13 @@ impl PlanOptions {
 
     /// The options with that row for missing ids of features that do not say.
     #[must_use]
-    pub fn with_missing(self, missing: MissingPolicy) -> Self {
+    pub fn with_missing(self, missing: Missing) -> Self {
         Self { missing, ..self }
     }
 
     /// The options with that setting for what the report says of missing ids.
     #[must_use]
-    pub fn with_bounds(self, bounds: BoundsCheck) -> Self {
+    pub fn with_bounds(self, bounds: Bounds) -> Self {
         Self { bounds, ..self }
     }
 
@@ -251,7 +251,7 @@ impl PlanOptions {
 
     /// The options with different rows found in that way, on a GPU.
     #[must_use]
-    pub fn with_dedupe(self, dedupe: DedupeMethod) -> Self {
+    pub fn with_dedupe(self, dedupe: Dedupe) -> Self {
         Self { dedupe: Some(dedupe), ..self }
     }
 

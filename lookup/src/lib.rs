@@ -42,11 +42,11 @@ mod share;
 pub mod stage;
 
 pub use batch::{Batch, Ids, Output, OutputRows};
-pub use dedupe::DedupeMethod;
+pub use dedupe::Dedupe;
 pub use error::{InvalidBatch, LookupError, RowError};
-pub use feature::{BoundsCheck, Feature, MissingId, MissingPolicy, PlanOptions, Pooling};
+pub use feature::{Bounds, Feature, Missing, MissingId, PlanOptions, Pooling};
 pub use host::{HostExecutor, HostOptions, Plan, PreparedTables, Slot};
-pub use merging::ReadMerging;
+pub use merging::Merging;
 pub use output_buffer::{OutputBuffer, OutputBufferError};
 pub use prepare::PrepareOptions;
-pub use report::{LookupMetrics, LookupReport, LookupStage};
+pub use report::{Metrics, Report, Stage};

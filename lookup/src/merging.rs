@@ -10,7 +10,7 @@ use warprow_store::{ReadCurve, StoreError};
 /// aligned window of the drive, of 64 KiB at most (`docs/merging.md`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum ReadMerging {
+pub enum Merging {
     /// Rows of the same LBA, and no others.
     Separate,
     /// Rows of neighbouring LBAs as well: nothing is read in vain but the rest of an LBA.
@@ -24,7 +24,7 @@ pub enum ReadMerging {
     Curves(Vec<ReadCurve>),
 }
 
-impl ReadMerging {
+impl Merging {
     /// The read curves that the caller gave, one for each of `members` drives; `None`: the curve is not known yet, or not needed.
     pub fn given(&self, members: usize) -> Result<Vec<Option<ReadCurve>>, StoreError> {
         match self {

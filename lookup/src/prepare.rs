@@ -42,20 +42,20 @@ impl PrepareOptions {
     }
 
     /// Makes the pacer that keeps reading below [`bytes_per_second`](Self::bytes_per_second).
-    pub fn pace(&self) -> ReadRateLimit {
-        ReadRateLimit { began: Instant::now(), bytes: 0, rate: self.bytes_per_second }
+    pub fn pace(&self) -> ReadPacer {
+        ReadPacer { began: Instant::now(), bytes: 0, rate: self.bytes_per_second }
     }
 }
 
 /// Keeps reading below a rate, by sleeping.
 #[derive(Debug)]
-pub struct ReadRateLimit {
+pub struct ReadPacer {
     began: Instant,
     bytes: u64,
     rate: Option<u64>,
 }
 
-impl ReadRateLimit {
+impl ReadPacer {
     /// Counts `bytes` that were read, and sleeps if reading was faster than the rate.
     pub fn read(&mut self, bytes: usize) {
         self.bytes += bytes as u64;

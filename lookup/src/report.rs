@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::feature::MissingId;
 
-/// A stage of a look-up on the host. The variants are in the order in which a look-up runs through them; [`LookupReport::stages`] is indexed by it.
+/// A stage of a look-up on the host. The variants are in the order in which a look-up runs through them; [`Report::stages`] is indexed by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
-pub enum LookupStage {
+pub enum Stage {
     /// Finds the different rows among the ids. Its time includes making keys of ids, and counting the different rows in DRAM.
     Dedupe,
     /// Finds where each row lies: its rank, its tier, and the address of a row on a drive.
@@ -23,7 +23,7 @@ pub enum LookupStage {
     Expand,
 }
 
-impl LookupStage {
+impl Stage {
     /// All stages, in their order.
     pub const ALL: [Self; 6] = [Self::Dedupe, Self::Route, Self::Order, Self::Merge, Self::Read, Self::Expand];
 
@@ -48,13 +48,13 @@ macro_rules! counts {
         /// `commands` = `rows_ssd` - `merges`.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct LookupReport {
+        pub struct Report {
             $($(#[$doc])* pub $name: u64,)*
             /// The latest generation among those that were read.
             pub generation: u64,
-            /// The first id that its table does not have, of features with [`BoundsCheck::Report`](crate::BoundsCheck::Report).
+            /// The first id that its table does not have, of features with [`Bounds::Report`](crate::Bounds::Report).
             pub first_missing: Option<MissingId>,
-            /// Time in each stage, indexed by [`LookupStage`]. The times do not overlap, and add up to the time of the look-up: while rows are
+            /// Time in each stage, indexed by [`Stage`]. The times do not overlap, and add up to the time of the look-up: while rows are
             /// expanded, the time that drives work is not counted again.
             pub stages: [Duration; 6],
         }
@@ -62,13 +62,13 @@ macro_rules! counts {
         /// Totals over all look-ups of one executor on the host and its clones.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct LookupMetrics {
+        pub struct Metrics {
             /// Look-ups that returned a report, whether they succeeded or not.
             pub lookups: u64,
             /// Drives that serve nothing at this moment ([`Store::drive_states`](warprow_store::Store::drive_states)).
             pub drives_failed: u64,
             $($(#[$doc])* pub $name: u64,)*
-            /// Time in each stage, indexed by [`LookupStage`].
+            /// Time in each stage, indexed by [`Stage`].
             pub stages: [Duration; 6],
         }
 
@@ -81,7 +81,7 @@ macro_rules! counts {
         }
 
         impl Totals {
-            pub(crate) fn add(&self, report: &LookupReport) {
+            pub(crate) fn add(&self, report: &Report) {
                 let add = |total: &AtomicU64, value: u64| {
                     if value != 0 {
                         total.fetch_add(value, Ordering::Relaxed);
@@ -94,8 +94,8 @@ macro_rules! counts {
                 }
             }
 
-            pub(crate) fn snapshot(&self) -> LookupMetrics {
-                LookupMetrics {
+            pub(crate) fn snapshot(&self) -> Metrics {
+                Metrics {
                     lookups: self.lookups.load(Ordering::Relaxed),
                     drives_failed: 0,
                     $($name: self.$name.load(Ordering::Relaxed),)*
@@ -111,10 +111,10 @@ macro_rules! counts {
 counts! {
     /// Ids of the batch.
     ids,
-    /// Padding ids that were not read, and missing ids of features with [`BoundsCheck::Ignore`](crate::BoundsCheck::Ignore). (An unpooled padding id
+    /// Padding ids that were not read, and missing ids of features with [`Bounds::Ignore`](crate::Bounds::Ignore). (An unpooled padding id
     /// that its table has is read, and counts in `ids_dram` or `ids_ssd`.)
     padding,
-    /// Ids that their table does not have, except those of features with [`BoundsCheck::Ignore`](crate::BoundsCheck::Ignore).
+    /// Ids that their table does not have, except those of features with [`Bounds::Ignore`](crate::Bounds::Ignore).
     missing,
     /// Ids whose row could not be read.
     failed,
@@ -130,7 +130,7 @@ counts! {
     ids_ssd,
     /// Read commands. The parts in which failed commands were read again do not count.
     commands,
-    /// Rows that needed no command of their own, because another row's command read them too ([`ReadMerging`](crate::ReadMerging)).
+    /// Rows that needed no command of their own, because another row's command read them too ([`Merging`](crate::Merging)).
     merges,
     /// Commands that a drive failed for a bad block, and that were read again in parts.
     split,

@@ -3,8 +3,8 @@
 use warprow_layout::{DType, Table};
 use warprow_store::StoreError;
 
-use crate::feature::{BoundsCheck, Feature, MissingPolicy, PlanOptions, Pooling};
-use crate::stage::{FIRST_NO_INDEX, MAX_ROWS};
+use crate::feature::{Bounds, Feature, Missing, PlanOptions, Pooling};
+use crate::stage::{MAX_ROWS, NONE};
 
 /// Most features of a plan, and most tables.
 const MAX_FEATURES: usize = 1 << 16;
@@ -12,7 +12,7 @@ const MAX_FEATURES: usize = 1 << 16;
 /// A feature whose table was found.
 #[derive(Debug)]
 pub struct ResolvedFeature {
-    /// Index among [`ResolvedFeatures::tables`].
+    /// Index among [`Resolved::tables`].
     pub table: u16,
     /// How the rows of a bag become one.
     pub pooling: Pooling,
@@ -21,9 +21,9 @@ pub struct ResolvedFeature {
     /// The id that stands for none.
     pub padding: Option<i128>,
     /// What the row of an id is that the table does not have.
-    pub missing: MissingPolicy,
+    pub missing: Missing,
     /// What else becomes of such ids.
-    pub bounds: BoundsCheck,
+    pub bounds: Bounds,
     /// The feature's first element in a pooled output row; 0 unpooled.
     pub column: usize,
     /// Elements of a row.
@@ -53,7 +53,7 @@ pub struct ResolvedTable {
 
 /// Features and the tables that they need.
 #[derive(Debug)]
-pub struct ResolvedFeatures {
+pub struct Resolved {
     /// In the order in which they were given.
     pub features: Vec<ResolvedFeature>,
     /// Each once.
@@ -69,13 +69,13 @@ pub fn resolve<'a>(
     known: impl Iterator<Item = &'a Table> + Clone,
     features: &[Feature],
     options: &PlanOptions,
-) -> Result<ResolvedFeatures, StoreError> {
+) -> Result<Resolved, StoreError> {
     let out_of_range = |reason: String| Err(StoreError::PlanOptions { reason });
     if features.is_empty() || features.len() > MAX_FEATURES {
         return out_of_range(format!("a plan has 1 to {MAX_FEATURES} features, not {}", features.len()));
     }
-    if options.max_ids >= FIRST_NO_INDEX as usize {
-        return out_of_range(format!("max_ids is {}; it must be below {FIRST_NO_INDEX}", options.max_ids));
+    if options.max_ids >= NONE as usize {
+        return out_of_range(format!("max_ids is {}; it must be below {NONE}", options.max_ids));
     }
     if options.max_batch.checked_mul(features.len()).is_none_or(|bags| bags >= u32::MAX as usize) {
         return out_of_range(format!("{} features × max_batch of {} are too many", features.len(), options.max_batch));
@@ -114,7 +114,7 @@ pub fn resolve<'a>(
         };
         let missing = feature.missing.unwrap_or(options.missing);
         let bounds = feature.bounds.unwrap_or(options.bounds);
-        if missing == MissingPolicy::Error && bounds == BoundsCheck::Ignore {
+        if missing == Missing::Error && bounds == Bounds::Ignore {
             return Err(refuse("missing ids cannot both be an error and be ignored: choose one".to_owned()));
         }
         let dim = source.dim as usize;
@@ -131,7 +131,7 @@ pub fn resolve<'a>(
         column += dim;
     }
     let width = if pooled { column } else { planned.iter().map(|feature| feature.dim).max().unwrap_or(0) };
-    Ok(ResolvedFeatures { features: planned, tables, pooled, width })
+    Ok(Resolved { features: planned, tables, pooled, width })
 }
 
 impl ResolvedTable {

@@ -13,7 +13,7 @@ use warprow_lookup::HostExecutor;
 use warprow_lookup::{
     Batch, Feature, HostOptions, LookupError, Output, OutputRows, Plan, PlanOptions, Pooling, RowError, Slot,
 };
-use warprow_soft_controller::{Fault, FaultRule, PowerCut, QueueMatch, SoftController};
+use warprow_soft_controller::{Fault, PowerCut, QueueMatch, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::{DType, LoadOptions, OpenOptions, Store, TableSpec};
 
@@ -95,12 +95,12 @@ fn look(fixture: &Fixture, slot: &mut Slot, ids: &[i64]) -> Result<(), (Vec<usiz
     source.map_or(Ok(()), |source| Err((positions, source)))
 }
 
-fn read() -> FaultRule {
-    FaultRule::new(Fault::Drop).io(NvmOpcode::READ)
+fn read() -> Rule {
+    Rule::new(Fault::Drop).io(NvmOpcode::READ)
 }
 
-fn rule(fault: Fault) -> FaultRule {
-    FaultRule::new(fault).io(NvmOpcode::READ).nth(5)
+fn rule(fault: Fault) -> Rule {
+    Rule::new(fault).io(NvmOpcode::READ).nth(5)
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_queue_that_is_not_deleted_costs_a_reset_of_the_controller() {
     let faults = fixture.drives[1].faults();
     faults.inject(rule(Fault::Swallow));
     look(&fixture, &mut slots[0], &ids()).unwrap_err();
-    faults.inject(FaultRule::new(Fault::Swallow).admin(AdminOpcode::DELETE_IO_SQ));
+    faults.inject(Rule::new(Fault::Swallow).admin(AdminOpcode::DELETE_IO_SQ));
     for slot in &mut slots {
         look(&fixture, slot, &ids()).unwrap();
     }
@@ -236,7 +236,7 @@ fn a_drive_that_never_answers_is_given_up() {
     let plan = fixture.plan(Pooling::None, 1);
     let mut slot = plan.slot().unwrap();
     look(&fixture, &mut slot, &ids()).unwrap();
-    let reads = fixture.drives[1].faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).always());
+    let reads = fixture.drives[1].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).always());
     let began = Instant::now();
     let mut waits = 0;
     let failure = loop {
@@ -264,7 +264,7 @@ fn a_drive_that_never_answers_is_given_up() {
 fn a_drive_that_cannot_be_driven_is_done_without_when_opened_degraded() {
     let Fixture { drives, store, table, options: host } = fixture(2);
     drop(store);
-    drives[1].faults().inject(FaultRule::new(Fault::Disappear).on(QueueMatch::Admin));
+    drives[1].faults().inject(Rule::new(Fault::Disappear).on(QueueMatch::Admin));
     Store::open(&common::devices(&drives), &options()).unwrap_err();
     let store = Store::open(&common::devices(&drives), &options().with_degraded()).unwrap();
     let states = store.drive_states();
@@ -351,7 +351,7 @@ fn faults_in_bulk_transfers_are_errors_and_leave_the_store_as_it_was() {
     let fixture = fixture(2);
     let other = Table { spec: TableSpec::new("u", ROWS, DIM as u32, DType::F32), ..fixture.table.clone() };
     for fault in [Fault::Status(Status::from(StatusCode::WriteFault)), Fault::Swallow] {
-        fixture.drives[1].faults().inject(FaultRule::new(fault).io(NvmOpcode::WRITE));
+        fixture.drives[1].faults().inject(Rule::new(fault).io(NvmOpcode::WRITE));
         let source = &other.rows[..];
         let load = warprow_store::TableLoad::new(&other.spec, &source);
         let error =

@@ -8,10 +8,9 @@ use common::Table;
 use warprow_driver::DriverError;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, LookupError, LookupReport, Output, OutputRows, PlanOptions, Pooling, ReadMerging,
-    RowError, Slot,
+    Batch, Feature, HostOptions, LookupError, Merging, Output, OutputRows, PlanOptions, Pooling, Report, RowError, Slot,
 };
-use warprow_soft_controller::{Fault, FaultRule, SoftController};
+use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
     DType, DriveContent, FormatConsent, FormatProposal, FormatSettings, LbaChoice, LoadOptions, ReadCurve, Store,
@@ -47,7 +46,7 @@ fn flash() -> ReadCurve {
 }
 
 impl Fixture {
-    fn slot(&self, table: usize, pooling: Pooling, merging: ReadMerging) -> Slot {
+    fn slot(&self, table: usize, pooling: Pooling, merging: Merging) -> Slot {
         let host = HostExecutor::attach(&self.store, HostOptions::default().with_merging(merging)).unwrap();
         let options = PlanOptions::default().with_max(64, 256).with_prefetch();
         host.plan(&[Feature::new("f", &self.tables[table].spec.name).pooling(pooling)], options)
@@ -70,13 +69,7 @@ impl Fixture {
     }
 
     /// Looks `ids` up, unpooled, and checks every row and the mask; those that failed are zeros. Their positions, and why.
-    fn look(
-        &self,
-        table: usize,
-        slot: &mut Slot,
-        ids: &[i64],
-        ahead: bool,
-    ) -> (LookupReport, Vec<usize>, Option<RowError>) {
+    fn look(&self, table: usize, slot: &mut Slot, ids: &[i64], ahead: bool) -> (Report, Vec<usize>, Option<RowError>) {
         let dim = DIMS[table];
         let mut rows = vec![7.0; ids.len() * dim];
         let mut mask = vec![7; ids.len()];
@@ -119,13 +112,9 @@ fn what_is_joined_is_right_and_fewer_commands() {
             for step in steps {
                 let ids = sparse(step);
                 let curves = (0..drives).map(|_| flash()).collect();
-                let all = [
-                    ReadMerging::Separate,
-                    ReadMerging::Neighbours,
-                    ReadMerging::Curves(vec![flash()]),
-                    ReadMerging::Curves(curves),
-                ];
-                let reports: Vec<LookupReport> = all
+                let all =
+                    [Merging::Separate, Merging::Neighbours, Merging::Curves(vec![flash()]), Merging::Curves(curves)];
+                let reports: Vec<Report> = all
                     .into_iter()
                     .map(|merging| {
                         let mut slot = fixture.slot(table, Pooling::None, merging);
@@ -160,11 +149,11 @@ fn one_bad_block_fails_its_own_rows() {
         let fixture = fixture(drives);
         for (table, step) in [(0, 1), (0, 3), (1, 3)] {
             let ids = sparse(step);
-            let mut slot = fixture.slot(table, Pooling::None, ReadMerging::Curves(vec![flash()]));
+            let mut slot = fixture.slot(table, Pooling::None, Merging::Curves(vec![flash()]));
             let (before, ..) = fixture.look(table, &mut slot, &ids, ahead);
             let (drive, bad) = fixture.place(table, ids[77]);
             let status = Status::from(StatusCode::UnrecoveredReadError).with_dnr(true);
-            let rule = FaultRule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(bad..bad + 1).always();
+            let rule = Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(bad..bad + 1).always();
             let rule = fixture.drives[drive].faults().inject(rule);
             let (report, failed, source) = fixture.look(table, &mut slot, &ids, ahead);
             let wanted: Vec<usize> = (0..ids.len()).filter(|&i| fixture.place(table, ids[i]) == (drive, bad)).collect();
@@ -188,10 +177,9 @@ fn one_bad_block_fails_its_own_rows() {
 #[test]
 fn a_bad_block_between_rows_fails_none() {
     let fixture = fixture(1);
-    let mut slot = fixture.slot(0, Pooling::None, ReadMerging::Curves(vec![flash()]));
+    let mut slot = fixture.slot(0, Pooling::None, Merging::Curves(vec![flash()]));
     let (_, bad) = fixture.place(0, 7);
-    let rule =
-        FaultRule::new(Fault::Status(StatusCode::DeallocatedOrUnwrittenBlock.into())).lbas(bad..bad + 1).always();
+    let rule = Rule::new(Fault::Status(StatusCode::DeallocatedOrUnwrittenBlock.into())).lbas(bad..bad + 1).always();
     fixture.drives[0].faults().inject(rule);
     let (report, failed, _) = fixture.look(0, &mut slot, &[3, 6, 8, 11], false);
     assert_eq!((failed.len(), report.commands, report.split), (0, 1, 1));
@@ -203,10 +191,10 @@ fn a_bad_block_between_rows_fails_none() {
 #[test]
 fn sums_of_split_commands_are_right() {
     let fixture = fixture(1);
-    let mut slot = fixture.slot(1, Pooling::Sum, ReadMerging::Curves(vec![flash()]));
+    let mut slot = fixture.slot(1, Pooling::Sum, Merging::Curves(vec![flash()]));
     let ids: Vec<i64> = (0..64).collect();
     let (_, bad) = fixture.place(1, 20);
-    let rule = FaultRule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).lbas(bad..bad + 1).always();
+    let rule = Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).lbas(bad..bad + 1).always();
     fixture.drives[0].faults().inject(rule);
     let mut sums = vec![7.0; 64 * 16];
     let result = slot.lookup(&Batch::new(&ids, 64), &mut Output::new(OutputRows::F32(&mut sums), 16));
@@ -222,9 +210,9 @@ fn sums_of_split_commands_are_right() {
 #[test]
 fn other_failures_are_not_repeated() {
     let fixture = fixture(1);
-    let mut slot = fixture.slot(0, Pooling::None, ReadMerging::Neighbours);
+    let mut slot = fixture.slot(0, Pooling::None, Merging::Neighbours);
     let (_, bad) = fixture.place(0, 7);
-    let rule = FaultRule::new(Fault::Status(StatusCode::InternalError.into())).lbas(bad..bad + 1);
+    let rule = Rule::new(Fault::Status(StatusCode::InternalError.into())).lbas(bad..bad + 1);
     let rule = fixture.drives[0].faults().inject(rule.always());
     let (report, failed, _) = fixture.look(0, &mut slot, &[6, 7, 8], false);
     assert_eq!((failed, report.split), (vec![0, 1, 2], 0));
@@ -234,10 +222,10 @@ fn other_failures_are_not_repeated() {
 #[test]
 fn a_drive_that_fails_while_parts_are_read_fails_them() {
     let fixture = fixture(1);
-    let mut slot = fixture.slot(0, Pooling::None, ReadMerging::Neighbours);
-    let read = || FaultRule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
+    let mut slot = fixture.slot(0, Pooling::None, Merging::Neighbours);
+    let read = || Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
     fixture.drives[0].faults().inject(read());
-    fixture.drives[0].faults().inject(FaultRule::new(Fault::Fatal).io(NvmOpcode::READ).nth(2));
+    fixture.drives[0].faults().inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ).nth(2));
     let (report, failed, source) = fixture.look(0, &mut slot, &[6, 7, 8], false);
     assert_eq!(report.split, 1);
     assert!(!failed.is_empty());
@@ -253,7 +241,7 @@ fn a_drive_that_fails_while_parts_are_read_fails_them() {
 fn curves_are_for_one_drive_or_for_each() {
     let fixture = fixture(3);
     let attach =
-        |curves| HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(ReadMerging::Curves(curves)));
+        |curves| HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(Merging::Curves(curves)));
     for count in [0, 2, 4] {
         let error = attach(vec![flash(); count]).unwrap_err();
         assert!(matches!(&error, StoreError::PlanOptions { .. }) && error.to_string().contains("3 drives"), "{error}");
@@ -277,12 +265,11 @@ fn a_measured_curve_reads_rows_and_nothing_else() {
             let first = of_drive().min().unwrap();
             let last = of_drive().max().unwrap();
             let faults = fixture.drives[drive].faults();
-            let forbid = |lbas| faults.inject(FaultRule::new(Fault::Drop).io(NvmOpcode::READ).lbas(lbas).always());
+            let forbid = |lbas| faults.inject(Rule::new(Fault::Drop).io(NvmOpcode::READ).lbas(lbas).always());
             [forbid(0..first), forbid(last + 1..u64::MAX)]
         })
         .collect();
-    let host =
-        HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(ReadMerging::Measured)).unwrap();
+    let host = HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(Merging::Measured)).unwrap();
     for (drive, rules) in fixture.drives.iter().zip(ranges) {
         for rule in rules {
             assert_eq!(drive.faults().fired(rule), 0);
@@ -318,7 +305,7 @@ fn reads_are_measured_with_and_without_a_store() {
     let devices = common::devices(&drives);
     let plan = FormatProposal::new(&devices, FormatSettings::default()).unwrap();
     for drive in &drives {
-        drive.faults().inject(FaultRule::new(Fault::Drop).io(NvmOpcode::WRITE).always());
+        drive.faults().inject(Rule::new(Fault::Drop).io(NvmOpcode::WRITE).always());
     }
     check(&plan.measure_reads());
     drives.iter().for_each(|drive| drive.faults().clear());

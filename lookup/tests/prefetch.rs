@@ -16,7 +16,7 @@ use warprow_lookup::{
     Batch, Feature, HostOptions, LookupError, Output, OutputRows, Plan, PlanOptions, Pooling, PrepareOptions, RowError,
     Slot,
 };
-use warprow_soft_controller::{Fault, FaultRule, SoftController};
+use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{DType, LoadOptions, OpenOptions, Store, TableSpec};
 
@@ -162,7 +162,7 @@ fn rows_are_read_before_they_are_looked_up() {
         wait_for(&mut slot);
         let fault = Fault::Status(Status::from(StatusCode::UnrecoveredReadError));
         for drive in &drives {
-            drive.faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).always());
+            drive.faults().inject(Rule::new(fault).io(NvmOpcode::READ).always());
         }
         let wanted = wanted(&table, &ids, pooling);
         assert_eq!(look(&mut slot, wanted.len()).unwrap(), wanted);
@@ -230,7 +230,7 @@ fn a_drive_that_fails_fails_the_look_up() {
             let plan = plan_of(&host, pooling);
             let mut slot = plan.slot().unwrap();
             let ids = ids();
-            drives[0].faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).nth(3));
+            drives[0].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(3));
             prefetch(&mut slot, &ids);
             let mut rows = vec![7.0; ids.len() * DIM];
             let mut mask = vec![7; ids.len()];
@@ -272,10 +272,10 @@ fn a_slot_holds_one_batch() {
     assert!(matches!(look(&mut slot, right.len()), Err(LookupError::NothingPrefetched)));
     assert!(!slot.is_fetched() && !slot.forget_prefetched());
     prefetch(&mut slot, &ids);
-    assert!(matches!(slot.prefetch(&batch), Err(LookupError::SlotHoldsBatch)));
+    assert!(matches!(slot.prefetch(&batch), Err(LookupError::QueueBusy)));
     let mut rows = vec![7.0; right.len()];
     let busy = slot.lookup(&batch, &mut Output::new(OutputRows::F32(&mut rows), DIM));
-    assert!(matches!(busy, Err(LookupError::SlotHoldsBatch)));
+    assert!(matches!(busy, Err(LookupError::QueueBusy)));
     // An output that does not fit loses nothing.
     assert!(matches!(look(&mut slot, 5), Err(LookupError::Invalid(_))));
     assert_eq!(look(&mut slot, right.len()).unwrap(), right);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use warprow_dma::{Clock, SystemClock};
 use warprow_layout::{FormatOptions, TableSpec};
 use warprow_lookup::HostExecutor;
-use warprow_lookup::{Batch, Feature, HostOptions, LookupReport, LookupStage, Output, OutputRows, PlanOptions, Slot};
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Report, Slot, Stage};
 use warprow_soft_controller::{DiePlacement, Namespace, RamBacking, SoftController, Timing};
 use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::SeededRandom;
@@ -107,7 +107,7 @@ impl Calibration {
         plan.slot().map_err(|error| fail(&error))
     }
 
-    fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<LookupReport, ProposalError> {
+    fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<Report, ProposalError> {
         let mut out = Output::new(OutputRows::F32(rows), self.dim as usize);
         slot.lookup(&Batch::new(ids, ids.len()), &mut out).map_err(|error| fail(&error))
     }
@@ -163,7 +163,7 @@ impl Calibration {
         let again_rows = again.rows();
         let row_before = each(apart.before() - again.before(), apart_rows - again_rows).max(0.0);
         let command = each(apart.then() - beside.then(), apart.commands() - beside.commands()).max(0.0);
-        let send = each(apart.stage(LookupStage::Read), apart.commands().min(DEPTH as f64)).min(command);
+        let send = each(apart.stage(Stage::Read), apart.commands().min(DEPTH as f64)).min(command);
         let row = each(apart.then() - apart.commands() * command, apart_rows).max(0.0);
         let rest = again.then() - again.commands() * command - again_rows * row;
         Ok(HostCosts {
@@ -187,7 +187,7 @@ impl Calibration {
         let mut slot = self.slot(&store, 0)?;
         let mut rows = self.output();
         let mut random = SeededRandom::new(2);
-        let mut turn = || -> Result<(Duration, LookupReport), ProposalError> {
+        let mut turn = || -> Result<(Duration, Report), ProposalError> {
             let ids = self.any(&mut random, BATCH / 2);
             let began = Instant::now();
             let report = self.look_up(&mut slot, &ids, &mut rows)?;
@@ -221,27 +221,24 @@ impl Calibration {
 
 /// What a look-up took.
 struct Timed {
-    report: LookupReport,
+    report: Report,
     /// Seconds of the drive's.
     drive: f64,
 }
 
 impl Timed {
-    fn stage(&self, stage: LookupStage) -> f64 {
+    fn stage(&self, stage: Stage) -> f64 {
         self.report.stages.get(stage as usize).map_or(0.0, Duration::as_secs_f64)
     }
 
     /// Seconds before the first command leaves.
     fn before(&self) -> f64 {
-        [LookupStage::Dedupe, LookupStage::Route, LookupStage::Order, LookupStage::Merge]
-            .map(|stage| self.stage(stage))
-            .iter()
-            .sum()
+        [Stage::Dedupe, Stage::Route, Stage::Order, Stage::Merge].map(|stage| self.stage(stage)).iter().sum()
     }
 
     /// Seconds from then on.
     fn then(&self) -> f64 {
-        self.stage(LookupStage::Read) + self.stage(LookupStage::Expand)
+        self.stage(Stage::Read) + self.stage(Stage::Expand)
     }
 
     fn rows(&self) -> f64 {

@@ -67,7 +67,7 @@ pub enum QueueMatch {
 /// A fault and the commands that it hits: those that match every condition given. [`nth`](Self::nth) lets the first
 /// matches pass; [`times`](Self::times) and [`always`](Self::always) say how many are hit after that, one by default.
 #[derive(Clone, Debug)]
-pub struct FaultRule {
+pub struct Rule {
     fault: Fault,
     queues: QueueMatch,
     opcode: Option<u8>,
@@ -77,7 +77,7 @@ pub struct FaultRule {
     times: u64,
 }
 
-impl FaultRule {
+impl Rule {
     /// `fault` on the next command of any kind, once.
     pub fn new(fault: Fault) -> Self {
         Self { fault, queues: QueueMatch::Any, opcode: None, nsid: None, lbas: None, pass: 0, times: 1 }
@@ -158,12 +158,12 @@ fn touches(sqid: u16, sqe: &Sqe, lbas: &Range<u64>) -> bool {
 
 /// Names a rule that was injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FaultRuleId(u64);
+pub struct RuleId(u64);
 
 #[derive(Debug)]
 struct Armed {
-    id: FaultRuleId,
-    rule: FaultRule,
+    id: RuleId,
+    rule: Rule,
     fired: u64,
 }
 
@@ -171,7 +171,7 @@ struct Armed {
 struct Rules {
     next: u64,
     armed: Vec<Armed>,
-    spent: Vec<(FaultRuleId, u64)>,
+    spent: Vec<(RuleId, u64)>,
 }
 
 /// The faults of a controller; clones share one plan. Rules are tried in the order of their injection, and the first
@@ -196,10 +196,10 @@ impl FaultRules {
 
     /// Adds a rule; it holds from the next command that the controller fetches. Where an [offload](crate::Offload) executes commands,
     /// this waits for the end of the turn under way, some microseconds, unless it is called in a turn.
-    pub fn inject(&self, rule: FaultRule) -> FaultRuleId {
+    pub fn inject(&self, rule: Rule) -> RuleId {
         let id = {
             let mut rules = self.rules();
-            let id = FaultRuleId(rules.next);
+            let id = RuleId(rules.next);
             rules.next += 1;
             rules.armed.push(Armed { id, rule, fired: 0 });
             self.0.active.store(true, Ordering::SeqCst);
@@ -223,7 +223,7 @@ impl FaultRules {
     }
 
     /// Removes a rule. Commands that it has delayed stay delayed.
-    pub fn remove(&self, id: FaultRuleId) {
+    pub fn remove(&self, id: RuleId) {
         let mut rules = self.rules();
         let Rules { armed, spent, .. } = &mut *rules;
         armed.retain(|armed| {
@@ -260,7 +260,7 @@ impl FaultRules {
     }
 
     /// How many commands a rule has hit.
-    pub fn fired(&self, id: FaultRuleId) -> u64 {
+    pub fn fired(&self, id: RuleId) -> u64 {
         let rules = self.rules();
         let armed = rules.armed.iter().find(|armed| armed.id == id).map(|armed| armed.fired);
         armed.or_else(|| rules.spent.iter().find(|(spent, _)| *spent == id).map(|&(_, fired)| fired)).unwrap_or(0)
@@ -311,7 +311,7 @@ mod tests {
         let plan = FaultRules::default();
         let read = |slba| Sqe { cdw12: 7, ..Sqe::new(NvmOpcode::READ.0, 1).with_slba(slba) };
         let fault = Fault::Status(StatusCode::UnrecoveredReadError.into());
-        let id = plan.inject(FaultRule::new(fault).io(NvmOpcode::READ).nsid(1).lbas(100..101).nth(2).times(2));
+        let id = plan.inject(Rule::new(fault).io(NvmOpcode::READ).nsid(1).lbas(100..101).nth(2).times(2));
         assert!(plan.is_active());
         assert_eq!(plan.strike(1, &read(101)), None);
         assert_eq!(plan.strike(0, &read(93)), None, "an admin command has no LBAs");
@@ -329,8 +329,8 @@ mod tests {
     fn queues_and_removal() {
         let plan = FaultRules::default();
         let identify = Sqe::new(AdminOpcode::IDENTIFY.0, 0);
-        let a = plan.inject(FaultRule::new(Fault::Drop).admin(AdminOpcode::IDENTIFY).always());
-        let b = plan.inject(FaultRule::new(Fault::Swallow).on(QueueMatch::Id(4)));
+        let a = plan.inject(Rule::new(Fault::Drop).admin(AdminOpcode::IDENTIFY).always());
+        let b = plan.inject(Rule::new(Fault::Swallow).on(QueueMatch::Id(4)));
         assert_eq!(plan.strike(0, &identify), Some(Fault::Drop));
         assert_eq!(plan.strike(3, &identify), None);
         plan.remove(a);

@@ -54,12 +54,12 @@ mod workers;
 mod write_cache;
 
 pub use backing::{
-    Backing, BackingEngine, BackingOperation, ContentBlock, DirectBacking, FileBacking, MediaError, MemoryPiece,
-    NullBacking, ProceduralBacking, RamBacking, will_need,
+    Backing, BackingEngine, BackingOperation, ContentBlock, DirectBacking, FileBacking, MediaError, NullBacking, Piece,
+    ProceduralBacking, RamBacking, will_need,
 };
 pub use builder::{ControllerBuildError, ControllerBuilder};
 pub use controller::SoftController;
-pub use fault::{Fault, FaultRule, FaultRuleId, FaultRules, QueueMatch, StopSwitch};
+pub use fault::{Fault, FaultRules, QueueMatch, Rule, RuleId, StopSwitch};
 pub use interrupt::InterruptSink;
 pub use iommu::RemoteMemory;
 pub use namespace::{FormatHook, FormatStep, Namespace};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use warprow_dma::DmaMemory;
 use warprow_spec::{NSID_ALL, NvmOpcode, StatusCode};
 
-use crate::backing::{Backing, BackingEngine, BackingOperation, MediaError, MemoryPiece};
+use crate::backing::{Backing, BackingEngine, BackingOperation, MediaError, Piece};
 use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::iommu::{Dma, Segment};
@@ -91,7 +91,7 @@ pub(crate) struct Io {
     /// By NSID - 1, where a backing has one.
     engines: Vec<Option<Box<dyn BackingEngine>>>,
     segments: Vec<Segment>,
-    pieces: Vec<MemoryPiece>,
+    pieces: Vec<Piece>,
     /// As large as the largest transfer.
     scratch: DmaMemory,
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use common::{Host, pattern, stepped};
 use warprow_dma::{DmaMemory, PAGE};
 use warprow_soft_controller::{
-    Backing, ControllerBuilder, Fault, FaultRule, FileBacking, MediaError, Namespace, RamBacking, SoftController,
+    Backing, ControllerBuilder, Fault, FileBacking, MediaError, Namespace, RamBacking, Rule, SoftController,
 };
 use warprow_spec::NvmOpcode;
 
@@ -123,7 +123,7 @@ fn cold_reads_are_announced_up_to_the_depth() {
         assert!(first as u32 >= DEPTH.min(32), "{first} were announced before one was read");
     }
     let (mut host, told) = noting(stepped());
-    host.drive.faults().inject(FaultRule::new(Fault::Delay(Duration::from_micros(50))).io(NvmOpcode::READ).always());
+    host.drive.faults().inject(Rule::new(Fault::Delay(Duration::from_micros(50))).io(NvmOpcode::READ).always());
     told.lock().unwrap().clear();
     read_all(&mut host, 0..30);
     check(&told.lock().unwrap(), 0..30, 30);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Host, pattern, ram, stepped};
 use warprow_dma::{Function, FunctionError, PAGE};
-use warprow_soft_controller::{Fault, FaultRule, QueueMatch};
+use warprow_soft_controller::{Fault, QueueMatch, Rule};
 use warprow_spec::registers::offset;
 use warprow_spec::{AdminOpcode, Cqe, NvmOpcode, Sqe, StatusCode};
 
@@ -44,7 +44,7 @@ fn assert_well(host: &mut Host, page: &common::Buffer) {
 fn a_status_without_execution() {
     let (mut host, page) = host();
     let status = warprow_spec::Status::from_code(StatusCode::UnrecoveredReadError);
-    let id = host.drive.faults().inject(FaultRule::new(Fault::Status(status)).io(NvmOpcode::READ));
+    let id = host.drive.faults().inject(Rule::new(Fault::Status(status)).io(NvmOpcode::READ));
     let cqe = host.io(read(&page));
     assert_eq!(cqe.status().code(), StatusCode::UnrecoveredReadError);
     assert_eq!(page.bytes(0, PAGE), vec![0xee; PAGE]);
@@ -56,7 +56,7 @@ fn a_status_without_execution() {
 fn lost_completions_with_and_without_data() {
     for (fault, want) in [(Fault::Drop, pattern(1, PAGE)), (Fault::Swallow, vec![0xee; PAGE])] {
         let (mut host, page) = host();
-        host.drive.faults().inject(FaultRule::new(fault).io(NvmOpcode::READ));
+        host.drive.faults().inject(Rule::new(fault).io(NvmOpcode::READ));
         host.submit(1, read(&page));
         assert!(after(&mut host, 1000).is_empty());
         assert_eq!(page.bytes(0, PAGE), want, "{fault:?}");
@@ -73,7 +73,7 @@ fn lost_completions_with_and_without_data() {
 #[test]
 fn late_data_lands_late() {
     let (mut host, page) = host();
-    host.drive.faults().inject(FaultRule::new(Fault::Delay(LATE)).io(NvmOpcode::READ));
+    host.drive.faults().inject(Rule::new(Fault::Delay(LATE)).io(NvmOpcode::READ));
     let late = host.submit(1, read(&page));
     let other = host.io(Sqe::new(NvmOpcode::FLUSH.0, 1));
     assert!(other.status().is_success(), "others overtake it");
@@ -83,7 +83,7 @@ fn late_data_lands_late() {
     assert_eq!((cqes.len(), cqes[0].cid), (1, late));
     assert_eq!(page.bytes(0, PAGE), pattern(1, PAGE));
     // After a reset nothing lands any more.
-    host.drive.faults().inject(FaultRule::new(Fault::Delay(LATE)).io(NvmOpcode::READ));
+    host.drive.faults().inject(Rule::new(Fault::Delay(LATE)).io(NvmOpcode::READ));
     page.memory.fill(0, PAGE, 0xee);
     host.submit(1, read(&page));
     host.turns(100);
@@ -95,11 +95,11 @@ fn late_data_lands_late() {
 #[test]
 fn twice_and_under_another_name() {
     let (mut host, page) = host();
-    host.drive.faults().inject(FaultRule::new(Fault::Duplicate).io(NvmOpcode::READ));
+    host.drive.faults().inject(Rule::new(Fault::Duplicate).io(NvmOpcode::READ));
     let cid = host.submit(1, read(&page));
     let cids: Vec<u16> = after(&mut host, 5).iter().map(|cqe| cqe.cid).collect();
     assert_eq!(cids, [cid, cid]);
-    host.drive.faults().inject(FaultRule::new(Fault::WrongCid(0xbeef)).io(NvmOpcode::READ));
+    host.drive.faults().inject(Rule::new(Fault::WrongCid(0xbeef)).io(NvmOpcode::READ));
     host.submit(1, read(&page));
     let cids: Vec<u16> = after(&mut host, 5).iter().map(|cqe| cqe.cid).collect();
     assert_eq!(cids, [0xbeef]);
@@ -110,7 +110,7 @@ fn twice_and_under_another_name() {
 fn duplicates_wait_for_room() {
     let mut host = Host::enabled(stepped().namespace(ram(1 << 20)));
     host.create_pair(1, 4);
-    host.drive.faults().inject(FaultRule::new(Fault::Duplicate).on(QueueMatch::Id(1)).always());
+    host.drive.faults().inject(Rule::new(Fault::Duplicate).on(QueueMatch::Id(1)).always());
     let cids: Vec<u16> = (0..3).map(|_| host.push(1, Sqe::new(NvmOpcode::FLUSH.0, 1))).collect();
     host.ring(1);
     let mut counts = std::collections::HashMap::new();
@@ -126,7 +126,7 @@ fn duplicates_wait_for_room() {
 #[test]
 fn corrupt_data_succeeds() {
     let (mut host, page) = host();
-    host.drive.faults().inject(FaultRule::new(Fault::Corrupt).io(NvmOpcode::READ).lbas(7..8));
+    host.drive.faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).lbas(7..8));
     host.read(0, 8, page.iova);
     let differing = |page: &common::Buffer| {
         let got = page.bytes(0, PAGE);
@@ -134,7 +134,7 @@ fn corrupt_data_succeeds() {
     };
     assert_eq!(differing(&page), 1);
     assert_well(&mut host, &page);
-    host.drive.faults().inject(FaultRule::new(Fault::Corrupt).io(NvmOpcode::WRITE));
+    host.drive.faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::WRITE));
     host.write(0, 8, page.iova);
     assert_eq!(differing(&page), 0, "the host's own memory is not touched");
     host.read(0, 8, page.iova);
@@ -144,7 +144,7 @@ fn corrupt_data_succeeds() {
 #[test]
 fn fatal_status_until_reset() {
     let (mut host, page) = host();
-    host.drive.faults().inject(FaultRule::new(Fault::Fatal).io(NvmOpcode::READ));
+    host.drive.faults().inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ));
     host.submit(1, read(&page));
     assert!(after(&mut host, 100).is_empty());
     assert!(host.csts().cfs());
@@ -161,7 +161,7 @@ fn fatal_status_until_reset() {
 fn gone_is_gone() {
     let (mut host, page) = host();
     let doorbell = host.drive.doorbell(0x1008).unwrap();
-    host.drive.faults().inject(FaultRule::new(Fault::Disappear).admin(AdminOpcode::IDENTIFY));
+    host.drive.faults().inject(Rule::new(Fault::Disappear).admin(AdminOpcode::IDENTIFY));
     host.submit(0, Sqe { cdw10: 1, ..Sqe::new(AdminOpcode::IDENTIFY.0, 0) });
     host.submit(1, read(&page));
     host.turns(100);
@@ -186,7 +186,7 @@ fn what_disappears_at_a_read_answers_no_other_queue() {
         host.create_pair(2, 16);
         host.create_pair(3, 16);
         page.memory.fill(0, PAGE, 0xdd);
-        host.drive.faults().inject(FaultRule::new(Fault::Disappear).io(NvmOpcode::READ));
+        host.drive.faults().inject(Rule::new(Fault::Disappear).io(NvmOpcode::READ));
         for qid in [1, other] {
             host.submit(qid, read(&page));
             host.submit(qid, read(&page));
@@ -204,7 +204,7 @@ fn admin_commands_meet_the_same_faults() {
         |page: &common::Buffer| Sqe { cdw10: 1, ..Sqe::new(AdminOpcode::IDENTIFY.0, 0) }.with_prps(page.iova, 0);
     let healthy = host.identify(0, 1).unwrap();
     let page = host.buffer(PAGE);
-    let rule = |fault| FaultRule::new(fault).admin(AdminOpcode::IDENTIFY);
+    let rule = |fault| Rule::new(fault).admin(AdminOpcode::IDENTIFY);
     let faults = host.drive.faults().clone();
     faults.inject(rule(Fault::Status(StatusCode::InternalError.into())));
     assert_eq!(host.admin(identify(&page)).status().code(), StatusCode::InternalError);

@@ -12,7 +12,7 @@ use common::{Buffer, Host, pattern, stepped};
 use desk::Desk;
 use warprow_dma::{DmaMemory, Function, MemoryKind, PAGE};
 use warprow_soft_controller::{
-    ControllerBuilder, Fault, FaultRule, FaultRules, InterruptSink, SoftController, Timing, TimingProfile,
+    ControllerBuilder, Fault, FaultRules, InterruptSink, Rule, SoftController, Timing, TimingProfile,
 };
 use warprow_spec::registers::sq_tail_doorbell;
 use warprow_spec::{AdminOpcode, NvmOpcode, Sqe, StatusCode};
@@ -202,7 +202,7 @@ fn a_command_that_is_held_back_ends_in_time_and_holds_back_no_other_queue() {
     let (mut host, page) = host_of(&desk, 8);
     host.create_pair(2, 8);
     let late = Duration::from_micros(100);
-    host.drive.faults().inject(FaultRule::new(Fault::Delay(late)).io(NvmOpcode::READ));
+    host.drive.faults().inject(Rule::new(Fault::Delay(late)).io(NvmOpcode::READ));
     let cid = host.submit(1, read(&page));
     host.turns(2);
     let submitted = host.now;
@@ -225,7 +225,7 @@ fn no_command_escapes_a_rule_that_was_added_before_it() {
     for _ in 0..5 {
         read_on(&mut host, 1, &page);
         assert!(desk.serving.load(Ordering::SeqCst), "the turn waits for commands");
-        let rule = FaultRule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
+        let rule = Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
         let id = host.drive.faults().inject(rule);
         assert!(!desk.serving.load(Ordering::SeqCst), "the turn goes on");
         let cqe = host.io(read(&page));
@@ -255,7 +255,7 @@ fn a_rule_that_the_worker_adds_in_a_turn_waits_for_nothing() {
     let desk = Desk::default();
     let (mut host, page) = host_of(&desk, 8);
     let rules = host.drive.faults().clone();
-    desk.script().inject = Some((rules, FaultRule::new(Fault::Drop).io(NvmOpcode::FLUSH)));
+    desk.script().inject = Some((rules, Rule::new(Fault::Drop).io(NvmOpcode::FLUSH)));
     let cid = host.submit(1, read(&page));
     host.turns(2);
     assert!(host.drive.faults().is_active());
@@ -272,7 +272,7 @@ fn rules_keep_no_offload_alive() {
     assert!(before > 1);
     drop(drive);
     assert_eq!(Arc::strong_count(&desk.leave), 1);
-    rules.inject(FaultRule::new(Fault::Drop));
+    rules.inject(Rule::new(Fault::Drop));
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn a_turn_begins_for_a_read_or_once_when_commands_are_announced() {
     host.turns(50);
     assert_eq!(desk.script().turns[1..], [(vec![1], short, limit)]);
     // A format and faults are the worker's, and so is what comes meanwhile.
-    let rule = host.drive.faults().inject(FaultRule::new(Fault::Drop).io(NvmOpcode::FLUSH));
+    let rule = host.drive.faults().inject(Rule::new(Fault::Drop).io(NvmOpcode::FLUSH));
     read_on(&mut host, 1, &page);
     assert_eq!(desk.script().turns.len(), 2);
     host.drive.faults().remove(rule);

@@ -14,8 +14,8 @@ use common::{Host, pattern};
 use desk::Desk;
 use warprow_dma::{DmaMemory, PAGE};
 use warprow_soft_controller::{
-    Backing, BackingEngine, Fault, FaultRule, MediaError, OffloadLack, OffloadLackKind, OffloadMaker, OffloadRate,
-    OffloadRequest, Offloaded, SoftController, UriError, register_offloads,
+    Backing, BackingEngine, Fault, MediaError, OffloadLack, OffloadLackKind, OffloadMaker, OffloadRate, OffloadRequest,
+    Offloaded, Rule, SoftController, UriError, register_offloads,
 };
 use warprow_spec::admin::FormatCdw10;
 use warprow_spec::{AdminOpcode, NvmOpcode, Sqe};
@@ -149,7 +149,7 @@ fn addresses_get_their_offload_from_whoever_was_registered_first() {
         let page = host.buffer(PAGE);
         page.memory.write(0, &pattern(3, PAGE));
         // By the worker in the way that it has while rules are armed: with direct=1 by an engine, if there were one.
-        let rule = host.drive.faults().inject(FaultRule::new(Fault::Drop).io(NvmOpcode::FLUSH));
+        let rule = host.drive.faults().inject(Rule::new(Fault::Drop).io(NvmOpcode::FLUSH));
         host.write(8, 8, page.iova);
         host.drive.faults().remove(rule);
         page.memory.fill(0, PAGE, 0);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::{Host, pattern, ram, stepped};
 use warprow_dma::Function;
-use warprow_soft_controller::{ControllerBuilder, Fault, FaultRule, PowerCut};
+use warprow_soft_controller::{ControllerBuilder, Fault, PowerCut, Rule};
 use warprow_spec::features::FeatureId;
 use warprow_spec::registers::offset;
 use warprow_spec::{AdminOpcode, NSID_ALL, NvmOpcode, Sqe, StatusCode};
@@ -84,7 +84,7 @@ fn a_slow_flush_covers_nothing_written_meanwhile() {
         let mut host = Host::with_queue(cached(), 16);
         write(&mut host, 0, 1, false);
         write(&mut host, 1, 2, false);
-        host.drive.faults().inject(FaultRule::new(Fault::Delay(Duration::from_millis(1))).io(NvmOpcode::FLUSH));
+        host.drive.faults().inject(Rule::new(Fault::Delay(Duration::from_millis(1))).io(NvmOpcode::FLUSH));
         let flush = host.submit(1, Sqe::new(NvmOpcode::FLUSH.0, nsid));
         host.turn();
         write(&mut host, 1, 3, false);
@@ -102,7 +102,7 @@ fn a_flush_does_not_cover_what_never_completed() {
     let mut host = Host::with_queue(cached(), 16);
     let page = host.buffer(4096);
     page.memory.write(0, &pattern(1, 4096));
-    host.drive.faults().inject(FaultRule::new(Fault::Drop).io(NvmOpcode::WRITE));
+    host.drive.faults().inject(Rule::new(Fault::Drop).io(NvmOpcode::WRITE));
     host.submit(1, Host::rw(NvmOpcode::WRITE, 1, 0, 1, page.iova));
     host.turns(3);
     assert_eq!(content(&mut host, 0), pattern(1, 4096));
@@ -122,7 +122,7 @@ fn nothing_in_flight_makes_others_durable_while_the_power_fails() {
     for opcode in [NvmOpcode::COMPARE, NvmOpcode::FLUSH] {
         let mut host = Host::with_queue(cached(), 16);
         write(&mut host, 0, 1, false);
-        host.drive.faults().inject(FaultRule::new(Fault::Delay(Duration::from_secs(1))).io(opcode));
+        host.drive.faults().inject(Rule::new(Fault::Delay(Duration::from_secs(1))).io(opcode));
         let page = page_of(&host);
         let sqe = Host::rw(opcode, 1, 0, 1, page);
         host.submit(1, if opcode == NvmOpcode::FLUSH { Sqe::new(opcode.0, 1) } else { Sqe { cdw12: 1 << 30, ..sqe } });
@@ -177,7 +177,7 @@ fn commands_in_flight_may_have_happened_or_not() {
     let mut after = 0;
     for seed in 0..60 {
         let mut host = Host::with_queue(cached(), 16);
-        host.drive.faults().inject(FaultRule::new(Fault::Delay(Duration::from_secs(1))).io(NvmOpcode::WRITE));
+        host.drive.faults().inject(Rule::new(Fault::Delay(Duration::from_secs(1))).io(NvmOpcode::WRITE));
         let page = host.buffer(4096);
         page.memory.write(0, &pattern(7, 4096));
         // Forced, but not completed: no promise was made.
@@ -201,7 +201,7 @@ fn commands_in_flight_may_have_happened_or_not() {
 fn power_brings_back_a_drive_that_was_gone() {
     let mut host = Host::with_queue(cached(), 16);
     write(&mut host, 0, 1, true);
-    host.drive.faults().inject(FaultRule::new(Fault::Disappear).io(NvmOpcode::READ));
+    host.drive.faults().inject(Rule::new(Fault::Disappear).io(NvmOpcode::READ));
     let page = host.buffer(4096);
     page.memory.fill(0, 4096, 0xaa);
     host.submit(1, Host::rw(NvmOpcode::READ, 1, 0, 1, page.iova));

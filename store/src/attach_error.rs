@@ -9,7 +9,7 @@ use crate::skipped_tensor::SkippedTensor;
 /// Why a file of tables cannot be a drive.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum AttachTableError {
+pub enum AttachError {
     /// The file cannot be read, or is none of tables.
     #[error(transparent)]
     File(#[from] FileError),

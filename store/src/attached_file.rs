@@ -12,8 +12,8 @@ use warprow_formats::{FileTable, LockedFile, TableFile};
 use warprow_layout::{RowSource, Table, TableSpec, VolumeError};
 use wildmatch::WildMatch;
 
-use crate::attach::{AttachTableOptions, AttachedTable, refusal};
-use crate::attach_error::AttachTableError;
+use crate::attach::{AttachOptions, AttachedTable, refusal};
+use crate::attach_error::AttachError;
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::property::{Known, stranger};
@@ -62,13 +62,13 @@ pub struct AttachedFile {
     /// Which of its tensors: each `[NAME=]GLOB`. Empty: all that can be read where they are.
     pub tensors: Vec<String>,
     /// How its rows are read: `direct=`, `depth=`.
-    pub options: AttachTableOptions,
+    pub options: AttachOptions,
 }
 
 impl AttachedFile {
     /// All tables of the file at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), tensors: Vec::new(), options: AttachTableOptions::default() }
+        Self { path: path.into(), tensors: Vec::new(), options: AttachOptions::default() }
     }
 
     /// With the tensors that match, besides those before.
@@ -87,7 +87,7 @@ impl AttachedFile {
     pub(crate) fn open(&self) -> Result<Device, StoreError> {
         let file = TableFile::open(&self.path).map_err(|error| {
             let mistaken = FILE.mistaken(&self.to_string(), &self.path).filter(|_| !self.path.exists());
-            mistaken.unwrap_or_else(|| AttachTableError::from(error).into())
+            mistaken.unwrap_or_else(|| AttachError::from(error).into())
         })?;
         let mut skipped: Vec<SkippedTensor> = file
             .skipped
@@ -108,12 +108,12 @@ impl AttachedFile {
                 Some(reason) => {
                     let file = self.path.clone();
                     let tensor = table.name.clone();
-                    return Err(AttachTableError::Stays { file, tensor, reason }.into());
+                    return Err(AttachError::Stays { file, tensor, reason }.into());
                 }
             }
         }
         if tables.is_empty() {
-            return Err(AttachTableError::Nothing { file: self.path.clone(), skipped }.into());
+            return Err(AttachError::Nothing { file: self.path.clone(), skipped }.into());
         }
         // Nobody is to write over it meanwhile.
         let locked = Arc::new(file.lock());
@@ -146,7 +146,7 @@ impl AttachedFile {
             match (called, found.len()) {
                 (_, 0) => return Err(self.no_match(file, pattern)),
                 (Some(_), matches @ 2..) => {
-                    return Err(AttachTableError::Several { file: path(), pattern: pattern.clone(), matches }.into());
+                    return Err(AttachError::Several { file: path(), pattern: pattern.clone(), matches }.into());
                 }
                 _ => {}
             }
@@ -156,7 +156,7 @@ impl AttachedFile {
                     None => chosen.push((name, table)),
                     // A tensor that is chosen twice in the same way counts once.
                     Some(other) if other == table.name => {}
-                    Some(_) => return Err(AttachTableError::SameName { file: path(), name }.into()),
+                    Some(_) => return Err(AttachError::SameName { file: path(), name }.into()),
                 }
             }
         }
@@ -170,12 +170,12 @@ impl AttachedFile {
         }
         let glob = WildMatch::new(pattern.split_once('=').map_or(pattern, |(_, glob)| glob));
         let error = match file.skipped.iter().find(|(name, _)| glob.matches(name)) {
-            Some((name, reason)) => AttachTableError::Stays {
+            Some((name, reason)) => AttachError::Stays {
                 file: self.path.clone(),
                 tensor: name.clone(),
                 reason: format!("it is no table: {reason}"),
             },
-            None => AttachTableError::NoMatch {
+            None => AttachError::NoMatch {
                 file: self.path.clone(),
                 pattern: pattern.to_owned(),
                 tensors: file.tables.iter().map(|table| table.name.clone()).collect(),
@@ -186,7 +186,7 @@ impl AttachedFile {
 }
 
 /// Why rows cannot be read where they are, by their ids; `None`: they can.
-fn elsewhere(file: &TableFile, table: &FileTable) -> Result<Option<&'static str>, AttachTableError> {
+fn elsewhere(file: &TableFile, table: &FileTable) -> Result<Option<&'static str>, AttachError> {
     Ok(match table {
         _ if table.is_in_pages() => Some("it stands in pages of a Parquet file: its rows are not one after another"),
         _ if table.is_sequential() => Some("it is compressed: its rows cannot be read where they are"),
@@ -242,7 +242,7 @@ impl fmt::Display for AttachedFile {
         write!(f, "{SCHEME}{}", self.path.display())?;
         self.tensors.iter().try_for_each(|tensor| write!(f, "{TENSOR}{tensor}"))?;
         let given = &self.options;
-        let usual = AttachTableOptions::default();
+        let usual = AttachOptions::default();
         if given.direct != usual.direct {
             write!(f, "{DIRECT}{}", u8::from(given.direct))?;
         }

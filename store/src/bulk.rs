@@ -8,7 +8,7 @@ use warprow_driver::{CommandEnd, DriverError};
 use warprow_layout::{Drive, Extent, VolumeError};
 
 use crate::StoreError;
-use crate::drive_access::{DriveAccess, SharedQueuePair, lock};
+use crate::drive_access::{DriveAccess, SharedPair, lock};
 use crate::member::MemberDrive;
 
 /// Bytes of an extent, at best: large enough to run at a drive's bandwidth.
@@ -54,7 +54,7 @@ pub(crate) struct Bulk {
 }
 
 struct Lane {
-    pair: SharedQueuePair,
+    pair: SharedPair,
     member: Arc<MemberDrive>,
     purpose: Purpose,
     /// Whether it was reset.

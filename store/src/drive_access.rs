@@ -16,7 +16,7 @@ pub(crate) struct DriveAccess {
 }
 
 /// A queue pair that the look-ups of one slot use, shared with whoever resets the controller and has to take the queue away first.
-pub type SharedQueuePair = Arc<Mutex<QueuePair>>;
+pub type SharedPair = Arc<Mutex<QueuePair>>;
 
 /// Locks a mutex, even if a thread panicked while it held the lock: the data that such a mutex guards is valid between any two
 /// statements.

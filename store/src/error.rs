@@ -4,7 +4,7 @@ use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
 use warprow_layout::{DriveError, OpenError, StoreFormatError, VolumeError};
 
-use crate::attach_error::AttachTableError;
+use crate::attach_error::AttachError;
 use crate::events::NamespaceChanged;
 
 /// What can go wrong with a store, except in a look-up.
@@ -40,7 +40,7 @@ pub enum StoreError {
     VfioUser(#[from] warprow_vfio_user::OpenError),
     /// A file of tables cannot be a drive.
     #[error(transparent)]
-    Attached(#[from] AttachTableError),
+    Attached(#[from] AttachError),
     /// A namespace was given twice.
     #[error("drive {drive} is given twice: give it once")]
     OpenedTwice {
@@ -329,7 +329,7 @@ pub enum StoreError {
     },
     /// All slots of a plan are in use.
     #[error("all {slots} slots of the plan are in use: drop one, or plan more")]
-    NoFreeSlot {
+    QueueBusy {
         /// Slots of the plan.
         slots: u32,
     },

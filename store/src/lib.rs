@@ -60,8 +60,8 @@ mod verified;
 mod verify;
 pub mod view;
 
-pub use attach::{AttachTableOptions, AttachedTable};
-pub use attach_error::AttachTableError;
+pub use attach::{AttachOptions, AttachedTable};
+pub use attach_error::AttachError;
 pub use attached_file::AttachedFile;
 pub use curve::{CurveError, ReadCurve};
 pub use device::Device;
@@ -72,8 +72,8 @@ pub use format::{DriveContent, DriveFormat, FormatConsent, FormatProposal, Forma
 pub use generations::GenerationInfo;
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 
-pub use membership::{MoveProgress, StoreWithNewDrive};
-pub use pace::ReadPace;
+pub use membership::{DriveAdded, MoveProgress};
+pub use pace::Pace;
 pub use scrub::{ScrubOptions, ScrubPosition, ScrubProgress, ScrubReport};
 pub use skipped_tensor::SkippedTensor;
 pub use store::{DriveState, OpenOptions, Store, TableInfo};

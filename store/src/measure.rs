@@ -8,7 +8,7 @@ use warprow_driver::prp::Data;
 use warprow_driver::{CommandEnd, DriverError};
 
 use crate::ReadCurve;
-use crate::drive_access::{SharedQueuePair, lock};
+use crate::drive_access::{SharedPair, lock};
 use crate::member::MemberDrive;
 use crate::table_version::TableVersion;
 
@@ -127,7 +127,7 @@ fn places(drive: u16, tables: &[TableVersion]) -> Vec<u64> {
 }
 
 struct Gauge<'a> {
-    pair: SharedQueuePair,
+    pair: SharedPair,
     member: &'a MemberDrive,
     memory: Arc<MappedMemory>,
     places: Vec<u64>,

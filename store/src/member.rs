@@ -9,7 +9,7 @@ use warprow_layout::{Drive, DriveError};
 
 use crate::StoreError;
 use crate::device::Device;
-use crate::drive_access::{DriveAccess, SharedQueuePair, lock};
+use crate::drive_access::{DriveAccess, SharedPair, lock};
 use crate::events::{DriveEvents, NamespaceChanged, describe};
 use crate::shared_controller::{MetadataIo, SharedController};
 
@@ -102,7 +102,7 @@ impl MemberDrive {
 
     /// Makes a queue pair of `depth` commands, or as many as the controller allows, whose reads may take `timeout`, and which a reset of
     /// the controller can reach.
-    pub fn shared_pair(&self, depth: u32, timeout: Duration) -> Result<SharedQueuePair, DriverError> {
+    pub fn shared_pair(&self, depth: u32, timeout: Duration) -> Result<SharedPair, DriverError> {
         Ok(self.driven.share(self.queue_pair(depth, timeout)?))
     }
 
@@ -281,7 +281,7 @@ mod tests {
     use warprow_dma::SystemClock;
     use warprow_driver::CommandEnd;
     use warprow_driver::prp::Data;
-    use warprow_soft_controller::{Fault, FaultRule, Namespace, PowerCut, RamBacking, SoftController};
+    use warprow_soft_controller::{Fault, Namespace, PowerCut, RamBacking, Rule, SoftController};
     use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 
     use super::*;
@@ -323,11 +323,11 @@ mod tests {
             buffer.memory().fill(0, 512, 1);
             pair.keep(buffer.clone());
             let data = Data::Contiguous { iova: buffer.iova(), len: 512 };
-            drive.faults().inject(FaultRule::new(Fault::Delay(Duration::from_millis(300))).io(NvmOpcode::WRITE));
+            drive.faults().inject(Rule::new(Fault::Delay(Duration::from_millis(300))).io(NvmOpcode::WRITE));
             pair.write(member.namespace(), 8, 1, data, false, 0).unwrap();
             pair.wait(|completion| assert_eq!(completion.ended, CommandEnd::TimedOut)).unwrap();
             let refusal = Fault::Status(Status::from_code(StatusCode::InternalError));
-            drive.faults().inject(FaultRule::new(refusal).admin(AdminOpcode::DELETE_IO_SQ));
+            drive.faults().inject(Rule::new(refusal).admin(AdminOpcode::DELETE_IO_SQ));
             drop(pair);
             if through_a_queue {
                 drop(member.queue_pair(4, Duration::from_secs(1)).unwrap());

@@ -14,7 +14,7 @@ use crate::StoreError;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::drive_access::{DriveAccess, lock};
 use crate::member::MemberDrive;
-use crate::pace::ReadPace;
+use crate::pace::Pace;
 
 /// Threads at most: what they read passes through caches that they share.
 const MOST: usize = 16;
@@ -47,7 +47,7 @@ impl ParallelRead {
         members: &[Option<Arc<MemberDrive>>],
         least: usize,
         threads: Option<usize>,
-        pace: Option<ReadPace>,
+        pace: Option<Pace>,
         driving: &DriveAccess,
     ) -> Result<Self, StoreError> {
         let present: Vec<usize> =
@@ -183,7 +183,7 @@ fn work(
         }
         match pacer {
             None => {}
-            Some(Pacer { pace: ReadPace::BytesPerSecond(rate), free_at }) => {
+            Some(Pacer { pace: Pace::BytesPerSecond(rate), free_at }) => {
                 let at = reserve(free_at, clock.now(), extent.bytes, *rate);
                 // What is under way is not left to its time-out.
                 if at > clock.now() + TICK {
@@ -191,7 +191,7 @@ fn work(
                 }
                 pause(clock, at, stop)?;
             }
-            Some(Pacer { pace: ReadPace::Share(share), .. }) if batch == 8 => {
+            Some(Pacer { pace: Pace::Share(share), .. }) if batch == 8 => {
                 bulk.finish(&mut job)?;
                 let busy = clock.now().saturating_sub(began);
                 let idle = busy.mul_f64((1.0 / share - 1.0).clamp(0.0, 1e4));
@@ -207,7 +207,7 @@ fn work(
 }
 
 struct Pacer {
-    pace: ReadPace,
+    pace: Pace,
     /// When the next extent may be read.
     free_at: Mutex<Duration>,
 }

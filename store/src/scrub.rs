@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use warprow_layout::Generation;
 
-use crate::pace::ReadPace;
+use crate::pace::Pace;
 use crate::parallel_read::ParallelRead;
 use crate::table_check::TableCheck;
 use crate::table_version::TableVersion;
@@ -18,7 +18,7 @@ use crate::{Store, StoreError};
 #[non_exhaustive]
 pub struct ScrubOptions {
     /// How fast; `None`: as fast as can be.
-    pub pace: Option<ReadPace>,
+    pub pace: Option<Pace>,
     /// Where to go on; `None`: from the beginning.
     pub from: Option<ScrubPosition>,
     /// Threads; `None`: as many as there are processors, but no more than the drives' queues allow.
@@ -28,7 +28,7 @@ pub struct ScrubOptions {
 impl ScrubOptions {
     /// Reads no faster than `pace`.
     #[must_use]
-    pub fn with_pace(self, pace: ReadPace) -> Self {
+    pub fn with_pace(self, pace: Pace) -> Self {
         Self { pace: Some(pace), ..self }
     }
 
@@ -182,7 +182,7 @@ impl Scrub<'_> {
         &mut self,
         located: &TableVersion,
         sweep: &mut ParallelRead,
-        pace: Option<ReadPace>,
+        pace: Option<Pace>,
         at: &mut ScrubPosition,
     ) -> Result<ControlFlow<()>, StoreError> {
         let checking = TableCheck::new(&self.store.shared, located);
@@ -198,8 +198,8 @@ impl Scrub<'_> {
             }
         }
         let step = match pace {
-            Some(ReadPace::BytesPerSecond(rate)) => rate.saturating_mul(5).clamp(16 << 20, STEP),
-            Some(ReadPace::Share(_)) => STEP / 8,
+            Some(Pace::BytesPerSecond(rate)) => rate.saturating_mul(5).clamp(16 << 20, STEP),
+            Some(Pace::Share(_)) => STEP / 8,
             None => STEP,
         };
         while at.rank < table.rows {

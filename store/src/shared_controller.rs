@@ -6,7 +6,7 @@ use warprow_driver::{Blame, BlockIo, Controller, ControllerOptions, DriverError,
 
 use crate::StoreError;
 use crate::device::Device;
-use crate::drive_access::{DriveAccess, SharedQueuePair, lock};
+use crate::drive_access::{DriveAccess, SharedPair, lock};
 use crate::events::Watch;
 
 /// A queue pair for metadata; made when needed, and given up when its queue is needed elsewhere.
@@ -63,7 +63,7 @@ impl SharedController {
     }
 
     /// Puts a queue pair where a reset can reach it.
-    pub(crate) fn share(&self, pair: QueuePair) -> SharedQueuePair {
+    pub(crate) fn share(&self, pair: QueuePair) -> SharedPair {
         let pair = Arc::new(Mutex::new(pair));
         keep(&self.pairs, &pair);
         pair

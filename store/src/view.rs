@@ -16,7 +16,7 @@ use warprow_dma::Clock;
 use warprow_keys::KeyIndex;
 use warprow_layout::{Drive, Generation, Ranks, VolumeError};
 
-pub use crate::drive_access::{SharedQueuePair, lock};
+pub use crate::drive_access::{SharedPair, lock};
 pub use crate::member::MemberDrive;
 pub use crate::overlay::{CREATED, Follower, Overlay, OverlayEntry, OverlaySnapshot};
 pub use crate::sparse_ids::SparseIds;

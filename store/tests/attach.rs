@@ -9,8 +9,8 @@ use warprow_layout::{DType, TableSpec, float8};
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Pooling};
 use warprow_store::{
-    AttachTableError, AttachTableOptions, AttachedTable, CreateDrive, Device, DriveAddress, OpenOptions, RowSource,
-    Store, StoreError, TableLoad,
+    AttachError, AttachOptions, AttachedTable, CreateDrive, Device, DriveAddress, OpenOptions, RowSource, Store,
+    StoreError, TableLoad,
 };
 
 /// Bytes in memory, by rows.
@@ -164,9 +164,9 @@ fn a_file_is_attached_by_its_address() {
             other => panic!("{other:?}"),
         }
     };
-    assert!(matches!(refused("x*"), AttachTableError::NoMatch { tensors, .. } if tensors == ["m,b"]));
+    assert!(matches!(refused("x*"), AttachError::NoMatch { tensors, .. } if tensors == ["m,b"]));
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(refused("t=m*"), AttachTableError::File(_)));
+    assert!(matches!(refused("t=m*"), AttachError::File(_)));
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn rows_in_files_are_the_same_however_they_are_read() {
         for (direct, depth) in [(false, 256), (false, 1), (true, 256), (true, 1), (true, 3)] {
             let how = format!("rows of {dim} B, direct {direct}, depth {depth}");
             let tables = vec![AttachedTable { spec: spec.clone(), source: source.clone() }];
-            let options = AttachTableOptions::default().with_direct(direct).with_depth(depth);
+            let options = AttachOptions::default().with_direct(direct).with_depth(depth);
             let device = match Device::attached_with("attached", tables, &options) {
                 Err(error) if direct && format!("{error}").contains("past the page cache") => {
                     eprintln!("skipped: {error}");
@@ -238,7 +238,7 @@ fn files_that_became_shorter_fail_and_their_rows_are_not_taken_for_zeros() {
         let source = Arc::new(InFiles::new(bytes.clone(), 160, 2500, 40));
         let spec = TableSpec::new("t", 2500, 160, DType::U8);
         let tables = vec![AttachedTable { spec, source: source.clone() }];
-        let device = match Device::attached_with("a", tables, &AttachTableOptions::default().with_direct(direct)) {
+        let device = match Device::attached_with("a", tables, &AttachOptions::default().with_direct(direct)) {
             Err(error) if direct => {
                 eprintln!("skipped: {error}");
                 continue;
@@ -265,11 +265,11 @@ fn files_that_became_shorter_fail_and_their_rows_are_not_taken_for_zeros() {
 fn what_cannot_be_read_past_the_page_cache_says_so() {
     let mut random = fastrand::Rng::with_seed(1);
     let (attached, _) = table("t", 1000, 160, DType::U8, &mut random);
-    let direct = AttachTableOptions::default().with_direct(true);
+    let direct = AttachOptions::default().with_direct(true);
     let error = Device::attached_with("a", vec![attached.clone()], &direct).unwrap_err().to_string();
     assert!(error.contains("do not stand in a file") && error.contains("direct=1"), "{error}");
     for depth in [0, 1025] {
-        let options = AttachTableOptions::default().with_depth(depth);
+        let options = AttachOptions::default().with_depth(depth);
         let error = Device::attached_with("a", vec![attached.clone()], &options).unwrap_err().to_string();
         assert!(error.contains("1 to 1024"), "{error}");
     }

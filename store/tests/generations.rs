@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::Table;
 use warprow_layout::{FormatOptions, VolumeError};
 use warprow_lookup::{Batch, Feature, HostExecutor, HostOptions, Output, OutputRows, PlanOptions, PrepareOptions};
-use warprow_soft_controller::{Fault, FaultRule, SoftController};
+use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::NvmOpcode;
 use warprow_store::{DType, LoadOptions, OpenOptions, Ranks, Store, StoreError, TableLoad, TableSpec};
 
@@ -290,7 +290,7 @@ fn a_thousand_switches_under_readers_mix_nothing() {
 /// Makes flushes take so long that others can begin in the middle of a commit.
 fn slow_flushes(drives: &[std::sync::Arc<SoftController>]) {
     for drive in drives {
-        drive.faults().inject(FaultRule::new(Fault::Delay(Duration::from_millis(60))).io(NvmOpcode::FLUSH).always());
+        drive.faults().inject(Rule::new(Fault::Delay(Duration::from_millis(60))).io(NvmOpcode::FLUSH).always());
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use common::Table;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, Feature, HostOptions, LookupError, Output, OutputRows, PlanOptions, Slot};
-use warprow_soft_controller::{Fault, FaultRule, Namespace, RamBacking, SoftController};
+use warprow_soft_controller::{Fault, Namespace, RamBacking, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode};
 use warprow_store::{
     DType, Device, FormatConsent, FormatProposal, FormatSettings, LbaChoice, LoadOptions, OpenOptions, Store,
@@ -78,9 +78,9 @@ fn namespaces_of_one_controller_make_a_store() {
 
     // A queue that is not deleted costs a reset, for which the queues of both namespaces must be let go.
     for nsid in [1, 2] {
-        drive.faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nsid(nsid));
+        drive.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nsid(nsid));
         look(&mut slot, &table).unwrap_err();
-        drive.faults().inject(FaultRule::new(Fault::Swallow).admin(AdminOpcode::DELETE_IO_SQ));
+        drive.faults().inject(Rule::new(Fault::Swallow).admin(AdminOpcode::DELETE_IO_SQ));
         let began = Instant::now();
         look(&mut slot, &table).unwrap();
         // The time limit of the deletion, but not that of waiting for owners.

@@ -14,11 +14,11 @@ use common::Table;
 use warprow_layout::FormatOptions;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::HostOptions;
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    CreateDrive, DType, DamageKind, Device, DriveAddress, LoadOptions, OpenOptions, ReadPace, ScrubOptions,
-    ScrubPosition, ScrubProgress, ScrubReport, Store, StoreError,
+    CreateDrive, DType, DamageKind, Device, DriveAddress, LoadOptions, OpenOptions, Pace, ScrubOptions, ScrubPosition,
+    ScrubProgress, ScrubReport, Store, StoreError,
 };
 
 fn go(_: ScrubProgress<'_>) -> ControlFlow<()> {
@@ -128,7 +128,7 @@ fn many_tables_are_verified_with_as_many_queues_as_they_are_scrubbed() {
     tables.iter_mut().for_each(|table| table.spec.row_crc = true);
     common::load(&store, &tables, &LoadOptions::default());
     // Counted, and no fault.
-    let made = FaultRule::new(Fault::Delay(Duration::ZERO)).admin(AdminOpcode::CREATE_IO_SQ).always();
+    let made = Rule::new(Fault::Delay(Duration::ZERO)).admin(AdminOpcode::CREATE_IO_SQ).always();
     let made: Vec<_> = drives.iter().map(|drive| drive.faults().inject(made.clone())).collect();
     let count = || drives.iter().zip(&made).map(|(drive, &rule)| drive.faults().fired(rule)).sum::<u64>();
     assert!(store.scrub(&ScrubOptions::default(), &mut go).unwrap().bad.is_empty());
@@ -158,7 +158,7 @@ fn what_a_drive_cannot_read_is_named_and_the_rest_is_checked() {
     let lost = generation.row(index, 777).unwrap();
     let unreadable = Fault::Status(Status::from_code(StatusCode::UnrecoveredReadError));
     // Three LBAs: ten rows of 48 bytes lie in each.
-    let rule = FaultRule::new(unreadable).io(NvmOpcode::READ).lbas(lost.lba..lost.lba + 3).always();
+    let rule = Rule::new(unreadable).io(NvmOpcode::READ).lbas(lost.lba..lost.lba + 3).always();
     let rule = drives[usize::from(lost.drive)].faults().inject(rule);
     let expected: BTreeSet<(String, u64)> = (0..20_000)
         .filter(|&rank| {
@@ -181,7 +181,7 @@ fn what_a_drive_cannot_read_is_named_and_the_rest_is_checked() {
     // The checksums of a table: its rows are read, and not all can be checked.
     let stored = generation.tables[index].crc_region.unwrap();
     let extent = generation.placement.extents(stored, 4096).next().unwrap();
-    let rule = FaultRule::new(unreadable).io(NvmOpcode::READ).lbas(extent.lba..extent.lba + 1).always();
+    let rule = Rule::new(unreadable).io(NvmOpcode::READ).lbas(extent.lba..extent.lba + 1).always();
     drives[usize::from(extent.drive)].faults().inject(rule);
     let scrubbed = store.scrub(&ScrubOptions::default(), &mut go).unwrap();
     let kinds: Vec<DamageKind> = scrubbed.bad.iter().map(|unit| unit.what).collect();
@@ -294,13 +294,13 @@ fn a_rate_is_kept() {
     let tables = vec![Table::random("t", 8 << 10, 1024, DType::U8, &mut random)];
     common::load(&store, &tables, &LoadOptions::default());
     let began = Instant::now();
-    let options = ScrubOptions::default().with_pace(ReadPace::BytesPerSecond(32 << 20)).with_threads(3);
+    let options = ScrubOptions::default().with_pace(Pace::BytesPerSecond(32 << 20)).with_threads(3);
     assert_eq!(store.scrub(&options, &mut go).unwrap().rows, 8 << 10);
     // 8 MiB; the last extent does not wait for itself.
     let took = began.elapsed();
     assert!(took >= Duration::from_millis(220), "{took:?}");
     let began = Instant::now();
-    let options = ScrubOptions::default().with_pace(ReadPace::Share(0.02)).with_threads(1);
+    let options = ScrubOptions::default().with_pace(Pace::Share(0.02)).with_threads(1);
     assert_eq!(store.scrub(&options, &mut go).unwrap().rows, 8 << 10);
     let paced = began.elapsed();
     let began = Instant::now();

@@ -10,7 +10,7 @@ use warprow_driver::FormatRequest;
 use warprow_layout::{OpenError, RowSource, VolumeError};
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions};
-use warprow_soft_controller::{Fault, FaultRule, Namespace, NvmOpcode, RamBacking, SoftController, StatusCode};
+use warprow_soft_controller::{Fault, Namespace, NvmOpcode, RamBacking, Rule, SoftController, StatusCode};
 use warprow_store::{
     CreateDrive, DType, Device, DriveAddress, DriveContent, FormatConsent, FormatProposal, FormatSettings, LbaChoice,
     LoadOptions, OpenOptions, Ranks, Store, StoreError, TableLoad, TableSpec,
@@ -139,7 +139,7 @@ fn an_emulated_drive_gives_its_controller_and_takes_its_faults() {
     let table = small("t", 1);
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
     let unreadable = Fault::Status(StatusCode::UnrecoveredReadError.into());
-    let rule = controller.faults().inject(FaultRule::new(unreadable).io(NvmOpcode::READ).always());
+    let rule = controller.faults().inject(Rule::new(unreadable).io(NvmOpcode::READ).always());
     store.scan("t", 0..1, &mut |_, _| ControlFlow::Continue(())).unwrap_err();
     assert!(controller.faults().fired(rule) > 0);
     controller.faults().clear();

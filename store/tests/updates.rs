@@ -13,7 +13,7 @@ use warprow_layout::{FormatOptions, VolumeError, row_crc};
 use warprow_lookup::{
     Batch, Feature, HostExecutor, HostOptions, Output, OutputRows, PlanOptions, Pooling, PrepareOptions,
 };
-use warprow_soft_controller::{Fault, FaultRule, SoftController};
+use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
     DType, FingerprintWidth, KeyKind, LoadOptions, OpenOptions, Ranks, RowOrder, Store, StoreError, TableSpec,
@@ -387,7 +387,7 @@ fn a_damaged_log_is_read_once_and_harms_no_other_generation() {
     drop(store);
     let store = open(&drives, &OpenOptions::default());
     let unreadable = Fault::Status(Status::from(StatusCode::UnrecoveredReadError));
-    let rule = drives[drive].faults().inject(FaultRule::new(unreadable).io(NvmOpcode::READ).lbas(lbas).always());
+    let rule = drives[drive].faults().inject(Rule::new(unreadable).io(NvmOpcode::READ).lbas(lbas).always());
     let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();
     let once = drives[drive].faults().fired(rule);
     assert!((1..=4).contains(&once), "{once} reads");

@@ -10,7 +10,7 @@ use anyhow::{Context, Result, ensure};
 use warprow_driver::ControllerOptions;
 use warprow_keys::{IndexOptions as KeyOptions, KeyIndex};
 use warprow_layout::{DType, FormatOptions, RowOrder, TableKeys, TableSpec, format};
-use warprow_soft_controller::{Fault, FaultRule, Namespace, PowerCut, QueueMatch, RamBacking, SoftController};
+use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, SoftController};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad, UpdateOptions};
 use warprow_tests::{DrivenDrive, VirtualClock};
 
@@ -192,7 +192,7 @@ fn cuts(order: &RowOrder, drives: usize, on: usize, step: usize, seeds: u64) -> 
             let fixture = Fixture::new(drives, order.clone())?;
             fixture.load()?;
             let faults = fixture.drives[on].faults();
-            let rule = faults.inject(FaultRule::new(Fault::Disappear).on(QueueMatch::Io).nth(command));
+            let rule = faults.inject(Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(command));
             let (acknowledged, under_way, went) = fixture.run(&changes, 0);
             let cut = fixture.drives[on].faults().fired(rule) == 1;
             ensure!(cut || went.is_ok(), "{}: it failed though there was power: {went:?}", what());

@@ -11,7 +11,7 @@ use warprow_driver::ControllerOptions;
 use warprow_keys::{IndexOptions as KeyOptions, KeyIndex};
 use warprow_layout::{DType, FormatOptions, RowOrder, TableKeys, TableSpec, format};
 use warprow_passes::{CacheOptions, Keyset, PassOptions, Passes};
-use warprow_soft_controller::{Fault, FaultRule, Namespace, PowerCut, QueueMatch, RamBacking, SoftController};
+use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::{DrivenDrive, VirtualClock};
@@ -217,7 +217,7 @@ fn lying(drives: usize, lies: Range<u64>) -> Result<Fixture> {
     let fixture = Fixture::new(drives)?;
     fixture.load()?;
     if !lies.is_empty() {
-        let lie = FaultRule::new(Fault::Status(Status::SUCCESS)).io(NvmOpcode::FLUSH);
+        let lie = Rule::new(Fault::Status(Status::SUCCESS)).io(NvmOpcode::FLUSH);
         let lie = lie.nth(lies.start).times(lies.end - lies.start);
         for drive in &fixture.drives {
             drive.faults().inject(lie.clone());
@@ -237,8 +237,7 @@ fn cuts(way: Way, moments: Moments, lies: Range<u64>) -> Result<Result<usize, Vi
         for fate in fates {
             let what = || format!("{way:?}, command {command} of drive {on}, {fate:?}");
             let fixture = lying(drives, lies.clone())?;
-            let rule =
-                fixture.drives[on].faults().inject(FaultRule::new(Fault::Disappear).on(QueueMatch::Io).nth(command));
+            let rule = fixture.drives[on].faults().inject(Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(command));
             let (durable, went) = fixture.train(way, 1);
             let cut = fixture.drives[on].faults().fired(rule) == 1;
             ensure!(cut || went.is_ok(), "{}: it failed though there was power: {went:?}", what());
@@ -314,8 +313,8 @@ fn flushes(way: Way, drives: usize, on: usize) -> Result<Vec<u64>> {
     loop {
         let fixture = lying(drives, 0..0)?;
         let faults = fixture.drives[on].faults();
-        let last = faults.inject(FaultRule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(found.len() as u64 + 1));
-        let counted = faults.inject(FaultRule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).always());
+        let last = faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(found.len() as u64 + 1));
+        let counted = faults.inject(Rule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).always());
         let (_, went) = fixture.train(way, 1);
         let faults = fixture.drives[on].faults();
         ensure!(went.is_err() == (faults.fired(last) == 1), "{went:?}");

@@ -14,7 +14,7 @@ use warprow_layout::{
     Catalogue, DType, Drive, FormatOptions, Generation, GenerationSpec, RowReader, StoreAccess, TableSpec, Volume,
     format, open,
 };
-use warprow_soft_controller::{Fault, FaultRule, Namespace, PowerCut, QueueMatch, RamBacking, SoftController};
+use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status};
 use warprow_store::{Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_tests::versions::{Rows, ranks};
@@ -281,10 +281,10 @@ fn run(
     // Of two rules that match, the first decides.
     if let Some((drive, flush)) = lie {
         let lie = Fault::Status(Status::SUCCESS);
-        fixture.drives[drive].faults().inject(FaultRule::new(lie).io(NvmOpcode::FLUSH).nth(flush));
+        fixture.drives[drive].faults().inject(Rule::new(lie).io(NvmOpcode::FLUSH).nth(flush));
     }
     let cut = moment.map(|moment| {
-        let rule = FaultRule::new(Fault::Disappear).on(QueueMatch::Io).nth(moment.command);
+        let rule = Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(moment.command);
         (moment.on, fixture.drives[moment.on].faults().inject(rule))
     });
     let (acked, went) = fixture.switches(1);
@@ -442,8 +442,8 @@ fn command_of_flush(drives: usize, drive: usize, flush: u64) -> Result<Option<u6
     let mut fixture = Fixture::formatted(drives, 512, Via::Layout)?;
     fixture.load(1)?;
     let faults = fixture.drives[drive].faults();
-    let last = faults.inject(FaultRule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(flush));
-    let counted = faults.inject(FaultRule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).always());
+    let last = faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::FLUSH).nth(flush));
+    let counted = faults.inject(Rule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).always());
     let went = fixture.switches(1);
     let faults = fixture.drives[drive].faults();
     ensure!(went.1.is_err() == (faults.fired(last) == 1), "{went:?}");

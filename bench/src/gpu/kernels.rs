@@ -132,7 +132,7 @@ mod tests {
     use warprow_layout::DType;
     use warprow_workload::{ContentOracle, TableContent};
 
-    use warprow_kernels::GpuArch;
+    use warprow_kernels::Arch;
 
     use super::*;
     use crate::gpu::module::code;
@@ -154,7 +154,7 @@ mod tests {
                 ("dedupe", dedupe::fixture::SOURCE, &dedupe::fixture::HEADERS[..]),
                 ("decoded", elements::decoded::SOURCE, &[][..]),
             ] {
-                let arch = GpuArch { major, minor: 0 };
+                let arch = Arch { major, minor: 0 };
                 let code = code(main, headers, arch).unwrap();
                 assert_eq!(code[..4], *b"\x7fELF", "{name} for {arch}");
                 folder

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUfunction, CUmodule};
 use warprow_gpu_queues::Gpu;
-use warprow_kernels::{GpuArch, compile_with};
+use warprow_kernels::{Arch, compile_with};
 
 use super::stream::{Stream, cuda};
 
@@ -34,7 +34,7 @@ unsafe impl Send for Kernel {}
 unsafe impl Sync for Kernel {}
 
 /// The machine code of `main`.
-pub(super) fn code(main: &str, headers: &[(&str, &str)], arch: GpuArch) -> anyhow::Result<Vec<u8>> {
+pub(super) fn code(main: &str, headers: &[(&str, &str)], arch: Arch) -> anyhow::Result<Vec<u8>> {
     Ok(compile_with(main, headers, &OPTIONS, arch)?)
 }
 
@@ -43,7 +43,7 @@ impl Module {
     pub(super) fn new(gpu: &Arc<Gpu>, main: &str, headers: &[(&str, &str)]) -> anyhow::Result<Self> {
         let _current = gpu.enter()?;
         let (major, minor) = gpu.capability();
-        let code = code(main, headers, GpuArch { major, minor })?;
+        let code = code(main, headers, Arch { major, minor })?;
         let mut module = ptr::null_mut();
         // SAFETY: an image for this device.
         cuda("the benchmarks' kernels", unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) })?;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use warprow_layout::DType;
-use warprow_lookup::ReadMerging;
+use warprow_lookup::Merging;
 use warprow_soft_controller::TimingProfile;
 use warprow_store::Store;
 use warprow_workload::rival::{EqualMeansRival, RivalError, RivalTable};
@@ -54,7 +54,7 @@ pub struct SsdSetup {
     /// Numbers of queue sets by which a GPU does.
     pub sets: Vec<u32>,
     /// Which rows share a read command, whoever looks up but for io_uring; `None`: as each executor has it usually.
-    pub merging: Option<ReadMerging>,
+    pub merging: Option<Merging>,
     /// For each of those, each number of ids, drives and each timing.
     pub time: Duration,
     /// After this nothing more is begun.

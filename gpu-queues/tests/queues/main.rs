@@ -11,7 +11,7 @@ use warprow_dma::SystemClock;
 use warprow_driver::{BlockIo, Controller, ControllerOptions, DriverError, Namespace, QueueOptions, ResetKind};
 use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT};
 use warprow_gpu_queues::{DoorbellAccess, Gate, GpuQueueError, QueueSet, QueueSetOptions};
-use warprow_soft_controller::{Fault, FaultRule, Namespace as Space, PowerCut, RamBacking, SoftController};
+use warprow_soft_controller::{Fault, Namespace as Space, PowerCut, RamBacking, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 
 const LBAS: u64 = 4096;
@@ -133,7 +133,7 @@ fn counters_wrap() {
         let fixture = Fixture::new(2, 2, forwarded);
         fixture.set.age().unwrap();
         let mut rng = fastrand::Rng::with_seed(SEED);
-        fixture.drives[0].soft.faults().inject(FaultRule::new(Fault::Duplicate).io(NvmOpcode::READ).times(3));
+        fixture.drives[0].soft.faults().inject(Rule::new(Fault::Duplicate).io(NvmOpcode::READ).times(3));
         for _ in 0..40 {
             let count = rng.usize(200..700);
             fixture.assert_reads(&shuffled(&mut rng, count));
@@ -162,7 +162,7 @@ fn a_lost_command_poisons_its_queue_until_recovery() {
         let mut fixture = Fixture::with(2, 2, forwarded, SHORT, LONG);
         let all: Vec<u64> = (0..1500).collect();
         fixture.assert_reads(&all);
-        fixture.drives[1].soft.faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(700..701));
+        fixture.drives[1].soft.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(700..701));
         let rows = fixture.launch(&all).unwrap();
         assert_rows(&rows, false);
         assert_rows(&rows[..1], true);
@@ -193,7 +193,7 @@ fn a_lost_command_poisons_its_queue_until_recovery() {
 fn a_failed_command_fails_alone() {
     let fixture = Fixture::new(1, 2, false);
     let status = Status::from_code(StatusCode::UnrecoveredReadError);
-    fixture.drives[0].soft.faults().inject(FaultRule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(5..6));
+    fixture.drives[0].soft.faults().inject(Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(5..6));
     let rows = fixture.launch(&(0..600).collect::<Vec<_>>()).unwrap();
     assert_rows(&rows, false);
     let failed: Vec<_> = rows[0].iter().filter(|(_, row)| row.is_none()).map(|(&lba, _)| lba).collect();
@@ -207,10 +207,7 @@ fn a_failed_command_fails_alone() {
     assert_eq!(failed.status.code(), StatusCode::UnrecoveredReadError);
     fixture.assert_reads(&[5, 6]);
     assert_eq!(errors(&fixture)[..], [(queue, failed)], "until another fails");
-    fixture.drives[0]
-        .soft
-        .faults()
-        .inject(FaultRule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(90..92).times(2));
+    fixture.drives[0].soft.faults().inject(Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(90..92).times(2));
     fixture.launch(&(89..95).collect::<Vec<_>>()).unwrap();
     let [(_, failed)] = errors(&fixture)[..] else { panic!("{:?}", errors(&fixture)) };
     assert!((90..92).contains(&failed.lba) && failed.launch == 3, "{failed:?}");
@@ -220,9 +217,9 @@ fn a_failed_command_fails_alone() {
 fn a_queue_that_is_not_deleted_costs_a_reset() {
     let mut fixture = Fixture::with(2, 1, false, SHORT, LONG);
     let soft = &fixture.drives[0].soft;
-    soft.faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ));
+    soft.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ));
     let status = Status::from_code(StatusCode::InternalError);
-    let refusal = soft.faults().inject(FaultRule::new(Fault::Status(status)).admin(AdminOpcode::DELETE_IO_SQ));
+    let refusal = soft.faults().inject(Rule::new(Fault::Status(status)).admin(AdminOpcode::DELETE_IO_SQ));
     let rows = fixture.launch(&[1, 2, 3]).unwrap();
     assert_rows(&rows, false);
     assert!(rows[1].values().all(Option::is_some) && fixture.set.is_poisoned());
@@ -241,7 +238,7 @@ fn a_dead_controller_fails_its_rows_and_comes_back() {
         let mut fixture = Fixture::with(2, 2, forwarded, SHORT, LONG);
         let all: Vec<u64> = (0..1500).collect();
         fixture.assert_reads(&all);
-        fixture.drives[1].soft.faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).nth(300));
+        fixture.drives[1].soft.faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(300));
         let began = Instant::now();
         let rows = fixture.launch(&all).unwrap();
         assert!(began.elapsed() < SHORT * 20, "{:?}", began.elapsed());
@@ -374,7 +371,7 @@ fn a_queue_stays_poisoned_until_it_was_recreated() {
         let mut fixture = Fixture::with(2, 2, forwarded, SHORT, LONG);
         let all: Vec<u64> = (0..700).collect();
         fixture.assert_reads(&all);
-        fixture.drives[1].soft.faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(70..71));
+        fixture.drives[1].soft.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(70..71));
         assert_rows(&fixture.launch(&all).unwrap(), false);
         let function = fixture.drives[1].controller.name().clone();
         assert_in_use(fixture.set.recover_with(|drive, blame, _| {
@@ -398,7 +395,7 @@ fn a_retry_that_fails_keeps_launches_out_only_until_the_next_recovery() {
         let mut fixture = Fixture::with(2, 2, forwarded, SHORT, LONG);
         let all: Vec<u64> = (0..700).collect();
         fixture.assert_reads(&all);
-        fixture.drives[1].soft.faults().inject(FaultRule::new(Fault::Disappear).io(NvmOpcode::READ).nth(100));
+        fixture.drives[1].soft.faults().inject(Rule::new(Fault::Disappear).io(NvmOpcode::READ).nth(100));
         assert_rows(&fixture.launch(&all).unwrap(), false);
         assert!(fixture.drives[1].controller.give_up_if_gone());
         let does_without = |fixture: &mut Fixture| {
@@ -461,7 +458,7 @@ fn a_queue_tells_who_was_answered_last() {
     assert_eq!([0, 1, 2].map(|drive| fixture.set.answered(drive)), [0, 0, 0]);
     fixture.assert_reads(&[1, 2, 3]);
     assert_eq!([0, 1].map(|drive| fixture.set.answered(drive)), [1, 1]);
-    fixture.drives[1].soft.faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ));
+    fixture.drives[1].soft.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ));
     fixture.launch(&[5]).unwrap();
     assert_eq!([0, 1].map(|drive| fixture.set.answered(drive)), [2, 1]);
     fixture.set.recover().unwrap();

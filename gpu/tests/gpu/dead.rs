@@ -8,7 +8,7 @@ use warprow_gpu::{GpuError, GpuOptions, GpuSlot};
 use warprow_gpu_queues::Gpu;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{Batch, HostOptions, Output, OutputRows};
-use warprow_soft_controller::{Fault, FaultRule, PowerCut};
+use warprow_soft_controller::{Fault, PowerCut, Rule};
 use warprow_spec::NvmOpcode;
 use warprow_store::DType;
 
@@ -63,7 +63,7 @@ fn dies(gpu: &Arc<Gpu>, fault: Fault) {
         let flat = Flat::new(gpu, Fixture::ids(1000, &mut random));
         flat.assert_found(&fixture, &slot, &stream, &(fault, round));
         let nth = [1, 300, 700][round];
-        let strikes = FaultRule::new(fault).io(NvmOpcode::READ).nth(nth);
+        let strikes = Rule::new(fault).io(NvmOpcode::READ).nth(nth);
         let rule = fixture.drives[0].faults().inject(if fault == Fault::Swallow { strikes.always() } else { strikes });
         flat.reset();
         let began = Instant::now();
@@ -126,7 +126,7 @@ fn one_of_two_dies(gpu: &Arc<Gpu>, fault: Fault, sets: u32) {
     let is_dead = |&id: &i64| id as u64 >= hbm + dram && fixture.home(id as u64).0 == 1;
     let due: Vec<i64> = flat.ids.iter().copied().filter(is_dead).collect();
     assert!(due.len() > 100 && due.len() < 600, "{}", due.len());
-    fixture.drives[1].faults().inject(FaultRule::new(fault).io(NvmOpcode::READ));
+    fixture.drives[1].faults().inject(Rule::new(fault).io(NvmOpcode::READ));
     // The first waits for the drive; those after it know.
     for round in 0..3 {
         flat.reset();
@@ -180,7 +180,7 @@ fn a_slot_of_graphs_alone_is_recovered_when_asked_to() {
         };
         replay().unwrap();
         assert!(!slot.recover().unwrap(), "there is nothing to recover");
-        fixture.drives[1].faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).nth(10));
+        fixture.drives[1].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(10));
         failed(replay(), &fault);
         let due: Vec<i64> = flat.ids.iter().copied().filter(|&id| fixture.home(id as u64).0 == 1).collect();
         for round in 0..2 {
@@ -218,7 +218,7 @@ fn context_is_lost() {
     let flat = Flat::new(&gpu, Fixture::ids(1000, &mut fastrand::Rng::with_seed(13)));
     flat.assert_found(&fixture, &slot, &stream, &"before");
     // A look-up waits for its drive, inside the gate.
-    fixture.drives[1].faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nth(100).always());
+    fixture.drives[1].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(100).always());
     let ticket = flat.launch(&slot, &stream).unwrap();
     std::thread::sleep(Duration::from_millis(50));
     assert!(ticket.poll().is_none());
@@ -230,7 +230,7 @@ fn context_is_lost() {
     };
     names_it(flat.launch(&slot, &stream).expect_err("there is no context"));
     // One drive needs a reset, for which everybody has to let go.
-    fixture.drives[1].faults().inject(FaultRule::new(Fault::Fatal).io(NvmOpcode::READ));
+    fixture.drives[1].faults().inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ));
     let host = HostExecutor::attach(&fixture.store, HostOptions::default()).unwrap();
     let plan_of_host = host.plan(&Fixture::features(), Fixture::options(1)).unwrap();
     let mut slot_of_host = plan_of_host.slot().unwrap();

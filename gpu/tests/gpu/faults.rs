@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use warprow_gpu::GpuExecutor;
 use warprow_gpu::{GpuError, GpuOptions};
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
 use warprow_store::StoreError;
 
@@ -21,12 +21,12 @@ fn faults_are_bounded_named_and_mended() {
     let mut random = fastrand::Rng::with_seed(1);
     let late = short() * 3;
     let rules = [
-        ("lost", FaultRule::new(Fault::Drop)),
-        ("never carried out", FaultRule::new(Fault::Swallow)),
-        ("late", FaultRule::new(Fault::Delay(late))),
-        ("a bad status", FaultRule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).times(3)),
-        ("another's identifier", FaultRule::new(Fault::WrongCid(0x7777))),
-        ("doubled", FaultRule::new(Fault::Duplicate)),
+        ("lost", Rule::new(Fault::Drop)),
+        ("never carried out", Rule::new(Fault::Swallow)),
+        ("late", Rule::new(Fault::Delay(late))),
+        ("a bad status", Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).times(3)),
+        ("another's identifier", Rule::new(Fault::WrongCid(0x7777))),
+        ("doubled", Rule::new(Fault::Duplicate)),
     ];
     for (what, rule) in rules {
         let id = fixture.drives[0].faults().inject(rule.io(NvmOpcode::READ).nth(20));
@@ -78,7 +78,7 @@ fn tickets_tell_their_own_failures() {
     let status = Fault::Status(StatusCode::UnrecoveredReadError.into());
     let at = |flat: &Flat, fault| {
         let lba = fixture.home(flat.ids[150] as u64).1;
-        fixture.drives[0].faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).lbas(lba..lba + 1));
+        fixture.drives[0].faults().inject(Rule::new(fault).io(NvmOpcode::READ).lbas(lba..lba + 1));
         lba
     };
     // Rows of their own, so that each meets its own fault.
@@ -123,7 +123,7 @@ fn damaged_rows_are_noticed_where_they_are_checked() {
         let report = flat.assert_found(&fixture, &slot, &stream, &round);
         assert_eq!(report.damaged, 0);
         let spoilt = &fixture.drives[round % 2];
-        let rule = spoilt.faults().inject(FaultRule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(20).times(3));
+        let rule = spoilt.faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(20).times(3));
         flat.reset();
         let it = failed(wait(&flat.launch(&slot, &stream).unwrap()), &round);
         let lost = flat.check(&fixture, &round);
@@ -140,7 +140,7 @@ fn damaged_rows_are_noticed_where_they_are_checked() {
     // Without, nobody notices: what the drive says is believed.
     let slot = fixture.plan(&gpu, patient(), 1).slot().unwrap();
     let flat = Flat::new(&gpu, Fixture::ids(100, &mut random));
-    fixture.drives[0].faults().inject(FaultRule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(3));
+    fixture.drives[0].faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(3));
     assert_eq!(wait(&flat.launch(&slot, &stream).unwrap()).unwrap().failed, 0);
 }
 
@@ -151,7 +151,7 @@ fn rows_for_memory_are_checked_when_they_are_read() {
     let (_, lba) = fixture.home(40);
     for (hbm, dram) in [(1 << 20, 0), (0, 1 << 20), (20 * 512, 1 << 20)] {
         let options = patient().with_hbm_bytes(hbm).with_dram_bytes(dram);
-        let spoilt = FaultRule::new(Fault::Corrupt).io(NvmOpcode::READ).lbas(lba..lba + 1).always();
+        let spoilt = Rule::new(Fault::Corrupt).io(NvmOpcode::READ).lbas(lba..lba + 1).always();
         let rule = fixture.drives[0].faults().inject(spoilt);
         let error = GpuExecutor::attach(&fixture.store, gpu.clone(), options.clone().with_checked_rows());
         let error = error.expect_err("a row is not what was written");
@@ -182,7 +182,7 @@ fn healthy_sets_serve_the_rows_of_a_poisoned_one() {
             captured.poll().expect("it has ended")
         };
         replay().unwrap();
-        fixture.drives[1].faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nth(30));
+        fixture.drives[1].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(30));
         let lost = failed(replay(), &"one is lost");
         let missing = flat.check(&fixture, &"one is lost");
         assert!(lost.ids == missing.len() as u64 && lost.first.drive == "drive1", "{}", lost.first);

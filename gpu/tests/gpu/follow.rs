@@ -8,7 +8,7 @@ use warprow_gpu::{BatchLen, GpuBatch, GpuError, GpuExecutor, GpuOutput, GpuRepor
 use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_layout::FormatOptions;
 use warprow_lookup::{Feature, PlanOptions, Pooling, PrepareOptions};
-use warprow_soft_controller::{Fault, FaultRule, SoftController};
+use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::NvmOpcode;
 use warprow_store::{DType, LoadOptions, OpenOptions, Ranks, Store, TableSpec};
 
@@ -290,13 +290,11 @@ fn a_look_up_that_does_not_end_keeps_its_tables() {
         [(); 2].map(|()| (Reader::new(&gpu, false, ROWS, &mut random), plan.slot().unwrap(), Stream::new(&gpu)));
     let [held, free] = &readers;
     let upcoming = executor.prepare(&PrepareOptions::default().with_generation(second)).unwrap();
-    drives
-        .iter()
-        .for_each(|drive| _ = drive.faults().inject(FaultRule::new(Fault::Delay(millis(400))).io(NvmOpcode::READ)));
+    drives.iter().for_each(|drive| _ = drive.faults().inject(Rule::new(Fault::Delay(millis(400))).io(NvmOpcode::READ)));
     let ticket = held.0.launch(&held.1, &held.2).unwrap();
     std::thread::sleep(millis(50));
     let busy = executor.adopt(&upcoming, millis(50));
-    assert!(matches!(&busy, Err(GpuError::Busy(why)) if why.contains("again")), "{busy:?}");
+    assert!(matches!(&busy, Err(GpuError::QueueBusy(why)) if why.contains("again")), "{busy:?}");
     // The other slot has gone over, this one has not.
     let report = wait(&free.0.launch(&free.1, &free.2).unwrap()).unwrap();
     assert_eq!(report.generation, second);

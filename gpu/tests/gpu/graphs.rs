@@ -4,7 +4,7 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::{BatchLen, GpuBatch, GpuError, GpuOutput, IdType};
 use warprow_gpu_queues::DeviceMemory;
 use warprow_lookup::{Feature, PlanOptions, Pooling};
-use warprow_soft_controller::{Fault, FaultRule, SoftController};
+use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::NvmOpcode;
 use warprow_store::{DType, LoadOptions};
 
@@ -75,7 +75,7 @@ fn graphs_are_replayed_with_other_ids_and_counts() {
 
 /// The next read takes its time, so that whatever is launched now is under way when the next is.
 fn hold_up(drive: &SoftController) {
-    drive.faults().inject(FaultRule::new(Fault::Delay(millis(300))).io(NvmOpcode::READ));
+    drive.faults().inject(Rule::new(Fault::Delay(millis(300))).io(NvmOpcode::READ));
 }
 
 /// Long enough for a launch to have begun.
@@ -89,7 +89,7 @@ fn a_slot_serves_one_launch_at_a_time() {
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, patient(), 1);
     let slot = plan.slot().unwrap();
-    assert!(matches!(plan.slot(), Err(GpuError::Busy(_))));
+    assert!(matches!(plan.slot(), Err(GpuError::QueueBusy(_))));
     let first = Stream::new(&gpu);
     let second = Stream::new(&gpu);
     let mut random = fastrand::Rng::with_seed(2);
@@ -99,7 +99,7 @@ fn a_slot_serves_one_launch_at_a_time() {
         let ticket = one.launch(&slot, &first).unwrap();
         let_it_begin();
         let busy = two.launch(&slot, &second).unwrap();
-        assert!(matches!(wait(&busy), Err(GpuError::Busy(_))));
+        assert!(matches!(wait(&busy), Err(GpuError::QueueBusy(_))));
         wait(&ticket).unwrap();
         assert!(one.check(&fixture, &round).is_empty());
         two.assert_untouched(&round);
@@ -150,7 +150,7 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
                     captured.flat.reset();
                     true
                 }
-                Err(GpuError::Busy(_)) => {
+                Err(GpuError::QueueBusy(_)) => {
                     captured.flat.assert_untouched(&what);
                     false
                 }
@@ -218,7 +218,7 @@ fn a_launch_and_a_graph_that_meet_in_a_slot() {
         other.wait(&gpu);
         let results = [captured.poll().expect("it has ended"), wait(&ticket)];
         let [ran, busy] = if graph_first { [0, 1] } else { [1, 0] };
-        assert!(results[ran].is_ok() && matches!(results[busy], Err(GpuError::Busy(_))), "{round}: {results:?}");
+        assert!(results[ran].is_ok() && matches!(results[busy], Err(GpuError::QueueBusy(_))), "{round}: {results:?}");
         let flats = [&in_graph, &direct];
         assert!(flats[ran].check(&fixture, &round).is_empty());
         flats[busy].assert_untouched(&round);
@@ -239,7 +239,7 @@ fn captures_that_were_thrown_away_give_their_tickets_back() {
     while held.len() < 8 {
         held.push(flat.capture(&gpu, &slot, &stream));
     }
-    assert!(matches!(flat.launch(&slot, &stream), Err(GpuError::Busy(_))));
+    assert!(matches!(flat.launch(&slot, &stream), Err(GpuError::QueueBusy(_))));
     // Some have run, some have not.
     for (graph, _) in &held[..3] {
         stream.launch(&gpu, graph);

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use warprow_gpu::{DoorbellAccess, GpuError, GpuOptions, GpuPlan, QueuePlacement};
 use warprow_gpu_queues::Gpu;
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, StatusCode};
 
 use crate::fixture::{Fixture, Flat, Stream, gpu, short, wait};
@@ -88,9 +88,9 @@ fn a_reset_meets_look_ups_under_way() {
         let plan = fixture.plan(&gpu, options, 2);
         let faults = fixture.drives[0].faults();
         let refusal = Fault::Status(StatusCode::InternalError.into());
-        let refused = faults.inject(FaultRule::new(refusal).admin(AdminOpcode::DELETE_IO_SQ).times(3));
+        let refused = faults.inject(Rule::new(refusal).admin(AdminOpcode::DELETE_IO_SQ).times(3));
         for nth in [2000, 6000, 10_000] {
-            faults.inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nth(nth));
+            faults.inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(nth));
         }
         let whole = AtomicUsize::new(0);
         std::thread::scope(|scope| {

@@ -7,7 +7,7 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::{GpuError, GpuOptions, GpuPlan, GpuSlot, PrefetchedBatch};
 use warprow_gpu_queues::Gpu;
 use warprow_lookup::PrepareOptions;
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
 use warprow_store::{LoadOptions, TableSpec};
 
@@ -121,7 +121,7 @@ fn rows_are_read_before_they_are_looked_up() {
         let ahead = [0, 1].map(|i: usize| flats[i].prefetch(&slots[i], &stream).unwrap());
         ahead.iter().for_each(fetched);
         for drive in &fixture.drives {
-            drive.faults().inject(FaultRule::new(unreadable()).io(NvmOpcode::READ).always());
+            drive.faults().inject(Rule::new(unreadable()).io(NvmOpcode::READ).always());
         }
         for ((flat, slot), prefetched) in flats.iter().zip(&slots).zip(ahead) {
             let ticket = flat.launch_prefetched(slot, prefetched, &stream).unwrap();
@@ -149,7 +149,7 @@ fn others_look_up_meanwhile() {
     let slow = Flat::new(&gpu, low);
     let quick = Flat::new(&gpu, high[..900].to_vec());
     let lba = fixture.home(slow.ids[500] as u64).1;
-    let late = FaultRule::new(Fault::Delay(scaled(Duration::from_secs(3)))).io(NvmOpcode::READ).lbas(lba..lba + 1);
+    let late = Rule::new(Fault::Delay(scaled(Duration::from_secs(3)))).io(NvmOpcode::READ).lbas(lba..lba + 1);
     fixture.drives[0].faults().inject(late);
     let prefetched = slow.prefetch(&ahead, &stream).unwrap();
     for turn in 0..20 {
@@ -175,7 +175,7 @@ fn what_befell_drives_is_told_by_the_look_up() {
         let resting = Flat::new(&gpu, Fixture::ids(900, &mut random));
         let held = resting.prefetch(&other, &stream).unwrap();
         fetched(&held);
-        fixture.drives[0].faults().inject(FaultRule::new(fault).io(NvmOpcode::READ).nth(20));
+        fixture.drives[0].faults().inject(Rule::new(fault).io(NvmOpcode::READ).nth(20));
         let prefetched = flat.prefetch(&slot, &stream).unwrap();
         fetched(&prefetched);
         let it = failed(wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()), &what);
@@ -206,11 +206,11 @@ fn a_slot_holds_one_batch() {
     let second = Flat::new(&gpu, Fixture::ids(800, &mut random));
     let (graph, captured) = second.capture(&gpu, &slot, &stream);
     let prefetched = flat.prefetch(&slot, &stream).unwrap();
-    assert!(matches!(second.prefetch(&slot, &stream), Err(GpuError::Busy(_))));
-    assert!(matches!(second.launch(&slot, &stream), Err(GpuError::Busy(_))));
+    assert!(matches!(second.prefetch(&slot, &stream), Err(GpuError::QueueBusy(_))));
+    assert!(matches!(second.launch(&slot, &stream), Err(GpuError::QueueBusy(_))));
     fetched(&prefetched);
     stream.launch(&gpu, &graph);
-    assert!(matches!(wait(&captured), Err(GpuError::Busy(_))));
+    assert!(matches!(wait(&captured), Err(GpuError::QueueBusy(_))));
     second.assert_untouched(&"a graph whose slot was busy");
     wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()).unwrap();
     assert_eq!(flat.check(&fixture, &"beside"), [0i64; 0]);
@@ -266,7 +266,7 @@ fn a_look_up_reads_the_tables_of_its_prefetch() {
     common::load(&fixture.store, std::slice::from_ref(&second), &LoadOptions::default().with_replace());
     let upcoming = executor.prepare(&PrepareOptions::default()).unwrap();
     let early = executor.adopt(&upcoming, Duration::from_millis(50));
-    assert!(matches!(early, Err(GpuError::Busy(_))), "{early:?}");
+    assert!(matches!(early, Err(GpuError::QueueBusy(_))), "{early:?}");
     wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()).unwrap();
     assert_eq!(flat.check(&fixture, &"before"), [0i64; 0]);
     executor.adopt(&upcoming, scaled(Duration::from_secs(10))).unwrap();

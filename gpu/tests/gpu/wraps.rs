@@ -1,7 +1,7 @@
 //! Everything that counts is about to wrap.
 
 use warprow_gpu::{DoorbellAccess, GpuOptions};
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::NvmOpcode;
 
 use crate::fixture::{Fixture, Flat, Stream, failed, gpu, patient, short, wait};
@@ -48,7 +48,7 @@ fn faults_at_the_wrap() {
             continue;
         }
         flat.reset();
-        fixture.drives[0].faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nth(round * 10));
+        fixture.drives[0].faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(round * 10));
         let it = failed(wait(&flat.launch(&slot, &stream).unwrap()), &round);
         let lost = flat.check(&fixture, &round);
         assert_eq!(it.ids, lost.len() as u64);

@@ -1,12 +1,12 @@
 //! All checks, in their order.
 
-use super::finding::DoctorFinding;
+use super::finding::Finding;
 use super::{drives, gpu, iommu, memory, system};
 use crate::machine::Machine;
 
 impl Machine {
     /// Checks everything that sysfs and procfs tell. What only CUDA knows is not among it.
-    pub fn examine(&self) -> Vec<DoctorFinding> {
+    pub fn examine(&self) -> Vec<Finding> {
         let drives = self.drives();
         let functions = self.functions();
         let mut findings = vec![system::processor(self), system::kernel(self)];

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DoctorVerdict {
+pub enum Verdict {
     /// As it should be.
     Pass,
     /// It works, though not as well as it could.
@@ -15,7 +15,7 @@ pub enum DoctorVerdict {
     Unproven,
 }
 
-impl DoctorVerdict {
+impl Verdict {
     /// The name in JSON, and for people.
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl DoctorVerdict {
     }
 }
 
-impl fmt::Display for DoctorVerdict {
+impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -35,11 +35,11 @@ impl fmt::Display for DoctorVerdict {
 
 /// A check and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DoctorFinding {
+pub struct Finding {
     /// The check's name, which stays: `iommu`.
     pub check: &'static str,
     /// How it came out.
-    pub verdict: DoctorVerdict,
+    pub verdict: Verdict,
     /// What was found.
     pub found: String,
     /// What to do, where that is no command.
@@ -48,9 +48,9 @@ pub struct DoctorFinding {
     pub command: Option<String>,
 }
 
-impl DoctorFinding {
+impl Finding {
     /// A finding without a remedy.
-    pub fn new(check: &'static str, verdict: DoctorVerdict, found: impl Into<String>) -> Self {
+    pub fn new(check: &'static str, verdict: Verdict, found: impl Into<String>) -> Self {
         Self { check, verdict, found: found.into(), advice: None, command: None }
     }
 

@@ -1,6 +1,6 @@
 //! Whether a GPU could ring drives' doorbells itself (placement B of docs/gpu-rings.md). Without, a host thread rings for it.
 
-use super::finding::{DoctorFinding, DoctorVerdict};
+use super::finding::{Finding, Verdict};
 use crate::Machine;
 use crate::rights;
 
@@ -35,17 +35,13 @@ impl Module {
 }
 
 /// What stands between the machine's GPUs and the registers of drives; nothing where there is no GPU.
-pub(super) fn doorbells(machine: &Machine) -> Vec<DoctorFinding> {
+pub(super) fn doorbells(machine: &Machine) -> Vec<Finding> {
     let gpus = machine.gpus();
     if gpus.is_empty() {
         return Vec::new();
     }
     let warn = |found: String| {
-        DoctorFinding::new(
-            CHECK,
-            DoctorVerdict::Warn,
-            format!("{found}: a host thread rings drives' doorbells for the GPU"),
-        )
+        Finding::new(CHECK, Verdict::Warn, format!("{found}: a host thread rings drives' doorbells for the GPU"))
     };
     let Some(module) = Module::read(machine) else {
         return vec![
@@ -89,7 +85,7 @@ pub(super) fn doorbells(machine: &Machine) -> Vec<DoctorFinding> {
             "with {}, GPUs could ring drives' doorbells themselves; no GPU has rung a physical drive's yet",
             module.name()
         );
-        findings.push(DoctorFinding::new(CHECK, DoctorVerdict::Unproven, found));
+        findings.push(Finding::new(CHECK, Verdict::Unproven, found));
     }
     findings
 }

@@ -1,4 +1,4 @@
-use super::finding::{DoctorFinding, DoctorVerdict};
+use super::finding::{Finding, Verdict};
 use crate::block::vfio_cdev;
 use crate::files::{entries, hex, text};
 use crate::rights::may_use;
@@ -7,18 +7,18 @@ use crate::{HostDrive, Machine};
 /// Widths up to this leave little room for huge mappings.
 const NARROW: u32 = 39;
 
-pub(super) fn check(machine: &Machine) -> Vec<DoctorFinding> {
+pub(super) fn check(machine: &Machine) -> Vec<Finding> {
     let units = entries(&machine.path("/sys/class/iommu"));
     let groups = entries(&machine.path("/sys/kernel/iommu_groups"));
     if groups.is_empty() {
         return vec![absent(machine, !units.is_empty())];
     }
     let found = format!("on, with {} groups", groups.len());
-    let mut findings = vec![DoctorFinding::new("iommu", DoctorVerdict::Pass, found)];
+    let mut findings = vec![Finding::new("iommu", Verdict::Pass, found)];
     if machine.text("/sys/module/vfio/parameters/enable_unsafe_noiommu_mode").is_some_and(|on| on == "Y") {
         let found = "VFIO's mode without IOMMU is allowed; Warprow refuses drives that are bound so";
         findings.push(
-            DoctorFinding::new("no-iommu-mode", DoctorVerdict::Warn, found)
+            Finding::new("no-iommu-mode", Verdict::Warn, found)
                 .command("echo N | sudo tee /sys/module/vfio/parameters/enable_unsafe_noiommu_mode"),
         );
     }
@@ -27,30 +27,28 @@ pub(super) fn check(machine: &Machine) -> Vec<DoctorFinding> {
     let narrowest = intel.map(|cap| (cap >> 16 & 0x3f) as u32 + 1).min();
     let amd = units.iter().any(|(unit, _)| unit.join("amd-iommu").exists());
     findings.push(match (narrowest, amd) {
-        (Some(bits), _) if bits <= NARROW => DoctorFinding::new(
+        (Some(bits), _) if bits <= NARROW => Finding::new(
             "iommu-width",
-            DoctorVerdict::Warn,
+            Verdict::Warn,
             format!(
                 "addresses of {bits} bits: {} GiB for all mappings of a drive together",
                 1u64 << bits.saturating_sub(30)
             ),
         )
         .advice("keep DRAM tiers below that; no setting changes it"),
-        (Some(bits), _) => DoctorFinding::new("iommu-width", DoctorVerdict::Pass, format!("addresses of {bits} bits")),
-        (None, true) => DoctorFinding::new("iommu-width", DoctorVerdict::Pass, "AMD's, of 48 bits or more"),
-        (None, false) => {
-            DoctorFinding::new("iommu-width", DoctorVerdict::Unproven, "this IOMMU does not tell its width here")
-        }
+        (Some(bits), _) => Finding::new("iommu-width", Verdict::Pass, format!("addresses of {bits} bits")),
+        (None, true) => Finding::new("iommu-width", Verdict::Pass, "AMD's, of 48 bits or more"),
+        (None, false) => Finding::new("iommu-width", Verdict::Unproven, "this IOMMU does not tell its width here"),
     });
     findings
 }
 
-fn absent(machine: &Machine, unit: bool) -> DoctorFinding {
+fn absent(machine: &Machine, unit: bool) -> Finding {
     let tables = machine.path("/sys/firmware/acpi/tables");
     let [intel, amd] = ["DMAR", "IVRS"].map(|name| tables.join(name).exists());
-    let finding = DoctorFinding::new(
+    let finding = Finding::new(
         "iommu",
-        DoctorVerdict::Fail,
+        Verdict::Fail,
         match (unit, intel || amd) {
             (true, _) => "there is one, and no device is in a group",
             (_, true) => "the firmware has one, and the kernel has not turned it on",
@@ -88,38 +86,37 @@ fn command_line(machine: &Machine, argument: &str) -> String {
     )
 }
 
-pub(super) fn vfio(machine: &Machine, drives: &[HostDrive]) -> Vec<DoctorFinding> {
+pub(super) fn vfio(machine: &Machine, drives: &[HostDrive]) -> Vec<Finding> {
     let modprobe = |module: &str| format!("sudo modprobe {module}");
     let mut findings = Vec::new();
     if machine.path("/sys/bus/pci/drivers/vfio-pci").is_dir() {
-        findings.push(DoctorFinding::new("vfio", DoctorVerdict::Pass, "the driver vfio-pci is there"));
+        findings.push(Finding::new("vfio", Verdict::Pass, "the driver vfio-pci is there"));
     } else {
         let found = "the driver vfio-pci is not loaded";
-        findings.push(DoctorFinding::new("vfio", DoctorVerdict::Fail, found).command(modprobe("vfio-pci")));
+        findings.push(Finding::new("vfio", Verdict::Fail, found).command(modprobe("vfio-pci")));
     }
     let node = machine.path("/dev/vfio/vfio");
     let iommu = may_use(&machine.path("/dev/iommu"));
     findings.push(if may_use(&node) {
-        DoctorFinding::new("vfio-node", DoctorVerdict::Pass, "/dev/vfio/vfio can be opened")
+        Finding::new("vfio-node", Verdict::Pass, "/dev/vfio/vfio can be opened")
     } else if iommu {
-        DoctorFinding::new(
+        Finding::new(
             "vfio-node",
-            DoctorVerdict::Pass,
+            Verdict::Pass,
             "/dev/iommu can be opened, /dev/vfio/vfio cannot: drives go through iommufd",
         )
     } else if node.exists() {
-        DoctorFinding::new("vfio-node", DoctorVerdict::Fail, "this user may not open /dev/vfio/vfio")
+        Finding::new("vfio-node", Verdict::Fail, "this user may not open /dev/vfio/vfio")
             .command("sudo chmod 666 /dev/vfio/vfio")
     } else {
-        DoctorFinding::new("vfio-node", DoctorVerdict::Fail, "/dev/vfio/vfio is not there").command(modprobe("vfio"))
+        Finding::new("vfio-node", Verdict::Fail, "/dev/vfio/vfio is not there").command(modprobe("vfio"))
     });
     // Built into the kernel, it may have no folder.
     let builtin = machine.path("/sys/module/vfio").exists() && machine.path("/sys/module/vfio_iommu_type1").exists();
     if !builtin && (node.exists() || !iommu) {
         let found =
             "the module vfio_iommu_type1 is not loaded; the kernel loads it when it is needed, unless it is absent";
-        findings
-            .push(DoctorFinding::new("vfio-type1", DoctorVerdict::Warn, found).command(modprobe("vfio_iommu_type1")));
+        findings.push(Finding::new("vfio-type1", Verdict::Warn, found).command(modprobe("vfio_iommu_type1")));
     }
     for drive in drives.iter().filter(|drive| drive.function.driver.as_deref() == Some("vfio-pci")) {
         let address = drive.function.address;
@@ -131,23 +128,23 @@ pub(super) fn vfio(machine: &Machine, drives: &[HostDrive]) -> Vec<DoctorFinding
             .map(|name| format!("/dev/vfio/devices/{name}"))
             .filter(|own| iommu && may_use(&machine.path(own)));
         findings.push(if let Some(own) = own.filter(|_| !may_use(&path) || !may_use(&node)) {
-            DoctorFinding::new("vfio-group", DoctorVerdict::Pass, format!("{own}, of {address}, can be opened, through iommufd"))
+            Finding::new("vfio-group", Verdict::Pass, format!("{own}, of {address}, can be opened, through iommufd"))
         } else if !path.exists() {
             let found = format!("{address} is bound to vfio-pci, and {file} is not there");
-            DoctorFinding::new("vfio-group", DoctorVerdict::Fail, found).advice("in a container, start it with this device")
+            Finding::new("vfio-group", Verdict::Fail, found).advice("in a container, start it with this device")
         } else if may_use(&path) && iommu && !may_use(&node) {
             let found = format!(
                 "{file}, of {address}, can be opened, /dev/vfio/vfio cannot, and for iommufd the drive has no file that this user may open"
             );
-            DoctorFinding::new("vfio-group", DoctorVerdict::Fail, found).command(match node.exists() {
+            Finding::new("vfio-group", Verdict::Fail, found).command(match node.exists() {
                 true => "sudo chmod 666 /dev/vfio/vfio".to_owned(),
                 false => modprobe("vfio"),
             })
         } else if may_use(&path) {
-            DoctorFinding::new("vfio-group", DoctorVerdict::Pass, format!("{file}, of {address}, can be opened"))
+            Finding::new("vfio-group", Verdict::Pass, format!("{file}, of {address}, can be opened"))
         } else {
             let found = format!("this user may not open {file}, of {address}");
-            DoctorFinding::new("vfio-group", DoctorVerdict::Fail, found)
+            Finding::new("vfio-group", Verdict::Fail, found)
                 .advice("docs/hardware.md has a udev rule that lasts")
                 .command(format!("sudo chown $USER {file}"))
         });
@@ -160,7 +157,7 @@ pub(super) fn vfio(machine: &Machine, drives: &[HostDrive]) -> Vec<DoctorFinding
         if !others.is_empty() {
             let found = format!("IOMMU group {} of {address} also holds {}", group.number, others.join(", "));
             findings.push(
-                DoctorFinding::new("iommu-group", DoctorVerdict::Fail, found)
+                Finding::new("iommu-group", Verdict::Fail, found)
                     .advice("unbind those, or move the drive to a slot behind another root port"),
             );
         }
@@ -169,7 +166,7 @@ pub(super) fn vfio(machine: &Machine, drives: &[HostDrive]) -> Vec<DoctorFinding
         let limit: u64 = limit.parse().ok().filter(|limit| *limit < 1024)?;
         let found = format!("VFIO allows {limit} mappings a container");
         let command = "echo 65535 | sudo tee /sys/module/vfio_iommu_type1/parameters/dma_entry_limit";
-        Some(DoctorFinding::new("vfio-mappings", DoctorVerdict::Warn, found).command(command))
+        Some(Finding::new("vfio-mappings", Verdict::Warn, found).command(command))
     }));
     findings
 }

@@ -8,4 +8,4 @@ mod iommu;
 mod memory;
 mod system;
 
-pub use finding::{DoctorFinding, DoctorVerdict};
+pub use finding::{Finding, Verdict};

@@ -1,10 +1,10 @@
-use super::finding::{DoctorFinding, DoctorVerdict};
+use super::finding::{Finding, Verdict};
 use crate::Machine;
 
 /// vfio type 1 tells its address ranges from here on.
 const KERNEL: (u32, u32) = (5, 4);
 
-pub(super) fn processor(machine: &Machine) -> DoctorFinding {
+pub(super) fn processor(machine: &Machine) -> Finding {
     let info = machine.text("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
         let (_, value) = info.lines().filter_map(|line| line.split_once(':')).find(|(key, _)| key.trim() == name)?;
@@ -13,33 +13,27 @@ pub(super) fn processor(machine: &Machine) -> DoctorFinding {
     let model = field("model name").unwrap_or_else(|| "a processor that does not say its name".to_owned());
     match field("vendor_id").as_deref() {
         Some("GenuineIntel" | "AuthenticAMD" | "HygonGenuine") => {
-            DoctorFinding::new("cpu", DoctorVerdict::Pass, format!("{model} (x86-64)"))
+            Finding::new("cpu", Verdict::Pass, format!("{model} (x86-64)"))
         }
-        Some(vendor) => {
-            DoctorFinding::new("cpu", DoctorVerdict::Unproven, format!("{model}, of {vendor}: never tried"))
+        Some(vendor) => Finding::new("cpu", Verdict::Unproven, format!("{model}, of {vendor}: never tried")),
+        None if field("CPU implementer").is_some() => {
+            Finding::new("cpu", Verdict::Unproven, "an Arm processor: the code is for it too, and was never run on one")
         }
-        None if field("CPU implementer").is_some() => DoctorFinding::new(
-            "cpu",
-            DoctorVerdict::Unproven,
-            "an Arm processor: the code is for it too, and was never run on one",
-        ),
-        None => DoctorFinding::new("cpu", DoctorVerdict::Unproven, "/proc/cpuinfo names no processor"),
+        None => Finding::new("cpu", Verdict::Unproven, "/proc/cpuinfo names no processor"),
     }
 }
 
-pub(super) fn kernel(machine: &Machine) -> DoctorFinding {
+pub(super) fn kernel(machine: &Machine) -> Finding {
     let Some(release) = machine.text("/proc/sys/kernel/osrelease") else {
-        return DoctorFinding::new("kernel", DoctorVerdict::Unproven, "its release cannot be read");
+        return Finding::new("kernel", Verdict::Unproven, "its release cannot be read");
     };
     match numbers(&release) {
-        Some(numbers) if numbers >= KERNEL => {
-            DoctorFinding::new("kernel", DoctorVerdict::Pass, format!("Linux {release}"))
-        }
+        Some(numbers) if numbers >= KERNEL => Finding::new("kernel", Verdict::Pass, format!("Linux {release}")),
         Some(_) => {
             let found = format!("Linux {release} does not tell which I/O addresses are reserved");
-            DoctorFinding::new("kernel", DoctorVerdict::Warn, found).advice("Linux 5.4 or later does")
+            Finding::new("kernel", Verdict::Warn, found).advice("Linux 5.4 or later does")
         }
-        None => DoctorFinding::new("kernel", DoctorVerdict::Unproven, format!("a release like no other: {release:?}")),
+        None => Finding::new("kernel", Verdict::Unproven, format!("a release like no other: {release:?}")),
     }
 }
 
@@ -53,21 +47,21 @@ fn numbers(release: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-pub(super) fn lockdown(machine: &Machine) -> Option<DoctorFinding> {
+pub(super) fn lockdown(machine: &Machine) -> Option<Finding> {
     let modes = machine.text("/sys/kernel/security/lockdown")?;
     let mode = modes.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map_or(modes.as_str(), |pair| pair.0);
     Some(match mode {
-        "none" => DoctorFinding::new("lockdown", DoctorVerdict::Pass, "the kernel is not locked down"),
+        "none" => Finding::new("lockdown", Verdict::Pass, "the kernel is not locked down"),
         _ => {
             let found =
                 format!("kernel lockdown is {mode}: VFIO works, unsigned modules (gdrdrv, nvidia-peermem) do not load");
-            DoctorFinding::new("lockdown", DoctorVerdict::Warn, found)
+            Finding::new("lockdown", Verdict::Warn, found)
                 .advice("sign the modules, or turn Secure Boot off in the firmware, if GPU peer memory is wanted")
         }
     })
 }
 
-pub(super) fn container(machine: &Machine) -> Option<DoctorFinding> {
+pub(super) fn container(machine: &Machine) -> Option<Finding> {
     let named = machine.text("/run/systemd/container");
     let environment = machine.text("/proc/1/environ").unwrap_or_default();
     let by_variable = environment.split('\0').find_map(|entry| entry.strip_prefix("container="));
@@ -79,7 +73,7 @@ pub(super) fn container(machine: &Machine) -> Option<DoctorFinding> {
     let found =
         format!("a container ({kind}): it sees the devices that it was given, and not the host's mounts and processes");
     Some(
-        DoctorFinding::new("container", DoctorVerdict::Warn, found)
+        Finding::new("container", Verdict::Warn, found)
             .advice("bind drives on the host, then start the container with their groups")
             .command("docker run --device /dev/vfio/vfio --device /dev/vfio/GROUP --ulimit memlock=-1 …"),
     )

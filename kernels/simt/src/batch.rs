@@ -7,9 +7,9 @@ use warprow_kernels::abi::{BatchIds, DriveQueues, Lookup, OutputRows, SlotPlaces
 
 use crate::buffer::Buffer;
 use crate::oracle::element_bytes;
-use crate::tables_fixture::{Feature, Table, TablesFixture};
+use crate::world::{Feature, Table, World};
 
-pub struct RandomBatch {
+pub struct Batch {
     pub ids: Vec<i128>,
     /// Where bags begin, and the end.
     bounds: Vec<usize>,
@@ -61,14 +61,14 @@ fn random_id(rng: &mut Rng, id_type: u32, feature: &Feature, table: &Table, hot:
 }
 
 /// A launch like another but for one part.
-pub trait VariedLaunch {
+pub trait Varied {
     /// The launch with that ticket.
     fn with_ticket(self, ticket: u32) -> Self;
     /// The launch with queues whose descriptors lie at that address.
     fn with_queues(self, descriptors: u64) -> Self;
 }
 
-impl VariedLaunch for Lookup {
+impl Varied for Lookup {
     fn with_ticket(self, ticket: u32) -> Self {
         Self { slot: SlotPlaces { ticket, ..self.slot }, ..self }
     }
@@ -78,14 +78,14 @@ impl VariedLaunch for Lookup {
     }
 }
 
-impl RandomBatch {
+impl Batch {
     /// Some number of ids up to what the slot has room for.
-    pub fn new(rng: &mut Rng, world: &TablesFixture) -> Self {
+    pub fn new(rng: &mut Rng, world: &World) -> Self {
         let most = if rng.bool() { world.max_ids } else { rng.u64(0..=world.max_ids.min(300)) };
         Self::of(rng, world, rng.clone().u64(0..=most))
     }
 
-    pub fn of(rng: &mut Rng, world: &TablesFixture, ids: u64) -> Self {
+    pub fn of(rng: &mut Rng, world: &World, ids: u64) -> Self {
         let ids = ids as usize;
         let features = world.features.len();
         let mut bag_count = rng.usize(1..=(ids / features).max(1)).min(world.max_bags as usize);
@@ -184,9 +184,9 @@ impl RandomBatch {
     }
 }
 
-impl RandomBatch {
+impl Batch {
     /// Each of the first `rows` ids once, in one bag of a world with one feature.
-    pub fn each(world: &TablesFixture, rows: u64) -> Self {
+    pub fn each(world: &World, rows: u64) -> Self {
         let ids: Vec<i128> = (0..i128::from(rows)).collect();
         let inputs = vec![encode(ids.iter().copied(), id::U32)];
         let out = Buffer::new(rows as usize * world.width * element_bytes(world.out) as usize);

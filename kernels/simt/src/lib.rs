@@ -6,8 +6,8 @@
 
 pub mod batch;
 pub mod buffer;
-pub mod launch_fixture;
 pub mod oracle;
+pub mod rig;
 pub mod shim;
 pub mod sparse;
-pub mod tables_fixture;
+pub mod world;

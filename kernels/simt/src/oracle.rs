@@ -5,9 +5,9 @@ use std::collections::BTreeSet;
 use half::{bf16, f16};
 use warprow_kernels::abi::{Counters, bounds, element, missing, pooling};
 
-use crate::batch::RandomBatch;
+use crate::batch::Batch;
 use crate::buffer::poison;
-use crate::tables_fixture::{OverlayKey, TablesFixture};
+use crate::world::{Of, World};
 
 pub fn element_bytes(element: u32) -> u32 {
     match element {
@@ -91,18 +91,18 @@ fn narrow(value: f32, element: u32) -> Vec<u8> {
 
 /// What became of a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PositionOutcome {
+pub enum Place {
     Padding,
     Missing,
     /// A rank in GPU memory.
     Here(u64),
     Key(u64),
     /// A row that was updated, or a key that was created.
-    Updated(OverlayKey),
+    Updated(Of),
 }
 
-pub struct ExpectedLookup {
-    pub places: Vec<PositionOutcome>,
+pub struct Expected {
+    pub places: Vec<Place>,
     /// Keys, ascending.
     pub uniques: Vec<u64>,
     /// `commands` and everything about queues is left to others.
@@ -112,7 +112,7 @@ pub struct ExpectedLookup {
 }
 
 /// The first stages: what each id is.
-pub fn prepared(world: &TablesFixture, batch: &RandomBatch) -> ExpectedLookup {
+pub fn prepared(world: &World, batch: &Batch) -> Expected {
     let mut counters = Counters { ids: batch.ids.len() as u64, ..Counters::default() };
     let mut places = Vec::new();
     let mut uniques = BTreeSet::new();
@@ -123,20 +123,20 @@ pub fn prepared(world: &TablesFixture, batch: &RandomBatch) -> ExpectedLookup {
         let overlaid = table.overlaid(id);
         let place = if feature.padding == Some(id) && (world.pooled || (row.is_none() && overlaid.is_none())) {
             counters.padding += 1;
-            PositionOutcome::Padding
+            Place::Padding
         } else if let Some(of) = overlaid {
             counters.ids_dram += 1;
-            PositionOutcome::Updated(of)
+            Place::Updated(of)
         } else if let Some(row) = row {
             let rank = table.rank(row);
             if rank < table.hbm {
                 counters.ids_hbm += 1;
-                PositionOutcome::Here(rank)
+                Place::Here(rank)
             } else {
                 let count = if rank < table.dram_end { &mut counters.ids_dram } else { &mut counters.ids_ssd };
                 *count += 1;
                 uniques.insert(table.key(rank));
-                PositionOutcome::Key(table.key(rank))
+                Place::Key(table.key(rank))
             }
         } else {
             match feature.bounds {
@@ -148,18 +148,18 @@ pub fn prepared(world: &TablesFixture, batch: &RandomBatch) -> ExpectedLookup {
                     counters.first_missing = counters.first_missing.max(told);
                 }
             }
-            PositionOutcome::Missing
+            Place::Missing
         };
         places.push(place);
     }
     counters.rows_dram = uniques.iter().filter(|&&key| key < world.ssd_key).count() as u64;
     counters.rows_ssd = uniques.len() as u64 - counters.rows_dram;
-    ExpectedLookup { places, uniques: uniques.into_iter().collect(), counters, first_key: 0 }
+    Expected { places, uniques: uniques.into_iter().collect(), counters, first_key: 0 }
 }
 
-impl ExpectedLookup {
+impl Expected {
     /// What one block prepares, if `small`: rows in DRAM are not among its uniques.
-    pub fn by_one_block(mut self, world: &TablesFixture, small: bool) -> Self {
+    pub fn by_one_block(mut self, world: &World, small: bool) -> Self {
         if small {
             self.first_key = world.ssd_key;
             self.uniques.retain(|&key| key >= world.ssd_key);
@@ -169,14 +169,9 @@ impl ExpectedLookup {
     }
 
     /// Compares output, mask and number of failed ids, where rows of the keys that `is_lost` names could not be read.
-    pub fn check(
-        &self,
-        world: &TablesFixture,
-        batch: &RandomBatch,
-        is_lost: impl Fn(u64) -> bool,
-    ) -> Result<u64, String> {
+    pub fn check(&self, world: &World, batch: &Batch, is_lost: impl Fn(u64) -> bool) -> Result<u64, String> {
         let lost: Vec<bool> =
-            self.places.iter().map(|place| matches!(place, PositionOutcome::Key(key) if is_lost(*key))).collect();
+            self.places.iter().map(|place| matches!(place, Place::Key(key) if is_lost(*key))).collect();
         self.check_mask(world, batch, &lost)?;
         if world.pooled {
             self.check_bags(world, batch, &lost)?
@@ -186,12 +181,12 @@ impl ExpectedLookup {
         Ok(lost.iter().filter(|&&lost| lost).count() as u64)
     }
 
-    fn check_mask(&self, world: &TablesFixture, batch: &RandomBatch, lost: &[bool]) -> Result<(), String> {
+    fn check_mask(&self, world: &World, batch: &Batch, lost: &[bool]) -> Result<(), String> {
         let Some(mask) = &batch.mask else { return Ok(()) };
         for (i, (&got, place)) in mask.bytes().iter().zip(&self.places).enumerate() {
             let feature = &world.features[batch.feature_of(i, world.features.len())];
             let padding = feature.padding == Some(batch.ids[i]);
-            let want = !padding && !matches!(place, PositionOutcome::Missing | PositionOutcome::Padding) && !lost[i];
+            let want = !padding && !matches!(place, Place::Missing | Place::Padding) && !lost[i];
             if got != u8::from(want) {
                 return Err(format!("mask of position {i} ({place:?}, lost: {}) is {got}", lost[i]));
             }
@@ -199,15 +194,15 @@ impl ExpectedLookup {
         Ok(())
     }
 
-    fn row<'a>(&self, world: &'a TablesFixture, feature: usize, place: PositionOutcome) -> Option<&'a [u8]> {
+    fn row<'a>(&self, world: &'a World, feature: usize, place: Place) -> Option<&'a [u8]> {
         let feature = &world.features[feature];
         let table = &world.tables[feature.table];
         match place {
-            PositionOutcome::Padding => None,
-            PositionOutcome::Missing => (feature.missing == missing::DEFAULT).then_some(&table.default[..]),
-            PositionOutcome::Here(rank) => Some(table.row(rank)),
-            PositionOutcome::Updated(of) => table.updated.get(&of).map(|row| &row[..]),
-            PositionOutcome::Key(key) => {
+            Place::Padding => None,
+            Place::Missing => (feature.missing == missing::DEFAULT).then_some(&table.default[..]),
+            Place::Here(rank) => Some(table.row(rank)),
+            Place::Updated(of) => table.updated.get(&of).map(|row| &row[..]),
+            Place::Key(key) => {
                 let (number, rank) = world.row_of(key);
                 assert_eq!(number, feature.table);
                 Some(table.row(rank))
@@ -215,7 +210,7 @@ impl ExpectedLookup {
         }
     }
 
-    fn check_rows(&self, world: &TablesFixture, batch: &RandomBatch, lost: &[bool]) -> Result<(), String> {
+    fn check_rows(&self, world: &World, batch: &Batch, lost: &[bool]) -> Result<(), String> {
         let bytes = element_bytes(world.out) as usize;
         for (i, &place) in self.places.iter().enumerate() {
             let feature = batch.feature_of(i, world.features.len());
@@ -254,7 +249,7 @@ impl ExpectedLookup {
         Ok(())
     }
 
-    fn check_bags(&self, world: &TablesFixture, batch: &RandomBatch, lost: &[bool]) -> Result<(), String> {
+    fn check_bags(&self, world: &World, batch: &Batch, lost: &[bool]) -> Result<(), String> {
         let bytes = element_bytes(world.out) as usize;
         let mut want = vec![poison(); batch.out.len()];
         for (bag, ids) in batch.bags().enumerate() {
@@ -266,9 +261,7 @@ impl ExpectedLookup {
             let complete = ids.clone().all(|i| !lost[i]);
             for i in ids.filter(|_| complete) {
                 let place = self.places[i];
-                if place == PositionOutcome::Padding
-                    || (place == PositionOutcome::Missing && feature.missing == missing::SKIP)
-                {
+                if place == Place::Padding || (place == Place::Missing && feature.missing == missing::SKIP) {
                     continue;
                 }
                 count += 1;

@@ -37,7 +37,7 @@ pub fn seeds(usual: u64) -> Range<u64> {
 }
 
 /// A change to the text of a source: a bug to be found.
-pub struct SourcePatch {
+pub struct Patch {
     pub file: &'static str,
     pub from: &'static str,
     pub to: &'static str,
@@ -57,7 +57,7 @@ pub fn compiler() -> Option<&'static str> {
 pub type Sources = Vec<(String, String)>;
 
 /// Sources by name, patched.
-pub fn sources(patches: &[SourcePatch]) -> Sources {
+pub fn sources(patches: &[Patch]) -> Sources {
     let mut sources = vec![("queue_abi.h".to_owned(), warprow_gpu_queues::abi::HEADER.to_owned())];
     for folder in FOLDERS {
         for entry in fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap() {
@@ -73,7 +73,7 @@ pub fn sources(patches: &[SourcePatch]) -> Sources {
         }
     }
     sources.sort();
-    for SourcePatch { file, from, to, .. } in patches {
+    for Patch { file, from, to, .. } in patches {
         let (_, text) = sources.iter_mut().find(|(name, _)| name == file).unwrap();
         assert_eq!(
             text.matches(from).count(),
@@ -136,11 +136,11 @@ struct Options {
 type Run = unsafe extern "C" fn(*const c_char, *const Lookup, u32, u32, *const Options, *mut c_char, u64) -> c_int;
 
 /// What happens beside the lanes: called now and then, and with `true` when all of them wait. Gives the time, nanoseconds.
-pub type BesideKernel<'a> = &'a mut dyn FnMut(bool) -> u64;
+pub type Turn<'a> = &'a mut dyn FnMut(bool) -> u64;
 
 extern "C" fn turn(context: *mut c_void, idle: u32) -> u64 {
-    // SAFETY: `CompiledKernels::launch` put it there, and waits for the kernel's end.
-    let turn = unsafe { &mut *context.cast::<BesideKernel<'_>>() };
+    // SAFETY: `Shim::launch` put it there, and waits for the kernel's end.
+    let turn = unsafe { &mut *context.cast::<Turn<'_>>() };
     turn(idle != 0)
 }
 
@@ -165,7 +165,7 @@ impl Launch {
 }
 
 /// A loaded copy of the shim, or the one that is part of the program. It runs one kernel at a time.
-pub struct CompiledKernels {
+pub struct Shim {
     run: Run,
     limit_ns: u64,
     /// Kernels that were launched.
@@ -173,7 +173,7 @@ pub struct CompiledKernels {
     kernels: Kernels,
 }
 
-/// What holds the kernels that a [`CompiledKernels`] runs.
+/// What holds the kernels that a [`Shim`] runs.
 enum Kernels {
     /// A copy of the library, and the library's bytes.
     Loaded { _library: Library, image: Rc<[u8]> },
@@ -202,14 +202,14 @@ mod linked {
     }
 }
 
-impl CompiledKernels {
+impl Shim {
     /// The kernels as they are; `None`, and a line that says so, where there is no C++ compiler.
     pub fn new() -> Option<Self> {
         Self::patched(&[])
     }
 
     /// The same with bugs.
-    pub fn patched(patches: &[SourcePatch]) -> Option<Self> {
+    pub fn patched(patches: &[Patch]) -> Option<Self> {
         let Some(compiler) = compiler() else {
             eprintln!("skipped: running the kernels on the CPU needs a C++ compiler (c++, g++, clang++ or $CXX)");
             return None;
@@ -272,7 +272,7 @@ impl CompiledKernels {
         launch: &Launch,
         lookup: &Lookup,
         seed: u64,
-        beside: Option<BesideKernel<'_>>,
+        beside: Option<Turn<'_>>,
     ) -> Result<(), String> {
         self.run(launch, lookup, seed, beside)
     }
@@ -283,7 +283,7 @@ impl CompiledKernels {
         launch: &Launch,
         adoption: &Adoption,
         seed: u64,
-        beside: Option<BesideKernel<'_>>,
+        beside: Option<Turn<'_>>,
     ) -> Result<(), String> {
         assert_eq!(launch.kernel, "warprow_adopt");
         self.run(launch, std::ptr::from_ref(adoption).cast(), seed, beside)
@@ -295,7 +295,7 @@ impl CompiledKernels {
         launch: &Launch,
         update: &Update,
         seed: u64,
-        beside: Option<BesideKernel<'_>>,
+        beside: Option<Turn<'_>>,
     ) -> Result<(), String> {
         assert_eq!(launch.kernel, "warprow_update");
         self.run(launch, std::ptr::from_ref(update).cast(), seed, beside)
@@ -306,7 +306,7 @@ impl CompiledKernels {
         launch: &Launch,
         parameter: *const Lookup,
         seed: u64,
-        beside: Option<BesideKernel<'_>>,
+        beside: Option<Turn<'_>>,
     ) -> Result<(), String> {
         self.launched.insert(launch.kernel);
         let kernel = CString::new(launch.kernel).unwrap();

@@ -8,7 +8,7 @@ use warprow_keys::{FingerprintWidth, IndexOptions, KeyIndex, KeyKind};
 
 use crate::buffer::Buffer;
 
-pub struct SparseKeys {
+pub struct Sparse {
     index: KeyIndex,
     /// By slot, which is the number of the row.
     pub numbers: Vec<i128>,
@@ -19,7 +19,7 @@ pub struct SparseKeys {
     stored: bool,
 }
 
-impl SparseKeys {
+impl Sparse {
     pub fn random(rng: &mut Rng, rows: u64) -> Self {
         let kind = if rng.bool() { KeyKind::I64 } else { KeyKind::U64 };
         let stored = rng.bool();

@@ -6,11 +6,11 @@ use fastrand::Rng;
 use warprow_kernels::SMALL_IDS;
 use warprow_kernels::abi::{self, Adoption, LEASE_ADOPTING, Lookup, PlanTables, SlotState, adopted};
 
-use crate::batch::{RandomBatch, VariedLaunch};
+use crate::batch::{Batch, Varied};
 use crate::buffer::Buffer;
-use crate::launch_fixture::{LaunchFixture, expect};
-use crate::shim::{CompiledKernels, Launch, seeds};
-use crate::tables_fixture::{FixtureShape, TablesFixture};
+use crate::rig::{Rig, expect};
+use crate::shim::{Launch, Shim, seeds};
+use crate::world::{Shape, World};
 
 /// What `warprow_adopt` does, in steps between those of others.
 struct Adopter<'a> {
@@ -51,12 +51,12 @@ impl Adopter<'_> {
 }
 
 /// A few look-ups by one kernel each, while descriptions are replaced; how many adoptions there were.
-pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<u32, String> {
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<u32, String> {
     let mut rng = Rng::with_seed(seed);
-    let shape = FixtureShape::without_drives(rng.u64(1..400));
+    let shape = Shape::without_drives(rng.u64(1..400));
     let start = rng.clone();
-    let world = TablesFixture::new(&mut rng, &shape);
-    let other = TablesFixture::new(&mut start.clone(), &shape).inverted();
+    let world = World::new(&mut rng, &shape);
+    let other = World::new(&mut start.clone(), &shape).inverted();
     let (first, [tables, segments]) = world.description();
     let versions = [first, other.description().0];
     let description = Buffer::of(&versions[0]);
@@ -66,7 +66,7 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<u32, String>
         Adopter { state, description: &description, versions: &versions, next: 1, copied: None, adoptions: 0 };
     let mut time = 1_000_000;
     for launch in 0..4 {
-        let batch = RandomBatch::new(&mut rng, &world);
+        let batch = Batch::new(&mut rng, &world);
         let features = description.address();
         let usual = batch.lookup().with_ticket(2);
         let lookup = Lookup {
@@ -82,7 +82,7 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<u32, String>
             ..usual
         };
         let mut steps = rng.fork();
-        let mut rig = LaunchFixture { shim: &mut *shim, rng: rng.fork(), world: &world };
+        let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         rig.direct_beside(&lookup, &mut |_| {
             adopter.step(&mut steps);
             time += 100;
@@ -103,20 +103,20 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<u32, String>
     Ok(adopter.adoptions)
 }
 
-pub(crate) fn planted(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn planted(shim: &mut Shim, seed: u64) -> Result<(), String> {
     case(shim, seed).map(drop)
 }
 
 #[test]
 fn a_look_up_by_many_blocks_reads_one_description() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let adoptions: u32 =
         seeds(120).map(|seed| case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"))).sum();
     assert!(adoptions > 100, "{adoptions} adoptions");
 }
 
 /// `warprow_adopt` itself, on states of which some are busy.
-pub(crate) fn replacing(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn replacing(shim: &mut Shim, seed: u64) -> Result<(), String> {
     const STRIDE: usize = 1024;
     let mut rng = Rng::with_seed(seed);
     let count = rng.usize(1..20);
@@ -158,7 +158,7 @@ pub(crate) fn replacing(shim: &mut CompiledKernels, seed: u64) -> Result<(), Str
 
 #[test]
 fn the_kernel_replaces_what_is_free_and_leaves_what_is_not() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(20) {
         replacing(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -166,7 +166,7 @@ fn the_kernel_replaces_what_is_free_and_leaves_what_is_not() {
 
 /// `warprow_adopt` beside launches: one that takes a free lease has it to itself; blocks that come while tables are replaced count
 /// themselves in, and find the new description when they may read.
-pub(crate) fn replacing_beside(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn replacing_beside(shim: &mut Shim, seed: u64) -> Result<(), String> {
     const STRIDE: usize = 1024;
     let mut rng = Rng::with_seed(seed);
     let count = rng.usize(1..4);
@@ -252,18 +252,18 @@ pub(crate) fn replacing_beside(shim: &mut CompiledKernels, seed: u64) -> Result<
 
 #[test]
 fn the_kernel_replaces_beside_launches() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(100) {
         replacing_beside(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
 /// A launch whose slot is being adopted for when it begins.
-pub(crate) fn waiting(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn waiting(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let shape = FixtureShape::without_drives(rng.u64(1..300));
-    let world = TablesFixture::new(&mut rng, &shape);
-    let batch = RandomBatch::new(&mut rng, &world);
+    let shape = Shape::without_drives(rng.u64(1..300));
+    let world = World::new(&mut rng, &shape);
+    let batch = Batch::new(&mut rng, &world);
     let lookup = batch.lookup();
     let small = rng.bool();
     assert!(lookup.batch.max_ids <= SMALL_IDS);
@@ -277,7 +277,7 @@ pub(crate) fn waiting(shim: &mut CompiledKernels, seed: u64) -> Result<(), Strin
         lease.store_u32(Adopter::LEASE, LEASE_ADOPTING);
     }
     let mut dice = rng.fork();
-    let mut rig = LaunchFixture { shim, rng: rng.fork(), world: &world };
+    let mut rig = Rig { shim, rng: rng.fork(), world: &world };
     let mut beside = |_: bool| {
         let now = lease.load_u32(Adopter::LEASE);
         if began && left > 0 {
@@ -307,7 +307,7 @@ pub(crate) fn waiting(shim: &mut CompiledKernels, seed: u64) -> Result<(), Strin
 
 #[test]
 fn a_slot_whose_lease_is_an_adoption_s_is_waited_for() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(20) {
         waiting(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }

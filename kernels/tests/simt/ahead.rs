@@ -4,27 +4,24 @@ use fastrand::Rng;
 use warprow_gpu_queues::abi::{GATE_CLOSED, GATE_INSIDE};
 use warprow_kernels::abi::{BatchIds, Lookup, OutputRows, Ticket, outcome};
 
-use crate::batch::{RandomBatch, VariedLaunch};
+use crate::batch::{Batch, Varied};
 use crate::buffer::Buffer;
-use crate::launch_fixture::{LaunchFixture, expect};
-use crate::shim::{CompiledKernels, seeds};
-use crate::tables_fixture::{FixtureShape, TablesFixture};
+use crate::rig::{Rig, expect};
+use crate::shim::{Shim, seeds};
+use crate::world::{Shape, World};
 
 /// Nanoseconds between fetch and look-up.
 const REST: u64 = 1 << 40;
 
 /// Three look-ups of a slot, of which some are forgotten. Others that come meanwhile find it busy. Behind a closed gate, rows on drives fail.
 /// How often ids were told of that no table has.
-pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<u32, String> {
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<u32, String> {
     let mut rng = Rng::with_seed(seed);
     let rich = rng.bool();
     let closed = rng.bool();
     let max_ids = rng.u64(1..700);
     let drives = if closed { 2 } else { 0 };
-    let world = TablesFixture::new(
-        &mut rng,
-        &FixtureShape { rich, drives, sets: drives.max(1), ..FixtureShape::without_drives(max_ids) },
-    );
+    let world = World::new(&mut rng, &Shape { rich, drives, sets: drives.max(1), ..Shape::without_drives(max_ids) });
     let queues: Vec<_> = (0..4).map(|_| crate::queues::unreachable()).collect();
     let descriptors = crate::queues::describe(&queues);
     world.slot.gate.memory().store_u32(GATE_CLOSED, closed.into());
@@ -32,7 +29,7 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<u32, String>
     let mut told_of = 0;
     let mut time = 1_000_000_000;
     for _ in 0..3 {
-        let batch = RandomBatch::new(&mut rng, &world);
+        let batch = Batch::new(&mut rng, &world);
         let kept = Buffer::new(max_ids as usize);
         let small = rng.bool();
         let ticket = rng.u32(0..2);
@@ -45,7 +42,7 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<u32, String>
             ..whole
         };
         let expected = expect(&world, &batch).by_one_block(&world, small);
-        let mut rig = LaunchFixture { shim: &mut *shim, rng: rng.fork(), world: &world };
+        let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         let mut tick = |_: bool| {
             time += 100;
             time
@@ -64,7 +61,7 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<u32, String>
             return Err("it has not ended".to_owned());
         }
         if rng.bool() {
-            let other = RandomBatch::new(&mut rng, &world);
+            let other = Batch::new(&mut rng, &world);
             let before = other.out.bytes();
             let other = (other.lookup().with_ticket(2), other);
             launches[2] += 1;
@@ -108,13 +105,13 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<u32, String>
     }
 }
 
-pub(crate) fn resting(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn resting(shim: &mut Shim, seed: u64) -> Result<(), String> {
     case(shim, seed).map(drop)
 }
 
 #[test]
 fn rows_that_were_fetched_ahead_are_the_hosts() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let told_of: u32 =
         seeds(60).map(|seed| case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"))).sum();
     assert!(told_of > 4, "{told_of}");

@@ -4,29 +4,29 @@ use std::collections::BTreeSet;
 
 use warprow_kernels::abi;
 
-use crate::shim::{CompiledKernels, sources};
+use crate::shim::{Shim, sources};
 use crate::{adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, sets, windows};
 
 /// Fails, or finds that all is well, by a seed.
-pub(crate) type Check = fn(&mut CompiledKernels, u64) -> Result<(), String>;
+pub(crate) type Check = fn(&mut Shim, u64) -> Result<(), String>;
 
-pub(crate) fn few(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn few(shim: &mut Shim, seed: u64) -> Result<(), String> {
     dedupe::case(shim, seed, None)
 }
 
-pub(crate) fn many(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn many(shim: &mut Shim, seed: u64) -> Result<(), String> {
     dedupe::case(shim, seed, Some(abi::dedupe::BITMAP))
 }
 
-pub(crate) fn hashed(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn hashed(shim: &mut Shim, seed: u64) -> Result<(), String> {
     dedupe::case(shim, seed, Some(abi::dedupe::HASH))
 }
 
-pub(crate) fn sorted(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn sorted(shim: &mut Shim, seed: u64) -> Result<(), String> {
     dedupe::case(shim, seed, Some(abi::dedupe::RADIX))
 }
 
-pub(crate) fn whole(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
     lookups::case(shim, seed).map(drop)
 }
 
@@ -71,7 +71,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 35] = [
 
 #[test]
 fn every_kernel_is_run_by_a_check() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let all = sources(&[]);
     let declared = all.iter().filter(|(name, _)| name.ends_with(".cuh") || name.ends_with(".cu"));
     let declared = declared.flat_map(|(_, text)| text.lines()).filter(|line| line.starts_with("KERNEL"));
@@ -80,8 +80,7 @@ fn every_kernel_is_run_by_a_check() {
     assert!(declared.len() >= 13, "{declared:?}");
     for (name, check, _) in CHECKS {
         for seed in 0..12 {
-            let missing =
-                |shim: &CompiledKernels| declared.iter().any(|kernel| !shim.launched.contains(kernel.as_str()));
+            let missing = |shim: &Shim| declared.iter().any(|kernel| !shim.launched.contains(kernel.as_str()));
             if !missing(&shim) {
                 return;
             }

@@ -5,32 +5,32 @@ use warprow_gpu_queues::abi::GATE_INSIDE;
 use warprow_kernels::SMALL_IDS;
 use warprow_kernels::abi::{BatchIds, Lookup, OutputRows, SlotState, dedupe, flaw, outcome};
 
-use crate::batch::{RandomBatch, VariedLaunch, encode};
+use crate::batch::{Batch, Varied, encode};
 use crate::buffer::{Buffer, poison};
-use crate::launch_fixture::{LaunchFixture, expect};
-use crate::shim::{CompiledKernels, seeds};
-use crate::tables_fixture::{FixtureShape, TablesFixture};
+use crate::rig::{Rig, expect};
+use crate::shim::{Shim, seeds};
+use crate::world::{Shape, World};
 
 /// Ids of a few tables, on all tiers: by one block, or as that of [`dedupe`] says.
-pub(crate) fn case(shim: &mut CompiledKernels, seed: u64, way: Option<u32>) -> Result<(), String> {
+pub(crate) fn case(shim: &mut Shim, seed: u64, way: Option<u32>) -> Result<(), String> {
     let small = way.is_none();
     let mut rng = Rng::with_seed(seed);
     let max_ids = [rng.u64(0..40), rng.u64(0..2500), SMALL_IDS][rng.usize(0..3)];
     let max_ids = if small { max_ids } else { max_ids.min(3000) };
     // Keys of several words of the summary.
-    let shape = FixtureShape {
+    let shape = Shape {
         drives: 1,
         rows: 1..[50, 3000, 90_000][rng.usize(0..3)],
         row_bytes: 1..=8,
-        ..FixtureShape::without_drives(max_ids)
+        ..Shape::without_drives(max_ids)
     };
-    let world = TablesFixture::new(&mut rng, &shape).deduped_by(way.unwrap_or(dedupe::BITMAP));
+    let world = World::new(&mut rng, &shape).deduped_by(way.unwrap_or(dedupe::BITMAP));
     for _ in 0..2 {
-        let batch = RandomBatch::new(&mut rng, &world);
+        let batch = Batch::new(&mut rng, &world);
         let lookup = batch.lookup().with_ticket(rng.u32(0..16));
         let expected = expect(&world, &batch).by_one_block(&world, small);
         world.slot.unique.poison();
-        let mut rig = LaunchFixture { shim, rng: rng.fork(), world: &world };
+        let mut rig = Rig { shim, rng: rng.fork(), world: &world };
         rig.prepare(&lookup, small)?;
         rig.check_prepared(&batch, &expected)?;
         if !small {
@@ -52,21 +52,16 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64, way: Option<u32>) -> R
 }
 
 /// Ids of a table so large that many warps find some.
-pub(crate) fn far_apart(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn far_apart(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let shape = FixtureShape {
-        drives: 1,
-        tables: 1..2,
-        rows: 600_000..900_000,
-        row_bytes: 1..=2,
-        ..FixtureShape::without_drives(600)
-    };
-    let mut world = TablesFixture::new(&mut rng, &shape);
+    let shape =
+        Shape { drives: 1, tables: 1..2, rows: 600_000..900_000, row_bytes: 1..=2, ..Shape::without_drives(600) };
+    let mut world = World::new(&mut rng, &shape);
     for _ in 0..4 {
         world.dedupe = (world.dedupe + 1) % 3;
-        let batch = RandomBatch::of(&mut rng, &world, 600);
+        let batch = Batch::of(&mut rng, &world, 600);
         let expected = expect(&world, &batch);
-        let mut rig = LaunchFixture { shim, rng: rng.fork(), world: &world };
+        let mut rig = Rig { shim, rng: rng.fork(), world: &world };
         rig.prepare(&batch.lookup(), false)?;
         rig.check_prepared(&batch, &expected)?;
         rig.finish(&batch.lookup())?;
@@ -77,14 +72,14 @@ pub(crate) fn far_apart(shim: &mut CompiledKernels, seed: u64) -> Result<(), Str
 
 #[test]
 fn ids_far_apart() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(3) {
         far_apart(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
 fn all(way: Option<u32>) {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(24) {
         case(&mut shim, seed, way).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -111,21 +106,21 @@ fn few_ids() {
 }
 
 /// A world and a batch for what follows.
-fn fixed(seed: u64) -> (TablesFixture, RandomBatch, Rng) {
+fn fixed(seed: u64) -> (World, Batch, Rng) {
     let mut rng = Rng::with_seed(seed);
-    let world = TablesFixture::new(&mut rng, &FixtureShape::without_drives(600)).deduped_by((seed % 3) as u32);
-    let batch = RandomBatch::of(&mut rng, &world, 500);
+    let world = World::new(&mut rng, &Shape::without_drives(600)).deduped_by((seed % 3) as u32);
+    let batch = Batch::of(&mut rng, &world, 500);
     (world, batch, rng)
 }
 
 #[test]
 fn a_slot_in_use_is_left_alone() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for (seed, small) in [(0, false), (1, false), (2, false), (1, true)] {
         let (world, batch, rng) = fixed(seed);
         let expected = expect(&world, &batch).by_one_block(&world, small);
         let first = batch.lookup().with_ticket(3);
-        let mut rig = LaunchFixture { shim: &mut shim, rng, world: &world };
+        let mut rig = Rig { shim: &mut shim, rng, world: &world };
         rig.prepare(&first, small).unwrap();
         // A second launch comes between, on another ticket: all its kernels, between any two of the first.
         let second = Lookup {
@@ -149,10 +144,10 @@ fn a_slot_in_use_is_left_alone() {
 
 /// Runs a batch that has something wrong with it: bounded, within its memory, and told.
 fn flawed_case(
-    shim: &mut CompiledKernels,
+    shim: &mut Shim,
     seed: u64,
     small: bool,
-    change: &dyn Fn(&mut Lookup, &mut Vec<Buffer>, &RandomBatch),
+    change: &dyn Fn(&mut Lookup, &mut Vec<Buffer>, &Batch),
     want: u32,
 ) -> Result<(), String> {
     let same = |what: &str, is: bool| if is { Ok(()) } else { Err(what.to_owned()) };
@@ -160,7 +155,7 @@ fn flawed_case(
     let mut lookup = batch.lookup();
     let mut held = Vec::new();
     change(&mut lookup, &mut held, &batch);
-    let mut rig = LaunchFixture { shim, rng, world: &world };
+    let mut rig = Rig { shim, rng, world: &world };
     rig.run(&lookup, small)?;
     let told = rig.told(0);
     same("what the ticket says", (told.outcome, told.flaws) == (outcome::DONE, want))?;
@@ -182,8 +177,8 @@ fn flawed_case(
     same("flaws are left", rig.check_ended(&batch, &batch.lookup(), &expected, |_| false)?.flaws == 0)
 }
 
-fn flawed(change: impl Fn(&mut Lookup, &mut Vec<Buffer>, &RandomBatch), want: u32) {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+fn flawed(change: impl Fn(&mut Lookup, &mut Vec<Buffer>, &Batch), want: u32) {
+    let Some(mut shim) = Shim::new() else { return };
     for (seed, small) in (0..6).flat_map(|seed| [(seed, false), (seed, true)]) {
         flawed_case(&mut shim, seed, small, &change, want).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -218,7 +213,7 @@ const SPOILT: [Change; 5] = [
     |offsets, ids| offsets.iter_mut().enumerate().for_each(|(i, offset)| *offset = ids - i as i128),
 ];
 
-fn spoil(lookup: &mut Lookup, held: &mut Vec<Buffer>, batch: &RandomBatch, change: Change) {
+fn spoil(lookup: &mut Lookup, held: &mut Vec<Buffer>, batch: &Batch, change: Change) {
     let bags: Vec<_> = batch.bags().collect();
     let mut offsets: Vec<i128> = bags.iter().map(|bag| bag.start as i128).collect();
     offsets.push(batch.ids.len() as i128);
@@ -236,16 +231,16 @@ fn offsets_that_are_none() {
 }
 
 /// One kind of spoilt offsets, or counts on the device of which one passes what was planned.
-pub(crate) fn spoilt(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn spoilt(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let small = seed.is_multiple_of(2);
     match SPOILT.get(seed as usize / 2 % 7) {
         Some(&change) => {
             let change =
-                |lookup: &mut Lookup, held: &mut Vec<Buffer>, batch: &RandomBatch| spoil(lookup, held, batch, change);
+                |lookup: &mut Lookup, held: &mut Vec<Buffer>, batch: &Batch| spoil(lookup, held, batch, change);
             flawed_case(shim, seed, small, &change, flaw::OFFSETS)
         }
         None => {
-            let change = |lookup: &mut Lookup, held: &mut Vec<Buffer>, _: &RandomBatch| {
+            let change = |lookup: &mut Lookup, held: &mut Vec<Buffer>, _: &Batch| {
                 counts(lookup, held, [lookup.batch.max_ids + 1, 1]);
             };
             flawed_case(shim, seed, small, &change, flaw::TOO_MANY_IDS)

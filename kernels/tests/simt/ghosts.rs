@@ -7,12 +7,12 @@ use fastrand::Rng;
 use warprow_dma::{DmaMemory, MemoryKind};
 use warprow_gpu_queues::abi::{LANES, QueueDescriptor};
 
-use crate::batch::{RandomBatch, VariedLaunch};
-use crate::launch_fixture::{LaunchFixture, expect};
+use crate::batch::{Batch, Varied};
 use crate::queues::{Queue, describe};
+use crate::rig::{Rig, expect};
 use crate::ring::rows_of_an_lba;
-use crate::shim::{CompiledKernels, seeds};
-use crate::tables_fixture::TablesFixture;
+use crate::shim::{Shim, seeds};
+use crate::world::World;
 
 /// Where things lie in the memory: both doorbells, the queues, the landing area.
 const TAIL: usize = 0;
@@ -43,7 +43,7 @@ struct Controller {
 }
 
 impl Controller {
-    fn new(rng: &mut Rng, world: &TablesFixture) -> Self {
+    fn new(rng: &mut Rng, world: &World) -> Self {
         let batches = rng.u32(1..=3);
         let places = LANES * batches;
         let sq_size = places + 1 + rng.u32(0..9);
@@ -117,18 +117,18 @@ impl Controller {
 }
 
 /// Several launches; every row is the right one, and each ghost an anomaly.
-pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let world = TablesFixture::new(&mut rng, &rows_of_an_lba());
+    let world = World::new(&mut rng, &rows_of_an_lba());
     let mut controller = Controller::new(&mut rng, &world);
     let queues = [Queue::new(controller.descriptor, None)];
     let descriptors = describe(&queues);
     let mut dice = rng.fork();
     for _ in 0..3 {
-        let batch = RandomBatch::of(&mut rng, &world, 2000);
+        let batch = Batch::of(&mut rng, &world, 2000);
         let lookup = batch.lookup().with_queues(descriptors.address());
         let expected = expect(&world, &batch);
-        let mut rig = LaunchFixture { shim: &mut *shim, rng: rng.fork(), world: &world };
+        let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         rig.prepare(&lookup, true)?;
         rig.fetch(&lookup, Some(&mut |_| controller.step(&mut dice)))?;
         rig.expand(&lookup, true)?;
@@ -145,7 +145,7 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> 
 
 #[test]
 fn ghosts_retire_nothing() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(3) {
         case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }

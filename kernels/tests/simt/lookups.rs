@@ -5,32 +5,32 @@ use warprow_gpu_queues::abi::GATE_CLOSED;
 use warprow_kernels::SMALL_IDS;
 use warprow_kernels::abi::{Ticket, check_of, element};
 
-use crate::batch::{RandomBatch, VariedLaunch};
-use crate::launch_fixture::{LaunchFixture, expect, told_words};
+use crate::batch::{Batch, Varied};
 use crate::oracle::element_bytes;
-use crate::shim::{CompiledKernels, seeds};
-use crate::tables_fixture::{FixtureShape, TablesFixture};
+use crate::rig::{Rig, expect, told_words};
+use crate::shim::{Shim, seeds};
+use crate::world::{Shape, World};
 
 /// Two look-ups, checked; what they converted: pooled or not, from what, to what.
-pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<Vec<(bool, u32, u32)>, String> {
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<Vec<(bool, u32, u32)>, String> {
     case_of(shim, seed, false)
 }
 
-pub(crate) fn case_of(shim: &mut CompiledKernels, seed: u64, rich: bool) -> Result<Vec<(bool, u32, u32)>, String> {
+pub(crate) fn case_of(shim: &mut Shim, seed: u64, rich: bool) -> Result<Vec<(bool, u32, u32)>, String> {
     let mut rng = Rng::with_seed(seed);
     // Up to 16,383 ids the whole report is one word.
     let max_ids = [rng.u64(1..20), rng.u64(1..1200), rng.u64(1..1200), rng.u64(16_384..24_000)][rng.usize(0..4)];
-    let shape = FixtureShape { rich, ..FixtureShape::without_drives(max_ids) };
-    let shape = if rich { FixtureShape { tables: 1..6, rows: 1..600, ..shape } } else { shape };
-    let world = TablesFixture::new(&mut rng, &shape);
+    let shape = Shape { rich, ..Shape::without_drives(max_ids) };
+    let shape = if rich { Shape { tables: 1..6, rows: 1..600, ..shape } } else { shape };
+    let world = World::new(&mut rng, &shape);
     let mut launches = [0u64; 16];
     for _ in 0..2 {
-        let batch = RandomBatch::new(&mut rng, &world);
+        let batch = Batch::new(&mut rng, &world);
         let small = rng.bool() && max_ids <= SMALL_IDS;
         let ticket = rng.u32(0..3);
         let lookup = batch.lookup().with_ticket(ticket);
         let mut expected = expect(&world, &batch).by_one_block(&world, small);
-        let mut rig = LaunchFixture { shim: &mut *shim, rng: rng.fork(), world: &world };
+        let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         // A third ticket's launches read rows where they lie.
         if ticket == 2 {
             expected.counters.rows_dram = 0;
@@ -49,24 +49,21 @@ pub(crate) fn case_of(shim: &mut CompiledKernels, seed: u64, rich: bool) -> Resu
 }
 
 /// More ids than one word counts, by one kernel.
-pub(crate) fn many_by_one_kernel(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn many_by_one_kernel(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let ids = rng.u64(17_000..19_000);
-    let world = TablesFixture::new(
-        &mut rng,
-        &FixtureShape { rows: 1..200, row_bytes: 1..=16, ..FixtureShape::without_drives(ids) },
-    );
-    let batch = RandomBatch::of(&mut rng, &world, ids);
+    let world = World::new(&mut rng, &Shape { rows: 1..200, row_bytes: 1..=16, ..Shape::without_drives(ids) });
+    let batch = Batch::of(&mut rng, &world, ids);
     let lookup = batch.lookup().with_ticket(2);
     let mut expected = expect(&world, &batch).by_one_block(&world, false);
     expected.counters.rows_dram = 0;
-    let mut rig = LaunchFixture { shim, rng: rng.fork(), world: &world };
+    let mut rig = Rig { shim, rng: rng.fork(), world: &world };
     rig.direct(&lookup)?;
     rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
 }
 
 /// One feature whose rows are read where they lie: it has a kernel of its own.
-pub(crate) fn one_feature(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let (element, out) =
         ([element::F32, element::F16][rng.usize(0..2)], [element::F32, element::BF16][rng.usize(0..2)]);
@@ -75,21 +72,21 @@ pub(crate) fn one_feature(shim: &mut CompiledKernels, seed: u64) -> Result<(), S
     // Halves of small exponents: no NaN, whose bits nobody promises.
     let halves = (0..rows * u64::from(dim) * u64::from(element_bytes(element)) / 2).map(|_| rng.u16(..0x7000));
     let content = halves.collect::<Vec<u16>>().into_iter().flat_map(u16::to_le_bytes).collect();
-    let world = TablesFixture::of_rows(&mut rng, element, out, dim, content);
+    let world = World::of_rows(&mut rng, element, out, dim, content);
     let ids = rng.u64(0..=rows);
     let ticket = rng.u32(0..16);
-    let batch = RandomBatch::of(&mut rng, &world, ids);
+    let batch = Batch::of(&mut rng, &world, ids);
     let lookup = batch.lookup().with_ticket(ticket);
     let mut expected = expect(&world, &batch).by_one_block(&world, false);
     expected.counters.rows_dram = 0;
-    let mut rig = LaunchFixture { shim, rng: rng.fork(), world: &world };
+    let mut rig = Rig { shim, rng: rng.fork(), world: &world };
     rig.direct(&lookup)?;
     rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
 }
 
 #[test]
 fn rows_of_one_feature_are_the_hosts() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(24) {
         one_feature(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -98,7 +95,7 @@ fn rows_of_one_feature_are_the_hosts() {
 
 #[test]
 fn many_ids_are_counted_by_one_kernel() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(12) {
         many_by_one_kernel(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -106,7 +103,7 @@ fn many_ids_are_counted_by_one_kernel() {
 
 #[test]
 fn rows_are_the_hosts() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut seen = std::collections::BTreeSet::new();
     for seed in seeds(200) {
         seen.extend(case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}")));
@@ -116,10 +113,10 @@ fn rows_are_the_hosts() {
 }
 
 /// Rows on drives fail, and no others, behind a closed gate.
-pub(crate) fn behind_a_closed_gate(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn behind_a_closed_gate(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let world = TablesFixture::new(&mut rng, &FixtureShape { drives: 2, sets: 2, ..FixtureShape::without_drives(500) });
-    let batch = RandomBatch::new(&mut rng, &world);
+    let world = World::new(&mut rng, &Shape { drives: 2, sets: 2, ..Shape::without_drives(500) });
+    let batch = Batch::new(&mut rng, &world);
     let lookup = batch.lookup();
     let small = rng.bool();
     // No queue is looked at but for its poison.
@@ -128,7 +125,7 @@ pub(crate) fn behind_a_closed_gate(shim: &mut CompiledKernels, seed: u64) -> Res
     let lookup = lookup.with_queues(descriptors.address());
     world.slot.gate.memory().store_u32(GATE_CLOSED, 1);
     let expected = expect(&world, &batch).by_one_block(&world, small);
-    let mut rig = LaunchFixture { shim, rng, world: &world };
+    let mut rig = Rig { shim, rng, world: &world };
     rig.run(&lookup, small)?;
     let told = rig.check_ended(&batch, &lookup, &expected, |key| key >= world.ssd_key)?;
     match (told.gate_was_closed, told.counters.commands, told.faults) == (1, 0, 0) {
@@ -139,7 +136,7 @@ pub(crate) fn behind_a_closed_gate(shim: &mut CompiledKernels, seed: u64) -> Res
 
 #[test]
 fn rows_behind_a_closed_gate_fail() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(20) {
         behind_a_closed_gate(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -148,7 +145,7 @@ fn rows_behind_a_closed_gate_fail() {
 /// Every f16 and bf16 to the other types, and f32s around every boundary: one table of one column.
 #[test]
 fn every_half_converts_as_the_half_crate_does() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for (from, to) in [
         (element::F16, element::F32),
         (element::BF16, element::F32),
@@ -182,12 +179,12 @@ fn every_half_converts_as_the_half_crate_does() {
             .collect();
         let dim = 4096 / element_bytes(from);
         let mut rng = Rng::with_seed(u64::from(from * 8 + to));
-        let world = TablesFixture::of_rows(&mut rng, from, to, dim, values);
+        let world = World::of_rows(&mut rng, from, to, dim, values);
         let rows = world.tables[0].rows;
-        let batch = RandomBatch::each(&world, rows);
+        let batch = Batch::each(&world, rows);
         let expected = expect(&world, &batch).by_one_block(&world, true);
         let lookup = batch.lookup();
-        let mut rig = LaunchFixture { shim: &mut shim, rng, world: &world };
+        let mut rig = Rig { shim: &mut shim, rng, world: &world };
         let told = rig.run(&lookup, true).and_then(|()| rig.check_ended(&batch, &lookup, &expected, |_| false));
         told.unwrap_or_else(|wrong| panic!("{from} to {to}: {wrong}"));
     }
@@ -195,21 +192,21 @@ fn every_half_converts_as_the_half_crate_does() {
 
 /// Whoever polls a ticket between any two stores of its next launch sees the report of one launch, or that it is of none. How many
 /// were torn, and how many were whole.
-fn polled(shim: &mut CompiledKernels, seed: u64) -> Result<(u64, usize), String> {
+fn polled(shim: &mut Shim, seed: u64) -> Result<(u64, usize), String> {
     const TICKET: u32 = 2;
     let mut torn = 0;
     let mut polled = 0;
     let mut rng = Rng::with_seed(seed);
-    let world = TablesFixture::new(&mut rng, &FixtureShape::without_drives(200));
+    let world = World::new(&mut rng, &Shape::without_drives(200));
     let words = || -> Vec<u64> {
         let memory = world.slot.tickets.memory();
         (0..size_of::<Ticket>() / 8).map(|i| memory.load_u64(TICKET as usize * size_of::<Ticket>() + i * 8)).collect()
     };
     let mut ended: Vec<Vec<(usize, u64)>> = Vec::new();
     for run in 0..2 {
-        let batch = RandomBatch::new(&mut rng, &world);
+        let batch = Batch::new(&mut rng, &world);
         let lookup = batch.lookup().with_ticket(TICKET);
-        let mut rig = LaunchFixture { shim: &mut *shim, rng: rng.fork(), world: &world };
+        let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
         let mut seen = Vec::new();
         let mut early = false;
         let mut time = 1_000_000_000_000 * (run + 1);
@@ -243,13 +240,13 @@ fn polled(shim: &mut CompiledKernels, seed: u64) -> Result<(u64, usize), String>
     Ok((torn, polled))
 }
 
-pub(crate) fn reports(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn reports(shim: &mut Shim, seed: u64) -> Result<(), String> {
     polled(shim, seed).map(drop)
 }
 
 #[test]
 fn a_report_is_one_launchs() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut torn = 0;
     let mut whole = 0;
     for seed in seeds(200) {

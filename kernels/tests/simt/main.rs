@@ -1,7 +1,7 @@
 //! The kernels on the CPU: `simt/` compiles `cuda/lookup.cu` as C++ and runs each lane as a fiber, in orders that seeds decide.
 //! `simt/simt.h` says what that cannot see. Where there is no C++ compiler, every test here says so and passes.
 
-use warprow_simt::{batch, buffer, launch_fixture, oracle, shim, sparse, tables_fixture};
+use warprow_simt::{batch, buffer, oracle, rig, shim, sparse, world};
 
 mod abi;
 mod adopt;

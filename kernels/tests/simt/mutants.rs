@@ -25,7 +25,7 @@ use std::{env, process};
 use fastrand::Rng;
 
 use crate::covered::{CHECKS, Check};
-use crate::shim::{CompiledKernels, Sources, compiler, sources};
+use crate::shim::{Shim, Sources, compiler, sources};
 
 /// Tells the child the name of its mutant.
 const CHOICE: &str = "WARPROW_MUTANT";
@@ -201,7 +201,7 @@ fn child() {
         None if choice == NOTHING => ("", sources),
         None => panic!("the sources have no {choice:?} any more"),
     };
-    let mut shim = CompiledKernels::of(compiler, &sources, LIMIT);
+    let mut shim = Shim::of(compiler, &sources, LIMIT);
     let say = |words: &str| {
         println!("\n{words}");
         std::io::stdout().flush().unwrap();

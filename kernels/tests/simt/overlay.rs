@@ -6,13 +6,13 @@ use warprow_kernels::SMALL_IDS;
 use warprow_kernels::abi;
 use warprow_kernels::{OverlayMap, StagedOverlayBatch, overlay_row_bytes};
 
-use crate::batch::{RandomBatch, VariedLaunch};
+use crate::batch::{Batch, Varied};
 use crate::buffer::Buffer;
-use crate::launch_fixture::{LaunchFixture, expect};
-use crate::oracle::PositionOutcome;
+use crate::oracle::Place;
 use crate::rich;
-use crate::shim::{CompiledKernels, Launch, seeds};
-use crate::tables_fixture::{FixtureShape, OverlayKey, Table, TablesFixture, random_rows};
+use crate::rig::{Rig, expect};
+use crate::shim::{Launch, Shim, seeds};
+use crate::world::{Of, Shape, Table, World, random_rows};
 
 /// An overlay in memory, and what was put in.
 struct Updates {
@@ -24,7 +24,7 @@ struct Updates {
 }
 
 /// Rows of one call: table, row or key, content.
-type Rows = Vec<(usize, OverlayKey, Vec<u8>)>;
+type Rows = Vec<(usize, Of, Vec<u8>)>;
 
 impl Updates {
     fn new(bytes: usize) -> Self {
@@ -35,7 +35,7 @@ impl Updates {
     }
 
     /// The launches that put some rows in; more than one where all is copied to the other side first. `None`: they have no room.
-    fn launches(&mut self, world: &TablesFixture, rows: &Rows) -> Option<Vec<abi::Update>> {
+    fn launches(&mut self, world: &World, rows: &Rows) -> Option<Vec<abi::Update>> {
         let of = |table: usize| world.tables[table].overlay;
         let bytes: u64 = rows.iter().map(|(.., row)| overlay_row_bytes(row.len() as u32)).sum();
         let mut all: Rows = Vec::new();
@@ -56,8 +56,8 @@ impl Updates {
             let mut content = Vec::new();
             for (table, row, bytes) in piece {
                 let (table, row) = match *row {
-                    OverlayKey::Row(row) => (of(*table), row),
-                    OverlayKey::Key(key) => (of(*table) | abi::TABLE_CREATED, key as u64),
+                    Of::Row(row) => (of(*table), row),
+                    Of::Key(key) => (of(*table) | abi::TABLE_CREATED, key as u64),
                 };
                 if !self.map.put(&mut put, table, row, bytes.len() as u32) {
                     return None;
@@ -94,22 +94,22 @@ impl Updates {
     }
 }
 
-fn random_update(rng: &mut Rng, world: &TablesFixture) -> Rows {
+fn random_update(rng: &mut Rng, world: &World) -> Rows {
     let tables: Vec<usize> = (0..world.tables.len()).filter(|&index| world.tables[index].overlay != 0).collect();
     let hot = rng.u64(1..30);
     let one = |rng: &mut Rng| {
         let number = tables[rng.usize(0..tables.len())];
         let table = &world.tables[number];
         let of = match &table.sparse {
-            Some(sparse) if rng.bool() => OverlayKey::Key(sparse.foreign[rng.usize(0..sparse.foreign.len())]),
-            _ => OverlayKey::Row(rng.u64(0..table.rows.min(hot))),
+            Some(sparse) if rng.bool() => Of::Key(sparse.foreign[rng.usize(0..sparse.foreign.len())]),
+            _ => Of::Row(rng.u64(0..table.rows.min(hot))),
         };
         (number, of, random_rows(rng, table.element, table.dim, 1))
     };
     (0..rng.usize(1..20)).map(|_| one(rng)).collect()
 }
 
-fn show(world: &mut TablesFixture, rows: Rows) {
+fn show(world: &mut World, rows: Rows) {
     for (table, of, content) in rows {
         world.tables[table].updated.insert(of, content);
     }
@@ -119,10 +119,10 @@ fn launch() -> Launch {
     Launch::new("warprow_update", 1, 1024)
 }
 
-fn world(rng: &mut Rng, updates: &Updates) -> TablesFixture {
-    let shape = FixtureShape { rows: 1..300, rich: rng.bool(), ..FixtureShape::without_drives(rng.u64(1..400)) };
+fn world(rng: &mut Rng, updates: &Updates) -> World {
+    let shape = Shape { rows: 1..300, rich: rng.bool(), ..Shape::without_drives(rng.u64(1..400)) };
     let mut order = rng.fork();
-    let world = TablesFixture::new(rng, &shape);
+    let world = World::new(rng, &shape);
     let always = order.usize(0..world.tables.len());
     let overlay = updates.map.header_at();
     world.overlaid(overlay, |table| table == always || order.bool())
@@ -130,14 +130,14 @@ fn world(rng: &mut Rng, updates: &Updates) -> TablesFixture {
 
 /// A look-up, by one kernel or several, with somebody beside some of it; what is wrong with it if it is to see the world as it is.
 fn look_up(
-    shim: &mut CompiledKernels,
+    shim: &mut Shim,
     rng: &mut Rng,
-    world: &TablesFixture,
-    batch: &RandomBatch,
+    world: &World,
+    batch: &Batch,
     kind: u32,
     beside: &mut dyn FnMut(bool) -> u64,
 ) -> Result<(), String> {
-    let mut rig = LaunchFixture { shim, rng: rng.fork(), world };
+    let mut rig = Rig { shim, rng: rng.fork(), world };
     match kind {
         0 => rig.direct_beside(&batch.lookup().with_ticket(2), beside),
         kind => {
@@ -148,13 +148,7 @@ fn look_up(
     }
 }
 
-fn check(
-    shim: &mut CompiledKernels,
-    rng: &Rng,
-    world: &TablesFixture,
-    batch: &RandomBatch,
-    kind: u32,
-) -> Result<(), String> {
+fn check(shim: &mut Shim, rng: &Rng, world: &World, batch: &Batch, kind: u32) -> Result<(), String> {
     let expected = expect(world, batch);
     let mut expected = expected.by_one_block(world, kind == 1);
     if kind == 0 {
@@ -165,13 +159,13 @@ fn check(
             return Err(format!("the snapshot {left:#x} outlives its launch"));
         }
     }
-    let rig = LaunchFixture { shim, rng: rng.clone(), world };
+    let rig = Rig { shim, rng: rng.clone(), world };
     let lookup = batch.lookup().with_ticket(if kind == 0 { 2 } else { 0 });
     rig.check_ended(batch, &lookup, &expected, |_| false).map(drop)
 }
 
 /// Updates, one after the other, each with whole look-ups in the middle of its kernel.
-fn readers(shim: &mut CompiledKernels, reader: &mut CompiledKernels, seed: u64) -> Result<u32, String> {
+fn readers(shim: &mut Shim, reader: &mut Shim, seed: u64) -> Result<u32, String> {
     let mut rng = Rng::with_seed(seed);
     let mut updates = Updates::new(rng.usize(20_000..60_000));
     let mut world = world(&mut rng, &updates);
@@ -196,7 +190,7 @@ fn readers(shim: &mut CompiledKernels, reader: &mut CompiledKernels, seed: u64) 
                         after = Some(());
                         show(&mut world, rows.clone());
                     }
-                    let batch = RandomBatch::new(&mut steps, &world);
+                    let batch = Batch::new(&mut steps, &world);
                     let kind = if steps.bool() { 0 } else { 1 + u32::from(batch.lookup().batch.max_ids > SMALL_IDS) };
                     let mut clock = time;
                     let looked = look_up(reader, &mut steps, &world, &batch, kind, &mut |_| {
@@ -224,7 +218,7 @@ fn readers(shim: &mut CompiledKernels, reader: &mut CompiledKernels, seed: u64) 
 }
 
 /// Look-ups, one after the other, with whole updates in the middle of their kernels.
-fn writers(shim: &mut CompiledKernels, writer: &mut CompiledKernels, seed: u64) -> Result<(u32, u32), String> {
+fn writers(shim: &mut Shim, writer: &mut Shim, seed: u64) -> Result<(u32, u32), String> {
     let mut rng = Rng::with_seed(seed);
     let mut updates = Updates::new(rng.usize(20_000..60_000));
     let mut world = world(&mut rng, &updates);
@@ -237,7 +231,7 @@ fn writers(shim: &mut CompiledKernels, writer: &mut CompiledKernels, seed: u64) 
             launches.iter().try_for_each(|update| writer.update(&launch(), update, rng.u64(..), None))?;
             show(&mut world, rows);
         }
-        let batch = RandomBatch::new(&mut rng, &world);
+        let batch = Batch::new(&mut rng, &world);
         let kind = rng.u32(0..3);
         let mut steps = rng.fork();
         let mut time = 1_000_000;
@@ -283,20 +277,20 @@ fn writers(shim: &mut CompiledKernels, writer: &mut CompiledKernels, seed: u64) 
 }
 
 /// What can be put into an overlay for an id: a row of its own, or one for a key that the table lacks.
-fn overlaid(table: &Table, id: i128, rng: &mut Rng) -> Option<OverlayKey> {
+fn overlaid(table: &Table, id: i128, rng: &mut Rng) -> Option<Of> {
     let lacks = table.sparse.as_ref().is_some_and(|sparse| sparse.lacks(id));
-    if lacks && rng.bool() { Some(OverlayKey::Key(id)) } else { table.row_of(id).map(OverlayKey::Row) }
+    if lacks && rng.bool() { Some(Of::Key(id)) } else { table.row_of(id).map(Of::Row) }
 }
 
 /// Look-ups of all tiers, of rows some of which were updated since, and of keys that were created: those are read from no drive, also where the
 /// drive's are damaged. How many they found of either.
-fn over_drives(shim: &mut CompiledKernels, seed: u64) -> Result<[usize; 2], String> {
+fn over_drives(shim: &mut Shim, seed: u64) -> Result<[usize; 2], String> {
     let mut scene = rich::scene(seed);
     let mut updates = Updates::new(4 << 20);
     scene.world = scene.world.overlaid(updates.map.header_at(), |table| table == 0 || seed.is_multiple_of(2));
     let mut found = [0; 2];
     for _ in 0..3 {
-        let batch = RandomBatch::new(&mut scene.rng, &scene.world);
+        let batch = Batch::new(&mut scene.rng, &scene.world);
         let rng = &mut scene.rng;
         let world = &scene.world;
         let row = |at: usize, rng: &mut Rng| {
@@ -319,8 +313,8 @@ fn over_drives(shim: &mut CompiledKernels, seed: u64) -> Result<[usize; 2], Stri
         scene.check(shim, &launched)?;
         for place in &launched.expected.places {
             match place {
-                PositionOutcome::Updated(OverlayKey::Row(_)) => found[0] += 1,
-                PositionOutcome::Updated(OverlayKey::Key(_)) => found[1] += 1,
+                Place::Updated(Of::Row(_)) => found[0] += 1,
+                Place::Updated(Of::Key(_)) => found[1] += 1,
                 _ => {}
             }
         }
@@ -328,23 +322,23 @@ fn over_drives(shim: &mut CompiledKernels, seed: u64) -> Result<[usize; 2], Stri
     Ok(found)
 }
 
-pub(crate) fn updated_on_drives(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn updated_on_drives(shim: &mut Shim, seed: u64) -> Result<(), String> {
     over_drives(shim, seed).map(drop)
 }
 
-pub(crate) fn readers_beside_updates(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn readers_beside_updates(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut reader = shim.twin();
     readers(shim, &mut reader, seed).map(drop)
 }
 
-pub(crate) fn updates_beside_readers(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn updates_beside_readers(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut writer = shim.twin();
     writers(shim, &mut writer, seed).map(drop)
 }
 
 #[test]
 fn updated_rows_are_read_from_no_drive() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut found = [0; 2];
     for seed in seeds(12) {
         let some = over_drives(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
@@ -355,7 +349,7 @@ fn updated_rows_are_read_from_no_drive() {
 
 #[test]
 fn look_ups_in_the_middle_of_an_update_see_what_is_published() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut other = shim.twin();
     let inside: u32 = seeds(40)
         .map(|seed| readers(&mut shim, &mut other, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}")))
@@ -365,7 +359,7 @@ fn look_ups_in_the_middle_of_an_update_see_what_is_published() {
 
 #[test]
 fn a_look_up_sees_all_of_an_update_or_nothing_of_it() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut other = shim.twin();
     let mut inside = 0;
     let mut turns = 0;

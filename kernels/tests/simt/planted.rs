@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, process};
 
 use crate::covered::{Check, few, hashed, many, sorted, whole};
-use crate::shim::{CompiledKernels, SourcePatch};
+use crate::shim::{Patch, Shim};
 use crate::{adopt, ghosts, lookups, overlay, rich, ring, sets, windows};
 
 /// Tells the child which bug is its own.
@@ -19,18 +19,18 @@ const CHOICE: &str = "WARPROW_PLANTED";
 
 struct Planted {
     name: &'static str,
-    patch: SourcePatch,
+    patch: Patch,
     check: Check,
     /// Seeds within which it is found.
     seeds: u64,
 }
 
-const fn planted(name: &'static str, check: Check, seeds: u64, patch: SourcePatch) -> Planted {
+const fn planted(name: &'static str, check: Check, seeds: u64, patch: Patch) -> Planted {
     Planted { name, patch, check, seeds }
 }
 
-const fn patch(file: &'static str, from: &'static str, to: &'static str) -> SourcePatch {
-    SourcePatch { file, from, to, checked: false }
+const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patch {
+    Patch { file, from, to, checked: false }
 }
 
 const PLANTED: &[Planted] = &[
@@ -459,7 +459,7 @@ const PLANTED: &[Planted] = &[
         "16 bytes at once, wherever they lie",
         whole,
         120,
-        SourcePatch { checked: true, ..patch("put_row.cuh", "if (left >= 16 && to % 16 == 0) {", "if (left >= 16) {") },
+        Patch { checked: true, ..patch("put_row.cuh", "if (left >= 16 && to % 16 == 0) {", "if (left >= 16) {") },
     ),
     planted(
         "no atomic where failed rows are told from read ones",
@@ -624,7 +624,7 @@ fn child() {
     let Some(planted) = env::var(CHOICE).ok().and_then(|choice| PLANTED.get(choice.parse::<usize>().ok()?)) else {
         return;
     };
-    let Some(mut shim) = CompiledKernels::patched(std::slice::from_ref(&planted.patch)) else { return };
+    let Some(mut shim) = Shim::patched(std::slice::from_ref(&planted.patch)) else { return };
     for seed in 0..planted.seeds {
         println!("\nseed {seed}");
         std::io::stdout().flush().unwrap();
@@ -649,7 +649,7 @@ fn run(choice: usize) -> (usize, bool, String) {
 
 #[test]
 fn bugs_are_found() {
-    if CompiledKernels::new().is_none() {
+    if Shim::new().is_none() {
         return;
     }
     let next = AtomicUsize::new(0);

@@ -15,7 +15,7 @@ use warprow_soft_controller::{ControllerBuilder, FaultRules, Namespace, Procedur
 use warprow_spec::registers::offset::DOORBELLS;
 
 use crate::buffer::Buffer;
-use crate::tables_fixture::TablesFixture;
+use crate::world::World;
 
 /// What the device and the kernel know of a queue pair.
 pub(crate) struct Queue {
@@ -183,7 +183,7 @@ pub(crate) struct Drives {
 
 impl Drives {
     /// Up to `batches` in flight; `stepped` or on their own threads; completions out of order, some late.
-    pub(crate) fn new(rng: &mut Rng, world: &TablesFixture, batches: u32, stepped: bool, timeout: Duration) -> Self {
+    pub(crate) fn new(rng: &mut Rng, world: &World, batches: u32, stepped: bool, timeout: Duration) -> Self {
         let faults = FaultRules::default();
         let steps = stepped.then(Arc::<Steps>::default);
         let clock: Arc<dyn Clock> = match &steps {
@@ -223,7 +223,7 @@ impl Drives {
         made
     }
 
-    fn queue(&self, rng: &mut Rng, world: &TablesFixture, drive: usize, batches: u32, timeout: Duration) -> Queue {
+    fn queue(&self, rng: &mut Rng, world: &World, drive: usize, batches: u32, timeout: Duration) -> Queue {
         let controller = &self.controllers[drive];
         let places = LANES * batches;
         let lba_shift = world.geometry.lba_shift;

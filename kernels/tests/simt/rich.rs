@@ -3,21 +3,21 @@
 use fastrand::Rng;
 use warprow_kernels::abi::element;
 
-use crate::batch::RandomBatch;
-use crate::launch_fixture::{LaunchFixture, expect};
+use crate::batch::Batch;
 use crate::lookups;
 use crate::oracle::row_bytes;
 use crate::queues::Drives;
+use crate::rig::{Rig, expect};
 use crate::ring::{Scene, TIMEOUT};
-use crate::shim::{CompiledKernels, seeds};
-use crate::tables_fixture::{FixtureShape, TablesFixture};
+use crate::shim::{Shim, seeds};
+use crate::world::{Shape, World};
 
-pub(crate) fn whole(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
     lookups::case_of(shim, seed, true).map(drop)
 }
 
 /// One feature whose rows are read where they lie: it has a kernel of its own.
-pub(crate) fn one_feature(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let from = rng.u32(element::F8E4M3..=element::Q4);
     let to = rng.u32(element::F32..=element::BF16);
@@ -27,12 +27,12 @@ pub(crate) fn one_feature(shim: &mut CompiledKernels, seed: u64) -> Result<(), S
     let numbers = row_bytes(from, dim) - scale.len();
     let mut row = || (0..numbers).map(|_| rng.u8(..)).chain(scale.clone()).collect::<Vec<u8>>();
     let rows: Vec<u8> = (0..count).flat_map(|_| row()).collect();
-    let world = TablesFixture::of_rows(&mut rng, from, to, dim, rows);
-    let batch = RandomBatch::each(&world, world.tables[0].rows);
+    let world = World::of_rows(&mut rng, from, to, dim, rows);
+    let batch = Batch::each(&world, world.tables[0].rows);
     let lookup = batch.lookup();
     let mut expected = expect(&world, &batch).by_one_block(&world, false);
     expected.counters.rows_dram = 0;
-    let mut rig = LaunchFixture { shim, rng, world: &world };
+    let mut rig = Rig { shim, rng, world: &world };
     rig.direct(&lookup)?;
     rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
 }
@@ -48,7 +48,7 @@ fn scale_behind(element: u32) -> Vec<u8> {
 
 #[test]
 fn rows_of_one_feature_of_any_element_are_the_hosts() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(24) {
         one_feature(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -57,7 +57,7 @@ fn rows_of_one_feature_of_any_element_are_the_hosts() {
 
 #[test]
 fn rows_of_any_element_are_the_hosts() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut seen = std::collections::BTreeSet::new();
     for seed in seeds(220) {
         let cases = lookups::case_of(&mut shim, seed, true);
@@ -70,7 +70,7 @@ fn rows_of_any_element_are_the_hosts() {
 /// All numbers of eight bits and of four, and more of each than a warp's turn; two rows to a table at least.
 #[test]
 fn every_number_of_few_bits_converts() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for from in element::F8E4M3..=element::Q4 {
         for to in element::F32..=element::BF16 {
             for dim in [256, 20, 1024, 2048] {
@@ -79,11 +79,11 @@ fn every_number_of_few_bits_converts() {
                 let row = row_bytes(from, dim);
                 let numbers = (0..(row - behind.len()) as u32).map(|number| number as u8);
                 let rows: Vec<u8> = numbers.chain(behind).collect::<Vec<u8>>().repeat(5);
-                let world = TablesFixture::of_rows(&mut rng, from, to, dim, rows);
-                let batch = RandomBatch::each(&world, world.tables[0].rows);
+                let world = World::of_rows(&mut rng, from, to, dim, rows);
+                let batch = Batch::each(&world, world.tables[0].rows);
                 let expected = expect(&world, &batch).by_one_block(&world, true);
                 let lookup = batch.lookup();
-                let mut rig = LaunchFixture { shim: &mut shim, rng, world: &world };
+                let mut rig = Rig { shim: &mut shim, rng, world: &world };
                 let told = rig.run(&lookup, true).and_then(|()| rig.check_ended(&batch, &lookup, &expected, |_| false));
                 told.unwrap_or_else(|wrong| panic!("{dim} of {from} to {to}: {wrong}"));
             }
@@ -95,16 +95,16 @@ fn every_number_of_few_bits_converts() {
 pub(crate) fn scene(seed: u64) -> Scene {
     let mut rng = Rng::with_seed(seed);
     let (row_bytes, rows) = [(16, 20_000), (300, 3000), (600, 2000), (8192, 200)][rng.usize(0..4)];
-    let shape = FixtureShape {
+    let shape = Shape {
         drives: rng.u32(1..=3),
         rows: 1..rows,
         row_bytes: 1..=row_bytes,
         sets: rng.u32(1..=2),
         cold: rng.bool(),
         rich: true,
-        ..FixtureShape::without_drives(rng.u64(1..1500))
+        ..Shape::without_drives(rng.u64(1..1500))
     };
-    let mut world = TablesFixture::new(&mut rng, &shape);
+    let mut world = World::new(&mut rng, &shape);
     for table in world.tables.iter_mut().filter(|table| table.checked && table.dram_end < table.rows) {
         let bits = table.row_bytes() * 8;
         table.spoilt = (0..rng.u64(0..40)).map(|_| (rng.u64(table.dram_end..table.rows), rng.usize(0..bits))).collect();
@@ -118,7 +118,7 @@ pub(crate) fn scene(seed: u64) -> Scene {
 }
 
 /// Those of the keys whose rows drives return damaged.
-pub(crate) fn damaged(world: &TablesFixture, keys: &[u64]) -> Vec<u64> {
+pub(crate) fn damaged(world: &World, keys: &[u64]) -> Vec<u64> {
     let is_damaged = |key: u64| {
         let (table, rank) = world.row_of(key);
         world.tables[table].spoilt.iter().any(|&(spoilt, _)| spoilt == rank)
@@ -127,11 +127,11 @@ pub(crate) fn damaged(world: &TablesFixture, keys: &[u64]) -> Vec<u64> {
 }
 
 /// Look-ups that find every damaged row, and no other; how many they found.
-pub(crate) fn damage(shim: &mut CompiledKernels, seed: u64) -> Result<usize, String> {
+pub(crate) fn damage(shim: &mut Shim, seed: u64) -> Result<usize, String> {
     let mut scene = scene(seed);
     let mut found = 0;
     for _ in 0..2 {
-        let batch = RandomBatch::new(&mut scene.rng, &scene.world);
+        let batch = Batch::new(&mut scene.rng, &scene.world);
         let launched = scene.run(shim, batch, |_, _| ())?;
         let due = damaged(&scene.world, &launched.expected.uniques);
         if launched.lost != due {
@@ -164,13 +164,13 @@ pub(crate) fn damage(shim: &mut CompiledKernels, seed: u64) -> Result<usize, Str
     Ok(found)
 }
 
-pub(crate) fn checked(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn checked(shim: &mut Shim, seed: u64) -> Result<(), String> {
     damage(shim, seed).map(drop)
 }
 
 #[test]
 fn damaged_rows_are_lost_and_no_others() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut found = 0;
     for seed in seeds(24) {
         found += damage(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));

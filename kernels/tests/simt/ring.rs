@@ -6,15 +6,15 @@ use fastrand::Rng;
 use warprow_driver::Submitter;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT, LANES};
 use warprow_kernels::abi::Lookup;
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
 
-use crate::batch::{RandomBatch, VariedLaunch};
-use crate::launch_fixture::{LaunchAnswer, LaunchFixture, expect};
-use crate::oracle::ExpectedLookup;
+use crate::batch::{Batch, Varied};
+use crate::oracle::Expected;
 use crate::queues::{Drives, Queue, describe};
-use crate::shim::{CompiledKernels, seeds};
-use crate::tables_fixture::{FixtureShape, RowHome, TablesFixture};
+use crate::rig::{Rig, Told, expect};
+use crate::shim::{Shim, seeds};
+use crate::world::{Home, Shape, World};
 
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(4);
 /// Where time is real: longer than anything takes on a busy machine.
@@ -22,37 +22,37 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) struct Scene {
     pub(crate) drives: Drives,
-    pub(crate) world: TablesFixture,
+    pub(crate) world: World,
     pub(crate) rng: Rng,
     /// Blocks of `fetch` that run at once; 0: all.
     pub(crate) resident: u32,
 }
 
 /// One table on one drive, one row to an LBA, with enough of them for several batches a launch.
-pub(crate) fn rows_of_an_lba() -> FixtureShape {
-    FixtureShape {
+pub(crate) fn rows_of_an_lba() -> Shape {
+    Shape {
         drives: 1,
         tables: 1..2,
         rows: 4000..4001,
         row_bytes: 300..=500,
         lba_shift: Some(9),
         cold: true,
-        ..FixtureShape::without_drives(2000)
+        ..Shape::without_drives(2000)
     }
 }
 
 /// One launch, and what should have come of it.
 pub(crate) struct Launched {
-    pub(crate) batch: RandomBatch,
+    pub(crate) batch: Batch,
     pub(crate) lookup: Lookup,
-    pub(crate) expected: ExpectedLookup,
+    pub(crate) expected: Expected,
     /// Keys whose rows were not read, by what the kernel says.
     pub(crate) lost: Vec<u64>,
 }
 
 impl Scene {
-    pub(crate) fn new(mut rng: Rng, shape: FixtureShape, stepped: bool, timeout: Duration) -> Self {
-        let world = TablesFixture::new(&mut rng, &shape);
+    pub(crate) fn new(mut rng: Rng, shape: Shape, stepped: bool, timeout: Duration) -> Self {
+        let world = World::new(&mut rng, &shape);
         let most = (8 << 20) / (LANES as usize * world.landing_stride());
         let batches = rng.u32(1..=4).min(most.max(1) as u32);
         let drives = Drives::new(&mut rng, &world, batches, stepped, timeout);
@@ -63,14 +63,14 @@ impl Scene {
     fn random(seed: u64, stepped: bool, timeout: Duration) -> Self {
         let mut rng = Rng::with_seed(seed);
         let (row_bytes, rows) = [(16, 20_000), (300, 3000), (600, 2000), (8192, 200)][rng.usize(0..4)];
-        let shape = FixtureShape {
+        let shape = Shape {
             drives: rng.u32(1..=3),
             rows: 1..rows,
             row_bytes: 1..=row_bytes,
             sets: rng.u32(1..=2),
             cold: rng.bool(),
             // Several batches, begun in the middle of a tile.
-            ..FixtureShape::without_drives(if rng.u32(0..3) == 0 { 4000 } else { rng.u64(1..1500) })
+            ..Shape::without_drives(if rng.u32(0..3) == 0 { 4000 } else { rng.u64(1..1500) })
         };
         Self::new(rng, shape, stepped, timeout)
     }
@@ -83,8 +83,8 @@ impl Scene {
     /// Runs the three stages; `at_turn` is called with the number of each turn of the drives.
     pub(crate) fn run(
         &mut self,
-        shim: &mut CompiledKernels,
-        batch: RandomBatch,
+        shim: &mut Shim,
+        batch: Batch,
         mut at_turn: impl FnMut(u64, &Drives),
     ) -> Result<Launched, String> {
         let Self { drives, world, rng, resident } = self;
@@ -94,7 +94,7 @@ impl Scene {
         let expected = expect(world, &batch).by_one_block(world, small);
         let mut turns = 0;
         let mut dice = rng.fork();
-        let mut rig = LaunchFixture { shim, rng: rng.fork(), world };
+        let mut rig = Rig { shim, rng: rng.fork(), world };
         rig.prepare(&lookup, small)?;
         let steps = drives.steps.clone();
         let mut beside = |idle: bool| {
@@ -117,19 +117,19 @@ impl Scene {
     }
 
     /// Whether output, mask and ticket say of each row that it was read, or lost, as the status does.
-    pub(crate) fn check(&mut self, shim: &mut CompiledKernels, launched: &Launched) -> Result<LaunchAnswer, String> {
+    pub(crate) fn check(&mut self, shim: &mut Shim, launched: &Launched) -> Result<Told, String> {
         let Launched { batch, lookup, expected, lost } = launched;
-        let rig = LaunchFixture { shim, rng: self.rng.fork(), world: &self.world };
+        let rig = Rig { shim, rng: self.rng.fork(), world: &self.world };
         rig.check_ended(batch, lookup, expected, |key| lost.binary_search(&key).is_ok())
     }
 
     /// A launch after which every row is there.
-    fn good(&mut self, shim: &mut CompiledKernels) -> Result<LaunchAnswer, String> {
-        let batch = RandomBatch::new(&mut self.rng, &self.world);
+    fn good(&mut self, shim: &mut Shim) -> Result<Told, String> {
+        let batch = Batch::new(&mut self.rng, &self.world);
         self.complete(shim, batch)
     }
 
-    fn complete(&mut self, shim: &mut CompiledKernels, batch: RandomBatch) -> Result<LaunchAnswer, String> {
+    fn complete(&mut self, shim: &mut Shim, batch: Batch) -> Result<Told, String> {
         let launched = self.run(shim, batch, |_, _| ())?;
         if !launched.lost.is_empty() {
             return Err(format!("{} rows were not read: {:?}", launched.lost.len(), self.drives.queues[0].fault()));
@@ -138,7 +138,7 @@ impl Scene {
     }
 
     /// Commands and bytes that the uniques need: one for each LBA, in each set.
-    fn commands(&self, expected: &ExpectedLookup) -> (u64, u64) {
+    fn commands(&self, expected: &Expected) -> (u64, u64) {
         (0..self.world.geometry.drives).fold((0, 0), |sum, drive| {
             let (commands, bytes) = self.commands_of(expected, drive, self.world.sets as usize);
             (sum.0 + commands, sum.1 + bytes)
@@ -146,7 +146,7 @@ impl Scene {
     }
 
     /// The same of one drive, whose rows so many sets share.
-    pub(crate) fn commands_of(&self, expected: &ExpectedLookup, drive: u32, sets: usize) -> (u64, u64) {
+    pub(crate) fn commands_of(&self, expected: &Expected, drive: u32, sets: usize) -> (u64, u64) {
         let cold: Vec<_> = expected.uniques.iter().filter(|&&key| key >= self.world.ssd_key).collect();
         let mut commands = 0;
         let mut bytes = 0;
@@ -165,7 +165,7 @@ impl Scene {
     }
 
     /// Where a row lies.
-    pub(crate) fn home(&self, key: u64) -> RowHome {
+    pub(crate) fn home(&self, key: u64) -> Home {
         let (table, rank) = self.world.row_of(key);
         self.world.home(table, rank)
     }
@@ -181,10 +181,10 @@ impl Scene {
 }
 
 /// Look-ups one after the other on drives that permute and delay completions, all right.
-pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut scene = Scene::random(seed, true, TIMEOUT);
     for _ in 0..3 {
-        let batch = RandomBatch::new(&mut scene.rng, &scene.world);
+        let batch = Batch::new(&mut scene.rng, &scene.world);
         let launched = scene.run(shim, batch, |_, _| ())?;
         if !launched.lost.is_empty() {
             return Err(format!("{} rows were not read", launched.lost.len()));
@@ -199,7 +199,7 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> 
 }
 
 /// Launches that fill the rings, until they have wrapped thrice: from the last but one of all turns.
-pub(crate) fn steady(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn steady(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut scene = Scene::simple(seed);
     for launch in 0..20 {
         let told = scene.complete_of(shim, 2000).map_err(|wrong| format!("launch {launch}: {wrong}"))?;
@@ -214,9 +214,9 @@ pub(crate) fn steady(shim: &mut CompiledKernels, seed: u64) -> Result<(), String
 }
 
 /// Batches that end in the middle of a tile of uniques: two drives, several rows to an LBA.
-pub(crate) fn tiles(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
-    let shape = FixtureShape { drives: 2, row_bytes: 60..=200, rows: 8000..8001, ..rows_of_an_lba() };
-    let shape = FixtureShape { max_ids: 4000, ..shape };
+pub(crate) fn tiles(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let shape = Shape { drives: 2, row_bytes: 60..=200, rows: 8000..8001, ..rows_of_an_lba() };
+    let shape = Shape { max_ids: 4000, ..shape };
     let mut scene = Scene::new(Rng::with_seed(seed), shape, true, TIMEOUT);
     let told = scene.complete_of(shim, 4000)?;
     if told.counters.commands > 512 { Ok(()) } else { Err(format!("too few: {told:?}")) }
@@ -224,17 +224,17 @@ pub(crate) fn tiles(shim: &mut CompiledKernels, seed: u64) -> Result<(), String>
 
 /// Many queues of which each has a few commands, so that they end together: what they count adds up, whether all is well, completions
 /// come twice, or none comes.
-pub(crate) fn crowd(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn crowd(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let shape = FixtureShape { drives: 3, sets: 3, rows: 200..400, row_bytes: 200..=500, ..rows_of_an_lba() };
-    let mut scene = Scene::new(rng.fork(), FixtureShape { max_ids: 200, ..shape }, true, TIMEOUT);
+    let shape = Shape { drives: 3, sets: 3, rows: 200..400, row_bytes: 200..=500, ..rows_of_an_lba() };
+    let mut scene = Scene::new(rng.fork(), Shape { max_ids: 200, ..shape }, true, TIMEOUT);
     let fault = match seed % 4 {
         0 | 1 => None,
         2 => Some(Fault::Duplicate),
         _ => Some(Fault::Swallow),
     };
     if let Some(fault) = fault {
-        scene.drives.faults.inject(FaultRule::new(fault).io(NvmOpcode::READ).always());
+        scene.drives.faults.inject(Rule::new(fault).io(NvmOpcode::READ).always());
     }
     let same =
         |what: &str, got: u64, want: u64| if got == want { Ok(()) } else { Err(format!("{what}: {got}, not {want}")) };
@@ -243,7 +243,7 @@ pub(crate) fn crowd(shim: &mut CompiledKernels, seed: u64) -> Result<(), String>
     };
     for _ in 0..3 {
         let before = (sum(&scene, Queue::doorbells), sum(&scene, Queue::anomalies));
-        let batch = RandomBatch::of(&mut scene.rng, &scene.world, 200);
+        let batch = Batch::of(&mut scene.rng, &scene.world, 200);
         let launched = scene.run(shim, batch, |_, _| ())?;
         let told = scene.check(shim, &launched)?;
         let counted = told.counters;
@@ -264,18 +264,18 @@ pub(crate) fn crowd(shim: &mut CompiledKernels, seed: u64) -> Result<(), String>
 
 #[test]
 fn what_many_queues_count_adds_up() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(16) {
         crowd(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
 /// Every command completes twice: that is an anomaly, and no completion of the next that has its place.
-pub(crate) fn twice(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn twice(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut scene = Scene::simple(seed);
-    scene.drives.faults.inject(FaultRule::new(Fault::Duplicate).io(NvmOpcode::READ).always());
+    scene.drives.faults.inject(Rule::new(Fault::Duplicate).io(NvmOpcode::READ).always());
     for _ in 0..2 {
-        let batch = RandomBatch::of(&mut scene.rng, &scene.world, 2000);
+        let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
         scene.complete(shim, batch)?;
     }
     if scene.drives.queues[0].anomalies() == 0 { Err("nobody noticed".to_owned()) } else { Ok(()) }
@@ -283,7 +283,7 @@ pub(crate) fn twice(shim: &mut CompiledKernels, seed: u64) -> Result<(), String>
 
 #[test]
 fn rows_come_by_commands() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(16) {
         case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -291,7 +291,7 @@ fn rows_come_by_commands() {
 
 #[test]
 fn rings_wrap() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(4) {
         steady(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -299,7 +299,7 @@ fn rings_wrap() {
 
 #[test]
 fn batches_end_within_tiles() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(4) {
         tiles(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -307,7 +307,7 @@ fn batches_end_within_tiles() {
 
 #[test]
 fn rows_come_from_controllers_with_threads() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(3) {
         let mut scene = Scene::random(seed, false, PATIENCE);
         for _ in 0..3 {
@@ -321,21 +321,21 @@ fn rows_come_from_controllers_with_threads() {
 
 #[test]
 fn duplicates_are_anomalies() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(3) {
         twice(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
 }
 
 impl Scene {
-    fn complete_of(&mut self, shim: &mut CompiledKernels, ids: u64) -> Result<LaunchAnswer, String> {
-        let batch = RandomBatch::of(&mut self.rng, &self.world, ids);
+    fn complete_of(&mut self, shim: &mut Shim, ids: u64) -> Result<Told, String> {
+        let batch = Batch::of(&mut self.rng, &self.world, ids);
         self.complete(shim, batch)
     }
 
     /// A batch, with the key and LBA of a row on a drive in the middle of it.
-    fn victim(&mut self) -> (RandomBatch, u64) {
-        let batch = RandomBatch::of(&mut self.rng, &self.world, 2000);
+    fn victim(&mut self) -> (Batch, u64) {
+        let batch = Batch::of(&mut self.rng, &self.world, 2000);
         let expected = expect(&self.world, &batch);
         let key = expected.uniques[expected.uniques.len() / 2];
         (batch, self.home(key).lba)
@@ -343,10 +343,10 @@ impl Scene {
 
     /// Injects `fault` into the read of one LBA, which then times out: bounded, told, and the queue is out of use until it has
     /// been recovered.
-    fn times_out(&mut self, shim: &mut CompiledKernels, fault: Fault) -> LaunchAnswer {
+    fn times_out(&mut self, shim: &mut Shim, fault: Fault) -> Told {
         let (batch, lba) = self.victim();
         let began = self.drives.steps.as_ref().unwrap().pass(0);
-        self.drives.faults.inject(FaultRule::new(fault).io(NvmOpcode::READ).lbas(lba..lba + 1));
+        self.drives.faults.inject(Rule::new(fault).io(NvmOpcode::READ).lbas(lba..lba + 1));
         let launched = self.run(shim, batch, |_, _| ()).unwrap();
         let took = self.drives.steps.as_ref().unwrap().pass(0) - began;
         assert!(took < 40 * TIMEOUT.as_nanos() as u64, "{took}");
@@ -365,7 +365,7 @@ impl Scene {
         let named = self.at_lba(keys, fault.lba);
         assert!(!named.is_empty() && named.iter().all(|key| launched.lost.contains(key)), "{fault:?}");
         // No command until it is recovered.
-        let batch = RandomBatch::of(&mut self.rng, &self.world, 900);
+        let batch = Batch::of(&mut self.rng, &self.world, 900);
         let again = self.run(shim, batch, |_, _| ()).unwrap();
         let later = self.check(shim, &again).unwrap();
         let cold = again.expected.uniques.iter().filter(|&&key| key >= self.world.ssd_key).count();
@@ -377,7 +377,7 @@ impl Scene {
 
 #[test]
 fn a_lost_completion_fails_its_rows() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for (seed, fault) in [(0, Fault::Drop), (1, Fault::Swallow), (2, Fault::Drop)] {
         let mut scene = Scene::simple(seed);
         let told = scene.times_out(&mut shim, fault);
@@ -391,7 +391,7 @@ fn a_lost_completion_fails_its_rows() {
 
 #[test]
 fn late_data_lands_nowhere() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let late = 10 * TIMEOUT;
     for seed in seeds(4) {
         let mut scene = Scene::simple(seed);
@@ -402,7 +402,7 @@ fn late_data_lands_nowhere() {
         }
         scene.drives.recover();
         let steps = scene.drives.steps.clone().unwrap();
-        let batch = RandomBatch::of(&mut scene.rng, &scene.world, 1000);
+        let batch = Batch::of(&mut scene.rng, &scene.world, 1000);
         let late_in_it = |turn, _: &Drives| {
             if turn == 40 {
                 steps.pass(1_000_000);
@@ -416,7 +416,7 @@ fn late_data_lands_nowhere() {
 
 #[test]
 fn an_unknown_cid_is_no_completion() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for (seed, cid) in [(0, 0xffff), (1, 0x7fff), (2, 0)] {
         let mut scene = Scene::simple(seed);
         let told = scene.times_out(&mut shim, Fault::WrongCid(cid));
@@ -427,17 +427,17 @@ fn an_unknown_cid_is_no_completion() {
 }
 
 /// One command in eight fails: its rows do, and no others.
-pub(crate) fn statuses(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn statuses(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut scene = Scene::simple(seed);
     let status = warprow_spec::Status::from(StatusCode::UnrecoveredReadError);
     let fails = |lba: u64| lba % 8 == seed % 8;
     let lbas = 0..20_000;
     for lba in lbas.filter(|&lba| fails(lba)) {
-        let rule = FaultRule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(lba..lba + 1);
+        let rule = Rule::new(Fault::Status(status)).io(NvmOpcode::READ).lbas(lba..lba + 1);
         scene.drives.faults.inject(rule.always());
     }
     for _ in 0..2 {
-        let batch = RandomBatch::of(&mut scene.rng, &scene.world, 2000);
+        let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
         let launched = scene.run(shim, batch, |_, _| ())?;
         let told = scene.check(shim, &launched)?;
         let due: Vec<u64> =
@@ -460,11 +460,11 @@ pub(crate) fn statuses(shim: &mut CompiledKernels, seed: u64) -> Result<(), Stri
 
 #[test]
 fn a_drive_that_only_fails_commands_has_answered_none() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut scene = Scene::simple(5);
     let status = warprow_spec::Status::from(StatusCode::UnrecoveredReadError);
-    let rule = scene.drives.faults.inject(FaultRule::new(Fault::Status(status)).io(NvmOpcode::READ).always());
-    let batch = RandomBatch::of(&mut scene.rng, &scene.world, 2000);
+    let rule = scene.drives.faults.inject(Rule::new(Fault::Status(status)).io(NvmOpcode::READ).always());
+    let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
     let launched = scene.run(&mut shim, batch, |_, _| ()).unwrap();
     let told = scene.check(&mut shim, &launched).unwrap();
     assert!(told.counters.commands > 0 && scene.drives.queues[0].fault().answered == 0);
@@ -475,7 +475,7 @@ fn a_drive_that_only_fails_commands_has_answered_none() {
 
 #[test]
 fn a_bad_status_fails_its_rows_alone() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(3) {
         statuses(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -483,7 +483,7 @@ fn a_bad_status_fails_its_rows_alone() {
 
 #[test]
 fn a_dead_controller_fails_its_rows() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for fault in [Fault::Fatal, Fault::Disappear] {
         let mut scene = Scene::simple(3);
         scene.times_out(&mut shim, fault);
@@ -493,14 +493,14 @@ fn a_dead_controller_fails_its_rows() {
 
 #[test]
 fn a_gate_that_closes_lets_blocks_leave() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut closed = 0;
     for seed in seeds(8) {
         let mut scene = Scene::random(seed, true, PATIENCE);
         // A drive that does not answer, so that there is something to be left.
         let rule =
-            scene.drives.faults.inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nth(1 + seed * 40).always());
-        let batch = RandomBatch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
+            scene.drives.faults.inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(1 + seed * 40).always());
+        let batch = Batch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
         let launched = scene.run(&mut shim, batch, |turn, drives| {
             if turn == 200 + seed * 20 {
                 drives.door.close();
@@ -528,10 +528,10 @@ fn a_gate_that_closes_lets_blocks_leave() {
 /// The same with a controller's own threads, in real time: nothing hangs, nothing is garbage, and recovery helps.
 #[test]
 fn a_lost_completion_of_a_controller_with_threads() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut scene = Scene::new(Rng::with_seed(1), rows_of_an_lba(), false, Duration::from_millis(100));
     let (batch, lba) = scene.victim();
-    scene.drives.faults.inject(FaultRule::new(Fault::Drop).io(NvmOpcode::READ).lbas(lba..lba + 1));
+    scene.drives.faults.inject(Rule::new(Fault::Drop).io(NvmOpcode::READ).lbas(lba..lba + 1));
     let launched = scene.run(&mut shim, batch, |_, _| ()).unwrap();
     let told = scene.check(&mut shim, &launched).unwrap();
     let struck = scene.at_lba(&launched.expected.uniques, lba);
@@ -539,7 +539,7 @@ fn a_lost_completion_of_a_controller_with_threads() {
     assert_eq!((told.faults, scene.drives.queues[0].fault().kind), (1, FAULT_TIMED_OUT));
     scene.drives.recover();
     // On a busy machine another command may take longer than its time; what was read is right in any case.
-    let batch = RandomBatch::of(&mut scene.rng, &scene.world, 2000);
+    let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
     let launched = scene.run(&mut shim, batch, |_, _| ()).unwrap();
     let told = scene.check(&mut shim, &launched).unwrap();
     assert_eq!(launched.lost.is_empty(), told.faults == 0);
@@ -547,9 +547,9 @@ fn a_lost_completion_of_a_controller_with_threads() {
 
 #[test]
 fn another_thread_closes_the_gate() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut scene = Scene::new(Rng::with_seed(2), rows_of_an_lba(), false, PATIENCE);
-    scene.drives.faults.inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).nth(100).always());
+    scene.drives.faults.inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).nth(100).always());
     let door = scene.drives.door.clone();
     let closer = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(5));
@@ -560,7 +560,7 @@ fn another_thread_closes_the_gate() {
             std::thread::yield_now();
         }
     });
-    let batch = RandomBatch::of(&mut scene.rng, &scene.world, 2000);
+    let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
     let launched = scene.run(&mut shim, batch, |_, _| ()).unwrap();
     let told = scene.check(&mut shim, &launched).unwrap();
     closer.join().unwrap();

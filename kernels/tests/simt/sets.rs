@@ -1,25 +1,25 @@
 //! Several queue sets: those whose queue on a drive takes commands share its rows.
 
 use fastrand::Rng;
-use warprow_soft_controller::{Fault, FaultRule, QueueMatch};
+use warprow_soft_controller::{Fault, QueueMatch, Rule};
 use warprow_spec::NvmOpcode;
 
-use crate::batch::RandomBatch;
-use crate::launch_fixture::LaunchAnswer;
+use crate::batch::Batch;
+use crate::rig::Told;
 use crate::ring::{Launched, Scene, TIMEOUT, rows_of_an_lba};
-use crate::shim::{CompiledKernels, seeds};
-use crate::tables_fixture::FixtureShape;
+use crate::shim::{Shim, seeds};
+use crate::world::Shape;
 
 /// Two or three sets on one to three drives; a few blocks at a time, from any one on.
 fn scene(seed: u64) -> Scene {
     let mut rng = Rng::with_seed(seed);
-    let shape = FixtureShape { drives: rng.u32(1..=3), sets: rng.u32(2..=3), ..rows_of_an_lba() };
+    let shape = Shape { drives: rng.u32(1..=3), sets: rng.u32(2..=3), ..rows_of_an_lba() };
     let resident = rng.u32(0..4);
     Scene { resident, ..Scene::new(rng, shape, true, TIMEOUT) }
 }
 
-fn launch(scene: &mut Scene, shim: &mut CompiledKernels) -> Result<(Launched, LaunchAnswer), String> {
-    let batch = RandomBatch::of(&mut scene.rng, &scene.world, 2000);
+fn launch(scene: &mut Scene, shim: &mut Shim) -> Result<(Launched, Told), String> {
+    let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
     let launched = scene.run(shim, batch, |_, _| ())?;
     let told = scene.check(shim, &launched)?;
     Ok((launched, told))
@@ -36,11 +36,11 @@ fn healthy(scene: &Scene) -> Vec<usize> {
 }
 
 /// One command of a queue of this set is never answered: what it leaves fails, and nothing else does, whoever looks when.
-fn break_one(scene: &mut Scene, shim: &mut CompiledKernels, set: u32) -> Result<(), String> {
+fn break_one(scene: &mut Scene, shim: &mut Shim, set: u32) -> Result<(), String> {
     let before = healthy(scene);
     let id = scene.drives.queues[(set * scene.world.geometry.drives) as usize].id() as u16;
     let nth = scene.rng.u64(1..100);
-    let rule = FaultRule::new(Fault::Swallow).on(QueueMatch::Id(id)).io(NvmOpcode::READ).nth(nth);
+    let rule = Rule::new(Fault::Swallow).on(QueueMatch::Id(id)).io(NvmOpcode::READ).nth(nth);
     let rule = scene.drives.faults.inject(rule);
     let were: Vec<bool> = scene.drives.queues.iter().map(|queue| queue.poison() == 0).collect();
     let (launched, told) = launch(scene, shim)?;
@@ -71,7 +71,7 @@ fn break_one(scene: &mut Scene, shim: &mut CompiledKernels, set: u32) -> Result<
 }
 
 /// Every row is read, by the healthy queues alone, each LBA once by a set.
-fn serve(scene: &mut Scene, shim: &mut CompiledKernels) -> Result<(), String> {
+fn serve(scene: &mut Scene, shim: &mut Shim) -> Result<(), String> {
     let sets = healthy(scene);
     let (launched, told) = launch(scene, shim)?;
     if !launched.lost.is_empty() {
@@ -86,7 +86,7 @@ fn serve(scene: &mut Scene, shim: &mut CompiledKernels) -> Result<(), String> {
 }
 
 /// Queues break one after the other; the others serve their rows, until a drive has none.
-pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut scene = scene(seed);
     serve(&mut scene, shim)?;
     let last = scene.rng.u32(0..scene.world.sets);
@@ -111,7 +111,7 @@ pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> 
 
 #[test]
 fn healthy_sets_serve_the_rows_of_a_poisoned_one() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(12) {
         case(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }

@@ -2,14 +2,14 @@
 
 use fastrand::Rng;
 use warprow_gpu_queues::abi::{LANES, ReadWindow};
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 
-use crate::batch::RandomBatch;
-use crate::oracle::ExpectedLookup;
+use crate::batch::Batch;
+use crate::oracle::Expected;
 use crate::ring::{Scene, TIMEOUT};
-use crate::shim::{CompiledKernels, seeds};
-use crate::tables_fixture::{FixtureShape, RowHome};
+use crate::shim::{Shim, seeds};
+use crate::world::{Home, Shape};
 
 /// Windows of 1 to 16 LBAs of either size, rows of a fraction of an LBA or several, dense or not, on one drive or two.
 fn scene(seed: u64) -> Scene {
@@ -19,7 +19,7 @@ fn scene(seed: u64) -> Scene {
     let row_bytes = [4..=lba / 4, lba / 2 + 1..=lba, lba + 1..=8192.min(6 * lba)][rng.usize(0..3)].clone();
     let rows = [400, 3000, 9000][rng.usize(0..3)].min(if lba_shift == 12 { 1000 } else { 9000 });
     let shift = rng.u32(0..=12).div_ceil(3);
-    let shape = FixtureShape {
+    let shape = Shape {
         drives: [1, 1, 2][rng.usize(0..3)],
         tables: 1..3,
         rows: rows..rows + 50,
@@ -28,7 +28,7 @@ fn scene(seed: u64) -> Scene {
         sets: [1, 1, 2][rng.usize(0..3)],
         cold: rng.u32(0..4) != 0,
         window: ReadWindow { shift, gap: rng.u32(0..1 << shift) },
-        ..FixtureShape::without_drives([300, 2000, 2000][rng.usize(0..3)])
+        ..Shape::without_drives([300, 2000, 2000][rng.usize(0..3)])
     };
     let resident = rng.u32(0..4);
     Scene { resident, ..Scene::new(rng, shape, true, TIMEOUT) }
@@ -37,7 +37,7 @@ fn scene(seed: u64) -> Scene {
 /// The same without windows: rows of a fraction of an LBA, and mostly more of them than a batch takes, so that teams walk the share.
 fn walked(seed: u64) -> Scene {
     let mut rng = Rng::with_seed(seed);
-    let shape = FixtureShape {
+    let shape = Shape {
         drives: [1, 1, 2][rng.usize(0..3)],
         tables: 1..3,
         rows: 3000..3050,
@@ -45,7 +45,7 @@ fn walked(seed: u64) -> Scene {
         lba_shift: Some(9),
         sets: [1, 1, 2][rng.usize(0..3)],
         cold: rng.u32(0..4) != 0,
-        ..FixtureShape::without_drives([500, 2000, 3000][rng.usize(0..3)])
+        ..Shape::without_drives([500, 2000, 3000][rng.usize(0..3)])
     };
     Scene::new(rng, shape, true, TIMEOUT)
 }
@@ -53,7 +53,7 @@ fn walked(seed: u64) -> Scene {
 /// A command: the rows that it is for, and the LBAs that it reads.
 struct Command {
     keys: Vec<u64>,
-    first: RowHome,
+    first: Home,
     end: u64,
     /// Rows of several LBAs.
     joined: bool,
@@ -67,7 +67,7 @@ impl Command {
 }
 
 /// The commands for the uniques, in order: each set by itself.
-fn commands(scene: &Scene, expected: &ExpectedLookup) -> Vec<Command> {
+fn commands(scene: &Scene, expected: &Expected) -> Vec<Command> {
     let (world, ReadWindow { shift, gap }) = (&scene.world, scene.world.window);
     let cold: Vec<u64> = expected.uniques.iter().copied().filter(|&key| key >= world.ssd_key).collect();
     let sets = world.sets as usize;
@@ -108,10 +108,10 @@ fn commands(scene: &Scene, expected: &ExpectedLookup) -> Vec<Command> {
 }
 
 /// Look-ups one after another: every row, by the commands that are due. How many were for rows of several LBAs.
-fn joining(shim: &mut CompiledKernels, mut scene: Scene) -> Result<usize, String> {
+fn joining(shim: &mut Shim, mut scene: Scene) -> Result<usize, String> {
     let mut joined = 0;
     for _ in 0..2 {
-        let batch = RandomBatch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
+        let batch = Batch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
         let launched = scene.run(shim, batch, |_, _| ())?;
         if !launched.lost.is_empty() {
             return Err(format!("{} rows were not read", launched.lost.len()));
@@ -129,11 +129,11 @@ fn joining(shim: &mut CompiledKernels, mut scene: Scene) -> Result<usize, String
     Ok(joined)
 }
 
-pub(crate) fn case(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
     joining(shim, scene(seed)).map(drop)
 }
 
-pub(crate) fn teams(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn teams(shim: &mut Shim, seed: u64) -> Result<(), String> {
     joining(shim, walked(seed)).map(drop)
 }
 
@@ -142,7 +142,7 @@ const LAST: u64 = 20_000;
 
 /// One LBA in so many is bad: rows that lie in one fail, and no others, whatever else their commands read; and of other errors, all of a
 /// command. How many commands were read again.
-fn failing(shim: &mut CompiledKernels, seed: u64) -> Result<u64, String> {
+fn failing(shim: &mut Shim, seed: u64) -> Result<u64, String> {
     let mut scene = scene(seed);
     let every = scene.rng.u64(3..40);
     let of_media = scene.rng.u32(0..4) != 0;
@@ -150,21 +150,16 @@ fn failing(shim: &mut CompiledKernels, seed: u64) -> Result<u64, String> {
 }
 
 /// Every LBA is refused, though its medium is well: all commands fail at once, and none is read again.
-pub(crate) fn refused(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn refused(shim: &mut Shim, seed: u64) -> Result<(), String> {
     strike(shim, scene(seed), (1, 0), false).map(drop)
 }
 
 /// LBAs whose number leaves `rest` when it is divided by `every` are bad: their medium, or they are refused.
-fn strike(
-    shim: &mut CompiledKernels,
-    mut scene: Scene,
-    (every, rest): (u64, u64),
-    of_media: bool,
-) -> Result<u64, String> {
+fn strike(shim: &mut Shim, mut scene: Scene, (every, rest): (u64, u64), of_media: bool) -> Result<u64, String> {
     let is_bad = move |lba: u64| lba < LAST && lba % every == rest;
     let code = if of_media { StatusCode::UnrecoveredReadError } else { StatusCode::InternalError };
     let inject = |lbas| {
-        let rule = FaultRule::new(Fault::Status(Status::from(code))).io(NvmOpcode::READ).lbas(lbas);
+        let rule = Rule::new(Fault::Status(Status::from(code))).io(NvmOpcode::READ).lbas(lbas);
         scene.drives.faults.inject(rule.always());
     };
     match every {
@@ -173,7 +168,7 @@ fn strike(
     }
     let mut split = 0;
     for _ in 0..2 {
-        let batch = RandomBatch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
+        let batch = Batch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
         let launched = scene.run(shim, batch, |_, _| ())?;
         let told = scene.check(shim, &launched)?;
         let commands = commands(&scene, &launched.expected);
@@ -206,14 +201,14 @@ fn strike(
     Ok(split)
 }
 
-pub(crate) fn parts(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn parts(shim: &mut Shim, seed: u64) -> Result<(), String> {
     failing(shim, seed).map(drop)
 }
 
 /// A part that is never answered: bounded, told, and nothing is lost but rows of the command that was read again.
-pub(crate) fn lost_parts(shim: &mut CompiledKernels, seed: u64) -> Result<(), String> {
+pub(crate) fn lost_parts(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
-    let shape = FixtureShape {
+    let shape = Shape {
         drives: 1,
         tables: 1..2,
         rows: 2000..2001,
@@ -221,17 +216,17 @@ pub(crate) fn lost_parts(shim: &mut CompiledKernels, seed: u64) -> Result<(), St
         lba_shift: Some(9),
         cold: true,
         window: ReadWindow { shift: rng.u32(2..=4), gap: 4 },
-        ..FixtureShape::without_drives(1500)
+        ..Shape::without_drives(1500)
     };
     let mut scene = Scene::new(rng, shape, true, TIMEOUT);
-    let batch = RandomBatch::of(&mut scene.rng, &scene.world, 1500);
-    let commands = commands(&scene, &crate::launch_fixture::expect(&scene.world, &batch));
+    let batch = Batch::of(&mut scene.rng, &scene.world, 1500);
+    let commands = commands(&scene, &crate::rig::expect(&scene.world, &batch));
     let joined = commands.iter().filter(|command| command.joined).nth(7).ok_or("no command is joined")?;
     let home = scene.home(*joined.keys.last().unwrap());
-    let bad = FaultRule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
+    let bad = Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
     scene.drives.faults.inject(bad.lbas(joined.first.lba..joined.first.lba + 1).times(1));
     // The joined command meets the first of them, which is spent then.
-    let swallowed = FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(home.lba..home.lba + 1);
+    let swallowed = Rule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(home.lba..home.lba + 1);
     scene.drives.faults.inject(swallowed);
     // The other parts have landed, and what has landed is taken.
     let due: Vec<_> = joined.keys.iter().copied().filter(|&key| scene.home(key).lba == home.lba).collect();
@@ -242,7 +237,7 @@ pub(crate) fn lost_parts(shim: &mut CompiledKernels, seed: u64) -> Result<(), St
         return Err(format!("{:?} were lost, where {due:?} are due: {told:?}, {fault:?}", launched.lost));
     }
     scene.drives.recover();
-    let again = RandomBatch::of(&mut scene.rng, &scene.world, 1500);
+    let again = Batch::of(&mut scene.rng, &scene.world, 1500);
     let launched = scene.run(shim, again, |_, _| ())?;
     scene.check(shim, &launched)?;
     if launched.lost.is_empty() { Ok(()) } else { Err(format!("{:?} are lost afterwards", launched.lost)) }
@@ -250,7 +245,7 @@ pub(crate) fn lost_parts(shim: &mut CompiledKernels, seed: u64) -> Result<(), St
 
 #[test]
 fn rows_of_a_window_share_commands() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut joined = 0;
     for seed in seeds(12) {
         joined += joining(&mut shim, scene(seed)).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
@@ -260,7 +255,7 @@ fn rows_of_a_window_share_commands() {
 
 #[test]
 fn teams_find_rows_of_one_lba() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(12) {
         teams(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -268,7 +263,7 @@ fn teams_find_rows_of_one_lba() {
 
 #[test]
 fn a_bad_block_fails_the_rows_in_it_alone() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     let mut split = 0;
     for seed in seeds(12) {
         split += failing(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
@@ -278,7 +273,7 @@ fn a_bad_block_fails_the_rows_in_it_alone() {
 
 #[test]
 fn what_is_refused_is_not_read_again() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(4) {
         refused(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
@@ -286,7 +281,7 @@ fn what_is_refused_is_not_read_again() {
 
 #[test]
 fn a_part_that_is_lost_ends_in_time() {
-    let Some(mut shim) = CompiledKernels::new() else { return };
+    let Some(mut shim) = Shim::new() else { return };
     for seed in seeds(4) {
         lost_parts(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }

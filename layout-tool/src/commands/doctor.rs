@@ -3,9 +3,9 @@
 use clap::Args;
 use serde_json::{Value, json};
 use warprow_gpu_queues::{Gpu, GpuQueueError};
-use warprow_host::doctor::{DoctorFinding, DoctorVerdict};
+use warprow_host::doctor::{Finding, Verdict};
 use warprow_host::{Machine, PciFunction};
-use warprow_kernels::{GpuArch, compile};
+use warprow_kernels::{Arch, compile};
 use warprow_workload::units;
 
 use super::{CommandOutput, Context, MachineArgs};
@@ -44,8 +44,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<CommandOutput,
 
     let count = |verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     let [pass, warn, fail, unproven] =
-        [DoctorVerdict::Pass, DoctorVerdict::Warn, DoctorVerdict::Fail, DoctorVerdict::Unproven]
-            .map(|verdict| count(verdict) as u64);
+        [Verdict::Pass, Verdict::Warn, Verdict::Fail, Verdict::Unproven].map(|verdict| count(verdict) as u64);
     let mut text: Vec<String> = findings.iter().map(line).collect();
     text.push(format!("{pass} pass, {warn} warn, {fail} fail, {unproven} unproven"));
     let object = json!({
@@ -55,7 +54,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<CommandOutput,
     });
     let mut done = CommandOutput::new(text.join("\n"), object)?;
     if fail > 0 {
-        let first = findings.iter().find(|finding| finding.verdict == DoctorVerdict::Fail);
+        let first = findings.iter().find(|finding| finding.verdict == Verdict::Fail);
         let remedy =
             first.and_then(|finding| finding.command.clone().or_else(|| finding.advice.clone())).unwrap_or_default();
         let what = format!("{} failed: real drives cannot be driven here as it is", units::plural(fail, "check"));
@@ -65,7 +64,7 @@ pub(crate) fn run(args: &DoctorArgs, context: &Context) -> Result<CommandOutput,
     Ok(done)
 }
 
-fn line(finding: &DoctorFinding) -> String {
+fn line(finding: &Finding) -> String {
     let mut text = format!("{:<9} {:<12} {}", finding.verdict, finding.check, printable(&finding.found));
     if let Some(advice) = &finding.advice {
         text += &format!("\n{:23}{}", "", printable(advice));
@@ -76,7 +75,7 @@ fn line(finding: &DoctorFinding) -> String {
     text
 }
 
-fn object(finding: &DoctorFinding) -> Value {
+fn object(finding: &Finding) -> Value {
     json!({
         "check": finding.check,
         "verdict": finding.verdict.name(),
@@ -87,15 +86,11 @@ fn object(finding: &DoctorFinding) -> Value {
 }
 
 /// What CUDA says of the GPUs, and what lets a drive reach their memory.
-fn gpu(machine: &Machine) -> Vec<DoctorFinding> {
+fn gpu(machine: &Machine) -> Vec<Finding> {
     let seen = machine.gpus();
     if !machine.is_this() {
         let found = format!("{} on the PCI bus; CUDA can be asked on the machine itself alone", list(&seen));
-        return vec![DoctorFinding::new(
-            "gpu",
-            if seen.is_empty() { DoctorVerdict::Warn } else { DoctorVerdict::Unproven },
-            found,
-        )];
+        return vec![Finding::new("gpu", if seen.is_empty() { Verdict::Warn } else { Verdict::Unproven }, found)];
     }
     let count = Gpu::count().max(1);
     let mut findings = Vec::new();
@@ -111,12 +106,12 @@ fn gpu(machine: &Machine) -> Vec<DoctorFinding> {
             }
             Err(GpuQueueError::NoDriver | GpuQueueError::NoDevice { .. }) if seen.is_empty() => {
                 let found = "no NVIDIA GPU: look-ups run on the processor";
-                return vec![DoctorFinding::new("gpu", DoctorVerdict::Warn, found)];
+                return vec![Finding::new("gpu", Verdict::Warn, found)];
             }
             Err(error) => {
                 let found = format!("{} on the PCI bus, and {error}", list(&seen));
                 findings.push(
-                    DoctorFinding::new("gpu", DoctorVerdict::Fail, found)
+                    Finding::new("gpu", Verdict::Fail, found)
                         .advice("install or load NVIDIA's driver, 580 or later; `nvidia-smi` must list the GPU"),
                 );
             }
@@ -133,7 +128,7 @@ fn list(gpus: &[PciFunction]) -> String {
     }
 }
 
-fn described(gpu: &Gpu, ordinal: u32) -> DoctorFinding {
+fn described(gpu: &Gpu, ordinal: u32) -> Finding {
     let (major, minor) = gpu.capability();
     let version = gpu.driver_version();
     let address = gpu.pci_address().map(|address| format!(" at {address}")).unwrap_or_default();
@@ -145,21 +140,21 @@ fn described(gpu: &Gpu, ordinal: u32) -> DoctorFinding {
         version % 1000 / 10,
         memory.unwrap_or_default(),
     );
-    DoctorFinding::new("gpu", DoctorVerdict::Pass, found)
+    Finding::new("gpu", Verdict::Pass, found)
 }
 
 /// Whether the look-up's kernels can be had for this GPU: from the cache, or by NVRTC.
-fn kernels(gpu: &Gpu) -> DoctorFinding {
+fn kernels(gpu: &Gpu) -> Finding {
     let (major, minor) = gpu.capability();
-    let arch = GpuArch { major, minor };
+    let arch = Arch { major, minor };
     match compile(arch, gpu.driver_version()) {
         Ok(code) => {
             let library =
                 loaded("libnvrtc.so").map_or_else(|| "a cache on disk".to_owned(), |text| text.replace('\n', ""));
             let found = format!("kernels for {arch}: {} of code, with {library}", units::bytes(code.len() as u64));
-            DoctorFinding::new("nvrtc", DoctorVerdict::Pass, found)
+            Finding::new("nvrtc", Verdict::Pass, found)
         }
-        Err(error) => DoctorFinding::new("nvrtc", DoctorVerdict::Fail, error.to_string())
+        Err(error) => Finding::new("nvrtc", Verdict::Fail, error.to_string())
             .advice("then put its folder nvidia/cu13/lib into LD_LIBRARY_PATH")
             .command("pip install 'nvidia-cuda-nvrtc==13.0.*'"),
     }
@@ -173,7 +168,7 @@ fn loaded(name: &str) -> Option<String> {
 }
 
 /// A drive writing to GPU memory by itself. No rung of that kind was run on hardware yet.
-fn peer(machine: &Machine) -> DoctorFinding {
+fn peer(machine: &Machine) -> Finding {
     let modules = ["gdrdrv", "nvidia_peermem"];
     let loaded: Vec<_> =
         modules.into_iter().filter(|name| machine.path(&format!("/sys/module/{name}")).is_dir()).collect();
@@ -181,7 +176,7 @@ fn peer(machine: &Machine) -> DoctorFinding {
         true => "GPU memory as a drive's target: neither gdrdrv nor nvidia_peermem is loaded".to_owned(),
         false => format!("GPU memory as a drive's target: {} is loaded", loaded.join(" and ")),
     };
-    DoctorFinding::new("p2p", DoctorVerdict::Unproven, found)
+    Finding::new("p2p", Verdict::Unproven, found)
         .advice("no rung of this kind was run: rows arrive in host memory, which the GPU reads; a dma-buf of GPU memory takes driver R610; \
                  see docs/hardware.md")
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use warprow_formats::open_regular;
 use warprow_soft_controller::parse_size;
-use warprow_store::{DamagedUnit, OpenOptions, ReadPace, ScrubOptions, ScrubPosition, ScrubReport};
+use warprow_store::{DamagedUnit, OpenOptions, Pace, ScrubOptions, ScrubPosition, ScrubReport};
 use warprow_workload::units;
 
 use super::{CommandOutput, Context};
@@ -151,7 +151,7 @@ pub(crate) fn run(args: &ScrubArgs, context: &Context) -> Result<CommandOutput, 
     if let Some(path) = &args.state {
         state.keep(path)?;
     }
-    let pace = args.rate.map(ReadPace::BytesPerSecond).or(args.share.map(ReadPace::Share));
+    let pace = args.rate.map(Pace::BytesPerSecond).or(args.share.map(Pace::Share));
     let options = ScrubOptions::default().with_from(state.position);
     let options = pace.into_iter().fold(options, ScrubOptions::with_pace);
     let bar = context.screen.bar("scrubbing", 0, Unit::Bytes);

@@ -170,7 +170,7 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::Plan { feature, .. } => (Class::Input, feature.clone(), "choose another pooling or type"),
         StoreError::PlanOptions { .. } => (Class::Input, String::new(), "choose other sizes"),
         StoreError::Queues { drive, .. } => (Class::Resources, drive.clone(), "ask for fewer slots or workers"),
-        StoreError::NoFreeSlot { .. } => (Class::Resources, String::new(), "wait for a look-up to end"),
+        StoreError::QueueBusy { .. } => (Class::Resources, String::new(), "wait for a look-up to end"),
         StoreError::RowDamaged { table, .. } => (Class::Store, table.clone(), DAMAGED_ROWS),
         StoreError::LoadReset { drive } => (Class::Drive, drive.clone(), "load again"),
         StoreError::ReadReset { drive } => (Class::Drive, drive.clone(), DRIVE),

@@ -3,7 +3,7 @@
 use crate::batch::{Batch, Ids, Output};
 use crate::error::InvalidBatch;
 use crate::host::prepared::Prepared;
-use crate::stage::IdInteger;
+use crate::stage::Id;
 
 /// Checks everything but the ids, and writes to `bags` where each bag begins, and where the last ends: F·B + 1 entries.
 pub(crate) fn check(
@@ -92,7 +92,7 @@ pub(crate) fn check_output(
 
 /// Copies offsets to `bags`, and sets the end of the last bag. The error is the index of the first offset that is wrong, and the rule that
 /// it breaks.
-fn copy_offsets<I: IdInteger>(offsets: &[I], ids: usize, bags: &mut [u32]) -> Result<(), (usize, &'static str)> {
+fn copy_offsets<I: Id>(offsets: &[I], ids: usize, bags: &mut [u32]) -> Result<(), (usize, &'static str)> {
     let (count, mut before) = (bags.len() - 1, 0);
     for (index, (bag, &offset)) in bags.iter_mut().zip(offsets).enumerate() {
         // As an unsigned number, a negative offset is larger than any number of ids.

@@ -7,15 +7,14 @@ use warprow_dma::{DmaMemory, PAGE, nontemporal};
 use warprow_driver::prp::IovaRange;
 use warprow_layout::{DType, row_crc};
 
-use crate::feature::{MissingPolicy, Pooling};
+use crate::feature::{Missing, Pooling};
 use crate::host::memory::Memory;
 use crate::host::prepared::Prepared;
 use crate::host::read::Meanwhile;
 use crate::host::rows_out::RowsOut;
 use crate::resolve::{ResolvedFeature, ResolvedTable};
 use crate::stage::{
-    Accumulator, E4M3, E5M2, OutputElement, Q4, Q8, ReadCommand, RowLocation, RowRead, TABLE_SHIFT, TableElement, pool,
-    split,
+    Accumulator, E4M3, E5M2, Element, Location, OutputElement, Q4, Q8, ReadCommand, RowRead, TABLE_SHIFT, pool, split,
 };
 use warprow_store::view::OverlaySnapshot;
 
@@ -55,8 +54,8 @@ pub(crate) struct Routed<'a> {
     pub bags: &'a [u32],
     /// Bags of a feature.
     pub batch: usize,
-    /// For each id, where its row lies; [`RowLocation::COLD`] for rows on drives.
-    pub places: &'a mut [RowLocation],
+    /// For each id, where its row lies; [`Location::COLD`] for rows on drives.
+    pub places: &'a mut [Location],
     /// The positions of ids whose rows lie on drives, ascending.
     pub cold: &'a [u32],
     /// For each position in `cold`, the index of its row in `unique`.
@@ -64,7 +63,7 @@ pub(crate) struct Routed<'a> {
     /// Keys of the different rows on drives.
     pub unique: &'a [u64],
     /// For each row in `unique`, its number among the rows that are read, which is its place in staging, or that it failed.
-    pub locations: &'a mut [RowLocation],
+    pub locations: &'a mut [Location],
     pub reads: &'a [RowRead],
     pub commands: &'a [ReadCommand],
     pub weights: Option<&'a [f32]>,
@@ -72,7 +71,7 @@ pub(crate) struct Routed<'a> {
     pub scratch: &'a mut [u8],
     /// log₂ of the bytes in an LBA.
     pub lba_shift: u32,
-    /// Whether any location is [`RowLocation::FAILED`].
+    /// Whether any location is [`Location::FAILED`].
     pub failed: bool,
     /// The first row whose checksum did not match.
     pub damaged: Option<Damaged>,
@@ -98,11 +97,11 @@ impl Routed<'_> {
     /// The positions of ids whose row failed, ascending.
     fn failed(&self) -> impl Iterator<Item = usize> + '_ {
         let cold = if self.failed { self.cold } else { &[] };
-        let failed = |unique: u32| self.locations[unique as usize] == RowLocation::FAILED;
+        let failed = |unique: u32| self.locations[unique as usize] == Location::FAILED;
         cold.iter().zip(self.inverse).filter(move |&(_, &unique)| failed(unique)).map(|(&id, _)| id as usize)
     }
 
-    /// Replaces [`RowLocation::COLD`] in `places` by where each row on a drive was read to, or that it failed.
+    /// Replaces [`Location::COLD`] in `places` by where each row on a drive was read to, or that it failed.
     pub(crate) fn settle(&mut self) {
         for (&id, &unique) in self.cold.iter().zip(self.inverse) {
             self.places[id as usize] = self.locations[unique as usize];
@@ -153,7 +152,7 @@ impl Routed<'_> {
     }
 
     /// The updated row, if `place` is one in an overlay.
-    fn updated(&self, place: RowLocation) -> Option<&[u8]> {
+    fn updated(&self, place: Location) -> Option<&[u8]> {
         let (overlay, record) = place.updated_record()?;
         Some(self.snapshots.get(usize::from(overlay))?.as_ref()?.row(record))
     }
@@ -161,7 +160,7 @@ impl Routed<'_> {
     fn fail(&mut self, command: &ReadCommand) {
         self.failed = true;
         for read in &self.reads[command.first as usize..][..command.rows as usize] {
-            self.locations[read.unique as usize] = RowLocation::FAILED;
+            self.locations[read.unique as usize] = Location::FAILED;
         }
     }
 
@@ -183,7 +182,7 @@ impl Routed<'_> {
         if crcs.get(rank as usize) == Some(&row_crc(rank, row)) {
             return true;
         }
-        self.locations[read.unique as usize] = RowLocation::FAILED;
+        self.locations[read.unique as usize] = Location::FAILED;
         self.failed = true;
         self.damaged.get_or_insert(Damaged { table, rank, drive: read.drive() });
         false
@@ -248,7 +247,7 @@ impl<'a, R: RowsOut> Unpooled<'a, R> {
     }
 
     /// Writes the rows of a range of ids of one feature, except those that are still to come from drives.
-    fn expand<E: TableElement>(&mut self, feature: &ResolvedFeature, ids: Range<usize>) {
+    fn expand<E: Element>(&mut self, feature: &ResolvedFeature, ids: Range<usize>) {
         let plan = self.routed.plan;
         let (dram, table) = (plan.host.dram.bytes(), plan.table(feature.table));
         let (dim, row_bytes) = (feature.dim, table.row_bytes);
@@ -256,8 +255,8 @@ impl<'a, R: RowsOut> Unpooled<'a, R> {
         for (id, &place) in ids.clone().zip(&self.routed.places[ids]) {
             self.routed.expect(dram, id + ahead, row_bytes);
             let byte = match place {
-                RowLocation::COLD => continue,
-                RowLocation::MISSING if feature.missing == MissingPolicy::Default => Some(table.default_byte),
+                Location::COLD => continue,
+                Location::MISSING if feature.missing == Missing::Default => Some(table.default_byte),
                 _ => place.dram_byte(),
             };
             let stored = match byte {
@@ -414,7 +413,7 @@ impl<'a, O: OutputElement> Pooled<'a, O> {
         with_element!(plan.table(feature.table).dtype, E => self.pool_as::<E>(feature, bag));
     }
 
-    fn pool_as<E: TableElement>(&mut self, feature: &ResolvedFeature, bag: usize) {
+    fn pool_as<E: Element>(&mut self, feature: &ResolvedFeature, bag: usize) {
         let ids = self.ids(bag);
         let plan = self.routed.plan;
         let table = plan.table(feature.table);
@@ -426,14 +425,14 @@ impl<'a, O: OutputElement> Pooled<'a, O> {
         for (id, &place) in ids.clone().zip(&self.routed.places[ids]) {
             self.routed.expect(dram, id + ahead, row_bytes);
             let row = match (place, feature.missing) {
-                (RowLocation::PADDING, _) | (RowLocation::MISSING, MissingPolicy::Skip | MissingPolicy::Error) => {
+                (Location::PADDING, _) | (Location::MISSING, Missing::Skip | Missing::Error) => {
                     continue;
                 }
-                (RowLocation::MISSING, MissingPolicy::Zero) => {
+                (Location::MISSING, Missing::Zero) => {
                     count += 1;
                     continue;
                 }
-                (RowLocation::MISSING, MissingPolicy::Default) => &dram[table.default_byte..][..row_bytes],
+                (Location::MISSING, Missing::Default) => &dram[table.default_byte..][..row_bytes],
                 _ => match (place.dram_byte(), place.ssd_index()) {
                     (Some(byte), _) => &dram[byte..][..row_bytes],
                     (None, Some(index)) => &staging[index as usize * self.staged_bytes..][..row_bytes],
@@ -469,7 +468,7 @@ impl<O: OutputElement> Meanwhile for Pooled<'_, O> {
             let (bag, ids) = (self.next, self.ids(self.next));
             self.next += 1;
             done += ids.len() + 1;
-            if self.routed.places[ids].contains(&RowLocation::COLD) {
+            if self.routed.places[ids].contains(&Location::COLD) {
                 self.deferred.push(bag as u32);
             } else {
                 self.pool(bag);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::merging::ReadMerging;
+use crate::merging::Merging;
 
 /// How the host executor runs look-ups: memory for rows, queue pairs, checks.
 ///
@@ -47,14 +47,14 @@ pub struct HostOptions {
     /// gets some row of the table. Plans for a table that does not store its keys are refused.
     pub check_keys: bool,
     /// Which rows on drives share a read command.
-    pub merging: ReadMerging,
+    pub merging: Merging,
 }
 
 impl Default for HostOptions {
     /// No DRAM tier, one queue pair for each slot and drive, 1,023 commands in flight, the store's time-out, no checks, neighbouring
     /// rows in one command.
     fn default() -> Self {
-        let merging = ReadMerging::default();
+        let merging = Merging::default();
         Self { dram_bytes: 0, workers: 1, depth: 1023, timeout: None, check_rows: false, check_keys: false, merging }
     }
 }
@@ -92,7 +92,7 @@ impl HostOptions {
 
     /// The options with `merging` as the rule which rows on drives share a read command.
     #[must_use]
-    pub fn with_merging(self, merging: ReadMerging) -> Self {
+    pub fn with_merging(self, merging: Merging) -> Self {
         Self { merging, ..self }
     }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::LookupReport;
+use crate::Report;
 use crate::batch::{Batch, Output};
 use crate::error::{InvalidBatch, LookupError};
 use crate::host::check::{check_batch, check_output};
@@ -15,7 +15,7 @@ use crate::host::read::{Meanwhile, read};
 use crate::host::rows_out::PlainRows;
 use crate::host::slot::Slot;
 use crate::host::state::{Buffers, Done, Sorted, State, Watch, count, with_rows};
-use crate::report::LookupStage;
+use crate::report::Stage;
 use crate::stage::OutputElement;
 use warprow_store::view::OverlaySnapshot;
 
@@ -26,7 +26,7 @@ struct Ahead {
     plan: Arc<Prepared>,
     snapshots: Vec<Option<OverlaySnapshot>>,
     batch: usize,
-    report: LookupReport,
+    report: Report,
     sorted: Sorted,
     done: Done,
     /// If nothing was read: why not.
@@ -96,7 +96,7 @@ impl Holding {
     pub(crate) fn idle(&mut self) -> Result<&mut State, LookupError> {
         match (&mut self.state, &self.ahead) {
             (Some(state), None) => Ok(state),
-            _ => Err(LookupError::SlotHoldsBatch),
+            _ => Err(LookupError::QueueBusy),
         }
     }
 
@@ -219,7 +219,7 @@ impl Slot {
     ///
     /// # Errors
     /// The errors of [`lookup`](Self::lookup) for a batch that does not fit the plan, and for missing ids that are errors;
-    /// [`LookupError::PrefetchNotPlanned`]; [`LookupError::SlotHoldsBatch`] if the slot holds a batch already. If a drive fails,
+    /// [`LookupError::PrefetchNotPlanned`]; [`LookupError::QueueBusy`] if the slot holds a batch already. If a drive fails,
     /// [`lookup_prefetched`](Self::lookup_prefetched) returns the error.
     pub fn prefetch(&mut self, batch: &Batch<'_>) -> Result<(), LookupError> {
         let state = self.holding.idle()?;
@@ -254,7 +254,7 @@ impl Slot {
     /// # Errors
     /// The errors of [`lookup`](Self::lookup); [`LookupError::NothingPrefetched`] if the slot holds no batch. If the output does not fit the
     /// plan, the slot keeps the batch, and the call can be repeated with another output.
-    pub fn lookup_prefetched(&mut self, out: &mut Output<'_>) -> Result<LookupReport, LookupError> {
+    pub fn lookup_prefetched(&mut self, out: &mut Output<'_>) -> Result<Report, LookupError> {
         self.holding.settle();
         let (Some(state), Some(ahead)) = (&mut self.holding.state, &mut self.holding.ahead) else {
             return Err(LookupError::NothingPrefetched);
@@ -281,7 +281,7 @@ impl Slot {
                 let routed = Routed { weights, ..routed };
                 done.positions = with_rows!(slices, rows => expand(routed, buffers, rows, stride));
                 state.kept = kept;
-                report.stages[LookupStage::Expand as usize] = watch.lap();
+                report.stages[Stage::Expand as usize] = watch.lap();
                 done.report(&plan, &sorted, report, out.mask.as_deref_mut())
             }
         };
@@ -303,7 +303,7 @@ impl Slot {
     }
 
     /// Gives up the batch that was prefetched. Returns whether there was one. Waits for the batch's reads that are under way. These reads do
-    /// not count in [`LookupMetrics`](crate::LookupMetrics).
+    /// not count in [`Metrics`](crate::Metrics).
     pub fn forget_prefetched(&mut self) -> bool {
         self.holding.settle();
         let Some(Ahead { mut snapshots, .. }) = self.holding.ahead.take() else { return false };

@@ -9,8 +9,8 @@ use warprow_store::view::{Overlay, SparseIds};
 
 use super::attached::{Attached, HostTable, Order};
 use crate::feature::{Feature, PlanOptions};
-use crate::resolve::{ResolvedFeature, ResolvedFeatures, ResolvedTable, output_type, resolve};
-use crate::stage::{BitmapShape, TableRoute};
+use crate::resolve::{Resolved, ResolvedFeature, ResolvedTable, output_type, resolve};
+use crate::stage::{BitmapShape, RouteTable};
 
 /// A plan's features resolved against the tables of a host. A look-up reads one value of this type from its beginning to its end, so that
 /// it sees the tables of one moment.
@@ -20,7 +20,7 @@ pub(crate) struct Prepared {
     pub features: Vec<ResolvedFeature>,
     pub tables: Vec<ResolvedTable>,
     /// Where the rows of each table lie, in the order of `tables`.
-    pub routes: Vec<TableRoute>,
+    pub routes: Vec<RouteTable>,
     /// Checksums of each table's rows, by rank, in the order of `tables`; `None`: the table's rows are not checked.
     pub crcs: Vec<Option<Arc<Vec<u32>>>>,
     /// The key index of each table, in the order of `tables`; `None`: the table has no keys, and its ids are below the number of rows.
@@ -52,7 +52,7 @@ impl Prepared {
     /// Resolves features against the tables of `host`, and reads their orders.
     pub(super) fn new(host: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, StoreError> {
         let known = host.tables.iter().map(|table| table.located.table());
-        let ResolvedFeatures { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
+        let Resolved { features: planned, mut tables, pooled, width } = resolve(known, features, &options)?;
         // Eight-bit floats that the output has as eight-bit floats are copied as bytes.
         tables
             .iter_mut()
@@ -131,9 +131,9 @@ impl Prepared {
     }
 }
 
-fn route_of(source: &HostTable, order: &Order) -> TableRoute {
+fn route_of(source: &HostTable, order: &Order) -> RouteTable {
     let table = source.located.table();
-    TableRoute {
+    RouteTable {
         ranks: order.ranks.clone(),
         hot_rows: source.hot_rows,
         dram_byte: source.dram_byte,

@@ -10,7 +10,7 @@ use warprow_driver::{Blame, CommandEnd, Completion, DriverError, PushError};
 
 use crate::stage::ReadCommand;
 use warprow_store::NamespaceChanged;
-use warprow_store::view::{MemberDrive, SharedQueuePair, lock};
+use warprow_store::view::{MemberDrive, SharedPair, lock};
 
 /// Turns of the waiting loop between two looks at the clock.
 const TURNS: u32 = 64;
@@ -24,7 +24,7 @@ const HEALTH: Duration = Duration::from_millis(100);
 pub(crate) struct Lane {
     /// Index of the drive.
     drive: u16,
-    pair: SharedQueuePair,
+    pair: SharedPair,
     member: Arc<MemberDrive>,
     landing: Landing,
     /// An output buffer that commands were sent for, for as long as one may write to it.

@@ -5,7 +5,7 @@ use zerocopy::IntoBytes;
 
 use crate::host::expand::with_element;
 use crate::resolve::ResolvedTable;
-use crate::stage::{E4M3, E5M2, OutputElement, Q4, Q8, TableElement, convert};
+use crate::stage::{E4M3, E5M2, Element, OutputElement, Q4, Q8, convert};
 use half::{bf16, f16};
 use warprow_layout::DType;
 
@@ -19,7 +19,7 @@ pub(crate) trait RowsOut {
     fn zero(&mut self, id: usize);
 
     /// Writes a stored row of `dim` elements to row `id`, converted; `None`: zeros.
-    fn put<E: TableElement>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize);
+    fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize);
 
     /// Writes the row of `table` that lies in `memory` from byte `at` on to row `id`, converted. `scratch` has room for the stored row.
     fn land(&mut self, id: usize, table: &ResolvedTable, memory: &DmaMemory, at: usize, scratch: &mut [u8]);
@@ -61,7 +61,7 @@ impl<O: OutputElement> RowsOut for PlainRows<'_, O> {
     }
 
     #[inline(always)]
-    fn put<E: TableElement>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize) {
+    fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize) {
         let (row, tail) = self.row(id).split_at_mut(dim);
         match stored {
             Some(stored) => convert::<E, O>(stored, row),
@@ -131,7 +131,7 @@ impl<O: OutputElement> RowsOut for BufferRows<'_, O> {
     }
 
     #[inline(always)]
-    fn put<E: TableElement>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize) {
+    fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize) {
         let at = self.byte(id);
         match stored {
             Some(stored) if E::DTYPE == O::DTYPE => self.memory.write(at, stored),

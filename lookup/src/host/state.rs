@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::batch::{Batch, Ids, Output, OutputRows};
 use crate::error::{InvalidBatch, LookupError, RowError};
-use crate::feature::{BoundsCheck, MissingId, MissingPolicy};
+use crate::feature::{Bounds, Missing, MissingId};
 use crate::host::check::check;
 use crate::host::counted::Counted;
 use crate::host::expand::{Damaged, Pooled, Routed, Unpooled};
@@ -20,11 +20,10 @@ use crate::host::prepared::{Prepared, Room, queue_error};
 use crate::host::read::{Landings, Lane, Reading, lend, read, ready, take_back};
 use crate::host::rows_out::{BufferRows, PlainRows, RowsOut};
 use crate::output_buffer::OutputBuffer;
-use crate::report::{LookupReport, LookupStage};
+use crate::report::{Report, Stage};
 use crate::stage::{
-    Accumulator, CountBuffers, KEY_MISSING, KeyHashTable, OutputElement, ReadCommand, RowLocation, RowRead,
-    RowlessIdCounts, TierSplit, created, dedupe, keys, mask, merge, order, route, sparse_keys, sparse_mask,
-    split_tiers, updated,
+    Accumulator, CountBuffers, KEY_MISSING, KeyCounts, KeyTable, Location, OutputElement, ReadCommand, RowRead,
+    TierSplit, created, dedupe, keys, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers, updated,
 };
 use warprow_store::StoreError;
 use warprow_store::view::OverlaySnapshot;
@@ -37,11 +36,11 @@ const MAX_LANDING: usize = 8 << 20;
 pub(crate) struct State {
     lanes: Vec<Lane>,
     landings: Landings,
-    table: KeyHashTable,
+    table: KeyTable,
     pub(crate) bags: Vec<u32>,
     keys: Vec<u64>,
     /// For each id, where its row lies.
-    places: Vec<RowLocation>,
+    places: Vec<Location>,
     cold: Vec<u32>,
     cold_keys: Vec<u64>,
     hot_places: Vec<u64>,
@@ -49,7 +48,7 @@ pub(crate) struct State {
     bitmap: Vec<u64>,
     unique: Vec<u64>,
     inverse: Vec<u32>,
-    locations: Vec<RowLocation>,
+    locations: Vec<Location>,
     reads: Vec<RowRead>,
     reads_scratch: Vec<RowRead>,
     commands: Vec<ReadCommand>,
@@ -102,17 +101,17 @@ impl State {
         Ok(Self {
             lanes,
             landings: Landings::new(cold, transfer),
-            table: KeyHashTable::new(ids),
+            table: KeyTable::new(ids),
             bags: vec![0; bags + 1],
             keys: vec![0; ids],
-            places: vec![RowLocation::PADDING; ids],
+            places: vec![Location::PADDING; ids],
             cold: vec![0; ids],
             cold_keys: vec![0; ids],
             hot_places: vec![0; ids],
             bitmap: vec![0; plan.row_bits.words_for(ids)],
             unique: vec![0; ids],
             inverse: vec![0; ids],
-            locations: vec![RowLocation::FAILED; cold],
+            locations: vec![Location::FAILED; cold],
             reads: vec![RowRead::default(); cold],
             reads_scratch: vec![RowRead::default(); cold],
             commands: vec![ReadCommand::default(); cold],
@@ -158,7 +157,7 @@ macro_rules! with_rows {
 pub(crate) use with_rows;
 
 /// Adds what a look-up did to the host's totals.
-pub(crate) fn count(plan: &Prepared, result: &Result<LookupReport, LookupError>) {
+pub(crate) fn count(plan: &Prepared, result: &Result<Report, LookupError>) {
     let totals = &plan.host.totals;
     match result {
         Ok(report) => totals.add(report),
@@ -213,7 +212,7 @@ impl State {
         snapshots: &[Option<OverlaySnapshot>],
         batch: &Batch<'_>,
         out: &mut Output<'_>,
-    ) -> Result<LookupReport, LookupError> {
+    ) -> Result<Report, LookupError> {
         let mut watch = Watch::new(plan);
         check(plan, batch, out, &mut self.bags)?;
         self.ready(&watch)?;
@@ -237,7 +236,7 @@ impl State {
             }
         };
         let read = done.reading.time + done.counting;
-        report.stages[LookupStage::Expand as usize] = watch.lap().saturating_sub(read);
+        report.stages[Stage::Expand as usize] = watch.lap().saturating_sub(read);
         done.report(plan, &sorted, report, out.mask.as_deref_mut())
     }
 
@@ -253,14 +252,14 @@ impl State {
         snapshots: &[Option<OverlaySnapshot>],
         batch: &Batch<'_>,
         watch: &mut Watch<'_>,
-    ) -> Result<LookupReport, LookupError> {
+    ) -> Result<Report, LookupError> {
         let ids = batch.ids.len();
-        let mut report = LookupReport { ids: ids as u64, generation: plan.generation, ..LookupReport::default() };
+        let mut report = Report { ids: ids as u64, generation: plan.generation, ..Report::default() };
         let per_feature = batch.batch;
         let ids_of = |feature| ids_of(&self.bags, per_feature, feature);
         let features = || plan.features.iter().enumerate().map(|(index, feature)| (feature, ids_of(index)));
         let all_keys = &mut self.keys[..ids];
-        let (mut counts, mut refused) = (RowlessIdCounts::default(), false);
+        let (mut counts, mut refused) = (KeyCounts::default(), false);
         for (number, (feature, range)) in features().enumerate() {
             let (rows, keys_out) = (plan.table(feature.table).rows, &mut all_keys[range.clone()]);
             let (table, padding, read_padding) = (feature.table, feature.padding, !plan.pooled);
@@ -277,11 +276,11 @@ impl State {
                 with_ids!(batch.ids, ids => created(&ids[range], of, snapshot, padding, read_padding, keys_out, &mut found));
             }
             match feature.bounds {
-                BoundsCheck::Ignore => counts.padding += found.missing,
-                BoundsCheck::Count | BoundsCheck::Report => counts.missing += found.missing,
+                Bounds::Ignore => counts.padding += found.missing,
+                Bounds::Count | Bounds::Report => counts.missing += found.missing,
             }
             counts.padding += found.padding;
-            if feature.bounds == BoundsCheck::Report && found.missing != 0 && report.first_missing.is_none() {
+            if feature.bounds == Bounds::Report && found.missing != 0 && report.first_missing.is_none() {
                 // Features come in the order of their ids, so the first one found is the first in the batch.
                 let position = ids_of(number).find(|&id| all_keys[id] == KEY_MISSING);
                 report.first_missing = position.map(|position| MissingId {
@@ -289,16 +288,16 @@ impl State {
                     id: with_ids!(batch.ids, ids => ids[position].into()),
                 });
             }
-            refused |= found.missing != 0 && feature.missing == MissingPolicy::Error;
+            refused |= found.missing != 0 && feature.missing == Missing::Error;
         }
         report.padding = counts.padding as u64;
         report.missing = counts.missing as u64;
         if refused {
-            let of_errors = features().filter(|(feature, _)| feature.missing == MissingPolicy::Error);
+            let of_errors = features().filter(|(feature, _)| feature.missing == Missing::Error);
             let positions = of_errors.flat_map(|(_, range)| range).filter(|&id| all_keys[id] == KEY_MISSING).collect();
             return Err(LookupError::MissingIds { report: Box::new(report), positions });
         }
-        report.stages[LookupStage::Dedupe as usize] = watch.lap();
+        report.stages[Stage::Dedupe as usize] = watch.lap();
         Ok(report)
     }
 
@@ -308,7 +307,7 @@ impl State {
         plan: &Prepared,
         snapshots: &[Option<OverlaySnapshot>],
         batch: usize,
-        report: &mut LookupReport,
+        report: &mut Report,
         watch: &mut Watch<'_>,
     ) -> Sorted {
         let ids = report.ids as usize;
@@ -332,28 +331,28 @@ impl State {
             split_tiers(table, first, &all_keys[range.clone()], &mut places[range], &mut sieved);
         }
         let (cold_ids, hot_ids) = (sieved.cold_count, sieved.hot_count);
-        report.stages[LookupStage::Route as usize] = watch.lap();
+        report.stages[Stage::Route as usize] = watch.lap();
 
         let inverse = &mut self.inverse[..cold_ids];
         let unique = dedupe(&mut self.table, &self.cold_keys[..cold_ids], &mut self.unique, inverse);
         let unique = &self.unique[..unique];
-        report.stages[LookupStage::Dedupe as usize] += watch.lap();
+        report.stages[Stage::Dedupe as usize] += watch.lap();
 
         let locations = &mut self.locations[..unique.len()];
         let routed = route(&plan.routes, unique, locations, &mut self.reads);
         report.rows_ssd = unique.len() as u64;
-        report.stages[LookupStage::Route as usize] += watch.lap();
+        report.stages[Stage::Route as usize] += watch.lap();
 
         let reads = &mut self.reads[..routed.ssd];
         order(reads, &mut self.reads_scratch);
-        report.stages[LookupStage::Order as usize] = watch.lap();
+        report.stages[Stage::Order as usize] = watch.lap();
 
         let table_of = |read: &RowRead| plan.table((unique[read.unique as usize] >> crate::stage::TABLE_SHIFT) as u16);
         let count = merge(reads, |read| table_of(read).row_lbas, &plan.host.merge_rules, &mut self.commands);
         report.commands = count as u64;
         report.merges = (routed.ssd - count) as u64;
         report.bytes_needed = reads.iter().map(|read| table_of(read).row_bytes as u64).sum();
-        report.stages[LookupStage::Merge as usize] = watch.lap();
+        report.stages[Stage::Merge as usize] = watch.lap();
         let (unique, reads, failed) = (unique.len(), routed.ssd, routed.lost > 0);
         Sorted { hot_ids, cold_ids, unique, reads, commands: count, failed }
     }
@@ -466,9 +465,9 @@ impl Done {
         self,
         plan: &Prepared,
         sorted: &Sorted,
-        mut report: LookupReport,
+        mut report: Report,
         mask: Option<&mut [u8]>,
-    ) -> Result<LookupReport, LookupError> {
+    ) -> Result<Report, LookupError> {
         let Self { reading, hot_rows, counting, damaged, positions } = self;
         report.rows_dram = hot_rows as u64;
         report.unique = report.rows_dram + report.rows_ssd;
@@ -476,8 +475,8 @@ impl Done {
         (report.ids_dram, report.ids_ssd) = (sorted.hot_ids as u64, sorted.cold_ids as u64 - report.failed);
         (report.sq_doorbells, report.cq_doorbells) = (reading.sq_doorbells, reading.cq_doorbells);
         (report.bytes_read, report.split, report.landed) = (reading.bytes, reading.split, reading.landed);
-        report.stages[LookupStage::Dedupe as usize] += counting;
-        report.stages[LookupStage::Read as usize] = reading.time;
+        report.stages[Stage::Dedupe as usize] += counting;
+        report.stages[Stage::Read as usize] = reading.time;
         if positions.is_empty() {
             return Ok(report);
         }

@@ -3,7 +3,7 @@
 
 use warprow_keys::KeyKind;
 
-use super::keys::{IdInteger, KEY_MISSING, KEY_PADDING, RowlessIdCounts, TABLE_SHIFT};
+use super::keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
 use warprow_store::view::{CREATED, OverlaySnapshot};
 
 /// The bit that marks a key of a created id. The bits below are then not a row, but the number of the overlay's record that has the row. No
@@ -15,14 +15,14 @@ pub(crate) type CreatedIn = (u16, u32, KeyKind);
 
 /// Corrects `keys`, which [`sparse_keys`](super::sparse_keys) made of one feature's ids: replaces the keys of ids that updates created, and
 /// takes these ids out of `counts`, where they were counted as missing or as padding.
-pub(crate) fn created<I: IdInteger>(
+pub(crate) fn created<I: Id>(
     ids: &[I],
     (table, index, kind): CreatedIn,
     snapshot: &OverlaySnapshot,
     padding: Option<i128>,
     read_padding: bool,
     keys: &mut [u64],
-    counts: &mut RowlessIdCounts,
+    counts: &mut KeyCounts,
 ) {
     let base = u64::from(table) << TABLE_SHIFT;
     // If ids and stored keys differ in sign, numbers with the upper bit set mean something else to either: they are no keys.

@@ -3,11 +3,11 @@
 use super::keys::KEY_PADDING;
 
 /// The inverse of a key that stands for a missing row.
-pub const INVERSE_MISSING: u32 = u32::MAX;
+pub const MISSING: u32 = u32::MAX;
 /// The inverse of a key that stands for padding.
-pub const INVERSE_PADDING: u32 = u32::MAX - 1;
-/// The least number in an inverse that is no index: [`INVERSE_PADDING`]; [`INVERSE_MISSING`] is the other one.
-pub const FIRST_NO_INDEX: u32 = INVERSE_PADDING;
+pub const PADDING: u32 = u32::MAX - 1;
+/// The least number in an inverse that is no index: [`PADDING`]; [`MISSING`] is the other one.
+pub const NONE: u32 = PADDING;
 
 #[derive(Debug, Clone, Copy, Default)]
 struct Entry {
@@ -20,12 +20,12 @@ struct Entry {
 /// A hash table of keys with open addressing. Changing the table's stamp empties it. The table has at least twice as many entries as it can
 /// have keys, and small batches use only its beginning.
 #[derive(Debug)]
-pub struct KeyHashTable {
+pub struct KeyTable {
     entries: Box<[Entry]>,
     stamp: u32,
 }
 
-impl KeyHashTable {
+impl KeyTable {
     /// A table for up to `keys` keys at once. There must be fewer than 2³¹.
     pub fn new(keys: usize) -> Self {
         Self { entries: vec![Entry::default(); Self::entries_for(keys)].into(), stamp: 0 }
@@ -59,12 +59,12 @@ fn place(key: u64, shift: u32) -> usize {
     (((product >> 64) as u64 ^ product as u64) >> shift) as usize
 }
 
-/// Writes the different keys to `unique`, in the order in which they first appear, and for each key its index in `unique`, or [`INVERSE_MISSING`] or
-/// [`INVERSE_PADDING`], to `inverse`. Returns how many different keys there are.
+/// Writes the different keys to `unique`, in the order in which they first appear, and for each key its index in `unique`, or [`MISSING`] or
+/// [`PADDING`], to `inverse`. Returns how many different keys there are.
 ///
 /// # Panics
 /// If `unique` or `inverse` is shorter than `keys`, or the table is for fewer keys.
-pub fn dedupe(table: &mut KeyHashTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) -> usize {
+pub fn dedupe(table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) -> usize {
     let mut deduping = begin(table, keys.len());
     deduping.add(table, keys, unique, inverse);
     deduping.count
@@ -80,22 +80,22 @@ pub(crate) struct Deduping {
 }
 
 /// Empties `table`, for up to `keys` keys. It must have room for them.
-pub(crate) fn begin(table: &mut KeyHashTable, keys: usize) -> Deduping {
-    let size = KeyHashTable::entries_for(keys);
+pub(crate) fn begin(table: &mut KeyTable, keys: usize) -> Deduping {
+    let size = KeyTable::entries_for(keys);
     assert!(size <= table.entries.len(), "the table has no room for {keys} keys");
     Deduping { stamp: table.clear(), shift: 64 - size.trailing_zeros(), count: 0 }
 }
 
 impl Deduping {
     /// Adds keys. `unique` is the list of all different keys so far, `inverse` has room for these keys alone.
-    pub(crate) fn add(&mut self, table: &mut KeyHashTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) {
+    pub(crate) fn add(&mut self, table: &mut KeyTable, keys: &[u64], unique: &mut [u64], inverse: &mut [u32]) {
         let entries = &mut table.entries[..1 << (64 - self.shift)];
         let mask = entries.len() - 1;
         let stamp = self.stamp;
         let mut count = self.count;
         for (inverse, &key) in inverse[..keys.len()].iter_mut().zip(keys) {
             if key >= KEY_PADDING {
-                *inverse = if key == KEY_PADDING { INVERSE_PADDING } else { INVERSE_MISSING };
+                *inverse = if key == KEY_PADDING { PADDING } else { MISSING };
                 continue;
             }
             let mut at = place(key, self.shift);
@@ -128,8 +128,8 @@ mod tests {
     fn naive(keys: &[u64]) -> (Vec<u64>, Vec<u32>) {
         let mut unique = Vec::new();
         let inverse = keys.iter().map(|&key| match key {
-            KEY_MISSING => INVERSE_MISSING,
-            KEY_PADDING => INVERSE_PADDING,
+            KEY_MISSING => MISSING,
+            KEY_PADDING => PADDING,
             _ => match unique.iter().position(|&seen| seen == key) {
                 Some(index) => index as u32,
                 None => {
@@ -142,7 +142,7 @@ mod tests {
         (unique, inverse)
     }
 
-    fn check(table: &mut KeyHashTable, keys: &[u64]) {
+    fn check(table: &mut KeyTable, keys: &[u64]) {
         let mut unique = vec![0; keys.len()];
         let mut inverse = vec![0; keys.len()];
         let count = dedupe(table, keys, &mut unique, &mut inverse);
@@ -161,7 +161,7 @@ mod tests {
                     any::<u64>(), Just(KEY_MISSING), Just(KEY_PADDING)], 0..100), 1..6),
             stamp in prop_oneof![Just(0), Just(u32::MAX - 2), any::<u32>()],
         ) {
-            let mut table = KeyHashTable::new(100);
+            let mut table = KeyTable::new(100);
             table.stamp = stamp;
             for keys in &batches {
                 check(&mut table, keys);
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_full_table_of_different_keys_ends() {
         for keys in [1usize, 8, 9, 1000, 4096] {
-            let mut table = KeyHashTable::new(keys);
+            let mut table = KeyTable::new(keys);
             check(&mut table, &(0..keys as u64).map(|key| key << 32).collect::<Vec<_>>());
             check(&mut table, &(0..keys as u64).collect::<Vec<_>>());
         }

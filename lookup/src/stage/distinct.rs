@@ -1,7 +1,7 @@
 //! Counts the different rows in memory that a batch wants. Nothing but the report needs the number.
 
-use super::dedupe::{Deduping, KeyHashTable, begin};
-use super::route::RowLocation;
+use super::dedupe::{Deduping, KeyTable, begin};
+use super::route::Location;
 
 /// The most bytes of a bitmap for each row in memory that a look-up wants. A longer bitmap would take more time to clear than a hash table
 /// saves.
@@ -35,7 +35,7 @@ pub(crate) struct CountBuffers<'a> {
     /// The words of the bitmap; none where a bitmap would be too long.
     pub bitmap: &'a mut [u64],
     /// The hash table, which counts places that have no bit, and all places where there is no bitmap.
-    pub table: &'a mut KeyHashTable,
+    pub table: &'a mut KeyTable,
     pub unique: &'a mut [u64],
     pub inverse: &'a mut [u32],
 }
@@ -69,7 +69,7 @@ impl<'a> DistinctRows<'a> {
         }
         let bitmap = &mut bitmap[..self.words];
         for place in places {
-            let byte = RowLocation::byte_of_number(*place);
+            let byte = Location::byte_of_number(*place);
             let word = byte.and_then(|byte| bitmap.get_mut(byte >> self.shift >> 6).map(|word| (word, byte)));
             match word {
                 Some((word, byte)) => {
@@ -111,12 +111,12 @@ mod tests {
             let places: Vec<u64> = rows
                 .iter()
                 .map(|&(updated, row)| match updated {
-                    true => RowLocation::updated(3, row as u32).number(),
-                    false => RowLocation::dram(row * row_bytes as u64).number(),
+                    true => Location::updated(3, row as u32).number(),
+                    false => Location::dram(row * row_bytes as u64).number(),
                 })
                 .collect();
             let mut words = vec![u64::MAX; if bitmap { shape.words_for(400) } else { 0 }];
-            let mut table = KeyHashTable::new(400);
+            let mut table = KeyTable::new(400);
             let mut unique = vec![0; 400];
             let mut inverse = vec![0; 400];
             let buffers = CountBuffers { bitmap: &mut words, table: &mut table, unique: &mut unique, inverse: &mut inverse };

@@ -12,7 +12,7 @@ const _: () = assert!(cfg!(target_endian = "little"), "Warprow needs a little-en
 const BLOCK: usize = 64;
 
 /// An element type of a table.
-pub trait TableElement {
+pub trait Element {
     /// The type, as a value.
     const DTYPE: DType;
 
@@ -21,7 +21,7 @@ pub trait TableElement {
     fn widen(row: &[u8], take: impl FnMut(usize, &[f32]));
 }
 
-impl TableElement for f32 {
+impl Element for f32 {
     const DTYPE: DType = DType::F32;
 
     #[inline(always)]
@@ -38,7 +38,7 @@ impl TableElement for f32 {
 
 macro_rules! half_element {
     ($type:ty, $dtype:ident) => {
-        impl TableElement for $type {
+        impl Element for $type {
             const DTYPE: DType = DType::$dtype;
 
             #[inline(always)]
@@ -62,7 +62,7 @@ half_element!(bf16, BF16);
 
 macro_rules! integer_element {
     ($type:ty, $dtype:ident) => {
-        impl TableElement for $type {
+        impl Element for $type {
             const DTYPE: DType = DType::$dtype;
 
             #[inline(always)]
@@ -87,7 +87,7 @@ pub enum E5M2 {}
 
 macro_rules! float8_element {
     ($type:ty, $dtype:ident, $values:ident) => {
-        impl TableElement for $type {
+        impl Element for $type {
             const DTYPE: DType = DType::$dtype;
 
             #[inline(always)]
@@ -110,7 +110,7 @@ pub enum Q8 {}
 /// Elements of half a byte; the row's scale and bias (`f16`) stand behind them.
 pub enum Q4 {}
 
-impl TableElement for Q8 {
+impl Element for Q8 {
     const DTYPE: DType = DType::Q8;
 
     #[inline(always)]
@@ -130,7 +130,7 @@ impl TableElement for Q8 {
     }
 }
 
-impl TableElement for Q4 {
+impl Element for Q4 {
     const DTYPE: DType = DType::Q4;
 
     #[inline(always)]
@@ -204,7 +204,7 @@ integer_out!(u8, U8);
 
 /// Writes `row`, which has elements of type `E`, to `out` as elements of type `O`. If the types are the same, the row is copied bit by bit.
 #[inline]
-pub fn convert<E: TableElement, O: OutputElement>(row: &[u8], out: &mut [O]) {
+pub fn convert<E: Element, O: OutputElement>(row: &[u8], out: &mut [O]) {
     if E::DTYPE == O::DTYPE {
         return out.as_mut_bytes().copy_from_slice(row);
     }
@@ -221,7 +221,7 @@ pub type Accumulator = f32;
 /// Adds `row` to `sum`: first each element is multiplied by `weight`, if there is one, and rounded; then it is added, and
 /// rounded.
 #[inline]
-pub fn pool<E: TableElement>(row: &[u8], weight: Option<f32>, sum: &mut [Accumulator]) {
+pub fn pool<E: Element>(row: &[u8], weight: Option<f32>, sum: &mut [Accumulator]) {
     E::widen(row, |first, wide| {
         let sums = sum.get_mut(first..).unwrap_or_default().iter_mut().zip(wide);
         match weight {
@@ -305,7 +305,7 @@ mod tests {
         a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan()
     }
 
-    fn check_row<E: TableElement>(row: &[u8], weight: f32) {
+    fn check_row<E: Element>(row: &[u8], weight: f32) {
         let wide = naive_widen(E::DTYPE, row);
         let mut out = vec![7.0f32; wide.len()];
         convert::<E, f32>(row, &mut out);

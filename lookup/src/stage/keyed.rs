@@ -3,27 +3,27 @@
 use warprow_keys::{KeyIndex, KeyKind};
 use warprow_store::view::SparseIds;
 
-use super::keys::{IdInteger, KEY_MISSING, KEY_PADDING, RowlessIdCounts, TABLE_SHIFT};
+use super::keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
 
 /// How many ids the index is asked for at once.
 const BLOCK: usize = 128;
 
 /// Writes to `keys` the keys of one feature's ids, which are sparse ids of the table with index `table`, as [`keys`](super::keys()) does for
 /// a table without an index. In such a key, the key position that the index gives the id takes the place of the row.
-pub fn sparse_keys<I: IdInteger>(
+pub fn sparse_keys<I: Id>(
     ids: &[I],
     table: u16,
     sparse: &SparseIds,
     padding: Option<i128>,
     read_padding: bool,
     keys: &mut [u64],
-) -> RowlessIdCounts {
+) -> KeyCounts {
     let base = u64::from(table) << TABLE_SHIFT;
     // If ids and stored keys differ in sign, numbers with the upper bit set mean something else to either: they are no keys.
     let signed = sparse.index.kind() == KeyKind::I64;
     let foreign = if signed == I::SIGNED { 0 } else { 1 << 63 };
     let padding = padding.and_then(I::raw_of);
-    let mut counts = RowlessIdCounts::default();
+    let mut counts = KeyCounts::default();
     let mut raws = [0; BLOCK];
     let mut slots = [0; BLOCK];
     for (ids, keys) in ids.chunks(BLOCK).zip(keys.chunks_mut(BLOCK)) {
@@ -45,7 +45,7 @@ pub fn sparse_keys<I: IdInteger>(
 }
 
 /// Writes the mask of one feature's ids, of which [`sparse_keys`] made `keys`: 1 where the table has the row and the id is no padding, else 0.
-pub fn sparse_mask<I: IdInteger>(ids: &[I], keys: &[u64], padding: Option<i128>, mask: &mut [u8]) {
+pub fn sparse_mask<I: Id>(ids: &[I], keys: &[u64], padding: Option<i128>, mask: &mut [u8]) {
     let padding = padding.and_then(I::raw_of);
     for ((mask, &id), &key) in mask.iter_mut().zip(ids).zip(keys) {
         *mask = u8::from(key < KEY_PADDING && padding != Some(id.raw()));
@@ -82,7 +82,7 @@ mod tests {
         SparseIds { index, stored: stored.then(|| Arc::new(bits)), ranks: Some(Arc::new(ranks)) }
     }
 
-    fn check<I: IdInteger + Into<i128>>(
+    fn check<I: Id + Into<i128>>(
         ids: &[I],
         numbers: &[i128],
         sparse: &SparseIds,
@@ -112,7 +112,7 @@ mod tests {
             missing += usize::from(position.is_none() && !is_padding);
             padded += usize::from(is_padding && !(read_padding && position.is_some()));
         }
-        assert_eq!(counts, RowlessIdCounts { missing, padding: padded });
+        assert_eq!(counts, KeyCounts { missing, padding: padded });
     }
 
     proptest! {

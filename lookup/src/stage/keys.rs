@@ -14,7 +14,7 @@ pub const KEY_PADDING: u64 = u64::MAX - 1;
 pub const KEY_FOUND: u64 = u64::MAX - 2;
 
 /// An integer that ids are given as.
-pub trait IdInteger: Copy {
+pub trait Id: Copy {
     /// Whether the type can hold negative numbers.
     const SIGNED: bool;
 
@@ -27,7 +27,7 @@ pub trait IdInteger: Copy {
 
 macro_rules! id {
     ($($type:ty),*) => {$(
-        impl IdInteger for $type {
+        impl Id for $type {
             const SIGNED: bool = <$type>::MIN != 0;
 
             #[inline(always)]
@@ -37,7 +37,7 @@ macro_rules! id {
             }
 
             fn raw_of(id: i128) -> Option<u64> {
-                <$type>::try_from(id).ok().map(IdInteger::raw)
+                <$type>::try_from(id).ok().map(Id::raw)
             }
         }
     )*};
@@ -46,7 +46,7 @@ id!(i32, i64, u32, u64);
 
 /// How many ids of a feature have no row to be read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct RowlessIdCounts {
+pub struct KeyCounts {
     /// Ids that the table does not have.
     pub missing: usize,
     /// Padding ids that are not read.
@@ -57,17 +57,17 @@ pub struct RowlessIdCounts {
 ///
 /// An id is compared with `padding` before anything else. With `read_padding` (in unpooled look-ups), a padding id that the table has gets
 /// the key of its row nevertheless.
-pub fn keys<I: IdInteger>(
+pub fn keys<I: Id>(
     ids: &[I],
     table: u16,
     rows: u64,
     padding: Option<i128>,
     read_padding: bool,
     keys: &mut [u64],
-) -> RowlessIdCounts {
+) -> KeyCounts {
     let base = u64::from(table) << TABLE_SHIFT;
     let rows = rows.min(MAX_ROWS);
-    let mut counts = RowlessIdCounts::default();
+    let mut counts = KeyCounts::default();
     match padding.and_then(I::raw_of) {
         None => {
             for (key, &id) in keys.iter_mut().zip(ids) {
@@ -94,7 +94,7 @@ pub fn keys<I: IdInteger>(
 }
 
 /// Writes the mask of one feature's ids: 1 where the table has the row and the id is no padding, else 0.
-pub fn mask<I: IdInteger>(ids: &[I], rows: u64, padding: Option<i128>, mask: &mut [u8]) {
+pub fn mask<I: Id>(ids: &[I], rows: u64, padding: Option<i128>, mask: &mut [u8]) {
     let masked = mask.iter_mut().zip(ids);
     match padding.and_then(I::raw_of) {
         None => masked.for_each(|(mask, &id)| *mask = u8::from(id.raw() < rows)),
@@ -120,7 +120,7 @@ mod tests {
         }
     }
 
-    fn check<I: IdInteger + Into<i128>>(ids: &[I], table: u16, rows: u64, padding: Option<i128>, read_padding: bool) {
+    fn check<I: Id + Into<i128>>(ids: &[I], table: u16, rows: u64, padding: Option<i128>, read_padding: bool) {
         let mut got = vec![7; ids.len()];
         let mut flags = vec![7; ids.len()];
         let counts = keys(ids, table, rows, padding, read_padding, &mut got);
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(got, want.iter().map(|want| want.0).collect::<Vec<_>>());
         assert_eq!(flags, want.iter().map(|want| want.1).collect::<Vec<_>>());
         let count = |key| got.iter().filter(|&&got| got == key).count();
-        assert_eq!(counts, RowlessIdCounts { missing: count(KEY_MISSING), padding: count(KEY_PADDING) });
+        assert_eq!(counts, KeyCounts { missing: count(KEY_MISSING), padding: count(KEY_PADDING) });
     }
 
     proptest! {

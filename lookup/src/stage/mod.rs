@@ -17,14 +17,14 @@ mod split_tiers;
 mod updated;
 
 pub(crate) use created::created;
-pub use dedupe::{FIRST_NO_INDEX, INVERSE_MISSING, INVERSE_PADDING, KeyHashTable, dedupe};
+pub use dedupe::{KeyTable, MISSING, NONE, PADDING, dedupe};
 pub(crate) use distinct::{BitmapShape, CountBuffers, DistinctRows};
-pub use expand::{Accumulator, E4M3, E5M2, OutputElement, Q4, Q8, TableElement, convert, pool};
+pub use expand::{Accumulator, E4M3, E5M2, Element, OutputElement, Q4, Q8, convert, pool};
 pub use keyed::{sparse_keys, sparse_mask};
-pub use keys::{IdInteger, KEY_FOUND, KEY_MISSING, KEY_PADDING, MAX_ROWS, RowlessIdCounts, TABLE_SHIFT, keys, mask};
+pub use keys::{Id, KEY_FOUND, KEY_MISSING, KEY_PADDING, KeyCounts, MAX_ROWS, TABLE_SHIFT, keys, mask};
 pub use merge::{ReadCommand, merge, split};
 pub use merge_rule::MergeRule;
 pub use order::order;
-pub use route::{RoutedCounts, RowLocation, RowRead, TableRoute, route};
+pub use route::{Location, RouteTable, Routed, RowRead, route};
 pub use split_tiers::{TierSplit, split_tiers};
 pub(crate) use updated::updated;

@@ -9,7 +9,7 @@ use std::time::Duration;
 use warprow_dma::DmaMemory;
 use warprow_uring::{DirectAlignment, FileRing, FileTransfer};
 
-use super::engine::{BackingEngine, BackingOperation, MemoryPiece};
+use super::engine::{BackingEngine, BackingOperation, Piece};
 use super::file::punch;
 use super::file_end::FileEnd;
 use super::interface::{Backing, DEPTH};
@@ -185,7 +185,7 @@ struct Running {
     /// Transfers that have not ended, or the one sync.
     left: usize,
     result: Result<(), MediaError>,
-    pieces: Vec<MemoryPiece>,
+    pieces: Vec<Piece>,
     /// Stands in for the pieces.
     buffer: Option<DmaMemory>,
     len: usize,
@@ -278,7 +278,7 @@ impl DirectEngine {
 }
 
 impl BackingEngine for DirectEngine {
-    fn begin(&mut self, token: u32, operation: BackingOperation, offset: u64, pieces: &[MemoryPiece]) -> bool {
+    fn begin(&mut self, token: u32, operation: BackingOperation, offset: u64, pieces: &[Piece]) -> bool {
         let len = pieces.iter().map(|piece| piece.2).sum();
         let there = match operation {
             BackingOperation::Read => self.end.check(offset, len as u64).map_err(MediaError::Read),
@@ -290,9 +290,8 @@ impl BackingEngine for DirectEngine {
         }
         let memory = self.alignment.memory;
         let block = self.alignment.offset;
-        let aligned = |(host, at, len): &MemoryPiece| {
-            (host.as_ptr().addr() + at).is_multiple_of(memory) && len.is_multiple_of(block)
-        };
+        let aligned =
+            |(host, at, len): &Piece| (host.as_ptr().addr() + at).is_multiple_of(memory) && len.is_multiple_of(block);
         let direct = pieces.len() <= PIECES && pieces.iter().all(aligned);
         // One more than needed, so that a durable write finds room for its sync.
         let needed = if direct { pieces.len().max(1) + 1 } else { 2 };

@@ -20,13 +20,13 @@ pub enum BackingOperation {
 }
 
 /// A part of host memory: memory, offset and length in bytes.
-pub type MemoryPiece = (DmaMemory, usize, usize);
+pub type Piece = (DmaMemory, usize, usize);
 
 /// A backing at work on several commands at once, for one worker.
 pub trait BackingEngine: Send + fmt::Debug {
     /// Begins an operation on the bytes from `offset` on, as many as the pieces have. False if there is too much under
     /// way: then it is tried again later. `token` comes back with the result.
-    fn begin(&mut self, token: u32, operation: BackingOperation, offset: u64, pieces: &[MemoryPiece]) -> bool;
+    fn begin(&mut self, token: u32, operation: BackingOperation, offset: u64, pieces: &[Piece]) -> bool;
 
     /// Hands begun operations on, and reports those that have ended.
     fn poll(&mut self, done: &mut Vec<(u32, Result<(), MediaError>)>);

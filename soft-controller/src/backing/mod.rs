@@ -11,7 +11,7 @@ mod procedural;
 mod ram;
 
 pub use direct::DirectBacking;
-pub use engine::{BackingEngine, BackingOperation, MemoryPiece};
+pub use engine::{BackingEngine, BackingOperation, Piece};
 pub use file::{FileBacking, will_need};
 pub use interface::Backing;
 pub(crate) use interface::DEPTH;

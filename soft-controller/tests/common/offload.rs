@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use warprow_dma::{DmaMemory, order};
 use warprow_soft_controller::{
-    Backing, ControllerBuilder, FaultRule, FaultRules, Leave, MappedPlace, Mapping, Namespace, Offload, OffloadFailure,
-    OffloadQueue, RamBacking, Turn,
+    Backing, ControllerBuilder, FaultRules, Leave, MappedPlace, Mapping, Namespace, Offload, OffloadFailure,
+    OffloadQueue, RamBacking, Rule, Turn,
 };
 use warprow_spec::{NvmOpcode, Sqe};
 
@@ -25,7 +25,7 @@ pub(crate) struct Script {
     /// Its next turn says that it has answered one command more than it has.
     pub(crate) miscount: bool,
     /// Its next turn adds this rule.
-    pub(crate) inject: Option<(FaultRules, FaultRule)>,
+    pub(crate) inject: Option<(FaultRules, Rule)>,
     /// Stores to doorbells in its turns, one before each pass: memory, offset, value.
     pub(crate) rings: VecDeque<(DmaMemory, usize, u32)>,
     /// Turns wait for commands, and for this long after they are asked to leave.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use warprow_dma::DmaMemory;
 use warprow_layout::Generation;
-use warprow_soft_controller::{BackingEngine, BackingOperation, MediaError, MemoryPiece};
+use warprow_soft_controller::{BackingEngine, BackingOperation, MediaError, Piece};
 use warprow_uring::{FileRing, FileTransfer};
 
 use super::{Attached, AttachedTable, LBA, Rows, Stretch};
@@ -108,7 +108,7 @@ struct Blocks {
 struct Read {
     token: u32,
     lba: u64,
-    pieces: Vec<MemoryPiece>,
+    pieces: Vec<Piece>,
     blocks: Vec<Blocks>,
     buffer: Option<DmaMemory>,
     /// Transfers that have not ended.
@@ -222,7 +222,7 @@ impl DirectEngine {
 }
 
 impl BackingEngine for DirectEngine {
-    fn begin(&mut self, token: u32, operation: BackingOperation, offset: u64, pieces: &[MemoryPiece]) -> bool {
+    fn begin(&mut self, token: u32, operation: BackingOperation, offset: u64, pieces: &[Piece]) -> bool {
         match operation {
             BackingOperation::Read => {}
             BackingOperation::Write { .. } => {

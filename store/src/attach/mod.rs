@@ -45,7 +45,7 @@ impl fmt::Debug for AttachedTable {
 
 /// How the files of attached tables are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct AttachTableOptions {
+pub struct AttachOptions {
     /// Past the page cache, by io_uring with O_DIRECT. Else through it: what is there is copied, and what is not is asked for
     /// together, so that a disk has as many reads under way as with io_uring.
     pub direct: bool,
@@ -53,14 +53,14 @@ pub struct AttachTableOptions {
     pub depth: u32,
 }
 
-impl Default for AttachTableOptions {
+impl Default for AttachOptions {
     /// Through the page cache, up to 256 reads at once.
     fn default() -> Self {
         Self { direct: false, depth: 256 }
     }
 }
 
-impl AttachTableOptions {
+impl AttachOptions {
     /// Reads the files past the page cache if `direct` is set, else through it.
     #[must_use]
     pub fn with_direct(self, direct: bool) -> Self {
@@ -102,16 +102,12 @@ impl Device {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn attached(name: &str, tables: Vec<AttachedTable>) -> Result<Self, StoreError> {
-        Self::attached_with(name, tables, &AttachTableOptions::default())
+        Self::attached_with(name, tables, &AttachOptions::default())
     }
 
     /// As [`attached`](Self::attached), with the tables' files read as `options` say. Those that are read past the page cache have to
     /// hold all rows as they are: [`RowSource::stretches`] tells where.
-    pub fn attached_with(
-        name: &str,
-        tables: Vec<AttachedTable>,
-        options: &AttachTableOptions,
-    ) -> Result<Self, StoreError> {
+    pub fn attached_with(name: &str, tables: Vec<AttachedTable>, options: &AttachOptions) -> Result<Self, StoreError> {
         let refused = |reason: String| StoreError::Address { address: name.to_owned(), reason };
         if !(1..=1024).contains(&options.depth) {
             return Err(refused(format!("a depth of {}: 1 to 1024 are possible", options.depth)));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use warprow_conformance::{CHECKS, Subject, Verdict};
 use warprow_dma::SystemClock;
 use warprow_driver::{AdminAnswer, Controller, ControllerOptions, DriverError, HostMemory, ResetKind};
-use warprow_soft_controller::{ControllerBuilder, Fault, FaultRule, Namespace, RamBacking, SoftController};
+use warprow_soft_controller::{ControllerBuilder, Fault, Namespace, RamBacking, Rule, SoftController};
 use warprow_spec::admin::FeatureSelect;
 use warprow_spec::features::FeatureId;
 use warprow_spec::identify::Fna;
@@ -172,11 +172,11 @@ fn slow_to_become_ready() {
 /// A controller that answers with success and does nothing, or spoils data, is found out by each check named.
 #[test]
 fn lies_are_found_out() {
-    let lie = || FaultRule::new(Fault::Status(Status::SUCCESS)).always();
-    let spoilt = || FaultRule::new(Fault::Corrupt).always();
+    let lie = || Rule::new(Fault::Status(Status::SUCCESS)).always();
+    let spoilt = || Rule::new(Fault::Corrupt).always();
     let data = ["what is written is read", "PRPs describe any buffer", "scattered buffers", "many queues side by side"];
     let resets = ["resets keep data and lose commands", "a reset waits for the owners of queues", "shutdown, and back"];
-    let table: &[(&str, FaultRule, &[&str])] = &[
+    let table: &[(&str, Rule, &[&str])] = &[
         ("writes that are not carried out", lie().io(NvmOpcode::WRITE), &data),
         ("reads that are not carried out", lie().io(NvmOpcode::READ), &data),
         ("reads without data", lie().io(NvmOpcode::READ), &["resets under load", "aborts under load"]),
@@ -187,7 +187,7 @@ fn lies_are_found_out() {
         ("writes to the wrong namespace", lie().io(NvmOpcode::WRITE).nsid(2), &["namespaces are separate"]),
         (
             "completions that come twice",
-            FaultRule::new(Fault::Duplicate).always().io(NvmOpcode::READ),
+            Rule::new(Fault::Duplicate).always().io(NvmOpcode::READ),
             &["what is written is read", "a full queue answers every command once", "aborts under load"],
         ),
         ("Write Zeroes that does nothing", lie().io(NvmOpcode::WRITE_ZEROES), &["Write Zeroes"]),

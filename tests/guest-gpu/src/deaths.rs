@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use memmap2::MmapOptions;
-use warprow_simt::shim::CompiledKernels;
+use warprow_simt::shim::Shim;
 use warprow_vfio::VfioFunction;
 
 use crate::peer::PeerMemory;
@@ -20,7 +20,7 @@ const QUEUES: u16 = 64;
 
 /// The process that is killed: `guest-gpu victim ADDRESS PLACEMENT`. `peer-first` opens the peer's BAR before the drive, and
 /// `drive-first` after it.
-pub(crate) fn victim(shim: &mut CompiledKernels, address: &str, how: &str) -> Result<()> {
+pub(crate) fn victim(shim: &mut Shim, address: &str, how: &str) -> Result<()> {
     let placement = if how == "registers" { Placement::Registers } else { Placement::Peer };
     let _first = (how == "peer-first").then(PeerMemory::new).transpose()?;
     let mut scene = Scene::found(SEED, vec![VfioFunction::open(address)?])?;
@@ -37,7 +37,7 @@ pub(crate) fn victim(shim: &mut CompiledKernels, address: &str, how: &str) -> Re
 
 /// Kills processes whose kernels look up. The next owner finds every LBA as it was, nothing comes to the peer's BAR any more, and the
 /// next owner's own look-ups are right.
-pub(crate) fn killed(how: &str, shim: &mut CompiledKernels, address: &str) -> Result<()> {
+pub(crate) fn killed(how: &str, shim: &mut Shim, address: &str) -> Result<()> {
     let mut scene = Scene::new(SEED, vec![VfioFunction::open(address)?])?;
     let placement = if how == "registers" { Placement::Registers } else { Placement::Peer };
     for round in 0..KILLS {
@@ -96,7 +96,7 @@ impl StrayDoorbells {
 
 /// The GPU of a process that is killed goes on storing tails, until the drive's next owner has its own queue: nothing is written, no
 /// row is wrong, what fails is told, and recovery helps. The next owner's queue has the identifier that the dead process's had.
-pub(crate) fn stray_tails(shim: &mut CompiledKernels, address: &str) -> Result<()> {
+pub(crate) fn stray_tails(shim: &mut Shim, address: &str) -> Result<()> {
     let mut scene = Scene::new(SEED, vec![VfioFunction::open(address)?])?;
     let stray = StrayDoorbells::new()?;
     let mut told = [0u32; 2];

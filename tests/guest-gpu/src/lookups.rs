@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
 use warprow_gpu_queues::abi::{DOORBELL_MEMORY, DOORBELL_MMIO};
-use warprow_simt::shim::CompiledKernels;
+use warprow_simt::shim::Shim;
 use warprow_vfio::VfioFunction;
 
 use crate::scene::{IDS, PATIENCE, Placement, Scene};
 
 /// Random tables, queues of one to four batches. Prints how many doorbells the kernels stored for each queue, for whoever has the
 /// controller's own count.
-pub(crate) fn by(placement: Placement, shim: &mut CompiledKernels, address: &str) -> Result<()> {
+pub(crate) fn by(placement: Placement, shim: &mut Shim, address: &str) -> Result<()> {
     let kind = if placement == Placement::HostThread { DOORBELL_MEMORY } else { DOORBELL_MMIO };
     let mut stored = BTreeMap::new();
     for seed in 0..3 {

@@ -13,7 +13,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result};
 use warprow_conformance::Tally;
 use warprow_driver::ResetKind;
-use warprow_simt::shim::CompiledKernels;
+use warprow_simt::shim::Shim;
 use warprow_vfio::{VfioFunction, VfioInterface};
 
 use crate::scene::Placement;
@@ -37,9 +37,8 @@ fn main() -> ExitCode {
     })
 }
 
-fn kernels() -> Result<CompiledKernels> {
-    CompiledKernels::linked()
-        .context("the kernels are not part of this program: there was no C++ compiler when it was built")
+fn kernels() -> Result<Shim> {
+    Shim::linked().context("the kernels are not part of this program: there was no C++ compiler when it was built")
 }
 
 /// Who stores to the doorbells, with the controller's own trace for a witness (tests/guest/suite.sh).

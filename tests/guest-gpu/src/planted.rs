@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use warprow_gpu_queues::abi::QueueDescriptor;
-use warprow_simt::shim::CompiledKernels;
+use warprow_simt::shim::Shim;
 use warprow_vfio::VfioFunction;
 
 use crate::scene::{IDS, PATIENCE, Placement, Scene};
@@ -30,7 +30,7 @@ const BUGS: [Bug; 5] = [
 ];
 
 /// Plants each bug, in placement `placement`: rows are lost or the comparison fails; and without the bug all is well again.
-pub(crate) fn are_noticed(placement: Placement, shim: &mut CompiledKernels, address: &str) -> Result<()> {
+pub(crate) fn are_noticed(placement: Placement, shim: &mut Shim, address: &str) -> Result<()> {
     drop(Scene::new(40, vec![VfioFunction::open(address)?])?);
     for (name, bug) in BUGS {
         let mut scene = Scene::found(40, vec![VfioFunction::open(address)?])?;

@@ -6,18 +6,13 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use warprow_driver::ResetKind;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT};
-use warprow_simt::shim::CompiledKernels;
+use warprow_simt::shim::Shim;
 use warprow_vfio::VfioFunction;
 
 use crate::scene::{IDS, PATIENCE, Placement, Scene};
 
 /// Another thread resets the controller while kernels look up: rows are right or told as lost, and after recovery all come.
-pub(crate) fn under_look_ups(
-    placement: Placement,
-    kind: ResetKind,
-    shim: &mut CompiledKernels,
-    address: &str,
-) -> Result<()> {
+pub(crate) fn under_look_ups(placement: Placement, kind: ResetKind, shim: &mut Shim, address: &str) -> Result<()> {
     let mut scene = Scene::new(10, vec![VfioFunction::open(address)?])?;
     let mut queues = scene.queues(placement, 2, PATIENCE)?;
     let controller = scene.drives[0].0.clone();
@@ -52,7 +47,7 @@ pub(crate) fn under_look_ups(
 }
 
 /// A drive that is too slow for the queue's patience: bounded, told, and the queue serves again once it is recovered.
-pub(crate) fn too_slow(placement: Placement, shim: &mut CompiledKernels, slow: &str) -> Result<()> {
+pub(crate) fn too_slow(placement: Placement, shim: &mut Shim, slow: &str) -> Result<()> {
     let mut scene = Scene::new(11, vec![VfioFunction::open(slow)?])?;
     let mut queues = scene.queues(placement, 4, Duration::from_millis(150))?;
     for _ in 0..2 {

@@ -10,11 +10,11 @@ use warprow_driver::{BlockIo, Controller, ControllerOptions, Namespace, QueueOpt
 use warprow_gpu_queues::abi::QueueDescriptor;
 use warprow_gpu_queues::{DoorbellAccess, DriveWritable, Gate, QueueSet, QueueSetOptions};
 use warprow_kernels::abi::{DriveQueues, Lookup, SlotPlaces};
-use warprow_simt::batch::RandomBatch;
+use warprow_simt::batch::Batch;
 use warprow_simt::buffer::Buffer;
-use warprow_simt::launch_fixture::{LaunchAnswer, LaunchFixture, expect};
-use warprow_simt::shim::CompiledKernels;
-use warprow_simt::tables_fixture::{FixtureShape, TablesFixture};
+use warprow_simt::rig::{Rig, Told, expect};
+use warprow_simt::shim::Shim;
+use warprow_simt::world::{Shape, World};
 
 use crate::peer::PeerMemory;
 
@@ -25,7 +25,7 @@ pub(crate) const IDS: u64 = 300;
 
 /// Drives that hold the rows of a random table.
 pub(crate) struct Scene {
-    pub(crate) world: TablesFixture,
+    pub(crate) world: World,
     pub(crate) rng: Rng,
     pub(crate) drives: Vec<(Arc<Controller>, Namespace)>,
 }
@@ -57,7 +57,7 @@ pub(crate) struct Looked {
     pub(crate) cold: usize,
     /// Rows that did not come.
     pub(crate) lost: usize,
-    pub(crate) told: LaunchAnswer,
+    pub(crate) told: Told,
 }
 
 impl Looked {
@@ -97,16 +97,16 @@ impl Scene {
         });
         let drives = drives.collect::<Result<Vec<_>>>()?;
         let (row_bytes, rows) = [(40, 2000), (300, 1000), (600, 800), (8192, 80)][rng.usize(0..4)];
-        let shape = FixtureShape {
+        let shape = Shape {
             drives: drives.len() as u32,
             tables: 1..3,
             rows: rows..rows + 1,
             row_bytes: row_bytes / 2..=row_bytes,
             lba_shift: drives.first().map(|(_, namespace)| namespace.lba_shift().into()),
             cold: true,
-            ..FixtureShape::without_drives(IDS)
+            ..Shape::without_drives(IDS)
         };
-        let world = TablesFixture::new(&mut rng, &shape);
+        let world = World::new(&mut rng, &shape);
         Ok(Self { world, rng, drives })
     }
 
@@ -140,7 +140,7 @@ impl Scene {
     }
 
     /// A look-up of up to `ids` random ids by the kernels. Every row of its output is compared with the table's.
-    pub(crate) fn look_up(&mut self, shim: &mut CompiledKernels, queues: &mut Queues, ids: u64) -> Result<Looked> {
+    pub(crate) fn look_up(&mut self, shim: &mut Shim, queues: &mut Queues, ids: u64) -> Result<Looked> {
         let descriptors = queues.set.descriptors().to_vec();
         self.look_up_by(shim, queues, &descriptors, ids)
     }
@@ -148,12 +148,12 @@ impl Scene {
     /// As [`look_up`](Self::look_up), with these descriptors in the place of the queues' own.
     pub(crate) fn look_up_by(
         &mut self,
-        shim: &mut CompiledKernels,
+        shim: &mut Shim,
         queues: &mut Queues,
         descriptors: &[QueueDescriptor],
         ids: u64,
     ) -> Result<Looked> {
-        let batch = RandomBatch::of(&mut self.rng, &self.world, ids);
+        let batch = Batch::of(&mut self.rng, &self.world, ids);
         let small = self.rng.bool();
         let descriptors = Buffer::of_all(descriptors.iter().map(|queue| queue.as_bytes()));
         let plain = batch.lookup();
@@ -164,7 +164,7 @@ impl Scene {
             ..plain
         };
         let expected = expect(&self.world, &batch).by_one_block(&self.world, small);
-        let mut rig = LaunchFixture { shim, rng: self.rng.fork(), world: &self.world };
+        let mut rig = Rig { shim, rng: self.rng.fork(), world: &self.world };
         let wrong = |wrong: String| anyhow!(wrong);
         rig.prepare(&lookup, small).map_err(wrong)?;
         rig.fetch(&lookup, None).map_err(wrong)?;
@@ -177,7 +177,7 @@ impl Scene {
     }
 
     /// As [`look_up`](Self::look_up), of which every row must come.
-    pub(crate) fn whole(&mut self, shim: &mut CompiledKernels, queues: &mut Queues, ids: u64) -> Result<Looked> {
+    pub(crate) fn whole(&mut self, shim: &mut Shim, queues: &mut Queues, ids: u64) -> Result<Looked> {
         let looked = self.look_up(shim, queues, ids)?;
         looked.assert_whole()?;
         Ok(looked)

@@ -7,9 +7,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use fastrand::Rng;
 use warprow_dma::Clock;
-use warprow_soft_controller::{
-    Fault, FaultRule, FaultRuleId, Namespace, PowerCut, QueueMatch, RamBacking, SoftController,
-};
+use warprow_soft_controller::{Fault, Namespace, PowerCut, QueueMatch, RamBacking, Rule, RuleId, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_store::Device;
 
@@ -25,11 +23,11 @@ pub(crate) struct World {
     /// Bytes of the largest transfer of a command.
     pub(crate) max_transfer: usize,
     pub(crate) lba: u32,
-    rules: Vec<(usize, FaultRuleId)>,
+    rules: Vec<(usize, RuleId)>,
     dma_faults: Vec<u64>,
     power: Arc<Power>,
     /// Drives that are off, or will be when their rule fires, with what their caches will have lost.
-    off: Vec<(usize, FaultRuleId, PowerCut)>,
+    off: Vec<(usize, RuleId, PowerCut)>,
 }
 
 /// Power cuts that wait for a rule to fire.
@@ -41,7 +39,7 @@ struct Power {
 
 struct Trigger {
     drive: usize,
-    rule: FaultRuleId,
+    rule: RuleId,
     cuts: Vec<(usize, PowerCut)>,
 }
 
@@ -108,7 +106,7 @@ impl World {
         self.drives.iter().map(|drive| Device::new(drive.clone(), 1)).collect()
     }
 
-    fn inject(&mut self, drive: usize, rule: FaultRule) -> FaultRuleId {
+    fn inject(&mut self, drive: usize, rule: Rule) -> RuleId {
         let id = self.drives[drive].faults().inject(rule);
         self.rules.push((drive, id));
         id
@@ -126,11 +124,11 @@ impl World {
             0 => {
                 let nth = nth(rng);
                 let late = Duration::from_millis(rng.u64(500..3000));
-                self.inject(drive, FaultRule::new(Fault::Delay(late)).io(NvmOpcode::WRITE).nth(nth));
+                self.inject(drive, Rule::new(Fault::Delay(late)).io(NvmOpcode::WRITE).nth(nth));
                 let stubborn = [Fault::Status(StatusCode::InternalError.into()), Fault::Drop, Fault::Swallow];
                 let fault = stubborn[rng.usize(..3)];
                 let times = rng.u64(1..3);
-                self.inject(drive, FaultRule::new(fault).admin(AdminOpcode::DELETE_IO_SQ).times(times));
+                self.inject(drive, Rule::new(fault).admin(AdminOpcode::DELETE_IO_SQ).times(times));
                 (
                     Harm::Commands,
                     format!("drive{drive}: write {nth} comes {late:?} late, {fault:?} at {times} deletions"),
@@ -148,13 +146,13 @@ impl World {
             }
             5 => {
                 let nth = nth(rng);
-                self.inject(drive, FaultRule::new(Fault::Fatal).nth(nth));
+                self.inject(drive, Rule::new(Fault::Fatal).nth(nth));
                 (Harm::Controller, format!("drive{drive}: CSTS.CFS at command {nth}"))
             }
             // The power of one drive, or of all, goes and comes back at once.
             6 | 7 => {
                 let nth = nth(rng);
-                let rule = self.inject(drive, FaultRule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).nth(nth));
+                let rule = self.inject(drive, Rule::new(Fault::Delay(Duration::ZERO)).on(QueueMatch::Io).nth(nth));
                 let hit = if rng.bool() { drive..drive + 1 } else { 0..self.drives.len() };
                 let cuts: Vec<_> = hit.map(|drive| (drive, cut(rng))).collect();
                 let words = format!("power cut {cuts:?} at I/O command {nth} of drive{drive}");
@@ -164,7 +162,7 @@ impl World {
             // The power of one drive, or of all, goes and comes back when the operation has ended.
             _ => {
                 let nth = nth(rng);
-                let rule = self.inject(drive, FaultRule::new(Fault::Disappear).on(QueueMatch::Io).nth(nth));
+                let rule = self.inject(drive, Rule::new(Fault::Disappear).on(QueueMatch::Io).nth(nth));
                 let own = cut(rng);
                 self.off.push((drive, rule, own));
                 let mut cuts = Vec::new();
@@ -183,12 +181,12 @@ impl World {
     pub(crate) fn lie(&mut self, lie: Lie, rng: &mut Rng) {
         let drive = rng.usize(..self.drives.len());
         let nth = 1 + rng.u64(..8);
-        let success = FaultRule::new(Fault::Status(Status::SUCCESS)).nth(nth);
+        let success = Rule::new(Fault::Status(Status::SUCCESS)).nth(nth);
         let rule = match lie {
             Lie::Flush => success.nth(1).always().io(NvmOpcode::FLUSH),
             Lie::StaleRead => success.io(NvmOpcode::READ),
             Lie::LostWrite => success.io(NvmOpcode::WRITE),
-            Lie::DamagedWrite => FaultRule::new(Fault::Corrupt).nth(nth).io(NvmOpcode::WRITE),
+            Lie::DamagedWrite => Rule::new(Fault::Corrupt).nth(nth).io(NvmOpcode::WRITE),
         };
         self.drives[drive].faults().inject(rule);
     }
@@ -197,7 +195,7 @@ impl World {
     pub(crate) fn corrupt_read(&mut self, rng: &mut Rng) -> (Harm, String) {
         let drive = rng.usize(..self.drives.len());
         let nth = 1 + rng.u64(..8);
-        self.inject(drive, FaultRule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(nth));
+        self.inject(drive, Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(nth));
         (Harm::Commands, format!("drive{drive}: read {nth} flips a bit"))
     }
 
@@ -273,7 +271,7 @@ fn cut(rng: &mut Rng) -> PowerCut {
 }
 
 /// A fault of one command.
-fn command_fault(nth: u64, rng: &mut Rng) -> (FaultRule, String) {
+fn command_fault(nth: u64, rng: &mut Rng) -> (Rule, String) {
     let codes = [
         StatusCode::InternalError,
         StatusCode::DataTransferError,
@@ -305,12 +303,12 @@ fn command_fault(nth: u64, rng: &mut Rng) -> (FaultRule, String) {
     let (rule, on) = match rng.u32(..4) {
         0 => {
             let opcode = admin[rng.usize(..admin.len())];
-            (FaultRule::new(fault).admin(opcode), format!("{opcode}"))
+            (Rule::new(fault).admin(opcode), format!("{opcode}"))
         }
-        1 => (FaultRule::new(fault).on(QueueMatch::Io), "I/O command".to_owned()),
+        1 => (Rule::new(fault).on(QueueMatch::Io), "I/O command".to_owned()),
         _ => {
             let opcode = io[rng.usize(..io.len())];
-            (FaultRule::new(fault).io(opcode), format!("{opcode}"))
+            (Rule::new(fault).io(opcode), format!("{opcode}"))
         }
     };
     let times = if rng.u32(..8) == 0 { rng.u64(2..5) } else { 1 };

@@ -11,7 +11,7 @@ use warprow_driver::{
     RecoveryStep,
 };
 use warprow_soft_controller::{
-    Fault, FaultRule, Namespace as Space, PowerCut, QueueMatch, RamBacking, SoftController, StopSwitch,
+    Fault, Namespace as Space, PowerCut, QueueMatch, RamBacking, Rule, SoftController, StopSwitch,
 };
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 use warprow_tests::VirtualClock;
@@ -246,14 +246,14 @@ impl Fixture {
         let faults = self.drive.faults();
         // The first rule that fits counts.
         match obstacle {
-            Obstacle::Fatal => drop(faults.inject(FaultRule::new(Fault::Fatal).io(NvmOpcode::READ).nth(20))),
-            Obstacle::Gone => drop(faults.inject(FaultRule::new(Fault::Disappear).io(NvmOpcode::READ).nth(20))),
+            Obstacle::Fatal => drop(faults.inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ).nth(20))),
+            Obstacle::Gone => drop(faults.inject(Rule::new(Fault::Disappear).io(NvmOpcode::READ).nth(20))),
             _ => {}
         }
         // Carried out and answered long after their time limit.
-        faults.inject(FaultRule::new(Fault::Delay(LATE)).on(QueueMatch::Io).always());
+        faults.inject(Rule::new(Fault::Delay(LATE)).on(QueueMatch::Io).always());
         let refused = Fault::Status(Status::from_code(StatusCode::InternalError));
-        let admin = |fault, opcode| FaultRule::new(fault).admin(opcode);
+        let admin = |fault, opcode| Rule::new(fault).admin(opcode);
         let undeleted = || faults.inject(admin(refused, AdminOpcode::DELETE_IO_SQ));
         match obstacle {
             Obstacle::Nothing | Obstacle::NeverAnswers | Obstacle::Fatal | Obstacle::Gone => {}
@@ -275,7 +275,7 @@ impl Fixture {
                 faults.disobey(StopSwitch::Enable);
                 faults.disobey(StopSwitch::Reset);
             }
-            Obstacle::Mute => drop(faults.inject(FaultRule::new(Fault::Swallow).on(QueueMatch::Admin).always())),
+            Obstacle::Mute => drop(faults.inject(Rule::new(Fault::Swallow).on(QueueMatch::Admin).always())),
         }
     }
 

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use warprow_dma::MappedMemory;
 use warprow_driver::prp::Data;
 use warprow_driver::{CommandEnd, DriverError, PushError, QueuePair, ResetKind};
-use warprow_soft_controller::{Fault, FaultRule, QueueMatch};
+use warprow_soft_controller::{Fault, QueueMatch, Rule};
 use warprow_spec::{AdminOpcode, Status, StatusCode};
 
 use crate::fixture::{BLOCK, Fixture, LATE};
@@ -23,7 +23,7 @@ fn late_reads(fixture: &mut Fixture) -> Result<(QueuePair, std::ops::Range<u64>,
     let refused = pair.read(&namespace, 0, 1, buffer(0), 0);
     ensure!(matches!(refused, Err(PushError::NotKept { .. })), "{refused:?}");
     pair.keep(memory.clone());
-    fixture.drive.faults().inject(FaultRule::new(Fault::Delay(LATE)).on(QueueMatch::Id(pair.id())).always());
+    fixture.drive.faults().inject(Rule::new(Fault::Delay(LATE)).on(QueueMatch::Id(pair.id())).always());
     for i in 0..READS {
         pair.read(&namespace, i as u64, 1, buffer(i), i as u64)?;
     }
@@ -79,7 +79,7 @@ fn dropped_with_a_queue_that_is_not_deleted() -> Result<()> {
     }
     ensure!(timed_out == READS && pair.quarantined() as usize == READS);
     let refused = Fault::Status(Status::from_code(StatusCode::InternalError));
-    fixture.drive.faults().inject(FaultRule::new(refused).admin(AdminOpcode::DELETE_IO_SQ));
+    fixture.drive.faults().inject(Rule::new(refused).admin(AdminOpcode::DELETE_IO_SQ));
     drop(pair);
     ensure!(!memory.is_gone(), "it was unmapped while the device may write to it");
     let others = elsewhere(&fixture, &place)?;
@@ -101,7 +101,7 @@ fn dropped_after_the_drive_was_given_up() -> Result<()> {
     let (mut pair, _, memory) = late_reads(&mut fixture)?;
     pair.wait(|_| {})?;
     ensure!(!memory.is_gone());
-    fixture.drive.faults().inject(FaultRule::new(Fault::Swallow).on(QueueMatch::Admin).always());
+    fixture.drive.faults().inject(Rule::new(Fault::Swallow).on(QueueMatch::Admin).always());
     let controller = fixture.controller()?.clone();
     let io = fixture.io()?;
     pair.leave();

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use warprow_driver::prp::Data;
 use warprow_driver::{CommandEnd, Completion};
 use warprow_layout::row_crc;
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::NvmOpcode;
 
 use crate::fixture::{BLOCK, Fixture, pattern};
@@ -24,8 +24,8 @@ fn a_completion_for_another_outstanding_command() -> Result<()> {
     let other = pair.read(&namespace, 20, 1, data(0), 20)?;
     pair.read(&namespace, 21, 1, data(1), 21)?;
     // The first is held back for ever, the second completes in its name.
-    fixture.drive.faults().inject(FaultRule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(20..21));
-    fixture.drive.faults().inject(FaultRule::new(Fault::WrongCid(other)).io(NvmOpcode::READ).lbas(21..22));
+    fixture.drive.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(20..21));
+    fixture.drive.faults().inject(Rule::new(Fault::WrongCid(other)).io(NvmOpcode::READ).lbas(21..22));
     let mut ended: Vec<Completion> = Vec::new();
     while pair.outstanding() != 0 {
         pair.wait(|completion| ended.push(completion))?;
@@ -61,7 +61,7 @@ fn a_queue_works_on_beside_its_quarantine() -> Result<()> {
     pair.keep(memory.clone());
     memory.memory().fill(0, 64 * BLOCK, 0xee);
     let data = |i: u64| Data::Contiguous { iova: memory.iova() + i * BLOCK as u64, len: BLOCK as u64 };
-    fixture.drive.faults().inject(FaultRule::new(Fault::Delay(crate::fixture::LATE)).io(NvmOpcode::READ));
+    fixture.drive.faults().inject(Rule::new(Fault::Delay(crate::fixture::LATE)).io(NvmOpcode::READ));
     let late = pair.read(&namespace, 0, 1, data(0), 0)?;
     let mut ended = Vec::new();
     pair.wait(|completion| ended.push(completion))?;

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 use warprow_dma::{Clock, MappedMemory};
 use warprow_driver::prp::Data;
 use warprow_driver::{DriverError, FormatRequest, QueuePair};
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::admin::FeatureSelect;
 use warprow_spec::async_event::{AsyncEventKind, HealthEvent};
 use warprow_spec::features::FeatureId;
@@ -147,7 +147,7 @@ fn second_queue(fixture: &Fixture) -> Result<(QueuePair, std::sync::Arc<MappedMe
 /// Aborts a read that the drive holds. The read itself ends as aborted.
 fn abort(fixture: &mut Fixture) -> Result<Went> {
     let (mut pair, memory) = second_queue(fixture)?;
-    let held = FaultRule::new(Fault::Delay(Duration::from_millis(900))).io(NvmOpcode::READ);
+    let held = Rule::new(Fault::Delay(Duration::from_millis(900))).io(NvmOpcode::READ);
     fixture.drive.faults().inject(held);
     let namespace = fixture.io()?.namespace().clone();
     let cid = pair.read(&namespace, 0, 1, Data::Contiguous { iova: memory.iova(), len: BLOCK as u64 }, 0)?;

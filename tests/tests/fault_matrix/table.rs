@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 
 use crate::fixture::LATE;
@@ -71,12 +71,12 @@ impl Command {
     }
 
     /// Aims a rule at it.
-    pub(crate) fn rule(self, fault: Fault) -> FaultRule {
+    pub(crate) fn rule(self, fault: Fault) -> Rule {
         match self {
             // Number of Queues is set first.
-            Self::AsyncEventConfig => FaultRule::new(fault).admin(AdminOpcode::SET_FEATURES).nth(2),
-            _ if self.is_io() => FaultRule::new(fault).io(NvmOpcode(self.opcode())),
-            _ => FaultRule::new(fault).admin(AdminOpcode(self.opcode())),
+            Self::AsyncEventConfig => Rule::new(fault).admin(AdminOpcode::SET_FEATURES).nth(2),
+            _ if self.is_io() => Rule::new(fault).io(NvmOpcode(self.opcode())),
+            _ => Rule::new(fault).admin(AdminOpcode(self.opcode())),
         }
     }
 

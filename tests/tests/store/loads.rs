@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use warprow_dma::Clock;
 use warprow_layout::VolumeError;
-use warprow_soft_controller::{Fault, FaultRule, PowerCut};
+use warprow_soft_controller::{Fault, PowerCut, Rule};
 use warprow_spec::{AdminOpcode, NvmOpcode, StatusCode};
 use warprow_store::StoreError;
 
@@ -30,7 +30,7 @@ fn every_command_of_a_load(drives: usize) -> Result<()> {
             let mut fixture = Fixture::new(drives)?;
             fixture.load(1)?;
             let plan = fixture.drives[drives - 1].faults().clone();
-            let rule = plan.inject(FaultRule::new(fault).nth(nth));
+            let rule = plan.inject(Rule::new(fault).nth(nth));
             let loaded = fixture.load(2);
             let what = || format!("{fault:?} at command {nth}: {loaded:?}");
             if plan.fired(rule) == 0 {
@@ -79,8 +79,8 @@ fn a_late_write_does_not_reach_reused_chunks() -> Result<()> {
         let fixture = Fixture::new(1)?;
         fixture.load(1)?;
         let faults = fixture.drives[0].faults();
-        let late = faults.inject(FaultRule::new(Fault::Delay(Duration::from_secs(3))).io(NvmOpcode::WRITE).nth(nth));
-        let kept = faults.inject(FaultRule::new(Fault::Swallow).admin(AdminOpcode::DELETE_IO_SQ).times(2));
+        let late = faults.inject(Rule::new(Fault::Delay(Duration::from_secs(3))).io(NvmOpcode::WRITE).nth(nth));
+        let kept = faults.inject(Rule::new(Fault::Swallow).admin(AdminOpcode::DELETE_IO_SQ).times(2));
         ensure!(fixture.load(2).is_err());
         ensure!(faults.fired(late) == 1 && faults.fired(kept) > 0);
         faults.clear();

@@ -1,6 +1,5 @@
 use warprow_lookup::stage::{
-    FIRST_NO_INDEX, INVERSE_MISSING, KeyHashTable, MergeRule, ReadCommand, RowLocation, RowRead, dedupe, keys, mask,
-    merge, order, route,
+    KeyTable, Location, MISSING, MergeRule, NONE, ReadCommand, RowRead, dedupe, keys, mask, merge, order, route,
 };
 
 use super::engine::{Engine, PreadReads, Reads, UringReads};
@@ -25,11 +24,11 @@ pub struct EqualMeansRival<E> {
 
 #[derive(Debug)]
 struct Buffers {
-    table: KeyHashTable,
+    table: KeyTable,
     keys: Vec<u64>,
     unique: Vec<u64>,
     inverse: Vec<u32>,
-    locations: Vec<RowLocation>,
+    locations: Vec<Location>,
     reads: Vec<RowRead>,
     scratch: Vec<RowRead>,
     commands: Vec<ReadCommand>,
@@ -61,11 +60,11 @@ fn max_lbas(target: &RivalTable) -> u32 {
 impl<E> EqualMeansRival<E> {
     fn new(target: RivalTable, engine: E, max_ids: usize) -> Self {
         let buffers = Buffers {
-            table: KeyHashTable::new(max_ids),
+            table: KeyTable::new(max_ids),
             keys: vec![0; max_ids],
             unique: vec![0; max_ids],
             inverse: vec![0; max_ids],
-            locations: vec![RowLocation::FAILED; max_ids],
+            locations: vec![Location::FAILED; max_ids],
             reads: vec![RowRead::default(); max_ids],
             scratch: vec![RowRead::default(); max_ids],
             commands: vec![ReadCommand::default(); max_ids],
@@ -84,7 +83,7 @@ impl<E> EqualMeansRival<E> {
 struct Rows<'a> {
     target: &'a RivalTable,
     inverse: &'a [u32],
-    locations: &'a [RowLocation],
+    locations: &'a [Location],
     reads: &'a [RowRead],
     commands: &'a [ReadCommand],
     heads: &'a [u32],
@@ -166,7 +165,7 @@ impl Reads for Rows<'_> {
     fn meanwhile(&mut self) {
         let row_bytes = self.target.row_bytes;
         for (&unique, row) in self.inverse.iter().zip(self.rows.chunks_exact_mut(row_bytes)) {
-            if unique == INVERSE_MISSING {
+            if unique == MISSING {
                 row.copy_from_slice(&self.target.default_row);
             } else if let Some(byte) = self.locations[unique as usize].dram_byte() {
                 row.copy_from_slice(&self.target.dram[byte..byte + row_bytes]);
@@ -203,7 +202,7 @@ impl<E: Engine> Rival for EqualMeansRival<E> {
         let before = &mut buffers.before[..count];
         heads.fill(END);
         for ((id, &unique), before) in (0..).zip(&*inverse).zip(&mut *before) {
-            if unique < FIRST_NO_INDEX && locations[unique as usize].dram_byte().is_none() {
+            if unique < NONE && locations[unique as usize].dram_byte().is_none() {
                 *before = std::mem::replace(&mut heads[unique as usize], id);
             }
         }

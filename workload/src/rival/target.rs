@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use warprow_dma::{DmaMemory, MemoryKind, PAGE};
 use warprow_layout::{Generation, Ranks};
-use warprow_lookup::stage::TableRoute;
+use warprow_lookup::stage::RouteTable;
 
 use super::buffers::check;
 use super::error::RivalError;
@@ -26,7 +26,7 @@ pub struct RivalTable {
     pub(super) files: Vec<Arc<File>>,
     /// Offsets and lengths of reads are multiples of this.
     align: u64,
-    pub(super) route: TableRoute,
+    pub(super) route: RouteTable,
     pub(super) rows: u64,
     pub(super) row_bytes: usize,
     pub(super) row_lbas: u32,
@@ -82,7 +82,7 @@ impl RivalTable {
             lba_shift: placement.lba_size().trailing_zeros(),
             default_row: table.default_row.as_deref().map_or_else(|| vec![0; row_bytes].into(), Arc::from),
             dram: Arc::from([]),
-            route: TableRoute {
+            route: RouteTable {
                 ranks,
                 hot_rows: 0,
                 dram_byte: 0,

@@ -6,7 +6,7 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_gpu_queues::PinnedMemory;
 use warprow_layout::DType;
-use warprow_lookup::{LookupStage, PlanOptions};
+use warprow_lookup::{PlanOptions, Stage};
 use warprow_soft_controller::TimingProfile;
 use warprow_workload::units::bytes;
 use warprow_workload::{ContentOracle, TableContent, median, mix_all};
@@ -248,7 +248,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
 
 /// Names of the host executor's stages, in their order.
 pub(super) fn stage_names() -> String {
-    LookupStage::ALL.map(LookupStage::name).join(" + ")
+    Stage::ALL.map(Stage::name).join(" + ")
 }
 
 #[cfg(test)]

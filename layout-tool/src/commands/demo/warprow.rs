@@ -2,8 +2,8 @@
 
 use std::cell::{Cell, RefCell};
 
-use warprow_lookup::{Batch, LookupReport, Output, Slot};
-use warprow_soft_controller::{Fault, FaultRule, FaultRuleId, SoftController};
+use warprow_lookup::{Batch, Output, Report, Slot};
+use warprow_soft_controller::{Fault, Rule, RuleId, SoftController};
 use warprow_spec::NvmOpcode;
 
 use super::replay::Contender;
@@ -23,9 +23,9 @@ pub(crate) struct Warprow<'a> {
     pub slot: Slot,
     pub width: usize,
     pub mask: Vec<u8>,
-    pub total: &'a RefCell<LookupReport>,
+    pub total: &'a RefCell<Report>,
     /// The drive, if it is to go wrong, and the rule by which it does.
-    pub faulty: Option<(&'a SoftController, &'a Cell<Option<FaultRuleId>>)>,
+    pub faulty: Option<(&'a SoftController, &'a Cell<Option<RuleId>>)>,
 }
 
 impl Contender for Warprow<'_> {
@@ -43,7 +43,7 @@ impl Contender for Warprow<'_> {
     fn warmed_up(&mut self) {
         self.total.take();
         if let Some((drive, rule)) = self.faulty {
-            rule.set(Some(drive.faults().inject(FaultRule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(STRUCK))));
+            rule.set(Some(drive.faults().inject(Rule::new(Fault::Corrupt).io(NvmOpcode::READ).nth(STRUCK))));
         }
     }
 

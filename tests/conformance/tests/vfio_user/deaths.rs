@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use warprow_dma::{DmaMemory, Function, FunctionError, MappedMemory, SystemClock};
 use warprow_driver::{BlockIo, Controller, ControllerOptions, QueueOptions, QueuePair};
-use warprow_soft_controller::{Fault, FaultRule, QueueMatch};
+use warprow_soft_controller::{Fault, QueueMatch, Rule};
 use warprow_spec::Sqe;
 use warprow_vfio_user::VfioUserFunction;
 
@@ -150,7 +150,7 @@ fn delayed(by: Duration) -> Served {
     let served = Served::new(drive());
     works(served.connect(), 40);
     served.await_end(0);
-    served.drive.faults().inject(FaultRule::new(Fault::Delay(by)).always().on(QueueMatch::Io));
+    served.drive.faults().inject(Rule::new(Fault::Delay(by)).always().on(QueueMatch::Io));
     served
 }
 
@@ -251,7 +251,7 @@ fn nothing_lands_after_a_client_was_killed() {
     };
     connect().write(WRITTEN, &content(OLD)).expect("a write");
     served.await_end(0);
-    served.drive.faults().inject(FaultRule::new(Fault::Delay(VERY_LATE)).always().on(QueueMatch::Io));
+    served.drive.faults().inject(Rule::new(Fault::Delay(VERY_LATE)).always().on(QueueMatch::Io));
     let mut client = child(test, "client", &served.path);
     client.kill().expect("it can be killed");
     client.wait().expect("it is dead");

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use warprow_conformance::{CHECKS, Subject, Verdict};
 use warprow_dma::{AllocateError, Clock, DmaMemory, Doorbell, Function, FunctionError, Interrupt, SystemClock};
 use warprow_driver::{Controller, ControllerOptions, DriverError, FormatRequest, ResetKind};
-use warprow_soft_controller::{Fault, FaultRule};
+use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::AdminOpcode;
 use warprow_vfio_user::VfioUserFunction;
 use warprow_vfio_user_proto::wire::{IrqSet, command, irq_set_flags};
@@ -191,12 +191,12 @@ fn a_wait_on_an_interrupt_ends_in_time_or_when_the_drive_is_gone() {
     let options = ControllerOptions { admin_timeout: limit, admin_interrupts: true, ..ControllerOptions::default() };
     let fixture = Fixture::new(false, options);
     let faults = fixture.served.drive.faults();
-    faults.inject(FaultRule::new(Fault::Swallow).admin(AdminOpcode::GET_LOG_PAGE));
+    faults.inject(Rule::new(Fault::Swallow).admin(AdminOpcode::GET_LOG_PAGE));
     let began = Instant::now();
     let error = fixture.controller.smart_log().unwrap_err();
     assert!(matches!(error, DriverError::TimedOut { .. }), "{error}");
     assert!((limit..limit * 10).contains(&began.elapsed()) && fixture.waits() > 0, "{:?}", began.elapsed());
-    faults.inject(FaultRule::new(Fault::Disappear).admin(AdminOpcode::GET_LOG_PAGE));
+    faults.inject(Rule::new(Fault::Disappear).admin(AdminOpcode::GET_LOG_PAGE));
     let error = fixture.controller.smart_log().unwrap_err();
     assert!(matches!(error, DriverError::Gone { .. }), "{error}");
 }

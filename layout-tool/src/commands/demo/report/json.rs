@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value, json};
-use warprow_lookup::LookupStage;
+use warprow_lookup::Stage;
 use warprow_workload::TableContent;
 
 use super::cold::cold_json;
@@ -73,7 +73,7 @@ fn rivals(results: &Results, members: &mut Map<String, Value>) -> Map<String, Va
 fn figures(results: &Results) -> Value {
     let ours = &results.ours;
     let total = &results.total;
-    let stage = |(stage, time): (&LookupStage, Duration)| (stage.name().to_owned(), Value::from(time.as_secs_f64()));
+    let stage = |(stage, time): (&Stage, Duration)| (stage.name().to_owned(), Value::from(time.as_secs_f64()));
     json!({
         "ids": ours.ids,
         "rows_checked": ours.checked,
@@ -97,7 +97,7 @@ fn figures(results: &Results) -> Value {
         "bytes_read": total.bytes_read,
         "bytes_needed": total.bytes_needed,
         "generation": total.generation,
-        "stages_seconds": LookupStage::ALL.iter().zip(total.stages).map(stage).collect::<Map<_, _>>(),
+        "stages_seconds": Stage::ALL.iter().zip(total.stages).map(stage).collect::<Map<_, _>>(),
         "interrupted": ours.interrupted,
         "load_bytes": results.load.bytes,
         "load_seconds": results.load.elapsed.as_secs_f64(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warprow_lookup::LookupStage;
+use warprow_lookup::Stage;
 use warprow_workload::units::{self, short};
 use warprow_workload::{KeyMapping, TableContent};
 
@@ -188,9 +188,9 @@ fn notes(measured: &Measured<'_>) -> Vec<String> {
 
 fn stages(results: &Results) -> String {
     let all: f64 = results.total.stages.iter().map(Duration::as_secs_f64).sum();
-    let share = |stage: LookupStage| {
+    let share = |stage: Stage| {
         let time = results.total.stages.get(stage as usize).map_or(0.0, Duration::as_secs_f64);
         format!("{} {:.0}%", stage.name(), 100.0 * time / all.max(1e-12))
     };
-    LookupStage::ALL.map(share).join(", ")
+    Stage::ALL.map(share).join(", ")
 }

@@ -3,11 +3,11 @@
 use fastrand::Rng;
 use warprow_kernels::abi::{Counters, Lookup, SlotPlaces, SlotState, Ticket, check_of, dedupe, expansion, outcome};
 
-use crate::batch::RandomBatch;
+use crate::batch::Batch;
 use crate::buffer::Buffer;
-use crate::oracle::{self, ExpectedLookup, PositionOutcome};
-use crate::shim::{BesideKernel, CompiledKernels, Launch};
-use crate::tables_fixture::TablesFixture;
+use crate::oracle::{self, Expected, Place};
+use crate::shim::{Launch, Shim, Turn};
+use crate::world::World;
 
 /// Place of a position that is staged, in GPU memory, padding or missing: `cuda/common.cuh`.
 const STAGED: u64 = 1 << 62;
@@ -16,10 +16,10 @@ const HERE: u64 = 1 << 63;
 const PADDING: u64 = u64::MAX - 1;
 const MISSING: u64 = u64::MAX;
 
-pub struct LaunchFixture<'a> {
-    pub shim: &'a mut CompiledKernels,
+pub struct Rig<'a> {
+    pub shim: &'a mut Shim,
     pub rng: Rng,
-    pub world: &'a TablesFixture,
+    pub world: &'a World,
 }
 
 /// A field of a structure in a buffer.
@@ -31,7 +31,7 @@ macro_rules! field {
 
 /// What a launch has told the host.
 #[derive(Debug)]
-pub struct LaunchAnswer {
+pub struct Told {
     pub sequence: u64,
     pub outcome: u32,
     pub flaws: u32,
@@ -77,8 +77,8 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(
     if got == want { Ok(()) } else { Err(format!("{what}: {got:?}, not {want:?}")) }
 }
 
-impl LaunchFixture<'_> {
-    pub fn launch(&mut self, launch: Launch, lookup: &Lookup, beside: Option<BesideKernel<'_>>) -> Result<(), String> {
+impl Rig<'_> {
+    pub fn launch(&mut self, launch: Launch, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         self.shim.launch(&launch, lookup, self.rng.u64(..), beside)
     }
 
@@ -88,11 +88,11 @@ impl LaunchFixture<'_> {
     }
 
     /// The same, with somebody beside the kernel that takes the lease.
-    pub fn prepare_beside(&mut self, lookup: &Lookup, small: bool, beside: BesideKernel<'_>) -> Result<(), String> {
+    pub fn prepare_beside(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
         self.prepare_with(lookup, small, Some(beside))
     }
 
-    fn prepare_with(&mut self, lookup: &Lookup, small: bool, beside: Option<BesideKernel<'_>>) -> Result<(), String> {
+    fn prepare_with(&mut self, lookup: &Lookup, small: bool, beside: Option<Turn<'_>>) -> Result<(), String> {
         if small {
             let shared = lookup.batch.max_ids.max(256).next_power_of_two() as u32 * 8;
             let kernel = if lookup.plan.overlay == 0 { "warprow_prepare" } else { "warprow_prepare_updated" };
@@ -129,12 +129,12 @@ impl LaunchFixture<'_> {
         self.launch(Launch { resident, ..Launch::new(number, blocks, 256) }, lookup, None)
     }
 
-    pub fn fetch(&mut self, lookup: &Lookup, beside: Option<BesideKernel<'_>>) -> Result<(), String> {
+    pub fn fetch(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         self.fetch_by(lookup, 0, beside)
     }
 
     /// The same with so many blocks at once; 0: all.
-    pub fn fetch_by(&mut self, lookup: &Lookup, resident: u32, beside: Option<BesideKernel<'_>>) -> Result<(), String> {
+    pub fn fetch_by(&mut self, lookup: &Lookup, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
         let blocks = lookup.queues.sets * lookup.queues.drives + self.rng.u32(1..4);
         self.launch(Launch { resident, ..Launch::new("warprow_fetch", blocks, 256) }, lookup, beside)
     }
@@ -153,7 +153,7 @@ impl LaunchFixture<'_> {
     }
 
     /// What lets the slot rest until its rows are wanted, with somebody beside it.
-    pub fn rest_beside(&mut self, lookup: &Lookup, beside: BesideKernel<'_>) -> Result<(), String> {
+    pub fn rest_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         self.launch(Launch::new("warprow_rest", 1, 1), lookup, Some(beside))
     }
 
@@ -163,7 +163,7 @@ impl LaunchFixture<'_> {
     }
 
     /// What is left after the rest, with somebody beside it.
-    pub fn expand_ahead(&mut self, lookup: &Lookup, small: bool, beside: BesideKernel<'_>) -> Result<(), String> {
+    pub fn expand_ahead(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         let how = expansion::FETCHED | if small { expansion::ENDS } else { 0 };
         self.launch(Launch { how, ..Launch::new(expand_of(lookup), blocks, 256) }, lookup, Some(beside))?;
@@ -178,7 +178,7 @@ impl LaunchFixture<'_> {
     }
 
     /// The last kernel of what one block prepared, with somebody beside it.
-    pub fn expand_beside(&mut self, lookup: &Lookup, beside: BesideKernel<'_>) -> Result<(), String> {
+    pub fn expand_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         let kernel = expand_of(lookup);
         self.launch(Launch { how: expansion::ENDS, ..Launch::new(kernel, blocks, 256) }, lookup, Some(beside))
@@ -190,11 +190,11 @@ impl LaunchFixture<'_> {
     }
 
     /// The same, with somebody beside it.
-    pub fn direct_beside(&mut self, lookup: &Lookup, beside: BesideKernel<'_>) -> Result<(), String> {
+    pub fn direct_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         self.direct_with(lookup, Some(beside))
     }
 
-    fn direct_with(&mut self, lookup: &Lookup, beside: Option<BesideKernel<'_>>) -> Result<(), String> {
+    fn direct_with(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
         let slot = SlotPlaces { state: self.world.slot.direct.address(), ..lookup.slot };
         let lookup = Lookup { slot, ..*lookup };
         let blocks = self.rng.u32(1..5);
@@ -222,7 +222,7 @@ impl LaunchFixture<'_> {
     }
 
     /// Whether `prepare` did what the oracle says.
-    pub fn check_prepared(&self, batch: &RandomBatch, expected: &ExpectedLookup) -> Result<(), String> {
+    pub fn check_prepared(&self, batch: &Batch, expected: &Expected) -> Result<(), String> {
         let slot = &self.world.slot;
         let state = &self.world.slot.state;
         same("uniques", &self.uniques(), &expected.uniques)?;
@@ -240,11 +240,11 @@ impl LaunchFixture<'_> {
         };
         for (i, (got, &want)) in slot.place.longs().into_iter().zip(&expected.places).enumerate() {
             let right = match want {
-                PositionOutcome::Padding => got == PADDING,
-                PositionOutcome::Missing => got == MISSING,
-                PositionOutcome::Here(_) | PositionOutcome::Updated(_) => got & HERE != 0 && got < PADDING,
-                PositionOutcome::Key(key) if key < expected.first_key => got & HERE != 0 && got < PADDING,
-                PositionOutcome::Key(key) => {
+                Place::Padding => got == PADDING,
+                Place::Missing => got == MISSING,
+                Place::Here(_) | Place::Updated(_) => got & HERE != 0 && got < PADDING,
+                Place::Key(key) if key < expected.first_key => got & HERE != 0 && got < PADDING,
+                Place::Key(key) => {
                     let number = match got & (STAGED | HASHED) {
                         0 => below(got).into(),
                         STAGED => got & !STAGED,
@@ -284,10 +284,10 @@ impl LaunchFixture<'_> {
     }
 
     /// The ticket.
-    pub fn told(&self, ticket: u32) -> LaunchAnswer {
+    pub fn told(&self, ticket: u32) -> Told {
         let tickets = &self.world.slot.tickets;
         let at = ticket as usize * size_of::<Ticket>();
-        LaunchAnswer {
+        Told {
             sequence: field!(tickets, at, Ticket, sequence, u64_at),
             outcome: field!(tickets, at, Ticket, outcome, u32_at),
             flaws: field!(tickets, at, Ticket, flaws, u32_at),
@@ -308,11 +308,11 @@ impl LaunchFixture<'_> {
     /// Whether the launch ended well: output, mask, ticket, slot. `lost` are keys whose rows could not be read.
     pub fn check_ended(
         &self,
-        batch: &RandomBatch,
+        batch: &Batch,
         lookup: &Lookup,
-        expected: &ExpectedLookup,
+        expected: &Expected,
         lost: impl Fn(u64) -> bool,
-    ) -> Result<LaunchAnswer, String> {
+    ) -> Result<Told, String> {
         let failed = expected.check(self.world, batch, lost)?;
         let told = self.told(lookup.slot.ticket);
         same("outcome", told.outcome, outcome::DONE)?;
@@ -343,6 +343,6 @@ pub fn told_words(words: &[u64]) -> Vec<(usize, u64)> {
 }
 
 /// Prepares what is expected.
-pub fn expect(world: &TablesFixture, batch: &RandomBatch) -> ExpectedLookup {
+pub fn expect(world: &World, batch: &Batch) -> Expected {
     oracle::prepared(world, batch)
 }

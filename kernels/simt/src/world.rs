@@ -14,11 +14,11 @@ use warprow_kernels::dedupe::{SORT_TILE, slots_log2, sorting_bytes, sweeps};
 
 use crate::buffer::Buffer;
 use crate::oracle::{element_bytes, row_bytes, row_crc};
-use crate::sparse::SparseKeys;
+use crate::sparse::Sparse;
 
 /// What an overlay has a row for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum OverlayKey {
+pub enum Of {
     /// A row of the table, by its number.
     Row(u64),
     /// A key that was created.
@@ -35,7 +35,7 @@ pub struct Table {
     pub dim: u32,
     /// id → rank, and bytes of an entry.
     ranks: Option<(u32, Vec<u64>)>,
-    pub sparse: Option<SparseKeys>,
+    pub sparse: Option<Sparse>,
     /// By rank.
     content: Vec<u8>,
     pub default: Vec<u8>,
@@ -47,7 +47,7 @@ pub struct Table {
     /// Its number in the overlay; 0: none.
     pub overlay: u32,
     /// Updated rows, and those of created keys, as a look-up is to see them.
-    pub updated: BTreeMap<OverlayKey, Vec<u8>>,
+    pub updated: BTreeMap<Of, Vec<u8>>,
 }
 
 impl Table {
@@ -76,8 +76,8 @@ impl Table {
     }
 
     /// What stands in the overlay for an id, if anything does.
-    pub fn overlaid(&self, id: i128) -> Option<OverlayKey> {
-        let all = [Some(OverlayKey::Key(id)), self.row_of(id).map(OverlayKey::Row)];
+    pub fn overlaid(&self, id: i128) -> Option<Of> {
+        let all = [Some(Of::Key(id)), self.row_of(id).map(Of::Row)];
         all.into_iter().flatten().find(|of| self.updated.contains_key(of))
     }
 
@@ -104,7 +104,7 @@ pub struct Feature {
 
 /// How LBAs lie on drives.
 #[derive(Clone, Debug)]
-pub struct DriveGeometry {
+pub struct Geometry {
     pub drives: u32,
     pub lba_shift: u32,
     stripe_shift: u32,
@@ -114,7 +114,7 @@ pub struct DriveGeometry {
     map: Vec<(u32, u32)>,
 }
 
-impl DriveGeometry {
+impl Geometry {
     /// Drive and LBA there.
     fn place(&self, lba: u64) -> (u32, u64) {
         let unit = lba >> self.stripe_shift;
@@ -127,7 +127,7 @@ impl DriveGeometry {
 
 /// Where a row lies on drives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RowHome {
+pub struct Home {
     pub drive: u32,
     pub lba: u64,
     pub byte: usize,
@@ -136,7 +136,7 @@ pub struct RowHome {
 
 /// What a world is to be like.
 #[derive(Clone, Debug)]
-pub struct FixtureShape {
+pub struct Shape {
     /// 0: nothing lies on drives.
     pub drives: u32,
     pub tables: Range<usize>,
@@ -156,7 +156,7 @@ pub struct FixtureShape {
     pub window: ReadWindow,
 }
 
-impl FixtureShape {
+impl Shape {
     pub fn without_drives(max_ids: u64) -> Self {
         Self {
             drives: 0,
@@ -173,10 +173,10 @@ impl FixtureShape {
     }
 }
 
-pub struct TablesFixture {
+pub struct World {
     pub tables: Vec<Table>,
     pub features: Vec<Feature>,
-    pub geometry: DriveGeometry,
+    pub geometry: Geometry,
     pub pooled: bool,
     pub out: u32,
     /// Elements of an output row.
@@ -200,7 +200,7 @@ pub struct TablesFixture {
     /// The address of the overlay; 0: none.
     overlay: u64,
     described: Described,
-    pub slot: SlotMemory,
+    pub slot: Slot,
 }
 
 /// What is constant.
@@ -220,7 +220,7 @@ struct Described {
 /// Words of a tile here: `simt/simt.h`.
 const TILE: u64 = 512;
 
-pub struct SlotMemory {
+pub struct Slot {
     pub state: Buffer,
     /// Of launches that need no slot, with one ticket.
     pub direct: Buffer,
@@ -307,8 +307,8 @@ fn strided(table: &Table, ranks: Range<u64>) -> Buffer {
     Buffer::of(&bytes)
 }
 
-impl TablesFixture {
-    pub fn new(rng: &mut Rng, shape: &FixtureShape) -> Self {
+impl World {
+    pub fn new(rng: &mut Rng, shape: &Shape) -> Self {
         let pooled = !shape.cold && rng.bool();
         let integer = !pooled && rng.u32(0..5) == 0;
         let out = match (integer, shape.rich) {
@@ -350,7 +350,7 @@ impl TablesFixture {
                 element,
                 dim,
                 ranks,
-                sparse: seldom(rng).then(|| SparseKeys::random(&mut rng.clone(), rows)),
+                sparse: seldom(rng).then(|| Sparse::random(&mut rng.clone(), rows)),
                 content: random_rows(rng, element, dim, rows),
                 default: random_rows(rng, element, dim, 1),
                 first_lba: next_lba,
@@ -370,14 +370,7 @@ impl TablesFixture {
         world
     }
 
-    fn with(
-        rng: &mut Rng,
-        shape: &FixtureShape,
-        mut tables: Vec<Table>,
-        geometry: DriveGeometry,
-        pooled: bool,
-        out: u32,
-    ) -> Self {
+    fn with(rng: &mut Rng, shape: &Shape, mut tables: Vec<Table>, geometry: Geometry, pooled: bool, out: u32) -> Self {
         let mut keys = 0;
         let mut column = 0;
         for table in &mut tables {
@@ -447,7 +440,7 @@ impl TablesFixture {
                 slices: 0,
                 _rows: Vec::new(),
             },
-            slot: SlotMemory {
+            slot: Slot {
                 state: aged_state(),
                 direct: Buffer::zeroed(size_of::<abi::SlotState>()),
                 tickets: Buffer::zeroed(size_of::<abi::Ticket>() * TICKETS),
@@ -597,9 +590,9 @@ impl TablesFixture {
 
     /// The parts of a launch that are the slot's and the plan's.
     pub fn lookup(&self) -> Lookup {
-        let SlotMemory { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
+        let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
             &self.slot;
-        let SlotMemory { sorting, words, sorted, slots, numbers, .. } = &self.slot;
+        let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
         let quads = self.staging_stride as u32 / 16 + if self.by_lines { 7 } else { 0 };
         Lookup {
             batch: BatchIds { max_ids: self.max_ids, max_bags: self.max_bags, ..BatchIds::default() },
@@ -668,14 +661,14 @@ impl TablesFixture {
     }
 
     /// Where a rank lies on drives.
-    pub fn home(&self, table: usize, rank: u64) -> RowHome {
+    pub fn home(&self, table: usize, rank: u64) -> Home {
         let table = &self.tables[table];
         let packing = Packing::of(table, &self.geometry);
         let group = rank / packing.group_rows;
         let row = rank % packing.group_rows;
         let lba = table.first_lba + group * u64::from(packing.group_lbas) + row * u64::from(packing.step_lbas);
         let (drive, lba) = self.geometry.place(lba);
-        RowHome { drive, lba, byte: row as usize * packing.step_bytes as usize, lbas: packing.row_lbas }
+        Home { drive, lba, byte: row as usize * packing.step_bytes as usize, lbas: packing.row_lbas }
     }
 
     /// The table and rank of a key.
@@ -731,22 +724,9 @@ impl TablesFixture {
 
     /// Whether nothing was written past the end of what a slot has.
     pub fn is_sound(&self) -> bool {
-        let SlotMemory {
-            state,
-            direct,
-            tickets,
-            gate,
-            bitmap,
-            summary,
-            base,
-            parts,
-            place,
-            unique,
-            status,
-            staging,
-            ..
-        } = &self.slot;
-        let SlotMemory { sorting, words, sorted, slots, numbers, .. } = &self.slot;
+        let Slot { state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
+            &self.slot;
+        let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
         let sound = |buffers: &[&Buffer]| buffers.iter().all(|buffer| buffer.is_sound());
         sound(&[state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging])
             && sound(&[sorting, words, sorted, slots, numbers])
@@ -763,7 +743,7 @@ struct Packing {
 }
 
 impl Packing {
-    fn of(table: &Table, geometry: &DriveGeometry) -> Self {
+    fn of(table: &Table, geometry: &Geometry) -> Self {
         let row = table.row_bytes() as u32;
         let lba = 1u32 << geometry.lba_shift;
         let stripe = 1u32 << geometry.stripe_shift;
@@ -782,23 +762,16 @@ impl Packing {
     }
 }
 
-fn random_geometry(rng: &mut Rng, shape: &FixtureShape) -> DriveGeometry {
+fn random_geometry(rng: &mut Rng, shape: &Shape) -> Geometry {
     let lba_shift = shape.lba_shift.unwrap_or(if rng.bool() { 9 } else { 12 });
     let stripe_shift = if lba_shift == 9 { rng.u32(4..7) } else { rng.u32(1..4) };
     let mut chunks: Vec<(u32, u32)> =
         (0..shape.drives.max(1)).flat_map(|drive| (0..rng.u32(2..5)).map(move |chunk| (drive, chunk))).collect();
     rng.shuffle(&mut chunks);
-    DriveGeometry {
-        drives: shape.drives,
-        lba_shift,
-        stripe_shift,
-        chunk_shift: 0,
-        base_lba: rng.u64(1..40),
-        map: chunks,
-    }
+    Geometry { drives: shape.drives, lba_shift, stripe_shift, chunk_shift: 0, base_lba: rng.u64(1..40), map: chunks }
 }
 
-impl DriveGeometry {
+impl Geometry {
     /// Makes chunks as large as `lbas` need.
     fn fit(&mut self, lbas: u64) {
         let units = (lbas >> self.stripe_shift) + 1;
@@ -807,17 +780,13 @@ impl DriveGeometry {
     }
 }
 
-impl TablesFixture {
+impl World {
     /// One table of rows that lie in GPU memory and DRAM, half each, looked up as they are.
     pub fn of_rows(rng: &mut Rng, element: u32, out: u32, dim: u32, content: Vec<u8>) -> Self {
         let row = row_bytes(element, dim);
         let rows = (content.len() / row) as u64;
-        let shape = FixtureShape {
-            cold: true,
-            rich: element > element::U8 || element != out,
-            ..FixtureShape::without_drives(rows)
-        };
-        let geometry = DriveGeometry { stripe_shift: 5, lba_shift: 9, ..random_geometry(rng, &shape) };
+        let shape = Shape { cold: true, rich: element > element::U8 || element != out, ..Shape::without_drives(rows) };
+        let geometry = Geometry { stripe_shift: 5, lba_shift: 9, ..random_geometry(rng, &shape) };
         let default = content[..row].to_vec();
         let table = Table {
             rows,
