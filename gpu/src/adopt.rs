@@ -47,8 +47,7 @@ impl GpuExecutor {
         if overlay.is_none() {
             check_updates(&located)?;
         }
-        let gpu = &attached.gpu;
-        let mut read = |bytes| pace.read(bytes);
+        let (gpu, mut read) = (&attached.gpu, |bytes| pace.read(bytes));
         let view = View::new(store, located, gpu, &attached.options, overlay, &mut read)?;
         let view = Arc::new(view);
         let plans: Vec<Weak<dyn ReadingPlan>> = lock(&attached.plans).clone();
@@ -102,8 +101,7 @@ impl GpuExecutor {
             }
         }
         let limit = patience.saturating_mul(attempts.len() as u32).saturating_add(GRACE);
-        let mut busy = 0;
-        let mut turns = 0u32;
+        let (mut busy, mut turns) = (0, 0u32);
         for (plan, attempt) in &attempts {
             let states = plan.states().count;
             while attempt.count(states, adopted::NOT) > 0 {

@@ -75,16 +75,14 @@ impl GpuSlot {
         }
         state.recover_idle(plan)?;
         let index = state.free_ticket(0..TICKETS / 2)?;
-        let ahead = plan.ahead(ids);
-        let shape = plan.shape(ids, ids);
+        let (ahead, shape) = (plan.ahead(ids), plan.shape(ids, ids));
         // Where rows go is said later; the mask is kept until then.
         let nowhere = GpuOutput::new(0, 0).with_mask(state.kept());
         let lookup = describe(plan, state, batch, &nowhere, (ids, index));
         plan.attached.wake_drives();
         let State { graphs, side: Some(side), .. } = state else { return Err(GpuError::Broken) };
         side.follow(stream)?;
-        let kind = LookupKind::Ahead(ahead);
-        let own = side.stream();
+        let (kind, own) = (LookupKind::Ahead(ahead), side.stream());
         // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which is held.
         unsafe {
             launch::launch(&plan.attached.kernels, graphs.of(kind, index), own, (kind, &lookup, &shape))?;
@@ -122,8 +120,7 @@ impl GpuSlot {
         if !Arc::ptr_eq(&self.inner, &prefetched.slot) {
             return invalid("the batch", "it was prefetched by another slot: look it up there");
         }
-        let ids = prefetched.ids;
-        let batch = prefetched.batch;
+        let (ids, batch) = (prefetched.ids, prefetched.batch);
         check_output(plan, out)?;
         let gpu = &plan.attached.gpu;
         let _current = gpu.enter()?;

@@ -69,8 +69,7 @@ pub(crate) struct Graphs {
 
 impl Graphs {
     fn new(plan: &Prepared) -> Result<Self, GpuError> {
-        let gpu = &plan.attached.gpu;
-        let most = plan.options.max_ids as u64;
+        let (gpu, most) = (&plan.attached.gpu, plan.options.max_ids as u64);
         let shape = plan.shape(most, most);
         let like = abi::Lookup {
             plan: abi::PlanTables {
@@ -155,8 +154,7 @@ pub(crate) const HOLDS: GpuError =
 impl State {
     /// Allocates the buffers of a slot, and takes its queues.
     pub(crate) fn new(plan: &Prepared, number: u32) -> Result<Self, GpuError> {
-        let gpu = &plan.attached.gpu;
-        let options = &plan.attached.options;
+        let (gpu, options) = (&plan.attached.gpu, &plan.attached.options);
         let mut bytes = 0u64;
         let mut room = |len: u64| {
             let begin = bytes.next_multiple_of(256);
@@ -172,8 +170,7 @@ impl State {
         let mut sets = Vec::new();
         if plan.is_cold {
             let members = plan.attached.store.drives().iter().flatten();
-            let drives: Vec<_> =
-                members.map(|member| (member.controller().clone(), member.namespace().clone())).collect();
+            let drives: Vec<_> = members.map(|it| (it.controller().clone(), it.namespace().clone())).collect();
             let batches = (options.depth / LANES).clamp(1, MAX_BATCHES as u32);
             let options = QueueSetOptions {
                 batches,
@@ -187,18 +184,14 @@ impl State {
                 sets.push(QueueSet::new(gpu, &drives, &options, gate.clone())?);
             }
         }
-        let all: Vec<u8> = sets
-            .iter()
-            .flat_map(|set| set.descriptors())
-            .flat_map(|descriptor| descriptor.as_bytes().to_vec())
-            .collect();
+        let all: Vec<u8> =
+            sets.iter().flat_map(|set| set.descriptors()).flat_map(|it| it.as_bytes().to_vec()).collect();
         let descriptors = DeviceMemory::new(gpu, all.len().max(1) as u64)?;
         descriptors.write(0, &all)?;
         let graphs = Graphs::new(plan)?;
         let side = if plan.options.prefetch { Some(PrefetchStream::new(gpu)?) } else { None };
         let resting = Resting::No;
-        let tickets = Arc::new(tickets);
-        let issued = Default::default();
+        let (tickets, issued) = (Arc::new(tickets), Default::default());
         let answered = vec![0; sets.iter().map(|set| set.descriptors().len()).sum()];
         Ok(Self {
             number,
@@ -260,7 +253,7 @@ impl State {
     /// A ticket among these that nobody holds or launches.
     pub(crate) fn free_ticket(&self, among: Range<usize>) -> Result<usize, GpuError> {
         let is_free = |&index: &usize| {
-            let free = |issued: &Issued| !issued.held && !issued.captured && issued.launches <= self.ended(index);
+            let free = |it: &Issued| !it.held && !it.captured && it.launches <= self.ended(index);
             self.issued.get(index).is_some_and(free)
         };
         let why = "8 of its look-ups have tickets that are held, or were captured: drop some, forget captures that are run no more, or take another slot for other graphs";
@@ -373,7 +366,7 @@ impl GpuSlot {
     pub fn age(&self) -> Result<(), GpuError> {
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
-        if state.issued.iter().any(|issued| issued.launches != 0) {
+        if state.issued.iter().any(|it| it.launches != 0) {
             return Err(GpuError::Unsupported("a slot that has launched cannot be aged".to_owned()));
         }
         state.sets.iter().try_for_each(QueueSet::age)?;
@@ -432,7 +425,7 @@ impl GpuSlot {
         let mut forgotten = 0;
         for index in 0..TICKETS {
             let ended = state.ended(index);
-            if let Some(issued) = state.issued.get_mut(index).filter(|issued| issued.captured) {
+            if let Some(issued) = state.issued.get_mut(index).filter(|it| it.captured) {
                 // It ran as often as it ran.
                 *issued = Issued { launches: ended, ..Issued::default() };
                 forgotten += 1;
@@ -707,12 +700,9 @@ mod tests {
         let fault =
             |drive: &str| QueueFault { drive: drive.to_owned(), queue: 1, command: (0, 0), what: String::new() };
         let first = |faults: &[((bool, bool), &str)]| {
-            nearest(faults.iter().map(|&(distance, drive)| (distance, fault(drive)))).map(|fault| fault.drive)
+            nearest(faults.iter().map(|&(distance, drive)| (distance, fault(drive)))).map(|it| it.drive)
         };
-        let own = false;
-        let others = true;
-        let cause = false;
-        let effect = true;
+        let (own, others, cause, effect) = (false, true, false, true);
         // The reset of drive 1 cut drive 0 off.
         assert_eq!(first(&[((own, effect), "0"), ((own, cause), "1")]).as_deref(), Some("1"));
         assert_eq!(first(&[((others, cause), "0"), ((own, effect), "1")]).as_deref(), Some("1"));

@@ -203,11 +203,7 @@ impl Dma {
     pub(crate) fn ring(&mut self, iova: u64, len: usize) -> Result<RingMemory, DmaFault> {
         let segment = self.find(iova, len)?;
         let Region { memory, remote, .. } = &self.regions[segment.region as usize];
-        Ok(RingMemory {
-            memory: memory.clone(),
-            offset: segment.offset,
-            remote: remote.clone().map(|memory| (memory, iova)),
-        })
+        Ok(RingMemory { memory: memory.clone(), offset: segment.offset, remote: remote.clone().map(|it| (it, iova)) })
     }
 
     /// Whether any of the segments is a copy.
@@ -318,8 +314,7 @@ mod tests {
         assert!(!iommu.map_at(!(page - 1), &memory(2), true, None));
         let mut dma = Dma::default();
         dma.replace(iommu.snapshot());
-        let read_only = dma.find(4 * page, 8).unwrap();
-        let writable = dma.find(0, 8).unwrap();
+        let (read_only, writable) = (dma.find(4 * page, 8).unwrap(), dma.find(0, 8).unwrap());
         assert_eq!(dma.check_writable(&[writable]), Ok(()));
         assert_eq!(dma.check_writable(&[writable, read_only]), Err(DmaFault));
         assert_eq!(dma.faults, 1);

@@ -150,8 +150,7 @@ pub fn run(
     note: &mut dyn FnMut(&str, bool),
 ) -> anyhow::Result<Vec<SsdResult>> {
     setup.check()?;
-    let began = Instant::now();
-    let mut results = Vec::new();
+    let (began, mut results) = (Instant::now(), Vec::new());
     let cases = setup.profiles.iter().flat_map(|&profile| setup.drives.iter().map(move |&drives| (profile, drives)));
     for (profile, number) in cases {
         let name = format!("drives with the timing of {}: {number}", profile_name(profile));
@@ -197,9 +196,7 @@ fn line(
     (profile, number, count): (TimingProfile, u32, u64),
 ) -> anyhow::Result<SsdResult> {
     let drives = Some(&laid.drives);
-    let mut gpu = Vec::new();
-    let mut cpu = Vec::new();
-    let mut uring = Vec::new();
+    let (mut gpu, mut cpu, mut uring) = (Vec::new(), Vec::new(), Vec::new());
     for &by in &setup.sets {
         if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, by)? {
             gpu.push(measure(&mut *contender, drives, setup, count, by)?);
@@ -225,8 +222,7 @@ fn measure(
     by: u32,
 ) -> anyhow::Result<Measured> {
     let mut samples: [Vec<f64>; 7] = Default::default();
-    let mut commands = 0;
-    let mut checked = 0;
+    let (mut commands, mut checked) = (0, 0);
     let mut began = Instant::now();
     // The first is for warming up.
     for run in 0..=MOST {
@@ -237,8 +233,7 @@ fn measure(
         let taken = contender.look_up()?;
         let window = drives.map(Drives::end).transpose()?;
         if let Some(window) = window {
-            let sent = taken.commands;
-            let done = window.completions;
+            let (sent, done) = (taken.commands, window.completions);
             ensure!(sent == done, "{sent} commands were sent, and drives completed {done}");
         }
         checked += contender.check()?;
@@ -248,8 +243,7 @@ fn measure(
         }
         commands += taken.commands;
         let us = |time: Duration| time.as_secs_f64() * 1e6;
-        let seen = us(taken.seen);
-        let busy = window.map(|window| us(window.time));
+        let (seen, busy) = (us(taken.seen), window.map(|window| us(window.time)));
         let stages = taken.stages.map(|stages| stages.map(us));
         let [prepare, fetch, expand] = [0, 1, 2].map(|stage| stages.map(|stages| stages[stage]));
         let all = [Some(seen), Some(us(taken.caller)), busy, busy.map(|busy| seen - busy), prepare, fetch, expand];
@@ -350,9 +344,7 @@ mod tests {
             }
             for it in results {
                 assert_eq!((it.cpu.len(), it.uring.len()), (2, 2));
-                let read = |measured: &&Measured| {
-                    measured.drives_us.is_none() && measured.checked > 0 && measured.seen_us > 0.0
-                };
+                let read = |it: &&Measured| it.drives_us.is_none() && it.checked > 0 && it.seen_us > 0.0;
                 assert!(it.uring.iter().filter(read).all(|one| one.checked == 4 * it.ids), "{it:?}");
                 assert!(it.uring_ratio.is_some());
             }

@@ -105,35 +105,34 @@ impl SsdResult {
 pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let us = |time: f64| format!("{time:.1}");
-    let name = |result: &SsdResult| format!("{} / {} / {}", result.profile, result.drives, result.ids);
-    let lines = results.iter().map(|result| {
-        let [gpu, cpu, uring] = result.best();
-        let of = |measured: Option<&Measured>, what: fn(&Measured) -> Option<f64>| {
-            measured.and_then(what).map_or_else(String::new, us)
-        };
+    let name = |it: &SsdResult| format!("{} / {} / {}", it.profile, it.drives, it.ids);
+    let lines = results.iter().map(|it| {
+        let [gpu, cpu, uring] = it.best();
+        let of =
+            |it: Option<&Measured>, what: fn(&Measured) -> Option<f64>| it.and_then(what).map_or_else(String::new, us);
         let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
-        let by = |measured: Option<&Measured>| measured.map_or_else(String::new, |measured| measured.by.to_string());
-        let verdict = match result.overhead_met {
+        let by = |it: Option<&Measured>| it.map_or_else(String::new, |it| it.by.to_string());
+        let verdict = match it.overhead_met {
             None => "",
             Some(true) => " met",
             Some(false) => " NOT met",
         };
         [
-            name(result),
-            of(gpu, |measured| Some(measured.seen_us)),
-            of(gpu, |measured| measured.overhead_us),
-            gpu.map_or_else(String::new, |_| format!("{}{verdict}", us(result.overhead_limit_us))),
-            of(gpu, |measured| Some(measured.caller_us)),
+            name(it),
+            of(gpu, |it| Some(it.seen_us)),
+            of(gpu, |it| it.overhead_us),
+            gpu.map_or_else(String::new, |_| format!("{}{verdict}", us(it.overhead_limit_us))),
+            of(gpu, |it| Some(it.caller_us)),
             by(gpu),
-            of(cpu, |measured| Some(measured.seen_us)),
-            of(cpu, |measured| measured.overhead_us),
-            of(cpu, |measured| Some(measured.caller_us)),
+            of(cpu, |it| Some(it.seen_us)),
+            of(cpu, |it| it.overhead_us),
+            of(cpu, |it| Some(it.caller_us)),
             by(cpu),
-            ratio(result.overhead_ratio),
-            ratio(result.throughput_ratio),
-            of(uring, |measured| Some(measured.seen_us)),
+            ratio(it.overhead_ratio),
+            ratio(it.throughput_ratio),
+            of(uring, |it| Some(it.seen_us)),
             by(uring),
-            ratio(result.uring_ratio),
+            ratio(it.uring_ratio),
         ]
     });
     let header = [
@@ -158,11 +157,11 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
         "The best of each, by the caller's clock; median us. \"Beside drives\": the look-up less the drives' own time."
     )?;
     writeln!(text, "{}\n", table(header, lines))?;
-    let lines = results.iter().flat_map(|result| {
+    let lines = results.iter().flat_map(|it| {
         let of = move |who: &'static str, all: &'_ [Measured]| -> Vec<[String; 9]> {
             let line = |one: &Measured| {
                 [
-                    name(result),
+                    name(it),
                     format!("{} {}{}", one.by, who, if one.by == 1 { "" } else { "s" }),
                     us(one.seen_us),
                     one.drives_us.map_or_else(String::new, us),
@@ -175,25 +174,20 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
             };
             all.iter().map(line).collect()
         };
-        [of("queue set", &result.gpu), of("thread", &result.cpu), of("io_uring thread", &result.uring)]
-            .into_iter()
-            .flatten()
+        [of("queue set", &it.gpu), of("thread", &it.cpu), of("io_uring thread", &it.uring)].into_iter().flatten()
     });
     let header =
         ["timing / drives / ids", "by", "look-up", "drives", "beside", "caller's CPU", "ids/s", "commands", "look-ups"];
     writeln!(text, "All; median us.")?;
     writeln!(text, "{}", table(header, lines))?;
-    let checked: u64 = results
-        .iter()
-        .flat_map(|result| result.gpu.iter().chain(&result.cpu).chain(&result.uring))
-        .map(|measured| measured.checked)
-        .sum();
+    let checked: u64 =
+        results.iter().flat_map(|it| it.gpu.iter().chain(&it.cpu).chain(&it.uring)).map(|it| it.checked).sum();
     writeln!(text, "{checked} rows compared, all of every answer.")?;
     let met = |verdict: fn(&SsdResult) -> Option<bool>| {
         let known = results.iter().filter_map(verdict);
         (known.clone().filter(|met| *met).count(), known.count())
     };
-    let ((overhead, of), (caller, _)) = (met(|result| result.overhead_met), met(|result| result.caller_met));
+    let ((overhead, of), (caller, _)) = (met(|it| it.overhead_met), met(|it| it.caller_met));
     if of > 0 {
         writeln!(
             text,

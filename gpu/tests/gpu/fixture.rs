@@ -66,8 +66,7 @@ impl Stream {
     pub(crate) fn capture(&self, gpu: &Gpu, work: impl FnOnce()) -> Graph {
         let _current = gpu.enter().unwrap();
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        let mut graph = std::ptr::null_mut();
-        let mut exec = std::ptr::null_mut();
+        let (mut graph, mut exec) = (std::ptr::null_mut(), std::ptr::null_mut());
         // SAFETY: the stream is one; capture begins and ends on this thread; handles are stored.
         unsafe {
             assert_eq!(sys::cuStreamBeginCapture_v2(self.0, mode), CUresult::CUDA_SUCCESS);
@@ -94,8 +93,7 @@ const TRAP: &std::ffi::CStr = c".version 7.0\n.target sm_70\n.address_size 64\n.
 pub(crate) fn trap(gpu: &Gpu) {
     let stream = Stream::new(gpu);
     let _current = gpu.enter().unwrap();
-    let mut module = std::ptr::null_mut();
-    let mut function = std::ptr::null_mut();
+    let (mut module, mut function) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: the text ends with a zero; handles are stored; the kernel takes no parameters.
     unsafe {
         assert_eq!(sys::cuModuleLoadData(&mut module, TRAP.as_ptr().cast()), CUresult::CUDA_SUCCESS);
@@ -357,9 +355,7 @@ pub(crate) struct Flat {
 impl Flat {
     pub(crate) fn new(gpu: &Arc<Gpu>, ids: Vec<i64>) -> Self {
         let memory = |bytes: usize| DeviceMemory::new(gpu, bytes as u64).unwrap();
-        let on_gpu = memory(ids.len() * 8);
-        let rows = memory(ids.len() * ROW);
-        let mask = memory(ids.len());
+        let (on_gpu, rows, mask) = (memory(ids.len() * 8), memory(ids.len() * ROW), memory(ids.len()));
         on_gpu.write(0, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
         let flat = Self { ids, on_gpu, rows, mask };
         flat.reset();
@@ -406,8 +402,7 @@ impl Flat {
     }
 
     fn download(&self) -> (Vec<u8>, Vec<u8>) {
-        let mut rows = vec![0; self.ids.len() * ROW];
-        let mut mask = vec![0; self.ids.len()];
+        let (mut rows, mut mask) = (vec![0; self.ids.len() * ROW], vec![0; self.ids.len()]);
         self.rows.read(0, &mut rows).unwrap();
         self.mask.read(0, &mut mask).unwrap();
         (rows, mask)

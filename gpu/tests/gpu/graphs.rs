@@ -25,8 +25,7 @@ fn graphs_are_replayed_with_other_ids_and_counts() {
         let features = [Feature::new("f", "t").pooling(Pooling::Sum)];
         let options = PlanOptions::default().with_max(400, max);
         let plan = executor.plan(&features, options.clone()).unwrap();
-        let slot = plan.slot().unwrap();
-        let stream = Stream::new(&gpu);
+        let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
         // One set of arrays, large enough for all cases.
         let ids = DeviceMemory::new(&gpu, max as u64 * 8).unwrap();
         let offsets = DeviceMemory::new(&gpu, 401 * 8).unwrap();
@@ -90,8 +89,7 @@ fn a_slot_serves_one_launch_at_a_time() {
     let plan = fixture.plan(&gpu, patient(), 1);
     let slot = plan.slot().unwrap();
     assert!(matches!(plan.slot(), Err(GpuError::QueueBusy(_))));
-    let first = Stream::new(&gpu);
-    let second = Stream::new(&gpu);
+    let (first, second) = (Stream::new(&gpu), Stream::new(&gpu));
     let mut random = fastrand::Rng::with_seed(2);
     let [one, two] = [600, 400].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
     for round in 0..3 {
@@ -140,26 +138,25 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
             let (graph, ticket) = flat.capture(&gpu, &slot, &stream);
             Captured { flat, stream, graph, ticket }
         });
-        let run = |captured: &Captured<'_>| captured.stream.launch(&gpu, &captured.graph);
+        let run = |it: &Captured<'_>| it.stream.launch(&gpu, &it.graph);
         // What became of each, after both have ended: whether it did the work.
         let outcomes = |what: &str| {
-            captured.iter().for_each(|captured| captured.stream.wait(&gpu));
-            captured.each_ref().map(|captured| match captured.ticket.poll().expect("it has ended") {
+            captured.iter().for_each(|it| it.stream.wait(&gpu));
+            captured.each_ref().map(|it| match it.ticket.poll().expect("it has ended") {
                 Ok(_) => {
-                    assert!(captured.flat.check(&fixture, &what).is_empty());
-                    captured.flat.reset();
+                    assert!(it.flat.check(&fixture, &what).is_empty());
+                    it.flat.reset();
                     true
                 }
                 Err(GpuError::QueueBusy(_)) => {
-                    captured.flat.assert_untouched(&what);
+                    it.flat.assert_untouched(&what);
                     false
                 }
                 Err(other) => panic!("{what}: {other}"),
             })
         };
         for round in 0..6 {
-            let first = round % 2;
-            let second = 1 - round % 2;
+            let (first, second) = (round % 2, 1 - round % 2);
             fixture.drives.iter().for_each(|drive| hold_up(drive));
             run(&captured[first]);
             let_it_begin();
@@ -193,9 +190,7 @@ fn a_launch_and_a_graph_that_meet_in_a_slot() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, patient(), 1);
-    let slot = plan.slot().unwrap();
-    let stream = Stream::new(&gpu);
-    let other = Stream::new(&gpu);
+    let (slot, stream, other) = (plan.slot().unwrap(), Stream::new(&gpu), Stream::new(&gpu));
     let mut random = fastrand::Rng::with_seed(4);
     let [in_graph, direct] = [600, 800].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
     let (graph, captured) = in_graph.capture(&gpu, &slot, &stream);
@@ -232,8 +227,7 @@ fn captures_that_were_thrown_away_give_their_tickets_back() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, patient(), 1);
-    let slot = plan.slot().unwrap();
-    let stream = Stream::new(&gpu);
+    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
     let flat = Flat::new(&gpu, Fixture::ids(300, &mut fastrand::Rng::with_seed(11)));
     let mut held = Vec::new();
     while held.len() < 8 {

@@ -120,12 +120,10 @@ impl Rig<'_> {
         };
         self.launch(Launch::new(collect, blocks, 256), lookup, None)?;
         for how in 0..lookup.sort.sweeps {
-            let blocks = self.rng.u32(1..7);
-            let resident = self.rng.u32(0..4);
+            let (blocks, resident) = (self.rng.u32(1..7), self.rng.u32(0..4));
             self.launch(Launch { how, resident, ..Launch::new("warprow_sweep", blocks, 256) }, lookup, None)?;
         }
-        let blocks = self.rng.u32(1..7);
-        let resident = self.rng.u32(0..4);
+        let (blocks, resident) = (self.rng.u32(1..7), self.rng.u32(0..4));
         self.launch(Launch { resident, ..Launch::new(number, blocks, 256) }, lookup, None)
     }
 
@@ -223,18 +221,14 @@ impl Rig<'_> {
 
     /// Whether `prepare` did what the oracle says.
     pub fn check_prepared(&self, batch: &Batch, expected: &Expected) -> Result<(), String> {
-        let slot = &self.world.slot;
-        let state = &self.world.slot.state;
+        let (slot, state) = (&self.world.slot, &self.world.slot.state);
         same("uniques", &self.uniques(), &expected.uniques)?;
         same("DRAM uniques", field!(state, 0, SlotState, dram_uniques, u32_at).into(), expected.counters.rows_dram)?;
         same("counters", counters(state, std::mem::offset_of!(SlotState, counters)), expected.counters)?;
         same("flaws", field!(state, 0, SlotState, flaws, u32_at), 0)?;
-        let bits = slot.bitmap.words();
-        let base = slot.base.words();
-        let numbers = slot.numbers.words();
+        let (bits, base, numbers) = (slot.bitmap.words(), slot.base.words(), slot.numbers.words());
         let below = |key: u64| {
-            let word = key as usize / 32;
-            let first = key as usize / 1024 * 32;
+            let (word, first) = (key as usize / 32, key as usize / 1024 * 32);
             let whole: u32 = bits[first..word].iter().map(|word| word.count_ones()).sum();
             base[key as usize / 1024] + whole + (bits[word] & ((1 << (key % 32)) - 1)).count_ones()
         };
@@ -285,8 +279,7 @@ impl Rig<'_> {
 
     /// The ticket.
     pub fn told(&self, ticket: u32) -> Told {
-        let tickets = &self.world.slot.tickets;
-        let at = ticket as usize * size_of::<Ticket>();
+        let (tickets, at) = (&self.world.slot.tickets, ticket as usize * size_of::<Ticket>());
         Told {
             sequence: field!(tickets, at, Ticket, sequence, u64_at),
             outcome: field!(tickets, at, Ticket, outcome, u32_at),
@@ -337,8 +330,7 @@ impl Rig<'_> {
 
 /// Those words of a ticket that its check is a sum over, with their places: all but the first three times and the check itself.
 pub fn told_words(words: &[u64]) -> Vec<(usize, u64)> {
-    let all = words.iter().copied().enumerate();
-    let last = words.len() - 1;
+    let (all, last) = (words.iter().copied().enumerate(), words.len() - 1);
     all.filter(|&(i, _)| i < last - 7 || (last - 4..last).contains(&i)).collect()
 }
 

@@ -371,8 +371,7 @@ impl World {
     }
 
     fn with(rng: &mut Rng, shape: &Shape, mut tables: Vec<Table>, geometry: Geometry, pooled: bool, out: u32) -> Self {
-        let mut keys = 0;
-        let mut column = 0;
+        let (mut keys, mut column) = (0, 0);
         for table in &mut tables {
             table.dram_key = keys;
             keys = (keys + table.dram_end - table.hbm).next_multiple_of(KEY_ALIGN);
@@ -408,9 +407,7 @@ impl World {
         }
         let widest = features.iter().map(|feature| tables[feature.table].dim as usize).max().unwrap();
         let staging_stride = tables.iter().map(Table::stride).max().unwrap();
-        let max_ids = shape.max_ids;
-        let walkers = rng.u32(1..4);
-        let keys = keys.max(KEY_ALIGN);
+        let (max_ids, walkers, keys) = (shape.max_ids, rng.u32(1..4), keys.max(KEY_ALIGN));
         let ids = max_ids as usize;
         Self {
             pooled,
@@ -476,9 +473,7 @@ impl World {
         let map = keep(Buffer::of(
             &geometry.map.iter().flat_map(|(drive, chunk)| (drive << 24 | chunk).to_le_bytes()).collect::<Vec<u8>>(),
         ));
-        let mut tables = Vec::new();
-        let mut dram = Vec::new();
-        let mut ssd = Vec::new();
+        let (mut tables, mut dram, mut ssd) = (Vec::new(), Vec::new(), Vec::new());
         for (number, table) in self.tables.iter().enumerate() {
             let packing = Packing::of(table, geometry);
             let ranks = table.ranks.as_ref().map(|(bytes, ranks)| {
@@ -664,8 +659,7 @@ impl World {
     pub fn home(&self, table: usize, rank: u64) -> Home {
         let table = &self.tables[table];
         let packing = Packing::of(table, &self.geometry);
-        let group = rank / packing.group_rows;
-        let row = rank % packing.group_rows;
+        let (group, row) = (rank / packing.group_rows, rank % packing.group_rows);
         let lba = table.first_lba + group * u64::from(packing.group_lbas) + row * u64::from(packing.step_lbas);
         let (drive, lba) = self.geometry.place(lba);
         Home { drive, lba, byte: row as usize * packing.step_bytes as usize, lbas: packing.row_lbas }
@@ -727,7 +721,7 @@ impl World {
         let Slot { state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
             &self.slot;
         let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
-        let sound = |buffers: &[&Buffer]| buffers.iter().all(|buffer| buffer.is_sound());
+        let sound = |buffers: &[&Buffer]| buffers.iter().all(|it| it.is_sound());
         sound(&[state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging])
             && sound(&[sorting, words, sorted, slots, numbers])
     }
@@ -744,9 +738,7 @@ struct Packing {
 
 impl Packing {
     fn of(table: &Table, geometry: &Geometry) -> Self {
-        let row = table.row_bytes() as u32;
-        let lba = 1u32 << geometry.lba_shift;
-        let stripe = 1u32 << geometry.stripe_shift;
+        let (row, lba, stripe) = (table.row_bytes() as u32, 1u32 << geometry.lba_shift, 1u32 << geometry.stripe_shift);
         let row_lbas = row.div_ceil(lba);
         assert!(row_lbas <= stripe);
         if row < lba {

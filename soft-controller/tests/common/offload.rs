@@ -91,8 +91,7 @@ struct HostOffload {
 
 impl HostOffload {
     fn find(&self, iova: u64, len: usize) -> Option<(&DmaMemory, usize)> {
-        let mapping =
-            self.mappings.iter().find(|mapping| (mapping.iova..mapping.iova + mapping.len).contains(&iova))?;
+        let mapping = self.mappings.iter().find(|it| (it.iova..it.iova + it.len).contains(&iova))?;
         let MappedPlace::Host(memory) = &mapping.place else { return None };
         let at = (iova - mapping.iova) as usize;
         (mapping.writable && memory.contains(at, len)).then_some((memory, at))
@@ -100,8 +99,7 @@ impl HostOffload {
 
     /// Executes a read of up to two pages; `None`: it is not plain.
     fn execute(&self, turn: &Turn<'_>, sqe: &Sqe) -> Option<usize> {
-        let first = sqe.slba();
-        let count = u64::from(sqe.cdw12 & 0xffff) + 1;
+        let (first, count) = (sqe.slba(), u64::from(sqe.cdw12 & 0xffff) + 1);
         let plain = sqe.opcode() == NvmOpcode::READ.0 && sqe.cdw12 >> 16 == 0 && sqe.nsid == turn.nsid;
         if !plain || first >= turn.lbas || count > turn.lbas - first {
             return None;
