@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_kernels::abi::{self, adopted};
-use warprow_kernels::{Kernels, OverlayMap, StagedOverlayBatch, overlay_row_bytes};
+use warprow_kernels::{Kernels, OverlayMap, StagedBatch, overlay_row_bytes};
 
 use crate::error::GpuError;
 use crate::launch::Stream;
@@ -249,7 +249,7 @@ impl GpuOverlay {
             }
             left = left.get(taken..).unwrap_or_default();
             let base = inner.staging.address();
-            let staged = StagedOverlayBatch {
+            let staged = StagedBatch {
                 rows: base,
                 records: base + RECORDS_AT as u64,
                 entries: base + ENTRIES_AT as u64,

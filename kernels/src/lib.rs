@@ -16,4 +16,4 @@ pub use compile::{Arch, compile, compile_with};
 pub use error::KernelError;
 pub use graph::LookupGraph;
 pub use lookup::{Kernels, LaunchShape, LookupKind, PrefetchKind, SMALL_IDS};
-pub use overlay::{OVERLAY_ALIGN, OverlayBatch, OverlayMap, StagedOverlayBatch, overlay_row_bytes};
+pub use overlay::{OVERLAY_ALIGN, OverlayBatch, OverlayMap, StagedBatch, overlay_row_bytes};

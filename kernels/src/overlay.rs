@@ -51,7 +51,7 @@ pub struct OverlayBatch {
 
 /// Where what is put in lies in pinned memory, by the GPU's addresses.
 #[derive(Clone, Copy, Debug)]
-pub struct StagedOverlayBatch {
+pub struct StagedBatch {
     /// The rows.
     pub rows: u64,
     /// The records.
@@ -194,7 +194,7 @@ impl OverlayMap {
 
     /// The launch that puts them in. `shown`: with it all records that were put in are to be seen; else with a later one. When it has begun,
     /// that is to be told ([`showing`](Self::showing)); one that could not begin has shown nothing.
-    pub fn update(&self, put: &OverlayBatch, staged: StagedOverlayBatch, shown: bool) -> abi::Update {
+    pub fn update(&self, put: &OverlayBatch, staged: StagedBatch, shown: bool) -> abi::Update {
         let is_first = self.records.len() == put.records.len();
         abi::Update {
             overlay: self.header_at(),
@@ -253,7 +253,7 @@ mod tests {
         assert_eq!(map.used(), (0, 0));
         let mut put = map.begin();
         assert!(map.put(&mut put, 1, 5, 64) && put.records[0].before == 0);
-        let staged = StagedOverlayBatch { rows: 1, records: 2, entries: 3, result: 4, number: 5 };
+        let staged = StagedBatch { rows: 1, records: 2, entries: 3, result: 4, number: 5 };
         let update = map.update(&put, staged, true);
         assert_eq!((update.cleared, update.published & !abi::SNAPSHOT_TAKEN), (map.words.len() as u64, 3));
         let mut more = map.begin();
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn created_keys_are_other_records_and_are_told_of() {
         let mut map = OverlayMap::new(0, 20_000, 64).unwrap();
-        let staged = StagedOverlayBatch { rows: 1, records: 2, entries: 3, result: 4, number: 5 };
+        let staged = StagedBatch { rows: 1, records: 2, entries: 3, result: 4, number: 5 };
         let mut put = map.begin();
         assert!(map.put(&mut put, 1, 5, 64));
         let shown = abi::SNAPSHOT_TAKEN | 1 << 1;

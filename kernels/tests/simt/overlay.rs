@@ -4,7 +4,7 @@
 use fastrand::Rng;
 use warprow_kernels::SMALL_IDS;
 use warprow_kernels::abi;
-use warprow_kernels::{OverlayMap, StagedOverlayBatch, overlay_row_bytes};
+use warprow_kernels::{OverlayMap, StagedBatch, overlay_row_bytes};
 
 use crate::batch::{Batch, Varied};
 use crate::buffer::Buffer;
@@ -75,7 +75,7 @@ impl Updates {
                 self.staging.address() + begin as u64
             };
             self.number += 1;
-            let staged = StagedOverlayBatch {
+            let staged = StagedBatch {
                 rows: stage(&content),
                 records: stage(&records),
                 entries: stage(&entries),
