@@ -1,0 +1,253 @@
+//! Numbers of the header that choose among a few things, and what they mean.
+
+use std::ffi::c_void;
+
+use ::warprow_store::KeyKind;
+use warprow_layout::DType;
+use warprow_lookup::{Bounds, Dedupe, Ids, Merging, Missing, Pooling};
+
+use crate::arguments::slice;
+use crate::error::Failure;
+
+/// Types of elements: of tables, and of outputs.
+#[repr(i32)]
+pub enum warprow_dtype {
+    /// IEEE 754 binary32.
+    F32 = 0,
+    /// IEEE 754 binary16.
+    F16 = 1,
+    /// The upper half of a binary32.
+    Bf16 = 2,
+    /// Signed bytes.
+    I8 = 3,
+    /// Unsigned bytes.
+    U8 = 4,
+    /// Eight-bit floats of OCP E4M3, without infinities.
+    F8E4m3 = 5,
+    /// Eight-bit floats of OCP E5M2.
+    F8E5m2 = 6,
+    /// Unsigned bytes, behind which each row has a scale and a bias of an f32 each. Of tables alone.
+    Q8 = 7,
+    /// Halves of bytes, behind which each row has a scale and a bias of an f16 each. Of tables alone.
+    Q4 = 8,
+}
+
+/// Types of ids and offsets.
+#[repr(i32)]
+pub enum warprow_int_type {
+    /// Signed, 64 bits.
+    I64 = 0,
+    /// Signed, 32 bits.
+    I32 = 1,
+    /// Unsigned, 64 bits.
+    U64 = 2,
+    /// Unsigned, 32 bits.
+    U32 = 3,
+}
+
+/// How the rows of a bag become one.
+#[repr(i32)]
+pub enum warprow_pooling {
+    /// They do not: each id has an output row of its own.
+    None = 0,
+    /// Their sum.
+    Sum = 1,
+    /// Their sum, divided by the number of rows that count.
+    Mean = 2,
+}
+
+/// Which row an id gets that its table does not have.
+#[repr(i32)]
+pub enum warprow_missing {
+    /// Of a feature: as the plan says. Of a plan: the table's default row.
+    Unset = 0,
+    /// The table's default row.
+    DefaultRow = 1,
+    /// Zeros, which count for a mean.
+    Zero = 2,
+    /// None: nothing is added, nothing counts.
+    Skip = 3,
+    /// The look-up fails before it reads anything. On the host alone.
+    Error = 4,
+}
+
+/// What a report says of ids that their table does not have.
+#[repr(i32)]
+pub enum warprow_bounds {
+    /// Of a feature: as the plan says. Of a plan: how many there are.
+    Unset = 0,
+    /// Nothing: they count as padding.
+    Ignore = 1,
+    /// How many there are.
+    Count = 2,
+    /// How many there are, and position and id of the first.
+    Report = 3,
+}
+
+/// What a feature's padding id is.
+#[repr(i32)]
+pub enum warprow_padding {
+    /// There is none.
+    None = 0,
+    /// The field `padding`, as it is.
+    Signed = 1,
+    /// The bits of the field `padding` as an unsigned number.
+    Unsigned = 2,
+}
+
+/// Which rows on drives share a read command.
+#[repr(i32)]
+pub enum warprow_merging {
+    /// On the host rows of neighbouring LBAs, on a GPU rows of one LBA.
+    Unset = 0,
+    /// Rows of one LBA.
+    Separate = 1,
+    /// Rows of neighbouring LBAs.
+    Neighbours = 2,
+    /// What each drive reads more cheaply together, which is measured when the executor is attached.
+    Measured = 3,
+}
+
+/// How look-ups on a GPU find the different rows among the ids.
+#[repr(i32)]
+pub enum warprow_dedupe {
+    /// The way that was fastest in the benchmarks among those that the batch is small enough for.
+    Unset = 0,
+    /// One thread block sorts: up to 8,192 ids.
+    Block = 1,
+    /// A bit for each row outside GPU memory.
+    Bitmap = 2,
+    /// A hash table, and a sort of what is different.
+    Hash = 3,
+    /// A sort of all.
+    Radix = 4,
+}
+
+/// The numbers that a table's rows are looked up by.
+#[repr(i32)]
+pub enum warprow_key_type {
+    /// There are no keys: ids count from 0.
+    None = 0,
+    /// Unsigned numbers of 64 bits.
+    U64 = 1,
+    /// Signed numbers of 64 bits, each passed as its bits.
+    I64 = 2,
+}
+
+fn unknown(what: &str, number: i32) -> Failure {
+    Failure::invalid(format!("{what} is {number}, which stands for nothing: use a constant of warprow.h"))
+}
+
+pub(crate) fn dtype(what: &str, number: i32) -> Result<DType, Failure> {
+    u8::try_from(number).ok().and_then(DType::from_code).ok_or_else(|| unknown(what, number))
+}
+
+pub(crate) fn pooling(number: i32) -> Result<Pooling, Failure> {
+    match number {
+        0 => Ok(Pooling::None),
+        1 => Ok(Pooling::Sum),
+        2 => Ok(Pooling::Mean),
+        _ => Err(unknown("pooling", number)),
+    }
+}
+
+pub(crate) fn missing(number: i32) -> Result<Option<Missing>, Failure> {
+    match number {
+        0 => Ok(None),
+        1 => Ok(Some(Missing::Default)),
+        2 => Ok(Some(Missing::Zero)),
+        3 => Ok(Some(Missing::Skip)),
+        4 => Ok(Some(Missing::Error)),
+        _ => Err(unknown("missing", number)),
+    }
+}
+
+pub(crate) fn bounds(number: i32) -> Result<Option<Bounds>, Failure> {
+    match number {
+        0 => Ok(None),
+        1 => Ok(Some(Bounds::Ignore)),
+        2 => Ok(Some(Bounds::Count)),
+        3 => Ok(Some(Bounds::Report)),
+        _ => Err(unknown("bounds", number)),
+    }
+}
+
+pub(crate) fn padding(kind: i32, padding: i64) -> Result<Option<i128>, Failure> {
+    match kind {
+        0 => Ok(None),
+        1 => Ok(Some(padding.into())),
+        2 => Ok(Some((padding as u64).into())),
+        _ => Err(unknown("padding_kind", kind)),
+    }
+}
+
+pub(crate) fn merging(number: i32) -> Result<Option<Merging>, Failure> {
+    match number {
+        0 => Ok(None),
+        1 => Ok(Some(Merging::Separate)),
+        2 => Ok(Some(Merging::Neighbours)),
+        3 => Ok(Some(Merging::Measured)),
+        _ => Err(unknown("merging", number)),
+    }
+}
+
+pub(crate) fn dedupe(number: i32) -> Result<Option<Dedupe>, Failure> {
+    match number {
+        0 => Ok(None),
+        1 => Ok(Some(Dedupe::Block)),
+        2 => Ok(Some(Dedupe::Bitmap)),
+        3 => Ok(Some(Dedupe::Hash)),
+        4 => Ok(Some(Dedupe::Radix)),
+        _ => Err(unknown("dedupe", number)),
+    }
+}
+
+pub(crate) fn key_kind(number: i32) -> Result<Option<KeyKind>, Failure> {
+    match number {
+        0 => Ok(None),
+        1 => Ok(Some(KeyKind::U64)),
+        2 => Ok(Some(KeyKind::I64)),
+        _ => Err(unknown("key_type", number)),
+    }
+}
+
+pub(crate) fn key_type(kind: Option<KeyKind>) -> i32 {
+    match kind {
+        None => warprow_key_type::None as i32,
+        Some(KeyKind::U64) => warprow_key_type::U64 as i32,
+        Some(KeyKind::I64) => warprow_key_type::I64 as i32,
+    }
+}
+
+/// Integers of the caller's, of a type that a number names.
+///
+/// # Safety
+/// `at` points to `count` integers of that type that stay as they are for `'a`.
+pub(crate) unsafe fn integers<'a>(
+    what: &str,
+    at: *const c_void,
+    count: usize,
+    int_type: i32,
+) -> Result<Ids<'a>, Failure> {
+    // SAFETY: the caller's promise, in each case.
+    unsafe {
+        match int_type {
+            0 => Ok(Ids::I64(slice(what, at, count)?)),
+            1 => Ok(Ids::I32(slice(what, at, count)?)),
+            2 => Ok(Ids::U64(slice(what, at, count)?)),
+            3 => Ok(Ids::U32(slice(what, at, count)?)),
+            _ => Err(unknown(&format!("the type of {what}"), int_type)),
+        }
+    }
+}
+
+pub(crate) fn gpu_int_type(what: &str, int_type: i32) -> Result<warprow_gpu::IdType, Failure> {
+    use warprow_gpu::IdType;
+    match int_type {
+        0 => Ok(IdType::I64),
+        1 => Ok(IdType::I32),
+        2 => Ok(IdType::U64),
+        3 => Ok(IdType::U32),
+        _ => Err(unknown(&format!("the type of {what}"), int_type)),
+    }
+}

@@ -1,0 +1,453 @@
+/* What programs do wrong, each of which must come back as a code with a message, and change nothing. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <warprow.h>
+
+enum { ROWS = 100, DIM = 4 };
+
+static int checks = 0;
+
+/* Ends the program unless a call came to `wanted`, with an error whose message has `words`. */
+static void expect(int line, warprow_status wanted, warprow_status status, warprow_error **error, const char *words) {
+    const char *message = *error == NULL ? "" : warprow_error_message(*error);
+    int is_told = wanted == WARPROW_STATUS_OK ? *error == NULL : *error != NULL;
+    if (status != wanted || !is_told || strstr(message, words) == NULL ||
+        (*error != NULL && warprow_error_status(*error) != status)) {
+        fprintf(stderr, "line %d: status %d instead of %d, \"%s\" lacks \"%s\"\n", line, (int)status, (int)wanted, message,
+                words);
+        exit(1);
+    }
+    if (wanted != WARPROW_STATUS_OK && strlen(message) < 10) {
+        fprintf(stderr, "line %d: the message is \"%s\"\n", line, message);
+        exit(1);
+    }
+    warprow_error_free(*error);
+    *error = NULL;
+    checks++;
+}
+
+static void require(int line, int holds) {
+    if (!holds) {
+        fprintf(stderr, "line %d: it does not hold\n", line);
+        exit(1);
+    }
+    checks++;
+}
+
+static warprow_error *error = NULL;
+/* The generation of the table "t". */
+static uint64_t generation = 0;
+
+#define OK(call) expect(__LINE__, WARPROW_STATUS_OK, (call), &error, "")
+#define INVALID(call, words) expect(__LINE__, WARPROW_STATUS_INVALID_ARGUMENT, (call), &error, words)
+#define HANDLE(call, words) expect(__LINE__, WARPROW_STATUS_INVALID_HANDLE, (call), &error, words)
+#define FAILS(status, call, words) expect(__LINE__, WARPROW_STATUS_##status, (call), &error, words)
+#define REQUIRE(holds) require(__LINE__, (holds))
+
+static int32_t fails_to_read(void *user, uint64_t first, uint64_t count, void *rows, size_t bytes) {
+    (void)user, (void)first, (void)count, (void)rows, (void)bytes;
+    return 42;
+}
+
+static int32_t stops(void *user, uint64_t done, uint64_t total) {
+    (void)user, (void)done, (void)total;
+    return 1;
+}
+
+static float elements[ROWS * DIM];
+
+static warprow_table_source source(const char *name) {
+    warprow_table_source table;
+    memset(&table, 0, sizeof table);
+    table.struct_size = sizeof table;
+    table.name = name;
+    table.rows = ROWS;
+    table.dim = DIM;
+    table.data = elements;
+    table.data_bytes = sizeof elements;
+    return table;
+}
+
+static warprow_store *open_and_close(const char *address) {
+    const char *drives[] = {address, address};
+    warprow_store *store = (warprow_store *)&drives;
+    /* Nothing of this opens anything. */
+    FAILS(ABI_MISMATCH, warprow_store_open(0, drives, 1, NULL, &store, &error), "header");
+    FAILS(ABI_MISMATCH, warprow_store_open(WARPROW_ABI_VERSION + 1, drives, 1, NULL, &store, &error), "install");
+    FAILS(ABI_MISMATCH, warprow_store_format(WARPROW_ABI_VERSION + 0x10000, drives, 1, NULL, &store, &error), "");
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, drives, 1, NULL, NULL, &error), "store");
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, NULL, 1, NULL, &store, &error), "drives");
+    REQUIRE(store == NULL);
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, drives, 0, NULL, &store, &error), "no drive");
+    const char *nothing[] = {NULL};
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, nothing, 1, NULL, &store, &error), "drives[0] is NULL");
+    const char *no_text[] = {"emulated:\xff\xfe"};
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, no_text, 1, NULL, &store, &error), "UTF-8");
+    const char *no_drive[] = {"/dev/nvme0n1"};
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, no_drive, 1, NULL, &store, &error), "PCI");
+    FAILS(NOT_FOUND, warprow_store_open(WARPROW_ABI_VERSION, drives, 1, NULL, &store, &error), "");
+    char unaligned[2 * sizeof store + sizeof store];
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, drives, 1, NULL,
+                               (warprow_store **)(void *)(((uintptr_t)unaligned | 7) + 2), &error),
+            "not aligned");
+
+    warprow_open_options open = {0};
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, drives, 1, &open, &store, &error), "struct_size");
+    open.struct_size = sizeof open;
+    open.access = 9;
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, drives, 1, &open, &store, &error), "access");
+    open.access = 0;
+    open.reserved = 1;
+    INVALID(warprow_store_open(WARPROW_ABI_VERSION, drives, 1, &open, &store, &error), "reserved");
+    struct {
+        warprow_open_options known;
+        uint64_t newer;
+    } newer = {{sizeof newer, 0, 0, 0, 0, 0}, 5};
+    FAILS(UNSUPPORTED, warprow_store_open(WARPROW_ABI_VERSION, drives, 1, &newer.known, &store, &error), "newer");
+
+    OK(warprow_store_format(WARPROW_ABI_VERSION, drives, 1, NULL, &store, &error));
+    /* It is open here, and nowhere else. */
+    warprow_store *second = NULL;
+    FAILS(BUSY, warprow_store_open(WARPROW_ABI_VERSION, drives, 1, NULL, &second, &error), "");
+    OK(warprow_store_close(store, &error));
+    HANDLE(warprow_store_close(store, &error), "was closed");
+    OK(warprow_store_close(NULL, &error));
+    FAILS(INVALID_ARGUMENT, warprow_store_open(WARPROW_ABI_VERSION, drives, 2, NULL, &second, &error), "twice");
+
+    /* What is on it goes only if somebody agrees to just that. */
+    warprow_status status = warprow_store_format(WARPROW_ABI_VERSION, drives, 1, NULL, &store, &error);
+    REQUIRE(status == WARPROW_STATUS_REFUSED && warprow_error_consent(error) != NULL);
+    char token[64];
+    snprintf(token, sizeof token, "%s", warprow_error_consent(error));
+    /* An error's handle is no store's, and is nothing once it was freed. */
+    warprow_store *no_store = (warprow_store *)error;
+    warprow_error *freed = error;
+    warprow_error_free(error);
+    error = NULL;
+    HANDLE(warprow_store_switch(no_store, 1, 0, &error), "no handle of a warprow_store");
+    REQUIRE(warprow_error_status(freed) == WARPROW_STATUS_INVALID_HANDLE && warprow_error_consent(freed) == NULL);
+    warprow_error_free(freed);
+    warprow_format_options format = {0};
+    format.struct_size = sizeof format;
+    format.consent = "00000000-00000000-00000000";
+    FAILS(REFUSED, warprow_store_format(WARPROW_ABI_VERSION, drives, 1, &format, &store, &error), "");
+    format.consent = token;
+    OK(warprow_store_format(WARPROW_ABI_VERSION, drives, 1, &format, &store, &error));
+    return store;
+}
+
+static void loads(warprow_store *store) {
+    warprow_table_source table = source("t");
+    INVALID(warprow_store_load(NULL, "m", &table, 1, NULL, NULL, &error), "warprow_store is NULL");
+    INVALID(warprow_store_load(store, NULL, &table, 1, NULL, NULL, &error), "model");
+    INVALID(warprow_store_load(store, "m", NULL, 1, NULL, NULL, &error), "NULL");
+    INVALID(warprow_store_load(store, "m", NULL, 0, NULL, NULL, &error), "no table");
+    table.data_bytes -= 1;
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "bytes of data");
+    table = source("t");
+    table.rows = 0;
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "no rows");
+    table = source("t");
+    table.dtype = 99;
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "dtype");
+    table = source("t");
+    table.dim = 0;
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "cannot be");
+    table = source("t");
+    table.rows = UINT64_MAX;
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "");
+    table = source("");
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "");
+    table = source("t");
+    table.read = fails_to_read;
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "either data or read");
+    table.data = NULL;
+    FAILS(FILE, warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "returned 42");
+    table = source("t");
+    table.key_type = WARPROW_KEY_TYPE_U64;
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "both or neither");
+    uint64_t keys[ROWS] = {0};
+    table.keys = keys;
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "");
+    table = source("t");
+    float row[DIM] = {0};
+    table.default_row = row;
+    table.default_row_bytes = 3;
+    INVALID(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "default row");
+    warprow_table_source two[2] = {source("t"), source("t")};
+    INVALID(warprow_store_load(store, "m", two, 2, NULL, NULL, &error), "");
+    two[1].struct_size = 8;
+    INVALID(warprow_store_load(store, "m", two, 2, NULL, NULL, &error), "struct_size");
+    table = source("t");
+    warprow_load_options options = {0};
+    options.struct_size = sizeof options;
+    options.progress = stops;
+    FAILS(INTERRUPTED, warprow_store_load(store, "m", &table, 1, &options, NULL, &error), "nothing was committed");
+    FAILS(NOT_FOUND, warprow_store_load_file(store, "m", "/nowhere/a.safetensors", NULL, NULL, NULL, &error), "look at the path");
+    INVALID(warprow_store_load_file(store, "m", NULL, NULL, NULL, NULL, &error), "file");
+    warprow_table_list *tables = NULL;
+    OK(warprow_store_tables(store, &tables, &error));
+    REQUIRE(warprow_table_list_count(tables) == 0);
+    OK(warprow_table_list_close(tables, &error));
+
+    OK(warprow_store_load(store, "m", &table, 1, NULL, NULL, &error));
+    FAILS(EXISTS, warprow_store_load(store, "m", &table, 1, NULL, NULL, &error), "replace");
+    OK(warprow_store_tables(store, &tables, &error));
+    warprow_table_info info = {0};
+    info.struct_size = sizeof info;
+    OK(warprow_table_list_get(tables, 0, &info, &error));
+    generation = info.generation;
+    INVALID(warprow_table_list_get(tables, 1, &info, &error), "past the end");
+    INVALID(warprow_table_list_get(tables, 0, NULL, &error), "NULL");
+    OK(warprow_table_list_close(tables, &error));
+    HANDLE(warprow_table_list_get(tables, 0, &info, &error), "was closed");
+    REQUIRE(warprow_table_list_count(tables) == 0);
+}
+
+static void updates(warprow_store *store) {
+    uint64_t ids[2] = {1, ROWS};
+    float rows[2 * DIM] = {0};
+    INVALID(warprow_store_update(store, "t", ids, 1, rows, 5, NULL, NULL, &error), "5 bytes");
+    INVALID(warprow_store_update(store, "t", NULL, 1, rows, sizeof rows / 2, NULL, NULL, &error), "ids");
+    INVALID(warprow_store_update(store, "t", ids, SIZE_MAX, rows, sizeof rows, NULL, NULL, &error), "too many");
+    FAILS(NOT_FOUND, warprow_store_update(store, "t", ids, 2, rows, sizeof rows, NULL, NULL, &error), "none of id");
+    FAILS(NOT_FOUND, warprow_store_update(store, "u", ids, 1, rows, sizeof rows / 2, NULL, NULL, &error), "no table");
+    FAILS(NOT_FOUND, warprow_store_switch(store, 77, 0, &error), "77");
+    FAILS(NOT_FOUND, warprow_store_compact(store, 77, NULL, &error), "77");
+    FAILS(REFUSED, warprow_store_drop_generation(store, generation, &error), "switch");
+    INVALID(warprow_store_verify(store, "t", NULL, NULL, NULL, &error), "report");
+    warprow_verify_report report = {0};
+    report.struct_size = sizeof report;
+    FAILS(NOT_FOUND, warprow_store_verify(store, "u", NULL, NULL, &report, &error), "no table");
+    FAILS(INTERRUPTED, warprow_store_verify(store, "t", stops, NULL, &report, &error), "");
+    OK(warprow_store_verify(store, "t", NULL, NULL, &report, &error));
+    REQUIRE(report.rows == ROWS && report.is_sound == 1 && report.checked == 0);
+}
+
+static void plans(warprow_host_executor *executor) {
+    warprow_feature feature = {0};
+    warprow_host_plan *plan = NULL;
+    INVALID(warprow_host_executor_plan(executor, NULL, 1, NULL, &plan, &error), "NULL");
+    INVALID(warprow_host_executor_plan(executor, NULL, 0, NULL, &plan, &error), "features");
+    feature.struct_size = sizeof feature;
+    INVALID(warprow_host_executor_plan(executor, &feature, 1, NULL, &plan, &error), "table is NULL");
+    feature.table = "nothing";
+    FAILS(NOT_FOUND, warprow_host_executor_plan(executor, &feature, 1, NULL, &plan, &error), "the store has t");
+    feature.table = "t";
+    feature.pooling = 7;
+    INVALID(warprow_host_executor_plan(executor, &feature, 1, NULL, &plan, &error), "pooling");
+    feature.pooling = 0;
+    feature.weighted = 1;
+    INVALID(warprow_host_executor_plan(executor, &feature, 1, NULL, &plan, &error), "weighted");
+    feature.weighted = 0;
+    warprow_plan_options options = {0};
+    options.struct_size = sizeof options;
+    options.out_dtype = WARPROW_DTYPE_I8;
+    INVALID(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "i8");
+    options.out_dtype = -1;
+    INVALID(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "out_dtype");
+    options.out_dtype = 0;
+    options.max_ids = SIZE_MAX;
+    INVALID(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "max_ids");
+    REQUIRE(plan == NULL);
+}
+
+static void look_ups(warprow_host_executor *executor) {
+    warprow_feature feature = {0};
+    feature.struct_size = sizeof feature;
+    feature.table = "t";
+    feature.missing = WARPROW_MISSING_ERROR;
+    warprow_plan_options options = {0};
+    options.struct_size = sizeof options;
+    options.max_batch = options.max_ids = 4;
+    warprow_host_plan *plan = NULL;
+    OK(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error));
+    warprow_host_slot *slot = NULL, *other = NULL;
+    OK(warprow_host_plan_slot(plan, &slot, &error));
+    FAILS(BUSY, warprow_host_plan_slot(plan, &other, &error), "slots");
+
+    int64_t ids[5] = {3, 99, 0, 3, 5};
+    float rows[4 * DIM + 2], before[4 * DIM + 2];
+    uint8_t mask[4];
+    warprow_batch batch = {0};
+    batch.struct_size = sizeof batch;
+    batch.ids = ids;
+    batch.id_count = batch.batch = 4;
+    warprow_output output = {0};
+    output.struct_size = sizeof output;
+    output.rows = rows;
+    output.elements = 4 * DIM;
+    output.mask = mask;
+    output.mask_bytes = sizeof mask;
+    memset(rows, 0x55, sizeof rows);
+    memcpy(before, rows, sizeof rows);
+    warprow_batch right = batch;
+    warprow_output good = output;
+
+    INVALID(warprow_host_slot_lookup(NULL, &batch, &output, NULL, &error), "warprow_host_slot is NULL");
+    INVALID(warprow_host_slot_lookup(slot, NULL, &output, NULL, &error), "warprow_batch is NULL");
+    INVALID(warprow_host_slot_lookup(slot, &batch, NULL, NULL, &error), "warprow_output is NULL");
+    HANDLE(warprow_host_slot_lookup((warprow_host_slot *)plan, &batch, &output, NULL, &error), "no handle");
+    HANDLE(warprow_host_slot_lookup((warprow_host_slot *)rows, &batch, &output, NULL, &error), "no handle");
+    batch.ids = NULL;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "ids is NULL");
+    batch.ids = (char *)ids + 4;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "not aligned");
+    batch = right;
+    batch.id_type = 8;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "type of ids");
+    batch = right;
+    batch.id_count = batch.batch = 5;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "max_");
+    batch = right;
+    batch.batch = 3;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "offsets");
+    batch = right;
+    batch.id_count = SIZE_MAX / 4;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "");
+    batch = right;
+    float weights[4] = {1, 1, 1, 1};
+    batch.weights = weights;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "weights");
+    batch = right;
+    int64_t offsets[5] = {0, 2, 1, 3, 4};
+    batch.offsets = offsets;
+    batch.offset_count = 5;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "offsets[2]");
+    batch.offset_count = 2;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "2 offsets");
+    batch = right;
+    batch.offset_count = 5;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "offsets is NULL");
+    batch = right;
+    uint64_t counts[2] = {4, 4};
+    batch.counts = counts;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "GPU");
+    batch = right;
+
+    output.elements -= 1;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "15 elements");
+    output = good;
+    output.row_stride = DIM - 1;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "row_stride");
+    output = good;
+    output.dtype = WARPROW_DTYPE_F16;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "f16");
+    output = good;
+    output.dtype = WARPROW_DTYPE_Q8;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "type");
+    output = good;
+    output.rows = NULL;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "rows is NULL");
+    output = good;
+    output.rows = (char *)rows + 2;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "not aligned");
+    output = good;
+    output.mask_bytes = 3;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "mask");
+    output = good;
+    output.mask = (uint8_t *)rows;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "overlap");
+    output = good;
+    output.rows = ids;
+    output.elements = 10;
+    INVALID(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error), "overlaps with the ids");
+    output = good;
+    REQUIRE(memcmp(rows, before, sizeof rows) == 0);
+
+    FAILS(INVALID_ARGUMENT, warprow_host_slot_prefetch(slot, &batch, &error), "prefetch");
+    FAILS(INVALID_ARGUMENT, warprow_host_slot_lookup_prefetched(slot, &output, NULL, &error), "prefetch");
+
+    /* Which ids are missing is told. */
+    ids[1] = ROWS;
+    ids[2] = -1;
+    warprow_report report = {0};
+    report.struct_size = sizeof report;
+    warprow_status status = warprow_host_slot_lookup(slot, &batch, &output, &report, &error);
+    size_t count = 0;
+    const size_t *positions = warprow_error_positions(error, &count);
+    REQUIRE(status == WARPROW_STATUS_MISSING_IDS && count == 2 && positions[0] == 1 && positions[1] == 2);
+    REQUIRE(report.ids == 4 && report.missing == 2);
+    FAILS(MISSING_IDS, status, "2 of 4 ids are missing");
+    REQUIRE(memcmp(rows, before, sizeof rows) == 0);
+
+    /* An empty batch is none of these. */
+    batch.ids = NULL;
+    batch.id_count = batch.batch = 0;
+    output.rows = NULL;
+    output.elements = 0;
+    output.mask = NULL;
+    output.mask_bytes = 0;
+    OK(warprow_host_slot_lookup(slot, &batch, &output, &report, &error));
+    REQUIRE(report.ids == 0);
+
+    OK(warprow_host_slot_close(slot, &error));
+    HANDLE(warprow_host_slot_lookup(slot, &right, &good, NULL, &error), "was closed");
+    HANDLE(warprow_host_slot_close(slot, &error), "was closed");
+    /* The slot is back, and the plan outlives its executor's handle. */
+    OK(warprow_host_plan_slot(plan, &slot, &error));
+    OK(warprow_host_plan_close(plan, &error));
+    REQUIRE(warprow_host_plan_width(plan) == 0);
+    ids[1] = 99;
+    ids[2] = 0;
+    OK(warprow_host_slot_lookup(slot, &right, &good, NULL, &error));
+    REQUIRE(rows[0] == elements[3 * DIM] && rows[DIM] == elements[99 * DIM] && rows[4 * DIM] == before[4 * DIM]);
+    OK(warprow_host_slot_close(slot, &error));
+}
+
+static void gpu(warprow_store *store) {
+    warprow_gpu_executor *executor = NULL;
+    INVALID(warprow_gpu_executor_attach(NULL, 0, NULL, &executor, &error), "warprow_store is NULL");
+    INVALID(warprow_gpu_executor_attach(store, 0, NULL, NULL, &error), "executor");
+    FAILS(GPU, warprow_gpu_executor_attach(store, 4096, NULL, &executor, &error), "");
+    INVALID(warprow_gpu_slot_lookup(NULL, NULL, NULL, NULL, NULL, &error), "ticket");
+    warprow_gpu_ticket *ticket = NULL;
+    INVALID(warprow_gpu_slot_lookup(NULL, NULL, NULL, NULL, &ticket, &error), "warprow_gpu_slot is NULL");
+    int32_t ended = 1;
+    INVALID(warprow_gpu_ticket_poll(NULL, &ended, NULL, &error), "warprow_gpu_ticket is NULL");
+    REQUIRE(ended == 0);
+    OK(warprow_gpu_ticket_close(NULL, &error));
+    char name[4];
+    FAILS(GPU, warprow_gpu_name(4096, name, sizeof name, &error), "");
+    INVALID(warprow_gpu_name(0, name, 0, &error), "room");
+}
+
+int main(int argc, char **argv) {
+    if (argc != 2) {
+        return 2;
+    }
+    for (int n = 0; n < ROWS * DIM; n++) {
+        elements[n] = (float)n;
+    }
+    char address[4096];
+    snprintf(address, sizeof address, "emulated:%s?size=64M", argv[1]);
+    REQUIRE(strcmp(warprow_error_message(NULL), "") != 0 && warprow_error_consent(NULL) == NULL);
+    warprow_store *store = open_and_close(address);
+    loads(store);
+    updates(store);
+    warprow_host_executor *executor = NULL;
+    warprow_host_options host = {0};
+    host.struct_size = sizeof host;
+    host.workers = 100000;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "workers");
+    host.workers = 0;
+    host.merging = 17;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "merging");
+    OK(warprow_host_executor_attach(store, NULL, &executor, &error));
+    plans(executor);
+    look_ups(executor);
+    gpu(store);
+    /* No error is asked for. */
+    REQUIRE(warprow_store_switch(store, 77, 0, NULL) == WARPROW_STATUS_NOT_FOUND);
+    OK(warprow_store_close(store, &error));
+    warprow_host_executor *none = executor;
+    HANDLE(warprow_host_executor_attach(store, NULL, &none, &error), "was closed");
+    REQUIRE(none == NULL && warprow_open_handles() == 1);
+    OK(warprow_host_executor_close(executor, &error));
+    REQUIRE(warprow_open_handles() == 0);
+    printf("%d checks, and nothing else happened\n", checks);
+    return 0;
+}
