@@ -557,12 +557,12 @@ typedef struct warprow_file_options {
 typedef struct warprow_update_options {
   // sizeof(warprow_update_options).
   size_t struct_size;
-  // The generation whose table is updated, which may be on standby; 0: the one that look-ups find.
+  // The generation whose table is updated, which may be on standby, if `has_generation` is set.
   uint64_t generation;
+  // Not 0: `generation` says which generation; 0: the one that look-ups find.
+  int32_t has_generation;
   // Not 0: keys that the table does not have are created. Of a table with keys alone.
   int32_t create_keys;
-  // 0.
-  uint32_t reserved;
 } warprow_update_options;
 
 // What warprow_store_verify found.
@@ -669,10 +669,14 @@ typedef struct warprow_metrics {
 typedef struct warprow_prepare_options {
   // sizeof(warprow_prepare_options).
   size_t struct_size;
-  // Prepare for warprow_store_switch to this generation; 0: the tables that the store shows now.
+  // Prepare for warprow_store_switch to this generation, if `has_generation` is set.
   uint64_t generation;
   // Bytes a second that may be read from drives for it; 0: as fast as they are.
   uint64_t bytes_per_second;
+  // Not 0: `generation` says which generation; 0: the tables that the store shows now.
+  int32_t has_generation;
+  // 0.
+  uint32_t reserved;
 } warprow_prepare_options;
 
 // A name under which ids of one table are looked up. Several features may share a table. Either all features of a plan are pooled,

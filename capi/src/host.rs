@@ -69,15 +69,19 @@ pub struct warprow_host_options {
 pub struct warprow_prepare_options {
     /// sizeof(warprow_prepare_options).
     pub struct_size: usize,
-    /// Prepare for warprow_store_switch to this generation; 0: the tables that the store shows now.
+    /// Prepare for warprow_store_switch to this generation, if `has_generation` is set.
     pub generation: u64,
     /// Bytes a second that may be read from drives for it; 0: as fast as they are.
     pub bytes_per_second: u64,
+    /// Not 0: `generation` says which generation; 0: the tables that the store shows now.
+    pub has_generation: i32,
+    /// 0.
+    pub reserved: u32,
 }
 
 versioned! {
     warprow_host_options: 48,
-    warprow_prepare_options: 24,
+    warprow_prepare_options: 32,
 }
 
 struct Executor(HostExecutor);
@@ -221,8 +225,9 @@ pub unsafe extern "C" fn warprow_host_executor_metrics(
 pub(crate) unsafe fn prepare_options(at: *const warprow_prepare_options) -> Result<PrepareOptions, Failure> {
     // SAFETY: the caller's promise.
     let given = unsafe { options(at) }?;
+    reserved("warprow_prepare_options", given.reserved)?;
     let mut chosen = PrepareOptions::default();
-    if given.generation != 0 {
+    if given.has_generation != 0 {
         chosen = chosen.with_generation(given.generation);
     }
     if given.bytes_per_second != 0 {

@@ -10,7 +10,7 @@ use crate::guard;
 use crate::load::{told, warprow_progress};
 use crate::sized::{check, fill, options, versioned};
 use crate::status::warprow_status;
-use crate::store::{reserved, store_of, warprow_store};
+use crate::store::{store_of, warprow_store};
 
 /// Options of warprow_store_update. Zeros, or NULL for all, mean the usual.
 #[repr(C)]
@@ -18,12 +18,12 @@ use crate::store::{reserved, store_of, warprow_store};
 pub struct warprow_update_options {
     /// sizeof(warprow_update_options).
     pub struct_size: usize,
-    /// The generation whose table is updated, which may be on standby; 0: the one that look-ups find.
+    /// The generation whose table is updated, which may be on standby, if `has_generation` is set.
     pub generation: u64,
+    /// Not 0: `generation` says which generation; 0: the one that look-ups find.
+    pub has_generation: i32,
     /// Not 0: keys that the table does not have are created. Of a table with keys alone.
     pub create_keys: i32,
-    /// 0.
-    pub reserved: u32,
 }
 
 /// What warprow_store_verify found.
@@ -83,9 +83,8 @@ pub unsafe extern "C" fn warprow_store_update(
         guard::call(error, || {
             let (store, table) = (store_of(store)?, text("table", table)?);
             let given = options(update)?;
-            reserved("warprow_update_options", given.reserved)?;
             let mut how = UpdateOptions::default();
-            if given.generation != 0 {
+            if given.has_generation != 0 {
                 how = how.with_generation(given.generation);
             }
             if given.create_keys != 0 {

@@ -215,6 +215,14 @@ static void updates(warprow_store *store) {
     INVALID(warprow_store_update(store, "t", ids, SIZE_MAX, rows, sizeof rows, NULL, NULL, &error), "too many");
     FAILS(NOT_FOUND, warprow_store_update(store, "t", ids, 2, rows, sizeof rows, NULL, NULL, &error), "none of id");
     FAILS(NOT_FOUND, warprow_store_update(store, "u", ids, 1, rows, sizeof rows / 2, NULL, NULL, &error), "no table");
+    warprow_update_options update = {0};
+    update.struct_size = sizeof update;
+    update.has_generation = 1;
+    update.generation = 77;
+    FAILS(NOT_FOUND, warprow_store_update(store, "t", ids, 1, rows, sizeof rows / 2, &update, NULL, &error), "77");
+    update.generation = generation;
+    update.create_keys = 1;
+    FAILS(NOT_FOUND, warprow_store_update(store, "t", ids, 2, rows, sizeof rows, &update, NULL, &error), "none of id");
     FAILS(NOT_FOUND, warprow_store_switch(store, 77, 0, &error), "77");
     FAILS(NOT_FOUND, warprow_store_compact(store, 77, NULL, &error), "77");
     FAILS(REFUSED, warprow_store_drop_generation(store, generation, &error), "switch");

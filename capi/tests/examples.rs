@@ -16,7 +16,9 @@ fn lookup() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(program) = compile("examples/lookup.c", folder.path(), &[]) else { return };
     let text = printed(&program, folder.path());
-    for line in ["every row is right", "every row that was fetched ahead is right", "updated rows are right", "all is closed"] {
+    for line in
+        ["every row is right", "every row that was fetched ahead is right", "updated rows are right", "all is closed"]
+    {
         says(&text, line);
     }
 }

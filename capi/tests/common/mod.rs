@@ -7,7 +7,8 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 /// Warnings are errors.
-pub(crate) const FLAGS_OF_C: &[&str] = &["-Wall", "-Wextra", "-Wpedantic", "-Wno-missing-field-initializers", "-Werror"];
+pub(crate) const FLAGS_OF_C: &[&str] =
+    &["-Wall", "-Wextra", "-Wpedantic", "-Wno-missing-field-initializers", "-Werror"];
 pub(crate) const FLAGS_OF_CPP: &[&str] = &["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
 
 /// The compiler of a language ("c" or "cpp"): `$CC` or `cc`, `$CXX` or `c++`. Where there is none, one line says so.
