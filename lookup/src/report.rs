@@ -9,9 +9,9 @@ use crate::feature::MissingId;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Stage {
-    /// Finds the different rows among the ids. Its time includes making keys of ids, and counting the different rows in DRAM.
+    /// Finds the different rows among the ids on drives. Its time includes counting the different rows in DRAM.
     Dedupe,
-    /// Finds where each row lies: its rank, its tier, and the address of a row on a drive.
+    /// Finds where each row lies: its rank, its tier, and the address of a row on a drive. Its time includes making keys of ids.
     Route,
     /// Sorts the rows on drives by address.
     Order,

@@ -18,6 +18,7 @@ mod mmio;
 pub mod nontemporal;
 pub mod order;
 pub mod pci;
+pub mod prefetch;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod process_barrier;
 mod sigbus;

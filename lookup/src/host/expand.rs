@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use half::{bf16, f16};
-use warprow_dma::{DmaMemory, PAGE, nontemporal};
+use warprow_dma::prefetch::prefetch;
+use warprow_dma::{DmaMemory, PAGE};
 use warprow_driver::prp::IovaRange;
 use warprow_layout::{DType, row_crc};
 
@@ -23,9 +24,13 @@ const BLOCK: usize = 256;
 /// The end of a chain of ids.
 const END: u32 = u32::MAX;
 /// The most bytes of rows in DRAM that are brought towards the caches while other rows are copied or added up.
-const AHEAD_BYTES: usize = 2048;
+const AHEAD_BYTES: usize = 4096;
 /// The most rows that are brought towards the caches ahead of their turn.
 const AHEAD_ROWS: usize = 16;
+
+/// How many output rows before its turn the memory of a row is brought towards the caches. A store to memory that lies in no cache holds up
+/// those behind it, and the processor has room for a few rows' stores.
+const OUTPUT_AHEAD: usize = 2;
 
 /// Calls `$body` with `$element` standing for the element type that `$dtype` names.
 macro_rules! with_element {
@@ -147,7 +152,7 @@ impl Routed<'_> {
         if let Some(byte) = self.places.get(id).and_then(|place| place.dram_byte())
             && let Some(row) = dram.get(byte..byte + row_bytes.min(AHEAD_BYTES))
         {
-            nontemporal::prefetch(row);
+            prefetch(row);
         }
     }
 
@@ -254,6 +259,7 @@ impl<'a, R: RowsOut> Unpooled<'a, R> {
         let ahead = Routed::ahead(row_bytes);
         for (id, &place) in ids.clone().zip(&self.routed.places[ids]) {
             self.routed.expect(dram, id + ahead, row_bytes);
+            self.rows.expect(id + OUTPUT_AHEAD);
             let byte = match place {
                 Location::COLD => continue,
                 Location::MISSING if feature.missing == Missing::Default => Some(table.default_byte),

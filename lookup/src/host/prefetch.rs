@@ -14,7 +14,7 @@ use crate::host::prepared::Prepared;
 use crate::host::read::{Meanwhile, read};
 use crate::host::rows_out::PlainRows;
 use crate::host::slot::Slot;
-use crate::host::state::{Buffers, Done, Sorted, State, Watch, count, with_rows};
+use crate::host::state::{Buffers, Done, Found, Sorted, State, Watch, count, with_rows};
 use crate::report::Stage;
 use crate::stage::OutputElement;
 use warprow_store::view::OverlaySnapshot;
@@ -26,7 +26,7 @@ struct Ahead {
     plan: Arc<Prepared>,
     snapshots: Vec<Option<OverlaySnapshot>>,
     batch: usize,
-    report: Report,
+    found: Found,
     sorted: Sorted,
     done: Done,
     /// If nothing was read: why not.
@@ -147,13 +147,13 @@ impl Holding {
 impl State {
     /// Reads the rows of a batch that lie on drives to where `ahead` finds them.
     fn fetch(&mut self, ahead: &mut Ahead) {
-        let Ahead { plan, snapshots, batch, report, sorted, done, refused } = ahead;
+        let Ahead { plan, snapshots, batch, found, sorted, done, refused } = ahead;
         let mut watch = Watch::new(plan);
         if let Err(error) = self.ready(&watch) {
             *refused = Some(error);
             return;
         }
-        *sorted = self.sort(plan, snapshots, *batch, report, &mut watch);
+        *sorted = self.sort(plan, found, &mut watch);
         let (routed, buffers) = self.split(plan, snapshots, *batch, sorted);
         let (clock, commands) = (plan.host.store.clock(), routed.commands);
         let Buffers { lanes, landings, hot_places, counting, staging, staged_bytes, .. } = buffers;
@@ -231,12 +231,16 @@ impl Slot {
         let mut snapshots = std::mem::take(&mut state.snapshots);
         snapshots.extend(plan.overlays.iter().map(|overlay| overlay.snapshot()));
         let found = state.find(&plan, &snapshots, batch, &mut Watch::new(&plan));
-        if found.is_err() {
-            count(&plan, &found);
-            snapshots.clear();
-            std::mem::swap(&mut state.snapshots, &mut snapshots);
-        }
-        let report = found?;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let refused = Err(error);
+                count(&plan, &refused);
+                snapshots.clear();
+                state.snapshots = snapshots;
+                return refused.map(drop);
+            }
+        };
         let mut kept = std::mem::take(&mut state.kept);
         state.mask(&plan, batch, &mut kept.mask);
         if let Some(weights) = batch.weights {
@@ -244,7 +248,7 @@ impl Slot {
         }
         state.kept = kept;
         let (sorted, done) = Default::default();
-        self.holding.fetch(Ahead { plan, snapshots, batch: batch.batch, report, sorted, done, refused: None });
+        self.holding.fetch(Ahead { plan, snapshots, batch: batch.batch, found, sorted, done, refused: None });
         Ok(())
     }
 
@@ -259,15 +263,15 @@ impl Slot {
         let (Some(state), Some(ahead)) = (&mut self.holding.state, &mut self.holding.ahead) else {
             return Err(LookupError::NothingPrefetched);
         };
-        let ids = ahead.report.ids as usize;
+        let ids = ahead.found.report.ids as usize;
         check_output(&ahead.plan, (ids, ahead.batch), out)?;
         let stride = out.row_stride;
         let slices = out.rows.slices().map_err(InvalidBatch::from)?;
-        let Some(Ahead { plan, mut snapshots, batch, mut report, sorted, mut done, refused }) =
-            self.holding.ahead.take()
+        let Some(Ahead { plan, mut snapshots, batch, found, sorted, mut done, refused }) = self.holding.ahead.take()
         else {
             return Err(LookupError::NothingPrefetched);
         };
+        let mut report = found.report;
         let result = match refused {
             Some(error) => Err(error),
             None => {

@@ -1,5 +1,6 @@
 //! Where unpooled rows are written to: plain memory, or an output buffer.
 
+use warprow_dma::prefetch::prefetch;
 use warprow_dma::{DmaBuffer, DmaMemory};
 use zerocopy::IntoBytes;
 
@@ -9,6 +10,9 @@ use crate::stage::{E4M3, E5M2, Element, OutputElement, Q4, Q8, convert};
 use half::{bf16, f16};
 use warprow_layout::DType;
 
+/// The most elements of an output row that are brought towards the caches before they are written.
+const WRITTEN_AHEAD: usize = 1024;
+
 /// Output memory for unpooled rows. Row `id` is the row of the id at position `id`. It has the plan's width; elements behind those of its
 /// table are zeros.
 pub(crate) trait RowsOut {
@@ -17,6 +21,9 @@ pub(crate) trait RowsOut {
 
     /// Fills row `id` with zeros.
     fn zero(&mut self, id: usize);
+
+    /// Has memory of row `id`, if there is such a row, brought towards the caches, because it is written soon.
+    fn expect(&self, _id: usize) {}
 
     /// Writes a stored row of `dim` elements to row `id`, converted; `None`: zeros.
     fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize);
@@ -61,13 +68,24 @@ impl<O: OutputElement> RowsOut for PlainRows<'_, O> {
     }
 
     #[inline(always)]
+    fn expect(&self, id: usize) {
+        if let Some(row) = self.rows.get(id * self.stride..).and_then(|rows| rows.get(..self.width.min(WRITTEN_AHEAD)))
+        {
+            prefetch(row.as_bytes());
+        }
+    }
+
+    #[inline(always)]
     fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize) {
         let (row, tail) = self.row(id).split_at_mut(dim);
         match stored {
             Some(stored) => convert::<E, O>(stored, row),
             None => row.fill(O::default()),
         }
-        tail.fill(O::default());
+        // Most rows fill theirs: they are not to pay for a call that fills nothing.
+        if !tail.is_empty() {
+            tail.fill(O::default());
+        }
     }
 
     #[inline(always)]

@@ -22,8 +22,8 @@ use crate::host::rows_out::{BufferRows, PlainRows, RowsOut};
 use crate::output_buffer::OutputBuffer;
 use crate::report::{Report, Stage};
 use crate::stage::{
-    Accumulator, CountBuffers, KEY_MISSING, KeyCounts, KeyTable, Location, OutputElement, ReadCommand, RowRead,
-    TierSplit, created, dedupe, keys, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers, updated,
+    Accumulator, CountBuffers, KeyCounts, KeyTable, Location, OutputElement, ReadCommand, RowRead, TierSplit, created,
+    dedupe, keys, locate, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers, updated,
 };
 use warprow_store::StoreError;
 use warprow_store::view::OverlaySnapshot;
@@ -184,6 +184,17 @@ impl<'a> Watch<'a> {
     }
 }
 
+/// Where the rows of a batch's ids were found.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// The report as far as it is known by then: ids, missing ids, padding.
+    pub report: Report,
+    /// Ids whose rows lie in DRAM.
+    hot_ids: usize,
+    /// Ids whose rows lie on drives.
+    cold_ids: usize,
+}
+
 /// What became of a batch's ids before anything was read.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Sorted {
@@ -220,8 +231,9 @@ impl State {
             // The buffer may have been in quarantine, and bringing queues back may just have ended that.
             buffer.reclaim().map_err(InvalidBatch::from)?;
         }
-        let mut report = self.find(plan, snapshots, batch, &mut watch)?;
-        let sorted = self.sort(plan, snapshots, batch.batch, &mut report, &mut watch);
+        let mut found = self.find(plan, snapshots, batch, &mut watch)?;
+        let sorted = self.sort(plan, &mut found, &mut watch);
+        let mut report = found.report;
         if let Some(mask) = &mut out.mask {
             self.mask(plan, batch, mask);
         }
@@ -229,7 +241,10 @@ impl State {
         let routed = Routed { weights: batch.weights, ..routed };
         let stride = out.row_stride;
         let done = match &mut out.rows {
-            OutputRows::Buffer(buffer) if !plan.pooled => expand_into(routed, buffers, buffer, stride),
+            // Where no drive writes to it, a buffer is memory as any other.
+            OutputRows::Buffer(buffer) if !plan.pooled && sorted.commands > 0 => {
+                expand_into(routed, buffers, buffer, stride)
+            }
             rows => {
                 let slices = rows.slices().map_err(InvalidBatch::from)?;
                 with_rows!(slices, rows => expand(routed, buffers, rows, stride))
@@ -245,36 +260,60 @@ impl State {
         Ok(ready(&mut self.lanes, watch.last)?)
     }
 
-    /// Makes keys of ids. Returns the report as far as it is known by then: ids, missing ids, padding.
+    /// Finds where the row of each id lies: in DRAM, in an overlay, on a drive, or nowhere.
     pub(crate) fn find(
         &mut self,
         plan: &Prepared,
         snapshots: &[Option<OverlaySnapshot>],
         batch: &Batch<'_>,
         watch: &mut Watch<'_>,
-    ) -> Result<Report, LookupError> {
+    ) -> Result<Found, LookupError> {
         let ids = batch.ids.len();
         let mut report = Report { ids: ids as u64, generation: plan.generation, ..Report::default() };
         let per_feature = batch.batch;
-        let ids_of = |feature| ids_of(&self.bags, per_feature, feature);
-        let features = || plan.features.iter().enumerate().map(|(index, feature)| (feature, ids_of(index)));
-        let all_keys = &mut self.keys[..ids];
+        let features =
+            || plan.features.iter().enumerate().map(|(index, it)| (it, ids_of(&self.bags, per_feature, index)));
+        let (all_keys, all_places) = (&mut self.keys[..ids], &mut self.places[..ids]);
+        let mut tiers = TierSplit {
+            cold: &mut self.cold,
+            cold_keys: &mut self.cold_keys,
+            cold_count: 0,
+            hot_places: &mut self.hot_places,
+            hot_count: 0,
+        };
         let (mut counts, mut refused) = (KeyCounts::default(), false);
-        for (number, (feature, range)) in features().enumerate() {
-            let (rows, keys_out) = (plan.table(feature.table).rows, &mut all_keys[range.clone()]);
+        for (feature, range) in features() {
             let (table, padding, read_padding) = (feature.table, feature.padding, !plan.pooled);
-            let sparse = &plan.sparse[usize::from(table)];
-            let mut found = with_ids!(batch.ids, ids => match sparse {
-                None => keys(&ids[range.clone()], table, rows, padding, read_padding, keys_out),
-                Some(sparse) => sparse_keys(&ids[range.clone()], table, sparse, padding, read_padding, keys_out),
-            });
+            let (places, first) = (&mut all_places[range.clone()], range.start as u32);
+            let (route, sparse) = (&plan.routes[usize::from(table)], &plan.sparse[usize::from(table)]);
             let (overlay, index) = plan.table(table).overlay;
-            if let (Some(sparse), Some(Some(snapshot))) = (sparse, snapshots.get(usize::from(overlay)))
-                && snapshot.creates()
-            {
-                let of = (table, index, sparse.index.kind());
-                with_ids!(batch.ids, ids => created(&ids[range], of, snapshot, padding, read_padding, keys_out, &mut found));
-            }
+            let snapshot = snapshots.get(usize::from(overlay)).and_then(Option::as_ref);
+            let rows = (table, plan.table(table).rows);
+            let found = match (sparse, snapshot) {
+                (None, None) => {
+                    let padding = (padding, read_padding);
+                    with_ids!(batch.ids, ids => locate(&ids[range.clone()], first, rows, route, padding, places, &mut tiers))
+                }
+                _ => {
+                    let keys_out = &mut all_keys[range.clone()];
+                    let mut found = with_ids!(batch.ids, ids => match sparse {
+                        None => keys(&ids[range.clone()], table, rows.1, padding, read_padding, keys_out),
+                        Some(sparse) => sparse_keys(&ids[range.clone()], table, sparse, padding, read_padding, keys_out),
+                    });
+                    if let (Some(sparse), Some(snapshot)) = (sparse, snapshot)
+                        && snapshot.creates()
+                    {
+                        let of = (table, index, sparse.index.kind());
+                        with_ids!(batch.ids, ids => created(&ids[range.clone()], of, snapshot, padding, read_padding, keys_out, &mut found));
+                    }
+                    // `mask` wants the keys of sparse ids as they are now.
+                    if let Some(snapshot) = snapshot {
+                        updated(snapshot, (overlay, index), sparse.is_some(), keys_out, places, &mut tiers);
+                    }
+                    split_tiers(route, first, keys_out, places, &mut tiers);
+                    found
+                }
+            };
             match feature.bounds {
                 Bounds::Ignore => counts.padding += found.missing,
                 Bounds::Count | Bounds::Report => counts.missing += found.missing,
@@ -282,7 +321,7 @@ impl State {
             counts.padding += found.padding;
             if feature.bounds == Bounds::Report && found.missing != 0 && report.first_missing.is_none() {
                 // Features come in the order of their ids, so the first one found is the first in the batch.
-                let position = ids_of(number).find(|&id| all_keys[id] == KEY_MISSING);
+                let position = range.clone().find(|&id| all_places[id] == Location::MISSING);
                 report.first_missing = position.map(|position| MissingId {
                     position: position as u64,
                     id: with_ids!(batch.ids, ids => ids[position].into()),
@@ -294,49 +333,23 @@ impl State {
         report.missing = counts.missing as u64;
         if refused {
             let of_errors = features().filter(|(feature, _)| feature.missing == Missing::Error);
-            let positions = of_errors.flat_map(|(_, range)| range).filter(|&id| all_keys[id] == KEY_MISSING).collect();
+            let positions =
+                of_errors.flat_map(|(_, range)| range).filter(|&id| all_places[id] == Location::MISSING).collect();
             return Err(LookupError::MissingIds { report: Box::new(report), positions });
         }
-        report.stages[Stage::Dedupe as usize] = watch.lap();
-        Ok(report)
+        let (hot_ids, cold_ids) = (tiers.hot_count, tiers.cold_count);
+        report.stages[Stage::Route as usize] = watch.lap();
+        Ok(Found { report, hot_ids, cold_ids })
     }
 
-    /// Makes read commands of keys: the stages from sieving to *merge*.
-    pub(crate) fn sort(
-        &mut self,
-        plan: &Prepared,
-        snapshots: &[Option<OverlaySnapshot>],
-        batch: usize,
-        report: &mut Report,
-        watch: &mut Watch<'_>,
-    ) -> Sorted {
-        let ids = report.ids as usize;
-        let (all_keys, places) = (&mut self.keys[..ids], &mut self.places[..ids]);
-        let mut sieved = TierSplit {
-            cold: &mut self.cold,
-            cold_keys: &mut self.cold_keys,
-            cold_count: 0,
-            hot_places: &mut self.hot_places,
-            hot_count: 0,
-        };
-        for (number, feature) in plan.features.iter().enumerate() {
-            let range = ids_of(&self.bags, batch, number);
-            let (first, table) = (range.start as u32, &plan.routes[usize::from(feature.table)]);
-            let (overlay, index) = plan.table(feature.table).overlay;
-            if let Some(Some(snapshot)) = snapshots.get(usize::from(overlay)) {
-                let (keys, places) = (&mut all_keys[range.clone()], &mut places[range.clone()]);
-                let created = plan.sparse[usize::from(feature.table)].is_some();
-                updated(snapshot, (overlay, index), created, keys, places, &mut sieved);
-            }
-            split_tiers(table, first, &all_keys[range.clone()], &mut places[range], &mut sieved);
-        }
-        let (cold_ids, hot_ids) = (sieved.cold_count, sieved.hot_count);
-        report.stages[Stage::Route as usize] = watch.lap();
-
+    /// Makes read commands of the ids on drives: the stages from *dedupe* to *merge*.
+    pub(crate) fn sort(&mut self, plan: &Prepared, found: &mut Found, watch: &mut Watch<'_>) -> Sorted {
+        let Found { report, hot_ids, cold_ids } = found;
+        let (hot_ids, cold_ids) = (*hot_ids, *cold_ids);
         let inverse = &mut self.inverse[..cold_ids];
         let unique = dedupe(&mut self.table, &self.cold_keys[..cold_ids], &mut self.unique, inverse);
         let unique = &self.unique[..unique];
-        report.stages[Stage::Dedupe as usize] += watch.lap();
+        report.stages[Stage::Dedupe as usize] = watch.lap();
 
         let locations = &mut self.locations[..unique.len()];
         let routed = route(&plan.routes, unique, locations, &mut self.reads);

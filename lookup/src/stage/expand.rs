@@ -26,6 +26,10 @@ impl Element for f32 {
 
     #[inline(always)]
     fn widen(row: &[u8], mut take: impl FnMut(usize, &[f32])) {
+        // Rows in memory of our own are aligned, and are taken as they lie there.
+        if let Ok(elements) = <[f32]>::ref_from_bytes(row) {
+            return take(0, elements);
+        }
         let (elements, _) = row.as_chunks::<4>();
         let mut block = [0.0; BLOCK];
         for (i, elements) in elements.chunks(BLOCK).enumerate() {
