@@ -56,10 +56,13 @@ pub struct GpuBatch {
     pub ids: CUdeviceptr,
     /// The type of the ids.
     pub id_type: IdType,
-    /// Where each bag begins: F·B + 1 entries, of type `offset_type`. `None`: all bags are of one length.
+    /// Where each bag begins: F·B + 1 entries, of type `offset_type`, or F·B if `has_end` is false. `None`: all bags are
+    /// of one length.
     pub offsets: Option<CUdeviceptr>,
     /// Type of the offsets.
     pub offset_type: IdType,
+    /// Whether the offsets have an entry past the last bag, which is the number of ids.
+    pub has_end: bool,
     /// One f32 an id. Given if and only if a feature of the plan is weighted.
     pub weights: Option<CUdeviceptr>,
     /// B: how many bags each feature has.
@@ -72,7 +75,16 @@ impl GpuBatch {
     /// A batch of signed 64-bit ids at address `ids`, in `batch` bags for each feature, all of one length, without
     /// weights.
     pub fn new(ids: CUdeviceptr, len: BatchLen, batch: u32) -> Self {
-        Self { ids, id_type: IdType::I64, offsets: None, offset_type: IdType::I64, weights: None, batch, len }
+        Self {
+            ids,
+            id_type: IdType::I64,
+            offsets: None,
+            offset_type: IdType::I64,
+            has_end: true,
+            weights: None,
+            batch,
+            len,
+        }
     }
 
     /// Says that the ids are of type `id_type`.
@@ -85,6 +97,12 @@ impl GpuBatch {
     #[must_use]
     pub fn with_offsets(self, offsets: CUdeviceptr, offset_type: IdType) -> Self {
         Self { offsets: Some(offsets), offset_type, ..self }
+    }
+
+    /// Says that the offsets end with where the last bag begins, as PyTorch's do.
+    #[must_use]
+    pub fn without_end(self) -> Self {
+        Self { has_end: false, ..self }
     }
 
     /// Gives each id a weight.

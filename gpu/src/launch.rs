@@ -254,7 +254,13 @@ pub(crate) fn check_batch_addresses(plan: &Dimensions, batch: &GpuBatch, ids: u6
     check_address("the ids", batch.ids, least(ids * batch.id_type.size()), batch.id_type.size(), none)?;
     if let Some(offsets) = batch.offsets {
         let size = batch.offset_type.size();
-        check_address("the offsets", offsets, least((features * u64::from(batch.batch) + 1) * size), size, false)?;
+        check_address(
+            "the offsets",
+            offsets,
+            least((features * u64::from(batch.batch) + u64::from(batch.has_end)) * size),
+            size,
+            false,
+        )?;
     }
     if let Some(weights) = batch.weights {
         check_address("the weights", weights, least(ids * 4), 4, none)?;

@@ -616,7 +616,7 @@ pub(crate) fn describe(
             max_bags: plan.options.max_batch as u64,
             id_type: batch.id_type.code(),
             offset_type: batch.offset_type.code(),
-            has_end: 1,
+            has_end: batch.has_end.into(),
             unused: 0,
         },
         output: abi::OutputRows {

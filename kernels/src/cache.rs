@@ -3,7 +3,7 @@
 use std::collections::hash_map::DefaultHasher;
 use std::fs;
 use std::hash::{Hash, Hasher};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Where compiled kernels are kept: `$WARPROW_CACHE`, `$XDG_CACHE_HOME/warprow` or `~/.cache/warprow`; `None` where neither is
 /// set, or `$WARPROW_CACHE` is empty.
@@ -27,7 +27,7 @@ impl Cache {
         Some(Self::within(cache_directory()?, inputs, arch))
     }
 
-    fn within<'a>(directory: PathBuf, inputs: impl Iterator<Item = &'a str>, arch: &str) -> Self {
+    pub(crate) fn within<'a>(directory: PathBuf, inputs: impl Iterator<Item = &'a str>, arch: &str) -> Self {
         // A new toolchain may hash otherwise: then there is a new file.
         let mut hasher = DefaultHasher::new();
         inputs.for_each(|input| input.hash(&mut hasher));
@@ -38,6 +38,11 @@ impl Cache {
         let mut code = fs::read(&self.0).ok()?;
         let crc = code.split_off(code.len().checked_sub(4)?);
         (crc == crc32c::crc32c(&code).to_le_bytes() && !code.is_empty()).then_some(code)
+    }
+
+    /// The file.
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
     }
 
     /// Replaced as a whole, so that nobody sees half a file. A cache that cannot be written costs a second next time.

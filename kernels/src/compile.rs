@@ -8,6 +8,7 @@ use cudarc::nvrtc::sys::{self, nvrtcResult};
 
 use crate::KernelError;
 use crate::cache::Cache;
+use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
@@ -70,19 +71,21 @@ impl Drop for Program {
     }
 }
 
-/// The machine code of the kernels for `arch`: from the cache on disk, else compiled (a few seconds) and put there. Nothing
+/// The machine code of the kernels for `arch`: prebuilt, or from the cache on disk, else compiled (a few seconds) and put there. Nothing
 /// but a missing NVRTC stands in the way of a machine without a GPU.
 pub fn compile(arch: Arch, driver_version: i32) -> Result<Vec<u8>, KernelError> {
     if arch.major < 8 {
         return Err(KernelError::TooOld { major: arch.major, minor: arch.minor });
     }
+    if let Some(code) = prebuilt::code(arch) {
+        return Ok(code);
+    }
     // SAFETY: it looks for a library and calls nothing in it.
     let nvrtc = unsafe { sys::is_culib_present() };
     let version = if nvrtc { version() } else { "none".to_owned() };
     let arch_name = arch.to_string();
-    let sources = HEADERS.iter().flat_map(|(name, text)| [*name, *text]).chain([MAIN]).chain(OPTIONS);
     let driver = driver_version.to_string();
-    let cache = Cache::of(sources.chain([arch_name.as_str(), &driver]), &arch_name);
+    let cache = Cache::of(sources().chain([arch_name.as_str(), &driver]), &arch_name);
     if let Some(code) = cache.as_ref().and_then(Cache::get) {
         return Ok(code);
     }
@@ -94,6 +97,22 @@ pub fn compile(arch: Arch, driver_version: i32) -> Result<Vec<u8>, KernelError> 
         cache.put(&code);
     }
     Ok(code)
+}
+
+/// All that the machine code depends on, but for the architecture.
+pub(crate) fn sources<'a>() -> impl Iterator<Item = &'a str> {
+    let texts = HEADERS.iter().flat_map(|&(name, text)| [name, text]).chain([MAIN]).chain(OPTIONS);
+    texts.map(|text| -> &'a str { text })
+}
+
+/// Compiles the look-up's kernels for `arch`, wherever else their machine code lies.
+pub(crate) fn compile_anew(arch: Arch) -> Result<Vec<u8>, KernelError> {
+    let arch = arch.to_string();
+    // SAFETY: it looks for a library and calls nothing in it.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(KernelError::NoNvrtc { arch, cache: None });
+    }
+    Ok(run(MAIN, &[], &OPTIONS, &arch, &version())?.0)
 }
 
 /// The machine code of other kernels for `arch`, which may include the look-up's headers and `headers` (name and text). Nothing is

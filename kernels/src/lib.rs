@@ -10,6 +10,7 @@ mod error;
 mod graph;
 mod lookup;
 mod overlay;
+mod prebuilt;
 
 pub use cache::cache_directory;
 pub use compile::{Arch, compile, compile_with};
@@ -17,3 +18,4 @@ pub use error::KernelError;
 pub use graph::LookupGraph;
 pub use lookup::{Kernels, LaunchShape, LookupKind, PrefetchKind, SMALL_IDS};
 pub use overlay::{OVERLAY_ALIGN, OverlayBatch, OverlayMap, StagedBatch, overlay_row_bytes};
+pub use prebuilt::{prebuild, use_prebuilt};

@@ -1,0 +1,33 @@
+"""Embedding tables on NVMe drives.
+
+`format` makes a store on drives, `open` opens one. `Store.load` loads tables, `Store.lookup` looks rows up into NumPy
+arrays. `warprow.torch` has modules that stand in the place of `torch.nn.Embedding` and `torch.nn.EmbeddingBag`.
+
+>>> import warprow
+>>> store = warprow.format("emulated:example?backing=ram&size=64M")
+>>> report = store.load({"user": rows})              # an array of shape (rows, dim)
+>>> store.lookup("user", [3, 1, 4])                  # an array of shape (3, dim)
+"""
+
+from . import errors
+from .errors import *  # noqa: F403
+from .executor import Executor, Feature, Plan
+from .records import DriveState, Exported, Generation, LoadReport, Table, VerifyReport
+from .store import Store, format, open
+
+__all__ = [
+    "DriveState",
+    "Executor",
+    "Exported",
+    "Feature",
+    "Generation",
+    "LoadReport",
+    "Plan",
+    "Store",
+    "Table",
+    "VerifyReport",
+    "errors",
+    "format",
+    "open",
+    *errors.__all__,
+]

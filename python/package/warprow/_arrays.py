@@ -1,0 +1,134 @@
+"""Arrays of callers, of whatever library, as addresses. A caller of these functions holds what they return as `owner`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .errors import WarprowError, invalid, wrong_type
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Array = np.ndarray[Any, Any]
+
+#: Types of elements by the names that NumPy, ml_dtypes and torch give them.
+_DTYPES = {
+    "float32": "f32",
+    "float16": "f16",
+    "bfloat16": "bf16",
+    "int8": "i8",
+    "uint8": "u8",
+    "float8_e4m3fn": "f8e4m3",
+    "float8_e5m2": "f8e5m2",
+}
+#: Types of output by their names here.
+_OUTPUT = {"f32": "float32", "f16": "float16", "i8": "int8", "u8": "uint8"}
+_INTEGERS = {"int32": "i32", "int64": "i64", "uint32": "u32", "uint64": "u64"}
+
+
+def numpy() -> Any:
+    """NumPy, which this package needs for arrays alone."""
+    try:
+        import numpy
+    except ImportError as error:
+        raise WarprowError("NumPy is not installed: pip install 'warprow[numpy]'") from error
+    return numpy
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "data_ptr") and hasattr(value, "detach")
+
+
+def as_array(argument: str, value: Any) -> Array:
+    """`value` as a NumPy array, without a copy where its library allows that."""
+    np = numpy()
+    if _is_tensor(value):
+        tensor = value.detach()
+        if tensor.device.type != "cpu":
+            raise invalid(argument, f"a tensor on {tensor.device}: give one on the CPU, or use warprow.torch")
+        return tensor.numpy()  # type: ignore[no-any-return]
+    if isinstance(value, np.ndarray):
+        return value
+    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
+        return np.from_dlpack(value)  # type: ignore[no-any-return]
+    return np.asarray(value)  # type: ignore[no-any-return]
+
+
+def integers(argument: str, value: Any, *, dims: int | None = None) -> tuple[Array, tuple[int, int, str]]:
+    """An array of integers, contiguous, and its address, length and type."""
+    np = numpy()
+    array = as_array(argument, value)
+    if array.size == 0 and array.dtype == np.float64:
+        # An empty list.
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise wrong_type(argument, f"elements of type {array.dtype}: give integers of 32 or 64 bits")
+    if dims is not None and array.ndim != dims:
+        raise invalid(argument, f"{array.ndim} dimensions, where {dims} are meant: shape {array.shape}")
+    if array.dtype.itemsize < 4:
+        array = array.astype(np.int32)
+    # In the byte order of the machine.
+    array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+    return array, (address_of(array), array.size, _INTEGERS[array.dtype.name])
+
+
+def address_of(array: Array) -> int:
+    """The address of an array's first element."""
+    return int(array.__array_interface__["data"][0])
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows in memory."""
+
+    owner: Any
+    address: int
+    nbytes: int
+    rows: int
+    dim: int
+    dtype: str
+
+
+def rows(argument: str, value: Any) -> Rows:
+    """An array of shape (rows, dim), contiguous, of a type that a table can have."""
+    owner, shape, name = value, getattr(value, "shape", None), str(getattr(value, "dtype", "")).removeprefix("torch.")
+    if not _is_tensor(value):
+        owner = as_array(argument, value)
+        shape, name = owner.shape, owner.dtype.name
+    if shape is None or len(shape) != 2:
+        raise invalid(argument, f"shape {tuple(shape or ())}: a table has two dimensions, rows and elements of a row")
+    dtype = _DTYPES.get(name)
+    if dtype is None:
+        raise wrong_type(argument, f"elements of type {name}: convert them to one of {', '.join(_DTYPES)}")
+    if 0 in shape:
+        raise invalid(argument, f"shape {tuple(shape)}: a table has at least one row of one element")
+    if _is_tensor(owner):
+        tensor = owner.detach().cpu().contiguous()
+        nbytes = tensor.numel() * tensor.element_size()
+        return Rows(tensor, tensor.data_ptr(), nbytes, shape[0], shape[1], dtype)
+    array = numpy().ascontiguousarray(owner)
+    return Rows(array, address_of(array), array.nbytes, shape[0], shape[1], dtype)
+
+
+def output_dtype(stored: str) -> str:
+    """The type of look-ups' output where nobody asked for one: that of the table, or f32 where NumPy has none such."""
+    return stored if stored in _OUTPUT else "f32"
+
+
+def output(out: Array | None, shape: tuple[int, ...], dtype: str) -> Array:
+    """An array for rows: `out`, checked, or a new one."""
+    np = numpy()
+    if dtype not in _OUTPUT:
+        raise invalid("dtype", f"{dtype!r} is no type of NumPy's: give one of {', '.join(_OUTPUT)}")
+    if out is None:
+        return np.empty(shape, dtype=_OUTPUT[dtype])  # type: ignore[no-any-return]
+    if not isinstance(out, np.ndarray):
+        raise wrong_type("out", f"a {type(out).__name__}: give a NumPy array")
+    if out.dtype.name != _OUTPUT[dtype]:
+        raise wrong_type("out", f"elements of type {out.dtype}: give {_OUTPUT[dtype]}")
+    if out.shape != shape:
+        raise invalid("out", f"shape {out.shape}: give {shape}")
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        raise invalid("out", "it is not contiguous, or cannot be written to: give a contiguous array")
+    return out

@@ -1,0 +1,254 @@
+"""The exceptions of the package. Each mirrors a typed error of the store or of an executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = [
+    "AddressError",
+    "Closed",
+    "ConsentNeeded",
+    "ContextLost",
+    "DriveFailed",
+    "FileError",
+    "Forked",
+    "GpuError",
+    "InvalidArgument",
+    "MissingIds",
+    "NoSpace",
+    "NoSuchGeneration",
+    "NoSuchKey",
+    "NoSuchRow",
+    "NoSuchTable",
+    "OpenError",
+    "QueueBusy",
+    "ReadOnly",
+    "RowsFailed",
+    "StoreFailed",
+    "StoreInUse",
+    "TableExists",
+    "WarprowError",
+    "WrongType",
+]
+
+
+class WarprowError(Exception):
+    """What every exception of this package is."""
+
+    #: What to do about it.
+    remedy: str = "The message says what to do."
+
+    def __str__(self) -> str:
+        # Of KeyError and OSError the text would be another.
+        return str(self.args[0]) if self.args else ""
+
+
+class InvalidArgument(WarprowError, ValueError):
+    """An argument's shape, range, device or layout."""
+
+    remedy = "Give the argument as the message says."
+    #: The argument's name.
+    argument: str = ""
+
+
+class WrongType(WarprowError, TypeError):
+    """An argument's type, or the type of its elements."""
+
+    remedy = "Convert the argument to one of the types that the message names."
+    #: The argument's name.
+    argument: str = ""
+
+
+class AddressError(WarprowError, ValueError):
+    """An address that is no drive's."""
+
+    remedy = 'Give "emulated:PATH?size=4G", "0000:41:00.0", "vfio-user:SOCKET" or "attached:FILE".'
+
+
+class OpenError(WarprowError, OSError):
+    """A drive or store that cannot be opened."""
+
+    remedy = "Look at the drives with `warprow doctor`, and give all drives of the store."
+
+
+class StoreInUse(OpenError):
+    """Another process, or this one, holds a drive."""
+
+    remedy = "Close the store where it is open; the message names the holder."
+
+
+class ConsentNeeded(WarprowError):
+    """A format would destroy data. Nothing was changed."""
+
+    remedy = "Pass consent=error.token to agree to exactly the loss that the message names."
+    #: Stands for exactly this loss.
+    token: str = ""
+
+
+class NoSuchTable(WarprowError, LookupError):
+    """A table that the store does not have."""
+
+    remedy = "Use one of the names in `known`."
+    #: The name asked for.
+    table: str = ""
+    #: The tables that there are.
+    known: Sequence[str] = ()
+
+
+class TableExists(WarprowError, ValueError):
+    """A load of a table that is there already."""
+
+    remedy = "Choose another name, or load with replace=True or standby=True."
+    #: The table's name.
+    table: str = ""
+
+
+class NoSuchGeneration(WarprowError, LookupError):
+    """A generation that the store does not have."""
+
+    remedy = "Use an id that Store.generations() lists."
+    #: The id asked for.
+    generation: int = 0
+
+
+class NoSuchRow(WarprowError, IndexError):
+    """An update of ids that the table does not have. Nothing was changed."""
+
+    remedy = "Tables of ids do not grow: load the table anew, with more rows."
+    #: The table.
+    table: str = ""
+    #: The first such ids, at most ten.
+    ids: Sequence[int] = ()
+
+
+class NoSuchKey(WarprowError, LookupError):
+    """An update of keys that the table does not have. Nothing was changed."""
+
+    remedy = "Update with create=True, which creates them."
+    #: The table.
+    table: str = ""
+    #: The first such keys, at most ten.
+    ids: Sequence[int] = ()
+
+
+class NoSpace(WarprowError, OSError):
+    """Too little free room on the drives."""
+
+    remedy = "Drop a generation, or add a drive."
+    #: Bytes needed.
+    needed: int = 0
+    #: Bytes free.
+    free: int = 0
+
+
+class ReadOnly(WarprowError, OSError):
+    """A change of a store that was opened for reading."""
+
+    remedy = "Open the store without read_only=True."
+
+
+class FileError(WarprowError, ValueError):
+    """A file of tables that cannot be read."""
+
+    remedy = "Look at the file; docs/formats.md lists the formats."
+    #: The file.
+    path: object = None
+
+
+class MissingIds(WarprowError, IndexError):
+    """Ids that their table does not have."""
+
+    remedy = 'Look at the ids, or choose missing="zero", "default" or "skip".'
+    #: Their positions in the ids, ascending; on CUDA that of the first alone.
+    positions: Sequence[int] = ()
+    #: How many there are.
+    count: int = 0
+    #: The first of them, on CUDA.
+    id: int | None = None
+
+
+class RowsFailed(WarprowError, OSError):
+    """Rows that could not be read. All other rows are valid."""
+
+    remedy = (
+        "Look up again: that starts the drive's queues anew. Store.drives() says how each drive does, "
+        "and Store.retry_drives() tries one again that was given up."
+    )
+    #: Positions of the ids whose rows failed, ascending; empty on CUDA, where the mask has them.
+    positions: Sequence[int] = ()
+    #: How many ids got no row.
+    count: int = 0
+    #: The drive of the first failure.
+    drive: str | None = None
+    #: What the first failed command was, and how it failed.
+    command: str | None = None
+
+
+class DriveFailed(WarprowError, OSError):
+    """A drive that failed something else than a look-up."""
+
+    remedy = "Look at the drive: Store.drives() says how each drive does."
+
+
+class QueueBusy(WarprowError):
+    """Slots, tickets or queue pairs that are all taken."""
+
+    remedy = "Wait until others have ended, or plan with more slots."
+
+
+class Closed(WarprowError, ValueError):
+    """A call on a store, an executor or a plan that is closed."""
+
+    remedy = "Open the store again."
+
+
+class Forked(WarprowError, RuntimeError):
+    """A call in a child that `fork` made after the store was opened."""
+
+    remedy = "Open the store in the child, or start the child by spawn."
+    #: The process that opened the store.
+    pid: int = 0
+
+
+class GpuError(WarprowError, RuntimeError):
+    """CUDA, its driver, its memory, or the kernels."""
+
+    remedy = "The message says what is lacking."
+
+
+class ContextLost(GpuError):
+    """The CUDA context is lost, because a kernel of this process failed."""
+
+    remedy = "Start a new process: a lost context does not come back."
+
+
+class StoreFailed(WarprowError):
+    """Everything else that a store reports."""
+
+
+_CLASSES: dict[str, type[WarprowError]] = {
+    name: found for name, found in list(globals().items()) if isinstance(found, type) and issubclass(found, WarprowError)
+}
+
+
+def _make(kind: str, text: str, details: dict[str, Any]) -> WarprowError:
+    """An exception of the class `kind`, with attributes. The native module calls this."""
+    error = _CLASSES.get(kind, StoreFailed)(text)
+    for name, value in details.items():
+        setattr(error, name, value)
+    return error
+
+
+def invalid(argument: str, text: str) -> InvalidArgument:
+    """That an argument cannot be as it is."""
+    error = InvalidArgument(f"{argument}: {text}")
+    error.argument = argument
+    return error
+
+
+def wrong_type(argument: str, text: str) -> WrongType:
+    """That an argument, or what it holds, is of the wrong type."""
+    error = WrongType(f"{argument}: {text}")
+    error.argument = argument
+    return error

@@ -1,0 +1,266 @@
+"""Executors, which look rows up, and plans of look-ups into NumPy arrays."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from . import _arrays, _native
+from .errors import invalid, wrong_type
+
+if TYPE_CHECKING:
+    from ._arrays import Array
+    from .store import Store
+
+
+@dataclass(frozen=True)
+class Feature:
+    """A name under which ids of a table are looked up, and how the rows of a bag become one.
+
+    Parameters
+    ----------
+    name : str
+        The name by which errors call the feature.
+    table : str
+        The table.
+    pooling : str
+        "none": each id has an output row; "sum"; "mean".
+    weighted : bool
+        Whether each row is multiplied by its id's weight; with "sum" alone.
+    padding : int, optional
+        An id that stands for no row.
+    """
+
+    name: str
+    table: str
+    pooling: str = "none"
+    weighted: bool = False
+    padding: int | None = None
+
+    def _args(self) -> tuple[str, str, str, bool, int | None]:
+        return (self.name, self.table, self.pooling, self.weighted, self.padding)
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of an executor, as `Store.attach` takes them."""
+
+    dram_bytes: int = 0
+    hbm_bytes: int = 0
+    check_rows: bool = False
+    check_keys: bool = False
+    overlay_bytes: int = 0
+    adopting: bool = False
+    timeout: float | None = None
+
+
+def device_name(device: object) -> tuple[str, int]:
+    """A device's type, and its number: of "cpu", "cuda", "cuda:1", or whatever prints like that."""
+    kind, _, index = str(device).partition(":")
+    if kind not in ("cpu", "cuda") or not (index.isdigit() or index == ""):
+        raise invalid("device", f'{str(device)!r}: give "cpu", "cuda" or "cuda:N"')
+    return kind, int(index or 0)
+
+
+class _Closing(Protocol):
+    def close(self) -> None: ...
+
+
+class Executor:
+    """Looks rows of a store up, on the CPU or on a GPU. `Store.attach` makes one."""
+
+    def __init__(self, store: Store, device: object, options: Options) -> None:
+        kind, index = device_name(device)
+        self.store = store
+        self.options = options
+        #: "cpu", or "cuda:" and a number.
+        self.device = kind if kind == "cpu" else f"{kind}:{index}"
+        self._plans: weakref.WeakSet[_Closing] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._native: _native.Host | _native.Gpu
+        if kind == "cpu":
+            args = (options.dram_bytes, options.check_rows, options.check_keys, options.timeout)
+            self._native = store._native.attach_host(args)
+        else:
+            # A wheel may have the kernels compiled; without, NVRTC compiles them once.
+            _native.use_kernels(Path(__file__).parent / "kernels")
+            self._native = store._native.attach_gpu({"device": index, **options.__dict__})
+
+    @property
+    def _host(self) -> _native.Host:
+        if not isinstance(self._native, _native.Host):
+            text = "an executor on a GPU fills tensors: use warprow.torch, or attach one on \"cpu\""
+            raise invalid("executor", text)
+        return self._native
+
+    def on(self, device: object) -> Executor:
+        """The executor with the same options on another device. It is attached once for a store."""
+        kind, index = device_name(device)
+        name = kind if kind == "cpu" else f"{kind}:{index}"
+        return self if name == self.device else self.store._shared(name, self.options)
+
+    def plan(
+        self,
+        features: Sequence[Feature],
+        *,
+        max_batch: int,
+        max_ids: int,
+        dtype: str = "f32",
+        slots: int = 1,
+        missing: str = "error",
+    ) -> Plan:
+        """Prepares look-ups into NumPy arrays: takes queue pairs, and allocates what look-ups need.
+
+        Parameters
+        ----------
+        features : sequence of Feature
+            All pooled, or none.
+        max_batch : int
+            The most bags of a feature in one look-up.
+        max_ids : int
+            The most ids in one look-up, over all features.
+        dtype : str
+            Type of the output's elements: "f32", "f16", or "i8" and "u8" where the tables have that type.
+        slots : int
+            How many look-ups can run at once.
+        missing : str
+            Which row an id gets that its table lacks: "error" (the look-up raises), "default", "zero", "skip".
+        """
+        args = (max_batch, max_ids, dtype, slots, missing, 0, False)
+        made = Plan(self._host.plan([feature._args() for feature in features], args), list(features))
+        self._plans.add(made)
+        return made
+
+    def metrics(self) -> dict[str, Any]:
+        """Totals of all look-ups of an executor on the CPU: counts, and seconds in each stage."""
+        return self._host.metrics()
+
+    def tiers(self, table: str) -> dict[str, int]:
+        """How many rows of a table lie in GPU memory ("hbm"), in DRAM ("dram") and on drives alone ("drives")."""
+        rows = self.store.table(table).rows
+        if isinstance(self._native, _native.Host):
+            hbm, dram = 0, self._native.dram_rows(table) or 0
+        else:
+            hbm, dram = self._native.tiers(table) or (0, 0)
+        return {"hbm": hbm, "dram": dram, "drives": rows - hbm - dram}
+
+    def adopt(self, generation: int | None = None, *, patience: float = 10.0) -> None:
+        """Has all plans read the tables that the store shows now. With `generation`, fills the tiers for that generation first,
+        which may be on standby, and switches the store to it.
+
+        On a GPU the executor was attached with `adopting=True`.
+        """
+        self._native.adopt(generation, patience)
+
+    def close(self) -> None:
+        """Gives queue pairs and memory back. Plans and modules of this executor raise `Closed` from then on."""
+        for plan in list(self._plans):
+            plan.close()
+        self._native.close()
+        self.store._executors.discard(self)
+
+    def __enter__(self) -> Executor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        options = [f"{name}={value!r}" for name, value in self.options.__dict__.items() if value]
+        return f"<warprow.Executor on {self.device}{', ' if options else ''}{', '.join(options)}>"
+
+
+class Plan:
+    """Look-ups of a list of features into NumPy arrays. `Executor.plan` makes one."""
+
+    def __init__(self, native: _native.HostPlan, features: list[Feature]) -> None:
+        self._native = native
+        self.features = features
+        #: Elements of an output row: all features side by side if they are pooled, else the widest.
+        self.width = native.width()
+        self.dtype = native.dtype()
+        #: Whether it was closed.
+        self.is_closed = False
+        self._pooled = any(feature.pooling != "none" for feature in features)
+
+    def columns(self) -> dict[str, slice]:
+        """For each feature the elements of an output row that are its own."""
+        ranges = [slice(*ends) for ends in self._native.columns()]
+        return {feature.name: columns for feature, columns in zip(self.features, ranges, strict=True)}
+
+    def lookup(
+        self,
+        ids: Any,
+        *,
+        offsets: Any = None,
+        weights: Any = None,
+        batch: int | None = None,
+        out: Array | None = None,
+        mask: bool = False,
+    ) -> Any:
+        """Looks a batch up.
+
+        Parameters
+        ----------
+        ids : array of integers, shape (n,)
+            The ids of all bags, feature after feature.
+        offsets : array of integers, shape (F * B,) or (F * B + 1,), optional
+            Where each bag begins in `ids`. Without, all bags are of one length.
+        weights : array of float32, shape (n,), optional
+            One for each id, if a feature is weighted.
+        batch : int, optional
+            B, the number of bags of each feature. Without, it is told by the offsets, of a single feature by (B,) of them, or by
+            bags of one id each.
+        out : ndarray, optional
+            Filled instead of a new array: shape (B, width) if pooled, else (n, width).
+        mask : bool
+            Whether to return a second array: a bool for each id, true if its row was found and read.
+
+        Returns
+        -------
+        ndarray, or two
+        """
+        np = _arrays.numpy()
+        held, ids_args = _arrays.integers("ids", ids, dims=1)
+        offsets_held, offsets_args, bags = None, None, held.size // max(len(self.features), 1)
+        if offsets is not None:
+            offsets_held, offsets_args = _arrays.integers("offsets", offsets, dims=1)
+            bags = offsets_held.size // max(len(self.features), 1)
+        bags = bags if batch is None else batch
+        weights_held, weights_at = None, None
+        if weights is not None:
+            weights_held = _arrays.as_array("weights", weights)
+            if weights_held.dtype != np.float32:
+                raise wrong_type("weights", f"elements of type {weights_held.dtype}: give float32")
+            if weights_held.shape != held.shape:
+                raise invalid("weights", f"shape {weights_held.shape}, where there are {held.size} ids")
+            weights_held = np.ascontiguousarray(weights_held)
+            weights_at = _arrays.address_of(weights_held)
+        shape = (bags if self._pooled else held.size, self.width)
+        rows = _arrays.output(out, shape, self.dtype)
+        found = np.empty(held.size, dtype=np.bool_) if mask else None
+        at = None if found is None else _arrays.address_of(found)
+        args = (ids_args, offsets_args, weights_at, bags)
+        self._native.lookup(args, (_arrays.address_of(rows), rows.size, at))
+        del offsets_held, weights_held
+        return rows if found is None else (rows, found)
+
+    def report(self) -> dict[str, Any] | None:
+        """Counts and seconds of the latest look-up that succeeded; None: there was none."""
+        return self._native.report()
+
+    def close(self) -> None:
+        """Gives queue pairs and memory back."""
+        self.is_closed = True
+        self._native.close()
+
+    def __repr__(self) -> str:
+        names = ", ".join(feature.name for feature in self.features)
+        return f"<warprow.Plan of {names}: rows of {self.width} {self.dtype}>"

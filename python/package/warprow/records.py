@@ -1,0 +1,114 @@
+"""What calls of a store return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_T = TypeVar("_T")
+
+
+def make(record: type[_T], described: Mapping[str, Any]) -> _T:
+    """A record of what the native module describes, without what the record has no field for."""
+    names = {field.name for field in fields(record)}  # type: ignore[arg-type]
+    return record(**{name: value for name, value in described.items() if name in names})
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a store."""
+
+    name: str
+    #: Number of rows.
+    rows: int
+    #: Elements of a row.
+    dim: int
+    #: Type of the elements as stored: "f32", "f16", "bf16", "i8", "u8", "f8e4m3", "f8e5m2", "q8", "q4".
+    dtype: str
+    #: Bytes of a row.
+    row_bytes: int
+    #: Whether rows are looked up by keys instead of ids from 0 on.
+    keyed: bool
+    #: Whether each row has a checksum.
+    checksums: bool
+    #: The model that it was loaded with.
+    model: str
+    #: The generation that it belongs to.
+    generation: int
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The tables of one load."""
+
+    id: int
+    model: str
+    #: Names of its tables.
+    tables: list[str]
+    #: Those that look-ups find by name.
+    found: list[str]
+    #: Whether it was ever switched to; false: it is on standby.
+    shown: bool
+    #: Bytes on the drives.
+    bytes: int
+    #: Executors and others of this process that read it.
+    readers: int
+
+
+@dataclass(frozen=True)
+class DriveState:
+    """How a drive does."""
+
+    name: str
+    #: Why it serves nothing; None: it serves.
+    failure: str | None
+    #: How often its controller was reset since the store was opened.
+    resets: int
+
+
+@dataclass(frozen=True)
+class LoadReport:
+    """What a load did."""
+
+    #: The new generation.
+    generation: int
+    #: Bytes written to drives, without metadata.
+    bytes: int
+    #: Generations all of whose tables were replaced.
+    superseded: list[int]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class VerifyReport:
+    """What a check of a table found."""
+
+    #: Whether nothing that could be checked is damaged.
+    is_sound: bool
+    rows: int
+    bytes: int
+    #: Whether the table has checksums, so that its rows could be compared.
+    checked: bool
+    #: Number of damaged rows.
+    damaged: int
+    #: Ranks of the first of them, at most 100.
+    first_damaged: list[int]
+    #: Why it is not known which row belongs to which id; None: it is.
+    damaged_ranks: str | None
+    #: Why keys cannot be relied on; None: they can.
+    damaged_keys: str | None
+    #: Rows that were read wrong once, and right when they were read again.
+    transient: int
+
+
+class Exported(NamedTuple):
+    """All rows of a table."""
+
+    #: Shape (rows, dim): by id, or in the order of `keys`.
+    rows: np.ndarray[Any, Any]
+    #: Shape (rows,): int64 or uint64; None: the table has ids.
+    keys: np.ndarray[Any, Any] | None

@@ -1,0 +1,525 @@
+"""Stores: formatting, opening, loading, updating, checking."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from . import _arrays, _native
+from .errors import NoSuchTable, _make, invalid, wrong_type
+from .executor import Executor, Options, Plan, Feature
+from .records import DriveState, Exported, Generation, LoadReport, Table, VerifyReport, make
+
+if TYPE_CHECKING:
+    from ._arrays import Array
+
+#: Stores that are open in this process, by the addresses of their drives.
+_OPEN: weakref.WeakValueDictionary[tuple[str, ...], Store] = weakref.WeakValueDictionary()
+
+
+def _addresses(drives: str | Iterable[str]) -> tuple[str, ...]:
+    given = (drives,) if isinstance(drives, str) else tuple(drives)
+    for drive in given:
+        if not isinstance(drive, str):
+            raise wrong_type("drives", f'a {type(drive).__name__}: give addresses such as "emulated:PATH?size=4G"')
+    if not given:
+        raise invalid("drives", "no drive was given")
+    return given
+
+
+def format(  # noqa: A001
+    drives: str | Iterable[str],
+    *,
+    lba: int | None = None,
+    chunk_size: int | None = None,
+    consent: str | None = None,
+    timeout: float = 5.0,
+    overlay_bytes: int | None = None,
+) -> Store:
+    """Formats drives, makes an empty store on them, and opens it. **What the drives hold is lost.**
+
+    Blank emulated drives are formatted at once; their files are made if they are not there. For all other drives
+    `ConsentNeeded` says what would be lost, and has a token.
+
+    Parameters
+    ----------
+    drives : str or iterable of str
+        Addresses: "emulated:PATH?size=4G", "0000:41:00.0", "vfio-user:SOCKET".
+    lba : int, optional
+        Bytes of an LBA: 512 or 4096. By default the size that the drive has.
+    chunk_size : int, optional
+        Bytes of a chunk: a power of two from 1 to 64 MiB.
+    consent : str, optional
+        The token of a `ConsentNeeded`.
+    timeout : float
+        The longest wait for a read or write, seconds.
+    overlay_bytes : int, optional
+        The most memory that updated rows may take.
+    """
+    addresses = _addresses(drives)
+    native = _native.format(list(addresses), lba, chunk_size, consent, timeout, overlay_bytes)
+    return Store(native, addresses, read_only=False)
+
+
+def open(  # noqa: A001
+    drives: str | Iterable[str],
+    *,
+    read_only: bool = False,
+    degraded: bool = False,
+    timeout: float = 5.0,
+    overlay_bytes: int | None = None,
+) -> Store:
+    """Opens the store that lies on drives, given in any order.
+
+    Parameters
+    ----------
+    drives : str or iterable of str
+        Addresses, as of `format`; "attached:FILE" for tables in a file, which are read where they are.
+    read_only : bool
+        Whether changes are refused. A store of attached files is read-only in any case.
+    degraded : bool
+        Whether to read what can be read if drives are missing.
+    timeout : float
+        The longest wait for a read or write, seconds.
+    overlay_bytes : int, optional
+        The most memory that updated rows may take.
+    """
+    addresses = _addresses(drives)
+    attached = any(address.startswith("attached:") for address in addresses)
+    access = "degraded" if degraded else "read" if read_only or attached else "write"
+    native = _native.open(list(addresses), access, timeout, overlay_bytes)
+    return Store(native, addresses, read_only=access != "write")
+
+
+class Store:
+    """An open store. `format` and `open` make one; leaving a `with` block closes it."""
+
+    def __init__(self, native: _native.Store, addresses: tuple[str, ...], *, read_only: bool) -> None:
+        self._native = native
+        #: The addresses of the drives, as they were given.
+        self.addresses = addresses
+        #: Whether changes are refused.
+        self.read_only = read_only
+        self._executors: set[Executor] = set()
+        self._lock = threading.RLock()
+        self._shared_executors: dict[tuple[str, Options], Executor] = {}
+        # What `lookup` looks up with, and the generations that it reads.
+        self._reader: Executor | None = None
+        self._read: dict[str, int] = {}
+        self._plans: dict[tuple[str, str, str], tuple[Plan, int]] = {}
+        _OPEN[addresses] = self
+
+    @property
+    def closed(self) -> bool:
+        """Whether the store was closed."""
+        return not self._native.is_open()
+
+    def close(self) -> None:
+        """Closes the store and all its executors: the drives are free for others when this returns."""
+        with self._lock:
+            for executor in list(self._executors):
+                executor.close()
+            self._plans.clear()
+            self._reader = None
+            self._shared_executors.clear()
+            self._native.close()
+
+    def tables(self) -> list[Table]:
+        """The tables that look-ups find."""
+        return [make(Table, table) for table in self._native.tables()]
+
+    def table(self, name: str) -> Table:
+        """The table of that name."""
+        tables = self.tables()
+        for table in tables:
+            if table.name == name:
+                return table
+        known = [table.name for table in tables]
+        text = f"there is no table {name!r}; the store has {', '.join(known) or 'no tables'}"
+        raise _make("NoSuchTable", text, {"table": name, "known": known})
+
+    def load(
+        self,
+        source: Mapping[str, Any] | str | os.PathLike[str],
+        *,
+        model: str = "model",
+        select: str | Sequence[str] | None = None,
+        names: Mapping[str, str] | None = None,
+        hotness: Mapping[str, Any] | None = None,
+        keys: Mapping[str, Any] | None = None,
+        dtype: str | Mapping[str, str] | None = None,
+        checksums: bool = True,
+        replace: bool = False,
+        standby: bool = False,
+        memory: int = 1 << 30,
+        progress: Any = None,
+    ) -> LoadReport:
+        """Loads tables, all as one generation: when this returns they are durable, and found by look-ups that begin later.
+
+        Nobody writes to the arrays meanwhile. An exception, also one of `progress`, leaves the store as it was.
+
+        Parameters
+        ----------
+        source : mapping of str to array, or path
+            Arrays of shape (rows, dim): of NumPy, of torch on any device, or with `__dlpack__`. A state dict is such a mapping. Or the
+            path of a file or folder with tables: safetensors, .npy, .npz and others (docs/formats.md).
+        model : str
+            What the model is called that the tables belong to.
+        select : str or sequence of str, optional
+            Globs: only entries of the source whose names match are loaded. Without, every entry has to be a table.
+        names : mapping of str to str, optional
+            What tables are called in the store, by their names in the source.
+        hotness : mapping of str to array of integers, optional
+            By the table's name in the store a count for each row: rows with high counts get a place in memory.
+        keys : mapping of str to array of integers, optional
+            By the table's name in the store the key of each row, by which it is looked up, int64 or uint64.
+        dtype : str or mapping of str to str, optional
+            The type to store: "f32", "f16", "bf16", "i8", "u8", "f8e4m3", "f8e5m2". By default that of the source.
+        checksums : bool
+            Whether each row gets a checksum, 4 bytes, which `verify` and executors with `check_rows` compare.
+        replace : bool
+            Whether tables of the same names are replaced.
+        standby : bool
+            Whether look-ups find the tables only after `switch`.
+        memory : int
+            Bytes of memory for rows that are put in order.
+        progress : callable or tqdm, optional
+            Called with bytes written and bytes in all; or an object with `total` and `update`.
+        """
+        patterns = [select] if isinstance(select, str) else select
+        tables = _of_mapping(source, patterns) if isinstance(source, Mapping) else _of_path(source, patterns)
+        owners: list[Any] = [table.pop("owner", None) for table in tables]
+        for table in tables:
+            table["name"] = (names or {}).get(table["name"], table["name"])
+        known = [table["name"] for table in tables]
+        for argument, mapping in (("hotness", hotness), ("keys", keys)):
+            for name in mapping or {}:
+                if name not in known:
+                    raise invalid(argument, f"no table {name!r} is loaded; there are {', '.join(known)}")
+        for table in tables:
+            name = table["name"]
+            table["to"] = dtype.get(name) if isinstance(dtype, Mapping) else dtype
+            table["checksums"], table["counts"], table["keys"] = checksums, None, None
+            if hotness is not None and name in hotness:
+                counts = _counts(hotness[name])
+                owners.append(counts)
+                table["counts"] = (_arrays.address_of(counts), counts.size)
+            if keys is not None and name in keys:
+                numbers = _keys("keys", keys[name])
+                owners.append(numbers)
+                table["keys"] = (_arrays.address_of(numbers), numbers.size, numbers.dtype.kind == "i")
+        report = self._native.load(tables, model, replace, standby, memory, _progress(progress))
+        del owners
+        return make(LoadReport, report)
+
+    def lookup(
+        self,
+        table: str,
+        ids: Any,
+        *,
+        out: Array | None = None,
+        dtype: str | None = None,
+        missing: str = "error",
+        mask: bool = False,
+    ) -> Any:
+        """Looks rows up on the CPU, in the tables as they are now.
+
+        Parameters
+        ----------
+        table : str
+            The table.
+        ids : array of integers
+            Of any shape; keys, where the table has keys.
+        out : ndarray, optional
+            Filled instead of a new array.
+        dtype : str, optional
+            Type of the output's elements: "f32", "f16", "i8", "u8". By default the table's, or "f32" where NumPy has no such type.
+        missing : str
+            Which row an id gets that the table lacks: "error" (`MissingIds` is raised), "default", "zero", "skip".
+        mask : bool
+            Whether to return a second array, of `ids`' shape: true if the row was found and read.
+
+        Returns
+        -------
+        ndarray of shape ids.shape + (dim,), or two arrays
+        """
+        array, _ = _arrays.integers("ids", ids)
+        plan = self._plan_of(table, dtype, missing, array.size)
+        rows = _arrays.output(out, (*array.shape, plan.width), plan.dtype)
+        found = plan.lookup(array.reshape(-1), out=rows.reshape(-1, plan.width), mask=mask)
+        return (rows, found[1].reshape(array.shape)) if mask else rows
+
+    def _plan_of(self, table: str, dtype: str | None, missing: str, ids: int) -> Plan:
+        generation = self._native.generation_of(table)
+        if generation is None:
+            # Says which tables there are.
+            self.table(table)
+            raise NoSuchTable(f"there is no table {table!r}")
+        with self._lock:
+            executor = self._reader_of(table, generation)
+            key = (table, dtype or "", missing)
+            plan, planned = self._plans.get(key, (None, 0))
+            if plan is not None:
+                if ids <= planned:
+                    return plan
+                plan.close()
+            size = max(1024, 1 << max(ids - 1, 0).bit_length())
+            out = dtype or _arrays.output_dtype(self.table(table).dtype)
+            features = [Feature(table, table)]
+            plan = executor.plan(features, max_batch=size, max_ids=size, dtype=out, missing=missing)
+            self._plans[key] = (plan, size)
+            return plan
+
+    def _reader_of(self, table: str, generation: int) -> Executor:
+        """The executor of `lookup`: a new one where that before reads another generation of the table."""
+        if self._reader is None or self._read.get(table) != generation:
+            if self._reader is not None:
+                self._reader.close()
+                self._plans.clear()
+            self._read = {table.name: table.generation for table in self.tables()}
+            self._reader = self.attach("cpu")
+        return self._reader
+
+    def update(
+        self, table: str, ids: Any, rows: Any, *, generation: int | None = None, create: bool = False
+    ) -> int:
+        """Gives rows other content. When this returns they are durable, and every look-up that begins later reads them.
+
+        Parameters
+        ----------
+        table : str
+            The table.
+        ids : array of integers, shape (n,)
+            Ids, or keys.
+        rows : array, shape (n, dim)
+            Of the type of the table.
+        generation : int, optional
+            The generation whose table is updated, which may be on standby.
+        create : bool
+            Whether keys that the table lacks are created.
+
+        Returns
+        -------
+        int
+            The number of the update.
+        """
+        np = _arrays.numpy()
+        array, _ = _arrays.integers("ids", ids, dims=1)
+        if array.dtype.kind == "i" and array.size and not self.table(table).keyed and int(array.min()) < 0:
+            text = f"table {table!r} has no row of id {int(array.min())}"
+            raise _make("NoSuchRow", text, {"table": table, "ids": [int(array.min())]})
+        array = np.ascontiguousarray(array.astype(np.int64 if array.dtype.kind == "i" else np.uint64))
+        given = _arrays.rows("rows", rows)
+        stored = self.table(table)
+        if (given.rows, given.dim) != (array.size, stored.dim):
+            raise invalid("rows", f"shape ({given.rows}, {given.dim}): give ({array.size}, {stored.dim})")
+        if given.dtype != stored.dtype:
+            raise wrong_type("rows", f"elements of type {given.dtype}: table {table!r} has {stored.dtype}")
+        args = (_arrays.address_of(array), array.size)
+        return self._native.update(table, args, (given.address, given.nbytes), generation, create)
+
+    def verify(self, table: str | None = None, *, progress: Any = None) -> dict[str, VerifyReport]:
+        """Reads all rows of a table, or of all tables, and compares them with their checksums.
+
+        Parameters
+        ----------
+        table : str, optional
+            The table; by default all tables that look-ups find.
+        progress : callable or tqdm, optional
+            Called with rows read and rows in all, of each table.
+        """
+        names = [table] if table is not None else [it.name for it in self.tables()]
+        return {name: make(VerifyReport, self._native.verify(name, _progress(progress))) for name in names}
+
+    def generations(self) -> list[Generation]:
+        """All generations, oldest first."""
+        return [make(Generation, generation) for generation in self._native.generations()]
+
+    def switch(self, generation: int, *, allow_vanishing: bool = False) -> None:
+        """Makes names of tables mean those of a generation. Executors go on with what they read, until they `adopt`.
+
+        Parameters
+        ----------
+        generation : int
+            Its id.
+        allow_vanishing : bool
+            Whether tables may be found no more that the generation does not have.
+        """
+        self._native.switch(generation, allow_vanishing)
+
+    def drop(self, generation: int, *, allow_vanishing: bool = False) -> None:
+        """Drops a generation. With `allow_vanishing`, also one whose tables look-ups find."""
+        self._native.drop_generation(generation, allow_vanishing)
+
+    def compact(self, generation: int) -> int:
+        """Brings updated rows and created keys of a generation into its tables; returns how many rows were written."""
+        return self._native.compact(generation)
+
+    def export(self, table: str) -> Exported:
+        """All rows of a table, compared with their checksums; types that NumPy does not have become float32."""
+        np = _arrays.numpy()
+        count, dim, dtype, signed = self._native.export_shape(table)
+        rows = _arrays.output(None, (count, dim), dtype)
+        keys = None if signed is None else np.empty(count, dtype=np.int64 if signed else np.uint64)
+        at = None if keys is None else (_arrays.address_of(keys), keys.size)
+        self._native.export_to(table, (_arrays.address_of(rows), rows.nbytes), at)
+        return Exported(rows, keys)
+
+    def drives(self) -> list[DriveState]:
+        """How each drive does."""
+        return [make(DriveState, drive) for drive in self._native.drives()]
+
+    def retry_drives(self) -> list[DriveState]:
+        """Tries every drive once more that was given up; returns how these do then."""
+        return [make(DriveState, drive) for drive in self._native.retry_drives()]
+
+    def free_bytes(self) -> int:
+        """Bytes on the drives that no generation has."""
+        return self._native.free_bytes()
+
+    def attach(
+        self,
+        device: object = "cpu",
+        *,
+        dram_bytes: int = 0,
+        hbm_bytes: int = 0,
+        check_rows: bool = False,
+        check_keys: bool = False,
+        overlay_bytes: int = 0,
+        adopting: bool = False,
+        timeout: float | None = None,
+    ) -> Executor:
+        """Attaches an executor, which keeps the hottest rows in memory and looks rows up.
+
+        Parameters
+        ----------
+        device : str or torch.device
+            "cpu", "cuda" or "cuda:N".
+        dram_bytes : int
+            Bytes of rows to keep in memory.
+        hbm_bytes : int
+            Bytes of rows to keep in GPU memory; the next hottest lie in memory.
+        check_rows : bool
+            Whether rows are compared with their checksums as they arrive from drives.
+        check_keys : bool
+            Whether keys are compared with the stored ones: no other key passes for one of the table's then.
+        overlay_bytes : int
+            On a GPU, bytes of GPU memory for rows that are updated; 0: the store takes no updates while the executor lives.
+        adopting : bool
+            On a GPU, whether plans can go over to other tables.
+        timeout : float, optional
+            The longest wait for a read, seconds; by default the store's.
+        """
+        options = Options(dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout)
+        executor = Executor(self, device, options)
+        self._executors.add(executor)
+        return executor
+
+    def _shared(self, device: str, options: Options) -> Executor:
+        """The executor of modules on a device: one for all with the same options."""
+        with self._lock:
+            key = (device, options)
+            if key not in self._shared_executors:
+                self._shared_executors[key] = self.attach(device, **options.__dict__)
+            return self._shared_executors[key]
+
+    def __enter__(self) -> Store:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        drives = ", ".join(self.addresses)
+        if self.closed:
+            return f"<warprow.Store on {drives}, closed>"
+        tables = self.tables()
+        named = ", ".join(f"{it.name} ({it.rows} x {it.dim} {it.dtype})" for it in tables[:5])
+        more = f" and {len(tables) - 5} more" if len(tables) > 5 else ""
+        return f"<warprow.Store on {drives}{', read-only' if self.read_only else ''}: {named or 'no tables'}{more}>"
+
+
+def _matches(name: str, patterns: Sequence[str] | None) -> bool:
+    return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _none_matches(patterns: Sequence[str] | None, known: Iterable[str]) -> Exception:
+    if patterns is None:
+        return invalid("source", "it has no tables")
+    return invalid("select", f"nothing matches {', '.join(patterns)}; there are {', '.join(known) or 'no entries'}")
+
+
+def _of_mapping(source: Mapping[str, Any], patterns: Sequence[str] | None) -> list[dict[str, Any]]:
+    tables = []
+    for name, value in source.items():
+        if not _matches(name, patterns):
+            continue
+        try:
+            rows = _arrays.rows(f"source[{name!r}]", value)
+        except ValueError as error:
+            if patterns is None:
+                raise invalid("source", f"{error}; choose the entries that are tables, with select=") from error
+            raise
+        memory = (rows.address, rows.nbytes)
+        shape = (rows.rows, rows.dim)
+        tables.append({
+            "name": name, "file": None, "memory": memory, "shape": shape, "dtype": rows.dtype, "owner": rows.owner,
+        })
+    if not tables:
+        raise _none_matches(patterns, source)
+    return tables
+
+
+def _of_path(source: str | os.PathLike[str], patterns: Sequence[str] | None) -> list[dict[str, Any]]:
+    try:
+        path = os.fspath(source)
+    except TypeError:
+        text = f"a {type(source).__name__}: give a mapping of names to arrays, such as a state dict, or a path"
+        raise wrong_type("source", text) from None
+    found, _ = _native.tables_in(path)
+    tables: list[dict[str, Any]] = [
+        {"name": name, "file": (path, name), "memory": (0, 0), "shape": (rows, dim), "dtype": dtype}
+        for name, rows, dim, dtype, _ in found
+        if _matches(name, patterns)
+    ]
+    if not tables:
+        raise _none_matches(patterns, [name for name, *_ in found])
+    return tables
+
+
+def _counts(value: Any) -> Array:
+    np = _arrays.numpy()
+    array, _ = _arrays.integers("hotness", value, dims=1)
+    if array.size and int(array.min()) < 0:
+        raise invalid("hotness", "a count is negative")
+    return np.ascontiguousarray(array, dtype=np.uint64)  # type: ignore[no-any-return]
+
+
+def _keys(argument: str, value: Any) -> Array:
+    np = _arrays.numpy()
+    array, _ = _arrays.integers(argument, value, dims=1)
+    return np.ascontiguousarray(array, dtype=np.int64 if array.dtype.kind == "i" else np.uint64)  # type: ignore[no-any-return]
+
+
+def _progress(given: Any) -> Callable[[int, int], object] | None:
+    if given is None:
+        return None
+    if hasattr(given, "update") and hasattr(given, "total"):
+        told = [0]
+
+        def update(done: int, total: int) -> None:
+            given.total = total
+            given.update(done - told[0])
+            told[0] = done
+
+        return update
+    if not callable(given):
+        raise wrong_type("progress", f"a {type(given).__name__}: give a function of two numbers, or a tqdm bar")
+    return given  # type: ignore[no-any-return]

@@ -1,0 +1,101 @@
+"""Rows by ids."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import invalid
+from ..executor import Executor, Feature
+from ..store import Store
+from ._module import StoredModule
+from ._prefetched import Prefetched
+
+
+def padding_of(padding_idx: int | None, rows: int, keyed: bool) -> int | None:
+    """A padding id, counted from the end if it is negative, as torch has it."""
+    if padding_idx is None or keyed:
+        return padding_idx
+    if not -rows <= padding_idx < rows:
+        raise invalid("padding_idx", f"{padding_idx}: the table has {rows} rows")
+    return padding_idx % rows
+
+
+class Embedding(StoredModule):
+    """Rows of a table by ids, as `torch.nn.Embedding`.
+
+    Parameters
+    ----------
+    executor : Executor or Store
+        What looks rows up; of a store, an executor on the CPU without memory for rows.
+    table : str
+        The table.
+    padding_idx : int, optional
+        An id that stands for no row. Its row is given as it is stored.
+    missing : str
+        Which row an id gets that the table lacks: "error" (on the CPU the call raises `MissingIds`, on CUDA the next call or `check`),
+        "default", "zero", "skip".
+    on_failure : str
+        What becomes of rows that could not be read: "raise", "nan", or "mask" (a second output).
+    dtype : torch.dtype
+        Type of the output.
+    max_ids : int, optional
+        The most ids of one call; without, a module makes a larger plan when it meets a larger batch.
+    prefetch : int
+        How many batches can be held by `prefetch`.
+    """
+
+    def __init__(
+        self,
+        executor: Executor | Store,
+        table: str,
+        *,
+        padding_idx: int | None = None,
+        missing: str = "error",
+        on_failure: str = "raise",
+        dtype: torch.dtype = torch.float32,
+        max_ids: int | None = None,
+        prefetch: int = 0,
+    ) -> None:
+        store = executor if isinstance(executor, Store) else getattr(executor, "store", None)
+        info = store.table(table) if store is not None else None
+        padding = None if info is None else padding_of(padding_idx, info.rows, info.keyed)
+        super().__init__(
+            executor,
+            [Feature(table, table, padding=padding)],
+            missing=missing,
+            on_failure=on_failure,
+            dtype=dtype,
+            max_ids=max_ids,
+            prefetch=prefetch,
+            has_last=False,
+        )
+        #: Rows of the table, and elements of a row.
+        self.num_embeddings, self.embedding_dim = self._lookup.spec.shapes[0]
+        self.padding_idx = padding
+
+    def forward(self, input: torch.Tensor, *, out: torch.Tensor | None = None) -> Any:  # noqa: A002
+        """Rows of ids.
+
+        Parameters
+        ----------
+        input : Tensor of int64 or int32
+            Ids, of any shape.
+        out : Tensor, optional
+            Filled instead of a new tensor.
+
+        Returns
+        -------
+        Tensor of shape input.shape + (embedding_dim,); with `on_failure="mask"` a second one of bools, of input's shape.
+        """
+        return self._run(self._lookup, input, None, None, out)
+
+    def prefetch(self, input: torch.Tensor) -> Prefetched:  # noqa: A002
+        """Begins to fetch rows, for `lookup`."""
+        return self._begin(self._lookup, input, None, None)
+
+    def extra_repr(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        table = self._lookup.spec.features[0].table
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}, table={table!r}, device={str(self.device)!r}"

@@ -1,0 +1,148 @@
+"""Sums and means of rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ..errors import invalid
+from ..executor import Executor, Feature
+from ..store import Store
+from ._embedding import padding_of
+from ._lookup import Lookup
+from ._module import StoredModule
+from ._prefetched import Prefetched
+
+
+class EmbeddingBag(StoredModule):
+    """Sums or means of bags of rows, as `torch.nn.EmbeddingBag`. Sums are in float32 from +0, in the order of the bag.
+
+    Parameters
+    ----------
+    executor : Executor or Store
+        What looks rows up; of a store, an executor on the CPU without memory for rows.
+    table : str
+        The table.
+    mode : str
+        "mean" or "sum". ("max" is not there.)
+    include_last_offset : bool
+        Whether offsets have an entry past the last bag, the number of ids.
+    padding_idx : int, optional
+        An id that adds nothing to a sum, and does not count for a mean.
+    missing, on_failure, dtype, max_ids, prefetch
+        As of `Embedding`.
+    """
+
+    def __init__(
+        self,
+        executor: Executor | Store,
+        table: str,
+        *,
+        mode: str = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        missing: str = "error",
+        on_failure: str = "raise",
+        dtype: torch.dtype = torch.float32,
+        max_ids: int | None = None,
+        prefetch: int = 0,
+    ) -> None:
+        if mode not in ("sum", "mean"):
+            text = f'{mode!r}: give "sum" or "mean"; for a maximum, look rows up by Embedding and reduce them'
+            raise invalid("mode", text)
+        store = executor if isinstance(executor, Store) else getattr(executor, "store", None)
+        info = store.table(table) if store is not None else None
+        padding = None if info is None else padding_of(padding_idx, info.rows, info.keyed)
+        super().__init__(
+            executor,
+            [Feature(table, table, pooling=mode, padding=padding)],
+            missing=missing,
+            on_failure=on_failure,
+            dtype=dtype,
+            max_ids=max_ids,
+            prefetch=prefetch,
+            has_last=include_last_offset,
+        )
+        self.num_embeddings, self.embedding_dim = self._lookup.spec.shapes[0]
+        self.mode, self.include_last_offset, self.padding_idx = mode, include_last_offset, padding
+        # It makes a plan of its own when weights are given.
+        self._weighted = self._with_weights()
+
+    def _lookup_of(self, weights: torch.Tensor | None) -> Lookup:
+        if weights is None:
+            return self._lookup
+        if self._weighted is None:
+            raise invalid("per_sample_weights", f'mode is "{self.mode}": weights go with mode="sum" alone')
+        return self._weighted
+
+    def _with_weights(self) -> Lookup | None:
+        if self.mode != "sum":
+            return None
+        spec = self._lookup.spec
+        features = tuple(replace(feature, weighted=True) for feature in spec.features)
+        return Lookup(replace(spec, features=features), self._lookup.executor)
+
+    def _lookups(self) -> list[Lookup]:
+        return [self._lookup] if self._weighted is None else [self._lookup, self._weighted]
+
+    def _move(self, device: torch.device, dtype: torch.dtype) -> None:
+        super()._move(device, dtype)
+        self._weighted = self._with_weights()
+
+    def _bags(self, ids: torch.Tensor, offsets: torch.Tensor | None) -> None:
+        if ids.dim() == 2:
+            if offsets is not None:
+                raise invalid("offsets", "input has two dimensions, a bag in each row: leave offsets away")
+        elif ids.dim() == 1:
+            if offsets is None:
+                raise invalid("offsets", "input has one dimension: say where bags begin")
+            if self.include_last_offset and offsets.dim() == 1 and offsets.shape[0] == 0:
+                raise invalid("offsets", "include_last_offset is set: give at least one")
+        else:
+            raise invalid("input", f"{ids.dim()} dimensions: give one or two")
+
+    def forward(
+        self,
+        input: torch.Tensor,  # noqa: A002
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+        *,
+        out: torch.Tensor | None = None,
+    ) -> Any:
+        """Sums or means of bags.
+
+        Parameters
+        ----------
+        input : Tensor of int64 or int32
+            Shape (B, n): B bags of n ids; or (n,), with offsets.
+        offsets : Tensor of int64 or int32, optional
+            Shape (B,), or (B + 1,) with include_last_offset: where each bag begins. The first is 0, none is less than the one before.
+        per_sample_weights : Tensor, optional
+            Of input's shape; with mode="sum".
+        out : Tensor, optional
+            Filled instead of a new tensor.
+
+        Returns
+        -------
+        Tensor of shape (B, embedding_dim); with `on_failure="mask"` a second one of bools, of input's shape.
+        """
+        self._bags(input, offsets)
+        return self._run(self._lookup_of(per_sample_weights), input, offsets, per_sample_weights, out)
+
+    def prefetch(
+        self,
+        input: torch.Tensor,  # noqa: A002
+        offsets: torch.Tensor | None = None,
+        per_sample_weights: torch.Tensor | None = None,
+    ) -> Prefetched:
+        """Begins to fetch rows, for `lookup`."""
+        self._bags(input, offsets)
+        return self._begin(self._lookup_of(per_sample_weights), input, offsets, per_sample_weights)
+
+    def extra_repr(self) -> str:
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        table = self._lookup.spec.features[0].table
+        shape = f"{self.num_embeddings}, {self.embedding_dim}"
+        return f"{shape}, mode={self.mode!r}{padding}, table={table!r}, device={str(self.device)!r}"

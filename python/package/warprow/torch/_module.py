@@ -1,0 +1,201 @@
+"""What all modules have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import WarprowError, invalid
+from ..executor import Executor, Feature, Options
+from ..store import Store
+from . import _op
+from ._lookup import Lookup
+from ._prefetched import Prefetched
+from ._spec import Spec, out_name
+
+_MODES = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+
+
+def executor_of(given: Executor | Store) -> Executor:
+    """An executor, or that of a store's modules on the CPU."""
+    if isinstance(given, Store):
+        return given._shared("cpu", Options())
+    if isinstance(given, Executor):
+        return given
+    raise invalid("executor", f"a {type(given).__name__}: give a store, or what its attach() returns")
+
+
+class StoredModule(nn.Module):
+    """A module whose rows lie in a store. It is for inference: rows have no gradient."""
+
+    _lookup: Lookup
+
+    def __init__(
+        self,
+        executor: Executor | Store,
+        features: Sequence[Feature],
+        *,
+        missing: str,
+        on_failure: str,
+        dtype: torch.dtype,
+        max_ids: int | None,
+        prefetch: int,
+        has_last: bool,
+    ) -> None:
+        super().__init__()
+        executor = executor_of(executor)
+        if missing not in ("error", "default", "zero", "skip"):
+            raise invalid("missing", f'{missing!r}: give "error", "default", "zero" or "skip"')
+        if on_failure not in ("raise", "nan", "mask"):
+            raise invalid("on_failure", f'{on_failure!r}: give "raise", "nan" or "mask"')
+        if max_ids is not None and max_ids < 1:
+            raise invalid("max_ids", f"{max_ids}: give a number from 1 on")
+        tables = [executor.store.table(feature.table) for feature in features]
+        keyed = any(table.keyed for table in tables)
+        if on_failure == "nan" and keyed and missing != "error" and executor.device != "cpu":
+            text = '"nan" cannot tell rows that failed from keys that are missing: choose "mask"'
+            raise invalid("on_failure", text)
+        spec = Spec(
+            drives=executor.store.addresses,
+            device=executor.device,
+            options=executor.options,
+            features=tuple(features),
+            shapes=tuple((table.rows, table.dim) for table in tables),
+            keyed=keyed,
+            generation=max(table.generation for table in tables),
+            missing=missing,
+            on_failure=on_failure,
+            out=out_name(dtype),
+            max_ids=max_ids,
+            prefetch=prefetch,
+            has_last=has_last,
+        )
+        self._lookup = Lookup(spec, executor)
+
+    @property
+    def device(self) -> torch.device:
+        """The device on which the module looks up."""
+        return self._lookup.device
+
+    @property
+    def executor(self) -> Executor:
+        """The executor that looks rows up."""
+        return self._lookup.executor
+
+    def _run(
+        self,
+        lookup: Lookup,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        out: torch.Tensor | None,
+    ) -> Any:
+        if weights is not None and weights.requires_grad and torch.is_grad_enabled():
+            text = "they require a gradient, and this module is for inference: detach() them, or train with torch's own module"
+            raise invalid("per_sample_weights", text)
+        # A tensor that stands for another, or a mode that looks at operators, gets an operator.
+        if type(ids) is torch.Tensor and not torch.compiler.is_compiling() and _MODES() == 0:
+            return lookup.run(ids, offsets, weights, out)
+        if out is not None:
+            raise invalid("out", "a graph is being traced, and an operator in it has an output of its own: leave out= away")
+        if lookup.spec.on_failure == "mask":
+            return _op.lookup_masked(ids, offsets, weights, lookup.text)
+        return _op.lookup(ids, offsets, weights, lookup.text)
+
+    def lookup(self, prefetched: Prefetched, *, out: torch.Tensor | None = None) -> Any:
+        """What `forward` would have given for a batch when it was prefetched."""
+        lookup = prefetched._lookup
+        if lookup not in self._lookups():
+            raise invalid("prefetched", "another module prefetched it, or this one before it moved: look it up there")
+        return lookup.run_prefetched(*prefetched._take(lookup), out)
+
+    def _lookups(self) -> list[Lookup]:
+        return [self._lookup]
+
+    def _begin(
+        self, lookup: Lookup, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None
+    ) -> Prefetched:
+        return Prefetched(lookup, *lookup.prefetch(ids, offsets, weights))
+
+    def check(self, patience: float = 60.0) -> None:
+        """Waits until the module's look-ups have ended, and raises what befell them, also in the latest run of each graph.
+
+        On the CPU each call has raised by itself. `patience` is in seconds.
+        """
+        for lookup in self._lookups():
+            lookup.check(patience)
+
+    def recover(self) -> bool:
+        """Starts queues anew that take no commands, after a replay of a graph has met a drive that failed.
+
+        A serving engine calls it between steps. Returns whether there was anything to do.
+        """
+        return any([lookup.recover() for lookup in self._lookups()])
+
+    def forget_captures(self) -> int:
+        """Gives back what captured look-ups hold, once their graphs are gone; returns how many there were."""
+        return sum(lookup.forget_captures() for lookup in self._lookups())
+
+    def report(self) -> dict[str, Any] | None:
+        """Counts and seconds of the latest look-up that is known to have ended well."""
+        return self._lookup.report()
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """Where the rows are: addresses, tables, generation. Never the rows."""
+        spec = self._lookup.spec
+        tables = [feature.table for feature in spec.features]
+        shapes = [list(shape) for shape in spec.shapes]
+        return {"drives": list(spec.drives), "tables": tables, "shapes": shapes, "generation": spec.generation}
+
+    def set_extra_state(self, state: Any) -> None:
+        """Compares what a checkpoint says of the rows with what the module has."""
+        own = self.get_extra_state()
+        for name in ("tables", "shapes"):
+            if state[name] != own[name]:
+                text = f"the checkpoint has {name} {state[name]}, the module {own[name]}: make the module over those tables"
+                raise invalid("state_dict", text)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
+        errors = args[-1]
+        if prefix + "weight" in state_dict:
+            errors.append(
+                f"{prefix}weight: the rows of this module lie in a store: load them there (Store.load), and leave the entry out"
+            )
+            return
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        before = torch.empty(0, dtype=self._lookup.spec.dtype, device=self.device)
+        after = fn(before)
+        if after.device.type == "meta":
+            raise invalid("device", "a module over a store has no rows that could be on the meta device")
+        device = after.device
+        if (device, after.dtype) != (before.device, before.dtype):
+            self._move(device, after.dtype)
+        return super()._apply(fn, recurse)
+
+    def _move(self, device: torch.device, dtype: torch.dtype) -> None:
+        self._lookup = self._lookup.moved(device, dtype)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Any:
+        """Refused: the rows lie in a store."""
+        if requires_grad:
+            raise WarprowError(
+                "the rows of this module lie in a store and have no gradient: train with torch's own module, or by passes (docs/passes.md)"
+            )
+        return self
+
+    def _replicate_for_data_parallel(self) -> Any:
+        raise WarprowError(
+            "DataParallel copies parameters, and the rows of this module are none: give each process a module of its own, by DistributedDataParallel"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight":
+            raise AttributeError(
+                "the rows of this module lie in a store: Store.export gives them, Store.update changes them, and nothing here has a gradient"
+            )
+        return super().__getattr__(name)

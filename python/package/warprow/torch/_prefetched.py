@@ -1,0 +1,35 @@
+"""Batches whose rows are fetched ahead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..errors import invalid
+from ._lookup import Lookup
+
+
+class Prefetched:
+    """A batch whose rows are fetched ahead of its look-up. `prefetch` of a module makes one, and `lookup` takes it, once.
+
+    It holds the batch's tensors until then. Dropped, it is forgotten.
+    """
+
+    def __init__(self, lookup: Lookup, plan: Any, native: Any, held: tuple[Any, ...]) -> None:
+        self._lookup = lookup
+        self._plan = plan
+        self._native = native
+        self._held: tuple[Any, ...] | None = held
+
+    def _take(self, lookup: Lookup) -> tuple[Any, Any, tuple[Any, ...]]:
+        if lookup is not self._lookup:
+            raise invalid("prefetched", "another module prefetched it, or this one before it moved: look it up there")
+        if self._held is None:
+            raise invalid("prefetched", "it was looked up already: prefetch again")
+        taken = (self._plan, self._native, self._held)
+        self._plan = self._native = self._held = None
+        return taken
+
+    def __repr__(self) -> str:
+        if self._held is None:
+            return "<warprow.torch.Prefetched, looked up>"
+        return f"<warprow.torch.Prefetched of {self._held[0].numel()} ids>"

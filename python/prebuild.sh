@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Compiles the CUDA kernels for GPUs of compute capability 8.0, 9.0, 10.0 and 12.0 (and later ones of the same major versions), so that the next wheel has them and
+# needs no NVRTC where it is used. Needs no GPU and no CUDA: NVRTC comes by pip.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=${CARGO_TARGET_DIR:-target}
+tools=$target/nvrtc-13.0
+if [ -z "$(find "$tools" -name 'libnvrtc.so.*' 2>/dev/null)" ]; then
+    mkdir -p "$tools"
+    python3 -m pip download --quiet --disable-pip-version-check --no-deps --only-binary=:all: --dest "$tools" 'nvidia-cuda-nvrtc==13.0.*'
+    for wheel in "$tools"/*.whl; do python3 -m zipfile -e "$wheel" "$tools"; done
+    rm "$tools"/*.whl
+fi
+libraries=$(cd "$(dirname "$(find "$tools" -name 'libnvrtc.so.*' | head -n1)")" && pwd)
+rm -rf python/package/warprow/kernels
+LD_LIBRARY_PATH=$libraries cargo run --release --locked --quiet -p warprow-kernels --example prebuild -- python/package/warprow/kernels

@@ -1,0 +1,223 @@
+//! Typed errors as Python exceptions. The classes are in `warprow/errors.py`, by the names of [`Kind`].
+
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyDict;
+use warprow_formats::FileError;
+use warprow_gpu::GpuError;
+use warprow_gpu_queues::GpuQueueError;
+use warprow_layout::VolumeError;
+use warprow_lookup::{LookupError, RowError};
+use warprow_store::{DriverError, StoreError};
+
+/// The class of an exception.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    AddressError,
+    Closed,
+    ConsentNeeded,
+    ContextLost,
+    DriveFailed,
+    FileError,
+    Forked,
+    GpuError,
+    InvalidArgument,
+    MissingIds,
+    NoSpace,
+    NoSuchGeneration,
+    NoSuchKey,
+    NoSuchRow,
+    NoSuchTable,
+    OpenError,
+    QueueBusy,
+    ReadOnly,
+    RowsFailed,
+    StoreFailed,
+    StoreInUse,
+    TableExists,
+}
+
+static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+
+/// An exception of a class, with a text.
+pub(crate) fn raise(kind: Kind, text: String) -> PyErr {
+    raise_with(kind, text, |_| Ok(()))
+}
+
+/// An exception of a class, with a text and attributes.
+pub(crate) fn raise_with(
+    kind: Kind,
+    text: String,
+    attributes: impl FnOnce(&Bound<'_, PyDict>) -> PyResult<()>,
+) -> PyErr {
+    Python::attach(|py| {
+        let made = || {
+            let details = PyDict::new(py);
+            attributes(&details)?;
+            let make = MAKE.get_or_try_init(py, || py.import("warprow.errors")?.getattr("_make").map(Bound::unbind))?;
+            make.bind(py).call1((format!("{kind:?}"), &text, details))
+        };
+        made().map_or_else(|error| error, PyErr::from_value)
+    })
+}
+
+/// An argument that cannot be, by its name.
+pub(crate) fn invalid(argument: &str, text: impl Into<String>) -> PyErr {
+    raise_with(Kind::InvalidArgument, text.into(), |details| details.set_item("argument", argument))
+}
+
+/// The text of an error with those of its causes that it does not have itself.
+fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let told = next.to_string();
+        if !text.contains(&told) {
+            text = format!("{text}: {told}");
+        }
+        cause = next.source();
+    }
+    text
+}
+
+/// The exception of an error of the store.
+pub(crate) fn of_store(error: StoreError) -> PyErr {
+    let text = whole(&error);
+    match error {
+        StoreError::Address { .. } | StoreError::Property { .. } => raise(Kind::AddressError, text),
+        StoreError::Emulated(_) | StoreError::Vfio(_) if text.contains("in use") => raise(Kind::StoreInUse, text),
+        StoreError::Emulated(_)
+        | StoreError::Vfio(_)
+        | StoreError::VfioUser(_)
+        | StoreError::OpenedTwice { .. }
+        | StoreError::ImageLba { .. }
+        | StoreError::Open(_) => raise(Kind::OpenError, text),
+        StoreError::Attached(_) => raise(Kind::FileError, text),
+        StoreError::Refused { token, .. } => {
+            raise_with(Kind::ConsentNeeded, text, |details| details.set_item("token", token))
+        }
+        StoreError::NoSuchTable { table, known } => raise_with(Kind::NoSuchTable, text, |details| {
+            details.set_item("table", table)?;
+            details.set_item("known", known)
+        }),
+        StoreError::TableExists { table } => {
+            raise_with(Kind::TableExists, text, |details| details.set_item("table", table))
+        }
+        StoreError::NoSuchRow { table, ids, .. } => raise_with(Kind::NoSuchRow, text, |details| {
+            details.set_item("table", table)?;
+            details.set_item("ids", ids)
+        }),
+        StoreError::NoSuchKey { table, keys } => {
+            let keys: Vec<i128> = keys.iter().filter_map(|key| key.parse().ok()).collect();
+            raise_with(Kind::NoSuchKey, text, |details| {
+                details.set_item("table", table)?;
+                details.set_item("ids", keys)
+            })
+        }
+        StoreError::Driver(_) | StoreError::Drive(_) | StoreError::Function(_) | StoreError::NamespaceChanged(_) => {
+            raise(Kind::DriveFailed, text)
+        }
+        StoreError::NoRoomToGrow { needed, free, chunk_size, .. }
+        | StoreError::NoRoomToCreate { needed, free, chunk_size, .. } => no_space(text, needed, free, chunk_size),
+        StoreError::Queues { .. } | StoreError::QueueBusy { .. } | StoreError::GpuBusy { .. } => {
+            raise(Kind::QueueBusy, text)
+        }
+        StoreError::Plan { .. } | StoreError::PlanOptions { .. } => invalid("features", text),
+        StoreError::UpdateRows { .. } => invalid("rows", text),
+        StoreError::Keys { .. } => invalid("keys", text),
+        StoreError::Volume(error) => of_volume(error, text),
+        _ => raise(Kind::StoreFailed, text),
+    }
+}
+
+fn no_space(text: String, needed: u64, free: u64, chunk_size: u64) -> PyErr {
+    raise_with(Kind::NoSpace, text, |details| {
+        details.set_item("needed", needed.saturating_mul(chunk_size))?;
+        details.set_item("free", free.saturating_mul(chunk_size))
+    })
+}
+
+fn of_volume(error: VolumeError, text: String) -> PyErr {
+    match error {
+        VolumeError::ReadOnly { .. } => raise(Kind::ReadOnly, text),
+        VolumeError::NoSpace { needed, free, chunk_size, .. }
+        | VolumeError::NoLogSpace { needed, free, chunk_size, .. } => no_space(text, needed, free, chunk_size),
+        VolumeError::NoSuchGeneration { id } => {
+            raise_with(Kind::NoSuchGeneration, text, |details| details.set_item("generation", id))
+        }
+        VolumeError::InvalidTable { .. } | VolumeError::InvalidGeneration { .. } => invalid("source", text),
+        VolumeError::Drive(_) => raise(Kind::DriveFailed, text),
+        VolumeError::Busy | VolumeError::Rewriting { .. } | VolumeError::LogBusy { .. } => raise(Kind::QueueBusy, text),
+        _ => raise(Kind::StoreFailed, text),
+    }
+}
+
+/// The exception of a file of tables that cannot be read.
+pub(crate) fn of_file(error: FileError) -> PyErr {
+    let (path, remedy) = (error.file.clone(), error.remedy.clone());
+    let text = format!("{}: {}; {remedy}", path.display(), error.message());
+    raise_with(Kind::FileError, text, |details| {
+        details.set_item("remedy", remedy)?;
+        details.set_item("path", path)
+    })
+}
+
+/// The drive that an error of its driver names.
+fn drive_of(error: &DriverError) -> String {
+    let text = error.to_string();
+    text.split_once(": ").map_or(text.as_str(), |(function, _)| function).to_owned()
+}
+
+/// The exception of a look-up on the host.
+pub(crate) fn of_lookup(error: LookupError) -> PyErr {
+    let text = whole(&error);
+    match error {
+        LookupError::Invalid(_) => invalid("input", text),
+        LookupError::MissingIds { positions, .. } => raise_with(Kind::MissingIds, text, |details| {
+            details.set_item("count", positions.len())?;
+            details.set_item("positions", positions)
+        }),
+        LookupError::RowsFailed { positions, source, .. } => raise_with(Kind::RowsFailed, text, |details| {
+            details.set_item("count", positions.len())?;
+            details.set_item("positions", positions)?;
+            match &source {
+                RowError::Drive(error) => {
+                    details.set_item("drive", drive_of(error))?;
+                    details.set_item("command", error.to_string())
+                }
+                RowError::Checksum { drive, .. } => details.set_item("drive", drive),
+                RowError::MemberMissing { drives } => details.set_item("drive", drives.join(", ")),
+                _ => Ok(()),
+            }
+        }),
+        LookupError::QueueBusy => raise(Kind::QueueBusy, text),
+        LookupError::NamespaceChanged(_) => raise(Kind::DriveFailed, text),
+        _ => invalid("input", text),
+    }
+}
+
+/// The exception of a look-up on a GPU.
+pub(crate) fn of_gpu(error: GpuError) -> PyErr {
+    let text = whole(&error);
+    match error {
+        GpuError::Store(error) => of_store(error),
+        GpuError::Driver(_) => raise(Kind::DriveFailed, text),
+        GpuError::Gpu(GpuQueueError::ContextLost { .. }) => raise(Kind::ContextLost, text),
+        GpuError::Unsupported(_) | GpuError::Unfit(_) => invalid("features", text),
+        GpuError::Invalid { what, .. } => invalid(what, text),
+        GpuError::Flawed(what, _) => invalid(what, text),
+        GpuError::QueueBusy(_) => raise(Kind::QueueBusy, text),
+        GpuError::RowsFailed { failed, first, .. } => raise_with(Kind::RowsFailed, text, |details| {
+            details.set_item("count", failed)?;
+            match first {
+                Some(fault) => {
+                    details.set_item("drive", &fault.drive)?;
+                    details.set_item("command", fault.to_string())
+                }
+                None => Ok(()),
+            }
+        }),
+        GpuError::TableDamaged { .. } => raise(Kind::StoreFailed, text),
+        _ => raise(Kind::GpuError, text),
+    }
+}

@@ -1,0 +1,31 @@
+//! The native half of the Python package `warprow`: classes over the store, and over both executors.
+//!
+//! The module `warprow._native` is private. It takes addresses and lengths of arrays, which the Python half has
+//! checked, and for as long as a call lasts that half keeps the arrays. `docs/python.md` gives the interface.
+
+mod arrays;
+mod error;
+mod features;
+mod gpu;
+mod gpu_lane;
+mod held;
+mod host;
+mod interrupt;
+mod load;
+mod load_source;
+mod pool;
+mod report;
+mod store;
+
+/// Classes and functions over drives, stores and executors.
+#[pyo3::pymodule]
+mod _native {
+    #[pymodule_export]
+    use crate::gpu::{Gpu, GpuPlan, GpuPrefetched, gpu_count, use_kernels};
+    #[pymodule_export]
+    use crate::host::{Host, HostPlan, HostPrefetched};
+    #[pymodule_export]
+    use crate::load_source::tables_in;
+    #[pymodule_export]
+    use crate::store::{Store, format, open};
+}

@@ -1,0 +1,338 @@
+//! Stores: opening, loading, updating, checking.
+
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use warprow_formats::widen;
+use warprow_layout::{DType, Ranks, row_crc};
+use warprow_store::{
+    CreateDrive, Device, DriveAddress, FormatConsent, FormatProposal, FormatSettings, LbaChoice, LoadOptions,
+    OpenOptions, StoreError, TableInfo, UpdateOptions,
+};
+
+use crate::arrays::{slice, slice_mut};
+use crate::error::{Kind, invalid, of_store, raise};
+use crate::gpu::{Gpu, GpuArgs};
+use crate::held::Held;
+use crate::host::{Host, HostArgs};
+use crate::interrupt::Interrupt;
+use crate::load::load;
+use crate::load_source::TableArgs;
+use crate::report;
+
+/// An open store.
+#[pyclass(frozen, module = "warprow._native")]
+pub(crate) struct Store {
+    store: Held<warprow_store::Store>,
+}
+
+fn seconds(timeout: f64) -> PyResult<Duration> {
+    Duration::try_from_secs_f64(timeout)
+        .map_err(|_| invalid("timeout", format!("{timeout} is no number of seconds from 0 on")))
+}
+
+fn options(timeout: f64, overlay_bytes: Option<u64>) -> PyResult<OpenOptions> {
+    let options = OpenOptions::default().with_timeout(seconds(timeout)?);
+    Ok(overlay_bytes.into_iter().fold(options, OpenOptions::with_overlay_bytes))
+}
+
+fn devices(drives: &[String], create: CreateDrive) -> Result<Vec<Device>, StoreError> {
+    let mut devices = Vec::new();
+    for drive in drives {
+        let address: DriveAddress = drive.parse()?;
+        devices.push(Device::open_beside(&devices, &address, create)?);
+    }
+    Ok(devices)
+}
+
+/// Opens the store on `drives`; `access` is "write", "read" or "degraded".
+#[pyfunction]
+pub(crate) fn open(
+    py: Python<'_>,
+    drives: Vec<String>,
+    access: &str,
+    timeout: f64,
+    overlay_bytes: Option<u64>,
+) -> PyResult<Store> {
+    let options = options(timeout, overlay_bytes)?;
+    let options = match access {
+        "read" => options.with_read_only(),
+        "degraded" => options.with_degraded(),
+        _ => options,
+    };
+    let opened = py.detach(|| warprow_store::Store::open(&devices(&drives, CreateDrive::Never)?, &options));
+    Ok(Store { store: Held::new("store", opened.map_err(of_store)?) })
+}
+
+/// Formats `drives`, makes a store on them and opens it.
+#[pyfunction]
+pub(crate) fn format(
+    py: Python<'_>,
+    drives: Vec<String>,
+    lba: Option<u32>,
+    chunk_size: Option<u64>,
+    consent: Option<String>,
+    timeout: f64,
+    overlay_bytes: Option<u64>,
+) -> PyResult<Store> {
+    let settings = FormatSettings::default().with_open(options(timeout, overlay_bytes)?);
+    let settings = lba.into_iter().fold(settings, |settings, lba| settings.with_lba(LbaChoice::Bytes(lba)));
+    let settings = chunk_size.into_iter().fold(settings, FormatSettings::with_chunk_size);
+    let consent = consent.map_or(FormatConsent::None, FormatConsent::Token);
+    let formatted = py.detach(|| {
+        let devices = devices(&drives, CreateDrive::IfMissing)?;
+        FormatProposal::new(&devices, settings)?.run(&consent, &mut |_, _| {})
+    });
+    Ok(Store { store: Held::new("store", formatted.map_err(of_store)?) })
+}
+
+/// A list of descriptions.
+fn list<'py, T>(
+    py: Python<'py>,
+    things: &[T],
+    describe: fn(Python<'py>, &T) -> PyResult<Bound<'py, PyDict>>,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    things.iter().map(|thing| describe(py, thing)).collect()
+}
+
+#[pymethods]
+impl Store {
+    /// Lets go of the drives, once nothing else holds them.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let store = self.store.take()?;
+        py.detach(|| drop(store));
+        Ok(())
+    }
+
+    fn tables<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let store = self.store.get()?;
+        let tables = py.detach(|| store.tables());
+        list(py, &tables, report::of_table)
+    }
+
+    fn generations<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let store = self.store.get()?;
+        let generations = py.detach(|| store.generations());
+        list(py, &generations, report::of_generation)
+    }
+
+    fn drives<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let store = self.store.get()?;
+        let states = py.detach(|| store.drive_states());
+        list(py, &states, report::of_drive)
+    }
+
+    fn retry_drives<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let store = self.store.get()?;
+        let states = py.detach(|| store.retry_drives());
+        list(py, &states, report::of_drive)
+    }
+
+    fn free_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+        let store = self.store.get()?;
+        Ok(py.detach(|| store.free_bytes()))
+    }
+
+    /// The generation of a table that look-ups find; `None`: there is no such table.
+    fn generation_of(&self, py: Python<'_>, table: &str) -> PyResult<Option<u64>> {
+        let store = self.store.get()?;
+        Ok(py.detach(|| store.table(table).map(|table| table.generation)))
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "Python passes them by position")]
+    fn load<'py>(
+        &self,
+        py: Python<'py>,
+        tables: Vec<TableArgs>,
+        model: String,
+        replace: bool,
+        standby: bool,
+        memory: u64,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let store = self.store.get()?;
+        let options = LoadOptions::default().with_memory(memory);
+        let options = if replace { options.with_replace() } else { options };
+        let options = if standby { options.with_standby() } else { options };
+        // SAFETY: the Python half holds the arrays until this returns, and says that nobody may write to them.
+        let loaded = py.detach(|| unsafe { load(&store, &model, &tables, &options, progress) });
+        report::of_load(py, &loaded?)
+    }
+
+    /// `ids`: address and number of u64; `rows`: address and bytes.
+    fn update(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        ids: (usize, usize),
+        rows: (usize, usize),
+        generation: Option<u64>,
+        create: bool,
+    ) -> PyResult<u64> {
+        let store = self.store.get()?;
+        let options = generation.into_iter().fold(UpdateOptions::default(), UpdateOptions::with_generation);
+        let options = if create { options.with_created_keys() } else { options };
+        // SAFETY: the Python half made both arrays for this call.
+        let (ids, rows) = unsafe { (slice(ids.0, ids.1), slice(rows.0, rows.1)) };
+        py.detach(|| store.update_with(table, ids, rows, &options)).map_err(of_store)
+    }
+
+    fn verify<'py>(&self, py: Python<'py>, table: &str, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
+        let store = self.store.get()?;
+        let total = store.table(table).map_or(u64::MAX, |table| table.rows);
+        let mut interrupt = Interrupt::new(progress);
+        let verified = py.detach(|| store.verify(table, &mut |rows| interrupt.flow(rows, total)));
+        let verified = verified.map_err(|error| match error {
+            StoreError::Interrupted => interrupt.or(|| of_store(StoreError::Interrupted)),
+            error => of_store(error),
+        })?;
+        report::of_verify(py, &verified)
+    }
+
+    fn switch(&self, py: Python<'_>, generation: u64, allow_vanishing: bool) -> PyResult<()> {
+        let store = self.store.get()?;
+        py.detach(|| store.switch(generation, allow_vanishing)).map_err(of_store)
+    }
+
+    fn drop_generation(&self, py: Python<'_>, generation: u64, allow_vanishing: bool) -> PyResult<()> {
+        let store = self.store.get()?;
+        py.detach(|| match allow_vanishing {
+            true => store.drop_shown_generation(generation),
+            false => store.drop_generation(generation),
+        })
+        .map_err(of_store)
+    }
+
+    fn compact(&self, py: Python<'_>, generation: u64) -> PyResult<usize> {
+        let store = self.store.get()?;
+        py.detach(|| store.compact(generation)).map_err(of_store)
+    }
+
+    /// What [`export_to`](Self::export_to) would write: rows, elements of a row, and their type ("f32" for types that arrays do not
+    /// have); and whether there are keys.
+    fn export_shape(&self, py: Python<'_>, table: &str) -> PyResult<(u64, u32, &'static str, Option<bool>)> {
+        let store = self.store.get()?;
+        let described = py.detach(|| {
+            let info = table_of(&store, table)?;
+            let created = if info.keys.is_some() { store.created(table)?.len() as u64 } else { 0 };
+            let signed = info.keys.map(|keys| keys.kind == warprow_store::KeyKind::I64);
+            Ok((info.rows + created, info.dim, exported(info.dtype).name(), signed))
+        });
+        described.map_err(of_store)
+    }
+
+    /// Writes all rows to an array (address, bytes), by id; rows of a table with keys by rank, and their keys to another array
+    /// (address, number of u64).
+    fn export_to(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        rows: (usize, usize),
+        keys: Option<(usize, usize)>,
+    ) -> PyResult<()> {
+        let store = self.store.get()?;
+        // SAFETY: the Python half made both arrays for this call, and nobody else has them.
+        let (rows, keys) = unsafe { (slice_mut(rows.0, rows.1), keys.map(|(address, len)| slice_mut(address, len))) };
+        let mut interrupt = Interrupt::new(None);
+        let written = py.detach(|| export(&store, table, rows, keys, &mut interrupt));
+        written.map_err(|error| match error {
+            StoreError::Interrupted => interrupt.or(|| of_store(StoreError::Interrupted)),
+            error => of_store(error),
+        })
+    }
+
+    fn attach_host(&self, py: Python<'_>, args: HostArgs) -> PyResult<Host> {
+        let store = self.store.get()?;
+        Host::attach(py, &store, args)
+    }
+
+    fn attach_gpu(&self, py: Python<'_>, args: GpuArgs) -> PyResult<Gpu> {
+        let store = self.store.get()?;
+        Gpu::attach(py, &store, args)
+    }
+
+    /// Whether it is open, in this process.
+    fn is_open(&self) -> bool {
+        self.store.get().is_ok()
+    }
+}
+
+/// A table by its name.
+fn table_of(store: &warprow_store::Store, table: &str) -> Result<TableInfo, StoreError> {
+    let known = || store.tables().into_iter().map(|it| it.name).collect();
+    store.table(table).ok_or_else(|| StoreError::NoSuchTable { table: table.to_owned(), known: known() })
+}
+
+/// The type that rows are exported as.
+fn exported(dtype: DType) -> DType {
+    match dtype {
+        DType::F32 | DType::F16 | DType::I8 | DType::U8 => dtype,
+        _ => DType::F32,
+    }
+}
+
+fn export(
+    store: &warprow_store::Store,
+    table: &str,
+    rows: &mut [u8],
+    keys: Option<&mut [u64]>,
+    interrupt: &mut Interrupt,
+) -> Result<(), StoreError> {
+    let info = table_of(store, table)?;
+    let to = exported(info.dtype);
+    let row_bytes = to.row_bytes(info.dim).unwrap_or(1) as usize;
+    let ids = match info.keys {
+        None => store.ranks(table)?.as_ref().map(Ranks::inverse),
+        Some(_) => None,
+    };
+    let crcs = store.row_crcs(table)?;
+    let mut wide = vec![0.0f32; info.dim as usize];
+    let (mut damaged, mut done) = (None, 0);
+    let mut put = |rank: u64, row: &[u8]| {
+        if crcs.as_ref().and_then(|crcs| crcs.get(rank as usize)).is_some_and(|&crc| crc != row_crc(rank, row)) {
+            damaged = Some(rank);
+            return ControlFlow::Break(());
+        }
+        let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank) as usize;
+        let Some(place) = rows.get_mut(id * row_bytes..(id + 1) * row_bytes) else { return ControlFlow::Break(()) };
+        if to == info.dtype {
+            place.copy_from_slice(row);
+        } else {
+            widen(info.dtype, row, &mut wide);
+            place.chunks_exact_mut(4).zip(&wide).for_each(|(place, x)| place.copy_from_slice(&x.to_le_bytes()));
+        }
+        done += 1;
+        if done % 4096 == 0 { interrupt.flow(done, u64::MAX) } else { ControlFlow::Continue(()) }
+    };
+    store.scan(table, 0..u64::MAX, &mut put)?;
+    if let Some(keys) = keys {
+        let created = store.created(table)?;
+        let stored = store.keys(table)?.unwrap_or_default();
+        let all = stored.into_iter().chain(created.iter().map(|(key, _)| *key));
+        keys.iter_mut().zip(all).for_each(|(place, key)| *place = key);
+        let _ = (info.rows..).zip(&created).try_for_each(|(rank, (_, row))| put(rank, row));
+    }
+    match damaged {
+        Some(rank) => {
+            let drive = store.drives().into_iter().flatten().collect::<Vec<_>>().join(", ");
+            Err(StoreError::RowDamaged { table: table.to_owned(), rank, drive })
+        }
+        None => Ok(()),
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Closing drives takes a while; a fork has none to close.
+        if let Ok(Some(store)) = self.store.take() {
+            Python::attach(|py| py.detach(|| drop(store)));
+        }
+    }
+}
+
+/// That something waited too long for something that others hold.
+pub(crate) fn busy(what: &str) -> PyErr {
+    raise(Kind::QueueBusy, format!("{what}: wait for others to end, or plan more slots"))
+}

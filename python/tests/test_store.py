@@ -1,0 +1,403 @@
+"""Stores: loading, looking up, updating, checking. Every row that is read is compared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import warprow
+
+
+def rows(count: int, dim: int, seed: int = 0, dtype: type = np.float32) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((count, dim)).astype(dtype)
+
+
+def test_every_row_comes_back(make_store) -> None:
+    store = make_store(drives=2)
+    tables = {"user": rows(3000, 16), "item": rows(500, 24, 1, np.float16), "byte": np.arange(4000, dtype=np.uint8).reshape(-1, 8)}
+    report = store.load(tables)
+    assert report.generation == store.table("user").generation and report.bytes >= sum(it.nbytes for it in tables.values())
+    assert {it.name: (it.rows, it.dim) for it in store.tables()} == {name: it.shape for name, it in tables.items()}
+    for name, wanted in tables.items():
+        ids = np.random.default_rng(2).permutation(len(wanted))
+        for type_ in (np.int64, np.int32, np.uint32, np.uint64):
+            found = store.lookup(name, ids.astype(type_))
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(found, wanted[ids])
+        np.testing.assert_array_equal(store.export(name).rows, wanted)
+    assert all(it.is_sound and it.checked for it in store.verify().values())
+
+
+def test_shapes_outputs_and_masks(store: warprow.Store) -> None:
+    wanted = rows(100, 8)
+    store.load({"user": wanted})
+    ids = np.array([[1, 2, 3], [99, 0, 1]])
+    np.testing.assert_array_equal(store.lookup("user", ids), wanted[ids])
+    np.testing.assert_array_equal(store.lookup("user", [5, 6]), wanted[[5, 6]])
+    assert store.lookup("user", []).shape == (0, 8)
+    assert store.lookup("user", np.int64(3)).shape == (8,)
+    out = np.full((2, 3, 8), 7, dtype=np.float32)
+    assert store.lookup("user", ids, out=out) is out
+    np.testing.assert_array_equal(out, wanted[ids])
+    # Every other id.
+    np.testing.assert_array_equal(store.lookup("user", np.arange(100)[::2]), wanted[::2])
+    found, mask = store.lookup("user", [1, 100, -1], missing="zero", mask=True)
+    np.testing.assert_array_equal(found, [wanted[1], np.zeros(8), np.zeros(8)])
+    assert mask.tolist() == [True, False, False]
+    assert store.lookup("user", [3], dtype="f16").dtype == np.float16
+
+
+def test_missing_ids_are_named(store: warprow.Store) -> None:
+    store.load({"user": rows(10, 4)})
+    with pytest.raises(IndexError) as caught:
+        store.lookup("user", [1, 10, 2, -5])
+    error = caught.value
+    assert isinstance(error, warprow.MissingIds)
+    assert list(error.positions) == [1, 3] and error.count == 2 and "position 1" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "word"),
+    [
+        (lambda s: s.lookup("nobody", [1]), warprow.NoSuchTable, "user"),
+        (lambda s: s.lookup("user", [1.5]), warprow.WrongType, "ids"),
+        (lambda s: s.lookup("user", ["a"]), warprow.WrongType, "ids"),
+        (lambda s: s.lookup("user", [1], out=np.zeros((2, 4), np.float32)), warprow.InvalidArgument, "out"),
+        (lambda s: s.lookup("user", [1], out=np.zeros((1, 4))), warprow.WrongType, "out"),
+        (lambda s: s.lookup("user", [1, 2], out=np.zeros((4, 4), np.float32)[::2]), warprow.InvalidArgument, "contiguous"),
+        (lambda s: s.lookup("user", [1], missing="perhaps"), warprow.InvalidArgument, "missing"),
+        (lambda s: s.lookup("user", [1], dtype="f64"), warprow.InvalidArgument, "f64"),
+        (lambda s: s.load({"user": rows(3, 4)}), warprow.TableExists, "replace"),
+        (lambda s: s.load({}), warprow.InvalidArgument, "source"),
+        (lambda s: s.load({"v": np.zeros(3, np.float32)}), warprow.InvalidArgument, "two dimensions"),
+        (lambda s: s.load({"v": np.zeros((3, 4))}), warprow.WrongType, "float64"),
+        (lambda s: s.load({"v": np.zeros((0, 4), np.float32)}), warprow.InvalidArgument, "at least one row"),
+        (lambda s: s.load(17), warprow.WrongType, "mapping"),
+        (lambda s: s.load("/nobody.safetensors"), warprow.FileError, "nobody"),
+        (lambda s: s.load({"v": rows(3, 4)}, hotness={"v": [1, 2]}), warprow.InvalidArgument, "counts"),
+        (lambda s: s.load({"v": rows(3, 4)}, hotness={"w": [1, 2, 3]}), warprow.InvalidArgument, "'w'"),
+        (lambda s: s.load({"v": rows(3, 4)}, keys={"v": [1, 2, 1]}), warprow.InvalidArgument, "twice"),
+        (lambda s: s.load({"v": rows(3, 4)}, dtype="f64"), warprow.InvalidArgument, "f64"),
+        (lambda s: s.load({"v": rows(3, 4)}, select="w*"), warprow.InvalidArgument, "select"),
+        (lambda s: s.update("user", [10], rows(1, 4)), warprow.NoSuchRow, "10"),
+        (lambda s: s.update("user", [-1], rows(1, 4)), warprow.NoSuchRow, "-1"),
+        (lambda s: s.update("user", [1], rows(1, 5)), warprow.InvalidArgument, "rows"),
+        (lambda s: s.update("user", [1], rows(1, 4, dtype=np.float16)), warprow.WrongType, "f32"),
+        (lambda s: s.switch(99), warprow.NoSuchGeneration, "99"),
+        (lambda s: s.attach("tpu"), warprow.InvalidArgument, "device"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(store: warprow.Store, call, error, word) -> None:
+    wanted = rows(10, 4)
+    store.load({"user": wanted})
+    with pytest.raises(error) as caught:
+        call(store)
+    assert isinstance(caught.value, warprow.WarprowError) and word in str(caught.value), caught.value
+    assert caught.value.remedy
+    np.testing.assert_array_equal(store.lookup("user", np.arange(10)), wanted)
+    assert [it.name for it in store.tables()] == ["user"]
+
+
+def test_hot_rows_are_in_memory(store: warprow.Store) -> None:
+    wanted, counts = rows(1000, 16), np.zeros(1000, np.int64)
+    hot = np.random.default_rng(1).choice(1000, 100, replace=False)
+    counts[hot] = np.arange(1, 101)
+    store.load({"user": wanted}, hotness={"user": counts})
+    with store.attach(dram_bytes=100 * 64) as executor:
+        assert executor.tiers("user") == {"hbm": 0, "dram": 100, "drives": 900}
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=1000, max_ids=1000)
+        np.testing.assert_array_equal(plan.lookup(hot), wanted[hot])
+        report = plan.report()
+        assert report is not None and (report["ids_dram"], report["ids_ssd"]) == (100, 0)
+        np.testing.assert_array_equal(plan.lookup(np.arange(1000)), wanted)
+        assert executor.metrics()["lookups"] == 2 and executor.metrics()["ids"] == 1100
+
+
+@pytest.mark.parametrize("signed", [True, False])
+def test_keys_lead_to_their_rows(store: warprow.Store, signed: bool) -> None:
+    wanted = rows(300, 4)
+    keys = np.random.default_rng(3).choice(2**40, 300, replace=False).astype(np.int64 if signed else np.uint64)
+    if signed:
+        keys = keys - 2**39
+    store.load({"user": wanted}, keys={"user": keys})
+    assert store.table("user").keyed
+    shuffled = np.random.default_rng(4).permutation(300)
+    np.testing.assert_array_equal(store.lookup("user", keys[shuffled]), wanted[shuffled])
+    exported = store.export("user")
+    assert exported.keys is not None
+    by_key = dict(zip(exported.keys.tolist(), exported.rows, strict=True))
+    for key, row in zip(keys.tolist(), wanted, strict=True):
+        np.testing.assert_array_equal(by_key[key], row)
+    with pytest.raises(warprow.NoSuchKey):
+        store.update("user", [5], rows(1, 4, 9))
+    new = rows(1, 4, 9)
+    store.update("user", [5], new, create=True)
+    np.testing.assert_array_equal(store.lookup("user", [5]), new)
+    store.compact(store.table("user").generation)
+    np.testing.assert_array_equal(store.lookup("user", [5]), new)
+    assert len(store.export("user").rows) == 301
+
+
+def test_types_are_converted(store: warprow.Store) -> None:
+    wanted = rows(64, 8)
+    store.load({"half": wanted, "brain": wanted}, dtype={"half": "f16", "brain": "bf16"})
+    assert [it.dtype for it in store.tables()] == ["f16", "bf16"] or {it.name: it.dtype for it in store.tables()} == {
+        "half": "f16",
+        "brain": "bf16",
+    }
+    np.testing.assert_array_equal(store.lookup("half", np.arange(64)), wanted.astype(np.float16))
+    brain = store.lookup("brain", np.arange(64))
+    assert brain.dtype == np.float32
+    np.testing.assert_allclose(brain, wanted, rtol=2**-8)
+    assert not (brain.view(np.uint32) & 0xFFFF).any()
+
+
+def test_updates_switches_and_generations(store: warprow.Store) -> None:
+    old, new = rows(200, 8), rows(200, 8, 5)
+    first = store.load({"user": old}).generation
+    changed = old.copy()
+    changed[[3, 150]] = rows(2, 8, 6)
+    store.update("user", [3, 150], changed[[3, 150]])
+    np.testing.assert_array_equal(store.lookup("user", np.arange(200)), changed)
+    np.testing.assert_array_equal(store.export("user").rows, changed)
+    second = store.load({"user": new}, standby=True).generation
+    np.testing.assert_array_equal(store.lookup("user", np.arange(200)), changed)
+    with store.attach() as executor:
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=200, max_ids=200)
+        np.testing.assert_array_equal(plan.lookup(np.arange(200)), changed)
+        store.switch(second)
+        np.testing.assert_array_equal(plan.lookup(np.arange(200)), changed)
+        executor.adopt()
+        np.testing.assert_array_equal(plan.lookup(np.arange(200)), new)
+    np.testing.assert_array_equal(store.lookup("user", np.arange(200)), new)
+    assert [(it.id, bool(it.found)) for it in store.generations()] == [(first, False), (second, True)]
+    store.drop(first)
+    assert [it.id for it in store.generations()] == [second]
+
+
+def safetensors(path, tensors: dict[str, np.ndarray]) -> None:
+    header, at, body = {}, 0, b""
+    for name, tensor in tensors.items():
+        body += tensor.tobytes()
+        header[name] = {"dtype": "F32", "shape": list(tensor.shape), "data_offsets": [at, len(body)]}
+        at = len(body)
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + body)
+
+
+def test_files_are_loaded_and_attached(store: warprow.Store, tmp_path) -> None:
+    tables = {"emb.user": rows(50, 8), "emb.item": rows(70, 8, 1), "mlp.bias": rows(1, 9)[0]}
+    path = tmp_path / "model.safetensors"
+    safetensors(path, tables)
+    store.load(path, select="emb.*", names={"emb.user": "user"})
+    assert sorted(it.name for it in store.tables()) == ["emb.item", "user"]
+    np.testing.assert_array_equal(store.lookup("user", np.arange(50)), tables["emb.user"])
+    np.testing.assert_array_equal(store.lookup("emb.item", np.arange(70)), tables["emb.item"])
+    np.save(tmp_path / "items.npy", tables["emb.item"])
+    store.load(tmp_path / "items.npy")
+    np.testing.assert_array_equal(store.lookup("items", np.arange(70)), tables["emb.item"])
+    with warprow.open(f"attached:{path}") as attached:
+        assert attached.read_only
+        np.testing.assert_array_equal(attached.lookup("emb.user", np.arange(50)), tables["emb.user"])
+        with pytest.raises(warprow.ReadOnly):
+            attached.load({"v": rows(3, 4)})
+
+
+def test_plans_pool(store: warprow.Store) -> None:
+    user, item = rows(100, 4), rows(60, 6, 1)
+    store.load({"user": user, "item": item})
+    features = [
+        warprow.Feature("clicks", "user", pooling="sum", weighted=True),
+        warprow.Feature("seen", "item", pooling="mean", padding=0),
+    ]
+    with store.attach(dram_bytes=1000) as executor:
+        plan = executor.plan(features, max_batch=10, max_ids=50)
+        assert plan.width == 10 and plan.columns() == {"clicks": slice(0, 4), "seen": slice(4, 10)}
+        # Two bags of each feature.
+        ids, offsets = [1, 2, 3, 0, 5, 0], [0, 2, 3, 5]
+        weights = np.array([0.5, 2, 1, 1, 1, 1], np.float32)
+        found = plan.lookup(ids, offsets=offsets, weights=weights)
+        clicks = [user[1] * np.float32(0.5) + user[2] * np.float32(2), user[3]]
+        np.testing.assert_array_equal(found[:, :4], clicks)
+        np.testing.assert_array_equal(found[:, 4:], [item[5], np.zeros(6)])
+        with pytest.raises(warprow.InvalidArgument, match="ascend|smaller|before|rule|offsets"):
+            plan.lookup(ids, offsets=[0, 3, 2, 5], weights=weights)
+        with pytest.raises(warprow.InvalidArgument, match="weight"):
+            plan.lookup(ids, offsets=offsets)
+
+
+def test_a_store_is_closed_and_opened_again(address: str) -> None:
+    wanted = rows(50, 8)
+    with warprow.format(address) as store:
+        store.load({"user": wanted})
+        executor = store.attach()
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=50, max_ids=50)
+        with pytest.raises(warprow.StoreInUse):
+            warprow.open(address)
+        assert "user (50 x 8 f32)" in repr(store)
+    assert store.closed and "closed" in repr(store)
+    for call in (store.tables, lambda: plan.lookup([1]), executor.metrics, lambda: store.lookup("user", [1])):
+        with pytest.raises(warprow.Closed):
+            call()
+    store.close()
+    with warprow.open(address, read_only=True) as again:
+        np.testing.assert_array_equal(again.lookup("user", np.arange(50)), wanted)
+        with pytest.raises(warprow.ReadOnly):
+            again.update("user", [1], wanted[:1])
+
+
+def test_a_format_asks_before_it_destroys(address: str) -> None:
+    with warprow.format(address) as store:
+        store.load({"user": rows(50, 8)})
+    with pytest.raises(warprow.ConsentNeeded) as caught:
+        warprow.format(address)
+    assert "user" in str(caught.value) and caught.value.token
+    with pytest.raises(warprow.ConsentNeeded):
+        warprow.format(address, consent="no")
+    with warprow.format(address, consent=caught.value.token) as store:
+        assert store.tables() == []
+
+
+@pytest.mark.parametrize(
+    ("drives", "error"),
+    [
+        ("nothing", warprow.AddressError),
+        ("emulated:/nowhere/at/all", warprow.OpenError),
+        ("0000:ff:1f.7", warprow.OpenError),
+        ([], warprow.InvalidArgument),
+        (5, TypeError),
+        ([5], warprow.WrongType),
+    ],
+)
+def test_addresses_that_are_none(drives, error) -> None:
+    with pytest.raises(error):
+        warprow.open(drives)
+
+
+def test_progress_and_what_ends_a_load(store: warprow.Store) -> None:
+    wanted = rows(40_000, 64)
+    told: list[tuple[int, int]] = []
+    store.load({"user": wanted}, progress=lambda done, total: told.append((done, total)))
+    assert told and told[-1][0] == told[-1][1] and told == sorted(told)
+
+    class Bar:
+        total, at = None, 0
+
+        def update(self, by: int) -> None:
+            self.at += by
+
+    bar = Bar()
+    store.load({"second": wanted}, progress=bar)
+    assert bar.at == bar.total
+
+    def fail(done: int, total: int) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        store.load({"third": wanted}, progress=fail)
+    assert sorted(it.name for it in store.tables()) == ["second", "user"]
+    np.testing.assert_array_equal(store.lookup("user", np.arange(0, 40_000, 100)), wanted[::100])
+
+
+def test_ctrl_c_ends_a_load(store: warprow.Store) -> None:
+    wanted = rows(100_000, 64)
+
+    def interrupt(done: int, total: int) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.2)
+
+    with pytest.raises(KeyboardInterrupt):
+        store.load({"user": wanted}, progress=interrupt)
+    assert store.tables() == []
+
+
+def test_threads_look_up_at_once(store: warprow.Store) -> None:
+    wanted = rows(2000, 16)
+    store.load({"user": wanted})
+    failures: list[object] = []
+    with store.attach() as executor:
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=100, max_ids=100, slots=2)
+
+        def work(seed: int) -> None:
+            random = np.random.default_rng(seed)
+            for _ in range(30):
+                ids = random.integers(0, 2000, 100)
+                if not np.array_equal(plan.lookup(ids), wanted[ids]):
+                    failures.append(ids)
+
+        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert failures == []
+
+
+def test_a_fork_is_refused_by_name(store: warprow.Store) -> None:
+    wanted = rows(50, 8)
+    store.load({"user": wanted})
+    store.lookup("user", [1])
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = "nothing was raised"
+        try:
+            store.lookup("user", [1])
+        except warprow.Forked as error:
+            text = f"Forked {error.pid == os.getppid()}"
+        except BaseException as error:
+            text = repr(error)
+        os.write(write, text.encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 1000).decode() == "Forked True"
+    np.testing.assert_array_equal(store.lookup("user", np.arange(50)), wanted)
+
+
+def test_dlpack_arrays_are_taken(store: warprow.Store) -> None:
+    class Foreign:
+        """As an array of another library."""
+
+        def __init__(self, array: np.ndarray) -> None:
+            self._array = array
+
+        def __dlpack__(self, **options: object) -> object:
+            return self._array.__dlpack__(**options)
+
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return self._array.__dlpack_device__()
+
+    wanted = rows(50, 8)
+    store.load({"user": Foreign(wanted)})
+    found = store.lookup("user", Foreign(np.arange(50)))
+    np.testing.assert_array_equal(np.from_dlpack(found), wanted)
+
+
+def test_importing_the_package_imports_neither_numpy_nor_torch() -> None:
+    text = "import sys, warprow; print('numpy' in sys.modules, 'torch' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False"]
+
+
+def test_opens_and_closes_leave_nothing(address: str) -> None:
+    with warprow.format(address) as store:
+        store.load({"user": rows(50, 8)})
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    counts = []
+    for _ in range(30):
+        with warprow.open(address) as store:
+            store.lookup("user", [1, 2])
+        counts.append(held())
+    assert counts[-1] == counts[4]
