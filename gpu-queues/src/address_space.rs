@@ -7,6 +7,7 @@ use cudarc::driver::sys::{self, CUstream, CUstream_flags_enum, CUstreamCaptureMo
 use warprow_dma::{DmaMemory, MemoryKind};
 
 use crate::error::cuda;
+use crate::memory::Relaxed;
 use crate::{DeviceMemory, Gpu, GpuQueueError, PinnedMemory};
 
 /// Whether queue descriptors hold addresses on a GPU or addresses of this process.
@@ -46,7 +47,7 @@ unsafe impl Sync for Quiet {}
 
 impl Quiet {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuQueueError> {
-        let _current = gpu.enter()?;
+        let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
         let mut stream = ptr::null_mut();
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current; it stores a handle, which is destroyed when this is dropped.
@@ -67,7 +68,11 @@ impl Quiet {
     }
 
     /// Lets `enqueue` put work into the stream, and waits until that work has ended.
-    fn run(&self, what: &'static str, enqueue: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuQueueError> {
+    pub(crate) fn run(
+        &self,
+        what: &'static str,
+        enqueue: impl FnOnce(CUstream) -> sys::CUresult,
+    ) -> Result<(), GpuQueueError> {
         self.run_as(what, |stream| {
             let enqueued = enqueue(stream);
             // SAFETY: the stream is this one's. Waiting also after an error: whatever was enqueued uses the caller's memory.

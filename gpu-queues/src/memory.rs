@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode_enum as CaptureMode};
 use warprow_dma::{DmaMemory, MemoryKind};
 
+use crate::address_space::Quiet;
 use crate::error::cuda;
 use crate::pinned_ranges;
 use crate::{Gpu, GpuQueueError};
@@ -40,6 +41,23 @@ pub struct DeviceMemory {
 impl DeviceMemory {
     /// Allocates `bytes` of zeros in GPU memory, aligned to 256.
     pub fn new(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuQueueError> {
+        let memory = Self::allocate(gpu, bytes)?;
+        memory.zero()?;
+        Ok(memory)
+    }
+
+    /// Allocates memory that holds `content`, on a stream of its own: streams of whatever kind may be being captured meanwhile, on this
+    /// thread too.
+    pub fn holding(gpu: &Arc<Gpu>, content: &[u8]) -> Result<Self, GpuQueueError> {
+        let memory = Self::allocate(gpu, content.len() as u64)?;
+        Quiet::new(gpu)?.run("copying to the GPU", |stream| {
+            // SAFETY: the memory is as long as the slice, and is waited for.
+            unsafe { sys::cuMemcpyHtoDAsync_v2(memory.address, content.as_ptr().cast(), content.len(), stream) }
+        })?;
+        Ok(memory)
+    }
+
+    fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuQueueError> {
         let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
         let mut address = 0;
         let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
@@ -49,9 +67,7 @@ impl DeviceMemory {
             let free = gpu.memory().map_or(0, |(free, _)| free);
             return Err(GpuQueueError::DeviceMemory { bytes, free, code });
         }
-        let memory = Self { address, bytes, gpu: gpu.clone() };
-        memory.zero()?;
-        Ok(memory)
+        Ok(Self { address, bytes, gpu: gpu.clone() })
     }
 
     /// The memory's address on the GPU.

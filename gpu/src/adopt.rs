@@ -82,28 +82,30 @@ impl GpuExecutor {
             adopting.push((plan, prepared));
         }
         let mut attempts = Vec::with_capacity(adopting.len());
-        for (plan, it) in adopting {
-            let attempt = Arc::new(Attempt::new(&attached.gpu, plan.states().count, it, upcoming.view.clone())?);
-            attempts.push((plan, attempt));
+        for (number, (plan, it)) in adopting.iter().enumerate() {
+            for states in plan.states() {
+                let attempt = Attempt::new(&attached.gpu, states.count, it.clone(), upcoming.view.clone())?;
+                attempts.push((number, states, Arc::new(attempt)));
+            }
         }
         let stream = attached.stream()?;
         attached.begin_with(upcoming.view.clone());
         // One after the other on one stream, and behind those of calls before: what comes later stays.
         let began = Instant::now();
-        for (plan, attempt) in &attempts {
-            plan.may_read(&attempt.view);
+        adopting.iter().for_each(|(plan, _)| plan.may_read(&upcoming.view));
+        for (_, states, attempt) in &attempts {
             lock(&attached.unended).push(attempt.clone());
             #[allow(unsafe_code, reason = "the kernel writes to the plan's states")]
-            // SAFETY: the states are the plan's and as many, and its descriptions have room, or it would not have been described; the
-            // plan is held here, and the attempt by the executor, which plans keep, until it has ended.
+            // SAFETY: the states are a plan's and as many, and its descriptions have room, or it would not have been described; the
+            // plans are held here, and the attempt by the executor, which plans keep, until it has ended.
             unsafe {
-                attempt.begin(&attached.kernels, &plan.states(), stream, patience)?;
+                attempt.begin(&attached.kernels, states, stream, patience)?;
             }
         }
         let limit = patience.saturating_mul(attempts.len() as u32).saturating_add(GRACE);
-        let (mut busy, mut turns) = (0, 0u32);
-        for (plan, attempt) in &attempts {
-            let states = plan.states().count;
+        let (mut busy, mut turns) = (vec![0; adopting.len()], 0u32);
+        for (number, states, attempt) in &attempts {
+            let states = states.count;
             while attempt.count(states, adopted::NOT) > 0 {
                 if began.elapsed() > limit {
                     return Err(GpuError::QueueBusy("the GPU does not come to replacing its tables: call it again"));
@@ -114,13 +116,18 @@ impl GpuExecutor {
                 }
                 std::thread::sleep(Duration::from_micros(20));
             }
-            match attempt.count(states, adopted::BUSY) {
-                0 => plan.reads_only(&attempt.view),
-                some => busy += some,
+            if let Some(busy) = busy.get_mut(*number) {
+                *busy += attempt.count(states, adopted::BUSY);
             }
         }
+        let through = adopting.iter().zip(&busy).filter(|&(_, &busy)| busy == 0);
+        through.for_each(|((plan, _), _)| plan.reads_only(&upcoming.view));
         // The last has ended, and so have all before.
         lock(&attached.unended).clear();
-        if busy == 0 { Ok(()) } else { Err(GpuError::QueueBusy("look-ups of it did not end in time: call it again")) }
+        if busy.iter().all(|&busy| busy == 0) {
+            Ok(())
+        } else {
+            Err(GpuError::QueueBusy("look-ups of it did not end in time: call it again"))
+        }
     }
 }

@@ -18,13 +18,13 @@ pub(crate) struct Attempt {
     adopting: Arc<Adopting>,
     /// What became of each state.
     results: PinnedMemory,
-    pub view: Arc<View>,
+    _view: Arc<View>,
 }
 
 impl Attempt {
     pub(crate) fn new(gpu: &Arc<Gpu>, states: u32, adopting: Arc<Adopting>, view: Arc<View>) -> Result<Self, GpuError> {
         let results = PinnedMemory::allocate(gpu, u64::from(states) * 4)?;
-        Ok(Self { adopting, results, view })
+        Ok(Self { adopting, results, _view: view })
     }
 
     /// Launches it for the states of a plan.

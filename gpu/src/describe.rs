@@ -79,12 +79,6 @@ impl Description {
     ) -> Result<Self, GpuError> {
         let known = view.tables.iter().map(|table| table.located.table());
         let Resolved { features: planned, tables, pooled, width } = resolve(known, features, options)?;
-        if let Some((feature, _)) = features.iter().zip(&planned).find(|(_, it)| it.missing == Missing::Error) {
-            return Err(GpuError::Unsupported(format!(
-                "feature {:?}: a look-up on the GPU cannot stop at a missing id; choose another `missing` and read the mask",
-                feature.name
-            )));
-        }
         let tables: Vec<&GpuTable> = tables.iter().filter_map(|table| view.tables.get(table.given)).collect();
         tables.iter().try_for_each(|table| table.check(check_keys))?;
         let sum = |rows: fn(&GpuTable) -> u64| tables.iter().map(|table| keys_of(rows(table))).sum::<u64>();
@@ -145,17 +139,18 @@ impl Description {
                     Pooling::Mean => abi::pooling::MEAN,
                 },
                 missing: match feature.missing {
-                    Missing::Zero => abi::missing::ZERO,
+                    Missing::Zero | Missing::Error => abi::missing::ZERO,
                     Missing::Skip => abi::missing::SKIP,
-                    Missing::Default | Missing::Error => abi::missing::DEFAULT,
+                    Missing::Default => abi::missing::DEFAULT,
                 },
                 weighted: feature.weighted.into(),
                 column: feature.column as u32,
                 has_padding,
-                bounds: match feature.bounds {
-                    Bounds::Ignore => abi::bounds::IGNORE,
-                    Bounds::Count => abi::bounds::COUNT,
-                    Bounds::Report => abi::bounds::REPORT,
+                bounds: match (feature.missing, feature.bounds) {
+                    (Missing::Error, _) => abi::bounds::ERROR,
+                    (_, Bounds::Ignore) => abi::bounds::IGNORE,
+                    (_, Bounds::Count) => abi::bounds::COUNT,
+                    (_, Bounds::Report) => abi::bounds::REPORT,
                 },
                 padding,
             };
@@ -184,7 +179,7 @@ impl Description {
                     // Rows as they are take the same kernels where they are converted.
                     element > abi::element::U8 || (!pooled && element != element_of(options.out))
                 })
-                || planned.iter().any(|feature| feature.bounds != Bounds::Count),
+                || planned.iter().any(|it| it.bounds != Bounds::Count || it.missing == Missing::Error),
             width,
             keys,
             keyed_rows: tables.iter().map(|table| table.dram_rows() + table.cold_rows()).sum(),

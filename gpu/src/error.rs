@@ -3,7 +3,10 @@ use std::sync::Arc;
 use warprow_driver::DriverError;
 use warprow_layout::VolumeError;
 
+use warprow_lookup::MissingId;
 use warprow_store::StoreError;
+
+use crate::report::GpuReport;
 
 /// Why the GPU executor cannot do what it was asked to, or what went wrong with a look-up.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +57,29 @@ pub enum GpuError {
     /// The batch has more ids or bags than planned, or offsets that do not ascend, which was found on the GPU.
     #[error("the batch was wrong: {0}; {1}")]
     Flawed(&'static str, &'static str),
+    /// Ids are missing of a feature with [`Missing::Error`](warprow_lookup::Missing::Error). They got rows of zeros; all other rows are valid.
+    #[error(
+        "{missing} ids are missing from their tables, the first that is an error is id {} at position {}: they got rows of zeros",
+        .first.id, .first.position
+    )]
+    MissingIds {
+        /// How many ids are missing, those of other features included.
+        missing: u64,
+        /// The first one of a feature with `Missing::Error`.
+        first: MissingId,
+        /// The report of the look-up.
+        report: Box<GpuReport>,
+    },
+    /// Launches of a graph failed before its latest one, which did not.
+    #[error(
+        "{failures} launches of the graph failed since the last check; what was wrong with them is overwritten: check between launches"
+    )]
+    RunsFailed {
+        /// How many.
+        failures: u32,
+        /// The report of the latest launch.
+        report: Box<GpuReport>,
+    },
     /// Rows could not be read. All other rows of the output are valid; the mask tells which these are.
     #[error(
         "{failed} ids got no row, because {}; the next look-up of this slot starts queues anew that take no more commands",
@@ -65,7 +91,7 @@ pub enum GpuError {
         /// The first cause that is known, with its queue.
         first: Option<QueueFault>,
         /// The report of the look-up.
-        report: Box<crate::report::GpuReport>,
+        report: Box<GpuReport>,
     },
 }
 

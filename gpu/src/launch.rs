@@ -68,7 +68,7 @@ impl Stream {
     pub(crate) fn check(&self) -> Result<(), GpuError> {
         let _current = self.gpu.enter()?;
         // SAFETY: the stream is this one's.
-        match unsafe { sys::cuStreamQuery(self.stream) } {
+        match relaxed(|| unsafe { sys::cuStreamQuery(self.stream) }) {
             CUresult::CUDA_ERROR_NOT_READY => Ok(()),
             code => cuda("the stream on which tables are replaced", code),
         }
@@ -99,48 +99,59 @@ impl Stream {
 #[derive(Debug)]
 pub(crate) struct PrefetchStream {
     // Goes last but for the context.
-    given: Event,
-    fetched: Event,
-    used: Event,
+    launched: PrefetchEvents,
+    /// Of captures: what was recorded in one cannot be waited for outside, nor the other way round.
+    captured: PrefetchEvents,
     stream: Stream,
+}
+
+/// How a prefetch stream and its callers' streams follow each other.
+#[derive(Debug)]
+pub(crate) struct PrefetchEvents {
+    given: Event,
+    /// All that fetches is before it.
+    pub fetched: Event,
+    /// All that uses what was fetched is before it.
+    pub used: Event,
+}
+
+impl PrefetchEvents {
+    fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        Ok(Self { given: Event::new(gpu)?, fetched: Event::new(gpu)?, used: Event::new(gpu)? })
+    }
 }
 
 impl PrefetchStream {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
-        let event = || Event::new(gpu);
-        Ok(Self { given: event()?, fetched: event()?, used: event()?, stream: Stream::new(gpu)? })
+        let events = || PrefetchEvents::new(gpu);
+        Ok(Self { launched: events()?, captured: events()?, stream: Stream::new(gpu)? })
     }
 
     pub(crate) fn stream(&self) -> CUstream {
         self.stream.stream
     }
 
-    /// What comes on it next waits for what `stream` has been given, and for the last look-up of what was fetched.
-    pub(crate) fn follow(&self, stream: CUstream) -> Result<(), GpuError> {
-        self.given.record(stream)?;
-        self.given.hold(self.stream())?;
-        self.used.hold(self.stream())
+    /// The events of captures, or of all else.
+    pub(crate) fn events(&self, captured: bool) -> &PrefetchEvents {
+        if captured { &self.captured } else { &self.launched }
     }
 
-    /// It has been given all that fetches.
-    pub(crate) fn end(&self) -> Result<(), GpuError> {
-        self.fetched.record(self.stream())
+    /// What comes on it next waits for what `stream` has been given, and, if there was one in its reach, for the last look-up of what was fetched.
+    pub(crate) fn follow(&self, stream: CUstream, events: &PrefetchEvents, was_used: bool) -> Result<(), GpuError> {
+        events.given.record(stream)?;
+        events.given.hold(self.stream())?;
+        if was_used { events.used.hold(self.stream()) } else { Ok(()) }
     }
 
     /// What comes on `stream` next waits for what was fetched, or forgotten.
     pub(crate) fn join(&self, stream: CUstream) -> Result<(), GpuError> {
-        self.fetched.hold(stream)
-    }
-
-    /// `stream` has been given all that uses what was fetched.
-    pub(crate) fn used(&self, stream: CUstream) -> Result<(), GpuError> {
-        self.used.record(stream)
+        self.launched.fetched.hold(stream)
     }
 
     /// Whether all that fetches has ended.
     pub(crate) fn is_fetched(&self) -> Result<bool, GpuError> {
         // SAFETY: the event is one; a context is current.
-        match unsafe { sys::cuEventQuery(self.fetched.event) } {
+        match relaxed(|| unsafe { sys::cuEventQuery(self.launched.fetched.event) }) {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             code => cuda("rows that are fetched ahead", code).map(|()| true),
         }
@@ -149,7 +160,7 @@ impl PrefetchStream {
 
 /// A place in a stream.
 #[derive(Debug)]
-struct Event {
+pub(crate) struct Event {
     gpu: Arc<Gpu>,
     event: CUevent,
 }
@@ -169,12 +180,12 @@ impl Event {
         Ok(Self { gpu: gpu.clone(), event })
     }
 
-    fn record(&self, stream: CUstream) -> Result<(), GpuError> {
+    pub(crate) fn record(&self, stream: CUstream) -> Result<(), GpuError> {
         // SAFETY: both are of this context, which is current: the stream was checked, or is the slot's.
         cuda("an event", unsafe { sys::cuEventRecord(self.event, stream) })
     }
 
-    fn hold(&self, stream: CUstream) -> Result<(), GpuError> {
+    pub(crate) fn hold(&self, stream: CUstream) -> Result<(), GpuError> {
         // SAFETY: as above. Of an event that was never recorded it waits for nothing.
         cuda("the wait for an event", unsafe { sys::cuStreamWaitEvent(stream, self.event, 0) })
     }
@@ -196,33 +207,23 @@ impl Drop for Stream {
     }
 }
 
-fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
+/// Asks CUDA what would end the captures of other threads, in the mode of capture that allows it.
+fn relaxed(ask: impl FnOnce() -> CUresult) -> CUresult {
+    let mut mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+    // SAFETY: it exchanges a number with this thread's. Without, the call behind says what is wrong.
+    unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+    let answer = ask();
+    // SAFETY: as before; the mode is the one that was found.
+    unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+    answer
+}
+
+pub(crate) fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {
     match code {
         CUresult::CUDA_SUCCESS => Ok(()),
         code if ends_context(code) => Err(warprow_gpu_queues::GpuQueueError::ContextLost { what, code }.into()),
         code => Err(KernelError::Cuda { what, code }.into()),
     }
-}
-
-/// Whether the stream is one of this GPU's context, and whether it is being captured.
-pub(crate) fn check_stream(gpu: &Gpu, stream: CUstream) -> Result<bool, GpuError> {
-    if !stream.is_null() {
-        let mut context = std::ptr::null_mut();
-        // SAFETY: CUDA tells a stream from what is none, as far as it can; it stores a handle.
-        cuda("the stream", unsafe { sys::cuStreamGetCtx(stream, &mut context) })?;
-        if context != gpu.context() {
-            let why = "it belongs to another context than the executor: use one of its".to_owned();
-            return Err(GpuError::Invalid { what: "the stream", why });
-        }
-    }
-    let mut status = sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_NONE;
-    // SAFETY: the stream is one; it stores a status.
-    cuda("the stream's capture", unsafe { sys::cuStreamIsCapturing(stream, &mut status) })?;
-    if status == sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_INVALIDATED {
-        let why = "its capture has become invalid: end it, and begin another".to_owned();
-        return Err(GpuError::Invalid { what: "the stream", why });
-    }
-    Ok(status == sys::CUstreamCaptureStatus_enum::CU_STREAM_CAPTURE_STATUS_ACTIVE)
 }
 
 /// The dimensions of a plan's batches and outputs.

@@ -11,6 +11,8 @@ mod arrange;
 mod attached;
 mod attempt;
 mod batch;
+mod capture;
+mod captured_tickets;
 mod copied;
 mod dedupe;
 mod describe;

@@ -178,8 +178,7 @@ impl GpuOverlay {
     /// Waits until each state was seen without a launch: those that come later read what is published now.
     fn wait_for_readers(&self, inner: &mut Inner) -> Result<(), GpuError> {
         let plans: Vec<_> = lock(&self.plans).iter().filter_map(Weak::upgrade).collect();
-        for plan in plans {
-            let PlanStates { address, stride, place, count } = plan.states();
+        for PlanStates { address, stride, place, count } in plans.iter().flat_map(|plan| plan.states()) {
             let results = PinnedMemory::allocate(&self.gpu, u64::from(count) * 4)?;
             let wait = abi::Adoption {
                 states: address,
@@ -190,7 +189,7 @@ impl GpuOverlay {
                 ..abi::Adoption::default()
             };
             #[allow(unsafe_code, reason = "the kernel takes the leases of the plan's states")]
-            // SAFETY: the states are the plan's, and as many; no description is written; the results are kept until they say that it has ended.
+            // SAFETY: the states are a plan's, which is held, and as many; no description is written; the results are kept until they say that it has ended.
             unsafe {
                 inner.stream.adopt(&self.kernels, &wait, count)?;
             }

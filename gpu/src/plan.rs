@@ -2,13 +2,14 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use warprow_gpu_queues::{DeviceMemory, Gpu};
+use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
 use warprow_kernels::abi::TICKETS;
 use warprow_kernels::dedupe::DedupeNeeds;
 use warprow_kernels::{LaunchShape, LookupKind, PrefetchKind, SMALL_IDS, abi};
 
 use crate::arrange::LINE;
 use crate::attached::Attached;
+use crate::captured_tickets::TicketChunk;
 use crate::dedupe::{DedupeWay, Sizes};
 use crate::describe::Description;
 use crate::error::GpuError;
@@ -40,6 +41,8 @@ pub(crate) struct Prepared {
     views: Mutex<Vec<Arc<View>>>,
     /// Of each slot its state and one for each ticket, each with a description behind.
     pub states: DeviceMemory,
+    /// More states, of tickets of captured look-ups, in memory of the slots.
+    more_states: Mutex<Vec<PlanStates>>,
     /// Rows on drives, now or some day: slots have queues.
     pub is_cold: bool,
     /// Of plans without rows on drives, look-ups of up to so many ids read rows where they lie.
@@ -101,9 +104,7 @@ impl GpuPlan {
         let stride = STATE + (description.bytes.len() as u64).next_multiple_of(LINE);
         let count = u64::from(options.slots) * (1 + TICKETS as u64);
         let states = DeviceMemory::new(&attached.gpu, stride * count)?;
-        let mut state = abi::SlotState { generation: description.generation, ..Default::default() }.as_bytes().to_vec();
-        state.resize(STATE as usize, 0);
-        state.extend_from_slice(&description.bytes);
+        let state = state_bytes(&description);
         (0..count).try_for_each(|number| states.write(number * stride, &state))?;
         let dram = view.dram.as_ref().map_or(0, |dram| dram.memory().len() as u64);
         let most = attached.options.direct_ids.unwrap_or(match dram >> 30 {
@@ -124,6 +125,7 @@ impl GpuPlan {
             source: features.to_vec(),
             views: Mutex::new(vec![view]),
             states,
+            more_states: Mutex::default(),
             sharing,
             lines_of_row,
             description,
@@ -164,6 +166,15 @@ impl GpuPlan {
         let views = lock(&self.inner.views);
         views.last().map_or(0, |view| self.inner.description.generation_in(view))
     }
+}
+
+/// A state that no launch has had, and behind it the description.
+fn state_bytes(description: &Description) -> Vec<u8> {
+    let state = abi::SlotState { generation: description.generation, ..Default::default() };
+    let mut bytes = state.as_bytes().to_vec();
+    bytes.resize(STATE as usize, 0);
+    bytes.extend_from_slice(&description.bytes);
+    bytes
 }
 
 /// How launches of many ids find different rows; those of plans that have none, the one that takes least memory.
@@ -244,15 +255,48 @@ impl Prepared {
         self.states.address() + number * self.strides().0
     }
 
+    /// Allocates tickets for captured look-ups, and of those that take no lease their states, which follow when tables are replaced.
+    pub(crate) fn ticket_chunk(&self, count: usize) -> Result<TicketChunk, GpuError> {
+        let gpu = &self.attached.gpu;
+        let tickets = Arc::new(PinnedMemory::allocate(gpu, (count * size_of::<abi::Ticket>()) as u64)?);
+        let mut content = vec![0; (count * size_of::<abi::TicketState>()).next_multiple_of(LINE as usize)];
+        if self.is_cold {
+            return Ok(TicketChunk { count, tickets, gpu: DeviceMemory::holding(gpu, &content)?, states: None });
+        }
+        // Whoever replaces tables meanwhile finds these states, or these find the tables.
+        let _replacing = lock(&self.attached.plans);
+        let view = self.attached.view();
+        let options = &self.attached.options;
+        let (own, before) = (&self.description, Some(&self.description));
+        let current = match options.replaces() {
+            true => Some(Description::new(&view, &self.source, &self.options, options.check_keys, before)?),
+            false => None,
+        };
+        let ((stride, place), first) = (self.strides(), content.len() as u64);
+        let state = state_bytes(current.as_ref().unwrap_or(own));
+        for number in 1..=count {
+            content.extend_from_slice(&state);
+            content.resize((first + number as u64 * stride) as usize, 0);
+        }
+        let memory = DeviceMemory::holding(gpu, &content)?;
+        let address = memory.address() + first;
+        self.may_read(&view);
+        lock(&self.more_states).push(PlanStates { address, stride, place, count: count as u32 });
+        Ok(TicketChunk { count, tickets, gpu: memory, states: Some((address, stride)) })
+    }
+
     pub(crate) fn give_back(&self, state: State) {
         lock(&self.idle).push(state);
     }
 }
 
 impl ReadingPlan for Prepared {
-    fn states(&self) -> PlanStates {
+    fn states(&self) -> Vec<PlanStates> {
         let (stride, place) = self.strides();
-        PlanStates { address: self.states.address(), stride, place, count: self.options.slots * (1 + TICKETS as u32) }
+        let count = self.options.slots * (1 + TICKETS as u32);
+        let mut states = vec![PlanStates { address: self.states.address(), stride, place, count }];
+        states.extend_from_slice(&lock(&self.more_states));
+        states
     }
 
     fn describe_on(&self, view: &View) -> Result<Arc<Adopting>, GpuError> {

@@ -8,10 +8,12 @@ use warprow_kernels::abi::{self, TICKETS};
 use warprow_kernels::{LookupKind, PrefetchKind};
 
 use crate::batch::{GpuBatch, GpuOutput};
+use crate::capture::Capture;
 use crate::error::GpuError;
 use crate::launch;
-use crate::slot::{GpuSlot, HOLDS, Inner, Resting, State, check_batch, check_output, describe};
-use crate::ticket::Ticket;
+use crate::slot::{GpuSlot, HOLDS, Inner, Recorded, Resting, State, TakenPlace, check_batch, check_output, describe};
+use crate::ticket::{Ticket, TicketPlace};
+use warprow_gpu_queues::Gpu;
 use warprow_store::view::lock;
 
 /// A batch whose rows are fetched ahead of its look-up, for [`GpuSlot::lookup_prefetched`]. Its slot does nothing else meanwhile. Dropped, it
@@ -20,16 +22,15 @@ use warprow_store::view::lock;
 #[must_use = "rows are fetched for a look-up, and a slot holds them until then"]
 pub struct PrefetchedBatch {
     slot: Arc<Inner>,
-    index: usize,
-    /// The sequence number that ends the look-up.
-    ends: u64,
+    /// The ticket's, with which the look-up ends.
+    taken: Option<TakenPlace>,
+    /// Which capture it was recorded in; 0: none.
+    capture: u64,
     lookup: abi::Lookup,
     batch: GpuBatch,
     /// The most ids that it may find.
     ids: u64,
     ahead: PrefetchKind,
-    /// Whether the batch's look-up was launched.
-    taken: bool,
 }
 
 impl GpuSlot {
@@ -40,17 +41,23 @@ impl GpuSlot {
     /// As many batches can be fetched ahead as a plan has slots. The plan is made with
     /// [`PlanOptions::with_prefetch`](warprow_lookup::PlanOptions::with_prefetch).
     ///
+    /// On a stream that is being captured, the prefetch is recorded, on a branch that leaves `stream` here and comes back to a stream of the
+    /// capture with the look-up, which has to be recorded in the same capture. A slot can fetch ahead and look up again and again in one
+    /// capture, and several slots can. If a batch that was recorded is not looked up, CUDA refuses to end the capture
+    /// (`CUDA_ERROR_STREAM_CAPTURE_UNJOINED`): the graph would run its first half again before anybody gave the slot back.
+    ///
     /// The batch is looked up as the tables are when it begins: other tables are adopted, and rows updated, for what begins
     /// later. [`GpuExecutor::adopt`](crate::GpuExecutor::adopt) waits for the look-up, as for any that is under way.
     ///
     /// # Safety
     /// The ids, and counts in device memory, stay valid and as they are until the rows are there
     /// ([`PrefetchedBatch::is_fetched`], [`PrefetchedBatch::hold`]); offsets and weights until the look-up has ended, or the rows are there if it is
-    /// forgotten.
+    /// forgotten; of one that is recorded, whenever its graph runs, which is once at a time.
     ///
     /// # Errors
-    /// As of [`lookup`](Self::lookup), for what does not fit; [`GpuError::Invalid`] for a plan without room, and for a stream that is being
-    /// captured; [`GpuError::QueueBusy`] if the slot holds a batch. What happens on the GPU is an error of the look-up's ticket.
+    /// As of [`lookup`](Self::lookup), for what does not fit; [`GpuError::Invalid`] for a plan without room;
+    /// [`GpuError::QueueBusy`] if the slot holds a batch, for a capture if a batch of it waits for its look-up or was dropped without, and
+    /// if the slot's own stream is part of another capture that has not ended. What happens on the GPU is an error of the look-up's ticket.
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn prefetch(&self, stream: CUstream, batch: &GpuBatch) -> Result<PrefetchedBatch, GpuError> {
         let plan = &*self.inner.plan;
@@ -64,36 +71,55 @@ impl GpuSlot {
         let ids = check_batch(plan, batch)?;
         let gpu = &plan.attached.gpu;
         let _current = gpu.enter()?;
-        if launch::check_stream(gpu, stream)? {
-            return invalid("the stream", "it is being captured, and a prefetch cannot be: capture look-ups");
-        }
+        let capture = Capture::of_stream(gpu, stream)?;
         launch::check_batch_addresses(&plan.dimensions(), batch, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
-        if state.resting == Resting::Yes {
+        let id = capture.map_or(0, |capture| capture.id);
+        check_own_stream(gpu, state, id)?;
+        let recorded = state.recorded.of(id);
+        if recorded.spoilt {
+            return Err(GpuError::QueueBusy("a batch that it prefetched in this capture was dropped: end the capture"));
+        }
+        if state.resting == Resting::Yes || recorded.rests {
             return Err(HOLDS);
         }
-        state.recover_idle(plan)?;
-        let index = state.free_ticket(0..TICKETS / 2)?;
+        let taken = match &capture {
+            Some(capture) => self.inner.captured_place(state, capture)?,
+            None => {
+                state.recover_idle(plan)?;
+                state.place(0..TICKETS / 2)?
+            }
+        };
         let (ahead, shape) = (plan.ahead(ids), plan.shape(ids, ids));
         // Where rows go is said later; the mask is kept until then.
         let nowhere = GpuOutput::new(0, 0).with_mask(state.kept());
-        let lookup = describe(plan, state, batch, &nowhere, (ids, index));
+        let lookup = describe(plan, state, batch, &nowhere, (ids, &taken.place));
         plan.attached.wake_drives();
         let State { graphs, side: Some(side), .. } = state else { return Err(GpuError::Broken) };
-        side.follow(stream)?;
+        let events = side.events(capture.is_some());
+        side.follow(stream, events, capture.is_none() || recorded.used)?;
         let (kind, own) = (LookupKind::Ahead(ahead), side.stream());
+        let graph = match &taken.place {
+            TicketPlace::Own(index) => graphs.of(kind, *index),
+            TicketPlace::Captured(_) => None,
+        };
         // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which is held.
-        unsafe {
-            launch::launch(&plan.attached.kernels, graphs.of(kind, index), own, (kind, &lookup, &shape))?;
+        let launched = unsafe { launch::launch(&plan.attached.kernels, graph, own, (kind, &lookup, &shape)) };
+        if capture.is_some() {
+            // What has begun to be recorded is not joined without its look-up, whatever follows.
+            state.recorded = Recorded { rests: true, spoilt: launched.is_err(), ..recorded };
         }
-        let ended = side.end();
-        state.resting = Resting::Yes;
-        let ends = state.count_launch(index, false);
+        launched?;
+        let ended = events.fetched.record(own);
+        if let TicketPlace::Own(index) = taken.place {
+            state.resting = Resting::Yes;
+            state.count_launch(index);
+        }
         // From here on it is forgotten if it is not returned.
         drop(held);
-        let slot = self.inner.clone();
-        let prefetched = PrefetchedBatch { slot, index, ends, lookup, batch: *batch, ids, ahead, taken: false };
+        let (slot, taken) = (self.inner.clone(), Some(taken));
+        let prefetched = PrefetchedBatch { slot, taken, capture: id, lookup, batch: *batch, ids, ahead };
         ended.map(|()| prefetched)
     }
 
@@ -106,8 +132,8 @@ impl GpuSlot {
     /// offsets and weights.
     ///
     /// # Errors
-    /// [`GpuError::Invalid`] for what does not fit, another slot's batch, and a stream that is being captured, what CUDA says; the batch is
-    /// forgotten then. What befell drives is the ticket's to tell: [`GpuError::RowsFailed`].
+    /// [`GpuError::Invalid`] for what does not fit, another slot's batch, and a stream that is not part of the capture in which the batch was
+    /// prefetched, or is part of one if it was prefetched in none, what CUDA says; the batch is forgotten then. What befell drives is the ticket's to tell: [`GpuError::RowsFailed`].
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn lookup_prefetched(
         &self,
@@ -124,15 +150,16 @@ impl GpuSlot {
         check_output(plan, out)?;
         let gpu = &plan.attached.gpu;
         let _current = gpu.enter()?;
-        if launch::check_stream(gpu, stream)? {
-            return invalid("the stream", "it is being captured, and what was prefetched is looked up once");
+        if Capture::of_stream(gpu, stream)?.map_or(0, |capture| capture.id) != prefetched.capture {
+            return invalid("the stream", "prefetch and look-up belong into one capture, or both into none");
         }
         launch::check_output_addresses(&plan.dimensions(), &batch, out, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
         let kept = state.kept();
         let Some(side) = &state.side else { return Err(GpuError::Broken) };
-        side.join(stream)?;
+        let events = side.events(prefetched.capture != 0);
+        events.fetched.hold(stream)?;
         let lookup = abi::Lookup {
             // The ids are the caller's again.
             batch: abi::BatchIds { ids: 0, ..prefetched.lookup.batch },
@@ -149,21 +176,41 @@ impl GpuSlot {
             if plan.description.pooled { u64::from(batch.batch) * u64::from(plan.description.features) } else { ids };
         let shape = plan.shape(ids, rows);
         let kinds = [LookupKind::Mask, LookupKind::Rest(prefetched.ahead)];
-        prefetched.taken = true;
+        let taken = prefetched.taken.take().ok_or(GpuError::Broken)?;
         let launched =
             kinds.into_iter().filter(|&kind| kind != LookupKind::Mask || out.mask.is_some()).try_for_each(|kind| {
                 // SAFETY: as in `prefetch`.
                 unsafe { launch::launch(&plan.attached.kernels, None, stream, (kind, &lookup, &shape)) }
             });
-        let launched = launched.map_err(GpuError::from).and_then(|()| side.used(stream));
-        if launched.is_err() {
+        let launched = launched.map_err(GpuError::from).and_then(|()| events.used.record(stream));
+        if prefetched.capture != 0 {
+            if launched.is_err() {
+                self.inner.recorded_in_part(stream);
+            }
+            state.recorded = Recorded { rests: false, used: true, ..state.recorded.of(prefetched.capture) };
+        } else if launched.is_err() {
             // Whether the slot's lease is given back is not known.
             self.inner.broken.store(true, Ordering::Relaxed);
         }
         launched?;
-        state.resting = Resting::No;
+        if prefetched.capture == 0 {
+            state.resting = Resting::No;
+        }
         drop(held);
-        Ok(Ticket::new(self.inner.clone(), prefetched.index, prefetched.ends, 0, batch.id_type.is_signed()))
+        Ok(Ticket::new(self.inner.clone(), taken.place, taken.before, batch.id_type.is_signed()))
+    }
+}
+
+/// Whether the slot's own stream is free for what belongs to capture `id`, or to none if that is 0.
+fn check_own_stream(gpu: &Gpu, state: &State, id: u64) -> Result<(), GpuError> {
+    let Some(side) = &state.side else { return Err(GpuError::Broken) };
+    match Capture::of_stream(gpu, side.stream()) {
+        Ok(None) => Ok(()),
+        Ok(Some(capture)) if capture.id == id => Ok(()),
+        Ok(Some(_)) | Err(GpuError::Invalid { .. }) => Err(GpuError::QueueBusy(
+            "it has prefetched in another capture, which has not ended: end that, or take another slot",
+        )),
+        Err(error) => Err(error),
     }
 }
 
@@ -171,8 +218,9 @@ impl PrefetchedBatch {
     /// Whether the rows are there, or have failed. From then on ids and counts are the caller's again.
     ///
     /// # Errors
-    /// What CUDA says of what ran on the GPU.
+    /// What CUDA says of what ran on the GPU; [`GpuError::Invalid`] for a batch that was recorded.
     pub fn is_fetched(&self) -> Result<bool, GpuError> {
+        self.check_not_recorded()?;
         let _current = self.slot.plan.attached.gpu.enter()?;
         let held = lock(&self.slot.state);
         match held.as_ref().and_then(|state| state.side.as_ref()) {
@@ -187,12 +235,13 @@ impl PrefetchedBatch {
     /// `stream` is null or a stream of CUDA's.
     ///
     /// # Errors
-    /// [`GpuError::Invalid`] for a stream of another context, or that is being captured; what CUDA says.
+    /// [`GpuError::Invalid`] for a stream of another context, or that is being captured, and for a batch that was recorded; what CUDA says.
     #[allow(unsafe_code, reason = "it takes a stream from its caller")]
     pub unsafe fn hold(&self, stream: CUstream) -> Result<(), GpuError> {
+        self.check_not_recorded()?;
         let gpu = &self.slot.plan.attached.gpu;
         let _current = gpu.enter()?;
-        if launch::check_stream(gpu, stream)? {
+        if Capture::of_stream(gpu, stream)?.is_some() {
             let why = "it is being captured, and would wait for what is not".to_owned();
             return Err(GpuError::Invalid { what: "the stream", why });
         }
@@ -200,6 +249,16 @@ impl PrefetchedBatch {
         match held.as_ref().and_then(|state| state.side.as_ref()) {
             Some(side) => side.join(stream),
             None => Err(GpuError::Broken),
+        }
+    }
+
+    fn check_not_recorded(&self) -> Result<(), GpuError> {
+        match self.capture {
+            0 => Ok(()),
+            _ => {
+                let why = "it was recorded in a capture: its rows are fetched when the graph runs".to_owned();
+                Err(GpuError::Invalid { what: "the batch", why })
+            }
         }
     }
 
@@ -221,7 +280,7 @@ impl PrefetchedBatch {
         unsafe {
             launch::launch(&plan.attached.kernels, None, side.stream(), (LookupKind::Forget, &lookup, &shape))?;
         }
-        side.end()?;
+        side.events(false).fetched.record(side.stream())?;
         state.resting = Resting::Forgotten;
         Ok(())
     }
@@ -229,13 +288,20 @@ impl PrefetchedBatch {
 
 impl Drop for PrefetchedBatch {
     fn drop(&mut self) {
-        if self.taken {
+        let Some(taken) = self.taken.take() else { return };
+        let TicketPlace::Own(index) = taken.place else {
+            if let Some(state) = lock(&self.slot.state).as_mut()
+                && state.recorded.capture == self.capture
+            {
+                // Its branch is never joined, so that the capture cannot be ended well.
+                state.recorded.spoilt = true;
+            }
             return;
-        }
+        };
         if let Err(error) = self.forget() {
             tracing::warn!(%error, "a slot cannot be used any more: what it fetched ahead could not be forgotten");
             self.slot.broken.store(true, Ordering::Relaxed);
         }
-        self.slot.forget_ticket(self.index, self.ends);
+        self.slot.forget_ticket(index, taken.before.launches + 1);
     }
 }

@@ -7,7 +7,7 @@ use warprow_gpu_queues::DeviceMemory;
 use crate::error::GpuError;
 use crate::view::View;
 
-/// The states of a plan's slots, in GPU memory, each with a description behind.
+/// States of a plan's slots that lie side by side in GPU memory, each with a description behind.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlanStates {
     /// The first.
@@ -30,8 +30,8 @@ pub(crate) struct Adopting {
 
 /// A plan that reads an executor's tables.
 pub(crate) trait ReadingPlan: std::fmt::Debug + Send + Sync {
-    /// The plan's states, which live as long as the plan.
-    fn states(&self) -> PlanStates;
+    /// The plan's states, which live as long as the plan. While [`ReadingPlans`] are locked, no others come.
+    fn states(&self) -> Vec<PlanStates>;
 
     /// Describes the plan on other tables; an error if its slots have no room for these.
     fn describe_on(&self, view: &View) -> Result<Arc<Adopting>, GpuError>;

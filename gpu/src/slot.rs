@@ -1,8 +1,9 @@
 //! The right to one look-up at a time on the GPU, and its launches.
 
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::CUstream;
 use warprow_driver::Submitter;
@@ -13,6 +14,8 @@ use warprow_kernels::dedupe::{DedupePlaces, slots_log2, sweeps};
 use warprow_kernels::{LookupGraph, LookupKind, PrefetchKind, SMALL_IDS};
 
 use crate::batch::{BatchLen, GpuBatch, GpuOutput};
+use crate::capture::Capture;
+use crate::captured_tickets::CapturedTickets;
 use crate::dedupe::DedupeWay;
 use crate::error::GpuError;
 use crate::error::QueueFault;
@@ -20,8 +23,9 @@ use crate::launch::{self, PrefetchStream};
 use crate::merging::windows;
 use crate::plan::Prepared;
 use crate::table_abi::element_of;
-use crate::ticket::Ticket;
+use crate::ticket::{Ticket, TicketPlace, Told};
 use warprow_layout::Drive;
+use warprow_lookup::{FailedRows, MaskMeaning};
 
 use warprow_store::view::lock;
 
@@ -34,7 +38,10 @@ pub(crate) struct State {
     places: DedupePlaces,
     /// Where masks of prefetched batches begin.
     kept: u64,
+    /// Where [`abi::TicketState`]s of tickets that are not captured begin in `memory`.
+    counts: u64,
     tickets: Arc<PinnedMemory>,
+    captured: CapturedTickets,
     gate: Arc<Gate>,
     sets: Vec<QueueSet>,
     descriptors: DeviceMemory,
@@ -45,6 +52,7 @@ pub(crate) struct State {
     /// Of a plan whose batches may be prefetched.
     pub(crate) side: Option<PrefetchStream>,
     pub(crate) resting: Resting,
+    pub(crate) recorded: Recorded,
 }
 
 /// Whether a slot holds a batch that was prefetched.
@@ -55,6 +63,26 @@ pub(crate) enum Resting {
     Yes,
     /// It did; what gives the slot back was launched on its own stream.
     Forgotten,
+}
+
+/// Batches that are prefetched and looked up in a capture: the slot's latest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Recorded {
+    /// Which capture; 0: none.
+    pub capture: u64,
+    /// A batch was prefetched, and not looked up yet.
+    pub rests: bool,
+    /// A batch that was prefetched has been looked up.
+    pub used: bool,
+    /// A batch that was prefetched will not be looked up: the capture cannot be ended well.
+    pub spoilt: bool,
+}
+
+impl Recorded {
+    /// What a capture has recorded so far.
+    pub(crate) fn of(self, capture: u64) -> Self {
+        if self.capture == capture { self } else { Self { capture, ..Self::default() } }
+    }
 }
 
 /// One graph for each ticket that launches of a kind may have.
@@ -124,8 +152,14 @@ struct Issued {
     launches: u64,
     /// Somebody holds the ticket of the latest.
     held: bool,
-    /// A graph may launch it at any time.
-    captured: bool,
+}
+
+/// A ticket's place, taken for a launch.
+#[derive(Debug)]
+pub(crate) struct TakenPlace {
+    pub place: TicketPlace,
+    /// As it was before.
+    pub before: Told,
 }
 
 /// A slot, taken: shared with its tickets.
@@ -135,13 +169,10 @@ pub(crate) struct Inner {
     pub tickets: Arc<PinnedMemory>,
     pub(crate) state: Mutex<Option<State>>,
     pub(crate) broken: AtomicBool,
-    /// Captures there were, and how many of them were forgotten.
-    captures: AtomicU64,
-    forgotten: AtomicU64,
 }
 
 /// The right to one look-up at a time: queue sets, and buffers in GPU memory. Dropping it, and all its tickets, gives it back to
-/// its plan.
+/// its plan, when the graphs are destroyed, too, that hold look-ups of it: graphs keep the slot, its plan and its executor.
 #[derive(Debug)]
 pub struct GpuSlot {
     pub(crate) inner: Arc<Inner>,
@@ -164,6 +195,7 @@ impl State {
         let needs = plan.needs();
         let places = DedupePlaces::new(&needs, &mut room);
         let kept = room(if plan.options.prefetch { needs.ids } else { 0 });
+        let counts = room((TICKETS * size_of::<abi::TicketState>()) as u64);
         let memory = DeviceMemory::new(gpu, bytes.max(1))?;
         let tickets = PinnedMemory::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
         let gate = Arc::new(Gate::new(gpu)?);
@@ -198,7 +230,9 @@ impl State {
             memory,
             places,
             kept,
+            counts,
             tickets,
+            captured: CapturedTickets::default(),
             gate,
             sets,
             descriptors,
@@ -207,6 +241,7 @@ impl State {
             graphs,
             side,
             resting,
+            recorded: Recorded::default(),
         })
     }
 
@@ -253,10 +288,10 @@ impl State {
     /// A ticket among these that nobody holds or launches.
     pub(crate) fn free_ticket(&self, among: Range<usize>) -> Result<usize, GpuError> {
         let is_free = |&index: &usize| {
-            let free = |it: &Issued| !it.held && !it.captured && it.launches <= self.ended(index);
+            let free = |it: &Issued| !it.held && it.launches <= self.ended(index);
             self.issued.get(index).is_some_and(free)
         };
-        let why = "8 of its look-ups have tickets that are held, or were captured: drop some, forget captures that are run no more, or take another slot for other graphs";
+        let why = "8 of its look-ups have tickets that are held, or have not ended: drop some, or take another slot";
         among.into_iter().find(is_free).ok_or(GpuError::QueueBusy(why))
     }
 
@@ -265,16 +300,30 @@ impl State {
         self.memory.address() + self.kept
     }
 
-    /// Counts a launch of a ticket's: the number that ends it.
-    pub(crate) fn count_launch(&mut self, index: usize, captured: bool) -> u64 {
-        let Some(issued) = self.issued.get_mut(index) else { return 0 };
-        *issued = Issued { launches: issued.launches + 1, held: !captured, captured };
-        issued.launches
+    /// Counts a launch of a ticket's.
+    pub(crate) fn count_launch(&mut self, index: usize) {
+        if let Some(issued) = self.issued.get_mut(index) {
+            *issued = Issued { launches: issued.launches + 1, held: true };
+        }
+    }
+
+    /// A ticket's place for a launch that is not captured.
+    pub(crate) fn place(&self, among: Range<usize>) -> Result<TakenPlace, GpuError> {
+        let index = self.free_ticket(among)?;
+        Ok(TakenPlace { before: Told::of(self.tickets.memory(), index), place: TicketPlace::Own(index) })
+    }
+
+    /// The address of the tickets of a place, and that of what GPU memory has of them; the ticket's index among both.
+    fn addresses(&self, place: &TicketPlace) -> (u64, u64, u32) {
+        match place {
+            TicketPlace::Own(index) => (self.tickets.address(), self.memory.address() + self.counts, *index as u32),
+            TicketPlace::Captured(it) => (it.tickets.address(), it.counts, it.index as u32),
+        }
     }
 
     /// Whether no launch of this slot is under way, of those that are not in graphs.
     fn is_idle(&self) -> bool {
-        self.issued.iter().enumerate().all(|(index, it)| it.captured || it.launches <= self.ended(index))
+        self.issued.iter().enumerate().all(|(index, it)| it.launches <= self.ended(index))
     }
 }
 
@@ -285,8 +334,6 @@ impl GpuSlot {
             tickets: state.tickets.clone(),
             state: Mutex::new(Some(state)),
             broken: AtomicBool::new(false),
-            captures: AtomicU64::new(0),
-            forgotten: AtomicU64::new(0),
         };
         Self { inner: Arc::new(inner) }
     }
@@ -300,11 +347,14 @@ impl GpuSlot {
     /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
     /// begins while another is under way does nothing, and its ticket says [`GpuError::QueueBusy`].
     ///
-    /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait.
+    /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait; not so where the look-up
+    /// is captured ([`recover`](Self::recover)). As many look-ups of a slot can be captured as are wanted, in any mode of capture. The graph,
+    /// each copy of it, and what was instantiated of them keep the slot, and a place for the ticket, until they are destroyed.
     ///
     /// # Safety
     /// The addresses of `batch` and `out` stay valid until the look-up has ended, and nothing else writes to them meanwhile; for
-    /// a captured one, whenever its graph runs. A graph that holds it runs once at a time.
+    /// a captured one, whenever its graph runs. A graph that holds it runs once at a time, and so do all copies of that graph together.
+    /// Its kernels are not put into other graphs one by one, which would keep nothing.
     ///
     /// # Errors
     /// Before anything is launched: [`GpuError::Invalid`] for what does not fit the plan or is no address of the GPU's,
@@ -318,12 +368,19 @@ impl GpuSlot {
         let ids = check(plan, batch, out)?;
         let gpu = &plan.attached.gpu;
         let _current = gpu.enter()?;
-        let captured = launch::check_stream(gpu, stream)?;
+        let capture = Capture::of_stream(gpu, stream)?;
         launch::check_addresses(&plan.dimensions(), batch, out, ids)?;
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
         let kind = plan.kind(ids);
-        if kind != LookupKind::Direct && !captured {
+        let leased = kind != LookupKind::Direct;
+        if leased
+            && let Some(capture) = &capture
+            && state.recorded.of(capture.id).rests
+        {
+            return Err(HOLDS);
+        }
+        if leased && capture.is_none() {
             match (state.resting, &state.side) {
                 (Resting::Yes, _) => return Err(HOLDS),
                 (Resting::Forgotten, Some(side)) => {
@@ -333,31 +390,43 @@ impl GpuSlot {
                 _ => {}
             }
         }
-        if !captured {
-            state.recover_idle(plan)?;
-        }
-        // Each kind of launch counts its own tickets.
-        let own = if kind == LookupKind::Direct { TICKETS / 2..TICKETS } else { 0..TICKETS / 2 };
-        let index = state.free_ticket(own)?;
-        let mut lookup = describe(plan, state, batch, out, (ids, index));
+        let TakenPlace { place, before } = match &capture {
+            Some(capture) => self.inner.captured_place(state, capture)?,
+            None => {
+                state.recover_idle(plan)?;
+                // Each kind of launch counts its own tickets.
+                state.place(if leased { 0..TICKETS / 2 } else { TICKETS / 2..TICKETS })?
+            }
+        };
+        let mut lookup = describe(plan, state, batch, out, (ids, &place));
         let rows =
             if plan.description.pooled { u64::from(batch.batch) * u64::from(plan.description.features) } else { ids };
         let shape = plan.shape(ids, rows);
-        if kind == LookupKind::Direct {
-            lookup = at_state(plan, lookup, plan.state(state.number, Some(index)));
-        } else {
-            plan.attached.wake_drives();
+        match &place {
+            _ if leased => plan.attached.wake_drives(),
+            TicketPlace::Own(index) => lookup = at_state(plan, lookup, plan.state(state.number, Some(*index))),
+            TicketPlace::Captured(it) => lookup = at_state(plan, lookup, it.state.ok_or(GpuError::Broken)?),
         }
-        let graph = if captured { None } else { state.graphs.of(kind, index) };
-        let in_parts = graph.is_none() && kind != LookupKind::Direct;
+        let graph = match &place {
+            TicketPlace::Own(index) => state.graphs.of(kind, *index),
+            TicketPlace::Captured(_) => None,
+        };
         // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which the ticket holds.
         let launched = unsafe { launch::launch(&plan.attached.kernels, graph, stream, (kind, &lookup, &shape)) };
-        if launched.is_err() && in_parts {
-            // Of several kernels some may run, without the one that gives the lease back. (A graph runs whole or not at all.)
-            self.inner.broken.store(true, Ordering::Relaxed);
+        if launched.is_err() && leased && capture.is_some() {
+            self.inner.recorded_in_part(stream);
         }
         launched?;
-        Ok(self.issue(state, index, captured, batch.id_type.is_signed()))
+        if let TicketPlace::Own(index) = place {
+            state.count_launch(index);
+        }
+        Ok(Ticket::new(self.inner.clone(), place, before, batch.id_type.is_signed()))
+    }
+
+    /// Places of tickets of captured look-ups: how many are taken, and how many were allocated. For tests.
+    #[doc(hidden)]
+    pub fn captured_places(&self) -> (usize, usize) {
+        lock(&self.inner.state).as_ref().map_or((0, 0), |state| (state.captured.taken(), state.captured.places()))
     }
 
     /// Makes a slot that has launched nothing look as after a long life: what counts is about to wrap, at 16 or 32 bits. For
@@ -371,28 +440,25 @@ impl GpuSlot {
         }
         state.sets.iter().try_for_each(QueueSet::age)?;
         let launches = (1 << 32) - 50;
-        let aged = abi::SlotState { launch: launches, launches: [launches; TICKETS], ..Default::default() };
-        let aged = abi::SlotState { generation: self.inner.plan.description.generation, ..aged };
+        let generation = self.inner.plan.description.generation;
+        let aged = abi::SlotState { launch: launches, generation, ..Default::default() };
         for ticket in std::iter::once(None).chain((0..TICKETS).map(Some)) {
             let to = self.inner.plan.state(state.number, ticket) - self.inner.plan.states.address();
             self.inner.plan.states.write(to, aged.as_bytes())?;
         }
+        let counted = abi::TicketState { launches, ..Default::default() };
         for (index, issued) in state.issued.iter_mut().enumerate() {
             issued.launches = launches;
             state.tickets.memory().store_u64(index * size_of::<abi::Ticket>(), launches);
+            state.memory.write(state.counts + (index * size_of_val(&counted)) as u64, counted.as_bytes())?;
         }
         Ok(())
     }
 
-    fn issue(&self, state: &mut State, index: usize, captured: bool, signed: bool) -> Ticket {
-        let ends = state.count_launch(index, captured);
-        let capture = if captured { self.inner.captures.fetch_add(1, Ordering::Relaxed) + 1 } else { 0 };
-        Ticket::new(self.inner.clone(), index, ends, capture, signed)
-    }
-
     /// Starts every queue anew that takes no commands, as [`lookup`](Self::lookup) does by itself: for slots whose look-ups are all in
     /// graphs, whose rows on such a queue's drive fail until then (or, with several queue sets, come by the others'). Whether there
-    /// was anything to do.
+    /// was anything to do. If not, it took about a microsecond, and synchronised with nothing: engines call it between two steps, before they
+    /// launch the next graph, and behind [`Ticket::check`]. Streams may be being captured meanwhile.
     ///
     /// Look-ups that are under way are cut off from their drives, and those that begin meanwhile get none of their rows
     /// ([`GpuError::RowsFailed`]). It waits: for those to leave, and for drives, which it may reset.
@@ -412,27 +478,6 @@ impl GpuSlot {
         state.gate.check_context()?;
         Ok(needed)
     }
-
-    /// Takes the tickets of all captured look-ups back, for others: how many. A slot has 8 tickets for look-ups of each kind, and
-    /// a captured look-up keeps its own, since its graph may run at any time, also after the [`Ticket`] was dropped.
-    ///
-    /// Call it when the graphs that hold look-ups of this slot have ended and are run no more: destroyed, most likely. One that runs
-    /// nevertheless takes part in a count that is another look-up's, so that reports of either are wrong, or come too soon.
-    pub fn forget_captures(&self) -> Result<usize, GpuError> {
-        let mut held = lock(&self.inner.state);
-        let state = held.as_mut().ok_or(GpuError::Broken)?;
-        self.inner.forgotten.store(self.inner.captures.load(Ordering::Relaxed), Ordering::Relaxed);
-        let mut forgotten = 0;
-        for index in 0..TICKETS {
-            let ended = state.ended(index);
-            if let Some(issued) = state.issued.get_mut(index).filter(|it| it.captured) {
-                // It ran as often as it ran.
-                *issued = Issued { launches: ended, ..Issued::default() };
-                forgotten += 1;
-            }
-        }
-        Ok(forgotten)
-    }
 }
 
 impl Inner {
@@ -446,8 +491,30 @@ impl Inner {
         }
     }
 
-    pub(crate) fn has_forgotten(&self, capture: u64) -> bool {
-        capture != 0 && capture <= self.forgotten.load(Ordering::Relaxed)
+    /// A place for the ticket of a look-up that is captured, which the graph keeps, with the slot.
+    pub(crate) fn captured_place(
+        self: &Arc<Self>,
+        state: &mut State,
+        capture: &Capture,
+    ) -> Result<TakenPlace, GpuError> {
+        let ticket = state.captured.take(|count| self.plan.ticket_chunk(count))?;
+        let (kept, slot) = (ticket.clone(), self.clone());
+        capture.keep(Box::new(move || {
+            drop(kept);
+            // What ends a slot calls CUDA.
+            if let Some(last) = Arc::into_inner(slot) {
+                apart(move || drop(last));
+            }
+        }))?;
+        Ok(TakenPlace { before: Told::of(ticket.memory(), ticket.index), place: TicketPlace::Captured(ticket) })
+    }
+
+    /// Recording a look-up has failed. Of its kernels some may be in the graph, without the one that gives the lease back, if the capture
+    /// can still be ended well.
+    pub(crate) fn recorded_in_part(&self, stream: CUstream) {
+        if matches!(Capture::of_stream(&self.plan.attached.gpu, stream), Ok(Some(_))) {
+            self.broken.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Tells the drives that have answered look-ups since this was asked last that they have; whether it could.
@@ -516,29 +583,84 @@ fn nearest(faults: impl Iterator<Item = ((bool, bool), QueueFault)>) -> Option<Q
 impl Drop for Inner {
     fn drop(&mut self) {
         let Some(state) = lock(&self.state).take() else { return };
-        let gpu = &self.plan.attached.gpu;
-        // Kernels that were launched, by graphs too, use what would go.
-        let quiet = gpu.synchronize();
-        if quiet.is_err() || self.broken.load(Ordering::Relaxed) {
-            // What the GPU may still touch is never given back.
-            tracing::warn!(
-                "a slot is abandoned with its memory: {}",
-                quiet.err().map_or("broken".to_owned(), |e| e.to_string())
-            );
-            let mut state = state;
-            let sets = std::mem::take(&mut state.sets);
-            // Drives of a context that is lost give their queues back: nobody is at them. (The sets keep the memory.)
-            if state.gate.check_context().is_ok() {
-                std::mem::forget(sets);
+        let broken = self.broken.load(Ordering::Relaxed);
+        let mut ending = Ending { state: Some(state), plan: self.plan.clone(), broken };
+        if !ending.end(IN_PLACE) {
+            apart(move || {
+                ending.end(APART);
+            });
+        }
+    }
+}
+
+/// How long whoever drops a slot waits for its launches to end, and how long a thread does after that.
+const IN_PLACE: Duration = Duration::from_secs(10);
+const APART: Duration = Duration::from_secs(600);
+
+/// Does something on a thread of its own, for threads that may not call CUDA, or may not wait.
+fn apart(work: impl FnOnce() + Send + 'static) {
+    if let Err(error) = std::thread::Builder::new().name("warprow-slot".to_owned()).spawn(work) {
+        tracing::warn!(%error, "no thread to end a slot with");
+    }
+}
+
+/// A slot that nobody has any more, on its way back to the plan.
+struct Ending {
+    state: Option<State>,
+    plan: Arc<Prepared>,
+    broken: bool,
+}
+
+impl Ending {
+    /// Gives the slot back if its launches end in time, or abandons it if they cannot. Whether either is done. (Captured look-ups have
+    /// ended: graphs keep the slot.) It does not synchronise, which captures of other streams would forbid.
+    fn end(&mut self, patience: Duration) -> bool {
+        let began = Instant::now();
+        loop {
+            let Some(state) = &self.state else { return true };
+            if self.broken || state.gate.check_context().is_err() {
+                self.abandon();
+                return true;
             }
-            return std::mem::forget(state);
+            if state.is_idle() {
+                break;
+            }
+            if began.elapsed() > patience {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(50));
         }
-        let mut state = state;
-        state.issued.iter_mut().for_each(|issued| (issued.held, issued.captured) = (false, false));
-        for (index, issued) in state.issued.iter_mut().enumerate() {
-            issued.launches = state.tickets.memory().load_u64(index * size_of::<abi::Ticket>());
+        fence(Ordering::Acquire);
+        if let Some(mut state) = self.state.take() {
+            state.issued.iter_mut().for_each(|issued| issued.held = false);
+            self.plan.give_back(state);
         }
-        self.plan.give_back(state);
+        true
+    }
+
+    /// What the GPU may still touch is never given back.
+    fn abandon(&mut self) {
+        let Some(mut state) = self.state.take() else { return };
+        let lost = state.gate.check_context();
+        if lost.is_ok() && (!self.broken || self.plan.attached.gpu.synchronize().is_err()) {
+            // Kernels that still run use the plan's memory too.
+            std::mem::forget(self.plan.clone());
+        }
+        let why = if self.broken { "a launch failed half-way" } else { "its launches do not end" };
+        let why = lost.as_ref().err().map_or(why.to_owned(), ToString::to_string);
+        tracing::warn!("a slot is abandoned with its memory: {why}");
+        let sets = std::mem::take(&mut state.sets);
+        // Drives of a context that is lost give their queues back: nobody is at them. (The sets keep the memory.)
+        if lost.is_ok() {
+            std::mem::forget(sets);
+        }
+        std::mem::forget(state);
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.abandon();
     }
 }
 
@@ -596,8 +718,9 @@ pub(crate) fn describe(
     state: &State,
     batch: &GpuBatch,
     out: &GpuOutput,
-    (ids, ticket): (u64, usize),
+    (ids, place): (u64, &TicketPlace),
 ) -> abi::Lookup {
+    let (tickets, ticket_counts, ticket) = state.addresses(place);
     let sharing = plan.sharing(ids);
     let (counts, id_count) = match batch.len {
         BatchLen::Host(ids) => (0, ids as u64),
@@ -635,6 +758,13 @@ pub(crate) fn describe(
             pooled: description.pooled.into(),
             rich: description.rich.into(),
             follows: plan.attached.options.replaces().into(),
+            lost: match plan.options.failed_rows {
+                FailedRows::Zeros => 0,
+                FailedRows::Nan => abi::lost::NAN,
+            } | match plan.options.mask {
+                MaskMeaning::Found => 0,
+                MaskMeaning::Failed => abi::lost::MASK,
+            },
             first_feature: description.first,
             ..abi::PlanTables::default()
         },
@@ -647,9 +777,10 @@ pub(crate) fn describe(
             unused: 0,
         },
         slot: abi::SlotPlaces {
-            tickets: state.tickets.address(),
+            tickets,
+            counts: ticket_counts,
             gate: state.gate.address(),
-            ticket: ticket as u32,
+            ticket,
             ..abi::SlotPlaces::default()
         },
         queues: abi::DriveQueues {

@@ -10,8 +10,9 @@ enum Element : u32 {
 };
 enum Pooling : u32 { POOLING_NONE, POOLING_SUM, POOLING_MEAN };
 enum Missing : u32 { MISSING_DEFAULT, MISSING_ZERO, MISSING_SKIP };
-// What the report says of missing ids: how many there are; that, and the first of them; nothing, for they count as padding.
-enum Bounds : u32 { BOUNDS_COUNT, BOUNDS_REPORT, BOUNDS_IGNORE };
+// What the report says of missing ids: how many there are; that, and the first of them; nothing, for they count as padding; as BOUNDS_REPORT, and the
+// launch fails.
+enum Bounds : u32 { BOUNDS_COUNT, BOUNDS_REPORT, BOUNDS_IGNORE, BOUNDS_ERROR };
 // Which types of ids a padding id is compared with: a negative one is no unsigned id, one of 2^63 or more is no signed id.
 enum Padding : u32 { PADDING_NONE, PADDING_ANY, PADDING_SIGNED, PADDING_U64 };
 enum Tier : u32 { TIER_DRAM = 1, TIER_SSD = 2 };
@@ -93,13 +94,23 @@ struct Feature {
 enum Outcome : u32 { OUTCOME_NONE, OUTCOME_DONE, OUTCOME_BUSY };
 // What was wrong with a batch that only the device could see; what it concerns was read as empty.
 enum Flaw : u32 { FLAW_TOO_MANY_IDS = 1, FLAW_OFFSETS = 2, FLAW_TOO_MANY_BAGS = 4 };
+// What the output has of rows that could not be read, as bits: NaN in the place of zeros; a mask that is 1 for the ids of such rows and 0 for all
+// others, in the place of one that is 1 for rows that were found and read.
+enum Lost : u32 { LOST_NAN = 1, LOST_MASK = 2 };
 
 struct Counters {
     u64 ids, missing, padding, ids_hbm, ids_dram, ids_ssd, failed;
     u64 rows_dram, rows_ssd, commands, doorbells, bytes, anomalies;
     u64 damaged;        // rows on drives that are not what was written
     u64 split;          // commands that failed and were read again in parts, which `commands` does not count
-    u64 first_missing;  // ~ the lowest position of an id whose feature reports it; 0: there is none
+    u64 first_missing;  // ~ the lowest position of an id whose feature reports it, without bit 63 unless the feature has BOUNDS_ERROR; 0: there is none
+};
+
+// What GPU memory has of each ticket.
+struct TicketState {
+    u64 launches;     // that have ended
+    u32 admitted;     // not zero: the launch of this ticket that runs has the slot's lease
+    u32 failures;     // of the launches that have ended, those that failed: the slot was in use, the batch was wrong, or rows were not read
 };
 
 // Pinned memory. `sequence` is stored behind what the launch did; of a launch of few ids the other words may arrive after it, and whoever
@@ -115,6 +126,7 @@ struct Ticket {
     u64 launch;       // SlotState.launch
     u64 generation;   // SlotState.generation
     u64 missing_id;   // the id that Counters.first_missing is of
+    u64 failures;     // TicketState.failures
     u64 check;        // of what is above but for the first three times: see check_of
 };
 
@@ -141,8 +153,6 @@ struct SlotState {
     Counters counters;
     u64 began, prepared, fetched;
     u64 launch;       // number of the launch, from 1: what faults name it by
-    u64 launches[16]; // by ticket
-    u32 admitted[16];
     u64 generation;   // the latest of those that the description is of
     u64 snapshot;     // Overlay.published as the launch took it; 0 between launches of many blocks without a first kernel
     u64 missing_id;   // of a launch that rests: Ticket.missing_id
@@ -189,7 +199,7 @@ struct PlanTables {
     u32 rich;         // the plan takes the kernels that can do everything: tables of any element, missing ids told of in any way. Groups of
                       // lanes that share a row are then parts of a warp (RowLanes.row_lanes = 1 << RowLanes.group_log2)
     u32 follows;      // the description may be replaced between launches: `first_feature` is not to be used
-    u32 unused;
+    u32 lost;         // Lost
     Feature first_feature;  // a copy of features[0]: a parameter takes no load
 };
 
@@ -206,9 +216,10 @@ struct RowLanes {
 // The slot that the launch runs in, and the ticket that it reports to.
 struct SlotPlaces {
     u64 state;        // SlotState
-    u64 tickets;      // Ticket[16], pinned
+    u64 tickets;      // Ticket[], pinned
+    u64 counts;       // TicketState[], of the same tickets
     u64 gate;         // Gate, pinned
-    u32 ticket;       // index among `tickets`
+    u32 ticket;       // index among both
     u32 unused;
 };
 
@@ -319,7 +330,7 @@ enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
-static_assert(sizeof(Counters) == 128 && sizeof(Ticket) == 216 && sizeof(SlotState) == 432, "src/abi.rs");
+static_assert(sizeof(Counters) == 128 && sizeof(TicketState) == 16 && sizeof(Ticket) == 224 && sizeof(SlotState) == 240, "src/abi.rs");
 static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 272 && sizeof(RowLanes) == 24, "src/abi.rs");
-static_assert(sizeof(SlotPlaces) == 32 && sizeof(DriveQueues) == 16 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
-static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 608, "src/abi.rs");
+static_assert(sizeof(SlotPlaces) == 40 && sizeof(DriveQueues) == 16 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
+static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 616, "src/abi.rs");

@@ -18,17 +18,24 @@ DEVICE bool admit(const Lookup& lookup) {
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     Ticket& ticket = at<Ticket>(lookup.slot.tickets)[lookup.slot.ticket];
     if (!take_lease(slot)) {
-        slot.admitted[lookup.slot.ticket] = 0;
-        u64 launches = atomicAdd(&slot.launches[lookup.slot.ticket], 1ull) + 1;
-        u64 first = check_part(0, launches), second = check_part(1, OUTCOME_BUSY);
+        TicketState& counts = ticket_state(lookup);
+        counts.admitted = 0;
+        const u64 launches = ++counts.launches, failures = ++counts.failures;
+        const u64 words[3] = {check_part(0, launches), check_part(1, OUTCOME_BUSY), check_part(TICKET_FAILURES, failures)};
+        u32 high = 0, low = 0;
+        for (u64 word : words) {
+            high += (u32)(word >> 32);
+            low += (u32)word;
+        }
         store_relaxed(reinterpret_cast<u64*>(&ticket) + 1, (u64)OUTCOME_BUSY);
-        store_relaxed(&ticket.check, (u64)((u32)(first >> 32) + (u32)(second >> 32)) << 32 | ((u32)first + (u32)second));
+        store_relaxed(&ticket.failures, failures);
+        store_relaxed(&ticket.check, (u64)high << 32 | low);
         store_release(&ticket.sequence, launches);
         return false;
     }
     // The launch before gave the lease back behind a release.
     fence_acquire();
-    slot.admitted[lookup.slot.ticket] = 1;
+    ticket_state(lookup).admitted = 1;
     ++slot.launch;
     slot.began = now();
     slot.faults = 0;

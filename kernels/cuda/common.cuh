@@ -29,6 +29,10 @@ constexpr u64 PLACE_HASHED = 1ull << 61;  // with PLACE_STAGED: they are its slo
 // Damaged: the row is not what was written. Again: the command that was to read the row with others failed, and the row is to be read by itself.
 enum RowStatus : u8 { ROW_READ, ROW_FAILED, ROW_DAMAGED, ROW_AGAIN };
 
+// Counters.first_missing for a missing id at that position.
+constexpr u64 MISSING_IS_ERROR = 1ull << 63;
+DEVICE u64 first_missing_of(u64 index, const bool is_error) { return is_error ? ~index : ~index & ~MISSING_IS_ERROR; }
+
 // The two words of the gate.
 DEVICE u32* gate_closed(const Lookup& lookup) { return at<u32>(lookup.slot.gate + WR_GATE_CLOSED); }
 DEVICE u64* gate_inside(const Lookup& lookup) { return at<u64>(lookup.slot.gate + WR_GATE_INSIDE); }
@@ -37,7 +41,7 @@ DEVICE u64* gate_inside(const Lookup& lookup) { return at<u64>(lookup.slot.gate 
 DEVICE u32 skew_of(const Lookup& lookup, u64 row) { return lookup.lanes.by_lines ? (u32)(row % 128 / 16) : 0; }
 
 // Whether the launch has the lease of its slot: the first kernel noted it.
-DEVICE bool is_admitted(const Lookup& lookup) { return at<SlotState>(lookup.slot.state)->admitted[lookup.slot.ticket] != 0; }
+DEVICE bool is_admitted(const Lookup& lookup) { return at<TicketState>(lookup.slot.counts)[lookup.slot.ticket].admitted != 0; }
 
 // The sum of `value` of all threads of the block, for every thread. `room`: shared memory, a word for each warp.
 template <u32 THREADS> DEVICE u32 block_sum(u32 value, u32* room) {

@@ -31,7 +31,7 @@ DEVICE u64 addend_at(const Lookup& lookup, const SlotState& slot, const Feature&
         tally.lost = true;
         if (!leads) return ROW_NONE;
         ++failed;
-        if (lookup.output.mask != 0) at<u8>(lookup.output.mask)[i] = 0;
+        mask_lost(lookup, i);
         return ROW_NONE;
     }
     const bool skipped = place == PLACE_PADDING || (place == PLACE_MISSING && feature.missing == MISSING_SKIP);
@@ -112,7 +112,7 @@ DEVICE void add_up(const Lookup& lookup, const SlotState& slot, const Feature& f
         const bool lost = __ballot_sync(FULL, tally.lost) != 0;
         if (first >= table.dim) continue;
         for (u32 e = 0; e < 4; ++e) {
-            if (lost) sum[e] = 0.0f;
+            if (lost) sum[e] = lost_value(lookup);
             else if (feature.pooling == POOLING_MEAN && tally.counted != 0) sum[e] = __fdiv_rn(sum[e], (float)tally.counted);
         }
         if (each == 4) {

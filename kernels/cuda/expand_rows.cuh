@@ -38,7 +38,7 @@ template <bool DIRECT, bool ONE_FEATURE, bool RICH, bool UPDATED> DEVICE void ex
         }
         if (row == ROW_LOST && leads) {
             ++failed;
-            if (lookup.output.mask != 0) at<u8>(lookup.output.mask)[i] = 0;
+            mask_lost(lookup, i);
         }
         if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) row = table.default_row;
         const u64 out = lookup.output.rows + i * lookup.output.row_stride * out_bytes;
@@ -55,7 +55,8 @@ template <bool DIRECT, bool ONE_FEATURE, bool RICH, bool UPDATED> DEVICE void ex
             const uint4 data = dim != 0 && quad < (table.row_bytes + 15) / 16 ? at<const uint4>(row)[quad] : uint4{};
             if (dim != 0) put_widened(lookup, out, table, row, quad - lane, data);
         }
-        for (u32 e = dim + own; e < lookup.output.width; e += parts * lanes) narrow(out, lookup.output.element, e, 0.0f);
+        const float rest = !DIRECT && row == ROW_LOST ? lost_value(lookup) : 0.0f;
+        for (u32 e = dim + own; e < lookup.output.width; e += parts * lanes) narrow(out, lookup.output.element, e, rest);
     }
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }

@@ -8,11 +8,12 @@ constexpr u32 FINISH_THREADS = 256;
 // By one warp of the last block: stores the report and ends the launch, by opening the gate to the host and giving the lease back.
 template <bool RICH> DEVICE void release(const Lookup& lookup) {
     SlotState& slot = *at<SlotState>(lookup.slot.state);
-    const u64 launches = slot.launches[lookup.slot.ticket] + 1;
+    TicketState& counts = ticket_state(lookup);
+    const u64 launches = counts.launches + 1;
     report<RICH>(lookup, slot, launches, true);
     if (threadIdx.x != 0) return;
-    slot.admitted[lookup.slot.ticket] = 0;
-    slot.launches[lookup.slot.ticket] = launches;
+    counts.admitted = 0;
+    counts.launches = launches;
     fence_release();
     store_relaxed(gate_inside(lookup), 0ull);
     // The next launch stores `inside` after this zero.

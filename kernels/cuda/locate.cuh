@@ -84,18 +84,28 @@ DEVICE void add_sums(SlotState& slot, const Scratch& scratch) {
     if (scratch.flaws) atomicOr(&slot.flaws, scratch.flaws);
 }
 
-// Writes the mask of a position: 1 where the table has the row and the id is no padding. `expand` clears it for a row that fails later.
+// Writes the mask of a position: 1 where the table has the row and the id is no padding, which `mask_lost` changes for a row that fails later; with LOST_MASK
+// it is 0 until then.
 DEVICE void write_mask(const Lookup& lookup, const Feature& feature, u64 index, u64 place) {
     if (lookup.output.mask == 0) return;
     bool padding = is_padding(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, index));
-    at<u8>(lookup.output.mask)[index] = place != PLACE_MISSING && !padding;
+    at<u8>(lookup.output.mask)[index] = place != PLACE_MISSING && !padding && !(lookup.plan.lost & LOST_MASK);
 }
+
+// Writes the mask of a position whose row could not be read.
+DEVICE void mask_lost(const Lookup& lookup, u64 index) {
+    if (lookup.output.mask != 0) at<u8>(lookup.output.mask)[index] = (lookup.plan.lost & LOST_MASK) != 0;
+}
+
+// What elements of a row that could not be read are.
+DEVICE float lost_value(const Lookup& lookup) { return lookup.plan.lost & LOST_NAN ? __uint_as_float(0x7fc00000) : 0.0f; }
 
 // Reports a missing id, which place_of has counted, as its feature wants it. RICH: a feature may want another thing than that it is counted.
 template <bool RICH> DEVICE void report_missing(const Lookup& lookup, const Feature& feature, u64 index, u64 place, IdCounts& counts) {
     if (!RICH || place != PLACE_MISSING || feature.bounds == BOUNDS_COUNT) return;
-    if (feature.bounds == BOUNDS_REPORT) {
-        atomicMax(&at<SlotState>(lookup.slot.state)->counters.first_missing, ~index);
+    if (feature.bounds != BOUNDS_IGNORE) {
+        const u64 first = first_missing_of(index, feature.bounds == BOUNDS_ERROR);
+        atomicMax(&at<SlotState>(lookup.slot.state)->counters.first_missing, first);
     } else {
         --counts.missing;
         ++counts.padding;

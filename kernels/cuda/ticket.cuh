@@ -8,11 +8,26 @@ DEVICE u64 check_part(u32 index, u64 word) { return word * ((2 * index + 1) * 0x
 // Indices of words of a ticket.
 constexpr u32 TICKET_COUNTERS = 3, TICKET_BEGAN = TICKET_COUNTERS + sizeof(Counters) / sizeof(u64);
 constexpr u32 TICKET_ENDED = TICKET_BEGAN + 3, TICKET_LAUNCH = TICKET_ENDED + 1, TICKET_GENERATION = TICKET_LAUNCH + 1;
-constexpr u32 TICKET_MISSING = TICKET_GENERATION + 1, TICKET_CHECK = TICKET_MISSING + 1;
+constexpr u32 TICKET_MISSING = TICKET_GENERATION + 1, TICKET_FAILURES = TICKET_MISSING + 1, TICKET_CHECK = TICKET_FAILURES + 1;
+constexpr u32 TICKET_FAILED = TICKET_COUNTERS + 6, TICKET_FIRST_MISSING = TICKET_BEGAN - 1;
 static_assert(TICKET_CHECK + 1 == sizeof(Ticket) / sizeof(u64) && TICKET_CHECK < 32, "a word a lane");
 
 // The words of the launch's ticket.
 DEVICE u64* ticket_words(const Lookup& lookup) { return reinterpret_cast<u64*>(at<Ticket>(lookup.slot.tickets) + lookup.slot.ticket); }
+
+// What GPU memory has of the launch's ticket.
+DEVICE TicketState& ticket_state(const Lookup& lookup) { return at<TicketState>(lookup.slot.counts)[lookup.slot.ticket]; }
+
+// By one warp, whose lane i has word i of the ticket of a launch that has ended: in lane TICKET_FAILURES the word becomes how many launches of the ticket
+// have failed with this one; `before`: without it.
+DEVICE u64 count_failure(const Lookup& lookup, u64 word, u64 before) {
+    const u32 lane = threadIdx.x;
+    const bool is_failure = lane == 1 ? word >> 32 != 0 : lane == TICKET_FAILED ? word != 0 : lane == TICKET_FIRST_MISSING && (word & MISSING_IS_ERROR) != 0;
+    const bool failed = __ballot_sync(FULL, is_failure) != 0;
+    if (lane != TICKET_FAILURES) return word;
+    if (failed) ticket_state(lookup).failures = (u32)before + 1;
+    return before + failed;
+}
 
 // By one warp: stores the ticket's words and their check; lane i has word i. `times`: all four times are stored, else only the last.
 // `whole`: the sequence number is stored among the other words, in no order, and readers go by the check. The caller has fenced what came before.
@@ -28,7 +43,7 @@ DEVICE void store_words(const Lookup& lookup, u64 launches, u64 word, bool times
 }
 
 // The first missing id that the launch reports; 0: there is none. `first_missing`: Counters.first_missing.
-DEVICE u64 missing_id(const Lookup& lookup, u64 first_missing) { return first_missing != 0 ? id_at(lookup.batch.ids, lookup.batch.id_type, ~first_missing) : 0; }
+DEVICE u64 missing_id(const Lookup& lookup, u64 first_missing) { return first_missing != 0 ? id_at(lookup.batch.ids, lookup.batch.id_type, ~(first_missing | MISSING_IS_ERROR)) : 0; }
 
 // By one warp, after everything else: stores the report of the launch, a word a lane, so that the loads wait for memory once.
 // `times`: the launch has a number, and the slot has its times; else the launch has no number, and the ticket has the first three times.
@@ -46,5 +61,7 @@ template <bool RICH> DEVICE void report(const Lookup& lookup, const SlotState& s
     else if (lane == TICKET_LAUNCH) word = times ? slot.launch : 0;
     else if (lane == TICKET_GENERATION) word = slot.generation;
     else if (RICH && lane == TICKET_MISSING) word = lookup.output.kept_mask != 0 ? slot.missing_id : missing_id(lookup, load_relaxed(&slot.counters.first_missing));
+    else if (lane == TICKET_FAILURES) word = ticket_state(lookup).failures;
+    word = count_failure(lookup, word, word);
     store_words(lookup, launches, word, times, false);
 }

@@ -1,7 +1,7 @@
 //! What the host hands to the kernels: `cuda/abi.h`, field by field. Addresses are device addresses. Types without a padding byte,
 //! so that they are copied as bytes.
 
-/// Most tickets of a slot.
+/// Tickets of a slot, but for those of captured launches.
 pub const TICKETS: usize = 16;
 /// Keys that share a word of the summary's bits: bases of keys are multiples of it.
 pub const KEY_ALIGN: u64 = 1024;
@@ -68,6 +68,16 @@ pub mod bounds {
     pub const REPORT: u32 = 1;
     /// Nothing: they count as padding.
     pub const IGNORE: u32 = 2;
+    /// As [`REPORT`], and the launch fails.
+    pub const ERROR: u32 = 3;
+}
+
+/// What the output has of rows that could not be read, as bits.
+pub mod lost {
+    /// NaN, in the place of zeros.
+    pub const NAN: u32 = 1;
+    /// A mask that is 1 for the ids of such rows, and 0 for all others.
+    pub const MASK: u32 = 2;
 }
 
 /// Which ids a padding id is compared with.
@@ -309,14 +319,30 @@ plain!(
         damaged: u64,
         /// Commands that failed and were read again in parts, which `commands` does not count.
         split: u64,
-        /// `!` the lowest position of an id whose feature reports it as missing; 0: there is none.
+        /// `!` the lowest position of an id whose feature reports it as missing, without [`MISSING_IS_ERROR`] unless the feature has
+        /// [`bounds::ERROR`]; 0: there is none.
         first_missing: u64,
+    }
+);
+
+/// The bit of [`Counters::first_missing`] that says that the id is an error.
+pub const MISSING_IS_ERROR: u64 = 1 << 63;
+
+plain!(
+    /// What GPU memory has of each ticket; zero to begin with.
+    TicketState, 16 {
+        /// Launches that have ended.
+        launches: u64,
+        /// Not zero: the launch that runs has the slot's lease.
+        admitted: u32,
+        /// Of the launches that have ended, those that failed: the slot was in use, the batch was wrong, or rows were not read.
+        failures: u32,
     }
 );
 
 plain!(
     /// The end of a launch, in pinned memory.
-    Ticket, 216 {
+    Ticket, 224 {
         /// Launches of this ticket that have ended.
         sequence: u64,
         /// See [`outcome`].
@@ -343,6 +369,8 @@ plain!(
         generation: u64,
         /// The id that `counters.first_missing` is of.
         missing_id: u64,
+        /// [`TicketState::failures`].
+        failures: u64,
         /// Of the words before, but for the first three times: [`check_of`].
         check: u64,
     }
@@ -361,7 +389,7 @@ pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
 
 plain!(
     /// What a slot keeps in GPU memory; zero to begin with.
-    SlotState, 432 {
+    SlotState, 240 {
         /// Launches that run, or blocks of one; [`LEASE_ADOPTING`] while tables are being replaced.
         lease: u32,
         /// Of the launch.
@@ -394,10 +422,6 @@ plain!(
         fetched: u64,
         /// Number of the latest launch that was admitted, from 1.
         launch: u64,
-        /// Launches that have ended, by ticket.
-        launches: [u64; TICKETS],
-        /// Not zero: the launch of that ticket runs.
-        admitted: [u32; TICKETS],
         /// The latest of those that the description is of.
         generation: u64,
         /// `Overlay::published` as the launch took it.
@@ -596,8 +620,8 @@ plain!(
         rich: u32,
         /// Not zero: the description may be replaced between launches, and `first_feature` is not to be used.
         follows: u32,
-        /// Zero.
-        unused: u32,
+        /// See [`lost`].
+        lost: u32,
         /// The first of the features: a parameter takes no load.
         first_feature: Feature,
     }
@@ -623,14 +647,16 @@ plain!(
 
 plain!(
     /// The slot that a launch runs in, and the ticket that it reports to.
-    SlotPlaces, 32 {
+    SlotPlaces, 40 {
         /// [`SlotState`].
         state: u64,
         /// [`Ticket`]s, pinned.
         tickets: u64,
+        /// [`TicketState`]s of the same tickets.
+        counts: u64,
         /// The gate, pinned.
         gate: u64,
-        /// Index of the ticket.
+        /// Index of the ticket among both.
         ticket: u32,
         /// Zero.
         unused: u32,
@@ -715,7 +741,7 @@ plain!(
 
 plain!(
     /// A launch: the parameter of every kernel of a look-up.
-    Lookup, 608 {
+    Lookup, 616 {
         /// The ids.
         batch: BatchIds,
         /// What is written for the caller.

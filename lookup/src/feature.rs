@@ -28,8 +28,29 @@ pub enum Missing {
     Zero,
     /// No row: nothing is added to the bag's sum, and nothing counts for a mean. Unpooled: a row of zeros.
     Skip,
-    /// No row: the look-up fails before anything is read or written.
+    /// No row: the look-up fails. On the host it fails before anything is read or written. On a GPU, ids are known only when the look-up
+    /// runs: such ids get a row of zeros, the other ids get theirs, and the look-up's ticket tells the error.
     Error,
+}
+
+/// What the output has for rows that could not be read, because a drive failed or a checksum did not match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum FailedRows {
+    /// Zeros: in the output row of an id whose row failed, and in the columns of a bag in which one row failed.
+    #[default]
+    Zeros,
+    /// NaN, in the place of these zeros: nobody takes it for a row. The output's elements are f32, f16 or bf16.
+    Nan,
+}
+
+/// What a mask tells of each id, by a byte that is 1 or 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum MaskMeaning {
+    /// 1: the table has the id's row, which was read, and the id is no padding id.
+    #[default]
+    Found,
+    /// 1: the id's row could not be read. Missing ids and padding ids have 0, as ids whose row was read.
+    Failed,
 }
 
 /// What a [`Report`](crate::Report) says of ids that their table does not have. ([`Missing`] says which row such ids get; their mask is 0
@@ -180,6 +201,10 @@ pub struct PlanOptions {
     pub missing: Missing,
     /// What the report says of missing ids, where their feature does not say.
     pub bounds: Bounds,
+    /// What the output has for rows that could not be read.
+    pub failed_rows: FailedRows,
+    /// What masks tell.
+    pub mask: MaskMeaning,
     /// The number of slots: look-ups that can be under way at once.
     pub slots: u32,
     /// Whether buffers have room for other tables than the planned ones, which an executor adopts later. On the host, the tables adopted
@@ -196,7 +221,7 @@ pub struct PlanOptions {
 }
 
 impl Default for PlanOptions {
-    /// 4,096 bags, 65,536 ids, `f32`, default rows, missing ids counted, one slot.
+    /// 4,096 bags, 65,536 ids, `f32`, default rows, missing ids counted, zeros for failed rows, masks of found rows, one slot.
     fn default() -> Self {
         Self {
             max_batch: 4096,
@@ -204,6 +229,8 @@ impl Default for PlanOptions {
             out: DType::F32,
             missing: Missing::Default,
             bounds: Bounds::Count,
+            failed_rows: FailedRows::Zeros,
+            mask: MaskMeaning::Found,
             slots: 1,
             adopt_room: false,
             prefetch: false,
@@ -235,6 +262,18 @@ impl PlanOptions {
     #[must_use]
     pub fn with_bounds(self, bounds: Bounds) -> Self {
         Self { bounds, ..self }
+    }
+
+    /// The options with that in the output for rows that could not be read.
+    #[must_use]
+    pub fn with_failed_rows(self, failed_rows: FailedRows) -> Self {
+        Self { failed_rows, ..self }
+    }
+
+    /// The options with masks that tell that.
+    #[must_use]
+    pub fn with_mask(self, mask: MaskMeaning) -> Self {
+        Self { mask, ..self }
     }
 
     /// The options with room for other tables than the planned ones, which the executor may adopt after a switch.

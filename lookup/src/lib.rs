@@ -44,7 +44,7 @@ pub mod stage;
 pub use batch::{Batch, Ids, Output, OutputRows};
 pub use dedupe::Dedupe;
 pub use error::{InvalidBatch, LookupError, RowError};
-pub use feature::{Bounds, Feature, Missing, MissingId, PlanOptions, Pooling};
+pub use feature::{Bounds, FailedRows, Feature, MaskMeaning, Missing, MissingId, PlanOptions, Pooling};
 pub use host::{HostExecutor, HostOptions, Plan, PreparedTables, Slot};
 pub use merging::Merging;
 pub use output_buffer::{OutputBuffer, OutputBufferError};

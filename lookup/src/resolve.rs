@@ -3,7 +3,7 @@
 use warprow_layout::{DType, Table};
 use warprow_store::StoreError;
 
-use crate::feature::{Bounds, Feature, Missing, PlanOptions, Pooling};
+use crate::feature::{Bounds, FailedRows, Feature, Missing, PlanOptions, Pooling};
 use crate::stage::{MAX_ROWS, NONE};
 
 /// Most features of a plan, and most tables.
@@ -102,6 +102,10 @@ pub fn resolve<'a>(
             known: known.clone().map(|table| table.name.clone()).collect(),
         })?;
         check_types(source.dtype, options.out, pooled).map_err(refuse)?;
+        if options.failed_rows == FailedRows::Nan && !is_float(options.out) {
+            let why = "rows that fail cannot be NaN among elements of type";
+            return Err(refuse(format!("{why} {}: choose FailedRows::Zeros, or f32, f16 or bf16", options.out)));
+        }
         if source.rows > MAX_ROWS {
             return Err(refuse(format!("its table has more than {MAX_ROWS} rows")));
         }
@@ -154,9 +158,13 @@ pub fn output_type(out: DType) -> DType {
     if matches!(out, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { out }
 }
 
+/// Whether values are computed in that type, so that it has NaN.
+fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
 /// Whether rows of `table` can become elements of type `out`; else why not.
 fn check_types(table: DType, out: DType, pooled: bool) -> Result<(), String> {
-    let is_float = |dtype| matches!(dtype, DType::F32 | DType::F16 | DType::BF16);
     if !is_float(out) && pooled {
         return Err(format!("pooled rows cannot be of type {out}: choose f32, f16 or bf16"));
     }

@@ -11,7 +11,8 @@ use warprow_driver::DriverError;
 use warprow_layout::FormatOptions;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, LookupError, Output, OutputRows, Plan, PlanOptions, Pooling, RowError, Slot,
+    Batch, FailedRows, Feature, HostOptions, LookupError, MaskMeaning, Output, OutputBuffer, OutputRows, Plan,
+    PlanOptions, Pooling, RowError, Slot,
 };
 use warprow_soft_controller::{Fault, PowerCut, QueueMatch, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
@@ -323,6 +324,69 @@ fn a_bag_with_a_failed_row_is_zeros() {
     }
     let flags: Vec<u8> = (0..ids.len()).map(|position| u8::from(!positions.contains(&position))).collect();
     assert_eq!(mask, flags);
+}
+
+/// What callers get in the place of rows that failed: in plain memory, in memory that drives write to, pooled, and of a prefetch.
+#[test]
+fn failed_rows_are_nan_where_the_plan_says_so_and_masks_tell_them() {
+    let fixture = fixture(1);
+    let mut ids = ids();
+    (ids[5], ids[50]) = (-1, ROWS as i64);
+    let bad = Fault::Status(Status::from(StatusCode::UnrecoveredReadError));
+    let host = HostExecutor::attach(&fixture.store, fixture.options.clone()).unwrap();
+    for (pooling, way) in
+        [(Pooling::None, 0), (Pooling::None, 1), (Pooling::None, 2), (Pooling::Sum, 0), (Pooling::Sum, 2)]
+    {
+        let each = if pooling == Pooling::None { 1 } else { 4 };
+        for (failed_rows, meaning) in [
+            (FailedRows::Nan, MaskMeaning::Failed),
+            (FailedRows::Nan, MaskMeaning::Found),
+            (FailedRows::Zeros, MaskMeaning::Failed),
+        ] {
+            let what = (pooling, way, failed_rows, meaning);
+            let options = PlanOptions::default().with_max(256, 256).with_prefetch();
+            let options = options.with_failed_rows(failed_rows).with_mask(meaning);
+            let plan = host.plan(&[Feature::new("f", "t").pooling(pooling)], options).unwrap();
+            let mut slot = plan.slot().unwrap();
+            let out_rows = ids.len() / each;
+            let batch = Batch::new(&ids, out_rows);
+            let (mut plain, mut mask) = (vec![7.0f32; out_rows * DIM], vec![7; ids.len()]);
+            let mut buffer = OutputBuffer::allocate(&fixture.store, DType::F32, out_rows * DIM).unwrap();
+            fixture.drives[0].faults().inject(Rule::new(bad).io(NvmOpcode::READ).times(3));
+            let rows = if way == 1 { OutputRows::Buffer(&mut buffer) } else { OutputRows::F32(&mut plain) };
+            let mut out = Output::new(rows, DIM).with_mask(&mut mask);
+            let result = match way {
+                2 => {
+                    slot.prefetch(&batch).unwrap();
+                    slot.lookup_prefetched(&mut out)
+                }
+                _ => slot.lookup(&batch, &mut out),
+            };
+            fixture.drives[0].faults().clear();
+            let Err(LookupError::RowsFailed { positions, .. }) = result else { panic!("{what:?}: {result:?}") };
+            assert!(!positions.is_empty());
+            let got = if way == 1 { buffer.elements::<f32>().unwrap() } else { &plain[..] };
+            for (number, row) in got.chunks(DIM).enumerate() {
+                let own = number * each..(number + 1) * each;
+                let failed = positions.iter().any(|position| own.contains(position));
+                let mut wanted = vec![0.0; DIM];
+                for &id in ids[own].iter().filter(|&&id| (0..ROWS as i64).contains(&id)) {
+                    wanted.iter_mut().zip(fixture.row(id)).for_each(|(sum, x)| *sum += x);
+                }
+                match (failed, failed_rows) {
+                    (true, FailedRows::Nan) => assert!(row.iter().all(|x| x.is_nan()), "{what:?}: row {number}"),
+                    (true, FailedRows::Zeros) => assert_eq!(row, [0.0; DIM], "{what:?}: row {number}"),
+                    (false, _) => assert_eq!(row, wanted, "{what:?}: row {number}"),
+                }
+            }
+            for (position, &mask) in mask.iter().enumerate() {
+                let failed = positions.contains(&position);
+                let found = (0..ROWS as i64).contains(&ids[position]) && !failed;
+                let wanted = if meaning == MaskMeaning::Failed { failed } else { found };
+                assert_eq!(mask, u8::from(wanted), "{what:?}: position {position}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -73,6 +73,7 @@ impl Stream {
             work();
             assert_eq!(sys::cuStreamEndCapture(self.0, &mut graph), CUresult::CUDA_SUCCESS);
             assert_eq!(sys::cuGraphInstantiateWithFlags(&mut exec, graph, 0), CUresult::CUDA_SUCCESS);
+            assert_eq!(sys::cuGraphDestroy(graph), CUresult::CUDA_SUCCESS);
         }
         Graph(exec)
     }
@@ -84,7 +85,26 @@ impl Stream {
     }
 }
 
-pub(crate) struct Graph(CUgraphExec);
+/// An executable graph; what it was instantiated of is gone.
+pub(crate) struct Graph(pub(crate) CUgraphExec);
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let gpu = Gpu::open(0).unwrap();
+        let _current = gpu.enter().unwrap();
+        // SAFETY: made once, destroyed once; a launch that is under way ends all the same.
+        unsafe { sys::cuGraphExecDestroy(self.0) };
+    }
+}
+
+/// What becomes true soon, because a thread of CUDA's has to come to it.
+pub(crate) fn soon(what: &str, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < scaled(Duration::from_secs(10)), "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 /// A kernel that ends its context.
 const TRAP: &std::ffi::CStr = c".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry end_it() { trap; }\n";
@@ -368,6 +388,13 @@ impl Flat {
         self.mask.write(0, &vec![SENTINEL; self.ids.len()]).unwrap();
     }
 
+    /// Makes the ids others, as many.
+    pub(crate) fn set_ids(&mut self, ids: Vec<i64>) {
+        assert_eq!(ids.len(), self.ids.len());
+        self.on_gpu.write(0, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
+        self.ids = ids;
+    }
+
     pub(crate) fn launch(&self, slot: &GpuSlot, stream: &Stream) -> Result<Ticket, GpuError> {
         let count = self.ids.len();
         let batch = GpuBatch::new(self.on_gpu.address(), BatchLen::Host(count), count as u32);
@@ -401,7 +428,8 @@ impl Flat {
         (graph, ticket.unwrap())
     }
 
-    fn download(&self) -> (Vec<u8>, Vec<u8>) {
+    /// Rows and mask, as they are.
+    pub(crate) fn download(&self) -> (Vec<u8>, Vec<u8>) {
         let (mut rows, mut mask) = (vec![0; self.ids.len() * ROW], vec![0; self.ids.len()]);
         self.rows.read(0, &mut rows).unwrap();
         self.mask.read(0, &mut mask).unwrap();

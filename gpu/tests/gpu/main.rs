@@ -8,7 +8,9 @@
 mod common;
 
 mod attach;
+mod captures;
 mod dead;
+mod failed_rows;
 mod faults;
 mod fixture;
 mod follow;
@@ -17,6 +19,7 @@ mod host_doorbells;
 mod lookups;
 mod merging;
 mod prefetch;
+mod prefetch_captured;
 mod refusals;
 mod updates;
 mod wraps;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use half::{bf16, f16};
-use warprow_kernels::abi::{Counters, bounds, element, missing, pooling};
+use warprow_kernels::abi::{Counters, MISSING_IS_ERROR, bounds, element, lost, missing, pooling};
 
 use crate::batch::Batch;
 use crate::buffer::poison;
@@ -85,8 +85,14 @@ fn narrow(value: f32, element: u32) -> Vec<u8> {
         element::F32 => value.to_le_bytes().to_vec(),
         element::F16 => f16::from_f32(value).to_le_bytes().to_vec(),
         element::BF16 => bf16::from_f32(value).to_le_bytes().to_vec(),
+        _ if value == 0.0 => vec![0],
         _ => panic!("nothing is computed in integers"),
     }
+}
+
+/// What elements of rows are that could not be read.
+fn lost_value(world: &World) -> f32 {
+    if world.lost() & lost::NAN != 0 { f32::NAN } else { 0.0 }
 }
 
 /// What became of a position.
@@ -144,7 +150,11 @@ pub fn prepared(world: &World, batch: &Batch) -> Expected {
                 bounds => {
                     counters.missing += 1;
                     // The first of all: the complement of the lowest position is the highest.
-                    let told = if bounds == bounds::REPORT { !(i as u64) } else { 0 };
+                    let told = match bounds {
+                        bounds::ERROR => !(i as u64),
+                        bounds::REPORT => !(i as u64) & !MISSING_IS_ERROR,
+                        _ => 0,
+                    };
                     counters.first_missing = counters.first_missing.max(told);
                 }
             }
@@ -186,7 +196,10 @@ impl Expected {
         for (i, (&got, place)) in mask.bytes().iter().zip(&self.places).enumerate() {
             let feature = &world.features[batch.feature_of(i, world.features.len())];
             let padding = feature.padding == Some(batch.ids[i]);
-            let want = !padding && !matches!(place, Place::Missing | Place::Padding) && !lost[i];
+            let want = match world.lost() & lost::MASK {
+                0 => !padding && !matches!(place, Place::Missing | Place::Padding) && !lost[i],
+                _ => lost[i],
+            };
             if got != u8::from(want) {
                 return Err(format!("mask of position {i} ({place:?}, lost: {}) is {got}", lost[i]));
             }
@@ -223,6 +236,9 @@ impl Expected {
                     (0..table.dim as usize).flat_map(|e| narrow(widen(row, table.element, e), world.out)).collect()
                 }
             };
+            if lost[i] {
+                want = (0..world.width).flat_map(|_| narrow(lost_value(world), world.out)).collect();
+            }
             want.resize(world.width * bytes, 0);
             want.resize(batch.stride * bytes, poison());
             let got = batch.out.read(i * batch.stride * bytes, batch.stride * bytes);
@@ -275,6 +291,9 @@ impl Expected {
                 sum.iter_mut().for_each(|sum| *sum /= count as f32);
             }
             let at = (bag % batch.bag_count * batch.stride + feature.column) * bytes;
+            if !complete {
+                sum.fill(lost_value(world));
+            }
             let row: Vec<u8> = sum.into_iter().flat_map(|sum| narrow(sum, world.out)).collect();
             want[at..at + row.len()].copy_from_slice(&row);
         }

@@ -1,7 +1,10 @@
 //! A shim with a world: the launches of a look-up, one kernel after the other, in random shapes.
 
 use fastrand::Rng;
-use warprow_kernels::abi::{Counters, Lookup, SlotPlaces, SlotState, Ticket, check_of, dedupe, expansion, outcome};
+use warprow_kernels::abi::{
+    Counters, Lookup, MISSING_IS_ERROR, SlotPlaces, SlotState, Ticket, TicketState, check_of, dedupe, expansion,
+    outcome,
+};
 
 use crate::batch::Batch;
 use crate::buffer::Buffer;
@@ -39,6 +42,7 @@ pub struct Told {
     pub faults: u32,
     pub launch: u64,
     pub missing_id: u64,
+    pub failures: u64,
     pub counters: Counters,
 }
 
@@ -274,7 +278,7 @@ impl Rig<'_> {
     }
 
     pub fn admitted(&self, ticket: usize) -> u32 {
-        field!(self.world.slot.state, ticket * 4, SlotState, admitted, u32_at)
+        field!(self.world.slot.counts, ticket * size_of::<TicketState>(), TicketState, admitted, u32_at)
     }
 
     /// The ticket.
@@ -288,6 +292,7 @@ impl Rig<'_> {
             faults: field!(tickets, at, Ticket, faults, u32_at),
             launch: field!(tickets, at, Ticket, launch, u64_at),
             missing_id: field!(tickets, at, Ticket, missing_id, u64_at),
+            failures: field!(tickets, at, Ticket, failures, u64_at),
             counters: counters(tickets, at + std::mem::offset_of!(Ticket, counters)),
         }
     }
@@ -319,7 +324,7 @@ impl Rig<'_> {
         same("counters", told.counters, want)?;
         let missing_id = match want.first_missing {
             0 => 0,
-            first => batch.ids[!first as usize] as u64,
+            first => batch.ids[!(first | MISSING_IS_ERROR) as usize] as u64,
         };
         same("the first missing id", told.missing_id, missing_id)?;
         self.check_clear()?;
@@ -331,7 +336,7 @@ impl Rig<'_> {
 /// Those words of a ticket that its check is a sum over, with their places: all but the first three times and the check itself.
 pub fn told_words(words: &[u64]) -> Vec<(usize, u64)> {
     let (all, last) = (words.iter().copied().enumerate(), words.len() - 1);
-    all.filter(|&(i, _)| i < last - 7 || (last - 4..last).contains(&i)).collect()
+    all.filter(|&(i, _)| i < last - 8 || (last - 5..last).contains(&i)).collect()
 }
 
 /// Prepares what is expected.

@@ -7,7 +7,7 @@ use fastrand::Rng;
 use warprow_gpu_queues::abi::{GATE_BYTES, ReadWindow};
 use warprow_kernels::abi::{
     self, BatchIds, DriveQueues, KEY_ALIGN, KeyBitmap, KeySort, KeySpace, Lookup, OutputRows, PlanTables, RowLanes,
-    SlotPlaces, TICKETS, UniqueRows, bounds, element, missing, padding, pooling, tier,
+    SlotPlaces, TICKETS, UniqueRows, bounds, element, lost, missing, padding, pooling, tier,
 };
 use warprow_kernels::crc;
 use warprow_kernels::dedupe::{SORT_TILE, slots_log2, sorting_bytes, sweeps};
@@ -225,6 +225,7 @@ pub struct Slot {
     /// Of launches that need no slot, with one ticket.
     pub direct: Buffer,
     pub tickets: Buffer,
+    pub counts: Buffer,
     pub gate: Buffer,
     pub bitmap: Buffer,
     pub summary: Buffer,
@@ -392,7 +393,7 @@ impl World {
                 table,
                 pooling: if pooled { rng.u32(pooling::SUM..=pooling::MEAN) } else { pooling::NONE },
                 missing: rng.u32(missing::DEFAULT..=missing::SKIP),
-                bounds: if shape.rich { rng.u32(bounds::COUNT..=bounds::IGNORE) } else { bounds::COUNT },
+                bounds: if shape.rich { rng.u32(bounds::COUNT..=bounds::ERROR) } else { bounds::COUNT },
                 weighted: pooled && rng.bool(),
                 column,
                 padding: (rng.u32(0..3) == 0).then(|| match seldom(rng) {
@@ -441,6 +442,7 @@ impl World {
                 state: aged_state(),
                 direct: Buffer::zeroed(size_of::<abi::SlotState>()),
                 tickets: Buffer::zeroed(size_of::<abi::Ticket>() * TICKETS),
+                counts: Buffer::zeroed(size_of::<abi::TicketState>() * TICKETS),
                 gate: Buffer::zeroed(GATE_BYTES),
                 bitmap: Buffer::zeroed(keys as usize / 8),
                 summary: Buffer::zeroed(keys.div_ceil(32768) as usize * 4),
@@ -583,9 +585,15 @@ impl World {
         Self { dedupe, ..self }
     }
 
+    /// What the output has of rows that could not be read: bits of [`lost`].
+    pub fn lost(&self) -> u32 {
+        let of_floats = matches!(self.out, element::F32 | element::F16 | element::BF16);
+        self.spare_lanes >> 16 & if of_floats { lost::NAN | lost::MASK } else { lost::MASK }
+    }
+
     /// The parts of a launch that are the slot's and the plan's.
     pub fn lookup(&self) -> Lookup {
-        let Slot { state, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
+        let Slot { state, tickets, counts, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
             &self.slot;
         let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
         let quads = self.staging_stride as u32 / 16 + if self.by_lines { 7 } else { 0 };
@@ -603,7 +611,7 @@ impl World {
                 pooled: self.pooled.into(),
                 rich: self.rich.into(),
                 follows: (self.overlay != 0).into(),
-                unused: 0,
+                lost: self.lost(),
                 first_feature: self.described.first,
             },
             lanes: RowLanes {
@@ -621,6 +629,7 @@ impl World {
             slot: SlotPlaces {
                 state: state.address(),
                 tickets: tickets.address(),
+                counts: counts.address(),
                 gate: gate.address(),
                 ..SlotPlaces::default()
             },
@@ -718,11 +727,25 @@ impl World {
 
     /// Whether nothing was written past the end of what a slot has.
     pub fn is_sound(&self) -> bool {
-        let Slot { state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging, .. } =
-            &self.slot;
+        let Slot {
+            state,
+            direct,
+            tickets,
+            counts,
+            gate,
+            bitmap,
+            summary,
+            base,
+            parts,
+            place,
+            unique,
+            status,
+            staging,
+            ..
+        } = &self.slot;
         let Slot { sorting, words, sorted, slots, numbers, .. } = &self.slot;
         let sound = |buffers: &[&Buffer]| buffers.iter().all(|it| it.is_sound());
-        sound(&[state, direct, tickets, gate, bitmap, summary, base, parts, place, unique, status, staging])
+        sound(&[state, direct, tickets, counts, gate, bitmap, summary, base, parts, place, unique, status, staging])
             && sound(&[sorting, words, sorted, slots, numbers])
     }
 }

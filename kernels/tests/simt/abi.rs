@@ -50,7 +50,7 @@ fn in_rust(text: &str) -> Structures {
         for line in rest.split_once('}').unwrap().0.lines().map(str::trim).filter(|text| !text.is_empty()) {
             let (field, kind) = line.trim_end_matches(',').split_once(": ").unwrap();
             let (kind, count) = kind.trim_matches(['[', ']']).split_once("; ").unwrap_or((kind, "1"));
-            fields.push((field.to_owned(), kind.to_owned(), count.replace("TICKETS", "16")));
+            fields.push((field.to_owned(), kind.to_owned(), count.to_owned()));
         }
         structures.insert(name.to_owned(), fields);
     }

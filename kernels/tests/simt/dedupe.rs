@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use warprow_gpu_queues::abi::GATE_INSIDE;
 use warprow_kernels::SMALL_IDS;
-use warprow_kernels::abi::{BatchIds, Lookup, OutputRows, SlotState, dedupe, flaw, outcome};
+use warprow_kernels::abi::{BatchIds, Lookup, OutputRows, SlotState, check_of, dedupe, flaw, outcome};
 
 use crate::batch::{Batch, Varied, encode};
 use crate::buffer::{Buffer, poison};
@@ -136,6 +136,10 @@ fn a_slot_in_use_is_left_alone() {
         rig.expand(&first, small).unwrap();
         let told = rig.check_ended(&batch, &first, &expected, |_| false).unwrap();
         assert_eq!((told.sequence, rig.told(4).sequence), (1, 2));
+        assert_eq!((told.failures, rig.told(4).failures), (0, 2));
+        let words = rig.words(4);
+        let busy = words.iter().copied().enumerate().filter(|&(word, _)| [0, 1, words.len() - 2].contains(&word));
+        assert_eq!(words.last(), Some(&check_of(busy)), "the check of a launch that found the slot in use");
         // The slot is free again.
         rig.run(&first, small).unwrap();
         assert_eq!(rig.told(3).sequence, 2);
@@ -158,12 +162,13 @@ fn flawed_case(
     let mut rig = Rig { shim, rng, world: &world };
     rig.run(&lookup, small)?;
     let told = rig.told(0);
-    same("what the ticket says", (told.outcome, told.flaws) == (outcome::DONE, want))?;
+    same("what the ticket says", (told.outcome, told.flaws, told.failures) == (outcome::DONE, want, 1))?;
     rig.check_clear()?;
     // So does the kernel that needs no slot.
     rig.direct(&lookup.with_ticket(9))?;
     let direct = rig.told(9);
     same("the other ticket", (direct.outcome, direct.flaws, direct.sequence) == (outcome::DONE, want, 1))?;
+    same("failures of the other ticket", direct.failures == 1)?;
     rig.check_clear()?;
     same("something lies past an end", batch.is_sound())?;
     if want & (flaw::TOO_MANY_IDS | flaw::TOO_MANY_BAGS) != 0 {

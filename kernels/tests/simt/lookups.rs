@@ -3,7 +3,7 @@
 use fastrand::Rng;
 use warprow_gpu_queues::abi::GATE_CLOSED;
 use warprow_kernels::SMALL_IDS;
-use warprow_kernels::abi::{Ticket, check_of, element};
+use warprow_kernels::abi::{MISSING_IS_ERROR, Ticket, check_of, element};
 
 use crate::batch::{Batch, Varied};
 use crate::oracle::element_bytes;
@@ -23,7 +23,7 @@ pub(crate) fn case_of(shim: &mut Shim, seed: u64, rich: bool) -> Result<Vec<(boo
     let shape = Shape { rich, ..Shape::without_drives(max_ids) };
     let shape = if rich { Shape { tables: 1..6, rows: 1..600, ..shape } } else { shape };
     let world = World::new(&mut rng, &shape);
-    let mut launches = [0u64; 16];
+    let (mut launches, mut failures) = ([0u64; 16], [0u64; 16]);
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);
         let small = rng.bool() && max_ids <= SMALL_IDS;
@@ -40,8 +40,10 @@ pub(crate) fn case_of(shim: &mut Shim, seed: u64, rich: bool) -> Result<Vec<(boo
         }
         let told = rig.check_ended(&batch, &lookup, &expected, |_| false)?;
         launches[ticket as usize] += 1;
-        if (told.sequence, told.flaws, told.faults) != (launches[ticket as usize], 0, 0) {
-            return Err(format!("{told:?} after {launches:?}"));
+        failures[ticket as usize] += u64::from(told.counters.first_missing & MISSING_IS_ERROR != 0);
+        let wanted = (launches[ticket as usize], failures[ticket as usize], 0, 0);
+        if (told.sequence, told.failures, told.flaws, told.faults) != wanted {
+            return Err(format!("{told:?} after {launches:?}, of which {failures:?} failed"));
         }
     }
     let tables = world.features.iter().map(|feature| &world.tables[feature.table]);
@@ -128,7 +130,8 @@ pub(crate) fn behind_a_closed_gate(shim: &mut Shim, seed: u64) -> Result<(), Str
     let mut rig = Rig { shim, rng, world: &world };
     rig.run(&lookup, small)?;
     let told = rig.check_ended(&batch, &lookup, &expected, |key| key >= world.ssd_key)?;
-    match (told.gate_was_closed, told.counters.commands, told.faults) == (1, 0, 0) {
+    let failures = u64::from(told.counters.failed != 0 || told.counters.first_missing & MISSING_IS_ERROR != 0);
+    match (told.gate_was_closed, told.counters.commands, told.faults, told.failures) == (1, 0, 0, failures) {
         true if queues.iter().all(|queue| queue.is_untouched()) => Ok(()),
         _ => Err(format!("a queue was touched: {told:?}")),
     }

@@ -35,6 +35,24 @@ const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patc
 
 const PLANTED: &[Planted] = &[
     planted(
+        "failed rows that are zeros where NaN is due",
+        lookups::behind_a_closed_gate,
+        40,
+        patch("locate.cuh", "lookup.plan.lost & LOST_NAN", "lookup.plan.lost & 0"),
+    ),
+    planted(
+        "a mask of failed rows that tells found ones",
+        lookups::behind_a_closed_gate,
+        40,
+        patch("locate.cuh", " && !(lookup.plan.lost & LOST_MASK)", ""),
+    ),
+    planted(
+        "failures that are told and not kept",
+        rich::whole,
+        240,
+        patch("ticket.cuh", "    if (failed) ticket_state(lookup).failures = (u32)before + 1;\n", ""),
+    ),
+    planted(
         "counts of earlier tiles that are not waited for",
         sorted,
         24,

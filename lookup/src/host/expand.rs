@@ -8,7 +8,7 @@ use warprow_dma::{DmaMemory, PAGE};
 use warprow_driver::prp::IovaRange;
 use warprow_layout::{DType, row_crc};
 
-use crate::feature::{Missing, Pooling};
+use crate::feature::{FailedRows, Missing, Pooling};
 use crate::host::memory::Memory;
 use crate::host::prepared::Prepared;
 use crate::host::read::Meanwhile;
@@ -194,6 +194,14 @@ impl Routed<'_> {
     }
 }
 
+/// The value of elements of rows that could not be read.
+fn failed_value(plan: &Prepared) -> f32 {
+    match plan.options.failed_rows {
+        FailedRows::Zeros => 0.0,
+        FailedRows::Nan => f32::NAN,
+    }
+}
+
 /// The byte of landing memory at which a row of a command begins, if the command's data begins at `place`.
 #[inline(always)]
 fn row_at(read: &RowRead, command: &ReadCommand, place: usize, lba_shift: u32) -> usize {
@@ -242,10 +250,11 @@ impl<'a, R: RowsOut> Unpooled<'a, R> {
         Self { routed, rows, heads: &mut [], before: &mut [], staged, feature: 0, next: 0 }
     }
 
-    /// Ends the expansion: zeroes the output rows of ids whose row failed, and calls `failed` with their positions.
+    /// Ends the expansion: fills the output rows of ids whose row failed, and calls `failed` with their positions.
     pub(crate) fn finish(mut self, mut failed: impl FnMut(usize)) -> Option<Damaged> {
+        let value = failed_value(self.routed.plan);
         for id in self.routed.failed() {
-            self.rows.zero(id);
+            self.rows.fill(id, value);
             failed(id);
         }
         self.routed.damaged
@@ -445,8 +454,8 @@ impl<'a, O: OutputElement> Pooled<'a, O> {
                     (None, None) => match self.routed.updated(place) {
                         Some(row) => row,
                         None => {
-                            // A row failed: the whole bag is zeros.
-                            sum.fill(0.0);
+                            // A row failed, and with it the whole bag.
+                            sum.fill(failed_value(plan));
                             count = 0;
                             break;
                         }

@@ -19,8 +19,8 @@ pub(crate) trait RowsOut {
     /// Type of the output's elements.
     type Element: OutputElement;
 
-    /// Fills row `id` with zeros.
-    fn zero(&mut self, id: usize);
+    /// Fills row `id`, all of its width, with elements of that value; integers are zeros.
+    fn fill(&mut self, id: usize, value: f32);
 
     /// Has memory of row `id`, if there is such a row, brought towards the caches, because it is written soon.
     fn expect(&self, _id: usize) {}
@@ -44,6 +44,15 @@ pub(crate) trait RowsOut {
     fn repeat(&mut self, from: usize, to: usize);
 }
 
+/// An element of that value; an integer is 0.
+fn element<O: OutputElement>(value: f32) -> O {
+    let mut element = [O::default()];
+    if value != 0.0 {
+        O::narrow(&[value], &mut element);
+    }
+    element[0]
+}
+
 /// Ordinary memory.
 pub(crate) struct PlainRows<'a, O> {
     pub rows: &'a mut [O],
@@ -63,8 +72,8 @@ impl<O: OutputElement> PlainRows<'_, O> {
 impl<O: OutputElement> RowsOut for PlainRows<'_, O> {
     type Element = O;
 
-    fn zero(&mut self, id: usize) {
-        self.row(id).fill(O::default());
+    fn fill(&mut self, id: usize, value: f32) {
+        self.row(id).fill(element(value));
     }
 
     #[inline(always)]
@@ -144,8 +153,14 @@ impl<O: OutputElement> BufferRows<'_, O> {
 impl<O: OutputElement> RowsOut for BufferRows<'_, O> {
     type Element = O;
 
-    fn zero(&mut self, id: usize) {
-        self.zero_tail(id, 0);
+    fn fill(&mut self, id: usize, value: f32) {
+        if value == 0.0 {
+            return self.zero_tail(id, 0);
+        }
+        let at = self.byte(id);
+        let row = &mut self.row[..self.width];
+        row.fill(element(value));
+        self.memory.write(at, row.as_bytes());
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::batch::{Batch, Ids, Output, OutputRows};
 use crate::error::{InvalidBatch, LookupError, RowError};
-use crate::feature::{Bounds, Missing, MissingId};
+use crate::feature::{Bounds, MaskMeaning, Missing, MissingId};
 use crate::host::check::check;
 use crate::host::counted::Counted;
 use crate::host::expand::{Damaged, Pooled, Routed, Unpooled};
@@ -370,8 +370,13 @@ impl State {
         Sorted { hot_ids, cold_ids, unique, reads, commands: count, failed }
     }
 
-    /// Writes 1 to `out` for each id that its table has and that is no padding, else 0.
+    /// Writes the mask as it is if no row fails: 1 to `out` for each id that its table has and that is no padding, else 0; of a plan whose
+    /// masks tell failed rows, only zeros.
     pub(crate) fn mask(&self, plan: &Prepared, batch: &Batch<'_>, out: &mut [u8]) {
+        if plan.options.mask == MaskMeaning::Failed {
+            out.iter_mut().take(batch.ids.len()).for_each(|mask| *mask = 0);
+            return;
+        }
         for (number, feature) in plan.features.iter().enumerate() {
             let range = ids_of(&self.bags, batch.batch, number);
             let (out, keys) = (&mut out[range.clone()], &self.keys[range.clone()]);
@@ -494,7 +499,8 @@ impl Done {
             return Ok(report);
         }
         if let Some(mask) = mask {
-            positions.iter().for_each(|&id| mask[id] = 0);
+            let failed = u8::from(plan.options.mask == MaskMeaning::Failed);
+            positions.iter().for_each(|&id| mask[id] = failed);
         }
         let source = match (reading.failure, damaged) {
             (Some(error), _) => error.into(),

@@ -3,7 +3,7 @@
 use anyhow::{Context, ensure};
 use warprow_gpu_queues::abi::GATE_BYTES;
 use warprow_gpu_queues::{DeviceMemory, PinnedMemory};
-use warprow_kernels::abi::{self, KEY_ALIGN, TICKETS, element, outcome, tier};
+use warprow_kernels::abi::{self, KEY_ALIGN, element, outcome, tier};
 use warprow_kernels::dedupe::{self, DedupeNeeds, slots_log2, sweeps};
 use warprow_kernels::{Kernels, LaunchShape, LookupGraph, LookupKind, PrefetchKind, SMALL_IDS};
 use warprow_layout::DType;
@@ -49,6 +49,7 @@ impl Code {
 #[derive(Clone, Copy, Default)]
 struct Places {
     state: u64,
+    counts: u64,
     feature: u64,
     table: u64,
     segment: u64,
@@ -115,6 +116,7 @@ impl<'a> Fixture<'a> {
         };
         let places = Places {
             state: room(size_of::<abi::SlotState>() as u64),
+            counts: room(size_of::<abi::TicketState>() as u64),
             feature: room(size_of::<abi::Feature>() as u64),
             table: room(size_of::<abi::Table>() as u64),
             segment: room(size_of::<abi::Segment>() as u64),
@@ -125,7 +127,7 @@ impl<'a> Fixture<'a> {
             found: room(16),
         };
         let memory = DeviceMemory::new(gpu, end)?;
-        let tickets = PinnedMemory::allocate(gpu, (TICKETS * size_of::<abi::Ticket>()) as u64)?;
+        let tickets = PinnedMemory::allocate(gpu, size_of::<abi::Ticket>() as u64)?;
         let gate = PinnedMemory::allocate(gpu, GATE_BYTES as u64)?;
         gpu.synchronize()?;
         let launched = 0.into();
@@ -194,6 +196,7 @@ impl<'a> Fixture<'a> {
             slot: abi::SlotPlaces {
                 state: at + places.state,
                 tickets: self.tickets.address(),
+                counts: at + places.counts,
                 gate: self.gate.address(),
                 ..abi::SlotPlaces::default()
             },
