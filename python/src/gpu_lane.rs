@@ -310,11 +310,12 @@ impl Lanes {
         slots.map(GpuSlot::recover).try_fold(false, |any, recovered| Ok(any | recovered?))
     }
 
-    /// Takes the tickets of captured look-ups back.
+    /// Lets the tickets of captured look-ups go, how many: what their graphs need the graphs keep.
     pub(crate) fn forget_captures(&self) -> Result<usize, GpuError> {
         let mut state = self.lock();
+        let forgotten = state.captured.len();
         state.captured.clear();
-        state.capturing.forget_captures()
+        Ok(forgotten)
     }
 
     pub(crate) fn has_captures(&self) -> bool {
