@@ -28,7 +28,7 @@ pub(crate) fn locate<I: Id>(
 ) -> KeyCounts {
     let each = Each { ids, first, table, route, padding };
     match route.ranks.as_deref() {
-        None => each.locate(places, tiers, |id| Some(id), |_| {}),
+        None => each.locate(places, tiers, Some, |_| {}),
         Some(Ranks::U32(ranks)) => {
             each.locate(places, tiers, |id| ranks.get(id as usize).map(|&rank| rank.into()), |id| expect(ranks, id))
         }
