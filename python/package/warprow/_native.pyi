@@ -1,6 +1,21 @@
 from os import PathLike
 from typing import Any, Callable, final
 
+__all__ = [
+    "Gpu",
+    "GpuPlan",
+    "GpuPrefetched",
+    "Host",
+    "HostPlan",
+    "HostPrefetched",
+    "Store",
+    "format",
+    "gpu_count",
+    "open",
+    "tables_in",
+    "use_kernels",
+]
+
 _Integers = tuple[int, int, str]
 _Batch = tuple[_Integers, _Integers | None, int | None, int]
 _Output = tuple[int, int, int | None]
