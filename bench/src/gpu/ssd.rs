@@ -47,7 +47,8 @@ impl Ground for GpuGround<'_> {
         count: u64,
         by: u32,
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>> {
-        let options = GpuOptions::default().with_queue_sets(by);
+        let mut options = GpuOptions::default().with_queue_sets(by).with_queue_memory(setup.memory);
+        options.depth = setup.depth.unwrap_or(options.depth);
         let merging = setup.merging.clone().unwrap_or(options.merging.clone());
         let options = options.with_merging(merging);
         let executor = GpuExecutor::attach(store, self.stream.gpu().clone(), options)?;

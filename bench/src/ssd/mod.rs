@@ -11,6 +11,7 @@ mod team;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use warprow_gpu_queues::MemoryPlacement;
 use warprow_layout::DType;
 use warprow_lookup::Merging;
 use warprow_soft_controller::TimingProfile;
@@ -53,6 +54,10 @@ pub struct SsdSetup {
     pub threads: Vec<u32>,
     /// Numbers of queue sets by which a GPU does.
     pub sets: Vec<u32>,
+    /// Which memory the queues of look-ups by a GPU lie in.
+    pub memory: MemoryPlacement,
+    /// The most commands in flight on each of these queues; `None`: as many as usual.
+    pub depth: Option<u32>,
     /// Which rows share a read command, whoever looks up but for io_uring; `None`: as each executor has it usually.
     pub merging: Option<Merging>,
     /// For each of those, each number of ids, drives and each timing.
@@ -221,7 +226,7 @@ fn measure(
     count: u64,
     by: u32,
 ) -> anyhow::Result<Measured> {
-    let mut samples: [Vec<f64>; 7] = Default::default();
+    let mut samples: [Vec<f64>; 8] = Default::default();
     let (mut commands, mut checked) = (0, 0);
     let mut began = Instant::now();
     // The first is for warming up.
@@ -246,7 +251,10 @@ fn measure(
         let (seen, busy) = (us(taken.seen), window.map(|window| us(window.time)));
         let stages = taken.stages.map(|stages| stages.map(us));
         let [prepare, fetch, expand] = [0, 1, 2].map(|stage| stages.map(|stages| stages[stage]));
-        let all = [Some(seen), Some(us(taken.caller)), busy, busy.map(|busy| seen - busy), prepare, fetch, expand];
+        let by_gpu = stages.map(|stages| stages.iter().sum::<f64>());
+        let beside = by_gpu.zip(busy).map(|(all, busy)| all - busy);
+        let caller = Some(us(taken.caller));
+        let all = [Some(seen), caller, busy, busy.map(|busy| seen - busy), prepare, fetch, expand, beside];
         samples.iter_mut().zip(all).for_each(|(all, sample)| all.extend(sample));
         if run >= FEWEST && began.elapsed() >= setup.time {
             break;
@@ -254,7 +262,7 @@ fn measure(
     }
     let runs = samples[0].len() as u64;
     let has_stages = !samples[4].is_empty();
-    let [seen_us, caller_us, drives_us, overhead_us, prepare, fetch, expand] = samples.map(median);
+    let [seen_us, caller_us, drives_us, overhead_us, prepare, fetch, expand, beside] = samples.map(median);
     let asked = |time: f64| drives.map(|_| time);
     Ok(Measured {
         by,
@@ -263,6 +271,7 @@ fn measure(
         overhead_us: asked(overhead_us),
         caller_us,
         stages_us: has_stages.then_some([prepare, fetch, expand]),
+        beside_on_gpu_us: asked(beside).filter(|_| has_stages),
         ids_per_second: count as f64 / seen_us * 1e6,
         commands: commands / runs.max(1),
         runs,
@@ -297,6 +306,8 @@ mod tests {
             counts: vec![1, 700],
             threads: vec![1, 3],
             sets: vec![1],
+            memory: MemoryPlacement::default(),
+            depth: None,
             merging: None,
             time: Duration::ZERO,
             limit: Duration::MAX,
