@@ -160,7 +160,10 @@ impl Player {
             let about = About::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
             cuda("the GPU of memory", sys::cuPointerGetAttribute(ptr::from_mut(&mut ordinal).cast(), about, address))?;
             let about = About::CU_POINTER_ATTRIBUTE_CONTEXT;
-            cuda("the context of memory", sys::cuPointerGetAttribute(ptr::from_mut(&mut context).cast(), about, address))?;
+            cuda(
+                "the context of memory",
+                sys::cuPointerGetAttribute(ptr::from_mut(&mut context).cast(), about, address),
+            )?;
         }
         if context == self.gpu.context().cast() {
             return Ok(());

@@ -7,7 +7,6 @@ use cudarc::driver::sys::{self, CUresult};
 use warprow_dma::{DmaMemory, MemoryKind, PAGE, PeerMemory, PeerMemoryError, order};
 
 use crate::address_space::{AddressSpace, Quiet};
-use crate::error::cuda;
 use crate::{DeviceMemory, GpuQueueError};
 
 /// The longest copy that is made word by word.
@@ -22,7 +21,7 @@ impl AddressSpace {
                 // CUDA aligns to 256 bytes at least.
                 let memory = DeviceMemory::new(gpu, (bytes + PAGE) as u64)?;
                 let address = memory.address().next_multiple_of(PAGE as u64);
-                Ok(Arc::new(GpuMemory { stream, memory, address, bytes }))
+                Ok(Arc::new(GpuMemory { stream, _memory: memory, address, bytes }))
             }
             Self::Host => Ok(Arc::new(HostMemory(DmaMemory::allocate(bytes, MemoryKind::Anonymous)?))),
         }
@@ -34,7 +33,7 @@ impl AddressSpace {
 struct GpuMemory {
     // Dropped first: it waits for copies.
     stream: Quiet,
-    memory: DeviceMemory,
+    _memory: DeviceMemory,
     address: u64,
     bytes: usize,
 }

@@ -46,7 +46,9 @@ impl QueuePlacement {
     pub fn description(self) -> &'static str {
         match self {
             Self::A => "rings in GPU memory, doorbells rung by the GPU",
-            Self::AMinus => "completion queues in GPU memory, submission queues in pinned memory, doorbells rung by the GPU",
+            Self::AMinus => {
+                "completion queues in GPU memory, submission queues in pinned memory, doorbells rung by the GPU"
+            }
             Self::B => "rings in pinned memory, doorbells of the device rung by the GPU",
             Self::BPrime => "rings in pinned memory, doorbells rung by a host thread for the GPU",
             Self::C => "rings and doorbells in pinned memory, drives in software",
@@ -245,7 +247,9 @@ mod tests {
         let by_gpu = asked(DoorbellAccess::Registers);
         let placements = by_gpu.drives.iter().map(|choice| choice.placement).collect::<Vec<_>>();
         assert_eq!((placements, by_gpu.asked), (vec![QueuePlacement::C, QueuePlacement::B], true));
-        for (memory, placement) in [(MemoryPlacement::A, QueuePlacement::A), (MemoryPlacement::AMinus, QueuePlacement::AMinus)] {
+        for (memory, placement) in
+            [(MemoryPlacement::A, QueuePlacement::A), (MemoryPlacement::AMinus, QueuePlacement::AMinus)]
+        {
             let by_name = QueuePlacements::of(Ok("NVIDIA H200".to_owned()), [soft], DoorbellAccess::Memory, memory);
             assert_eq!((by_name.placement, by_name.asked, by_name.drives.len()), (placement, true, 1));
         }

@@ -344,9 +344,9 @@ impl Function for SoftController {
     /// An offload reaches the memory itself; the worker goes by copies.
     fn map_peer(&self, memory: &Arc<dyn PeerMemory>) -> Result<u64, FunctionError> {
         let core = &*self.core;
-        let refused =
-            |why: String| FunctionError::Map { function: core.config.name.clone(), len: memory.bytes(), why };
-        let copy = DmaMemory::allocate(memory.bytes(), MemoryKind::Anonymous).map_err(|error| refused(error.to_string()))?;
+        let refused = |why: String| FunctionError::Map { function: core.config.name.clone(), len: memory.bytes(), why };
+        let copy =
+            DmaMemory::allocate(memory.bytes(), MemoryKind::Anonymous).map_err(|error| refused(error.to_string()))?;
         let mut control = core.lock_control();
         for mut shard in core.lock_shards() {
             shard.offload.as_mut().map_or(Ok(()), |offload| offload.admit(&**memory)).map_err(refused)?;

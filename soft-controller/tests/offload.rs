@@ -439,7 +439,8 @@ fn queues_in_memory_of_another_device_are_the_offloads_and_at_need_the_workers()
     assert!(host.create_cq(2, cq.iova, size).status().is_success());
     assert!(host.create_sq(2, sq.iova, size, 2).status().is_success());
     let (sq_iova, cq_iova) = (sq.iova, cq.iova);
-    let pair = Pair { id: 2, sq: sq.memory, cq: cq.memory, sq_iova, cq_iova, size, tail: 0, head: 0, phase: true, sqhd: 0 };
+    let pair =
+        Pair { id: 2, sq: sq.memory, cq: cq.memory, sq_iova, cq_iova, size, tail: 0, head: 0, phase: true, sqhd: 0 };
     host.pairs.push(pair);
     let there = far(&host, &desk, 2 * PAGE);
     let (_, before) = counts(&host);

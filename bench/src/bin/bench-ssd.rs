@@ -79,8 +79,8 @@ struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     sets: Vec<u32>,
     /// Which memory the queues lie in that the GPU drives.
-    #[arg(long, value_enum, default_value_t = MemoryArg::Best)]
-    memory: MemoryArg,
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MemoryArg::Best])]
+    memory: Vec<MemoryArg>,
     /// The most commands in flight on each of these queues [default: 768].
     #[arg(long)]
     depth: Option<u32>,
@@ -177,7 +177,7 @@ impl Args {
             counts: self.ids.iter().map(|ids| ids.0).collect(),
             threads: self.threads.clone(),
             sets: self.sets.clone(),
-            memory: self.memory.placement(),
+            memories: self.memory.iter().map(|memory| memory.placement()).collect(),
             depth: self.depth,
             merging: self.merging.map(MergingArg::merging),
             time: Duration::try_from_secs_f64(self.seconds)?,

@@ -54,8 +54,8 @@ pub struct SsdSetup {
     pub threads: Vec<u32>,
     /// Numbers of queue sets by which a GPU does.
     pub sets: Vec<u32>,
-    /// Which memory the queues of look-ups by a GPU lie in.
-    pub memory: MemoryPlacement,
+    /// Which memories the queues of look-ups by a GPU lie in, in turn.
+    pub memories: Vec<MemoryPlacement>,
     /// The most commands in flight on each of these queues; `None`: as many as usual.
     pub depth: Option<u32>,
     /// Which rows share a read command, whoever looks up but for io_uring; `None`: as each executor has it usually.
@@ -88,6 +88,7 @@ impl SsdSetup {
             !timed || matches!(self.medium, Medium::Emulated(_)),
             "files take the time that they take: --profile none"
         );
+        ensure!(!self.memories.is_empty(), "queues lie in some memory");
         let nothing = self.profiles.is_empty() || self.drives.is_empty() || self.counts.is_empty();
         ensure!(!nothing && !self.threads.is_empty(), "profiles, drives, ids and threads: one of each at least");
         Ok(())
@@ -129,13 +130,13 @@ pub trait Contender {
 
 /// Where look-ups are measured: with a GPU, or on processors alone.
 pub trait Ground {
-    /// Who they are by whom a GPU drives look-ups of `count` ids: `by` queue sets. `None`: there is no GPU.
+    /// Who they are by whom a GPU drives look-ups of `count` ids: so many queue sets, in which memory. `None`: there is no GPU.
     fn by_gpu<'a>(
         &'a mut self,
         setup: &'a SsdSetup,
         store: &'a Store,
         count: u64,
-        by: u32,
+        by: (MemoryPlacement, u32),
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>>;
 
     /// Looks up by `by` threads, whose rows end up where a GPU's would.
@@ -202,9 +203,10 @@ fn line(
 ) -> anyhow::Result<SsdResult> {
     let drives = Some(&laid.drives);
     let (mut gpu, mut cpu, mut uring) = (Vec::new(), Vec::new(), Vec::new());
-    for &by in &setup.sets {
-        if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, by)? {
-            gpu.push(measure(&mut *contender, drives, setup, count, by)?);
+    for (&memory, &by) in setup.memories.iter().flat_map(|memory| setup.sets.iter().map(move |by| (memory, by))) {
+        if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, (memory, by))? {
+            let measured = measure(&mut *contender, drives, setup, count, by)?;
+            gpu.push(Measured { memory: Some(format!("{memory:?}").to_lowercase()), ..measured });
         }
     }
     for &by in &setup.threads {
@@ -266,6 +268,7 @@ fn measure(
     let asked = |time: f64| drives.map(|_| time);
     Ok(Measured {
         by,
+        memory: None,
         seen_us,
         drives_us: asked(drives_us),
         overhead_us: asked(overhead_us),
@@ -306,7 +309,7 @@ mod tests {
             counts: vec![1, 700],
             threads: vec![1, 3],
             sets: vec![1],
-            memory: MemoryPlacement::default(),
+            memories: vec![MemoryPlacement::default()],
             depth: None,
             merging: None,
             time: Duration::ZERO,

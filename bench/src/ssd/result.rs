@@ -18,6 +18,9 @@ const CALLER_US: f64 = 10.0;
 pub struct Measured {
     /// Queue sets, or threads.
     pub by: u32,
+    /// Which memory the queues lay in that a GPU drove ([`MemoryPlacement`](warprow_gpu_queues::MemoryPlacement)).
+    #[serde(default)]
+    pub memory: Option<String>,
     /// From the call until its caller has seen that all rows are there, microseconds.
     pub seen_us: f64,
     /// From the first doorbell to the last completion by the controllers' clocks; none of what asks no controller.
@@ -165,7 +168,13 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
             let line = |one: &Measured| {
                 [
                     name(it),
-                    format!("{} {}{}", one.by, who, if one.by == 1 { "" } else { "s" }),
+                    format!(
+                        "{} {}{}{}",
+                        one.by,
+                        who,
+                        if one.by == 1 { "" } else { "s" },
+                        one.memory.as_ref().map_or_else(String::new, |memory| format!(", {memory}"))
+                    ),
                     us(one.seen_us),
                     one.drives_us.map_or_else(String::new, us),
                     one.overhead_us.map_or_else(String::new, us),
@@ -222,6 +231,7 @@ mod tests {
     fn measured(by: u32, seen_us: f64, overhead_us: f64) -> Measured {
         Measured {
             by,
+            memory: None,
             seen_us,
             drives_us: Some(seen_us - overhead_us),
             overhead_us: Some(overhead_us),
