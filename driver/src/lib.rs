@@ -58,6 +58,6 @@ pub use loss::FormatLoss;
 pub use namespace::{Namespace, NamespaceIds};
 pub use queue::{
     CommandEnd, Completion, ExternalMemory, ExternalQueue, IssuedCommand, PushError, QueueOptions, QueuePair,
-    RingPlace, RingSizes, Submitter,
+    QueuePairMemory, RingPlace, RingSizes, Submitter,
 };
 pub use reset_kind::ResetKind;

@@ -5,9 +5,9 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 /// Steps of a drive's clock in a nanosecond.
 pub(crate) const TICKS: f64 = 8.0;
 /// Threads of a block.
-pub(crate) const THREADS: u32 = 320;
-/// Bytes of shared memory of a block: entries, pieces, due times, command identifiers, and what its threads tell each other.
-pub(crate) const SHARED_BYTES: u32 = THREADS * 64 + 1024 * 24 + 4096 * 8 + 4096 * 2 + 2 * 16 * 4 + 32 + 8;
+pub(crate) const THREADS: u32 = 384;
+/// Bytes of shared memory of a block, a `Desk`, whose size `cuda/answer.cu` holds to this one.
+pub(crate) const SHARED_BYTES: u32 = 90_384;
 
 /// A queue pair as its controller has it: the kernel reads the first part when a turn begins, and writes from `seen_head` on when it
 /// ends.

@@ -1,18 +1,20 @@
 //! Turns of the answering kernel.
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use cudarc::driver::sys;
+use warprow_dma::PeerMemory;
 use warprow_gpu_queues::{DeviceMemory, PinnedMemory, pinned_address, pinned_changes};
 use warprow_soft_controller::{Leave, MappedPlace, Mapping, Offload, OffloadFailure, OffloadQueue, OffloadRate, Turn};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi;
 use crate::image::Image;
-use crate::player::{Player, PlayerError, Stream};
+use crate::player::{PATIENCE, Player, PlayerError, Stream};
 
 /// Queues of a turn at most; the host serves those beyond.
 const MAX_QUEUES: usize = 256;
@@ -30,20 +32,15 @@ const COMMON: u64 = 0;
 const CLOCK: u64 = 128;
 const DEVICE_MAPPINGS: u64 = 256;
 const DEVICE_BYTES: u64 = DEVICE_MAPPINGS + (MAX_MAPPINGS * MAPPING_BYTES) as u64;
-/// Looks at the stream before others are let on this thread's core.
-const LOOKS: u32 = 200;
 
 const _: () = assert!(abi::COMMON_BYTES <= CLOCK);
 
 /// Serves queues of one drive by launches of the answering kernel.
 pub(crate) struct GpuOffload {
-    // Dropped first: it waits for the kernel.
-    stream: Stream,
-    player: Arc<Player>,
-    _image: Arc<Image>,
+    held: ManuallyDrop<Held>,
+    /// A launch was given up, and may come yet: what it touches is never released.
+    is_given_up: bool,
     stale: Arc<AtomicBool>,
-    leave: Arc<Leaver>,
-    _device: DeviceMemory,
     turn: abi::Turn,
     /// What is mapped, as the controller said last.
     mapped: Vec<Mapping>,
@@ -54,9 +51,29 @@ pub(crate) struct GpuOffload {
     is_uploaded: bool,
 }
 
+/// What a launch touches.
+struct Held {
+    // Dropped first: it waits for the kernel.
+    stream: Stream,
+    player: Arc<Player>,
+    _image: Arc<Image>,
+    leave: Arc<Leaver>,
+    _device: DeviceMemory,
+}
+
+impl Drop for GpuOffload {
+    fn drop(&mut self) {
+        if self.is_given_up {
+            return;
+        }
+        // SAFETY: it is dropped here alone, and not used afterwards.
+        unsafe { ManuallyDrop::drop(&mut self.held) };
+    }
+}
+
 impl fmt::Debug for GpuOffload {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("GpuOffload").field("gpu", &self.player.gpu().name()).finish_non_exhaustive()
+        f.debug_struct("GpuOffload").field("gpu", &self.held.player.gpu().name()).finish_non_exhaustive()
     }
 }
 
@@ -86,13 +103,12 @@ impl GpuOffload {
             latency_ns: rate.latency.as_nanos() as u64,
             ..abi::Turn::default()
         };
+        let (stream, leave) = (Stream::new(gpu)?, Arc::new(Leaver { pinned, count: Mutex::new(0) }));
+        let held = Held { stream, player, _image: image, leave, _device: device };
         Ok(Self {
-            stream: Stream::new(gpu)?,
-            leave: Arc::new(Leaver { pinned, count: Mutex::new(0) }),
-            player,
-            _image: image,
+            held: ManuallyDrop::new(held),
+            is_given_up: false,
             stale,
-            _device: device,
             turn,
             mapped: Vec::new(),
             reached: Vec::new(),
@@ -108,13 +124,14 @@ impl GpuOffload {
             return;
         }
         let reached = self.mapped.iter().filter_map(|mapping| {
-            let MappedPlace::Host(memory) = &mapping.place else { return None };
-            Some(abi::Mapping {
-                first: mapping.iova,
-                end: mapping.iova + mapping.len,
-                address: pinned_address(memory)?,
-                writable: mapping.writable.into(),
-            })
+            let address = match &mapping.place {
+                MappedPlace::Host(memory) => pinned_address(memory)?,
+                // Admitted before it was mapped.
+                MappedPlace::Peer { address } => *address,
+                _ => return None,
+            };
+            let (first, end) = (mapping.iova, mapping.iova + mapping.len);
+            Some(abi::Mapping { first, end, address, writable: mapping.writable.into() })
         });
         let reached: Vec<_> = reached.take(MAX_MAPPINGS).collect();
         if reached != self.reached {
@@ -140,7 +157,7 @@ impl GpuOffload {
 
     fn run(&mut self, turn: &Turn<'_>, queues: &mut [OffloadQueue]) -> Result<(), PlayerError> {
         let Some(bells) = pinned_address(turn.doorbells) else { return Ok(()) };
-        let pinned = &self.leave.pinned;
+        let pinned = &self.held.leave.pinned;
         let mut served = Vec::with_capacity(queues.len());
         for (index, queue) in queues.iter().enumerate().filter(|(_, queue)| queue.reached).take(MAX_QUEUES) {
             let Some((sq, cq)) = self.rings(queue) else { continue };
@@ -169,7 +186,7 @@ impl GpuOffload {
             pinned.memory().write(MAPPINGS, bytes);
             let (to, from) = (self.turn.mappings, pinned.address() + MAPPINGS as u64);
             // SAFETY: both have room for all mappings, and stay until the stream is done, which is waited for below.
-            self.stream.with("the mappings of a drive", |stream| unsafe {
+            self.held.stream.with("the mappings of a drive", |stream| unsafe {
                 sys::cuMemcpyAsync(to, from, bytes.len(), stream)
             })?;
             self.is_uploaded = true;
@@ -190,13 +207,12 @@ impl GpuOffload {
         };
         // SAFETY: the rings and mappings are memory that is pinned; the controller keeps them mapped during a turn, and whoever pinned
         // them unmaps them, or deletes their queues, before they are unpinned. The rest is this one's.
-        unsafe { self.player.launch(&self.stream, served.len() as u32, &self.turn) }?;
-        let mut looks = 0;
-        while !self.stream.is_done()? {
-            looks += 1;
-            if looks > LOOKS {
-                std::thread::yield_now();
-            }
+        unsafe { self.held.player.launch(&self.held.stream, served.len() as u32, &self.turn) }?;
+        if let Err(error) = self.held.stream.wait_for(PATIENCE) {
+            // Whatever has become of the launch: if it comes, it finds that it is to touch nothing.
+            self.held.leave.leave();
+            self.is_given_up = true;
+            return Err(error);
         }
         for (place, &index) in served.iter().enumerate() {
             let mut bytes = [0; QUEUE_BYTES];
@@ -219,6 +235,10 @@ impl Offload for GpuOffload {
         self.found_at = None;
     }
 
+    fn admit(&mut self, memory: &dyn PeerMemory) -> Result<(), String> {
+        self.held.player.reach(memory.address()).map_err(|error| error.to_string())
+    }
+
     fn reaches(&mut self, turn: &Turn<'_>, queues: &mut [OffloadQueue]) -> bool {
         if self.stale.load(Ordering::SeqCst) || pinned_address(turn.doorbells).is_none() {
             return false;
@@ -235,7 +255,7 @@ impl Offload for GpuOffload {
     }
 
     fn leave(&self) -> Arc<dyn Leave> {
-        self.leave.clone()
+        self.held.leave.clone()
     }
 }
 

@@ -1,17 +1,24 @@
 //! A GPU that plays drives: the answering kernel, loaded, and a stream to launch it on.
 
 use std::collections::BTreeMap;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_void};
 use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum as Attribute, CUmodule, CUresult, CUstream};
-use warprow_gpu_queues::{Gpu, GpuQueueError};
+use warprow_gpu_queues::{Gpu, GpuQueueError, PinnedMemory};
 use warprow_kernels::{Arch, KernelError, compile_with};
 
 use crate::abi::{SHARED_BYTES, THREADS, Turn};
 
 const SOURCE: &str = include_str!("../cuda/answer.cu");
+/// How long a kernel of the self-test waits for the other, at each attempt: others may use the GPU.
+const MEETINGS: [Duration; 3] = [Duration::from_millis(20), Duration::from_millis(100), Duration::from_millis(500)];
+/// How long a launch is waited for: longer than look-ups wait for a drive by default, so that one that holds launches up ends before.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
+/// Looks at a stream before others are let on this thread's core.
+const LOOKS: u32 = 200;
 const OPTIONS: [&str; 2] = ["--std=c++17", "-lineinfo"];
 
 /// Why a GPU cannot play drives.
@@ -23,6 +30,23 @@ pub(crate) enum PlayerError {
     Kernel(#[from] KernelError),
     #[error("CUDA refuses {0}: {1:?}")]
     Cuda(&'static str, CUresult),
+    #[error(
+        "it does not reach the memory of GPU {ordinal} (cuCtxEnablePeerAccess: {code:?}): play the drive on that GPU (gpu={ordinal}), or ask \
+         for MemoryPlacement::Pinned"
+    )]
+    Peer { ordinal: i32, code: CUresult },
+    /// Found by the self-test.
+    #[error(
+        "kernels on this GPU wait for each other, so that a look-up would wait for itself: unset CUDA_LAUNCH_BLOCKING and \
+         CUDA_DEVICE_MAX_CONNECTIONS, and leave out profilers that run one kernel at a time"
+    )]
+    OneAtATime,
+    /// A launch has not ended in the time that it may take.
+    #[error(
+        "a launch has not ended within {0:?}: CUDA holds it back, for a call of another thread that waits for all kernels (cudaFree, \
+         cudaHostRegister, a module that is loaded), or the GPU is taken by other kernels; play the drive on another GPU"
+    )]
+    HeldBack(Duration),
     /// A launch would then have to set memory aside, and wait for every kernel that runs.
     #[error("the answering kernel needs {0} bytes of local memory on this GPU, where it must not need any")]
     Spills(i32),
@@ -86,11 +110,69 @@ impl Player {
         if local != 0 {
             return Err(PlayerError::Spills(local));
         }
+        player.check_kernels_meet()?;
         Ok(player)
+    }
+
+    /// The self-test: a kernel of one stream waits for one of another. Whatever keeps the second from the GPU meanwhile would keep the
+    /// answering kernel from it while a look-up waits for the drive.
+    fn check_kernels_meet(&self) -> Result<(), PlayerError> {
+        let function = |name: &CStr| {
+            let mut function = ptr::null_mut();
+            // SAFETY: the module is loaded; a handle is stored. Loading at once, as above.
+            unsafe {
+                cuda("the self-test", sys::cuModuleGetFunction(&mut function, self.module, name.as_ptr()))?;
+                cuda("the self-test", sys::cuFuncLoad(function))?;
+            }
+            Ok::<_, PlayerError>(function)
+        };
+        let (hold, release) = (function(c"hold")?, function(c"release")?);
+        let words = PinnedMemory::allocate(&self.gpu, 4096)?;
+        let (released, outcome) = (words.address(), words.address() + 128);
+        for limit in MEETINGS {
+            words.memory().fill(0, 256, 0);
+            let (first, second) = (Stream::new(&self.gpu)?, Stream::new(&self.gpu)?);
+            // SAFETY: the words stay until both streams are done, also where something fails: a stream that is dropped waits.
+            unsafe {
+                launch(hold, &first, &mut [released, outcome, limit.as_nanos() as u64])?;
+                launch(release, &second, &mut [released])?;
+            }
+            first.wait_for(PATIENCE)?;
+            second.wait_for(PATIENCE)?;
+            if words.memory().load_u32(128) == 1 {
+                return Ok(());
+            }
+        }
+        Err(PlayerError::OneAtATime)
     }
 
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
+    }
+
+    /// Lets the answering kernel reach the GPU memory at `address`, of whichever GPU it is.
+    pub(crate) fn reach(&self, address: u64) -> Result<(), PlayerError> {
+        use sys::CUpointer_attribute_enum as About;
+        let (mut ordinal, mut context) = (0i32, ptr::null_mut::<c_void>());
+        let _current = self.gpu.enter()?;
+        // SAFETY: the address is memory's that CUDA has allocated; a number and a handle are stored.
+        unsafe {
+            let about = About::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
+            cuda("the GPU of memory", sys::cuPointerGetAttribute(ptr::from_mut(&mut ordinal).cast(), about, address))?;
+            let about = About::CU_POINTER_ATTRIBUTE_CONTEXT;
+            cuda(
+                "the context of memory",
+                sys::cuPointerGetAttribute(ptr::from_mut(&mut context).cast(), about, address),
+            )?;
+        }
+        if context == self.gpu.context().cast() {
+            return Ok(());
+        }
+        // SAFETY: both contexts live: this one's is current, and the other has the memory.
+        match unsafe { sys::cuCtxEnablePeerAccess(context.cast(), 0) } {
+            CUresult::CUDA_SUCCESS | CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            code => Err(PlayerError::Peer { ordinal, code }),
+        }
     }
 
     /// Launches a turn for so many queues.
@@ -117,6 +199,18 @@ impl Player {
             )
         })
     }
+}
+
+/// Launches a kernel of one thread with words for parameters.
+///
+/// # Safety
+/// The kernel takes these, and what they name stays until the stream is done. The context is current.
+unsafe fn launch(kernel: CUfunction, stream: &Stream, words: &mut [u64]) -> Result<(), PlayerError> {
+    let mut parameters: Vec<*mut c_void> = words.iter_mut().map(|word| ptr::from_mut(word).cast()).collect();
+    // SAFETY: the caller's promise; CUDA copies the parameters.
+    cuda("the self-test", unsafe {
+        sys::cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream.stream, parameters.as_mut_ptr(), ptr::null_mut())
+    })
 }
 
 impl Drop for Player {
@@ -182,6 +276,21 @@ impl Stream {
             }
         })?;
         Ok(done)
+    }
+
+    /// As [`wait`](Self::wait), by looking, and no longer than `patience`.
+    pub(crate) fn wait_for(&self, patience: Duration) -> Result<(), PlayerError> {
+        let (mut looks, began) = (0, Instant::now());
+        while !self.is_done()? {
+            looks += 1;
+            if looks > LOOKS {
+                if began.elapsed() > patience {
+                    return Err(PlayerError::HeldBack(patience));
+                }
+                std::thread::yield_now();
+            }
+        }
+        Ok(())
     }
 
     /// Waits until everything enqueued has ended.

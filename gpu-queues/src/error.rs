@@ -1,6 +1,6 @@
 use cudarc::driver::sys::CUresult;
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
-use warprow_dma::{AllocateError, FunctionError};
+use warprow_dma::{AllocateError, FunctionError, PeerMemoryError};
 use warprow_driver::DriverError;
 
 use crate::register_refusal::RegisterRefusal;
@@ -90,6 +90,9 @@ pub enum GpuQueueError {
         /// The reason, and its remedy where there is one.
         why: RegisterRefusal,
     },
+    /// Memory for queues on a GPU could not be written.
+    #[error(transparent)]
+    PeerMemory(#[from] PeerMemoryError),
     /// A queue set cannot be made as the caller asked; the text says why.
     #[error("{0}")]
     Unsupported(String),

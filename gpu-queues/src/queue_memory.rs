@@ -4,11 +4,12 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use warprow_dma::{DmaMemory, MappedMemory, PAGE};
-use warprow_driver::{Controller, ExternalMemory, RingPlace, RingSizes};
+use warprow_dma::{DmaMemory, MappedMemory, MappedPeerMemory, PAGE};
+use warprow_driver::{Controller, ExternalMemory, QueuePairMemory, RingPlace, RingSizes};
 
 use crate::GpuQueueError;
 use crate::address_space::{AddressSpace, Shared};
+use crate::memory_placement::PlacedMemory;
 
 /// Memory of a GPU that drives write to: completion queues and landing areas of placement A⁻.
 pub trait DriveWritable: Send + Sync + fmt::Debug {
@@ -52,6 +53,8 @@ pub(crate) struct QueueMemory {
     pub(crate) landing: u64,
     pub(crate) landing_iova: u64,
     pub(crate) list_iova: u64,
+    /// Whether some of it is gone with the GPU's context.
+    pub(crate) is_on_gpu: bool,
     /// Keeps the memory pinned, or allocated.
     _owners: Vec<Owner>,
 }
@@ -63,53 +66,83 @@ enum Owner {
     Gpu(Arc<dyn Any + Send + Sync>),
 }
 
+/// A piece of the memory of a queue.
+struct Block {
+    memory: QueuePairMemory,
+    /// Of its first byte, for whoever drives the queue.
+    address: u64,
+    owner: Option<Owner>,
+}
+
+impl Block {
+    fn pinned(controller: &Arc<Controller>, bytes: usize, side: &AddressSpace) -> Result<Self, GpuQueueError> {
+        let memory = controller.allocate(bytes)?;
+        let pinned = side.share(memory.memory().clone())?;
+        let address = pinned.address();
+        Ok(Self { memory: QueuePairMemory::Host(memory), address, owner: Some(Owner::Pinned(pinned)) })
+    }
+
+    fn writable(controller: &Arc<Controller>, bytes: usize, from: &dyn DriveWritable) -> Result<Self, GpuQueueError> {
+        let block = from.allocate(bytes)?;
+        let mapped = MappedMemory::new(controller.function().clone(), block.memory)?;
+        let memory = QueuePairMemory::Host(Arc::new(mapped));
+        Ok(Self { memory, address: block.address, owner: Some(Owner::Gpu(block.owner)) })
+    }
+
+    fn peer(controller: &Arc<Controller>, bytes: usize, side: &AddressSpace) -> Result<Self, GpuQueueError> {
+        let peer = side.peer(bytes)?;
+        let address = peer.address();
+        let mapped = MappedPeerMemory::new(controller.function().clone(), peer)?;
+        Ok(Self { memory: QueuePairMemory::Peer(Arc::new(mapped)), address, owner: None })
+    }
+}
+
 impl QueueMemory {
-    /// All of it in memory of the host, or the completion queue and the landing area in `writable` memory of a GPU.
+    /// In memory of the host, or of whoever drives the queues, as `placed` says; or the completion queue and the landing area in
+    /// `writable` memory of a GPU.
     pub(crate) fn new(
         controller: &Arc<Controller>,
         bytes: QueueBytes,
         side: &AddressSpace,
+        placed: PlacedMemory,
         writable: Option<&dyn DriveWritable>,
     ) -> Result<Self, GpuQueueError> {
         let sq_bytes = bytes.sizes.cq_offset();
         let cq_bytes = bytes.sizes.bytes() - sq_bytes;
-        let list_bytes = bytes.list_entries * size_of::<u64>();
+        let read = sq_bytes + (bytes.list_entries * size_of::<u64>()).next_multiple_of(PAGE);
         let written = cq_bytes + bytes.landing;
-        // The submission queue and the list, which drives only read, are in memory of the host in every placement.
-        let in_host = if writable.is_none() { written } else { 0 };
-        let read = controller.allocate(sq_bytes + list_bytes.next_multiple_of(PAGE) + in_host)?;
-        let pinned = side.share(read.memory().clone())?;
-        let (sq, list) = (pinned.address(), read.iova() + sq_bytes as u64);
-        let (landing_memory, at, address, mut owners) = match writable {
-            None => {
-                let at = sq_bytes + list_bytes.next_multiple_of(PAGE);
-                (read.clone(), at, sq + at as u64, Vec::new())
+        // One block for everything, or the submission queue and the list, which drives only read, in a block of their own.
+        let (first, second) = match (placed, writable) {
+            (_, Some(writable)) => {
+                (Block::pinned(controller, read, side)?, Some(Block::writable(controller, written, writable)?))
             }
-            Some(writable) => {
-                let block = writable.allocate(written)?;
-                let mapped = MappedMemory::new(controller.function().clone(), block.memory)?;
-                (Arc::new(mapped), 0, block.address, vec![Owner::Gpu(block.owner)])
+            (PlacedMemory::Pinned, None) => (Block::pinned(controller, read + written, side)?, None),
+            (PlacedMemory::A, None) => (Block::peer(controller, read + written, side)?, None),
+            (PlacedMemory::AMinus, None) => {
+                (Block::pinned(controller, read, side)?, Some(Block::peer(controller, written, side)?))
             }
         };
-        owners.push(Owner::Pinned(pinned));
-        let landing_iova = landing_memory.iova() + (at + cq_bytes) as u64;
+        let (behind, at) = second.as_ref().map_or((&first, read), |second| (second, 0));
+        let landing_iova = behind.memory.iova() + (at + cq_bytes) as u64;
+        let (sq, cq) = (first.address, behind.address + at as u64);
         // Commands find the pages of their places in this list, which never changes.
-        for page in 0..bytes.list_entries {
-            read.memory().store_u64(sq_bytes + page * size_of::<u64>(), landing_iova + (page * PAGE) as u64);
-        }
+        let pages = (0..bytes.list_entries).map(|page| landing_iova + (page * PAGE) as u64);
+        let list: Vec<u8> = pages.flat_map(u64::to_le_bytes).collect();
+        first.memory.write(sq_bytes, &list)?;
         let external = ExternalMemory {
-            sq: RingPlace { memory: read, offset: 0 },
-            cq: RingPlace { memory: landing_memory, offset: at },
+            sq: RingPlace { memory: first.memory.clone(), offset: 0 },
+            cq: RingPlace { memory: behind.memory.clone(), offset: at },
             named: Vec::new(),
         };
         Ok(Self {
             external,
             sq,
-            cq: address,
-            landing: address + cq_bytes as u64,
+            cq,
+            landing: cq + cq_bytes as u64,
             landing_iova,
-            list_iova: list,
-            _owners: owners,
+            list_iova: first.memory.iova() + sq_bytes as u64,
+            is_on_gpu: writable.is_none() && placed != PlacedMemory::Pinned,
+            _owners: [first.owner, second.and_then(|second| second.owner)].into_iter().flatten().collect(),
         })
     }
 }

@@ -5,13 +5,17 @@ use std::fmt;
 
 use warprow_dma::Function;
 
-use crate::{DoorbellAccess, Gpu, GpuQueueError};
+use crate::memory_placement::PlacedMemory;
+use crate::{DoorbellAccess, Gpu, GpuQueueError, MemoryPlacement};
 
-/// Where rings, landing areas and doorbells live when a GPU fetches rows from drives, best first.
+/// Where rings, landing areas and doorbells live when a GPU fetches rows from drives, best first. The doorbells of an emulated drive are
+/// pinned memory, in place of BAR0's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueuePlacement {
     /// Rings and landing areas in GPU memory, BAR0 rung by the GPU.
     A,
+    /// Completion queues and landing areas in GPU memory, submission queues in pinned memory of the host, BAR0 rung by the GPU.
+    AMinus,
     /// Rings and landing areas in pinned memory of the host, BAR0 rung by the GPU.
     B,
     /// Rings and landing areas in pinned memory, BAR0 rung by a host thread for the GPU.
@@ -24,12 +28,13 @@ pub enum QueuePlacement {
 
 impl QueuePlacement {
     /// All placements, best first.
-    pub const ALL: [Self; 5] = [Self::A, Self::B, Self::BPrime, Self::C, Self::D];
+    pub const ALL: [Self; 6] = [Self::A, Self::AMinus, Self::B, Self::BPrime, Self::C, Self::D];
 
     /// The placement's letter.
     pub fn name(self) -> &'static str {
         match self {
             Self::A => "A",
+            Self::AMinus => "A⁻",
             Self::B => "B",
             Self::BPrime => "B′",
             Self::C => "C",
@@ -41,6 +46,9 @@ impl QueuePlacement {
     pub fn description(self) -> &'static str {
         match self {
             Self::A => "rings in GPU memory, doorbells rung by the GPU",
+            Self::AMinus => {
+                "completion queues in GPU memory, submission queues in pinned memory, doorbells rung by the GPU"
+            }
             Self::B => "rings in pinned memory, doorbells of the device rung by the GPU",
             Self::BPrime => "rings in pinned memory, doorbells rung by a host thread for the GPU",
             Self::C => "rings and doorbells in pinned memory, drives in software",
@@ -75,32 +83,36 @@ pub struct QueuePlacements {
     pub drives: Vec<DrivePlacement>,
     /// Each placement that is better than the worst and that no drive has, with the reason.
     pub refused: Vec<(QueuePlacement, String)>,
-    /// Whether the caller asked for who stores to the doorbells ([`DoorbellAccess`]).
+    /// Whether the caller asked for who stores to the doorbells ([`DoorbellAccess`]), or for where rings lie ([`MemoryPlacement`]).
     pub asked: bool,
 }
 
 impl QueuePlacements {
-    /// Chooses placements for the drives behind these functions, whose doorbells are stored to as `doorbells` says; `gpu` is the
-    /// GPU, or the reason why there is none.
+    /// Chooses placements for the drives behind these functions, whose doorbells are stored to as `doorbells` says, and whose queues lie
+    /// where `memory` says; `gpu` is the GPU, or the reason why there is none.
     pub fn choose<'a>(
         gpu: Result<&Gpu, &GpuQueueError>,
         functions: impl IntoIterator<Item = &'a dyn Function>,
         doorbells: DoorbellAccess,
+        memory: MemoryPlacement,
     ) -> Self {
-        Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, doorbells)
+        Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, doorbells, memory)
     }
 
     fn of<'a>(
         gpu: Result<String, String>,
         functions: impl IntoIterator<Item = &'a dyn Function>,
         doorbells: DoorbellAccess,
+        memory: MemoryPlacement,
     ) -> Self {
-        let placement = |function: &dyn Function| match &gpu {
-            Err(_) => QueuePlacement::D,
-            Ok(_) if doorbells == DoorbellAccess::HostThread => QueuePlacement::BPrime,
-            Ok(_) if function.doorbell_memory().is_some() => QueuePlacement::C,
-            Ok(_) if doorbells == DoorbellAccess::Registers => QueuePlacement::B,
-            Ok(_) => QueuePlacement::BPrime,
+        let placement = |function: &dyn Function| match (&gpu, memory.on(function, doorbells)) {
+            (Err(_), _) => QueuePlacement::D,
+            (Ok(_), _) if doorbells == DoorbellAccess::HostThread => QueuePlacement::BPrime,
+            (Ok(_), PlacedMemory::A) => QueuePlacement::A,
+            (Ok(_), PlacedMemory::AMinus) => QueuePlacement::AMinus,
+            (Ok(_), _) if function.doorbell_memory().is_some() => QueuePlacement::C,
+            (Ok(_), _) if doorbells == DoorbellAccess::Registers => QueuePlacement::B,
+            (Ok(_), _) => QueuePlacement::BPrime,
         };
         let choice = |function: &'a dyn Function| DrivePlacement {
             drive: function.name().to_owned(),
@@ -111,14 +123,17 @@ impl QueuePlacements {
         let lowest = drives.iter().map(|choice| choice.placement).max().unwrap_or(none);
         let reason = |placement| match (&gpu, placement) {
             (Err(why), _) => why.clone(),
-            (Ok(_), QueuePlacement::A) => "not built yet".to_owned(),
+            (Ok(_), QueuePlacement::A | QueuePlacement::AMinus) => {
+                "built for drives that a GPU plays alone (an address with gpu=)".to_owned()
+            }
             (Ok(_), QueuePlacement::B) => "unproven on hardware; DoorbellAccess::Registers asks for it".to_owned(),
             (Ok(_), _) => "the drives are software, with doorbells in memory that the GPU reaches itself".to_owned(),
         };
         let taken = |placement| drives.iter().any(|choice| choice.placement == placement);
         let refused = QueuePlacement::ALL.into_iter().filter(|&placement| placement < lowest && !taken(placement));
         let refused = refused.map(|placement| (placement, reason(placement))).collect();
-        let asked = doorbells != DoorbellAccess::default() && gpu.is_ok();
+        let by_default = doorbells == DoorbellAccess::default() && memory == MemoryPlacement::default();
+        let asked = !by_default && gpu.is_ok();
         Self { asked, gpu: gpu.ok(), placement: lowest, drives, refused }
     }
 }
@@ -199,6 +214,7 @@ mod tests {
             gpu.map(str::to_owned).map_err(str::to_owned),
             functions.iter().copied(),
             DoorbellAccess::Memory,
+            MemoryPlacement::default(),
         )
     }
 
@@ -207,7 +223,7 @@ mod tests {
         let soft: Arc<SoftController> = SoftController::builder().name("emulated:a").stepped().build().unwrap();
         let (soft, card): (&dyn Function, &dyn Function) = (&*soft, &Card);
         let gpu = Ok("NVIDIA H200");
-        let unproven = "not A: not built yet; not B: unproven on hardware; DoorbellAccess::Registers asks for it";
+        let unproven = "not A, A⁻: built for drives that a GPU plays alone (an address with gpu=); not B: unproven on hardware; DoorbellAccess::Registers asks for it";
         let soft_only = format!(
             "NVIDIA H200, placement C: rings and doorbells in pinned memory, drives in software; {unproven}; not B′: the drives are \
              software, with doorbells in memory that the GPU reaches itself"
@@ -222,18 +238,26 @@ mod tests {
              memory, doorbells rung by a host thread for the GPU; {unproven}"
         );
         assert_eq!(choose(gpu, &[soft, card]).to_string(), both);
-        let asked = |doorbells| QueuePlacements::of(Ok("NVIDIA H200".to_owned()), [soft, card], doorbells);
+        let asked = |doorbells| {
+            QueuePlacements::of(Ok("NVIDIA H200".to_owned()), [soft, card], doorbells, MemoryPlacement::default())
+        };
         let by_thread = asked(DoorbellAccess::HostThread);
         assert_eq!(by_thread.to_string(), format!("NVIDIA H200, {host_thread}, as asked for; {unproven}"));
         assert!(by_thread.drives.iter().all(|choice| choice.placement == QueuePlacement::BPrime));
         let by_gpu = asked(DoorbellAccess::Registers);
         let placements = by_gpu.drives.iter().map(|choice| choice.placement).collect::<Vec<_>>();
         assert_eq!((placements, by_gpu.asked), (vec![QueuePlacement::C, QueuePlacement::B], true));
+        for (memory, placement) in
+            [(MemoryPlacement::A, QueuePlacement::A), (MemoryPlacement::AMinus, QueuePlacement::AMinus)]
+        {
+            let by_name = QueuePlacements::of(Ok("NVIDIA H200".to_owned()), [soft], DoorbellAccess::Memory, memory);
+            assert_eq!((by_name.placement, by_name.asked, by_name.drives.len()), (placement, true, 1));
+        }
         let none = choose(Err("libcuda cannot be found"), &[soft, card]);
         assert_eq!(
             none.to_string(),
-            "no GPU, placement D: the host executor; not A, B, B′, C: libcuda cannot be found"
+            "no GPU, placement D: the host executor; not A, A⁻, B, B′, C: libcuda cannot be found"
         );
-        assert_eq!((none.placement, none.refused.len()), (QueuePlacement::D, 4));
+        assert_eq!((none.placement, none.refused.len()), (QueuePlacement::D, 5));
     }
 }

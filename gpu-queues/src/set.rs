@@ -17,6 +17,7 @@ use crate::address_space::{AddressSpace, Own, Shared};
 use crate::doorbell_access::{DoorbellAccess, ReachedDoorbells};
 use crate::doorbell_proxy::{DoorbellProxy, ForwardedGate, SHADOW_BYTES};
 use crate::gate::DRAIN;
+use crate::memory_placement::{MemoryPlacement, PlacedMemory};
 use crate::queue_memory::{DriveWritable, QueueBytes, QueueMemory};
 use crate::{Gate, Gpu, GpuQueueError};
 
@@ -40,7 +41,10 @@ pub struct QueueSetOptions {
     pub timeout: Duration,
     /// Who stores to the drives' doorbells.
     pub doorbells: DoorbellAccess,
-    /// Memory of the GPU for completion queues and landing areas (placement A⁻); `None`: they lie in memory of the host.
+    /// Which memory rings and landing areas lie in.
+    pub memory: MemoryPlacement,
+    /// Memory of the GPU that the host has mapped, for completion queues and landing areas (placement A⁻), in place of what `memory`
+    /// says; `None`: `memory` says it.
     pub writable: Option<Arc<dyn DriveWritable>>,
 }
 
@@ -76,7 +80,7 @@ struct Memory {
     _shadows: Shared,
     bells: Vec<ReachedDoorbells>,
     /// Rings and landing areas.
-    _queues: Vec<QueueMemory>,
+    queues: Vec<QueueMemory>,
     gate: Arc<Gate>,
 }
 
@@ -153,6 +157,24 @@ impl Shape {
     }
 }
 
+/// The memory of a queue as the options want it, or where they want the best in pinned memory, if GPU memory cannot be had.
+fn queue_memory(
+    controller: &Arc<Controller>,
+    bytes: QueueBytes,
+    side: &AddressSpace,
+    options: &QueueSetOptions,
+) -> Result<QueueMemory, GpuQueueError> {
+    let placed = options.memory.on(&**controller.function(), options.doorbells);
+    let made = QueueMemory::new(controller, bytes, side, placed, options.writable.as_deref());
+    match made {
+        Err(error) if options.memory == MemoryPlacement::Best && placed != PlacedMemory::Pinned => {
+            tracing::warn!(function = %controller.name(), %error, "queues lie in pinned memory instead of GPU memory");
+            QueueMemory::new(controller, bytes, side, PlacedMemory::Pinned, None)
+        }
+        made => made.map_err(|error| placed.refused(&**controller.function(), error)),
+    }
+}
+
 impl QueueSet {
     /// Makes queues on `drives` for kernels on `gpu`.
     ///
@@ -192,6 +214,12 @@ impl QueueSet {
         let windows = options.windows.iter().copied().chain(std::iter::repeat(ReadWindow::default()));
         let shapes = drives.iter().zip(windows).map(|(drive, window)| Shape::of(drive, options, window));
         let shapes = shapes.collect::<Result<Vec<_>, _>>()?;
+        if options.doorbells == DoorbellAccess::HostThread
+            && matches!(options.memory, MemoryPlacement::A | MemoryPlacement::AMinus)
+        {
+            let why = "a host thread rings doorbells for queues in pinned memory alone: ask for MemoryPlacement::Best, or for DoorbellAccess::Memory";
+            return Err(GpuQueueError::Unsupported(why.to_owned()));
+        }
         let mut bells = Vec::new();
         for (controller, _) in drives {
             bells.push(ReachedDoorbells::of(options.doorbells, controller, side)?);
@@ -222,7 +250,7 @@ impl QueueSet {
         let mut memories = Vec::new();
         let mut queues = Vec::new();
         for ((controller, _), shape) in drives.iter().zip(&shapes) {
-            let memory = QueueMemory::new(controller, shape.bytes(), side, options.writable.as_deref())?;
+            let memory = queue_memory(controller, shape.bytes(), side, options)?;
             // SAFETY: the rings are reached through `descriptors`, by kernels that their launches (unsafe themselves)
             // let in and by whoever stands in for them with the addresses there, which takes `unsafe` as well; their
             // commands land in the landing areas behind the rings (docs/gpu-rings.md), in memory that this set hands to
@@ -280,7 +308,7 @@ impl QueueSet {
             faults,
             _shadows: shadows,
             bells: bells.into_iter().flatten().collect(),
-            _queues: memories,
+            queues: memories,
             gate,
         };
         let abandoned = vec![false; queues.len()];
@@ -438,7 +466,10 @@ impl QueueSet {
                     let issued = IssuedCommand { opcode: NvmOpcode::READ.0, cid: it.cid as u16, nsid, lba: it.lba };
                     queue.blame_time_out(issued, Duration::from_nanos(it.waited_ns))
                 });
-                match revive(index, blame, &mut || queue.recreate()) {
+                // With the context the memory of queues on the GPU is lost. Such a queue stays deleted, and its drive serves others.
+                let is_gone = lost.is_err() && self.memory.queues.get(index).is_some_and(|memory| memory.is_on_gpu);
+                match revive(index, blame, &mut || if is_gone { queue.delete() } else { queue.recreate() }) {
+                    Ok(()) if is_gone => continue,
                     Ok(()) => {}
                     Err(error @ DriverError::GivenUp { .. }) => {
                         tracing::error!(%error, "look-ups do without the drive");
@@ -551,6 +582,7 @@ mod tests {
             windows: Vec::new(),
             timeout: Duration::from_secs(1),
             doorbells: DoorbellAccess::default(),
+            memory: MemoryPlacement::default(),
             writable: None,
         }
     }
@@ -584,7 +616,7 @@ mod tests {
         }
         let set = QueueSet::on_host(&[large], &by(2, 4096), Arc::new(Gate::on_host().unwrap())).unwrap();
         let (queue, descriptor) = (&set.queues[0], set.descriptors[0]);
-        let host = &queue.memory().sq.memory;
+        let warprow_driver::QueuePairMemory::Host(host) = &queue.memory().sq.memory else { panic!("pinned memory") };
         let list = (descriptor.prp_list - host.iova()) as usize;
         assert_eq!((descriptor.window, descriptor.landing_stride), (3 << 8 | 2, 16384));
         for page in 0..2 * LANES as usize * 4 {

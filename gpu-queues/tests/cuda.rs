@@ -7,7 +7,8 @@ use warprow_dma::{Function, SystemClock};
 use warprow_driver::{Controller, ControllerOptions, Namespace, ResetKind, Submitter};
 use warprow_gpu_queues::abi::GATE_CLOSED;
 use warprow_gpu_queues::{
-    DeviceMemory, DoorbellAccess, Gate, Gpu, PinnedMemory, QueuePlacement, QueuePlacements, QueueSet, QueueSetOptions,
+    DeviceMemory, DoorbellAccess, Gate, Gpu, MemoryPlacement, PinnedMemory, QueuePlacement, QueuePlacements, QueueSet,
+    QueueSetOptions,
 };
 use warprow_soft_controller::{Namespace as Space, RamBacking, SoftController};
 
@@ -72,7 +73,12 @@ fn memory_that_is_not_there_is_a_typed_error() {
 fn queue_sets_come_and_go() {
     let gpu = gpu_or_return!();
     let (soft, drive) = drive();
-    let placements = QueuePlacements::choose(Ok(&gpu), [&*soft as &dyn Function], DoorbellAccess::default());
+    let placements = QueuePlacements::choose(
+        Ok(&gpu),
+        [&*soft as &dyn Function],
+        DoorbellAccess::default(),
+        MemoryPlacement::default(),
+    );
     assert_eq!(placements.placement, QueuePlacement::C, "{placements}");
     let options = QueueSetOptions {
         batches: 2,
@@ -80,6 +86,7 @@ fn queue_sets_come_and_go() {
         windows: Vec::new(),
         timeout: Duration::from_secs(1),
         doorbells: DoorbellAccess::Memory,
+        memory: MemoryPlacement::default(),
         writable: None,
     };
     let by_thread = QueueSetOptions { doorbells: DoorbellAccess::HostThread, ..options.clone() };

@@ -149,7 +149,8 @@ impl GpuExecutor {
     pub fn queue_placements(&self) -> QueuePlacements {
         let members = self.inner.store.drives().iter().flatten();
         let functions = members.map(|member| &**member.controller().function());
-        QueuePlacements::choose(Ok(&self.inner.gpu), functions, self.inner.options.doorbells)
+        let options = &self.inner.options;
+        QueuePlacements::choose(Ok(&self.inner.gpu), functions, options.doorbells, options.queue_memory)
     }
 
     /// How many rows of `table`, the hottest, are in GPU memory, and how many of the next hottest in DRAM. `None`:

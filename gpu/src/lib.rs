@@ -46,4 +46,4 @@ pub use prefetch::PrefetchedBatch;
 pub use report::GpuReport;
 pub use slot::GpuSlot;
 pub use ticket::Ticket;
-pub use warprow_gpu_queues::{DoorbellAccess, Gpu, QueuePlacement, QueuePlacements};
+pub use warprow_gpu_queues::{DoorbellAccess, Gpu, MemoryPlacement, QueuePlacement, QueuePlacements};

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use warprow_gpu_queues::DoorbellAccess;
+use warprow_gpu_queues::{DoorbellAccess, MemoryPlacement};
 use warprow_lookup::Merging;
 
 /// How look-ups run on a GPU.
@@ -60,6 +60,9 @@ pub struct GpuOptions {
     pub overlay_bytes: u64,
     /// Who stores to the drives' doorbells: by default the GPU to those that are memory, and a host thread to registers.
     pub doorbells: DoorbellAccess,
+    /// Which memory rings and landing areas of the queues lie in: by default GPU memory on drives that a GPU plays, and pinned memory on
+    /// all others.
+    pub queue_memory: MemoryPlacement,
 }
 
 impl Default for GpuOptions {
@@ -80,6 +83,7 @@ impl Default for GpuOptions {
             adopting: false,
             overlay_bytes: 0,
             doorbells: DoorbellAccess::default(),
+            queue_memory: MemoryPlacement::default(),
         }
     }
 }
@@ -167,5 +171,11 @@ impl GpuOptions {
     #[must_use]
     pub fn with_doorbells(self, doorbells: DoorbellAccess) -> Self {
         Self { doorbells, ..self }
+    }
+
+    /// Puts rings and landing areas where `memory` says. Plans are refused where a drive does not reach that memory.
+    #[must_use]
+    pub fn with_queue_memory(self, memory: MemoryPlacement) -> Self {
+        Self { queue_memory: memory, ..self }
     }
 }

@@ -52,6 +52,12 @@ __device__ __forceinline__ void store_relaxed(Quad* at, Quad value) {
                  : "memory");
 }
 
+// 16 bytes, aligned: whoever looks sees all of it or nothing.
+__device__ __forceinline__ void store_whole(u64* at, u64 low, u64 high) {
+    asm volatile("{\n\t.reg .b128 value;\n\tmov.b128 value, {%1, %2};\n\tst.relaxed.sys.global.b128 [%0], value;\n\t}" ::"l"(at), "l"(low), "l"(high)
+                 : "memory");
+}
+
 __device__ __forceinline__ void store_release(u64* at, u64 value) {
     asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
 }
@@ -113,6 +119,11 @@ static inline void store_relaxed(u32* at, u32 value) { preempt(), __atomic_store
 static inline void store_relaxed(u64* at, u64 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 static inline void store_relaxed(Quad* at, Quad value) {
     store_relaxed(&at->x, value.x), store_relaxed(&at->y, value.y), store_relaxed(&at->z, value.z), store_relaxed(&at->w, value.w);
+}
+static inline void store_whole(u64* at, u64 low, u64 high) {
+    store_relaxed(at, low);
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+    store_relaxed(at + 1, high);
 }
 static inline void store_release(u64* at, u64 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 static inline void store_mmio(u32* at, u32 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }

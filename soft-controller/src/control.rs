@@ -119,11 +119,14 @@ impl Control {
             shard.running = running;
             shard.resolve();
             if let Some(offload) = &mut shard.offload {
-                let plain = regions.iter().filter(|region| region.remote.is_none());
+                let plain = regions.iter().filter(|region| region.remote.is_none() || region.peer.is_some());
                 let mapping = |region: &Region| Mapping {
                     iova: region.iova,
                     len: region.memory.len() as u64,
-                    place: MappedPlace::Host(region.memory.clone()),
+                    place: match region.peer {
+                        None => MappedPlace::Host(region.memory.clone()),
+                        Some(address) => MappedPlace::Peer { address },
+                    },
                     writable: region.writable,
                 };
                 offload.remap(&plain.map(mapping).collect::<Vec<_>>());

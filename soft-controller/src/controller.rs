@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use warprow_dma::{DmaMemory, Doorbell, Function, FunctionError, Wake};
+use warprow_dma::{DmaMemory, Doorbell, Function, FunctionError, MemoryKind, PeerMemory, Wake};
 use warprow_spec::async_event::AsyncEventKind;
 use warprow_spec::log::LogPageId;
 use warprow_spec::registers::Cc;
@@ -333,6 +333,26 @@ impl Function for SoftController {
             len: memory.len(),
             why: "no gap of I/O virtual addresses is large enough; unmap memory that is no longer used".to_owned(),
         })?;
+        control.publish(core);
+        Ok(iova)
+    }
+
+    fn favours_peer_memory(&self) -> bool {
+        self.core.gate.as_ref().is_some_and(|gate| gate.has_offload())
+    }
+
+    /// An offload reaches the memory itself; the worker goes by copies.
+    fn map_peer(&self, memory: &Arc<dyn PeerMemory>) -> Result<u64, FunctionError> {
+        let core = &*self.core;
+        let refused = |why: String| FunctionError::Map { function: core.config.name.clone(), len: memory.bytes(), why };
+        let copy =
+            DmaMemory::allocate(memory.bytes(), MemoryKind::Anonymous).map_err(|error| refused(error.to_string()))?;
+        let mut control = core.lock_control();
+        for mut shard in core.lock_shards() {
+            shard.offload.as_mut().map_or(Ok(()), |offload| offload.admit(&**memory)).map_err(refused)?;
+        }
+        let full = "no gap of I/O virtual addresses is large enough; unmap memory that is no longer used";
+        let iova = control.iommu.map_peer(memory, &copy).ok_or_else(|| refused(full.to_owned()))?;
         control.publish(core);
         Ok(iova)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
-use warprow_dma::{DmaMemory, PAGE};
+use warprow_dma::{DmaMemory, PAGE, PeerMemory};
 
 /// The first address handed out: beyond 4 GiB, so that an address cut to 32 bits never works by accident.
 const FIRST: u64 = 0x10_0000_0000;
@@ -22,6 +22,30 @@ pub trait RemoteMemory: Send + Sync + fmt::Debug {
     fn write(&self, iova: u64, from: &DmaMemory, offset: usize, len: usize) -> bool;
 }
 
+/// Copies between memory of another device, mapped from `iova` on, and its copy in this process.
+#[derive(Debug)]
+struct PeerCopies {
+    iova: u64,
+    memory: Arc<dyn PeerMemory>,
+}
+
+impl RemoteMemory for PeerCopies {
+    fn read(&self, iova: u64, into: &DmaMemory, offset: usize, len: usize) -> bool {
+        let mut bytes = vec![0; len];
+        let read = self.memory.read((iova - self.iova) as usize, &mut bytes).is_ok();
+        if read {
+            into.write(offset, &bytes);
+        }
+        read
+    }
+
+    fn write(&self, iova: u64, from: &DmaMemory, offset: usize, len: usize) -> bool {
+        let mut bytes = vec![0; len];
+        from.read(offset, &mut bytes);
+        self.memory.write((iova - self.iova) as usize, &bytes).is_ok()
+    }
+}
+
 /// Memory at an I/O virtual address.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
@@ -31,6 +55,8 @@ pub(crate) struct Region {
     pub(crate) writable: bool,
     /// What brings `memory` up to date, where that is a copy of the host's memory.
     pub(crate) remote: Option<Arc<dyn RemoteMemory>>,
+    /// The address of the host's memory, where that is another device's. An offload may reach it, and `memory` is a copy for the worker.
+    pub(crate) peer: Option<u64>,
 }
 
 impl Region {
@@ -54,10 +80,24 @@ impl Iommu {
     /// Maps `memory`. Addresses are not used again before the address space has been walked through once, and an
     /// unmapped page follows each mapping, so that stale and overrunning addresses fault instead of hitting others.
     pub(crate) fn map(&mut self, memory: &DmaMemory) -> Option<u64> {
-        let needed = (memory.len() as u64).checked_add(PAGE as u64)?;
+        let iova = self.take(memory.len())?;
+        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable: true, remote: None, peer: None });
+        Some(iova)
+    }
+
+    /// As [`map`](Self::map), for memory of another device; `copy` is as long.
+    pub(crate) fn map_peer(&mut self, memory: &Arc<dyn PeerMemory>, copy: &DmaMemory) -> Option<u64> {
+        let (iova, peer) = (self.take(copy.len())?, Some(memory.address()));
+        let remote: Arc<dyn RemoteMemory> = Arc::new(PeerCopies { iova, memory: memory.clone() });
+        self.regions.insert(iova, Region { iova, memory: copy.clone(), writable: true, remote: Some(remote), peer });
+        Some(iova)
+    }
+
+    /// Addresses for so many bytes.
+    fn take(&mut self, len: usize) -> Option<u64> {
+        let needed = (len as u64).checked_add(PAGE as u64)?;
         let iova = self.gap(self.next, needed).or_else(|| self.gap(FIRST, needed))?;
         self.next = iova + needed;
-        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable: true, remote: None });
         Some(iova)
     }
 
@@ -73,7 +113,7 @@ impl Iommu {
         if self.regions.range(..end).next_back().is_some_and(|(_, region)| region.end() > iova) {
             return false;
         }
-        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable, remote });
+        self.regions.insert(iova, Region { iova, memory: memory.clone(), writable, remote, peer: None });
         true
     }
 
@@ -202,8 +242,9 @@ impl Dma {
     /// Finds the memory of a ring, which may be a copy of memory that is far away.
     pub(crate) fn ring(&mut self, iova: u64, len: usize) -> Result<RingMemory, DmaFault> {
         let segment = self.find(iova, len)?;
-        let Region { memory, remote, .. } = &self.regions[segment.region as usize];
-        Ok(RingMemory { memory: memory.clone(), offset: segment.offset, remote: remote.clone().map(|it| (it, iova)) })
+        let Region { memory, remote, peer, .. } = &self.regions[segment.region as usize];
+        let remote = remote.clone().map(|it| (it, iova));
+        Ok(RingMemory { memory: memory.clone(), offset: segment.offset, remote, is_peer: peer.is_some() })
     }
 
     /// Whether any of the segments is a copy.
@@ -249,9 +290,16 @@ pub(crate) struct RingMemory {
     pub(crate) memory: DmaMemory,
     pub(crate) offset: usize,
     pub(crate) remote: Option<(Arc<dyn RemoteMemory>, u64)>,
+    /// The ring is in memory of another device, which an offload may reach though the worker does not.
+    pub(crate) is_peer: bool,
 }
 
 impl RingMemory {
+    /// Whether an offload may reach it.
+    pub(crate) fn is_at_hand(&self) -> bool {
+        self.remote.is_none() || self.is_peer
+    }
+
     /// Brings bytes at `at` of the ring up to date, if it is a copy. False if that is not possible.
     #[inline]
     pub(crate) fn pull(&self, at: usize, len: usize) -> bool {

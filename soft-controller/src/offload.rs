@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_dma::DmaMemory;
+use warprow_dma::{DmaMemory, PeerMemory};
 
 /// Executes plain reads of a controller's I/O queues, for one turn at a time. The controller's only worker calls it; between two
 /// turns, and only then, queues, mappings and namespaces change.
@@ -25,6 +25,10 @@ pub trait Offload: Send + fmt::Debug {
     /// reads into it are not plain. The controller's locks are held: this must not wait for anything, and what takes time is left to
     /// another thread or to the next call of [`reaches`](Self::reaches).
     fn remap(&mut self, mappings: &[Mapping]);
+
+    /// Says whether it reaches memory of another device that is about to be mapped, and if not, why. What has to be done for that is done
+    /// here. The controller's locks are held: this must not wait for anything that waits for the drive.
+    fn admit(&mut self, memory: &dyn PeerMemory) -> Result<(), String>;
 
     /// Sets [`reached`](OffloadQueue::reached) of those `queues` whose two rings it reaches now; it is clear in all before. False if it
     /// does not reach the doorbells, and so serves no queue. Called before each turn, with the queues that nothing else speaks against.
@@ -72,6 +76,11 @@ pub struct Mapping {
 pub enum MappedPlace {
     /// In this process.
     Host(DmaMemory),
+    /// In another device, at this address, after the offload has [admitted](Offload::admit) it.
+    Peer {
+        /// [`PeerMemory::address`].
+        address: u64,
+    },
 }
 
 /// What a turn is about.

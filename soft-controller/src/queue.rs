@@ -123,9 +123,14 @@ impl Sq {
         self.head as u16
     }
 
-    /// Whether the ring is mapped, in memory that is no copy.
+    /// Whether the ring is mapped, in memory that an offload may reach.
     pub(crate) fn is_at_hand(&self) -> bool {
-        self.ring.as_ref().is_some_and(|ring| ring.remote.is_none())
+        self.ring.as_ref().is_some_and(RingMemory::is_at_hand)
+    }
+
+    /// Whether the ring is in memory of another device, so that what waits in it is known only when it is fetched.
+    pub(crate) fn is_in_peer_memory(&self) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.is_peer)
     }
 
     /// Tells an offload where the queue stands.
@@ -314,9 +319,9 @@ impl Cq {
         !self.overflow.is_empty()
     }
 
-    /// Whether an offload can post here: the ring is mapped, in memory that is no copy, and no place is promised to anybody.
+    /// Whether an offload can post here: the ring is mapped, in memory that it may reach, and no place is promised to anybody.
     pub(crate) fn is_at_hand(&self) -> bool {
-        self.ring.as_ref().is_some_and(|ring| ring.remote.is_none()) && self.reserved == 0 && self.overflow.is_empty()
+        self.ring.as_ref().is_some_and(RingMemory::is_at_hand) && self.reserved == 0 && self.overflow.is_empty()
     }
 
     /// Tells an offload where the queue stands.

@@ -217,6 +217,8 @@ impl Shard {
             return Plan::Left;
         }
         match sq.waiting(&core.doorbells) {
+            // The offload looks, and stops where it is no read.
+            Ok(waiting) if waiting > 0 && sq.is_in_peer_memory() => Plan::Read,
             Ok(waiting) if waiting > 0 => match sq.peek(0) {
                 Some(sqe) if NvmOpcode(sqe[0] as u8) == NvmOpcode::READ => Plan::Read,
                 _ => Plan::Left,

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use common::{Host, pattern, ram};
-use warprow_dma::{Function, PAGE};
+use warprow_dma::{Function, PAGE, PeerMemory};
 use warprow_soft_controller::{Leave, Mapping, Offload, OffloadFailure, OffloadQueue, SoftController, Turn};
 use warprow_spec::async_event::{AsyncEvent, AsyncEventKind, ErrorEvent};
 use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
@@ -134,6 +134,10 @@ impl Leave for Aloof {
 
 impl Offload for Aloof {
     fn remap(&mut self, _: &[Mapping]) {}
+
+    fn admit(&mut self, _: &dyn PeerMemory) -> Result<(), String> {
+        Ok(())
+    }
 
     fn reaches(&mut self, _: &Turn<'_>, _: &mut [OffloadQueue]) -> bool {
         false

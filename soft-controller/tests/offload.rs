@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use common::{Buffer, Host, pattern, stepped};
+use common::{Buffer, Host, Pair, pattern, stepped};
 use desk::Desk;
-use warprow_dma::{DmaMemory, Function, MemoryKind, PAGE};
+use warprow_dma::{DmaMemory, Function, FunctionError, MemoryKind, PAGE, PeerMemory, PeerMemoryError};
 use warprow_soft_controller::{
     ControllerBuilder, Fault, FaultRules, InterruptSink, Rule, SoftController, Timing, TimingProfile,
 };
@@ -396,4 +396,90 @@ fn gaps_between_looks_count_while_submitters_wake_nobody() {
     drop(silent);
     let plain = Host::with_queue(stepped().namespace(common::ram(1 << 20)), 8);
     assert!(plain.drive.offload_counts().is_none() && plain.drive.offload_failure().is_none());
+}
+
+/// Memory of another device, by whose side the test sits.
+#[derive(Debug)]
+struct Far(DmaMemory);
+
+impl PeerMemory for Far {
+    fn address(&self) -> u64 {
+        self.0.as_ptr() as u64
+    }
+
+    fn bytes(&self) -> usize {
+        self.0.len()
+    }
+
+    fn read(&self, offset: usize, into: &mut [u8]) -> Result<(), PeerMemoryError> {
+        self.0.read(offset, into);
+        Ok(())
+    }
+
+    fn write(&self, offset: usize, from: &[u8]) -> Result<(), PeerMemoryError> {
+        self.0.write(offset, from);
+        Ok(())
+    }
+}
+
+/// Maps memory of another device, which the offload is told of.
+fn far(host: &Host, desk: &Desk, bytes: usize) -> Buffer {
+    let memory = DmaMemory::allocate(bytes, MemoryKind::Anonymous).unwrap();
+    let peer: Arc<dyn PeerMemory> = Arc::new(Far(memory.clone()));
+    let iova = host.drive.map_peer(&peer).unwrap();
+    desk.script().peers.push((peer.address(), memory.clone()));
+    Buffer { memory, iova }
+}
+
+#[test]
+fn queues_in_memory_of_another_device_are_the_offloads_and_at_need_the_workers() {
+    let desk = Desk::default();
+    let (mut host, page) = host_of(&desk, 8);
+    let (sq, cq, size) = (far(&host, &desk, 8 * 64), far(&host, &desk, 8 * 16), 8);
+    assert!(host.create_cq(2, cq.iova, size).status().is_success());
+    assert!(host.create_sq(2, sq.iova, size, 2).status().is_success());
+    let (sq_iova, cq_iova) = (sq.iova, cq.iova);
+    let pair =
+        Pair { id: 2, sq: sq.memory, cq: cq.memory, sq_iova, cq_iova, size, tail: 0, head: 0, phase: true, sqhd: 0 };
+    host.pairs.push(pair);
+    let there = far(&host, &desk, 2 * PAGE);
+    let (_, before) = counts(&host);
+    for round in 0..20 {
+        read_on(&mut host, 2, &there);
+        assert_eq!(counts(&host), (round + 1, before), "the worker cannot look at what waits");
+    }
+    // What is not plain: the worker fetches it from there, takes its data from there, and completes it there.
+    let beyond = host.submit(2, Host::rw(NvmOpcode::READ, 1, 1 << 20, 8, there.iova));
+    assert_eq!(host.completion(2, beyond).status().code(), StatusCode::LbaOutOfRange);
+    there.memory.write(100, &pattern(7, PAGE));
+    let written = host.submit(2, Host::rw(NvmOpcode::WRITE, 1, 16, 8, there.iova + 100));
+    assert!(host.completion(2, written).status().is_success());
+    assert_eq!(counts(&host), (20, before + 2));
+    // Neither is where the offload does not serve the queue.
+    desk.script().unreached = vec![2];
+    for _ in 0..20 {
+        read_on(&mut host, 2, &there);
+        let cid = host.submit(2, Host::rw(NvmOpcode::READ, 1, 16, 8, there.iova + 40));
+        assert!(host.completion(2, cid).status().is_success());
+        assert_eq!(there.bytes(40, PAGE), pattern(7, PAGE));
+    }
+    assert_eq!((counts(&host), host.drive.dma_faults()), ((20, before + 42), 0));
+    // Queues of the host go on as before, also into that memory.
+    read_on(&mut host, 1, &there);
+    read_on(&mut host, 1, &page);
+}
+
+#[test]
+fn memory_that_the_offload_does_not_reach_is_refused() {
+    let desk = Desk::default();
+    let (host, _) = host_of(&desk, 8);
+    desk.script().no_peers = true;
+    let peer: Arc<dyn PeerMemory> = Arc::new(Far(DmaMemory::allocate(PAGE, MemoryKind::Anonymous).unwrap()));
+    let refused = host.drive.map_peer(&peer);
+    assert!(matches!(&refused, Err(FunctionError::Map { len: PAGE, why, .. }) if why == "the test wants it so"));
+    desk.script().no_peers = false;
+    let iova = host.drive.map_peer(&peer).unwrap();
+    assert!(host.drive.favours_peer_memory());
+    host.drive.unmap(iova).unwrap();
+    assert_eq!(Arc::strong_count(&peer), 1, "nobody else has it any more");
 }

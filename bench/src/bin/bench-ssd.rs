@@ -13,7 +13,7 @@ use warprow_bench::output::{Notes, busy, finish};
 use warprow_bench::results::{BenchmarkResult, Record, SsdLookups};
 use warprow_bench::ssd::{HostGround, Medium, SsdSetup, run, show};
 use warprow_bench::{Bytes, Count, Scratch};
-use warprow_gpu_queues::Gpu;
+use warprow_gpu_queues::{Gpu, MemoryPlacement};
 use warprow_lookup::Merging;
 use warprow_soft_controller::TimingProfile;
 use warprow_workload::MachineInfo;
@@ -78,6 +78,12 @@ struct Args {
     /// Queue sets by which the GPU drives them, likewise.
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     sets: Vec<u32>,
+    /// Which memory the queues lie in that the GPU drives.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MemoryArg::Best])]
+    memory: Vec<MemoryArg>,
+    /// The most commands in flight on each of these queues [default: 768].
+    #[arg(long)]
+    depth: Option<u32>,
     /// Which rows share a read command, by the GPU and by threads [default: separate by the GPU, neighbours by threads].
     #[arg(long, value_enum)]
     merging: Option<MergingArg>,
@@ -103,6 +109,29 @@ enum MediaArg {
     Cached,
     /// A file for each drive, read past the page cache.
     Direct,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum MemoryArg {
+    /// GPU memory on drives that a GPU plays, pinned memory on all others.
+    Best,
+    /// Pinned memory (placements B and C).
+    Pinned,
+    /// Completion queues and landing areas in GPU memory (placement A⁻).
+    AMinus,
+    /// All of it in GPU memory (placement A).
+    A,
+}
+
+impl MemoryArg {
+    fn placement(self) -> MemoryPlacement {
+        match self {
+            Self::Best => MemoryPlacement::Best,
+            Self::Pinned => MemoryPlacement::Pinned,
+            Self::AMinus => MemoryPlacement::AMinus,
+            Self::A => MemoryPlacement::A,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -148,6 +177,8 @@ impl Args {
             counts: self.ids.iter().map(|ids| ids.0).collect(),
             threads: self.threads.clone(),
             sets: self.sets.clone(),
+            memories: self.memory.iter().map(|memory| memory.placement()).collect(),
+            depth: self.depth,
             merging: self.merging.map(MergingArg::merging),
             time: Duration::try_from_secs_f64(self.seconds)?,
             limit: Duration::try_from_secs_f64(self.limit)?,

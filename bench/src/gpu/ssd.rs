@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use warprow_gpu::{GpuExecutor, GpuOptions, GpuPlan};
-use warprow_gpu_queues::{Gpu, PinnedMemory};
+use warprow_gpu_queues::{Gpu, MemoryPlacement, PinnedMemory};
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::Store;
 use warprow_workload::mix_all;
@@ -45,9 +45,10 @@ impl Ground for GpuGround<'_> {
         setup: &'a SsdSetup,
         store: &'a Store,
         count: u64,
-        by: u32,
+        (memory, by): (MemoryPlacement, u32),
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>> {
-        let options = GpuOptions::default().with_queue_sets(by);
+        let mut options = GpuOptions::default().with_queue_sets(by).with_queue_memory(memory);
+        options.depth = setup.depth.unwrap_or(options.depth);
         let merging = setup.merging.clone().unwrap_or(options.merging.clone());
         let options = options.with_merging(merging);
         let executor = GpuExecutor::attach(store, self.stream.gpu().clone(), options)?;

@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use anyhow::Context;
+use warprow_gpu_queues::MemoryPlacement;
 use warprow_store::Store;
 use warprow_workload::{RowsAnswer, SeededRandom, mix_all, verify};
 use zerocopy::IntoBytes;
@@ -37,7 +38,7 @@ impl Ground for HostGround {
         _: &'a SsdSetup,
         _: &'a Store,
         _: u64,
-        _: u32,
+        _: (MemoryPlacement, u32),
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>> {
         Ok(None)
     }

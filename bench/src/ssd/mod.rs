@@ -11,6 +11,7 @@ mod team;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use warprow_gpu_queues::MemoryPlacement;
 use warprow_layout::DType;
 use warprow_lookup::Merging;
 use warprow_soft_controller::TimingProfile;
@@ -53,6 +54,10 @@ pub struct SsdSetup {
     pub threads: Vec<u32>,
     /// Numbers of queue sets by which a GPU does.
     pub sets: Vec<u32>,
+    /// Which memories the queues of look-ups by a GPU lie in, in turn.
+    pub memories: Vec<MemoryPlacement>,
+    /// The most commands in flight on each of these queues; `None`: as many as usual.
+    pub depth: Option<u32>,
     /// Which rows share a read command, whoever looks up but for io_uring; `None`: as each executor has it usually.
     pub merging: Option<Merging>,
     /// For each of those, each number of ids, drives and each timing.
@@ -83,6 +88,7 @@ impl SsdSetup {
             !timed || matches!(self.medium, Medium::Emulated(_)),
             "files take the time that they take: --profile none"
         );
+        ensure!(!self.memories.is_empty(), "queues lie in some memory");
         let nothing = self.profiles.is_empty() || self.drives.is_empty() || self.counts.is_empty();
         ensure!(!nothing && !self.threads.is_empty(), "profiles, drives, ids and threads: one of each at least");
         Ok(())
@@ -124,13 +130,13 @@ pub trait Contender {
 
 /// Where look-ups are measured: with a GPU, or on processors alone.
 pub trait Ground {
-    /// Who they are by whom a GPU drives look-ups of `count` ids: `by` queue sets. `None`: there is no GPU.
+    /// Who they are by whom a GPU drives look-ups of `count` ids: so many queue sets, in which memory. `None`: there is no GPU.
     fn by_gpu<'a>(
         &'a mut self,
         setup: &'a SsdSetup,
         store: &'a Store,
         count: u64,
-        by: u32,
+        by: (MemoryPlacement, u32),
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>>;
 
     /// Looks up by `by` threads, whose rows end up where a GPU's would.
@@ -197,9 +203,10 @@ fn line(
 ) -> anyhow::Result<SsdResult> {
     let drives = Some(&laid.drives);
     let (mut gpu, mut cpu, mut uring) = (Vec::new(), Vec::new(), Vec::new());
-    for &by in &setup.sets {
-        if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, by)? {
-            gpu.push(measure(&mut *contender, drives, setup, count, by)?);
+    for (&memory, &by) in setup.memories.iter().flat_map(|memory| setup.sets.iter().map(move |by| (memory, by))) {
+        if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, (memory, by))? {
+            let measured = measure(&mut *contender, drives, setup, count, by)?;
+            gpu.push(Measured { memory: Some(format!("{memory:?}").to_lowercase()), ..measured });
         }
     }
     for &by in &setup.threads {
@@ -221,7 +228,7 @@ fn measure(
     count: u64,
     by: u32,
 ) -> anyhow::Result<Measured> {
-    let mut samples: [Vec<f64>; 7] = Default::default();
+    let mut samples: [Vec<f64>; 8] = Default::default();
     let (mut commands, mut checked) = (0, 0);
     let mut began = Instant::now();
     // The first is for warming up.
@@ -246,7 +253,10 @@ fn measure(
         let (seen, busy) = (us(taken.seen), window.map(|window| us(window.time)));
         let stages = taken.stages.map(|stages| stages.map(us));
         let [prepare, fetch, expand] = [0, 1, 2].map(|stage| stages.map(|stages| stages[stage]));
-        let all = [Some(seen), Some(us(taken.caller)), busy, busy.map(|busy| seen - busy), prepare, fetch, expand];
+        let by_gpu = stages.map(|stages| stages.iter().sum::<f64>());
+        let beside = by_gpu.zip(busy).map(|(all, busy)| all - busy);
+        let caller = Some(us(taken.caller));
+        let all = [Some(seen), caller, busy, busy.map(|busy| seen - busy), prepare, fetch, expand, beside];
         samples.iter_mut().zip(all).for_each(|(all, sample)| all.extend(sample));
         if run >= FEWEST && began.elapsed() >= setup.time {
             break;
@@ -254,15 +264,17 @@ fn measure(
     }
     let runs = samples[0].len() as u64;
     let has_stages = !samples[4].is_empty();
-    let [seen_us, caller_us, drives_us, overhead_us, prepare, fetch, expand] = samples.map(median);
+    let [seen_us, caller_us, drives_us, overhead_us, prepare, fetch, expand, beside] = samples.map(median);
     let asked = |time: f64| drives.map(|_| time);
     Ok(Measured {
         by,
+        memory: None,
         seen_us,
         drives_us: asked(drives_us),
         overhead_us: asked(overhead_us),
         caller_us,
         stages_us: has_stages.then_some([prepare, fetch, expand]),
+        beside_on_gpu_us: asked(beside).filter(|_| has_stages),
         ids_per_second: count as f64 / seen_us * 1e6,
         commands: commands / runs.max(1),
         runs,
@@ -297,6 +309,8 @@ mod tests {
             counts: vec![1, 700],
             threads: vec![1, 3],
             sets: vec![1],
+            memories: vec![MemoryPlacement::default()],
+            depth: None,
             merging: None,
             time: Duration::ZERO,
             limit: Duration::MAX,

@@ -18,6 +18,9 @@ const CALLER_US: f64 = 10.0;
 pub struct Measured {
     /// Queue sets, or threads.
     pub by: u32,
+    /// Which memory the queues lay in that a GPU drove ([`MemoryPlacement`](warprow_gpu_queues::MemoryPlacement)).
+    #[serde(default)]
+    pub memory: Option<String>,
     /// From the call until its caller has seen that all rows are there, microseconds.
     pub seen_us: f64,
     /// From the first doorbell to the last completion by the controllers' clocks; none of what asks no controller.
@@ -28,6 +31,9 @@ pub struct Measured {
     pub caller_us: f64,
     /// By the GPU's clock, of a look-up by the GPU: what comes before the first command, reading, and what comes behind.
     pub stages_us: Option<[f64; 3]>,
+    /// The sum of these three less the drives' time.
+    #[serde(default)]
+    pub beside_on_gpu_us: Option<f64>,
     /// Ids a second.
     pub ids_per_second: f64,
     /// Read commands of a look-up.
@@ -158,14 +164,22 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
     )?;
     writeln!(text, "{}\n", table(header, lines))?;
     let lines = results.iter().flat_map(|it| {
-        let of = move |who: &'static str, all: &'_ [Measured]| -> Vec<[String; 9]> {
+        let of = move |who: &'static str, all: &'_ [Measured]| -> Vec<[String; 11]> {
             let line = |one: &Measured| {
                 [
                     name(it),
-                    format!("{} {}{}", one.by, who, if one.by == 1 { "" } else { "s" }),
+                    format!(
+                        "{} {}{}{}",
+                        one.by,
+                        who,
+                        if one.by == 1 { "" } else { "s" },
+                        one.memory.as_ref().map_or_else(String::new, |memory| format!(", {memory}"))
+                    ),
                     us(one.seen_us),
                     one.drives_us.map_or_else(String::new, us),
                     one.overhead_us.map_or_else(String::new, us),
+                    one.stages_us.map_or_else(String::new, |stages| stages.map(us).join(" + ")),
+                    one.beside_on_gpu_us.map_or_else(String::new, us),
                     us(one.caller_us),
                     per_second(one.ids_per_second),
                     one.commands.to_string(),
@@ -176,8 +190,19 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
         };
         [of("queue set", &it.gpu), of("thread", &it.cpu), of("io_uring thread", &it.uring)].into_iter().flatten()
     });
-    let header =
-        ["timing / drives / ids", "by", "look-up", "drives", "beside", "caller's CPU", "ids/s", "commands", "look-ups"];
+    let header = [
+        "timing / drives / ids",
+        "by",
+        "look-up",
+        "drives",
+        "beside",
+        "on the GPU's clock",
+        "beside there",
+        "caller's CPU",
+        "ids/s",
+        "commands",
+        "look-ups",
+    ];
     writeln!(text, "All; median us.")?;
     writeln!(text, "{}", table(header, lines))?;
     let checked: u64 =
@@ -206,11 +231,13 @@ mod tests {
     fn measured(by: u32, seen_us: f64, overhead_us: f64) -> Measured {
         Measured {
             by,
+            memory: None,
             seen_us,
             drives_us: Some(seen_us - overhead_us),
             overhead_us: Some(overhead_us),
             caller_us: 4.0,
             stages_us: None,
+            beside_on_gpu_us: None,
             ids_per_second: 1e9 / seen_us,
             commands: 9,
             runs: 3,

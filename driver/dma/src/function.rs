@@ -1,7 +1,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::{AllocateError, DmaMemory, Doorbell, Interrupt, MemoryKind, Mmio};
+use crate::{AllocateError, DmaMemory, Doorbell, Interrupt, MemoryKind, Mmio, PeerMemory};
 
 /// What can go wrong between the driver and a PCIe function.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -108,6 +108,19 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// Makes `memory` visible to the device, contiguously, and returns its I/O virtual address (page-aligned). Prefer
     /// [`MappedMemory`], which also unmaps it.
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError>;
+
+    /// Whether queues that somebody else drives belong in that one's memory ([`map_peer`](Self::map_peer)): the device reaches it as
+    /// fast as memory of the host, or faster. False where the device would go by way of the host.
+    fn favours_peer_memory(&self) -> bool {
+        false
+    }
+
+    /// Makes memory of another device visible to this one, as [`map`](Self::map) does with memory of the host; [`unmap`](Self::unmap)
+    /// ends it. The function keeps `memory` until then. Prefer [`MappedPeerMemory`](crate::MappedPeerMemory), which also unmaps it.
+    fn map_peer(&self, memory: &Arc<dyn PeerMemory>) -> Result<u64, FunctionError> {
+        let _ = memory;
+        Err(FunctionError::Unsupported { function: self.name().to_owned(), what: "memory of another device" })
+    }
 
     /// Ends a mapping that [`map`](Self::map) made. After this returns, no access of the device reaches the memory any
     /// more. The caller has made sure that no outstanding command names the memory, since its I/O virtual address may

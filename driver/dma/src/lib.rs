@@ -18,6 +18,7 @@ mod mmio;
 pub mod nontemporal;
 pub mod order;
 pub mod pci;
+mod peer_memory;
 pub mod prefetch;
 #[cfg(all(target_os = "linux", not(loom)))]
 mod process_barrier;
@@ -31,3 +32,4 @@ pub use function::{Function, FunctionError, MappedMemory};
 pub use interrupt::{EventfdInterrupt, Interrupt};
 pub use memory::{AllocateError, DmaMemory, HUGE_PAGE, ImportError, MemoryKind, PAGE, WeakMemory};
 pub use mmio::Mmio;
+pub use peer_memory::{MappedPeerMemory, PeerMemory, PeerMemoryError};

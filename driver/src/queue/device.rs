@@ -3,11 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use warprow_dma::{Doorbell, MappedMemory};
+use warprow_dma::Doorbell;
 use warprow_spec::Sqe;
 use warprow_spec::admin::QueuePriority;
 use warprow_spec::registers::{cq_head_doorbell, sq_tail_doorbell};
 
+use super::external_memory::QueuePairMemory;
 use super::registry::{Link, Queues, Submitter};
 use super::ring_sizes::RingSizes;
 use crate::controller::Controller;
@@ -185,7 +186,7 @@ impl DeviceQueue {
         &mut self,
         queues: &mut Queues,
         deleted: Result<(), DriverError>,
-        memory: impl FnOnce() -> Vec<Arc<MappedMemory>>,
+        memory: impl FnOnce() -> Vec<QueuePairMemory>,
     ) {
         match deleted {
             Ok(()) => {

@@ -66,8 +66,7 @@ impl Controller {
         let device = DeviceQueue::new(self, &mut queues, sizes, iovas, Some(submitter))?;
         let (tail, head) = device.doorbells().inspect_err(|_| drop(queues.links.remove(&device.id())))?;
         let mut queue = ExternalQueue { memory, tail, head, device };
-        queue.clear();
-        let made = queue.device.create(&queues);
+        let made = queue.clear().and_then(|()| queue.device.create(&queues));
         // Dropping a queue takes the lock.
         drop(queues);
         match made {
@@ -138,7 +137,7 @@ impl ExternalQueue {
         let controller = self.device.controller.clone();
         let queues = controller.lock_queues();
         self.remove()?;
-        self.clear();
+        self.clear()?;
         self.device.create(&queues)?;
         self.device.link.open();
         Ok(())
@@ -195,16 +194,18 @@ impl ExternalQueue {
         self.device.delete_cq()
     }
 
-    /// Makes the rings as for a new queue: the CQ is zero, and the SQ holds entries that do nothing.
-    fn clear(&mut self) {
+    /// Makes the rings as for a new queue: the CQ is zero, and the SQ holds entries that do nothing. Fails with
+    /// [`DriverError::QueueMemory`] where they lie in memory of another device, which may be lost.
+    fn clear(&mut self) -> Result<(), DriverError> {
         let (ExternalMemory { sq, cq, .. }, sizes) = (&self.memory, self.sizes());
-        let (sq_bytes, cq_bytes) =
-            (sizes.entries as usize * size_of::<Sqe>(), sizes.completion_entries as usize * size_of::<Cqe>());
-        sq.memory.memory().fill(sq.offset, sq_bytes, 0);
-        for entry in (0..sq_bytes).step_by(size_of::<Sqe>()) {
-            sq.memory.memory().store_u64(sq.offset + entry, UNWRITTEN);
+        let mut entries = vec![0; sizes.entries as usize * size_of::<Sqe>()];
+        for entry in entries.chunks_exact_mut(size_of::<Sqe>()) {
+            entry[..size_of::<u64>()].copy_from_slice(&UNWRITTEN.to_le_bytes());
         }
-        cq.memory.memory().fill(cq.offset, cq_bytes, 0);
+        let zeros = vec![0; sizes.completion_entries as usize * size_of::<Cqe>()];
+        sq.memory.write(sq.offset, &entries).and_then(|()| cq.memory.write(cq.offset, &zeros)).map_err(|error| {
+            DriverError::QueueMemory { function: self.controller().name().clone(), why: error.to_string() }
+        })
     }
 }
 

@@ -2,16 +2,60 @@
 
 use std::sync::Arc;
 
-use warprow_dma::{Function, MappedMemory, PAGE};
+use warprow_dma::{Function, MappedMemory, MappedPeerMemory, PAGE, PeerMemoryError};
 use warprow_spec::{Cqe, Sqe};
 
 use super::ring_sizes::RingSizes;
 
+/// Memory that rings lie in, mapped for the queue's controller.
+#[derive(Clone, Debug)]
+pub enum QueuePairMemory {
+    /// Of the host.
+    Host(Arc<MappedMemory>),
+    /// Of another device, such as the GPU that drives the queue.
+    Peer(Arc<MappedPeerMemory>),
+}
+
+impl QueuePairMemory {
+    /// Where the device sees its first byte.
+    pub fn iova(&self) -> u64 {
+        match self {
+            Self::Host(memory) => memory.iova(),
+            Self::Peer(memory) => memory.iova(),
+        }
+    }
+
+    fn function(&self) -> &Arc<dyn Function> {
+        match self {
+            Self::Host(memory) => memory.function(),
+            Self::Peer(memory) => memory.function(),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Host(memory) => memory.memory().len(),
+            Self::Peer(memory) => memory.memory().bytes(),
+        }
+    }
+
+    /// Copies `from` to byte `offset`, and waits until it is there. Panics outside memory of the host, as a slice does.
+    pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), PeerMemoryError> {
+        match self {
+            Self::Host(memory) => {
+                memory.memory().write(offset, from);
+                Ok(())
+            }
+            Self::Peer(memory) => memory.memory().write(offset, from),
+        }
+    }
+}
+
 /// A ring of a queue pair: from byte `offset` of `memory` on.
 #[derive(Clone, Debug)]
 pub struct RingPlace {
-    /// The memory, mapped for the queue's controller.
-    pub memory: Arc<MappedMemory>,
+    /// The memory.
+    pub memory: QueuePairMemory,
     /// Where the ring begins in the memory, bytes: a multiple of a page (4096 B).
     pub offset: usize,
 }
@@ -24,7 +68,7 @@ impl RingPlace {
 
     /// Why a ring of so many bytes cannot lie here.
     fn check(&self, ring: &str, bytes: usize, function: &Arc<dyn Function>) -> Result<(), String> {
-        let len = self.memory.memory().len();
+        let len = self.memory.bytes();
         if !Arc::ptr_eq(self.memory.function(), function) {
             Err(format!("the memory of the {ring} is mapped for {}", self.memory.function().name()))
         } else if !self.offset.is_multiple_of(PAGE) {
@@ -52,6 +96,7 @@ pub struct ExternalMemory {
 impl ExternalMemory {
     /// Both rings in one memory, as [`RingSizes`] says.
     pub fn together(memory: Arc<MappedMemory>, sizes: RingSizes) -> Self {
+        let memory = QueuePairMemory::Host(memory);
         let cq = RingPlace { memory: memory.clone(), offset: sizes.cq_offset() };
         Self { sq: RingPlace { memory, offset: 0 }, cq, named: Vec::new() }
     }
@@ -63,9 +108,9 @@ impl ExternalMemory {
     }
 
     /// All of it, for whoever keeps it mapped.
-    pub(super) fn all(&self) -> Vec<Arc<MappedMemory>> {
+    pub(super) fn all(&self) -> Vec<QueuePairMemory> {
         let mut all = vec![self.sq.memory.clone(), self.cq.memory.clone()];
-        all.extend(self.named.iter().cloned());
+        all.extend(self.named.iter().cloned().map(QueuePairMemory::Host));
         all
     }
 }

@@ -19,7 +19,7 @@ mod ring_tests;
 pub use anomaly::{Anomalies, Anomaly};
 pub use completion::{CommandEnd, CommandName, Completion, IssuedCommand};
 pub use external::ExternalQueue;
-pub use external_memory::{ExternalMemory, RingPlace};
+pub use external_memory::{ExternalMemory, QueuePairMemory, RingPlace};
 pub use memory::RingMemory;
 pub use pair::{QueueOptions, QueuePair};
 pub use push_error::PushError;

@@ -8,6 +8,7 @@ use warprow_spec::Sqe;
 use super::anomaly::Anomalies;
 use super::completion::{CommandEnd, CommandName, Completion};
 use super::device::{DeviceQueue, RingIovas};
+use super::external_memory::QueuePairMemory;
 use super::memory::{Places, RingMemory};
 use super::push_error::PushError;
 use super::ring::{NEVER, Ring};
@@ -508,7 +509,7 @@ impl Drop for QueuePair {
         self.device.retire(&mut queues, deleted, || {
             let mut retained = std::mem::take(kept);
             retained.push(self.memory.clone());
-            retained
+            retained.into_iter().map(QueuePairMemory::Host).collect()
         });
     }
 }

@@ -3,7 +3,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use warprow_dma::MappedMemory;
+use super::external_memory::QueuePairMemory;
 
 /// The host's hold on the party that drives the rings of an [`ExternalQueue`](super::ExternalQueue), such as a kernel
 /// on a GPU or another thread. A reset *closes* the submitter: the party must then *leave*, which means that it touches
@@ -29,7 +29,7 @@ pub(crate) struct Queues {
     pub(crate) links: BTreeMap<u16, Arc<Link>>,
     /// Memory of queue pairs that were dropped while the device could not be made to let go of them. Kept until a
     /// reset.
-    pub(crate) retained: Vec<Vec<Arc<MappedMemory>>>,
+    pub(crate) retained: Vec<Vec<QueuePairMemory>>,
 }
 
 /// What the controller and the owner or submitter of one queue pair tell each other.

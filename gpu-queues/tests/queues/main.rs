@@ -10,7 +10,7 @@ use block::{Block, Rows, launch};
 use warprow_dma::SystemClock;
 use warprow_driver::{BlockIo, Controller, ControllerOptions, DriverError, Namespace, QueueOptions, ResetKind};
 use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT};
-use warprow_gpu_queues::{DoorbellAccess, Gate, GpuQueueError, QueueSet, QueueSetOptions};
+use warprow_gpu_queues::{DoorbellAccess, Gate, GpuQueueError, MemoryPlacement, QueueSet, QueueSetOptions};
 use warprow_soft_controller::{Fault, Namespace as Space, PowerCut, RamBacking, Rule, SoftController};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
 
@@ -61,9 +61,14 @@ impl Fixture {
 
     /// With limits for commands and for leaving.
     fn with(drives: usize, batches: u32, forwarded: bool, timeout: Duration, leave: Duration) -> Self {
+        let doorbells = if forwarded { DoorbellAccess::HostThread } else { DoorbellAccess::Memory };
+        Self::of(drives, leave, &QueueSetOptions { doorbells, ..options(batches, timeout) })
+    }
+
+    fn of(drives: usize, leave: Duration, options: &QueueSetOptions) -> Self {
         let drives: Vec<Drive> = (0..drives).map(|index| drive(index, leave)).collect();
         let gate = Arc::new(Gate::on_host().unwrap());
-        let set = set(&drives, &gate, batches, forwarded, timeout);
+        let set = set(&drives, &gate, options).unwrap();
         let blocks = set.descriptors().iter().copied().map(Block).collect();
         Self { set, gate, blocks, drives, launches: AtomicU64::new(0) }
     }
@@ -81,12 +86,54 @@ impl Fixture {
     }
 }
 
-fn set(drives: &[Drive], gate: &Arc<Gate>, batches: u32, forwarded: bool, timeout: Duration) -> QueueSet {
+fn options(batches: u32, timeout: Duration) -> QueueSetOptions {
+    QueueSetOptions {
+        batches,
+        landing_stride: 512,
+        windows: Vec::new(),
+        timeout,
+        doorbells: DoorbellAccess::Memory,
+        memory: MemoryPlacement::Best,
+        writable: None,
+    }
+}
+
+fn set(drives: &[Drive], gate: &Arc<Gate>, options: &QueueSetOptions) -> Result<QueueSet, GpuQueueError> {
     let drives: Vec<_> = drives.iter().map(|it| (it.controller.clone(), it.namespace.clone())).collect();
-    let doorbells = if forwarded { DoorbellAccess::HostThread } else { DoorbellAccess::Memory };
-    let options =
-        QueueSetOptions { batches, landing_stride: 512, windows: Vec::new(), timeout, doorbells, writable: None };
-    QueueSet::on_host(&drives, &options, gate.clone()).unwrap()
+    QueueSet::on_host(&drives, options, gate.clone())
+}
+
+/// Rings and landing areas in memory that the drives' threads reach by copies alone.
+#[test]
+fn queues_in_memory_of_whoever_drives_them_are_read_reset_and_recovered() {
+    for memory in [MemoryPlacement::AMinus, MemoryPlacement::A] {
+        let mut fixture = Fixture::of(2, LONG, &QueueSetOptions { memory, ..options(3, SHORT) });
+        let mut rng = fastrand::Rng::with_seed(SEED);
+        for count in [1, 257, 3000, 4096, 77] {
+            fixture.assert_reads(&shuffled(&mut rng, count));
+        }
+        // A command that gets no answer, and then a reset.
+        let all: Vec<u64> = (0..600).collect();
+        fixture.drives[1].soft.faults().inject(Rule::new(Fault::Swallow).io(NvmOpcode::READ).lbas(70..71));
+        assert_rows(&fixture.launch(&all).unwrap(), false);
+        assert!(fixture.set.is_poisoned());
+        fixture.set.recover().unwrap();
+        fixture.assert_reads(&all);
+        fixture.drives[0].controller.reset(ResetKind::Function).unwrap();
+        fixture.set.recover().unwrap();
+        fixture.assert_reads(&all);
+        assert!(fixture.drives.iter().all(|drive| drive.soft.dma_faults() == 0));
+    }
+}
+
+#[test]
+fn host_threads_ring_for_queues_in_pinned_memory_alone() {
+    let drives = [drive(0, LONG)];
+    let gate = Arc::new(Gate::on_host().unwrap());
+    let asked =
+        QueueSetOptions { memory: MemoryPlacement::A, doorbells: DoorbellAccess::HostThread, ..options(1, LONG) };
+    let refused = set(&drives, &gate, &asked).expect_err("refused").to_string();
+    assert!(refused.contains("MemoryPlacement::Best"), "{refused}");
 }
 
 /// What is there is right; and everything is there, if `all`.
@@ -337,7 +384,7 @@ fn memory_is_kept_from_a_launch_that_never_leaves() {
     gate.exit();
     drives[0].controller.reset(ResetKind::Controller).unwrap();
     let gate = Arc::new(Gate::on_host().unwrap());
-    let set = self::set(&drives, &gate, 1, false, LONG);
+    let set = self::set(&drives, &gate, &options(1, LONG)).unwrap();
     assert_eq!(set.descriptors()[0].queue_id, id);
     let blocks = [Block(set.descriptors()[0])];
     assert_rows(&launch(&gate, 1, &blocks, &[3, 4]).unwrap(), true);
@@ -346,7 +393,8 @@ fn memory_is_kept_from_a_launch_that_never_leaves() {
 #[test]
 fn several_sets_behind_one_gate() {
     let mut fixture = Fixture::new(2, 1, false);
-    let mut second = set(&fixture.drives, &fixture.gate, 1, true, LONG);
+    let by_thread = QueueSetOptions { doorbells: DoorbellAccess::HostThread, ..options(1, LONG) };
+    let mut second = set(&fixture.drives, &fixture.gate, &by_thread).unwrap();
     fixture.blocks.extend(second.descriptors().iter().copied().map(Block));
     let ids: Vec<_> = fixture.blocks.iter().map(|block| block.0.queue_id).collect();
     // From the highest that was granted down.
@@ -447,7 +495,8 @@ fn drives_outlive_the_context_of_a_launch() {
         let ids: Vec<_> = set.descriptors().iter().map(|queue| queue.queue_id).collect();
         drop(set);
         let gate = Arc::new(Gate::on_host().unwrap());
-        let set = self::set(&drives, &gate, 1, forwarded, LONG);
+        let doorbells = if forwarded { DoorbellAccess::HostThread } else { DoorbellAccess::Memory };
+        let set = self::set(&drives, &gate, &QueueSetOptions { doorbells, ..options(1, LONG) }).unwrap();
         assert_eq!(set.descriptors().iter().map(|queue| queue.queue_id).collect::<Vec<_>>(), ids);
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use warprow_dma::{DmaMemory, order};
+use warprow_dma::{DmaMemory, PeerMemory, order};
 use warprow_soft_controller::{
     Backing, ControllerBuilder, FaultRules, Leave, MappedPlace, Mapping, Namespace, Offload, OffloadFailure,
     OffloadQueue, RamBacking, Rule, Turn,
@@ -20,6 +20,10 @@ pub(crate) struct Script {
     pub(crate) unreached: Vec<u16>,
     /// It does not reach the doorbells.
     pub(crate) no_doorbells: bool,
+    /// It reaches no memory of other devices.
+    pub(crate) no_peers: bool,
+    /// Memory of another device, which is memory of this process, by its address.
+    pub(crate) peers: Vec<(u64, DmaMemory)>,
     /// Its next turn fails.
     pub(crate) fail: bool,
     /// Its next turn says that it has answered one command more than it has.
@@ -90,9 +94,15 @@ struct HostOffload {
 }
 
 impl HostOffload {
-    fn find(&self, iova: u64, len: usize) -> Option<(&DmaMemory, usize)> {
+    fn find(&self, iova: u64, len: usize) -> Option<(DmaMemory, usize)> {
         let mapping = self.mappings.iter().find(|it| (it.iova..it.iova + it.len).contains(&iova))?;
-        let MappedPlace::Host(memory) = &mapping.place else { return None };
+        let memory = match &mapping.place {
+            MappedPlace::Host(memory) => memory.clone(),
+            MappedPlace::Peer { address } => {
+                self.desk.script().peers.iter().find(|peer| peer.0 == *address).map(|peer| peer.1.clone())?
+            }
+            _ => return None,
+        };
         let at = (iova - mapping.iova) as usize;
         (mapping.writable && memory.contains(at, len)).then_some((memory, at))
     }
@@ -112,9 +122,9 @@ impl HostOffload {
         let (memory, at) = self.find(sqe.prp1, head)?;
         let rest = if len > head { Some(self.find(sqe.prp2, len - head)?) } else { None };
         let offset = first << turn.lba_shift;
-        self.backing.read(offset, memory, at, head).ok()?;
+        self.backing.read(offset, &memory, at, head).ok()?;
         if let Some((memory, at)) = rest {
-            self.backing.read(offset + head as u64, memory, at, len - head).ok()?;
+            self.backing.read(offset + head as u64, &memory, at, len - head).ok()?;
         }
         Some(len)
     }
@@ -161,6 +171,11 @@ impl HostOffload {
 impl Offload for HostOffload {
     fn remap(&mut self, mappings: &[Mapping]) {
         self.mappings = mappings.to_vec();
+    }
+
+    fn admit(&mut self, _: &dyn PeerMemory) -> Result<(), String> {
+        let script = self.desk.script();
+        if script.no_peers { Err("the test wants it so".to_owned()) } else { Ok(()) }
     }
 
     fn reaches(&mut self, _: &Turn<'_>, queues: &mut [OffloadQueue]) -> bool {

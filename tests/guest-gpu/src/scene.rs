@@ -8,7 +8,7 @@ use fastrand::Rng;
 use warprow_dma::{Function, SystemClock};
 use warprow_driver::{BlockIo, Controller, ControllerOptions, Namespace, QueueOptions};
 use warprow_gpu_queues::abi::QueueDescriptor;
-use warprow_gpu_queues::{DoorbellAccess, DriveWritable, Gate, QueueSet, QueueSetOptions};
+use warprow_gpu_queues::{DoorbellAccess, DriveWritable, Gate, MemoryPlacement, QueueSet, QueueSetOptions};
 use warprow_kernels::abi::{DriveQueues, Lookup, SlotPlaces};
 use warprow_simt::batch::Batch;
 use warprow_simt::buffer::Buffer;
@@ -134,6 +134,7 @@ impl Scene {
                 Placement::HostThread => DoorbellAccess::HostThread,
                 Placement::Registers | Placement::Peer => DoorbellAccess::Registers,
             },
+            memory: MemoryPlacement::Pinned,
             writable: peer.clone().map(|peer| peer as Arc<dyn DriveWritable>),
         };
         Ok(Queues { set: QueueSet::on_host(&self.drives, &options, gate.clone())?, gate, peer, launches: 0 })
