@@ -52,6 +52,8 @@ pub(crate) struct QueueMemory {
     pub(crate) landing: u64,
     pub(crate) landing_iova: u64,
     pub(crate) list_iova: u64,
+    /// Bytes of the landing area.
+    landing_bytes: usize,
     /// Keeps the memory pinned, or allocated.
     _owners: Vec<Owner>,
 }
@@ -109,7 +111,14 @@ impl QueueMemory {
             landing: address + cq_bytes as u64,
             landing_iova,
             list_iova: list,
+            landing_bytes: bytes.landing,
             _owners: owners,
         })
+    }
+
+    /// Fills the landing area with `byte`.
+    pub(crate) fn scribble(&self, byte: u8) {
+        let memory = &self.external.cq.memory;
+        memory.memory().fill((self.landing_iova - memory.iova()) as usize, self.landing_bytes, byte);
     }
 }

@@ -40,6 +40,9 @@ pub struct QueueSetOptions {
     pub timeout: Duration,
     /// Who stores to the drives' doorbells.
     pub doorbells: DoorbellAccess,
+    /// For each drive in turn, whether a host thread stores to its doorbell registers though `doorbells` wants the GPU to, because a ring
+    /// test of the drive failed; not so on drives beyond the end of the list.
+    pub host_rung: Vec<bool>,
     /// Memory of the GPU for completion queues and landing areas (placement A⁻); `None`: they lie in memory of the host.
     pub writable: Option<Arc<dyn DriveWritable>>,
 }
@@ -76,7 +79,7 @@ struct Memory {
     _shadows: Shared,
     bells: Vec<ReachedDoorbells>,
     /// Rings and landing areas.
-    _queues: Vec<QueueMemory>,
+    queues: Vec<QueueMemory>,
     gate: Arc<Gate>,
 }
 
@@ -165,12 +168,20 @@ impl QueueSet {
         options: &QueueSetOptions,
         gate: Arc<Gate>,
     ) -> Result<Self, GpuQueueError> {
-        if options.writable.is_some() {
-            // docs/gpu-rings.md says what is missing: what a process that dies leaves behind must not be the drive's target.
-            let why = "completion queues and landing areas in memory of a real GPU are not built yet: leave QueueSetOptions::writable empty";
-            return Err(GpuQueueError::Unsupported(why.to_owned()));
-        }
+        Self::refuse_writable(options.writable.as_deref())?;
         Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate)
+    }
+
+    /// Refuses placement A⁻ on a real GPU. docs/gpu-rings.md says what is missing: what a process that dies leaves behind must not be
+    /// the drive's target.
+    pub(crate) fn refuse_writable(writable: Option<&dyn DriveWritable>) -> Result<(), GpuQueueError> {
+        match writable {
+            None => Ok(()),
+            Some(_) => {
+                let why = "completion queues and landing areas in memory of a real GPU are not built yet: leave QueueSetOptions::writable empty";
+                Err(GpuQueueError::Unsupported(why.to_owned()))
+            }
+        }
     }
 
     /// Makes queues for a thread of this process that stands in for the kernels: the descriptors hold addresses of this
@@ -183,7 +194,12 @@ impl QueueSet {
         Self::build(&AddressSpace::Host, drives, options, gate)
     }
 
-    fn build(
+    /// Fills the landing areas with `byte`. Only while nothing is outstanding.
+    pub(crate) fn scribble(&self, byte: u8) {
+        self.memory.queues.iter().for_each(|queue| queue.scribble(byte));
+    }
+
+    pub(crate) fn build(
         side: &AddressSpace,
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
@@ -193,8 +209,9 @@ impl QueueSet {
         let shapes = drives.iter().zip(windows).map(|(drive, window)| Shape::of(drive, options, window));
         let shapes = shapes.collect::<Result<Vec<_>, _>>()?;
         let mut bells = Vec::new();
-        for (controller, _) in drives {
-            bells.push(ReachedDoorbells::of(options.doorbells, controller, side)?);
+        let host_rung = options.host_rung.iter().copied().chain(std::iter::repeat(false));
+        for ((controller, _), host_rung) in drives.iter().zip(host_rung) {
+            bells.push(ReachedDoorbells::of(options.doorbells, host_rung, controller, side)?);
         }
         if bells.iter().flatten().any(ReachedDoorbells::are_registers) {
             let impatient = drives.iter().find(|(controller, _)| controller.options().leave_timeout < 2 * DRAIN);
@@ -280,7 +297,7 @@ impl QueueSet {
             faults,
             _shadows: shadows,
             bells: bells.into_iter().flatten().collect(),
-            _queues: memories,
+            queues: memories,
             gate,
         };
         let abandoned = vec![false; queues.len()];
@@ -551,6 +568,7 @@ mod tests {
             windows: Vec::new(),
             timeout: Duration::from_secs(1),
             doorbells: DoorbellAccess::default(),
+            host_rung: Vec::new(),
             writable: None,
         }
     }

@@ -80,6 +80,7 @@ fn queue_sets_come_and_go() {
         windows: Vec::new(),
         timeout: Duration::from_secs(1),
         doorbells: DoorbellAccess::Memory,
+        host_rung: Vec::new(),
         writable: None,
     };
     let by_thread = QueueSetOptions { doorbells: DoorbellAccess::HostThread, ..options.clone() };

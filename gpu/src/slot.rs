@@ -210,6 +210,7 @@ impl State {
                 windows: windows(&plan.attached, plan.description.row_lbas, LANES * batches),
                 timeout: options.timeout.unwrap_or(plan.attached.store.timeout()),
                 doorbells: plan.attached.options.doorbells,
+                host_rung: plan.attached.ring_refusals.iter().map(Option::is_some).collect(),
                 writable: None,
             };
             for _ in 0..plan.attached.options.queue_sets {

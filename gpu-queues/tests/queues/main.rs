@@ -1,6 +1,8 @@
 //! Queue sets against software controllers, driven by threads that do what thread blocks do.
 
 mod block;
+mod in_bar;
+mod ring_test;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -84,8 +86,15 @@ impl Fixture {
 fn set(drives: &[Drive], gate: &Arc<Gate>, batches: u32, forwarded: bool, timeout: Duration) -> QueueSet {
     let drives: Vec<_> = drives.iter().map(|it| (it.controller.clone(), it.namespace.clone())).collect();
     let doorbells = if forwarded { DoorbellAccess::HostThread } else { DoorbellAccess::Memory };
-    let options =
-        QueueSetOptions { batches, landing_stride: 512, windows: Vec::new(), timeout, doorbells, writable: None };
+    let options = QueueSetOptions {
+        batches,
+        landing_stride: 512,
+        windows: Vec::new(),
+        timeout,
+        doorbells,
+        host_rung: Vec::new(),
+        writable: None,
+    };
     QueueSet::on_host(&drives, &options, gate.clone()).unwrap()
 }
 
