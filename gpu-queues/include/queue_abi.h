@@ -111,4 +111,16 @@ typedef struct Fault {
     u32 reserved[4];
 } Fault;
 
+/* Reads of one LBA each, through one queue: what the kernel of a ring test is told, by value. One block of WR_LANES threads carries them
+ * out, and is inside the gate meanwhile. */
+typedef struct RingReads {
+    u64 queue;   /* QueueDescriptor */
+    u64 gate;    /* Gate, pinned memory */
+    u64 launch;  /* number of the launch, from 1 */
+    u64 lbas;    /* count u64: what to read */
+    u64 landed;  /* count places of one LBA: what was read, in the order of lbas */
+    u64 is_read; /* count u32, zero before: 1 where the command succeeded */
+    u64 count;
+} RingReads;
+
 #endif

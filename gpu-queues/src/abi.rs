@@ -188,6 +188,27 @@ pub struct Fault {
     pub reserved: [u32; 4],
 }
 
+/// Reads of one LBA each, through one queue: what the kernel of a [`RingTest`](crate::RingTest) is told, by value. One block of
+/// [`LANES`] threads carries them out, and is inside the gate meanwhile.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingReads {
+    /// The [`QueueDescriptor`].
+    pub queue: u64,
+    /// The gate, in pinned memory.
+    pub gate: u64,
+    /// Number of the launch, from 1.
+    pub launch: u64,
+    /// `count` u64: the LBAs to read.
+    pub lbas: u64,
+    /// `count` places of one LBA: what was read, in the order of `lbas`.
+    pub landed: u64,
+    /// `count` u32, zero before the launch: 1 where the command succeeded.
+    pub is_read: u64,
+    /// How many reads there are.
+    pub count: u64,
+}
+
 /// A command that ended with an error status. The queue that carried it goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FailedCommand {
@@ -386,6 +407,7 @@ const _: () = {
     assert!(size_of::<QueueState>() == 14 * 4 + 3 * 8 + 12 * 4);
     assert!(size_of::<QueueState>() == 128 && align_of::<QueueState>() == 8);
     assert!(size_of::<Fault>() == 128 && align_of::<Fault>() == 8);
+    assert!(size_of::<RingReads>() == 56);
     assert!(offset_of!(QueueDescriptor, timeout_ns) == 64 && offset_of!(QueueDescriptor, window) == 116);
     assert!(offset_of!(QueueState, generation) == 16 && offset_of!(QueueState, commands) == 56);
     assert!(offset_of!(Fault, lba) == 16 && offset_of!(Fault, outstanding) == 40);

@@ -20,6 +20,17 @@ pub enum DoorbellAccess {
     /// The GPU stores to all doorbells, those that are memory (placement C) and those that are registers (placement B). A queue set
     /// is refused where the registers of a drive cannot be registered with CUDA.
     Registers,
+    /// As [`Registers`](Self::Registers), on every drive that passes a [ring test](crate::RingTest) that way; a host thread stores to
+    /// the registers of the others. Whoever makes queue sets has run the tests, and names the others in
+    /// [`QueueSetOptions::host_rung`](crate::QueueSetOptions::host_rung).
+    Best,
+}
+
+impl DoorbellAccess {
+    /// Whether the GPU is to store to doorbells that are registers.
+    pub fn wants_registers(self) -> bool {
+        matches!(self, Self::Registers | Self::Best)
+    }
 }
 
 /// The doorbells of one controller, where the block that drives the queues stores to them.
@@ -30,9 +41,10 @@ pub(crate) enum ReachedDoorbells {
 }
 
 impl ReachedDoorbells {
-    /// `None`: a host thread stores to them.
+    /// `None`: a host thread stores to them. `host_rung`: it does so to registers whatever `access` says.
     pub(crate) fn of(
         access: DoorbellAccess,
+        host_rung: bool,
         controller: &Controller,
         side: &AddressSpace,
     ) -> Result<Option<Self>, GpuQueueError> {
@@ -41,7 +53,7 @@ impl ReachedDoorbells {
         }
         match DoorbellMemory::of(&**controller.function(), side)? {
             Some(memory) => Ok(Some(Self::Memory(memory))),
-            None if access == DoorbellAccess::Memory => Ok(None),
+            None if host_rung || !access.wants_registers() => Ok(None),
             None => DoorbellRegisters::of(controller, side).map(|registers| Some(Self::Registers(registers))),
         }
     }

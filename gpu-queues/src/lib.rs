@@ -21,6 +21,7 @@ mod queue_memory;
 mod queue_placement;
 mod register_facts;
 mod register_refusal;
+mod ring_test;
 mod set;
 
 pub use doorbell_access::DoorbellAccess;
@@ -34,4 +35,5 @@ pub use pinned_ranges::{pinned_address, pinned_changes};
 pub use queue_memory::{DriveWritable, DriveWritableBlock};
 pub use queue_placement::{DrivePlacement, QueuePlacement, QueuePlacements};
 pub use register_refusal::RegisterRefusal;
+pub use ring_test::{RingLaunchError, RingTest, RingTestError, RingTestReport};
 pub use set::{MAX_LANDING_BYTES, QueueSet, QueueSetOptions};

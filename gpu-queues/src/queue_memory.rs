@@ -55,6 +55,8 @@ pub(crate) struct QueueMemory {
     pub(crate) list_iova: u64,
     /// Whether some of it is gone with the GPU's context.
     pub(crate) is_on_gpu: bool,
+    /// Bytes of the landing area.
+    landing_bytes: usize,
     /// Keeps the memory pinned, or allocated.
     _owners: Vec<Owner>,
 }
@@ -142,7 +144,15 @@ impl QueueMemory {
             landing_iova,
             list_iova: first.memory.iova() + sq_bytes as u64,
             is_on_gpu: writable.is_none() && placed != PlacedMemory::Pinned,
+            landing_bytes: bytes.landing,
             _owners: [first.owner, second.and_then(|second| second.owner)].into_iter().flatten().collect(),
         })
+    }
+
+    /// Fills the landing area with `byte`.
+    pub(crate) fn scribble(&self, byte: u8) -> Result<(), GpuQueueError> {
+        let memory = &self.external.cq.memory;
+        memory.write((self.landing_iova - memory.iova()) as usize, &vec![byte; self.landing_bytes])?;
+        Ok(())
     }
 }

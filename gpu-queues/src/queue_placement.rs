@@ -99,6 +99,25 @@ impl QueuePlacements {
         Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, doorbells, memory)
     }
 
+    /// The placements after ring tests of the drives in turn: a host thread rings for those that have failed, for the reason given.
+    #[must_use]
+    pub fn after_tests(mut self, failures: &[Option<String>]) -> Self {
+        let failed = self.drives.iter_mut().zip(failures).filter_map(|(drive, why)| Some((drive, why.as_ref()?)));
+        let mut reasons = Vec::new();
+        for (drive, why) in failed {
+            drive.placement = QueuePlacement::BPrime;
+            reasons.push(why.clone());
+        }
+        let Some(first) = reasons.first() else { return self };
+        self.placement = self.drives.iter().map(|it| it.placement).max().unwrap_or(self.placement);
+        // Of several drives that have failed, the first says why.
+        if !self.refused.iter().any(|(placement, _)| *placement == QueuePlacement::B) {
+            self.refused.push((QueuePlacement::B, first.clone()));
+            self.refused.sort_by_key(|(placement, _)| *placement);
+        }
+        self
+    }
+
     fn of<'a>(
         gpu: Result<String, String>,
         functions: impl IntoIterator<Item = &'a dyn Function>,
@@ -111,7 +130,7 @@ impl QueuePlacements {
             (Ok(_), PlacedMemory::A) => QueuePlacement::A,
             (Ok(_), PlacedMemory::AMinus) => QueuePlacement::AMinus,
             (Ok(_), _) if function.doorbell_memory().is_some() => QueuePlacement::C,
-            (Ok(_), _) if doorbells == DoorbellAccess::Registers => QueuePlacement::B,
+            (Ok(_), _) if doorbells.wants_registers() => QueuePlacement::B,
             (Ok(_), _) => QueuePlacement::BPrime,
         };
         let choice = |function: &'a dyn Function| DrivePlacement {
@@ -126,14 +145,15 @@ impl QueuePlacements {
             (Ok(_), QueuePlacement::A | QueuePlacement::AMinus) => {
                 "built for drives that a GPU plays alone (an address with gpu=)".to_owned()
             }
-            (Ok(_), QueuePlacement::B) => "unproven on hardware; DoorbellAccess::Registers asks for it".to_owned(),
+            (Ok(_), QueuePlacement::B) => "unproven on hardware; DoorbellAccess::Best tries it".to_owned(),
             (Ok(_), _) => "the drives are software, with doorbells in memory that the GPU reaches itself".to_owned(),
         };
         let taken = |placement| drives.iter().any(|choice| choice.placement == placement);
         let refused = QueuePlacement::ALL.into_iter().filter(|&placement| placement < lowest && !taken(placement));
         let refused = refused.map(|placement| (placement, reason(placement))).collect();
-        let by_default = doorbells == DoorbellAccess::default() && memory == MemoryPlacement::default();
-        let asked = !by_default && gpu.is_ok();
+        let asks_memory = memory != MemoryPlacement::default();
+        let asks_doorbells = matches!(doorbells, DoorbellAccess::HostThread | DoorbellAccess::Registers);
+        let asked = (asks_memory || asks_doorbells) && gpu.is_ok();
         Self { asked, gpu: gpu.ok(), placement: lowest, drives, refused }
     }
 }
@@ -223,7 +243,7 @@ mod tests {
         let soft: Arc<SoftController> = SoftController::builder().name("emulated:a").stepped().build().unwrap();
         let (soft, card): (&dyn Function, &dyn Function) = (&*soft, &Card);
         let gpu = Ok("NVIDIA H200");
-        let unproven = "not A, A⁻: built for drives that a GPU plays alone (an address with gpu=); not B: unproven on hardware; DoorbellAccess::Registers asks for it";
+        let unproven = "not A, A⁻: built for drives that a GPU plays alone (an address with gpu=); not B: unproven on hardware; DoorbellAccess::Best tries it";
         let soft_only = format!(
             "NVIDIA H200, placement C: rings and doorbells in pinned memory, drives in software; {unproven}; not B′: the drives are \
              software, with doorbells in memory that the GPU reaches itself"
@@ -253,6 +273,14 @@ mod tests {
             let by_name = QueuePlacements::of(Ok("NVIDIA H200".to_owned()), [soft], DoorbellAccess::Memory, memory);
             assert_eq!((by_name.placement, by_name.asked, by_name.drives.len()), (placement, true, 1));
         }
+        // The ring test of the card fails: its reason stands where the better placement would.
+        let best = asked(DoorbellAccess::Best);
+        assert_eq!((best.drives[1].placement, best.asked), (QueuePlacement::B, false));
+        assert_eq!(best.clone().after_tests(&[None, None]), best);
+        let tested = best.after_tests(&[None, Some("no answer".to_owned())]);
+        assert_eq!(tested.drives[1].placement, QueuePlacement::BPrime);
+        let text = tested.to_string();
+        assert!(text.contains("0000:01:00.0 on B′") && text.contains("not B: no answer"), "{text}");
         let none = choose(Err("libcuda cannot be found"), &[soft, card]);
         assert_eq!(
             none.to_string(),

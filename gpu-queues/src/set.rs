@@ -43,6 +43,9 @@ pub struct QueueSetOptions {
     pub doorbells: DoorbellAccess,
     /// Which memory rings and landing areas lie in.
     pub memory: MemoryPlacement,
+    /// For each drive in turn, whether a host thread stores to its doorbell registers though `doorbells` wants the GPU to, because a ring
+    /// test of the drive failed; not so on drives beyond the end of the list.
+    pub host_rung: Vec<bool>,
     /// Memory of the GPU that the host has mapped, for completion queues and landing areas (placement A⁻), in place of what `memory`
     /// says; `None`: `memory` says it.
     pub writable: Option<Arc<dyn DriveWritable>>,
@@ -187,12 +190,20 @@ impl QueueSet {
         options: &QueueSetOptions,
         gate: Arc<Gate>,
     ) -> Result<Self, GpuQueueError> {
-        if options.writable.is_some() {
-            // docs/gpu-rings.md says what is missing: what a process that dies leaves behind must not be the drive's target.
-            let why = "completion queues and landing areas in memory of a real GPU are not built yet: leave QueueSetOptions::writable empty";
-            return Err(GpuQueueError::Unsupported(why.to_owned()));
-        }
+        Self::refuse_writable(options.writable.as_deref())?;
         Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate)
+    }
+
+    /// Refuses placement A⁻ on a real GPU. docs/gpu-rings.md says what is missing: what a process that dies leaves behind must not be
+    /// the drive's target.
+    pub(crate) fn refuse_writable(writable: Option<&dyn DriveWritable>) -> Result<(), GpuQueueError> {
+        match writable {
+            None => Ok(()),
+            Some(_) => {
+                let why = "completion queues and landing areas in memory of a real GPU are not built yet: leave QueueSetOptions::writable empty";
+                Err(GpuQueueError::Unsupported(why.to_owned()))
+            }
+        }
     }
 
     /// Makes queues for a thread of this process that stands in for the kernels: the descriptors hold addresses of this
@@ -205,7 +216,12 @@ impl QueueSet {
         Self::build(&AddressSpace::Host, drives, options, gate)
     }
 
-    fn build(
+    /// Fills the landing areas with `byte`. Only while nothing is outstanding.
+    pub(crate) fn scribble(&self, byte: u8) -> Result<(), GpuQueueError> {
+        self.memory.queues.iter().try_for_each(|queue| queue.scribble(byte))
+    }
+
+    pub(crate) fn build(
         side: &AddressSpace,
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
@@ -221,8 +237,9 @@ impl QueueSet {
             return Err(GpuQueueError::Unsupported(why.to_owned()));
         }
         let mut bells = Vec::new();
-        for (controller, _) in drives {
-            bells.push(ReachedDoorbells::of(options.doorbells, controller, side)?);
+        let host_rung = options.host_rung.iter().copied().chain(std::iter::repeat(false));
+        for ((controller, _), host_rung) in drives.iter().zip(host_rung) {
+            bells.push(ReachedDoorbells::of(options.doorbells, host_rung, controller, side)?);
         }
         if bells.iter().flatten().any(ReachedDoorbells::are_registers) {
             let impatient = drives.iter().find(|(controller, _)| controller.options().leave_timeout < 2 * DRAIN);
@@ -583,6 +600,7 @@ mod tests {
             timeout: Duration::from_secs(1),
             doorbells: DoorbellAccess::default(),
             memory: MemoryPlacement::default(),
+            host_rung: Vec::new(),
             writable: None,
         }
     }

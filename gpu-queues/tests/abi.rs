@@ -118,6 +118,8 @@ fn structures_match_the_header() {
         reserved,
     });
     assert_eq!(in_c(&header, "Fault"), fault);
+    let reads: Layout = layout!(RingReads { queue, gate, launch, lbas, landed, is_read, count });
+    assert_eq!(in_c(&header, "RingReads"), reads);
 }
 
 #[test]

@@ -24,6 +24,9 @@ pub enum GpuError {
     /// A drive's controller failed.
     #[error(transparent)]
     Driver(#[from] DriverError),
+    /// The GPU was asked to store to doorbell registers of a drive, and the ring test of the drive failed.
+    #[error(transparent)]
+    RingTest(#[from] warprow_gpu_queues::RingTestError),
     /// A plan or an option that the GPU executor cannot serve.
     #[error("{0}")]
     Unsupported(String),

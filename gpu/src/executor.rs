@@ -14,6 +14,7 @@ use crate::options::GpuOptions;
 use crate::overlay::GpuOverlay;
 use crate::plan::GpuPlan;
 use crate::reading_plan::ReadingPlans;
+use crate::ring_refusals::ring_refusals;
 use crate::view::View;
 
 /// Far more thread blocks than a GPU runs at once.
@@ -56,6 +57,11 @@ impl GpuExecutor {
     /// Prepares look-ups of `store` on `gpu`: compiles the kernels (or takes them from a cache), and fills GPU memory
     /// and DRAM. A table whose permutation (the list of its rows' ranks) is damaged gets no place in either memory;
     /// only a plan over that table fails.
+    ///
+    /// Where the GPU is to store to doorbell registers of drives, a [ring test](warprow_gpu_queues::RingTest) of each such drive comes
+    /// first. With [`DoorbellAccess::Registers`](crate::DoorbellAccess::Registers) a test that fails is an error
+    /// ([`GpuError::RingTest`]); with [`DoorbellAccess::Best`](crate::DoorbellAccess::Best) a host thread rings for that drive, and
+    /// [`queue_placements`](Self::queue_placements) says why.
     pub fn attach(store: &Store, gpu: Arc<Gpu>, options: GpuOptions) -> Result<Self, GpuError> {
         let store = store.view();
         if options.queue_sets == 0 || options.queue_sets > 128 {
@@ -72,6 +78,7 @@ impl GpuExecutor {
         let unfollowing = (options.overlay_bytes == 0).then(|| store.refuse_updates());
         let located = store.tables();
         let kernels = Arc::new(Kernels::load(&gpu)?);
+        let ring_refusals = ring_refusals(&kernels, &store, options.doorbells)?;
         if options.merging == Merging::Measured {
             store.watch()?;
             let timeout = options.timeout.unwrap_or(store.timeout());
@@ -105,6 +112,7 @@ impl GpuExecutor {
             gpu,
             curves,
             slices,
+            ring_refusals,
             view,
             plans,
             unended,
@@ -151,6 +159,7 @@ impl GpuExecutor {
         let functions = members.map(|member| &**member.controller().function());
         let options = &self.inner.options;
         QueuePlacements::choose(Ok(&self.inner.gpu), functions, options.doorbells, options.queue_memory)
+            .after_tests(&self.inner.ring_refusals)
     }
 
     /// How many rows of `table`, the hottest, are in GPU memory, and how many of the next hottest in DRAM. `None`:

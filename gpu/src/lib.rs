@@ -27,6 +27,7 @@ mod plan;
 mod prefetch;
 mod reading_plan;
 mod report;
+mod ring_refusals;
 mod slot;
 mod table;
 mod table_abi;

@@ -211,6 +211,7 @@ impl State {
                 timeout: options.timeout.unwrap_or(plan.attached.store.timeout()),
                 doorbells: plan.attached.options.doorbells,
                 memory: plan.attached.options.queue_memory,
+                host_rung: plan.attached.ring_refusals.iter().map(Option::is_some).collect(),
                 writable: None,
             };
             for _ in 0..plan.attached.options.queue_sets {

@@ -13,6 +13,7 @@ mod contents;
 pub mod doctor;
 mod drive;
 mod files;
+mod gpu_rings;
 mod machine;
 mod pci;
 mod rights;

@@ -235,11 +235,21 @@ fn what_keeps_a_gpu_from_doorbells() {
     let user = "0000000000004000";
     let good = told("6.18.0", open, "identity\n", root, "");
     assert!(
-        matches!(&good[..], [(Verdict::Unproven, found, _)] if found.contains("open module 580.159.04")),
+        matches!(&good[..], [(Verdict::Unproven, found, remedy)] if found.contains("open module 580.159.04") && remedy.contains("gpu-rings")),
         "{good:?}"
     );
     let overridden = told("6.18.0", open, "identity\n", user, "RegistryDwords: \"PeerMappingOverride=1\"\n");
     assert_eq!(overridden, good);
+    for params in
+        ["EnablePCIERelaxedOrderingMode: 1\n", "RegistryDwords: \"PeerMappingOverride=1;RmSetPCIERelaxedOrdering=1\"\n"]
+    {
+        let relaxed = told("6.18.0", open, "identity\n", root, params);
+        assert!(
+            matches!(&relaxed[..], [(Verdict::Warn, found, remedy)] if found.contains("overtake") && remedy.contains("EnablePCIERelaxedOrderingMode")),
+            "{relaxed:?}"
+        );
+    }
+    assert_eq!(told("6.18.0", open, "identity\n", root, "EnablePCIERelaxedOrderingMode: 0\n"), good);
     let plain = told("6.18.0", open, "identity\n", user, "RegistryDwords: \"\"\n");
     assert!(
         matches!(&plain[..], [(Verdict::Warn, found, remedy)] if found.contains("CAP_SYS_ADMIN") && remedy.contains("PeerMappingOverride")),
@@ -265,6 +275,85 @@ fn what_keeps_a_gpu_from_doorbells() {
         assert!(matches!(&told[..], [(Verdict::Warn, found, _)] if found.contains("not loaded")), "{told:?}");
     }
     assert!(at(&laptop()).examine().iter().all(|finding| finding.check != "gpu-doorbells"), "no GPU of NVIDIA's");
+}
+
+/// What decides on placements for one drive and one GPU: each fact is one line, good or bad, with its remedy.
+#[test]
+fn facts_of_a_drive_and_a_gpu() {
+    let machine = server().with_vfio();
+    let (gpu, drive) = (address("0000:03:00.0"), address(FREE));
+    machine.write("proc/sys/kernel/osrelease", "6.18.0\n");
+    machine.write(
+        "proc/driver/nvidia/version",
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  R\n",
+    );
+    machine.write("proc/self/status", "CapEff:\t0000000000200000\n");
+    machine.write("sys/bus/pci/devices/0000:03:00.0/iommu_group/type", "identity\n");
+    let facts = || at(&machine).gpu_ring_facts(Some(gpu), Some(drive));
+    let fact = |check: &str| {
+        let all = facts();
+        let found: Vec<_> = all.iter().filter(|it| it.check == check).cloned().collect();
+        let [one] = &found[..] else { panic!("{check}: {all:?}") };
+        let remedy = [&one.advice, &one.command].map(|it| it.clone().unwrap_or_default()).join(" ");
+        (one.verdict, one.found.clone(), remedy)
+    };
+    let names: Vec<_> = facts().iter().map(|it| it.check).collect();
+    assert_eq!(
+        names,
+        [
+            "gpu-module",
+            "gpu-privilege",
+            "gpu-domain",
+            "gpu-write-order",
+            "gpu-process-end",
+            "gpu-memory",
+            "drive-group",
+            "gpu-distance"
+        ],
+        "one GPU of two"
+    );
+    let passes = |check: &str, words: &str| {
+        let (verdict, found, _) = fact(check);
+        assert!(verdict == Verdict::Pass && found.contains(words), "{check}: {found}");
+    };
+    let warns = |check: &str, words: &str, remedy: &str| {
+        let told = fact(check);
+        assert!(told.0 == Verdict::Warn && told.1.contains(words) && told.2.contains(remedy), "{told:?}");
+    };
+    passes("gpu-module", "open module 580.159.04");
+    passes("gpu-domain", "identity");
+    passes("gpu-write-order", "off");
+    passes("gpu-process-end", "holds");
+    // The drive is the user's, by its group, by its own file, or not at all.
+    warns("drive-group", "neither /dev/vfio/6", "chown");
+    machine.write(&format!("sys/bus/pci/devices/{FREE}/vfio-dev/vfio3/dev"), "");
+    machine.write("dev/vfio/devices/vfio3", "");
+    warns("drive-group", "iommufd", "WARPROW_VFIO=type1");
+    machine.write("dev/vfio/6", "");
+    passes("drive-group", "group 6");
+    let other = "sys/bus/pci/devices/0000:00:1f.0";
+    machine.write(&format!("{other}/class"), "0x010601\n");
+    machine.folder("sys/bus/pci/drivers/ahci");
+    machine.link(&format!("{other}/driver"), "sys/bus/pci/drivers/ahci");
+    machine.link(&format!("sys/bus/pci/devices/{FREE}/iommu_group/devices/0000:00:1f.0"), other);
+    warns("drive-group", "shares IOMMU group 6 with 0000:00:1f.0", "vfio-pci");
+    let told = fact("gpu-distance");
+    assert!(told.0 != Verdict::Warn && told.1.contains(FREE), "{told:?}");
+    // Who could lend the GPU's memory.
+    let told = fact("gpu-memory");
+    assert!(told.0 == Verdict::Unproven && told.1.contains("older than R610"), "{told:?}");
+    machine.folder("sys/module/gdrdrv");
+    assert!(fact("gpu-memory").1.contains("there is gdrdrv"));
+    machine
+        .write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  610.10.01  R\n");
+    assert!(fact("gpu-memory").1.contains("dma-bufs that processes can map"));
+    machine.write("sys/module/nvidia_uvm/parameters/uvm_enable_va_space_mm", "0\n");
+    warns("gpu-process-end", "uvm_enable_va_space_mm=0", "load nvidia_uvm without");
+    fs::remove_file(machine.path("sys/bus/pci/devices/0000:03:00.0/iommu_group/type")).unwrap();
+    let told = fact("gpu-domain");
+    assert!(told.0 == Verdict::Pass && told.1.contains("no IOMMU") || told.1.contains("does not say"), "{told:?}");
+    fs::remove_file(machine.path("proc/driver/nvidia/version")).unwrap();
+    warns("gpu-module", "not loaded", "580");
 }
 
 fn verdict(findings: &[Finding], check: &str) -> Verdict {

@@ -8,3 +8,4 @@
 #include "finish.cuh"
 #include "prefetch.cuh"
 #include "adopt.cuh"
+#include "ring_test.cuh"

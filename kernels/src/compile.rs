@@ -12,7 +12,7 @@ use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 29] = [
+const HEADERS: [(&str, &str); 30] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -42,6 +42,7 @@ const HEADERS: [(&str, &str); 29] = [
     ("direct.cuh", include_str!("../cuda/direct.cuh")),
     ("prefetch.cuh", include_str!("../cuda/prefetch.cuh")),
     ("adopt.cuh", include_str!("../cuda/adopt.cuh")),
+    ("ring_test.cuh", include_str!("../cuda/ring_test.cuh")),
 ];
 /// Sums must be those of the host: nothing is fused, nothing flushed to zero.
 const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "--ftz=false", "-lineinfo"];

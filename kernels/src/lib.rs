@@ -11,6 +11,7 @@ mod graph;
 mod lookup;
 mod overlay;
 mod prebuilt;
+mod ring_test;
 
 pub use cache::cache_directory;
 pub use compile::{Arch, compile, compile_with};

@@ -32,7 +32,7 @@ type ByPooling = [CUfunction; 2];
 /// The kernels, loaded into a context.
 #[derive(Debug)]
 pub struct Kernels {
-    gpu: Arc<Gpu>,
+    pub(crate) gpu: Arc<Gpu>,
     module: CUmodule,
     begin: CUfunction,
     /// Without and with updated rows.
@@ -58,6 +58,7 @@ pub struct Kernels {
     direct_one: [CUfunction; 2],
     adopt: CUfunction,
     update: CUfunction,
+    pub(crate) test_ring: CUfunction,
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
@@ -196,6 +197,7 @@ impl Kernels {
                 direct_one: [function(c"warprow_direct_one")?, function(c"warprow_direct_rich_one")?],
                 adopt: function(c"warprow_adopt")?,
                 update: function(c"warprow_update")?,
+                test_ring: function(c"warprow_test_ring")?,
             })
         };
         load().inspect_err(|_| {

@@ -3,8 +3,8 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bind, demo, devices, doctor, export, format, generations, incremental, inspect, load, lookup, membership, pass,
-    plan, repair, scrub, serve, update, verify,
+    bind, demo, devices, doctor, export, format, generations, gpu_rings, incremental, inspect, load, lookup,
+    membership, pass, plan, repair, scrub, serve, update, verify,
 };
 use crate::wait;
 
@@ -61,6 +61,7 @@ pub enum Command {
     Serve(serve::ServeArgs),
     Doctor(doctor::DoctorArgs),
     Devices(devices::DevicesArgs),
+    GpuRings(gpu_rings::GpuRingsArgs),
     Bind(bind::BindArgs),
     Unbind(bind::UnbindArgs),
 }
@@ -105,6 +106,7 @@ impl Command {
             Self::Serve(_) => "serve",
             Self::Doctor(_) => "doctor",
             Self::Devices(_) => "devices",
+            Self::GpuRings(_) => "gpu-rings",
             Self::Bind(_) => "bind",
             Self::Unbind(_) => "unbind",
         }
@@ -126,7 +128,7 @@ Examples:
 
 Exit codes:
   0    done
-  1    a bug in Warprow; from `doctor`: a check failed
+  1    a bug in Warprow; from `doctor` and `gpu-rings`: the machine lacks something
   2    the command line makes no sense
   3    bad input: a file, a tensor, ids, offsets, sizes
   4    refused, nothing was changed: no consent, something exists already, the drive is in use

@@ -102,6 +102,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<CommandOutput, Failu
         Command::Serve(args) => commands::serve::run(args, context),
         Command::Doctor(args) => commands::doctor::run(args, context),
         Command::Devices(args) => commands::devices::run(args, context),
+        Command::GpuRings(args) => commands::gpu_rings::run(args, context),
         Command::Bind(args) => commands::bind::bind(args, context),
         Command::Unbind(args) => commands::bind::unbind(args, context),
     }

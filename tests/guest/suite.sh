@@ -2,8 +2,8 @@
 # The driver and the tool on QEMU's NVMe controller through the real VFIO: builds them, boots guests, runs every check.
 # Exit code 77 and one line where this machine cannot run guests (see fetch.sh).
 #
-#   suite.sh           through the functions' groups in a type 1 container: six guests
-#   suite.sh iommufd   through the functions' own files and /dev/iommu, and through both: seven guests, of a kernel that has
+#   suite.sh           through the functions' groups in a type 1 container: seven guests
+#   suite.sh iommufd   through the functions' own files and /dev/iommu, and through both: eight guests, of a kernel that has
 #                      iommufd. WARPROW_GUEST_KERNEL names it (kernel.sh builds one); without, this is skipped
 set -euo pipefail
 
@@ -65,7 +65,7 @@ guest 'the set-up of a machine, and a store' --limit 150 --init "$here/init-setu
 # The kernels are C++ to whoever has a compiler for it; without one, there is nothing to run.
 if command -v "${CXX:-c++}" >/dev/null 2>&1; then
     peer=(--qemu -object --qemu memory-backend-ram,id=peer,size=32M,share=on --qemu -device --qemu ivshmem-plain,memdev=peer)
-    guest 'kernels that store to doorbell registers' --limit 150 --drive 64M,addr=8.0 "${peer[@]}" \
+    guest 'kernels that store to doorbell registers' --limit 300 --drive 64M,addr=8.0 "${peer[@]}" \
         --qemu -trace --qemu 'pci_nvme_mmio_doorbell_*' --qemu -D --qemu "$work/trace" "$gpu" doorbells 0000:00:08.0
     # The controller is the witness: of each queue that the kernels rang themselves it has seen as many doorbells as they stored; a
     # host thread that stores for them may leave some out.
@@ -83,8 +83,10 @@ if command -v "${CXX:-c++}" >/dev/null 2>&1; then
         echo '== no queue whose doorbells kernels store to has a witness'
         failed=1
     fi
-    guest 'ends of queues that kernels drive' --limit 240 --drive 64M,addr=8.0 --drive 64M,addr=9.0,slow=1048576 "${peer[@]}" \
+    guest 'ends of queues that kernels drive' --limit 600 --drive 64M,addr=8.0 --drive 64M,addr=9.0,slow=1048576 "${peer[@]}" \
         "$gpu" rings 0000:00:08.0 0000:00:09.0
+    guest 'processes that die while their kernels drive queues' --limit 600 --drive 64M,addr=8.0 "${peer[@]}" \
+        "$gpu" deaths 0000:00:08.0
 else
     echo 'skipped: guests in which kernels drive queues need a C++ compiler (c++ or $CXX)'
 fi

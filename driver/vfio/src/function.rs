@@ -168,6 +168,8 @@ impl Function for VfioFunction {
     }
 
     fn doorbell_registers(&self) -> Option<Mmio> {
+        // While memory space is off the kernel ends a process that touches the mapping.
+        self.command(MEMORY_SPACE, 0).ok()?;
         let (mmio, inner) = self.bar.mapped(DOORBELLS)?;
         mmio.part(inner, mmio.len() - inner)
     }

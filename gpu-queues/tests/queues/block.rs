@@ -159,6 +159,10 @@ impl Block {
 
     /// Reads `lbas`, different ones, as a launch that is inside the gate.
     pub(crate) fn read(&self, gate: &Gate, launch: u64, lbas: &[u64]) -> Rows {
+        self.read_while_open(&|| gate.is_closed(), launch, lbas)
+    }
+
+    fn read_while_open(&self, is_closed: &dyn Fn() -> bool, launch: u64, lbas: &[u64]) -> Rows {
         let q = &self.0;
         let mut rows: Rows = lbas.iter().map(|&lba| (lba, None)).collect();
         if field!(q.state, QueueState.poison).load(Relaxed) != FAULT_NONE {
@@ -190,7 +194,7 @@ impl Block {
                 overdue = false;
                 continue;
             }
-            if gate.is_closed() || overdue {
+            if is_closed() || overdue {
                 self.poison(if overdue { FAULT_TIMED_OUT } else { FAULT_CLOSED }, launch, &batches);
                 return rows;
             }
@@ -198,6 +202,36 @@ impl Block {
             std::thread::yield_now();
         }
     }
+}
+
+/// Whether the gate before these reads is closed.
+pub(crate) fn is_closed(reads: &RingReads) -> bool {
+    u32_at(reads.gate + GATE_CLOSED as u64).load(Acquire) != 0
+}
+
+/// What the kernel of a ring test does, on the queue that `change` makes of the test's own.
+pub(crate) fn carry_out(reads: &RingReads, change: impl FnOnce(&mut QueueDescriptor)) {
+    let (gate, inside) = (u32_at(reads.gate + GATE_CLOSED as u64), u64_at(reads.gate + GATE_INSIDE as u64));
+    inside.store(reads.launch, Relaxed);
+    fence(SeqCst);
+    // SAFETY: the test keeps the descriptor, in memory of this process, until the launch has ended.
+    let mut queue = unsafe { (reads.queue as *const QueueDescriptor).read() };
+    change(&mut queue);
+    if gate.load(Acquire) == 0 {
+        let lbas: Vec<u64> = (0..reads.count).map(|i| u64_at(reads.lbas + i * 8).load(Relaxed)).collect();
+        let rows = Block(queue).read_while_open(&|| gate.load(Relaxed) != 0, reads.launch, &lbas);
+        for (i, lba) in (0u64..).zip(&lbas) {
+            let Some(row) = &rows[lba] else { continue };
+            for (at, word) in (0u64..).zip(row.as_chunks::<8>().0) {
+                u64_at(reads.landed + i * row.len() as u64 + at * 8).store(u64::from_le_bytes(*word), Relaxed);
+            }
+            u32_at(reads.is_read + i * 4).store(1, Relaxed);
+        }
+        let (state, bells) = (queue.state + offset_of!(QueueState, doorbells) as u64, reads.count.min(1));
+        u64_at(state).fetch_add(bells, Relaxed);
+    }
+    fence(Release);
+    inside.store(0, Relaxed);
 }
 
 /// A launch: every block reads its LBAs. `None` if the gate is closed.

@@ -1,6 +1,8 @@
 //! Queue sets against software controllers, driven by threads that do what thread blocks do.
 
 mod block;
+mod in_bar;
+mod ring_test;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -94,6 +96,7 @@ fn options(batches: u32, timeout: Duration) -> QueueSetOptions {
         timeout,
         doorbells: DoorbellAccess::Memory,
         memory: MemoryPlacement::Best,
+        host_rung: Vec::new(),
         writable: None,
     }
 }

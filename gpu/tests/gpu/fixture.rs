@@ -13,7 +13,7 @@ use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_layout::FormatOptions;
 use warprow_lookup::{Feature, Ids, OutputRows, PlanOptions, Pooling};
 use warprow_soft_controller::SoftController;
-use warprow_store::{DType, LoadOptions, OpenOptions, Store, TableSpec};
+use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, TableSpec};
 
 use crate::common::random::{Buffer, Case};
 use crate::common::{self, Table};
@@ -317,8 +317,14 @@ impl Fixture {
     /// On drives named `drive0` and so on, which permute completions.
     pub(crate) fn new(drives: usize) -> Self {
         let drives: Vec<_> = (0..drives).map(|i| common::drive(&format!("drive{i}"), 24 << 20, 512)).collect();
+        let devices = common::devices(&drives);
+        Self::on(drives, &devices)
+    }
+
+    /// On these drives, by way of these devices.
+    pub(crate) fn on(drives: Vec<Arc<SoftController>>, devices: &[Device]) -> Self {
         let options = OpenOptions::default().with_admin_timeout(scaled(Duration::from_secs(2)));
-        let store = Store::create(&common::devices(&drives), &FormatOptions::default(), &options).unwrap();
+        let store = Store::create(devices, &FormatOptions::default(), &options).unwrap();
         let mut table = Table::random("t", ROWS, DIM, DType::F32, &mut fastrand::Rng::with_seed(9));
         table.ranks = None;
         table.spec = TableSpec { row_crc: true, ..TableSpec::new("t", ROWS, DIM, DType::F32) };

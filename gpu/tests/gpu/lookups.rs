@@ -6,7 +6,7 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_gpu_queues::Gpu;
 use warprow_lookup::Dedupe;
-use warprow_store::LoadOptions;
+use warprow_store::{LoadOptions, Store};
 
 use crate::common::random::{Case, random_features, random_tables};
 use crate::common::{self, Table};
@@ -24,9 +24,19 @@ fn some_keyed(mut tables: Vec<Table>, checked: bool, random: &mut fastrand::Rng)
 
 /// Random look-ups of random tables; `with` says how they are attached.
 pub(crate) fn whole_lookups(gpu: &Arc<Gpu>, seed: u64, with: impl FnOnce(GpuOptions) -> GpuOptions) {
+    whole_lookups_on(gpu, seed, common::store, with);
+}
+
+/// As [`whole_lookups`], on a store that `make` makes on so many drives of so many bytes with LBAs of that length.
+pub(crate) fn whole_lookups_on<D>(
+    gpu: &Arc<Gpu>,
+    seed: u64,
+    make: impl FnOnce(usize, u64, u32) -> (D, Store),
+    with: impl FnOnce(GpuOptions) -> GpuOptions,
+) {
     let mut random = fastrand::Rng::with_seed(seed);
     let lba = if random.bool() { 512 } else { 4096 };
-    let (_drives, store) = common::store(random.usize(1..4), 24 << 20, lba);
+    let (_drives, store) = make(random.usize(1..4), 24 << 20, lba);
     let checked = random.bool();
     let tables = some_keyed(random_tables(&mut random), checked, &mut random);
     common::load(&store, &tables, &LoadOptions::default());

@@ -21,5 +21,9 @@ mod merging;
 mod prefetch;
 mod prefetch_captured;
 mod refusals;
+#[cfg(target_arch = "x86_64")]
+mod registers;
+#[cfg(target_arch = "x86_64")]
+mod stand_in;
 mod updates;
 mod wraps;

@@ -9,3 +9,4 @@ mod memory;
 mod system;
 
 pub use finding::{Finding, Verdict};
+pub(crate) use system::release;

@@ -38,7 +38,7 @@ pub(super) fn kernel(machine: &Machine) -> Finding {
 }
 
 /// The kernel's major and minor number, if they can be read.
-pub(super) fn release(machine: &Machine) -> Option<(u32, u32)> {
+pub(crate) fn release(machine: &Machine) -> Option<(u32, u32)> {
     numbers(&machine.text("/proc/sys/kernel/osrelease")?)
 }
 

@@ -12,6 +12,8 @@ use std::time::Duration;
 use std::{env, fs};
 
 use libloading::Library;
+use warprow_gpu_queues::abi::{LANES, RingReads};
+use warprow_gpu_queues::{RingLaunchError, RingTest, RingTestError, RingTestReport};
 use warprow_kernels::abi::{Adoption, Lookup, Update};
 
 /// Where the C++ and CUDA sources are, from this package on.
@@ -30,6 +32,9 @@ pub const OPTIONS: [&str; 6] = [
 const CHECKS: &str = "-fsanitize=alignment,null,shift,integer-divide-by-zero";
 /// Real time that a kernel may take.
 const LIMIT_NS: u64 = 60_000_000_000;
+/// Real time that a kernel of the program itself may take: it runs in a guest, whose processor is emulated.
+#[cfg(kernels_linked)]
+const LIMIT_IN_GUEST_NS: u64 = 300_000_000_000;
 
 /// Seeds of a test: so many, or as many as `WARPROW_SEEDS` says.
 pub fn seeds(usual: u64) -> Range<u64> {
@@ -232,7 +237,7 @@ impl Shim {
         #[cfg(kernels_linked)]
         return Some(Self {
             run: linked::simt_run,
-            limit_ns: LIMIT_NS,
+            limit_ns: LIMIT_IN_GUEST_NS,
             launched: BTreeSet::new(),
             kernels: Kernels::Linked { _turn: linked::TURN.lock().unwrap_or_else(PoisonError::into_inner) },
         });
@@ -299,6 +304,24 @@ impl Shim {
     ) -> Result<(), String> {
         assert_eq!(launch.kernel, "warprow_update");
         self.run(launch, std::ptr::from_ref(update).cast(), seed, beside)
+    }
+
+    /// Runs a ring test with the kernel on the CPU. `beside` is what happens beside each launch.
+    pub fn test_ring(
+        &mut self,
+        test: &RingTest,
+        seed: u64,
+        mut beside: Option<Turn<'_>>,
+    ) -> Result<RingTestReport, RingTestError> {
+        let launch = Launch::new("warprow_test_ring", 1, LANES);
+        test.on_host(|reads: &RingReads| {
+            let parameter = std::ptr::from_ref(reads).cast();
+            let ended = match beside.as_mut() {
+                None => self.run(&launch, parameter, seed ^ reads.launch, None),
+                Some(turn) => self.run(&launch, parameter, seed ^ reads.launch, Some(&mut **turn)),
+            };
+            ended.map_err(RingLaunchError::Failed)
+        })
     }
 
     fn run(

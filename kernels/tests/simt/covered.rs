@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use warprow_kernels::abi;
 
 use crate::shim::{Shim, sources};
-use crate::{adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, sets, windows};
+use crate::{adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, ring_test, sets, windows};
 
 /// Fails, or finds that all is well, by a seed.
 pub(crate) type Check = fn(&mut Shim, u64) -> Result<(), String>;
@@ -31,7 +31,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 35] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 36] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -67,6 +67,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 35] = [
     ("bad blocks in a window", windows::parts, 24),
     ("commands that are refused", windows::refused, 12),
     ("parts that are lost", windows::lost_parts, 4),
+    ("ring tests", ring_test::case, 24),
 ];
 
 #[test]

@@ -17,5 +17,6 @@ mod planted;
 mod queues;
 mod rich;
 mod ring;
+mod ring_test;
 mod sets;
 mod windows;

@@ -168,7 +168,7 @@ fn survivors() -> BTreeMap<String, String> {
 
 /// The checks, with so many percent of their seeds: fewer of those that have little to do with the file.
 fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
-    const DRIVES: [&str; 11] = [
+    const DRIVES: [&str; 12] = [
         "rows on drives",
         "rings that wrap",
         "batches that end within tiles",
@@ -180,8 +180,9 @@ fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
         "rows of a window",
         "bad blocks in a window",
         "parts that are lost",
+        "ring tests",
     ];
-    let of_drives = ["fetch.cuh", "row_reads.cuh", "row_checks.cuh", "ring.cuh"].contains(&file);
+    let of_drives = ["fetch.cuh", "row_reads.cuh", "row_checks.cuh", "ring.cuh", "ring_test.cuh"].contains(&file);
     let is_near = |name: &str| file.is_empty() || of_drives == DRIVES.contains(&name);
     let (near, far): (Vec<_>, Vec<_>) = CHECKS.into_iter().partition(|(name, ..)| is_near(name));
     let near = near.into_iter().map(|(name, check, seeds)| (name, check, (seeds * percent).div_ceil(100)));

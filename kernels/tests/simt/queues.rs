@@ -113,6 +113,11 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
+    /// Steps this drive too.
+    pub(crate) fn add(&self, drive: Arc<SoftController>) {
+        self.drives.lock().unwrap().push(drive);
+    }
+
     pub(crate) fn turn(&self, by: u64) -> u64 {
         let now = self.nanos.fetch_add(by, Ordering::Relaxed) + by;
         for drive in self.drives.lock().unwrap().iter() {
@@ -205,7 +210,7 @@ impl Drives {
             let drive = disordered(rng, SoftController::builder(), stepped).faults(faults.clone());
             let drive = drive.namespace(namespace).build().unwrap();
             if let Some(steps) = &steps {
-                steps.drives.lock().unwrap().push(drive.clone());
+                steps.add(drive.clone());
             }
             let options = ControllerOptions { queue_pairs: 4, ..ControllerOptions::default() };
             controllers.push(Controller::open(drive.clone(), clock.clone(), options).unwrap());
@@ -302,7 +307,7 @@ impl Drives {
     }
 }
 
-fn disordered(rng: &mut Rng, builder: ControllerBuilder, stepped: bool) -> ControllerBuilder {
+pub(crate) fn disordered(rng: &mut Rng, builder: ControllerBuilder, stepped: bool) -> ControllerBuilder {
     let us = Duration::from_micros;
     let builder =
         builder.seed(rng.u64(..)).permute().jitter(us(rng.u64(1..30))).delay_one_in(rng.u32(20..400), us(150));

@@ -85,7 +85,7 @@ fn object(finding: &Finding) -> Value {
     })
 }
 
-/// What CUDA says of the GPUs, and what lets a drive reach their memory.
+/// What CUDA says of the GPUs.
 fn gpu(machine: &Machine) -> Vec<Finding> {
     let seen = machine.gpus();
     if !machine.is_this() {
@@ -117,7 +117,6 @@ fn gpu(machine: &Machine) -> Vec<Finding> {
             }
         }
     }
-    findings.push(peer(machine));
     findings
 }
 
@@ -165,18 +164,4 @@ fn loaded(name: &str) -> Option<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5)).find(|path| path.contains(name))?;
     Some(std::fs::canonicalize(path).map_or_else(|_| path.to_owned(), |path| path.display().to_string()))
-}
-
-/// A drive writing to GPU memory by itself. No rung of that kind was run on hardware yet.
-fn peer(machine: &Machine) -> Finding {
-    let modules = ["gdrdrv", "nvidia_peermem"];
-    let loaded: Vec<_> =
-        modules.into_iter().filter(|name| machine.path(&format!("/sys/module/{name}")).is_dir()).collect();
-    let found = match loaded.is_empty() {
-        true => "GPU memory as a drive's target: neither gdrdrv nor nvidia_peermem is loaded".to_owned(),
-        false => format!("GPU memory as a drive's target: {} is loaded", loaded.join(" and ")),
-    };
-    Finding::new("p2p", Verdict::Unproven, found)
-        .advice("no rung of this kind was run: rows arrive in host memory, which the GPU reads; a dma-buf of GPU memory takes driver R610; \
-                 see docs/hardware.md")
 }

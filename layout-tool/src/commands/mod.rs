@@ -10,6 +10,7 @@ pub mod export;
 mod export_all;
 pub mod format;
 pub mod generations;
+pub mod gpu_rings;
 pub mod incremental;
 pub mod inspect;
 pub mod load;

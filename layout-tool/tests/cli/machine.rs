@@ -126,6 +126,68 @@ fn devices_asks_an_emulated_drive_itself() {
     }
 }
 
+/// A copy of a machine is not tested; the facts that decide are said, each with its remedy.
+#[test]
+fn facts_of_a_drive_and_its_gpus() {
+    let (fixture, machine) = (CliFixture::new(), server().with_vfio());
+    machine.write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.90.07  Fri\n");
+    machine.write("proc/sys/kernel/osrelease", "6.18.0\n");
+    machine.write("sys/bus/pci/devices/0000:03:00.0/iommu_group/type", "DMA-FQ\n");
+    let object = fixture.ok(&on(&machine, &["gpu-rings", FREE]));
+    assert!(object["placement"].is_null() && object["gpu"].is_null(), "{object}");
+    let facts = object["facts"].as_array().unwrap();
+    let told = |check: &str, words: &str| {
+        let found = facts.iter().any(|it| it["check"] == check && it.to_string().contains(words));
+        assert!(found, "no {check} with {words:?} in {object}");
+    };
+    told("gpu-module", "closed module 550.90.07");
+    told("gpu-module", "570.133.07 or later");
+    told("gpu-privilege", "setcap cap_sys_admin");
+    told("gpu-domain", "iommu=pt");
+    told("drive-group", "/dev/vfio/6");
+    told("gpu-distance", FREE);
+    let run = fixture.run(&on(&machine, &["gpu-rings", FREE]));
+    assert!(run.exit == 0 && run.stdout.contains("was not tested") && run.stdout.contains("warn"), "{run:?}");
+}
+
+/// With a GPU, an emulated drive passes, and what it cannot have is refused by name; without one, a line says what is missing.
+#[test]
+fn rings_of_an_emulated_drive() {
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "16M");
+    let before = fs::read(fixture.path("a.drive")).unwrap();
+    let (object, exit) = fixture.json(&["gpu-rings", &drive]);
+    if exit != 0 {
+        assert_eq!((exit, &object["error"]["class"]), (1, &"unready".into()), "{object}");
+        let run = fixture.run(&["gpu-rings", &drive]);
+        let first = run.stderr.lines().next().unwrap_or_default();
+        assert!(first.starts_with("error: ") && run.stderr.contains("help: "), "{run:?}");
+        eprintln!("skipped: rings need a GPU: {first}");
+    } else {
+        assert_eq!((&object["placement"], &object["unproven"]), (&"C".into(), &false.into()), "{object}");
+        assert_eq!(
+            (&object["doorbells_in_memory"], &object["tests"][0]["lbas"]),
+            (&true.into(), &768.into()),
+            "{object}"
+        );
+        let by_thread = fixture.ok(&["gpu-rings", &drive, "--placement", "b-prime"]);
+        assert_eq!((&by_thread["placement"], &by_thread["tests"][0]["in_registers"]), (&"B′".into(), &false.into()));
+        for (asked, words) in [("a", "placement A "), ("a-minus", "docs/gpu-rings.md"), ("b", "doorbells in memory")] {
+            let error = fixture.fails(&["gpu-rings", &drive, "--placement", asked], 4);
+            assert!(error["message"].as_str().unwrap().contains(words), "{error}");
+        }
+        let text = fixture.run(&["gpu-rings", &drive]).stdout;
+        assert!(
+            text.contains("placement C") && text.contains("doorbells are memory") && text.contains("facts"),
+            "{text}"
+        );
+    }
+    assert_eq!(fs::read(fixture.path("a.drive")).unwrap(), before, "nothing on it changed");
+    fixture.fails(&["gpu-rings", "nonsense"], 2);
+    fixture.fails(&["gpu-rings", "attached:a.safetensors"], 2);
+    fixture.fails(&["gpu-rings"], 2);
+}
+
 #[test]
 fn bind_and_unbind_by_the_book() {
     let fixture = CliFixture::new();
@@ -257,7 +319,7 @@ fn a_typed_serial_number_agrees_and_nothing_else_does() {
 #[test]
 fn help_teaches() {
     let fixture = CliFixture::new();
-    for command in ["doctor", "devices", "bind", "unbind"] {
+    for command in ["doctor", "devices", "gpu-rings", "bind", "unbind"] {
         let help = fixture.run(&[command, "--help"]).stdout;
         assert!(help.contains("Examples:") && help.contains(&format!("warprow {command}")), "{help}");
     }

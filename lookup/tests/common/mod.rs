@@ -26,8 +26,13 @@ pub(crate) fn drive(name: &str, bytes: u64, lba: u32) -> Arc<SoftController> {
 /// `count` drives in memory, and an empty store on them.
 pub(crate) fn store(count: usize, bytes: u64, lba: u32) -> (Vec<Arc<SoftController>>, Store) {
     let drives: Vec<_> = (0..count).map(|i| drive(&format!("drive{i}"), bytes, lba)).collect();
-    let store = Store::create(&devices(&drives), &FormatOptions::default(), &OpenOptions::default()).unwrap();
+    let store = store_on(&devices(&drives));
     (drives, store)
+}
+
+/// An empty store on these devices.
+pub(crate) fn store_on(devices: &[Device]) -> Store {
+    Store::create(devices, &FormatOptions::default(), &OpenOptions::default()).unwrap()
 }
 
 pub(crate) fn devices(drives: &[Arc<SoftController>]) -> Vec<Device> {

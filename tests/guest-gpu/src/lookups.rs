@@ -9,7 +9,7 @@ use warprow_vfio::VfioFunction;
 
 use crate::scene::{IDS, PATIENCE, Placement, Scene};
 
-/// Random tables, queues of one to four batches. Prints how many doorbells the kernels stored for each queue, for whoever has the
+/// A ring test, then random tables, queues of one to four batches. Prints how many doorbells the kernels stored for each queue, for whoever has the
 /// controller's own count.
 pub(crate) fn by(placement: Placement, shim: &mut Shim, address: &str) -> Result<()> {
     let kind = if placement == Placement::HostThread { DOORBELL_MEMORY } else { DOORBELL_MMIO };
@@ -19,6 +19,12 @@ pub(crate) fn by(placement: Placement, shim: &mut Shim, address: &str) -> Result
         // The controller's trace counts the doorbells of an identifier, so each placement has identifiers of its own.
         let others = (0..placement as u16).map(|_| scene.queues(Placement::HostThread, 1, PATIENCE));
         let others = others.collect::<Result<Vec<_>>>()?;
+        // Its queue has the identifier that the next one has.
+        let tested = scene.test_ring(shim, placement, PATIENCE)??;
+        ensure!(
+            tested.lbas == 768 && tested.contents > 1 && tested.in_registers == (kind == DOORBELL_MMIO),
+            "{tested:?}"
+        );
         let mut queues = scene.queues(placement, 1 + seed as u32, PATIENCE)?;
         let queue = queues.set.descriptors()[0];
         ensure!(queue.doorbell_kind == kind, "{queue:?}");
@@ -30,7 +36,7 @@ pub(crate) fn by(placement: Placement, shim: &mut Shim, address: &str) -> Result
             commands += scene.whole(shim, &mut queues, ids)?.told.counters.commands;
         }
         ensure!(commands > 0, "no row came from the drive");
-        *stored.entry(queue.queue_id).or_insert(0) += queues.doorbells()?;
+        *stored.entry(queue.queue_id).or_insert(0) += queues.doorbells()? + tested.doorbells;
         queues.assert_peer()?;
         drop((queues, others));
         scene.assert_unchanged()?;

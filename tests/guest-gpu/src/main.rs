@@ -24,11 +24,12 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["doorbells", address] => doorbells(address),
         ["rings", address, slow] => rings(address, slow),
+        ["deaths", address] => deaths(address),
         ["victim", address, how] => {
             kernels().and_then(|mut shim| deaths::victim(&mut shim, address, how)).map(|()| ExitCode::SUCCESS)
         }
         _ => Err(anyhow::anyhow!(
-            "guest-gpu doorbells ADDRESS | rings ADDRESS SLOW | victim ADDRESS registers|peer-first|drive-first"
+            "guest-gpu doorbells ADDRESS | rings ADDRESS SLOW | deaths ADDRESS | victim ADDRESS registers|peer-first|drive-first"
         )),
     };
     result.unwrap_or_else(|error| {
@@ -58,7 +59,7 @@ fn takes_peers(address: &str) -> Result<bool> {
     Ok(VfioFunction::open(address)?.interface() == VfioInterface::Type1)
 }
 
-/// Queues whose doorbells the kernels store to, in every way that they can end.
+/// Queues whose doorbells the kernels store to: resets, bugs in what kernels are told, a drive that is too slow.
 fn rings(address: &str, slow: &str) -> Result<ExitCode> {
     let (mut shim, mut tally) = (kernels()?, Tally::default());
     let peers = takes_peers(address)?;
@@ -73,6 +74,13 @@ fn rings(address: &str, slow: &str) -> Result<ExitCode> {
         let name = format!("a drive that is too slow ({placement:?})");
         tally.run(&name, || resets::too_slow(placement, &mut shim, slow));
     }
+    tally.finish()
+}
+
+/// Processes that are killed while their kernels drive a queue.
+fn deaths(address: &str) -> Result<ExitCode> {
+    let (mut shim, mut tally) = (kernels()?, Tally::default());
+    let peers = takes_peers(address)?;
     tally.run("stray tails after the next owner's enable", || deaths::stray_tails(&mut shim, address));
     for &how in if peers { &["registers", "peer-first", "drive-first"][..] } else { &["registers"][..] } {
         tally.run(&format!("SIGKILL while kernels look up ({how})"), || deaths::killed(how, &mut shim, address));

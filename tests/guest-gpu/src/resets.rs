@@ -1,10 +1,11 @@
 //! Resets, and commands that take too long, while a kernel drives the queues.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use warprow_driver::ResetKind;
+use warprow_gpu_queues::RingTestError;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT};
 use warprow_simt::shim::Shim;
 use warprow_vfio::VfioFunction;
@@ -20,8 +21,15 @@ pub(crate) fn under_look_ups(placement: Placement, kind: ResetKind, shim: &mut S
     for round in 0..6u64 {
         let done = AtomicBool::new(false);
         std::thread::scope(|scope| -> Result<()> {
-            let reset = scope.spawn(|| {
-                std::thread::sleep(Duration::from_millis(3 + 11 * round));
+            let gate = queues.gate.clone();
+            let (controller, done) = (&controller, &done);
+            let reset = scope.spawn(move || {
+                // While a kernel is inside: how long a look-up takes hangs on the machine.
+                let began = Instant::now();
+                while gate.inside() == 0 && began.elapsed() < PATIENCE {
+                    std::thread::yield_now();
+                }
+                std::thread::sleep(Duration::from_millis(round));
                 let reset = controller.reset(kind);
                 done.store(true, Ordering::Release);
                 reset
@@ -70,5 +78,19 @@ pub(crate) fn too_slow(placement: Placement, shim: &mut Shim, slow: &str) -> Res
         scene.whole(shim, &mut queues, 20)?;
     }
     queues.assert_peer()?;
+    drop(queues);
+    scene.assert_unchanged()?;
+    // A ring test says so too, and the drive serves afterwards.
+    let silent = (0..20).find_map(|_| match scene.test_ring(shim, placement, Duration::from_millis(40)) {
+        Ok(Ok(_)) => None,
+        other => Some(other),
+    });
+    match silent {
+        Some(Ok(Err(RingTestError::Silent { outstanding: 1.., .. }))) => {}
+        other => bail!("a ring test of a slow drive: {other:?}"),
+    }
+    std::thread::sleep(Duration::from_secs(1));
+    let mut queues = scene.queues(placement, 1, PATIENCE)?;
+    scene.whole(shim, &mut queues, 20)?;
     scene.assert_unchanged()
 }

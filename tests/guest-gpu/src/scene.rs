@@ -8,7 +8,10 @@ use fastrand::Rng;
 use warprow_dma::{Function, SystemClock};
 use warprow_driver::{BlockIo, Controller, ControllerOptions, Namespace, QueueOptions};
 use warprow_gpu_queues::abi::QueueDescriptor;
-use warprow_gpu_queues::{DoorbellAccess, DriveWritable, Gate, MemoryPlacement, QueueSet, QueueSetOptions};
+use warprow_gpu_queues::{
+    DoorbellAccess, DriveWritable, Gate, MemoryPlacement, QueueSet, QueueSetOptions, RingTest, RingTestError,
+    RingTestReport,
+};
 use warprow_kernels::abi::{DriveQueues, Lookup, SlotPlaces};
 use warprow_simt::batch::Batch;
 use warprow_simt::buffer::Buffer;
@@ -39,6 +42,15 @@ pub(crate) enum Placement {
     Registers,
     /// The kernels store to the registers; completion queues and landing areas lie in a peer's BAR (A⁻).
     Peer,
+}
+
+impl Placement {
+    fn doorbells(self) -> DoorbellAccess {
+        match self {
+            Self::HostThread => DoorbellAccess::HostThread,
+            Self::Registers | Self::Peer => DoorbellAccess::Registers,
+        }
+    }
 }
 
 /// Queues on the drives of a scene, and the gate before them.
@@ -130,14 +142,31 @@ impl Scene {
             landing_stride: self.world.landing_stride() as u32,
             windows: Vec::new(),
             timeout,
-            doorbells: match placement {
-                Placement::HostThread => DoorbellAccess::HostThread,
-                Placement::Registers | Placement::Peer => DoorbellAccess::Registers,
-            },
+            doorbells: placement.doorbells(),
+            host_rung: Vec::new(),
             memory: MemoryPlacement::Pinned,
             writable: peer.clone().map(|peer| peer as Arc<dyn DriveWritable>),
         };
         Ok(Queues { set: QueueSet::on_host(&self.drives, &options, gate.clone())?, gate, peer, launches: 0 })
+    }
+
+    /// The ring test of the first drive, by the kernels, with so long a wait for a launch.
+    pub(crate) fn test_ring(
+        &mut self,
+        shim: &mut Shim,
+        placement: Placement,
+        timeout: Duration,
+    ) -> Result<Result<RingTestReport, RingTestError>> {
+        let peer = (placement == Placement::Peer).then(PeerMemory::new).transpose()?;
+        let drive = self.drives.first().cloned().ok_or_else(|| anyhow!("a scene without a drive"))?;
+        let test = RingTest {
+            writable: peer.clone().map(|peer| peer as Arc<dyn DriveWritable>),
+            timeout,
+            ..RingTest::new(drive, placement.doorbells())
+        };
+        let tested = shim.test_ring(&test, self.rng.u64(..), None);
+        peer.as_deref().map(PeerMemory::assert_canaries).transpose()?;
+        Ok(tested)
     }
 
     /// A look-up of up to `ids` random ids by the kernels. Every row of its output is compared with the table's.
