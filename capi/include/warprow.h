@@ -59,9 +59,9 @@ enum warprow_status
   WARPROW_STATUS_DRIVE = 13,
   // The GPU, or CUDA, failed, or there is none.
   WARPROW_STATUS_GPU = 14,
-  // Rows could not be read. All other rows of the output are valid.
+  // Rows could not be read. All other rows of the output are valid. Of warprow_gpu_ticket_check also: runs before the latest failed.
   WARPROW_STATUS_ROWS_FAILED = 15,
-  // Ids are missing, of features for which that is an error. The output is untouched.
+  // Ids are missing, of features for which that is an error. On the host the output is untouched; on a GPU these ids have zeros.
   WARPROW_STATUS_MISSING_IDS = 16,
   // The library has a fault. Please report the error's message.
   WARPROW_STATUS_BUG = 17,
@@ -176,6 +176,25 @@ typedef int32_t warprow_dtype;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What the output has for rows that could not be read.
+enum warprow_failed_rows
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // Zeros.
+  WARPROW_FAILED_ROWS_ZEROS = 0,
+  // NaN, in the place of these zeros. Of outputs of f32, f16 or bf16 alone.
+  WARPROW_FAILED_ROWS_NAN = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum warprow_failed_rows warprow_failed_rows;
+#else
+typedef int32_t warprow_failed_rows;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Types of ids and offsets.
 enum warprow_int_type
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -220,6 +239,25 @@ typedef int32_t warprow_key_type;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// What a mask tells of each id, by a byte that is 1 or 0.
+enum warprow_mask
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // 1: the table has the id's row, which was read, and the id is no padding id.
+  WARPROW_MASK_FOUND = 0,
+  // 1: the id's row could not be read.
+  WARPROW_MASK_FAILED = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum warprow_mask warprow_mask;
+#else
+typedef int32_t warprow_mask;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // Which rows on drives share a read command.
 enum warprow_merging
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -257,7 +295,7 @@ enum warprow_missing
   WARPROW_MISSING_ZERO = 2,
   // None: nothing is added, nothing counts.
   WARPROW_MISSING_SKIP = 3,
-  // The look-up fails before it reads anything. On the host alone.
+  // The look-up fails: on the host before it reads anything; on a GPU the ticket says so, and such ids get zeros.
   WARPROW_MISSING_ERROR = 4,
 };
 #ifndef __cplusplus
@@ -726,6 +764,10 @@ typedef struct warprow_plan_options {
   int32_t adopt_room;
   // How a GPU finds different rows: a WARPROW_DEDUPE_ constant. The host ignores it.
   int32_t dedupe;
+  // What the output has for rows that could not be read: a WARPROW_FAILED_ROWS_ constant.
+  int32_t failed_rows;
+  // What masks tell: a WARPROW_MASK_ constant.
+  int32_t mask;
   // 0.
   uint32_t reserved;
 } warprow_plan_options;
@@ -741,8 +783,8 @@ typedef struct warprow_batch {
   size_t id_count;
   // B: how many bags each feature has. If `counts` is set: the most that there may be.
   size_t batch;
-  // Where each bag begins in `ids`: F * B entries, or F * B + 1 with the end of the last bag, which a GPU wants. NULL: all bags have the
-  // same number of ids.
+  // Where each bag begins in `ids`: F * B entries, or F * B + 1 with the end of the last bag. NULL: all bags have the same number
+  // of ids.
   const void *offsets;
   // The number of offsets.
   size_t offset_count;
@@ -767,7 +809,7 @@ typedef struct warprow_output {
   size_t elements;
   // Elements from one row to the next; 0: the plan's width. What lies between rows is left as it is.
   size_t row_stride;
-  // Gets one byte for each id: 1 if its row was found and read, else 0. NULL: not wanted.
+  // Gets one byte for each id, 1 or 0: the plan says what it tells, usually that the row was found and read. NULL: not wanted.
   uint8_t *mask;
   // Bytes that there is room for in `mask`.
   size_t mask_bytes;
@@ -1414,14 +1456,14 @@ size_t warprow_gpu_plan_width(const struct warprow_gpu_plan *plan);
 // Takes a slot of a plan, which is one look-up that can be under way. WARPROW_STATUS_BUSY if all are taken.
 //
 // The slot in `*slot` is the caller's, who closes it with warprow_gpu_slot_close. It goes back to the plan when all its tickets are
-// closed too.
+// closed too, and all graphs that hold look-ups of it are destroyed.
 //
 // Any thread may call it. It never blocks.
 warprow_status warprow_gpu_plan_slot(const struct warprow_gpu_plan *plan,
                                      struct warprow_gpu_slot **slot,
                                      struct warprow_error **error);
 
-// Closes a slot. Graphs that hold look-ups of it must not run any more. NULL is left alone.
+// Closes a slot. Graphs that hold look-ups of it keep it until they are destroyed. NULL is left alone.
 //
 // Any thread may call it. It may block until the GPU has ended what it was given.
 //
@@ -1442,7 +1484,7 @@ warprow_status warprow_gpu_slot_recover(const struct warprow_gpu_slot *slot,
 //
 // `batch` and `output` stay the caller's, and are not needed after the call. What they point to lies in GPU memory, or in host memory
 // that CUDA has pinned. Until the look-up has ended it stays valid, and nobody else writes to it; for a captured look-up, whenever its
-// graph runs. A graph runs once at a time. The ticket in `*ticket` is the caller's, who closes it with warprow_gpu_ticket_close.
+// graph runs. A graph, with all its copies, runs once at a time; until it is destroyed, it keeps the slot. The ticket in `*ticket` is the caller's, who closes it with warprow_gpu_ticket_close.
 //
 // Any thread may call it. It waits for nothing, unless a drive did not answer an earlier look-up: then queues are started anew first.
 warprow_status warprow_gpu_slot_lookup(const struct warprow_gpu_slot *slot,
@@ -1457,7 +1499,7 @@ warprow_status warprow_gpu_slot_lookup(const struct warprow_gpu_slot *slot,
 //
 // WARPROW_STATUS_ROWS_FAILED: drives failed; the mask tells for which ids, all other rows are valid. WARPROW_STATUS_BUSY: another look-up of
 // the slot was under way, and this one did nothing. WARPROW_STATUS_INVALID_ARGUMENT: the GPU found more ids or bags than planned, or
-// offsets that descend. Of a captured look-up it is the outcome of the latest run of its graph that has ended.
+// offsets that descend. WARPROW_STATUS_MISSING_IDS: ids are missing of features with WARPROW_MISSING_ERROR, and got zeros. Of a captured look-up it is the outcome of the latest run of its graph that has ended.
 //
 // Any thread may call it. It reads memory only.
 warprow_status warprow_gpu_ticket_poll(const struct warprow_gpu_ticket *ticket,
@@ -1474,6 +1516,16 @@ warprow_status warprow_gpu_ticket_wait(const struct warprow_gpu_ticket *ticket,
                                        struct warprow_gpu_report *report,
                                        struct warprow_error **error);
 
+// Tells what went wrong with the look-up's runs that have ended by now, and that no call of this function before was told of:
+// WARPROW_STATUS_OK if nothing did, or if none has ended; else the code of the latest run, as of warprow_gpu_ticket_poll, or
+// WARPROW_STATUS_ROWS_FAILED if the latest run was right, and runs of the graph before it failed. Each failure is told of once.
+//
+// Any thread may call it. It reads memory only.
+//
+// `error` is NULL, or points to a place for a pointer.
+warprow_status warprow_gpu_ticket_check(const struct warprow_gpu_ticket *ticket,
+                                        struct warprow_error **error);
+
 // Closes a ticket. The look-up goes on, and so does a graph that holds it. NULL is left alone.
 //
 // Any thread may call it. It may block until the GPU has ended what it was given, if the slot was closed before.
@@ -1489,7 +1541,10 @@ warprow_status warprow_gpu_ticket_close(struct warprow_gpu_ticket *ticket,
 // weights until the look-up has ended. The batch in `*prefetched` is the caller's, who gives it to warprow_gpu_slot_lookup_prefetched, or
 // closes it with warprow_gpu_prefetched_close.
 //
-// Any thread may call it. It waits for nothing, unless a drive did not answer an earlier look-up. `stream` must not be being captured.
+// If `stream` is being captured, the prefetch is recorded, and its look-up has to be recorded in the same capture: else CUDA refuses to
+// end that.
+//
+// Any thread may call it. It waits for nothing, unless a drive did not answer an earlier look-up.
 warprow_status warprow_gpu_slot_prefetch(const struct warprow_gpu_slot *slot,
                                          struct CUstream_st *stream,
                                          const struct warprow_batch *batch,
@@ -1501,7 +1556,9 @@ warprow_status warprow_gpu_slot_prefetch(const struct warprow_gpu_slot *slot,
 // `output` and `ticket` are as of warprow_gpu_slot_lookup. The prefetched batch is closed, whether the call succeeds or not, unless a
 // handle is invalid, or the output is not one.
 //
-// Any thread may call it. It waits for nothing. `stream` must not be being captured.
+// `stream` is part of the capture that the batch was prefetched in, or, if that was none, of none.
+//
+// Any thread may call it. It waits for nothing.
 warprow_status warprow_gpu_slot_lookup_prefetched(const struct warprow_gpu_slot *slot,
                                                   struct warprow_gpu_prefetched *prefetched,
                                                   struct CUstream_st *stream,

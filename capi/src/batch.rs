@@ -27,8 +27,8 @@ pub struct warprow_batch {
     pub id_count: usize,
     /// B: how many bags each feature has. If `counts` is set: the most that there may be.
     pub batch: usize,
-    /// Where each bag begins in `ids`: F * B entries, or F * B + 1 with the end of the last bag, which a GPU wants. NULL: all bags have the
-    /// same number of ids.
+    /// Where each bag begins in `ids`: F * B entries, or F * B + 1 with the end of the last bag. NULL: all bags have the same number
+    /// of ids.
     pub offsets: *const c_void,
     /// The number of offsets.
     pub offset_count: usize,
@@ -55,7 +55,7 @@ pub struct warprow_output {
     pub elements: usize,
     /// Elements from one row to the next; 0: the plan's width. What lies between rows is left as it is.
     pub row_stride: usize,
-    /// Gets one byte for each id: 1 if its row was found and read, else 0. NULL: not wanted.
+    /// Gets one byte for each id, 1 or 0: the plan says what it tells, usually that the row was found and read. NULL: not wanted.
     pub mask: *mut u8,
     /// Bytes that there is room for in `mask`.
     pub mask_bytes: usize,
@@ -130,13 +130,16 @@ impl warprow_batch {
         };
         let mut batch = GpuBatch::new(self.ids as u64, len, bags).with_id_type(gpu_int_type("ids", self.id_type)?);
         if !self.offsets.is_null() {
-            let wanted = self.batch.saturating_mul(features).saturating_add(1);
-            if self.offset_count != wanted {
-                let given = self.offset_count;
-                let what = format!("{given} offsets: {features} features of {bags} bags need {wanted} on a GPU");
-                return Err(Failure::invalid(what));
-            }
+            let (given, starts) = (self.offset_count, self.batch.saturating_mul(features));
             batch = batch.with_offsets(self.offsets as u64, gpu_int_type("offsets", self.offset_type)?);
+            match given.checked_sub(starts) {
+                Some(0) => batch = batch.without_end(),
+                Some(1) => {}
+                _ => {
+                    let what = format!("{given} offsets: {features} features × {bags} bags need {starts} or one more");
+                    return Err(Failure::invalid(what));
+                }
+            }
         } else if self.offset_count != 0 {
             return Err(Failure::invalid("offset_count is not 0, and offsets is NULL"));
         }

@@ -79,7 +79,8 @@ impl From<GpuError> for Failure {
             GpuError::Unfit(_) => Refused,
             GpuError::Invalid { .. } | GpuError::Flawed(..) => InvalidArgument,
             GpuError::QueueBusy(_) => Busy,
-            GpuError::RowsFailed { .. } => RowsFailed,
+            GpuError::RowsFailed { .. } | GpuError::RunsFailed { .. } => RowsFailed,
+            GpuError::MissingIds { .. } => MissingIds,
             _ => Bug,
         };
         Self::of(code, &error)

@@ -345,7 +345,7 @@ pub extern "C" fn warprow_gpu_plan_width(plan: *const warprow_gpu_plan) -> usize
 /// Takes a slot of a plan, which is one look-up that can be under way. WARPROW_STATUS_BUSY if all are taken.
 ///
 /// The slot in `*slot` is the caller's, who closes it with warprow_gpu_slot_close. It goes back to the plan when all its tickets are
-/// closed too.
+/// closed too, and all graphs that hold look-ups of it are destroyed.
 ///
 /// Any thread may call it. It never blocks.
 ///
@@ -370,7 +370,7 @@ pub unsafe extern "C" fn warprow_gpu_plan_slot(
     }
 }
 
-/// Closes a slot. Graphs that hold look-ups of it must not run any more. NULL is left alone.
+/// Closes a slot. Graphs that hold look-ups of it keep it until they are destroyed. NULL is left alone.
 ///
 /// Any thread may call it. It may block until the GPU has ended what it was given.
 ///

@@ -61,7 +61,7 @@ fn counts_of(batch: &warprow_batch) -> (usize, usize) {
 ///
 /// `batch` and `output` stay the caller's, and are not needed after the call. What they point to lies in GPU memory, or in host memory
 /// that CUDA has pinned. Until the look-up has ended it stays valid, and nobody else writes to it; for a captured look-up, whenever its
-/// graph runs. A graph runs once at a time. The ticket in `*ticket` is the caller's, who closes it with warprow_gpu_ticket_close.
+/// graph runs. A graph, with all its copies, runs once at a time; until it is destroyed, it keeps the slot. The ticket in `*ticket` is the caller's, who closes it with warprow_gpu_ticket_close.
 ///
 /// Any thread may call it. It waits for nothing, unless a drive did not answer an earlier look-up: then queues are started anew first.
 ///
@@ -105,7 +105,7 @@ unsafe fn tell(
         let counts = match &outcome {
             None => return Ok(()),
             Some(Ok(counts)) => Some(counts),
-            Some(Err(GpuError::RowsFailed { report, .. })) => Some(&**report),
+            Some(Err(GpuError::RowsFailed { report, .. } | GpuError::MissingIds { report, .. })) => Some(&**report),
             Some(Err(_)) => None,
         };
         if let Some(counts) = counts {
@@ -120,7 +120,7 @@ unsafe fn tell(
 ///
 /// WARPROW_STATUS_ROWS_FAILED: drives failed; the mask tells for which ids, all other rows are valid. WARPROW_STATUS_BUSY: another look-up of
 /// the slot was under way, and this one did nothing. WARPROW_STATUS_INVALID_ARGUMENT: the GPU found more ids or bags than planned, or
-/// offsets that descend. Of a captured look-up it is the outcome of the latest run of its graph that has ended.
+/// offsets that descend. WARPROW_STATUS_MISSING_IDS: ids are missing of features with WARPROW_MISSING_ERROR, and got zeros. Of a captured look-up it is the outcome of the latest run of its graph that has ended.
 ///
 /// Any thread may call it. It reads memory only.
 ///
@@ -180,6 +180,23 @@ pub unsafe extern "C" fn warprow_gpu_ticket_wait(
     }
 }
 
+/// Tells what went wrong with the look-up's runs that have ended by now, and that no call of this function before was told of:
+/// WARPROW_STATUS_OK if nothing did, or if none has ended; else the code of the latest run, as of warprow_gpu_ticket_poll, or
+/// WARPROW_STATUS_ROWS_FAILED if the latest run was right, and runs of the graph before it failed. Each failure is told of once.
+///
+/// Any thread may call it. It reads memory only.
+///
+/// # Safety
+/// `error` is NULL, or points to a place for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn warprow_gpu_ticket_check(
+    ticket: *const warprow_gpu_ticket,
+    error: *mut *mut warprow_error,
+) -> warprow_status {
+    // SAFETY: the caller's promise.
+    unsafe { guard::call(error, || Ok(handle::get::<Launched>(ticket)?.0.check()?)) }
+}
+
 /// Closes a ticket. The look-up goes on, and so does a graph that holds it. NULL is left alone.
 ///
 /// Any thread may call it. It may block until the GPU has ended what it was given, if the slot was closed before.
@@ -202,7 +219,10 @@ pub unsafe extern "C" fn warprow_gpu_ticket_close(
 /// weights until the look-up has ended. The batch in `*prefetched` is the caller's, who gives it to warprow_gpu_slot_lookup_prefetched, or
 /// closes it with warprow_gpu_prefetched_close.
 ///
-/// Any thread may call it. It waits for nothing, unless a drive did not answer an earlier look-up. `stream` must not be being captured.
+/// If `stream` is being captured, the prefetch is recorded, and its look-up has to be recorded in the same capture: else CUDA refuses to
+/// end that.
+///
+/// Any thread may call it. It waits for nothing, unless a drive did not answer an earlier look-up.
 ///
 /// # Safety
 /// Pointers are valid as said; see docs/capi.md.
@@ -234,7 +254,9 @@ pub unsafe extern "C" fn warprow_gpu_slot_prefetch(
 /// `output` and `ticket` are as of warprow_gpu_slot_lookup. The prefetched batch is closed, whether the call succeeds or not, unless a
 /// handle is invalid, or the output is not one.
 ///
-/// Any thread may call it. It waits for nothing. `stream` must not be being captured.
+/// `stream` is part of the capture that the batch was prefetched in, or, if that was none, of none.
+///
+/// Any thread may call it. It waits for nothing.
 ///
 /// # Safety
 /// Pointers are valid as said; see docs/capi.md.

@@ -7,7 +7,7 @@ use warprow_lookup::{Feature, PlanOptions};
 use crate::arguments::text;
 use crate::error::Failure;
 use crate::sized::{array, options, versioned};
-use crate::types::{bounds, dedupe, dtype, missing, padding, pooling};
+use crate::types::{bounds, dedupe, dtype, failed_rows, mask, missing, padding, pooling};
 
 /// A name under which ids of one table are looked up. Several features may share a table. Either all features of a plan are pooled,
 /// or none is. It stays the caller's.
@@ -60,13 +60,17 @@ pub struct warprow_plan_options {
     pub adopt_room: i32,
     /// How a GPU finds different rows: a WARPROW_DEDUPE_ constant. The host ignores it.
     pub dedupe: i32,
+    /// What the output has for rows that could not be read: a WARPROW_FAILED_ROWS_ constant.
+    pub failed_rows: i32,
+    /// What masks tell: a WARPROW_MASK_ constant.
+    pub mask: i32,
     /// 0.
     pub reserved: u32,
 }
 
 versioned! {
     warprow_feature: 56,
-    warprow_plan_options: 56,
+    warprow_plan_options: 64,
 }
 
 /// Reads features.
@@ -116,6 +120,7 @@ pub(crate) unsafe fn plan_options(at: *const warprow_plan_options) -> Result<Pla
     let max_ids = if given.max_ids == 0 { usual.max_ids } else { given.max_ids };
     let mut chosen = usual.with_max(max_batch, max_ids).with_out(dtype("out_dtype", given.out_dtype)?);
     chosen = chosen.with_slots(given.slots.max(1));
+    chosen = chosen.with_failed_rows(failed_rows(given.failed_rows)?).with_mask(mask(given.mask)?);
     if let Some(row) = missing(given.missing)? {
         chosen = chosen.with_missing(row);
     }

@@ -34,9 +34,9 @@ pub enum warprow_status {
     Drive = 13,
     /// The GPU, or CUDA, failed, or there is none.
     Gpu = 14,
-    /// Rows could not be read. All other rows of the output are valid.
+    /// Rows could not be read. All other rows of the output are valid. Of warprow_gpu_ticket_check also: runs before the latest failed.
     RowsFailed = 15,
-    /// Ids are missing, of features for which that is an error. The output is untouched.
+    /// Ids are missing, of features for which that is an error. On the host the output is untouched; on a GPU these ids have zeros.
     MissingIds = 16,
     /// The library has a fault. Please report the error's message.
     Bug = 17,

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ::warprow_store::KeyKind;
 use warprow_layout::DType;
-use warprow_lookup::{Bounds, Dedupe, Ids, Merging, Missing, Pooling};
+use warprow_lookup::{Bounds, Dedupe, FailedRows, Ids, MaskMeaning, Merging, Missing, Pooling};
 
 use crate::arguments::slice;
 use crate::error::Failure;
@@ -67,7 +67,7 @@ pub enum warprow_missing {
     Zero = 2,
     /// None: nothing is added, nothing counts.
     Skip = 3,
-    /// The look-up fails before it reads anything. On the host alone.
+    /// The look-up fails: on the host before it reads anything; on a GPU the ticket says so, and such ids get zeros.
     Error = 4,
 }
 
@@ -106,6 +106,24 @@ pub enum warprow_merging {
     Neighbours = 2,
     /// What each drive reads more cheaply together, which is measured when the executor is attached.
     Measured = 3,
+}
+
+/// What the output has for rows that could not be read.
+#[repr(i32)]
+pub enum warprow_failed_rows {
+    /// Zeros.
+    Zeros = 0,
+    /// NaN, in the place of these zeros. Of outputs of f32, f16 or bf16 alone.
+    Nan = 1,
+}
+
+/// What a mask tells of each id, by a byte that is 1 or 0.
+#[repr(i32)]
+pub enum warprow_mask {
+    /// 1: the table has the id's row, which was read, and the id is no padding id.
+    Found = 0,
+    /// 1: the id's row could not be read.
+    Failed = 1,
 }
 
 /// How look-ups on a GPU find the different rows among the ids.
@@ -188,6 +206,22 @@ pub(crate) fn merging(number: i32) -> Result<Option<Merging>, Failure> {
         2 => Ok(Some(Merging::Neighbours)),
         3 => Ok(Some(Merging::Measured)),
         _ => Err(unknown("merging", number)),
+    }
+}
+
+pub(crate) fn failed_rows(number: i32) -> Result<FailedRows, Failure> {
+    match number {
+        0 => Ok(FailedRows::Zeros),
+        1 => Ok(FailedRows::Nan),
+        _ => Err(unknown("failed_rows", number)),
+    }
+}
+
+pub(crate) fn mask(number: i32) -> Result<MaskMeaning, Failure> {
+    match number {
+        0 => Ok(MaskMeaning::Found),
+        1 => Ok(MaskMeaning::Failed),
+        _ => Err(unknown("mask", number)),
     }
 }
 

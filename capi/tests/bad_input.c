@@ -258,6 +258,12 @@ static void plans(warprow_host_executor *executor) {
     options.out_dtype = -1;
     INVALID(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "out_dtype");
     options.out_dtype = 0;
+    options.failed_rows = 9;
+    INVALID(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "failed_rows");
+    options.failed_rows = 0;
+    options.mask = 9;
+    INVALID(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "mask");
+    options.mask = 0;
     options.max_ids = SIZE_MAX;
     INVALID(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "max_ids");
     REQUIRE(plan == NULL);
