@@ -24,7 +24,7 @@ pub struct ConvertedRows<'a> {
 pub struct ConversionLoss {
     /// Elements that were converted.
     pub elements: u64,
-    /// Of these, numbers: neither infinite nor NaN.
+    /// How many of these are numbers: neither infinite nor NaN.
     pub numbers: u64,
     /// Numbers that became infinite or NaN: too large for the type.
     pub overflowed: u64,

@@ -128,7 +128,7 @@ impl std::error::Error for FileError {
     }
 }
 
-/// As the error of a [`RowSource`](warprow_layout::RowSource).
+/// This error as the error of a [`RowSource`](warprow_layout::RowSource).
 impl From<FileError> for io::Error {
     fn from(error: FileError) -> Self {
         Self::other(error)

@@ -105,7 +105,7 @@ impl Input {
         Ok(bytes)
     }
 
-    /// As many zeros as the file says; an error if there is not so much memory.
+    /// A buffer of as many zeros as the file says; an error if there is not so much memory.
     pub(crate) fn room(&self, bytes: u64) -> Result<Vec<u8>, FileError> {
         room(&self.path, bytes)
     }

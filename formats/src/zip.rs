@@ -14,7 +14,7 @@ use crate::input::{Input, u16_at, u32_at, u64_at};
 /// How a member's bytes stand in the archive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ZipPacking {
-    /// As they are.
+    /// The bytes stand as they are.
     Stored,
     /// Deflated.
     Deflated,

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUcontext, CUdevice, CUdevice_attribute_enum as 
 use crate::GpuQueueError;
 use crate::error::cuda;
 
-/// The CUDA version that the driver has to have, times 1000.
+/// The CUDA version that the driver has to have, as `cuDriverGetVersion` gives it: 1000 × major + 10 × minor.
 const DRIVER_NEEDED: i32 = 13_000;
 
 /// A GPU with a context on it.
@@ -36,7 +36,7 @@ pub struct CurrentContext {
     _here: std::marker::PhantomData<*mut ()>,
 }
 
-/// Initialises CUDA; the version of CUDA that the driver has, times 1000. Never panics where there is no CUDA.
+/// Initialises CUDA, and returns the CUDA version that the driver supports: 1000 × major + 10 × minor. Never panics where there is no CUDA.
 fn initialise() -> Result<i32, GpuQueueError> {
     // SAFETY: it looks for a library and calls nothing in it.
     if !unsafe { sys::is_culib_present() } {
@@ -156,7 +156,7 @@ impl Gpu {
         self.sms
     }
 
-    /// The version of CUDA that the driver has, times 1000.
+    /// The CUDA version that the driver supports: 1000 × major + 10 × minor.
     pub fn driver_version(&self) -> i32 {
         self.driver_version
     }

@@ -31,7 +31,7 @@ fn stride_of(table: &Table) -> u32 {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GpuTiers {
-    /// Of each table in turn.
+    /// One entry per table, in the executor's order.
     pub tables: Vec<TableTiers>,
     /// Bytes of GPU memory, for rows and whatever else look-ups need of tables: permutations, indices of keys, checksums.
     pub gpu_bytes: u64,

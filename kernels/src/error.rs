@@ -41,7 +41,7 @@ pub enum KernelError {
     Cuda {
         /// The call.
         what: &'static str,
-        /// Its answer.
+        /// The answer of CUDA.
         code: CUresult,
     },
 }

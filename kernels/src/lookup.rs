@@ -26,7 +26,7 @@ const SMALL_THREADS: u32 = 1024;
 /// Ids that a block of `hash` or `list` goes through at a time.
 const COLLECTED: u32 = 4 * WIDE;
 
-/// Of a kernel: that for output rows by id, and that for pooled ones.
+/// Two forms of one kernel: for an output row per id, and for pooled rows.
 type ByPooling = [CUfunction; 2];
 
 /// The kernels, loaded into a context.
@@ -54,7 +54,7 @@ pub struct Kernels {
     mask: CUfunction,
     /// Plain, rich, and with updated rows.
     direct: [ByPooling; 3],
-    /// Of one feature, not pooled: plain, and rich.
+    /// The kernels for plans of one feature that is not pooled: plain, and rich.
     direct_one: [CUfunction; 2],
     adopt: CUfunction,
     update: CUfunction,
@@ -133,7 +133,7 @@ pub(crate) struct Step {
 }
 
 impl Step {
-    /// Its parameters, to be read while both live.
+    /// The launch's parameters, to be read while both live.
     pub(crate) fn parameters(&self, lookup: &Lookup) -> [*mut c_void; 2] {
         [ptr::from_ref(lookup).cast_mut().cast(), ptr::from_ref(&self.how).cast_mut().cast()]
     }

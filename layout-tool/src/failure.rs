@@ -141,7 +141,7 @@ impl Failure {
         Self { has_lines: true, ..self }
     }
 
-    /// As somebody has a drive in use.
+    /// A failure because somebody has a drive in use.
     #[must_use]
     pub fn busy(self, busy: Busy) -> Self {
         let holder = match &busy {

@@ -65,7 +65,7 @@ pub fn replacing(path: &Path) -> Result<NewFile, Failure> {
 pub fn refuse_own(path: &Path, drives: &[String]) -> Result<(), Failure> {
     let drives: Vec<String> = drives.iter().flat_map(|argument| split(argument)).collect();
     let target = followed(path).canonicalize();
-    // Of a folder, all of it.
+    // A folder is compared as a whole.
     let same = |own: &Path| target.as_ref().is_ok_and(|path| own.canonicalize().is_ok_and(|own| path.starts_with(own)));
     let depends = |address: &&String| match address.parse() {
         Ok(DriveAddress::Emulated(uri)) => uri.files().iter().any(|own| same(own)),
@@ -100,12 +100,12 @@ pub struct ById<'a> {
 }
 
 impl<'a> ById<'a> {
-    /// Those of `table`, one of `file`'s.
+    /// The rows of `table`, which is one of `file`'s.
     pub fn new(file: &'a TableFile, table: &'a FileTable) -> Result<Self, FileError> {
         Self::of(file, table, file.order(table)?.as_ref().map(Ranks::inverse))
     }
 
-    /// Those of `table` by other numbers: `places` says where the row of each stands.
+    /// The rows of `table` by other numbers: `places` says where the row of each number stands.
     pub fn placed(file: &'a TableFile, table: &'a FileTable, places: Ranks) -> Result<Self, FileError> {
         Self::of(file, table, Some(places))
     }

@@ -70,14 +70,14 @@ pub struct Cost {
 pub struct Choice {
     /// The size.
     pub lba_bytes: u32,
-    /// Of each size that can be had, what it costs.
+    /// What a look-up costs with each LBA size that the drives offer.
     pub costs: Vec<Cost>,
     /// Why, in a line.
     pub why: String,
 }
 
 impl Cost {
-    /// Of look-ups that read the rows of all tables.
+    /// The cost of look-ups that read the rows of all tables.
     fn of(rows: &[Rows], offer: Offer, curves: &[ReadCurve]) -> Self {
         let mut cost = Self { offer, commands: 0.0, read: 0.0, used: 0.0, stored: 0.0, seconds: None };
         let mut reads = Vec::with_capacity(rows.len());
@@ -290,7 +290,7 @@ mod tests {
             let by_curve = choice.why.contains("by the read curve") && choice.why.contains("read curve 512 B");
             assert_eq!(by_curve, !curves.is_empty(), "{}", choice.why);
         }
-        // Of several drives the slowest keeps the look-up waiting.
+        // With several drives, the look-up waits for the slowest.
         let both = choose(&[flash(), optane()]);
         assert_eq!(both.costs[0].seconds, small_seconds(&all, &flash()));
     }

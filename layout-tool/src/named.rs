@@ -12,7 +12,7 @@ pub fn split<'a>(argument: &'a str, tables: &[&str]) -> (Option<&'a str>, &'a st
     named.map_or((None, argument), |(name, rest)| (Some(name), rest))
 }
 
-/// Those of `tables` that are called `name`, or that it is a pattern of, in their order.
+/// The tables among `tables` that are called `name`, or whose names match the pattern `name`, in their order.
 pub fn matching<'a>(name: &str, tables: &[&'a str]) -> Vec<&'a str> {
     if let Some(&table) = tables.iter().find(|&&table| table == name) {
         return vec![table];

@@ -14,7 +14,7 @@ pub(crate) struct Pending {
     found: Result<PendingUpdates, Failure>,
 }
 
-/// Those of each generation that has a log.
+/// The updates of each generation that has a log.
 pub(crate) fn of_store(store: &Store, generations: &[GenerationInfo]) -> Vec<Pending> {
     let of = |generation: &GenerationInfo| {
         let found = store.pending_updates(generation.id).transpose()?;

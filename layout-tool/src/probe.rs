@@ -73,7 +73,7 @@ impl Note {
         Self { feature, found: found.into(), remedy: remedy.into() }
     }
 
-    /// As JSON.
+    /// What was found, as JSON.
     pub fn json(&self) -> Value {
         json!({"feature": self.feature, "found": self.found, "remedy": self.remedy})
     }

@@ -32,7 +32,7 @@ impl RowBuffer {
         }
     }
 
-    /// As a look-up takes them.
+    /// The ids, as a look-up takes them.
     pub fn rows(&mut self) -> OutputRows<'_> {
         match self {
             Self::F32(rows) => OutputRows::F32(rows),
@@ -43,7 +43,7 @@ impl RowBuffer {
         }
     }
 
-    /// As they lie in memory.
+    /// The rows, as they lie in memory.
     pub fn bytes(&self) -> &[u8] {
         match self {
             Self::F32(rows) => rows.as_bytes(),

@@ -556,7 +556,7 @@ pub enum VolumeError {
         what: &'static str,
         /// From the catalogue.
         expected: u32,
-        /// Of what was read.
+        /// The checksum of what was read.
         found: u32,
     },
     /// What is stored as a table's key index is no index, or not the index of that table.
@@ -584,7 +584,7 @@ pub enum VolumeError {
         table: String,
         /// From the catalogue.
         expected: u32,
-        /// Of what was read.
+        /// The checksum of what was read.
         found: u32,
     },
     /// What is stored as a permutation is no permutation.

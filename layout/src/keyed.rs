@@ -15,7 +15,7 @@ pub enum RowOrder {
     /// takes in memory.
     #[default]
     Positions,
-    /// As the source gives them, because the first rows are the hottest, or nobody knows which are.
+    /// The rows in the order in which the source gives them, because the first rows are the hottest, or nobody knows which are.
     Given,
     /// By rank: entry i is the rank of row number i of the source.
     Ranks(Ranks),

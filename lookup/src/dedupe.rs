@@ -1,15 +1,15 @@
 //! Ways in which an executor on a GPU finds the different rows of a batch.
 
-/// How look-ups on a GPU find the different rows among the ids of a batch, of rows that are not in GPU memory. All give the same uniques in the same
-/// order, that of addresses.
+/// How look-ups on a GPU find the different rows among the ids of a batch. Rows in GPU memory are not deduplicated. All ways give the same
+/// unique rows in the same order, that of their addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dedupe {
-    /// One block sorts keys in its shared memory: up to 8,192 ids. Of rows on drives only; those in DRAM are read where they lie.
+    /// One block sorts keys in its shared memory: up to 8,192 ids. It deduplicates rows on drives only; rows in DRAM are read where they lie.
     Block,
-    /// A bit for each row outside GPU memory, and sums over them: ordered without a sort. Memory by rows: 1 GiB for 2³³, the most.
+    /// A bit for each row outside GPU memory, and sums over them: ordered without a sort. It takes one bit of GPU memory for each such row: 1 GiB for 2³³ rows, the most.
     Bitmap,
-    /// A hash table, and a sort of what is different. Memory by different rows of a batch: 41 to 65 B each.
+    /// A hash table, and a sort of what is different. It takes 41 to 65 B for each different row of a batch.
     Hash,
-    /// A sort of all. Memory by ids: 17 B each.
+    /// A sort of all. It takes 17 B for each id.
     Radix,
 }

@@ -1,4 +1,4 @@
-//! Errors of look-ups. Each names the thing and the remedy; the error of the room below is its `source`.
+//! Errors of look-ups. Each names the thing and the remedy; the error of the package below is its `source`.
 
 use warprow_driver::DriverError;
 use warprow_layout::DType;
@@ -105,7 +105,8 @@ pub enum InvalidBatch {
         /// B.
         batch: usize,
     },
-    /// An offset that is not 0 at first, smaller than the one before, beyond the ids, or not their number at last.
+    /// An offset breaks a rule: the first is 0, none is smaller than the one before, none exceeds the number of ids, and the last
+    /// of F·B+1 is that number.
     #[error("offsets[{index}] is {value}: {rule}")]
     Offset {
         /// Which.
@@ -123,7 +124,7 @@ pub enum InvalidBatch {
         /// F·B.
         bags: u64,
     },
-    /// Weights where none are read, or none where they are.
+    /// Weights were given for a plan without weighted features, or a plan with such features got none.
     #[error("{}", if *.wanted { "a feature is weighted: give one weight an id" } else { "no feature is weighted: give no weights" })]
     Weights {
         /// Whether the plan wants them.

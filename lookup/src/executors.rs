@@ -1,4 +1,4 @@
-//! What executors share, besides what their users speak of: for whoever writes one.
+//! Helpers for implementing an executor. Users of executors do not need them.
 
 pub use crate::prepare::ReadPacer;
 pub use crate::resolve::{Resolved, ResolvedFeature, ResolvedTable, output_type, resolve};

@@ -17,10 +17,10 @@ pub enum Merging {
     #[default]
     Neighbours,
     /// What one command reads more cheaply than two, with the LBAs between them, by each drive's [`ReadCurve`]. It is measured when the executor
-    /// is attached, on LBAs that hold rows: 50 ms for each drive, one after another. Of a drive that holds too little, or does not answer,
-    /// there is no curve: neighbours.
+    /// is attached, on LBAs that hold rows: 50 ms for each drive, one after another. A drive that holds too little, or does not
+    /// answer, has no curve: there `Neighbours` applies.
     Measured,
-    /// As `Measured`, by curves that are given: one for all drives, or one for each drive, in the order of members.
+    /// What one command reads more cheaply than two, by curves that the caller gives: one for all drives, or one for each drive, in the order of members.
     Curves(Vec<ReadCurve>),
 }
 

@@ -108,7 +108,7 @@ impl OutputBuffer {
     /// The elements, to be written.
     ///
     /// # Errors
-    /// As of [`elements`](Self::elements).
+    /// The errors of [`elements`](Self::elements).
     pub fn elements_mut<O: OutputElement>(&mut self) -> Result<&mut [O], OutputBufferError> {
         self.check::<O>()?;
         self.reclaim()?;

@@ -1,4 +1,4 @@
-//! How tables are prepared beside those that look-ups read.
+//! Options for preparing tables while look-ups read others, and a limit of how fast that reads.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +16,13 @@ pub struct PrepareOptions {
 }
 
 impl PrepareOptions {
-    /// For a switch to generation `id`.
+    /// Prepares for a switch to generation `id`.
     #[must_use]
     pub fn with_generation(self, id: u64) -> Self {
         Self { generation: Some(id), ..self }
     }
 
-    /// Reading at most that many bytes a second.
+    /// Reads at most that many bytes a second.
     #[must_use]
     pub fn with_rate(self, bytes_per_second: u64) -> Self {
         Self { bytes_per_second: Some(bytes_per_second), ..self }
@@ -62,7 +62,7 @@ impl ReadPacer {
         let Some(rate) = self.rate else { return };
         let due = Duration::from_secs_f64(self.bytes as f64 / rate.max(1) as f64);
         let ahead = due.saturating_sub(self.began.elapsed());
-        // Short sleeps are long ones: they come in portions.
+        // Very short sleeps take longer than asked for; so it sleeps once more than 2 ms are due.
         if ahead > Duration::from_millis(2) {
             std::thread::sleep(ahead.min(Duration::from_millis(100)));
         }

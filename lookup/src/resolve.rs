@@ -18,11 +18,11 @@ pub struct ResolvedFeature {
     pub pooling: Pooling,
     /// Whether each id has a weight.
     pub weighted: bool,
-    /// The id that stands for none.
+    /// The padding id, which stands for no row.
     pub padding: Option<i128>,
-    /// What the row of an id is that the table does not have.
+    /// Which row is returned for an id that the table does not have.
     pub missing: Missing,
-    /// What else becomes of such ids.
+    /// What the report says of such ids.
     pub bounds: Bounds,
     /// The feature's first element in a pooled output row; 0 unpooled.
     pub column: usize,

@@ -7,7 +7,7 @@ use warprow_layout::Table;
 pub struct TableShare {
     /// Rows.
     pub rows: u64,
-    /// How many of them the table's hint asks for.
+    /// How many of these rows were said to be hot when the table was loaded.
     pub hint: u64,
     /// Bytes that a row takes in memory.
     pub row_bytes: u64,
@@ -24,8 +24,8 @@ impl TableShare {
     }
 }
 
-/// How many rows of each part `budget` bytes hold: what the hints ask for, cut in proportion if that is too much; what is left by the
-/// bytes of the other rows.
+/// How many rows of each part `budget` bytes hold. Rows that hints ask for come first: all of them or, if they are too many, each part
+/// the same share of its own. What is left of the budget is divided among the other rows in proportion to their bytes.
 pub fn share(parts: &[TableShare], budget: u64) -> Vec<u64> {
     let hinted = parts.iter().map(|part| part.bytes(part.hint)).fold(0, u64::saturating_add);
     let left = budget.saturating_sub(hinted);

@@ -45,7 +45,7 @@ pub(crate) struct CacheChanges {
 }
 
 impl Cache {
-    /// Of a table of `rows` rows, with so many slots.
+    /// The cache of a table of `rows` rows, with so many slots.
     pub(crate) fn new(options: CacheOptions, rows: usize, slots: usize) -> Self {
         let free = Bits::of(slots, 0..slots as u32);
         Self {

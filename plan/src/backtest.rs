@@ -30,7 +30,7 @@ const WIDTH_TRACE: (f64, f64) = (1.5, 1.1);
 /// What becomes of the share of ids in memory.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Hit {
-    /// As it is to be expected.
+    /// The hit rate that is to be expected.
     pub rate: f64,
     /// By how much it may be another.
     pub error: f64,

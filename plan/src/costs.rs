@@ -66,7 +66,7 @@ pub struct HostCosts {
 }
 
 impl Default for HostCosts {
-    /// As measured for rows of 512 B on one core of a virtual AMD EPYC.
+    /// Costs as they were measured for rows of 512 B on one core of a virtual AMD EPYC.
     fn default() -> Self {
         Self {
             lookup: 1.5e-6,

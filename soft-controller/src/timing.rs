@@ -52,7 +52,7 @@ pub struct Timing {
 /// Drives whose timing is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TimingProfile {
-    /// As fast as this machine is.
+    /// No timing of a drive: as fast as this machine is.
     #[default]
     None,
     /// Intel Optane SSD DC P5800X, 1.6 TB: 3D XPoint, placed by address.
@@ -168,7 +168,7 @@ pub(crate) struct Model {
     next: u32,
     /// Dies of written pages, by namespace and chunk.
     places: HashMap<(u32, u64), Box<[u16]>>,
-    /// Of a rehearsed read: its first page was written as page number so many.
+    /// For a read: the number that its first page had in the order of writing.
     written: Option<u64>,
     rng: fastrand::Rng,
 }
@@ -182,7 +182,7 @@ pub struct TimingModel {
 }
 
 impl TimingModel {
-    /// Of a namespace of `size` bytes on a drive of that timing.
+    /// The timing model of a namespace of `size` bytes on a drive of that timing.
     pub fn new(timing: Timing, size: u64, seed: u64) -> Self {
         Self { model: Model::new(timing, seed), size }
     }

@@ -1,4 +1,4 @@
-//! Errors of the store. Each names the thing and the remedy; the error of the room below is its `source`.
+//! Errors of the store. Each names the thing and the remedy; the error of the package below is its `source`.
 
 use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;

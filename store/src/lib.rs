@@ -4,7 +4,6 @@
 //! ```
 //! # use std::ops::ControlFlow;
 //! # use warprow_lookup::*;
-//! # use warprow_lookup::*;
 //! # use warprow_store::*;
 //! let address: DriveAddress = "emulated:example?backing=ram&size=64M".parse()?;
 //! let device = Device::open(&address, CreateDrive::IfMissing)?;

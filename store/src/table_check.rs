@@ -375,7 +375,7 @@ struct Salvaged {
 struct Unread {
     drive: String,
     lba: u64,
-    /// Of the extent.
+    /// Which bytes of the extent.
     bytes: Range<usize>,
     lba_size: usize,
     detail: String,

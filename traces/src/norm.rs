@@ -16,7 +16,7 @@ use crate::stream::{Stream, numbers};
 const HEADER: usize = 64;
 /// The longest unit that is read, and the longest labels and dense features.
 const MAX_UNIT: usize = MAX_SAMPLE_KEYS * 8 + (64 << 20);
-/// As many slots as are believed.
+/// The most slots that a header is believed to have.
 const MAX_SLOTS: i64 = 1 << 16;
 
 /// What a header says.

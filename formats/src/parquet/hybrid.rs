@@ -74,7 +74,7 @@ pub(super) struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// As they are packed.
+    /// The numbers, packed, as bytes.
     pub(super) fn bytes(&self) -> &'a [u8] {
         self.bytes
     }

@@ -24,7 +24,7 @@ pub(super) struct Vectors {
 }
 
 impl Vectors {
-    /// Of a column of vectors of `dim` values of `size` bytes.
+    /// The pages of a column of vectors of `dim` values of `size` bytes.
     pub(super) fn of(source: &Source, column: usize, dim: u64, size: usize) -> Self {
         let descriptor = source.metadata.file_metadata().schema_descr().column(column);
         Self { dim, size, present: descriptor.max_def_level().max(0) as u32 }

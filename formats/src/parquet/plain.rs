@@ -94,7 +94,7 @@ pub(crate) struct PlainPages {
     vectors: Vectors,
     window: Window,
     cursor: Cursor,
-    /// Of each page the number of its first value, and the byte at which that begins.
+    /// For each page: the number of its first value, and the byte at which that begins.
     pages: Vec<(u64, u64)>,
     /// Values of all of them.
     values: u64,

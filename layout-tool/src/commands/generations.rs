@@ -48,7 +48,7 @@ pub struct SwitchArgs {
 
 /// Drop a generation that stands by
 ///
-/// Its rows are lost, and those of updates that only its log has. No free chunk is needed for it.
+/// The rows of the generation are lost, and so are updates that only its log has. No free chunk is needed for this.
 #[derive(Debug, Args)]
 pub struct DropArgs {
     /// The generation's id

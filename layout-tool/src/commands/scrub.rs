@@ -71,7 +71,7 @@ fn parse_share(text: &str) -> Result<f64, String> {
 /// How far a scrub is, as its file has it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 struct State {
-    /// Of this file.
+    /// The version of this file's format.
     scrub: u32,
     /// The store.
     store: String,

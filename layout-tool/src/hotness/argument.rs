@@ -104,7 +104,7 @@ pub struct Hot {
     pub file: HotnessFile,
     /// Those tables, each once.
     pub tables: Vec<String>,
-    /// Of a trace: which column is of which.
+    /// For a trace: which of its columns belongs to which table.
     pub log: Option<LookupTrace>,
 }
 

@@ -18,7 +18,7 @@ use crate::failure::{Class, Failure};
 pub struct Hotness {
     /// The hottest row first.
     pub ranks: Ranks,
-    /// Of traces and scores: how much of them speaks of the table.
+    /// For traces and scores: how many of their keys are rows of the table.
     pub trace: Option<Share>,
 }
 

@@ -30,9 +30,9 @@ pub const DAMAGED_ROWS: &str =
 pub(super) const COMPACT: &str = "`warprow compact`; if that has no room either, drop a generation, or add a drive (`warprow add-drive`), compact, and take it \
     out again (`warprow remove-drive`)";
 pub(super) const DRIVE: &str = "look at the kernel's log and the drive's health, then try again";
-/// Of a socket without a server. Who served it is not known.
+/// The remedy for a socket without a server. Who served it is not known.
 pub(super) const START_SERVER: &str = "look at the path, and start what serves the socket: SPDK's nvmf_tgt, QEMU's x-vfio-user-server, or \
                             `warprow serve --socket SOCKET DRIVE`";
-/// Of a server that was there.
+/// The remedy for a server that was there, and is not any more.
 pub(super) const SERVER: &str = "look at the log of the process that serves the socket (SPDK, QEMU, `warprow serve`), and start it again if it has \
                       ended or hangs";

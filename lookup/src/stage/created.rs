@@ -1,5 +1,5 @@
 //! Finds sparse ids that updates created after their table was written. The key index does not have them, and may take one for another id
-//! with the same fingerprint; so created ids are looked for in the overlay, and the result counts more than the index's.
+//! with the same fingerprint; so created ids are looked for in the overlay, and the result overrides that of the index.
 
 use warprow_keys::KeyKind;
 
@@ -25,7 +25,7 @@ pub(crate) fn created<I: Id>(
     counts: &mut KeyCounts,
 ) {
     let base = u64::from(table) << TABLE_SHIFT;
-    // If ids and stored keys differ in sign, numbers with the upper bit set mean something else to either: they are no keys.
+    // If one type is signed and the other is not, numbers with the upper bit set are no keys.
     let foreign = if (kind == KeyKind::I64) == I::SIGNED { 0 } else { 1 << 63 };
     let padding = padding.and_then(I::raw_of);
     for (key, id) in keys.iter_mut().zip(ids) {

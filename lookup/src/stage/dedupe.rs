@@ -6,7 +6,7 @@ use super::keys::KEY_PADDING;
 pub const MISSING: u32 = u32::MAX;
 /// The inverse of a key that stands for padding.
 pub const PADDING: u32 = u32::MAX - 1;
-/// The least number in an inverse that is no index: [`PADDING`]; [`MISSING`] is the other one.
+/// Numbers of an inverse from here up are no indices: this one is [`PADDING`], the next one [`MISSING`].
 pub const NONE: u32 = PADDING;
 
 #[derive(Debug, Clone, Copy, Default)]

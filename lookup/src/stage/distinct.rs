@@ -3,8 +3,8 @@
 use super::dedupe::{Deduping, KeyTable, begin};
 use super::route::Location;
 
-/// The most bytes of a bitmap for each row in memory that a look-up wants. A longer bitmap would take more time to clear than a hash table
-/// saves.
+/// The most bytes of a bitmap for each row in memory that a look-up wants. Clearing a longer bitmap takes more
+/// time than the bitmap saves over a hash table.
 const BITMAP_BYTES_PER_ROW: usize = 64;
 
 /// The size of a bitmap that has one bit for each place in the DRAM tier where a row can begin.

@@ -19,7 +19,7 @@ pub fn sparse_keys<I: Id>(
     keys: &mut [u64],
 ) -> KeyCounts {
     let base = u64::from(table) << TABLE_SHIFT;
-    // If ids and stored keys differ in sign, numbers with the upper bit set mean something else to either: they are no keys.
+    // If one of the two types, of ids and of stored keys, is signed and the other is not, numbers with the upper bit set are no keys.
     let signed = sparse.index.kind() == KeyKind::I64;
     let foreign = if signed == I::SIGNED { 0 } else { 1 << 63 };
     let padding = padding.and_then(I::raw_of);

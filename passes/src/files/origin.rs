@@ -34,7 +34,7 @@ impl StagedOrigin {
         Self { format: FORMAT, store, table: table.to_owned(), generation, epoch, sequence }
     }
 
-    /// As it stands in a file. Its length does not depend on anything that is found out later.
+    /// The origin as it stands in a file. The text's length does not depend on anything that is found out later.
     pub(crate) fn encode(&self) -> Vec<u8> {
         serde_json::to_vec(self).unwrap_or_default()
     }

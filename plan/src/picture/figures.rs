@@ -11,7 +11,7 @@ pub(super) fn short(value: f64) -> String {
     format!("{}{unit}", digits(value))
 }
 
-/// Of a number of MiB: `64 KiB`, `1.5 GiB`.
+/// A number of MiB as a figure with a unit: `64 KiB`, `1.5 GiB`.
 pub(super) fn memory(mib: f64) -> String {
     let (value, unit) = match mib * f64::from(1 << 20) {
         bytes if bytes < 1024.0 => (bytes, "B"),

@@ -11,7 +11,7 @@ use axes::{Axes, HEIGHT, WIDTH, text, tidy};
 use figures::{memory, short};
 
 const COLOURS: [&str; 4] = ["#1b6ca8", "#d35400", "#2e7d32", "#7b1fa2"];
-/// Of rows on drives.
+/// The colour of rows on drives.
 const GREY: &str = "#d0d0d0";
 
 /// Tables that are drawn.

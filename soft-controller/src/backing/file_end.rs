@@ -15,7 +15,7 @@ pub(super) struct FileEnd {
 }
 
 impl FileEnd {
-    /// Of a file that has at least `whole` bytes, or of a block device.
+    /// The end of a file that has at least `whole` bytes, or of a block device.
     pub(super) fn new(whole: u64, is_device: bool) -> Self {
         Self { whole, seen: AtomicU64::new(whole), is_device }
     }

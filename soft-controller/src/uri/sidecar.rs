@@ -61,14 +61,14 @@ pub(super) fn place_of(drive: &Path) -> PathBuf {
 }
 
 impl Sidecar {
-    /// Of a new drive.
+    /// The sidecar of a new drive.
     pub(super) fn new(serial: Option<&str>, lba: u32) -> Self {
         let uuid = Uuid::new_v4();
         let serial = serial.map_or_else(|| format!("WP{:016X}", uuid.as_u64_pair().0), str::to_owned);
         Self { version: VERSION, serial, uuid, lba, formatting: false }
     }
 
-    /// Of a file that has none: a serial number and a UUID that stay as long as the file does, without being written, and LBAs
+    /// The sidecar that stands for that of a file without one: a serial number and a UUID that stay as long as the file does, without being written, and LBAs
     /// of 512 bytes.
     pub(super) fn of(file: &fs::Metadata) -> Self {
         let bytes = *Uuid::from_u64_pair(file.dev(), file.ino()).as_bytes();

@@ -148,7 +148,7 @@ pub(crate) fn refusal(spec: &TableSpec) -> Option<String> {
     }
 }
 
-/// Of a table for which a drive would have more bytes than there are numbers for.
+/// What is said of a table that would need a drive of more bytes than there are numbers for.
 const TOO_LARGE: &str = "it passes what a drive can hold";
 
 /// Bytes of a drive that has room for a table, at most: each stripe unit of 32 KiB holds rows, of which the last may leave as much
@@ -196,7 +196,7 @@ struct Made {
 }
 
 impl Made {
-    /// Of chunks that no table has.
+    /// The bytes of chunks that no table has.
     fn free_bytes(&self) -> u64 {
         (self.chunks - self.generation.placement.map().len() as u64) * self.chunk_size
     }

@@ -10,7 +10,7 @@ use super::buckets::Buckets;
 pub(super) enum Places<'a> {
     /// Put in order: the rank of each.
     Ranks(Cow<'a, Ranks>),
-    /// As they come.
+    /// Rows are written in the order in which they come.
     InTurn,
 }
 

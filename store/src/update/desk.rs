@@ -35,7 +35,7 @@ pub(crate) struct Desk {
 struct Queue {
     wanted: BTreeSet<u64>,
     running: Option<u64>,
-    /// Of each generation: compactions that have ended, and whether the last came about.
+    /// For each generation: how many compactions have ended, and whether the last one succeeded.
     ended: HashMap<u64, (u64, bool)>,
     /// Bytes that generations took when they were last noted; and when their compaction failed, if nothing was compacted since.
     bytes: HashMap<u64, u64>,

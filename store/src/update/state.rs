@@ -47,7 +47,7 @@ pub(crate) struct Updating(pub(crate) Mutex<Writer>);
 pub(crate) struct Writer {
     /// `None`: the store was opened for reading, or it was closed, to be opened again by the next update.
     pub(crate) log: Option<Log>,
-    /// Of the generation as it is in the catalogue.
+    /// The overlay of the generation as it is in the catalogue.
     pub(crate) current: Arc<Overlay>,
     pub(crate) keyed: KeyedTables,
     /// Of the generation as it was before compactions, where somebody still reads it so.

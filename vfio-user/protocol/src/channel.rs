@@ -61,12 +61,12 @@ impl Message {
         self.header.flags & header_flags::TYPE == header_flags::REPLY
     }
 
-    /// Of a reply that says the command failed, why; 0 if it does not say.
+    /// For a reply that says the command failed: the reason; 0 if it gives none.
     pub fn failure(&self) -> Option<i32> {
         (self.header.flags & header_flags::ERROR != 0).then_some(self.header.error as i32)
     }
 
-    /// Of a command, whether an answer is wanted.
+    /// For a command: whether an answer is wanted.
     pub fn wants_reply(&self) -> bool {
         self.header.flags & header_flags::NO_REPLY == 0
     }

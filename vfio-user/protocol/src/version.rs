@@ -35,7 +35,7 @@ pub struct Version {
 }
 
 impl Version {
-    /// As it goes over the wire.
+    /// The message as it goes over the wire.
     pub fn encode(&self) -> Vec<u8> {
         let caps = &self.capabilities;
         let mut map = Map::new();

@@ -45,7 +45,7 @@ pub(crate) struct ConfigSpace {
 }
 
 impl ConfigSpace {
-    /// Of a controller whose doorbells take so many bytes.
+    /// The configuration space of a controller whose doorbells take so many bytes.
     pub(crate) fn new(controller: &SoftController, doorbells: usize) -> Self {
         // Bits 13:4 of BAR0 are reserved (NVMe PCIe Transport 1.0, 2.1.10). More than 2048 vectors there are not.
         let bar0 = (0x1000 + doorbells as u64).next_power_of_two().max(0x4000);

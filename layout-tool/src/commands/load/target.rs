@@ -17,7 +17,7 @@ pub(super) struct Target {
     /// The model that the tables belong to.
     pub(super) model: String,
     pub(super) options: LoadOptions,
-    /// Of each table in turn: the one whose order it may take over.
+    /// One entry per table: the stored table whose order of rows it may take over.
     pub(super) followed: Vec<Option<TableInfo>>,
 }
 

@@ -20,7 +20,7 @@ use crate::{file, tally};
 /// What look-ups have found.
 pub(super) struct Found {
     pub(super) shown: Shown,
-    /// Of all look-ups together.
+    /// The counts of all look-ups together.
     pub(super) report: Report,
     /// The type that the rows have in a file, and in what is said of them.
     pub(super) dtype: DType,

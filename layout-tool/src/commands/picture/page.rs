@@ -16,7 +16,7 @@ pub(super) const UNUSED: &str = "#ffffff";
 pub(super) const META: &str = "#37474f";
 pub(super) const CATALOGUE: &str = "#78909c";
 pub(super) const INK: &str = "#212121";
-/// Of what has no colour of its own: generations and tables that are not among the largest.
+/// The colour of generations and tables that are not among the largest, which have colours of their own.
 pub(super) const GREY: &str = "#9e9e9e";
 
 /// Colours of generations, and of tables within one: as many as are named, so that none means two. The first are told apart by people

@@ -20,7 +20,7 @@ pub(super) struct Plot {
 }
 
 impl Plot {
-    /// Of a part of a table: left, top, width and height, to scale.
+    /// The rectangle of a part of a table: left, top, width and height, to scale.
     pub(super) fn place(&self, part: &TablePart) -> (f64, f64, f64, f64) {
         let x = |bytes: u64| LEFT as f64 + bytes as f64 * BAR as f64 / self.chunk_size.max(1) as f64;
         let y = |chunk: u64| self.y as f64 + chunk as f64 * self.height as f64 / self.chunks.max(1) as f64;

@@ -75,7 +75,7 @@ fn text(args: &UpdateArgs, updated: &Updated<'_>, rate: f64) -> String {
     text
 }
 
-/// Of a tensor that has no rows.
+/// What is said of a tensor that has no rows.
 pub(super) fn nothing(args: &UpdateArgs, info: &TableInfo, tensor: &str) -> Result<CommandOutput, Failure> {
     let text =
         format!("Nothing to update in table {:?}: {tensor:?} in {} has no rows.", info.name, args.rows.display());

@@ -27,7 +27,7 @@ pub(super) struct Finding {
 }
 
 impl Finding {
-    /// Of a table of which nothing was read yet.
+    /// The finding of a table of which nothing was read yet.
     pub(super) fn new(table: TableInfo) -> Self {
         Self {
             table,
@@ -44,7 +44,7 @@ impl Finding {
         }
     }
 
-    /// Of a table that could not be looked at to the end.
+    /// The finding of a table that could not be checked to the end.
     pub(super) fn failed(table: TableInfo, failure: Failure) -> Self {
         Self { damage: Some(failure), ..Self::new(table) }
     }

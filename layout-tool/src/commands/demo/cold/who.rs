@@ -13,7 +13,7 @@ pub(crate) enum Who {
     Direct,
     Pread,
     Mapped,
-    /// Of the plain file.
+    /// A contender that reads the plain file.
     Numpy,
 }
 

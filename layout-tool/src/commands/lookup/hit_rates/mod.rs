@@ -33,7 +33,7 @@ struct Looking {
     width: usize,
     /// The most ids of a look-up.
     most: usize,
-    /// Of the queries that wait to be looked up.
+    /// The ids of the queries that wait to be looked up.
     ids: Vec<u64>,
     rows: RowBuffer,
 }

@@ -32,7 +32,7 @@ pub(super) struct Results<'a> {
 }
 
 impl Results<'_> {
-    /// Of all tables together.
+    /// The counts of all tables together.
     pub(super) fn total(&self) -> Report {
         let mut total = Report::default();
         self.asked.iter().for_each(|asked| tally::add(&mut total, &asked.report));
