@@ -127,7 +127,7 @@ impl MinimalRing {
             }
             if completed == before {
                 idle += 1;
-                if idle % PATIENCE == 0 && self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                if idle.is_multiple_of(PATIENCE) && self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
                     return Err(MinimalRingError::Ended);
                 }
                 std::hint::spin_loop();

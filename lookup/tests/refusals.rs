@@ -63,7 +63,7 @@ fn batches_that_do_not_fit() {
     let ids = [1i64; 20];
     let weights = [1.0; 20];
     let mut rows = vec![7.0; 48];
-    let mut mask = vec![7; 20];
+    let mut mask = [7; 20];
     let mut check = |batch: Batch<'_>, stride: usize, len: usize, masked: usize, wanted: InvalidBatch| {
         let mut out = Output::new(OutputRows::F32(&mut rows[..len]), stride).with_mask(&mut mask[..masked]);
         match slot.lookup(&batch, &mut out) {

@@ -155,7 +155,7 @@ impl File {
         let mut file = Self { is_index: true, ..Self::default() };
         // Modules that are written out within the file, each with the depth of its block.
         let mut inline: Vec<(String, usize)> = Vec::new();
-        let mut depth: _ = 0;
+        let mut depth = 0;
         let mut at = 0;
         let mut is_public = false;
         while at < code.len() {

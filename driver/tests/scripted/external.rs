@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 
-use warprow_dma::{Doorbell, MappedMemory};
+use warprow_dma::{DmaMemory, Doorbell, MappedMemory};
 use warprow_driver::queue::{NEVER, Ring, RingMemory};
 use warprow_driver::{
-    CommandEnd, Controller, DriverError, ExternalMemory, ExternalQueue, ResetKind, RingSizes, Submitter,
+    CommandEnd, Controller, DriverError, ExternalMemory, ExternalQueue, QueuePairMemory, ResetKind, RingSizes,
+    Submitter,
 };
 use warprow_spec::{AdminOpcode, NvmOpcode, Sqe, StatusCode};
 
@@ -68,8 +69,16 @@ fn fixture() -> (Device, Arc<Controller>, Arc<Door>, ExternalQueue) {
     (device, controller, door, queue)
 }
 
+/// The host's memory that the rings lie in.
+fn host(queue: &ExternalQueue) -> &DmaMemory {
+    match &queue.memory().sq.memory {
+        QueuePairMemory::Host(memory) => memory.memory(),
+        QueuePairMemory::Peer(_) => panic!("the rings lie in memory of the host"),
+    }
+}
+
 fn ring(queue: &ExternalQueue) -> Ring<RingMemory, Doorbell> {
-    let words = |at| RingMemory::new(queue.memory().sq.memory.memory().clone(), at);
+    let words = |at| RingMemory::new(host(queue).clone(), at);
     let RingSizes { entries, completion_entries } = queue.sizes();
     let cq = words(queue.sizes().cq_offset());
     Ring::new(queue.id(), (words(0), entries, queue.tail().clone()), (cq, completion_entries, queue.head().clone()))
@@ -82,7 +91,7 @@ fn command(opcode: NvmOpcode, queue: &ExternalQueue, lba: u64) -> Sqe {
 
 /// Reads LBAs 0 to 7 through rings that are as after creation, and compares; `turn` makes contents differ.
 fn assert_reads(queue: &ExternalQueue, turn: u8) {
-    let memory = queue.memory().sq.memory.memory();
+    let memory = host(queue);
     let mut ring = ring(queue);
     for (opcode, byte) in [(NvmOpcode::WRITE, turn), (NvmOpcode::READ, 0xee)] {
         for lba in 0..8u64 {

@@ -260,7 +260,7 @@ fn vectors_are_unmasked_where_the_server_masks_them() {
     for masks in [Masks::Set, Masks::Refused] {
         let served = Served::new(drive());
         let path = served.path.with_extension("masks");
-        let listener: _ = UnixListener::bind(&path).expect("a socket");
+        let listener = UnixListener::bind(&path).expect("a socket");
         let to: PathBuf = served.path.clone();
         let thread = std::thread::spawn(move || between(listener.accept().expect("a client").0, &to, masks));
         let function = VfioUserFunction::open(&path).expect("a client");
