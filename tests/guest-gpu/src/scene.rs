@@ -102,8 +102,10 @@ impl Scene {
     /// As [`new`](Self::new), of drives to which another has written the rows.
     pub(crate) fn found(seed: u64, functions: Vec<Arc<dyn Function>>) -> Result<Self> {
         let mut rng = Rng::with_seed(seed);
+        // A kernel leaves at the end of its launch, which takes its time on an emulated processor.
+        let options = ControllerOptions { leave_timeout: 3 * PATIENCE, ..ControllerOptions::default() };
         let drives = functions.into_iter().map(|function| {
-            let controller = Controller::open(function, Arc::new(SystemClock::new()), ControllerOptions::default())?;
+            let controller = Controller::open(function, Arc::new(SystemClock::new()), options.clone())?;
             let namespace = controller.namespace(1)?;
             Ok((controller, namespace))
         });
