@@ -28,7 +28,9 @@ pub struct RingTest {
     pub drive: (Arc<Controller>, Namespace),
     /// Who stores to the doorbells.
     pub doorbells: DoorbellAccess,
-    /// Memory of the GPU for the completion queue and the landing area; `None`: they lie in memory of the host.
+    /// Which memory the queue and its landing area lie in.
+    pub memory: MemoryPlacement,
+    /// Memory of the GPU that the host has mapped, for the completion queue and the landing area; `None`: `memory` says where they lie.
     pub writable: Option<Arc<dyn DriveWritable>>,
     /// The longest time from the doorbell to the last completion of a launch.
     pub timeout: Duration,
@@ -148,7 +150,7 @@ pub enum RingLaunchError {
 impl RingTest {
     /// A test of `drive` with the default patience, and doorbells stored to as `doorbells` says.
     pub fn new(drive: (Arc<Controller>, Namespace), doorbells: DoorbellAccess) -> Self {
-        Self { drive, doorbells, writable: None, timeout: Duration::from_secs(5) }
+        Self { drive, doorbells, memory: MemoryPlacement::default(), writable: None, timeout: Duration::from_secs(5) }
     }
 
     /// How long to wait for a launch: the kernel gives up at twice the time-out, and others may hold it up.
@@ -187,8 +189,8 @@ impl RingTest {
             windows: Vec::new(),
             timeout: self.timeout,
             doorbells: self.doorbells,
-            memory: MemoryPlacement::Pinned,
             host_rung: Vec::new(),
+            memory: self.memory,
             writable: self.writable.clone(),
         };
         let mut host = HostReads(BlockIo::new(controller, namespace.clone(), &QueueOptions::default())?);

@@ -6,7 +6,9 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 use warprow_dma::SystemClock;
 use warprow_driver::{Controller, ControllerOptions, Namespace, ResetKind};
-use warprow_gpu_queues::{DoorbellAccess, Gpu, GpuQueueError, QueuePlacement, RingTest, RingTestError, RingTestReport};
+use warprow_gpu_queues::{
+    DoorbellAccess, Gpu, GpuQueueError, MemoryPlacement, QueuePlacement, RingTest, RingTestError, RingTestReport,
+};
 use warprow_host::doctor::{Finding, Verdict};
 use warprow_host::{Machine, PciAddress};
 use warprow_kernels::{KernelError, Kernels};
@@ -21,9 +23,11 @@ const QUEUE_PAIRS: u16 = 4;
 
 /// Say where the queues of a drive can lie for a GPU, and prove it by reads
 ///
-/// The ring test: a kernel on the GPU writes read commands for 768 LBAs, rings the drive's doorbells, waits for the completions for a
-/// bounded time, and every byte is compared with what the host reads. The best placement is tried first, then the next. What is not to be
-/// had is said with the reason, and so are the facts that decide. The drive is reset; nothing on it changes. The placements:
+/// The ring test: a kernel on the GPU writes read commands for 768 LBAs, rings the drive's
+/// doorbells, and waits for the completions for a bounded time; every byte is compared with what
+/// the host reads. The best placement is tried first, then the next. What is not to be had is said
+/// with the reason, and so are the facts that decide. The drive is reset; nothing on it changes.
+/// The placements:
 ///   A    rings and landing areas in GPU memory, doorbells rung by the GPU
 ///   A⁻   completion queues and landing areas in GPU memory, doorbells rung by the GPU
 ///   B    rings in pinned memory, doorbells of the device rung by the GPU
@@ -72,6 +76,9 @@ struct Tested {
     result: Result<RingTestReport, RingTestError>,
 }
 
+/// A placement to test: who rings, and which memory its queue lies in.
+type Rung = (QueuePlacement, DoorbellAccess, MemoryPlacement);
+
 /// A placement's name, and why it was not taken.
 type Untaken = (&'static str, String);
 
@@ -81,6 +88,8 @@ struct OpenDrive {
     namespace: Namespace,
     /// Whether its doorbells are memory of this process.
     has_memory_doorbells: bool,
+    /// Whether it reaches GPU memory at least as fast as memory of the host: a drive that a GPU plays.
+    favours_gpu_memory: bool,
 }
 
 pub(crate) fn run(args: &GpuRingsArgs, context: &Context) -> Result<CommandOutput, Failure> {
@@ -152,7 +161,8 @@ impl OpenDrive {
         let controller = opened.map_err(StoreError::from)?;
         let namespace = controller.namespace(device.namespace()).map_err(StoreError::from)?;
         let has_memory_doorbells = controller.function().doorbell_memory().is_some();
-        Ok(Self { controller, namespace, has_memory_doorbells })
+        let favours_gpu_memory = controller.function().favours_peer_memory();
+        Ok(Self { controller, namespace, has_memory_doorbells, favours_gpu_memory })
     }
 
     /// Whether a GPU that stores to the doorbells stores to registers of a BAR.
@@ -160,20 +170,25 @@ impl OpenDrive {
         !self.has_memory_doorbells && self.controller.function().doorbell_registers().is_some()
     }
 
-    /// Placements to try, best first, and who rings in each.
-    fn ladder(&self) -> [(QueuePlacement, DoorbellAccess); 2] {
-        let best = match self.has_memory_doorbells {
-            true => (QueuePlacement::C, DoorbellAccess::Memory),
-            false => (QueuePlacement::B, DoorbellAccess::Registers),
-        };
-        [best, (QueuePlacement::BPrime, DoorbellAccess::HostThread)]
+    /// Placements that the drive may have, best first.
+    fn rungs(&self) -> Vec<Rung> {
+        use DoorbellAccess::{HostThread, Memory, Registers};
+        let thread = (QueuePlacement::BPrime, HostThread, MemoryPlacement::Pinned);
+        match self.has_memory_doorbells {
+            true => vec![
+                (QueuePlacement::A, Memory, MemoryPlacement::A),
+                (QueuePlacement::AMinus, Memory, MemoryPlacement::AMinus),
+                (QueuePlacement::C, Memory, MemoryPlacement::Pinned),
+                thread,
+            ],
+            false => vec![(QueuePlacement::B, Registers, MemoryPlacement::Pinned), thread],
+        }
     }
 
     /// Why the drive cannot have a placement, whatever the GPU does.
     fn refusal(&self, asked: AskedPlacement) -> Option<&'static str> {
         match asked {
-            AskedPlacement::A => Some("not built for drives that are no emulated ones of a GPU"),
-            AskedPlacement::AMinus => Some(
+            AskedPlacement::A | AskedPlacement::AMinus if !self.has_memory_doorbells => Some(
                 "nothing provides a real GPU's memory to drives yet: docs/gpu-rings.md, \"Completions and rows in GPU memory\"",
             ),
             AskedPlacement::B if self.has_memory_doorbells => {
@@ -183,17 +198,27 @@ impl OpenDrive {
             _ => None,
         }
     }
+
+    /// Why a placement is not tried unless it is asked for.
+    fn reserve(&self, placement: QueuePlacement) -> Option<&'static str> {
+        let in_gpu_memory = [QueuePlacement::A, QueuePlacement::AMinus].contains(&placement);
+        (in_gpu_memory && !self.favours_gpu_memory)
+            .then_some("the drive reaches GPU memory by way of the host; --placement tests it all the same")
+    }
 }
 
 /// Tests placements until one passes.
 fn tests_of(args: &GpuRingsArgs, drive: &OpenDrive, kernels: &Kernels) -> Vec<Tested> {
     let mut tested = Vec::new();
-    for (placement, doorbells) in drive.ladder() {
-        let is_asked = args.placement.is_none_or(|asked| asked.placement() == Some(placement));
-        if !is_asked || args.placement.is_some_and(|asked| drive.refusal(asked).is_some()) {
+    for (placement, doorbells, memory) in drive.rungs() {
+        let is_tried = match args.placement {
+            Some(asked) => asked.placement() == placement,
+            None => drive.reserve(placement).is_none(),
+        };
+        if !is_tried {
             continue;
         }
-        let test = RingTest::new((drive.controller.clone(), drive.namespace.clone()), doorbells);
+        let test = RingTest { memory, ..RingTest::new((drive.controller.clone(), drive.namespace.clone()), doorbells) };
         let result = kernels.test_ring(&test);
         let passed = result.is_ok();
         tested.push(Tested { placement, result });
@@ -207,18 +232,16 @@ fn tests_of(args: &GpuRingsArgs, drive: &OpenDrive, kernels: &Kernels) -> Vec<Te
 }
 
 impl AskedPlacement {
-    fn placement(self) -> Option<QueuePlacement> {
-        match self {
-            Self::A => Some(QueuePlacement::A),
-            Self::AMinus => None,
-            Self::B => Some(QueuePlacement::B),
-            Self::BPrime => Some(QueuePlacement::BPrime),
-            Self::C => Some(QueuePlacement::C),
-        }
-    }
+    const ALL: [Self; 5] = [Self::A, Self::AMinus, Self::B, Self::BPrime, Self::C];
 
-    fn name(self) -> &'static str {
-        self.placement().map_or("A⁻", QueuePlacement::name)
+    fn placement(self) -> QueuePlacement {
+        match self {
+            Self::A => QueuePlacement::A,
+            Self::AMinus => QueuePlacement::AMinus,
+            Self::B => QueuePlacement::B,
+            Self::BPrime => QueuePlacement::BPrime,
+            Self::C => QueuePlacement::C,
+        }
     }
 }
 
@@ -244,22 +267,22 @@ impl Report<'_> {
 
     /// Each placement that is better than the one that was taken, with the reason.
     fn untaken(&self) -> Vec<Untaken> {
+        let taken = self.taken().map(|(placement, _)| placement);
         let mut untaken = Vec::new();
-        for asked in
-            [AskedPlacement::A, AskedPlacement::AMinus, AskedPlacement::B, AskedPlacement::BPrime, AskedPlacement::C]
-        {
-            let failed = self.tested.iter().filter(|it| asked.placement() == Some(it.placement));
-            let failed = failed.filter_map(|it| it.result.as_ref().err()).next();
-            let taken = self.taken().map(|(placement, _)| placement);
-            let reason = match (failed, self.drive.refusal(asked)) {
-                (Some(error), _) => chain(error),
-                // Of drives in software, C is what there is to have.
-                (None, Some(why)) if asked != AskedPlacement::C => why.to_owned(),
-                _ => continue,
-            };
-            if taken.is_none() || asked.placement() != taken {
-                untaken.push((asked.name(), reason));
+        for asked in AskedPlacement::ALL {
+            let placement = asked.placement();
+            if taken.is_some_and(|taken| placement >= taken) {
+                continue;
             }
+            let failed = self.tested.iter().filter(|it| it.placement == placement);
+            let reason = match failed.filter_map(|it| it.result.as_ref().err()).next() {
+                Some(error) => chain(error),
+                None => match self.drive.refusal(asked).or_else(|| self.drive.reserve(placement)) {
+                    Some(why) => why.to_owned(),
+                    None => continue,
+                },
+            };
+            untaken.push((placement.name(), reason));
         }
         untaken
     }
@@ -321,7 +344,7 @@ impl Report<'_> {
             return None;
         }
         let subject = self.args.drive.clone();
-        let named = |asked: AskedPlacement| format!("placement {} is not to be had", asked.name());
+        let named = |asked: AskedPlacement| format!("placement {} is not to be had", asked.placement());
         if let Some((asked, why)) = self.args.placement.and_then(|asked| Some((asked, self.drive.refusal(asked)?))) {
             let failure = Failure::new(Class::Refused, subject, format!("{}: {why}", named(asked)));
             return Some(failure.remedy("leave --placement out for the best that is to be had"));
@@ -329,7 +352,9 @@ impl Report<'_> {
         let error = self.tested.iter().rev().find_map(|it| it.result.as_ref().err())?;
         let class = match error {
             RingTestError::Content { .. } => Class::Mismatch,
-            RingTestError::Queues(GpuQueueError::DoorbellRegisters { .. }) => Class::Refused,
+            RingTestError::Queues(GpuQueueError::DoorbellRegisters { .. } | GpuQueueError::Unsupported(_)) => {
+                Class::Refused
+            }
             RingTestError::Queues(_) | RingTestError::Running(_) => Class::Resources,
             _ => Class::Drive,
         };

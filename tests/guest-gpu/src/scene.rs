@@ -162,6 +162,7 @@ impl Scene {
         let peer = (placement == Placement::Peer).then(PeerMemory::new).transpose()?;
         let drive = self.drives.first().cloned().ok_or_else(|| anyhow!("a scene without a drive"))?;
         let test = RingTest {
+            memory: MemoryPlacement::Pinned,
             writable: peer.clone().map(|peer| peer as Arc<dyn DriveWritable>),
             timeout,
             ..RingTest::new(drive, placement.doorbells())
