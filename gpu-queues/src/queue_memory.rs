@@ -22,7 +22,7 @@ pub trait DriveWritable: Send + Sync + fmt::Debug {
 pub struct DriveWritableBlock {
     /// The host's mapping of it, which VFIO maps for a drive. Page-aligned.
     pub memory: DmaMemory,
-    /// Its address, for whoever drives the queues.
+    /// The address of the memory, for whoever drives the queues.
     pub address: u64,
     /// What keeps it allocated.
     pub owner: Arc<dyn Any + Send + Sync>,

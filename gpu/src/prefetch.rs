@@ -293,7 +293,7 @@ impl Drop for PrefetchedBatch {
             if let Some(state) = lock(&self.slot.state).as_mut()
                 && state.recorded.capture == self.capture
             {
-                // Its branch is never joined, so that the capture cannot be ended well.
+                // The branch of such a prefetch is never joined, so that the capture cannot be ended well.
                 state.recorded.spoilt = true;
             }
             return;

@@ -356,7 +356,7 @@ impl GpuSlot {
     /// # Safety
     /// The addresses of `batch` and `out` stay valid until the look-up has ended, and nothing else writes to them meanwhile; for
     /// a captured one, whenever its graph runs. A graph that holds it runs once at a time, and so do all copies of that graph together.
-    /// Its kernels are not put into other graphs one by one, which would keep nothing.
+    /// The kernels of a captured look-up are not put into other graphs one by one, which would keep nothing.
     ///
     /// # Errors
     /// Before anything is launched: [`GpuError::Invalid`] for what does not fit the plan or is no address of the GPU's,

@@ -42,7 +42,7 @@ pub(crate) enum TicketPlace {
 pub(crate) struct Told {
     /// Launches that had ended.
     pub launches: u64,
-    /// Those of them that had failed.
+    /// How many of these launches had failed.
     failures: u32,
 }
 

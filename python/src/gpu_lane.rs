@@ -30,7 +30,7 @@ struct Captured {
     told: u64,
 }
 
-/// What of a report is raised.
+/// Which failures of a report are raised as exceptions.
 #[derive(Clone, Copy)]
 pub(crate) struct Raises {
     /// Ids that are missing.

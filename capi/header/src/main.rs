@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         let sources = std::fs::read_dir(folder.join("src")).map_err(|error| error.to_string())?;
         let mut files = sources.map(|entry| entry.map(|entry| entry.path())).collect::<Result<Vec<_>, _>>();
         if let Ok(files) = &mut files {
-            // Its modules are the others.
+            // The other files are modules of this file.
             files.retain(|file| !file.ends_with("lib.rs"));
             let place =
                 |file: &std::path::PathBuf| ORDER.iter().position(|it| file.ends_with(it)).unwrap_or(ORDER.len());

@@ -19,7 +19,7 @@ pub(crate) fn by(placement: Placement, shim: &mut Shim, address: &str) -> Result
         // The controller's trace counts the doorbells of an identifier, so each placement has identifiers of its own.
         let others = (0..placement as u16).map(|_| scene.queues(Placement::HostThread, 1, PATIENCE));
         let others = others.collect::<Result<Vec<_>>>()?;
-        // Its queue has the identifier that the next one has.
+        // The next queue gets the identifier of the queue that is dropped here.
         let tested = scene.test_ring(shim, placement, PATIENCE)??;
         ensure!(
             tested.lbas == 768 && tested.contents > 1 && tested.in_registers == (kind == DOORBELL_MMIO),

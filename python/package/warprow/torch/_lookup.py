@@ -99,7 +99,7 @@ class Lookup:
             before, self._plan, self._room = self._plan, None, (0, 0)
             if isinstance(before, _native.GpuPlan) and before.has_captures():
                 self._kept.append(before)
-            # Its queue pairs are free once nobody else looks up with it.
+            # The queue pairs of the old plan are free once nobody looks up with that plan.
             del before
             native, features = executor._native, [feature._args() for feature in spec.features]
             args = (room[1], room[0], spec.out, 1, spec.missing, spec.prefetch, executor.options.adopting)
