@@ -117,7 +117,7 @@ impl Drop for VfioUserServer {
 }
 
 impl VfioUserServer {
-    /// [Claims](Claim) the path and opens the socket there.
+    /// [Claims](SocketClaim) the path and opens the socket there.
     pub fn bind(path: impl Into<PathBuf>, controller: Arc<SoftController>) -> Result<Self, ServeError> {
         Self::on(SocketClaim::new(path)?, controller)
     }
