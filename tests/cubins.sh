@@ -25,23 +25,35 @@ chmod +x "$nvdisasm"
 
 cubins=$(mktemp -d)
 trap 'rm -rf "$cubins"' EXIT
-# The builtins are found beside the library, if the path says so.
-WARPROW_CUBINS=$cubins LD_LIBRARY_PATH=$libraries \
-    cargo test --quiet -p warprow-kernels --locked --lib -- compiles_for_every_architecture --nocapture
-mkdir "$cubins/bench"
-WARPROW_CUBINS=$cubins/bench LD_LIBRARY_PATH=$libraries \
-    cargo test --quiet -p warprow-bench --locked --lib -- they_compile_for_every_architecture --nocapture
-mkdir "$cubins/drive"
-WARPROW_CUBINS=$cubins/drive LD_LIBRARY_PATH=$libraries \
-    cargo test --quiet -p warprow-gpu-drive --locked --lib -- it_compiles_for_every_architecture --nocapture
+# compile FOLDER TEST: the one test of that name, out of the libraries of the whole workspace. A build of one package alone would
+# unify other features and compile its dependencies again.
+compile() {
+    mkdir -p "$1"
+    # NVRTC finds its builtins beside itself, if the path says so.
+    WARPROW_CUBINS=$1 LD_LIBRARY_PATH=$libraries cargo test --quiet --workspace --locked --lib -- "$2" --nocapture >"$cubins/log" ||
+        { cat "$cubins/log"; exit 1; }
+    grep -q '1 passed' "$cubins/log" || { echo "no test is called $2"; exit 1; }
+}
+compile "$cubins" compile::tests::compiles_for_every_architecture
+compile "$cubins/bench" they_compile_for_every_architecture
+compile "$cubins/drive" it_compiles_for_every_architecture
 
 due=$(cat kernels/cuda/*.cuh | grep -c '^KERNEL ')
+rings=$(cat kernels/cuda/*.cuh | grep -v '^DEVICE' | grep -o '\bring_bell(' | wc -l)
 for cubin in "$cubins"/sm_*.cubin; do
     # It ends with 1 at an instruction that it cannot decode.
     "$nvdisasm" "$cubin" >"$cubins/listing"
+    # A doorbell takes one store of 32 bits: as many stores to registers as the source has places that ring, in each kernel that drives
+    # rings and in no other, none of another width, and no load from a register.
+    for ringing in warprow_fetch warprow_test_ring; do
+        stores=$(awk -v kernel=".text.$ringing:" '/^\.text\./ { in_it = $1 == kernel } in_it && /STG\.E\.MMIO\.SYS \[/' "$cubins/listing" | wc -l)
+        [ "$stores" -eq "$rings" ] || { echo "$(basename "$cubin"): $stores doorbell stores in $ringing, where $rings are due"; exit 1; }
+    done
+    registers=$(grep -c 'MMIO' "$cubins/listing" || true)
+    [ "$registers" -eq $((2 * rings)) ] || { echo "$(basename "$cubin"): $registers accesses of registers, where $((2 * rings)) are due"; exit 1; }
     kernels=$(grep -c '^\.text\.warprow_' "$cubins/listing" || true)
     [ "$kernels" -eq "$due" ] || { echo "$(basename "$cubin"): $kernels kernels, where $due are due"; exit 1; }
-    echo "$(basename "$cubin" .cubin): $kernels kernels, $(grep -c "/\*[0-9a-f]\{4,\}\*/" "$cubins/listing" || true) instructions, all legal"
+    echo "$(basename "$cubin" .cubin): $kernels kernels, $(grep -c "/\*[0-9a-f]\{4,\}\*/" "$cubins/listing" || true) instructions, all legal; one store a doorbell"
 done
 for cubin in "$cubins"/bench/*.cubin; do
     "$nvdisasm" "$cubin" >"$cubins/listing"

@@ -23,14 +23,14 @@ target=x86_64-unknown-linux-gnu
 "$here/fetch.sh" >/dev/null
 
 # Static: the guest has no libraries. With --target, so that procedural macros stay as they are.
-build() { # package, binary
-    (cd "$here/../.." && CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
-        cargo build --quiet --package "$1" --bin "$2" --target "$target" --message-format json-render-diagnostics |
-        sed -n 's/.*"executable":"\([^"]*'"$2"'\)".*/\1/p')
-}
-binary=$(build warprow-conformance guest-nvme)
-warprow=$(build warprow warprow)
-gpu=$(build warprow-guest-gpu guest-gpu)
+# In one call: dependencies are compiled once, with the features that all three need.
+built=$(cd "$here/../.." && CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
+    cargo build --quiet -p warprow-conformance -p warprow -p warprow-guest-gpu --bin guest-nvme --bin warprow --bin guest-gpu \
+    --target "$target" --message-format json-render-diagnostics)
+executable() { sed -n 's/.*"executable":"\([^"]*\/'"$1"'\)".*/\1/p' <<<"$built"; }
+binary=$(executable guest-nvme)
+warprow=$(executable warprow)
+gpu=$(executable guest-gpu)
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
