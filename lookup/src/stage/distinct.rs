@@ -20,7 +20,7 @@ impl BitmapShape {
     /// so no two have the same bit.
     pub(crate) fn new(dram_bytes: usize, least_row_bytes: usize) -> Self {
         let shift = least_row_bytes.max(1).ilog2();
-        Self { shift, words: (dram_bytes >> shift) / 64 + 1 }
+        Self { shift, words: (dram_bytes.saturating_sub(1) >> shift) / 64 + 1 }
     }
 
     /// How many words the bitmap has for at most `ids` ids; 0: the bitmap would be too long, and a hash table counts.
@@ -129,9 +129,12 @@ mod tests {
     #[test]
     fn a_bitmap_is_no_longer_than_a_table() {
         let shape = BitmapShape::new(256 << 20, 512);
-        assert_eq!((shape.shift, shape.words), (9, (512 << 10) / 64 + 1));
+        assert_eq!((shape.shift, shape.words), (9, (512 << 10) / 64));
+        // A batch of 4,096 has a bitmap of 64 bytes for each of its rows.
+        let shape = BitmapShape::new(256 << 20, 128);
+        assert_eq!((shape.shift, shape.words), (7, 4096 * 64 / 8));
         assert_eq!(shape.words_for(4096), shape.words);
-        assert_eq!(shape.words_for(100), 0);
+        assert_eq!(shape.words_for(4095), 0);
         assert_eq!(BitmapShape::new(0, 0).words_for(1), 1);
     }
 }
