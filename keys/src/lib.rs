@@ -7,14 +7,14 @@
 //! slot below n.
 //!
 //! ```
-//! use warprow_keys::{Fingerprint, KeyIndex, KeyKind, IndexOptions};
+//! use warprow_keys::{FingerprintWidth, KeyIndex, KeyKind, IndexOptions};
 //!
 //! let keys = [-5i64, 7, i64::MAX, 1 << 40];
 //! let index = KeyIndex::build(&keys[..], &IndexOptions::default(), &mut |_| std::ops::ControlFlow::Continue(()))?;
 //! let mut slots: Vec<u64> = keys.iter().filter_map(|&key| index.position(key as u64)).collect();
 //! slots.sort();
 //! assert_eq!(slots, [0, 1, 2, 3]);
-//! assert_eq!((index.kind(), index.fingerprint()), (KeyKind::I64, Fingerprint::Bits16));
+//! assert_eq!((index.kind(), index.fingerprint()), (KeyKind::I64, FingerprintWidth::Bits16));
 //! # Ok::<(), warprow_keys::IndexBuildError>(())
 //! ```
 //!

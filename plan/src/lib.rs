@@ -4,7 +4,7 @@
 //! ```
 //! use std::ops::ControlFlow;
 //! use warprow_plan::trace::{Bags, RecordedQueries, QueryTrace};
-//! use warprow_plan::{Budgets, ProposalOptions, TableShape, propose};
+//! use warprow_plan::{MemoryBudgets, ProposalOptions, TableShape, propose};
 //! use warprow_store::DType;
 //!
 //! // 2,000 queries of two ids each: one of the ten hottest rows, and one of all.
@@ -17,7 +17,7 @@
 //! let mut trace = QueryTrace::new(vec![(vec!["user".to_owned()], source)])?;
 //! let tables = [TableShape { name: "user".to_owned(), rows: 5000, dim: 16, dtype: DType::F32, index_bytes: None }];
 //! // Memory for 100 rows of 64 bytes.
-//! let options = ProposalOptions { budgets: Budgets { hbm: 0, dram: 6400 }, batch: 64, ..ProposalOptions::default() };
+//! let options = ProposalOptions { budgets: MemoryBudgets { hbm: 0, dram: 6400 }, batch: 64, ..ProposalOptions::default() };
 //! let proposal = propose(&tables, &mut trace, &options, &mut |_| ControlFlow::Continue(()))?;
 //! assert_eq!(proposal.tiers.tables[0].dram_rows, 100);
 //! let in_memory = proposal.tiers.expected.dram;
