@@ -127,6 +127,11 @@ impl GpuExecutor {
 }
 
 impl GpuExecutor {
+    /// The store whose rows this executor looks up.
+    pub fn store(&self) -> Store {
+        self.inner.store.store()
+    }
+
     /// Prepares look-ups of `features`: takes queue pairs and allocates everything that look-ups of its slots will need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<GpuPlan, GpuError> {
         GpuPlan::new(self.inner.clone(), features, options)

@@ -78,10 +78,16 @@ impl Host {
         Ok(self.executor.get()?.hot_rows(table))
     }
 
+    /// Prepares, switches the store if there is a generation to switch to, and adopts: what is refused is refused before the switch.
     fn adopt(&self, py: Python<'_>, generation: Option<u64>, patience: f64) -> PyResult<bool> {
         let executor = self.executor.get()?;
         let options = generation.into_iter().fold(PrepareOptions::default(), PrepareOptions::with_generation);
-        py.detach(|| executor.adopt(executor.prepare(&options)?, Duration::from_secs_f64(patience))).map_err(of_store)
+        let adopted = py.detach(|| {
+            let upcoming = executor.prepare(&options)?;
+            generation.map_or(Ok(()), |id| executor.store().switch(id, false))?;
+            executor.adopt(upcoming, Duration::from_secs_f64(patience))
+        });
+        adopted.map_err(of_store)
     }
 }
 

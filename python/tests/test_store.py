@@ -180,6 +180,16 @@ def test_updates_switches_and_generations(store: warprow.Store) -> None:
         np.testing.assert_array_equal(plan.lookup(np.arange(200)), new)
     np.testing.assert_array_equal(store.lookup("user", np.arange(200)), new)
     assert [(it.id, bool(it.found)) for it in store.generations()] == [(first, False), (second, True)]
+    with store.attach() as executor:
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=200, max_ids=200)
+        # With a generation, `adopt` switches the store as well.
+        for generation, wanted in ((first, changed), (second, new)):
+            executor.adopt(generation)
+            np.testing.assert_array_equal(plan.lookup(np.arange(200)), wanted)
+            assert store.table("user").generation == generation
+        with pytest.raises(warprow.NoSuchGeneration):
+            executor.adopt(99)
+        np.testing.assert_array_equal(plan.lookup(np.arange(200)), new)
     store.drop(first)
     assert [it.id for it in store.generations()] == [second]
 
