@@ -17,8 +17,10 @@ else
     skip "the book's blocks of code: tests/python.sh makes the environment that they run in"
 fi
 
-mdbook=$(command -v mdbook || echo "$target/mdbook/bin/mdbook")
-if ! [ -x "$mdbook" ]; then
+# Of the version whose way with preprocessors docs/book/book.toml was tried with.
+mdbook=mdbook
+[[ $(mdbook --version 2>/dev/null) == "mdbook v0.5"* ]] || mdbook=$target/mdbook/bin/mdbook
+if ! command -v "$mdbook" >/dev/null; then
     # Without optimisation, which takes most of the time and makes the same pages.
     export CARGO_PROFILE_RELEASE_OPT_LEVEL=0 CARGO_PROFILE_RELEASE_LTO=off
     if ! CARGO_TARGET_DIR=$target/mdbook/build cargo install --locked --quiet --no-default-features --features search \

@@ -289,6 +289,29 @@ def quoted() -> list[tuple[Path, str]]:
     return found
 
 
+def sources() -> str:
+    """The sources that have messages, without the breaks in texts that go over several lines."""
+    folders = ["store", "lookup", "layout", "formats", "gpu", "gpu-queues", "driver", "soft-controller", "vfio-user", "layout-tool", "python"]
+    found = [path for folder in folders for end in ("rs", "py") for path in (ROOT / folder).rglob(f"*.{end}")]
+    text = "\n".join(path.read_text() for path in found if "tests" not in path.parts and "target" not in path.parts)
+    # As Rust continues a line, and as Python puts texts together.
+    return re.sub(r'"\n\s*f?"', "", re.sub(r"\\\n\s*", "", text)).replace(r'\"', '"')
+
+
+def test_messages_that_no_block_raises_are_in_the_sources() -> None:
+    page = BOOK / "troubleshooting.md"
+    text = page.read_text()
+    known = sources() + "\n".join(block.shown or block.code for block in blocks_of(page, text))
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^### (?:[A-Z]\w+: )?(.*)$", prose, flags=re.MULTILINE)
+    cells = re.findall(r"^\| `(?:[A-Z]\w+: )?([^`|]+)`", prose, flags=re.MULTILINE)
+    # Headings without a message name exceptions, or say what they are about.
+    messages = [it for it in headings if "…" in it or " " in it and not re.match(r"[A-Z]", it)] + cells
+    parts = [(it, part.strip(" :,;")) for it in messages for part in re.split(r"…| / |\bN\b", it)]
+    unknown = [(message, part) for message, part in parts if len(part) > 7 and part not in known]
+    assert len(messages) > 40 and unknown == [], unknown
+
+
 def test_names_in_the_prose_are_there() -> None:
     count = 0
     for page, text in quoted():
