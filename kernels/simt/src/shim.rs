@@ -1,13 +1,13 @@
 //! Builds the shim with the C++ compiler that is there, loads it, runs kernels.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::rc::Rc;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 use std::{env, fs};
 
@@ -18,9 +18,8 @@ use warprow_kernels::abi::{Adoption, Lookup, Update};
 
 /// Where the C++ and CUDA sources are, from this package on.
 const FOLDERS: [&str; 2] = [".", "../cuda"];
-pub const OPTIONS: [&str; 6] = [
+pub const OPTIONS: [&str; 5] = [
     "-std=c++17",
-    "-O1",
     "-fPIC",
     // Kernels see memory as words of several widths.
     "-fno-strict-aliasing",
@@ -30,6 +29,10 @@ pub const OPTIONS: [&str; 6] = [
 ];
 /// A GPU does not forgive what an x86 does.
 const CHECKS: &str = "-fsanitize=alignment,null,shift,integer-divide-by-zero";
+/// For kernels that are run many times.
+const OPTIMISED: &str = "-O1";
+/// For kernels with a bug, which are built for a few runs: building them takes a third of the time.
+const UNOPTIMISED: &str = "-O0";
 /// Real time that a kernel may take.
 const LIMIT_NS: u64 = 60_000_000_000;
 /// Real time that a kernel of the program itself may take: it runs in a guest, whose processor is emulated.
@@ -96,14 +99,15 @@ fn folder() -> PathBuf {
 }
 
 /// The library of these sources, built if it is not there yet. `checked`: with the compiler's checks.
-fn build(compiler: &str, sources: &Sources, checked: bool) -> PathBuf {
-    // Tests that begin together all want the same.
-    static BUILDING: Mutex<()> = Mutex::new(());
-    let _turn = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+fn build(compiler: &str, sources: &Sources, optimisation: &str, checked: bool) -> PathBuf {
     let mut hasher = DefaultHasher::new();
-    (sources, checked, compiler, OPTIONS, CHECKS).hash(&mut hasher);
+    (sources, checked, compiler, OPTIONS, optimisation, CHECKS).hash(&mut hasher);
     let folder = folder();
     let library = folder.join(format!("{:016x}.so", hasher.finish()));
+    // Tests that begin together all want the library without bugs, and one of them builds it.
+    static BUILDING: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
+    let building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner).entry(library.clone()).or_default().clone();
+    let _turn = building.lock().unwrap_or_else(PoisonError::into_inner);
     if library.exists() {
         return library;
     }
@@ -120,7 +124,7 @@ fn build(compiler: &str, sources: &Sources, checked: bool) -> PathBuf {
     // In two steps: the checks call the shim, not the compiler's own library. Most planted bugs do without, and
     // are built sooner.
     let checks: &[&str] = if checked { &[CHECKS] } else { &[] };
-    run(&[&OPTIONS[..], checks, &["-c", "simt.cpp", "-o", "simt.o"]].concat());
+    run(&[&OPTIONS[..], &[optimisation], checks, &["-c", "simt.cpp", "-o", "simt.o"]].concat());
     run(&["-shared", "simt.o", "-o", "built.so"]);
     // Another process may have been faster.
     fs::rename(here.path().join("built.so"), &library).unwrap();
@@ -220,13 +224,14 @@ impl Shim {
             return None;
         };
         let checked = patches.iter().all(|patch| patch.checked);
-        Some(Self::load(&build(compiler, &sources(patches), checked)))
+        let optimisation = if patches.is_empty() { OPTIMISED } else { UNOPTIMISED };
+        Some(Self::load(&build(compiler, &sources(patches), optimisation, checked)))
     }
 
     /// That of other sources, of which nothing is kept; built with `compiler`, without its checks. A kernel that takes longer than
     /// `limit` has failed.
     pub fn of(compiler: &str, sources: &Sources, limit: Duration) -> Self {
-        let library = build(compiler, sources, false);
+        let library = build(compiler, sources, UNOPTIMISED, false);
         let shim = Self { limit_ns: limit.as_nanos() as u64, ..Self::load(&library) };
         fs::remove_file(library).unwrap();
         shim
