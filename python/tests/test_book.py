@@ -7,9 +7,9 @@ The first word behind a fence says how a block is run, the words behind commas a
     console     commands behind "$ ", run by bash in that folder; the other lines are what they print
     sh          commands whose output is not shown, run likewise
 
-In what is shown, "…" stands for anything in a line, and a line of "…" for any lines. A command that fails has to be followed by
-"$ echo $?". A block with a mark of NEEDS is skipped where that is lacking; one with a mark of NEVER is compiled and not run. There are
-no other marks.
+In what is shown, "…" stands for anything in a line, with the spaces around it, and a line of "…" for any lines. A command that fails
+has to be followed by "$ echo $?". A block with a mark of NEEDS is skipped where that is lacking; one with a mark of NEVER is compiled
+and not run. There are no other marks.
 """
 
 from __future__ import annotations
@@ -137,7 +137,8 @@ def matches(shown: str, printed: str) -> bool:
 
     pattern = ""
     for line in lines_of(shown):
-        pattern += r"(?:.*\n)*?" if line == "…" else ".*".join(re.escape(part) for part in line.split("…")) + r"\n"
+        parts = re.split(" *… *", line)
+        pattern += r"(?:.*\n)*?" if line == "…" else ".*".join(re.escape(part) for part in parts) + r"\n"
     return re.fullmatch(pattern, "".join(f"{line}\n" for line in lines_of(printed))) is not None
 
 
@@ -381,6 +382,7 @@ def test_blocks_that_nobody_would_run_are_found(text: str) -> None:
         ("a\nb\n", "a\nb\n", True),
         ("a … c\n", "a b c\n", True),
         ("a … c\n", "a b d\n", False),
+        ("a …     c\n", "a seven c\n", True),
         ("a\n…\nd\n", "a\nb\nc\nd\n", True),
         ("a\n…\n", "a\n", True),
         ("a\n", "a\nb\n", False),
