@@ -233,6 +233,13 @@ impl Ticket {
         }
     }
 
+    /// Whether a graph can launch the look-up: it was captured, and its graph, a copy of that, or what was instantiated of one of them is not
+    /// destroyed yet. Who holds tickets of many graphs lets those go that have none any more.
+    pub fn has_graph(&self) -> bool {
+        // The ticket has one reference, and all graphs together have another.
+        matches!(&self.place, TicketPlace::Captured(it) if Arc::strong_count(it) > 1)
+    }
+
     /// Whether the launch was captured in a graph.
     pub fn is_captured(&self) -> bool {
         matches!(self.place, TicketPlace::Captured(_))

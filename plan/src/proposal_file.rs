@@ -80,6 +80,11 @@ impl ProposalFile {
         Ok(Self { tiers, path: name.to_owned(), bytes })
     }
 
+    /// The bytes of the file.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// What it says of a table of that name.
     pub fn table(&self, name: &str) -> Option<&TableProposal> {
         self.tiers.tables.iter().find(|table| table.name == name)

@@ -8,6 +8,8 @@ use warprow_gpu::GpuError;
 use warprow_gpu_queues::GpuQueueError;
 use warprow_layout::VolumeError;
 use warprow_lookup::{LookupError, RowError};
+use warprow_plan::ProposalError;
+use warprow_soft_controller::UriError;
 use warprow_store::{DriverError, StoreError};
 
 /// The class of an exception.
@@ -17,6 +19,7 @@ pub(crate) enum Kind {
     Closed,
     ConsentNeeded,
     ContextLost,
+    Damaged,
     DriveFailed,
     FileError,
     Forked,
@@ -32,6 +35,7 @@ pub(crate) enum Kind {
     QueueBusy,
     ReadOnly,
     RowsFailed,
+    RunsFailed,
     StoreFailed,
     StoreInUse,
     TableExists,
@@ -85,7 +89,9 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
     let text = whole(&error);
     match error {
         StoreError::Address { .. } | StoreError::Property { .. } => raise(Kind::AddressError, text),
-        StoreError::Emulated(_) | StoreError::Vfio(_) if text.contains("in use") => raise(Kind::StoreInUse, text),
+        StoreError::Emulated(UriError::InUse(_) | UriError::Mounted { .. })
+        | StoreError::Vfio(warprow_vfio::OpenError::InUse { .. } | warprow_vfio::OpenError::Busy { .. })
+        | StoreError::VfioUser(warprow_vfio_user::OpenError::Busy { .. }) => raise(Kind::StoreInUse, text),
         StoreError::Emulated(_)
         | StoreError::Vfio(_)
         | StoreError::VfioUser(_)
@@ -123,6 +129,10 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
             raise(Kind::QueueBusy, text)
         }
         StoreError::Plan { .. } | StoreError::PlanOptions { .. } => invalid("features", text),
+        StoreError::RowDamaged { table, drive, .. } => raise_with(Kind::Damaged, text, |details| {
+            details.set_item("table", table)?;
+            details.set_item("drive", drive)
+        }),
         StoreError::UpdateRows { .. } => invalid("rows", text),
         StoreError::Keys { .. } => invalid("keys", text),
         StoreError::Volume(error) => of_volume(error, text),
@@ -162,6 +172,35 @@ pub(crate) fn of_file(error: FileError) -> PyErr {
     })
 }
 
+/// The exception of a tier proposal that cannot be made.
+pub(crate) fn of_proposal(error: ProposalError) -> PyErr {
+    // What the command calls its options.
+    let options = [("--allow-missing", "allow_missing=True"), ("--typical-host", "typical_host=True")];
+    let remedy = options.iter().fold(error.remedy().to_owned(), |text, (from, to)| text.replace(from, to));
+    let text = format!("{error}: {remedy}");
+    let argument = match &error {
+        ProposalError::Option { option, .. } => option.replace('-', "_"),
+        ProposalError::NoTables | ProposalError::Table { .. } => "tables".to_owned(),
+        ProposalError::Index { budget, .. } | ProposalError::Budget { budget, .. } => {
+            if *budget == "DRAM" { "dram_bytes" } else { "hbm_bytes" }.to_owned()
+        }
+        ProposalError::Drives { .. } => "drives".to_owned(),
+        ProposalError::Timing(_) => "typical_host".to_owned(),
+        _ => "trace".to_owned(),
+    };
+    match error {
+        ProposalError::Trace(error) => of_file(error),
+        ProposalError::File { path, .. } => raise_with(Kind::FileError, text, |details| {
+            details.set_item("remedy", remedy)?;
+            details.set_item("path", path)
+        }),
+        _ => raise_with(Kind::InvalidArgument, text, |details| {
+            details.set_item("remedy", remedy)?;
+            details.set_item("argument", argument)
+        }),
+    }
+}
+
 /// The drive that an error of its driver names.
 fn drive_of(error: &DriverError) -> String {
     let text = error.to_string();
@@ -196,16 +235,27 @@ pub(crate) fn of_lookup(error: LookupError) -> PyErr {
     }
 }
 
+/// The argument of a module that the GPU executor means.
+fn argument_of(what: &str) -> &str {
+    match what {
+        "the batch" => "input",
+        "the weights" => "per_sample_weights",
+        "the offsets" => "offsets",
+        "the output" => "out",
+        other => other,
+    }
+}
+
 /// The exception of a look-up on a GPU.
 pub(crate) fn of_gpu(error: GpuError) -> PyErr {
     let text = whole(&error);
     match error {
         GpuError::Store(error) => of_store(error),
-        GpuError::Driver(_) => raise(Kind::DriveFailed, text),
+        GpuError::Driver(_) | GpuError::RingTest(_) => raise(Kind::DriveFailed, text),
         GpuError::Gpu(GpuQueueError::ContextLost { .. }) => raise(Kind::ContextLost, text),
         GpuError::Unsupported(_) | GpuError::Unfit(_) => invalid("features", text),
-        GpuError::Invalid { what, .. } => invalid(what, text),
-        GpuError::Flawed(what, _) => invalid(what, text),
+        GpuError::Invalid { what, .. } => invalid(argument_of(what), text),
+        GpuError::Flawed(what, _) => invalid(if what.contains("offsets") { "offsets" } else { "input" }, text),
         GpuError::QueueBusy(_) => raise(Kind::QueueBusy, text),
         GpuError::RowsFailed { failed, first, .. } => raise_with(Kind::RowsFailed, text, |details| {
             details.set_item("count", failed)?;
@@ -217,7 +267,17 @@ pub(crate) fn of_gpu(error: GpuError) -> PyErr {
                 None => Ok(()),
             }
         }),
-        GpuError::TableDamaged { .. } => raise(Kind::StoreFailed, text),
+        GpuError::MissingIds { missing, first, .. } => raise_with(Kind::MissingIds, text, |details| {
+            details.set_item("count", missing)?;
+            details.set_item("positions", [first.position])?;
+            details.set_item("id", first.id)
+        }),
+        GpuError::RunsFailed { failures, .. } => {
+            raise_with(Kind::RunsFailed, text, |details| details.set_item("count", failures))
+        }
+        GpuError::TableDamaged { table, .. } => {
+            raise_with(Kind::Damaged, text, |details| details.set_item("table", table))
+        }
         _ => raise(Kind::GpuError, text),
     }
 }

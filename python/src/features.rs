@@ -1,7 +1,7 @@
 //! Features and options of plans, as Python gives them.
 
 use pyo3::prelude::*;
-use warprow_lookup::{Bounds, Feature, Missing, PlanOptions, Pooling};
+use warprow_lookup::{FailedRows, Feature, MaskMeaning, Missing, PlanOptions, Pooling};
 
 use crate::arrays::dtype;
 use crate::error::invalid;
@@ -44,31 +44,59 @@ pub(crate) fn missing(name: &str) -> PyResult<Missing> {
     })
 }
 
-/// Options of a plan: `(max_batch, max_ids, dtype, slots, missing, prefetch, adopt_room)`. `prefetch` more slots are for batches that are fetched ahead.
+/// What becomes of rows that could not be read, by the name of it: what the output has for them.
+fn failed_rows(on_failure: &str) -> PyResult<FailedRows> {
+    Ok(match on_failure {
+        "raise" | "mask" => FailedRows::Zeros,
+        "nan" => FailedRows::Nan,
+        other => {
+            let text = format!("{other:?} is no way with rows that could not be read: give raise, nan or mask");
+            return Err(invalid("on_failure", text));
+        }
+    })
+}
+
+/// What a mask tells, by the name of it.
+fn mask(name: &str) -> PyResult<MaskMeaning> {
+    Ok(match name {
+        "found" => MaskMeaning::Found,
+        "failed" => MaskMeaning::Failed,
+        other => return Err(invalid("mask", format!("{other:?} is no meaning of a mask: give found or failed"))),
+    })
+}
+
+/// Options of a plan, by their names in Python.
 #[derive(FromPyObject)]
-pub(crate) struct PlanArgs(usize, usize, String, u32, String, u32, bool);
+#[pyo3(from_item_all)]
+pub(crate) struct PlanArgs {
+    max_batch: usize,
+    max_ids: usize,
+    dtype: String,
+    slots: u32,
+    missing: String,
+    on_failure: String,
+    mask: String,
+    /// How many batches can be fetched ahead: so many slots more.
+    pub(crate) prefetch: u32,
+    adopt_room: bool,
+}
 
 impl PlanArgs {
-    /// The number of slots for batches that are fetched ahead.
-    pub(crate) fn ahead(&self) -> u32 {
-        self.5
+    /// Whether rows that could not be read are raised.
+    pub(crate) fn raises_failed(&self) -> bool {
+        self.on_failure == "raise"
     }
 
-    /// Whether a missing id is an error.
-    pub(crate) fn raises_missing(&self) -> bool {
-        self.4 == "error"
-    }
-
-    /// The options. On a GPU a missing id cannot end a look-up: it gets zeros, and the first one is told.
-    pub(crate) fn options(&self, on_gpu: bool) -> PyResult<PlanOptions> {
-        let Self(max_batch, max_ids, out, slots, way, prefetch, adopt_room) = self;
-        let slots = slots.saturating_add(*prefetch);
-        let options = PlanOptions::default().with_max(*max_batch, *max_ids).with_out(dtype(out)?).with_slots(slots);
-        let options = match missing(way)? {
-            Missing::Error if on_gpu => options.with_missing(Missing::Zero).with_bounds(Bounds::Report),
-            missing => options.with_missing(missing),
-        };
-        let options = if *prefetch > 0 { options.with_prefetch() } else { options };
-        Ok(if *adopt_room { options.with_adopt_room() } else { options })
+    /// The options.
+    pub(crate) fn options(&self) -> PyResult<PlanOptions> {
+        let options = PlanOptions::default()
+            .with_max(self.max_batch, self.max_ids)
+            .with_out(dtype(&self.dtype)?)
+            .with_slots(self.slots.saturating_add(self.prefetch))
+            .with_missing(missing(&self.missing)?)
+            .with_failed_rows(failed_rows(&self.on_failure)?)
+            .with_mask(mask(&self.mask)?);
+        let options = if self.prefetch > 0 { options.with_prefetch() } else { options };
+        Ok(if self.adopt_room { options.with_adopt_room() } else { options })
     }
 }

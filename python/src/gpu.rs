@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use warprow_gpu::{BatchLen, GpuBatch, GpuExecutor, GpuOptions, GpuOutput, PrefetchedBatch};
+use warprow_gpu::{BatchLen, GpuBatch, GpuExecutor, GpuOptions, GpuOutput};
 use warprow_lookup::{Feature, PlanOptions, PrepareOptions};
 
 use crate::error::{invalid, of_gpu};
 use crate::features::{FeatureArgs, PlanArgs, features};
-use crate::gpu_lane::{Lane, Lanes, Raises, Trouble};
+use crate::gpu_lane::{Ahead, Lanes, Trouble};
 use crate::held::Held;
 use crate::host::{BatchArgs, OutputArgs};
 use crate::report;
@@ -69,11 +69,11 @@ impl Gpu {
         Ok(())
     }
 
-    fn plan(&self, py: Python<'_>, given: Vec<FeatureArgs>, args: PlanArgs, raise_failed: bool) -> PyResult<GpuPlan> {
-        let (executor, features, options) = (self.executor.get()?, features(&given)?, args.options(true)?);
-        let raises = Raises { missing: args.raises_missing(), failed: raise_failed };
+    fn plan(&self, py: Python<'_>, given: Vec<FeatureArgs>, args: PlanArgs) -> PyResult<GpuPlan> {
+        let (executor, features, options) = (self.executor.get()?, features(&given)?, args.options()?);
+        let raises_failed = args.raises_failed();
         let planned =
-            py.detach(|| Planned::new(executor, features, (options, args.ahead()), raises)).map_err(of_gpu)?;
+            py.detach(|| Planned::new(executor, features, (options, args.prefetch), raises_failed)).map_err(of_gpu)?;
         Ok(GpuPlan { inner: Held::new("plan", Arc::new(planned)) })
     }
 
@@ -107,9 +107,9 @@ impl Planned {
         executor: GpuExecutor,
         features: Vec<Feature>,
         (options, ahead): (PlanOptions, u32),
-        raises: Raises,
+        raises_failed: bool,
     ) -> Result<Self, warprow_gpu::GpuError> {
-        let lanes = Lanes::new(executor, features, (options, ahead), raises)?;
+        let lanes = Lanes::new(executor, features, (options, ahead), raises_failed)?;
         let (width, generation) = (lanes.width(), lanes.generation());
         Ok(Self { lanes, width, generation })
     }
@@ -125,7 +125,7 @@ pub(crate) struct GpuPlan {
 #[pyclass(frozen, module = "warprow._native")]
 pub(crate) struct GpuPrefetched {
     plan: Arc<Planned>,
-    held: Mutex<Option<(Lane, PrefetchedBatch)>>,
+    held: Mutex<Option<Ahead>>,
 }
 
 /// Addresses on the GPU as a batch.
@@ -184,12 +184,12 @@ impl GpuPlan {
         py.detach(|| unsafe { plan.lanes.lookup(stream, captured, &batch, &output) }).map_err(Trouble::raise)
     }
 
-    /// Begins to fetch the rows of a batch, behind what the stream was given so far.
-    fn prefetch(&self, py: Python<'_>, stream: usize, args: BatchArgs) -> PyResult<GpuPrefetched> {
+    /// Begins to fetch the rows of a batch, behind what the stream was given so far, or captures that.
+    fn prefetch(&self, py: Python<'_>, stream: usize, captured: bool, args: BatchArgs) -> PyResult<GpuPrefetched> {
         let plan = self.inner.get()?;
         let batch = batch(&args, plan.lanes.features())?;
         // SAFETY: the Python half has checked the tensors, and holds them until the look-up.
-        let held = py.detach(|| unsafe { plan.lanes.prefetch(stream, &batch) }).map_err(Trouble::raise)?;
+        let held = py.detach(|| unsafe { plan.lanes.prefetch(stream, captured, &batch) }).map_err(Trouble::raise)?;
         Ok(GpuPrefetched { plan, held: Mutex::new(Some(held)) })
     }
 
@@ -214,7 +214,7 @@ impl GpuPlan {
         })
     }
 
-    /// Waits until all look-ups have ended, and raises what befell them.
+    /// Waits until all look-ups have ended that no graph has, and raises what befell them and the runs of graphs that have ended.
     fn check(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
         let plan = self.inner.get()?;
         py.detach(|| plan.lanes.check(Duration::from_secs_f64(patience))).map_err(Trouble::raise)
@@ -226,13 +226,7 @@ impl GpuPlan {
         py.detach(|| plan.lanes.recover()).map_err(of_gpu)
     }
 
-    /// Takes the tickets of captured look-ups back, whose graphs run no more; how many.
-    fn forget_captures(&self, py: Python<'_>) -> PyResult<usize> {
-        let plan = self.inner.get()?;
-        py.detach(|| plan.lanes.forget_captures()).map_err(of_gpu)
-    }
-
-    /// Whether look-ups were captured that may still run.
+    /// Whether a graph has look-ups of the plan.
     fn has_captures(&self, py: Python<'_>) -> PyResult<bool> {
         let plan = self.inner.get()?;
         Ok(py.detach(|| plan.lanes.has_captures()))
@@ -248,14 +242,9 @@ impl GpuPlan {
 impl Drop for GpuPrefetched {
     fn drop(&mut self) {
         let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some((lane, prefetched)) = held {
+        if let Some(held) = held {
             let plan = self.plan.clone();
-            Python::attach(|py| {
-                py.detach(|| {
-                    drop(prefetched);
-                    plan.lanes.give_back(lane);
-                });
-            });
+            Python::attach(|py| py.detach(|| plan.lanes.forget(held)));
         }
     }
 }

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use warprow_gpu::{GpuBatch, GpuError, GpuExecutor, GpuOutput, GpuPlan, GpuReport, GpuSlot, PrefetchedBatch, Ticket};
-use warprow_lookup::{Feature, PlanOptions};
+use warprow_lookup::{Feature, Missing, PlanOptions};
 
-use crate::error::{Kind, of_gpu, raise, raise_with};
+use crate::error::{Kind, of_gpu, raise};
 
 /// The most streams that have a slot each.
 const STREAMS: usize = 4;
@@ -24,19 +24,18 @@ pub(crate) struct Lane {
     tickets: VecDeque<Ticket>,
 }
 
-/// A look-up in a graph, and the number of its runs that were told.
+/// A look-up that graphs have, and the number of its runs whose report was taken.
 struct Captured {
     ticket: Ticket,
-    told: u64,
+    runs: u64,
 }
 
-/// Which failures of a report are raised as exceptions.
-#[derive(Clone, Copy)]
-pub(crate) struct Raises {
-    /// Ids that are missing.
-    pub(crate) missing: bool,
-    /// Rows that could not be read.
-    pub(crate) failed: bool,
+/// A batch whose rows are fetched ahead, and the slot that holds it.
+pub(crate) enum Ahead {
+    /// Outside of captures.
+    Eager(Lane, PrefetchedBatch),
+    /// In a capture.
+    Captured(GpuSlot, PrefetchedBatch),
 }
 
 /// All slots. A lock is held while a look-up is launched; nobody waits for the GIL with it.
@@ -44,26 +43,48 @@ pub(crate) struct Lanes {
     executor: GpuExecutor,
     features: Vec<Feature>,
     options: PlanOptions,
-    raises: Raises,
+    /// Whether rows that could not be read are an error.
+    raises_failed: bool,
     plan: GpuPlan,
     state: Mutex<State>,
 }
 
 struct State {
     eager: Vec<Lane>,
-    /// Of all captures.
+    /// The slot of all captures.
     capturing: GpuSlot,
     captured: Vec<Captured>,
     /// Slots for batches that are fetched ahead.
     ahead: Vec<Lane>,
+    /// Slots for batches that are fetched ahead in captures.
+    capturing_ahead: Vec<GpuSlot>,
+    /// What befell a look-up whose graph is gone, until somebody checks.
+    untold: Option<GpuError>,
     latest: Option<GpuReport>,
+}
+
+impl State {
+    fn note_captured(&mut self, ticket: Ticket) {
+        self.forget_gone();
+        self.captured.push(Captured { ticket, runs: 0 });
+    }
+
+    /// Lets the tickets go whose graphs are destroyed.
+    fn forget_gone(&mut self) {
+        let untold = &mut self.untold;
+        self.captured.retain(|it| {
+            let is_kept = it.ticket.has_graph();
+            if !is_kept && let Err(error) = it.ticket.check() {
+                untold.get_or_insert(error);
+            }
+            is_kept
+        });
+    }
 }
 
 /// What becomes an exception when no lock is held any more: who makes one waits for the GIL.
 pub(crate) enum Trouble {
     Gpu(GpuError),
-    /// Ids that their tables do not have.
-    Missing(Box<GpuReport>),
     /// Something waited too long.
     Busy(&'static str),
     /// A signal's handler has raised.
@@ -83,41 +104,33 @@ impl Trouble {
             Self::Gpu(error) => of_gpu(error),
             Self::Raised(error) => error,
             Self::Busy(what) => raise(Kind::QueueBusy, what.to_owned()),
-            Self::Missing(report) => {
-                let first = report.first_missing;
-                let named = first
-                    .map_or(String::new(), |it| format!(", the first is id {} at position {}", it.id, it.position));
-                let text = format!("{} of {} ids are missing from their tables{named}", report.missing, report.ids);
-                raise_with(Kind::MissingIds, text, |details| {
-                    details.set_item("count", report.missing)?;
-                    details.set_item("positions", first.iter().map(|it| it.position).collect::<Vec<_>>())?;
-                    details.set_item("id", first.map(|it| it.id))
-                })
-            }
         }
     }
 }
-
-type Outcome = Option<Result<GpuReport, GpuError>>;
 
 impl Lanes {
     pub(crate) fn new(
         executor: GpuExecutor,
         features: Vec<Feature>,
         (options, ahead): (PlanOptions, u32),
-        raises: Raises,
+        raises_failed: bool,
     ) -> Result<Self, GpuError> {
-        // Beside the slots for batches that are fetched ahead, one is for eager calls and one for captures.
-        let planned = options.clone().with_slots(ahead + 2);
+        // Beside the slots for batches that are fetched ahead, in captures and outside, one is for eager calls and one for captures.
+        let planned = options.clone().with_slots(ahead.saturating_mul(2).saturating_add(2));
         let plan = executor.plan(&features, planned)?;
         let lane = |slot| Lane { slot, stream: usize::MAX, tickets: VecDeque::new() };
-        let capturing = plan.slot()?;
-        let eager = vec![lane(plan.slot()?)];
-        let ahead = (0..ahead).map(|_| plan.slot().map(lane)).collect::<Result<_, _>>()?;
-        let state = Mutex::new(State { eager, capturing, captured: Vec::new(), ahead, latest: None });
+        let state = State {
+            eager: vec![lane(plan.slot()?)],
+            capturing: plan.slot()?,
+            captured: Vec::new(),
+            ahead: (0..ahead).map(|_| plan.slot().map(lane)).collect::<Result<_, _>>()?,
+            capturing_ahead: (0..ahead).map(|_| plan.slot()).collect::<Result<_, _>>()?,
+            untold: None,
+            latest: None,
+        };
         let mut options = options.with_slots(1);
         options.prefetch = false;
-        Ok(Self { executor, features, options, raises, plan, state })
+        Ok(Self { executor, features, options, raises_failed, plan, state: Mutex::new(state) })
     }
 
     pub(crate) fn width(&self) -> usize {
@@ -152,7 +165,7 @@ impl Lanes {
             let mut state = self.lock();
             // SAFETY: the caller's promise.
             let ticket = unsafe { state.capturing.lookup(stream as _, batch, out) }?;
-            state.captured.push(Captured { ticket, told: 0 });
+            state.note_captured(ticket);
             return Ok(());
         }
         let end = Instant::now() + PATIENCE;
@@ -219,14 +232,21 @@ impl Lanes {
     /// Notes a report; raises what it says.
     fn told(&self, outcome: Result<GpuReport, GpuError>, latest: &mut Option<GpuReport>) -> Result<(), Trouble> {
         let report = match outcome {
-            Err(GpuError::RowsFailed { report, .. }) if !self.raises.failed => *report,
+            Err(GpuError::RowsFailed { report, .. }) if !self.raises_failed => *report,
             outcome => outcome?,
         };
         *latest = Some(report);
-        if self.raises.missing && report.missing > 0 { Err(Trouble::Missing(Box::new(report))) } else { Ok(()) }
+        // Where rows failed as well, the GPU tells that alone.
+        match report.first_missing {
+            Some(first) if self.options.missing == Missing::Error => {
+                Err(GpuError::MissingIds { missing: report.missing, first, report: Box::new(report) }.into())
+            }
+            _ => Ok(()),
+        }
     }
 
-    /// Waits until all look-ups have ended, and raises what befell them: also what befell the latest run of each graph.
+    /// Waits until all look-ups have ended that no graph has, and raises what befell them, and what befell runs of graphs: of those that
+    /// have ended by now and that no call before told of.
     pub(crate) fn check(&self, patience: Duration) -> Result<(), Trouble> {
         let end = Instant::now() + patience;
         loop {
@@ -239,41 +259,53 @@ impl Lanes {
             self.pause(end)?;
         }
         let mut state = self.lock();
-        let State { captured, latest, .. } = &mut *state;
+        state.forget_gone();
+        let State { captured, latest, untold, .. } = &mut *state;
+        if let Some(error) = untold.take() {
+            self.told(Err(error), latest)?;
+        }
         for it in captured {
-            let outcome: Outcome = it.ticket.poll();
-            let runs = match &outcome {
-                Some(Ok(report)) => report.runs,
-                Some(Err(GpuError::RowsFailed { report, .. })) => report.runs,
-                _ => 0,
-            };
-            match outcome {
-                // Each run is told once.
-                Some(outcome) if runs == 0 || runs != it.told => {
-                    it.told = runs;
-                    self.told(outcome, latest)?;
+            match it.ticket.check() {
+                Err(error) => self.told(Err(error), latest)?,
+                Ok(()) => {
+                    if let Some(Ok(report)) = it.ticket.poll()
+                        && report.runs != it.runs
+                    {
+                        (it.runs, *latest) = (report.runs, Some(report));
+                    }
                 }
-                _ => {}
             }
         }
         Ok(())
     }
 
-    /// Begins to fetch the rows of a batch ahead.
+    /// Begins to fetch the rows of a batch ahead, or captures that.
     ///
     /// # Safety
     /// As of [`GpuSlot::prefetch`].
-    pub(crate) unsafe fn prefetch(&self, stream: usize, batch: &GpuBatch) -> Result<(Lane, PrefetchedBatch), Trouble> {
+    pub(crate) unsafe fn prefetch(&self, stream: usize, captured: bool, batch: &GpuBatch) -> Result<Ahead, Trouble> {
+        const TAKEN: &str = "as many batches are prefetched as was planned: look one up first";
         let mut state = self.lock();
+        if captured {
+            for index in 0..state.capturing_ahead.len() {
+                let Some(slot) = state.capturing_ahead.get(index) else { break };
+                // SAFETY: the caller's promise.
+                match unsafe { slot.prefetch(stream as _, batch) } {
+                    Ok(prefetched) => return Ok(Ahead::Captured(state.capturing_ahead.swap_remove(index), prefetched)),
+                    // Another capture has it.
+                    Err(GpuError::QueueBusy(_)) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            return Err(Trouble::Busy(TAKEN));
+        }
         self.poll(&mut state)?;
         let is_free = |lane: &Lane| lane.tickets.len() < UNDER_WAY;
-        let Some(index) = state.ahead.iter().position(is_free) else {
-            return Err(Trouble::Busy("as many batches are prefetched as was planned: look one up first"));
-        };
+        let Some(index) = state.ahead.iter().position(is_free) else { return Err(Trouble::Busy(TAKEN)) };
         let lane = state.ahead.swap_remove(index);
         // SAFETY: the caller's promise.
         match unsafe { lane.slot.prefetch(stream as _, batch) } {
-            Ok(prefetched) => Ok((lane, prefetched)),
+            Ok(prefetched) => Ok(Ahead::Eager(lane, prefetched)),
             Err(error) => {
                 state.ahead.push(lane);
                 Err(error.into())
@@ -281,45 +313,57 @@ impl Lanes {
         }
     }
 
-    /// Looks up what was fetched ahead.
+    /// Looks up what was fetched ahead, or captures that.
     ///
     /// # Safety
     /// As of [`GpuSlot::lookup_prefetched`].
-    pub(crate) unsafe fn lookup_prefetched(
-        &self,
-        stream: usize,
-        (mut lane, prefetched): (Lane, PrefetchedBatch),
-        out: &GpuOutput,
-    ) -> Result<(), Trouble> {
-        // SAFETY: the caller's promise.
-        let launched = unsafe { lane.slot.lookup_prefetched(prefetched, stream as _, out) };
-        let launched = launched.map(|ticket| lane.tickets.push_back(ticket));
-        self.give_back(lane);
-        Ok(launched?)
+    pub(crate) unsafe fn lookup_prefetched(&self, stream: usize, held: Ahead, out: &GpuOutput) -> Result<(), Trouble> {
+        match held {
+            Ahead::Eager(mut lane, prefetched) => {
+                // SAFETY: the caller's promise.
+                let launched = unsafe { lane.slot.lookup_prefetched(prefetched, stream as _, out) };
+                let launched = launched.map(|ticket| lane.tickets.push_back(ticket));
+                self.lock().ahead.push(lane);
+                Ok(launched?)
+            }
+            Ahead::Captured(slot, prefetched) => {
+                // SAFETY: the caller's promise.
+                let captured = unsafe { slot.lookup_prefetched(prefetched, stream as _, out) };
+                let mut state = self.lock();
+                state.capturing_ahead.push(slot);
+                captured.map(|ticket| state.note_captured(ticket))?;
+                Ok(())
+            }
+        }
     }
 
-    /// Gives a slot back whose batch was looked up, or forgotten.
-    pub(crate) fn give_back(&self, lane: Lane) {
-        self.lock().ahead.push(lane);
+    /// Forgets a batch that was fetched ahead. (A capture cannot be ended well after that.)
+    pub(crate) fn forget(&self, held: Ahead) {
+        match held {
+            Ahead::Eager(lane, prefetched) => {
+                drop(prefetched);
+                self.lock().ahead.push(lane);
+            }
+            Ahead::Captured(slot, prefetched) => {
+                drop(prefetched);
+                self.lock().capturing_ahead.push(slot);
+            }
+        }
     }
 
-    /// Starts queues that take no commands anew.
+    /// Starts queues that take no commands anew. Whether there were any.
     pub(crate) fn recover(&self) -> Result<bool, GpuError> {
         let state = self.lock();
-        let slots = state.eager.iter().chain(&state.ahead).map(|lane| &lane.slot).chain([&state.capturing]);
+        let lanes = state.eager.iter().chain(&state.ahead).map(|lane| &lane.slot);
+        let slots = lanes.chain([&state.capturing]).chain(&state.capturing_ahead);
         slots.map(GpuSlot::recover).try_fold(false, |any, recovered| Ok(any | recovered?))
     }
 
-    /// Lets the tickets of captured look-ups go, how many: what their graphs need the graphs keep.
-    pub(crate) fn forget_captures(&self) -> Result<usize, GpuError> {
-        let mut state = self.lock();
-        let forgotten = state.captured.len();
-        state.captured.clear();
-        Ok(forgotten)
-    }
-
+    /// Whether a graph has look-ups of the plan.
     pub(crate) fn has_captures(&self) -> bool {
-        !self.lock().captured.is_empty()
+        let mut state = self.lock();
+        state.forget_gone();
+        !state.captured.is_empty() || state.untold.is_some()
     }
 
     pub(crate) fn latest(&self) -> Option<GpuReport> {

@@ -10,13 +10,13 @@ use crate::error::{self, Kind};
 
 /// A value that can be closed once. In a child that was made by `fork` it is neither given nor dropped: its threads,
 /// queues and locks belong to the parent.
-pub(crate) struct Held<T> {
+pub(crate) struct Held<T: Send> {
     value: ManuallyDrop<Mutex<Option<T>>>,
     pid: u32,
     what: &'static str,
 }
 
-impl<T: Clone> Held<T> {
+impl<T: Clone + Send> Held<T> {
     pub(crate) fn new(what: &'static str, value: T) -> Self {
         Self { value: ManuallyDrop::new(Mutex::new(Some(value))), pid: process::id(), what }
     }
@@ -47,11 +47,13 @@ impl<T: Clone> Held<T> {
     }
 }
 
-impl<T> Drop for Held<T> {
+impl<T: Send> Drop for Held<T> {
     fn drop(&mut self) {
         if self.pid == process::id() {
-            // SAFETY: it is dropped here and nowhere else.
-            unsafe { ManuallyDrop::drop(&mut self.value) };
+            // SAFETY: it is taken here and nowhere else.
+            let value = unsafe { ManuallyDrop::take(&mut self.value) };
+            // Drives are closed, and launches waited for, without the GIL. Where the interpreter is gone, nobody waits for it.
+            let _ = Python::try_attach(|py| py.detach(move || drop(value)));
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The executor on the host, and its plans.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -17,6 +17,8 @@ use crate::store::busy;
 
 /// How long a call waits for a slot.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How long it waits between two looks for signals.
+const GLANCE: Duration = Duration::from_millis(50);
 
 /// Options of an executor on the host: `(dram_bytes, check_rows, check_keys, timeout)`.
 #[derive(FromPyObject)]
@@ -48,11 +50,11 @@ impl Host {
     }
 
     fn plan(&self, py: Python<'_>, given: Vec<FeatureArgs>, args: PlanArgs) -> PyResult<HostPlan> {
-        let (executor, features, options) = (self.executor.get()?, features(&given)?, args.options(false)?);
+        let (executor, features, options) = (self.executor.get()?, features(&given)?, args.options()?);
         let planned = py.detach(|| {
             let plan = executor.plan(&features, options)?;
             let mut slots = (0..plan.options().slots).map(|_| plan.slot()).collect::<Result<Vec<_>, _>>()?;
-            let ahead = slots.split_off(slots.len().saturating_sub(args.ahead() as usize));
+            let ahead = slots.split_off(slots.len().saturating_sub(args.prefetch as usize));
             Ok((plan, slots, ahead))
         });
         let (plan, slots, ahead) = planned.map_err(of_store)?;
@@ -63,6 +65,7 @@ impl Host {
             ahead: Pool::new(ahead),
             latest: Mutex::default(),
             dtype,
+            raises_failed: args.raises_failed(),
         });
         Ok(HostPlan { inner: Held::new("plan", inner) })
     }
@@ -98,6 +101,8 @@ struct Planned {
     ahead: Pool<Slot>,
     latest: Mutex<Option<Report>>,
     dtype: warprow_layout::DType,
+    /// Whether rows that could not be read are an error.
+    raises_failed: bool,
 }
 
 /// A plan on the host, with its slots.
@@ -148,7 +153,16 @@ pub(crate) struct HostPrefetched {
 
 impl Planned {
     fn with_slot<T>(&self, work: impl FnOnce(&mut Slot) -> T) -> PyResult<T> {
-        let mut slot = self.slots.take(PATIENCE).ok_or_else(|| busy("no slot of the plan came free in 60 s"))?;
+        let end = Instant::now() + PATIENCE;
+        let mut slot = loop {
+            if let Some(slot) = self.slots.take(GLANCE) {
+                break slot;
+            }
+            Python::attach(|py| py.check_signals())?;
+            if Instant::now() > end {
+                return Err(busy("no slot of the plan came free in 60 s"));
+            }
+        };
         let done = work(&mut slot);
         self.slots.give(slot);
         Ok(done)
@@ -169,11 +183,12 @@ impl Planned {
             unsafe { (output_rows(out.0, out.1, self.dtype)?, out.2.map(|address| slice_mut::<u8>(address, ids))) };
         let mut output = Output::new(rows, self.plan.width());
         output.mask = mask;
-        let done = work(&mut output)?;
-        if let Ok(report) = &done {
-            *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(*report);
-        }
-        done.map_err(of_lookup)
+        let report = match work(&mut output)? {
+            Err(LookupError::RowsFailed { report, .. }) if !self.raises_failed => *report,
+            done => done.map_err(of_lookup)?,
+        };
+        *self.latest.lock().unwrap_or_else(PoisonError::into_inner) = Some(report);
+        Ok(report)
     }
 }
 
@@ -247,7 +262,7 @@ impl HostPlan {
         })
     }
 
-    /// The report of the latest look-up that succeeded.
+    /// The report of the latest look-up that raised nothing.
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         let plan = self.inner.get()?;
         let latest = *plan.latest.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,6 +5,7 @@
 
 mod arrays;
 mod error;
+mod faults;
 mod features;
 mod gpu;
 mod gpu_lane;
@@ -13,6 +14,7 @@ mod host;
 mod interrupt;
 mod load;
 mod load_source;
+mod planning;
 mod pool;
 mod report;
 mod store;
@@ -26,6 +28,8 @@ mod _native {
     use crate::host::{Host, HostPlan, HostPrefetched};
     #[pymodule_export]
     use crate::load_source::tables_in;
+    #[pymodule_export]
+    use crate::planning::{Proposal, allocate_tiers, propose_tiers, read_proposal};
     #[pymodule_export]
     use crate::store::{Store, format, open};
 }

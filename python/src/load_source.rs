@@ -1,5 +1,6 @@
 //! Where the rows and keys of a table come from: memory of the caller's, or a file.
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,11 +8,13 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use warprow_formats::{KeyOrder, TableFile};
 use warprow_layout::{DType, Ranks, RowOrder, TableKeys, TableSpec};
+use warprow_plan::{ProposalFile, ranks_of};
 use warprow_store::{IndexBuildError, KeyIndex, KeyKind, KeySource};
 
 use crate::arrays::{dtype, slice};
-use crate::error::{Kind, invalid, of_file, raise_with};
+use crate::error::{Kind, invalid, of_file, of_proposal, raise_with};
 use crate::interrupt::Interrupt;
+use crate::planning::Proposal;
 
 /// A table to load, as Python gives it.
 #[derive(FromPyObject)]
@@ -35,6 +38,8 @@ pub(crate) struct TableArgs {
     keys: Option<(usize, usize, bool)>,
     /// Whether each row gets a checksum.
     checksums: bool,
+    /// The tier proposal that says the order of rows and how many belong in memory; of this table if it has one of its name.
+    plan: Option<Py<Proposal>>,
 }
 
 /// Keys in memory.
@@ -138,10 +143,32 @@ impl TableArgs {
             // SAFETY: the caller's promise.
             Some((address, len)) => Some(Ranks::by_hotness(unsafe { slice(address, len) })),
         };
+        let (ranks, hot_rows) = match &self.plan {
+            None => (ranks, 0),
+            Some(plan) => {
+                let (ranks, hot_rows) = self.planned(&plan.get().file, rows, keys.as_ref())?;
+                (Some(ranks), hot_rows)
+            }
+        };
         let mut spec = TableSpec::new(&self.name, rows, dim, to);
         spec.permuted = ranks.is_some();
+        spec.hot_rows = hot_rows;
         spec.row_crc = self.checksums;
         Ok(Described { spec, from, order, ranks, keys })
+    }
+}
+
+impl TableArgs {
+    /// The ranks that a tier proposal gives the rows, and how many of them belong in memory.
+    fn planned(&self, plan: &ProposalFile, rows: u64, keys: Option<&Keys>) -> PyResult<(Ranks, u64)> {
+        let Some(keys) = keys else { return plan.ranks(&self.name, rows).map_err(of_proposal) };
+        let (hottest, hot_rows) = plan.keys(&self.name, rows).map_err(of_proposal)?;
+        let row_of: HashMap<u64, u64> = keys.numbers.iter().copied().zip(0..).collect();
+        // A trace may speak of keys that the table does not have.
+        let hottest: Vec<u64> = hottest.iter().filter_map(|key| row_of.get(key).copied()).collect();
+        let ranks = ranks_of(rows, hottest.into_iter());
+        let ranks = ranks.map_err(|error| invalid("plan", format!("its order of table {:?}: {error}", self.name)))?;
+        Ok((ranks, hot_rows))
     }
 }
 

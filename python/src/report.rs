@@ -95,6 +95,7 @@ pub(crate) fn of_table<'py>(py: Python<'py>, table: &TableInfo) -> Described<'py
         "row_bytes": table.row_bytes,
         "hot_rows": table.hot_rows,
         "keyed": table.keys.is_some(),
+        "index_bytes": table.keys.as_ref().map(|keys| keys.index_bytes),
         "checksums": table.row_crc,
         "model": &table.model,
         "generation": table.generation,

@@ -14,6 +14,7 @@ use warprow_store::{
 
 use crate::arrays::{slice, slice_mut};
 use crate::error::{Kind, invalid, of_store, raise};
+use crate::faults::DriveFaults;
 use crate::gpu::{Gpu, GpuArgs};
 use crate::held::Held;
 use crate::host::{Host, HostArgs};
@@ -26,6 +27,13 @@ use crate::report;
 #[pyclass(frozen, module = "warprow._native")]
 pub(crate) struct Store {
     store: Held<warprow_store::Store>,
+    faults: DriveFaults,
+}
+
+impl Store {
+    fn new((store, faults): (warprow_store::Store, DriveFaults)) -> Self {
+        Self { store: Held::new("store", store), faults }
+    }
 }
 
 fn seconds(timeout: f64) -> PyResult<Duration> {
@@ -62,8 +70,11 @@ pub(crate) fn open(
         "degraded" => options.with_degraded(),
         _ => options,
     };
-    let opened = py.detach(|| warprow_store::Store::open(&devices(&drives, CreateDrive::Never)?, &options));
-    Ok(Store { store: Held::new("store", opened.map_err(of_store)?) })
+    let opened = py.detach(|| {
+        let devices = devices(&drives, CreateDrive::Never)?;
+        Ok((warprow_store::Store::open(&devices, &options)?, DriveFaults::new(&devices)))
+    });
+    opened.map(Store::new).map_err(of_store)
 }
 
 /// Formats `drives`, makes a store on them and opens it.
@@ -83,9 +94,10 @@ pub(crate) fn format(
     let consent = consent.map_or(FormatConsent::None, FormatConsent::Token);
     let formatted = py.detach(|| {
         let devices = devices(&drives, CreateDrive::IfMissing)?;
-        FormatProposal::new(&devices, settings)?.run(&consent, &mut |_, _| {})
+        let store = FormatProposal::new(&devices, settings)?.run(&consent, &mut |_, _| {})?;
+        Ok((store, DriveFaults::new(&devices)))
     });
-    Ok(Store { store: Held::new("store", formatted.map_err(of_store)?) })
+    formatted.map(Store::new).map_err(of_store)
 }
 
 /// A list of descriptions.
@@ -128,6 +140,18 @@ impl Store {
         let store = self.store.get()?;
         let states = py.detach(|| store.retry_drives());
         list(py, &states, report::of_drive)
+    }
+
+    /// Has reads of an emulated drive fail; `times` of `None`: all of them, from the `nth` on.
+    fn inject_fault(&self, py: Python<'_>, drive: usize, fault: &str, nth: u64, times: Option<u64>) -> PyResult<()> {
+        let _open = self.store.get()?;
+        py.detach(|| self.faults.inject(drive, fault, nth, times))
+    }
+
+    fn clear_faults(&self) -> PyResult<()> {
+        let _open = self.store.get()?;
+        self.faults.clear();
+        Ok(())
     }
 
     fn free_bytes(&self, py: Python<'_>) -> PyResult<u64> {
@@ -320,15 +344,6 @@ fn export(
             Err(StoreError::RowDamaged { table: table.to_owned(), rank, drive })
         }
         None => Ok(()),
-    }
-}
-
-impl Drop for Store {
-    fn drop(&mut self) {
-        // Closing drives takes a while; a fork has none to close.
-        if let Ok(Some(store)) = self.store.take() {
-            Python::attach(|py| py.detach(|| drop(store)));
-        }
     }
 }
 

@@ -102,7 +102,7 @@ fn captures_of_a_slot_are_not_limited() {
             let (graph, ticket) = recorded(&gpu, flat, &slot, &streams[number % 2], modes[number % 3]);
             let exec = executable(&gpu, graph);
             destroy(&gpu, graph);
-            assert!(ticket.is_captured() && ticket.poll().is_none());
+            assert!(ticket.is_captured() && ticket.has_graph() && ticket.poll().is_none());
             graphs.push((exec, ticket));
         }
         assert_eq!(slot.captured_places().0, 100);
@@ -127,6 +127,9 @@ fn captures_of_a_slot_are_not_limited() {
             let exec = executable(&gpu, graph);
             destroy(&gpu, graph);
             assert_eq!(run(&gpu, &fixture, (flat, &exec, &ticket), &streams[0], &round), 1);
+            drop(exec);
+            soon("the ticket alone has its place", || !ticket.has_graph());
+            assert!(matches!(ticket.poll(), Some(Ok(_))), "it tells of the last run");
         }
         soon("the last one too", || slot.captured_places().0 == 0);
         assert_eq!(slot.captured_places().1, places, "places are used again");

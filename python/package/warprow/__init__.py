@@ -12,22 +12,29 @@ arrays. `warprow.torch` has modules that stand in the place of `torch.nn.Embeddi
 from . import errors
 from .errors import *  # noqa: F403
 from .executor import Executor, Feature, Plan
+from .proposal import Expected, Interval, Proposal, TableShape, TableTiers, plan
 from .records import DriveState, Exported, Generation, LoadReport, Table, VerifyReport
 from .store import Store, format, open
 
 __all__ = [
     "DriveState",
     "Executor",
+    "Expected",
     "Exported",
     "Feature",
     "Generation",
+    "Interval",
     "LoadReport",
     "Plan",
+    "Proposal",
     "Store",
     "Table",
+    "TableShape",
+    "TableTiers",
     "VerifyReport",
     "errors",
     "format",
     "open",
+    "plan",
     *errors.__all__,
 ]

@@ -10,6 +10,7 @@ __all__ = [
     "Closed",
     "ConsentNeeded",
     "ContextLost",
+    "Damaged",
     "DriveFailed",
     "FileError",
     "Forked",
@@ -25,6 +26,7 @@ __all__ = [
     "QueueBusy",
     "ReadOnly",
     "RowsFailed",
+    "RunsFailed",
     "StoreFailed",
     "StoreInUse",
     "TableExists",
@@ -183,6 +185,24 @@ class RowsFailed(WarprowError, OSError):
     drive: str | None = None
     #: What the first failed command was, and how it failed.
     command: str | None = None
+
+
+class RunsFailed(WarprowError):
+    """Runs of a graph failed before its latest run, which did not. What was wrong with them is overwritten."""
+
+    remedy = "Call check() after each replay: then it raises what was wrong with that."
+    #: How many failed.
+    count: int = 0
+
+
+class Damaged(WarprowError, OSError):
+    """A row, or what says where a table's rows are, does not match its checksum."""
+
+    remedy = "Load the table again; Store.verify() says how many rows are damaged."
+    #: The table.
+    table: str = ""
+    #: The drive, where one is known.
+    drive: str | None = None
 
 
 class DriveFailed(WarprowError, OSError):

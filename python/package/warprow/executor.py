@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from . import _arrays, _native
-from .errors import invalid, wrong_type
+from .errors import Closed, invalid, wrong_type
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -74,9 +74,10 @@ class _Closing(Protocol):
 class Executor:
     """Looks rows of a store up, on the CPU or on a GPU. `Store.attach` makes one."""
 
-    def __init__(self, store: Store, device: object, options: Options) -> None:
+    def __init__(self, store: Store, device: object, options: Options, *, is_store_s: bool = False) -> None:
         kind, index = device_name(device)
-        self.store = store
+        # A store does not keep itself open by an executor of its own.
+        self._store_ref: Callable[[], Store | None] = weakref.ref(store) if is_store_s else lambda: store
         self.options = options
         #: "cpu", or "cuda:" and a number.
         self.device = kind if kind == "cpu" else f"{kind}:{index}"
@@ -90,6 +91,14 @@ class Executor:
             # A wheel may have the kernels compiled; without, NVRTC compiles them once.
             _native.use_kernels(Path(__file__).parent / "kernels")
             self._native = store._native.attach_gpu({"device": index, **options.__dict__})
+
+    @property
+    def store(self) -> Store:
+        """The store."""
+        store = self._store_ref()
+        if store is None:
+            raise Closed("the store is closed: open it again")
+        return store
 
     @property
     def _host(self) -> _native.Host:
@@ -113,6 +122,8 @@ class Executor:
         dtype: str = "f32",
         slots: int = 1,
         missing: str = "error",
+        on_failure: str = "raise",
+        mask: str = "found",
     ) -> Plan:
         """Prepares look-ups into NumPy arrays: takes queue pairs, and allocates what look-ups need.
 
@@ -130,9 +141,25 @@ class Executor:
             How many look-ups can run at once.
         missing : str
             Which row an id gets that its table lacks: "error" (the look-up raises), "default", "zero", "skip".
+        on_failure : str
+            What becomes of rows that could not be read: "raise" (the look-up raises `RowsFailed`), "nan" (NaN in these rows, and in bags
+            with one of them), or "mask" (zeros there, and each look-up returns a mask).
+        mask : str
+            What masks tell of each id: "found" (true: its row was found and read) or "failed" (true: its row could not be read).
         """
-        args = (max_batch, max_ids, dtype, slots, missing, 0, False)
-        made = Plan(self._host.plan([feature._args() for feature in features], args), list(features))
+        options = {
+            "max_batch": max_batch,
+            "max_ids": max_ids,
+            "dtype": dtype,
+            "slots": slots,
+            "missing": missing,
+            "on_failure": on_failure,
+            "mask": mask,
+            "prefetch": 0,
+            "adopt_room": False,
+        }
+        native = self._host.plan([feature._args() for feature in features], options)
+        made = Plan(self, native, list(features), masked=on_failure == "mask")
         self._plans.add(made)
         return made
 
@@ -162,7 +189,9 @@ class Executor:
         for plan in list(self._plans):
             plan.close()
         self._native.close()
-        self.store._executors.discard(self)
+        store = self._store_ref()
+        if store is not None:
+            store._executors.discard(self)
 
     def __enter__(self) -> Executor:
         return self
@@ -180,7 +209,11 @@ class Executor:
 class Plan:
     """Look-ups of a list of features into NumPy arrays. `Executor.plan` makes one."""
 
-    def __init__(self, native: _native.HostPlan, features: list[Feature]) -> None:
+    def __init__(
+        self, executor: Executor, native: _native.HostPlan, features: list[Feature], *, masked: bool = False
+    ) -> None:
+        # It is closed with the executor, and that with the store.
+        self._executor = executor
         self._native = native
         self.features = features
         #: Elements of an output row: all features side by side if they are pooled, else the widest.
@@ -188,6 +221,7 @@ class Plan:
         self.dtype = native.dtype()
         #: Whether it was closed.
         self.is_closed = False
+        self._masked = masked
         self._pooled = any(feature.pooling != "none" for feature in features)
 
     def columns(self) -> dict[str, slice]:
@@ -221,7 +255,8 @@ class Plan:
         out : ndarray, optional
             Filled instead of a new array: shape (B, width) if pooled, else (n, width).
         mask : bool
-            Whether to return a second array: a bool for each id, true if its row was found and read.
+            Whether to return a second array: a bool for each id, which says what the plan's `mask` says. A plan with
+            `on_failure="mask"` returns it in any case.
 
         Returns
         -------
@@ -245,7 +280,7 @@ class Plan:
             weights_at = _arrays.address_of(weights_held)
         shape = (bags if self._pooled else held.size, self.width)
         rows = _arrays.output(out, shape, self.dtype)
-        found = np.empty(held.size, dtype=np.bool_) if mask else None
+        found = np.empty(held.size, dtype=np.bool_) if mask or self._masked else None
         at = None if found is None else _arrays.address_of(found)
         args = (ids_args, offsets_args, weights_at, bags)
         self._native.lookup(args, (_arrays.address_of(rows), rows.size, at))

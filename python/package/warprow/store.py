@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _arrays, _native
 from .errors import NoSuchTable, _make, invalid, wrong_type
 from .executor import Executor, Options, Plan, Feature
+from .proposal import Proposal
 from .records import DriveState, Exported, Generation, LoadReport, Table, VerifyReport, make
 
 if TYPE_CHECKING:
@@ -105,9 +106,10 @@ class Store:
         self.addresses = addresses
         #: Whether changes are refused.
         self.read_only = read_only
-        self._executors: set[Executor] = set()
+        # Executors keep their stores, and not the other way round.
+        self._executors: weakref.WeakSet[Executor] = weakref.WeakSet()
         self._lock = threading.RLock()
-        self._shared_executors: dict[tuple[str, Options], Executor] = {}
+        self._shared_executors: weakref.WeakValueDictionary[tuple[str, Options], Executor] = weakref.WeakValueDictionary()
         # What `lookup` looks up with, and the generations that it reads.
         self._reader: Executor | None = None
         self._read: dict[str, int] = {}
@@ -156,6 +158,7 @@ class Store:
         checksums: bool = True,
         replace: bool = False,
         standby: bool = False,
+        plan: Proposal | str | os.PathLike[str] | None = None,
         memory: int = 1 << 30,
         progress: Any = None,
     ) -> LoadReport:
@@ -186,6 +189,9 @@ class Store:
             Whether tables of the same names are replaced.
         standby : bool
             Whether look-ups find the tables only after `switch`.
+        plan : Proposal or path, optional
+            What `warprow.plan` proposed by a trace, or the file of that: rows get the order that it says, and executors keep as many of
+            each table in memory as it says. Tables that it does not have are loaded as without it.
         memory : int
             Bytes of memory for rows that are put in order.
         progress : callable or tqdm, optional
@@ -201,8 +207,12 @@ class Store:
             for name in mapping or {}:
                 if name not in known:
                     raise invalid(argument, f"no table {name!r} is loaded; there are {', '.join(known)}")
+        planned = None if plan is None else plan if isinstance(plan, Proposal) else Proposal.read(plan)
         for table in tables:
             name = table["name"]
+            table["plan"] = None if planned is None else planned._of_table(name)
+            if table["plan"] is not None and name in (hotness or {}):
+                raise invalid("hotness", f"the plan has table {name!r} as well: give one of them")
             table["to"] = dtype.get(name) if isinstance(dtype, Mapping) else dtype
             table["checksums"], table["counts"], table["keys"] = checksums, None, None
             if hotness is not None and name in hotness:
@@ -282,7 +292,8 @@ class Store:
                 self._reader.close()
                 self._plans.clear()
             self._read = {table.name: table.generation for table in self.tables()}
-            self._reader = self.attach("cpu")
+            self._reader = Executor(self, "cpu", Options(), is_store_s=True)
+            self._executors.add(self._reader)
         return self._reader
 
     def update(
@@ -378,6 +389,29 @@ class Store:
         """Tries every drive once more that was given up; returns how these do then."""
         return [make(DriveState, drive) for drive in self._native.retry_drives()]
 
+    def inject_fault(self, fault: str, *, drive: int = 0, nth: int = 1, times: int | None = 1) -> None:
+        """Has reads of an emulated drive fail, so that a program can be tried under a drive that fails.
+
+        Parameters
+        ----------
+        fault : str
+            "unreadable": the read ends with an error, Unrecovered Read Error. "unanswered": it is not carried out and never ends, so
+            that it times out. "corrupt": it succeeds, with one wrong bit. "fatal": the drive's controller stops until it is reset.
+        drive : int
+            Which of `addresses`.
+        nth : int
+            The first read that is hit; 1 is the next.
+        times : int, optional
+            How many reads are hit; None: all until `clear_faults`.
+        """
+        if nth < 1 or (times is not None and times < 1):
+            raise invalid("nth" if nth < 1 else "times", "give a number from 1 on")
+        self._native.inject_fault(drive, fault, nth, times)
+
+    def clear_faults(self) -> None:
+        """Takes all faults back that `inject_fault` asked for."""
+        self._native.clear_faults()
+
     def free_bytes(self) -> int:
         """Bytes on the drives that no generation has."""
         return self._native.free_bytes()
@@ -424,9 +458,10 @@ class Store:
         """The executor of modules on a device: one for all with the same options."""
         with self._lock:
             key = (device, options)
-            if key not in self._shared_executors:
-                self._shared_executors[key] = self.attach(device, **options.__dict__)
-            return self._shared_executors[key]
+            executor = self._shared_executors.get(key)
+            if executor is None:
+                executor = self._shared_executors[key] = self.attach(device, **options.__dict__)
+            return executor
 
     def __enter__(self) -> Store:
         return self

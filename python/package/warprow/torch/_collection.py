@@ -22,8 +22,8 @@ class EmbeddingBagCollection(StoredModule):
         What looks rows up.
     features : sequence of Feature
         All pooled. Several may be over one table.
-    missing, on_failure, dtype, max_ids
-        As of `Embedding`; `on_failure="nan"` is not there.
+    missing, on_failure, mask, dtype, max_ids
+        As of `Embedding`.
     """
 
     def __init__(
@@ -33,6 +33,7 @@ class EmbeddingBagCollection(StoredModule):
         *,
         missing: str = "error",
         on_failure: str = "raise",
+        mask: str = "found",
         dtype: torch.dtype = torch.float32,
         max_ids: int | None = None,
     ) -> None:
@@ -46,13 +47,12 @@ class EmbeddingBagCollection(StoredModule):
         for name in names:
             if names.count(name) > 1:
                 raise invalid("features", f"two features are called {name!r}: rename one")
-        if on_failure == "nan":
-            raise invalid("on_failure", '"nan" is not there for several tables: choose "raise" or "mask"')
         super().__init__(
             executor,
             features,
             missing=missing,
             on_failure=on_failure,
+            mask=mask,
             dtype=dtype,
             max_ids=max_ids,
             prefetch=0,

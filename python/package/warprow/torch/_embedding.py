@@ -37,7 +37,10 @@ class Embedding(StoredModule):
         Which row an id gets that the table lacks: "error" (on the CPU the call raises `MissingIds`, on CUDA the next call or `check`),
         "default", "zero", "skip".
     on_failure : str
-        What becomes of rows that could not be read: "raise", "nan", or "mask" (a second output).
+        What becomes of rows that could not be read: "raise" (on the CPU the call raises `RowsFailed`, on CUDA the next call or `check`),
+        "nan" (NaN in these rows), or "mask" (zeros, and a second output).
+    mask : str
+        What the second output tells of each id: "found" (true: the row was found and read) or "failed" (true: it could not be read).
     dtype : torch.dtype
         Type of the output.
     max_ids : int, optional
@@ -54,6 +57,7 @@ class Embedding(StoredModule):
         padding_idx: int | None = None,
         missing: str = "error",
         on_failure: str = "raise",
+        mask: str = "found",
         dtype: torch.dtype = torch.float32,
         max_ids: int | None = None,
         prefetch: int = 0,
@@ -66,6 +70,7 @@ class Embedding(StoredModule):
             [Feature(table, table, padding=padding)],
             missing=missing,
             on_failure=on_failure,
+            mask=mask,
             dtype=dtype,
             max_ids=max_ids,
             prefetch=prefetch,

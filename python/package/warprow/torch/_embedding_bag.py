@@ -31,7 +31,7 @@ class EmbeddingBag(StoredModule):
         Whether offsets have an entry past the last bag, the number of ids.
     padding_idx : int, optional
         An id that adds nothing to a sum, and does not count for a mean.
-    missing, on_failure, dtype, max_ids, prefetch
+    missing, on_failure, mask, dtype, max_ids, prefetch
         As of `Embedding`.
     """
 
@@ -45,6 +45,7 @@ class EmbeddingBag(StoredModule):
         padding_idx: int | None = None,
         missing: str = "error",
         on_failure: str = "raise",
+        mask: str = "found",
         dtype: torch.dtype = torch.float32,
         max_ids: int | None = None,
         prefetch: int = 0,
@@ -60,6 +61,7 @@ class EmbeddingBag(StoredModule):
             [Feature(table, table, pooling=mode, padding=padding)],
             missing=missing,
             on_failure=on_failure,
+            mask=mask,
             dtype=dtype,
             max_ids=max_ids,
             prefetch=prefetch,

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from .. import _native, store as stores
-from ..errors import Closed, RowsFailed, invalid, wrong_type
+from ..errors import Closed, invalid, wrong_type
 from ..executor import Executor
 from ._spec import Spec, parse
 
@@ -41,11 +41,12 @@ class Lookup:
         self.spec = spec
         self.text = spec.text()
         self.device = spec.torch_device
-        self._width, self._dtype, self._raises = spec.width, spec.dtype, spec.on_failure == "raise"
+        self._dtype, self._masked = spec.dtype, spec.on_failure == "mask"
+        self._on_gpu = self.device.type == "cuda"
         self._executor = executor
         self._plan: _native.HostPlan | _native.GpuPlan | None = None
         self._room = (0, 0)
-        #: Plans of graphs that were captured before a larger plan took their place.
+        #: Plans that graphs were captured with before a larger plan took their place.
         self._kept: list[_native.GpuPlan] = []
         self._lock = threading.Lock()
         _BY_TEXT[self.text] = self
@@ -86,7 +87,7 @@ class Lookup:
         most = spec.max_ids
         if most is not None and ids > most:
             raise invalid("input", f"{ids} ids, where the module was made with max_ids={most}: split the batch")
-        if self.device.type == "cuda" and _CAPTURING():
+        if self._on_gpu and _CAPTURING():
             text = "a graph is being captured, and there is no plan yet for batches of this size: call the module once before"
             raise invalid("input", f"{text}, or make it with max_ids=")
         with self._lock:
@@ -97,16 +98,24 @@ class Lookup:
                 max(self._room[1], _LEAST, most or 0, 1 << max(bags - 1, 0).bit_length()),
             )
             before, self._plan, self._room = self._plan, None, (0, 0)
+            # Graphs keep what they run with. The module keeps the plan as long as they live, whose failures `check` raises.
             if isinstance(before, _native.GpuPlan) and before.has_captures():
                 self._kept.append(before)
-            # The queue pairs of the old plan are free once nobody looks up with that plan.
+            # The queue pairs of any other plan are free once nobody looks up with it.
             del before
             native, features = executor._native, [feature._args() for feature in spec.features]
-            args = (room[1], room[0], spec.out, 1, spec.missing, spec.prefetch, executor.options.adopting)
-            if isinstance(native, _native.Gpu):
-                plan: _native.HostPlan | _native.GpuPlan = native.plan(features, args, self._raises)
-            else:
-                plan = native.plan(features, args)
+            options = {
+                "max_batch": room[1],
+                "max_ids": room[0],
+                "dtype": spec.out,
+                "slots": 1,
+                "missing": spec.missing,
+                "on_failure": spec.on_failure,
+                "mask": spec.mask,
+                "prefetch": spec.prefetch,
+                "adopt_room": executor.options.adopting,
+            }
+            plan: _native.HostPlan | _native.GpuPlan = native.plan(features, options)
             executor._plans.add(plan)
             self._plan, self._room = plan, room
             return plan
@@ -163,50 +172,20 @@ class Lookup:
         ids, offsets, weights = _plain(ids), _plain(offsets), _plain(weights, torch.float32)
         shape = self.spec.shape(ids, offsets)
         rows = self._output(shape, out)
-        masked = self.spec.on_failure != "raise"
-        mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if masked else None
+        mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self._masked else None
         count = ids.numel()
         if count == 0:
             rows.zero_()
-            return (rows, mask) if self.spec.on_failure == "mask" else rows
+            return rows if mask is None else (rows, mask)
         bags = shape[0] if self.spec.pooled else count
         plan = self.plan(count, bags)
         batch = self._batch(ids, offsets, weights, bags)
         at = (rows.data_ptr(), rows.numel(), None if mask is None else mask.data_ptr())
-        self._call(plan, "lookup", batch, at, (ids, offsets, rows, mask))
-        return (rows, mask) if self.spec.on_failure == "mask" else rows
-
-    def _call(self, plan: Any, name: str, batch: Any, at: Any, tensors: tuple[Any, ...]) -> None:
-        ids, offsets, rows, mask = tensors
-        if self.device.type == "cuda":
-            stream = _STREAM(self.device.index)
-            if name == "lookup":
-                plan.lookup(stream, _CAPTURING(), batch, at)
-            else:
-                plan.lookup_prefetched(stream, batch, at)
-            if self.spec.on_failure == "nan":
-                rows_of_failed = self._failed(ids, mask)
-                _fill(self.spec, rows, rows_of_failed, offsets)
-            return
-        try:
-            getattr(plan, name)(batch, at)
-        except RowsFailed as error:
-            if self._raises:
-                raise
-            if self.spec.on_failure == "nan":
-                failed = torch.zeros(ids.numel(), dtype=torch.bool)
-                failed[list(error.positions)] = True
-                _fill(self.spec, rows, failed.view(ids.shape), offsets)
-
-    def _failed(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """Which ids got no row because a drive failed: not those that are padding, or not in their table."""
-        failed = ~mask
-        padding = self.spec.features[0].padding
-        if padding is not None:
-            failed &= ids != padding
-        if not self.spec.keyed:
-            failed &= (ids >= 0) & (ids < self.spec.shapes[0][0])
-        return failed
+        if self._on_gpu:
+            plan.lookup(_STREAM(self.device.index), _CAPTURING(), batch, at)
+        else:
+            plan.lookup(batch, at)
+        return rows if mask is None else (rows, mask)
 
     def prefetch(
         self, ids: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
@@ -224,49 +203,45 @@ class Lookup:
         bags = shape[0] if self.spec.pooled else count
         plan = self.plan(count, bags)
         batch = self._batch(ids, offsets, weights, bags)
-        if self.device.type == "cuda":
-            if _CAPTURING():
-                raise invalid("input", "a graph is being captured, and a prefetch cannot be: capture the look-up alone")
-            return plan, plan.prefetch(_STREAM(self.device.index), batch), held
+        if self._on_gpu:
+            return plan, plan.prefetch(_STREAM(self.device.index), _CAPTURING(), batch), held
         return plan, plan.prefetch(batch), held
 
     def run_prefetched(self, plan: Any, native: Any, held: tuple[Any, ...], out: torch.Tensor | None) -> Any:
         """Looks up what was prefetched."""
         ids, offsets, weights, shape = held
         rows = self._output(shape, out)
-        masked = self.spec.on_failure != "raise"
-        mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if masked else None
+        mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self._masked else None
         if plan is None:
             rows.zero_()
-            return (rows, mask) if self.spec.on_failure == "mask" else rows
-        if self.device.type == "cuda":
+            return rows if mask is None else (rows, mask)
+        at = (rows.data_ptr(), rows.numel(), None if mask is None else mask.data_ptr())
+        if self._on_gpu:
             # They are free to be used again once what this stream was given has ended.
             stream = torch.cuda.current_stream(self.device)
             for tensor in (ids, offsets, weights):
                 if tensor is not None:
                     tensor.record_stream(stream)
-        at = (rows.data_ptr(), rows.numel(), None if mask is None else mask.data_ptr())
-        self._call(plan, "lookup_prefetched", native, at, (ids, offsets, rows, mask))
-        return (rows, mask) if self.spec.on_failure == "mask" else rows
+            plan.lookup_prefetched(_STREAM(self.device.index), native, at)
+        else:
+            plan.lookup_prefetched(native, at)
+        return rows if mask is None else (rows, mask)
+
+    def _gpu_plans(self) -> list[_native.GpuPlan]:
+        """All plans on a GPU that have look-ups: the one of calls, and those that graphs were captured with before it."""
+        with self._lock:
+            self._kept = [plan for plan in self._kept if plan.has_captures()]
+            plans = [*self._kept, self._plan]
+        return [plan for plan in plans if isinstance(plan, _native.GpuPlan)]
 
     def check(self, patience: float) -> None:
         """Waits until all look-ups have ended, and raises what befell them."""
-        plan = self._plan
-        for plan in (*self._kept, plan):
-            if isinstance(plan, _native.GpuPlan):
-                plan.check(patience)
+        for plan in self._gpu_plans():
+            plan.check(patience)
 
     def recover(self) -> bool:
         """Starts queues anew that take no commands."""
-        plans = [plan for plan in (*self._kept, self._plan) if isinstance(plan, _native.GpuPlan)]
-        return any([plan.recover() for plan in plans])
-
-    def forget_captures(self) -> int:
-        """Takes tickets of captured look-ups back, whose graphs run no more."""
-        plans = [plan for plan in (*self._kept, self._plan) if isinstance(plan, _native.GpuPlan)]
-        forgotten = sum(plan.forget_captures() for plan in plans)
-        self._kept.clear()
-        return forgotten
+        return any([plan.recover() for plan in self._gpu_plans()])
 
     def report(self) -> dict[str, Any] | None:
         """Counts and seconds of the latest look-up that is known to have ended well."""
@@ -286,17 +261,3 @@ def _plain(tensor: torch.Tensor | None, dtype: torch.dtype | None = None) -> Any
         tensor = tensor.to(dtype)
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
-
-def _fill(spec: Spec, rows: torch.Tensor, failed: torch.Tensor, offsets: torch.Tensor | None) -> None:
-    """Makes rows NaN whose ids failed, or bags with such ids. Everything happens on the device, without a synchronisation."""
-    if not spec.pooled:
-        rows.masked_fill_(failed.unsqueeze(-1), float("nan"))
-        return
-    if offsets is None:
-        bags = failed.view(rows.shape[0], -1).any(dim=1)
-    else:
-        before = torch.nn.functional.pad(failed.cumsum(0), (1, 0))
-        first = offsets[:-1] if spec.has_last else offsets
-        last = offsets[1:] if spec.has_last else torch.nn.functional.pad(offsets[1:], (0, 1), value=failed.numel())
-        bags = before[last.long()] > before[first.long()]
-    rows.masked_fill_(bags.unsqueeze(-1), float("nan"))

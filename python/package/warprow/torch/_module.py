@@ -40,6 +40,7 @@ class StoredModule(nn.Module):
         *,
         missing: str,
         on_failure: str,
+        mask: str,
         dtype: torch.dtype,
         max_ids: int | None,
         prefetch: int,
@@ -51,23 +52,23 @@ class StoredModule(nn.Module):
             raise invalid("missing", f'{missing!r}: give "error", "default", "zero" or "skip"')
         if on_failure not in ("raise", "nan", "mask"):
             raise invalid("on_failure", f'{on_failure!r}: give "raise", "nan" or "mask"')
+        if on_failure == "nan" and not dtype.is_floating_point:
+            raise invalid("on_failure", f'{dtype} has no NaN: choose "raise" or "mask"')
+        if mask not in ("found", "failed"):
+            raise invalid("mask", f'{mask!r}: give "found" or "failed"')
         if max_ids is not None and max_ids < 1:
             raise invalid("max_ids", f"{max_ids}: give a number from 1 on")
         tables = [executor.store.table(feature.table) for feature in features]
-        keyed = any(table.keyed for table in tables)
-        if on_failure == "nan" and keyed and missing != "error" and executor.device != "cpu":
-            text = '"nan" cannot tell rows that failed from keys that are missing: choose "mask"'
-            raise invalid("on_failure", text)
         spec = Spec(
             drives=executor.store.addresses,
             device=executor.device,
             options=executor.options,
             features=tuple(features),
             shapes=tuple((table.rows, table.dim) for table in tables),
-            keyed=keyed,
             generation=max(table.generation for table in tables),
             missing=missing,
             on_failure=on_failure,
+            mask=mask,
             out=out_name(dtype),
             max_ids=max_ids,
             prefetch=prefetch,
@@ -121,7 +122,8 @@ class StoredModule(nn.Module):
         return Prefetched(lookup, *lookup.prefetch(ids, offsets, weights))
 
     def check(self, patience: float = 60.0) -> None:
-        """Waits until the module's look-ups have ended, and raises what befell them, also in the latest run of each graph.
+        """Waits until the module's look-ups have ended, and raises what befell them; and what befell runs of graphs, of those that have
+        ended by now and that no call before told of.
 
         On the CPU each call has raised by itself. `patience` is in seconds.
         """
@@ -131,13 +133,10 @@ class StoredModule(nn.Module):
     def recover(self) -> bool:
         """Starts queues anew that take no commands, after a replay of a graph has met a drive that failed.
 
-        A serving engine calls it between steps. Returns whether there was anything to do.
+        A serving engine calls it between two steps, behind `check` and before it replays the next graph. Returns whether there was
+        anything to do. If not, it costs about a microsecond and synchronises with nothing, also while a graph is captured.
         """
         return any([lookup.recover() for lookup in self._lookups()])
-
-    def forget_captures(self) -> int:
-        """Gives back what captured look-ups hold, once their graphs are gone; returns how many there were."""
-        return sum(lookup.forget_captures() for lookup in self._lookups())
 
     def report(self) -> dict[str, Any] | None:
         """Counts and seconds of the latest look-up that is known to have ended well."""

@@ -27,11 +27,11 @@ class Spec:
     features: tuple[Feature, ...]
     #: Rows and elements of each feature's table.
     shapes: tuple[tuple[int, int], ...]
-    #: Whether tables have keys.
-    keyed: bool
     generation: int
     missing: str
     on_failure: str
+    #: What masks tell: "found" or "failed".
+    mask: str
     #: Type of the output.
     out: str
     max_ids: int | None
