@@ -1,31 +1,49 @@
 #!/usr/bin/env bash
-# Builds the Python package's wheel, installs it in a fresh environment, compares its stubs with it, checks its types, and runs its tests and
-# its example. Tests of its modules for torch run where torch is there or comes by pip within ten minutes: from PyTorch's index of builds for
-# CPUs (200 MB), or else from the Python package index, whose build is for CUDA (540 MB), with the libraries that it cannot be imported
-# without (2 GB). WARPROW_TORCH=no leaves torch out.
+# Builds the Python package's wheel, installs it in an environment of its own (target/python), checks its types, compares its stubs with it,
+# and runs its tests and its example. The wheel is built in the profile of tests, with the features of the whole workspace, so that it finds
+# most of what it needs built after `cargo test --workspace`; WARPROW_PROFILE=release builds what users get.
+#
+# Tests of modules for torch run where torch is there, or comes by pip within ten minutes: from PyTorch's index of builds for CPUs (200 MB),
+# or else from the Python package index, whose build is for CUDA (540 MB), with the libraries that it cannot be imported without (2 GB).
+# WARPROW_TORCH=no leaves torch out. Without pip, or without an index, one line says what was skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 environment=$target/python
 skip() { echo "skipped: $*"; }
+log=$target/python-log
+mkdir -p "$target"
 
-rm -rf "$target/wheels"
-[ -x "$environment/bin/python" ] || python3 -m venv "$environment"
-pip() { "$environment/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
-if ! pip install 'maturin>=1.9,<2' 'numpy>=1.24' pytest mypy; then
-    skip "the Python package needs pip and the Python package index"
+if ! python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null; then
+    skip "the Python package needs Python 3.10 or later"
     exit 0
 fi
+if ! "$environment/bin/python" -m pip --version >/dev/null 2>&1; then
+    rm -rf "$environment"
+    if ! python3 -m venv "$environment" >"$log" 2>&1; then
+        skip "the Python package needs Python's modules venv and ensurepip (Debian: python3-venv)"
+        exit 0
+    fi
+fi
+pip() { "$environment/bin/python" -m pip --disable-pip-version-check --quiet "$@"; }
+if ! pip install 'maturin>=1.9,<2' 'numpy>=1.24' 'pytest>=8' 'mypy>=1.15' >"$log" 2>&1; then
+    skip "the Python package needs the Python package index ($(tail -n1 "$log"))"
+    exit 0
+fi
+
+rm -rf "$target/wheels"
 # Link-time optimisation takes as long as all the rest and changes no result.
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_TARGET_DIR=$target
-"$environment/bin/maturin" build --release --locked --quiet --manifest-path python/Cargo.toml --out "$target/wheels"
-echo "built $(basename "$target"/wheels/*.whl), $(du -h "$target"/wheels/*.whl | cut -f1)"
-pip install --force-reinstall --no-deps "$target"/wheels/*.whl
+began=$SECONDS
+"$environment/bin/maturin" build --profile "${WARPROW_PROFILE:-dev}" --locked --quiet --manifest-path python/Cargo.toml --out "$target/wheels"
+echo "built $(basename "$target"/wheels/*.whl), $(du -h "$target"/wheels/*.whl | cut -f1), in $((SECONDS - began)) s"
+# pip looks for no other packages, so that it needs no index.
+pip install --force-reinstall --no-deps --no-index "$target"/wheels/*.whl
 
 has_torch() { "$environment/bin/python" -c 'import torch' 2>/dev/null; }
 get_torch() {
-    pip install --timeout 15 --retries 0 --index-url https://download.pytorch.org/whl/cpu torch 2>/dev/null && return
+    pip install --timeout 15 --retries 0 --index-url https://download.pytorch.org/whl/cpu torch && return
     pip install --no-deps torch && pip install filelock 'typing-extensions>=4.13' setuptools sympy networkx jinja2 fsspec || return
     # What the build for CUDA names, but for what is loaded when it is first used.
     "$environment/bin/python" - >"$target/torch-needs" <<'PY'
@@ -42,19 +60,22 @@ PY
     pip install -r "$target/torch-needs"
 }
 if [ "${WARPROW_TORCH:-}" != no ] && ! has_torch; then
+    began=$SECONDS
     export -f pip get_torch
     export environment target
-    timeout 600 bash -c get_torch >"$target/torch-log" 2>&1 || true
+    timeout 600 bash -c get_torch >"$log" 2>&1 || true
+    if has_torch; then echo "installed torch in $((SECONDS - began)) s"; fi
 fi
 if has_torch; then
-    echo "torch $("$environment/bin/python" -c 'import torch; print(torch.__version__)')"
+    echo "torch $("$environment/bin/python" -c 'import torch; print(torch.__version__)'); the environment has $(du -sm "$environment" | cut -f1) MB"
 else
-    skip "tests of modules for torch: torch could not be installed ($(tail -n1 "$target/torch-log" 2>/dev/null || echo WARPROW_TORCH=no))"
+    skip "tests of modules for torch: $([ "${WARPROW_TORCH:-}" = no ] && echo WARPROW_TORCH=no || echo "torch could not be installed ($(tail -n1 "$log"))")"
 fi
 
+# (The blocks of code of the book are for tests/book.sh.) Tools leave nothing beside the sources. What is imported is what was installed: the sources are not on the path.
+export PYTHONDONTWRITEBYTECODE=1 MYPY_CACHE_DIR=$target/mypy
 cd python
 "$environment/bin/python" -m mypy --config-file pyproject.toml
 "$environment/bin/python" -m mypy.stubtest warprow._native
-# Against what was installed: the sources are not on the path.
-"$environment/bin/python" -m pytest -p no:cacheprovider tests
+"$environment/bin/python" -m pytest -p no:cacheprovider --ignore tests/test_book.py tests
 "$environment/bin/python" examples/quickstart.py
