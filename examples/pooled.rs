@@ -7,7 +7,8 @@ use std::ops::ControlFlow;
 
 use anyhow::{Context, Result, ensure};
 use warprow_lookup::{
-    Batch, Bounds, Feature, HostExecutor, HostOptions, Missing, Output, OutputRows, PlanOptions, Pooling, Report,
+    Batch, BoundsCheck, Feature, HostExecutor, HostOptions, LookupReport, MissingPolicy, Output, OutputRows,
+    PlanOptions, Pooling,
 };
 use warprow_store::{
     CreateDrive, DType, Device, FormatConsent, FormatProposal, FormatSettings, LoadOptions, Store, TableLoad, TableSpec,
@@ -48,7 +49,7 @@ fn pooled(feature: &Feature, bag: &[(i64, f32)]) -> Vec<f32> {
         let found = match (0..ROWS).contains(&id) {
             _ if feature.padding == Some(id.into()) => continue,
             true => row(&feature.table, id),
-            false if feature.missing == Some(Missing::Skip) => continue,
+            false if feature.missing == Some(MissingPolicy::Skip) => continue,
             false => vec![DEFAULT; sum.len()],
         };
         let weight = if feature.weighted { weight } else { 1.0 };
@@ -69,12 +70,12 @@ fn main() -> Result<()> {
     load(&store)?;
 
     let features = [
-        Feature::new("history", "item").pooling(Pooling::Mean).padding(PADDING.into()).missing(Missing::Skip),
+        Feature::new("history", "item").pooling(Pooling::Mean).padding(PADDING.into()).missing(MissingPolicy::Skip),
         Feature::new("clicks", "user").pooling(Pooling::Sum).weighted(),
-        Feature::new("query", "item").pooling(Pooling::Sum).missing(Missing::Default),
+        Feature::new("query", "item").pooling(Pooling::Sum).missing(MissingPolicy::Default),
     ];
     let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(8 << 10))?;
-    let options = PlanOptions::default().with_max(SAMPLES, 3 * SAMPLES * 5).with_bounds(Bounds::Report);
+    let options = PlanOptions::default().with_max(SAMPLES, 3 * SAMPLES * 5).with_bounds(BoundsCheck::Report);
     let plan = host.plan(&features, options)?;
 
     // Bags of 0 to 4 ids, those of the first feature first. Some ids are padding, and some are beyond the tables.
@@ -92,7 +93,8 @@ fn main() -> Result<()> {
 
     let mut sums = vec![0f32; SAMPLES * plan.width()];
     let batch = Batch::new(&ids, SAMPLES).with_offsets(&offsets).with_weights(&weights);
-    let report: Report = plan.slot()?.lookup(&batch, &mut Output::new(OutputRows::F32(&mut sums), plan.width()))?;
+    let report: LookupReport =
+        plan.slot()?.lookup(&batch, &mut Output::new(OutputRows::F32(&mut sums), plan.width()))?;
 
     // The output has one row for each sample: the bags of all features side by side.
     for (sample, row) in sums.chunks(plan.width()).enumerate() {

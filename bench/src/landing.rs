@@ -8,7 +8,7 @@ use anyhow::{Context, ensure};
 use warprow_layout::DType;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, Merging, Output, OutputBuffer, OutputRows, PlanOptions, Report, Slot, Stage,
+    Batch, Feature, HostOptions, LookupReport, Output, OutputBuffer, OutputRows, PlanOptions, ReadMerging, Slot, Stage,
 };
 use warprow_store::Store;
 use warprow_workload::{BatchSource, ContentOracle, PairedTimes, RowsAnswer, TableContent, verify};
@@ -36,7 +36,7 @@ pub struct Taken {
 }
 
 impl Taken {
-    fn add(&mut self, report: &Report) {
+    fn add(&mut self, report: &LookupReport) {
         self.ids += report.ids;
         self.rows += report.rows_ssd;
         self.landed += report.landed;
@@ -146,7 +146,7 @@ pub fn run(setup: &LookupSetup, drives: u32, threads: u32, time: Duration) -> an
     let content = setup.content();
     let store = Fixture { drives, ..Fixture::default() }.store(&[FixtureTable::new(TABLE, content)], None)?;
     let dram = setup.hot_rows() * u64::from(setup.dim) * 4;
-    let options = HostOptions::default().with_dram_bytes(dram).with_merging(Merging::Separate);
+    let options = HostOptions::default().with_dram_bytes(dram).with_merging(ReadMerging::Separate);
     let options_of = PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize).with_slots(threads);
     let plan = HostExecutor::attach(&store, options)?.plan(&[Feature::new("f", TABLE)], options_of)?;
     let readers = (0..threads).map(|_| Reader::new(&store, plan.slot()?, setup));

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use warprow_layout::{DType, FormatOptions, Ranks};
 use warprow_lookup::HostExecutor;
-use warprow_lookup::{Batch, Feature, HostOptions, Merging, Metrics, Output, OutputRows, Plan, PlanOptions, Slot};
+use warprow_lookup::{
+    Batch, Feature, HostOptions, LookupMetrics, Output, OutputRows, Plan, PlanOptions, ReadMerging, Slot,
+};
 use warprow_soft_controller::SoftController;
 use warprow_store::{Device, LoadOptions, OpenOptions, ReadCurve, Store, TableLoad, TableSpec};
 use warprow_workload::rival::{
@@ -123,7 +125,7 @@ pub(crate) struct Ours {
 impl Ours {
     /// Look-ups in the table of `store`, with `hot_rows` rows in DRAM.
     pub(crate) fn new(store: &Store, setup: &LookupSetup, hot_rows: u64) -> anyhow::Result<Self> {
-        Self::merging(store, setup, hot_rows, Merging::default()).map(|(ours, _)| ours)
+        Self::merging(store, setup, hot_rows, ReadMerging::default()).map(|(ours, _)| ours)
     }
 
     /// A look-up with rows sharing commands like that, and the first drive's read curve, if that says which.
@@ -131,7 +133,7 @@ impl Ours {
         store: &Store,
         setup: &LookupSetup,
         hot_rows: u64,
-        merging: Merging,
+        merging: ReadMerging,
     ) -> anyhow::Result<(Self, Option<ReadCurve>)> {
         let dram = hot_rows * u64::from(setup.dim) * 4;
         let host = HostExecutor::attach(store, HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
@@ -143,7 +145,7 @@ impl Ours {
     }
 
     /// Totals over all its look-ups.
-    pub(crate) fn metrics(&self) -> Metrics {
+    pub(crate) fn metrics(&self) -> LookupMetrics {
         self.host.metrics()
     }
 }

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use anyhow::Context;
-use warprow_lookup::Merging;
+use warprow_lookup::ReadMerging;
 use warprow_soft_controller::TimingProfile;
 use warprow_store::ReadCurve;
 use warprow_workload::{Latencies, PairedTimes};
@@ -55,7 +55,7 @@ pub fn run(setup: &LookupSetup, profile: TimingProfile, time: Duration) -> anyho
         fixture.store(&[FixtureTable::new(TABLE, setup.content())], cores.as_ref()).context("no computed drive")?;
     let hot_rows = setup.hot_rows();
     let race = RefCell::new(Race::new(setup, false)?);
-    let (mut by_curve, curve) = Ours::merging(&store, setup, hot_rows, Merging::Measured)?;
+    let (mut by_curve, curve) = Ours::merging(&store, setup, hot_rows, ReadMerging::Measured)?;
     // What commands and bytes a batch takes, of one way: the same batches each time.
     let count = |ours: &mut Ours| -> anyhow::Result<(f64, f64)> {
         let before = ours.metrics();
@@ -67,7 +67,7 @@ pub fn run(setup: &LookupSetup, profile: TimingProfile, time: Duration) -> anyho
     let mut ways = Vec::new();
     let mut rates = Vec::new();
     let mut latencies = Latencies::new();
-    for (name, merging) in [("separate", Merging::Separate), ("neighbours", Merging::Neighbours)] {
+    for (name, merging) in [("separate", ReadMerging::Separate), ("neighbours", ReadMerging::Neighbours)] {
         let mut ours = Ours::merging(&store, setup, hot_rows, merging)?.0;
         let (commands, bytes) = count(&mut ours)?;
         count(&mut by_curve)?;

@@ -54,7 +54,7 @@ impl From<LookupError> for Failure {
             LookupError::MissingIds { .. } => MissingIds,
             LookupError::RowsFailed { .. } => RowsFailed,
             LookupError::NamespaceChanged(_) => Drive,
-            LookupError::QueueBusy => Busy,
+            LookupError::SlotHoldsBatch => Busy,
             _ => Bug,
         };
         let failure = Self::of(code, &error);
@@ -78,7 +78,7 @@ impl From<GpuError> for Failure {
             GpuError::TableDamaged { .. } => Store,
             GpuError::Unfit(_) => Refused,
             GpuError::Invalid { .. } | GpuError::Flawed(..) => InvalidArgument,
-            GpuError::QueueBusy(_) => Busy,
+            GpuError::NoFreeSlot { .. } | GpuError::SlotHoldsBatch | GpuError::Busy(_) => Busy,
             GpuError::RowsFailed { .. } | GpuError::RunsFailed { .. } => RowsFailed,
             GpuError::MissingIds { .. } => MissingIds,
             _ => Bug,
@@ -108,6 +108,8 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::UpdateRows { .. }
         | StoreError::Plan { .. }
         | StoreError::PlanOptions { .. }
+        | StoreError::ExecutorOptions { .. }
+        | StoreError::OutputType { .. }
         | StoreError::Keys { .. } => InvalidArgument,
         StoreError::Emulated(error) => of_emulated(error),
         StoreError::Vfio(error) => of_vfio(error),
@@ -143,7 +145,7 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::NoSuchDrive { .. }
         | StoreError::NoSuchKey { .. }
         | StoreError::NoSuchRow { .. } => NotFound,
-        StoreError::GpuBusy { .. } | StoreError::GpuBehind { .. } | StoreError::QueueBusy { .. } => Busy,
+        StoreError::GpuBusy { .. } | StoreError::GpuBehind { .. } | StoreError::NoFreeSlot { .. } => Busy,
         StoreError::TableExists { .. } => Exists,
         StoreError::ImageLba { .. } | StoreError::RowDamaged { .. } => Store,
         StoreError::Journal { .. } => File,

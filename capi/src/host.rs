@@ -3,7 +3,9 @@
 use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::time::Duration;
 
-use warprow_lookup::{HostExecutor, HostOptions, LookupError, Plan, PrepareOptions, PreparedTables, Report, Slot};
+use warprow_lookup::{
+    HostExecutor, HostOptions, LookupError, LookupReport, Plan, PrepareOptions, PreparedTables, Slot,
+};
 
 use crate::arguments::{check_place, millis, store as put};
 use crate::batch::{Shape, warprow_batch, warprow_output};
@@ -409,7 +411,7 @@ pub unsafe extern "C" fn warprow_host_slot_close(
 ///
 /// # Safety
 /// `report` is NULL, or points to a report.
-unsafe fn tell(report: *mut warprow_report, done: Result<Report, LookupError>) -> Result<(), Failure> {
+unsafe fn tell(report: *mut warprow_report, done: Result<LookupReport, LookupError>) -> Result<(), Failure> {
     let counts = match &done {
         Ok(counts) => Some(counts),
         Err(LookupError::MissingIds { report, .. } | LookupError::RowsFailed { report, .. }) => Some(&**report),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use warprow_gpu::GpuReport;
-use warprow_lookup::{Metrics, MissingId, Report};
+use warprow_lookup::{LookupMetrics, LookupReport, MissingId};
 
 use crate::sized::versioned;
 
@@ -200,8 +200,8 @@ fn first(missing: Option<MissingId>) -> (u64, u64, i32) {
     missing.map_or((0, 0, 0), |missing| (missing.position, missing.id as u64, 1))
 }
 
-impl From<&Report> for warprow_report {
-    fn from(it: &Report) -> Self {
+impl From<&LookupReport> for warprow_report {
+    fn from(it: &LookupReport) -> Self {
         let (first_missing_position, first_missing_id, has_first_missing) = first(it.first_missing);
         let [dedupe_ns, route_ns, order_ns, merge_ns, read_ns, expand_ns] = it.stages.map(nanos);
         Self {
@@ -238,8 +238,8 @@ impl From<&Report> for warprow_report {
     }
 }
 
-impl From<&Metrics> for warprow_metrics {
-    fn from(it: &Metrics) -> Self {
+impl From<&LookupMetrics> for warprow_metrics {
+    fn from(it: &LookupMetrics) -> Self {
         let [dedupe_ns, route_ns, order_ns, merge_ns, read_ns, expand_ns] = it.stages.map(nanos);
         Self {
             struct_size: 0,

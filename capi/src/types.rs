@@ -4,7 +4,7 @@ use std::ffi::c_void;
 
 use ::warprow_store::KeyKind;
 use warprow_layout::DType;
-use warprow_lookup::{Bounds, Dedupe, FailedRows, Ids, MaskMeaning, Merging, Missing, Pooling};
+use warprow_lookup::{BoundsCheck, DedupeMethod, FailedRows, Ids, MaskMeaning, MissingPolicy, Pooling, ReadMerging};
 
 use crate::arguments::slice;
 use crate::error::Failure;
@@ -169,23 +169,23 @@ pub(crate) fn pooling(number: i32) -> Result<Pooling, Failure> {
     }
 }
 
-pub(crate) fn missing(number: i32) -> Result<Option<Missing>, Failure> {
+pub(crate) fn missing(number: i32) -> Result<Option<MissingPolicy>, Failure> {
     match number {
         0 => Ok(None),
-        1 => Ok(Some(Missing::Default)),
-        2 => Ok(Some(Missing::Zero)),
-        3 => Ok(Some(Missing::Skip)),
-        4 => Ok(Some(Missing::Error)),
+        1 => Ok(Some(MissingPolicy::Default)),
+        2 => Ok(Some(MissingPolicy::Zero)),
+        3 => Ok(Some(MissingPolicy::Skip)),
+        4 => Ok(Some(MissingPolicy::Error)),
         _ => Err(unknown("missing", number)),
     }
 }
 
-pub(crate) fn bounds(number: i32) -> Result<Option<Bounds>, Failure> {
+pub(crate) fn bounds(number: i32) -> Result<Option<BoundsCheck>, Failure> {
     match number {
         0 => Ok(None),
-        1 => Ok(Some(Bounds::Ignore)),
-        2 => Ok(Some(Bounds::Count)),
-        3 => Ok(Some(Bounds::Report)),
+        1 => Ok(Some(BoundsCheck::Ignore)),
+        2 => Ok(Some(BoundsCheck::Count)),
+        3 => Ok(Some(BoundsCheck::Report)),
         _ => Err(unknown("bounds", number)),
     }
 }
@@ -199,12 +199,12 @@ pub(crate) fn padding(kind: i32, padding: i64) -> Result<Option<i128>, Failure> 
     }
 }
 
-pub(crate) fn merging(number: i32) -> Result<Option<Merging>, Failure> {
+pub(crate) fn merging(number: i32) -> Result<Option<ReadMerging>, Failure> {
     match number {
         0 => Ok(None),
-        1 => Ok(Some(Merging::Separate)),
-        2 => Ok(Some(Merging::Neighbours)),
-        3 => Ok(Some(Merging::Measured)),
+        1 => Ok(Some(ReadMerging::Separate)),
+        2 => Ok(Some(ReadMerging::Neighbours)),
+        3 => Ok(Some(ReadMerging::Measured)),
         _ => Err(unknown("merging", number)),
     }
 }
@@ -225,13 +225,13 @@ pub(crate) fn mask(number: i32) -> Result<MaskMeaning, Failure> {
     }
 }
 
-pub(crate) fn dedupe(number: i32) -> Result<Option<Dedupe>, Failure> {
+pub(crate) fn dedupe(number: i32) -> Result<Option<DedupeMethod>, Failure> {
     match number {
         0 => Ok(None),
-        1 => Ok(Some(Dedupe::Block)),
-        2 => Ok(Some(Dedupe::Bitmap)),
-        3 => Ok(Some(Dedupe::Hash)),
-        4 => Ok(Some(Dedupe::Radix)),
+        1 => Ok(Some(DedupeMethod::Block)),
+        2 => Ok(Some(DedupeMethod::Bitmap)),
+        3 => Ok(Some(DedupeMethod::Hash)),
+        4 => Ok(Some(DedupeMethod::Radix)),
         _ => Err(unknown("dedupe", number)),
     }
 }

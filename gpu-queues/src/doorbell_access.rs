@@ -22,7 +22,7 @@ pub enum DoorbellAccess {
     Registers,
     /// As [`Registers`](Self::Registers), on every drive that passes a [ring test](crate::RingTest) that way; a host thread stores to
     /// the registers of the others. Whoever makes queue sets has run the tests, and names the others in
-    /// [`QueueSetOptions::host_rung`](crate::QueueSetOptions::host_rung).
+    /// [`QueueSetOptions::host_doorbells`](crate::QueueSetOptions::host_doorbells).
     Best,
 }
 
@@ -41,10 +41,10 @@ pub(crate) enum ReachedDoorbells {
 }
 
 impl ReachedDoorbells {
-    /// `None`: a host thread stores to them. `host_rung`: it does so to registers whatever `access` says.
+    /// `None`: a host thread stores to them. `host_doorbells`: it does so to registers whatever `access` says.
     pub(crate) fn of(
         access: DoorbellAccess,
-        host_rung: bool,
+        host_doorbells: bool,
         controller: &Controller,
         side: &AddressSpace,
     ) -> Result<Option<Self>, GpuQueueError> {
@@ -53,7 +53,7 @@ impl ReachedDoorbells {
         }
         match DoorbellMemory::of(&**controller.function(), side)? {
             Some(memory) => Ok(Some(Self::Memory(memory))),
-            None if host_rung || !access.wants_registers() => Ok(None),
+            None if host_doorbells || !access.wants_registers() => Ok(None),
             None => DoorbellRegisters::of(controller, side).map(|registers| Some(Self::Registers(registers))),
         }
     }

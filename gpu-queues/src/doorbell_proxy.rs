@@ -203,7 +203,7 @@ mod tests {
         shadows: DmaMemory,
         /// Tail at 0, head at 4.
         device: DmaMemory,
-        forwarder: DoorbellProxy,
+        proxy: DoorbellProxy,
         rung: Receiver<()>,
         go: Sender<()>,
     }
@@ -217,8 +217,8 @@ mod tests {
         let tail = Doorbell::memory(device.clone(), 0, Some(held)).unwrap();
         let head = Doorbell::memory(device.clone(), 4, None).unwrap();
         let gate = Arc::new(ForwardedGate::new(Arc::new(Gate::on_host().unwrap())));
-        let forwarder = DoorbellProxy::start(gate.clone(), shadows.clone(), vec![(tail, head)]).unwrap();
-        Fixture { gate, shadows, device, forwarder, rung, go }
+        let proxy = DoorbellProxy::start(gate.clone(), shadows.clone(), vec![(tail, head)]).unwrap();
+        Fixture { gate, shadows, device, proxy, rung, go }
     }
 
     impl Fixture {
@@ -264,7 +264,7 @@ mod tests {
         assert_eq!((fixture.device.load_u32(0), fixture.device.load_u32(4)), (3, 0));
 
         // The queue begins anew: zero is what the device knows, and the first value told is a new one.
-        fixture.forwarder.restart(0);
+        fixture.proxy.restart(0);
         fixture.gate.open();
         assert!(fixture.rung.recv_timeout(Duration::from_millis(50)).is_err(), "nothing was stored since");
         fixture.store(3, 0);

@@ -30,7 +30,9 @@ pub struct RingTest {
     pub doorbells: DoorbellAccess,
     /// Which memory the queue and its landing area lie in.
     pub memory: MemoryPlacement,
-    /// Memory of the GPU that the host has mapped, for the completion queue and the landing area; `None`: `memory` says where they lie.
+    /// Memory of a GPU that the host has mapped, for the completion queue and the landing area, as
+    /// [`QueueSetOptions::writable`](crate::QueueSetOptions::writable) has it: a test on a real GPU refuses it. `None`:
+    /// `memory` says where they lie.
     pub writable: Option<Arc<dyn DriveWritable>>,
     /// The longest time from the doorbell to the last completion of a launch.
     pub timeout: Duration,
@@ -189,7 +191,7 @@ impl RingTest {
             windows: Vec::new(),
             timeout: self.timeout,
             doorbells: self.doorbells,
-            host_rung: Vec::new(),
+            host_doorbells: Vec::new(),
             memory: self.memory,
             writable: self.writable.clone(),
         };

@@ -45,9 +45,11 @@ pub struct QueueSetOptions {
     pub memory: MemoryPlacement,
     /// For each drive in turn, whether a host thread stores to its doorbell registers though `doorbells` wants the GPU to, because a ring
     /// test of the drive failed; not so on drives beyond the end of the list.
-    pub host_rung: Vec<bool>,
-    /// Memory of the GPU that the host has mapped, for completion queues and landing areas (placement A⁻), in place of what `memory`
-    /// says; `None`: `memory` says it.
+    pub host_doorbells: Vec<bool>,
+    /// Memory of a GPU that the host has mapped, for drives that reach memory by the host's mapping of it. If it is given,
+    /// completion queues and landing areas lie there, and submission queues and PRP lists in pinned host memory,
+    /// whatever `memory` says (placement A⁻). [`QueueSet::on_host`] takes it; [`QueueSet::new`] refuses it, because
+    /// nothing provides a real GPU's memory safely yet (docs/gpu-rings.md). `None`: `memory` decides.
     pub writable: Option<Arc<dyn DriveWritable>>,
 }
 
@@ -62,7 +64,7 @@ pub struct QueueSet {
     queues: Vec<ExternalQueue>,
     descriptors: Vec<QueueDescriptor>,
     submitter: Arc<dyn Submitter>,
-    forwarder: Option<DoorbellProxy>,
+    proxy: Option<DoorbellProxy>,
     memory: ManuallyDrop<Memory>,
     /// Which queues launches do without, because their drives were given up.
     abandoned: Vec<bool>,
@@ -237,9 +239,9 @@ impl QueueSet {
             return Err(GpuQueueError::Unsupported(why.to_owned()));
         }
         let mut bells = Vec::new();
-        let host_rung = options.host_rung.iter().copied().chain(std::iter::repeat(false));
-        for ((controller, _), host_rung) in drives.iter().zip(host_rung) {
-            bells.push(ReachedDoorbells::of(options.doorbells, host_rung, controller, side)?);
+        let host_doorbells = options.host_doorbells.iter().copied().chain(std::iter::repeat(false));
+        for ((controller, _), host_doorbells) in drives.iter().zip(host_doorbells) {
+            bells.push(ReachedDoorbells::of(options.doorbells, host_doorbells, controller, side)?);
         }
         if bells.iter().flatten().any(ReachedDoorbells::are_registers) {
             let impatient = drives.iter().find(|(controller, _)| controller.options().leave_timeout < 2 * DRAIN);
@@ -277,7 +279,7 @@ impl QueueSet {
             memories.push(memory);
         }
         let bells_of = |queue: &ExternalQueue| (queue.tail().clone(), queue.head().clone());
-        let forwarder = relay
+        let proxy = relay
             .map(|relay| DoorbellProxy::start(relay, shadows.memory().clone(), queues.iter().map(bells_of).collect()))
             .transpose()?;
 
@@ -329,7 +331,7 @@ impl QueueSet {
             gate,
         };
         let abandoned = vec![false; queues.len()];
-        Ok(Self { queues, descriptors, submitter, forwarder, memory: ManuallyDrop::new(memory), abandoned })
+        Ok(Self { queues, descriptors, submitter, proxy, memory: ManuallyDrop::new(memory), abandoned })
     }
 
     /// The queues as kernels see them, one for each drive.
@@ -500,8 +502,8 @@ impl QueueSet {
                 *abandoned = false;
             }
             // The queue begins anew, and so do its shadows, state and fault. The gate is still closed.
-            if let Some(forwarder) = &self.forwarder {
-                forwarder.restart(index);
+            if let Some(proxy) = &self.proxy {
+                proxy.restart(index);
             }
             let cleared = self.memory.states.clear(index * size_of::<QueueState>(), size_of::<QueueState>());
             keep(&mut lost, cleared)?;
@@ -600,7 +602,7 @@ mod tests {
             timeout: Duration::from_secs(1),
             doorbells: DoorbellAccess::default(),
             memory: MemoryPlacement::default(),
-            host_rung: Vec::new(),
+            host_doorbells: Vec::new(),
             writable: None,
         }
     }

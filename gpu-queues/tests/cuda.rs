@@ -87,7 +87,7 @@ fn queue_sets_come_and_go() {
         timeout: Duration::from_secs(1),
         doorbells: DoorbellAccess::Memory,
         memory: MemoryPlacement::default(),
-        host_rung: Vec::new(),
+        host_doorbells: Vec::new(),
         writable: None,
     };
     let by_thread = QueueSetOptions { doorbells: DoorbellAccess::HostThread, ..options.clone() };

@@ -64,7 +64,8 @@ impl GpuExecutor {
     ///
     /// # Errors
     /// [`GpuError::Unfit`] if `upcoming` is another executor's, or does not fit a plan that was made since: nothing is changed.
-    /// [`GpuError::QueueBusy`] if look-ups of a slot did not end in time: it reads the tables before, others these. Call it again.
+    /// [`GpuError::Busy`] if look-ups of a slot did not end in time: it reads the tables before, others these. Call it
+    /// again.
     pub fn adopt(&self, upcoming: &GpuPreparedTables, patience: Duration) -> Result<(), GpuError> {
         let attached = &self.inner;
         if !Arc::ptr_eq(attached, &upcoming.executor.inner) {
@@ -108,7 +109,7 @@ impl GpuExecutor {
             let states = states.count;
             while attempt.count(states, adopted::NOT) > 0 {
                 if began.elapsed() > limit {
-                    return Err(GpuError::QueueBusy("the GPU does not come to replacing its tables: call it again"));
+                    return Err(GpuError::Busy("the GPU does not come to replacing its tables: call it again"));
                 }
                 turns = turns.wrapping_add(1);
                 if turns.is_multiple_of(512) {
@@ -127,7 +128,7 @@ impl GpuExecutor {
         if busy.iter().all(|&busy| busy == 0) {
             Ok(())
         } else {
-            Err(GpuError::QueueBusy("look-ups of it did not end in time: call it again"))
+            Err(GpuError::Busy("look-ups of a slot did not end in time: call it again"))
         }
     }
 }

@@ -9,7 +9,7 @@ use warprow_layout::{Ranks, Table, VolumeError};
 
 use crate::options::GpuOptions;
 use crate::table::{GpuTable, PlacedKeys};
-use warprow_lookup::executors::{TableShare, scaled, share};
+use warprow_lookup::executors::{MemoryClaim, scaled, share};
 use warprow_store::view::{StoreView, TableVersion};
 use warprow_store::{Store, StoreError};
 
@@ -142,17 +142,17 @@ pub(crate) fn arrange(
 
 /// How many rows of each table go to GPU memory, and how many of the next ones to DRAM.
 fn shares(tables: &[&Table], options: &GpuOptions) -> Vec<(u64, u64)> {
-    let all: Vec<TableShare> = tables.iter().map(|table| TableShare::of(table, stride_of(table))).collect();
+    let all: Vec<MemoryClaim> = tables.iter().map(|table| MemoryClaim::of(table, stride_of(table))).collect();
     let asked: Vec<Option<u64>> =
         tables.iter().map(|table| options.hbm_rows.get(&table.name).map(|rows| table.rows.min(*rows))).collect();
-    let bytes = |part: &TableShare, rows: u64| rows.saturating_mul(part.row_bytes);
+    let bytes = |part: &MemoryClaim, rows: u64| rows.saturating_mul(part.row_bytes);
     let wanted = all.iter().zip(&asked).map(|(part, asked)| bytes(part, asked.unwrap_or(0)));
     let wanted = wanted.fold(0, u64::saturating_add);
     // Of tables that are named no others go there.
-    let others: Vec<TableShare> = all
+    let others: Vec<MemoryClaim> = all
         .iter()
         .zip(&asked)
-        .map(|(part, asked)| if asked.is_some() { TableShare { rows: 0, hint: 0, ..*part } } else { *part })
+        .map(|(part, asked)| if asked.is_some() { MemoryClaim { rows: 0, hint: 0, ..*part } } else { *part })
         .collect();
     let others = share(&others, options.hbm_bytes.saturating_sub(wanted));
     let hbm: Vec<u64> = asked
@@ -160,10 +160,10 @@ fn shares(tables: &[&Table], options: &GpuOptions) -> Vec<(u64, u64)> {
         .zip(others)
         .map(|(asked, others)| asked.map_or(others, |rows| scaled(rows, options.hbm_bytes, wanted)))
         .collect();
-    let behind: Vec<TableShare> = all
+    let behind: Vec<MemoryClaim> = all
         .iter()
         .zip(&hbm)
-        .map(|(part, hbm)| TableShare { rows: part.rows - hbm, hint: part.hint.saturating_sub(*hbm), ..*part })
+        .map(|(part, hbm)| MemoryClaim { rows: part.rows - hbm, hint: part.hint.saturating_sub(*hbm), ..*part })
         .collect();
     let dram = share(&behind, options.dram_bytes);
     hbm.into_iter().zip(dram).collect()

@@ -52,7 +52,8 @@ impl GpuSlot {
 impl CopyingSlot {
     /// As [`Slot::lookup`](warprow_lookup::Slot::lookup), by the GPU: copies ids there and rows back, and waits. What was wrong with a batch
     /// is found before anything is copied or by the GPU; then the output is as it was, or to be thrown away, as the error says. If ids are
-    /// missing of a feature with [`Missing::Error`](warprow_lookup::Missing::Error), the output is as it was.
+    /// missing of a feature with [`MissingPolicy::Error`](warprow_lookup::MissingPolicy::Error), the output is as it
+    /// was.
     pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<GpuReport, GpuError> {
         let plan = self.slot.plan().clone();
         let count = batch.ids.len();

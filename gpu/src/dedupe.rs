@@ -3,7 +3,7 @@
 use warprow_kernels::SMALL_IDS;
 use warprow_kernels::abi;
 use warprow_kernels::dedupe::{MOST_KEYS, WORD_BITS, slots_log2, sorting_bytes};
-use warprow_lookup::Dedupe;
+use warprow_lookup::DedupeMethod;
 
 /// Most keys that have a bitmap: of 1 GiB.
 pub(crate) const MOST_BITMAP_KEYS: u64 = 1 << 33;
@@ -14,17 +14,17 @@ const SHARE: u64 = 64;
 struct Crossover {
     ids: u64,
     keys: u64,
-    dedupe: Dedupe,
+    dedupe: DedupeMethod,
 }
 
 /// The first that holds for a plan's largest batch, of more ids than one block takes: on an H200 at most 1.28 times the best, uniform or skewed, as
 /// `bench-dedupe` found it (docs/performance/notes-gpu.md).
 const CROSSOVERS: [Crossover; 5] = [
-    Crossover { ids: 1 << 15, keys: 1 << 24, dedupe: Dedupe::Radix },
-    Crossover { ids: 1 << 15, keys: 1 << 28, dedupe: Dedupe::Bitmap },
-    Crossover { ids: 1 << 22, keys: MOST_KEYS, dedupe: Dedupe::Radix },
-    Crossover { ids: u64::MAX, keys: 1 << 28, dedupe: Dedupe::Bitmap },
-    Crossover { ids: u64::MAX, keys: MOST_KEYS, dedupe: Dedupe::Radix },
+    Crossover { ids: 1 << 15, keys: 1 << 24, dedupe: DedupeMethod::Radix },
+    Crossover { ids: 1 << 15, keys: 1 << 28, dedupe: DedupeMethod::Bitmap },
+    Crossover { ids: 1 << 22, keys: MOST_KEYS, dedupe: DedupeMethod::Radix },
+    Crossover { ids: u64::MAX, keys: 1 << 28, dedupe: DedupeMethod::Bitmap },
+    Crossover { ids: u64::MAX, keys: MOST_KEYS, dedupe: DedupeMethod::Radix },
 ];
 /// Where there are so many times as many ids as rows, most are repeats: then a hash table has least to do.
 const REPEATS: u64 = 2;
@@ -41,8 +41,8 @@ pub(crate) struct Sizes {
 
 /// What a plan takes whose largest batch has `ids` ids, `uniques` different rows outside GPU memory, of `keys` that there are, on a
 /// GPU with `memory` bytes: by the benchmarks, and by the memory that it takes.
-pub fn choose_dedupe(ids: u64, keys: u64, uniques: u64, memory: u64) -> Dedupe {
-    if ids <= SMALL_IDS { Dedupe::Block } else { Dedupe::of_many(Sizes { ids, keys, uniques }, memory) }
+pub fn choose_dedupe(ids: u64, keys: u64, uniques: u64, memory: u64) -> DedupeMethod {
+    if ids <= SMALL_IDS { DedupeMethod::Block } else { DedupeMethod::of_many(Sizes { ids, keys, uniques }, memory) }
 }
 
 /// What a way to dedupe takes, and whether a plan can go it.
@@ -69,7 +69,7 @@ pub(crate) trait DedupeWay: Copy {
     fn bytes(self, sizes: Sizes) -> u64;
 }
 
-impl DedupeWay for Dedupe {
+impl DedupeWay for DedupeMethod {
     fn of_many(sizes: Sizes, memory: u64) -> Self {
         let can = |method: &Self| method.check(sizes).is_ok();
         let least = || {
@@ -145,63 +145,63 @@ mod tests {
 
     #[test]
     fn few_ids_are_one_blocks() {
-        assert_eq!(choose_dedupe(SMALL_IDS, 1 << 30, SMALL_IDS, H200), Dedupe::Block);
-        assert_eq!(choose_dedupe(SMALL_IDS + 1, 1 << 28, SMALL_IDS + 1, H200), Dedupe::Bitmap);
+        assert_eq!(choose_dedupe(SMALL_IDS, 1 << 30, SMALL_IDS, H200), DedupeMethod::Block);
+        assert_eq!(choose_dedupe(SMALL_IDS + 1, 1 << 28, SMALL_IDS + 1, H200), DedupeMethod::Bitmap);
     }
 
     #[test]
     fn a_plan_gets_what_its_rows_allow() {
         for (ids, keys, wanted) in [
-            (100_000, 1024, Dedupe::Hash),
-            (100_000, 1 << 16, Dedupe::Radix),
-            (30_000, 1 << 24, Dedupe::Radix),
-            (30_000, 1 << 28, Dedupe::Bitmap),
-            (30_000, 1 << 30, Dedupe::Radix),
-            (1 << 21, 1 << 20, Dedupe::Hash),
-            (1 << 21, 1 << 30, Dedupe::Radix),
-            (10_000_000, 1 << 28, Dedupe::Bitmap),
-            (10_000_000, 1 << 30, Dedupe::Radix),
-            (100_000, MOST_KEYS, Dedupe::Radix),
+            (100_000, 1024, DedupeMethod::Hash),
+            (100_000, 1 << 16, DedupeMethod::Radix),
+            (30_000, 1 << 24, DedupeMethod::Radix),
+            (30_000, 1 << 28, DedupeMethod::Bitmap),
+            (30_000, 1 << 30, DedupeMethod::Radix),
+            (1 << 21, 1 << 20, DedupeMethod::Hash),
+            (1 << 21, 1 << 30, DedupeMethod::Radix),
+            (10_000_000, 1 << 28, DedupeMethod::Bitmap),
+            (10_000_000, 1 << 30, DedupeMethod::Radix),
+            (100_000, MOST_KEYS, DedupeMethod::Radix),
         ] {
-            assert_eq!(Dedupe::of_many(of(ids, keys), H200), wanted, "{ids} ids, {keys} keys");
+            assert_eq!(DedupeMethod::of_many(of(ids, keys), H200), wanted, "{ids} ids, {keys} keys");
         }
         // More different rows than words can name slots.
-        assert_eq!(Dedupe::of_many(of(1 << 30, 1 << 29), 1 << 50), Dedupe::Hash);
-        assert_eq!(Dedupe::of_many(of((1 << 30) - 1, MOST_KEYS), 1 << 50), Dedupe::Radix);
+        assert_eq!(DedupeMethod::of_many(of(1 << 30, 1 << 29), 1 << 50), DedupeMethod::Hash);
+        assert_eq!(DedupeMethod::of_many(of((1 << 30) - 1, MOST_KEYS), 1 << 50), DedupeMethod::Radix);
     }
 
     #[test]
     fn a_small_gpu_is_not_filled_with_bits() {
         let sizes = of(65_536, 1 << 32);
-        assert_eq!(Dedupe::Bitmap.bytes(sizes), (1 << 29) + (1 << 19) + (1 << 24));
-        assert_eq!(Dedupe::of_many(sizes, 16 << 30), Dedupe::Radix);
+        assert_eq!(DedupeMethod::Bitmap.bytes(sizes), (1 << 29) + (1 << 19) + (1 << 24));
+        assert_eq!(DedupeMethod::of_many(sizes, 16 << 30), DedupeMethod::Radix);
         // Enough for the bits, not for the table.
         let many = of(10_000_000, 1 << 28);
-        assert_eq!(Dedupe::of_many(many, 80 << 30), Dedupe::Bitmap);
-        assert_eq!(Dedupe::of_many(of(10_000_000, 4_000_000), 8 << 30), Dedupe::Bitmap);
+        assert_eq!(DedupeMethod::of_many(many, 80 << 30), DedupeMethod::Bitmap);
+        assert_eq!(DedupeMethod::of_many(of(10_000_000, 4_000_000), 8 << 30), DedupeMethod::Bitmap);
         // Where all others take more, the bits are what is left.
-        assert_eq!(Dedupe::of_many(of(1 << 28, 1 << 26), 1 << 20), Dedupe::Bitmap);
+        assert_eq!(DedupeMethod::of_many(of(1 << 28, 1 << 26), 1 << 20), DedupeMethod::Bitmap);
     }
 
     #[test]
     fn bytes_by_id_are_what_the_documentation_says() {
         for ids in [1u64 << 16, (1 << 16) + 1, 1 << 20, 3 << 20] {
             let sizes = of(ids, 1 << 32);
-            let each = |method: Dedupe| method.bytes(sizes) as f64 / ids as f64;
-            assert!((40.0..65.0).contains(&each(Dedupe::Hash)), "{ids}: {}", each(Dedupe::Hash));
-            assert!((16.0..17.0).contains(&each(Dedupe::Radix)), "{ids}: {}", each(Dedupe::Radix));
+            let each = |method: DedupeMethod| method.bytes(sizes) as f64 / ids as f64;
+            assert!((40.0..65.0).contains(&each(DedupeMethod::Hash)), "{ids}: {}", each(DedupeMethod::Hash));
+            assert!((16.0..17.0).contains(&each(DedupeMethod::Radix)), "{ids}: {}", each(DedupeMethod::Radix));
         }
     }
 
     #[test]
     fn what_cannot_be_says_why() {
-        let refused = |method: Dedupe, sizes| method.check(sizes).unwrap_err();
-        assert!(refused(Dedupe::Block, of(8193, 1024)).contains("8192 ids"));
-        assert!(refused(Dedupe::Bitmap, of(1, MOST_KEYS)).contains("rows outside"));
-        assert!(refused(Dedupe::Hash, of(1 << 30, MOST_KEYS)).contains("different"));
-        assert!(refused(Dedupe::Radix, of(1 << 30, MOST_KEYS)).contains("1073741823 ids"));
+        let refused = |method: DedupeMethod, sizes| method.check(sizes).unwrap_err();
+        assert!(refused(DedupeMethod::Block, of(8193, 1024)).contains("8192 ids"));
+        assert!(refused(DedupeMethod::Bitmap, of(1, MOST_KEYS)).contains("rows outside"));
+        assert!(refused(DedupeMethod::Hash, of(1 << 30, MOST_KEYS)).contains("different"));
+        assert!(refused(DedupeMethod::Radix, of(1 << 30, MOST_KEYS)).contains("1073741823 ids"));
         assert!(
-            [Dedupe::Bitmap, Dedupe::Hash, Dedupe::Radix]
+            [DedupeMethod::Bitmap, DedupeMethod::Hash, DedupeMethod::Radix]
                 .iter()
                 .all(|method| method.check(of(1 << 20, 1 << 30)).is_ok())
         );

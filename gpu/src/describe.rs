@@ -12,7 +12,7 @@ use crate::table::GpuTable;
 use crate::table_abi::{element_of, keys_of, landing_stride};
 use crate::view::View;
 use warprow_lookup::executors::{Resolved, resolve};
-use warprow_lookup::{Bounds, Feature, Missing, PlanOptions, Pooling};
+use warprow_lookup::{BoundsCheck, Feature, MissingPolicy, PlanOptions, Pooling};
 
 /// What look-ups of a plan read.
 #[derive(Debug)]
@@ -139,18 +139,18 @@ impl Description {
                     Pooling::Mean => abi::pooling::MEAN,
                 },
                 missing: match feature.missing {
-                    Missing::Zero | Missing::Error => abi::missing::ZERO,
-                    Missing::Skip => abi::missing::SKIP,
-                    Missing::Default => abi::missing::DEFAULT,
+                    MissingPolicy::Zero | MissingPolicy::Error => abi::missing::ZERO,
+                    MissingPolicy::Skip => abi::missing::SKIP,
+                    MissingPolicy::Default => abi::missing::DEFAULT,
                 },
                 weighted: feature.weighted.into(),
                 column: feature.column as u32,
                 has_padding,
                 bounds: match (feature.missing, feature.bounds) {
-                    (Missing::Error, _) => abi::bounds::ERROR,
-                    (_, Bounds::Ignore) => abi::bounds::IGNORE,
-                    (_, Bounds::Count) => abi::bounds::COUNT,
-                    (_, Bounds::Report) => abi::bounds::REPORT,
+                    (MissingPolicy::Error, _) => abi::bounds::ERROR,
+                    (_, BoundsCheck::Ignore) => abi::bounds::IGNORE,
+                    (_, BoundsCheck::Count) => abi::bounds::COUNT,
+                    (_, BoundsCheck::Report) => abi::bounds::REPORT,
                 },
                 padding,
             };
@@ -179,7 +179,7 @@ impl Description {
                     // Rows as they are take the same kernels where they are converted.
                     element > abi::element::U8 || (!pooled && element != element_of(options.out))
                 })
-                || planned.iter().any(|it| it.bounds != Bounds::Count || it.missing == Missing::Error),
+                || planned.iter().any(|it| it.bounds != BoundsCheck::Count || it.missing == MissingPolicy::Error),
             width,
             keys,
             keyed_rows: tables.iter().map(|table| table.dram_rows() + table.cold_rows()).sum(),

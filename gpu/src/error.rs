@@ -51,16 +51,27 @@ pub enum GpuError {
         /// What is wrong, and what to do.
         why: String,
     },
-    /// The slot runs another launch, or all its tickets are taken.
-    #[error("the slot is busy: {0}")]
-    QueueBusy(&'static str),
+    /// All slots of a plan are in use.
+    #[error("all {slots} slots of the plan are in use: drop one, or plan more")]
+    NoFreeSlot {
+        /// Slots of the plan.
+        slots: u32,
+    },
+    /// The slot holds a batch that was prefetched.
+    #[error("the slot holds a batch that was prefetched: look that up or drop it, or take another slot")]
+    SlotHoldsBatch,
+    /// Work that has not ended is in the way: another launch of the slot, tickets that are held, or look-ups that read
+    /// what is to be replaced. The text names it, with the remedy.
+    #[error("{0}")]
+    Busy(&'static str),
     /// An earlier launch was cut off half-way by an error of CUDA's.
     #[error("the slot cannot be used any more since a launch failed half-way: drop it and take another")]
     Broken,
     /// The batch has more ids or bags than planned, or offsets that do not ascend, which was found on the GPU.
     #[error("the batch was wrong: {0}; {1}")]
     Flawed(&'static str, &'static str),
-    /// Ids are missing of a feature with [`Missing::Error`](warprow_lookup::Missing::Error). They got rows of zeros; all other rows are valid.
+    /// Ids are missing of a feature with [`MissingPolicy::Error`](warprow_lookup::MissingPolicy::Error). They got rows
+    /// of zeros; all other rows are valid.
     #[error(
         "{missing} ids are missing from their tables, the first that is an error is id {} at position {}: they got rows of zeros",
         .first.id, .first.position
@@ -68,7 +79,7 @@ pub enum GpuError {
     MissingIds {
         /// How many ids are missing, those of other features included.
         missing: u64,
-        /// The first one of a feature with `Missing::Error`.
+        /// The first one of a feature with `MissingPolicy::Error`.
         first: MissingId,
         /// The report of the look-up.
         report: Box<GpuReport>,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use warprow_gpu_queues::{DeviceMemory, Gpu, QueuePlacements};
 use warprow_kernels::{Kernels, crc};
 use warprow_layout::Drive;
-use warprow_lookup::{Feature, Merging, PlanOptions};
+use warprow_lookup::{Feature, PlanOptions, ReadMerging};
 use warprow_store::{ReadCurve, Store};
 
 use crate::attached::{Attached, check_updates, drive_waker_of};
@@ -79,7 +79,7 @@ impl GpuExecutor {
         let located = store.tables();
         let kernels = Arc::new(Kernels::load(&gpu)?);
         let ring_refusals = ring_refusals(&kernels, &store, options.doorbells)?;
-        if options.merging == Merging::Measured {
+        if options.merging == ReadMerging::Measured {
             store.watch()?;
             let timeout = options.timeout.unwrap_or(store.timeout());
             store.measure_reads(&located, options.depth.max(1), timeout, &mut curves);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warprow_gpu_queues::{DoorbellAccess, MemoryPlacement};
-use warprow_lookup::Merging;
+use warprow_lookup::ReadMerging;
 
 /// How look-ups run on a GPU.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct GpuOptions {
     /// Which rows on drives share a read command: by default those of one LBA, and no others. Where rows of several
     /// LBAs share commands, each place in the landing area has room for the longest command, which takes up to 16 MiB a
     /// queue.
-    pub merging: Merging,
+    pub merging: ReadMerging,
     /// How many thread blocks gather rows from DRAM; 0: as many as use the bus best.
     pub gatherers: u32,
     /// For plans without rows on drives: look-ups of up to so many ids read rows in DRAM where they lie; larger
@@ -74,7 +74,7 @@ impl Default for GpuOptions {
             hbm_rows: BTreeMap::new(),
             queue_sets: 1,
             depth: 768,
-            merging: Merging::Separate,
+            merging: ReadMerging::Separate,
             gatherers: 0,
             direct_ids: None,
             timeout: None,
@@ -116,7 +116,7 @@ impl GpuOptions {
 
     /// Merges read commands as `merging` says.
     #[must_use]
-    pub fn with_merging(self, merging: Merging) -> Self {
+    pub fn with_merging(self, merging: ReadMerging) -> Self {
         Self { merging, ..self }
     }
 

@@ -202,8 +202,8 @@ impl GpuOverlay {
                 return Err(error);
             }
             if busy > 0 {
-                return Err(GpuError::QueueBusy(
-                    "look-ups do not end, which may read updated rows that are to be let go",
+                return Err(GpuError::Busy(
+                    "look-ups that may read updated rows, which are to be let go, do not end: call it again",
                 ));
             }
         }
@@ -230,9 +230,7 @@ impl GpuOverlay {
                     break;
                 }
                 if !inner.map.put(&mut put, table, row, bytes.len() as u32) {
-                    return Err(GpuError::QueueBusy(
-                        "updated rows have no room in GPU memory: compact their generation",
-                    ));
+                    return Err(GpuError::Busy("updated rows have no room in GPU memory: compact their generation"));
                 }
                 memory.write(at, bytes);
                 taken += 1;
@@ -294,7 +292,7 @@ fn until(stream: &Stream, limit: Duration, mut is_there: impl FnMut() -> bool) -
         if turns.is_multiple_of(512) {
             stream.check()?;
             if began.elapsed() > limit && !is_there() {
-                return Err(GpuError::QueueBusy("the GPU does not come to putting updated rows in"));
+                return Err(GpuError::Busy("the GPU does not come to taking updated rows: call it again"));
             }
         }
         std::thread::sleep(Duration::from_micros(10));

@@ -18,7 +18,7 @@ use crate::reading_plan::{Adopting, PlanStates, ReadingPlan};
 use crate::slot::{GpuSlot, State};
 use crate::table::GpuTable;
 use crate::view::View;
-use warprow_lookup::Dedupe;
+use warprow_lookup::DedupeMethod;
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::view::lock;
 
@@ -48,7 +48,7 @@ pub(crate) struct Prepared {
     /// Of plans without rows on drives, look-ups of up to so many ids read rows where they lie.
     direct_ids: u64,
     /// How launches of many ids find different rows: not by one block.
-    pub many: Dedupe,
+    pub many: DedupeMethod,
     /// Of few ids, and of many.
     sharing: [Sharing; 2],
     /// Lines of 128 B of the longest row, if no row lies in DRAM; else 1. Warps that share a bag read lines of a row, not rows, and what
@@ -142,11 +142,11 @@ impl GpuPlan {
         Ok(Self { inner })
     }
 
-    /// Takes a slot, until it is dropped. [`GpuError::QueueBusy`] if all are taken.
+    /// Takes a slot, until it is dropped. [`GpuError::NoFreeSlot`] if all are taken.
     pub fn slot(&self) -> Result<GpuSlot, GpuError> {
         match lock(&self.inner.idle).pop() {
             Some(state) => Ok(GpuSlot::new(self.inner.clone(), state)),
-            None => Err(GpuError::QueueBusy("all slots of the plan are taken")),
+            None => Err(GpuError::NoFreeSlot { slots: self.inner.options.slots }),
         }
     }
 
@@ -157,8 +157,8 @@ impl GpuPlan {
 
     /// How its largest batches' different rows are found, where that is done at all; of up to 8,192 ids it is by one block, unless the plan was asked for
     /// another way.
-    pub fn dedupe(&self) -> Dedupe {
-        if self.inner.by_one_block(self.inner.options.max_ids as u64) { Dedupe::Block } else { self.inner.many }
+    pub fn dedupe(&self) -> DedupeMethod {
+        if self.inner.by_one_block(self.inner.options.max_ids as u64) { DedupeMethod::Block } else { self.inner.many }
     }
 
     /// The latest generation among those that it reads; of each look-up, [`GpuReport::generation`](crate::GpuReport::generation).
@@ -178,14 +178,14 @@ fn state_bytes(description: &Description) -> Vec<u8> {
 }
 
 /// How launches of many ids find different rows; those of plans that have none, the one that takes least memory.
-fn many(gpu: &Gpu, options: &PlanOptions, sizes: Sizes, dram: bool) -> Result<Dedupe, GpuError> {
+fn many(gpu: &Gpu, options: &PlanOptions, sizes: Sizes, dram: bool) -> Result<DedupeMethod, GpuError> {
     if let Some(asked) = options.dedupe {
         asked.check(sizes).map_err(GpuError::Unsupported)?;
-        return Ok(if asked == Dedupe::Block { Dedupe::NEVER } else { asked });
+        return Ok(if asked == DedupeMethod::Block { DedupeMethod::NEVER } else { asked });
     }
     match sizes.ids > SMALL_IDS || options.prefetch && dram {
-        true => Ok(Dedupe::of_many(sizes, gpu.memory()?.1)),
-        false => Ok(Dedupe::NEVER),
+        true => Ok(DedupeMethod::of_many(sizes, gpu.memory()?.1)),
+        false => Ok(DedupeMethod::NEVER),
     }
 }
 
@@ -205,7 +205,7 @@ impl Prepared {
     }
 
     fn by_one_block(&self, ids: u64) -> bool {
-        self.options.dedupe.map_or(ids <= SMALL_IDS, |method| method == Dedupe::Block)
+        self.options.dedupe.map_or(ids <= SMALL_IDS, |method| method == DedupeMethod::Block)
     }
 
     /// How so many ids are prefetched: rows in DRAM too, where there are some (unless one block was asked for).
@@ -231,7 +231,7 @@ impl Prepared {
         DedupeNeeds {
             ids: sizes.ids,
             uniques: sizes.uniques,
-            bits: if self.many == Dedupe::Bitmap { sizes.keys } else { 0 },
+            bits: if self.many == DedupeMethod::Bitmap { sizes.keys } else { 0 },
             words: self.many.words(sizes),
             slots: self.many.slots(sizes),
             parts: LaunchShape::parts(self.attached.gpu.sms()),

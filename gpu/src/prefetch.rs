@@ -11,7 +11,7 @@ use crate::batch::{GpuBatch, GpuOutput};
 use crate::capture::Capture;
 use crate::error::GpuError;
 use crate::launch;
-use crate::slot::{GpuSlot, HOLDS, Inner, Recorded, Resting, State, TakenPlace, check_batch, check_output, describe};
+use crate::slot::{GpuSlot, Inner, Recorded, Resting, State, TakenPlace, check_batch, check_output, describe};
 use crate::ticket::{Ticket, TicketPlace};
 use warprow_gpu_queues::Gpu;
 use warprow_store::view::lock;
@@ -56,8 +56,9 @@ impl GpuSlot {
     ///
     /// # Errors
     /// As of [`lookup`](Self::lookup), for what does not fit; [`GpuError::Invalid`] for a plan without room;
-    /// [`GpuError::QueueBusy`] if the slot holds a batch, for a capture if a batch of it waits for its look-up or was dropped without, and
-    /// if the slot's own stream is part of another capture that has not ended. What happens on the GPU is an error of the look-up's ticket.
+    /// [`GpuError::SlotHoldsBatch`] if the slot holds a batch, or one of this capture waits for its look-up;
+    /// [`GpuError::Busy`] if a batch of this capture was dropped without its look-up, or the slot's own stream is part
+    /// of another capture that has not ended. What happens on the GPU is an error of the look-up's ticket.
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn prefetch(&self, stream: CUstream, batch: &GpuBatch) -> Result<PrefetchedBatch, GpuError> {
         let plan = &*self.inner.plan;
@@ -79,10 +80,12 @@ impl GpuSlot {
         check_own_stream(gpu, state, id)?;
         let recorded = state.recorded.of(id);
         if recorded.spoilt {
-            return Err(GpuError::QueueBusy("a batch that it prefetched in this capture was dropped: end the capture"));
+            return Err(GpuError::Busy(
+                "a batch that the slot prefetched in this capture was dropped: end the capture",
+            ));
         }
         if state.resting == Resting::Yes || recorded.rests {
-            return Err(HOLDS);
+            return Err(GpuError::SlotHoldsBatch);
         }
         let taken = match &capture {
             Some(capture) => self.inner.captured_place(state, capture)?,
@@ -207,8 +210,8 @@ fn check_own_stream(gpu: &Gpu, state: &State, id: u64) -> Result<(), GpuError> {
     match Capture::of_stream(gpu, side.stream()) {
         Ok(None) => Ok(()),
         Ok(Some(capture)) if capture.id == id => Ok(()),
-        Ok(Some(_)) | Err(GpuError::Invalid { .. }) => Err(GpuError::QueueBusy(
-            "it has prefetched in another capture, which has not ended: end that, or take another slot",
+        Ok(Some(_)) | Err(GpuError::Invalid { .. }) => Err(GpuError::Busy(
+            "the slot has prefetched in another capture, which has not ended: end that capture, or take another slot",
         )),
         Err(error) => Err(error),
     }

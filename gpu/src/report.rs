@@ -14,7 +14,7 @@ pub struct GpuReport {
     /// How many ids the batch had.
     pub ids: u64,
     /// Padding ids whose row was not read, and missing ids of features that ignore these
-    /// ([`Bounds::Ignore`](warprow_lookup::Bounds::Ignore)).
+    /// ([`BoundsCheck::Ignore`](warprow_lookup::BoundsCheck::Ignore)).
     pub padding: u64,
     /// Ids that their table does not have, without those that count as `padding`.
     pub missing: u64,
@@ -43,7 +43,8 @@ pub struct GpuReport {
     /// Commands for several rows that a drive could not carry out because of a bad block. Their rows were read again
     /// one by one, so that only rows in that block failed. `commands` does not count such a second read.
     pub split: u64,
-    /// The first id that its table does not have, of features with [`Bounds::Report`](warprow_lookup::Bounds::Report).
+    /// The first id that its table does not have, of features with
+    /// [`BoundsCheck::Report`](warprow_lookup::BoundsCheck::Report).
     pub first_missing: Option<MissingId>,
     /// The latest of the generations that the look-up's tables belong to.
     pub generation: u64,

@@ -178,10 +178,6 @@ pub struct GpuSlot {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// Why a slot that holds a batch launches nothing else.
-pub(crate) const HOLDS: GpuError =
-    GpuError::QueueBusy("it holds a batch that was prefetched: look that up or drop it, or take another slot");
-
 impl State {
     /// Allocates the buffers of a slot, and takes its queues.
     pub(crate) fn new(plan: &Prepared, number: u32) -> Result<Self, GpuError> {
@@ -211,7 +207,7 @@ impl State {
                 timeout: options.timeout.unwrap_or(plan.attached.store.timeout()),
                 doorbells: plan.attached.options.doorbells,
                 memory: plan.attached.options.queue_memory,
-                host_rung: plan.attached.ring_refusals.iter().map(Option::is_some).collect(),
+                host_doorbells: plan.attached.ring_refusals.iter().map(Option::is_some).collect(),
                 writable: None,
             };
             for _ in 0..plan.attached.options.queue_sets {
@@ -293,8 +289,9 @@ impl State {
             let free = |it: &Issued| !it.held && it.launches <= self.ended(index);
             self.issued.get(index).is_some_and(free)
         };
-        let why = "8 of its look-ups have tickets that are held, or have not ended: drop some, or take another slot";
-        among.into_iter().find(is_free).ok_or(GpuError::QueueBusy(why))
+        let why =
+            "8 look-ups of the slot have not ended, or their tickets are held: drop tickets, or take another slot";
+        among.into_iter().find(is_free).ok_or(GpuError::Busy(why))
     }
 
     /// The mask of a batch that was prefetched.
@@ -345,9 +342,11 @@ impl GpuSlot {
     }
 
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
-    /// 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's [`Dedupe`](warprow_lookup::Dedupe); 1 if no row lies on a drive and deduplication would not pay.
-    /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one slot follow each other if their stream makes them; one that
-    /// begins while another is under way does nothing, and its ticket says [`GpuError::QueueBusy`].
+    /// 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's
+    /// [`DedupeMethod`](warprow_lookup::DedupeMethod); 1 if no row lies on a drive and deduplication would not pay.
+    /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one
+    /// slot follow each other if their stream makes them; one that begins while another is under way does nothing, and
+    /// its ticket says [`GpuError::Busy`].
     ///
     /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait; not so where the look-up
     /// is captured ([`recover`](Self::recover)). As many look-ups of a slot can be captured as are wanted, in any mode of capture. The graph,
@@ -360,7 +359,8 @@ impl GpuSlot {
     ///
     /// # Errors
     /// Before anything is launched: [`GpuError::Invalid`] for what does not fit the plan or is no address of the GPU's,
-    /// [`GpuError::QueueBusy`] if 8 tickets are held, what CUDA says.
+    /// [`GpuError::SlotHoldsBatch`] for a slot with a prefetched batch, [`GpuError::Busy`] if 8 tickets are held, what
+    /// CUDA says.
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn lookup(&self, stream: CUstream, batch: &GpuBatch, out: &GpuOutput) -> Result<Ticket, GpuError> {
         let plan = &*self.inner.plan;
@@ -380,11 +380,11 @@ impl GpuSlot {
             && let Some(capture) = &capture
             && state.recorded.of(capture.id).rests
         {
-            return Err(HOLDS);
+            return Err(GpuError::SlotHoldsBatch);
         }
         if leased && capture.is_none() {
             match (state.resting, &state.side) {
-                (Resting::Yes, _) => return Err(HOLDS),
+                (Resting::Yes, _) => return Err(GpuError::SlotHoldsBatch),
                 (Resting::Forgotten, Some(side)) => {
                     side.join(stream)?;
                     state.resting = Resting::No;

@@ -108,9 +108,9 @@ impl Ticket {
     /// one writes its report. A graph that ran again has overwritten what went wrong before: [`check`](Self::check) has not.
     ///
     /// # Errors
-    /// [`GpuError::QueueBusy`] if the slot was in use when the look-up began: it did nothing. [`GpuError::Flawed`] if the batch
-    /// was wrong. [`GpuError::RowsFailed`] if rows could not be read. [`GpuError::MissingIds`] if ids are missing of a feature with
-    /// [`Missing::Error`](warprow_lookup::Missing::Error).
+    /// [`GpuError::Busy`] if the slot was in use when the look-up began: it did nothing. [`GpuError::Flawed`] if the
+    /// batch was wrong. [`GpuError::RowsFailed`] if rows could not be read. [`GpuError::MissingIds`] if ids are missing
+    /// of a feature with [`MissingPolicy::Error`](warprow_lookup::MissingPolicy::Error).
     pub fn poll(&self) -> Option<Result<GpuReport, GpuError>> {
         self.words().map(|words| self.report(&words))
     }
@@ -152,8 +152,8 @@ impl Ticket {
         let word = |byte: usize| words.get(byte / 8).copied().unwrap_or(0);
         let state = word(OUTCOME) as u32;
         if state == outcome::BUSY {
-            return Err(GpuError::QueueBusy(
-                "another launch of it was under way when this one began; its output is untouched",
+            return Err(GpuError::Busy(
+                "another launch of the slot was under way when this one began; its output is untouched",
             ));
         }
         let flaws = (word(OUTCOME) >> 32) as u32;

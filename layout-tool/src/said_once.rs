@@ -49,7 +49,7 @@ pub fn without_remedy(mut message: String, remedy: &str) -> String {
 #[cfg(test)]
 mod tests {
     use warprow_layout::{OpenError, VolumeError};
-    use warprow_lookup::{LookupError, Report, RowError};
+    use warprow_lookup::{LookupError, LookupReport, RowError};
     use warprow_store::StoreError;
 
     use crate::failure::Failure;
@@ -107,7 +107,7 @@ mod tests {
             assert!(!failure.remedy.is_empty(), "{failure}");
         }
         let source = RowError::MemberMissing { drives: vec![drive()] };
-        let lost = LookupError::RowsFailed { report: Box::new(Report::default()), positions: vec![1], source };
+        let lost = LookupError::RowsFailed { report: Box::new(LookupReport::default()), positions: vec![1], source };
         let failure = of_lookup(&lost, "t");
         assert!(failure.message.ends_with("the row lies on a drive that is missing: d"), "{failure}");
     }

@@ -1,9 +1,9 @@
 //! Reports of look-ups, added up.
 
-use warprow_lookup::Report;
+use warprow_lookup::LookupReport;
 
 /// Adds `report` to `total`, whose generation becomes the latest.
-pub fn add(total: &mut Report, report: &Report) {
+pub fn add(total: &mut LookupReport, report: &LookupReport) {
     let counts = [
         (&mut total.ids, report.ids),
         (&mut total.padding, report.padding),

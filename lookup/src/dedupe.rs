@@ -3,7 +3,7 @@
 /// How look-ups on a GPU find the different rows among the ids of a batch. Rows in GPU memory are not deduplicated. All ways give the same
 /// unique rows in the same order, that of their addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Dedupe {
+pub enum DedupeMethod {
     /// One block sorts keys in its shared memory: up to 8,192 ids. It deduplicates rows on drives only; rows in DRAM are read where they lie.
     Block,
     /// A bit for each row outside GPU memory, and sums over them: ordered without a sort. It takes one bit of GPU memory for each such row: 1 GiB for 2³³ rows, the most.

@@ -4,7 +4,7 @@ use warprow_driver::DriverError;
 use warprow_layout::DType;
 use warprow_store::NamespaceChanged;
 
-use crate::Report;
+use crate::LookupReport;
 use crate::output_buffer::OutputBufferError;
 
 /// A look-up that did not yield every row.
@@ -19,7 +19,7 @@ pub enum LookupError {
         .positions.len(), .report.ids, .positions.first().copied().unwrap_or_default())]
     MissingIds {
         /// Counts so far.
-        report: Box<Report>,
+        report: Box<LookupReport>,
         /// Where in `ids` they stand, ascending.
         positions: Vec<usize>,
     },
@@ -29,7 +29,7 @@ pub enum LookupError {
         .positions.len(), .report.ids, .positions.first().copied().unwrap_or_default())]
     RowsFailed {
         /// Counts of the look-up.
-        report: Box<Report>,
+        report: Box<LookupReport>,
         /// Where in `ids` they stand, ascending.
         positions: Vec<usize>,
         /// The first failure.
@@ -40,7 +40,7 @@ pub enum LookupError {
     NamespaceChanged(#[from] NamespaceChanged),
     /// The slot holds a batch whose rows were fetched ahead.
     #[error("the slot holds a batch that was prefetched: look that up, or forget it, or take another slot")]
-    QueueBusy,
+    SlotHoldsBatch,
     /// The slot holds no batch whose rows were fetched ahead.
     #[error("the slot holds no prefetched batch: prefetch one first")]
     NothingPrefetched,

@@ -2,4 +2,4 @@
 
 pub use crate::prepare::ReadPacer;
 pub use crate::resolve::{Resolved, ResolvedFeature, ResolvedTable, output_type, resolve};
-pub use crate::share::{TableShare, scaled, share};
+pub use crate::share::{MemoryClaim, scaled, share};

@@ -2,7 +2,7 @@
 
 use warprow_layout::DType;
 
-use crate::dedupe::Dedupe;
+use crate::dedupe::DedupeMethod;
 
 /// How the rows of a bag become one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -19,7 +19,7 @@ pub enum Pooling {
 /// Which row a *missing id* gets: an id that its table does not have, because it is negative or not below the number of rows, or, in a
 /// table with sparse keys, because it is no key of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Missing {
+pub enum MissingPolicy {
     /// The table's default row, as if the table had it for this id. The row is added to the bag's sum, with the id's weight, and counts for
     /// a mean.
     #[default]
@@ -53,10 +53,10 @@ pub enum MaskMeaning {
     Failed,
 }
 
-/// What a [`Report`](crate::Report) says of ids that their table does not have. ([`Missing`] says which row such ids get; their mask is 0
-/// in every case.)
+/// What a [`LookupReport`](crate::LookupReport) says of ids that their table does not have. ([`MissingPolicy`] says
+/// which row such ids get; their mask is 0 in every case.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Bounds {
+pub enum BoundsCheck {
     /// Nothing: such ids count as `padding`.
     Ignore,
     /// How many there are, as `missing`.
@@ -66,7 +66,7 @@ pub enum Bounds {
     Report,
 }
 
-/// The first id of a batch that its table does not have, of features with [`Bounds::Report`].
+/// The first id of a batch that its table does not have, of features with [`BoundsCheck::Report`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MissingId {
     /// The id's position in [`Batch::ids`](crate::Batch::ids).
@@ -89,7 +89,7 @@ pub struct MissingId {
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 /// # let host = HostExecutor::attach(&store, HostOptions::default())?;
 /// let features = [
-///     Feature::new("history", "user").pooling(Pooling::Mean).padding(0).missing(Missing::Skip),
+///     Feature::new("history", "user").pooling(Pooling::Mean).padding(0).missing(MissingPolicy::Skip),
 ///     Feature::new("current", "user").pooling(Pooling::Sum),
 /// ];
 /// let plan = host.plan(&features, PlanOptions::default())?;
@@ -116,9 +116,9 @@ pub struct Feature {
     /// `missing`. Unpooled: its output row is the stored row, or zeros if the table has none; the mask is 0 either way.
     pub padding: Option<i128>,
     /// Which row a missing id gets; `None`: as [`PlanOptions::missing`] says.
-    pub missing: Option<Missing>,
+    pub missing: Option<MissingPolicy>,
     /// What the report says of missing ids; `None`: as [`PlanOptions::bounds`] says.
-    pub bounds: Option<Bounds>,
+    pub bounds: Option<BoundsCheck>,
 }
 
 impl Feature {
@@ -155,13 +155,13 @@ impl Feature {
 
     /// The feature with a setting of its own for which row a missing id gets, in place of the plan's.
     #[must_use]
-    pub fn missing(self, missing: Missing) -> Self {
+    pub fn missing(self, missing: MissingPolicy) -> Self {
         Self { missing: Some(missing), ..self }
     }
 
     /// The feature with a setting of its own for what the report says of missing ids, in place of the plan's.
     #[must_use]
-    pub fn bounds(self, bounds: Bounds) -> Self {
+    pub fn bounds(self, bounds: BoundsCheck) -> Self {
         Self { bounds: Some(bounds), ..self }
     }
 }
@@ -178,7 +178,7 @@ impl Feature {
 /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 /// # let host = HostExecutor::attach(&store, HostOptions::default())?;
-/// let options = PlanOptions::default().with_max(2, 2).with_out(DType::F16).with_missing(Missing::Error);
+/// let options = PlanOptions::default().with_max(2, 2).with_out(DType::F16).with_missing(MissingPolicy::Error);
 /// let plan = host.plan(&[Feature::new("f", "user")], options)?;
 /// let mut rows = vec![half::f16::ZERO; 8];
 /// let mut slot = plan.slot()?;
@@ -198,9 +198,9 @@ pub struct PlanOptions {
     /// Type of the output's elements.
     pub out: DType,
     /// Which row a missing id gets, where its feature does not say.
-    pub missing: Missing,
+    pub missing: MissingPolicy,
     /// What the report says of missing ids, where their feature does not say.
-    pub bounds: Bounds,
+    pub bounds: BoundsCheck,
     /// What the output has for rows that could not be read.
     pub failed_rows: FailedRows,
     /// What masks tell.
@@ -217,7 +217,7 @@ pub struct PlanOptions {
     /// How look-ups on a GPU find the different rows among a batch's ids, whatever the number of ids. `None`: the way that was fastest in
     /// the benchmarks among those for which the batch is not too large. (Rows in GPU memory are not deduplicated, and neither are rows in
     /// DRAM if they are few.) The host executor ignores this.
-    pub dedupe: Option<Dedupe>,
+    pub dedupe: Option<DedupeMethod>,
 }
 
 impl Default for PlanOptions {
@@ -227,8 +227,8 @@ impl Default for PlanOptions {
             max_batch: 4096,
             max_ids: 1 << 16,
             out: DType::F32,
-            missing: Missing::Default,
-            bounds: Bounds::Count,
+            missing: MissingPolicy::Default,
+            bounds: BoundsCheck::Count,
             failed_rows: FailedRows::Zeros,
             mask: MaskMeaning::Found,
             slots: 1,
@@ -254,13 +254,13 @@ impl PlanOptions {
 
     /// The options with that row for missing ids of features that do not say.
     #[must_use]
-    pub fn with_missing(self, missing: Missing) -> Self {
+    pub fn with_missing(self, missing: MissingPolicy) -> Self {
         Self { missing, ..self }
     }
 
     /// The options with that setting for what the report says of missing ids.
     #[must_use]
-    pub fn with_bounds(self, bounds: Bounds) -> Self {
+    pub fn with_bounds(self, bounds: BoundsCheck) -> Self {
         Self { bounds, ..self }
     }
 
@@ -290,7 +290,7 @@ impl PlanOptions {
 
     /// The options with different rows found in that way, on a GPU.
     #[must_use]
-    pub fn with_dedupe(self, dedupe: Dedupe) -> Self {
+    pub fn with_dedupe(self, dedupe: DedupeMethod) -> Self {
         Self { dedupe: Some(dedupe), ..self }
     }
 

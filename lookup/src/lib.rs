@@ -42,11 +42,11 @@ mod share;
 pub mod stage;
 
 pub use batch::{Batch, Ids, Output, OutputRows};
-pub use dedupe::Dedupe;
+pub use dedupe::DedupeMethod;
 pub use error::{InvalidBatch, LookupError, RowError};
-pub use feature::{Bounds, FailedRows, Feature, MaskMeaning, Missing, MissingId, PlanOptions, Pooling};
+pub use feature::{BoundsCheck, FailedRows, Feature, MaskMeaning, MissingId, MissingPolicy, PlanOptions, Pooling};
 pub use host::{HostExecutor, HostOptions, Plan, PreparedTables, Slot};
-pub use merging::Merging;
+pub use merging::ReadMerging;
 pub use output_buffer::{OutputBuffer, OutputBufferError};
 pub use prepare::PrepareOptions;
-pub use report::{Metrics, Report, Stage};
+pub use report::{LookupMetrics, LookupReport, Stage};

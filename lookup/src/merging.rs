@@ -10,7 +10,7 @@ use warprow_store::{ReadCurve, StoreError};
 /// aligned window of the drive, of 64 KiB at most (`docs/merging.md`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Merging {
+pub enum ReadMerging {
     /// Rows of the same LBA, and no others.
     Separate,
     /// Rows of neighbouring LBAs as well: nothing is read in vain but the rest of an LBA.
@@ -24,14 +24,14 @@ pub enum Merging {
     Curves(Vec<ReadCurve>),
 }
 
-impl Merging {
+impl ReadMerging {
     /// The read curves that the caller gave, one for each of `members` drives; `None`: the curve is not known yet, or not needed.
     pub fn given(&self, members: usize) -> Result<Vec<Option<ReadCurve>>, StoreError> {
         match self {
             Self::Curves(curves) => match &curves[..] {
                 [one] => Ok(vec![Some(one.clone()); members]),
                 many if many.len() == members => Ok(many.iter().cloned().map(Some).collect()),
-                many => Err(StoreError::PlanOptions {
+                many => Err(StoreError::ExecutorOptions {
                     reason: format!(
                         "{} read curves for {members} drives: give one for all, or one for each",
                         many.len()

@@ -5,13 +5,19 @@ use std::time::Duration;
 
 use crate::feature::MissingId;
 
-/// A stage of a look-up on the host. The variants are in the order in which a look-up runs through them; [`Report::stages`] is indexed by it.
+/// A stage of a look-up on the host, as [`LookupReport::stages`] counts its time: `stages[Stage::Read as usize]`.
+///
+/// A look-up begins with `Route` for all ids, which splits them into rows in DRAM and rows on drives. The rows on drives
+/// then go through `Dedupe`, the rest of `Route`, `Order` and `Merge`. After that the thread changes between `Read` and
+/// `Expand`, and counts the different rows in DRAM (under `Dedupe`), while drives work. Each moment of the thread counts
+/// for one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Stage {
-    /// Finds the different rows among the ids on drives. Its time includes counting the different rows in DRAM.
+    /// Finds the different rows among the ids on drives. The time for counting the different rows in DRAM is added to it.
     Dedupe,
-    /// Finds where each row lies: its rank, its tier, and the address of a row on a drive. Its time includes making keys of ids.
+    /// Finds where each row lies: first the rank and the tier of each id's row, and keys where rows are found by key; after
+    /// `Dedupe`, the drive and the LBA of each different row on drives.
     Route,
     /// Sorts the rows on drives by address.
     Order,
@@ -48,11 +54,12 @@ macro_rules! counts {
         /// `commands` = `rows_ssd` - `merges`.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct Report {
+        pub struct LookupReport {
             $($(#[$doc])* pub $name: u64,)*
             /// The latest generation among those that were read.
             pub generation: u64,
-            /// The first id that its table does not have, of features with [`Bounds::Report`](crate::Bounds::Report).
+            /// The first id that its table does not have, of features with
+            /// [`BoundsCheck::Report`](crate::BoundsCheck::Report).
             pub first_missing: Option<MissingId>,
             /// Time in each stage, indexed by [`Stage`]. The times do not overlap, and add up to the time of the look-up: while rows are
             /// expanded, the time that drives work is not counted again.
@@ -62,7 +69,7 @@ macro_rules! counts {
         /// Totals over all look-ups of one executor on the host and its clones.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct Metrics {
+        pub struct LookupMetrics {
             /// Look-ups that returned a report, whether they succeeded or not.
             pub lookups: u64,
             /// Drives that serve nothing at this moment ([`Store::drive_states`](warprow_store::Store::drive_states)).
@@ -81,7 +88,7 @@ macro_rules! counts {
         }
 
         impl Totals {
-            pub(crate) fn add(&self, report: &Report) {
+            pub(crate) fn add(&self, report: &LookupReport) {
                 let add = |total: &AtomicU64, value: u64| {
                     if value != 0 {
                         total.fetch_add(value, Ordering::Relaxed);
@@ -94,8 +101,8 @@ macro_rules! counts {
                 }
             }
 
-            pub(crate) fn snapshot(&self) -> Metrics {
-                Metrics {
+            pub(crate) fn snapshot(&self) -> LookupMetrics {
+                LookupMetrics {
                     lookups: self.lookups.load(Ordering::Relaxed),
                     drives_failed: 0,
                     $($name: self.$name.load(Ordering::Relaxed),)*
@@ -111,10 +118,12 @@ macro_rules! counts {
 counts! {
     /// Ids of the batch.
     ids,
-    /// Padding ids that were not read, and missing ids of features with [`Bounds::Ignore`](crate::Bounds::Ignore). (An unpooled padding id
-    /// that its table has is read, and counts in `ids_dram` or `ids_ssd`.)
+    /// Padding ids that were not read, and missing ids of features with
+    /// [`BoundsCheck::Ignore`](crate::BoundsCheck::Ignore). (An unpooled padding id that its table has is read, and
+    /// counts in `ids_dram` or `ids_ssd`.)
     padding,
-    /// Ids that their table does not have, except those of features with [`Bounds::Ignore`](crate::Bounds::Ignore).
+    /// Ids that their table does not have, except those of features with
+    /// [`BoundsCheck::Ignore`](crate::BoundsCheck::Ignore).
     missing,
     /// Ids whose row could not be read.
     failed,
@@ -130,7 +139,8 @@ counts! {
     ids_ssd,
     /// Read commands. The parts in which failed commands were read again do not count.
     commands,
-    /// Rows that needed no command of their own, because another row's command read them too ([`Merging`](crate::Merging)).
+    /// Rows that needed no command of their own, because another row's command read them too
+    /// ([`ReadMerging`](crate::ReadMerging)).
     merges,
     /// Commands that a drive failed for a bad block, and that were read again in parts.
     split,

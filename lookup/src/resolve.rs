@@ -3,7 +3,7 @@
 use warprow_layout::{DType, Table};
 use warprow_store::StoreError;
 
-use crate::feature::{Bounds, FailedRows, Feature, Missing, PlanOptions, Pooling};
+use crate::feature::{BoundsCheck, FailedRows, Feature, MissingPolicy, PlanOptions, Pooling};
 use crate::stage::{MAX_ROWS, NONE};
 
 /// Most features of a plan, and most tables.
@@ -21,9 +21,9 @@ pub struct ResolvedFeature {
     /// The padding id, which stands for no row.
     pub padding: Option<i128>,
     /// Which row is returned for an id that the table does not have.
-    pub missing: Missing,
+    pub missing: MissingPolicy,
     /// What the report says of such ids.
-    pub bounds: Bounds,
+    pub bounds: BoundsCheck,
     /// The feature's first element in a pooled output row; 0 unpooled.
     pub column: usize,
     /// Elements of a row.
@@ -118,7 +118,7 @@ pub fn resolve<'a>(
         };
         let missing = feature.missing.unwrap_or(options.missing);
         let bounds = feature.bounds.unwrap_or(options.bounds);
-        if missing == Missing::Error && bounds == Bounds::Ignore {
+        if missing == MissingPolicy::Error && bounds == BoundsCheck::Ignore {
             return Err(refuse("missing ids cannot both be an error and be ignored: choose one".to_owned()));
         }
         let dim = source.dim as usize;

@@ -4,7 +4,7 @@ use warprow_layout::Table;
 
 /// The rows of one table, from some rank on, that want a share of the memory.
 #[derive(Clone, Copy, Debug)]
-pub struct TableShare {
+pub struct MemoryClaim {
     /// Rows.
     pub rows: u64,
     /// How many of these rows were said to be hot when the table was loaded.
@@ -13,7 +13,7 @@ pub struct TableShare {
     pub row_bytes: u64,
 }
 
-impl TableShare {
+impl MemoryClaim {
     /// All rows of a table.
     pub fn of(table: &Table, row_bytes: u32) -> Self {
         Self { rows: table.rows, hint: table.hot_rows.min(table.rows), row_bytes: row_bytes.into() }
@@ -26,7 +26,7 @@ impl TableShare {
 
 /// How many rows of each part `budget` bytes hold. Rows that hints ask for come first: all of them or, if they are too many, each part
 /// the same share of its own. What is left of the budget is divided among the other rows in proportion to their bytes.
-pub fn share(parts: &[TableShare], budget: u64) -> Vec<u64> {
+pub fn share(parts: &[MemoryClaim], budget: u64) -> Vec<u64> {
     let hinted = parts.iter().map(|part| part.bytes(part.hint)).fold(0, u64::saturating_add);
     let left = budget.saturating_sub(hinted);
     let others = parts.iter().map(|part| part.bytes(part.rows - part.hint)).fold(0, u64::saturating_add);
@@ -65,7 +65,7 @@ mod tests {
     #[test]
     fn hints_come_first() {
         let tables = [table(1000, 128, 100), table(1000, 16, 0)];
-        let parts: Vec<TableShare> = tables.iter().map(|table| TableShare::of(table, table.row_bytes())).collect();
+        let parts: Vec<MemoryClaim> = tables.iter().map(|table| MemoryClaim::of(table, table.row_bytes())).collect();
         let share = |budget| share(&parts, budget);
         assert_eq!(share(0), [0, 0]);
         assert_eq!(share(512 * 50), [50, 0]);

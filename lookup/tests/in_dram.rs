@@ -6,7 +6,8 @@ use common::Table;
 use common::random::{Buffer, Case};
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Bounds, Feature, HostOptions, LookupError, Missing, Output, OutputBuffer, OutputRows, PlanOptions, Pooling,
+    Batch, BoundsCheck, Feature, HostOptions, LookupError, MissingPolicy, Output, OutputBuffer, OutputRows,
+    PlanOptions, Pooling,
 };
 use warprow_store::{DType, LoadOptions};
 
@@ -26,8 +27,8 @@ fn tables(dtype: DType, random: &mut fastrand::Rng) -> Vec<Table> {
 
 fn feature(table: &Table, random: &mut fastrand::Rng) -> Feature {
     let mut feature = Feature::new(format!("of {}", table.spec.name), table.spec.name.clone());
-    feature.missing = Some([Missing::Default, Missing::Zero, Missing::Skip][random.usize(..3)]);
-    feature.bounds = Some([Bounds::Ignore, Bounds::Count, Bounds::Report][random.usize(..3)]);
+    feature.missing = Some([MissingPolicy::Default, MissingPolicy::Zero, MissingPolicy::Skip][random.usize(..3)]);
+    feature.bounds = Some([BoundsCheck::Ignore, BoundsCheck::Count, BoundsCheck::Report][random.usize(..3)]);
     feature.padding = random.bool().then(|| i128::from(random.i64(-2..table.spec.rows as i64 + 2)));
     feature
 }
@@ -144,7 +145,8 @@ fn a_missing_id_that_is_an_error_leaves_the_output_alone() {
     let tables = [Table::random("a", 50, 5, DType::F32, random), Table::random("b", 60, 5, DType::F32, random)];
     common::load(&store, &tables, &LoadOptions::default());
     let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(ALL)).unwrap();
-    let features = [Feature::new("f", "a"), Feature::new("g", "b").missing(Missing::Error).bounds(Bounds::Report)];
+    let features =
+        [Feature::new("f", "a"), Feature::new("g", "b").missing(MissingPolicy::Error).bounds(BoundsCheck::Report)];
     let mut slot = host.plan(&features, PlanOptions::default().with_max(3, 6)).unwrap().slot().unwrap();
     let (mut rows, mut mask) = ([9.0f32; 30], [9; 6]);
     let mut out = Output::new(OutputRows::F32(&mut rows), 5).with_mask(&mut mask);

@@ -12,8 +12,8 @@ use proptest::test_runner::{RngSeed, TestRunner};
 use warprow_layout::FormatOptions;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, InvalidBatch, LookupError, Merging, Output, OutputBuffer, OutputBufferError,
-    OutputRows, PlanOptions, Pooling, Report, Slot,
+    Batch, Feature, HostOptions, InvalidBatch, LookupError, LookupReport, Output, OutputBuffer, OutputBufferError,
+    OutputRows, PlanOptions, Pooling, ReadMerging, Slot,
 };
 use warprow_soft_controller::{Fault, QueueMatch, Rule, SoftController, StopSwitch};
 use warprow_spec::{AdminOpcode, NvmOpcode, Status, StatusCode};
@@ -53,7 +53,13 @@ macro_rules! with_both {
 }
 
 /// Looks a case up into `output`, ahead or at once, and checks all that it must and must not write.
-fn into_buffer(slot: &mut Slot, case: &mut Case, output: &mut OutputBuffer, ahead: bool, context: &str) -> Report {
+fn into_buffer(
+    slot: &mut Slot,
+    case: &mut Case,
+    output: &mut OutputBuffer,
+    ahead: bool,
+    context: &str,
+) -> LookupReport {
     with_both!(&case.buffer, output, T, rows, elements => elements[..rows.len()].copy_from_slice(rows));
     let report = {
         let (batch, mut out) = case.arrays();
@@ -99,7 +105,7 @@ fn same_as_ever(seed: u64) -> (u64, u64) {
     let mut host = HostOptions::default().with_dram_bytes(random.u64(..400_000)).with_workers(random.u32(1..3));
     host.depth = [1, 2, 16, 1023][random.usize(..4)];
     host.check_rows = random.bool();
-    host.merging = [Merging::Separate, Merging::Neighbours][random.usize(..2)].clone();
+    host.merging = [ReadMerging::Separate, ReadMerging::Neighbours][random.usize(..2)].clone();
     let host = HostExecutor::attach(&store, host).unwrap();
     let mut sum = (0, 0);
     for _ in 0..4 {
@@ -179,7 +185,7 @@ fn options() -> OpenOptions {
 }
 
 impl Fixture {
-    fn new(drives: usize, lba: u32, (dim, dtype): (u32, DType), merging: Merging) -> Self {
+    fn new(drives: usize, lba: u32, (dim, dtype): (u32, DType), merging: ReadMerging) -> Self {
         let drives: Vec<_> = (0..drives).map(|i| common::drive(&format!("drive{i}"), 24 << 20, lba)).collect();
         let store = Store::create(&common::devices(&drives), &FormatOptions::default(), &options()).unwrap();
         let mut spec = TableSpec::new("t", ROWS, dim, dtype);
@@ -199,7 +205,7 @@ impl Fixture {
     }
 
     /// Looks `ids` up, `stride` bytes apart, and checks every row; those reported as failed are zeros. Their positions.
-    fn look(&mut self, ids: &[i64], stride: usize) -> (Report, Vec<usize>) {
+    fn look(&mut self, ids: &[i64], stride: usize) -> (LookupReport, Vec<usize>) {
         let mut output =
             std::mem::replace(&mut self.output, OutputBuffer::allocate(&self.store, DType::U8, 1).unwrap());
         output.elements_mut::<u8>().unwrap().fill(0xaa);
@@ -209,7 +215,7 @@ impl Fixture {
         result
     }
 
-    fn look_into(&mut self, ids: &[i64], stride: usize, output: &mut OutputBuffer) -> (Report, Vec<usize>) {
+    fn look_into(&mut self, ids: &[i64], stride: usize, output: &mut OutputBuffer) -> (LookupReport, Vec<usize>) {
         let mut mask = vec![7; ids.len()];
         let mut out = Output::new(OutputRows::Buffer(output), stride).with_mask(&mut mask);
         let (report, positions) = match self.slot.lookup(&Batch::new(ids, 1), &mut out) {
@@ -244,7 +250,7 @@ fn apart(count: usize) -> Vec<i64> {
 #[test]
 fn what_lands_is_what_can() {
     let u8s = |bytes| (bytes, DType::U8);
-    for merging in [Merging::Separate, Merging::Neighbours] {
+    for merging in [ReadMerging::Separate, ReadMerging::Neighbours] {
         // Rows of an LBA, and of several; one behind the other, and apart.
         for (lba, bytes) in [(512, 512), (512, 2048), (4096, 4096), (4096, 8192)] {
             let mut fixture = Fixture::new(2, lba, u8s(bytes), merging.clone());
@@ -271,14 +277,14 @@ fn what_lands_is_what_can() {
 #[test]
 fn rows_of_one_command_land_where_prps_lead() {
     // One drive: rows of neighbouring ids are neighbours.
-    let mut fixture = Fixture::new(1, 512, (512, DType::U8), Merging::Neighbours);
+    let mut fixture = Fixture::new(1, 512, (512, DType::U8), ReadMerging::Neighbours);
     let (report, _) = fixture.look(&[100, 101, 102, 103, 104, 105, 106, 107], 512);
     assert_eq!((report.commands, report.landed), (1, 8), "they follow each other in the output too");
     let (report, _) = fixture.look(&[101, 100, 200], 512);
     assert_eq!((report.commands, report.landed), (2, 1), "two that are exchanged do not");
     let (report, _) = fixture.look(&[100, 101], 1024);
     assert_eq!((report.commands, report.landed), (1, 0), "nor two with a gap between them");
-    let mut fixture = Fixture::new(1, 4096, (4096, DType::U8), Merging::Neighbours);
+    let mut fixture = Fixture::new(1, 4096, (4096, DType::U8), ReadMerging::Neighbours);
     let pages = [71, 65, 66, 64, 70, 67, 68, 69];
     for stride in [4096, 8192] {
         let (report, _) = fixture.look(&pages, stride);
@@ -287,14 +293,14 @@ fn rows_of_one_command_land_where_prps_lead() {
     let (report, _) = fixture.look(&pages, 4096 + 512);
     assert_eq!((report.commands, report.landed), (1, 0));
     // Rows of two pages that begin within one.
-    let mut fixture = Fixture::new(1, 4096, (8192, DType::U8), Merging::Neighbours);
+    let mut fixture = Fixture::new(1, 4096, (8192, DType::U8), ReadMerging::Neighbours);
     let (report, _) = fixture.look(&[80, 64, 65], 8192 + 512);
     assert_eq!((report.commands, report.landed), (2, 1));
 }
 
 #[test]
 fn a_bad_block_fails_its_row_and_no_other() {
-    let mut fixture = Fixture::new(1, 512, (512, DType::U8), Merging::Neighbours);
+    let mut fixture = Fixture::new(1, 512, (512, DType::U8), ReadMerging::Neighbours);
     let bad = || Rule::new(Fault::Status(Status::from(StatusCode::UnrecoveredReadError))).io(NvmOpcode::READ);
     fixture.drives[0].faults().inject(bad().nth(3));
     let (report, failed) = fixture.look(&apart(20), 512);
@@ -320,7 +326,7 @@ fn after_a_time_out_the_output_is_as_it_was_told() {
             [Fault::Drop, Fault::Swallow, Fault::Delay(late), Fault::WrongCid(0x7ffe), Fault::Fatal, Fault::Duplicate]
         {
             for undeleted in [false, true] {
-                let mut fixture = Fixture::new(drives, 512, (512, DType::U8), Merging::Separate);
+                let mut fixture = Fixture::new(drives, 512, (512, DType::U8), ReadMerging::Separate);
                 let ids = apart(60);
                 fixture.look(&ids, 512);
                 let faults = fixture.drives[0].faults();
@@ -345,7 +351,7 @@ fn after_a_time_out_the_output_is_as_it_was_told() {
 
 /// A world on a drive whose reads come after `late` from the tenth on, and which obeys nothing then.
 fn stubborn(late: Duration) -> Fixture {
-    let fixture = Fixture::new(1, 512, (512, DType::U8), Merging::Separate);
+    let fixture = Fixture::new(1, 512, (512, DType::U8), ReadMerging::Separate);
     let faults = fixture.drives[0].faults();
     [StopSwitch::Enable, StopSwitch::Reset, StopSwitch::BusMaster]
         .into_iter()
@@ -429,18 +435,21 @@ fn late_data_lands_in_no_memory_that_was_given_back() {
 
 #[test]
 fn buffers_are_what_plans_yield() {
-    let mut fixture = Fixture::new(1, 512, (512, DType::U8), Merging::Separate);
+    let mut fixture = Fixture::new(1, 512, (512, DType::U8), ReadMerging::Separate);
     let mut floats = OutputBuffer::allocate(&fixture.store, DType::F32, 4096).unwrap();
     assert_eq!((floats.dtype(), floats.len(), floats.is_empty()), (DType::F32, 4096, false));
     assert!(floats.elements::<f32>().unwrap().iter().all(|&x| x.to_bits() == 0));
     assert!(matches!(floats.elements::<u8>(), Err(OutputBufferError::Type { has: DType::F32, asked: DType::U8 })));
     let refused = fixture.slot.lookup(&Batch::new(&[60i64], 1), &mut Output::new(OutputRows::Buffer(&mut floats), 512));
     assert!(matches!(refused, Err(LookupError::Invalid(InvalidBatch::OutputType { given: DType::F32, .. }))));
-    assert!(matches!(OutputBuffer::allocate(&fixture.store, DType::Q8, 8), Err(StoreError::PlanOptions { .. })));
+    assert!(matches!(
+        OutputBuffer::allocate(&fixture.store, DType::Q8, 8),
+        Err(StoreError::OutputType { dtype: DType::Q8 })
+    ));
     assert!(matches!(OutputBuffer::allocate(&fixture.store, DType::F32, usize::MAX), Err(StoreError::Memory(_))));
     assert_eq!(OutputBuffer::allocate(&fixture.store, DType::F8E4M3, 0).unwrap().dtype(), DType::U8);
     // Another store's is as good as ordinary memory.
-    let foreign = Fixture::new(1, 512, (512, DType::U8), Merging::Separate);
+    let foreign = Fixture::new(1, 512, (512, DType::U8), ReadMerging::Separate);
     let mut output = other_for(&foreign);
     output.elements_mut::<u8>().unwrap().fill(0xaa);
     let (report, failed) = fixture.look_into(&apart(30), 512, &mut output);

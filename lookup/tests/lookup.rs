@@ -7,10 +7,10 @@ use common::{Table, Wanted};
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 use warprow_lookup::HostExecutor;
-use warprow_lookup::{Feature, HostOptions, PlanOptions, Report, Slot, Stage};
+use warprow_lookup::{Feature, HostOptions, LookupReport, PlanOptions, Slot, Stage};
 use warprow_store::LoadOptions;
 
-fn check_report(report: &Report, wanted: &Wanted, unique_rows: usize) {
+fn check_report(report: &LookupReport, wanted: &Wanted, unique_rows: usize) {
     assert_eq!(report.ids, wanted.mask.len() as u64);
     assert_eq!((report.missing, report.padding, report.failed), (wanted.missing, wanted.padding, 0));
     assert_eq!(report.first_missing, wanted.first_missing);

@@ -8,7 +8,8 @@ use common::Table;
 use warprow_driver::DriverError;
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, LookupError, Merging, Output, OutputRows, PlanOptions, Pooling, Report, RowError, Slot,
+    Batch, Feature, HostOptions, LookupError, LookupReport, Output, OutputRows, PlanOptions, Pooling, ReadMerging,
+    RowError, Slot,
 };
 use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
@@ -46,7 +47,7 @@ fn flash() -> ReadCurve {
 }
 
 impl Fixture {
-    fn slot(&self, table: usize, pooling: Pooling, merging: Merging) -> Slot {
+    fn slot(&self, table: usize, pooling: Pooling, merging: ReadMerging) -> Slot {
         let host = HostExecutor::attach(&self.store, HostOptions::default().with_merging(merging)).unwrap();
         let options = PlanOptions::default().with_max(64, 256).with_prefetch();
         host.plan(&[Feature::new("f", &self.tables[table].spec.name).pooling(pooling)], options)
@@ -69,7 +70,13 @@ impl Fixture {
     }
 
     /// Looks `ids` up, unpooled, and checks every row and the mask; those that failed are zeros. Their positions, and why.
-    fn look(&self, table: usize, slot: &mut Slot, ids: &[i64], ahead: bool) -> (Report, Vec<usize>, Option<RowError>) {
+    fn look(
+        &self,
+        table: usize,
+        slot: &mut Slot,
+        ids: &[i64],
+        ahead: bool,
+    ) -> (LookupReport, Vec<usize>, Option<RowError>) {
         let dim = DIMS[table];
         let mut rows = vec![7.0; ids.len() * dim];
         let mut mask = vec![7; ids.len()];
@@ -112,9 +119,13 @@ fn what_is_joined_is_right_and_fewer_commands() {
             for step in steps {
                 let ids = sparse(step);
                 let curves = (0..drives).map(|_| flash()).collect();
-                let all =
-                    [Merging::Separate, Merging::Neighbours, Merging::Curves(vec![flash()]), Merging::Curves(curves)];
-                let reports: Vec<Report> = all
+                let all = [
+                    ReadMerging::Separate,
+                    ReadMerging::Neighbours,
+                    ReadMerging::Curves(vec![flash()]),
+                    ReadMerging::Curves(curves),
+                ];
+                let reports: Vec<LookupReport> = all
                     .into_iter()
                     .map(|merging| {
                         let mut slot = fixture.slot(table, Pooling::None, merging);
@@ -149,7 +160,7 @@ fn one_bad_block_fails_its_own_rows() {
         let fixture = fixture(drives);
         for (table, step) in [(0, 1), (0, 3), (1, 3)] {
             let ids = sparse(step);
-            let mut slot = fixture.slot(table, Pooling::None, Merging::Curves(vec![flash()]));
+            let mut slot = fixture.slot(table, Pooling::None, ReadMerging::Curves(vec![flash()]));
             let (before, ..) = fixture.look(table, &mut slot, &ids, ahead);
             let (drive, bad) = fixture.place(table, ids[77]);
             let status = Status::from(StatusCode::UnrecoveredReadError).with_dnr(true);
@@ -177,7 +188,7 @@ fn one_bad_block_fails_its_own_rows() {
 #[test]
 fn a_bad_block_between_rows_fails_none() {
     let fixture = fixture(1);
-    let mut slot = fixture.slot(0, Pooling::None, Merging::Curves(vec![flash()]));
+    let mut slot = fixture.slot(0, Pooling::None, ReadMerging::Curves(vec![flash()]));
     let (_, bad) = fixture.place(0, 7);
     let rule = Rule::new(Fault::Status(StatusCode::DeallocatedOrUnwrittenBlock.into())).lbas(bad..bad + 1).always();
     fixture.drives[0].faults().inject(rule);
@@ -191,7 +202,7 @@ fn a_bad_block_between_rows_fails_none() {
 #[test]
 fn sums_of_split_commands_are_right() {
     let fixture = fixture(1);
-    let mut slot = fixture.slot(1, Pooling::Sum, Merging::Curves(vec![flash()]));
+    let mut slot = fixture.slot(1, Pooling::Sum, ReadMerging::Curves(vec![flash()]));
     let ids: Vec<i64> = (0..64).collect();
     let (_, bad) = fixture.place(1, 20);
     let rule = Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).lbas(bad..bad + 1).always();
@@ -210,7 +221,7 @@ fn sums_of_split_commands_are_right() {
 #[test]
 fn other_failures_are_not_repeated() {
     let fixture = fixture(1);
-    let mut slot = fixture.slot(0, Pooling::None, Merging::Neighbours);
+    let mut slot = fixture.slot(0, Pooling::None, ReadMerging::Neighbours);
     let (_, bad) = fixture.place(0, 7);
     let rule = Rule::new(Fault::Status(StatusCode::InternalError.into())).lbas(bad..bad + 1);
     let rule = fixture.drives[0].faults().inject(rule.always());
@@ -222,7 +233,7 @@ fn other_failures_are_not_repeated() {
 #[test]
 fn a_drive_that_fails_while_parts_are_read_fails_them() {
     let fixture = fixture(1);
-    let mut slot = fixture.slot(0, Pooling::None, Merging::Neighbours);
+    let mut slot = fixture.slot(0, Pooling::None, ReadMerging::Neighbours);
     let read = || Rule::new(Fault::Status(StatusCode::UnrecoveredReadError.into())).io(NvmOpcode::READ);
     fixture.drives[0].faults().inject(read());
     fixture.drives[0].faults().inject(Rule::new(Fault::Fatal).io(NvmOpcode::READ).nth(2));
@@ -241,10 +252,13 @@ fn a_drive_that_fails_while_parts_are_read_fails_them() {
 fn curves_are_for_one_drive_or_for_each() {
     let fixture = fixture(3);
     let attach =
-        |curves| HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(Merging::Curves(curves)));
+        |curves| HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(ReadMerging::Curves(curves)));
     for count in [0, 2, 4] {
         let error = attach(vec![flash(); count]).unwrap_err();
-        assert!(matches!(&error, StoreError::PlanOptions { .. }) && error.to_string().contains("3 drives"), "{error}");
+        assert!(
+            matches!(&error, StoreError::ExecutorOptions { .. }) && error.to_string().contains("3 drives"),
+            "{error}"
+        );
     }
     let curves = attach(vec![flash()]).unwrap().read_curves();
     assert_eq!(curves.len(), 3);
@@ -269,7 +283,8 @@ fn a_measured_curve_reads_rows_and_nothing_else() {
             [forbid(0..first), forbid(last + 1..u64::MAX)]
         })
         .collect();
-    let host = HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(Merging::Measured)).unwrap();
+    let host =
+        HostExecutor::attach(&fixture.store, HostOptions::default().with_merging(ReadMerging::Measured)).unwrap();
     for (drive, rules) in fixture.drives.iter().zip(ranges) {
         for rule in rules {
             assert_eq!(drive.faults().fired(rule), 0);

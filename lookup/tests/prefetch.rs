@@ -272,10 +272,10 @@ fn a_slot_holds_one_batch() {
     assert!(matches!(look(&mut slot, right.len()), Err(LookupError::NothingPrefetched)));
     assert!(!slot.is_fetched() && !slot.forget_prefetched());
     prefetch(&mut slot, &ids);
-    assert!(matches!(slot.prefetch(&batch), Err(LookupError::QueueBusy)));
+    assert!(matches!(slot.prefetch(&batch), Err(LookupError::SlotHoldsBatch)));
     let mut rows = vec![7.0; right.len()];
     let busy = slot.lookup(&batch, &mut Output::new(OutputRows::F32(&mut rows), DIM));
-    assert!(matches!(busy, Err(LookupError::QueueBusy)));
+    assert!(matches!(busy, Err(LookupError::SlotHoldsBatch)));
     // An output that does not fit loses nothing.
     assert!(matches!(look(&mut slot, 5), Err(LookupError::Invalid(_))));
     assert_eq!(look(&mut slot, right.len()).unwrap(), right);

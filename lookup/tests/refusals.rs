@@ -5,8 +5,8 @@ mod common;
 use common::Table;
 use half::f16;
 use warprow_lookup::{
-    Batch, Bounds, Feature, HostExecutor, HostOptions, InvalidBatch, LookupError, Missing, MissingId, Output,
-    OutputRows, PlanOptions, Pooling,
+    Batch, BoundsCheck, Feature, HostExecutor, HostOptions, InvalidBatch, LookupError, MissingId, MissingPolicy,
+    Output, OutputRows, PlanOptions, Pooling,
 };
 use warprow_store::{DType, LoadOptions, Store, StoreError};
 
@@ -116,7 +116,7 @@ fn batches_that_do_not_fit() {
 #[test]
 fn missing_ids_are_named_before_anything_is_read() {
     let (_store, host) = host();
-    let features = [Feature::new("f", "wide"), Feature::new("g", "narrow").missing(Missing::Error).padding(-1)];
+    let features = [Feature::new("f", "wide"), Feature::new("g", "narrow").missing(MissingPolicy::Error).padding(-1)];
     let plan = host.plan(&features, PlanOptions::default()).unwrap();
     let mut slot = plan.slot().unwrap();
     let mut rows = vec![7.0; 64];
@@ -136,8 +136,13 @@ fn missing_ids_are_named_before_anything_is_read() {
 #[test]
 fn missing_ids_are_told_of_as_features_want_it() {
     let (_store, host) = host();
-    let feature = |bounds| Feature::new("f", "narrow").missing(Missing::Default).bounds(bounds).padding(-1);
-    let features = [feature(Bounds::Ignore), feature(Bounds::Count), feature(Bounds::Report), feature(Bounds::Report)];
+    let feature = |bounds| Feature::new("f", "narrow").missing(MissingPolicy::Default).bounds(bounds).padding(-1);
+    let features = [
+        feature(BoundsCheck::Ignore),
+        feature(BoundsCheck::Count),
+        feature(BoundsCheck::Report),
+        feature(BoundsCheck::Report),
+    ];
     let plan = host.plan(&features, PlanOptions::default()).unwrap();
     let mut rows = vec![7.0; 64];
     let mut mask = vec![7; 12];
@@ -148,7 +153,7 @@ fn missing_ids_are_told_of_as_features_want_it() {
     assert_eq!((report.missing, report.padding), (3, 4));
     assert_eq!(report.first_missing, Some(MissingId { position: 10, id: -3 }));
     assert_eq!(mask, [1, 0, 0, 0, 1, 0, 1, 0, 1, 1, 0, 0]);
-    let both = [feature(Bounds::Ignore).missing(Missing::Error)];
+    let both = [feature(BoundsCheck::Ignore).missing(MissingPolicy::Error)];
     let text = host.plan(&both, PlanOptions::default()).unwrap_err().to_string();
     assert!(text.contains("\"f\"") && text.contains("choose one"), "{text}");
 }
@@ -175,7 +180,7 @@ fn slots_and_queues_run_out_by_name() {
     let plan = host.plan(&feature, PlanOptions::default().with_slots(3)).unwrap();
     let slots: Vec<_> = (0..3).map(|_| plan.slot().unwrap()).collect();
     let error = plan.slot().unwrap_err();
-    assert!(matches!(error, StoreError::QueueBusy { slots: 3 }), "{error}");
+    assert!(matches!(error, StoreError::NoFreeSlot { slots: 3 }), "{error}");
     assert!(store.ranks("wide").is_err() || store.ranks("wide").unwrap().is_none());
     drop(slots);
     assert!(plan.slot().is_ok());

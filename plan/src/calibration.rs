@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use warprow_dma::{Clock, SystemClock};
 use warprow_layout::{FormatOptions, TableSpec};
 use warprow_lookup::HostExecutor;
-use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, Report, Slot, Stage};
+use warprow_lookup::{Batch, Feature, HostOptions, LookupReport, Output, OutputRows, PlanOptions, Slot, Stage};
 use warprow_soft_controller::{DiePlacement, Namespace, RamBacking, SoftController, Timing};
 use warprow_store::{DType, Device, LoadOptions, OpenOptions, Store, TableLoad};
 use warprow_workload::SeededRandom;
@@ -107,7 +107,7 @@ impl Calibration {
         plan.slot().map_err(|error| fail(&error))
     }
 
-    fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<Report, ProposalError> {
+    fn look_up(&self, slot: &mut Slot, ids: &[i64], rows: &mut [f32]) -> Result<LookupReport, ProposalError> {
         let mut out = Output::new(OutputRows::F32(rows), self.dim as usize);
         slot.lookup(&Batch::new(ids, ids.len()), &mut out).map_err(|error| fail(&error))
     }
@@ -187,7 +187,7 @@ impl Calibration {
         let mut slot = self.slot(&store, 0)?;
         let mut rows = self.output();
         let mut random = SeededRandom::new(2);
-        let mut turn = || -> Result<(Duration, Report), ProposalError> {
+        let mut turn = || -> Result<(Duration, LookupReport), ProposalError> {
             let ids = self.any(&mut random, BATCH / 2);
             let began = Instant::now();
             let report = self.look_up(&mut slot, &ids, &mut rows)?;
@@ -221,7 +221,7 @@ impl Calibration {
 
 /// What a look-up took.
 struct Timed {
-    report: Report,
+    report: LookupReport,
     /// Seconds of the drive's.
     drive: f64,
 }

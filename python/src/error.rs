@@ -16,6 +16,7 @@ use warprow_store::{DriverError, StoreError};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     AddressError,
+    Busy,
     Closed,
     ConsentNeeded,
     ContextLost,
@@ -32,7 +33,6 @@ pub(crate) enum Kind {
     NoSuchRow,
     NoSuchTable,
     OpenError,
-    QueueBusy,
     ReadOnly,
     RowsFailed,
     RunsFailed,
@@ -125,14 +125,16 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
         }
         StoreError::NoRoomToGrow { needed, free, chunk_size, .. }
         | StoreError::NoRoomToCreate { needed, free, chunk_size, .. } => no_space(text, needed, free, chunk_size),
-        StoreError::Queues { .. } | StoreError::QueueBusy { .. } | StoreError::GpuBusy { .. } => {
-            raise(Kind::QueueBusy, text)
+        StoreError::Queues { .. } | StoreError::NoFreeSlot { .. } | StoreError::GpuBusy { .. } => {
+            raise(Kind::Busy, text)
         }
         StoreError::Plan { .. } | StoreError::PlanOptions { .. } => invalid("features", text),
         StoreError::RowDamaged { table, drive, .. } => raise_with(Kind::Damaged, text, |details| {
             details.set_item("table", table)?;
             details.set_item("drive", drive)
         }),
+        StoreError::ExecutorOptions { .. } => invalid("options", text),
+        StoreError::OutputType { .. } => invalid("dtype", text),
         StoreError::UpdateRows { .. } => invalid("rows", text),
         StoreError::Keys { .. } => invalid("keys", text),
         StoreError::Volume(error) => of_volume(error, text),
@@ -157,7 +159,7 @@ fn of_volume(error: VolumeError, text: String) -> PyErr {
         }
         VolumeError::InvalidTable { .. } | VolumeError::InvalidGeneration { .. } => invalid("source", text),
         VolumeError::Drive(_) => raise(Kind::DriveFailed, text),
-        VolumeError::Busy | VolumeError::Rewriting { .. } | VolumeError::LogBusy { .. } => raise(Kind::QueueBusy, text),
+        VolumeError::Busy | VolumeError::Rewriting { .. } | VolumeError::LogBusy { .. } => raise(Kind::Busy, text),
         _ => raise(Kind::StoreFailed, text),
     }
 }
@@ -229,7 +231,7 @@ pub(crate) fn of_lookup(error: LookupError) -> PyErr {
                 _ => Ok(()),
             }
         }),
-        LookupError::QueueBusy => raise(Kind::QueueBusy, text),
+        LookupError::SlotHoldsBatch => raise(Kind::Busy, text),
         LookupError::NamespaceChanged(_) => raise(Kind::DriveFailed, text),
         _ => invalid("input", text),
     }
@@ -256,7 +258,7 @@ pub(crate) fn of_gpu(error: GpuError) -> PyErr {
         GpuError::Unsupported(_) | GpuError::Unfit(_) => invalid("features", text),
         GpuError::Invalid { what, .. } => invalid(argument_of(what), text),
         GpuError::Flawed(what, _) => invalid(if what.contains("offsets") { "offsets" } else { "input" }, text),
-        GpuError::QueueBusy(_) => raise(Kind::QueueBusy, text),
+        GpuError::NoFreeSlot { .. } | GpuError::SlotHoldsBatch | GpuError::Busy(_) => raise(Kind::Busy, text),
         GpuError::RowsFailed { failed, first, .. } => raise_with(Kind::RowsFailed, text, |details| {
             details.set_item("count", failed)?;
             match first {

@@ -1,7 +1,7 @@
 //! Features and options of plans, as Python gives them.
 
 use pyo3::prelude::*;
-use warprow_lookup::{FailedRows, Feature, MaskMeaning, Missing, PlanOptions, Pooling};
+use warprow_lookup::{FailedRows, Feature, MaskMeaning, MissingPolicy, PlanOptions, Pooling};
 
 use crate::arrays::dtype;
 use crate::error::invalid;
@@ -31,12 +31,12 @@ pub(crate) fn features(given: &[FeatureArgs]) -> PyResult<Vec<Feature>> {
 }
 
 /// Which row a missing id gets, by the name of it.
-pub(crate) fn missing(name: &str) -> PyResult<Missing> {
+pub(crate) fn missing(name: &str) -> PyResult<MissingPolicy> {
     Ok(match name {
-        "error" => Missing::Error,
-        "default" => Missing::Default,
-        "zero" => Missing::Zero,
-        "skip" => Missing::Skip,
+        "error" => MissingPolicy::Error,
+        "default" => MissingPolicy::Default,
+        "zero" => MissingPolicy::Zero,
+        "skip" => MissingPolicy::Skip,
         other => {
             let text = format!("{other:?} is no way with missing ids: give error, default, zero or skip");
             return Err(invalid("missing", text));

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use warprow_gpu::{GpuBatch, GpuError, GpuExecutor, GpuOutput, GpuPlan, GpuReport, GpuSlot, PrefetchedBatch, Ticket};
-use warprow_lookup::{Feature, Missing, PlanOptions};
+use warprow_lookup::{Feature, MissingPolicy, PlanOptions};
 
 use crate::error::{Kind, of_gpu, raise};
 
@@ -103,7 +103,7 @@ impl Trouble {
         match self {
             Self::Gpu(error) => of_gpu(error),
             Self::Raised(error) => error,
-            Self::Busy(what) => raise(Kind::QueueBusy, what.to_owned()),
+            Self::Busy(what) => raise(Kind::Busy, what.to_owned()),
         }
     }
 }
@@ -238,7 +238,7 @@ impl Lanes {
         *latest = Some(report);
         // Where rows failed as well, the GPU tells that alone.
         match report.first_missing {
-            Some(first) if self.options.missing == Missing::Error => {
+            Some(first) if self.options.missing == MissingPolicy::Error => {
                 Err(GpuError::MissingIds { missing: report.missing, first, report: Box::new(report) }.into())
             }
             _ => Ok(()),
@@ -293,7 +293,7 @@ impl Lanes {
                 match unsafe { slot.prefetch(stream as _, batch) } {
                     Ok(prefetched) => return Ok(Ahead::Captured(state.capturing_ahead.swap_remove(index), prefetched)),
                     // Another capture has it.
-                    Err(GpuError::QueueBusy(_)) => {}
+                    Err(GpuError::SlotHoldsBatch | GpuError::Busy(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
             }

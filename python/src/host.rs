@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use warprow_lookup::{Batch, HostExecutor, HostOptions, LookupError, Output, Plan, PrepareOptions, Report, Slot};
+use warprow_lookup::{Batch, HostExecutor, HostOptions, LookupError, LookupReport, Output, Plan, PrepareOptions, Slot};
 
 use crate::arrays::{Integers, dtype, output_rows, slice, slice_mut};
 use crate::error::{Kind, of_lookup, of_store, raise};
@@ -99,7 +99,7 @@ struct Planned {
     slots: Pool<Slot>,
     /// For batches that are fetched ahead.
     ahead: Pool<Slot>,
-    latest: Mutex<Option<Report>>,
+    latest: Mutex<Option<LookupReport>>,
     dtype: warprow_layout::DType,
     /// Whether rows that could not be read are an error.
     raises_failed: bool,
@@ -176,8 +176,8 @@ impl Planned {
         &self,
         out: OutputArgs,
         ids: usize,
-        work: impl FnOnce(&mut Output<'_>) -> PyResult<Result<Report, LookupError>>,
-    ) -> PyResult<Report> {
+        work: impl FnOnce(&mut Output<'_>) -> PyResult<Result<LookupReport, LookupError>>,
+    ) -> PyResult<LookupReport> {
         // SAFETY: the caller's promise.
         let (rows, mask) =
             unsafe { (output_rows(out.0, out.1, self.dtype)?, out.2.map(|address| slice_mut::<u8>(address, ids))) };
@@ -235,7 +235,7 @@ impl HostPlan {
             // SAFETY: the Python half has checked the arrays, and holds them until this returns.
             let batch = unsafe { batch.batch()? };
             let mut slot = plan.ahead.take(Duration::ZERO).ok_or_else(|| {
-                raise(Kind::QueueBusy, "as many batches are prefetched as was planned: look one up first".to_owned())
+                raise(Kind::Busy, "as many batches are prefetched as was planned: look one up first".to_owned())
             })?;
             if let Err(error) = slot.prefetch(&batch) {
                 plan.ahead.give(slot);

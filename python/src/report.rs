@@ -3,7 +3,7 @@
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use warprow_gpu::GpuReport;
-use warprow_lookup::{Metrics, Report, Stage};
+use warprow_lookup::{LookupMetrics, LookupReport, Stage};
 use warprow_store::{DriveState, GenerationInfo, LoadReport, TableInfo, VerifyReport};
 
 macro_rules! dict {
@@ -21,7 +21,7 @@ macro_rules! counts {
 }
 
 /// What a look-up on the host did.
-pub(crate) fn of_lookup<'py>(py: Python<'py>, report: &Report) -> Described<'py> {
+pub(crate) fn of_lookup<'py>(py: Python<'py>, report: &LookupReport) -> Described<'py> {
     let dict = PyDict::new(py);
     counts!(
         dict,
@@ -58,7 +58,7 @@ pub(crate) fn of_gpu_lookup<'py>(py: Python<'py>, report: &GpuReport) -> Describ
 }
 
 /// Totals of a host executor.
-pub(crate) fn of_metrics<'py>(py: Python<'py>, totals: &Metrics) -> Described<'py> {
+pub(crate) fn of_metrics<'py>(py: Python<'py>, totals: &LookupMetrics) -> Described<'py> {
     let dict = PyDict::new(py);
     counts!(
         dict,

@@ -349,5 +349,5 @@ fn export(
 
 /// That something waited too long for something that others hold.
 pub(crate) fn busy(what: &str) -> PyErr {
-    raise(Kind::QueueBusy, format!("{what}: wait for others to end, or plan more slots"))
+    raise(Kind::Busy, format!("{what}: wait for others to end, or plan more slots"))
 }

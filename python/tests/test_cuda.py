@@ -186,7 +186,7 @@ def test_both_halves_in_a_graph(stored) -> None:  # noqa: F811
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             ahead = [ours.prefetch(ids) for ids in inputs]
-            with pytest.raises(warprow.QueueBusy):
+            with pytest.raises(warprow.Busy):
                 ours.prefetch(inputs[0])
             between = ours(inputs[1].flip(0))
             outs = [ours.lookup(it) for it in ahead]

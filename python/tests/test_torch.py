@@ -446,7 +446,7 @@ def test_rows_are_fetched_ahead(stored, device) -> None:
         same(ours.lookup(ahead), table.to(device)[ids])
         ahead = following
     held = [ours.prefetch(batches[0]), ours.prefetch(batches[1])]
-    with pytest.raises(warprow.QueueBusy):
+    with pytest.raises(warprow.Busy):
         ours.prefetch(batches[2])
     same(ours(batches[3]), table.to(device)[batches[3]])
     del held[0]

@@ -2,7 +2,7 @@
 
 use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
-use warprow_layout::{DriveError, OpenError, StoreFormatError, VolumeError};
+use warprow_layout::{DType, DriveError, OpenError, StoreFormatError, VolumeError};
 
 use crate::attach_error::AttachError;
 use crate::events::NamespaceChanged;
@@ -312,6 +312,18 @@ pub enum StoreError {
         /// What is wrong, and what to do.
         reason: String,
     },
+    /// Options of an executor are out of range, or do not fit the store.
+    #[error("executor: {reason}")]
+    ExecutorOptions {
+        /// What is wrong, and what to do.
+        reason: String,
+    },
+    /// Output was asked for in a type that no look-up yields.
+    #[error("no look-up yields elements of type {dtype}: ask for F32, F16, BF16, I8 or U8")]
+    OutputType {
+        /// The type asked for.
+        dtype: DType,
+    },
     /// Not enough queues for a plan's slots.
     #[error(
         "drive {drive} has {free} queue pairs free, {slots} slots × {workers} workers need {}: ask for fewer slots",
@@ -329,7 +341,7 @@ pub enum StoreError {
     },
     /// All slots of a plan are in use.
     #[error("all {slots} slots of the plan are in use: drop one, or plan more")]
-    QueueBusy {
+    NoFreeSlot {
         /// Slots of the plan.
         slots: u32,
     },

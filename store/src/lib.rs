@@ -71,7 +71,7 @@ pub use format::{DriveContent, DriveFormat, FormatConsent, FormatProposal, Forma
 pub use generations::GenerationInfo;
 pub use load::{LoadOptions, LoadProgress, LoadReport, TableLoad};
 
-pub use membership::{DriveAdded, MoveProgress};
+pub use membership::{MoveProgress, StoreWithNewDrive};
 pub use pace::Pace;
 pub use scrub::{ScrubOptions, ScrubPosition, ScrubProgress, ScrubReport};
 pub use skipped_tensor::SkippedTensor;

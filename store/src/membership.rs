@@ -18,7 +18,7 @@ pub type MoveProgress<'a> = &'a mut dyn FnMut(u64, u64) -> ControlFlow<()>;
 /// The result of [`Store::add_drive`]: the store with the new drive.
 #[derive(Debug)]
 #[must_use]
-pub struct DriveAdded {
+pub struct StoreWithNewDrive {
     /// The store to use from now on: the one that the drive was added to refuses to write.
     pub store: Store,
     /// How many chunks were moved to the drive, or why not all of the drive's share was moved. To add the drive once
@@ -29,7 +29,7 @@ pub struct DriveAdded {
 impl Store {
     /// Makes a drive a member, and moves to it its share of every generation, and no other chunk. What is on it is lost; if that
     /// looks like a store, it takes `overwrite`. A drive that is a member already, because this was stopped, gets what it lacks.
-    /// That it became one, and not all of its share was moved, is no error: [`DriveAdded::moved`] says why.
+    /// That it became one, and not all of its share was moved, is no error: [`StoreWithNewDrive::moved`] says why.
     ///
     /// Hosts that are attached go on with what they read, but see no updates made through the store that this returns, and this
     /// one refuses to write from then on. Refused while somebody loads or updates.
@@ -39,7 +39,7 @@ impl Store {
         overwrite: bool,
         options: &OpenOptions,
         progress: MoveProgress<'_>,
-    ) -> Result<DriveAdded, StoreError> {
+    ) -> Result<StoreWithNewDrive, StoreError> {
         let position = |shared: &Shared| {
             let named =
                 |member: &Option<Arc<MemberDrive>>| member.as_ref().is_some_and(|drive| drive.name() == device.name());
@@ -62,7 +62,7 @@ impl Store {
             Some(index) => store.shared.volume.spread(index as u16, progress).map_err(StoreError::from),
             None => Ok(0),
         };
-        Ok(DriveAdded { store, moved })
+        Ok(StoreWithNewDrive { store, moved })
     }
 
     /// Moves everything off a drive, and takes it out of the store. `drive`: its name. That the others have room is checked first.

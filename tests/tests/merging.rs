@@ -7,7 +7,7 @@ use std::time::Duration;
 use warprow_dma::Clock;
 use warprow_layout::FormatOptions;
 use warprow_lookup::HostExecutor;
-use warprow_lookup::{Batch, Feature, HostOptions, Merging, Output, OutputRows, PlanOptions, Report, Slot};
+use warprow_lookup::{Batch, Feature, HostOptions, LookupReport, Output, OutputRows, PlanOptions, ReadMerging, Slot};
 use warprow_soft_controller::{Namespace, RamBacking, SoftController, TimingProfile};
 use warprow_store::{DType, Device, LoadOptions, OpenOptions, ReadCurve, Store, TableLoad, TableSpec};
 use warprow_tests::{VirtualClock, versions};
@@ -37,7 +37,7 @@ fn fixture(profile: TimingProfile, row_bytes: usize) -> Fixture {
 }
 
 impl Fixture {
-    fn slot(&self, merging: Merging) -> (Slot, Option<ReadCurve>) {
+    fn slot(&self, merging: ReadMerging) -> (Slot, Option<ReadCurve>) {
         let host = HostExecutor::attach(&self.store, HostOptions::default().with_merging(merging)).unwrap();
         let plan = host
             .plan(&[Feature::new("f", "t")], PlanOptions::default().with_max(BATCH, BATCH).with_out(DType::U8))
@@ -46,7 +46,7 @@ impl Fixture {
     }
 
     /// Looks up ids among the first `rows`, checks every row, and takes the time of the drive.
-    fn look(&self, slot: &mut Slot, rows: u64, seed: u64) -> (Report, Duration) {
+    fn look(&self, slot: &mut Slot, rows: u64, seed: u64) -> (LookupReport, Duration) {
         let mut random = fastrand::Rng::with_seed(seed);
         let ids: Vec<u64> = (0..BATCH).map(|_| random.u64(..rows)).collect();
         let mut out = vec![0xa5; BATCH * self.row_bytes];
@@ -71,7 +71,7 @@ fn a_curve_is_measured_as_the_drive_is() {
     ] {
         let fixture = fixture(profile, 512);
         let before = fixture.clock.now();
-        let (_, curve) = fixture.slot(Merging::Measured);
+        let (_, curve) = fixture.slot(ReadMerging::Measured);
         let took = fixture.clock.now() - before;
         let curve = curve.unwrap();
         assert!(took < Duration::from_millis(60), "{took:?}");
@@ -88,7 +88,7 @@ fn the_cheapest_way_takes_the_least_time() {
     for profile in [TimingProfile::P5800x, TimingProfile::Gen5Tlc] {
         for row_bytes in [128, 512] {
             let fixture = fixture(profile, row_bytes);
-            let ways = [Merging::Separate, Merging::Neighbours, Merging::Measured];
+            let ways = [ReadMerging::Separate, ReadMerging::Neighbours, ReadMerging::Measured];
             let mut slots = ways.map(|merging| fixture.slot(merging).0);
             // From each LBA wanted to one in fifty.
             for rows in [ROWS / 50, ROWS / 10, ROWS] {

@@ -14,7 +14,7 @@ use warprow_bench::results::{BenchmarkResult, Record, SsdLookups};
 use warprow_bench::ssd::{HostGround, Medium, SsdSetup, run, show};
 use warprow_bench::{Bytes, Count, Scratch};
 use warprow_gpu_queues::{Gpu, MemoryPlacement};
-use warprow_lookup::Merging;
+use warprow_lookup::ReadMerging;
 use warprow_soft_controller::TimingProfile;
 use warprow_workload::MachineInfo;
 use warprow_workload::rival::PageCaching;
@@ -145,11 +145,11 @@ enum MergingArg {
 }
 
 impl MergingArg {
-    fn merging(self) -> Merging {
+    fn merging(self) -> ReadMerging {
         match self {
-            Self::Separate => Merging::Separate,
-            Self::Neighbours => Merging::Neighbours,
-            Self::Measured => Merging::Measured,
+            Self::Separate => ReadMerging::Separate,
+            Self::Neighbours => ReadMerging::Neighbours,
+            Self::Measured => ReadMerging::Measured,
         }
     }
 }

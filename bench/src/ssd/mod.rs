@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use warprow_gpu_queues::MemoryPlacement;
 use warprow_layout::DType;
-use warprow_lookup::Merging;
+use warprow_lookup::ReadMerging;
 use warprow_soft_controller::TimingProfile;
 use warprow_store::Store;
 use warprow_workload::rival::{EqualMeansRival, RivalError, RivalTable};
@@ -59,7 +59,7 @@ pub struct SsdSetup {
     /// The most commands in flight on each of these queues; `None`: as many as usual.
     pub depth: Option<u32>,
     /// Which rows share a read command, whoever looks up but for io_uring; `None`: as each executor has it usually.
-    pub merging: Option<Merging>,
+    pub merging: Option<ReadMerging>,
     /// For each of those, each number of ids, drives and each timing.
     pub time: Duration,
     /// After this nothing more is begun.

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail, ensure};
 use warprow_lookup::HostExecutor;
-use warprow_lookup::{Batch, Feature, HostOptions, Merging, Output, OutputRows, PlanOptions, Slot};
+use warprow_lookup::{Batch, Feature, HostOptions, Output, OutputRows, PlanOptions, ReadMerging, Slot};
 use warprow_store::Store;
 use warprow_workload::rival::{EqualMeansRival, Rival, RivalTable, UringReads};
 use zerocopy::IntoBytes;
@@ -34,7 +34,7 @@ impl Landing for Vec<f32> {
 #[derive(Clone, Copy, Debug)]
 pub enum Means<'a> {
     /// The host executor, each with a queue on every drive, with rows sharing commands like that.
-    Host(&'a Store, Option<&'a Merging>),
+    Host(&'a Store, Option<&'a ReadMerging>),
     /// io_uring on the drives' files, with all other means of the host executor.
     Uring(&'a RivalTable),
 }

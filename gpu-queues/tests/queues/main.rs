@@ -96,7 +96,7 @@ fn options(batches: u32, timeout: Duration) -> QueueSetOptions {
         timeout,
         doorbells: DoorbellAccess::Memory,
         memory: MemoryPlacement::Best,
-        host_rung: Vec::new(),
+        host_doorbells: Vec::new(),
         writable: None,
     }
 }

@@ -2,7 +2,7 @@
 
 use warprow_gpu::{GpuError, GpuSlot, Ticket};
 use warprow_lookup::{
-    Batch, FailedRows, Feature, HostExecutor, HostOptions, MaskMeaning, Missing, MissingId, Output, OutputRows,
+    Batch, FailedRows, Feature, HostExecutor, HostOptions, MaskMeaning, MissingId, MissingPolicy, Output, OutputRows,
     PlanOptions, Pooling,
 };
 use warprow_soft_controller::{Fault, Rule};
@@ -104,7 +104,7 @@ fn missing_ids_that_are_errors_are_told_by_the_ticket() {
     let stream = Stream::new(&gpu);
     for options in [patient(), patient().with_hbm_bytes(1 << 30), patient().with_dram_bytes(1 << 30)] {
         let executor = fixture.attach(&gpu, options);
-        let features = [Feature::new("f", "t").missing(Missing::Error)];
+        let features = [Feature::new("f", "t").missing(MissingPolicy::Error)];
         let slot = executor.plan(&features, Fixture::options(1).with_prefetch()).unwrap().slot().unwrap();
         let mut random = fastrand::Rng::with_seed(2);
         let mut flat = Flat::new(&gpu, some_missing(&mut random));

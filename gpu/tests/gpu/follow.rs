@@ -294,7 +294,7 @@ fn a_look_up_that_does_not_end_keeps_its_tables() {
     let ticket = held.0.launch(&held.1, &held.2).unwrap();
     std::thread::sleep(millis(50));
     let busy = executor.adopt(&upcoming, millis(50));
-    assert!(matches!(&busy, Err(GpuError::QueueBusy(why)) if why.contains("again")), "{busy:?}");
+    assert!(matches!(&busy, Err(GpuError::Busy(why)) if why.contains("again")), "{busy:?}");
     // The other slot has gone over, this one has not.
     let report = wait(&free.0.launch(&free.1, &free.2).unwrap()).unwrap();
     assert_eq!(report.generation, second);

@@ -88,7 +88,7 @@ fn a_slot_serves_one_launch_at_a_time() {
     let fixture = Fixture::new(1);
     let plan = fixture.plan(&gpu, patient(), 1);
     let slot = plan.slot().unwrap();
-    assert!(matches!(plan.slot(), Err(GpuError::QueueBusy(_))));
+    assert!(matches!(plan.slot(), Err(GpuError::NoFreeSlot { slots: 1 })));
     let (first, second) = (Stream::new(&gpu), Stream::new(&gpu));
     let mut random = fastrand::Rng::with_seed(2);
     let [one, two] = [600, 400].map(|count| Flat::new(&gpu, Fixture::ids(count, &mut random)));
@@ -97,7 +97,7 @@ fn a_slot_serves_one_launch_at_a_time() {
         let ticket = one.launch(&slot, &first).unwrap();
         let_it_begin();
         let busy = two.launch(&slot, &second).unwrap();
-        assert!(matches!(wait(&busy), Err(GpuError::QueueBusy(_))));
+        assert!(matches!(wait(&busy), Err(GpuError::Busy(_))));
         wait(&ticket).unwrap();
         assert!(one.check(&fixture, &round).is_empty());
         two.assert_untouched(&round);
@@ -148,7 +148,7 @@ fn of_two_graphs_that_meet_in_a_slot_one_runs() {
                     it.flat.reset();
                     true
                 }
-                Err(GpuError::QueueBusy(_)) => {
+                Err(GpuError::Busy(_)) => {
                     it.flat.assert_untouched(&what);
                     false
                 }
@@ -213,7 +213,7 @@ fn a_launch_and_a_graph_that_meet_in_a_slot() {
         other.wait(&gpu);
         let results = [captured.poll().expect("it has ended"), wait(&ticket)];
         let [ran, busy] = if graph_first { [0, 1] } else { [1, 0] };
-        assert!(results[ran].is_ok() && matches!(results[busy], Err(GpuError::QueueBusy(_))), "{round}: {results:?}");
+        assert!(results[ran].is_ok() && matches!(results[busy], Err(GpuError::Busy(_))), "{round}: {results:?}");
         let flats = [&in_graph, &direct];
         assert!(flats[ran].check(&fixture, &round).is_empty());
         flats[busy].assert_untouched(&round);

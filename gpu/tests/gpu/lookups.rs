@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_gpu_queues::Gpu;
-use warprow_lookup::Dedupe;
+use warprow_lookup::DedupeMethod;
 use warprow_store::{LoadOptions, Store};
 
 use crate::common::random::{Case, random_features, random_tables};
@@ -78,7 +78,9 @@ fn match_the_naive_look_up() {
 #[test]
 fn every_way_to_find_different_rows_matches_the_naive_look_up() {
     let Some(gpu) = gpu() else { return };
-    for (seed, way) in (2000..).zip([Dedupe::Block, Dedupe::Bitmap, Dedupe::Hash, Dedupe::Radix].repeat(4)) {
+    for (seed, way) in
+        (2000..).zip([DedupeMethod::Block, DedupeMethod::Bitmap, DedupeMethod::Hash, DedupeMethod::Radix].repeat(4))
+    {
         eprintln!("seed {seed}: {way:?}");
         let mut random = fastrand::Rng::with_seed(seed);
         let (_drives, store) = common::store(random.usize(1..4), 24 << 20, 512);
@@ -88,7 +90,7 @@ fn every_way_to_find_different_rows_matches_the_naive_look_up() {
         let executor = GpuExecutor::attach(&store, gpu.clone(), attach.with_checked_keys()).unwrap();
         let stream = Stream::new(&gpu);
         let (features, options) = random_features(&tables, &mut random);
-        let ids = if way == Dedupe::Block { 8192 } else { 40_000 };
+        let ids = if way == DedupeMethod::Block { 8192 } else { 40_000 };
         let options = options.with_max(1000, ids).with_dedupe(way);
         let plan = executor.plan(&features, options.clone()).unwrap();
         assert_eq!(plan.dedupe(), way);
@@ -96,7 +98,7 @@ fn every_way_to_find_different_rows_matches_the_naive_look_up() {
         for _ in 0..4 {
             one_batch((&gpu, &plan, &slot, &stream), &tables, &features, &options, &mut random);
         }
-        if way == Dedupe::Block {
+        if way == DedupeMethod::Block {
             let refused = executor.plan(&features, options.with_max(1000, 8193)).unwrap_err().to_string();
             assert!(refused.contains("8192 ids"), "{refused}");
         }

@@ -1,7 +1,7 @@
 //! Rows of neighbouring LBAs in one command: by content, fewer commands, and bad blocks that fail no other rows.
 
 use warprow_gpu::GpuReport;
-use warprow_lookup::Merging;
+use warprow_lookup::ReadMerging;
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
 use warprow_store::ReadCurve;
@@ -10,14 +10,14 @@ use crate::fixture::{Fixture, Flat, Stream, failed, gpu, patient, wait};
 use crate::lookups::whole_lookups;
 
 /// The read curve of a drive that takes 3.3 M commands and 14 GB a second: two rows of 512 B share a command over 14 LBAs.
-fn flash() -> Merging {
-    Merging::Curves(vec![ReadCurve::of_limits(3.3e6, 14e9).unwrap()])
+fn flash() -> ReadMerging {
+    ReadMerging::Curves(vec![ReadCurve::of_limits(3.3e6, 14e9).unwrap()])
 }
 
 #[test]
 fn every_way_matches_the_naive_look_up() {
     let Some(gpu) = gpu() else { return };
-    let ways = [Merging::Neighbours, flash(), Merging::Measured];
+    let ways = [ReadMerging::Neighbours, flash(), ReadMerging::Measured];
     for (seed, merging) in (3000..).zip(ways.iter().cycle().take(18)) {
         eprintln!("seed {seed}: {merging:?}");
         whole_lookups(&gpu, seed, |options| options.with_merging(merging.clone()));
@@ -30,7 +30,7 @@ fn rows_that_lie_close_share_commands_in_graphs_too() {
     let fixture = Fixture::new(2);
     let flat = Flat::new(&gpu, Fixture::ids(1000, &mut fastrand::Rng::with_seed(31)));
     let stream = Stream::new(&gpu);
-    let report = |merging: Merging| -> GpuReport {
+    let report = |merging: ReadMerging| -> GpuReport {
         let slot = fixture.plan(&gpu, patient().with_merging(merging.clone()), 1).slot().unwrap();
         let report = flat.assert_found(&fixture, &slot, &stream, &merging);
         let (graph, captured) = flat.capture(&gpu, &slot, &stream);
@@ -44,7 +44,7 @@ fn rows_that_lie_close_share_commands_in_graphs_too() {
         }
         report
     };
-    let [separate, neighbours, curve] = [Merging::Separate, Merging::Neighbours, flash()].map(report);
+    let [separate, neighbours, curve] = [ReadMerging::Separate, ReadMerging::Neighbours, flash()].map(report);
     assert_eq!((separate.commands, separate.bytes_read), (1000, 1000 * 512));
     // Nothing is read for nothing.
     assert!(neighbours.commands < separate.commands && neighbours.bytes_read == separate.bytes_read, "{neighbours:?}");

@@ -206,11 +206,11 @@ fn a_slot_holds_one_batch() {
     let second = Flat::new(&gpu, Fixture::ids(800, &mut random));
     let (graph, captured) = second.capture(&gpu, &slot, &stream);
     let prefetched = flat.prefetch(&slot, &stream).unwrap();
-    assert!(matches!(second.prefetch(&slot, &stream), Err(GpuError::QueueBusy(_))));
-    assert!(matches!(second.launch(&slot, &stream), Err(GpuError::QueueBusy(_))));
+    assert!(matches!(second.prefetch(&slot, &stream), Err(GpuError::SlotHoldsBatch)));
+    assert!(matches!(second.launch(&slot, &stream), Err(GpuError::SlotHoldsBatch)));
     fetched(&prefetched);
     stream.launch(&gpu, &graph);
-    assert!(matches!(wait(&captured), Err(GpuError::QueueBusy(_))));
+    assert!(matches!(wait(&captured), Err(GpuError::Busy(_))));
     second.assert_untouched(&"a graph whose slot was busy");
     wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()).unwrap();
     assert_eq!(flat.check(&fixture, &"beside"), [0i64; 0]);
@@ -262,7 +262,7 @@ fn a_look_up_reads_the_tables_of_its_prefetch() {
     common::load(&fixture.store, std::slice::from_ref(&second), &LoadOptions::default().with_replace());
     let upcoming = executor.prepare(&PrepareOptions::default()).unwrap();
     let early = executor.adopt(&upcoming, Duration::from_millis(50));
-    assert!(matches!(early, Err(GpuError::QueueBusy(_))), "{early:?}");
+    assert!(matches!(early, Err(GpuError::Busy(_))), "{early:?}");
     wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()).unwrap();
     assert_eq!(flat.check(&fixture, &"before"), [0i64; 0]);
     executor.adopt(&upcoming, scaled(Duration::from_secs(10))).unwrap();

@@ -108,7 +108,7 @@ fn a_prefetch_without_its_look_up_is_refused_when_the_capture_ends() {
     // Dropped; and nothing that is recorded later makes up for it.
     let ended = record(&gpu, &stream, MODE, || {
         drop(flat.prefetch(&slot, &stream).unwrap());
-        assert!(matches!(more.prefetch(&slot, &stream), Err(GpuError::QueueBusy(_))));
+        assert!(matches!(more.prefetch(&slot, &stream), Err(GpuError::Busy(_))));
         // Another slot's is no concern of that.
         let prefetched = more.prefetch(&other, &stream).unwrap();
         drop(more.launch_prefetched(&other, prefetched, &stream).unwrap());
@@ -124,10 +124,10 @@ fn a_prefetch_without_its_look_up_is_refused_when_the_capture_ends() {
     // Two at a time, a look-up at once meanwhile, and halves in two captures, or one of them in none: each is refused before anything is recorded.
     let ended = record(&gpu, &stream, MODE, || {
         let prefetched = flat.prefetch(&slot, &stream).unwrap();
-        assert!(matches!(more.prefetch(&slot, &stream), Err(GpuError::QueueBusy(_))));
-        assert!(matches!(more.launch(&slot, &stream), Err(GpuError::QueueBusy(_))));
+        assert!(matches!(more.prefetch(&slot, &stream), Err(GpuError::SlotHoldsBatch)));
+        assert!(matches!(more.launch(&slot, &stream), Err(GpuError::SlotHoldsBatch)));
         // Beside the capture.
-        assert!(matches!(more.prefetch(&slot, &second), Err(GpuError::QueueBusy(_))));
+        assert!(matches!(more.prefetch(&slot, &second), Err(GpuError::Busy(_))));
         let launched = flat.launch_prefetched(&slot, prefetched, &second);
         assert!(matches!(launched, Err(GpuError::Invalid { .. })), "{launched:?}");
     });
@@ -135,7 +135,7 @@ fn a_prefetch_without_its_look_up_is_refused_when_the_capture_ends() {
     let prefetched = flat.prefetch(&slot, &stream).unwrap();
     let mut launched = None;
     let graph = record(&gpu, &second, MODE, || {
-        assert!(matches!(more.prefetch(&slot, &second), Err(GpuError::QueueBusy(_))), "it holds a batch");
+        assert!(matches!(more.prefetch(&slot, &second), Err(GpuError::SlotHoldsBatch)), "it holds a batch");
         launched = Some(flat.launch_prefetched(&slot, prefetched, &second));
     });
     assert!(graph.is_ok() && matches!(launched, Some(Err(GpuError::Invalid { .. }))), "{launched:?}");

@@ -6,7 +6,7 @@ use clap::Args;
 use serde_json::json;
 use warprow_layout::{OpenError, VolumeError};
 use warprow_soft_controller::UriError;
-use warprow_store::{CreateDrive, Device, DriveAdded, DriveAddress, OpenOptions, Store, StoreError};
+use warprow_store::{CreateDrive, Device, DriveAddress, OpenOptions, Store, StoreError, StoreWithNewDrive};
 use warprow_workload::units;
 
 use super::format::new_file;
@@ -99,7 +99,7 @@ pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<CommandOutpu
     if !joined.as_ref().is_err_and(|error| !matches!(error, StoreError::Volume(VolumeError::Indeterminate { .. }))) {
         made.keep();
     }
-    let DriveAdded { store, moved } = joined?;
+    let StoreWithNewDrive { store, moved } = joined?;
     moved?;
     let text = format!("{} is a drive of the store; {} are free.", new.name(), units::bytes(store.free_bytes()));
     CommandOutput::new(

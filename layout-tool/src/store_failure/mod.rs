@@ -168,9 +168,12 @@ fn of_store(error: &StoreError) -> Meaning {
             "load the table again with its keys, without --forget-keys; nothing was updated",
         ),
         StoreError::Plan { feature, .. } => (Class::Input, feature.clone(), "choose another pooling or type"),
-        StoreError::PlanOptions { .. } => (Class::Input, String::new(), "choose other sizes"),
+        StoreError::PlanOptions { .. } | StoreError::ExecutorOptions { .. } => {
+            (Class::Input, String::new(), "choose other sizes")
+        }
+        StoreError::OutputType { .. } => (Class::Input, String::new(), "choose another type of output"),
         StoreError::Queues { drive, .. } => (Class::Resources, drive.clone(), "ask for fewer slots or workers"),
-        StoreError::QueueBusy { .. } => (Class::Resources, String::new(), "wait for a look-up to end"),
+        StoreError::NoFreeSlot { .. } => (Class::Resources, String::new(), "wait for a look-up to end"),
         StoreError::RowDamaged { table, .. } => (Class::Store, table.clone(), DAMAGED_ROWS),
         StoreError::LoadReset { drive } => (Class::Drive, drive.clone(), "load again"),
         StoreError::ReadReset { drive } => (Class::Drive, drive.clone(), DRIVE),

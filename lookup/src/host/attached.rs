@@ -10,7 +10,7 @@ use warprow_store::{ReadCurve, StoreError};
 use super::memory::Memory;
 use super::options::HostOptions;
 use crate::report::Totals;
-use crate::share::{TableShare, share};
+use crate::share::{MemoryClaim, share};
 use crate::stage::MergeRule;
 
 /// Tables with their DRAM tier, all of which a host begins and ceases to read together.
@@ -106,8 +106,8 @@ impl Attached {
     ) -> Result<Arc<Self>, StoreError> {
         store.watch()?;
         let (located, overlays): (Vec<TableVersion>, Vec<_>) = store.with_overlays(located).into_iter().unzip();
-        let parts: Vec<TableShare> =
-            located.iter().map(|it| TableShare::of(it.table(), it.table().row_bytes())).collect();
+        let parts: Vec<MemoryClaim> =
+            located.iter().map(|it| MemoryClaim::of(it.table(), it.table().row_bytes())).collect();
         let hot = share(&parts, options.dram_bytes);
         let mut bytes = 0u64;
         let mut place = |len: u64| {

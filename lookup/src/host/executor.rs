@@ -10,8 +10,8 @@ use super::current::Hosting;
 use super::options::HostOptions;
 use super::plan::Plan;
 use crate::feature::{Feature, PlanOptions};
-use crate::merging::Merging;
-use crate::report::Metrics;
+use crate::merging::ReadMerging;
+use crate::report::LookupMetrics;
 
 /// The host executor: looks up rows of a store's tables on the host. It reads the tables as they were when it was attached to the store,
 /// or as it last [adopted](HostExecutor::adopt) them. The executor pins these tables: when others replace them in the store, they stay readable
@@ -44,7 +44,7 @@ impl HostExecutor {
     /// Attaches an executor to `store`: fills the DRAM tier with the hottest rows. Permutations are read when a plan first needs their
     /// tables.
     pub fn attach(store: &Store, options: HostOptions) -> Result<Self, StoreError> {
-        let out_of_range = |reason: &str| StoreError::PlanOptions { reason: reason.to_owned() };
+        let out_of_range = |reason: &str| StoreError::ExecutorOptions { reason: reason.to_owned() };
         if options.workers == 0 || options.workers > 128 {
             return Err(out_of_range("a slot has 1 to 128 workers"));
         }
@@ -53,7 +53,7 @@ impl HostExecutor {
         }
         let store = store.view();
         let (tables, mut curves) = (store.tables(), options.merging.given(store.drives().len())?);
-        if options.merging == Merging::Measured {
+        if options.merging == ReadMerging::Measured {
             store.watch()?;
             let timeout = options.timeout.unwrap_or(store.timeout());
             store.measure_reads(&tables, options.depth, timeout, &mut curves);
@@ -68,11 +68,11 @@ impl HostExecutor {
     }
 
     /// Totals over all look-ups of this host and its clones since it was attached.
-    pub fn metrics(&self) -> Metrics {
+    pub fn metrics(&self) -> LookupMetrics {
         let attached = self.inner.current();
         let drives = attached.store.store().drive_states();
         let drives_failed = drives.iter().filter(|drive| drive.failure.is_some()).count() as u64;
-        Metrics { drives_failed, ..attached.totals.snapshot() }
+        LookupMetrics { drives_failed, ..attached.totals.snapshot() }
     }
 }
 

@@ -8,14 +8,15 @@ use warprow_dma::{DmaMemory, PAGE};
 use warprow_driver::prp::IovaRange;
 use warprow_layout::{DType, row_crc};
 
-use crate::feature::{FailedRows, Missing, Pooling};
+use crate::feature::{FailedRows, MissingPolicy, Pooling};
 use crate::host::memory::Memory;
 use crate::host::prepared::Prepared;
 use crate::host::read::Meanwhile;
 use crate::host::rows_out::RowsOut;
 use crate::resolve::{ResolvedFeature, ResolvedTable};
 use crate::stage::{
-    Accumulator, E4M3, E5M2, Element, Location, OutputElement, Q4, Q8, ReadCommand, RowRead, TABLE_SHIFT, pool, split,
+    Accumulator, E4M3, E5M2, Element, OutputElement, Q4, Q8, ReadCommand, RowLocation, RowRead, TABLE_SHIFT, pool,
+    split,
 };
 use warprow_store::view::OverlaySnapshot;
 
@@ -59,8 +60,8 @@ pub(crate) struct Routed<'a> {
     pub bags: &'a [u32],
     /// Bags of a feature.
     pub batch: usize,
-    /// For each id, where its row lies; [`Location::COLD`] for rows on drives.
-    pub places: &'a mut [Location],
+    /// For each id, where its row lies; [`RowLocation::COLD`] for rows on drives.
+    pub places: &'a mut [RowLocation],
     /// The positions of ids whose rows lie on drives, ascending.
     pub cold: &'a [u32],
     /// For each position in `cold`, the index of its row in `unique`.
@@ -68,7 +69,7 @@ pub(crate) struct Routed<'a> {
     /// Keys of the different rows on drives.
     pub unique: &'a [u64],
     /// For each row in `unique`, its number among the rows that are read, which is its place in staging, or that it failed.
-    pub locations: &'a mut [Location],
+    pub locations: &'a mut [RowLocation],
     pub reads: &'a [RowRead],
     pub commands: &'a [ReadCommand],
     pub weights: Option<&'a [f32]>,
@@ -76,7 +77,7 @@ pub(crate) struct Routed<'a> {
     pub scratch: &'a mut [u8],
     /// log₂ of the bytes in an LBA.
     pub lba_shift: u32,
-    /// Whether any location is [`Location::FAILED`].
+    /// Whether any location is [`RowLocation::FAILED`].
     pub failed: bool,
     /// The first row whose checksum did not match.
     pub damaged: Option<Damaged>,
@@ -102,11 +103,11 @@ impl Routed<'_> {
     /// The positions of ids whose row failed, ascending.
     fn failed(&self) -> impl Iterator<Item = usize> + '_ {
         let cold = if self.failed { self.cold } else { &[] };
-        let failed = |unique: u32| self.locations[unique as usize] == Location::FAILED;
+        let failed = |unique: u32| self.locations[unique as usize] == RowLocation::FAILED;
         cold.iter().zip(self.inverse).filter(move |&(_, &unique)| failed(unique)).map(|(&id, _)| id as usize)
     }
 
-    /// Replaces [`Location::COLD`] in `places` by where each row on a drive was read to, or that it failed.
+    /// Replaces [`RowLocation::COLD`] in `places` by where each row on a drive was read to, or that it failed.
     pub(crate) fn settle(&mut self) {
         for (&id, &unique) in self.cold.iter().zip(self.inverse) {
             self.places[id as usize] = self.locations[unique as usize];
@@ -157,7 +158,7 @@ impl Routed<'_> {
     }
 
     /// The updated row, if `place` is one in an overlay.
-    fn updated(&self, place: Location) -> Option<&[u8]> {
+    fn updated(&self, place: RowLocation) -> Option<&[u8]> {
         let (overlay, record) = place.updated_record()?;
         Some(self.snapshots.get(usize::from(overlay))?.as_ref()?.row(record))
     }
@@ -165,7 +166,7 @@ impl Routed<'_> {
     fn fail(&mut self, command: &ReadCommand) {
         self.failed = true;
         for read in &self.reads[command.first as usize..][..command.rows as usize] {
-            self.locations[read.unique as usize] = Location::FAILED;
+            self.locations[read.unique as usize] = RowLocation::FAILED;
         }
     }
 
@@ -187,7 +188,7 @@ impl Routed<'_> {
         if crcs.get(rank as usize) == Some(&row_crc(rank, row)) {
             return true;
         }
-        self.locations[read.unique as usize] = Location::FAILED;
+        self.locations[read.unique as usize] = RowLocation::FAILED;
         self.failed = true;
         self.damaged.get_or_insert(Damaged { table, rank, drive: read.drive() });
         false
@@ -270,8 +271,8 @@ impl<'a, R: RowsOut> Unpooled<'a, R> {
             self.routed.expect(dram, id + ahead, row_bytes);
             self.rows.expect(id + OUTPUT_AHEAD);
             let byte = match place {
-                Location::COLD => continue,
-                Location::MISSING if feature.missing == Missing::Default => Some(table.default_byte),
+                RowLocation::COLD => continue,
+                RowLocation::MISSING if feature.missing == MissingPolicy::Default => Some(table.default_byte),
                 _ => place.dram_byte(),
             };
             let stored = match byte {
@@ -440,14 +441,14 @@ impl<'a, O: OutputElement> Pooled<'a, O> {
         for (id, &place) in ids.clone().zip(&self.routed.places[ids]) {
             self.routed.expect(dram, id + ahead, row_bytes);
             let row = match (place, feature.missing) {
-                (Location::PADDING, _) | (Location::MISSING, Missing::Skip | Missing::Error) => {
+                (RowLocation::PADDING, _) | (RowLocation::MISSING, MissingPolicy::Skip | MissingPolicy::Error) => {
                     continue;
                 }
-                (Location::MISSING, Missing::Zero) => {
+                (RowLocation::MISSING, MissingPolicy::Zero) => {
                     count += 1;
                     continue;
                 }
-                (Location::MISSING, Missing::Default) => &dram[table.default_byte..][..row_bytes],
+                (RowLocation::MISSING, MissingPolicy::Default) => &dram[table.default_byte..][..row_bytes],
                 _ => match (place.dram_byte(), place.ssd_index()) {
                     (Some(byte), _) => &dram[byte..][..row_bytes],
                     (None, Some(index)) => &staging[index as usize * self.staged_bytes..][..row_bytes],
@@ -483,7 +484,7 @@ impl<O: OutputElement> Meanwhile for Pooled<'_, O> {
             let (bag, ids) = (self.next, self.ids(self.next));
             self.next += 1;
             done += ids.len() + 1;
-            if self.routed.places[ids].contains(&Location::COLD) {
+            if self.routed.places[ids].contains(&RowLocation::COLD) {
                 self.deferred.push(bag as u32);
             } else {
                 self.pool(bag);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::merging::Merging;
+use crate::merging::ReadMerging;
 
 /// How the host executor runs look-ups: memory for rows, queue pairs, checks.
 ///
@@ -16,7 +16,7 @@ use crate::merging::Merging;
 /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
 /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
 /// // Memory for 10 rows of 16 bytes; the other 90 rows lie in neighbouring LBAs, and one command reads them.
-/// let options = HostOptions::default().with_dram_bytes(160).with_merging(Merging::Neighbours);
+/// let options = HostOptions::default().with_dram_bytes(160).with_merging(ReadMerging::Neighbours);
 /// let host = HostExecutor::attach(&store, options)?;
 /// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
 /// let ids: Vec<i64> = (0..100).collect();
@@ -47,14 +47,14 @@ pub struct HostOptions {
     /// gets some row of the table. Plans for a table that does not store its keys are refused.
     pub check_keys: bool,
     /// Which rows on drives share a read command.
-    pub merging: Merging,
+    pub merging: ReadMerging,
 }
 
 impl Default for HostOptions {
     /// No DRAM tier, one queue pair for each slot and drive, 1,023 commands in flight, the store's time-out, no checks, neighbouring
     /// rows in one command.
     fn default() -> Self {
-        let merging = Merging::default();
+        let merging = ReadMerging::default();
         Self { dram_bytes: 0, workers: 1, depth: 1023, timeout: None, check_rows: false, check_keys: false, merging }
     }
 }
@@ -92,7 +92,7 @@ impl HostOptions {
 
     /// The options with `merging` as the rule which rows on drives share a read command.
     #[must_use]
-    pub fn with_merging(self, merging: Merging) -> Self {
+    pub fn with_merging(self, merging: ReadMerging) -> Self {
         Self { merging, ..self }
     }
 

@@ -30,7 +30,7 @@ use crate::feature::{Feature, PlanOptions};
 /// let plan = host.plan(&features, PlanOptions::default().with_max(64, 1000).with_slots(2))?;
 /// assert_eq!(plan.width(), 8);
 /// let (_one, _other) = (plan.slot()?, plan.slot()?);       // one for each thread that looks up
-/// assert!(matches!(plan.slot(), Err(StoreError::QueueBusy { slots: 2 })));
+/// assert!(matches!(plan.slot(), Err(StoreError::NoFreeSlot { slots: 2 })));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Clone)]
@@ -64,11 +64,11 @@ impl Plan {
         }
     }
 
-    /// Takes a slot; dropping the slot gives it back. [`StoreError::QueueBusy`] if all slots are taken.
+    /// Takes a slot; dropping the slot gives it back. [`StoreError::NoFreeSlot`] if all slots are taken.
     pub fn slot(&self) -> Result<Slot, StoreError> {
         match lock(&self.inner.idle).pop() {
             Some(state) => Ok(Slot::new(self.inner.clone(), state)),
-            None => Err(StoreError::QueueBusy { slots: self.inner.options.slots }),
+            None => Err(StoreError::NoFreeSlot { slots: self.inner.options.slots }),
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use crate::Report;
+use crate::LookupReport;
 use crate::batch::{Batch, Output};
 use crate::error::{InvalidBatch, LookupError};
 use crate::host::check::{check_batch, check_output};
@@ -96,7 +96,7 @@ impl Holding {
     pub(crate) fn idle(&mut self) -> Result<&mut State, LookupError> {
         match (&mut self.state, &self.ahead) {
             (Some(state), None) => Ok(state),
-            _ => Err(LookupError::QueueBusy),
+            _ => Err(LookupError::SlotHoldsBatch),
         }
     }
 
@@ -219,8 +219,8 @@ impl Slot {
     ///
     /// # Errors
     /// The errors of [`lookup`](Self::lookup) for a batch that does not fit the plan, and for missing ids that are errors;
-    /// [`LookupError::PrefetchNotPlanned`]; [`LookupError::QueueBusy`] if the slot holds a batch already. If a drive fails,
-    /// [`lookup_prefetched`](Self::lookup_prefetched) returns the error.
+    /// [`LookupError::PrefetchNotPlanned`]; [`LookupError::SlotHoldsBatch`] if the slot holds a batch already. If a
+    /// drive fails, [`lookup_prefetched`](Self::lookup_prefetched) returns the error.
     pub fn prefetch(&mut self, batch: &Batch<'_>) -> Result<(), LookupError> {
         let state = self.holding.idle()?;
         let plan = self.plan.current();
@@ -258,7 +258,7 @@ impl Slot {
     /// # Errors
     /// The errors of [`lookup`](Self::lookup); [`LookupError::NothingPrefetched`] if the slot holds no batch. If the output does not fit the
     /// plan, the slot keeps the batch, and the call can be repeated with another output.
-    pub fn lookup_prefetched(&mut self, out: &mut Output<'_>) -> Result<Report, LookupError> {
+    pub fn lookup_prefetched(&mut self, out: &mut Output<'_>) -> Result<LookupReport, LookupError> {
         self.holding.settle();
         let (Some(state), Some(ahead)) = (&mut self.holding.state, &mut self.holding.ahead) else {
             return Err(LookupError::NothingPrefetched);
@@ -307,7 +307,7 @@ impl Slot {
     }
 
     /// Gives up the batch that was prefetched. Returns whether there was one. Waits for the batch's reads that are under way. These reads do
-    /// not count in [`Metrics`](crate::Metrics).
+    /// not count in [`LookupMetrics`](crate::LookupMetrics).
     pub fn forget_prefetched(&mut self) -> bool {
         self.holding.settle();
         let Some(Ahead { mut snapshots, .. }) = self.holding.ahead.take() else { return false };

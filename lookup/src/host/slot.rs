@@ -7,7 +7,7 @@ use super::prefetch::Holding;
 use super::state::{State, count};
 use crate::batch::{Batch, Output};
 use crate::error::LookupError;
-use crate::report::Report;
+use crate::report::LookupReport;
 
 /// The right to one look-up at a time, with the queue pairs on every drive ([`HostOptions::workers`](crate::HostOptions::workers) of them)
 /// and the buffers that this look-up uses. Dropping the slot gives it back to its plan.
@@ -46,7 +46,7 @@ impl Slot {
     ///
     /// A failed read never looks like a row: see [`LookupError`]. The drive that failed is brought back, if it can be, by the
     /// next look-up.
-    pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<Report, LookupError> {
+    pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<LookupReport, LookupError> {
         let state = self.holding.idle()?;
         // This is read once: tables that the host adopts during this look-up are for the next one.
         let prepared = self.plan.current();

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use crate::batch::{Batch, Ids, Output, OutputRows};
 use crate::error::{InvalidBatch, LookupError, RowError};
-use crate::feature::{Bounds, MaskMeaning, Missing, MissingId};
+use crate::feature::{BoundsCheck, MaskMeaning, MissingId, MissingPolicy};
 use crate::host::check::check;
 use crate::host::counted::Counted;
 use crate::host::expand::{Damaged, Pooled, Routed, Unpooled};
@@ -20,10 +20,10 @@ use crate::host::prepared::{Prepared, Room, queue_error};
 use crate::host::read::{Landings, Lane, Reading, lend, read, ready, take_back};
 use crate::host::rows_out::{BufferRows, PlainRows, RowsOut};
 use crate::output_buffer::OutputBuffer;
-use crate::report::{Report, Stage};
+use crate::report::{LookupReport, Stage};
 use crate::stage::{
-    Accumulator, CountBuffers, KeyCounts, KeyTable, Location, OutputElement, ReadCommand, RowRead, TierSplit, created,
-    dedupe, keys, locate, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers, updated,
+    Accumulator, CountBuffers, KeyCounts, KeyTable, OutputElement, ReadCommand, RowLocation, RowRead, TierSplit,
+    created, dedupe, keys, locate, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers, updated,
 };
 use warprow_store::StoreError;
 use warprow_store::view::OverlaySnapshot;
@@ -40,15 +40,17 @@ pub(crate) struct State {
     pub(crate) bags: Vec<u32>,
     keys: Vec<u64>,
     /// For each id, where its row lies.
-    places: Vec<Location>,
+    places: Vec<RowLocation>,
     cold: Vec<u32>,
     cold_keys: Vec<u64>,
     hot_places: Vec<u64>,
-    /// For counting the different rows in DRAM; empty where that would take more memory than `table`, which then counts them.
+    /// One bit for each place in the DRAM tier where a row can begin, for counting the different rows in DRAM. It is empty
+    /// where it would take more than 64 bytes for each id of the largest batch: clearing it would then take longer than
+    /// counting with `table`, which counts instead.
     bitmap: Vec<u64>,
     unique: Vec<u64>,
     inverse: Vec<u32>,
-    locations: Vec<Location>,
+    locations: Vec<RowLocation>,
     reads: Vec<RowRead>,
     reads_scratch: Vec<RowRead>,
     commands: Vec<ReadCommand>,
@@ -104,14 +106,14 @@ impl State {
             table: KeyTable::new(ids),
             bags: vec![0; bags + 1],
             keys: vec![0; ids],
-            places: vec![Location::PADDING; ids],
+            places: vec![RowLocation::PADDING; ids],
             cold: vec![0; ids],
             cold_keys: vec![0; ids],
             hot_places: vec![0; ids],
             bitmap: vec![0; plan.row_bits.words_for(ids)],
             unique: vec![0; ids],
             inverse: vec![0; ids],
-            locations: vec![Location::FAILED; cold],
+            locations: vec![RowLocation::FAILED; cold],
             reads: vec![RowRead::default(); cold],
             reads_scratch: vec![RowRead::default(); cold],
             commands: vec![ReadCommand::default(); cold],
@@ -157,7 +159,7 @@ macro_rules! with_rows {
 pub(crate) use with_rows;
 
 /// Adds what a look-up did to the host's totals.
-pub(crate) fn count(plan: &Prepared, result: &Result<Report, LookupError>) {
+pub(crate) fn count(plan: &Prepared, result: &Result<LookupReport, LookupError>) {
     let totals = &plan.host.totals;
     match result {
         Ok(report) => totals.add(report),
@@ -188,7 +190,7 @@ impl<'a> Watch<'a> {
 #[derive(Debug)]
 pub(crate) struct Found {
     /// The report as far as it is known by then: ids, missing ids, padding.
-    pub report: Report,
+    pub report: LookupReport,
     /// Ids whose rows lie in DRAM.
     hot_ids: usize,
     /// Ids whose rows lie on drives.
@@ -223,7 +225,7 @@ impl State {
         snapshots: &[Option<OverlaySnapshot>],
         batch: &Batch<'_>,
         out: &mut Output<'_>,
-    ) -> Result<Report, LookupError> {
+    ) -> Result<LookupReport, LookupError> {
         let mut watch = Watch::new(plan);
         check(plan, batch, out, &mut self.bags)?;
         self.ready(&watch)?;
@@ -269,7 +271,7 @@ impl State {
         watch: &mut Watch<'_>,
     ) -> Result<Found, LookupError> {
         let ids = batch.ids.len();
-        let mut report = Report { ids: ids as u64, generation: plan.generation, ..Report::default() };
+        let mut report = LookupReport { ids: ids as u64, generation: plan.generation, ..LookupReport::default() };
         let per_feature = batch.batch;
         let features =
             || plan.features.iter().enumerate().map(|(index, it)| (it, ids_of(&self.bags, per_feature, index)));
@@ -315,26 +317,26 @@ impl State {
                 }
             };
             match feature.bounds {
-                Bounds::Ignore => counts.padding += found.missing,
-                Bounds::Count | Bounds::Report => counts.missing += found.missing,
+                BoundsCheck::Ignore => counts.padding += found.missing,
+                BoundsCheck::Count | BoundsCheck::Report => counts.missing += found.missing,
             }
             counts.padding += found.padding;
-            if feature.bounds == Bounds::Report && found.missing != 0 && report.first_missing.is_none() {
+            if feature.bounds == BoundsCheck::Report && found.missing != 0 && report.first_missing.is_none() {
                 // Features come in the order of their ids, so the first one found is the first in the batch.
-                let position = range.clone().find(|&id| all_places[id] == Location::MISSING);
+                let position = range.clone().find(|&id| all_places[id] == RowLocation::MISSING);
                 report.first_missing = position.map(|position| MissingId {
                     position: position as u64,
                     id: with_ids!(batch.ids, ids => ids[position].into()),
                 });
             }
-            refused |= found.missing != 0 && feature.missing == Missing::Error;
+            refused |= found.missing != 0 && feature.missing == MissingPolicy::Error;
         }
         report.padding = counts.padding as u64;
         report.missing = counts.missing as u64;
         if refused {
-            let of_errors = features().filter(|(feature, _)| feature.missing == Missing::Error);
+            let of_errors = features().filter(|(feature, _)| feature.missing == MissingPolicy::Error);
             let positions =
-                of_errors.flat_map(|(_, range)| range).filter(|&id| all_places[id] == Location::MISSING).collect();
+                of_errors.flat_map(|(_, range)| range).filter(|&id| all_places[id] == RowLocation::MISSING).collect();
             return Err(LookupError::MissingIds { report: Box::new(report), positions });
         }
         let (hot_ids, cold_ids) = (tiers.hot_count, tiers.cold_count);
@@ -483,9 +485,9 @@ impl Done {
         self,
         plan: &Prepared,
         sorted: &Sorted,
-        mut report: Report,
+        mut report: LookupReport,
         mask: Option<&mut [u8]>,
-    ) -> Result<Report, LookupError> {
+    ) -> Result<LookupReport, LookupError> {
         let Self { reading, hot_rows, counting, damaged, positions } = self;
         report.rows_dram = hot_rows as u64;
         report.unique = report.rows_dram + report.rows_ssd;

@@ -1,7 +1,7 @@
 //! Counts the different rows in memory that a batch wants. Nothing but the report needs the number.
 
 use super::dedupe::{Deduping, KeyTable, begin};
-use super::route::Location;
+use super::route::RowLocation;
 
 /// The most bytes of a bitmap for each row in memory that a look-up wants. Clearing a longer bitmap takes more
 /// time than the bitmap saves over a hash table.
@@ -40,7 +40,7 @@ pub(crate) struct CountBuffers<'a> {
     pub inverse: &'a mut [u32],
 }
 
-/// Counts the different places among [numbers](Location::number) of places, which are given part by part.
+/// Counts the different places among [numbers](RowLocation::number) of places, which are given part by part.
 #[derive(Debug)]
 pub(crate) struct DistinctRows<'a> {
     buffers: CountBuffers<'a>,
@@ -69,7 +69,7 @@ impl<'a> DistinctRows<'a> {
         }
         let bitmap = &mut bitmap[..self.words];
         for place in places {
-            let byte = Location::byte_of_number(*place);
+            let byte = RowLocation::byte_of_number(*place);
             let word = byte.and_then(|byte| bitmap.get_mut(byte >> self.shift >> 6).map(|word| (word, byte)));
             match word {
                 Some((word, byte)) => {
@@ -111,8 +111,8 @@ mod tests {
             let places: Vec<u64> = rows
                 .iter()
                 .map(|&(updated, row)| match updated {
-                    true => Location::updated(3, row as u32).number(),
-                    false => Location::dram(row * row_bytes as u64).number(),
+                    true => RowLocation::updated(3, row as u32).number(),
+                    false => RowLocation::dram(row * row_bytes as u64).number(),
                 })
                 .collect();
             let mut words = vec![u64::MAX; if bitmap { shape.words_for(400) } else { 0 }];

@@ -5,7 +5,7 @@ use warprow_layout::Ranks;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::keys::{Id, KeyCounts, MAX_ROWS, TABLE_SHIFT};
-use super::route::{Location, RouteTable};
+use super::route::{RouteTable, RowLocation};
 use super::split_tiers::TierSplit;
 
 /// How many ids before its turn the rank of an id is brought towards the caches.
@@ -23,7 +23,7 @@ pub(crate) fn locate<I: Id>(
     table: (u16, u64),
     route: &RouteTable,
     padding: (Option<i128>, bool),
-    places: &mut [Location],
+    places: &mut [RowLocation],
     tiers: &mut TierSplit<'_>,
 ) -> KeyCounts {
     let each = Each { ids, first, table, route, padding };
@@ -58,7 +58,7 @@ impl<I: Id> Each<'_, I> {
     #[inline(always)]
     fn locate(
         self,
-        places: &mut [Location],
+        places: &mut [RowLocation],
         tiers: &mut TierSplit<'_>,
         rank_of: impl Fn(u64) -> Option<u64>,
         expect: impl Fn(u64),
@@ -80,12 +80,12 @@ impl<I: Id> Each<'_, I> {
             if !found || padding == Some(raw) {
                 let padded = padding == Some(raw);
                 if padded && !(read_padding && found) {
-                    *place = Location::PADDING;
+                    *place = RowLocation::PADDING;
                     counts.padding += 1;
                     continue;
                 }
                 if !found {
-                    *place = Location::MISSING;
+                    *place = RowLocation::MISSING;
                     counts.missing += 1;
                     continue;
                 }
@@ -93,7 +93,7 @@ impl<I: Id> Each<'_, I> {
             let rank = rank_of(raw).unwrap_or(u64::MAX);
             let hot = rank < route.hot_rows;
             // The processor cannot predict the tier of a row. So there is no branch: both lists are written, and one of them grows.
-            *place = if hot { Location::dram(route.dram_byte + rank * row_bytes) } else { Location::COLD };
+            *place = if hot { RowLocation::dram(route.dram_byte + rank * row_bytes) } else { RowLocation::COLD };
             cold[cold_count] = first + at as u32;
             cold_keys[cold_count] = base | raw;
             cold_count += usize::from(!hot);
@@ -124,12 +124,12 @@ mod tests {
     }
 
     /// Places, positions and keys of ids on drives, numbers of places in memory, and what is missing or padding.
-    type Found = (Vec<Location>, Vec<u32>, Vec<u64>, Vec<u64>, Vec<KeyCounts>);
+    type Found = (Vec<RowLocation>, Vec<u32>, Vec<u64>, Vec<u64>, Vec<KeyCounts>);
 
     /// Finds the features of a batch one after another, each by `find`.
     fn found<I>(
         features: &[Vec<I>],
-        mut find: impl FnMut(&[I], u32, &mut [Location], &mut TierSplit<'_>) -> KeyCounts,
+        mut find: impl FnMut(&[I], u32, &mut [RowLocation], &mut TierSplit<'_>) -> KeyCounts,
     ) -> Found {
         let ids = features.iter().map(Vec::len).sum();
         let mut lists = Lists { cold: vec![7; ids], cold_keys: vec![7; ids], hot_places: vec![7; ids] };
@@ -140,7 +140,7 @@ mod tests {
             hot_places: &mut lists.hot_places,
             hot_count: 0,
         };
-        let (mut places, mut counts, mut first) = (vec![Location::FAILED; ids], Vec::new(), 0);
+        let (mut places, mut counts, mut first) = (vec![RowLocation::FAILED; ids], Vec::new(), 0);
         for feature in features {
             counts.push(find(feature, first as u32, &mut places[first..][..feature.len()], &mut tiers));
             first += feature.len();
@@ -215,8 +215,8 @@ mod tests {
         let (places, cold, ..) = found(&[vec![0i64, 1, 2, 499, 500]], |ids, first, places, tiers| {
             locate(ids, first, (0, 500), &route, (None, true), places, tiers)
         });
-        assert_eq!(places[..2], [Location::dram(64), Location::dram(0)]);
-        assert_eq!(places[2..], [Location::COLD, Location::COLD, Location::MISSING]);
+        assert_eq!(places[..2], [RowLocation::dram(64), RowLocation::dram(0)]);
+        assert_eq!(places[2..], [RowLocation::COLD, RowLocation::COLD, RowLocation::MISSING]);
         assert_eq!(cold, [2, 3]);
     }
 }

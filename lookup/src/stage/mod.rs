@@ -27,6 +27,6 @@ pub(crate) use locate::locate;
 pub use merge::{ReadCommand, merge, split};
 pub use merge_rule::MergeRule;
 pub use order::order;
-pub use route::{Location, RouteTable, Routed, RowRead, route};
+pub use route::{RouteTable, Routed, RowLocation, RowRead, route};
 pub use split_tiers::{TierSplit, split_tiers};
 pub(crate) use updated::updated;

@@ -8,9 +8,9 @@ use super::keys::TABLE_SHIFT;
 
 /// Where a row is to be found, in 64 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Location(u64);
+pub struct RowLocation(u64);
 
-impl Location {
+impl RowLocation {
     const SSD: u64 = 1 << 63;
     /// A row that could not be read.
     pub const FAILED: Self = Self(u64::MAX);
@@ -122,20 +122,21 @@ pub struct Routed {
     pub dram: usize,
     /// On drives.
     pub ssd: usize,
-    /// In no tier, because the placement of the row's table does not say where it lies. The location of such rows is [`Location::FAILED`].
+    /// In no tier, because the placement of the row's table does not say where it lies. The location of such rows is
+    /// [`RowLocation::FAILED`].
     pub lost: usize,
 }
 
 /// Finds where the row of each unique key lies. Writes `locations` for all rows, and `reads` for the rows on drives, in the order of the
 /// keys. `locations` must be at least as long as `unique`, and `reads` must have room for all rows on drives: a row for which it has none
 /// counts as lost.
-pub fn route(tables: &[RouteTable], unique: &[u64], locations: &mut [Location], reads: &mut [RowRead]) -> Routed {
+pub fn route(tables: &[RouteTable], unique: &[u64], locations: &mut [RowLocation], reads: &mut [RowRead]) -> Routed {
     let mut routed = Routed::default();
     let mut reads = reads.iter_mut();
     for (index, (location, &key)) in locations.iter_mut().zip(unique).enumerate() {
         let id = key & ((1 << TABLE_SHIFT) - 1);
         *location = 'found: {
-            let Some(table) = tables.get((key >> TABLE_SHIFT) as usize) else { break 'found Location::FAILED };
+            let Some(table) = tables.get((key >> TABLE_SHIFT) as usize) else { break 'found RowLocation::FAILED };
             let rank = match table.ranks.as_deref() {
                 None => id,
                 Some(Ranks::U32(ranks)) => ranks.get(id as usize).map_or(u64::MAX, |&rank| rank.into()),
@@ -143,17 +144,17 @@ pub fn route(tables: &[RouteTable], unique: &[u64], locations: &mut [Location], 
             };
             if rank < table.hot_rows {
                 routed.dram += 1;
-                break 'found Location::dram(table.dram_byte + rank * u64::from(table.packing.row_bytes()));
+                break 'found RowLocation::dram(table.dram_byte + rank * u64::from(table.packing.row_bytes()));
             }
             if rank == u64::MAX {
-                break 'found Location::FAILED;
+                break 'found RowLocation::FAILED;
             }
             let (lba, byte) = table.packing.locate(rank);
             let place = table.placement.locate(table.first_lba + lba).filter(|place| place.1 >> RowRead::LBA_BITS == 0);
-            let (Some((drive, lba)), Some(read)) = (place, reads.next()) else { break 'found Location::FAILED };
+            let (Some((drive, lba)), Some(read)) = (place, reads.next()) else { break 'found RowLocation::FAILED };
             *read = RowRead { at: u64::from(drive) << RowRead::LBA_BITS | lba, unique: index as u32, byte };
             routed.ssd += 1;
-            Location::ssd(routed.ssd as u32 - 1)
+            RowLocation::ssd(routed.ssd as u32 - 1)
         };
     }
     routed.lost = unique.len() - routed.dram - routed.ssd;
@@ -234,7 +235,7 @@ pub(super) mod tests {
                 })
                 .collect();
             let unique: Vec<u64> = keys.iter().map(|&(table, id)| (table as u64) << TABLE_SHIFT | id).collect();
-            let mut locations = vec![Location::FAILED; unique.len()];
+            let mut locations = vec![RowLocation::FAILED; unique.len()];
             let mut reads = vec![RowRead::default(); unique.len()];
             let routed = route(&tables, &unique, &mut locations, &mut reads);
             let mut next = 0;
@@ -242,12 +243,12 @@ pub(super) mod tests {
                 let rank = if permuted[table] { 499 - id } else { id };
                 if rank < hot[table] {
                     let byte = table as u64 * 1_000_000 + rank * u64::from(generation.tables[table].row_bytes());
-                    prop_assert_eq!(locations[index], Location::dram(byte));
+                    prop_assert_eq!(locations[index], RowLocation::dram(byte));
                     continue;
                 }
                 let wanted = generation.row(table, rank).unwrap();
                 let read = reads[next];
-                prop_assert_eq!(locations[index], Location::ssd(next as u32));
+                prop_assert_eq!(locations[index], RowLocation::ssd(next as u32));
                 prop_assert_eq!((read.drive(), read.lba(), read.byte), (wanted.drive, wanted.lba, wanted.byte));
                 prop_assert_eq!(read.unique as usize, index);
                 next += 1;
@@ -268,10 +269,10 @@ pub(super) mod tests {
             placement: generation.placement.clone(),
         };
         let unique = [1 << TABLE_SHIFT, 500];
-        let mut locations = [Location::dram(0); 2];
+        let mut locations = [RowLocation::dram(0); 2];
         let mut reads = [RowRead::default(); 2];
         assert_eq!(route(&[table], &unique, &mut locations, &mut reads), Routed { dram: 0, ssd: 0, lost: 2 });
-        assert_eq!(locations, [Location::FAILED; 2]);
+        assert_eq!(locations, [RowLocation::FAILED; 2]);
         assert_eq!((locations[0].dram_byte(), locations[0].ssd_index()), (None, None));
     }
 }

@@ -3,7 +3,7 @@
 use warprow_layout::Ranks;
 
 use super::keys::{KEY_FOUND, KEY_MISSING, TABLE_SHIFT};
-use super::route::{Location, RouteTable};
+use super::route::{RouteTable, RowLocation};
 
 /// The ids on drives and the rows in memory, in buffers that have room for all ids of a batch.
 #[derive(Debug)]
@@ -14,18 +14,25 @@ pub struct TierSplit<'a> {
     pub cold_keys: &'a mut [u64],
     /// How many entries of `cold` and `cold_keys` are in use.
     pub cold_count: usize,
-    /// Where rows in memory lie: the numbers of their places (`Location::number`), one for each id.
+    /// Where rows in memory lie: the numbers of their places (`RowLocation::number`), one for each id.
     pub hot_places: &'a mut [u64],
     /// How many entries of `hot_places` are in use.
     pub hot_count: usize,
 }
 
 /// Divides the keys of one feature, whose ids begin at position `first`, by tier, and writes to `places` where the row of each lies: in
-/// DRAM, missing, padding, or on a drive ([`Location::COLD`]). Where a key is [`KEY_FOUND`], its place has been written before, and stays.
+/// DRAM, missing, padding, or on a drive ([`RowLocation::COLD`]). Where a key is [`KEY_FOUND`], its place has been
+/// written before, and stays.
 ///
 /// # Panics
 /// If `places` is shorter than `keys`, or the buffers of `sieved` have no room for all keys.
-pub fn split_tiers(table: &RouteTable, first: u32, keys: &[u64], places: &mut [Location], sieved: &mut TierSplit<'_>) {
+pub fn split_tiers(
+    table: &RouteTable,
+    first: u32,
+    keys: &[u64],
+    places: &mut [RowLocation],
+    sieved: &mut TierSplit<'_>,
+) {
     match table.ranks.as_deref() {
         None => sieve_by(table, first, keys, places, sieved, |id| id),
         Some(Ranks::U32(ranks)) => sieve_by(table, first, keys, places, sieved, |id| {
@@ -42,7 +49,7 @@ fn sieve_by(
     table: &RouteTable,
     first: u32,
     keys: &[u64],
-    places: &mut [Location],
+    places: &mut [RowLocation],
     sieved: &mut TierSplit<'_>,
     rank_of: impl Fn(u64) -> u64,
 ) {
@@ -56,15 +63,15 @@ fn sieve_by(
         if key >= KEY_FOUND {
             match key {
                 KEY_FOUND => {}
-                KEY_MISSING => *place = Location::MISSING,
-                _ => *place = Location::PADDING,
+                KEY_MISSING => *place = RowLocation::MISSING,
+                _ => *place = RowLocation::PADDING,
             }
             continue;
         }
         let rank = rank_of(key & ((1 << TABLE_SHIFT) - 1));
         let hot = rank < table.hot_rows;
         // The processor cannot predict the tier of a row. So there is no branch: both lists are written, and one of them grows.
-        *place = if hot { Location::dram(table.dram_byte + rank * row_bytes) } else { Location::COLD };
+        *place = if hot { RowLocation::dram(table.dram_byte + rank * row_bytes) } else { RowLocation::COLD };
         cold[cold_count] = id;
         cold_keys[cold_count] = key;
         cold_count += usize::from(!hot);
@@ -108,7 +115,7 @@ mod tests {
                 placement: generation.placement.clone(),
             };
             let keys = features.concat();
-            let mut places = vec![Location::FAILED; keys.len()];
+            let mut places = vec![RowLocation::FAILED; keys.len()];
             let mut cold = vec![0; keys.len()];
             let mut cold_keys = vec![0; keys.len()];
             let mut hot_places = vec![0; keys.len()];
@@ -131,15 +138,15 @@ mod tests {
             for (id, &key) in (0u32..).zip(&keys) {
                 let rank = if ranks == 0 { key } else { 499u64.wrapping_sub(key) };
                 let want = match key {
-                    KEY_MISSING => Location::MISSING,
-                    KEY_PADDING => Location::PADDING,
+                    KEY_MISSING => RowLocation::MISSING,
+                    KEY_PADDING => RowLocation::PADDING,
                     _ if rank < hot_rows => {
                         want_hot.push(640 + rank * 64);
-                        Location::dram(640 + rank * 64)
+                        RowLocation::dram(640 + rank * 64)
                     }
                     _ => {
                         want_cold.push((id, key));
-                        Location::COLD
+                        RowLocation::COLD
                     }
                 };
                 prop_assert_eq!(places[id as usize], want);

@@ -3,7 +3,7 @@
 
 use super::created::CREATED_ROW;
 use super::keys::{KEY_FOUND, KEY_PADDING, TABLE_SHIFT};
-use super::route::Location;
+use super::route::RowLocation;
 use super::split_tiers::TierSplit;
 use warprow_store::view::OverlaySnapshot;
 
@@ -16,7 +16,7 @@ pub(crate) fn updated(
     (overlay, table): (u16, u32),
     created: bool,
     keys: &mut [u64],
-    places: &mut [Location],
+    places: &mut [RowLocation],
     sieved: &mut TierSplit<'_>,
 ) {
     for (key, place) in keys.iter_mut().zip(places) {
@@ -29,7 +29,7 @@ pub(crate) fn updated(
             false => snapshot.find(table, row),
         };
         if let Some(record) = record {
-            *place = Location::updated(overlay, record);
+            *place = RowLocation::updated(overlay, record);
             if let Some(hot) = sieved.hot_places.get_mut(sieved.hot_count) {
                 *hot = place.number();
                 sieved.hot_count += 1;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use half::{bf16, f16};
 use warprow_keys::IndexOptions;
 use warprow_layout::{FormatOptions, float8};
-use warprow_lookup::{Bounds, Feature, Missing, MissingId, PlanOptions, Pooling};
+use warprow_lookup::{BoundsCheck, Feature, MissingId, MissingPolicy, PlanOptions, Pooling};
 use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 use warprow_store::{
     DType, Device, FingerprintWidth, KeyIndex, KeyKind, KeySource, LoadOptions, OpenOptions, Ranks, RowOrder, Store,
@@ -314,10 +314,10 @@ pub(crate) fn look_up(
             let padding = feature.padding == Some(id);
             mask.push(u8::from(found && !padding));
             let bounds = feature.bounds.unwrap_or(options.bounds);
-            let ignored = bounds == Bounds::Ignore && !found && !padding;
+            let ignored = bounds == BoundsCheck::Ignore && !found && !padding;
             missing_count += u64::from(!found && !padding && !ignored);
             padding_count += u64::from(padding && (pooled || !found) || ignored);
-            if bounds == Bounds::Report && !found && !padding && first_missing.is_none() {
+            if bounds == BoundsCheck::Report && !found && !padding && first_missing.is_none() {
                 first_missing = Some(MissingId { position: position as u64, id });
             }
             let missing = feature.missing.unwrap_or(options.missing);
@@ -326,8 +326,8 @@ pub(crate) fn look_up(
                 let row = match (padding, stored, missing) {
                     (true, _, _) => None,
                     (false, Some(row), _) => Some(widen(table.spec.dtype, row)),
-                    (false, None, Missing::Default) => Some(widen(table.spec.dtype, default)),
-                    (false, None, Missing::Zero) => {
+                    (false, None, MissingPolicy::Default) => Some(widen(table.spec.dtype, default)),
+                    (false, None, MissingPolicy::Zero) => {
                         count += 1;
                         None
                     }
@@ -343,7 +343,7 @@ pub(crate) fn look_up(
             } else {
                 let row = match (stored, missing) {
                     (Some(row), _) => Some(row),
-                    (None, Missing::Default) if !padding => Some(default),
+                    (None, MissingPolicy::Default) if !padding => Some(default),
                     (None, _) => None,
                 };
                 let out = &mut rows[position * stride..][..width];

@@ -1,7 +1,7 @@
 //! Random tables, features and batches.
 
 use half::{bf16, f16};
-use warprow_lookup::{Batch, Bounds, Feature, Ids, Missing, Output, OutputRows, PlanOptions, Pooling};
+use warprow_lookup::{Batch, BoundsCheck, Feature, Ids, MissingPolicy, Output, OutputRows, PlanOptions, Pooling};
 use warprow_store::DType;
 
 use super::{Table, Value, Wanted, look_up};
@@ -95,8 +95,8 @@ pub(crate) fn random_features(tables: &[Table], random: &mut fastrand::Rng) -> (
     let out = if pooled && !is_float(out) { DType::F32 } else { out };
     let usable: Vec<&Table> = tables.iter().filter(|table| is_float(out) || table.spec.dtype == out).collect();
     let (out, usable) = if usable.is_empty() { (DType::F32, tables.iter().collect()) } else { (out, usable) };
-    let missing = || [Missing::Default, Missing::Zero, Missing::Skip];
-    let bounds = || [Bounds::Ignore, Bounds::Count, Bounds::Report];
+    let missing = || [MissingPolicy::Default, MissingPolicy::Zero, MissingPolicy::Skip];
+    let bounds = || [BoundsCheck::Ignore, BoundsCheck::Count, BoundsCheck::Report];
     let features = (0..random.usize(1..6))
         .map(|index| {
             let table = usable[random.usize(..usable.len())];

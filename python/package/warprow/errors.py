@@ -7,6 +7,7 @@ from typing import Any
 
 __all__ = [
     "AddressError",
+    "Busy",
     "Closed",
     "ConsentNeeded",
     "ContextLost",
@@ -23,7 +24,6 @@ __all__ = [
     "NoSuchRow",
     "NoSuchTable",
     "OpenError",
-    "QueueBusy",
     "ReadOnly",
     "RowsFailed",
     "RunsFailed",
@@ -211,8 +211,8 @@ class DriveFailed(WarprowError, OSError):
     remedy = "Look at the drive: Store.drives() says how each drive does."
 
 
-class QueueBusy(WarprowError):
-    """Slots, tickets or queue pairs that are all taken."""
+class Busy(WarprowError):
+    """What the call needs is in use: slots, tickets, queue pairs, or a log that another writer holds."""
 
     remedy = "Wait until others have ended, or plan with more slots."
 

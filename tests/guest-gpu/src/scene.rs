@@ -145,7 +145,7 @@ impl Scene {
             windows: Vec::new(),
             timeout,
             doorbells: placement.doorbells(),
-            host_rung: Vec::new(),
+            host_doorbells: Vec::new(),
             memory: MemoryPlacement::Pinned,
             writable: peer.clone().map(|peer| peer as Arc<dyn DriveWritable>),
         };

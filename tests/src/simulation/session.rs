@@ -5,7 +5,8 @@ use fastrand::Rng;
 use half::{bf16, f16};
 use warprow_lookup::HostExecutor;
 use warprow_lookup::{
-    Batch, Feature, HostOptions, LookupError, Missing, Output, OutputRows, Plan, PlanOptions, Pooling, RowError, Slot,
+    Batch, Feature, HostOptions, LookupError, MissingPolicy, Output, OutputRows, Plan, PlanOptions, Pooling, RowError,
+    Slot,
 };
 use warprow_store::{DType, Store};
 
@@ -18,7 +19,7 @@ pub(crate) struct Session {
     _plan: Plan,
     tables: Vec<Table>,
     /// Table and padding id of each feature.
-    features: Vec<(usize, Option<i128>, Missing)>,
+    features: Vec<(usize, Option<i128>, MissingPolicy)>,
     pooling: Pooling,
     out: DType,
     width: usize,
@@ -114,9 +115,9 @@ impl Session {
         let missing = |rng: &mut Rng| {
             // Refusals hide everything else.
             if rng.u32(..12) == 0 {
-                Missing::Error
+                MissingPolicy::Error
             } else {
-                [Missing::Default, Missing::Zero, Missing::Skip][rng.usize(..3)]
+                [MissingPolicy::Default, MissingPolicy::Zero, MissingPolicy::Skip][rng.usize(..3)]
             }
         };
         let mut tables: Vec<Table> = Vec::new();
@@ -164,8 +165,8 @@ impl Session {
             _ if is_padding && self.pooling != Pooling::None => Meant::Nothing,
             (Some(row), _) => Meant::Row(row),
             (None, _) if is_padding => Meant::Nothing,
-            (None, Missing::Default) => Meant::Default(table.default_row()),
-            (None, Missing::Zero) => Meant::Zero,
+            (None, MissingPolicy::Default) => Meant::Default(table.default_row()),
+            (None, MissingPolicy::Zero) => Meant::Zero,
             (None, _) => Meant::Nothing,
         };
         (meant, mask)
@@ -212,7 +213,7 @@ impl Session {
             .filter(|&at| {
                 let (table, padding, missing) = self.features[feature_of[at]];
                 let there = (0..self.tables[table].spec.rows as i64).contains(&ids[at]);
-                missing == Missing::Error && !there && padding != Some(ids[at].into())
+                missing == MissingPolicy::Error && !there && padding != Some(ids[at].into())
             })
             .collect();
         let (failed, found) = match result {

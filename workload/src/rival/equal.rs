@@ -1,5 +1,5 @@
 use warprow_lookup::stage::{
-    KeyTable, Location, MISSING, MergeRule, NONE, ReadCommand, RowRead, dedupe, keys, mask, merge, order, route,
+    KeyTable, MISSING, MergeRule, NONE, ReadCommand, RowLocation, RowRead, dedupe, keys, mask, merge, order, route,
 };
 
 use super::engine::{Engine, PreadReads, Reads, UringReads};
@@ -28,7 +28,7 @@ struct Buffers {
     keys: Vec<u64>,
     unique: Vec<u64>,
     inverse: Vec<u32>,
-    locations: Vec<Location>,
+    locations: Vec<RowLocation>,
     reads: Vec<RowRead>,
     scratch: Vec<RowRead>,
     commands: Vec<ReadCommand>,
@@ -64,7 +64,7 @@ impl<E> EqualMeansRival<E> {
             keys: vec![0; max_ids],
             unique: vec![0; max_ids],
             inverse: vec![0; max_ids],
-            locations: vec![Location::FAILED; max_ids],
+            locations: vec![RowLocation::FAILED; max_ids],
             reads: vec![RowRead::default(); max_ids],
             scratch: vec![RowRead::default(); max_ids],
             commands: vec![ReadCommand::default(); max_ids],
@@ -83,7 +83,7 @@ impl<E> EqualMeansRival<E> {
 struct Rows<'a> {
     target: &'a RivalTable,
     inverse: &'a [u32],
-    locations: &'a [Location],
+    locations: &'a [RowLocation],
     reads: &'a [RowRead],
     commands: &'a [ReadCommand],
     heads: &'a [u32],

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use warprow_dma::{DmaMemory, MemoryKind};
 use warprow_gpu_queues::PinnedMemory;
-use warprow_lookup::{Batch, HostExecutor, HostOptions, Output, OutputRows, PlanOptions, Report, Slot};
+use warprow_lookup::{Batch, HostExecutor, HostOptions, LookupReport, Output, OutputRows, PlanOptions, Slot};
 use warprow_store::Store;
 use warprow_workload::{TableContent, available_memory};
 
@@ -92,7 +92,7 @@ impl HostSide {
     }
 
     /// A look-up into ordinary memory.
-    pub(super) fn lookup(&mut self, ids: &[i64], bags: u64, rows: &mut [f32]) -> anyhow::Result<Report> {
+    pub(super) fn lookup(&mut self, ids: &[i64], bags: u64, rows: &mut [f32]) -> anyhow::Result<LookupReport> {
         Ok(self.slot.lookup(&Batch::new(ids, bags as usize), &mut Output::new(OutputRows::F32(rows), self.width))?)
     }
 
@@ -103,7 +103,7 @@ impl HostSide {
         request: &Request,
         shape: Shape,
         staging: &PinnedMemory,
-    ) -> anyhow::Result<(Duration, Report)> {
+    ) -> anyhow::Result<(Duration, LookupReport)> {
         let ids = request.ids()?;
         let bytes = request.out_bytes() as usize;
         ensure!(bytes <= staging.memory().len(), "{bytes} bytes of output have no room");

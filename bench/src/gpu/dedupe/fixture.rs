@@ -7,7 +7,7 @@ use warprow_kernels::abi::{self, KEY_ALIGN, element, outcome, tier};
 use warprow_kernels::dedupe::{self, DedupeNeeds, slots_log2, sweeps};
 use warprow_kernels::{Kernels, LaunchShape, LookupGraph, LookupKind, PrefetchKind, SMALL_IDS};
 use warprow_layout::DType;
-use warprow_lookup::Dedupe;
+use warprow_lookup::DedupeMethod;
 use warprow_workload::{ContentOracle, TableContent};
 
 use super::super::module::{Kernel, Module};
@@ -162,7 +162,7 @@ impl<'a> Fixture<'a> {
     }
 
     /// A look-up of `ids` ids of the request.
-    pub(super) fn lookup(&self, request: &Request, ids: u64, way: Dedupe, first: abi::Feature) -> abi::Lookup {
+    pub(super) fn lookup(&self, request: &Request, ids: u64, way: DedupeMethod, first: abi::Feature) -> abi::Lookup {
         let at = self.memory.address();
         let places = &self.places;
         let lookup = abi::Lookup {
@@ -204,8 +204,8 @@ impl<'a> Fixture<'a> {
                 count: self.keys,
                 first_ssd_key: if on_drives(ids) { 0 } else { self.keys },
                 dedupe: match way {
-                    Dedupe::Hash => abi::dedupe::HASH,
-                    Dedupe::Radix => abi::dedupe::RADIX,
+                    DedupeMethod::Hash => abi::dedupe::HASH,
+                    DedupeMethod::Radix => abi::dedupe::RADIX,
                     _ => abi::dedupe::BITMAP,
                 },
                 unused: 0,
@@ -228,8 +228,8 @@ impl<'a> Fixture<'a> {
     }
 
     /// A graph of such look-ups.
-    pub(super) fn graph(&self, lookup: &abi::Lookup, way: Dedupe) -> anyhow::Result<LookupGraph> {
-        let kind = if way == Dedupe::Block { LookupKind::Small } else { LookupKind::Large };
+    pub(super) fn graph(&self, lookup: &abi::Lookup, way: DedupeMethod) -> anyhow::Result<LookupGraph> {
+        let kind = if way == DedupeMethod::Block { LookupKind::Small } else { LookupKind::Large };
         let gpu = self.stream.gpu();
         let _current = gpu.enter()?;
         // SAFETY: the context is current; the kernels are `code`'s, which outlives this and the graph.
@@ -268,8 +268,8 @@ impl<'a> Fixture<'a> {
     }
 
     /// Runs a look-up in two halves, and compares in between all that was found with the ids: how many different ones there are.
-    pub(super) fn compare(&self, request: &Request, lookup: &abi::Lookup, way: Dedupe) -> anyhow::Result<u64> {
-        let ahead = if way == Dedupe::Block { PrefetchKind::Small } else { PrefetchKind::Large };
+    pub(super) fn compare(&self, request: &Request, lookup: &abi::Lookup, way: DedupeMethod) -> anyhow::Result<u64> {
+        let ahead = if way == DedupeMethod::Block { PrefetchKind::Small } else { PrefetchKind::Large };
         self.launched.set(self.launched.get() + 1);
         self.launch(LookupKind::Ahead(ahead), lookup)?;
         let uniques = self.check(request, lookup);

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use warprow_gpu::choose_dedupe;
 use warprow_kernels::SMALL_IDS;
-use warprow_lookup::Dedupe;
+use warprow_lookup::DedupeMethod;
 use warprow_workload::{TableContent, median, mix_all};
 
 use super::fixture::{Code, Fixture, on_drives};
@@ -56,10 +56,10 @@ fn batches(
     let drives = on_drives(ids);
     request.reshape(Shape::rows(ids))?;
     let feature = fixture.describe(ids)?;
-    let ways = [Dedupe::Block, Dedupe::Bitmap, Dedupe::Hash, Dedupe::Radix];
-    let ways = ways.into_iter().filter(|&way| way != Dedupe::Block || ids <= SMALL_IDS);
+    let ways = [DedupeMethod::Block, DedupeMethod::Bitmap, DedupeMethod::Hash, DedupeMethod::Radix];
+    let ways = ways.into_iter().filter(|&way| way != DedupeMethod::Block || ids <= SMALL_IDS);
     request.draw(stream)?;
-    fixture.prove(request, &fixture.lookup(request, ids, Dedupe::Bitmap, feature))?;
+    fixture.prove(request, &fixture.lookup(request, ids, DedupeMethod::Bitmap, feature))?;
     let mut times = Vec::new();
     let mut uniques = 0;
     let mut compared = 0;

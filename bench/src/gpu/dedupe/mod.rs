@@ -8,7 +8,7 @@ pub use measure::measure;
 
 use anyhow::{bail, ensure};
 use serde::{Deserialize, Serialize};
-use warprow_lookup::Dedupe;
+use warprow_lookup::DedupeMethod;
 use warprow_workload::PowerLaw;
 
 /// What is measured.
@@ -83,12 +83,12 @@ pub struct DedupeResult {
 }
 
 /// The name of a way.
-pub fn name(way: Dedupe) -> &'static str {
+pub fn name(way: DedupeMethod) -> &'static str {
     match way {
-        Dedupe::Block => "block",
-        Dedupe::Bitmap => "bitmap",
-        Dedupe::Hash => "hash",
-        Dedupe::Radix => "radix",
+        DedupeMethod::Block => "block",
+        DedupeMethod::Bitmap => "bitmap",
+        DedupeMethod::Hash => "hash",
+        DedupeMethod::Radix => "radix",
     }
 }
 

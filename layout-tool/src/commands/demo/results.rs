@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use warprow_lookup::Report;
+use warprow_lookup::LookupReport;
 use warprow_store::LoadReport;
 
 use super::cold::Cold;
@@ -12,7 +12,7 @@ use super::rivals::Rival;
 /// Everything that was measured.
 pub(crate) struct Results {
     pub ours: Outcome,
-    pub total: Report,
+    pub total: LookupReport,
     pub load: LoadReport,
     pub dram_rows: u64,
     pub rivals: Vec<(Rival, Result<Outcome, String>)>,

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use warprow_lookup::{Batch, Output, Report, Slot};
+use warprow_lookup::{Batch, LookupReport, Output, Slot};
 use warprow_soft_controller::{Fault, Rule, RuleId, SoftController};
 use warprow_spec::NvmOpcode;
 
@@ -23,7 +23,7 @@ pub(crate) struct Warprow<'a> {
     pub slot: Slot,
     pub width: usize,
     pub mask: Vec<u8>,
-    pub total: &'a RefCell<Report>,
+    pub total: &'a RefCell<LookupReport>,
     /// The drive, if it is to go wrong, and the rule by which it does.
     pub faulty: Option<(&'a SoftController, &'a Cell<Option<RuleId>>)>,
 }

@@ -137,12 +137,12 @@ impl Pooling {
 }
 
 impl Missing {
-    pub(super) fn of_store(self) -> warprow_lookup::Missing {
+    pub(super) fn of_store(self) -> warprow_lookup::MissingPolicy {
         match self {
-            Self::Default => warprow_lookup::Missing::Default,
-            Self::Zero => warprow_lookup::Missing::Zero,
-            Self::Skip => warprow_lookup::Missing::Skip,
-            Self::Error => warprow_lookup::Missing::Error,
+            Self::Default => warprow_lookup::MissingPolicy::Default,
+            Self::Zero => warprow_lookup::MissingPolicy::Zero,
+            Self::Skip => warprow_lookup::MissingPolicy::Skip,
+            Self::Error => warprow_lookup::MissingPolicy::Error,
         }
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn failed(error: &LookupError, table: &str, looked_up: &Range<usize>,
 #[cfg(test)]
 mod tests {
     use serde_json::json;
-    use warprow_lookup::{Report, RowError};
+    use warprow_lookup::{LookupReport, RowError};
 
     use super::*;
     use crate::commands::lookup::limits::CHUNK;
@@ -49,7 +49,7 @@ mod tests {
     #[test]
     fn a_drive_that_dies_fails_ids_among_all() {
         let lost = || LookupError::RowsFailed {
-            report: Box::new(Report::default()),
+            report: Box::new(LookupReport::default()),
             positions: (20..CHUNK).collect(),
             source: RowError::Drive(warprow_driver::DriverError::Gone { function: "d".into(), during: "reads" }),
         };

@@ -2,7 +2,7 @@
 
 use warprow_layout::DType;
 use warprow_lookup::{
-    Batch, Feature, HostExecutor, HostOptions, LookupError, Output, Plan, PlanOptions, Report, RowError, Slot,
+    Batch, Feature, HostExecutor, HostOptions, LookupError, LookupReport, Output, Plan, PlanOptions, RowError, Slot,
 };
 use warprow_store::{Store, TableInfo};
 
@@ -21,7 +21,7 @@ use crate::{file, tally};
 pub(super) struct Found {
     pub(super) shown: Shown,
     /// The counts of all look-ups together.
-    pub(super) report: Report,
+    pub(super) report: LookupReport,
     /// The type that the rows have in a file, and in what is said of them.
     pub(super) dtype: DType,
 }
@@ -64,7 +64,7 @@ pub(super) fn look_up(
         (None, false) => SHOWN.0,
     };
     let mut shown = Shown::new(most_shown, info.dim as usize);
-    let mut report = Report::default();
+    let mut report = LookupReport::default();
     let bar = context.screen.bar("looking up", rows, Unit::Things);
     let mut first_row = 0;
     for chunk in &chunks {
@@ -123,7 +123,7 @@ impl Looking<'_> {
         buffer: &mut RowBuffer,
         mask: &mut [u8],
         shown: &mut Shown,
-    ) -> Result<Report, Failure> {
+    ) -> Result<LookupReport, Failure> {
         let Self { args, table, request, slot, width, .. } = self;
         let offsets: Option<Vec<u64>> = request.bags.as_ref().map(|bags| {
             bags[chunk.bags.start..=chunk.bags.end].iter().map(|&offset| (offset - chunk.ids.start) as u64).collect()

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use warprow_lookup::{Feature, HostExecutor, HostOptions, PlanOptions, Report};
+use warprow_lookup::{Feature, HostExecutor, HostOptions, LookupReport, PlanOptions};
 use warprow_soft_controller::SoftController;
 use warprow_store::{Device, OpenOptions, Store};
 use warprow_workload::TableContent;
@@ -37,7 +37,7 @@ pub(super) struct Entrants<'a> {
     pub(super) plain: &'a Result<PlainFile, String>,
     /// Ids of a batch, at most.
     pub(super) batch: usize,
-    pub(super) total: &'a RefCell<Report>,
+    pub(super) total: &'a RefCell<LookupReport>,
 }
 
 impl<'a> Entrants<'a> {

@@ -7,7 +7,7 @@ use std::error::Error;
 
 use warprow_driver::DriverError;
 use warprow_layout::DType;
-use warprow_lookup::{Batch, Feature, HostExecutor, HostOptions, Ids, Output, PlanOptions, Report, Slot};
+use warprow_lookup::{Batch, Feature, HostExecutor, HostOptions, Ids, LookupReport, Output, PlanOptions, Slot};
 use warprow_plan::ProposalFile;
 use warprow_store::{OpenOptions, Store, StoreError, TableInfo};
 use warprow_traces::{Trace, TraceBlock, TraceSpec};
@@ -116,7 +116,7 @@ fn of_log(log: &LookupTrace, tables: &[&TableInfo], host: &HostExecutor) -> Vec<
             .collect(),
         slots: log.slots_of(&info.name).collect(),
         hot_rows: host.hot_rows(&info.name).unwrap_or(0),
-        report: Report::default(),
+        report: LookupReport::default(),
         info: info.clone(),
     });
     asked.collect()

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use warprow_lookup::Report;
+use warprow_lookup::LookupReport;
 use warprow_workload::units;
 
 use super::results::{Asked, Results};
@@ -14,7 +14,7 @@ use crate::failure::Failure;
 use crate::report::{printable, table};
 
 /// The share of ids, of those that their table has, that memory answered; `None` without any.
-pub(in crate::commands::lookup) fn hit_rate(report: &Report) -> Option<f64> {
+pub(in crate::commands::lookup) fn hit_rate(report: &LookupReport) -> Option<f64> {
     let ids = report.ids_dram + report.ids_ssd;
     (ids > 0).then(|| report.ids_dram as f64 / ids as f64)
 }
@@ -23,7 +23,7 @@ fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.1}%", share * 100.0))
 }
 
-fn counts(report: &Report) -> Value {
+fn counts(report: &LookupReport) -> Value {
     json!({
         "ids": report.ids,
         "padding": report.padding,
@@ -40,7 +40,7 @@ fn counts(report: &Report) -> Value {
     })
 }
 
-fn seconds(report: &Report) -> f64 {
+fn seconds(report: &LookupReport) -> f64 {
     report.stages.iter().sum::<Duration>().as_secs_f64()
 }
 
@@ -51,7 +51,7 @@ pub(super) fn report(args: &LookupArgs, results: &Results<'_>) -> Result<Command
 fn text(results: &Results<'_>) -> String {
     let Results { asked, left, logs, dram, queries, .. } = results;
     let total = results.total();
-    let row = |name: &str, columns: String, rows: String, it: &Report| {
+    let row = |name: &str, columns: String, rows: String, it: &LookupReport| {
         let ids = units::count(it.ids);
         let missing = units::count(it.missing);
         let unique = units::count(it.rows_ssd);

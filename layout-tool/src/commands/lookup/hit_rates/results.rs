@@ -1,6 +1,6 @@
 //! What the look-ups of a trace come to.
 
-use warprow_lookup::Report;
+use warprow_lookup::LookupReport;
 use warprow_plan::ProposalFile;
 use warprow_store::TableInfo;
 
@@ -16,7 +16,7 @@ pub(super) struct Asked {
     pub(super) slots: Vec<usize>,
     /// Rows of it in DRAM.
     pub(super) hot_rows: u64,
-    pub(super) report: Report,
+    pub(super) report: LookupReport,
 }
 
 /// What is said in the end.
@@ -33,8 +33,8 @@ pub(super) struct Results<'a> {
 
 impl Results<'_> {
     /// The counts of all tables together.
-    pub(super) fn total(&self) -> Report {
-        let mut total = Report::default();
+    pub(super) fn total(&self) -> LookupReport {
+        let mut total = LookupReport::default();
         self.asked.iter().for_each(|asked| tally::add(&mut total, &asked.report));
         total
     }
