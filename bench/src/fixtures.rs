@@ -28,7 +28,7 @@ const LBA: u32 = 512;
 pub enum Media {
     /// Memory, into which they are loaded first.
     Ram,
-    /// They are computed when they are read: drives of any size need no memory.
+    /// Rows are computed when they are read: drives of any size need no memory.
     Computed,
     /// Memory, into which they are loaded first. The first GPU has a copy, and answers reads from it.
     Played,

@@ -63,7 +63,7 @@ pub struct warprow_report {
     pub generation: u64,
     /// Position of the first missing id, of features with WARPROW_BOUNDS_REPORT.
     pub first_missing_position: u64,
-    /// That id; of a negative one, its bits.
+    /// The id that `first_missing_position` is the position of. A negative id is given by its bits.
     pub first_missing_id: u64,
     /// 1: there is one; else 0.
     pub has_first_missing: i32,
@@ -177,7 +177,7 @@ pub struct warprow_gpu_report {
     pub generation: u64,
     /// Position of the first missing id, of features with WARPROW_BOUNDS_REPORT.
     pub first_missing_position: u64,
-    /// That id; of a negative one, its bits.
+    /// The id that `first_missing_position` is the position of. A negative id is given by its bits.
     pub first_missing_id: u64,
     /// 1: there is one; else 0.
     pub has_first_missing: i32,

@@ -48,11 +48,11 @@ pub enum warprow_int_type {
 /// How the rows of a bag become one.
 #[repr(i32)]
 pub enum warprow_pooling {
-    /// They do not: each id has an output row of its own.
+    /// Rows stay single: each id has an output row of its own.
     None = 0,
-    /// Their sum.
+    /// A bag becomes the sum of its rows.
     Sum = 1,
-    /// Their sum, divided by the number of rows that count.
+    /// A bag becomes the sum of its rows, divided by the number of rows that count.
     Mean = 2,
 }
 

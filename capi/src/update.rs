@@ -34,7 +34,7 @@ pub struct warprow_verify_report {
     pub struct_size: usize,
     /// Rows read.
     pub rows: u64,
-    /// Their bytes.
+    /// Bytes that were compared.
     pub bytes: u64,
     /// Rows that drives could not read, or whose checksum does not match.
     pub damaged: u64,

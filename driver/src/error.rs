@@ -288,7 +288,7 @@ pub enum DriverError {
     QueuesInUse {
         /// The function's name.
         function: Arc<str>,
-        /// Their identifiers.
+        /// Identifiers of the queues that are in use.
         queues: Vec<u16>,
     },
     /// A command that was refused before it was sent.

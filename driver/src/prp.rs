@@ -34,7 +34,7 @@ pub enum PrpError {
     /// The data does not start at a multiple of 4.
     #[error("the data starts at {iova:#x}, which is not a multiple of 4: align the buffer")]
     Unaligned {
-        /// Where it starts.
+        /// IOVA of the first byte of the range.
         iova: u64,
     },
     /// A stretch that is not the first starts, or one that is not the last ends, inside a page.
@@ -44,7 +44,7 @@ pub enum PrpError {
     Gap {
         /// Which stretch, from 0.
         index: usize,
-        /// Where it starts.
+        /// IOVA of the first byte of the range.
         iova: u64,
         /// Bytes of the stretch.
         len: u64,
@@ -58,7 +58,7 @@ pub enum PrpError {
     /// A stretch that runs past the end of the address space.
     #[error("{len} bytes at {iova:#x} run past the end of the address space")]
     Wraps {
-        /// Where it starts.
+        /// IOVA of the first byte of the range.
         iova: u64,
         /// Bytes of the stretch.
         len: u64,

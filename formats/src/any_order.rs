@@ -24,7 +24,7 @@ pub enum RowsInAnyOrder<'a> {
     There(FileRows<'a>),
     /// The rows were unpacked into a file without a name.
     Copied {
-        /// That file.
+        /// The file of rows in their order.
         file: File,
         /// The source, for its shape.
         rows: FileRows<'a>,

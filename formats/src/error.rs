@@ -73,12 +73,12 @@ impl FileError {
         Self { source: Some(error), ..Self::new(FileErrorKind::Io, file, what, remedy) }
     }
 
-    /// It contradicts its format, and should be written or fetched again.
+    /// The file contradicts its format, and should be written or fetched again.
     pub fn damaged(file: &Path, what: impl Into<String>) -> Self {
         Self::new(FileErrorKind::Damaged, file, what, "fetch or write the file again")
     }
 
-    /// It shows at byte `at`.
+    /// Adds that the error shows at byte `at` of the file.
     #[must_use]
     pub fn at(self, at: u64) -> Self {
         Self { at: Some(at), ..self }
@@ -128,7 +128,7 @@ impl std::error::Error for FileError {
     }
 }
 
-/// This error as the error of a [`RowSource`](warprow_layout::RowSource).
+/// Turns a file error into the error of a [`RowSource`](warprow_layout::RowSource).
 impl From<FileError> for io::Error {
     fn from(error: FileError) -> Self {
         Self::other(error)

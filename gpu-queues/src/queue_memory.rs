@@ -71,7 +71,7 @@ enum Owner {
 /// A piece of the memory of a queue.
 struct Block {
     memory: QueuePairMemory,
-    /// Of its first byte, for whoever drives the queue.
+    /// The address of the first byte, for whoever drives the queue.
     address: u64,
     owner: Option<Owner>,
 }

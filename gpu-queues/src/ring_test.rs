@@ -145,7 +145,7 @@ pub enum RingTestError {
 pub enum RingLaunchError {
     /// Nothing of it runs any more, or ever did.
     Failed(String),
-    /// It may still run.
+    /// The kernel has not ended in this time, and may still run.
     Running(Duration),
 }
 

@@ -27,7 +27,7 @@ pub(crate) struct Description {
     pub first: abi::Feature,
     pub pooled: bool,
     pub weighted: bool,
-    /// It takes the kernels that can everything.
+    /// Whether look-ups take the kernels that can do everything.
     pub rich: bool,
     pub width: usize,
     pub keys: Keys,

@@ -61,7 +61,7 @@ pub(crate) enum Resting {
     #[default]
     No,
     Yes,
-    /// It did; what gives the slot back was launched on its own stream.
+    /// The slot held a batch that was forgotten; what gives the slot back was launched on the slot's own stream.
     Forgotten,
 }
 
@@ -158,7 +158,7 @@ struct Issued {
 #[derive(Debug)]
 pub(crate) struct TakenPlace {
     pub place: TicketPlace,
-    /// As it was before.
+    /// The ticket's words before the launch.
     pub before: Told,
 }
 

@@ -113,7 +113,7 @@ pub enum BindError {
         /// The NVMe controllers of this machine.
         controllers: Vec<PciAddress>,
     },
-    /// It is something else than an NVMe controller.
+    /// The device is something else than an NVMe controller.
     #[error("{address}: PCI class {class:#08x} is not an NVMe controller (class 0x010802)")]
     NotNvme {
         /// The function asked for.
@@ -135,7 +135,7 @@ pub enum BindError {
         /// The drive.
         address: PciAddress,
     },
-    /// It cannot be known whether something uses it.
+    /// Whether something uses the device cannot be known.
     #[error("{address}: cannot tell whether something uses it: {}", unread.join("; "))]
     Unread {
         /// The drive.
@@ -143,7 +143,7 @@ pub enum BindError {
         /// What could not be read.
         unread: Vec<String>,
     },
-    /// It is behind Intel's VMD.
+    /// The device is behind Intel's VMD.
     #[error("{address} is behind the Intel VMD {vmd}, which hides it from the IOMMU")]
     BehindVmd {
         /// The drive.

@@ -15,7 +15,7 @@ const VMD_DEVICES: [u16; 10] = [0x201d, 0x28c0, 0x467f, 0x4c3d, 0x7d0b, 0x9a0b, 
 /// A PCI function as sysfs has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PciFunction {
-    /// Where it sits.
+    /// The function's PCI address.
     pub address: PciAddress,
     /// Class, subclass and programming interface, 24 bits.
     pub class: u32,

@@ -42,11 +42,11 @@ pub mod element {
 
 /// How rows of a bag become one.
 pub mod pooling {
-    /// They do not.
+    /// Rows are not pooled: each id has an output row.
     pub const NONE: u32 = 0;
-    /// Their sum.
+    /// A bag becomes the sum of its rows.
     pub const SUM: u32 = 1;
-    /// Their mean.
+    /// A bag becomes the mean of its rows.
     pub const MEAN: u32 = 2;
 }
 
@@ -62,9 +62,9 @@ pub mod missing {
 
 /// What is told of ids that their table lacks.
 pub mod bounds {
-    /// That they are missing.
+    /// The report says how many ids are missing.
     pub const COUNT: u32 = 0;
-    /// The same, and the first of them.
+    /// The report says how many ids are missing, and which is the first.
     pub const REPORT: u32 = 1;
     /// Nothing: they count as padding.
     pub const IGNORE: u32 = 2;
@@ -84,7 +84,7 @@ pub mod lost {
 pub mod padding {
     /// None.
     pub const NONE: u32 = 0;
-    /// Those of all types.
+    /// Padding ids of ids of any type.
     pub const ANY: u32 = 1;
     /// Signed ones: it is negative.
     pub const SIGNED: u32 = 2;
@@ -112,11 +112,11 @@ pub mod dedupe {
 
 /// What became of a launch.
 pub mod outcome {
-    /// It has not ended.
+    /// The launch has not ended.
     pub const NONE: u32 = 0;
-    /// It ran.
+    /// The launch ran.
     pub const DONE: u32 = 1;
-    /// Its slot was in use: it did nothing.
+    /// The slot was in use when the launch began, and the launch did nothing.
     pub const BUSY: u32 = 2;
 }
 
@@ -209,7 +209,7 @@ plain!(
         chunk_shift: u32,
         /// A `RowCrcs` (crc.rs), then the checksum of each row on drives, a u32 each, by rank; 0: they are not checked.
         crcs: u64,
-        /// Its number in the overlay, from 1; 0: none.
+        /// The table's number in the overlay, from 1; 0: none.
         overlay: u32,
         /// Zero.
         unused: u32,
@@ -251,7 +251,7 @@ plain!(
 plain!(
     /// The part of a table that one tier holds, as a range of keys.
     Segment, 32 {
-        /// Its first key, a multiple of [`KEY_ALIGN`].
+        /// The table's first key, a multiple of [`KEY_ALIGN`].
         first_key: u64,
         /// The rank of that.
         first_rank: u64,
@@ -275,7 +275,7 @@ plain!(
         missing: u32,
         /// Not zero: rows are multiplied by weights.
         weighted: u32,
-        /// Its first element in a pooled output row.
+        /// The feature's first element in a pooled output row.
         column: u32,
         /// See [`padding`].
         has_padding: u32,
@@ -363,7 +363,7 @@ plain!(
         fetched: u64,
         /// When it ended.
         ended: u64,
-        /// Its number, counted by its slot from 1.
+        /// The launch's number, counted by its slot from 1.
         launch: u64,
         /// The latest generation among those that it read, where its plan follows; else 0.
         generation: u64,
@@ -404,7 +404,7 @@ plain!(
         bags: u64,
         /// Different rows in DRAM and on drives.
         uniques: u32,
-        /// Those in DRAM.
+        /// Different rows in DRAM.
         dram_uniques: u32,
         /// Blocks of `expand` that have ended.
         expand_left: u32,
@@ -436,7 +436,7 @@ pub const LEASE_ADOPTING: u32 = 1 << 31;
 
 /// How `expand` runs.
 pub mod expansion {
-    /// Its last block ends the launch, and there is nothing to clear.
+    /// The last block of *expand* ends the launch, and there is nothing to clear.
     pub const ENDS: u32 = 1;
     /// Rows were fetched ahead.
     pub const FETCHED: u32 = 2;
@@ -444,9 +444,9 @@ pub mod expansion {
 
 /// What became of a state in an adoption.
 pub mod adopted {
-    /// It is not known yet.
+    /// Whether the state takes the new description is not known yet.
     pub const NOT: u32 = 0;
-    /// It has the new description.
+    /// The state has the new description.
     pub const DONE: u32 = 1;
     /// Launches did not end in time: it is as it was.
     pub const BUSY: u32 = 2;
@@ -478,9 +478,9 @@ plain!(
 plain!(
     /// An updated row, written once.
     Record, 32 {
-        /// Its number: the id, or the slot of the key; with [`TABLE_CREATED`], the key.
+        /// The number of the row: the id, or the slot of the key; with [`TABLE_CREATED`], the key.
         row: u64,
-        /// Where it lies, a multiple of 16.
+        /// The address of the row, a multiple of 16.
         address: u64,
         /// [`Table::overlay`], maybe with [`TABLE_CREATED`].
         table: u32,
@@ -502,13 +502,13 @@ plain!(
         cleared: u64,
         /// Where rows go.
         rows_to: u64,
-        /// Where they come from.
+        /// The address that rows are copied from.
         rows_from: u64,
         /// Bytes of them, a multiple of 16.
         rows_bytes: u64,
         /// Where records go.
         records_to: u64,
-        /// Where they come from.
+        /// The address that records are copied from.
         records_from: u64,
         /// Bytes of them.
         records_bytes: u64,

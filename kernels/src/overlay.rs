@@ -60,7 +60,7 @@ pub struct StagedBatch {
     pub entries: u64,
     /// Where the number of the update goes when it has ended.
     pub result: u64,
-    /// That number.
+    /// The number of the update.
     pub number: u64,
 }
 
@@ -117,7 +117,7 @@ impl OverlayMap {
         (self.capacity, self.rows)
     }
 
-    /// Those that are taken.
+    /// How many records, and how many bytes of rows, are in use.
     pub fn used(&self) -> (usize, u64) {
         (self.records.len(), self.rows_used)
     }

@@ -52,7 +52,7 @@ impl MatchedBy {
 pub struct LookupTrace {
     /// What it is, with these columns chosen where some can be.
     pub spec: TraceSpec,
-    /// They look up one table at least.
+    /// The columns of the trace that look up a table: one at least.
     pub columns: Vec<Column>,
     /// Columns that look up none.
     pub unused: Vec<String>,

@@ -112,7 +112,7 @@ struct NewFile {
     path: PathBuf,
     /// The drive's sidecar, which is removed as well.
     sidecar: Option<PathBuf>,
-    /// It was there before, and empty.
+    /// Whether the file was there before, and empty.
     was_there: bool,
 }
 
@@ -146,7 +146,7 @@ impl NewFiles {
         })
     }
 
-    /// They stay.
+    /// Keeps the files that were made.
     pub fn keep(&mut self) {
         self.0.clear();
     }

@@ -31,7 +31,7 @@ struct Share<'a> {
     bytes: u64,
 }
 
-/// What of a log each drive has, in the order in which the log came to them.
+/// The share of a log that each drive has, in the order in which the log came to the drives.
 fn shares(log: &[LogChunkInspection]) -> Vec<Share<'_>> {
     let mut shares: Vec<(u16, Share<'_>)> = Vec::new();
     for chunk in log {
@@ -101,7 +101,7 @@ impl Pending {
         self.found.as_ref().map_or_else(|_| "unknown".to_owned(), |found| units::count(found.updates))
     }
 
-    /// Their log in a few words.
+    /// The log of the pending updates, in a few words.
     pub(crate) fn log(&self) -> String {
         match &self.found {
             Ok(found) => {

@@ -27,7 +27,7 @@ pub struct Selection {
 pub struct Chosen<'a> {
     /// The file it is in.
     pub file: &'a TableFile,
-    /// Where it stands there.
+    /// The table in its file.
     pub table: &'a FileTable,
     /// What it shall be called.
     pub name: String,

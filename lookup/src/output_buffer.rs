@@ -35,7 +35,7 @@ pub enum OutputBufferError {
         /// The functions of these drives.
         drives: Vec<String>,
     },
-    /// It has elements of another type.
+    /// The buffer has elements of another type.
     #[error("the output buffer has elements of type {has}, not {asked}")]
     Type {
         /// Type of its elements.

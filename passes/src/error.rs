@@ -35,7 +35,7 @@ pub enum PassError {
     GpuRoom {
         /// Rows.
         rows: usize,
-        /// Their bytes.
+        /// Bytes of the rows.
         bytes: u64,
         /// Bytes of the memory behind the offset.
         room: u64,
@@ -55,7 +55,7 @@ pub enum PassError {
         what: String,
         /// Rows.
         rows: u64,
-        /// Their bytes.
+        /// Bytes of the rows.
         bytes: u64,
         /// Bytes that were given.
         memory: u64,

@@ -127,7 +127,7 @@ impl Finder {
         }
     }
 
-    /// These bits as keys of the table.
+    /// A keyset of these bits, taken as keys of the table.
     pub(crate) fn keyset(&self, keys: Vec<u64>) -> Keyset {
         match self.kind() {
             Some(KeyKind::I64) => Keyset::signed(keys.into_iter().map(|key| key as i64).collect()),

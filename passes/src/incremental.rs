@@ -11,7 +11,7 @@ use crate::{PassError, Passes};
 /// Which elements of rows are exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExportedElements {
-    /// Those that are looked up: without the optimizer's state.
+    /// The elements that are looked up, without the optimizer's state.
     Vector,
     /// All.
     Whole,

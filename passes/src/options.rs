@@ -32,7 +32,7 @@ pub type NewRow = Arc<dyn Fn(u64, &mut [u8]) + Send + Sync>;
 pub enum NewKeys {
     /// The pass is refused.
     Refuse,
-    /// They become rows, durable with the pass: the table is written anew for that.
+    /// New keys become rows, durable with the pass: the table is written anew for that.
     Create(NewRow),
 }
 

@@ -33,7 +33,7 @@ pub struct Pass {
 pub struct StageReport {
     /// Keys that were given.
     pub keys: u64,
-    /// Those that had come before.
+    /// Keys that had come before.
     pub duplicates: u64,
     /// Different keys: rows.
     pub rows: u64,

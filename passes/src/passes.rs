@@ -101,9 +101,9 @@ struct Leaving {
 pub struct PassTotals {
     /// Passes that were staged.
     pub staged: u64,
-    /// Their rows.
+    /// Rows of the passes.
     pub rows: u64,
-    /// Those that were in memory before.
+    /// Rows that were in memory before.
     pub hits: u64,
     /// Rows that were read from drives.
     pub read: u64,

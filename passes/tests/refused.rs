@@ -164,7 +164,7 @@ fn what_was_found_ahead_is_that_keyset_s_alone() {
     }
 }
 
-/// The same bits are another key.
+/// The bits of a key are another key where keys are numbers of the other kind.
 #[test]
 fn a_keyset_of_the_other_kind_of_number_takes_over_nothing() {
     for options in modes() {

@@ -36,7 +36,7 @@ pub(crate) struct Hit {
     pub error: f64,
     /// The part of the error that comes of changes in what is looked up.
     pub drift: f64,
-    /// Where it will be, of the next stretches.
+    /// The intervals that the hit rates of the next stretches are expected in.
     pub intervals: Vec<HitInterval>,
 }
 

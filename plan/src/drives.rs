@@ -17,7 +17,7 @@ pub struct AlikeDrives {
     pub bytes: u64,
     /// Bytes of an LBA.
     pub lba: u32,
-    /// They are emulated in this process, a thread for each, which takes its own time for each command.
+    /// Whether the drives are emulated in this process: a thread serves each, and takes its own time for each command.
     #[serde(default)]
     pub emulated: bool,
 }

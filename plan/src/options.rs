@@ -37,7 +37,7 @@ impl TableShape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GroupRows {
-    /// Where it saves reads on the part of the trace that it was not learnt from.
+    /// Rows are grouped where that saves reads on the part of the trace that the grouping was not learnt from.
     #[default]
     Auto,
     /// In any case.

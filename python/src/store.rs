@@ -347,7 +347,7 @@ fn export(
     }
 }
 
-/// That something waited too long for something that others hold.
+/// The exception that `what` waited too long for something that others hold.
 pub(crate) fn busy(what: &str) -> PyErr {
     raise(Kind::Busy, format!("{what}: wait for others to end, or plan more slots"))
 }

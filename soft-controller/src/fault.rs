@@ -12,17 +12,18 @@ use crate::turn_gate::TurnGate;
 /// What happens to a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// It is not executed and completes with this status.
+    /// The command is not executed, and completes with this status.
     Status(Status),
-    /// It is executed; its completion is never posted.
+    /// The command is executed, and its completion is never posted.
     Drop,
-    /// It is neither executed nor completed.
+    /// The command is neither executed nor completed.
     Swallow,
-    /// It is executed and completed this much later, perhaps after the host's time-out: its data lands later too.
+    /// The command is executed and completed this much later, perhaps after the host's time-out: its data lands later
+    /// too.
     Delay(Duration),
-    /// It completes twice.
+    /// The command completes twice.
     Duplicate,
-    /// It completes with this command identifier instead of its own.
+    /// The command completes with this command identifier instead of its own.
     WrongCid(u16),
     /// One bit of the data that it moves is flipped, and it succeeds.
     Corrupt,

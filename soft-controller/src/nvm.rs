@@ -434,7 +434,7 @@ impl Io {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
     Yes,
-    /// It has too much to do: try again.
+    /// The engine has too much to do: try again.
     Later,
     /// There is no engine for it: execute it.
     NotHere,

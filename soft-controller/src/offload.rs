@@ -63,7 +63,7 @@ pub struct Mapping {
     pub iova: u64,
     /// Bytes of it.
     pub len: u64,
-    /// Where it lies.
+    /// Where the mapped memory lies.
     pub place: MappedPlace,
     /// Whether the controller may write there.
     pub writable: bool,

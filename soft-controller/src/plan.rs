@@ -6,12 +6,12 @@ pub(crate) enum Plan {
     /// The worker serves it, as without an offload.
     #[default]
     Worker,
-    /// It is the offload's, and holds nothing.
+    /// The queue is the offload's, and holds nothing.
     Nothing,
-    /// It is the offload's, and a read is next.
+    /// The queue is the offload's, and a read is next.
     Read,
-    /// It is the offload's; the worker executes what comes before the next read.
+    /// The queue is the offload's; the worker executes what comes before the next read.
     Left,
-    /// It is the offload's, which has left the next command to the worker, whatever that command is.
+    /// The queue is the offload's, which has left the next command to the worker, whatever that command is.
     Stopped,
 }

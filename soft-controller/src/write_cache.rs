@@ -362,7 +362,7 @@ mod tests {
     enum Step {
         Write(u64, u64),
         Zero(u64, u64),
-        /// That was fetched so many steps ago.
+        /// A flush, of what was fetched so many steps ago.
         Flush(usize),
         Persist(u64, u64),
         Read(u64, u64),

@@ -32,7 +32,7 @@ fn prepare(mut host: Host) -> (Host, Buffer) {
     (host, page)
 }
 
-/// As that, of a controller with a thread.
+/// A host and its buffer, prepared with a controller that has a thread.
 fn threaded(desk: &Desk) -> (Host, Buffer) {
     let mut host = Host::new(desk.drive(SoftController::builder()).build().unwrap(), false);
     host.enable();

@@ -109,7 +109,7 @@ impl fmt::Display for DriveAddress {
 /// What becomes of an emulated drive whose file is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CreateDrive {
-    /// That is an error, whatever size the address gives; and so it is if the file is empty.
+    /// A file that is not there is an error, whatever size the address gives; and so is an empty file.
     #[default]
     Never,
     /// The file is made, sparse, with the size that the address gives; likewise of an empty one.

@@ -11,12 +11,12 @@ pub(crate) struct Known {
 }
 
 impl Known {
-    /// That a property was given twice.
+    /// The error that a property was given twice.
     pub(crate) fn twice(address: &str, name: &str) -> StoreError {
         StoreError::Property { address: address.to_owned(), reason: format!("{name} is given twice") }
     }
 
-    /// That there is no such property.
+    /// The error that there is no such property.
     pub(crate) fn unknown(&self, address: &str, name: &str) -> StoreError {
         let reason = format!("{} has no property {name:?}; it has {}", self.kind, self.names.join(", "));
         StoreError::Property { address: address.to_owned(), reason }

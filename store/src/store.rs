@@ -144,7 +144,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// That a row which was read does not match its checksum.
+    /// The error that a row which was read does not match its checksum.
     pub(crate) fn damaged_row(&self, located: &TableVersion, rank: u64) -> StoreError {
         let at = located.generation.row(located.index, rank);
         let member = at.and_then(|at| self.members.get(usize::from(at.drive))?.as_ref());

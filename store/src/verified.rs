@@ -78,7 +78,7 @@ impl DamagedUnit {
 pub struct VerifyReport {
     /// Rows read.
     pub rows: u64,
-    /// Their bytes.
+    /// Bytes that were read.
     pub bytes: u64,
     /// Whether their content could be checked: the table was loaded with row checksums.
     pub checked: bool,
@@ -92,7 +92,7 @@ pub struct VerifyReport {
     pub damaged_keys: Option<String>,
     /// Keys that were compared with the row that they lead to: all, where keys are stored.
     pub checked_keys: u64,
-    /// Where it is damaged: at most 1000, in the order of drives and LBAs.
+    /// The units that are damaged: at most 1000, in the order of drives and LBAs.
     pub bad: Vec<DamagedUnit>,
     /// Rows that were read wrong once, and right when they were read again.
     pub transient: u64,

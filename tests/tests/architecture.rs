@@ -38,9 +38,9 @@ fn folders() -> Vec<String> {
 /// Which uses of other packages count.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Those of every build.
+    /// Dependencies of every build.
     Always,
-    /// Those of an optional feature.
+    /// Dependencies of an optional feature.
     Optional,
 }
 

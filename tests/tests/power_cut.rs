@@ -58,7 +58,7 @@ enum Fate {
 struct Moment {
     on: usize,
     command: u64,
-    /// It loses power alone.
+    /// Whether drive `on` alone loses power; otherwise all drives lose it.
     alone: bool,
     fate: Fate,
 }
@@ -247,7 +247,7 @@ impl Fixture {
     }
 }
 
-/// The same as [`switch`], by the store.
+/// Loads a new version through the store, as [`switch`] does through the volume.
 fn load(store: &Store, version: u64) -> Result<()> {
     let spec = model();
     let sources: Vec<Rows> = (0..spec.tables.len()).map(|table| Rows { version, table }).collect();

@@ -50,7 +50,7 @@ impl std::fmt::Display for MachineInfo {
 pub struct FileSystem {
     /// The file system's type: `ext4`, `tmpfs`.
     pub kind: String,
-    /// Where it is mounted.
+    /// Where the file system is mounted.
     pub mounted_on: PathBuf,
     /// What it lies on: a device, as the kernel names it.
     pub source: String,

@@ -158,7 +158,7 @@ impl Latencies {
 pub struct HistogramBar {
     /// The shortest, microseconds.
     pub from_us: f64,
-    /// Those of the next bar begin here, microseconds.
+    /// The end of the bar, where the next bar begins, in microseconds.
     pub to_us: f64,
     /// How many.
     pub count: u64,

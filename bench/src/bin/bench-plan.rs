@@ -83,7 +83,7 @@ struct Setup {
     /// Drives.
     #[arg(long, default_value_t = 1)]
     drives: u32,
-    /// Whose timing they have; without it, of `rate`, each in turn.
+    /// The drive whose timing emulated drives have; without it, the timing of `rate`, each in turn.
     #[arg(long)]
     profile: Option<String>,
     /// Seed of ids and content.

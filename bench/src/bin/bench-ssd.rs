@@ -63,7 +63,8 @@ struct Args {
     /// Where files are made, without names. By default $TMPDIR or /var/tmp.
     #[arg(long)]
     dir: Option<PathBuf>,
-    /// Whose timing drives have: none, p5800x, gen5-tlc, gen6 [default: p5800x,gen5-tlc; of files none].
+    /// The drives whose timing emulated drives have: none, p5800x, gen5-tlc, gen6 [default: p5800x,gen5-tlc; of files
+    /// none].
     #[arg(long, value_delimiter = ',', value_parser = profile)]
     profile: Vec<TimingProfile>,
     /// Drives, each with a thread that answers.
@@ -136,9 +137,9 @@ impl MemoryArg {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MergingArg {
-    /// Those of one LBA, and no others.
+    /// Rows of one LBA share a command, and no others.
     Separate,
-    /// Those of neighbouring LBAs too.
+    /// Rows of neighbouring LBAs share a command too.
     Neighbours,
     /// What one command reads more cheaply than two, by each drive's curve: 50 ms to measure each, for each line.
     Measured,

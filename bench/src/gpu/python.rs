@@ -57,7 +57,7 @@ pub enum Asked {
     /// If it is there; else a line says why not.
     #[default]
     Auto,
-    /// It must.
+    /// What may be missing must take part.
     Yes,
     /// No.
     No,

@@ -77,7 +77,7 @@ pub struct Request {
     random: SeededRandom,
     /// Rows (or bags of a feature) compared, all of them on the GPU.
     pub checked: u64,
-    /// Those among them that this machine's processor computed as well.
+    /// Elements that this machine's processor computed as well.
     pub spots: u64,
 }
 
@@ -127,7 +127,7 @@ impl Request {
         Ok(())
     }
 
-    /// As it is shaped now, the batch is for a plan of so many features, of which only this one has ids: the first.
+    /// Gives the batch offsets for a plan of so many features, of which only the first has ids.
     pub fn alone_among(&mut self, gpu: &Arc<Gpu>, features: u64) -> anyhow::Result<()> {
         ensure!(self.tables.len() == 1, "{} features have ids", self.tables.len());
         let Shape { bags, hot, .. } = self.shape;
@@ -185,7 +185,7 @@ impl Request {
         stream.wait()
     }
 
-    /// These ids, and nothing of an answer; both are there when it returns.
+    /// Uploads these ids and fills the output with a pattern; both are done when it returns.
     pub fn upload(&mut self, stream: &Stream, ids: &[i64]) -> anyhow::Result<()> {
         ensure!(ids.len() as u64 == self.count(), "{} ids instead of {}", ids.len(), self.count());
         let bytes = ids.as_bytes();

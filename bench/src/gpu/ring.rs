@@ -55,7 +55,7 @@ pub struct GpuRingResult {
     pub share_of_linear: f64,
     /// Median of the sum of all threads' own commands a second, each from its first doorbell to its last completion.
     pub sum_of_threads: f64,
-    /// That, by as many times the same of the fewest.
+    /// The sum of the threads' rates, divided by as many times the sum of the fewest threads.
     pub sum_of_linear: f64,
     /// Median commands a second over whole look-ups, deduplication and output included.
     pub commands_per_second_of_lookups: f64,

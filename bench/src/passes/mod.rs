@@ -43,7 +43,7 @@ pub struct PassSetup {
     pub rows: u64,
     /// Elements (f32) of a row.
     pub dim: u32,
-    /// Where they lie.
+    /// The drives that the rows lie on.
     pub drive: DriveKind,
     /// Threads that copy; 0: as many as there are processors.
     pub threads: usize,

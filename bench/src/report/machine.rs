@@ -38,7 +38,7 @@ pub struct GpuDescribed {
 }
 
 impl Described {
-    /// This machine.
+    /// Describes this machine.
     pub fn this() -> Self {
         let it = MachineInfo::this();
         let cores = it.cores as u64;

@@ -9,7 +9,7 @@ use super::machine::Described;
 pub struct Part {
     /// What it is called here: `ring`, `lookup-gpu`.
     pub name: String,
-    /// Its command line, where that is known.
+    /// The part's command line, where that is known.
     pub command: Option<String>,
     /// What came of it.
     pub outcome: Outcome,
@@ -20,11 +20,11 @@ pub struct Part {
 /// What came of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// It printed this.
+    /// The part printed this.
     Done(Value),
-    /// It was run, or should have been, and there is no result.
+    /// The part was run, or should have been, and there is no result.
     Failed(String),
-    /// This machine cannot run it, or nobody asked for it.
+    /// This machine cannot run the part, or nobody asked for it.
     NotRun(String),
 }
 

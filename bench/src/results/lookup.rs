@@ -29,7 +29,7 @@ pub struct HostLookups {
     pub direct: Option<Race>,
     /// Rows that the page cache does not hold.
     pub cold: Option<ColdResult>,
-    /// Whose timing drives have, of what follows.
+    /// The drive whose timing emulated drives had in what follows.
     pub profile: String,
     /// Growing tables, by the law of their ids.
     pub growth: Option<Vec<Growth>>,

@@ -282,7 +282,7 @@ fn measure(
     })
 }
 
-/// As it is written on command lines.
+/// The profile's name, as it is written on command lines.
 fn profile_name(profile: TimingProfile) -> &'static str {
     match profile {
         TimingProfile::None => "none",

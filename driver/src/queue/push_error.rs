@@ -52,7 +52,7 @@ pub enum PushError {
          QueuePair::keep"
     )]
     NotKept {
-        /// Where it starts.
+        /// IOVA of the first byte of the range.
         iova: u64,
         /// The buffer's length, bytes.
         len: u64,

@@ -42,7 +42,7 @@ fn a_status_is_told_in_words() {
     );
 }
 
-/// It would tell the drive to write where nobody knows what there is.
+/// A Set Features command for host memory would tell the drive to write where nobody knows what there is.
 #[test]
 fn host_memory_is_not_lent_by_the_number_of_its_feature() {
     let device = Device::new();

@@ -16,7 +16,7 @@ nix::ioctl_readwrite_bad!(get_region_info, nix::request_code_none!(VFIO_TYPE, VF
 pub(crate) struct Region {
     /// Bytes; 0 where the device has no such region.
     pub(crate) size: u64,
-    /// Where it begins in the file.
+    /// The offset at which the region begins in the file.
     pub(crate) offset: u64,
     /// Start in the region and length of each area that can be mapped, bytes.
     pub(crate) areas: Vec<(u64, u64)>,

@@ -127,9 +127,9 @@ struct Page {
 
 /// Why there is no page that can be read from where it stands.
 enum Otherwise {
-    /// It is not as such pages are.
+    /// The page is not encoded as plain pages are.
     NotPlain,
-    /// It cannot be read.
+    /// The page cannot be read.
     Failed(FileError),
 }
 

@@ -87,7 +87,7 @@ fn file(schema: &str, pages: &[Vec<u8>], rows: u64, values: u64) -> (tempfile::T
     packed(schema, pages, rows, values, Compression::UNCOMPRESSED)
 }
 
-/// The same, whose metadata say that pages are compressed.
+/// A file as [`file`] makes it, whose metadata say that pages are compressed.
 fn packed(
     schema: &str,
     pages: &[Vec<u8>],
@@ -98,7 +98,7 @@ fn packed(
     groups(schema, &[(pages, rows, values)], compression)
 }
 
-/// The same of several groups: the pages, rows and values of each.
+/// A file of several row groups: the pages, rows and values of each.
 fn groups(schema: &str, groups: &[(&[Vec<u8>], u64, u64)], compression: Compression) -> (tempfile::TempDir, PathBuf) {
     let schema = Arc::new(parse_message_type(schema).unwrap());
     let mut out = Vec::new();
@@ -312,7 +312,7 @@ fn plain_pages_are_read_where_they_stand_and_others_unpacked() {
     }
 }
 
-/// The same pairs, split by bytes: a page of another encoding than the footer says.
+/// The pairs of the plain page, split by bytes: a page of another encoding than the footer says.
 fn split(rows: u64) -> Vec<u8> {
     let (values, body) = pairs(rows, None, None);
     let at = body.len() - values as usize * 4;

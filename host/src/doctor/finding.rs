@@ -5,9 +5,9 @@ use std::fmt;
 /// How a check came out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Verdict {
-    /// As it should be.
+    /// All is as it should be.
     Pass,
-    /// It works, though not as well as it could.
+    /// The thing works, though not as well as it could.
     Warn,
     /// Real drives cannot be driven like this.
     Fail,

@@ -91,7 +91,8 @@ impl Rig<'_> {
         self.prepare_with(lookup, small, None)
     }
 
-    /// The same, with somebody beside the kernel that takes the lease.
+    /// Runs the kernels up to the unique keys, as [`prepare`](Self::prepare) does, with somebody beside the kernel that
+    /// takes the lease.
     pub fn prepare_beside(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
         self.prepare_with(lookup, small, Some(beside))
     }
@@ -135,7 +136,7 @@ impl Rig<'_> {
         self.fetch_by(lookup, 0, beside)
     }
 
-    /// The same with so many blocks at once; 0: all.
+    /// Runs *fetch* with at most `resident` blocks at once; 0: all.
     pub fn fetch_by(&mut self, lookup: &Lookup, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
         let blocks = lookup.queues.sets * lookup.queues.drives + self.rng.u32(1..4);
         self.launch(Launch { resident, ..Launch::new("warprow_fetch", blocks, 256) }, lookup, beside)
@@ -191,7 +192,7 @@ impl Rig<'_> {
         self.direct_with(lookup, None)
     }
 
-    /// The same, with somebody beside it.
+    /// Runs *direct* as [`direct`](Self::direct) does, with somebody beside it.
     pub fn direct_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         self.direct_with(lookup, Some(beside))
     }
@@ -333,7 +334,8 @@ impl Rig<'_> {
     }
 }
 
-/// Those words of a ticket that its check is a sum over, with their places: all but the first three times and the check itself.
+/// The words of a ticket that its check is a sum over, with their places: all words but the first three times and the
+/// check.
 pub fn told_words(words: &[u64]) -> Vec<(usize, u64)> {
     let (all, last) = (words.iter().copied().enumerate(), words.len() - 1);
     all.filter(|&(i, _)| i < last - 8 || (last - 5..last).contains(&i)).collect()

@@ -217,7 +217,7 @@ impl Shim {
         Self::patched(&[])
     }
 
-    /// The same with bugs.
+    /// The kernels of this project's sources, with these bugs put in.
     pub fn patched(patches: &[Patch]) -> Option<Self> {
         let Some(compiler) = compiler() else {
             eprintln!("skipped: running the kernels on the CPU needs a C++ compiler (c++, g++, clang++ or $CXX)");
@@ -228,8 +228,8 @@ impl Shim {
         Some(Self::load(&build(compiler, &sources(patches), optimisation, checked)))
     }
 
-    /// That of other sources, of which nothing is kept; built with `compiler`, without its checks. A kernel that takes longer than
-    /// `limit` has failed.
+    /// The kernels of other sources, built with `compiler` and without its checks; nothing of the build is kept. A
+    /// kernel that takes longer than `limit` has failed.
     pub fn of(compiler: &str, sources: &Sources, limit: Duration) -> Self {
         let library = build(compiler, sources, UNOPTIMISED, false);
         let shim = Self { limit_ns: limit.as_nanos() as u64, ..Self::load(&library) };

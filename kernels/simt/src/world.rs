@@ -44,7 +44,7 @@ pub struct Table {
     pub checked: bool,
     /// Ranks of rows that a drive returns with a bit of these in the row wrong.
     pub spoilt: Vec<(u64, usize)>,
-    /// Its number in the overlay; 0: none.
+    /// The table's number in the overlay; 0: none.
     pub overlay: u32,
     /// Updated rows, and those of created keys, as a look-up is to see them.
     pub updated: BTreeMap<Of, Vec<u8>>,
@@ -554,7 +554,7 @@ impl World {
         };
     }
 
-    /// The same with rows of other content, every bit of it.
+    /// This world with rows of other content: every bit of every row is inverted.
     pub fn inverted(mut self) -> Self {
         for table in &mut self.tables {
             table.content.iter_mut().chain(&mut table.default).for_each(|byte| *byte = !*byte);
@@ -563,7 +563,7 @@ impl World {
         self
     }
 
-    /// The same with an overlay at `address`, for tables that `has` says.
+    /// This world with an overlay at `address`, for the tables that `has` names.
     pub fn overlaid(mut self, address: u64, mut has: impl FnMut(usize) -> bool) -> Self {
         for (number, table) in self.tables.iter_mut().enumerate() {
             table.overlay = if has(number) { number as u32 + 1 } else { 0 };

@@ -29,7 +29,7 @@ use crate::shim::{Shim, Sources, compiler, sources};
 
 /// Tells the child the name of its mutant.
 const CHOICE: &str = "WARPROW_MUTANT";
-/// That of one in which nothing is missing, and everything must be well.
+/// The name of the mutant in which nothing is missing, and everything must be well.
 const NOTHING: &str = "nothing";
 /// Tells the child how many percent of the checks' seeds it has.
 const PERCENT: &str = "WARPROW_MUTANT_PERCENT";
@@ -228,7 +228,7 @@ enum Verdict {
     /// By this check and seed, and how it showed.
     Found(String, String),
     Survived,
-    /// It does not build: a mistake here.
+    /// The mutant does not build: a mistake in this test.
     Broken(String),
 }
 
@@ -298,7 +298,7 @@ fn attempt_all(
     verdicts
 }
 
-/// Those whose verdict is not what `survivors.txt` has it to be.
+/// The mutants whose verdict is not what `survivors.txt` says.
 fn surprises(mutants: &[Mutant], verdicts: &[(usize, Verdict)]) -> Vec<String> {
     let survivors = survivors();
     let surprise = |(choice, verdict): &(usize, Verdict)| {

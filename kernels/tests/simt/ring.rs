@@ -145,7 +145,7 @@ impl Scene {
         })
     }
 
-    /// The same of one drive, whose rows so many sets share.
+    /// Commands and bytes that the uniques of one drive need, whose rows so many sets share.
     pub(crate) fn commands_of(&self, expected: &Expected, drive: u32, sets: usize) -> (u64, u64) {
         let cold: Vec<_> = expected.uniques.iter().filter(|&&key| key >= self.world.ssd_key).collect();
         let mut commands = 0;
@@ -525,7 +525,8 @@ fn a_gate_that_closes_lets_blocks_leave() {
     assert!(closed > 3, "{closed}");
 }
 
-/// The same with a controller's own threads, in real time: nothing hangs, nothing is garbage, and recovery helps.
+/// A completion that is lost, with a controller's own threads in real time: nothing hangs, nothing is garbage, and
+/// recovery helps.
 #[test]
 fn a_lost_completion_of_a_controller_with_threads() {
     let Some(mut shim) = Shim::new() else { return };

@@ -34,7 +34,8 @@ fn scene(seed: u64) -> Scene {
     Scene { resident, ..Scene::new(rng, shape, true, TIMEOUT) }
 }
 
-/// The same without windows: rows of a fraction of an LBA, and mostly more of them than a batch takes, so that teams walk the share.
+/// A scene without windows: rows of a fraction of an LBA, and mostly more of them than a batch takes, so that teams
+/// walk the share.
 fn walked(seed: u64) -> Scene {
     let mut rng = Rng::with_seed(seed);
     let shape = Shape {

@@ -61,7 +61,7 @@ impl HotnessFile {
         Ok(Self { table, source })
     }
 
-    /// Where it is.
+    /// The path of the file.
     pub fn path(&self) -> &Path {
         match &self.source {
             Source::Counts(file) => &file.path,
@@ -102,7 +102,7 @@ impl HotnessFile {
 pub struct Hot {
     /// The argument.
     pub file: HotnessFile,
-    /// Those tables, each once.
+    /// The tables that the argument names, each once.
     pub tables: Vec<String>,
     /// For a trace: which of its columns belongs to which table.
     pub log: Option<LookupTrace>,

@@ -25,7 +25,7 @@ pub struct Hotness {
 /// How many keys of a trace the table does not have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Share {
-    /// Those.
+    /// Keys that the table does not have.
     pub missing: u64,
     /// All.
     pub ids: u64,

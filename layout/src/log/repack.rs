@@ -11,7 +11,7 @@ use crate::volume::Volume;
 
 /// The first chunks of a log, as they will be when their records are packed.
 struct Packing {
-    /// Their records, one after another.
+    /// The records of the updates, one after another.
     records: Vec<u8>,
     /// How many chunks are packed, with the places behind the last chunk of a drive.
     count: usize,

@@ -69,7 +69,7 @@ pub enum Asked {
 pub enum Answer {
     Done,
     Failed,
-    /// It is done, and reported as failed.
+    /// The access is done, and reported as failed.
     Lost,
 }
 

@@ -26,7 +26,7 @@ pub struct BeginReport {
     pub duplicates: u64,
     /// Elements of each row.
     pub dim: u32,
-    /// Their type.
+    /// The type of the elements.
     pub dtype: DType,
     /// Bytes of the rows.
     pub bytes: u64,

@@ -146,7 +146,7 @@ impl RowsFile {
         self.read(self.rows.at + first * row_bytes as u64, out)
     }
 
-    /// That it is not what it was when it was opened.
+    /// The error that the file is not what it was when it was opened.
     pub(crate) fn changed(&self) -> PassError {
         let what = "was changed while it was read";
         FileError::new(FileErrorKind::Changed, &self.path, what, "let nobody write to it meanwhile, and commit again")

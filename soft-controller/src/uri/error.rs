@@ -11,7 +11,7 @@ use crate::offload_maker::OffloadLack;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UriError {
-    /// It is not an emulated drive that is named.
+    /// The address does not name an emulated drive.
     #[error("{uri:?} names no emulated drive: write emulated:PATH")]
     Scheme {
         /// The text given.

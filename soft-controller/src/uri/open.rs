@@ -318,7 +318,7 @@ struct Settled {
 
 /// What was made for a drive that is new.
 struct NewDrive {
-    /// Its file; without this, the file was there, and empty.
+    /// Whether the drive's file was created here; otherwise it was there, and empty.
     created: bool,
     sidecar: Option<PathBuf>,
 }

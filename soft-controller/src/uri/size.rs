@@ -11,7 +11,7 @@ pub enum SizeError {
     /// What stands before the unit is no whole number.
     #[error("{number:?} is no whole number")]
     Number {
-        /// That text.
+        /// The text that stands before the unit.
         number: String,
     },
     /// There is no such size.

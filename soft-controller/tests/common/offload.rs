@@ -18,17 +18,17 @@ use warprow_spec::{NvmOpcode, Sqe};
 pub(crate) struct Script {
     /// Queues that it does not reach.
     pub(crate) unreached: Vec<u16>,
-    /// It does not reach the doorbells.
+    /// The offload does not reach the doorbells.
     pub(crate) no_doorbells: bool,
-    /// It reaches no memory of other devices.
+    /// The offload reaches no memory of other devices.
     pub(crate) no_peers: bool,
     /// Memory of another device, which is memory of this process, by its address.
     pub(crate) peers: Vec<(u64, DmaMemory)>,
-    /// Its next turn fails.
+    /// The offload's next turn fails.
     pub(crate) fail: bool,
-    /// Its next turn says that it has answered one command more than it has.
+    /// The offload's next turn says that it has answered one command more than it has.
     pub(crate) miscount: bool,
-    /// Its next turn adds this rule.
+    /// The offload's next turn adds this rule.
     pub(crate) inject: Option<(FaultRules, Rule)>,
     /// Stores to doorbells in its turns, one before each pass: memory, offset, value.
     pub(crate) rings: VecDeque<(DmaMemory, usize, u32)>,

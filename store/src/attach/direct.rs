@@ -97,7 +97,7 @@ struct Blocks {
     file: Arc<File>,
     offset: u64,
     len: usize,
-    /// Where they go in the buffer.
+    /// Where the blocks go in the buffer.
     at: usize,
     skip: usize,
     wanted: usize,

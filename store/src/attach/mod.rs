@@ -406,7 +406,7 @@ impl Rows<'_> {
         self.source.read(self.rank, self.row_bytes(), rows)
     }
 
-    /// Where they stand in files.
+    /// Where the rows stand in files.
     fn stretches(&self, each: &mut dyn FnMut(&std::fs::File, u64, u64)) {
         if self.count > 0 {
             self.source.stretches(self.rank, self.count, self.row_bytes(), each);

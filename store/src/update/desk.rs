@@ -126,7 +126,8 @@ impl Desk {
         self.changed.notify_all();
     }
 
-    /// That generation is still wanted, after a moment in which somebody else's compaction may end.
+    /// Puts back a generation whose compaction is still wanted, after a moment in which somebody else's compaction may
+    /// end.
     pub(crate) fn put_back(&self, generation: u64) {
         let mut state = lock(&self.state);
         state.running = None;

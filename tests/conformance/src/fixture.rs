@@ -165,7 +165,7 @@ pub(crate) fn open_with(subject: &Subject, options: ControllerOptions) -> Result
     Ok(Controller::open(subject.function.clone(), subject.clock.clone(), options)?)
 }
 
-/// The same options with queues no larger than the controller takes.
+/// The options with queues no larger than the controller takes.
 pub(crate) fn fitting(controller: &Controller, options: &QueueOptions) -> QueueOptions {
     let max = controller.cap().max_queue_entries();
     let QueueOptions { entries, completion_entries, .. } = *options;

@@ -83,7 +83,7 @@ pub(crate) fn run(seed: u64, options: Options) -> Outcome {
 
 /// How an operation ended.
 enum Ended {
-    /// As it should.
+    /// The step ended as it should.
     Well,
     /// With an error that a drive can be to blame for.
     Badly(String),

@@ -20,9 +20,9 @@ use super::tracer;
 /// What befalls a run of the command.
 pub(crate) enum Fate {
     Runs,
-    /// It is killed before the write, erasure or flush of that number, the first being 1, if it comes to that.
+    /// The process is killed before the write, erasure or flush of that number, the first being 1, if it comes to that.
     KilledBefore(u64),
-    /// It is killed after that time.
+    /// The process is killed after that time.
     KilledAfter(Duration),
     /// Before that write, while it has the store open, another command is run.
     Beside(u64, Vec<String>),

@@ -49,7 +49,7 @@ pub(super) struct Storm<'a> {
 pub(super) enum Did {
     All,
     Nothing,
-    /// It was killed, or a drive failed.
+    /// The process was killed, or a drive failed.
     Unknown,
 }
 

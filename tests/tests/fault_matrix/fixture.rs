@@ -56,7 +56,7 @@ impl Fixture {
         Ok(fixture)
     }
 
-    /// The same, opened.
+    /// A fixture whose store is opened.
     pub(crate) fn opened() -> Result<Self> {
         let mut fixture = Self::closed()?;
         fixture.open()?;

@@ -42,7 +42,7 @@ pub(crate) enum Obstacle {
     NeverAnswers,
     /// Neither CC.EN nor a reset of the function is obeyed.
     ObeysNothing,
-    /// It says nothing to admin commands, after whatever reset.
+    /// The controller answers no admin command, after whatever reset.
     Mute,
     Gone,
 }

@@ -1,4 +1,4 @@
-//! The same faults under a look-up of the store: what it says, and that the next one is right.
+//! The faults of the table under a look-up of the store: what the look-up says, and that the next one is right.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use crate::table::Command;
 /// How a command went.
 pub(crate) enum Went {
     Well,
-    /// It succeeded, with or to other data than it should.
+    /// The command succeeded, with or to other data than it should.
     Wrong,
     Failed(DriverError),
 }

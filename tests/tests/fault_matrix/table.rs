@@ -232,7 +232,7 @@ pub(crate) enum Told {
 pub(crate) enum Then {
     /// Nothing.
     Nothing,
-    /// The same again: opening, or bringing the queue back.
+    /// Opening the controller, or bringing the queue back, once more.
     Again,
     /// `QueuePair::recreate`; until then a `BlockIo` refuses every access (`DriverError::Stuck`).
     Recreate,
@@ -347,20 +347,20 @@ pub(crate) enum Says {
     WrongRow,
     /// `LookupError::RowsFailed`, because of the drive's status.
     Status,
-    /// The same, because of a time-out.
+    /// `LookupError::RowsFailed`, because of a time-out.
     TimedOut,
-    /// The same, because the controller failed.
+    /// `LookupError::RowsFailed`, because the controller failed.
     Fatal,
-    /// The same, because the drive is gone.
+    /// `LookupError::RowsFailed`, because the drive is gone.
     Gone,
-    /// The same, because of a row's checksum.
+    /// `LookupError::RowsFailed`, because of a row's checksum.
     Checksum,
 }
 
 /// What the next look-up says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// It is right.
+    /// The next look-up is right.
     Right,
     /// The drive's rows fail at once and all others are right, until the drive is back and retried.
     AfterRetry,

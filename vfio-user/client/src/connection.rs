@@ -106,7 +106,7 @@ impl Connection {
         Ok(())
     }
 
-    /// It reaches it no more.
+    /// Ends the server's access to the memory at `addr`.
     pub(crate) fn end_reach(&self, addr: u64) {
         self.shared.reach.remove(addr);
     }

@@ -54,7 +54,7 @@ pub struct VfioUserFunction {
     link: Arc<Link>,
     bar0: u64,
     can_reset: bool,
-    /// What of BAR0 the server shares, and where that begins.
+    /// The part of BAR0 that the server shares, and the offset at which it begins.
     shared: Option<(DmaMemory, u64)>,
     most_regions: usize,
     state: Mutex<State>,

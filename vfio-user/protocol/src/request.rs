@@ -46,7 +46,7 @@ pub enum IrqAction {
 pub enum IrqSource<'a> {
     /// All named.
     All,
-    /// Those whose byte is not zero.
+    /// The interrupts whose byte is not zero.
     Chosen(&'a [u8]),
     /// All named, by the descriptors that came along: one for each, or none at all to take away what they have.
     Eventfds,

@@ -125,7 +125,7 @@ pub struct DeviceInfo {
 pub mod device_flags {
     /// Device Reset is supported.
     pub const RESET: u32 = 1;
-    /// It is a PCI device.
+    /// The device is a PCI device.
     pub const PCI: u32 = 2;
 }
 
@@ -149,11 +149,11 @@ pub struct RegionInfo {
 
 /// Bits of [`RegionInfo::flags`].
 pub mod region_flags {
-    /// It can be read.
+    /// The region can be read.
     pub const READ: u32 = 1;
-    /// It can be written.
+    /// The region can be written.
     pub const WRITE: u32 = 2;
-    /// It can be mapped, in part if a capability says so.
+    /// The region can be mapped, in part if a capability says so.
     pub const MMAP: u32 = 4;
     /// There are capabilities.
     pub const CAPS: u32 = 8;
@@ -212,7 +212,7 @@ pub struct SparseAreasHeader {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct MappableArea {
-    /// Where it begins in the region, bytes. In the file, [`RegionInfo::offset`] further.
+    /// Where the area begins in the region, in bytes. In the file it begins [`RegionInfo::offset`] further.
     pub offset: u64,
     /// Length, bytes.
     pub size: u64,

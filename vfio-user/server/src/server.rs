@@ -58,7 +58,7 @@ pub enum ServeError {
 pub enum ServerEvent {
     /// A client is served.
     Connected,
-    /// It is not any more.
+    /// A client is not served any more.
     Ended {
         /// Why.
         why: String,
@@ -159,7 +159,7 @@ impl VfioUserServer {
         self
     }
 
-    /// Where it is.
+    /// The path of the socket.
     pub fn path(&self) -> &Path {
         self.claim.path()
     }

@@ -267,7 +267,7 @@ impl Python {
         io::Error::other(format!("python3 says {said}"))
     }
 
-    /// It has closed a pipe: its last words, if it has any.
+    /// The error that the script has closed a pipe, with the script's last words, if it has any.
     fn ended(&mut self) -> io::Error {
         let begin = Instant::now();
         let mut words = Vec::new();

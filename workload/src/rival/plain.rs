@@ -93,7 +93,7 @@ impl PlainFile {
     }
 }
 
-/// It can be attached as it is.
+/// A plain file can be attached as it is.
 impl RowSource for PlainFile {
     fn read(&self, first: u64, row_bytes: usize, rows: &mut [u8]) -> io::Result<()> {
         self.file.read_exact_at(rows, first * row_bytes as u64)

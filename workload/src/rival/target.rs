@@ -13,9 +13,9 @@ use super::error::RivalError;
 /// Whether reads may be served from the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PageCaching {
-    /// They may.
+    /// Pages may come from the page cache.
     Cached,
-    /// They go to the disk (O_DIRECT).
+    /// Reads go to the disk (O_DIRECT).
     Direct,
 }
 

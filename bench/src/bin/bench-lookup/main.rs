@@ -101,7 +101,8 @@ struct Args {
     /// Runs of each growing size.
     #[arg(long, default_value_t = 5)]
     runs: u32,
-    /// Whose timing the drive has, of growing tables, steps ahead and merging: none, p5800x, gen5-tlc or gen6.
+    /// The drive whose timing emulated drives have, in the parts about growing tables, steps ahead and merging: none,
+    /// p5800x, gen5-tlc or gen6.
     #[arg(long, default_value = "p5800x")]
     profile: String,
     /// ahead: how many.

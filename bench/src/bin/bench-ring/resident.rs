@@ -15,19 +15,19 @@ pub(crate) struct Options {
     /// With --controller gpu or peer: queues, a block each that reads and one that answers.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 16, 48])]
     queues: Vec<u32>,
-    /// The same: commands of a batch at most, 1 to 256.
+    /// Resident queues: commands of a batch at most, 1 to 256.
     #[arg(long, value_delimiter = ',', default_values_t = [256])]
     batch: Vec<u32>,
-    /// The same: entries of each ring, a power of two, 4 to 4096.
+    /// Resident queues: entries of each ring, a power of two, 4 to 4096.
     #[arg(long, value_delimiter = ',', default_values_t = [2048])]
     depths: Vec<u32>,
-    /// The same: commands of each queue.
+    /// Resident queues: commands of each queue.
     #[arg(long, default_value = "1M")]
     each: Count,
-    /// The same: whether data moves, and is compared.
+    /// Resident queues: whether data moves, and is compared.
     #[arg(long, value_enum, default_value_t = Data::Both)]
     data: Data,
-    /// The same: the timing of the drive behind all queues: none, p5800x, gen5-tlc, gen6.
+    /// Resident queues: the timing of the drive behind all queues: none, p5800x, gen5-tlc, gen6.
     #[arg(long, default_value = "none", value_parser = profile)]
     profile: TimingProfile,
 }

@@ -22,8 +22,8 @@ pub enum Shape {
     /// DynamicEmb's: 10 tables of 26.8 million rows, 1.05 million ids, 10 % of the rows in GPU memory, the others in DRAM.
     #[value(name = "dynamicemb")]
     DynamicEmb,
-    /// That of NVIDIA's embedding cache (NVE) for a single GPU: a table of 537 million rows (256 GiB), 256 × 1,024 ids, 10 % of the rows in
-    /// GPU memory, the others in DRAM.
+    /// The shape of NVIDIA's embedding cache (NVE) for a single GPU: a table of 537 million rows (256 GiB), 256 × 1,024
+    /// ids, 10 % of the rows in GPU memory, the others in DRAM.
     Nve,
 }
 
@@ -63,7 +63,8 @@ impl Shape {
         }
     }
 
-    /// As it is published, but for tables, which are scaled to what a machine with 128 GiB of memory loads in seconds.
+    /// The shape as it is published, but for tables, which are scaled to what a machine with 128 GiB of memory loads in
+    /// seconds.
     pub fn defaults(self) -> Defaults {
         let peer = |scale, batch| Defaults {
             scale,

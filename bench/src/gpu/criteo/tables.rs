@@ -71,7 +71,7 @@ pub struct CriteoResult {
     pub hot: u64,
     /// Ids in all.
     pub ids: u64,
-    /// Those served from GPU memory, DRAM, drives, median.
+    /// Ids whose rows are served from GPU memory, from DRAM and from drives: medians.
     pub ids_hbm: f64,
     /// See above.
     pub ids_dram: f64,

@@ -1,4 +1,4 @@
-//! Those who bring rows to the GPU by the processor, and by copy engines.
+//! Rivals that bring rows to the GPU by the processor, and by copy engines.
 
 use std::ffi::c_void;
 use std::ptr;

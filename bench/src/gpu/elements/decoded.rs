@@ -46,7 +46,7 @@ pub(super) struct Decoded<'a> {
     random: SeededRandom,
     /// Rows or bags compared, all of them on the GPU.
     pub(super) checked: u64,
-    /// Those among them that this machine's processor computed as well.
+    /// Elements that this machine's processor computed as well.
     pub(super) spots: u64,
 }
 

@@ -19,7 +19,7 @@ pub struct ElementResult {
     pub kernels: usize,
     /// Median microseconds as a graph, by the GPU, its launch hidden.
     pub us: f64,
-    /// That by the time of f32 in the same tier, pooled likewise; none if f32 was not measured.
+    /// The time divided by the time of f32 in the same tier, pooled likewise; none if f32 was not measured.
     pub of_f32: Option<f64>,
     /// Ids a second.
     pub ids_per_second: f64,
@@ -27,7 +27,7 @@ pub struct ElementResult {
     pub bytes_per_second: f64,
     /// Rows or bags compared, all of every answer.
     pub checked: u64,
-    /// Those among them that the processor computed too.
+    /// Elements that the processor computed too.
     pub checked_by_cpu: u64,
 }
 

@@ -78,7 +78,8 @@ pub struct HbmResult {
     pub ids_per_second: f64,
     /// Bytes a second that it reads and writes, rows once for each id, as a graph.
     pub bytes_per_second: f64,
-    /// That by what a copy within GPU memory reads and writes. Rows that come again are in caches, so it may pass 1.
+    /// The bandwidth divided by what a copy within GPU memory reads and writes. Rows that come again are in caches, so
+    /// it may pass 1.
     pub share_of_copy: f64,
     /// PyTorch.
     pub torch: Option<TorchTimes>,
@@ -90,7 +91,7 @@ pub struct HbmResult {
     pub met: Option<bool>,
     /// Bags or rows compared, PyTorch's included.
     pub checked: u64,
-    /// Those among them that the processor computed too.
+    /// Elements that the processor computed too.
     pub checked_by_cpu: u64,
 }
 

@@ -5,7 +5,7 @@ use crate::report::chart::Chart;
 /// A part of the page.
 #[derive(Clone, Debug, Default)]
 pub struct Section {
-    /// Of it.
+    /// The section's title.
     pub title: String,
     /// What was measured, against whom.
     pub about: String,

@@ -29,7 +29,7 @@ pub(crate) struct Place {
     pub path: PathBuf,
     /// The folder that it lies in.
     pub dir: PathBuf,
-    /// Where it lies, for people.
+    /// The place as it is shown to people.
     pub shown: String,
     /// The file system that it lies on.
     pub filesystem: String,

@@ -20,7 +20,7 @@ pub(super) struct Finding {
     pub(super) first: Vec<u64>,
     /// What is wrong with the table, other than rows that differ.
     pub(super) damage: Option<Failure>,
-    /// Where it is damaged.
+    /// The units that are damaged.
     pub(super) bad: Vec<DamagedUnit>,
     /// Whether it stands by.
     pub(super) standby: bool,

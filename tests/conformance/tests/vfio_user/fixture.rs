@@ -33,12 +33,12 @@ impl Served {
         Self::with_time(builder, MESSAGE_TIME)
     }
 
-    /// The same with a limit for DMA regions.
+    /// A fixture with a limit for DMA regions.
     pub(crate) fn with_regions(builder: ControllerBuilder, most: usize) -> Self {
         Self::with(builder, |server| server.dma_regions(most))
     }
 
-    /// The same with a limit for messages.
+    /// A fixture with a limit for the time that a message takes.
     pub(crate) fn with_time(builder: ControllerBuilder, time: Duration) -> Self {
         Self::with(builder, |server| server.message_time(time))
     }

@@ -26,7 +26,7 @@ const WATCH: Duration = Duration::from_millis(1500);
 /// Where the drive's data goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// This host's memory.
+    /// Memory of this host.
     Host,
     /// A peer's BAR, rings and lists too.
     Peer,
