@@ -10,7 +10,7 @@ use crate::error::cuda;
 use crate::memory::Relaxed;
 use crate::{DeviceMemory, Gpu, GpuQueueError, PinnedMemory};
 
-/// Whether queue descriptors hold addresses on a GPU or addresses of this process.
+/// Whose addresses queue descriptors hold.
 #[derive(Clone, Debug)]
 pub(crate) enum AddressSpace {
     /// Addresses on a GPU: memory is pinned, or the GPU's own.
@@ -21,31 +21,31 @@ pub(crate) enum AddressSpace {
 
 /// Memory of this process that whoever drives the queues reaches too.
 #[derive(Debug)]
-pub(crate) enum Shared {
+pub(crate) enum SharedMemory {
     Registered(PinnedMemory),
     Plain(DmaMemory),
 }
 
 /// Memory for the state of whoever drives the queues: GPU memory, or, without a GPU, plain memory of this process.
 #[derive(Debug)]
-pub(crate) enum Own {
-    Device(DeviceMemory, Quiet),
+pub(crate) enum StateMemory {
+    Device(DeviceMemory, QuietStream),
     Plain(DmaMemory),
 }
 
 /// A CUDA stream that neither waits for the caller's streams nor disturbs a capture of one of them.
 #[derive(Debug)]
-pub(crate) struct Quiet {
+pub(crate) struct QuietStream {
     stream: CUstream,
     gpu: Arc<Gpu>,
 }
 
 // SAFETY: CUDA's handles may be used from any thread.
-unsafe impl Send for Quiet {}
+unsafe impl Send for QuietStream {}
 // SAFETY: as above.
-unsafe impl Sync for Quiet {}
+unsafe impl Sync for QuietStream {}
 
-impl Quiet {
+impl QuietStream {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuQueueError> {
         let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
         let mut stream = ptr::null_mut();
@@ -95,7 +95,7 @@ impl Quiet {
     }
 }
 
-impl Drop for Quiet {
+impl Drop for QuietStream {
     fn drop(&mut self) {
         if let Ok(_current) = self.gpu.enter() {
             // SAFETY: created once, destroyed once.
@@ -105,26 +105,26 @@ impl Drop for Quiet {
 }
 
 impl AddressSpace {
-    pub(crate) fn share(&self, memory: DmaMemory) -> Result<Shared, GpuQueueError> {
+    pub(crate) fn share(&self, memory: DmaMemory) -> Result<SharedMemory, GpuQueueError> {
         match self {
-            Self::Gpu(gpu) => PinnedMemory::new(gpu, memory).map(Shared::Registered),
-            Self::Host => Ok(Shared::Plain(memory)),
+            Self::Gpu(gpu) => PinnedMemory::new(gpu, memory).map(SharedMemory::Registered),
+            Self::Host => Ok(SharedMemory::Plain(memory)),
         }
     }
 
-    pub(crate) fn shared(&self, bytes: usize) -> Result<Shared, GpuQueueError> {
+    pub(crate) fn shared(&self, bytes: usize) -> Result<SharedMemory, GpuQueueError> {
         self.share(DmaMemory::allocate(bytes, MemoryKind::Anonymous)?)
     }
 
-    pub(crate) fn own(&self, bytes: usize) -> Result<Own, GpuQueueError> {
+    pub(crate) fn own(&self, bytes: usize) -> Result<StateMemory, GpuQueueError> {
         match self {
-            Self::Gpu(gpu) => Ok(Own::Device(DeviceMemory::new(gpu, bytes as u64)?, Quiet::new(gpu)?)),
-            Self::Host => Ok(Own::Plain(DmaMemory::allocate(bytes, MemoryKind::Anonymous)?)),
+            Self::Gpu(gpu) => Ok(StateMemory::Device(DeviceMemory::new(gpu, bytes as u64)?, QuietStream::new(gpu)?)),
+            Self::Host => Ok(StateMemory::Plain(DmaMemory::allocate(bytes, MemoryKind::Anonymous)?)),
         }
     }
 }
 
-impl Shared {
+impl SharedMemory {
     pub(crate) fn memory(&self) -> &DmaMemory {
         match self {
             Self::Registered(registered) => registered.memory(),
@@ -140,7 +140,7 @@ impl Shared {
     }
 }
 
-impl Own {
+impl StateMemory {
     pub(crate) fn address(&self) -> u64 {
         match self {
             Self::Device(memory, _) => memory.address(),

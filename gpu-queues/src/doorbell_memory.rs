@@ -7,13 +7,13 @@ use warprow_dma::{DmaMemory, Function};
 use warprow_spec::registers::offset::DOORBELLS;
 
 use crate::GpuQueueError;
-use crate::address_space::{AddressSpace, Shared};
+use crate::address_space::{AddressSpace, SharedMemory};
 
 /// Doorbell memory that is pinned, by its address in this process, with the number of its users. It is shared because
 /// CUDA registers a piece of memory only once at a time.
-static PINNED: Mutex<BTreeMap<usize, (Shared, usize)>> = Mutex::new(BTreeMap::new());
+static PINNED: Mutex<BTreeMap<usize, (SharedMemory, usize)>> = Mutex::new(BTreeMap::new());
 
-fn pinned() -> MutexGuard<'static, BTreeMap<usize, (Shared, usize)>> {
+fn pinned() -> MutexGuard<'static, BTreeMap<usize, (SharedMemory, usize)>> {
     PINNED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

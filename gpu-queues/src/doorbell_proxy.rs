@@ -87,7 +87,7 @@ impl DoorbellProxy {
         Ok(Self { inner, thread: Some(thread) })
     }
 
-    /// Sets a queue's shadow words, and what this knows of the device's doorbells, to zero, as for a new queue. Only
+    /// Sets a queue's shadow words, and the doorbell values that were last stored, to zero, as for a new queue. Only
     /// while the gate is closed and has been left.
     pub(crate) fn restart(&self, queue: usize) {
         if let Some(line) = self.inner.lines.get(queue) {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use warprow_driver::Submitter;
 
 use crate::abi::{GATE_BYTES, GATE_CLOSED, GATE_INSIDE};
-use crate::address_space::{AddressSpace, Quiet, Shared};
+use crate::address_space::{AddressSpace, QuietStream, SharedMemory};
 use crate::error::stops_kernels;
 use crate::{Gpu, GpuQueueError};
 
@@ -23,7 +23,7 @@ pub(crate) const DRAIN: Duration = Duration::from_millis(100);
 /// whatever the word says, and none will be: drives on which such launches had queues can be reset, and serve others.
 #[derive(Debug)]
 pub struct Gate {
-    memory: Shared,
+    memory: SharedMemory,
     /// How often the gate was closed and not yet opened again.
     closings: Mutex<u32>,
     /// Set if launches store to registers of devices: then they have left only when [`DRAIN`] has passed since.
@@ -31,14 +31,14 @@ pub struct Gate {
     /// When the last launch was first seen to have left a closed gate.
     left_at: Mutex<Option<Instant>>,
     /// Tells whether the launches' CUDA context lives. `None`: a thread of this process stands in for the kernels.
-    probe: Option<Quiet>,
+    probe: Option<QuietStream>,
     lost: AtomicBool,
 }
 
 impl Gate {
     /// An open gate for kernels on `gpu`.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuQueueError> {
-        Self::on(&AddressSpace::Gpu(gpu.clone()), Some(Quiet::new(gpu)?))
+        Self::on(&AddressSpace::Gpu(gpu.clone()), Some(QuietStream::new(gpu)?))
     }
 
     /// An open gate for a thread of this process that stands in for the kernels: [`enter`](Self::enter), [`exit`](Self::exit).
@@ -46,7 +46,7 @@ impl Gate {
         Self::on(&AddressSpace::Host, None)
     }
 
-    fn on(side: &AddressSpace, probe: Option<Quiet>) -> Result<Self, GpuQueueError> {
+    fn on(side: &AddressSpace, probe: Option<QuietStream>) -> Result<Self, GpuQueueError> {
         Ok(Self {
             memory: side.shared(GATE_BYTES)?,
             closings: Mutex::new(0),
@@ -78,7 +78,7 @@ impl Gate {
 
     /// Asks CUDA about the launches' context. [`GpuQueueError::ContextLost`] if a kernel, not necessarily one of ours, has ended it.
     pub fn check_context(&self) -> Result<(), GpuQueueError> {
-        match self.probe.as_ref().map(Quiet::look) {
+        match self.probe.as_ref().map(QuietStream::look) {
             Some(Err(error @ GpuQueueError::ContextLost { code, .. })) => {
                 if stops_kernels(code) && !self.lost.swap(true, Ordering::AcqRel) {
                     tracing::error!(%error, "nobody is inside the gate any more");

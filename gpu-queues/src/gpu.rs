@@ -80,7 +80,7 @@ impl Gpu {
         Self::with(device, context, true, driver_version)
     }
 
-    /// The GPU of a context that is the caller's.
+    /// The GPU of a CUDA context that the caller made.
     ///
     /// # Safety
     /// `context` is a context of CUDA's, and outlives the result.
@@ -129,7 +129,7 @@ impl Gpu {
         Ok(CurrentContext { _here: std::marker::PhantomData })
     }
 
-    /// Waits until everything that was launched in the context has ended, by whomever.
+    /// Waits until everything that anybody launched in the context has ended.
     pub fn synchronize(&self) -> Result<(), GpuQueueError> {
         let _current = self.enter()?;
         // SAFETY: the context is current.

@@ -1,6 +1,9 @@
 //! NVMe queue pairs that a CUDA kernel drives: their memory, the gate before them, doorbells, faults and recovery.
 //! `docs/gpu-rings.md` is the contract with the kernels; [`abi`] declares what host and kernels keep in memory.
 //!
+//! The letters A, A⁻, B, B′, C and D stand for where rings, rows and doorbells lie and who stores to the doorbells:
+//! [`QueuePlacement`] says what each means.
+//!
 //! CUDA is looked for at run time. Everything but [`Gpu`] itself also works with a thread of this process in the place of the
 //! kernels, which is how it is tested where there is no GPU.
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode_enum as CaptureMode};
 use warprow_dma::{DmaMemory, MemoryKind};
 
-use crate::address_space::Quiet;
+use crate::address_space::QuietStream;
 use crate::error::cuda;
 use crate::pinned_ranges;
 use crate::{Gpu, GpuQueueError};
@@ -50,7 +50,7 @@ impl DeviceMemory {
     /// thread too.
     pub fn holding(gpu: &Arc<Gpu>, content: &[u8]) -> Result<Self, GpuQueueError> {
         let memory = Self::allocate(gpu, content.len() as u64)?;
-        Quiet::new(gpu)?.run("copying to the GPU", |stream| {
+        QuietStream::new(gpu)?.run("copying to the GPU", |stream| {
             // SAFETY: the memory is as long as the slice, and is waited for.
             unsafe { sys::cuMemcpyHtoDAsync_v2(memory.address, content.as_ptr().cast(), content.len(), stream) }
         })?;

@@ -4,8 +4,8 @@ use warprow_dma::Function;
 
 use crate::{DoorbellAccess, GpuQueueError};
 
-/// Which memory the rings and landing areas of queues lie in that a GPU drives. The names are those of
-/// [`QueuePlacement`](crate::QueuePlacement).
+/// Which memory the rings and landing areas of queues that a GPU drives lie in. `A` and `AMinus` are the placements that
+/// [`QueuePlacement`](crate::QueuePlacement) calls by these names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MemoryPlacement {
     /// GPU memory, as in placement A, on drives that favour it ([`Function::favours_peer_memory`]) and whose doorbells the GPU stores to
@@ -16,7 +16,7 @@ pub enum MemoryPlacement {
     Pinned,
     /// Completion queues and landing areas in GPU memory; submission queues and PRP lists, which drives only read, in pinned memory.
     AMinus,
-    /// All of it in GPU memory.
+    /// Rings, PRP lists and landing areas in GPU memory.
     A,
 }
 

@@ -1,23 +1,23 @@
-//! Memory of whoever drives queues, as the drives' hosts see it: rings and landing areas of placements A and A⁻ where the drive reaches
-//! GPU memory by its address.
+//! GPU memory that a drive reaches by its address, for rings and landing areas of placements A and A⁻. In tests, where a
+//! thread of this process drives the queues in the GPU's place, it is memory of this process.
 
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUresult};
 use warprow_dma::{DmaMemory, MemoryKind, PAGE, PeerMemory, PeerMemoryError, order};
 
-use crate::address_space::{AddressSpace, Quiet};
+use crate::address_space::{AddressSpace, QuietStream};
 use crate::{DeviceMemory, GpuQueueError};
 
 /// The longest copy that is made word by word.
 const WORDS: usize = 2;
 
 impl AddressSpace {
-    /// Allocates zeroed memory of whoever drives the queues, at least `bytes`.
+    /// Allocates at least `bytes` of zeroed memory: on the GPU, or, without a GPU, in this process.
     pub(crate) fn peer(&self, bytes: usize) -> Result<Arc<dyn PeerMemory>, GpuQueueError> {
         match self {
             Self::Gpu(gpu) => {
-                let (bytes, stream) = (bytes.next_multiple_of(PAGE), Quiet::new(gpu)?);
+                let (bytes, stream) = (bytes.next_multiple_of(PAGE), QuietStream::new(gpu)?);
                 // CUDA aligns to 256 bytes at least.
                 let memory = DeviceMemory::new(gpu, (bytes + PAGE) as u64)?;
                 let address = memory.address().next_multiple_of(PAGE as u64);
@@ -32,7 +32,7 @@ impl AddressSpace {
 #[derive(Debug)]
 struct GpuMemory {
     // Dropped first: it waits for copies.
-    stream: Quiet,
+    stream: QuietStream,
     _memory: DeviceMemory,
     address: u64,
     bytes: usize,

@@ -8,7 +8,7 @@ use warprow_dma::{DmaMemory, MappedMemory, MappedPeerMemory, PAGE};
 use warprow_driver::{Controller, ExternalMemory, QueuePairMemory, RingPlace, RingSizes};
 
 use crate::GpuQueueError;
-use crate::address_space::{AddressSpace, Shared};
+use crate::address_space::{AddressSpace, SharedMemory};
 use crate::memory_placement::PlacedMemory;
 
 /// Memory of a GPU that drives write to: completion queues and landing areas of placement A⁻.
@@ -64,7 +64,7 @@ pub(crate) struct QueueMemory {
 #[derive(Debug)]
 #[expect(dead_code, reason = "held, not read")]
 enum Owner {
-    Pinned(Shared),
+    Pinned(SharedMemory),
     Gpu(Arc<dyn Any + Send + Sync>),
 }
 

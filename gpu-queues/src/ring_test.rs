@@ -1,6 +1,6 @@
-//! A ring test: whether reads through one queue, driven as the kernels drive it, bring what the host reads itself. It is run before a
-//! placement is trusted in which a GPU reaches a drive's registers, or the drive a GPU's memory, because a machine on which either gets
-//! lost on the way looks like any other.
+//! A ring test: whether reads through one queue, driven as the kernels drive it, bring what the host reads itself. The test
+//! runs before a GPU stores to a drive's registers, or a drive writes to a GPU's memory. On some machines such accesses get
+//! lost on the way, and nothing else shows it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use warprow_driver::{BlockIo, Controller, DriverError, Namespace, QueueOptions, 
 use warprow_spec::Status;
 
 use crate::abi::{DOORBELL_MMIO, FAULT_CLOSED, FAULT_TIMED_OUT, LANES, RingReads};
-use crate::address_space::{AddressSpace, Own};
+use crate::address_space::{AddressSpace, StateMemory};
 use crate::{DoorbellAccess, DriveWritable, Gate, Gpu, GpuQueueError, MemoryPlacement, QueueSet, QueueSetOptions};
 
 /// Launches of a test. The third one wraps the rings, which have room for two.
@@ -327,10 +327,10 @@ impl RingTest {
 
 /// Memory that the kernel reaches.
 struct Buffers {
-    descriptor: Own,
-    lbas: Own,
-    landed: Own,
-    is_read: Own,
+    descriptor: StateMemory,
+    lbas: StateMemory,
+    landed: StateMemory,
+    is_read: StateMemory,
 }
 
 /// The host's own reads.

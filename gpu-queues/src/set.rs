@@ -13,7 +13,7 @@ use crate::abi::{
     DOORBELL_MEMORY, DamagedRow, FAULT_CLOSED, FAULT_GIVEN_UP, FAULT_TIMED_OUT, FailedCommand, Fault, LANES,
     MAX_BATCHES, QueueDescriptor, QueueState, ReadWindow,
 };
-use crate::address_space::{AddressSpace, Own, Shared};
+use crate::address_space::{AddressSpace, SharedMemory, StateMemory};
 use crate::doorbell_access::{DoorbellAccess, ReachedDoorbells};
 use crate::doorbell_proxy::{DoorbellProxy, ForwardedGate, SHADOW_BYTES};
 use crate::gate::DRAIN;
@@ -79,17 +79,17 @@ type Revive<'a> = dyn FnMut(usize, Option<Blame>, &mut Recreate<'_>) -> Result<(
 #[derive(Debug)]
 struct Memory {
     /// A [`QueueState`] for each queue.
-    states: Own,
+    states: StateMemory,
     /// A [`Fault`] for each queue.
-    faults: Shared,
-    _shadows: Shared,
+    faults: SharedMemory,
+    _shadows: SharedMemory,
     bells: Vec<ReachedDoorbells>,
     /// Rings and landing areas.
     queues: Vec<QueueMemory>,
     gate: Arc<Gate>,
 }
 
-/// What a queue of the set is like on one drive.
+/// The sizes of a queue of the set on one drive.
 #[derive(Clone, Copy, Debug)]
 struct Shape {
     sizes: RingSizes,
@@ -162,7 +162,8 @@ impl Shape {
     }
 }
 
-/// The memory of a queue as the options want it, or where they want the best in pinned memory, if GPU memory cannot be had.
+/// Allocates the memory of a queue where the options want it. With [`MemoryPlacement::Best`], pinned memory takes the place of
+/// GPU memory that cannot be had.
 fn queue_memory(
     controller: &Arc<Controller>,
     bytes: QueueBytes,

@@ -1,11 +1,12 @@
-// Other tables for a plan whose look-ups go on: descriptions are replaced between launches.
+// The kernel that gives a plan other tables while its look-ups go on: it replaces the description of each slot between two launches.
 #pragma once
 #include "admit.cuh"
 
 constexpr u32 ADOPT_THREADS = 64;
 
 // Reads: the new description.
-// Writes: block i waits until no launch reads the description of state i, and replaces it; then it tells the result. Launches that come meanwhile wait.
+// Writes: block i takes the lease of state i, so that no launch reads its description, replaces the description, gives the lease back and stores the
+// result. Launches that begin meanwhile wait. A block that does not get the lease in time stores ADOPTED_BUSY and changes nothing.
 // Relies on: every state is zero or was left by launches that ended or will end. grid: a block for each state.
 KERNEL __launch_bounds__(ADOPT_THREADS) warprow_adopt(const Adoption adoption) {
     SHARED u32 taken;

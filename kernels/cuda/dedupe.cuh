@@ -104,7 +104,7 @@ KERNEL __launch_bounds__(COLLECT_THREADS) warprow_list(const Lookup lookup) {
     collect<false, false>(lookup, scratch_of_block(), collector_of_block());
 }
 
-// Reads: as `hash`, and the overlay, as of the launch's snapshot: executors that follow updates take this one.
+// Reads: as `hash`, and the overlay, as of the launch's snapshot: executors that follow updates launch this kernel in the place of `hash`.
 // Writes: as `hash`.
 // Relies on: as `hash`.
 KERNEL __launch_bounds__(COLLECT_THREADS) warprow_hash_updated(const Lookup lookup) {
@@ -113,7 +113,7 @@ KERNEL __launch_bounds__(COLLECT_THREADS) warprow_hash_updated(const Lookup look
     collect<true, true>(lookup, scratch_of_block(), collector_of_block());
 }
 
-// Reads: as `list`, and the overlay, as of the launch's snapshot: executors that follow updates take this one.
+// Reads: as `list`, and the overlay, as of the launch's snapshot: executors that follow updates launch this kernel in the place of `list`.
 // Writes: as `list`.
 // Relies on: as `list`.
 KERNEL __launch_bounds__(COLLECT_THREADS) warprow_list_updated(const Lookup lookup) {

@@ -2,7 +2,8 @@
 #pragma once
 #include "row_reads.cuh"
 
-// The part of a drive's rows that a queue set reads: the sets whose queue on the drive took commands when the launch began read equal parts.
+// The part of a drive's rows that one queue set reads. All sets whose queue on the drive took commands when the launch began are healthy, and read
+// equal parts.
 struct QueueShare {
     u32 healthy_before;  // healthy sets before it
     u32 healthy;         // all healthy sets
@@ -34,10 +35,10 @@ DEVICE QueueShare share_of(const Lookup& lookup, u32 set, u32 drive, u64 launch)
 }
 
 // Reads: the unique keys, rows in DRAM, and rows on drives by way of the queues.
-// Writes: staging and the status of rows; the queues and their states, faults in pinned memory; counts of what was read.
-// Relies on: `prepare`, `place`, `rank` or `number`; every status is ROW_FAILED. grid: sets * drives submitting blocks, then gatherers.
-// Block (set, drive) owns that queue until it exits. Where no queue on a drive takes commands, the rows of that drive fail. `early`: the blocks of the
-// next kernel are few and may come at once; many of them would keep other work from the GPU for as long as drives take.
+// Writes: rows to staging, and their status; the queues, their states, and their faults in pinned memory; counts of commands, bytes and rows.
+// Relies on: `prepare`, `place`, `rank` or `number` has ended; every status is ROW_FAILED. grid: sets * drives submitting blocks, then gatherers.
+// The submitting block of a set and a drive owns their queue until it exits. Where no queue on a drive takes commands, the drive's rows fail. `early`: the
+// next kernel has few blocks, so that they may start now and wait. Many blocks that wait for drives would keep other work off the GPU.
 KERNEL __launch_bounds__(FETCH_THREADS, 2) warprow_fetch(const Lookup lookup, const u32 early) {
     wait_for_previous();
     if (early) let_next_come();
@@ -49,7 +50,7 @@ KERNEL __launch_bounds__(FETCH_THREADS, 2) warprow_fetch(const Lookup lookup, co
         return;
     }
     u32 cold = slot.uniques - slot.dram_uniques;
-    // Behind a closed gate the host may be changing the queues: the rows stay as they are, failed.
+    // While the gate is closed the host may be changing the queues. The status of the rows stays ROW_FAILED.
     if (cold == 0 || slot.gate_was_closed) return;
     QueueShare share = share_of(lookup, blockIdx.x / lookup.queues.drives, blockIdx.x % lookup.queues.drives, slot.launch);
     if (!share.is_healthy) {

@@ -1,11 +1,12 @@
-// How a launch ends: its report, the gate, the lease; and what has to be zero for the next launch.
+// The end of a launch: it writes the report, says at the gate that nobody is inside, gives the slot's lease back, and clears what the next launch
+// needs to be zero.
 #pragma once
 #include "dedupe.cuh"
 #include "ticket.cuh"
 
 constexpr u32 FINISH_THREADS = 256;
 
-// By one warp of the last block: stores the report and ends the launch, by opening the gate to the host and giving the lease back.
+// By one warp of the last block: stores the report, says at the gate that nobody is inside, and gives the lease back.
 template <bool RICH> DEVICE void release(const Lookup& lookup) {
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     TicketState& counts = ticket_state(lookup);
@@ -22,7 +23,8 @@ template <bool RICH> DEVICE void release(const Lookup& lookup) {
     store_release(&at<Ticket>(lookup.slot.tickets)[lookup.slot.ticket].sequence, launches);
 }
 
-// By all threads of the block: whether this block is the last of its kernel to come here. `count`: zero before the first block, and behind the last.
+// By all threads of the block: whether this block is the last of its kernel to come here. `count` is zero before the first block comes; the last
+// block sets it to zero again.
 DEVICE bool is_last(u32& count) {
     SHARED bool last;
     __syncthreads();
@@ -36,8 +38,8 @@ DEVICE bool is_last(u32& count) {
     return last;
 }
 
-// Reads: the unique keys, or the words that were sorted.
-// Writes: zeros to the bits and the summary, or to the hash table and the sort's state; the ticket, the gate's `inside`, and the lease.
+// Reads: the unique keys (with a bitmap), or the words that were sorted (with a hash table or a sort).
+// Writes: zeros to the bits and the summary of these keys, or to the hash table and the sort's state; then the ticket, the gate's `inside`, the lease.
 // Relies on: `expand` has ended; the slot's `finish_left` is zero. grid: any.
 KERNEL __launch_bounds__(FINISH_THREADS) warprow_finish(const Lookup lookup) {
     wait_for_previous();

@@ -1,4 +1,5 @@
-// The look-up, as one translation unit. docs/gpu.md says how the kernels work together.
+// All kernels of a look-up, and those that update rows, replace tables and test rings: one translation unit. A *launch* is one run of the
+// kernels of a look-up; a *key* numbers a row outside GPU memory, and is no key of a caller (docs/gpu.md).
 #include "bitmap.cuh"
 #include "dedupe.cuh"
 #include "prepare.cuh"

@@ -74,8 +74,9 @@ DEVICE void copy_quads(u64 to, u64 from, u64 bytes) {
 }
 
 // Reads: rows, records and words that the host put into pinned memory.
-// Writes: first the records and their rows, then the words that lead to them, then how many records are to be seen; each once.
-// Relies on: the update before has ended; no launch reads the places that are written. grid: one block.
+// Writes: first the records and their rows, then the words that lead to the records, then the number of records that launches may see; last the
+// number of the update, for the host.
+// Relies on: the update before has ended; no launch reads the memory that is written. grid: one block.
 KERNEL __launch_bounds__(UPDATE_THREADS) warprow_update(const Update update) {
     for (u64 i = threadIdx.x; i < update.cleared; i += UPDATE_THREADS) store_relaxed(at<u64>(update.words) + i, 0ull);
     copy_quads(update.rows_to, update.rows_from, update.rows_bytes);

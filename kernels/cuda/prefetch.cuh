@@ -1,10 +1,11 @@
-// A look-up whose rows are fetched ahead: it begins as any other does, rests, and expands when its caller asks for it. docs/gpu.md has the protocol.
+// Two kernels of a look-up whose rows are fetched ahead. Its first half, up to `fetch`, ends with `rest`; its second half begins with `mask`, when the
+// caller asks for the output, and goes on with `expand`. The slot's lease is held from one half to the other. docs/gpu.md has the protocol.
 #pragma once
 #include "ticket.cuh"
 
 // Reads: the ids, for the first missing one.
-// Writes: SlotState.missing_id and .fetched; the gate's `inside`, so that whoever resets a drive need not wait for this launch. The launch keeps the lease.
-// Relies on: `fetch` has ended, and with it the use of the queues. One thread in all. Behind it the ids are the caller's again.
+// Writes: SlotState.missing_id and .fetched; zero to the gate's `inside`, so that whoever resets a drive need not wait for the second half.
+// Relies on: `fetch` has ended, and with it the use of the queues. One thread in all. When the kernel has ended, the ids are the caller's again.
 KERNEL warprow_rest(const Lookup lookup) {
     wait_for_previous();
     if (!is_admitted(lookup)) return;
@@ -15,8 +16,8 @@ KERNEL warprow_rest(const Lookup lookup) {
     store_relaxed(gate_inside(lookup), 0ull);
 }
 
-// Reads: the mask that was kept while rows were fetched ahead.
-// Writes: the caller's mask, as it is so far; `expand` clears it for rows that failed.
+// Reads: the mask that the first half kept in the slot's memory.
+// Writes: the caller's mask, as if no row had failed; `expand` then clears the entries of rows that failed.
 // Relies on: `rest` has ended, and `expand` has not begun. grid: any.
 KERNEL warprow_mask(const Lookup lookup) {
     if (!is_admitted(lookup)) return;

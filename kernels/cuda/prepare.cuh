@@ -1,4 +1,4 @@
-// From up to SMALL ids to unique keys in ascending order, by one block.
+// The first kernel of a look-up of few ids: one block finds the unique keys of up to SMALL ids, in ascending order, by a sort in shared memory.
 #pragma once
 #include "admit.cuh"
 #include "locate.cuh"
@@ -82,7 +82,7 @@ DEVICE PrepareShared& prepare_shared_of_block() {
     return shared;
 }
 
-// What `begin`, `mark`, `count` and `place` do, by one block. Only rows on drives are deduplicated and staged; rows in DRAM are read where they lie.
+// What the kernels `begin`, `mark`, `count` and `place` do for many ids, by one block. Only rows on drives are deduplicated and staged; rows in DRAM are read where they lie.
 template <bool UPDATED> DEVICE void prepare(const Lookup& lookup, Scratch& scratch) {
     extern __shared__ u64 words[];
     PrepareShared& shared = prepare_shared_of_block();
@@ -151,14 +151,14 @@ template <bool UPDATED> DEVICE void prepare(const Lookup& lookup, Scratch& scrat
 }
 
 // Reads: ids, offsets, features, the tables' indexes and permutations; the slot's lease and gate, and counts in device memory.
-// Writes: what SlotState has of the launch; the place of each position, the mask, the unique keys in ascending order and their status (ROW_FAILED).
-// Relies on: up to SMALL ids; one block, with dynamic shared memory of 8 B for each id, rounded up to a power of two of CHUNK or more.
+// Writes: the launch's fields of SlotState; the place of each position, the mask, the unique keys in ascending order and their status (ROW_FAILED).
+// Relies on: a batch of up to SMALL ids; one block, with dynamic shared memory of 8 B for each id, rounded up to a power of two of CHUNK or more.
 KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup lookup) {
     let_next_come();
     prepare<false>(lookup, scratch_of_block());
 }
 
-// Reads: as `prepare`, and the overlay, as of a snapshot that it takes: executors that follow updates take this one.
+// Reads: as `prepare`, and the overlay, as of a snapshot that the kernel takes. Executors that follow updates launch it in the place of `prepare`.
 // Writes: as `prepare`, and the launch's snapshot.
 // Relies on: as `prepare`.
 KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare_updated(const Lookup lookup) {

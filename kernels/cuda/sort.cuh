@@ -1,4 +1,4 @@
-// Words in ascending order of their keys: least significant digit first, one sweep over the words for each digit.
+// A radix sort of words by their keys, the least significant digit first, with one sweep over the words for each digit.
 //
 // A sweep reads and writes each word once. A block takes tiles in their order, counts the digits of its tile, and finds how many words of each digit
 // lie in earlier tiles by looking back at what those tiles have published: for each digit either the tile's own count, or the count of all tiles up to
@@ -75,9 +75,9 @@ DEVICE u32 claim_tile(Sorting& sorting, u32 sweep, u32& room) {
     return room;
 }
 
-// Reads: the words in the order of the digits before, and how many words have each digit.
-// Writes: the words in the order of this digit too, in the other array; states of tiles.
-// Relies on: `hash` or `list`, and the sweeps before; the states of tiles for this sweep are zero. grid: any.
+// Reads: the words, sorted by the digits of the sweeps before, and how many words have each digit.
+// Writes: the words, sorted by this digit as well, to the other array; states of tiles.
+// Relies on: `hash` or `list` and the sweeps before have ended; the states of tiles for this sweep are zero. grid: any.
 KERNEL __launch_bounds__(SORT_THREADS) warprow_sweep(const Lookup lookup, const u32 sweep) {
     wait_for_previous();
     let_next_come();
