@@ -10,7 +10,7 @@ const CONFIG_BYTES: u64 = 4096;
 /// Whether a bridge sends what its devices say to each other up to the root complex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acs {
-    /// Configuration space cannot be read so far: that takes root.
+    /// The capability lies in a part of configuration space that only root can read.
     Unreadable,
     /// The function has no such capability.
     None,

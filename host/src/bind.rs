@@ -1,5 +1,5 @@
-//! Giving a drive to `vfio-pci`, and back to Linux's own driver (Documentation/ABI/testing/sysfs-bus-pci in the kernel's
-//! sources: driver_override, unbind, drivers_probe).
+//! Giving a drive to `vfio-pci`, and back to Linux's own driver (Documentation/ABI/testing/sysfs-bus-pci in the
+//! kernel's sources: driver_override, unbind, drivers_probe).
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -18,7 +18,7 @@ use crate::{DeviceUse, DeviceUseKind, HostDrive, IommuGroupMember, Machine, PciF
 
 const VFIO: &str = "vfio-pci";
 const NVME: &str = "nvme";
-/// The longest wait for one write: unbinding waits until the driver has let go.
+/// The longest wait for one write to sysfs: a write that unbinds a driver ends when the driver has let go.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A text written to a file of sysfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +34,8 @@ impl SysfsWrite {
         Self { path, text: format!("{text}\n") }
     }
 
-    /// Says which driver alone is to have the function; an empty line, that any may.
+    /// Writes `driver_override`: only the driver of this name may take the function; an empty line lets any driver take
+    /// it.
     fn over(address: PciAddress, driver: Option<&str>) -> Self {
         Self::new(format!("/sys/bus/pci/devices/{address}/driver_override"), driver.unwrap_or_default())
     }
@@ -89,7 +90,7 @@ impl SysfsWriter for KernelFiles {
     }
 }
 
-/// What binding a drive, or unbinding it, takes.
+/// The steps that give a drive to another driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BindSteps {
     /// The drive as it is now.
@@ -121,7 +122,7 @@ pub enum BindError {
         /// The function's class code.
         class: u32,
     },
-    /// Something uses it.
+    /// Something uses the drive.
     #[error("{address} is in use: {}", uses.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     InUse {
         /// The drive.
@@ -129,7 +130,7 @@ pub enum BindError {
         /// What uses it.
         uses: Vec<DeviceUse>,
     },
-    /// Linux's own driver has it and shows no controller: it is still at it, or has failed.
+    /// Linux's own driver has the drive and shows no controller: the driver is still starting it, or has failed.
     #[error("{address}: the nvme driver has it and shows no controller: it has failed, or is not done yet")]
     NoController {
         /// The drive.
@@ -157,7 +158,7 @@ pub enum BindError {
         /// The drive.
         address: PciAddress,
     },
-    /// Others share its IOMMU group.
+    /// Other functions share the drive's IOMMU group.
     #[error("{address}: its IOMMU group {group} also holds {}, and a group has one address space", members(.others))]
     GroupNotViable {
         /// The drive.
@@ -173,7 +174,7 @@ pub enum BindError {
         /// The driver's name.
         driver: &'static str,
     },
-    /// A driver that is neither Linux's own nor VFIO's has it.
+    /// A driver that is neither Linux's own nor VFIO's has the drive.
     #[error("{address} belongs to the driver {driver}, not to nvme or vfio-pci")]
     OtherDriver {
         /// The drive.
@@ -228,7 +229,7 @@ fn undone(undo: &Option<String>) -> String {
 }
 
 impl BindError {
-    /// What to do about it; `as_root`: root is who tried.
+    /// The remedy; `as_root`: whether root has tried.
     pub fn remedy(&self, as_root: bool) -> String {
         match self {
             Self::NotFound { .. } | Self::NotNvme { .. } => "`warprow devices` lists the drives".to_owned(),
@@ -283,10 +284,11 @@ impl BindError {
 }
 
 impl Machine {
-    /// What it takes to give a drive to `vfio-pci`. Members of its IOMMU group among `also`, which are to be given as well,
-    /// do not stand in its way.
+    /// The steps that give a drive to `vfio-pci`. Members of its IOMMU group among `also`, which are to be given as
+    /// well, do not stand in its way.
     ///
-    /// Fails where the drive is none, is used or may be, cannot be confined, or has a driver that nobody knows.
+    /// Fails where the function is no NVMe controller, is or may be in use, cannot be confined by an IOMMU, or has an
+    /// unknown driver.
     pub fn bind_steps(&self, address: PciAddress, also: &[PciAddress]) -> Result<BindSteps, BindError> {
         let drive = self.nvme(address)?;
         if drive.function.driver.as_deref() == Some(VFIO) {
@@ -323,8 +325,8 @@ impl Machine {
         Ok(self.plan(drive, VFIO))
     }
 
-    /// What it takes to give a drive back to Linux's own driver. Fails where it is none, some process has it, or it has a
-    /// driver that nobody knows.
+    /// The steps that give a drive back to Linux's own driver. Fails where the function is no drive, a process has it,
+    /// or it has a driver that nobody knows.
     pub fn unbind_steps(&self, address: PciAddress) -> Result<BindSteps, BindError> {
         let drive = self.nvme(address)?;
         match drive.function.driver.as_deref() {
@@ -351,8 +353,8 @@ impl Machine {
         BindSteps { drive, driver, writes, overridden: over }
     }
 
-    /// A use that shows nowhere: a mount of the host, seen from a container. The kernel knows: it lets nobody else open the
-    /// device for himself alone (open(2), O_EXCL), nor where one of its partitions is held.
+    /// Finds a use that sysfs and procfs do not show, such as a mount of the host seen from a container. The kernel
+    /// lets nobody open the device exclusively (open(2), O_EXCL) while it, or one of its partitions, is held.
     fn held_unseen(&self, drive: &HostDrive) -> Option<DeviceUse> {
         let busy = |name: &str| {
             let path = self.path(&format!("/dev/{name}"));
@@ -389,13 +391,14 @@ impl Machine {
 }
 
 impl BindSteps {
-    /// Whether there is nothing to do.
+    /// Whether no step is needed: the drive has the driver already.
     pub fn is_done(&self) -> bool {
         self.writes.is_empty()
     }
 
-    /// Does it. If a write fails, or the driver does not take the drive, what was done is undone, and the error says
-    /// whether that worked. A driver gets as long as `patience` to show up after the kernel was told to look for one.
+    /// Carries the steps out. If a write fails, or the driver does not take the drive, what was done is undone, and the
+    /// error says whether that worked. A driver gets as long as `patience` to take the drive after the kernel was told
+    /// to look for one.
     pub fn run(&self, machine: &Machine, sysfs: &dyn SysfsWriter, patience: Duration) -> Result<(), BindError> {
         let address = self.drive.function.address;
         if self.is_done() {
@@ -420,7 +423,7 @@ impl BindSteps {
         sysfs.write(&path, &write.text)
     }
 
-    /// The drive gets back the driver that it had.
+    /// Gives the drive back to the driver that it had.
     fn put_back(&self, machine: &Machine, sysfs: &dyn SysfsWriter, patience: Duration) -> Result<(), String> {
         let address = self.drive.function.address;
         let before = self.drive.function.driver.as_deref();

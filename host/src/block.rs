@@ -19,7 +19,7 @@ pub struct BlockNamespace {
     pub metadata_bytes: Option<u32>,
     /// The names of the namespace's partitions.
     pub partitions: Vec<String>,
-    /// Whether the kernel takes it to have a volatile write cache that is on.
+    /// Whether the kernel believes that the namespace has a volatile write cache that is on.
     pub write_back: Option<bool>,
 }
 
@@ -50,8 +50,8 @@ impl BlockNamespace {
     }
 }
 
-/// The block device of a namespace's path: `nvme0n1` of `nvme0c1n1` and of itself; `None` for what is no namespace. With
-/// multipathing the block device is not the path's but the subsystem's.
+/// The block device of a namespace's path: `nvme0n1` of `nvme0c1n1` and of itself; `None` for what is no namespace.
+/// With multipathing the block device is not the path's but the subsystem's.
 fn namespace_head(name: &str) -> Option<String> {
     let (controller, namespace) = name.strip_prefix("nvme")?.split_once('n')?;
     let subsystem = controller.split_once('c').map_or(controller, |(subsystem, _)| subsystem);
@@ -78,7 +78,7 @@ pub(crate) fn vfio_cdev(folder: &Path) -> Option<String> {
     found.into_iter().map(|(_, name)| name).find(|name| name.starts_with("vfio"))
 }
 
-/// The controller's folder, `…/nvme/nvme0`.
+/// The controller's folder in sysfs, `…/nvme/nvme0`.
 pub(crate) fn controller(folder: &Path) -> Option<PathBuf> {
     let mut controllers = entries(&folder.join("nvme")).into_iter().filter(|(_, name)| name.starts_with("nvme"));
     controllers.next().map(|(path, _)| path)

@@ -14,9 +14,9 @@ use crate::usage::DeviceUseKind;
 pub struct FoundContent {
     /// The device, as `/dev/nvme0n1p1`.
     pub device: String,
-    /// What it is, as blkid calls it: `ext4`, `linux_raid_member`, `gpt`.
+    /// The kind of content, as blkid calls it: `ext4`, `linux_raid_member`, `gpt`.
     pub what: String,
-    /// The use that it stands for, where its owner may come back for it.
+    /// The use that the content stands for, where its owner may come back for it.
     pub kind: Option<DeviceUseKind>,
 }
 

@@ -7,55 +7,58 @@ use crate::machine::CLASS_NVME;
 use crate::usage::{Found, Usage};
 use crate::{DeviceUse, DeviceUseKind, Distance, Machine, PciFunction};
 
-/// An NVMe controller, with what the system makes of it.
+/// An NVMe controller, with what the system knows of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostDrive {
     /// The PCI function of the controller.
     pub function: PciFunction,
-    /// Model, as Linux's own driver shows it; like all that follows, only while that driver has the drive.
+    /// Model, as Linux's own driver shows it. This field and the following ones are known only while that driver has
+    /// the drive.
     pub model: Option<String>,
     /// Serial number.
     pub serial: Option<String>,
     /// Firmware revision.
     pub firmware: Option<String>,
-    /// Degrees Celsius.
+    /// Temperature in degrees Celsius.
     pub temperature: Option<i64>,
-    /// Whether it has host memory; `None` where it asks for none, or the kernel does not say.
+    /// Whether the kernel has lent the drive host memory; `None` where the drive asks for none, or the kernel does not
+    /// say.
     pub host_memory: Option<bool>,
     /// The namespaces of the controller.
     pub namespaces: Vec<BlockNamespace>,
-    /// What uses them, and processes that have the drive open through VFIO.
+    /// What uses the namespaces, and processes that have the drive open through VFIO.
     pub uses: Vec<DeviceUse>,
-    /// What lies on them.
+    /// What lies on the namespaces.
     pub contents: Vec<FoundContent>,
     /// What could not be read, so that uses may be missing.
     pub unread: Vec<String>,
-    /// The VMD that it is behind.
+    /// The VMD that the controller is behind.
     pub vmd: Option<PciAddress>,
-    /// GPUs, by address, and how far they are.
+    /// GPUs, by address, and how far each is from the drive.
     pub gpus: Vec<(PciAddress, Distance)>,
 }
 
-/// Stands in [`HostDrive::unread`] where Linux's own driver has the drive and has made no controller of it.
+/// The text in [`HostDrive::unread`] where Linux's own driver has the drive and shows no controller.
 const NO_CONTROLLER: &str = "the nvme driver has it, and sysfs shows no controller";
 
 impl HostDrive {
-    /// Whether Linux's own driver has it and has made no controller of it: it is still at it, or has failed.
+    /// Whether Linux's own driver has the drive and shows no controller: the driver is still starting it, or has
+    /// failed.
     pub fn is_without_controller(&self) -> bool {
         self.unread.iter().any(|other| other == NO_CONTROLLER)
     }
 
-    /// Whether nothing uses it, for all that could be read.
+    /// Whether nothing that could be read uses the drive.
     pub fn is_free(&self) -> bool {
         self.uses.is_empty() && self.unread.is_empty()
     }
 
-    /// Whether the running system lies on it.
+    /// Whether the running system lies on the drive.
     pub fn is_boot(&self) -> bool {
         self.uses.iter().any(|device_use| device_use.kind == DeviceUseKind::Boot)
     }
 
-    /// Bytes of its namespaces together, where Linux's own driver has it.
+    /// Bytes of the drive's namespaces together, where Linux's own driver has the drive.
     pub fn bytes(&self) -> Option<u64> {
         let sizes: Option<Vec<u64>> = self.namespaces.iter().map(|namespace| namespace.bytes).collect();
         sizes.filter(|sizes| !sizes.is_empty()).map(|sizes| sizes.into_iter().fold(0, u64::saturating_add))
@@ -72,7 +75,7 @@ impl Machine {
         nvme.map(|function| self.drive_of(function, &usage, &gpus)).collect()
     }
 
-    /// One of them; `None` where there is no such function, or it is no NVMe controller.
+    /// The NVMe controller at `address`; `None` where there is no such function, or the function is no NVMe controller.
     pub fn drive(&self, address: PciAddress) -> Option<HostDrive> {
         let function = self.function(address)?;
         function.is_nvme().then(|| self.drive_of(function, &Usage::read(self), &self.gpus()))

@@ -1,5 +1,6 @@
-//! What decides whether a GPU can ring a drive's doorbells itself (placement B of docs/gpu-rings.md) and whether the drive can write to
-//! the GPU's memory (placement A⁻): the facts that sysfs and procfs tell. What CUDA tells is asked elsewhere.
+//! What decides whether a GPU can ring a drive's doorbells itself (placement B of docs/gpu-rings.md) and whether the
+//! drive can write to the GPU's memory (placement A⁻): the facts that sysfs and procfs tell. What CUDA tells is asked
+//! elsewhere.
 
 use warprow_vfio::PciAddress;
 
@@ -39,9 +40,9 @@ impl Module {
 }
 
 impl Machine {
-    /// The facts for placements in which a GPU rings doorbells itself, one finding each: `pass` where a fact speaks for them, `warn` with
-    /// the remedy where one stands in the way, `unproven` where nobody has tried. Of one GPU, or of all that there are; with `drive`, also
-    /// the facts of that drive.
+    /// The facts for placements in which a GPU rings doorbells itself, one finding each: `pass` where a fact speaks for
+    /// them, `warn` with the remedy where one stands in the way, `unproven` where nobody has tried. Of one GPU, or of
+    /// all that there are; with `drive`, also the facts of that drive.
     pub fn gpu_ring_facts(&self, gpu: Option<PciAddress>, drive: Option<PciAddress>) -> Vec<Finding> {
         let gpus: Vec<_> = self.gpus().into_iter().filter(|it| gpu.is_none_or(|gpu| it.address == gpu)).collect();
         let Some(module) = Module::read(self) else {

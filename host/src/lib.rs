@@ -1,9 +1,9 @@
-//! The machine as Linux shows it in sysfs and procfs: NVMe controllers, what uses them, how far they are from each GPU, and
-//! what stands in the way of driving them; and the few writes that give a drive to `vfio-pci` and back.
+//! The machine as Linux shows it in sysfs and procfs: NVMe controllers, what uses them, how far they are from each GPU,
+//! and what stands in the way of driving them; and the few writes that give a drive to `vfio-pci` and back.
 //!
 //! Everything is read below a root folder ([`Machine::at`]), so that tests read made-up machines, and people a copy of
-//! another one's `/sys` and `/proc`. Files may be missing, unreadable or garbage: what cannot be known is `None`, and where
-//! not knowing could lose data, a refusal.
+//! another one's `/sys` and `/proc`. Files may be missing, unreadable or garbage: what cannot be known is `None`, and
+//! where not knowing could lose data, a refusal.
 #![forbid(unsafe_code)]
 
 mod acs;

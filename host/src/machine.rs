@@ -53,7 +53,7 @@ impl Machine {
         functions
     }
 
-    /// One of them.
+    /// The PCI function at `address`.
     pub fn function(&self, address: PciAddress) -> Option<PciFunction> {
         PciFunction::read(self, address)
     }

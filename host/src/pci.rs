@@ -23,13 +23,14 @@ pub struct PciFunction {
     pub vendor: u16,
     /// Device ID.
     pub device: u16,
-    /// The driver that has it.
+    /// The driver that has the function.
     pub driver: Option<String>,
     /// NUMA node; `None` where the firmware does not say.
     pub numa_node: Option<u32>,
     /// The function's IOMMU group; `None` without an IOMMU.
     pub group: Option<IommuGroup>,
-    /// The way to it: host bridge first, then bridges and switches, itself last. Empty where sysfs does not tell.
+    /// The way to the function: host bridge first, then bridges and switches, the function itself last. Empty where
+    /// sysfs does not tell.
     pub way: Vec<String>,
 }
 
@@ -38,7 +39,7 @@ pub struct PciFunction {
 pub struct IommuGroup {
     /// The group's number, which is the name of its file under `/dev/vfio`.
     pub number: u32,
-    /// VFIO made it up because there is no IOMMU.
+    /// Whether VFIO made the group up because there is no IOMMU.
     pub without_iommu: bool,
     /// The group's other functions.
     pub others: Vec<IommuGroupMember>,
@@ -56,7 +57,7 @@ pub struct IommuGroupMember {
 }
 
 impl IommuGroupMember {
-    /// Whether VFIO would refuse the group for it: it has a driver that is neither VFIO's nor that of a bridge.
+    /// Whether VFIO would refuse the group because of this function: its driver is neither VFIO's nor a bridge's.
     pub fn stands_in_the_way(&self) -> bool {
         let bridge = self.class.is_some_and(|class| class >> 16 == 0x06);
         match self.driver.as_deref() {
@@ -109,7 +110,7 @@ impl PciFunction {
         Acs::read(&Self::folder(machine, self.address).join("config"))
     }
 
-    /// The VMD that it sits behind, if it does.
+    /// The VMD that the function sits behind, if any.
     pub fn vmd(&self, machine: &Machine) -> Option<PciAddress> {
         let above = self.way.iter().rev().skip(1).filter_map(|name| name.parse().ok());
         above.filter_map(|address| machine.function(address)).find(Self::is_vmd).map(|vmd| vmd.address)

@@ -25,7 +25,7 @@ pub(crate) fn memlock(machine: &Machine) -> Option<(Option<u64>, Option<u64>)> {
 
 /// A capability by its number (capabilities(7)): to lock memory past the limit.
 pub(crate) const CAP_IPC_LOCK: u32 = 14;
-/// To do what only an administrator may.
+/// The capability to do what only an administrator may.
 pub(crate) const CAP_SYS_ADMIN: u32 = 21;
 
 /// Whether the process has the capability.

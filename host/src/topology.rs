@@ -2,7 +2,7 @@ use std::fmt;
 
 use crate::PciFunction;
 
-/// How far a drive is from a GPU: what their traffic has to cross. Nearer is less.
+/// How far a drive is from a GPU: what their traffic has to cross. A nearer pair compares as less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Distance {
     /// A PCIe switch that both hang on.
@@ -18,7 +18,7 @@ pub enum Distance {
 }
 
 impl Distance {
-    /// Between two functions, by their way from the host bridge and their NUMA nodes.
+    /// The distance between two functions, by their ways from the host bridge and their NUMA nodes.
     pub fn between(one: &PciFunction, other: &PciFunction) -> Self {
         let shared = one.way.iter().zip(&other.way).take_while(|(a, b)| a == b).count();
         match (shared, one.numa_node, other.numa_node) {

@@ -8,11 +8,11 @@ use crate::Machine;
 use crate::contents::{self, FoundContent};
 use crate::files::{entries, link_name, listing, read, text};
 
-/// Devices stacked upon one drive are followed so far.
+/// The most devices stacked upon one drive that are followed.
 const MOST_STACKED: usize = 4096;
-/// What a use is by that only a signature tells of.
+/// The `by` of a use that only a signature tells of.
 const LEFT: &str = "(found on it; not in use now)";
-/// Where a machine boots from.
+/// The mount points that a machine boots from.
 const BOOT: [&str; 5] = ["/", "/boot", "/boot/efi", "/efi", "/usr"];
 
 /// A use of a block device that forbids taking it away.
@@ -85,7 +85,7 @@ impl DeviceUseKind {
 }
 
 impl DeviceUse {
-    /// Whether only what lies on the device tells of it: nothing has it in use now.
+    /// Whether only a signature on the device tells of the use, and nothing uses the device now.
     pub fn is_left(&self) -> bool {
         self.by == LEFT
     }
@@ -215,7 +215,7 @@ impl Usage {
         self.open.get(file).map_or(&[], Vec::as_slice)
     }
 
-    /// Everything about a drive's block device, its partitions, and what is stacked upon them.
+    /// Notes all uses of a drive's block device, of its partitions, and of what is stacked upon them.
     pub(crate) fn of(&self, machine: &Machine, name: &str) -> Found {
         let mut found = Found { unread: self.unread.clone(), ..Found::default() };
         let mut visited = HashSet::new();
@@ -261,7 +261,7 @@ impl Usage {
         found
     }
 
-    /// One block device; `own` where it is the drive's, not stacked upon it.
+    /// Notes the uses of one block device; `own`: the device is the drive's own, not stacked upon it.
     fn device(&self, machine: &Machine, name: &str, folder: &Path, own: bool, found: &mut Found) {
         let file = format!("/dev/{name}");
         let mut push = |kind, by: &str| found.uses.push(DeviceUse { device: file.clone(), kind, by: by.to_owned() });
@@ -312,7 +312,7 @@ fn folder(machine: &Machine, name: &str) -> PathBuf {
     machine.path(&format!("/sys/class/block/{name}"))
 }
 
-/// What it means that `holder` holds a device.
+/// The use that it means when `holder` holds a device.
 fn held(machine: &Machine, name: &str, holder: &str) -> DeviceUse {
     let folder = folder(machine, holder);
     let mapped = || text(&folder.join("dm/name")).unwrap_or_else(|| holder.to_owned());

@@ -38,11 +38,11 @@ impl fmt::Display for Verdict {
 pub struct Finding {
     /// The check's name, which stays: `iommu`.
     pub check: &'static str,
-    /// How it came out.
+    /// How the check came out.
     pub verdict: Verdict,
     /// What was found.
     pub found: String,
-    /// What to do, where that is no command.
+    /// The remedy, where no command is one.
     pub advice: Option<String>,
     /// The command that fixes it.
     pub command: Option<String>,
@@ -54,13 +54,13 @@ impl Finding {
         Self { check, verdict, found: found.into(), advice: None, command: None }
     }
 
-    /// With the command that fixes it.
+    /// The finding with the command that fixes it.
     #[must_use]
     pub fn command(self, command: impl Into<String>) -> Self {
         Self { command: Some(command.into()), ..self }
     }
 
-    /// With what to do.
+    /// The finding with a remedy in words.
     #[must_use]
     pub fn advice(self, advice: impl Into<String>) -> Self {
         Self { advice: Some(advice.into()), ..self }

@@ -1,4 +1,5 @@
-//! Whether GPUs could ring drives' doorbells themselves (placement B of docs/gpu-rings.md). Without, a host thread rings for them.
+//! Whether GPUs could store to drives' doorbell registers themselves (placement B of docs/gpu-rings.md). Where they
+//! cannot, a host thread does it for them.
 
 use super::finding::{Finding, Verdict};
 use crate::Machine;
@@ -6,7 +7,7 @@ use crate::Machine;
 /// The check's name.
 const CHECK: &str = "gpu-doorbells";
 
-/// What stands between the machine's GPUs and the registers of drives; nothing where there is no GPU.
+/// What stands between the machine's GPUs and the registers of drives, as findings; none where there is no GPU.
 pub(super) fn doorbells(machine: &Machine) -> Vec<Finding> {
     if machine.gpus().is_empty() {
         return Vec::new();

@@ -4,7 +4,7 @@ use crate::files::{entries, hex, text};
 use crate::rights::may_use;
 use crate::{HostDrive, Machine};
 
-/// Widths up to this leave little room for huge mappings.
+/// Address widths up to this many bits leave little room for huge mappings.
 const NARROW: u32 = 39;
 
 pub(super) fn check(machine: &Machine) -> Vec<Finding> {

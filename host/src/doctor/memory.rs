@@ -4,7 +4,8 @@ use crate::rights::{CAP_IPC_LOCK, has, memlock};
 use crate::{HostDrive, Machine};
 
 const MIB: u64 = 1 << 20;
-/// What the driver, its queues and buffers need of a drive at least, and what the tests in the guest get by with.
+/// Bytes of locked memory that the driver, its queues and its buffers need at least; the tests in the guest get by with
+/// them.
 const LEAST: u64 = 16 * MIB;
 const ENOUGH: u64 = 64 * MIB;
 

@@ -1,7 +1,7 @@
 use super::finding::{Finding, Verdict};
 use crate::Machine;
 
-/// vfio type 1 tells its address ranges from here on.
+/// The first kernel whose vfio type 1 interface tells its address ranges.
 const KERNEL: (u32, u32) = (5, 4);
 
 pub(super) fn processor(machine: &Machine) -> Finding {
