@@ -4,8 +4,8 @@ use warprow_dma::Function;
 
 use crate::{DoorbellAccess, GpuQueueError};
 
-/// Which memory the rings and landing areas of queues that a GPU drives lie in. `A` and `AMinus` are the placements that
-/// [`QueuePlacement`](crate::QueuePlacement) calls by these names.
+/// Which memory the rings and landing areas of queues that a GPU drives lie in. `A` and `AMinus` are the placements
+/// that [`QueuePlacement`](crate::QueuePlacement) calls by these names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MemoryPlacement {
     /// GPU memory, as in placement A, on drives that favour it ([`Function::favours_peer_memory`]) and whose doorbells the GPU stores to

@@ -1,5 +1,5 @@
-//! GPU memory that a drive reaches by its address, for rings and landing areas of placements A and A⁻. In tests, where a
-//! thread of this process drives the queues in the GPU's place, it is memory of this process.
+//! GPU memory that a drive reaches by its address, for rings and landing areas of placements A and A⁻. In tests, where
+//! a thread of this process drives the queues in the GPU's place, it is memory of this process.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Which memory of this process is pinned for CUDA, by address. Code that gets a piece of memory, but not the object that
-//! pinned it, finds the address for kernels here.
+//! Which memory of this process is pinned for CUDA, by address. Code that gets a piece of memory, but not the object
+//! that pinned it, finds the address for kernels here.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

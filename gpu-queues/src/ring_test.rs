@@ -1,6 +1,6 @@
-//! A ring test: whether reads through one queue, driven as the kernels drive it, bring what the host reads itself. The test
-//! runs before a GPU stores to a drive's registers, or a drive writes to a GPU's memory. On some machines such accesses get
-//! lost on the way, and nothing else shows it.
+//! A ring test: whether reads through one queue, driven as the kernels drive it, bring what the host reads itself. The
+//! test runs before a GPU stores to a drive's registers, or a drive writes to a GPU's memory. On some machines such
+//! accesses get lost on the way, and nothing else shows it.
 
 use std::collections::HashSet;
 use std::sync::Arc;

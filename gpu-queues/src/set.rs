@@ -46,8 +46,8 @@ pub struct QueueSetOptions {
     /// For each drive in turn, whether a host thread stores to its doorbell registers though `doorbells` wants the GPU to, because a ring
     /// test of the drive failed; not so on drives beyond the end of the list.
     pub host_doorbells: Vec<bool>,
-    /// Memory of a GPU that the host has mapped, for drives that reach memory by the host's mapping of it. If it is given,
-    /// completion queues and landing areas lie there, and submission queues and PRP lists in pinned host memory,
+    /// Memory of a GPU that the host has mapped, for drives that reach memory by the host's mapping of it. If it is
+    /// given, completion queues and landing areas lie there, and submission queues and PRP lists in pinned host memory,
     /// whatever `memory` says (placement A⁻). [`QueueSet::on_host`] takes it; [`QueueSet::new`] refuses it, because
     /// nothing provides a real GPU's memory safely yet (docs/gpu-rings.md). `None`: `memory` decides.
     pub writable: Option<Arc<dyn DriveWritable>>,
@@ -162,8 +162,8 @@ impl Shape {
     }
 }
 
-/// Allocates the memory of a queue where the options want it. With [`MemoryPlacement::Best`], pinned memory takes the place of
-/// GPU memory that cannot be had.
+/// Allocates the memory of a queue where the options want it. With [`MemoryPlacement::Best`], pinned memory takes the
+/// place of GPU memory that cannot be had.
 fn queue_memory(
     controller: &Arc<Controller>,
     bytes: QueueBytes,

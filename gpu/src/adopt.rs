@@ -14,7 +14,7 @@ use crate::executor::GpuExecutor;
 use crate::reading_plan::{Adopting, ReadingPlan};
 use crate::view::View;
 
-/// How long a kernel may take to begin, behind whatever else the GPU does.
+/// How long a kernel may take to begin while the GPU does other work.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Tables that were prepared beside those that look-ups read, with memory of their own on the GPU, for

@@ -12,11 +12,12 @@ use crate::launch::Stream;
 use crate::reading_plan::{Adopting, PlanStates};
 use crate::view::View;
 
-/// A replacement of descriptions that was launched, with all that its kernel uses and what is read by it: kept until it has ended.
+/// A launched replacement of descriptions, with everything that the kernel uses and that the new descriptions name. It
+/// is kept until the kernel has ended.
 #[derive(Debug)]
 pub(crate) struct Attempt {
     adopting: Arc<Adopting>,
-    /// What became of each state.
+    /// For each state, what became of it: one u32 of [`abi::adopted`](warprow_kernels::abi::adopted).
     results: PinnedMemory,
     _view: Arc<View>,
 }
@@ -27,7 +28,7 @@ impl Attempt {
         Ok(Self { adopting, results, _view: view })
     }
 
-    /// Launches it for the states of a plan.
+    /// Launches the replacement for the states of a plan.
     ///
     /// # Safety
     /// `states` are those of a plan whose descriptions have room for what is adopted; they live, and this attempt is kept, until its

@@ -16,13 +16,13 @@ use crate::launch::cuda;
 /// The capture that a stream is part of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Capture {
-    /// No two captures of a process have the same.
+    /// The number of the capture; no other capture of the process has it.
     pub id: u64,
-    /// What is recorded, while the capture goes on.
+    /// The graph that is being recorded, while the capture goes on.
     graph: CUgraph,
 }
 
-/// What is done when a graph is gone.
+/// The function that runs when a graph is gone.
 type LetGo = Box<dyn FnOnce() + Send>;
 
 impl Capture {

@@ -5,20 +5,21 @@ use warprow_kernels::abi;
 use warprow_kernels::dedupe::{MOST_KEYS, WORD_BITS, slots_log2, sorting_bytes};
 use warprow_lookup::DedupeMethod;
 
-/// Most keys that have a bitmap: of 1 GiB.
+/// The most keys that a bitmap has bits for: a bitmap of 1 GiB.
 pub(crate) const MOST_BITMAP_KEYS: u64 = 1 << 33;
-/// No plan's way takes more than this part of the GPU's memory for a slot, if another takes less.
+/// If the fastest method takes more than 1/64 of the GPU's memory for a slot, a plan gets the method that takes least.
 const SHARE: u64 = 64;
 
-/// What takes batches of up to so many ids of rows outside GPU memory, where plans have up to so many of those.
+/// The method for batches of up to `ids` ids, in plans of up to `keys` rows outside GPU memory.
 struct Crossover {
     ids: u64,
     keys: u64,
     dedupe: DedupeMethod,
 }
 
-/// The first that holds for a plan's largest batch, of more ids than one block takes: on an H200 at most 1.28 times the best, uniform or skewed, as
-/// `bench-dedupe` found it (docs/performance/notes-gpu.md).
+/// The first entry that fits a plan's largest batch decides, for batches of more ids than one block takes. On an H200
+/// the method takes at most 1.28 times as long as the best one, with uniform and with skewed ids, as `bench-dedupe`
+/// found (docs/performance/notes-gpu.md).
 const CROSSOVERS: [Crossover; 5] = [
     Crossover { ids: 1 << 15, keys: 1 << 24, dedupe: DedupeMethod::Radix },
     Crossover { ids: 1 << 15, keys: 1 << 28, dedupe: DedupeMethod::Bitmap },
@@ -26,7 +27,7 @@ const CROSSOVERS: [Crossover; 5] = [
     Crossover { ids: u64::MAX, keys: 1 << 28, dedupe: DedupeMethod::Bitmap },
     Crossover { ids: u64::MAX, keys: MOST_KEYS, dedupe: DedupeMethod::Radix },
 ];
-/// Where there are so many times as many ids as rows, most are repeats: then a hash table has least to do.
+/// From this many ids for each row on, most ids are repeats, and a hash table has least to do.
 const REPEATS: u64 = 2;
 
 /// What a plan's batches are, at most.
@@ -39,30 +40,31 @@ pub(crate) struct Sizes {
     pub uniques: u64,
 }
 
-/// What a plan takes whose largest batch has `ids` ids, `uniques` different rows outside GPU memory, of `keys` that there are, on a
-/// GPU with `memory` bytes: by the benchmarks, and by the memory that it takes.
+/// The method of a plan on a GPU with `memory` bytes. The plan's largest batch has `ids` ids, which name at most
+/// `uniques` different ones of the `keys` rows outside GPU memory. Benchmarks decide, and the memory that a method
+/// takes.
 pub fn choose_dedupe(ids: u64, keys: u64, uniques: u64, memory: u64) -> DedupeMethod {
     if ids <= SMALL_IDS { DedupeMethod::Block } else { DedupeMethod::of_many(Sizes { ids, keys, uniques }, memory) }
 }
 
-/// What a way to dedupe takes, and whether a plan can go it.
+/// What a method of deduplication needs, and whether a plan can use it.
 pub(crate) trait DedupeWay: Copy {
-    /// As [`choose_dedupe`] chooses for launches of many ids, whatever the number of ids is.
+    /// The method that [`choose_dedupe`] chooses for launches of many ids, also if `sizes` has few.
     fn of_many(sizes: Sizes, memory: u64) -> Self;
 
-    /// The way that takes least memory where no launch has many ids: what it is asked for is nothing.
+    /// The method of plans none of whose launches has many ids: for no ids it takes the least memory.
     const NEVER: Self;
 
-    /// Why it cannot take such batches.
+    /// Fails with the reason why the method cannot take batches of these sizes.
     fn check(self, sizes: Sizes) -> Result<(), String>;
 
-    /// How the kernels call it.
+    /// The number by which kernels know the method.
     fn code(self) -> u32;
 
     /// Words that are sorted, at most.
     fn words(self, sizes: Sizes) -> u64;
 
-    /// Slots of its hash table.
+    /// Slots of the hash table; 0: the method has none.
     fn slots(self, sizes: Sizes) -> u64;
 
     /// Bytes of a slot that no other slot uses.

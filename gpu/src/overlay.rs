@@ -16,7 +16,7 @@ use warprow_store::StoreError;
 use warprow_store::view::lock;
 use warprow_store::view::{CREATED, Follower, Overlay, OverlayEntry, OverlaySnapshot};
 
-/// How long a launch may take to end, behind whatever else the GPU does.
+/// How long a launch may take to end while the GPU does other work.
 const GRACE: Duration = Duration::from_secs(10);
 /// How long look-ups are waited for that may read what is to be used again.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ struct Inner {
     /// Tables that were given numbers.
     tables: u32,
     following: Vec<Weak<Following>>,
-    /// Something that hosts show was not put in: all is put in anew, by whoever comes next.
+    /// Set if rows that host executors show are not on the GPU: the next call puts all updated rows in anew.
     behind: bool,
     /// What launches may write to that have not ended in time.
     unended: Vec<PinnedMemory>,

@@ -177,7 +177,7 @@ fn state_bytes(description: &Description) -> Vec<u8> {
     bytes
 }
 
-/// How launches of many ids find different rows; those of plans that have none, the one that takes least memory.
+/// How launches of many ids find different rows; for plans without such launches, the method that takes least memory.
 fn many(gpu: &Gpu, options: &PlanOptions, sizes: Sizes, dram: bool) -> Result<DedupeMethod, GpuError> {
     if let Some(asked) = options.dedupe {
         asked.check(sizes).map_err(GpuError::Unsupported)?;
@@ -255,7 +255,7 @@ impl Prepared {
         self.states.address() + number * self.strides().0
     }
 
-    /// Allocates tickets for captured look-ups, and of those that take no lease their states, which follow when tables are replaced.
+    /// Allocates tickets for captured look-ups. Look-ups that take no lease also get states, which adoptions update.
     pub(crate) fn ticket_chunk(&self, count: usize) -> Result<TicketChunk, GpuError> {
         let gpu = &self.attached.gpu;
         let tickets = Arc::new(PinnedMemory::allocate(gpu, (count * size_of::<abi::Ticket>()) as u64)?);

@@ -145,12 +145,12 @@ impl Graphs {
     }
 }
 
-/// What is known of a ticket's place.
+/// The use of a ticket's place.
 #[derive(Clone, Copy, Debug, Default)]
 struct Issued {
-    /// Launches given out.
+    /// Launches that had the place.
     launches: u64,
-    /// Somebody holds the ticket of the latest.
+    /// Whether somebody holds the ticket of the latest launch.
     held: bool,
 }
 
@@ -576,8 +576,9 @@ impl Inner {
     }
 }
 
-/// What is to blame, among faults of which is known whether they are another look-up's, and whether something else's effect: that a
-/// queue was closed is what a drive's reset does to the other drives too. Of those that are as near, the first.
+/// The fault to blame. Each fault comes with two answers: whether it happened in another look-up, and whether it is the
+/// effect of another fault (a reset of one drive closes the queues of the others too). Faults of this look-up come first,
+/// and among these the faults that are no effect; of several alike, the first is taken.
 fn nearest(faults: impl Iterator<Item = ((bool, bool), QueueFault)>) -> Option<QueueFault> {
     faults.min_by_key(|(distance, _)| *distance).map(|(_, fault)| fault)
 }
@@ -595,7 +596,7 @@ impl Drop for Inner {
     }
 }
 
-/// How long whoever drops a slot waits for its launches to end, and how long a thread does after that.
+/// How long dropping a slot waits for the slot's launches to end, and how long a thread waits after that.
 const IN_PLACE: Duration = Duration::from_secs(10);
 const APART: Duration = Duration::from_secs(600);
 

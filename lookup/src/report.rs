@@ -7,17 +7,18 @@ use crate::feature::MissingId;
 
 /// A stage of a look-up on the host, as [`LookupReport::stages`] counts its time: `stages[Stage::Read as usize]`.
 ///
-/// A look-up begins with `Route` for all ids, which splits them into rows in DRAM and rows on drives. The rows on drives
-/// then go through `Dedupe`, the rest of `Route`, `Order` and `Merge`. After that the thread changes between `Read` and
-/// `Expand`, and counts the different rows in DRAM (under `Dedupe`), while drives work. Each moment of the thread counts
-/// for one stage.
+/// A look-up begins with `Route` for all ids, which splits them into rows in DRAM and rows on drives. The rows on
+/// drives then go through `Dedupe`, the rest of `Route`, `Order` and `Merge`. After that the thread changes between
+/// `Read` and `Expand`, and counts the different rows in DRAM (under `Dedupe`), while drives work. Each moment of the
+/// thread counts for one stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(usize)]
 pub enum Stage {
-    /// Finds the different rows among the ids on drives. The time for counting the different rows in DRAM is added to it.
+    /// Finds the different rows among the ids on drives. The time for counting the different rows in DRAM is added to
+    /// it.
     Dedupe,
-    /// Finds where each row lies: first the rank and the tier of each id's row, and keys where rows are found by key; after
-    /// `Dedupe`, the drive and the LBA of each different row on drives.
+    /// Finds where each row lies: first the rank and the tier of each id's row, and keys where rows are found by key;
+    /// after `Dedupe`, the drive and the LBA of each different row on drives.
     Route,
     /// Sorts the rows on drives by address.
     Order,

@@ -44,9 +44,9 @@ pub(crate) struct State {
     cold: Vec<u32>,
     cold_keys: Vec<u64>,
     hot_places: Vec<u64>,
-    /// One bit for each place in the DRAM tier where a row can begin, for counting the different rows in DRAM. It is empty
-    /// where it would take more than 64 bytes for each id of the largest batch: clearing it would then take longer than
-    /// counting with `table`, which counts instead.
+    /// One bit for each place in the DRAM tier where a row can begin, for counting the different rows in DRAM. It is
+    /// empty where it would take more than 64 bytes for each id of the largest batch: clearing it would then take
+    /// longer than counting with `table`, which counts instead.
     bitmap: Vec<u64>,
     unique: Vec<u64>,
     inverse: Vec<u32>,
