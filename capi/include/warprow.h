@@ -333,11 +333,11 @@ enum warprow_pooling
   : int32_t
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
-  // They do not: each id has an output row of its own.
+  // Rows stay single: each id has an output row of its own.
   WARPROW_POOLING_NONE = 0,
-  // Their sum.
+  // A bag becomes the sum of its rows.
   WARPROW_POOLING_SUM = 1,
-  // Their sum, divided by the number of rows that count.
+  // A bag becomes the sum of its rows, divided by the number of rows that count.
   WARPROW_POOLING_MEAN = 2,
 };
 #ifndef __cplusplus
@@ -609,7 +609,7 @@ typedef struct warprow_verify_report {
   size_t struct_size;
   // Rows read.
   uint64_t rows;
-  // Their bytes.
+  // Bytes that were compared.
   uint64_t bytes;
   // Rows that drives could not read, or whose checksum does not match.
   uint64_t damaged;
@@ -873,7 +873,7 @@ typedef struct warprow_report {
   uint64_t generation;
   // Position of the first missing id, of features with WARPROW_BOUNDS_REPORT.
   uint64_t first_missing_position;
-  // That id; of a negative one, its bits.
+  // The id that `first_missing_position` is the position of. A negative id is given by its bits.
   uint64_t first_missing_id;
   // 1: there is one; else 0.
   int32_t has_first_missing;
@@ -953,7 +953,7 @@ typedef struct warprow_gpu_report {
   uint64_t generation;
   // Position of the first missing id, of features with WARPROW_BOUNDS_REPORT.
   uint64_t first_missing_position;
-  // That id; of a negative one, its bits.
+  // The id that `first_missing_position` is the position of. A negative id is given by its bits.
   uint64_t first_missing_id;
   // 1: there is one; else 0.
   int32_t has_first_missing;
