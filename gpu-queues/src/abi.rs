@@ -62,8 +62,8 @@ pub struct QueueDescriptor {
     pub fault: u64,
     /// The most nanoseconds from the doorbell of a batch to the batch's last completion.
     pub timeout_ns: u64,
-    /// Bytes of a place: a power of two from the LBA size to 65536. Up to 4096 a place never crosses a page, and PRP2 is 0;
-    /// else PRP2 is PRP1 + 4096 for commands of two pages, and their place in `prp_list` for longer ones.
+    /// Bytes of a place: a power of two from the LBA size to 65536. Up to 4096 a place never crosses a page, and PRP2
+    /// is 0; else PRP2 is PRP1 + 4096 for commands of two pages, and their place in `prp_list` for longer ones.
     pub landing_stride: u32,
     /// Entries of the submission queue.
     pub sq_size: u32,
@@ -188,8 +188,8 @@ pub struct Fault {
     pub reserved: [u32; 4],
 }
 
-/// Reads of one LBA each, through one queue: what the kernel of a [`RingTest`](crate::RingTest) is told, by value. One block of
-/// [`LANES`] threads carries them out, and is inside the gate meanwhile.
+/// Reads of one LBA each, through one queue: what the kernel of a [`RingTest`](crate::RingTest) is told, by value. One
+/// block of [`LANES`] threads carries them out, and is inside the gate meanwhile.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingReads {

@@ -75,7 +75,8 @@ impl QuietStream {
     ) -> Result<(), GpuQueueError> {
         self.run_as(what, |stream| {
             let enqueued = enqueue(stream);
-            // SAFETY: the stream is this one's. Waiting also after an error: whatever was enqueued uses the caller's memory.
+            // SAFETY: the stream is this one's. Waiting also after an error: whatever was enqueued uses the caller's
+            // memory.
             let waited = unsafe { sys::cuStreamSynchronize(stream) };
             if enqueued == sys::CUresult::CUDA_SUCCESS { waited } else { enqueued }
         })

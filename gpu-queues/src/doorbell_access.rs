@@ -11,18 +11,19 @@ use crate::doorbell_registers::DoorbellRegisters;
 /// Who stores to the doorbells of the drives' queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DoorbellAccess {
-    /// A host thread stores to all doorbells for the GPU, also to those that the GPU could reach: placement B′ everywhere.
+    /// A host thread stores to all doorbells for the GPU, also to those that the GPU could reach: placement B′
+    /// everywhere.
     HostThread,
-    /// The GPU stores to doorbells that are memory (placement C), and a host thread stores to doorbells that are registers
-    /// (placement B′).
+    /// The GPU stores to doorbells that are memory (placement C), and a host thread stores to doorbells that are
+    /// registers (placement B′).
     #[default]
     Memory,
-    /// The GPU stores to all doorbells, those that are memory (placement C) and those that are registers (placement B). A queue set
-    /// is refused where the registers of a drive cannot be registered with CUDA.
+    /// The GPU stores to all doorbells, those that are memory (placement C) and those that are registers (placement B).
+    /// A queue set is refused where the registers of a drive cannot be registered with CUDA.
     Registers,
-    /// As [`Registers`](Self::Registers), on every drive that passes a [ring test](crate::RingTest) that way; a host thread stores to
-    /// the registers of the others. Whoever makes queue sets has run the tests, and names the others in
-    /// [`QueueSetOptions::host_doorbells`](crate::QueueSetOptions::host_doorbells).
+    /// As [`Registers`](Self::Registers), on every drive that passes a [ring test](crate::RingTest) that way; a host
+    /// thread stores to the registers of the others. Whoever makes queue sets has run the tests, and names the others
+    /// in [`QueueSetOptions::host_doorbells`](crate::QueueSetOptions::host_doorbells).
     Best,
 }
 

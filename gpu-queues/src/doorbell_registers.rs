@@ -34,8 +34,8 @@ pub(crate) struct DoorbellRegisters {
 /// Pages of a device that kernels reach, until this is dropped.
 #[derive(Debug)]
 struct Registered {
-    /// Keeps the pages mapped, and so the device open: a kernel's store still arrives after `munmap`, and only unregistering ends
-    /// that (docs/gpu-rings.md).
+    /// Keeps the pages mapped, and so the device open: a kernel's store still arrives after `munmap`, and only
+    /// unregistering ends that (docs/gpu-rings.md).
     registers: Mmio,
     address: u64,
     gpu: Arc<Gpu>,
@@ -118,12 +118,14 @@ impl Registered {
     fn new(gpu: &Arc<Gpu>, registers: Mmio) -> Result<Self, Refusal> {
         let _current = gpu.enter().map_err(Refusal::Other)?;
         let _relaxed = Relaxed::new();
-        // CUDA follows the pages that are there, and VFIO makes them when they are first touched. A host should not read doorbells; what
-        // it reads is vendor specific (NVMe PCIe Transport 1.0, 3.1.2). The last word of a page mostly belongs to no queue.
+        // CUDA follows the pages that are there, and VFIO makes them when they are first touched. A host should not
+        // read doorbells; what it reads is vendor specific (NVMe PCIe Transport 1.0, 3.1.2). The last word of a page
+        // mostly belongs to no queue.
         for page in (0..registers.len()).step_by(PAGE) {
             registers.read_u32(page + PAGE - 4);
         }
-        // Of these two flags it is known that they work together (docs/gpu-rings.md); the registration is this context's.
+        // Of these two flags it is known that they work together (docs/gpu-rings.md); the registration is this
+        // context's.
         let flags = sys::CU_MEMHOSTREGISTER_IOMEMORY | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let at = registers.as_ptr().cast();
         // SAFETY: the pages are mapped for as long as `registers` lives, which is until they are unregistered.

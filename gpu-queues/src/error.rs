@@ -115,8 +115,8 @@ pub(crate) fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuQueueErr
     }
 }
 
-/// Whether an answer of CUDA's says that the context is lost: CUDA then gives this answer to every call (CUDA Driver API, "This leaves
-/// the process in an inconsistent state").
+/// Whether an answer of CUDA's says that the context is lost: CUDA then gives this answer to every call (CUDA Driver
+/// API, "This leaves the process in an inconsistent state").
 pub fn ends_context(code: CUresult) -> bool {
     use CUresult::*;
     matches!(
@@ -138,8 +138,8 @@ pub fn ends_context(code: CUresult) -> bool {
     )
 }
 
-/// Whether an answer of CUDA's says that no kernel of the context runs any more. That libcuda is shutting down, or that a server of MPS
-/// ended, says nothing of kernels.
+/// Whether an answer of CUDA's says that no kernel of the context runs any more. That libcuda is shutting down, or that
+/// a server of MPS ended, says nothing of kernels.
 pub(crate) fn stops_kernels(code: CUresult) -> bool {
     let says_nothing = [CUresult::CUDA_ERROR_DEINITIALIZED, CUresult::CUDA_ERROR_MPS_CLIENT_TERMINATED];
     ends_context(code) && !says_nothing.contains(&code)

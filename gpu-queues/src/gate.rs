@@ -11,13 +11,14 @@ use crate::address_space::{AddressSpace, QuietStream, SharedMemory};
 use crate::error::stops_kernels;
 use crate::{Gpu, GpuQueueError};
 
-/// How long after the last launch has left its stores to a device's registers may still be on their way: a margin, for which
-/// docs/gpu-rings.md has the reason.
+/// How long after the last launch has left its stores to a device's registers may still be on their way: a margin, for
+/// which docs/gpu-rings.md has the reason.
 pub(crate) const DRAIN: Duration = Duration::from_millis(100);
 
-/// Stands before the queues of one slot (`docs/gpu-rings.md`, "The gate"). The first kernel of a launch says that it is inside and then
-/// looks whether it may be; the host closes and then looks who is inside. Between the two steps either side has a sequentially
-/// consistent fence, so that one of them sees the other. Launches run one at a time: one word says who is inside.
+/// Stands before the queues of one slot (`docs/gpu-rings.md`, "The gate"). The first kernel of a launch says that it is
+/// inside and then looks whether it may be; the host closes and then looks who is inside. Between the two steps either
+/// side has a sequentially consistent fence, so that one of them sees the other. Launches run one at a time: one word
+/// says who is inside.
 ///
 /// A launch that died with its CUDA context never says that it has left. When the context is lost, no launch is inside,
 /// whatever the word says, and none will be: drives on which such launches had queues can be reset, and serve others.
@@ -41,7 +42,8 @@ impl Gate {
         Self::on(&AddressSpace::Gpu(gpu.clone()), Some(QuietStream::new(gpu)?))
     }
 
-    /// An open gate for a thread of this process that stands in for the kernels: [`enter`](Self::enter), [`exit`](Self::exit).
+    /// An open gate for a thread of this process that stands in for the kernels: [`enter`](Self::enter),
+    /// [`exit`](Self::exit).
     pub fn on_host() -> Result<Self, GpuQueueError> {
         Self::on(&AddressSpace::Host, None)
     }
@@ -62,7 +64,8 @@ impl Gate {
         self.drains.store(true, Ordering::Release);
     }
 
-    /// Whether what launches stored to registers before they left has arrived: the first call in a closed gate says when they had.
+    /// Whether what launches stored to registers before they left has arrived: the first call in a closed gate says
+    /// when they had.
     fn has_drained(&self) -> bool {
         if !self.drains.load(Ordering::Acquire) {
             return true;
@@ -76,7 +79,8 @@ impl Gate {
         self.lost.load(Ordering::Acquire)
     }
 
-    /// Asks CUDA about the launches' context. [`GpuQueueError::ContextLost`] if a kernel, not necessarily one of ours, has ended it.
+    /// Asks CUDA about the launches' context. [`GpuQueueError::ContextLost`] if a kernel, not necessarily one of ours,
+    /// has ended it.
     pub fn check_context(&self) -> Result<(), GpuQueueError> {
         match self.probe.as_ref().map(QuietStream::look) {
             Some(Err(error @ GpuQueueError::ContextLost { code, .. })) => {
@@ -129,7 +133,8 @@ impl Gate {
         !closed
     }
 
-    /// What the last kernel of a launch does: everything it stored before is visible to whoever sees that nobody is inside.
+    /// What the last kernel of a launch does: everything it stored before is visible to whoever sees that nobody is
+    /// inside.
     pub fn exit(&self) {
         fence(Ordering::Release);
         self.memory.memory().store_u64(GATE_INSIDE, 0);

@@ -36,7 +36,8 @@ pub struct CurrentContext {
     _here: std::marker::PhantomData<*mut ()>,
 }
 
-/// Initialises CUDA, and returns the CUDA version that the driver supports: 1000 × major + 10 × minor. Never panics where there is no CUDA.
+/// Initialises CUDA, and returns the CUDA version that the driver supports: 1000 × major + 10 × minor. Never panics
+/// where there is no CUDA.
 fn initialise() -> Result<i32, GpuQueueError> {
     // SAFETY: it looks for a library and calls nothing in it.
     if !unsafe { sys::is_culib_present() } {

@@ -4,8 +4,8 @@
 //! The letters A, A⁻, B, B′, C and D stand for where rings, rows and doorbells lie and who stores to the doorbells:
 //! [`QueuePlacement`] says what each means.
 //!
-//! CUDA is looked for at run time. Everything but [`Gpu`] itself also works with a thread of this process in the place of the
-//! kernels, which is how it is tested where there is no GPU.
+//! CUDA is looked for at run time. Everything but [`Gpu`] itself also works with a thread of this process in the place
+//! of the kernels, which is how it is tested where there is no GPU.
 
 pub mod abi;
 mod address_space;

@@ -46,8 +46,8 @@ impl DeviceMemory {
         Ok(memory)
     }
 
-    /// Allocates memory that holds `content`, on a stream of its own: streams of whatever kind may be being captured meanwhile, on this
-    /// thread too.
+    /// Allocates memory that holds `content`, on a stream of its own: streams of whatever kind may be being captured
+    /// meanwhile, on this thread too.
     pub fn holding(gpu: &Arc<Gpu>, content: &[u8]) -> Result<Self, GpuQueueError> {
         let memory = Self::allocate(gpu, content.len() as u64)?;
         QuietStream::new(gpu)?.run("copying to the GPU", |stream| {

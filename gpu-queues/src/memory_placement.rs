@@ -8,13 +8,14 @@ use crate::{DoorbellAccess, GpuQueueError};
 /// that [`QueuePlacement`](crate::QueuePlacement) calls by these names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum MemoryPlacement {
-    /// GPU memory, as in placement A, on drives that favour it ([`Function::favours_peer_memory`]) and whose doorbells the GPU stores to
-    /// itself; pinned memory on all others, and where GPU memory cannot be had.
+    /// GPU memory, as in placement A, on drives that favour it ([`Function::favours_peer_memory`]) and whose doorbells
+    /// the GPU stores to itself; pinned memory on all others, and where GPU memory cannot be had.
     #[default]
     Best,
     /// Pinned memory of the host, as in placements B, B′ and C.
     Pinned,
-    /// Completion queues and landing areas in GPU memory; submission queues and PRP lists, which drives only read, in pinned memory.
+    /// Completion queues and landing areas in GPU memory; submission queues and PRP lists, which drives only read, in
+    /// pinned memory.
     AMinus,
     /// Rings, PRP lists and landing areas in GPU memory.
     A,

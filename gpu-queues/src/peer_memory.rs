@@ -69,7 +69,8 @@ impl PeerMemory for GpuMemory {
             let stored = self.stream.run("storing words of a queue", |stream| {
                 let stores = words.iter().enumerate().map(|(index, word)| {
                     let to = to + index as u64 * 8;
-                    // SAFETY: inside the memory (checked), aligned (checked, and CUDA's memory begins at a page here); waited for.
+                    // SAFETY: inside the memory (checked), aligned (checked, and CUDA's memory begins at a page here);
+                    // waited for.
                     unsafe { sys::cuStreamWriteValue64_v2(stream, to, u64::from_le_bytes(*word), 0) }
                 });
                 stores.into_iter().find(|code| *code != CUresult::CUDA_SUCCESS).unwrap_or(CUresult::CUDA_SUCCESS)

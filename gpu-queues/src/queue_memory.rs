@@ -100,8 +100,8 @@ impl Block {
 }
 
 impl QueueMemory {
-    /// In memory of the host, or of whoever drives the queues, as `placed` says; or the completion queue and the landing area in
-    /// `writable` memory of a GPU.
+    /// In memory of the host, or of whoever drives the queues, as `placed` says; or the completion queue and the
+    /// landing area in `writable` memory of a GPU.
     pub(crate) fn new(
         controller: &Arc<Controller>,
         bytes: QueueBytes,
@@ -113,7 +113,8 @@ impl QueueMemory {
         let cq_bytes = bytes.sizes.bytes() - sq_bytes;
         let read = sq_bytes + (bytes.list_entries * size_of::<u64>()).next_multiple_of(PAGE);
         let written = cq_bytes + bytes.landing;
-        // One block for everything, or the submission queue and the list, which drives only read, in a block of their own.
+        // One block for everything, or the submission queue and the list, which drives only read, in a block of their
+        // own.
         let (first, second) = match (placed, writable) {
             (_, Some(writable)) => {
                 (Block::pinned(controller, read, side)?, Some(Block::writable(controller, written, writable)?))

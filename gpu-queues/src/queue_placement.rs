@@ -8,13 +8,14 @@ use warprow_dma::Function;
 use crate::memory_placement::PlacedMemory;
 use crate::{DoorbellAccess, Gpu, GpuQueueError, MemoryPlacement};
 
-/// Where rings, landing areas and doorbells live when a GPU fetches rows from drives, best first. The doorbells of an emulated drive are
-/// pinned memory, in place of BAR0's registers.
+/// Where rings, landing areas and doorbells live when a GPU fetches rows from drives, best first. The doorbells of an
+/// emulated drive are pinned memory, in place of BAR0's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueuePlacement {
     /// Rings and landing areas in GPU memory, BAR0 rung by the GPU.
     A,
-    /// Completion queues and landing areas in GPU memory, submission queues in pinned memory of the host, BAR0 rung by the GPU.
+    /// Completion queues and landing areas in GPU memory, submission queues in pinned memory of the host, BAR0 rung by
+    /// the GPU.
     AMinus,
     /// Rings and landing areas in pinned memory of the host, BAR0 rung by the GPU.
     B,
@@ -83,13 +84,14 @@ pub struct QueuePlacements {
     pub drives: Vec<DrivePlacement>,
     /// Each placement that is better than the worst and that no drive has, with the reason.
     pub refused: Vec<(QueuePlacement, String)>,
-    /// Whether the caller asked for who stores to the doorbells ([`DoorbellAccess`]), or for where rings lie ([`MemoryPlacement`]).
+    /// Whether the caller asked for who stores to the doorbells ([`DoorbellAccess`]), or for where rings lie
+    /// ([`MemoryPlacement`]).
     pub asked: bool,
 }
 
 impl QueuePlacements {
-    /// Chooses placements for the drives behind these functions, whose doorbells are stored to as `doorbells` says, and whose queues lie
-    /// where `memory` says; `gpu` is the GPU, or the reason why there is none.
+    /// Chooses placements for the drives behind these functions, whose doorbells are stored to as `doorbells` says, and
+    /// whose queues lie where `memory` says; `gpu` is the GPU, or the reason why there is none.
     pub fn choose<'a>(
         gpu: Result<&Gpu, &GpuQueueError>,
         functions: impl IntoIterator<Item = &'a dyn Function>,
@@ -99,7 +101,8 @@ impl QueuePlacements {
         Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, doorbells, memory)
     }
 
-    /// The placements after ring tests of the drives in turn: a host thread rings for those that have failed, for the reason given.
+    /// The placements after ring tests of the drives in turn: a host thread rings for those that have failed, for the
+    /// reason given.
     #[must_use]
     pub fn after_tests(mut self, failures: &[Option<String>]) -> Self {
         let failed = self.drives.iter_mut().zip(failures).filter_map(|(drive, why)| Some((drive, why.as_ref()?)));

@@ -1,5 +1,5 @@
-//! What a machine and a GPU must be like for the GPU to store to registers of drives: facts that are looked at before anything is
-//! registered, because the harm where one of them is missing shows late. docs/gpu-rings.md has the reasons.
+//! What a machine and a GPU must be like for the GPU to store to registers of drives: facts that are looked at before
+//! anything is registered, because the harm where one of them is missing shows late. docs/gpu-rings.md has the reasons.
 
 use std::path::Path;
 

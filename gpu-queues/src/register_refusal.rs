@@ -6,10 +6,11 @@ use cudarc::driver::sys::CUresult;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegisterRefusal {
-    /// The doorbells are no registers of a mapped BAR: the operating system does not let this part of the BAR be mapped, or the
-    /// drive is behind a socket.
+    /// The doorbells are no registers of a mapped BAR: the operating system does not let this part of the BAR be
+    /// mapped, or the drive is behind a socket.
     Unmapped,
-    /// The kernel's pages are larger than 4 KiB, so that the doorbells share a page with the controller's other registers.
+    /// The kernel's pages are larger than 4 KiB, so that the doorbells share a page with the controller's other
+    /// registers.
     LargePages,
     /// The mapping of the BAR ends before the doorbells of the controller's queues do.
     TooShort {
@@ -30,7 +31,8 @@ pub enum RegisterRefusal {
     RelaxedOrdering,
     /// The process shares the GPU through MPS, where the GPU may go on after the process has died.
     Mps,
-    /// The GPU reads the processor's page tables, or the processor is no x86-64: what a registration holds is not known there.
+    /// The GPU reads the processor's page tables, or the processor is no x86-64: what a registration holds is not known
+    /// there.
     HostPageTables,
     /// The module nvidia_uvm lets go of a dying process's mappings before the GPU is stopped.
     DyingProcess,

@@ -15,13 +15,15 @@ use crate::{DoorbellAccess, DriveWritable, Gate, Gpu, GpuQueueError, MemoryPlace
 
 /// Launches of a test. The third one wraps the rings, which have room for two.
 const ROUNDS: u64 = 3;
-/// What the landing area holds before a launch: a drive that writes nothing there is found out, also where its LBAs hold zeros.
+/// What the landing area holds before a launch: a drive that writes nothing there is found out, also where its LBAs
+/// hold zeros.
 const SCRIBBLE: u8 = 0xb5;
 
-/// A ring test of one drive, by default with 5 s of patience and doorbells in memory. It reads from the drive and writes nothing to it.
+/// A ring test of one drive, by default with 5 s of patience and doorbells in memory. It reads from the drive and
+/// writes nothing to it.
 ///
-/// The test makes a queue pair of its own for the GPU and one for the host. Each launch reads 256 LBAs, spread over the namespace, and
-/// every byte is compared with what the host reads from the same LBA.
+/// The test makes a queue pair of its own for the GPU and one for the host. Each launch reads 256 LBAs, spread over the
+/// namespace, and every byte is compared with what the host reads from the same LBA.
 #[derive(Clone, Debug)]
 pub struct RingTest {
     /// The drive.
@@ -43,8 +45,8 @@ pub struct RingTest {
 pub struct RingTestReport {
     /// LBAs that were read both ways and compared.
     pub lbas: u64,
-    /// How many different contents these LBAs have. Where all LBAs hold the same, as on a blank drive, the comparison cannot tell one
-    /// place from another.
+    /// How many different contents these LBAs have. Where all LBAs hold the same, as on a blank drive, the comparison
+    /// cannot tell one place from another.
     pub contents: u64,
     /// Stores to doorbells by the GPU.
     pub doorbells: u64,
@@ -160,7 +162,8 @@ impl RingTest {
         self.timeout.saturating_mul(2) + Duration::from_secs(10)
     }
 
-    /// Runs the test on a GPU: `launch` launches the kernel `warprow_test_ring` with these parameters and waits until it has ended.
+    /// Runs the test on a GPU: `launch` launches the kernel `warprow_test_ring` with these parameters and waits until
+    /// it has ended.
     pub fn on_gpu(
         &self,
         gpu: &Arc<Gpu>,
@@ -170,7 +173,8 @@ impl RingTest {
         self.run(&AddressSpace::Gpu(gpu.clone()), Gate::new(gpu)?, launch)
     }
 
-    /// Runs the test with somebody in the place of the kernel: `launch` does what the kernel would do, with addresses of this process.
+    /// Runs the test with somebody in the place of the kernel: `launch` does what the kernel would do, with addresses
+    /// of this process.
     pub fn on_host(
         &self,
         launch: impl FnMut(&RingReads) -> Result<(), RingLaunchError>,
@@ -285,7 +289,8 @@ impl RingTest {
         }
     }
 
-    /// Compares what was read with what the host has read; how many LBAs. An LBA whose content changes meanwhile is left out.
+    /// Compares what was read with what the host has read; how many LBAs. An LBA whose content changes meanwhile is
+    /// left out.
     fn compare(
         &self,
         buffers: &Buffers,

@@ -43,8 +43,8 @@ pub struct QueueSetOptions {
     pub doorbells: DoorbellAccess,
     /// Which memory rings and landing areas lie in.
     pub memory: MemoryPlacement,
-    /// For each drive in turn, whether a host thread stores to its doorbell registers though `doorbells` wants the GPU to, because a ring
-    /// test of the drive failed; not so on drives beyond the end of the list.
+    /// For each drive in turn, whether a host thread stores to its doorbell registers though `doorbells` wants the GPU
+    /// to, because a ring test of the drive failed; not so on drives beyond the end of the list.
     pub host_doorbells: Vec<bool>,
     /// Memory of a GPU that the host has mapped, for drives that reach memory by the host's mapping of it. If it is
     /// given, completion queues and landing areas lie there, and submission queues and PRP lists in pinned host memory,
@@ -184,9 +184,9 @@ fn queue_memory(
 impl QueueSet {
     /// Makes queues on `drives` for kernels on `gpu`.
     ///
-    /// Fails with [`GpuQueueError::Unsupported`] if the options do not fit a drive, with [`GpuQueueError::DoorbellRegisters`], as
-    /// [`Controller::external_queue`] does, or for want of memory. The gate may be left closed then, because a slot cannot be
-    /// used without one of its sets.
+    /// Fails with [`GpuQueueError::Unsupported`] if the options do not fit a drive, with
+    /// [`GpuQueueError::DoorbellRegisters`], as [`Controller::external_queue`] does, or for want of memory. The gate
+    /// may be left closed then, because a slot cannot be used without one of its sets.
     pub fn new(
         gpu: &Arc<Gpu>,
         drives: &[(Arc<Controller>, Namespace)],
@@ -197,8 +197,8 @@ impl QueueSet {
         Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate)
     }
 
-    /// Refuses placement A⁻ on a real GPU. docs/gpu-rings.md says what is missing: what a process that dies leaves behind must not be
-    /// the drive's target.
+    /// Refuses placement A⁻ on a real GPU. docs/gpu-rings.md says what is missing: what a process that dies leaves
+    /// behind must not be the drive's target.
     pub(crate) fn refuse_writable(writable: Option<&dyn DriveWritable>) -> Result<(), GpuQueueError> {
         match writable {
             None => Ok(()),
@@ -345,23 +345,23 @@ impl QueueSet {
         (0..self.queues.len()).filter_map(|index| self.fault(index)).collect()
     }
 
-    /// The first command that ended with an error status in the latest launch in which one did, on queues where there was one
-    /// since they were created. Such a queue goes on.
+    /// The first command that ended with an error status in the latest launch in which one did, on queues where there
+    /// was one since they were created. Such a queue goes on.
     pub fn errors(&self) -> impl Iterator<Item = (&QueueDescriptor, FailedCommand)> {
         let failed = |index| Fault::load_failed(self.memory.faults.memory(), index * size_of::<Fault>());
         self.descriptors.iter().enumerate().filter_map(move |(index, queue)| Some((queue, failed(index)?)))
     }
 
-    /// The first row that did not match its checksum in the latest launch in which one did not, on queues where there was one since
-    /// they were created.
+    /// The first row that did not match its checksum in the latest launch in which one did not, on queues where there
+    /// was one since they were created.
     pub fn damaged(&self) -> impl Iterator<Item = (&QueueDescriptor, DamagedRow)> {
         let damaged = |index| Fault::load_damaged(self.memory.faults.memory(), index * size_of::<Fault>());
         self.descriptors.iter().enumerate().filter_map(move |(index, queue)| Some((queue, damaged(index)?)))
     }
 
-    /// Number of the latest launch in which a command of the queue on drive number `drive` succeeded; 0 if none has since the queue
-    /// was created, if the drive was reset since (whatever it answered before tells nothing of what it does now), or if there is no
-    /// such drive.
+    /// Number of the latest launch in which a command of the queue on drive number `drive` succeeded; 0 if none has
+    /// since the queue was created, if the drive was reset since (whatever it answered before tells nothing of what it
+    /// does now), or if there is no such drive.
     pub fn answered(&self, drive: usize) -> u64 {
         if self.queues.get(drive).is_none_or(|queue| queue.is_stale()) {
             return 0;
@@ -422,9 +422,9 @@ impl QueueSet {
         self.queues.get(index).is_some_and(ExternalQueue::is_stale) || self.fault(index).is_some()
     }
 
-    /// Starts every queue anew that takes no commands: closes the gate, waits until launches have left, recreates the queues,
-    /// and opens the gate. Where a device does not delete a queue its controller is reset; other users of that controller then
-    /// find their queues lost.
+    /// Starts every queue anew that takes no commands: closes the gate, waits until launches have left, recreates the
+    /// queues, and opens the gate. Where a device does not delete a queue its controller is reset; other users of that
+    /// controller then find their queues lost.
     ///
     /// Fails with [`DriverError::QueuesInUse`] if a launch, or another owner of a queue of that controller, does not
     /// leave, or as [`ExternalQueue::recreate`] and [`Controller::reset`] do. The gate then stays closed before queues
@@ -486,7 +486,8 @@ impl QueueSet {
                     let issued = IssuedCommand { opcode: NvmOpcode::READ.0, cid: it.cid as u16, nsid, lba: it.lba };
                     queue.blame_time_out(issued, Duration::from_nanos(it.waited_ns))
                 });
-                // With the context the memory of queues on the GPU is lost. Such a queue stays deleted, and its drive serves others.
+                // With the context the memory of queues on the GPU is lost. Such a queue stays deleted, and its drive
+                // serves others.
                 let is_gone = lost.is_err() && self.memory.queues.get(index).is_some_and(|memory| memory.is_on_gpu);
                 match revive(index, blame, &mut || if is_gone { queue.delete() } else { queue.recreate() }) {
                     Ok(()) if is_gone => continue,
@@ -568,8 +569,8 @@ impl Drop for QueueSet {
             return;
         }
         if self.memory.gate.is_lost() {
-            // CUDA does not unpin memory of a lost context. Registers are no memory: nobody stores to them any more, and as long as
-            // they are held nobody else can open their device.
+            // CUDA does not unpin memory of a lost context. Registers are no memory: nobody stores to them any more,
+            // and as long as they are held nobody else can open their device.
             self.memory.bells.retain(|bell| !bell.are_registers());
             return;
         }

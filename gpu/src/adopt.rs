@@ -27,12 +27,13 @@ pub struct GpuPreparedTables {
 }
 
 impl GpuExecutor {
-    /// Prepares other tables beside those that look-ups read, which go on: with GPU memory and DRAM of their own, as much as the
-    /// others have. Then [`Store::switch`](warprow_store::Store::switch), and [`adopt`](Self::adopt).
+    /// Prepares other tables beside those that look-ups read, which go on: with GPU memory and DRAM of their own, as
+    /// much as the others have. Then [`Store::switch`](warprow_store::Store::switch), and [`adopt`](Self::adopt).
     ///
     /// # Errors
-    /// [`GpuError::Unsupported`] if the executor was not attached with [`GpuOptions::adopting`](crate::GpuOptions::adopting),
-    /// [`GpuError::Unfit`] if a plan has no room for them, what memory and drives say. Nothing is changed then.
+    /// [`GpuError::Unsupported`] if the executor was not attached with
+    /// [`GpuOptions::adopting`](crate::GpuOptions::adopting), [`GpuError::Unfit`] if a plan has no room for them, what
+    /// memory and drives say. Nothing is changed then.
     pub fn prepare(&self, options: &PrepareOptions) -> Result<GpuPreparedTables, GpuError> {
         let attached = &self.inner;
         if !attached.options.adopting {
@@ -57,15 +58,15 @@ impl GpuExecutor {
         Ok(GpuPreparedTables { executor: self.clone(), view, plans })
     }
 
-    /// Goes over to what was prepared: look-ups that begin after this has returned read it, in all plans of this executor and its
-    /// clones, captured ones too; each look-up reads the tables before or these, never some of both. Look-ups that come in the
-    /// microseconds in which a slot's description is replaced wait for that; none waits for those that run, but this call, up
-    /// to `patience`.
+    /// Goes over to what was prepared: look-ups that begin after this has returned read it, in all plans of this
+    /// executor and its clones, captured ones too; each look-up reads the tables before or these, never some of both.
+    /// Look-ups that come in the microseconds in which a slot's description is replaced wait for that; none waits for
+    /// those that run, but this call, up to `patience`.
     ///
     /// # Errors
-    /// [`GpuError::Unfit`] if `upcoming` is another executor's, or does not fit a plan that was made since: nothing is changed.
-    /// [`GpuError::Busy`] if look-ups of a slot did not end in time: it reads the tables before, others these. Call it
-    /// again.
+    /// [`GpuError::Unfit`] if `upcoming` is another executor's, or does not fit a plan that was made since: nothing is
+    /// changed. [`GpuError::Busy`] if look-ups of a slot did not end in time: it reads the tables before, others these.
+    /// Call it again.
     pub fn adopt(&self, upcoming: &GpuPreparedTables, patience: Duration) -> Result<(), GpuError> {
         let attached = &self.inner;
         if !Arc::ptr_eq(attached, &upcoming.executor.inner) {
@@ -97,8 +98,9 @@ impl GpuExecutor {
         for (_, states, attempt) in &attempts {
             lock(&attached.unended).push(attempt.clone());
             #[allow(unsafe_code, reason = "the kernel writes to the plan's states")]
-            // SAFETY: the states are a plan's and as many, and its descriptions have room, or it would not have been described; the
-            // plans are held here, and the attempt by the executor, which plans keep, until it has ended.
+            // SAFETY: the states are a plan's and as many, and its descriptions have room, or it would not have been
+            // described; the plans are held here, and the attempt by the executor, which plans keep, until it has
+            // ended.
             unsafe {
                 attempt.begin(&attached.kernels, states, stream, patience)?;
             }

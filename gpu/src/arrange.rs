@@ -16,7 +16,8 @@ use warprow_store::{Store, StoreError};
 /// Where rows begin: at the lines in which memory is read.
 pub(crate) const LINE: u64 = 128;
 
-/// Bytes that the GPU executor takes for a row of `row_bytes` in GPU memory and in DRAM: whole lines, where that costs at most a third more; else a multiple of 16 B.
+/// Bytes that the GPU executor takes for a row of `row_bytes` in GPU memory and in DRAM: whole lines, where that costs
+/// at most a third more; else a multiple of 16 B.
 pub fn gpu_row_bytes(row_bytes: u32) -> u32 {
     let least = row_bytes.next_multiple_of(16);
     let lines = least.next_multiple_of(LINE as u32);
@@ -33,7 +34,8 @@ fn stride_of(table: &Table) -> u32 {
 pub struct GpuTiers {
     /// One entry per table, in the executor's order.
     pub tables: Vec<TableTiers>,
-    /// Bytes of GPU memory, for rows and whatever else look-ups need of tables: permutations, indices of keys, checksums.
+    /// Bytes of GPU memory, for rows and whatever else look-ups need of tables: permutations, indices of keys,
+    /// checksums.
     pub gpu_bytes: u64,
     /// Bytes of pinned DRAM.
     pub dram_bytes: u64,
@@ -76,7 +78,8 @@ pub(crate) struct Order {
 }
 
 impl GpuTiers {
-    /// What [`GpuExecutor::attach`](crate::GpuExecutor::attach) would keep where with these options. It needs no GPU, and reads what is read besides rows.
+    /// What [`GpuExecutor::attach`](crate::GpuExecutor::attach) would keep where with these options. It needs no GPU,
+    /// and reads what is read besides rows.
     pub fn of(store: &Store, options: &GpuOptions) -> Result<Self, StoreError> {
         let store = store.view();
         let arranged = arrange(&store, &store.tables(), options)?;
@@ -102,8 +105,8 @@ fn read_order(
     Ok(Order { ranks: store.read_ranks(it)?, index, stored, crcs })
 }
 
-/// Reads all permutations and key indices, and shares both budgets among the tables whose are sound. Damage of one is no error
-/// here: what was lost is the table's alone.
+/// Reads all permutations and key indices, and shares both budgets among the tables whose are sound. Damage of one is
+/// no error here: what was lost is the table's alone.
 pub(crate) fn arrange(
     store: &StoreView,
     located: &[TableVersion],

@@ -28,8 +28,8 @@ pub(crate) struct Attached {
     pub curves: Vec<Option<ReadCurve>>,
     /// What checksums are computed with; `None`: none is.
     pub slices: Option<DeviceMemory>,
-    /// For each drive, why a host thread stores to its doorbell registers though the options prefer the GPU; `None`: nothing speaks
-    /// against the GPU, or it was not to store to registers.
+    /// For each drive, why a host thread stores to its doorbell registers though the options prefer the GPU; `None`:
+    /// nothing speaks against the GPU, or it was not to store to registers.
     pub ring_refusals: Vec<Option<String>>,
     /// What plans begin with.
     pub(crate) view: Mutex<Arc<View>>,

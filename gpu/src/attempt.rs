@@ -31,8 +31,8 @@ impl Attempt {
     /// Launches the replacement for the states of a plan.
     ///
     /// # Safety
-    /// `states` are those of a plan whose descriptions have room for what is adopted; they live, and this attempt is kept, until its
-    /// results say that it has ended.
+    /// `states` are those of a plan whose descriptions have room for what is adopted; they live, and this attempt is
+    /// kept, until its results say that it has ended.
     pub(crate) unsafe fn begin(
         &self,
         kernels: &Kernels,

@@ -56,8 +56,8 @@ pub struct GpuBatch {
     pub ids: CUdeviceptr,
     /// The type of the ids.
     pub id_type: IdType,
-    /// Where each bag begins: F·B + 1 entries, of type `offset_type`, or F·B if `has_end` is false. `None`: all bags are
-    /// of one length.
+    /// Where each bag begins: F·B + 1 entries, of type `offset_type`, or F·B if `has_end` is false. `None`: all bags
+    /// are of one length.
     pub offsets: Option<CUdeviceptr>,
     /// Type of the offsets.
     pub offset_type: IdType,

@@ -74,9 +74,9 @@ impl Capture {
         cuda("the stream's capture", asked).map(|()| this)
     }
 
-    /// Has `let_go` called when the graph that is being recorded, each copy of it, and each executable graph made of one of them is
-    /// destroyed and has ended. A capture that fails is destroyed as well. CUDA calls it, from a thread of its own: it must not call CUDA,
-    /// nor wait for anybody who does.
+    /// Has `let_go` called when the graph that is being recorded, each copy of it, and each executable graph made of
+    /// one of them is destroyed and has ended. A capture that fails is destroyed as well. CUDA calls it, from a thread
+    /// of its own: it must not call CUDA, nor wait for anybody who does.
     pub(crate) fn keep(&self, let_go: LetGo) -> Result<(), GpuError> {
         let kept = Box::into_raw(Box::new(let_go));
         let mut object = ptr::null_mut();

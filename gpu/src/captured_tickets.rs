@@ -1,5 +1,5 @@
-//! Tickets of captured look-ups: as many as there are graphs. A ticket's place is taken for as long as its graph lives, or its
-//! [`Ticket`](crate::Ticket).
+//! Tickets of captured look-ups: as many as there are graphs. A ticket's place is taken for as long as its graph lives,
+//! or its [`Ticket`](crate::Ticket).
 
 use std::sync::{Arc, Mutex};
 
@@ -21,7 +21,8 @@ pub(crate) struct TicketChunk {
     pub tickets: Arc<PinnedMemory>,
     /// From its beginning on a [`TicketState`](warprow_kernels::abi::TicketState) for each ticket.
     pub gpu: DeviceMemory,
-    /// The address of the first ticket's [`SlotState`](warprow_kernels::abi::SlotState), and bytes from one to the next. `None`: every launch takes the slot's lease.
+    /// The address of the first ticket's [`SlotState`](warprow_kernels::abi::SlotState), and bytes from one to the
+    /// next. `None`: every launch takes the slot's lease.
     pub states: Option<(u64, u64)>,
 }
 

@@ -25,7 +25,8 @@ pub struct CopyingSlot {
 }
 
 impl GpuSlot {
-    /// Allocates arrays on the GPU for the largest batch of the plan, so that callers can look up with arrays in host memory.
+    /// Allocates arrays on the GPU for the largest batch of the plan, so that callers can look up with arrays in host
+    /// memory.
     pub fn copied(self) -> Result<CopyingSlot, GpuError> {
         let plan = self.plan();
         let gpu = &plan.attached.gpu;
@@ -50,10 +51,10 @@ impl GpuSlot {
 }
 
 impl CopyingSlot {
-    /// As [`Slot::lookup`](warprow_lookup::Slot::lookup), by the GPU: copies ids there and rows back, and waits. What was wrong with a batch
-    /// is found before anything is copied or by the GPU; then the output is as it was, or to be thrown away, as the error says. If ids are
-    /// missing of a feature with [`MissingPolicy::Error`](warprow_lookup::MissingPolicy::Error), the output is as it
-    /// was.
+    /// As [`Slot::lookup`](warprow_lookup::Slot::lookup), by the GPU: copies ids there and rows back, and waits. What
+    /// was wrong with a batch is found before anything is copied or by the GPU; then the output is as it was, or to be
+    /// thrown away, as the error says. If ids are missing of a feature with
+    /// [`MissingPolicy::Error`](warprow_lookup::MissingPolicy::Error), the output is as it was.
     pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<GpuReport, GpuError> {
         let plan = self.slot.plan().clone();
         let count = batch.ids.len();
@@ -123,8 +124,8 @@ impl CopyingSlot {
         }
         let output = GpuOutput::new(self.rows.address(), plan.description.width).with_mask(self.mask.address());
         #[allow(unsafe_code, reason = "the only other way to say that these are the GPU's own arrays")]
-        // SAFETY: the arrays are this slot's. Nobody else has them, and nothing frees or reuses them before the ticket has
-        // ended, but after an error of CUDA's own, which ends the whole context.
+        // SAFETY: the arrays are this slot's. Nobody else has them, and nothing frees or reuses them before the ticket
+        // has ended, but after an error of CUDA's own, which ends the whole context.
         let ticket = unsafe { self.slot.lookup(ptr::null_mut(), &on_gpu, &output) }?;
         let clock = plan.attached.store.clock();
         let mut turn = 0;

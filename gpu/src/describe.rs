@@ -1,5 +1,5 @@
-//! A plan as the kernels read it: features, tables, segments. Each state of a plan has a description of its own, which may be
-//! replaced by that of other tables.
+//! A plan as the kernels read it: features, tables, segments. Each state of a plan has a description of its own, which
+//! may be replaced by that of other tables.
 
 use warprow_kernels::abi;
 use warprow_kernels::dedupe::MOST_KEYS;

@@ -58,10 +58,10 @@ impl GpuExecutor {
     /// and DRAM. A table whose permutation (the list of its rows' ranks) is damaged gets no place in either memory;
     /// only a plan over that table fails.
     ///
-    /// Where the GPU is to store to doorbell registers of drives, a [ring test](warprow_gpu_queues::RingTest) of each such drive comes
-    /// first. With [`DoorbellAccess::Registers`](crate::DoorbellAccess::Registers) a test that fails is an error
-    /// ([`GpuError::RingTest`]); with [`DoorbellAccess::Best`](crate::DoorbellAccess::Best) a host thread rings for that drive, and
-    /// [`queue_placements`](Self::queue_placements) says why.
+    /// Where the GPU is to store to doorbell registers of drives, a [ring test](warprow_gpu_queues::RingTest) of each
+    /// such drive comes first. With [`DoorbellAccess::Registers`](crate::DoorbellAccess::Registers) a test that fails
+    /// is an error ([`GpuError::RingTest`]); with [`DoorbellAccess::Best`](crate::DoorbellAccess::Best) a host thread
+    /// rings for that drive, and [`queue_placements`](Self::queue_placements) says why.
     pub fn attach(store: &Store, gpu: Arc<Gpu>, options: GpuOptions) -> Result<Self, GpuError> {
         let store = store.view();
         if options.queue_sets == 0 || options.queue_sets > 128 {
@@ -132,7 +132,8 @@ impl GpuExecutor {
         self.inner.store.store()
     }
 
-    /// Prepares look-ups of `features`: takes queue pairs and allocates everything that look-ups of its slots will need.
+    /// Prepares look-ups of `features`: takes queue pairs and allocates everything that look-ups of its slots will
+    /// need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<GpuPlan, GpuError> {
         GpuPlan::new(self.inner.clone(), features, options)
     }

@@ -136,7 +136,8 @@ impl PrefetchStream {
         if captured { &self.captured } else { &self.launched }
     }
 
-    /// What comes on it next waits for what `stream` has been given, and, if there was one in its reach, for the last look-up of what was fetched.
+    /// What comes on it next waits for what `stream` has been given, and, if there was one in its reach, for the last
+    /// look-up of what was fetched.
     pub(crate) fn follow(&self, stream: CUstream, events: &PrefetchEvents, was_used: bool) -> Result<(), GpuError> {
         events.given.record(stream)?;
         events.given.hold(self.stream())?;
@@ -315,7 +316,8 @@ fn check_address(
         CUpointer_attribute_enum::CU_POINTER_ATTRIBUTE_RANGE_SIZE,
     ];
     let mut values = [std::ptr::from_mut(&mut begin).cast(), std::ptr::from_mut(&mut len).cast()];
-    // SAFETY: two attributes with a place of the right size for each; CUDA answers zeros for addresses that are not its.
+    // SAFETY: two attributes with a place of the right size for each; CUDA answers zeros for addresses that are not
+    // its.
     let asked = unsafe {
         sys::cuPointerGetAttributes(attributes.len() as u32, attributes.as_mut_ptr(), values.as_mut_ptr(), address)
     };

@@ -12,8 +12,8 @@ use warprow_store::view::MemberDrive;
 /// Bytes of a queue's landing area, at most, where commands for several LBAs take more than those for one.
 const LANDING: u32 = 16 << 20;
 
-/// The windows of drives, by member, of a plan whose rows have `row_lbas` LBAs or more, and of queues with so many commands in flight. They are
-/// part of a queue as long as it lives: graphs that were captured do not meet others.
+/// The windows of drives, by member, of a plan whose rows have `row_lbas` LBAs or more, and of queues with so many
+/// commands in flight. They are part of a queue as long as it lives: graphs that were captured do not meet others.
 pub(crate) fn windows(attached: &Attached, row_lbas: u32, commands: u32) -> Vec<ReadWindow> {
     let members = attached.store.drives();
     let merge_rules = attached.options.merging.merge_rules(&attached.curves, members);

@@ -46,8 +46,9 @@ pub struct GpuOptions {
     /// they are read when the executor is attached. Rows on drives are compared as they arrive, which takes 4 B of GPU
     /// memory a row. Otherwise only the drive says whether a row is what was written.
     pub check_rows: bool,
-    /// Whether plans can adopt other tables ([`GpuExecutor::adopt`](crate::GpuExecutor::adopt)), captured look-ups too. That costs look-ups of rows that all lie in
-    /// memory about a microsecond, and GPU memory a description for each slot and ticket.
+    /// Whether plans can adopt other tables ([`GpuExecutor::adopt`](crate::GpuExecutor::adopt)), captured look-ups too.
+    /// That costs look-ups of rows that all lie in memory about a microsecond, and GPU memory a description for each
+    /// slot and ticket.
     pub adopting: bool,
     /// Bytes of GPU memory for rows that are updated while the executor is attached, or were updated before and are not
     /// yet compacted: [`Store::update`](warprow_store::Store::update) puts them there, with rows of keys that it
@@ -58,15 +59,17 @@ pub struct GpuOptions {
     /// was created, it takes another one for each sparse id that was not compared and found. And the executor's plans
     /// take the kernels that know every type of elements.
     pub overlay_bytes: u64,
-    /// Who stores to the drives' doorbells: by default the GPU to those that are memory, and a host thread to registers.
+    /// Who stores to the drives' doorbells: by default the GPU to those that are memory, and a host thread to
+    /// registers.
     pub doorbells: DoorbellAccess,
-    /// Which memory rings and landing areas of the queues lie in: by default GPU memory on drives that a GPU plays, and pinned memory on
-    /// all others.
+    /// Which memory rings and landing areas of the queues lie in: by default GPU memory on drives that a GPU plays, and
+    /// pinned memory on all others.
     pub queue_memory: MemoryPlacement,
 }
 
 impl Default for GpuOptions {
-    /// All rows on drives, one queue set a slot, 768 commands in flight, rows of one LBA in one command, the store's time-out.
+    /// All rows on drives, one queue set a slot, 768 commands in flight, rows of one LBA in one command, the store's
+    /// time-out.
     fn default() -> Self {
         Self {
             hbm_bytes: 0,

@@ -1,5 +1,5 @@
-//! Rows that are updated while an executor reads tables: the overlays of its tables, once more in GPU memory, where its look-ups find
-//! them. `cuda/overlay.cuh` has the protocol.
+//! Rows that are updated while an executor reads tables: the overlays of its tables, once more in GPU memory, where its
+//! look-ups find them. `cuda/overlay.cuh` has the protocol.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -21,7 +21,8 @@ const GRACE: Duration = Duration::from_secs(10);
 /// How long look-ups are waited for that may read what is to be used again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Most bytes of rows, and most rows, that a launch puts in; and where in pinned memory they lie with their records, the entries and the result.
+/// Most bytes of rows, and most rows, that a launch puts in; and where in pinned memory they lie with their records,
+/// the entries and the result.
 const ROWS: usize = 2 << 20;
 const MOST: usize = 1 << 14;
 const RECORDS_AT: usize = ROWS;
@@ -103,8 +104,8 @@ impl GpuOverlay {
         self.address
     }
 
-    /// Follows the updates of tables of one generation: index there and bytes of a row. What was updated before is there when it returns.
-    /// Their numbers, in order.
+    /// Follows the updates of tables of one generation: index there and bytes of a row. What was updated before is
+    /// there when it returns. Their numbers, in order.
     pub(crate) fn follow(
         self: &Arc<Self>,
         overlay: &Arc<Overlay>,
@@ -189,7 +190,8 @@ impl GpuOverlay {
                 ..abi::Adoption::default()
             };
             #[allow(unsafe_code, reason = "the kernel takes the leases of the plan's states")]
-            // SAFETY: the states are a plan's, which is held, and as many; no description is written; the results are kept until they say that it has ended.
+            // SAFETY: the states are a plan's, which is held, and as many; no description is written; the results are
+            // kept until they say that it has ended.
             unsafe {
                 inner.stream.adopt(&self.kernels, &wait, count)?;
             }
@@ -216,7 +218,8 @@ impl GpuOverlay {
         until(&inner.stream, GRACE, || inner.staging.memory().load_u64(RESULT_AT) >= inner.launches)
     }
 
-    /// Puts rows in, and shows all of them at once. What has no room is an error, and what was put in before it is not shown.
+    /// Puts rows in, and shows all of them at once. What has no room is an error, and what was put in before it is not
+    /// shown.
     fn put(&self, inner: &mut Inner, rows: &[(u32, u64, &[u8])]) -> Result<(), GpuError> {
         let mut left = rows;
         loop {
@@ -255,8 +258,9 @@ impl GpuOverlay {
             };
             let update = inner.map.update(&put, staged, left.is_empty());
             #[allow(unsafe_code, reason = "the kernel writes to the overlay")]
-            // SAFETY: the overlay's memory is this one's, and the map gives each place of it once, while launches may read it; what is put in stays
-            // as it is until the launch has ended, which everybody waits for who writes there.
+            // SAFETY: the overlay's memory is this one's, and the map gives each place of it once, while launches may
+            // read it; what is put in stays as it is until the launch has ended, which everybody waits for who writes
+            // there.
             unsafe {
                 inner.stream.update(&self.kernels, &update)?;
             }
@@ -313,7 +317,8 @@ impl Following {
     }
 }
 
-/// The number of a table on the GPU, as records of its rows have it, or, where `table` is of created keys, as those of keys have it.
+/// The number of a table on the GPU, as records of its rows have it, or, where `table` is of created keys, as those of
+/// keys have it.
 fn placed(number: u32, table: u32) -> u32 {
     if table & CREATED == 0 { number } else { number | abi::TABLE_CREATED }
 }

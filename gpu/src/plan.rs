@@ -51,8 +51,8 @@ pub(crate) struct Prepared {
     pub many: DedupeMethod,
     /// Of few ids, and of many.
     sharing: [Sharing; 2],
-    /// Lines of 128 B of the longest row, if no row lies in DRAM; else 1. Warps that share a bag read lines of a row, not rows, and what
-    /// reads over the bus cost is rows.
+    /// Lines of 128 B of the longest row, if no row lies in DRAM; else 1. Warps that share a bag read lines of a row,
+    /// not rows, and what reads over the bus cost is rows.
     pub lines_of_row: u32,
 }
 
@@ -155,13 +155,14 @@ impl GpuPlan {
         self.inner.description.width
     }
 
-    /// How its largest batches' different rows are found, where that is done at all; of up to 8,192 ids it is by one block, unless the plan was asked for
-    /// another way.
+    /// How its largest batches' different rows are found, where that is done at all; of up to 8,192 ids it is by one
+    /// block, unless the plan was asked for another way.
     pub fn dedupe(&self) -> DedupeMethod {
         if self.inner.by_one_block(self.inner.options.max_ids as u64) { DedupeMethod::Block } else { self.inner.many }
     }
 
-    /// The latest generation among those that it reads; of each look-up, [`GpuReport::generation`](crate::GpuReport::generation).
+    /// The latest generation among those that it reads; of each look-up,
+    /// [`GpuReport::generation`](crate::GpuReport::generation).
     pub fn generation(&self) -> u64 {
         let views = lock(&self.inner.views);
         views.last().map_or(0, |view| self.inner.description.generation_in(view))
@@ -190,10 +191,10 @@ fn many(gpu: &Gpu, options: &PlanOptions, sizes: Sizes, dram: bool) -> Result<De
 }
 
 impl Prepared {
-    /// How so many ids are looked up. Where no row lies on a drive, each row may be read where it lies, without deduplication.
-    /// Rows in GPU memory always are. For rows in DRAM, deduplication and the order of addresses pay when there are enough ids,
-    /// the sooner the larger the memory, and sooner for uniform ids than for skewed ones; this is where they pay for both
-    /// (docs/performance/notes-gpu.md).
+    /// How so many ids are looked up. Where no row lies on a drive, each row may be read where it lies, without
+    /// deduplication. Rows in GPU memory always are. For rows in DRAM, deduplication and the order of addresses pay
+    /// when there are enough ids, the sooner the larger the memory, and sooner for uniform ids than for skewed ones;
+    /// this is where they pay for both (docs/performance/notes-gpu.md).
     pub(crate) fn kind(&self, ids: u64) -> LookupKind {
         if !self.is_cold && ids <= self.direct_ids {
             LookupKind::Direct
@@ -328,8 +329,8 @@ impl ReadingPlan for Prepared {
     }
 }
 
-/// Whether more than half of all rows that follow each other so many bytes apart (a multiple of 16) begin in one line and end
-/// in another, without being made of whole lines.
+/// Whether more than half of all rows that follow each other so many bytes apart (a multiple of 16) begin in one line
+/// and end in another, without being made of whole lines.
 fn mostly_straddle(stride: u64) -> bool {
     let step = 1 << stride.trailing_zeros().min(LINE.trailing_zeros());
     step < LINE && (stride > LINE || 2 * (stride - step) > LINE)

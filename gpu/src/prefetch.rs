@@ -16,8 +16,9 @@ use crate::ticket::{Ticket, TicketPlace};
 use warprow_gpu_queues::Gpu;
 use warprow_store::view::lock;
 
-/// A batch whose rows are fetched ahead of its look-up, for [`GpuSlot::lookup_prefetched`]. Its slot does nothing else meanwhile. Dropped, it
-/// is forgotten: reads that are under way end first, on the GPU, for which nobody waits but the slot's next launch.
+/// A batch whose rows are fetched ahead of its look-up, for [`GpuSlot::lookup_prefetched`]. Its slot does nothing else
+/// meanwhile. Dropped, it is forgotten: reads that are under way end first, on the GPU, for which nobody waits but the
+/// slot's next launch.
 #[derive(Debug)]
 #[must_use = "rows are fetched for a look-up, and a slot holds them until then"]
 pub struct PrefetchedBatch {
@@ -34,25 +35,29 @@ pub struct PrefetchedBatch {
 }
 
 impl GpuSlot {
-    /// Begins to fetch rows that are not in GPU memory, for [`lookup_prefetched`](Self::lookup_prefetched): from drives, and from DRAM where
-    /// the plan has rows there. That happens on a stream of the slot's own, behind all that `stream` has been given so far and behind the
-    /// latest look-up of what this slot fetched ahead; `stream` goes on. It launches 3 kernels if the plan has no rows in DRAM and the batch
-    /// at most 8,192 ids, else 6, and waits for nothing but, as [`lookup`](Self::lookup) does, a drive whose queue has to be started anew.
-    /// As many batches can be fetched ahead as a plan has slots. The plan is made with
+    /// Begins to fetch rows that are not in GPU memory, for [`lookup_prefetched`](Self::lookup_prefetched): from
+    /// drives, and from DRAM where the plan has rows there. That happens on a stream of the slot's own, behind all that
+    /// `stream` has been given so far and behind the latest look-up of what this slot fetched ahead; `stream` goes on.
+    /// It launches 3 kernels if the plan has no rows in DRAM and the batch at most 8,192 ids, else 6, and waits for
+    /// nothing but, as [`lookup`](Self::lookup) does, a drive whose queue has to be started anew. As many batches can
+    /// be fetched ahead as a plan has slots. The plan is made with
     /// [`PlanOptions::with_prefetch`](warprow_lookup::PlanOptions::with_prefetch).
     ///
-    /// On a stream that is being captured, the prefetch is recorded, on a branch that leaves `stream` here and comes back to a stream of the
-    /// capture with the look-up, which has to be recorded in the same capture. A slot can fetch ahead and look up again and again in one
-    /// capture, and several slots can. If a batch that was recorded is not looked up, CUDA refuses to end the capture
-    /// (`CUDA_ERROR_STREAM_CAPTURE_UNJOINED`): the graph would run its first half again before anybody gave the slot back.
+    /// On a stream that is being captured, the prefetch is recorded, on a branch that leaves `stream` here and comes
+    /// back to a stream of the capture with the look-up, which has to be recorded in the same capture. A slot can fetch
+    /// ahead and look up again and again in one capture, and several slots can. If a batch that was recorded is not
+    /// looked up, CUDA refuses to end the capture (`CUDA_ERROR_STREAM_CAPTURE_UNJOINED`): the graph would run its first
+    /// half again before anybody gave the slot back.
     ///
-    /// The batch is looked up as the tables are when it begins: other tables are adopted, and rows updated, for what begins
-    /// later. [`GpuExecutor::adopt`](crate::GpuExecutor::adopt) waits for the look-up, as for any that is under way.
+    /// The batch is looked up as the tables are when it begins: other tables are adopted, and rows updated, for what
+    /// begins later. [`GpuExecutor::adopt`](crate::GpuExecutor::adopt) waits for the look-up, as for any that is under
+    /// way.
     ///
     /// # Safety
     /// The ids, and counts in device memory, stay valid and as they are until the rows are there
-    /// ([`PrefetchedBatch::is_fetched`], [`PrefetchedBatch::hold`]); offsets and weights until the look-up has ended, or the rows are there if it is
-    /// forgotten; of one that is recorded, whenever its graph runs, which is once at a time.
+    /// ([`PrefetchedBatch::is_fetched`], [`PrefetchedBatch::hold`]); offsets and weights until the look-up has ended,
+    /// or the rows are there if it is forgotten; of one that is recorded, whenever its graph runs, which is once at a
+    /// time.
     ///
     /// # Errors
     /// As of [`lookup`](Self::lookup), for what does not fit; [`GpuError::Invalid`] for a plan without room;
@@ -126,17 +131,18 @@ impl GpuSlot {
         ended.map(|()| prefetched)
     }
 
-    /// Looks up a batch whose rows were fetched ahead, on `stream`, which waits for them: what [`lookup`](Self::lookup) would have given. Rows
-    /// are expanded from GPU memory, by 1 or 2 kernels, and one more if a mask is wanted. The report counts what both did; its times are
-    /// those of either, without what passed between them.
+    /// Looks up a batch whose rows were fetched ahead, on `stream`, which waits for them: what [`lookup`](Self::lookup)
+    /// would have given. Rows are expanded from GPU memory, by 1 or 2 kernels, and one more if a mask is wanted. The
+    /// report counts what both did; its times are those of either, without what passed between them.
     ///
     /// # Safety
-    /// The addresses of `out` stay valid until the look-up has ended, and nothing else writes to them meanwhile; nor to the batch's
-    /// offsets and weights.
+    /// The addresses of `out` stay valid until the look-up has ended, and nothing else writes to them meanwhile; nor to
+    /// the batch's offsets and weights.
     ///
     /// # Errors
-    /// [`GpuError::Invalid`] for what does not fit, another slot's batch, and a stream that is not part of the capture in which the batch was
-    /// prefetched, or is part of one if it was prefetched in none, what CUDA says; the batch is forgotten then. What befell drives is the ticket's to tell: [`GpuError::RowsFailed`].
+    /// [`GpuError::Invalid`] for what does not fit, another slot's batch, and a stream that is not part of the capture
+    /// in which the batch was prefetched, or is part of one if it was prefetched in none, what CUDA says; the batch is
+    /// forgotten then. What befell drives is the ticket's to tell: [`GpuError::RowsFailed`].
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn lookup_prefetched(
         &self,
@@ -238,7 +244,8 @@ impl PrefetchedBatch {
     /// `stream` is null or a stream of CUDA's.
     ///
     /// # Errors
-    /// [`GpuError::Invalid`] for a stream of another context, or that is being captured, and for a batch that was recorded; what CUDA says.
+    /// [`GpuError::Invalid`] for a stream of another context, or that is being captured, and for a batch that was
+    /// recorded; what CUDA says.
     #[allow(unsafe_code, reason = "it takes a stream from its caller")]
     pub unsafe fn hold(&self, stream: CUstream) -> Result<(), GpuError> {
         self.check_not_recorded()?;

@@ -6,8 +6,8 @@ use warprow_store::view::StoreView;
 
 use crate::error::GpuError;
 
-/// Tests each drive whose doorbells are registers, if the GPU is to store to those. For each drive in turn the reason why it had better
-/// not; an error if `doorbells` leaves no choice.
+/// Tests each drive whose doorbells are registers, if the GPU is to store to those. For each drive in turn the reason
+/// why it had better not; an error if `doorbells` leaves no choice.
 pub(crate) fn ring_refusals(
     kernels: &Kernels,
     store: &StoreView,

@@ -171,8 +171,9 @@ pub(crate) struct Inner {
     pub(crate) broken: AtomicBool,
 }
 
-/// The right to one look-up at a time: queue sets, and buffers in GPU memory. Dropping it, and all its tickets, gives it back to
-/// its plan, when the graphs are destroyed, too, that hold look-ups of it: graphs keep the slot, its plan and its executor.
+/// The right to one look-up at a time: queue sets, and buffers in GPU memory. Dropping it, and all its tickets, gives
+/// it back to its plan, when the graphs are destroyed, too, that hold look-ups of it: graphs keep the slot, its plan
+/// and its executor.
 #[derive(Debug)]
 pub struct GpuSlot {
     pub(crate) inner: Arc<Inner>,
@@ -248,8 +249,8 @@ impl State {
         self.tickets.memory().load_u64(index * size_of::<abi::Ticket>())
     }
 
-    /// Starts every queue anew that takes no commands, by as little as does it: a drive may be reset, with everybody else's queues
-    /// on it. One that is given up is done without.
+    /// Starts every queue anew that takes no commands, by as little as does it: a drive may be reset, with everybody
+    /// else's queues on it. One that is given up is done without.
     fn recover(&mut self, plan: &Prepared) -> Result<(), GpuError> {
         // Closed for all sets at once: a look-up that came in between two would be cut off by the second.
         self.gate.close();
@@ -341,21 +342,23 @@ impl GpuSlot {
         &self.inner.plan
     }
 
-    /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at most
-    /// 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's
+    /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at
+    /// most 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's
     /// [`DedupeMethod`](warprow_lookup::DedupeMethod); 1 if no row lies on a drive and deduplication would not pay.
     /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one
     /// slot follow each other if their stream makes them; one that begins while another is under way does nothing, and
     /// its ticket says [`GpuError::Busy`].
     ///
-    /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait; not so where the look-up
-    /// is captured ([`recover`](Self::recover)). As many look-ups of a slot can be captured as are wanted, in any mode of capture. The graph,
-    /// each copy of it, and what was instantiated of them keep the slot, and a place for the ticket, until they are destroyed.
+    /// If an earlier look-up met a drive that did not answer, its queues are started anew first, which does wait; not
+    /// so where the look-up is captured ([`recover`](Self::recover)). As many look-ups of a slot can be captured as are
+    /// wanted, in any mode of capture. The graph, each copy of it, and what was instantiated of them keep the slot, and
+    /// a place for the ticket, until they are destroyed.
     ///
     /// # Safety
-    /// The addresses of `batch` and `out` stay valid until the look-up has ended, and nothing else writes to them meanwhile; for
-    /// a captured one, whenever its graph runs. A graph that holds it runs once at a time, and so do all copies of that graph together.
-    /// The kernels of a captured look-up are not put into other graphs one by one, which would keep nothing.
+    /// The addresses of `batch` and `out` stay valid until the look-up has ended, and nothing else writes to them
+    /// meanwhile; for a captured one, whenever its graph runs. A graph that holds it runs once at a time, and so do all
+    /// copies of that graph together. The kernels of a captured look-up are not put into other graphs one by one, which
+    /// would keep nothing.
     ///
     /// # Errors
     /// Before anything is launched: [`GpuError::Invalid`] for what does not fit the plan or is no address of the GPU's,
@@ -413,7 +416,8 @@ impl GpuSlot {
             TicketPlace::Own(index) => state.graphs.of(kind, *index),
             TicketPlace::Captured(_) => None,
         };
-        // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which the ticket holds.
+        // SAFETY: the caller's promise for its addresses; all others belong to the plan and the slot, which the ticket
+        // holds.
         let launched = unsafe { launch::launch(&plan.attached.kernels, graph, stream, (kind, &lookup, &shape)) };
         if launched.is_err() && leased && capture.is_some() {
             self.inner.recorded_in_part(stream);
@@ -431,8 +435,8 @@ impl GpuSlot {
         lock(&self.inner.state).as_ref().map_or((0, 0), |state| (state.captured.taken(), state.captured.places()))
     }
 
-    /// Makes a slot that has launched nothing look as after a long life: what counts is about to wrap, at 16 or 32 bits. For
-    /// tests.
+    /// Makes a slot that has launched nothing look as after a long life: what counts is about to wrap, at 16 or 32
+    /// bits. For tests.
     #[doc(hidden)]
     pub fn age(&self) -> Result<(), GpuError> {
         let mut held = lock(&self.inner.state);
@@ -457,19 +461,20 @@ impl GpuSlot {
         Ok(())
     }
 
-    /// Starts every queue anew that takes no commands, as [`lookup`](Self::lookup) does by itself: for slots whose look-ups are all in
-    /// graphs, whose rows on such a queue's drive fail until then (or, with several queue sets, come by the others'). Whether there
-    /// was anything to do. If not, it took about a microsecond, and synchronised with nothing: engines call it between two steps, before they
-    /// launch the next graph, and behind [`Ticket::check`]. Streams may be being captured meanwhile.
+    /// Starts every queue anew that takes no commands, as [`lookup`](Self::lookup) does by itself: for slots whose
+    /// look-ups are all in graphs, whose rows on such a queue's drive fail until then (or, with several queue sets,
+    /// come by the others'). Whether there was anything to do. If not, it took about a microsecond, and synchronised
+    /// with nothing: engines call it between two steps, before they launch the next graph, and behind
+    /// [`Ticket::check`]. Streams may be being captured meanwhile.
     ///
     /// Look-ups that are under way are cut off from their drives, and those that begin meanwhile get none of their rows
     /// ([`GpuError::RowsFailed`]). It waits: for those to leave, and for drives, which it may reset.
     ///
     /// # Errors
-    /// As [`QueueSet::recover_with`]: [`DriverError::QueuesInUse`](warprow_driver::DriverError::QueuesInUse) if a look-up does not
-    /// leave; [`ContextLost`](warprow_gpu_queues::GpuQueueError::ContextLost) if none ever will (the drives are brought back all the same,
-    /// for look-ups of the host). A drive that is given up is none: its rows fail until
-    /// [`Store::retry_drives`](warprow_store::Store::retry_drives) finds it well, and this was called again.
+    /// As [`QueueSet::recover_with`]: [`DriverError::QueuesInUse`](warprow_driver::DriverError::QueuesInUse) if a
+    /// look-up does not leave; [`ContextLost`](warprow_gpu_queues::GpuQueueError::ContextLost) if none ever will (the
+    /// drives are brought back all the same, for look-ups of the host). A drive that is given up is none: its rows fail
+    /// until [`Store::retry_drives`](warprow_store::Store::retry_drives) finds it well, and this was called again.
     pub fn recover(&self) -> Result<bool, GpuError> {
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
@@ -511,8 +516,8 @@ impl Inner {
         Ok(TakenPlace { before: Told::of(ticket.memory(), ticket.index), place: TicketPlace::Captured(ticket) })
     }
 
-    /// Recording a look-up has failed. Of its kernels some may be in the graph, without the one that gives the lease back, if the capture
-    /// can still be ended well.
+    /// Recording a look-up has failed. Of its kernels some may be in the graph, without the one that gives the lease
+    /// back, if the capture can still be ended well.
     pub(crate) fn recorded_in_part(&self, stream: CUstream) {
         if matches!(Capture::of_stream(&self.plan.attached.gpu, stream), Ok(Some(_))) {
             self.broken.store(true, Ordering::Relaxed);
@@ -539,8 +544,9 @@ impl Inner {
         true
     }
 
-    /// Why rows of launch number `launch` failed: what it met on a queue itself, or else what an earlier one met on a queue that has
-    /// taken no commands since. A queue keeps the failed command of the latest launch that had one: it may be a later one's.
+    /// Why rows of launch number `launch` failed: what it met on a queue itself, or else what an earlier one met on a
+    /// queue that has taken no commands since. A queue keeps the failed command of the latest launch that had one: it
+    /// may be a later one's.
     pub(crate) fn first_fault(&self, launch: u64) -> Option<QueueFault> {
         let held = lock(&self.state);
         let state = held.as_ref()?;
@@ -577,8 +583,8 @@ impl Inner {
 }
 
 /// The fault to blame. Each fault comes with two answers: whether it happened in another look-up, and whether it is the
-/// effect of another fault (a reset of one drive closes the queues of the others too). Faults of this look-up come first,
-/// and among these the faults that are no effect; of several alike, the first is taken.
+/// effect of another fault (a reset of one drive closes the queues of the others too). Faults of this look-up come
+/// first, and among these the faults that are no effect; of several alike, the first is taken.
 fn nearest(faults: impl Iterator<Item = ((bool, bool), QueueFault)>) -> Option<QueueFault> {
     faults.min_by_key(|(distance, _)| *distance).map(|(_, fault)| fault)
 }
@@ -615,8 +621,9 @@ struct Ending {
 }
 
 impl Ending {
-    /// Gives the slot back if its launches end in time, or abandons it if they cannot. Whether either is done. (Captured look-ups have
-    /// ended: graphs keep the slot.) It does not synchronise, which captures of other streams would forbid.
+    /// Gives the slot back if its launches end in time, or abandons it if they cannot. Whether either is done.
+    /// (Captured look-ups have ended: graphs keep the slot.) It does not synchronise, which captures of other streams
+    /// would forbid.
     fn end(&mut self, patience: Duration) -> bool {
         let began = Instant::now();
         loop {

@@ -70,8 +70,8 @@ impl GpuTable {
         self.located.table().rows - self.dram_end
     }
 
-    /// As the kernels have it, with its keys from `dram_key` and `ssd_key` on: its constants lie behind `constants`, its rows in DRAM
-    /// behind `dram`.
+    /// As the kernels have it, with its keys from `dram_key` and `ssd_key` on: its constants lie behind `constants`,
+    /// its rows in DRAM behind `dram`.
     pub(crate) fn for_kernels(&self, constants: u64, dram: Option<u64>, dram_key: u64, ssd_key: u64) -> abi::Table {
         let table = self.located.table();
         let placement = &self.located.generation.placement;

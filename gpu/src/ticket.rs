@@ -103,9 +103,10 @@ impl Ticket {
         Self { slot, place, before, failures: before.failures.into(), told: AtomicU64::new(0), signed }
     }
 
-    /// The report, once the look-up has ended; `None` until then. Reads pinned memory and waits for nothing. For a captured
-    /// look-up it is that of the latest launch of the graph that has ended ([`GpuReport::runs`] counts them), and `None` while
-    /// one writes its report. A graph that ran again has overwritten what went wrong before: [`check`](Self::check) has not.
+    /// The report, once the look-up has ended; `None` until then. Reads pinned memory and waits for nothing. For a
+    /// captured look-up it is that of the latest launch of the graph that has ended ([`GpuReport::runs`] counts them),
+    /// and `None` while one writes its report. A graph that ran again has overwritten what went wrong before:
+    /// [`check`](Self::check) has not.
     ///
     /// # Errors
     /// [`GpuError::Busy`] if the slot was in use when the look-up began: it did nothing. [`GpuError::Flawed`] if the
@@ -115,12 +116,13 @@ impl Ticket {
         self.words().map(|words| self.report(&words))
     }
 
-    /// What went wrong with the launches of this ticket that have ended by now and that no call before was told of. Reads pinned memory and
-    /// waits for nothing: a launch that has not ended is for a later call to judge. Each launch that failed is told of once.
+    /// What went wrong with the launches of this ticket that have ended by now and that no call before was told of.
+    /// Reads pinned memory and waits for nothing: a launch that has not ended is for a later call to judge. Each launch
+    /// that failed is told of once.
     ///
     /// # Errors
-    /// As of [`poll`](Self::poll), if the latest launch failed; [`GpuError::RunsFailed`] if it did not, but launches of the graph before it
-    /// did, whose reports are overwritten.
+    /// As of [`poll`](Self::poll), if the latest launch failed; [`GpuError::RunsFailed`] if it did not, but launches of
+    /// the graph before it did, whose reports are overwritten.
     pub fn check(&self) -> Result<(), GpuError> {
         let Some(words) = self.words() else { return Ok(()) };
         let failures = words.get(FAILURES / 8).map_or(0, |&failures| failures as u32);
@@ -133,8 +135,8 @@ impl Ticket {
         }
     }
 
-    /// The words of the latest launch that has ended. `None`: none has, or a graph runs again while this reads, or words are still on their
-    /// way.
+    /// The words of the latest launch that has ended. `None`: none has, or a graph runs again while this reads, or
+    /// words are still on their way.
     fn words(&self) -> Option<Words> {
         let (memory, index) = match &self.place {
             TicketPlace::Own(index) => (self.slot.tickets.memory(), *index),

@@ -38,8 +38,8 @@ pub(crate) struct View {
 const CHUNK: usize = 4 << 20;
 
 impl View {
-    /// Of the tables in `located`: reads what they need. `read` is told of bytes as they are read. With updated rows in `overlay`, if there is
-    /// one.
+    /// Of the tables in `located`: reads what they need. `read` is told of bytes as they are read. With updated rows in
+    /// `overlay`, if there is one.
     pub(crate) fn new(
         store: &StoreView,
         located: Vec<TableVersion>,

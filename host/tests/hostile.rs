@@ -1,5 +1,5 @@
-//! Files that are missing, garbage, circles or no files at all: nothing panics, nothing hangs, and nothing that was in use
-//! becomes free.
+//! Files that are missing, garbage, circles or no files at all: nothing panics, nothing hangs, and nothing that was in
+//! use becomes free.
 
 mod machines;
 

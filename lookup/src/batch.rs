@@ -6,7 +6,8 @@ use zerocopy::IntoBytes;
 
 use crate::output_buffer::{OutputBuffer, OutputBufferError};
 
-/// A slice of integers of a batch: its ids, or its offsets. `From` makes one of `&[i32]`, `&[i64]`, `&[u32]` and `&[u64]`.
+/// A slice of integers of a batch: its ids, or its offsets. `From` makes one of `&[i32]`, `&[i64]`, `&[u32]` and
+/// `&[u64]`.
 #[derive(Debug, Clone, Copy)]
 pub enum Ids<'a> {
     /// 32-bit, signed.
@@ -92,11 +93,11 @@ ids_from!(i32 => I32, i64 => I64, u32 => U32, u64 => U64);
 pub struct Batch<'a> {
     /// The ids of all bags, one after another: feature 0's bags 0 to B-1, then feature 1's, and so on.
     pub ids: Ids<'a>,
-    /// Where each bag begins in `ids`, for F features: F·B entries, or F·B + 1 with the end of the last bag. The first is 0, and none
-    /// is smaller than the one before. `None`: each bag has ids.len() / (F·B) ids.
+    /// Where each bag begins in `ids`, for F features: F·B entries, or F·B + 1 with the end of the last bag. The first
+    /// is 0, and none is smaller than the one before. `None`: each bag has ids.len() / (F·B) ids.
     pub offsets: Option<Ids<'a>>,
-    /// One weight for each id. Weights of ids of unweighted features are not used. Weights are given if and only if a feature of the plan
-    /// is weighted.
+    /// One weight for each id. Weights of ids of unweighted features are not used. Weights are given if and only if a
+    /// feature of the plan is weighted.
     pub weights: Option<&'a [f32]>,
     /// B, the number of bags of each feature. 0 is valid if there are no ids.
     pub batch: usize,
@@ -230,13 +231,14 @@ impl OutputRows<'_> {
 #[derive(Debug)]
 pub struct Output<'a> {
     /// Pooled: row b holds bag b of every feature side by side, `[B, row_stride]`. Unpooled: row i is the row of id i,
-    /// `[ids, row_stride]`; where the feature's table is narrower than the plan's [`width`](crate::Plan::width), the rest of that width is
-    /// zeros. The last row may end at the plan's width; elements between the plan's width and the stride are left as they are.
+    /// `[ids, row_stride]`; where the feature's table is narrower than the plan's [`width`](crate::Plan::width), the
+    /// rest of that width is zeros. The last row may end at the plan's width; elements between the plan's width and the
+    /// stride are left as they are.
     pub rows: OutputRows<'a>,
     /// Elements from one row to the next; at least the plan's [`width`](crate::Plan::width).
     pub row_stride: usize,
-    /// Filled with one byte for each id: 1 if the id's row was found and read; 0 if the id is missing or padding, or its row could not be
-    /// read.
+    /// Filled with one byte for each id: 1 if the id's row was found and read; 0 if the id is missing or padding, or
+    /// its row could not be read.
     pub mask: Option<&'a mut [u8]>,
 }
 

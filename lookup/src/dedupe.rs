@@ -7,7 +7,8 @@ pub enum DedupeMethod {
     /// One thread block sorts keys in its shared memory: up to 8,192 ids. It deduplicates rows on drives only; rows in
     /// DRAM are read where they lie.
     Block,
-    /// A bit for each row outside GPU memory, and sums over them: ordered without a sort. It takes one bit of GPU memory for each such row: 1 GiB for 2³³ rows, the most.
+    /// A bit for each row outside GPU memory, and sums over them: ordered without a sort. It takes one bit of GPU
+    /// memory for each such row: 1 GiB for 2³³ rows, the most.
     Bitmap,
     /// A hash table finds the different keys, and a radix sort orders them. It takes 41 to 65 B for each different row
     /// of a batch.

@@ -23,8 +23,8 @@ pub enum LookupError {
         /// Where in `ids` they stand, ascending.
         positions: Vec<usize>,
     },
-    /// Rows could not be read. All others are in the output; the rows of these ids are zeros, their mask is 0, and pooled bags
-    /// that contain one of them are zeros.
+    /// Rows could not be read. All others are in the output; the rows of these ids are zeros, their mask is 0, and
+    /// pooled bags that contain one of them are zeros.
     #[error("the rows of {} of {} ids could not be read, the first at position {}: {source}",
         .positions.len(), .report.ids, .positions.first().copied().unwrap_or_default())]
     RowsFailed {
@@ -105,8 +105,8 @@ pub enum InvalidBatch {
         /// B.
         batch: usize,
     },
-    /// An offset breaks a rule: the first is 0, none is smaller than the one before, none exceeds the number of ids, and the last
-    /// of F·B+1 is that number.
+    /// An offset breaks a rule: the first is 0, none is smaller than the one before, none exceeds the number of ids,
+    /// and the last of F·B+1 is that number.
     #[error("offsets[{index}] is {value}: {rule}")]
     Offset {
         /// Which.

@@ -16,20 +16,21 @@ pub enum Pooling {
     Mean,
 }
 
-/// Which row a *missing id* gets: an id that its table does not have, because it is negative or not below the number of rows, or, in a
-/// table with sparse keys, because it is no key of the table.
+/// Which row a *missing id* gets: an id that its table does not have, because it is negative or not below the number of
+/// rows, or, in a table with sparse keys, because it is no key of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum MissingPolicy {
-    /// The table's default row, as if the table had it for this id. The row is added to the bag's sum, with the id's weight, and counts for
-    /// a mean.
+    /// The table's default row, as if the table had it for this id. The row is added to the bag's sum, with the id's
+    /// weight, and counts for a mean.
     #[default]
     Default,
     /// A row of zeros: it adds nothing to the bag's sum, and counts for a mean.
     Zero,
     /// No row: nothing is added to the bag's sum, and nothing counts for a mean. Unpooled: a row of zeros.
     Skip,
-    /// No row: the look-up fails. On the host it fails before anything is read or written. On a GPU, ids are known only when the look-up
-    /// runs: such ids get a row of zeros, the other ids get theirs, and the look-up's ticket tells the error.
+    /// No row: the look-up fails. On the host it fails before anything is read or written. On a GPU, ids are known only
+    /// when the look-up runs: such ids get a row of zeros, the other ids get theirs, and the look-up's ticket tells the
+    /// error.
     Error,
 }
 
@@ -75,8 +76,8 @@ pub struct MissingId {
     pub id: i128,
 }
 
-/// A name under which ids of one table are looked up, and how the rows of its bags are pooled. Several features may share a table. If
-/// features are pooled, each has columns of its own in an output row.
+/// A name under which ids of one table are looked up, and how the rows of its bags are pooled. Several features may
+/// share a table. If features are pooled, each has columns of its own in an output row.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
@@ -112,8 +113,9 @@ pub struct Feature {
     pub pooling: Pooling,
     /// Whether each row is multiplied by its id's weight. That is possible only with [`Pooling::Sum`].
     pub weighted: bool,
-    /// An id that stands for no row, whether the table has it or not: it adds nothing to a sum, does not count for a mean, and is not
-    /// `missing`. Unpooled: its output row is the stored row, or zeros if the table has none; the mask is 0 either way.
+    /// An id that stands for no row, whether the table has it or not: it adds nothing to a sum, does not count for a
+    /// mean, and is not `missing`. Unpooled: its output row is the stored row, or zeros if the table has none; the mask
+    /// is 0 either way.
     pub padding: Option<i128>,
     /// Which row a missing id gets; `None`: as [`PlanOptions::missing`] says.
     pub missing: Option<MissingPolicy>,
@@ -207,21 +209,22 @@ pub struct PlanOptions {
     pub mask: MaskMeaning,
     /// The number of slots: look-ups that can be under way at once.
     pub slots: u32,
-    /// Whether buffers have room for other tables than the planned ones, which an executor adopts later. On the host, the tables adopted
-    /// may then have elements of any type, and all their rows on drives. On a GPU, they may have twice as many rows in either tier, and
-    /// their elements are of the same type as before.
+    /// Whether buffers have room for other tables than the planned ones, which an executor adopts later. On the host,
+    /// the tables adopted may then have elements of any type, and all their rows on drives. On a GPU, they may have
+    /// twice as many rows in either tier, and their elements are of the same type as before.
     pub adopt_room: bool,
-    /// Whether buffers have room for batches whose rows are fetched ahead of their look-up (`prefetch`), one batch in each slot. That is
-    /// memory for as many rows on drives as a batch can have.
+    /// Whether buffers have room for batches whose rows are fetched ahead of their look-up (`prefetch`), one batch in
+    /// each slot. That is memory for as many rows on drives as a batch can have.
     pub prefetch: bool,
-    /// How look-ups on a GPU find the different rows among a batch's ids, whatever the number of ids. `None`: the way that was fastest in
-    /// the benchmarks among those for which the batch is not too large. (Rows in GPU memory are not deduplicated, and neither are rows in
-    /// DRAM if they are few.) The host executor ignores this.
+    /// How look-ups on a GPU find the different rows among a batch's ids, whatever the number of ids. `None`: the way
+    /// that was fastest in the benchmarks among those for which the batch is not too large. (Rows in GPU memory are not
+    /// deduplicated, and neither are rows in DRAM if they are few.) The host executor ignores this.
     pub dedupe: Option<DedupeMethod>,
 }
 
 impl Default for PlanOptions {
-    /// 4,096 bags, 65,536 ids, `f32`, default rows, missing ids counted, zeros for failed rows, masks of found rows, one slot.
+    /// 4,096 bags, 65,536 ids, `f32`, default rows, missing ids counted, zeros for failed rows, masks of found rows,
+    /// one slot.
     fn default() -> Self {
         Self {
             max_batch: 4096,

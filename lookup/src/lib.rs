@@ -1,5 +1,6 @@
-//! Look-ups of a store's rows. The crate says what a look-up is (features, batches, outputs, what becomes of ids that a table does not
-//! have), and has the executor on the host, which keeps the hottest rows in DRAM and reads the others from drives.
+//! Look-ups of a store's rows. The crate says what a look-up is (features, batches, outputs, what becomes of ids that a
+//! table does not have), and has the executor on the host, which keeps the hottest rows in DRAM and reads the others
+//! from drives.
 //!
 //! ```
 //! # use std::ops::ControlFlow;

@@ -6,8 +6,8 @@ use crate::stage::MergeRule;
 use warprow_store::view::MemberDrive;
 use warprow_store::{ReadCurve, StoreError};
 
-/// Which rows on drives share a read command. Rows of the same LBA always do. No command is longer than MDTS, or 1 MiB; of a GPU, none for several LBAs leaves an
-/// aligned window of the drive, of 64 KiB at most (`docs/merging.md`).
+/// Which rows on drives share a read command. Rows of the same LBA always do. No command is longer than MDTS, or 1 MiB;
+/// of a GPU, none for several LBAs leaves an aligned window of the drive, of 64 KiB at most (`docs/merging.md`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ReadMerging {
@@ -16,16 +16,18 @@ pub enum ReadMerging {
     /// Rows of neighbouring LBAs as well: nothing is read in vain but the rest of an LBA.
     #[default]
     Neighbours,
-    /// What one command reads more cheaply than two, with the LBAs between them, by each drive's [`ReadCurve`]. It is measured when the executor
-    /// is attached, on LBAs that hold rows: 50 ms for each drive, one after another. A drive that holds too little, or does not
-    /// answer, has no curve: there `Neighbours` applies.
+    /// What one command reads more cheaply than two, with the LBAs between them, by each drive's [`ReadCurve`]. It is
+    /// measured when the executor is attached, on LBAs that hold rows: 50 ms for each drive, one after another. A drive
+    /// that holds too little, or does not answer, has no curve: there `Neighbours` applies.
     Measured,
-    /// What one command reads more cheaply than two, by curves that the caller gives: one for all drives, or one for each drive, in the order of members.
+    /// What one command reads more cheaply than two, by curves that the caller gives: one for all drives, or one for
+    /// each drive, in the order of members.
     Curves(Vec<ReadCurve>),
 }
 
 impl ReadMerging {
-    /// The read curves that the caller gave, one for each of `members` drives; `None`: the curve is not known yet, or not needed.
+    /// The read curves that the caller gave, one for each of `members` drives; `None`: the curve is not known yet, or
+    /// not needed.
     pub fn given(&self, members: usize) -> Result<Vec<Option<ReadCurve>>, StoreError> {
         match self {
             Self::Curves(curves) => match &curves[..] {

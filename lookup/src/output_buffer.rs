@@ -11,11 +11,13 @@ use crate::resolve::output_type;
 use crate::stage::OutputElement;
 use warprow_store::{Store, StoreError};
 
-/// Elements that a look-up fills, in memory that the store's drives can reach: rows of whole LBAs, in the output's own type, land in it
-/// without a copy (`docs/store.md`, direct landing). Give it as [`OutputRows::Buffer`](crate::OutputRows::Buffer).
+/// Elements that a look-up fills, in memory that the store's drives can reach: rows of whole LBAs, in the output's own
+/// type, land in it without a copy (`docs/store.md`, direct landing). Give it as
+/// [`OutputRows::Buffer`](crate::OutputRows::Buffer).
 ///
-/// A command that was sent for it and neither came back nor provably never will keeps it *in quarantine*: its elements can then be neither seen
-/// nor used, since the drive may still write there. It may be dropped at any time; the memory lives as long as a drive may write to it.
+/// A command that was sent for it and neither came back nor provably never will keeps it *in quarantine*: its elements
+/// can then be neither seen nor used, since the drive may still write there. It may be dropped at any time; the memory
+/// lives as long as a drive may write to it.
 #[derive(Debug)]
 pub struct OutputBuffer {
     memory: DmaBuffer,
@@ -46,8 +48,8 @@ pub enum OutputBufferError {
 }
 
 impl OutputBuffer {
-    /// Allocates output for look-ups of `store`: `elements` zeros of type `dtype`, in memory that all its drives can reach. Any slot of any
-    /// plan of the store can fill it. Mapping memory takes its time: allocate once, use often.
+    /// Allocates output for look-ups of `store`: `elements` zeros of type `dtype`, in memory that all its drives can
+    /// reach. Any slot of any plan of the store can fill it. Mapping memory takes its time: allocate once, use often.
     ///
     /// # Errors
     /// [`StoreError::OutputType`] if no look-up yields elements of that type, [`StoreError::Memory`], and
@@ -68,9 +70,9 @@ impl OutputBuffer {
             }
         }
         let bytes = elements.saturating_mul(dtype.size() as usize);
-        // SAFETY: these are the functions of devices, whose contract it is that this store alone drives them (`Device`). It does so through
-        // controllers and queue pairs that it gives to nobody, by their safe methods, and by kernels whose commands land in the queues'
-        // own memory (docs/gpu.md).
+        // SAFETY: these are the functions of devices, whose contract it is that this store alone drives them
+        // (`Device`). It does so through controllers and queue pairs that it gives to nobody, by their safe methods,
+        // and by kernels whose commands land in the queues' own memory (docs/gpu.md).
         let memory = unsafe { DmaBuffer::allocate(bytes, &functions) }.map_err(|error| match error {
             BufferError::Allocate(error) => StoreError::Memory(error),
             BufferError::Map(error) => StoreError::Function(error),
@@ -118,8 +120,9 @@ impl OutputBuffer {
         Ok(<[O]>::mut_from_bytes(bytes).unwrap_or_default())
     }
 
-    /// Takes the buffer out of quarantine, if no command can write to it any more: its queues were brought back, or its drives reset. What lies in it then
-    /// at rows whose mask is 0 is anything: late data may have come after these were zeroed.
+    /// Takes the buffer out of quarantine, if no command can write to it any more: its queues were brought back, or its
+    /// drives reset. What lies in it then at rows whose mask is 0 is anything: late data may have come after these were
+    /// zeroed.
     ///
     /// # Errors
     /// [`OutputBufferError::Quarantined`].

@@ -9,7 +9,8 @@ use warprow_store::view::{StoreView, TableVersion};
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct PrepareOptions {
-    /// Prepare for a [switch](warprow_store::Store::switch) to this generation; `None`: the tables that the store shows now.
+    /// Prepare for a [switch](warprow_store::Store::switch) to this generation; `None`: the tables that the store shows
+    /// now.
     pub generation: Option<u64>,
     /// Bytes a second that filling the DRAM tier may read from the drives, all together; `None`: as fast as they are.
     pub bytes_per_second: Option<u64>,

@@ -62,8 +62,8 @@ macro_rules! counts {
             /// The first id that its table does not have, of features with
             /// [`BoundsCheck::Report`](crate::BoundsCheck::Report).
             pub first_missing: Option<MissingId>,
-            /// Time in each stage, indexed by [`Stage`]. The times do not overlap, and add up to the time of the look-up: while rows are
-            /// expanded, the time that drives work is not counted again.
+            /// Time in each stage, indexed by [`Stage`]. The times do not overlap, and add up to the time of the
+            /// look-up: while rows are expanded, the time that drives work is not counted again.
             pub stages: [Duration; 6],
         }
 
@@ -153,6 +153,7 @@ counts! {
     cq_doorbells,
     /// Bytes read from drives.
     bytes_read,
-    /// Bytes of the rows that were to be read from drives, each row once: what `bytes_read` would be without the rest of LBAs and gaps.
+    /// Bytes of the rows that were to be read from drives, each row once: what `bytes_read` would be without the rest
+    /// of LBAs and gaps.
     bytes_needed,
 }

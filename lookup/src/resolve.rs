@@ -153,7 +153,8 @@ impl ResolvedTable {
     }
 }
 
-/// The type of an array for outputs of type `out`: floats of eight bits come out as such as [`OutputRows::U8`](crate::OutputRows::U8).
+/// The type of an array for outputs of type `out`: floats of eight bits come out as such as
+/// [`OutputRows::U8`](crate::OutputRows::U8).
 pub fn output_type(out: DType) -> DType {
     if matches!(out, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { out }
 }

@@ -24,8 +24,9 @@ impl MemoryClaim {
     }
 }
 
-/// How many rows of each part `budget` bytes hold. Rows that hints ask for come first: all of them or, if they are too many, each part
-/// the same share of its own. What is left of the budget is divided among the other rows in proportion to their bytes.
+/// How many rows of each part `budget` bytes hold. Rows that hints ask for come first: all of them or, if they are too
+/// many, each part the same share of its own. What is left of the budget is divided among the other rows in proportion
+/// to their bytes.
 pub fn share(parts: &[MemoryClaim], budget: u64) -> Vec<u64> {
     let hinted = parts.iter().map(|part| part.bytes(part.hint)).fold(0, u64::saturating_add);
     let left = budget.saturating_sub(hinted);

@@ -1,5 +1,5 @@
-//! Look-ups on drives that fail, in every way: the look-up ends in time and names the ids concerned, all other rows are right,
-//! and the next look-up is right altogether.
+//! Look-ups on drives that fail, in every way: the look-up ends in time and names the ids concerned, all other rows are
+//! right, and the next look-up is right altogether.
 
 mod common;
 
@@ -67,7 +67,8 @@ fn ids() -> Vec<i64> {
     (0..64).map(|i| (i * 14 + i % 3) % ROWS as i64).chain([3, 250, 444, 250]).collect()
 }
 
-/// Looks `ids` up, unpooled, and checks every row; those that are reported as failed are zeros. Returns their positions.
+/// Looks `ids` up, unpooled, and checks every row; those that are reported as failed are zeros. Returns their
+/// positions.
 fn look(fixture: &Fixture, slot: &mut Slot, ids: &[i64]) -> Result<(), (Vec<usize>, RowError)> {
     let mut rows = vec![7.0; ids.len() * DIM];
     let mut mask = vec![7; ids.len()];
@@ -326,7 +327,8 @@ fn a_bag_with_a_failed_row_is_zeros() {
     assert_eq!(mask, flags);
 }
 
-/// What callers get in the place of rows that failed: in plain memory, in memory that drives write to, pooled, and of a prefetch.
+/// What callers get in the place of rows that failed: in plain memory, in memory that drives write to, pooled, and of a
+/// prefetch.
 #[test]
 fn failed_rows_are_nan_where_the_plan_says_so_and_masks_tell_them() {
     let fixture = fixture(1);

@@ -33,8 +33,8 @@ fn feature(table: &Table, random: &mut fastrand::Rng) -> Feature {
     feature
 }
 
-/// Rows of every odd length, in every type that rows go out in as they are, one table at a time and all side by side: the right rows, the
-/// right counts, and nothing written between rows or behind the last.
+/// Rows of every odd length, in every type that rows go out in as they are, one table at a time and all side by side:
+/// the right rows, the right counts, and nothing written between rows or behind the last.
 #[test]
 fn rows_of_every_length_go_out_as_they_are() {
     for dtype in [DType::F32, DType::F16, DType::BF16, DType::I8, DType::U8] {

@@ -69,7 +69,8 @@ impl Fixture {
         (usize::from(drive), lba)
     }
 
-    /// Looks `ids` up, unpooled, and checks every row and the mask; those that failed are zeros. Their positions, and why.
+    /// Looks `ids` up, unpooled, and checks every row and the mask; those that failed are zeros. Their positions, and
+    /// why.
     fn look(
         &self,
         table: usize,

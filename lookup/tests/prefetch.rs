@@ -20,7 +20,8 @@ use warprow_soft_controller::{Fault, Rule, SoftController};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{DType, LoadOptions, OpenOptions, Store, TableSpec};
 
-/// Batches are prefetched and looked up in any order by the slots of a plan, some are forgotten, and some slots look up at once.
+/// Batches are prefetched and looked up in any order by the slots of a plan, some are forgotten, and some slots look up
+/// at once.
 fn ahead_of(seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let lba = if random.bool() { 512 } else { 4096 };

@@ -1,4 +1,5 @@
-//! A thread that does what a thread block does (`docs/gpu-rings.md`, "A batch of commands"): 256 lanes, one after the other.
+//! A thread that does what a thread block does (`docs/gpu-rings.md`, "A batch of commands"): 256 lanes, one after the
+//! other.
 
 use std::collections::BTreeMap;
 use std::mem::offset_of;
@@ -17,7 +18,8 @@ pub(crate) type Rows = BTreeMap<u64, Option<Vec<u8>>>;
 pub(crate) struct Block(pub(crate) QueueDescriptor);
 
 fn u32_at(address: u64) -> &'static AtomicU32 {
-    // SAFETY: descriptors of a set on the host hold addresses of this process, of memory that stays while launches may be inside.
+    // SAFETY: descriptors of a set on the host hold addresses of this process, of memory that stays while launches may
+    // be inside.
     unsafe { AtomicU32::from_ptr(address as *mut u32) }
 }
 

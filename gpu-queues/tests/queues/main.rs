@@ -415,7 +415,8 @@ fn several_sets_behind_one_gate() {
     both(&fixture);
 }
 
-/// Whoever knows how to bring the drive back fails before the queue has been touched: it is on the device still, with its old indices.
+/// Whoever knows how to bring the drive back fails before the queue has been touched: it is on the device still, with
+/// its old indices.
 #[test]
 fn a_queue_stays_poisoned_until_it_was_recreated() {
     for forwarded in [false, true] {
@@ -439,7 +440,8 @@ fn a_queue_stays_poisoned_until_it_was_recreated() {
     }
 }
 
-/// A drive that is given up is tried once more, in vain: that closes the gate, and the next recovery opens it for the others again.
+/// A drive that is given up is tried once more, in vain: that closes the gate, and the next recovery opens it for the
+/// others again.
 #[test]
 fn a_retry_that_fails_keeps_launches_out_only_until_the_next_recovery() {
     for forwarded in [false, true] {
@@ -473,7 +475,8 @@ fn poisons(fixture: &Fixture) -> Vec<u32> {
     fixture.set.states().unwrap().iter().map(|state| state.poison).collect()
 }
 
-/// The context dies with a launch inside the gate and commands in flight: drives are reset nevertheless, and serve others.
+/// The context dies with a launch inside the gate and commands in flight: drives are reset nevertheless, and serve
+/// others.
 #[test]
 fn drives_outlive_the_context_of_a_launch() {
     for forwarded in [false, true] {

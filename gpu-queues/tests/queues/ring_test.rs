@@ -46,7 +46,8 @@ fn a_good_drive_passes_by_either_kind_of_doorbell() {
     assert_eq!(drive.soft.dma_faults(), 0);
 }
 
-/// A drive of few LBAs, all of them zero: each is read several times, and what a drive does not write shows nevertheless.
+/// A drive of few LBAs, all of them zero: each is read several times, and what a drive does not write shows
+/// nevertheless.
 #[test]
 fn a_blank_drive_passes_and_says_that_it_is_blank() {
     let ram = RamBacking::new(64 * 512).unwrap();
@@ -169,7 +170,8 @@ fn a_launch_that_has_not_ended_finds_its_memory() {
     assert!(matches!(test(&drive).on_host(failed), Err(RingTestError::Launch(why)) if why == "no"));
 }
 
-/// Doorbells that are registers: stored to as registers where they are mapped far enough, and refused by name where they are not.
+/// Doorbells that are registers: stored to as registers where they are mapped far enough, and refused by name where
+/// they are not.
 #[test]
 fn doorbells_in_a_bar_are_rung_or_refused_by_name() {
     let page = 4096;

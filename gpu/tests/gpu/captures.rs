@@ -81,8 +81,8 @@ fn plans(fixture: &Fixture, gpu: &std::sync::Arc<Gpu>) -> [GpuPlan; 2] {
     [patient(), patient().with_hbm_bytes(1 << 30)].map(|options| fixture.plan(gpu, options, 1))
 }
 
-/// Far more graphs than a slot has tickets, recorded in a row, in each mode and by streams of both kinds; then thrown away and recorded
-/// again, many times, in the places that are there.
+/// Far more graphs than a slot has tickets, recorded in a row, in each mode and by streams of both kinds; then thrown
+/// away and recorded again, many times, in the places that are there.
 #[test]
 fn captures_of_a_slot_are_not_limited() {
     let Some(gpu) = gpu() else { return };
@@ -162,15 +162,16 @@ fn a_graph_keeps_its_slot() {
         let (graph, ticket) = flat.capture(&gpu, &plan.slot().unwrap(), &stream);
         drop(plan);
         assert_eq!(run(&gpu, &fixture, (&flat, &graph, &ticket), &stream, &"alone"), 1);
-        // A ticket tells of the last run of a graph that is gone. (Long enough for CUDA's thread to let go, so that the executor ends here, and not
-        // beside the next capture.)
+        // A ticket tells of the last run of a graph that is gone. (Long enough for CUDA's thread to let go, so that the
+        // executor ends here, and not beside the next capture.)
         drop(graph);
         std::thread::sleep(millis(300));
         assert_eq!(ticket.poll().unwrap().unwrap().runs, 1);
     }
 }
 
-/// Clones, children, and executable graphs that are updated: a place is taken for as long as one of them has the look-up.
+/// Clones, children, and executable graphs that are updated: a place is taken for as long as one of them has the
+/// look-up.
 #[test]
 fn copies_of_graphs_keep_what_they_need() {
     let Some(gpu) = gpu() else { return };
@@ -318,7 +319,8 @@ fn others_work_beside_a_capture() {
     });
 }
 
-/// Captures of look-ups that take no lease have descriptions of their own, which follow, those that were captured before and after.
+/// Captures of look-ups that take no lease have descriptions of their own, which follow, those that were captured
+/// before and after.
 #[test]
 fn captured_look_ups_without_a_lease_follow() {
     let Some(gpu) = gpu() else { return };

@@ -1,5 +1,5 @@
-//! Controllers that die in the middle of a look-up: it ends in time with a typed error for exactly the rows concerned; what can be
-//! brought back is, by the next look-up.
+//! Controllers that die in the middle of a look-up: it ends in time with a typed error for exactly the rows concerned;
+//! what can be brought back is, by the next look-up.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +15,8 @@ use warprow_store::DType;
 use crate::common;
 use crate::fixture::{DIM, Fixture, Flat, ROW, Stream, failed, gpu, patient, scaled, short, trap, wait};
 
-/// A drive that is gone is given up: its rows fail at once, and no others, and the look-up says why. Then its power returns, and
-/// somebody has it tried again.
+/// A drive that is gone is given up: its rows fail at once, and no others, and the look-up says why. Then its power
+/// returns, and somebody has it tried again.
 fn does_without_until_power_returns(
     fixture: &Fixture,
     drive: usize,

@@ -1,5 +1,5 @@
-//! Commands that are lost, late, or answered wrongly: the look-up ends in time and names them, all other rows are right, and the next
-//! look-up is right altogether.
+//! Commands that are lost, late, or answered wrongly: the look-up ends in time and names them, all other rows are
+//! right, and the next look-up is right altogether.
 
 use std::time::Instant;
 

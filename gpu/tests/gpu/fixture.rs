@@ -1,4 +1,5 @@
-//! What the tests share: a GPU, streams and graphs, a store with a table on drives that may fail, look-ups checked by content.
+//! What the tests share: a GPU, streams and graphs, a store with a table on drives that may fail, look-ups checked by
+//! content.
 
 use std::ops::Deref;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -121,8 +121,8 @@ struct Captured<'a> {
     ticket: warprow_gpu::Ticket,
 }
 
-/// Two graphs on one slot, on two streams: of a pair that overlaps exactly one does the work, and the other says so and touches
-/// nothing. (Two graphs have a ticket each; one graph CUDA itself does not run beside itself.)
+/// Two graphs on one slot, on two streams: of a pair that overlaps exactly one does the work, and the other says so and
+/// touches nothing. (Two graphs have a ticket each; one graph CUDA itself does not run beside itself.)
 #[test]
 fn of_two_graphs_that_meet_in_a_slot_one_runs() {
     let Some(gpu) = gpu() else { return };

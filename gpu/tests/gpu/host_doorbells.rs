@@ -38,7 +38,8 @@ fn the_placement_says_who_rings() {
     }
 }
 
-/// Look-ups on a slot of the plan's, one after another, while others break the drive: no row is ever garbage. How many were whole.
+/// Look-ups on a slot of the plan's, one after another, while others break the drive: no row is ever garbage. How many
+/// were whole.
 fn keep_looking(gpu: &Arc<Gpu>, fixture: &Fixture, plan: &GpuPlan, seed: u64, whole: &AtomicUsize) {
     let slot = plan.slot().unwrap();
     let stream = Stream::new(gpu);
@@ -78,7 +79,8 @@ fn keep_looking(gpu: &Arc<Gpu>, fixture: &Fixture, plan: &GpuPlan, seed: u64, wh
     assert!(found, "slot {seed} does not come back");
 }
 
-/// A queue that a drive does not delete costs a reset of its controller, while another slot's look-ups are under way on it.
+/// A queue that a drive does not delete costs a reset of its controller, while another slot's look-ups are under way on
+/// it.
 #[test]
 fn a_reset_meets_look_ups_under_way() {
     let Some(gpu) = gpu() else { return };

@@ -1,7 +1,8 @@
-//! Whole look-ups on a GPU, against the naive one that the host executor is held to as well. Without a GPU they are skipped.
+//! Whole look-ups on a GPU, against the naive one that the host executor is held to as well. Without a GPU they are
+//! skipped.
 //!
-//! `WARPROW_SEEDS` sets how many random stores are tried, `WARPROW_TIME_SCALE` multiplies all time-outs and waits, for tools under
-//! which kernels are slow.
+//! `WARPROW_SEEDS` sets how many random stores are tried, `WARPROW_TIME_SCALE` multiplies all time-outs and waits, for
+//! tools under which kernels are slow.
 #![allow(unsafe_code, reason = "look-ups on a GPU take addresses")]
 
 #[path = "../../../lookup/tests/common/mod.rs"]

@@ -9,7 +9,8 @@ use warprow_store::ReadCurve;
 use crate::fixture::{Fixture, Flat, Stream, failed, gpu, patient, wait};
 use crate::lookups::whole_lookups;
 
-/// The read curve of a drive that takes 3.3 M commands and 14 GB a second: two rows of 512 B share a command over 14 LBAs.
+/// The read curve of a drive that takes 3.3 M commands and 14 GB a second: two rows of 512 B share a command over 14
+/// LBAs.
 fn flash() -> ReadMerging {
     ReadMerging::Curves(vec![ReadCurve::of_limits(3.3e6, 14e9).unwrap()])
 }

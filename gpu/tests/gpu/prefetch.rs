@@ -17,7 +17,8 @@ use crate::fixture::{
     DIM, Fixture, Flat, OnGpu, ROWS, Stream, check_report, failed, gpu, one_batch, patient, scaled, short, soon, wait,
 };
 
-/// Batches are prefetched and looked up in any order by the slots of a plan, some are forgotten, and some slots look up at once.
+/// Batches are prefetched and looked up in any order by the slots of a plan, some are forgotten, and some slots look up
+/// at once.
 fn ahead_of(gpu: &Arc<Gpu>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let lba = if random.bool() { 512 } else { 4096 };

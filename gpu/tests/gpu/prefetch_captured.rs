@@ -10,8 +10,9 @@ use crate::fixture::{Fixture, Flat, Stream, failed, gpu, millis, patient, short,
 
 const MODE: Mode = Mode::CU_STREAM_CAPTURE_MODE_GLOBAL;
 
-/// A step of a model with three layers: rows of two layers are fetched by a slot each from the step's beginning on, and those of the third by the
-/// first slot, when it is free again; beside them one look-up at once. The graph runs with other ids each time.
+/// A step of a model with three layers: rows of two layers are fetched by a slot each from the step's beginning on, and
+/// those of the third by the first slot, when it is free again; beside them one look-up at once. The graph runs with
+/// other ids each time.
 #[test]
 fn a_step_fetches_for_its_layers() {
     let Some(gpu) = gpu() else { return };
@@ -60,7 +61,8 @@ fn a_step_fetches_for_its_layers() {
     }
 }
 
-/// The branch runs beside what lies between: a command of a fetch that takes long holds up its look-up and nothing before it.
+/// The branch runs beside what lies between: a command of a fetch that takes long holds up its look-up and nothing
+/// before it.
 #[test]
 fn the_branch_runs_beside_the_step() {
     let Some(gpu) = gpu() else { return };
@@ -85,7 +87,8 @@ fn the_branch_runs_beside_the_step() {
     assert!(quick.check(&fixture, &"quick").is_empty() && slow.check(&fixture, &"slow").is_empty());
 }
 
-/// Without its look-up a prefetch cannot end a capture well, whatever becomes of the batch; afterwards the slot is as it was.
+/// Without its look-up a prefetch cannot end a capture well, whatever becomes of the batch; afterwards the slot is as
+/// it was.
 #[test]
 fn a_prefetch_without_its_look_up_is_refused_when_the_capture_ends() {
     let Some(gpu) = gpu() else { return };
@@ -121,7 +124,8 @@ fn a_prefetch_without_its_look_up_is_refused_when_the_capture_ends() {
         assert!(matches!(unsafe { prefetched.hold(stream.0) }, Err(GpuError::Invalid { .. })));
     });
     assert_eq!(ended, unjoined);
-    // Two at a time, a look-up at once meanwhile, and halves in two captures, or one of them in none: each is refused before anything is recorded.
+    // Two at a time, a look-up at once meanwhile, and halves in two captures, or one of them in none: each is refused
+    // before anything is recorded.
     let ended = record(&gpu, &stream, MODE, || {
         let prefetched = flat.prefetch(&slot, &stream).unwrap();
         assert!(matches!(more.prefetch(&slot, &stream), Err(GpuError::SlotHoldsBatch)));

@@ -71,7 +71,8 @@ fn a_stream_of_another_context_is_refused() {
     let mut context = ptr::null_mut();
     let mut popped = ptr::null_mut();
     let mut stream = ptr::null_mut();
-    // SAFETY: GPU 0 is there; handles are stored, and destroyed below. Creating a context makes it current, until it is popped.
+    // SAFETY: GPU 0 is there; handles are stored, and destroyed below. Creating a context makes it current, until it is
+    // popped.
     unsafe {
         assert_eq!(sys::cuCtxCreate_v4(&mut context, ptr::null_mut(), 0, 0), CUresult::CUDA_SUCCESS);
         assert_eq!(sys::cuStreamCreate(&mut stream, 1), CUresult::CUDA_SUCCESS);

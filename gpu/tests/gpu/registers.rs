@@ -24,7 +24,8 @@ fn fixture(drives: &[Arc<StandIn>]) -> Fixture {
     Fixture::on(drives.iter().map(|drive| drive.soft.clone()).collect(), &devices(drives))
 }
 
-/// Why CUDA does not register I/O memory here, if it does not: the process may lack the privilege, the machine the facts.
+/// Why CUDA does not register I/O memory here, if it does not: the process may lack the privilege, the machine the
+/// facts.
 fn refusal(fixture: &Fixture, gpu: &Arc<warprow_gpu_queues::Gpu>) -> Option<RegisterRefusal> {
     let options = GpuOptions::default().with_doorbells(DoorbellAccess::Registers);
     match GpuExecutor::attach(&fixture.store, gpu.clone(), options) {
@@ -41,8 +42,8 @@ fn is_privileged() -> bool {
     set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set >> 21 & 1 == 1)
 }
 
-/// With the privilege the GPU rings itself, and the drive sees as many stores as the kernels made; without it, the refusal names it, and
-/// the next placement is taken for that reason.
+/// With the privilege the GPU rings itself, and the drive sees as many stores as the kernels made; without it, the
+/// refusal names it, and the next placement is taken for that reason.
 #[test]
 fn the_privilege_decides_who_rings() {
     let Some(gpu) = gpu() else { return };

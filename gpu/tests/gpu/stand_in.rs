@@ -1,7 +1,8 @@
-//! A drive in software whose doorbells are a page that the kernel maps as it maps a BAR (`VM_PFNMAP`), so that CUDA has to register it as
-//! I/O memory, and kernels store to it with `st.mmio`. The page is the first of a perf ring: since Linux 6.14 the kernel maps that page by
-//! its frame number, and behind it is memory of this process's own. No device's register is touched. It shows registration, privilege,
-//! the instruction and the order of stores; the way over PCIe to a drive it does not show.
+//! A drive in software whose doorbells are a page that the kernel maps as it maps a BAR (`VM_PFNMAP`), so that CUDA has
+//! to register it as I/O memory, and kernels store to it with `st.mmio`. The page is the first of a perf ring: since
+//! Linux 6.14 the kernel maps that page by its frame number, and behind it is memory of this process's own. No device's
+//! register is touched. It shows registration, privilege, the instruction and the order of stores; the way over PCIe to
+//! a drive it does not show.
 
 use std::arch::x86_64::{_mm_clflush, _mm_mfence};
 use std::fs::File;
@@ -20,7 +21,8 @@ use warprow_soft_controller::SoftController;
 const PAGE: usize = 4096;
 /// Where doorbells begin in BAR0 (NVMe PCIe Transport 1.0, 3.1.2).
 const DOORBELLS: u64 = 0x1000;
-/// The words before are perf's own. Doorbells of queues that a GPU drives lie behind, because their identifiers are high.
+/// The words before are perf's own. Doorbells of queues that a GPU drives lie behind, because their identifiers are
+/// high.
 const FIRST_WORD: usize = 32;
 /// What a word of the page holds while nobody has stored to it.
 const UNRUNG: u32 = 0xdead_be11;
@@ -184,8 +186,8 @@ impl Device {
         }
     }
 
-    /// What was stored to a register since it was looked at last. Where the controller has made or deleted the register's queue since,
-    /// what is there is from before.
+    /// What was stored to a register since it was looked at last. Where the controller has made or deleted the
+    /// register's queue since, what is there is from before.
     fn rung(&self, memory: &DmaMemory, last: &mut [u32], word: usize) -> Option<u32> {
         let now = memory.load_u32(word * 4);
         if now != last[word] {
@@ -222,7 +224,8 @@ impl Function for StandIn {
     }
     fn doorbell_registers(&self) -> Option<Mmio> {
         let base = NonNull::new(self.page.0.as_mut_ptr())?;
-        // SAFETY: the page stays mapped for as long as the owner that is handed over lives, and no reference of Rust's reaches it.
+        // SAFETY: the page stays mapped for as long as the owner that is handed over lives, and no reference of Rust's
+        // reaches it.
         Some(unsafe { Mmio::new(base, PAGE, self.page.clone()) })
     }
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {

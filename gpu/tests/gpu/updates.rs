@@ -163,8 +163,8 @@ fn store() -> (Vec<Arc<warprow_soft_controller::SoftController>>, Store) {
     (drives, store)
 }
 
-/// 500 updates of 200 rows each under four readers, of which two launch graphs, in each of three tiers, with plans that follow generations and
-/// that do not. So little memory that the sides of the overlay turn again and again.
+/// 500 updates of 200 rows each under four readers, of which two launch graphs, in each of three tiers, with plans that
+/// follow generations and that do not. So little memory that the sides of the overlay turn again and again.
 #[test]
 fn look_ups_see_all_of_an_update_or_nothing_and_what_was_shown_before() {
     let Some(gpu) = gpu() else { return };
@@ -221,7 +221,8 @@ fn look_ups_see_all_of_an_update_or_nothing_and_what_was_shown_before() {
     }
 }
 
-/// Random tables, dense and of keys, random updates, created keys and look-ups: what the naive look-up says, and counted as the host counts it.
+/// Random tables, dense and of keys, random updates, created keys and look-ups: what the naive look-up says, and
+/// counted as the host counts it.
 #[test]
 fn updated_rows_match_the_naive_look_up() {
     let Some(gpu) = gpu() else { return };
@@ -291,7 +292,8 @@ fn updated_rows_match_the_naive_look_up() {
                 one_batch((&gpu, &plan, &slot, &stream), &tables, &features, &options, &mut random);
             }
             drop(slot);
-            // The same bits as the host's, and the same counts where all rows lie in its DRAM but for those in GPU memory.
+            // The same bits as the host's, and the same counts where all rows lie in its DRAM but for those in GPU
+            // memory.
             let mut copied = plan.slot().unwrap().copied().unwrap();
             let host_plan = host.plan(&features, options.clone()).unwrap();
             let state = random.get_seed();
@@ -312,8 +314,8 @@ fn updated_rows_match_the_naive_look_up() {
     }
 }
 
-/// Tables of every type of elements, their checksums compared, copied and pooled, from each tier and by one kernel or more: the host
-/// executor's bits.
+/// Tables of every type of elements, their checksums compared, copied and pooled, from each tier and by one kernel or
+/// more: the host executor's bits.
 #[test]
 fn updated_rows_of_every_type_are_the_hosts() {
     let Some(gpu) = gpu() else { return };
@@ -504,8 +506,8 @@ fn keyed_table(random: &mut fastrand::Rng) -> Table {
     table
 }
 
-/// Before keys are created, of which some pass for others by their fingerprints; after it; after a compaction that is not followed; and by one that
-/// is: the host's bits, whether keys are compared or not.
+/// Before keys are created, of which some pass for others by their fingerprints; after it; after a compaction that is
+/// not followed; and by one that is: the host's bits, whether keys are compared or not.
 #[test]
 fn created_keys_are_found_as_the_host_finds_them() {
     let Some(gpu) = gpu() else { return };
@@ -577,7 +579,8 @@ fn created_keys_are_found_as_the_host_finds_them() {
         create(&new[2000..2100]);
         executors[0].adopt(&upcoming, scaled(Duration::from_secs(10))).unwrap();
         drop(upcoming);
-        // What an executor that reads an older index takes for another's row is its own affair: the host's is that of the other.
+        // What an executor that reads an older index takes for another's row is its own affair: the host's is that of
+        // the other.
         let upcoming = host.prepare(&PrepareOptions::default()).unwrap();
         host.adopt(upcoming, scaled(Duration::from_secs(10))).unwrap();
         create(&ids[..200]);
@@ -597,8 +600,9 @@ fn created_keys_are_found_as_the_host_finds_them() {
     }
 }
 
-/// Sixteen keys, half of which are created, are always updated together, all elements to the number of the update, with one that is new each time:
-/// captured look-ups see one number in all of them, also while their table is written anew and taken up.
+/// Sixteen keys, half of which are created, are always updated together, all elements to the number of the update, with
+/// one that is new each time: captured look-ups see one number in all of them, also while their table is written anew
+/// and taken up.
 #[test]
 fn captured_look_ups_see_whole_creations() {
     let Some(gpu) = gpu() else { return };
@@ -692,7 +696,8 @@ fn captured_look_ups_see_whole_creations() {
     }
 }
 
-/// The compactor's own thread has hosts and executors go over; nobody is ever refused for want of room, in memory or on the GPU.
+/// The compactor's own thread has hosts and executors go over; nobody is ever refused for want of room, in memory or on
+/// the GPU.
 #[test]
 fn a_compactor_makes_room_on_the_gpu() {
     let Some(gpu) = gpu() else { return };

@@ -6,8 +6,8 @@ use warprow_spec::NvmOpcode;
 
 use crate::fixture::{Fixture, Flat, Stream, failed, gpu, patient, short, wait};
 
-/// Generations of command identifiers, turns of completion queues, anomalies, commands, doorbells, launches, tickets: at 16 or 32
-/// bits, within 200 look-ups.
+/// Generations of command identifiers, turns of completion queues, anomalies, commands, doorbells, launches, tickets:
+/// at 16 or 32 bits, within 200 look-ups.
 #[test]
 fn look_ups_go_on_past_every_wrap() {
     let Some(gpu) = gpu() else { return };

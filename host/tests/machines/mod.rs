@@ -245,8 +245,8 @@ pub(crate) const FREE: &str = "0000:04:00.0";
 pub(crate) const SYSTEM: &str = "0000:41:00.0";
 pub(crate) const RAID: &str = "0000:82:00.0";
 
-/// Two sockets, two GPUs, three drives: one free, below a switch with a GPU; the system's; and a member of a RAID with LVM
-/// on it.
+/// Two sockets, two GPUs, three drives: one free, below a switch with a GPU; the system's; and a member of a RAID with
+/// LVM on it.
 pub(crate) fn server() -> Fixture {
     let machine = Fixture::new().with_vfio();
     let switch = "pci0000:00/0000:00:01.0/0000:01:00.0";

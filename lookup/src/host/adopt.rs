@@ -1,5 +1,5 @@
-//! How a host goes over to other tables while look-ups run. The other tables are prepared while look-ups read the present ones; then
-//! all plans go over to them at once.
+//! How a host goes over to other tables while look-ups run. The other tables are prepared while look-ups read the
+//! present ones; then all plans go over to them at once.
 
 use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ use crate::prepare::PrepareOptions;
 use warprow_store::StoreError;
 use warprow_store::view::lock;
 
-/// Tables that were prepared beside those that look-ups read, with a DRAM tier, permutations and every plan's routes, for
-/// [`HostExecutor::adopt`]. Their generations are pinned while this lives.
+/// Tables that were prepared beside those that look-ups read, with a DRAM tier, permutations and every plan's routes,
+/// for [`HostExecutor::adopt`]. Their generations are pinned while this lives.
 #[derive(Debug)]
 pub struct PreparedTables {
     hosting: Arc<Hosting>,
@@ -23,13 +23,14 @@ pub struct PreparedTables {
 }
 
 impl HostExecutor {
-    /// Prepares other tables than those that look-ups read, while look-ups go on: fills another DRAM tier, reads the tables' orders, and
-    /// resolves the plans of this host against them. The next steps are [`Store::switch`](warprow_store::Store::switch), if the tables are
-    /// of another generation, and [`adopt`](Self::adopt).
+    /// Prepares other tables than those that look-ups read, while look-ups go on: fills another DRAM tier, reads the
+    /// tables' orders, and resolves the plans of this host against them. The next steps are
+    /// [`Store::switch`](warprow_store::Store::switch), if the tables are of another generation, and
+    /// [`adopt`](Self::adopt).
     ///
     /// # Errors
-    /// [`StoreError::Unfit`] if the slots of a plan have no room for the tables, [`StoreError::NoSuchTable`] if a table of a plan is not
-    /// among them, and errors of reading.
+    /// [`StoreError::Unfit`] if the slots of a plan have no room for the tables, [`StoreError::NoSuchTable`] if a table
+    /// of a plan is not among them, and errors of reading.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
@@ -68,14 +69,15 @@ impl HostExecutor {
         Ok(PreparedTables { hosting: self.inner.clone(), attached, plans })
     }
 
-    /// Adopts the tables that were prepared: every look-up that begins after this call reads them, in all plans of this host and its
-    /// clones. Look-ups that are under way go on with the tables that they began with, and no look-up waits. This call waits, for up to
-    /// `patience`, until the last of them has ended, so that the memory of the tables before is freed here and not by a look-up. Returns
-    /// whether all of it was freed.
+    /// Adopts the tables that were prepared: every look-up that begins after this call reads them, in all plans of this
+    /// host and its clones. Look-ups that are under way go on with the tables that they began with, and no look-up
+    /// waits. This call waits, for up to `patience`, until the last of them has ended, so that the memory of the tables
+    /// before is freed here and not by a look-up. Returns whether all of it was freed.
     ///
     /// # Errors
-    /// [`StoreError::Unfit`], with nothing changed, if a plan that was made after [`prepare`](Self::prepare) has no room for the tables, or
-    /// if another host prepared `upcoming`; [`StoreError::NoSuchTable`] if such a plan has a table that is not among them.
+    /// [`StoreError::Unfit`], with nothing changed, if a plan that was made after [`prepare`](Self::prepare) has no
+    /// room for the tables, or if another host prepared `upcoming`; [`StoreError::NoSuchTable`] if such a plan has a
+    /// table that is not among them.
     pub fn adopt(&self, upcoming: PreparedTables, patience: Duration) -> Result<bool, StoreError> {
         let PreparedTables { hosting, attached, plans: prepared } = upcoming;
         if !Arc::ptr_eq(&hosting, &self.inner) {

@@ -40,8 +40,8 @@ pub(crate) struct HostTable {
     pub default_byte: usize,
 }
 
-/// What is read of a table besides its rows, when a plan first needs the table. So damage of one table's order or keys fails plans for
-/// that table alone.
+/// What is read of a table besides its rows, when a plan first needs the table. So damage of one table's order or keys
+/// fails plans for that table alone.
 #[derive(Debug, Clone)]
 pub(crate) struct Order {
     /// Id → rank; `None`: the id is the rank.

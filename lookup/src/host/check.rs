@@ -90,8 +90,8 @@ pub(crate) fn check_output(
     }
 }
 
-/// Copies offsets to `bags`, and sets the end of the last bag. The error is the index of the first offset that is wrong, and the rule that
-/// it breaks.
+/// Copies offsets to `bags`, and sets the end of the last bag. The error is the index of the first offset that is
+/// wrong, and the rule that it breaks.
 fn copy_offsets<I: Id>(offsets: &[I], ids: usize, bags: &mut [u32]) -> Result<(), (usize, &'static str)> {
     let (count, mut before) = (bags.len() - 1, 0);
     for (index, (bag, &offset)) in bags.iter_mut().zip(offsets).enumerate() {

@@ -11,8 +11,8 @@ use crate::stage::{BitmapShape, CountBuffers, DistinctRows, ReadCommand};
 /// Places that are counted between two looks at the drives.
 const PLACES: usize = 1024;
 
-/// Work to be done while drives read, before which the different rows in memory are counted: the count is for the report alone, so it takes
-/// time in which drives work anyway.
+/// Work to be done while drives read, before which the different rows in memory are counted: the count is for the
+/// report alone, so it takes time in which drives work anyway.
 pub(crate) struct Counted<'a, M> {
     pub work: M,
     clock: &'a dyn Clock,

@@ -26,7 +26,8 @@ impl Hosting {
         self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The plans, locked, if `attached` is what the host reads at present. While the lock is held, the host reads nothing else.
+    /// The plans, locked, if `attached` is what the host reads at present. While the lock is held, the host reads
+    /// nothing else.
     pub(crate) fn plans_of(&self, attached: &Arc<Attached>) -> Option<MutexGuard<'_, Vec<Weak<Planned>>>> {
         let mut plans = lock(&self.plans);
         plans.retain(|plan| plan.strong_count() > 0);
@@ -36,7 +37,8 @@ impl Hosting {
     /// Frees what was retired and is read by no look-up any more. Returns how many of the retired are left.
     pub(super) fn let_go(&self) -> usize {
         let mut retired = lock(&self.retired);
-        // A look-up takes only what is current. So nothing can become a new holder of what was retired: one holder is this list itself.
+        // A look-up takes only what is current. So nothing can become a new holder of what was retired: one holder is
+        // this list itself.
         retired.retain(|prepared| Arc::strong_count(prepared) > 1);
         retired.len()
     }

@@ -13,9 +13,10 @@ use crate::feature::{Feature, PlanOptions};
 use crate::merging::ReadMerging;
 use crate::report::LookupMetrics;
 
-/// The host executor: looks up rows of a store's tables on the host. It reads the tables as they were when it was attached to the store,
-/// or as it last [adopted](HostExecutor::adopt) them. The executor pins these tables: when others replace them in the store, they stay readable
-/// until the last executor, plan and look-up that use them are gone. Clones are the same executor.
+/// The host executor: looks up rows of a store's tables on the host. It reads the tables as they were when it was
+/// attached to the store, or as it last [adopted](HostExecutor::adopt) them. The executor pins these tables: when
+/// others replace them in the store, they stay readable until the last executor, plan and look-up that use them are
+/// gone. Clones are the same executor.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
@@ -41,8 +42,8 @@ pub struct HostExecutor {
 }
 
 impl HostExecutor {
-    /// Attaches an executor to `store`: fills the DRAM tier with the hottest rows. Permutations are read when a plan first needs their
-    /// tables.
+    /// Attaches an executor to `store`: fills the DRAM tier with the hottest rows. Permutations are read when a plan
+    /// first needs their tables.
     pub fn attach(store: &Store, options: HostOptions) -> Result<Self, StoreError> {
         let out_of_range = |reason: &str| StoreError::ExecutorOptions { reason: reason.to_owned() };
         if options.workers == 0 || options.workers > 128 {
@@ -77,14 +78,14 @@ impl HostExecutor {
 }
 
 impl HostExecutor {
-    /// Prepares look-ups of `features`: reads their tables' permutations, takes queue pairs and allocates everything that look-ups
-    /// of its slots will need.
+    /// Prepares look-ups of `features`: reads their tables' permutations, takes queue pairs and allocates everything
+    /// that look-ups of its slots will need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<Plan, StoreError> {
         Plan::new(&self.inner, features, options)
     }
 
-    /// Each drive by name, with the read curve that decides which of its rows share a command; `None`: rows of neighbouring LBAs share
-    /// one, without a curve.
+    /// Each drive by name, with the read curve that decides which of its rows share a command; `None`: rows of
+    /// neighbouring LBAs share one, without a curve.
     pub fn read_curves(&self) -> Vec<(String, Option<ReadCurve>)> {
         let attached = self.inner.current();
         let members = attached.store.drives().iter().zip(&attached.curves);

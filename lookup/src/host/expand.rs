@@ -29,8 +29,8 @@ const AHEAD_BYTES: usize = 4096;
 /// The most rows that are brought towards the caches ahead of their turn.
 const AHEAD_ROWS: usize = 16;
 
-/// How many output rows before its turn the memory of a row is brought towards the caches. A store to memory that lies in no cache holds up
-/// those behind it, and the processor has room for a few rows' stores.
+/// How many output rows before its turn the memory of a row is brought towards the caches. A store to memory that lies
+/// in no cache holds up those behind it, and the processor has room for a few rows' stores.
 const OUTPUT_AHEAD: usize = 2;
 
 /// Calls `$body` with `$element` standing for the element type that `$dtype` names.
@@ -68,7 +68,8 @@ pub(crate) struct Routed<'a> {
     pub inverse: &'a [u32],
     /// Keys of the different rows on drives.
     pub unique: &'a [u64],
-    /// For each row in `unique`, its number among the rows that are read, which is its place in staging, or that it failed.
+    /// For each row in `unique`, its number among the rows that are read, which is its place in staging, or that it
+    /// failed.
     pub locations: &'a mut [RowLocation],
     pub reads: &'a [RowRead],
     pub commands: &'a [ReadCommand],
@@ -146,8 +147,8 @@ impl Routed<'_> {
         (AHEAD_BYTES / row_bytes.max(1)).clamp(1, AHEAD_ROWS)
     }
 
-    /// Has the row of the id at position `id` brought towards the caches if it lies in DRAM. Rows are scattered over the tier, so the
-    /// processor cannot foresee by itself where the next one lies.
+    /// Has the row of the id at position `id` brought towards the caches if it lies in DRAM. Rows are scattered over
+    /// the tier, so the processor cannot foresee by itself where the next one lies.
     #[inline(always)]
     fn expect(&self, dram: &[u8], id: usize, row_bytes: usize) {
         if let Some(byte) = self.places.get(id).and_then(|place| place.dram_byte())
@@ -174,8 +175,8 @@ impl Routed<'_> {
         split(command, self.reads, |read| self.table_of(read.unique).row_lbas)
     }
 
-    /// Whether a row that was read matches its checksum; always so if its table's rows are not checked. `fetch` copies the row. If the
-    /// checksum does not match, the row is noted as failed.
+    /// Whether a row that was read matches its checksum; always so if its table's rows are not checked. `fetch` copies
+    /// the row. If the checksum does not match, the row is noted as failed.
     fn is_sound(&mut self, read: &RowRead, fetch: impl FnOnce(&mut [u8])) -> bool {
         let key = self.unique[read.unique as usize];
         let table = (key >> TABLE_SHIFT) as u16;
@@ -246,7 +247,8 @@ impl<'a, R: RowsOut> Unpooled<'a, R> {
         Self { routed, rows, heads, before, staged: StagedRows::default(), feature: 0, next: 0 }
     }
 
-    /// Expansion when all rows from drives are in `staged`, and `routed` was [settled](Routed::settle): no row will land any more.
+    /// Expansion when all rows from drives are in `staged`, and `routed` was [settled](Routed::settle): no row will
+    /// land any more.
     pub(crate) fn of_staged(routed: Routed<'a>, rows: R, staged: StagedRows<'a>) -> Self {
         Self { routed, rows, heads: &mut [], before: &mut [], staged, feature: 0, next: 0 }
     }
@@ -380,8 +382,8 @@ impl<R: RowsOut> Meanwhile for Unpooled<'_, R> {
     }
 }
 
-/// Expansion with pooling: output row b holds the pooled bag b of every feature. Rows from drives are copied to `staging` first, because a
-/// bag is summed in its own order, in whatever order its rows arrive.
+/// Expansion with pooling: output row b holds the pooled bag b of every feature. Rows from drives are copied to
+/// `staging` first, because a bag is summed in its own order, in whatever order its rows arrive.
 pub(crate) struct Pooled<'a, O> {
     routed: Routed<'a>,
     rows: &'a mut [O],
@@ -409,7 +411,8 @@ impl<'a, O: OutputElement> Pooled<'a, O> {
         Self { routed, rows, stride, staging, staged_bytes, sum, deferred, next: 0 }
     }
 
-    /// Ends the expansion: pools the bags that waited for drives, and calls `failed` with the positions of ids whose row failed.
+    /// Ends the expansion: pools the bags that waited for drives, and calls `failed` with the positions of ids whose
+    /// row failed.
     pub(crate) fn finish(mut self, failed: impl FnMut(usize)) -> Option<Damaged> {
         self.routed.settle();
         let deferred = std::mem::take(self.deferred);

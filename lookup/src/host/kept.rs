@@ -1,6 +1,7 @@
 //! Room for a batch whose rows are fetched ahead.
 
-/// Copies of a batch's mask and weights, from the batch's prefetch to its look-up. The caller's memory is not borrowed that long.
+/// Copies of a batch's mask and weights, from the batch's prefetch to its look-up. The caller's memory is not borrowed
+/// that long.
 #[derive(Debug, Default)]
 pub(crate) struct Kept {
     pub(super) mask: Vec<u8>,

@@ -1,8 +1,8 @@
 //! The host executor: hot rows in DRAM, the others read from drives by the CPU.
 //!
-//! `attached.rs` has tables with their tiers, which a host reads; `current.rs` the tables that it reads at present; `prepared.rs` a plan's
-//! features resolved against these; `planned.rs` a plan with its slots; `state.rs` what a slot owns, and the order of a look-up's stages;
-//! `read.rs` and `expand.rs` the two stages that run side by side.
+//! `attached.rs` has tables with their tiers, which a host reads; `current.rs` the tables that it reads at present;
+//! `prepared.rs` a plan's features resolved against these; `planned.rs` a plan with its slots; `state.rs` what a slot
+//! owns, and the order of a look-up's stages; `read.rs` and `expand.rs` the two stages that run side by side.
 
 mod adopt;
 mod attached;

@@ -29,30 +29,33 @@ use crate::merging::ReadMerging;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HostOptions {
-    /// Bytes of rows to keep in DRAM, always the hottest ranks of a table. Tables share these bytes: first each table gets memory for the
-    /// `hot_rows` that it was loaded with; what is left is shared in proportion to the bytes of the other rows.
+    /// Bytes of rows to keep in DRAM, always the hottest ranks of a table. Tables share these bytes: first each table
+    /// gets memory for the `hot_rows` that it was loaded with; what is left is shared in proportion to the bytes of the
+    /// other rows.
     pub dram_bytes: u64,
-    /// Queue pairs that each slot has on every drive. The thread that looks up serves them all: this starts no threads. One queue pair
-    /// reaches the bandwidth of a drive; a controller that serves each queue by a thread or a core of its own may gain from more.
+    /// Queue pairs that each slot has on every drive. The thread that looks up serves them all: this starts no threads.
+    /// One queue pair reaches the bandwidth of a drive; a controller that serves each queue by a thread or a core of
+    /// its own may gain from more.
     pub workers: u32,
     /// The most commands in flight on each queue pair.
     pub depth: u32,
     /// The longest wait for a read; `None`: the time-out that the store was opened with.
     pub timeout: Option<Duration>,
-    /// Whether every row that is read from a drive is compared with its checksum, where the table has checksums. That takes four bytes of
-    /// memory for each row of the table, and the time of a CRC32C for each row that is read.
+    /// Whether every row that is read from a drive is compared with its checksum, where the table has checksums. That
+    /// takes four bytes of memory for each row of the table, and the time of a CRC32C for each row that is read.
     pub check_rows: bool,
-    /// Whether every sparse id (key) is compared with the stored one, which takes eight bytes of memory for each row. An id that is no key
-    /// of its table is then missing for certain. Without this, one such id in 2⁸, 2¹⁶ or 2³², by the length of the table's fingerprints,
-    /// gets some row of the table. Plans for a table that does not store its keys are refused.
+    /// Whether every sparse id (key) is compared with the stored one, which takes eight bytes of memory for each row.
+    /// An id that is no key of its table is then missing for certain. Without this, one such id in 2⁸, 2¹⁶ or 2³², by
+    /// the length of the table's fingerprints, gets some row of the table. Plans for a table that does not store its
+    /// keys are refused.
     pub check_keys: bool,
     /// Which rows on drives share a read command.
     pub merging: ReadMerging,
 }
 
 impl Default for HostOptions {
-    /// No DRAM tier, one queue pair for each slot and drive, 1,023 commands in flight, the store's time-out, no checks, neighbouring
-    /// rows in one command.
+    /// No DRAM tier, one queue pair for each slot and drive, 1,023 commands in flight, the store's time-out, no checks,
+    /// neighbouring rows in one command.
     fn default() -> Self {
         let merging = ReadMerging::default();
         Self { dram_bytes: 0, workers: 1, depth: 1023, timeout: None, check_rows: false, check_keys: false, merging }

@@ -13,7 +13,8 @@ use super::slot::Slot;
 use super::state::State;
 use crate::feature::{Feature, PlanOptions};
 
-/// A list of features, resolved against tables, with all memory and queue pairs that its slots need for look-ups. Clones share the slots.
+/// A list of features, resolved against tables, with all memory and queue pairs that its slots need for look-ups.
+/// Clones share the slots.
 ///
 /// ```
 /// # use std::ops::ControlFlow;

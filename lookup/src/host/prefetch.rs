@@ -33,7 +33,8 @@ struct Ahead {
     refused: Option<LookupError>,
 }
 
-/// A slot's state, and the batch that the slot holds, if it holds one. While the slot's thread fetches, the thread has both.
+/// A slot's state, and the batch that the slot holds, if it holds one. While the slot's thread fetches, the thread has
+/// both.
 #[derive(Debug)]
 pub(crate) struct Holding {
     /// `None` while the worker has it.
@@ -188,14 +189,16 @@ fn expand<O: OutputElement>(mut routed: Routed<'_>, buffers: Buffers<'_>, rows: 
 }
 
 impl Slot {
-    /// Begins to fetch the rows of a batch from drives, for [`lookup_prefetched`](Self::lookup_prefetched). A thread that belongs to the
-    /// slot reads them while the caller does something else. When this returns, the memory that `batch` borrows is the caller's again: the
-    /// slot has copied what it needs. Until that look-up, or [`forget_prefetched`](Self::forget_prefetched), the slot does nothing else; as
-    /// many batches can be fetched ahead as a plan has slots. The plan must have been made with
+    /// Begins to fetch the rows of a batch from drives, for [`lookup_prefetched`](Self::lookup_prefetched). A thread
+    /// that belongs to the slot reads them while the caller does something else. When this returns, the memory that
+    /// `batch` borrows is the caller's again: the slot has copied what it needs. Until that look-up, or
+    /// [`forget_prefetched`](Self::forget_prefetched), the slot does nothing else; as many batches can be fetched ahead
+    /// as a plan has slots. The plan must have been made with
     /// [`PlanOptions::with_prefetch`](crate::PlanOptions::with_prefetch).
     ///
-    /// The batch is looked up in the tables as they are at this call: with the updates that were made before, and in the generation that
-    /// was adopted before, whatever happens until [`lookup_prefetched`](Self::lookup_prefetched). The tables are pinned until then.
+    /// The batch is looked up in the tables as they are at this call: with the updates that were made before, and in
+    /// the generation that was adopted before, whatever happens until [`lookup_prefetched`](Self::lookup_prefetched).
+    /// The tables are pinned until then.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
@@ -218,9 +221,9 @@ impl Slot {
     /// ```
     ///
     /// # Errors
-    /// The errors of [`lookup`](Self::lookup) for a batch that does not fit the plan, and for missing ids that are errors;
-    /// [`LookupError::PrefetchNotPlanned`]; [`LookupError::SlotHoldsBatch`] if the slot holds a batch already. If a
-    /// drive fails, [`lookup_prefetched`](Self::lookup_prefetched) returns the error.
+    /// The errors of [`lookup`](Self::lookup) for a batch that does not fit the plan, and for missing ids that are
+    /// errors; [`LookupError::PrefetchNotPlanned`]; [`LookupError::SlotHoldsBatch`] if the slot holds a batch already.
+    /// If a drive fails, [`lookup_prefetched`](Self::lookup_prefetched) returns the error.
     pub fn prefetch(&mut self, batch: &Batch<'_>) -> Result<(), LookupError> {
         let state = self.holding.idle()?;
         let plan = self.plan.current();
@@ -252,12 +255,13 @@ impl Slot {
         Ok(())
     }
 
-    /// Looks up the batch that was prefetched: waits until its rows were fetched, and gives what [`lookup`](Self::lookup) would have given
-    /// when [`prefetch`](Self::prefetch) was called. The report counts what both calls did.
+    /// Looks up the batch that was prefetched: waits until its rows were fetched, and gives what
+    /// [`lookup`](Self::lookup) would have given when [`prefetch`](Self::prefetch) was called. The report counts what
+    /// both calls did.
     ///
     /// # Errors
-    /// The errors of [`lookup`](Self::lookup); [`LookupError::NothingPrefetched`] if the slot holds no batch. If the output does not fit the
-    /// plan, the slot keeps the batch, and the call can be repeated with another output.
+    /// The errors of [`lookup`](Self::lookup); [`LookupError::NothingPrefetched`] if the slot holds no batch. If the
+    /// output does not fit the plan, the slot keeps the batch, and the call can be repeated with another output.
     pub fn lookup_prefetched(&mut self, out: &mut Output<'_>) -> Result<LookupReport, LookupError> {
         self.holding.settle();
         let (Some(state), Some(ahead)) = (&mut self.holding.state, &mut self.holding.ahead) else {
@@ -295,8 +299,8 @@ impl Slot {
         result
     }
 
-    /// Whether all reads of the prefetched batch have ended, so that [`lookup_prefetched`](Self::lookup_prefetched) would not wait. `false`
-    /// also if the slot holds no batch.
+    /// Whether all reads of the prefetched batch have ended, so that [`lookup_prefetched`](Self::lookup_prefetched)
+    /// would not wait. `false` also if the slot holds no batch.
     pub fn is_fetched(&mut self) -> bool {
         if self.holding.state.is_none()
             && let Some((state, ahead)) = self.holding.worker.as_mut().and_then(Worker::poll)
@@ -306,8 +310,8 @@ impl Slot {
         self.holding.ahead.is_some()
     }
 
-    /// Gives up the batch that was prefetched. Returns whether there was one. Waits for the batch's reads that are under way. These reads do
-    /// not count in [`LookupMetrics`](crate::LookupMetrics).
+    /// Gives up the batch that was prefetched. Returns whether there was one. Waits for the batch's reads that are
+    /// under way. These reads do not count in [`LookupMetrics`](crate::LookupMetrics).
     pub fn forget_prefetched(&mut self) -> bool {
         self.holding.settle();
         let Some(Ahead { mut snapshots, .. }) = self.holding.ahead.take() else { return false };

@@ -12,8 +12,8 @@ use crate::feature::{Feature, PlanOptions};
 use crate::resolve::{Resolved, ResolvedFeature, ResolvedTable, output_type, resolve};
 use crate::stage::{BitmapShape, RouteTable};
 
-/// A plan's features resolved against the tables of a host. A look-up reads one value of this type from its beginning to its end, so that
-/// it sees the tables of one moment.
+/// A plan's features resolved against the tables of a host. A look-up reads one value of this type from its beginning
+/// to its end, so that it sees the tables of one moment.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     pub host: Arc<Attached>,
@@ -23,7 +23,8 @@ pub(crate) struct Prepared {
     pub routes: Vec<RouteTable>,
     /// Checksums of each table's rows, by rank, in the order of `tables`; `None`: the table's rows are not checked.
     pub crcs: Vec<Option<Arc<Vec<u32>>>>,
-    /// The key index of each table, in the order of `tables`; `None`: the table has no keys, and its ids are below the number of rows.
+    /// The key index of each table, in the order of `tables`; `None`: the table has no keys, and its ids are below the
+    /// number of rows.
     pub sparse: Vec<Option<SparseIds>>,
     /// Updated rows of the generations that the tables are of.
     pub overlays: Vec<Arc<Overlay>>,
@@ -102,7 +103,8 @@ impl Prepared {
         }
     }
 
-    /// Why slots that have `room`, and were made for look-ups of `before`, cannot do look-ups of `self`; `None`: they can.
+    /// Why slots that have `room`, and were made for look-ups of `before`, cannot do look-ups of `self`; `None`: they
+    /// can.
     pub(super) fn unfit(&self, before: &Self, room: Room) -> Option<String> {
         let shape = |it: &Self| it.features.iter().map(|feature| (feature.table, feature.dim)).collect::<Vec<_>>();
         let need = self.room();

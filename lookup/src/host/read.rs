@@ -1,4 +1,5 @@
-//! The stage *read*: sends commands to the drives, many with one doorbell, and takes what comes back. Other work is done while drives read.
+//! The stage *read*: sends commands to the drives, many with one doorbell, and takes what comes back. Other work is
+//! done while drives read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -62,8 +63,8 @@ impl From<NamespaceChanged> for NotReady {
     }
 }
 
-/// Memory for the data of reads that are under way. Its two halves take turns. A half is filled from its beginning, once no command is
-/// outstanding whose data lands in it.
+/// Memory for the data of reads that are under way. Its two halves take turns. A half is filled from its beginning,
+/// once no command is outstanding whose data lands in it.
 #[derive(Debug)]
 struct Landing {
     memory: Arc<MappedMemory>,
@@ -118,8 +119,8 @@ pub(crate) trait Meanwhile {
     /// Takes the data of a command, which has arrived and lies in `memory` from byte `place` on.
     fn land(&mut self, command: &ReadCommand, memory: &DmaMemory, place: usize);
 
-    /// Whether the data of a command can land in the output. If so, `stretches` says where: `iova` of a stretch is a byte of the output
-    /// buffer, and the stretches meet at pages, [as PRPs demand](Data::Scattered).
+    /// Whether the data of a command can land in the output. If so, `stretches` says where: `iova` of a stretch is a
+    /// byte of the output buffer, and the stretches meet at pages, [as PRPs demand](Data::Scattered).
     fn output(&self, _command: &ReadCommand, _stretches: &mut Vec<IovaRange>) -> bool {
         false
     }
@@ -150,7 +151,8 @@ pub(crate) struct Reading {
     pub failure: Option<DriverError>,
 }
 
-/// Where the data of each command lands, and which commands have arrived. The lists have room for as many commands as there can be.
+/// Where the data of each command lands, and which commands have arrived. The lists have room for as many commands as
+/// there can be.
 #[derive(Debug)]
 pub(crate) struct Landings {
     places: Vec<u32>,
@@ -211,9 +213,9 @@ impl Lane {
         })
     }
 
-    /// Makes sure that the queue can be used, and that its namespace is what it was: brings the queue back if it failed, or if the
-    /// controller was reset meanwhile. Returns whether that was needed. If the drive does not come back, the lane cannot be used for this
-    /// look-up; for a drive that was given up, no step is tried.
+    /// Makes sure that the queue can be used, and that its namespace is what it was: brings the queue back if it
+    /// failed, or if the controller was reset meanwhile. Returns whether that was needed. If the drive does not come
+    /// back, the lane cannot be used for this look-up; for a drive that was given up, no step is tried.
     pub(crate) fn ready(&mut self, now: Duration) -> Result<bool, NamespaceChanged> {
         self.unusable = None;
         match self.bring_back(now) {
@@ -380,8 +382,8 @@ impl Lane {
                 *place = ENDED;
             }
             let Some(command) = commands.get(index) else { return };
-            // Some of the command's blocks are bad, and the rows in its other blocks can be read. The status bit DNR (do not retry) is about
-            // this command, not about its parts.
+            // Some of the command's blocks are bad, and the rows in its other blocks can be read. The status bit DNR
+            // (do not retry) is about this command, not about its parts.
             if matches!(completion.ended, CommandEnd::Answered(status) if status.is_media_error()) {
                 let parts = meanwhile.parts(command);
                 if parts.len() > 1 {
@@ -407,7 +409,8 @@ impl Lane {
         polled.map(drop)
     }
 
-    /// Takes completions, hands over the data that has come, and sends more commands. Returns how many commands arrived.
+    /// Takes completions, hands over the data that has come, and sends more commands. Returns how many commands
+    /// arrived.
     fn serve(
         &mut self,
         expire: bool,
@@ -483,8 +486,8 @@ impl Lane {
     }
 }
 
-/// Brings back queues that failed. That may reset a controller whose other queues are in use, also by other lanes; so all lanes are looked at
-/// again until none had to be brought back.
+/// Brings back queues that failed. That may reset a controller whose other queues are in use, also by other lanes; so
+/// all lanes are looked at again until none had to be brought back.
 pub(crate) fn ready(lanes: &mut [Lane], now: Duration) -> Result<(), NamespaceChanged> {
     for _ in 0..=lanes.len() {
         let mut revived = false;
@@ -503,8 +506,9 @@ pub(crate) fn lend(lanes: &mut [Lane], output: &mut DmaBuffer) {
     lanes.iter_mut().for_each(|lane| lane.lend(output));
 }
 
-/// Ends what [`lend`] began. Queues with commands that may still write to the output are brought back. When this returns, no drive writes to
-/// the output, except through queues that could not be brought back; these keep the output's memory until they are.
+/// Ends what [`lend`] began. Queues with commands that may still write to the output are brought back. When this
+/// returns, no drive writes to the output, except through queues that could not be brought back; these keep the
+/// output's memory until they are.
 pub(crate) fn take_back(lanes: &mut [Lane], now: Duration) {
     let mut left = false;
     for lane in &mut *lanes {
@@ -518,9 +522,9 @@ pub(crate) fn take_back(lanes: &mut [Lane], now: Duration) {
     }
 }
 
-/// Reads `commands`, which are in order of address, through `lanes`: the commands of a drive are spread evenly over its lanes. While drives
-/// work, the steps of `meanwhile` are done. Every wait is bounded by the queues' time-outs. A command that fails for a bad block is read
-/// again in its parts, each once, when all other commands have ended.
+/// Reads `commands`, which are in order of address, through `lanes`: the commands of a drive are spread evenly over its
+/// lanes. While drives work, the steps of `meanwhile` are done. Every wait is bounded by the queues' time-outs. A
+/// command that fails for a bad block is read again in its parts, each once, when all other commands have ended.
 pub(crate) fn read(
     lanes: &mut [Lane],
     commands: &[ReadCommand],

@@ -13,8 +13,8 @@ use warprow_layout::DType;
 /// The most elements of an output row that are brought towards the caches before they are written.
 const WRITTEN_AHEAD: usize = 1024;
 
-/// Output memory for unpooled rows. Row `id` is the row of the id at position `id`. It has the plan's width; elements behind those of its
-/// table are zeros.
+/// Output memory for unpooled rows. Row `id` is the row of the id at position `id`. It has the plan's width; elements
+/// behind those of its table are zeros.
 pub(crate) trait RowsOut {
     /// Type of the output's elements.
     type Element: OutputElement;
@@ -28,7 +28,8 @@ pub(crate) trait RowsOut {
     /// Writes a stored row of `dim` elements to row `id`, converted; `None`: zeros.
     fn put<E: Element>(&mut self, id: usize, stored: Option<&[u8]>, dim: usize);
 
-    /// Writes the row of `table` that lies in `memory` from byte `at` on to row `id`, converted. `scratch` has room for the stored row.
+    /// Writes the row of `table` that lies in `memory` from byte `at` on to row `id`, converted. `scratch` has room for
+    /// the stored row.
     fn land(&mut self, id: usize, table: &ResolvedTable, memory: &DmaMemory, at: usize, scratch: &mut [u8]);
 
     /// The byte of the output at which row `id` begins, if drives can write to the output.

@@ -9,8 +9,9 @@ use crate::batch::{Batch, Output};
 use crate::error::LookupError;
 use crate::report::LookupReport;
 
-/// The right to one look-up at a time, with the queue pairs on every drive ([`HostOptions::workers`](crate::HostOptions::workers) of them)
-/// and the buffers that this look-up uses. Dropping the slot gives it back to its plan.
+/// The right to one look-up at a time, with the queue pairs on every drive
+/// ([`HostOptions::workers`](crate::HostOptions::workers) of them) and the buffers that this look-up uses. Dropping the
+/// slot gives it back to its plan.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
@@ -44,8 +45,8 @@ impl Slot {
 
     /// Looks up one batch, and fills `out`. It allocates nothing unless it fails.
     ///
-    /// A failed read never looks like a row: see [`LookupError`]. The drive that failed is brought back, if it can be, by the
-    /// next look-up.
+    /// A failed read never looks like a row: see [`LookupError`]. The drive that failed is brought back, if it can be,
+    /// by the next look-up.
     pub fn lookup(&mut self, batch: &Batch<'_>, out: &mut Output<'_>) -> Result<LookupReport, LookupError> {
         let state = self.holding.idle()?;
         // This is read once: tables that the host adopts during this look-up are for the next one.

@@ -31,7 +31,8 @@ use warprow_store::view::OverlaySnapshot;
 /// The most bytes of landing memory that a queue pair has in each of its two halves.
 const MAX_LANDING: usize = 8 << 20;
 
-/// What a slot owns: queue pairs, and the buffers of all stages. They are allocated when the plan is made, and used again by each look-up.
+/// What a slot owns: queue pairs, and the buffers of all stages. They are allocated when the plan is made, and used
+/// again by each look-up.
 #[derive(Debug)]
 pub(crate) struct State {
     lanes: Vec<Lane>,
@@ -372,8 +373,8 @@ impl State {
         Sorted { hot_ids, cold_ids, unique, reads, commands: count, failed }
     }
 
-    /// Writes the mask as it is if no row fails: 1 to `out` for each id that its table has and that is no padding, else 0; of a plan whose
-    /// masks tell failed rows, only zeros.
+    /// Writes the mask as it is if no row fails: 1 to `out` for each id that its table has and that is no padding, else
+    /// 0; of a plan whose masks tell failed rows, only zeros.
     pub(crate) fn mask(&self, plan: &Prepared, batch: &Batch<'_>, out: &mut [u8]) {
         if plan.options.mask == MaskMeaning::Failed {
             out.iter_mut().take(batch.ids.len()).for_each(|mask| *mask = 0);
@@ -389,7 +390,8 @@ impl State {
         }
     }
 
-    /// Splits the slot's buffers into the results of the stages so far (without weights), and what the stages *read* and *expand* work with.
+    /// Splits the slot's buffers into the results of the stages so far (without weights), and what the stages *read*
+    /// and *expand* work with.
     pub(crate) fn split<'a>(
         &'a mut self,
         plan: &'a Prepared,

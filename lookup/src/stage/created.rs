@@ -1,20 +1,22 @@
-//! Finds sparse ids that updates created after their table was written. The key index does not have them, and may take one for another id
-//! with the same fingerprint; so created ids are looked for in the overlay, and the result overrides that of the index.
+//! Finds sparse ids that updates created after their table was written. The key index does not have them, and may take
+//! one for another id with the same fingerprint; so created ids are looked for in the overlay, and the result overrides
+//! that of the index.
 
 use warprow_keys::KeyKind;
 
 use super::keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
 use warprow_store::view::{CREATED, OverlaySnapshot};
 
-/// The bit that marks a key of a created id. The bits below are then not a row, but the number of the overlay's record that has the row. No
-/// table with an index has so many rows that it would need this bit.
+/// The bit that marks a key of a created id. The bits below are then not a row, but the number of the overlay's record
+/// that has the row. No table with an index has so many rows that it would need this bit.
 pub(crate) const CREATED_ROW: u64 = 1 << (TABLE_SHIFT - 1);
 
-/// A feature's table: its number in the plan, its index in the generation that the snapshot belongs to, and the kind of its ids.
+/// A feature's table: its number in the plan, its index in the generation that the snapshot belongs to, and the kind of
+/// its ids.
 pub(crate) type CreatedIn = (u16, u32, KeyKind);
 
-/// Corrects `keys`, which [`sparse_keys`](super::sparse_keys) made of one feature's ids: replaces the keys of ids that updates created, and
-/// takes these ids out of `counts`, where they were counted as missing or as padding.
+/// Corrects `keys`, which [`sparse_keys`](super::sparse_keys) made of one feature's ids: replaces the keys of ids that
+/// updates created, and takes these ids out of `counts`, where they were counted as missing or as padding.
 pub(crate) fn created<I: Id>(
     ids: &[I],
     (table, index, kind): CreatedIn,

@@ -17,8 +17,8 @@ struct Entry {
     index: u32,
 }
 
-/// A hash table of keys with open addressing. Changing the table's stamp empties it. The table has at least twice as many entries as it can
-/// have keys, and small batches use only its beginning.
+/// A hash table of keys with open addressing. Changing the table's stamp empties it. The table has at least twice as
+/// many entries as it can have keys, and small batches use only its beginning.
 #[derive(Debug)]
 pub struct KeyTable {
     entries: Box<[Entry]>,
@@ -51,16 +51,16 @@ impl KeyTable {
     }
 }
 
-/// The entry at which the search for a key begins, in a table of 2^(64 - `shift`) entries. Both halves of the product take part, so that keys
-/// that differ in their row, and keys that differ in their table, are spread alike.
+/// The entry at which the search for a key begins, in a table of 2^(64 - `shift`) entries. Both halves of the product
+/// take part, so that keys that differ in their row, and keys that differ in their table, are spread alike.
 #[inline(always)]
 fn place(key: u64, shift: u32) -> usize {
     let product = u128::from(key) * 0x9E37_79B9_7F4A_7C15;
     (((product >> 64) as u64 ^ product as u64) >> shift) as usize
 }
 
-/// Writes the different keys to `unique`, in the order in which they first appear, and for each key its index in `unique`, or [`MISSING`] or
-/// [`PADDING`], to `inverse`. Returns how many different keys there are.
+/// Writes the different keys to `unique`, in the order in which they first appear, and for each key its index in
+/// `unique`, or [`MISSING`] or [`PADDING`], to `inverse`. Returns how many different keys there are.
 ///
 /// # Panics
 /// If `unique` or `inverse` is shorter than `keys`, or the table is for fewer keys.
@@ -106,7 +106,8 @@ impl Deduping {
                     at += 1;
                     continue;
                 }
-                // The processor cannot predict whether a key is new. So there is no branch: everything is written in either case.
+                // The processor cannot predict whether a key is new. So there is no branch: everything is written in
+                // either case.
                 let index = if live { entry.index } else { count as u32 };
                 *entry = Entry { key, stamp, index };
                 unique[count] = key;

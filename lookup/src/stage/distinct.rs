@@ -16,8 +16,8 @@ pub(crate) struct BitmapShape {
 }
 
 impl BitmapShape {
-    /// For a tier of `dram_bytes` bytes, whose shortest rows have `least_row_bytes`. Rows begin at least `least_row_bytes` from each other,
-    /// so no two have the same bit.
+    /// For a tier of `dram_bytes` bytes, whose shortest rows have `least_row_bytes`. Rows begin at least
+    /// `least_row_bytes` from each other, so no two have the same bit.
     pub(crate) fn new(dram_bytes: usize, least_row_bytes: usize) -> Self {
         let shift = least_row_bytes.max(1).ilog2();
         Self { shift, words: (dram_bytes.saturating_sub(1) >> shift) / 64 + 1 }

@@ -16,8 +16,8 @@ pub trait Element {
     /// The type, as a value.
     const DTYPE: DType;
 
-    /// Calls `take` with `row`'s elements as `f32`, block by block, and with the index of each block's first element. The conversion is
-    /// exact, except that each step of scale and bias is rounded (`q8`, `q4`).
+    /// Calls `take` with `row`'s elements as `f32`, block by block, and with the index of each block's first element.
+    /// The conversion is exact, except that each step of scale and bias is rounded (`q8`, `q4`).
     fn widen(row: &[u8], take: impl FnMut(usize, &[f32]));
 }
 
@@ -161,8 +161,8 @@ pub trait OutputElement: Copy + Default + FromBytes + IntoBytes + Immutable {
     /// The type, as a value.
     const DTYPE: DType;
 
-    /// Rounds `wide` to nearest, ties to even; a number that is too large becomes infinite, subnormal results are kept. It is
-    /// never called for integers, because plans refuse to convert to them.
+    /// Rounds `wide` to nearest, ties to even; a number that is too large becomes infinite, subnormal results are kept.
+    /// It is never called for integers, because plans refuse to convert to them.
     fn narrow(wide: &[f32], out: &mut [Self]);
 }
 
@@ -206,7 +206,8 @@ macro_rules! integer_out {
 integer_out!(i8, I8);
 integer_out!(u8, U8);
 
-/// Writes `row`, which has elements of type `E`, to `out` as elements of type `O`. If the types are the same, the row is copied bit by bit.
+/// Writes `row`, which has elements of type `E`, to `out` as elements of type `O`. If the types are the same, the row
+/// is copied bit by bit.
 #[inline]
 pub fn convert<E: Element, O: OutputElement>(row: &[u8], out: &mut [O]) {
     if E::DTYPE == O::DTYPE {
@@ -222,8 +223,8 @@ pub fn convert<E: Element, O: OutputElement>(row: &[u8], out: &mut [O]) {
 /// The type in which a bag's rows are summed: `f32`. Sums begin at +0, and rows are added in the order of the bag.
 pub type Accumulator = f32;
 
-/// Adds `row` to `sum`: first each element is multiplied by `weight`, if there is one, and rounded; then it is added, and
-/// rounded.
+/// Adds `row` to `sum`: first each element is multiplied by `weight`, if there is one, and rounded; then it is added,
+/// and rounded.
 #[inline]
 pub fn pool<E: Element>(row: &[u8], weight: Option<f32>, sum: &mut [Accumulator]) {
     E::widen(row, |first, wide| {
@@ -244,7 +245,8 @@ mod tests {
     use proptest::prelude::*;
     use proptest::test_runner::RngSeed;
 
-    /// Rounds to nearest, ties to even, in exact arithmetic on the bits: `exponent_bits` and `mantissa_bits` of the narrow type.
+    /// Rounds to nearest, ties to even, in exact arithmetic on the bits: `exponent_bits` and `mantissa_bits` of the
+    /// narrow type.
     fn naive_narrow(value: f32, exponent_bits: u32, mantissa_bits: u32) -> u16 {
         let sign = u16::from(value.is_sign_negative()) << (exponent_bits + mantissa_bits);
         let bias = (1i32 << (exponent_bits - 1)) - 1;

@@ -8,8 +8,9 @@ use super::keys::{Id, KEY_MISSING, KEY_PADDING, KeyCounts, TABLE_SHIFT};
 /// How many ids the index is asked for at once.
 const BLOCK: usize = 128;
 
-/// Writes to `keys` the keys of one feature's ids, which are sparse ids of the table with index `table`, as [`keys`](super::keys()) does for
-/// a table without an index. In such a key, the key position that the index gives the id takes the place of the row.
+/// Writes to `keys` the keys of one feature's ids, which are sparse ids of the table with index `table`, as
+/// [`keys`](super::keys()) does for a table without an index. In such a key, the key position that the index gives the
+/// id takes the place of the row.
 pub fn sparse_keys<I: Id>(
     ids: &[I],
     table: u16,
@@ -19,7 +20,8 @@ pub fn sparse_keys<I: Id>(
     keys: &mut [u64],
 ) -> KeyCounts {
     let base = u64::from(table) << TABLE_SHIFT;
-    // If one of the two types, of ids and of stored keys, is signed and the other is not, numbers with the upper bit set are no keys.
+    // If one of the two types, of ids and of stored keys, is signed and the other is not, numbers with the upper bit
+    // set are no keys.
     let signed = sparse.index.kind() == KeyKind::I64;
     let foreign = if signed == I::SIGNED { 0 } else { 1 << 63 };
     let padding = padding.and_then(I::raw_of);
@@ -44,7 +46,8 @@ pub fn sparse_keys<I: Id>(
     counts
 }
 
-/// Writes the mask of one feature's ids, of which [`sparse_keys`] made `keys`: 1 where the table has the row and the id is no padding, else 0.
+/// Writes the mask of one feature's ids, of which [`sparse_keys`] made `keys`: 1 where the table has the row and the id
+/// is no padding, else 0.
 pub fn sparse_mask<I: Id>(ids: &[I], keys: &[u64], padding: Option<i128>, mask: &mut [u8]) {
     let padding = padding.and_then(I::raw_of);
     for ((mask, &id), &key) in mask.iter_mut().zip(ids).zip(keys) {

@@ -1,7 +1,8 @@
-//! Makes keys of ids. A key is a number of 64 bits that names a row among all tables of a plan. (It is not the sparse key by which a user
-//! names a row.)
+//! Makes keys of ids. A key is a number of 64 bits that names a row among all tables of a plan. (It is not the sparse
+//! key by which a user names a row.)
 
-/// A key is its table's index in the plan, shifted left by this many bits, plus the row (in a table with sparse keys, the key position).
+/// A key is its table's index in the plan, shifted left by this many bits, plus the row (in a table with sparse keys,
+/// the key position).
 pub const TABLE_SHIFT: u32 = 48;
 /// The most rows that a table of a plan may have.
 pub const MAX_ROWS: u64 = 1 << TABLE_SHIFT;
@@ -53,10 +54,11 @@ pub struct KeyCounts {
     pub padding: usize,
 }
 
-/// Writes to `keys` the keys of one feature's ids, which are ids of the table with index `table`. The table has `rows` rows.
+/// Writes to `keys` the keys of one feature's ids, which are ids of the table with index `table`. The table has `rows`
+/// rows.
 ///
-/// An id is compared with `padding` before anything else. With `read_padding` (in unpooled look-ups), a padding id that the table has gets
-/// the key of its row nevertheless.
+/// An id is compared with `padding` before anything else. With `read_padding` (in unpooled look-ups), a padding id that
+/// the table has gets the key of its row nevertheless.
 pub fn keys<I: Id>(
     ids: &[I],
     table: u16,

@@ -11,9 +11,10 @@ use super::split_tiers::TierSplit;
 /// How many ids before its turn the rank of an id is brought towards the caches.
 const AHEAD: usize = 32;
 
-/// Finds where the rows of one feature's ids lie, which begin at position `first`, of the table number `table.0` of a plan, with `table.1`
-/// rows. It does in one pass what [`keys`](super::keys()) and then [`split_tiers`](super::split_tiers()) would do, and makes keys of ids on
-/// drives alone. `padding` is the id that stands for none, and whether its row is read nevertheless, if the table has it.
+/// Finds where the rows of one feature's ids lie, which begin at position `first`, of the table number `table.0` of a
+/// plan, with `table.1` rows. It does in one pass what [`keys`](super::keys()) and then
+/// [`split_tiers`](super::split_tiers()) would do, and makes keys of ids on drives alone. `padding` is the id that
+/// stands for none, and whether its row is read nevertheless, if the table has it.
 ///
 /// # Panics
 /// If `places` is shorter than `ids`, or the buffers of `tiers` have no room for all ids.
@@ -92,7 +93,8 @@ impl<I: Id> Each<'_, I> {
             }
             let rank = rank_of(raw).unwrap_or(u64::MAX);
             let hot = rank < route.hot_rows;
-            // The processor cannot predict the tier of a row. So there is no branch: both lists are written, and one of them grows.
+            // The processor cannot predict the tier of a row. So there is no branch: both lists are written, and one of
+            // them grows.
             *place = if hot { RowLocation::dram(route.dram_byte + rank * row_bytes) } else { RowLocation::COLD };
             cold[cold_count] = first + at as u32;
             cold_keys[cold_count] = base | raw;

@@ -18,9 +18,10 @@ pub struct ReadCommand {
     pub rows: u32,
 }
 
-/// Makes commands of `reads`, which are in order of address. Rows of one LBA share a command. Whether other rows of a drive share one is for
-/// the drive's rule in `merge_rules` to say; for a drive without a rule there, they do not. `lbas` tells how many LBAs a row takes. Returns how
-/// many commands were written to `commands`, which must be at least as long as `reads`.
+/// Makes commands of `reads`, which are in order of address. Rows of one LBA share a command. Whether other rows of a
+/// drive share one is for the drive's rule in `merge_rules` to say; for a drive without a rule there, they do not.
+/// `lbas` tells how many LBAs a row takes. Returns how many commands were written to `commands`, which must be at least
+/// as long as `reads`.
 pub fn merge(
     reads: &[RowRead],
     lbas: impl Fn(&RowRead) -> u32,
@@ -57,8 +58,9 @@ pub fn merge(
     count
 }
 
-/// The parts in which a command can be read again after a bad block, so that as few rows as possible fail: the smallest pieces such that no
-/// row lies in two of them, without the LBAs between pieces. `reads` are the rows that commands were made of.
+/// The parts in which a command can be read again after a bad block, so that as few rows as possible fail: the smallest
+/// pieces such that no row lies in two of them, without the LBAs between pieces. `reads` are the rows that commands
+/// were made of.
 pub fn split(command: &ReadCommand, reads: &[RowRead], lbas: impl Fn(&RowRead) -> u32) -> Vec<ReadCommand> {
     let rows = reads.get(command.first as usize..).and_then(|reads| reads.get(..command.rows as usize));
     let rows = rows.unwrap_or_default();
@@ -123,7 +125,8 @@ mod tests {
         commands
     }
 
-    /// Checks that commands have every row once, in order, whole, and from where they say; and nothing before or behind.
+    /// Checks that commands have every row once, in order, whole, and from where they say; and nothing before or
+    /// behind.
     fn check_cover(rows: &[Row], commands: &[ReadCommand]) {
         let mut next = 0;
         for command in commands {

@@ -28,16 +28,16 @@ impl MergeRule {
         Self { max_lbas, rule: Rule::Neighbours }
     }
 
-    /// Rows share a command if, by the drive's read curve, one command reads them and the LBAs between them more cheaply than two commands
-    /// would read them. Commands have up to `max_lbas` LBAs, and never more than 65,536.
+    /// Rows share a command if, by the drive's read curve, one command reads them and the LBAs between them more
+    /// cheaply than two commands would read them. Commands have up to `max_lbas` LBAs, and never more than 65,536.
     pub fn by_curve(curve: &ReadCurve, lba_bytes: u32, max_lbas: u32) -> Self {
         let max_lbas = max_lbas.min(1 << 16);
         let cost = |lbas: u32| curve.cost(u64::from(lbas) * u64::from(lba_bytes));
         Self { max_lbas, rule: Rule::Costs((0..=max_lbas).map(cost).collect()) }
     }
 
-    /// The widest gap between two rows of `row_lbas` LBAs that one command reads in vain, because that is still cheaper than two commands;
-    /// 0 if gaps are never read.
+    /// The widest gap between two rows of `row_lbas` LBAs that one command reads in vain, because that is still cheaper
+    /// than two commands; 0 if gaps are never read.
     pub fn widest_gap(&self, row_lbas: u32) -> u32 {
         let Rule::Costs(costs) = &self.rule else { return 0 };
         let cost = |lbas: u32| costs.get(lbas as usize).copied();
@@ -46,17 +46,18 @@ impl MergeRule {
         (1..=self.max_lbas).take_while(|&gap| fits(gap)).last().unwrap_or(0)
     }
 
-    /// The largest aligned window of LBAs in which all rows that are wanted may share one command, whichever these are. Rows have at least
-    /// `row_lbas` LBAs, the window at most `most_lbas`. Returns log₂ of the window's LBAs, and the most LBAs between one row and the next. If
-    /// the rule is by cost, no such command costs more than its rows would cost apart. (0, 0): rows of different LBAs share no command.
+    /// The largest aligned window of LBAs in which all rows that are wanted may share one command, whichever these are.
+    /// Rows have at least `row_lbas` LBAs, the window at most `most_lbas`. Returns log₂ of the window's LBAs, and the
+    /// most LBAs between one row and the next. If the rule is by cost, no such command costs more than its rows would
+    /// cost apart. (0, 0): rows of different LBAs share no command.
     pub fn window(&self, row_lbas: u32, most_lbas: u32) -> (u32, u32) {
         let two = row_lbas.saturating_mul(2);
         let most = most_lbas.min(self.max_lbas);
         let (lbas, gap) = match &self.rule {
             Rule::Separate => (0, 0),
             Rule::Neighbours => (most, 0),
-            // One command that reads all the window's LBAs is cheaper than two commands for any two of its rows, and so also cheaper than
-            // a command for each of more rows.
+            // One command that reads all the window's LBAs is cheaper than two commands for any two of its rows, and so
+            // also cheaper than a command for each of more rows.
             Rule::Costs(_) if self.takes_in(row_lbas, row_lbas, two.into()) => {
                 let gap = self.widest_gap(row_lbas);
                 (two.saturating_add(gap).min(most), gap)
@@ -69,8 +70,8 @@ impl MergeRule {
         }
     }
 
-    /// Whether a read of `more` LBAs is joined to a command of `lbas` LBAs, which makes a command of `joined` LBAs. The two overlap if
-    /// `joined` is less than their sum, and there is a gap between them if it is more.
+    /// Whether a read of `more` LBAs is joined to a command of `lbas` LBAs, which makes a command of `joined` LBAs. The
+    /// two overlap if `joined` is less than their sum, and there is a gap between them if it is more.
     #[inline(always)]
     pub(super) fn takes_in(&self, lbas: u32, more: u32, joined: u64) -> bool {
         let apart = u64::from(lbas) + u64::from(more);

@@ -1,7 +1,7 @@
-//! The stages of a look-up, each a function of its name over plain slices. [`keys`](keys()) makes a number of each id, the *key*, which is
-//! the same for all ids of one row; [`split_tiers`](split_tiers()) finds the ids whose rows lie on drives. These ids go through [`dedupe`](dedupe()) →
-//! [`route`](route()) → [`order`](order()) → [`merge`](merge()); the executor then reads and expands. No stage allocates, except [`split`],
-//! which follows a failure.
+//! The stages of a look-up, each a function of its name over plain slices. [`keys`](keys()) makes a number of each id,
+//! the *key*, which is the same for all ids of one row; [`split_tiers`](split_tiers()) finds the ids whose rows lie on
+//! drives. These ids go through [`dedupe`](dedupe()) → [`route`](route()) → [`order`](order()) → [`merge`](merge());
+//! the executor then reads and expands. No stage allocates, except [`split`], which follows a failure.
 
 mod created;
 mod dedupe;

@@ -8,7 +8,8 @@ const VALUES: usize = 1 << DIGIT;
 /// The number of rows below which a sort by comparison is faster than the radix sort.
 const FEW: usize = 192;
 
-/// Sorts `reads` by drive and LBA. If `scratch` is at least as long as `reads`, large lists are sorted by radix, which is faster.
+/// Sorts `reads` by drive and LBA. If `scratch` is at least as long as `reads`, large lists are sorted by radix, which
+/// is faster.
 pub fn order(reads: &mut [RowRead], scratch: &mut [RowRead]) {
     let Some(&first) = reads.first() else { return };
     if reads.len() < FEW || scratch.len() < reads.len() {

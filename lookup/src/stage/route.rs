@@ -45,7 +45,8 @@ impl RowLocation {
         self.0
     }
 
-    /// The byte of the DRAM tier at which the row begins whose location has [`number`](Self::number) `number`; `None`: the row lies elsewhere.
+    /// The byte of the DRAM tier at which the row begins whose location has [`number`](Self::number) `number`; `None`:
+    /// the row lies elsewhere.
     #[inline(always)]
     pub(crate) const fn byte_of_number(number: u64) -> Option<usize> {
         Self(number).dram_byte()
@@ -127,9 +128,9 @@ pub struct Routed {
     pub lost: usize,
 }
 
-/// Finds where the row of each unique key lies. Writes `locations` for all rows, and `reads` for the rows on drives, in the order of the
-/// keys. `locations` must be at least as long as `unique`, and `reads` must have room for all rows on drives: a row for which it has none
-/// counts as lost.
+/// Finds where the row of each unique key lies. Writes `locations` for all rows, and `reads` for the rows on drives, in
+/// the order of the keys. `locations` must be at least as long as `unique`, and `reads` must have room for all rows on
+/// drives: a row for which it has none counts as lost.
 pub fn route(tables: &[RouteTable], unique: &[u64], locations: &mut [RowLocation], reads: &mut [RowRead]) -> Routed {
     let mut routed = Routed::default();
     let mut reads = reads.iter_mut();

@@ -20,9 +20,9 @@ pub struct TierSplit<'a> {
     pub hot_count: usize,
 }
 
-/// Divides the keys of one feature, whose ids begin at position `first`, by tier, and writes to `places` where the row of each lies: in
-/// DRAM, missing, padding, or on a drive ([`RowLocation::COLD`]). Where a key is [`KEY_FOUND`], its place has been
-/// written before, and stays.
+/// Divides the keys of one feature, whose ids begin at position `first`, by tier, and writes to `places` where the row
+/// of each lies: in DRAM, missing, padding, or on a drive ([`RowLocation::COLD`]). Where a key is [`KEY_FOUND`], its
+/// place has been written before, and stays.
 ///
 /// # Panics
 /// If `places` is shorter than `keys`, or the buffers of `sieved` have no room for all keys.
@@ -70,7 +70,8 @@ fn sieve_by(
         }
         let rank = rank_of(key & ((1 << TABLE_SHIFT) - 1));
         let hot = rank < table.hot_rows;
-        // The processor cannot predict the tier of a row. So there is no branch: both lists are written, and one of them grows.
+        // The processor cannot predict the tier of a row. So there is no branch: both lists are written, and one of
+        // them grows.
         *place = if hot { RowLocation::dram(table.dram_byte + rank * row_bytes) } else { RowLocation::COLD };
         cold[cold_count] = id;
         cold_keys[cold_count] = key;

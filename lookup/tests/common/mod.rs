@@ -113,8 +113,8 @@ impl Table {
         self.keys.as_ref().map_or(i128::from(position), |keys| keys.numbers[position as usize])
     }
 
-    /// The table with random sparse ids instead of its own, of whatever kind; `checked`: each will be compared with the stored one,
-    /// else fingerprints are so long that no test meets a false one.
+    /// The table with random sparse ids instead of its own, of whatever kind; `checked`: each will be compared with the
+    /// stored one, else fingerprints are so long that no test meets a false one.
     pub(crate) fn with_random_keys(mut self, checked: bool, random: &mut fastrand::Rng) -> Self {
         let kind = if random.bool() { KeyKind::I64 } else { KeyKind::U64 };
         let rows = self.spec.rows as usize;
