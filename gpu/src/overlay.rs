@@ -205,7 +205,7 @@ impl GpuOverlay {
             }
             if busy > 0 {
                 return Err(GpuError::Busy(
-                    "look-ups that may read updated rows, which are to be let go, do not end: call it again",
+                    "look-ups do not end that may read the updated rows whose memory is to be used again",
                 ));
             }
         }
@@ -296,7 +296,7 @@ fn until(stream: &Stream, limit: Duration, mut is_there: impl FnMut() -> bool) -
         if turns.is_multiple_of(512) {
             stream.check()?;
             if began.elapsed() > limit && !is_there() {
-                return Err(GpuError::Busy("the GPU does not come to taking updated rows: call it again"));
+                return Err(GpuError::Busy("the GPU does not come to taking updated rows in time"));
             }
         }
         std::thread::sleep(Duration::from_micros(10));
