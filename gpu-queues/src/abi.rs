@@ -124,19 +124,19 @@ pub struct QueueState {
     /// Not zero if the queue is poisoned: a `FAULT_*`, and the queue takes no command until the host has recreated it.
     /// Stored behind a release.
     pub poison: u32,
-    /// Uses of each batch slot, modulo `generations`.
+    /// How often each batch slot was used, modulo [`QueueDescriptor::generations`].
     pub generation: [u32; MAX_BATCHES],
     /// Completions that answer no outstanding command.
     pub anomalies: u32,
-    /// Zero.
+    /// Reserved: zero.
     pub unused: u32,
     /// Commands submitted since the queue was created.
     pub commands: u64,
-    /// Doorbells stored since then.
+    /// Doorbells stored since the queue was created.
     pub doorbells: u64,
     /// Number of the launch that stored `poison`. For this launch the queue still counts as healthy.
     pub poisoned_by: u64,
-    /// Zero.
+    /// Reserved: zero.
     pub reserved: [u32; 12],
 }
 
@@ -144,7 +144,7 @@ pub struct QueueState {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fault {
-    /// A `FAULT_*`.
+    /// Why the block gave up: a `FAULT_*`.
     pub kind: u32,
     /// Index of the drive in its queue set, as in the descriptor.
     pub drive: u32,
@@ -152,39 +152,40 @@ pub struct Fault {
     pub queue: u32,
     /// Identifier of a command that was outstanding when the block gave up.
     pub cid: u32,
-    /// First LBA of that command.
+    /// First LBA of the command that `cid` names.
     pub lba: u64,
     /// Nanoseconds that the block waited, from the command's doorbell on.
     pub waited_ns: u64,
-    /// Number of the launch, counted by its slot from 1.
+    /// Number of the launch in which the block gave up, counted by its slot from 1.
     pub launch: u64,
     /// Commands outstanding when the block gave up.
     pub outstanding: u32,
     /// Status field of the first command that ended with an error in the latest launch in which one did; stored last of
     /// the `failed_*` fields. 0: no command failed since the queue was created, or these fields are being written.
     pub status: u32,
-    /// First LBA of that command.
+    /// First LBA of the command that `status` is of.
     pub failed_lba: u64,
-    /// Number of that launch.
+    /// Number of the launch in which the command that `status` is of ended.
     pub failed_launch: u64,
-    /// Identifier of that command.
+    /// Identifier of the command that `status` is of.
     pub failed_cid: u32,
-    /// Zero.
+    /// Reserved: zero.
     pub unused: u32,
     /// Number of the latest launch in which a command succeeded; 0: none since the queue was created.
     pub answered: u64,
-    /// Rank of the first row that did not match its checksum in the latest launch in which one did not.
+    /// Rank of the *damaged row*: the first row that did not match its checksum, in the latest launch in which some row
+    /// did not.
     pub damaged_rank: u64,
-    /// First LBA of the command that read it.
+    /// First LBA of the command that read the damaged row.
     pub damaged_lba: u64,
-    /// Number of that launch; stored last of the `damaged_*` fields. 0: there is none, or these fields are being
-    /// written.
+    /// Number of the launch that read the damaged row; stored last of the `damaged_*` fields. 0: there is no damaged
+    /// row, or these fields are being written.
     pub damaged_launch: u64,
-    /// Index of that row's table among those of the launch.
+    /// Index of the damaged row's table among the tables of the launch.
     pub damaged_table: u32,
-    /// Identifier of that command.
+    /// Identifier of the command that read the damaged row.
     pub damaged_cid: u32,
-    /// Zero.
+    /// Reserved: zero.
     pub reserved: [u32; 4],
 }
 
@@ -193,17 +194,17 @@ pub struct Fault {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RingReads {
-    /// The [`QueueDescriptor`].
+    /// Address of the [`QueueDescriptor`].
     pub queue: u64,
-    /// The gate, in pinned memory.
+    /// Address of the gate, in pinned memory.
     pub gate: u64,
     /// Number of the launch, from 1.
     pub launch: u64,
-    /// `count` u64: the LBAs to read.
+    /// Address of `count` u64: the LBAs to read.
     pub lbas: u64,
-    /// `count` places of one LBA: what was read, in the order of `lbas`.
+    /// Address of `count` places of one LBA each, for what was read, in the order of `lbas`.
     pub landed: u64,
-    /// `count` u32, zero before the launch: 1 where the command succeeded.
+    /// Address of `count` u32, zero before the launch: 1 where the command succeeded.
     pub is_read: u64,
     /// How many reads there are.
     pub count: u64,
@@ -241,7 +242,7 @@ pub struct DamagedRow {
 const LOOKS: u32 = 10_000;
 
 impl QueueDescriptor {
-    /// As the kernels read it.
+    /// The bytes of the descriptor, as the kernels read it.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: a structure of integers without padding: its fields make up its size (asserted below).
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
@@ -249,13 +250,13 @@ impl QueueDescriptor {
 }
 
 impl QueueState {
-    /// As a kernel reads it.
+    /// The bytes of the state, as a kernel reads it.
     pub fn as_bytes(&self) -> &[u8] {
         // SAFETY: a structure of integers without padding: its fields make up its size (asserted below).
         unsafe { std::slice::from_raw_parts(std::ptr::from_ref(self).cast(), size_of::<Self>()) }
     }
 
-    /// As a kernel left it.
+    /// The state that has these bytes, as a kernel left them.
     pub fn from_bytes(bytes: [u8; size_of::<Self>()]) -> Self {
         // SAFETY: every pattern of bits is a value of a structure of integers, of the same size.
         unsafe { std::mem::transmute(bytes) }
@@ -362,7 +363,7 @@ impl Fault {
     }
 }
 
-/// What two looks, one after the other, agree on, if `whole` accepts it.
+/// Looks until two looks, one after the other, agree on something that `whole` accepts; `None` if they do not in time.
 fn settled<T: PartialEq>(look: impl Fn() -> T, whole: impl Fn(&T) -> bool) -> Option<T> {
     let mut before = look();
     for _ in 0..LOOKS {

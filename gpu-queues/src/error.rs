@@ -34,7 +34,7 @@ pub enum GpuQueueError {
         memlock()
     )]
     Pin {
-        /// Bytes.
+        /// How many bytes were to be pinned.
         bytes: u64,
         /// CUDA's answer.
         code: CUresult,
@@ -42,9 +42,9 @@ pub enum GpuQueueError {
     /// GPU memory could not be had.
     #[error("{bytes} bytes of GPU memory cannot be had ({code:?}, {free} are free): ask for less, or free some")]
     DeviceMemory {
-        /// Bytes.
+        /// How many bytes were asked for.
         bytes: u64,
-        /// Bytes that are free.
+        /// How many bytes of GPU memory are free.
         free: u64,
         /// CUDA's answer.
         code: CUresult,
@@ -90,7 +90,7 @@ pub enum GpuQueueError {
         /// The reason, and its remedy where there is one.
         why: RegisterRefusal,
     },
-    /// Memory for queues on a GPU could not be written.
+    /// GPU memory in which queues lie could not be written.
     #[error(transparent)]
     PeerMemory(#[from] PeerMemoryError),
     /// A queue set cannot be made as the caller asked; the text says why.

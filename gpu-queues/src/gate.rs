@@ -98,7 +98,7 @@ impl Gate {
         self.check_context().is_err() && self.is_lost()
     }
 
-    /// As if the context were lost. For tests of gates on the host.
+    /// Has the gate answer as if the context were lost. For tests of gates on the host.
     #[doc(hidden)]
     pub fn lose_context(&self) {
         self.lost.store(true, Ordering::Release);

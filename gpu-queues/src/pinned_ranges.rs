@@ -7,8 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use warprow_dma::DmaMemory;
 
-/// Bytes and the address for kernels, by the address in this process. CUDA registers a piece of memory once at a time,
-/// so that pieces do not overlap.
+/// The pinned pieces of memory: their lengths and their addresses for kernels, by their addresses in this process. CUDA
+/// registers a piece of memory once at a time, so that pieces do not overlap.
 static RANGES: Mutex<BTreeMap<usize, (usize, u64)>> = Mutex::new(BTreeMap::new());
 /// Counts the changes of [`RANGES`].
 static CHANGES: AtomicU64 = AtomicU64::new(0);
@@ -17,14 +17,14 @@ fn ranges() -> MutexGuard<'static, BTreeMap<usize, (usize, u64)>> {
     RANGES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// How often memory has been pinned or given up by [`PinnedMemory`](crate::PinnedMemory): as long as it stays,
-/// [`pinned_address`] answers the same.
+/// How often memory has been pinned or given up by [`PinnedMemory`](crate::PinnedMemory). As long as this number stays
+/// as it is, [`pinned_address`] gives the same answers.
 pub fn pinned_changes() -> u64 {
     CHANGES.load(Ordering::Acquire)
 }
 
 /// The address at which kernels of every context reach `memory`, if all of it is part of one
-/// [`PinnedMemory`](crate::PinnedMemory). Valid for as long as that lives.
+/// [`PinnedMemory`](crate::PinnedMemory). The address is valid for as long as that `PinnedMemory` lives.
 pub fn pinned_address(memory: &DmaMemory) -> Option<u64> {
     let start = memory.as_ptr() as usize;
     let ranges = ranges();

@@ -13,18 +13,18 @@ use crate::memory_placement::PlacedMemory;
 
 /// Memory of a GPU that drives write to: completion queues and landing areas of placement A⁻.
 pub trait DriveWritable: Send + Sync + fmt::Debug {
-    /// At least `bytes` of it, a multiple of 4096.
+    /// Allocates at least `bytes` of such memory, a multiple of 4096.
     fn allocate(&self, bytes: usize) -> Result<DriveWritableBlock, GpuQueueError>;
 }
 
 /// A piece of a GPU's memory that drives can write to.
 #[derive(Debug)]
 pub struct DriveWritableBlock {
-    /// The host's mapping of it, which VFIO maps for a drive. Page-aligned.
+    /// The host's mapping of the GPU's memory, which VFIO maps for a drive. It is page-aligned.
     pub memory: DmaMemory,
     /// The address of the memory, for whoever drives the queues.
     pub address: u64,
-    /// What keeps it allocated.
+    /// What keeps the memory allocated.
     pub owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -47,13 +47,13 @@ pub(crate) struct QueueBytes {
 /// The memory of one queue, with its addresses for whoever drives the queue and for the drive.
 pub(crate) struct QueueMemory {
     pub(crate) external: ExternalMemory,
-    /// The submission queue, for whoever drives the queue; and so on.
+    /// The addresses `sq`, `cq` and `landing` are for whoever drives the queue, and the other two for the drive.
     pub(crate) sq: u64,
     pub(crate) cq: u64,
     pub(crate) landing: u64,
     pub(crate) landing_iova: u64,
     pub(crate) list_iova: u64,
-    /// Whether some of it is gone with the GPU's context.
+    /// Whether some of the memory is the GPU's, and so is lost when the GPU's context is.
     pub(crate) is_on_gpu: bool,
     /// Bytes of the landing area.
     landing_bytes: usize,

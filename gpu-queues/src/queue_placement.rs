@@ -12,18 +12,19 @@ use crate::{DoorbellAccess, Gpu, GpuQueueError, MemoryPlacement};
 /// emulated drive are pinned memory, in place of BAR0's registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum QueuePlacement {
-    /// Rings and landing areas in GPU memory, BAR0 rung by the GPU.
+    /// Rings and landing areas lie in GPU memory; the GPU stores to the doorbell registers in BAR0.
     A,
-    /// Completion queues and landing areas in GPU memory, submission queues in pinned memory of the host, BAR0 rung by
-    /// the GPU.
+    /// Completion queues and landing areas lie in GPU memory, submission queues in pinned memory of the host; the GPU
+    /// stores to the doorbell registers in BAR0.
     AMinus,
-    /// Rings and landing areas in pinned memory of the host, BAR0 rung by the GPU.
+    /// Rings and landing areas lie in pinned memory of the host; the GPU stores to the doorbell registers in BAR0.
     B,
-    /// Rings and landing areas in pinned memory, BAR0 rung by a host thread for the GPU.
+    /// Rings and landing areas lie in pinned memory; a host thread stores to the doorbell registers in BAR0 for the
+    /// GPU.
     BPrime,
-    /// Rings, landing areas and doorbells in pinned memory, for a controller in software.
+    /// Rings, landing areas and doorbells lie in pinned memory; the controller is software.
     C,
-    /// No GPU: the host executor.
+    /// There is no GPU: the host executor reads the drives.
     D,
 }
 

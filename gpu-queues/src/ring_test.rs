@@ -48,7 +48,7 @@ pub struct RingTestReport {
     /// How many different contents these LBAs have. Where all LBAs hold the same, as on a blank drive, the comparison
     /// cannot tell one place from another.
     pub contents: u64,
-    /// Stores to doorbells by the GPU.
+    /// How often the GPU stored to doorbells.
     pub doorbells: u64,
     /// Whether these doorbells are registers of the device.
     pub in_registers: bool,
@@ -131,7 +131,7 @@ pub enum RingTestError {
     Anomalies {
         /// The drive's function.
         function: String,
-        /// How many.
+        /// How many such completions came.
         anomalies: u32,
     },
     /// No LBA could be compared.

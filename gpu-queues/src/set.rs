@@ -30,7 +30,8 @@ const PRPS: u32 = 2;
 /// How to make a queue set.
 #[derive(Clone, Debug)]
 pub struct QueueSetOptions {
-    /// Batches in flight on each queue (K), 1 to 8; fewer where a controller's queues are too short.
+    /// The most batches of commands in flight on each queue (K), 1 to 8; fewer where a controller's queues are too
+    /// short.
     pub batches: u32,
     /// Bytes that a command for rows of one LBA may read: a power of two from the LBA size to [`MAX_LANDING_BYTES`].
     pub landing_stride: u32,
@@ -44,7 +45,7 @@ pub struct QueueSetOptions {
     /// Which memory rings and landing areas lie in.
     pub memory: MemoryPlacement,
     /// For each drive in turn, whether a host thread stores to its doorbell registers though `doorbells` wants the GPU
-    /// to, because a ring test of the drive failed; not so on drives beyond the end of the list.
+    /// to, because a ring test of the drive failed. For drives beyond the end of the list `doorbells` decides.
     pub host_doorbells: Vec<bool>,
     /// Memory of a GPU that the host has mapped, for drives that reach memory by the host's mapping of it. If it is
     /// given, completion queues and landing areas lie there, and submission queues and PRP lists in pinned host memory,
