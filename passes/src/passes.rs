@@ -167,7 +167,8 @@ impl Passes {
         let (journal, touched, dropped) = match options.journal.as_deref() {
             None => (None, Bits::new(rows), 0),
             Some(path) => {
-                let (journal, touched, dropped) = Journal::of_table(path, &table.name, &finder)?;
+                let (journal, touched, dropped) =
+                    Journal::of_table(path, &table.name, store.inspect().0.store, &finder)?;
                 (Some(journal), touched, dropped)
             }
         };

@@ -141,23 +141,25 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
         fixture.fails(&["incremental", "-d", &trained, "--table", table, "--journal", journal, "--out", "x.npy"], exit);
     }
     assert!(!fixture.path("absent").exists());
-    // One that was cut off is not taken for a new one.
+    // One that lost anything is refused: by a cut of any length, or by a flipped bit in its last record.
     let whole = fs::read(fixture.path("journal")).unwrap();
-    for cut in [0, 20] {
+    let args = ["incremental", "-d", &trained, "--table", "items", "--journal", "cut", "--out", "x.safetensors"];
+    for cut in [0, 20, 600, 1536, whole.len() - 200, whole.len() - 1] {
         fs::write(fixture.path("cut"), &whole[..cut]).unwrap();
-        let args = ["incremental", "-d", &trained, "--table", "items", "--journal", "cut", "--out", "x.safetensors"];
         assert!(fixture.fails(&args, 3)["message"].as_str().unwrap().contains("cut off"));
         assert_eq!(fs::read(fixture.path("cut")).unwrap(), whole[..cut]);
+        assert!(!fixture.path("x.safetensors").exists());
     }
-    // Nor are keys left out that the table has lost.
-    let fewer = fixture.drive("c.drive", "64M");
-    let one = fixture.npy("one.npy", 1, DIM as u64, |_, _| 0.0);
-    let of_one = [warprow_formats::npy::head_of_list("<i8", 1), key(0).to_le_bytes().to_vec()].concat();
-    fs::write(fixture.path("key.npy"), of_one).unwrap();
-    fixture.ok(&["load", "-d", &fewer, &one, "--tensor", "items=one", "--keys", "key.npy"]);
-    let strange = ["incremental", "-d", &fewer, "--table", "items", "--journal", "journal", "--out", "x.safetensors"];
-    let error = fixture.fails(&strange, 3);
-    assert!(error["message"].as_str().unwrap().contains("are not in the table"), "{error}");
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    fs::write(fixture.path("cut"), &flipped).unwrap();
+    assert!(fixture.fails(&args, 3)["message"].as_str().unwrap().contains("damaged"));
+    // Nor is one taken for that of another store, whose table has the same keys.
+    let elsewhere =
+        ["incremental", "-d", &served, "--table", "items", "--journal", "journal", "--out", "x.safetensors"];
+    let error = fixture.fails(&elsewhere, 3);
+    assert!(error["message"].as_str().unwrap().contains("in the store"), "{error}");
+    assert_eq!(fs::read(fixture.path("journal")).unwrap(), whole);
     // Keys that lie beside the table until it is compacted.
     let new = fixture.npy("new.npy", 1, DIM as u64, |_, c| c as f32);
     fixture.ok(&["update", "items", "-d", &trained, "--rows", &new, "--ids", "999999999", "--create"]);
@@ -165,4 +167,11 @@ fn what_passes_changed_is_written_and_brought_elsewhere() {
     assert!(error["remedy"].as_str().unwrap().contains("warprow compact"), "{error}");
     fixture.ok(&["compact", "-d", &trained]);
     fixture.ok(&[&command[..], &["x.safetensors"]].concat());
+    // Keys are not left out that the table has lost, as it was loaded anew.
+    let one = fixture.npy("one.npy", 1, DIM as u64, |_, _| 0.0);
+    let of_one = [warprow_formats::npy::head_of_list("<i8", 1), key(0).to_le_bytes().to_vec()].concat();
+    fs::write(fixture.path("key.npy"), of_one).unwrap();
+    fixture.ok(&["load", "-d", &trained, &one, "--tensor", "items=one", "--keys", "key.npy", "--replace"]);
+    let error = fixture.fails(&[&command[..], &["y.safetensors"]].concat(), 3);
+    assert!(error["message"].as_str().unwrap().contains("are not in the table"), "{error}");
 }

@@ -98,7 +98,8 @@ pub fn commit(
     drop(keyset);
     let ranks = found.ranks;
     let keys = found.keys;
-    let journal = options.journal.as_deref().map(|path| Journal::of_table(path, table, &finder)).transpose()?;
+    let journal =
+        options.journal.as_deref().map(|path| Journal::of_table(path, table, now.store, &finder)).transpose()?;
     let journal = journal.map(|(journal, ..)| journal);
 
     let work = Work { store, info: &info, generation: id, file: &file, ranks: &ranks };
