@@ -1,14 +1,21 @@
-//! Ctrl-C and SIGTERM: the first asks to stop and clean up, the second ends the process at once. And SIGXFSZ, which ends nothing.
+//! Ctrl-C and SIGTERM: the first asks to stop and clean up, a later one ends the process at once. And SIGXFSZ, which ends nothing.
 
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use signal_hook::consts::{SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::flag;
+use signal_hook::iterator::Signals;
 
 use crate::failure::{Class, Failure};
+
+/// How long after the first signal others are taken for the same: `timeout` of GNU sends each of its signals twice, to the process and to
+/// its group.
+const SAME: Duration = Duration::from_millis(200);
 
 /// Whether somebody asked to stop.
 #[derive(Debug, Clone, Default)]
@@ -20,11 +27,17 @@ impl Interrupt {
         let signal = Arc::new(AtomicUsize::new(0));
         let asked = Arc::new(AtomicBool::new(false));
         for (number, exit) in [(SIGINT, Class::Interrupted.exit()), (SIGTERM, Class::Terminated.exit())] {
-            // In the order of registration: the shutdown sees what an earlier signal has set.
             flag::register_conditional_shutdown(number, exit.into(), asked.clone())?;
-            flag::register(number, asked.clone())?;
             flag::register_usize(number, signal.clone(), number as usize)?;
         }
+        // The shutdown itself is the signal handler's, which works whatever the other threads do.
+        let mut first = Signals::new([SIGINT, SIGTERM])?;
+        thread::Builder::new().name("signals".into()).spawn(move || {
+            if first.forever().next().is_some() {
+                thread::sleep(SAME);
+                asked.store(true, Ordering::Relaxed);
+            }
+        })?;
         // Else it ends the process where a file passes the limit on its size, before the write can say so. What is run from here has
         // the default again, also where it was ignored before.
         flag::register(SIGXFSZ, Arc::default())?;

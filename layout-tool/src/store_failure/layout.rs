@@ -75,6 +75,8 @@ pub(super) fn of_volume(error: &VolumeError) -> Meaning {
     match error {
         VolumeError::ReadOnly { .. } => (Class::Store, String::new(), ALL_DRIVES),
         VolumeError::Busy => (Class::Refused, String::new(), "wait for the other load to end"),
+        // The message says that the commit is in doubt; what failed says what to do first.
+        VolumeError::Indeterminate { source, .. } if of_drive(source).0 == Class::Resources => of_drive(source),
         VolumeError::Poisoned | VolumeError::Indeterminate { .. } => {
             (Class::Drive, String::new(), "run the command again: `warprow inspect` shows what was committed")
         }

@@ -186,6 +186,7 @@ fn of_store(error: &StoreError) -> Meaning {
 mod tests {
     use std::io::{Error, ErrorKind};
 
+    use warprow_layout::DriveError;
     use warprow_soft_controller::{OffloadLack, OffloadLackKind};
     use warprow_store::{CreateDrive, Device, DriveAddress};
 
@@ -211,6 +212,19 @@ mod tests {
             assert_eq!(failure.class.exit(), code, "{kind:?}");
             assert!(failure.message.contains(&format!("{uri}: why")), "{failure}");
             assert_eq!(failure.remedy.is_empty(), kind == Interrupted, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_commit_in_doubt_has_the_class_of_what_failed() {
+        let lack = warprow_driver::DriverError::NoQueueLeft { function: "a.drive".into(), granted: 1 };
+        let broken = Error::other("it broke");
+        let drive = |source: Box<dyn std::error::Error + Send + Sync>| DriveError::new("a.drive", "write", source);
+        for (source, class) in [(drive(lack.into()), Class::Resources), (drive(broken.into()), Class::Drive)] {
+            let failure = Failure::from(StoreError::from(VolumeError::Indeterminate { epoch: 7, source }));
+            assert_eq!(failure.class, class, "{failure}");
+            assert!(failure.message.contains("epoch 7 may or may not have happened"), "{failure}");
+            assert!(!failure.remedy.is_empty(), "{failure}");
         }
     }
 

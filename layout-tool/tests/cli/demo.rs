@@ -416,6 +416,9 @@ fn ctrl_c_stops_it_and_nothing_is_left() {
         let args = [&args[..], more].concat();
         let mut child = fixture.command(&args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         std::thread::sleep(Duration::from_millis(700));
+        // Twice within a moment, as `timeout` of GNU does, which is no second Ctrl-C.
+        kill(Pid::from_raw(child.id() as i32), signal).unwrap();
+        std::thread::sleep(Duration::from_millis(20));
         kill(Pid::from_raw(child.id() as i32), signal).unwrap();
         let begin = Instant::now();
         while child.try_wait().unwrap().is_none() {
