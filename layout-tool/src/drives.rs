@@ -1,12 +1,10 @@
 //! The drives that a command works on.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt;
 
 use clap::Args;
-use warprow_soft_controller::{DriveUri, UriError};
+use warprow_soft_controller::NewDrive;
 use warprow_store::{CreateDrive, Device, DriveAddress, OpenOptions, Store, StoreAccess, StoreError};
 
 use crate::attached;
@@ -103,50 +101,30 @@ fn refuse_twice(addresses: &[String], parsed: &[DriveAddress]) -> Result<(), Fai
     Ok(())
 }
 
-/// Files of emulated drives that this run has made and nobody else wants yet. They go again unless they are kept.
+/// Emulated drives that this run has made and nobody else wants yet. They go again unless they are kept, and stay locked until then. It is
+/// dropped after every device and store that uses them.
 #[derive(Debug, Default)]
-pub struct NewFiles(Vec<NewFile>);
-
-#[derive(Debug)]
-struct NewFile {
-    path: PathBuf,
-    /// The drive's sidecar, which is removed as well.
-    sidecar: Option<PathBuf>,
-    /// Whether the file was there before, and empty.
-    was_there: bool,
-}
+pub struct NewFiles(Vec<NewDrive>);
 
 impl NewFiles {
-    /// Makes the file of one more, empty, for this user alone. What is there already, be it a link that leads nowhere, is somebody
-    /// else's.
-    pub fn make(&mut self, uri: &DriveUri) -> Result<(), Failure> {
-        let made = File::options().write(true).create_new(true).mode(0o600).open(&uri.path);
-        let failed = |source| StoreError::from(UriError::Io { what: "create", path: uri.path.clone(), source });
-        made.map_err(failed)?;
-        self.0.push(NewFile { path: uri.path.clone(), sidecar: Some(uri.sidecar()), was_there: false });
-        Ok(())
+    /// Takes charge of one that an opening has made.
+    pub fn add(&mut self, new: NewDrive) {
+        self.0.push(new);
     }
 
-    /// Opens the drive at `address`, in the file of `uri`, which is made, or was there and is empty.
-    pub fn open(&mut self, address: &DriveAddress, uri: &DriveUri) -> Result<Device, Failure> {
-        if uri.path.exists() {
-            // One that lies beside it is not for this run to remove.
-            let sidecar = Some(uri.sidecar()).filter(|sidecar| sidecar.symlink_metadata().is_err());
-            let device = Device::open(address, CreateDrive::IfMissing)?;
-            self.0.push(NewFile { path: uri.path.clone(), sidecar, was_there: true });
-            return Ok(device);
-        }
-        self.make(uri)?;
-        Device::open(address, CreateDrive::IfMissing).map_err(|error| {
-            // Somebody else took it for a drive as soon as it was there.
-            if matches!(error, StoreError::Emulated(UriError::InUse(_))) {
-                self.0.pop();
-            }
-            error.into()
-        })
+    /// Opens the drive at `address` beside those in `devices`. It is made where it is not there and the address gives a size; whether
+    /// it is there shows once it is locked.
+    pub fn open(&mut self, devices: &[Device], address: &DriveAddress) -> Result<Device, StoreError> {
+        let create = match address {
+            DriveAddress::Emulated(uri) if uri.size.is_some() => CreateDrive::IfMissing,
+            _ => CreateDrive::Never,
+        };
+        let device = Device::open_beside(devices, address, create)?;
+        self.0.extend(device.new_drive().cloned());
+        Ok(device)
     }
 
-    /// Keeps the files that were made.
+    /// Keeps the drives that were made.
     pub fn keep(&mut self) {
         self.0.clear();
     }
@@ -154,16 +132,7 @@ impl NewFiles {
 
 impl Drop for NewFiles {
     fn drop(&mut self) {
-        for NewFile { path, sidecar, was_there } in &self.0 {
-            // One that cannot be removed is an empty drive: no harm.
-            let _ = match was_there {
-                true => File::options().write(true).open(path).and_then(|file| file.set_len(0)),
-                false => std::fs::remove_file(path),
-            };
-            if let Some(sidecar) = sidecar {
-                let _ = std::fs::remove_file(sidecar);
-            }
-        }
+        self.0.iter().for_each(NewDrive::unmake);
     }
 }
 
@@ -282,6 +251,8 @@ pub fn shell(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use super::*;
 
     #[test]

@@ -74,8 +74,8 @@ pub use regular::open_regular;
 pub use timing::{DiePlacement, Timing, TimingModel, TimingProfile};
 pub use turn_gate::OffloadCounts;
 pub use uri::{
-    BackingKind, DriveInUse, DriveUri, FileLock, LockHolder, ReadRate, SizeError, UriError, in_use, lock_file,
-    parse_size,
+    BackingKind, DriveInUse, DriveUri, FileLock, LockHolder, NewDrive, ReadRate, SizeError, UriError, in_use,
+    lock_file, parse_size,
 };
 pub use watch::CommandTimes;
 pub use write_cache::PowerCut;

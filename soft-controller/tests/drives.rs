@@ -445,3 +445,56 @@ fn a_drive_that_cannot_be_made_leaves_nothing() {
     assert!(matches!(&error, UriError::Io { what: "write", .. }), "{error}");
     assert_eq!((count(), fs::metadata(&path).unwrap().len()), (3, 0));
 }
+
+#[test]
+fn a_new_drive_is_locked_until_it_is_taken_back() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("drive");
+    let uri: DriveUri = format!("emulated:{},size=1M", path.display()).parse().unwrap();
+    for there in [false, true] {
+        if there {
+            fs::write(&path, "").unwrap();
+        }
+        let (controller, new) = uri.open_or_make().unwrap();
+        let new = new.unwrap();
+        assert_eq!((new.path(), new.created_file()), (&*path, !there));
+        drop(controller);
+        assert!(matches!(uri.open(), Err(UriError::InUse(_))));
+        assert_eq!(fs::metadata(&path).unwrap().len(), 1 << 20);
+        new.unmake();
+        assert_eq!(fs::metadata(&path).ok().map(|file| file.len()), there.then_some(0));
+        assert!(!uri.sidecar().exists());
+    }
+    // The second of two openers finds the first one's drive, and a file that took the drive's place is nobody's to take back.
+    let new = uri.open_or_make().unwrap().1.unwrap();
+    fs::rename(&path, folder.path().join("moved")).unwrap();
+    let (controller, second) = uri.open_or_make().unwrap();
+    new.unmake();
+    drop(controller);
+    drop(second);
+    assert!(uri.open_or_make().unwrap().1.is_none());
+}
+
+#[test]
+fn an_opener_never_takes_back_what_another_one_has() {
+    for _ in 0..100 {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("drive");
+        let uri: DriveUri = format!("emulated:{},size=1M", path.display()).parse().unwrap();
+        // Each opener but the last gives up what it made.
+        let open = |keeps: bool| {
+            let Ok((controller, new)) = uri.open_or_make() else { return false };
+            drop(controller);
+            if let (Some(new), false) = (new, keeps) {
+                new.unmake();
+            }
+            keeps
+        };
+        let kept = std::thread::scope(|scope| {
+            let openers = [false, false, true].map(|keeps| scope.spawn(move || open(keeps)));
+            openers.into_iter().map(|opener| opener.join().unwrap()).fold(false, std::ops::BitOr::bitor)
+        });
+        let bytes = fs::metadata(&path).map(|file| file.len()).ok();
+        assert!(!kept || bytes == Some(1 << 20), "{bytes:?}");
+    }
+}

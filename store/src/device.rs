@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use warprow_dma::Function;
-use warprow_soft_controller::{DriveUri, SoftController, UriError};
+use warprow_soft_controller::{DriveUri, NewDrive, SoftController, UriError};
 
 use crate::skipped_tensor::SkippedTensor;
 
@@ -24,6 +24,8 @@ pub struct Device {
 pub(crate) struct Emulated {
     pub uri: DriveUri,
     pub controller: Arc<SoftController>,
+    /// What the opening made.
+    new: Option<NewDrive>,
 }
 
 impl Device {
@@ -51,9 +53,15 @@ impl Device {
 
     /// An emulated drive: formatting it needs less consent.
     pub(crate) fn emulated(uri: &DriveUri) -> Result<Self, UriError> {
-        let controller = uri.open()?;
-        let emulated = Some(Arc::new(Emulated { uri: uri.clone(), controller: controller.clone() }));
+        let (controller, new) = uri.open_or_make()?;
+        let emulated = Some(Arc::new(Emulated { uri: uri.clone(), controller: controller.clone(), new }));
         Ok(Self { emulated, ..Self::new(controller, 1) })
+    }
+
+    /// What the opening made, if it made the emulated drive: whoever does not want the drive after all can take that back, once
+    /// everything that uses the drive is dropped.
+    pub fn new_drive(&self) -> Option<&NewDrive> {
+        self.emulated.as_ref()?.new.as_ref()
     }
 
     /// Whether it was opened as an emulated drive.

@@ -165,11 +165,23 @@ impl Device {
                     return Err(UriError::NotThere { path: uri.path.clone() }.into());
                 }
                 let is_empty = |path| std::fs::metadata(path).is_ok_and(|file| file.is_file() && file.len() == 0);
-                if create == CreateDrive::Never && is_file && is_empty(&uri.path) {
+                let empty = || {
                     let reason = "it is empty: format it with size= to make a drive of it".to_owned();
-                    return Err(UriError::Size { path: uri.path.clone(), actual: 0, reason }.into());
+                    Err(UriError::Size { path: uri.path.clone(), actual: 0, reason }.into())
+                };
+                if create == CreateDrive::Never && is_file && is_empty(&uri.path) {
+                    return empty();
                 }
-                Ok(Self::emulated(uri)?)
+                let device = Self::emulated(uri)?;
+                // The file was emptied, or went, between the look at it and its lock.
+                if create == CreateDrive::Never
+                    && let Some(new) = device.new_drive().cloned()
+                {
+                    drop(device);
+                    new.unmake();
+                    return empty();
+                }
+                Ok(device)
             }
         }
     }

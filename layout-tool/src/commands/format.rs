@@ -126,8 +126,8 @@ pub(crate) fn run(args: &FormatArgs, context: &Context) -> Result<CommandOutput,
     for address in &addresses {
         match new_file(address) {
             Some((uri, size)) if args.dry_run => to_make.push((uri, size)),
-            Some((uri, _)) => devices.push(made.open(address, uri)?),
-            None => devices.push(Device::open_beside(&devices, address, CreateDrive::Never)?),
+            _ if args.dry_run => devices.push(Device::open_beside(&devices, address, CreateDrive::Never)?),
+            _ => devices.push(made.open(&devices, address)?),
         }
     }
     let choice = if args.lba == Some(Lba::Auto) { Some(choose_lba(args, &devices)?) } else { None };
@@ -231,8 +231,8 @@ fn report(
     CommandOutput::new(text, object)
 }
 
-/// The emulated drive, and its size, whose file has to be made.
-pub(super) fn new_file(address: &DriveAddress) -> Option<(&DriveUri, u64)> {
+/// The emulated drive, and its size, whose file would have to be made.
+fn new_file(address: &DriveAddress) -> Option<(&DriveUri, u64)> {
     match address {
         DriveAddress::Emulated(uri) if uri.backing == warprow_soft_controller::BackingKind::File => {
             let is_drive = std::fs::metadata(&uri.path).is_ok_and(|file| !file.is_file() || file.len() > 0);

@@ -9,7 +9,6 @@ use warprow_soft_controller::UriError;
 use warprow_store::{CreateDrive, Device, DriveAddress, OpenOptions, Store, StoreError, StoreWithNewDrive};
 use warprow_workload::units;
 
-use super::format::new_file;
 use super::{CommandOutput, Context};
 use crate::drives::{self, DriveArgs, NewFiles};
 use crate::failure::{Class, Failure};
@@ -131,12 +130,14 @@ fn with_lba(address: DriveAddress, lba: u32) -> Result<DriveAddress, Failure> {
 
 /// Opens the new drive; its file is made where that is not there.
 fn open_new(devices: &[Device], address: &DriveAddress, text: &str, made: &mut NewFiles) -> Result<Device, Failure> {
-    if let Some((uri, _)) = new_file(address) {
-        return made.open(address, uri);
-    }
-    Device::open_beside(devices, address, CreateDrive::Never).map_err(|error| match &error {
+    made.open(devices, address).map_err(|error| match &error {
         StoreError::Emulated(UriError::NotThere { .. }) => {
             Failure::from(error).remedy(format!("look at the path, or make it: {text},size=64G"))
+        }
+        StoreError::Emulated(UriError::Size { path, actual: 0, .. }) => {
+            let what = "is empty, and nothing says how large a drive it is to become";
+            Failure::input(path.display().to_string(), what)
+                .remedy(format!("give the size: warprow add-drive {text},size=64G"))
         }
         _ => error.into(),
     })

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -231,4 +232,24 @@ fn add_drive_killed_at_any_time_goes_on() {
         assert_eq!(left.collect::<Vec<_>>(), [""; 0]);
     }
     assert!(killed > 0, "none was killed");
+}
+
+#[test]
+fn of_several_formats_at_once_one_makes_the_drive_and_none_removes_it() {
+    for round in 0..12 {
+        let fixture = CliFixture::new();
+        let drive = format!("emulated:{}", fixture.path("n.drive").display());
+        let new = format!("{drive},size=24M");
+        let formats: Vec<_> = (0..4)
+            .map(|_| {
+                let mut command = fixture.command(&["-q", "format", "-d", &new]);
+                command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
+            })
+            .collect();
+        let succeeded =
+            formats.into_iter().filter_map(|mut format| format.wait().unwrap().success().then_some(())).count();
+        let bytes = fs::metadata(fixture.path("n.drive")).map(|file| file.len()).ok();
+        assert_eq!((succeeded, bytes), (1, Some(24 << 20)), "round {round}");
+        assert_eq!(fixture.ok(&["inspect", "-d", &drive])["store"]["members"].as_array().unwrap().len(), 1);
+    }
 }

@@ -12,6 +12,7 @@ use super::drive_uri::{BackingKind, DriveUri};
 use super::error::UriError;
 use super::files::lock_file;
 use super::holder::{DriveInUse, LockHolder};
+use super::new_drive::NewDrive;
 use super::sidecar::{self, Sidecar};
 use crate::backing::{self, DirectBacking, NullBacking, ProceduralBacking, RamBacking};
 use crate::builder::ControllerBuilder;
@@ -23,16 +24,30 @@ use crate::offload_maker::{OffloadRequest, Offloaded, offload_maker};
 const ATTEMPTS: u32 = 4;
 /// The time between two attempts.
 const MOMENT: Duration = Duration::from_millis(2);
+/// How often a drive is looked for whose file goes away, or comes, while it is opened.
+const LOOKS: u32 = 64;
 
 impl DriveUri {
     /// Opens the drive and starts its controller. A drive in a file is locked for as long as the controller lives; it is
     /// created, sparse, if it is not there and a size was given.
     pub fn open(&self) -> Result<Arc<SoftController>, UriError> {
-        Ok(self.builder()?.build()?)
+        Ok(self.open_or_make()?.0)
+    }
+
+    /// Opens the drive as [`open`](Self::open) does. If this call made the drive, the second value says what it made; whether it did is
+    /// decided while the drive's file is locked, so that of several callers one alone is told so.
+    pub fn open_or_make(&self) -> Result<(Arc<SoftController>, Option<NewDrive>), UriError> {
+        let (builder, new) = self.prepare()?;
+        let controller = builder.build().inspect_err(|_| new.iter().for_each(NewDrive::unmake))?;
+        Ok((controller, new))
     }
 
     /// The controller, about to be built: for properties that a URI has not.
     pub fn builder(&self) -> Result<ControllerBuilder, UriError> {
+        Ok(self.prepare()?.0)
+    }
+
+    fn prepare(&self) -> Result<(ControllerBuilder, Option<NewDrive>), UriError> {
         self.check()?;
         let lacks = |lack| UriError::Offload { uri: self.to_string(), lack };
         // Before anything is created.
@@ -56,8 +71,7 @@ impl DriveUri {
                     rate: self.offload_rate(),
                 };
                 let made = maker.make(request).map_err(lacks);
-                let Offloaded { backing, offload } =
-                    made.inspect_err(|_| new.iter().for_each(|new| new.unmake(self)))?;
+                let Offloaded { backing, offload } = made.inspect_err(|_| new.iter().for_each(NewDrive::unmake))?;
                 namespace.backing = backing;
                 builder.offload(offload)
             }
@@ -66,7 +80,7 @@ impl DriveUri {
         if let Some(serial) = serial {
             builder = builder.serial(serial);
         }
-        Ok(builder)
+        Ok((builder, new))
     }
 
     fn wrong(&self, reason: &str) -> UriError {
@@ -108,18 +122,23 @@ impl DriveUri {
 
     /// The drive in the file, its serial number, and what was made for it if it is new.
     fn file_namespace(&self) -> Result<(Namespace, Option<String>, Option<NewDrive>), UriError> {
-        let (file, created) = self.open_file()?;
-        let file = self.lock(file)?;
+        let (file, created) = self.open_and_lock()?;
         let place = sidecar::place_of(&self.path);
         if !file.is_device {
             sidecar::tidy(&place);
         }
-        let (size, is_new) = self.settle_size(&file, created)?;
-        let mut new = NewDrive { created, sidecar: None };
-        let settled = self.settle(&file, (size, is_new), &place, &mut new.sidecar);
-        let new = is_new.then_some(new);
-        let Settled { sidecar, unrecorded, medium } =
-            settled.inspect_err(|_| new.iter().for_each(|new| new.unmake(self)))?;
+        let (size, is_new) = self.settle_size(&file)?;
+        // A sidecar that lies beside an empty file is not this call's to remove.
+        let is_ours = created || place.symlink_metadata().is_err();
+        let mut wrote = None;
+        let settled = self.settle(&file, (size, is_new), &place, &mut wrote);
+        let new = is_new.then(|| NewDrive {
+            path: self.path.clone(),
+            created,
+            sidecar: wrote.filter(|_| is_ours),
+            file: file.lock.clone(),
+        });
+        let Settled { sidecar, unrecorded, medium } = settled.inspect_err(|_| new.iter().for_each(NewDrive::unmake))?;
         let metadata = file.lock.metadata().map_err(self.io("look at"))?;
         let lba = sidecar.lba;
         let serial = sidecar.serial.clone();
@@ -230,8 +249,23 @@ impl DriveUri {
         sidecar::place_of(&self.path)
     }
 
-    /// Opens the file, or creates it if it is to be; true if it was created.
-    fn open_file(&self) -> Result<(File, bool), UriError> {
+    /// The drive's file, locked; true if it was created. A file that another process removed before this one had its lock is no
+    /// drive any more: whoever wrote to it would lose that.
+    fn open_and_lock(&self) -> Result<(Locked, bool), UriError> {
+        for _ in 0..LOOKS {
+            let Some((file, created)) = self.open_file()? else { continue };
+            let file = self.lock(file)?;
+            let locked = file.lock.metadata().map_err(self.io("look at"))?;
+            let named = std::fs::metadata(&self.path);
+            if named.is_ok_and(|named| (named.dev(), named.ino()) == (locked.dev(), locked.ino())) {
+                return Ok((file, created));
+            }
+        }
+        Err(self.io("open")(std::io::Error::other("other processes keep making and removing it")))
+    }
+
+    /// Opens the file, or creates it if it is to be; true if it was created. `None`: another process created it just now.
+    fn open_file(&self) -> Result<Option<(File, bool)>, UriError> {
         let path = &self.path;
         let mut options = OpenOptions::new();
         // A drive is for its user alone. What is neither a file nor a block device may have opening it wait.
@@ -243,7 +277,7 @@ impl DriveUri {
             options.custom_flags((flags | OFlag::O_EXCL).bits());
         }
         match options.open(path) {
-            Ok(file) => Ok((file, false)),
+            Ok(file) => Ok(Some((file, false))),
             Err(error) if is_device && error.raw_os_error() == Some(Errno::EBUSY as i32) => {
                 Err(UriError::Mounted { path: path.clone() })
             }
@@ -251,8 +285,12 @@ impl DriveUri {
                 Err(UriError::NotThere { path: path.clone() })
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
-                let file = options.create_new(true).open(path).map_err(self.io("create"))?;
-                Ok((file, true))
+                match options.create_new(true).open(path) {
+                    Ok(file) => Ok(Some((file, true))),
+                    // A link that leads nowhere is not followed.
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists && !path.is_symlink() => Ok(None),
+                    Err(error) => Err(self.io("create")(error)),
+                }
             }
             Err(error) => Err(self.io("open")(error)),
         }
@@ -268,7 +306,7 @@ impl DriveUri {
         let mut attempts = 1;
         loop {
             match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
-                Ok(lock) => return Ok(Locked { lock, is_device }),
+                Ok(lock) => return Ok(Locked { lock: Arc::new(lock), is_device }),
                 // Somebody may only have looked whether it is locked, for which it was for a moment.
                 Err((again, Errno::EWOULDBLOCK)) if attempts < ATTEMPTS => {
                     (file, attempts) = (again, attempts + 1);
@@ -285,11 +323,12 @@ impl DriveUri {
         }
     }
 
-    /// The size that the drive has, or is to get; and whether it is new: its file was created, or is empty.
-    fn settle_size(&self, file: &Locked, created: bool) -> Result<(u64, bool), UriError> {
-        let actual = (&*file.lock).seek(SeekFrom::End(0)).map_err(self.io("look at"))?;
+    /// The size that the drive has, or is to get; and whether it is new: its file is empty. One that this call created may have
+    /// become another process's drive before it was locked here.
+    fn settle_size(&self, file: &Locked) -> Result<(u64, bool), UriError> {
+        let actual = (&**file.lock).seek(SeekFrom::End(0)).map_err(self.io("look at"))?;
         if let Some(size) = self.size {
-            if created || actual == 0 && !file.is_device {
+            if actual == 0 && !file.is_device {
                 return Ok((size, true));
             }
             if actual != size {
@@ -316,25 +355,6 @@ struct Settled {
     medium: Medium,
 }
 
-/// What was made for a drive that is new.
-struct NewDrive {
-    /// Whether the drive's file was created here; otherwise it was there, and empty.
-    created: bool,
-    sidecar: Option<PathBuf>,
-}
-
-impl NewDrive {
-    /// Makes it as if it had not been made. Nobody else has seen it, for its file is locked. What cannot be removed is an empty drive:
-    /// no harm.
-    fn unmake(&self, uri: &DriveUri) {
-        let _ = match self.created {
-            true => std::fs::remove_file(&uri.path),
-            false => OpenOptions::new().write(true).open(&uri.path).and_then(|file| file.set_len(0)),
-        };
-        let _ = self.sidecar.as_ref().map(std::fs::remove_file);
-    }
-}
-
 enum Medium {
     Direct(DirectBacking),
     Mapped(backing::FileBacking),
@@ -342,7 +362,7 @@ enum Medium {
 
 /// A file that nobody else has open as a drive.
 struct Locked {
-    lock: Flock<File>,
+    lock: Arc<Flock<File>>,
     is_device: bool,
 }
 

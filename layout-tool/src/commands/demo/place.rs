@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::statvfs::statvfs;
-use warprow_soft_controller::{self as soft, DirectBacking, DriveUri, Namespace, SoftController};
+use warprow_soft_controller::{self as soft, DirectBacking, DriveUri, Namespace, NewDrive, SoftController};
 use warprow_store::StoreError;
 use warprow_workload::rival::PageCaching;
 use warprow_workload::units;
@@ -144,15 +144,24 @@ impl Place {
 
     fn kept(path: &Path, size: u64) -> Result<(Self, Arc<SoftController>), Failure> {
         let subject = path.display().to_string();
+        let exists = || {
+            Failure::new(Class::Refused, &subject, "exists already, and was left as it is")
+                .remedy("choose another path for --keep")
+        };
         if path.exists() {
-            return Err(Failure::new(Class::Refused, subject, "exists already, and was left as it is")
-                .remedy("choose another path for --keep"));
+            return Err(exists());
         }
         let mut uri = DriveUri::new(path);
         (uri.size, uri.lba) = (Some(size), Some(LBA));
         let mut made = NewFiles::default();
-        made.make(&uri)?;
-        let controller = uri.open().map_err(StoreError::from)?;
+        let (controller, new) = uri.open_or_make().map_err(StoreError::from)?;
+        let created = new.as_ref().is_some_and(NewDrive::created_file);
+        new.into_iter().for_each(|new| made.add(new));
+        if !created {
+            // Somebody else made the file since it was looked for.
+            drop(controller);
+            return Err(exists());
+        }
         let path = path.canonicalize().map_err(|error| Failure::io(&subject, "cannot be found", &error))?;
         let dir = path.parent().unwrap_or(&path).to_owned();
         Ok((Self { shown: subject, filesystem: filesystem(&dir), dir, path, file: None, made }, controller))
