@@ -28,6 +28,8 @@ pub struct ConversionLoss {
     pub numbers: u64,
     /// Numbers that became infinite or NaN: too large for the type.
     pub overflowed: u64,
+    /// Infinite elements that became something else: the type has no infinity.
+    pub infinities_lost: u64,
     /// The largest difference.
     pub max_abs: f64,
     /// The sum of all differences.
@@ -53,6 +55,7 @@ impl ConversionLoss {
         self.elements += other.elements;
         self.numbers += other.numbers;
         self.overflowed += other.overflowed;
+        self.infinities_lost += other.infinities_lost;
         self.max_abs = self.max_abs.max(other.max_abs);
         self.sum_abs += other.sum_abs;
         self.sum_squares += other.sum_squares;
@@ -64,6 +67,7 @@ impl ConversionLoss {
         // Sums of their own for each of a few neighbours: a processor adds them at once.
         let mut numbers = [0u32; LANES];
         let mut kept = [0u32; LANES];
+        let mut infinite = [0u32; LANES];
         let mut max_abs = [0f64; LANES];
         let mut sum_abs = [0f64; LANES];
         let mut squares = [0f64; LANES];
@@ -73,6 +77,7 @@ impl ConversionLoss {
                 let is_kept = before.is_finite() & after.is_finite();
                 numbers[lane] += u32::from(before.is_finite());
                 kept[lane] += u32::from(is_kept);
+                infinite[lane] += u32::from(before.is_infinite() & (before != after));
                 let (before, after) = if is_kept { (f64::from(before), f64::from(after)) } else { (0.0, 0.0) };
                 let difference = (before - after).abs();
                 max_abs[lane] = if difference > max_abs[lane] { difference } else { max_abs[lane] };
@@ -84,6 +89,7 @@ impl ConversionLoss {
         let all = |counts: [u32; LANES]| counts.into_iter().map(u64::from).sum::<u64>();
         self.numbers += all(numbers);
         self.overflowed += all(numbers) - all(kept);
+        self.infinities_lost += all(infinite);
         self.max_abs = max_abs.into_iter().fold(self.max_abs, f64::max);
         self.sum_abs += sum_abs.into_iter().sum::<f64>();
         self.sum_squares += squares.into_iter().sum::<f64>();

@@ -1,7 +1,7 @@
 //! Files of tables, as the command meets them.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use warprow_formats::{FileError, FileErrorKind, FileTable, NewFile, RowsInAnyOrder, TableFile, TableWriter, followed};
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
@@ -76,6 +76,20 @@ pub fn refuse_own(path: &Path, drives: &[String]) -> Result<(), Failure> {
         Some(drive) => {
             let what = format!("belongs to {drive}, and was left as it is");
             Err(Failure::new(Class::Refused, path.display().to_string(), what).remedy("choose another name"))
+        }
+    }
+}
+
+/// Refuses to write `output`, the file of `option`, over one of the `inputs`, the files that the command reads: each with its option. An
+/// input that is a folder is compared as a whole.
+pub fn refuse_inputs(option: &str, output: &Path, inputs: &[(&str, PathBuf)]) -> Result<(), Failure> {
+    let Ok(place) = followed(output).canonicalize() else { return Ok(()) };
+    let reads = |input: &Path| input.canonicalize().is_ok_and(|input| place.starts_with(input));
+    match inputs.iter().find(|(_, input)| reads(input)) {
+        None => Ok(()),
+        Some((other, _)) => {
+            let what = format!("{} is the file of {other} as well", output.display());
+            Err(Failure::usage(option, what).remedy("name another file"))
         }
     }
 }

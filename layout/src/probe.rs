@@ -36,7 +36,8 @@ pub struct SuperblockProbe {
     pub tail: [SlotState; 2],
 }
 
-/// Reads the superblock slots of `drive`. A slot that the drive cannot read is [`BlockError::Unreadable`]; `Err` only
+/// Reads the superblock slots of `drive`. The tail is where the drive ended when its store was made, as the superblocks at the start
+/// tell; where they do not, it is where the drive ends now. A slot that the drive cannot read is [`BlockError::Unreadable`]; `Err` only
 /// if it can read none of them.
 pub fn probe(drive: &dyn Drive) -> Result<SuperblockProbe, DriveError> {
     let none = || [SlotState::Empty, SlotState::Empty];
@@ -48,21 +49,27 @@ pub fn probe(drive: &dyn Drive) -> Result<SuperblockProbe, DriveError> {
     }
     let mut failure = None;
     let mut readable = false;
-    for (copy, slots) in [(SuperblockCopy::Start, &mut probe.start), (SuperblockCopy::Tail, &mut probe.tail)] {
-        for (slot, state) in (0..).zip(slots) {
-            let address = superblock_unit(slot, copy, count);
-            *state = match units::read(drive, address, 1) {
-                Ok(unit) => {
-                    readable = true;
-                    unit.first().map_or(SlotState::Empty, |unit| decode(unit, address, slot))
-                }
-                Err(error) => {
-                    failure.get_or_insert(error);
-                    SlotState::Bad(BlockError::Unreadable)
-                }
-            };
+    let mut read = |slot, copy, end| {
+        let address = superblock_unit(slot, copy, end);
+        match units::read(drive, address, 1) {
+            Ok(unit) => {
+                readable = true;
+                unit.first().map_or(SlotState::Empty, |unit| decode(unit, address, slot))
+            }
+            Err(error) => {
+                failure.get_or_insert(error);
+                SlotState::Bad(BlockError::Unreadable)
+            }
         }
-    }
+    };
+    probe.start = [0, 1].map(|slot| read(slot, SuperblockCopy::Start, count));
+    let made_with = |state: &SlotState| {
+        state.superblock().and_then(|told| Some(units(told.own()?.lba_count, told.geometry.lba_size())))
+    };
+    let [first, second] = probe.start.each_ref().map(made_with);
+    let end = |told: Option<u64>| told.filter(|end| (4..count).contains(end)).unwrap_or(count);
+    probe.tail = [(0, end(first.or(second))), (1, end(second.or(first)))]
+        .map(|(slot, end)| read(slot, SuperblockCopy::Tail, end));
     match failure {
         Some(error) if !readable => Err(error),
         _ => Ok(probe.without_strays()),

@@ -157,6 +157,11 @@ fn a_changed_drive_is_named() {
     grown.shape.bytes += 1 << 20;
     let opened = open(vec![x[0].clone(), grown], StoreAccess::ReadOnly).unwrap();
     verify(&opened.volume, &opened.volume.latest("model").unwrap(), 1).unwrap();
+    // Its copies are found where its store was made to end.
+    let probe = warprow_layout::probe(&x[1].clone()).unwrap();
+    let mut grown = x[1].clone();
+    grown.shape.bytes += 1 << 20;
+    assert_eq!(warprow_layout::probe(&grown).unwrap(), probe);
 
     // The same bytes behind another LBA size.
     let mut reformatted = Fixture::new(&[small(4096, 4)]).drives.remove(0);

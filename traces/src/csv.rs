@@ -33,7 +33,7 @@ struct Lines {
 impl Read for Lines {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         if self.line > MAX_LINE {
-            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "a line has more than 16 MiB"));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, TOO_LONG));
         }
         let read = self.file.read(buf)?;
         self.line += read;
@@ -55,6 +55,7 @@ struct Column {
 const MAX_CELL: usize = 64;
 /// The longest line.
 const MAX_LINE: usize = 16 << 20;
+const TOO_LONG: &str = "a line has more than 16 MiB";
 
 /// A file whose header line was read.
 struct Header {
@@ -146,6 +147,9 @@ fn shown(names: &[String]) -> String {
 
 fn wrong(spec: &TraceSpec, error: &csv::Error) -> FileError {
     match error.kind() {
+        csv::ErrorKind::Io(io) if io.kind() == io::ErrorKind::InvalidData => {
+            FileError::new(FileErrorKind::Damaged, &spec.path, io.to_string(), "mend or leave out the line")
+        }
         csv::ErrorKind::Io(io) => {
             FileError::io(&spec.path, "cannot be read", io::Error::new(io.kind(), io.to_string()))
         }

@@ -88,23 +88,29 @@ struct State {
 }
 
 const VERSION: u32 = 1;
+/// Bytes of a state's file, at most; a scrub lists only so many bad places that none comes near.
+const MAX_STATE: u64 = 64 << 20;
 
 impl State {
     /// What the file has; `None`: there is none.
     fn read(path: &Path, store: &str) -> Result<Option<Self>, Failure> {
         let subject = || path.display().to_string();
         file::refuse_special(path)?;
-        let mut file = match open_regular(path) {
+        let file = match open_regular(path) {
             Ok(file) => file,
             Err(error) if error.is_absent() => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let mut text = String::new();
-        file.read_to_string(&mut text).map_err(|error| Failure::io(subject(), "cannot be read", &error))?;
+        let unreadable = |error: std::io::Error| Failure::io(subject(), "cannot be read", &error);
         let wrong =
             |what: String| Failure::input(subject(), what).remedy("remove it to begin anew, or give another name");
+        if file.metadata().map_err(unreadable)?.len() > MAX_STATE {
+            return Err(wrong(format!("is no state of a scrub: it has more than {}", units::bytes(MAX_STATE))));
+        }
+        let mut text = Vec::new();
+        file.take(MAX_STATE).read_to_end(&mut text).map_err(unreadable)?;
         let state: Self =
-            serde_json::from_str(&text).map_err(|error| wrong(format!("is no state of a scrub: {error}")))?;
+            serde_json::from_slice(&text).map_err(|error| wrong(format!("is no state of a scrub: {error}")))?;
         match () {
             () if state.scrub != VERSION => {
                 Err(wrong(format!("is of another version of this command: {}", state.scrub)))

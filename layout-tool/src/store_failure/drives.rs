@@ -7,7 +7,7 @@ use std::path::Path;
 use warprow_dma::FunctionError;
 use warprow_driver::DriverError;
 use warprow_layout::DriveError;
-use warprow_soft_controller::{OffloadLackKind, UriError};
+use warprow_soft_controller::{ControllerBuildError, OffloadLackKind, UriError};
 use warprow_spec::StatusCode;
 use warprow_vfio::OpenError as VfioError;
 use warprow_vfio_user::OpenError as VfioUserError;
@@ -67,6 +67,9 @@ pub(super) fn of_emulated(error: &UriError) -> Meaning {
             OffloadLackKind::Interrupted => (Class::Interrupted, uri.clone(), ""),
             _ => (Class::Resources, uri.clone(), WITHOUT_GPU),
         },
+        UriError::Build(ControllerBuildError::Thread(_)) => {
+            (Class::Resources, String::new(), "raise the limit on processes and threads of this user: ulimit -u")
+        }
         UriError::Build(_) => (Class::Resources, String::new(), MEMORY),
         _ => (Class::Bug, String::new(), "please report it"),
     }

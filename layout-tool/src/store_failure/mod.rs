@@ -126,9 +126,11 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::Volume(error) => of_volume(error),
         StoreError::Drive(error) => of_drive(error),
         StoreError::NoSuchTable { table, .. } => (Class::Input, table.clone(), "`warprow inspect` lists the tables"),
-        StoreError::Shown { id, .. } => {
-            (Class::Refused, format!("generation {id}"), "`warprow switch` to another first")
-        }
+        StoreError::Shown { id, .. } => (
+            Class::Refused,
+            format!("generation {id}"),
+            "`warprow switch` to another one first, or say --allow-vanishing",
+        ),
         StoreError::Unfit { .. } => (Class::Refused, String::new(), "attach and plan anew"),
         StoreError::UpdateRows { table, .. } | StoreError::NoSuchRow { table, .. } => {
             (Class::Input, table.clone(), "look at the ids and rows; nothing of these was updated")
@@ -187,10 +189,17 @@ mod tests {
     use std::io::{Error, ErrorKind};
 
     use warprow_layout::DriveError;
-    use warprow_soft_controller::{OffloadLack, OffloadLackKind};
+    use warprow_soft_controller::{ControllerBuildError, OffloadLack, OffloadLackKind};
     use warprow_store::{CreateDrive, Device, DriveAddress};
 
     use super::*;
+
+    #[test]
+    fn a_thread_that_cannot_be_started_names_the_limit_on_threads() {
+        let error = UriError::from(ControllerBuildError::Thread(ErrorKind::WouldBlock.into()));
+        let failure = Failure::from(StoreError::from(error));
+        assert!(failure.class == Class::Resources && failure.remedy.contains("ulimit -u"), "{failure}");
+    }
 
     #[test]
     fn a_gpu_that_cannot_play_a_drive_has_a_code_for_each_reason() {

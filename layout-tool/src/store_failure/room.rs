@@ -55,7 +55,14 @@ pub(super) fn with_room(failure: Failure, error: &StoreError) -> Failure {
 
 fn needed_and_free(needed: u64, free: u64, chunk_size: u64) -> String {
     let chunks = units::plural(needed, "chunk");
-    format!("{chunks} of {} are needed, {} are free", units::bytes(chunk_size), units::count(free))
+    let verb = |count: u64| if count == 1 { "is" } else { "are" };
+    format!(
+        "{chunks} of {} {} needed, {} {} free",
+        units::bytes(chunk_size),
+        verb(needed),
+        units::count(free),
+        verb(free)
+    )
 }
 
 /// Which free chunks are not to be had, and which will be free.

@@ -4,6 +4,10 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+/// The options of the table that is made up. Options of a table in a file conflict with each by name: clap waives what an option
+/// requires where another one that is given rules that out.
+const MADE_UP: [&str; 3] = ["rows", "dim", "alpha"];
+
 /// See it work: format an emulated drive, load a table, replay a skewed trace, check every row, race six rivals
 ///
 /// The drive is a sparse file, served by a complete NVMe controller model in this process; the driver, the queues and the
@@ -41,14 +45,14 @@ pub struct DemoArgs {
     #[arg(long, value_name = "FILE", requires = "trace")]
     pub table: Option<PathBuf>,
     /// The tensor in it [default: the one with the most rows]
-    #[arg(long, value_name = "GLOB", requires = "table")]
+    #[arg(long, value_name = "GLOB", requires = "table", conflicts_with_all = MADE_UP)]
     pub tensor: Option<String>,
     /// Take the ids from this file instead: .csv with a column, .npy, or raw .u32, .u64; its first half tells which rows are hot,
     /// its second half is replayed, again and again if it is short
-    #[arg(long, value_name = "FILE[:COLUMN]", requires = "table")]
+    #[arg(long, value_name = "FILE[:COLUMN]", requires = "table", conflicts_with_all = MADE_UP)]
     pub trace: Option<String>,
     /// How keys of the trace become ids
-    #[arg(long, default_value = "strict")]
+    #[arg(long, default_value = "strict", requires = "trace", conflicts_with_all = MADE_UP)]
     pub map: Map,
     /// Ids in a batch, at most 4194304; a shorter trace makes a smaller one
     #[arg(long, value_name = "N", default_value_t = 4096, value_parser = parse_batch)]

@@ -107,6 +107,7 @@ fn loss(loss: &Loss) -> Value {
         "to": to.name(),
         "elements": lost.elements,
         "overflowed": lost.overflowed,
+        "infinities_lost": lost.infinities_lost,
         "max_abs": lost.max_abs,
         "mean_abs": lost.mean_abs(),
         "relative": lost.relative(),

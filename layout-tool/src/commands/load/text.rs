@@ -108,6 +108,7 @@ fn loss_text(loss: &Loss) -> String {
     let Loss { table, from, to, lost } = loss;
     let mut text = format!("{}: {from} to {to} changes ", printable(table));
     text += &match lost.max_abs == 0.0 {
+        true if lost.overflowed + lost.infinities_lost > 0 => "none of the other numbers".to_owned(),
         true => "no number".to_owned(),
         false => format!(
             "a number by {:.3e} at most and {:.3e} on average, and {:.3e} of the whole",
@@ -118,6 +119,9 @@ fn loss_text(loss: &Loss) -> String {
     };
     if lost.overflowed > 0 {
         text += &format!("; {} WERE TOO LARGE for it", units::plural(lost.overflowed, "number"));
+    }
+    if lost.infinities_lost > 0 {
+        text += &format!("; {} LOST: it has no infinity", units::plural(lost.infinities_lost, "infinite element"));
     }
     text
 }

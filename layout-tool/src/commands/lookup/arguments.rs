@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use warprow_soft_controller::parse_size;
+use warprow_workload::TraceFile;
 
 use crate::drives::DriveArgs;
 
@@ -116,6 +117,18 @@ pub(super) enum Missing {
     Zero,
     Skip,
     Error,
+}
+
+impl LookupArgs {
+    /// The files that are read, each with its option.
+    pub(super) fn inputs(&self) -> Vec<(&'static str, PathBuf)> {
+        let columns = [("--ids-file", &self.ids_file), ("--offsets", &self.offsets)];
+        let columns = columns.into_iter().filter_map(|(option, argument)| {
+            let Ok(file) = argument.as_ref()?.parse::<TraceFile>();
+            Some((option, file.path))
+        });
+        columns.chain(self.weights.clone().map(|path| ("--weights", path))).collect()
+    }
 }
 
 impl Pooling {

@@ -18,6 +18,7 @@ pub(super) use request::{parse_ids, read_file};
 use super::{CommandOutput, Context};
 use crate::drives;
 use crate::failure::Failure;
+use crate::file::refuse_inputs;
 use limits::JSON_NUMBERS;
 use request::Request;
 
@@ -29,6 +30,9 @@ pub(crate) fn run(args: &LookupArgs, context: &Context) -> Result<CommandOutput,
         let what = format!("{} are named", units::plural(args.tables.len() as u64, "table"));
         return Err(Failure::usage("--table", what).remedy("name one; ids of several are looked up with --trace"));
     };
+    if let Some(out) = &args.out {
+        refuse_inputs("--out", out, &args.inputs())?;
+    }
     let request = Request::read(args)?;
     let options = OpenOptions::default();
     let options = if args.degraded { options.with_degraded() } else { options.with_read_only() };

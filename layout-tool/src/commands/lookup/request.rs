@@ -131,6 +131,10 @@ pub(in crate::commands) fn read_file(argument: &str) -> Result<RecordedKeys, Fai
     read_numbers(&file)
 }
 
+fn there_are(ids: usize) -> String {
+    format!("there {} {}", if ids == 1 { "is" } else { "are" }, units::plural(ids as u64, "id"))
+}
+
 /// Where bags begin, with the end of the last.
 fn offsets(argument: &str, ids: usize, include_last: bool) -> Result<Vec<usize>, Failure> {
     let given: Vec<i128> = match read_file(argument)? {
@@ -152,13 +156,13 @@ fn offsets(argument: &str, ids: usize, include_last: bool) -> Result<Vec<usize>,
             _ => "it must not be negative nor pass the number of ids",
         };
         let what = format!("offsets[{index}] is {offset}: {rule}");
-        return Err(Failure::input(argument, what).remedy(format!("there are {}", units::plural(ids as u64, "id"))));
+        return Err(Failure::input(argument, what).remedy(there_are(ids)));
     }
     let refuse = |what: String, remedy| Err(Failure::input(argument, what).remedy(remedy));
     match bags.last() {
         None if include_last || ids > 0 => refuse("it holds no offsets".to_owned(), "the first bag begins at 0"),
         Some(&last) if include_last && last != ids => refuse(
-            format!("the last offset is {last}, there are {}", units::plural(ids as u64, "id")),
+            format!("the last offset is {last}, {}", there_are(ids)),
             "give the number of ids at the end, or leave --include-last-offset out",
         ),
         _ => {
@@ -245,6 +249,7 @@ mod tests {
         assert_eq!(read_with(&[0, 2, 2, 5], 5, true), Ok(vec![0, 2, 2, 5]));
         assert_eq!(read_with(&[0], 0, true), Ok(vec![0]));
         assert!(read_with(&[0, 2], 5, true).unwrap_err().contains("the last offset is 2, there are 5 ids"));
+        assert!(read_with(&[0, 0], 1, true).unwrap_err().contains("the last offset is 0, there is 1 id"));
         assert!(read_with(&[], 0, true).unwrap_err().contains("no offsets"));
         assert_eq!(read(&[1, 2], 5), Err("offsets[0] is 1: the first must be 0".into()));
         assert!(read(&[0, 3, 2], 5).unwrap_err().starts_with("offsets[2] is 2: none may be smaller"));

@@ -24,6 +24,10 @@ use failure::keyed_instead;
 pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, Failure> {
     refuse_outputs(args)?;
     let (shapes, logs) = traces::tables_and_traces(args)?;
+    let inputs: Vec<_> = logs.iter().map(|log| ("--trace", log.spec.path.clone())).collect();
+    for (option, path) in [("--out", &args.out), ("--svg", &args.svg)] {
+        path.iter().try_for_each(|path| file::refuse_inputs(option, path, &inputs))?;
+    }
     let mut trace = QueryTrace::new(logs.iter().map(traces::source).collect::<Result<_, _>>()?)?;
     let row_bytes = shapes.iter().filter_map(|shape| shape.dtype.row_bytes(shape.dim)).max().unwrap_or(4);
     let costs = match args.typical_host || args.hbm > 0 {
