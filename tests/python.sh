@@ -5,7 +5,8 @@
 #
 # Tests of modules for torch run where torch is there, or comes by pip within ten minutes: from PyTorch's index of builds for CPUs (200 MB),
 # or else from the Python package index, whose build is for CUDA (540 MB), with the libraries that it cannot be imported without (2 GB).
-# WARPROW_TORCH=no leaves torch out. Without pip, or without an index, one line says what was skipped.
+# WARPROW_TORCH=no leaves torch out. Tests of arrow tables run where pyarrow is there, or comes by pip (55 MB). Without pip, or without an
+# index, one line says what was skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -70,6 +71,12 @@ if has_torch; then
     echo "torch $("$environment/bin/python" -c 'import torch; print(torch.__version__)'); the environment has $(du -sm "$environment" | cut -f1) MB"
 else
     skip "tests of modules for torch: $([ "${WARPROW_TORCH:-}" = no ] && echo WARPROW_TORCH=no || echo "torch could not be installed ($(tail -n1 "$log"))")"
+fi
+
+if ! "$environment/bin/python" -c 'import pyarrow' 2>/dev/null; then
+    # A build of its own would take long: a wheel or nothing.
+    timeout 120 "$environment/bin/python" -m pip --disable-pip-version-check --quiet install --timeout 15 --retries 0 --only-binary :all: \
+        'pyarrow>=15' >"$log" 2>&1 || skip "tests of arrow tables: pyarrow could not be installed ($(tail -n1 "$log"))"
 fi
 
 # (The blocks of code of the book are for tests/book.sh.) Tools leave nothing beside the sources. What is imported is what was installed: the sources are not on the path.

@@ -373,25 +373,6 @@ def test_a_fork_is_refused_by_name(store: warprow.Store) -> None:
     np.testing.assert_array_equal(store.lookup("user", np.arange(50)), wanted)
 
 
-def test_dlpack_arrays_are_taken(store: warprow.Store) -> None:
-    class Foreign:
-        """As an array of another library."""
-
-        def __init__(self, array: np.ndarray) -> None:
-            self._array = array
-
-        def __dlpack__(self, **options: object) -> object:
-            return self._array.__dlpack__(**options)
-
-        def __dlpack_device__(self) -> tuple[int, int]:
-            return self._array.__dlpack_device__()
-
-    wanted = rows(50, 8)
-    store.load({"user": Foreign(wanted)})
-    found = store.lookup("user", Foreign(np.arange(50)))
-    np.testing.assert_array_equal(np.from_dlpack(found), wanted)
-
-
 def test_importing_the_package_imports_neither_numpy_nor_torch() -> None:
     text = "import sys, warprow; print('numpy' in sys.modules, 'torch' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)

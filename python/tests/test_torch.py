@@ -504,3 +504,75 @@ def test_a_fork_is_refused_by_name(stored) -> None:
         os._exit(0)
     os.wait()
     assert os.read(read, 1000).decode() == "Forked"
+
+
+class Foreign:
+    """An array of another library: it has DLPack's two methods, and nothing else."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor = tensor
+
+    def __dlpack__(self, **options: object) -> object:
+        return self._tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._tensor.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries(stored, device) -> None:
+    store, wanted = stored
+    ids, offsets, factors = random_ids(40, 3), torch.tensor([0, 7, 7, 30]), torch.rand(40)
+    given, starts, scales = (Foreign(it.to(device)) for it in (ids, offsets, factors))
+    with store.attach(device) as executor:
+        rows = wt.Embedding(executor, "user", prefetch=1)
+        assert torch.equal(rows(given).cpu(), wanted[ids])
+        assert torch.equal(rows.lookup(rows.prefetch(given)).cpu(), wanted[ids])
+        # What a module returns goes the other way.
+        assert torch.equal(torch.from_dlpack(rows(given)).cpu(), wanted[ids])
+        bags = wt.EmbeddingBag(executor, "user", mode="sum", prefetch=1)
+        plain = bags(ids.to(device), offsets.to(device), factors.to(device))
+        assert plain.abs().sum() > 0
+        assert torch.equal(bags(given, starts, scales), plain)
+        assert torch.equal(bags.lookup(bags.prefetch(given, starts, scales)), plain)
+        feature = warprow.Feature("clicks", "user", pooling="sum", weighted=True)
+        ends = Foreign(torch.tensor([0, 7, 7, 30, 40], device=device))
+        collection = wt.EmbeddingBagCollection(executor, [feature])
+        assert torch.equal(collection({"clicks": (given, ends, scales)})["clicks"], plain)
+        if device == "cpu":
+            assert torch.equal(rows(ids.numpy()), wanted[ids])
+        for call, argument in (
+            (lambda: rows([1, 2]), "input: a list"),
+            (lambda: rows.prefetch([1, 2]), "input: a list"),
+            (lambda: bags(given, [0, 2]), "offsets: a list"),
+            (lambda: bags(given, starts, [1.0]), "per_sample_weights: a list"),
+            (lambda: collection({"clicks": (given, [0, 40], scales)}), r"batch\['clicks'\]: a list"),
+            (lambda: rows(np.arange(3).astype(">i8")), "input: a ndarray that torch cannot take"),
+            (lambda: rows(Foreign(torch.rand(3, device=device))), "input: elements of type torch.float32"),
+        ):
+            with pytest.raises(warprow.WrongType, match=argument):
+                call()
+
+
+def test_symbolic_traces_have_the_operator(stored, device) -> None:
+    store, wanted = stored
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows = wt.Embedding(store.attach(device), "user")
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            return self.rows(ids) + 1
+
+    graph, ids = torch.fx.symbolic_trace(Model()), random_ids(40, 5)
+    assert "warprow.lookup" in graph.code
+    assert torch.equal(graph(ids.to(device)).cpu(), wanted[ids] + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2])
+def test_blocks_of_tensors_are_loaded(store, device, dtype) -> None:
+    wanted = weights(300).to(dtype)
+    store.load({"user": (block.to(device) for block in wanted.split(70))})
+    assert store.table("user").rows == 300
+    module = wt.Embedding(store.attach(device), "user")
+    assert torch.equal(module(torch.arange(300, device=device)).cpu(), wanted.to(torch.float32))

@@ -24,6 +24,8 @@ _DTYPES = {
 }
 #: Types of output by their names here.
 _OUTPUT = {"f32": "float32", "f16": "float16", "i8": "int8", "u8": "uint8"}
+#: Kinds of DLPack devices whose memory the processor reads: its own, and pinned memory of CUDA and ROCm.
+_HOST_MEMORY = (1, 3, 11)
 _INTEGERS = {"int32": "i32", "int64": "i64", "uint32": "u32", "uint64": "u64"}
 
 
@@ -50,9 +52,26 @@ def as_array(argument: str, value: Any) -> Array:
         return tensor.numpy()  # type: ignore[no-any-return]
     if isinstance(value, np.ndarray):
         return value
-    if hasattr(value, "__dlpack__") and not hasattr(value, "__array__"):
-        return np.from_dlpack(value)  # type: ignore[no-any-return]
+    if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
+        return _of_dlpack(argument, value)
     return np.asarray(value)  # type: ignore[no-any-return]
+
+
+def _of_dlpack(argument: str, value: Any) -> Array:
+    np = numpy()
+    kind = int(value.__dlpack_device__()[0])
+    try:
+        # What lies on a GPU and has `__array__`, as arrays of JAX, copies itself to the host.
+        if hasattr(value, "__array__"):
+            return np.asarray(value)  # type: ignore[no-any-return]
+        if kind in _HOST_MEMORY:
+            return np.from_dlpack(value)  # type: ignore[no-any-return]
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        if kind in _HOST_MEMORY:
+            text = f"a {type(value).__name__} that NumPy cannot take ({error}): give a NumPy array or a tensor"
+            raise wrong_type(argument, text) from error
+    text = f"a {type(value).__name__} in a GPU's memory (DLPack device {kind}): copy it to the host, or use warprow.torch"
+    raise invalid(argument, text)
 
 
 def integers(argument: str, value: Any, *, dims: int | None = None) -> tuple[Array, tuple[int, int, str]]:
@@ -90,7 +109,7 @@ class Rows:
     dtype: str
 
 
-def rows(argument: str, value: Any) -> Rows:
+def rows(argument: str, value: Any, *, may_be_empty: bool = False) -> Rows:
     """An array of shape (rows, dim), contiguous, of a type that a table can have."""
     owner, shape, name = value, getattr(value, "shape", None), str(getattr(value, "dtype", "")).removeprefix("torch.")
     if not _is_tensor(value):
@@ -101,13 +120,14 @@ def rows(argument: str, value: Any) -> Rows:
     dtype = _DTYPES.get(name)
     if dtype is None:
         raise wrong_type(argument, f"elements of type {name}: convert them to one of {', '.join(_DTYPES)}")
-    if 0 in shape:
+    if shape[1] == 0 or (shape[0] == 0 and not may_be_empty):
         raise invalid(argument, f"shape {tuple(shape)}: a table has at least one row of one element")
     if _is_tensor(owner):
         tensor = owner.detach().cpu().contiguous()
         nbytes = tensor.numel() * tensor.element_size()
         return Rows(tensor, tensor.data_ptr(), nbytes, shape[0], shape[1], dtype)
-    array = numpy().ascontiguousarray(owner)
+    # In the byte order of the machine.
+    array = numpy().ascontiguousarray(owner, dtype=None if owner.dtype.isnative else owner.dtype.newbyteorder("="))
     return Rows(array, address_of(array), array.nbytes, shape[0], shape[1], dtype)
 
 

@@ -6,11 +6,11 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fnmatch import fnmatchcase
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import _arrays, _native
+from . import _arrays, _native, _sources
+from ._spool import Spool
 from .errors import NoSuchTable, _make, invalid, wrong_type
 from .executor import Executor, Options, Plan, Feature
 from .proposal import Proposal
@@ -147,13 +147,13 @@ class Store:
 
     def load(
         self,
-        source: Mapping[str, Any] | str | os.PathLike[str],
+        source: Mapping[str, Any] | str | os.PathLike[str] | _sources.ArrowStream | _sources.ArrowArray,
         *,
         model: str = "model",
         select: str | Sequence[str] | None = None,
         names: Mapping[str, str] | None = None,
         hotness: Mapping[str, Any] | None = None,
-        keys: Mapping[str, Any] | None = None,
+        keys: str | Mapping[str, Any] | None = None,
         dtype: str | Mapping[str, str] | None = None,
         checksums: bool = True,
         replace: bool = False,
@@ -168,9 +168,12 @@ class Store:
 
         Parameters
         ----------
-        source : mapping of str to array, or path
-            Arrays of shape (rows, dim): of NumPy, of torch on any device, or with `__dlpack__`. A state dict is such a mapping. Or the
-            path of a file or folder with tables: safetensors, .npy, .npz and others (docs/formats.md).
+        source : mapping of str to array or to iterator of arrays, arrow table, or path
+            Arrays of shape (rows, dim): of NumPy, of torch on any device, or with `__dlpack__`. A state dict is such a mapping. An
+            iterator gives such arrays one after another, blocks of the table's rows, which are spooled to a temporary file (in
+            $TMPDIR): one block is in memory at a time. Or what has `__arrow_c_stream__`, such as a `pyarrow.Table` or a DataFrame of
+            polars: each column of fixed-size lists is a table. Or the path of a file or folder with tables: safetensors, .npy, .npz
+            and others (docs/formats.md).
         model : str
             What the model is called that the tables belong to.
         select : str or sequence of str, optional
@@ -179,8 +182,9 @@ class Store:
             What tables are called in the store, by their names in the source.
         hotness : mapping of str to array of integers, optional
             By the table's name in the store a count for each row: rows with high counts get a place in memory.
-        keys : mapping of str to array of integers, optional
-            By the table's name in the store the key of each row, by which it is looked up, int64 or uint64.
+        keys : mapping of str to array of integers, or str, optional
+            By the table's name in the store the key of each row, by which it is looked up, int64 or uint64. In an arrow table also the
+            name of a column of integers; without a mapping, the column is that of all tables.
         dtype : str or mapping of str to str, optional
             The type to store: "f32", "f16", "bf16", "i8", "u8", "f8e4m3", "f8e5m2". By default that of the source.
         checksums : bool
@@ -198,13 +202,15 @@ class Store:
             Called with bytes written and bytes in all; or an object with `total` and `update`.
         """
         patterns = [select] if isinstance(select, str) else select
-        tables = _of_mapping(source, patterns) if isinstance(source, Mapping) else _of_path(source, patterns)
+        given = _sources.of(source, patterns, keys)
+        tables = given.tables
         owners: list[Any] = [table.pop("owner", None) for table in tables]
         for table in tables:
             table["name"] = (names or {}).get(table["name"], table["name"])
         known = [table["name"] for table in tables]
-        for argument, mapping in (("hotness", hotness), ("keys", keys)):
-            for name in mapping or {}:
+        keys_of: Mapping[str, Any] = dict.fromkeys(known, keys) if isinstance(keys, str) else keys or {}
+        for argument, mapping in (("hotness", hotness or {}), ("keys", keys_of)):
+            for name in mapping:
                 if name not in known:
                     raise invalid(argument, f"no table {name!r} is loaded; there are {', '.join(known)}")
         planned = None if plan is None else plan if isinstance(plan, Proposal) else Proposal.read(plan)
@@ -219,13 +225,33 @@ class Store:
                 counts = _counts(hotness[name])
                 owners.append(counts)
                 table["counts"] = (_arrays.address_of(counts), counts.size)
-            if keys is not None and name in keys:
-                numbers = _keys("keys", keys[name])
-                owners.append(numbers)
-                table["keys"] = (_arrays.address_of(numbers), numbers.size, numbers.dtype.kind == "i")
-        report = self._native.load(tables, model, replace, standby, memory, _progress(progress))
+        told = _progress(progress)
+        with Spool() as spool:
+            if given.read is not None:
+                self._refuse_early(known, replace or standby)
+                given.read(spool)
+            for table in tables:
+                key = keys_of.get(table["name"])
+                if key is not None:
+                    numbers = _keys("keys", given.key_columns[key] if isinstance(key, str) else key)
+                    owners.append(numbers)
+                    table["keys"] = (_arrays.address_of(numbers), numbers.size, numbers.dtype.kind == "i")
+            owners.extend(table.pop("owner", None) for table in tables)
+            report = self._native.load(tables, model, replace, standby, memory, told)
         del owners
         return make(LoadReport, report)
+
+    def _refuse_early(self, names: Sequence[str], may_exist: bool) -> None:
+        """Raises what the load would raise at its end, before a source is read that can be read once."""
+        found = {table.name for table in self.tables()}
+        if self.read_only:
+            raise _make("ReadOnly", "the store was opened for reading: open it without read_only=True", {})
+        for name in names:
+            if names.count(name) > 1:
+                raise invalid("names", f"two tables would be called {name!r}: give each a name of its own")
+            if name in found and not may_exist:
+                text = f"table {name!r} exists already: choose another name, or load with replace=True or standby=True"
+                raise _make("TableExists", text, {"table": name})
 
     def lookup(
         self,
@@ -479,54 +505,6 @@ class Store:
         named = ", ".join(f"{it.name} ({it.rows} x {it.dim} {it.dtype})" for it in tables[:5])
         more = f" and {len(tables) - 5} more" if len(tables) > 5 else ""
         return f"<warprow.Store on {drives}{', read-only' if self.read_only else ''}: {named or 'no tables'}{more}>"
-
-
-def _matches(name: str, patterns: Sequence[str] | None) -> bool:
-    return patterns is None or any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _none_matches(patterns: Sequence[str] | None, known: Iterable[str]) -> Exception:
-    if patterns is None:
-        return invalid("source", "it has no tables")
-    return invalid("select", f"nothing matches {', '.join(patterns)}; there are {', '.join(known) or 'no entries'}")
-
-
-def _of_mapping(source: Mapping[str, Any], patterns: Sequence[str] | None) -> list[dict[str, Any]]:
-    tables = []
-    for name, value in source.items():
-        if not _matches(name, patterns):
-            continue
-        try:
-            rows = _arrays.rows(f"source[{name!r}]", value)
-        except ValueError as error:
-            if patterns is None:
-                raise invalid("source", f"{error}; choose the entries that are tables, with select=") from error
-            raise
-        memory = (rows.address, rows.nbytes)
-        shape = (rows.rows, rows.dim)
-        tables.append({
-            "name": name, "file": None, "memory": memory, "shape": shape, "dtype": rows.dtype, "owner": rows.owner,
-        })
-    if not tables:
-        raise _none_matches(patterns, source)
-    return tables
-
-
-def _of_path(source: str | os.PathLike[str], patterns: Sequence[str] | None) -> list[dict[str, Any]]:
-    try:
-        path = os.fspath(source)
-    except TypeError:
-        text = f"a {type(source).__name__}: give a mapping of names to arrays, such as a state dict, or a path"
-        raise wrong_type("source", text) from None
-    found, _ = _native.tables_in(path)
-    tables: list[dict[str, Any]] = [
-        {"name": name, "file": (path, name), "memory": (0, 0), "shape": (rows, dim), "dtype": dtype}
-        for name, rows, dim, dtype, _ in found
-        if _matches(name, patterns)
-    ]
-    if not tables:
-        raise _none_matches(patterns, [name for name, *_ in found])
-    return tables
 
 
 def _counts(value: Any) -> Array:

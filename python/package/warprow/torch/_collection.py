@@ -11,6 +11,7 @@ from ..errors import invalid, wrong_type
 from ..executor import Executor, Feature
 from ..store import Store
 from ._module import StoredModule
+from ._tensors import as_tensor
 
 
 class EmbeddingBagCollection(StoredModule):
@@ -114,6 +115,7 @@ class EmbeddingBagCollection(StoredModule):
             if not isinstance(given, tuple) or len(given) != (3 if feature.weighted else 2):
                 wanted = "(ids, offsets, weights)" if feature.weighted else "(ids, offsets)"
                 raise invalid("batch", f"feature {feature.name!r}: give {wanted}")
+            given = tuple(as_tensor(f"batch[{feature.name!r}]", it) for it in given)
             if given[0].dim() != 1 or given[1].dim() != 1 or given[1].shape[0] == 0:
                 raise invalid("batch", f"feature {feature.name!r}: ids and offsets have one dimension, offsets B + 1 entries")
             if bags is not None and given[1].shape[0] - 1 != bags:

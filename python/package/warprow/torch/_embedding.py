@@ -11,6 +11,7 @@ from ..executor import Executor, Feature
 from ..store import Store
 from ._module import StoredModule
 from ._prefetched import Prefetched
+from ._tensors import as_tensor
 
 
 def padding_of(padding_idx: int | None, rows: int, keyed: bool) -> int | None:
@@ -86,7 +87,7 @@ class Embedding(StoredModule):
         Parameters
         ----------
         input : Tensor of int64 or int32
-            Ids, of any shape.
+            Ids, of any shape. An array that has `__dlpack__` does as well.
         out : Tensor, optional
             Filled instead of a new tensor.
 
@@ -94,11 +95,13 @@ class Embedding(StoredModule):
         -------
         Tensor of shape input.shape + (embedding_dim,); with `on_failure="mask"` a second one of bools, of input's shape.
         """
+        if not isinstance(input, torch.Tensor):
+            input = as_tensor("input", input)  # noqa: A001
         return self._run(self._lookup, input, None, None, out)
 
     def prefetch(self, input: torch.Tensor) -> Prefetched:  # noqa: A002
         """Begins to fetch rows, for `lookup`."""
-        return self._begin(self._lookup, input, None, None)
+        return self._begin(self._lookup, as_tensor("input", input), None, None)
 
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"

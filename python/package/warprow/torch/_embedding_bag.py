@@ -14,6 +14,7 @@ from ._embedding import padding_of
 from ._lookup import Lookup
 from ._module import StoredModule
 from ._prefetched import Prefetched
+from ._tensors import as_tensor
 
 
 class EmbeddingBag(StoredModule):
@@ -118,7 +119,7 @@ class EmbeddingBag(StoredModule):
         Parameters
         ----------
         input : Tensor of int64 or int32
-            Shape (B, n): B bags of n ids; or (n,), with offsets.
+            Shape (B, n): B bags of n ids; or (n,), with offsets. Arrays that have `__dlpack__` do as well, here and below.
         offsets : Tensor of int64 or int32, optional
             Shape (B,), or (B + 1,) with include_last_offset: where each bag begins. The first is 0, none is less than the one before.
         per_sample_weights : Tensor, optional
@@ -130,6 +131,7 @@ class EmbeddingBag(StoredModule):
         -------
         Tensor of shape (B, embedding_dim); with `on_failure="mask"` a second one of bools, of input's shape.
         """
+        input, offsets, per_sample_weights = _tensors(input, offsets, per_sample_weights)  # noqa: A001
         self._bags(input, offsets)
         return self._run(self._lookup_of(per_sample_weights), input, offsets, per_sample_weights, out)
 
@@ -140,6 +142,7 @@ class EmbeddingBag(StoredModule):
         per_sample_weights: torch.Tensor | None = None,
     ) -> Prefetched:
         """Begins to fetch rows, for `lookup`."""
+        input, offsets, per_sample_weights = _tensors(input, offsets, per_sample_weights)  # noqa: A001
         self._bags(input, offsets)
         return self._begin(self._lookup_of(per_sample_weights), input, offsets, per_sample_weights)
 
@@ -148,3 +151,15 @@ class EmbeddingBag(StoredModule):
         table = self._lookup.spec.features[0].table
         shape = f"{self.num_embeddings}, {self.embedding_dim}"
         return f"{shape}, mode={self.mode!r}{padding}, table={table!r}, device={str(self.device)!r}"
+
+
+def _tensors(
+    ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    if not isinstance(ids, torch.Tensor):
+        ids = as_tensor("input", ids)
+    if offsets is not None and not isinstance(offsets, torch.Tensor):
+        offsets = as_tensor("offsets", offsets)
+    if weights is not None and not isinstance(weights, torch.Tensor):
+        weights = as_tensor("per_sample_weights", weights)
+    return ids, offsets, weights
