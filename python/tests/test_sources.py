@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import signal
 import subprocess
 import sys
 import tracemalloc
@@ -125,6 +126,12 @@ def failing() -> Iterator[np.ndarray]:
     raise Stopped("the source has gone")
 
 
+def interrupted() -> Iterator[np.ndarray]:
+    yield rows(10, 4)
+    signal.raise_signal(signal.SIGINT)
+    yield rows(10, 4)
+
+
 @pytest.mark.parametrize(
     ("source", "options", "error", "words"),
     [
@@ -143,6 +150,10 @@ def failing() -> Iterator[np.ndarray]:
         (lambda: {"v": failing()}, {"select": "w"}, warprow.InvalidArgument, ["select"]),
         (lambda: {"v": failing()}, {"hotness": {"w": [1]}}, warprow.InvalidArgument, ["hotness", "'w'"]),
         (lambda: {"v": failing(), "w": failing()}, {"names": {"w": "v"}}, warprow.InvalidArgument, ["names", "'v'"]),
+        (lambda: {"v": failing()}, {"keys": {"v": [1.5]}}, warprow.WrongType, ["keys", "float64"]),
+        (lambda: {"v": failing()}, {"hotness": {"v": [-1]}}, warprow.InvalidArgument, ["hotness", "negative"]),
+        (lambda: {"v": failing()}, {"progress": 3}, warprow.WrongType, ["progress"]),
+        (lambda: {"v": interrupted()}, {}, KeyboardInterrupt, []),
         (lambda: {"v": iter([rows(3, 4)])}, {"keys": {"v": [1, 2]}}, warprow.InvalidArgument, ["keys", "3 rows"]),
         (lambda: {"v": iter([rows(3, 4)])}, {"keys": "id"}, warprow.InvalidArgument, ["keys", "no arrow table"]),
         (lambda: {"v": iter([rows(3, 4)])}, {"dtype": "f64"}, warprow.InvalidArgument, ["f64", "no type"]),
@@ -183,8 +194,6 @@ def test_a_callback_that_raises_leaves_no_file(store: warprow.Store, spool: Path
 
 
 def test_a_spool_without_room_is_named(store: warprow.Store, spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import signal
-
     before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
     try:
@@ -212,6 +221,19 @@ def test_ids_and_results_by_dlpack(store: warprow.Store) -> None:
         store.lookup("user", Foreign(wanted[0]))
     store.update("user", Foreign(np.array([3])), Foreign(wanted[4:5]))
     np.testing.assert_array_equal(store.lookup("user", [3]), wanted[4:5])
+
+
+def test_plans_take_arrays_by_dlpack(store: warprow.Store) -> None:
+    wanted, weights = rows(50, 8), rows(6, 1, 2)[:, 0]
+    store.load({"user": wanted})
+    ids, offsets = np.array([3, 9, 1, 4, 4, 49]), np.array([0, 2, 2])
+    with store.attach() as executor:
+        plan = executor.plan([warprow.Feature("user", "user", "sum", weighted=True)], max_batch=3, max_ids=6)
+        found = plan.lookup(Foreign(ids), offsets=Foreign(offsets), weights=Foreign(weights))
+        sums = np.zeros((3, 8), np.float32)
+        for at, bag in enumerate([0, 0, 2, 2, 2, 2]):
+            sums[bag] += wanted[ids[at]] * weights[at]
+        np.testing.assert_array_equal(found, sums)
 
 
 def test_an_arrow_table_without_pyarrow_is_refused_by_name(store: warprow.Store, monkeypatch: pytest.MonkeyPatch) -> None:

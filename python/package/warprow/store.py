@@ -225,6 +225,11 @@ class Store:
                 counts = _counts(hotness[name])
                 owners.append(counts)
                 table["counts"] = (_arrays.address_of(counts), counts.size)
+            key = keys_of.get(name)
+            if key is not None and not isinstance(key, str):
+                numbers = _keys("keys", key)
+                owners.append(numbers)
+                table["keys"] = _key_args(numbers)
         told = _progress(progress)
         with Spool() as spool:
             if given.read is not None:
@@ -232,10 +237,10 @@ class Store:
                 given.read(spool)
             for table in tables:
                 key = keys_of.get(table["name"])
-                if key is not None:
-                    numbers = _keys("keys", given.key_columns[key] if isinstance(key, str) else key)
+                if isinstance(key, str):
+                    numbers = _keys("keys", given.key_columns[key])
                     owners.append(numbers)
-                    table["keys"] = (_arrays.address_of(numbers), numbers.size, numbers.dtype.kind == "i")
+                    table["keys"] = _key_args(numbers)
             owners.extend(table.pop("owner", None) for table in tables)
             report = self._native.load(tables, model, replace, standby, memory, told)
         del owners
@@ -519,6 +524,10 @@ def _keys(argument: str, value: Any) -> Array:
     np = _arrays.numpy()
     array, _ = _arrays.integers(argument, value, dims=1)
     return np.ascontiguousarray(array, dtype=np.int64 if array.dtype.kind == "i" else np.uint64)  # type: ignore[no-any-return]
+
+
+def _key_args(numbers: Array) -> tuple[int, int, bool]:
+    return _arrays.address_of(numbers), numbers.size, numbers.dtype.kind == "i"
 
 
 def _progress(given: Any) -> Callable[[int, int], object] | None:
