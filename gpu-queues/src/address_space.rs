@@ -10,7 +10,7 @@ use crate::error::cuda;
 use crate::memory::Relaxed;
 use crate::{DeviceMemory, Gpu, GpuQueueError, PinnedMemory};
 
-/// Whose addresses queue descriptors hold.
+/// The processor whose addresses queue descriptors hold.
 #[derive(Clone, Debug)]
 pub(crate) enum AddressSpace {
     /// Addresses on a GPU: memory is pinned, or the GPU's own.

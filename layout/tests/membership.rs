@@ -157,7 +157,7 @@ fn a_changed_drive_is_named() {
     grown.shape.bytes += 1 << 20;
     let opened = open(vec![x[0].clone(), grown], StoreAccess::ReadOnly).unwrap();
     verify(&opened.volume, &opened.volume.latest("model").unwrap(), 1).unwrap();
-    // Its copies are found where its store was made to end.
+    // The copies at the end of a drive that grew are found where its store ended when it was made.
     let probe = warprow_layout::probe(&x[1].clone()).unwrap();
     let mut grown = x[1].clone();
     grown.shape.bytes += 1 << 20;

@@ -115,7 +115,7 @@ def test_keys_are_planned_for(store: warprow.Store) -> None:
         np.testing.assert_array_equal(plan.lookup(trace.reshape(-1)), rows()[clicks().reshape(-1)])
         report = plan.report()
         assert report is not None and report["ids_dram"] >= 0.5 * trace.size
-    # The same, of tables that are not loaded yet.
+    # A proposal for tables that are not loaded yet.
     shape = {"user": warprow.TableShape(ROWS, DIM, keyed=True)}
     assert warprow.plan(shape, {"user": trace}, dram_bytes=1 << 16, **OPTIONS).table("user").index_bytes
 

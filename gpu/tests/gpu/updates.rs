@@ -292,8 +292,8 @@ fn updated_rows_match_the_naive_look_up() {
                 one_batch((&gpu, &plan, &slot, &stream), &tables, &features, &options, &mut random);
             }
             drop(slot);
-            // The same bits as the host's, and the same counts where all rows lie in its DRAM but for those in GPU
-            // memory.
+            // The copied look-up gives the host's bits, and the host's counts where all rows that are not in GPU
+            // memory lie in its DRAM.
             let mut copied = plan.slot().unwrap().copied().unwrap();
             let host_plan = host.plan(&features, options.clone()).unwrap();
             let state = random.get_seed();

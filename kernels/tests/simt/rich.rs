@@ -117,7 +117,7 @@ pub(crate) fn scene(seed: u64) -> Scene {
     Scene { drives, world, rng, resident: 0 }
 }
 
-/// Those of `keys` whose rows drives return damaged.
+/// The keys, out of `keys`, whose rows drives return damaged.
 pub(crate) fn damaged(world: &World, keys: &[u64]) -> Vec<u64> {
     let is_damaged = |key: u64| {
         let (table, rank) = world.row_of(key);

@@ -272,7 +272,7 @@ fn a_journal_without_seals_is_read_and_gets_seals_when_it_is_written() {
     assert_eq!(said(&path).unwrap(), says);
     assert_eq!(fs::read(&path).unwrap(), whole, "who only reads it changes nothing");
     assert!(Journal::open(&path, "users", STORE).unwrap_err().to_string().contains("another table"));
-    // Its end is not known: the last record may have been torn. What is before that is wanted.
+    // An unsealed journal does not say where it ends: its last record may have been torn. The records before it are wanted.
     let last = whole.len() - (RECORD + 80);
     for at in (unsealed::HEAD..whole.len()).step_by(3) {
         let mut bytes = whole.clone();

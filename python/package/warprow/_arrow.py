@@ -155,7 +155,7 @@ def _rows(name: str, chunk: Any) -> Array:
     if chunk.null_count:
         text = f"column {name!r} has {chunk.null_count} rows that are null: drop them, or fill them"
         raise invalid("source", text)
-    # Those of a slice alone.
+    # The elements of this slice alone, not of the whole column.
     elements = chunk.flatten()
     if elements.null_count:
         text = f"column {name!r} has {elements.null_count} elements that are null: fill them, or drop their rows"
