@@ -634,7 +634,7 @@ typedef struct warprow_host_options {
   // The longest wait for a read, in milliseconds; 0: that of the store.
   uint64_t timeout_ms;
   // Queue pairs that each slot has on every drive; 0: 1.
-  uint32_t workers;
+  uint32_t queue_pairs;
   // Most commands in flight on each queue pair; 0: 1,023.
   uint32_t depth;
   // Which rows on drives share a read command: a WARPROW_MERGING_ constant.

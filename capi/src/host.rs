@@ -52,7 +52,7 @@ pub struct warprow_host_options {
     /// The longest wait for a read, in milliseconds; 0: that of the store.
     pub timeout_ms: u64,
     /// Queue pairs that each slot has on every drive; 0: 1.
-    pub workers: u32,
+    pub queue_pairs: u32,
     /// Most commands in flight on each queue pair; 0: 1,023.
     pub depth: u32,
     /// Which rows on drives share a read command: a WARPROW_MERGING_ constant.
@@ -161,8 +161,8 @@ pub unsafe extern "C" fn warprow_host_executor_attach(
             let (store, given) = (store_of(store)?, options(host)?);
             reserved("warprow_host_options", given.reserved)?;
             let mut chosen = HostOptions::default().with_dram_bytes(given.dram_bytes);
-            if given.workers != 0 {
-                chosen = chosen.with_workers(given.workers);
+            if given.queue_pairs != 0 {
+                chosen = chosen.with_queue_pairs(given.queue_pairs);
             }
             if given.depth != 0 {
                 chosen = chosen.with_depth(given.depth);

@@ -445,9 +445,9 @@ int main(int argc, char **argv) {
     warprow_host_executor *executor = NULL;
     warprow_host_options host = {0};
     host.struct_size = sizeof host;
-    host.workers = 100000;
-    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "workers");
-    host.workers = 0;
+    host.queue_pairs = 100000;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "queue pairs");
+    host.queue_pairs = 0;
     host.merging = 17;
     INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "merging");
     OK(warprow_host_executor_attach(store, NULL, &executor, &error));

@@ -232,7 +232,7 @@ pub enum DriverError {
         fid: FeatureId,
     },
     /// All I/O queues that the controller granted are in use.
-    #[error("{function}: all {granted} I/O queue pairs of this controller are in use; drop one, or use fewer workers")]
+    #[error("{function}: all {granted} I/O queue pairs of this controller are in use; drop one, or use fewer")]
     NoQueueLeft {
         /// The function's name.
         function: Arc<str>,

@@ -204,7 +204,7 @@ impl QueueSet {
         match writable {
             None => Ok(()),
             Some(_) => {
-                let why = "completion queues and landing areas in memory of a real GPU are not built yet: leave QueueSetOptions::writable empty";
+                let why = "completion queues and landing areas in memory of a real GPU are refused, because a process that dies could leave them as the target of a drive (docs/gpu-rings.md): leave QueueSetOptions::writable empty";
                 Err(GpuQueueError::Unsupported(why.to_owned()))
             }
         }

@@ -11,7 +11,7 @@ const REMEDIES: [&str; 23] = [
     ": compact it and have hosts prepare and adopt it, or open the store with more",
     ": choose another name, or replace it",
     ": ask for fewer slots",
-    "; drop one, or use fewer workers",
+    "; drop one, or use fewer",
     "; load the table again",
     ": load again",
     ": look after the drive, then read again",
@@ -84,8 +84,8 @@ mod tests {
             ),
             (StoreError::TableExists { table: table() }, "table \"t\" exists"),
             (
-                StoreError::Queues { drive: drive(), slots: 2, workers: 3, free: 1 },
-                "drive d has 1 queue pairs free, 2 slots × 3 workers need 6",
+                StoreError::Queues { drive: drive(), slots: 2, queue_pairs: 3, free: 1 },
+                "drive d has 1 queue pairs free, 2 slots of 3 each need 6",
             ),
             (
                 StoreError::RowDamaged { table: table(), rank: 4, drive: drive() },

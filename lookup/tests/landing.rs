@@ -102,7 +102,7 @@ fn same_as_ever(seed: u64) -> (u64, u64) {
         tables[0] = tables[0].clone().with_random_keys(false, &mut random);
     }
     common::load(&store, &tables, &LoadOptions::default());
-    let mut host = HostOptions::default().with_dram_bytes(random.u64(..400_000)).with_workers(random.u32(1..3));
+    let mut host = HostOptions::default().with_dram_bytes(random.u64(..400_000)).with_queue_pairs(random.u32(1..3));
     host.depth = [1, 2, 16, 1023][random.usize(..4)];
     host.check_rows = random.bool();
     host.merging = [ReadMerging::Separate, ReadMerging::Neighbours][random.usize(..2)].clone();

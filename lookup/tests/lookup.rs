@@ -53,7 +53,7 @@ fn whole_lookups(seed: u64) {
     }
     let memory = if random.bool() { 1 << 20 } else { 1 << 30 };
     common::load(&store, &tables, &LoadOptions::default().with_memory(memory));
-    let mut host = HostOptions::default().with_dram_bytes(random.u64(..600_000)).with_workers(random.u32(1..3));
+    let mut host = HostOptions::default().with_dram_bytes(random.u64(..600_000)).with_queue_pairs(random.u32(1..3));
     host.depth = [1, 2, 16, 1023][random.usize(..4)];
     host.check_rows = random.bool();
     host.check_keys = checked;

@@ -34,7 +34,7 @@ fn ahead_of(seed: u64) {
         }
     }
     common::load(&store, &tables, &LoadOptions::default());
-    let mut host = HostOptions::default().with_dram_bytes(random.u64(..600_000)).with_workers(random.u32(1..3));
+    let mut host = HostOptions::default().with_dram_bytes(random.u64(..600_000)).with_queue_pairs(random.u32(1..3));
     host.depth = [2, 16, 1023][random.usize(..3)];
     (host.check_rows, host.check_keys) = (random.bool(), checked);
     let host = HostExecutor::attach(&store, host).unwrap();

@@ -168,12 +168,12 @@ fn slots_and_queues_run_out_by_name() {
         .unwrap();
     let store = Store::create(&common::devices(&[drive]), &Default::default(), &Default::default()).unwrap();
     common::load(&store, &tables(), &LoadOptions::default());
-    let host = HostExecutor::attach(&store, HostOptions::default().with_workers(2)).unwrap();
+    let host = HostExecutor::attach(&store, HostOptions::default().with_queue_pairs(2)).unwrap();
     let feature = [Feature::new("f", "wide")];
     let error = host.plan(&feature, PlanOptions::default().with_slots(2)).unwrap_err();
-    assert!(matches!(error, StoreError::Queues { slots: 2, workers: 2, free: 3, .. }), "{error:?}");
+    assert!(matches!(error, StoreError::Queues { slots: 2, queue_pairs: 2, free: 3, .. }), "{error:?}");
     let text = error.to_string();
-    assert!(text.contains("few") && text.contains("2 slots × 2 workers need 4"), "{text}");
+    assert!(text.contains("few") && text.contains("2 slots of 2 each need 4"), "{text}");
 
     // All three queues for look-ups; metadata's was given up, and comes back when they are gone.
     let host = HostExecutor::attach(&store, HostOptions::default()).unwrap();

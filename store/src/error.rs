@@ -326,8 +326,8 @@ pub enum StoreError {
     },
     /// Not enough queues for a plan's slots.
     #[error(
-        "drive {drive} has {free} queue pairs free, {slots} slots × {workers} workers need {}: ask for fewer slots",
-        u64::from(*slots) * u64::from(*workers)
+        "drive {drive} has {free} queue pairs free, {slots} slots of {queue_pairs} each need {}: ask for fewer slots",
+        u64::from(*slots) * u64::from(*queue_pairs)
     )]
     Queues {
         /// The drive.
@@ -335,7 +335,7 @@ pub enum StoreError {
         /// Slots asked for.
         slots: u32,
         /// Queue pairs that each slot takes on every drive.
-        workers: u32,
+        queue_pairs: u32,
         /// Queue pairs that are free.
         free: u32,
     },

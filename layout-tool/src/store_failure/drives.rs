@@ -139,7 +139,7 @@ pub(super) fn of_driver(error: &DriverError) -> Meaning {
             (Class::Resources, function.to_string(), remedy)
         }
         DriverError::NoQueueLeft { function, .. } => {
-            (Class::Resources, function.to_string(), "ask for fewer slots or workers")
+            (Class::Resources, function.to_string(), "ask for fewer slots or queue pairs")
         }
         DriverError::NoSuchNamespace { function, .. } => {
             (Class::Input, function.to_string(), "give a namespace that is active: ADDRESS/NSID")

@@ -174,7 +174,7 @@ fn of_store(error: &StoreError) -> Meaning {
             (Class::Input, String::new(), "choose other sizes")
         }
         StoreError::OutputType { .. } => (Class::Input, String::new(), "choose another type of output"),
-        StoreError::Queues { drive, .. } => (Class::Resources, drive.clone(), "ask for fewer slots or workers"),
+        StoreError::Queues { drive, .. } => (Class::Resources, drive.clone(), "ask for fewer slots or queue pairs"),
         StoreError::NoFreeSlot { .. } => (Class::Resources, String::new(), "wait for a look-up to end"),
         StoreError::RowDamaged { table, .. } => (Class::Store, table.clone(), DAMAGED_ROWS),
         StoreError::LoadReset { drive } => (Class::Drive, drive.clone(), "load again"),

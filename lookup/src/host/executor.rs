@@ -46,8 +46,8 @@ impl HostExecutor {
     /// first needs their tables.
     pub fn attach(store: &Store, options: HostOptions) -> Result<Self, StoreError> {
         let out_of_range = |reason: &str| StoreError::ExecutorOptions { reason: reason.to_owned() };
-        if options.workers == 0 || options.workers > 128 {
-            return Err(out_of_range("a slot has 1 to 128 workers"));
+        if options.queue_pairs == 0 || options.queue_pairs > 128 {
+            return Err(out_of_range("a slot has 1 to 128 queue pairs on each drive"));
         }
         if options.depth == 0 {
             return Err(out_of_range("a depth of 0 reads nothing"));

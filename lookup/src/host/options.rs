@@ -36,7 +36,7 @@ pub struct HostOptions {
     /// Queue pairs that each slot has on every drive. The thread that looks up serves them all: this starts no threads.
     /// One queue pair reaches the bandwidth of a drive; a controller that serves each queue by a thread or a core of
     /// its own may gain from more.
-    pub workers: u32,
+    pub queue_pairs: u32,
     /// The most commands in flight on each queue pair.
     pub depth: u32,
     /// The longest wait for a read; `None`: the time-out that the store was opened with.
@@ -58,7 +58,15 @@ impl Default for HostOptions {
     /// neighbouring rows in one command.
     fn default() -> Self {
         let merging = ReadMerging::default();
-        Self { dram_bytes: 0, workers: 1, depth: 1023, timeout: None, check_rows: false, check_keys: false, merging }
+        Self {
+            dram_bytes: 0,
+            queue_pairs: 1,
+            depth: 1023,
+            timeout: None,
+            check_rows: false,
+            check_keys: false,
+            merging,
+        }
     }
 }
 
@@ -69,10 +77,10 @@ impl HostOptions {
         Self { dram_bytes, ..self }
     }
 
-    /// The options with `workers` queue pairs for each slot on each drive.
+    /// The options with `queue_pairs` queue pairs for each slot on each drive.
     #[must_use]
-    pub fn with_workers(self, workers: u32) -> Self {
-        Self { workers, ..self }
+    pub fn with_queue_pairs(self, queue_pairs: u32) -> Self {
+        Self { queue_pairs, ..self }
     }
 
     /// The options with at most `depth` commands in flight on each queue pair.

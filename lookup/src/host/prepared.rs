@@ -151,7 +151,7 @@ pub(crate) fn queue_error(error: DriverError, plan: &Prepared, drive: &dyn Drive
         DriverError::NoQueueLeft { .. } => StoreError::Queues {
             drive: drive.name().to_owned(),
             slots: plan.options.slots,
-            workers: plan.host.options.workers,
+            queue_pairs: plan.host.options.queue_pairs,
             free,
         },
         error => error.into(),

@@ -10,7 +10,7 @@ use crate::error::LookupError;
 use crate::report::LookupReport;
 
 /// The right to one look-up at a time, with the queue pairs on every drive
-/// ([`HostOptions::workers`](crate::HostOptions::workers) of them) and the buffers that this look-up uses. Dropping the
+/// ([`HostOptions::queue_pairs`](crate::HostOptions::queue_pairs) of them) and the buffers that this look-up uses. Dropping the
 /// slot gives it back to its plan.
 ///
 /// ```

@@ -94,8 +94,8 @@ impl State {
         let mut lanes = Vec::new();
         for (drive, member) in (0u16..).zip(store.drives()) {
             let Some(member) = member else { continue };
-            for worker in 0..options.workers {
-                let had = made * options.workers + worker;
+            for pair in 0..options.queue_pairs {
+                let had = made * options.queue_pairs + pair;
                 let lane = Lane::new(drive, member, options.depth, timeout, landing);
                 lanes.push(lane.map_err(|error| queue_error(error, plan, &**member, had))?);
             }
