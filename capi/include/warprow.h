@@ -167,6 +167,13 @@ enum warprow_dtype
   WARPROW_DTYPE_Q8 = 7,
   // Halves of bytes, behind which each row has a scale and a bias of an f16 each. Of tables alone.
   WARPROW_DTYPE_Q4 = 8,
+  // E4M3 bytes, behind which each row has a power of two for each 32 of them, a byte of E8M0: MXFP8. As an output: the bytes of rows.
+  WARPROW_DTYPE_MXFP8 = 9,
+  // E4M3 bytes, behind which each row has a scale of an f32. As an output: the bytes of rows.
+  WARPROW_DTYPE_F8E4M3S = 10,
+  // Halves of bytes of E2M1, behind which each row has an E4M3 scale for each 16 of them, and an f32 for all of these: NVFP4. As an
+  // output: the bytes of rows.
+  WARPROW_DTYPE_NVFP4 = 11,
 };
 #ifndef __cplusplus
 #if __STDC_VERSION__ >= 202311L

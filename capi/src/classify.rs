@@ -109,7 +109,6 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::Plan { .. }
         | StoreError::PlanOptions { .. }
         | StoreError::ExecutorOptions { .. }
-        | StoreError::OutputType { .. }
         | StoreError::Keys { .. } => InvalidArgument,
         StoreError::Emulated(error) => of_emulated(error),
         StoreError::Vfio(error) => of_vfio(error),

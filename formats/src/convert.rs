@@ -7,7 +7,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use crate::scaled;
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use warprow_layout::{DType, RowSource, Table, VolumeError, float8};
+use warprow_layout::{DType, RowSource, Table, VolumeError, block_scales, float8};
 
 /// Rows converted on the way. Narrowing rounds to nearest, ties to even; what is too large becomes infinite, in E4M3 no number.
 /// Types whose rows have a scale take it from the smallest and the largest number of the row, as FBGEMM does.
@@ -105,9 +105,9 @@ impl std::fmt::Debug for ConvertedRows<'_> {
 
 impl<'a> ConvertedRows<'a> {
     /// The rows of `rows`, `dim` elements of type `from` each, as elements of type `to`. `None` if that cannot be: integers are
-    /// not made.
+    /// not made, nor is what [`DType::is_made`] says is only read.
     pub fn new(rows: &'a dyn RowSource, dim: u32, from: DType, to: DType) -> Option<Self> {
-        let possible = from == to || !matches!(to, DType::I8 | DType::U8);
+        let possible = from == to || to.is_made();
         possible.then(|| Self { rows, from, to, dim, lost: Mutex::default() })
     }
 
@@ -167,6 +167,16 @@ pub fn widen(dtype: DType, bytes: &[u8], wide: &mut [f32]) {
         }
         DType::Q8 => scaled::widen8(bytes, wide),
         DType::Q4 => scaled::widen4(bytes, wide),
+        DType::Mxfp8 => block_scales::widen_mxfp8(bytes, put(wide)),
+        DType::F8E4M3S => block_scales::widen_f8e4m3s(bytes, put(wide)),
+        DType::Nvfp4 => block_scales::widen_nvfp4(bytes, put(wide)),
+    }
+}
+
+/// Puts blocks of numbers where they belong in `wide`.
+fn put(wide: &mut [f32]) -> impl FnMut(usize, &[f32]) {
+    |first, block| {
+        wide.get_mut(first..).unwrap_or_default().iter_mut().zip(block).for_each(|(wide, &number)| *wide = number);
     }
 }
 
@@ -200,6 +210,9 @@ fn narrow(dtype: DType, wide: &[f32], bytes: &mut [u8]) -> io::Result<()> {
                 DType::Q8 => scaled::narrow8(wide, bytes),
                 _ => scaled::narrow4(wide, bytes),
             }
+        }
+        DType::Mxfp8 | DType::F8E4M3S | DType::Nvfp4 => {
+            return Err(io::Error::other(format!("rows of type {dtype} are read and never made")));
         }
     }
     Ok(())

@@ -6,7 +6,7 @@ use crate::error::{FileError, FileErrorKind};
 use crate::format::TableFormat;
 use crate::input::Input;
 use crate::read_options::ReadOptions;
-use crate::{collection, dynamicemb, hugectr, sharded};
+use crate::{collection, dynamicemb, hugectr, safetensors, sharded};
 
 impl TableFormat {
     /// What `options` say, or else what a folder holds, or else how a file begins and ends its name.
@@ -50,14 +50,16 @@ fn of_folder(path: &Path) -> Result<TableFormat, FileError> {
         Ok(TableFormat::DynamicEmb)
     } else if sharded::index_of(path)?.is_some() {
         Ok(TableFormat::SafetensorsIndex)
+    } else if safetensors::only_file_of(path)?.is_some() {
+        Ok(TableFormat::Safetensors)
     } else {
         Err(FileError::new(
             FileErrorKind::Unsupported,
             path,
             "is a folder without files that are known to belong together",
             "give a file of it; folders are read that hold key and emb_vector (HugeCTR), meta_data or \
-             embedding_collection_0 (HugeCTR), NAME_emb_keys.rank_0.world_size_1 (DynamicEmb), or \
-             model.safetensors.index.json",
+             embedding_collection_0 (HugeCTR), NAME_emb_keys.rank_0.world_size_1 (DynamicEmb), \
+             model.safetensors.index.json, or one file that ends in .safetensors",
         ))
     }
 }

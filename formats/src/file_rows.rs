@@ -12,6 +12,7 @@ use crate::extent::{extents_of, read_extents};
 use crate::file_table::FileTable;
 use crate::input::room;
 use crate::place::Place;
+use crate::scales::assembled;
 use crate::seen::Seen;
 use crate::streams::RowStream;
 use crate::table_file::TableFile;
@@ -66,6 +67,7 @@ impl FileRows<'_> {
         }
         match &self.table.place {
             Place::Flat(extents) => read_extents(&self.source.inputs, extents, first, row_bytes, rows),
+            Place::Scaled(scaled) => scaled.fill(&self.source.inputs, first, rows),
             Place::Stored(extent, _) => {
                 read_extents(&self.source.inputs, std::slice::from_ref(extent), first, row_bytes, rows)
             }
@@ -119,7 +121,7 @@ impl FileRows<'_> {
 
     fn reader(&self) -> Result<Box<dyn RowStream>, FileError> {
         match &self.table.place {
-            Place::Flat(_) | Place::Stored(..) => {
+            Place::Flat(_) | Place::Scaled(_) | Place::Stored(..) => {
                 Err(FileError::damaged(&self.source.path, "its rows are in no order"))
             }
             Place::Deflated(place) => place.reader(&self.source.inputs),
@@ -146,10 +148,25 @@ impl RowSource for FileRows<'_> {
         let extents = match &self.table.place {
             Place::Flat(extents) => extents,
             Place::Stored(extent, _) => std::slice::from_ref(extent),
+            Place::Scaled(scaled) => return scaled.stretches(&self.source.inputs, first, count, each),
             _ => return,
         };
         for (input, at, rows) in extents_of(&self.source.inputs, extents, first, count, row_bytes) {
             each(&input.file, at, rows * row_bytes as u64);
+        }
+    }
+
+    fn stored_bytes(&self) -> Option<usize> {
+        match &self.table.place {
+            Place::Scaled(scaled) => Some(scaled.stored_bytes()),
+            _ => None,
+        }
+    }
+
+    fn assemble(&self, first: u64, row_bytes: usize, stored: &[u8], rows: &mut [u8]) -> io::Result<()> {
+        match &self.table.place {
+            Place::Scaled(scaled) => assembled(scaled, first, row_bytes, stored, rows),
+            _ => Err(io::Error::other("its rows are not put together")),
         }
     }
 

@@ -39,7 +39,7 @@ impl FileTable {
     /// the headers of all pages.
     pub fn is_sequential(&self) -> bool {
         match &self.place {
-            Place::Flat(_) | Place::Stored(..) => false,
+            Place::Flat(_) | Place::Scaled(_) | Place::Stored(..) => false,
             Place::Deflated(_) => true,
             #[cfg(feature = "parquet")]
             Place::Parquet(columns) => !columns.are_plain(),

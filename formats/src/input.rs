@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{OFlag, PosixFadviseAdvice, posix_fadvise};
 
 use crate::error::{FileError, FileErrorKind};
 
@@ -64,6 +64,15 @@ impl Input {
         Err(self.error(FileErrorKind::Changed, what, "let nobody write to it meanwhile, and try again"))
     }
 
+    /// What is seen of the file's name if that leads to another file now, or to none.
+    pub(crate) fn replaced(&self) -> Option<String> {
+        match std::fs::metadata(&self.path) {
+            Ok(now) if Identity::of(&now).inode == self.identity.inode => None,
+            Ok(_) => Some("was replaced by another file".to_owned()),
+            Err(error) => Some(format!("is gone ({error})")),
+        }
+    }
+
     /// A text that differs for other files, and for this file after a change.
     pub(crate) fn identity(&self) -> String {
         format!("{:?} {:?}", self.path.canonicalize().unwrap_or_default(), self.identity)
@@ -78,6 +87,13 @@ impl Input {
             io::ErrorKind::UnexpectedEof => FileError::damaged(&self.path, "it is cut off").at(self.len),
             _ => FileError::io(&self.path, "cannot be read", error).at(at),
         })
+    }
+
+    /// Has the system drop pages of the file that it keeps in memory.
+    pub(crate) fn forget_pages(&self, at: u64, bytes: u64) {
+        let advice = PosixFadviseAdvice::POSIX_FADV_DONTNEED;
+        // Advice alone: whether it is taken matters to memory, not to rows.
+        let _ = posix_fadvise(&self.file, at.cast_signed(), bytes.cast_signed(), advice);
     }
 
     /// `N` bytes from byte `at` on.

@@ -18,6 +18,8 @@ pub struct ReadOptions {
     pub dim: Option<u32>,
     /// The Parquet column of ids; `None`: the only one of whole numbers, if there is one.
     pub key_column: Option<String>,
+    /// Whether files that an index lists may be symbolic links out of its folder.
+    pub follow_links: bool,
 }
 
 /// The shape of the rows in a file that holds nothing else: `[ROWSx]DIM:TYPE[@OFFSET]`.

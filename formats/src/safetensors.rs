@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ::safetensors::Dtype;
 use serde::de::{Error as _, IgnoredAny, IntoDeserializer, MapAccess, Visitor, value};
@@ -18,7 +18,9 @@ use crate::found::Found;
 use crate::input::Input;
 use crate::key_array::KeyArray;
 use crate::key_type::KeyType;
+use crate::listed::refuse_elsewhere;
 use crate::place::KeyPlace;
+use crate::read_options::ReadOptions;
 use crate::table_shape::{TYPES, shape_of_table, tensor_types};
 
 /// The longest header that is read, the reference implementation's limit.
@@ -124,12 +126,30 @@ pub enum HeaderError {
     },
 }
 
-/// The tables among a file's tensors.
-pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
-    let input = Input::open(path)?;
+/// The only safetensors file of a folder; `None`: there is none, or several, of which one is as good as another.
+pub(crate) fn only_file_of(folder: &Path) -> Result<Option<PathBuf>, FileError> {
+    let cannot = |error| FileError::io(folder, "cannot be listed", error);
+    let mut found = None;
+    for entry in std::fs::read_dir(folder).map_err(cannot)? {
+        let path = entry.map_err(cannot)?.path();
+        if path.extension().is_some_and(|ending| ending == "safetensors") && found.replace(path).is_some() {
+            return Ok(None);
+        }
+    }
+    Ok(found)
+}
+
+/// The tables among the tensors of a file, or of a folder's only one.
+pub(crate) fn open(path: &Path, options: &ReadOptions) -> Result<Found, FileError> {
+    let only = if path.is_dir() { only_file_of(path)? } else { None };
+    if let Some(file) = only.as_ref().filter(|_| !options.follow_links) {
+        refuse_elsewhere(path, file)?;
+    }
+    let input = Input::open(only.as_deref().unwrap_or(path))?;
     let mut found = Found::default();
     for tensor in tensors(&input)? {
         found.key_arrays.extend(key_array_of(&tensor, 0));
+        found.tensors.insert(tensor.name.clone(), (0, tensor.clone()));
         match table_of(&tensor) {
             Ok(table) => found.tables.push(table),
             Err(reason) => {

@@ -10,7 +10,9 @@ use crate::error::{FileError, FileErrorKind};
 use crate::found::Found;
 use crate::input::Input;
 use crate::listed::refuse_elsewhere;
+use crate::open::ChooseTensors;
 use crate::place::Place;
+use crate::read_options::ReadOptions;
 use crate::safetensors::{self, key_array_of, table_of};
 
 /// How the names of index files end.
@@ -82,13 +84,17 @@ impl<'de> Deserialize<'de> for Map {
     }
 }
 
-pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
+pub(crate) fn open(path: &Path, options: &ReadOptions, choose: Option<&ChooseTensors<'_>>) -> Result<Found, FileError> {
+    let check_link = |folder: &Path, listed: &Path| match options.follow_links {
+        true => Ok(()),
+        false => refuse_elsewhere(folder, listed),
+    };
     let missing =
         || FileError::new(FileErrorKind::Missing, path, "holds no index of safetensors", "give the index itself");
     let path = match path.is_dir() {
         true => {
             let index = index_of(path)?.ok_or_else(missing)?;
-            refuse_elsewhere(path, &index)?;
+            check_link(path, &index)?;
             index
         }
         false => path.to_owned(),
@@ -99,6 +105,10 @@ pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
     // Which tensors the index lists in each file.
     let mut files: BTreeMap<&String, Vec<&String>> = BTreeMap::new();
     map.iter().for_each(|(name, file)| files.entry(file).or_default().push(name));
+    if let Some(choose) = choose {
+        let chosen = choose(&map.keys().map(|name| &**name).collect::<Vec<_>>());
+        files.retain(|_, listed| listed.iter().any(|name| chosen.contains(*name)));
+    }
     let mut found = Found::default();
     for (input, (file, listed)) in files.into_iter().enumerate() {
         let shard = folder.join(file);
@@ -106,7 +116,7 @@ pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
             let what = format!("{} lists it, and it is missing", path.display());
             return Err(FileError::new(FileErrorKind::Missing, &shard, what, "fetch the missing file"));
         }
-        refuse_elsewhere(folder, &shard)?;
+        check_link(folder, &shard)?;
         let shard = Input::open(&shard)?;
         let tensors = safetensors::tensors(&shard)?;
         let disagree = |what: String| shard.error(FileErrorKind::Disagree, what, "fetch the index and its files again");
@@ -124,6 +134,7 @@ pub(crate) fn open(path: &Path) -> Result<Found, FileError> {
                 }
             }
             found.key_arrays.extend(key_array_of(tensor, input));
+            found.tensors.insert(tensor.name.clone(), (input, tensor.clone()));
             match table_of(tensor) {
                 Ok(mut table) => {
                     if let Place::Flat(extents) = &mut table.place {

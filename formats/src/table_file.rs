@@ -1,5 +1,6 @@
 //! Open files with tables in them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -9,6 +10,7 @@ use crate::format::TableFormat;
 use crate::input::Input;
 use crate::key_array::KeyArray;
 use crate::locked_file::LockedFile;
+use crate::safetensors::Tensor;
 
 /// Files with tables in them: one, or several that belong together.
 ///
@@ -44,6 +46,8 @@ pub struct TableFile {
     pub empty: Vec<String>,
     /// Lists of whole numbers, which may be the keys of the tables: see [`with_keys`](Self::with_keys).
     pub key_arrays: Vec<KeyArray>,
+    /// All tensors of safetensors files by their names, and which input each is in.
+    pub(crate) tensors: BTreeMap<String, (usize, Tensor)>,
     pub(crate) inputs: Vec<Arc<Input>>,
 }
 
@@ -52,6 +56,22 @@ impl TableFile {
     /// the files must not change.
     pub fn lock(&self) -> Vec<LockedFile> {
         self.inputs.iter().map(|input| LockedFile::new(&input.file)).collect()
+    }
+
+    /// As [`lock`](Self::lock), but fails if another process has one of the files locked for itself alone, as who writes to it does.
+    pub fn lock_for_reading(&self) -> Result<Vec<LockedFile>, FileError> {
+        let lock = |input: &Arc<Input>| {
+            LockedFile::shared(&input.file).map_err(|error| {
+                FileError::io(&input.path, "is locked by another process, which may be writing to it", error)
+                    .remedy("wait until it is written, and try again")
+            })
+        };
+        self.inputs.iter().map(lock).collect()
+    }
+
+    /// The first file whose name leads to another file now, or to none, and what is seen of it.
+    pub fn replaced(&self) -> Option<(PathBuf, String)> {
+        self.inputs.iter().find_map(|input| Some((input.path.clone(), input.replaced()?)))
     }
 
     /// A text that differs for other files, and for the same files after a change: it has their paths, inodes, sizes

@@ -330,7 +330,7 @@ pub(crate) fn rows_of(name: &str, rows: u64, dim: u32, dtype: DType) -> Option<T
         DType::F8E4M3 => Dtype::F8_E4M3,
         DType::F8E5M2 => Dtype::F8_E5M2,
         // Neither has a type for rows with a scale of their own.
-        DType::Q8 | DType::Q4 => return None,
+        DType::Q8 | DType::Q4 | DType::Mxfp8 | DType::F8E4M3S | DType::Nvfp4 => return None,
     };
     Some((name.to_owned(), dtype, vec![usize::try_from(rows).ok()?, dim as usize]))
 }

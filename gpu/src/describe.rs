@@ -125,7 +125,13 @@ impl Description {
         let described: Vec<abi::Table> = tables
             .iter()
             .zip(firsts)
-            .map(|(table, (dram_key, ssd_key))| table.for_kernels(view.constants.address(), dram, dram_key, ssd_key))
+            .map(|(table, (dram_key, ssd_key))| {
+                let described = table.for_kernels(view.constants.address(), dram, dram_key, ssd_key);
+                // Rows that come as they are, with their scales, are so many bytes.
+                let is_raw = options.out.is_scaled() && table.located.table().dtype == options.out;
+                let dim = if is_raw { described.row_bytes } else { described.dim };
+                abi::Table { dim, ..described }
+            })
             .collect();
         let mut bytes = Vec::new();
         let mut first = None;

@@ -19,6 +19,9 @@ pub(crate) fn element_of(dtype: DType) -> u32 {
         DType::F8E5M2 => element::F8E5M2,
         DType::Q8 => element::Q8,
         DType::Q4 => element::Q4,
+        DType::Mxfp8 => element::MXFP8,
+        DType::F8E4M3S => element::F8E4M3S,
+        DType::Nvfp4 => element::NVFP4,
     }
 }
 

@@ -1,97 +1,8 @@
-// Elements of rows: widened to f32, narrowed to what the output has. The host executor's arithmetic, bit for bit.
+// Elements of rows, several at a time: widened to f32, narrowed to what the output has. The host executor's arithmetic, bit for bit.
 #pragma once
-#include "common.cuh"
+#include "scales.cuh"
 
-DEVICE float bits_to_float(u32 bits) { return __uint_as_float(bits); }
-
-// Exact; NaNs keep their payload and become quiet.
-DEVICE float widen_f16(u16 half) {
-    u32 sign = (u32)(half & 0x8000) << 16, exponent = half >> 10 & 31, mantissa = half & 0x3ff;
-    if (exponent == 31) return bits_to_float(sign | 0x7f800000 | mantissa << 13 | (mantissa ? 0x400000 : 0));
-    if (exponent != 0) return bits_to_float(sign | (exponent + 112) << 23 | mantissa << 13);
-    float magnitude = __fmul_rn((float)mantissa, 5.9604644775390625e-8f);  // 2^-24
-    return bits_to_float(sign | __float_as_uint(magnitude));
-}
-
-// To nearest, ties to even.
-DEVICE u16 narrow_f16(float value) {
-    u32 bits = __float_as_uint(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
-    if (magnitude > 0x7f800000) return (u16)(sign | 0x7e00 | (magnitude >> 13 & 0x3ff));
-    if (magnitude >= 0x477ff000) return (u16)(sign | 0x7c00);  // 65520 and above
-    if (magnitude < 0x38800000) {                              // below 2^-14: subnormal, counted in units of 2^-24
-        float units = __fmul_rn(bits_to_float(magnitude), 16777216.0f);
-        return (u16)(sign | (u32)__float2int_rn(units));
-    }
-    u32 rounded = magnitude + 0xfff + (magnitude >> 13 & 1);
-    return (u16)(sign | ((rounded - 0x38000000) >> 13));
-}
-
-DEVICE float widen_bf16(u16 half) {
-    u32 bits = (u32)half << 16, quiet = (half & 0x7fff) > 0x7f80 ? 0x400000 : 0;
-    return bits_to_float(bits | quiet);
-}
-
-DEVICE u16 narrow_bf16(float value) {
-    u32 bits = __float_as_uint(value);
-    if ((bits & 0x7fffffff) > 0x7f800000) return (u16)(bits >> 16 | 0x40);
-    return (u16)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-DEVICE u32 element_bytes(u32 element) {
-    return element == ELEMENT_F32 ? 4 : element == ELEMENT_F16 || element == ELEMENT_BF16 ? 2 : 1;
-}
-
-DEVICE void narrow(u64 row, u32 element, u64 index, float value) {
-    switch (element) {
-        case ELEMENT_F32: at<float>(row)[index] = value; break;
-        case ELEMENT_F16: at<u16>(row)[index] = narrow_f16(value); break;
-        case ELEMENT_BF16: at<u16>(row)[index] = narrow_bf16(value); break;
-        // Integers are only ever copied or cleared.
-        default: at<u8>(row)[index] = 0;
-    }
-}
-
-// --- Elements of eight bits and four -------------------------------------------------------------------------------------------
-
-// OCP E4M3, or E5M2. As an f32's exponent and mantissa the lower seven bits say 2^-120 times too little (2^-112), subnormals included: the
-// product is exact. E4M3 has no infinity.
-DEVICE float widen_f8(bool is_e5m2, u32 code) {
-    const u32 magnitude = code & 0x7f, sign = (code & 0x80) << 24;
-    const float power = is_e5m2 ? 5.192296858534828e33f : 1.329227995784916e36f;
-    const float value = __fmul_rn(bits_to_float(magnitude << (is_e5m2 ? 21 : 20)), power);
-    const u32 special = is_e5m2 && magnitude == 0x7c ? 0x7f800000 : 0x7fc00000;
-    return bits_to_float(sign | (magnitude >= (is_e5m2 ? 0x7c : 0x7f) ? special : __float_as_uint(value)));
-}
-
-// What a row's numbers are multiplied by, and what is then added.
-struct Scale {
-    float scale, bias;
-};
-
-DEVICE bool is_scaled(u32 element) { return element == ELEMENT_Q8 || element == ELEMENT_Q4; }
-
-DEVICE float scaled(u32 number, const Scale& by) { return __fadd_rn(__fmul_rn((float)number, by.scale), by.bias); }
-
-DEVICE u32 element_bits(u32 element) { return element == ELEMENT_Q4 ? 4 : element_bytes(element) * 8; }
-
-// Where in a row its scale and bias begin: an f32 each behind bytes, an f16 each behind halves of bytes.
-DEVICE u32 scale_at(u32 element, u32 dim) { return element == ELEMENT_Q4 ? dim / 2 : dim; }
-
-// From the words at, and behind, the whole word in which they begin.
-DEVICE Scale scale_of(u32 element, u32 begin, u32 word0, u32 word1, u32 word2) {
-    const u32 shift = begin % 4 * 8;
-    const u32 first = (u32)(((u64)word1 << 32 | word0) >> shift), second = (u32)(((u64)word2 << 32 | word1) >> shift);
-    if (element == ELEMENT_Q4) return Scale{widen_f16((u16)first), widen_f16((u16)(first >> 16))};
-    return Scale{bits_to_float(first), bits_to_float(second)};
-}
-
-// Of a row in memory. Rows are padded to 16 B: no whole word that a row ends in lies beyond.
-DEVICE Scale load_scale(u64 row, u32 element, u32 dim) {
-    const u32 begin = scale_at(element, dim), bytes = element == ELEMENT_Q4 ? 4 : 8;
-    const u32* words = at<const u32>(row + begin / 4 * 4);
-    const u32 last = (begin + bytes - 1) / 4 - begin / 4;
-    return scale_of(element, begin, words[0], last >= 1 ? words[1] : 0, last >= 2 ? words[2] : 0);
-}
+DEVICE u32 element_bits(u32 element) { return element == ELEMENT_Q4 || element == ELEMENT_NVFP4 ? 4 : element_bytes(element) * 8; }
 
 // EACH elements of so many bits side by side, as they are stored: four, or those of one word.
 template <u32 BITS, u32 EACH = 4> struct Raw {
@@ -129,7 +40,10 @@ template <u32 BITS, u32 EACH = 4> DEVICE Values<EACH> widen_part(u32 element, co
             four.value[i] = is_f16 ? widen_f16(half) : widen_bf16(half);
         }
     } else if constexpr (BITS == 4) {
-        for (u32 i = 0; i < 4; ++i) four.value[i] = scaled(word >> i * 4 & 15, by);
+        const bool is_float = element == ELEMENT_NVFP4;
+        for (u32 i = 0; i < 4; ++i) four.value[i] = is_float ? __fmul_rn(widen_e2m1(word >> i * 4), by.scale) : scaled(word >> i * 4 & 15, by);
+    } else if (element == ELEMENT_MXFP8 || element == ELEMENT_F8E4M3S) {
+        for (u32 i = 0; i < 4; ++i) four.value[i] = __fmul_rn(widen_f8(false, word >> i * 8), by.scale);
     } else if (element == ELEMENT_Q8) {
         for (u32 i = 0; i < 4; ++i) four.value[i] = scaled(word >> i * 8 & 255, by);
     } else if (element == ELEMENT_F8E4M3 || element == ELEMENT_F8E5M2) {

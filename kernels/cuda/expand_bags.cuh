@@ -48,25 +48,29 @@ struct Addends {
 
 // Adds the addends, rows of elements of BITS bits, in order to a lane's sums: of each row, EACH elements from `first` on. Several rows are under way
 // at once, for a bag may be long and bags may be few. Where rows have scales, each lane loads one of them for all lanes. Each row costs two shuffles for
-// its address, one for a weight, two for a scale, and a load of 16 to 2 B; each element costs a conversion, at most two products, and at most two sums.
+// its address, one for a weight, two for a scale, and a load of 16 to 2 B, and of 1 B where blocks have scales; each element costs a conversion, at most two products, and at most two sums.
 template <u32 BITS, u32 EACH> DEVICE void add_rows(const Feature& feature, const Addends& addends, u32 first, float (&sum)[4]) {
     constexpr u32 ROWS = EACH == 1 ? 32 : EACH == 2 ? 16 : 8;
     const Table& table = feature.table;
-    const bool has_scale = BITS <= 8 && is_scaled(table.element);
+    const bool has_scale = BITS <= 8 && is_scaled(table.element), blocks = BITS <= 8 && has_blocks(table.element);
     Scale own{};
     if (has_scale && addends.row != ROW_NONE) own = load_scale(addends.row, table.element, table.dim);
     // No bit is set past the last row.
     for (u32 row = 0; row < 32 && addends.present >> row != 0; row += ROWS) {
         Raw<BITS, EACH> raw[ROWS];
+        u8 block[ROWS];
 #pragma unroll
         for (u32 j = 0; j < ROWS; ++j) {
             const u64 address = __shfl_sync(FULL, addends.row, row + j);
-            raw[j] = addends.present >> (row + j) & 1 && first < table.dim ? load_part<BITS, EACH>(address, first) : Raw<BITS, EACH>{};
+            const bool wanted = addends.present >> (row + j) & 1 && first < table.dim;
+            raw[j] = wanted ? load_part<BITS, EACH>(address, first) : Raw<BITS, EACH>{};
+            block[j] = blocks && wanted ? at<const u8>(address)[block_at(table.element, table.dim, first)] : 0;
         }
 #pragma unroll
         for (u32 j = 0; j < ROWS; ++j) {
             Scale by{};
             if (has_scale) by = Scale{__shfl_sync(FULL, own.scale, row + j), __shfl_sync(FULL, own.bias, row + j)};
+            if (blocks) by.scale = block_scale(table.element, block[j], by);
             const float factor = feature.weighted ? __shfl_sync(FULL, addends.weight, row + j) : 1.0f;
             if (!(addends.present >> (row + j) & 1)) continue;
             const Values<EACH> values = widen_part<BITS, EACH>(table.element, raw[j], by);

@@ -59,6 +59,17 @@ template <u32 BITS> DEVICE void put_widened_as(const Lookup& lookup, u64 out, co
             by = load_scale(row, table.element, table.dim);
         }
     }
+    // Of a lane each, words of the row: of a lane that holds them, or loaded.
+    const auto word_at = [&](u32 word) {
+        if (lookup.lanes.parts_of_row != 1) return at<const u32>(row)[word];
+        const u32 from = begin + ((word / 4 - first) & (lanes - 1));
+        uint4 there;
+        there.x = __shfl_sync(all, quad.x, from);
+        there.y = __shfl_sync(all, quad.y, from);
+        there.z = __shfl_sync(all, quad.z, from);
+        there.w = __shfl_sync(all, quad.w, from);
+        return word_of(there, word % 4);
+    };
     // A quad has four times as many elements as there are turns.
     for (u32 turn = 0; turn < 32 / BITS; ++turn) {
         const u32 unit = turn * lanes + lane, from = begin + unit * BITS / 32;
@@ -75,7 +86,13 @@ template <u32 BITS> DEVICE void put_widened_as(const Lookup& lookup, u64 out, co
         if constexpr (BITS == 16) raw = unit % 2 == 0 ? Raw<BITS>{{there.x, there.y}} : Raw<BITS>{{there.z, there.w}};
         if constexpr (BITS == 8) raw = Raw<BITS>{{word_of(there, unit % 4)}};
         if constexpr (BITS == 4) raw = Raw<BITS>{{word_of(there, unit / 2 % 4) >> unit % 2 * 16}};
-        if (e < table.dim) put_four(out, lookup.output.element, e, table.dim, widen_part<BITS>(table.element, raw, by));
+        Scale own = by;
+        if (BITS <= 8 && has_blocks(table.element)) {
+            // Of lanes without elements, some byte of the row.
+            const u32 byte = block_at(table.element, table.dim, e < table.dim ? e : 0);
+            own.scale = block_scale(table.element, word_at(byte / 4) >> byte % 4 * 8 & 255, by);
+        }
+        if (e < table.dim) put_four(out, lookup.output.element, e, table.dim, widen_part<BITS>(table.element, raw, own));
     }
 }
 

@@ -38,6 +38,12 @@ pub mod element {
     pub const Q8: u32 = 7;
     /// Unsigned, 4 bits, with the row's scale and bias behind them, an F16 each.
     pub const Q4: u32 = 8;
+    /// A float of 8 bits, 4 of them exponent; a power of two for each 32 stands behind them.
+    pub const MXFP8: u32 = 9;
+    /// A float of 8 bits, 4 of them exponent, with the row's scale behind them, an F32.
+    pub const F8E4M3S: u32 = 10;
+    /// A float of 4 bits; a scale for each 16 stands behind them, an F8E4M3, then one for these, an F32.
+    pub const NVFP4: u32 = 11;
 }
 
 /// How rows of a bag become one.

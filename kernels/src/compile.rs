@@ -12,7 +12,7 @@ use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 30] = [
+const HEADERS: [(&str, &str); 32] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -33,6 +33,8 @@ const HEADERS: [(&str, &str); 30] = [
     ("row_checks.cuh", include_str!("../cuda/row_checks.cuh")),
     ("row_reads.cuh", include_str!("../cuda/row_reads.cuh")),
     ("fetch.cuh", include_str!("../cuda/fetch.cuh")),
+    ("numbers.cuh", include_str!("../cuda/numbers.cuh")),
+    ("scales.cuh", include_str!("../cuda/scales.cuh")),
     ("elements.cuh", include_str!("../cuda/elements.cuh")),
     ("put_row.cuh", include_str!("../cuda/put_row.cuh")),
     ("expand_rows.cuh", include_str!("../cuda/expand_rows.cuh")),

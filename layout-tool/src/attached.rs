@@ -48,6 +48,11 @@ impl From<AttachError> for Failure {
                 (file, "leave it out of tensor=, or load it: `warprow load` puts rows where look-ups find them")
             }
             AttachError::NoMatch { file, .. } => (file, "* stands for any characters and ? for one; quote the pattern"),
+            AttachError::Shards { file, .. } => (file, "look at the names and shapes that `warprow inspect` prints"),
+            AttachError::Scales { file, .. } => {
+                (file, "name the tensor of scales (scales=), or take the elements as they stand (scales= and nothing)")
+            }
+            AttachError::Changed(changed) => (changed.file, "attach it again"),
             AttachError::Several { file, .. } => {
                 (file, "give the pattern without NAME=, or one that only one tensor matches")
             }

@@ -22,7 +22,13 @@ pub struct ReadingArgs {
 
 impl ReadingArgs {
     pub(crate) fn options(&self) -> ReadOptions {
-        ReadOptions { format: self.format, shape: self.shape, dim: self.dim, key_column: self.key_column.clone() }
+        ReadOptions {
+            format: self.format,
+            shape: self.shape,
+            dim: self.dim,
+            key_column: self.key_column.clone(),
+            follow_links: false,
+        }
     }
 
     /// Whether nothing is said.

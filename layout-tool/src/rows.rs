@@ -28,7 +28,7 @@ impl RowBuffer {
             DType::F16 => Self::F16(vec![f16::ZERO; elements]),
             DType::BF16 => Self::Bf16(vec![bf16::ZERO; elements]),
             DType::I8 => Self::I8(vec![0; elements]),
-            DType::U8 | DType::F8E4M3 | DType::F8E5M2 | DType::Q8 | DType::Q4 => Self::U8(vec![0; elements]),
+            _ => Self::U8(vec![0; elements]),
         }
     }
 

@@ -22,6 +22,7 @@
 #![forbid(unsafe_code)]
 
 mod block;
+pub mod block_scales;
 mod catalogue;
 mod chunks;
 mod codec;

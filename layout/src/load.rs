@@ -36,9 +36,23 @@ pub trait RowSource: Sync {
 
     /// Where the `count` rows from id `first` on stand in files, byte for byte: calls `each` with the file, the first
     /// byte and the number of bytes of each stretch of them, in their order. It is not called for rows that stand in no
-    /// file.
+    /// file. Rows that are put together ([`stored_bytes`](Self::stored_bytes)) have the stretches of their first part, then
+    /// those of the next.
     fn stretches(&self, first: u64, count: u64, row_bytes: usize, each: &mut dyn FnMut(&File, u64, u64)) {
         let _ = (first, count, row_bytes, each);
+    }
+
+    /// Bytes that each row has in its [`stretches`](Self::stretches), where rows are put together of several parts; `None`: the
+    /// stretches are the rows.
+    fn stored_bytes(&self) -> Option<usize> {
+        None
+    }
+
+    /// Where rows are put together: makes `rows`, those from id `first` on, of `stored`, what their stretches hold, one
+    /// behind the other.
+    fn assemble(&self, first: u64, row_bytes: usize, stored: &[u8], rows: &mut [u8]) -> std::io::Result<()> {
+        let _ = (first, row_bytes, stored, rows);
+        Err(std::io::Error::other("its rows are not put together"))
     }
 
     /// Fails if this is no source of `table`, because it has not as many rows.
@@ -63,6 +77,14 @@ impl<S: RowSource + ?Sized> RowSource for &S {
 
     fn stretches(&self, first: u64, count: u64, row_bytes: usize, each: &mut dyn FnMut(&File, u64, u64)) {
         (**self).stretches(first, count, row_bytes, each);
+    }
+
+    fn stored_bytes(&self) -> Option<usize> {
+        (**self).stored_bytes()
+    }
+
+    fn assemble(&self, first: u64, row_bytes: usize, stored: &[u8], rows: &mut [u8]) -> std::io::Result<()> {
+        (**self).assemble(first, row_bytes, stored, rows)
     }
 
     fn check(&self, table: &Table) -> Result<(), VolumeError> {

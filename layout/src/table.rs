@@ -96,7 +96,7 @@ impl TableSpec {
         }
         let row_bytes = self.dtype.row_bytes(self.dim).ok_or_else(|| {
             self.invalid(format!(
-                "{} elements of type {} make no row: it would pass 4 GiB, or end in half a byte",
+                "{} elements of type {} make no row: it would pass 4 GiB, or end within a byte or a block that shares a scale",
                 self.dim, self.dtype
             ))
         })?;

@@ -2,7 +2,7 @@
 
 use warprow_driver::DriverError;
 use warprow_layout::DType;
-use warprow_store::NamespaceChanged;
+use warprow_store::{ChangedFile, NamespaceChanged};
 
 use crate::LookupReport;
 use crate::output_buffer::OutputBufferError;
@@ -56,6 +56,9 @@ pub enum RowError {
     /// The row's drive answered with an error, did not answer in time, or failed as a whole.
     #[error(transparent)]
     Drive(#[from] DriverError),
+    /// The row's file, which is attached, is no longer what it was.
+    #[error(transparent)]
+    FileChanged(#[from] ChangedFile),
     /// The row's checksum does not match.
     #[error("table {table:?}, rank {rank}: the row that drive {drive} returned does not match its checksum")]
     Checksum {

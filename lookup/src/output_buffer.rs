@@ -52,15 +52,11 @@ impl OutputBuffer {
     /// reach. Any slot of any plan of the store can fill it. Mapping memory takes its time: allocate once, use often.
     ///
     /// # Errors
-    /// [`StoreError::OutputType`] if no look-up yields elements of that type, [`StoreError::Memory`], and
-    /// [`StoreError::Function`] if a drive cannot reach so much (for a real drive, the limit of locked memory may be
-    /// too low).
+    /// [`StoreError::Memory`], and [`StoreError::Function`] if a drive cannot reach so much (for a real drive, the limit
+    /// of locked memory may be too low).
     #[allow(unsafe_code, reason = "it vouches for who drives the devices")]
     pub fn allocate(store: &Store, dtype: DType, elements: usize) -> Result<Self, StoreError> {
         let dtype = output_type(dtype);
-        if !matches!(dtype, DType::F32 | DType::F16 | DType::BF16 | DType::I8 | DType::U8) {
-            return Err(StoreError::OutputType { dtype });
-        }
         let mut functions = Vec::new();
         for member in store.view().drives().iter().flatten() {
             let function = member.controller().function();

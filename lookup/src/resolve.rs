@@ -39,7 +39,7 @@ pub struct ResolvedTable {
     pub rows: u64,
     /// Type of the elements.
     pub dtype: DType,
-    /// Elements of a row.
+    /// Elements of a row in the output.
     pub dim: usize,
     /// Bytes of a row.
     pub row_bytes: usize,
@@ -112,7 +112,7 @@ pub fn resolve<'a>(
         let table = match tables.iter().position(|table| table.given == index) {
             Some(table) => table,
             None => {
-                tables.push(ResolvedTable::new(index, source));
+                tables.push(ResolvedTable::new(index, source, options.out));
                 tables.len() - 1
             }
         };
@@ -121,7 +121,7 @@ pub fn resolve<'a>(
         if missing == MissingPolicy::Error && bounds == BoundsCheck::Ignore {
             return Err(refuse("missing ids cannot both be an error and be ignored: choose one".to_owned()));
         }
-        let dim = source.dim as usize;
+        let dim = out_dim(source, options.out);
         planned.push(ResolvedFeature {
             table: table as u16,
             pooling: feature.pooling,
@@ -139,12 +139,12 @@ pub fn resolve<'a>(
 }
 
 impl ResolvedTable {
-    fn new(given: usize, table: &Table) -> Self {
+    fn new(given: usize, table: &Table, out: DType) -> Self {
         Self {
             given,
             rows: table.rows,
             dtype: table.dtype,
-            dim: table.dim as usize,
+            dim: out_dim(table, out),
             row_bytes: table.row_bytes() as usize,
             row_lbas: table.packing.row_lbas(),
             default_byte: 0,
@@ -153,10 +153,17 @@ impl ResolvedTable {
     }
 }
 
-/// The type of an array for outputs of type `out`: floats of eight bits come out as such as
+/// Elements of a row of `table` in outputs of type `out`: those of the table, or the bytes of the row as it is stored, where it
+/// has scales.
+fn out_dim(table: &Table, out: DType) -> usize {
+    let is_raw = out.is_scaled() && table.dtype == out;
+    (if is_raw { table.row_bytes() } else { table.dim }) as usize
+}
+
+/// The type of an array for outputs of type `out`: floats of eight bits, and rows with their scales, come out as such as
 /// [`OutputRows::U8`](crate::OutputRows::U8).
 pub fn output_type(out: DType) -> DType {
-    if matches!(out, DType::F8E4M3 | DType::F8E5M2) { DType::U8 } else { out }
+    if matches!(out, DType::F8E4M3 | DType::F8E5M2) || out.is_scaled() { DType::U8 } else { out }
 }
 
 /// Whether values are computed in that type, so that it has NaN.
@@ -169,10 +176,8 @@ fn check_types(table: DType, out: DType, pooled: bool) -> Result<(), String> {
     if !is_float(out) && pooled {
         return Err(format!("pooled rows cannot be of type {out}: choose f32, f16 or bf16"));
     }
-    if is_float(out) || table == out && !table.is_scaled() {
+    if is_float(out) || table == out {
         return Ok(());
     }
-    Err(format!(
-        "its table has elements of type {table}, which cannot become {out}: choose a float type, or its own if that has no scale"
-    ))
+    Err(format!("its table has elements of type {table}, which cannot become {out}: choose a float type, or its own"))
 }

@@ -134,7 +134,6 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
             details.set_item("drive", drive)
         }),
         StoreError::ExecutorOptions { .. } => invalid("options", text),
-        StoreError::OutputType { .. } => invalid("dtype", text),
         StoreError::UpdateRows { .. } => invalid("rows", text),
         StoreError::Keys { .. } => invalid("keys", text),
         StoreError::Volume(error) => of_volume(error, text),
@@ -226,6 +225,7 @@ pub(crate) fn of_lookup(error: LookupError) -> PyErr {
                     details.set_item("drive", drive_of(error))?;
                     details.set_item("command", error.to_string())
                 }
+                RowError::FileChanged(changed) => details.set_item("drive", changed.file.display().to_string()),
                 RowError::Checksum { drive, .. } => details.set_item("drive", drive),
                 RowError::MemberMissing { drives } => details.set_item("drive", drives.join(", ")),
                 _ => Ok(()),

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use warprow_lookup::executors::output_type;
 use warprow_lookup::{Batch, HostExecutor, HostOptions, LookupError, LookupReport, Output, Plan, PrepareOptions, Slot};
 
 use crate::arrays::{Integers, dtype, output_rows, slice, slice_mut};
@@ -58,7 +59,7 @@ impl Host {
             Ok((plan, slots, ahead))
         });
         let (plan, slots, ahead) = planned.map_err(of_store)?;
-        let dtype = plan.options().out;
+        let dtype = output_type(plan.options().out);
         let inner = Arc::new(Planned {
             plan,
             slots: Pool::new(slots),

@@ -2,8 +2,9 @@
 
 use std::path::PathBuf;
 
-use warprow_formats::FileError;
+use warprow_formats::{FileError, ScaleError};
 
+use crate::attach::ChangedFile;
 use crate::skipped_tensor::SkippedTensor;
 
 /// Why a file of tables cannot be a drive.
@@ -22,7 +23,7 @@ pub enum AttachError {
         skipped: Vec<SkippedTensor>,
     },
     /// No tensor has a name like that.
-    #[error("no tensor of {} matches {pattern:?}; there are: {}", .file.display(), .tensors.join(", "))]
+    #[error("no tensor of {} matches {pattern:?}; there are: {}", .file.display(), some(.tensors))]
     NoMatch {
         /// The file.
         file: PathBuf,
@@ -41,6 +42,29 @@ pub enum AttachError {
         /// Why.
         reason: String,
     },
+    /// Shards are missing, or cannot be one table.
+    #[error("the shards {pattern:?} of {}: {reason}", .file.display())]
+    Shards {
+        /// The file.
+        file: PathBuf,
+        /// What was given, or what the table would be called.
+        pattern: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The scales of a tensor are missing, or are not what its rows need.
+    #[error("table {tensor:?} of {}: {source}", .file.display())]
+    Scales {
+        /// The file.
+        file: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// What is wrong with them.
+        source: ScaleError,
+    },
+    /// A file was written to, or replaced, while it was attached.
+    #[error(transparent)]
+    Changed(#[from] ChangedFile),
     /// A name was given for several tensors.
     #[error("{matches} tensors of {} match {pattern:?}, one can be called that", .file.display())]
     Several {
@@ -61,7 +85,20 @@ pub enum AttachError {
     },
 }
 
+/// The most names that an error lists.
+const NAMES: usize = 20;
+
+fn some(names: &[String]) -> String {
+    let first = names.iter().take(NAMES).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match names.len().checked_sub(NAMES) {
+        None | Some(0) => first,
+        Some(others) => format!("{first}, and {others} others"),
+    }
+}
+
 fn listed(skipped: &[SkippedTensor]) -> String {
-    let each = skipped.iter().map(|tensor| format!("; {:?}: {}", tensor.name, tensor.reason));
-    each.collect()
+    let each = skipped.iter().take(NAMES).map(|tensor| format!("; {:?}: {}", tensor.name, tensor.reason));
+    let others = skipped.len().saturating_sub(NAMES);
+    let rest = if others > 0 { format!("; and {others} others") } else { String::new() };
+    each.chain([rest]).collect()
 }

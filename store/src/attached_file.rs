@@ -1,19 +1,22 @@
-//! Files of tables as drives, by their address: `attached:PATH[,tensor=[NAME=]GLOB]...`.
+//! Files of tables as drives, by their address:
+//! `attached:PATH[,tensor=[NAME=]GLOB[,scales=GLOB][,global=GLOB][,dim=N][,rows=LO..HI]]...`.
 
-use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
 
-use warprow_formats::{FileTable, LockedFile, TableFile};
-use warprow_layout::{RowSource, Table, TableSpec, VolumeError};
+use warprow_formats::{ChooseTensors, FileTable, LockedFile, ReadOptions, TableFile, TableFormat};
+use warprow_layout::{DType, RowSource, Table, TableSpec, VolumeError};
 use wildmatch::WildMatch;
 
-use crate::attach::{AttachOptions, AttachedTable, refusal};
+use crate::attach::{AttachOptions, AttachedTable, LookAtNames, refusal};
 use crate::attach_error::AttachError;
+use crate::attached_choice::{choose, needed};
+use crate::attached_tensor::{AttachedTensor, TensorScales};
 use crate::device::Device;
 use crate::error::StoreError;
 use crate::property::{Known, stranger};
@@ -23,12 +26,24 @@ use crate::skipped_tensor::SkippedTensor;
 const SCHEME: &str = "attached:";
 /// What separates a file from the names of tensors, and these from each other.
 const TENSOR: &str = ",tensor=";
+/// What comes before what is said of a tensor.
+const SCALES: &str = ",scales=";
+const GLOBAL: &str = ",global=";
+const ROUND: &str = ",round=";
+const DIM: &str = ",dim=";
+const ROWS: &str = ",rows=";
 /// What comes before other properties.
 const DIRECT: &str = ",direct=";
 const DEPTH: &str = ",depth=";
-const PROPERTIES: [&str; 3] = [TENSOR, DIRECT, DEPTH];
+const WORKERS: &str = ",workers=";
+const RESIDENT: &str = ",resident=";
+const LINKS: &str = ",links=";
+const PROPERTIES: [&str; 11] = [TENSOR, SCALES, GLOBAL, ROUND, DIM, ROWS, DIRECT, DEPTH, WORKERS, RESIDENT, LINKS];
 /// What a file of tables may have in its address.
-const FILE: Known = Known { kind: "a file of tables", names: &["tensor", "direct", "depth"] };
+const FILE: Known = Known {
+    kind: "a file of tables",
+    names: &["tensor", "direct", "depth", "workers", "resident", "links", "scales", "global", "round", "dim", "rows"],
+};
 
 /// A file of tables that stay where they are, as a drive to be read: `attached:PATH`, or `attached:PATH,tensor=GLOB` for some of its
 /// tensors, where `*` stands for any characters and `?` for one; `tensor=NAME=GLOB` gives the only one that matches another name.
@@ -59,23 +74,44 @@ const FILE: Known = Known { kind: "a file of tables", names: &["tensor", "direct
 pub struct AttachedFile {
     /// The file, or the folder of several that belong together.
     pub path: PathBuf,
-    /// Which of its tensors: each `[NAME=]GLOB`. Empty: all that can be read where they are.
-    pub tensors: Vec<String>,
-    /// How its rows are read: `direct=`, `depth=`.
+    /// Which of its tensors. Empty: all that can be read where they are, shards put together, with the scales that they have.
+    pub tensors: Vec<AttachedTensor>,
+    /// How its rows are read: `depth=`, `workers=`. `direct` is set by the field of that name.
     pub options: AttachOptions,
+    /// Whether scales in tensors of their own are read into memory when the file is opened, rather than with each row:
+    /// `resident=`.
+    pub resident: bool,
+    /// Whether files are read past the page cache, as [`AttachOptions::direct`]. `None`: those of a folder or an index are, where
+    /// that can be done, and a single file is read through it.
+    pub direct: Option<bool>,
+    /// Whether files may be symbolic links out of the folder: `links=`.
+    pub links: bool,
 }
 
 impl AttachedFile {
     /// All tables of the file at `path`.
     pub fn new(path: impl Into<PathBuf>) -> Self {
-        Self { path: path.into(), tensors: Vec::new(), options: AttachOptions::default() }
+        Self {
+            path: path.into(),
+            tensors: Vec::new(),
+            options: AttachOptions::default(),
+            resident: false,
+            direct: None,
+            links: false,
+        }
     }
 
     /// With the tensors that match, besides those before.
     #[must_use]
-    pub fn with_tensor(mut self, pattern: impl Into<String>) -> Self {
-        self.tensors.push(pattern.into());
+    pub fn with_tensor(mut self, tensor: impl Into<AttachedTensor>) -> Self {
+        self.tensors.push(tensor.into());
         self
+    }
+
+    /// With scales in memory, if `resident` is set.
+    #[must_use]
+    pub fn with_resident_scales(self, resident: bool) -> Self {
+        Self { resident, ..self }
     }
 
     /// Whether `address` is one of a file of tables.
@@ -85,7 +121,10 @@ impl AttachedFile {
 
     /// The drive.
     pub(crate) fn open(&self) -> Result<Device, StoreError> {
-        let file = TableFile::open(&self.path).map_err(|error| {
+        let read = ReadOptions { follow_links: self.links, ..ReadOptions::default() };
+        let needed = |names: &[&str]| needed(names, &self.tensors);
+        let choose_files: Option<&ChooseTensors<'_>> = if self.tensors.is_empty() { None } else { Some(&needed) };
+        let file = TableFile::open_choosing(&self.path, &read, choose_files).map_err(|error| {
             let mistaken = FILE.mistaken(&self.to_string(), &self.path).filter(|_| !self.path.exists());
             mistaken.unwrap_or_else(|| AttachError::from(error).into())
         })?;
@@ -94,16 +133,21 @@ impl AttachedFile {
             .iter()
             .map(|(name, reason)| SkippedTensor { name: name.clone(), reason: reason.clone() })
             .collect();
+        let choice = choose(&file, &self.tensors).map_err(|error| match error {
+            AttachError::NoMatch { pattern, .. } => self.no_match(&file, &pattern),
+            other => other.into(),
+        })?;
+        skipped.extend(choice.skipped);
         let mut tables = Vec::new();
-        for (name, table) in self.choose(&file)? {
+        for (name, table) in choice.tables {
             let spec = TableSpec::new(name, table.rows, table.dim, table.dtype);
             // By its shape and name first: the order of its ids may be a file to be read.
             let reason = match refusal(&spec) {
-                None => elsewhere(&file, table)?.map(str::to_owned),
+                None => elsewhere(&file, &table)?.map(str::to_owned),
                 refused => refused,
             };
             match reason {
-                None => tables.push((spec, table.clone())),
+                None => tables.push((spec, table)),
                 Some(reason) if self.tensors.is_empty() => skipped.push(SkippedTensor { name: spec.name, reason }),
                 Some(reason) => {
                     let file = self.path.clone();
@@ -116,51 +160,37 @@ impl AttachedFile {
             return Err(AttachError::Nothing { file: self.path.clone(), skipped }.into());
         }
         // Nobody is to write over it meanwhile.
-        let locked = Arc::new(file.lock());
+        let locked = Arc::new(file.lock_for_reading().map_err(AttachError::from)?);
+        if self.resident {
+            for (_, table) in &mut tables {
+                *table = file.with_resident_scales(table).map_err(AttachError::from)?;
+            }
+        }
         let file = Arc::new(file);
         let attached = tables.into_iter().map(|(spec, table)| AttachedTable {
             spec,
             source: Arc::new(Kept { file: file.clone(), table, _locked: locked.clone() }),
         });
-        Ok(Device::attached_with(&self.to_string(), attached.collect(), &self.options)?.with_skipped(skipped))
-    }
-
-    /// The tables that are meant, with what they are called.
-    fn choose<'a>(&self, file: &'a TableFile) -> Result<Vec<(String, &'a FileTable)>, StoreError> {
-        if self.tensors.is_empty() {
-            return Ok(file.tables.iter().map(|table| (table.name.clone(), table)).collect());
-        }
-        let path = || self.path.clone();
-        let mut names: HashMap<String, &str> = HashMap::new();
-        let mut chosen = Vec::new();
-        for pattern in &self.tensors {
-            let matching = |glob: &str| {
-                let glob = WildMatch::new(glob);
-                file.tables.iter().filter(|table| glob.matches(&table.name)).collect::<Vec<_>>()
-            };
-            // A name may contain an equals sign: if the whole matches, it is a pattern.
-            let (called, found) = match (matching(pattern), pattern.split_once('=')) {
-                (found, Some((name, glob))) if found.is_empty() && !name.is_empty() => (Some(name), matching(glob)),
-                (found, _) => (None, found),
-            };
-            match (called, found.len()) {
-                (_, 0) => return Err(self.no_match(file, pattern)),
-                (Some(_), matches @ 2..) => {
-                    return Err(AttachError::Several { file: path(), pattern: pattern.clone(), matches }.into());
-                }
-                _ => {}
-            }
-            for table in found {
-                let name = called.unwrap_or(&table.name).to_owned();
-                match names.insert(name.clone(), &table.name) {
-                    None => chosen.push((name, table)),
-                    // A tensor that is chosen twice in the same way counts once.
-                    Some(other) if other == table.name => {}
-                    Some(_) => return Err(AttachError::SameName { file: path(), name }.into()),
-                }
-            }
-        }
-        Ok(chosen)
+        let attached: Vec<AttachedTable> = attached.collect();
+        let open = |direct: bool| {
+            let names: Arc<TableFile> = file.clone();
+            let names: LookAtNames = Box::new(move || names.replaced());
+            let options = self.options.with_direct(direct);
+            Device::attached_by(&self.to_string(), attached.clone(), &options, Some(names))
+        };
+        // Checkpoints are larger than memory, and their rows are to push nothing else out of it.
+        let is_checkpoint = matches!(file.format, TableFormat::SafetensorsIndex) || self.path.is_dir();
+        let device = match self.direct {
+            Some(direct) => open(direct)?,
+            None if is_checkpoint => open(true).or_else(|error| {
+                tracing::warn!("{}: rows are read through the page cache: {error}", self.path.display());
+                open(false)
+            })?,
+            None => open(false)?,
+        };
+        // The device takes files that were written to since their headers were read for what they are now.
+        file.unchanged().map_err(AttachError::from)?;
+        Ok(device.with_skipped(skipped))
     }
 
     fn no_match(&self, file: &TableFile, pattern: &str) -> StoreError {
@@ -213,28 +243,55 @@ impl FromStr for AttachedFile {
         let mut file = Self::new(rest);
         let mut seen = Vec::new();
         for (name, value) in properties.into_iter().rev() {
+            let known = name.trim_matches([',', '=']);
             let wrong = |accepted: &str| match stranger(value) {
                 Some(name) => FILE.unknown(address, name),
-                None => wrong(format!("{}{value} is not possible: give {accepted}", name.trim_start_matches(','))),
+                None => wrong(format!("{known}={value} is not possible: give {accepted}")),
             };
-            if name != TENSOR && seen.contains(&name) {
-                return Err(Known::twice(address, name.trim_matches([',', '='])));
+            let number = |most: u32| value.parse().ok().filter(|number| (1..=most).contains(number));
+            let bit = || matches!(value, "0" | "1").then_some(value == "1");
+            if name == TENSOR {
+                // What is said of the tensor before is said of it alone.
+                seen.retain(|name| ![SCALES, GLOBAL, ROUND, DIM, ROWS].contains(name));
+                file.tensors.push(value.into());
+                continue;
+            }
+            if seen.contains(&name) {
+                return Err(Known::twice(address, known));
             }
             seen.push(name);
             match name {
-                DIRECT => {
-                    let direct = matches!(value, "0" | "1").then_some(value == "1");
-                    file.options.direct = direct.ok_or_else(|| wrong("0 or 1"))?;
+                DIRECT => file.direct = Some(bit().ok_or_else(|| wrong("0 or 1"))?),
+                LINKS => file.links = bit().ok_or_else(|| wrong("0 or 1"))?,
+                RESIDENT => file.resident = bit().ok_or_else(|| wrong("0 or 1"))?,
+                DEPTH => file.options.depth = number(1024).ok_or_else(|| wrong("1 to 1024"))?,
+                WORKERS => file.options.workers = number(64).ok_or_else(|| wrong("1 to 64"))?,
+                _ => {
+                    let tensor = file.tensors.last_mut().ok_or_else(|| Known::no_tensor(address, known))?;
+                    match name {
+                        SCALES if value.is_empty() => tensor.scales = TensorScales::None,
+                        SCALES => tensor.scales = TensorScales::Of(value.to_owned()),
+                        GLOBAL => tensor.global = Some(value.to_owned()),
+                        ROUND => {
+                            let types = [DType::F32, DType::F16, DType::BF16];
+                            let dtype = types.into_iter().find(|dtype| dtype.name() == value);
+                            tensor.round = Some(dtype.ok_or_else(|| wrong("f32, f16 or bf16"))?);
+                        }
+                        DIM => tensor.dim = Some(number(u32::MAX).ok_or_else(|| wrong("a number from 1 on"))?),
+                        _ => tensor.rows = Some(range(value).ok_or_else(|| wrong("LO..HI, two numbers"))?),
+                    }
                 }
-                DEPTH => {
-                    let depth = value.parse().ok().filter(|depth| (1..=1024).contains(depth));
-                    file.options.depth = depth.ok_or_else(|| wrong("1 to 1024"))?;
-                }
-                _ => file.tensors.push(value.to_owned()),
             }
         }
         Ok(file)
     }
+}
+
+/// `LO..HI`, of which the first is smaller.
+fn range(text: &str) -> Option<Range<u64>> {
+    let (begin, end) = text.split_once("..")?;
+    let range = begin.parse().ok()?..end.parse().ok()?;
+    (!range.is_empty()).then_some(range)
 }
 
 impl fmt::Display for AttachedFile {
@@ -243,11 +300,20 @@ impl fmt::Display for AttachedFile {
         self.tensors.iter().try_for_each(|tensor| write!(f, "{TENSOR}{tensor}"))?;
         let given = &self.options;
         let usual = AttachOptions::default();
-        if given.direct != usual.direct {
-            write!(f, "{DIRECT}{}", u8::from(given.direct))?;
+        if let Some(direct) = self.direct {
+            write!(f, "{DIRECT}{}", u8::from(direct))?;
         }
         if given.depth != usual.depth {
             write!(f, "{DEPTH}{}", given.depth)?;
+        }
+        if given.workers != usual.workers {
+            write!(f, "{WORKERS}{}", given.workers)?;
+        }
+        if self.resident {
+            write!(f, "{RESIDENT}1")?;
+        }
+        if self.links {
+            write!(f, "{LINKS}1")?;
         }
         Ok(())
     }
@@ -271,5 +337,13 @@ impl RowSource for Kept {
 
     fn stretches(&self, first: u64, count: u64, row_bytes: usize, each: &mut dyn FnMut(&File, u64, u64)) {
         self.file.rows(&self.table).stretches(first, count, row_bytes, each);
+    }
+
+    fn stored_bytes(&self) -> Option<usize> {
+        self.file.rows(&self.table).stored_bytes()
+    }
+
+    fn assemble(&self, first: u64, row_bytes: usize, stored: &[u8], rows: &mut [u8]) -> io::Result<()> {
+        self.file.rows(&self.table).assemble(first, row_bytes, stored, rows)
     }
 }

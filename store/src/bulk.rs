@@ -8,6 +8,7 @@ use warprow_driver::{CommandEnd, DriverError};
 use warprow_layout::{Drive, Extent, VolumeError};
 
 use crate::StoreError;
+use crate::attach_error::AttachError;
 use crate::drive_access::{DriveAccess, SharedPair, lock};
 use crate::member::MemberDrive;
 
@@ -118,10 +119,18 @@ impl Bulk {
 
     /// Transfers `extents`; returns when all have ended, or at the first failure.
     pub(crate) fn run(&mut self, extents: impl Iterator<Item = Extent>, mut job: Job<'_>) -> Result<(), StoreError> {
-        for extent in extents {
-            self.submit(extent, &mut job)?;
+        let mut extents = extents;
+        let done = extents.try_for_each(|extent| self.submit(extent, &mut job)).and_then(|()| self.finish(&mut job));
+        done.map_err(|error| self.explained(error))
+    }
+
+    /// A drive's failure, or that a file of attached tables has changed, where that is why.
+    fn explained(&self, error: StoreError) -> StoreError {
+        let mut changed = self.lanes.iter().flatten().filter_map(|lane| lane.member.changed_file());
+        match (&error, changed.next()) {
+            (StoreError::Driver(_) | StoreError::Drive(_), Some(changed)) => AttachError::from(changed.clone()).into(),
+            _ => error,
         }
-        self.finish(&mut job)
     }
 
     /// Begins one transfer. Others of the same kind may end meanwhile.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use warprow_dma::Function;
 use warprow_soft_controller::{DriveUri, NewDrive, SoftController, UriError};
 
+use crate::attach::AttachedFiles;
 use crate::skipped_tensor::SkippedTensor;
 
 /// A drive to open: a namespace of an NVMe controller. From then on the store drives the function alone, until it is gone: whoever else
@@ -15,6 +16,8 @@ pub struct Device {
     function: Arc<dyn Function>,
     namespace: u32,
     emulated: Option<Arc<Emulated>>,
+    /// The files of attached tables.
+    attached: Option<Arc<AttachedFiles>>,
     /// What a file that is attached holds besides.
     skipped: Arc<[SkippedTensor]>,
 }
@@ -31,7 +34,7 @@ pub(crate) struct Emulated {
 impl Device {
     /// Namespace `namespace` (counted from 1) of the controller that `function` carries.
     pub fn new(function: Arc<dyn Function>, namespace: u32) -> Self {
-        Self { function, namespace, emulated: None, skipped: Arc::default() }
+        Self { function, namespace, emulated: None, attached: None, skipped: Arc::default() }
     }
 
     /// Another namespace of the same controller. A function can be opened but once, so this is how a store gets several of
@@ -88,6 +91,14 @@ impl Device {
 
     pub(crate) fn as_emulated(&self) -> Option<&Emulated> {
         self.emulated.as_deref()
+    }
+
+    pub(crate) fn with_attached(self, files: Arc<AttachedFiles>) -> Self {
+        Self { attached: Some(files), ..self }
+    }
+
+    pub(crate) fn as_attached(&self) -> Option<&Arc<AttachedFiles>> {
+        self.attached.as_ref()
     }
 
     pub(crate) fn with_skipped(self, skipped: Vec<SkippedTensor>) -> Self {

@@ -2,7 +2,7 @@
 
 use warprow_dma::{AllocateError, FunctionError};
 use warprow_driver::DriverError;
-use warprow_layout::{DType, DriveError, OpenError, StoreFormatError, VolumeError};
+use warprow_layout::{DriveError, OpenError, StoreFormatError, VolumeError};
 
 use crate::attach_error::AttachError;
 use crate::events::NamespaceChanged;
@@ -317,12 +317,6 @@ pub enum StoreError {
     ExecutorOptions {
         /// What is wrong, and what to do.
         reason: String,
-    },
-    /// Output was asked for in a type that no look-up yields.
-    #[error("no look-up yields elements of type {dtype}: ask for F32, F16, BF16, I8 or U8")]
-    OutputType {
-        /// The type asked for.
-        dtype: DType,
     },
     /// Not enough queues for a plan's slots.
     #[error(

@@ -29,7 +29,9 @@
 
 mod attach;
 mod attach_error;
+mod attached_choice;
 mod attached_file;
+mod attached_tensor;
 mod bulk;
 mod curve;
 mod device;
@@ -48,6 +50,7 @@ mod pace;
 mod parallel_read;
 mod property;
 mod scrub;
+mod shards;
 mod shared_controller;
 mod skipped_tensor;
 mod sparse_ids;
@@ -59,9 +62,10 @@ mod verified;
 mod verify;
 pub mod view;
 
-pub use attach::{AttachOptions, AttachedTable};
+pub use attach::{AttachOptions, AttachedTable, ChangedFile};
 pub use attach_error::AttachError;
 pub use attached_file::AttachedFile;
+pub use attached_tensor::{AttachedTensor, TensorScales};
 pub use curve::{CurveError, ReadCurve};
 pub use device::Device;
 pub use drive::{CreateDrive, DriveAddress};

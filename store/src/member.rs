@@ -8,6 +8,7 @@ use warprow_driver::{Blame, BlockIo, Controller, DriverError, Namespace, PushErr
 use warprow_layout::{Drive, DriveError};
 
 use crate::StoreError;
+use crate::attach::{AttachedFiles, ChangedFile};
 use crate::device::Device;
 use crate::drive_access::{DriveAccess, SharedPair, lock};
 use crate::events::{DriveEvents, NamespaceChanged, describe};
@@ -27,6 +28,8 @@ pub struct MemberDrive {
     changed: OnceLock<NamespaceChanged>,
     timeout: Duration,
     io: Arc<MetadataIo>,
+    /// The files, if it is a drive of attached tables.
+    attached: Option<Arc<AttachedFiles>>,
 }
 
 impl MemberDrive {
@@ -58,6 +61,7 @@ impl MemberDrive {
             timeout: driving.timeout,
             io: driven.metadata_io(),
             driven,
+            attached: device.as_attached().cloned(),
         }))
     }
 
@@ -68,6 +72,11 @@ impl MemberDrive {
 
     pub(crate) fn driven(&self) -> &SharedController {
         &self.driven
+    }
+
+    /// The file of attached tables that has changed since, so that none of their rows is read any more; `None`: none has.
+    pub fn changed_file(&self) -> Option<&ChangedFile> {
+        self.attached.as_ref()?.changed()
     }
 
     /// The namespace, as it was when the store was opened.

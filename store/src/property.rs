@@ -16,6 +16,12 @@ impl Known {
         StoreError::Property { address: address.to_owned(), reason: format!("{name} is given twice") }
     }
 
+    /// The error that a property of a tensor stands behind none.
+    pub(crate) fn no_tensor(address: &str, name: &str) -> StoreError {
+        let reason = format!("{name}= is said of a tensor: give it behind tensor=");
+        StoreError::Property { address: address.to_owned(), reason }
+    }
+
     /// The error that there is no such property.
     pub(crate) fn unknown(&self, address: &str, name: &str) -> StoreError {
         let reason = format!("{} has no property {name:?}; it has {}", self.kind, self.names.join(", "));

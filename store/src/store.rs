@@ -12,6 +12,7 @@ use warprow_layout::{
     RowReader, StoreAccess, StoreInspection, StoreState, TableMap, Volume,
 };
 
+use crate::attach::ChangedFile;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::device::Device;
 use crate::drive_access::DriveAccess;
@@ -315,6 +316,11 @@ impl Store {
     pub fn drive_states(&self) -> Vec<DriveState> {
         let members = self.shared.members.iter().flatten().map(DriveState::of);
         members.chain(self.shared.unopened.iter().cloned()).collect()
+    }
+
+    /// The files of attached tables that have changed since they were attached: none of their rows is read any more.
+    pub fn changed_files(&self) -> Vec<ChangedFile> {
+        self.shared.members.iter().flatten().filter_map(|member| member.changed_file()).cloned().collect()
     }
 
     /// Tries every drive that was given up once more, when somebody says that it may work again: resets its function and

@@ -144,7 +144,7 @@ fn a_file_is_attached_by_its_address() {
     let address: DriveAddress = text.parse().unwrap();
     assert_eq!(address.to_string(), text);
     let DriveAddress::Attached(file) = &address else { panic!("{address:?}") };
-    assert_eq!((&file.path, &file.tensors[..]), (&path, &["t=m*".to_owned()][..]));
+    assert_eq!((&file.path, &file.tensors[..]), (&path, &["t=m*".into()][..]));
     let device = Device::open(&address, CreateDrive::Never).unwrap();
     assert!(device.skipped().is_empty());
     let store = Store::open(&[device], &OpenOptions::default().with_read_only()).unwrap();
@@ -255,9 +255,9 @@ fn files_that_became_shorter_fail_and_their_rows_are_not_taken_for_zeros() {
         let Err(warprow_lookup::LookupError::RowsFailed { positions, .. }) = error else {
             panic!("direct {direct}: {error:?}");
         };
-        assert_eq!(positions, [1], "direct {direct}");
-        assert_eq!(out[..160], bytes[480..640]);
-        assert_eq!(out[480..], bytes[800..960]);
+        // Whoever cut the file off may have changed what is left of it.
+        assert_eq!(positions, [0, 1, 2, 3], "direct {direct}");
+        assert_eq!(out, [0; 640]);
     }
 }
 

@@ -52,7 +52,9 @@ impl ContentOracle {
             DType::F32 => (0x807f_ffff_807f_ffff, 0x3f00_0000_3f00_0000),
             DType::F16 => (0x83ff_83ff_83ff_83ff, 0x3800_3800_3800_3800),
             DType::BF16 => (0x807f_807f_807f_807f, 0x3f00_3f00_3f00_3f00),
-            DType::I8 | DType::U8 | DType::Q8 | DType::Q4 => (u64::MAX, 0),
+            DType::I8 | DType::U8 | DType::Q8 | DType::Q4 | DType::Mxfp8 | DType::F8E4M3S | DType::Nvfp4 => {
+                (u64::MAX, 0)
+            }
             // From 0.25 to below 2, of either sign.
             DType::F8E4M3 => (0x8f8f_8f8f_8f8f_8f8f, 0x3030_3030_3030_3030),
             DType::F8E5M2 => (0x8787_8787_8787_8787, 0x3838_3838_3838_3838),

@@ -22,6 +22,9 @@ pub fn row_bytes(element: u32, dim: u32) -> usize {
     (match element {
         element::Q8 => dim + 8,
         element::Q4 => dim / 2 + 4,
+        element::MXFP8 => dim + dim / 32,
+        element::F8E4M3S => dim + 4,
+        element::NVFP4 => dim / 2 + dim / 16 + 4,
         _ => dim * element_bytes(element),
     }) as usize
 }
@@ -54,7 +57,32 @@ fn scaled(number: u8, scale: f32, bias: f32) -> f32 {
 }
 
 pub fn is_scaled(element: u32) -> bool {
-    matches!(element, element::Q8 | element::Q4)
+    matches!(element, element::Q8 | element::Q4 | element::MXFP8 | element::F8E4M3S | element::NVFP4)
+}
+
+/// Elements that a row of that element has a whole number of.
+pub fn whole(element: u32) -> u32 {
+    match element {
+        element::Q4 => 2,
+        element::MXFP8 => 32,
+        element::NVFP4 => 16,
+        _ => 1,
+    }
+}
+
+/// A four-bit float.
+fn float4(code: u8) -> f32 {
+    let magnitude = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0][usize::from(code & 7)];
+    if code & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// A power of two, 0 for 0, in a byte.
+fn power(byte: u8) -> f32 {
+    match byte {
+        0 => 0.0,
+        255 => f32::NAN,
+        _ => 2f32.powi(i32::from(byte) - 127),
+    }
 }
 
 fn widen(row: &[u8], element: u32, index: usize) -> f32 {
@@ -75,6 +103,17 @@ fn widen(row: &[u8], element: u32, index: usize) -> f32 {
             let (numbers, behind) = row.split_at(row.len() - 4);
             let [scale, bias] = [0, 2].map(|at| f16::from_le_bytes([behind[at], behind[at + 1]]).to_f32());
             scaled(numbers[index / 2] >> (index % 2 * 4) & 15, scale, bias)
+        }
+        element::MXFP8 => float8(row[index], 3, 7) * power(row[row.len() / 33 * 32 + index / 32]),
+        element::F8E4M3S => {
+            let (codes, scale) = row.split_at(row.len() - 4);
+            float8(codes[index], 3, 7) * f32::from_le_bytes(scale.try_into().unwrap())
+        }
+        element::NVFP4 => {
+            let (rest, global) = row.split_at(row.len() - 4);
+            let (pairs, blocks) = rest.split_at(rest.len() / 9 * 8);
+            let scale = float8(blocks[index / 16], 3, 7) * f32::from_le_bytes(global.try_into().unwrap());
+            float4(pairs[index / 2] >> (index % 2 * 4) & 15) * scale
         }
         _ => f32::from(row[index]),
     }

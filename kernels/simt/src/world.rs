@@ -13,7 +13,7 @@ use warprow_kernels::crc;
 use warprow_kernels::dedupe::{SORT_TILE, slots_log2, sorting_bytes, sweeps};
 
 use crate::buffer::Buffer;
-use crate::oracle::{element_bytes, row_bytes, row_crc};
+use crate::oracle::{element_bytes, row_bytes, row_crc, whole};
 use crate::sparse::Sparse;
 
 /// What an overlay has a row for.
@@ -262,13 +262,23 @@ pub fn random_elements(rng: &mut Rng, element: u32, count: usize) -> Vec<u8> {
 
 /// Rows of any element; those with a scale mostly have plain ones.
 pub fn random_rows(rng: &mut Rng, element: u32, dim: u32, rows: u64) -> Vec<u8> {
-    let wide = match element {
-        element::Q8 => element::F32,
-        element::Q4 => element::F16,
+    let (wide, count) = match element {
+        element::Q8 => (element::F32, 2),
+        element::Q4 => (element::F16, 2),
+        element::F8E4M3S | element::NVFP4 => (element::F32, 1),
+        element::MXFP8 => {
+            // Powers of two that are near 1 mostly, for others leave little to be added up.
+            let power = |rng: &mut Rng| if rng.u32(0..20) == 0 { rng.u8(..) } else { rng.u8(120..134) };
+            let row = |_| {
+                let codes = random_elements(rng, element::U8, dim as usize);
+                codes.into_iter().chain((0..dim / 32).map(|_| power(rng)).collect::<Vec<u8>>()).collect::<Vec<u8>>()
+            };
+            return (0..rows).flat_map(row).collect();
+        }
         _ => return random_elements(rng, element, (rows * u64::from(dim)) as usize),
     };
-    let numbers = row_bytes(element, dim) - 2 * element_bytes(wide) as usize;
-    let row = |_| [random_elements(rng, element::U8, numbers), random_elements(rng, wide, 2)].concat();
+    let numbers = row_bytes(element, dim) - count * element_bytes(wide) as usize;
+    let row = |_| [random_elements(rng, element::U8, numbers), random_elements(rng, wide, count)].concat();
     (0..rows).flat_map(row).collect()
 }
 
@@ -322,14 +332,20 @@ impl World {
         let mut next_lba = rng.u64(0..3) << geometry.stripe_shift;
         for _ in 0..rng.usize(shape.tables.clone()) {
             let copied = integer || rng.u32(0..4) == 0;
-            let most = if shape.rich { element::Q4 } else { element::U8 };
+            let most = if shape.rich { element::NVFP4 } else { element::U8 };
             let element = if copied { out } else { rng.u32(element::F32..=most) };
+            // Elements that share scales need longer rows than some shapes have.
+            let is_short = row_bytes(element, whole(element)) > *shape.row_bytes.end() as usize;
+            let element = if is_short { element::F8E4M3 } else { element };
             let bytes = rng.u32(shape.row_bytes.clone());
             // Multiples of 16 bytes are what most tables have.
             let bytes = if rng.bool() { bytes } else { bytes.next_multiple_of(16).min(*shape.row_bytes.end()) };
             let dim = match element {
                 element::Q8 => bytes.saturating_sub(8).max(1),
                 element::Q4 => bytes.saturating_sub(4).max(1) * 2,
+                element::MXFP8 => (bytes / 33).max(1) * 32,
+                element::F8E4M3S => bytes.saturating_sub(4).max(1),
+                element::NVFP4 => (bytes.saturating_sub(4) / 9).max(1) * 16,
                 _ => (bytes / element_bytes(element)).max(1),
             };
             let rows = rng.u64(shape.rows.clone());

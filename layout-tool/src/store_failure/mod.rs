@@ -173,7 +173,6 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::PlanOptions { .. } | StoreError::ExecutorOptions { .. } => {
             (Class::Input, String::new(), "choose other sizes")
         }
-        StoreError::OutputType { .. } => (Class::Input, String::new(), "choose another type of output"),
         StoreError::Queues { drive, .. } => (Class::Resources, drive.clone(), "ask for fewer slots or queue pairs"),
         StoreError::NoFreeSlot { .. } => (Class::Resources, String::new(), "wait for a look-up to end"),
         StoreError::RowDamaged { table, .. } => (Class::Store, table.clone(), DAMAGED_ROWS),

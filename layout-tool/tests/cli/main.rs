@@ -2,6 +2,7 @@
 
 mod against;
 mod bad_input;
+mod checkpoints;
 mod columns;
 mod damage;
 mod demo;

@@ -15,8 +15,8 @@ use crate::host::read::Meanwhile;
 use crate::host::rows_out::RowsOut;
 use crate::resolve::{ResolvedFeature, ResolvedTable};
 use crate::stage::{
-    Accumulator, E4M3, E5M2, Element, OutputElement, Q4, Q8, ReadCommand, RowLocation, RowRead, TABLE_SHIFT, pool,
-    split,
+    Accumulator, E4M3, E5M2, Element, Mxfp8, Nvfp4, OutputElement, Q4, Q8, ReadCommand, RowLocation, RowRead,
+    ScaledE4M3, TABLE_SHIFT, pool, split,
 };
 use warprow_store::view::OverlaySnapshot;
 
@@ -37,7 +37,8 @@ const OUTPUT_AHEAD: usize = 2;
 macro_rules! with_element {
     ($dtype:expr, $element:ident => $body:expr) => {
         with_element!(@one_of $dtype, $element => $body;
-            F32: f32, F16: f16, BF16: bf16, I8: i8, U8: u8, F8E4M3: E4M3, F8E5M2: E5M2, Q8: Q8, Q4: Q4)
+            F32: f32, F16: f16, BF16: bf16, I8: i8, U8: u8, F8E4M3: E4M3, F8E5M2: E5M2, Q8: Q8, Q4: Q4,
+            Mxfp8: Mxfp8, F8E4M3S: ScaledE4M3, Nvfp4: Nvfp4)
     };
     (@one_of $dtype:expr, $element:ident => $body:expr; $($name:ident: $type:ty),*) => {
         match $dtype {

@@ -6,7 +6,7 @@ use zerocopy::IntoBytes;
 
 use crate::host::expand::with_element;
 use crate::resolve::ResolvedTable;
-use crate::stage::{E4M3, E5M2, Element, OutputElement, Q4, Q8, convert};
+use crate::stage::{E4M3, E5M2, Element, Mxfp8, Nvfp4, OutputElement, Q4, Q8, ScaledE4M3, convert};
 use half::{bf16, f16};
 use warprow_layout::DType;
 

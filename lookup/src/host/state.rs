@@ -507,7 +507,12 @@ impl Done {
             positions.iter().for_each(|&id| mask[id] = failed);
         }
         let source = match (reading.failure, damaged) {
-            (Some(error), _) => error.into(),
+            (Some(error), _) => {
+                match plan.host.store.drives().iter().flatten().find_map(|drive| drive.changed_file()) {
+                    Some(changed) => changed.clone().into(),
+                    None => error.into(),
+                }
+            }
             (None, Some(Damaged { table, rank, drive })) => RowError::Checksum {
                 table: plan.host_table(table).located.table().name.clone(),
                 rank,

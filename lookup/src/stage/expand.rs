@@ -2,7 +2,7 @@
 
 use half::slice::{HalfBitsSliceExt, HalfFloatSliceExt};
 use half::{bf16, f16};
-use warprow_layout::{DType, float8};
+use warprow_layout::{DType, block_scales, float8};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 // Rows lie on the drives as little-endian; they are copied and widened as they are.
@@ -17,7 +17,7 @@ pub trait Element {
     const DTYPE: DType;
 
     /// Calls `take` with `row`'s elements as `f32`, block by block, and with the index of each block's first element.
-    /// The conversion is exact, except that each step of scale and bias is rounded (`q8`, `q4`).
+    /// The conversion is exact, except that each step of scales and bias is rounded.
     fn widen(row: &[u8], take: impl FnMut(usize, &[f32]));
 }
 
@@ -155,6 +155,29 @@ impl Element for Q4 {
         }
     }
 }
+
+/// E4M3 bytes; a power of two for each 32 stands behind them.
+pub enum Mxfp8 {}
+/// E4M3 bytes; the row's scale stands behind them.
+pub enum ScaledE4M3 {}
+/// E2M1 halves of bytes; a scale for each 16 stands behind them, and one for all of these.
+pub enum Nvfp4 {}
+
+macro_rules! block_scaled_element {
+    ($type:ty, $dtype:ident, $widen:ident) => {
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+
+            #[inline(always)]
+            fn widen(row: &[u8], take: impl FnMut(usize, &[f32])) {
+                block_scales::$widen(row, take);
+            }
+        }
+    };
+}
+block_scaled_element!(Mxfp8, Mxfp8, widen_mxfp8);
+block_scaled_element!(ScaledE4M3, F8E4M3S, widen_f8e4m3s);
+block_scaled_element!(Nvfp4, Nvfp4, widen_nvfp4);
 
 /// An element type of an output.
 pub trait OutputElement: Copy + Default + FromBytes + IntoBytes + Immutable {

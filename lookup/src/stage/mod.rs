@@ -20,7 +20,7 @@ mod updated;
 pub(crate) use created::created;
 pub use dedupe::{KeyTable, MISSING, NONE, PADDING, dedupe};
 pub(crate) use distinct::{BitmapShape, CountBuffers, DistinctRows};
-pub use expand::{Accumulator, E4M3, E5M2, Element, OutputElement, Q4, Q8, convert, pool};
+pub use expand::{Accumulator, E4M3, E5M2, Element, Mxfp8, Nvfp4, OutputElement, Q4, Q8, ScaledE4M3, convert, pool};
 pub use keyed::{sparse_keys, sparse_mask};
 pub use keys::{Id, KEY_FOUND, KEY_MISSING, KEY_PADDING, KeyCounts, MAX_ROWS, TABLE_SHIFT, keys, mask};
 pub(crate) use locate::locate;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use warprow_keys::IndexOptions;
-use warprow_layout::{FormatOptions, float8};
+use warprow_layout::{FormatOptions, block_scales, float8};
 use warprow_lookup::{BoundsCheck, Feature, MissingId, MissingPolicy, PlanOptions, Pooling};
 use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 use warprow_store::{
@@ -247,6 +247,24 @@ pub(crate) fn widen(dtype: DType, row: &[u8]) -> Vec<f32> {
             let scale = f16::from_le_bytes([*a, *b]).to_f32();
             let bias = f16::from_le_bytes([*c, *d]).to_f32();
             return scaled(pairs.iter().flat_map(|pair| [pair & 15, pair >> 4]), scale, bias);
+        }
+        (DType::Mxfp8, _) => {
+            let (codes, scales) = row.split_at(row.len() / 33 * 32);
+            let scale = |at: usize| block_scales::e8m0(scales[at / 32]);
+            return (0..codes.len()).map(|at| float8::E4M3_VALUES[usize::from(codes[at])] * scale(at)).collect();
+        }
+        (DType::F8E4M3S, [codes @ .., a, b, c, d]) => {
+            let scale = f32::from_le_bytes([*a, *b, *c, *d]);
+            return codes.iter().map(|&code| float8::E4M3_VALUES[usize::from(code)] * scale).collect();
+        }
+        (DType::Nvfp4, [rest @ .., a, b, c, d]) => {
+            let global = f32::from_le_bytes([*a, *b, *c, *d]);
+            let (pairs, scales) = rest.split_at(rest.len() / 9 * 8);
+            let number = |at: usize| {
+                let scale = float8::E4M3_VALUES[usize::from(scales[at / 16])] * global;
+                block_scales::E2M1_VALUES[usize::from(pairs[at / 2] >> (at % 2 * 4) & 15)] * scale
+            };
+            return (0..pairs.len() * 2).map(number).collect();
         }
         _ => {}
     }

@@ -25,7 +25,7 @@ impl Buffer {
             DType::F16 => Self::F16(vec![f16::from_bits(BEFORE as u16); len]),
             DType::BF16 => Self::Bf16(vec![bf16::from_bits(BEFORE as u16); len]),
             DType::I8 => Self::I8(vec![BEFORE as i8; len]),
-            DType::U8 | DType::F8E4M3 | DType::F8E5M2 | DType::Q8 | DType::Q4 => Self::U8(vec![BEFORE as u8; len]),
+            _ => Self::U8(vec![BEFORE as u8; len]),
         }
     }
 
@@ -293,7 +293,8 @@ pub(crate) fn random_tables(random: &mut fastrand::Rng) -> Vec<Table> {
             let dim = [1, 3, 8, 40, 128, 300, 2000][random.usize(..7)];
             let dtype = random_dtype(random);
             // Whole bytes.
-            let dim = if dtype == DType::Q4 { dim + dim % 2 } else { dim };
+            let dim: u32 = if dtype == DType::Q4 { dim + dim % 2 } else { dim };
+            let dim = dim.next_multiple_of(dtype.scale_block().unwrap_or(1));
             Table::random(&format!("t{index}"), rows, dim, dtype, random)
         })
         .collect()

@@ -182,6 +182,6 @@ fn tensor_type(dtype: DType) -> Option<&'static str> {
         DType::U8 => "U8",
         DType::F8E4M3 => "F8_E4M3",
         DType::F8E5M2 => "F8_E5M2",
-        DType::Q8 | DType::Q4 => return None,
+        DType::Q8 | DType::Q4 | DType::Mxfp8 | DType::F8E4M3S | DType::Nvfp4 => return None,
     })
 }

@@ -27,7 +27,8 @@ class Table:
     rows: int
     #: Elements of a row.
     dim: int
-    #: Type of the elements as stored: "f32", "f16", "bf16", "i8", "u8", "f8e4m3", "f8e5m2", "q8", "q4".
+    #: Type of the elements as stored: "f32", "f16", "bf16", "i8", "u8", "f8e4m3", "f8e5m2", "q8", "q4",
+    #: "mxfp8", "f8e4m3s", "nvfp4".
     dtype: str
     #: Bytes of a row.
     row_bytes: int

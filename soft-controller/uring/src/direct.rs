@@ -1,5 +1,5 @@
 use std::fs::{File, OpenOptions};
-use std::io::{Error, Result};
+use std::io::{Error, ErrorKind, Result};
 use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
@@ -40,6 +40,11 @@ pub fn alignment(file: &File) -> Result<DirectAlignment> {
     }
     // SAFETY: the call has succeeded, and the structure was zeroed before: all of it is initialised.
     let stat = unsafe { stat.assume_init() };
+    let is_file = file.metadata()?.file_type().is_file();
+    if is_file && stat.stx_mask & libc::STATX_DIOALIGN != 0 && stat.stx_dio_offset_align == 0 {
+        // It takes the flag, and reads through the page cache.
+        return Err(Error::new(ErrorKind::Unsupported, "its file system cannot read it past the page cache"));
+    }
     if stat.stx_mask & libc::STATX_DIOALIGN != 0 && stat.stx_dio_offset_align != 0 {
         return Ok(DirectAlignment {
             memory: stat.stx_dio_mem_align.max(4) as usize,

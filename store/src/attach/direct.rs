@@ -1,7 +1,5 @@
 //! Attached tables read past the page cache: io_uring with O_DIRECT, many commands at once.
 
-use std::collections::HashMap;
-use std::collections::hash_map::Entry;
 use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
@@ -9,91 +7,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_dma::DmaMemory;
-use warprow_layout::Generation;
 use warprow_soft_controller::{BackingEngine, BackingOperation, MediaError, Piece};
 use warprow_uring::{FileRing, FileTransfer};
 
-use super::{Attached, AttachedTable, LBA, Rows, Stretch};
+use super::files::AttachedFiles;
+use super::{Attached, LBA, Rows, Stretch};
 
 /// Transfers that the ring of an engine has room for at least: a command has one for each stripe unit and file that it touches.
 const TRANSFERS: u32 = 256;
 
-/// The files of attached tables, opened once more for reading past the page cache.
-#[derive(Debug)]
-pub(super) struct DirectFiles {
-    /// By the descriptor that the tables have them open with.
-    files: HashMap<RawFd, DirectFile>,
-}
-
-#[derive(Debug)]
-struct DirectFile {
-    file: Arc<File>,
-    /// Offsets and lengths of transfers are multiples of this.
-    align: u64,
-}
-
-impl DirectFiles {
-    /// Opens the files of all tables; what is in the way, if that cannot be done.
-    pub(super) fn open(generation: &Generation, tables: &[AttachedTable]) -> Result<Self, String> {
-        let mut files = HashMap::new();
-        for (table, attached) in generation.tables.iter().zip(tables) {
-            let row_bytes = table.row_bytes();
-            let mut bytes = 0;
-            let mut refused = None;
-            attached.source.stretches(0, table.rows, row_bytes as usize, &mut |file, _, len| {
-                bytes += len;
-                if let Entry::Vacant(place) = files.entry(file.as_raw_fd()) {
-                    match DirectFile::open(file) {
-                        Ok(direct) => drop(place.insert(direct)),
-                        Err(error) => refused = Some(error),
-                    }
-                }
-            });
-            if let Some(error) = refused {
-                return Err(format!("a file of table {:?} cannot be read past the page cache: {error}", table.name));
-            }
-            if bytes != table.rows * u64::from(row_bytes) {
-                let name = &table.name;
-                return Err(format!(
-                    "the rows of table {name:?} do not stand in a file as they are: leave direct=1 out"
-                ));
-            }
-        }
-        FileRing::new(1).map_err(|error| format!("direct=1 needs io_uring, which is not available: {error}"))?;
-        Ok(Self { files })
-    }
-
-    /// A way to work on up to `depth` commands at once.
-    pub(super) fn engine(files: &Arc<Self>, attached: &Arc<Attached>, depth: u32) -> io::Result<DirectEngine> {
-        Ok(DirectEngine {
-            files: files.clone(),
-            attached: attached.clone(),
-            ring: FileRing::new(depth.max(TRANSFERS))?,
-            depth: depth as usize,
-            reads: Vec::new(),
-            free: Vec::new(),
-            ended: Vec::new(),
-            buffers: Vec::new(),
-        })
-    }
-}
-
-impl DirectFile {
-    fn open(file: &File) -> io::Result<Self> {
-        let direct = warprow_uring::reopen_direct(file)?;
-        let alignment = warprow_uring::alignment(&direct)?;
-        // Buffers begin at pages.
-        if alignment.offset > 4096 || alignment.memory > 4096 || alignment.offset == 0 {
-            let why = format!("its disk takes transfers of multiples of {} bytes", alignment.offset);
-            return Err(io::Error::new(ErrorKind::Unsupported, why));
-        }
-        Ok(Self { file: Arc::new(direct), align: alignment.offset as u64 })
-    }
-}
-
 /// Blocks of a file on their way to a buffer, and what of them is wanted.
 #[derive(Debug)]
 struct Blocks {
+    /// The descriptor that the tables have the file open with.
+    descriptor: RawFd,
     file: Arc<File>,
     offset: u64,
     len: usize,
@@ -118,18 +45,38 @@ struct Read {
 
 #[derive(Debug)]
 pub(super) struct DirectEngine {
-    files: Arc<DirectFiles>,
+    files: Arc<AttachedFiles>,
     attached: Arc<Attached>,
     ring: FileRing,
     depth: usize,
     reads: Vec<Option<Read>>,
     free: Vec<usize>,
     ended: Vec<(u32, Result<(), MediaError>)>,
+    /// Reads whose transfers have ended, and whose files are to be looked at.
+    arrived: Vec<Read>,
+    /// Descriptors of files that are as they were: known for the reads that have arrived.
+    same: Vec<RawFd>,
     /// Buffers that are not in use.
     buffers: Vec<DmaMemory>,
 }
 
 impl DirectEngine {
+    /// A way to work on up to `depth` commands at once.
+    pub(super) fn new(files: &Arc<AttachedFiles>, attached: &Arc<Attached>, depth: u32) -> io::Result<Self> {
+        Ok(Self {
+            files: files.clone(),
+            attached: attached.clone(),
+            ring: FileRing::new(depth.max(TRANSFERS))?,
+            depth: depth as usize,
+            reads: Vec::new(),
+            free: Vec::new(),
+            ended: Vec::new(),
+            arrived: Vec::new(),
+            same: Vec::new(),
+            buffers: Vec::new(),
+        })
+    }
+
     /// The blocks that hold the rows of some LBAs, and the bytes of a buffer for them.
     fn blocks(&self, lba: u64, lbas: u64) -> io::Result<(Vec<Blocks>, usize)> {
         let mut blocks = Vec::new();
@@ -138,13 +85,15 @@ impl DirectEngine {
             let Stretch::Rows(rows) = stretch else { return Ok(()) };
             let mut unknown = false;
             rows.stretches(&mut |file, begin, len| {
-                let Some(direct) = self.files.files.get(&file.as_raw_fd()) else {
+                let descriptor = file.as_raw_fd();
+                let Some(direct) = self.files.direct(descriptor) else {
                     unknown = true;
                     return;
                 };
                 let offset = begin / direct.align * direct.align;
                 let whole = (begin + len).next_multiple_of(direct.align) - offset;
                 blocks.push(Blocks {
+                    descriptor,
                     file: direct.file.clone(),
                     offset,
                     len: whole as usize,
@@ -177,7 +126,7 @@ impl DirectEngine {
             let least = read.blocks.get(index).map_or(0, |blocks| blocks.skip + blocks.wanted);
             // A file's last block may not be whole.
             let result = completion.result.and_then(|moved| {
-                let gone = || io::Error::new(ErrorKind::UnexpectedEof, "the file became shorter while it was attached");
+                let gone = || io::Error::new(ErrorKind::UnexpectedEof, "the file ends before the row does");
                 if moved >= least { Ok(()) } else { Err(gone()) }
             });
             if let Err(error) = result {
@@ -187,9 +136,28 @@ impl DirectEngine {
                 && let Some(read) = self.reads.get_mut(slot).and_then(Option::take)
             {
                 self.free.push(slot);
-                self.end(read);
+                self.arrived.push(read);
             }
         }
+        // What has arrived was read before its files are looked at: each file once.
+        self.same.clear();
+        for mut read in std::mem::take(&mut self.arrived) {
+            if let Err(error) = self.check(&read) {
+                read.result = Err(error);
+            }
+            self.end(read);
+        }
+    }
+
+    /// Fails if a file that was read from is not what it was.
+    fn check(&mut self, read: &Read) -> io::Result<()> {
+        for blocks in &read.blocks {
+            if !self.same.contains(&blocks.descriptor) {
+                self.files.check(blocks.descriptor, &blocks.file)?;
+                self.same.push(blocks.descriptor);
+            }
+        }
+        Ok(())
     }
 
     fn end(&mut self, read: Read) {
@@ -198,16 +166,18 @@ impl DirectEngine {
             let mut out = vec![0; pieces.iter().map(|piece| piece.2).sum()];
             // Rows are asked for in the order in which their blocks were.
             let mut blocks = blocks.iter();
-            self.attached.fill(lba, &mut out, |_: &Rows<'_>, mut rows: &mut [u8]| {
-                while !rows.is_empty() {
-                    let (Some(next), Some(buffer)) = (blocks.next(), &buffer) else {
-                        return Err(ErrorKind::UnexpectedEof.into());
-                    };
-                    let (now, rest) = rows.split_at_mut(next.wanted.min(rows.len()));
-                    buffer.read(next.at + next.skip, now);
-                    rows = rest;
-                }
-                Ok(())
+            self.attached.fill(lba, &mut out, |rows: &Rows<'_>, out: &mut [u8]| {
+                rows.put_together(out, |mut stored| {
+                    while !stored.is_empty() {
+                        let (Some(next), Some(buffer)) = (blocks.next(), &buffer) else {
+                            return Err(ErrorKind::UnexpectedEof.into());
+                        };
+                        let (now, rest) = stored.split_at_mut(next.wanted.min(stored.len()));
+                        buffer.read(next.at + next.skip, now);
+                        stored = rest;
+                    }
+                    Ok(())
+                })
             })?;
             let mut from = 0;
             for (memory, at, len) in &pieces {
@@ -236,6 +206,10 @@ impl BackingEngine for DirectEngine {
         }
         if self.reads.len() - self.free.len() >= self.depth {
             return false;
+        }
+        if let Err(error) = self.files.check_all() {
+            self.ended.push((token, Err(MediaError::Read(error))));
+            return true;
         }
         let bytes: usize = pieces.iter().map(|piece| piece.2).sum();
         let lba = offset / u64::from(LBA);

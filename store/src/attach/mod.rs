@@ -6,10 +6,12 @@
 //! place in a file are read without being converted or moved, although a drive's blocks are of 512 bytes.
 
 mod direct;
+mod files;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warprow_dma::DmaMemory;
@@ -21,7 +23,9 @@ use warprow_soft_controller::{Backing, BackingEngine, MediaError, Namespace, Sof
 
 use crate::device::Device;
 use crate::error::StoreError;
-use direct::DirectFiles;
+use direct::DirectEngine;
+pub use files::ChangedFile;
+pub(crate) use files::{AttachedFiles, LookAtNames};
 
 /// Bytes of an LBA of a drive of attached tables.
 const LBA: u32 = 512;
@@ -51,12 +55,14 @@ pub struct AttachOptions {
     pub direct: bool,
     /// Reads under way in files, at most; from 1 to 1024.
     pub depth: u32,
+    /// Threads that read, at most 64. The drive's queues are spread over them, and each has up to `depth` reads under way.
+    pub workers: u32,
 }
 
 impl Default for AttachOptions {
-    /// Through the page cache, up to 256 reads at once.
+    /// Through the page cache, up to 256 reads at once, by one thread.
     fn default() -> Self {
-        Self { direct: false, depth: 256 }
+        Self { direct: false, depth: 256, workers: 1 }
     }
 }
 
@@ -65,6 +71,12 @@ impl AttachOptions {
     #[must_use]
     pub fn with_direct(self, direct: bool) -> Self {
         Self { direct, ..self }
+    }
+
+    /// Reads by so many threads.
+    #[must_use]
+    pub fn with_workers(self, workers: u32) -> Self {
+        Self { workers, ..self }
     }
 
     /// Keeps up to `depth` reads of a file under way.
@@ -108,9 +120,22 @@ impl Device {
     /// As [`attached`](Self::attached), with the tables' files read as `options` say. Those that are read past the page cache have to
     /// hold all rows as they are: [`RowSource::stretches`] tells where.
     pub fn attached_with(name: &str, tables: Vec<AttachedTable>, options: &AttachOptions) -> Result<Self, StoreError> {
+        Self::attached_by(name, tables, options, None)
+    }
+
+    /// As [`attached_with`](Self::attached_with), for files whose names are looked at from time to time.
+    pub(crate) fn attached_by(
+        name: &str,
+        tables: Vec<AttachedTable>,
+        options: &AttachOptions,
+        names: Option<LookAtNames>,
+    ) -> Result<Self, StoreError> {
         let refused = |reason: String| StoreError::Address { address: name.to_owned(), reason };
         if !(1..=1024).contains(&options.depth) {
             return Err(refused(format!("a depth of {}: 1 to 1024 are possible", options.depth)));
+        }
+        if !(1..=64).contains(&options.workers) {
+            return Err(refused(format!("{} workers: 1 to 64 are possible", options.workers)));
         }
         let specs: Vec<TableSpec> = tables.iter().map(|table| table.spec.clone()).collect();
         if let Some(spec) = specs.iter().find(|spec| spec.permuted || spec.row_crc) {
@@ -121,15 +146,13 @@ impl Device {
         for (table, attached) in generation.tables.iter().zip(&tables) {
             attached.source.check(table)?;
         }
-        let direct = match options.direct {
-            true => Some(DirectFiles::open(&generation, &tables).map_err(refused)?),
-            false => None,
-        };
+        let files = Arc::new(AttachedFiles::new(&generation, &tables, options.direct, names).map_err(refused)?);
         let attached = Arc::new(Attached::new(metadata, &generation, tables));
-        let backing = AttachedBacking { attached, direct: direct.map(Arc::new), depth: options.depth };
+        let backing = AttachedBacking { attached, files: files.clone(), options: *options };
         let namespace = Namespace::new(backing).lba(LBA);
         let controller = SoftController::builder().name(name).model("Warprow attached tables").namespace(namespace);
-        Ok(Self::new(controller.build().map_err(UriError::from)?, 1))
+        let controller = controller.workers(options.workers as usize).build().map_err(UriError::from)?;
+        Ok(Self::new(controller, 1).with_attached(files))
     }
 }
 
@@ -406,6 +429,18 @@ impl Rows<'_> {
         self.source.read(self.rank, self.row_bytes(), rows)
     }
 
+    /// Makes `rows` of what their stretches hold, which `fill` reads.
+    fn put_together(&self, rows: &mut [u8], fill: impl FnOnce(&mut [u8]) -> io::Result<()>) -> io::Result<()> {
+        match self.source.stored_bytes() {
+            None => fill(rows),
+            Some(bytes) => {
+                let mut stored = vec![0; self.count as usize * bytes];
+                fill(&mut stored)?;
+                self.source.assemble(self.rank, self.row_bytes(), &stored, rows)
+            }
+        }
+    }
+
     /// Where the rows stand in files.
     fn stretches(&self, each: &mut dyn FnMut(&std::fs::File, u64, u64)) {
         if self.count > 0 {
@@ -455,8 +490,8 @@ pub(crate) fn ranks(packing: &RowPacking, lba: u64, lbas: u64) -> (u64, u64) {
 #[derive(Debug)]
 struct AttachedBacking {
     attached: Arc<Attached>,
-    direct: Option<Arc<DirectFiles>>,
-    depth: u32,
+    files: Arc<AttachedFiles>,
+    options: AttachOptions,
 }
 
 impl Backing for AttachedBacking {
@@ -468,8 +503,19 @@ impl Backing for AttachedBacking {
         let lba = offset / u64::from(LBA);
         let skip = (offset % u64::from(LBA)) as usize;
         let mut blocks = vec![0; (skip + len).next_multiple_of(LBA as usize)];
+        self.files.check_all().map_err(MediaError::Read)?;
         self.attached
-            .fill(lba, &mut blocks, |rows: &Rows<'_>, out: &mut [u8]| rows.read(out))
+            .fill(lba, &mut blocks, |rows: &Rows<'_>, out: &mut [u8]| {
+                let read = rows.read(out);
+                // What was read is only good if the files are what they were; and a file that is not says more than the read does.
+                let mut checked = Ok(());
+                rows.stretches(&mut |file, _, _| {
+                    if checked.is_ok() {
+                        checked = self.files.check(file.as_raw_fd(), file);
+                    }
+                });
+                checked.and(read)
+            })
             .map_err(MediaError::Read)?;
         to.write(at, blocks.get(skip..skip + len).unwrap_or_default());
         Ok(())
@@ -488,12 +534,12 @@ impl Backing for AttachedBacking {
 
     fn depth(&self) -> u32 {
         // What is read past the page cache has a depth of its own.
-        if self.direct.is_none() && self.depth > 1 { self.depth } else { 0 }
+        if !self.options.direct && self.options.depth > 1 { self.options.depth } else { 0 }
     }
 
     fn engine(&self) -> io::Result<Option<Box<dyn BackingEngine>>> {
-        let engine = |files: &Arc<DirectFiles>| DirectFiles::engine(files, &self.attached, self.depth);
-        self.direct.as_ref().map(|files| engine(files).map(|engine| Box::new(engine) as _)).transpose()
+        let engine = || DirectEngine::new(&self.files, &self.attached, self.options.depth);
+        self.options.direct.then(|| engine().map(|engine| Box::new(engine) as _)).transpose()
     }
 
     fn write(&self, _: u64, _: &DmaMemory, _: usize, _: usize) -> Result<(), MediaError> {

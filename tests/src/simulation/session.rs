@@ -60,7 +60,7 @@ impl Buffer {
             DType::F16 => Self::F16(vec![f16::from_bits(0x5a5a); len]),
             DType::BF16 => Self::Bf16(vec![bf16::from_bits(0x5a5a); len]),
             DType::I8 => Self::I8(vec![GARBAGE as i8; len]),
-            DType::U8 | DType::F8E4M3 | DType::F8E5M2 | DType::Q8 | DType::Q4 => Self::U8(vec![GARBAGE; len]),
+            _ => Self::U8(vec![GARBAGE; len]),
         }
     }
 

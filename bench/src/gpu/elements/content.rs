@@ -16,7 +16,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// `None` where no row has so many elements.
+    /// `None` where no row has so many elements, and for types of which this makes no rows.
     pub(super) fn new(seed: u64, rows: u64, dim: u32, dtype: DType) -> Option<Self> {
         let row_bytes = dtype.row_bytes(dim)? as usize;
         let (elements, scales) = match dtype {
@@ -31,6 +31,7 @@ impl Rows {
             DType::F8E4M3 | DType::F8E5M2 => float8::values_of(dtype).map_or_else(Vec::new, |values| values.to_vec()),
             DType::I8 => (0..=u8::MAX).map(|code| f32::from(code.cast_signed())).collect(),
             DType::F32 | DType::U8 | DType::Q8 => Vec::new(),
+            DType::Mxfp8 | DType::F8E4M3S | DType::Nvfp4 => return None,
         };
         Some(Self { dtype, row_bytes, elements, scales, values })
     }
@@ -75,6 +76,8 @@ impl Rows {
                     *pair = [code & 15, code >> 4].map(|code| f32::from(code) * scale + bias);
                 }
             }
+            // There are no such rows.
+            DType::Mxfp8 | DType::F8E4M3S | DType::Nvfp4 => {}
         }
     }
 }
@@ -116,7 +119,7 @@ mod tests {
     /// What is decoded here is what the host executor makes of the same rows, which shares no code with it.
     #[test]
     fn every_type_is_decoded_as_the_host_does() {
-        for dtype in DType::ALL {
+        for dtype in DType::ALL.into_iter().filter(|dtype| dtype.is_made() || !dtype.is_scaled()) {
             for dim in [2u32, 6, 128] {
                 let Some(rows) = Rows::new(7, 300, dim, dtype) else { panic!("{dtype}: {dim}") };
                 let spec = TableSpec::new("t", 300, dim, dtype);

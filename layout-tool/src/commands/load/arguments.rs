@@ -123,8 +123,7 @@ fn fingerprint(bits: &str) -> Result<FingerprintWidth, String> {
 }
 
 fn target_type(name: &str) -> Result<DType, String> {
-    let integers = |dtype: &DType| matches!(dtype, DType::I8 | DType::U8);
-    let types = || DType::ALL.into_iter().filter(|dtype| !integers(dtype));
+    let types = || DType::ALL.into_iter().filter(|dtype| dtype.is_made());
     let known = || types().map(DType::name).collect::<Vec<_>>().join(", ");
     types().find(|dtype| dtype.name() == name).ok_or_else(|| format!("the types are {}", known()))
 }
