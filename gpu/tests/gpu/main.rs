@@ -10,6 +10,7 @@ mod common;
 
 mod attach;
 mod captures;
+mod checkpoints;
 mod dead;
 mod failed_rows;
 mod faults;

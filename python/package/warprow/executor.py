@@ -136,7 +136,8 @@ class Executor:
         max_ids : int
             The most ids in one look-up, over all features.
         dtype : str
-            Type of the output's elements: "f32", "f16", or "i8" and "u8" where the tables have that type.
+            Type of the output's elements: "f32", "f16", or "i8" and "u8" where the tables have that type. That of tables whose rows
+            have scales, such as "mxfp8", gives rows as they are, with their scales: bytes.
         slots : int
             How many look-ups can run at once.
         missing : str
