@@ -6,7 +6,8 @@
 from ._collection import EmbeddingBagCollection
 from ._embedding import Embedding
 from ._embedding_bag import EmbeddingBag
+from ._ngram_table import NgramTable
 from ._prefetched import Prefetched
 from ._replace import replace
 
-__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBagCollection", "Prefetched", "replace"]
+__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBagCollection", "NgramTable", "Prefetched", "replace"]

@@ -1,0 +1,126 @@
+"""Rows of n-gram tables, side by side for each token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..errors import invalid
+from ..executor import Executor
+from ..store import Store
+from ._embedding import Embedding
+from ._prefetched import Prefetched
+from ._tensors import as_tensor
+
+
+class NgramTable(Embedding):
+    """Rows of a table by ids `[T, heads]`, those of a token side by side: `[T, heads * dim]`, as language models use n-gram tables.
+
+    Ids that the table lacks, such as -1 and those of other ranks, give zeros and cost no read.
+
+    Parameters
+    ----------
+    executor : Executor or Store
+        What looks rows up; of a store, an executor on the CPU without memory for rows.
+    table : str
+        The table.
+    heads : int
+        Ids of a token.
+    rows : int, optional
+        How many rows the model says that the table has. Another number is refused: rows that are not there would be zeros.
+    missing : str
+        As of `Embedding`; "zero" by default.
+    on_failure, mask : str
+        As of `Embedding`. The second output of `on_failure="mask"` has the shape of the ids.
+    dtype : torch.dtype
+        Type of the output.
+    max_tokens : int, optional
+        The most tokens of one call; without, the module makes a larger plan when it meets a larger batch.
+    prefetch : int
+        How many batches can be held by `prefetch`.
+    """
+
+    def __init__(
+        self,
+        executor: Executor | Store,
+        table: str,
+        *,
+        heads: int,
+        rows: int | None = None,
+        missing: str = "zero",
+        on_failure: str = "raise",
+        mask: str = "found",
+        dtype: torch.dtype = torch.bfloat16,
+        max_tokens: int | None = None,
+        prefetch: int = 0,
+    ) -> None:
+        if heads < 1:
+            raise invalid("heads", f"{heads}: give a number from 1 on")
+        if max_tokens is not None and max_tokens < 1:
+            raise invalid("max_tokens", f"{max_tokens}: give a number from 1 on")
+        super().__init__(
+            executor,
+            table,
+            missing=missing,
+            on_failure=on_failure,
+            mask=mask,
+            dtype=dtype,
+            max_ids=None if max_tokens is None else max_tokens * heads,
+            prefetch=prefetch,
+        )
+        if rows is not None and rows != self.num_embeddings:
+            text = f"{rows}, and table {table!r} has {self.num_embeddings}: attach all its shards, or another table"
+            raise invalid("rows", text)
+        #: Ids of a token.
+        self.heads = heads
+
+    def _checked(self, ids: Any) -> torch.Tensor:
+        ids = as_tensor("input", ids)
+        if ids.dim() != 2 or ids.shape[1] != self.heads:
+            raise invalid("input", f"shape {tuple(ids.shape)}: give one of (tokens, {self.heads})")
+        return ids
+
+    def _side_by_side(self, found: Any, out: torch.Tensor | None) -> Any:
+        rows, masked = (found[0], found[1:]) if isinstance(found, tuple) else (found, ())
+        rows = rows.flatten(1) if out is None else out
+        return (rows, *masked) if masked else rows
+
+    def _apart(self, out: torch.Tensor | None, tokens: int) -> torch.Tensor | None:
+        """The same memory with the rows of a token apart."""
+        if out is None:
+            return None
+        shape = (tokens, self.heads * self.embedding_dim)
+        if tuple(out.shape) != shape or not out.is_contiguous():
+            raise invalid("out", f"shape {tuple(out.shape)}: give a contiguous tensor of {shape}")
+        return out.view(tokens, self.heads, self.embedding_dim)
+
+    def forward(self, input: torch.Tensor, *, out: torch.Tensor | None = None) -> Any:  # noqa: A002
+        """The rows of each token, side by side.
+
+        Parameters
+        ----------
+        input : Tensor of int64 or int32
+            Ids, of shape (tokens, heads).
+        out : Tensor, optional
+            Filled instead of a new tensor.
+
+        Returns
+        -------
+        Tensor of shape (tokens, heads * embedding_dim); with `on_failure="mask"` a second one of bools, of input's shape.
+        """
+        ids = self._checked(input)
+        return self._side_by_side(super().forward(ids, out=self._apart(out, ids.shape[0])), out)
+
+    def prefetch(self, input: torch.Tensor) -> Prefetched:  # noqa: A002
+        """Begins to fetch the rows of ids of shape (tokens, heads), for `lookup`."""
+        return super().prefetch(self._checked(input))
+
+    def lookup(self, prefetched: Prefetched, *, out: torch.Tensor | None = None) -> Any:
+        """What `forward` would have given for a batch when it was prefetched."""
+        held = prefetched._held
+        tokens = 0 if held is None else held[0].shape[0]
+        return self._side_by_side(super().lookup(prefetched, out=None if held is None else self._apart(out, tokens)), out)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, heads={self.heads}"

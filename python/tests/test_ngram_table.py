@@ -1,0 +1,109 @@
+"""`warprow.torch.NgramTable` against torch's own embedding of the same rows, bit by bit."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+import torch.nn.functional as F  # noqa: E402
+
+import warprow  # noqa: E402
+import warprow.torch as wt  # noqa: E402
+
+DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
+SHARDS, EACH, DIM, HEADS = 4, 300, 160, 6
+
+
+@pytest.fixture(params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def codes() -> torch.Tensor:
+    random = torch.Generator().manual_seed(3)
+    # Without the two codes that are no numbers, whose bits are the processor's.
+    return (torch.randint(0, 126, (SHARDS * EACH, DIM), generator=random) + 128 * torch.randint(0, 2, (SHARDS * EACH, DIM), generator=random)).to(torch.uint8)
+
+
+@pytest.fixture
+def folder(tmp_path, codes: torch.Tensor):
+    """Shards of E4M3 in two files, and their scale."""
+    scale = torch.tensor([0.00019931793], dtype=torch.bfloat16)
+    weight_map = {}
+    for number in range(2):
+        tensors = {f"ple.shard_{shard}.weight": codes[shard * EACH : (shard + 1) * EACH] for shard in range(SHARDS) if shard % 2 == number}
+        header, body = {}, b""
+        for name, tensor in tensors.items():
+            data = tensor.numpy().tobytes()
+            header[name] = {"dtype": "F8_E4M3", "shape": [EACH, DIM], "data_offsets": [len(body), len(body) + len(data)]}
+            body += data
+        if number == 0:
+            data = scale.view(torch.uint16).numpy().tobytes()
+            header["ple.weight_scale"] = {"dtype": "BF16", "shape": [1], "data_offsets": [len(body), len(body) + len(data)]}
+            body += data
+        text = json.dumps(header).encode()
+        (tmp_path / f"m{number}.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + body)
+        weight_map |= dict.fromkeys(header, f"m{number}.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return tmp_path
+
+
+def oracle(codes: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """As engines compute it: rows as bf16, times the scale as bf16; zeros for ids of no row."""
+    table = codes.view(torch.float8_e4m3fn).to(torch.bfloat16)
+    known = (ids >= 0) & (ids < len(codes))
+    rows = F.embedding(ids.long().where(known, torch.zeros((), dtype=torch.int64)), table)
+    rows = rows * torch.tensor(0.00019931793, dtype=torch.bfloat16)
+    return torch.where(known[..., None], rows, torch.zeros((), dtype=torch.bfloat16)).flatten(1)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_rows_of_a_token_lie_side_by_side(folder, codes: torch.Tensor, device: str, dtype: torch.dtype) -> None:
+    with warprow.open(f"attached:{folder},tensor=ple=ple.shard_{{{SHARDS}}}.weight") as store, store.attach(device) as executor:
+        table = wt.NgramTable(executor, "ple", heads=HEADS, rows=SHARDS * EACH, max_tokens=64, prefetch=2)
+        assert "heads=6" in repr(table)
+        random = torch.Generator().manual_seed(4)
+        for tokens in (1, 4, 16, 64):
+            ids = torch.randint(-2, SHARDS * EACH + 2, (tokens, HEADS), generator=random).to(dtype)
+            wanted = oracle(codes, ids)
+            at = ids.to(device)
+            found = table(at)
+            assert found.shape == (tokens, HEADS * DIM) and found.dtype == torch.bfloat16
+            assert torch.equal(found.cpu().view(torch.int16), wanted.view(torch.int16))
+            # In two halves, several ahead, into the caller's memory.
+            one, other = table.prefetch(at), table.prefetch(at.flip(0))
+            out = torch.full((tokens, HEADS * DIM), 7.0, dtype=torch.bfloat16, device=device)
+            assert table.lookup(one, out=out) is out
+            assert torch.equal(out.cpu().view(torch.int16), wanted.view(torch.int16))
+            assert torch.equal(table.lookup(other).cpu().view(torch.int16), wanted.flip(0).view(torch.int16))
+            assert table(at, out=out.zero_()) is out and torch.equal(out.cpu().view(torch.int16), wanted.view(torch.int16))
+        # A slice of heads, as a rank of tensor parallelism has it; and padding alone.
+        part = wt.NgramTable(executor, "ple", heads=2)
+        assert torch.equal(part(at[:, 2:4]).cpu(), wanted.view(-1, HEADS, DIM)[:, 2:4].flatten(1))
+        assert not part(torch.full((5, 2), -1, device=device)).any()
+        assert part(torch.empty((0, 2), dtype=dtype, device=device)).shape == (0, 2 * DIM)
+        table.check()
+
+
+def test_masks_have_the_shape_of_ids(folder, device: str) -> None:
+    with warprow.open(f"attached:{folder}") as store, store.attach(device) as executor:
+        table = wt.NgramTable(executor, "ple.weight", heads=3, on_failure="mask")
+        rows, found = table(torch.tensor([[0, -1, 5]], device=device))
+        assert rows.shape == (1, 3 * DIM) and found.tolist() == [[True, False, True]]
+
+
+def test_what_does_not_fit_is_refused(folder) -> None:
+    with warprow.open(f"attached:{folder}") as store:
+        for wrong, hint in (({"heads": 0}, "heads"), ({"heads": 2, "rows": 7}, "has 1200"), ({"heads": 2, "max_tokens": 0}, "max_tokens")):
+            with pytest.raises(warprow.WarprowError, match=hint):
+                wt.NgramTable(store, "ple.weight", **wrong)
+        table = wt.NgramTable(store, "ple.weight", heads=2)
+        for shape in ((4,), (4, 3), (1, 4, 2)):
+            with pytest.raises(warprow.WarprowError, match=r"\(tokens, 2\)"):
+                table(torch.zeros(shape, dtype=torch.int64))
+        with pytest.raises(warprow.WarprowError, match="contiguous"):
+            table(torch.zeros((4, 2), dtype=torch.int64), out=torch.zeros((4, 7), dtype=torch.bfloat16))
