@@ -1,5 +1,6 @@
 //! Rows, or keys, that stand one after another in a file, and reading them.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::error::FileError;
@@ -53,4 +54,21 @@ pub(crate) fn read_extents(
         rows = rest;
     }
     Ok(())
+}
+
+/// Extents of the rows `rows`, numbered from 0.
+pub(crate) fn cut(extents: &[Extent], rows: &Range<u64>, row_bytes: usize) -> Vec<Extent> {
+    let part = |extent: &Extent| {
+        let first = extent.first.max(rows.start);
+        let end = (extent.first + extent.rows).min(rows.end);
+        let rows_left = end.checked_sub(first).filter(|&left| left > 0)?;
+        let at = extent.at + (first - extent.first) * row_bytes as u64;
+        Some(Extent { input: extent.input, at, first: first - rows.start, rows: rows_left })
+    };
+    extents.iter().filter_map(part).collect()
+}
+
+/// Extents that follow `first` rows.
+pub(crate) fn behind(extents: &[Extent], first: u64) -> impl Iterator<Item = Extent> {
+    extents.iter().map(move |extent| Extent { first: extent.first + first, ..extent.clone() })
 }

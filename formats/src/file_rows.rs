@@ -12,7 +12,7 @@ use crate::extent::{extents_of, read_extents};
 use crate::file_table::FileTable;
 use crate::input::room;
 use crate::place::Place;
-use crate::scales::assembled;
+use crate::scaled_place::assembled;
 use crate::seen::Seen;
 use crate::streams::RowStream;
 use crate::table_file::TableFile;

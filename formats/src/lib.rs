@@ -65,6 +65,7 @@ mod raw;
 mod read_options;
 pub mod safetensors;
 mod scaled;
+mod scaled_place;
 mod scales;
 mod seen;
 mod sharded;

@@ -3,9 +3,8 @@
 use crate::deflated::Deflated;
 use std::ops::Range;
 
-use crate::extent::Extent;
-use crate::joined::{behind, cut};
-use crate::scales::Scaled;
+use crate::extent::{Extent, behind, cut};
+use crate::scaled_place::Scaled;
 use crate::zip::ZipMember;
 
 /// Where rows stand.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use warprow_formats::{FileError, ScaleError};
 
-use crate::attach::ChangedFile;
+use crate::attached_files::ChangedFile;
 use crate::skipped_tensor::SkippedTensor;
 
 /// Why a file of tables cannot be a drive.

@@ -13,9 +13,10 @@ use warprow_formats::{ChooseTensors, FileTable, LockedFile, ReadOptions, TableFi
 use warprow_layout::{DType, RowSource, Table, TableSpec, VolumeError};
 use wildmatch::WildMatch;
 
-use crate::attach::{AttachOptions, AttachedTable, LookAtNames, refusal};
+use crate::attach::{AttachOptions, AttachedTable, refusal};
 use crate::attach_error::AttachError;
 use crate::attached_choice::{choose, needed};
+use crate::attached_files::LookAtNames;
 use crate::attached_tensor::{AttachedTensor, TensorScales};
 use crate::device::Device;
 use crate::error::StoreError;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use warprow_dma::Function;
 use warprow_soft_controller::{DriveUri, NewDrive, SoftController, UriError};
 
-use crate::attach::AttachedFiles;
+use crate::attached_files::AttachedFiles;
 use crate::skipped_tensor::SkippedTensor;
 
 /// A drive to open: a namespace of an NVMe controller. From then on the store drives the function alone, until it is gone: whoever else

@@ -8,7 +8,7 @@ use warprow_driver::{Blame, BlockIo, Controller, DriverError, Namespace, PushErr
 use warprow_layout::{Drive, DriveError};
 
 use crate::StoreError;
-use crate::attach::{AttachedFiles, ChangedFile};
+use crate::attached_files::{AttachedFiles, ChangedFile};
 use crate::device::Device;
 use crate::drive_access::{DriveAccess, SharedPair, lock};
 use crate::events::{DriveEvents, NamespaceChanged, describe};

@@ -12,7 +12,7 @@ use warprow_layout::{
     RowReader, StoreAccess, StoreInspection, StoreState, TableMap, Volume,
 };
 
-use crate::attach::ChangedFile;
+use crate::attached_files::ChangedFile;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::device::Device;
 use crate::drive_access::DriveAccess;

@@ -21,9 +21,8 @@ const ROWS: u64 = 5000;
 /// A file of three tables with scales: of 256 elements with a power of two for each 32, of 160 with one scale for all, and of 160
 /// with two.
 fn write(path: &Path, random: &mut fastrand::Rng) {
-    let mut bytes = |count: u64, mask: u8, set: u8| -> Vec<u8> {
-        (0..ROWS * count).map(|_| random.u8(..) & mask | set).collect()
-    };
+    let mut bytes =
+        |count: u64, mask: u8, set: u8| -> Vec<u8> { (0..ROWS * count).map(|_| random.u8(..) & mask | set).collect() };
     let tensors: [(&str, &str, String, Vec<u8>); 7] = [
         ("mx.weight", "F8_E4M3", format!("[{ROWS},256]"), bytes(256, 255, 0)),
         ("mx.scale", "F8_E8M0", format!("[{ROWS},8]"), bytes(8, 15, 120)),

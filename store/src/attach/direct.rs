@@ -10,8 +10,8 @@ use warprow_dma::DmaMemory;
 use warprow_soft_controller::{BackingEngine, BackingOperation, MediaError, Piece};
 use warprow_uring::{FileRing, FileTransfer};
 
-use super::files::AttachedFiles;
 use super::{Attached, LBA, Rows, Stretch};
+use crate::attached_files::AttachedFiles;
 
 /// Transfers that the ring of an engine has room for at least: a command has one for each stripe unit and file that it touches.
 const TRANSFERS: u32 = 256;

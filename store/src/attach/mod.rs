@@ -6,7 +6,6 @@
 //! place in a file are read without being converted or moved, although a drive's blocks are of 512 bytes.
 
 mod direct;
-mod files;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,11 +20,10 @@ use warprow_layout::{
 };
 use warprow_soft_controller::{Backing, BackingEngine, MediaError, Namespace, SoftController, UriError, will_need};
 
+use crate::attached_files::{AttachedFiles, LookAtNames};
 use crate::device::Device;
 use crate::error::StoreError;
 use direct::DirectEngine;
-pub use files::ChangedFile;
-pub(crate) use files::{AttachedFiles, LookAtNames};
 
 /// Bytes of an LBA of a drive of attached tables.
 const LBA: u32 = 512;
@@ -146,7 +144,8 @@ impl Device {
         for (table, attached) in generation.tables.iter().zip(&tables) {
             attached.source.check(table)?;
         }
-        let files = Arc::new(AttachedFiles::new(&generation, &tables, options.direct, names).map_err(refused)?);
+        let sources = generation.tables.iter().zip(tables.iter().map(|table| &*table.source));
+        let files = Arc::new(AttachedFiles::new(sources, options.direct, names).map_err(refused)?);
         let attached = Arc::new(Attached::new(metadata, &generation, tables));
         let backing = AttachedBacking { attached, files: files.clone(), options: *options };
         let namespace = Namespace::new(backing).lba(LBA);

@@ -12,10 +12,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use warprow_layout::Generation;
+use warprow_layout::{RowSource, Table};
 use warprow_uring::FileRing;
-
-use super::AttachedTable;
 
 /// A file of attached tables that is no longer what it was when they were attached. None of their rows is read from then on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -62,10 +60,10 @@ struct Watched {
 
 /// A file opened once more, for reading past the page cache.
 #[derive(Debug)]
-pub(super) struct DirectFile {
-    pub(super) file: Arc<File>,
+pub(crate) struct DirectFile {
+    pub(crate) file: Arc<File>,
     /// Offsets and lengths of transfers are multiples of this.
-    pub(super) align: u64,
+    pub(crate) align: u64,
 }
 
 /// Looks where the names of files lead, and says which leads elsewhere now.
@@ -99,18 +97,17 @@ impl fmt::Debug for AttachedFiles {
 impl AttachedFiles {
     /// Takes note of the files of all tables, and opens them once more if they are read past the page cache; what is in the way, if
     /// that cannot be done.
-    pub(super) fn new(
-        generation: &Generation,
-        tables: &[AttachedTable],
+    pub(crate) fn new<'a>(
+        tables: impl Iterator<Item = (&'a Table, &'a (dyn RowSource + Send + Sync))>,
         direct: bool,
         names: Option<LookAtNames>,
     ) -> Result<Self, String> {
         let mut files = HashMap::new();
-        for (table, attached) in generation.tables.iter().zip(tables) {
+        for (table, source) in tables {
             let row_bytes = u64::from(table.row_bytes());
             let mut bytes = 0;
             let mut refused = None;
-            attached.source.stretches(0, table.rows, row_bytes as usize, &mut |file, _, len| {
+            source.stretches(0, table.rows, row_bytes as usize, &mut |file, _, len| {
                 bytes += len;
                 if let Entry::Vacant(place) = files.entry(file.as_raw_fd()) {
                     match Watched::new(file, direct) {
@@ -124,7 +121,7 @@ impl AttachedFiles {
                 let how = if direct { "cannot be read past the page cache" } else { "cannot be read" };
                 return Err(format!("a file of table {name:?} {how}: {error}"));
             }
-            let stored = attached.source.stored_bytes().map_or(row_bytes, |bytes| bytes as u64);
+            let stored = source.stored_bytes().map_or(row_bytes, |bytes| bytes as u64);
             if direct && bytes != table.rows * stored {
                 return Err(format!(
                     "the rows of table {name:?} do not stand in a file as they are: leave direct=1 out"
@@ -139,12 +136,12 @@ impl AttachedFiles {
     }
 
     /// The file opened for reading past the page cache, by the descriptor of its tables.
-    pub(super) fn direct(&self, file: RawFd) -> Option<&DirectFile> {
+    pub(crate) fn direct(&self, file: RawFd) -> Option<&DirectFile> {
         self.files.get(&file)?.direct.as_ref()
     }
 
     /// Fails once a file was found to have changed. Looks where the names lead, if it is time.
-    pub(super) fn check_all(&self) -> io::Result<()> {
+    pub(crate) fn check_all(&self) -> io::Result<()> {
         if self.changed.get().is_none()
             && let Some(names) = &self.names
         {
@@ -169,7 +166,7 @@ impl AttachedFiles {
 
     /// Fails if a file, which the tables have open as `descriptor`, is not what it was. What was read of it before this call is as it
     /// was attached, if this succeeds. `file` is open, and may be another descriptor of the file.
-    pub(super) fn check(&self, descriptor: RawFd, file: &File) -> io::Result<()> {
+    pub(crate) fn check(&self, descriptor: RawFd, file: &File) -> io::Result<()> {
         let Some(watched) = self.files.get(&descriptor) else {
             return Err(io::Error::other("rows stand in a file that was not told of before"));
         };
