@@ -60,7 +60,7 @@ pub enum AttachError {
         /// The tensor.
         tensor: String,
         /// What is wrong with them.
-        source: ScaleError,
+        source: Box<ScaleError>,
     },
     /// A file was written to, or replaced, while it was attached.
     #[error(transparent)]

@@ -210,7 +210,7 @@ impl<'a> Choosing<'a> {
             parts.push(scaled.map_err(|source| AttachError::Scales {
                 file: file(),
                 tensor: part.name.clone(),
-                source,
+                source: Box::new(source),
             })?);
         }
         let table = match &parts[..] {

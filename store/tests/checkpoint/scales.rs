@@ -296,6 +296,6 @@ fn scales_that_do_not_fit_are_refused_by_name() {
         let error = refused(folder.path(), properties);
         let AttachError::Scales { source, .. } = &error else { panic!("{properties}: {error}") };
         assert!(error.to_string().contains(wanted), "{properties}: {error}");
-        assert!(!matches!(source, ScaleError::Read(_)));
+        assert!(!matches!(**source, ScaleError::Read(_)));
     }
 }
