@@ -13,8 +13,8 @@ use crate::error::FileError;
 use crate::extent::{Extent, behind, cut, extents_of, read_extents};
 use crate::input::{Input, room};
 
-/// Bytes of scales that are read into memory at once.
-const PIECE: u64 = 8 << 20;
+/// Bytes of scales that are read into memory before the system is told to forget their pages, which takes a while each time.
+const PIECE: u64 = 256 << 20;
 
 /// Where the parts of rows are: codes first, then scales.
 #[derive(Debug, Clone, PartialEq, Eq)]
