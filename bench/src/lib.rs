@@ -3,6 +3,7 @@
 pub mod ahead;
 pub mod arguments;
 mod bytes;
+pub mod cache;
 pub mod cold;
 mod copies;
 mod cores;

@@ -10,6 +10,7 @@ fn run(binary: &str, arguments: &[&str]) -> (bool, String, String) {
         "bench-hbm" => env!("CARGO_BIN_EXE_bench-hbm"),
         "bench-elements" => env!("CARGO_BIN_EXE_bench-elements"),
         "bench-ssd" => env!("CARGO_BIN_EXE_bench-ssd"),
+        "bench-cache" => env!("CARGO_BIN_EXE_bench-cache"),
         "bench-switch" => env!("CARGO_BIN_EXE_bench-switch"),
         other => panic!("{other} is no binary of this package"),
     });
@@ -29,6 +30,7 @@ fn help_teaches() {
         ("bench-ssd", &["threads", "io_uring", "first doorbell", "--limit", "Examples:", "p5800x"]),
         ("bench-hbm", &["embedding_bag", "F.embedding", "--torch", "of a copy", "Examples:"]),
         ("bench-elements", &["q4", "check_rows", "--only", "bags", "Examples:"]),
+        ("bench-cache", &["Belady", "deduplicated", "--drift", "--hold", "Examples:", "movielens"]),
         ("bench-switch", &["p99.9", "--rate", "prepares", "Examples:"]),
         ("bench-lookup", &["cached", "direct", "growth", "Examples:", "bench-lookup --gpu"]),
         (

@@ -46,7 +46,7 @@ pub use batch::{Batch, Ids, Output, OutputRows};
 pub use dedupe::DedupeMethod;
 pub use error::{InvalidBatch, LookupError, RowError};
 pub use feature::{BoundsCheck, FailedRows, Feature, MaskMeaning, MissingId, MissingPolicy, PlanOptions, Pooling};
-pub use host::{HostExecutor, HostOptions, Plan, PreparedTables, Slot};
+pub use host::{CacheStatistics, HostExecutor, HostOptions, Plan, PreparedTables, Slot};
 pub use merging::ReadMerging;
 pub use output_buffer::{OutputBuffer, OutputBufferError};
 pub use prepare::PrepareOptions;

@@ -51,8 +51,8 @@ macro_rules! counts {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counts and times of one look-up.
         ///
-        /// `ids` = `padding` + `missing` + `failed` + `ids_dram` + `ids_ssd`; `unique` = `rows_dram` + `rows_ssd`;
-        /// `commands` = `rows_ssd` - `merges`.
+        /// `ids` = `padding` + `missing` + `failed` + `ids_dram` + `ids_cached` + `ids_ssd`; `unique` = `rows_dram` +
+        /// `rows_cached` + `rows_ssd`; `commands` = `rows_ssd` - `merges`.
         #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct LookupReport {
@@ -132,10 +132,14 @@ counts! {
     unique,
     /// Different rows that lay in DRAM.
     rows_dram,
+    /// Different rows that were found in the cache ([`HostOptions::cache_bytes`](crate::HostOptions::cache_bytes)).
+    rows_cached,
     /// Different rows that had to be read from drives.
     rows_ssd,
     /// Ids served from DRAM.
     ids_dram,
+    /// Ids served from the cache.
+    ids_cached,
     /// Ids served from drives.
     ids_ssd,
     /// Read commands. The parts in which failed commands were read again do not count.

@@ -39,8 +39,9 @@ fn a_look_up_allocates_nothing() {
     let (_drives, store) = common::store(2, 16 << 20, 512);
     let table = Table::random("t", 5000, 128, DType::F32, &mut fastrand::Rng::with_seed(3));
     common::load(&store, std::slice::from_ref(&table), &LoadOptions::default());
-    let host = HostExecutor::attach(&store, HostOptions::default().with_dram_bytes(100_000).with_depth(64)).unwrap();
-    for pooling in [Pooling::None, Pooling::Sum] {
+    for (pooling, cache) in [(Pooling::None, 0), (Pooling::Sum, 0), (Pooling::None, 200_000), (Pooling::Sum, 200_000)] {
+        let options = HostOptions::default().with_dram_bytes(100_000).with_cache_bytes(cache).with_depth(64);
+        let host = HostExecutor::attach(&store, options).unwrap();
         let feature = Feature::new("f", "t").pooling(pooling).padding(7);
         let plan = host.plan(&[feature], PlanOptions::default().with_max(64, 2048)).unwrap();
         let mut slot = plan.slot().unwrap();

@@ -5,6 +5,7 @@
 mod batches;
 mod cold;
 mod content;
+mod drift;
 mod keys;
 mod machine;
 mod measure;
@@ -18,6 +19,7 @@ pub mod units;
 pub use batches::{BatchSource, counts};
 pub use cold::{FreshPages, NoFreshPage, forget, read_around, settle, warm};
 pub use content::{ContentOracle, RowMismatch, RowsAnswer, TableContent, VerifiedRows, verify};
+pub use drift::DriftingLaw;
 pub use keys::{KeyMapping, MappedKeys, RecordedKeys};
 pub use machine::{FileSystem, MachineInfo, available_memory, peak_resident_bytes};
 pub use measure::{HistogramBar, Latencies, PairedTimes, median};

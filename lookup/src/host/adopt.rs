@@ -59,9 +59,9 @@ impl HostExecutor {
         let mut pace = options.pace();
         // Drives are not measured again, because look-ups use them.
         let (options, curves) = (before.options.clone(), before.curves.clone());
-        let attached = Attached::new(&before.store, located, options, curves, before.totals.clone(), &mut |bytes| {
-            pace.read(bytes)
-        })?;
+        let (totals, cache) = (before.totals.clone(), before.cache.clone());
+        let attached =
+            Attached::new(&before.store, located, options, curves, totals, cache, &mut |bytes| pace.read(bytes))?;
         let plans: Vec<Weak<Planned>> = lock(&self.inner.plans).clone();
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));
         let plans = plans.map(|(weak, plan)| Ok((weak, plan.on(attached.clone())?)));

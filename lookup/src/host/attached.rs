@@ -9,6 +9,7 @@ use warprow_store::{ReadCurve, StoreError};
 
 use super::memory::Memory;
 use super::options::HostOptions;
+use super::row_cache::{CachedTable, Claim, RowCache};
 use crate::report::Totals;
 use crate::share::{MemoryClaim, share};
 use crate::stage::MergeRule;
@@ -20,6 +21,8 @@ pub(crate) struct Attached {
     pub totals: Arc<Totals>,
     pub tables: Vec<HostTable>,
     pub dram: Memory,
+    /// Rows from drives that are kept; tables that are attached later by the same executor share it.
+    pub cache: Option<Arc<RowCache>>,
     pub options: HostOptions,
     /// By member: the drive's read curve, if there is one and it is used, and the rule which reads share a command.
     pub curves: Vec<Option<ReadCurve>>,
@@ -38,6 +41,8 @@ pub(crate) struct HostTable {
     pub dram_byte: u64,
     /// Where the default row is in the DRAM tier.
     pub default_byte: usize,
+    /// Where rows from drives are kept; `None`: they are not.
+    pub cached: Option<CachedTable>,
 }
 
 /// What is read of a table besides its rows, when a plan first needs the table. So damage of one table's order or keys
@@ -95,13 +100,14 @@ fn row_crcs(store: &StoreView, located: &TableVersion, options: &HostOptions) ->
 const ALIGN: u64 = 64;
 
 impl Attached {
-    /// Fills a DRAM tier for the tables `located`; calls `read` with the number of bytes that each step has read.
+    /// Fills a DRAM tier for the tables `located`, and makes a cache if `cache` is `None` and the options have one; calls `read` with the number of bytes that each step has read.
     pub(crate) fn new(
         store: &StoreView,
         located: Vec<TableVersion>,
         options: HostOptions,
         curves: Vec<Option<ReadCurve>>,
         totals: Arc<Totals>,
+        cache: Option<Arc<RowCache>>,
         read: &mut dyn FnMut(usize),
     ) -> Result<Arc<Self>, StoreError> {
         store.watch()?;
@@ -124,15 +130,29 @@ impl Attached {
                 default_byte: place(row_bytes) as usize,
                 order: OnceLock::new(),
                 overlay,
+                cached: None,
                 located,
             });
+        }
+        let cache = match cache {
+            None if options.cache_bytes != 0 => {
+                let claims: Vec<_> = tables
+                    .iter()
+                    .map(|it: &HostTable| Claim { table: it.located.table(), hot_rows: it.hot_rows })
+                    .collect();
+                Some(Arc::new(RowCache::new(options.cache_bytes, &claims)?))
+            }
+            cache => cache,
+        };
+        if let Some(cache) = &cache {
+            tables.iter_mut().for_each(|table| table.cached = cache.attach(table.located.table()));
         }
         let mut dram = Memory::new(bytes, "the DRAM tier")?;
         for table in &tables {
             fill(store, table, &options, dram.bytes_mut(), read)?;
         }
         let merge_rules = options.merging.merge_rules(&curves, store.drives());
-        Ok(Arc::new(Self { store: store.clone(), tables, dram, options, curves, merge_rules, totals }))
+        Ok(Arc::new(Self { store: store.clone(), tables, dram, cache, options, curves, merge_rules, totals }))
     }
 }
 

@@ -9,6 +9,7 @@ use super::attached::Attached;
 use super::current::Hosting;
 use super::options::HostOptions;
 use super::plan::Plan;
+use super::row_cache::CacheStatistics;
 use crate::feature::{Feature, PlanOptions};
 use crate::merging::ReadMerging;
 use crate::report::LookupMetrics;
@@ -59,7 +60,7 @@ impl HostExecutor {
             let timeout = options.timeout.unwrap_or(store.timeout());
             store.measure_reads(&tables, options.depth, timeout, &mut curves);
         }
-        let attached = Attached::new(&store, tables, options, curves, Arc::default(), &mut |_| {})?;
+        let attached = Attached::new(&store, tables, options, curves, Arc::default(), None, &mut |_| {})?;
         Ok(Self { inner: Arc::new(Hosting::new(attached)) })
     }
 
@@ -90,6 +91,19 @@ impl HostExecutor {
         let attached = self.inner.current();
         let members = attached.store.drives().iter().zip(&attached.curves);
         members.filter_map(|(member, curve)| Some((member.as_ref()?.name().to_owned(), curve.clone()))).collect()
+    }
+
+    /// What the cache of rows from drives has done. `None`: there is none
+    /// ([`HostOptions::cache_bytes`](crate::HostOptions::cache_bytes)).
+    pub fn cache_statistics(&self) -> Option<CacheStatistics> {
+        self.inner.current().cache.as_ref().map(|cache| cache.statistics())
+    }
+
+    /// Gives up all rows of the cache, if there is one. Look-ups go on meanwhile, and fill it again.
+    pub fn clear_cache(&self) {
+        if let Some(cache) = &self.inner.current().cache {
+            cache.clear();
+        }
     }
 
     /// How many rows of `table`, its hottest, lie in the DRAM tier. `None`: there is no such table.

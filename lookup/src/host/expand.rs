@@ -75,6 +75,8 @@ pub(crate) struct Routed<'a> {
     pub reads: &'a [RowRead],
     pub commands: &'a [ReadCommand],
     pub weights: Option<&'a [f32]>,
+    /// Copies of the rows that were found in the cache.
+    pub hits: StagedRows<'a>,
     /// Room for one row of the table with the longest rows.
     pub scratch: &'a mut [u8],
     /// log₂ of the bytes in an LBA.
@@ -132,7 +134,9 @@ impl Routed<'_> {
             }
             let row_bytes = self.table_of(read.unique).row_bytes;
             if let Some(staged) = self.locations[read.unique as usize].ssd_index() {
-                memory.read(at, &mut staging.bytes_mut()[staged as usize * stride..][..row_bytes]);
+                let row = &mut staging.bytes_mut()[staged as usize * stride..][..row_bytes];
+                memory.read(at, row);
+                self.keep(&read, |copy| copy.copy_from_slice(row));
             }
         }
     }
@@ -159,10 +163,24 @@ impl Routed<'_> {
         }
     }
 
-    /// The updated row, if `place` is one in an overlay.
-    fn updated(&self, place: RowLocation) -> Option<&[u8]> {
+    /// The row of `row_bytes` bytes at `place`, if that is one in an overlay, or one that was found in the cache.
+    fn elsewhere(&self, place: RowLocation, row_bytes: usize) -> Option<&[u8]> {
+        if let Some(index) = place.cached_index() {
+            return self.hits.get(index, row_bytes);
+        }
         let (overlay, record) = place.updated_record()?;
         Some(self.snapshots.get(usize::from(overlay))?.as_ref()?.row(record))
+    }
+
+    /// Has the cache keep a row that was read and is sound. `fetch` copies the row.
+    fn keep(&mut self, read: &RowRead, fetch: impl FnOnce(&mut [u8])) {
+        let Some(cache) = &self.plan.host.cache else { return };
+        let key = self.unique[read.unique as usize];
+        let table = (key >> TABLE_SHIFT) as u16;
+        let Some(cached) = self.plan.host_table(table).cached else { return };
+        let row = &mut self.scratch[..self.plan.table(table).row_bytes];
+        fetch(row);
+        cache.keep(cached, key & ((1 << TABLE_SHIFT) - 1), row);
     }
 
     fn fail(&mut self, command: &ReadCommand) {
@@ -282,7 +300,7 @@ impl<'a, R: RowsOut> Unpooled<'a, R> {
                 Some(byte) => dram.get(byte..byte + row_bytes),
                 None => match place.ssd_index() {
                     Some(index) => self.staged.get(index, row_bytes),
-                    None => self.routed.updated(place),
+                    None => self.routed.elsewhere(place, row_bytes),
                 },
             };
             self.rows.put::<E>(id, stored, dim);
@@ -312,6 +330,7 @@ impl<R: RowsOut> Meanwhile for Unpooled<'_, R> {
             if !self.routed.is_sound(&read, |row| memory.read(at, row)) {
                 continue;
             }
+            self.routed.keep(&read, |row| memory.read(at, row));
             let table = self.routed.plan.table(self.routed.table_number(read.unique));
             let mut cold = self.heads[read.unique as usize];
             while cold != END {
@@ -363,6 +382,7 @@ impl<R: RowsOut> Meanwhile for Unpooled<'_, R> {
             if !self.routed.is_sound(&read, |row| self.rows.read(first, row)) {
                 continue;
             }
+            self.routed.keep(&read, |row| self.rows.read(first, row));
             self.rows.landed(first, self.routed.plan.table(self.routed.table_number(read.unique)));
             loop {
                 cold = self.before[cold as usize];
@@ -456,7 +476,7 @@ impl<'a, O: OutputElement> Pooled<'a, O> {
                 _ => match (place.dram_byte(), place.ssd_index()) {
                     (Some(byte), _) => &dram[byte..][..row_bytes],
                     (None, Some(index)) => &staging[index as usize * self.staged_bytes..][..row_bytes],
-                    (None, None) => match self.routed.updated(place) {
+                    (None, None) => match self.routed.elsewhere(place, row_bytes) {
                         Some(row) => row,
                         None => {
                             // A row failed, and with it the whole bag.

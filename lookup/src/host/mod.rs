@@ -2,7 +2,8 @@
 //!
 //! `attached.rs` has tables with their tiers, which a host reads; `current.rs` the tables that it reads at present;
 //! `prepared.rs` a plan's features resolved against these; `planned.rs` a plan with its slots; `state.rs` what a slot
-//! owns, and the order of a look-up's stages; `read.rs` and `expand.rs` the two stages that run side by side.
+//! owns, and the order of a look-up's stages; `read.rs` and `expand.rs` the two stages that run side by side;
+//! `row_cache.rs` rows from drives that are kept for later look-ups.
 
 mod adopt;
 mod attached;
@@ -19,6 +20,7 @@ mod planned;
 mod prefetch;
 mod prepared;
 mod read;
+mod row_cache;
 mod rows_out;
 mod slot;
 mod state;
@@ -27,4 +29,5 @@ pub use adopt::PreparedTables;
 pub use executor::HostExecutor;
 pub use options::HostOptions;
 pub use plan::Plan;
+pub use row_cache::CacheStatistics;
 pub use slot::Slot;

@@ -33,6 +33,10 @@ pub struct HostOptions {
     /// gets memory for the `hot_rows` that it was loaded with; what is left is shared in proportion to the bytes of the
     /// other rows.
     pub dram_bytes: u64,
+    /// Bytes of memory for rows that drives have delivered, which later look-ups then find there: a cache, which follows
+    /// what is looked up. What leads to the rows counts too, 66 bytes a row. All plans of the executor share it,
+    /// and tables whose rows have equal lengths share their part of it. 0: no cache.
+    pub cache_bytes: u64,
     /// Queue pairs that each slot has on every drive. The thread that looks up serves them all: this starts no threads.
     /// One queue pair reaches the bandwidth of a drive; a controller that serves each queue by a thread or a core of
     /// its own may gain from more.
@@ -54,12 +58,13 @@ pub struct HostOptions {
 }
 
 impl Default for HostOptions {
-    /// No DRAM tier, one queue pair for each slot and drive, 1,023 commands in flight, the store's time-out, no checks,
+    /// No DRAM tier, no cache, one queue pair for each slot and drive, 1,023 commands in flight, the store's time-out, no checks,
     /// neighbouring rows in one command.
     fn default() -> Self {
         let merging = ReadMerging::default();
         Self {
             dram_bytes: 0,
+            cache_bytes: 0,
             queue_pairs: 1,
             depth: 1023,
             timeout: None,
@@ -75,6 +80,12 @@ impl HostOptions {
     #[must_use]
     pub fn with_dram_bytes(self, dram_bytes: u64) -> Self {
         Self { dram_bytes, ..self }
+    }
+
+    /// The options with a cache of `cache_bytes` bytes for rows from drives.
+    #[must_use]
+    pub fn with_cache_bytes(self, cache_bytes: u64) -> Self {
+        Self { cache_bytes, ..self }
     }
 
     /// The options with `queue_pairs` queue pairs for each slot on each drive.

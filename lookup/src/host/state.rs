@@ -13,7 +13,7 @@ use crate::error::{InvalidBatch, LookupError, RowError};
 use crate::feature::{BoundsCheck, MaskMeaning, MissingId, MissingPolicy};
 use crate::host::check::check;
 use crate::host::counted::Counted;
-use crate::host::expand::{Damaged, Pooled, Routed, Unpooled};
+use crate::host::expand::{Damaged, Pooled, Routed, StagedRows, Unpooled};
 use crate::host::kept::Kept;
 use crate::host::memory::Memory;
 use crate::host::prepared::{Prepared, Room, queue_error};
@@ -22,8 +22,9 @@ use crate::host::rows_out::{BufferRows, PlainRows, RowsOut};
 use crate::output_buffer::OutputBuffer;
 use crate::report::{LookupReport, Stage};
 use crate::stage::{
-    Accumulator, CountBuffers, KeyCounts, KeyTable, OutputElement, ReadCommand, RowLocation, RowRead, TierSplit,
-    created, dedupe, keys, locate, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers, updated,
+    Accumulator, CountBuffers, KeyCounts, KeyTable, OutputElement, ReadCommand, RowLocation, RowRead, TABLE_SHIFT,
+    TierSplit, created, dedupe, keys, locate, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers,
+    updated,
 };
 use warprow_store::StoreError;
 use warprow_store::view::OverlaySnapshot;
@@ -59,6 +60,8 @@ pub(crate) struct State {
     before: Vec<u32>,
     staging: Memory,
     staged_bytes: usize,
+    /// Copies of the rows that the look-up under way found in the cache, `staged_bytes` apart.
+    cached: Memory,
     sum: Vec<Accumulator>,
     deferred: Vec<u32>,
     scratch: Vec<u8>,
@@ -80,6 +83,8 @@ impl State {
         let staged_bytes = row_bytes.next_multiple_of(64);
         let prefetch = plan.options.prefetch;
         let staged = if plan.pooled || prefetch { (cold as u64).saturating_mul(staged_bytes as u64) } else { 0 };
+
+        let kept = if plan.host.cache.is_some() { (cold as u64).saturating_mul(staged_bytes as u64) } else { 0 };
 
         let options = &plan.host.options;
         let lba = store.lba_size() as usize;
@@ -122,6 +127,7 @@ impl State {
             before: vec![0; unpooled],
             staging: Memory::new(staged, "staging")?,
             staged_bytes,
+            cached: Memory::new(kept, "rows from the cache")?,
             sum: vec![0.0; if plan.pooled { plan.features.iter().map(|it| it.dim).max().unwrap_or(0) } else { 0 }],
             deferred: Vec::with_capacity(if plan.pooled { bags } else { 0 }),
             scratch: vec![0; row_bytes],
@@ -203,9 +209,9 @@ pub(crate) struct Found {
 pub(crate) struct Sorted {
     /// Ids whose rows lie in DRAM.
     hot_ids: usize,
-    /// Ids whose rows lie on drives.
+    /// Ids whose rows have to be read from drives.
     cold_ids: usize,
-    /// Different rows on drives.
+    /// Different rows to be read from drives.
     unique: usize,
     /// The rows among `unique` that are to be read.
     reads: usize,
@@ -351,19 +357,22 @@ impl State {
         let (hot_ids, cold_ids) = (*hot_ids, *cold_ids);
         let inverse = &mut self.inverse[..cold_ids];
         let unique = dedupe(&mut self.table, &self.cold_keys[..cold_ids], &mut self.unique, inverse);
-        let unique = &self.unique[..unique];
         report.stages[Stage::Dedupe as usize] = watch.lap();
+        let (unique, cached_rows, cold_ids) = self.take_cached(plan, unique, cold_ids);
+        let cached_ids = found.cold_ids - cold_ids;
+        let unique = &self.unique[..unique];
 
         let locations = &mut self.locations[..unique.len()];
         let routed = route(&plan.routes, unique, locations, &mut self.reads);
         report.rows_ssd = unique.len() as u64;
+        (report.rows_cached, report.ids_cached) = (cached_rows as u64, cached_ids as u64);
         report.stages[Stage::Route as usize] += watch.lap();
 
         let reads = &mut self.reads[..routed.ssd];
         order(reads, &mut self.reads_scratch);
         report.stages[Stage::Order as usize] = watch.lap();
 
-        let table_of = |read: &RowRead| plan.table((unique[read.unique as usize] >> crate::stage::TABLE_SHIFT) as u16);
+        let table_of = |read: &RowRead| plan.table((unique[read.unique as usize] >> TABLE_SHIFT) as u16);
         let count = merge(reads, |read| table_of(read).row_lbas, &plan.host.merge_rules, &mut self.commands);
         report.commands = count as u64;
         report.merges = (routed.ssd - count) as u64;
@@ -371,6 +380,48 @@ impl State {
         report.stages[Stage::Merge as usize] = watch.lap();
         let (unique, reads, failed) = (unique.len(), routed.ssd, routed.lost > 0);
         Sorted { hot_ids, cold_ids, unique, reads, commands: count, failed }
+    }
+
+    /// Copies the rows that the cache has out of it, and takes their ids off the list of ids on drives. Of `unique`
+    /// different rows and `cold_ids` ids it returns how many rows are left, how many were found, and how many ids are
+    /// left.
+    fn take_cached(&mut self, plan: &Prepared, unique: usize, cold_ids: usize) -> (usize, usize, usize) {
+        let Some(cache) = &plan.host.cache else { return (unique, 0, cold_ids) };
+        let (copies, stride) = (self.cached.bytes_mut(), self.staged_bytes);
+        let (mut left, mut found) = (0, 0);
+        for at in 0..unique {
+            let key = self.unique[at];
+            let table = (key >> TABLE_SHIFT) as u16;
+            let copy = copies.get_mut(found * stride..).and_then(|it| it.get_mut(..plan.table(table).row_bytes));
+            let is_found = match (plan.host_table(table).cached, copy) {
+                (Some(cached), Some(copy)) => cache.find(cached, key & ((1 << TABLE_SHIFT) - 1), copy),
+                _ => false,
+            };
+            self.locations[at] = match is_found {
+                true => {
+                    found += 1;
+                    RowLocation::cached(found as u32 - 1)
+                }
+                false => {
+                    self.unique[left] = key;
+                    left += 1;
+                    RowLocation::ssd(left as u32 - 1)
+                }
+            };
+        }
+        cache.count(found, left);
+        let mut ids_left = 0;
+        for at in 0..cold_ids {
+            let (id, location) = (self.cold[at], self.locations[self.inverse[at] as usize]);
+            match location.ssd_index() {
+                Some(index) => {
+                    (self.cold[ids_left], self.inverse[ids_left]) = (id, index);
+                    ids_left += 1;
+                }
+                None => self.places[id as usize] = location,
+            }
+        }
+        (left, found, ids_left)
     }
 
     /// Writes the mask as it is if no row fails: 1 to `out` for each id that its table has and that is no padding, else
@@ -417,6 +468,7 @@ impl State {
             commands: &self.commands[..sorted.commands],
             weights: None,
             scratch: &mut self.scratch,
+            hits: StagedRows { bytes: self.cached.bytes(), stride: self.staged_bytes },
             lba_shift: plan.host.store.lba_size().trailing_zeros(),
             failed: sorted.failed,
             damaged: None,
@@ -492,7 +544,7 @@ impl Done {
     ) -> Result<LookupReport, LookupError> {
         let Self { reading, hot_rows, counting, damaged, positions } = self;
         report.rows_dram = hot_rows as u64;
-        report.unique = report.rows_dram + report.rows_ssd;
+        report.unique = report.rows_dram + report.rows_cached + report.rows_ssd;
         report.failed = positions.len() as u64;
         (report.ids_dram, report.ids_ssd) = (sorted.hot_ids as u64, sorted.cold_ids as u64 - report.failed);
         (report.sq_doorbells, report.cq_doorbells) = (reading.sq_doorbells, reading.cq_doorbells);

@@ -39,6 +39,12 @@ impl RowLocation {
         Self(Self::SSD | 1 << 62 | (overlay as u64) << 32 | record as u64)
     }
 
+    /// A row that was found in the cache: number `index` among those of the look-up.
+    #[inline(always)]
+    pub const fn cached(index: u32) -> Self {
+        Self(Self::SSD | 1 << 61 | index as u64)
+    }
+
     /// A number that no other location has.
     #[inline(always)]
     pub(crate) const fn number(self) -> u64 {
@@ -62,6 +68,12 @@ impl RowLocation {
     #[inline(always)]
     pub const fn dram_byte(self) -> Option<usize> {
         if self.0 & Self::SSD == 0 { Some(self.0 as usize) } else { None }
+    }
+
+    /// The row's number among the rows of the look-up that were found in the cache; `None`: the row lies elsewhere.
+    #[inline(always)]
+    pub const fn cached_index(self) -> Option<u32> {
+        if self.0 >> 32 == (Self::SSD | 1 << 61) >> 32 { Some(self.0 as u32) } else { None }
     }
 
     /// The row's number among the rows of the look-up that lie on drives; `None`: the row lies elsewhere.

@@ -1,0 +1,318 @@
+//! Rows that drives delivered, kept in memory for later look-ups. docs/cache.md says why no look-up sees a wrong row.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use warprow_cache::{Admission, Cache, Eviction, Found};
+use warprow_layout::Table;
+use warprow_store::StoreError;
+use warprow_store::view::lock;
+
+use super::memory::Memory;
+
+/// Rows begin at multiples of this, and all rows of as many steps share a pool.
+const STEP: usize = 64;
+/// The most shards of a pool. Look-ups of several threads seldom meet in one.
+const SHARDS: usize = 64;
+/// Lines that a shard has at least: with fewer, some shards would be full while others have room.
+const LINES_OF_SHARD: usize = 1024;
+/// Lines that a pool has at least.
+const LEAST_LINES: usize = 64;
+/// Which line is given away. docs/performance/notes-cache.md says why.
+const EVICTION: Eviction = Eviction::S3Fifo;
+/// Which rows are worth a line.
+const ADMISSION: Admission = Admission::Always;
+
+/// What the cache of a host executor has done since the executor was attached.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CacheStatistics {
+    /// Rows that there is room for.
+    pub lines: u64,
+    /// Rows that are kept.
+    pub used: u64,
+    /// Different rows of batches that were looked for and found.
+    pub hits: u64,
+    /// Different rows of batches that were looked for and not found.
+    pub misses: u64,
+    /// Rows that were taken in.
+    pub admissions: u64,
+    /// Rows that were given up for others.
+    pub evictions: u64,
+}
+
+/// The cache of a host executor. Every row has a number of its own: a table gets a range of numbers each time it is
+/// attached, and no number is given twice.
+#[derive(Debug)]
+pub(crate) struct RowCache {
+    pools: Vec<Pool>,
+    next_number: AtomicU64,
+    hits: AtomicU64,
+    misses: AtomicU64,
+    admissions: AtomicU64,
+}
+
+/// Lines of one length.
+#[derive(Debug)]
+struct Pool {
+    stride: usize,
+    shards: Box<[Mutex<Shard>]>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    cache: Cache,
+    rows: Memory,
+}
+
+/// Where the rows of one table are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CachedTable {
+    pool: usize,
+    /// The number of row 0.
+    first: u64,
+}
+
+/// A table whose rows are to be cached, as far as sharing the memory goes.
+pub(crate) struct Claim<'a> {
+    pub table: &'a Table,
+    /// Rows of it that lie in DRAM.
+    pub hot_rows: u64,
+}
+
+fn stride_of(table: &Table) -> usize {
+    (table.row_bytes() as usize).next_multiple_of(STEP)
+}
+
+impl RowCache {
+    /// A cache of `bytes` bytes, which tables of one stride share. Pools of different strides have shares in proportion
+    /// to the bytes of their tables' rows on drives.
+    pub(crate) fn new(bytes: u64, claims: &[Claim<'_>]) -> Result<Self, StoreError> {
+        let refuse = |reason: String| Err(StoreError::ExecutorOptions { reason });
+        let mut wanted: Vec<(usize, u128)> = Vec::new();
+        for claim in claims {
+            let stride = stride_of(claim.table);
+            let cold = u128::from(claim.table.rows - claim.hot_rows.min(claim.table.rows)) * stride as u128;
+            match wanted.iter_mut().find(|(it, _)| *it == stride) {
+                _ if cold == 0 => {}
+                Some((_, bytes)) => *bytes += cold,
+                None => wanted.push((stride, cold)),
+            }
+        }
+        let all: u128 = wanted.iter().map(|&(_, bytes)| bytes).sum();
+        if all == 0 {
+            let reason = "a cache of rows on drives, and no row is on a drive: leave cache_bytes at 0";
+            return refuse(reason.to_owned());
+        }
+        let (mut pools, mut needed) = (Vec::with_capacity(wanted.len()), u128::MAX >> 1);
+        for (stride, cold) in wanted {
+            let share = usize::try_from(u128::from(bytes) * cold / all).unwrap_or(usize::MAX);
+            // What leads to lines counts.
+            let needs = |lines: usize| lines.saturating_mul(stride) + Cache::bytes(lines, EVICTION, ADMISSION);
+            let rows = usize::try_from(cold / stride as u128).unwrap_or(usize::MAX).min(1 << 31);
+            let (mut lines, mut too_many) = (0, (share / stride).min(rows) + 1);
+            while too_many - lines > 1 {
+                let middle = lines + (too_many - lines) / 2;
+                if needs(middle) <= share { lines = middle } else { too_many = middle }
+            }
+            // A pool of few lines would hit seldom. Its tables do without, and its share stays free.
+            let least = LEAST_LINES.min(rows);
+            match lines >= least {
+                true => pools.push(Pool::new(stride, lines)?),
+                false => needed = needed.min(needs(least) as u128 * all / cold + 1),
+            }
+        }
+        if pools.is_empty() {
+            return refuse(format!(
+                "a cache of {bytes} bytes has no room for {LEAST_LINES} rows: give it {} bytes or more",
+                needed.next_multiple_of(1024)
+            ));
+        }
+        let zero = AtomicU64::default;
+        Ok(Self { pools, next_number: zero(), hits: zero(), misses: zero(), admissions: zero() })
+    }
+
+    /// Where rows of `table` are kept from now on, under numbers that no row ever had; `None`: there are no lines of
+    /// their length.
+    pub(crate) fn attach(&self, table: &Table) -> Option<CachedTable> {
+        let stride = stride_of(table);
+        let pool = self.pools.iter().position(|pool| pool.stride == stride)?;
+        Some(CachedTable { pool, first: self.next_number.fetch_add(table.rows, Ordering::Relaxed) })
+    }
+
+    /// Copies the row `row` of a table to `to`, if it is there.
+    pub(crate) fn find(&self, table: CachedTable, row: u64, to: &mut [u8]) -> bool {
+        let Some(pool) = self.pools.get(table.pool) else { return false };
+        let number = table.first + row;
+        let mut shard = lock(pool.shard(number));
+        let Shard { cache, rows } = &mut *shard;
+        let kept = cache.find(number).and_then(|line| rows.bytes().get(line as usize * pool.stride..)?.get(..to.len()));
+        match kept {
+            Some(kept) => {
+                to.copy_from_slice(kept);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Keeps the row `row` of a table, if that is worth a line: `content` is the whole of it, as its drive has it.
+    pub(crate) fn keep(&self, table: CachedTable, row: u64, content: &[u8]) {
+        let Some(pool) = self.pools.get(table.pool) else { return };
+        let number = table.first + row;
+        let mut shard = lock(pool.shard(number));
+        let Shard { cache, rows } = &mut *shard;
+        // A row that is there already has the same content: it has the same number.
+        let Found::Line(line) = cache.admit(number) else { return };
+        match rows.bytes_mut().get_mut(line as usize * pool.stride..).and_then(|line| line.get_mut(..content.len())) {
+            Some(place) => place.copy_from_slice(content),
+            None => _ = cache.forget(number),
+        }
+        drop(shard);
+        self.admissions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Notes how many different rows of a batch were found, and how many were not.
+    pub(crate) fn count(&self, hits: usize, misses: usize) {
+        self.hits.fetch_add(hits as u64, Ordering::Relaxed);
+        self.misses.fetch_add(misses as u64, Ordering::Relaxed);
+    }
+
+    /// Gives up all rows.
+    pub(crate) fn clear(&self) {
+        self.pools.iter().flat_map(|pool| &pool.shards).for_each(|shard| lock(shard).cache.clear());
+    }
+
+    pub(crate) fn statistics(&self) -> CacheStatistics {
+        let mut statistics = CacheStatistics {
+            hits: self.hits.load(Ordering::Relaxed),
+            misses: self.misses.load(Ordering::Relaxed),
+            admissions: self.admissions.load(Ordering::Relaxed),
+            ..CacheStatistics::default()
+        };
+        for shard in self.pools.iter().flat_map(|pool| &pool.shards) {
+            let shard = lock(shard);
+            statistics.lines += shard.cache.lines() as u64;
+            statistics.used += shard.cache.used() as u64;
+            statistics.evictions += shard.cache.evictions();
+        }
+        statistics
+    }
+}
+
+impl Pool {
+    fn new(stride: usize, lines: usize) -> Result<Self, StoreError> {
+        let shards = (lines / LINES_OF_SHARD).clamp(1, SHARDS);
+        let shards = (0..shards).map(|shard| {
+            let lines = lines * (shard + 1) / shards - lines * shard / shards;
+            let rows = Memory::new(lines as u64 * stride as u64, "the cache")?;
+            Ok(Mutex::new(Shard { cache: Cache::new(lines, EVICTION, ADMISSION), rows }))
+        });
+        Ok(Self { stride, shards: shards.collect::<Result<_, StoreError>>()? })
+    }
+
+    fn shard(&self, number: u64) -> &Mutex<Shard> {
+        // The upper bits of a product depend on all lower ones; the lines of a shard are found by another hash.
+        let hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        &self.shards[((u128::from(hash) * self.shards.len() as u128) >> 64) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use warprow_layout::{DType, LbaRegion, RowPacking};
+
+    use super::*;
+
+    fn table(rows: u64, dim: u32) -> Table {
+        Table {
+            name: "t".to_owned(),
+            rows,
+            dim,
+            dtype: DType::F32,
+            hot_rows: 0,
+            default_row: None,
+            rows_region: LbaRegion { first_lba: 0, lbas: 0 },
+            ranks: None,
+            keys: None,
+            crc_region: None,
+            packing: RowPacking::new(dim * 4, 512, 64).unwrap(),
+        }
+    }
+
+    fn of(bytes: u64, tables: &[(&Table, u64)]) -> Result<RowCache, StoreError> {
+        let claims: Vec<_> = tables.iter().map(|&(table, hot_rows)| Claim { table, hot_rows }).collect();
+        RowCache::new(bytes, &claims)
+    }
+
+    #[test]
+    fn memory_is_shared_by_bytes_on_drives() {
+        let (wide, narrow) = (table(10_000, 128), table(10_000, 16));
+        let cache = of(1 << 20, &[(&wide, 0), (&narrow, 0)]).unwrap();
+        let strides: Vec<_> = cache.pools.iter().map(|pool| pool.stride).collect();
+        assert_eq!(strides, [512, 64]);
+        let lines: Vec<usize> =
+            cache.pools.iter().map(|pool| pool.shards.iter().map(|it| lock(it).cache.lines()).sum()).collect();
+        assert!((1400..1820).contains(&lines[0]) && (500..1820).contains(&lines[1]), "{lines:?}");
+        // Not more lines than rows.
+        assert_eq!(of(1 << 40, &[(&narrow, 9000)]).unwrap().statistics().lines, 1000);
+    }
+
+    #[test]
+    fn what_is_too_small_or_of_no_use_is_refused() {
+        let wide = table(10_000, 128);
+        let error = of(20_000, &[(&wide, 0)]).unwrap_err().to_string();
+        assert!(error.contains("64 rows") && error.contains("or more"), "{error}");
+        let needed = error.rsplit("give it ").next().unwrap().split(' ').next().unwrap();
+        of(needed.parse().unwrap(), &[(&wide, 0)]).expect("the remedy helps");
+        let error = of(1 << 20, &[(&wide, 10_000)]).unwrap_err().to_string();
+        assert!(error.contains("no row is on a drive"), "{error}");
+        // Tables of another length may be too small for a pool of their own.
+        let few = table(3, 16);
+        let cache = of(100_000, &[(&wide, 0), (&few, 0)]).unwrap();
+        assert!(cache.attach(&wide).is_some() && cache.attach(&few).is_none());
+        // A table of fewer rows than lines that a cache needs.
+        assert_eq!(of(1 << 20, &[(&table(5, 128), 0)]).unwrap().statistics().lines, 5);
+    }
+
+    #[test]
+    fn tables_attached_twice_do_not_share_rows() {
+        let table = table(1000, 16);
+        let cache = of(1 << 20, &[(&table, 0)]).unwrap();
+        let (old, new) = (cache.attach(&table).unwrap(), cache.attach(&table).unwrap());
+        cache.keep(old, 7, &[1; 64]);
+        let mut row = [0; 64];
+        assert!(cache.find(old, 7, &mut row));
+        assert_eq!(row, [1; 64]);
+        assert!(!cache.find(new, 7, &mut row));
+        assert!(!cache.find(old, 8, &mut row));
+        cache.clear();
+        assert!(!cache.find(old, 7, &mut row));
+    }
+
+    #[test]
+    fn threads_find_whole_rows() {
+        let table = table(4096, 16);
+        let cache = of(100_000, &[(&table, 0)]).unwrap();
+        let known = cache.attach(&table).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let cache = &cache;
+                scope.spawn(move || {
+                    let mut random = fastrand::Rng::with_seed(thread);
+                    for _ in 0..50_000 {
+                        let id = random.u64(..4096);
+                        let mut row = [0u8; 64];
+                        match cache.find(known, id, &mut row) {
+                            true => assert_eq!(row, [(id % 251) as u8; 64], "row {id}, seed {thread}"),
+                            false => cache.keep(known, id, &[(id % 251) as u8; 64]),
+                        }
+                    }
+                });
+            }
+        });
+        let statistics = cache.statistics();
+        assert!(statistics.evictions > 1000 && statistics.used == statistics.lines, "{statistics:?}");
+        assert!(statistics.admissions >= statistics.evictions + statistics.used);
+    }
+}
