@@ -179,6 +179,16 @@ fn the_hit_rates_of_several_tables_are_as_planned() {
     let none = fixture.ok(&["lookup", "-d", &drive, "--trace", &unseen, "--table", "*user*"]);
     assert_eq!((&none["hit_rate"], &none["ids_ssd"]), (&json!(0.0), &json!(10_000)));
     assert_eq!(none["tables"].as_array().unwrap().len(), 1);
+    // A cache needs no counts: it keeps what was read, and the hit rate counts what it answers.
+    let cached = fixture.ok(&["lookup", "-d", &drive, "--trace", &unseen, "--cache", "64K", "--batch", "256"]);
+    let number = |name: &str| cached[name].as_u64().unwrap();
+    assert_eq!(number("ids"), number("ids_cached") + number("ids_ssd") + number("missing"), "{cached}");
+    let rate = number("ids_cached") as f64 / (number("ids_cached") + number("ids_ssd")) as f64;
+    assert!(rate > 0.2 && (rate - cached["hit_rate"].as_f64().unwrap()).abs() < 1e-9, "{cached}");
+    let (hits, misses) = (cached["cache"]["hits"].as_u64().unwrap(), cached["cache"]["misses"].as_u64().unwrap());
+    assert_eq!((hits, misses), (number("rows_cached"), number("rows_ssd")));
+    let text = fixture.run(&["lookup", "-d", &drive, "--trace", &unseen, "--cache", "64K"]).stdout;
+    assert!(text.contains("cache: ") && text.contains("evicted"), "{text}");
     // A single table has its share as well.
     let one = fixture.ok(&["lookup", "-d", &drive, "--table", NAMES[0], "--ids", "0,1,5000", "--dram", "64M"]);
     assert_eq!((&one["hit_rate"], &one["ids_dram"], &one["missing"]), (&json!(1.0), &json!(2), &json!(1)));

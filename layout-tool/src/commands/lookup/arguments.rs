@@ -23,7 +23,8 @@ Examples:
   warprow lookup -d emulated:a.drive --table items --ids-file clicks.csv:item --out rows.npy
   warprow lookup -d emulated:a.drive --table items --ids 1,2,3,4 --pooling mean --offsets offsets.npy
   warprow lookup -d emulated:a.drive --trace clicks.parquet --dram 64M
-  warprow lookup -d emulated:a.drive --trace clicks.parquet --plan plan.safetensors")]
+  warprow lookup -d emulated:a.drive --trace clicks.parquet --plan plan.safetensors
+  warprow lookup -d emulated:a.drive --trace clicks.parquet --cache 64M")]
 pub struct LookupArgs {
     #[command(flatten)]
     pub(super) drives: DriveArgs,
@@ -45,6 +46,9 @@ pub struct LookupArgs {
     /// DRAM for rows, the hottest of all tables of the store; by default none
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub(super) dram: Option<u64>,
+    /// Memory for rows that look-ups read from drives, which later ones then find there; by default none
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub(super) cache: Option<u64>,
     /// Give as much DRAM as this plan has memory for rows, and print what it expects beside what comes
     #[arg(long, value_name = "FILE", conflicts_with_all = ["ids", "ids_file"])]
     pub(super) plan: Option<PathBuf>,

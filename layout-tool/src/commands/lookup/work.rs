@@ -89,7 +89,8 @@ pub(super) fn look_up(
 }
 
 fn attach(args: &LookupArgs, store: &Store) -> Result<HostExecutor, Failure> {
-    let options = HostOptions::default().with_dram_bytes(args.dram.unwrap_or(0));
+    let options =
+        HostOptions::default().with_dram_bytes(args.dram.unwrap_or(0)).with_cache_bytes(args.cache.unwrap_or(0));
     let options = if args.no_check || args.degraded { options } else { options.with_checked_rows() };
     Ok(HostExecutor::attach(store, if args.check_keys { options.with_checked_keys() } else { options })?)
 }

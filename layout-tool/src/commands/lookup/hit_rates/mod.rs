@@ -57,7 +57,7 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<CommandOutput,
     }
     // What a proposal gives to rows; what indices of keys take is theirs anyhow.
     let dram = args.dram.unwrap_or_else(|| proposal.as_ref().map_or(0, |file| file.tiers.memory_for_rows()));
-    let options = HostOptions::default().with_dram_bytes(dram);
+    let options = HostOptions::default().with_dram_bytes(dram).with_cache_bytes(args.cache.unwrap_or(0));
     let options = if args.no_check { options } else { options.with_checked_rows() };
     let host = HostExecutor::attach(&store, if args.check_keys { options.with_checked_keys() } else { options })?;
     let mut asked = Vec::new();
@@ -68,7 +68,7 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<CommandOutput,
         asked.append(&mut of_log);
     }
     let left: Vec<&str> = names.into_iter().filter(|&name| asked.iter().all(|asked| asked.info.name != name)).collect();
-    report::report(args, &Results { asked, left, logs: &logs, dram, queries, proposal })
+    report::report(args, &Results { asked, left, logs: &logs, dram, queries, proposal, cache: host.cache_statistics() })
 }
 
 /// The tables that are named, or that a pattern is of; all if none is.

@@ -15,8 +15,9 @@ use crate::report::{printable, table};
 
 /// The share of ids, of those that their table has, that memory answered; `None` without any.
 pub(in crate::commands::lookup) fn hit_rate(report: &LookupReport) -> Option<f64> {
-    let ids = report.ids_dram + report.ids_ssd;
-    (ids > 0).then(|| report.ids_dram as f64 / ids as f64)
+    let in_memory = report.ids_dram + report.ids_cached;
+    let ids = in_memory + report.ids_ssd;
+    (ids > 0).then(|| in_memory as f64 / ids as f64)
 }
 
 fn percent(share: Option<f64>) -> String {
@@ -29,10 +30,12 @@ fn counts(report: &LookupReport) -> Value {
         "padding": report.padding,
         "missing": report.missing,
         "ids_dram": report.ids_dram,
+        "ids_cached": report.ids_cached,
         "ids_ssd": report.ids_ssd,
         "hit_rate": hit_rate(report),
         "unique": report.unique,
         "rows_dram": report.rows_dram,
+        "rows_cached": report.rows_cached,
         "rows_ssd": report.rows_ssd,
         "commands": report.commands,
         "bytes_read": report.bytes_read,
@@ -77,6 +80,18 @@ fn text(results: &Results<'_>) -> String {
         units::bytes(total.bytes_read),
         units::short(total.ids as f64 / took.max(1e-9))
     );
+    if let Some(cache) = results.cache {
+        let ids = total.ids_dram + total.ids_cached + total.ids_ssd;
+        text += &format!(
+            "\ncache: {} of the ids from {}, of which {} are in use; {} different rows of batches found, {} read, {} evicted",
+            percent((ids > 0).then(|| total.ids_cached as f64 / ids as f64)),
+            units::plural(cache.lines, "line"),
+            units::count(cache.used),
+            units::count(cache.hits),
+            units::count(cache.misses),
+            units::count(cache.evictions),
+        );
+    }
     if let Some((hit, error)) = results.planned() {
         text += &format!("\nplanned: {} from memory (± {})", percent(Some(hit)), percent(Some(error)));
     }
@@ -106,6 +121,11 @@ fn json(args: &LookupArgs, results: &Results<'_>) -> Value {
         "queries": results.queries,
         "batch": args.batch,
         "dram_bytes": results.dram,
+        "cache_bytes": args.cache.unwrap_or(0),
+        "cache": results.cache.map(|cache| json!({
+            "lines": cache.lines, "used": cache.used, "hits": cache.hits, "misses": cache.misses,
+            "admissions": cache.admissions, "evictions": cache.evictions,
+        })),
         "planned": results.planned().map(|(hit, error)| json!({ "hit_rate": hit, "error": error })),
     });
     merge(&mut object, counts(&results.total()));

@@ -1,6 +1,6 @@
 //! What the look-ups of a trace come to.
 
-use warprow_lookup::LookupReport;
+use warprow_lookup::{CacheStatistics, LookupReport};
 use warprow_plan::ProposalFile;
 use warprow_store::TableInfo;
 
@@ -29,6 +29,8 @@ pub(super) struct Results<'a> {
     pub(super) dram: u64,
     pub(super) queries: u64,
     pub(super) proposal: Option<ProposalFile>,
+    /// What the cache of rows from drives did, if there was one.
+    pub(super) cache: Option<CacheStatistics>,
 }
 
 impl Results<'_> {
