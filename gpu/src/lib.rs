@@ -6,6 +6,7 @@
 //! CUDA is looked for when [`Gpu::open`] is called: everything builds, and starts, on a machine that has none.
 //! `docs/gpu.md` follows a batch through the kernels.
 
+mod ablations;
 mod adopt;
 mod arrange;
 mod attached;
@@ -34,6 +35,7 @@ mod table_abi;
 mod ticket;
 mod view;
 
+pub use ablations::Ablations;
 pub use adopt::GpuPreparedTables;
 pub use arrange::{GpuTiers, TableTiers, gpu_row_bytes};
 pub use batch::{BatchLen, GpuBatch, GpuOutput, IdType};

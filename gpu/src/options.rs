@@ -6,6 +6,8 @@ use std::time::Duration;
 use warprow_gpu_queues::{DoorbellAccess, MemoryPlacement};
 use warprow_lookup::ReadMerging;
 
+use crate::ablations::Ablations;
+
 /// How look-ups run on a GPU.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -65,6 +67,8 @@ pub struct GpuOptions {
     /// Which memory rings and landing areas of the queues lie in: by default GPU memory on drives that a GPU plays, and
     /// pinned memory on all others.
     pub queue_memory: MemoryPlacement,
+    /// What look-ups do without, so that its worth can be measured: by default nothing.
+    pub ablations: Ablations,
 }
 
 impl Default for GpuOptions {
@@ -87,6 +91,7 @@ impl Default for GpuOptions {
             overlay_bytes: 0,
             doorbells: DoorbellAccess::default(),
             queue_memory: MemoryPlacement::default(),
+            ablations: Ablations::default(),
         }
     }
 }
@@ -180,5 +185,11 @@ impl GpuOptions {
     #[must_use]
     pub fn with_queue_memory(self, memory: MemoryPlacement) -> Self {
         Self { queue_memory: memory, ..self }
+    }
+
+    /// Has look-ups do without what `ablations` names, to measure its worth.
+    #[must_use]
+    pub fn with_ablations(self, ablations: Ablations) -> Self {
+        Self { ablations, ..self }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, Weak};
 
-use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
+use warprow_gpu_queues::{DeviceMemory, PinnedMemory};
 use warprow_kernels::abi::TICKETS;
 use warprow_kernels::dedupe::DedupeNeeds;
 use warprow_kernels::{LaunchShape, LookupKind, PrefetchKind, SMALL_IDS, abi};
@@ -112,8 +112,8 @@ impl GpuPlan {
             3..=8 => 1 << 18,
             _ => 1 << 17,
         });
-        let sizes = description.sizes(options.max_ids as u64, attached.options.adopting);
-        let many = many(&attached.gpu, &options, sizes, description.keys.dram > 0)?;
+        let sizes = sizes_of(&attached, &description, &options);
+        let many = many(&attached, &options, sizes, description.keys.dram > 0)?;
         let mut prepared = Prepared {
             many,
             is_cold: description.cold_rows > 0 || view.follows && options.adopt_room,
@@ -179,15 +179,30 @@ fn state_bytes(description: &Description) -> Vec<u8> {
 }
 
 /// How launches of many ids find different rows; for plans without such launches, the method that takes least memory.
-fn many(gpu: &Gpu, options: &PlanOptions, sizes: Sizes, dram: bool) -> Result<DedupeMethod, GpuError> {
+fn many(attached: &Attached, options: &PlanOptions, sizes: Sizes, dram: bool) -> Result<DedupeMethod, GpuError> {
+    if attached.options.ablations.deduplication {
+        let only = DedupeMethod::Radix;
+        if let Some(asked) = options.dedupe.filter(|&asked| asked != only) {
+            return Err(GpuError::Unsupported(format!(
+                "{asked:?} finds different rows: without deduplication ask for {only:?}, or for none"
+            )));
+        }
+        return only.check(sizes).map_err(GpuError::Unsupported).map(|()| only);
+    }
     if let Some(asked) = options.dedupe {
         asked.check(sizes).map_err(GpuError::Unsupported)?;
         return Ok(if asked == DedupeMethod::Block { DedupeMethod::NEVER } else { asked });
     }
     match sizes.ids > SMALL_IDS || options.prefetch && dram {
-        true => Ok(DedupeMethod::of_many(sizes, gpu.memory()?.1)),
+        true => Ok(DedupeMethod::of_many(sizes, attached.gpu.memory()?.1)),
         false => Ok(DedupeMethod::NEVER),
     }
+}
+
+/// What the plan's batches are, at most.
+fn sizes_of(attached: &Attached, description: &Description, options: &PlanOptions) -> Sizes {
+    let sizes = description.sizes(options.max_ids as u64, attached.options.adopting);
+    if attached.options.ablations.deduplication { Sizes { uniques: sizes.ids, ..sizes } } else { sizes }
 }
 
 impl Prepared {
@@ -206,7 +221,8 @@ impl Prepared {
     }
 
     fn by_one_block(&self, ids: u64) -> bool {
-        self.options.dedupe.map_or(ids <= SMALL_IDS, |method| method == DedupeMethod::Block)
+        !self.attached.options.ablations.deduplication
+            && self.options.dedupe.map_or(ids <= SMALL_IDS, |method| method == DedupeMethod::Block)
     }
 
     /// How so many ids are prefetched: rows in DRAM too, where there are some (unless one block was asked for).
@@ -228,7 +244,7 @@ impl Prepared {
 
     /// What a slot's launches need memory for.
     pub(crate) fn needs(&self) -> DedupeNeeds {
-        let sizes = self.description.sizes(self.options.max_ids as u64, self.attached.options.adopting);
+        let sizes = sizes_of(&self.attached, &self.description, &self.options);
         DedupeNeeds {
             ids: sizes.ids,
             uniques: sizes.uniques,

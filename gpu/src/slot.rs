@@ -797,12 +797,14 @@ pub(crate) fn describe(
             descriptors: state.descriptors.address(),
             sets: state.sets.len() as u32,
             drives: state.sets.first().map_or(0, |set| set.descriptors().len() as u32),
+            ablated: plan.attached.options.ablations.of_reading(),
+            unused: 0,
         },
         keys: abi::KeySpace {
             count: description.keys.all(),
             first_ssd_key: description.keys.dram,
             dedupe: plan.many.code(),
-            unused: 0,
+            repeats: plan.attached.options.ablations.deduplication.into(),
         },
         sort: abi::KeySort {
             slots_log2: slots_log2(plan.needs().uniques),

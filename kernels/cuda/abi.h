@@ -19,6 +19,9 @@ enum Padding : u32 { PADDING_NONE, PADDING_ANY, PADDING_SIGNED, PADDING_U64 };
 enum Tier : u32 { TIER_DRAM = 1, TIER_SSD = 2 };
 // How a launch of many ids finds its unique keys: by a bit for each key there is; by a hash table, and a sort of the unique keys; by a sort of all keys.
 enum Dedupe : u32 { DEDUPE_BITMAP, DEDUPE_HASH, DEDUPE_RADIX };
+// What reading from drives does without, as bits, so that its worth can be measured: rows of one LBA that share a command; one tail doorbell for all
+// commands of a batch.
+enum Ablated : u32 { ABLATED_SHARED_COMMANDS = 1, ABLATED_SHARED_DOORBELLS = 2 };
 
 // Where a table's rows lie. Ranks 0 to hbm_rows - 1 are in GPU memory, those from there to dram_end - 1 in DRAM, the others on drives.
 struct Table {
@@ -229,6 +232,8 @@ struct DriveQueues {
     u64 descriptors;  // QueueDescriptor[sets * drives]
     u32 sets;
     u32 drives;
+    u32 ablated;      // Ablated
+    u32 unused;
 };
 
 // The keys of all rows outside GPU memory.
@@ -236,7 +241,7 @@ struct KeySpace {
     u64 count;          // a multiple of 1024
     u64 first_ssd_key;  // the first key of a row on drives
     u32 dedupe;         // Dedupe
-    u32 unused;
+    u32 repeats;        // with DEDUPE_RADIX: ids are not deduplicated, and each position with a key has a unique of its own
 };
 
 // DEDUPE_BITMAP: where unique keys are found as bits. `bits` and `summary` are zero between launches; cuda/bitmap.cuh.
@@ -333,5 +338,5 @@ static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) 
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
 static_assert(sizeof(Counters) == 128 && sizeof(TicketState) == 16 && sizeof(Ticket) == 224 && sizeof(SlotState) == 240, "src/abi.rs");
 static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 272 && sizeof(RowLanes) == 24, "src/abi.rs");
-static_assert(sizeof(SlotPlaces) == 40 && sizeof(DriveQueues) == 16 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
-static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 616, "src/abi.rs");
+static_assert(sizeof(SlotPlaces) == 40 && sizeof(DriveQueues) == 24 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
+static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 624, "src/abi.rs");

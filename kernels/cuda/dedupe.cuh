@@ -218,7 +218,7 @@ KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup lookup) {
             word[k] = i < count ? words[i] : 0;
             u64 before = __shfl_up_sync(FULL, word[k], 1);
             if (lane == 0 && i > 0 && i < count) before = words[i - 1];
-            heads[k] = __ballot_sync(FULL, i < count && (i == 0 || before >> WORD_BITS != word[k] >> WORD_BITS));
+            heads[k] = __ballot_sync(FULL, i < count && (i == 0 || lookup.keys.repeats != 0 || before >> WORD_BITS != word[k] >> WORD_BITS));
             sum += __popc(heads[k]);
         }
         if (lane == 0) shared.heads[warp] = sum;

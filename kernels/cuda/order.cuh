@@ -117,9 +117,10 @@ static inline Quad load_relaxed(const Quad* at) {
 }
 static inline void store_relaxed(u32* at, u32 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 static inline void store_relaxed(u64* at, u64 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
-static inline void store_relaxed(Quad* at, Quad value) {
-    store_relaxed(&at->x, value.x), store_relaxed(&at->y, value.y), store_relaxed(&at->z, value.z), store_relaxed(&at->w, value.w);
-}
+// A store that a test's scheduler holds back until a fence orders it, and the fence. Entries of submission queues are stored like this.
+void store_late(Quad* at, Quad value);
+void release_late_stores();
+static inline void store_relaxed(Quad* at, Quad value) { preempt(), store_late(at, value); }
 static inline void store_whole(u64* at, u64 low, u64 high) {
     store_relaxed(at, low);
     __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -127,10 +128,10 @@ static inline void store_whole(u64* at, u64 low, u64 high) {
 }
 static inline void store_release(u64* at, u64 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELEASE); }
 static inline void store_mmio(u32* at, u32 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
-static inline void fence_release() { __atomic_thread_fence(__ATOMIC_RELEASE); }
+static inline void fence_release() { release_late_stores(), __atomic_thread_fence(__ATOMIC_RELEASE); }
 static inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
-static inline void fence_sequential() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
-static inline void fence_system() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+static inline void fence_sequential() { release_late_stores(), __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+static inline void fence_system() { release_late_stores(), __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 static inline void fence_gpu() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 static inline void wait_for_previous() {}
 static inline void let_next_come() {}

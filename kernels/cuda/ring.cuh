@@ -87,6 +87,7 @@ DEVICE void ring_bell(const QueueDescriptor& queue, u64 bell, u32 value) {
 //   finished()          a batch that was filled has been taken
 //   reads_again(place, status)  by the lane that retires a command which failed: whether it is no failure yet, because `more` will give
 //                       what it was to read in other commands
+//   rings_each()        whether each command has a tail doorbell of its own, which is slower; the same in all lanes
 //   lba_of(tag)         for reports
 template <class Work> DEVICE RingOutcome drive_queue(const QueueDescriptor& queue, Ring& ring, Work& work) {
     QueueState& state = *at<QueueState>(queue.state);
@@ -142,9 +143,15 @@ template <class Work> DEVICE RingOutcome drive_queue(const QueueDescriptor& queu
                     // Where the queue could look full to whoever sees the new tail and the old head, this one comes first.
                     if (outstanding + owed >= queue.cq_size) fence_release();
                 }
-                ring_bell(queue, queue.sq_tail, tail);
+                // One store, after all commands of the batch or after each.
+#pragma unroll 1
+                for (u32 untold = work.rings_each() ? filled - 1 : 0;; --untold) {
+                    ring_bell(queue, queue.sq_tail, tail >= untold ? tail - untold : tail + queue.sq_size - untold);
+                    if (untold == 0) break;
+                    fence_release();
+                }
             }
-            doorbells += 1 + (owed != 0);
+            doorbells += (work.rings_each() ? filled : 1) + (owed != 0);
             owed = 0;
             ++newest;
             if (++new_slot == batches) new_slot = 0;

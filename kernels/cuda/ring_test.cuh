@@ -13,6 +13,7 @@ struct LbaReads {
     METHOD u64 lba_of(u32 tag) const { return at<const u64>(reads.lbas)[tag]; }
     METHOD bool more() const { return sent < reads.count; }
     METHOD bool reads_again(u32, u32) const { return false; }
+    METHOD bool rings_each() const { return false; }
     METHOD void finished() {}
 
     METHOD u32 fill(Ring& ring, const CommandBatch& batch) {

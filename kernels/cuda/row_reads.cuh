@@ -94,6 +94,8 @@ struct RowReads {
     METHOD u32 positions() const { return team_uniques != 0 ? team_uniques / TEAM * BATCH : end - begin; }
     METHOD bool more() const { return position < positions() || (batches_in_flight == 0 && !is_second_pass && tile.split != 0); }
     METHOD bool has_windows() const { return queue.window != 0 && !is_second_pass; }
+    METHOD bool rings_each() const { return (lookup.queues.ablated & ABLATED_SHARED_DOORBELLS) != 0; }
+    METHOD bool shares_commands() const { return (lookup.queues.ablated & ABLATED_SHARED_COMMANDS) == 0; }
 
     // See ring.cuh. Only where the medium failed are rows of a command read again.
     METHOD bool reads_again(u32 place, u32 status) {
@@ -185,7 +187,7 @@ struct RowReads {
                 const u32 lbas = (u32)(behind - location.drive_lba), place = batch.slot * BATCH + number;
                 put_command(queue, ring, batch, number, location.drive_lba & 0xffffffffffffull, lbas, unique);
                 // The last row of a tile may share its command with the first of the next tile.
-                const bool alone = unique + 1 == end || ((team_uniques != 0 || thread + 1 < BATCH) && !joins(entry + 1));
+                const bool alone = unique + 1 == end || !shares_commands() || ((team_uniques != 0 || thread + 1 < BATCH) && !joins(entry + 1));
                 tile.alone[place] = alone && location.byte < 4096 ? location.row_bytes << 12 | location.byte : 0;
                 if (lbas > location.lbas) atomicOr(&tile.joined[place / 32], 1u << place % 32);
                 atomicAdd(&tile.bytes, (u64)lbas << queue.lba_shift);
@@ -205,6 +207,7 @@ struct RowReads {
     // Whether the row of an entry of the tile shares its command with the row before.
     METHOD bool joins(u32 entry) const {
         const u64 before = tile.drive_lbas[entry - 1], own = tile.drive_lbas[entry];
+        if (!shares_commands()) return false;
         if (before == own) return true;
         // A command of the tile before takes in no further LBA of this tile.
         return has_windows() && before != tile.drive_lbas[0] && share_window(queue, before, tile.ends[entry - 1], own, tile.ends[entry]);
@@ -256,7 +259,7 @@ struct RowReads {
             // The next row of the command, if there is one.
             if (there) {
                 const u64 before = row.drive_lba, behind = row.drive_lba + row.lbas;
-                there = alone == 0 && ++unique < end;
+                there = alone == 0 && shares_commands() && ++unique < end;
                 if (there) row = location_of(lookup, at<const u64>(lookup.unique.keys)[unique]);
                 if (there && row.drive_lba != before)
                     there = has_windows() && unique < tile_end && share_window(queue, before, behind, row.drive_lba, row.drive_lba + row.lbas);

@@ -22,6 +22,7 @@ extern char __start_simt_shared[], __stop_simt_shared[];
 namespace simt {
 
 constexpr u32 STACK = 32768, STAGGER = 192, MAX_LANES = 1024, MAX_BLOCKS = 64, MEETINGS = 16;
+constexpr u32 MAX_LATE = 8192;
 constexpr u64 CANARY = 0x5afe57ac5afe57acull;
 
 enum State : u32 { READY, PAUSED, AT_BARRIER, AT_MEETING, EXITED };
@@ -37,10 +38,19 @@ struct Warp {
     Meeting meetings[MEETINGS];
 };
 
+// A store that nobody has seen yet, and how often the block had met at a barrier before it.
+struct LateStore {
+    Quad* at;
+    Quad value;
+    u32 lane;
+    u32 barriers;
+};
+
 struct Block {
     Lane lanes[MAX_LANES];
     Warp warps[MAX_LANES / 32];
-    u32 live, at_barrier, barrier_line;
+    u32 live, at_barrier, barrier_line, barriers, late_count;
+    LateStore late[MAX_LATE];
     const char* barrier_file;
     char* shared;
 };
@@ -204,11 +214,30 @@ void barrier(const char* file, u32 line) {
     if (mine.live != threads.x) stop("a lane waits at a barrier that an exited lane does not reach");
     if (mine.at_barrier < threads.x) return wait(AT_BARRIER);
     mine.at_barrier = 0;
+    ++mine.barriers;
     for (u32 i = 0; i < threads.x; ++i) {
         mine.lanes[i].state = READY;
         mine.warps[i / 32].ready |= 1u << i % 32;
     }
     wait(READY);
+}
+
+static void store_words(const LateStore& it) {
+    const u32 values[] = {it.value.x, it.value.y, it.value.z, it.value.w};
+    for (u32 i = 0; i < 4; ++i) __atomic_store_n(&it.at->x + i, values[i], __ATOMIC_RELAXED);
+}
+
+// Lets everybody see the stores of this block that a fence of this lane orders: its own, and those of lanes that it has met at a barrier
+// since; all of them, when the block has ended.
+static void release(bool all) {
+    Block& mine = *running;
+    u32 kept = 0;
+    for (u32 i = 0; i < mine.late_count; ++i) {
+        const LateStore it = mine.late[i];
+        if (all || it.lane == lane->thread.x || it.barriers != mine.barriers) store_words(it);
+        else mine.late[kept++] = it;
+    }
+    mine.late_count = kept;
 }
 
 static u64 answer(const Lane* warp, const Meeting& meeting, u32 me) {
@@ -304,7 +333,7 @@ static void set_up(char* stacks, char* shared) {
         std::memset(it.warps, 0, sizeof it.warps);
         for (Warp& warp : it.warps) warp.exited = FULL;
         it.live = threads.x;
-        it.at_barrier = 0;
+        it.at_barrier = it.barriers = it.late_count = 0;
         it.shared = shared + b * bytes;
         // Nobody has cleared it. What comes next does not depend on how much of it there is.
         u64 word = random_word();
@@ -390,7 +419,10 @@ static void schedule() {
         lane = next;
         to_lane();
         if (*static_cast<u64*>(lane->stack) != CANARY) return fail("a stack overflowed");
-        if (lane->state == EXITED && --running->live == 0) --left;
+        if (lane->state == EXITED && --running->live == 0) {
+            release(true);
+            --left;
+        }
         if (lane->state == EXITED && running->at_barrier != 0) return fail("a lane exits while others wait at a barrier");
     }
 }
@@ -398,6 +430,14 @@ static void schedule() {
 }  // namespace simt
 
 void preempt() { simt::preempt(); }
+
+void store_late(Quad* at, Quad value) {
+    simt::Block& mine = *simt::running;
+    if (mine.late_count == simt::MAX_LATE) simt::stop("more stores wait for a fence than there is room for");
+    mine.late[mine.late_count++] = simt::LateStore{at, value, simt::lane->thread.x, mine.barriers};
+}
+
+void release_late_stores() { simt::release(false); }
 
 u64 now() {
     simt::preempt();

@@ -5,7 +5,9 @@
 // its kin, `now`): there the scheduler may run somebody else. So a test sees missing barriers, wrong counts, lost updates between an
 // atomic's load and its store, protocol errors against a real controller; and, by the compiler's checks, misaligned accesses, which an
 // x86 forgives, and shifts and divisions that C++ leaves open. It does not see:
-//  - fences, scopes and the order of memory accesses: all lanes share one CPU core, whose program order they see;
+//  - fences, scopes and the order of memory accesses: all lanes share one CPU core, whose program order they see. One order is modelled:
+//    stores of 16 bytes, which are those of SQ entries, reach memory only when a fence that releases them comes (`store_late`), so that a
+//    doorbell before that fence is found;
 //  - races between two plain accesses with none of the above between them: a lane is not interrupted there, so that lanes of a warp
 //    never run in lock step, nor half an instruction apart;
 //  - spins without a yield, on plain memory: they hang (the time bound is looked at where lanes yield);

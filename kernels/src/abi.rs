@@ -116,6 +116,14 @@ pub mod dedupe {
     pub const RADIX: u32 = 2;
 }
 
+/// What reading from drives does without, as bits, so that its worth can be measured.
+pub mod ablated {
+    /// Rows of one LBA that share a command.
+    pub const SHARED_COMMANDS: u32 = 1;
+    /// One tail doorbell for all commands of a batch.
+    pub const SHARED_DOORBELLS: u32 = 2;
+}
+
 /// What became of a launch.
 pub mod outcome {
     /// The launch has not ended.
@@ -671,13 +679,17 @@ plain!(
 
 plain!(
     /// The queues of a slot: each set has one on every drive.
-    DriveQueues, 16 {
+    DriveQueues, 24 {
         /// `QueueDescriptor`s, drives of set 0 first.
         descriptors: u64,
         /// Queue sets.
         sets: u32,
         /// Drives.
         drives: u32,
+        /// See [`ablated`].
+        ablated: u32,
+        /// Zero.
+        unused: u32,
     }
 );
 
@@ -690,8 +702,8 @@ plain!(
         first_ssd_key: u64,
         /// See [`dedupe`].
         dedupe: u32,
-        /// Zero.
-        unused: u32,
+        /// Not zero, with [`dedupe::RADIX`]: ids are not deduplicated, and each position with a key has a unique of its own.
+        repeats: u32,
     }
 );
 
@@ -747,7 +759,7 @@ plain!(
 
 plain!(
     /// A launch: the parameter of every kernel of a look-up.
-    Lookup, 616 {
+    Lookup, 624 {
         /// The ids.
         batch: BatchIds,
         /// What is written for the caller.

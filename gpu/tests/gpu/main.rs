@@ -8,6 +8,7 @@
 #[path = "../../../lookup/tests/common/mod.rs"]
 mod common;
 
+mod ablations;
 mod attach;
 mod captures;
 mod checkpoints;
@@ -16,6 +17,7 @@ mod failed_rows;
 mod faults;
 mod fixture;
 mod follow;
+mod foreign;
 mod graphs;
 mod host_doorbells;
 mod lookups;

@@ -1,7 +1,5 @@
 //! What a look-up means, naively: `docs/store.md`, one id after the other.
 
-use std::collections::BTreeSet;
-
 use half::{bf16, f16};
 use warprow_kernels::abi::{Counters, MISSING_IS_ERROR, bounds, element, lost, missing, pooling};
 
@@ -148,7 +146,7 @@ pub enum Place {
 
 pub struct Expected {
     pub places: Vec<Place>,
-    /// Keys, ascending.
+    /// Keys, ascending; as often as positions have them, where ids are not deduplicated.
     pub uniques: Vec<u64>,
     /// `commands` and everything about queues is left to others.
     pub counters: Counters,
@@ -160,7 +158,7 @@ pub struct Expected {
 pub fn prepared(world: &World, batch: &Batch) -> Expected {
     let mut counters = Counters { ids: batch.ids.len() as u64, ..Counters::default() };
     let mut places = Vec::new();
-    let mut uniques = BTreeSet::new();
+    let mut uniques = Vec::new();
     for (i, &id) in batch.ids.iter().enumerate() {
         let feature = &world.features[batch.feature_of(i, world.features.len())];
         let table = &world.tables[feature.table];
@@ -180,7 +178,7 @@ pub fn prepared(world: &World, batch: &Batch) -> Expected {
             } else {
                 let count = if rank < table.dram_end { &mut counters.ids_dram } else { &mut counters.ids_ssd };
                 *count += 1;
-                uniques.insert(table.key(rank));
+                uniques.push(table.key(rank));
                 Place::Key(table.key(rank))
             }
         } else {
@@ -201,9 +199,13 @@ pub fn prepared(world: &World, batch: &Batch) -> Expected {
         };
         places.push(place);
     }
+    uniques.sort_unstable();
+    if !world.repeats {
+        uniques.dedup();
+    }
     counters.rows_dram = uniques.iter().filter(|&&key| key < world.ssd_key).count() as u64;
     counters.rows_ssd = uniques.len() as u64 - counters.rows_dram;
-    Expected { places, uniques: uniques.into_iter().collect(), counters, first_key: 0 }
+    Expected { places, uniques, counters, first_key: 0 }
 }
 
 impl Expected {

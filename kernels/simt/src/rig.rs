@@ -1,5 +1,7 @@
 //! A shim with a world: the launches of a look-up, one kernel after the other, in random shapes.
 
+use std::collections::BTreeSet;
+
 use fastrand::Rng;
 use warprow_kernels::abi::{
     Counters, Lookup, MISSING_IS_ERROR, SlotPlaces, SlotState, Ticket, TicketState, check_of, dedupe, expansion,
@@ -258,6 +260,12 @@ impl Rig<'_> {
             if !right {
                 return Err(format!("position {i} (id {}) is at {got:#x}, where {want:?} is due", batch.ids[i]));
             }
+        }
+        if self.world.repeats {
+            let keyed =
+                expected.places.iter().zip(slot.place.longs()).filter(|(want, _)| matches!(want, Place::Key(_)));
+            let own: BTreeSet<u64> = keyed.map(|(_, place)| place).collect();
+            same("uniques that positions have for themselves", own.len(), expected.uniques.len())?;
         }
         let statuses = slot.status.bytes();
         same("statuses", statuses[..expected.uniques.len()].iter().all(|&status| status == 1), true)

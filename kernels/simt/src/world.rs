@@ -197,6 +197,10 @@ pub struct World {
     pub staging_stride: usize,
     /// How many ids become unique keys, of [`abi::dedupe`].
     pub dedupe: u32,
+    /// Many ids are not deduplicated; `dedupe` is then [`abi::dedupe::RADIX`].
+    pub repeats: bool,
+    /// Bits of [`abi::ablated`].
+    pub ablated: u32,
     /// The address of the overlay; 0: none.
     overlay: u64,
     described: Described,
@@ -445,6 +449,8 @@ impl World {
             staging_stride,
             overlay: 0,
             dedupe: (max_ids % 3) as u32,
+            repeats: false,
+            ablated: 0,
             described: Described {
                 tables: Buffer::new(0),
                 features: Buffer::new(0),
@@ -601,6 +607,11 @@ impl World {
         Self { dedupe, ..self }
     }
 
+    /// With look-ups of many ids that are not deduplicated.
+    pub fn with_repeats(self) -> Self {
+        Self { dedupe: abi::dedupe::RADIX, repeats: true, ..self }
+    }
+
     /// What the output has of rows that could not be read: bits of [`lost`].
     pub fn lost(&self) -> u32 {
         let of_floats = matches!(self.out, element::F32 | element::F16 | element::BF16);
@@ -652,9 +663,15 @@ impl World {
             queues: DriveQueues {
                 sets: if self.geometry.drives == 0 { 0 } else { self.sets },
                 drives: self.geometry.drives,
+                ablated: self.ablated,
                 ..DriveQueues::default()
             },
-            keys: KeySpace { count: self.keys, first_ssd_key: self.ssd_key, dedupe: self.dedupe, unused: 0 },
+            keys: KeySpace {
+                count: self.keys,
+                first_ssd_key: self.ssd_key,
+                dedupe: self.dedupe,
+                repeats: self.repeats.into(),
+            },
             bitmap: KeyBitmap {
                 bits: bitmap.address(),
                 summary: summary.address(),

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use warprow_kernels::abi;
 
 use crate::shim::{Shim, sources};
-use crate::{adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, ring_test, sets, windows};
+use crate::{ablations, adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, ring_test, sets, windows};
 
 /// Fails, or finds that all is well, by a seed.
 pub(crate) type Check = fn(&mut Shim, u64) -> Result<(), String>;
@@ -31,11 +31,12 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 36] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 38] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
     ("many ids by a sort", sorted, 60),
+    ("many ids, repeats and all", dedupe::repeated, 24),
     ("ids far apart", dedupe::far_apart, 12),
     ("spoilt batches", dedupe::spoilt, 14),
     ("whole look-ups", whole, 160),
@@ -55,6 +56,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 36] = [
     ("updates in the middle of look-ups", overlay::updates_beside_readers, 40),
     ("updated rows of drives", overlay::updated_on_drives, 12),
     ("rows on drives", ring::case, 12),
+    ("look-ups that do without a part", ablations::case, 12),
     ("rings that wrap", ring::steady, 8),
     ("batches that end within tiles", ring::tiles, 12),
     ("failing commands", ring::statuses, 16),

@@ -25,6 +25,24 @@ pub(crate) fn case(shim: &mut Shim, seed: u64, way: Option<u32>) -> Result<(), S
         ..Shape::without_drives(max_ids)
     };
     let world = World::new(&mut rng, &shape).deduped_by(way.unwrap_or(dedupe::BITMAP));
+    prepared(shim, world, rng, small)
+}
+
+/// Many ids of a few tables, which are not deduplicated.
+pub(crate) fn repeated(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let shape = Shape {
+        drives: 1,
+        rows: 1..[50, 3000, 90_000][rng.usize(0..3)],
+        row_bytes: 1..=8,
+        ..Shape::without_drives(rng.u64(0..3000))
+    };
+    let world = World::new(&mut rng, &shape).with_repeats();
+    prepared(shim, world, rng, false)
+}
+
+/// Two batches, up to the uniques.
+fn prepared(shim: &mut Shim, world: World, mut rng: Rng, small: bool) -> Result<(), String> {
     for _ in 0..2 {
         let batch = Batch::new(&mut rng, &world);
         let lookup = batch.lookup().with_ticket(rng.u32(0..16));
@@ -98,6 +116,14 @@ fn many_ids_by_a_hash_table() {
 #[test]
 fn many_ids_by_a_sort() {
     all(Some(dedupe::RADIX));
+}
+
+#[test]
+fn many_ids_that_are_not_deduplicated() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(24) {
+        repeated(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
 }
 
 #[test]

@@ -4,6 +4,7 @@
 use warprow_simt::{batch, buffer, oracle, rig, shim, sparse, world};
 
 mod abi;
+mod ablations;
 mod adopt;
 mod ahead;
 mod covered;

@@ -168,8 +168,9 @@ fn survivors() -> BTreeMap<String, String> {
 
 /// The checks, with so many percent of their seeds: fewer of those that have little to do with the file.
 fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
-    const DRIVES: [&str; 12] = [
+    const DRIVES: [&str; 13] = [
         "rows on drives",
+        "look-ups that do without a part",
         "rings that wrap",
         "batches that end within tiles",
         "failing commands",

@@ -1,7 +1,7 @@
 //! Bugs planted in a copy of the sources, each of which the other tests' checks must find within so many seeds. What is found, and
 //! how soon, shows what the shim is good for. It runs in a process of its own, for a kernel with a bug may write anywhere.
 //!
-//! What is not found is no proof: `simt/simt.h` lists what the shim does not see. So a fence less, a `.gpu` for a `.sys`, a
+//! What is not found is no proof: `simt/simt.h` lists what the shim does not see. So most fences less, a `.gpu` for a `.sys`, a
 //! `__syncwarp` less between two plain accesses that the compiler does not move, go unnoticed here.
 
 use std::io::Write;
@@ -12,7 +12,7 @@ use std::{env, process};
 
 use crate::covered::{Check, few, hashed, many, sorted, whole};
 use crate::shim::{Patch, Shim};
-use crate::{adopt, ghosts, lookups, overlay, rich, ring, sets, windows};
+use crate::{ablations, adopt, dedupe, ghosts, lookups, overlay, rich, ring, sets, windows};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -621,6 +621,58 @@ const PLANTED: &[Planted] = &[
             "tile.last[own] = thread;\n                __syncthreads();",
             "tile.last[own] = thread;",
         ),
+    ),
+    planted(
+        "a doorbell before the fence behind its commands",
+        ring::steady,
+        4,
+        patch(
+            "ring.cuh",
+            "                fence_release();\n                if (owed != 0) {\n                    ring_bell(queue, queue.cq_head, head);",
+            "                if (owed != 0) {\n                    ring_bell(queue, queue.cq_head, head);",
+        ),
+    ),
+    planted(
+        "a doorbell for each command, the first of them before the fence",
+        ablations::case,
+        24,
+        patch(
+            "ring.cuh",
+            "                fence_release();\n                if (owed != 0) {",
+            "                if (!work.rings_each()) fence_release();\n                if (owed != 0) {",
+        ),
+    ),
+    planted(
+        "a tail that goes to the head's doorbell",
+        ring::steady,
+        4,
+        patch(
+            "ring.cuh",
+            "ring_bell(queue, queue.sq_tail, tail >= untold",
+            "ring_bell(queue, queue.cq_head, tail >= untold",
+        ),
+    ),
+    planted(
+        "a head's doorbell that gets the tail",
+        ring::steady,
+        8,
+        patch(
+            "ring.cuh",
+            "ring_bell(queue, queue.cq_head, head);\n                    //",
+            "ring_bell(queue, queue.cq_head, tail);\n                    //",
+        ),
+    ),
+    planted(
+        "repeats that count as one where ids are not deduplicated",
+        dedupe::repeated,
+        12,
+        patch("dedupe.cuh", "i == 0 || lookup.keys.repeats != 0 ||", "i == 0 ||"),
+    ),
+    planted(
+        "commands that rows share all the same",
+        ablations::case,
+        12,
+        patch("row_reads.cuh", "        if (!shares_commands()) return false;\n", ""),
     ),
     planted(
         "a turn that is not counted",

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use warprow_driver::Submitter;
 use warprow_gpu_queues::abi::{FAULT_CLOSED, FAULT_TIMED_OUT, LANES};
-use warprow_kernels::abi::Lookup;
+use warprow_kernels::abi::{Lookup, ablated};
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
 
@@ -60,7 +60,7 @@ impl Scene {
     }
 
     /// All tiers, random rows.
-    fn random(seed: u64, stepped: bool, timeout: Duration) -> Self {
+    pub(crate) fn random(seed: u64, stepped: bool, timeout: Duration) -> Self {
         let mut rng = Rng::with_seed(seed);
         let (row_bytes, rows) = [(16, 20_000), (300, 3000), (600, 2000), (8192, 200)][rng.usize(0..4)];
         let shape = Shape {
@@ -88,7 +88,8 @@ impl Scene {
         mut at_turn: impl FnMut(u64, &Drives),
     ) -> Result<Launched, String> {
         let Self { drives, world, rng, resident } = self;
-        let small = rng.bool();
+        // One block deduplicates always.
+        let small = rng.bool() && !world.repeats;
         let descriptors = describe(&drives.queues);
         let lookup = batch.lookup().with_queues(descriptors.address()).with_ticket(rng.u32(0..16));
         let expected = expect(world, &batch).by_one_block(world, small);
@@ -138,7 +139,7 @@ impl Scene {
     }
 
     /// Commands and bytes that the uniques need: one for each LBA, in each set.
-    fn commands(&self, expected: &Expected) -> (u64, u64) {
+    pub(crate) fn commands(&self, expected: &Expected) -> (u64, u64) {
         (0..self.world.geometry.drives).fold((0, 0), |sum, drive| {
             let (commands, bytes) = self.commands_of(expected, drive, self.world.sets as usize);
             (sum.0 + commands, sum.1 + bytes)
@@ -154,7 +155,9 @@ impl Scene {
             let mut before = None;
             for &&key in &cold[cold.len() * set / sets..cold.len() * (set + 1) / sets] {
                 let home = self.home(key);
-                if home.drive == drive && before != Some((home.drive, home.lba)) {
+                let shares =
+                    before == Some((home.drive, home.lba)) && self.world.ablated & ablated::SHARED_COMMANDS == 0;
+                if home.drive == drive && !shares {
                     commands += 1;
                     bytes += u64::from(home.lbas) << self.world.geometry.lba_shift;
                 }

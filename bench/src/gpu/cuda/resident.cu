@@ -26,6 +26,7 @@ struct Reads {
     METHOD u64 gate() const { return gate_at; }
     METHOD u64 launch() const { return 1; }
     METHOD bool reads_again(u32, u32) const { return false; }
+    METHOD bool rings_each() const { return false; }
     METHOD u64 lba_of(u32 tag) const { return __umul64hi(word_at(seed, tag), lbas); }
     METHOD bool more() const { return sent < commands; }
 

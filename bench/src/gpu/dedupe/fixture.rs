@@ -208,7 +208,7 @@ impl<'a> Fixture<'a> {
                     DedupeMethod::Radix => abi::dedupe::RADIX,
                     _ => abi::dedupe::BITMAP,
                 },
-                unused: 0,
+                repeats: 0,
             },
             sort: abi::KeySort {
                 slots_log2: slots_log2(ids.min(self.content.rows())),
