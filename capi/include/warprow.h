@@ -900,7 +900,7 @@ typedef struct warprow_gpu_options {
   uint64_t overlay_bytes;
   // The longest wait for a read, in milliseconds; 0: that of the store.
   uint64_t timeout_ms;
-  // Queue pairs that each slot has on every drive; 0: 1.
+  // Queue pairs that each slot has on every drive; 0: as many as suit the drives.
   uint32_t queue_sets;
   // Not 0: rows are compared with their checksums, where there are any.
   int32_t check_rows;

@@ -54,7 +54,7 @@ pub struct warprow_gpu_options {
     pub overlay_bytes: u64,
     /// The longest wait for a read, in milliseconds; 0: that of the store.
     pub timeout_ms: u64,
-    /// Queue pairs that each slot has on every drive; 0: 1.
+    /// Queue pairs that each slot has on every drive; 0: as many as suit the drives.
     pub queue_sets: u32,
     /// Not 0: rows are compared with their checksums, where there are any.
     pub check_rows: i32,

@@ -6,6 +6,7 @@ use warprow_gpu_queues::{DeviceMemory, Gpu, QueuePlacements};
 use warprow_kernels::{Kernels, crc};
 use warprow_layout::Drive;
 use warprow_lookup::{Feature, PlanOptions, ReadMerging};
+use warprow_store::view::{MemberDrive, StoreView};
 use warprow_store::{ReadCurve, Store};
 
 use crate::attached::{Attached, check_updates, drive_waker_of};
@@ -19,6 +20,19 @@ use crate::view::View;
 
 /// Far more thread blocks than a GPU runs at once.
 const MOST_GATHERERS: u32 = 65_535;
+/// Drives grant fewer queues than so many sets take.
+const MOST_QUEUE_SETS: u32 = 128;
+
+/// How many queue sets a slot has unless it is told. A queue carries 11 to 16 million commands a second, and drives that
+/// a GPU plays answer them as fast; with two sets they are busy while one set's block writes commands or takes rows. On
+/// one GPU with more than eight such drives more sets cost more than they gain. Other drives are busy with one set, and
+/// may grant few queues. docs/gpu-drive.md has the measurements.
+fn suitable_queue_sets(store: &StoreView) -> u32 {
+    let is_played = |drive: &Option<Arc<MemberDrive>>| {
+        drive.as_ref().is_some_and(|drive| drive.controller().function().favours_peer_memory())
+    };
+    if store.drives().iter().all(is_played) { 2 } else { 1 }
+}
 
 /// Where the rows of one table lie in pinned DRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +78,8 @@ impl GpuExecutor {
     /// rings for that drive, and [`queue_placements`](Self::queue_placements) says why.
     pub fn attach(store: &Store, gpu: Arc<Gpu>, options: GpuOptions) -> Result<Self, GpuError> {
         let store = store.view();
-        if options.queue_sets == 0 || options.queue_sets > 128 {
-            return Err(GpuError::Unsupported("a slot has 1 to 128 queue sets".to_owned()));
+        if options.queue_sets > MOST_QUEUE_SETS {
+            return Err(GpuError::Unsupported(format!("a slot has at most {MOST_QUEUE_SETS} queue sets")));
         }
         if options.gatherers > MOST_GATHERERS {
             return Err(GpuError::Unsupported(format!("at most {MOST_GATHERERS} thread blocks gather rows")));
@@ -84,6 +98,10 @@ impl GpuExecutor {
             let timeout = options.timeout.unwrap_or(store.timeout());
             store.measure_reads(&located, options.depth.max(1), timeout, &mut curves);
         }
+        let options = match options.queue_sets {
+            0 => options.with_queue_sets(suitable_queue_sets(&store)),
+            _ => options,
+        };
         let plans = Arc::<ReadingPlans>::default();
         let overlay = match options.overlay_bytes {
             0 => {

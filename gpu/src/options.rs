@@ -22,7 +22,8 @@ pub struct GpuOptions {
     /// for.
     pub hbm_rows: BTreeMap<String, u64>,
     /// How many queue pairs a slot has on every drive, each driven by a thread block of its own. While one of them
-    /// takes no commands, which lasts until a look-up can start it anew, the others serve its rows.
+    /// takes no commands, which lasts until a look-up can start it anew, the others serve its rows. 0: two where GPUs
+    /// play all drives, and one elsewhere, as measurements suggest (docs/gpu-drive.md).
     pub queue_sets: u32,
     /// The most commands in flight on each of these queue pairs; rounded down to batches of 256, but at least one
     /// batch.
@@ -72,14 +73,14 @@ pub struct GpuOptions {
 }
 
 impl Default for GpuOptions {
-    /// All rows on drives, one queue set a slot, 768 commands in flight, rows of one LBA in one command, the store's
+    /// All rows on drives, as many queue sets a slot as suit the drives, 768 commands in flight, rows of one LBA in one command, the store's
     /// time-out.
     fn default() -> Self {
         Self {
             hbm_bytes: 0,
             dram_bytes: 0,
             hbm_rows: BTreeMap::new(),
-            queue_sets: 1,
+            queue_sets: 0,
             depth: 768,
             merging: ReadMerging::Separate,
             gatherers: 0,
@@ -116,7 +117,7 @@ impl GpuOptions {
         self
     }
 
-    /// Gives each slot so many queue sets.
+    /// Gives each slot so many queue sets; 0: as many as suit the drives.
     #[must_use]
     pub fn with_queue_sets(self, queue_sets: u32) -> Self {
         Self { queue_sets, ..self }
