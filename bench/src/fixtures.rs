@@ -8,8 +8,8 @@ use anyhow::ensure;
 use warprow_dma::SystemClock;
 use warprow_driver::{BlockIo, Controller, ControllerOptions, DriverError, QueueOptions};
 use warprow_layout::{
-    DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, RowSource, StoreAccess,
-    TableSpec,
+    ChunkSpread, DType, Drive, DriveError, FormatOptions, Generation, GenerationSpec, Placement, RowPacking, RowSource,
+    StoreAccess, TableSpec,
 };
 use warprow_soft_controller::{
     Backing, Namespace, OffloadRate, OffloadRequest, ProceduralBacking, RamBacking, SoftController, TimingProfile,
@@ -19,7 +19,7 @@ use warprow_workload::{ContentOracle, TableContent};
 
 use crate::Cores;
 
-/// Bytes of an LBA, and of the blocks that content is computed in.
+/// Bytes of an LBA, unless a fixture says otherwise, and of the blocks that content is computed in.
 const LBA: u32 = 512;
 
 /// Where rows come from when a drive is read.
@@ -30,7 +30,7 @@ pub enum Media {
     Ram,
     /// Rows are computed when they are read: drives of any size need no memory.
     Computed,
-    /// Memory, into which they are loaded first. The first GPU has a copy, and answers reads from it.
+    /// Memory, into which they are loaded first. A GPU has a copy, and answers reads from it.
     Played,
 }
 
@@ -51,11 +51,16 @@ impl FixtureTable {
         Self { name: name.into(), hot_rows: 0, content }
     }
 
-    /// Bytes that it takes of drives, about.
+    /// Bytes that it takes of drives with LBAs of 512 bytes, about.
     pub(crate) fn bytes(&self) -> u64 {
+        self.bytes_in(LBA)
+    }
+
+    /// Bytes that it takes of drives with LBAs of so many bytes, about.
+    fn bytes_in(&self, lba: u32) -> u64 {
         // Rows smaller than an LBA share it, and never straddle two; larger ones take whole LBAs.
         let row = self.content.row_bytes() as u64;
-        let lba = u64::from(LBA);
+        let lba = u64::from(lba);
         let lbas =
             if row < lba { self.content.rows().div_ceil(lba / row) } else { self.content.rows() * row.div_ceil(lba) };
         // A stripe unit that is not whole.
@@ -74,12 +79,29 @@ pub struct Fixture {
     pub disorder: bool,
     /// The timing of the drives.
     pub profile: TimingProfile,
+    /// Bytes of their LBAs; of [`Media::Computed`] 512.
+    pub lba: u32,
+    /// They hold so many times as much as the tables.
+    pub room: u32,
+    /// Which parts of them the tables take.
+    pub spread: ChunkSpread,
+    /// The GPU that plays them, of [`Media::Played`].
+    pub gpu: u32,
 }
 
 impl Default for Fixture {
     /// One drive in memory, in order and as fast as it can.
     fn default() -> Self {
-        Self { drives: 1, media: Media::Ram, disorder: false, profile: TimingProfile::None }
+        Self {
+            drives: 1,
+            media: Media::Ram,
+            disorder: false,
+            profile: TimingProfile::None,
+            lba: LBA,
+            room: 1,
+            spread: ChunkSpread::Packed,
+            gpu: 0,
+        }
     }
 }
 
@@ -96,7 +118,8 @@ impl Fixture {
         cores: Option<&Cores>,
     ) -> anyhow::Result<(Store, Vec<Arc<SoftController>>)> {
         ensure!((1..=64).contains(&self.drives), "{} drives: 1 to 64 are possible", self.drives);
-        let bytes: u64 = tables.iter().map(FixtureTable::bytes).sum();
+        ensure!(self.lba == LBA || self.media != Media::Computed, "rows are computed for LBAs of {LBA} bytes");
+        let bytes: u64 = tables.iter().map(|table| table.bytes_in(self.lba)).sum::<u64>() * u64::from(self.room);
         let each = (bytes / u64::from(self.drives) + (bytes >> 5) + (128 << 20)).next_multiple_of(1 << 20);
         match self.media {
             Media::Ram | Media::Played => self.loaded(tables, each, cores),
@@ -106,25 +129,25 @@ impl Fixture {
 
     fn drive(&self, index: u32, namespace: Namespace, cores: Option<&Cores>) -> anyhow::Result<Arc<SoftController>> {
         let name = format!("emulated:drive{index}");
-        let mut builder = SoftController::builder().name(&name).serial(&name).namespace(namespace.lba(LBA));
+        let mut builder = SoftController::builder().name(&name).serial(&name).namespace(namespace.lba(self.lba));
         if self.disorder {
             builder = builder.permute().delay_one_in(10_000, Duration::from_micros(100));
         }
         Ok(Cores::answering(cores, index as usize, || builder.profile(self.profile).build())?)
     }
 
-    /// A drive whose reads the first GPU answers, in order, with the rates and the latency of the profile.
+    /// A drive whose reads a GPU answers, in order, with the rates and the latency of the profile.
     fn played(
         &self,
         index: u32,
         backing: Arc<dyn Backing>,
         cores: Option<&Cores>,
     ) -> anyhow::Result<Arc<SoftController>> {
-        let name = format!("emulated:drive{index},gpu=0");
+        let name = format!("emulated:drive{index},gpu={}", self.gpu);
         let rate = self.profile.timing().map_or_else(OffloadRate::default, |timing| OffloadRate::of(&timing));
-        let request = OffloadRequest { gpu: 0, uri: name.clone(), backing, lba_bytes: LBA, rate };
+        let request = OffloadRequest { gpu: self.gpu, uri: name.clone(), backing, lba_bytes: self.lba, rate };
         let played = warprow_gpu_drive::play(request)?;
-        let namespace = Namespace::shared(played.backing).lba(LBA);
+        let namespace = Namespace::shared(played.backing).lba(self.lba);
         let builder = SoftController::builder().name(&name).serial(format!("drive{index}")).namespace(namespace);
         Ok(Cores::answering(cores, index as usize, || builder.offload(played.offload).build())?)
     }
@@ -159,7 +182,9 @@ impl Fixture {
         let store = Store::create(&devices, &FormatOptions::default(), &OpenOptions::default())?;
         let loads: Vec<TableLoad<'_>> =
             tables.iter().map(|(spec, source)| TableLoad::new(spec, *source).with_random_access()).collect();
-        store.load("bench", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+        let mut options = LoadOptions::default();
+        options.span = self.spread;
+        store.load("bench", &loads, &options, &mut |_| ControlFlow::Continue(()))?;
         Ok((store, drives))
     }
 
@@ -187,6 +212,7 @@ impl Fixture {
             // Members are in the order that they were given in, if the layout did not choose another.
             let positions: Vec<u16> = opened.volume.positions().iter().map(|at| at.unwrap_or(0) as u16).collect();
             let spec = GenerationSpec::new("bench", tables.iter().map(spec).collect());
+            let spec = GenerationSpec { span: self.spread, ..spec };
             let transaction = opened.volume.begin(&spec)?;
             let placed = Inverse::new(transaction.generation(), &positions, tables);
             ensure!(inverse.set(placed).is_ok(), "the drives were laid out twice");

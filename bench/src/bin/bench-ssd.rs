@@ -11,9 +11,11 @@ use warprow_bench::gpu::ready;
 use warprow_bench::gpu::ssd::GpuGround;
 use warprow_bench::output::{Notes, busy, finish};
 use warprow_bench::results::{BenchmarkResult, Record, SsdLookups};
-use warprow_bench::ssd::{HostGround, Medium, SsdSetup, run, show};
+use warprow_bench::ssd::{HostGround, Medium, SsdSetup, run, show, without};
 use warprow_bench::{Bytes, Count, Scratch};
+use warprow_gpu::Ablations;
 use warprow_gpu_queues::{Gpu, MemoryPlacement};
+use warprow_layout::ChunkSpread;
 use warprow_lookup::ReadMerging;
 use warprow_soft_controller::TimingProfile;
 use warprow_workload::MachineInfo;
@@ -48,6 +50,9 @@ Examples:
   bench-ssd --threads 1,2,4,8,16 --sets 1,2 --seconds 0.5 --limit 600
   bench-ssd --size 64M --drives 1 --ids 1e4,1e5 --merging measured  # and the same with separate
   bench-ssd --media played --profile none,gen6 --size 4G --sets 1,4,16   # drives at hardware's speed, by a kernel on this GPU
+  bench-ssd --media played --player 1 --only-gpu --memory pinned,a-minus,a --ids 1e5,1e6   # drives that another GPU plays
+  bench-ssd --media played --dim 32 --alpha 1.05 --only-gpu --without nothing,dedupe,dedupe+shared-commands,shared-doorbells
+  bench-ssd --media ram --lba 4096 --size 1G --room 8 --spread whole   # larger LBAs, and a table all over its drives
   bench-ssd --media cached --drives 4   # with io_uring beside; 1 GiB in /var/tmp"
 )]
 struct Args {
@@ -60,6 +65,21 @@ struct Args {
     /// What drives are made of.
     #[arg(long, value_enum, default_value_t = MediaArg::Computed)]
     media: MediaArg,
+    /// Bytes of the drives' LBAs: 512, or 4096 with --media ram and played.
+    #[arg(long, default_value_t = 512)]
+    lba: u32,
+    /// Drives hold so many times as much as the table.
+    #[arg(long, default_value_t = 1)]
+    room: u32,
+    /// Which parts of them the table takes.
+    #[arg(long, value_enum, default_value_t = SpreadArg::Packed)]
+    spread: SpreadArg,
+    /// The GPU that plays drives, with --media played; the first looks up.
+    #[arg(long, default_value_t = 0)]
+    player: u32,
+    /// The exponent of the power law by which ids are drawn; 0: uniform.
+    #[arg(long, default_value_t = 0.0)]
+    alpha: f64,
     /// Where files are made, without names. By default $TMPDIR or /var/tmp.
     #[arg(long)]
     dir: Option<PathBuf>,
@@ -76,6 +96,13 @@ struct Args {
     /// Threads that drive look-ups, of which the best counts.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4, 8])]
     threads: Vec<u32>,
+    /// Look-ups by a GPU alone, and none by threads.
+    #[arg(long)]
+    only_gpu: bool,
+    /// What look-ups by a GPU do without, in turn: nothing, or of dedupe, shared-commands and shared-doorbells those with
+    /// a plus between. Rows are the same; what differs is what they cost.
+    #[arg(long, value_delimiter = ',', value_parser = without, default_value = "nothing")]
+    without: Vec<Ablations>,
     /// Queue sets by which the GPU drives them, likewise.
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     sets: Vec<u32>,
@@ -104,7 +131,7 @@ enum MediaArg {
     Ram,
     /// Rows are computed when they are read: drives of any size need no memory.
     Computed,
-    /// Memory, of which the GPU has a copy: a kernel answers the reads of look-ups by the GPU, with the rate and the latency of the profile.
+    /// Memory, of which a GPU has a copy: a kernel answers the reads of look-ups by the GPU, with the rate and the latency of the profile.
     Played,
     /// A file for each drive, read through the page cache.
     Cached,
@@ -133,6 +160,14 @@ impl MemoryArg {
             Self::A => MemoryPlacement::A,
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SpreadArg {
+    /// The lowest addresses, so that it lies in a narrow span.
+    Packed,
+    /// Evenly all over each drive.
+    Whole,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -173,12 +208,21 @@ impl Args {
             size: self.size.map_or(size, |size| size.0),
             dim: self.dim,
             medium,
+            lba: self.lba,
+            room: self.room,
+            spread: match self.spread {
+                SpreadArg::Packed => ChunkSpread::Packed,
+                SpreadArg::Whole => ChunkSpread::Whole,
+            },
+            player: self.player,
+            alpha: self.alpha,
             profiles: if self.profile.is_empty() { profiles } else { self.profile.clone() },
             drives: self.drives.clone(),
             counts: self.ids.iter().map(|ids| ids.0).collect(),
-            threads: self.threads.clone(),
+            threads: if self.only_gpu { Vec::new() } else { self.threads.clone() },
             sets: self.sets.clone(),
             memories: self.memory.iter().map(|memory| memory.placement()).collect(),
+            ablations: self.without.clone(),
             depth: self.depth,
             merging: self.merging.map(MergingArg::merging),
             time: Duration::try_from_secs_f64(self.seconds)?,
@@ -203,6 +247,7 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let gpu = Gpu::open(0);
     let results = match &gpu {
         Ok(gpu) => run(&mut GpuGround::new(&ready(gpu)?, &setup), &setup, &mut note)?,
+        Err(missing) if args.only_gpu => anyhow::bail!("{missing}, and threads are left out by --only-gpu"),
         Err(missing) => {
             note(&format!("look-ups by a GPU were not run: {missing}"), true);
             run(&mut HostGround::new(&setup), &setup, &mut note)?
@@ -216,6 +261,11 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             row_bytes: u64::from(setup.dim) * 4,
             media: setup.medium.name().to_owned(),
             merging: setup.merging.as_ref().map(|merging| format!("{merging:?}").to_lowercase()),
+            lba: setup.lba,
+            room: setup.room,
+            spread: format!("{:?}", setup.spread).to_lowercase(),
+            player: (args.media == MediaArg::Played).then_some(setup.player),
+            alpha: setup.alpha,
             seed: setup.seed,
             results,
             notes: notes.into_vec(),
@@ -228,6 +278,9 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     let size = bytes(setup.size);
     let media = setup.medium.name();
     let mut text = format!("Rows of {rows} B on emulated drives, {size}, {media}; {by}, seed {seed}\n");
+    let SsdSetup { lba, room, spread, player, alpha, .. } = &setup;
+    text += &format!("LBAs of {lba} B, ids by α = {alpha}, the table in 1/{room} of its drives ({spread:?})");
+    text += &if args.media == MediaArg::Played { format!(", which GPU {player} plays\n") } else { "\n".to_owned() };
     if let Some(merging) = &setup.merging {
         text += &format!("Rows that share commands: {merging:?}\n");
     }

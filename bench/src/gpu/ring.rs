@@ -8,11 +8,11 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions, Pooling};
-use warprow_soft_controller::{CommandTimes, TimingProfile};
+use warprow_soft_controller::CommandTimes;
 use warprow_workload::{ContentOracle, median};
 
 use super::{Drawn, Request, Shape, Stream, TimedLookup};
-use crate::fixtures::{Fixture, FixtureTable, Media};
+use crate::fixtures::{Fixture, FixtureTable};
 use crate::{Copies, Cores};
 
 /// Bytes of a row, and of an LBA.
@@ -107,7 +107,7 @@ pub fn run(stream: &Stream, setup: &GpuRingSetup, progress: &mut dyn FnMut(Progr
     let ids = setup.ids;
     ensure!(ids > 0 && ids <= rows, "{ids} ids a look-up in a table of {rows} rows");
     let content = ContentOracle::new(setup.seed, 0, rows, BLOCK / 4, DType::F32);
-    let fixture = Fixture { drives: setup.threads, media: Media::Ram, disorder: true, profile: TimingProfile::None };
+    let fixture = Fixture { drives: setup.threads, disorder: true, ..Fixture::default() };
     let cores = Cores::each(setup.threads as usize);
     let (store, drives) = fixture.with_drives(&[FixtureTable::new("table", content)], cores.as_ref())?;
     let executor = GpuExecutor::attach(&store, stream.gpu().clone(), GpuOptions::default())?;

@@ -3,14 +3,14 @@
 use std::time::Instant;
 
 use warprow_gpu::{GpuExecutor, GpuOptions, GpuPlan};
-use warprow_gpu_queues::{Gpu, MemoryPlacement, PinnedMemory};
+use warprow_gpu_queues::{Gpu, PinnedMemory};
 use warprow_lookup::{Feature, PlanOptions};
 use warprow_store::Store;
 use warprow_workload::mix_all;
 
 use super::{Drawn, Request, Shape, Stream, TimedLookup};
 use crate::processor_time;
-use crate::ssd::{Contender, Ground, Landing, Means, SsdSetup, TABLE, Taken, Team};
+use crate::ssd::{Contender, GpuWay, Ground, Landing, Means, SsdSetup, TABLE, Taken, Team};
 
 /// Rows of each answer that the processor computes too.
 const SPOTS: u32 = 4;
@@ -33,7 +33,7 @@ impl<'s> GpuGround<'s> {
     fn request(&mut self, setup: &SsdSetup, count: u64) -> anyhow::Result<Request> {
         self.contenders += 1;
         let seed = mix_all([self.seed, self.contenders, 0x55d]);
-        let mut request = Request::new(self.stream, &[Drawn::new(setup.content(), 0.0)?], count, count, seed)?;
+        let mut request = Request::new(self.stream, &[Drawn::new(setup.content(), setup.alpha)?], count, count, seed)?;
         request.reshape(Shape::rows(count))?;
         Ok(request)
     }
@@ -45,12 +45,12 @@ impl Ground for GpuGround<'_> {
         setup: &'a SsdSetup,
         store: &'a Store,
         count: u64,
-        (memory, by): (MemoryPlacement, u32),
+        way: GpuWay,
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>> {
-        let mut options = GpuOptions::default().with_queue_sets(by).with_queue_memory(memory);
+        let mut options = GpuOptions::default().with_queue_sets(way.sets).with_queue_memory(way.memory);
         options.depth = setup.depth.unwrap_or(options.depth);
         let merging = setup.merging.clone().unwrap_or(options.merging.clone());
-        let options = options.with_merging(merging);
+        let options = options.with_merging(merging).with_ablations(way.ablations);
         let executor = GpuExecutor::attach(store, self.stream.gpu().clone(), options)?;
         let options = PlanOptions::default().with_max(1, usize::try_from(count)?);
         let plan = executor.plan(&[Feature::new("f", TABLE)], options)?;

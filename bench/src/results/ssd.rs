@@ -17,6 +17,21 @@ pub struct SsdLookups {
     pub media: String,
     /// Which rows share a command, where that was asked for.
     pub merging: Option<String>,
+    /// Bytes of an LBA.
+    #[serde(default)]
+    pub lba: u32,
+    /// The drives hold so many times as much as the table.
+    #[serde(default)]
+    pub room: u32,
+    /// Which parts of the drives the table takes ([`ChunkSpread`](warprow_layout::ChunkSpread)).
+    #[serde(default)]
+    pub spread: String,
+    /// The GPU that played the drives, if one did.
+    #[serde(default)]
+    pub player: Option<u32>,
+    /// The exponent of the power law by which ids were drawn; 0: uniform.
+    #[serde(default)]
+    pub alpha: f64,
     /// Seed of contents and ids.
     pub seed: u64,
     /// By timing, drives and ids.

@@ -3,12 +3,11 @@
 use std::time::Instant;
 
 use anyhow::Context;
-use warprow_gpu_queues::MemoryPlacement;
 use warprow_store::Store;
-use warprow_workload::{RowsAnswer, SeededRandom, mix_all, verify};
+use warprow_workload::{PowerLaw, RowsAnswer, SeededRandom, mix_all, verify};
 use zerocopy::IntoBytes;
 
-use super::{Contender, Ground, Means, SsdSetup, TABLE, Taken, Team};
+use super::{Contender, GpuWay, Ground, Means, SsdSetup, TABLE, Taken, Team};
 use crate::processor_time;
 
 /// A machine without a GPU: rows end up in memory.
@@ -38,7 +37,7 @@ impl Ground for HostGround {
         _: &'a SsdSetup,
         _: &'a Store,
         _: u64,
-        _: (MemoryPlacement, u32),
+        _: GpuWay,
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>> {
         Ok(None)
     }
@@ -60,7 +59,13 @@ impl Ground for HostGround {
 impl Contender for Threads<'_> {
     fn prepare(&mut self) -> anyhow::Result<()> {
         let rows = self.setup.rows();
-        self.ids.fill_with(|| self.random.below(rows) as i64);
+        let law = PowerLaw::new(rows, self.setup.alpha).filter(|_| self.setup.alpha != 0.0);
+        let random = &mut *self.random;
+        let mut draw = || match law {
+            Some(law) => law.sample(random),
+            None => random.below(rows),
+        };
+        self.ids.fill_with(|| draw() as i64);
         self.team.deal(&self.ids);
         Ok(())
     }

@@ -54,7 +54,9 @@ pub(super) fn lay(setup: &SsdSetup, profile: TimingProfile, number: u32) -> anyh
     let (cores, pinned) = (cores.as_ref(), cores.is_some());
     match &setup.medium {
         Medium::Emulated(media) => {
-            let fixture = Fixture { drives: number, media: *media, disorder: true, profile };
+            let SsdSetup { lba, room, spread, player, .. } = *setup;
+            let fixture =
+                Fixture { drives: number, media: *media, disorder: true, profile, lba, room, spread, gpu: player };
             let (store, drives) = fixture.with_drives(&[table], cores)?;
             Ok(Laid { store, drives: Drives::new(drives), target: None, pinned, _files: Vec::new() })
         }

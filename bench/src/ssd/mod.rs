@@ -7,17 +7,21 @@ mod host;
 mod medium;
 mod result;
 mod team;
+mod without;
 
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use warprow_gpu::Ablations;
 use warprow_gpu_queues::MemoryPlacement;
-use warprow_layout::DType;
+use warprow_layout::{ChunkSpread, DType};
 use warprow_lookup::ReadMerging;
 use warprow_soft_controller::TimingProfile;
 use warprow_store::Store;
 use warprow_workload::rival::{EqualMeansRival, RivalError, RivalTable};
-use warprow_workload::{ContentOracle, median};
+use warprow_workload::{ContentOracle, PowerLaw, median};
+
+use crate::fixtures::Media;
 
 pub(crate) use drives::Drives;
 pub use host::HostGround;
@@ -27,6 +31,7 @@ pub(crate) use result::best;
 pub use result::{Measured, SsdResult, show};
 pub use team::Means;
 pub(crate) use team::{Landing, Team};
+pub use without::without;
 
 /// The table's name.
 pub(crate) const TABLE: &str = "table";
@@ -44,18 +49,30 @@ pub struct SsdSetup {
     pub dim: u32,
     /// What drives are made of.
     pub medium: Medium,
+    /// Bytes of their LBAs: 512 or 4096; of files as they need.
+    pub lba: u32,
+    /// The drives hold so many times as much as the table.
+    pub room: u32,
+    /// Which parts of the drives the table takes.
+    pub spread: ChunkSpread,
+    /// The GPU that plays drives, of [`Media::Played`](crate::fixtures::Media::Played).
+    pub player: u32,
+    /// The exponent of the power law by which ids are drawn; 0: uniform.
+    pub alpha: f64,
     /// The timings of the drives, in turn; of files none.
     pub profiles: Vec<TimingProfile>,
     /// Numbers of drives.
     pub drives: Vec<u32>,
     /// Numbers of ids.
     pub counts: Vec<u64>,
-    /// Numbers of threads that drive look-ups.
+    /// Numbers of threads that drive look-ups; none: they do not.
     pub threads: Vec<u32>,
     /// Numbers of queue sets by which a GPU does.
     pub sets: Vec<u32>,
     /// Which memories the queues of look-ups by a GPU lie in, in turn.
     pub memories: Vec<MemoryPlacement>,
+    /// What these look-ups do without, in turn.
+    pub ablations: Vec<Ablations>,
     /// The most commands in flight on each of these queues; `None`: as many as usual.
     pub depth: Option<u32>,
     /// Which rows share a read command, whoever looks up but for io_uring; `None`: as each executor has it usually.
@@ -89,9 +106,31 @@ impl SsdSetup {
             "files take the time that they take: --profile none"
         );
         ensure!(!self.memories.is_empty(), "queues lie in some memory");
+        ensure!(!self.ablations.is_empty(), "look-ups do without something or nothing");
+        ensure!((1..=64).contains(&self.room), "drives have room for the table 1 to 64 times");
+        ensure!([512, 4096].contains(&self.lba), "an LBA of {} bytes: 512 and 4096 are possible", self.lba);
+        let computes = self.medium == Medium::Emulated(Media::Computed);
+        ensure!(
+            self.lba == 512 || !computes,
+            "rows are computed for LBAs of 512 bytes: --media ram or played has others"
+        );
+        let is_plain = self.lba == 512 && self.room == 1 && self.spread == ChunkSpread::Packed;
+        ensure!(
+            is_plain || matches!(self.medium, Medium::Emulated(_)),
+            "files have the LBA and the room that they need"
+        );
+        ensure!(PowerLaw::new(self.rows(), self.alpha).is_some(), "an exponent of {}: 0 or more", self.alpha);
         let nothing = self.profiles.is_empty() || self.drives.is_empty() || self.counts.is_empty();
-        ensure!(!nothing && !self.threads.is_empty(), "profiles, drives, ids and threads: one of each at least");
+        ensure!(!nothing, "profiles, drives and ids: one of each at least");
         Ok(())
+    }
+
+    /// The ways in which a GPU drives look-ups, in turn.
+    fn gpu_ways(&self) -> impl Iterator<Item = GpuWay> {
+        let of_sets = move |memory| self.sets.iter().map(move |&sets| (memory, sets));
+        let of_ablations =
+            move |(memory, sets)| self.ablations.iter().map(move |&ablations| GpuWay { memory, sets, ablations });
+        self.memories.iter().copied().flat_map(of_sets).flat_map(of_ablations)
     }
 
     pub(crate) fn rows(&self) -> u64 {
@@ -128,15 +167,26 @@ pub trait Contender {
     fn check(&mut self) -> anyhow::Result<u64>;
 }
 
+/// How a GPU drives look-ups.
+#[derive(Clone, Copy, Debug)]
+pub struct GpuWay {
+    /// The memory that the queues lie in.
+    pub memory: MemoryPlacement,
+    /// Queue sets.
+    pub sets: u32,
+    /// What the look-ups do without.
+    pub ablations: Ablations,
+}
+
 /// Where look-ups are measured: with a GPU, or on processors alone.
 pub trait Ground {
-    /// Who they are by whom a GPU drives look-ups of `count` ids: so many queue sets, in which memory. `None`: there is no GPU.
+    /// Who they are by whom a GPU drives look-ups of `count` ids. `None`: there is no GPU.
     fn by_gpu<'a>(
         &'a mut self,
         setup: &'a SsdSetup,
         store: &'a Store,
         count: u64,
-        by: (MemoryPlacement, u32),
+        by: GpuWay,
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>>;
 
     /// Looks up by `by` threads, whose rows end up where a GPU's would.
@@ -203,10 +253,11 @@ fn line(
 ) -> anyhow::Result<SsdResult> {
     let drives = Some(&laid.drives);
     let (mut gpu, mut cpu, mut uring) = (Vec::new(), Vec::new(), Vec::new());
-    for (&memory, &by) in setup.memories.iter().flat_map(|memory| setup.sets.iter().map(move |by| (memory, by))) {
-        if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, (memory, by))? {
-            let measured = measure(&mut *contender, drives, setup, count, by)?;
-            gpu.push(Measured { memory: Some(format!("{memory:?}").to_lowercase()), ..measured });
+    for way in setup.gpu_ways() {
+        if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, way)? {
+            let measured = measure(&mut *contender, drives, setup, count, way.sets)?;
+            let memory = Some(format!("{:?}", way.memory).to_lowercase());
+            gpu.push(Measured { memory, without: without::name(way.ablations), ..measured });
         }
     }
     for &by in &setup.threads {
@@ -269,6 +320,7 @@ fn measure(
     Ok(Measured {
         by,
         memory: None,
+        without: None,
         seen_us,
         drives_us: asked(drives_us),
         overhead_us: asked(overhead_us),
@@ -297,19 +349,23 @@ mod tests {
     use warprow_workload::rival::PageCaching;
 
     use super::*;
-    use crate::fixtures::Media;
-
     fn small() -> SsdSetup {
         SsdSetup {
             size: 1 << 20,
             dim: 128,
             medium: Medium::Emulated(Media::Computed),
+            lba: 512,
+            room: 1,
+            spread: ChunkSpread::Packed,
+            player: 0,
+            alpha: 0.0,
             profiles: vec![TimingProfile::None, TimingProfile::P5800x],
             drives: vec![1, 3],
             counts: vec![1, 700],
             threads: vec![1, 3],
             sets: vec![1],
             memories: vec![MemoryPlacement::default()],
+            ablations: vec![Ablations::default()],
             depth: None,
             merging: None,
             time: Duration::ZERO,
@@ -334,6 +390,22 @@ mod tests {
             let p5800x = it.profile == "p5800x";
             assert!(!p5800x || it.cpu[0].drives_us >= Some(5.0), "a read takes 5 us: {it:?}");
         }
+    }
+
+    #[test]
+    fn drives_have_other_lbas_and_more_room_and_ids_repeat() {
+        let ram = SsdSetup { medium: Medium::Emulated(Media::Ram), counts: vec![700], threads: vec![2], ..small() };
+        let ram = SsdSetup { profiles: vec![TimingProfile::None], ..ram };
+        let commands = |setup: SsdSetup| -> Vec<u64> {
+            let results = run(&mut HostGround::new(&setup), &setup, &mut |_, _| {}).unwrap();
+            results.iter().map(|it| it.cpu[0].commands).collect()
+        };
+        // Eight rows share an LBA of 4096 bytes: far fewer commands for 700 of 2048 rows.
+        let spread = ChunkSpread::Whole;
+        let (small, large) = (commands(ram.clone()), commands(SsdSetup { lba: 4096, room: 3, spread, ..ram.clone() }));
+        assert!(small.iter().zip(&large).all(|(small, large)| small > large), "{small:?}, {large:?}");
+        let skewed = commands(SsdSetup { alpha: 1.5, ..ram });
+        assert!(skewed.iter().zip(&small).all(|(skewed, even)| skewed < even), "{skewed:?}, {small:?}");
     }
 
     #[test]
@@ -382,7 +454,11 @@ mod tests {
             SsdSetup { counts: vec![2049], ..small() },
             SsdSetup { counts: vec![0], ..small() },
             SsdSetup { drives: vec![65], ..small() },
-            SsdSetup { threads: vec![], ..small() },
+            SsdSetup { ablations: vec![], ..small() },
+            SsdSetup { lba: 4096, ..small() },
+            SsdSetup { lba: 1024, medium: Medium::Emulated(Media::Ram), ..small() },
+            SsdSetup { alpha: -1.0, ..small() },
+            SsdSetup { room: 0, ..small() },
             SsdSetup { sets: vec![0], ..small() },
             SsdSetup { medium: Medium::Files(PageCaching::Cached, "/".into()), ..small() },
         ] {

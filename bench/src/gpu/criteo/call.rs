@@ -7,11 +7,10 @@ use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions};
-use warprow_soft_controller::TimingProfile;
 use warprow_workload::{ContentOracle, Latencies};
 
 use super::percentiles::Percentiles;
-use crate::fixtures::{Fixture, FixtureTable, Media};
+use crate::fixtures::{Fixture, FixtureTable};
 use crate::gpu::{Drawn, Request, Shape, Stream, TimedLookup, us};
 use crate::processor_time::of_this_thread as thread_time;
 
@@ -51,7 +50,7 @@ pub struct CallResult {
 pub fn calls(stream: &Stream, count: u64, seed: u64, note: &mut dyn FnMut(&str)) -> anyhow::Result<Vec<CallResult>> {
     let content = ContentOracle::new(seed, 0, SIZE / (u64::from(DIM) * 4), DIM, DType::F32);
     // Threads that answer are others than the caller's.
-    let fixture = Fixture { drives: 4, media: Media::Ram, disorder: false, profile: TimingProfile::None };
+    let fixture = Fixture { drives: 4, ..Fixture::default() };
     let store = fixture.store(&[FixtureTable::new("table", content)], None)?;
     let none = GpuOptions::default();
     let cases = [

@@ -7,7 +7,6 @@ use warprow_gpu::GpuOptions;
 use warprow_gpu_queues::PinnedMemory;
 use warprow_layout::DType;
 use warprow_lookup::{PlanOptions, Stage};
-use warprow_soft_controller::TimingProfile;
 use warprow_workload::units::bytes;
 use warprow_workload::{ContentOracle, TableContent, median, mix_all};
 
@@ -139,7 +138,7 @@ pub fn run(stream: &Stream, setup: &CriteoSetup, note: &mut dyn FnMut(&str)) -> 
     let count = tables.len() as u64;
     let size = bytes(rows * 512);
     note(&format!("{count} tables, {rows} rows, {size}, of which {} in memory", bytes(hot_bytes)));
-    let fixture = Fixture { drives: setup.drives, media: setup.media, disorder: true, profile: TimingProfile::None };
+    let fixture = Fixture { drives: setup.drives, media: setup.media, disorder: true, ..Fixture::default() };
     let store = fixture.store(&tables, None)?;
     let everything = Everything::new(&tables)?;
     if everything.is_none() {

@@ -18,18 +18,22 @@ pub(super) fn ssd(it: SsdLookups) -> Section {
     let mut section = Section {
         title: "Rows on drives".to_owned(),
         about: format!(
-            "Whole look-ups of uniform ids in {} of rows of {} B, driven by {by}, on the same drives in turn; the best number of threads counts. \
+            "Whole look-ups of {} ids in {} of rows of {} B, driven by {by}, on the same drives in turn; the best number of threads counts. \
              Beside drives: the look-up less the time from the first doorbell to the last completion by the drives' clocks.",
+            if it.alpha == 0.0 { "uniform".to_owned() } else { format!("skewed (α = {})", it.alpha) },
             bytes(it.size),
             it.row_bytes
         ),
         emulated: vec![format!(
-            "The drives: software controllers, a thread of the processor each, {}.",
+            "The drives: software controllers, {}.",
             match it.media.as_str() {
-                "ram" => "on memory, with the timing of real ones",
-                "cached" => "on files, through the page cache",
-                "direct" => "on files, past the page cache",
-                _ => "on rows that are computed when they are read, with the timing of real ones",
+                "played" =>
+                    "on memory that a GPU has a copy of, and whose kernel answers reads, with the rates of real ones",
+                "ram" => "a thread of the processor each, on memory, with the timing of real ones",
+                "cached" => "a thread of the processor each, on files, through the page cache",
+                "direct" => "a thread of the processor each, on files, past the page cache",
+                _ =>
+                    "a thread of the processor each, on rows that are computed when they are read, with the timing of real ones",
             }
         )],
         ..Section::default()
