@@ -2,6 +2,7 @@
 
 mod block;
 mod in_bar;
+mod places;
 mod ring_test;
 
 use std::sync::Arc;
