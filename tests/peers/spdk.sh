@@ -78,6 +78,16 @@ mapfile -t known < <(grep -v '^#' "$here/spdk-known" || true)
 "$checks" "$socket" "${known[@]}" || failed=1
 kill -0 "$target" 2>/dev/null || { tail -5 "$work/log" >&2; echo "peers: SPDK's target died" >&2; exit 1; }
 
+# Kernels on a GPU store to the target's doorbells, which are memory that both processes have mapped: every row of their look-ups is
+# compared. WARPROW_GPU_TESTS may name the test binary.
+if [ -e /dev/nvidiactl ]; then
+    echo 'peers: look-ups by a GPU'
+    tests=${WARPROW_GPU_TESTS:-}
+    [ -n "$tests" ] || tests=$(cd "$here/../.." && cargo test --quiet --package warprow-gpu --test gpu --no-run --message-format json-render-diagnostics |
+        sed -n 's/.*"executable":"\([^"]*\/gpu-[^"]*\)".*/\1/p')
+    WARPROW_FOREIGN_DRIVE=vfio-user:$socket "$tests" foreign --nocapture || failed=1
+fi
+
 turn=0
 while [ "$turn" -lt "$turns" ]; do
     ours=$(taskset -c 1 "$ring" --on "vfio-user:$socket" --overwrite --depth 128 --block 512 --size 64M --seconds 3 --json |
