@@ -40,17 +40,22 @@ struct Fixture {
 }
 
 impl Fixture {
-    /// `None` without a GPU.
+    /// Drives that the GPU plays which looks up; `None` without a GPU.
     fn new(drives: usize, properties: &str) -> Option<Self> {
-        if Gpu::count() == 0 {
-            println!("skipped: there is no GPU, or no CUDA driver");
+        Self::played_by(0, drives, properties)
+    }
+
+    /// Drives that GPU `gpu` plays, for look-ups by the first; `None` if there is none of that number.
+    fn played_by(gpu: usize, drives: usize, properties: &str) -> Option<Self> {
+        if Gpu::count() as usize <= gpu {
+            println!("skipped: there is no GPU {gpu}, or no CUDA driver");
             return None;
         }
         warprow_gpu_drive::register();
         let folder = tempfile::tempdir().unwrap();
         let open = |index| {
             let path = folder.path().join(format!("{index}.drive"));
-            let address = format!("emulated:{},size=64M,gpu=0{properties}", path.display()).parse().unwrap();
+            let address = format!("emulated:{},size=64M,gpu={gpu}{properties}", path.display()).parse().unwrap();
             Device::open(&address, CreateDrive::IfMissing).unwrap()
         };
         let devices: Vec<Device> = (0..drives).map(open).collect();
@@ -114,8 +119,17 @@ fn ids(count: usize, seed: u64) -> Vec<i64> {
 
 #[test]
 fn the_gpu_answers_and_every_row_is_right() {
+    answers(0);
+}
+
+#[test]
+fn another_gpu_answers_and_every_row_is_right() {
+    answers(1);
+}
+
+fn answers(gpu: usize) {
     for (drives, properties) in [(1, ""), (3, ",profile=gen6"), (2, ",iops=1e6,latency=20us")] {
-        let Some(fixture) = Fixture::new(drives, properties) else { return };
+        let Some(fixture) = Fixture::played_by(gpu, drives, properties) else { return };
         for (memory, placement) in PLACES {
             let executor = fixture.executor(memory);
             assert_eq!(executor.queue_placements().placement, placement, "{}", executor.queue_placements());
@@ -129,7 +143,7 @@ fn the_gpu_answers_and_every_row_is_right() {
             }
             let (by_gpu, by_worker) = (fixture.counts().0 - before.0, fixture.counts().1 - before.1);
             println!(
-                "{drives} drives{properties}, {memory:?}: {looked_up} commands, {by_gpu} by the GPU, {by_worker} by the host"
+                "{drives} drives on GPU {gpu}{properties}, {memory:?}: {looked_up} commands, {by_gpu} by the GPU, {by_worker} by the host"
             );
             assert!(
                 by_gpu == looked_up && by_worker == 0,
