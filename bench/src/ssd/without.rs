@@ -2,8 +2,11 @@
 
 use warprow_gpu::Ablations;
 
-/// The parts, by name.
-const PARTS: [(&str, fn(Ablations) -> Ablations); 3] = [
+/// A part's name, and how it is left out.
+type Part = (&'static str, fn(Ablations) -> Ablations);
+
+/// The parts.
+const PARTS: [Part; 3] = [
     ("dedupe", Ablations::without_deduplication),
     ("shared-commands", Ablations::without_shared_commands),
     ("shared-doorbells", Ablations::without_shared_doorbells),
@@ -28,7 +31,7 @@ pub fn without(text: &str) -> Result<Ablations, String> {
 
 /// How it is written; `None` of a whole look-up.
 pub(super) fn name(ablations: Ablations) -> Option<String> {
-    let is_out = |(_, without): &&(&str, fn(Ablations) -> Ablations)| without(ablations) == ablations;
+    let is_out = |(_, without): &&Part| without(ablations) == ablations;
     let parts: Vec<&str> = PARTS.iter().filter(is_out).map(|(name, _)| *name).collect();
     (!parts.is_empty()).then(|| parts.join("+"))
 }
