@@ -653,16 +653,6 @@ const PLANTED: &[Planted] = &[
         ),
     ),
     planted(
-        "a head's doorbell that gets the tail",
-        ring::steady,
-        8,
-        patch(
-            "ring.cuh",
-            "ring_bell(queue, queue.cq_head, head);\n                    //",
-            "ring_bell(queue, queue.cq_head, tail);\n                    //",
-        ),
-    ),
-    planted(
         "repeats that count as one where ids are not deduplicated",
         dedupe::repeated,
         12,
