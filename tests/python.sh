@@ -84,5 +84,15 @@ export PYTHONDONTWRITEBYTECODE=1 MYPY_CACHE_DIR=$target/mypy
 cd python
 "$environment/bin/python" -m mypy --config-file pyproject.toml
 "$environment/bin/python" -m mypy.stubtest warprow._native
-"$environment/bin/python" -m pytest -p no:cacheprovider --ignore tests/test_book.py tests
+WARPROW_TORCH_LIBRARY=none "$environment/bin/python" -m pytest -p no:cacheprovider --ignore tests/test_book.py --ignore tests/test_native.py tests
+# The same modules for torch, looked up with the operators compiled; and models that run without Python, with the library that
+# `cargo test --workspace` has built for C.
+if has_torch; then
+    export WARPROW_TORCH_LIBRARY=$target/operators/libwarprow_torch.so CARGO_TARGET_DIR=$target
+    if WARPROW_TORCH_LIBRARY=none "$environment/bin/python" -m warprow.torch.native build --to "$WARPROW_TORCH_LIBRARY" >"$log" 2>&1; then
+        "$environment/bin/python" -m pytest -p no:cacheprovider -rs tests/test_native.py tests/test_torch.py tests/test_torch_failures.py tests/test_deepfm.py
+    else
+        skip "tests of the compiled operators: $(tail -n1 "$log")"
+    fi
+fi
 "$environment/bin/python" examples/quickstart.py

@@ -21,7 +21,7 @@
 //
 // Within a major version nothing is taken away or changed; each addition raises the minor version. A program works with a library of
 // the same major version, and of the same minor version or a later one.
-#define WARPROW_ABI_VERSION 65536
+#define WARPROW_ABI_VERSION 65537
 
 // What a call came to. All but WARPROW_STATUS_OK come with a warprow_error, if the caller asked for one.
 enum warprow_status
@@ -1596,6 +1596,12 @@ warprow_status warprow_gpu_prefetched_hold(const struct warprow_gpu_prefetched *
 // `error` is NULL, or points to a place for a pointer.
 warprow_status warprow_gpu_prefetched_close(struct warprow_gpu_prefetched *prefetched,
                                             struct warprow_error **error);
+
+// The table of functions by which `libwarprow_torch.so`, the library of operators of PyTorch's (docs/python.md), looks rows up for compiled
+// models. It is for that library alone, which compares the table's version and size with its own.
+//
+// The table belongs to the library and is always valid. Any thread may call it. It never blocks.
+const void *warprow_operator_table(void);
 
 #ifdef __cplusplus
 }  // extern "C"

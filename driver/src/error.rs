@@ -313,6 +313,52 @@ pub enum DriverError {
     },
 }
 
+impl DriverError {
+    /// The name of the function, and so of the drive; `None`: it is the transport's error, or memory could not be had.
+    pub fn function(&self) -> Option<&str> {
+        match self {
+            Self::Function(_) | Self::Allocate(_) => None,
+            Self::Unusable { function, .. }
+            | Self::Gone { function, .. }
+            | Self::Fatal { function, .. }
+            | Self::NotReady { function, .. }
+            | Self::ShutdownTimeout { function, .. }
+            | Self::Down { function, .. }
+            | Self::GivenUp { function, .. }
+            | Self::Command { function, .. }
+            | Self::TimedOut { function, .. }
+            | Self::LateWrites { function, .. }
+            | Self::Lost { function, .. }
+            | Self::AdminQueueFull { function, .. }
+            | Self::NoSuchNamespace { function, .. }
+            | Self::BadNamespace { function, .. }
+            | Self::LbaFormatNotOffered { function, .. }
+            | Self::FormatNeedsConsent { function, .. }
+            | Self::FormatNotApplied { function, .. }
+            | Self::Unsupported { function, .. }
+            | Self::FeatureLendsMemory { function, .. }
+            | Self::NoQueueLeft { function, .. }
+            | Self::QueueSize { function, .. }
+            | Self::QueueMemory { function, .. }
+            | Self::Stale { function, .. }
+            | Self::Stuck { function, .. }
+            | Self::QueuesInUse { function, .. }
+            | Self::Push { function, .. }
+            | Self::NotWholeBlocks { function, .. } => Some(function),
+        }
+    }
+
+    /// The command that failed, and how, without the drive and the remedy; `None`: it is no error of a command.
+    pub fn command(&self) -> Option<String> {
+        match self {
+            Self::Command { command, status, .. } => Some(format!("{command} failed: {status}")),
+            Self::TimedOut { command, waited, .. } => Some(format!("no answer to {command} within {waited:?}")),
+            Self::Lost { command, .. } => Some(format!("{command} was lost to a reset or the deletion of its queue")),
+            _ => None,
+        }
+    }
+}
+
 /// CSTS in words.
 struct Words(Csts);
 

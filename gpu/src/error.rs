@@ -122,3 +122,10 @@ pub struct QueueFault {
     /// What happened.
     pub what: String,
 }
+
+impl QueueFault {
+    /// What failed, and which command it was, without the drive.
+    pub fn failed(&self) -> String {
+        format!("{} (queue {}, CID {:#06x}, LBA {})", self.what, self.queue, self.command.0, self.command.1)
+    }
+}

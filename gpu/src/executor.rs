@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
+use cudarc::driver::sys::CUstream;
 use warprow_gpu_queues::{DeviceMemory, Gpu, QueuePlacements};
 use warprow_kernels::{Kernels, crc};
 use warprow_layout::Drive;
@@ -10,6 +11,7 @@ use warprow_store::view::{MemberDrive, StoreView};
 use warprow_store::{ReadCurve, Store};
 
 use crate::attached::{Attached, check_updates, drive_waker_of};
+use crate::capture::Capture;
 use crate::error::GpuError;
 use crate::options::GpuOptions;
 use crate::overlay::GpuOverlay;
@@ -154,6 +156,16 @@ impl GpuExecutor {
     /// need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<GpuPlan, GpuError> {
         GpuPlan::new(self.inner.clone(), features, options)
+    }
+
+    /// Whether `stream` is being captured in a CUDA graph.
+    ///
+    /// # Errors
+    /// [`GpuError::Invalid`] if it belongs to another context, or its capture has become invalid.
+    pub fn is_captured(&self, stream: CUstream) -> Result<bool, GpuError> {
+        let gpu = &self.inner.gpu;
+        let _current = gpu.enter()?;
+        Ok(Capture::of_stream(gpu, stream)?.is_some())
     }
 
     /// Where the rows of `table` that are in DRAM lie; `None` if none are. For measuring against programs that read the

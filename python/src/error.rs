@@ -8,9 +8,12 @@ use warprow_gpu::GpuError;
 use warprow_gpu_queues::GpuQueueError;
 use warprow_layout::VolumeError;
 use warprow_lookup::{LookupError, RowError};
+use warprow_modules::ModuleError;
 use warprow_plan::ProposalError;
 use warprow_soft_controller::UriError;
-use warprow_store::{DriverError, StoreError};
+use warprow_store::StoreError;
+
+use crate::interrupt::take_raised;
 
 /// The class of an exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,6 +42,7 @@ pub(crate) enum Kind {
     StoreFailed,
     StoreInUse,
     TableExists,
+    WrongType,
 }
 
 static MAKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -202,12 +206,6 @@ pub(crate) fn of_proposal(error: ProposalError) -> PyErr {
     }
 }
 
-/// The drive that an error of its driver names.
-fn drive_of(error: &DriverError) -> String {
-    let text = error.to_string();
-    text.split_once(": ").map_or(text.as_str(), |(function, _)| function).to_owned()
-}
-
 /// The exception of a look-up on the host.
 pub(crate) fn of_lookup(error: LookupError) -> PyErr {
     let text = whole(&error);
@@ -222,8 +220,8 @@ pub(crate) fn of_lookup(error: LookupError) -> PyErr {
             details.set_item("positions", positions)?;
             match &source {
                 RowError::Drive(error) => {
-                    details.set_item("drive", drive_of(error))?;
-                    details.set_item("command", error.to_string())
+                    details.set_item("drive", error.function())?;
+                    details.set_item("command", error.command())
                 }
                 RowError::FileChanged(changed) => details.set_item("drive", changed.file.display().to_string()),
                 RowError::Checksum { drive, .. } => details.set_item("drive", drive),
@@ -234,6 +232,30 @@ pub(crate) fn of_lookup(error: LookupError) -> PyErr {
         LookupError::SlotHoldsBatch => raise(Kind::Busy, text),
         LookupError::NamespaceChanged(_) => raise(Kind::DriveFailed, text),
         _ => invalid("input", text),
+    }
+}
+
+/// The exception of a module's look-up.
+pub(crate) fn of_module(error: ModuleError) -> PyErr {
+    let text = error.whole();
+    match error {
+        ModuleError::Invalid { argument, .. } => {
+            raise_with(Kind::InvalidArgument, text, |details| details.set_item("argument", argument))
+        }
+        ModuleError::WrongType { argument, .. } => {
+            raise_with(Kind::WrongType, text, |details| details.set_item("argument", argument))
+        }
+        ModuleError::Store(error) => of_store(error),
+        ModuleError::Lookup(error) => of_lookup(error),
+        ModuleError::Gpu(error) => of_gpu(error),
+        ModuleError::Busy(_) => raise(Kind::Busy, text),
+        ModuleError::Closed => raise(Kind::Closed, text),
+        ModuleError::Forked(pid) => raise_with(Kind::Forked, text, |details| details.set_item("pid", pid)),
+        ModuleError::Interrupted | ModuleError::Maker(_) => {
+            take_raised().unwrap_or_else(|| raise(Kind::StoreFailed, text))
+        }
+        ModuleError::Text(_) => invalid("spec", text),
+        _ => raise(Kind::StoreFailed, text),
     }
 }
 
@@ -264,7 +286,7 @@ pub(crate) fn of_gpu(error: GpuError) -> PyErr {
             match first {
                 Some(fault) => {
                     details.set_item("drive", &fault.drive)?;
-                    details.set_item("command", fault.to_string())
+                    details.set_item("command", fault.failed())
                 }
                 None => Ok(()),
             }

@@ -1,68 +1,43 @@
 //! Features and options of plans, as Python gives them.
 
 use pyo3::prelude::*;
-use warprow_lookup::{FailedRows, Feature, MaskMeaning, MissingPolicy, PlanOptions, Pooling};
+use warprow_lookup::{Feature, PlanOptions};
+use warprow_modules::{ExecutorSpec, FeatureSpec, failed_rows, mask_meaning, missing_policy};
 
 use crate::arrays::dtype;
-use crate::error::invalid;
+use crate::error::of_module;
 
 /// A feature: `(name, table, pooling, weighted, padding)`.
 #[derive(FromPyObject)]
 pub(crate) struct FeatureArgs(String, String, String, bool, Option<i128>);
 
-impl FeatureArgs {
-    fn feature(&self) -> PyResult<Feature> {
-        let Self(name, table, pooling, weighted, padding) = self;
-        let pooling = match &**pooling {
-            "none" => Pooling::None,
-            "sum" => Pooling::Sum,
-            "mean" => Pooling::Mean,
-            other => return Err(invalid("pooling", format!("{other:?} is no pooling: give none, sum or mean"))),
-        };
-        let feature = Feature::new(name, table).pooling(pooling);
-        let feature = if *weighted { feature.weighted() } else { feature };
-        Ok(padding.iter().fold(feature, |feature, &id| feature.padding(id)))
-    }
-}
-
 /// The features of a plan.
-pub(crate) fn features(given: &[FeatureArgs]) -> PyResult<Vec<Feature>> {
-    given.iter().map(FeatureArgs::feature).collect()
+pub(crate) fn features(given: Vec<FeatureArgs>) -> PyResult<Vec<Feature>> {
+    let spec =
+        |FeatureArgs(name, table, pooling, weighted, padding)| FeatureSpec { name, table, pooling, weighted, padding };
+    given.into_iter().map(|it| spec(it).feature().map_err(of_module)).collect()
 }
 
-/// Which row a missing id gets, by the name of it.
-pub(crate) fn missing(name: &str) -> PyResult<MissingPolicy> {
-    Ok(match name {
-        "error" => MissingPolicy::Error,
-        "default" => MissingPolicy::Default,
-        "zero" => MissingPolicy::Zero,
-        "skip" => MissingPolicy::Skip,
-        other => {
-            let text = format!("{other:?} is no way with missing ids: give error, default, zero or skip");
-            return Err(invalid("missing", text));
-        }
-    })
+/// Options of an executor, by their names in Python.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct AttachArgs {
+    dram_bytes: u64,
+    hbm_bytes: u64,
+    check_rows: bool,
+    check_keys: bool,
+    overlay_bytes: u64,
+    adopting: bool,
+    timeout: Option<f64>,
+    hbm_rows: Vec<(String, u64)>,
 }
 
-/// What becomes of rows that could not be read, by the name of it: what the output has for them.
-fn failed_rows(on_failure: &str) -> PyResult<FailedRows> {
-    Ok(match on_failure {
-        "raise" | "mask" => FailedRows::Zeros,
-        "nan" => FailedRows::Nan,
-        other => {
-            let text = format!("{other:?} is no way with rows that could not be read: give raise, nan or mask");
-            return Err(invalid("on_failure", text));
-        }
-    })
-}
-
-/// What a mask tells, by the name of it.
-fn mask(name: &str) -> PyResult<MaskMeaning> {
-    Ok(match name {
-        "found" => MaskMeaning::Found,
-        "failed" => MaskMeaning::Failed,
-        other => return Err(invalid("mask", format!("{other:?} is no meaning of a mask: give found or failed"))),
-    })
+impl AttachArgs {
+    /// The options.
+    pub(crate) fn options(self) -> ExecutorSpec {
+        let Self { dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout, hbm_rows } = self;
+        ExecutorSpec { dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout, hbm_rows }
+    }
 }
 
 /// Options of a plan, by their names in Python.
@@ -76,9 +51,6 @@ pub(crate) struct PlanArgs {
     missing: String,
     on_failure: String,
     mask: String,
-    /// How many batches can be fetched ahead: so many slots more.
-    pub(crate) prefetch: u32,
-    adopt_room: bool,
 }
 
 impl PlanArgs {
@@ -89,14 +61,12 @@ impl PlanArgs {
 
     /// The options.
     pub(crate) fn options(&self) -> PyResult<PlanOptions> {
-        let options = PlanOptions::default()
+        Ok(PlanOptions::default()
             .with_max(self.max_batch, self.max_ids)
             .with_out(dtype(&self.dtype)?)
-            .with_slots(self.slots.saturating_add(self.prefetch))
-            .with_missing(missing(&self.missing)?)
-            .with_failed_rows(failed_rows(&self.on_failure)?)
-            .with_mask(mask(&self.mask)?);
-        let options = if self.prefetch > 0 { options.with_prefetch() } else { options };
-        Ok(if self.adopt_room { options.with_adopt_room() } else { options })
+            .with_slots(self.slots)
+            .with_missing(missing_policy(&self.missing).map_err(of_module)?)
+            .with_failed_rows(failed_rows(&self.on_failure).map_err(of_module)?)
+            .with_mask(mask_meaning(&self.mask).map_err(of_module)?))
     }
 }

@@ -1,5 +1,6 @@
 //! Ctrl-C, and what callbacks of Python raise, while the GIL is released.
 
+use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
@@ -47,4 +48,24 @@ impl Interrupt {
     pub(crate) fn or(self, otherwise: impl FnOnce() -> PyErr) -> PyErr {
         self.raised.unwrap_or_else(otherwise)
     }
+}
+
+thread_local! {
+    /// What Python raised in this thread while a call of Rust's waited for it.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Keeps what Python raised, for [`take_raised`] by the same thread.
+pub(crate) fn note_raised(error: PyErr) {
+    RAISED.set(Some(error));
+}
+
+/// Takes what Python raised.
+pub(crate) fn take_raised() -> Option<PyErr> {
+    RAISED.take()
+}
+
+/// Whether the handler of a signal has raised; what it raised is kept.
+pub(crate) fn is_interrupted() -> bool {
+    Python::attach(|py| py.check_signals()).map_err(note_raised).is_err()
 }

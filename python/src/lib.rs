@@ -8,14 +8,13 @@ mod error;
 mod faults;
 mod features;
 mod gpu;
-mod gpu_lane;
 mod held;
 mod host;
 mod interrupt;
 mod load;
 mod load_source;
+mod module;
 mod planning;
-mod pool;
 mod report;
 mod store;
 
@@ -23,13 +22,21 @@ mod store;
 #[pyo3::pymodule]
 mod _native {
     #[pymodule_export]
-    use crate::gpu::{Gpu, GpuPlan, GpuPrefetched, gpu_count, use_kernels};
+    use crate::gpu::{Gpu, gpu_count, use_kernels};
     #[pymodule_export]
-    use crate::host::{Host, HostPlan, HostPrefetched};
+    use crate::host::{Host, HostPlan};
     #[pymodule_export]
     use crate::load_source::tables_in;
+    #[pymodule_export]
+    use crate::module::{ModuleLookup, ModulePrefetched, operator_table, raise_operator_error};
     #[pymodule_export]
     use crate::planning::{Proposal, allocate_tiers, propose_tiers, read_proposal};
     #[pymodule_export]
     use crate::store::{Store, format, open};
+
+    #[pymodule_init]
+    fn prepare(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
+        crate::module::prepare();
+        Ok(())
+    }
 }

@@ -13,11 +13,12 @@ use warprow_store::{
 };
 
 use crate::arrays::{slice, slice_mut};
-use crate::error::{Kind, invalid, of_store, raise};
+use crate::error::{invalid, of_store};
 use crate::faults::DriveFaults;
-use crate::gpu::{Gpu, GpuArgs};
+use crate::features::AttachArgs;
+use crate::gpu::Gpu;
 use crate::held::Held;
-use crate::host::{Host, HostArgs};
+use crate::host::Host;
 use crate::interrupt::Interrupt;
 use crate::load::load;
 use crate::load_source::TableArgs;
@@ -267,14 +268,14 @@ impl Store {
         })
     }
 
-    fn attach_host(&self, py: Python<'_>, args: HostArgs) -> PyResult<Host> {
+    fn attach_host(&self, py: Python<'_>, args: AttachArgs) -> PyResult<Host> {
         let store = self.store.get()?;
         Host::attach(py, &store, args)
     }
 
-    fn attach_gpu(&self, py: Python<'_>, args: GpuArgs) -> PyResult<Gpu> {
+    fn attach_gpu(&self, py: Python<'_>, device: u32, args: AttachArgs) -> PyResult<Gpu> {
         let store = self.store.get()?;
-        Gpu::attach(py, &store, args)
+        Gpu::attach(py, &store, device, args)
     }
 
     /// Whether it is open, in this process.
@@ -345,9 +346,4 @@ fn export(
         }
         None => Ok(()),
     }
-}
-
-/// The exception that `what` waited too long for something that others hold.
-pub(crate) fn busy(what: &str) -> PyErr {
-    raise(Kind::Busy, format!("{what}: wait for others to end, or plan more slots"))
 }

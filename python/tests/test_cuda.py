@@ -51,7 +51,7 @@ def test_captured_once_and_replayed_with_other_ids(stored) -> None:  # noqa: F81
     ours.check()
     assert ours.recover() is False
     # What captures hold goes with their graphs, and by itself.
-    plan = ours._lookup._plan
+    plan = ours._lookup.native
     assert plan.has_captures()
     del graphs, graph
     soon(lambda: not plan.has_captures())
@@ -164,7 +164,7 @@ def test_runs_of_a_graph_that_failed_and_queues_that_are_brought_back(failing) -
     # What befell a graph that is gone by then is told as well.
     store.inject_fault("unreadable", nth=3)
     run()
-    plan = ours._lookup._plan
+    plan = ours._lookup.native
     del graph
     gc.collect()
     time.sleep(1)

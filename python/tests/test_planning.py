@@ -86,8 +86,26 @@ def test_memory_goes_to_the_rows_that_are_looked_up_most_of_all_tables() -> None
     found = {table.name: (table.hbm_rows, table.dram_rows) for table in proposal.tables}
     # 64 bytes for 9 look-ups each; of the others, 32 bytes for 3 look-ups and fewer.
     assert found == {"hot": (50, 50), "cold": (0, 25)}
-    assert proposal.attach_options() == budgets
+    assert proposal.attach_options() == {**budgets, "hbm_rows": {"hot": 50, "cold": 0}}
     assert proposal.shares == pytest.approx((450 / 1050, 525 / 1050, 75 / 1050))
+
+
+def test_an_executor_on_a_gpu_has_the_rows_that_are_proposed(store: warprow.Store) -> None:
+    for rows_of, error in (({"item": 1}, warprow.NoSuchTable), ({"user": -1}, warprow.InvalidArgument)):
+        store.load({"user": rows()}, replace=True)
+        with pytest.raises(error, match="item|user"):
+            store.attach("cpu", hbm_rows=rows_of)
+    if warprow._native.gpu_count() == 0:
+        pytest.skip("there is no GPU")
+    hot, cold = np.full(100, 9), np.arange(100)[::-1] // 25
+    budgets = {"hbm_bytes": 60 * 64, "dram_bytes": 50 * 64}
+    proposal = warprow.plan({"hot": (100, 16), "cold": (100, 16)}, hotness={"hot": hot, "cold": cold}, **budgets)
+    tables = {name: np.random.default_rng(1).random((100, 16), dtype=np.float32) for name in ("hot", "cold")}
+    store.load(tables, hotness={"hot": hot, "cold": cold})
+    with store.attach("cuda", **proposal.attach_options()) as executor:
+        for table in proposal.tables:
+            found = executor.tiers(table.name)
+            assert (found["hbm"], found["dram"]) == (table.hbm_rows, table.dram_rows), (table, found)
 
 
 def test_traces_of_several_tables(tmp_path: Path) -> None:

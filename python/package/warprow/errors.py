@@ -181,9 +181,10 @@ class RowsFailed(WarprowError, OSError):
     positions: Sequence[int] = ()
     #: How many ids got no row.
     count: int = 0
-    #: The drive of the first failure.
+    #: The drive of the first failure, by its address or name.
     drive: str | None = None
-    #: What the first failed command was, and how it failed.
+    #: What the first failed command was, and how it failed. None: it is not known, or no command failed (a checksum did not match, or
+    #: the drive failed as a whole): the message says what did.
     command: str | None = None
 
 
@@ -252,9 +253,34 @@ _CLASSES: dict[str, type[WarprowError]] = {
 }
 
 
+#: What errors of Rust call a thing, and what it is called here.
+_NAMES = {
+    "retry it (Controller::retry)": "retry it (Store.retry_drives)",
+    "GpuOptions::with_overlay_bytes": "overlay_bytes=",
+    "GpuOptions::overlay_bytes": "overlay_bytes=",
+    "GpuOptions::with_adopting": "adopting=True",
+    "plan with PlanOptions::with_adopt_room": "attach it with adopting=True",
+    "plan with PlanOptions::with_prefetch": "make the module with prefetch=",
+    "are listed by Controller::active_namespaces": "are listed by `warprow devices`",
+    "as ControllerOptions::host_memory_limit allows": "within its limit",
+    "ask the drive for fewer queues (ControllerOptions::queue_pairs)": "use a drive with fewer queues",
+    "call QueuePair::recreate (BlockIo::recover)": "look up again, which makes it anew",
+    "call QueuePair::recreate": "look up again, which makes it anew",
+    "drop them, have their owners call QueuePair::leave,": "close the executors that have them,",
+}
+
+
+def _named(text: str) -> str:
+    """A text of Rust's with the names that things have in Python."""
+    if "::" in text:
+        for rust, python in _NAMES.items():
+            text = text.replace(rust, python)
+    return text
+
+
 def _make(kind: str, text: str, details: dict[str, Any]) -> WarprowError:
     """An exception of the class `kind`, with attributes. The native module calls this."""
-    error = _CLASSES.get(kind, StoreFailed)(text)
+    error = _CLASSES.get(kind, StoreFailed)(_named(text))
     for name, value in details.items():
         setattr(error, name, value)
     return error

@@ -57,6 +57,7 @@ class Options:
     overlay_bytes: int = 0
     adopting: bool = False
     timeout: float | None = None
+    hbm_rows: tuple[tuple[str, int], ...] = ()
 
 
 def device_name(device: object) -> tuple[str, int]:
@@ -85,12 +86,11 @@ class Executor:
         self._lock = threading.Lock()
         self._native: _native.Host | _native.Gpu
         if kind == "cpu":
-            args = (options.dram_bytes, options.check_rows, options.check_keys, options.timeout)
-            self._native = store._native.attach_host(args)
+            self._native = store._native.attach_host(options.__dict__)
         else:
             # A wheel may have the kernels compiled; without, NVRTC compiles them once.
             _native.use_kernels(Path(__file__).parent / "kernels")
-            self._native = store._native.attach_gpu({"device": index, **options.__dict__})
+            self._native = store._native.attach_gpu(index, options.__dict__)
 
     @property
     def store(self) -> Store:
@@ -156,8 +156,6 @@ class Executor:
             "missing": missing,
             "on_failure": on_failure,
             "mask": mask,
-            "prefetch": 0,
-            "adopt_room": False,
         }
         native = self._host.plan([feature._args() for feature in features], options)
         made = Plan(self, native, list(features), masked=on_failure == "mask")

@@ -153,11 +153,12 @@ class Proposal:
                 return table
         raise invalid("name", f"there is no table {name!r} in the proposal; it has {', '.join(it.name for it in self.tables)}")
 
-    def attach_options(self) -> dict[str, int]:
+    def attach_options(self) -> dict[str, Any]:
         """Options of `Store.attach` with which an executor keeps these rows in memory, of tables that were loaded by the proposal."""
         indices = sum(table.index_bytes or 0 for table in self.tables)
         if self.hbm_bytes > 0:
-            return {"hbm_bytes": max(self.hbm_bytes - indices, 0), "dram_bytes": self.dram_bytes}
+            rows = {table.name: table.hbm_rows for table in self.tables}
+            return {"hbm_bytes": max(self.hbm_bytes - indices, 0), "dram_bytes": self.dram_bytes, "hbm_rows": rows}
         return {"dram_bytes": max(self.dram_bytes - indices, 0)}
 
     def _traced(self, otherwise: str) -> _native.Proposal:

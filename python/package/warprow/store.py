@@ -458,6 +458,7 @@ class Store:
         overlay_bytes: int = 0,
         adopting: bool = False,
         timeout: float | None = None,
+        hbm_rows: Mapping[str, int] | Iterable[tuple[str, int]] | None = None,
     ) -> Executor:
         """Attaches an executor, which keeps the hottest rows in memory and looks rows up.
 
@@ -479,8 +480,18 @@ class Store:
             On a GPU, whether plans can go over to other tables.
         timeout : float, optional
             The longest wait for a read, seconds; by default the store's.
+        hbm_rows : mapping of str to int, optional
+            On a GPU, how many rows of a table, its hottest, to keep in GPU memory, as far as `hbm_bytes` hold them. Tables that are not
+            named share what is left.
         """
-        options = Options(dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout)
+        of_tables = tuple(dict(hbm_rows or ()).items())
+        for name, rows in of_tables:
+            self.table(name)
+            if rows < 0:
+                raise invalid("hbm_rows", f"{rows} rows of {name!r}: give a number from 0 on")
+        options = Options(
+            dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout, of_tables
+        )
         executor = Executor(self, device, options)
         self._executors.add(executor)
         return executor

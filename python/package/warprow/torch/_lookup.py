@@ -16,13 +16,10 @@ from ._spec import Spec, parse
 
 #: Of ids and offsets, the names of their types.
 _INTEGERS = {torch.int64: "i64", torch.int32: "i32"}
-#: What a plan has room for at first.
-_LEAST = 4096
 #: Look-ups by the text of their spec, for operators in graphs.
 _BY_TEXT: weakref.WeakValueDictionary[str, Lookup] = weakref.WeakValueDictionary()
 #: Those that graphs found nobody else to hold.
 _OPENED: dict[str, Lookup] = {}
-_CAPTURING = getattr(torch._C, "_cuda_isCurrentStreamCapturing", lambda: False)
 _STREAM = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 
 
@@ -32,6 +29,11 @@ def of_text(text: str) -> Lookup:
     if found is None:
         found = _OPENED[text] = Lookup(parse(text))
     return found
+
+
+def native_of_text(text: str) -> _native.ModuleLookup:
+    """What the native half looks a spec up with. Operators call this for a text that no module of this process has."""
+    return of_text(text).native
 
 
 class Lookup:
@@ -44,10 +46,9 @@ class Lookup:
         self._dtype, self._masked = spec.dtype, spec.on_failure == "mask"
         self._on_gpu = self.device.type == "cuda"
         self._executor = executor
-        self._plan: _native.HostPlan | _native.GpuPlan | None = None
-        self._room = (0, 0)
-        #: Plans that graphs were captured with before a larger plan took their place.
-        self._kept: list[_native.GpuPlan] = []
+        self._native: _native.ModuleLookup | None = None
+        #: By which the operator of eager calls knows it; 0 before the first call.
+        self._number = 0
         self._lock = threading.Lock()
         _BY_TEXT[self.text] = self
 
@@ -76,49 +77,17 @@ class Lookup:
         executor = self.executor.on(device)
         return Lookup(self.spec.moved(executor.device, dtype), executor)
 
-    def plan(self, ids: int, bags: int) -> Any:
-        """A plan with room for so many ids and bags."""
-        if ids <= self._room[0] and bags <= self._room[1] and self._plan is not None:
-            return self._plan
-        return self._grow(ids, bags)
-
-    def _grow(self, ids: int, bags: int) -> Any:
-        spec, executor = self.spec, self.executor
-        most = spec.max_ids
-        if most is not None and ids > most:
-            raise invalid("input", f"{ids} ids, where the module was made with max_ids={most}: split the batch")
-        if self._on_gpu and _CAPTURING():
-            text = "a graph is being captured, and there is no plan yet for batches of this size: call the module once before"
-            raise invalid("input", f"{text}, or make it with max_ids=")
-        with self._lock:
-            if ids <= self._room[0] and bags <= self._room[1] and self._plan is not None:
-                return self._plan
-            room = (
-                most or max(self._room[0], _LEAST, 1 << max(ids - 1, 0).bit_length()),
-                max(self._room[1], _LEAST, most or 0, 1 << max(bags - 1, 0).bit_length()),
-            )
-            before, self._plan, self._room = self._plan, None, (0, 0)
-            # Graphs keep what they run with. The module keeps the plan as long as they live, whose failures `check` raises.
-            if isinstance(before, _native.GpuPlan) and before.has_captures():
-                self._kept.append(before)
-            # The queue pairs of any other plan are free once nobody looks up with it.
-            del before
-            native, features = executor._native, [feature._args() for feature in spec.features]
-            options = {
-                "max_batch": room[1],
-                "max_ids": room[0],
-                "dtype": spec.out,
-                "slots": 1,
-                "missing": spec.missing,
-                "on_failure": spec.on_failure,
-                "mask": spec.mask,
-                "prefetch": spec.prefetch,
-                "adopt_room": executor.options.adopting,
-            }
-            plan: _native.HostPlan | _native.GpuPlan = native.plan(features, options)
-            executor._plans.add(plan)
-            self._plan, self._room = plan, room
-            return plan
+    @property
+    def native(self) -> _native.ModuleLookup:
+        """What looks up: its plan grows with the batches that it meets."""
+        if self._native is None:
+            executor = self.executor
+            with self._lock:
+                if self._native is None:
+                    native = executor._native.module(self.text)
+                    executor._plans.add(native)
+                    self._number, self._native = native.number, native
+        return self._native
 
     def check_ids(self, argument: str, ids: torch.Tensor) -> None:
         """Whether a tensor has ids, on this device."""
@@ -177,20 +146,26 @@ class Lookup:
         if count == 0:
             rows.zero_()
             return rows if mask is None else (rows, mask)
-        bags = shape[0] if self.spec.pooled else count
-        plan = self.plan(count, bags)
-        batch = self._batch(ids, offsets, weights, bags)
+        batch = self._batch(ids, offsets, weights, shape[0] if self.spec.pooled else count)
         at = (rows.data_ptr(), rows.numel(), None if mask is None else mask.data_ptr())
-        if self._on_gpu:
-            plan.lookup(_STREAM(self.device.index), _CAPTURING(), batch, at)
-        else:
-            plan.lookup(batch, at)
+        self.native.lookup(self._stream(), batch, at)
         return rows if mask is None else (rows, mask)
+
+    def _stream(self) -> int:
+        return _STREAM(self.device.index) if self._on_gpu else 0
+
+    def call(self, operator: Any, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None) -> Any:
+        """Looks a batch up by an operator that is compiled against torch, which checks and allocates by itself."""
+        try:
+            return operator(ids, offsets, weights, self._number or self.native.number)
+        except RuntimeError as error:
+            _native.raise_operator_error(str(error))
+            raise
 
     def prefetch(
         self, ids: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
-    ) -> tuple[Any, Any, tuple[Any, ...]]:
-        """Begins to fetch the rows of a batch: the plan, what it gave, and the tensors to be held."""
+    ) -> tuple[Any, tuple[Any, ...]]:
+        """Begins to fetch the rows of a batch: what holds them, and the tensors to be held."""
         if self.spec.prefetch == 0:
             raise invalid("input", "the module was made without prefetch=: say how many batches are held at once")
         self._check(ids, offsets, weights)
@@ -199,20 +174,16 @@ class Lookup:
         held = (ids, offsets, weights, shape)
         count = ids.numel()
         if count == 0:
-            return None, None, held
-        bags = shape[0] if self.spec.pooled else count
-        plan = self.plan(count, bags)
-        batch = self._batch(ids, offsets, weights, bags)
-        if self._on_gpu:
-            return plan, plan.prefetch(_STREAM(self.device.index), _CAPTURING(), batch), held
-        return plan, plan.prefetch(batch), held
+            return None, held
+        batch = self._batch(ids, offsets, weights, shape[0] if self.spec.pooled else count)
+        return self.native.prefetch(self._stream(), batch), held
 
-    def run_prefetched(self, plan: Any, native: Any, held: tuple[Any, ...], out: torch.Tensor | None) -> Any:
+    def run_prefetched(self, native: Any, held: tuple[Any, ...], out: torch.Tensor | None) -> Any:
         """Looks up what was prefetched."""
         ids, offsets, weights, shape = held
         rows = self._output(shape, out)
         mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self._masked else None
-        if plan is None:
+        if native is None:
             rows.zero_()
             return rows if mask is None else (rows, mask)
         at = (rows.data_ptr(), rows.numel(), None if mask is None else mask.data_ptr())
@@ -222,30 +193,21 @@ class Lookup:
             for tensor in (ids, offsets, weights):
                 if tensor is not None:
                     tensor.record_stream(stream)
-            plan.lookup_prefetched(_STREAM(self.device.index), native, at)
-        else:
-            plan.lookup_prefetched(native, at)
+        native.lookup(self._stream(), at)
         return rows if mask is None else (rows, mask)
-
-    def _gpu_plans(self) -> list[_native.GpuPlan]:
-        """All plans on a GPU that have look-ups: the one of calls, and those that graphs were captured with before it."""
-        with self._lock:
-            self._kept = [plan for plan in self._kept if plan.has_captures()]
-            plans = [*self._kept, self._plan]
-        return [plan for plan in plans if isinstance(plan, _native.GpuPlan)]
 
     def check(self, patience: float) -> None:
         """Waits until all look-ups have ended, and raises what befell them."""
-        for plan in self._gpu_plans():
-            plan.check(patience)
+        if self._native is not None:
+            self._native.check(patience)
 
     def recover(self) -> bool:
         """Starts queues anew that take no commands."""
-        return any([plan.recover() for plan in self._gpu_plans()])
+        return self._native is not None and self._native.recover()
 
     def report(self) -> dict[str, Any] | None:
         """Counts and seconds of the latest look-up that is known to have ended well."""
-        return None if self._plan is None else self._plan.report()
+        return None if self._native is None else self._native.report()
 
     def check_open(self) -> None:
         """Raises `Closed` if the store is."""

@@ -99,6 +99,8 @@ class StoredModule(nn.Module):
             raise invalid("per_sample_weights", text)
         # A tensor that stands for another, or a mode that looks at operators, gets an operator.
         if type(ids) is torch.Tensor and not torch.compiler.is_compiling() and _MODES() == 0:
+            if out is None and _op.numbered is not None and lookup.spec.on_failure != "mask":
+                return lookup.call(_op.numbered, ids, offsets, weights)
             return lookup.run(ids, offsets, weights, out)
         if out is not None:
             raise invalid("out", "a graph is being traced, and an operator in it has an output of its own: leave out= away")

@@ -14,19 +14,18 @@ class Prefetched:
     It holds the batch's tensors until then. Dropped, it is forgotten.
     """
 
-    def __init__(self, lookup: Lookup, plan: Any, native: Any, held: tuple[Any, ...]) -> None:
+    def __init__(self, lookup: Lookup, native: Any, held: tuple[Any, ...]) -> None:
         self._lookup = lookup
-        self._plan = plan
         self._native = native
         self._held: tuple[Any, ...] | None = held
 
-    def _take(self, lookup: Lookup) -> tuple[Any, Any, tuple[Any, ...]]:
+    def _take(self, lookup: Lookup) -> tuple[Any, tuple[Any, ...]]:
         if lookup is not self._lookup:
             raise invalid("prefetched", "another module prefetched it, or this one before it moved: look it up there")
         if self._held is None:
             raise invalid("prefetched", "it was looked up already: prefetch again")
-        taken = (self._plan, self._native, self._held)
-        self._plan = self._native = self._held = None
+        taken = (self._native, self._held)
+        self._native = self._held = None
         return taken
 
     def __repr__(self) -> str:

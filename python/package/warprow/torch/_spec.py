@@ -93,9 +93,14 @@ def out_name(dtype: torch.dtype) -> str:
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Spec:
     """What a text says."""
-    told: dict[str, Any] = json.loads(text)
-    told["drives"] = tuple(told["drives"])
-    told["options"] = Options(**told["options"])
-    told["features"] = tuple(Feature(**feature) for feature in told["features"])
-    told["shapes"] = tuple((rows, dim) for rows, dim in told["shapes"])
-    return Spec(**told)
+    try:
+        told: dict[str, Any] = json.loads(text)
+        told["drives"] = tuple(told["drives"])
+        rows = tuple((table, rows) for table, rows in told["options"].pop("hbm_rows", ()))
+        told["options"] = Options(**told["options"], hbm_rows=rows)
+        told["features"] = tuple(Feature(**feature) for feature in told["features"])
+        told["shapes"] = tuple((rows, dim) for rows, dim in told["shapes"])
+        return Spec(**told)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        said = "the text of a look-up in a compiled model makes no sense to this version of Warprow"
+        raise invalid("spec", f"{said} ({error}): compile the model anew") from error

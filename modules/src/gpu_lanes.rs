@@ -2,13 +2,12 @@
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use pyo3::prelude::*;
 use warprow_gpu::{GpuBatch, GpuError, GpuExecutor, GpuOutput, GpuPlan, GpuReport, GpuSlot, PrefetchedBatch, Ticket};
 use warprow_lookup::{Feature, MissingPolicy, PlanOptions};
 
-use crate::error::{Kind, of_gpu, raise};
+use crate::error::{ModuleError, Patience};
 
 /// The most streams that have a slot each.
 const STREAMS: usize = 4;
@@ -17,8 +16,17 @@ const UNDER_WAY: usize = 8;
 /// The longest wait for a look-up to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+const UNENDED: &str =
+    "look-ups that were launched before did not end in time: synchronise, and look at what the stream waits for";
+
+/// Waits a little.
+fn pause(patience: &Patience) -> Result<(), ModuleError> {
+    std::thread::sleep(Duration::from_micros(20));
+    patience.check()
+}
+
 /// A slot, the stream that uses it, and the tickets of its look-ups, the oldest first.
-pub(crate) struct Lane {
+pub struct Lane {
     slot: GpuSlot,
     stream: usize,
     tickets: VecDeque<Ticket>,
@@ -31,15 +39,15 @@ struct Captured {
 }
 
 /// A batch whose rows are fetched ahead, and the slot that holds it.
-pub(crate) enum Ahead {
+pub enum Ahead {
     /// Outside of captures.
     Eager(Lane, PrefetchedBatch),
     /// In a capture.
     Captured(GpuSlot, PrefetchedBatch),
 }
 
-/// All slots. A lock is held while a look-up is launched; nobody waits for the GIL with it.
-pub(crate) struct Lanes {
+/// All slots. A lock is held while a look-up is launched; nobody asks for interrupts with it.
+pub struct Lanes {
     executor: GpuExecutor,
     features: Vec<Feature>,
     options: PlanOptions,
@@ -82,32 +90,6 @@ impl State {
     }
 }
 
-/// What becomes an exception when no lock is held any more: who makes one waits for the GIL.
-pub(crate) enum Trouble {
-    Gpu(GpuError),
-    /// Something waited too long.
-    Busy(&'static str),
-    /// A signal's handler has raised.
-    Raised(PyErr),
-}
-
-impl From<GpuError> for Trouble {
-    fn from(error: GpuError) -> Self {
-        Self::Gpu(error)
-    }
-}
-
-impl Trouble {
-    /// The exception.
-    pub(crate) fn raise(self) -> PyErr {
-        match self {
-            Self::Gpu(error) => of_gpu(error),
-            Self::Raised(error) => error,
-            Self::Busy(what) => raise(Kind::Busy, what.to_owned()),
-        }
-    }
-}
-
 impl Lanes {
     pub(crate) fn new(
         executor: GpuExecutor,
@@ -137,13 +119,9 @@ impl Lanes {
         self.plan.width()
     }
 
-    /// The number of features.
-    pub(crate) fn features(&self) -> usize {
-        self.features.len()
-    }
-
-    pub(crate) fn generation(&self) -> u64 {
-        self.plan.generation()
+    /// Whether a stream is being captured in a graph.
+    pub(crate) fn is_captured(&self, stream: usize) -> Result<bool, ModuleError> {
+        Ok(self.executor.is_captured(stream as _)?)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -160,7 +138,7 @@ impl Lanes {
         captured: bool,
         batch: &GpuBatch,
         out: &GpuOutput,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ModuleError> {
         if captured {
             let mut state = self.lock();
             // SAFETY: the caller's promise.
@@ -168,7 +146,7 @@ impl Lanes {
             state.note_captured(ticket);
             return Ok(());
         }
-        let end = Instant::now() + PATIENCE;
+        let patience = Patience::new(PATIENCE, UNENDED);
         loop {
             let mut state = self.lock();
             self.poll(&mut state)?;
@@ -179,7 +157,7 @@ impl Lanes {
                 return Ok(());
             }
             drop(state);
-            self.pause(end)?;
+            pause(&patience)?;
         }
     }
 
@@ -206,19 +184,8 @@ impl Lanes {
         Ok(Some(lane))
     }
 
-    /// Waits a little.
-    fn pause(&self, end: Instant) -> Result<(), Trouble> {
-        if Instant::now() > end {
-            return Err(Trouble::Busy(
-                "look-ups that were launched before did not end in 60 s: synchronise, and look at what the stream waits for",
-            ));
-        }
-        std::thread::sleep(Duration::from_micros(20));
-        Python::attach(|py| py.check_signals()).map_err(Trouble::Raised)
-    }
-
     /// Takes the reports of look-ups that have ended; raises the first failure among them.
-    fn poll(&self, state: &mut State) -> Result<(), Trouble> {
+    fn poll(&self, state: &mut State) -> Result<(), ModuleError> {
         let State { eager, ahead, latest, .. } = state;
         for lane in eager.iter_mut().chain(ahead) {
             while let Some(outcome) = lane.tickets.front().and_then(Ticket::poll) {
@@ -230,7 +197,7 @@ impl Lanes {
     }
 
     /// Notes a report; raises what it says.
-    fn told(&self, outcome: Result<GpuReport, GpuError>, latest: &mut Option<GpuReport>) -> Result<(), Trouble> {
+    fn told(&self, outcome: Result<GpuReport, GpuError>, latest: &mut Option<GpuReport>) -> Result<(), ModuleError> {
         let report = match outcome {
             Err(GpuError::RowsFailed { report, .. }) if !self.raises_failed => *report,
             outcome => outcome?,
@@ -247,8 +214,8 @@ impl Lanes {
 
     /// Waits until all look-ups have ended that no graph has, and raises what befell them, and what befell runs of graphs: of those that
     /// have ended by now and that no call before told of.
-    pub(crate) fn check(&self, patience: Duration) -> Result<(), Trouble> {
-        let end = Instant::now() + patience;
+    pub(crate) fn check(&self, patience: Duration) -> Result<(), ModuleError> {
+        let patience = Patience::new(patience, UNENDED);
         loop {
             let mut state = self.lock();
             self.poll(&mut state)?;
@@ -256,7 +223,7 @@ impl Lanes {
                 break;
             }
             drop(state);
-            self.pause(end)?;
+            pause(&patience)?;
         }
         let mut state = self.lock();
         state.forget_gone();
@@ -283,7 +250,12 @@ impl Lanes {
     ///
     /// # Safety
     /// As of [`GpuSlot::prefetch`].
-    pub(crate) unsafe fn prefetch(&self, stream: usize, captured: bool, batch: &GpuBatch) -> Result<Ahead, Trouble> {
+    pub(crate) unsafe fn prefetch(
+        &self,
+        stream: usize,
+        captured: bool,
+        batch: &GpuBatch,
+    ) -> Result<Ahead, ModuleError> {
         const TAKEN: &str = "as many batches are prefetched as was planned: look one up first";
         let mut state = self.lock();
         if captured {
@@ -297,11 +269,11 @@ impl Lanes {
                     Err(error) => return Err(error.into()),
                 }
             }
-            return Err(Trouble::Busy(TAKEN));
+            return Err(ModuleError::Busy(TAKEN));
         }
         self.poll(&mut state)?;
         let is_free = |lane: &Lane| lane.tickets.len() < UNDER_WAY;
-        let Some(index) = state.ahead.iter().position(is_free) else { return Err(Trouble::Busy(TAKEN)) };
+        let Some(index) = state.ahead.iter().position(is_free) else { return Err(ModuleError::Busy(TAKEN)) };
         let lane = state.ahead.swap_remove(index);
         // SAFETY: the caller's promise.
         match unsafe { lane.slot.prefetch(stream as _, batch) } {
@@ -317,7 +289,12 @@ impl Lanes {
     ///
     /// # Safety
     /// As of [`GpuSlot::lookup_prefetched`].
-    pub(crate) unsafe fn lookup_prefetched(&self, stream: usize, held: Ahead, out: &GpuOutput) -> Result<(), Trouble> {
+    pub(crate) unsafe fn lookup_prefetched(
+        &self,
+        stream: usize,
+        held: Ahead,
+        out: &GpuOutput,
+    ) -> Result<(), ModuleError> {
         match held {
             Ahead::Eager(mut lane, prefetched) => {
                 // SAFETY: the caller's promise.

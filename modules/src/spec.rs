@@ -1,0 +1,200 @@
+//! What a module looks up, and where its rows lie, as a text.
+
+use std::time::Duration;
+
+use serde::Deserialize;
+use warprow_gpu::GpuOptions;
+use warprow_layout::DType;
+use warprow_lookup::{FailedRows, Feature, HostOptions, MaskMeaning, MissingPolicy, Pooling};
+
+use crate::error::ModuleError;
+
+/// What a module looks up. The Python package writes it (`warprow.torch._spec`), as JSON.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModuleSpec {
+    /// Addresses of the store's drives.
+    pub drives: Vec<String>,
+    /// "cpu", or "cuda:" and a number.
+    pub device: String,
+    /// Options of the executor.
+    pub options: ExecutorSpec,
+    /// Features: all pooled, or one that is not.
+    pub features: Vec<FeatureSpec>,
+    /// Rows and elements of each feature's table.
+    pub shapes: Vec<(u64, u32)>,
+    /// The latest generation of the tables, when the module was made.
+    pub generation: u64,
+    /// Which row a missing id gets.
+    pub missing: String,
+    /// What becomes of rows that could not be read: "raise", "nan" or "mask".
+    pub on_failure: String,
+    /// What masks tell.
+    pub mask: String,
+    /// Type of the output.
+    pub out: String,
+    /// The most ids of one call; `None`: the plan grows.
+    pub max_ids: Option<usize>,
+    /// How many batches can be fetched ahead.
+    pub prefetch: u32,
+    /// Whether offsets have an entry past the last bag.
+    pub has_last: bool,
+}
+
+/// Options of an executor, by the names that they have in Python.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+#[allow(missing_docs, reason = "the names are those of `HostOptions` and `GpuOptions`")]
+pub struct ExecutorSpec {
+    pub dram_bytes: u64,
+    pub hbm_bytes: u64,
+    pub check_rows: bool,
+    pub check_keys: bool,
+    pub overlay_bytes: u64,
+    pub adopting: bool,
+    pub timeout: Option<f64>,
+    /// Tables, and how many rows of each lie in GPU memory; of all others as many as their shares of `hbm_bytes` hold.
+    #[serde(default)]
+    pub hbm_rows: Vec<(String, u64)>,
+}
+
+/// A feature.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct FeatureSpec {
+    /// The name by which errors call it.
+    pub name: String,
+    /// The table.
+    pub table: String,
+    /// "none", "sum" or "mean".
+    pub pooling: String,
+    /// Whether each row is multiplied by its id's weight.
+    pub weighted: bool,
+    /// An id that stands for no row.
+    pub padding: Option<i128>,
+}
+
+impl FeatureSpec {
+    /// The feature.
+    pub fn feature(&self) -> Result<Feature, ModuleError> {
+        let feature = Feature::new(&self.name, &self.table).pooling(pooling(&self.pooling)?);
+        let feature = if self.weighted { feature.weighted() } else { feature };
+        Ok(self.padding.iter().fold(feature, |feature, &id| feature.padding(id)))
+    }
+}
+
+impl ExecutorSpec {
+    fn timeout(&self) -> Result<Option<Duration>, ModuleError> {
+        let timeout = self.timeout.map(Duration::try_from_secs_f64).transpose();
+        timeout.map_err(|_| ModuleError::invalid("timeout", "no number of seconds from 0 on"))
+    }
+
+    /// Options of an executor on the host.
+    pub fn on_host(&self) -> Result<HostOptions, ModuleError> {
+        let mut options = HostOptions::default().with_dram_bytes(self.dram_bytes);
+        (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
+        options.timeout = self.timeout()?;
+        Ok(options)
+    }
+
+    /// Options of an executor on a GPU.
+    pub fn on_gpu(&self) -> Result<GpuOptions, ModuleError> {
+        let options = GpuOptions::default().with_hbm_bytes(self.hbm_bytes).with_dram_bytes(self.dram_bytes);
+        let options = self.hbm_rows.iter().fold(options, |options, (table, rows)| options.with_hbm_rows(table, *rows));
+        let mut options = self.timeout()?.into_iter().fold(options, GpuOptions::with_timeout);
+        (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
+        (options.overlay_bytes, options.adopting) = (self.overlay_bytes, self.adopting);
+        Ok(options)
+    }
+}
+
+impl ModuleSpec {
+    /// What a text says.
+    pub fn parse(text: &str) -> Result<Self, ModuleError> {
+        let spec: Self = serde_json::from_str(text).map_err(|error| ModuleError::Text(error.to_string()))?;
+        if spec.features.is_empty() || spec.features.len() != spec.shapes.len() {
+            let text = format!("{} features, and shapes of {}", spec.features.len(), spec.shapes.len());
+            return Err(ModuleError::Text(text));
+        }
+        Ok(spec)
+    }
+
+    /// The number of the GPU; `None`: on the host.
+    pub fn gpu(&self) -> Result<Option<u32>, ModuleError> {
+        match self.device.split_once(':') {
+            None if self.device == "cpu" => Ok(None),
+            Some(("cuda", index)) if index.parse::<u32>().is_ok() => Ok(index.parse().ok()),
+            _ => Err(ModuleError::Text(format!("the device {:?}", self.device))),
+        }
+    }
+
+    /// Whether ids are in bags.
+    pub fn pooled(&self) -> bool {
+        self.features.first().is_some_and(|feature| feature.pooling != "none")
+    }
+
+    /// Whether ids have weights.
+    pub fn weighted(&self) -> bool {
+        self.features.iter().any(|feature| feature.weighted)
+    }
+
+    /// Elements of an output row.
+    pub fn width(&self) -> usize {
+        let dims = self.shapes.iter().map(|&(_, dim)| dim as usize);
+        if self.pooled() { dims.sum() } else { dims.max().unwrap_or(0) }
+    }
+
+    /// Type of the output's elements.
+    pub fn dtype(&self) -> Result<DType, ModuleError> {
+        let found = DType::ALL.into_iter().find(|dtype| dtype.name() == self.out);
+        found.ok_or_else(|| ModuleError::Text(format!("the type of output {:?}", self.out)))
+    }
+}
+
+/// How the rows of a bag become one, by the name of it.
+pub fn pooling(name: &str) -> Result<Pooling, ModuleError> {
+    match name {
+        "none" => Ok(Pooling::None),
+        "sum" => Ok(Pooling::Sum),
+        "mean" => Ok(Pooling::Mean),
+        other => Err(ModuleError::invalid("pooling", format!("{other:?} is no pooling: give none, sum or mean"))),
+    }
+}
+
+/// Which row a missing id gets, by the name of it.
+pub fn missing_policy(name: &str) -> Result<MissingPolicy, ModuleError> {
+    match name {
+        "error" => Ok(MissingPolicy::Error),
+        "default" => Ok(MissingPolicy::Default),
+        "zero" => Ok(MissingPolicy::Zero),
+        "skip" => Ok(MissingPolicy::Skip),
+        other => {
+            let text = format!("{other:?} is no way with missing ids: give error, default, zero or skip");
+            Err(ModuleError::invalid("missing", text))
+        }
+    }
+}
+
+/// What the output has for rows that could not be read, by the name of what becomes of them.
+pub fn failed_rows(on_failure: &str) -> Result<FailedRows, ModuleError> {
+    match on_failure {
+        "raise" | "mask" => Ok(FailedRows::Zeros),
+        "nan" => Ok(FailedRows::Nan),
+        other => {
+            let text = format!("{other:?} is no way with rows that could not be read: give raise, nan or mask");
+            Err(ModuleError::invalid("on_failure", text))
+        }
+    }
+}
+
+/// What a mask tells, by the name of it.
+pub fn mask_meaning(name: &str) -> Result<MaskMeaning, ModuleError> {
+    match name {
+        "found" => Ok(MaskMeaning::Found),
+        "failed" => Ok(MaskMeaning::Failed),
+        other => {
+            let text = format!("{other:?} is no meaning of a mask: give found or failed");
+            Err(ModuleError::invalid("mask", text))
+        }
+    }
+}
