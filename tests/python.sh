@@ -5,8 +5,8 @@
 #
 # Tests of modules for torch run where torch is there, or comes by pip within ten minutes: from PyTorch's index of builds for CPUs (200 MB),
 # or else from the Python package index, whose build is for CUDA (540 MB), with the libraries that it cannot be imported without (2 GB).
-# WARPROW_TORCH=no leaves torch out. Tests of arrow tables run where pyarrow is there, or comes by pip (55 MB). Without pip, or without an
-# index, one line says what was skipped.
+# WARPROW_TORCH=no leaves torch out. Tests of arrow tables run where pyarrow is there, or comes by pip (55 MB), those of DLPack with JAX
+# likewise (WARPROW_JAX=no leaves it out). Without pip, or without an index, one line says what was skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -77,6 +77,11 @@ if ! "$environment/bin/python" -c 'import pyarrow' 2>/dev/null; then
     # A build of its own would take long: a wheel or nothing.
     timeout 120 "$environment/bin/python" -m pip --disable-pip-version-check --quiet install --timeout 15 --retries 0 --only-binary :all: \
         'pyarrow>=15' >"$log" 2>&1 || skip "tests of arrow tables: pyarrow could not be installed ($(tail -n1 "$log"))"
+fi
+
+if [ "${WARPROW_JAX:-}" != no ] && ! "$environment/bin/python" -c 'import jax' 2>/dev/null; then
+    timeout 120 "$environment/bin/python" -m pip --disable-pip-version-check --quiet install --timeout 15 --retries 0 --only-binary :all: \
+        jax >"$log" 2>&1 || skip "tests of DLPack with JAX: it could not be installed ($(tail -n1 "$log"))"
 fi
 
 # (The blocks of code of the book are for tests/book.sh.) Tools leave nothing beside the sources. What is imported is what was installed: the sources are not on the path.

@@ -4,6 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use warprow_layout::DType;
+use warprow_lookup::executors::output_type;
 use warprow_lookup::{Batch, Feature, HostExecutor, LookupError, LookupReport, Output, Plan, PlanOptions, Slot};
 
 use crate::arrays::{output_rows, slice_mut};
@@ -45,7 +46,7 @@ impl HostSlots {
         let plan = executor.plan(features, options)?;
         let mut slots = (0..plan.options().slots).map(|_| plan.slot()).collect::<Result<Vec<_>, _>>()?;
         let ahead = slots.split_off(slots.len().saturating_sub(ahead as usize));
-        let dtype = plan.options().out;
+        let dtype = output_type(plan.options().out);
         let (slots, ahead, latest) = (Pool::new(slots), Pool::new(ahead), Mutex::default());
         Ok(Self { plan, slots, ahead, latest, dtype, raises_failed })
     }

@@ -248,7 +248,7 @@ extern "C" fn check(patience_ms: u64) -> i32 {
 unsafe extern "C" fn recover(recovered: *mut i32) -> i32 {
     call(|| {
         let any =
-            registry::all().iter().try_fold(false, |any, lookup| Ok::<_, ModuleError>(any | lookup.recover()?))?;
+            registry::open().iter().try_fold(false, |any, lookup| Ok::<_, ModuleError>(any | lookup.recover()?))?;
         if !recovered.is_null() {
             // SAFETY: whoever calls gives a place, or NULL.
             unsafe { recovered.write(any.into()) };
