@@ -31,7 +31,7 @@ pub struct HostSlots {
 
 /// A batch whose rows are fetched ahead, and the slot that holds it.
 pub struct HostAhead {
-    slot: Slot,
+    slot: Box<Slot>,
     ids: usize,
 }
 
@@ -119,7 +119,7 @@ impl HostSlots {
             self.ahead.give(slot);
             return Err(error.into());
         }
-        Ok(HostAhead { slot, ids: batch.ids.len() })
+        Ok(HostAhead { slot: Box::new(slot), ids: batch.ids.len() })
     }
 
     /// Looks up what was fetched ahead.
@@ -130,14 +130,14 @@ impl HostSlots {
         let HostAhead { mut slot, ids } = held;
         // SAFETY: the caller's promise.
         let done = unsafe { self.filled(out, ids, |output| Ok(slot.lookup_prefetched(output))) };
-        self.ahead.give(slot);
+        self.ahead.give(*slot);
         done
     }
 
     /// Forgets a batch that was fetched ahead.
     pub fn forget(&self, mut held: HostAhead) {
         let _ = held.slot.forget_prefetched();
-        self.ahead.give(held.slot);
+        self.ahead.give(*held.slot);
     }
 
     /// The report of the latest look-up that did not fail.
