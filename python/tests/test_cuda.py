@@ -114,6 +114,8 @@ def test_a_next_call_raises_what_befell_the_one_before(failing) -> None:
     store, table, ids = failing
     ours = wt.Embedding(store.attach("cuda"), "user")
     ours(ids)
+    # The fault is for the second one.
+    ours.check()
     store.inject_fault("unreadable")
     ours(ids)
     torch.cuda.synchronize()
