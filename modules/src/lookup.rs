@@ -55,7 +55,7 @@ pub enum ModuleAhead {
     /// On the host.
     Host(Arc<HostSlots>, HostAhead),
     /// On a GPU.
-    Gpu(Arc<Lanes>, Ahead),
+    Gpu(Arc<Lanes>, Box<Ahead>),
 }
 
 /// What a look-up did.
@@ -267,7 +267,7 @@ impl ModuleLookup {
                 }
                 (Planned::Gpu(lanes), captured) => {
                     let held = lanes.prefetch(stream, captured, &batch.on_gpu(self.features.len())?)?;
-                    Ok(ModuleAhead::Gpu(lanes, held))
+                    Ok(ModuleAhead::Gpu(lanes, Box::new(held)))
                 }
             }
         }
@@ -339,7 +339,7 @@ impl ModuleAhead {
         unsafe {
             match self {
                 Self::Host(slots, held) => slots.lookup_prefetched(held, out),
-                Self::Gpu(lanes, held) => lanes.lookup_prefetched(stream, held, &out.on_gpu(lanes.width())),
+                Self::Gpu(lanes, held) => lanes.lookup_prefetched(stream, *held, &out.on_gpu(lanes.width())),
             }
         }
     }
@@ -348,7 +348,7 @@ impl ModuleAhead {
     pub fn forget(self) {
         match self {
             Self::Host(slots, held) => slots.forget(held),
-            Self::Gpu(lanes, held) => lanes.forget(held),
+            Self::Gpu(lanes, held) => lanes.forget(*held),
         }
     }
 }
