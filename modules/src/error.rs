@@ -29,13 +29,13 @@ pub enum ModuleError {
     },
     /// The store, or its drives.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(Box<StoreError>),
     /// A look-up on the host.
     #[error(transparent)]
-    Lookup(#[from] LookupError),
+    Lookup(Box<LookupError>),
     /// A look-up on a GPU.
     #[error(transparent)]
-    Gpu(#[from] GpuError),
+    Gpu(Box<GpuError>),
     /// Others hold what is needed.
     #[error("{0}")]
     Busy(&'static str),
@@ -65,6 +65,24 @@ pub enum ModuleError {
     /// Whoever makes look-ups for this process could not make this one, and has told of it itself.
     #[error("{0}")]
     Maker(String),
+}
+
+impl From<StoreError> for ModuleError {
+    fn from(error: StoreError) -> Self {
+        Self::Store(Box::new(error))
+    }
+}
+
+impl From<LookupError> for ModuleError {
+    fn from(error: LookupError) -> Self {
+        Self::Lookup(Box::new(error))
+    }
+}
+
+impl From<GpuError> for ModuleError {
+    fn from(error: GpuError) -> Self {
+        Self::Gpu(Box::new(error))
+    }
 }
 
 impl ModuleError {

@@ -203,7 +203,8 @@ fn a_text_leads_to_its_rows() {
     assert_eq!(store.table("user").unwrap().rows, ROWS);
     // Who holds it is told to others.
     let busy = find(&text(elsewhere, "none", ROWS, "")).map(|_| ()).unwrap_err();
-    assert!(matches!(take_error(), Some(ModuleError::Store(StoreError::Emulated(_)))), "{busy}");
+    let Some(ModuleError::Store(error)) = take_error() else { panic!("{busy}") };
+    assert!(matches!(*error, StoreError::Emulated(_)), "{busy}");
     drop(store);
     let again = find(&text(elsewhere, "none", ROWS, "")).unwrap();
     assert_eq!(again.lookup(&batch(&ids)).unwrap(), rows_of(&ids));

@@ -245,9 +245,9 @@ pub(crate) fn of_module(error: ModuleError) -> PyErr {
         ModuleError::WrongType { argument, .. } => {
             raise_with(Kind::WrongType, text, |details| details.set_item("argument", argument))
         }
-        ModuleError::Store(error) => of_store(error),
-        ModuleError::Lookup(error) => of_lookup(error),
-        ModuleError::Gpu(error) => of_gpu(error),
+        ModuleError::Store(error) => of_store(*error),
+        ModuleError::Lookup(error) => of_lookup(*error),
+        ModuleError::Gpu(error) => of_gpu(*error),
         ModuleError::Busy(_) => raise(Kind::Busy, text),
         ModuleError::Closed => raise(Kind::Closed, text),
         ModuleError::Forked(pid) => raise_with(Kind::Forked, text, |details| details.set_item("pid", pid)),
