@@ -55,7 +55,7 @@ pub struct SsdSetup {
     pub room: u32,
     /// Which parts of the drives the table takes.
     pub spread: ChunkSpread,
-    /// The GPU that plays drives, of [`Media::Played`](crate::fixtures::Media::Played).
+    /// The GPU that plays drives, of [`Media::Played`].
     pub player: u32,
     /// The exponent of the power law by which ids are drawn; 0: uniform.
     pub alpha: f64,

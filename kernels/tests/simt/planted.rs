@@ -247,7 +247,11 @@ const PLANTED: &[Planted] = &[
         "a scale of other lanes, where rows begin in the middle of a line",
         rich::whole,
         240,
-        patch("put_row.cuh", "begin + ((word / 4 - first) & (lanes - 1))", "begin + (word / 4 & (lanes - 1))"),
+        patch(
+            "put_row.cuh",
+            "% 4), begin + ((word / 4 - first) & (lanes - 1))",
+            "% 4), begin + (word / 4 & (lanes - 1))",
+        ),
     ),
     planted(
         "halves of a word that are one half",
