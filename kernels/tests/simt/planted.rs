@@ -256,7 +256,7 @@ const PLANTED: &[Planted] = &[
     planted(
         "halves of a word that are one half",
         rich::whole,
-        12,
+        240,
         patch("put_row.cuh", "word_of(there, unit / 2 % 4) >> unit % 2 * 16", "word_of(there, unit / 2 % 4)"),
     ),
     planted(
