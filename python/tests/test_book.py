@@ -292,7 +292,7 @@ def quoted() -> list[tuple[Path, str]]:
 
 def sources() -> str:
     """The sources that have messages, without the breaks in texts that go over several lines."""
-    folders = ["store", "lookup", "layout", "formats", "gpu", "gpu-queues", "driver", "soft-controller", "vfio-user", "layout-tool", "python"]
+    folders = ["store", "lookup", "layout", "formats", "gpu", "gpu-queues", "driver", "soft-controller", "vfio-user", "layout-tool", "modules", "python"]
     found = [path for folder in folders for end in ("rs", "py") for path in (ROOT / folder).rglob(f"*.{end}")]
     text = "\n".join(path.read_text() for path in found if "tests" not in path.parts and "target" not in path.parts)
     # As Rust continues a line, and as Python puts texts together.
