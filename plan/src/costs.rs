@@ -238,10 +238,8 @@ mod tests {
         // A row that no power of two is.
         let costs = HostCosts::measure(516, true).unwrap();
         println!("{costs:?}");
-        let all = [costs.lookup, costs.dram_before, costs.dram, costs.emulated];
+        let all = [costs.lookup, costs.dram_before, costs.dram, costs.ssd_before, costs.emulated];
         assert!(all.iter().all(|&number| number > 0.0 && number < 1.0), "{costs:?}");
-        // What does not grow with rows is what is left of a batch, which is nothing where other work delays the smaller batches.
-        assert!((0.0..1.0).contains(&costs.ssd_before), "{costs:?}");
         let ssd = costs.ssd_before + costs.row_before + costs.send + costs.complete + costs.row;
         assert!(ssd > costs.dram_before + costs.dram, "{costs:?}");
     }
