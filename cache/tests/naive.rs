@@ -53,7 +53,7 @@ impl Naive for Lfu {
         self.touches += 1;
         if self.touches == 8 * self.lines {
             self.touches = 0;
-            // Those of equal halves: first those that had the lower count.
+            // Keys whose halved counts are equal stay in the order of the counts that they had.
             self.keys.sort_by_key(|&(_, count, since)| (count, since));
             for entry in &mut self.keys {
                 self.now += 1;
@@ -135,7 +135,7 @@ impl Naive for S3 {
         }
         match self.ghosts.iter().position(|&it| it == key) {
             Some(at) => {
-                // Its place stays until the ring comes round again.
+                // The place of the ghost stays taken until the ring comes round again.
                 self.ghosts[at] = u64::MAX;
                 self.main.push_back((key, 0));
             }

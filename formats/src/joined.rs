@@ -33,7 +33,7 @@ pub enum JoinError {
     Count {
         /// The part.
         part: String,
-        /// Its rows.
+        /// Rows of the part.
         rows: u64,
         /// The first part.
         first: String,
@@ -91,7 +91,7 @@ impl FileTable {
         Ok(joined)
     }
 
-    /// The same bytes as rows of `dim` elements: each row becomes several. `None`: rows of the table are no whole number of those, or do
+    /// A view of the bytes as rows of `dim` elements: each row becomes several. `None`: rows of the table are no whole number of those, or do
     /// not stand one after another, or have scales.
     pub fn viewed(&self, dim: u32) -> Option<Self> {
         let times = self.dim.checked_div(dim).filter(|times| times * dim == self.dim)?;

@@ -59,7 +59,7 @@ impl Part {
         }
     }
 
-    /// Its extents in files, with the bytes of a row there; `None`: it stands in none.
+    /// The extents of the part in files, with the bytes of a row there; `None`: the part is in no file.
     fn in_file(&self) -> Option<(&[Extent], usize)> {
         match self.stored()? {
             (Source::File(extents), bytes) => Some((extents, bytes)),

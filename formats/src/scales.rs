@@ -47,9 +47,9 @@ pub enum ScaleError {
     Unfit {
         /// The tensor of scales.
         scales: String,
-        /// Its type, as safetensors calls it.
+        /// The type of the tensor of scales, as safetensors calls it.
         scale_dtype: String,
-        /// Its shape.
+        /// The shape of the tensor of scales.
         scale_shape: Vec<u64>,
         /// What its rows would need.
         wanted: String,

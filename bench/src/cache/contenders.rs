@@ -7,7 +7,7 @@ use warprow_cache::{Admission, Batch, Cache, Eviction, HitRate, Policy, SetCache
 pub struct Compared {
     /// What it is.
     pub name: String,
-    /// Its hits, of the batches that count.
+    /// Hits of the contender, in the batches that count.
     pub rate: HitRate,
 }
 
