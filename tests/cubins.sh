@@ -45,12 +45,12 @@ for cubin in "$cubins"/sm_*.cubin; do
     "$nvdisasm" "$cubin" >"$cubins/listing"
     # A doorbell takes one store of 32 bits: as many stores to registers as the source has places that ring, in each kernel that drives
     # rings and in no other, none of another width, and no load from a register.
-    for ringing in warprow_fetch warprow_test_ring; do
+    for ringing in warprow_fetch warprow_test_ring warprow_few warprow_few_updated; do
         stores=$(awk -v kernel=".text.$ringing:" '/^\.text\./ { in_it = $1 == kernel } in_it && /STG\.E\.MMIO\.SYS \[/' "$cubins/listing" | wc -l)
         [ "$stores" -eq "$rings" ] || { echo "$(basename "$cubin"): $stores doorbell stores in $ringing, where $rings are due"; exit 1; }
     done
     registers=$(grep -c 'MMIO' "$cubins/listing" || true)
-    [ "$registers" -eq $((2 * rings)) ] || { echo "$(basename "$cubin"): $registers accesses of registers, where $((2 * rings)) are due"; exit 1; }
+    [ "$registers" -eq $((4 * rings)) ] || { echo "$(basename "$cubin"): $registers accesses of registers, where $((4 * rings)) are due"; exit 1; }
     kernels=$(grep -c '^\.text\.warprow_' "$cubins/listing" || true)
     [ "$kernels" -eq "$due" ] || { echo "$(basename "$cubin"): $kernels kernels, where $due are due"; exit 1; }
     echo "$(basename "$cubin" .cubin): $kernels kernels, $(grep -c "/\*[0-9a-f]\{4,\}\*/" "$cubins/listing" || true) instructions, all legal; one store a doorbell"

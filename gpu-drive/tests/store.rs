@@ -102,6 +102,26 @@ impl Fixture {
         (ticket.poll().unwrap(), found)
     }
 
+    /// Looks `ids` up in two halves, and compares every row.
+    fn look_up_ahead(&self, plan: &GpuPlan, ids: &[i64]) {
+        let (slot, stream) = (plan.slot().unwrap(), self.stream.cu_stream().cast());
+        let on_gpu = self.stream.clone_htod(ids).unwrap();
+        let rows = self.stream.alloc_zeros::<f32>(ids.len() * DIM).unwrap();
+        let batch = GpuBatch::new(on_gpu.device_ptr(&self.stream).0, BatchLen::Host(ids.len()), ids.len() as u32);
+        let output = GpuOutput::new(rows.device_ptr(&self.stream).0, plan.width());
+        // SAFETY: both arrays live until the stream has been waited for.
+        let ticket = unsafe {
+            let prefetched = slot.prefetch(stream, &batch).unwrap();
+            slot.lookup_prefetched(prefetched, stream, &output).unwrap()
+        };
+        let found = self.stream.clone_dtoh(&rows).unwrap();
+        self.stream.synchronize().unwrap();
+        assert_eq!(ticket.poll().unwrap().unwrap().failed, 0);
+        for (&id, found) in ids.iter().zip(found.chunks(DIM)) {
+            assert_eq!(found, row(id as u64, 0), "row {id}");
+        }
+    }
+
     /// Commands answered by the GPU and by the host.
     fn counts(&self) -> (u64, u64) {
         let counts = self.drives.iter().map(|drive| drive.offload_counts().unwrap());
@@ -149,6 +169,26 @@ fn answers(gpu: usize) {
                 by_gpu == looked_up && by_worker == 0,
                 "{by_gpu} by the GPU, {by_worker} by the host, of {looked_up}"
             );
+        }
+    }
+}
+
+/// Up to 4,096 ids by one kernel, rows of several sets, and one row that everybody wants; in two halves as well.
+#[test]
+fn one_kernel_does_it_all() {
+    let Some(fixture) = Fixture::new(3, "") else { return };
+    for ((memory, _), sets) in PLACES.into_iter().zip([1, 2, 4]) {
+        let options = GpuOptions::default().with_queue_sets(sets).with_queue_memory(memory);
+        let executor = fixture.attach(options.with_one_kernel_ids(4096));
+        let options = PlanOptions::default().with_max(5_000, 5_000).with_prefetch();
+        let plan = executor.plan(&[Feature::new("t", "t")], options).unwrap();
+        let equal = vec![4_711; 4_096];
+        let all = [1, 24, 48, 192, 768, 1_536, 4_095, 4_096, 4_097, 5_000].map(|count| ids(count, count as u64));
+        for wanted in all.iter().chain([&equal]) {
+            let before = fixture.counts().0;
+            let report = fixture.look_up(&plan, wanted, 0);
+            assert_eq!((report.anomalies, fixture.counts().0 - before), (0, report.commands), "{memory:?}");
+            fixture.look_up_ahead(&plan, wanted);
         }
     }
 }

@@ -39,6 +39,9 @@ pub struct GpuOptions {
     /// depends on the size of the DRAM tier, with which look-ups are never slower than a plain gather, on an H200;
     /// where ids are uniform, a tenth of that number is faster. A number below 8,192 means 8,192.
     pub direct_ids: Option<u64>,
+    /// Look-ups of up to so many ids are one kernel, rows on drives included, where a plan's rows are not pooled;
+    /// 4,096 at most, on some GPUs fewer; 0: none are. `None`: 128, which benchmarks have shown to pay.
+    pub one_kernel_ids: Option<u64>,
     /// The longest wait for a read; `None`: the time-out with which the store was opened.
     pub timeout: Option<Duration>,
     /// Whether sparse ids are compared with the keys that are stored beside the rows. These keys then lie in GPU
@@ -85,6 +88,7 @@ impl Default for GpuOptions {
             merging: ReadMerging::Separate,
             gatherers: 0,
             direct_ids: None,
+            one_kernel_ids: None,
             timeout: None,
             check_keys: false,
             check_rows: false,
@@ -139,6 +143,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_direct_ids(self, ids: u64) -> Self {
         Self { direct_ids: Some(ids), ..self }
+    }
+
+    /// Does look-ups of up to so many ids by one kernel, rows on drives included; 0: none.
+    #[must_use]
+    pub fn with_one_kernel_ids(self, ids: u64) -> Self {
+        Self { one_kernel_ids: Some(ids), ..self }
     }
 
     /// Waits no longer than `timeout` for a read.

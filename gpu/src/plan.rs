@@ -47,6 +47,8 @@ pub(crate) struct Prepared {
     pub is_cold: bool,
     /// Of plans without rows on drives, look-ups of up to so many ids read rows where they lie.
     direct_ids: u64,
+    /// Look-ups of up to so many ids are one kernel, rows on drives included; 0: none are.
+    few_ids: u64,
     /// How launches of many ids find different rows: not by one block.
     pub many: DedupeMethod,
     /// Of few ids, and of many.
@@ -78,6 +80,9 @@ impl Sharing {
         Self { lanes, row_lanes, parts_of_row: quads.div_ceil(1 << lanes).max(1), by_lines }
     }
 }
+
+/// Look-ups of up to so many ids are one kernel, if nothing else is asked for (docs/performance/notes-gpu-drives.md).
+const ONE_KERNEL_IDS: u64 = 128;
 
 /// From so many ids on, reading by lines gains more than the idle lanes cost.
 const MANY: u64 = 4096;
@@ -114,9 +119,16 @@ impl GpuPlan {
         });
         let sizes = sizes_of(&attached, &description, &options);
         let many = many(&attached, &options, sizes, description.keys.dram > 0)?;
+        let is_cold = description.cold_rows > 0 || view.follows && options.adopt_room;
+        let by_one_block = options.dedupe.is_none_or(|method| method == DedupeMethod::Block)
+            && !attached.options.ablations.deduplication;
         let mut prepared = Prepared {
             many,
-            is_cold: description.cold_rows > 0 || view.follows && options.adopt_room,
+            is_cold,
+            few_ids: match is_cold && by_one_block && !description.pooled {
+                true => attached.options.one_kernel_ids.unwrap_or(ONE_KERNEL_IDS).min(attached.kernels.few_ids()),
+                false => 0,
+            },
             direct_ids: match options.dedupe {
                 _ if description.keyed_rows == 0 && !view.follows => u64::MAX,
                 None => most.max(SMALL_IDS),
@@ -213,11 +225,17 @@ impl Prepared {
     pub(crate) fn kind(&self, ids: u64) -> LookupKind {
         if !self.is_cold && ids <= self.direct_ids {
             LookupKind::Direct
+        } else if self.by_one_kernel(ids) {
+            LookupKind::Few
         } else if self.by_one_block(ids) {
             LookupKind::Small
         } else {
             LookupKind::Large
         }
+    }
+
+    fn by_one_kernel(&self, ids: u64) -> bool {
+        self.few_ids != 0 && ids <= self.few_ids
     }
 
     fn by_one_block(&self, ids: u64) -> bool {
@@ -228,7 +246,11 @@ impl Prepared {
     /// How so many ids are prefetched: rows in DRAM too, where there are some (unless one block was asked for).
     pub(crate) fn ahead(&self, ids: u64) -> PrefetchKind {
         let staged = self.description.keys.dram > 0 && self.options.dedupe.is_none();
-        if staged || !self.by_one_block(ids) { PrefetchKind::Large } else { PrefetchKind::Small }
+        match (staged, self.by_one_kernel(ids)) {
+            (false, true) => PrefetchKind::Few,
+            (false, false) if self.by_one_block(ids) => PrefetchKind::Small,
+            _ => PrefetchKind::Large,
+        }
     }
 
     pub(crate) fn sharing(&self, ids: u64) -> Sharing {
@@ -242,12 +264,18 @@ impl Prepared {
         Dimensions { features, pooled, width, element_bytes }
     }
 
+    /// What its largest batches are.
+    pub(crate) fn sizes(&self) -> Sizes {
+        sizes_of(&self.attached, &self.description, &self.options)
+    }
+
     /// What a slot's launches need memory for.
     pub(crate) fn needs(&self) -> DedupeNeeds {
-        let sizes = sizes_of(&self.attached, &self.description, &self.options);
+        let sizes = self.sizes();
         DedupeNeeds {
             ids: sizes.ids,
-            uniques: sizes.uniques,
+            // One kernel numbers the unique rows with gaps: as many as there are ids.
+            uniques: sizes.uniques.max(self.few_ids.min(sizes.ids)),
             bits: if self.many == DedupeMethod::Bitmap { sizes.keys } else { 0 },
             words: self.many.words(sizes),
             slots: self.many.slots(sizes),

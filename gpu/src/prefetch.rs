@@ -38,8 +38,8 @@ impl GpuSlot {
     /// Begins to fetch rows that are not in GPU memory, for [`lookup_prefetched`](Self::lookup_prefetched): from
     /// drives, and from DRAM where the plan has rows there. That happens on a stream of the slot's own, behind all that
     /// `stream` has been given so far and behind the latest look-up of what this slot fetched ahead; `stream` goes on.
-    /// It launches 3 kernels if the plan has no rows in DRAM and the batch at most 8,192 ids, else 6, and waits for
-    /// nothing but, as [`lookup`](Self::lookup) does, a drive whose queue has to be started anew. As many batches can
+    /// It launches 1 kernel where a look-up of as many ids is one, or 3 if the batch has at most 8,192 ids, if the plan
+    /// has no rows in DRAM; else 6 or more. It waits for nothing but, as [`lookup`](Self::lookup) does, a drive whose queue has to be started anew. As many batches can
     /// be fetched ahead as a plan has slots. The plan is made with
     /// [`PlanOptions::with_prefetch`](warprow_lookup::PlanOptions::with_prefetch).
     ///
@@ -66,6 +66,37 @@ impl GpuSlot {
     /// of another capture that has not ended. What happens on the GPU is an error of the look-up's ticket.
     #[allow(unsafe_code, reason = "it takes addresses from its caller")]
     pub unsafe fn prefetch(&self, stream: CUstream, batch: &GpuBatch) -> Result<PrefetchedBatch, GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.begin_prefetch(stream, batch, None) }
+    }
+
+    /// As [`prefetch`](Self::prefetch), but the rows are fetched behind those of `before`, which another slot fetches
+    /// ahead: for what is needed later, so that its commands do not delay those that are needed first. Both are part of
+    /// one capture, or of none.
+    ///
+    /// # Safety
+    /// As of [`prefetch`](Self::prefetch).
+    ///
+    /// # Errors
+    /// As of [`prefetch`](Self::prefetch); [`GpuError::Invalid`] if the two are not part of one capture, or of none.
+    #[allow(unsafe_code, reason = "it takes addresses from its caller")]
+    pub unsafe fn prefetch_behind(
+        &self,
+        stream: CUstream,
+        batch: &GpuBatch,
+        before: &PrefetchedBatch,
+    ) -> Result<PrefetchedBatch, GpuError> {
+        // SAFETY: the caller's promise.
+        unsafe { self.begin_prefetch(stream, batch, Some(before)) }
+    }
+
+    #[allow(unsafe_code, reason = "it takes addresses from its caller")]
+    unsafe fn begin_prefetch(
+        &self,
+        stream: CUstream,
+        batch: &GpuBatch,
+        before: Option<&PrefetchedBatch>,
+    ) -> Result<PrefetchedBatch, GpuError> {
         let plan = &*self.inner.plan;
         let invalid = |what, why: &str| Err(GpuError::Invalid { what, why: why.to_owned() });
         if !plan.options.prefetch {
@@ -82,6 +113,12 @@ impl GpuSlot {
         let mut held = lock(&self.inner.state);
         let state = held.as_mut().ok_or(GpuError::Broken)?;
         let id = capture.map_or(0, |capture| capture.id);
+        if before.is_some_and(|before| Arc::ptr_eq(&before.slot, &self.inner)) {
+            return Err(GpuError::SlotHoldsBatch);
+        }
+        if before.is_some_and(|before| before.capture != id) {
+            return invalid("the batch before", "both prefetches belong into one capture, or both into none");
+        }
         check_own_stream(gpu, state, id)?;
         let recorded = state.recorded.of(id);
         if recorded.spoilt {
@@ -107,6 +144,12 @@ impl GpuSlot {
         let State { graphs, side: Some(side), .. } = state else { return Err(GpuError::Broken) };
         let events = side.events(capture.is_some());
         side.follow(stream, events, capture.is_none() || recorded.used)?;
+        if let Some(before) = before {
+            // Nobody there waits for this slot: it holds no batch.
+            let held = lock(&before.slot.state);
+            let other = held.as_ref().and_then(|state| state.side.as_ref()).ok_or(GpuError::Broken)?;
+            other.events(capture.is_some()).fetched.hold(side.stream())?;
+        }
         let (kind, own) = (LookupKind::Ahead(ahead), side.stream());
         let graph = match &taken.place {
             TicketPlace::Own(index) => graphs.of(kind, *index),

@@ -89,8 +89,10 @@ impl Recorded {
 #[derive(Debug, Default)]
 pub(crate) struct Graphs {
     direct: Vec<LookupGraph>,
+    few: Vec<LookupGraph>,
     small: Vec<LookupGraph>,
     large: Vec<LookupGraph>,
+    ahead_few: Vec<LookupGraph>,
     ahead_small: Vec<LookupGraph>,
     ahead_large: Vec<LookupGraph>,
 }
@@ -118,11 +120,16 @@ impl Graphs {
         };
         Ok(Self {
             direct: of(LookupKind::Direct, !plan.is_cold)?,
+            few: of(LookupKind::Few, plan.kind(0) == LookupKind::Few)?,
             small: of(LookupKind::Small, plan.kind(most.min(SMALL_IDS)) == LookupKind::Small)?,
             large: of(LookupKind::Large, plan.kind(most) == LookupKind::Large)?,
+            ahead_few: of(
+                LookupKind::Ahead(PrefetchKind::Few),
+                plan.options.prefetch && plan.ahead(0) == PrefetchKind::Few,
+            )?,
             ahead_small: of(
                 LookupKind::Ahead(PrefetchKind::Small),
-                plan.options.prefetch && plan.ahead(0) == PrefetchKind::Small,
+                plan.options.prefetch && plan.ahead(most.min(SMALL_IDS)) == PrefetchKind::Small,
             )?,
             ahead_large: of(
                 LookupKind::Ahead(PrefetchKind::Large),
@@ -134,8 +141,10 @@ impl Graphs {
     pub(crate) fn of(&mut self, kind: LookupKind, ticket: usize) -> Option<&mut LookupGraph> {
         let graphs = match kind {
             LookupKind::Direct => &mut self.direct,
+            LookupKind::Few => &mut self.few,
             LookupKind::Small => &mut self.small,
             LookupKind::Large => &mut self.large,
+            LookupKind::Ahead(PrefetchKind::Few) => &mut self.ahead_few,
             LookupKind::Ahead(PrefetchKind::Small) => &mut self.ahead_small,
             LookupKind::Ahead(PrefetchKind::Large) => &mut self.ahead_large,
             // One or two kernels.
@@ -344,7 +353,9 @@ impl GpuSlot {
 
     /// Launches a look-up on `stream`, or captures it if the stream is being captured: 3 kernels if the batch has at
     /// most 8,192 ids (with [`BatchLen::Device`]: if the plan has), else 7 to 11, by the plan's
-    /// [`DedupeMethod`](warprow_lookup::DedupeMethod); 1 if no row lies on a drive and deduplication would not pay.
+    /// [`DedupeMethod`](warprow_lookup::DedupeMethod); 1 if the ids are as few as
+    /// [`GpuOptions::one_kernel_ids`](crate::GpuOptions::one_kernel_ids) says, or if no row lies on a drive and
+    /// deduplication would not pay.
     /// What is not captured is one launch of a CUDA graph. It waits for nothing, and allocates nothing. Launches of one
     /// slot follow each other if their stream makes them; one that begins while another is under way does nothing, and
     /// its ticket says [`GpuError::Busy`].
@@ -807,7 +818,7 @@ pub(crate) fn describe(
             repeats: plan.attached.options.ablations.deduplication.into(),
         },
         sort: abi::KeySort {
-            slots_log2: slots_log2(plan.needs().uniques),
+            slots_log2: slots_log2(plan.sizes().uniques),
             sweeps: sweeps(description.keys.all()),
             ..abi::KeySort::default()
         },

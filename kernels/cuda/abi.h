@@ -110,11 +110,16 @@ struct Counters {
     u64 first_missing;  // ~ the lowest position of an id whose feature reports it, without bit 63 unless the feature has BOUNDS_ERROR; 0: there is none
 };
 
-// What GPU memory has of each ticket.
+// What became of a launch at the lease and at the gate, as bits of TicketState.admitted. Only launches of `few` are refused, or tell of the gate.
+enum Admission : u32 { ADMISSION_GRANTED = 1, ADMISSION_REFUSED = 2, ADMISSION_OPEN = 4, ADMISSION_CLOSED = 8 };
+
+// What GPU memory has of each ticket. One load reads the first 16 bytes (`counts_before` of cuda/ticket.cuh).
 struct TicketState {
     u64 launches;     // that have ended
-    u32 admitted;     // not zero: the launch of this ticket that runs has the slot's lease
     u32 failures;     // of the launches that have ended, those that failed: the slot was in use, the batch was wrong, or rows were not read
+    u32 admitted;     // Admission: not zero between the kernels of a launch that has the slot's lease; 0 between launches
+    u32 blocks;       // of `few`: its blocks that have begun, and in the upper half those that have ended; 0 between launches
+    u32 unused[3];
 };
 
 // Pinned memory. `sequence` is stored behind what the launch did; of a launch of few ids the other words may arrive after it, and whoever
@@ -336,7 +341,7 @@ enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
-static_assert(sizeof(Counters) == 128 && sizeof(TicketState) == 16 && sizeof(Ticket) == 224 && sizeof(SlotState) == 240, "src/abi.rs");
+static_assert(sizeof(Counters) == 128 && sizeof(TicketState) == 32 && sizeof(Ticket) == 224 && sizeof(SlotState) == 240, "src/abi.rs");
 static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 272 && sizeof(RowLanes) == 24, "src/abi.rs");
 static_assert(sizeof(SlotPlaces) == 40 && sizeof(DriveQueues) == 24 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
 static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 624, "src/abi.rs");

@@ -13,29 +13,28 @@ DEVICE bool take_lease(SlotState& slot) {
     }
 }
 
-// By one thread: takes the lease and begins the launch, whose size it reads. If another launch has the lease, it tells the ticket so and returns false.
-DEVICE bool admit(const Lookup& lookup) {
-    SlotState& slot = *at<SlotState>(lookup.slot.state);
+// By one thread: tells the ticket of a launch that another launch has the lease.
+DEVICE void tell_busy(const Lookup& lookup) {
     Ticket& ticket = at<Ticket>(lookup.slot.tickets)[lookup.slot.ticket];
-    if (!take_lease(slot)) {
-        TicketState& counts = ticket_state(lookup);
-        counts.admitted = 0;
-        const u64 launches = ++counts.launches, failures = ++counts.failures;
-        const u64 words[3] = {check_part(0, launches), check_part(1, OUTCOME_BUSY), check_part(TICKET_FAILURES, failures)};
-        u32 high = 0, low = 0;
-        for (u64 word : words) {
-            high += (u32)(word >> 32);
-            low += (u32)word;
-        }
-        store_relaxed(reinterpret_cast<u64*>(&ticket) + 1, (u64)OUTCOME_BUSY);
-        store_relaxed(&ticket.failures, failures);
-        store_relaxed(&ticket.check, (u64)high << 32 | low);
-        store_release(&ticket.sequence, launches);
-        return false;
+    TicketState& counts = ticket_state(lookup);
+    counts.admitted = 0;
+    const u64 launches = ++counts.launches, failures = ++counts.failures;
+    const u64 words[3] = {check_part(0, launches), check_part(1, OUTCOME_BUSY), check_part(TICKET_FAILURES, failures)};
+    u32 high = 0, low = 0;
+    for (u64 word : words) {
+        high += (u32)(word >> 32);
+        low += (u32)word;
     }
+    store_relaxed(reinterpret_cast<u64*>(&ticket) + 1, (u64)OUTCOME_BUSY);
+    store_relaxed(&ticket.failures, failures);
+    store_relaxed(&ticket.check, (u64)high << 32 | low);
+    store_release(&ticket.sequence, launches);
+}
+
+// By one thread, which has taken the lease: begins the launch, whose size it reads.
+DEVICE void begin_launch(const Lookup& lookup, SlotState& slot) {
     // The launch before gave the lease back behind a release.
     fence_acquire();
-    ticket_state(lookup).admitted = 1;
     ++slot.launch;
     slot.began = now();
     slot.faults = 0;
@@ -44,6 +43,17 @@ DEVICE bool admit(const Lookup& lookup) {
     slot.counters = Counters{};
     slot.size = size_of(lookup, slot.flaws);
     slot.counters.ids = slot.size.ids;
+}
+
+// By one thread: takes the lease and begins the launch. If another launch has the lease, it tells the ticket so and returns false.
+DEVICE bool admit(const Lookup& lookup) {
+    SlotState& slot = *at<SlotState>(lookup.slot.state);
+    if (!take_lease(slot)) {
+        tell_busy(lookup);
+        return false;
+    }
+    begin_launch(lookup, slot);
+    ticket_state(lookup).admitted = ADMISSION_GRANTED;
     return true;
 }
 

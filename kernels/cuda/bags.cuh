@@ -22,9 +22,6 @@ DEVICE bool is_padding(const Lookup& lookup, const Feature& feature, u64 id) {
     return feature.has_padding == PADDING_ANY || lookup.batch.id_type == ID_U64;
 }
 
-// a / b. Most numbers fit 32 bits, and dividing those takes a fraction of the time.
-DEVICE u64 divide(u64 a, u64 b) { return (a | b) >> 32 == 0 ? (u64)((u32)a / (u32)b) : a / b; }
-
 // How the ids of a launch form bags.
 struct Bags {
     u64 ids;          // ids of the batch; a position is the index of one

@@ -44,7 +44,7 @@ template <bool UPDATED> DEVICE void leave(const Lookup& lookup, SlotState& slot)
 }
 
 // By one warp of the last block: stores the report of a launch of few ids. The first three times are in the ticket already.
-template <bool RICH> DEVICE void report_few(const Lookup& lookup, u64 launches, u64 generation, u64 ids, u32 flaws, u64 sum, u64 first_missing, u64 failures) {
+template <bool RICH> DEVICE void report_few(const Lookup& lookup, const CountsBefore& before, u64 generation, u64 ids, u32 flaws, u64 sum, u64 first_missing) {
     u32 lane = threadIdx.x, count = lane - TICKET_COUNTERS;
     u64 missing = sum >> FEW_MISSING & FEW, padding = sum >> FEW_PADDING & FEW, hbm = sum >> FEW_HBM;
     if (sum >> FEW_FLAWED & FEW_BLOCKS) flaws |= FLAW_OFFSETS;
@@ -61,10 +61,10 @@ template <bool RICH> DEVICE void report_few(const Lookup& lookup, u64 launches, 
         word = lane == TICKET_FIRST_MISSING ? first_missing : word;
         word = lane == TICKET_MISSING ? id : word;
     }
-    word = count_failure(lookup, word, failures);
+    word = count_failure(lookup, word, before.failures);
     word = lane == TICKET_ENDED ? now() : word;
     // Each block's fence ordered what it stored before its count, and this comes behind all counts. Nothing waits for the report to arrive.
-    store_words(lookup, launches, word, false, true);
+    store_words(lookup, before.launches + 1, word, false, true);
 }
 
 constexpr u32 DIRECT_WARPS = DIRECT_THREADS / 32;
@@ -75,11 +75,15 @@ DEVICE u64* few_sums() {
     return sums;
 }
 
+// The block's copy of what the ticket has counted. It is there when `direct` has waited for it.
+DEVICE CountsBefore& block_counts() {
+    SHARED CountsBefore before;
+    return before;
+}
+
 // By all threads of every block: the end of a launch of few ids.
-template <bool RICH, bool UPDATED> DEVICE void end_few(const Lookup& lookup, SlotState& slot, u64 ids, u64 launches, u64 generation, u32 flaws, const IdCounts& counts, const Scratch& scratch) {
+template <bool RICH, bool UPDATED> DEVICE void end_few(const Lookup& lookup, SlotState& slot, u64 ids, const CountsBefore& before, u64 generation, u32 flaws, const IdCounts& counts, const Scratch& scratch) {
     u64* sums = few_sums();
-    // Nobody else stores it. It is there before all blocks are counted.
-    const u64 failures = threadIdx.x < 32 ? ticket_state(lookup).failures : 0;
     u64 missing = __reduce_add_sync(FULL, counts.missing), padding = __reduce_add_sync(FULL, counts.padding);
     u64 hbm = __reduce_add_sync(FULL, counts.hbm), sum = 0;
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = (missing << FEW_MISSING) + (padding << FEW_PADDING) + (hbm << FEW_HBM);
@@ -102,11 +106,11 @@ template <bool RICH, bool UPDATED> DEVICE void end_few(const Lookup& lookup, Slo
             slot.counters.first_missing = 0;
         }
         slot.few = 0;
-        ticket_state(lookup).launches = launches;
+        ticket_state(lookup).launches = before.launches + 1;
         leave<UPDATED>(lookup, slot);
     }
     if (RICH) first_missing = __shfl_sync(FULL, first_missing, 0);
-    report_few<RICH>(lookup, launches, generation, ids, flaws, sum, first_missing, failures);
+    report_few<RICH>(lookup, before, generation, ids, flaws, sum, first_missing);
 }
 
 // The whole look-up: each row is read where it lies. It needs no slot, only a SlotState of its ticket's own. Traffic: ids, rows, output.
@@ -118,7 +122,9 @@ template <bool POOLED, bool ONE_FEATURE, bool RICH, bool UPDATED> DEVICE void di
     const Size size = size_of(lookup, flaws);
     // With one feature nobody asks for bags, and dividing takes a while.
     const Bags bags = ONE_FEATURE ? Bags{size.ids, size.bags, 0} : bags_of(lookup, size);
-    const u64 launches = threadIdx.x < 32 ? ticket_state(lookup).launches + 1 : 0;
+    CountsBefore& before = block_counts();
+    // Nobody needs it before the end.
+    if (threadIdx.x == 0) begin_shared_copy(&before, &counts_before(lookup));
     const u64 generation = lookup.plan.follows && threadIdx.x < 32 ? slot.generation : 0;
     if (thread == 0) {
         u64 began = now();
@@ -127,19 +133,20 @@ template <bool POOLED, bool ONE_FEATURE, bool RICH, bool UPDATED> DEVICE void di
     IdCounts counts{};
     if (POOLED) expand_bags<true, RICH, UPDATED>(lookup, slot, bags, scratch, counts); else expand_rows<true, ONE_FEATURE, RICH, UPDATED>(lookup, slot, bags, scratch, counts);
     check_offsets(lookup, bags, scratch, thread, threads);
-    if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few<RICH, UPDATED>(lookup, slot, bags.ids, launches, generation, flaws, counts, scratch);
+    if (threadIdx.x == 0) await_shared_copies();
+    if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few<RICH, UPDATED>(lookup, slot, bags.ids, before, generation, flaws, counts, scratch);
     sum_counts(counts, scratch);
     if (threadIdx.x == 0) add_sums(slot, scratch);
     if (!is_last(slot.expand_left) || threadIdx.x >= 32) return;
     if (threadIdx.x == 0) slot.counters.ids = bags.ids;
     __syncwarp();
-    report<RICH>(lookup, slot, launches, false);
+    report<RICH>(lookup, slot, before, false);
     if (threadIdx.x != 0) return;
     slot.counters = Counters{};
     slot.flaws = 0;
-    ticket_state(lookup).launches = launches;
+    ticket_state(lookup).launches = before.launches + 1;
     leave<UPDATED>(lookup, slot);
-    store_release(&at<Ticket>(lookup.slot.tickets)[lookup.slot.ticket].sequence, launches);
+    store_release(&at<Ticket>(lookup.slot.tickets)[lookup.slot.ticket].sequence, before.launches + 1);
 }
 
 // Reads: ids, offsets, features, the tables' indexes, permutations and rows.

@@ -3,13 +3,36 @@
 #include "locate.cuh"
 #include "put_row.cuh"
 
+// By the lanes that share a row, of which this one is number `lane`: writes part `part` of the output row of position `i`. `row`: the address of its row in
+// memory; up to ROW_LOST: it has none. `rest`: what elements of the output row are that no row has. RICH: rows may be of any element, else all are of the
+// output's.
+template <bool RICH> DEVICE void put_row(const Lookup& lookup, const Table& table, u64 row, u64 i, u32 part, u32 lane, float rest) {
+    const u32 lanes = lookup.lanes.row_lanes, parts = lookup.lanes.parts_of_row, out_bytes = element_bytes(lookup.output.element);
+    // Groups of lanes are parts of a warp, or else follow each other without gaps.
+    const bool aligned = lanes == 1u << lookup.lanes.group_log2;
+    const u64 out = lookup.output.rows + i * lookup.output.row_stride * out_bytes;
+    const u32 own = part * lanes + lane, dim = row > ROW_LOST ? table.dim : 0;
+    // A number before the row's begin wraps to beyond its end.
+    const u32 quad = own - skew_of(lookup, row);
+    if (table.element == lookup.output.element) {
+        const bool holds = dim != 0 && quad < (table.row_bytes + 15) / 16;
+        const uint4 data = holds ? at<const uint4>(row)[quad] : uint4{};
+        const bool by_words = (out | table.row_bytes) % 16 != 0 && (out | table.row_bytes) % 4 == 0 && lanes >= 4 && aligned;
+        if (dim != 0 && by_words) put_words(out, table.row_bytes, quad - lane, lanes, data);
+        else if (holds) put_quad(out + quad * 16, table.row_bytes - quad * 16, data);
+    } else if (RICH) {
+        const uint4 data = dim != 0 && quad < (table.row_bytes + 15) / 16 ? at<const uint4>(row)[quad] : uint4{};
+        if (dim != 0) put_widened(lookup, out, table, row, quad - lane, data);
+    }
+    for (u32 e = dim + own; e < lookup.output.width; e += parts * lanes) narrow(out, lookup.output.element, e, rest);
+}
+
 // Writes one output row for each id. RowLanes.row_lanes lanes share a row, or a part of it, each with 16 B: rows begin at multiples of 16 B and are
 // padded to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: nothing was prepared, and each row is read where it lies. ONE_FEATURE: the plan has one feature.
 // RICH: rows may be of any element, else all are of the output's. UPDATED: the overlay may have newer rows.
 template <bool DIRECT, bool ONE_FEATURE, bool RICH, bool UPDATED> DEVICE void expand_rows(const Lookup& lookup, SlotState& slot, const Bags& bags, Scratch& scratch, IdCounts& counts) {
-    const u32 lanes = lookup.lanes.row_lanes, parts = lookup.lanes.parts_of_row, out_bytes = element_bytes(lookup.output.element);
-    // Groups of lanes are parts of a warp, or else follow each other without gaps.
+    const u32 lanes = lookup.lanes.row_lanes, parts = lookup.lanes.parts_of_row;
     const bool aligned = lanes == 1u << lookup.lanes.group_log2;
     const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = gridDim.x * blockDim.x;
     const u32 group = aligned ? thread >> lookup.lanes.group_log2 : thread / lanes, lane = thread - group * lanes;
@@ -41,22 +64,8 @@ template <bool DIRECT, bool ONE_FEATURE, bool RICH, bool UPDATED> DEVICE void ex
             mask_lost(lookup, i);
         }
         if (place == PLACE_MISSING && feature.missing == MISSING_DEFAULT) row = table.default_row;
-        const u64 out = lookup.output.rows + i * lookup.output.row_stride * out_bytes;
-        const u32 own = part * lanes + lane, dim = row > ROW_LOST ? table.dim : 0;
-        // A number before the row's begin wraps to beyond its end.
-        const u32 quad = own - skew_of(lookup, row);
-        if (table.element == lookup.output.element) {
-            const bool holds = dim != 0 && quad < (table.row_bytes + 15) / 16;
-            const uint4 data = holds ? at<const uint4>(row)[quad] : uint4{};
-            const bool by_words = (out | table.row_bytes) % 16 != 0 && (out | table.row_bytes) % 4 == 0 && lanes >= 4 && aligned;
-            if (dim != 0 && by_words) put_words(out, table.row_bytes, quad - lane, lanes, data);
-            else if (holds) put_quad(out + quad * 16, table.row_bytes - quad * 16, data);
-        } else if (RICH) {
-            const uint4 data = dim != 0 && quad < (table.row_bytes + 15) / 16 ? at<const uint4>(row)[quad] : uint4{};
-            if (dim != 0) put_widened(lookup, out, table, row, quad - lane, data);
-        }
         const float rest = !DIRECT && row == ROW_LOST ? lost_value(lookup) : 0.0f;
-        for (u32 e = dim + own; e < lookup.output.width; e += parts * lanes) narrow(out, lookup.output.element, e, rest);
+        put_row<RICH>(lookup, table, row, i, part, lane, rest);
     }
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }

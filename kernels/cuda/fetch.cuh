@@ -59,5 +59,6 @@ KERNEL __launch_bounds__(FETCH_THREADS, 2) warprow_fetch(const Lookup lookup, co
     }
     u32 begin = slot.dram_uniques + (u32)((u64)cold * share.healthy_before / share.healthy);
     u32 end = slot.dram_uniques + (u32)((u64)cold * (share.healthy_before + 1) / share.healthy);
-    if (begin < end) submit(lookup, at<QueueDescriptor>(lookup.queues.descriptors)[blockIdx.x], begin, end);
+    RowsRest rows;
+    if (begin < end) submit(lookup, at<QueueDescriptor>(lookup.queues.descriptors)[blockIdx.x], begin, end, submit_shared_of_block(), rows);
 }

@@ -9,10 +9,11 @@ constexpr u32 FINISH_THREADS = 256;
 // By one warp of the last block: stores the report, says at the gate that nobody is inside, and gives the lease back.
 template <bool RICH> DEVICE void release(const Lookup& lookup) {
     SlotState& slot = *at<SlotState>(lookup.slot.state);
-    TicketState& counts = ticket_state(lookup);
-    const u64 launches = counts.launches + 1;
-    report<RICH>(lookup, slot, launches, true);
+    const CountsBefore before = counts_before(lookup);
+    report<RICH>(lookup, slot, before, true);
     if (threadIdx.x != 0) return;
+    TicketState& counts = ticket_state(lookup);
+    const u64 launches = before.launches + 1;
     counts.admitted = 0;
     counts.launches = launches;
     fence_release();

@@ -8,5 +8,6 @@
 #include "direct.cuh"
 #include "finish.cuh"
 #include "prefetch.cuh"
+#include "few.cuh"
 #include "adopt.cuh"
 #include "ring_test.cuh"

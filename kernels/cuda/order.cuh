@@ -102,6 +102,13 @@ __device__ __forceinline__ void let_next_come() {
 #endif
 }
 
+// Copies 16 bytes of global memory to shared memory, both aligned, while the thread goes on: it takes no register. They are there for this thread when
+// `await_shared_copies` has returned, and for others behind a barrier after that.
+__device__ __forceinline__ void begin_shared_copy(void* shared, const void* global) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
+}
+__device__ __forceinline__ void await_shared_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 // Between two looks at something that has not come.
 __device__ __forceinline__ void pause(u32 nanoseconds) { __nanosleep(nanoseconds); }
 
@@ -133,6 +140,8 @@ static inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 static inline void fence_sequential() { release_late_stores(), __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void fence_system() { release_late_stores(), __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 static inline void fence_gpu() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+static inline void begin_shared_copy(void* shared, const void* global) { __builtin_memcpy(shared, global, 16); }
+static inline void await_shared_copies() {}
 static inline void wait_for_previous() {}
 static inline void let_next_come() {}
 u64 now();

@@ -3,17 +3,20 @@
 #pragma once
 #include "ticket.cuh"
 
+// By one thread: has the slot rest, when the launch has read all that it reads from drives.
+DEVICE void begin_rest(const Lookup& lookup, SlotState& slot) {
+    slot.missing_id = missing_id(lookup, slot.counters.first_missing);
+    slot.fetched = now();
+    fence_release();
+    store_relaxed(gate_inside(lookup), 0ull);
+}
+
 // Reads: the ids, for the first missing one.
 // Writes: SlotState.missing_id and .fetched; zero to the gate's `inside`, so that whoever resets a drive need not wait for the second half.
 // Relies on: `fetch` has ended, and with it the use of the queues. One thread in all. When the kernel has ended, the ids are the caller's again.
 KERNEL warprow_rest(const Lookup lookup) {
     wait_for_previous();
-    if (!is_admitted(lookup)) return;
-    SlotState& slot = *at<SlotState>(lookup.slot.state);
-    slot.missing_id = missing_id(lookup, slot.counters.first_missing);
-    slot.fetched = now();
-    fence_release();
-    store_relaxed(gate_inside(lookup), 0ull);
+    if (is_admitted(lookup)) begin_rest(lookup, *at<SlotState>(lookup.slot.state));
 }
 
 // Reads: the mask that the first half kept in the slot's memory.

@@ -1,74 +1,15 @@
 // The first kernel of a look-up of few ids: one block finds the unique keys of up to SMALL ids, in ascending order, by a sort in shared memory.
 #pragma once
 #include "admit.cuh"
+#include "block_sort.cuh"
 #include "locate.cuh"
 
 constexpr u32 SMALL_THREADS = 1024;
 constexpr u32 SMALL = 8192;          // ids at most
-constexpr u32 POSITION_BITS = 13;    // a word to sort: a key above, a position below
-constexpr u64 NO_KEY = ~0ull;
 
-// In the sort each warp has a chunk of words, and each lane one word in 32 of the chunk.
+// The sort: each lane has so many words of a warp's chunk.
 constexpr u32 WORDS_PER_LANE = SMALL / SMALL_THREADS;
 constexpr u32 CHUNK = 32 * WORDS_PER_LANE;
-
-// By a warp: the steps of a merge of `run` words that compare words `most` (less than CHUNK) apart or nearer. `first`: the number of the lane's
-// first word.
-DEVICE void merge_chunk(u64 (&own_words)[WORDS_PER_LANE], u32 first, u32 run, u32 most) {
-#pragma unroll
-    for (u32 apart = WORDS_PER_LANE / 2; apart > 0; apart /= 2) {
-        if (32 * apart > most) continue;
-#pragma unroll
-        for (u32 k = 0; k < WORDS_PER_LANE; ++k) {
-            if ((k & apart) != 0) continue;
-            const u64 a = own_words[k], b = own_words[k + apart];
-            const bool swaps = (a > b) == (((first + 32 * k) & run) == 0);
-            own_words[k] = swaps ? b : a;
-            own_words[k + apart] = swaps ? a : b;
-        }
-    }
-    for (u32 step = most < 16 ? most : 16; step > 0; step /= 2) {
-#pragma unroll
-        for (u32 k = 0; k < WORDS_PER_LANE; ++k) {
-            const u64 other = __shfl_xor_sync(FULL, own_words[k], step);
-            const bool least = ((first & step) == 0) == (((first + 32 * k) & run) == 0);
-            if ((other < own_words[k]) == least) own_words[k] = other;
-        }
-    }
-}
-
-// By the block: sorts `size` (a power of two, CHUNK or more) words in shared memory, by Batcher's bitonic network. Words less than a chunk apart
-// are compared within a warp, without a barrier.
-DEVICE void block_sort(u64* words, u32 size) {
-    const u32 first = threadIdx.x / 32 * CHUNK + threadIdx.x % 32;
-    const bool holds = first < size;  // the same in a whole warp
-    u64 own_words[WORDS_PER_LANE];
-    if (holds) {
-        for (u32 k = 0; k < WORDS_PER_LANE; ++k) own_words[k] = words[first + 32 * k];
-        for (u32 run = 2; run <= CHUNK; run *= 2) merge_chunk(own_words, first, run, run / 2);
-        for (u32 k = 0; k < WORDS_PER_LANE; ++k) words[first + 32 * k] = own_words[k];
-    }
-    __syncthreads();
-    for (u32 run = 2 * CHUNK; run <= size; run *= 2) {
-        for (u32 step = run / 2; step >= CHUNK; step /= 2) {
-            for (u32 i = threadIdx.x; i < size / 2; i += SMALL_THREADS) {
-                u32 low = 2 * i - (i & (step - 1)), high = low + step;
-                u64 a = words[low], b = words[high];
-                if ((a > b) == ((low & run) == 0)) {
-                    words[low] = b;
-                    words[high] = a;
-                }
-            }
-            __syncthreads();
-        }
-        if (holds) {
-            for (u32 k = 0; k < WORDS_PER_LANE; ++k) own_words[k] = words[first + 32 * k];
-            merge_chunk(own_words, first, run, CHUNK / 2);
-            for (u32 k = 0; k < WORDS_PER_LANE; ++k) words[first + 32 * k] = own_words[k];
-        }
-        __syncthreads();
-    }
-}
 
 // What the block shares besides its Scratch and the words.
 struct PrepareShared {
@@ -115,7 +56,7 @@ template <bool UPDATED> DEVICE void prepare(const Lookup& lookup, Scratch& scrat
     while (size < shared.keyed) size *= 2;
     for (u32 i = shared.keyed + threadIdx.x; i < size; i += SMALL_THREADS) words[i] = NO_KEY;
     __syncthreads();
-    block_sort(words, size);
+    block_sort<SMALL_THREADS, WORDS_PER_LANE>(words, size);
     // Each warp numbers the different keys of its chunk, 32 words at a time.
     const u32 lane = threadIdx.x % 32, first = threadIdx.x / 32 * CHUNK + lane;
     u64 own_words[WORDS_PER_LANE];

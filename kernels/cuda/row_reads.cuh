@@ -6,9 +6,9 @@
 // The LBA of the row of unique number `unique`, on its drive.
 DEVICE u64 lba_of(const Lookup& lookup, u32 unique) { return location_of(lookup, at<const u64>(lookup.unique.keys)[unique]).drive_lba & 0xffffffffffffull; }
 
-// By a warp: copies the row of `unique` from the landing area to staging, and sets its status by whether it is what was written. `place`: the place of
-// its command.
-DEVICE void take_row(const Lookup& lookup, const QueueDescriptor& queue, const Ring& ring, RowChecks& checks, u32 unique, u64 from, u32 bytes, u32 place) {
+// By a warp: copies the row of `unique` from the landing area to staging, and sets its status by whether it is what was written, which it returns. `place`:
+// the place of its command.
+DEVICE bool take_row(const Lookup& lookup, const QueueDescriptor& queue, const Ring& ring, RowChecks& checks, u32 unique, u64 from, u32 bytes, u32 place) {
     const u64 to = lookup.unique.staging + (u64)unique * lookup.unique.staging_stride;
     // Rows start at multiples of their own length, which may be odd.
     if (from % 16 == 0) {
@@ -25,14 +25,15 @@ DEVICE void take_row(const Lookup& lookup, const QueueDescriptor& queue, const R
         }
     }
     const bool sound = lookup.plan.crc_slices == 0 || matches_checksum(lookup, checks, unique);
-    if (threadIdx.x % 32 != 0) return;
+    if (threadIdx.x % 32 != 0) return sound;
     at<u8>(lookup.unique.status)[unique] = sound ? ROW_READ : ROW_DAMAGED;
-    if (sound) return;
+    if (sound) return true;
     atomicAdd(&checks.damaged, 1u);
     if (atomicCAS(&checks.unique, NOTHING, unique) == NOTHING) {
         checks.cid = ring.generation[place / BATCH] << queue.cid_shift | place;
         checks.lba = lba_of(lookup, ring.tag[place]);
     }
+    return false;
 }
 
 // Whether two rows of different LBAs share a command: one on LBAs from `at` to before `end`, and the next one. The upper bits hold the drive.
@@ -44,6 +45,25 @@ DEVICE bool share_window(const QueueDescriptor& queue, u64 at, u64 end, u64 next
 // Where rows share no window, a team of TEAM lanes walks a part of the share, TEAM uniques a step: their keys are 32 B, a sector or two.
 constexpr u32 TEAM = 4, TEAMS = BATCH / TEAM;
 
+// What all lanes share. The location of each row stands beside those of its neighbours: in a tile, or in a team.
+struct RowTile {
+    u64 drive_lbas[TEAMS * (TEAM + 2)];  // RowLocation.drive_lba
+    u64 ends[BATCH + 1];                 // with windows: behind each row's last LBA
+    u64 bytes;                           // that commands ask for
+    u32 room[BATCH / 32];                // of block_scan
+    u32 next;                            // the position behind what was put into the batch
+    u32 joined[MAX_PLACES / 32];         // a bit for each command of rows of several LBAs, which are read again if the medium fails
+    u32 split;                           // how many such commands failed by the medium
+    u8 last[BATCH];                      // of each command of a batch, the lane with its last row
+    u32 alone[MAX_PLACES];               // of a command for one row: the bytes of the row, above the 12 bits that say where it begins in its LBA; else 0
+};
+
+// What a launch does about rows in staging before all are there: nothing.
+struct RowsRest {
+    METHOD void read(u32) {}
+    METHOD void taken() {}
+};
+
 // The rows that the submitting block of a drive reads: its share of the uniques. The tag of a command is the first unique that its LBAs hold.
 //
 // A share of several batches is cut into as many parts as there are teams of lanes, and all teams walk their parts at the same time. So a batch is
@@ -53,25 +73,18 @@ constexpr u32 TEAM = 4, TEAMS = BATCH / TEAM;
 // counted from the share's begin, not from a batch's: so `take` finds the rows of a command as `fill` did. With windows, tiles follow each other and
 // teams do not walk. A command reads from the first LBA that is wanted to the last. If the medium fails, the rows of a command of several LBAs are read
 // again, each LBA by itself, when everything else was read: a second pass over the share takes the rows with status ROW_AGAIN.
-struct RowReads {
+//
+// `Rows` is told of rows in staging:
+//   read(unique)  by one lane, when the row of that unique is there and is what was written
+//   taken()       by the whole block, behind all rows of one look at the completions, with no barrier between
+template <class Rows> struct RowReads {
     const Lookup& lookup;
     const QueueDescriptor& queue;
     const u32 begin, end;
 
-    // What all lanes share. The location of each row stands beside those of its neighbours: in a tile, or in a team.
-    struct Tile {
-        u64 drive_lbas[TEAMS * (TEAM + 2)];  // RowLocation.drive_lba
-        u64 ends[BATCH + 1];                 // with windows: behind each row's last LBA
-        u64 bytes;                           // that commands ask for
-        u32 room[BATCH / 32];                // of block_scan
-        u32 next;                            // the position behind what was put into the batch
-        u32 joined[MAX_PLACES / 32];         // a bit for each command of rows of several LBAs, which are read again if the medium fails
-        u32 split;                           // how many such commands failed by the medium
-        u8 last[BATCH];                      // of each command of a batch, the lane with its last row
-        u32 alone[MAX_PLACES];               // of a command for one row: the bytes of the row, above the 12 bits that say where it begins in its LBA; else 0
-    };
-    Tile& tile;
+    RowTile& tile;
     RowChecks& checks;
+    Rows& rows;
     const u32 team_uniques = team_uniques_of(queue, end - begin);  // uniques of a team's part; 0: there are no teams, and a step is a tile
     u32 position = 0;              // the next to look at: lane position % BATCH of step position / BATCH
     u32 batches_in_flight = 0;     // batches that were filled and are not finished
@@ -248,13 +261,17 @@ struct RowReads {
                 for (u32 k = 0; k < UNROLL; ++k)
                     if (to[k] != 0) *at<Quad>(to[k]) = data[k];
             }
-            if (plain) at<u8>(lookup.unique.status)[unique] = ROW_READ;
+            if (plain) {
+                at<u8>(lookup.unique.status)[unique] = ROW_READ;
+                rows.read(unique);
+            }
             if (there && again) at<u8>(lookup.unique.status)[unique] = ROW_AGAIN;
             for (u32 left = __ballot_sync(FULL, there && !again && !plain); left != 0; left &= left - 1) {
                 const u32 source_lane = __ffs(left) - 1;
                 const u64 source = __shfl_sync(FULL, from, source_lane);
                 const u32 len = __shfl_sync(FULL, row.row_bytes, source_lane), which = __shfl_sync(FULL, unique, source_lane);
-                take_row(lookup, queue, ring, checks, which, source, len, __shfl_sync(FULL, place, source_lane));
+                const bool sound = take_row(lookup, queue, ring, checks, which, source, len, __shfl_sync(FULL, place, source_lane));
+                if (sound && lane == 0) rows.read(which);
             }
             // The next row of the command, if there is one.
             if (there) {
@@ -265,20 +282,33 @@ struct RowReads {
                     there = has_windows() && unique < tile_end && share_window(queue, before, behind, row.drive_lba, row.drive_lba + row.lbas);
             }
         }
+        rows.taken();
     }
 
     METHOD void finished() { --batches_in_flight; }
 };
 
+// Shared memory of a block that reads rows from drives.
+struct SubmitShared {
+    Ring ring;
+    RowTile tile;
+    RowChecks checks;
+};
+
+DEVICE SubmitShared& submit_shared_of_block() {
+    SHARED SubmitShared shared;
+    return shared;
+}
+
 // By the block that owns the queue: reads those uniques from `begin` to before `end` whose rows lie on the queue's drive. Rows count as failed until they
 // are in staging, so that the block may leave at any point. If it leaves commands behind, the queue is poisoned.
-DEVICE void submit(const Lookup& lookup, const QueueDescriptor& queue, const u32 begin, const u32 end) {
-    SHARED Ring ring;
-    SHARED RowReads::Tile tile;
-    SHARED RowChecks checks;
+template <class Rows> DEVICE void submit(const Lookup& lookup, const QueueDescriptor& queue, const u32 begin, const u32 end, SubmitShared& shared, Rows& rows) {
+    Ring& ring = shared.ring;
+    RowTile& tile = shared.tile;
+    RowChecks& checks = shared.checks;
     if (threadIdx.x == 0) tile.bytes = tile.split = 0;
     begin_checks(lookup, checks);
-    RowReads reads{lookup, queue, begin, end, tile, checks};
+    RowReads<Rows> reads{lookup, queue, begin, end, tile, checks, rows};
     const RingOutcome outcome = drive_queue(queue, ring, reads);
     if (threadIdx.x != 0) return;
     SlotState& slot = *at<SlotState>(lookup.slot.state);

@@ -18,14 +18,23 @@ DEVICE u64* ticket_words(const Lookup& lookup) { return reinterpret_cast<u64*>(a
 // What GPU memory has of the launch's ticket.
 DEVICE TicketState& ticket_state(const Lookup& lookup) { return at<TicketState>(lookup.slot.counts)[lookup.slot.ticket]; }
 
+// The first 16 bytes of TicketState, as they were before the launch that runs. Nobody stores them before the last block of the launch does.
+struct alignas(16) CountsBefore {
+    u64 launches;
+    u32 failures;
+    u32 admitted;
+};
+
+DEVICE const CountsBefore& counts_before(const Lookup& lookup) { return *reinterpret_cast<const CountsBefore*>(&ticket_state(lookup)); }
+
 // By one warp, whose lane i has word i of the ticket of a launch that has ended: in lane TICKET_FAILURES the word becomes how many launches of the ticket
 // have failed with this one; `before`: without it.
-DEVICE u64 count_failure(const Lookup& lookup, u64 word, u64 before) {
+DEVICE u64 count_failure(const Lookup& lookup, u64 word, u32 before) {
     const u32 lane = threadIdx.x;
     const bool is_failure = lane == 1 ? word >> 32 != 0 : lane == TICKET_FAILED ? word != 0 : lane == TICKET_FIRST_MISSING && (word & MISSING_IS_ERROR) != 0;
     const bool failed = __ballot_sync(FULL, is_failure) != 0;
     if (lane != TICKET_FAILURES) return word;
-    if (failed) ticket_state(lookup).failures = (u32)before + 1;
+    if (failed) ticket_state(lookup).failures = before + 1;
     return before + failed;
 }
 
@@ -47,7 +56,7 @@ DEVICE u64 missing_id(const Lookup& lookup, u64 first_missing) { return first_mi
 
 // By one warp, after everything else: stores the report of the launch, a word a lane, so that the loads wait for memory once.
 // `times`: the launch has a number, and the slot has its times; else the launch has no number, and the ticket has the first three times.
-template <bool RICH> DEVICE void report(const Lookup& lookup, const SlotState& slot, u64 launches, bool times) {
+template <bool RICH> DEVICE void report(const Lookup& lookup, const SlotState& slot, const CountsBefore& before, bool times) {
     u32 lane = threadIdx.x;
     u64 word = 0;
     if (lane == 1) word = OUTCOME_DONE | (u64)load_relaxed(&slot.flaws) << 32;
@@ -61,7 +70,6 @@ template <bool RICH> DEVICE void report(const Lookup& lookup, const SlotState& s
     else if (lane == TICKET_LAUNCH) word = times ? slot.launch : 0;
     else if (lane == TICKET_GENERATION) word = slot.generation;
     else if (RICH && lane == TICKET_MISSING) word = lookup.output.kept_mask != 0 ? slot.missing_id : missing_id(lookup, load_relaxed(&slot.counters.first_missing));
-    else if (lane == TICKET_FAILURES) word = ticket_state(lookup).failures;
-    word = count_failure(lookup, word, word);
-    store_words(lookup, launches, word, times, false);
+    word = count_failure(lookup, word, before.failures);
+    store_words(lookup, before.launches + 1, word, times, false);
 }

@@ -11,7 +11,7 @@
 
 #include "lookup.cu"
 
-// Dynamic shared memory: one block a grid may use it.
+// Dynamic shared memory of the block that runs. What other blocks have in theirs is kept apart.
 constexpr u32 DYNAMIC_WORDS = 8192;
 alignas(16) u64 words[DYNAMIC_WORDS];
 
@@ -53,6 +53,7 @@ struct Block {
     LateStore late[MAX_LATE];
     const char* barrier_file;
     char* shared;
+    char* dynamic;
 };
 
 // What Rust asks for.
@@ -315,8 +316,13 @@ static void swap_in(u32 number) {
     Block* next = &grid[number];
     if (next == running) return;
     const size_t bytes = (size_t)(__stop_simt_shared - __start_simt_shared);
-    if (running != nullptr) std::memcpy(running->shared, __start_simt_shared, bytes);
+    const size_t dynamic = options->shared_bytes;
+    if (running != nullptr) {
+        std::memcpy(running->shared, __start_simt_shared, bytes);
+        std::memcpy(running->dynamic, words, dynamic);
+    }
     std::memcpy(__start_simt_shared, next->shared, bytes);
+    std::memcpy(words, next->dynamic, dynamic);
     running = next;
     block.x = number;
 }
@@ -326,7 +332,7 @@ static void give_turn(bool idle) {
     else if (idle) sched_yield();
 }
 
-static void set_up(char* stacks, char* shared) {
+static void set_up(char* stacks, char* shared, char* dynamic) {
     const size_t bytes = (size_t)(__stop_simt_shared - __start_simt_shared);
     for (u32 b = 0; b < blocks.x; ++b) {
         Block& it = grid[b];
@@ -335,11 +341,16 @@ static void set_up(char* stacks, char* shared) {
         it.live = threads.x;
         it.at_barrier = it.barriers = it.late_count = 0;
         it.shared = shared + b * bytes;
+        it.dynamic = dynamic + (size_t)b * options->shared_bytes;
         // Nobody has cleared it. What comes next does not depend on how much of it there is.
         u64 word = random_word();
         for (size_t i = 0; i < bytes; ++i) {
             word = word * 6364136223846793005ull + 1442695040888963407ull;
             it.shared[i] = (char)(word >> 56);
+        }
+        for (u32 i = 0; i < options->shared_bytes; ++i) {
+            word = word * 6364136223846793005ull + 1442695040888963407ull;
+            it.dynamic[i] = (char)(word >> 56);
         }
         for (u32 i = 0; i < threads.x; ++i) {
             char* stack = stacks + (size_t)(b * threads.x + i) * (STACK + STAGGER);
@@ -352,7 +363,6 @@ static void set_up(char* stacks, char* shared) {
             begin_lane(it.lanes[i], stack, body);
         }
     }
-    for (u32 i = 0; i < DYNAMIC_WORDS; ++i) words[i] = random_word();
 }
 
 // The next ready lane of the block in these orders.
@@ -477,6 +487,8 @@ static const Named KERNELS[] = {
     NAMED(warprow_direct_rich_rows), NAMED(warprow_direct_rich_bags), NAMED(warprow_direct_rich_one),
     NAMED(warprow_direct_updated_rows), NAMED(warprow_direct_updated_bags), NAMED(warprow_mark_updated), NAMED(warprow_prepare_updated),
     NAMED(warprow_hash), NAMED(warprow_hash_updated), NAMED(warprow_list), NAMED(warprow_list_updated), NAMED(warprow_rank), NAMED(warprow_number),
+    {"warprow_few", [] { warprow_few(*simt::parameters, simt::options->how); }},
+    {"warprow_few_updated", [] { warprow_few_updated(*simt::parameters, simt::options->how); }},
     {"warprow_fetch", [] { warprow_fetch(*simt::parameters, simt::options->how); }},
     {"warprow_sweep", [] { warprow_sweep(*simt::parameters, simt::options->how); }},
     {"warprow_adopt", [] { warprow_adopt(*reinterpret_cast<const Adoption*>(simt::parameters)); }},
@@ -500,7 +512,7 @@ extern "C" int simt_run(const char* kernel, const Lookup* lookup, u32 grid, u32 
     for (const Named& it : KERNELS)
         if (std::strcmp(it.name, kernel) == 0) entry = it.call;
     if (entry == nullptr || grid == 0 || grid > MAX_BLOCKS || block == 0 || block > MAX_LANES ||
-        options->shared_bytes > sizeof words || (options->shared_bytes != 0 && grid != 1)) {
+        options->shared_bytes > sizeof words) {
         std::snprintf(message, message_bytes, "%s with %u blocks of %u lanes cannot be launched here", kernel, grid, block);
         return 1;
     }
@@ -512,15 +524,17 @@ extern "C" int simt_run(const char* kernel, const Lookup* lookup, u32 grid, u32 
     anchor[0] = 0;
     const size_t stack_bytes = (size_t)grid * block * (STACK + STAGGER);
     const size_t shared_bytes = (size_t)grid * (size_t)(__stop_simt_shared - __start_simt_shared);
-    void* memory = mmap(nullptr, stack_bytes + shared_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    const size_t dynamic_bytes = (size_t)grid * options->shared_bytes;
+    void* memory = mmap(nullptr, stack_bytes + shared_bytes + dynamic_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) {
         std::snprintf(message, message_bytes, "no memory for the stacks of %u lanes", grid * block);
         return 1;
     }
-    set_up(static_cast<char*>(memory), static_cast<char*>(memory) + stack_bytes);
+    char* const shared = static_cast<char*>(memory) + stack_bytes;
+    set_up(static_cast<char*>(memory), shared, shared + shared_bytes);
     give_turn(false);
     schedule();
-    munmap(memory, stack_bytes + shared_bytes);
+    munmap(memory, stack_bytes + shared_bytes + dynamic_bytes);
     // Words beyond what the launch asked for.
     return failed;
 }

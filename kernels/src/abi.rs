@@ -344,13 +344,17 @@ pub const MISSING_IS_ERROR: u64 = 1 << 63;
 
 plain!(
     /// What GPU memory has of each ticket; zero to begin with.
-    TicketState, 16 {
+    TicketState, 32 {
         /// Launches that have ended.
         launches: u64,
-        /// Not zero: the launch that runs has the slot's lease.
-        admitted: u32,
         /// Of the launches that have ended, those that failed: the slot was in use, the batch was wrong, or rows were not read.
         failures: u32,
+        /// [`admission`]: not zero between the kernels of a launch that has the slot's lease; 0 between launches.
+        admitted: u32,
+        /// Of the kernel `few`: its blocks that have begun, and in the upper half those that have ended; 0 between launches.
+        blocks: u32,
+        /// Zero.
+        unused: [u32; 3],
     }
 );
 
@@ -447,6 +451,18 @@ plain!(
 
 /// The bit of [`SlotState::lease`] that keeps launches waiting.
 pub const LEASE_ADOPTING: u32 = 1 << 31;
+
+/// What became of a launch at the lease and at the gate, as bits.
+pub mod admission {
+    /// The launch has the slot's lease.
+    pub const GRANTED: u32 = 1;
+    /// Another launch has it.
+    pub const REFUSED: u32 = 2;
+    /// The gate is open for the launch.
+    pub const OPEN: u32 = 4;
+    /// The gate is closed.
+    pub const CLOSED: u32 = 8;
+}
 
 /// How `expand` runs.
 pub mod expansion {

@@ -12,7 +12,7 @@ use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 32] = [
+const HEADERS: [(&str, &str); 34] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -26,6 +26,7 @@ const HEADERS: [(&str, &str); 32] = [
     ("bitmap.cuh", include_str!("../cuda/bitmap.cuh")),
     ("sort.cuh", include_str!("../cuda/sort.cuh")),
     ("dedupe.cuh", include_str!("../cuda/dedupe.cuh")),
+    ("block_sort.cuh", include_str!("../cuda/block_sort.cuh")),
     ("prepare.cuh", include_str!("../cuda/prepare.cuh")),
     ("crc.cuh", include_str!("../cuda/crc.cuh")),
     ("ring.cuh", include_str!("../cuda/ring.cuh")),
@@ -43,6 +44,7 @@ const HEADERS: [(&str, &str); 32] = [
     ("expand.cuh", include_str!("../cuda/expand.cuh")),
     ("direct.cuh", include_str!("../cuda/direct.cuh")),
     ("prefetch.cuh", include_str!("../cuda/prefetch.cuh")),
+    ("few.cuh", include_str!("../cuda/few.cuh")),
     ("adopt.cuh", include_str!("../cuda/adopt.cuh")),
     ("ring_test.cuh", include_str!("../cuda/ring_test.cuh")),
 ];

@@ -17,6 +17,6 @@ pub use cache::cache_directory;
 pub use compile::{Arch, compile, compile_with};
 pub use error::KernelError;
 pub use graph::LookupGraph;
-pub use lookup::{Kernels, LaunchShape, LookupKind, PrefetchKind, SMALL_IDS};
+pub use lookup::{FEW_IDS, Kernels, LaunchShape, LookupKind, PrefetchKind, SMALL_IDS};
 pub use overlay::{OVERLAY_ALIGN, OverlayBatch, OverlayMap, StagedBatch, overlay_row_bytes};
 pub use prebuilt::{prebuild, use_prebuilt};

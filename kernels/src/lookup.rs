@@ -19,6 +19,11 @@ use crate::{Arch, KernelError, compile};
 pub const SMALL_IDS: u64 = 8192;
 /// Ids that its sort takes at least; CHUNK of cuda/prepare.cuh.
 const SORTED_IDS: u64 = 256;
+/// Up to so many ids one kernel may do all of a look-up of rows on drives.
+pub const FEW_IDS: u64 = 4096;
+/// Ids that the sort of *few* takes at least, and bytes of dynamic shared memory for each; FEW_LEAST and FewWords of cuda/few.cuh.
+const FEW_SORTED: u64 = 64;
+const FEW_BYTES: u64 = 14;
 
 /// Threads of a block, as in the sources.
 const WIDE: u32 = 256;
@@ -46,6 +51,9 @@ pub struct Kernels {
     rank: CUfunction,
     number: CUfunction,
     prepare: [CUfunction; 2],
+    few: [CUfunction; 2],
+    /// How many ids have room in the shared memory that a block of *few* can have.
+    few_ids: u64,
     fetch: CUfunction,
     /// Plain, and rich.
     expand: [ByPooling; 2],
@@ -96,12 +104,14 @@ impl LaunchShape {
 pub enum LookupKind {
     /// One, of plans without rows on drives: each row is read where it lies.
     Direct,
+    /// One, up to [`Kernels::few_ids`] ids, with rows on drives; of plans without pooling.
+    Few,
     /// Three, up to [`SMALL_IDS`] ids.
     Small,
     /// Seven, or six and one for each sweep: as [`KeySpace::dedupe`](crate::abi::KeySpace::dedupe) says.
     Large,
-    /// Of a look-up that is prefetched: all of [`Small`](Self::Small) or [`Large`](Self::Large) before rows are expanded, and one that has the
-    /// slot rest.
+    /// Of a look-up that is prefetched: [`Few`](Self::Few), half of it; or all of [`Small`](Self::Small) or [`Large`](Self::Large) before rows are
+    /// expanded, and one that has the slot rest.
     Ahead(PrefetchKind),
     /// The mask, where the caller wants it.
     Mask,
@@ -114,6 +124,8 @@ pub enum LookupKind {
 /// A look-up that is prefetched: how its ids become unique keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PrefetchKind {
+    /// By the kernel that fetches the rows, up to [`Kernels::few_ids`] ids. Rows in DRAM stay there.
+    Few,
     /// By one block, up to [`SMALL_IDS`] ids. Rows in DRAM stay there.
     Small,
     /// By four kernels, or three and the sweeps. Rows in DRAM are fetched too.
@@ -128,7 +140,8 @@ pub(crate) struct Step {
     pub(crate) blocks: u32,
     pub(crate) threads: u32,
     pub(crate) shared: u32,
-    /// The second parameter: of `expand`, of [`expansion`]; of `sweep`, its number; of `fetch`, whether the next may come early. The others have one.
+    /// The second parameter: of `expand`, of [`expansion`]; of `sweep`, its number; of `fetch`, whether the next may come early; of `few`, whether it is
+    /// the first half. The others have one.
     how: c_uint,
 }
 
@@ -168,6 +181,8 @@ impl Kernels {
                 let set = unsafe { sys::cuFuncSetAttribute(function, attribute, SMALL_IDS as i32 * 8) };
                 KernelError::check("64 KiB of shared memory", set)?;
             }
+            let few = [function(c"warprow_few")?, function(c"warprow_few_updated")?];
+            let few_ids = few_ids(&few)?;
             Ok(Self {
                 gpu: gpu.clone(),
                 module,
@@ -181,6 +196,8 @@ impl Kernels {
                 rank: function(c"warprow_rank")?,
                 number: function(c"warprow_number")?,
                 prepare,
+                few,
+                few_ids,
                 fetch: function(c"warprow_fetch")?,
                 expand: [
                     [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
@@ -212,6 +229,11 @@ impl Kernels {
         self.gpu.capability().0 >= 9 && self.gpu.driver_version() >= 12030
     }
 
+    /// Up to so many ids a look-up can be of the kind [`LookupKind::Few`], by the shared memory that a block can have.
+    pub fn few_ids(&self) -> u64 {
+        self.few_ids
+    }
+
     /// What a look-up of that kind and shape launches, in order.
     pub(crate) fn steps(&self, kind: LookupKind, lookup: &Lookup, shape: &LaunchShape) -> impl Iterator<Item = Step> {
         let step = |what, function, blocks: u32| Step { what, function, blocks, threads: WIDE, shared: 0, how: 0 };
@@ -233,7 +255,16 @@ impl Kernels {
         };
         let walkers = LaunchShape::parts(shape.sms) / (WIDE / 32);
         let shared = shape.max_ids.clamp(SORTED_IDS, SMALL_IDS).next_power_of_two() as u32 * 8;
-        let fetch = step("the kernel `fetch`", self.fetch, lookup.queues.sets * lookup.queues.drives + gatherers);
+        let submitters = lookup.queues.sets * lookup.queues.drives;
+        let fetch = step("the kernel `fetch`", self.fetch, submitters + gatherers);
+        // Few writers: each takes the room of a block that reads from drives.
+        let writers = shape.blocks(shape.max_ids.saturating_mul(lanes), WIDE, 1).min((shape.sms / 8).max(1));
+        let few_shared = (FEW_BYTES * shape.max_ids.clamp(FEW_SORTED, FEW_IDS).next_power_of_two()) as u32;
+        let few_step = |ahead: bool| Step {
+            shared: few_shared,
+            how: u32::from(ahead),
+            ..step("the kernel `few`", self.few[updated], submitters + writers)
+        };
         let expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
         // So few blocks of it as take no room from other work may wait on the GPU for drives.
         let fetch = |early| Step { how: u32::from(early && self.overlap()), ..fetch };
@@ -263,7 +294,7 @@ impl Kernels {
         let sorted =
             |first, last| [Some(begin), Some(first), sweep(0), sweep(1), sweep(2), sweep(3), sweep(4), Some(last)];
         let unique = |ahead| match (ahead, lookup.keys.dedupe) {
-            (PrefetchKind::Small, _) => [Some(prepare), none, none, none, none, none, none, none],
+            (PrefetchKind::Few | PrefetchKind::Small, _) => [Some(prepare), none, none, none, none, none, none, none],
             (PrefetchKind::Large, dedupe::HASH) => sorted(hash, rank),
             (PrefetchKind::Large, dedupe::RADIX) => sorted(list, number),
             (PrefetchKind::Large, _) => [Some(begin), Some(mark), Some(count), Some(place), none, none, none, none],
@@ -272,11 +303,13 @@ impl Kernels {
             LookupKind::Direct => {
                 ([none; 8], [Some(step("the kernel `direct`", direct, by_rows(direct_per_sm))), none, none])
             }
+            LookupKind::Few => ([none; 8], [Some(few_step(false)), none, none]),
+            LookupKind::Ahead(PrefetchKind::Few) => ([none; 8], [Some(few_step(true)), none, none]),
             LookupKind::Small => (unique(PrefetchKind::Small), [Some(fetch(few)), Some(expand(expansion::ENDS)), none]),
             LookupKind::Large => (unique(PrefetchKind::Large), [Some(fetch(false)), Some(expand(0)), Some(finish)]),
             LookupKind::Ahead(ahead) => (unique(ahead), [Some(fetch(true)), Some(rest), none]),
             LookupKind::Mask => ([none; 8], [Some(step("the kernel `mask`", self.mask, by_ids)), none, none]),
-            LookupKind::Rest(PrefetchKind::Small) => {
+            LookupKind::Rest(PrefetchKind::Few | PrefetchKind::Small) => {
                 ([none; 8], [Some(expand(expansion::ENDS | expansion::FETCHED)), none, none])
             }
             LookupKind::Rest(PrefetchKind::Large) => {
@@ -356,6 +389,33 @@ impl Kernels {
             sys::cuLaunchKernel(self.update, 1, 1, 1, 1024, 1, 1, 0, stream, parameters, ptr::null_mut())
         })
     }
+}
+
+/// Up to how many ids the kernels `few` have room for in shared memory, of which they may take all that there is; 0: not even for the fewest.
+fn few_ids(kernels: &[CUfunction]) -> Result<u64, KernelError> {
+    let mut device = 0;
+    // SAFETY: a context is current; a number is stored.
+    KernelError::check("the device", unsafe { sys::cuCtxGetDevice(&mut device) })?;
+    let mut most = 0;
+    let attribute = sys::CUdevice_attribute_enum::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    // SAFETY: as before.
+    KernelError::check("shared memory", unsafe { sys::cuDeviceGetAttribute(&mut most, attribute, device) })?;
+    let mut ids = FEW_IDS;
+    for &function in kernels {
+        let mut own = 0;
+        let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES;
+        // SAFETY: the function is one of the module's; a number is stored.
+        KernelError::check("shared memory", unsafe { sys::cuFuncGetAttribute(&mut own, attribute, function) })?;
+        let room = u64::try_from(most - own).unwrap_or(0).min(FEW_BYTES * FEW_IDS);
+        let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: the function is one of the module's.
+        let set = unsafe { sys::cuFuncSetAttribute(function, attribute, room as i32) };
+        KernelError::check("shared memory", set)?;
+        // The sort takes a power of two of words.
+        let words = room / FEW_BYTES;
+        ids = ids.min(if words < FEW_SORTED { 0 } else { 1 << words.ilog2() });
+    }
+    Ok(ids)
 }
 
 impl Drop for Kernels {

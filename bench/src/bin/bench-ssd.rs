@@ -11,7 +11,7 @@ use warprow_bench::gpu::ready;
 use warprow_bench::gpu::ssd::GpuGround;
 use warprow_bench::output::{Notes, busy, finish};
 use warprow_bench::results::{BenchmarkResult, Record, SsdLookups};
-use warprow_bench::ssd::{HostGround, Medium, SsdSetup, run, show, without};
+use warprow_bench::ssd::{HostGround, KernelChoice, Medium, SsdSetup, run, show, without};
 use warprow_bench::{Bytes, Count, Scratch};
 use warprow_gpu::Ablations;
 use warprow_gpu_queues::{Gpu, MemoryPlacement};
@@ -109,6 +109,9 @@ struct Args {
     /// Which memory the queues lie in that the GPU drives.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [MemoryArg::Best])]
     memory: Vec<MemoryArg>,
+    /// Of how many kernels a look-up by the GPU is, in turn: several,one,several,one compares the two.
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [KernelsArg::Auto])]
+    kernels: Vec<KernelsArg>,
     /// The most commands in flight on each of these queues [default: 768].
     #[arg(long)]
     depth: Option<u32>,
@@ -171,6 +174,26 @@ enum SpreadArg {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum KernelsArg {
+    /// As many as the executor chooses.
+    Auto,
+    /// One, up to 4,096 ids.
+    One,
+    /// Several.
+    Several,
+}
+
+impl KernelsArg {
+    fn choice(self) -> KernelChoice {
+        match self {
+            Self::Auto => KernelChoice::Auto,
+            Self::One => KernelChoice::One,
+            Self::Several => KernelChoice::Several,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum MergingArg {
     /// Rows of one LBA share a command, and no others.
     Separate,
@@ -223,6 +246,7 @@ impl Args {
             sets: self.sets.clone(),
             memories: self.memory.iter().map(|memory| memory.placement()).collect(),
             ablations: self.without.clone(),
+            kernels: self.kernels.iter().map(|kernels| kernels.choice()).collect(),
             depth: self.depth,
             merging: self.merging.map(MergingArg::merging),
             time: Duration::try_from_secs_f64(self.seconds)?,

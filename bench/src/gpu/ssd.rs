@@ -48,6 +48,7 @@ impl Ground for GpuGround<'_> {
         way: GpuWay,
     ) -> anyhow::Result<Option<Box<dyn Contender + 'a>>> {
         let mut options = GpuOptions::default().with_queue_sets(way.sets).with_queue_memory(way.memory);
+        options.one_kernel_ids = way.kernels.one_kernel_ids();
         options.depth = setup.depth.unwrap_or(options.depth);
         let merging = setup.merging.clone().unwrap_or(options.merging.clone());
         let options = options.with_merging(merging).with_ablations(way.ablations);

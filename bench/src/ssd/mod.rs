@@ -73,6 +73,8 @@ pub struct SsdSetup {
     pub memories: Vec<MemoryPlacement>,
     /// What these look-ups do without, in turn.
     pub ablations: Vec<Ablations>,
+    /// Of how many kernels these look-ups are, in turn.
+    pub kernels: Vec<KernelChoice>,
     /// The most commands in flight on each of these queues; `None`: as many as usual.
     pub depth: Option<u32>,
     /// Which rows share a read command, whoever looks up but for io_uring; `None`: as each executor has it usually.
@@ -120,6 +122,7 @@ impl SsdSetup {
             "files have the LBA and the room that they need"
         );
         ensure!(PowerLaw::new(self.rows(), self.alpha).is_some(), "an exponent of {}: 0 or more", self.alpha);
+        ensure!(!self.kernels.is_empty(), "look-ups are of some kernels");
         let nothing = self.profiles.is_empty() || self.drives.is_empty() || self.counts.is_empty();
         ensure!(!nothing, "profiles, drives and ids: one of each at least");
         Ok(())
@@ -128,9 +131,11 @@ impl SsdSetup {
     /// The ways in which a GPU drives look-ups, in turn.
     fn gpu_ways(&self) -> impl Iterator<Item = GpuWay> {
         let of_sets = move |memory| self.sets.iter().map(move |&sets| (memory, sets));
-        let of_ablations =
-            move |(memory, sets)| self.ablations.iter().map(move |&ablations| GpuWay { memory, sets, ablations });
-        self.memories.iter().copied().flat_map(of_sets).flat_map(of_ablations)
+        let of_ablations = move |(memory, sets)| self.ablations.iter().map(move |&ablations| (memory, sets, ablations));
+        let of_kernels = move |(memory, sets, ablations)| {
+            self.kernels.iter().map(move |&kernels| GpuWay { memory, sets, ablations, kernels })
+        };
+        self.memories.iter().copied().flat_map(of_sets).flat_map(of_ablations).flat_map(of_kernels)
     }
 
     pub(crate) fn rows(&self) -> u64 {
@@ -139,6 +144,36 @@ impl SsdSetup {
 
     pub(crate) fn content(&self) -> ContentOracle {
         ContentOracle::new(self.seed, 0, self.rows(), self.dim, DType::F32)
+    }
+}
+
+/// Of how many kernels a look-up by the GPU is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelChoice {
+    /// As many as the executor chooses.
+    Auto,
+    /// One, where that is possible.
+    One,
+    /// Several.
+    Several,
+}
+
+impl KernelChoice {
+    /// [`GpuOptions::one_kernel_ids`](warprow_gpu::GpuOptions::one_kernel_ids).
+    pub(crate) fn one_kernel_ids(self) -> Option<u64> {
+        match self {
+            Self::Auto => None,
+            Self::One => Some(u64::MAX),
+            Self::Several => Some(0),
+        }
+    }
+
+    fn name(self) -> Option<&'static str> {
+        match self {
+            Self::Auto => None,
+            Self::One => Some("one kernel"),
+            Self::Several => Some("several kernels"),
+        }
     }
 }
 
@@ -176,6 +211,8 @@ pub struct GpuWay {
     pub sets: u32,
     /// What the look-ups do without.
     pub ablations: Ablations,
+    /// Of how many kernels they are.
+    pub kernels: KernelChoice,
 }
 
 /// Where look-ups are measured: with a GPU, or on processors alone.
@@ -257,7 +294,8 @@ fn line(
         if let Some(mut contender) = ground.by_gpu(setup, &laid.store, count, way)? {
             let measured = measure(&mut *contender, drives, setup, count, way.sets)?;
             let memory = Some(format!("{:?}", way.memory).to_lowercase());
-            gpu.push(Measured { memory, without: without::name(way.ablations), ..measured });
+            let kernels = way.kernels.name().map(str::to_owned);
+            gpu.push(Measured { memory, without: without::name(way.ablations), kernels, ..measured });
         }
     }
     for &by in &setup.threads {
@@ -321,6 +359,7 @@ fn measure(
         by,
         memory: None,
         without: None,
+        kernels: None,
         seen_us,
         drives_us: asked(drives_us),
         overhead_us: asked(overhead_us),
@@ -366,6 +405,7 @@ mod tests {
             sets: vec![1],
             memories: vec![MemoryPlacement::default()],
             ablations: vec![Ablations::default()],
+            kernels: vec![KernelChoice::Auto],
             depth: None,
             merging: None,
             time: Duration::ZERO,

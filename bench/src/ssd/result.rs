@@ -24,6 +24,9 @@ pub struct Measured {
     /// What look-ups by a GPU did without, if anything.
     #[serde(default)]
     pub without: Option<String>,
+    /// Of how many kernels a look-up by a GPU was, where that was asked for.
+    #[serde(default)]
+    pub kernels: Option<String>,
     /// From the call until its caller has seen that all rows are there, microseconds.
     pub seen_us: f64,
     /// From the first doorbell to the last completion by the controllers' clocks; none of what asks no controller.
@@ -177,7 +180,7 @@ pub fn show(results: &[SsdResult]) -> Result<String, std::fmt::Error> {
                         one.by,
                         who,
                         if one.by == 1 { "" } else { "s" },
-                        one.memory.as_ref().map_or_else(String::new, |memory| format!(", {memory}")),
+                        one.memory.iter().chain(&one.kernels).map(|how| format!(", {how}")).collect::<String>(),
                         one.without.as_ref().map_or_else(String::new, |parts| format!(", without {parts}"))
                     ),
                     us(one.seen_us),
@@ -238,6 +241,7 @@ mod tests {
             by,
             memory: None,
             without: None,
+            kernels: None,
             seen_us,
             drives_us: Some(seen_us - overhead_us),
             overhead_us: Some(overhead_us),

@@ -45,7 +45,7 @@ fn executable(gpu: &Gpu, graph: CUgraph) -> Graph {
     Graph(exec)
 }
 
-fn destroy(gpu: &Gpu, graph: CUgraph) {
+pub(crate) fn destroy(gpu: &Gpu, graph: CUgraph) {
     let _current = gpu.enter().unwrap();
     // SAFETY: the graph is one, and is destroyed once.
     assert_eq!(unsafe { sys::cuGraphDestroy(graph) }, CUresult::CUDA_SUCCESS);

@@ -417,6 +417,18 @@ impl Flat {
         unsafe { slot.prefetch(stream.0, &batch) }
     }
 
+    pub(crate) fn prefetch_behind(
+        &self,
+        slot: &GpuSlot,
+        stream: &Stream,
+        before: &PrefetchedBatch,
+    ) -> Result<PrefetchedBatch, GpuError> {
+        let count = self.ids.len();
+        let batch = GpuBatch::new(self.on_gpu.address(), BatchLen::Host(count), count as u32);
+        // SAFETY: whoever prefetches keeps this until the rows are there.
+        unsafe { slot.prefetch_behind(stream.0, &batch, before) }
+    }
+
     pub(crate) fn launch_prefetched(
         &self,
         slot: &GpuSlot,

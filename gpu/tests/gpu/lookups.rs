@@ -76,6 +76,15 @@ fn match_the_naive_look_up() {
 }
 
 #[test]
+fn one_kernel_and_several_match_the_naive_look_up() {
+    let Some(gpu) = gpu() else { return };
+    for (seed, ids) in (3000..).zip([4096, 0].repeat(10)) {
+        eprintln!("seed {seed}: one kernel up to {ids} ids");
+        whole_lookups(&gpu, seed, |options| options.with_one_kernel_ids(ids));
+    }
+}
+
+#[test]
 fn every_way_to_find_different_rows_matches_the_naive_look_up() {
     let Some(gpu) = gpu() else { return };
     for (seed, way) in

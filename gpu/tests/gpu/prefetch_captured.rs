@@ -5,7 +5,7 @@ use warprow_gpu::{GpuError, GpuOptions, GpuSlot, Ticket};
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::NvmOpcode;
 
-use crate::captures::record;
+use crate::captures::{destroy, record};
 use crate::fixture::{Fixture, Flat, Stream, failed, gpu, millis, patient, short, soon, wait};
 
 const MODE: Mode = Mode::CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -85,6 +85,47 @@ fn the_branch_runs_beside_the_step() {
     wait(&tickets[1]).unwrap();
     stream.wait(&gpu);
     assert!(quick.check(&fixture, &"quick").is_empty() && slow.check(&fixture, &"slow").is_empty());
+}
+
+/// Rows that are needed later are fetched behind those that are needed first: no command of theirs is sent before.
+#[test]
+fn rows_are_fetched_in_the_order_of_need() {
+    let Some(gpu) = gpu() else { return };
+    let fixture = Fixture::new(1);
+    let plan = fixture.attach(&gpu, patient()).plan(&Fixture::features(), Fixture::options(3).with_prefetch()).unwrap();
+    let (slots, stream) = ([0, 1, 2].map(|_| plan.slot().unwrap()), Stream::new(&gpu));
+    let flats = [0, 1000, 2000].map(|from| Flat::new(&gpu, (from..from + 400).collect()));
+    let mut tickets = Vec::new();
+    let graph = stream.capture(&gpu, || {
+        let first = flats[0].prefetch(&slots[0], &stream).unwrap();
+        assert!(matches!(flats[1].prefetch_behind(&slots[0], &stream, &first), Err(GpuError::SlotHoldsBatch)));
+        let second = flats[1].prefetch_behind(&slots[1], &stream, &first).unwrap();
+        let third = flats[2].prefetch_behind(&slots[2], &stream, &second).unwrap();
+        for ((flat, slot), batch) in flats.iter().zip(&slots).zip([first, second, third]) {
+            tickets.push(flat.launch_prefetched(slot, batch, &stream).unwrap());
+        }
+    });
+    // The first command of the first layer takes long; the others are not sent before it has ended.
+    let lba = fixture.home(200).1;
+    let late = Rule::new(Fault::Delay(millis(300))).io(NvmOpcode::READ).lbas(lba..lba + 1);
+    fixture.drives[0].faults().inject(late);
+    stream.launch(&gpu, &graph);
+    stream.wait(&gpu);
+    let reports: Vec<_> = tickets.iter().map(|ticket| ticket.poll().expect("it has ended").unwrap()).collect();
+    assert!(reports[0].fetch >= millis(300), "{reports:?}");
+    // Had their commands been sent with the first's, these would have waited on the drive.
+    assert!(reports[1].fetch < millis(200) && reports[2].fetch < millis(200), "{reports:?}");
+    for (flat, which) in flats.iter().zip(["first", "second", "third"]) {
+        assert_eq!(flat.check(&fixture, &which), [0i64; 0]);
+    }
+    // A batch of no capture is none to wait for in one, and the other way round.
+    let outside = flats[0].prefetch(&slots[0], &stream).unwrap();
+    let ended = record(&gpu, &stream, MODE, || {
+        let refused = flats[1].prefetch_behind(&slots[1], &stream, &outside);
+        assert!(matches!(refused, Err(GpuError::Invalid { .. })), "{refused:?}");
+    });
+    destroy(&gpu, ended.unwrap());
+    wait(&flats[0].launch_prefetched(&slots[0], outside, &stream).unwrap()).unwrap();
 }
 
 /// Without its look-up a prefetch cannot end a capture well, whatever becomes of the batch; afterwards the slot is as

@@ -138,6 +138,15 @@ impl Rig<'_> {
         self.fetch_by(lookup, 0, beside)
     }
 
+    /// All of a look-up by one kernel, or its first half; with at most `resident` blocks at once (0: all).
+    pub fn few(&mut self, lookup: &Lookup, ahead: bool, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
+        let kernel = if lookup.plan.overlay == 0 { "warprow_few" } else { "warprow_few_updated" };
+        let blocks = lookup.queues.sets * lookup.queues.drives + self.rng.u32(1..4);
+        let shared = 14 * lookup.batch.max_ids.max(64).next_power_of_two() as u32;
+        let launch = Launch { resident, shared, how: ahead.into(), ..Launch::new(kernel, blocks, 256) };
+        self.launch(launch, lookup, beside)
+    }
+
     /// Runs *fetch* with at most `resident` blocks at once; 0: all.
     pub fn fetch_by(&mut self, lookup: &Lookup, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
         let blocks = lookup.queues.sets * lookup.queues.drives + self.rng.u32(1..4);
@@ -280,6 +289,8 @@ impl Rig<'_> {
         same("slots", slot.slots.is_zero(), true)?;
         same("lease", field!(slot.state, 0, SlotState, lease, u32_at), 0)?;
         same("admitted", (0..16).all(|i| self.admitted(i) == 0), true)?;
+        let blocks = |i: usize| field!(slot.counts, i * size_of::<TicketState>(), TicketState, blocks, u32_at);
+        same("blocks of one kernel", (0..16).all(|i| blocks(i) == 0), true)?;
         same("expand's count", field!(slot.state, 0, SlotState, expand_left, u32_at), 0)?;
         same("finish's count", field!(slot.state, 0, SlotState, finish_left, u32_at), 0)?;
         same("inside", slot.gate.u64_at(warprow_gpu_queues::abi::GATE_INSIDE), 0)?;

@@ -5,7 +5,10 @@ use std::collections::BTreeSet;
 use warprow_kernels::abi;
 
 use crate::shim::{Shim, sources};
-use crate::{ablations, adopt, ahead, dedupe, ghosts, lookups, overlay, rich, ring, ring_test, sets, windows};
+use crate::{
+    ablations, adopt, ahead, dedupe, few as by_one_kernel, ghosts, lookups, overlay, rich, ring, ring_test, sets,
+    windows,
+};
 
 /// Fails, or finds that all is well, by a seed.
 pub(crate) type Check = fn(&mut Shim, u64) -> Result<(), String>;
@@ -31,7 +34,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 38] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 48] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -70,6 +73,16 @@ pub(crate) const CHECKS: [(&str, Check, u64); 38] = [
     ("commands that are refused", windows::refused, 12),
     ("parts that are lost", windows::lost_parts, 4),
     ("ring tests", ring_test::case, 24),
+    ("one kernel: updated rows", by_one_kernel::updated, 12),
+    ("one kernel: rows on drives", by_one_kernel::case, 24),
+    ("one kernel: many queues with little to do", by_one_kernel::crowd, 60),
+    ("one kernel: failing commands", by_one_kernel::statuses, 8),
+    ("one kernel: queues that break", by_one_kernel::breaking, 8),
+    ("one kernel: checked rows", by_one_kernel::checked, 12),
+    ("one kernel: rows that many ask for", by_one_kernel::repeated, 24),
+    ("one kernel: slots and gates that are closed", by_one_kernel::turned_away, 40),
+    ("one kernel: rows that are fetched ahead", by_one_kernel::ahead, 40),
+    ("one kernel: times", by_one_kernel::times, 12),
 ];
 
 #[test]

@@ -9,6 +9,7 @@ mod adopt;
 mod ahead;
 mod covered;
 mod dedupe;
+mod few;
 mod ghosts;
 mod keys;
 mod lookups;

@@ -184,7 +184,11 @@ fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
         "ring tests",
     ];
     let of_drives = ["fetch.cuh", "row_reads.cuh", "row_checks.cuh", "ring.cuh", "ring_test.cuh"].contains(&file);
-    let is_near = |name: &str| file.is_empty() || of_drives == DRIVES.contains(&name);
+    let is_near = |name: &str| match (file, name.starts_with("one kernel: ")) {
+        ("", _) => true,
+        (_, of_one_kernel) if of_one_kernel || file == "few.cuh" => of_one_kernel && file == "few.cuh",
+        _ => of_drives == DRIVES.contains(&name),
+    };
     let (near, far): (Vec<_>, Vec<_>) = CHECKS.into_iter().partition(|(name, ..)| is_near(name));
     let near = near.into_iter().map(|(name, check, seeds)| (name, check, (seeds * percent).div_ceil(100)));
     near.chain(far.into_iter().map(|(name, check, seeds)| (name, check, (seeds * percent).div_ceil(1000)))).collect()

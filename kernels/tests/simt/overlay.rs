@@ -11,6 +11,7 @@ use crate::buffer::Buffer;
 use crate::oracle::Place;
 use crate::rich;
 use crate::rig::{Rig, expect};
+use crate::ring::Scene;
 use crate::shim::{Launch, Shim, seeds};
 use crate::world::{Of, Shape, Table, World, random_rows};
 
@@ -285,7 +286,10 @@ fn overlaid(table: &Table, id: i128, rng: &mut Rng) -> Option<Of> {
 /// Look-ups of all tiers, of rows some of which were updated since, and of keys that were created: those are read from no drive, also where the
 /// drive's are damaged. How many they found of either.
 fn over_drives(shim: &mut Shim, seed: u64) -> Result<[usize; 2], String> {
-    let mut scene = rich::scene(seed);
+    over_drives_in(shim, rich::scene(seed), seed)
+}
+
+pub(crate) fn over_drives_in(shim: &mut Shim, mut scene: Scene, seed: u64) -> Result<[usize; 2], String> {
     let mut updates = Updates::new(4 << 20);
     scene.world = scene.world.overlaid(updates.map.header_at(), |table| table == 0 || seed.is_multiple_of(2));
     let mut found = [0; 2];

@@ -10,9 +10,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{env, process};
 
-use crate::covered::{Check, few, hashed, many, sorted, whole};
+use crate::covered::{Check, few as few_ids, hashed, many, sorted, whole};
 use crate::shim::{Patch, Shim};
-use crate::{ablations, adopt, dedupe, ghosts, lookups, overlay, rich, ring, sets, windows};
+use crate::{ablations, adopt, dedupe, few, ghosts, lookups, overlay, rich, ring, sets, windows};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -35,6 +35,74 @@ const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patc
 
 const PLANTED: &[Planted] = &[
     planted(
+        "rows behind a closed gate that nobody answers for",
+        few::turned_away,
+        40,
+        patch("few.cuh", "FewPart part{0, set == 0 ? uniques : 0, shared.lower};", "FewPart part{0, 0, shared.lower};"),
+    ),
+    planted(
+        "commands behind a closed gate",
+        few::turned_away,
+        40,
+        patch("few.cuh", "    if (!is_open) return part;\n", ""),
+    ),
+    planted(
+        "rows of two drives in one place",
+        few::case,
+        24,
+        patch("few.cuh", "lower += home < drive;", "lower += 0;"),
+    ),
+    planted(
+        "output rows that are written before their rows are there",
+        few::case,
+        24,
+        patch("few.cuh", "        // Rows that a warp copied are read by others.\n        __syncthreads();\n", ""),
+    ),
+    planted(
+        "turns of a row that are left out",
+        few::repeated,
+        24,
+        patch("few.cuh", "i < few.count && few.numbers[i] == number; i += FEW_TURN)", "i == begin; i += FEW_TURN)"),
+    ),
+    planted(
+        "blocks that are counted for the next launch",
+        few::case,
+        12,
+        patch("few.cuh", "        if (shared.is_last) counts.blocks = 0;\n", ""),
+    ),
+    planted(
+        "a launch that rests and tells of its gate",
+        few::ahead,
+        24,
+        patch("few.cuh", "    counts.admitted = ADMISSION_GRANTED;\n", ""),
+    ),
+    planted(
+        "a launch without the lease that writes",
+        few::turned_away,
+        40,
+        patch(
+            "few.cuh",
+            "bool admitted = follows || !submits ? is_granted(lookup, shared) : true;",
+            "bool admitted = (is_granted(lookup, shared), true);",
+        ),
+    ),
+    planted(
+        "failed rows whose output stays as it was",
+        few::statuses,
+        8,
+        patch("few.cuh", "    if (!ahead && shared.read < part.end - part.begin) put_lost", "    if (false) put_lost"),
+    ),
+    planted(
+        "places of rows ahead that are left out",
+        few::ahead,
+        24,
+        patch(
+            "few.cuh",
+            "        at<u64>(lookup.unique.places)[position] = PLACE_STAGED | (part.base + number);\n",
+            "",
+        ),
+    ),
+    planted(
         "failed rows that are zeros where NaN is due",
         lookups::behind_a_closed_gate,
         40,
@@ -50,7 +118,7 @@ const PLANTED: &[Planted] = &[
         "failures that are told and not kept",
         rich::whole,
         240,
-        patch("ticket.cuh", "    if (failed) ticket_state(lookup).failures = (u32)before + 1;\n", ""),
+        patch("ticket.cuh", "    if (failed) ticket_state(lookup).failures = before + 1;\n", ""),
     ),
     planted(
         "counts of earlier tiles that are not waited for",
@@ -301,13 +369,13 @@ const PLANTED: &[Planted] = &[
     ),
     planted(
         "no barrier between the steps of the sort",
-        few,
+        few_ids,
         4,
-        patch("prepare.cuh", "            }\n            __syncthreads();\n        }", "            }\n        }"),
+        patch("block_sort.cuh", "            }\n            __syncthreads();\n        }", "            }\n        }"),
     ),
     planted(
         "no barrier before the words are sorted",
-        few,
+        few_ids,
         24,
         patch("prepare.cuh", "= NO_KEY;\n    __syncthreads();\n    block_sort", "= NO_KEY;\n    block_sort"),
     ),
@@ -374,8 +442,8 @@ const PLANTED: &[Planted] = &[
         12,
         patch(
             "direct.cuh",
-            "    __syncwarp();\n    report<RICH>(lookup, slot, launches, false);",
-            "    report<RICH>(lookup, slot, launches, false);",
+            "    __syncwarp();\n    report<RICH>(lookup, slot, before, false);",
+            "    report<RICH>(lookup, slot, before, false);",
         ),
     ),
     planted(

@@ -117,7 +117,7 @@ pub(crate) fn scene(seed: u64) -> Scene {
     }
     let batches = rng.u32(1..=4);
     let drives = Drives::new(&mut rng, &world, batches, true, TIMEOUT);
-    Scene { drives, world, rng, resident: 0 }
+    Scene { drives, world, rng, resident: 0, few: false }
 }
 
 /// The keys, out of `keys`, whose rows drives return damaged.
@@ -131,7 +131,10 @@ pub(crate) fn damaged(world: &World, keys: &[u64]) -> Vec<u64> {
 
 /// Look-ups that find every damaged row, and no other; how many they found.
 pub(crate) fn damage(shim: &mut Shim, seed: u64) -> Result<usize, String> {
-    let mut scene = scene(seed);
+    damage_in(shim, scene(seed))
+}
+
+pub(crate) fn damage_in(shim: &mut Shim, mut scene: Scene) -> Result<usize, String> {
     let mut found = 0;
     for _ in 0..2 {
         let batch = Batch::new(&mut scene.rng, &scene.world);

@@ -10,7 +10,7 @@ use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, StatusCode};
 
 use crate::batch::{Batch, Varied};
-use crate::oracle::Expected;
+use crate::oracle::{Expected, Place};
 use crate::queues::{Drives, Queue, describe};
 use crate::rig::{Rig, Told, expect};
 use crate::shim::{Shim, seeds};
@@ -24,8 +24,10 @@ pub(crate) struct Scene {
     pub(crate) drives: Drives,
     pub(crate) world: World,
     pub(crate) rng: Rng,
-    /// Blocks of `fetch` that run at once; 0: all.
+    /// Blocks of `fetch` or `few` that run at once; 0: all.
     pub(crate) resident: u32,
+    /// One kernel does all of a look-up.
+    pub(crate) few: bool,
 }
 
 /// One table on one drive, one row to an LBA, with enough of them for several batches a launch.
@@ -56,7 +58,7 @@ impl Scene {
         let most = (8 << 20) / (LANES as usize * world.landing_stride());
         let batches = rng.u32(1..=4).min(most.max(1) as u32);
         let drives = Drives::new(&mut rng, &world, batches, stepped, timeout);
-        Self { drives, world, rng, resident: 0 }
+        Self { drives, world, rng, resident: 0, few: false }
     }
 
     /// All tiers, random rows.
@@ -76,7 +78,7 @@ impl Scene {
     }
 
     /// See [`rows_of_an_lba`].
-    fn simple(seed: u64) -> Self {
+    pub(crate) fn simple(seed: u64) -> Self {
         Self::new(Rng::with_seed(seed), rows_of_an_lba(), true, TIMEOUT)
     }
 
@@ -87,16 +89,18 @@ impl Scene {
         batch: Batch,
         mut at_turn: impl FnMut(u64, &Drives),
     ) -> Result<Launched, String> {
-        let Self { drives, world, rng, resident } = self;
+        let Self { drives, world, rng, resident, few } = self;
         // One block deduplicates always.
-        let small = rng.bool() && !world.repeats;
+        let small = *few || (rng.bool() && !world.repeats);
         let descriptors = describe(&drives.queues);
         let lookup = batch.lookup().with_queues(descriptors.address()).with_ticket(rng.u32(0..16));
         let expected = expect(world, &batch).by_one_block(world, small);
         let mut turns = 0;
         let mut dice = rng.fork();
         let mut rig = Rig { shim, rng: rng.fork(), world };
-        rig.prepare(&lookup, small)?;
+        if !*few {
+            rig.prepare(&lookup, small)?;
+        }
         let steps = drives.steps.clone();
         let mut beside = |idle: bool| {
             turns += 1;
@@ -110,11 +114,40 @@ impl Scene {
                 steps.pass(150)
             }
         };
+        if *few {
+            rig.few(&lookup, false, *resident, Some(&mut beside))?;
+            let lost = self.lost_by_one_kernel(&expected);
+            return Ok(Launched { batch, lookup, expected, lost });
+        }
         rig.fetch_by(&lookup, *resident, if drives.steps.is_some() { Some(&mut beside) } else { None })?;
         let keys = expected.uniques.iter().zip(world.slot.status.bytes());
         let lost = keys.filter(|&(&key, status)| key >= world.ssd_key && status != 0).map(|(&key, _)| key).collect();
         rig.expand(&lookup, small)?;
         Ok(Launched { batch, lookup, expected, lost })
+    }
+
+    /// The keys whose rows one kernel did not read: it numbers those of a drive behind all positions with rows of the drives before.
+    pub(crate) fn lost_by_one_kernel(&self, expected: &Expected) -> Vec<u64> {
+        let statuses = self.world.slot.status.bytes();
+        let mut lost = Vec::new();
+        let mut base = 0;
+        for drive in 0..self.world.geometry.drives {
+            let here = |key: u64| key >= self.world.ssd_key && self.home(key).drive == drive;
+            let keys = expected.uniques.iter().copied().filter(|&key| here(key));
+            lost.extend(keys.zip(&statuses[base..]).filter(|&(_, &status)| status != 0).map(|(key, _)| key));
+            base += expected.places.iter().filter(|place| matches!(place, Place::Key(key) if here(*key))).count();
+        }
+        lost.sort_unstable();
+        lost
+    }
+
+    /// The keys on a drive that are the part of one of so many sets.
+    pub(crate) fn part(&self, expected: &Expected, drive: u32, set: usize, sets: usize) -> Vec<u64> {
+        let cold = expected.uniques.iter().copied().filter(|&key| key >= self.world.ssd_key);
+        // Parts of all drives' keys together; by one kernel, of each drive's.
+        let here = |key: &u64| self.home(*key).drive == drive;
+        let all: Vec<u64> = cold.filter(|key| !self.few || here(key)).collect();
+        all[all.len() * set / sets..all.len() * (set + 1) / sets].iter().copied().filter(here).collect()
     }
 
     /// Whether output, mask and ticket say of each row that it was read, or lost, as the status does.
@@ -148,20 +181,18 @@ impl Scene {
 
     /// Commands and bytes that the uniques of one drive need, whose rows so many sets share.
     pub(crate) fn commands_of(&self, expected: &Expected, drive: u32, sets: usize) -> (u64, u64) {
-        let cold: Vec<_> = expected.uniques.iter().filter(|&&key| key >= self.world.ssd_key).collect();
         let mut commands = 0;
         let mut bytes = 0;
         for set in 0..sets {
             let mut before = None;
-            for &&key in &cold[cold.len() * set / sets..cold.len() * (set + 1) / sets] {
+            for key in self.part(expected, drive, set, sets) {
                 let home = self.home(key);
-                let shares =
-                    before == Some((home.drive, home.lba)) && self.world.ablated & ablated::SHARED_COMMANDS == 0;
-                if home.drive == drive && !shares {
+                let shares = before == Some(home.lba) && self.world.ablated & ablated::SHARED_COMMANDS == 0;
+                if !shares {
                     commands += 1;
                     bytes += u64::from(home.lbas) << self.world.geometry.lba_shift;
                 }
-                before = Some((home.drive, home.lba));
+                before = Some(home.lba);
             }
         }
         (commands, bytes)
@@ -185,7 +216,10 @@ impl Scene {
 
 /// Look-ups one after the other on drives that permute and delay completions, all right.
 pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    let mut scene = Scene::random(seed, true, TIMEOUT);
+    right(shim, Scene::random(seed, true, TIMEOUT))
+}
+
+pub(crate) fn right(shim: &mut Shim, mut scene: Scene) -> Result<(), String> {
     for _ in 0..3 {
         let batch = Batch::new(&mut scene.rng, &scene.world);
         let launched = scene.run(shim, batch, |_, _| ())?;
@@ -230,7 +264,11 @@ pub(crate) fn tiles(shim: &mut Shim, seed: u64) -> Result<(), String> {
 pub(crate) fn crowd(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
     let shape = Shape { drives: 3, sets: 3, rows: 200..400, row_bytes: 200..=500, ..rows_of_an_lba() };
-    let mut scene = Scene::new(rng.fork(), Shape { max_ids: 200, ..shape }, true, TIMEOUT);
+    let scene = Scene::new(rng.fork(), Shape { max_ids: 200, ..shape }, true, TIMEOUT);
+    crowded(shim, scene, seed)
+}
+
+pub(crate) fn crowded(shim: &mut Shim, mut scene: Scene, seed: u64) -> Result<(), String> {
     let fault = match seed % 4 {
         0 | 1 => None,
         2 => Some(Fault::Duplicate),
@@ -431,7 +469,10 @@ fn an_unknown_cid_is_no_completion() {
 
 /// One command in eight fails: its rows do, and no others.
 pub(crate) fn statuses(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    let mut scene = Scene::simple(seed);
+    failing(shim, Scene::simple(seed), seed)
+}
+
+pub(crate) fn failing(shim: &mut Shim, mut scene: Scene, seed: u64) -> Result<(), String> {
     let status = warprow_spec::Status::from(StatusCode::UnrecoveredReadError);
     let fails = |lba: u64| lba % 8 == seed % 8;
     let lbas = 0..20_000;

@@ -18,6 +18,11 @@ fn scene(seed: u64) -> Scene {
     Scene { resident, ..Scene::new(rng, shape, true, TIMEOUT) }
 }
 
+/// See [`scene`], by one kernel.
+pub(crate) fn by_one_kernel(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    breaking(shim, Scene { few: true, ..scene(seed) })
+}
+
 fn launch(scene: &mut Scene, shim: &mut Shim) -> Result<(Launched, Told), String> {
     let batch = Batch::of(&mut scene.rng, &scene.world, 2000);
     let launched = scene.run(shim, batch, |_, _| ())?;
@@ -51,11 +56,9 @@ fn break_one(scene: &mut Scene, shim: &mut Shim, set: u32) -> Result<(), String>
     let set = broken as u32 / drives;
     let drive = broken as u32 % drives;
     // The share of the set that broke, among those that were healthy before.
-    let cold: Vec<u64> = launched.expected.uniques.iter().copied().filter(|&key| key >= scene.world.ssd_key).collect();
     let sharing: Vec<u32> = (0..scene.world.sets).filter(|set| were[(set * drives + drive) as usize]).collect();
     let place = sharing.iter().position(|&other| other == set).unwrap();
-    let range = cold.len() * place / sharing.len()..cold.len() * (place + 1) / sharing.len();
-    let share: Vec<u64> = cold[range].iter().copied().filter(|&key| scene.home(key).drive == drive).collect();
+    let share = scene.part(&launched.expected, drive, place, sharing.len());
     if launched.lost.is_empty() || launched.lost.iter().any(|key| share.binary_search(key).is_err()) {
         let lost = launched.lost.len();
         let share = share.len();
@@ -87,7 +90,10 @@ fn serve(scene: &mut Scene, shim: &mut Shim) -> Result<(), String> {
 
 /// Queues break one after the other; the others serve their rows, until a drive has none.
 pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    let mut scene = scene(seed);
+    breaking(shim, scene(seed))
+}
+
+fn breaking(shim: &mut Shim, mut scene: Scene) -> Result<(), String> {
     serve(&mut scene, shim)?;
     let last = scene.rng.u32(0..scene.world.sets);
     let mut breaking: Vec<u32> = (0..scene.world.sets).filter(|&set| set != last).collect();
