@@ -96,3 +96,23 @@ pub enum IndexError {
         what: &'static str,
     },
 }
+
+/// Why n-grams cannot be hashed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NgramError {
+    /// The rules are those of no table.
+    #[error("these rules of n-grams cannot be: {0}")]
+    Rules(&'static str),
+    /// A token's word is not one of the model's.
+    #[error("the word of token {token} is not below {limit}: these words are of another tokenizer")]
+    Words {
+        /// The first such token.
+        token: usize,
+        /// Words are below this.
+        limit: u32,
+    },
+    /// Tokens, sequences, history or ids do not fit each other.
+    #[error("the tokens cannot be hashed: {0}")]
+    Batch(&'static str),
+}

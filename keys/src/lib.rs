@@ -1,4 +1,4 @@
-//! Sparse 64-bit keys to row numbers.
+//! Sparse 64-bit keys, and n-grams of tokens, to row numbers.
 //!
 //! A [`KeyIndex`] maps n different keys, any `u64` or `i64`, to their *positions*: 0 to n − 1, each once. It takes
 //! about 3.3 bits a key, and a fingerprint of 8, 16 or 32 bits a key. By the fingerprint it tells *foreign* keys, which
@@ -20,6 +20,8 @@
 //!
 //! An index is a string of bytes, the same on every machine ([`KeyIndex::as_bytes`]); a GPU evaluates it where it lies. The bytes,
 //! the function and why it is this one: `docs/keys.md`.
+//!
+//! An [`NgramHash`] gives the rows that the tokens of a text ask a language model's n-gram table for: `docs/ngram.md`.
 
 #![forbid(unsafe_code)]
 
@@ -31,13 +33,18 @@ mod format;
 mod hash;
 mod index;
 mod key_kind;
+mod ngram;
+mod primes;
 mod shape;
 mod source;
+mod token_batch;
 
 pub use build::{IndexOptions, KeyPosition};
-pub use error::{IndexBuildError, IndexError};
+pub use error::{IndexBuildError, IndexError, NgramError};
 pub use fingerprint::FingerprintWidth;
 pub use format::{FORMAT_VERSION, HEADER_BYTES, MAX_KEYS};
 pub use index::{IndexParts, KeyIndex};
 pub use key_kind::KeyKind;
+pub use ngram::{DEAD_TOKEN, MAX_ORDER, NgramHash, NgramHead, NgramRules};
 pub use source::{KeyList, KeySource};
+pub use token_batch::TokenBatch;
