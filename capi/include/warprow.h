@@ -21,7 +21,7 @@
 //
 // Within a major version nothing is taken away or changed; each addition raises the minor version. A program works with a library of
 // the same major version, and of the same minor version or a later one.
-#define WARPROW_ABI_VERSION 65537
+#define WARPROW_ABI_VERSION 65538
 
 // What a call came to. All but WARPROW_STATUS_OK come with a warprow_error, if the caller asked for one.
 enum warprow_status
@@ -372,6 +372,9 @@ typedef struct warprow_generation_list warprow_generation_list;
 // they write commands themselves. It keeps its store open. Any thread may use it, several at once.
 typedef struct warprow_gpu_executor warprow_gpu_executor;
 
+// An n-gram hash with what a GPU needs for it. It keeps its executor. Any thread may use it, several at once.
+typedef struct warprow_gpu_ngram_hash warprow_gpu_ngram_hash;
+
 // Look-ups of a list of features on a GPU, with all that they need. It keeps its executor. Any thread may use it, several at once.
 typedef struct warprow_gpu_plan warprow_gpu_plan;
 
@@ -401,6 +404,9 @@ typedef struct warprow_host_prepared warprow_host_prepared;
 // The right to one look-up at a time on the host. It keeps its plan. Any thread may use it, but one at a time: another one's call is
 // refused with WARPROW_STATUS_BUSY.
 typedef struct warprow_host_slot warprow_host_slot;
+
+// The hash of a language model's n-grams for one of its tables: tokens to ids. Any thread may use it, several at once.
+typedef struct warprow_ngram_hash warprow_ngram_hash;
 
 // An open store: drives with tables, held by this process alone. Any thread may use it, several at once.
 typedef struct warprow_store warprow_store;
@@ -967,6 +973,62 @@ typedef struct warprow_gpu_report {
   // 0.
   uint32_t reserved;
 } warprow_gpu_report;
+
+// How a model hashes n-grams of tokens for one of its tables: docs/ngram.md has the rules of two models.
+typedef struct warprow_ngram_rules {
+  // sizeof(warprow_ngram_rules).
+  size_t struct_size;
+  // The multipliers of an n-gram's tokens, that of the latest token first.
+  const uint64_t *multipliers;
+  // How many there are, 2 to 8: the longest n-gram has as many tokens.
+  size_t multiplier_count;
+  // For each token the word that is hashed in its place; UINT32_MAX for a token that takes no part. NULL: tokens are their own words.
+  const uint32_t *words;
+  // The number of words.
+  size_t word_count;
+  // The heads of all tables of the model have the primes from this number on, one after the other.
+  uint64_t first_prime;
+  // The word in the place of a token that is missing, or that an n-gram does not reach.
+  uint64_t fill;
+  // The word that ends a text, where `has_stop` is not 0.
+  uint64_t stop;
+  // The row of the whole table that has the id 0.
+  uint64_t first_row;
+  // How many heads the n-grams of each length have.
+  uint32_t heads_per_order;
+  // Which of the model's tables is meant, from 0 on: the heads of the tables before it have the smaller primes.
+  uint32_t table;
+  // The head of the first column of ids.
+  uint32_t first_head;
+  // How many columns of ids there are; 0: one for each head from the first one on. Columns past the last head have the id -1.
+  uint32_t columns;
+  // Not 0: `stop` is a word that ends a text.
+  int32_t has_stop;
+  // 0.
+  uint32_t reserved;
+} warprow_ngram_rules;
+
+// Tokens of one or several sequences, one after the other. All of it stays the caller's.
+typedef struct warprow_tokens {
+  // sizeof(warprow_tokens).
+  size_t struct_size;
+  // The tokens. Negative ones are padding.
+  const void *tokens;
+  // The number of tokens, padding included.
+  size_t count;
+  // `sequences` + 1 numbers: where each sequence begins, and where the last one ends. Tokens outside are padding. NULL: all tokens are
+  // one sequence.
+  const uint32_t *starts;
+  // The number of sequences. Not used if `starts` is NULL.
+  size_t sequences;
+  // For each sequence the tokens before its first one: one fewer than the longest n-gram has. A negative one is missing, and so are
+  // those before it. NULL: each sequence begins a text.
+  const void *history;
+  // The type of tokens and history: WARPROW_INT_TYPE_I32 or WARPROW_INT_TYPE_I64.
+  int32_t token_type;
+  // Not 0: a sequence's history begins with the latest of its tokens.
+  int32_t newest_first;
+} warprow_tokens;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1595,6 +1657,69 @@ warprow_status warprow_gpu_prefetched_hold(const struct warprow_gpu_prefetched *
 //
 // `error` is NULL, or points to a place for a pointer.
 warprow_status warprow_gpu_prefetched_close(struct warprow_gpu_prefetched *prefetched,
+                                            struct warprow_error **error);
+
+// Makes an n-gram hash by its rules, which stay the caller's. The hash in `*hash` is the caller's, who closes it with
+// warprow_ngram_hash_close.
+//
+// Any thread may call it. It blocks for as long as it takes to find some primes.
+warprow_status warprow_ngram_hash_create(const struct warprow_ngram_rules *rules,
+                                         struct warprow_ngram_hash **hash,
+                                         struct warprow_error **error);
+
+// Tells how many columns of ids a hash gives, and how many rows the heads of its model's table have together.
+//
+// Any thread may call it. It never blocks.
+warprow_status warprow_ngram_hash_shape(const struct warprow_ngram_hash *hash,
+                                        size_t *columns,
+                                        uint64_t *rows,
+                                        struct warprow_error **error);
+
+// Writes the ids of the n-grams that end at each token to `ids`, which has room for `id_count` of them, exactly one for each token and
+// column: those of the first token first. Padding has the id -1. Tokens and ids lie in host memory.
+//
+// Any thread may call it. It never blocks.
+warprow_status warprow_ngram_hash_ids(const struct warprow_ngram_hash *hash,
+                                      const struct warprow_tokens *tokens,
+                                      int64_t *ids,
+                                      size_t id_count,
+                                      struct warprow_error **error);
+
+// Closes an n-gram hash. NULL is left alone. Any thread may call it.
+//
+// `error` is NULL, or points to a place for a pointer.
+warprow_status warprow_ngram_hash_close(struct warprow_ngram_hash *hash, struct warprow_error **error);
+
+// Prepares an n-gram hash for the GPU of an executor: allocates memory there for its primes and words. Both arguments stay the caller's.
+// The hash in `*on_gpu` is the caller's, who closes it with warprow_gpu_ngram_hash_close.
+//
+// Any thread may call it. It blocks until the memory is filled.
+warprow_status warprow_gpu_ngram_hash_create(const struct warprow_gpu_executor *executor,
+                                             const struct warprow_ngram_hash *hash,
+                                             struct warprow_gpu_ngram_hash **on_gpu,
+                                             struct warprow_error **error);
+
+// Launches the hash of tokens on `stream` (a cudaStream_t or CUstream; NULL: the default stream), or captures it, if the stream is being
+// captured in a CUDA graph. It writes ids of type `id_type`, WARPROW_INT_TYPE_I32 or WARPROW_INT_TYPE_I64, to `ids`: for each token one
+// for each column, those of the first token first. Padding has the id -1. A look-up that is launched on the stream next finds them there.
+//
+// `tokens` stays the caller's, and is not needed after the call. What it points to lies in GPU memory, or in host memory that CUDA has
+// pinned, and so does `ids`. Until the hash has ended they stay valid, and nobody else writes to them; of a captured one, whenever its
+// graph runs. The starts of the sequences are read then, so that a graph takes fewer tokens too: all behind the last sequence are padding.
+// Graphs do not keep the hash: it is closed after them.
+//
+// Any thread may call it. It waits for nothing.
+warprow_status warprow_gpu_ngram_hash_launch(const struct warprow_gpu_ngram_hash *on_gpu,
+                                             struct CUstream_st *stream,
+                                             const struct warprow_tokens *tokens,
+                                             void *ids,
+                                             int32_t id_type,
+                                             struct warprow_error **error);
+
+// Closes an n-gram hash of a GPU. What was launched, or is in a graph, must have ended. NULL is left alone. Any thread may call it.
+//
+// `error` is NULL, or points to a place for a pointer.
+warprow_status warprow_gpu_ngram_hash_close(struct warprow_gpu_ngram_hash *on_gpu,
                                             struct warprow_error **error);
 
 // The table of functions by which `libwarprow_torch.so`, the library of operators of PyTorch's (docs/python.md), looks rows up for compiled

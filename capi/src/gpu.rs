@@ -72,7 +72,7 @@ versioned! {
     warprow_gpu_options: 64,
 }
 
-struct Executor(GpuExecutor);
+pub(crate) struct Executor(pub(crate) GpuExecutor);
 
 struct Planned {
     plan: GpuPlan,

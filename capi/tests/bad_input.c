@@ -429,6 +429,66 @@ static void gpu(warprow_store *store) {
     INVALID(warprow_gpu_name(0, name, 0, &error), "room");
 }
 
+/* The hash of a model's n-grams: that of Qwen3.8-Flash-Next, whose ids tests/ngram/goldens.txt of the crate warprow-keys has. */
+static void ngrams(void) {
+    const uint64_t multipliers[] = {23703573157769, 20109073645365, 8052911324071};
+    const int64_t tokens[] = {248044, 5};
+    int32_t narrow[] = {248044, 5};
+    const uint32_t starts[] = {0, 2}, wrong[] = {0, 3};
+    int64_t ids[32];
+    warprow_ngram_hash *hash = NULL;
+    warprow_gpu_ngram_hash *on_gpu = NULL;
+    warprow_ngram_rules rules = {0};
+    INVALID(warprow_ngram_hash_create(NULL, &hash, &error), "NULL");
+    INVALID(warprow_ngram_hash_create(&rules, &hash, &error), "struct_size");
+    rules.struct_size = sizeof rules;
+    INVALID(warprow_ngram_hash_create(&rules, &hash, &error), "multipliers");
+    rules.multipliers = multipliers;
+    rules.multiplier_count = 3;
+    rules.heads_per_order = 8;
+    INVALID(warprow_ngram_hash_create(&rules, &hash, &error), "primes");
+    rules.first_prime = 20000000;
+    rules.fill = rules.stop = 248044;
+    rules.has_stop = 1;
+    rules.word_count = 1;
+    INVALID(warprow_ngram_hash_create(&rules, &hash, &error), "words is NULL");
+    rules.word_count = 0;
+    rules.columns = 5000;
+    INVALID(warprow_ngram_hash_create(&rules, &hash, &error), "column");
+    rules.columns = 0;
+    REQUIRE(hash == NULL);
+    OK(warprow_ngram_hash_create(&rules, &hash, &error));
+    size_t columns = 0;
+    uint64_t rows = 0;
+    OK(warprow_ngram_hash_shape(hash, &columns, &rows, &error));
+    REQUIRE(columns == 16 && rows == 320001446);
+    warprow_tokens batch = {0};
+    batch.struct_size = sizeof batch;
+    batch.tokens = tokens;
+    batch.count = 2;
+    INVALID(warprow_ngram_hash_ids(hash, &batch, ids, 31, &error), "tokens times columns");
+    batch.token_type = WARPROW_INT_TYPE_U32;
+    INVALID(warprow_ngram_hash_ids(hash, &batch, ids, 32, &error), "WARPROW_INT_TYPE_I32");
+    batch.token_type = WARPROW_INT_TYPE_I64;
+    batch.starts = wrong;
+    batch.sequences = 1;
+    INVALID(warprow_ngram_hash_ids(hash, &batch, ids, 32, &error), "behind the last token");
+    batch.starts = starts;
+    OK(warprow_ngram_hash_ids(hash, &batch, ids, 32, &error));
+    REQUIRE(ids[0] == 9663979 && ids[15] == 300986548 && ids[16] == 15389869 && ids[31] == 315720898);
+    narrow[0] = -1;
+    batch.tokens = narrow;
+    batch.token_type = WARPROW_INT_TYPE_I32;
+    batch.starts = NULL;
+    OK(warprow_ngram_hash_ids(hash, &batch, ids, 32, &error));
+    REQUIRE(ids[0] == -1 && ids[15] == -1 && ids[16] == 15389869 && ids[31] == 315720898);
+    INVALID(warprow_gpu_ngram_hash_create(NULL, hash, &on_gpu, &error), "NULL");
+    INVALID(warprow_gpu_ngram_hash_launch(on_gpu, NULL, &batch, ids, WARPROW_INT_TYPE_I64, &error), "NULL");
+    OK(warprow_gpu_ngram_hash_close(on_gpu, &error));
+    OK(warprow_ngram_hash_close(hash, &error));
+    HANDLE(warprow_ngram_hash_ids(hash, &batch, ids, 32, &error), "was closed");
+}
+
 int main(int argc, char **argv) {
     if (argc != 2) {
         return 2;
@@ -454,6 +514,7 @@ int main(int argc, char **argv) {
     plans(executor);
     look_ups(executor);
     gpu(store);
+    ngrams();
     /* No error is asked for. */
     REQUIRE(warprow_store_switch(store, 77, 0, NULL) == WARPROW_STATUS_NOT_FOUND);
     OK(warprow_store_close(store, &error));

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, ends_context};
-use warprow_kernels::abi::{Adoption, Lookup, Update};
+use warprow_kernels::abi::{Adoption, Lookup, NgramTokens, Update};
 use warprow_kernels::{KernelError, Kernels, LaunchShape, LookupGraph, LookupKind};
 
 use crate::batch::{BatchLen, GpuBatch, GpuOutput};
@@ -40,6 +40,20 @@ pub(crate) unsafe fn launch(
         // SAFETY: the caller's promise.
         None => unsafe { kernels.launch(stream, kind, lookup, shape) },
     }
+}
+
+/// Launches the hash of tokens.
+///
+/// # Safety
+/// As [`Kernels::hash_ngrams`].
+pub(crate) unsafe fn hash_ngrams(
+    kernels: &Kernels,
+    stream: CUstream,
+    batch: &NgramTokens,
+    sms: u32,
+) -> Result<(), GpuError> {
+    // SAFETY: the caller's promise.
+    Ok(unsafe { kernels.hash_ngrams(stream, batch, sms) }?)
 }
 
 /// A stream that waits for no other.
@@ -295,7 +309,7 @@ pub(crate) fn check_output_addresses(
 }
 
 /// `nothing`: nothing lies there, so that there need be no address.
-fn check_address(
+pub(crate) fn check_address(
     what: &'static str,
     address: CUdeviceptr,
     bytes: u64,

@@ -334,12 +334,44 @@ struct Adoption {
     u64 timeout_ns;
 };
 
+// A head of an n-gram hash: its part of a table.
+struct NgramHead {
+    u64 prime;        // rows
+    u64 first_row;    // the id of the first
+};
+
+// Tokens to hash, by value: the parameter of `ngrams`.
+struct NgramTokens {
+    u64 tokens;       // of token_type
+    u64 starts;       // u32[sequences + 1]: where each sequence begins, and where the last one ends; 0: all tokens are one sequence
+    u64 history;      // of token_type, order - 1 for each sequence: the tokens before its first one; 0: none
+    u64 words;        // u32[word_count]: what is hashed in the place of each token; 0: the tokens are
+    u64 heads;        // NgramHead[head_count]
+    u64 ids;          // of id_type, `columns` for each token
+    u64 token_count;
+    u64 word_count;
+    u64 fill;         // the word in the place of tokens that are missing, or that an n-gram does not reach
+    u64 stop;         // the word that ends a text; all bits set: none does
+    u64 multipliers[8];
+    u32 sequences;
+    u32 order;        // tokens of the longest n-gram: multipliers that are used
+    u32 heads_per_order;
+    u32 head_count;
+    u32 first_head;   // of the first column
+    u32 columns;
+    u32 token_type;   // IdType: ID_I32 or ID_I64
+    u32 id_type;      // IdType: ID_I32 or ID_I64
+    u32 newest_first; // a sequence's history begins with its latest token
+    u32 unused;
+};
+
 // Bits of the second parameter of `expand`: its last block ends the launch, for there is nothing to clear; rows were fetched ahead.
 enum Expansion : u32 { EXPANSION_ENDS = 1, EXPANSION_FETCHED = 2 };
 
 enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
+static_assert(sizeof(NgramHead) == 16 && sizeof(NgramTokens) == 184, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
 static_assert(sizeof(Counters) == 128 && sizeof(TicketState) == 32 && sizeof(Ticket) == 224 && sizeof(SlotState) == 240, "src/abi.rs");
 static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 272 && sizeof(RowLanes) == 24, "src/abi.rs");

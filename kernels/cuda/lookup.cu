@@ -1,4 +1,4 @@
-// All kernels of a look-up, and those that update rows, replace tables and test rings: one translation unit. A *launch* is one run of the
+// All kernels of a look-up, and those that update rows, replace tables, test rings and hash tokens: one translation unit. A *launch* is one run of the
 // kernels of a look-up; a *key* numbers a row outside GPU memory, and is no key of a caller (docs/gpu.md).
 #include "bitmap.cuh"
 #include "dedupe.cuh"
@@ -11,3 +11,4 @@
 #include "few.cuh"
 #include "adopt.cuh"
 #include "ring_test.cuh"
+#include "ngrams.cuh"

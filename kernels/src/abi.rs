@@ -798,3 +798,61 @@ plain!(
         unique: UniqueRows,
     }
 );
+
+plain!(
+    /// A head of an n-gram hash: its part of a table.
+    NgramHead, 16 {
+        /// Rows.
+        prime: u64,
+        /// The id of the first.
+        first_row: u64,
+    }
+);
+
+plain!(
+    /// Tokens to hash: the parameter of the kernel that does.
+    NgramTokens, 184 {
+        /// Of [`NgramTokens::token_type`].
+        tokens: u64,
+        /// A u32 for each sequence, where it begins, and one where the last one ends; 0: all tokens are one sequence.
+        starts: u64,
+        /// Of [`NgramTokens::token_type`], one fewer than `order` for each sequence: the tokens before its first one; 0: none.
+        history: u64,
+        /// A u32 for each token there is: what is hashed in its place, all bits set for a token that takes no part; 0: the tokens are.
+        words: u64,
+        /// [`NgramHead`]s.
+        heads: u64,
+        /// Of [`NgramTokens::id_type`], so many for each token as there are columns.
+        ids: u64,
+        /// Tokens.
+        token_count: u64,
+        /// How many tokens there are words of.
+        word_count: u64,
+        /// The word in the place of tokens that are missing, or that an n-gram does not reach.
+        fill: u64,
+        /// The word that ends a text; all bits set: none does.
+        stop: u64,
+        /// Those of the latest token first.
+        multipliers: [u64; 8],
+        /// How many sequences there are.
+        sequences: u32,
+        /// Tokens of the longest n-gram: multipliers that are used.
+        order: u32,
+        /// Heads of each order.
+        heads_per_order: u32,
+        /// Heads there are.
+        head_count: u32,
+        /// The head of the first column.
+        first_head: u32,
+        /// Columns.
+        columns: u32,
+        /// See [`id`]: I32 or I64.
+        token_type: u32,
+        /// See [`id`]: I32 or I64.
+        id_type: u32,
+        /// Not zero: a sequence's history begins with its latest token.
+        newest_first: u32,
+        /// Zero.
+        unused: u32,
+    }
+);

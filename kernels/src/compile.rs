@@ -12,7 +12,7 @@ use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 34] = [
+const HEADERS: [(&str, &str); 35] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -47,6 +47,7 @@ const HEADERS: [(&str, &str); 34] = [
     ("few.cuh", include_str!("../cuda/few.cuh")),
     ("adopt.cuh", include_str!("../cuda/adopt.cuh")),
     ("ring_test.cuh", include_str!("../cuda/ring_test.cuh")),
+    ("ngrams.cuh", include_str!("../cuda/ngrams.cuh")),
 ];
 /// Sums must be those of the host: nothing is fused, nothing flushed to zero.
 const OPTIONS: [&str; 4] = ["--std=c++17", "--fmad=false", "--ftz=false", "-lineinfo"];

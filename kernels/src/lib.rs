@@ -9,6 +9,7 @@ pub mod dedupe;
 mod error;
 mod graph;
 mod lookup;
+mod ngrams;
 mod overlay;
 mod prebuilt;
 mod ring_test;

@@ -67,6 +67,7 @@ pub struct Kernels {
     adopt: CUfunction,
     update: CUfunction,
     pub(crate) test_ring: CUfunction,
+    pub(crate) ngrams: CUfunction,
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
@@ -215,6 +216,7 @@ impl Kernels {
                 adopt: function(c"warprow_adopt")?,
                 update: function(c"warprow_update")?,
                 test_ring: function(c"warprow_test_ring")?,
+                ngrams: function(c"warprow_ngrams")?,
             })
         };
         load().inspect_err(|_| {

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 /// The order of the header: that of these files of the crate; then come all others.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 16] = [
     "abi.rs",
     "status.rs",
     "error.rs",
@@ -22,6 +22,7 @@ const ORDER: [&str; 15] = [
     "host.rs",
     "gpu.rs",
     "gpu_lookup.rs",
+    "ngrams.rs",
 ];
 
 fn main() -> ExitCode {

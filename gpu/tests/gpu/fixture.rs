@@ -402,6 +402,11 @@ impl Flat {
         self.ids = ids;
     }
 
+    /// Where the ids lie on the GPU, as i64.
+    pub(crate) fn ids_on_gpu(&self) -> u64 {
+        self.on_gpu.address()
+    }
+
     pub(crate) fn launch(&self, slot: &GpuSlot, stream: &Stream) -> Result<Ticket, GpuError> {
         let count = self.ids.len();
         let batch = GpuBatch::new(self.on_gpu.address(), BatchLen::Host(count), count as u32);

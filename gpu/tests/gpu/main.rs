@@ -22,6 +22,7 @@ mod graphs;
 mod host_doorbells;
 mod lookups;
 mod merging;
+mod ngrams;
 mod prefetch;
 mod prefetch_captured;
 mod refusals;

@@ -14,7 +14,7 @@ use std::{env, fs};
 use libloading::Library;
 use warprow_gpu_queues::abi::{LANES, RingReads};
 use warprow_gpu_queues::{RingLaunchError, RingTest, RingTestError, RingTestReport};
-use warprow_kernels::abi::{Adoption, Lookup, Update};
+use warprow_kernels::abi::{Adoption, Lookup, NgramTokens, Update};
 
 /// Where the C++ and CUDA sources are, from this package on.
 const FOLDERS: [&str; 2] = [".", "../cuda"];
@@ -309,6 +309,12 @@ impl Shim {
     ) -> Result<(), String> {
         assert_eq!(launch.kernel, "warprow_update");
         self.run(launch, std::ptr::from_ref(update).cast(), seed, beside)
+    }
+
+    /// The kernel that hashes tokens.
+    pub fn hash_ngrams(&mut self, launch: &Launch, batch: &NgramTokens, seed: u64) -> Result<(), String> {
+        assert_eq!(launch.kernel, "warprow_ngrams");
+        self.run(launch, std::ptr::from_ref(batch).cast(), seed, None)
     }
 
     /// Runs a ring test with the kernel on the CPU. `beside` is what happens beside each launch.

@@ -6,8 +6,8 @@ use warprow_kernels::abi;
 
 use crate::shim::{Shim, sources};
 use crate::{
-    ablations, adopt, ahead, dedupe, few as by_one_kernel, ghosts, lookups, overlay, rich, ring, ring_test, sets,
-    windows,
+    ablations, adopt, ahead, dedupe, few as by_one_kernel, ghosts, lookups, ngrams, overlay, rich, ring, ring_test,
+    sets, windows,
 };
 
 /// Fails, or finds that all is well, by a seed.
@@ -34,7 +34,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 48] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 49] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -73,6 +73,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 48] = [
     ("commands that are refused", windows::refused, 12),
     ("parts that are lost", windows::lost_parts, 4),
     ("ring tests", ring_test::case, 24),
+    ("ids of tokens", ngrams::case, 24),
     ("one kernel: updated rows", by_one_kernel::updated, 12),
     ("one kernel: rows on drives", by_one_kernel::case, 24),
     ("one kernel: many queues with little to do", by_one_kernel::crowd, 60),

@@ -14,6 +14,7 @@ mod ghosts;
 mod keys;
 mod lookups;
 mod mutants;
+mod ngrams;
 mod overlay;
 mod planted;
 mod queues;

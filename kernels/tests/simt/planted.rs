@@ -12,7 +12,7 @@ use std::{env, process};
 
 use crate::covered::{Check, few as few_ids, hashed, many, sorted, whole};
 use crate::shim::{Patch, Shim};
-use crate::{ablations, adopt, dedupe, few, ghosts, lookups, overlay, rich, ring, sets, windows};
+use crate::{ablations, adopt, dedupe, few, ghosts, lookups, ngrams, overlay, rich, ring, sets, windows};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -34,6 +34,30 @@ const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patc
 }
 
 const PLANTED: &[Planted] = &[
+    planted(
+        "n-grams that go on before a token that takes no part",
+        ngrams::case,
+        120,
+        patch("ngrams.cuh", "is_cut = is_cut || word >= NGRAM_DEAD", "is_cut = is_cut || word == NGRAM_MISSING"),
+    ),
+    planted(
+        "n-grams that go on before the end of a text",
+        ngrams::case,
+        120,
+        patch("ngrams.cuh", " || (back > 0 && word == batch.stop)", ""),
+    ),
+    planted(
+        "histories that are read from the wrong end",
+        ngrams::case,
+        120,
+        patch("ngrams.cuh", "batch.newest_first ? age : kept - 1 - age", "age"),
+    ),
+    planted(
+        "sequences that see the one before them",
+        ngrams::case,
+        120,
+        patch("ngrams.cuh", "back <= within", "back <= position"),
+    ),
     planted(
         "rows behind a closed gate that nobody answers for",
         few::turned_away,
