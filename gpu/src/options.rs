@@ -42,6 +42,11 @@ pub struct GpuOptions {
     /// Look-ups of up to so many ids are one kernel, rows on drives included, where a plan's rows are not pooled;
     /// 4,096 at most, on some GPUs fewer; 0: none are. `None`: 128, which benchmarks have shown to pay.
     pub one_kernel_ids: Option<u64>,
+    /// Kernels that fetch rows ahead have at most as many threads at a time as fit on so many multiprocessors, so that
+    /// the kernels of a model keep the rest of the GPU; each drive's queue pairs need a quarter of a multiprocessor.
+    /// The second half of a prefetch, which the model waits for, is not held to it. `None`: they have as many as are
+    /// fastest.
+    pub prefetch_multiprocessors: Option<u32>,
     /// The longest wait for a read; `None`: the time-out with which the store was opened.
     pub timeout: Option<Duration>,
     /// Whether sparse ids are compared with the keys that are stored beside the rows. These keys then lie in GPU
@@ -89,6 +94,7 @@ impl Default for GpuOptions {
             gatherers: 0,
             direct_ids: None,
             one_kernel_ids: None,
+            prefetch_multiprocessors: None,
             timeout: None,
             check_keys: false,
             check_rows: false,
@@ -149,6 +155,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_one_kernel_ids(self, ids: u64) -> Self {
         Self { one_kernel_ids: Some(ids), ..self }
+    }
+
+    /// Fetches rows ahead with no more threads than fit on so many multiprocessors.
+    #[must_use]
+    pub fn with_prefetch_multiprocessors(self, multiprocessors: u32) -> Self {
+        Self { prefetch_multiprocessors: Some(multiprocessors), ..self }
     }
 
     /// Waits no longer than `timeout` for a read.

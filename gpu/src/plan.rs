@@ -84,6 +84,22 @@ impl Sharing {
 /// Look-ups of up to so many ids are one kernel, if nothing else is asked for (docs/performance/notes-gpu-drives.md).
 const ONE_KERNEL_IDS: u64 = 128;
 
+/// Blocks that drive queues and fit on one multiprocessor at once, by their shared memory.
+const SUBMITTERS_PER_SM: u64 = 4;
+
+/// Refuses a budget of multiprocessors that the blocks of so many queues do not fit.
+fn check_budget(multiprocessors: Option<u32>, sets: u32, drives: usize) -> Result<(), GpuError> {
+    let Some(most) = multiprocessors else { return Ok(()) };
+    let needed = u64::from(sets).saturating_mul(drives as u64).div_ceil(SUBMITTERS_PER_SM).max(1);
+    if u64::from(most) >= needed {
+        return Ok(());
+    }
+    Err(GpuError::Unsupported(format!(
+        "{sets} queue sets on {drives} drives take {needed} multiprocessors to fetch rows ahead, where {most} are allowed: allow \
+         more, or give slots fewer queue sets"
+    )))
+}
+
 /// From so many ids on, reading by lines gains more than the idle lanes cost.
 const MANY: u64 = 4096;
 
@@ -120,6 +136,10 @@ impl GpuPlan {
         let sizes = sizes_of(&attached, &description, &options);
         let many = many(&attached, &options, sizes, description.keys.dram > 0)?;
         let is_cold = description.cold_rows > 0 || view.follows && options.adopt_room;
+        if is_cold && options.prefetch {
+            let drives = attached.store.drives().len();
+            check_budget(attached.options.prefetch_multiprocessors, attached.options.queue_sets, drives)?;
+        }
         let by_one_block = options.dedupe.is_none_or(|method| method == DedupeMethod::Block)
             && !attached.options.ablations.deduplication;
         let mut prepared = Prepared {
@@ -289,6 +309,13 @@ impl Prepared {
         LaunchShape { sms: self.attached.gpu.sms(), max_ids, max_rows, gatherers: self.attached.options.gatherers }
     }
 
+    /// The shape of the first half of a prefetch of so many ids.
+    pub(crate) fn shape_ahead(&self, ids: u64) -> LaunchShape {
+        let shape = self.shape(ids, ids);
+        let most = self.attached.options.prefetch_multiprocessors;
+        LaunchShape { sms: most.map_or(shape.sms, |most| shape.sms.min(most.max(1))), ..shape }
+    }
+
     /// Bytes from a state to the next, and from a state to its description.
     pub(crate) fn strides(&self) -> (u64, u64) {
         (STATE + (self.description.bytes.len() as u64).next_multiple_of(LINE), STATE)
@@ -390,6 +417,25 @@ mod tests {
             let straddling = (0..LINE).filter(|row| row * stride / LINE != (row * stride + stride - 1) / LINE).count();
             let wanted = !stride.is_multiple_of(LINE) && 2 * straddling as u64 > LINE;
             assert_eq!(mostly_straddle(stride), wanted, "{stride}");
+        }
+    }
+
+    #[test]
+    fn queues_fit_their_budget_or_are_refused() {
+        for (budget, sets, drives, fits) in [
+            (None, 128, 16, true),
+            (Some(0), 1, 1, false),
+            (Some(1), 2, 2, true),
+            (Some(1), 1, 5, false),
+            (Some(2), 1, 5, true),
+            (Some(8), 2, 16, true),
+            (Some(7), 2, 16, false),
+        ] {
+            match check_budget(budget, sets, drives) {
+                Ok(()) => assert!(fits, "{budget:?}, {sets} sets on {drives} drives"),
+                Err(GpuError::Unsupported(why)) => assert!(!fits && why.contains("allow more"), "{why}"),
+                Err(other) => panic!("{other}"),
+            }
         }
     }
 }

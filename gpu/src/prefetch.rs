@@ -136,7 +136,7 @@ impl GpuSlot {
                 state.place(0..TICKETS / 2)?
             }
         };
-        let (ahead, shape) = (plan.ahead(ids), plan.shape(ids, ids));
+        let (ahead, shape) = (plan.ahead(ids), plan.shape_ahead(ids));
         // Where rows go is said later; the mask is kept until then.
         let nowhere = GpuOutput::new(0, 0).with_mask(state.kept());
         let lookup = describe(plan, state, batch, &nowhere, (ids, &taken.place));

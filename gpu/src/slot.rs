@@ -100,7 +100,6 @@ pub(crate) struct Graphs {
 impl Graphs {
     fn new(plan: &Prepared) -> Result<Self, GpuError> {
         let (gpu, most) = (&plan.attached.gpu, plan.options.max_ids as u64);
-        let shape = plan.shape(most, most);
         let like = abi::Lookup {
             plan: abi::PlanTables {
                 overlay: plan.attached.overlay_at(),
@@ -116,6 +115,7 @@ impl Graphs {
         };
         let of = |kind, needed: bool| {
             let count = if needed { TICKETS / 2 } else { 0 };
+            let shape = if let LookupKind::Ahead(_) = kind { plan.shape_ahead(most) } else { plan.shape(most, most) };
             launch::graphs(gpu, &plan.attached.kernels, (kind, &like), &shape, count)
         };
         Ok(Self {

@@ -128,6 +128,42 @@ fn rows_are_fetched_in_the_order_of_need() {
     wait(&flats[0].launch_prefetched(&slots[0], outside, &stream).unwrap()).unwrap();
 }
 
+/// Rows that few threads fetch are the same rows: by one kernel, by several, with rows in DRAM, in a graph and outside.
+#[test]
+fn a_budget_of_multiprocessors_fetches_the_same_rows() {
+    let Some(gpu) = gpu() else { return };
+    let fixture = Fixture::new(2);
+    let stream = Stream::new(&gpu);
+    let mut random = fastrand::Rng::with_seed(6);
+    for (one_kernel, dram) in [(128, 0), (0, 0), (0, 500_000)] {
+        let options = patient().with_one_kernel_ids(one_kernel).with_dram_bytes(dram).with_queue_sets(2);
+        let executor = fixture.attach(&gpu, options.clone().with_prefetch_multiprocessors(1));
+        let plan = executor.plan(&Fixture::features(), Fixture::options(1).with_prefetch()).unwrap();
+        let slot = plan.slot().unwrap();
+        for count in [100, 1000] {
+            let mut flat = Flat::new(&gpu, Fixture::ids(count, &mut random));
+            let prefetched = flat.prefetch(&slot, &stream).unwrap();
+            wait(&flat.launch_prefetched(&slot, prefetched, &stream).unwrap()).unwrap();
+            assert_eq!(flat.check(&fixture, &(one_kernel, dram, count)), [0i64; 0]);
+            let mut ticket = None;
+            let graph = stream.capture(&gpu, || {
+                let prefetched = flat.prefetch(&slot, &stream).unwrap();
+                ticket = Some(flat.launch_prefetched(&slot, prefetched, &stream).unwrap());
+            });
+            flat.set_ids(Fixture::ids(count, &mut random));
+            flat.reset();
+            stream.launch(&gpu, &graph);
+            stream.wait(&gpu);
+            wait(ticket.as_ref().unwrap()).unwrap();
+            assert_eq!(flat.check(&fixture, &(one_kernel, dram, count, "captured")), [0i64; 0]);
+        }
+        let none = fixture.attach(&gpu, options.with_prefetch_multiprocessors(0));
+        let refused = none.plan(&Fixture::features(), Fixture::options(1).with_prefetch());
+        assert!(matches!(refused, Err(GpuError::Unsupported(_))), "{refused:?}");
+        none.plan(&Fixture::features(), Fixture::options(1)).unwrap();
+    }
+}
+
 /// Without its look-up a prefetch cannot end a capture well, whatever becomes of the batch; afterwards the slot is as
 /// it was.
 #[test]
