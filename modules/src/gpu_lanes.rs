@@ -246,7 +246,7 @@ impl Lanes {
         Ok(())
     }
 
-    /// Begins to fetch the rows of a batch ahead, or captures that.
+    /// Begins to fetch the rows of a batch ahead, behind those of another one that is fetched ahead, or captures that.
     ///
     /// # Safety
     /// As of [`GpuSlot::prefetch`].
@@ -255,14 +255,22 @@ impl Lanes {
         stream: usize,
         captured: bool,
         batch: &GpuBatch,
+        behind: Option<&Ahead>,
     ) -> Result<Ahead, ModuleError> {
         const TAKEN: &str = "as many batches are prefetched as was planned: look one up first";
+        let prefetch = |slot: &GpuSlot| match behind {
+            // SAFETY: the caller's promise.
+            None => unsafe { slot.prefetch(stream as _, batch) },
+            Some(Ahead::Eager(_, before) | Ahead::Captured(_, before)) => {
+                // SAFETY: the caller's promise.
+                unsafe { slot.prefetch_behind(stream as _, batch, before) }
+            }
+        };
         let mut state = self.lock();
         if captured {
             for index in 0..state.capturing_ahead.len() {
                 let Some(slot) = state.capturing_ahead.get(index) else { break };
-                // SAFETY: the caller's promise.
-                match unsafe { slot.prefetch(stream as _, batch) } {
+                match prefetch(slot) {
                     Ok(prefetched) => return Ok(Ahead::Captured(state.capturing_ahead.swap_remove(index), prefetched)),
                     // Another capture has it.
                     Err(GpuError::SlotHoldsBatch | GpuError::Busy(_)) => {}
@@ -275,8 +283,7 @@ impl Lanes {
         let is_free = |lane: &Lane| lane.tickets.len() < UNDER_WAY;
         let Some(index) = state.ahead.iter().position(is_free) else { return Err(ModuleError::Busy(TAKEN)) };
         let lane = state.ahead.swap_remove(index);
-        // SAFETY: the caller's promise.
-        match unsafe { lane.slot.prefetch(stream as _, batch) } {
+        match prefetch(&lane.slot) {
             Ok(prefetched) => Ok(Ahead::Eager(lane, prefetched)),
             Err(error) => {
                 state.ahead.push(lane);

@@ -253,11 +253,17 @@ impl ModuleLookup {
         }
     }
 
-    /// Begins to fetch the rows of a batch: on a GPU behind what the stream was given so far, or captures that.
+    /// Begins to fetch the rows of a batch: on a GPU behind what the stream was given so far, or captures that. What is
+    /// needed after the rows of `behind` is fetched behind these, on a GPU; on the host no batch waits for another.
     ///
     /// # Safety
     /// As of [`lookup`](Self::lookup); on the host the batch is the caller's again when this returns.
-    pub unsafe fn prefetch(&self, stream: usize, batch: &ModuleBatch) -> Result<ModuleAhead, ModuleError> {
+    pub unsafe fn prefetch(
+        &self,
+        stream: usize,
+        batch: &ModuleBatch,
+        behind: Option<&ModuleAhead>,
+    ) -> Result<ModuleAhead, ModuleError> {
         // SAFETY: the caller's promise.
         unsafe {
             match self.planned((batch.ids.len, batch.bags), stream)? {
@@ -266,7 +272,11 @@ impl ModuleLookup {
                     Ok(ModuleAhead::Host(slots, held))
                 }
                 (Planned::Gpu(lanes), captured) => {
-                    let held = lanes.prefetch(stream, captured, &batch.on_gpu(self.features.len())?)?;
+                    let behind = match behind {
+                        Some(ModuleAhead::Gpu(_, held)) => Some(&**held),
+                        _ => None,
+                    };
+                    let held = lanes.prefetch(stream, captured, &batch.on_gpu(self.features.len())?, behind)?;
                     Ok(ModuleAhead::Gpu(lanes, Box::new(held)))
                 }
             }

@@ -120,11 +120,25 @@ impl ModuleLookup {
         py.detach(|| unsafe { inner.lookup(stream, &batch, out.output()) }).map_err(of_module)
     }
 
-    /// Begins to fetch the rows of a batch. On a GPU: behind what the stream was given so far, or captures that.
-    fn prefetch(&self, py: Python<'_>, stream: usize, batch: BatchArgs) -> PyResult<ModulePrefetched> {
+    /// Begins to fetch the rows of a batch. On a GPU: behind what the stream was given so far, and behind the rows of another
+    /// batch that is fetched ahead, or captures that.
+    #[pyo3(signature = (stream, batch, behind=None))]
+    fn prefetch(
+        &self,
+        py: Python<'_>,
+        stream: usize,
+        batch: BatchArgs,
+        behind: Option<&ModulePrefetched>,
+    ) -> PyResult<ModulePrefetched> {
         let (inner, batch) = (self.inner.get()?, batch.batch()?);
-        // SAFETY: the Python half has checked the tensors, and holds them until the look-up.
-        let held = py.detach(|| unsafe { inner.prefetch(stream, &batch) }).map_err(of_module)?;
+        let behind = behind.map(|other| other.held.get()).transpose()?;
+        let prefetch = || {
+            // What was looked up already is there.
+            let other = behind.as_ref().map(|held| held.lock().unwrap_or_else(PoisonError::into_inner));
+            // SAFETY: the Python half has checked the tensors, and holds them until the look-up.
+            unsafe { inner.prefetch(stream, &batch, other.as_ref().and_then(|other| other.as_ref())) }
+        };
+        let held = py.detach(prefetch).map_err(of_module)?;
         Ok(ModulePrefetched { held: Held::new("plan", Arc::new(Mutex::new(Some(held)))) })
     }
 
