@@ -6,10 +6,10 @@ pub(crate) fn primes_from(first: u64, count: usize) -> impl Iterator<Item = u64>
 }
 
 fn is_prime(number: u64) -> bool {
-    if number % 2 == 0 || number < 2 {
+    if number.is_multiple_of(2) || number < 2 {
         return number == 2;
     }
-    (3..).step_by(2).take_while(|divisor| divisor * divisor <= number).all(|divisor| number % divisor != 0)
+    (3..).step_by(2).take_while(|divisor| divisor * divisor <= number).all(|divisor| !number.is_multiple_of(divisor))
 }
 
 #[cfg(test)]
