@@ -10,6 +10,7 @@ use memmap2::MmapOptions;
 use warprow_simt::shim::Shim;
 use warprow_vfio::VfioFunction;
 
+use crate::completions::Completion;
 use crate::peer::PeerMemory;
 use crate::scene::{IDS, PATIENCE, Placement, Scene};
 
@@ -123,7 +124,12 @@ pub(crate) fn stray_tails(shim: &mut Shim, address: &str) -> Result<()> {
                 let queues = scene.queues(Placement::Registers, 1, Duration::from_secs(2))?;
                 let found = queues.set.descriptors()[0];
                 ensure!(found.queue_id == u32::from(QUEUES) && tail < found.sq_size, "{found:?}");
-                std::thread::sleep(Duration::from_millis(20));
+                // The drive has taken a tail up when it has answered what it found in the submission queue.
+                let (began, answer) = (Instant::now(), Completion::next(&queues.set)?);
+                while !answer.is_here() {
+                    ensure!(began.elapsed() < PATIENCE, "the drive takes no stray tail up within {PATIENCE:?}");
+                    std::thread::sleep(Duration::from_millis(1));
+                }
                 Ok(queues)
             })();
             stop.store(true, Ordering::Relaxed);

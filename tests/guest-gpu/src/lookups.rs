@@ -20,7 +20,7 @@ pub(crate) fn by(placement: Placement, shim: &mut Shim, address: &str) -> Result
         let others = (0..placement as u16).map(|_| scene.queues(Placement::HostThread, 1, PATIENCE));
         let others = others.collect::<Result<Vec<_>>>()?;
         // The next queue gets the identifier of the queue that is dropped here.
-        let tested = scene.test_ring(shim, placement, PATIENCE)??;
+        let tested = scene.test_ring(shim, placement, PATIENCE, None)??;
         ensure!(
             tested.lbas == 768 && tested.contents > 1 && tested.in_registers == (kind == DOORBELL_MMIO),
             "{tested:?}"

@@ -1,6 +1,7 @@
 //! Runs in the guest (tests/guest/run.sh) as an ordinary user: the CUDA kernels, as fibers of this program, drive the queues of the
 //! guest's NVMe drive through VFIO and store to its doorbell registers themselves.
 
+mod completions;
 mod deaths;
 mod lookups;
 mod peer;

@@ -34,10 +34,10 @@ pub(crate) fn are_noticed(placement: Placement, shim: &mut Shim, address: &str) 
     drop(Scene::new(40, vec![VfioFunction::open(address)?])?);
     for (name, bug) in BUGS {
         let mut scene = Scene::found(40, vec![VfioFunction::open(address)?])?;
-        let mut queues = scene.queues(placement, 1, Duration::from_secs(1))?;
+        let queues = scene.queues(placement, 1, Duration::from_secs(1))?;
         let mut descriptors = queues.set.descriptors().to_vec();
         descriptors.iter_mut().for_each(bug);
-        let noticed = match scene.look_up_by(shim, &mut queues, &descriptors, IDS) {
+        let noticed = match scene.look_up_by(shim, &queues, &descriptors, IDS, None) {
             Ok(looked) if looked.lost > 0 => format!("{} of {} rows lost", looked.lost, looked.cold),
             Ok(looked) => {
                 let canaries = queues.assert_peer();

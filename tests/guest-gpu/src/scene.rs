@@ -1,7 +1,8 @@
 //! A random table on the guest's drives, and look-ups of it by the kernels.
 
+use std::cell::Cell;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use fastrand::Rng;
@@ -16,9 +17,10 @@ use warprow_kernels::abi::{DriveQueues, Lookup, SlotPlaces};
 use warprow_simt::batch::Batch;
 use warprow_simt::buffer::Buffer;
 use warprow_simt::rig::{Rig, Told, expect};
-use warprow_simt::shim::Shim;
+use warprow_simt::shim::{Shim, Turn};
 use warprow_simt::world::{Shape, World};
 
+use crate::completions::LateCompletions;
 use crate::peer::PeerMemory;
 
 /// Longer than any command takes on a busy machine that emulates a processor.
@@ -59,7 +61,7 @@ pub(crate) struct Queues {
     pub(crate) set: QueueSet,
     pub(crate) gate: Arc<Gate>,
     peer: Option<Arc<PeerMemory>>,
-    launches: u32,
+    launches: Cell<u32>,
 }
 
 /// What came of a look-up whose rows were all compared: those that came are right, and the others are told as failed.
@@ -149,15 +151,16 @@ impl Scene {
             memory: MemoryPlacement::Pinned,
             writable: peer.clone().map(|peer| peer as Arc<dyn DriveWritable>),
         };
-        Ok(Queues { set: QueueSet::on_host(&self.drives, &options, gate.clone())?, gate, peer, launches: 0 })
+        Ok(Queues { set: QueueSet::on_host(&self.drives, &options, gate.clone())?, gate, peer, launches: Cell::new(0) })
     }
 
-    /// The ring test of the first drive, by the kernels, with so long a wait for a launch.
+    /// The ring test of the first drive, by the kernels, with so long a wait for a launch, and somebody beside it.
     pub(crate) fn test_ring(
         &mut self,
         shim: &mut Shim,
         placement: Placement,
         timeout: Duration,
+        beside: Option<Turn<'_>>,
     ) -> Result<Result<RingTestReport, RingTestError>> {
         let peer = (placement == Placement::Peer).then(PeerMemory::new).transpose()?;
         let drive = self.drives.first().cloned().ok_or_else(|| anyhow!("a scene without a drive"))?;
@@ -167,7 +170,7 @@ impl Scene {
             timeout,
             ..RingTest::new(drive, placement.doorbells())
         };
-        let tested = shim.test_ring(&test, self.rng.u64(..), None);
+        let tested = shim.test_ring(&test, self.rng.u64(..), beside);
         peer.as_deref().map(PeerMemory::assert_canaries).transpose()?;
         Ok(tested)
     }
@@ -175,24 +178,56 @@ impl Scene {
     /// A look-up of up to `ids` random ids by the kernels. Every row of its output is compared with the table's.
     pub(crate) fn look_up(&mut self, shim: &mut Shim, queues: &mut Queues, ids: u64) -> Result<Looked> {
         let descriptors = queues.set.descriptors().to_vec();
-        self.look_up_by(shim, queues, &descriptors, ids)
+        self.look_up_by(shim, queues, &descriptors, ids, None)
     }
 
-    /// As [`look_up`](Self::look_up), with these descriptors in the place of the queues' own.
+    /// A [look-up](Self::look_up) in which the last completion of each queue never comes: its kernel waits until the gate is closed, or
+    /// for as long as it waits for a drive. `waits` is called while it does.
+    pub(crate) fn look_up_late(
+        &mut self,
+        shim: &mut Shim,
+        queues: &Queues,
+        ids: u64,
+        waits: impl Fn(),
+    ) -> Result<Looked> {
+        let mut late = LateCompletions::of(&queues.set)?;
+        let descriptors: Vec<_> = queues.set.descriptors().iter().map(|queue| late.describe(queue)).collect();
+        ensure!(descriptors.len() == 1, "completions are late on one queue only");
+        let began = Instant::now();
+        self.look_up_by(
+            shim,
+            queues,
+            &descriptors,
+            ids,
+            Some(&mut |idle| {
+                late.follow();
+                // All lanes pause: those of the block that drives the queue do so only while commands are outstanding.
+                if idle {
+                    waits();
+                    std::thread::yield_now();
+                }
+                began.elapsed().as_nanos() as u64
+            }),
+        )
+    }
+
+    /// As [`look_up`](Self::look_up), with these descriptors in the place of the queues' own, and somebody beside the kernel that drives
+    /// the queues, who gives it the time.
     pub(crate) fn look_up_by(
         &mut self,
         shim: &mut Shim,
-        queues: &mut Queues,
+        queues: &Queues,
         descriptors: &[QueueDescriptor],
         ids: u64,
+        beside: Option<Turn<'_>>,
     ) -> Result<Looked> {
         let batch = Batch::of(&mut self.rng, &self.world, ids);
         let small = self.rng.bool();
         let descriptors = Buffer::of_all(descriptors.iter().map(|queue| queue.as_bytes()));
         let plain = batch.lookup();
-        queues.launches += 1;
+        queues.launches.set(queues.launches.get() + 1);
         let lookup = Lookup {
-            slot: SlotPlaces { gate: queues.gate.address(), ticket: queues.launches % 16, ..plain.slot },
+            slot: SlotPlaces { gate: queues.gate.address(), ticket: queues.launches.get() % 16, ..plain.slot },
             queues: DriveQueues { descriptors: descriptors.address(), ..plain.queues },
             ..plain
         };
@@ -200,7 +235,7 @@ impl Scene {
         let mut rig = Rig { shim, rng: self.rng.fork(), world: &self.world };
         let wrong = |wrong: String| anyhow!(wrong);
         rig.prepare(&lookup, small).map_err(wrong)?;
-        rig.fetch(&lookup, None).map_err(wrong)?;
+        rig.fetch(&lookup, beside).map_err(wrong)?;
         let keys = expected.uniques.iter().zip(self.world.slot.status.bytes());
         let lost: Vec<u64> = keys.filter(|&(_, status)| status != 0).map(|(&key, _)| key).collect();
         rig.expand(&lookup, small).map_err(wrong)?;
