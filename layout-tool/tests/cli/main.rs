@@ -29,4 +29,5 @@ mod plan;
 mod properties;
 mod round_trip;
 mod serve;
+mod spread;
 mod updates;

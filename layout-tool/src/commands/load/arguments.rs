@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use warprow_keys::FingerprintWidth;
-use warprow_layout::DType;
+use warprow_layout::{ChunkSpread, DType};
 
 use crate::drives::DriveArgs;
 use crate::keyed::Index;
@@ -89,6 +89,9 @@ pub struct LoadArgs {
     /// Store a checksum of every row, four bytes each, so that `verify` can tell whether rows are intact
     #[arg(long)]
     pub(super) row_crc: bool,
+    /// Which free chunks of each drive the tables get
+    #[arg(long, value_name = "WHICH", default_value = "packed")]
+    pub(super) span: Span,
     /// Replace tables that have these names; until the end both need room
     #[arg(long)]
     pub(super) replace: bool,
@@ -111,6 +114,24 @@ pub struct LoadArgs {
     /// Only say what would be loaded and replaced, or why it could not be
     #[arg(long)]
     pub(super) dry_run: bool,
+}
+
+/// Which free chunks of a drive tables get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(super) enum Span {
+    /// The lowest.
+    Packed,
+    /// Some from all over the drive, for drives on which reads of rows that lie far apart go on side by side.
+    Whole,
+}
+
+impl From<Span> for ChunkSpread {
+    fn from(span: Span) -> Self {
+        match span {
+            Span::Packed => Self::Packed,
+            Span::Whole => Self::Whole,
+        }
+    }
 }
 
 fn fingerprint(bits: &str) -> Result<FingerprintWidth, String> {

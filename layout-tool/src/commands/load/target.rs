@@ -59,7 +59,8 @@ impl Target {
 
 /// How to load. The journal of `--resume` is of this command line, these files, and these tables whose order is taken over.
 fn load_options(args: &LoadArgs, files: &[TableFile], followed: &[Option<TableInfo>]) -> Result<LoadOptions, Failure> {
-    let options = LoadOptions::default();
+    let mut options = LoadOptions::default();
+    options.span = args.span.into();
     let options = if args.replace { options.with_replace() } else { options };
     let options = if args.beside { options.with_standby() } else { options };
     let Some(path) = &args.resume else { return Ok(options) };
