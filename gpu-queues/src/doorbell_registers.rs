@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::sys::{self, CUresult};
-use warprow_dma::{Mmio, PAGE};
+use warprow_dma::{FunctionError, Mmio, PAGE};
 use warprow_driver::Controller;
 use warprow_spec::registers::offset::DOORBELLS;
 
@@ -62,7 +62,14 @@ impl DoorbellRegisters {
     /// [`GpuQueueError::DoorbellRegisters`] where they cannot be had.
     pub(crate) fn of(controller: &Controller, side: &AddressSpace) -> Result<Self, GpuQueueError> {
         let refuse = |why| GpuQueueError::DoorbellRegisters { function: controller.name().to_string(), why };
-        let all = controller.function().doorbell_registers().ok_or_else(|| refuse(RegisterRefusal::Unmapped))?;
+        let all = match controller.function().doorbell_registers() {
+            Ok(mapped) => mapped.ok_or_else(|| refuse(RegisterRefusal::Unmapped))?,
+            Err(gone @ FunctionError::Gone { .. }) => return Err(gone.into()),
+            Err(error) => {
+                tracing::warn!(%error, "the memory space of the function cannot be turned on");
+                return Err(refuse(RegisterRefusal::MemorySpaceOff));
+            }
+        };
         let needed = 2 * (u64::from(controller.granted_queue_pairs()) + 1) * controller.cap().doorbell_stride();
         let too_short = || refuse(RegisterRefusal::TooShort { mapped: all.len() as u64, needed });
         let bytes = usize::try_from(needed).map_err(|_| too_short())?.next_multiple_of(PAGE);

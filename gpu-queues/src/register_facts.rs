@@ -3,22 +3,41 @@
 
 use std::path::Path;
 
-use cudarc::driver::sys::CUdevice_attribute_enum as Attribute;
+use cudarc::driver::sys::{CUdevice_attribute as Attribute, CUresult};
 
 use crate::{Gpu, GpuQueueError, RegisterRefusal};
 
 /// Why the GPU must not store to registers of drives on this machine, if anything speaks against it.
 pub(crate) fn refusal(gpu: &Gpu) -> Result<Option<RegisterRefusal>, GpuQueueError> {
-    let has = |attribute| gpu.attribute(attribute).map(|value| value != 0);
-    if has(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES)?
-        || !cfg!(target_arch = "x86_64")
-    {
+    if !cfg!(target_arch = "x86_64") {
         return Ok(Some(RegisterRefusal::HostPageTables));
     }
-    if has(Attribute::CU_DEVICE_ATTRIBUTE_MPS_ENABLED)? {
-        return Ok(Some(RegisterRefusal::Mps));
+    match of_driver(|attribute| gpu.attribute(attribute))? {
+        None => Ok(of_machine(Path::new("/"), &gpu.pci_address()?)),
+        refused => Ok(refused),
     }
-    Ok(of_machine(Path::new("/"), &gpu.pci_address()?))
+}
+
+/// What the driver says of the GPU. `attribute` asks it.
+fn of_driver(
+    attribute: impl Fn(Attribute) -> Result<u32, GpuQueueError>,
+) -> Result<Option<RegisterRefusal>, GpuQueueError> {
+    use Attribute::{
+        CU_DEVICE_ATTRIBUTE_MPS_ENABLED as MPS,
+        CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES as HOST_PAGE_TABLES,
+    };
+    for (name, refusal) in [(HOST_PAGE_TABLES, RegisterRefusal::HostPageTables), (MPS, RegisterRefusal::Mps)] {
+        match attribute(name) {
+            Ok(0) => {}
+            Ok(_) => return Ok(Some(refusal)),
+            // So answers a driver that does not know the attribute.
+            Err(GpuQueueError::Cuda { code: CUresult::CUDA_ERROR_INVALID_VALUE, .. }) => {
+                return Ok(Some(RegisterRefusal::UnknownAttribute(name)));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(None)
 }
 
 /// What sysfs and procfs below `root` say of the GPU at this PCI address and of its kernel modules.
@@ -49,6 +68,28 @@ fn of_machine(root: &Path, address: &str) -> Option<RegisterRefusal> {
 mod tests {
     use super::*;
     use std::fs;
+
+    #[test]
+    fn each_attribute_alone_refuses() {
+        use Attribute::{
+            CU_DEVICE_ATTRIBUTE_MPS_ENABLED as MPS,
+            CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS_USES_HOST_PAGE_TABLES as HOST_PAGE_TABLES,
+        };
+        let fails = |code| GpuQueueError::Cuda { what: "an attribute of the GPU", code };
+        assert_eq!(of_driver(|_| Ok(0)).unwrap(), None);
+        for (one, refusal) in [(MPS, RegisterRefusal::Mps), (HOST_PAGE_TABLES, RegisterRefusal::HostPageTables)] {
+            assert_eq!(of_driver(|asked| Ok(u32::from(asked == one))).unwrap(), Some(refusal));
+            // A driver that does not know the attribute refuses by its name, and says what helps.
+            let unknown = |asked| if asked == one { Err(fails(CUresult::CUDA_ERROR_INVALID_VALUE)) } else { Ok(0) };
+            let why = of_driver(unknown).unwrap().expect("nobody knows what its stores reach");
+            assert_eq!(why, RegisterRefusal::UnknownAttribute(one));
+            let text = why.to_string();
+            assert!(text.contains(&format!("{one:?}")) && text.contains("580 or later"), "{text}");
+            // Any other error is no fact.
+            let lost = |asked| if asked == one { Err(fails(CUresult::CUDA_ERROR_NOT_INITIALIZED)) } else { Ok(0) };
+            assert!(matches!(of_driver(lost), Err(GpuQueueError::Cuda { .. })));
+        }
+    }
 
     #[test]
     fn each_fact_alone_refuses() {

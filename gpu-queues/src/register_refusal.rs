@@ -1,6 +1,6 @@
 use std::fmt;
 
-use cudarc::driver::sys::CUresult;
+use cudarc::driver::sys::{CUdevice_attribute, CUresult};
 
 /// Why the doorbell registers of a drive cannot be rung by a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,6 +9,9 @@ pub enum RegisterRefusal {
     /// The doorbells are no registers of a mapped BAR: the operating system does not let this part of the BAR be
     /// mapped, or the drive is behind a socket.
     Unmapped,
+    /// The function does not answer to accesses of its registers: memory space is off in its PCI command register, and
+    /// stays off.
+    MemorySpaceOff,
     /// The kernel's pages are larger than 4 KiB, so that the doorbells share a page with the controller's other
     /// registers.
     LargePages,
@@ -36,6 +39,8 @@ pub enum RegisterRefusal {
     HostPageTables,
     /// The module nvidia_uvm lets go of a dying process's mappings before the GPU is stopped.
     DyingProcess,
+    /// The driver does not tell this attribute of the GPU, by which the facts above are known.
+    UnknownAttribute(CUdevice_attribute),
     /// CUDA does not register memory of other devices here.
     Refused(CUresult),
 }
@@ -44,6 +49,10 @@ impl fmt::Display for RegisterRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unmapped => f.write_str("they are not in a BAR that this process can map"),
+            Self::MemorySpaceOff => f.write_str(
+                "memory space is off in the drive's PCI command register and stays off, so that no store reaches the drive; look at \
+                 who turns it off (setpci, a power manager), and reset the drive: echo 1 > /sys/bus/pci/devices/ADDRESS/reset",
+            ),
             Self::LargePages => f.write_str(
                 "the kernel's pages are larger than 4 KiB, and the registers before the doorbells must stay out of the GPU's reach",
             ),
@@ -76,6 +85,11 @@ impl fmt::Display for RegisterRefusal {
             Self::DyingProcess => f.write_str(
                 "the module nvidia_uvm has uvm_enable_va_space_mm=0, so that a drive could be let go while the GPU of a dying process \
                  still rings; load the module without that parameter",
+            ),
+            Self::UnknownAttribute(attribute) => write!(
+                f,
+                "the driver does not tell {attribute:?} of the GPU, and what its stores reach is not known without it; install NVIDIA's \
+                 driver, 580 or later"
             ),
             Self::Refused(code) => write!(
                 f,

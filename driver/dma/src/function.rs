@@ -92,9 +92,10 @@ pub trait Function: Send + Sync + fmt::Debug {
     /// The doorbell registers, where they are registers of a BAR that is mapped in this process: the first byte is BAR0 + 1000h, and
     /// the registers reach as far as the mapping does. This is for submitters that store to the registers by other means than
     /// [`Doorbell::ring`], such as a GPU. The result keeps the mapping, and the kernel keeps the device open while there is a
-    /// mapping. `None` where doorbells are no registers, or where the operating system does not let them be mapped.
-    fn doorbell_registers(&self) -> Option<Mmio> {
-        None
+    /// mapping. `None` where doorbells are no registers, or where the operating system does not let them be mapped. An error where
+    /// the function does not answer to its registers: it is gone, or its memory space is off and stays off.
+    fn doorbell_registers(&self) -> Result<Option<Mmio>, FunctionError> {
+        Ok(None)
     }
 
     /// Wakes whoever reads [`doorbell_memory`](Self::doorbell_memory), because a doorbell will be stored soon.

@@ -113,3 +113,97 @@ pub trait PciAccess: Function {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU16, Ordering};
+
+    use super::command::{BUS_MASTER, INTERRUPT_DISABLE, MEMORY_SPACE};
+    use super::*;
+    use crate::{DmaMemory, Doorbell};
+
+    /// A function that has these bits of the command register, and no other.
+    #[derive(Debug)]
+    struct Card {
+        command: AtomicU16,
+        has: u16,
+    }
+
+    impl PciAccess for Card {
+        fn bar_bytes(&self) -> u64 {
+            0x2000
+        }
+        fn load(&self, _: u64) -> Result<u32, FunctionError> {
+            Ok(0)
+        }
+        fn store(&self, _: u64, _: u32) -> Result<(), FunctionError> {
+            Ok(())
+        }
+        fn load_command(&self) -> Result<u16, FunctionError> {
+            Ok(self.command.load(Ordering::Relaxed))
+        }
+        fn store_command(&self, value: u16) -> Result<(), FunctionError> {
+            // What is gone stays gone.
+            if self.command.load(Ordering::Relaxed) != u16::MAX {
+                self.command.store(value & self.has, Ordering::Relaxed);
+            }
+            Ok(())
+        }
+    }
+
+    impl Function for Card {
+        fn name(&self) -> &str {
+            "0000:01:00.0"
+        }
+        fn read_u32(&self, offset: u64) -> Result<u32, FunctionError> {
+            self.load_u32(offset)
+        }
+        fn read_u64(&self, offset: u64) -> Result<u64, FunctionError> {
+            self.load_u64(offset)
+        }
+        fn write_u32(&self, offset: u64, value: u32) -> Result<(), FunctionError> {
+            self.store_u32(offset, value)
+        }
+        fn write_u64(&self, offset: u64, value: u64) -> Result<(), FunctionError> {
+            self.store_u64(offset, value)
+        }
+        fn doorbell(&self, _: u64) -> Result<Doorbell, FunctionError> {
+            Err(self.gone())
+        }
+        fn map(&self, _: &DmaMemory) -> Result<u64, FunctionError> {
+            Err(self.gone())
+        }
+        fn unmap(&self, _: u64) -> Result<(), FunctionError> {
+            Err(self.gone())
+        }
+        fn set_bus_master(&self, enabled: bool) -> Result<(), FunctionError> {
+            if enabled { self.change_command(BUS_MASTER, 0) } else { self.change_command(0, BUS_MASTER) }
+        }
+        fn reset(&self) -> Result<(), FunctionError> {
+            Err(self.gone())
+        }
+    }
+
+    fn card(command: u16, has: u16) -> Card {
+        Card { command: AtomicU16::new(command), has }
+    }
+
+    /// The command register after memory space was turned on, as VFIO's functions do before their doorbells are lent.
+    fn after_memory_space(card: &Card) -> Result<u16, FunctionError> {
+        card.change_command(MEMORY_SPACE | INTERRUPT_DISABLE, 0)?;
+        card.load_command()
+    }
+
+    #[test]
+    fn memory_space_is_on_or_its_refusal_is_told() {
+        let all = MEMORY_SPACE | BUS_MASTER | INTERRUPT_DISABLE;
+        assert_eq!(after_memory_space(&card(BUS_MASTER, all)).unwrap(), all, "other bits stay");
+        assert_eq!(after_memory_space(&card(0, MEMORY_SPACE)).unwrap(), MEMORY_SPACE, "bit 10 is optional");
+        let error = after_memory_space(&card(0, BUS_MASTER | INTERRUPT_DISABLE)).expect_err("it stays off");
+        let text = error.to_string();
+        assert!(matches!(error, FunctionError::Os { .. }), "{error:?}");
+        assert!(text.contains("0000:01:00.0") && text.contains("0x0402 written, 0x0400 read"), "{text}");
+        let error = after_memory_space(&card(u16::MAX, all)).expect_err("it is gone");
+        assert!(matches!(error, FunctionError::Gone { .. }), "{error:?}");
+    }
+}

@@ -167,11 +167,10 @@ impl Function for VfioFunction {
         Doorbell::mmio(mmio.clone(), inner).ok_or_else(unsupported)
     }
 
-    fn doorbell_registers(&self) -> Option<Mmio> {
+    fn doorbell_registers(&self) -> Result<Option<Mmio>, FunctionError> {
         // While memory space is off the kernel ends a process that touches the mapping.
-        self.command(MEMORY_SPACE, 0).ok()?;
-        let (mmio, inner) = self.bar.mapped(DOORBELLS)?;
-        mmio.part(inner, mmio.len() - inner)
+        self.command(MEMORY_SPACE, 0)?;
+        Ok(self.bar.mapped(DOORBELLS).and_then(|(mmio, inner)| mmio.part(inner, mmio.len() - inner)))
     }
 
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {

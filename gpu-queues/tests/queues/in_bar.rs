@@ -6,9 +6,9 @@ use std::sync::Arc;
 use warprow_dma::{DmaMemory, Doorbell, Function, FunctionError, Mmio};
 use warprow_soft_controller::SoftController;
 
-/// The controller, and how many bytes of its doorbells are mapped; 0: none.
+/// The controller, and how many bytes of its doorbells are mapped; 0: none. `None`: its memory space stays off.
 #[derive(Debug)]
-pub(crate) struct InBar(pub(crate) Arc<SoftController>, pub(crate) usize);
+pub(crate) struct InBar(pub(crate) Arc<SoftController>, pub(crate) Option<usize>);
 
 impl Function for InBar {
     fn name(&self) -> &str {
@@ -29,13 +29,17 @@ impl Function for InBar {
     fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
         self.0.doorbell(offset)
     }
-    fn doorbell_registers(&self) -> Option<Mmio> {
+    fn doorbell_registers(&self) -> Result<Option<Mmio>, FunctionError> {
+        let Some(mapped) = self.1 else {
+            let (what, why) = ("changing the PCI command register", std::io::Error::other("the function refused it"));
+            return Err(FunctionError::Os { function: self.name().to_owned(), what, source: why.into() });
+        };
         // While this lives, the controller looks at its doorbells without being woken.
         let memory: DmaMemory = self.0.doorbell_memory();
-        let base = NonNull::new(memory.as_ptr())?;
-        assert!(self.1 <= memory.len());
+        assert!(mapped <= memory.len());
+        let base = NonNull::new(memory.as_ptr()).filter(|_| mapped > 0);
         // SAFETY: the memory is kept by the owner that is handed over, and is reached by single loads and stores alone.
-        (self.1 > 0).then(|| unsafe { Mmio::new(base, self.1, Arc::new(memory)) })
+        Ok(base.map(|base| unsafe { Mmio::new(base, mapped, Arc::new(memory)) }))
     }
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
         self.0.map(memory)

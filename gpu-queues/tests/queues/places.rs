@@ -66,7 +66,7 @@ fn kernels_get_addresses_of_mapped_doorbells_alone() {
     let mapped = soft.doorbell_memory();
     let begin = mapped.as_ptr() as u64;
     let registers = begin..begin + PAGE as u64;
-    let function = Arc::new(InBar(soft.clone(), PAGE));
+    let function = Arc::new(InBar(soft.clone(), Some(PAGE)));
     let options_of = ControllerOptions { queue_pairs: 60, ..ControllerOptions::default() };
     let controller = Controller::open(function, Arc::new(SystemClock::new()), options_of).unwrap();
     let namespace = controller.namespace(1).unwrap();

@@ -175,9 +175,12 @@ fn a_launch_that_has_not_ended_finds_its_memory() {
 #[test]
 fn doorbells_in_a_bar_are_rung_or_refused_by_name() {
     let page = 4096;
-    for (mapped, refusal) in
-        [(page, None), (0, Some("not in a BAR")), (page / 4, Some("1024 bytes of them are mapped"))]
-    {
+    for (mapped, refusal) in [
+        (Some(page), None),
+        (Some(0), Some("not in a BAR")),
+        (Some(page / 4), Some("1024 bytes of them are mapped")),
+        (None, Some("memory space is off")),
+    ] {
         let soft = drive(0, LONG).soft;
         let function = Arc::new(InBar(soft, mapped));
         let controller =
@@ -193,7 +196,7 @@ fn doorbells_in_a_bar_are_rung_or_refused_by_name() {
                 let text = error.to_string();
                 assert!(text.contains(words) && text.contains("placement B′"), "{text}");
             }
-            (other, _) => panic!("{mapped} bytes mapped: {other:?}"),
+            (other, _) => panic!("{mapped:?} bytes mapped: {other:?}"),
         }
         // The next rung is there in either case.
         for doorbells in [DoorbellAccess::Memory, DoorbellAccess::HostThread] {

@@ -222,11 +222,11 @@ impl Function for StandIn {
     fn doorbell(&self, offset: u64) -> Result<Doorbell, FunctionError> {
         self.soft.doorbell(offset)
     }
-    fn doorbell_registers(&self) -> Option<Mmio> {
-        let base = NonNull::new(self.page.0.as_mut_ptr())?;
+    fn doorbell_registers(&self) -> Result<Option<Mmio>, FunctionError> {
         // SAFETY: the page stays mapped for as long as the owner that is handed over lives, and no reference of Rust's
         // reaches it.
-        Some(unsafe { Mmio::new(base, PAGE, self.page.clone()) })
+        let registers = |base| unsafe { Mmio::new(base, PAGE, self.page.clone()) };
+        Ok(NonNull::new(self.page.0.as_mut_ptr()).map(registers))
     }
     fn map(&self, memory: &DmaMemory) -> Result<u64, FunctionError> {
         self.soft.map(memory)

@@ -167,7 +167,7 @@ impl OpenDrive {
 
     /// Whether a GPU that stores to the doorbells stores to registers of a BAR.
     fn has_registers(&self) -> bool {
-        !self.has_memory_doorbells && self.controller.function().doorbell_registers().is_some()
+        !self.has_memory_doorbells && !matches!(self.controller.function().doorbell_registers(), Ok(None))
     }
 
     /// Placements that the drive may have, best first.
