@@ -6,7 +6,8 @@
 #     --drive SIZE[+SIZE...][,property=value...]
 #                     one NVMe controller with a namespace of each SIZE (a sparse file), and properties of QEMU's nvme
 #                     device (mdts=5, max_ioqpairs=4, ...); errors=FILE puts a blkdebug configuration under the first
-#                     namespace, slow=N lets each namespace read only N bytes a second. Repeatable; without any: --drive 64M
+#                     namespace, slow=N lets each namespace read only N bytes a second; slot=on puts the controller behind a port of
+#                     its own, which can be switched off; same=N lets it share the media of controller N. Repeatable; without any: --drive 64M
 #     --keep ADDRESS  leave this function to Linux's own driver; repeatable
 #     --vfio WAY      what the user may open: type1 (default), the functions' groups; iommufd, their own files and /dev/iommu, with
 #                     WARPROW_VFIO to say so; both. In $GUEST_VFIO. The latter two need WARPROW_GUEST_KERNEL
@@ -81,14 +82,19 @@ printf "LIMIT=%s MEMLOCK_KIB=%s GUEST_VFIO=%s KEEP='%s'\n" "$limit" "$memlock" "
 
 # Fresh, empty drives for each attempt; sets the array devices.
 make_drives() {
-    local number namespace spec property properties errors slow file
+    local number namespace spec property properties errors slow same file locking
     devices=()
     for number in "${!drives[@]}"; do
-        spec=${drives[number]} properties='' errors='' slow=''
+        spec=${drives[number]} properties='' errors='' slow='' same=''
         for property in $(tr ',' ' ' <<<"${spec#"${spec%%,*}"}"); do
             case $property in
                 errors=*) errors=$(realpath "${property#errors=}") ;;
                 slow=*) slow=,throttling.bps-read=${property#slow=} ;;
+                slot=on)
+                    devices+=(-device "pcie-root-port,id=port$number,chassis=$number,slot=$number")
+                    properties+=,bus=port$number
+                    ;;
+                same=*) same=${property#same=} ;;
                 *) properties+=,$property ;;
             esac
         done
@@ -96,11 +102,15 @@ make_drives() {
         namespace=0
         for size in $(tr '+' ' ' <<<"${spec%%,*}"); do
             namespace=$((namespace + 1))
-            file=$work/drive$number-$namespace
-            rm -f "$file"
-            truncate -s "$size" "$file"
-            [ -z "$errors" ] || file=blkdebug:$errors:$file errors=
-            devices+=(-drive "file=$file,if=none,id=d$number-$namespace,format=raw,cache=unsafe$slow"
+            file=$work/drive${same:-$number}-$namespace
+            if [ -z "$same" ]; then
+                rm -f "$file"
+                truncate -s "$size" "$file"
+            fi
+            # QEMU's own lock would keep a second controller out.
+            locking=,file.locking=off
+            [ -z "$errors" ] || file=blkdebug:$errors:$file errors='' locking=''
+            devices+=(-drive "file=$file,if=none,id=d$number-$namespace,format=raw,cache=unsafe$slow$locking"
                 -device "nvme-ns,drive=d$number-$namespace,bus=nvme$number,nsid=$namespace,uuid=auto,eui64=0x5254570000000${number}0$namespace")
         done
     done

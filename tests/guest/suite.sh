@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # The driver and the tool on QEMU's NVMe controller through the real VFIO: builds them, boots guests, runs every check.
 # Exit code 77 and one line where this machine cannot run guests (see fetch.sh).
+# WARPROW_GUEST_KILLS is how many processes are killed while their kernels drive a queue, for each placement (default 10).
 #
-#   suite.sh           through the functions' groups in a type 1 container: seven guests
-#   suite.sh iommufd   through the functions' own files and /dev/iommu, and through both: eight guests, of a kernel that has
+#   suite.sh           through the functions' groups in a type 1 container: eight guests
+#   suite.sh iommufd   through the functions' own files and /dev/iommu, and through both: nine guests, of a kernel that has
 #                      iommufd. WARPROW_GUEST_KERNEL names it (kernel.sh builds one); without, this is skipped
 set -euo pipefail
 
@@ -85,8 +86,14 @@ if command -v "${CXX:-c++}" >/dev/null 2>&1; then
     fi
     guest 'ends of queues that kernels drive' --limit 600 --drive 64M,addr=8.0 --drive 64M,addr=9.0,slow=1048576 "${peer[@]}" \
         "$gpu" rings 0000:00:08.0 0000:00:09.0
+    # Each in a slot of its own, with a second controller that shares the medium.
+    guest 'drives that are pulled out of their slots' --limit 300 \
+        --drive 64M,slot=on --drive 64M,slot=on --drive 64M,slot=on --drive 64M,slot=on \
+        --drive 64M,same=0,addr=10.0 --drive 64M,same=1,addr=11.0 --drive 64M,same=2,addr=12.0 --drive 64M,same=3,addr=13.0 \
+        "${peer[@]}" "$gpu" pulled 0000:01:00.0 0000:02:00.0 0000:03:00.0 0000:04:00.0 \
+        0000:00:10.0 0000:00:11.0 0000:00:12.0 0000:00:13.0
     guest 'processes that die while their kernels drive queues' --limit 600 --drive 64M,addr=8.0 "${peer[@]}" \
-        "$gpu" deaths 0000:00:08.0
+        "$gpu" deaths 0000:00:08.0 "${WARPROW_GUEST_KILLS:-10}"
 else
     echo 'skipped: guests in which kernels drive queues need a C++ compiler (c++ or $CXX)'
 fi

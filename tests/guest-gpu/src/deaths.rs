@@ -14,7 +14,6 @@ use crate::completions::Completion;
 use crate::peer::PeerMemory;
 use crate::scene::{IDS, PATIENCE, Placement, Scene};
 
-const KILLS: u64 = 10;
 const SEED: u64 = 20;
 /// Queue pairs that QEMU's controller grants: the first queue that kernels drive has this identifier.
 const QUEUES: u16 = 64;
@@ -36,12 +35,12 @@ pub(crate) fn victim(shim: &mut Shim, address: &str, how: &str) -> Result<()> {
     bail!("nobody killed the process")
 }
 
-/// Kills processes whose kernels look up. The next owner finds every LBA as it was, nothing comes to the peer's BAR any more, and the
+/// Kills so many processes whose kernels look up. The next owner finds every LBA as it was, nothing comes to the peer's BAR any more, and the
 /// next owner's own look-ups are right.
-pub(crate) fn killed(how: &str, shim: &mut Shim, address: &str) -> Result<()> {
+pub(crate) fn killed(how: &str, kills: u64, shim: &mut Shim, address: &str) -> Result<()> {
     let mut scene = Scene::new(SEED, vec![VfioFunction::open(address)?])?;
     let placement = if how == "registers" { Placement::Registers } else { Placement::Peer };
-    for round in 0..KILLS {
+    for round in 0..kills {
         scene.drives.clear();
         let program = std::env::current_exe()?;
         let mut child = Command::new(program).args(["victim", address, how]).stdout(Stdio::piped()).spawn()?;

@@ -4,10 +4,14 @@
 mod completions;
 mod deaths;
 mod lookups;
+mod memory_space;
 mod peer;
 mod planted;
+mod pulled;
 mod resets;
 mod scene;
+mod slot;
+mod unplugged;
 
 use std::process::ExitCode;
 
@@ -17,6 +21,7 @@ use warprow_driver::ResetKind;
 use warprow_simt::shim::Shim;
 use warprow_vfio::{VfioFunction, VfioInterface};
 
+use crate::pulled::Moment;
 use crate::scene::Placement;
 
 fn main() -> ExitCode {
@@ -25,12 +30,15 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         ["doorbells", address] => doorbells(address),
         ["rings", address, slow] => rings(address, slow),
-        ["deaths", address] => deaths(address),
+        ["deaths", address, kills] => {
+            kills.parse().context("how many processes to kill").and_then(|kills| deaths(address, kills))
+        }
+        ["pulled", ref addresses @ ..] => pulled(addresses),
         ["victim", address, how] => {
             kernels().and_then(|mut shim| deaths::victim(&mut shim, address, how)).map(|()| ExitCode::SUCCESS)
         }
         _ => Err(anyhow::anyhow!(
-            "guest-gpu doorbells ADDRESS | rings ADDRESS SLOW | deaths ADDRESS | victim ADDRESS registers|peer-first|drive-first"
+            "guest-gpu doorbells ADDRESS | rings ADDRESS SLOW | deaths ADDRESS KILLS | pulled ADDRESS... WITNESS... | victim ADDRESS registers|peer-first|drive-first"
         )),
     };
     result.unwrap_or_else(|error| {
@@ -55,12 +63,33 @@ fn doorbells(address: &str) -> Result<ExitCode> {
     tally.finish()
 }
 
+/// Drives that are pulled out of their slots. Of each, another controller shares the medium.
+fn pulled(addresses: &[&str]) -> Result<ExitCode> {
+    let (mut shim, mut tally) = (kernels()?, Tally::default());
+    let (drives, witnesses) = addresses.split_at(addresses.len() / 2);
+    let kinds = [
+        (Placement::Registers, Moment::Waiting),
+        (Placement::Registers, Moment::Ringing),
+        (Placement::Peer, Moment::Waiting),
+        (Placement::Peer, Moment::Ringing),
+    ];
+    anyhow::ensure!(drives.len() == kinds.len(), "{} drives, each with a witness, are needed", kinds.len());
+    let peers = takes_peers(witnesses[0])?;
+    for (((placement, moment), drive), witness) in kinds.into_iter().zip(drives).zip(witnesses) {
+        if peers || placement != Placement::Peer {
+            let name = format!("a drive that is pulled while a kernel is {moment:?} ({placement:?})").to_lowercase();
+            tally.run(&name, || pulled::while_kernels_look_up(placement, moment, &mut shim, drive, witness));
+        }
+    }
+    tally.finish()
+}
+
 /// Whether the drive's interface of VFIO maps memory of other devices.
 fn takes_peers(address: &str) -> Result<bool> {
     Ok(VfioFunction::open(address)?.interface() == VfioInterface::Type1)
 }
 
-/// Queues whose doorbells the kernels store to: resets, bugs in what kernels are told, a drive that is too slow.
+/// Queues whose doorbells the kernels store to: resets, bugs in what kernels are told, a drive that is too slow, and one that is removed.
 fn rings(address: &str, slow: &str) -> Result<ExitCode> {
     let (mut shim, mut tally) = (kernels()?, Tally::default());
     let peers = takes_peers(address)?;
@@ -75,16 +104,21 @@ fn rings(address: &str, slow: &str) -> Result<ExitCode> {
         let name = format!("a drive that is too slow ({placement:?})");
         tally.run(&name, || resets::too_slow(placement, &mut shim, slow));
     }
+    tally.run("memory space that somebody turns off", || memory_space::turned_off(&mut shim, address));
+    // The drive is gone then.
+    let last = if peers { Placement::Peer } else { Placement::Registers };
+    let name = format!("a drive that is removed while kernels look up ({last:?})");
+    tally.run(&name, || unplugged::while_kernels_look_up(last, &mut shim, address));
     tally.finish()
 }
 
-/// Processes that are killed while their kernels drive a queue.
-fn deaths(address: &str) -> Result<ExitCode> {
+/// Processes that are killed while their kernels drive a queue, so many for each placement.
+fn deaths(address: &str, kills: u64) -> Result<ExitCode> {
     let (mut shim, mut tally) = (kernels()?, Tally::default());
     let peers = takes_peers(address)?;
     tally.run("stray tails after the next owner's enable", || deaths::stray_tails(&mut shim, address));
     for &how in if peers { &["registers", "peer-first", "drive-first"][..] } else { &["registers"][..] } {
-        tally.run(&format!("SIGKILL while kernels look up ({how})"), || deaths::killed(how, &mut shim, address));
+        tally.run(&format!("SIGKILL while kernels look up ({how})"), || deaths::killed(how, kills, &mut shim, address));
     }
     tally.finish()
 }

@@ -12,8 +12,9 @@ use crate::scene::{IDS, PATIENCE, Placement, Scene};
 /// A bug, by its name, and how it changes a descriptor.
 type Bug = (&'static str, fn(&mut QueueDescriptor));
 
-/// DSTRD is 0 on QEMU's controllers, and these queues have the highest identifiers: what a wrong address hits is no other's.
-const BUGS: [Bug; 5] = [
+/// DSTRD is 0 on QEMU's controllers, and these queues have the highest identifiers: what a wrong address hits is no other's, and
+/// in the BAR's first page, which the kernel maps as well, no register.
+const BUGS: [Bug; 6] = [
     ("the tail goes to the head's doorbell, and the head to the tail's", |it| {
         std::mem::swap(&mut it.sq_tail, &mut it.cq_head);
     }),
@@ -24,6 +25,10 @@ const BUGS: [Bug; 5] = [
     ("the doorbells of the queue behind", |it| {
         it.sq_tail += 8;
         it.cq_head += 8;
+    }),
+    ("doorbells that are counted from the BAR's first page", |it| {
+        it.sq_tail -= 4096;
+        it.cq_head -= 4096;
     }),
     ("rows land a page behind the landing area", |it| it.landing_iova += 4096),
     ("completions are looked for a page behind", |it| it.cq += 4096),
