@@ -262,6 +262,7 @@ fn hbm(torch: bool) -> Value {
         seed: 1,
         copy_bytes_per_second: 3.9e12,
         results: vec![result(true, 0.0), result(false, 1.05)],
+        cache: None,
         notes: vec!["PyTorch 2.9 took part".to_owned()],
     }));
     if torch {

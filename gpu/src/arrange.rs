@@ -214,6 +214,7 @@ impl Arrangement {
             damage,
             located,
             overlay: 0,
+            cached: 0,
             unread: None,
         });
         self.orders.push(order);

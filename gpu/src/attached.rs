@@ -15,6 +15,7 @@ use crate::launch::Stream;
 use crate::options::GpuOptions;
 use crate::overlay::GpuOverlay;
 use crate::reading_plan::ReadingPlans;
+use crate::row_cache::GpuCache;
 use crate::view::View;
 
 /// Tables, with everything that look-ups of all plans share.
@@ -41,6 +42,8 @@ pub(crate) struct Attached {
     pub(crate) stream: OnceLock<Stream>,
     /// Wakes the drives' threads, where there are several drives and they have threads.
     pub(crate) waker: Option<DriveWaker>,
+    /// Rows that look-ups have brought in, if they are kept.
+    pub cache: OnceLock<Arc<GpuCache>>,
     /// Rows that are updated meanwhile.
     pub overlay: Option<Arc<GpuOverlay>>,
     /// None is, where there is no overlay.

@@ -34,6 +34,8 @@ pub(crate) struct Description {
     /// Rows that are not in GPU memory, and those on drives.
     pub keyed_rows: u64,
     pub cold_rows: u64,
+    /// Look-ups ask the cache for rows on drives.
+    pub is_cached: bool,
     /// Bytes of the longest row in memory.
     pub stride: u32,
     /// Bytes that a read of a row takes, at most.
@@ -171,6 +173,9 @@ impl Description {
         for table in tables.iter().map(|table| table.located.table()) {
             landing = landing.max(landing_stride(table, view.lba_size).map_err(GpuError::Unsupported)?);
         }
+        let cold_rows = tables.iter().map(|table| table.cold_rows()).sum();
+        // Slots of such plans have queues, and their kernels ask the cache.
+        let is_cached = view.cached && (cold_rows > 0 || view.follows && options.adopt_room);
         let this = Self {
             bytes,
             tables_at,
@@ -181,6 +186,7 @@ impl Description {
             pooled,
             weighted: planned.iter().any(|feature| feature.weighted),
             rich: view.updated
+                || is_cached
                 || tables.iter().map(|table| element_of(table.located.table().dtype)).any(|element| {
                     // Rows as they are take the same kernels where they are converted.
                     element > abi::element::U8 || (!pooled && element != element_of(options.out))
@@ -189,7 +195,8 @@ impl Description {
             width,
             keys,
             keyed_rows: tables.iter().map(|table| table.dram_rows() + table.cold_rows()).sum(),
-            cold_rows: tables.iter().map(|table| table.cold_rows()).sum(),
+            cold_rows,
+            is_cached,
             stride: tables.iter().map(|table| table.row_stride).max().unwrap_or(16),
             landing,
             row_lbas: tables.iter().map(|table| table.located.table().packing.row_lbas()).min().unwrap_or(1),

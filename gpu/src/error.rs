@@ -60,6 +60,27 @@ pub enum GpuError {
     /// The slot holds a batch that was prefetched.
     #[error("the slot holds a batch that was prefetched: look that up or drop it, or take another slot")]
     SlotHoldsBatch,
+    /// The cache has too few lines: for the rows of a batch, or to tell a table's rows apart. Nothing was changed.
+    #[error(
+        "a cache of {bytes} B has too few lines, {needed} B would do: give GpuOptions::cache_bytes as many, or plan smaller batches"
+    )]
+    CacheTooSmall {
+        /// What it has.
+        bytes: u64,
+        /// What would do.
+        needed: u64,
+    },
+    /// There is no cache.
+    #[error("the executor has no cache: attach with GpuOptions::with_cache_bytes")]
+    NoCache,
+    /// A look-up did not end in time, so that the cache could not be swept; it is as it was.
+    #[error(
+        "a look-up of slot {slot} of those that use the cache did not end in time, and may read its lines: look its prefetched batch up or drop it, and call this again"
+    )]
+    CacheBusy {
+        /// The slot, by its place among those that use the cache.
+        slot: u64,
+    },
     /// Work that has not ended is in the way: another launch of the slot, tickets that are held, or look-ups that read
     /// what is to be replaced. The text names it, with the remedy.
     #[error("{0}")]

@@ -1,6 +1,7 @@
 //! The GPU executor: a store's tables, with rows in GPU memory and DRAM, and the plans that are made on them.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::Duration;
 
 use cudarc::driver::sys::CUstream;
 use warprow_gpu_queues::{DeviceMemory, Gpu, QueuePlacements};
@@ -18,6 +19,7 @@ use crate::overlay::GpuOverlay;
 use crate::plan::GpuPlan;
 use crate::reading_plan::ReadingPlans;
 use crate::ring_refusals::ring_refusals;
+use crate::row_cache::GpuCacheStatistics;
 use crate::view::View;
 
 /// Far more thread blocks than a GPU runs at once.
@@ -115,7 +117,8 @@ impl GpuExecutor {
                 Some(Arc::new(GpuOverlay::new(&gpu, kernels.clone(), bytes, least, plans.clone())?))
             }
         };
-        let view = View::new(&store, located, &gpu, &options, overlay.as_ref(), &mut |_| {})?;
+        let cache = OnceLock::new();
+        let view = View::new(&store, located, &gpu, &options, overlay.as_ref(), (&kernels, &cache), &mut |_| {})?;
         let view = Mutex::new(Arc::new(view));
         let slices = options.check_rows.then(|| {
             let bytes = crc::slices();
@@ -138,6 +141,7 @@ impl GpuExecutor {
             unended,
             stream,
             waker,
+            cache,
             overlay,
             _unfollowing: unfollowing,
         };
@@ -196,6 +200,22 @@ impl GpuExecutor {
         let options = &self.inner.options;
         QueuePlacements::choose(Ok(&self.inner.gpu), functions, options.doorbells, options.queue_memory)
             .after_tests(&self.inner.ring_refusals)
+    }
+
+    /// What the cache has done so far; `None`: there is no cache. It copies from GPU memory, which waits for what was
+    /// launched before on CUDA's default stream.
+    pub fn cache_statistics(&self) -> Result<Option<GpuCacheStatistics>, GpuError> {
+        self.inner.cache.get().map(|cache| cache.statistics()).transpose()
+    }
+
+    /// Empties the cache, in which nobody then finds a row until look-ups have read it anew. Look-ups go on meanwhile
+    /// without the cache; this waits for those that began before, up to `patience`.
+    ///
+    /// # Errors
+    /// [`GpuError::NoCache`] without one; [`GpuError::CacheBusy`] if a look-up did not end in time, such as one whose
+    /// rows were fetched ahead: the cache is as it was; what CUDA says.
+    pub fn clear_cache(&self, patience: Duration) -> Result<(), GpuError> {
+        self.inner.cache.get().ok_or(GpuError::NoCache)?.clear(patience)
     }
 
     /// How many rows of `table`, the hottest, are in GPU memory, and how many of the next hottest in DRAM. `None`:

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, ends_context};
-use warprow_kernels::abi::{Adoption, Lookup, NgramTokens, Update};
+use warprow_kernels::abi::{Adoption, CacheSweep, Lookup, NgramTokens, Update};
 use warprow_kernels::{KernelError, Kernels, LaunchShape, LookupGraph, LookupKind};
 
 use crate::batch::{BatchLen, GpuBatch, GpuOutput};
@@ -96,6 +96,23 @@ impl Stream {
         let _current = self.gpu.enter()?;
         // SAFETY: the caller's promise.
         Ok(unsafe { kernels.adopt(self.stream, adoption, states) }?)
+    }
+
+    /// Launches a sweep of a cache.
+    ///
+    /// # Safety
+    /// As [`Kernels::sweep_cache`], but for the context, which is the stream's.
+    pub(crate) unsafe fn sweep_cache(&self, kernels: &Kernels, sweep: &CacheSweep) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { kernels.sweep_cache(self.stream, sweep) }?)
+    }
+
+    /// Waits for all that was launched on it.
+    pub(crate) fn wait(&self) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the stream is this one's.
+        cuda("the wait for a stream", relaxed(|| unsafe { sys::cuStreamSynchronize(self.stream) }))
     }
 
     /// Launches an update of rows.

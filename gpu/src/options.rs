@@ -76,8 +76,30 @@ pub struct GpuOptions {
     /// Which memory rings and landing areas of the queues lie in: by default GPU memory on drives that a GPU plays, and
     /// pinned memory on all others.
     pub queue_memory: MemoryPlacement,
+    /// Bytes of GPU memory for a cache: rows on drives that look-ups have read lie there, and later look-ups find them,
+    /// until others take their places. It serves what no count foretells; rows that are known to be hot are better kept
+    /// by `hbm_bytes`. Tables whose rows have equal lengths share lines. 0: no row is cached, and look-ups pay nothing.
+    /// docs/cache.md has what it costs.
+    pub cache_bytes: u64,
+    /// How many different rows on drives a usual batch has, by which the cache holds lines that were used lately: for
+    /// as many launches as an eighth of its lines has batches, 64 at most. More launches cost fewer atomic operations,
+    /// and some hits.
+    pub cache_batch_rows: u64,
+    /// Which rows are cached that were read from drives.
+    pub cache_admission: CacheAdmission,
     /// What look-ups do without, so that its worth can be measured: by default nothing.
     pub ablations: Ablations,
+}
+
+/// Which rows the cache of a GPU keeps that were read from drives.
+#[derive(Clone, Copy, Debug, PartialEq, Default)]
+#[non_exhaustive]
+pub enum CacheAdmission {
+    /// All of them.
+    #[default]
+    Always,
+    /// Each time with this probability.
+    Probability(f64),
 }
 
 impl Default for GpuOptions {
@@ -102,6 +124,9 @@ impl Default for GpuOptions {
             overlay_bytes: 0,
             doorbells: DoorbellAccess::default(),
             queue_memory: MemoryPlacement::default(),
+            cache_bytes: 0,
+            cache_batch_rows: 262_144,
+            cache_admission: CacheAdmission::Always,
             ablations: Ablations::default(),
         }
     }
@@ -208,6 +233,24 @@ impl GpuOptions {
     #[must_use]
     pub fn with_queue_memory(self, memory: MemoryPlacement) -> Self {
         Self { queue_memory: memory, ..self }
+    }
+
+    /// Sets aside so many bytes of GPU memory for a cache of rows that look-ups have read from drives.
+    #[must_use]
+    pub fn with_cache_bytes(self, cache_bytes: u64) -> Self {
+        Self { cache_bytes, ..self }
+    }
+
+    /// Has the cache hold lines for batches of so many different rows on drives.
+    #[must_use]
+    pub fn with_cache_batch_rows(self, cache_batch_rows: u64) -> Self {
+        Self { cache_batch_rows, ..self }
+    }
+
+    /// Caches rows as `admission` says.
+    #[must_use]
+    pub fn with_cache_admission(self, admission: CacheAdmission) -> Self {
+        Self { cache_admission: admission, ..self }
     }
 
     /// Has look-ups do without what `ablations` names, to measure its worth.

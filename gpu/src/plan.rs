@@ -142,10 +142,17 @@ impl GpuPlan {
         }
         let by_one_block = options.dedupe.is_none_or(|method| method == DedupeMethod::Block)
             && !attached.options.ablations.deduplication;
+        if let Some(cache) = attached.cache.get().filter(|_| description.is_cached) {
+            for table in description.tables(&view).filter(|table| table.cached != 0) {
+                let alike = description.tables(&view).filter(|other| other.row_stride == table.row_stride);
+                let rows: u64 = alike.map(GpuTable::cold_rows).sum();
+                cache.check_room(table.row_stride, rows.min(options.max_ids as u64))?;
+            }
+        }
         let mut prepared = Prepared {
             many,
             is_cold,
-            few_ids: match is_cold && by_one_block && !description.pooled {
+            few_ids: match is_cold && by_one_block && !description.pooled && !description.is_cached {
                 true => attached.options.one_kernel_ids.unwrap_or(ONE_KERNEL_IDS).min(attached.kernels.few_ids()),
                 false => 0,
             },
@@ -238,6 +245,12 @@ fn sizes_of(attached: &Attached, description: &Description, options: &PlanOption
 }
 
 impl Prepared {
+    /// Where its look-ups find the cache; 0: they ask none.
+    pub(crate) fn cache_at(&self) -> u64 {
+        let cache = self.attached.cache.get().filter(|_| self.description.is_cached);
+        cache.map_or(0, |cache| cache.address())
+    }
+
     /// How so many ids are looked up. Where no row lies on a drive, each row may be read where it lies, without
     /// deduplication. Rows in GPU memory always are. For rows in DRAM, deduplication and the order of addresses pay
     /// when there are enough ids, the sooner the larger the memory, and sooner for uniform ids than for skewed ones;

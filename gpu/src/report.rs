@@ -24,6 +24,8 @@ pub struct GpuReport {
     pub ids_hbm: u64,
     /// Ids served from DRAM.
     pub ids_dram: u64,
+    /// Ids served from the cache in GPU memory.
+    pub ids_cached: u64,
     /// Ids served from drives.
     pub ids_ssd: u64,
     /// Different rows that lay in DRAM.

@@ -22,6 +22,7 @@ use crate::error::QueueFault;
 use crate::launch::{self, PrefetchStream};
 use crate::merging::windows;
 use crate::plan::Prepared;
+use crate::row_cache::CacheSlot;
 use crate::table_abi::element_of;
 use crate::ticket::{Ticket, TicketPlace, Told};
 use warprow_layout::Drive;
@@ -48,6 +49,8 @@ pub(crate) struct State {
     issued: [Issued; TICKETS],
     /// [`QueueSet::answered`] of each queue, drives of set 0 first, when it was last told.
     answered: Vec<u64>,
+    /// Its word among those of the cache, if look-ups ask one.
+    cache_slot: Option<CacheSlot>,
     pub(crate) graphs: Graphs,
     /// Of a plan whose batches may be prefetched.
     pub(crate) side: Option<PrefetchStream>,
@@ -103,6 +106,7 @@ impl Graphs {
         let like = abi::Lookup {
             plan: abi::PlanTables {
                 overlay: plan.attached.overlay_at(),
+                cache: plan.cache_at(),
                 feature_count: plan.description.features,
                 pooled: plan.description.pooled.into(),
                 rich: plan.description.rich.into(),
@@ -229,6 +233,8 @@ impl State {
         let descriptors = DeviceMemory::new(gpu, all.len().max(1) as u64)?;
         descriptors.write(0, &all)?;
         let graphs = Graphs::new(plan)?;
+        let cache = plan.attached.cache.get().filter(|_| plan.description.is_cached);
+        let cache_slot = cache.map(|cache| cache.take_slot()).transpose()?;
         let side = if plan.options.prefetch { Some(PrefetchStream::new(gpu)?) } else { None };
         let resting = Resting::No;
         let (tickets, issued) = (Arc::new(tickets), Default::default());
@@ -246,6 +252,7 @@ impl State {
             descriptors,
             issued,
             answered,
+            cache_slot,
             graphs,
             side,
             resting,
@@ -773,6 +780,7 @@ pub(crate) fn describe(
         },
         plan: abi::PlanTables {
             overlay: plan.attached.overlay_at(),
+            cache: plan.cache_at(),
             crc_slices: plan.attached.slices.as_ref().map_or(0, DeviceMemory::address),
             feature_count: description.features,
             segment_count: description.segments,
@@ -802,6 +810,7 @@ pub(crate) fn describe(
             counts: ticket_counts,
             gate: state.gate.address(),
             ticket,
+            cache_slot: state.cache_slot.as_ref().map_or(0, |slot| slot.index),
             ..abi::SlotPlaces::default()
         },
         queues: abi::DriveQueues {

@@ -40,6 +40,8 @@ pub(crate) struct GpuTable {
     pub damage: Option<Arc<VolumeError>>,
     /// The table's number in the overlay on the GPU; 0: it has none.
     pub overlay: u32,
+    /// The number of its range in the cache; 0: its rows are not cached.
+    pub cached: u32,
     /// Why its updated rows cannot be had: it has no plan then.
     pub unread: Option<String>,
 }
@@ -105,7 +107,7 @@ impl GpuTable {
             chunk_shift: placement.chunk_lba_shift(),
             crcs: self.crcs.map_or(0, |begin| constants + begin),
             overlay: self.overlay,
-            unused: 0,
+            cached: self.cached,
         }
     }
 }

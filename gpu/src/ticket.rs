@@ -175,6 +175,7 @@ impl Ticket {
             anomalies,
             damaged,
             split,
+            ids_cached,
             first_missing,
         ] = std::array::from_fn(|i| word(COUNTERS + i * 8));
         let [began, prepared, fetched, ended] = std::array::from_fn(|i| word(TIMES + i * 8));
@@ -187,6 +188,7 @@ impl Ticket {
             failed,
             ids_hbm,
             ids_dram,
+            ids_cached,
             ids_ssd: ids_ssd.saturating_sub(failed),
             rows_dram,
             rows_ssd,

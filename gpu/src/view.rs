@@ -1,10 +1,10 @@
 //! Tables as a GPU reads them: hottest rows in its memory, the next in DRAM, and what finds the others on drives.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
-use warprow_kernels::{abi, crc};
+use warprow_kernels::{Kernels, abi, crc};
 use warprow_keys::{KeyIndex, KeyKind};
 use warprow_layout::{Ranks, row_crc};
 
@@ -12,6 +12,7 @@ use crate::arrange::{Arrangement, LINE, Order, arrange};
 use crate::error::GpuError;
 use crate::options::GpuOptions;
 use crate::overlay::{Following, GpuOverlay};
+use crate::row_cache::{CachedRange, GpuCache, give_ranges};
 use crate::table::{GpuTable, PlacedKeys};
 use warprow_store::StoreError;
 use warprow_store::view::Overlay;
@@ -30,8 +31,12 @@ pub(crate) struct View {
     pub follows: bool,
     /// Rows may be updated.
     pub updated: bool,
+    /// Rows on drives may be cached.
+    pub cached: bool,
     /// What keeps its updated rows in GPU memory.
     _following: Vec<Arc<Following>>,
+    /// Numbers of its rows in the cache.
+    _ranges: Vec<CachedRange>,
 }
 
 /// Bytes copied to the GPU at once.
@@ -39,13 +44,14 @@ const CHUNK: usize = 4 << 20;
 
 impl View {
     /// Of the tables in `located`: reads what they need. `read` is told of bytes as they are read. With updated rows in
-    /// `overlay`, if there is one.
+    /// `overlay`, if there is one. The cache is made by the first view.
     pub(crate) fn new(
         store: &StoreView,
         located: Vec<TableVersion>,
         gpu: &Arc<Gpu>,
         options: &GpuOptions,
         overlay: Option<&Arc<GpuOverlay>>,
+        (kernels, cache): (&Arc<Kernels>, &OnceLock<Arc<GpuCache>>),
         read: &mut dyn FnMut(usize),
     ) -> Result<Self, GpuError> {
         let overlaid = |version: TableVersion| match overlay {
@@ -56,7 +62,8 @@ impl View {
             None => (version, None),
         };
         let (located, overlays): (Vec<TableVersion>, Vec<_>) = located.into_iter().map(overlaid).unzip();
-        let Arrangement { tables, orders, bytes, dram_bytes } = arrange(store, &located, options)?;
+        let Arrangement { mut tables, orders, bytes, dram_bytes } = arrange(store, &located, options)?;
+        let _ranges = give_ranges(cache, (gpu, kernels), &mut tables, options)?;
         let constants = DeviceMemory::new(gpu, bytes.max(LINE))?;
         let dram = match dram_bytes {
             0 => None,
@@ -65,8 +72,9 @@ impl View {
         let lba_size = store.lba_size();
         let follows = options.adopting;
         let updated = overlay.is_some();
+        let cached = cache.get().is_some();
         let _following = Vec::new();
-        let mut view = Self { tables, constants, dram, lba_size, follows, updated, _following };
+        let mut view = Self { tables, constants, dram, lba_size, follows, updated, cached, _following, _ranges };
         let sound = view.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
         for (table, order) in sound {
             view.fill(store, table, order, read)?;

@@ -54,7 +54,7 @@ struct Table {
     u32 chunk_shift;
     u64 crcs;         // RowCrcs, then u32 for each row on drives, by rank; 0: they are not checked
     u32 overlay;      // its number in the overlay, from 1; 0: none
-    u32 unused;
+    u32 cached;       // its number among Cache.ranges, from 1; 0: its rows are not cached
 };
 
 // The index of a table of sparse ids: they are keys, and its slots are row numbers. Parts begin at multiples of 128.
@@ -107,6 +107,7 @@ struct Counters {
     u64 rows_dram, rows_ssd, commands, doorbells, bytes, anomalies;
     u64 damaged;        // rows on drives that are not what was written
     u64 split;          // commands that failed and were read again in parts, which `commands` does not count
+    u64 ids_cached;     // ids whose row lay in a line of the cache
     u64 first_missing;  // ~ the lowest position of an id whose feature reports it, without bit 63 unless the feature has BOUNDS_ERROR; 0: there is none
 };
 
@@ -165,6 +166,7 @@ struct SlotState {
     u64 generation;   // the latest of those that the description is of
     u64 snapshot;     // Overlay.published as the launch took it; 0 between launches of many blocks without a first kernel
     u64 missing_id;   // of a launch that rests: Ticket.missing_id
+    u64 cache_launch; // the launch's number by Cache.clock; 0: the launch does without the cache
 };
 
 // The parts of a launch. The host fills them in, kernels only read them.
@@ -202,6 +204,7 @@ struct PlanTables {
     u64 segments;     // Segment[segment_count]
     u64 overlay;      // Overlay; 0: no row is ever updated. Else `follows` and `rich` are set
     u64 crc_slices;   // u32[1024]: CRC32C of one byte with 0 to 3 zeros behind it; 0: rows are not checked
+    u64 cache;        // Cache; 0: no row is cached. Else `rich` is set
     u32 pooled;       // rows of a bag become one
     u32 feature_count;
     u32 segment_count;
@@ -229,7 +232,7 @@ struct SlotPlaces {
     u64 counts;       // TicketState[], of the same tickets
     u64 gate;         // Gate, pinned
     u32 ticket;       // index among both
-    u32 unused;
+    u32 cache_slot;   // the slot's index in Cache.running
 };
 
 // The queues of the slot: each set has one on every drive.
@@ -322,6 +325,50 @@ struct Update {
     u64 number;
 };
 
+// Rows that look-ups have brought in, in GPU memory: cuda/cache.cuh. What is written often, what is never written, and what is counted lie in lines of
+// their own.
+struct Cache {
+    u64 clock;        // launches that have asked it, from `hold` + 1 on; bit 63: the cache is off
+    u64 clock_room[15];
+    u64 ranges;       // CacheRange[]
+    u64 running;      // u64[running_count]: for each slot the horizon of its launch; 0 between launches
+    u64 running_count;
+    u64 hold;         // launches for which a line that was used is not given away, and its stamp not renewed
+    u64 admission;    // CacheAdmission
+    u64 chance;       // of CACHE_ADMISSION_CHANCE: a row is admitted if 32 random bits are below this
+    u64 constant_room[10];
+    u64 admissions;   // rows that were given a line
+    u64 evictions;    // lines that were taken from a row for that
+    u64 full;         // rows that found no line of their set that could be given away
+    u64 refusals;     // rows that the admission refused
+    u64 swept;        // lines that sweeps have emptied
+    u64 count_room[11];
+};
+
+// The numbers of one table's rows, as the table was prepared, and the lines in which they may lie.
+struct CacheRange {
+    u64 first;        // the number of rank 0
+    u64 words;        // u64[8 * sets]: a word for each line
+    u64 lines;        // rows, `stride` apart
+    u64 sets;
+    u32 bits;         // numbers are below 1 << bits
+    u32 stride;       // a multiple of 16
+};
+
+// Which rows are kept that were read from a drive.
+enum CacheAdmission : u32 { CACHE_ADMISSION_ALWAYS, CACHE_ADMISSION_CHANCE };
+
+// A cache that is to be emptied, by value.
+struct CacheSweep {
+    u64 cache;        // Cache
+    u64 words;        // u64[word_count]: the words of all lines
+    u64 word_count;
+    u64 timeout_ns;
+    u64 result;       // u64[2], pinned: CacheSwept, and of CACHE_SWEPT_BUSY the slot whose launch did not end
+};
+
+enum CacheSwept : u32 { CACHE_SWEPT_NOT, CACHE_SWEPT_DONE, CACHE_SWEPT_BUSY };
+
 // Other tables for the states of a plan, by value: block i replaces the description of state i.
 struct Adoption {
     u64 states;       // SlotState, stride apart
@@ -365,15 +412,17 @@ struct NgramTokens {
     u32 unused;
 };
 
-// Bits of the second parameter of `expand`: its last block ends the launch, for there is nothing to clear; rows were fetched ahead.
-enum Expansion : u32 { EXPANSION_ENDS = 1, EXPANSION_FETCHED = 2 };
+// Bits of the second parameter of `expand`: its last block ends the launch, for there is nothing to clear; rows were fetched ahead. Of plans with a cache
+// the bits from EXPANSION_KEEPERS on say how many of its blocks, the last ones, keep rows in the cache.
+enum Expansion : u32 { EXPANSION_ENDS = 1, EXPANSION_FETCHED = 2, EXPANSION_KEEPERS = 256 };
 
 enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(NgramHead) == 16 && sizeof(NgramTokens) == 184, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
-static_assert(sizeof(Counters) == 128 && sizeof(TicketState) == 32 && sizeof(Ticket) == 224 && sizeof(SlotState) == 240, "src/abi.rs");
-static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 272 && sizeof(RowLanes) == 24, "src/abi.rs");
+static_assert(sizeof(Counters) == 136 && sizeof(TicketState) == 32 && sizeof(Ticket) == 232 && sizeof(SlotState) == 256, "src/abi.rs");
+static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 280 && sizeof(RowLanes) == 24, "src/abi.rs");
 static_assert(sizeof(SlotPlaces) == 40 && sizeof(DriveQueues) == 24 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
-static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 624, "src/abi.rs");
+static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 632, "src/abi.rs");
+static_assert(sizeof(Cache) == 384 && sizeof(CacheRange) == 40 && sizeof(CacheSweep) == 40, "src/abi.rs");

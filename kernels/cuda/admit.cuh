@@ -1,5 +1,6 @@
 // How a launch begins: it takes its slot's lease and passes the gate.
 #pragma once
+#include "cache.cuh"
 #include "ticket.cuh"
 
 constexpr u32 ADOPT_PAUSE = 200;  // nanoseconds between two looks at a lease
@@ -72,9 +73,12 @@ template <bool UPDATED> DEVICE void pass_gate(const Lookup& lookup) {
 }
 
 // Reads: the slot's lease and gate, and counts in device memory; the overlay's snapshot.
-// Writes: what SlotState has of the launch, and the gate's `inside`; the ticket, if another launch has the lease.
+// Writes: what SlotState has of the launch, and the gate's `inside`; the ticket, if another launch has the lease; of plans with a cache, its clock and the
+// launch's horizon.
 // Relies on: one thread in all; it is the first kernel of a large look-up.
 KERNEL warprow_begin(const Lookup lookup) {
     let_next_come();
-    if (admit(lookup)) pass_gate<true>(lookup);
+    if (!admit(lookup)) return;
+    pass_gate<true>(lookup);
+    if (lookup.plan.cache != 0) enter_cache(lookup, *at<SlotState>(lookup.slot.state));
 }

@@ -1,5 +1,6 @@
 // The ids of a batch as features and bags: which feature and bag a position belongs to, and what a block keeps of that in shared memory.
 #pragma once
+#include "cache.cuh"
 #include "keys.cuh"
 #include "overlay.cuh"
 
@@ -44,7 +45,7 @@ DEVICE u64 bag_begin(const Lookup& lookup, const Bags& bags, u64 bag) {
 
 constexpr u32 SHARED_FEATURES = 32;  // features of a plan that fit shared memory
 constexpr u32 SHARED_BEGINS = 256;   // features of which shared memory holds where they begin
-constexpr u32 COUNT_KINDS = 5;       // fields of IdCounts
+constexpr u32 COUNT_KINDS = 6;       // fields of IdCounts; the last is counted by plans with a cache only
 
 // Shared memory of a block that goes through positions.
 struct alignas(16) Scratch {
@@ -59,8 +60,9 @@ DEVICE Scratch& scratch_of_block() {
     return scratch;
 }
 
-// Fills the scratch, by the whole block. ONE_FEATURE: nobody will ask for features. UPDATED: the overlay will be asked for updated rows.
-template <bool ONE_FEATURE, bool UPDATED> DEVICE void set_up_scratch(const Lookup& lookup, const Bags& bags, Scratch& scratch) {
+// Fills the scratch, by the whole block. ONE_FEATURE: nobody will ask for features. UPDATED: the overlay will be asked for updated rows. CACHED: the cache
+// will be asked for rows on drives.
+template <bool ONE_FEATURE, bool UPDATED, bool CACHED = false> DEVICE void set_up_scratch(const Lookup& lookup, const Bags& bags, Scratch& scratch) {
     if (!ONE_FEATURE && lookup.plan.feature_count <= SHARED_FEATURES) {
         uint4* to = reinterpret_cast<uint4*>(scratch.features);
         for (u32 i = threadIdx.x; i < lookup.plan.feature_count * (sizeof(Feature) / 16); i += blockDim.x) to[i] = at<const uint4>(lookup.plan.features)[i];
@@ -69,6 +71,7 @@ template <bool ONE_FEATURE, bool UPDATED> DEVICE void set_up_scratch(const Looku
     if (threadIdx.x == 0) {
         scratch.flaws = 0;
         if constexpr (UPDATED) block_snapshot() = snapshot_of(*at<const SlotState>(lookup.slot.state));
+        if constexpr (CACHED) set_up_cache(lookup, *at<const SlotState>(lookup.slot.state));
     }
     for (u32 feature = threadIdx.x; !ONE_FEATURE && lookup.batch.offsets != 0 && feature < lookup.plan.feature_count && feature < SHARED_BEGINS; feature += blockDim.x)
         scratch.begins[feature] = bag_begin(lookup, bags, feature * bags.per_feature);

@@ -5,18 +5,19 @@
 constexpr u32 MARK_THREADS = 256;
 constexpr u32 WALK_THREADS = 256;  // of `count` and `place`
 
-// Sets the bit of each id's key. Traffic: each id once, 8 B for its place; a bit costs an atomic only if it is not yet set.
-template <bool UPDATED> DEVICE void mark(const Lookup& lookup, Scratch& scratch) {
+// Sets the bit of each id's key. Traffic: each id once, 8 B for its place; a bit costs an atomic only if it is not yet set. CACHED: 64 B more for each row
+// of a cached table on drives.
+template <bool UPDATED, bool CACHED = false> DEVICE void mark(const Lookup& lookup, Scratch& scratch) {
     if (!is_admitted(lookup)) return;
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x, threads = (u64)gridDim.x * blockDim.x;
     const Bags bags = bags_of(lookup, slot.size);
-    set_up_scratch<false, UPDATED>(lookup, bags, scratch);
+    set_up_scratch<false, UPDATED, CACHED>(lookup, bags, scratch);
     check_offsets(lookup, bags, scratch, thread, threads);
     IdCounts counts{};
     for (u64 i = thread; i < bags.ids; i += threads) {
         const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
-        u64 place = place_of<false, UPDATED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
+        u64 place = place_of<false, UPDATED, CACHED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
         at<u64>(lookup.unique.places)[i] = place;
         write_mask(lookup, feature, i, place);
         report_missing<true>(lookup, feature, i, place, counts);
@@ -31,8 +32,8 @@ template <bool UPDATED> DEVICE void mark(const Lookup& lookup, Scratch& scratch)
             if (!(*summary & block)) atomicOr(summary, block);
         }
     }
-    sum_counts(counts, scratch);
-    if (threadIdx.x == 0) add_sums(slot, scratch);
+    sum_counts<CACHED>(counts, scratch);
+    if (threadIdx.x == 0) add_sums<CACHED>(slot, scratch);
 }
 
 // Reads: ids, offsets, features, and the tables' indexes and permutations.

@@ -38,7 +38,7 @@ DEVICE u32 hash_slot_of(const Lookup& lookup, u64 key, bool& is_new) {
 }
 
 // Collects words to sort. HASHED: one for each different key, with the slot of the key in the hash table; else one for each position, with the position.
-template <bool HASHED, bool UPDATED> DEVICE void collect(const Lookup& lookup, Scratch& scratch, Collector& collector) {
+template <bool HASHED, bool UPDATED, bool CACHED = false> DEVICE void collect(const Lookup& lookup, Scratch& scratch, Collector& collector) {
     if (!is_admitted(lookup)) return;
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     Sorting& sorting = *at<Sorting>(lookup.sort.state);
@@ -47,13 +47,13 @@ template <bool HASHED, bool UPDATED> DEVICE void collect(const Lookup& lookup, S
     const u32 digits = lookup.sort.sweeps * DIGITS;
     for (u32 i = threadIdx.x; i < digits; i += COLLECT_THREADS) collector.digits[i] = 0;
     if (threadIdx.x == 0) collector.count = 0;
-    set_up_scratch<false, UPDATED>(lookup, bags, scratch);
+    set_up_scratch<false, UPDATED, CACHED>(lookup, bags, scratch);
     check_offsets(lookup, bags, scratch, thread, threads);
     IdCounts counts{};
     for (u64 first = (u64)blockIdx.x * COLLECTED; first < bags.ids; first += (u64)gridDim.x * COLLECTED) {
         for (u64 i = first + threadIdx.x; i < bags.ids && i < first + COLLECTED; i += COLLECT_THREADS) {
             const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
-            u64 place = place_of<false, UPDATED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
+            u64 place = place_of<false, UPDATED, CACHED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
             write_mask(lookup, feature, i, place);
             report_missing<true>(lookup, feature, i, place, counts);
             u64 word = place << WORD_BITS | i;
@@ -82,8 +82,8 @@ template <bool HASHED, bool UPDATED> DEVICE void collect(const Lookup& lookup, S
     }
     for (u32 i = threadIdx.x; i < digits; i += COLLECT_THREADS)
         if (collector.digits[i]) atomicAdd(&sorting.digits[i], collector.digits[i]);
-    sum_counts(counts, scratch);
-    if (threadIdx.x == 0) add_sums(slot, scratch);
+    sum_counts<CACHED>(counts, scratch);
+    if (threadIdx.x == 0) add_sums<CACHED>(slot, scratch);
 }
 
 // Reads: ids, offsets, features, and the tables' indexes and permutations.

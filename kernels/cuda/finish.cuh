@@ -1,6 +1,7 @@
 // The end of a launch: it writes the report, says at the gate that nobody is inside, gives the slot's lease back, and clears what the next launch
 // needs to be zero.
 #pragma once
+#include "cache.cuh"
 #include "dedupe.cuh"
 #include "ticket.cuh"
 
@@ -18,6 +19,7 @@ template <bool RICH> DEVICE void release(const Lookup& lookup) {
     counts.launches = launches;
     fence_release();
     store_relaxed(gate_inside(lookup), 0ull);
+    leave_cache(lookup);
     // The next launch stores `inside` after this zero.
     fence_release();
     atomicExch(&slot.lease, 0u);

@@ -4,7 +4,7 @@
 
 // How many ids a thread, or all of them, found to be of each kind.
 struct IdCounts {
-    u32 missing, padding, hbm, dram, ssd;
+    u32 missing, padding, hbm, dram, ssd, cached;
 };
 
 // The address of an id's row in the overlay; 0: the overlay does not have it. `row`: the row of the id by the table itself.
@@ -23,8 +23,8 @@ DEVICE u64 overlaid_row(const Lookup& lookup, const Table& table, u64 id, u64 ro
 }
 
 // The place of an id of `feature` (PLACE_*), which is a key where the row has one; counts the id. DIRECT: rows in DRAM are read where they lie.
-// UPDATED: rows may have been updated, and keys created. Updated rows count as rows in DRAM, as on the host.
-template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, const Feature& feature, u64 id, IdCounts& counts) {
+// UPDATED: rows may have been updated, and keys created. Updated rows count as rows in DRAM, as on the host. CACHED: rows on drives may lie in the cache.
+template <bool DIRECT, bool UPDATED, bool CACHED = false> DEVICE u64 place_of(const Lookup& lookup, const Feature& feature, u64 id, IdCounts& counts) {
     const Table& table = feature.table;
     const u64 row = table.keys == 0 ? id : row_of_key(table, id, is_signed(lookup));
     const bool padding = is_padding(lookup, feature, id);
@@ -52,6 +52,13 @@ template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, c
         if (DIRECT) return PLACE_HERE | (table.dram + (rank - table.hbm_rows) * table.row_stride);
         return table.dram_key + (rank - table.hbm_rows);
     }
+    if constexpr (CACHED) {
+        const u64 cached = cached_row(table, rank);
+        if (cached != 0) {
+            ++counts.cached;
+            return PLACE_HERE | cached;
+        }
+    }
     ++counts.ssd;
     return table.ssd_key + (rank - table.dram_end);
 }
@@ -63,23 +70,26 @@ DEVICE void add_counts(IdCounts& sum, const IdCounts& other) {
     sum.hbm += other.hbm;
     sum.dram += other.dram;
     sum.ssd += other.ssd;
+    sum.cached += other.cached;
 }
 
-// Adds up in shared memory the counts of all threads of the block. It ends with a barrier.
-DEVICE void sum_counts(const IdCounts& counts, Scratch& scratch) {
-    u32 mine[COUNT_KINDS] = {counts.missing, counts.padding, counts.hbm, counts.dram, counts.ssd};
-    for (u32 kind = 0; kind < COUNT_KINDS; ++kind) {
+// Adds up in shared memory the counts of all threads of the block. It ends with a barrier. CACHED: rows may have been found in the cache.
+template <bool CACHED = false> DEVICE void sum_counts(const IdCounts& counts, Scratch& scratch) {
+    u32 mine[COUNT_KINDS] = {counts.missing, counts.padding, counts.hbm, counts.dram, counts.ssd, counts.cached};
+    // What was published in lines that this thread has found is seen by the kernels behind this one.
+    if (CACHED && counts.cached != 0) fence_gpu();
+    for (u32 kind = 0; kind < (CACHED ? COUNT_KINDS : COUNT_KINDS - 1); ++kind) {
         u32 sum = __reduce_add_sync(FULL, mine[kind]);
         if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(&scratch.sums[kind], sum);
     }
     __syncthreads();
 }
 
-// By one thread: adds the sums and flaws of the block to those of the launch.
-DEVICE void add_sums(SlotState& slot, const Scratch& scratch) {
+// By one thread: adds the sums and flaws of the block to those of the launch. CACHED: as for sum_counts.
+template <bool CACHED = false> DEVICE void add_sums(SlotState& slot, const Scratch& scratch) {
     Counters& counters = slot.counters;
-    u64* to[COUNT_KINDS] = {&counters.missing, &counters.padding, &counters.ids_hbm, &counters.ids_dram, &counters.ids_ssd};
-    for (u32 kind = 0; kind < COUNT_KINDS; ++kind)
+    u64* to[COUNT_KINDS] = {&counters.missing, &counters.padding, &counters.ids_hbm, &counters.ids_dram, &counters.ids_ssd, &counters.ids_cached};
+    for (u32 kind = 0; kind < (CACHED ? COUNT_KINDS : COUNT_KINDS - 1); ++kind)
         if (scratch.sums[kind]) atomicAdd(to[kind], (u64)scratch.sums[kind]);
     if (scratch.flaws) atomicOr(&slot.flaws, scratch.flaws);
 }

@@ -9,6 +9,8 @@
 #include "finish.cuh"
 #include "prefetch.cuh"
 #include "few.cuh"
+#include "cached.cuh"
+#include "cache_sweep.cuh"
 #include "adopt.cuh"
 #include "ring_test.cuh"
 #include "ngrams.cuh"

@@ -14,6 +14,10 @@ struct Quad {
     u32 x, y, z, w;
 };
 
+struct alignas(16) WordPair {
+    u64 words[2];
+};
+
 #ifdef __CUDA_ARCH__
 
 __device__ __forceinline__ u32 load_relaxed(const u32* at) {
@@ -35,6 +39,13 @@ __device__ __forceinline__ Quad load_relaxed(const Quad* at) {
                  : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
                  : "l"(at)
                  : "memory");
+    return value;
+}
+
+// 16 bytes, aligned; each of the two words is atomic, the whole is not.
+__device__ __forceinline__ WordPair load_relaxed(const WordPair* at) {
+    WordPair value;
+    asm volatile("ld.relaxed.sys.global.v2.u64 {%0, %1}, [%2];" : "=l"(value.words[0]), "=l"(value.words[1]) : "l"(at) : "memory");
     return value;
 }
 
@@ -122,6 +133,7 @@ static inline u64 load_relaxed(const u64* at) { return preempt(), __atomic_load_
 static inline Quad load_relaxed(const Quad* at) {
     return Quad{load_relaxed(&at->x), load_relaxed(&at->y), load_relaxed(&at->z), load_relaxed(&at->w)};
 }
+static inline WordPair load_relaxed(const WordPair* at) { return WordPair{{load_relaxed(&at->words[0]), load_relaxed(&at->words[1])}}; }
 static inline void store_relaxed(u32* at, u32 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 static inline void store_relaxed(u64* at, u64 value) { preempt(), __atomic_store_n(at, value, __ATOMIC_RELAXED); }
 // A store that a test's scheduler holds back until a fence orders it, and the fence. Entries of submission queues are stored like this.

@@ -24,34 +24,40 @@ DEVICE PrepareShared& prepare_shared_of_block() {
 }
 
 // What the kernels `begin`, `mark`, `count` and `place` do for many ids, by one block. Only rows on drives are deduplicated and staged; rows in DRAM are read where they lie.
-template <bool UPDATED> DEVICE void prepare(const Lookup& lookup, Scratch& scratch) {
+template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& lookup, Scratch& scratch) {
     extern __shared__ u64 words[];
     PrepareShared& shared = prepare_shared_of_block();
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     if (threadIdx.x == 0) {
         shared.admitted = admit(lookup);
         // Updated rows are looked for in the snapshot, so that it has to be known first.
-        if (UPDATED && shared.admitted) pass_gate<true>(lookup);
+        if (UPDATED && !CACHED && shared.admitted) pass_gate<true>(lookup);
     }
     __syncthreads();
     if (!shared.admitted) return;
+    if (CACHED) {
+        // Two warps, so that neither waits for what the other waits for.
+        if (threadIdx.x == 0) pass_gate<true>(lookup);
+        if (threadIdx.x == 32) enter_cache(lookup, slot);
+        __syncthreads();
+    }
     const Bags bags = bags_of(lookup, slot.size);
     if (threadIdx.x == 0) shared.keyed = 0;
-    set_up_scratch<false, UPDATED>(lookup, bags, scratch);
+    set_up_scratch<false, UPDATED, CACHED>(lookup, bags, scratch);
     // One warp passes the gate while the others look at ids; nobody asks what it found before the next kernel.
     if (!UPDATED && threadIdx.x == SMALL_THREADS - 32) pass_gate<false>(lookup);
     check_offsets(lookup, bags, scratch, threadIdx.x, SMALL_THREADS);
     IdCounts counts{};
     for (u32 i = threadIdx.x; i < bags.ids; i += SMALL_THREADS) {
         const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
-        u64 place = place_of<true, UPDATED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
+        u64 place = place_of<true, UPDATED, CACHED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
         at<u64>(lookup.unique.places)[i] = place;
         write_mask(lookup, feature, i, place);
         report_missing<true>(lookup, feature, i, place, counts);
         if (place < PLACE_STAGED) words[atomicAdd(&shared.keyed, 1u)] = place << POSITION_BITS | i;
     }
-    sum_counts(counts, scratch);
-    if (threadIdx.x == 0) add_sums(slot, scratch);
+    sum_counts<CACHED>(counts, scratch);
+    if (threadIdx.x == 0) add_sums<CACHED>(slot, scratch);
     u32 size = CHUNK;
     while (size < shared.keyed) size *= 2;
     for (u32 i = shared.keyed + threadIdx.x; i < size; i += SMALL_THREADS) words[i] = NO_KEY;

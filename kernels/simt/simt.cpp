@@ -486,6 +486,7 @@ static const Named KERNELS[] = {
     NAMED(warprow_direct_rows), NAMED(warprow_direct_bags), NAMED(warprow_direct_one),
     NAMED(warprow_direct_rich_rows), NAMED(warprow_direct_rich_bags), NAMED(warprow_direct_rich_one),
     NAMED(warprow_direct_updated_rows), NAMED(warprow_direct_updated_bags), NAMED(warprow_mark_updated), NAMED(warprow_prepare_updated),
+    NAMED(warprow_prepare_cached), NAMED(warprow_mark_cached), NAMED(warprow_hash_cached), NAMED(warprow_list_cached),
     NAMED(warprow_hash), NAMED(warprow_hash_updated), NAMED(warprow_list), NAMED(warprow_list_updated), NAMED(warprow_rank), NAMED(warprow_number),
     {"warprow_few", [] { warprow_few(*simt::parameters, simt::options->how); }},
     {"warprow_few_updated", [] { warprow_few_updated(*simt::parameters, simt::options->how); }},
@@ -494,10 +495,13 @@ static const Named KERNELS[] = {
     {"warprow_adopt", [] { warprow_adopt(*reinterpret_cast<const Adoption*>(simt::parameters)); }},
     {"warprow_test_ring", [] { warprow_test_ring(*reinterpret_cast<const RingReads*>(simt::parameters)); }},
     {"warprow_ngrams", [] { warprow_ngrams(*reinterpret_cast<const NgramTokens*>(simt::parameters)); }},
+    {"warprow_sweep_cache", [] { warprow_sweep_cache(*reinterpret_cast<const CacheSweep*>(simt::parameters)); }},
     {"warprow_update", [] { warprow_update(*reinterpret_cast<const Update*>(simt::parameters)); }},
     {"warprow_expand_rows", [] { warprow_expand_rows(*simt::parameters, simt::options->how); }},
     {"warprow_expand_bags", [] { warprow_expand_bags(*simt::parameters, simt::options->how); }},
     {"warprow_expand_rich_rows", [] { warprow_expand_rich_rows(*simt::parameters, simt::options->how); }},
+    {"warprow_expand_cached_rows", [] { warprow_expand_cached_rows(*simt::parameters, simt::options->how); }},
+    {"warprow_expand_cached_bags", [] { warprow_expand_cached_bags(*simt::parameters, simt::options->how); }},
     {"warprow_expand_rich_bags", [] { warprow_expand_rich_bags(*simt::parameters, simt::options->how); }},
 };
 

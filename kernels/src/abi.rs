@@ -225,8 +225,8 @@ plain!(
         crcs: u64,
         /// The table's number in the overlay, from 1; 0: none.
         overlay: u32,
-        /// Zero.
-        unused: u32,
+        /// The table's number among [`Cache::ranges`], from 1; 0: its rows are not cached.
+        cached: u32,
     }
 );
 
@@ -302,7 +302,7 @@ plain!(
 
 plain!(
     /// What a launch counts.
-    Counters, 128 {
+    Counters, 136 {
         /// Ids.
         ids: u64,
         /// Ids that their tables lack.
@@ -333,6 +333,8 @@ plain!(
         damaged: u64,
         /// Commands that failed and were read again in parts, which `commands` does not count.
         split: u64,
+        /// Ids whose row lay in a line of the cache.
+        ids_cached: u64,
         /// `!` the lowest position of an id whose feature reports it as missing, without [`MISSING_IS_ERROR`] unless the feature has
         /// [`bounds::ERROR`]; 0: there is none.
         first_missing: u64,
@@ -360,7 +362,7 @@ plain!(
 
 plain!(
     /// The end of a launch, in pinned memory.
-    Ticket, 224 {
+    Ticket, 232 {
         /// Launches of this ticket that have ended.
         sequence: u64,
         /// See [`outcome`].
@@ -407,7 +409,7 @@ pub fn check_of(words: impl IntoIterator<Item = (usize, u64)>) -> u64 {
 
 plain!(
     /// What a slot keeps in GPU memory; zero to begin with.
-    SlotState, 240 {
+    SlotState, 256 {
         /// Launches that run, or blocks of one; [`LEASE_ADOPTING`] while tables are being replaced.
         lease: u32,
         /// Of the launch.
@@ -446,6 +448,8 @@ plain!(
         snapshot: u64,
         /// Of a launch that rests: [`Ticket::missing_id`].
         missing_id: u64,
+        /// The launch's number by [`Cache::clock`]; 0: the launch does without the cache.
+        cache_launch: u64,
     }
 );
 
@@ -470,7 +474,42 @@ pub mod expansion {
     pub const ENDS: u32 = 1;
     /// Rows were fetched ahead.
     pub const FETCHED: u32 = 2;
+    /// From this bit on: how many blocks, the last ones, keep rows in the cache.
+    pub const KEEPERS: u32 = 256;
 }
+
+/// Which rows a cache keeps that were read from a drive.
+pub mod cache_admission {
+    /// All.
+    pub const ALWAYS: u32 = 0;
+    /// Each with the probability [`Cache::chance`](super::Cache::chance) / 2³².
+    pub const CHANCE: u32 = 1;
+}
+
+/// What became of a sweep of a cache.
+pub mod cache_swept {
+    /// The sweep has not ended.
+    pub const NOT: u32 = 0;
+    /// The cache is empty.
+    pub const DONE: u32 = 1;
+    /// A launch did not end in time: the cache is as it was.
+    pub const BUSY: u32 = 2;
+}
+
+/// The bit of [`Cache::clock`] that says that the cache is off.
+pub const CACHE_OFF: u64 = 1 << 63;
+
+/// Lines of a set of a cache: a row may lie in one set alone.
+pub const CACHE_WAYS: u64 = 8;
+
+/// Bits of the tag in a word of a cache.
+pub const CACHE_TAG_BITS: u32 = 24;
+
+/// Bits of the stamp in a word of a cache, below the tag.
+pub const CACHE_STAMP_BITS: u32 = 38;
+
+/// From this number on launches do without a cache, until it is swept.
+pub const CACHE_CLOCK_END: u64 = (1 << CACHE_STAMP_BITS) - (1 << 20);
 
 /// What became of a state in an adoption.
 pub mod adopted {
@@ -628,7 +667,7 @@ plain!(
 
 plain!(
     /// The plan of a look-up: its features, and the tables that they read.
-    PlanTables, 272 {
+    PlanTables, 280 {
         /// [`Feature`]s.
         features: u64,
         /// [`Table`]s.
@@ -639,6 +678,8 @@ plain!(
         overlay: u64,
         /// [`slices`](crate::crc::slices); 0: rows are not checked.
         crc_slices: u64,
+        /// A [`Cache`]; 0: no row is cached. Else `rich` is set.
+        cache: u64,
         /// Not zero: rows of bags become one.
         pooled: u32,
         /// How many features there are.
@@ -688,8 +729,8 @@ plain!(
         gate: u64,
         /// Index of the ticket among both.
         ticket: u32,
-        /// Zero.
-        unused: u32,
+        /// The slot's index in [`Cache::running`].
+        cache_slot: u32,
     }
 );
 
@@ -775,7 +816,7 @@ plain!(
 
 plain!(
     /// A launch: the parameter of every kernel of a look-up.
-    Lookup, 624 {
+    Lookup, 632 {
         /// The ids.
         batch: BatchIds,
         /// What is written for the caller.
@@ -806,6 +847,42 @@ plain!(
         prime: u64,
         /// The id of the first.
         first_row: u64,
+    }
+);
+
+plain!(
+    /// Rows that look-ups have brought in, in GPU memory.
+    Cache, 384 {
+        /// Launches that have asked the cache, from `hold` + 1 on; with [`CACHE_OFF`] the cache is off.
+        clock: u64,
+        /// Zero.
+        clock_room: [u64; 15],
+        /// [`CacheRange`]s.
+        ranges: u64,
+        /// For each slot the horizon of its launch, a u64; 0 between launches.
+        running: u64,
+        /// How many slots there may be.
+        running_count: u64,
+        /// Launches for which a line that was used is not given away, and its stamp not renewed.
+        hold: u64,
+        /// See [`cache_admission`].
+        admission: u64,
+        /// Of [`cache_admission::CHANCE`]: a row is admitted if 32 random bits are below this.
+        chance: u64,
+        /// Zero.
+        constant_room: [u64; 10],
+        /// Rows that were given a line.
+        admissions: u64,
+        /// Lines that were taken from a row for that.
+        evictions: u64,
+        /// Rows that found no line of their set that could be given away.
+        full: u64,
+        /// Rows that the admission refused.
+        refusals: u64,
+        /// Lines that sweeps have emptied.
+        swept: u64,
+        /// Zero.
+        count_room: [u64; 11],
     }
 );
 
@@ -854,5 +931,39 @@ plain!(
         newest_first: u32,
         /// Zero.
         unused: u32,
+    }
+);
+
+plain!(
+    /// The numbers of one table's rows, as the table was prepared, and the lines in which they may lie.
+    CacheRange, 40 {
+        /// The number of rank 0.
+        first: u64,
+        /// A word for each line of the pool.
+        words: u64,
+        /// The lines, `stride` bytes apart.
+        lines: u64,
+        /// Sets of [`CACHE_WAYS`] lines.
+        sets: u64,
+        /// Numbers are below 2 to this power.
+        bits: u32,
+        /// Bytes from a line to the next, a multiple of 16.
+        stride: u32,
+    }
+);
+
+plain!(
+    /// A cache that is to be emptied.
+    CacheSweep, 40 {
+        /// A [`Cache`].
+        cache: u64,
+        /// The words of all lines, u64 each.
+        words: u64,
+        /// How many words there are.
+        word_count: u64,
+        /// How long the sweep waits for launches.
+        timeout_ns: u64,
+        /// Two u64 in pinned memory: [`cache_swept`], and the slot whose launch did not end.
+        result: u64,
     }
 );

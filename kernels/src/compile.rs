@@ -12,11 +12,12 @@ use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 35] = [
+const HEADERS: [(&str, &str); 38] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
+    ("cache.cuh", include_str!("../cuda/cache.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
     ("overlay.cuh", include_str!("../cuda/overlay.cuh")),
     ("bags.cuh", include_str!("../cuda/bags.cuh")),
@@ -45,6 +46,8 @@ const HEADERS: [(&str, &str); 35] = [
     ("direct.cuh", include_str!("../cuda/direct.cuh")),
     ("prefetch.cuh", include_str!("../cuda/prefetch.cuh")),
     ("few.cuh", include_str!("../cuda/few.cuh")),
+    ("cached.cuh", include_str!("../cuda/cached.cuh")),
+    ("cache_sweep.cuh", include_str!("../cuda/cache_sweep.cuh")),
     ("adopt.cuh", include_str!("../cuda/adopt.cuh")),
     ("ring_test.cuh", include_str!("../cuda/ring_test.cuh")),
     ("ngrams.cuh", include_str!("../cuda/ngrams.cuh")),

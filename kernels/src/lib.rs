@@ -13,6 +13,7 @@ mod ngrams;
 mod overlay;
 mod prebuilt;
 mod ring_test;
+mod row_cache;
 
 pub use cache::cache_directory;
 pub use compile::{Arch, compile, compile_with};
@@ -21,3 +22,4 @@ pub use graph::LookupGraph;
 pub use lookup::{FEW_IDS, Kernels, LaunchShape, LookupKind, PrefetchKind, SMALL_IDS};
 pub use overlay::{OVERLAY_ALIGN, OverlayBatch, OverlayMap, StagedBatch, overlay_row_bytes};
 pub use prebuilt::{prebuild, use_prebuilt};
+pub use row_cache::{CacheClaim, CacheMap, CacheShape, CacheTooSmall, GivenRange};

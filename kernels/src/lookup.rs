@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
 
 use warprow_gpu_queues::Gpu;
 
-use crate::abi::{Adoption, Lookup, Update, dedupe, expansion};
+use crate::abi::{Adoption, CacheSweep, Lookup, Update, dedupe, expansion};
 use crate::dedupe::SORT_TILE;
 use crate::{Arch, KernelError, compile};
 
@@ -54,6 +54,7 @@ pub struct Kernels {
     few: [CUfunction; 2],
     /// How many ids have room in the shared memory that a block of *few* can have.
     few_ids: u64,
+    cached: CachedKernels,
     fetch: CUfunction,
     /// Plain, and rich.
     expand: [ByPooling; 2],
@@ -66,8 +67,19 @@ pub struct Kernels {
     direct_one: [CUfunction; 2],
     adopt: CUfunction,
     update: CUfunction,
+    sweep_cache: CUfunction,
     pub(crate) test_ring: CUfunction,
     pub(crate) ngrams: CUfunction,
+}
+
+/// The kernels of plans with a cache, in the place of others.
+#[derive(Debug)]
+struct CachedKernels {
+    mark: CUfunction,
+    hash: CUfunction,
+    list: CUfunction,
+    prepare: CUfunction,
+    expand: ByPooling,
 }
 
 // SAFETY: CUDA's handles of modules and functions may be used from any thread; the context is their callers' business.
@@ -176,8 +188,15 @@ impl Kernels {
         };
         let load = || {
             let prepare = [function(c"warprow_prepare")?, function(c"warprow_prepare_updated")?];
+            let cached = CachedKernels {
+                mark: function(c"warprow_mark_cached")?,
+                hash: function(c"warprow_hash_cached")?,
+                list: function(c"warprow_list_cached")?,
+                prepare: function(c"warprow_prepare_cached")?,
+                expand: [function(c"warprow_expand_cached_rows")?, function(c"warprow_expand_cached_bags")?],
+            };
             let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            for function in prepare {
+            for function in prepare.into_iter().chain([cached.prepare]) {
                 // SAFETY: the function is one of the module's.
                 let set = unsafe { sys::cuFuncSetAttribute(function, attribute, SMALL_IDS as i32 * 8) };
                 KernelError::check("64 KiB of shared memory", set)?;
@@ -199,6 +218,7 @@ impl Kernels {
                 prepare,
                 few,
                 few_ids,
+                cached,
                 fetch: function(c"warprow_fetch")?,
                 expand: [
                     [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
@@ -215,6 +235,7 @@ impl Kernels {
                 direct_one: [function(c"warprow_direct_one")?, function(c"warprow_direct_rich_one")?],
                 adopt: function(c"warprow_adopt")?,
                 update: function(c"warprow_update")?,
+                sweep_cache: function(c"warprow_sweep_cache")?,
                 test_ring: function(c"warprow_test_ring")?,
                 ngrams: function(c"warprow_ngrams")?,
             })
@@ -244,6 +265,7 @@ impl Kernels {
         let pooled = usize::from(lookup.plan.pooled != 0);
         let rich = usize::from(lookup.plan.rich != 0);
         let updated = usize::from(lookup.plan.overlay != 0);
+        let cached = (lookup.plan.cache != 0).then_some(&self.cached);
         let row_lanes = u64::from(lookup.lanes.row_lanes);
         let threads_of_row = match pooled {
             0 => row_lanes * u64::from(lookup.lanes.parts_of_row),
@@ -267,16 +289,26 @@ impl Kernels {
             how: u32::from(ahead),
             ..step("the kernel `few`", self.few[updated], submitters + writers)
         };
-        let expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
+        let plain_expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
+        let few = plain_expand.blocks <= shape.sms / 8;
+        // Of a plan with a cache, blocks more keep what was read: four lanes look for a row's line.
+        let keepers = cached.map_or(0, |_| shape.blocks(shape.max_ids.saturating_mul(4), WIDE, 2));
+        let expand = Step {
+            function: cached.map_or(plain_expand.function, |cached| cached.expand[pooled]),
+            blocks: plain_expand.blocks + keepers,
+            ..plain_expand
+        };
         // So few blocks of it as take no room from other work may wait on the GPU for drives.
         let fetch = |early| Step { how: u32::from(early && self.overlap()), ..fetch };
         let one = lookup.plan.feature_count == 1 && pooled == 0 && lookup.plan.follows == 0;
         let direct = if one { self.direct_one[rich] } else { self.direct[if updated == 0 { rich } else { 2 }][pooled] };
         // Of bags two fit at once, and twice as many share the work better.
         let direct_per_sm = if pooled == 0 { 5 } else { 4 };
-        let prepare = Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", self.prepare[updated], 1) };
+        let prepare = cached.map_or(self.prepare[updated], |cached| cached.prepare);
+        let prepare = Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", prepare, 1) };
         let begin = Step { threads: 1, ..step("the kernel `begin`", self.begin, 1) };
-        let mark = step("the kernel `mark`", self.mark[updated], by_ids);
+        let mark = cached.map_or(self.mark[updated], |cached| cached.mark);
+        let mark = step("the kernel `mark`", mark, by_ids);
         let count = step("the kernel `count`", self.count, walkers);
         let place = step("the kernel `place`", self.place, walkers);
         let by_tiles = shape.blocks(shape.max_ids, SORT_TILE as u32, 4);
@@ -285,13 +317,11 @@ impl Kernels {
         let rank = step("the kernel `rank`", self.rank, by_ids);
         let number = step("the kernel `number`", self.number, by_tiles);
         let collectors = shape.blocks(shape.max_ids, COLLECTED, 4);
-        let collect = |what, kernels: [CUfunction; 2]| step(what, kernels[updated], collectors);
-        let hash = collect("the kernel `hash`", self.hash);
-        let list = collect("the kernel `list`", self.list);
+        let hash = step("the kernel `hash`", cached.map_or(self.hash[updated], |cached| cached.hash), collectors);
+        let list = step("the kernel `list`", cached.map_or(self.list[updated], |cached| cached.list), collectors);
         let finish = step("the kernel `finish`", self.finish, by_ids);
         let rest = Step { threads: 1, ..step("the kernel `rest`", self.rest, 1) };
-        let few = expand.blocks <= shape.sms / 8;
-        let expand = |how| Step { how, ..expand };
+        let expand = |how| Step { how: how | (expansion::KEEPERS * keepers), ..expand };
         let none = None;
         let sorted =
             |first, last| [Some(begin), Some(first), sweep(0), sweep(1), sweep(2), sweep(3), sweep(4), Some(last)];
@@ -418,6 +448,22 @@ fn few_ids(kernels: &[CUfunction]) -> Result<u64, KernelError> {
         ids = ids.min(if words < FEW_SORTED { 0 } else { 1 << words.ilog2() });
     }
     Ok(ids)
+}
+
+impl Kernels {
+    /// Launches a sweep of a cache. Sweeps of one cache follow each other.
+    ///
+    /// # Safety
+    /// The context of the kernels is current and the stream is one of its. Every address of `sweep` is valid for what `abi.rs` says of
+    /// it, until the launch has ended.
+    pub unsafe fn sweep_cache(&self, stream: CUstream, sweep: &CacheSweep) -> Result<(), KernelError> {
+        let mut parameters = [ptr::from_ref(sweep).cast_mut().cast()];
+        // SAFETY: the function takes this parameter; the rest is the caller's promise.
+        KernelError::check("the kernel `sweep_cache`", unsafe {
+            let parameters = parameters.as_mut_ptr();
+            sys::cuLaunchKernel(self.sweep_cache, 1, 1, 1, 1024, 1, 1, 0, stream, parameters, ptr::null_mut())
+        })
+    }
 }
 
 impl Drop for Kernels {

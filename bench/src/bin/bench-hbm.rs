@@ -6,7 +6,7 @@ use clap::Parser;
 use warprow_bench::Count;
 use warprow_bench::arguments::Common;
 use warprow_bench::gpu::dram::Asked;
-use warprow_bench::gpu::hbm::{HbmSetup, copy_bytes_per_second, measure, report};
+use warprow_bench::gpu::hbm::{HbmSetup, cached, copy_bytes_per_second, measure, report};
 use warprow_bench::gpu::ready;
 use warprow_bench::output::{Notes, busy, finish};
 use warprow_bench::results::{BenchmarkResult, HbmLookups, Record};
@@ -32,6 +32,7 @@ use warprow_workload::MachineInfo;
 Examples:
   bench-hbm                              # 4 GiB of rows, uniform ids and alpha 1.05; half a minute
   bench-hbm --rows 64M --runs 51 --torch yes
+  bench-hbm --rows 512K --cache 4G       # rows in a cache, against the same rows in GPU memory
   bench-hbm --bags 4096 --hot 64 --alpha 0 --json | jq '.results[] | [.pooled, .ratio, .share_of_copy]'"
 )]
 struct Args {
@@ -56,6 +57,9 @@ struct Args {
     /// Whether PyTorch takes part: auto leaves it out with a line if python3, torch or its CUDA is missing.
     #[arg(long, value_enum, default_value_t = Asked::Auto)]
     torch: Asked,
+    /// A cache of so many bytes takes part, by itself: hits alone, of the rows of the table, against those rows in GPU memory; and misses alone
+    #[arg(long, value_name = "BYTES")]
+    cache: Option<Count>,
     #[command(flatten)]
     common: Common,
 }
@@ -82,7 +86,11 @@ fn run(args: &Args) -> anyhow::Result<String> {
     let stream = ready(&gpu)?;
     let mut notes = Notes::default();
     let copy = copy_bytes_per_second(&stream, setup.runs)?;
-    let results = measure(&stream, &setup, copy, &mut |text| notes.say(text))?;
+    let cache = args.cache.map(|bytes| cached::measure(&stream, &setup, bytes.0)).transpose()?;
+    let results = match cache {
+        Some(_) => Vec::new(),
+        None => measure(&stream, &setup, copy, &mut |text| notes.say(text))?,
+    };
     if args.common.json {
         let found = HbmLookups {
             gpu: gpu.name().to_owned(),
@@ -94,6 +102,7 @@ fn run(args: &Args) -> anyhow::Result<String> {
             seed: setup.seed,
             copy_bytes_per_second: copy,
             results,
+            cache,
             notes: notes.into_vec(),
         };
         return Ok(Record::new(BenchmarkResult::Hbm(found), machine).line()?);
@@ -103,6 +112,9 @@ fn run(args: &Args) -> anyhow::Result<String> {
     let runs = setup.runs;
     let seed = setup.seed;
     let mut text = format!("{rows} rows of {bytes} B in memory of {}; medians of {runs}, seed {seed}\n", gpu.name());
-    text += &report::show(&results, copy)?;
+    text += &match &cache {
+        Some(cache) => report::show_cache(cache)?,
+        None => report::show(&results, copy)?,
+    };
     Ok(text + &notes.lines() + &busy(&machine))
 }

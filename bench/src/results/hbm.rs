@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::gpu::hbm::HbmResult;
+use crate::gpu::hbm::cached::CacheMeasured;
 
 /// Look-ups of rows in GPU memory.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -25,6 +26,9 @@ pub struct HbmLookups {
     pub copy_bytes_per_second: f64,
     /// Sums and rows, by the law of their ids.
     pub results: Vec<HbmResult>,
+    /// A cache for the same rows, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cache: Option<CacheMeasured>,
     /// What was left out, and who took part.
     pub notes: Vec<String>,
 }

@@ -261,7 +261,10 @@ pub(crate) fn check_report(report: &GpuReport, case: &Case) {
     assert_eq!(report.ids, case.count as u64);
     assert_eq!((report.missing, report.padding, report.failed), (case.wanted.missing, case.wanted.padding, 0));
     assert_eq!((report.first_missing, report.damaged), (case.wanted.first_missing, 0));
-    assert_eq!(report.ids, report.padding + report.missing + report.ids_hbm + report.ids_dram + report.ids_ssd);
+    assert_eq!(
+        report.ids,
+        report.padding + report.missing + report.ids_hbm + report.ids_dram + report.ids_cached + report.ids_ssd
+    );
     assert!(report.rows_dram + report.rows_ssd <= case.unique as u64);
     assert!(report.commands <= report.rows_ssd && (report.commands > 0) == (report.rows_ssd > 0));
     assert_eq!(report.anomalies, 0);

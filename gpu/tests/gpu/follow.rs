@@ -165,8 +165,9 @@ fn a_thousand_switches_under_graphs_and_calls_give_no_wrong_or_mixed_row() {
     let second = load(&store, &version(1, ROWS, DIM), &LoadOptions::default().with_standby());
     let switches = std::env::var("WARPROW_SWITCHES").ok().and_then(|text| text.parse().ok()).unwrap_or(334u64);
     // All in GPU memory and all in DRAM, by one kernel; in all three tiers, by three.
-    for (hbm, dram) in [(1 << 20, 0), (0, 1 << 20), (40_000, 100_000)] {
-        let attach = patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_adopting();
+    // With a cache of far fewer lines than there are rows, too.
+    for (hbm, dram, cache) in [(1 << 20, 0, 0), (0, 1 << 20, 0), (40_000, 100_000, 0), (40_000, 0, 200_000)] {
+        let attach = patient().with_hbm_bytes(hbm).with_dram_bytes(dram).with_cache_bytes(cache).with_adopting();
         store.switch(first, false).unwrap();
         let executor: GpuExecutor = GpuExecutor::attach(&store, gpu.clone(), attach).unwrap();
         let upcoming =

@@ -28,6 +28,7 @@ mod prefetch_captured;
 mod refusals;
 #[cfg(target_arch = "x86_64")]
 mod registers;
+mod row_cache;
 #[cfg(target_arch = "x86_64")]
 mod stand_in;
 mod updates;

@@ -221,13 +221,21 @@ impl Expected {
 
     /// Compares output, mask and number of failed ids, where rows of the keys that `is_lost` names could not be read.
     pub fn check(&self, world: &World, batch: &Batch, is_lost: impl Fn(u64) -> bool) -> Result<u64, String> {
-        let lost: Vec<bool> =
-            self.places.iter().map(|place| matches!(place, Place::Key(key) if is_lost(*key))).collect();
-        self.check_mask(world, batch, &lost)?;
+        self.check_at(world, batch, &self.lost(is_lost))
+    }
+
+    /// Which positions have keys that `is_lost` names.
+    pub fn lost(&self, is_lost: impl Fn(u64) -> bool) -> Vec<bool> {
+        self.places.iter().map(|place| matches!(place, Place::Key(key) if is_lost(*key))).collect()
+    }
+
+    /// Compares output, mask and number of failed ids, where rows of the positions in `lost` could not be read.
+    pub fn check_at(&self, world: &World, batch: &Batch, lost: &[bool]) -> Result<u64, String> {
+        self.check_mask(world, batch, lost)?;
         if world.pooled {
-            self.check_bags(world, batch, &lost)?
+            self.check_bags(world, batch, lost)?
         } else {
-            self.check_rows(world, batch, &lost)?
+            self.check_rows(world, batch, lost)?
         }
         Ok(lost.iter().filter(|&&lost| lost).count() as u64)
     }

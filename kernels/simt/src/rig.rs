@@ -66,12 +66,15 @@ fn counters(buffer: &Buffer, at: usize) -> Counters {
         anomalies: counter(12),
         damaged: counter(13),
         split: counter(14),
-        first_missing: counter(15),
+        ids_cached: counter(15),
+        first_missing: counter(16),
     }
 }
 
 fn expand_of(lookup: &Lookup) -> &'static str {
     match (lookup.plan.pooled, lookup.plan.rich) {
+        (0, _) if lookup.plan.cache != 0 => "warprow_expand_cached_rows",
+        _ if lookup.plan.cache != 0 => "warprow_expand_cached_bags",
         (0, 0) => "warprow_expand_rows",
         (_, 0) => "warprow_expand_bags",
         (0, _) => "warprow_expand_rich_rows",
@@ -102,30 +105,54 @@ impl Rig<'_> {
     fn prepare_with(&mut self, lookup: &Lookup, small: bool, beside: Option<Turn<'_>>) -> Result<(), String> {
         if small {
             let shared = lookup.batch.max_ids.max(256).next_power_of_two() as u32 * 8;
-            let kernel = if lookup.plan.overlay == 0 { "warprow_prepare" } else { "warprow_prepare_updated" };
+            let kernel = match (lookup.plan.cache, lookup.plan.overlay) {
+                (0, 0) => "warprow_prepare",
+                (0, _) => "warprow_prepare_updated",
+                _ => "warprow_prepare_cached",
+            };
             return self.launch(Launch { shared, ..Launch::new(kernel, 1, 1024) }, lookup, beside);
         }
-        let walkers = self.world.walkers;
         self.launch(Launch::new("warprow_begin", 1, 1), lookup, beside)?;
+        self.find_uniques(lookup, None)
+    }
+
+    /// Runs the kernels up to the unique keys, as [`prepare`](Self::prepare) does, with somebody beside each kernel that looks at ids.
+    pub fn prepare_beside_all(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
+        if small {
+            return self.prepare_with(lookup, small, Some(beside));
+        }
+        self.launch(Launch::new("warprow_begin", 1, 1), lookup, Some(&mut *beside))?;
+        self.find_uniques(lookup, Some(beside))
+    }
+
+    /// What comes behind `begin`, with somebody beside the kernel that looks at ids.
+    fn find_uniques(&mut self, lookup: &Lookup, beside: Option<Turn<'_>>) -> Result<(), String> {
+        let walkers = self.world.walkers;
         let blocks = self.rng.u32(1..5);
         if lookup.keys.dedupe != dedupe::BITMAP {
-            return self.sort(lookup, blocks);
+            return self.sort(lookup, blocks, beside);
         }
-        let mark = if lookup.plan.overlay == 0 { "warprow_mark" } else { "warprow_mark_updated" };
-        self.launch(Launch::new(mark, blocks, 256), lookup, None)?;
+        let mark = match (lookup.plan.cache, lookup.plan.overlay) {
+            (0, 0) => "warprow_mark",
+            (0, _) => "warprow_mark_updated",
+            _ => "warprow_mark_cached",
+        };
+        self.launch(Launch::new(mark, blocks, 256), lookup, beside)?;
         self.launch(Launch::new("warprow_count", walkers, 256), lookup, None)?;
         self.launch(Launch::new("warprow_place", walkers, 256), lookup, None)
     }
 
     /// What comes behind `begin`, where it is no bitmap.
-    fn sort(&mut self, lookup: &Lookup, blocks: u32) -> Result<(), String> {
+    fn sort(&mut self, lookup: &Lookup, blocks: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
         let (collect, number) = match (lookup.keys.dedupe, lookup.plan.overlay) {
+            (dedupe::HASH, _) if lookup.plan.cache != 0 => ("warprow_hash_cached", "warprow_rank"),
+            _ if lookup.plan.cache != 0 => ("warprow_list_cached", "warprow_number"),
             (dedupe::HASH, 0) => ("warprow_hash", "warprow_rank"),
             (dedupe::HASH, _) => ("warprow_hash_updated", "warprow_rank"),
             (_, 0) => ("warprow_list", "warprow_number"),
             _ => ("warprow_list_updated", "warprow_number"),
         };
-        self.launch(Launch::new(collect, blocks, 256), lookup, None)?;
+        self.launch(Launch::new(collect, blocks, 256), lookup, beside)?;
         for how in 0..lookup.sort.sweeps {
             let (blocks, resident) = (self.rng.u32(1..7), self.rng.u32(0..4));
             self.launch(Launch { how, resident, ..Launch::new("warprow_sweep", blocks, 256) }, lookup, None)?;
@@ -154,10 +181,24 @@ impl Rig<'_> {
     }
 
     pub fn expand(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
-        let blocks = self.rng.u32(1..5);
-        let kernel = expand_of(lookup);
-        let how = if small { expansion::ENDS } else { 0 };
-        self.launch(Launch { how, ..Launch::new(kernel, blocks, 256) }, lookup, None)?;
+        self.expand_with(lookup, small, 0, None)
+    }
+
+    /// What [`expand`](Self::expand) does, with somebody beside the kernel that writes the output, which runs as `how` says besides.
+    pub fn expand_with(
+        &mut self,
+        lookup: &Lookup,
+        small: bool,
+        how: u32,
+        beside: Option<Turn<'_>>,
+    ) -> Result<(), String> {
+        let mut blocks = self.rng.u32(1..5);
+        let mut how = how | if small { expansion::ENDS } else { 0 };
+        if lookup.plan.cache != 0 {
+            let keepers = self.rng.u32(1..4);
+            (blocks, how) = (blocks + keepers, how | (expansion::KEEPERS * keepers));
+        }
+        self.launch(Launch { how, ..Launch::new(expand_of(lookup), blocks, 256) }, lookup, beside)?;
         if small { Ok(()) } else { self.finish(lookup) }
     }
 
@@ -178,10 +219,7 @@ impl Rig<'_> {
 
     /// What is left after the rest, with somebody beside it.
     pub fn expand_ahead(&mut self, lookup: &Lookup, small: bool, beside: Turn<'_>) -> Result<(), String> {
-        let blocks = self.rng.u32(1..5);
-        let how = expansion::FETCHED | if small { expansion::ENDS } else { 0 };
-        self.launch(Launch { how, ..Launch::new(expand_of(lookup), blocks, 256) }, lookup, Some(beside))?;
-        if small { Ok(()) } else { self.finish(lookup) }
+        self.expand_with(lookup, small, expansion::FETCHED, Some(beside))
     }
 
     /// All of it, without drives.
@@ -331,7 +369,18 @@ impl Rig<'_> {
         expected: &Expected,
         lost: impl Fn(u64) -> bool,
     ) -> Result<Told, String> {
-        let failed = expected.check(self.world, batch, lost)?;
+        self.check_ended_at(batch, lookup, expected, &expected.lost(lost))
+    }
+
+    /// Checks what [`check_ended`](Self::check_ended) does; `lost` are positions whose rows could not be read.
+    pub fn check_ended_at(
+        &self,
+        batch: &Batch,
+        lookup: &Lookup,
+        expected: &Expected,
+        lost: &[bool],
+    ) -> Result<Told, String> {
+        let failed = expected.check_at(self.world, batch, lost)?;
         let told = self.told(lookup.slot.ticket);
         same("outcome", told.outcome, outcome::DONE)?;
         let words = self.words(lookup.slot.ticket);

@@ -14,7 +14,7 @@ use std::{env, fs};
 use libloading::Library;
 use warprow_gpu_queues::abi::{LANES, RingReads};
 use warprow_gpu_queues::{RingLaunchError, RingTest, RingTestError, RingTestReport};
-use warprow_kernels::abi::{Adoption, Lookup, NgramTokens, Update};
+use warprow_kernels::abi::{Adoption, CacheSweep, Lookup, NgramTokens, Update};
 
 /// Where the C++ and CUDA sources are, from this package on.
 const FOLDERS: [&str; 2] = [".", "../cuda"];
@@ -315,6 +315,18 @@ impl Shim {
     pub fn hash_ngrams(&mut self, launch: &Launch, batch: &NgramTokens, seed: u64) -> Result<(), String> {
         assert_eq!(launch.kernel, "warprow_ngrams");
         self.run(launch, std::ptr::from_ref(batch).cast(), seed, None)
+    }
+
+    /// The kernel that empties a cache.
+    pub fn sweep_cache(
+        &mut self,
+        launch: &Launch,
+        sweep: &CacheSweep,
+        seed: u64,
+        beside: Option<Turn<'_>>,
+    ) -> Result<(), String> {
+        assert_eq!(launch.kernel, "warprow_sweep_cache");
+        self.run(launch, std::ptr::from_ref(sweep).cast(), seed, beside)
     }
 
     /// Runs a ring test with the kernel on the CPU. `beside` is what happens beside each launch.

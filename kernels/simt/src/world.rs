@@ -46,6 +46,8 @@ pub struct Table {
     pub spoilt: Vec<(u64, usize)>,
     /// The table's number in the overlay; 0: none.
     pub overlay: u32,
+    /// The table's number among the ranges of the cache; 0: none.
+    pub cached: u32,
     /// Updated rows, and those of created keys, as a look-up is to see them.
     pub updated: BTreeMap<Of, Vec<u8>>,
 }
@@ -55,7 +57,7 @@ impl Table {
         row_bytes(self.element, self.dim)
     }
 
-    fn stride(&self) -> usize {
+    pub fn stride(&self) -> usize {
         self.row_bytes().next_multiple_of(16)
     }
 
@@ -203,6 +205,8 @@ pub struct World {
     pub ablated: u32,
     /// The address of the overlay; 0: none.
     overlay: u64,
+    /// The address of the cache, 0: none; and the slot's place among those that use it.
+    cache: (u64, u32),
     described: Described,
     pub slot: Slot,
 }
@@ -378,6 +382,7 @@ impl World {
                 checked: shape.rich && rng.bool(),
                 spoilt: Vec::new(),
                 overlay: 0,
+                cached: 0,
                 updated: BTreeMap::new(),
             };
             let packing = Packing::of(&table, &geometry);
@@ -448,6 +453,7 @@ impl World {
             sets: shape.sets,
             staging_stride,
             overlay: 0,
+            cache: (0, 0),
             dedupe: (max_ids % 3) as u32,
             repeats: false,
             ablated: 0,
@@ -535,7 +541,7 @@ impl World {
                 chunk_shift: geometry.chunk_shift,
                 crcs: if table.checked { keep(checksums(table)) } else { 0 },
                 overlay: table.overlay,
-                unused: 0,
+                cached: table.cached,
             });
             let number = number as u32;
             let segment = |first_key, first_rank, end: u64, tier| abi::Segment {
@@ -595,6 +601,16 @@ impl World {
         self
     }
 
+    /// This world with a cache at `address`, among whose slots this one is number `slot`; `range` gives the number of a table's range, or 0.
+    pub fn cached(mut self, address: u64, slot: u32, mut range: impl FnMut(usize) -> u32) -> Self {
+        for (number, table) in self.tables.iter_mut().enumerate() {
+            table.cached = range(number);
+        }
+        (self.cache, self.rich) = ((address, slot), true);
+        self.describe();
+        self
+    }
+
     /// Features, tables and segments, and where the second and the third begin.
     pub fn description(&self) -> (Vec<u8>, [u64; 2]) {
         let Described { features, tables, segments, .. } = &self.described;
@@ -633,6 +649,7 @@ impl World {
                 segments: self.described.segments.address(),
                 overlay: self.overlay,
                 crc_slices: self.described.slices,
+                cache: self.cache.0,
                 feature_count: self.features.len() as u32,
                 segment_count: self.described.segment_count,
                 pooled: self.pooled.into(),
@@ -658,6 +675,7 @@ impl World {
                 tickets: tickets.address(),
                 counts: counts.address(),
                 gate: gate.address(),
+                cache_slot: self.cache.1,
                 ..SlotPlaces::default()
             },
             queues: DriveQueues {
@@ -852,6 +870,7 @@ impl World {
             checked: false,
             spoilt: Vec::new(),
             overlay: 0,
+            cached: 0,
             updated: BTreeMap::new(),
         };
         let mut world = Self::with(rng, &shape, vec![table], geometry, false, out);

@@ -7,6 +7,7 @@ mod abi;
 mod ablations;
 mod adopt;
 mod ahead;
+mod cache;
 mod covered;
 mod dedupe;
 mod few;

@@ -16,8 +16,8 @@ use crate::shim::{Launch, Shim, seeds};
 use crate::world::{Of, Shape, Table, World, random_rows};
 
 /// An overlay in memory, and what was put in.
-struct Updates {
-    map: OverlayMap,
+pub(crate) struct Updates {
+    pub(crate) map: OverlayMap,
     memory: Buffer,
     staging: Buffer,
     number: u64,
@@ -25,10 +25,10 @@ struct Updates {
 }
 
 /// Rows of one call: table, row or key, content.
-type Rows = Vec<(usize, Of, Vec<u8>)>;
+pub(crate) type Rows = Vec<(usize, Of, Vec<u8>)>;
 
 impl Updates {
-    fn new(bytes: usize) -> Self {
+    pub(crate) fn new(bytes: usize) -> Self {
         let memory = Buffer::new(bytes);
         let map = OverlayMap::new(memory.address(), bytes as u64, 300).unwrap();
         memory.write((map.header_at() - memory.address()) as usize, map.header().as_bytes());
@@ -36,7 +36,7 @@ impl Updates {
     }
 
     /// The launches that put some rows in; more than one where all is copied to the other side first. `None`: they have no room.
-    fn launches(&mut self, world: &World, rows: &Rows) -> Option<Vec<abi::Update>> {
+    pub(crate) fn launches(&mut self, world: &World, rows: &Rows) -> Option<Vec<abi::Update>> {
         let of = |table: usize| world.tables[table].overlay;
         let bytes: u64 = rows.iter().map(|(.., row)| overlay_row_bytes(row.len() as u32)).sum();
         let mut all: Rows = Vec::new();
@@ -95,7 +95,7 @@ impl Updates {
     }
 }
 
-fn random_update(rng: &mut Rng, world: &World) -> Rows {
+pub(crate) fn random_update(rng: &mut Rng, world: &World) -> Rows {
     let tables: Vec<usize> = (0..world.tables.len()).filter(|&index| world.tables[index].overlay != 0).collect();
     let hot = rng.u64(1..30);
     let one = |rng: &mut Rng| {
@@ -110,13 +110,13 @@ fn random_update(rng: &mut Rng, world: &World) -> Rows {
     (0..rng.usize(1..20)).map(|_| one(rng)).collect()
 }
 
-fn show(world: &mut World, rows: Rows) {
+pub(crate) fn show(world: &mut World, rows: Rows) {
     for (table, of, content) in rows {
         world.tables[table].updated.insert(of, content);
     }
 }
 
-fn launch() -> Launch {
+pub(crate) fn launch() -> Launch {
     Launch::new("warprow_update", 1, 1024)
 }
 

@@ -12,7 +12,7 @@ use std::{env, process};
 
 use crate::covered::{Check, few as few_ids, hashed, many, sorted, whole};
 use crate::shim::{Patch, Shim};
-use crate::{ablations, adopt, dedupe, few, ghosts, lookups, ngrams, overlay, rich, ring, sets, windows};
+use crate::{ablations, adopt, cache, dedupe, few, ghosts, lookups, ngrams, overlay, rich, ring, sets, windows};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -769,6 +769,144 @@ const PLANTED: &[Planted] = &[
             "                ++turn;
 ",
             "",
+        ),
+    ),
+    planted(
+        "rows that are kept by their place on drives, not by their rank",
+        cache::case,
+        40,
+        patch("cache.cuh", "segment.first_rank + (key - segment.first_key)", "key - segment.first_key"),
+    ),
+    planted(
+        "words of lines before their rows",
+        cache::case,
+        40,
+        patch(
+            "cache.cuh",
+            "        if ((__ballot_sync(FULL, reserves) & team) != 0) {",
+            "        if (reserves) store_relaxed(at<u64>(set.words) + way, CACHE_PUBLISHED | set.tag | slot.cache_launch);\n        \
+             if ((__ballot_sync(FULL, reserves) & team) != 0) {",
+        ),
+    ),
+    planted(
+        "damaged rows that are kept",
+        cache::case,
+        40,
+        patch("cache.cuh", "[unique] == ROW_READ) {", "[unique] != ROW_FAILED) {"),
+    ),
+    planted(
+        "launches that tell no horizon",
+        cache::case,
+        40,
+        patch("cache.cuh", "store_relaxed(running, number - cache.hold);", "store_relaxed(running, 0ull);"),
+    ),
+    planted(
+        "a horizon that is taken back before the output is written",
+        cache::case,
+        40,
+        patch(
+            "cached.cuh",
+            "    if (blockIdx.x < writers) {\n",
+            "    if (blockIdx.x == 0 && threadIdx.x == 0) leave_cache(lookup);\n    if (blockIdx.x < writers) {\n",
+        ),
+    ),
+    planted(
+        "lines that are given away whoever reads them",
+        cache::case,
+        40,
+        patch("cache.cuh", "if (horizon != 0) bound = min_of(bound, horizon);", ""),
+    ),
+    planted(
+        "stamps that are not renewed",
+        cache::case,
+        40,
+        patch("cache.cuh", "if ((word & CACHE_STAMP) < launch.horizon) {", "if (false) {"),
+    ),
+    planted(
+        "lines that are filled for two rows",
+        cache::case,
+        240,
+        patch("cache.cuh", "    if (word == 0) return 0;", "    if (word == 0 || word == CACHE_RESERVED) return 0;"),
+    ),
+    planted(
+        "a line that two warps reserve",
+        cache::case,
+        240,
+        patch(
+            "cache.cuh",
+            "            reserves = atomicCAS(at<u64>(set.words) + way, victim, CACHE_RESERVED) == victim;",
+            "            reserves = load_relaxed(at<u64>(set.words) + way) == victim;\n            \
+             if (reserves) store_relaxed(at<u64>(set.words) + way, CACHE_RESERVED);",
+        ),
+    ),
+    planted(
+        "empty lines that are found",
+        cache::case,
+        40,
+        patch(
+            "cache.cuh",
+            "((word ^ CACHE_PUBLISHED ^ tag) & ~(CACHE_STAMP | CACHE_PINNED)) == 0",
+            "((word ^ tag) & ~(CACHE_STAMP | CACHE_PINNED | CACHE_PUBLISHED)) == 0",
+        ),
+    ),
+    planted(
+        "tags of two bits",
+        cache::case,
+        40,
+        patch("cache.cuh", "(image & CACHE_TAG) << CACHE_STAMP_BITS}", "(image & 3) << CACHE_STAMP_BITS}"),
+    ),
+    planted(
+        "a sweep that waits for nobody",
+        cache::case,
+        40,
+        patch(
+            "cache_sweep.cuh",
+            "        while (load_relaxed(at<const u64>(cache.running) + i) != 0) {",
+            "        while (false) {",
+        ),
+    ),
+    planted(
+        "a sweep that leaves what it should empty",
+        cache::case,
+        40,
+        patch("cache_sweep.cuh", "i < sweep.word_count; i +=", "i + 1 < sweep.word_count; i +="),
+    ),
+    planted(
+        "a cache that a sweep leaves off",
+        cache::case,
+        40,
+        patch("cache_sweep.cuh", "        atomicAnd(&cache.clock, ~CACHE_OFF);\n", ""),
+    ),
+    planted(
+        "a clock that goes on into the tag",
+        cache::worn,
+        40,
+        patch("cache.cuh", "if (number >= CACHE_CLOCK_END) {", "if (number >= CACHE_OFF) {"),
+    ),
+    planted(
+        "rows that are kept by launches without a number",
+        cache::worn,
+        40,
+        patch("cache.cuh", "if (slot.cache_launch == 0 || slot.dram_uniques", "if (slot.dram_uniques"),
+    ),
+    planted(
+        "rows that are looked for by launches without a number",
+        cache::worn,
+        40,
+        patch(
+            "cache.cuh",
+            "if (table.cached == 0 || launch.number == 0) return 0;",
+            "if (table.cached == 0) return 0;",
+        ),
+    ),
+    planted(
+        "rows in lines that go before updated ones",
+        cache::updated,
+        24,
+        patch(
+            "locate.cuh",
+            "    if (UPDATED && updated != 0) {",
+            "    if (UPDATED && updated != 0 && !(CACHED && row < table.rows && rank_of(table, row) >= table.dram_end && cached_row(table, rank_of(table, row)) != 0)) {",
         ),
     ),
 ];

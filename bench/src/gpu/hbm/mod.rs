@@ -1,5 +1,6 @@
 //! Look-ups in a table that lies in GPU memory, against PyTorch's and against the memory's own speed.
 
+pub mod cached;
 mod measure;
 pub mod report;
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use super::cached::CacheMeasured;
 use super::{AIM, HbmResult};
 use crate::output::{per_second, table};
 
@@ -62,5 +63,51 @@ pub fn show(results: &[HbmResult], copy: f64) -> Result<String, std::fmt::Error>
             writeln!(text, "{AIM} times as fast as PyTorch in {} of {all} lines.", known.filter(|met| *met).count())?
         }
     }
+    Ok(text)
+}
+
+/// Times of a cache, and shares.
+pub fn show_cache(cache: &CacheMeasured) -> Result<String, std::fmt::Error> {
+    let us = |time: f64| format!("{time:.1}");
+    let lines = cache.hits.iter().map(|result| {
+        [
+            format!("{}, alpha {}", if result.pooled { "sums" } else { "rows" }, result.alpha),
+            us(result.direct.graph),
+            us(result.fixed.graph),
+            us(result.cached.graph),
+            us(result.direct.called_seen),
+            us(result.fixed.called_seen),
+            us(result.cached.called_seen),
+            format!("{:.4} %", result.hits * 100.0),
+            format!("{:.0} %", result.of_fixed * 100.0),
+            format!("{:.0} %", result.of_direct * 100.0),
+        ]
+    });
+    let header = [
+        "look-up",
+        "hot, one kernel",
+        "hot",
+        "cached",
+        "seen: hot, one kernel",
+        "hot",
+        "cached",
+        "hits",
+        "of hot",
+        "of one kernel",
+    ];
+    let mut text = format!(
+        "A cache of {} lines. Median us, as graphs by the GPU, and as calls by the caller's clock.\n",
+        cache.lines
+    );
+    writeln!(text, "{}", table(header, lines))?;
+    let lines = cache.misses.iter().map(|result| {
+        let [without, with] = result.us;
+        [result.ids.to_string(), us(without), us(with), us(with - without), result.hits.to_string()]
+    });
+    writeln!(text, "Rows that no cache has, on drives that the GPU plays. Median us of calls, by the caller's clock.")?;
+    writeln!(text, "{}", table(["ids", "without a cache", "with one", "more", "hits"], lines))?;
+    let checked =
+        cache.hits.iter().map(|it| it.checked).sum::<u64>() + cache.misses.iter().map(|it| it.checked).sum::<u64>();
+    writeln!(text, "{checked} sums and rows compared, all of every answer.")?;
     Ok(text)
 }

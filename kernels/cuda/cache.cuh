@@ -1,0 +1,233 @@
+// A cache of rows in GPU memory: rows that look-ups have read from drives lie in *lines*, and later look-ups find them there. docs/cache.md has the
+// protocol, and why no look-up sees a wrong row.
+//
+// A row may lie in the lines of one *set*. A word for each line says which row the line has, and a *stamp*: the number of a launch that used it lately.
+// Launches number themselves by the cache's clock, and each tells in `running` up to which stamp it may read: its *horizon*. A line is given to another
+// row only if its stamp is below the horizons of all launches, those that begin later included.
+#pragma once
+#include "common.cuh"
+
+constexpr u64 CACHE_OFF = 1ull << 63;        // in the clock
+constexpr u64 CACHE_PUBLISHED = 1ull << 63;  // in a word: the line has a whole row. Without it the line is empty, and the word 0, or a warp fills it
+constexpr u64 CACHE_PINNED = 1ull << 62;     // in a word: the line is not given away
+constexpr u32 CACHE_STAMP_BITS = 38, CACHE_TAG_BITS = 24, CACHE_WAYS = 8;
+constexpr u64 CACHE_STAMP = (1ull << CACHE_STAMP_BITS) - 1, CACHE_TAG = (1ull << CACHE_TAG_BITS) - 1;
+constexpr u64 CACHE_RESERVED = CACHE_STAMP;  // a word: a warp fills the line
+// From this number on launches do without the cache: as many more as may be counted before the host looks leave the stamp's bits alone.
+constexpr u64 CACHE_CLOCK_END = (1ull << CACHE_STAMP_BITS) - (1ull << 20);
+
+DEVICE Cache& cache_of(const Lookup& lookup) { return *at<Cache>(lookup.plan.cache); }
+
+// The slot's word in Cache.running.
+DEVICE u64* running_of(const Lookup& lookup) { return at<u64>(cache_of(lookup).running) + lookup.slot.cache_slot; }
+
+// By one thread, of a launch that has its slot's lease: takes a number by the cache's clock, and tells the horizon of the launch to those that keep rows.
+// Until they know it they see 1, below which no stamp is.
+DEVICE void enter_cache(const Lookup& lookup, SlotState& slot) {
+    Cache& cache = cache_of(lookup);
+    u64* running = running_of(lookup);
+    // Each store releases what the launch before has read.
+    fence_gpu();
+    store_relaxed(running, 1ull);
+    fence_gpu();
+    u64 number = atomicAdd(&cache.clock, 1ull);
+    fence_gpu();
+    if (number >= CACHE_CLOCK_END) {
+        store_relaxed(running, 0ull);
+        number = 0;
+    } else {
+        store_relaxed(running, number - cache.hold);
+    }
+    slot.cache_launch = number;
+}
+
+// By one thread of the last block: the launch reads no line any more. The caller has fenced what came before.
+DEVICE void leave_cache(const Lookup& lookup) {
+    if (lookup.plan.cache != 0) store_relaxed(running_of(lookup), 0ull);
+}
+
+// The block's copy of what probing takes, in shared memory: set_up_scratch puts it there.
+struct CacheLaunch {
+    u64 number;   // SlotState.cache_launch
+    u64 horizon;
+    u64 ranges;   // CacheRange[]
+};
+
+DEVICE CacheLaunch& block_cache() {
+    SHARED CacheLaunch launch;
+    return launch;
+}
+
+// By one thread, in a kernel that comes behind the launch's first.
+DEVICE void set_up_cache(const Lookup& lookup, const SlotState& slot) {
+    const Cache& cache = cache_of(lookup);
+    block_cache() = CacheLaunch{slot.cache_launch, slot.cache_launch - cache.hold, cache.ranges};
+}
+
+// Spreads numbers of so many bits: each number has one image, and each image one number.
+DEVICE u64 spread_number(u64 number, u32 bits) {
+    const u64 mask = (1ull << bits) - 1;
+    const u32 half = (bits + 1) / 2;
+    number ^= number >> half;
+    number = number * 0x9e3779b97f4a7c15ull & mask;
+    number ^= number >> half;
+    number = number * 0xbf58476d1ce4e5b9ull & mask;
+    return number ^ number >> half;
+}
+
+// Where a row may lie: the words and lines of its set, and the tag of its word. The images of numbers that share a set follow each other, and are at most
+// 2^24: so their lowest 24 bits tell them apart.
+struct CacheSet {
+    u64 words;
+    u64 lines;
+    u64 tag;      // at its place in a word
+};
+
+DEVICE CacheSet cache_set_of(const CacheRange& range, u64 rank) {
+    const u64 image = spread_number(range.first + rank, range.bits);
+    const u64 set = __umul64hi(image << (64 - range.bits), range.sets);
+    return CacheSet{range.words + set * (CACHE_WAYS * sizeof(u64)), range.lines + set * CACHE_WAYS * range.stride, (image & CACHE_TAG) << CACHE_STAMP_BITS};
+}
+
+// Whether a word says that its line has the row of that tag, pinned or not.
+DEVICE bool has_tag(u64 word, u64 tag) { return ((word ^ CACHE_PUBLISHED ^ tag) & ~(CACHE_STAMP | CACHE_PINNED)) == 0; }
+
+// The address of a row of a cached table in its line, which stays as it is until the launch has ended; 0: the row is read from its drive. A thread with a hit
+// fences before it ends.
+DEVICE u64 cached_row(const Table& table, u64 rank) {
+    const CacheLaunch& launch = block_cache();
+    if (table.cached == 0 || launch.number == 0) return 0;
+    const CacheRange& range = at<const CacheRange>(launch.ranges)[table.cached - 1];
+    const CacheSet set = cache_set_of(range, rank);
+    u64* words = at<u64>(set.words);
+    u32 way = CACHE_WAYS;
+    u64 word = 0;
+#pragma unroll
+    for (u32 i = 0; i < CACHE_WAYS; i += 2) {
+        const WordPair pair = load_relaxed(at<const WordPair>(set.words) + i / 2);
+#pragma unroll
+        for (u32 j = 0; j < 2; ++j)
+            if (has_tag(pair.words[j], set.tag)) {
+                way = i + j;
+                word = pair.words[j];
+            }
+    }
+    if (way == CACHE_WAYS) return 0;
+    if ((word & CACHE_STAMP) < launch.horizon) {
+        const u64 found = atomicCAS(words + way, word, (word & ~CACHE_STAMP) | launch.number);
+        // Another launch may have renewed the stamp, or the line may be given away.
+        if (found != word && !(has_tag(found, set.tag) && (found & CACHE_STAMP) >= launch.horizon)) return 0;
+    }
+    return set.lines + way * range.stride;
+}
+
+// Shared memory of a block that keeps rows.
+template <u32 THREADS> struct KeepShared {
+    u64 bounds[THREADS / 32];
+};
+
+// By the block, of a launch that has told its own horizon: stamps below this are read by no launch that runs, and by none that will begin. Launches that have
+// added to the clock before this one told 1 before they did; those that add later have higher horizons than this one.
+template <u32 THREADS> DEVICE u64 cache_bound(const Cache& cache, KeepShared<THREADS>& shared) {
+    u64 bound = CACHE_STAMP;
+    for (u64 i = threadIdx.x; i < cache.running_count; i += THREADS) {
+        const u64 horizon = load_relaxed(at<const u64>(cache.running) + i);
+        if (horizon != 0) bound = min_of(bound, horizon);
+    }
+    // Launches that have ended have read what they wanted to.
+    fence_gpu();
+    for (u32 step = 16; step > 0; step /= 2) bound = min_of(bound, __shfl_xor_sync(FULL, bound, step));
+    if (threadIdx.x % 32 == 0) shared.bounds[threadIdx.x / 32] = bound;
+    __syncthreads();
+    for (u32 warp = 0; warp < THREADS / 32; ++warp) bound = min_of(bound, shared.bounds[warp]);
+    return bound;
+}
+
+// So many lanes look for a line for one row: each has two words of the set.
+constexpr u32 KEEP_LANES = CACHE_WAYS / 2, KEEP_ROWS = 32 / KEEP_LANES;
+
+// How well a line may be given away: the lower, the better. Empty lines come first, then those with the oldest stamps.
+constexpr u64 CACHE_NO_VICTIM = ~0ull;
+DEVICE u64 victim_order(u64 word, u64 bound) {
+    if (word == 0) return 0;
+    const bool is_victim = (word & CACHE_PUBLISHED) && !(word & CACHE_PINNED) && (word & CACHE_STAMP) < bound;
+    return is_victim ? word & CACHE_STAMP : CACHE_NO_VICTIM;
+}
+
+// Whether the admission takes a row that has an empty or a free line.
+DEVICE bool is_row_admitted(const Cache& cache, u64 launch, u64 tag, u32 unique) {
+    if (cache.admission == CACHE_ADMISSION_ALWAYS) return true;
+    return spread_number((launch << 24 ^ unique ^ tag) & CACHE_STAMP, CACHE_STAMP_BITS) >> (CACHE_STAMP_BITS - 32) < cache.chance;
+}
+
+// By block `block` of `blocks`, at the end of a launch: gives lines to the rows in staging that were read from drives, as far as lines of their sets may be
+// given away. What loses against another launch is not kept, and nobody waits. Traffic: 64 B of words for each unique row; a row read and written for each
+// that is kept.
+template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotState& slot, u32 block, u32 blocks, KeepShared<THREADS>& shared) {
+    if (slot.cache_launch == 0 || slot.dram_uniques >= slot.uniques) return;
+    Cache& cache = cache_of(lookup);
+    const u64 bound = cache_bound<THREADS>(cache, shared);
+    const u32 lane = threadIdx.x % 32, member = lane % KEEP_LANES;
+    const u32 warp = block * (THREADS / 32) + threadIdx.x / 32, warps = blocks * (THREADS / 32);
+    u32 admitted = 0, evicted = 0, full = 0, refused = 0;
+    for (u64 first = slot.dram_uniques + (u64)warp * KEEP_ROWS; first < slot.uniques; first += (u64)warps * KEEP_ROWS) {
+        const u64 unique = first + lane / KEEP_LANES;
+        CacheSet set{};
+        u32 stride = 0, bytes = 0;
+        if (unique < slot.uniques && at<const u8>(lookup.unique.status)[unique] == ROW_READ) {
+            const u64 key = at<const u64>(lookup.unique.keys)[unique];
+            const Segment& segment = segment_of(lookup, key);
+            const Table& table = at<const Table>(lookup.plan.tables)[segment.table];
+            if (table.cached != 0) {
+                const CacheRange& range = at<const CacheRange>(cache.ranges)[table.cached - 1];
+                set = cache_set_of(range, segment.first_rank + (key - segment.first_key));
+                stride = range.stride;
+                bytes = table.row_bytes;
+            }
+        }
+        WordPair own{};
+        if (set.words != 0) own = load_relaxed(at<const WordPair>(set.words) + member);
+        const bool has_row = set.words != 0 && (has_tag(own.words[0], set.tag) || has_tag(own.words[1], set.tag));
+        const u32 team = FULL >> (32 - KEEP_LANES) << lane / KEEP_LANES * KEEP_LANES;
+        const bool is_known = (__ballot_sync(FULL, has_row) & team) != 0;
+        // The best of the set, with its place below it.
+        const u64 orders[2] = {victim_order(own.words[0], bound), victim_order(own.words[1], bound)};
+        const bool second = orders[1] < orders[0];
+        const u64 order = second ? orders[1] : orders[0];
+        const u64 mine = order == CACHE_NO_VICTIM ? CACHE_NO_VICTIM : order * CACHE_WAYS + member * 2 + second;
+        u64 best = mine;
+        for (u32 step = KEEP_LANES / 2; step > 0; step /= 2) best = min_of(best, __shfl_xor_sync(FULL, best, step));
+        const bool is_wanted = set.words != 0 && !is_known;
+        const bool is_taken = is_wanted && best != CACHE_NO_VICTIM && is_row_admitted(cache, slot.cache_launch, set.tag, (u32)unique);
+        if (is_wanted && member == 0) {
+            full += best == CACHE_NO_VICTIM;
+            refused += best != CACHE_NO_VICTIM && !is_taken;
+        }
+        const u32 way = (u32)best % CACHE_WAYS;
+        const u64 victim = way % 2 ? own.words[1] : own.words[0];
+        bool reserves = false;
+        if (is_taken && best == mine) {
+            reserves = atomicCAS(at<u64>(set.words) + way, victim, CACHE_RESERVED) == victim;
+            // The row that lay there is not read any more.
+            fence_gpu();
+        }
+        if ((__ballot_sync(FULL, reserves) & team) != 0) {
+            const u64 from = lookup.unique.staging + unique * lookup.unique.staging_stride, to = set.lines + (u64)way * stride;
+            for (u32 byte = member * 16; byte < bytes; byte += KEEP_LANES * 16) *at<Quad>(to + byte) = *at<const Quad>(from + byte);
+        }
+        // What the team has stored comes before the word.
+        __syncwarp();
+        if (reserves) {
+            fence_gpu();
+            store_relaxed(at<u64>(set.words) + way, CACHE_PUBLISHED | set.tag | slot.cache_launch);
+            ++admitted;
+            evicted += victim != 0;
+        }
+    }
+    u64* counts[4] = {&cache.admissions, &cache.evictions, &cache.full, &cache.refusals};
+    const u32 own_counts[4] = {admitted, evicted, full, refused};
+    for (u32 i = 0; i < 4; ++i) {
+        const u32 sum = __reduce_add_sync(FULL, own_counts[i]);
+        if (lane == 0 && sum != 0) atomicAdd(counts[i], (u64)sum);
+    }
+}

@@ -1,0 +1,445 @@
+//! What the host knows of a cache of rows on a GPU (`cuda/cache.cuh`): where its parts lie, and which numbers belong to which tables. Plain arithmetic: it
+//! calls nothing.
+
+use crate::abi::{self, CACHE_TAG_BITS, CACHE_WAYS};
+
+const LINE: u64 = 128;
+/// Ranges that a cache has room for: of tables as they were prepared, of which the latest are used and some before are still read.
+const CACHE_RANGES: u64 = 1024;
+/// The most bits that numbers have. More tables of more versions than that nobody has.
+const MOST_BITS: u32 = 48;
+/// Versions of every table that must have numbers at one time.
+const VERSIONS: u64 = 3;
+/// The most launches for which a line is held.
+const MOST_HOLD: u64 = 64;
+
+/// What a table asks of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheClaim {
+    /// Bytes from one row to the next, a multiple of 16.
+    pub stride: u32,
+    /// All rows of the table.
+    pub rows: u64,
+    /// Rows that may be cached.
+    pub cached: u64,
+}
+
+/// How a cache is cut into lines.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheShape {
+    /// Bytes for all of it.
+    pub bytes: u64,
+    /// Different rows of a usual batch.
+    pub batch_rows: u64,
+    /// Slots that may use it.
+    pub slots: u64,
+}
+
+/// A cache that has too few lines for a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{bytes} B are too few for a cache: {needed} B would do")]
+pub struct CacheTooSmall {
+    /// What was given.
+    pub bytes: u64,
+    /// What would do.
+    pub needed: u64,
+}
+
+/// Lines for rows of one length.
+#[derive(Clone, Copy, Debug)]
+struct Pool {
+    stride: u32,
+    sets: u64,
+    bits: u32,
+    /// Words before this pool's among those of all pools.
+    first_word: u64,
+    /// Where its lines begin, from the base.
+    lines: u64,
+}
+
+impl Pool {
+    fn new(stride: u32, sets: u64, first_word: u64, lines: u64) -> Self {
+        // So many numbers share a set at most that their images' lowest bits tell them apart.
+        let bits = (sets.ilog2() + CACHE_TAG_BITS).min(MOST_BITS);
+        Self { stride, sets, bits, first_word, lines }
+    }
+}
+
+/// The numbers of a table as it was prepared.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    pool: usize,
+    first: u64,
+    rows: u64,
+    /// Nobody looks for them any more, but lines may have their rows until a sweep.
+    is_retired: bool,
+}
+
+/// Where the parts of a cache lie, and whose numbers are whose.
+#[derive(Debug)]
+pub struct CacheMap {
+    base: u64,
+    shape: CacheShape,
+    pools: Vec<Pool>,
+    words: u64,
+    held: Vec<Option<Held>>,
+    bytes: u64,
+    hold: u64,
+}
+
+/// A range that a table was given: its number among [`abi::Cache::ranges`], from 1, and what stands there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GivenRange {
+    /// [`abi::Table::cached`].
+    pub number: u32,
+    /// The range.
+    pub range: abi::CacheRange,
+}
+
+/// The image of a number of so many bits: `spread_number` of `cuda/cache.cuh`.
+#[cfg(test)]
+fn spread_number(number: u64, bits: u32) -> u64 {
+    let (mask, half) = ((1 << bits) - 1, bits.div_ceil(2));
+    let mixed = (number ^ number >> half).wrapping_mul(FIRST) & mask;
+    let mixed = (mixed ^ mixed >> half).wrapping_mul(SECOND) & mask;
+    mixed ^ mixed >> half
+}
+
+/// The number that has that image.
+fn gather_number(image: u64, bits: u32) -> u64 {
+    let (mask, half) = ((1 << bits) - 1, bits.div_ceil(2));
+    // The upper half of the bits was left as it was.
+    let mixed = (image ^ image >> half).wrapping_mul(inverse(SECOND)) & mask;
+    let mixed = (mixed ^ mixed >> half).wrapping_mul(inverse(FIRST)) & mask;
+    mixed ^ mixed >> half
+}
+
+const FIRST: u64 = 0x9e37_79b9_7f4a_7c15;
+const SECOND: u64 = 0xbf58_476d_1ce4_e5b9;
+
+/// What an odd number is multiplied with for 1.
+const fn inverse(odd: u64) -> u64 {
+    let mut found = odd;
+    let mut step = 0;
+    // Each step doubles the bits that are right, of which three are to begin with.
+    while step < 5 {
+        found = found.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(found)));
+        step += 1;
+    }
+    found
+}
+
+impl CacheMap {
+    /// A cache in `shape.bytes` of memory at `base`, for rows as `claims` say. Rows of one length share lines; lengths share the bytes as their cached rows
+    /// would fill them.
+    ///
+    /// # Errors
+    /// [`CacheTooSmall`] if a length would have less than a set of lines, or more rows than its lines can tell apart.
+    pub fn new(base: u64, shape: CacheShape, claims: &[CacheClaim]) -> Result<Self, CacheTooSmall> {
+        let mut strides: Vec<u32> = claims.iter().filter(|claim| claim.cached > 0).map(|claim| claim.stride).collect();
+        strides.sort_unstable();
+        strides.dedup();
+        let of = |stride: u32| claims.iter().filter(move |claim| claim.stride == stride);
+        let filled = |stride: u32| {
+            let rows: u64 = of(stride).map(|claim| claim.cached).fold(0, u64::saturating_add);
+            u128::from(rows) * u128::from(u64::from(stride) + 8)
+        };
+        let all = strides.iter().map(|&stride| filled(stride)).sum::<u128>().max(1);
+        let fixed = Self::fixed(shape.slots) + strides.len() as u64 * 2 * LINE;
+        let too_small = |needed: u64| CacheTooSmall { bytes: shape.bytes, needed };
+        let set_bytes = |stride: u32| CACHE_WAYS * (u64::from(stride) + 8);
+        // So many bytes that `sets` sets of that length are its share.
+        let for_sets = |stride: u32, sets: u64| {
+            let share = filled(stride).max(1);
+            let bytes = u128::from(sets) * u128::from(set_bytes(stride)) * all;
+            u64::try_from(bytes.div_ceil(share)).unwrap_or(u64::MAX).saturating_add(fixed)
+        };
+        let spare = shape.bytes.saturating_sub(fixed);
+        let (mut pools, mut words) = (Vec::new(), 0);
+        for &stride in &strides {
+            let share = (u128::from(spare) * filled(stride) / all) as u64;
+            let sets = share / set_bytes(stride);
+            let rows: u64 = of(stride).map(|claim| claim.rows).fold(0, u64::saturating_add);
+            let numbers = rows.saturating_mul(VERSIONS);
+            let least = numbers.div_ceil(1 << CACHE_TAG_BITS).next_power_of_two();
+            if sets < least || numbers > 1 << MOST_BITS {
+                return Err(too_small(for_sets(stride, least)));
+            }
+            pools.push(Pool::new(stride, sets, words, 0));
+            words += sets * CACHE_WAYS;
+        }
+        let mut bytes = (Self::fixed(shape.slots) + words * 8).next_multiple_of(LINE);
+        for pool in &mut pools {
+            pool.lines = bytes;
+            bytes = (bytes + pool.sets * CACHE_WAYS * u64::from(pool.stride)).next_multiple_of(LINE);
+        }
+        let fewest = pools.iter().map(|pool| pool.sets * CACHE_WAYS).min().unwrap_or(0);
+        let hold = (fewest / shape.batch_rows.max(1).saturating_mul(8)).min(MOST_HOLD);
+        Ok(Self { base, shape, pools, words, held: Vec::new(), bytes, hold })
+    }
+
+    /// Bytes before the words: the header, the horizons of launches, the ranges.
+    fn fixed(slots: u64) -> u64 {
+        Self::ranges_from_base(slots) + (CACHE_RANGES * size_of::<abi::CacheRange>() as u64).next_multiple_of(LINE)
+    }
+
+    fn ranges_from_base(slots: u64) -> u64 {
+        size_of::<abi::Cache>() as u64 + (slots * 8).next_multiple_of(LINE)
+    }
+
+    /// Bytes of memory that it takes, from its base; all but the lines is zero to begin with, and then [`header`](Self::header) is written.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes from its base that are zero to begin with.
+    pub fn zeroed(&self) -> u64 {
+        Self::fixed(self.shape.slots) + self.words * 8
+    }
+
+    /// What lies at its base.
+    pub fn header(&self) -> abi::Cache {
+        abi::Cache {
+            clock: self.hold + 1,
+            ranges: self.base + Self::ranges_from_base(self.shape.slots),
+            running: self.base + size_of::<abi::Cache>() as u64,
+            running_count: self.shape.slots,
+            hold: self.hold,
+            ..abi::Cache::default()
+        }
+    }
+
+    /// Launches for which a line that was used is held.
+    pub fn hold(&self) -> u64 {
+        self.hold
+    }
+
+    /// Lines of all lengths.
+    pub fn lines(&self) -> u64 {
+        self.words
+    }
+
+    /// Lines for rows of that length; `None`: they have none.
+    pub fn lines_for(&self, stride: u32) -> Option<u64> {
+        self.pools.iter().find(|pool| pool.stride == stride).map(|pool| pool.sets * CACHE_WAYS)
+    }
+
+    /// The words of all lines: where they lie, and how many there are.
+    pub fn words(&self) -> (u64, u64) {
+        (self.base + Self::fixed(self.shape.slots), self.words)
+    }
+
+    /// Where a range stands, from the base.
+    pub fn range_from_base(&self, number: u32) -> u64 {
+        let before = u64::from(number).saturating_sub(1) * size_of::<abi::CacheRange>() as u64;
+        Self::ranges_from_base(self.shape.slots) + before
+    }
+
+    /// Where a line begins, from the base, by its number among all lines.
+    pub fn line_from_base(&self, index: u64) -> Option<u64> {
+        let pool = self.pools.iter().rfind(|pool| pool.first_word <= index)?;
+        (index < self.words).then(|| pool.lines + (index - pool.first_word) * u64::from(pool.stride))
+    }
+
+    /// Numbers for a table's rows, which no row had since the cache was swept. `None`: none are free, or rows of that length have no lines.
+    pub fn give(&mut self, stride: u32, rows: u64) -> Option<GivenRange> {
+        let pool = self.pools.iter().position(|pool| pool.stride == stride)?;
+        let it = *self.pools.get(pool)?;
+        let mut taken: Vec<(u64, u64)> =
+            self.held.iter().flatten().filter(|held| held.pool == pool).map(|held| (held.first, held.rows)).collect();
+        taken.sort_unstable();
+        let mut first = 0;
+        for (begin, count) in taken {
+            if begin - first >= rows {
+                break;
+            }
+            first = begin + count;
+        }
+        if (1u64 << it.bits) - first < rows {
+            return None;
+        }
+        let held = Held { pool, first, rows, is_retired: false };
+        let index = match self.held.iter().position(Option::is_none) {
+            Some(free) => free,
+            None if (self.held.len() as u64) < CACHE_RANGES => {
+                self.held.push(None);
+                self.held.len() - 1
+            }
+            None => return None,
+        };
+        *self.held.get_mut(index)? = Some(held);
+        let range = abi::CacheRange {
+            first,
+            words: self.words().0 + it.first_word * 8,
+            lines: self.base + it.lines,
+            sets: it.sets,
+            bits: it.bits,
+            stride,
+        };
+        Some(GivenRange { number: index as u32 + 1, range })
+    }
+
+    /// Nobody looks for rows of a range any more. It is given again after a sweep.
+    pub fn retire(&mut self, number: u32) {
+        if let Some(Some(held)) = self.held.get_mut((number as usize).wrapping_sub(1)) {
+            held.is_retired = true;
+        }
+    }
+
+    /// Whether a sweep would free ranges.
+    pub fn has_retired(&self) -> bool {
+        self.held.iter().flatten().any(|held| held.is_retired)
+    }
+
+    /// No line has a row any more.
+    pub fn swept(&mut self) {
+        self.held.iter_mut().filter(|held| held.is_some_and(|held| held.is_retired)).for_each(|held| *held = None);
+    }
+
+    /// Whose row a word's line has: the range's number, and the rank. `index`: the word's number among all words. `None`: no row is published there, or
+    /// nobody looks for it any more.
+    pub fn row_of(&self, index: u64, word: u64) -> Option<(u32, u64)> {
+        let at = self.pools.iter().rposition(|pool| pool.first_word <= index)?;
+        let pool = self.pools.get(at)?;
+        if word >> 63 == 0 {
+            return None;
+        }
+        let set = u128::from((index - pool.first_word) / CACHE_WAYS);
+        let (sets, tags) = (u128::from(pool.sets), 1u64 << CACHE_TAG_BITS);
+        // The images of numbers of a set follow each other.
+        let first = (set << pool.bits).div_ceil(sets) as u64;
+        let tag = word >> abi::CACHE_STAMP_BITS & (tags - 1);
+        let image = first + (tag.wrapping_sub(first) & (tags - 1));
+        if image >> pool.bits != 0 || (u128::from(image) * sets) >> pool.bits != set {
+            return None;
+        }
+        let number = gather_number(image, pool.bits);
+        let mut held = (1..).zip(&self.held).filter_map(|(index, held)| Some((index, held.as_ref()?)));
+        held.find(|(_, held)| {
+            held.pool == at && !held.is_retired && (held.first..held.first + held.rows).contains(&number)
+        })
+        .map(|(index, held)| (index, number - held.first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    const SHAPE: CacheShape = CacheShape { bytes: 1 << 20, batch_rows: 64, slots: 100 };
+
+    fn claim(stride: u32, rows: u64) -> CacheClaim {
+        CacheClaim { stride, rows, cached: rows }
+    }
+
+    #[test]
+    fn numbers_and_images_are_one_to_one() {
+        for bits in [3, 8, 13] {
+            let images: HashSet<u64> = (0..1 << bits).map(|number| spread_number(number, bits)).collect();
+            assert!(images.len() == 1 << bits && images.iter().all(|image| image >> bits == 0), "{bits}");
+        }
+        let mut rng = fastrand::Rng::with_seed(7);
+        for bits in (1..=MOST_BITS).cycle().take(2000) {
+            let number = rng.u64(..) & ((1 << bits) - 1);
+            assert_eq!(gather_number(spread_number(number, bits), bits), number, "{bits} bits");
+        }
+    }
+
+    #[test]
+    fn constants_are_those_of_the_sources() {
+        let source = include_str!("../cuda/cache.cuh");
+        let constants = format!(
+            "CACHE_STAMP_BITS = {}, CACHE_TAG_BITS = {CACHE_TAG_BITS}, CACHE_WAYS = {CACHE_WAYS};",
+            abi::CACHE_STAMP_BITS
+        );
+        assert!(source.contains(&constants), "{constants}");
+        for number in [FIRST, SECOND] {
+            assert!(source.contains(&format!("{number:#x}ull")), "{number:#x}");
+        }
+    }
+
+    #[test]
+    fn parts_do_not_overlap_and_fit() {
+        for (bytes, strides) in [(1 << 20, &[64u32][..]), (3_000_000, &[16, 512]), (1 << 24, &[16, 128, 4096])] {
+            let claims: Vec<CacheClaim> = strides.iter().map(|&stride| claim(stride, 10_000)).collect();
+            let map = CacheMap::new(1 << 30, CacheShape { bytes, ..SHAPE }, &claims).unwrap();
+            let header = map.header();
+            let mut parts = vec![
+                (1 << 30, size_of::<abi::Cache>() as u64),
+                (header.running, header.running_count * 8),
+                (header.ranges, CACHE_RANGES * size_of::<abi::CacheRange>() as u64),
+                (map.words().0, map.lines() * 8),
+            ];
+            parts.extend(map.pools.iter().map(|pool| (map.base + pool.lines, pool.sets * 8 * u64::from(pool.stride))));
+            assert!(parts.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{parts:x?}");
+            assert!(parts.iter().all(|(begin, _)| begin % LINE == 0), "{parts:x?}");
+            let end = parts.last().map(|(begin, len)| begin + len).unwrap();
+            assert!(end <= (1 << 30) + map.bytes() && map.bytes() <= bytes, "{} of {bytes}", map.bytes());
+            // Nearly all of it is lines.
+            let lines: u64 = map.pools.iter().map(|pool| pool.sets * 8 * u64::from(pool.stride + 8)).sum();
+            assert!(lines + (1 << 17) > bytes, "{lines} of {bytes}");
+        }
+    }
+
+    #[test]
+    fn what_is_too_small_says_what_would_do() {
+        for claims in [vec![claim(512, 1 << 30)], vec![claim(64, 1000), claim(2048, 1 << 28)]] {
+            let too_small = CacheMap::new(0, CacheShape { bytes: 200_000, ..SHAPE }, &claims).unwrap_err();
+            CacheMap::new(0, CacheShape { bytes: too_small.needed, ..SHAPE }, &claims).unwrap();
+            let less = CacheMap::new(0, CacheShape { bytes: too_small.needed * 9 / 10, ..SHAPE }, &claims);
+            assert!(less.is_err(), "{less:?}");
+        }
+        assert!(CacheMap::new(0, CacheShape { bytes: 1000, ..SHAPE }, &[claim(16, 1)]).is_err());
+    }
+
+    #[test]
+    fn a_word_leads_to_its_row() {
+        let claims = [claim(64, 5000), claim(256, 700)];
+        let mut map = CacheMap::new(0, SHAPE, &claims).unwrap();
+        let given = [(64, 5000), (64, 3000), (256, 700)].map(|(stride, rows)| map.give(stride, rows).unwrap());
+        let mut seen = HashSet::new();
+        for it in given {
+            let rows = map.held[it.number as usize - 1].unwrap().rows;
+            for rank in 0..rows {
+                let image = spread_number(it.range.first + rank, it.range.bits);
+                let set = ((u128::from(image) * u128::from(it.range.sets)) >> it.range.bits) as u64;
+                let tag = image & ((1 << CACHE_TAG_BITS) - 1);
+                let index = (it.range.words - map.words().0) / 8 + set * CACHE_WAYS + rank % CACHE_WAYS;
+                let word = 1 << 63 | tag << abi::CACHE_STAMP_BITS | 17;
+                assert_eq!(map.row_of(index, word), Some((it.number, rank)));
+                assert_eq!(map.row_of(index, word & !(1 << 63)), None);
+                assert!(seen.insert((it.range.words, set, tag)), "two rows have set {set} and tag {tag}");
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_are_given_again_after_a_sweep_alone() {
+        let rows = 1 << 25;
+        let mut map = CacheMap::new(0, SHAPE, &[claim(512, rows)]).unwrap();
+        let mut given = Vec::new();
+        while let Some(it) = map.give(512, rows) {
+            given.push(it);
+        }
+        assert!(given.len() as u64 >= VERSIONS, "{given:?}");
+        let mut firsts: Vec<u64> = given.iter().map(|it| it.range.first).collect();
+        firsts.sort_unstable();
+        assert!(firsts.windows(2).all(|pair| pair[1] - pair[0] >= rows), "{firsts:?}");
+        assert!(!map.has_retired());
+        map.retire(given[1].number);
+        assert!(map.has_retired() && map.give(512, rows).is_none());
+        map.swept();
+        assert_eq!(map.give(512, rows), Some(given[1]));
+        assert!(map.give(512, rows).is_none() && map.give(64, 1).is_none());
+    }
+
+    #[test]
+    fn lines_are_held_for_as_many_launches_as_an_eighth_of_them_has_batches() {
+        let hold =
+            |batch_rows| CacheMap::new(0, CacheShape { batch_rows, ..SHAPE }, &[claim(64, 1000)]).unwrap().hold();
+        assert_eq!((hold(1 << 20), hold(1), hold(0)), (0, 64, 64));
+        assert!((1..64).contains(&hold(200)), "{}", hold(200));
+    }
+}

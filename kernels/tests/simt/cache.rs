@@ -1,0 +1,662 @@
+//! Rows in a cache: several slots, whose launches come and go in the middle of each other's kernels, look the same tables up, in versions of other content.
+//! A test's own fetch brings rows to staging. Between any two steps of a lane that runs, each published line has the whole row that its word names,
+//! and what a launch has found stays as it is until the launch has ended; outputs are compared with the tables.
+
+use fastrand::Rng;
+use warprow_kernels::abi::{self, CACHE_OFF, CacheSweep, Counters, Lookup, SlotState, cache_admission, cache_swept};
+use warprow_kernels::{CacheClaim, CacheMap, CacheShape};
+
+use crate::batch::{Batch, Varied};
+use crate::buffer::Buffer;
+use crate::oracle::{Expected, Place};
+use crate::overlay::{self, Updates, random_update, show};
+use crate::rig::{Rig, expect};
+use crate::shim::{Launch, Shim, seeds};
+use crate::world::{Shape, World};
+
+/// The highest bit of a place: the row lies at the address below it.
+const HERE: u64 = 1 << 63;
+/// Statuses of unique rows.
+const READ: u8 = 0;
+const FAILED: u8 = 1;
+const DAMAGED: u8 = 2;
+
+/// A cache in memory.
+struct Cache {
+    map: CacheMap,
+    memory: Buffer,
+    time: u64,
+    /// Content by the number of a range: whether it is inverted, and which table's rows have it.
+    ranges: Vec<Option<(bool, usize)>>,
+    sweeps: u32,
+    busy: u32,
+    /// The words as they were checked last.
+    checked: Vec<u64>,
+}
+
+impl Cache {
+    fn new(rng: &mut Rng, world: &World, slots: u64) -> Self {
+        let claim = |table: &crate::world::Table| CacheClaim {
+            stride: table.stride() as u32,
+            rows: table.rows,
+            cached: table.rows - table.dram_end,
+        };
+        let claims: Vec<CacheClaim> = world.tables.iter().map(claim).collect();
+        let widest = claims.iter().map(|claim| u64::from(claim.stride)).max().unwrap();
+        let shape = CacheShape {
+            bytes: 42_112 + rng.u64(8..200) * (widest + 8),
+            batch_rows: [1, 4, 10, 1000][rng.usize(0..4)],
+            slots,
+        };
+        let place = |base| match CacheMap::new(base, shape, &claims) {
+            Ok(map) => map,
+            Err(small) => CacheMap::new(base, CacheShape { bytes: small.needed, ..shape }, &claims).unwrap(),
+        };
+        let memory = Buffer::new(place(0).bytes() as usize);
+        let map = place(memory.address());
+        memory.write(0, &vec![0; map.zeroed() as usize]);
+        let admission = if rng.u32(0..4) == 0 { cache_admission::CHANCE } else { cache_admission::ALWAYS };
+        let header = abi::Cache { admission: admission.into(), chance: 3 << 30, ..map.header() };
+        memory.write(0, header.as_bytes());
+        Self { map, memory, time: 1_000_000, ranges: Vec::new(), sweeps: 0, busy: 0, checked: Vec::new() }
+    }
+
+    fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// Numbers for the tables of a version; 0 for tables that get none.
+    fn give(&mut self, world: &World, inverted: bool) -> Vec<u32> {
+        let tables = world.tables.iter().enumerate();
+        tables
+            .map(|(index, table)| {
+                let Some(given) = self.map.give(table.stride() as u32, table.rows) else { return 0 };
+                self.memory.write(self.map.range_from_base(given.number) as usize, given.range.as_bytes());
+                self.ranges.resize(self.ranges.len().max(given.number as usize + 1), None);
+                self.ranges[given.number as usize] = Some((inverted, index));
+                given.number
+            })
+            .collect()
+    }
+
+    fn clock(&self) -> u64 {
+        self.memory.u64_at(0)
+    }
+
+    fn running(&self, slot: u32) -> u64 {
+        self.memory.u64_at((self.map.header().running - self.address()) as usize + slot as usize * 8)
+    }
+
+    fn word(&self, index: u64) -> u64 {
+        self.memory.u64_at((self.map.words().0 - self.address() + index * 8) as usize)
+    }
+
+    fn count(&self, field: usize) -> u64 {
+        self.memory.u64_at(field)
+    }
+
+    /// Lines with a row.
+    fn used(&self) -> u64 {
+        (0..self.map.lines()).filter(|&index| self.word(index) >> 63 != 0).count() as u64
+    }
+
+    /// Whether each line that was published since this was asked last has its row.
+    fn check_new(&mut self, versions: [&World; 2]) -> Result<(), String> {
+        let words: Vec<u64> = (0..self.map.lines()).map(|index| self.word(index)).collect();
+        let before = std::mem::replace(&mut self.checked, words);
+        let is_new = |&(index, word): &(usize, u64)| before.get(index) != Some(&word);
+        self.checked
+            .iter()
+            .copied()
+            .enumerate()
+            .filter(is_new)
+            .try_for_each(|(index, word)| self.check_line(versions, index as u64, word))
+    }
+
+    /// Whether each published line has its row.
+    fn check(&self, versions: [&World; 2]) -> Result<(), String> {
+        (0..self.map.lines()).try_for_each(|index| self.check_line(versions, index, self.word(index)))?;
+        if self.memory.is_sound() { Ok(()) } else { Err("something was written past the cache".to_owned()) }
+    }
+
+    /// Whether the line has its row, if its word publishes it.
+    fn check_line(&self, versions: [&World; 2], index: u64, word: u64) -> Result<(), String> {
+        if word >> 63 == 0 {
+            return Ok(());
+        }
+        // Ranges that nobody uses any more may still have lines.
+        let Some((number, rank)) = self.map.row_of(index, word) else { return Ok(()) };
+        let (inverted, table) = self.ranges[number as usize].unwrap();
+        let row = versions[usize::from(inverted)].tables[table].row(rank);
+        let line = self.map.line_from_base(index).unwrap();
+        match self.memory.read(line as usize, row.len()) == row {
+            true => Ok(()),
+            false => {
+                Err(format!("line {index} is published as rank {rank} of range {number}, and does not have that row"))
+            }
+        }
+    }
+}
+
+/// A launch on its way.
+struct Flight {
+    batch: Batch,
+    lookup: Lookup,
+    expected: Expected,
+    small: bool,
+    ahead: bool,
+    /// Positions that were found in the cache: the address, and the row.
+    hits: Vec<(usize, u64, Vec<u8>)>,
+    /// Positions whose row could not be read.
+    lost: Vec<bool>,
+    is_fetched: bool,
+}
+
+/// A slot of one of the versions.
+struct Slot {
+    number: u32,
+    inverted: bool,
+    world: World,
+    flight: Option<Flight>,
+}
+
+impl Slot {
+    /// Whether all that the launch has found is still there.
+    fn check(&self) -> Result<(), String> {
+        for (position, address, row) in self.flight.iter().flat_map(|flight| &flight.hits) {
+            // SAFETY: the address lies in the cache's memory, as `begin` has checked, with room for the row; kernels in this thread alone write to it.
+            let there = unsafe { std::slice::from_raw_parts(*address as *const u8, row.len()) };
+            if there != row {
+                return Err(format!(
+                    "the row of position {position} of slot {} changed while it was being read",
+                    self.number
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// All that takes steps.
+struct Scene {
+    versions: [World; 2],
+    start: Rng,
+    shape: Shape,
+    cache: Cache,
+    slots: Vec<Option<Slot>>,
+    /// Of each version the ranges of its tables as they are given to slots now.
+    current: [Option<Vec<u32>>; 2],
+    rng: Rng,
+    /// Launches that ended.
+    ended: u32,
+    hits: u64,
+    /// Steps in the middle of others.
+    inside: u32,
+}
+
+impl Scene {
+    fn new(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let shape = Shape {
+            drives: 1,
+            tables: 1..3,
+            rows: 20..400,
+            row_bytes: 1..=[40, 300][rng.usize(0..2)],
+            rich: rng.bool(),
+            cold: rng.u32(0..3) == 0,
+            ..Shape::without_drives(rng.u64(1..300))
+        };
+        let start = rng.fork();
+        let versions = [World::new(&mut start.clone(), &shape), World::new(&mut start.clone(), &shape).inverted()];
+        let count = rng.usize(1..4);
+        let cache = Cache::new(&mut rng, &versions[0], count as u64 + 3);
+        let mut scene = Self {
+            versions,
+            start,
+            shape,
+            cache,
+            slots: Vec::new(),
+            current: [None, None],
+            rng,
+            ended: 0,
+            hits: 0,
+            inside: 0,
+        };
+        for number in 0..count as u32 {
+            let slot = scene.slot(number);
+            scene.slots.push(Some(slot));
+        }
+        scene
+    }
+
+    /// A slot of some version, with ranges that the version has or gets.
+    fn slot(&mut self, number: u32) -> Slot {
+        let inverted = self.rng.bool();
+        let ranges = match &self.current[usize::from(inverted)] {
+            Some(ranges) => ranges.clone(),
+            None => self.cache.give(&self.versions[0], inverted),
+        };
+        self.current[usize::from(inverted)] = Some(ranges.clone());
+        let world = World::new(&mut self.start.clone(), &self.shape);
+        let world = if inverted { world.inverted() } else { world };
+        let mut world = world.cached(self.cache.address(), number, |table| ranges[table]);
+        world.dedupe = self.rng.u32(0..3);
+        Slot { number, inverted, world, flight: None }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        self.cache.check([&self.versions[0], &self.versions[1]])?;
+        self.slots.iter().flatten().try_for_each(Slot::check)
+    }
+
+    /// One step of some slot, or a sweep, by the first shim; others take steps in the middle, by the other shims.
+    fn step(&mut self, shims: &mut [Shim]) -> Result<(), String> {
+        let Some((shim, others)) = shims.split_first_mut() else { return Ok(()) };
+        let idle: Vec<usize> = (0..self.slots.len()).filter(|&index| self.slots[index].is_some()).collect();
+        if idle.is_empty() {
+            return Ok(());
+        }
+        let index = idle[self.rng.usize(0..idle.len())];
+        let mut slot = self.slots[index].take().unwrap();
+        let done = self.step_of(&mut slot, shim, others);
+        self.slots[index] = Some(slot);
+        done?;
+        self.check()
+    }
+
+    fn step_of(&mut self, slot: &mut Slot, shim: &mut Shim, others: &mut [Shim]) -> Result<(), String> {
+        match &slot.flight {
+            None if self.rng.u32(0..6) == 0 => {
+                *slot = self.slot(slot.number);
+                Ok(())
+            }
+            None => self.begin(slot, shim, others),
+            Some(flight) if !flight.is_fetched => {
+                self.fetch(slot);
+                Ok(())
+            }
+            Some(_) => self.end(slot, shim, others),
+        }
+    }
+
+    /// Runs a kernel with `run`, in whose middle others take steps now and then.
+    fn beside(
+        &mut self,
+        slot: &Slot,
+        others: &mut [Shim],
+        run: impl FnOnce(&mut dyn FnMut(bool) -> u64, Rng) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mut dice = self.rng.fork();
+        let rig = self.rng.fork();
+        let mut wrong = None;
+        let mut left = others.len();
+        let often = [2, 8, 40][dice.usize(0..3)];
+        let mut turn = |_: bool| {
+            if wrong.is_none() && left > 0 && dice.u32(0..often) == 0 {
+                left -= 1;
+                self.inside += u32::from(!others.is_empty());
+                wrong = self.step(others).and_then(|()| slot.check()).err();
+            }
+            if wrong.is_none() {
+                wrong = self.cache.check_new([&self.versions[0], &self.versions[1]]).err();
+            }
+            self.cache.time += 100;
+            self.cache.time
+        };
+        let ran = run(&mut turn, rig);
+        ran.and(wrong.map_or(Ok(()), Err))
+    }
+
+    fn begin(&mut self, slot: &mut Slot, shim: &mut Shim, others: &mut [Shim]) -> Result<(), String> {
+        let batch = Batch::new(&mut self.rng, &slot.world);
+        let small = self.rng.bool();
+        let lookup = batch.lookup().with_ticket(self.rng.u32(0..3));
+        let expected = expect(&slot.world, &batch).by_one_block(&slot.world, small);
+        self.beside(slot, others, |turn, rng| {
+            Rig { shim: &mut *shim, rng, world: &slot.world }.prepare_beside_all(&lookup, small, turn)
+        })?;
+        let mut flight = Flight {
+            lost: vec![false; batch.ids.len()],
+            hits: Vec::new(),
+            ahead: self.rng.u32(0..3) == 0,
+            is_fetched: false,
+            batch,
+            lookup,
+            expected,
+            small,
+        };
+        let state = &slot.world.slot.state;
+        let launch = state.u64_at(std::mem::offset_of!(SlotState, cache_launch));
+        let lines = self.cache.address()..self.cache.address() + self.cache.memory.len() as u64;
+        for (i, place) in slot.world.slot.place.longs().into_iter().take(flight.batch.ids.len()).enumerate() {
+            let Place::Key(key) = flight.expected.places[i] else { continue };
+            if key < slot.world.ssd_key || place & HERE == 0 {
+                continue;
+            }
+            let (table, rank) = slot.world.row_of(key);
+            let row = slot.world.tables[table].row(rank).to_vec();
+            let address = place & !HERE;
+            if launch == 0 || !lines.contains(&address) || !lines.contains(&(address + row.len() as u64 - 1)) {
+                return Err(format!(
+                    "position {i} is at {address:#x}, no line of the cache {lines:x?}, in launch {launch}"
+                ));
+            }
+            flight.hits.push((i, address, row));
+        }
+        slot.flight = Some(flight);
+        slot.check()
+    }
+
+    /// Brings unique rows to staging, but for some that fail or are damaged.
+    fn fetch(&mut self, slot: &mut Slot) {
+        let (world, flight) = (&slot.world, slot.flight.as_mut().unwrap());
+        let count = world.slot.state.u32_at(std::mem::offset_of!(SlotState, uniques)) as usize;
+        let uniques: Vec<u64> = world.slot.unique.longs().into_iter().take(count).collect();
+        let troubled = self.rng.u32(0..3) == 0;
+        for (number, key) in uniques.into_iter().enumerate() {
+            let (table, rank) = world.row_of(key);
+            let row = world.tables[table].row(rank);
+            let status = match self.rng.u32(0..8) {
+                0 if troubled && key >= world.ssd_key => FAILED,
+                1 if troubled && key >= world.ssd_key => DAMAGED,
+                _ => READ,
+            };
+            let damaged: Vec<u8> = row.iter().map(|byte| byte ^ 0x10).collect();
+            world.slot.staging.write(number * world.staging_stride, if status == READ { row } else { &damaged });
+            world.slot.status.write(number, &[status]);
+            if status != READ {
+                for (i, place) in flight.expected.places.iter().enumerate() {
+                    let is_hit = flight.hits.iter().any(|(hit, ..)| *hit == i);
+                    flight.lost[i] |= *place == Place::Key(key) && !is_hit;
+                }
+            }
+        }
+        flight.is_fetched = true;
+    }
+
+    fn end(&mut self, slot: &mut Slot, shim: &mut Shim, others: &mut [Shim]) -> Result<(), String> {
+        let is_forgotten = self.rng.u32(0..12) == 0 && slot.flight.as_ref().is_some_and(|flight| flight.ahead);
+        let how = if slot.flight.as_ref().is_some_and(|flight| flight.ahead) { abi::expansion::FETCHED } else { 0 };
+        let count = slot.world.slot.state.u32_at(std::mem::offset_of!(SlotState, uniques));
+        let dram = slot.world.slot.state.u32_at(std::mem::offset_of!(SlotState, dram_uniques));
+        self.beside(slot, others, |turn, rng| {
+            let flight = slot.flight.as_ref().unwrap();
+            let mut rig = Rig { shim: &mut *shim, rng, world: &slot.world };
+            match is_forgotten {
+                true => rig.finish(&flight.lookup),
+                false => rig.expand_with(&flight.lookup, flight.small, how, Some(turn)),
+            }
+        })?;
+        let running = self.cache.running(slot.number);
+        if running != 0 {
+            return Err(format!("slot {} still has the horizon {running} after its launch", slot.number));
+        }
+        let flight = slot.flight.take().unwrap();
+        let rig = Rig { shim, rng: self.rng.fork(), world: &slot.world };
+        if is_forgotten {
+            return rig.check_clear();
+        }
+        let hits = flight.hits.len() as u64;
+        let rows_ssd = u64::from(count - dram);
+        let counters = flight.expected.counters;
+        let counters = Counters { ids_cached: hits, ids_ssd: counters.ids_ssd - hits, rows_ssd, ..counters };
+        let expected = Expected { counters, ..flight.expected };
+        rig.check_ended_at(&flight.batch, &flight.lookup, &expected, &flight.lost)?;
+        self.ended += 1;
+        self.hits += hits;
+        Ok(())
+    }
+
+    /// Empties the cache, while others go on; a slot that does not end in time has it left as it is. Versions that no slot has any more lose their numbers.
+    fn sweep(&mut self, shims: &mut [Shim]) -> Result<(), String> {
+        let (shim, others) = shims.split_first_mut().unwrap();
+        for version in 0..2 {
+            let is_used = self.slots.iter().flatten().any(|slot| usize::from(slot.inverted) == version);
+            if !is_used && let Some(ranges) = self.current[version].take() {
+                ranges.into_iter().for_each(|number| self.cache.map.retire(number));
+            }
+        }
+        let result = Buffer::zeroed(16);
+        let (words, word_count) = self.cache.map.words();
+        let sweep = CacheSweep {
+            cache: self.cache.address(),
+            words,
+            word_count,
+            timeout_ns: self.rng.u64(1_000..1_000_000),
+            result: result.address(),
+        };
+        let mut dice = self.rng.fork();
+        let seed = self.rng.u64(..);
+        let mut wrong = None;
+        let mut was_empty = false;
+        let mut left = 8;
+        let before = self.cache.used();
+        let mut turn = |_: bool| {
+            was_empty |= self.cache.used() == 0;
+            if wrong.is_none() && left > 0 && dice.u32(0..3) == 0 {
+                left -= 1;
+                wrong = self.step(others).err();
+            }
+            self.cache.time += 500;
+            self.cache.time
+        };
+        let launch = Launch::new("warprow_sweep_cache", 1, 1024);
+        shim.sweep_cache(&launch, &sweep, seed, Some(&mut turn))?;
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        if self.cache.clock() & CACHE_OFF != 0 {
+            return Err("the cache is off after a sweep".to_owned());
+        }
+        match result.u64_at(0) as u32 {
+            cache_swept::DONE => {
+                self.cache.map.swept();
+                self.cache.sweeps += 1;
+                if !was_empty && self.cache.used() != 0 {
+                    return Err("a sweep has left rows".to_owned());
+                }
+            }
+            cache_swept::BUSY => {
+                let late = result.u64_at(8);
+                self.cache.busy += 1;
+                if self.cache.used() < before || late >= self.slots.len() as u64 {
+                    return Err(format!("a sweep that gave up for slot {late} has emptied lines"));
+                }
+            }
+            other => return Err(format!("a sweep ended with {other}")),
+        }
+        self.check()
+    }
+}
+
+/// Rows are updated that lie in lines, keys are created: look-ups find these first, and the others in their lines. How many rows were
+/// found updated, and how many in lines.
+fn updates(shim: &mut Shim, seed: u64) -> Result<[u64; 2], String> {
+    let mut rng = Rng::with_seed(seed);
+    let mut updates = Updates::new(60_000);
+    let shape = Shape {
+        drives: 1,
+        tables: 1..3,
+        rows: 20..200,
+        row_bytes: 1..=100,
+        rich: true,
+        ..Shape::without_drives(rng.u64(100..300))
+    };
+    let world = World::new(&mut rng, &shape).overlaid(updates.map.header_at(), |_| true);
+    let mut cache = Cache::new(&mut rng, &world, 3);
+    let ranges = cache.give(&world, false);
+    let mut world = world.cached(cache.address(), 1, |table| ranges[table]);
+    world.dedupe = rng.u32(0..3);
+    let mut found = [0, 0];
+    for _ in 0..8 {
+        let batch = Batch::of(&mut rng, &world, shape.max_ids);
+        let small = rng.bool();
+        let lookup = batch.lookup();
+        let expected = expect(&world, &batch).by_one_block(&world, small);
+        let mut rig = Rig { shim: &mut *shim, rng: rng.fork(), world: &world };
+        rig.prepare(&lookup, small)?;
+        let places = world.slot.place.longs();
+        let is_hit = |(place, want): (&u64, &Place)| {
+            matches!(want, Place::Key(key) if *key >= world.ssd_key) && place & HERE != 0
+        };
+        let hits = places.iter().zip(&expected.places).filter(|&both| is_hit(both)).count() as u64;
+        let uniques = rig.uniques();
+        for (number, &key) in uniques.iter().enumerate() {
+            let (table, rank) = world.row_of(key);
+            world.slot.staging.write(number * world.staging_stride, world.tables[table].row(rank));
+            world.slot.status.write(number, &[READ]);
+        }
+        rig.expand_with(&lookup, small, 0, None)?;
+        let rows_ssd = uniques.iter().filter(|&&key| key >= world.ssd_key).count() as u64;
+        let counters = expected.counters;
+        let counters = Counters { ids_cached: hits, ids_ssd: counters.ids_ssd - hits, rows_ssd, ..counters };
+        let expected = Expected { counters, ..expected };
+        rig.check_ended(&batch, &lookup, &expected, |_| false)?;
+        found[0] += expected.places.iter().filter(|place| matches!(place, Place::Updated(_))).count() as u64;
+        found[1] += hits;
+        cache.check([&world, &world])?;
+        let rows = random_update(&mut rng, &world);
+        for launched in updates.launches(&world, &rows).ok_or("there is no room")? {
+            shim.update(&overlay::launch(), &launched, rng.u64(..), None)?;
+        }
+        show(&mut world, rows);
+    }
+    Ok(found)
+}
+
+pub(crate) fn updated(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    updates(shim, seed).map(drop)
+}
+
+#[test]
+fn updated_rows_go_before_those_in_lines() {
+    let Some(mut shim) = Shim::new() else { return };
+    let mut found = [0, 0];
+    for seed in seeds(8) {
+        let some = updates(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        found = [found[0] + some[0], found[1] + some[1]];
+    }
+    assert!(found[0] > 200 && found[1] > 200, "{found:?}");
+}
+
+/// What a scene has come to.
+#[derive(Default, Debug)]
+pub(crate) struct Seen {
+    ended: u32,
+    hits: u64,
+    inside: u32,
+    evictions: u64,
+    full: u64,
+    sweeps: u32,
+    busy: u32,
+}
+
+/// Some slots look up, in the middle of each other, and versions change.
+pub(crate) fn scene(shim: &mut Shim, seed: u64) -> Result<Seen, String> {
+    let mut scene = Scene::new(seed);
+    let mut shims = [shim.twin(), shim.twin(), shim.twin()];
+    let steps = scene.rng.u32(16..40);
+    for step in 0..steps {
+        if scene.rng.u32(0..12) == 0 { scene.sweep(&mut shims) } else { scene.step(&mut shims) }
+            .map_err(|wrong| format!("step {step}: {wrong}"))?;
+    }
+    for shim_launched in &shims {
+        shim.launched.extend(shim_launched.launched.iter().copied());
+    }
+    let count = |field| scene.cache.count(field);
+    let (admissions, evictions) =
+        (count(std::mem::offset_of!(abi::Cache, admissions)), count(std::mem::offset_of!(abi::Cache, evictions)));
+    let swept = count(std::mem::offset_of!(abi::Cache, swept));
+    if admissions - evictions - swept != scene.cache.used() {
+        let used = scene.cache.used();
+        return Err(format!("{used} lines are used, where {admissions} came, {evictions} went and {swept} were swept"));
+    }
+    Ok(Seen {
+        ended: scene.ended,
+        hits: scene.hits,
+        inside: scene.inside,
+        evictions,
+        full: count(std::mem::offset_of!(abi::Cache, full)),
+        sweeps: scene.cache.sweeps,
+        busy: scene.cache.busy,
+    })
+}
+
+pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    scene(shim, seed).map(drop)
+}
+
+/// The clock comes to its end: the cache rests, and begins anew after a sweep.
+pub(crate) fn worn(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut scene = Scene::new(seed);
+    let mut shims = [shim.twin(), shim.twin()];
+    for _ in 0..10 {
+        scene.step(&mut shims)?;
+    }
+    let left = scene.rng.u64(0..4);
+    scene.cache.memory.memory().store_u64(0, abi::CACHE_CLOCK_END - left);
+    // As long as launches run that began before, nobody has moved a clock by so much.
+    for _ in 0..30 {
+        scene.step(&mut shims)?;
+    }
+    if scene.cache.clock() < abi::CACHE_CLOCK_END {
+        return Ok(());
+    }
+    for index in 0..scene.slots.len() {
+        while scene.slots[index].as_ref().is_some_and(|slot| slot.flight.is_some()) {
+            scene.step(&mut shims[..1])?;
+        }
+    }
+    let before: Vec<u64> = (0..scene.cache.map.lines()).map(|index| scene.cache.word(index)).collect();
+    let hits = scene.hits;
+    for _ in 0..8 {
+        scene.step(&mut shims)?;
+    }
+    let after: Vec<u64> = (0..scene.cache.map.lines()).map(|index| scene.cache.word(index)).collect();
+    if before != after || hits != scene.hits {
+        return Err("a cache whose clock has come to its end is used".to_owned());
+    }
+    for index in 0..scene.slots.len() {
+        while scene.slots[index].as_ref().is_some_and(|slot| slot.flight.is_some()) {
+            scene.step(&mut shims[..1])?;
+        }
+    }
+    scene.sweep(&mut shims[..1])?;
+    let due = scene.cache.map.hold() + 1;
+    if scene.cache.clock() != due {
+        return Err(format!("the clock is {} after a sweep, where {due} is due", scene.cache.clock()));
+    }
+    for _ in 0..30 {
+        scene.step(&mut shims)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn each_look_up_finds_its_own_rows() {
+    let Some(mut shim) = Shim::new() else { return };
+    let mut all = Seen::default();
+    for seed in seeds(16) {
+        let seen = scene(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        all = Seen {
+            ended: all.ended + seen.ended,
+            hits: all.hits + seen.hits,
+            inside: all.inside + seen.inside,
+            evictions: all.evictions + seen.evictions,
+            full: all.full + seen.full,
+            sweeps: all.sweeps + seen.sweeps,
+            busy: all.busy + seen.busy,
+        };
+    }
+    eprintln!("{all:?}");
+    assert!(all.ended > 300 && all.hits > 1000 && all.inside > 100, "{all:?}");
+    assert!(all.evictions > 100 && all.full > 10 && all.sweeps > 5 && all.busy > 5, "{all:?}");
+}
+
+#[test]
+fn a_clock_that_has_come_to_its_end_rests() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(4) {
+        worn(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
