@@ -54,7 +54,8 @@ class Anything(metaclass=_OfAnything):
         return Anything()
 
     def __bool__(self) -> bool:
-        return False
+        # An object of a class that an engine derives from a made-up one is something.
+        return type(self) is not Anything
 
     def __or__(self, other: Any) -> Any:
         return Any

@@ -303,7 +303,7 @@ def ngram(world: World, kind: str) -> Any:
         seed=1234,
         ngram_vocab_size_base=31,
         make_ngram_vocab_size_divisible_by=8,
-        ple_embedding_dtype="float8_e4m3fn" if kind == "fp8" else None,
+        ple_embedding_dtype={"bf16": None, "fp8": "float8_e4m3fn", "nvfp4": "nvfp4"}[kind],
         stand_in_rows=ROWS,
     )
     return importlib.import_module(PLE).Qwen4ExpNGramEmbedding(
@@ -356,6 +356,34 @@ def test_ple_scales_are_loaded_and_rows_are_compared(world: World, ple: Any) -> 
     world.config.engram_config.cpu_offload = False
     with pytest.raises(warprow.InvalidArgument, match="cpu_offload"):
         ngram(world, kind)
+
+
+def test_ple_rows_of_nvfp4(world: World, tmp_path: Path) -> None:
+    if not hasattr(importlib.import_module(PLE), "Qwen4ExpPLENvFp4EmbeddingMethod"):
+        pytest.skip(f"{world.folder.name} has no tables of NVFP4")
+    random, each = torch.Generator().manual_seed(8), ROWS // PARTS
+    packed = torch.randint(0, 256, (ROWS, WIDTH // 2), generator=random).to(torch.uint8)
+    blocks, scale = torch.randint(40, 90, (ROWS, 1), generator=random).to(torch.uint8), torch.tensor([0.0137])
+    prefix, names, given = "model.language_model.layers.1.ple.ple_embedding.", {}, [("ngram_embedding.weight_scale_2", scale)]
+    for part in range(PARTS):
+        rows = slice(part * each, (part + 1) * each)
+        names[f"{prefix}ngram_embedding.shard_{part}.weight"] = ("U8", packed[rows].contiguous())
+        names[f"{prefix}ngram_embedding.shard_{part}.weight_scale"] = ("F8_E4M3", blocks[rows].contiguous())
+        given.append((f"ngram_embedding.shard_{part}.weight", packed[rows]))
+        given.append((f"ngram_embedding.shard_{part}.weight_scale", blocks[rows].view(torch.float8_e4m3fn)))
+    names[f"{prefix}ngram_embedding.weight_scale_2"] = ("F32", scale)
+    world.ask(write_folder(tmp_path / "nvfp4", {"m.safetensors": names}))
+    made = ngram(world, "nvfp4")
+    made.load_weights(given)
+    table = made.ngram_embedding
+    assert table.weight_scale_2.item() == scale.item() and table.weight.shape == (1, WIDTH // 2)
+    magnitudes = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+    halves = torch.stack([packed & 15, packed >> 4], 2).flatten(1).long()
+    values = magnitudes[halves & 7] * torch.where(halves > 7, -1.0, 1.0)
+    wanted = (values * (blocks.view(torch.float8_e4m3fn).float() * scale)).to(torch.bfloat16)
+    ids = torch.arange(ROWS).view(-1, PLE_HEADS)
+    rows = table.dequantize(table._lookup(ids.to(world.device)), torch.bfloat16)
+    assert torch.equal(rows.cpu(), wanted[ids]) and wanted.any()
 
 
 def test_ple_rows_from_tokens(world: World, ple: Any) -> None:
