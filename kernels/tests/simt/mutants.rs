@@ -361,7 +361,7 @@ fn a_sample_is_found() {
     const SAMPLE: usize = 6;
     let mutants = mutants(&sources(&[]));
     let survivors = survivors();
-    let seed = env::var("WARPROW_MUTANTS").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
+    let seed = env::var("WARPROW_MUTANTS").ok().and_then(|seed| seed.parse().ok()).unwrap_or(6);
     let mut order: Vec<usize> = (0..mutants.len()).collect();
     Rng::with_seed(seed).shuffle(&mut order);
     let (listed, others): (Vec<usize>, Vec<usize>) =
