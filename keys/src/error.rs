@@ -112,6 +112,20 @@ pub enum NgramError {
         /// Words are below this.
         limit: u32,
     },
+    /// A token that has no word.
+    #[error(
+        "{token} is no token, or has no word: give tokens of the model's own tokenizer, and the words of all of them"
+    )]
+    NoWord {
+        /// The token.
+        token: i64,
+    },
+    /// A model whose rules are not known.
+    #[error("no such model is known here: there are {names}")]
+    Model {
+        /// The names of those that are.
+        names: String,
+    },
     /// Tokens, sequences, history or ids do not fit each other.
     #[error("the tokens cannot be hashed: {0}")]
     Batch(&'static str),

@@ -45,7 +45,7 @@ pub fn propose(
 }
 
 impl<'a> Proposer<'a> {
-    fn new(
+    pub(crate) fn new(
         shapes: &'a [TableShape],
         trace: &QueryTrace<'_>,
         options: &'a ProposalOptions,
@@ -111,6 +111,16 @@ impl<'a> Proposer<'a> {
         }
     }
 
+    /// How many of so many queries are held out.
+    pub(crate) fn held_out(&self, queries: u64) -> u64 {
+        ((queries as f64 * self.options.held_out) as u64).clamp(1, queries - 1)
+    }
+
+    /// Bytes of a row, by table.
+    pub(crate) fn row_bytes(&self) -> impl Iterator<Item = u32> + '_ {
+        self.packings.iter().map(RowPacking::row_bytes)
+    }
+
     /// Bytes that each table's rows take on drives, and how many these are.
     pub(crate) fn tables_on_drives(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let lba = u64::from(self.options.drives.lba);
@@ -126,7 +136,7 @@ impl<'a> Proposer<'a> {
     ) -> Result<OrderedProposal, ProposalError> {
         let queries = trace.queries();
         let options = self.options;
-        let held_out = ((queries as f64 * options.held_out) as u64).clamp(1, queries - 1);
+        let held_out = self.held_out(queries);
         let learnt = 0..queries - held_out;
         let held = queries - held_out..queries;
         let batch = u64::from(options.batch).min(held_out);

@@ -32,6 +32,7 @@
 //! | `norm` | a HugeCTR file list of Norm data files, or one of these; `keys=u32` (default) or `i64` | its samples |
 //! | `raw` | HugeCTR Raw: `labels=`, `dense=`, `slots=` or `hotness=1/3/..`, `keys=u32` (default) or `i64` | its samples |
 //! | `parquet` | `*.parquet`, a folder of them, a file list, `_metadata.json`; columns of integers or of lists of them | rows |
+//! | `tokens` | token ids of text: `*.npy`, or bare integers (`u32` if nothing else is said); `hash=engram-1`, `engram-14` or `ple`, `map=FILE`, `end=TOKEN` | tokens, each with the rows of its n-grams |
 //!
 //! `sizes=A/B/..` (HugeCTR's `slot_size_array`) adds to the keys of each slot the sizes of those before it.
 #![forbid(unsafe_code)]
@@ -49,11 +50,12 @@ mod scores;
 mod slot;
 mod spec;
 mod stream;
+mod tokens;
 mod trace;
 
 pub use block::{MAX_SAMPLE_KEYS, Sample, TraceBlock};
 pub use scores::KeyScores;
 pub use slot::TraceSlot;
-pub use spec::{QueryBy, TraceFormat, TraceSpec, TraceSpecError};
+pub use spec::{NgramSpec, QueryBy, TraceFormat, TraceSpec, TraceSpecError};
 pub use trace::Trace;
 pub use warprow_formats::{FileError, FileErrorKind, KeyType};

@@ -35,6 +35,8 @@ pub struct TraceSpec {
     pub hotness: Vec<u32>,
     /// How many keys each slot has: HugeCTR's `slot_size_array`. Keys of a slot have those of the slots before it added.
     pub sizes: Vec<u64>,
+    /// How rows are made of tokens.
+    pub ngrams: NgramSpec,
     /// The only slot that is wanted, by name or by number from 0; `None`: all.
     pub slot: Option<String>,
 }
@@ -55,6 +57,19 @@ pub enum TraceFormat {
     Raw,
     /// HugeCTR's Parquet, or any other with columns of integers.
     Parquet,
+    /// Token ids of text, each of which looks up the rows of its n-grams.
+    Tokens,
+}
+
+/// How rows of an n-gram table are made of tokens.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct NgramSpec {
+    /// The table of the model whose hash it is.
+    pub hash: Option<String>,
+    /// A file with a number for each token of the tokenizer, which is hashed in its place.
+    pub map: Option<PathBuf>,
+    /// The token of the tokenizer that ends a text: no n-gram reaches across it.
+    pub end: Option<u32>,
 }
 
 /// What makes a sample of keys that a file only lists.
@@ -103,6 +118,7 @@ impl TraceFormat {
             "norm" => Self::Norm,
             "raw" => Self::Raw,
             "parquet" => Self::Parquet,
+            "tokens" => Self::Tokens,
             _ => return None,
         })
     }
@@ -157,7 +173,7 @@ impl TraceSpec {
             }
             return Ok(());
         };
-        let number = || value.parse().map_err(|_| wrong("a number from 0 to 4294967295 belongs here"));
+        let number = || value.parse::<u32>().map_err(|_| wrong("a number from 0 to 4294967295 belongs here"));
         match name {
             "column" => self.columns.push(value.to_owned()),
             "keys" => self.keys = Some(key_type(value).ok_or(wrong("keys are u32, i32, u64 or i64"))?),
@@ -167,6 +183,9 @@ impl TraceSpec {
                 0 => return Err(wrong("a sample has at least one id")),
                 ids => self.query = Some(QueryBy::Ids(ids)),
             },
+            "hash" => self.ngrams.hash = Some(value.to_owned()),
+            "map" => self.ngrams.map = Some(value.into()),
+            "end" => self.ngrams.end = Some(number()?),
             "labels" => self.labels = number()?,
             "dense" => self.dense = number()?,
             "slots" => match number()? {
@@ -177,7 +196,7 @@ impl TraceSpec {
             "sizes" => self.sizes = list(value).ok_or(wrong("write numbers with / between them: 100/20/3000"))?,
             _ => {
                 return Err(wrong(
-                    "settings are slot=, column=, keys=, query=, ids=, labels=, dense=, slots=, hotness= and sizes=",
+                    "settings are slot=, column=, keys=, query=, ids=, labels=, dense=, slots=, hotness=, sizes=, hash=, map= and end=",
                 ));
             }
         }
@@ -232,12 +251,14 @@ mod tests {
         assert_eq!((raw.labels, raw.dense, raw.hotness), (1, 13, vec![1, 3]));
         assert_eq!(parse("raw:t:slots=3").hotness, [1; 3]);
         assert_eq!(parse("r.csv:movieId,query=userId").query, Some(QueryBy::Column("userId".into())));
+        let tokens = parse("tokens:t.bin:hash=ple,end=3,map=m.u32").ngrams;
+        assert_eq!((tokens.hash, tokens.map, tokens.end), (Some("ple".into()), Some("m.u32".into()), Some(3)));
         assert_eq!(parse("keyset:t.u64:ids=7").query, Some(QueryBy::Ids(7)));
     }
 
     #[test]
     fn what_cannot_be_understood_is_named() {
-        for text in ["t:ids=0", "t:ids=x", "t:slots=65537", "t:sizes=1//2", "t:keys=f32", "t:colour=red"] {
+        for text in ["t:ids=0", "t:ids=x", "t:slots=65537", "t:sizes=1//2", "t:keys=f32", "t:colour=red", "t:end=-1"] {
             let error = text.parse::<TraceSpec>().unwrap_err();
             assert_eq!(error.setting, text[2..]);
         }

@@ -9,6 +9,7 @@ use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
 use proptest::prelude::*;
+use warprow_keys::NgramModel;
 use warprow_traces::{FileErrorKind, KeyScores, KeyType, MAX_SAMPLE_KEYS, Trace, TraceBlock, TraceFormat, TraceSpec};
 
 /// Samples of slots of keys.
@@ -31,6 +32,57 @@ fn read(spec: &str) -> Result<Samples, warprow_traces::FileError> {
 fn fails(spec: &str) -> (FileErrorKind, String) {
     let error = read(spec).unwrap_err();
     (error.kind, error.message())
+}
+
+#[test]
+fn tokens_are_rows_of_their_ngrams() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    let text: Vec<u32> = (0..70_000u32).map(|at| at.wrapping_mul(2_654_435_761) % 5000).collect();
+    fs::write(at("t.u32"), text.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    fs::write(at("t.i64"), text.iter().flat_map(|&token| i64::from(token).to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    fs::write(at("plain"), text.iter().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    // Of a map, tokens 2k and 2k + 1 are one.
+    fs::write(at("map.u32"), (0..5000u32).flat_map(|token| (token / 2).to_le_bytes()).collect::<Vec<_>>()).unwrap();
+    let path = |name: &str| at(name).display().to_string();
+    let wanted = |model: &str, words: Option<Arc<[u32]>>, end: Option<u32>| {
+        let mut hash = NgramModel::named(model).unwrap().text(words, end).unwrap();
+        let mut ids = Vec::new();
+        hash.push(&text.iter().map(|&token| token.into()).collect::<Vec<_>>(), &mut ids).unwrap();
+        ids.chunks(hash.heads()).map(|ids| vec![ids.iter().map(|&id| id as u64).collect()]).collect::<Samples>()
+    };
+    let all = wanted("engram-14", None, None);
+    for name in ["t.u32", "t.i64", "plain"] {
+        assert_eq!(read(&format!("tokens:{}:hash=engram-14", path(name))).unwrap(), all, "{name}");
+    }
+    let mapped = wanted("engram-14", Some((0..5000).map(|token| token / 2).collect()), Some(7));
+    assert_ne!(mapped, all);
+    let spec = format!("tokens:{}:hash=engram-14,end=7,map={}", path("t.u32"), path("map.u32"));
+    assert_eq!(read(&spec).unwrap(), mapped);
+    let ended = wanted("ple", None, Some(7));
+    assert_eq!(read(&format!("tokens:{}:hash=ple,end=7", path("t.u32"))).unwrap(), ended);
+    assert_eq!((ended.len(), ended[0][0].len()), (70_000, 16));
+
+    for (spec, word) in [
+        (format!("tokens:{}", path("t.u32")), "add :hash=NAME, one of engram-1, engram-14, ple"),
+        (format!("tokens:{}:hash=gemma", path("t.u32")), "no such model is known"),
+        (format!("tokens:{}:hash=ple,map={}", path("t.u32"), path("none.u32")), "none.u32"),
+        (format!("ids:{}:end=7", path("t.u32")), "hash=, map= or end="),
+        (format!("tokens:{}:hash=ple,ids=3", path("t.u32")), "ids="),
+        (format!("tokens:{}:hash=ple,sizes=3/4", path("t.u32")), "sizes="),
+    ] {
+        let error = read(&spec).unwrap_err();
+        let error = format!("{error}; {}", error.remedy);
+        assert!(error.contains(word), "{spec}: {error}");
+    }
+    // Token 2 of the text is past the map.
+    fs::write(at("short.u32"), [0; 8 + 4]).unwrap();
+    let (kind, error) = fails(&format!("tokens:{}:hash=ple,map={}", path("t.u32"), path("short.u32")));
+    assert_eq!(kind, FileErrorKind::Disagree);
+    assert!(error.contains("of its tokens 0 to") && error.contains("has no word"), "{error}");
+    fs::write(at("odd.u32"), [0; 7]).unwrap();
+    assert_eq!(fails(&format!("tokens:{}:hash=ple", path("odd.u32"))).0, FileErrorKind::Damaged);
+    assert_eq!(fails(&format!("tokens:{}:hash=ple,map={}", path("t.u32"), path("odd.u32"))).0, FileErrorKind::Damaged);
 }
 
 fn width(bytes: &mut Vec<u8>, key: u64, of: KeyType) {

@@ -30,7 +30,7 @@ pub enum Source {
 }
 
 /// The kinds that may stand before a path: traces, but for `trace`, which is told by its name.
-const TRACES: [&str; 7] = ["ids:", "keyset:", "npy:", "csv:", "norm:", "raw:", "parquet:"];
+const TRACES: [&str; 8] = ["ids:", "keyset:", "npy:", "csv:", "norm:", "raw:", "parquet:", "tokens:"];
 
 /// Whether a path, with settings behind it or without, is that of a Parquet file, which has no counts of rows.
 fn is_parquet(text: &str) -> bool {

@@ -264,3 +264,53 @@ fn what_cannot_be_planned_is_refused() {
     let exists = ["plan", "--table", &shape, "--trace", &good, "--typical-host", "--out", "p"];
     fixture.fails(&exists, 4);
 }
+
+/// Tokens of a text: a few phrases that come again and again, and others that do not.
+fn text(tokens: u32) -> Vec<u8> {
+    let token = |at: u32| if at % 40 < 30 { at % 40 } else { 100 + (at.wrapping_mul(2_654_435_761) >> 12) % 90_000 };
+    (0..tokens).flat_map(|at| token(at).to_le_bytes()).collect()
+}
+
+#[test]
+fn hot_rows_of_a_text_are_planned() {
+    let fixture = CliFixture::new();
+    fs::write(fixture.path("text.u32"), text(20_000)).unwrap();
+    let plan = [
+        "plan",
+        "--table",
+        "l1=384006168x256:mxfp8",
+        "--trace",
+        "tokens:text.u32:hash=engram-1",
+        "--dram",
+        "1M",
+        "--batch",
+        "500",
+        "--memory",
+        "512M",
+        "--group",
+        "off",
+        "--typical-host",
+    ];
+    let made = fixture.ok(&[&plan[..], &["--rates", "256K,64M", "--out", "hot.safetensors"]].concat());
+    assert_eq!(made["plan"]["trace"]["ids"], 20_000 * 24);
+    let rates = &made["rates"];
+    let share = |of: &serde_json::Value| of.as_f64().unwrap();
+    // The held-out fifth has 4,000 tokens. Of 40 tokens 30 are of the phrase, and its first three reach back to others: 27 in 40 have all
+    // of their n-grams in the phrase, one more each those of 2 and of 3 tokens.
+    assert_eq!(rates["ids"], 4_000 * 24);
+    let known = (27.0 + 1.0 / 3.0 + 2.0 / 3.0) / 40.0;
+    assert!((share(&rates["known"]) - known).abs() < 0.01, "{rates}");
+    // The phrase's rows are 28 · 24 of 264 B: they fit 256 KiB, and a cache of that size keeps most of them.
+    let [small, large] = [0, 1].map(|at| &rates["rates"][at]);
+    assert!((share(&small["dram"]) - known).abs() < 0.01 && (share(&large["dram"]) - known).abs() < 0.01, "{rates}");
+    assert!(share(&large["cache"]) > known - 0.01, "{rates}");
+    let text = fixture.run(&[&plan[..], &["--rates", "256K"]].concat()).stdout;
+    assert!(text.contains("held out: 96,000 ids") && text.contains("row cache"), "{text}");
+
+    let wrong = fixture.fails(&["plan", "--table", "t=100x4:f32", "--trace", "tokens:text.u32", "--typical-host"], 2);
+    assert!(wrong.to_string().contains("add :hash=NAME"), "{wrong}");
+    // The rows of another model's table.
+    let wrong =
+        fixture.fails(&["plan", "--table", "t=100x4:f32", "--trace", "tokens:text.u32:hash=ple", "--typical-host"], 3);
+    assert!(wrong.to_string().contains("are none of its 100 rows"), "{wrong}");
+}

@@ -22,6 +22,8 @@ Examples:
   warprow plan -d emulated:a.drive --trace item=ratings.csv:movieId,query=userId --batch 64 --dram 1M
   warprow plan --table user=5000000x32:f32 --table item=80000x128:f32 --trace user,item=clicks.parquet:user_id,item_id \\
       --hbm 256M --dram 1G --on 4*p5800x --svg budgets.svg
+  warprow plan --table l1=384006168x256:mxfp8 --trace tokens:corpus.u32:hash=engram-1,map=words.u32,end=0 \
+      --memory 4G --batch 8192 --group off --rates 1G,4G,16G --out hot.safetensors
   warprow load -d emulated:a.drive model.safetensors --all --plan plan.safetensors")]
 pub struct PlanArgs {
     /// The shape of a table; without NAME if it is the only one. TYPE is one of those of `load`
@@ -37,7 +39,7 @@ pub struct PlanArgs {
     /// like (`user_id` of `user_id` or `embeddings.user_id.weight`); of several traces, each query of one is that of the others
     ///
     /// [KIND:]PATH[:SETTINGS]: ids or keyset (.u32, .i64, ..), npy, csv (its columns; query=COLUMN makes a query of lines
-    /// that follow each other), norm, raw (labels=, dense=, slots= or hotness=), parquet; ids=N: so many ids a query.
+    /// that follow each other), norm, raw (labels=, dense=, slots= or hotness=), parquet, tokens (of text; hash=, map=, end=); ids=N: so many ids a query.
     #[arg(long = "trace", value_name = "[TABLE,..=]TRACE", required = true)]
     pub(super) traces: Vec<String>,
     /// Queries of a look-up
@@ -73,6 +75,9 @@ pub struct PlanArgs {
     /// Take the processor's costs as they are on a typical machine, rather than measure this one
     #[arg(long)]
     pub(super) typical_host: bool,
+    /// Print what memory of these sizes would give: with the hottest rows, in DRAM and in GPU memory, and with the row cache of a host
+    #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_size)]
+    pub(super) rates: Vec<u64>,
     /// Write the plan to this file, for `load --plan`
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,

@@ -10,7 +10,10 @@ use std::path::Path;
 
 use serde_json::json;
 use warprow_plan::trace::QueryTrace;
-use warprow_plan::{HostCosts, OrderedProposal, ProposalError, ProposalFile, ProposalOptions, TableShape, curves};
+use warprow_plan::{
+    HostCosts, MemoryRates, OrderedProposal, ProposalError, ProposalFile, ProposalOptions, ProposalWatch, TableShape,
+    curves,
+};
 
 pub use arguments::PlanArgs;
 
@@ -36,6 +39,7 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, F
     };
     let options = args.options(costs);
     let proposal = propose(args, &shapes, &mut trace, &options, context)?;
+    let rates = rates(args, &shapes, &mut trace, &options, context)?;
     if let Some(path) = &args.svg {
         write(path, curves(&proposal.tiers).as_bytes())?;
     }
@@ -45,8 +49,8 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, F
     let host = (args.hbm == 0).then_some(options.costs);
     let traces: Vec<_> = logs.iter().map(LookupTrace::json).collect();
     CommandOutput::new(
-        report::text(args, &proposal, &options, &logs),
-        json!({ "plan": proposal.tiers, "traces": traces, "host_costs": host, "out": args.out, "svg": args.svg }),
+        report::text(args, &proposal, rates.as_ref(), &options, &logs),
+        json!({ "plan": proposal.tiers, "traces": traces, "host_costs": host, "rates": rates, "out": args.out, "svg": args.svg }),
     )
 }
 
@@ -66,15 +70,43 @@ fn propose(
     options: &ProposalOptions,
     context: &Context,
 ) -> Result<OrderedProposal, Failure> {
-    let bar = context.screen.bar("planning", trace.queries(), Unit::Things);
-    let proposal = warprow_plan::propose(shapes, trace, options, &mut |progress| {
+    watched(args, trace.queries(), context, |watch| warprow_plan::propose(shapes, trace, options, watch))
+}
+
+/// What memory of other sizes would give, if that is asked for.
+fn rates(
+    args: &PlanArgs,
+    shapes: &[TableShape],
+    trace: &mut QueryTrace<'_>,
+    options: &ProposalOptions,
+    context: &Context,
+) -> Result<Option<MemoryRates>, Failure> {
+    if args.rates.is_empty() {
+        return Ok(None);
+    }
+    let sizes = &args.rates;
+    let rates = watched(args, trace.queries(), context, |watch| {
+        warprow_plan::memory_rates(shapes, trace, options, sizes, watch)
+    });
+    rates.map(Some)
+}
+
+/// Does work that goes through the trace, and shows how far it is.
+fn watched<T>(
+    args: &PlanArgs,
+    queries: u64,
+    context: &Context,
+    work: impl FnOnce(&mut ProposalWatch<'_>) -> Result<T, ProposalError>,
+) -> Result<T, Failure> {
+    let bar = context.screen.bar("planning", queries, Unit::Things);
+    let done = work(&mut |progress| {
         bar.set_message(progress.what);
         bar.set_length(progress.total);
         bar.set_position(progress.done);
         context.interrupt.flow()
     });
     bar.finish_and_clear();
-    proposal.map_err(|error| match error {
+    done.map_err(|error| match error {
         ProposalError::Stopped => context.interrupt.failure(),
         error => keyed_instead(error, !args.drives.is_empty()),
     })

@@ -1,7 +1,7 @@
 //! What `warprow plan` says in the end.
 
 use warprow_plan::{
-    Bottleneck, BudgetPoint, ExpectedLookups, HitInterval, OrderedProposal, ProposalOptions, TierProposal,
+    Bottleneck, BudgetPoint, ExpectedLookups, HitInterval, MemoryRates, OrderedProposal, ProposalOptions, TierProposal,
 };
 use warprow_workload::units;
 
@@ -48,6 +48,7 @@ fn intervals(intervals: &[HitInterval]) -> String {
 pub(super) fn text(
     args: &PlanArgs,
     proposal: &OrderedProposal,
+    rates: Option<&MemoryRates>,
     options: &ProposalOptions,
     logs: &[LookupTrace],
 ) -> String {
@@ -58,6 +59,7 @@ pub(super) fn text(
         text += "\n(the GPU's own time: as measured on an H200)";
     }
     text += &format!("\n\nother budgets, on {}:\n{}", tiers.drives.profile, budgets(tiers));
+    text += &rates.map_or_else(String::new, |rates| format!("\n\n{}", memory(rates)));
     for (path, what) in [(&args.out, "the plan is in"), (&args.svg, "the curves are in")] {
         text += &path.as_ref().map_or_else(String::new, |path| format!("\n{what} {}", path.display()));
     }
@@ -152,6 +154,33 @@ fn expected(expected: &ExpectedLookups) -> String {
         units::short(expected.ids_per_second),
         units::short(expected.iops_per_drive)
     )
+}
+
+/// What memory of the sizes asked for would give.
+fn memory(rates: &MemoryRates) -> String {
+    let share = |part: u64, all: u64| percent(part as f64 / all.max(1) as f64);
+    let text = format!(
+        "held out: {}, of {} different rows ({}), {} of the ids different in their look-up; {} of the ids are of rows that were looked up before\n",
+        units::plural(rates.ids, "id"),
+        units::count(rates.different),
+        share(rates.different, rates.ids),
+        share(rates.rows, rates.ids),
+        percent(rates.known)
+    );
+    let columns = [
+        ">memory",
+        ">hottest rows, DRAM",
+        ">hottest rows, GPU memory",
+        ">row cache",
+        ">hottest rows, of different",
+        ">row cache, of different",
+    ];
+    let rows = rates.rates.iter().map(|rate| {
+        let shares = [rate.dram, rate.hbm, rate.cache, rate.dram_rows, rate.cache_rows].map(percent);
+        let [dram, hbm, cache, dram_rows, cache_rows] = shares;
+        [units::bytes(rate.bytes), dram, hbm, cache, dram_rows, cache_rows]
+    });
+    text + &table(columns, rows)
 }
 
 /// About ten of the points, and the proposal's own.
