@@ -154,6 +154,12 @@ DEVICE u64 victim_order(u64 word, u64 bound) {
     return is_victim ? word & CACHE_STAMP : CACHE_NO_VICTIM;
 }
 
+// As victim_order, with a place of the set below it.
+DEVICE u64 placed_order(u64 word, u64 bound, u32 place) {
+    const u64 order = victim_order(word, bound);
+    return order == CACHE_NO_VICTIM ? CACHE_NO_VICTIM : order * CACHE_WAYS + place;
+}
+
 // Whether the admission takes a row that has an empty or a free line.
 DEVICE bool is_row_admitted(const Cache& cache, u64 launch, u64 tag, u32 unique) {
     if (cache.admission == CACHE_ADMISSION_ALWAYS) return true;
@@ -190,11 +196,10 @@ template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotSta
         const bool has_row = set.words != 0 && (has_tag(own.words[0], set.tag) || has_tag(own.words[1], set.tag));
         const u32 team = FULL >> (32 - KEEP_LANES) << lane / KEEP_LANES * KEEP_LANES;
         const bool is_known = (__ballot_sync(FULL, has_row) & team) != 0;
-        // The best of the set, with its place below it.
-        const u64 orders[2] = {victim_order(own.words[0], bound), victim_order(own.words[1], bound)};
-        const bool second = orders[1] < orders[0];
-        const u64 order = second ? orders[1] : orders[0];
-        const u64 mine = order == CACHE_NO_VICTIM ? CACHE_NO_VICTIM : order * CACHE_WAYS + member * 2 + second;
+        // The best of the set, with its place below it. Rows that come to a set at the same time count its places from different ones, each from its tag's:
+        // of those that choose one place only one is kept.
+        const u32 start = (u32)(set.tag >> CACHE_STAMP_BITS) % CACHE_WAYS;
+        const u64 mine = min_of(placed_order(own.words[0], bound, member * 2 ^ start), placed_order(own.words[1], bound, (member * 2 + 1) ^ start));
         u64 best = mine;
         for (u32 step = KEEP_LANES / 2; step > 0; step /= 2) best = min_of(best, __shfl_xor_sync(FULL, best, step));
         const bool is_wanted = set.words != 0 && !is_known;
@@ -203,7 +208,7 @@ template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotSta
             full += best == CACHE_NO_VICTIM;
             refused += best != CACHE_NO_VICTIM && !is_taken;
         }
-        const u32 way = (u32)best % CACHE_WAYS;
+        const u32 way = (u32)best % CACHE_WAYS ^ start;
         const u64 victim = way % 2 ? own.words[1] : own.words[0];
         bool reserves = false;
         if (is_taken && best == mine) {

@@ -13,7 +13,7 @@ use crate::common::{self, Table};
 use crate::fixture::{Stream, check_report, gpu, one_batch, patient};
 
 /// Half of the tables, with sparse keys; `checked`: with any fingerprints, for keys will be compared.
-fn some_keyed(mut tables: Vec<Table>, checked: bool, random: &mut fastrand::Rng) -> Vec<Table> {
+pub(crate) fn some_keyed(mut tables: Vec<Table>, checked: bool, random: &mut fastrand::Rng) -> Vec<Table> {
     for table in &mut tables {
         if random.bool() {
             *table = table.clone().with_random_keys(checked, random);
