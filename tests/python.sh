@@ -42,6 +42,23 @@ echo "built $(basename "$target"/wheels/*.whl), $(du -h "$target"/wheels/*.whl |
 # pip looks for no other packages, so that it needs no index.
 pip install --force-reinstall --no-deps --no-index "$target"/wheels/*.whl
 
+# A machine without Rust installs the wheel alone: an environment of its own, and no compiler on the path. It runs the README's second line.
+clean=$target/python-clean
+rm -rf "$clean"
+python3 -m venv "$clean" >"$log" 2>&1
+pip download --only-binary :all: --no-deps --dest "$target/numpy-wheel" 'numpy>=1.24'
+away() { env -i HOME="$target/no-home" PATH="$clean/bin:/usr/bin:/bin" "$@"; }
+# Where a package manager has put Rust beside everything else, no path can be made that lacks it.
+for tool in cargo rustc maturin; do
+    if found=$(away sh -c "command -v $tool"); then echo "note: $found is on the path of the environment that should have no Rust"; fi
+done
+away python -m pip --disable-pip-version-check --quiet install --no-index --find-links "$target/numpy-wheel" "$(echo "$target"/wheels/*.whl)[numpy]"
+# Not from the folder of the sources.
+repository=$PWD
+(cd "$target" && away python "$repository/python/examples/quickstart.py")
+rm -rf "$clean"
+echo "the wheel alone, in an environment of its own without Rust on the path: the example runs"
+
 has_torch() { "$environment/bin/python" -c 'import torch' 2>/dev/null; }
 get_torch() {
     pip install --timeout 15 --retries 0 --index-url https://download.pytorch.org/whl/cpu torch && return

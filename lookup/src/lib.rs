@@ -41,6 +41,8 @@ mod report;
 mod resolve;
 mod share;
 pub mod stage;
+#[cfg(test)]
+mod test_table;
 
 pub use batch::{Batch, Ids, Output, OutputRows};
 pub use dedupe::DedupeMethod;

@@ -45,27 +45,11 @@ pub fn scaled(rows: u64, part: u64, whole: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use warprow_layout::{DType, LbaRegion, RowPacking};
-
-    fn table(rows: u64, dim: u32, hot_rows: u64) -> Table {
-        Table {
-            name: String::new(),
-            rows,
-            dim,
-            dtype: DType::F32,
-            hot_rows,
-            default_row: None,
-            rows_region: LbaRegion { first_lba: 0, lbas: 0 },
-            ranks: None,
-            keys: None,
-            crc_region: None,
-            packing: RowPacking::new(dim * 4, 512, 64).unwrap(),
-        }
-    }
+    use crate::test_table::test_table;
 
     #[test]
     fn hints_come_first() {
-        let tables = [table(1000, 128, 100), table(1000, 16, 0)];
+        let tables = [test_table(1000, 128, 100), test_table(1000, 16, 0)];
         let parts: Vec<MemoryClaim> = tables.iter().map(|table| MemoryClaim::of(table, table.row_bytes())).collect();
         let share = |budget| share(&parts, budget);
         assert_eq!(share(0), [0, 0]);

@@ -93,17 +93,22 @@ impl ModuleError {
 
     /// The text, with those of its causes that it does not have itself.
     pub fn whole(&self) -> String {
-        let mut text = self.to_string();
-        let mut cause = std::error::Error::source(self);
-        while let Some(next) = cause {
-            let told = next.to_string();
-            if !text.contains(&told) {
-                text = format!("{text}: {told}");
-            }
-            cause = next.source();
-        }
-        text
+        whole(self)
     }
+}
+
+/// The text of an error, with those of its causes that it does not have itself.
+pub fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let told = next.to_string();
+        if !text.contains(&told) {
+            text = format!("{text}: {told}");
+        }
+        cause = next.source();
+    }
+    text
 }
 
 static INTERRUPT: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());

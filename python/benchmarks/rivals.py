@@ -4,7 +4,8 @@
 
 Ids lie in GPU memory, are fresh in each turn, and follow a power law, or are uniform (`--alpha 0`). A time is the caller's: from an idle
 GPU until the rows lie in GPU memory, in microseconds. The figures are medians; a ratio is the median of the turns' ratios, and above 1
-Warprow is faster.
+Warprow is faster. Where `python -m warprow.torch.native build` was run, Warprow is there twice: `warprow` with operators in Python,
+`compiled` with those of the library; of each rival there are then two ratios, to either.
 
 Where a table lies, and who reads it there:
 
@@ -34,6 +35,10 @@ import triton.language as tl
 
 import warprow
 import warprow.torch
+from warprow.torch import _op
+
+#: The operator of eager calls that was compiled; None: it was not.
+COMPILED = _op.numbered
 
 BAG = 16
 BUDGET_S = 1.2
@@ -45,6 +50,22 @@ def gather_kernel(table, ids, out, dim: tl.constexpr):
     lanes = tl.arange(0, dim)
     place = tl.load(ids + row).to(tl.int64)
     tl.store(out + row * dim + lanes, tl.load(table + place * dim + lanes))
+
+
+def by(operator: Callable | None, module: Callable) -> Callable:
+    """Calls of a module by the compiled operator, or by Python's."""
+
+    def call(ids: torch.Tensor) -> torch.Tensor:
+        _op.numbered = operator
+        return module(ids)
+
+    return call
+
+
+def ours(module: Callable) -> dict[str, Callable]:
+    """Warprow's contenders."""
+    found = {"warprow": by(None, module)}
+    return found if COMPILED is None else {**found, "compiled": by(COMPILED, module)}
 
 
 class Batches:
@@ -68,7 +89,7 @@ class Batches:
 
 
 def race(contenders: dict[str, Callable], batches: Batches, count: int, truth: Callable) -> dict[str, dict]:
-    """Times by name. The first contender is Warprow."""
+    """Times by name, with ratios to each of Warprow's."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     began = time.perf_counter()
     turn = 0
@@ -92,11 +113,11 @@ def race(contenders: dict[str, Callable], batches: Batches, count: int, truth: C
                 raise SystemExit(f"{name}, {count} ids: wrong rows")
             del rows, wanted
         turn += 1
-    ours = times[next(iter(contenders))]
+    own = {name: times[name] for name in ("warprow", "compiled") if name in times}
     return {
         name: {
             "median_us": statistics.median(taken),
-            "ratio": statistics.median(theirs / mine for theirs, mine in zip(taken, ours)),
+            "ratios": {mine: statistics.median(theirs / we for theirs, we in zip(taken, own[mine])) for mine in own},
             "turns": len(taken),
         }
         for name, taken in times.items()
@@ -107,8 +128,8 @@ def contenders_of(tier: str, module, bag, table: torch.Tensor, on_gpu: torch.Ten
     """Contenders by what they look up: rows, or sums of bags."""
     dim = table.shape[1]
     if tier == "hbm":
-        bags = {"warprow": lambda ids: bag(ids.view(-1, BAG)), "F.embedding_bag": lambda ids: F.embedding_bag(ids.view(-1, BAG), on_gpu, mode="sum")}
-        rows = {"warprow": module, "F.embedding": lambda ids: F.embedding(ids, on_gpu)}
+        bags = {**ours(lambda ids: bag(ids.view(-1, BAG))), "F.embedding_bag": lambda ids: F.embedding_bag(ids.view(-1, BAG), on_gpu, mode="sum")}
+        rows = {**ours(module), "F.embedding": lambda ids: F.embedding(ids, on_gpu)}
         return {"rows": rows, "bags": bags} if count % BAG == 0 else {"rows": rows}
     if tier == "dram":
         staging = torch.empty(count, dim, pin_memory=True)
@@ -122,8 +143,8 @@ def contenders_of(tier: str, module, bag, table: torch.Tensor, on_gpu: torch.Ten
             torch.index_select(table, 0, ids.cpu(), out=staging)
             return staging.to("cuda", non_blocking=True)
 
-        return {"rows": {"warprow": module, "uva": uva, "pinned": pinned, "cpu": lambda ids: F.embedding(ids.cpu(), table).cuda()}}
-    return {"rows": {"warprow": module, "memmap": lambda ids: torch.from_numpy(mapped[ids.cpu().numpy()]).cuda()}}
+        return {"rows": {**ours(module), "uva": uva, "pinned": pinned, "cpu": lambda ids: F.embedding(ids.cpu(), table).cuda()}}
+    return {"rows": {**ours(module), "memmap": lambda ids: torch.from_numpy(mapped[ids.cpu().numpy()]).cuda()}}
 
 
 def main() -> None:
@@ -174,7 +195,8 @@ def main() -> None:
                                     result = race(contenders, batches, count, truth)
                                     module.check(), bag.check()
                                     line = ", ".join(
-                                        f"{name} {one['median_us']:.1f}" + (f" ({one['ratio']:.2f}×)" if name != "warprow" else "")
+                                        f"{name} {one['median_us']:.1f}"
+                                        + ("" if name == "warprow" else f" ({', '.join(f'{it:.2f}×' for it in one['ratios'].values())})")
                                         for name, one in result.items()
                                     )
                                     print(f"{tier:>6} {what} dim {dim:>3} ids {count:>7} | {line}", flush=True)

@@ -8,7 +8,7 @@ use warprow_gpu::GpuError;
 use warprow_gpu_queues::GpuQueueError;
 use warprow_layout::VolumeError;
 use warprow_lookup::{LookupError, RowError};
-use warprow_modules::ModuleError;
+use warprow_modules::{ModuleError, whole};
 use warprow_plan::ProposalError;
 use warprow_soft_controller::UriError;
 use warprow_store::StoreError;
@@ -72,20 +72,6 @@ pub(crate) fn raise_with(
 /// An argument that cannot be, by its name.
 pub(crate) fn invalid(argument: &str, text: impl Into<String>) -> PyErr {
     raise_with(Kind::InvalidArgument, text.into(), |details| details.set_item("argument", argument))
-}
-
-/// The text of an error with those of its causes that it does not have itself.
-fn whole(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(next) = cause {
-        let told = next.to_string();
-        if !text.contains(&told) {
-            text = format!("{text}: {told}");
-        }
-        cause = next.source();
-    }
-    text
 }
 
 /// The exception of an error of the store.

@@ -14,6 +14,7 @@ mod interrupt;
 mod load;
 mod load_source;
 mod module;
+mod ngram;
 mod planning;
 mod report;
 mod store;
@@ -29,6 +30,8 @@ mod _native {
     use crate::load_source::tables_in;
     #[pymodule_export]
     use crate::module::{ModuleLookup, ModulePrefetched, operator_table, raise_operator_error};
+    #[pymodule_export]
+    use crate::ngram::NgramHash;
     #[pymodule_export]
     use crate::planning::{Proposal, allocate_tiers, propose_tiers, read_proposal};
     #[pymodule_export]

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use warprow_gpu::GpuReport;
 use warprow_lookup::{LookupMetrics, LookupReport, Stage};
-use warprow_store::{DriveState, GenerationInfo, LoadReport, TableInfo, VerifyReport};
+use warprow_store::{ChangedFile, DriveState, GenerationInfo, LoadReport, TableInfo, VerifyReport};
 
 macro_rules! dict {
     ($py:expr, { $($key:literal: $value:expr),* $(,)? }) => {{
@@ -122,6 +122,11 @@ pub(crate) fn of_drive<'py>(py: Python<'py>, drive: &DriveState) -> Described<'p
         "failure": drive.failure.as_ref().map(ToString::to_string),
         "resets": drive.resets,
     })
+}
+
+/// A file of an attached table that has changed.
+pub(crate) fn of_changed_file<'py>(py: Python<'py>, changed: &ChangedFile) -> Described<'py> {
+    dict!(py, { "path": changed.file.display().to_string(), "what": &changed.what })
 }
 
 /// What a load did.

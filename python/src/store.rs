@@ -137,6 +137,12 @@ impl Store {
         list(py, &states, report::of_drive)
     }
 
+    fn changed_files<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        let store = self.store.get()?;
+        let changed = py.detach(|| store.changed_files());
+        list(py, &changed, report::of_changed_file)
+    }
+
     fn retry_drives<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let store = self.store.get()?;
         let states = py.detach(|| store.retry_drives());

@@ -114,12 +114,17 @@ def test_a_checkpoint_that_changes_gives_no_row(tmp_path) -> None:
     write(tmp_path, [{"embed": ("F32", [500, 8], table.tobytes())}])
     with warprow.open(f"attached:{tmp_path}") as store:
         np.testing.assert_array_equal(store.lookup("embed", np.arange(500)), table)
+        assert store.changed_files() == []
         time.sleep(0.02)
         with open(tmp_path / "model-0.safetensors", "r+b") as file:
             file.seek(-8, os.SEEK_END)
             file.write(b"changed!")
         with pytest.raises(warprow.RowsFailed, match="was written to while it was attached"):
             store.lookup("embed", np.array([3]))
+        changed = [warprow.ChangedFile(path=str(tmp_path / "model-0.safetensors"), what="was written to")]
+        assert store.changed_files() == changed
+    with pytest.raises(warprow.Closed):
+        store.changed_files()
 
 
 def test_what_a_checkpoint_lacks_is_named(tmp_path) -> None:

@@ -125,9 +125,9 @@ def test_errors_of_eager_calls_have_their_classes(stored) -> None:  # noqa: F811
     with pytest.raises(warprow.MissingIds) as caught:
         ours(torch.tensor([3, ROWS, 5, -1]))
     assert list(caught.value.positions) == [1, 3]
-    # What an operator failed with in a compiled call does not turn up behind another.
+    # What an operator failed with in another way does not turn up behind a call of a module.
     with pytest.raises(RuntimeError, match="missing"):
-        torch.ops.warprow.lookup(torch.tensor([ROWS]), None, None, ours._lookup.text)
+        torch.ops.warprow.lookup_numbered.default(torch.tensor([ROWS]), None, None, ours._lookup.native.number)
     with pytest.raises(RuntimeError) as other:
         ours(torch.tensor([1], device="meta"))
     assert not isinstance(other.value, warprow.MissingIds)
@@ -135,6 +135,38 @@ def test_errors_of_eager_calls_have_their_classes(stored) -> None:  # noqa: F811
     store.close()
     with pytest.raises(warprow.Closed):
         ours(torch.tensor([7]))
+
+
+@loaded
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_errors_of_compiled_calls_have_their_classes(stored, backend: str) -> None:  # noqa: F811
+    store, table = stored
+    if backend == "inductor" and not native.compiler():
+        pytest.skip("inductor needs a C++ compiler")
+    ours = wt.Embedding(store, "user")
+    masked = wt.Embedding(store, "user", on_failure="mask")
+    plain, with_mask = (torch.compile(it, backend=backend, fullgraph=True) for it in (ours, masked))
+    ids = random_ids(8)
+    with torch.no_grad():
+        same(plain(ids), table[ids])
+        same(with_mask(ids)[0], table[ids])
+        for call in (plain, with_mask):
+            with pytest.raises(warprow.MissingIds) as caught:
+                call(torch.tensor([3, ROWS, 5, -1, 0, 1, 2, 6]))
+            assert list(caught.value.positions) == [1, 3] and caught.value.remedy
+        # An operator that is called by its text, as exported programs do, likewise.
+        for operator in (torch.ops.warprow.lookup, torch.ops.warprow.lookup.default):
+            with pytest.raises(warprow.MissingIds):
+                operator(torch.tensor([ROWS]), None, None, ours._lookup.text)
+        store.inject_fault("unreadable", times=None)
+        with pytest.raises(warprow.RowsFailed) as failed:
+            plain(ids)
+        assert failed.value.count == 8 and failed.value.drive and failed.value.command
+        store.clear_faults()
+        same(plain(ids), table[ids])
+        store.close()
+        with pytest.raises(warprow.Closed):
+            plain(ids)
 
 
 def libwarprow() -> Path | None:

@@ -89,6 +89,34 @@ def test_rows_of_a_token_lie_side_by_side(folder, codes: torch.Tensor, device: s
         table.check()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_two_layers_are_fetched_inside_one_graph(folder, codes: torch.Tensor) -> None:
+    with warprow.open(f"attached:{folder}") as store, store.attach("cuda") as executor:
+        layers = [wt.NgramTable(executor, "ple.weight", heads=HEADS, max_tokens=16, prefetch=1) for _ in range(2)]
+        random = torch.Generator().manual_seed(5)
+        ids = [torch.full((16, HEADS), -1, dtype=torch.int32, device="cuda") for _ in layers]
+        outs = [torch.empty((16, HEADS * DIM), dtype=torch.bfloat16, device="cuda") for _ in layers]
+        for layer, at in zip(layers, ids):
+            layer.lookup(layer.prefetch(at))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            ahead = [layer.prefetch(at) for layer, at in zip(layers, ids)]
+            for layer, held, out in zip(layers, ahead, outs):
+                layer.lookup(held, out=out)
+        for tokens in (16, 1, 7, 0):
+            # A step of fewer tokens is padded by -1, as engines pad.
+            for at in ids:
+                step = torch.randint(-1, SHARDS * EACH + 1, (16, HEADS), generator=random).to(torch.int32)
+                step[tokens:] = -1
+                at.copy_(step)
+            graph.replay()
+            torch.cuda.synchronize()
+            for layer, at, out in zip(layers, ids, outs):
+                assert torch.equal(out.cpu().view(torch.int16), oracle(codes, at.cpu()).view(torch.int16))
+                layer.check()
+                assert layer.recover() is False
+
+
 def test_masks_have_the_shape_of_ids(folder, device: str) -> None:
     with warprow.open(f"attached:{folder}") as store, store.attach(device) as executor:
         table = wt.NgramTable(executor, "ple.weight", heads=3, on_failure="mask")

@@ -220,25 +220,8 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
-    use warprow_layout::{DType, LbaRegion, RowPacking};
-
     use super::*;
-
-    fn table(rows: u64, dim: u32) -> Table {
-        Table {
-            name: "t".to_owned(),
-            rows,
-            dim,
-            dtype: DType::F32,
-            hot_rows: 0,
-            default_row: None,
-            rows_region: LbaRegion { first_lba: 0, lbas: 0 },
-            ranks: None,
-            keys: None,
-            crc_region: None,
-            packing: RowPacking::new(dim * 4, 512, 64).unwrap(),
-        }
-    }
+    use crate::test_table::test_table;
 
     fn of(bytes: u64, tables: &[(&Table, u64)]) -> Result<RowCache, StoreError> {
         let claims: Vec<_> = tables.iter().map(|&(table, hot_rows)| Claim { table, hot_rows }).collect();
@@ -247,7 +230,7 @@ mod tests {
 
     #[test]
     fn memory_is_shared_by_bytes_on_drives() {
-        let (wide, narrow) = (table(10_000, 128), table(10_000, 16));
+        let (wide, narrow) = (test_table(10_000, 128, 0), test_table(10_000, 16, 0));
         let cache = of(1 << 20, &[(&wide, 0), (&narrow, 0)]).unwrap();
         let strides: Vec<_> = cache.pools.iter().map(|pool| pool.stride).collect();
         assert_eq!(strides, [512, 64]);
@@ -260,7 +243,7 @@ mod tests {
 
     #[test]
     fn what_is_too_small_or_of_no_use_is_refused() {
-        let wide = table(10_000, 128);
+        let wide = test_table(10_000, 128, 0);
         let error = of(20_000, &[(&wide, 0)]).unwrap_err().to_string();
         assert!(error.contains("64 rows") && error.contains("or more"), "{error}");
         let needed = error.rsplit("give it ").next().unwrap().split(' ').next().unwrap();
@@ -268,16 +251,16 @@ mod tests {
         let error = of(1 << 20, &[(&wide, 10_000)]).unwrap_err().to_string();
         assert!(error.contains("no row is on a drive"), "{error}");
         // Tables of another length may be too small for a pool of their own.
-        let few = table(3, 16);
+        let few = test_table(3, 16, 0);
         let cache = of(100_000, &[(&wide, 0), (&few, 0)]).unwrap();
         assert!(cache.attach(&wide).is_some() && cache.attach(&few).is_none());
         // A table of fewer rows than lines that a cache needs.
-        assert_eq!(of(1 << 20, &[(&table(5, 128), 0)]).unwrap().statistics().lines, 5);
+        assert_eq!(of(1 << 20, &[(&test_table(5, 128, 0), 0)]).unwrap().statistics().lines, 5);
     }
 
     #[test]
     fn tables_attached_twice_do_not_share_rows() {
-        let table = table(1000, 16);
+        let table = test_table(1000, 16, 0);
         let cache = of(1 << 20, &[(&table, 0)]).unwrap();
         let (old, new) = (cache.attach(&table).unwrap(), cache.attach(&table).unwrap());
         cache.keep(old, 7, &[1; 64]);
@@ -292,7 +275,7 @@ mod tests {
 
     #[test]
     fn threads_find_whole_rows() {
-        let table = table(4096, 16);
+        let table = test_table(4096, 16, 0);
         let cache = of(100_000, &[(&table, 0)]).unwrap();
         let known = cache.attach(&table).unwrap();
         std::thread::scope(|scope| {

@@ -12,11 +12,13 @@ arrays. `warprow.torch` has modules that stand in the place of `torch.nn.Embeddi
 from . import errors
 from .errors import *  # noqa: F403
 from .executor import Executor, Feature, Plan
+from .ngram import NgramHash
 from .proposal import Expected, Interval, Proposal, TableShape, TableTiers, plan
-from .records import DriveState, Exported, Generation, LoadReport, Table, VerifyReport
+from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, Table, VerifyReport
 from .store import Store, format, open
 
 __all__ = [
+    "ChangedFile",
     "DriveState",
     "Executor",
     "Expected",
@@ -25,6 +27,7 @@ __all__ = [
     "Generation",
     "Interval",
     "LoadReport",
+    "NgramHash",
     "Plan",
     "Proposal",
     "Store",

@@ -72,6 +72,15 @@ class DriveState:
 
 
 @dataclass(frozen=True)
+class ChangedFile:
+    """A file of an attached table that has changed since it was attached."""
+
+    path: str
+    #: What is seen of it.
+    what: str
+
+
+@dataclass(frozen=True)
 class LoadReport:
     """What a load did."""
 

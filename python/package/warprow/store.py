@@ -14,7 +14,7 @@ from ._spool import Spool
 from .errors import NoSuchTable, _make, invalid, wrong_type
 from .executor import Executor, Options, Plan, Feature
 from .proposal import Proposal
-from .records import DriveState, Exported, Generation, LoadReport, Table, VerifyReport, make
+from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, Table, VerifyReport, make
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -415,6 +415,14 @@ class Store:
     def drives(self) -> list[DriveState]:
         """How each drive does."""
         return [make(DriveState, drive) for drive in self._native.drives()]
+
+    def changed_files(self) -> list[ChangedFile]:
+        """The files of attached tables that have changed since they were attached. None of a drive's rows is read any more once one has.
+
+        A look-up tells of a change too (`RowsFailed`). On a GPU, rows of such files are zeros, so an engine that replays graphs asks
+        between steps, beside `check`, and stops.
+        """
+        return [make(ChangedFile, changed) for changed in self._native.changed_files()]
 
     def retry_drives(self) -> list[DriveState]:
         """Tries every drive once more that was given up; returns how these do then."""

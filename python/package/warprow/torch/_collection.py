@@ -11,6 +11,7 @@ from ..errors import invalid, wrong_type
 from ..executor import Executor, Feature
 from ..store import Store
 from ._module import StoredModule
+from ._options import LookupOptions
 from ._tensors import as_tensor
 
 
@@ -48,17 +49,8 @@ class EmbeddingBagCollection(StoredModule):
         for name in names:
             if names.count(name) > 1:
                 raise invalid("features", f"two features are called {name!r}: rename one")
-        super().__init__(
-            executor,
-            features,
-            missing=missing,
-            on_failure=on_failure,
-            mask=mask,
-            dtype=dtype,
-            max_ids=max_ids,
-            prefetch=0,
-            has_last=True,
-        )
+        options = LookupOptions(missing, on_failure, mask, dtype, max_ids)
+        super().__init__(executor, features, options, has_last=True)
         self.features = features
         self._weighted = any(feature.weighted for feature in features)
 

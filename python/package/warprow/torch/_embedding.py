@@ -6,24 +6,15 @@ from typing import Any
 
 import torch
 
-from ..errors import invalid
-from ..executor import Executor, Feature
+from ..executor import Executor
 from ..store import Store
-from ._module import StoredModule
+from ._options import LookupOptions
 from ._prefetched import Prefetched
+from ._table_module import TableModule
 from ._tensors import as_tensor
 
 
-def padding_of(padding_idx: int | None, rows: int, keyed: bool) -> int | None:
-    """A padding id, counted from the end if it is negative, as torch has it."""
-    if padding_idx is None or keyed:
-        return padding_idx
-    if not -rows <= padding_idx < rows:
-        raise invalid("padding_idx", f"{padding_idx}: the table has {rows} rows")
-    return padding_idx % rows
-
-
-class Embedding(StoredModule):
+class Embedding(TableModule):
     """Rows of a table by ids, as `torch.nn.Embedding`.
 
     Parameters
@@ -63,23 +54,8 @@ class Embedding(StoredModule):
         max_ids: int | None = None,
         prefetch: int = 0,
     ) -> None:
-        store = executor if isinstance(executor, Store) else getattr(executor, "store", None)
-        info = store.table(table) if store is not None else None
-        padding = None if info is None else padding_of(padding_idx, info.rows, info.keyed)
-        super().__init__(
-            executor,
-            [Feature(table, table, padding=padding)],
-            missing=missing,
-            on_failure=on_failure,
-            mask=mask,
-            dtype=dtype,
-            max_ids=max_ids,
-            prefetch=prefetch,
-            has_last=False,
-        )
-        #: Rows of the table, and elements of a row.
-        self.num_embeddings, self.embedding_dim = self._lookup.spec.shapes[0]
-        self.padding_idx = padding
+        options = LookupOptions(missing, on_failure, mask, dtype, max_ids, prefetch)
+        super().__init__(executor, table, options, padding_idx=padding_idx)
 
     def forward(self, input: torch.Tensor, *, out: torch.Tensor | None = None) -> Any:  # noqa: A002
         """Rows of ids.
@@ -104,6 +80,4 @@ class Embedding(StoredModule):
         return self._begin(self._lookup, as_tensor("input", input), None, None)
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        table = self._lookup.spec.features[0].table
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}, table={table!r}, device={str(self.device)!r}"
+        return self._shown()

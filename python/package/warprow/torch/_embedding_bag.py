@@ -8,16 +8,16 @@ from typing import Any
 import torch
 
 from ..errors import invalid
-from ..executor import Executor, Feature
+from ..executor import Executor
 from ..store import Store
-from ._embedding import padding_of
 from ._lookup import Lookup
-from ._module import StoredModule
+from ._options import LookupOptions
 from ._prefetched import Prefetched
+from ._table_module import TableModule
 from ._tensors import as_tensor
 
 
-class EmbeddingBag(StoredModule):
+class EmbeddingBag(TableModule):
     """Sums or means of bags of rows, as `torch.nn.EmbeddingBag`. Sums are in float32 from +0, in the order of the bag.
 
     Parameters
@@ -54,22 +54,9 @@ class EmbeddingBag(StoredModule):
         if mode not in ("sum", "mean"):
             text = f'{mode!r}: give "sum" or "mean"; for a maximum, look rows up by Embedding and reduce them'
             raise invalid("mode", text)
-        store = executor if isinstance(executor, Store) else getattr(executor, "store", None)
-        info = store.table(table) if store is not None else None
-        padding = None if info is None else padding_of(padding_idx, info.rows, info.keyed)
-        super().__init__(
-            executor,
-            [Feature(table, table, pooling=mode, padding=padding)],
-            missing=missing,
-            on_failure=on_failure,
-            mask=mask,
-            dtype=dtype,
-            max_ids=max_ids,
-            prefetch=prefetch,
-            has_last=include_last_offset,
-        )
-        self.num_embeddings, self.embedding_dim = self._lookup.spec.shapes[0]
-        self.mode, self.include_last_offset, self.padding_idx = mode, include_last_offset, padding
+        options = LookupOptions(missing, on_failure, mask, dtype, max_ids, prefetch)
+        super().__init__(executor, table, options, pooling=mode, padding_idx=padding_idx, has_last=include_last_offset)
+        self.mode, self.include_last_offset = mode, include_last_offset
         # It makes a plan of its own when weights are given.
         self._weighted = self._with_weights()
 
@@ -147,10 +134,7 @@ class EmbeddingBag(StoredModule):
         return self._begin(self._lookup_of(per_sample_weights), input, offsets, per_sample_weights)
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        table = self._lookup.spec.features[0].table
-        shape = f"{self.num_embeddings}, {self.embedding_dim}"
-        return f"{shape}, mode={self.mode!r}{padding}, table={table!r}, device={str(self.device)!r}"
+        return self._shown(f", mode={self.mode!r}")
 
 
 def _tensors(

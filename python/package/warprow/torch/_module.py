@@ -13,6 +13,7 @@ from ..executor import Executor, Feature, Options
 from ..store import Store
 from . import _op
 from ._lookup import Lookup
+from ._options import LookupOptions
 from ._prefetched import Prefetched
 from ._spec import Spec, out_name
 
@@ -37,27 +38,12 @@ class StoredModule(nn.Module):
         self,
         executor: Executor | Store,
         features: Sequence[Feature],
+        options: LookupOptions,
         *,
-        missing: str,
-        on_failure: str,
-        mask: str,
-        dtype: torch.dtype,
-        max_ids: int | None,
-        prefetch: int,
         has_last: bool,
     ) -> None:
         super().__init__()
         executor = executor_of(executor)
-        if missing not in ("error", "default", "zero", "skip"):
-            raise invalid("missing", f'{missing!r}: give "error", "default", "zero" or "skip"')
-        if on_failure not in ("raise", "nan", "mask"):
-            raise invalid("on_failure", f'{on_failure!r}: give "raise", "nan" or "mask"')
-        if on_failure == "nan" and not dtype.is_floating_point:
-            raise invalid("on_failure", f'{dtype} has no NaN: choose "raise" or "mask"')
-        if mask not in ("found", "failed"):
-            raise invalid("mask", f'{mask!r}: give "found" or "failed"')
-        if max_ids is not None and max_ids < 1:
-            raise invalid("max_ids", f"{max_ids}: give a number from 1 on")
         tables = [executor.store.table(feature.table) for feature in features]
         spec = Spec(
             drives=executor.store.addresses,
@@ -66,12 +52,12 @@ class StoredModule(nn.Module):
             features=tuple(features),
             shapes=tuple((table.rows, table.dim) for table in tables),
             generation=max(table.generation for table in tables),
-            missing=missing,
-            on_failure=on_failure,
-            mask=mask,
-            out=out_name(dtype),
-            max_ids=max_ids,
-            prefetch=prefetch,
+            missing=options.missing,
+            on_failure=options.on_failure,
+            mask=options.mask,
+            out=out_name(options.dtype),
+            max_ids=options.max_ids,
+            prefetch=options.prefetch,
             has_last=has_last,
         )
         self._lookup = Lookup(spec, executor)

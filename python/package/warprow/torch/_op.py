@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .. import _native
 from . import _lookup, native
 from ._spec import parse
 
@@ -37,12 +38,50 @@ def _fake_masked(
     return _fake(ids, offsets, weights, spec), ids.new_empty(ids.shape, dtype=torch.bool)
 
 
+class _Typed:
+    """Calls a compiled operator, and raises the class of what it fails with: torch turns every exception of C++ into a RuntimeError."""
+
+    def __init__(self, operator: Any) -> None:
+        self._operator = operator
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._operator(*args, **kwargs)
+        except RuntimeError as error:
+            _native.raise_operator_error(str(error))
+            raise
+
+    # An overload has the hash of what it calls, and a packet its attributes.
+    def __hash__(self) -> int:
+        return hash(self._operator)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._operator == other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._operator, name)
+
+
+def _typed(overload: Any) -> Any:
+    """An overload of the library's, by which graphs that torch has compiled raise our classes.
+
+    Such a graph calls the overload itself, and its errors pass through no code of ours. Torch has no hook there, but for the callable that
+    an overload calls. An overload that has none keeps RuntimeError, with the text.
+    """
+    # A packet stands for all overloads of a name, of which there is one here.
+    called: Any
+    for called in (overload, getattr(overload, "overloadpacket", None)):
+        if callable(getattr(called, "_op", None)) and not isinstance(called._op, _Typed):
+            called._op = _Typed(called._op)
+    return overload
+
+
 #: Rows of ids, or sums of their bags: `(ids, offsets, weights, spec) -> Tensor`.
 lookup: Any
 #: The same, and for each id a bool.
 lookup_masked: Any
 if native.load():
-    lookup, lookup_masked = torch.ops.warprow.lookup.default, torch.ops.warprow.lookup_masked.default
+    lookup, lookup_masked = _typed(torch.ops.warprow.lookup.default), _typed(torch.ops.warprow.lookup_masked.default)
     torch.library.register_fake("warprow::lookup", _fake)
     torch.library.register_fake("warprow::lookup_masked", _fake_masked)
 else:
