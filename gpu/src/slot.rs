@@ -49,7 +49,7 @@ pub(crate) struct State {
     issued: [Issued; TICKETS],
     /// [`QueueSet::answered`] of each queue, drives of set 0 first, when it was last told.
     answered: Vec<u64>,
-    /// Its word among those of the cache, if look-ups ask one.
+    /// The slot's word among the horizons that a cache looks at, if look-ups ask one.
     cache_slot: Option<CacheSlot>,
     pub(crate) graphs: Graphs,
     /// Of a plan whose batches may be prefetched.

@@ -38,7 +38,7 @@ template <u32 THREADS, u32 PER_LANE> DEVICE void block_sort(u64* words, u32 size
     constexpr u32 CHUNK_WORDS = 32 * PER_LANE;
     const u32 begin = threadIdx.x / 32 * CHUNK_WORDS + threadIdx.x % 32;
     u64 own_words[PER_LANE];
-    // The same in a whole warp.
+    // Each warp sorts its chunk of words by itself.
     for (u32 first = begin; first < size; first += THREADS * PER_LANE) {
         for (u32 k = 0; k < PER_LANE; ++k) own_words[k] = words[first + 32 * k];
         for (u32 run = 2; run <= CHUNK_WORDS; run *= 2) merge_chunk<PER_LANE>(own_words, first, run, run / 2);

@@ -909,7 +909,7 @@ plain!(
         fill: u64,
         /// The word that ends a text; all bits set: none does.
         stop: u64,
-        /// Those of the latest token first.
+        /// What the words of an n-gram's tokens are multiplied by, the latest token's first.
         multipliers: [u64; 8],
         /// How many sequences there are.
         sequences: u32,

@@ -296,8 +296,8 @@ impl CacheMap {
         self.held.iter_mut().filter(|held| held.is_some_and(|held| held.is_retired)).for_each(|held| *held = None);
     }
 
-    /// Whose row a word's line has: the range's number, and the rank. `index`: the word's number among all words. `None`: no row is published there, or
-    /// nobody looks for it any more.
+    /// The row that a word's line has: its range's number, and its rank in the range. `index`: the word's number among all words. `None`:
+    /// no row is published there, or nobody looks for it any more.
     pub fn row_of(&self, index: u64, word: u64) -> Option<(u32, u64)> {
         let at = self.pools.iter().rposition(|pool| pool.first_word <= index)?;
         let pool = self.pools.get(at)?;

@@ -143,7 +143,7 @@ impl NgramHash {
         Ok(Self { rules, heads, columns, first_row: 0 })
     }
 
-    /// The same hash for the columns of some heads, as a rank of tensor parallelism wants them. Columns past the last head have the id
+    /// Makes a hash for the columns of some heads, as a rank of tensor parallelism wants them. Columns past the last head have the id
     /// −1, so that each of several ranks can have as many.
     ///
     /// # Errors
@@ -155,7 +155,7 @@ impl NgramHash {
         Ok(Self { columns: heads, ..self })
     }
 
-    /// The same hash for a table that has the rows from `first_row` on alone, and counts them from 0.
+    /// Makes a hash for a table that has the rows from `first_row` on alone, and counts them from 0.
     ///
     /// # Errors
     /// [`NgramError::Rules`], if heads of the columns have rows before that.

@@ -30,9 +30,9 @@ pub struct CachedResult {
     pub alpha: f64,
     /// Rows that were hot beforehand, read by one kernel.
     pub direct: HbmTimes,
-    /// The same rows, by the kernels of plans that have rows on drives too.
+    /// Rows that were hot beforehand, read by the kernels of plans that have rows on drives too.
     pub fixed: HbmTimes,
-    /// The same rows, from a cache that has all of them.
+    /// Rows that look-ups have brought into a cache, which has all of them.
     pub cached: HbmTimes,
     /// The share of ids that the cache had.
     pub hits: f64,
@@ -62,7 +62,7 @@ pub struct MissedResult {
 pub struct CacheMeasured {
     /// Bytes of the cache that has all rows.
     pub bytes: u64,
-    /// Its lines.
+    /// Lines of the cache.
     pub lines: u64,
     /// Hits alone.
     pub hits: Vec<CachedResult>,
