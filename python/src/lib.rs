@@ -40,6 +40,8 @@ mod _native {
     #[pymodule_init]
     fn prepare(_module: &pyo3::Bound<'_, pyo3::types::PyModule>) -> pyo3::PyResult<()> {
         crate::module::prepare();
+        // Addresses with `gpu=` are drives that a GPU plays.
+        warprow_gpu_drive::register();
         Ok(())
     }
 }

@@ -293,6 +293,20 @@ def test_addresses_that_are_none(drives, error) -> None:
         warprow.open(drives)
 
 
+def test_drives_that_a_gpu_plays(tmp_path) -> None:
+    played = [f"emulated:{tmp_path}/{number}.drive,size=64M,gpu=0" for number in range(2)]
+    if warprow._native.gpu_count() == 0:
+        # The program knows such drives, and lacks the GPU alone.
+        with pytest.raises(warprow.OpenError, match="driver|GPU 0"):
+            warprow.format(played)
+        assert not list(tmp_path.glob("*.drive"))
+        return
+    with warprow.format(played) as store:
+        wanted = rows(3000, 128)
+        store.load({"user": wanted})
+        np.testing.assert_array_equal(store.lookup("user", np.arange(3000)), wanted)
+
+
 def test_progress_and_what_ends_a_load(store: warprow.Store) -> None:
     wanted = rows(40_000, 64)
     told: list[tuple[int, int]] = []
