@@ -434,6 +434,13 @@ def test_collections_look_all_features_up_at_once(store, device) -> None:
     with pytest.raises(warprow.InvalidArgument, match="features"):
         ours({"clicks": it["clicks"]})
     ours.check()
+    # A bag of one feature never has ids of another.
+    for wrong in (offsets + 1, offsets.clamp(max=5), offsets.clamp(min=1)):
+        with pytest.raises(warprow.InvalidArgument, match="offsets"):
+            ours({**it, "seen": (it["seen"][0], wrong)})
+            ours.check()
+    same(ours(it)["seen"], found["seen"])
+    ours.check()
 
 
 def test_rows_are_fetched_ahead(stored, device) -> None:
