@@ -1,0 +1,70 @@
+"""What work costs besides time: processor time of this process, by threads, and the GPU's energy."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+_TICK = os.sysconf("SC_CLK_TCK")
+#: Threads that play emulated drives have names that begin so.
+_DRIVE = "nvme-"
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Totals since some moment."""
+
+    #: Seconds of all threads but those that play drives.
+    cpu_s: float
+    #: Seconds of threads that play drives.
+    drives_s: float
+    #: Joules of the GPU; None where nobody counts them.
+    joules: float | None
+
+    def since(self, before: Costs) -> Costs:
+        """The difference."""
+        joules = None if self.joules is None or before.joules is None else self.joules - before.joules
+        return Costs(self.cpu_s - before.cpu_s, self.drives_s - before.drives_s, joules)
+
+
+class Meter:
+    """Reads processor time from the system, and energy from NVIDIA's management library where there is one."""
+
+    def __init__(self, gpu: int | None) -> None:
+        self._nvml, self._device = None, ctypes.c_void_p()
+        if gpu is None:
+            return
+        try:
+            library = ctypes.CDLL("libnvidia-ml.so.1")
+            is_ready = library.nvmlInit_v2() == 0
+            if is_ready and library.nvmlDeviceGetHandleByIndex_v2(gpu, ctypes.byref(self._device)) == 0:
+                self._nvml = library
+        except (OSError, AttributeError):
+            return
+        if self._joules() is None:
+            self._nvml = None
+
+    def _joules(self) -> float | None:
+        if self._nvml is None:
+            return None
+        millijoules = ctypes.c_ulonglong()
+        code = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(millijoules))
+        return millijoules.value / 1000 if code == 0 else None
+
+    def read(self) -> Costs:
+        """The totals now. Threads that have ended do not count any more."""
+        cpu = drives = 0.0
+        for task in Path("/proc/self/task").iterdir():
+            try:
+                name = (task / "comm").read_text()
+                fields = (task / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            seconds = (int(fields[11]) + int(fields[12])) / _TICK
+            if name.startswith(_DRIVE):
+                drives += seconds
+            else:
+                cpu += seconds
+        return Costs(cpu, drives, self._joules())

@@ -1,0 +1,92 @@
+"""Emulated drives with a real drive's timing: a GPU plays them, or threads of the host do."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import warprow
+
+from .errors import DatasetMismatch, Unavailable
+from .ids import Samples, columns_of
+from .shapes import Shape
+from .tables import Tables
+
+#: Reads of 512 B a second, and seconds of one read, of each timing (docs/soft-controller.md).
+TIMINGS = {"p5800x": (5e6, 5e-6), "gen5-tlc": (3.3e6, 60e-6), "gen6": (10e6, 50e-6)}
+_NUMBERS = itertools.count()
+_ROUND = 1 << 20
+
+
+@dataclass(frozen=True)
+class Drives:
+    """Which drives.
+
+    Parameters
+    ----------
+    count : int
+        How many.
+    timing : str
+        Whose timing they have: a key of `TIMINGS`.
+    played : bool
+        Whether the GPU plays them; else each takes a thread of the host.
+    """
+
+    count: int
+    timing: str
+    played: bool
+
+    def __post_init__(self) -> None:
+        if self.timing not in TIMINGS:
+            raise DatasetMismatch(f"there is no timing {self.timing!r}: there are {', '.join(TIMINGS)}")
+        if not 1 <= self.count <= 64:
+            raise DatasetMismatch(f"{self.count} drives: give 1 to 64")
+
+    @property
+    def rate(self) -> float:
+        """Reads of 512 B a second of all of them."""
+        return self.count * TIMINGS[self.timing][0]
+
+    @property
+    def latency(self) -> float:
+        """Seconds of one read."""
+        return TIMINGS[self.timing][1]
+
+    def __str__(self) -> str:
+        by = "a GPU plays" if self.played else f"{self.count} threads play" if self.count > 1 else "a thread plays"
+        return f"{self.count} {self.timing} that {by}"
+
+    def addresses(self, bytes_in_all: int) -> list[str]:
+        """Addresses of new drives in memory, with room for so many bytes of rows."""
+        each = -(-int(bytes_in_all * 1.15 / self.count + (96 << 20)) // _ROUND) * _ROUND
+        played = ",gpu=0" if self.played else ""
+        return [f"emulated:models-{next(_NUMBERS)},backing=ram,size={each},profile={self.timing}{played}" for _ in range(self.count)]
+
+
+def propose(shape: Shape, history: Samples, dram_bytes: int, drives: Drives, batch: int) -> warprow.Proposal:
+    """Which rows belong in DRAM, learnt from samples of the past alone."""
+    tables = {name: (rows, shape.dim) for name, rows in zip(shape.names, shape.rows, strict=True)}
+    trace: dict[str | tuple[str, ...], Any] = {name: history.ids[:, columns] for name, columns in zip(shape.names, columns_of(shape), strict=True)}
+    # Counts alone decide here: neither the host's speed nor the drives'.
+    return warprow.plan(
+        tables, trace, dram_bytes=dram_bytes, drives=drives.timing, drive_count=drives.count, batch=batch, typical_host=True, group="off"
+    )
+
+
+def stored(drives: Drives, tables: Tables, proposal: warprow.Proposal, note: Callable[[str], None]) -> warprow.Store:
+    """A new store on new drives, with all tables in it, laid out as proposed."""
+    began = time.perf_counter()
+    try:
+        store = warprow.format(drives.addresses(tables.shape.bytes))
+    except warprow.OpenError as error:
+        raise Unavailable(f"{drives}: {error}") from error
+    try:
+        store.load(tables.by_name(), plan=proposal)
+    except BaseException:
+        store.close()
+        raise
+    note(f"loaded {tables.shape.bytes / 1e9:.2f} GB onto {drives} in {time.perf_counter() - began:.1f} s")
+    return store

@@ -1,0 +1,119 @@
+"""Every way gives the embeddings and predictions of the model with all rows in memory; a wrong row is found."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from models import compare, dense
+from models.contenders import WAYS, Ground, choose, contenders
+from models.costs import Meter
+from models.drives import Drives, propose, stored
+from models.errors import DatasetMismatch, Unavailable, WrongPrediction
+from models.experiments.closed_loop import measure, percentile
+from models.ids import Samples
+from models.pipeline import Step
+from models.shapes import SHAPES
+from models.tables import Tables
+from models.ways import DeviceMemory, PinnedReads, TorchCpu, WarprowModules, Way
+from models.ways.warprow_modules import has_cache
+from models.world import Answers
+
+from .conftest import CPU, SHAPE
+
+DRIVES = Drives(1, "p5800x", played=False)
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
+
+
+def test_every_way_gives_the_same(answers: Answers, tables: Tables, history: Samples) -> None:
+    ground = Ground(tables, history, SHAPE.bytes // 20, 32, 2, [0])
+    seen = []
+    for label, way in contenders(ground, list(WAYS), [Drives(2, "p5800x", played=False)]):
+        for layers in (answers.layers, None):
+            found = measure(way, label, answers, layers, 30, Meter(None))
+            assert found.compared == 3 * 32 and found.largest_difference == 0
+            assert found.samples_per_second > 0 and found.p99_us >= found.p50_us > 0
+        seen.append(way.name)
+    # All but the one that needs a GPU, and RocksDB where it is not installed.
+    has_rocksdb = importlib.util.find_spec("rocksdict") is not None
+    assert len(seen) == len(WAYS) - 2 + has_rocksdb and len(set(seen)) == len(seen)
+
+
+def test_some_rows_are_in_dram_and_some_are_read(answers: Answers, tables: Tables, history: Samples) -> None:
+    dram_bytes = SHAPE.bytes // 20
+    with stored(DRIVES, tables, propose(SHAPE, history, dram_bytes, DRIVES, 32), lambda text: None) as store:
+        with WarprowModules(store, SHAPE, CPU, dram_bytes) as way:
+            step = Step(way, None, SHAPE, 32, CPU)
+            step.run(answers.lot)
+            assert isinstance(way, WarprowModules)
+            tiers = [way.executor.tiers(name) for name in SHAPE.names]
+            assert all(it["hbm"] == 0 for it in tiers) and 0 < sum(it["dram"] for it in tiers) <= sum(SHAPE.rows) / 20
+            report = step.way.counts()
+            assert report["ids"] == 32 * SHAPE.ids and report["ids_dram"] > 0 and report["ids_ssd"] > 0
+
+
+@pytest.mark.parametrize("way_of", [DeviceMemory, TorchCpu])
+def test_a_wrong_row_is_found(answers: Answers, tables: Tables, way_of: Callable[[Tables], Way]) -> None:
+    wrong = Tables(SHAPE, CPU, seed=7)
+    # A row that the fifth batch has, and none of those that are compared while the way warms up.
+    sample = answers.lot.ids[4 * 32 + 9]
+    early = set(answers.lot.ids[: 3 * 32, 2:].reshape(-1).tolist())
+    own = next(it for it in sample[2:].tolist() if it not in early)
+    wrong.on_device[wrong.starts[2] + own, 5] += 1 / 16
+    with pytest.raises(WrongPrediction, match="prediction .* is .* where .* was wanted"):
+        measure(way_of(wrong), "none", answers, answers.layers, 30, Meter(None))
+    with pytest.raises(WrongPrediction, match="table 2, element 5 is"):
+        measure(way_of(wrong), "none", answers, None, 30, Meter(None))
+
+
+def test_what_comparisons_say() -> None:
+    wanted = torch.linspace(0, 1, 12).view(2, 6)
+    assert compare.predictions_equal("x", wanted.clone(), wanted) == 0
+    assert 0 < compare.predictions_equal("x", wanted + 1e-6, wanted) < 2e-6
+    for wrong in (wanted + 1e-4, wanted * float("nan"), wanted[:1]):
+        with pytest.raises(WrongPrediction):
+            compare.predictions_equal("x", wrong, wanted)
+    compare.rows_equal("x", wanted.clone(), wanted, 3)
+    # Bits, not values: -0 is not 0.
+    minus = wanted.clone()
+    minus[0, 0] = -0.0
+    with pytest.raises(WrongPrediction, match="sample 0, table 0, element 0"):
+        compare.rows_equal("x", minus, wanted, 3)
+
+
+def test_what_cannot_be_is_refused_by_name(tables: Tables) -> None:
+    with pytest.raises(Unavailable, match="GPU"):
+        PinnedReads(tables)
+    refused: list[tuple[Callable[[], object], str]] = [
+        (lambda: choose(["memory", "telepathy"]), "telepathy"),
+        (lambda: Drives(0, "p5800x", False), "0 drives"),
+        (lambda: Drives(1, "floppy", False), "floppy"),
+        (lambda: dense.make("perceptron", SHAPE, 1), "perceptron"),
+        (lambda: dense.make("dlrm", SHAPES["avazu"], 1), "dense features"),
+    ]
+    for call, word in refused:
+        with pytest.raises(DatasetMismatch, match=word):
+            call()
+    assert choose(["warprow", "memory"]) == ["memory", "warprow"]
+
+
+def test_a_cache_where_the_package_has_none(tables: Tables, history: Samples) -> None:
+    if has_cache():
+        pytest.skip("the package has caches")
+    with stored(DRIVES, tables, propose(SHAPE, history, 4096, DRIVES, 32), lambda text: None) as store:
+        with pytest.raises(Unavailable, match="cache_bytes"):
+            WarprowModules(store, SHAPE, CPU, 4096, 1 << 20)
+
+
+def test_percentiles() -> None:
+    values = [float(it) for it in range(1, 101)]
+    assert [percentile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [50, 99, 100, 100]
+    assert percentile([3.0], 0.5) == 3

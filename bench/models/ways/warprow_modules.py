@@ -1,0 +1,86 @@
+"""Warprow: one look-up of all tables, by a GPU from DRAM and drives, or on the CPU where there is no GPU."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+import warprow
+import warprow.torch
+
+from ..errors import Unavailable
+from ..layout import IdLayout
+from ..shapes import Shape
+from .interface import DeviceWay
+
+
+class _Jagged:
+    """What `EmbeddingBagCollection` takes without a copy: ids feature by feature, as a KeyedJaggedTensor of TorchRec's has them."""
+
+    def __init__(self, keys: list[str], values: torch.Tensor, offsets: torch.Tensor) -> None:
+        self._keys, self._values, self._offsets = keys, values, offsets
+
+    def keys(self) -> list[str]:
+        return self._keys
+
+    def values(self) -> torch.Tensor:
+        return self._values
+
+    def offsets(self) -> torch.Tensor:
+        return self._offsets
+
+
+def has_cache() -> bool:
+    """Whether this version of the package can keep rows that were read from drives."""
+    return "cache_bytes" in inspect.signature(warprow.Store.attach).parameters
+
+
+class WarprowModules(DeviceWay):
+    """`warprow.torch.EmbeddingBagCollection` over a store.
+
+    Parameters
+    ----------
+    store : warprow.Store
+        Has the tables.
+    dram_bytes : int
+        Memory of the host for rows.
+    cache_bytes : int
+        Memory (on a GPU, GPU memory) for rows that look-ups have read from drives.
+    """
+
+    def __init__(self, store: warprow.Store, shape: Shape, device: torch.device, dram_bytes: int, cache_bytes: int = 0) -> None:
+        self.name = "Warprow" + (f" with a cache of {cache_bytes >> 20} MiB" if cache_bytes else "")
+        options: dict[str, Any] = {"dram_bytes": dram_bytes}
+        if cache_bytes:
+            if not has_cache():
+                raise Unavailable("this version of the package has no Store.attach(cache_bytes=): leave --cache out")
+            options["cache_bytes"] = cache_bytes
+        self.shape, self.device = shape, device
+        self.executor = store.attach(str(device), **options)
+        self._collection: warprow.torch.EmbeddingBagCollection | None = None
+
+    def prepare(self, layout: IdLayout, batch: int) -> None:
+        super().prepare(layout, batch)
+        features = [warprow.Feature(name, name, pooling="sum") for name in self.shape.names]
+        self._collection = warprow.torch.EmbeddingBagCollection(self.executor, features, max_ids=batch * self.shape.ids)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        assert self._collection is not None
+        values = ids.view(-1)[self.layout.by_feature]
+        by_feature = self._collection(_Jagged(self.shape.names, values, self.layout.feature_bags))
+        # All outputs are views of one tensor, side by side.
+        first: torch.Tensor = by_feature[self.shape.names[0]]
+        return first.as_strided((self.batch, self.shape.width), (self.shape.width, 1))
+
+    def check(self) -> None:
+        if self._collection is not None:
+            self._collection.check()
+
+    def counts(self) -> dict[str, int]:
+        report = None if self._collection is None else self._collection.report()
+        return {name: value for name, value in (report or {}).items() if isinstance(value, int)}
+
+    def close(self) -> None:
+        self._collection = None
+        self.executor.close()
