@@ -13,6 +13,7 @@ __all__ = [
     "ContextLost",
     "Damaged",
     "DriveFailed",
+    "ExchangeFailed",
     "FileError",
     "Forked",
     "GpuError",
@@ -24,6 +25,8 @@ __all__ = [
     "NoSuchRow",
     "NoSuchTable",
     "OpenError",
+    "RankFailed",
+    "RanksDisagree",
     "ReadOnly",
     "RowsFailed",
     "RunsFailed",
@@ -242,6 +245,32 @@ class ContextLost(GpuError):
     """The CUDA context is lost, because a kernel of this process failed."""
 
     remedy = "Start a new process: a lost context does not come back."
+
+
+class RanksDisagree(WarprowError, ValueError):
+    """Ranks that would look up for each other have other tables, features, plans or options. Every rank raises it."""
+
+    remedy = "Give all ranks the same arguments and the same store; the message names the rank that differs."
+    #: The first rank that differs from rank 0, or that could not take part.
+    rank: int = 0
+    #: What differs.
+    what: str = ""
+
+
+class RankFailed(WarprowError, RuntimeError):
+    """Another rank could not do its part of a look-up. That rank raises what befell it; the group can go on."""
+
+    remedy = "Look at the error that the rank raised."
+    #: The rank.
+    rank: int = 0
+    #: The name of the class of what it raises.
+    kind: str = ""
+
+
+class ExchangeFailed(WarprowError, RuntimeError):
+    """Ranks could not reach each other: one has died, or did not answer within the time-out of the process group."""
+
+    remedy = "Start all ranks anew, with a new process group: this one is of no use any more."
 
 
 class StoreFailed(WarprowError):

@@ -9,5 +9,19 @@ from ._embedding_bag import EmbeddingBag
 from ._ngram_table import NgramTable
 from ._prefetched import Prefetched
 from ._replace import replace
+from ._shard_plan import Placement, ShardingPlan, plan_sharding, shard_of
+from ._sharded import ShardedEmbeddingBagCollection
 
-__all__ = ["Embedding", "EmbeddingBag", "EmbeddingBagCollection", "NgramTable", "Prefetched", "replace"]
+__all__ = [
+    "Embedding",
+    "EmbeddingBag",
+    "EmbeddingBagCollection",
+    "NgramTable",
+    "Placement",
+    "Prefetched",
+    "ShardedEmbeddingBagCollection",
+    "ShardingPlan",
+    "plan_sharding",
+    "replace",
+    "shard_of",
+]

@@ -36,6 +36,15 @@ def native_of_text(text: str) -> _native.ModuleLookup:
     return of_text(text).native
 
 
+def check_ids(argument: str, ids: torch.Tensor, device: torch.device) -> None:
+    """Whether a tensor has ids, on this device."""
+    if ids.device != device:
+        text = f"a tensor on {ids.device}, where the module is on {device}: move one with .to()"
+        raise invalid(argument, text)
+    if ids.dtype not in _INTEGERS:
+        raise wrong_type(argument, f"elements of type {ids.dtype}: give torch.int64 or torch.int32")
+
+
 class Lookup:
     """Looks rows up for a module. In another process it opens the store when it is first used."""
 
@@ -89,18 +98,10 @@ class Lookup:
                     self._number, self._native = native.number, native
         return self._native
 
-    def check_ids(self, argument: str, ids: torch.Tensor) -> None:
-        """Whether a tensor has ids, on this device."""
-        if ids.device != self.device:
-            text = f"a tensor on {ids.device}, where the module is on {self.device}: move one with .to()"
-            raise invalid(argument, text)
-        if ids.dtype not in _INTEGERS:
-            raise wrong_type(argument, f"elements of type {ids.dtype}: give torch.int64 or torch.int32")
-
     def _check(self, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None) -> None:
-        self.check_ids("input", ids)
+        check_ids("input", ids, self.device)
         if offsets is not None:
-            self.check_ids("offsets", offsets)
+            check_ids("offsets", offsets, self.device)
             if offsets.dim() != 1:
                 raise invalid("offsets", f"{offsets.dim()} dimensions: give one")
         if weights is not None:

@@ -1,0 +1,280 @@
+"""One GPU beside two (or more): throughput of a sharded collection of bags, and the share of a step that the exchange takes.
+
+    python python/benchmarks/sharded.py [--ranks 1 2] [--batch 65536] [--tiers memory drives] [--json FILE]
+
+Every rank has its own batch of `--batch` samples, so N ranks look up N times as much in a step (and `--strong` divides one batch among
+them). Ids follow a power law in each table. With `memory`, all rows lie in GPU memory; with `drives`, 5% of the rows do, the hottest, and
+the others on emulated drives that the rank's GPU plays, `--iops` reads a second for each rank. Ranks have stores of their own: each row
+lies on one rank's drive. `shared` lines have copies of the whole store on each rank, at 1/N of the rate.
+
+Every output is compared with what the rows are: bit for bit, sums of ranks in the order of ranks. The exchange is timed by CUDA events
+around each collective, and so has what a rank waits for a slower one. `dense` steps have a network on top of the bags.
+Without CUDA (`--device cpu`) the same runs by gloo and executors on the host, to try the program.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as processes
+from torch import nn
+
+import warprow
+import warprow.torch as wt
+from warprow import Feature
+from warprow.torch._exchange import Exchange
+
+#: Ids of a bag, of the features behind the first 22: these have one.
+LONG_BAG = 8
+
+
+class Shapes:
+    """26 features over 26 tables, as Criteo has them, with as many rows as fit a short load; the last four have long bags."""
+
+    def __init__(self, rows: int, dim: int) -> None:
+        self.dim = dim
+        self.rows = [rows if at % 4 else rows // 8 for at in range(20)] + [1000, 100] + [rows] * 4
+        self.lengths = [1] * 22 + [LONG_BAG] * 4
+        self.names = [f"t{at}" for at in range(26)]
+        self.features = [Feature(name, name, pooling="sum") for name in self.names]
+
+    def content(self, table: int, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of ids, computed."""
+        numbers = ids.unsqueeze(1) * 7919 + torch.arange(self.dim, device=ids.device) * 104729 + table * 1299709
+        return ((numbers * 2654435761) % 65521).float() / 65521 - 0.5
+
+    def plan(self, world: int) -> wt.ShardingPlan:
+        lengths = {name: float(length) for name, length in zip(self.names, self.lengths)}
+        sizes = {name: (rows, 4 * self.dim) for name, rows in zip(self.names, self.rows)}
+        return wt.plan_sharding(sizes, self.features, world, bag_lengths=lengths, replicate_bytes=1 << 18)
+
+    def batch(self, samples: int, seed: int, device: torch.device) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        random = torch.Generator(device=device).manual_seed(seed)
+        given = {}
+        for name, rows, length in zip(self.names, self.rows, self.lengths):
+            uniform = torch.rand(samples * length, generator=random, device=device, dtype=torch.float64)
+            # A power law with exponent 1.05 by its inverse; rank 0 is the hottest, and its id is 0.
+            power = -0.05
+            ids = ((1 + uniform * ((rows + 1.0) ** power - 1)) ** (1 / power) - 1).long().clamp(0, rows - 1)
+            given[name] = (ids, torch.arange(0, samples * length + 1, length, device=device))
+        return given
+
+    def wanted(self, at: int, ids: torch.Tensor, placement: wt.Placement, world: int) -> torch.Tensor:
+        """Bags of a feature as they should be, in their order of sums."""
+        ids = ids.reshape(-1, self.lengths[at])
+        parts = []
+        sums = placement.kind == "rows" and placement.exchange == "sums"
+        for rank in range(world if sums else 1):
+            total = torch.zeros(ids.shape[0], self.dim, device=ids.device)
+            for column in ids.T:
+                rows = total + self.content(at, column)
+                total = torch.where((column % world == rank).unsqueeze(1), rows, total) if sums else rows
+            parts.append(total)
+        total = torch.zeros_like(parts[0])
+        for part in parts:
+            total = total + part
+        return total
+
+
+def load(folder: Path, shapes: Shapes, worlds: list[int]) -> None:
+    """Stores of all rows (`whole`), and of each rank's."""
+    for world in worlds:
+        plan = shapes.plan(world)
+        for rank in range(world):
+            tables = {}
+            for at, name in enumerate(shapes.names):
+                placement = plan.of(name)
+                ids = torch.arange(shapes.rows[at])
+                if placement.kind == "rows":
+                    ids = ids[rank::world]
+                elif placement.kind == "whole" and placement.owner != rank:
+                    continue
+                tables[name] = shapes.content(at, ids)
+            size = sum(rows.numel() * 4 for rows in tables.values())
+            capacity = (2 * size // (64 << 20) + 2) * (64 << 20)
+            with warprow.format(f"emulated:{folder}/{world}-{rank}.drive?size={capacity}") as store:
+                # Ids are ranks of hotness already.
+                store.load(tables)
+
+
+class Timed:
+    """Times what `Exchange.swap` takes, by events on the current stream; on the CPU by the clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.pairs, self.seconds, self.sent = device, [], 0.0, 0
+        plain = Exchange.swap
+
+        def swap(exchange: Exchange, what: str, tensor: torch.Tensor, *sizes: Any) -> torch.Tensor:
+            self.sent += tensor.numel() * tensor.element_size()
+            if device.type == "cpu":
+                began = time.perf_counter()
+                found = plain(exchange, what, tensor, *sizes)
+                self.seconds += time.perf_counter() - began
+                return found
+            pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
+            pair[0].record()
+            found = plain(exchange, what, tensor, *sizes)
+            pair[1].record()
+            self.pairs.append(pair)
+            return found
+
+        Exchange.swap = swap  # type: ignore[method-assign]
+
+    def taken(self) -> tuple[float, int]:
+        """Seconds and bytes since the last call."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+            self.seconds = sum(one.elapsed_time(other) for one, other in self.pairs) / 1000
+        found = (self.seconds, self.sent)
+        self.pairs, self.seconds, self.sent = [], 0.0, 0
+        return found
+
+
+def measure(bags: Any, net: Any, batches: list[Any], device: torch.device, timed: Timed, steps: int) -> dict[str, float]:
+    """Milliseconds of a step, and the share of it that is exchange."""
+
+    def step(at: int) -> None:
+        found = bags(batches[at % len(batches)])
+        if net is not None:
+            net(torch.cat(list(found.values()), dim=1))
+
+    for at in range(3):
+        step(at)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    dist.barrier()
+    timed.taken()
+    began = time.perf_counter()
+    for at in range(steps):
+        step(at)
+    exchange, sent = timed.taken()
+    taken = time.perf_counter() - began
+    bags.check()
+    return {"step_ms": 1000 * taken / steps, "exchange_ms": 1000 * exchange / steps, "sent_mb": sent / steps / 1e6}
+
+
+def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> None:
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    device = torch.device("cpu" if options.device == "cpu" else f"cuda:{rank}")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        # Ranks on one processor are in each other's way otherwise.
+        torch.set_num_threads(1)
+    backend = "gloo" if device.type == "cpu" else "nccl"
+    store_ = dist.FileStore(f"{folder}/rendezvous-{world}", world)
+    dist.init_process_group(backend, store=store_, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    shapes, timed, lines = Shapes(options.rows, options.dim), Timed(device), []
+    net = nn.Sequential(nn.Linear(26 * options.dim, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))
+    net = net.to(device).eval().requires_grad_(False)
+    torch.set_float32_matmul_precision("high")
+    kinds = [("own", options.batch)]
+    if world > 1:
+        kinds += [("own", options.batch // world)] if options.strong else []
+        kinds += [("shared", options.batch)]
+    for tier in options.tiers:
+        for kind, samples in kinds:
+            path = f"{folder}/{world}-{rank}.drive"
+            rate, sharers = options.iops, 1
+            if kind == "shared":
+                # One drive of the whole store for all ranks together.
+                path, sharers = f"{folder}/copy-{rank}.drive", world
+            address = f"emulated:{path}"
+            if device.type == "cuda":
+                address += f"?gpu={rank}&iops={rate:g}&sharers={sharers}"
+            with warprow.open(address, read_only=True) as store:
+                whole = sum(table.rows * table.row_bytes for table in store.tables())
+                memory = 2 * whole if tier == "memory" else whole // 20
+                tiers = {"hbm_bytes": memory} if device.type == "cuda" else {"dram_bytes": memory}
+                plan = shapes.plan(world)
+                with store.attach(str(device), **tiers) as executor:
+                    bags = wt.ShardedEmbeddingBagCollection(executor, shapes.features, plan=plan, stores=kind)
+                    batches = [shapes.batch(samples, 1000 * seed + rank, device) for seed in range(options.batches)]
+                    wrong = 0
+                    for given in batches:
+                        found = bags(given)
+                        for at, name in enumerate(shapes.names):
+                            wrong += not torch.equal(found[name], shapes.wanted(at, given[name][0], plan.of(name), world))
+                        del found
+                    bags.check()
+                    if wrong:
+                        raise SystemExit(f"rank {rank} of {world}, {tier}, {kind}: {wrong} features were wrong")
+                    for dense in (False, True):
+                        line = measure(bags, net if dense else None, batches, device, timed, options.steps)
+                        line.update(ranks=world, tier=tier, stores=kind, batch=samples, dense=dense)
+                        lines.append(line)
+                    del bags
+            dist.barrier()
+    gathered: list[Any] = [None] * world
+    dist.all_gather_object(gathered, lines)
+    if rank == 0:
+        slowest = [max(of_ranks, key=lambda line: line["step_ms"]) for of_ranks in zip(*gathered)]
+        Path(f"{folder}/lines-{world}.json").write_text(json.dumps(slowest))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="how many GPUs, in turn; the first is the baseline")
+    parser.add_argument("--batch", type=int, default=65536, help="samples of each rank")
+    parser.add_argument("--rows", type=int, default=60_000, help="rows of a large table")
+    parser.add_argument("--dim", type=int, default=64, help="elements of a row")
+    parser.add_argument("--steps", type=int, default=20, help="steps that are timed")
+    parser.add_argument("--batches", type=int, default=4, help="batches that take turns")
+    parser.add_argument("--iops", type=float, default=40e6, help="reads a second of each rank's drive")
+    parser.add_argument("--tiers", nargs="+", default=["memory", "drives"], choices=["memory", "drives"])
+    parser.add_argument("--strong", action="store_true", help="also one batch that ranks divide among them")
+    parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        shapes = Shapes(options.rows, options.dim)
+        load(Path(folder), shapes, options.ranks)
+        largest = max(options.ranks)
+        if largest > 1:
+            for rank in range(largest):
+                _copy(Path(folder), shapes, rank)
+        print(f"loaded in {time.perf_counter() - began:.0f} s: {sum(shapes.rows):,} rows of {options.dim} float32, 26 features")
+        for world in options.ranks:
+            processes.spawn(work, args=(world, folder, options), nprocs=world)
+        lines = [line for world in options.ranks for line in json.loads(Path(f"{folder}/lines-{world}.json").read_text())]
+    base = {(line["tier"], line["dense"]): line for line in lines if line["ranks"] == options.ranks[0]}
+    print("| tier | ranks | stores | batch of a rank | dense | step, ms | exchange, ms | share | sent, MB | samples/s | of the baseline |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    for line in lines:
+        line["samples_s"] = line["ranks"] * line["batch"] / line["step_ms"] * 1000
+        first = base[line["tier"], line["dense"]]
+        line["ratio"] = line["samples_s"] / (first["ranks"] * first["batch"] / first["step_ms"] * 1000)
+        share = line["exchange_ms"] / line["step_ms"]
+        print(
+            f"| {line['tier']} | {line['ranks']} | {line['stores']} | {line['batch']} | {'yes' if line['dense'] else 'no'} "
+            f"| {line['step_ms']:.2f} | {line['exchange_ms']:.2f} | {share:.1%} | {line['sent_mb']:.0f} "
+            f"| {line['samples_s'] / 1e6:.3f} M | {line['ratio']:.2f} |"
+        )
+    print("every output was compared, bit for bit")
+    if options.json:
+        options.json.write_text(json.dumps(lines, indent=1))
+
+
+def _copy(folder: Path, shapes: Shapes, rank: int) -> None:
+    """A store of all rows, for a rank that shares."""
+    tables = {name: shapes.content(at, torch.arange(shapes.rows[at])) for at, name in enumerate(shapes.names)}
+    size = sum(rows.numel() * 4 for rows in tables.values())
+    capacity = (2 * size // (64 << 20) + 2) * (64 << 20)
+    with warprow.format(f"emulated:{folder}/copy-{rank}.drive?size={capacity}") as store:
+        store.load(tables)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""What ranks send each other, through a process group of torch.distributed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from ..errors import ExchangeFailed, invalid
+
+_T = TypeVar("_T")
+
+
+class Exchange:
+    """A process group, and the device whose tensors it exchanges. After an exchange that failed, every later one fails at once."""
+
+    def __init__(self, group: Any, device: torch.device) -> None:
+        if not dist.is_available() or not dist.is_initialized():
+            raise invalid("group", "there is no process group: call torch.distributed.init_process_group first")
+        self._group = dist.group.WORLD if group is None else group
+        self.rank: int = dist.get_rank(self._group)
+        if self.rank < 0:
+            raise invalid("group", "this process is not in it: make the module on the ranks of the group alone")
+        self.size: int = dist.get_world_size(self._group)
+        self.device = device
+        backend = str(dist.get_backend_config(self._group)) if hasattr(dist, "get_backend_config") else str(dist.get_backend(self._group))
+        wanted = "nccl" if device.type == "cuda" else "gloo"
+        if wanted not in backend:
+            raise invalid("group", f'its backend is {backend}, and the executor is on {device}: make one with backend="{wanted}"')
+        self._failed: str | None = None
+
+    def _guarded(self, what: str, call: Callable[[], _T]) -> _T:
+        if self._failed is not None:
+            raise ExchangeFailed(self._failed)
+        try:
+            return call()
+        # What torch raises of a rank that is gone, or that does not answer within the group's time-out.
+        except RuntimeError as error:
+            self._failed = (
+                f"ranks could not exchange {what} ({str(error).splitlines()[0]}): a rank has died, or made no call within the "
+                "time-out of the process group"
+            )
+            raise ExchangeFailed(self._failed) from error
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, by rank."""
+        values: list[Any] = [None] * self.size
+
+        def call() -> None:
+            if self.device.type == "cuda":
+                with torch.cuda.device(self.device):
+                    dist.all_gather_object(values, value, group=self._group)
+            else:
+                dist.all_gather_object(values, value, group=self._group)
+
+        self._guarded("what they know of the store", call)
+        return values
+
+    def swap(self, what: str, tensor: torch.Tensor, sent: list[int] | None = None, received: list[int] | None = None) -> torch.Tensor:
+        """Sends parts of a tensor to all ranks, and returns what all ranks sent here, in their order.
+
+        Parameters
+        ----------
+        what : str
+            How an error calls it.
+        tensor : Tensor
+            Contiguous; along its first dimension the parts follow each other, in the order of ranks.
+        sent, received : list of int, optional
+            The size of each part. Without, all are of one size.
+        """
+        rows = tensor.shape[0] if received is None else sum(received)
+        found = tensor.new_empty((rows, *tensor.shape[1:]))
+        self._guarded(what, lambda: dist.all_to_all_single(found, tensor, received, sent, group=self._group))
+        return found

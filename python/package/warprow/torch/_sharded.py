@@ -1,0 +1,486 @@
+"""All features of a batch in one look-up of several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..errors import _CLASSES, RankFailed, _make, invalid
+from ..executor import Executor, Feature
+from ..store import Store
+from ._agreement import Shape, agreed, describe
+from ._batches import Joined, check_features, joined
+from ._collection import EmbeddingBagCollection
+from ._exchange import Exchange
+from ._lookup import check_ids
+from ._module import executor_of
+from ._options import LookupOptions
+from ._routes import Pieces, Route, Router, Sorted, spans, sums_of_bags
+from ._shard_plan import ShardingPlan, plan_sharding
+
+#: Classes of errors by the number that ranks send each other; 0: there is none.
+_KINDS = ["", *sorted(_CLASSES)]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Exchanged features whose tables have rows of one length."""
+
+    dim: int
+    #: Their places in the order in which features are sent.
+    places: range
+    #: Their places in the batch.
+    features: list[int]
+
+
+class ShardedEmbeddingBagCollection(nn.Module):
+    """Bags of several tables, looked up by all ranks of a process group: each rank looks up a part of the rows, for all ranks.
+
+    Every rank makes the module with the same arguments, over an executor of its own, and calls `forward` equally often, each with its
+    own batch; batches may have different sizes. Ranks that disagree are refused.
+
+    Parameters
+    ----------
+    executor : Executor or Store
+        What looks this rank's rows up. On the CPU the group's backend is gloo, on a GPU NCCL.
+    features : sequence of Feature
+        All pooled. Several may be over one table.
+    plan : ShardingPlan, optional
+        Which rank looks up what; by default `plan_sharding` of the store, for bags of one id.
+    group : ProcessGroup, optional
+        The ranks; by default all.
+    stores : str
+        "shared": every rank's store has all tables, whole: they open the same files, or equal copies. "own": each rank's store has only
+        the rows that the plan gives it.
+    missing : str
+        As of `Embedding`. Ids that are an error raise `MissingIds` on the rank whose batch has them, on a GPU too.
+    on_failure : str
+        "raise" or "nan", as of `Embedding`.
+    dtype : torch.dtype
+        Type of the output. Ranks exchange float32.
+    max_ids : int, optional
+        The most ids that this rank looks up in one call; without, plans grow with the batches.
+    """
+
+    def __init__(
+        self,
+        executor: Executor | Store,
+        features: Sequence[Feature],
+        *,
+        plan: ShardingPlan | None = None,
+        group: Any = None,
+        stores: str = "shared",
+        missing: str = "error",
+        on_failure: str = "raise",
+        dtype: torch.dtype = torch.float32,
+        max_ids: int | None = None,
+    ) -> None:
+        super().__init__()
+        executor = executor_of(executor)
+        self._exchange = Exchange(group, torch.device(executor.device))
+        options = {"missing": missing, "on_failure": on_failure, "dtype": str(dtype)}
+
+        def prepare() -> tuple[list[Feature], ShardingPlan, dict[str, Any]]:
+            checked = check_features(features)
+            LookupOptions(missing, on_failure, "found", dtype, max_ids)
+            if on_failure == "mask":
+                raise invalid("on_failure", 'a sharded collection has no masks: give "raise" or "nan"')
+            if stores not in ("shared", "own"):
+                raise invalid("stores", f'{stores!r}: give "shared" or "own"')
+            if plan is None and stores == "own":
+                raise invalid("plan", 'with stores="own" no rank knows all sizes: give the plan by which rows were loaded')
+            chosen = plan_sharding(executor.store, checked, self._exchange.size) if plan is None else plan
+            chosen.check([feature.table for feature in checked], self._exchange.size)
+            return checked, chosen, describe(executor, checked, chosen, stores, options)
+
+        # A rank that cannot take part tells the others, which would wait for it.
+        prepared, error = _tried(prepare)
+        told = self._exchange.gather({"error": f"{type(error).__name__}: {error}"} if error is not None else prepared[2])
+        if error is not None:
+            raise error
+        self.features, self.plan, _ = prepared
+        self.stores, self.dtype, self.missing = stores, dtype, missing
+        shapes = agreed(told, self.plan, stores)
+        _, error = _tried(lambda: self._make(executor, shapes, missing, on_failure, max_ids))
+        self._leave_together(self._exchange.gather(_code(error)), error)
+        #: What other ranks told of their latest look-ups, on a GPU; read when the CPU waits for the GPU anyway.
+        self._told: torch.Tensor | None = None
+
+    def _make(
+        self, executor: Executor, shapes: dict[str, Shape], missing: str, on_failure: str, max_ids: int | None
+    ) -> None:
+        """The two collections of this rank: of what it looks up for all, and of what it looks up for itself."""
+        rank, world = self._exchange.rank, self._exchange.size
+        placements = [self.plan.of(feature.table) for feature in self.features]
+        self._dims = [shapes[feature.table].dim for feature in self.features]
+        for feature, placement in zip(self.features, placements, strict=True):
+            if feature.pooling == "mean" and missing == "skip" and placement.kind != "replicated" and shapes[feature.table].keyed:
+                text = f"the mean of feature {feature.name!r} leaves missing keys out, and only the rank that looks them up knows which"
+                raise invalid("missing", f'{text}: give missing="zero", or place table {feature.table!r} "replicated"')
+        exchanged = [at for at, placement in enumerate(placements) if placement.kind != "replicated"]
+        # Features whose rows have one length follow each other: they come back together.
+        exchanged.sort(key=lambda at: (self._dims[at], at))
+        self._kept = [at for at, placement in enumerate(placements) if placement.kind == "replicated"]
+        self._sent, self._groups = exchanged, []
+        for dim in sorted({self._dims[at] for at in exchanged}):
+            places = [place for place, at in enumerate(exchanged) if self._dims[at] == dim]
+            self._groups.append(_Group(dim, range(places[0], places[-1] + 1), [exchanged[place] for place in places]))
+        routes = []
+        for feature, placement in zip(self.features, placements, strict=True):
+            shape, single = shapes[feature.table], placement.kind == "rows" and placement.exchange == "rows"
+            rows = None if shape.keyed else shape.rows
+            routes.append(
+                Route(placement.kind, placement.owner or 0, single, rows, missing, feature.padding, self.stores == "own")
+            )
+        self._router = Router(routes, [*exchanged, *self._kept], len(exchanged), world, self._exchange.device)
+        #: By rank the places of the features that it looks up for all.
+        self._places_of = [
+            [place for place, at in enumerate(exchanged) if placements[at].kind == "rows" or placements[at].owner == other]
+            for other in range(world)
+        ]
+        # Weights go with ids where sums come back, and are multiplied here where rows do.
+        self._weights_sent = any(self.features[at].weighted and not routes[at].single for at in exchanged)
+        self._weighted_here = [feature.weighted and route.single for feature, route in zip(self.features, routes, strict=True)]
+        served = [
+            Feature(feature.name, feature.table, pooling="sum", weighted=feature.weighted and not routes[at].single)
+            for at in (exchanged[place] for place in self._places_of[rank])
+            for feature in (self.features[at],)
+        ]
+        common: dict[str, Any] = {"missing": missing, "on_failure": on_failure, "max_ids": max_ids}
+        self._served = EmbeddingBagCollection(executor, served, **common) if served else None
+        kept = [self.features[at] for at in self._kept]
+        self._replicated = EmbeddingBagCollection(executor, kept, dtype=self.dtype, **common) if kept else None
+
+    @property
+    def device(self) -> torch.device:
+        """The device on which the module looks up."""
+        return self._exchange.device
+
+    def forward(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Bags of all features of this rank's batch. All ranks call it.
+
+        Parameters
+        ----------
+        batch : mapping of str to tuple, or KeyedJaggedTensor
+            As `EmbeddingBagCollection.forward` takes it.
+
+        Returns
+        -------
+        dict of str to Tensor
+            By feature shape (B, dim).
+        """
+        if not self._sent:
+            # Nothing is exchanged.
+            assert self._replicated is not None, "there is a feature"
+            return self._replicated(batch)  # type: ignore[no-any-return]
+        given, error = _tried(lambda: self._checked(batch))
+        with torch.no_grad():
+            return self._forward(given, error)
+
+    def _checked(self, batch: Any) -> Joined:
+        given = joined(self.features, batch, counted=False)
+        check_ids("input", given.ids, self.device)
+        check_ids("offsets", given.offsets, self.device)
+        if given.ids.dim() != 1 or given.offsets.dim() != 1 or (given.offsets.shape[0] - 1) % len(self.features) != 0:
+            raise invalid("batch", f"ids and offsets have one dimension, offsets F * B + 1 entries for {len(self.features)} features")
+        if given.weights is not None:
+            if given.weights.shape != given.ids.shape or given.weights.device != given.ids.device:
+                raise invalid("per_sample_weights", f"shape {tuple(given.weights.shape)}: give one for each id, on the same device")
+            if given.weights.requires_grad and torch.is_grad_enabled():
+                raise invalid("per_sample_weights", "they require a gradient, and this module is for inference: detach() them")
+            given = given._replace(weights=given.weights.to(torch.float32))
+        return given
+
+    def _forward(self, given: Joined, error: Exception | None) -> dict[str, torch.Tensor]:
+        world, sent = self._exchange.size, len(self._sent)
+        if error is not None:
+            nothing = torch.zeros(1, dtype=torch.int64, device=self.device)
+            given = Joined(nothing[:0], nothing, None, [])
+        route = self._router.send(given.ids, given.offsets)
+        own, kept_ids, theirs, late = self._counts(route, error)
+        codes = [it[0] for it in theirs]
+        if any(codes):
+            self._leave_together(codes, error or self._wrong_values(given, route))
+        ids_of = [own[rank * sent : (rank + 1) * sent] for rank in range(world)]
+        pieces_of = [own[(world + rank) * sent : (world + rank + 1) * sent] for rank in range(world)]
+        ids, pieces = sum(map(sum, ids_of)), sum(map(sum, pieces_of))
+        mine = route.pieces(ids, pieces)
+        numbers, weights = self._send(route, mine, given, (ids_of, pieces_of), theirs)
+        kept, error = _tried(lambda: self._keep(route, given, ids, kept_ids))
+        found, failed = _tried(lambda: self._serve(numbers, weights, theirs))
+        error = _without_positions(error or failed)
+        # Other ranks get zeros where this one failed, and are told.
+        self._tell(error)
+        bags = (given.offsets.shape[0] - 1) // len(self.features)
+        outputs: dict[str, torch.Tensor] = {} if kept is None else kept
+        for group in self._groups:
+            rows = self._bring_back(group, found, theirs, pieces_of)
+            outputs.update(self._bags_of(group, rows, mine, pieces_of, route, given, bags))
+        # On a GPU a failure of the call before is told now, behind the exchanges in which all ranks take part.
+        if error is not None or late is not None:
+            raise error or late  # type: ignore[misc]
+        return {feature.name: outputs[feature.name] for feature in self.features}
+
+    def _counts(
+        self, route: Sorted, error: Exception | None
+    ) -> tuple[list[int], int, list[list[int]], RankFailed | None]:
+        """What this rank sends: by rank and feature ids, then pieces; how many ids it keeps; what each rank sends here: a code, ids and
+        pieces by feature; and which rank failed in the call before. The CPU waits for the GPU here, and nowhere else."""
+        world, sent = self._exchange.size, len(self._sent)
+        code = torch.where(route.missing.any(), _KINDS.index("MissingIds"), 0)
+        code = torch.where(route.wrong_offsets, _KINDS.index("InvalidArgument"), code)
+        if error is not None:
+            code = torch.full_like(code, _code(error))
+        used = world * sent
+        by_rank = [it[:used].reshape(world, sent) for it in (route.ids_of_key, route.pieces_of_key)]
+        head = torch.cat([code.reshape(1, 1).expand(world, 1), *by_rank], dim=1).contiguous()
+        received = self._exchange.swap("how many ids they send", head)
+        told = self._told if self._told is not None else code.new_zeros(world)
+        kept = route.ids_of_key[used:-1].sum()
+        parts = [*by_rank, kept, received, told]
+        values = iter(torch.cat([part.reshape(-1) for part in parts]).tolist())
+        own = list(islice(values, 2 * used))
+        kept_ids = next(values)
+        theirs = [list(islice(values, 1 + 2 * sent)) for _ in range(world)]
+        self._told = None
+        late = _first_failed(list(values), self._exchange.rank)
+        return own, kept_ids, theirs, late
+
+    def _leave_together(self, codes: Sequence[int], error: Exception | None) -> None:
+        """Raises on all ranks if one of them failed: there what befell it, elsewhere which rank it was."""
+        if error is not None:
+            raise error
+        failed = _first_failed(codes, self._exchange.rank)
+        if failed is not None:
+            raise failed
+
+    def _wrong_values(self, given: Joined, route: Sorted) -> Exception | None:
+        """What is wrong with the values of this rank's batch."""
+        if bool(route.wrong_offsets):
+            return invalid("offsets", f"they descend, or do not go from 0 to {given.ids.shape[0]}, the number of ids")
+        positions = torch.nonzero(route.missing).reshape(-1).tolist()
+        if not positions:
+            return None
+        text = f"{len(positions)} of {given.ids.shape[0]} ids are missing from their tables, the first at position {positions[0]}"
+        details = {"positions": positions, "count": len(positions), "id": int(given.ids[positions[0]])}
+        return _make("MissingIds", text, details)
+
+    def _send(
+        self,
+        route: Sorted,
+        mine: Pieces,
+        given: Joined,
+        counts: tuple[list[list[int]], list[list[int]]],
+        theirs: list[list[int]],
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Sends each rank the lengths of its pieces and their ids; and weights. Returns what came."""
+        ids_of, pieces_of = ([sum(it) for it in counts[0]], [sum(it) for it in counts[1]])
+        parts = []
+        for ids, pieces in zip(spans(ids_of), spans(pieces_of), strict=True):
+            parts += [mine.lengths[slice(*pieces)], route.ids[slice(*ids)]]
+        sent = len(self._sent)
+        received_ids = [sum(it[1 : 1 + sent]) for it in theirs]
+        received = [sum(it[1:]) for it in theirs]
+        sizes = [one + other for one, other in zip(ids_of, pieces_of, strict=True)]
+        numbers = self._exchange.swap("ids", torch.cat(parts), sizes, received)
+        if not self._weights_sent:
+            return numbers, None
+        assert given.weights is not None, "a feature is weighted"
+        weights = given.weights[route.order[: sum(ids_of)]]
+        return numbers, self._exchange.swap("weights", weights, ids_of, received_ids)
+
+    def _keep(self, route: Sorted, given: Joined, sent: int, count: int) -> dict[str, torch.Tensor]:
+        """The features that each rank looks up for itself."""
+        if self._replicated is None:
+            return {}
+        bags = (given.offsets.shape[0] - 1) // len(self.features)
+        lengths = (given.offsets[1:] - given.offsets[:-1]).to(torch.int64).reshape(len(self.features), bags)[self._kept].reshape(-1)
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        # They lie behind those that are sent, and before those that go nowhere.
+        ids = route.ids[sent : sent + count]
+        weights = None
+        if any(self.features[at].weighted for at in self._kept):
+            assert given.weights is not None, "a feature is weighted"
+            weights = given.weights[route.order[sent : sent + count]]
+        rows = self._replicated._run(self._replicated._lookup, ids, offsets, weights, None)
+        dims = [self._dims[at] for at in self._kept]
+        return dict(zip([self.features[at].name for at in self._kept], rows.split(dims, dim=1), strict=True))
+
+    def _serve(
+        self, numbers: torch.Tensor, weights: torch.Tensor | None, theirs: list[list[int]]
+    ) -> tuple[torch.Tensor, list[list[tuple[int, int]]]]:
+        """Looks up what all ranks want of this one: rows of pieces, one feature beside the other, and where those of each rank lie."""
+        places, sent = self._places_of[self._exchange.rank], len(self._sent)
+        lengths: list[list[torch.Tensor]] = [[] for _ in places]
+        ids: list[list[torch.Tensor]] = [[] for _ in places]
+        factors: list[list[torch.Tensor]] = [[] for _ in places]
+        counts: list[list[int]] = [[] for _ in places]
+        at = at_weights = 0
+        for given in theirs:
+            for which, place in enumerate(places):
+                pieces = given[1 + sent + place]
+                lengths[which].append(numbers[at : at + pieces])
+                counts[which].append(pieces)
+                at += pieces
+            for which, place in enumerate(places):
+                count = given[1 + place]
+                ids[which].append(numbers[at : at + count])
+                at += count
+                if weights is not None:
+                    factors[which].append(weights[at_weights : at_weights + count])
+                at_weights += count
+        where = [spans(it) for it in counts]
+        if self._served is None:
+            return numbers.new_zeros((0, 0), dtype=torch.float32), where
+        bags = max(sum(it) for it in counts)
+        # Every feature of a look-up has as many bags: empty ones are added.
+        padded = [torch.cat([*own, own[0].new_zeros(bags - sum(many))]) for own, many in zip(lengths, counts, strict=True)]
+        offsets = torch.cat([numbers.new_zeros(1), torch.cat(padded).cumsum(0)])
+        joined_ids = torch.cat([part for own in ids for part in own])
+        joined_weights = None if weights is None else torch.cat([part for own in factors for part in own])
+        if not any(feature.weighted for feature in self._served.features):
+            joined_weights = None
+        return self._served._run(self._served._lookup, joined_ids, offsets, joined_weights, None), where
+
+    def _tell(self, error: Exception | None) -> None:
+        """Tells all ranks whether this one's look-ups have failed, and on the CPU raises if another's have."""
+        world = self._exchange.size
+        codes = torch.full((world,), _code(error), dtype=torch.int64, device=self.device)
+        told = self._exchange.swap("whether look-ups failed", codes)
+        if self.device.type == "cuda":
+            # To read it would wait for the GPU.
+            self._told = told
+            return
+        self._leave_together(told.tolist(), error)
+
+    def _bring_back(
+        self,
+        group: _Group,
+        found: tuple[torch.Tensor, list[list[tuple[int, int]]]] | None,
+        theirs: list[list[int]],
+        pieces_of: list[list[int]],
+    ) -> torch.Tensor:
+        """Sends each rank the rows of its pieces, and returns those of this rank's own."""
+        sent, places = len(self._sent), self._places_of[self._exchange.rank]
+        sizes = [sum(given[1 + sent + place] for place in group.places) for given in theirs]
+        received = [sum(it[place] for place in group.places) for it in pieces_of]
+        if found is None:
+            rows = torch.zeros((sum(sizes), group.dim), device=self.device)
+        else:
+            parts, columns = [], spans([self._dims[self._sent[place]] for place in places])
+            for rank in range(len(theirs)):
+                for which, place in enumerate(places):
+                    if place in group.places:
+                        begin, end = found[1][which][rank]
+                        parts.append(found[0][begin:end, slice(*columns[which])])
+            rows = torch.cat(parts) if parts else torch.zeros((0, group.dim), device=self.device)
+        return self._exchange.swap("rows", rows, sizes, received)
+
+    def _bags_of(
+        self,
+        group: _Group,
+        rows: torch.Tensor,
+        mine: Pieces,
+        pieces_of: list[list[int]],
+        route: Sorted,
+        given: Joined,
+        bags: int,
+    ) -> dict[str, torch.Tensor]:
+        """Puts what came back into the bags of this rank's batch."""
+        bag, first, position = mine.bag, mine.first, mine.position
+        if len(self._groups) > 1:
+            begins = [begin for begin, _ in spans([sum(it) for it in pieces_of])]
+            parts = []
+            for begin, it in zip(begins, pieces_of, strict=True):
+                before = begin + sum(it[: group.places.start])
+                parts.append((before, before + sum(it[place] for place in group.places)))
+            bag, first, position = (torch.cat([it[slice(*part)] for part in parts]) for it in (bag, first, position))
+        if any(self._weighted_here[at] for at in group.features):
+            assert given.weights is not None, "a feature is weighted"
+            weighted = torch.tensor(self._weighted_here, device=self.device)[bag // max(bags, 1)]
+            factors = torch.where(weighted, given.weights[position], torch.ones((), device=self.device))
+            rows = rows * factors.unsqueeze(1)
+        if group.features != list(range(len(self.features))):
+            numbers = torch.full((len(self.features),), 0, dtype=torch.int64)
+            numbers[group.features] = torch.arange(len(group.features))
+            bag = numbers.to(self.device)[bag // max(bags, 1)] * bags + bag % max(bags, 1)
+        sums = sums_of_bags(rows, bag, first, len(group.features) * bags).reshape(len(group.features), bags, group.dim)
+        outputs = {}
+        for of_feature, at in zip(sums, group.features, strict=True):
+            if self.features[at].pooling == "mean":
+                counts = route.kept.reshape(len(self.features), bags)[at].clamp(min=1)
+                of_feature = of_feature / counts.unsqueeze(1)
+            outputs[self.features[at].name] = of_feature.to(self.dtype)
+        return outputs
+
+    def check(self, patience: float = 60.0) -> None:
+        """Waits until this rank's look-ups have ended, and raises what befell them, or which other rank told of a failure.
+
+        On the CPU each call has raised by itself. No other rank has to call it. `patience` is in seconds.
+        """
+        for collection in (self._served, self._replicated):
+            if collection is not None:
+                collection.check(patience)
+        if self._told is not None:
+            codes, self._told = self._told.tolist(), None
+            self._leave_together(codes, None)
+
+    def recover(self) -> bool:
+        """Starts this rank's queues anew that take no commands, as `EmbeddingBagCollection.recover`."""
+        return any([it.recover() for it in (self._served, self._replicated) if it is not None])
+
+    def reports(self) -> dict[str, dict[str, Any] | None]:
+        """Counts and seconds of this rank's latest look-up for all ranks ("served") and for itself ("replicated")."""
+        named = (("served", self._served), ("replicated", self._replicated))
+        return {name: collection.report() for name, collection in named if collection is not None}
+
+    def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
+        before = torch.empty(0, dtype=self.dtype, device=self.device)
+        after = fn(before)
+        if (after.device, after.dtype) != (before.device, before.dtype):
+            text = f"the module is on {before.device} with output of {before.dtype}, as all ranks agreed"
+            raise invalid("device", f"{text}: make it anew, over an executor on {after.device} and with dtype={after.dtype}")
+        return self
+
+    def extra_repr(self) -> str:
+        placed = [f"{it.table}: {it.kind}{'' if it.owner is None else f' by rank {it.owner}'}" for it in self.plan.placements]
+        return f"rank {self._exchange.rank} of {self._exchange.size}, {', '.join(placed)}, device={str(self.device)!r}"
+
+
+def _tried(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What a call returns, or what it raises. Other ranks are told of whatever it is: they would wait for this one."""
+    try:
+        return call(), None
+    except Exception as error:
+        return None, error
+
+
+def _without_positions(error: Exception | None) -> Exception | None:
+    """An error of a look-up for all ranks: positions among their ids say nothing to anybody."""
+    if getattr(error, "positions", None):
+        error.positions = ()  # type: ignore[union-attr]
+    return error
+
+
+def _code(error: Exception | None) -> int:
+    """The number of an error's class."""
+    if error is None:
+        return 0
+    named = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), "WarprowError")
+    return _KINDS.index(named)
+
+
+def _first_failed(codes: Sequence[int], own: int) -> RankFailed | None:
+    """Which other rank failed, of codes by rank."""
+    for rank, code in enumerate(codes):
+        if code and rank != own:
+            kind = _KINDS[code]
+            error = RankFailed(f"rank {rank} of the group has failed with {kind}: what befell it is raised there")
+            error.rank, error.kind = rank, kind
+            return error
+    return None
