@@ -56,6 +56,8 @@ pub struct ExecutorSpec {
     /// Tables, and how many rows of each lie in GPU memory; of all others as many as their shares of `hbm_bytes` hold.
     #[serde(default)]
     pub hbm_rows: Vec<(String, u64)>,
+    #[serde(default)]
+    pub prefetch_multiprocessors: Option<u32>,
 }
 
 /// A feature.
@@ -104,6 +106,7 @@ impl ExecutorSpec {
         let mut options = self.timeout()?.into_iter().fold(options, GpuOptions::with_timeout);
         (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
         (options.overlay_bytes, options.adopting) = (self.overlay_bytes, self.adopting);
+        options.prefetch_multiprocessors = self.prefetch_multiprocessors;
         Ok(options)
     }
 }

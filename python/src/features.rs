@@ -30,13 +30,23 @@ pub(crate) struct AttachArgs {
     adopting: bool,
     timeout: Option<f64>,
     hbm_rows: Vec<(String, u64)>,
+    prefetch_multiprocessors: Option<u32>,
 }
 
 impl AttachArgs {
     /// The options.
     pub(crate) fn options(self) -> ExecutorSpec {
-        let Self { dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout, hbm_rows } = self;
-        ExecutorSpec { dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout, hbm_rows }
+        ExecutorSpec {
+            dram_bytes: self.dram_bytes,
+            hbm_bytes: self.hbm_bytes,
+            check_rows: self.check_rows,
+            check_keys: self.check_keys,
+            overlay_bytes: self.overlay_bytes,
+            adopting: self.adopting,
+            timeout: self.timeout,
+            hbm_rows: self.hbm_rows,
+            prefetch_multiprocessors: self.prefetch_multiprocessors,
+        }
     }
 }
 

@@ -41,11 +41,9 @@ class _Stream:
 
 @contextlib.contextmanager
 def without_gpu(patch: pytest.MonkeyPatch) -> Iterator[torch.device]:
-    """The device of a model; without a GPU it is the CPU, and what engines ask CUDA for does nothing."""
+    """The device on which engines make a model, under `with device:`. Without a GPU it is the CPU, and what engines ask CUDA for does nothing."""
     if HAS_GPU:
-        device = torch.device("cuda", torch.cuda.current_device())
-        with device:
-            yield device
+        yield torch.device("cuda", torch.cuda.current_device())
         return
     empty = torch.empty
     # Each of these can be asked for before any kernel is launched.

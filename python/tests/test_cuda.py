@@ -263,6 +263,25 @@ def test_a_capture_without_a_plan_is_refused_and_goes_on(stored) -> None:  # noq
     same(ours(ids), table.cuda()[ids])
 
 
+def test_drives_that_a_gpu_plays(tmp_path) -> None:
+    table = torch.randn(1000, 128, generator=torch.Generator().manual_seed(0))
+    addresses = [f"emulated:{tmp_path}/{number}.drive?size=64M&gpu=0&profile=gen5-tlc" for number in range(2)]
+    with warprow.format(addresses) as store:
+        store.load({"user": table})
+        for budget in (None, 2):
+            executor = store.attach("cuda", prefetch_multiprocessors=budget)
+            modules = [wt.Embedding(executor, "user", prefetch=1) for _ in range(2)]
+            inputs = [torch.randint(0, 1000, (300,), device="cuda") for _ in modules]
+            for module, ids in zip(modules, inputs):
+                same(module(ids), table.cuda()[ids])
+            # The first one's rows are needed first.
+            first = modules[0].prefetch(inputs[0])
+            other = modules[1].prefetch(inputs[1], behind=first)
+            for module, ids, ahead in zip(modules, inputs, (first, other)):
+                same(module.lookup(ahead), table.cuda()[ids])
+                module.check()
+
+
 def test_nothing_synchronises(stored) -> None:  # noqa: F811
     store, table = stored
     ours = wt.EmbeddingBag(attach(store, "cuda"), "user", mode="sum")

@@ -75,7 +75,8 @@ def test_rows_of_a_token_lie_side_by_side(folder, codes: torch.Tensor, device: s
             assert found.shape == (tokens, HEADS * DIM) and found.dtype == torch.bfloat16
             assert torch.equal(found.cpu().view(torch.int16), wanted.view(torch.int16))
             # In two halves, several ahead, into the caller's memory.
-            one, other = table.prefetch(at), table.prefetch(at.flip(0))
+            one = table.prefetch(at)
+            other = table.prefetch(at.flip(0), behind=one)
             out = torch.full((tokens, HEADS * DIM), 7.0, dtype=torch.bfloat16, device=device)
             assert table.lookup(one, out=out) is out
             assert torch.equal(out.cpu().view(torch.int16), wanted.view(torch.int16))
@@ -100,7 +101,9 @@ def test_two_layers_are_fetched_inside_one_graph(folder, codes: torch.Tensor) ->
             layer.lookup(layer.prefetch(at))
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            ahead = [layer.prefetch(at) for layer, at in zip(layers, ids)]
+            # The layers share the drive, and the first one's rows are needed first.
+            first = layers[0].prefetch(ids[0])
+            ahead = [first, layers[1].prefetch(ids[1], behind=first)]
             for layer, held, out in zip(layers, ahead, outs):
                 layer.lookup(held, out=out)
         for tokens in (16, 1, 7, 0):
@@ -133,5 +136,8 @@ def test_what_does_not_fit_is_refused(folder) -> None:
         for shape in ((4,), (4, 3), (1, 4, 2)):
             with pytest.raises(warprow.WarprowError, match=r"\(tokens, 2\)"):
                 table(torch.zeros(shape, dtype=torch.int64))
+        ahead = wt.NgramTable(store, "ple.weight", heads=2, prefetch=1)
+        with pytest.raises(warprow.WrongType, match="behind"):
+            ahead.prefetch(torch.zeros((4, 2), dtype=torch.int64), behind=table)
         with pytest.raises(warprow.WarprowError, match="contiguous"):
             table(torch.zeros((4, 2), dtype=torch.int64), out=torch.zeros((4, 7), dtype=torch.bfloat16))

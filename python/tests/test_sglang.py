@@ -80,13 +80,14 @@ def engram(tmp_path: Path) -> tuple[Path, torch.Tensor, torch.Tensor, torch.Tens
     return write_folder(tmp_path / "engram", {"m.safetensors": names}), weight, scales, wanted
 
 
-def layer() -> Any:
+def layer(world: World) -> Any:
     bounds = [sum(SIZES[:head]) for head in range(HEADS + 1)]
     layout = types.SimpleNamespace(
         layer_ids=(1, LAYER), num_embeddings=(7, sum(SIZES)), head_dim=DIM, max_ngram_size=4, n_heads=2, column_bounds=lambda index: tuple(bounds)
     )
     config = types.SimpleNamespace(rms_norm_eps=1e-6, hidden_size=64, hc_mult=2)
-    return importlib.import_module(ENGRAM).Engram(config, LAYER, layout)
+    with world.device:
+        return importlib.import_module(ENGRAM).Engram(config, LAYER, layout)
 
 
 def ids_of(tokens: int) -> torch.Tensor:
@@ -107,7 +108,7 @@ def test_engram_rows_of_all_ranks_are_the_checkpoints(world: World, engram: Any,
         found = torch.zeros((tokens, HEADS, DIM), dtype=torch.bfloat16)
         for rank in range(ranks):
             with world.at(rank, ranks, path=str(folder)):
-                made = layer()
+                made = layer(world)
                 table = made.embed
                 assert table.weight.numel() == table.scale.numel() == 0
                 table.weight.weight_loader(table.weight, weight.view(torch.float8_e4m3fn))
@@ -147,7 +148,8 @@ def test_ple_rows_of_all_ranks_are_the_checkpoints(world: World, tmp_path: Path,
     for rank in range(ranks):
         with world.at(rank, ranks, path=str(folder)):
             module = importlib.import_module(QWEN)
-            made = module.Qwen4ExpNGramEmbedding(config, width * heads, prefix=prefix)
+            with world.device:
+                made = module.Qwen4ExpNGramEmbedding(config, width * heads, prefix=prefix)
             table = made.ngram_embedding
             assert isinstance(table, module.Qwen4ExpPinnedHostEmbedding) and table.weight.device.type == "meta"
             assert table.weight.shape == (rows // ranks, width) and table.weight.dtype == (torch.float8_e4m3fn if kind == "fp8" else torch.bfloat16)
@@ -178,7 +180,7 @@ def test_nothing_is_done_where_nobody_asks(world: World) -> None:
 
 def test_steps_begin_with_what_befell_the_last(world: World, engram: Any) -> None:
     with world.at(0, 1, path=str(engram[0])):
-        layer()
+        layer(world)
         (table,) = plug_in.tables()
         seen = []
         world.patch.setattr(table, "between_steps", lambda: seen.append(1))
@@ -203,4 +205,4 @@ def test_releases_that_nobody_looked_at_are_refused(world: World, engram: Any) -
     with pytest.raises(SystemExit, match=r"knows SGLang 0\.5\.23, and this is 0\.4\.0"), world.at(0, 1, path=str(engram[0])):
         pass
     with world.at(0, 1, path=str(engram[0]), allow_unknown_version=True):
-        assert layer().embed.stored is not None
+        assert layer(world).embed.stored is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from engine_world import HAS_GPU, origins, without_gpu  # noqa: E402
 import warprow  # noqa: E402
 import warprow.vllm as plug_in  # noqa: E402
 from warprow._engines import imports, table as tables  # noqa: E402
-from warprow._engines.options import EngineOptions  # noqa: E402
+from warprow._engines.options import EngineOptions, pattern_of  # noqa: E402
 
 DIM, HEADS, TOKENS = 64, 9, 48
 #: Of two layers, three orders, three heads.
@@ -121,11 +122,12 @@ def engram_config() -> types.SimpleNamespace:
     )
 
 
-def engram(index: int) -> Any:
+def engram(world: World, index: int) -> Any:
     module = importlib.import_module(ENGRAM)
     layout = module.EngramLayout(engram_config())
     assert [[list(order) for order in layer] for layer in layout.primes] == PRIMES
-    made = module.Engram(engram_config(), None, layout, index, False, f"model.layers.{layout.layer_ids[index]}.engram")
+    with world.device:
+        made = module.Engram(engram_config(), None, layout, index, False, f"model.layers.{layout.layer_ids[index]}.engram")
     # Memory that nobody writes to is seen.
     made.staged_rows.fill_(7)
     return made
@@ -161,7 +163,7 @@ def test_engram_rows_of_all_ranks_are_the_checkpoints(world: World, engrams: Any
             parts = []
             for rank in range(ranks):
                 world.rank(rank, ranks)
-                layer = engram(index)
+                layer = engram(world, index)
                 layer.prepare_embeddings(ids.to(world.device)[:, index])
                 parts.append(layer.staged_rows[:tokens])
             found = torch.cat(parts, 1)
@@ -174,7 +176,7 @@ def test_ids_of_another_ranks_rows_give_zeros(world: World, engrams: Any) -> Non
     folder, layers = engrams
     world.ask(folder)
     world.rank(1, 3)
-    layer = engram(0)
+    layer = engram(world, 0)
     table = layer.embed_tokens
     assert (table.vocab_start_idx, table.vocab_end_idx) == (211, 462)
     ids = torch.full((4, HEADS), 0, dtype=torch.int32)
@@ -188,7 +190,7 @@ def test_ids_of_another_ranks_rows_give_zeros(world: World, engrams: Any) -> Non
 def test_loading_copies_nothing_and_compares_shapes(world: World, engrams: Any) -> None:
     folder, layers = engrams
     world.ask(folder)
-    table = engram(0).embed_tokens
+    table = engram(world, 0).embed_tokens
     assert {name for name, _ in table.named_parameters()} == {"weight", "weight_scale_inv"}
     assert table.weight.numel() == table.weight_scale_inv.numel() == 0
     weight, scales = layers[0]
@@ -210,7 +212,7 @@ def test_nothing_is_done_where_nobody_asks(world: World, additional: Any) -> Non
     config = importlib.import_module("vllm.config.vllm").VllmConfig
     config.additional_config = additional
     config().__post_init__()
-    made = engram(0)
+    made = engram(world, 0)
     assert type(made.embed_tokens) is module.ParallelEngramEmbedding and made.embed_tokens.weight.numel() == sum(SIZES[0]) * DIM
     assert type(ngram(world, "bf16").ngram_embedding) is ple.Qwen4ExpPLEPinnedHostEmbedding
     assert plug_in.tables() == []
@@ -222,13 +224,13 @@ def test_releases_that_nobody_looked_at_are_refused(world: World, engrams: Any) 
     vllm, module = importlib.import_module("vllm"), importlib.import_module(ENGRAM)
     world.patch.setattr(vllm, "__version__", "0.99.1")
     with pytest.raises(plug_in.UnknownRelease, match=r"knows vLLM 0\.32\.0 and 0\.33\.0, and this is 0\.99\.1"):
-        engram(0)
+        engram(world, 0)
     world.ask(folder, allow_unknown_version=True)
-    assert engram(0).embed_tokens.stored.name == "engram1"
+    assert engram(world, 0).embed_tokens.stored.name == "engram1"
     # What it takes is looked at in any case.
     world.patch.setattr(module.ParallelEngramEmbedding, "lookup", lambda self, ids, rows: None)
     with pytest.raises(plug_in.UnknownRelease, match=r"ParallelEngramEmbedding\.lookup takes self, ids, rows") as caught:
-        engram(0)
+        engram(world, 0)
     assert caught.value.version == "0.99.1"
     world.patch.undo()
 
@@ -262,7 +264,7 @@ def test_tables_that_do_not_fit_the_model_are_refused(world: World, engrams: Any
         other = {"layers.9.engram.embed.weight": ("F8_E4M3", weight)}
         world.ask(write_folder(tmp_path / name, {"m.safetensors": files or other}))
         with pytest.raises(warprow.WarprowError, match=hint):
-            engram(0)
+            engram(world, 0)
         assert plug_in.tables() == []
 
 
@@ -306,15 +308,16 @@ def ngram(world: World, kind: str) -> Any:
         ple_embedding_dtype={"bf16": None, "fp8": "float8_e4m3fn", "nvfp4": "nvfp4"}[kind],
         stand_in_rows=ROWS,
     )
-    return importlib.import_module(PLE).Qwen4ExpNGramEmbedding(
-        config,
-        WIDTH * PLE_HEADS,
-        0,
-        TOKENS,
-        data_parallel_rank=0,
-        prefix="language_model.model.layers.1.ple.ple_embedding",
-        params_dtype=torch.bfloat16,
-    )
+    with world.device:
+        return importlib.import_module(PLE).Qwen4ExpNGramEmbedding(
+            config,
+            WIDTH * PLE_HEADS,
+            0,
+            TOKENS,
+            data_parallel_rank=0,
+            prefix="language_model.model.layers.1.ple.ple_embedding",
+            params_dtype=torch.bfloat16,
+        )
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -406,7 +409,7 @@ def test_ple_rows_from_tokens(world: World, ple: Any) -> None:
 
 def test_steps_begin_with_what_befell_the_last(world: World, engrams: Any) -> None:
     world.ask(engrams[0])
-    engram(0)
+    engram(world, 0)
     (table,) = plug_in.tables()
     seen = []
     world.patch.setattr(table, "between_steps", lambda: seen.append(1))
@@ -468,7 +471,7 @@ def test_a_drive_that_fails_gives_zeros_and_a_report_and_comes_back(failing: Any
 def test_a_file_that_changes_stops_the_engine(world: World, engrams: Any) -> None:
     folder, _ = engrams
     world.ask(folder)
-    layer = engram(0)
+    layer = engram(world, 0)
     ids = hash_ids(0, 4, 1).to(world.device)[:, 0]
     layer.prepare_embeddings(ids)
     plug_in.tables()[0].between_steps()
@@ -480,6 +483,17 @@ def test_a_file_that_changes_stops_the_engine(world: World, engrams: Any) -> Non
     assert not layer.staged_rows[:4].any()
     with pytest.raises(warprow.RowsFailed, match="m0.safetensors"):
         plug_in.tables()[0].between_steps()
+
+
+@pytest.mark.parametrize("argument", ["WARPROW_SGLANG", 'additional_config["warprow"]'])
+def test_a_layers_number_and_pattern_come_from_its_name(argument: str, tmp_path: Path) -> None:
+    usual, own = EngineOptions(path=str(tmp_path)), EngineOptions(path=str(tmp_path), tensor="t.{layer}.{}")
+    pattern = "*layers.{layer}.{rest}.shard_{}.weight"
+    assert pattern_of("model.layers.7.ple.table", pattern, usual, argument) == ("7", "*layers.7.ple.table.shard_{}.weight")
+    assert pattern_of("layers.12.ple", pattern, own, argument) == ("12", "t.12.{}")
+    for prefix in ("model.ple.table", "layers.x.ple", "layers.7"):
+        with pytest.raises(warprow.InvalidArgument, match=f"names no layer: give {re.escape(argument)} a tensor"):
+            pattern_of(prefix, pattern, usual, argument)
 
 
 def test_the_entry_point_imports_no_torch() -> None:

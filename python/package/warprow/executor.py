@@ -58,6 +58,7 @@ class Options:
     adopting: bool = False
     timeout: float | None = None
     hbm_rows: tuple[tuple[str, int], ...] = ()
+    prefetch_multiprocessors: int | None = None
 
 
 def device_name(device: object) -> tuple[str, int]:

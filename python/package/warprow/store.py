@@ -467,6 +467,7 @@ class Store:
         adopting: bool = False,
         timeout: float | None = None,
         hbm_rows: Mapping[str, int] | Iterable[tuple[str, int]] | None = None,
+        prefetch_multiprocessors: int | None = None,
     ) -> Executor:
         """Attaches an executor, which keeps the hottest rows in memory and looks rows up.
 
@@ -491,14 +492,19 @@ class Store:
         hbm_rows : mapping of str to int, optional
             On a GPU, how many rows of a table, its hottest, to keep in GPU memory, as far as `hbm_bytes` hold them. Tables that are not
             named share what is left.
+        prefetch_multiprocessors : int, optional
+            On a GPU, kernels that fetch rows ahead have at most as many threads at a time as fit on so many multiprocessors, so that a
+            model's kernels keep the rest of the GPU; by default as many as are fastest.
         """
         of_tables = tuple(dict(hbm_rows or ()).items())
         for name, rows in of_tables:
             self.table(name)
             if rows < 0:
                 raise invalid("hbm_rows", f"{rows} rows of {name!r}: give a number from 0 on")
+        if prefetch_multiprocessors is not None and not 0 < prefetch_multiprocessors < 1 << 32:
+            raise invalid("prefetch_multiprocessors", f"{prefetch_multiprocessors}: give a number from 1 on")
         options = Options(
-            dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout, of_tables
+            dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout, of_tables, prefetch_multiprocessors
         )
         executor = Executor(self, device, options)
         self._executors.add(executor)

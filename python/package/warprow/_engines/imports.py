@@ -6,10 +6,12 @@ by itself: that would take seconds in processes that serve no model.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import logging
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -73,6 +75,26 @@ def when_imported(name: str, change: Change) -> None:
     if getattr(module.__spec__, "_initializing", False):
         logger.warning("warprow: %s is being imported at this moment, and may not have all its names yet", name)
     change(module)
+
+
+def when_any_imported(hooks: Mapping[str, Sequence[str]], package: str) -> None:
+    """Has modules of an engine changed once they are imported.
+
+    Parameters
+    ----------
+    hooks : mapping
+        Of each module of `package`, by its name there, the engine's modules that its function `install` changes. It is imported with the
+        first of them: what it needs, torch above all, is there by then.
+    package : str
+        The plug-in's package.
+    """
+    for name, modules in hooks.items():
+        for module in modules:
+            when_imported(module, functools.partial(_install, f"{package}.{name}"))
+
+
+def _install(name: str, module: ModuleType) -> None:
+    importlib.import_module(name).install(module)
 
 
 def forget() -> None:

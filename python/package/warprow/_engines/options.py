@@ -74,3 +74,24 @@ class EngineOptions:
         parts += ["scales="] if codes else []
         parts += [f"rows={rows[0]}..{rows[1]}"] if rows is not None else []
         return ",".join(parts + ([self.drive] if self.drive else []))
+
+
+def pattern_of(prefix: str, pattern: str, options: EngineOptions, argument: str) -> tuple[str, str]:
+    """The number of the layer that a module's name begins with, and the pattern of its shards.
+
+    Parameters
+    ----------
+    prefix : str
+        The module's name in the model, such as "model.layers.1.ple".
+    pattern : str
+        The usual pattern: `{layer}` stands for the number of the layer, `{rest}` for what follows it in `prefix`.
+    options : EngineOptions
+        Whose `tensor` takes the place of `pattern`, if it is given.
+    argument : str
+        Where the user gave the options, for messages.
+    """
+    _, found, rest = prefix.rpartition("layers.")
+    layer, _, rest = rest.partition(".")
+    if not found or not layer.isdigit() or not rest:
+        raise invalid("prefix", f"{prefix!r} names no layer: give {argument} a tensor")
+    return layer, (options.tensor or pattern.replace("{rest}", rest)).replace("{layer}", layer)

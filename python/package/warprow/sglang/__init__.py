@@ -7,10 +7,9 @@ SGLang finds it by its entry point `warprow` of the group `sglang.srt.plugins`. 
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .._engines.imports import when_imported
+from .._engines.imports import when_any_imported
 from .._engines.release import UnknownRelease
 from ..errors import WarprowError
 
@@ -18,6 +17,14 @@ if TYPE_CHECKING:
     from .._engines.table import EngineTable
 
 __all__ = ["UnknownRelease", "register", "tables"]
+
+
+#: Modules of this package, and SGLang's modules that they change.
+HOOKS = {
+    "_engram": ("sglang.srt.layers.engram",),
+    "_ple": ("sglang.srt.models.qwen4_exp",),
+    "_steps": ("sglang.srt.model_executor.model_runner",),
+}
 
 
 def register() -> None:
@@ -30,25 +37,7 @@ def register() -> None:
     except WarprowError as error:
         # SGLang logs what a plug-in raises, and would go on with a table of its own.
         raise SystemExit(f"warprow.sglang: {error}") from error
-
-    def engram(module: ModuleType) -> None:
-        from . import _engram
-
-        _engram.install(module)
-
-    def ple(module: ModuleType) -> None:
-        from . import _ple
-
-        _ple.install(module)
-
-    def steps(module: ModuleType) -> None:
-        from . import _steps
-
-        _steps.install(module)
-
-    when_imported("sglang.srt.layers.engram", engram)
-    when_imported("sglang.srt.models.qwen4_exp", ple)
-    when_imported("sglang.srt.model_executor.model_runner", steps)
+    when_any_imported(HOOKS, __name__)
 
 
 def tables() -> list[EngineTable]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .._engines.options import EngineOptions
+from .._engines.options import EngineOptions, pattern_of
 from .._engines.table import EngineTable
 from ..errors import invalid
 from ._asked import SGLANG, VARIABLE, options, version
@@ -50,15 +50,6 @@ def install(module: ModuleType) -> None:
     ngram.__init__ = __init__
 
 
-def pattern_of(prefix: str, given: EngineOptions) -> tuple[str, str]:
-    """The number of the layer that a module's name begins with, and the pattern of its shards."""
-    _, found, rest = prefix.rpartition("layers.")
-    layer, _, rest = rest.partition(".")
-    if not found or not layer.isdigit() or not rest:
-        raise invalid("prefix", f"{prefix!r} names no layer: give {VARIABLE} a tensor")
-    return layer, (given.tensor or PATTERN.replace("{rest}", rest)).replace("{layer}", layer)
-
-
 @functools.cache
 def stored_class(module: ModuleType, pinned: Any) -> Any:
     """SGLang's table in pinned memory, with rows where a checkpoint has them."""
@@ -76,7 +67,7 @@ def stored_class(module: ModuleType, pinned: Any) -> Any:
                 super().__init__(embedding)
             finally:
                 module.allocate_ple_host_table = allocate  # type: ignore[attr-defined]
-            layer, pattern = pattern_of(prefix, given)
+            layer, pattern = pattern_of(prefix, PATTERN, given, VARIABLE)
             self.stored = EngineTable(
                 given,
                 name=f"ple{layer}",

@@ -75,9 +75,9 @@ class Embedding(TableModule):
             input = as_tensor("input", input)  # noqa: A001
         return self._run(self._lookup, input, None, None, out)
 
-    def prefetch(self, input: torch.Tensor) -> Prefetched:  # noqa: A002
-        """Begins to fetch rows, for `lookup`."""
-        return self._begin(self._lookup, as_tensor("input", input), None, None)
+    def prefetch(self, input: torch.Tensor, *, behind: Prefetched | None = None) -> Prefetched:  # noqa: A002
+        """Begins to fetch rows, for `lookup`: on a GPU behind those of a batch that is needed first, and was prefetched by any module."""
+        return self._begin(self._lookup, as_tensor("input", input), None, None, behind)
 
     def extra_repr(self) -> str:
         return self._shown()

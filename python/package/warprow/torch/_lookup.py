@@ -164,9 +164,13 @@ class Lookup:
             raise
 
     def prefetch(
-        self, ids: torch.Tensor, offsets: torch.Tensor | None = None, weights: torch.Tensor | None = None
+        self,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None = None,
+        weights: torch.Tensor | None = None,
+        behind: Any = None,
     ) -> tuple[Any, tuple[Any, ...]]:
-        """Begins to fetch the rows of a batch: what holds them, and the tensors to be held."""
+        """Begins to fetch the rows of a batch, behind those of another one: what holds them, and the tensors to be held."""
         if self.spec.prefetch == 0:
             raise invalid("input", "the module was made without prefetch=: say how many batches are held at once")
         self._check(ids, offsets, weights)
@@ -177,7 +181,7 @@ class Lookup:
         if count == 0:
             return None, held
         batch = self._batch(ids, offsets, weights, shape[0] if self.spec.pooled else count)
-        return self.native.prefetch(self._stream(), batch), held
+        return self.native.prefetch(self._stream(), batch, behind), held
 
     def run_prefetched(self, native: Any, held: tuple[Any, ...], out: torch.Tensor | None) -> Any:
         """Looks up what was prefetched."""

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import WarprowError, invalid
+from ..errors import WarprowError, invalid, wrong_type
 from ..executor import Executor, Feature, Options
 from ..store import Store
 from . import _op
@@ -105,9 +105,17 @@ class StoredModule(nn.Module):
         return [self._lookup]
 
     def _begin(
-        self, lookup: Lookup, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None
+        self,
+        lookup: Lookup,
+        ids: torch.Tensor,
+        offsets: torch.Tensor | None,
+        weights: torch.Tensor | None,
+        behind: Prefetched | None = None,
     ) -> Prefetched:
-        return Prefetched(lookup, *lookup.prefetch(ids, offsets, weights))
+        if behind is not None and not isinstance(behind, Prefetched):
+            raise wrong_type("behind", f"a {type(behind).__name__}: give what prefetch() of a module returned")
+        # What was looked up already is there, and of an empty batch there is nothing to wait for.
+        return Prefetched(lookup, *lookup.prefetch(ids, offsets, weights, None if behind is None else behind._native))
 
     def check(self, patience: float = 60.0) -> None:
         """Waits until the module's look-ups have ended, and raises what befell them; and what befell runs of graphs, of those that have

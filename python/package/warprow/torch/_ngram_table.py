@@ -112,9 +112,18 @@ class NgramTable(Embedding):
         ids = self._checked(input)
         return self._side_by_side(super().forward(ids, out=self._apart(out, ids.shape[0])), out)
 
-    def prefetch(self, input: torch.Tensor) -> Prefetched:  # noqa: A002
-        """Begins to fetch the rows of ids of shape (tokens, heads), for `lookup`."""
-        return super().prefetch(self._checked(input))
+    def prefetch(self, input: torch.Tensor, *, behind: Prefetched | None = None) -> Prefetched:  # noqa: A002
+        """Begins to fetch the rows of ids of shape (tokens, heads), for `lookup`.
+
+        Parameters
+        ----------
+        input : Tensor of int64 or int32
+            Ids, of shape (tokens, heads).
+        behind : Prefetched, optional
+            The batch of a layer that comes first, which shares the drives: on a GPU no row of this one is read before the rows of that
+            one are there.
+        """
+        return super().prefetch(self._checked(input), behind=behind)
 
     def lookup(self, prefetched: Prefetched, *, out: torch.Tensor | None = None) -> Any:
         """What `forward` would have given for a batch when it was prefetched."""

@@ -7,10 +7,9 @@ vLLM finds it by its entry point `warprow` of the group `vllm.general_plugins`. 
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import TYPE_CHECKING
 
-from .._engines.imports import when_imported
+from .._engines.imports import when_any_imported
 from .._engines.release import UnknownRelease
 
 if TYPE_CHECKING:
@@ -19,35 +18,22 @@ if TYPE_CHECKING:
 __all__ = ["UnknownRelease", "register", "tables"]
 
 
+#: Modules of this package, and vLLM's modules that they change.
+HOOKS = {
+    "_asked": ("vllm.config.vllm",),
+    "_engram": ("vllm.models.deepseek_v41.common.engram",),
+    "_ple": ("vllm.models.qwen4_exp.nvidia.ngram_embedding",),
+    "_steps": (
+        "vllm.models.deepseek_v41.nvidia.model_state",
+        "vllm.models.qwen4_exp.nvidia.model_state",
+        "vllm.v1.worker.gpu_model_runner",
+    ),
+}
+
+
 def register() -> None:
     """Has vLLM's modules changed once vLLM imports them. vLLM calls this, in each of its processes."""
-
-    # What these import, torch above all, is there by the time that vLLM imports its own modules.
-    def configured(module: ModuleType) -> None:
-        from . import _asked
-
-        _asked.install(module)
-
-    def engram(module: ModuleType) -> None:
-        from . import _engram
-
-        _engram.install(module)
-
-    def ple(module: ModuleType) -> None:
-        from . import _ple
-
-        _ple.install(module)
-
-    def steps(module: ModuleType) -> None:
-        from . import _steps
-
-        _steps.install(module)
-
-    when_imported("vllm.config.vllm", configured)
-    when_imported("vllm.models.deepseek_v41.common.engram", engram)
-    when_imported("vllm.models.qwen4_exp.nvidia.ngram_embedding", ple)
-    for name in ("vllm.models.deepseek_v41.nvidia.model_state", "vllm.models.qwen4_exp.nvidia.model_state", "vllm.v1.worker.gpu_model_runner"):
-        when_imported(name, steps)
+    when_any_imported(HOOKS, __name__)
 
 
 def tables() -> list[EngineTable]:

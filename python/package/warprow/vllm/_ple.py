@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from .._engines.options import EngineOptions
+from .._engines.options import EngineOptions, pattern_of
 from .._engines.table import EngineTable
 from ..errors import invalid
 from . import _steps
@@ -60,15 +60,6 @@ def install(module: ModuleType) -> None:
     ngram.__init__ = __init__
 
 
-def pattern_of(prefix: str, options: EngineOptions) -> tuple[str, str]:
-    """The number of the layer that a module's name begins with, and the pattern of its shards."""
-    _, found, rest = prefix.rpartition("layers.")
-    layer, _, rest = rest.partition(".")
-    if not found or not layer.isdigit() or not rest:
-        raise invalid("prefix", f"{prefix!r} names no layer: give {ARGUMENT} a tensor")
-    return layer, (options.tensor or PATTERN.replace("{rest}", rest)).replace("{layer}", layer)
-
-
 @functools.cache
 def stored_class(module: ModuleType, pinned: Any) -> Any:
     """vLLM's table in pinned memory, with rows where a checkpoint has them."""
@@ -83,7 +74,7 @@ def stored_class(module: ModuleType, pinned: Any) -> Any:
             self._of_model = kwargs["params_dtype"]
             super().__init__(num_embeddings, embedding_dim, **kwargs)
             shard = self.shard_indices
-            layer, pattern = pattern_of(kwargs["prefix"], options)
+            layer, pattern = pattern_of(kwargs["prefix"], PATTERN, options, ARGUMENT)
             self.stored = EngineTable(
                 options,
                 name=f"ple{layer}",

@@ -1,0 +1,561 @@
+"""N-gram rows beside a decoder's matrix products, in captured graphs: on drives that a GPU plays, beside the ways that engines have.
+
+    python python/benchmarks/ngram_layers.py --tokens english.u32 --words words.u32 [--end 0] [--what decode prefill cpu] [--json FILE]
+
+A step of the decoder is one graph: 40 layers, each of matrix products in bf16 that fill the GPU, of about 0.3 ms for few tokens. Layers 1 and
+14 take rows of an n-gram table: 24 ids a token and layer, DeepSeek-V4.1-Flash's hashes of real text (`bench/ngram/tokens.py` makes the two
+files), each token of a sequence of its own. Rows have 256 elements; the ids count modulo `--rows`, since the drives' rows lie in GPU memory.
+In each step, all ways get the same fresh ids in turns, and every row is compared.
+
+- `none`: the products alone. Rows are zeros, which have the same products.
+- `pinned`: a Triton kernel that reads codes of E4M3 and E8M0 scales in pinned memory, on a stream beside the layers, as vLLM does.
+- `warprow N`: `NgramTable` over N drives with the timing of a Gen5 TLC drive, whose reads a GPU answers: both layers' prefetches are captured
+  at the start of the step, layer 14's behind layer 1's. The rows on drives are the same numbers in bf16, 512 B each.
+- `attached`: with `--disk FOLDER`, `NgramTable` over sparse files of the table's true size, read past the page cache by a thread of the
+  host; the rows of all ids are in the files.
+- `host read`: the ids are copied to the host, the stream is synchronised, each different row is read by `preadv` from a file in the page
+  cache, and copied up: then the graph runs.
+- `mmap`: the same by NumPy from a mapped file in the page cache.
+
+*step* is the caller's time in microseconds from before the copy of the ids until the step has ended, *GPU* that of the graph alone by events;
+both are medians. *exposed* is the median of the turns' differences to `none`. *of pinned* is pinned's step over that of the way: 1 is level.
+*cpu* is apart from these: processor time of all threads over time, in cores, of steps of one way after the other with no other store
+open; whoever waits for a step's end sleeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import struct
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+import triton
+import triton.language as tl
+
+import warprow
+import warprow.torch
+
+HEADS, DIM, BLOCK = 24, 256, 32
+HIDDEN, WIDE, KEYS = 5120, 20480, 25600
+ENGRAM = (1, 14)
+LAYERS = 40
+
+
+@triton.jit
+def pinned_kernel(codes, scales, ids, out, dim: tl.constexpr, block: tl.constexpr):
+    """A row of codes and its scales, as bf16."""
+    row = tl.program_id(0).to(tl.int64)
+    lanes = tl.arange(0, dim)
+    place = tl.load(ids + row).to(tl.int64)
+    code = tl.load(codes + place * dim + lanes).to(tl.float8e4nv, bitcast=True).to(tl.float32)
+    power = tl.load(scales + place * (dim // block) + lanes // block).to(tl.int32)
+    factor = (power << 23).to(tl.float32, bitcast=True)
+    tl.store(out + row * dim + lanes, (code * factor).to(tl.bfloat16))
+
+
+class Table:
+    """Rows of codes and scales, made by a seed: in pinned memory, in GPU memory for comparison, and as numbers."""
+
+    def __init__(self, rows: int, seed: int) -> None:
+        random = torch.Generator(device="cuda").manual_seed(seed)
+        codes = torch.randint(0, 127, (rows, DIM), generator=random, dtype=torch.uint8, device="cuda")
+        codes |= torch.randint(0, 2, (rows, DIM), generator=random, dtype=torch.uint8, device="cuda") << 7
+        scales = torch.randint(118, 134, (rows, DIM // BLOCK), generator=random, dtype=torch.uint8, device="cuda")
+        self.rows, self.on_gpu, self.scales_on_gpu = rows, codes, scales
+        self.codes = torch.empty(codes.shape, dtype=torch.uint8, pin_memory=True)
+        self.scales = torch.empty(scales.shape, dtype=torch.uint8, pin_memory=True)
+        self.codes.copy_(codes), self.scales.copy_(scales)
+
+    def numbers(self, ids: torch.Tensor) -> torch.Tensor:
+        """The rows of ids in GPU memory, by the formats' definition."""
+        return numbers_of(self.on_gpu[ids.long()], self.scales_on_gpu[ids.long()])
+
+    def blocks(self) -> Any:
+        """All rows as bf16, a part at a time."""
+        for first in range(0, self.rows, 1 << 18):
+            part = slice(first, first + (1 << 18))
+            yield numbers_of(self.on_gpu[part], self.scales_on_gpu[part]).cpu()
+
+
+def numbers_of(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    factors = torch.exp2(scales.float() - 127).repeat_interleave(BLOCK, -1)
+    return (codes.view(torch.float8_e4m3fn).float() * factors).to(torch.bfloat16)
+
+
+class Decoder:
+    """Matrix products of a decoder's shapes, without attention."""
+
+    def __init__(self, layers: int, seed: int) -> None:
+        random = torch.Generator(device="cuda").manual_seed(seed)
+
+        def weights(*shape: int) -> torch.Tensor:
+            return torch.randn(shape, generator=random, device="cuda", dtype=torch.bfloat16) / shape[0] ** 0.5
+
+        self.layers = layers
+        # Four sets, which no cache of the GPU holds.
+        self.sets = [[(weights(HIDDEN, WIDE), weights(WIDE, HIDDEN)) for _ in range(2)] for _ in range(4)]
+        self.into = [weights(HEADS * DIM, KEYS) for _ in ENGRAM]
+
+    def layer(self, hidden: torch.Tensor, number: int, products: int = 2) -> torch.Tensor:
+        for up, down in (self.sets[number % 4] * products)[:products]:
+            hidden = F.rms_norm(hidden, (HIDDEN,)) + F.silu(hidden @ up) @ down
+        return hidden
+
+    def with_rows(self, hidden: torch.Tensor, rows: torch.Tensor, which: int) -> torch.Tensor:
+        """Four keys and a value of the rows; gates by the keys."""
+        *keys, value = (rows @ self.into[which]).split(HIDDEN, -1)
+        gate = sum(torch.sigmoid((key * hidden).sum(-1, keepdim=True) / HIDDEN) for key in keys)
+        return hidden + gate * value
+
+
+class Step:
+    """One graph of a step, by some way of getting rows."""
+
+    def __init__(self, way: str, decoder: Decoder, tokens: int, begin: Callable, end: Callable, before: Callable | None = None) -> None:
+        self.way, self.before, self.tokens = way, before, tokens
+        self.ids = [torch.zeros((tokens, HEADS), dtype=torch.int64, device="cuda") for _ in ENGRAM]
+        self.rows = [torch.zeros((tokens, HEADS * DIM), dtype=torch.bfloat16, device="cuda") for _ in ENGRAM]
+        self.hidden = torch.ones((tokens, HIDDEN), dtype=torch.bfloat16, device="cuda")
+        self.begin, self.end, self.decoder = begin, end, decoder
+        self.graph = torch.cuda.CUDAGraph()
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.run()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(self.graph):
+            self.out = self.run()
+
+    def run(self) -> torch.Tensor:
+        held = self.begin(self)
+        hidden = self.hidden
+        for number in range(self.decoder.layers):
+            if number in ENGRAM:
+                which = ENGRAM.index(number)
+                self.end(self, held, which)
+                hidden = self.decoder.with_rows(hidden, self.rows[which], which)
+            hidden = self.decoder.layer(hidden, number)
+        return hidden
+
+    def step(self, ids: list[torch.Tensor], begin: torch.cuda.Event, end: torch.cuda.Event) -> None:
+        for place, given in zip(self.ids, ids):
+            place.copy_(given)
+        if self.before is not None:
+            self.before(self)
+        begin.record()
+        self.graph.replay()
+        end.record()
+        end.synchronize()
+
+
+def nothing(*_: Any) -> None:
+    pass
+
+
+def pinned_way(table: Table) -> tuple[Callable, Callable]:
+    """As vLLM has it: one stream beside the layers, an event for each layer."""
+    stream, events = torch.cuda.Stream(), [torch.cuda.Event() for _ in ENGRAM]
+
+    def begin(step: Step) -> None:
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for ids, rows, event in zip(step.ids, step.rows, events):
+                pinned_kernel[(ids.numel(),)](table.codes, table.scales, ids, rows, DIM, BLOCK, num_warps=1)
+                event.record()
+
+    def end(step: Step, held: None, which: int) -> None:
+        torch.cuda.current_stream().wait_event(events[which])
+
+    return begin, end
+
+
+def warprow_way(modules: list[warprow.torch.NgramTable]) -> tuple[Callable, Callable]:
+    """Both halves of each layer's look-up, the second layer's rows behind the first one's."""
+
+    def begin(step: Step) -> list[Any]:
+        held: list[Any] = []
+        for module, ids in zip(modules, step.ids):
+            held.append(module.prefetch(ids, behind=held[-1] if held else None))
+        return held
+
+    def end(step: Step, held: list[Any], which: int) -> None:
+        modules[which].lookup(held[which], out=step.rows[which])
+
+    return begin, end
+
+
+class Staged:
+    """Rows that the host fetches before the graph."""
+
+    def __init__(self, most: int) -> None:
+        self.codes = torch.empty((most, DIM), dtype=torch.uint8, pin_memory=True)
+        self.scales = torch.empty((most, DIM // BLOCK), dtype=torch.uint8, pin_memory=True)
+        self.codes_up, self.scales_up = (torch.empty(it.shape, dtype=torch.uint8, device="cuda") for it in (self.codes, self.scales))
+
+    def up(self, count: int, inverse: torch.Tensor, out: torch.Tensor) -> None:
+        """Copies rows up, and puts them where their ids are."""
+        for there, here in ((self.codes_up, self.codes), (self.scales_up, self.scales)):
+            there[:count].copy_(here[:count], non_blocking=True)
+        places = inverse.to("cuda", non_blocking=True)
+        pinned_kernel[(places.numel(),)](self.codes_up, self.scales_up, places, out, DIM, BLOCK, num_warps=1)
+
+
+def read_way(files: tuple[int, int], most: int) -> Callable:
+    """One `preadv` for each different row, as `host_file_gather` does."""
+    staged = Staged(most)
+    codes, scales = staged.codes.numpy(), staged.scales.numpy()
+
+    def before(step: Step) -> None:
+        for ids, out in zip(step.ids, step.rows):
+            unique, inverse = np.unique(ids.cpu().numpy(), return_inverse=True)
+            for place, row in enumerate(unique.tolist()):
+                os.preadv(files[0], [codes[place]], row * DIM)
+                os.preadv(files[1], [scales[place]], row * (DIM // BLOCK))
+            staged.up(len(unique), torch.from_numpy(inverse.reshape(-1)), out)
+            # The staging memory is used again.
+            torch.cuda.current_stream().synchronize()
+
+    return before
+
+
+def mapped_way(maps: tuple[np.ndarray, np.ndarray], most: int) -> Callable:
+    staged = Staged(most)
+    codes, scales = staged.codes.numpy(), staged.scales.numpy()
+
+    def before(step: Step) -> None:
+        for ids, out in zip(step.ids, step.rows):
+            unique, inverse = np.unique(ids.cpu().numpy(), return_inverse=True)
+            np.take(maps[0], unique, axis=0, out=codes[: len(unique)])
+            np.take(maps[1], unique, axis=0, out=scales[: len(unique)])
+            staged.up(len(unique), torch.from_numpy(inverse.reshape(-1)), out)
+            torch.cuda.current_stream().synchronize()
+
+    return before
+
+
+class Text:
+    """Ids of both layers of each token of a text."""
+
+    def __init__(self, tokens: Path, words: Path, end: int, rows: int, seed: int, most: int) -> None:
+        text, own = np.fromfile(tokens, np.uint32)[:most], np.fromfile(words, np.uint32)
+        self.whole = [warprow.NgramHash(f"engram-{layer}", words=own, end=end).ids(text) for layer in ENGRAM]
+        self.of_rows = [torch.from_numpy(it % rows).cuda() for it in self.whole]
+        self.count = len(text)
+        self.random = np.random.default_rng(seed)
+
+    def starts(self, sequences: int, steps: int, within: int) -> torch.Tensor:
+        """Where sequences begin, among the first tokens."""
+        return torch.from_numpy(self.random.choice(within - steps, sequences, replace=False)).cuda()
+
+    def shares(self, count: int) -> float:
+        """Different rows among the ids of one layer of so many tokens that follow each other."""
+        return len(np.unique(self.whole[0][:count])) / self.whole[0][:count].size
+
+
+def drives_of(folder: str, drives: int, size: int, gpu: int, profile: str) -> list[str]:
+    each = (size // drives + (192 << 20)) >> 20
+    return [f"emulated:{folder}/{drives}-{number}.drive?size={each}M&backing=ram&gpu={gpu}&profile={profile}" for number in range(drives)]
+
+
+def write_attached(folder: Path, table: Table, whole: list[np.ndarray], most: int) -> str:
+    """A checkpoint of one sparse file of the tables' true size, with the rows of some ids. Row r has the content of row r modulo `table.rows`."""
+    header, at, rows_of = {}, 0, (384_006_168, 384_016_682)
+    for layer, rows in zip(ENGRAM, rows_of):
+        for name, dtype, width in (("weight", "F8_E4M3", DIM), ("scale", "F8_E8M0", DIM // BLOCK)):
+            header[f"layers.{layer}.engram.embed.{name}"] = {"dtype": dtype, "shape": [rows, width], "data_offsets": [at, at + rows * width]}
+            at += rows * width
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path = folder / "model.safetensors"
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text)
+        file.truncate(8 + len(text) + at)
+        for layer, ids in zip(ENGRAM, whole):
+            unique = np.unique(ids[:most])
+            places = torch.from_numpy(unique % table.rows)
+            codes, scales = table.codes[places].numpy(), table.scales[places].numpy()
+            for name, content in (("weight", codes), ("scale", scales)):
+                first = 8 + len(text) + header[f"layers.{layer}.engram.embed.{name}"]["data_offsets"][0]
+                for row, one in zip(unique.tolist(), content):
+                    os.pwrite(file.fileno(), one.tobytes(), first + row * content.shape[1])
+        os.fsync(file.fileno())
+    return f"attached:{folder}"
+
+
+def race(steps: dict[str, Step], batches: Callable[[int, str], list[torch.Tensor]], table: Table, rounds: int) -> dict[str, Any]:
+    """Times of all ways in turns. Every row of every step is compared."""
+    walls, graphs = {way: [] for way in steps}, {way: [] for way in steps}
+    events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    compared = 0
+    for turn in range(rounds + 3):
+        order = list(steps)
+        for way in order[turn % len(order) :] + order[: turn % len(order)]:
+            ids = batches(turn, way)
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            steps[way].step(ids, *events)
+            wall = time.perf_counter() - began
+            # The first three turns warm up.
+            if turn >= 3:
+                walls[way].append(wall * 1e6)
+                graphs[way].append(events[0].elapsed_time(events[1]) * 1e3)
+            for given, rows in zip(ids, steps[way].rows):
+                wanted = torch.zeros_like(rows) if way == "none" else table.numbers(given % table.rows).flatten(1)
+                if not torch.equal(rows.view(torch.int16), wanted.view(torch.int16)):
+                    raise SystemExit(f"{way}, {steps[way].tokens} tokens, turn {turn}: wrong rows")
+                compared += given.numel()
+    found: dict[str, Any] = {"compared": compared}
+    for way in steps:
+        found[way] = {
+            "step_us": statistics.median(walls[way]),
+            "gpu_us": statistics.median(graphs[way]),
+            "exposed_us": statistics.median(mine - alone for mine, alone in zip(walls[way], walls["none"])),
+            "exposed_gpu_us": statistics.median(mine - alone for mine, alone in zip(graphs[way], graphs["none"])),
+            "of_pinned": statistics.median(theirs / mine for theirs, mine in zip(walls["pinned"], walls[way])),
+        }
+    return found
+
+
+def cores_of(step: Step, batches: Callable[[int], list[torch.Tensor]], table: Table, rounds: int) -> float:
+    """Processor time over time of steps one after the other. The last step's rows are compared."""
+    events = torch.cuda.Event(enable_timing=True, blocking=True), torch.cuda.Event(enable_timing=True, blocking=True)
+    step.step(batches(0), *events)
+    began, processor = time.perf_counter(), time.process_time()
+    for turn in range(1, rounds):
+        step.step(batches(turn), *events)
+    cores = (time.process_time() - processor) / (time.perf_counter() - began)
+    for given, rows in zip(batches(rounds - 1), step.rows):
+        if step.way != "none" and not torch.equal(rows, table.numbers(given % table.rows).flatten(1)):
+            raise SystemExit(f"{step.way}: wrong rows")
+    return cores
+
+
+def prefill(decoder: Decoder, table: Table, text: Text, stores: dict[str, list[Any]], given: argparse.Namespace) -> list[dict[str, Any]]:
+    """8,192 tokens: one layer's rows behind matrix products of 15 ms."""
+    tokens, found = 8192, []
+    hidden = torch.ones((tokens, HIDDEN), dtype=torch.bfloat16, device="cuda")
+    rows = torch.zeros((tokens, HEADS * DIM), dtype=torch.bfloat16, device="cuda")
+    ids = torch.zeros((tokens, HEADS), dtype=torch.int64, device="cuda")
+    side = torch.cuda.Stream()
+
+    def products() -> torch.Tensor:
+        return decoder.layer(hidden, 0, given.products)
+
+    def captured(begin: Callable, end: Callable, layer: bool) -> torch.cuda.CUDAGraph:
+        graph = torch.cuda.CUDAGraph()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            held = begin()
+            if layer:
+                products()
+            end(held)
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph):
+            held = begin()
+            if layer:
+                products()
+            end(held)
+        return graph
+
+    def pinned_begin() -> None:
+        beside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(beside):
+            pinned_kernel[(ids.numel(),)](table.codes, table.scales, ids, rows, DIM, BLOCK, num_warps=1)
+
+    beside = torch.cuda.Stream()
+    ways: dict[str, tuple[Callable, Callable]] = {"pinned": (pinned_begin, lambda _: torch.cuda.current_stream().wait_stream(beside))}
+    for name, (module,) in stores.items():
+        ways[name] = (lambda module=module: module.prefetch(ids), lambda held, module=module: module.lookup(held, out=rows))
+    alone = captured(nothing, nothing, True)
+    graphs = {name: (captured(*way, False), captured(*way, True)) for name, way in ways.items()}
+
+    def timed(graph: torch.cuda.CUDAGraph) -> float:
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize()
+        begin.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        return begin.elapsed_time(end)
+
+    times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in graphs}
+    for turn in range(given.rounds // 4 + 2):
+        first = int(text.random.integers(0, text.count - tokens))
+        for name, (fetch, both) in graphs.items():
+            fresh = text.of_rows[0][first : first + tokens]
+            ids.copy_(fresh)
+            taken = timed(alone)
+            rows.zero_()
+            by_itself = timed(fetch)
+            if not torch.equal(rows.view(torch.int16), table.numbers(fresh).flatten(1).view(torch.int16)):
+                raise SystemExit(f"prefill by {name}: wrong rows")
+            rows.zero_()
+            together = timed(both)
+            if not torch.equal(rows.view(torch.int16), table.numbers(fresh).flatten(1).view(torch.int16)):
+                raise SystemExit(f"prefill by {name} beside products: wrong rows")
+            if turn >= 2:
+                times[name].append((taken, by_itself, together))
+    print(f"{'prefill, 8,192 tokens':>24} | {'products':>9} {'rows alone':>11} {'margin':>8} {'together':>9} {'exposed':>8}   (ms)")
+    for name, taken in times.items():
+        products_ms, fetch_ms, both_ms = (statistics.median(it) for it in zip(*taken))
+        exposed = statistics.median(both - alone for alone, _, both in taken)
+        print(f"{name:>24} | {products_ms:9.2f} {fetch_ms:11.2f} {products_ms - fetch_ms:8.2f} {both_ms:9.2f} {exposed:8.2f}", flush=True)
+        found.append({"way": name, "products_ms": products_ms, "rows_ms": fetch_ms, "together_ms": both_ms, "exposed_ms": exposed})
+    return found
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--tokens", type=Path, required=True, help="a text's tokens, a u32 each")
+    arguments.add_argument("--words", type=Path, required=True, help="each token's word, a u32 each")
+    arguments.add_argument("--end", type=int, default=0, help="the token between two texts")
+    arguments.add_argument("--what", nargs="+", choices=["decode", "prefill", "cpu"], default=["decode", "prefill", "cpu"])
+    arguments.add_argument("--sequences", type=int, nargs="+", default=[1, 4, 16, 64])
+    arguments.add_argument("--rows", type=int, default=4 << 20)
+    arguments.add_argument("--drives", type=int, nargs="+", default=[1, 4])
+    arguments.add_argument("--prefill-drives", type=int, nargs="+", default=[1, 4, 8])
+    arguments.add_argument("--multiprocessors", type=int, nargs="+", default=[0, 8, 16, 32], help="budgets of prefills; 0: none")
+    arguments.add_argument("--profile", default="gen5-tlc")
+    arguments.add_argument("--player", type=int, default=0, help="the GPU that plays the drives")
+    arguments.add_argument("--disk", type=Path, help="a folder for sparse files")
+    arguments.add_argument("--cpu-sequences", type=int, default=16, help="sequences of the steps whose processor time is measured")
+    arguments.add_argument("--layers", type=int, default=LAYERS)
+    arguments.add_argument("--products", type=int, default=4, help="pairs of products of the layer that a prefill hides behind")
+    arguments.add_argument("--rounds", type=int, default=40)
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--json", type=Path)
+    given = arguments.parse_args()
+    text = Text(given.tokens, given.words, given.end, given.rows, given.seed, 200_000)
+    table = Table(given.rows, given.seed)
+    decoder = Decoder(given.layers, given.seed)
+    shares = {count: text.shares(count) for count in (64, 8192)}
+    print(
+        f"{torch.cuda.get_device_name()}, {os.cpu_count()} cores, torch {torch.__version__}, drives played by GPU {given.player}; seed {given.seed}; "
+        f"{given.rows} rows; different rows of a layer's ids: {', '.join(f'{share:.1%} of {count} tokens' for count, share in shares.items())}",
+        flush=True,
+    )
+    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "shares": shares, "decode": [], "prefill": []}
+    most = max(given.sequences)
+    steps_in_all = given.rounds + 3
+    with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+        files = [Path(folder) / name for name in ("codes", "scales")]
+        for file, content in zip(files, (table.codes, table.scales)):
+            content.numpy().tofile(file)
+        descriptors = (os.open(files[0], os.O_RDONLY), os.open(files[1], os.O_RDONLY))
+        maps = (np.memmap(files[0], np.uint8, "r", shape=tuple(table.codes.shape)), np.memmap(files[1], np.uint8, "r", shape=tuple(table.scales.shape)))
+        for it in maps:
+            np.add.reduce(it[::8], axis=0)
+
+        def others(sequences: int) -> dict[str, Step]:
+            """Steps without Warprow."""
+            return {
+                "none": Step("none", decoder, sequences, nothing, nothing),
+                "pinned": Step("pinned", decoder, sequences, *pinned_way(table)),
+                "host read": Step("host read", decoder, sequences, nothing, nothing, read_way(descriptors, sequences * HEADS)),
+                "mmap": Step("mmap", decoder, sequences, nothing, nothing, mapped_way(maps, sequences * HEADS)),
+            }
+
+        def modules_of(executor: warprow.Executor, names: list[str]) -> list[Any]:
+            return [warprow.torch.NgramTable(executor, name, heads=HEADS, max_tokens=most, prefetch=1) for name in names]
+
+        if "cpu" in given.what:
+            starts = text.starts(given.cpu_sequences, steps_in_all, text.count)
+
+            def some(turn: int) -> list[torch.Tensor]:
+                return [it[starts + turn] for it in text.of_rows]
+
+            cores = {way: cores_of(step, some, table, given.rounds) for way, step in others(given.cpu_sequences).items()}
+            for drives in given.drives:
+                addresses = drives_of(folder, drives, given.rows * DIM * 2, given.player, given.profile)
+                with warprow.format(addresses) as store:
+                    store.load({"t": table.blocks()}, checksums=False)
+                    with store.attach("cuda") as executor:
+                        step = Step("warprow", decoder, given.cpu_sequences, *warprow_way(modules_of(executor, ["t"] * len(ENGRAM))))
+                        cores[f"warprow {drives}"] = cores_of(step, some, table, given.rounds)
+                        del step
+                        torch.cuda.synchronize()
+            print(f"cores, T = {given.cpu_sequences}: {', '.join(f'{way} {it:.2f}' for way, it in cores.items())}", flush=True)
+            result["cores"] = {"sequences": given.cpu_sequences, **cores}
+        opened: dict[int, warprow.Store] = {}
+
+        def store_of(drives: int) -> warprow.Store:
+            if drives not in opened:
+                began = time.perf_counter()
+                opened[drives] = warprow.format(drives_of(folder, drives, given.rows * DIM * 2, given.player, given.profile))
+                opened[drives].load({"t": table.blocks()}, checksums=False)
+                print(f"loaded on {drives} drives in {time.perf_counter() - began:.1f} s", flush=True)
+            return opened[drives]
+
+        if "decode" in given.what:
+            tables: dict[str, list[Any]] = {}
+            within = text.count
+            for drives in given.drives:
+                executor = store_of(drives).attach("cuda")
+                tables[f"warprow {drives}"] = modules_of(executor, ["t"] * len(ENGRAM))
+            if given.disk is not None:
+                began = time.perf_counter()
+                given.disk.mkdir(parents=True, exist_ok=True)
+                used = 8_000
+                store = warprow.open(write_attached(given.disk, table, text.whole, used), read_only=True)
+                executor = store.attach("cuda")
+                names = [f"layers.{layer}.engram.embed.weight" for layer in ENGRAM]
+                tables["attached"] = modules_of(executor, names)
+                within = used
+                print(f"wrote sparse files and attached them in {time.perf_counter() - began:.1f} s", flush=True)
+            whole = [torch.from_numpy(it[:within]).cuda() for it in text.whole]
+            for sequences in given.sequences:
+                starts = text.starts(sequences, steps_in_all, within)
+                steps = others(sequences)
+                for way, modules in tables.items():
+                    steps[way] = Step(way, decoder, sequences, *warprow_way(modules))
+
+                def batches(turn: int, way: str) -> list[torch.Tensor]:
+                    ids = whole if way == "attached" else text.of_rows
+                    return [it[starts + turn] for it in ids]
+
+                found = race(steps, batches, table, given.rounds)
+                print(
+                    f"{'T = ' + str(sequences):>12} | {'step':>9} {'GPU':>9} | {'exposed':>8} {'on GPU':>8} | {'of pinned':>9} "
+                    f"({found['compared']} rows compared)"
+                )
+                for way in steps:
+                    it = found[way]
+                    print(
+                        f"{way:>12} | {it['step_us']:9.1f} {it['gpu_us']:9.1f} | {it['exposed_us']:8.1f} {it['exposed_gpu_us']:8.1f} | "
+                        f"{it['of_pinned']:9.4f}",
+                        flush=True,
+                    )
+                for modules in tables.values():
+                    for module in modules:
+                        module.check()
+                result["decode"].append({"sequences": sequences, "found": found})
+                del steps
+                torch.cuda.synchronize()
+            del tables
+        if "prefill" in given.what:
+            stores: dict[str, list[Any]] = {}
+            for drives in given.prefill_drives:
+                for budget in given.multiprocessors if drives == max(given.prefill_drives) else [0]:
+                    executor = store_of(drives).attach("cuda", prefetch_multiprocessors=budget or None)
+                    name = f"warprow {drives}" + (f", {budget} multiprocessors" if budget else "")
+                    stores[name] = [warprow.torch.NgramTable(executor, "t", heads=HEADS, max_tokens=8192, prefetch=1)]
+            result["prefill"] = prefill(decoder, table, text, stores, given)
+            for modules in stores.values():
+                modules[0].check()
+    if given.json:
+        given.json.write_text(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
