@@ -341,78 +341,85 @@ def cores_of(step: Step, batches: Callable[[int], list[torch.Tensor]], table: Ta
     return cores
 
 
-def prefill(decoder: Decoder, table: Table, text: Text, stores: dict[str, list[Any]], given: argparse.Namespace) -> list[dict[str, Any]]:
-    """8,192 tokens: one layer's rows behind matrix products of 15 ms."""
-    tokens, found = 8192, []
-    hidden = torch.ones((tokens, HIDDEN), dtype=torch.bfloat16, device="cuda")
-    rows = torch.zeros((tokens, HEADS * DIM), dtype=torch.bfloat16, device="cuda")
-    ids = torch.zeros((tokens, HEADS), dtype=torch.int64, device="cuda")
-    side = torch.cuda.Stream()
+class Prefill:
+    """8,192 tokens: one layer's rows behind the matrix products of one layer before it."""
 
-    def products() -> torch.Tensor:
-        return decoder.layer(hidden, 0, given.products)
+    TOKENS = 8192
 
-    def captured(begin: Callable, end: Callable, layer: bool) -> torch.cuda.CUDAGraph:
-        graph = torch.cuda.CUDAGraph()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+    def __init__(self, decoder: Decoder, table: Table, text: Text, products: int) -> None:
+        self.decoder, self.table, self.text, self.products = decoder, table, text, products
+        self.hidden = torch.ones((self.TOKENS, HIDDEN), dtype=torch.bfloat16, device="cuda")
+        self.rows = torch.zeros((self.TOKENS, HEADS * DIM), dtype=torch.bfloat16, device="cuda")
+        self.ids = torch.zeros((self.TOKENS, HEADS), dtype=torch.int64, device="cuda")
+        self.side, self.beside = torch.cuda.Stream(), torch.cuda.Stream()
+        self.alone = self.captured(nothing, nothing, True)
+        head = f"{'products':>9} {'rows':>7} {'margin':>7} {'together':>9} {'exposed':>8}"
+        print(f"{'prefill, 8,192 tokens':>30} | {head} | of pinned   (ms)", flush=True)
+
+    def captured(self, begin: Callable, end: Callable, has_products: bool) -> torch.cuda.CUDAGraph:
+        def run() -> None:
             held = begin()
-            if layer:
-                products()
+            if has_products:
+                self.decoder.layer(self.hidden, 0, self.products)
             end(held)
+
+        graph = torch.cuda.CUDAGraph()
+        self.side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.side):
+            run()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
-            held = begin()
-            if layer:
-                products()
-            end(held)
+            run()
         return graph
 
-    def pinned_begin() -> None:
-        beside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(beside):
-            pinned_kernel[(ids.numel(),)](table.codes, table.scales, ids, rows, DIM, BLOCK, num_warps=1)
+    def pinned(self) -> tuple[Callable, Callable]:
+        def begin() -> None:
+            self.beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.beside):
+                pinned_kernel[(self.ids.numel(),)](self.table.codes, self.table.scales, self.ids, self.rows, DIM, BLOCK, num_warps=1)
 
-    beside = torch.cuda.Stream()
-    ways: dict[str, tuple[Callable, Callable]] = {"pinned": (pinned_begin, lambda _: torch.cuda.current_stream().wait_stream(beside))}
-    for name, (module,) in stores.items():
-        ways[name] = (lambda module=module: module.prefetch(ids), lambda held, module=module: module.lookup(held, out=rows))
-    alone = captured(nothing, nothing, True)
-    graphs = {name: (captured(*way, False), captured(*way, True)) for name, way in ways.items()}
+        return begin, lambda _: torch.cuda.current_stream().wait_stream(self.beside)
 
-    def timed(graph: torch.cuda.CUDAGraph) -> float:
+    def warprow(self, module: Any) -> tuple[Callable, Callable]:
+        return lambda: module.prefetch(self.ids), lambda held: module.lookup(held, out=self.rows)
+
+    def timed(self, graph: torch.cuda.CUDAGraph, fresh: torch.Tensor | None, what: str) -> float:
+        """Milliseconds of a replay, whose rows are compared."""
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        self.rows.zero_()
         torch.cuda.synchronize()
         begin.record()
         graph.replay()
         end.record()
         torch.cuda.synchronize()
+        if fresh is not None and not torch.equal(self.rows.view(torch.int16), self.table.numbers(fresh).flatten(1).view(torch.int16)):
+            raise SystemExit(f"prefill by {what}: wrong rows")
         return begin.elapsed_time(end)
 
-    times: dict[str, list[tuple[float, float, float]]] = {name: [] for name in graphs}
-    for turn in range(given.rounds // 4 + 2):
-        first = int(text.random.integers(0, text.count - tokens))
-        for name, (fetch, both) in graphs.items():
-            fresh = text.of_rows[0][first : first + tokens]
-            ids.copy_(fresh)
-            taken = timed(alone)
-            rows.zero_()
-            by_itself = timed(fetch)
-            if not torch.equal(rows.view(torch.int16), table.numbers(fresh).flatten(1).view(torch.int16)):
-                raise SystemExit(f"prefill by {name}: wrong rows")
-            rows.zero_()
-            together = timed(both)
-            if not torch.equal(rows.view(torch.int16), table.numbers(fresh).flatten(1).view(torch.int16)):
-                raise SystemExit(f"prefill by {name} beside products: wrong rows")
-            if turn >= 2:
-                times[name].append((taken, by_itself, together))
-    print(f"{'prefill, 8,192 tokens':>24} | {'products':>9} {'rows alone':>11} {'margin':>8} {'together':>9} {'exposed':>8}   (ms)")
-    for name, taken in times.items():
-        products_ms, fetch_ms, both_ms = (statistics.median(it) for it in zip(*taken))
-        exposed = statistics.median(both - alone for alone, _, both in taken)
-        print(f"{name:>24} | {products_ms:9.2f} {fetch_ms:11.2f} {products_ms - fetch_ms:8.2f} {both_ms:9.2f} {exposed:8.2f}", flush=True)
-        found.append({"way": name, "products_ms": products_ms, "rows_ms": fetch_ms, "together_ms": both_ms, "exposed_ms": exposed})
-    return found
+    def race(self, name: str, module: Any, rounds: int) -> list[dict[str, Any]]:
+        """A module beside pinned memory, in turns: the products alone, the rows alone, and both."""
+        ways = {"pinned": self.pinned(), name: self.warprow(module)}
+        graphs = {way: (self.captured(*it, False), self.captured(*it, True)) for way, it in ways.items()}
+        times: dict[str, list[tuple[float, float, float]]] = {way: [] for way in graphs}
+        for turn in range(rounds + 2):
+            first = int(self.text.random.integers(0, self.text.count - self.TOKENS))
+            fresh = self.text.of_rows[0][first : first + self.TOKENS]
+            self.ids.copy_(fresh)
+            for way, (fetch, both) in graphs.items():
+                taken = self.timed(self.alone, None, way), self.timed(fetch, fresh, way), self.timed(both, fresh, f"{way} beside products")
+                # The first two turns warm up.
+                if turn >= 2:
+                    times[way].append(taken)
+        module.check()
+        found = []
+        for way, taken in times.items():
+            products, rows, both = (statistics.median(it) for it in zip(*taken))
+            exposed = statistics.median(together - alone for alone, _, together in taken)
+            of_pinned = statistics.median(theirs[2] / mine[2] for theirs, mine in zip(times["pinned"], taken))
+            print(f"{way:>30} | {products:9.2f} {rows:7.2f} {products - rows:7.2f} {both:9.2f} {exposed:8.2f} | {of_pinned:9.3f}", flush=True)
+            in_ms = {"products_ms": products, "rows_ms": rows, "together_ms": both, "exposed_ms": exposed}
+            found.append({"way": way, "beside": name, **in_ms, "of_pinned": of_pinned})
+        return found
 
 
 def main() -> None:
@@ -431,7 +438,7 @@ def main() -> None:
     arguments.add_argument("--disk", type=Path, help="a folder for sparse files")
     arguments.add_argument("--cpu-sequences", type=int, default=16, help="sequences of the steps whose processor time is measured")
     arguments.add_argument("--layers", type=int, default=LAYERS)
-    arguments.add_argument("--products", type=int, default=4, help="pairs of products of the layer that a prefill hides behind")
+    arguments.add_argument("--products", type=int, default=3, help="pairs of products of the layer that a prefill hides behind")
     arguments.add_argument("--rounds", type=int, default=40)
     arguments.add_argument("--seed", type=int, default=1)
     arguments.add_argument("--json", type=Path)
@@ -453,7 +460,8 @@ def main() -> None:
         for file, content in zip(files, (table.codes, table.scales)):
             content.numpy().tofile(file)
         descriptors = (os.open(files[0], os.O_RDONLY), os.open(files[1], os.O_RDONLY))
-        maps = (np.memmap(files[0], np.uint8, "r", shape=tuple(table.codes.shape)), np.memmap(files[1], np.uint8, "r", shape=tuple(table.scales.shape)))
+        shapes = (tuple(table.codes.shape), tuple(table.scales.shape))
+        maps = (np.memmap(files[0], np.uint8, "r", shape=shapes[0]), np.memmap(files[1], np.uint8, "r", shape=shapes[1]))
         for it in maps:
             np.add.reduce(it[::8], axis=0)
 
@@ -543,16 +551,20 @@ def main() -> None:
                 del steps
                 torch.cuda.synchronize()
             del tables
+        for store in opened.values():
+            store.close()
+        opened.clear()
         if "prefill" in given.what:
-            stores: dict[str, list[Any]] = {}
+            prefill = Prefill(decoder, table, text, given.products)
             for drives in given.prefill_drives:
                 for budget in given.multiprocessors if drives == max(given.prefill_drives) else [0]:
-                    executor = store_of(drives).attach("cuda", prefetch_multiprocessors=budget or None)
-                    name = f"warprow {drives}" + (f", {budget} multiprocessors" if budget else "")
-                    stores[name] = [warprow.torch.NgramTable(executor, "t", heads=HEADS, max_tokens=8192, prefetch=1)]
-            result["prefill"] = prefill(decoder, table, text, stores, given)
-            for modules in stores.values():
-                modules[0].check()
+                    # Each has its queues to itself, since a GPU that plays drives has a block for each queue.
+                    with store_of(drives).attach("cuda", prefetch_multiprocessors=budget or None) as executor:
+                        name = f"warprow {drives}" + (f", {budget} multiprocessors" if budget else "")
+                        module = warprow.torch.NgramTable(executor, "t", heads=HEADS, max_tokens=Prefill.TOKENS, prefetch=1)
+                        result["prefill"] += prefill.race(name, module, given.rounds // 4)
+                        del module
+                opened.pop(drives).close()
     if given.json:
         given.json.write_text(json.dumps(result, indent=1))
 

@@ -13,6 +13,8 @@ import torch.nn.functional as F  # noqa: E402
 import warprow  # noqa: E402
 import warprow.torch as wt  # noqa: E402
 
+from checkpoints import write  # noqa: E402
+
 DEVICES = ["cpu"] + (["cuda"] if torch.cuda.is_available() else [])
 SHARDS, EACH, DIM, HEADS = 4, 300, 160, 6
 
@@ -87,6 +89,80 @@ def test_rows_of_a_token_lie_side_by_side(folder, codes: torch.Tensor, device: s
         assert torch.equal(part(at[:, 2:4]).cpu(), wanted.view(-1, HEADS, DIM)[:, 2:4].flatten(1))
         assert not part(torch.full((5, 2), -1, device=device)).any()
         assert part(torch.empty((0, 2), dtype=dtype, device=device)).shape == (0, 2 * DIM)
+        table.check()
+
+
+@pytest.fixture
+def blocks(tmp_path) -> tuple[str, torch.Tensor]:
+    """A file with a table of E4M3, and its E8M0 scales: every byte there is, the first and the last row's among them NaN."""
+    rows, dim = 264, 96
+    random = torch.Generator().manual_seed(6)
+    codes = torch.randint(0, 126, (rows, dim), generator=random) + 128 * torch.randint(0, 2, (rows, dim), generator=random)
+    scales = torch.randint(110, 140, (rows, dim // 32), generator=random)
+    scales[:256, 1] = torch.arange(256)
+    scales[0, 0] = scales[-1, 2] = 255
+    tensors = {"t.weight": ("F8_E4M3", codes.to(torch.uint8)), "t.scale": ("F8_E8M0", scales.to(torch.uint8))}
+    write(tmp_path / "m.safetensors", tensors)
+    return f"attached:{tmp_path}/m.safetensors", tensors["t.scale"][1]
+
+
+def same_numbers(one: torch.Tensor, other: torch.Tensor) -> None:
+    """Bit for bit; a NaN is any NaN."""
+    torch.testing.assert_close(one.cpu(), other.cpu(), rtol=0, atol=0, equal_nan=True)
+    assert torch.equal(torch.signbit(one).cpu() | one.cpu().isnan(), torch.signbit(other).cpu() | other.cpu().isnan())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float16])
+def test_scales_in_memory_of_their_own_give_the_same_rows(blocks, device: str, dtype: torch.dtype) -> None:
+    address, scales = blocks
+    count = len(scales)
+    ids = torch.cat((torch.arange(count), torch.tensor([-1, count, -7, 0, count - 1, 1 << 20]))).view(-1, 6)
+    with warprow.open(address) as store, warprow.open(f"{address},tensor=t=t.weight,scales=") as codes:
+        assert (store.table("t.weight").dtype, codes.table("t").dtype) == ("mxfp8", "f8e4m3")
+        wanted = wt.NgramTable(store.attach(device), "t.weight", heads=6, dtype=dtype)(ids.to(device))
+        assert wanted.isnan().any() and not wanted.view(-1, 6, 96)[-1, [0, 1, 2, 5]].any()
+        own = torch.zeros_like(scales).view(torch.float8_e8m0fnu if dtype == torch.float16 else torch.uint8).to(device)
+        executor = codes.attach(device)
+        table = wt.NgramTable(executor, "t", heads=6, dtype=dtype, prefetch=1, scales=own)
+        # As an engine fills it.
+        own.view(torch.uint8).copy_(scales)
+        for kind in (torch.int64, torch.int32):
+            at = ids.to(kind).to(device)
+            same_numbers(table(at), wanted)
+            ahead, out = table.prefetch(at), torch.full_like(wanted, 7)
+            assert table.lookup(ahead, out=out) is out
+            same_numbers(out, wanted)
+            rows, found = wt.NgramTable(executor, "t", heads=6, dtype=dtype, scales=own, on_failure="mask")(at)
+            same_numbers(rows, wanted)
+            assert found.sum() == count + 2
+        table.check()
+        assert list(table.state_dict()) == ["_extra_state"]
+        for wrong, error in ((own[:-1], "shape"), (own.view(torch.uint8).float(), "elements of type")):
+            with pytest.raises(warprow.WarprowError, match=error):
+                wt.NgramTable(executor, "t", heads=6, scales=wrong)
+        with pytest.raises(warprow.InvalidArgument, match="dtype"):
+            wt.NgramTable(executor, "t", heads=6, scales=own, dtype=torch.uint8)
+        if device == "cuda":
+            with pytest.raises(warprow.InvalidArgument, match="cpu"):
+                wt.NgramTable(executor, "t", heads=6, scales=scales)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_scales_in_gpu_memory_inside_a_graph(blocks) -> None:
+    address, scales = blocks
+    with warprow.open(address) as store, warprow.open(f"{address},tensor=t=t.weight,scales=") as codes:
+        plain = wt.NgramTable(store.attach("cuda"), "t.weight", heads=6)
+        table = wt.NgramTable(codes.attach("cuda"), "t", heads=6, max_tokens=16, prefetch=1, scales=scales.cuda())
+        ids = torch.full((16, 6), -1, dtype=torch.int32, device="cuda")
+        out = torch.empty((16, 6 * 96), dtype=torch.bfloat16, device="cuda")
+        table.lookup(table.prefetch(ids))
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            table.lookup(table.prefetch(ids), out=out)
+        for seed in range(4):
+            ids.copy_(torch.randint(-2, len(scales) + 2, (16, 6), generator=torch.Generator().manual_seed(seed)))
+            graph.replay()
+            same_numbers(out, plain(ids))
         table.check()
 
 

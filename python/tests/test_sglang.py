@@ -189,7 +189,13 @@ def test_steps_begin_with_what_befell_the_last(world: World, engram: Any) -> Non
 
 @pytest.mark.parametrize(
     ("text", "hint"),
-    [('{"path": "/nowhere"}', "no folder '/nowhere'"), ("nonsense", "no JSON"), ('{"pth": 1}', "no option 'pth'"), ("{}", "path is missing")],
+    [
+        ('{"path": "/nowhere"}', "no folder '/nowhere'"),
+        ("nonsense", "no JSON"),
+        ('{"pth": 1}', "no option 'pth'"),
+        ('{"path": "/", "scales_on_gpu": true}', "vLLM's Engram alone"),
+        ("{}", "path is missing"),
+    ],
 )
 def test_what_cannot_be_ends_the_process(world: World, text: str, hint: str) -> None:
     world.patch.setenv("WARPROW_SGLANG", text)

@@ -172,6 +172,30 @@ def test_engram_rows_of_all_ranks_are_the_checkpoints(world: World, engrams: Any
     world.rank(0, 1)
 
 
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_engram_scales_in_gpu_memory_give_the_same_rows(world: World, engrams: Any, ranks: int) -> None:
+    folder, layers = engrams
+    world.ask(folder, scales_on_gpu=True)
+    weight, scales = layers[0]
+    ids = hash_ids(0, TOKENS, 2)
+    parts = []
+    for rank in range(ranks):
+        world.rank(rank, ranks)
+        layer = engram(world, 0)
+        table = layer.embed_tokens
+        own = table.vocab_end_idx - table.vocab_start_idx
+        assert table.weight.numel() == 0 and table.weight_scale_inv.shape == (own, DIM // 32)
+        assert table.weight_scale_inv.device == world.device and "scales=" in table.stored.address
+        table.weight.weight_loader(table.weight, weight.view(torch.float8_e4m3fn))
+        table.weight_scale_inv.weight_loader(table.weight_scale_inv, scales.view(torch.float8_e8m0fnu))
+        with pytest.raises(warprow.InvalidArgument, match="shape"):
+            table.weight_scale_inv.weight_loader(table.weight_scale_inv, scales[:, :1])
+        layer.prepare_embeddings(ids.to(world.device)[:, 0])
+        parts.append(layer.staged_rows[:TOKENS])
+    assert same(torch.cat(parts, 1)[:, :HEADS], engram_rows(layers[0], ids[:, 0]))
+    world.rank(0, 1)
+
+
 def test_ids_of_another_ranks_rows_give_zeros(world: World, engrams: Any) -> None:
     folder, layers = engrams
     world.ask(folder)
@@ -356,6 +380,10 @@ def test_ple_scales_are_loaded_and_rows_are_compared(world: World, ple: Any) -> 
         assert table.weight_scale.item() == torch.tensor(SCALE, dtype=torch.bfloat16).item()
     with pytest.raises(warprow.InvalidArgument, match="shape"):
         table.weight_loader(table.weight, torch.zeros((8, WIDTH + 1)), checkpoint_start=0)
+    world.ask(folder, scales_on_gpu=True)
+    with pytest.raises(warprow.InvalidArgument, match="scales_on_gpu is of Engram alone"):
+        ngram(world, kind)
+    world.ask(folder)
     world.config.engram_config.cpu_offload = False
     with pytest.raises(warprow.InvalidArgument, match="cpu_offload"):
         ngram(world, kind)

@@ -27,6 +27,8 @@ class EngineOptions:
         Options of `Store.attach`, such as `dram_bytes`.
     timeout : float
         The longest wait for a read, seconds.
+    scales_on_gpu : bool
+        Whether scales of blocks lie in GPU memory, where the engine loads them, and are not read with the rows: of vLLM's Engram alone.
     mask : bool
         Whether each table has a mask of the rows that could not be read. Failures are then told by their number alone.
     max_tokens : int
@@ -40,6 +42,7 @@ class EngineOptions:
     drive: str = ""
     attach: Mapping[str, Any] = field(default_factory=dict)
     timeout: float = 5.0
+    scales_on_gpu: bool = False
     mask: bool = False
     max_tokens: int | None = None
     allow_unknown_version: bool = False

@@ -62,6 +62,8 @@ class EngineTable:
         Type of the rows that the engine takes.
     max_tokens : int, optional
         The most tokens of a step.
+    scales : Tensor of uint8, optional
+        E8M0 scales of the rows that this rank owns, by which codes are multiplied. The engine fills it.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class EngineTable:
         heads: int,
         dtype: torch.dtype = torch.bfloat16,
         max_tokens: int | None = None,
+        scales: torch.Tensor | None = None,
     ) -> None:
         first, last = owned
         if not 0 <= first < last <= rows:
@@ -114,6 +117,7 @@ class EngineTable:
                 mask="failed",
                 dtype=dtype,
                 max_tokens=most,
+                scales=scales,
             )
         except BaseException:
             self._store.close()

@@ -9,6 +9,7 @@ import torch
 from ..errors import invalid
 from ..executor import Executor
 from ..store import Store
+from . import _block_scales
 from ._embedding import Embedding
 from ._prefetched import Prefetched
 from ._tensors import as_tensor
@@ -39,6 +40,10 @@ class NgramTable(Embedding):
         The most tokens of one call; without, the module makes a larger plan when it meets a larger batch.
     prefetch : int
         How many batches can be held by `prefetch`.
+    scales : Tensor of uint8 or float8_e8m0fnu, optional
+        Of shape (rows, dim / 32), on the executor's device: E8M0 scales of blocks of 32 elements, by which rows are multiplied. The table
+        has codes alone then (`scales=` in its address), so that no scale is read with a row, or kept in DRAM. The tensor is used where it
+        is, and may be filled later.
     """
 
     def __init__(
@@ -54,6 +59,7 @@ class NgramTable(Embedding):
         dtype: torch.dtype = torch.bfloat16,
         max_tokens: int | None = None,
         prefetch: int = 0,
+        scales: torch.Tensor | None = None,
     ) -> None:
         if heads < 1:
             raise invalid("heads", f"{heads}: give a number from 1 on")
@@ -74,6 +80,14 @@ class NgramTable(Embedding):
             raise invalid("rows", text)
         #: Ids of a token.
         self.heads = heads
+        #: Scales that are not read with the rows.
+        self.scales: _block_scales.BlockScales | None = None
+        if scales is not None:
+            if scales.device != self.device:
+                raise invalid("scales", f"a tensor on {scales.device}, where the module is on {self.device}: move it with .to()")
+            if not dtype.is_floating_point:
+                raise invalid("dtype", f"{dtype}, and rows are multiplied by scales: give torch.bfloat16, torch.float16 or torch.float32")
+            self.scales = _block_scales.BlockScales(scales, self.num_embeddings, self.embedding_dim)
 
     def _checked(self, ids: Any) -> torch.Tensor:
         ids = as_tensor("input", ids)
@@ -81,8 +95,10 @@ class NgramTable(Embedding):
             raise invalid("input", f"shape {tuple(ids.shape)}: give one of (tokens, {self.heads})")
         return ids
 
-    def _side_by_side(self, found: Any, out: torch.Tensor | None) -> Any:
+    def _side_by_side(self, found: Any, out: torch.Tensor | None, scales: torch.Tensor | None) -> Any:
         rows, masked = (found[0], found[1:]) if isinstance(found, tuple) else (found, ())
+        if scales is not None:
+            _block_scales.multiply(rows, scales)
         rows = rows.flatten(1) if out is None else out
         return (rows, *masked) if masked else rows
 
@@ -110,7 +126,8 @@ class NgramTable(Embedding):
         Tensor of shape (tokens, heads * embedding_dim); with `on_failure="mask"` a second one of bools, of input's shape.
         """
         ids = self._checked(input)
-        return self._side_by_side(super().forward(ids, out=self._apart(out, ids.shape[0])), out)
+        found = super().forward(ids, out=self._apart(out, ids.shape[0]))
+        return self._side_by_side(found, out, None if self.scales is None else self.scales.of(ids))
 
     def prefetch(self, input: torch.Tensor, *, behind: Prefetched | None = None) -> Prefetched:  # noqa: A002
         """Begins to fetch the rows of ids of shape (tokens, heads), for `lookup`.
@@ -123,13 +140,20 @@ class NgramTable(Embedding):
             The batch of a layer that comes first, which shares the drives: on a GPU no row of this one is read before the rows of that
             one are there.
         """
-        return super().prefetch(self._checked(input), behind=behind)
+        ids = self._checked(input)
+        prefetched = super().prefetch(ids, behind=behind)
+        if self.scales is not None:
+            # The ids are the caller's again once the rows are there.
+            prefetched._scales = _block_scales.Made(self.scales.of(ids))
+        return prefetched
 
     def lookup(self, prefetched: Prefetched, *, out: torch.Tensor | None = None) -> Any:
         """What `forward` would have given for a batch when it was prefetched."""
         held = prefetched._held
         tokens = 0 if held is None else held[0].shape[0]
-        return self._side_by_side(super().lookup(prefetched, out=None if held is None else self._apart(out, tokens)), out)
+        made = prefetched._scales
+        found = super().lookup(prefetched, out=None if held is None else self._apart(out, tokens))
+        return self._side_by_side(found, out, None if made is None else made.take())
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, heads={self.heads}"

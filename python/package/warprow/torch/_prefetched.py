@@ -18,6 +18,8 @@ class Prefetched:
         self._lookup = lookup
         self._native = native
         self._held: tuple[Any, ...] | None = held
+        #: By what its rows are multiplied, if anything.
+        self._scales: Any = None
 
     def _take(self, lookup: Lookup) -> tuple[Any, tuple[Any, ...]]:
         if lookup is not self._lookup:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from .._engines.options import EngineOptions
-from .._engines.table import EngineTable
+from .._engines.table import EngineTable, model_device
 from ..errors import WarprowError, invalid
 from . import _steps
 from ._asked import VLLM, asked, version
@@ -60,6 +60,7 @@ def stored_class(module: ModuleType) -> Any:
 
         def __init__(self, options: EngineOptions, layout: Any, layer_hash_index: int, max_tokens: int) -> None:
             rows = layout.num_embeddings[layer_hash_index]
+            self._has_scales = options.scales_on_gpu
             # As a table in host memory it is looked up on a stream of its own, beside the layers before. As one that the replicas of a
             # machine share it has every head of its replica's tensor-parallel rank: each rank looks up what its own tokens need.
             super().__init__(
@@ -74,23 +75,27 @@ def stored_class(module: ModuleType) -> Any:
                 options,
                 name=f"engram{layer}",
                 pattern=(options.tensor or PATTERN).replace("{layer}", str(layer)),
-                codes=False,
+                codes=self._has_scales,
                 rows=rows,
                 owned=(self.vocab_start_idx, self.vocab_end_idx),
                 dim=layout.head_dim,
                 heads=self.part_n_hash_cols,
                 max_tokens=max_tokens,
+                scales=self.weight_scale_inv.data if self._has_scales else None,
             )
 
         def _allocate_weights(self) -> tuple[torch.Tensor, torch.Tensor]:
             codes = torch.empty(0, self.dim, dtype=torch.float8_e4m3fn)
-            return codes, torch.empty(0, self.dim // self.block_size, dtype=torch.uint8)
+            rows = self.vocab_end_idx - self.vocab_start_idx if self._has_scales else 0
+            return codes, torch.empty(rows, self.dim // self.block_size, dtype=torch.uint8, device=model_device())
 
         def _weight_loader(self, param: torch.nn.Parameter, loaded_weight: torch.Tensor) -> None:
-            """Copies nothing."""
+            """Copies scales that are to lie in GPU memory, and nothing else."""
             if loaded_weight.dim() != 2 or loaded_weight.shape[0] < self.vocab_end_idx or loaded_weight.shape[1] != param.shape[1]:
                 shape = (self.num_embeddings, param.shape[1])
                 raise invalid("loaded_weight", f"shape {tuple(loaded_weight.shape)}, where the model has {shape}")
+            if param.numel():
+                param.data.copy_(loaded_weight[self.vocab_start_idx : self.vocab_end_idx].view(torch.uint8))
 
         def _storage(self) -> tuple[torch.Tensor, torch.Tensor]:
             raise WarprowError(

@@ -48,6 +48,8 @@ def install(module: ModuleType) -> None:
         # `__init__` has the signature of the original, which it wraps.
         VLLM.check_signatures(version(), module, SIGNATURES)
         _steps.check("vllm.models.qwen4_exp.nvidia.model_state", "Qwen4ExpModelState")
+        if options.scales_on_gpu:
+            raise invalid(ARGUMENT, "scales_on_gpu is of Engram alone, and this model has no scales for blocks: leave it out")
         if config.engram_config is None or not config.engram_config.cpu_offload:
             raise invalid(ARGUMENT, 'the table of this model is to lie in GPU memory: leave "cpu_offload": false out of --engram-config')
         pinned = getattr(module, _TABLE)
