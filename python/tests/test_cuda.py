@@ -263,7 +263,7 @@ def test_a_capture_without_a_plan_is_refused_and_goes_on(stored) -> None:  # noq
     same(ours(ids), table.cuda()[ids])
 
 
-def test_drives_that_a_gpu_plays(tmp_path) -> None:
+def test_prefetches_from_drives_that_a_gpu_plays(tmp_path) -> None:
     table = torch.randn(1000, 128, generator=torch.Generator().manual_seed(0))
     addresses = [f"emulated:{tmp_path}/{number}.drive?size=64M&gpu=0&profile=gen5-tlc" for number in range(2)]
     with warprow.format(addresses) as store:

@@ -133,6 +133,14 @@ def engram(world: World, index: int) -> Any:
     return made
 
 
+def prepared(layer: Any, ids: torch.Tensor) -> torch.Tensor:
+    """The rows that a layer has staged for ids; vLLM stages them on a stream of its own."""
+    layer.prepare_embeddings(ids)
+    if HAS_GPU:
+        torch.cuda.synchronize()
+    return layer.staged_rows[: len(ids)]
+
+
 def hash_ids(index: int, tokens: int, seed: int) -> torch.Tensor:
     """Ids of both layers as the hash makes them, each column in its own range, with some that are none."""
     random = torch.Generator().manual_seed(seed)
@@ -164,8 +172,7 @@ def test_engram_rows_of_all_ranks_are_the_checkpoints(world: World, engrams: Any
             for rank in range(ranks):
                 world.rank(rank, ranks)
                 layer = engram(world, index)
-                layer.prepare_embeddings(ids.to(world.device)[:, index])
-                parts.append(layer.staged_rows[:tokens])
+                parts.append(prepared(layer, ids.to(world.device)[:, index]))
             found = torch.cat(parts, 1)
             assert same(found[:, :HEADS], engram_rows(layers[index], ids[:, index])), (index, tokens)
             assert not found[:, HEADS:].any()
@@ -190,8 +197,7 @@ def test_engram_scales_in_gpu_memory_give_the_same_rows(world: World, engrams: A
         table.weight_scale_inv.weight_loader(table.weight_scale_inv, scales.view(torch.float8_e8m0fnu))
         with pytest.raises(warprow.InvalidArgument, match="shape"):
             table.weight_scale_inv.weight_loader(table.weight_scale_inv, scales[:, :1])
-        layer.prepare_embeddings(ids.to(world.device)[:, 0])
-        parts.append(layer.staged_rows[:TOKENS])
+        parts.append(prepared(layer, ids.to(world.device)[:, 0]))
     assert same(torch.cat(parts, 1)[:, :HEADS], engram_rows(layers[0], ids[:, 0]))
     world.rank(0, 1)
 
@@ -205,10 +211,10 @@ def test_ids_of_another_ranks_rows_give_zeros(world: World, engrams: Any) -> Non
     assert (table.vocab_start_idx, table.vocab_end_idx) == (211, 462)
     ids = torch.full((4, HEADS), 0, dtype=torch.int32)
     ids[:, 3:6] = torch.tensor([210, 211, 462]).to(torch.int32)
-    layer.prepare_embeddings(ids.to(world.device))
+    found = prepared(layer, ids.to(world.device))
     wanted = engram_rows(layers[0], ids[:, 3:6])
     wanted[:, [0, 2]] = 0
-    assert wanted.any() and same(layer.staged_rows[:4], wanted)
+    assert wanted.any() and same(found, wanted)
 
 
 def test_loading_copies_nothing_and_compares_shapes(world: World, engrams: Any) -> None:
@@ -501,14 +507,11 @@ def test_a_file_that_changes_stops_the_engine(world: World, engrams: Any) -> Non
     world.ask(folder)
     layer = engram(world, 0)
     ids = hash_ids(0, 4, 1).to(world.device)[:, 0]
-    layer.prepare_embeddings(ids)
+    assert prepared(layer, ids).any()
     plug_in.tables()[0].between_steps()
     with (folder / "m0.safetensors").open("ab") as file:
         file.write(b"x")
-    layer.prepare_embeddings(ids)
-    if HAS_GPU:
-        torch.cuda.synchronize()
-    assert not layer.staged_rows[:4].any()
+    assert not prepared(layer, ids).any()
     with pytest.raises(warprow.RowsFailed, match="m0.safetensors"):
         plug_in.tables()[0].between_steps()
 

@@ -52,12 +52,14 @@ class Lookup:
         self.spec = spec
         self.text = spec.text()
         self.device = spec.torch_device
-        self._dtype, self._masked = spec.dtype, spec.on_failure == "mask"
+        self._dtype = spec.dtype
+        #: Whether look-ups have a mask.
+        self.masked = spec.on_failure == "mask"
         self._on_gpu = self.device.type == "cuda"
         self._executor = executor
         self._native: _native.ModuleLookup | None = None
         #: By which the operator of eager calls knows it; 0 before the first call.
-        self._number = 0
+        self.number = 0
         self._lock = threading.Lock()
         _BY_TEXT[self.text] = self
 
@@ -95,7 +97,7 @@ class Lookup:
                 if self._native is None:
                     native = executor._native.module(self.text)
                     executor._plans.add(native)
-                    self._number, self._native = native.number, native
+                    self.number, self._native = native.number, native
         return self._native
 
     def _check(self, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None) -> None:
@@ -142,7 +144,7 @@ class Lookup:
         ids, offsets, weights = _plain(ids), _plain(offsets), _plain(weights, torch.float32)
         shape = self.spec.shape(ids, offsets)
         rows = self._output(shape, out)
-        mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self._masked else None
+        mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self.masked else None
         count = ids.numel()
         if count == 0:
             rows.zero_()
@@ -154,14 +156,6 @@ class Lookup:
 
     def _stream(self) -> int:
         return _STREAM(self.device.index) if self._on_gpu else 0
-
-    def call(self, operator: Any, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None) -> Any:
-        """Looks a batch up by an operator that is compiled against torch, which checks and allocates by itself."""
-        try:
-            return operator(ids, offsets, weights, self._number or self.native.number)
-        except RuntimeError as error:
-            _native.raise_operator_error(str(error))
-            raise
 
     def prefetch(
         self,
@@ -187,7 +181,7 @@ class Lookup:
         """Looks up what was prefetched."""
         ids, offsets, weights, shape = held
         rows = self._output(shape, out)
-        mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self._masked else None
+        mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self.masked else None
         if native is None:
             rows.zero_()
             return rows if mask is None else (rows, mask)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import _native
 from ..errors import WarprowError, invalid, wrong_type
 from ..executor import Executor, Feature, Options
 from ..store import Store
@@ -17,7 +18,9 @@ from ._options import LookupOptions
 from ._prefetched import Prefetched
 from ._spec import Spec, out_name
 
+# An eager call of few ids takes as long on the processor as on a GPU: what it asks for is found once.
 _MODES = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
+_TENSOR, _IS_COMPILING = torch.Tensor, torch.compiler.is_compiling
 
 
 def executor_of(given: Executor | Store) -> Executor:
@@ -84,10 +87,15 @@ class StoredModule(nn.Module):
             text = "they require a gradient, and this module is for inference: detach() them, or train with torch's own module"
             raise invalid("per_sample_weights", text)
         # A tensor that stands for another, or a mode that looks at operators, gets an operator.
-        if type(ids) is torch.Tensor and not torch.compiler.is_compiling() and _MODES() == 0:
-            if out is None and _op.numbered is not None and lookup.spec.on_failure != "mask":
-                return lookup.call(_op.numbered, ids, offsets, weights)
-            return lookup.run(ids, offsets, weights, out)
+        if type(ids) is _TENSOR and not _IS_COMPILING() and _MODES() == 0:
+            operator = _op.numbered
+            if operator is None or out is not None or lookup.masked:
+                return lookup.run(ids, offsets, weights, out)
+            try:
+                return operator(ids, offsets, weights, lookup.number or lookup.native.number)
+            except RuntimeError as error:
+                _native.raise_operator_error(str(error))
+                raise
         if out is not None:
             raise invalid("out", "a graph is being traced, and an operator in it has an output of its own: leave out= away")
         if lookup.spec.on_failure == "mask":

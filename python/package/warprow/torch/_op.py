@@ -89,5 +89,8 @@ else:
     lookup_masked = torch.library.custom_op("warprow::lookup_masked", _lookup_masked_in_python, mutates_args=())
     lookup.register_fake(_fake)
     lookup_masked.register_fake(_fake_masked)
-#: Of the compiled library, for eager calls: `(ids, offsets, weights, number) -> Tensor`.
-numbered: Any = torch.ops.warprow.lookup_numbered.default if native.is_loaded() else None
+#: Of the compiled library, for eager calls: `(ids, offsets, weights, number) -> Tensor`. What an overload calls is called without the
+#: overload, which costs the processor a microsecond.
+numbered: Any = None
+if native.is_loaded():
+    numbered = getattr(torch.ops.warprow.lookup_numbered.default, "_op", torch.ops.warprow.lookup_numbered.default)
