@@ -57,6 +57,8 @@ def look_up(plan: warprow.Plan, wanted: np.ndarray, count: int, seed: int, failu
 def test_lookups_leave_nothing(store: warprow.Store) -> None:
     wanted, failures = rows(), []
     store.load({"user": wanted})
+    # Of tests before this one.
+    gc.collect()
     before = held()
     with store.attach(dram_bytes=wanted.nbytes // 2) as executor:
         feature = [warprow.Feature("user", "user")]
