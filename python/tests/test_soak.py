@@ -57,7 +57,7 @@ def look_up(plan: warprow.Plan, wanted: np.ndarray, count: int, seed: int, failu
 def test_lookups_leave_nothing(store: warprow.Store) -> None:
     wanted, failures = rows(), []
     store.load({"user": wanted})
-    # Of tests before this one.
+    # What tests before this one have left open is closed first.
     gc.collect()
     before = held()
     with store.attach(dram_bytes=wanted.nbytes // 2) as executor:
