@@ -93,7 +93,9 @@ class Server:
         self.way, self.answers, self.each, self.sizes = way, answers, each, sizes
         self._lot = answers.lot
         shape, device = answers.tables.shape, answers.tables.device
-        self._steps = {size: Step(way, layers, shape, size * each, device) for size in sizes}
+        largest = Step(way, layers, shape, sizes[-1] * each, device)
+        smaller = {size: Step(largest.way, layers, shape, size * each, device) for size in sizes[:-1]}
+        self._steps = {**smaller, sizes[-1]: largest}
         self.requests = len(self._lot) // each
 
     def answer(self, requests: list[int]) -> torch.Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -117,3 +118,12 @@ def test_percentiles() -> None:
     values = [float(it) for it in range(1, 101)]
     assert [percentile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [50, 99, 100, 100]
     assert percentile([3.0], 0.5) == 3
+
+
+def test_processor_time_is_counted() -> None:
+    meter = Meter(None)
+    before, own = meter.read(), time.thread_time()
+    while time.thread_time() - own < 0.05:
+        pass
+    spent = meter.read().since(before)
+    assert 0.04 < spent.cpu_s < 5 and spent.joules is None

@@ -19,13 +19,16 @@ class Way(ABC):
     name: str
 
     def client(self, layout: IdLayout, batch: int) -> Self:
-        """The same way for one who asks for batches of one size, one after the other, with buffers of its own."""
+        """The same way for one who asks for batches of one size, one after the other, with buffers of its own.
+
+        A client of a client is for smaller batches, and the two are never asked at once: they may share what one batch at a time needs.
+        """
         made = copy.copy(self)
         made.prepare(layout, batch)
         return made
 
     def prepare(self, layout: IdLayout, batch: int) -> None:
-        """Makes buffers. It is called once for each client, of a copy of the way."""
+        """Makes buffers. It is called once for each client, of a copy of the way or of a client for larger batches."""
         self.layout, self.batch = layout, batch
 
     def check(self) -> None:

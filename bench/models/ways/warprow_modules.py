@@ -62,6 +62,9 @@ class WarprowModules(DeviceWay):
 
     def prepare(self, layout: IdLayout, batch: int) -> None:
         super().prepare(layout, batch)
+        if self._collection is not None:
+            # One module serves batches of all sizes, as in a server.
+            return
         features = [warprow.Feature(name, name, pooling="sum") for name in self.shape.names]
         self._collection = warprow.torch.EmbeddingBagCollection(self.executor, features, max_ids=batch * self.shape.ids)
 
