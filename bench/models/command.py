@@ -6,18 +6,18 @@ import argparse
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+import warprow
 
 from . import dense
 from .contenders import WAYS, Ground, choose, contenders
 from .costs import Meter
 from .drives import TIMINGS, Drives
-from .errors import ModelsError
+from .errors import DatasetMismatch, ModelsError
 from .experiments.closed_loop import Measured, measure
 from .experiments.open_loop import Offered, Server
 from .figures import FIGURES
@@ -25,6 +25,7 @@ from .ids import Drift, PowerLaw, Source, Trace
 from .output.pages import write
 from .pipeline import DenseLayers
 from .shapes import SHAPES, Shape, divisor_for
+from .ways import Way
 from .world import Answers, draw, make_tables, note
 
 _ABOUT = """Measures how fast recommendation models answer, end to end, by how they get their embeddings.
@@ -95,10 +96,11 @@ def parser() -> argparse.ArgumentParser:
     add("--shape", choices=list(SHAPES), default="criteo-tb", help="rows of tables as published; of deepfm its own")
     add("--bytes", type=_bytes, default=_bytes("8G"), help="the published rows are divided until they take at most so much (8G)")
     add("--dram", type=float, default=0.05, help="the share of the rows' bytes that ways on drives may keep in DRAM (0.05)")
+    add("--hbm", type=float, default=0, help="the share that Warprow and readers on the processor may keep in GPU memory besides (0)")
     add("--batch", type=_numbers, default=[4096], help="samples of a batch, one or more numbers (4096)")
     add("--drives", type=_numbers, default=[1, 16], help="numbers of drives, one after the other (1,16)")
     add("--timing", choices=list(TIMINGS), default="p5800x", help="whose timing drives have (p5800x)")
-    add("--players", choices=["gpu", "threads"], default="gpu", help="who plays Warprow's drives on a GPU; threads play all others (gpu)")
+    add("--player", help="who plays Warprow's drives: the number of a GPU, or threads (a second GPU where there is one, else the GPU that looks up)")
     add("--ways", type=_names, default=list(WAYS), help=f"which ways, with commas between them (all). {ways}")
     add("--threads", type=int, default=min(8, os.cpu_count() or 1), help="threads that look up, of reader and host (8, or fewer cores)")
     add("--cache", type=_bytes, action="append", help="bytes of Warprow's cache of rows from drives; may be given several times (0)")
@@ -139,6 +141,17 @@ def _source(given: argparse.Namespace, shape: Shape) -> Source:
     return PowerLaw(shape, given.alpha, given.seed)
 
 
+def _player(given: argparse.Namespace, device: str) -> int | None:
+    """The GPU that plays Warprow's drives; None: threads do."""
+    if device == "cpu" or given.player == "threads":
+        return None
+    if given.player is None:
+        return 1 if torch.cuda.device_count() > 1 else 0
+    if not given.player.isdigit() or int(given.player) >= torch.cuda.device_count():
+        raise DatasetMismatch(f"--player {given.player}: give threads, or the number of a GPU: there are {torch.cuda.device_count()}")
+    return int(given.player)
+
+
 def _shape(given: argparse.Namespace) -> Shape:
     if given.model == "deepfm":
         return dense.deepfm_shape()
@@ -154,11 +167,14 @@ class Run:
         kind = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.device = torch.device("cuda", 0) if kind == "cuda" else torch.device("cpu")
         torch.set_float32_matmul_precision("high" if given.matmul == "tf32" else "highest")
+        self.player = _player(given, kind)
         self.shape = _shape(given)
         self.source = _source(given, self.shape)
         self.names = choose(given.ways)
         self.measured: list[Measured] = []
         self.offered: list[Offered] = []
+        #: What drives or look-ups failed with.
+        self.failures: list[str] = []
         self.meter = Meter(0 if kind == "cuda" else None)
 
     def setup(self) -> dict[str, Any]:
@@ -178,10 +194,11 @@ class Run:
             "bytes": shape.bytes,
             "ids_per_sample": shape.ids,
             "dram_share": self.given.dram,
+            "hbm_share": self.given.hbm if self.device.type == "cuda" else 0,
             "ids": self.source.name,
             "history": self.given.history,
             "timing": self.given.timing,
-            "players": self.given.players if self.device.type == "cuda" else "threads",
+            "player": "threads" if self.player is None else f"GPU {self.player}",
             "threads": self.given.threads,
             "matmul": self.given.matmul if self.device.type == "cuda" else "f32",
             "seed": self.given.seed,
@@ -191,7 +208,6 @@ class Run:
         """Measures everything that was asked for."""
         given, shape = self.given, self.shape
         note(", ".join(f"{name} {value}" for name, value in self.setup().items()))
-        began = time.perf_counter()
         tables = make_tables(shape, self.device, given.seed)
         history = draw(self.source, shape, given.history)
         model = dense.make(given.model, shape, given.seed)
@@ -200,21 +216,30 @@ class Run:
         for batch in given.batch:
             count = batch * max(1, min(given.batches, max(8, _MOST_SAMPLES // batch)))
             answers[batch] = Answers(tables, layers, draw(self.source, shape, count), batch)
-        note(f"rows, samples and what the model says of them: {time.perf_counter() - began:.1f} s")
+            note(f"the model with all rows in memory has answered {count:,} samples in batches of {batch}")
         usual = max(given.batch)
         # With all rows in DRAM there is room for what lies between them, too.
         dram_bytes = int(shape.bytes * (given.dram if given.dram < 1 else 1.5))
-        ground = Ground(tables, history, dram_bytes, usual, given.threads, given.cache or [0])
-        played = self.device.type == "cuda" and given.players == "gpu"
-        drives = [Drives(count, given.timing, played) for count in given.drives]
+        hbm_bytes = int(shape.bytes * given.hbm) if self.device.type == "cuda" else 0
+        ground = Ground(tables, history, dram_bytes, hbm_bytes, usual, given.threads, given.cache or [0])
+        drives = [Drives(count, given.timing, self.player) for count in given.drives]
         for label, way in contenders(ground, self.names, drives):
-            for batch in given.batch:
-                for clients in given.clients if "throughput" in given.experiments else ():
-                    self._add(measure(way, label, answers[batch], layers, given.seconds, self.meter, clients))
-                if "embeddings" in given.experiments:
-                    self._add(measure(way, label, answers[batch], None, given.seconds, self.meter))
-            if "latency" in given.experiments:
-                self._latency(way, label, answers[usual], layers)
+            try:
+                self._measure(way, label, answers, layers)
+            except warprow.WarprowError as error:
+                # A drive that fails ends this way alone; no figure is written for what it was asked then.
+                self.failures.append(f"{way.name} | {label}: {type(error).__name__}: {error}")
+                note(f"failed: {self.failures[-1]}")
+
+    def _measure(self, way: Way, label: str, answers: dict[int, Answers], layers: DenseLayers) -> None:
+        given = self.given
+        for batch in given.batch:
+            for clients in given.clients if "throughput" in given.experiments else ():
+                self._add(measure(way, label, answers[batch], layers, given.seconds, self.meter, clients))
+            if "embeddings" in given.experiments:
+                self._add(measure(way, label, answers[batch], None, given.seconds, self.meter))
+        if "latency" in given.experiments:
+            self._latency(way, label, answers[max(given.batch)], layers)
 
     def _add(self, found: Measured) -> None:
         self.measured.append(found)
@@ -223,7 +248,7 @@ class Run:
         asked = f"{found.what}, batch {found.batch}, {found.clients} at once"
         note(f"{found.way} | {found.drives} | {asked}: {told}; {found.compared} samples compared, {same}")
 
-    def _latency(self, way: Any, label: str, answers: Answers, layers: DenseLayers) -> None:
+    def _latency(self, way: Way, label: str, answers: Answers, layers: DenseLayers) -> None:
         given = self.given
         most = max(1, answers.batch // given.request)
         sizes = sorted({min(most, 4**power) for power in range(9)})
@@ -239,7 +264,7 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         """All that was found."""
         found = {"throughput": [it.as_json() for it in self.measured], "latency": [it.as_json() for it in self.offered]}
-        return {"setup": self.setup(), **found}
+        return {"setup": self.setup(), **found, "failures": self.failures}
 
 
 def _figures(made: argparse.ArgumentParser, given: argparse.Namespace, arguments: list[str]) -> int:
@@ -294,9 +319,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                         (folder / name).write_text(content)
                 if given.json:
                     Path(given.json).write_text(json.dumps(run.as_json(), indent=1))
-    except ModelsError as error:
+    except (ModelsError, warprow.WarprowError) as error:
         note(f"error: {error}")
         return 1
-    return 0
+    return 1 if run.failures else 0
 
 

@@ -11,7 +11,7 @@ from .drives import Drives, propose, stored
 from .errors import DatasetMismatch, Unavailable
 from .ids import Samples
 from .tables import Tables
-from .ways import CpuReader, DeviceMemory, HostExecutor, IdealReader, PinnedReads, RocksDb, TorchCpu, WarprowModules, Way
+from .ways import CpuReader, DeviceMemory, HostExecutor, HotRows, IdealReader, PinnedReads, RocksDb, TorchCpu, WarprowModules, Way
 from .world import note
 
 #: By name, what each is.
@@ -39,6 +39,8 @@ class Ground:
         Samples of the past, by which rows get their places.
     dram_bytes : int
         Memory of the host for rows, of the ways that have drives.
+    hbm_bytes : int
+        Memory of the GPU for rows, of Warprow and of the readers on the processor.
     batch : int
         Samples of a usual batch.
     threads : int
@@ -50,6 +52,7 @@ class Ground:
     tables: Tables
     history: Samples
     dram_bytes: int
+    hbm_bytes: int
     batch: int
     threads: int
     caches: Sequence[int]
@@ -93,26 +96,33 @@ def contenders(ground: Ground, names: Sequence[str], drives: Sequence[Drives]) -
     on_drives = [name for name in names if name not in in_memory]
     if not on_drives:
         return
+    in_gpu = ground.hbm_bytes // shape.row_bytes
+    hot = HotRows(tables, ground.history, in_gpu) if in_gpu else None
     for own in drives:
-        proposal = propose(shape, ground.history, ground.dram_bytes, own, ground.batch)
+        proposal = propose(shape, ground.history, ground.dram_bytes, own, ground.batch, ground.hbm_bytes)
         if "ideal" in on_drives:
-            dram_rows = [tiers.dram_rows for tiers in proposal.tables]
-            for way in _opened(lambda: IdealReader(tables, dram_rows, own.rate, own.latency)):
+            # Ids are numbered by popularity.
+            in_memory_rows = [tiers.hbm_rows + tiers.dram_rows for tiers in proposal.tables]
+            for way in _opened(lambda: IdealReader(tables, in_memory_rows, own.rate, own.latency, hot)):
                 yield f"{own.count} {own.timing}, time alone", way
         by_host = [name for name in on_drives if name in ("reader", "host")]
         has_warprow = "warprow" in on_drives
-        by_threads = replace(own, played=False)
-        if by_host or (has_warprow and not own.played):
+        by_threads = replace(own, player=None)
+        if by_host or (has_warprow and own.player is None):
             for store in _stored(by_threads, tables, proposal):
-                for name in by_host:
-                    kind = CpuReader if name == "reader" else HostExecutor
-                    for way in _opened(lambda: kind(store, shape, device, ground.dram_bytes, ground.threads)):
+                if "reader" in by_host:
+                    # Rows in DRAM are the hottest on the host, some of which lie in GPU memory as well.
+                    dram_bytes = ground.dram_bytes + ground.hbm_bytes
+                    for way in _opened(lambda: CpuReader(store, shape, device, dram_bytes, ground.threads, hot)):
                         yield str(by_threads), way
-                if has_warprow and not own.played:
-                    yield from _warprow(ground, store, by_threads)
-        if has_warprow and own.played:
+                if "host" in by_host:
+                    for way in _opened(lambda: HostExecutor(store, shape, device, ground.dram_bytes, ground.threads)):
+                        yield str(by_threads), way
+                if has_warprow and own.player is None:
+                    yield from _warprow(ground, store, by_threads, proposal)
+        if has_warprow and own.player is not None:
             for store in _stored(own, tables, proposal):
-                yield from _warprow(ground, store, own)
+                yield from _warprow(ground, store, own, proposal)
 
 
 def _stored(drives: Drives, tables: Tables, proposal: warprow.Proposal) -> Iterator[warprow.Store]:
@@ -125,8 +135,10 @@ def _stored(drives: Drives, tables: Tables, proposal: warprow.Proposal) -> Itera
         yield store
 
 
-def _warprow(ground: Ground, store: warprow.Store, drives: Drives) -> Iterator[tuple[str, Way]]:
+def _warprow(
+    ground: Ground, store: warprow.Store, drives: Drives, proposal: warprow.Proposal
+) -> Iterator[tuple[str, Way]]:
     tables = ground.tables
     for cache in ground.caches:
-        for way in _opened(lambda: WarprowModules(store, tables.shape, tables.device, ground.dram_bytes, cache)):
+        for way in _opened(lambda: WarprowModules(store, tables.shape, tables.device, proposal.attach_options(), cache)):
             yield str(drives), way

@@ -31,13 +31,13 @@ class Drives:
         How many.
     timing : str
         Whose timing they have: a key of `TIMINGS`.
-    played : bool
-        Whether the GPU plays them; else each takes a thread of the host.
+    player : int, optional
+        The number of the GPU that plays them; without, each takes a thread of the host.
     """
 
     count: int
     timing: str
-    played: bool
+    player: int | None = None
 
     def __post_init__(self) -> None:
         if self.timing not in TIMINGS:
@@ -56,23 +56,31 @@ class Drives:
         return TIMINGS[self.timing][1]
 
     def __str__(self) -> str:
-        by = "a GPU plays" if self.played else f"{self.count} threads play" if self.count > 1 else "a thread plays"
-        return f"{self.count} {self.timing} that {by}"
+        threads = f"{self.count} threads play" if self.count > 1 else "a thread plays"
+        return f"{self.count} {self.timing} that {threads if self.player is None else f'GPU {self.player} plays'}"
 
     def addresses(self, bytes_in_all: int) -> list[str]:
         """Addresses of new drives in memory, with room for so many bytes of rows."""
         each = -(-int(bytes_in_all * 1.15 / self.count + (96 << 20)) // _ROUND) * _ROUND
-        played = ",gpu=0" if self.played else ""
+        played = "" if self.player is None else f",gpu={self.player}"
         return [f"emulated:models-{next(_NUMBERS)},backing=ram,size={each},profile={self.timing}{played}" for _ in range(self.count)]
 
 
-def propose(shape: Shape, history: Samples, dram_bytes: int, drives: Drives, batch: int) -> warprow.Proposal:
-    """Which rows belong in DRAM, learnt from samples of the past alone."""
+def propose(shape: Shape, history: Samples, dram_bytes: int, drives: Drives, batch: int, hbm_bytes: int = 0) -> warprow.Proposal:
+    """Which rows belong in GPU memory and in DRAM, learnt from samples of the past alone."""
     tables = {name: (rows, shape.dim) for name, rows in zip(shape.names, shape.rows, strict=True)}
     trace: dict[str | tuple[str, ...], Any] = {name: history.ids[:, columns] for name, columns in zip(shape.names, columns_of(shape), strict=True)}
     # Counts alone decide here: neither the host's speed nor the drives'.
     return warprow.plan(
-        tables, trace, dram_bytes=dram_bytes, drives=drives.timing, drive_count=drives.count, batch=batch, typical_host=True, group="off"
+        tables,
+        trace,
+        hbm_bytes=hbm_bytes,
+        dram_bytes=dram_bytes,
+        drives=drives.timing,
+        drive_count=drives.count,
+        batch=batch,
+        typical_host=True,
+        group="off",
     )
 
 

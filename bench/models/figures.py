@@ -49,7 +49,7 @@ FIGURES = {
         "samples a second by size of batch, end to end and of the embeddings alone, 5% in DRAM",
         "Avazu 1.1 to 1.4, Criteo Kaggle 1.1 to 1.9, Criteo TB 1.3 to 1.9 times as fast end to end; "
         "the embeddings alone 1.1 to 2.1, 1.4 to 2.4, 1.4 to 2.7",
-        _each(_SHAPES, "--batch", "256,1024,4096,16384,65536", "--experiments", "throughput,embeddings", "--ways", _ON_DRIVES),
+        _each(_SHAPES, "--batch", "256,1024,4096,16384,65536", "--experiments", "throughput,embeddings", "--clients", "1,2", "--ways", _ON_DRIVES),
     ),
     "9": Figure(
         "latency against throughput, 5% in DRAM",

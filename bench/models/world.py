@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import torch
 
@@ -16,9 +17,12 @@ from .tables import Tables
 from .ways import DeviceMemory
 
 
+_BEGAN = time.monotonic()
+
+
 def note(text: str) -> None:
-    """Progress, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Progress, on stderr, with the seconds since the program began."""
+    print(f"{time.monotonic() - _BEGAN:6.1f} s  {text}", file=sys.stderr, flush=True)
 
 
 def make_tables(shape: Shape, device: torch.device, seed: int) -> Tables:

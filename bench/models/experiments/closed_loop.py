@@ -78,6 +78,8 @@ class _Client:
                 now = time.perf_counter()
                 self.times.append(now - start)
                 if layers is None:
+                    # Rows that were not read are told as that, and not as wrong ones.
+                    self.step.way.check()
                     self._answers.compare_rows(self.step, at)
                 self.predictions.append((at, predictions.clone()))
                 if now > until:

@@ -14,7 +14,7 @@ from .picture import line_chart
 def write(setup: Mapping[str, Any], measured: Sequence[Measured], offered: Sequence[Offered]) -> tuple[str, dict[str, str]]:
     """Tables in Markdown, and pictures by the names of their files."""
     what = f"{setup['model']}, {setup['shape']} with rows divided by {setup['divisor']} ({setup['bytes'] / 1e9:.2f} GB)"
-    parts = [f"{what}; {setup['ids']}; {setup['dram_share']:.0%} of the bytes in DRAM; {setup['device']}, torch {setup['torch']}, seed {setup['seed']}"]
+    parts = [f"{what}; {setup['ids']}; {setup['dram_share']:.0%} of the bytes in DRAM, {setup['hbm_share']:.0%} in GPU memory; {setup['device']}, torch {setup['torch']}, seed {setup['seed']}"]
     pictures = {}
     for kind, title in (("model", "End to end"), ("embeddings", "Embeddings alone")):
         own = [it for it in measured if it.what == kind]

@@ -6,12 +6,16 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
+import warprow
+from models import contenders
 from models.command import main, parser
 from models.contenders import choose
+from models.drives import stored
 from models.figures import FIGURES
 from models.output.markdown import table
 from models.output.picture import line_chart
@@ -42,6 +46,23 @@ def test_a_run_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert all(it["compared"] > 0 and it["largest_difference"] <= 1e-5 for it in found["throughput"] + found["latency"])
     assert len(found["latency"]) == 4 and found["setup"]["seed"] == 1
     assert {it.name for it in (tmp_path / "pages").iterdir()} == {"tables.md", "model.svg", "embeddings.svg", "latency.svg"}
+
+
+def test_a_drive_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def failing(*given: Any) -> warprow.Store:
+        store = stored(*given)
+        # Behind the batches that are compared while a way warms up, and its first ones.
+        store.inject_fault("unreadable", nth=200, times=None)
+        return store
+
+    monkeypatch.setattr(contenders, "stored", failing)
+    arguments = ["--device", "cpu", "--shape", "avazu", "--bytes", "3M", "--batch", "32", "--drives", "1", "--ways", "memory,warprow"]
+    arguments += ["--batches", "40", "--seconds", "5", "--history", "2000", "--threads", "1", "--json", str(tmp_path / "found.json")]
+    assert main(arguments) == 1
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert [it["way"] for it in found["throughput"]] == ["all rows in memory"]
+    assert len(found["failures"]) == 1 and "RowsFailed" in found["failures"][0]
+    assert "failed: Warprow | 1 p5800x that a thread plays: RowsFailed" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -19,13 +19,13 @@ from models.ids import Samples
 from models.pipeline import Step
 from models.shapes import SHAPES
 from models.tables import Tables
-from models.ways import DeviceMemory, PinnedReads, TorchCpu, WarprowModules, Way
+from models.ways import CpuReader, DeviceMemory, HotRows, IdealReader, PinnedReads, TorchCpu, WarprowModules, Way
 from models.ways.warprow_modules import has_cache
 from models.world import Answers
 
 from .conftest import CPU, SHAPE
 
-DRIVES = Drives(1, "p5800x", played=False)
+DRIVES = Drives(1, "p5800x")
 
 
 @pytest.fixture(autouse=True)
@@ -35,9 +35,9 @@ def _inference() -> Iterator[None]:
 
 
 def test_every_way_gives_the_same(answers: Answers, tables: Tables, history: Samples) -> None:
-    ground = Ground(tables, history, SHAPE.bytes // 20, 32, 2, [0])
+    ground = Ground(tables, history, SHAPE.bytes // 20, 0, 32, 2, [0])
     seen = []
-    for label, way in contenders(ground, list(WAYS), [Drives(2, "p5800x", played=False)]):
+    for label, way in contenders(ground, list(WAYS), [Drives(2, "p5800x")]):
         for layers in (answers.layers, None):
             found = measure(way, label, answers, layers, 30, Meter(None))
             assert found.compared == 3 * 32 and found.largest_difference == 0
@@ -51,7 +51,7 @@ def test_every_way_gives_the_same(answers: Answers, tables: Tables, history: Sam
 def test_some_rows_are_in_dram_and_some_are_read(answers: Answers, tables: Tables, history: Samples) -> None:
     dram_bytes = SHAPE.bytes // 20
     with stored(DRIVES, tables, propose(SHAPE, history, dram_bytes, DRIVES, 32), lambda text: None) as store:
-        with WarprowModules(store, SHAPE, CPU, dram_bytes) as way:
+        with WarprowModules(store, SHAPE, CPU, {"dram_bytes": dram_bytes}) as way:
             step = Step(way, None, SHAPE, 32, CPU)
             step.run(answers.lot)
             assert isinstance(way, WarprowModules)
@@ -95,8 +95,8 @@ def test_what_cannot_be_is_refused_by_name(tables: Tables) -> None:
         PinnedReads(tables)
     refused: list[tuple[Callable[[], object], str]] = [
         (lambda: choose(["memory", "telepathy"]), "telepathy"),
-        (lambda: Drives(0, "p5800x", False), "0 drives"),
-        (lambda: Drives(1, "floppy", False), "floppy"),
+        (lambda: Drives(0, "p5800x"), "0 drives"),
+        (lambda: Drives(1, "floppy"), "floppy"),
         (lambda: dense.make("perceptron", SHAPE, 1), "perceptron"),
         (lambda: dense.make("dlrm", SHAPES["avazu"], 1), "dense features"),
     ]
@@ -111,13 +111,29 @@ def test_a_cache_where_the_package_has_none(tables: Tables, history: Samples) ->
         pytest.skip("the package has caches")
     with stored(DRIVES, tables, propose(SHAPE, history, 4096, DRIVES, 32), lambda text: None) as store:
         with pytest.raises(Unavailable, match="cache_bytes"):
-            WarprowModules(store, SHAPE, CPU, 4096, 1 << 20)
+            WarprowModules(store, SHAPE, CPU, {"dram_bytes": 4096}, 1 << 20)
 
 
 def test_percentiles() -> None:
     values = [float(it) for it in range(1, 101)]
     assert [percentile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [50, 99, 100, 100]
     assert percentile([3.0], 0.5) == 3
+
+
+def test_hot_rows_on_the_device_are_not_read(answers: Answers, tables: Tables, history: Samples) -> None:
+    hot = HotRows(tables, history, 100)
+    assert len(hot.numbers) == 100 and torch.equal(hot.rows, tables.on_device[hot.numbers])
+    proposal = propose(SHAPE, history, 4096, DRIVES, 32)
+    with stored(DRIVES, tables, proposal, lambda text: None) as store:
+        for way in (CpuReader(store, SHAPE, CPU, 4096, 2, hot), IdealReader(tables, [0, 0, 0], 1e9, 0.0, hot)):
+            with way:
+                found = measure(way, "none", answers, answers.layers, 30, Meter(None))
+                assert found.largest_difference == 0
+                # The last batch has rows of either kind.
+                last = answers.lot.ids[-32:] + torch.tensor([0, 3, 503, 503, 503])
+                different = torch.tensor(sorted(set(last.reshape(-1).tolist())))
+                cached = torch.isin(different, hot.numbers).sum().item()
+                assert found.counts == {"different_rows": len(different), "cached_rows": cached} and 0 < cached < len(different)
 
 
 def test_processor_time_is_counted() -> None:

@@ -1,6 +1,7 @@
 """Ways to get embeddings, each a class of one interface."""
 
 from .cpu_reader import CpuReader
+from .distinct import HotRows
 from .gpu_memory import DeviceMemory
 from .host_executor import HostExecutor
 from .ideal_reader import IdealReader
@@ -15,6 +16,7 @@ __all__ = [
     "DeviceMemory",
     "DeviceWay",
     "HostExecutor",
+    "HotRows",
     "HostWay",
     "IdealReader",
     "PinnedReads",

@@ -10,7 +10,7 @@ import warprow
 
 from ..layout import IdLayout
 from ..shapes import Shape
-from .distinct import DistinctRows
+from .distinct import DistinctRows, HotRows
 
 
 class CpuReader(DistinctRows):
@@ -24,10 +24,14 @@ class CpuReader(DistinctRows):
         Memory for rows.
     threads : int
         How many look up, each a part of the rows.
+    hot : HotRows, optional
+        Rows that lie in memory of the device.
     """
 
-    def __init__(self, store: warprow.Store, shape: Shape, device: torch.device, dram_bytes: int, threads: int) -> None:
-        super().__init__(shape, device)
+    def __init__(
+        self, store: warprow.Store, shape: Shape, device: torch.device, dram_bytes: int, threads: int, hot: HotRows | None = None
+    ) -> None:
+        super().__init__(shape, device, hot)
         self.name = f"CPU reader ({threads} threads), copy"
         self.executor = store.attach("cpu", dram_bytes=dram_bytes)
         self.threads = threads

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from ..tables import Tables
-from .distinct import DistinctRows
+from .distinct import DistinctRows, HotRows
 
 
 class IdealReader(DistinctRows):
@@ -25,10 +25,12 @@ class IdealReader(DistinctRows):
         Rows a second of all drives.
     latency : float
         Seconds of one read.
+    hot : HotRows, optional
+        Rows that lie in memory of the device.
     """
 
-    def __init__(self, tables: Tables, dram_rows: list[int], rate: float, latency: float) -> None:
-        super().__init__(tables.shape, tables.device)
+    def __init__(self, tables: Tables, dram_rows: list[int], rate: float, latency: float, hot: HotRows | None = None) -> None:
+        super().__init__(tables.shape, tables.device, hot)
         self.name = "ideal CPU reader, copy"
         self.tables, self.rate, self.latency = tables, rate, latency
         self._edges = np.cumsum([0, *tables.shape.rows])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -43,15 +44,17 @@ class WarprowModules(DeviceWay):
     ----------
     store : warprow.Store
         Has the tables.
-    dram_bytes : int
-        Memory of the host for rows.
+    attached : mapping
+        How much memory rows may take, as `Store.attach` has it.
     cache_bytes : int
         Memory (on a GPU, GPU memory) for rows that look-ups have read from drives.
     """
 
-    def __init__(self, store: warprow.Store, shape: Shape, device: torch.device, dram_bytes: int, cache_bytes: int = 0) -> None:
+    def __init__(
+        self, store: warprow.Store, shape: Shape, device: torch.device, attached: Mapping[str, Any], cache_bytes: int = 0
+    ) -> None:
         self.name = "Warprow" + (f" with a cache of {cache_bytes >> 20} MiB" if cache_bytes else "")
-        options: dict[str, Any] = {"dram_bytes": dram_bytes}
+        options = dict(attached)
         if cache_bytes:
             if not has_cache():
                 raise Unavailable("this version of the package has no Store.attach(cache_bytes=): leave --cache out")
