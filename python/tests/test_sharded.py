@@ -156,6 +156,14 @@ def _attached(rank: int, world: int, folder: Path, address: str, kind: str) -> i
         same(rows, wanted[name], name)
     assert halves.to(device) is halves
     raises(warprow.InvalidArgument, "dtype=torch.float32", halves.float)
+    # An id is sent once, however often a batch has it.
+    alone = [Feature("user", "user", pooling="sum")]
+    once = wt.ShardedEmbeddingBagCollection(executor, alone, plan=wt.ShardingPlan(world, (wt.Placement("user", "rows"),)))
+    repeated = torch.full((1000,), 3, device=device)
+    same(once({"user": (repeated, torch.arange(1001, device=device))})["user"], table("user").to(device)[repeated], rank)
+    once.check()
+    if rank == 3 % world:
+        assert once.reports()["served"]["ids"] == world
     # Without a plan: the store's sizes, bags of one id.
     default = wt.ShardedEmbeddingBagCollection(executor, FEATURES)
     wanted = wt.EmbeddingBagCollection(executor, FEATURES)(given)

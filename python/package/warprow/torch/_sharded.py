@@ -38,6 +38,23 @@ class _Group:
     features: list[int]
 
 
+@dataclass(frozen=True)
+class _Counts:
+    """What ranks send each other in a step, as numbers on the host."""
+
+    #: By rank and by the place of a feature, what this rank sends: ids, and the pieces that they are; and what the pieces become here.
+    ids: list[list[int]]
+    pieces: list[list[int]]
+    items: list[list[int]]
+    #: Ids of the batch that are exchanged, with those that are sent once for several; and ids that this rank looks up for itself.
+    places: int
+    kept: int
+    #: By rank a code, and by the place of a feature ids and pieces that it sends here.
+    theirs: list[list[int]]
+    #: Which other rank failed in the call before.
+    late: RankFailed | None
+
+
 class ShardedEmbeddingBagCollection(nn.Module):
     """Bags of several tables, looked up by all ranks of a process group: each rank looks up a part of the rows, for all ranks.
 
@@ -138,6 +155,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
                 Route(placement.kind, placement.owner or 0, single, rows, missing, feature.padding, self.stores == "own")
             )
         self._router = Router(routes, [*exchanged, *self._kept], len(exchanged), world, self._exchange.device)
+        self._single = [routes[at].single for at in exchanged]
         #: By rank the places of the features that it looks up for all.
         self._places_of = [
             [place for place, at in enumerate(exchanged) if placements[at].kind == "rows" or placements[at].owner == other]
@@ -197,40 +215,34 @@ class ShardedEmbeddingBagCollection(nn.Module):
         return given
 
     def _forward(self, given: Joined, error: Exception | None) -> dict[str, torch.Tensor]:
-        world, sent = self._exchange.size, len(self._sent)
         if error is not None:
             nothing = torch.zeros(1, dtype=torch.int64, device=self.device)
             given = Joined(nothing[:0], nothing, None, [])
         route = self._router.send(given.ids, given.offsets)
-        own, kept_ids, theirs, late = self._counts(route, error)
-        codes = [it[0] for it in theirs]
+        counts = self._counts(route, error)
+        codes = [it[0] for it in counts.theirs]
         if any(codes):
             self._leave_together(codes, error or self._wrong_values(given, route))
-        ids_of = [own[rank * sent : (rank + 1) * sent] for rank in range(world)]
-        pieces_of = [own[(world + rank) * sent : (world + rank + 1) * sent] for rank in range(world)]
-        ids, pieces = sum(map(sum, ids_of)), sum(map(sum, pieces_of))
-        mine = route.pieces(ids, pieces)
-        numbers, weights = self._send(route, mine, given, (ids_of, pieces_of), theirs)
-        kept, error = _tried(lambda: self._keep(route, given, ids, kept_ids))
-        found, failed = _tried(lambda: self._serve(numbers, weights, theirs))
+        ids, pieces, items = (sum(map(sum, it)) for it in (counts.ids, counts.pieces, counts.items))
+        mine = route.pieces(counts.places, ids, pieces, items)
+        numbers, weights = self._send(mine, given, counts)
+        kept, error = _tried(lambda: self._keep(route, given, counts))
+        found, failed = _tried(lambda: self._serve(numbers, weights, counts.theirs))
         error = _without_positions(error or failed)
         # Other ranks get zeros where this one failed, and are told.
         self._tell(error)
         bags = (given.offsets.shape[0] - 1) // len(self.features)
         outputs: dict[str, torch.Tensor] = {} if kept is None else kept
         for group in self._groups:
-            rows = self._bring_back(group, found, theirs, pieces_of)
-            outputs.update(self._bags_of(group, rows, mine, pieces_of, route, given, bags))
+            rows = self._bring_back(group, found, counts)
+            outputs.update(self._bags_of(group, rows, mine, counts, route, given, bags))
         # On a GPU a failure of the call before is told now, behind the exchanges in which all ranks take part.
-        if error is not None or late is not None:
-            raise error or late  # type: ignore[misc]
+        if error is not None or counts.late is not None:
+            raise error or counts.late  # type: ignore[misc]
         return {feature.name: outputs[feature.name] for feature in self.features}
 
-    def _counts(
-        self, route: Sorted, error: Exception | None
-    ) -> tuple[list[int], int, list[list[int]], RankFailed | None]:
-        """What this rank sends: by rank and feature ids, then pieces; how many ids it keeps; what each rank sends here: a code, ids and
-        pieces by feature; and which rank failed in the call before. The CPU waits for the GPU here, and nowhere else."""
+    def _counts(self, route: Sorted, error: Exception | None) -> _Counts:
+        """Tells all ranks how much this one sends, and is told how much they send. The CPU waits for the GPU here, and nowhere else."""
         world, sent = self._exchange.size, len(self._sent)
         code = torch.where(route.missing.any(), _KINDS.index("MissingIds"), 0)
         code = torch.where(route.wrong_offsets, _KINDS.index("InvalidArgument"), code)
@@ -241,15 +253,18 @@ class ShardedEmbeddingBagCollection(nn.Module):
         head = torch.cat([code.reshape(1, 1).expand(world, 1), *by_rank], dim=1).contiguous()
         received = self._exchange.swap("how many ids they send", head)
         told = self._told if self._told is not None else code.new_zeros(world)
-        kept = route.ids_of_key[used:-1].sum()
-        parts = [*by_rank, kept, received, told]
+        parts = [*by_rank, route.places_of_key[:used], route.ids_of_key[used:-1].sum(), received, told]
         values = iter(torch.cat([part.reshape(-1) for part in parts]).tolist())
-        own = list(islice(values, 2 * used))
-        kept_ids = next(values)
+        ids, pieces, places = ([list(islice(values, sent)) for _ in range(world)] for _ in range(3))
+        kept = next(values)
         theirs = [list(islice(values, 1 + 2 * sent)) for _ in range(world)]
         self._told = None
+        items = [
+            [place if single else piece for place, piece, single in zip(*of_rank, self._single, strict=True)]
+            for of_rank in zip(places, pieces, strict=True)
+        ]
         late = _first_failed(list(values), self._exchange.rank)
-        return own, kept_ids, theirs, late
+        return _Counts(ids, pieces, items, sum(map(sum, places)), kept, theirs, late)
 
     def _leave_together(self, codes: Sequence[int], error: Exception | None) -> None:
         """Raises on all ranks if one of them failed: there what befell it, elsewhere which rank it was."""
@@ -270,43 +285,36 @@ class ShardedEmbeddingBagCollection(nn.Module):
         details = {"positions": positions, "count": len(positions), "id": int(given.ids[positions[0]])}
         return _make("MissingIds", text, details)
 
-    def _send(
-        self,
-        route: Sorted,
-        mine: Pieces,
-        given: Joined,
-        counts: tuple[list[list[int]], list[list[int]]],
-        theirs: list[list[int]],
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+    def _send(self, mine: Pieces, given: Joined, counts: _Counts) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Sends each rank the lengths of its pieces and their ids; and weights. Returns what came."""
-        ids_of, pieces_of = ([sum(it) for it in counts[0]], [sum(it) for it in counts[1]])
+        ids_of, pieces_of = [sum(it) for it in counts.ids], [sum(it) for it in counts.pieces]
         parts = []
         for ids, pieces in zip(spans(ids_of), spans(pieces_of), strict=True):
-            parts += [mine.lengths[slice(*pieces)], route.ids[slice(*ids)]]
+            parts += [mine.lengths[slice(*pieces)], mine.ids[slice(*ids)]]
         sent = len(self._sent)
-        received_ids = [sum(it[1 : 1 + sent]) for it in theirs]
-        received = [sum(it[1:]) for it in theirs]
+        received_ids = [sum(it[1 : 1 + sent]) for it in counts.theirs]
+        received = [sum(it[1:]) for it in counts.theirs]
         sizes = [one + other for one, other in zip(ids_of, pieces_of, strict=True)]
         numbers = self._exchange.swap("ids", torch.cat(parts), sizes, received)
         if not self._weights_sent:
             return numbers, None
         assert given.weights is not None, "a feature is weighted"
-        weights = given.weights[route.order[: sum(ids_of)]]
-        return numbers, self._exchange.swap("weights", weights, ids_of, received_ids)
+        return numbers, self._exchange.swap("weights", given.weights[mine.source], ids_of, received_ids)
 
-    def _keep(self, route: Sorted, given: Joined, sent: int, count: int) -> dict[str, torch.Tensor]:
+    def _keep(self, route: Sorted, given: Joined, counts: _Counts) -> dict[str, torch.Tensor]:
         """The features that each rank looks up for itself."""
         if self._replicated is None:
             return {}
         bags = (given.offsets.shape[0] - 1) // len(self.features)
         lengths = (given.offsets[1:] - given.offsets[:-1]).to(torch.int64).reshape(len(self.features), bags)[self._kept].reshape(-1)
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        # They lie behind those that are sent, and before those that go nowhere.
-        ids = route.ids[sent : sent + count]
+        # They lie behind those that are exchanged, and before those that go nowhere.
+        part = slice(counts.places, counts.places + counts.kept)
+        ids = route.ids[part]
         weights = None
         if any(self.features[at].weighted for at in self._kept):
             assert given.weights is not None, "a feature is weighted"
-            weights = given.weights[route.order[sent : sent + count]]
+            weights = given.weights[route.order[part]]
         rows = self._replicated._run(self._replicated._lookup, ids, offsets, weights, None)
         dims = [self._dims[at] for at in self._kept]
         return dict(zip([self.features[at].name for at in self._kept], rows.split(dims, dim=1), strict=True))
@@ -362,18 +370,17 @@ class ShardedEmbeddingBagCollection(nn.Module):
         self,
         group: _Group,
         found: tuple[torch.Tensor, list[list[tuple[int, int]]]] | None,
-        theirs: list[list[int]],
-        pieces_of: list[list[int]],
+        counts: _Counts,
     ) -> torch.Tensor:
         """Sends each rank the rows of its pieces, and returns those of this rank's own."""
         sent, places = len(self._sent), self._places_of[self._exchange.rank]
-        sizes = [sum(given[1 + sent + place] for place in group.places) for given in theirs]
-        received = [sum(it[place] for place in group.places) for it in pieces_of]
+        sizes = [sum(given[1 + sent + place] for place in group.places) for given in counts.theirs]
+        received = [sum(it[place] for place in group.places) for it in counts.pieces]
         if found is None:
             rows = torch.zeros((sum(sizes), group.dim), device=self.device)
         else:
             parts, columns = [], spans([self._dims[self._sent[place]] for place in places])
-            for rank in range(len(theirs)):
+            for rank in range(len(counts.theirs)):
                 for which, place in enumerate(places):
                     if place in group.places:
                         begin, end = found[1][which][rank]
@@ -382,39 +389,37 @@ class ShardedEmbeddingBagCollection(nn.Module):
         return self._exchange.swap("rows", rows, sizes, received)
 
     def _bags_of(
-        self,
-        group: _Group,
-        rows: torch.Tensor,
-        mine: Pieces,
-        pieces_of: list[list[int]],
-        route: Sorted,
-        given: Joined,
-        bags: int,
+        self, group: _Group, rows: torch.Tensor, mine: Pieces, counts: _Counts, route: Sorted, given: Joined, bags: int
     ) -> dict[str, torch.Tensor]:
         """Puts what came back into the bags of this rank's batch."""
-        bag, first, position = mine.bag, mine.first, mine.position
+        piece, bag, first, position = mine.piece, mine.bag, mine.first, mine.position
         if len(self._groups) > 1:
-            begins = [begin for begin, _ in spans([sum(it) for it in pieces_of])]
-            parts = []
-            for begin, it in zip(begins, pieces_of, strict=True):
-                before = begin + sum(it[: group.places.start])
-                parts.append((before, before + sum(it[place] for place in group.places)))
-            bag, first, position = (torch.cat([it[slice(*part)] for part in parts]) for it in (bag, first, position))
+            # Of each rank's items, those of the group, with their pieces numbered as these came back.
+            parts, came = [], 0
+            before = [(sum(map(sum, counts.items[:at])), sum(map(sum, counts.pieces[:at]))) for at in range(len(counts.items))]
+            for (items, pieces), of_items, of_pieces in zip(before, counts.items, counts.pieces, strict=True):
+                begin = items + sum(of_items[: group.places.start])
+                part = slice(begin, begin + sum(of_items[place] for place in group.places))
+                parts.append((part, came - pieces - sum(of_pieces[: group.places.start])))
+                came += sum(of_pieces[place] for place in group.places)
+            piece = torch.cat([piece[part] + shift for part, shift in parts])
+            bag, first, position = (torch.cat([it[part] for part, _ in parts]) for it in (bag, first, position))
+        factors = None
         if any(self._weighted_here[at] for at in group.features):
             assert given.weights is not None, "a feature is weighted"
             weighted = torch.tensor(self._weighted_here, device=self.device)[bag // max(bags, 1)]
             factors = torch.where(weighted, given.weights[position], torch.ones((), device=self.device))
-            rows = rows * factors.unsqueeze(1)
         if group.features != list(range(len(self.features))):
             numbers = torch.full((len(self.features),), 0, dtype=torch.int64)
             numbers[group.features] = torch.arange(len(group.features))
             bag = numbers.to(self.device)[bag // max(bags, 1)] * bags + bag % max(bags, 1)
-        sums = sums_of_bags(rows, bag, first, len(group.features) * bags).reshape(len(group.features), bags, group.dim)
+        sums = sums_of_bags(rows, piece, bag, first, factors, len(group.features) * bags)
+        sums = sums.reshape(len(group.features), bags, group.dim)
         outputs = {}
         for of_feature, at in zip(sums, group.features, strict=True):
             if self.features[at].pooling == "mean":
-                counts = route.kept.reshape(len(self.features), bags)[at].clamp(min=1)
-                of_feature = of_feature / counts.unsqueeze(1)
+                kept = route.kept.reshape(len(self.features), bags)[at].clamp(min=1)
+                of_feature = of_feature / kept.unsqueeze(1)
             outputs[self.features[at].name] = of_feature.to(self.dtype)
         return outputs
 
