@@ -14,7 +14,9 @@ import threading
 import time
 from bisect import bisect_right
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -236,6 +238,19 @@ def run(folder: Path, **options: Any) -> dict[str, Any]:
     return asyncio.run(Soak(folder, **options).run())
 
 
+def _run_in_folder(options: dict[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as folder:
+        return run(Path(folder), **options)
+
+
+def run_processes(processes: int, **options: Any) -> list[dict[str, Any]]:
+    """Runs soaks in processes of their own, each with a store of its own and the next seed; each sends its part of the requests."""
+    each = -(-options["requests"] // processes)
+    parts = [{**options, "requests": each, "seed": options["seed"] + at} for at in range(processes)]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        return list(pool.map(_run_in_folder, parts))
+
+
 def main() -> None:
     """The command."""
     parser = argparse.ArgumentParser(prog="python -m serving.soak", description=__doc__.splitlines()[0] if __doc__ else None)
@@ -244,9 +259,18 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=256, help="requests under way at a time (default: 256)")
     parser.add_argument("--swaps", type=int, default=6, help="generations that are gone over to (default: 6)")
     parser.add_argument("--faults", type=int, default=3, help="spells during which the drive fails every read (default: 3)")
+    parser.add_argument("--processes", type=int, default=1, help="servers, each in a process with a store of its own (default: 1)")
     options = vars(parser.parse_args())
-    with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(run(Path(folder), **options), indent=2))
+    processes = options.pop("processes")
+    if processes == 1:
+        print(json.dumps(_run_in_folder(options), indent=2))
+        return
+    found = run_processes(processes, **options)
+    for counts in found:
+        print(json.dumps(counts))
+    results: Counter[str] = sum((Counter(counts["results"]) for counts in found), Counter())
+    summed = {name: sum(counts[name] for counts in found) for name in ("requests", "answers_with_an_updated_row", "updates", "swaps")}
+    print(json.dumps({**summed, "results": results, "seconds": max(counts["seconds"] for counts in found)}, indent=2))
 
 
 if __name__ == "__main__":
