@@ -252,14 +252,17 @@ class Run:
         given = self.given
         most = max(1, answers.batch // given.request)
         sizes = sorted({min(most, 4**power) for power in range(9)})
-        with_graphs = Server(way, answers, layers, given.request, sizes)
         best = measure(way, label, answers, layers, given.seconds, self.meter).samples_per_second
-        rates = given.rates or [int(best * share) for share in given.loads]
-        for rate in rates:
-            found = with_graphs.offer(rate, given.seconds, 16 * most, given.seed, label)
-            self.offered.append(found)
-            told = f"p50 {found.p50_us:,.0f}, p99 {found.p99_us:,.0f}, p99.9 {found.p999_us:,.0f} us; {found.refused} of {found.requests} refused"
-            note(f"{way.name} | {label} | offered {rate:,} samples/s, answered {found.answered:,.0f}: {told}")
+        server = Server(way, answers, layers, given.request, sizes)
+        try:
+            for rate in given.rates or [int(best * share) for share in given.loads]:
+                found = server.offer(rate, given.seconds, 16 * most, given.seed, label)
+                self.offered.append(found)
+                times = f"p50 {found.p50_us:,.0f}, p99 {found.p99_us:,.0f}, p99.9 {found.p999_us:,.0f} us"
+                told = f"{times}; {found.refused} of {found.requests} refused"
+                note(f"{way.name} | {label} | offered {rate:,} samples/s, answered {found.answered:,.0f}: {told}")
+        finally:
+            server.close()
 
     def as_json(self) -> dict[str, Any]:
         """All that was found."""

@@ -42,7 +42,7 @@ class Ground:
     hbm_bytes : int
         Memory of the GPU for rows, of Warprow and of the readers on the processor.
     batch : int
-        Samples of a usual batch.
+        Samples of the largest batch.
     threads : int
         Threads of the ways in which the processor looks up.
     caches : sequence of int
@@ -140,5 +140,5 @@ def _warprow(
 ) -> Iterator[tuple[str, Way]]:
     tables = ground.tables
     for cache in ground.caches:
-        for way in _opened(lambda: WarprowModules(store, tables.shape, tables.device, proposal.attach_options(), cache)):
+        for way in _opened(lambda: WarprowModules(store, tables.shape, tables.device, proposal.attach_options(), ground.batch, cache)):
             yield str(drives), way

@@ -64,9 +64,13 @@ class Step:
         Without them a step ends when the embeddings are on the device.
     batch : int
         The most samples of a call; a call of fewer costs as much.
+    beside : Step, optional
+        One of the same way that is never run while this one is.
     """
 
-    def __init__(self, way: Way, layers: DenseLayers | None, shape: Shape, batch: int, device: torch.device) -> None:
+    def __init__(
+        self, way: Way, layers: DenseLayers | None, shape: Shape, batch: int, device: torch.device, beside: Step | None = None
+    ) -> None:
         self.layers, self.batch, self.device = layers, batch, device
         on_gpu = device.type == "cuda"
         self._ids = torch.zeros(batch, shape.ids, dtype=torch.int64, device=device)
@@ -74,7 +78,7 @@ class Step:
         self._answers = torch.zeros(batch, pin_memory=on_gpu)
         self._embeddings = torch.zeros(batch, shape.width, device=device)
         #: The way, as this step's own client has it.
-        self.way = way.client(IdLayout(shape, batch, device), batch)
+        self.way: Way = way.client(IdLayout(shape, batch, device), batch, None if beside is None else beside.way)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._stream = torch.cuda.Stream() if on_gpu else None  # type: ignore[no-untyped-call]
         self._ended = torch.cuda.Event() if on_gpu else None  # type: ignore[no-untyped-call]
@@ -91,11 +95,10 @@ class Step:
             self._answers.copy_(self.layers(self._embeddings, self._dense), non_blocking=True)
 
     def _capture(self) -> None:
-        torch.cuda.synchronize()
-        with torch.cuda.stream(self._stream):
-            for _ in range(2):
-                self._on_device()
-                torch.cuda.synchronize()
+        # On the stream that all steps share: a module of Warprow's has queues for each stream that calls it.
+        for _ in range(2):
+            self._on_device()
+            torch.cuda.synchronize()
         self._graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self._graph, stream=self._stream):
             self._on_device()
@@ -117,6 +120,12 @@ class Step:
                 self._ended.record()
             self._ended.synchronize()
         return self._answers[:count]
+
+    def close(self) -> None:
+        """Frees the graph, and gives back what later steps can use."""
+        if self._graph is not None:
+            self._graph.reset()
+        self.way.release()
 
     def _begin(self, ids: torch.Tensor, dense: torch.Tensor) -> None:
         """What a graph does not have: inputs, and the work of ways in which the processor takes part."""

@@ -53,6 +53,7 @@ class Answers:
         if self.batches == 0:
             raise DatasetMismatch(f"{len(self.lot)} samples are no batch of {batch}")
         step = Step(DeviceMemory(tables), layers, tables.shape, batch, tables.device)
+        # It is asked later, for rows.
         self._way = step.way
         #: Shape (batches, batch).
         self.predictions = torch.stack([step.run(self.lot, at * batch).clone() for at in range(self.batches)])

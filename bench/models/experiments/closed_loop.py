@@ -63,24 +63,24 @@ class _Client:
     """Asks for batches one after the other, and keeps what it was told."""
 
     def __init__(self, step: Step, answers: Answers) -> None:
-        self.step, self._answers = step, answers
+        self.step, self.answers = step, answers
         self.times: list[float] = []
         #: By number of the batch.
         self.predictions: list[tuple[int, torch.Tensor]] = []
 
     def run(self, numbers: Iterator[int], until: float) -> None:
         """Takes numbers of batches until there are none, or until a moment."""
-        batch, layers = self._answers.batch, self.step.layers
+        batch, layers = self.answers.batch, self.step.layers
         with torch.inference_mode():
             for at in numbers:
                 start = time.perf_counter()
-                predictions = self.step.run(self._answers.lot, at * batch)
+                predictions = self.step.run(self.answers.lot, at * batch)
                 now = time.perf_counter()
                 self.times.append(now - start)
                 if layers is None:
                     # Rows that were not read are told as that, and not as wrong ones.
                     self.step.way.check()
-                    self._answers.compare_rows(self.step, at)
+                    self.answers.compare_rows(self.step, at)
                 self.predictions.append((at, predictions.clone()))
                 if now > until:
                     break
@@ -112,6 +112,16 @@ def measure(
     if layers is None and clients > 1:
         raise DatasetMismatch(f"embeddings alone are compared between batches, which {clients} clients would not wait for: give one client")
     asking = [_Client(Step(way, layers, shape, batch, answers.tables.device), answers) for _ in range(clients)]
+    try:
+        return _measured(way.name, drives, asking, limit_s, meter)
+    finally:
+        for client in asking:
+            client.step.close()
+
+
+def _measured(name: str, drives: str, asking: list[_Client], limit_s: float, meter: Meter) -> Measured:
+    answers, layers, clients = asking[0].answers, asking[0].step.layers, len(asking)
+    batch = answers.batch
     warm = min(WARM, answers.batches)
     for client in asking:
         for at in range(warm):
@@ -134,13 +144,13 @@ def measure(
     largest = 0.0
     if layers is not None:
         wanted = answers.predictions[[at for at, _ in kept]]
-        largest = compare.predictions_equal(way.name, torch.stack([it for _, it in kept]), wanted)
+        largest = compare.predictions_equal(name, torch.stack([it for _, it in kept]), wanted)
     samples = len(kept) * batch
     millions = samples / 1e6
     # What comparisons of embeddings cost lies between the batches.
     has_costs = layers is not None
     return Measured(
-        way=way.name,
+        way=name,
         drives=drives,
         batch=batch,
         clients=clients,

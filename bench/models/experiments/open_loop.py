@@ -93,10 +93,16 @@ class Server:
         self.way, self.answers, self.each, self.sizes = way, answers, each, sizes
         self._lot = answers.lot
         shape, device = answers.tables.shape, answers.tables.device
-        largest = Step(way, layers, shape, sizes[-1] * each, device)
-        smaller = {size: Step(largest.way, layers, shape, size * each, device) for size in sizes[:-1]}
-        self._steps = {**smaller, sizes[-1]: largest}
+        self._steps: dict[int, Step] = {}
+        for size in sizes:
+            beside = next(iter(self._steps.values()), None)
+            self._steps[size] = Step(way, layers, shape, size * each, device, beside)
         self.requests = len(self._lot) // each
+
+    def close(self) -> None:
+        """Frees the graphs."""
+        for step in self._steps.values():
+            step.close()
 
     def answer(self, requests: list[int]) -> torch.Tensor:
         """Predictions of requests that follow each other in the lot, shape (requests, each)."""

@@ -51,7 +51,7 @@ def test_every_way_gives_the_same(answers: Answers, tables: Tables, history: Sam
 def test_some_rows_are_in_dram_and_some_are_read(answers: Answers, tables: Tables, history: Samples) -> None:
     dram_bytes = SHAPE.bytes // 20
     with stored(DRIVES, tables, propose(SHAPE, history, dram_bytes, DRIVES, 32), lambda text: None) as store:
-        with WarprowModules(store, SHAPE, CPU, {"dram_bytes": dram_bytes}) as way:
+        with WarprowModules(store, SHAPE, CPU, {"dram_bytes": dram_bytes}, 32) as way:
             step = Step(way, None, SHAPE, 32, CPU)
             step.run(answers.lot)
             assert isinstance(way, WarprowModules)
@@ -111,13 +111,39 @@ def test_a_cache_where_the_package_has_none(tables: Tables, history: Samples) ->
         pytest.skip("the package has caches")
     with stored(DRIVES, tables, propose(SHAPE, history, 4096, DRIVES, 32), lambda text: None) as store:
         with pytest.raises(Unavailable, match="cache_bytes"):
-            WarprowModules(store, SHAPE, CPU, {"dram_bytes": 4096}, 1 << 20)
+            WarprowModules(store, SHAPE, CPU, {"dram_bytes": 4096}, 32, 1 << 20)
 
 
 def test_percentiles() -> None:
     values = [float(it) for it in range(1, 101)]
     assert [percentile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [50, 99, 100, 100]
     assert percentile([3.0], 0.5) == 3
+
+
+def module_of(step: Step) -> object:
+    """The module that a step calls."""
+    assert isinstance(step.way, WarprowModules)
+    return step.way._collection
+
+
+def test_clients_share_a_module_where_none_asks_beside_another(answers: Answers, tables: Tables, history: Samples) -> None:
+    with stored(DRIVES, tables, propose(SHAPE, history, 4096, DRIVES, 32), lambda text: None) as store:
+        with WarprowModules(store, SHAPE, CPU, {"dram_bytes": 4096}, 32) as way:
+            assert isinstance(way, WarprowModules)
+            first, second = (Step(way, None, SHAPE, 32, CPU) for _ in range(2))
+            small = Step(way, None, SHAPE, 8, CPU, beside=first)
+            owners = [module_of(step) for step in (first, second, small)]
+            assert owners[0] is owners[2] is not owners[1]
+            small.close()
+            answers.check_rows(first, 0)
+            for step in (first, second):
+                step.close()
+            third = Step(way, None, SHAPE, 32, CPU)
+            assert module_of(third) in owners
+            third.close()
+            for clients in (1, 2):
+                found = measure(way, "none", answers, answers.layers, 30, Meter(None), clients)
+                assert (found.clients, found.compared, found.largest_difference) == (clients, 3 * 32, 0)
 
 
 def test_hot_rows_on_the_device_are_not_read(answers: Answers, tables: Tables, history: Samples) -> None:

@@ -18,18 +18,21 @@ class Way(ABC):
     #: What tables call it.
     name: str
 
-    def client(self, layout: IdLayout, batch: int) -> Self:
+    def client(self, layout: IdLayout, batch: int, beside: Self | None = None) -> Self:
         """The same way for one who asks for batches of one size, one after the other, with buffers of its own.
 
-        A client of a client is for smaller batches, and the two are never asked at once: they may share what one batch at a time needs.
+        Beside another client, of which none is asked while this one is, it may share what one batch at a time needs.
         """
-        made = copy.copy(self)
+        made = copy.copy(self if beside is None else beside)
         made.prepare(layout, batch)
         return made
 
     def prepare(self, layout: IdLayout, batch: int) -> None:
-        """Makes buffers. It is called once for each client, of a copy of the way or of a client for larger batches."""
+        """Makes buffers. It is called once for each client, of a copy of the way."""
         self.layout, self.batch = layout, batch
+
+    def release(self) -> None:
+        """Gives back what a client holds that later clients can have. It is called once for each client, which asks no more then."""
 
     def check(self) -> None:
         """Raises what befell look-ups that could not say so themselves."""

@@ -46,12 +46,14 @@ class WarprowModules(DeviceWay):
         Has the tables.
     attached : mapping
         How much memory rows may take, as `Store.attach` has it.
+    most : int
+        Samples of the largest batch.
     cache_bytes : int
         Memory (on a GPU, GPU memory) for rows that look-ups have read from drives.
     """
 
     def __init__(
-        self, store: warprow.Store, shape: Shape, device: torch.device, attached: Mapping[str, Any], cache_bytes: int = 0
+        self, store: warprow.Store, shape: Shape, device: torch.device, attached: Mapping[str, Any], most: int, cache_bytes: int = 0
     ) -> None:
         self.name = "Warprow" + (f" with a cache of {cache_bytes >> 20} MiB" if cache_bytes else "")
         options = dict(attached)
@@ -61,15 +63,27 @@ class WarprowModules(DeviceWay):
             options["cache_bytes"] = cache_bytes
         self.shape, self.device = shape, device
         self.executor = store.attach(str(device), **options)
+        self._most_ids = most * shape.ids
         self._collection: warprow.torch.EmbeddingBagCollection | None = None
+        # Of all clients: a module takes queues of every drive, so those that come one after the other use one.
+        self._free: list[warprow.torch.EmbeddingBagCollection] = []
 
     def prepare(self, layout: IdLayout, batch: int) -> None:
         super().prepare(layout, batch)
-        if self._collection is not None:
-            # One module serves batches of all sizes, as in a server.
+        # One module serves batches of all sizes, as in a server.
+        self._owns = self._collection is None
+        if not self._owns:
             return
-        features = [warprow.Feature(name, name, pooling="sum") for name in self.shape.names]
-        self._collection = warprow.torch.EmbeddingBagCollection(self.executor, features, max_ids=batch * self.shape.ids)
+        if self._free:
+            self._collection = self._free.pop()
+        else:
+            features = [warprow.Feature(name, name, pooling="sum") for name in self.shape.names]
+            self._collection = warprow.torch.EmbeddingBagCollection(self.executor, features, max_ids=self._most_ids)
+
+    def release(self) -> None:
+        if self._owns and self._collection is not None:
+            self._free.append(self._collection)
+        self._collection = None
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         assert self._collection is not None
@@ -88,5 +102,5 @@ class WarprowModules(DeviceWay):
         return {name: value for name, value in (report or {}).items() if isinstance(value, int)}
 
     def close(self) -> None:
-        self._collection = None
+        self._free.clear()
         self.executor.close()
