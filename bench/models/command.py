@@ -105,7 +105,7 @@ def parser() -> argparse.ArgumentParser:
     add("--threads", type=int, default=min(8, os.cpu_count() or 1), help="threads that look up, of reader and host (8, or fewer cores)")
     add("--cache", type=_bytes, action="append", help="bytes of Warprow's cache of rows from drives; may be given several times (0)")
     add("--alpha", type=float, default=1.05, help="exponent of the power law of ids; 0: uniform (1.05)")
-    add("--churn", type=float, help="ids drift: the share of a table's ids that change places for each 4,096 samples")
+    add("--churn", type=float, help="ids drift: the share of a table's ids that change places after each 4,096 samples")
     add("--trace", help="a file of samples in the place of a power law: .npz with `ids` (samples, ids) and `dense`, or .npy of ids")
     add("--history", type=int, default=200_000, help="samples of the past, by which rows get their places (200000)")
     add("--experiments", type=_names, default=["throughput"], help="throughput, embeddings, latency, with commas between them (throughput)")
@@ -121,7 +121,7 @@ def parser() -> argparse.ArgumentParser:
     add("--seed", type=int, default=1, help="of rows, ids, weights and arrivals (1)")
     add("--json", help="a file for everything that was measured")
     add("--output", help="a folder for the tables and pictures")
-    add("--figures", type=_names, help=f"the tables and pictures of these experiments of GDRec's, into --output: {figures}")
+    add("--figures", type=_names, help=f"the tables and pictures of these experiments, numbered as GDRec's figures, into --output: {figures}")
     add("--small", action="store_true", help="everything in small, on the CPU")
     return made
 
@@ -282,7 +282,7 @@ def _figures(made: argparse.ArgumentParser, given: argparse.Namespace, arguments
     page, worst = ["# Models end to end, beside GDRec's experiments"], 0
     for name in given.figures:
         figure = FIGURES[name]
-        page.append(f"## Figure {name}: {figure.about}\n\nGDRec published: {figure.published}")
+        page.append(f"## {f'Figure {name}' if name.isdigit() else name.capitalize()}: {figure.about}\n\nGDRec published: {figure.published}")
         for run, own in figure.runs.items():
             note(f"figure {name}, {run}")
             folder = Path(given.output) / f"figure-{name}-{run}"

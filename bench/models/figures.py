@@ -1,4 +1,4 @@
-"""GDRec's experiments, each as runs of the command: which arguments they have, and what GDRec published."""
+"""GDRec's experiments and one more, each as runs of the command: which arguments they have, and what GDRec published."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def _each(shapes: tuple[str, ...], *arguments: str) -> dict[str, list[str]]:
 
 _ROWS = ["--shape", "one-table", "--alpha", "0", "--experiments", "embeddings", "--batch", "100,1000,10000,100000", "--history", "100000"]
 
+_CACHED = ["--drives", "1,16", "--ways", "memory,warprow", "--cache", "0", "--cache", "512M"]
+
 FIGURES = {
     "6": Figure(
         "uniform ids, all rows in DRAM",
@@ -60,5 +62,10 @@ FIGURES = {
         "samples a second by size of batch, all rows in DRAM",
         "Avazu 1.1 to 1.3, Criteo Kaggle 1.2 to 1.3 times as fast",
         _each(_SHAPES[:2], "--batch", "256,1024,4096,16384,65536", "--dram", "1", "--drives", "1", "--ways", "memory,torch,uva,reader,warprow"),
+    ),
+    "cache": Figure(
+        "a cache of rows that were read from drives, with ids whose popularity stays and drifts",
+        "nothing: rows stay where they were put",
+        {"stays": [*_CACHED], "drifts": [*_CACHED, "--churn", "0.005"]},
     ),
 }

@@ -102,35 +102,44 @@ class PowerLaw(Source):
 
 
 class Drift(PowerLaw):
-    """A power law whose popular ids change: before each lot, so many of each table's ranks get the ids of others.
+    """A power law whose popular ids change: after each 4,096 samples, some of a table's ids, drawn at random, change places.
 
     Parameters
     ----------
     churn : float
-        The share of a table's ids that change places with others for each 4,096 samples; the ranks that change are drawn by the power law
-        of popularity itself, so that popular ids change most.
+        The share of ids that do. So that share of the popularity moves each time, to ids that are mostly hardly known.
     """
+
+    #: Samples between two changes.
+    STEP = 4096
 
     def __init__(self, shape: Shape, alpha: float, seed: int, churn: float) -> None:
         super().__init__(shape, alpha, seed)
         if not 0 <= churn <= 1:
             raise DatasetMismatch(f"a churn of {churn}: give a share from 0 to 1")
-        self.name, self._churn = f"{self.name}, {churn:g} of ids change places each 4,096 samples", churn
+        self.name, self._churn = f"{self.name}, {churn:g} of ids change places each {self.STEP} samples", churn
+        #: Of each table the ids by rank.
         self._ids = [np.arange(rows) for rows in shape.rows]
-        self._owed = 0.0
+        self._left = self.STEP
 
     def _ids_of(self, table: int, ranks: _Ids) -> _Ids:
         return self._ids[table][ranks]
 
-    def next(self, count: int) -> Samples:
-        self._owed += count / 4096
+    def _change(self) -> None:
         for ids in self._ids:
-            swaps = int(self._churn * len(ids) * self._owed)
-            ranks = self._ranks(len(ids), swaps)
-            for rank, other in zip(ranks, self._random.integers(0, len(ids), swaps), strict=True):
-                ids[rank], ids[other] = ids[other], ids[rank]
-        self._owed = 0.0
-        return super().next(count)
+            ranks = np.unique(self._random.integers(0, len(ids), round(self._churn * len(ids))))
+            ids[ranks] = ids[self._random.permutation(ranks)]
+
+    def next(self, count: int) -> Samples:
+        lots = []
+        while count:
+            if self._left == 0:
+                self._change()
+                self._left = self.STEP
+            own = min(count, self._left)
+            lots.append(super().next(own))
+            count, self._left = count - own, self._left - own
+        return Samples(np.concatenate([lot.ids for lot in lots]), np.concatenate([lot.dense for lot in lots]))
 
 
 class Trace(Source):

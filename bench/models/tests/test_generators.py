@@ -74,7 +74,7 @@ def test_popular_ids_change_by_drift_alone() -> None:
         counts = np.bincount(source.next(50_000).ids.reshape(-1), minlength=2000)
         return set(np.argsort(counts)[::-1][:50].tolist())
 
-    for churn, least, most in ((0.0, 40, 50), (0.001, 3, 40)):
+    for churn, least, most in ((0.0, 40, 50), (0.05, 5, 30)):
         source = Drift(shape, 1.2, 3, churn)
         first = hottest(source)
         source.next(40_000)
