@@ -9,8 +9,10 @@ In each step, all ways get the same fresh ids in turns, and every row is compare
 
 - `none`: the products alone. Rows are zeros, which have the same products.
 - `pinned`: a Triton kernel that reads codes of E4M3 and E8M0 scales in pinned memory, on a stream beside the layers, as vLLM does.
-- `warprow N`: `NgramTable` over N drives with the timing of a Gen5 TLC drive, whose reads a GPU answers: both layers' prefetches are captured
-  at the start of the step, layer 14's behind layer 1's. The rows on drives are the same numbers in bf16, 512 B each.
+- `warprow N`: `NgramTable` over N drives with the timing of a Gen5 TLC drive: both layers' prefetches are captured at the start of the step,
+  layer 14's behind layer 1's. The rows on drives are the same numbers in bf16, 512 B each. `--player` says who answers the drives' reads: a
+  GPU by its number, or a thread of the host for each drive. Where the GPU that decodes plays the drives, each launch of a drive waits until
+  the products leave room, as no drive of its own would.
 - `attached`: with `--disk FOLDER`, `NgramTable` over sparse files of the table's true size, read past the page cache by a thread of the
   host; the rows of all ids are in the files.
 - `host read`: the ids are copied to the host, the stream is synchronised, each different row is read by `preadv` from a file in the page
@@ -118,6 +120,10 @@ class Decoder:
         return hidden + gate * value
 
 
+def nothing(*_: Any) -> None:
+    pass
+
+
 class Step:
     """One graph of a step, by some way of getting rows."""
 
@@ -131,6 +137,9 @@ class Step:
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
+            # What CUDA loads or allocates for the products could wait for a look-up, which waits for a drive that a GPU plays.
+            self.layers()
+            torch.cuda.synchronize()
             for _ in range(2):
                 self.run()
         torch.cuda.synchronize()
@@ -139,11 +148,14 @@ class Step:
 
     def run(self) -> torch.Tensor:
         held = self.begin(self)
+        return self.layers(lambda which: self.end(self, held, which))
+
+    def layers(self, rows_there: Callable[[int], None] = nothing) -> torch.Tensor:
         hidden = self.hidden
         for number in range(self.decoder.layers):
             if number in ENGRAM:
                 which = ENGRAM.index(number)
-                self.end(self, held, which)
+                rows_there(which)
                 hidden = self.decoder.with_rows(hidden, self.rows[which], which)
             hidden = self.decoder.layer(hidden, number)
         return hidden
@@ -157,10 +169,6 @@ class Step:
         self.graph.replay()
         end.record()
         end.synchronize()
-
-
-def nothing(*_: Any) -> None:
-    pass
 
 
 def pinned_way(table: Table) -> tuple[Callable, Callable]:
@@ -263,9 +271,10 @@ class Text:
         return len(np.unique(self.whole[0][:count])) / self.whole[0][:count].size
 
 
-def drives_of(folder: str, drives: int, size: int, gpu: int, profile: str) -> list[str]:
+def drives_of(folder: str, drives: int, size: int, player: str, profile: str) -> list[str]:
     each = (size // drives + (192 << 20)) >> 20
-    return [f"emulated:{folder}/{drives}-{number}.drive?size={each}M&backing=ram&gpu={gpu}&profile={profile}" for number in range(drives)]
+    by = "" if player == "host" else f"&gpu={int(player)}"
+    return [f"emulated:{folder}/{drives}-{number}.drive?size={each}M&backing=ram{by}&profile={profile}" for number in range(drives)]
 
 
 def write_attached(folder: Path, table: Table, whole: list[np.ndarray], most: int) -> str:
@@ -293,7 +302,15 @@ def write_attached(folder: Path, table: Table, whole: list[np.ndarray], most: in
     return f"attached:{folder}"
 
 
-def race(steps: dict[str, Step], batches: Callable[[int, str], list[torch.Tensor]], table: Table, rounds: int) -> dict[str, Any]:
+def told(modules: list[Any]) -> None:
+    """Raises what befell look-ups."""
+    for module in modules:
+        module.check()
+
+
+def race(
+    steps: dict[str, Step], modules: dict[str, list[Any]], batches: Callable[[int, str], list[torch.Tensor]], table: Table, rounds: int
+) -> dict[str, Any]:
     """Times of all ways in turns. Every row of every step is compared."""
     walls, graphs = {way: [] for way in steps}, {way: [] for way in steps}
     events = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -313,6 +330,7 @@ def race(steps: dict[str, Step], batches: Callable[[int, str], list[torch.Tensor
             for given, rows in zip(ids, steps[way].rows):
                 wanted = torch.zeros_like(rows) if way == "none" else table.numbers(given % table.rows).flatten(1)
                 if not torch.equal(rows.view(torch.int16), wanted.view(torch.int16)):
+                    told(modules.get(way, []))
                     raise SystemExit(f"{way}, {steps[way].tokens} tokens, turn {turn}: wrong rows")
                 compared += given.numel()
     found: dict[str, Any] = {"compared": compared}
@@ -366,6 +384,8 @@ class Prefill:
         graph = torch.cuda.CUDAGraph()
         self.side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.side):
+            self.decoder.layer(self.hidden, 0, self.products)
+            torch.cuda.synchronize()
             run()
         torch.cuda.synchronize()
         with torch.cuda.graph(graph):
@@ -383,7 +403,7 @@ class Prefill:
     def warprow(self, module: Any) -> tuple[Callable, Callable]:
         return lambda: module.prefetch(self.ids), lambda held: module.lookup(held, out=self.rows)
 
-    def timed(self, graph: torch.cuda.CUDAGraph, fresh: torch.Tensor | None, what: str) -> float:
+    def timed(self, graph: torch.cuda.CUDAGraph, fresh: torch.Tensor | None, what: str, module: Any) -> float:
         """Milliseconds of a replay, whose rows are compared."""
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         self.rows.zero_()
@@ -393,6 +413,7 @@ class Prefill:
         end.record()
         torch.cuda.synchronize()
         if fresh is not None and not torch.equal(self.rows.view(torch.int16), self.table.numbers(fresh).flatten(1).view(torch.int16)):
+            told([module])
             raise SystemExit(f"prefill by {what}: wrong rows")
         return begin.elapsed_time(end)
 
@@ -406,7 +427,8 @@ class Prefill:
             fresh = self.text.of_rows[0][first : first + self.TOKENS]
             self.ids.copy_(fresh)
             for way, (fetch, both) in graphs.items():
-                taken = self.timed(self.alone, None, way), self.timed(fetch, fresh, way), self.timed(both, fresh, f"{way} beside products")
+                beside = f"{way} beside products"
+                taken = self.timed(self.alone, None, way, module), self.timed(fetch, fresh, way, module), self.timed(both, fresh, beside, module)
                 # The first two turns warm up.
                 if turn >= 2:
                     times[way].append(taken)
@@ -434,7 +456,7 @@ def main() -> None:
     arguments.add_argument("--prefill-drives", type=int, nargs="+", default=[1, 4, 8])
     arguments.add_argument("--multiprocessors", type=int, nargs="+", default=[0, 8, 16, 32], help="budgets of prefills; 0: none")
     arguments.add_argument("--profile", default="gen5-tlc")
-    arguments.add_argument("--player", type=int, default=0, help="the GPU that plays the drives")
+    arguments.add_argument("--player", default="host", help="the GPU that plays the drives, or \"host\"")
     arguments.add_argument("--disk", type=Path, help="a folder for sparse files")
     arguments.add_argument("--cpu-sequences", type=int, default=16, help="sequences of the steps whose processor time is measured")
     arguments.add_argument("--layers", type=int, default=LAYERS)
@@ -448,11 +470,17 @@ def main() -> None:
     decoder = Decoder(given.layers, given.seed)
     shares = {count: text.shares(count) for count in (64, 8192)}
     print(
-        f"{torch.cuda.get_device_name()}, {os.cpu_count()} cores, torch {torch.__version__}, drives played by GPU {given.player}; seed {given.seed}; "
+        f"{torch.cuda.get_device_name()}, {os.cpu_count()} cores, torch {torch.__version__}, drives played by {given.player}; seed {given.seed}; "
         f"{given.rows} rows; different rows of a layer's ids: {', '.join(f'{share:.1%} of {count} tokens' for count, share in shares.items())}",
         flush=True,
     )
-    result: dict[str, Any] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "shares": shares, "decode": [], "prefill": []}
+
+    def write() -> None:
+        if given.json:
+            given.json.write_text(json.dumps(result, indent=1))
+
+    result: dict[str, Any] = {"player": given.player, "device": torch.cuda.get_device_name(), "torch": torch.__version__, "shares": shares}
+    result |= {"decode": [], "prefill": []}
     most = max(given.sequences)
     steps_in_all = given.rounds + 3
     with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
@@ -495,6 +523,7 @@ def main() -> None:
                         torch.cuda.synchronize()
             print(f"cores, T = {given.cpu_sequences}: {', '.join(f'{way} {it:.2f}' for way, it in cores.items())}", flush=True)
             result["cores"] = {"sequences": given.cpu_sequences, **cores}
+            write()
         opened: dict[int, warprow.Store] = {}
 
         def store_of(drives: int) -> warprow.Store:
@@ -532,7 +561,7 @@ def main() -> None:
                     ids = whole if way == "attached" else text.of_rows
                     return [it[starts + turn] for it in ids]
 
-                found = race(steps, batches, table, given.rounds)
+                found = race(steps, tables, batches, table, given.rounds)
                 print(
                     f"{'T = ' + str(sequences):>12} | {'step':>9} {'GPU':>9} | {'exposed':>8} {'on GPU':>8} | {'of pinned':>9} "
                     f"({found['compared']} rows compared)"
@@ -545,9 +574,9 @@ def main() -> None:
                         flush=True,
                     )
                 for modules in tables.values():
-                    for module in modules:
-                        module.check()
+                    told(modules)
                 result["decode"].append({"sequences": sequences, "found": found})
+                write()
                 del steps
                 torch.cuda.synchronize()
             del tables
@@ -563,10 +592,9 @@ def main() -> None:
                         name = f"warprow {drives}" + (f", {budget} multiprocessors" if budget else "")
                         module = warprow.torch.NgramTable(executor, "t", heads=HEADS, max_tokens=Prefill.TOKENS, prefetch=1)
                         result["prefill"] += prefill.race(name, module, given.rounds // 4)
+                        write()
                         del module
                 opened.pop(drives).close()
-    if given.json:
-        given.json.write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":
