@@ -237,6 +237,8 @@ def vllm_given(version: str, config: Callable[[], Any], rank: int = 0, ranks: in
             "create_fp8_scale_parameter": scale,
             "is_fp8": lambda it: "float8" in str(getattr(it, "dtype", it)),
         },
+        # The largest number of E2M1.
+        "vllm.scalar_type": {"scalar_types": types.SimpleNamespace(float4_e2m1f=types.SimpleNamespace(max=lambda: 6.0))},
         "vllm.model_executor.layers.vocab_parallel_embedding": {"VocabParallelEmbedding": VocabParallelEmbedding},
         "vllm.v1.worker.gpu.model_states.default": {"DefaultModelState": State},
         "vllm.v1.worker.gpu.model_states.mamba_hybrid": {"MambaHybridModelState": State},
@@ -245,12 +247,13 @@ def vllm_given(version: str, config: Callable[[], Any], rank: int = 0, ranks: in
         "vllm.triton_utils": triton(),
         "vllm.utils.math_utils": {"round_up": lambda number, to: -(-number // to) * to},
         "vllm.utils.platform_utils": {"is_uva_available": lambda: True},
-        "vllm.utils.torch_utils": {"get_accelerator_view_from_cpu_tensor": view},
+        "vllm.utils.torch_utils": {"get_accelerator_view_from_cpu_tensor": view, "direct_register_custom_op": lambda **_: None},
     }
 
 
 #: The modules of vLLM's that are real.
 VLLM_REAL = {
+    "vllm.model_executor.layers.quantization.utils.nvfp4_emulation_utils",
     "vllm.models.deepseek_v41.common.engram",
     "vllm.models.deepseek_v41.nvidia.model_state",
     "vllm.models.qwen4_exp.common.ngram_embedding",
