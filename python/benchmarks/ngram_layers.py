@@ -14,7 +14,7 @@ In each step, all ways get the same fresh ids in turns, and every row is compare
   GPU by its number, or a thread of the host for each drive. Where the GPU that decodes plays the drives, each launch of a drive waits until
   the products leave room, as no drive of its own would.
 - `attached`: with `--disk FOLDER`, `NgramTable` over sparse files of the table's true size, read past the page cache by a thread of the
-  host; the rows of all ids are in the files.
+  host; the rows of all ids are in the files. `+ scales on GPU`: the same with codes alone on the disk, and all scales in GPU memory.
 - `host read`: the ids are copied to the host, the stream is synchronised, each different row is read by `preadv` from a file in the page
   cache, and copied up: then the graph runs.
 - `mmap`: the same by NumPy from a mapped file in the page cache.
@@ -277,10 +277,14 @@ def drives_of(folder: str, drives: int, size: int, player: str, profile: str) ->
     return [f"emulated:{folder}/{drives}-{number}.drive?size={each}M&backing=ram{by}&profile={profile}" for number in range(drives)]
 
 
+#: Rows of DeepSeek-V4.1-Flash's tables.
+TRUE_ROWS = (384_006_168, 384_016_682)
+
+
 def write_attached(folder: Path, table: Table, whole: list[np.ndarray], most: int) -> str:
     """A checkpoint of one sparse file of the tables' true size, with the rows of some ids. Row r has the content of row r modulo `table.rows`."""
-    header, at, rows_of = {}, 0, (384_006_168, 384_016_682)
-    for layer, rows in zip(ENGRAM, rows_of):
+    header, at = {}, 0
+    for layer, rows in zip(ENGRAM, TRUE_ROWS):
         for name, dtype, width in (("weight", "F8_E4M3", DIM), ("scale", "F8_E8M0", DIM // BLOCK)):
             header[f"layers.{layer}.engram.embed.{name}"] = {"dtype": dtype, "shape": [rows, width], "data_offsets": [at, at + rows * width]}
             at += rows * width
@@ -548,6 +552,15 @@ def main() -> None:
                 executor = store.attach("cuda")
                 names = [f"layers.{layer}.engram.embed.weight" for layer in ENGRAM]
                 tables["attached"] = modules_of(executor, names)
+                codes = ",".join(f"tensor={name}={name},scales=" for name in names)
+                executor = warprow.open(f"attached:{given.disk},{codes}", read_only=True).attach("cuda")
+                tables["+ scales on GPU"] = []
+                for name, rows, ids in zip(names, TRUE_ROWS, text.whole):
+                    scales = torch.zeros((rows, DIM // BLOCK), dtype=torch.uint8, device="cuda")
+                    places = torch.from_numpy(np.unique(ids[:used])).cuda()
+                    scales[places] = table.scales_on_gpu[places % table.rows]
+                    module = warprow.torch.NgramTable(executor, name, heads=HEADS, max_tokens=most, prefetch=1, scales=scales)
+                    tables["+ scales on GPU"].append(module)
                 within = used
                 print(f"wrote sparse files and attached them in {time.perf_counter() - began:.1f} s", flush=True)
             whole = [torch.from_numpy(it[:within]).cuda() for it in text.whole]
@@ -558,18 +571,18 @@ def main() -> None:
                     steps[way] = Step(way, decoder, sequences, *warprow_way(modules))
 
                 def batches(turn: int, way: str) -> list[torch.Tensor]:
-                    ids = whole if way == "attached" else text.of_rows
+                    ids = whole if way in ("attached", "+ scales on GPU") else text.of_rows
                     return [it[starts + turn] for it in ids]
 
                 found = race(steps, tables, batches, table, given.rounds)
                 print(
-                    f"{'T = ' + str(sequences):>12} | {'step':>9} {'GPU':>9} | {'exposed':>8} {'on GPU':>8} | {'of pinned':>9} "
+                    f"{'T = ' + str(sequences):>16} | {'step':>9} {'GPU':>9} | {'exposed':>8} {'on GPU':>8} | {'of pinned':>9} "
                     f"({found['compared']} rows compared)"
                 )
                 for way in steps:
                     it = found[way]
                     print(
-                        f"{way:>12} | {it['step_us']:9.1f} {it['gpu_us']:9.1f} | {it['exposed_us']:8.1f} {it['exposed_gpu_us']:8.1f} | "
+                        f"{way:>16} | {it['step_us']:9.1f} {it['gpu_us']:9.1f} | {it['exposed_us']:8.1f} {it['exposed_gpu_us']:8.1f} | "
                         f"{it['of_pinned']:9.4f}",
                         flush=True,
                     )
