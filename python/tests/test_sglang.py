@@ -100,17 +100,19 @@ def ids_of(tokens: int) -> torch.Tensor:
     return ids
 
 
+@pytest.mark.parametrize("scales_on_gpu", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_engram_rows_of_all_ranks_are_the_checkpoints(world: World, engram: Any, ranks: int) -> None:
+def test_engram_rows_of_all_ranks_are_the_checkpoints(world: World, engram: Any, ranks: int, scales_on_gpu: bool) -> None:
     folder, weight, scales, wanted = engram
     for tokens in (1, 5, 40):
         ids = ids_of(tokens)
         found = torch.zeros((tokens, HEADS, DIM), dtype=torch.bfloat16)
         for rank in range(ranks):
-            with world.at(rank, ranks, path=str(folder)):
+            with world.at(rank, ranks, path=str(folder), scales_on_gpu=scales_on_gpu):
                 made = layer(world)
                 table = made.embed
-                assert table.weight.numel() == table.scale.numel() == 0
+                assert table.weight.numel() == 0 and table.scale.shape == (table.rows if scales_on_gpu else 0, DIM // 32)
+                assert table.scale.device == world.device or not scales_on_gpu
                 table.weight.weight_loader(table.weight, weight.view(torch.float8_e4m3fn))
                 table.scale.weight_loader(table.scale, scales.view(torch.float8_e8m0fnu))
                 with pytest.raises(warprow.InvalidArgument, match="shape"):
@@ -161,6 +163,10 @@ def test_ple_rows_of_all_ranks_are_the_checkpoints(world: World, tmp_path: Path,
             found += out.cpu()
             with pytest.raises(warprow.InvalidArgument, match="shape"):
                 table.gather(ids.to(world.device), out=out[:2])
+            world.patch.setenv("WARPROW_SGLANG", json.dumps({"path": str(folder), "scales_on_gpu": True}))
+            with pytest.raises(warprow.InvalidArgument, match="scales_on_gpu is of Engram alone"):
+                module.Qwen4ExpNGramEmbedding(config, width * heads, prefix=prefix)
+            world.patch.setenv("WARPROW_SGLANG", json.dumps({"path": str(folder)}))
             config.ple_offload_embedding = False
             with pytest.raises(warprow.InvalidArgument, match="--ple-offload-embedding"):
                 module.Qwen4ExpNGramEmbedding(config, width * heads, prefix=prefix)
@@ -193,7 +199,6 @@ def test_steps_begin_with_what_befell_the_last(world: World, engram: Any) -> Non
         ('{"path": "/nowhere"}', "no folder '/nowhere'"),
         ("nonsense", "no JSON"),
         ('{"pth": 1}', "no option 'pth'"),
-        ('{"path": "/", "scales_on_gpu": true}', "vLLM's Engram alone"),
         ("{}", "path is missing"),
     ],
 )

@@ -28,7 +28,7 @@ class EngineOptions:
     timeout : float
         The longest wait for a read, seconds.
     scales_on_gpu : bool
-        Whether scales of blocks lie in GPU memory, where the engine loads them, and are not read with the rows: of vLLM's Engram alone.
+        Whether scales of blocks lie in GPU memory, where the engine loads them, and are not read with the rows: of Engram alone.
     mask : bool
         Whether each table has a mask of the rows that could not be read. Failures are then told by their number alone.
     max_tokens : int

@@ -30,8 +30,6 @@ def asked() -> EngineOptions | None:
     except ValueError as error:
         raise invalid(VARIABLE, f'{text!r} is no JSON ({error}): give {{"path": "/models/NAME"}}') from error
     options = EngineOptions.read(VARIABLE, given)
-    if options.scales_on_gpu:
-        raise invalid(VARIABLE, "scales_on_gpu is of vLLM's Engram alone: leave it out")
     SGLANG.check_version(version(), allow_unknown=options.allow_unknown_version)
     return options
 

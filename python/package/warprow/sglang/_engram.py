@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from .._engines.table import EngineTable
+from .._engines.table import EngineTable, model_device
 from ..errors import invalid
 from ._asked import SGLANG, options, version
 
@@ -46,27 +46,33 @@ def stored_class(module: ModuleType) -> Any:
             self.stored = None
             if self.rows:
                 given = options()
+                scales = self.scale.data.view(torch.uint8) if given.scales_on_gpu else None
                 self.stored = EngineTable(
                     given,
                     name=f"engram{layer_id}",
                     pattern=(given.tensor or PATTERN).replace("{layer}", str(layer_id)),
-                    codes=False,
+                    codes=scales is not None,
                     rows=num_embeddings,
                     owned=(self.row_start, self.row_start + self.rows),
                     dim=dim,
                     heads=len(column_bounds) - 1,
+                    scales=scales,
                 )
 
         def _init_host_table(self, num_embeddings: int, dim: int, layer_id: int) -> None:
-            blocks = dim // module.FP8_BLOCK_SIZE
+            shape = (self.rows if options().scales_on_gpu else 0, dim // module.FP8_BLOCK_SIZE)
+            scales = torch.empty(shape, dtype=torch.float8_e8m0fnu, device=model_device())
             self.weight = torch.nn.Parameter(torch.empty(0, dim, dtype=torch.float8_e4m3fn), requires_grad=False)
-            self.scale = torch.nn.Parameter(torch.empty(0, blocks, dtype=torch.float8_e8m0fnu), requires_grad=False)
+            self.scale = torch.nn.Parameter(scales, requires_grad=False)
 
         def _load_rows(self, param: torch.nn.Parameter, loaded_weight: torch.Tensor) -> None:
-            """Copies nothing."""
+            """Copies scales that are to lie in GPU memory, and nothing else."""
             shape = (self.row_count, param.shape[1])
             if tuple(loaded_weight.shape) != shape:
                 raise invalid("loaded_weight", f"shape {tuple(loaded_weight.shape)}, where the model has {shape}")
+            if param.numel():
+                rows = loaded_weight[self.row_start : self.row_start + self.rows]
+                param.data.view(torch.uint8).copy_(rows.view(torch.uint8))
 
         def _owned_rows(self, indices: torch.Tensor) -> torch.Tensor:
             rows: torch.Tensor = self.new_rows(indices)

@@ -39,6 +39,8 @@ def install(module: ModuleType) -> None:
         given.apply_defaults()
         if not given.arguments["config"].ple_offload_embedding:
             raise invalid(VARIABLE, "the table of this model is to lie in GPU memory: start the server with --ple-offload-embedding")
+        if options().scales_on_gpu:
+            raise invalid(VARIABLE, "scales_on_gpu is of Engram alone, and this model has no scales for blocks: leave it out")
         config = given.arguments["config"]
         heads = (int(config.ngram_size) - 1) * int(config.heads_per_ngram)
         setattr(module, _TABLE, functools.partial(stored_class(module, pinned), options(), given.arguments["prefix"], heads))
