@@ -331,10 +331,10 @@ def race(
             if turn >= 3:
                 walls[way].append(wall * 1e6)
                 graphs[way].append(events[0].elapsed_time(events[1]) * 1e3)
+            told(modules.get(way, []))
             for given, rows in zip(ids, steps[way].rows):
                 wanted = torch.zeros_like(rows) if way == "none" else table.numbers(given % table.rows).flatten(1)
                 if not torch.equal(rows.view(torch.int16), wanted.view(torch.int16)):
-                    told(modules.get(way, []))
                     raise SystemExit(f"{way}, {steps[way].tokens} tokens, turn {turn}: wrong rows")
                 compared += given.numel()
     found: dict[str, Any] = {"compared": compared}
@@ -416,8 +416,8 @@ class Prefill:
         graph.replay()
         end.record()
         torch.cuda.synchronize()
+        told([module])
         if fresh is not None and not torch.equal(self.rows.view(torch.int16), self.table.numbers(fresh).flatten(1).view(torch.int16)):
-            told([module])
             raise SystemExit(f"prefill by {what}: wrong rows")
         return begin.elapsed_time(end)
 
