@@ -103,7 +103,7 @@ def contenders(ground: Ground, names: Sequence[str], drives: Sequence[Drives]) -
         if "ideal" in on_drives:
             # Ids are numbered by popularity.
             in_memory_rows = [tiers.hbm_rows + tiers.dram_rows for tiers in proposal.tables]
-            for way in _opened(lambda: IdealReader(tables, in_memory_rows, own.rate, own.latency, hot)):
+            for way in _opened(lambda: IdealReader(tables, in_memory_rows, own.rate(shape.row_bytes), own.latency, hot)):
                 yield f"{own.count} {own.timing}, time alone", way
         by_host = [name for name in on_drives if name in ("reader", "host")]
         has_warprow = "warprow" in on_drives

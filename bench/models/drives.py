@@ -15,8 +15,8 @@ from .ids import Samples, columns_of
 from .shapes import Shape
 from .tables import Tables
 
-#: Reads of 512 B a second, and seconds of one read, of each timing (docs/soft-controller.md).
-TIMINGS = {"p5800x": (5e6, 5e-6), "gen5-tlc": (3.3e6, 60e-6), "gen6": (10e6, 50e-6)}
+#: Reads of 512 B a second, seconds of one read, and bytes a second, of each timing (docs/soft-controller.md).
+TIMINGS = {"p5800x": (5e6, 5e-6, 7.2e9), "gen5-tlc": (3.3e6, 60e-6, 14e9), "gen6": (10e6, 50e-6, 28e9)}
 _NUMBERS = itertools.count()
 _ROUND = 1 << 20
 
@@ -45,10 +45,10 @@ class Drives:
         if not 1 <= self.count <= 64:
             raise DatasetMismatch(f"{self.count} drives: give 1 to 64")
 
-    @property
-    def rate(self) -> float:
-        """Reads of 512 B a second of all of them."""
-        return self.count * TIMINGS[self.timing][0]
+    def rate(self, row_bytes: int) -> float:
+        """Rows of so many bytes that all of them read in a second."""
+        reads, _, bandwidth = TIMINGS[self.timing]
+        return self.count * min(reads, bandwidth / row_bytes)
 
     @property
     def latency(self) -> float:
@@ -68,7 +68,7 @@ class Drives:
 
 def propose(shape: Shape, history: Samples, dram_bytes: int, drives: Drives, batch: int, hbm_bytes: int = 0) -> warprow.Proposal:
     """Which rows belong in GPU memory and in DRAM, learnt from samples of the past alone."""
-    tables = {name: (rows, shape.dim) for name, rows in zip(shape.names, shape.rows, strict=True)}
+    tables = {name: (rows, shape.dim, shape.dtype) for name, rows in zip(shape.names, shape.rows, strict=True)}
     trace: dict[str | tuple[str, ...], Any] = {name: history.ids[:, columns] for name, columns in zip(shape.names, columns_of(shape), strict=True)}
     # Counts alone decide here: neither the host's speed nor the drives'.
     return warprow.plan(

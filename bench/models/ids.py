@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,8 +54,8 @@ class Samples:
 
 def columns_of(shape: Shape) -> list[slice]:
     """For each table the columns of `Samples.ids` that are its own."""
-    ends = np.cumsum(shape.hot)
-    return [slice(int(end - hot), int(end)) for hot, end in zip(shape.hot, ends, strict=True)]
+    own = [hot * shape.positions for hot in shape.hot]
+    return [slice(end - count, end) for count, end in zip(own, itertools.accumulate(own), strict=True)]
 
 
 class Source(ABC):

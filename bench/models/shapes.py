@@ -38,13 +38,17 @@ class Shape:
     rows : tuple of int
         Rows of each table.
     dim : int
-        Elements (f32) of a row, of each table.
+        Elements of a row, of each table.
     hot : tuple of int
-        Ids a sample of each table; their rows are added up.
+        Ids of a bag of each table; the rows of a bag are added up.
     dense : int
         Numbers that a sample has besides.
     divisor : int
         By how much the published rows were divided.
+    positions : int
+        Bags a sample of each table, side by side: a sequence has one for each of its places.
+    dtype : str
+        Type of elements: "f32", or "f16" where bags have one id.
     """
 
     name: str
@@ -53,12 +57,16 @@ class Shape:
     hot: tuple[int, ...]
     dense: int
     divisor: int = 1
+    positions: int = 1
+    dtype: str = "f32"
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.hot) or not self.rows:
             raise DatasetMismatch(f"{self.name}: {len(self.rows)} tables and {len(self.hot)} numbers of ids: give one of each a table")
         if min(self.rows) < 1 or min(self.hot) < 1 or self.dim < 1:
             raise DatasetMismatch(f"{self.name}: tables have one row, samples one id of each, rows one element at least")
+        if self.dtype not in ("f32", "f16") or (self.dtype == "f16" and max(self.hot) > 1):
+            raise DatasetMismatch(f"{self.name}: elements of type {self.dtype}: give f32, or f16 with bags of one id")
 
     @property
     def names(self) -> list[str]:
@@ -66,19 +74,24 @@ class Shape:
         return [f"t{number:02}" for number in range(len(self.rows))]
 
     @property
+    def features(self) -> list[tuple[int, int]]:
+        """Of each bag of a sample, in their order, the table and the number of ids."""
+        return [(table, hot) for table, hot in enumerate(self.hot) for _ in range(self.positions)]
+
+    @property
     def ids(self) -> int:
         """Ids of a sample."""
-        return sum(self.hot)
+        return sum(self.hot) * self.positions
 
     @property
     def width(self) -> int:
         """Elements of a sample's embeddings, side by side."""
-        return len(self.rows) * self.dim
+        return len(self.features) * self.dim
 
     @property
     def row_bytes(self) -> int:
         """Bytes of a row."""
-        return 4 * self.dim
+        return self.dim * (2 if self.dtype == "f16" else 4)
 
     @property
     def bytes(self) -> int:
@@ -101,6 +114,7 @@ SHAPES = {
     "criteo-mlperf": Shape("criteo-mlperf", CRITEO_MLPERF, 128, MULTI_HOT, 13),
     "criteo-kaggle": _one_hot("criteo-kaggle", CRITEO_KAGGLE, 32, 13),
     "avazu": _one_hot("avazu", AVAZU, 32, 0),
+    "sequence": Shape("sequence", (40_000_000,), 512, (1,), 0, positions=64, dtype="f16"),
     "one-table": _one_hot("one-table", (16_000_000,), 128, 0),
 }
 

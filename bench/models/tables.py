@@ -27,8 +27,9 @@ class Tables:
         self.shape, self.device = shape, device
         self.starts = [sum(shape.rows[:table]) for table in range(len(shape.rows))]
         every = sum(shape.rows)
+        self.dtype = torch.float16 if shape.dtype == "f16" else torch.float32
         #: Shape (rows of all tables, dim).
-        self.on_device = torch.empty(every, shape.dim, device=device)
+        self.on_device = torch.empty(every, shape.dim, device=device, dtype=self.dtype)
         for table, (start, count) in enumerate(zip(self.starts, shape.rows, strict=True)):
             part = self.on_device[start : start + count]
             if given is None:
@@ -37,7 +38,7 @@ class Tables:
                 part.copy_(given[table])
         on_gpu = device.type == "cuda"
         #: The same in memory of the host, which is pinned if there is a GPU.
-        self.on_host = torch.empty(every, shape.dim, pin_memory=True).copy_(self.on_device) if on_gpu else self.on_device
+        self.on_host = torch.empty(every, shape.dim, pin_memory=True, dtype=self.dtype).copy_(self.on_device) if on_gpu else self.on_device
 
     def by_name(self) -> dict[str, torch.Tensor]:
         """Of each table the rows in memory of the host."""

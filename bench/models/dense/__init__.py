@@ -15,11 +15,12 @@ from ..shapes import Shape
 from .dcn import DCN
 from .deepfm import DeepFM, deepfm_shape
 from .dlrm import DLRM
+from .hstu import HSTU
 
-__all__ = ["DCN", "DLRM", "DeepFM", "MODELS", "deepfm_shape", "make"]
+__all__ = ["DCN", "DLRM", "DeepFM", "HSTU", "MODELS", "deepfm_shape", "make"]
 
 #: By name.
-MODELS: dict[str, Callable[[Shape], nn.Module]] = {"dcn": DCN, "dlrm": DLRM, "deepfm": DeepFM}
+MODELS: dict[str, Callable[[Shape], nn.Module]] = {"dcn": DCN, "dlrm": DLRM, "deepfm": DeepFM, "hstu": HSTU}
 
 
 def make(model: str, shape: Shape, seed: int) -> nn.Module:

@@ -16,6 +16,8 @@ from models.world import Answers, draw, note  # noqa: E402
 CPU = torch.device("cpu")
 #: Two tables of one id a sample, one of three.
 SHAPE = Shape("small", (3, 500, 4000), 16, (1, 1, 3), 4)
+#: Five places of a sequence over one table of f16.
+SEQUENCE = Shape("sequence", (3000,), 16, (1,), 0, positions=5, dtype="f16")
 
 
 @pytest.fixture(scope="session")

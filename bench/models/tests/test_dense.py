@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from models import dense
 from models.dense.dcn import Cross
 from models.dense.deepfm import deepfm_tables
 from models.dense.dlrm import LowRankCross
+from models.dense.hstu import Unit
 from models.errors import Unavailable
 from models.shapes import SHAPES
 from models.tables import Tables
 
-from .conftest import CPU, SHAPE
+from .conftest import CPU, SEQUENCE, SHAPE
 
 
 @pytest.mark.parametrize("model", ["dcn", "dlrm"])
@@ -31,6 +33,28 @@ def test_predictions_follow_every_input(model: str) -> None:
         changed = layers(other, numbers) != found
         assert changed.tolist() == [sample == 3 for sample in range(8)]
     assert not torch.equal(layers(rows, numbers + 1), found)
+
+
+def test_attention_looks_back_alone() -> None:
+    layers = dense.make("hstu", SEQUENCE, 1)
+    rows, nothing = torch.randn(4, SEQUENCE.width), torch.empty(4, 0)
+    found = layers(rows, nothing)
+    assert found.shape == (4,) and bool(((found > 0) & (found < 1)).all())
+    for place in range(SEQUENCE.positions):
+        other = rows.clone()
+        other[2, place * SEQUENCE.dim] += 1
+        # The last place is told by all before it.
+        assert (layers(other, nothing) != found).tolist() == [sample == 2 for sample in range(4)]
+    unit, x = Unit(8, 2), torch.randn(1, 6, 8)
+    later = x.clone()
+    later[0, 4] += 1
+    same = (unit(later) == unit(x)).all(2)[0]
+    assert same.tolist() == [True] * 4 + [False] * 2
+    # One head by hand.
+    unit = Unit(4, 1)
+    gate, value, query, key = F.silu(unit.into(unit.before(x[:, :, :4]))).chunk(4, dim=2)
+    seen = torch.stack([sum((F.silu(query[0, at] @ key[0, to]) / 6 * value[0, to] for to in range(at + 1)), torch.zeros(4)) for at in range(6)])
+    torch.testing.assert_close(unit(x[:, :, :4]), x[:, :, :4] + unit.out(unit.behind(seen[None]) * gate))
 
 
 def test_cross_layers_are_as_published() -> None:

@@ -19,7 +19,7 @@ from .conftest import SHAPE
 def test_shapes_are_as_published() -> None:
     # Tables, and ids in hundreds of millions: GDRec's table 2 has 22 and 0.5, 26 and 0.3, 26 and 9.
     found = {name: (len(shape.rows), round(sum(shape.rows) / 1e8, 1)) for name, shape in SHAPES.items()}
-    assert found == {"avazu": (22, 0.5), "criteo-kaggle": (26, 0.3), "criteo-tb": (26, 8.8), "criteo-mlperf": (26, 2.0), "one-table": (1, 0.2)}
+    assert found == {"avazu": (22, 0.5), "criteo-kaggle": (26, 0.3), "criteo-tb": (26, 8.8), "criteo-mlperf": (26, 2.0), "one-table": (1, 0.2), "sequence": (1, 0.4)}
     assert 4.0e9 < SHAPES["criteo-kaggle"].bytes < 4.5e9 and 4.4e11 < SHAPES["criteo-tb"].bytes < 4.7e11
     assert SHAPES["criteo-mlperf"].ids == sum(MULTI_HOT) == 214
 
@@ -99,6 +99,9 @@ def test_samples_that_do_not_fit_are_named() -> None:
             samples.check(SHAPE)
     with pytest.raises(DatasetMismatch, match="one of each a table"):
         Shape("bad", (1, 2), 4, (1,), 0)
+    for hot, dtype in ((2, "f16"), (1, "f8")):
+        with pytest.raises(DatasetMismatch, match="give f32, or f16"):
+            Shape("bad", (3,), 4, (hot,), 0, dtype=dtype)
 
 
 def test_traces_come_from_files(tmp_path: Path) -> None:

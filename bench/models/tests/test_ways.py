@@ -15,15 +15,15 @@ from models.costs import Meter
 from models.drives import Drives, propose, stored
 from models.errors import DatasetMismatch, Unavailable, WrongPrediction
 from models.experiments.closed_loop import measure, percentile
-from models.ids import Samples
-from models.pipeline import Step
+from models.ids import PowerLaw, Samples
+from models.pipeline import DenseLayers, Step
 from models.shapes import SHAPES
 from models.tables import Tables
 from models.ways import CpuReader, DeviceMemory, HotRows, IdealReader, PinnedReads, TorchCpu, WarprowModules, Way
 from models.ways.warprow_modules import has_cache
-from models.world import Answers
+from models.world import Answers, draw, note
 
-from .conftest import CPU, SHAPE
+from .conftest import CPU, SEQUENCE, SHAPE
 
 DRIVES = Drives(1, "p5800x")
 
@@ -46,6 +46,20 @@ def test_every_way_gives_the_same(answers: Answers, tables: Tables, history: Sam
     # All but the one that needs a GPU, and RocksDB where it is not installed.
     has_rocksdb = importlib.util.find_spec("rocksdict") is not None
     assert len(seen) == len(WAYS) - 2 + has_rocksdb and len(set(seen)) == len(seen)
+
+
+def test_sequences_of_f16_rows() -> None:
+    tables = Tables(SEQUENCE, CPU, seed=7)
+    source = PowerLaw(SEQUENCE, 1.05, 3)
+    history = draw(source, SEQUENCE, 2000)
+    answers = Answers(tables, DenseLayers(dense.make("hstu", SEQUENCE, 1), CPU, False, note), draw(source, SEQUENCE, 5 * 16), 16)
+    assert tables.on_device.dtype == torch.float16 and SEQUENCE.row_bytes == 32 and SEQUENCE.ids == 5
+    seen = 0
+    for label, way in contenders(Ground(tables, history, SEQUENCE.bytes // 20, 0, 16, 2, [0]), list(WAYS), [DRIVES]):
+        for layers in (answers.layers, None):
+            assert measure(way, label, answers, layers, 30, Meter(None)).largest_difference == 0
+        seen += 1
+    assert seen >= len(WAYS) - 2
 
 
 def test_some_rows_are_in_dram_and_some_are_read(answers: Answers, tables: Tables, history: Samples) -> None:
@@ -99,6 +113,7 @@ def test_what_cannot_be_is_refused_by_name(tables: Tables) -> None:
         (lambda: Drives(1, "floppy"), "floppy"),
         (lambda: dense.make("perceptron", SHAPE, 1), "perceptron"),
         (lambda: dense.make("dlrm", SHAPES["avazu"], 1), "dense features"),
+        (lambda: dense.make("hstu", SHAPE, 1), "sequences of one table"),
     ]
     for call, word in refused:
         with pytest.raises(DatasetMismatch, match=word):

@@ -44,7 +44,7 @@ class CpuReader(DistinctRows):
         super().prepare(layout, batch)
         features = [warprow.Feature(name, name) for name in self.shape.names]
         most = -(-batch * self.shape.ids // self.threads)
-        self._plan = self.executor.plan(features, max_batch=1, max_ids=most, slots=self.threads)
+        self._plan = self.executor.plan(features, max_batch=1, max_ids=most, slots=self.threads, dtype=self.shape.dtype)
 
     def read(self, rows: torch.Tensor, into: torch.Tensor) -> None:
         numbers, out = rows.numpy(), into.numpy()

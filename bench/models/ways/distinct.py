@@ -32,7 +32,7 @@ class HotRows:
     """
 
     def __init__(self, tables: Tables, history: Samples, count: int) -> None:
-        every = torch.from_numpy(history.ids + np.repeat(tables.starts, tables.shape.hot)).view(-1)
+        every = torch.from_numpy(history.ids + np.repeat(tables.starts, [hot * tables.shape.positions for hot in tables.shape.hot])).view(-1)
         rows, counts = torch.unique(every, return_counts=True)
         hottest = rows[torch.argsort(counts, descending=True, stable=True)[:count]]
         #: Their numbers in the tensor of all rows, ascending.
@@ -56,6 +56,7 @@ class DistinctRows(HostWay):
 
     def __init__(self, shape: Shape, device: torch.device, hot: HotRows | None = None) -> None:
         self.shape, self.device, self.hot = shape, device, hot
+        self._dtype = torch.float16 if shape.dtype == "f16" else torch.float32
 
     @abstractmethod
     def read(self, rows: torch.Tensor, into: torch.Tensor) -> None:
@@ -65,8 +66,8 @@ class DistinctRows(HostWay):
         super().prepare(layout, batch)
         on_gpu, most = self.device.type == "cuda", batch * self.shape.ids
         self._rows = torch.empty(most, dtype=torch.int64, pin_memory=on_gpu)
-        self._staging = torch.empty(most, self.shape.dim, pin_memory=on_gpu)
-        self._on_device = torch.empty(most, self.shape.dim, device=self.device)
+        self._staging = torch.empty(most, self.shape.dim, pin_memory=on_gpu, dtype=self._dtype)
+        self._on_device = torch.empty(most, self.shape.dim, device=self.device, dtype=self._dtype)
         #: Of the latest batch.
         self.different, self.cached = 0, 0
 
@@ -80,10 +81,12 @@ class DistinctRows(HostWay):
             hot_places, is_hot = self.hot.find(different)
             read = self._read(different[~is_hot])
             self.cached = self.different - len(read)
-            rows = torch.empty(self.different, self.shape.dim, device=self.device)
+            rows = torch.empty(self.different, self.shape.dim, device=self.device, dtype=self._dtype)
             rows[is_hot] = self.hot.rows[hot_places[is_hot]]
             rows[~is_hot] = read
-        if self.layout.is_one_hot:
+        if self._dtype != out.dtype:
+            out.view(len(places), -1).copy_(rows[places])
+        elif self.layout.is_one_hot:
             torch.index_select(rows, 0, places, out=out.view(len(places), -1))
         else:
             sums = F.embedding_bag(places, rows, self.layout.bags, mode="sum", include_last_offset=True)

@@ -23,5 +23,5 @@ class DeviceMemory(DeviceWay):
         found = ids + self.layout.starts
         table = self.tables.on_device
         if self.layout.is_one_hot:
-            return F.embedding(found, table).view(self.batch, -1)
+            return F.embedding(found, table).float().view(self.batch, -1)
         return F.embedding_bag(found.view(-1), table, self.layout.bags, mode="sum", include_last_offset=True).view(self.batch, -1)

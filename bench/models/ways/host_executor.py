@@ -10,6 +10,7 @@ import warprow
 
 from ..layout import IdLayout
 from ..shapes import Shape
+from .features import features_of
 from .interface import HostWay
 
 
@@ -26,18 +27,19 @@ class HostExecutor(HostWay):
     def prepare(self, layout: IdLayout, batch: int) -> None:
         super().prepare(layout, batch)
         self._step = -(-batch // self.threads)
-        features = [warprow.Feature(name, name, pooling="sum") for name in self.shape.names]
-        self._plan = self.executor.plan(features, max_batch=self._step, max_ids=self._step * self.shape.ids, slots=self.threads)
+        most = self._step * self.shape.ids
+        self._plan = self.executor.plan(features_of(self.shape), max_batch=self._step, max_ids=most, slots=self.threads)
         self._staging = torch.empty(batch, self.shape.width, pin_memory=self.device.type == "cuda")
-        self._ends = np.cumsum(self.shape.hot)
+        self._hot = [hot for _, hot in self.shape.features]
+        self._ends = np.cumsum(self._hot)
 
     def embed_into(self, ids: torch.Tensor, out: torch.Tensor) -> None:
         numbers, staging = ids.numpy(), self._staging.numpy()
 
         def part(first: int) -> None:
             own = numbers[first : first + self._step]
-            by_feature = [own[:, end - hot : end].reshape(-1) for end, hot in zip(self._ends, self.shape.hot, strict=True)]
-            counts = np.repeat(self.shape.hot, len(own))
+            by_feature = [own[:, end - hot : end].reshape(-1) for end, hot in zip(self._ends, self._hot, strict=True)]
+            counts = np.repeat(self._hot, len(own))
             offsets = np.concatenate([[0], np.cumsum(counts)])
             assert self._plan is not None
             rows = staging[first : first + self._step]

@@ -33,7 +33,7 @@ class PinnedReads(DeviceWay):
 
     def prepare(self, layout: IdLayout, batch: int) -> None:
         super().prepare(layout, batch)
-        self._bags = batch * len(self.tables.shape.rows)
+        self._bags = batch * len(self.tables.shape.features)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         dim = self.tables.shape.dim

@@ -66,7 +66,7 @@ class RocksDb(DistinctRows):
     def read(self, rows: torch.Tensor, into: torch.Tensor) -> None:
         keys = _keys(rows.numpy())
         values = self._db[[keys[at : at + _KEY] for at in range(0, len(keys), _KEY)]]
-        into.copy_(torch.frombuffer(bytearray(b"".join(values)), dtype=torch.float32).view(into.shape))
+        into.copy_(torch.frombuffer(bytearray(b"".join(values)), dtype=into.dtype).view(into.shape))
 
     def close(self) -> None:
         self._db.close()

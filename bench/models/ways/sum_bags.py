@@ -15,5 +15,5 @@ def sum_bags(table, ids, bags, out, dim: tl.constexpr, lanes: tl.constexpr):  # 
     total = tl.zeros((lanes,), tl.float32)
     for at in range(tl.load(bags + bag), tl.load(bags + bag + 1)):
         place = tl.load(ids + at).to(tl.int64)
-        total += tl.load(table + place * dim + lane, mask=inside, other=0.0)
+        total += tl.load(table + place * dim + lane, mask=inside, other=0.0).to(tl.float32)
     tl.store(out + bag * dim + lane, total, mask=inside)

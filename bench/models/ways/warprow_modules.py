@@ -13,6 +13,7 @@ import warprow.torch
 from ..errors import Unavailable
 from ..layout import IdLayout
 from ..shapes import Shape
+from .features import features_of
 from .interface import DeviceWay
 
 
@@ -63,7 +64,8 @@ class WarprowModules(DeviceWay):
             options["cache_bytes"] = cache_bytes
         self.shape, self.device = shape, device
         self.executor = store.attach(str(device), **options)
-        self._most_ids = most * shape.ids
+        self._most_ids, self._features = most * shape.ids, features_of(shape)
+        self._names = [feature.name for feature in self._features]
         self._collection: warprow.torch.EmbeddingBagCollection | None = None
         # Of all clients: a module takes queues of every drive, so those that come one after the other use one.
         self._free: list[warprow.torch.EmbeddingBagCollection] = []
@@ -77,8 +79,7 @@ class WarprowModules(DeviceWay):
         if self._free:
             self._collection = self._free.pop()
         else:
-            features = [warprow.Feature(name, name, pooling="sum") for name in self.shape.names]
-            self._collection = warprow.torch.EmbeddingBagCollection(self.executor, features, max_ids=self._most_ids)
+            self._collection = warprow.torch.EmbeddingBagCollection(self.executor, self._features, max_ids=self._most_ids)
 
     def release(self) -> None:
         if self._owns and self._collection is not None:
@@ -88,9 +89,9 @@ class WarprowModules(DeviceWay):
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         assert self._collection is not None
         values = ids.view(-1)[self.layout.by_feature]
-        by_feature = self._collection(_Jagged(self.shape.names, values, self.layout.feature_bags))
+        by_feature = self._collection(_Jagged(self._names, values, self.layout.feature_bags))
         # All outputs are views of one tensor, side by side.
-        first: torch.Tensor = by_feature[self.shape.names[0]]
+        first: torch.Tensor = by_feature[self._names[0]]
         return first.as_strided((self.batch, self.shape.width), (self.shape.width, 1))
 
     def check(self) -> None:
