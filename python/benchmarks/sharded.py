@@ -50,7 +50,8 @@ class Shapes:
     def content(self, table: int, ids: torch.Tensor) -> torch.Tensor:
         """The rows of ids, computed."""
         numbers = ids.unsqueeze(1) * 7919 + torch.arange(self.dim, device=ids.device) * 104729 + table * 1299709
-        return ((numbers * 2654435761) % 65521).float() / 65521 - 0.5
+        # By a power of two: both devices get the same bits.
+        return ((numbers * 2654435761) % 65521).float() * 2.0**-16 - 0.5
 
     def plan(self, world: int) -> wt.ShardingPlan:
         lengths = {name: float(length) for name, length in zip(self.names, self.lengths)}

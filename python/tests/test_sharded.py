@@ -156,14 +156,37 @@ def _attached(rank: int, world: int, folder: Path, address: str, kind: str) -> i
         same(rows, wanted[name], name)
     assert halves.to(device) is halves
     raises(warprow.InvalidArgument, "dtype=torch.float32", halves.float)
+    # One bag, whose ids go to different ranks; and one id for all features.
+    few = {"user": (torch.arange(8, device=device), torch.tensor([0, 8], device=device))}
+    user = [Feature("user", "user", pooling="sum")]
+    for exchange in ("rows", "sums"):
+        placed = wt.ShardingPlan(world, (wt.Placement("user", "rows", exchange=exchange),))
+        found = wt.ShardedEmbeddingBagCollection(executor, user, plan=placed)(few)["user"]
+        wanted = partial_sums({"user": (torch.arange(8), torch.tensor([0, 8]))}, user[0], world if exchange == "sums" else 1)
+        same(found.cpu(), wanted, (rank, exchange))
+    alike = {feature.name: (torch.tensor([3]), torch.tensor([0, 1]), torch.tensor([2.5]))[: 3 if feature.weighted else 2] for feature in FEATURES}
+    alike = {name: tuple(it.to(device) for it in parts) for name, parts in alike.items()}
+    wanted = wt.EmbeddingBagCollection(executor, FEATURES)(alike)
+    for name, rows in wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=plan(world))(alike).items():
+        same(rows, wanted[name], name)
     # An id is sent once, however often a batch has it.
     alone = [Feature("user", "user", pooling="sum")]
     once = wt.ShardedEmbeddingBagCollection(executor, alone, plan=wt.ShardingPlan(world, (wt.Placement("user", "rows"),)))
-    repeated = torch.full((1000,), 3, device=device)
+    repeated = torch.tensor([3, 3 + world], device=device).repeat(500)
     same(once({"user": (repeated, torch.arange(1001, device=device))})["user"], table("user").to(device)[repeated], rank)
     once.check()
     if rank == 3 % world:
-        assert once.reports()["served"]["ids"] == world
+        assert once.reports()["served"]["ids"] == 2 * world
+    # A padding id need not be one of the table's.
+    padded = [Feature("user", "user", pooling="mean", padding=-1)]
+    holes = {"user": (torch.tensor([-1, 5, 7, -1, -1], device=device), torch.tensor([0, 3, 4, 5], device=device))}
+    wanted = wt.EmbeddingBagCollection(executor, padded)(holes)["user"]
+    for exchange in ("rows", "sums"):
+        placed = wt.ShardingPlan(world, (wt.Placement("user", "rows", exchange=exchange),))
+        found = wt.ShardedEmbeddingBagCollection(executor, padded, plan=placed)(holes)["user"]
+        if exchange == "rows":
+            same(found, wanted, (rank, exchange))
+        torch.testing.assert_close(found, wanted)
     # Without a plan: the store's sizes, bags of one id.
     default = wt.ShardedEmbeddingBagCollection(executor, FEATURES)
     wanted = wt.EmbeddingBagCollection(executor, FEATURES)(given)
@@ -521,7 +544,7 @@ def _on_gpus(rank: int, world: int, folder: Path) -> None:
     strict(given)
     torch.cuda.synchronize()
     if store_of_zero is not None:
-        raises(warprow.RowsFailed, "rows", strict.check)
+        raises(warprow.RowsFailed, "no row", strict.check)
         store_of_zero.clear_faults()
         store_of_zero.retry_drives()
     torch.distributed.barrier()
@@ -538,7 +561,7 @@ def _on_gpus(rank: int, world: int, folder: Path) -> None:
     if store_of_zero is not None:
         store_of_zero.clear_faults()
         store_of_zero.retry_drives()
-        raises(warprow.RowsFailed, "rows", lambda: strict(given))
+        raises(warprow.RowsFailed, "no row", lambda: strict(given))
     else:
         strict(given)
         assert raises(warprow.RankFailed, "rank 0 of the group has failed with RowsFailed", strict.check).rank == 0
