@@ -507,6 +507,7 @@ def _dying(rank: int, world: int, folder: Path, address: str) -> str:
 def _late(rank: int, world: int, folder: Path, address: str) -> None:
     executor = warprow.open(address).attach()
     impatient = torch.distributed.new_group(timeout=timedelta(seconds=3))
+    torch.distributed.barrier()
     sharded = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=plan(world), group=impatient)
     if rank == 0:
         raises(warprow.ExchangeFailed, "within the time-out", lambda: sharded(batch(rank, 10)))
@@ -515,7 +516,7 @@ def _late(rank: int, world: int, folder: Path, address: str) -> None:
 
 
 def test_a_rank_that_dies_or_does_not_come(checkpoint: str, tmp_path: Path) -> None:
-    found = ranks.run(3, tmp_path / "dies", _dying, checkpoint, timeout=10.0, dying=1)
+    found = ranks.run(3, tmp_path / "dies", _dying, checkpoint, timeout=60.0, dying=1)
     assert found[1] is None and "new process group" in found[0] and "new process group" in found[2]
     ranks.run(2, tmp_path / "late", _late, checkpoint)
 
