@@ -160,7 +160,14 @@ def measure(bags: Any, net: Any, batches: list[Any], device: torch.device, timed
     exchange, sent = timed.taken()
     taken = time.perf_counter() - began
     bags.check()
-    return {"step_ms": 1000 * taken / steps, "exchange_ms": 1000 * exchange / steps, "sent_mb": sent / steps / 1e6}
+    commands = sum(report["commands"] for report in bags.reports().values() if report is not None)
+    return {
+        "step_ms": 1000 * taken / steps,
+        "exchange_ms": 1000 * exchange / steps,
+        "sent_mb": sent / steps / 1e6,
+        # Of the latest look-up.
+        "commands": commands,
+    }
 
 
 def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> None:
@@ -251,8 +258,8 @@ def main() -> None:
             processes.spawn(work, args=(world, folder, options), nprocs=world)
         lines = [line for world in options.ranks for line in json.loads(Path(f"{folder}/lines-{world}.json").read_text())]
     base = {(line["tier"], line["dense"]): line for line in lines if line["ranks"] == options.ranks[0]}
-    print("| tier | ranks | stores | batch of a rank | dense | step, ms | exchange, ms | share | sent, MB | samples/s | of the baseline |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    print("| tier | ranks | stores | batch of a rank | dense | step, ms | exchange, ms | share | sent, MB | reads | samples/s | of the baseline |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for line in lines:
         line["samples_s"] = line["ranks"] * line["batch"] / line["step_ms"] * 1000
         first = base[line["tier"], line["dense"]]
@@ -260,7 +267,7 @@ def main() -> None:
         share = line["exchange_ms"] / line["step_ms"]
         print(
             f"| {line['tier']} | {line['ranks']} | {line['stores']} | {line['batch']} | {'yes' if line['dense'] else 'no'} "
-            f"| {line['step_ms']:.2f} | {line['exchange_ms']:.2f} | {share:.1%} | {line['sent_mb']:.0f} "
+            f"| {line['step_ms']:.2f} | {line['exchange_ms']:.2f} | {share:.1%} | {line['sent_mb']:.0f} | {line['commands']} "
             f"| {line['samples_s'] / 1e6:.3f} M | {line['ratio']:.2f} |"
         )
     print("every output was compared, bit for bit")
