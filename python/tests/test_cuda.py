@@ -263,10 +263,9 @@ def test_a_capture_without_a_plan_is_refused_and_goes_on(stored) -> None:  # noq
     same(ours(ids), table.cuda()[ids])
 
 
-def test_prefetches_from_drives_that_a_gpu_plays(tmp_path) -> None:
+def test_prefetches_within_a_budget_and_one_behind_another(make_store) -> None:
     table = torch.randn(1000, 128, generator=torch.Generator().manual_seed(0))
-    addresses = [f"emulated:{tmp_path}/{number}.drive?size=64M&gpu=0&profile=gen5-tlc" for number in range(2)]
-    with warprow.format(addresses) as store:
+    with make_store(2) as store:
         store.load({"user": table})
         for budget in (None, 2):
             executor = store.attach("cuda", prefetch_multiprocessors=budget)
@@ -277,9 +276,10 @@ def test_prefetches_from_drives_that_a_gpu_plays(tmp_path) -> None:
             # The first one's rows are needed first.
             first = modules[0].prefetch(inputs[0])
             other = modules[1].prefetch(inputs[1], behind=first)
-            for module, ids, ahead in zip(modules, inputs, (first, other)):
-                same(module.lookup(ahead), table.cuda()[ids])
+            found = [module.lookup(ahead) for module, ahead in zip(modules, (first, other))]
+            for module, ids, rows in zip(modules, inputs, found):
                 module.check()
+                same(rows, table.cuda()[ids])
 
 
 def test_nothing_synchronises(stored) -> None:  # noqa: F811
