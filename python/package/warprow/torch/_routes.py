@@ -118,22 +118,21 @@ class Router:
             within = torch.div(sorted_ids, self.world, rounding_mode="floor")
             sorted_ids = torch.where(self._local[feature], within, sorted_ids)
         sent = begins | ~single
-        counts = torch.zeros((3, self.keys), dtype=torch.int64, device=ids.device)
-        for row, counted in zip(counts, (sent, begins, torch.ones_like(begins)), strict=True):
-            row.scatter_add_(0, key, counted.to(torch.int64))
+        ends = torch.searchsorted(key, torch.arange(self.keys, device=ids.device), right=True)
+        at = [flags.cumsum(0) for flags in (sent, begins)]
         kept = torch.zeros(max(bags, 1), dtype=torch.int64, device=ids.device)
         kept.scatter_add_(0, bag, (~nothing).to(torch.int64))
         return Sorted(
             ids=sorted_ids,
             order=order,
             bag=bag_of,
-            piece=begins.cumsum(0) - 1,
+            piece=at[1] - 1,
             first=torch.where(single, order, bounded[bag_of]) if count else order,
             is_sent=sent,
             is_item=begins | single,
-            ids_of_key=counts[0],
-            pieces_of_key=counts[1],
-            places_of_key=counts[2],
+            ids_of_key=_between(at[0], ends),
+            pieces_of_key=_between(at[1], ends),
+            places_of_key=torch.diff(ends, prepend=ends.new_zeros(1)),
             kept=kept[:bags],
             wrong_offsets=wrong,
             missing=missing,
@@ -228,6 +227,13 @@ class Pieces:
     bag: torch.Tensor
     first: torch.Tensor
     position: torch.Tensor
+
+
+def _between(counted: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
+    """Of running counts, how many belong to each part that ends there. (To count by adding to one number for each part is slow on a GPU,
+    where all threads add to few numbers.)"""
+    before = torch.cat([counted.new_zeros(1), counted])[ends]
+    return torch.diff(before, prepend=before.new_zeros(1))
 
 
 def spans(lengths: Sequence[int]) -> list[tuple[int, int]]:

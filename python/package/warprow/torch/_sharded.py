@@ -36,6 +36,8 @@ class _Group:
     places: range
     #: Their places in the batch.
     features: list[int]
+    #: By place in the batch the number of the feature in the group, on the module's device; None: they are all there are.
+    numbers: torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,12 @@ class ShardedEmbeddingBagCollection(nn.Module):
         self._sent, self._groups = exchanged, []
         for dim in sorted({self._dims[at] for at in exchanged}):
             places = [place for place, at in enumerate(exchanged) if self._dims[at] == dim]
-            self._groups.append(_Group(dim, range(places[0], places[-1] + 1), [exchanged[place] for place in places]))
+            members = [exchanged[place] for place in places]
+            numbers = torch.zeros(len(self.features), dtype=torch.int64)
+            numbers[members] = torch.arange(len(members))
+            is_all = members == list(range(len(self.features)))
+            on_device = None if is_all else numbers.to(self._exchange.device)
+            self._groups.append(_Group(dim, range(places[0], places[-1] + 1), members, on_device))
         routes = []
         for feature, placement in zip(self.features, placements, strict=True):
             shape, single = shapes[feature.table], placement.kind == "rows" and placement.exchange == "rows"
@@ -164,6 +171,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
         # Weights go with ids where sums come back, and are multiplied here where rows do.
         self._weights_sent = any(self.features[at].weighted and not routes[at].single for at in exchanged)
         self._weighted_here = [feature.weighted and route.single for feature, route in zip(self.features, routes, strict=True)]
+        self._is_weighted = torch.tensor(self._weighted_here, device=self._exchange.device)
         served = [
             Feature(feature.name, feature.table, pooling="sum", weighted=feature.weighted and not routes[at].single)
             for at in (exchanged[place] for place in self._places_of[rank])
@@ -407,12 +415,10 @@ class ShardedEmbeddingBagCollection(nn.Module):
         factors = None
         if any(self._weighted_here[at] for at in group.features):
             assert given.weights is not None, "a feature is weighted"
-            weighted = torch.tensor(self._weighted_here, device=self.device)[bag // max(bags, 1)]
-            factors = torch.where(weighted, given.weights[position], torch.ones((), device=self.device))
-        if group.features != list(range(len(self.features))):
-            numbers = torch.full((len(self.features),), 0, dtype=torch.int64)
-            numbers[group.features] = torch.arange(len(group.features))
-            bag = numbers.to(self.device)[bag // max(bags, 1)] * bags + bag % max(bags, 1)
+            weighted = self._is_weighted[bag // max(bags, 1)]
+            factors = torch.where(weighted, given.weights[position], 1.0)
+        if group.numbers is not None:
+            bag = group.numbers[bag // max(bags, 1)] * bags + bag % max(bags, 1)
         sums = sums_of_bags(rows, piece, bag, first, factors, len(group.features) * bags)
         sums = sums.reshape(len(group.features), bags, group.dim)
         outputs = {}
