@@ -33,6 +33,8 @@ import warprow.torch as wt
 from warprow import Feature
 from warprow.torch._exchange import Exchange
 
+#: Rounds of steps, of which the middle one counts.
+ROUNDS = 3
 #: Ids of a bag, of the features behind the first 22: these have one.
 LONG_BAG = 8
 
@@ -140,7 +142,7 @@ class Timed:
         return found
 
 
-def measure(bags: Any, net: Any, batches: list[Any], device: torch.device, timed: Timed, steps: int) -> dict[str, float]:
+def measure(bags: Any, net: Any, batches: list[Any], device: torch.device, timed: Timed, steps: int) -> dict[str, Any]:
     """Milliseconds of a step, and the share of it that is exchange."""
 
     def step(at: int) -> None:
@@ -150,24 +152,22 @@ def measure(bags: Any, net: Any, batches: list[Any], device: torch.device, timed
 
     for at in range(3):
         step(at)
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-    dist.barrier()
-    timed.taken()
-    began = time.perf_counter()
-    for at in range(steps):
-        step(at)
-    exchange, sent = timed.taken()
-    taken = time.perf_counter() - began
+    rounds = []
+    for _ in range(ROUNDS):
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        dist.barrier()
+        timed.taken()
+        began = time.perf_counter()
+        for at in range(steps):
+            step(at)
+        exchange, sent = timed.taken()
+        rounds.append((1000 * (time.perf_counter() - began) / steps, 1000 * exchange / steps, sent / steps / 1e6))
     bags.check()
     commands = sum(report["commands"] for report in bags.reports().values() if report is not None)
-    return {
-        "step_ms": 1000 * taken / steps,
-        "exchange_ms": 1000 * exchange / steps,
-        "sent_mb": sent / steps / 1e6,
-        # Of the latest look-up.
-        "commands": commands,
-    }
+    middle = sorted(rounds)[ROUNDS // 2]
+    # Reads are those of the latest look-up.
+    return {"step_ms": middle[0], "exchange_ms": middle[1], "sent_mb": middle[2], "commands": commands, "rounds": [it[0] for it in rounds]}
 
 
 def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> None:
