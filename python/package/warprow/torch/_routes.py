@@ -265,7 +265,7 @@ def sums_of_bags(
         return rows.new_zeros((bags, rows.shape[1]))
     order = torch.sort(first.to(torch.int32) if first.shape[0] < 1 << 31 else first, stable=True).indices
     lengths = torch.zeros(bags, dtype=torch.int64, device=rows.device).scatter_add_(0, bag, torch.ones_like(bag))
-    of_items = rows[piece[order]]
+    of_items = rows.index_select(0, piece[order])
     if factors is not None:
         of_items = of_items * factors[order].unsqueeze(1)
     return torch.segment_reduce(of_items, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)
