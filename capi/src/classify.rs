@@ -78,7 +78,11 @@ impl From<GpuError> for Failure {
             GpuError::TableDamaged { .. } => Store,
             GpuError::Unfit(_) => Refused,
             GpuError::Invalid { .. } | GpuError::Flawed(..) => InvalidArgument,
-            GpuError::NoFreeSlot { .. } | GpuError::SlotHoldsBatch | GpuError::Busy(_) => Busy,
+            GpuError::CacheTooSmall { .. } | GpuError::NoCache => InvalidArgument,
+            GpuError::NoFreeSlot { .. }
+            | GpuError::SlotHoldsBatch
+            | GpuError::Busy(_)
+            | GpuError::CacheBusy { .. } => Busy,
             GpuError::RowsFailed { .. } | GpuError::RunsFailed { .. } => RowsFailed,
             GpuError::MissingIds { .. } => MissingIds,
             _ => Bug,

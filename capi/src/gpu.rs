@@ -3,7 +3,7 @@
 use std::ffi::c_char;
 use std::time::Duration;
 
-use warprow_gpu::{Gpu, GpuExecutor, GpuOptions, GpuPlan, GpuPreparedTables, GpuSlot};
+use warprow_gpu::{CacheAdmission, Gpu, GpuExecutor, GpuOptions, GpuPlan, GpuPreparedTables, GpuSlot};
 use warprow_lookup::Pooling;
 
 use crate::arguments::{check_place, millis, store as put};
@@ -66,10 +66,17 @@ pub struct warprow_gpu_options {
     pub merging: i32,
     /// 0.
     pub reserved: u32,
+    /// Bytes of GPU memory for a cache: rows that look-ups have read from drives, which later ones then find there; 0: no row is
+    /// cached.
+    pub cache_bytes: u64,
+    /// How many different rows on drives a usual batch has, by which the cache holds lines that were used lately; 0: 262,144.
+    pub cache_batch_rows: u64,
+    /// With which probability a row that was read from a drive is cached, up to 1; 0: each row is.
+    pub cache_chance: f64,
 }
 
 versioned! {
-    warprow_gpu_options: 64,
+    warprow_gpu_options: 64 => 88,
 }
 
 pub(crate) struct Executor(pub(crate) GpuExecutor);
@@ -111,6 +118,22 @@ impl Object for Prepared {
     type Tag = warprow_gpu_prepared;
     const KIND: u8 = 23;
     const NAME: &'static str = "warprow_gpu_prepared";
+}
+
+/// Options with the cache that a caller's ask for.
+fn cached(mut options: GpuOptions, given: &warprow_gpu_options) -> Result<GpuOptions, Failure> {
+    let chance = given.cache_chance;
+    if !(0.0..=1.0).contains(&chance) {
+        return Err(Failure::invalid(format!("cache_chance is {chance}: give a probability up to 1, or 0 for each row")));
+    }
+    options = options.with_cache_bytes(given.cache_bytes);
+    if given.cache_batch_rows != 0 {
+        options = options.with_cache_batch_rows(given.cache_batch_rows);
+    }
+    if chance > 0.0 {
+        options = options.with_cache_admission(CacheAdmission::Probability(chance));
+    }
+    Ok(options)
 }
 
 /// How many GPUs CUDA sees; 0 also if there is no CUDA driver.
@@ -188,6 +211,7 @@ pub unsafe extern "C" fn warprow_gpu_executor_attach(
             if let Some(rule) = merging(given.merging)? {
                 chosen = chosen.with_merging(rule);
             }
+            chosen = cached(chosen, &given)?;
             if given.check_rows != 0 {
                 chosen = chosen.with_checked_rows();
             }

@@ -63,6 +63,8 @@ pub struct warprow_host_options {
     pub check_keys: i32,
     /// 0.
     pub reserved: u32,
+    /// Bytes of memory for a cache: rows that look-ups have read from drives, which later ones then find there; 0: no row is cached.
+    pub cache_bytes: u64,
 }
 
 /// Options of preparing tables, for either executor. Zeros, or NULL for all, mean the usual.
@@ -82,11 +84,11 @@ pub struct warprow_prepare_options {
 }
 
 versioned! {
-    warprow_host_options: 48,
+    warprow_host_options: 48 => 56,
     warprow_prepare_options: 32,
 }
 
-struct Executor(HostExecutor);
+pub(crate) struct Executor(pub(crate) HostExecutor);
 
 struct Planned(Plan);
 
@@ -160,7 +162,8 @@ pub unsafe extern "C" fn warprow_host_executor_attach(
             executor.write(std::ptr::null_mut());
             let (store, given) = (store_of(store)?, options(host)?);
             reserved("warprow_host_options", given.reserved)?;
-            let mut chosen = HostOptions::default().with_dram_bytes(given.dram_bytes);
+            let mut chosen = HostOptions::default();
+            (chosen.dram_bytes, chosen.cache_bytes) = (given.dram_bytes, given.cache_bytes);
             if given.queue_pairs != 0 {
                 chosen = chosen.with_queue_pairs(given.queue_pairs);
             }

@@ -6,6 +6,7 @@
 mod abi;
 mod arguments;
 mod batch;
+mod cache;
 mod classify;
 mod error;
 mod gpu;
@@ -28,6 +29,7 @@ mod update;
 
 pub use abi::*;
 pub use batch::{warprow_batch, warprow_output};
+pub use cache::*;
 pub use error::*;
 pub use gpu::*;
 pub use gpu_lookup::*;

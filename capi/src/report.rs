@@ -69,6 +69,10 @@ pub struct warprow_report {
     pub has_first_missing: i32,
     /// 0.
     pub reserved: u32,
+    /// Different rows that lay in the cache.
+    pub rows_cached: u64,
+    /// Ids served from the cache.
+    pub ids_cached: u64,
 }
 
 /// Totals of all look-ups of a host executor.
@@ -127,6 +131,10 @@ pub struct warprow_metrics {
     pub read_ns: u64,
     /// Nanoseconds of the stage that writes rows to the output.
     pub expand_ns: u64,
+    /// Different rows that lay in the cache.
+    pub rows_cached: u64,
+    /// Ids served from the cache.
+    pub ids_cached: u64,
 }
 
 /// What a look-up on a GPU did.
@@ -183,12 +191,14 @@ pub struct warprow_gpu_report {
     pub has_first_missing: i32,
     /// 0.
     pub reserved: u32,
+    /// Ids served from the cache in GPU memory.
+    pub ids_cached: u64,
 }
 
 versioned! {
-    warprow_report: 224,
-    warprow_metrics: 208,
-    warprow_gpu_report: 192,
+    warprow_report: 224 => 240,
+    warprow_metrics: 208 => 224,
+    warprow_gpu_report: 192 => 200,
 }
 
 fn nanos(time: Duration) -> u64 {
@@ -234,6 +244,8 @@ impl From<&LookupReport> for warprow_report {
             first_missing_id,
             has_first_missing,
             reserved: 0,
+            rows_cached: it.rows_cached,
+            ids_cached: it.ids_cached,
         }
     }
 }
@@ -268,6 +280,8 @@ impl From<&LookupMetrics> for warprow_metrics {
             merge_ns,
             read_ns,
             expand_ns,
+            rows_cached: it.rows_cached,
+            ids_cached: it.ids_cached,
         }
     }
 }
@@ -301,6 +315,7 @@ impl From<&GpuReport> for warprow_gpu_report {
             first_missing_id,
             has_first_missing,
             reserved: 0,
+            ids_cached: it.ids_cached,
         }
     }
 }

@@ -13,17 +13,22 @@ pub(crate) unsafe trait Versioned: Copy {
     const FIRST: usize;
 }
 
-/// Declares structures as [`Versioned`].
+/// Declares structures as [`Versioned`], each with the bytes that it had in version 1.0, and `=>` those that it has now if fields were
+/// added since.
 macro_rules! versioned {
-    ($($type:ident: $first:expr),* $(,)?) => {$(
+    ($($type:ident: $first:expr $(=> $now:expr)?),* $(,)?) => {$(
         // SAFETY: it is `repr(C)`, begins with `struct_size: usize`, and has numbers, raw pointers and nullable functions alone.
         unsafe impl crate::sized::Versioned for $type {
             const NAME: &'static str = stringify!($type);
             const FIRST: usize = $first;
         }
 
-        // Version 1.0: nothing was added yet.
-        const _: () = assert!(size_of::<$type>() == $first && std::mem::offset_of!($type, struct_size) == 0);
+        // The latest of the sizes.
+        const _: () = {
+            let sizes: &[usize] = &[$first $(, $now)?];
+            assert!(size_of::<$type>() == sizes[sizes.len() - 1] && $first <= size_of::<$type>());
+            assert!(std::mem::offset_of!($type, struct_size) == 0);
+        };
     )*};
 }
 pub(crate) use versioned;

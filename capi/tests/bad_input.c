@@ -1,4 +1,5 @@
 /* What programs do wrong, each of which must come back as a code with a message, and change nothing. */
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -412,6 +413,42 @@ static void look_ups(warprow_host_executor *executor) {
     OK(warprow_host_slot_close(slot, &error));
 }
 
+static void caches(warprow_store *store, warprow_host_executor *without) {
+    warprow_cache_statistics statistics = {0};
+    statistics.struct_size = sizeof statistics;
+    INVALID(warprow_host_executor_cache_statistics(without, &statistics, &error), "no cache");
+    INVALID(warprow_host_executor_clear_cache(without, &error), "cache_bytes");
+    warprow_host_options host = {0};
+    host.struct_size = sizeof host;
+    host.cache_bytes = 1;
+    warprow_host_executor *executor = NULL;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "has no room");
+    host.cache_bytes = 1 << 20;
+    OK(warprow_host_executor_attach(store, &host, &executor, &error));
+    INVALID(warprow_host_executor_cache_statistics(executor, NULL, &error), "statistics");
+    statistics.struct_size = 0;
+    INVALID(warprow_host_executor_cache_statistics(executor, &statistics, &error), "struct_size");
+    statistics.struct_size = sizeof statistics;
+    OK(warprow_host_executor_cache_statistics(executor, &statistics, &error));
+    REQUIRE(statistics.lines >= 64 && statistics.used == 0 && statistics.hold == 0);
+    OK(warprow_host_executor_clear_cache(executor, &error));
+    OK(warprow_host_executor_close(executor, &error));
+    HANDLE(warprow_host_executor_clear_cache(executor, &error), "was closed");
+    INVALID(warprow_gpu_executor_cache_statistics(NULL, &statistics, &error), "warprow_gpu_executor is NULL");
+    INVALID(warprow_gpu_executor_clear_cache(NULL, 0, &error), "warprow_gpu_executor is NULL");
+    warprow_gpu_options gpu = {0};
+    gpu.struct_size = sizeof gpu;
+    warprow_gpu_executor *none = NULL;
+    gpu.cache_chance = 1.5;
+    INVALID(warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "cache_chance is 1.5");
+    gpu.cache_chance = -0.5;
+    INVALID(warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "cache_chance");
+    /* A program of version 1.0 knows nothing of caches. */
+    gpu.struct_size = offsetof(warprow_gpu_options, cache_bytes);
+    FAILS(GPU, warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "");
+    REQUIRE(none == NULL);
+}
+
 static void gpu(warprow_store *store) {
     warprow_gpu_executor *executor = NULL;
     INVALID(warprow_gpu_executor_attach(NULL, 0, NULL, &executor, &error), "warprow_store is NULL");
@@ -513,6 +550,7 @@ int main(int argc, char **argv) {
     OK(warprow_host_executor_attach(store, NULL, &executor, &error));
     plans(executor);
     look_ups(executor);
+    caches(store, executor);
     gpu(store);
     ngrams();
     /* No error is asked for. */

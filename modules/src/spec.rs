@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use warprow_gpu::GpuOptions;
+use warprow_gpu::{CacheAdmission, GpuOptions};
 use warprow_layout::DType;
 use warprow_lookup::{FailedRows, Feature, HostOptions, MaskMeaning, MissingPolicy, Pooling};
 
@@ -58,6 +58,45 @@ pub struct ExecutorSpec {
     pub hbm_rows: Vec<(String, u64)>,
     #[serde(default)]
     pub prefetch_multiprocessors: Option<u32>,
+    #[serde(default)]
+    pub cache_bytes: u64,
+    /// `None`: as many as `GpuOptions` has by default.
+    #[serde(default)]
+    pub cache_batch_rows: Option<u64>,
+    #[serde(default)]
+    pub cache_admission: AdmissionSpec,
+}
+
+/// Which rows a cache in GPU memory keeps.
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(untagged)]
+pub enum AdmissionSpec {
+    /// "always".
+    Named(String),
+    /// Each row that was read with this probability.
+    Probability(f64),
+}
+
+impl Default for AdmissionSpec {
+    fn default() -> Self {
+        Self::Named("always".to_owned())
+    }
+}
+
+impl AdmissionSpec {
+    fn admission(&self) -> Result<CacheAdmission, ModuleError> {
+        match self {
+            Self::Named(name) if name == "always" => Ok(CacheAdmission::Always),
+            Self::Probability(chance) if *chance > 0.0 && *chance <= 1.0 => Ok(CacheAdmission::Probability(*chance)),
+            Self::Named(name) => Err(Self::refused(&format!("{name:?}"))),
+            Self::Probability(chance) => Err(Self::refused(&chance.to_string())),
+        }
+    }
+
+    fn refused(given: &str) -> ModuleError {
+        let text = format!("{given} is no admission: give \"always\", or a probability above 0 and up to 1");
+        ModuleError::invalid("cache_admission", text)
+    }
 }
 
 /// A feature.
@@ -93,7 +132,7 @@ impl ExecutorSpec {
 
     /// Options of an executor on the host.
     pub fn on_host(&self) -> Result<HostOptions, ModuleError> {
-        let mut options = HostOptions::default().with_dram_bytes(self.dram_bytes);
+        let mut options = HostOptions::default().with_dram_bytes(self.dram_bytes).with_cache_bytes(self.cache_bytes);
         (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
         options.timeout = self.timeout()?;
         Ok(options)
@@ -107,6 +146,9 @@ impl ExecutorSpec {
         (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
         (options.overlay_bytes, options.adopting) = (self.overlay_bytes, self.adopting);
         options.prefetch_multiprocessors = self.prefetch_multiprocessors;
+        options.cache_bytes = self.cache_bytes;
+        options.cache_batch_rows = self.cache_batch_rows.unwrap_or(options.cache_batch_rows);
+        options.cache_admission = self.cache_admission.admission()?;
         Ok(options)
     }
 }

@@ -288,6 +288,13 @@ pub(crate) fn of_gpu(error: GpuError) -> PyErr {
         GpuError::TableDamaged { table, .. } => {
             raise_with(Kind::Damaged, text, |details| details.set_item("table", table))
         }
+        GpuError::CacheTooSmall { .. } | GpuError::NoCache => invalid("cache_bytes", text),
+        GpuError::CacheBusy { .. } => raise(Kind::Busy, text),
         _ => raise(Kind::GpuError, text),
     }
+}
+
+/// The exception of an executor that has no cache.
+pub(crate) fn no_cache() -> PyErr {
+    of_gpu(GpuError::NoCache)
 }

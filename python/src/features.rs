@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use warprow_lookup::{Feature, PlanOptions};
-use warprow_modules::{ExecutorSpec, FeatureSpec, failed_rows, mask_meaning, missing_policy};
+use warprow_modules::{AdmissionSpec, ExecutorSpec, FeatureSpec, failed_rows, mask_meaning, missing_policy};
 
 use crate::arrays::dtype;
 use crate::error::of_module;
@@ -31,6 +31,25 @@ pub(crate) struct AttachArgs {
     timeout: Option<f64>,
     hbm_rows: Vec<(String, u64)>,
     prefetch_multiprocessors: Option<u32>,
+    cache_bytes: u64,
+    cache_batch_rows: Option<u64>,
+    cache_admission: AdmissionArg,
+}
+
+/// "always", or a probability.
+#[derive(FromPyObject)]
+enum AdmissionArg {
+    Named(String),
+    Probability(f64),
+}
+
+impl From<AdmissionArg> for AdmissionSpec {
+    fn from(given: AdmissionArg) -> Self {
+        match given {
+            AdmissionArg::Named(name) => Self::Named(name),
+            AdmissionArg::Probability(chance) => Self::Probability(chance),
+        }
+    }
 }
 
 impl AttachArgs {
@@ -46,6 +65,9 @@ impl AttachArgs {
             timeout: self.timeout,
             hbm_rows: self.hbm_rows,
             prefetch_multiprocessors: self.prefetch_multiprocessors,
+            cache_bytes: self.cache_bytes,
+            cache_batch_rows: self.cache_batch_rows,
+            cache_admission: self.cache_admission.into(),
         }
     }
 }

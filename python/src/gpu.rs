@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use warprow_gpu::GpuExecutor;
 use warprow_lookup::PrepareOptions;
 use warprow_modules::ModuleExecutor;
@@ -11,6 +12,7 @@ use crate::error::{of_gpu, of_module};
 use crate::features::AttachArgs;
 use crate::held::Held;
 use crate::module::ModuleLookup;
+use crate::report;
 
 /// The number of GPUs; 0 also where there is no CUDA driver.
 #[pyfunction]
@@ -57,6 +59,19 @@ impl Gpu {
     /// Look-ups of a module for torch.
     fn module(&self, text: &str) -> PyResult<ModuleLookup> {
         ModuleLookup::new(text, ModuleExecutor::Gpu(self.executor.get()?))
+    }
+
+    /// What the cache has done so far.
+    fn cache_statistics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let executor = self.executor.get()?;
+        let found = py.detach(|| executor.cache_statistics()).map_err(of_gpu)?;
+        found.map(|found| report::of_gpu_cache(py, &found)).transpose()
+    }
+
+    /// Empties the cache.
+    fn clear_cache(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
+        let executor = self.executor.get()?;
+        py.detach(|| executor.clear_cache(Duration::from_secs_f64(patience))).map_err(of_gpu)
     }
 
     /// Rows of a table in GPU memory, and in DRAM.

@@ -8,7 +8,7 @@ use pyo3::types::PyDict;
 use warprow_lookup::{HostExecutor, PrepareOptions};
 use warprow_modules::{HostSlots, ModuleExecutor};
 
-use crate::error::{of_module, of_store};
+use crate::error::{no_cache, of_module, of_store};
 use crate::features::{AttachArgs, FeatureArgs, PlanArgs, features};
 use crate::held::Held;
 use crate::module::{BatchArgs, ModuleLookup, OutputArgs};
@@ -52,6 +52,22 @@ impl Host {
         let executor = self.executor.get()?;
         let totals = py.detach(|| executor.metrics());
         report::of_metrics(py, &totals)
+    }
+
+    /// What the cache has done so far.
+    fn cache_statistics<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let executor = self.executor.get()?;
+        executor.cache_statistics().map(|found| report::of_host_cache(py, &found)).transpose()
+    }
+
+    /// Empties the cache. Nothing is waited for.
+    fn clear_cache(&self, py: Python<'_>, _patience: f64) -> PyResult<()> {
+        let executor = self.executor.get()?;
+        if executor.cache_statistics().is_none() {
+            return Err(no_cache());
+        }
+        py.detach(|| executor.clear_cache());
+        Ok(())
     }
 
     /// Rows of a table that lie in DRAM.

@@ -2,8 +2,8 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use warprow_gpu::GpuReport;
-use warprow_lookup::{LookupMetrics, LookupReport, Stage};
+use warprow_gpu::{GpuCacheStatistics, GpuReport};
+use warprow_lookup::{CacheStatistics, LookupMetrics, LookupReport, Stage};
 use warprow_store::{ChangedFile, DriveState, GenerationInfo, LoadReport, TableInfo, VerifyReport};
 
 macro_rules! dict {
@@ -32,8 +32,10 @@ pub(crate) fn of_lookup<'py>(py: Python<'py>, report: &LookupReport) -> Describe
         failed,
         unique,
         rows_dram,
+        rows_cached,
         rows_ssd,
         ids_dram,
+        ids_cached,
         ids_ssd,
         commands,
         merges,
@@ -50,8 +52,8 @@ pub(crate) fn of_lookup<'py>(py: Python<'py>, report: &LookupReport) -> Describe
 pub(crate) fn of_gpu_lookup<'py>(py: Python<'py>, report: &GpuReport) -> Described<'py> {
     let dict = PyDict::new(py);
     counts!(
-        dict, report, runs, ids, padding, missing, failed, ids_hbm, ids_dram, ids_ssd, rows_dram, rows_ssd, commands,
-        bytes_read, generation
+        dict, report, runs, ids, padding, missing, failed, ids_hbm, ids_dram, ids_cached, ids_ssd, rows_dram, rows_ssd,
+        commands, bytes_read, generation
     );
     dict.set_item("seconds", (report.prepare + report.fetch + report.expand).as_secs_f64())?;
     Ok(dict)
@@ -71,8 +73,10 @@ pub(crate) fn of_metrics<'py>(py: Python<'py>, totals: &LookupMetrics) -> Descri
         failed,
         unique,
         rows_dram,
+        rows_cached,
         rows_ssd,
         ids_dram,
+        ids_cached,
         ids_ssd,
         commands,
         merges,
@@ -82,6 +86,20 @@ pub(crate) fn of_metrics<'py>(py: Python<'py>, totals: &LookupMetrics) -> Descri
     for (stage, time) in Stage::ALL.iter().zip(totals.stages) {
         dict.set_item(format!("{}_seconds", stage.name()), time.as_secs_f64())?;
     }
+    Ok(dict)
+}
+
+/// What the cache of a host executor has done.
+pub(crate) fn of_host_cache<'py>(py: Python<'py>, found: &CacheStatistics) -> Described<'py> {
+    let dict = PyDict::new(py);
+    counts!(dict, found, lines, used, hits, misses, admissions, evictions);
+    Ok(dict)
+}
+
+/// What the cache of a GPU executor has done.
+pub(crate) fn of_gpu_cache<'py>(py: Python<'py>, found: &GpuCacheStatistics) -> Described<'py> {
+    let dict = PyDict::new(py);
+    counts!(dict, found, lines, used, admissions, evictions, full, refusals, hold);
     Ok(dict)
 }
 

@@ -68,6 +68,48 @@ def soon(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
+def test_a_cache_in_gpu_memory_has_what_was_read(stored) -> None:  # noqa: F811
+    store, table = stored
+    table = table.cuda()
+    executor = store.attach("cuda", cache_bytes=8 << 20, cache_batch_rows=100)
+    ours = wt.Embedding(executor, "user")
+    ids = torch.arange(0, 300, 3).cuda()
+    graph = torch.cuda.CUDAGraph()
+    same(ours(ids), table[ids])
+    torch.cuda.synchronize()
+    ours.check()
+    with torch.cuda.graph(graph):
+        out = ours(ids)
+    # Of rows that want one line at once one gets it; a later look-up has the others kept.
+    for _ in range(20):
+        graph.replay()
+        same(ours(ids), table[ids])
+        same(out, table[ids])
+    ours.check()
+    report = ours.report()
+    assert report["ids_cached"] == len(ids) and report["ids_ssd"] == 0
+    statistics = executor.cache_statistics()
+    assert statistics["used"] == statistics["admissions"] == len(ids) and statistics["evictions"] == 0
+    assert statistics["lines"] > 1000 and statistics["hold"] > 0 and statistics["refusals"] == 0
+    executor.clear_cache()
+    assert executor.cache_statistics()["used"] == 0
+    ids.copy_(torch.arange(300, 400))
+    graph.replay()
+    same(out, table[ids])
+    ours.check()
+
+
+def test_caches_that_cannot_be_are_named(stored) -> None:  # noqa: F811
+    store, _ = stored
+    with pytest.raises(warprow.InvalidArgument, match="cache_bytes=") as caught:
+        store.attach("cuda", cache_bytes=1000)
+    assert caught.value.argument == "cache_bytes"
+    executor = store.attach("cuda")
+    assert executor.cache_statistics() is None
+    with pytest.raises(warprow.InvalidArgument, match="has no cache"):
+        executor.clear_cache()
+
+
 @pytest.fixture
 def failing(address: str) -> Iterator[tuple[warprow.Store, torch.Tensor, torch.Tensor]]:
     """A store whose drive has to answer in 0.4 s, its table on the GPU, and ids whose rows are read by a command each."""

@@ -122,6 +122,54 @@ def test_hot_rows_are_in_memory(store: warprow.Store) -> None:
         assert executor.metrics()["lookups"] == 2 and executor.metrics()["ids"] == 1100
 
 
+def test_a_cache_has_what_was_read(store: warprow.Store) -> None:
+    table = rows(1000, 128)
+    store.load({"user": table})
+    ids = np.arange(0, 1000, 7)
+    with store.attach(cache_bytes=1 << 20) as executor:
+        assert "cache_bytes=1048576" in repr(executor) and "cache_admission" not in repr(executor)
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=len(ids), max_ids=len(ids))
+        for found in (0, len(ids)):
+            assert (plan.lookup(ids) == table[ids]).all()
+            report = plan.report()
+            assert report is not None
+            assert (report["ids_cached"], report["rows_cached"], report["ids_ssd"]) == (found, found, len(ids) - found)
+        statistics = executor.cache_statistics()
+        assert statistics is not None and statistics["lines"] > 1000
+        assert (statistics["used"], statistics["admissions"], statistics["evictions"]) == (len(ids), len(ids), 0)
+        assert (statistics["hits"], statistics["misses"]) == (len(ids), len(ids))
+        assert executor.metrics()["ids_cached"] == len(ids)
+        executor.clear_cache()
+        assert (plan.lookup(ids) == table[ids]).all()
+        report = plan.report()
+        assert report is not None and report["ids_cached"] == 0
+    with store.attach() as executor:
+        assert executor.cache_statistics() is None
+        with pytest.raises(warprow.InvalidArgument, match="cache_bytes=") as caught:
+            executor.clear_cache()
+        assert caught.value.argument == "cache_bytes"
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        ({"cache_bytes": -1}, "cache_bytes"),
+        ({"cache_bytes": 1 << 64}, "cache_bytes"),
+        ({"cache_bytes": 100}, "no room"),
+        ({"cache_batch_rows": 0}, "cache_batch_rows"),
+        ({"cache_admission": "sometimes"}, "cache_admission"),
+        ({"cache_admission": 0.0}, "cache_admission"),
+        ({"cache_admission": 1.5}, "cache_admission"),
+        ({"cache_admission": float("nan")}, "cache_admission"),
+    ],
+)
+def test_caches_that_cannot_be_are_refused_by_name(store: warprow.Store, options, word: str) -> None:
+    store.load({"user": rows(1000, 128)})
+    with pytest.raises(warprow.InvalidArgument, match=word):
+        store.attach(**options)
+    store.attach(cache_bytes=1 << 20, cache_batch_rows=100, cache_admission=1).close()
+
+
 @pytest.mark.parametrize("signed", [True, False])
 def test_keys_lead_to_their_rows(store: warprow.Store, signed: bool) -> None:
     wanted = rows(300, 4)

@@ -288,10 +288,8 @@ _NAMES = {
     "GpuOptions::with_overlay_bytes": "overlay_bytes=",
     "GpuOptions::overlay_bytes": "overlay_bytes=",
     "GpuOptions::with_adopting": "adopting=True",
-    # Python attaches no cache of rows.
-    "attach without GpuOptions::cache_bytes": "attach without a cache",
-    "give GpuOptions::cache_bytes as many": "give the cache as many",
-    "attach with GpuOptions::with_cache_bytes": "attach one with a cache, from Rust",
+    "GpuOptions::with_cache_bytes": "cache_bytes=",
+    "GpuOptions::cache_bytes": "cache_bytes=",
     "plan with PlanOptions::with_adopt_room": "attach it with adopting=True",
     "plan with PlanOptions::with_prefetch": "make the module with prefetch=",
     "are listed by Controller::active_namespaces": "are listed by `warprow devices`",

@@ -59,6 +59,9 @@ class Options:
     timeout: float | None = None
     hbm_rows: tuple[tuple[str, int], ...] = ()
     prefetch_multiprocessors: int | None = None
+    cache_bytes: int = 0
+    cache_batch_rows: int | None = None
+    cache_admission: float | str = "always"
 
 
 def device_name(device: object) -> tuple[str, int]:
@@ -167,6 +170,24 @@ class Executor:
         """Totals of all look-ups of an executor on the CPU: counts, and seconds in each stage."""
         return self._host.metrics()
 
+    def cache_statistics(self) -> dict[str, int] | None:
+        """What the cache has done since the executor was attached; None: it has no cache.
+
+        Rows that the cache has room for ("lines") and that it has ("used"), rows that were taken in ("admissions") and given up for
+        others ("evictions"). On the CPU also the different rows of batches that were looked for and found ("hits") or not ("misses").
+        On a GPU also the rows that found no line, because look-ups under way may read all that come into question ("full"), those that
+        the admission refused ("refusals"), and for how many look-ups a line is held that one has used ("hold").
+        """
+        return self._native.cache_statistics()
+
+    def clear_cache(self, *, patience: float = 10.0) -> None:
+        """Empties the cache: its rows are read anew. Look-ups go on meanwhile.
+
+        On a GPU this waits up to `patience` seconds for look-ups that may read the cache's rows. `Busy`: one did not end, such as a
+        batch that was fetched ahead; the cache is as it was.
+        """
+        self._native.clear_cache(patience)
+
     def tiers(self, table: str) -> dict[str, int]:
         """How many rows of a table lie in GPU memory ("hbm"), in DRAM ("dram") and on drives alone ("drives")."""
         rows = self.store.table(table).rows
@@ -202,7 +223,8 @@ class Executor:
         self.close()
 
     def __repr__(self) -> str:
-        options = [f"{name}={value!r}" for name, value in self.options.__dict__.items() if value]
+        usual = Options().__dict__
+        options = [f"{name}={value!r}" for name, value in self.options.__dict__.items() if value != usual[name]]
         return f"<warprow.Executor on {self.device}{', ' if options else ''}{', '.join(options)}>"
 
 

@@ -468,6 +468,9 @@ class Store:
         timeout: float | None = None,
         hbm_rows: Mapping[str, int] | Iterable[tuple[str, int]] | None = None,
         prefetch_multiprocessors: int | None = None,
+        cache_bytes: int = 0,
+        cache_batch_rows: int | None = None,
+        cache_admission: float | str = "always",
     ) -> Executor:
         """Attaches an executor, which keeps the hottest rows in memory and looks rows up.
 
@@ -495,7 +498,20 @@ class Store:
         prefetch_multiprocessors : int, optional
             On a GPU, kernels that fetch rows ahead have at most as many threads at a time as fit on so many multiprocessors, so that a
             model's kernels keep the rest of the GPU; by default as many as are fastest.
+        cache_bytes : int
+            Bytes of memory, on a GPU of GPU memory, for rows that look-ups read from drives and later ones then find there; 0: no row
+            is cached.
+        cache_batch_rows : int, optional
+            On a GPU, how many different rows on drives a usual batch has; by default 262,144. Caches of many such batches hold lines
+            for longer that a look-up has used.
+        cache_admission : float or str
+            On a GPU, which rows are cached that were read: "always", all; or with which probability a row is.
         """
+        for name, number, least in (("cache_bytes", cache_bytes, 0), ("cache_batch_rows", cache_batch_rows, 1)):
+            if number is not None and not least <= number < 1 << 64:
+                raise invalid(name, f"{number}: give a number from {least} on")
+        if cache_admission != "always" and (isinstance(cache_admission, str) or not 0 < cache_admission <= 1):
+            raise invalid("cache_admission", f'{cache_admission!r}: give "always", or a probability above 0 and up to 1')
         of_tables = tuple(dict(hbm_rows or ()).items())
         for name, rows in of_tables:
             self.table(name)
@@ -504,7 +520,18 @@ class Store:
         if prefetch_multiprocessors is not None and not 0 < prefetch_multiprocessors < 1 << 32:
             raise invalid("prefetch_multiprocessors", f"{prefetch_multiprocessors}: give a number from 1 on")
         options = Options(
-            dram_bytes, hbm_bytes, check_rows, check_keys, overlay_bytes, adopting, timeout, of_tables, prefetch_multiprocessors
+            dram_bytes=dram_bytes,
+            hbm_bytes=hbm_bytes,
+            check_rows=check_rows,
+            check_keys=check_keys,
+            overlay_bytes=overlay_bytes,
+            adopting=adopting,
+            timeout=timeout,
+            hbm_rows=of_tables,
+            prefetch_multiprocessors=prefetch_multiprocessors,
+            cache_bytes=cache_bytes,
+            cache_batch_rows=cache_batch_rows,
+            cache_admission=cache_admission,
         )
         executor = Executor(self, device, options)
         self._executors.add(executor)
