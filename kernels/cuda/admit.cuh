@@ -72,13 +72,23 @@ template <bool UPDATED> DEVICE void pass_gate(const Lookup& lookup) {
     fence_acquire();
 }
 
+// Whether the block's launch has the lease.
+DEVICE u32& begin_of_block() {
+    SHARED u32 admitted;
+    return admitted;
+}
+
 // Reads: the slot's lease and gate, and counts in device memory; the overlay's snapshot.
 // Writes: what SlotState has of the launch, and the gate's `inside`; the ticket, if another launch has the lease; of plans with a cache, its clock and the
 // launch's horizon.
-// Relies on: one thread in all; it is the first kernel of a large look-up.
+// Relies on: it is the first kernel of a large look-up. One block: of one thread; of two warps in plans with a cache, so that neither the gate nor the
+// clock waits for the other.
 KERNEL warprow_begin(const Lookup lookup) {
     let_next_come();
-    if (!admit(lookup)) return;
-    pass_gate<true>(lookup);
-    if (lookup.plan.cache != 0) enter_cache(lookup, *at<SlotState>(lookup.slot.state));
+    u32& admitted = begin_of_block();
+    if (threadIdx.x == 0) admitted = admit(lookup);
+    __syncthreads();
+    if (!admitted) return;
+    if (threadIdx.x == 0) pass_gate<true>(lookup);
+    if (lookup.plan.cache != 0 && threadIdx.x == 32) enter_cache(lookup, *at<SlotState>(lookup.slot.state));
 }

@@ -1,9 +1,23 @@
 // From ids to unique keys in ascending order, by a bit for each key that there is: mark, count, place.
 #pragma once
 #include "locate.cuh"
+#include "served.cuh"
 
 constexpr u32 MARK_THREADS = 256;
 constexpr u32 WALK_THREADS = 256;  // of `count` and `place`
+
+// Sets the bit of a key.
+DEVICE void mark_key(const Lookup& lookup, u64 key) {
+    u32* word = at<u32>(lookup.bitmap.bits) + key / 32;
+    u32 bit = 1u << key % 32;
+    // Bits are only ever set here, so that a stale word costs an atomic and nothing else.
+    if (*word & bit) return;
+    if (atomicOr(word, bit) == 0) {
+        u32* summary = at<u32>(lookup.bitmap.summary) + key / 32768;
+        u32 block = 1u << key / 1024 % 32;
+        if (!(*summary & block)) atomicOr(summary, block);
+    }
+}
 
 // Sets the bit of each id's key. Traffic: each id once, 8 B for its place; a bit costs an atomic only if it is not yet set. CACHED: 64 B more for each row
 // of a cached table on drives.
@@ -15,22 +29,28 @@ template <bool UPDATED, bool CACHED = false> DEVICE void mark(const Lookup& look
     set_up_scratch<false, UPDATED, CACHED>(lookup, bags, scratch);
     check_offsets(lookup, bags, scratch, thread, threads);
     IdCounts counts{};
-    for (u64 i = thread; i < bags.ids; i += threads) {
-        const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
-        u64 place = place_of<false, UPDATED, CACHED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
-        at<u64>(lookup.unique.places)[i] = place;
-        write_mask(lookup, feature, i, place);
-        report_missing<true>(lookup, feature, i, place, counts);
-        if (place >= PLACE_STAGED) continue;
-        u32* word = at<u32>(lookup.bitmap.bits) + place / 32;
-        u32 bit = 1u << place % 32;
-        // Bits are only ever set here, so that a stale word costs an atomic and nothing else.
-        if (*word & bit) continue;
-        if (atomicOr(word, bit) == 0) {
-            u32* summary = at<u32>(lookup.bitmap.summary) + place / 32768;
-            u32 block = 1u << place / 1024 % 32;
-            if (!(*summary & block)) atomicOr(summary, block);
+    if constexpr (CACHED) {
+        if (serves(lookup)) {
+            ServeShared& shared = serve_shared_of_block();
+            for (u64 first = (u64)blockIdx.x * MARK_THREADS; first < bags.ids; first += (u64)gridDim.x * MARK_THREADS) {
+                const u64 i = first + threadIdx.x;
+                u64 row = ROW_LATER;
+                if (i < bags.ids) {
+                    const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
+                    const u64 place = located<UPDATED, CACHED>(lookup, feature, i, counts);
+                    const bool is_left = place < PLACE_STAGED;
+                    at<u64>(lookup.unique.places)[i] = is_left ? place : PLACE_SERVED;
+                    if (is_left) mark_key(lookup, place); else row = served_row(feature, place);
+                }
+                put_tile(lookup, bags, scratch, shared, first, row, counts);
+            }
         }
+    }
+    for (u64 i = thread; !(CACHED && serves(lookup)) && i < bags.ids; i += threads) {
+        const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
+        const u64 place = located<UPDATED, CACHED>(lookup, feature, i, counts);
+        at<u64>(lookup.unique.places)[i] = place;
+        if (place < PLACE_STAGED) mark_key(lookup, place);
     }
     sum_counts<CACHED>(counts, scratch);
     if (threadIdx.x == 0) add_sums<CACHED>(slot, scratch);

@@ -166,31 +166,69 @@ DEVICE bool is_row_admitted(const Cache& cache, u64 launch, u64 tag, u32 unique)
     return spread_number((launch << 24 ^ unique ^ tag) & CACHE_STAMP, CACHE_STAMP_BITS) >> (CACHE_STAMP_BITS - 32) < cache.chance;
 }
 
+// A row in staging that may get a line.
+struct Keepable {
+    CacheSet set;       // `words` is 0: it gets none
+    u32 stride, bytes;  // of its line, and of the row
+};
+
+// Unique row number `unique` of a launch, if it was read from a drive.
+DEVICE Keepable keepable_at(const Lookup& lookup, const Cache& cache, const SlotState& slot, u64 unique) {
+    Keepable row{};
+    if (unique >= slot.uniques) return row;
+    // Neither load waits for the other.
+    const u8 status = at<const u8>(lookup.unique.status)[unique];
+    const u64 key = at<const u64>(lookup.unique.keys)[unique];
+    if (status != ROW_READ) return row;
+    const Segment& segment = segment_of(lookup, key);
+    const Table& table = at<const Table>(lookup.plan.tables)[segment.table];
+    if (table.cached == 0) return row;
+    const CacheRange& range = at<const CacheRange>(cache.ranges)[table.cached - 1];
+    return Keepable{cache_set_of(range, segment.first_rank + (key - segment.first_key)), range.stride, table.row_bytes};
+}
+
+// So many quads of a row are on their way at once to a lane that copies it.
+constexpr u32 KEEP_QUADS = 4;
+
+// A lane's quads of a row from byte `first` on.
+struct KeptQuads {
+    Quad quads[KEEP_QUADS];
+};
+
+DEVICE KeptQuads load_kept(u64 from, u32 first, u32 bytes) {
+    KeptQuads kept;
+#pragma unroll
+    for (u32 i = 0; i < KEEP_QUADS; ++i) {
+        const u32 byte = first + i * KEEP_LANES * 16;
+        kept.quads[i] = byte < bytes ? *at<const Quad>(from + byte) : Quad{};
+    }
+    return kept;
+}
+
+DEVICE void store_kept(const KeptQuads& kept, u64 to, u32 first, u32 bytes) {
+#pragma unroll
+    for (u32 i = 0; i < KEEP_QUADS; ++i) {
+        const u32 byte = first + i * KEEP_LANES * 16;
+        if (byte < bytes) *at<Quad>(to + byte) = kept.quads[i];
+    }
+}
+
 // By block `block` of `blocks`, at the end of a launch: gives lines to the rows in staging that were read from drives, as far as lines of their sets may be
 // given away. What loses against another launch is not kept, and nobody waits. Traffic: 64 B of words for each unique row; a row read and written for each
 // that is kept.
 template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotState& slot, u32 block, u32 blocks, KeepShared<THREADS>& shared) {
     if (slot.cache_launch == 0 || slot.dram_uniques >= slot.uniques) return;
     Cache& cache = cache_of(lookup);
-    const u64 bound = cache_bound<THREADS>(cache, shared);
     const u32 lane = threadIdx.x % 32, member = lane % KEEP_LANES;
     const u32 warp = block * (THREADS / 32) + threadIdx.x / 32, warps = blocks * (THREADS / 32);
+    const u64 step_rows = (u64)warps * KEEP_ROWS;
+    u64 unique = slot.dram_uniques + (u64)warp * KEEP_ROWS + lane / KEEP_LANES;
+    // Where the first rows may lie is found while the horizons of other launches are on their way.
+    Keepable row = keepable_at(lookup, cache, slot, unique);
+    const u64 bound = cache_bound<THREADS>(cache, shared);
     u32 admitted = 0, evicted = 0, full = 0, refused = 0;
-    for (u64 first = slot.dram_uniques + (u64)warp * KEEP_ROWS; first < slot.uniques; first += (u64)warps * KEEP_ROWS) {
-        const u64 unique = first + lane / KEEP_LANES;
-        CacheSet set{};
-        u32 stride = 0, bytes = 0;
-        if (unique < slot.uniques && at<const u8>(lookup.unique.status)[unique] == ROW_READ) {
-            const u64 key = at<const u64>(lookup.unique.keys)[unique];
-            const Segment& segment = segment_of(lookup, key);
-            const Table& table = at<const Table>(lookup.plan.tables)[segment.table];
-            if (table.cached != 0) {
-                const CacheRange& range = at<const CacheRange>(cache.ranges)[table.cached - 1];
-                set = cache_set_of(range, segment.first_rank + (key - segment.first_key));
-                stride = range.stride;
-                bytes = table.row_bytes;
-            }
-        }
+    for (u64 first = unique - lane / KEEP_LANES; first < slot.uniques; first += step_rows) {
+        const CacheSet set = row.set;
         WordPair own{};
         if (set.words != 0) own = load_relaxed(at<const WordPair>(set.words) + member);
         const bool has_row = set.words != 0 && (has_tag(own.words[0], set.tag) || has_tag(own.words[1], set.tag));
@@ -211,14 +249,18 @@ template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotSta
         const u32 way = (u32)best % CACHE_WAYS ^ start;
         const u64 victim = way % 2 ? own.words[1] : own.words[0];
         bool reserves = false;
+        // The row is on its way while the line is taken.
+        const u64 from = lookup.unique.staging + unique * lookup.unique.staging_stride, to = set.lines + (u64)way * row.stride;
+        const u32 bytes = is_taken ? row.bytes : 0;
+        const KeptQuads kept = load_kept(from, member * 16, bytes);
         if (is_taken && best == mine) {
             reserves = atomicCAS(at<u64>(set.words) + way, victim, CACHE_RESERVED) == victim;
             // The row that lay there is not read any more.
             fence_gpu();
         }
         if ((__ballot_sync(FULL, reserves) & team) != 0) {
-            const u64 from = lookup.unique.staging + unique * lookup.unique.staging_stride, to = set.lines + (u64)way * stride;
-            for (u32 byte = member * 16; byte < bytes; byte += KEEP_LANES * 16) *at<Quad>(to + byte) = *at<const Quad>(from + byte);
+            store_kept(kept, to, member * 16, bytes);
+            for (u32 byte = (KEEP_QUADS * KEEP_LANES + member) * 16; byte < bytes; byte += KEEP_QUADS * KEEP_LANES * 16) store_kept(load_kept(from, byte, bytes), to, byte, bytes);
         }
         // What the team has stored comes before the word.
         __syncwarp();
@@ -228,6 +270,8 @@ template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotSta
             ++admitted;
             evicted += victim != 0;
         }
+        unique += step_rows;
+        row = keepable_at(lookup, cache, slot, unique);
     }
     u64* counts[4] = {&cache.admissions, &cache.evictions, &cache.full, &cache.refusals};
     const u32 own_counts[4] = {admitted, evicted, full, refused};

@@ -15,27 +15,27 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare_cached(const Lookup look
 }
 
 // Reads: as `mark_updated`, and the cache's words.
-// Writes: as `mark_updated`, and stamps of lines that the launch uses.
+// Writes: as `mark_updated`, and stamps of lines that the launch uses; if its output is not pooled and known, the output rows of positions that have no key.
 // Relies on: as `mark`.
-KERNEL warprow_mark_cached(const Lookup lookup) {
+KERNEL __launch_bounds__(MARK_THREADS, 4) warprow_mark_cached(const Lookup lookup) {
     wait_for_previous();
     let_next_come();
     mark<true, true>(lookup, scratch_of_block());
 }
 
 // Reads: as `hash_updated`, and the cache's words.
-// Writes: as `hash_updated`, and stamps of lines that the launch uses.
+// Writes: as `hash_updated`, and what `mark_cached` writes.
 // Relies on: as `hash`.
-KERNEL __launch_bounds__(COLLECT_THREADS) warprow_hash_cached(const Lookup lookup) {
+KERNEL __launch_bounds__(COLLECT_THREADS, 4) warprow_hash_cached(const Lookup lookup) {
     wait_for_previous();
     let_next_come();
     collect<true, true, true>(lookup, scratch_of_block(), collector_of_block());
 }
 
 // Reads: as `list_updated`, and the cache's words.
-// Writes: as `list_updated`, and stamps of lines that the launch uses.
+// Writes: as `list_updated`, and what `mark_cached` writes.
 // Relies on: as `list`.
-KERNEL __launch_bounds__(COLLECT_THREADS) warprow_list_cached(const Lookup lookup) {
+KERNEL __launch_bounds__(COLLECT_THREADS, 4) warprow_list_cached(const Lookup lookup) {
     wait_for_previous();
     let_next_come();
     collect<false, true, true>(lookup, scratch_of_block(), collector_of_block());
@@ -58,7 +58,10 @@ template <bool POOLED> DEVICE void expand_and_keep(const Lookup& lookup, const u
         fence_gpu();
         const Bags bags = bags_of(lookup, slot.size);
         IdCounts ignored{};
-        if (POOLED) expand_bags<false, true, false>(lookup, slot, bags, scratch, ignored, writers); else expand_rows<false, false, true, false>(lookup, slot, bags, scratch, ignored, writers);
+        if (POOLED) expand_bags<false, true, false>(lookup, slot, bags, scratch, ignored, writers);
+        // Of large look-ups that were not fetched ahead, some positions are left at most.
+        else if (!(how & (EXPANSION_ENDS | EXPANSION_FETCHED)) && serves(lookup)) put_left(lookup, slot, bags, scratch, serve_shared_of_block(), writers);
+        else expand_rows<false, false, true, false>(lookup, slot, bags, scratch, ignored, writers);
     } else {
         keep_rows<EXPAND_THREADS>(lookup, slot, blockIdx.x - writers, keepers, keep_shared_of_block());
     }

@@ -24,6 +24,7 @@ DEVICE u64 divide(u64 a, u64 b) { return (a | b) >> 32 == 0 ? (u64)((u32)a / (u3
 // The place of a position (UniqueRows.places). Below PLACE_STAGED it is a key, whose row is found through the bitmap.
 constexpr u64 PLACE_MISSING = ~0ull;
 constexpr u64 PLACE_PADDING = ~0ull - 1;
+constexpr u64 PLACE_SERVED = ~0ull - 2;  // of plans with a cache: the position's output is written (served.cuh)
 constexpr u64 PLACE_HERE = 1ull << 63;    // the lower bits are the row's address in GPU memory
 constexpr u64 PLACE_STAGED = 1ull << 62;  // the lower bits are its number among the uniques
 constexpr u64 PLACE_HASHED = 1ull << 61;  // with PLACE_STAGED: they are its slot in the hash table, which has the number

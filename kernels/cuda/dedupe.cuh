@@ -2,6 +2,7 @@
 // the tables. docs/gpu.md says when which is taken.
 #pragma once
 #include "locate.cuh"
+#include "served.cuh"
 #include "sort.cuh"
 
 constexpr u32 COLLECT_THREADS = 256;
@@ -50,12 +51,18 @@ template <bool HASHED, bool UPDATED, bool CACHED = false> DEVICE void collect(co
     set_up_scratch<false, UPDATED, CACHED>(lookup, bags, scratch);
     check_offsets(lookup, bags, scratch, thread, threads);
     IdCounts counts{};
-    for (u64 first = (u64)blockIdx.x * COLLECTED; first < bags.ids; first += (u64)gridDim.x * COLLECTED) {
-        for (u64 i = first + threadIdx.x; i < bags.ids && i < first + COLLECTED; i += COLLECT_THREADS) {
+    // A block that serves goes through a position a thread at a time.
+    const u32 positions = CACHED ? COLLECT_THREADS : COLLECTED;
+    const bool is_serving = CACHED && serves(lookup);
+    for (u64 first = (u64)blockIdx.x * positions; first < bags.ids; first += (u64)gridDim.x * positions) {
+        u64 row = ROW_LATER;
+        for (u64 i = first + threadIdx.x; i < bags.ids && i < first + positions; i += COLLECT_THREADS) {
             const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
-            u64 place = place_of<false, UPDATED, CACHED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
-            write_mask(lookup, feature, i, place);
-            report_missing<true>(lookup, feature, i, place, counts);
+            u64 place = located<UPDATED, CACHED>(lookup, feature, i, counts);
+            if (is_serving && place >= PLACE_STAGED) {
+                row = served_row(feature, place);
+                place = PLACE_SERVED;
+            }
             u64 word = place << WORD_BITS | i;
             bool is_word = place < PLACE_STAGED;
             if (HASHED && is_word) {
@@ -68,8 +75,11 @@ template <bool HASHED, bool UPDATED, bool CACHED = false> DEVICE void collect(co
             if (HASHED || !is_word) at<u64>(lookup.unique.places)[i] = place;
             if (is_word) collector.words[atomicAdd(&collector.count, 1u)] = word;
         }
+        if constexpr (CACHED) {
+            if (is_serving) put_tile(lookup, bags, scratch, serve_shared_of_block(), first, row, counts);
+        }
         __syncthreads();
-        if (threadIdx.x == 0) collector.begin = atomicAdd(&sorting.count, collector.count);
+        if (threadIdx.x == 0 && collector.count != 0) collector.begin = atomicAdd(&sorting.count, collector.count);
         __syncthreads();
         for (u32 i = threadIdx.x; i < collector.count; i += COLLECT_THREADS) {
             const u64 word = collector.words[i];

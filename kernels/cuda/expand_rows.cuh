@@ -3,10 +3,17 @@
 #include "locate.cuh"
 #include "put_row.cuh"
 
+// The 16 B that lane `lane` holds of part `part` of a row, zeros past its end. `row`: as for put_row.
+DEVICE uint4 load_row(const Lookup& lookup, const Table& table, u64 row, u32 part, u32 lane) {
+    // A number before the row's begin wraps to beyond its end.
+    const u32 quad = part * lookup.lanes.row_lanes + lane - skew_of(lookup, row);
+    return row > ROW_LOST && quad < (table.row_bytes + 15) / 16 ? at<const uint4>(row)[quad] : uint4{};
+}
+
 // By the lanes that share a row, of which this one is number `lane`: writes part `part` of the output row of position `i`. `row`: the address of its row in
-// memory; up to ROW_LOST: it has none. `rest`: what elements of the output row are that no row has. RICH: rows may be of any element, else all are of the
-// output's.
-template <bool RICH> DEVICE void put_row(const Lookup& lookup, const Table& table, u64 row, u64 i, u32 part, u32 lane, float rest) {
+// memory; up to ROW_LOST: it has none. `data`: what load_row gave. `rest`: what elements of the output row are that no row has. RICH: rows may be of any
+// element, else all are of the output's.
+template <bool RICH> DEVICE void put_loaded(const Lookup& lookup, const Table& table, u64 row, u64 i, u32 part, u32 lane, const uint4& data, float rest) {
     const u32 lanes = lookup.lanes.row_lanes, parts = lookup.lanes.parts_of_row, out_bytes = element_bytes(lookup.output.element);
     // Groups of lanes are parts of a warp, or else follow each other without gaps.
     const bool aligned = lanes == 1u << lookup.lanes.group_log2;
@@ -16,15 +23,36 @@ template <bool RICH> DEVICE void put_row(const Lookup& lookup, const Table& tabl
     const u32 quad = own - skew_of(lookup, row);
     if (table.element == lookup.output.element) {
         const bool holds = dim != 0 && quad < (table.row_bytes + 15) / 16;
-        const uint4 data = holds ? at<const uint4>(row)[quad] : uint4{};
         const bool by_words = (out | table.row_bytes) % 16 != 0 && (out | table.row_bytes) % 4 == 0 && lanes >= 4 && aligned;
         if (dim != 0 && by_words) put_words(out, table.row_bytes, quad - lane, lanes, data);
         else if (holds) put_quad(out + quad * 16, table.row_bytes - quad * 16, data);
     } else if (RICH) {
-        const uint4 data = dim != 0 && quad < (table.row_bytes + 15) / 16 ? at<const uint4>(row)[quad] : uint4{};
         if (dim != 0) put_widened(lookup, out, table, row, quad - lane, data);
     }
     for (u32 e = dim + own; e < lookup.output.width; e += parts * lanes) narrow(out, lookup.output.element, e, rest);
+}
+
+// As put_loaded, of a row that is loaded for it.
+template <bool RICH> DEVICE void put_row(const Lookup& lookup, const Table& table, u64 row, u64 i, u32 part, u32 lane, float rest) {
+    const bool is_read = RICH || table.element == lookup.output.element;
+    put_loaded<RICH>(lookup, table, row, i, part, lane, is_read ? load_row(lookup, table, row, part, lane) : uint4{}, rest);
+}
+
+// Lanes that share rows, in one block.
+struct RowGroup {
+    u32 number, count;  // of this one, and of all; lanes that are left over have a number beyond
+    u32 lane;
+};
+
+// The group of a thread, in blocks of so many threads.
+template <u32 THREADS> DEVICE RowGroup row_group(const Lookup& lookup) {
+    const u32 lanes = lookup.lanes.row_lanes;
+    if (lanes == 1u << lookup.lanes.group_log2) {
+        const u32 log2 = lookup.lanes.group_log2;
+        return RowGroup{threadIdx.x >> log2, THREADS >> log2, threadIdx.x & (lanes - 1)};
+    }
+    const u32 number = threadIdx.x / lanes;
+    return RowGroup{number, THREADS / lanes, threadIdx.x - number * lanes};
 }
 
 // Writes one output row for each id. RowLanes.row_lanes lanes share a row, or a part of it, each with 16 B: rows begin at multiples of 16 B and are

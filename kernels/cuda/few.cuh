@@ -131,22 +131,6 @@ DEVICE u32 number_few(const FewWords& few, FewShared& shared) {
     return uniques;
 }
 
-// Lanes that share rows, in one block.
-struct RowGroup {
-    u32 number, count;  // of this one, and of all; lanes that are left over have a number beyond
-    u32 lane;
-};
-
-DEVICE RowGroup row_group(const Lookup& lookup) {
-    const u32 lanes = lookup.lanes.row_lanes;
-    if (lanes == 1u << lookup.lanes.group_log2) {
-        const u32 log2 = lookup.lanes.group_log2;
-        return RowGroup{threadIdx.x >> log2, FEW_THREADS >> log2, threadIdx.x & (lanes - 1)};
-    }
-    const u32 number = threadIdx.x / lanes;
-    return RowGroup{number, FEW_THREADS / lanes, threadIdx.x - number * lanes};
-}
-
 // The part of a drive's unique keys that a submitting block answers for: numbers of the drive's from `begin` to before `end`. Row `number` of the drive lies
 // in staging as unique `base` + number.
 struct FewPart {
@@ -176,7 +160,7 @@ struct FewRows {
         if (ahead) return;
         // Rows that a warp copied are read by others.
         __syncthreads();
-        const RowGroup group = row_group(lookup);
+        const RowGroup group = row_group<FEW_THREADS>(lookup);
         const u32 parts = lookup.lanes.parts_of_row, items = group.number < group.count ? shared.due * parts : 0;
         for (u32 item = group.number; item < items; item += group.count) {
             const u32 turn = parts == 1 ? item : item / parts, of_row = item - turn * parts;
@@ -197,7 +181,7 @@ struct FewRows {
 
 // By a submitting block, behind all that it read: writes the output of positions whose rows are not in staging, and counts them.
 DEVICE void put_lost(const Lookup& lookup, SlotState& slot, const Bags& bags, const Scratch& scratch, const FewWords& few, const FewPart& part) {
-    const RowGroup group = row_group(lookup);
+    const RowGroup group = row_group<FEW_THREADS>(lookup);
     const u32 parts = lookup.lanes.parts_of_row;
     u32 failed = 0;
     for (u32 i = group.number < group.count ? group.number : few.count; i < few.count; i += group.count) {
@@ -262,7 +246,7 @@ DEVICE void answer_few(const Lookup& lookup, SlotState& slot, const Bags& bags, 
 // By writer `block` of `blocks`: what each id stands for; the output of those without a row on drives.
 template <bool UPDATED>
 DEVICE void write_few(const Lookup& lookup, const Bags& bags, const Scratch& scratch, FewShared& shared, IdCounts& counts, u32 block, u32 blocks, const bool ahead) {
-    const RowGroup group = row_group(lookup);
+    const RowGroup group = row_group<FEW_THREADS>(lookup);
     const u32 parts = lookup.lanes.parts_of_row;
     for (u32 tile = 0; tile < bags.ids; tile += blocks * FEW_THREADS) {
         const u32 i = tile + threadIdx.x * blocks + block;

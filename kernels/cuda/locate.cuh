@@ -122,6 +122,14 @@ template <bool RICH> DEVICE void report_missing(const Lookup& lookup, const Feat
     }
 }
 
+// The place of position `index`, of `feature`: counts the id, writes its mask, and reports it if it is missing.
+template <bool UPDATED, bool CACHED> DEVICE u64 located(const Lookup& lookup, const Feature& feature, u64 index, IdCounts& counts) {
+    const u64 place = place_of<false, UPDATED, CACHED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, index), counts);
+    write_mask(lookup, feature, index, place);
+    report_missing<true>(lookup, feature, index, place, counts);
+    return place;
+}
+
 // What row_at gives where there is no address.
 constexpr u64 ROW_NONE = 0;  // the position has no row
 constexpr u64 ROW_LOST = 1;  // the row could not be read

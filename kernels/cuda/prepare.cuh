@@ -35,17 +35,19 @@ template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& l
     }
     __syncthreads();
     if (!shared.admitted) return;
-    if (CACHED) {
-        // Two warps, so that neither waits for what the other waits for.
-        if (threadIdx.x == 0) pass_gate<true>(lookup);
-        if (threadIdx.x == 32) enter_cache(lookup, slot);
-        __syncthreads();
+    // Only updates have the gate come before ids; and a launch that asks the cache has a number first. Two warps, so that neither waits for what the other
+    // waits for.
+    const bool follows = UPDATED && (!CACHED || lookup.plan.overlay != 0);
+    if (CACHED && follows && threadIdx.x == 0) pass_gate<true>(lookup);
+    if (CACHED && threadIdx.x == 32) {
+        enter_cache(lookup, slot);
+        set_up_cache(lookup, slot);
     }
     const Bags bags = bags_of(lookup, slot.size);
     if (threadIdx.x == 0) shared.keyed = 0;
-    set_up_scratch<false, UPDATED, CACHED>(lookup, bags, scratch);
+    set_up_scratch<false, UPDATED>(lookup, bags, scratch);
     // One warp passes the gate while the others look at ids; nobody asks what it found before the next kernel.
-    if (!UPDATED && threadIdx.x == SMALL_THREADS - 32) pass_gate<false>(lookup);
+    if (!follows && threadIdx.x == SMALL_THREADS - 32) pass_gate<false>(lookup);
     check_offsets(lookup, bags, scratch, threadIdx.x, SMALL_THREADS);
     IdCounts counts{};
     for (u32 i = threadIdx.x; i < bags.ids; i += SMALL_THREADS) {

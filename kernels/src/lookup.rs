@@ -291,6 +291,12 @@ impl Kernels {
         };
         let plain_expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
         let few = plain_expand.blocks <= shape.sms / 8;
+        // Where the kernel that looks at ids writes rows, little is left; and what looks at ids has as many blocks as serve memory best.
+        let serves = cached.is_some() && pooled == 0 && kind == LookupKind::Large;
+        let plain_expand = match serves {
+            true => Step { blocks: shape.blocks(shape.max_ids, WIDE, 4), ..plain_expand },
+            false => plain_expand,
+        };
         // Of a plan with a cache, blocks more keep what was read: four lanes look for a row's line.
         let keepers = cached.map_or(0, |_| shape.blocks(shape.max_ids.saturating_mul(4), WIDE, 2));
         let expand = Step {
@@ -306,7 +312,7 @@ impl Kernels {
         let direct_per_sm = if pooled == 0 { 5 } else { 4 };
         let prepare = cached.map_or(self.prepare[updated], |cached| cached.prepare);
         let prepare = Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", prepare, 1) };
-        let begin = Step { threads: 1, ..step("the kernel `begin`", self.begin, 1) };
+        let begin = Step { threads: cached.map_or(1, |_| 64), ..step("the kernel `begin`", self.begin, 1) };
         let mark = cached.map_or(self.mark[updated], |cached| cached.mark);
         let mark = step("the kernel `mark`", mark, by_ids);
         let count = step("the kernel `count`", self.count, walkers);
@@ -316,10 +322,11 @@ impl Kernels {
         let sweep = |number| (number < lookup.sort.sweeps).then_some(Step { how: number, ..sweep });
         let rank = step("the kernel `rank`", self.rank, by_ids);
         let number = step("the kernel `number`", self.number, by_tiles);
-        let collectors = shape.blocks(shape.max_ids, COLLECTED, 4);
+        let collectors = shape.blocks(shape.max_ids, if cached.is_some() { WIDE } else { COLLECTED }, 4);
         let hash = step("the kernel `hash`", cached.map_or(self.hash[updated], |cached| cached.hash), collectors);
         let list = step("the kernel `list`", cached.map_or(self.list[updated], |cached| cached.list), collectors);
-        let finish = step("the kernel `finish`", self.finish, by_ids);
+        let finishers = if cached.is_some() { shape.blocks(shape.max_ids, WIDE, 2) } else { by_ids };
+        let finish = step("the kernel `finish`", self.finish, finishers);
         let rest = Step { threads: 1, ..step("the kernel `rest`", self.rest, 1) };
         let expand = |how| Step { how: how | (expansion::KEEPERS * keepers), ..expand };
         let none = None;

@@ -71,6 +71,11 @@ fn counters(buffer: &Buffer, at: usize) -> Counters {
     }
 }
 
+/// The first kernel of a large look-up.
+fn begin_of(lookup: &Lookup) -> Launch {
+    Launch::new("warprow_begin", 1, if lookup.plan.cache == 0 { 1 } else { 64 })
+}
+
 fn expand_of(lookup: &Lookup) -> &'static str {
     match (lookup.plan.pooled, lookup.plan.rich) {
         (0, _) if lookup.plan.cache != 0 => "warprow_expand_cached_rows",
@@ -112,7 +117,7 @@ impl Rig<'_> {
             };
             return self.launch(Launch { shared, ..Launch::new(kernel, 1, 1024) }, lookup, beside);
         }
-        self.launch(Launch::new("warprow_begin", 1, 1), lookup, beside)?;
+        self.launch(begin_of(lookup), lookup, beside)?;
         self.find_uniques(lookup, None)
     }
 
@@ -121,7 +126,7 @@ impl Rig<'_> {
         if small {
             return self.prepare_with(lookup, small, Some(beside));
         }
-        self.launch(Launch::new("warprow_begin", 1, 1), lookup, Some(&mut *beside))?;
+        self.launch(begin_of(lookup), lookup, Some(&mut *beside))?;
         self.find_uniques(lookup, Some(beside))
     }
 

@@ -16,6 +16,8 @@ use crate::world::{Shape, World};
 
 /// The highest bit of a place: the row lies at the address below it.
 const HERE: u64 = 1 << 63;
+/// A place: the kernel that looked at the id has written the output.
+const SERVED: u64 = u64::MAX - 2;
 /// Statuses of unique rows.
 const READ: u8 = 0;
 const FAILED: u8 = 1;
@@ -145,7 +147,7 @@ struct Flight {
     expected: Expected,
     small: bool,
     ahead: bool,
-    /// Positions that were found in the cache: the address, and the row.
+    /// Positions that were found in the cache: the address, and the row; 0 and nothing, if the row was read at once.
     hits: Vec<(usize, u64, Vec<u8>)>,
     /// Positions whose row could not be read.
     lost: Vec<bool>,
@@ -163,7 +165,7 @@ struct Slot {
 impl Slot {
     /// Whether all that the launch has found is still there.
     fn check(&self) -> Result<(), String> {
-        for (position, address, row) in self.flight.iter().flat_map(|flight| &flight.hits) {
+        for (position, address, row) in self.flight.iter().flat_map(|flight| &flight.hits).filter(|hit| hit.1 != 0) {
             // SAFETY: the address lies in the cache's memory, as `begin` has checked, with room for the row; kernels in this thread alone write to it.
             let there = unsafe { std::slice::from_raw_parts(*address as *const u8, row.len()) };
             if there != row {
@@ -309,16 +311,19 @@ impl Scene {
 
     fn begin(&mut self, slot: &mut Slot, shim: &mut Shim, others: &mut [Shim]) -> Result<(), String> {
         let batch = Batch::new(&mut self.rng, &slot.world);
-        let small = self.rng.bool();
+        let (small, ahead) = (self.rng.bool(), self.rng.u32(0..3) == 0);
         let lookup = batch.lookup().with_ticket(self.rng.u32(0..3));
         let expected = expect(&slot.world, &batch).by_one_block(&slot.world, small);
+        // Who fetches rows ahead does not know yet where they go.
+        let rows = if ahead { 0 } else { lookup.output.rows };
+        let first = Lookup { output: abi::OutputRows { rows, ..lookup.output }, ..lookup };
         self.beside(slot, others, |turn, rng| {
-            Rig { shim: &mut *shim, rng, world: &slot.world }.prepare_beside_all(&lookup, small, turn)
+            Rig { shim: &mut *shim, rng, world: &slot.world }.prepare_beside_all(&first, small, turn)
         })?;
         let mut flight = Flight {
             lost: vec![false; batch.ids.len()],
             hits: Vec::new(),
-            ahead: self.rng.u32(0..3) == 0,
+            ahead,
             is_fetched: false,
             batch,
             lookup,
@@ -331,6 +336,10 @@ impl Scene {
         for (i, place) in slot.world.slot.place.longs().into_iter().take(flight.batch.ids.len()).enumerate() {
             let Place::Key(key) = flight.expected.places[i] else { continue };
             if key < slot.world.ssd_key || place & HERE == 0 {
+                continue;
+            }
+            if place == SERVED {
+                flight.hits.push((i, 0, Vec::new()));
                 continue;
             }
             let (table, rank) = slot.world.row_of(key);

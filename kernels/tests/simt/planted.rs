@@ -220,8 +220,8 @@ const PLANTED: &[Planted] = &[
         24,
         patch(
             "dedupe.cuh",
-            "        __syncthreads();\n        if (threadIdx.x == 0) collector.begin",
-            "        if (threadIdx.x == 0) collector.begin",
+            "        __syncthreads();\n        if (threadIdx.x == 0 && collector.count != 0) collector.begin",
+            "        if (threadIdx.x == 0 && collector.count != 0) collector.begin",
         ),
     ),
     planted(
@@ -792,7 +792,7 @@ const PLANTED: &[Planted] = &[
         "damaged rows that are kept",
         cache::case,
         40,
-        patch("cache.cuh", "[unique] == ROW_READ) {", "[unique] != ROW_FAILED) {"),
+        patch("cache.cuh", "if (status != ROW_READ) return row;", "if (status == ROW_FAILED) return row;"),
     ),
     planted(
         "launches that tell no horizon",
@@ -898,6 +898,28 @@ const PLANTED: &[Planted] = &[
             "if (table.cached == 0 || launch.number == 0) return 0;",
             "if (table.cached == 0) return 0;",
         ),
+    ),
+    planted(
+        "output that is written before its rows are known",
+        cache::case,
+        40,
+        patch(
+            "served.cuh",
+            "    if (counts.cached != 0) fence_gpu();\n    __syncthreads();\n",
+            "    if (counts.cached != 0) fence_gpu();\n",
+        ),
+    ),
+    planted(
+        "a row alone that nobody writes",
+        cache::case,
+        40,
+        patch("served.cuh", "    if (slot.uniques == 0) return;", "    if (slot.uniques <= 1) return;"),
+    ),
+    planted(
+        "positions whose row was not read that nobody tells of",
+        cache::case,
+        40,
+        patch("served.cuh", "                mask_lost(lookup, position);\n", ""),
     ),
     planted(
         "rows in lines that go before updated ones",

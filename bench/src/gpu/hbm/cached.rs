@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
-use warprow_gpu::{GpuExecutor, GpuOptions, GpuPlan};
+use warprow_gpu::{GpuExecutor, GpuOptions, GpuPlan, GpuReport};
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions, Pooling};
 use warprow_store::Store;
@@ -51,6 +51,10 @@ pub struct MissedResult {
     pub ids: u64,
     /// Median microseconds of calls as their callers see them, without a cache and with one.
     pub us: [f64; 2],
+    /// Median microseconds by the GPU's clock until the different rows were known, from then until they were there, and from then until
+    /// the look-up ended: without a cache, and with one.
+    #[serde(default)]
+    pub stages: [[f64; 3]; 2],
     /// Ids that the cache had all the same.
     pub hits: u64,
     /// Rows compared.
@@ -190,22 +194,26 @@ fn missed(stream: &Stream, setup: &HbmSetup) -> anyhow::Result<Vec<MissedResult>
         let (without, with) = (without?, with?);
         let timed = [TimedLookup::new(&without, stream, &request)?, TimedLookup::new(&with, stream, &request)?];
         let (mut samples, mut hits): ([Vec<f64>; 2], u64) = Default::default();
+        let mut stages: [[Vec<f64>; 3]; 2] = Default::default();
         for run in 0..=setup.runs {
-            for (timed, samples) in timed.iter().zip(&mut samples) {
+            for ((timed, samples), stages) in timed.iter().zip(&mut samples).zip(&mut stages) {
                 // In the order of a stride that leaves no row out.
                 let of = |number: u64| ((next + number).wrapping_mul(0x9e37_79b1) % MISSED_ROWS) as i64;
                 let drawn: Vec<i64> = (0..ids).map(of).collect();
                 next += ids;
                 request.upload(stream, &drawn)?;
-                let (took, report): (Duration, _) = timed.called_seen(stream, &request)?;
+                let (took, report): (Duration, GpuReport) = timed.called_seen(stream, &request)?;
                 request.check(stream, SPOTS)?;
                 if run > 0 {
                     samples.push(us(took));
+                    let times = [report.prepare, report.fetch, report.expand];
+                    stages.iter_mut().zip(times).for_each(|(stage, time)| stage.push(us(time)));
                     hits += report.ids_cached;
                 }
             }
         }
-        results.push(MissedResult { ids, us: samples.map(median), hits, checked: request.checked });
+        let stages = stages.map(|stages| stages.map(median));
+        results.push(MissedResult { ids, us: samples.map(median), stages, hits, checked: request.checked });
     }
     Ok(results)
 }

@@ -102,10 +102,14 @@ pub fn show_cache(cache: &CacheMeasured) -> Result<String, std::fmt::Error> {
     writeln!(text, "{}", table(header, lines))?;
     let lines = cache.misses.iter().map(|result| {
         let [without, with] = result.us;
-        [result.ids.to_string(), us(without), us(with), us(with - without), result.hits.to_string()]
+        let stages = |times: [f64; 3]| times.map(us).join(" + ");
+        let [before, after] = result.stages.map(stages);
+        [result.ids.to_string(), us(without), us(with), us(with - without), before, after, result.hits.to_string()]
     });
     writeln!(text, "Rows that no cache has, on drives that the GPU plays. Median us of calls, by the caller's clock.")?;
-    writeln!(text, "{}", table(["ids", "without a cache", "with one", "more", "hits"], lines))?;
+    let header =
+        ["ids", "without a cache", "with one", "more", "by the GPU: find, fetch, write", "the same with one", "hits"];
+    writeln!(text, "{}", table(header, lines))?;
     let checked =
         cache.hits.iter().map(|it| it.checked).sum::<u64>() + cache.misses.iter().map(|it| it.checked).sum::<u64>();
     writeln!(text, "{checked} sums and rows compared, all of every answer.")?;
