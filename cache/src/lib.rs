@@ -24,6 +24,7 @@ mod hit_rate;
 mod index;
 mod lists;
 mod random;
+mod set_sketch;
 mod sets;
 mod sketch;
 

@@ -2,7 +2,8 @@
 
 use crate::cache::{Admission, Gate};
 use crate::hit_rate::Policy;
-use crate::random::mix;
+use crate::random::{Draws, mix};
+use crate::set_sketch::SetSketch;
 
 /// Which line of a set is given away.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
@@ -14,6 +15,10 @@ pub enum SetEviction {
     /// The one with the lowest counter, of those the one with the oldest stamp. Counters stop at 15, and are halved
     /// when stamps were renewed eight times as often as there are lines.
     Lfu,
+    /// The one whose key was looked for least lately, by 64 B of counters of the set, of those the one with the oldest
+    /// stamp. A key that was not looked for oftener than that of the line that it would take is refused. Hits count
+    /// when stamps are renewed, and misses once in `hold` times.
+    Sketch,
     /// As [`Eviction::S3Fifo`](crate::Eviction::S3Fifo), with two queues and remembered keys in each set.
     S3Fifo,
 }
@@ -42,6 +47,9 @@ pub struct SetCache {
     /// Keys that left the small queue of a set, as many as the set has lines; 0: none.
     ghosts: Box<[u64]>,
     ghost_next: Box<[u32]>,
+    /// Of [`SetEviction::Sketch`], one a set.
+    sketches: Box<[SetSketch]>,
+    draws: Draws,
     sets: usize,
     ways: usize,
     eviction: SetEviction,
@@ -63,6 +71,8 @@ impl SetCache {
             lines: vec![Line::default(); sets * ways].into(),
             ghosts: vec![0; ghosts].into(),
             ghost_next: vec![0; if ghosts == 0 { 0 } else { sets }].into(),
+            sketches: vec![SetSketch::default(); if eviction == SetEviction::Sketch { sets } else { 0 }].into(),
+            draws: Draws::default(),
             sets,
             ways,
             eviction,
@@ -86,7 +96,8 @@ impl SetCache {
 
     fn find(&mut self, key: u64) -> bool {
         self.gate.looked_for(key);
-        let first = self.set_of(key) * self.ways;
+        let number = self.set_of(key);
+        let first = number * self.ways;
         let set = &mut self.lines[first..first + self.ways];
         let Some(line) = set.iter_mut().find(|line| line.stamp != 0 && line.key == key) else { return false };
         if line.stamp + self.hold < self.batch {
@@ -94,6 +105,9 @@ impl SetCache {
             let most = if self.eviction == SetEviction::S3Fifo { S3_MOST } else { 15 };
             line.count = (line.count + 1).min(most);
             self.renewals += 1;
+            if let Some(sketch) = self.sketches.get_mut(number) {
+                sketch.add(key);
+            }
             if self.eviction == SetEviction::Lfu && self.renewals >= self.lines.len().saturating_mul(8) {
                 self.renewals = 0;
                 self.lines.iter_mut().for_each(|line| line.count /= 2);
@@ -105,6 +119,13 @@ impl SetCache {
     fn admit(&mut self, key: u64) {
         let set = self.set_of(key);
         let first = set * self.ways;
+        if let Some(sketch) = self.sketches.get_mut(set)
+            && (self.hold <= 1 || self.draws.unit() * (self.hold as f64) < 1.0)
+        {
+            sketch.add(key);
+        }
+        let sketch = self.sketches.get(set);
+        let count = |key: u64| sketch.map_or(0, |sketch| sketch.count(key));
         let lines = &mut self.lines[first..first + self.ways];
         if lines.iter().any(|line| line.stamp != 0 && line.key == key) {
             return;
@@ -117,6 +138,7 @@ impl SetCache {
             None => match self.eviction {
                 SetEviction::Lru => oldest(lines, is_free, |line| line.stamp),
                 SetEviction::Lfu => oldest(lines, is_free, |line| u64::from(line.count) << 48 | line.stamp),
+                SetEviction::Sketch => oldest(lines, is_free, |line| u64::from(count(line.key)) << 48 | line.stamp),
                 SetEviction::S3Fifo => s3_victim(lines, is_free, &mut self.orders),
             },
         };
@@ -125,6 +147,9 @@ impl SetCache {
             return;
         };
         let line = &mut lines[victim];
+        if sketch.is_some() && line.stamp != 0 && count(key) <= count(line.key) {
+            return;
+        }
         if !self.gate.admits(key, (line.stamp != 0).then_some(line.key)) {
             return;
         }
@@ -240,7 +265,7 @@ mod tests {
         fn what_was_used_lately_stays(
             batches in proptest::collection::vec(proptest::collection::vec(0u64..200, 1..20), 1..60),
             hold in 0u64..4,
-            eviction in prop_oneof![Just(SetEviction::Lru), Just(SetEviction::Lfu), Just(SetEviction::S3Fifo)],
+            eviction in prop_oneof![Just(SetEviction::Lru), Just(SetEviction::Lfu), Just(SetEviction::Sketch), Just(SetEviction::S3Fifo)],
         ) {
             let mut cache = SetCache::new(32, 8, eviction, Admission::Always, hold);
             // A key that was a hit is a hit in each of the next batches up to `hold`, whatever else they bring.
@@ -272,6 +297,22 @@ mod tests {
         }
         let rate = HitRate::of(&mut cache, [&often]);
         assert_eq!(rate.row_hits, 4, "a scan evicted them");
+    }
+
+    #[test]
+    fn counters_of_a_set_refuse_what_comes_once() {
+        let mut cache = SetCache::new(8, 8, SetEviction::Sketch, Admission::Always, 0);
+        let often = Batch::new(&[1, 2, 3, 4, 5, 6, 7, 8]);
+        HitRate::of(&mut cache, [&often, &often, &often]);
+        for scan in 0..10u64 {
+            HitRate::of(&mut cache, &[Batch::new(&[100 + 2 * scan, 101 + 2 * scan])]);
+            HitRate::of(&mut cache, [&often]);
+        }
+        assert_eq!(HitRate::of(&mut cache, [&often]).row_hits, 8, "a scan evicted them");
+        // What comes often from then on replaces them.
+        let others = Batch::new(&[21, 22, 23, 24]);
+        (0..40).for_each(|_| drop(HitRate::of(&mut cache, [&others])));
+        assert_eq!(HitRate::of(&mut cache, [&others]).row_hits, 4, "nothing new is taken in");
     }
 
     #[test]

@@ -21,7 +21,7 @@
 //
 // Within a major version nothing is taken away or changed; each addition raises the minor version. A program works with a library of
 // the same major version, and of the same minor version or a later one.
-#define WARPROW_ABI_VERSION 65538
+#define WARPROW_ABI_VERSION 65539
 
 // What a call came to. All but WARPROW_STATUS_OK come with a warprow_error, if the caller asked for one.
 enum warprow_status
@@ -658,6 +658,8 @@ typedef struct warprow_host_options {
   int32_t check_keys;
   // 0.
   uint32_t reserved;
+  // Bytes of memory for a cache: rows that look-ups have read from drives, which later ones then find there; 0: no row is cached.
+  uint64_t cache_bytes;
 } warprow_host_options;
 
 // Totals of all look-ups of a host executor.
@@ -714,6 +716,10 @@ typedef struct warprow_metrics {
   uint64_t read_ns;
   // Nanoseconds of the stage that writes rows to the output.
   uint64_t expand_ns;
+  // Different rows that lay in the cache.
+  uint64_t rows_cached;
+  // Ids served from the cache.
+  uint64_t ids_cached;
 } warprow_metrics;
 
 // Options of preparing tables, for either executor. Zeros, or NULL for all, mean the usual.
@@ -892,6 +898,10 @@ typedef struct warprow_report {
   int32_t has_first_missing;
   // 0.
   uint32_t reserved;
+  // Different rows that lay in the cache.
+  uint64_t rows_cached;
+  // Ids served from the cache.
+  uint64_t ids_cached;
 } warprow_report;
 
 // Options of warprow_gpu_executor_attach. Zeros, or NULL for all, mean the usual.
@@ -918,6 +928,17 @@ typedef struct warprow_gpu_options {
   int32_t merging;
   // 0.
   uint32_t reserved;
+  // Bytes of GPU memory for a cache: rows that look-ups have read from drives, which later ones then find there; 0: no row is
+  // cached.
+  uint64_t cache_bytes;
+  // How many different rows on drives a usual batch has, by which the cache holds lines that were used lately; 0: 262,144.
+  uint64_t cache_batch_rows;
+  // With which probability a row that was read from a drive is cached, up to 1; 0: each row is, or as `cache_sketch` says.
+  double cache_chance;
+  // Not 0: a row is cached if it was asked for more often lately than the row whose place it would take. `cache_chance` is 0 then.
+  int32_t cache_sketch;
+  // 0.
+  uint32_t cache_reserved;
 } warprow_gpu_options;
 
 // What a look-up on a GPU did.
@@ -972,6 +993,8 @@ typedef struct warprow_gpu_report {
   int32_t has_first_missing;
   // 0.
   uint32_t reserved;
+  // Ids served from the cache in GPU memory.
+  uint64_t ids_cached;
 } warprow_gpu_report;
 
 // How a model hashes n-grams of tokens for one of its tables: docs/ngram.md has the rules of two models.
@@ -1029,6 +1052,30 @@ typedef struct warprow_tokens {
   // Not 0: a sequence's history begins with the latest of its tokens.
   int32_t newest_first;
 } warprow_tokens;
+
+// What a cache has done since its executor was attached.
+typedef struct warprow_cache_statistics {
+  // sizeof(warprow_cache_statistics).
+  size_t struct_size;
+  // Rows that it has room for.
+  uint64_t lines;
+  // Rows that it has.
+  uint64_t used;
+  // Rows that were taken in.
+  uint64_t admissions;
+  // Rows that were given up for others.
+  uint64_t evictions;
+  // On the host: different rows of batches that were looked for and found. On a GPU 0: reports count ids.
+  uint64_t hits;
+  // On the host: different rows of batches that were looked for and not found. On a GPU 0.
+  uint64_t misses;
+  // On a GPU: rows that found no line, because look-ups under way may read all lines that come into question. On the host 0.
+  uint64_t full;
+  // On a GPU: rows that the admission refused. On the host 0.
+  uint64_t refusals;
+  // On a GPU: for how many look-ups a line is held that one has used. On the host 0.
+  uint64_t hold;
+} warprow_cache_statistics;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1721,6 +1768,40 @@ warprow_status warprow_gpu_ngram_hash_launch(const struct warprow_gpu_ngram_hash
 // `error` is NULL, or points to a place for a pointer.
 warprow_status warprow_gpu_ngram_hash_close(struct warprow_gpu_ngram_hash *on_gpu,
                                             struct warprow_error **error);
+
+// Says what the cache of a host executor has done. WARPROW_STATUS_INVALID_ARGUMENT: it was attached without one.
+//
+// Any thread may call it. It never blocks.
+warprow_status warprow_host_executor_cache_statistics(const struct warprow_host_executor *executor,
+                                                      struct warprow_cache_statistics *statistics,
+                                                      struct warprow_error **error);
+
+// Gives up all rows of a host executor's cache. Look-ups go on meanwhile, and fill it again. WARPROW_STATUS_INVALID_ARGUMENT: it was
+// attached without one.
+//
+// Any thread may call it. It never blocks for long.
+//
+// `error` is NULL, or points to a place for a pointer.
+warprow_status warprow_host_executor_clear_cache(const struct warprow_host_executor *executor,
+                                                 struct warprow_error **error);
+
+// Says what the cache of a GPU executor has done. WARPROW_STATUS_INVALID_ARGUMENT: it was attached without one.
+//
+// Any thread may call it. It waits for what CUDA's default stream was given before. No stream may be being captured meanwhile.
+warprow_status warprow_gpu_executor_cache_statistics(const struct warprow_gpu_executor *executor,
+                                                     struct warprow_cache_statistics *statistics,
+                                                     struct warprow_error **error);
+
+// Gives up all rows of a GPU executor's cache: they are read anew. Look-ups go on meanwhile without the cache. It waits up to
+// `patience_ms` milliseconds for look-ups that may read the cache's rows. WARPROW_STATUS_BUSY: one did not end, such as one whose batch
+// was fetched ahead; the cache is as it was. WARPROW_STATUS_INVALID_ARGUMENT: it was attached without one.
+//
+// Any thread may call it. It blocks for as long as said.
+//
+// `error` is NULL, or points to a place for a pointer.
+warprow_status warprow_gpu_executor_clear_cache(const struct warprow_gpu_executor *executor,
+                                                uint64_t patience_ms,
+                                                struct warprow_error **error);
 
 // The table of functions by which `libwarprow_torch.so`, the library of operators of PyTorch's (docs/python.md), looks rows up for compiled
 // models. It is for that library alone, which compares the table's version and size with its own.

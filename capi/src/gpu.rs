@@ -71,12 +71,16 @@ pub struct warprow_gpu_options {
     pub cache_bytes: u64,
     /// How many different rows on drives a usual batch has, by which the cache holds lines that were used lately; 0: 262,144.
     pub cache_batch_rows: u64,
-    /// With which probability a row that was read from a drive is cached, up to 1; 0: each row is.
+    /// With which probability a row that was read from a drive is cached, up to 1; 0: each row is, or as `cache_sketch` says.
     pub cache_chance: f64,
+    /// Not 0: a row is cached if it was asked for more often lately than the row whose place it would take. `cache_chance` is 0 then.
+    pub cache_sketch: i32,
+    /// 0.
+    pub cache_reserved: u32,
 }
 
 versioned! {
-    warprow_gpu_options: 64 => 88,
+    warprow_gpu_options: 64 => 96,
 }
 
 pub(crate) struct Executor(pub(crate) GpuExecutor);
@@ -129,6 +133,13 @@ fn cached(mut options: GpuOptions, given: &warprow_gpu_options) -> Result<GpuOpt
     options = options.with_cache_bytes(given.cache_bytes);
     if given.cache_batch_rows != 0 {
         options = options.with_cache_batch_rows(given.cache_batch_rows);
+    }
+    reserved("warprow_gpu_options", given.cache_reserved)?;
+    if given.cache_sketch != 0 {
+        if chance > 0.0 {
+            return Err(Failure::invalid("cache_chance and cache_sketch exclude each other: set one of them"));
+        }
+        options = options.with_cache_admission(CacheAdmission::Sketch);
     }
     if chance > 0.0 {
         options = options.with_cache_admission(CacheAdmission::Probability(chance));

@@ -443,6 +443,9 @@ static void caches(warprow_store *store, warprow_host_executor *without) {
     INVALID(warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "cache_chance is 1.5");
     gpu.cache_chance = -0.5;
     INVALID(warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "cache_chance");
+    gpu.cache_chance = 0.5;
+    gpu.cache_sketch = 1;
+    INVALID(warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "exclude each other");
     /* A program of version 1.0 knows nothing of caches. */
     gpu.struct_size = offsetof(warprow_gpu_options, cache_bytes);
     FAILS(GPU, warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "");

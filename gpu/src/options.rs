@@ -100,6 +100,9 @@ pub enum CacheAdmission {
     Always,
     /// Each time with this probability.
     Probability(f64),
+    /// Those that were asked for more often lately than the row whose line they would get, by counters that take 8 B a
+    /// line. Of the lines that can be given away, the row that was asked for least loses its own.
+    Sketch,
 }
 
 impl Default for GpuOptions {

@@ -124,12 +124,18 @@ impl GpuCache {
                     .to_owned(),
             ));
         }
-        let shape = CacheShape { bytes: options.cache_bytes, batch_rows: options.cache_batch_rows, slots: SLOTS };
+        let shape = CacheShape {
+            bytes: options.cache_bytes,
+            batch_rows: options.cache_batch_rows,
+            slots: SLOTS,
+            counts: options.cache_admission == CacheAdmission::Sketch,
+        };
         let place = |base| CacheMap::new(base, shape, &claims).map_err(|it| too_small(it.bytes, it.needed));
         let memory = DeviceMemory::new(gpu, place(0)?.bytes())?;
         let map = place(memory.address())?;
         let (admission, chance) = match options.cache_admission {
             CacheAdmission::Always => (abi::cache_admission::ALWAYS, 0),
+            CacheAdmission::Sketch => (abi::cache_admission::SKETCH, 0),
             CacheAdmission::Probability(chance) => {
                 (abi::cache_admission::CHANCE, (chance.clamp(0.0, 1.0) * 4_294_967_296.0) as u64)
             }

@@ -353,10 +353,11 @@ struct CacheRange {
     u64 sets;
     u32 bits;         // numbers are below 1 << bits
     u32 stride;       // a multiple of 16
+    u64 sketch;       // u8[64 * sets]: how often rows of each set were asked for (cache.cuh); 0: nobody counts
 };
 
 // Which rows are kept that were read from a drive.
-enum CacheAdmission : u32 { CACHE_ADMISSION_ALWAYS, CACHE_ADMISSION_CHANCE };
+enum CacheAdmission : u32 { CACHE_ADMISSION_ALWAYS, CACHE_ADMISSION_CHANCE, CACHE_ADMISSION_SKETCH };
 
 // A cache that is to be emptied, by value.
 struct CacheSweep {
@@ -425,4 +426,4 @@ static_assert(sizeof(Counters) == 136 && sizeof(TicketState) == 32 && sizeof(Tic
 static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 280 && sizeof(RowLanes) == 24, "src/abi.rs");
 static_assert(sizeof(SlotPlaces) == 40 && sizeof(DriveQueues) == 24 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
 static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 632, "src/abi.rs");
-static_assert(sizeof(Cache) == 384 && sizeof(CacheRange) == 40 && sizeof(CacheSweep) == 40, "src/abi.rs");
+static_assert(sizeof(Cache) == 384 && sizeof(CacheRange) == 48 && sizeof(CacheSweep) == 40, "src/abi.rs");

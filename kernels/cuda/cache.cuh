@@ -75,18 +75,70 @@ DEVICE u64 spread_number(u64 number, u32 bits) {
     return number ^ number >> half;
 }
 
+// A sketch of a set: how often its rows were asked for lately, whether they lie in lines or not. It is a count-min sketch of bytes: a row has four of them by
+// its tag, of which the lowest count, and only these grow. The last byte counts additions; after SKETCH_PERIOD of them all are halved. Threads that count at
+// the same time may lose counts, which costs hits and no row.
+constexpr u32 SKETCH_BYTES = 64, SKETCH_COUNTERS = SKETCH_BYTES - 1, SKETCH_HASHES = 4;
+constexpr u32 SKETCH_PERIOD = 160;  // additions: 20 a line
+constexpr u32 SKETCH_MOST = 60;     // a counter does not grow further, so that it stays a byte whoever else counts
+
+// Where the counters of a row are, among those of its set.
+struct SketchPlaces {
+    u32 places[SKETCH_HASHES];
+};
+
+DEVICE SketchPlaces sketch_places(u64 tag) {
+    const u64 hash = (tag >> CACHE_STAMP_BITS) * 0x9e3779b97f4a7c15ull;
+    SketchPlaces found;
+#pragma unroll
+    for (u32 i = 0; i < SKETCH_HASHES; ++i) found.places[i] = (u32)(hash >> (40 + 6 * i)) % SKETCH_COUNTERS;
+    return found;
+}
+
+DEVICE u32 sketch_byte(u64 sketch, u32 place) { return load_relaxed(at<const u32>(sketch) + place / 4) >> place % 4 * 8 & 255; }
+
+// How often a row was asked for, roughly.
+DEVICE u32 sketched(u64 sketch, u64 tag) {
+    const SketchPlaces row = sketch_places(tag);
+    u32 least = 255;
+#pragma unroll
+    for (u32 i = 0; i < SKETCH_HASHES; ++i) {
+        const u32 count = sketch_byte(sketch, row.places[i]);
+        least = count < least ? count : least;
+    }
+    return least;
+}
+
+// Counts a row once more.
+DEVICE void count_in_sketch(u64 sketch, u64 tag) {
+    const SketchPlaces row = sketch_places(tag);
+    const u32 least = sketched(sketch, tag);
+    u32* words = at<u32>(sketch);
+    for (u32 i = 0; i < SKETCH_HASHES && least < SKETCH_MOST; ++i) {
+        const u32 place = row.places[i];
+        bool is_done = false;
+        for (u32 j = 0; j < i; ++j) is_done |= row.places[j] == place;
+        if (!is_done && sketch_byte(sketch, place) == least) atomicAdd(words + place / 4, 1u << place % 4 * 8);
+    }
+    const u32 before = atomicAdd(words + SKETCH_BYTES / 4 - 1, 1u << 24) >> 24;
+    if (before + 1 < SKETCH_PERIOD) return;
+    for (u32 i = 0; i < SKETCH_BYTES / 4; ++i) store_relaxed(words + i, load_relaxed(words + i) >> 1 & 0x7f7f7f7fu);
+}
+
 // Where a row may lie: the words and lines of its set, and the tag of its word. The images of numbers that share a set follow each other, and are at most
 // 2^24: so their lowest 24 bits tell them apart.
 struct CacheSet {
     u64 words;
     u64 lines;
     u64 tag;      // at its place in a word
+    u64 sketch;   // the counters of the set; 0: nobody counts
 };
 
 DEVICE CacheSet cache_set_of(const CacheRange& range, u64 rank) {
     const u64 image = spread_number(range.first + rank, range.bits);
     const u64 set = __umul64hi(image << (64 - range.bits), range.sets);
-    return CacheSet{range.words + set * (CACHE_WAYS * sizeof(u64)), range.lines + set * CACHE_WAYS * range.stride, (image & CACHE_TAG) << CACHE_STAMP_BITS};
+    return CacheSet{range.words + set * (CACHE_WAYS * sizeof(u64)), range.lines + set * CACHE_WAYS * range.stride, (image & CACHE_TAG) << CACHE_STAMP_BITS,
+                    range.sketch == 0 ? 0 : range.sketch + set * SKETCH_BYTES};
 }
 
 // Whether a word says that its line has the row of that tag, pinned or not.
@@ -117,6 +169,8 @@ DEVICE u64 cached_row(const Table& table, u64 rank) {
         const u64 found = atomicCAS(words + way, word, (word & ~CACHE_STAMP) | launch.number);
         // Another launch may have renewed the stamp, or the line may be given away.
         if (found != word && !(has_tag(found, set.tag) && (found & CACHE_STAMP) >= launch.horizon)) return 0;
+        // A hit counts when its stamp moves.
+        if (found == word && set.sketch != 0) count_in_sketch(set.sketch, set.tag);
     }
     return set.lines + way * range.stride;
 }
@@ -146,24 +200,34 @@ template <u32 THREADS> DEVICE u64 cache_bound(const Cache& cache, KeepShared<THR
 // So many lanes look for a line for one row: each has two words of the set.
 constexpr u32 KEEP_LANES = CACHE_WAYS / 2, KEEP_ROWS = 32 / KEEP_LANES;
 
-// How well a line may be given away: the lower, the better. Empty lines come first, then those with the oldest stamps.
+// How well a line may be given away: the lower, the better. Empty lines come first, then those whose rows were asked for least, where that is counted, then
+// those with the oldest stamps.
 constexpr u64 CACHE_NO_VICTIM = ~0ull;
-DEVICE u64 victim_order(u64 word, u64 bound) {
+DEVICE u64 victim_order(u64 word, u64 bound, u64 sketch) {
     if (word == 0) return 0;
     const bool is_victim = (word & CACHE_PUBLISHED) && !(word & CACHE_PINNED) && (word & CACHE_STAMP) < bound;
-    return is_victim ? word & CACHE_STAMP : CACHE_NO_VICTIM;
+    if (!is_victim) return CACHE_NO_VICTIM;
+    const u64 count = sketch == 0 ? 0 : sketched(sketch, word & CACHE_TAG << CACHE_STAMP_BITS);
+    return count << CACHE_STAMP_BITS | (word & CACHE_STAMP);
 }
 
 // As victim_order, with a place of the set below it.
-DEVICE u64 placed_order(u64 word, u64 bound, u32 place) {
-    const u64 order = victim_order(word, bound);
+DEVICE u64 placed_order(u64 word, u64 bound, u64 sketch, u32 place) {
+    const u64 order = victim_order(word, bound, sketch);
     return order == CACHE_NO_VICTIM ? CACHE_NO_VICTIM : order * CACHE_WAYS + place;
 }
 
-// Whether the admission takes a row that has an empty or a free line.
-DEVICE bool is_row_admitted(const Cache& cache, u64 launch, u64 tag, u32 unique) {
+// How often the row of an order was asked for.
+DEVICE u32 count_of_order(u64 order) { return (u32)(order >> CACHE_STAMP_BITS) / CACHE_WAYS; }
+
+// 32 random bits, of a row and a launch.
+DEVICE u64 random_of(u64 launch, u64 tag, u32 unique) { return spread_number((launch << 24 ^ unique ^ tag) & CACHE_STAMP, CACHE_STAMP_BITS) >> (CACHE_STAMP_BITS - 32); }
+
+// Whether the admission takes a row for the line of that order. `count`: how often the row was asked for.
+DEVICE bool is_row_admitted(const Cache& cache, u64 launch, u64 tag, u32 unique, u32 count, u64 order) {
     if (cache.admission == CACHE_ADMISSION_ALWAYS) return true;
-    return spread_number((launch << 24 ^ unique ^ tag) & CACHE_STAMP, CACHE_STAMP_BITS) >> (CACHE_STAMP_BITS - 32) < cache.chance;
+    if (cache.admission == CACHE_ADMISSION_SKETCH) return order < CACHE_WAYS || count > count_of_order(order);
+    return random_of(launch, tag, unique) < cache.chance;
 }
 
 // A row in staging that may get a line.
@@ -237,11 +301,17 @@ template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotSta
         // The best of the set, with its place below it. Rows that come to a set at the same time count its places from different ones, each from its tag's:
         // of those that choose one place only one is kept.
         const u32 start = (u32)(set.tag >> CACHE_STAMP_BITS) % CACHE_WAYS;
-        const u64 mine = min_of(placed_order(own.words[0], bound, member * 2 ^ start), placed_order(own.words[1], bound, (member * 2 + 1) ^ start));
+        const u64 mine = min_of(placed_order(own.words[0], bound, set.sketch, member * 2 ^ start), placed_order(own.words[1], bound, set.sketch, (member * 2 + 1) ^ start));
+        // A miss counts as often as a hit does, whose stamp moves once in so many launches.
+        const bool counts = set.sketch != 0 && random_of(~slot.cache_launch, set.tag, (u32)unique) * (cache.hold == 0 ? 1 : cache.hold) >> 32 == 0;
+        // Others may count meanwhile: one lane asks for its team, which decides alike.
+        u32 count = set.sketch != 0 && member == 0 ? sketched(set.sketch, set.tag) + counts : 0;
+        count = __shfl_sync(FULL, count, lane / KEEP_LANES * KEEP_LANES);
+        if (counts && member == 0) count_in_sketch(set.sketch, set.tag);
         u64 best = mine;
         for (u32 step = KEEP_LANES / 2; step > 0; step /= 2) best = min_of(best, __shfl_xor_sync(FULL, best, step));
         const bool is_wanted = set.words != 0 && !is_known;
-        const bool is_taken = is_wanted && best != CACHE_NO_VICTIM && is_row_admitted(cache, slot.cache_launch, set.tag, (u32)unique);
+        const bool is_taken = is_wanted && best != CACHE_NO_VICTIM && is_row_admitted(cache, slot.cache_launch, set.tag, (u32)unique, count, best);
         if (is_wanted && member == 0) {
             full += best == CACHE_NO_VICTIM;
             refused += best != CACHE_NO_VICTIM && !is_taken;

@@ -212,6 +212,10 @@ KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup lookup) {
     Sorting& sorting = *at<Sorting>(lookup.sort.state);
     const u32 count = sorting.count, tiles = tiles_of(count), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u64* words = words_of(lookup, lookup.sort.sweeps);
+    if (count == 0) {
+        if (blockIdx.x == 0 && threadIdx.x == 0) slot.prepared = now();
+        return;
+    }
     for (;;) {
         const u32 tile = claim_tile(sorting, lookup.sort.sweeps, shared.tile);
         if (tile >= tiles) {

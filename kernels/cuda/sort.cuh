@@ -85,6 +85,7 @@ KERNEL __launch_bounds__(SORT_THREADS) warprow_sweep(const Lookup lookup, const 
     SweepShared& shared = sweep_shared_of_block();
     Sorting& sorting = *at<Sorting>(lookup.sort.state);
     const u32 count = sorting.count, tiles = tiles_of(count), own = sweep % 2 * DIGITS, others = DIGITS - own;
+    if (count == 0) return;
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, digit = threadIdx.x;
     const u64* from = words_of(lookup, sweep);
     u64* to = words_of(lookup, sweep + 1);

@@ -484,6 +484,8 @@ pub mod cache_admission {
     pub const ALWAYS: u32 = 0;
     /// Each with the probability [`Cache::chance`](super::Cache::chance) / 2³².
     pub const CHANCE: u32 = 1;
+    /// Those that were asked for more often than the row whose line they would get, by [`CacheRange::sketch`](super::CacheRange::sketch).
+    pub const SKETCH: u32 = 2;
 }
 
 /// What became of a sweep of a cache.
@@ -936,7 +938,7 @@ plain!(
 
 plain!(
     /// The numbers of one table's rows, as the table was prepared, and the lines in which they may lie.
-    CacheRange, 40 {
+    CacheRange, 48 {
         /// The number of rank 0.
         first: u64,
         /// A word for each line of the pool.
@@ -949,6 +951,8 @@ plain!(
         bits: u32,
         /// Bytes from a line to the next, a multiple of 16.
         stride: u32,
+        /// 64 bytes a set: how often its rows were asked for. 0: nobody counts.
+        sketch: u64,
     }
 );
 

@@ -33,6 +33,15 @@ pub struct CacheShape {
     pub batch_rows: u64,
     /// Slots that may use it.
     pub slots: u64,
+    /// Whether it counts how often rows are asked for, which takes as many bytes as the words of lines.
+    pub counts: bool,
+}
+
+impl CacheShape {
+    /// Bytes that a line takes besides its row.
+    fn beside_line(&self) -> u64 {
+        if self.counts { 16 } else { 8 }
+    }
 }
 
 /// A cache that has too few lines for a table.
@@ -55,13 +64,15 @@ struct Pool {
     first_word: u64,
     /// Where its lines begin, from the base.
     lines: u64,
+    /// Where its counters begin, from the base; 0: there are none.
+    counters: u64,
 }
 
 impl Pool {
     fn new(stride: u32, sets: u64, first_word: u64, lines: u64) -> Self {
         // So many numbers share a set at most that their images' lowest bits tell them apart.
         let bits = (sets.ilog2() + CACHE_TAG_BITS).min(MOST_BITS);
-        Self { stride, sets, bits, first_word, lines }
+        Self { stride, sets, bits, first_word, lines, counters: 0 }
     }
 }
 
@@ -142,12 +153,12 @@ impl CacheMap {
         let of = |stride: u32| claims.iter().filter(move |claim| claim.stride == stride);
         let filled = |stride: u32| {
             let rows: u64 = of(stride).map(|claim| claim.cached).fold(0, u64::saturating_add);
-            u128::from(rows) * u128::from(u64::from(stride) + 8)
+            u128::from(rows) * u128::from(u64::from(stride) + shape.beside_line())
         };
         let all = strides.iter().map(|&stride| filled(stride)).sum::<u128>().max(1);
         let fixed = Self::fixed(shape.slots) + strides.len() as u64 * 2 * LINE;
         let too_small = |needed: u64| CacheTooSmall { bytes: shape.bytes, needed };
-        let set_bytes = |stride: u32| CACHE_WAYS * (u64::from(stride) + 8);
+        let set_bytes = |stride: u32| CACHE_WAYS * (u64::from(stride) + shape.beside_line());
         // So many bytes that `sets` sets of that length are its share.
         let for_sets = |stride: u32, sets: u64| {
             let share = filled(stride).max(1);
@@ -168,8 +179,12 @@ impl CacheMap {
             pools.push(Pool::new(stride, sets, words, 0));
             words += sets * CACHE_WAYS;
         }
-        let mut bytes = (Self::fixed(shape.slots) + words * 8).next_multiple_of(LINE);
+        let counters = (Self::fixed(shape.slots) + words * 8).next_multiple_of(LINE);
+        let mut bytes = counters + if shape.counts { (words * 8).next_multiple_of(LINE) } else { 0 };
         for pool in &mut pools {
+            if shape.counts {
+                pool.counters = counters + pool.first_word * 8;
+            }
             pool.lines = bytes;
             bytes = (bytes + pool.sets * CACHE_WAYS * u64::from(pool.stride)).next_multiple_of(LINE);
         }
@@ -194,7 +209,8 @@ impl CacheMap {
 
     /// Bytes from its base that are zero to begin with.
     pub fn zeroed(&self) -> u64 {
-        Self::fixed(self.shape.slots) + self.words * 8
+        let begin = Self::fixed(self.shape.slots);
+        self.pools.iter().map(|pool| pool.lines).min().unwrap_or(begin).max(begin + self.words * 8)
     }
 
     /// What lies at its base.
@@ -275,6 +291,7 @@ impl CacheMap {
             sets: it.sets,
             bits: it.bits,
             stride,
+            sketch: if it.counters == 0 { 0 } else { self.base + it.counters },
         };
         Some(GivenRange { number: index as u32 + 1, range })
     }
@@ -328,7 +345,7 @@ mod tests {
 
     use super::*;
 
-    const SHAPE: CacheShape = CacheShape { bytes: 1 << 20, batch_rows: 64, slots: 100 };
+    const SHAPE: CacheShape = CacheShape { bytes: 1 << 20, batch_rows: 64, slots: 100, counts: false };
 
     fn claim(stride: u32, rows: u64) -> CacheClaim {
         CacheClaim { stride, rows, cached: rows }
@@ -362,9 +379,11 @@ mod tests {
 
     #[test]
     fn parts_do_not_overlap_and_fit() {
-        for (bytes, strides) in [(1 << 20, &[64u32][..]), (3_000_000, &[16, 512]), (1 << 24, &[16, 128, 4096])] {
+        let shapes = [(1 << 20, &[64u32][..]), (3_000_000, &[16, 512]), (1 << 24, &[16, 128, 4096])];
+        for ((bytes, strides), counts) in shapes.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
             let claims: Vec<CacheClaim> = strides.iter().map(|&stride| claim(stride, 10_000)).collect();
-            let map = CacheMap::new(1 << 30, CacheShape { bytes, ..SHAPE }, &claims).unwrap();
+            let shape = CacheShape { bytes, counts, ..SHAPE };
+            let map = CacheMap::new(1 << 30, shape, &claims).unwrap();
             let header = map.header();
             let mut parts = vec![
                 (1 << 30, size_of::<abi::Cache>() as u64),
@@ -372,13 +391,20 @@ mod tests {
                 (header.ranges, CACHE_RANGES * size_of::<abi::CacheRange>() as u64),
                 (map.words().0, map.lines() * 8),
             ];
+            if counts {
+                let counters = |pool: &Pool| (map.base + pool.counters, pool.sets * 64);
+                parts.extend(map.pools.iter().map(counters).filter(|part| part.1 > 0));
+                assert!(map.pools.iter().all(|pool| pool.counters > 0 && pool.counters + pool.sets * 64 <= map.zeroed()));
+            }
             parts.extend(map.pools.iter().map(|pool| (map.base + pool.lines, pool.sets * 8 * u64::from(pool.stride))));
             assert!(parts.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{parts:x?}");
-            assert!(parts.iter().all(|(begin, _)| begin % LINE == 0), "{parts:x?}");
+            assert!(parts.iter().all(|(begin, _)| begin % 64 == 0), "{parts:x?}");
+            assert!(map.pools.iter().all(|pool| pool.lines.is_multiple_of(LINE)), "{parts:x?}");
             let end = parts.last().map(|(begin, len)| begin + len).unwrap();
             assert!(end <= (1 << 30) + map.bytes() && map.bytes() <= bytes, "{} of {bytes}", map.bytes());
             // Nearly all of it is lines.
-            let lines: u64 = map.pools.iter().map(|pool| pool.sets * 8 * u64::from(pool.stride + 8)).sum();
+            let each = |pool: &Pool| u64::from(pool.stride) + shape.beside_line();
+            let lines: u64 = map.pools.iter().map(|pool| pool.sets * 8 * each(pool)).sum();
             assert!(lines + (1 << 17) > bytes, "{lines} of {bytes}");
         }
     }

@@ -71,7 +71,7 @@ pub struct ExecutorSpec {
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 #[serde(untagged)]
 pub enum AdmissionSpec {
-    /// "always".
+    /// "always", or "sketch".
     Named(String),
     /// Each row that was read with this probability.
     Probability(f64),
@@ -87,6 +87,7 @@ impl AdmissionSpec {
     fn admission(&self) -> Result<CacheAdmission, ModuleError> {
         match self {
             Self::Named(name) if name == "always" => Ok(CacheAdmission::Always),
+            Self::Named(name) if name == "sketch" => Ok(CacheAdmission::Sketch),
             Self::Probability(chance) if *chance > 0.0 && *chance <= 1.0 => Ok(CacheAdmission::Probability(*chance)),
             Self::Named(name) => Err(Self::refused(&format!("{name:?}"))),
             Self::Probability(chance) => Err(Self::refused(&chance.to_string())),
@@ -94,7 +95,7 @@ impl AdmissionSpec {
     }
 
     fn refused(given: &str) -> ModuleError {
-        let text = format!("{given} is no admission: give \"always\", or a probability above 0 and up to 1");
+        let text = format!("{given} is no admission: give \"always\", \"sketch\", or a probability above 0 and up to 1");
         ModuleError::invalid("cache_admission", text)
     }
 }

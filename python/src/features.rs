@@ -36,7 +36,7 @@ pub(crate) struct AttachArgs {
     cache_admission: AdmissionArg,
 }
 
-/// "always", or a probability.
+/// "always", "sketch", or a probability.
 #[derive(FromPyObject)]
 enum AdmissionArg {
     Named(String),

@@ -68,10 +68,11 @@ def soon(is_so: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-def test_a_cache_in_gpu_memory_has_what_was_read(stored) -> None:  # noqa: F811
+@pytest.mark.parametrize("admission", ["always", "sketch"])
+def test_a_cache_in_gpu_memory_has_what_was_read(stored, admission: str) -> None:  # noqa: F811
     store, table = stored
     table = table.cuda()
-    executor = store.attach("cuda", cache_bytes=8 << 20, cache_batch_rows=100)
+    executor = store.attach("cuda", cache_bytes=8 << 20, cache_batch_rows=100, cache_admission=admission)
     ours = wt.Embedding(executor, "user")
     ids = torch.arange(0, 300, 3).cuda()
     graph = torch.cuda.CUDAGraph()

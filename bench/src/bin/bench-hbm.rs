@@ -10,6 +10,7 @@ use warprow_bench::gpu::hbm::{HbmSetup, cached, copy_bytes_per_second, measure, 
 use warprow_bench::gpu::ready;
 use warprow_bench::output::{Notes, busy, finish};
 use warprow_bench::results::{BenchmarkResult, HbmLookups, Record};
+use warprow_gpu::CacheAdmission;
 use warprow_gpu_queues::Gpu;
 use warprow_workload::MachineInfo;
 
@@ -60,6 +61,9 @@ struct Args {
     /// A cache of so many bytes takes part, by itself: hits alone, of the rows of the table, against those rows in GPU memory; and misses alone
     #[arg(long, value_name = "BYTES")]
     cache: Option<Count>,
+    /// The cache counts how often rows are asked for, and keeps those that were asked for more often than others
+    #[arg(long, requires = "cache")]
+    sketch: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -86,7 +90,8 @@ fn run(args: &Args) -> anyhow::Result<String> {
     let stream = ready(&gpu)?;
     let mut notes = Notes::default();
     let copy = copy_bytes_per_second(&stream, setup.runs)?;
-    let cache = args.cache.map(|bytes| cached::measure(&stream, &setup, bytes.0)).transpose()?;
+    let admission = if args.sketch { CacheAdmission::Sketch } else { CacheAdmission::Always };
+    let cache = args.cache.map(|bytes| cached::measure(&stream, &setup, (bytes.0, admission))).transpose()?;
     let results = match cache {
         Some(_) => Vec::new(),
         None => measure(&stream, &setup, copy, &mut |text| notes.say(text))?,

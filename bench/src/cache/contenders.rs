@@ -58,11 +58,16 @@ pub fn compare(
             }
         }
     }
-    let evictions = [("LRU", SetEviction::Lru), ("LFU", SetEviction::Lfu), ("S3-FIFO", SetEviction::S3Fifo)];
+    let evictions = [
+        ("LRU", SetEviction::Lru),
+        ("LFU", SetEviction::Lfu),
+        ("sketch of the set", SetEviction::Sketch),
+        ("S3-FIFO", SetEviction::S3Fifo),
+    ];
     for ways in [8, 16] {
         for (name, eviction) in evictions {
             for (how, admission) in admissions {
-                if eviction != SetEviction::S3Fifo || admission == Admission::Always {
+                if matches!(eviction, SetEviction::Lru | SetEviction::Lfu) || admission == Admission::Always {
                     add(format!("sets of {ways}: {name}{how}"), &mut || {
                         counted(&mut SetCache::new(lines, ways, eviction, admission, hold))
                     });

@@ -18,7 +18,7 @@ use crate::lookups::some_keyed;
 
 /// Bytes of a cache of about so many lines for rows of [`Fixture`]'s table.
 fn lines(count: u64) -> u64 {
-    50_000 + count * (ROW as u64 + 8)
+    58_200 + count * (ROW as u64 + 8)
 }
 
 fn cached(count: u64) -> GpuOptions {
@@ -95,9 +95,11 @@ fn cached_look_ups_match_the_naive_one() {
         common::load(&store, &tables, &LoadOptions::default());
         let mut attach = patient().with_hbm_bytes(random.u64(..100_000)).with_dram_bytes(random.u64(..100_000));
         attach = attach.with_cache_bytes(64 << 20).with_cache_batch_rows([100, 1 << 20][random.usize(..2)]);
-        if random.bool() {
-            attach = attach.with_cache_admission(CacheAdmission::Probability(0.5));
-        }
+        attach = attach.with_cache_admission(match random.u32(..3) {
+            0 => CacheAdmission::Probability(0.5),
+            1 => CacheAdmission::Sketch,
+            _ => CacheAdmission::Always,
+        });
         (attach.check_keys, attach.check_rows, attach.adopting) = (checked, random.bool(), random.bool());
         if random.bool() {
             attach.overlay_bytes = 1 << 20;
@@ -184,6 +186,30 @@ fn launches_that_admit_and_evict_beside_each_other_read_no_wrong_row() {
         eprintln!("{count} lines: {hits} of {all} ids, {sweeps} sweeps, {statistics:?}");
         assert!(hits > all / 10 && statistics.evictions > 100, "{hits} of {all}, {statistics:?}");
         assert!(statistics.used <= statistics.lines, "{statistics:?}");
+    }
+}
+
+#[test]
+fn a_sketch_keeps_what_is_asked_for_often() {
+    let Some(gpu) = gpu() else { return };
+    let fixture = Fixture::new(1);
+    for (admission, keeps) in [(CacheAdmission::Always, false), (CacheAdmission::Sketch, true)] {
+        let options = cached(1200).with_cache_batch_rows(1 << 20).with_cache_admission(admission);
+        let executor = fixture.attach(&gpu, options);
+        let plan = executor.plan(&Fixture::features(), Fixture::options(1)).unwrap();
+        let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+        let often = Flat::new(&gpu, (0..300).collect());
+        for _ in 0..10 {
+            often.assert_found(&fixture, &slot, &stream, &admission);
+        }
+        // Each other row once.
+        for first in (300..ROWS as i64).step_by(500) {
+            let once = Flat::new(&gpu, (first..(first + 500).min(ROWS as i64)).collect());
+            once.assert_found(&fixture, &slot, &stream, &admission);
+        }
+        let report = often.assert_found(&fixture, &slot, &stream, &admission);
+        eprintln!("{admission:?}: {} of 300, {:?}", report.ids_cached, executor.cache_statistics().unwrap());
+        assert_eq!(report.ids_cached > 270, keeps, "{admission:?}: {report:?}");
     }
 }
 

@@ -46,9 +46,10 @@ impl Cache {
         let claims: Vec<CacheClaim> = world.tables.iter().map(claim).collect();
         let widest = claims.iter().map(|claim| u64::from(claim.stride)).max().unwrap();
         let shape = CacheShape {
-            bytes: 42_112 + rng.u64(8..200) * (widest + 8),
+            bytes: 50_304 + rng.u64(8..200) * (widest + 8),
             batch_rows: [1, 4, 10, 1000][rng.usize(0..4)],
             slots,
+            counts: rng.u32(0..3) == 0,
         };
         let place = |base| match CacheMap::new(base, shape, &claims) {
             Ok(map) => map,
@@ -57,7 +58,11 @@ impl Cache {
         let memory = Buffer::new(place(0).bytes() as usize);
         let map = place(memory.address());
         memory.write(0, &vec![0; map.zeroed() as usize]);
-        let admission = if rng.u32(0..4) == 0 { cache_admission::CHANCE } else { cache_admission::ALWAYS };
+        let admission = match rng.u32(0..4) {
+            _ if shape.counts => cache_admission::SKETCH,
+            0 => cache_admission::CHANCE,
+            _ => cache_admission::ALWAYS,
+        };
         let header = abi::Cache { admission: admission.into(), chance: 3 << 30, ..map.header() };
         memory.write(0, header.as_bytes());
         Self { map, memory, time: 1_000_000, ranges: Vec::new(), sweeps: 0, busy: 0, checked: Vec::new() }

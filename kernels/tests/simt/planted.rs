@@ -853,7 +853,7 @@ const PLANTED: &[Planted] = &[
         "tags of two bits",
         cache::case,
         40,
-        patch("cache.cuh", "(image & CACHE_TAG) << CACHE_STAMP_BITS}", "(image & 3) << CACHE_STAMP_BITS}"),
+        patch("cache.cuh", "(image & CACHE_TAG) << CACHE_STAMP_BITS,", "(image & 3) << CACHE_STAMP_BITS,"),
     ),
     planted(
         "a sweep that waits for nobody",
@@ -897,6 +897,17 @@ const PLANTED: &[Planted] = &[
             "cache.cuh",
             "if (table.cached == 0 || launch.number == 0) return 0;",
             "if (table.cached == 0) return 0;",
+        ),
+    ),
+    planted(
+        "lanes of a team that count by themselves",
+        cache::case,
+        120,
+        patch(
+            "cache.cuh",
+            "        u32 count = set.sketch != 0 && member == 0 ? sketched(set.sketch, set.tag) + counts : 0;\n        \
+             count = __shfl_sync(FULL, count, lane / KEEP_LANES * KEEP_LANES);\n",
+            "        const u32 count = set.sketch != 0 ? sketched(set.sketch, set.tag) + counts : 0;\n",
         ),
     ),
     planted(

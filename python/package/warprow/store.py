@@ -505,13 +505,14 @@ class Store:
             On a GPU, how many different rows on drives a usual batch has; by default 262,144. Caches of many such batches hold lines
             for longer that a look-up has used.
         cache_admission : float or str
-            On a GPU, which rows are cached that were read: "always", all; or with which probability a row is.
+            On a GPU, which rows are cached that were read: "always", all; "sketch", those that were asked for more often lately than the
+            row whose place they would take; or with which probability a row is.
         """
         for name, number, least in (("cache_bytes", cache_bytes, 0), ("cache_batch_rows", cache_batch_rows, 1)):
             if number is not None and not least <= number < 1 << 64:
                 raise invalid(name, f"{number}: give a number from {least} on")
-        if cache_admission != "always" and (isinstance(cache_admission, str) or not 0 < cache_admission <= 1):
-            raise invalid("cache_admission", f'{cache_admission!r}: give "always", or a probability above 0 and up to 1')
+        if cache_admission not in ("always", "sketch") and (isinstance(cache_admission, str) or not 0 < cache_admission <= 1):
+            raise invalid("cache_admission", f'{cache_admission!r}: give "always", "sketch", or a probability above 0 and up to 1')
         of_tables = tuple(dict(hbm_rows or ()).items())
         for name, rows in of_tables:
             self.table(name)

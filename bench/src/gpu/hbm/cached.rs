@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use serde::{Deserialize, Serialize};
-use warprow_gpu::{GpuExecutor, GpuOptions, GpuPlan, GpuReport};
+use warprow_gpu::{CacheAdmission, GpuExecutor, GpuOptions, GpuPlan, GpuReport};
 use warprow_layout::DType;
 use warprow_lookup::{Feature, PlanOptions, Pooling};
 use warprow_store::Store;
@@ -34,6 +34,8 @@ pub struct CachedResult {
     pub fixed: HbmTimes,
     /// Rows that look-ups have brought into a cache, which has all of them.
     pub cached: HbmTimes,
+    /// As `cached`, but each hit moves a stamp, as in caches of few lines for their batches.
+    pub renewed: HbmTimes,
     /// The share of ids that the cache had.
     pub hits: f64,
     /// The time of `fixed` by that of `cached`, as graphs.
@@ -74,8 +76,12 @@ pub struct CacheMeasured {
     pub misses: Vec<MissedResult>,
 }
 
-/// Measures a cache of `bytes` for the rows of `setup`, which it has room for several times over.
-pub fn measure(stream: &Stream, setup: &HbmSetup, bytes: u64) -> anyhow::Result<CacheMeasured> {
+/// Measures a cache of `bytes`, with that admission, for the rows of `setup`, which it has room for several times over.
+pub fn measure(
+    stream: &Stream,
+    setup: &HbmSetup,
+    (bytes, admission): (u64, CacheAdmission),
+) -> anyhow::Result<CacheMeasured> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let fixture = Fixture { drives: (cores / 2).clamp(1, 8) as u32, media: Media::Computed, ..Fixture::default() };
     let store = fixture.store(&[FixtureTable::new("table", setup.content())], None)?;
@@ -86,8 +92,11 @@ pub fn measure(stream: &Stream, setup: &HbmSetup, bytes: u64) -> anyhow::Result<
     for executor in [&direct, &fixed] {
         ensure!(executor.tiers("table") == Some((setup.rows, 0)), "GPU memory does not hold the table");
     }
-    let cached = attach(GpuOptions::default().with_cache_bytes(bytes))?;
+    let cached = attach(GpuOptions::default().with_cache_bytes(bytes).with_cache_admission(admission))?;
+    // A cache that holds lines for no launch.
+    let renewed = attach(GpuOptions::default().with_cache_bytes(bytes).with_cache_batch_rows(u64::MAX))?;
     fill(stream, setup, &cached)?;
+    fill(stream, setup, &renewed)?;
     let mut hits = Vec::new();
     for pooled in [false, true] {
         for &alpha in &setup.alphas {
@@ -95,22 +104,24 @@ pub fn measure(stream: &Stream, setup: &HbmSetup, bytes: u64) -> anyhow::Result<
             let (direct, _, direct_checked) = of(&direct, false)?;
             let (fixed, _, fixed_checked) = of(&fixed, true)?;
             let (cached, hits_of, checked) = of(&cached, false)?;
+            let (renewed, _, renewed_checked) = of(&renewed, false)?;
             hits.push(CachedResult {
                 pooled,
                 alpha,
                 hits: hits_of,
                 of_fixed: fixed.graph / cached.graph,
                 of_direct: direct.graph / cached.graph,
-                checked: checked + fixed_checked + direct_checked,
+                checked: checked + fixed_checked + direct_checked + renewed_checked,
                 direct,
                 fixed,
                 cached,
+                renewed,
             });
         }
     }
     let lines = cached.cache_statistics()?.map_or(0, |statistics| statistics.lines);
-    drop((direct, fixed, cached, store));
-    Ok(CacheMeasured { bytes, lines, hits, misses: missed(stream, setup)? })
+    drop((direct, fixed, cached, renewed, store));
+    Ok(CacheMeasured { bytes, lines, hits, misses: missed(stream, setup, admission)? })
 }
 
 fn plan(executor: &GpuExecutor, pooled: bool, (bags, ids): (u64, u64), adopt_room: bool) -> anyhow::Result<GpuPlan> {
@@ -178,12 +189,13 @@ fn times(
 }
 
 /// Look-ups of other rows each time, with and without a cache by turns.
-fn missed(stream: &Stream, setup: &HbmSetup) -> anyhow::Result<Vec<MissedResult>> {
+fn missed(stream: &Stream, setup: &HbmSetup, admission: CacheAdmission) -> anyhow::Result<Vec<MissedResult>> {
     let content = ContentOracle::new(setup.seed, 0, MISSED_ROWS, setup.dim, DType::F32);
     let fixture = Fixture { drives: 4, media: Media::Played, ..Fixture::default() };
     let store: Store = fixture.store(&[FixtureTable::new("table", content)], None)?;
     let attach = |options| GpuExecutor::attach(&store, stream.gpu().clone(), options);
-    let executors = [attach(GpuOptions::default())?, attach(GpuOptions::default().with_cache_bytes(MISSED_BYTES))?];
+    let cached = GpuOptions::default().with_cache_bytes(MISSED_BYTES).with_cache_admission(admission);
+    let executors = [attach(GpuOptions::default())?, attach(cached)?];
     let mut results = Vec::new();
     let mut next = 0;
     for ids in [1024, 4096, 16_384, 1 << 16] {
