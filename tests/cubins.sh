@@ -52,7 +52,7 @@ for cubin in "$cubins"/sm_*.cubin; do
     registers=$(grep -c 'MMIO' "$cubins/listing" || true)
     [ "$registers" -eq $((4 * rings)) ] || { echo "$(basename "$cubin"): $registers accesses of registers, where $((4 * rings)) are due"; exit 1; }
     # Lines of a cache are written beside the kernels that read rows from them, so that none of their loads takes the path of what never changes.
-    for reading in warprow_expand_cached_rows warprow_expand_cached_bags; do
+    for reading in warprow_mark_cached warprow_hash_cached warprow_list_cached warprow_expand_cached_rows warprow_expand_cached_bags; do
         loads=$(awk -v kernel=".text.$reading:" '/^\.text\./ { in_it = $1 == kernel } in_it && /LDG/' "$cubins/listing" | wc -l)
         constant=$(awk -v kernel=".text.$reading:" '/^\.text\./ { in_it = $1 == kernel } in_it && /LDG.*\.CONSTANT/' "$cubins/listing" | wc -l)
         [ "$loads" -gt 0 ] && [ "$constant" -eq 0 ] || { echo "$(basename "$cubin"): $constant of $loads loads of $reading are of what never changes"; exit 1; }

@@ -79,10 +79,9 @@ impl From<GpuError> for Failure {
             GpuError::Unfit(_) => Refused,
             GpuError::Invalid { .. } | GpuError::Flawed(..) => InvalidArgument,
             GpuError::CacheTooSmall { .. } | GpuError::NoCache => InvalidArgument,
-            GpuError::NoFreeSlot { .. }
-            | GpuError::SlotHoldsBatch
-            | GpuError::Busy(_)
-            | GpuError::CacheBusy { .. } => Busy,
+            GpuError::NoFreeSlot { .. } | GpuError::SlotHoldsBatch | GpuError::Busy(_) | GpuError::CacheBusy { .. } => {
+                Busy
+            }
             GpuError::RowsFailed { .. } | GpuError::RunsFailed { .. } => RowsFailed,
             GpuError::MissingIds { .. } => MissingIds,
             _ => Bug,

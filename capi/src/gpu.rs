@@ -128,7 +128,9 @@ impl Object for Prepared {
 fn cached(mut options: GpuOptions, given: &warprow_gpu_options) -> Result<GpuOptions, Failure> {
     let chance = given.cache_chance;
     if !(0.0..=1.0).contains(&chance) {
-        return Err(Failure::invalid(format!("cache_chance is {chance}: give a probability up to 1, or 0 for each row")));
+        return Err(Failure::invalid(format!(
+            "cache_chance is {chance}: give a probability up to 1, or 0 for each row"
+        )));
     }
     options = options.with_cache_bytes(given.cache_bytes);
     if given.cache_batch_rows != 0 {

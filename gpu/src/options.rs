@@ -98,7 +98,7 @@ pub enum CacheAdmission {
     /// All of them.
     #[default]
     Always,
-    /// Each time with this probability.
+    /// Each time with this probability, from 0 to 1.
     Probability(f64),
     /// Those that were asked for more often lately than the row whose line they would get, by counters that take 8 B a
     /// line. Of the lines that can be given away, the row that was asked for least loses its own.

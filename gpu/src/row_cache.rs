@@ -136,8 +136,12 @@ impl GpuCache {
         let (admission, chance) = match options.cache_admission {
             CacheAdmission::Always => (abi::cache_admission::ALWAYS, 0),
             CacheAdmission::Sketch => (abi::cache_admission::SKETCH, 0),
+            CacheAdmission::Probability(chance) if (0.0..=1.0).contains(&chance) => {
+                (abi::cache_admission::CHANCE, (chance * 4_294_967_296.0) as u64)
+            }
             CacheAdmission::Probability(chance) => {
-                (abi::cache_admission::CHANCE, (chance.clamp(0.0, 1.0) * 4_294_967_296.0) as u64)
+                let why = format!("a cache cannot admit rows with the probability {chance}: give one from 0 to 1");
+                return Err(GpuError::Unsupported(why));
             }
         };
         memory.write(0, abi::Cache { admission: admission.into(), chance, ..map.header() }.as_bytes())?;

@@ -394,7 +394,9 @@ mod tests {
             if counts {
                 let counters = |pool: &Pool| (map.base + pool.counters, pool.sets * 64);
                 parts.extend(map.pools.iter().map(counters).filter(|part| part.1 > 0));
-                assert!(map.pools.iter().all(|pool| pool.counters > 0 && pool.counters + pool.sets * 64 <= map.zeroed()));
+                assert!(
+                    map.pools.iter().all(|pool| pool.counters > 0 && pool.counters + pool.sets * 64 <= map.zeroed())
+                );
             }
             parts.extend(map.pools.iter().map(|pool| (map.base + pool.lines, pool.sets * 8 * u64::from(pool.stride))));
             assert!(parts.windows(2).all(|pair| pair[0].0 + pair[0].1 <= pair[1].0), "{parts:x?}");

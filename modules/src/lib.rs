@@ -19,4 +19,6 @@ pub use arrays::{Integers, slice, slice_mut};
 pub use error::{ModuleError, set_interrupt, whole};
 pub use host_slots::{HostAhead, HostSlots};
 pub use lookup::{ModuleAhead, ModuleBatch, ModuleExecutor, ModuleLookup, ModuleOutput, ModuleReport};
-pub use spec::{AdmissionSpec, ExecutorSpec, FeatureSpec, ModuleSpec, failed_rows, mask_meaning, missing_policy, pooling};
+pub use spec::{
+    AdmissionSpec, ExecutorSpec, FeatureSpec, ModuleSpec, failed_rows, mask_meaning, missing_policy, pooling,
+};

@@ -95,7 +95,8 @@ impl AdmissionSpec {
     }
 
     fn refused(given: &str) -> ModuleError {
-        let text = format!("{given} is no admission: give \"always\", \"sketch\", or a probability above 0 and up to 1");
+        let text =
+            format!("{given} is no admission: give \"always\", \"sketch\", or a probability above 0 and up to 1");
         ModuleError::invalid("cache_admission", text)
     }
 }

@@ -61,7 +61,8 @@ impl Host {
     }
 
     /// Empties the cache. Nothing is waited for.
-    fn clear_cache(&self, py: Python<'_>, _patience: f64) -> PyResult<()> {
+    fn clear_cache(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
+        let _ = patience;
         let executor = self.executor.get()?;
         if executor.cache_statistics().is_none() {
             return Err(no_cache());

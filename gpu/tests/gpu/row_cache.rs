@@ -280,6 +280,11 @@ fn caches_that_cannot_be_are_named() {
     attach(patient().with_cache_bytes(needed)).unwrap();
     let needless = attach(patient().with_cache_bytes(1 << 20).with_hbm_bytes(1 << 30)).unwrap_err().to_string();
     assert!(needless.contains("all rows lie in GPU memory or DRAM"), "{needless}");
+    for chance in [-0.1, 1.5, f64::NAN] {
+        let admission = CacheAdmission::Probability(chance);
+        let none = attach(patient().with_cache_bytes(1 << 20).with_cache_admission(admission)).unwrap_err().to_string();
+        assert!(none.contains("probability"), "{none}");
+    }
     let too_large = attach(patient().with_cache_bytes(1 << 50)).unwrap_err().to_string();
     assert!(too_large.contains("GPU memory"), "{too_large}");
     // A batch of 1,000 different rows in 700 lines.
