@@ -311,7 +311,9 @@ mod tests {
         assert_eq!(HitRate::of(&mut cache, [&often]).row_hits, 8, "a scan evicted them");
         // What comes often from then on replaces them.
         let others = Batch::new(&[21, 22, 23, 24]);
-        (0..40).for_each(|_| drop(HitRate::of(&mut cache, [&others])));
+        for _ in 0..40 {
+            HitRate::of(&mut cache, [&others]);
+        }
         assert_eq!(HitRate::of(&mut cache, [&others]).row_hits, 4, "nothing new is taken in");
     }
 
