@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
     add("--timing", choices=list(TIMINGS), default="p5800x", help="whose timing drives have (p5800x)")
     add("--player", help="who plays Warprow's drives: the number of a GPU, or threads (a second GPU where there is one, else the GPU that looks up)")
     add("--ways", type=_names, default=list(WAYS), help=f"which ways, with commas between them (all). {ways}")
-    add("--threads", type=int, default=min(8, os.cpu_count() or 1), help="threads that look up, of reader and host (8, or fewer cores)")
+    add("--threads", type=int, default=min(8, os.cpu_count() or 1), help="threads that look up, of all ways in which the processor does (8, or fewer cores)")
     add("--cache", type=_bytes, action="append", help="bytes of Warprow's cache of rows from drives; may be given several times (0)")
     add("--alpha", type=float, default=1.05, help="exponent of the power law of ids; 0: uniform (1.05)")
     add("--churn", type=float, help="ids drift: the share of a table's ids that change places after each 4,096 samples")
@@ -167,6 +167,8 @@ class Run:
         kind = given.device or ("cuda" if torch.cuda.is_available() else "cpu")
         self.device = torch.device("cuda", 0) if kind == "cuda" else torch.device("cpu")
         torch.set_float32_matmul_precision("high" if given.matmul == "tf32" else "highest")
+        # PyTorch's own gathers on the processor take as many threads as the other readers: with one a core they were ten times as slow.
+        torch.set_num_threads(given.threads)
         self.player = _player(given, kind)
         self.shape = _shape(given)
         self.source = _source(given, self.shape)

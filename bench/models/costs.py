@@ -12,8 +12,8 @@ _DRIVE = "nvme-"
 
 
 @dataclass(frozen=True)
-class Costs:
-    """Totals since some moment."""
+class Spent:
+    """What was spent between two moments, by the threads that are there at the second."""
 
     #: Seconds of all threads but those that play drives.
     cpu_s: float
@@ -22,10 +22,21 @@ class Costs:
     #: Joules of the GPU; None where nobody counts them.
     joules: float | None
 
-    def since(self, before: Costs) -> Costs:
-        """The difference."""
+
+@dataclass(frozen=True)
+class Reading:
+    """Totals at a moment."""
+
+    #: Seconds of each thread, by its number and name.
+    threads: dict[tuple[int, str], float]
+    joules: float | None
+
+    def since(self, before: Reading) -> Spent:
+        """What was spent since an earlier reading."""
+        spent = {thread: seconds - before.threads.get(thread, 0.0) for thread, seconds in self.threads.items()}
+        drives = sum(seconds for (_, name), seconds in spent.items() if name.startswith(_DRIVE))
         joules = None if self.joules is None or before.joules is None else self.joules - before.joules
-        return Costs(self.cpu_s - before.cpu_s, self.drives_s - before.drives_s, joules)
+        return Spent(sum(spent.values()) - drives, drives, joules)
 
 
 def _seconds(task: Path) -> float:
@@ -61,17 +72,13 @@ class Meter:
         code = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._device, ctypes.byref(millijoules))
         return millijoules.value / 1000 if code == 0 else None
 
-    def read(self) -> Costs:
-        """The totals now. Threads that have ended do not count any more."""
-        cpu = drives = 0.0
+    def read(self) -> Reading:
+        """The totals now."""
+        threads = {}
         for task in Path("/proc/self/task").iterdir():
             try:
-                name = (task / "comm").read_text()
-                seconds = _seconds(task)
+                threads[int(task.name), (task / "comm").read_text()] = _seconds(task)
             except OSError:
+                # It has ended meanwhile.
                 continue
-            if name.startswith(_DRIVE):
-                drives += seconds
-            else:
-                cpu += seconds
-        return Costs(cpu, drives, self._joules())
+        return Reading(threads, self._joules())

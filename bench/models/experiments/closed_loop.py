@@ -65,6 +65,8 @@ class _Client:
     def __init__(self, step: Step, answers: Answers) -> None:
         self.step, self.answers = step, answers
         self.times: list[float] = []
+        #: When the last of them had been answered.
+        self.ended = 0.0
         #: By number of the batch.
         self.predictions: list[tuple[int, torch.Tensor]] = []
 
@@ -75,7 +77,7 @@ class _Client:
             for at in numbers:
                 start = time.perf_counter()
                 predictions = self.step.run(self.answers.lot, at * batch)
-                now = time.perf_counter()
+                now = self.ended = time.perf_counter()
                 self.times.append(now - start)
                 if layers is None:
                     # Rows that were not read are told as that, and not as wrong ones.
@@ -131,12 +133,14 @@ def _measured(name: str, drives: str, asking: list[_Client], limit_s: float, met
     began = time.perf_counter()
     if clients == 1:
         asking[0].run(numbers, began + limit_s)
+        spent = meter.read().since(before)
     else:
         with ThreadPoolExecutor(clients) as pool:
             for done in [pool.submit(client.run, numbers, began + limit_s) for client in asking]:
                 done.result()
-    whole = time.perf_counter() - began
-    spent = meter.read().since(before)
+            # Before the clients' threads end, which do not count then.
+            spent = meter.read().since(before)
+    whole = max(client.ended for client in asking) - began
     for client in asking:
         client.step.way.check()
     kept = [it for client in asking for it in client.predictions]

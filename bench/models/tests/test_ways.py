@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -177,10 +178,23 @@ def test_hot_rows_on_the_device_are_not_read(answers: Answers, tables: Tables, h
                 assert found.counts == {"different_rows": len(different), "cached_rows": cached} and 0 < cached < len(different)
 
 
+def test_clients_share_the_time_of_ideal_drives(answers: Answers, tables: Tables) -> None:
+    # All rows on drives, 2,000 a second: a batch of 32 samples takes some 50 ms.
+    with IdealReader(tables, [0, 0, 0], 2_000, 0.0) as way:
+        for clients in (1, 2):
+            found = measure(way, "none", answers, answers.layers, 30, Meter(None), clients)
+            rows = sum(len(set((answers.lot.ids[at * 32 : at * 32 + 32] + torch.tensor([0, 3, 503, 503, 503])).reshape(-1).tolist())) for at in (3, 4, 5))
+            assert found.samples_per_second <= 3 * 32 / (rows / 2_000) * 1.01
+
+
 def test_processor_time_is_counted() -> None:
     meter = Meter(None)
+    ends = threading.Thread(target=sum, args=[range(3_000_000)])
+    ends.start()
     before, own = meter.read(), time.thread_time()
-    while time.thread_time() - own < 0.05:
+    ends.join()
+    while time.thread_time() - own < 0.1:
         pass
     spent = meter.read().since(before)
-    assert 0.04 < spent.cpu_s < 5 and spent.joules is None
+    # What a thread has spent that has ended is not taken off.
+    assert 0.05 < spent.cpu_s < 10 and spent.drives_s == 0 and spent.joules is None

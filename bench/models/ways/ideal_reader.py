@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import numpy as np
@@ -9,6 +10,19 @@ import torch
 
 from ..tables import Tables
 from .distinct import DistinctRows, HotRows
+
+
+class _Clock:
+    """When the drives will have done what they were asked for."""
+
+    def __init__(self) -> None:
+        self._free, self._lock = 0.0, threading.Lock()
+
+    def take(self, seconds: float) -> float:
+        """Has the drives work so long, behind what they have to do; gives the moment at which that is done."""
+        with self._lock:
+            self._free = max(self._free, time.perf_counter()) + seconds
+            return self._free
 
 
 class IdealReader(DistinctRows):
@@ -35,14 +49,15 @@ class IdealReader(DistinctRows):
         self.tables, self.rate, self.latency = tables, rate, latency
         self._edges = np.cumsum([0, *tables.shape.rows])
         self._hot = np.array(tables.starts) + np.array(dram_rows)
+        # Of all clients.
+        self._drives = _Clock()
 
     def read(self, rows: torch.Tensor, into: torch.Tensor) -> None:
-        began = time.perf_counter()
         numbers = rows.numpy()
         in_dram = np.searchsorted(numbers, self._hot) - np.searchsorted(numbers, self._edges[:-1])
         on_drives = len(numbers) - int(in_dram.sum())
+        due = self._drives.take(on_drives / self.rate) + self.latency if on_drives else 0.0
         torch.index_select(self.tables.on_host, 0, rows, out=into)
-        due = began + (on_drives / self.rate + self.latency if on_drives else 0.0)
         # Drives are polled, as Warprow's queues are.
         while time.perf_counter() < due:
             pass
