@@ -6,6 +6,7 @@ use parquet::basic::Repetition;
 use parquet::data_type::{DataType, Int32Type, Int64Type};
 
 use crate::error::{FileError, FileErrorKind};
+use crate::floats::{FloatColumn, FloatReader};
 use crate::input::Input;
 use crate::key_type::KeyType;
 use crate::parquet::{Source, Values, whole};
@@ -14,8 +15,10 @@ use crate::parquet::{Source, Values, whole};
 #[derive(Debug)]
 pub struct IntegerFile {
     input: Input,
+    source: Source,
     rows: u64,
     columns: Vec<IntegerColumn>,
+    floats: Vec<FloatColumn>,
     others: Vec<String>,
 }
 
@@ -47,13 +50,16 @@ impl IntegerFile {
     pub fn open(path: &Path) -> Result<Self, FileError> {
         let input = Input::open(path)?;
         let source = Source::open(&input)?;
-        let metadata = source.metadata.file_metadata();
+        let of_file = source.metadata.clone();
+        let metadata = of_file.file_metadata();
         let rows = u64::try_from(metadata.num_rows()).map_err(|_| input.damaged("it has a negative number of rows"))?;
         let mut columns = Vec::new();
+        let mut floats = Vec::new();
         let mut others = Vec::new();
         for (leaf, column) in metadata.schema_descr().columns().iter().enumerate() {
             let name = column.path().parts().first().cloned().unwrap_or_default();
             let (Some(keys), depth @ 0..=1) = (whole(column), column.max_rep_level()) else {
+                floats.extend(FloatColumn::of(leaf, column));
                 others.push(name);
                 continue;
             };
@@ -69,7 +75,7 @@ impl IntegerFile {
                 present,
             });
         }
-        Ok(Self { input, rows, columns, others })
+        Ok(Self { input, source, rows, columns, floats, others })
     }
 
     /// Rows of the file.
@@ -82,7 +88,12 @@ impl IntegerFile {
         &self.columns
     }
 
-    /// The names of the other columns.
+    /// The columns of floating-point numbers.
+    pub fn floats(&self) -> &[FloatColumn] {
+        &self.floats
+    }
+
+    /// The names of all columns that have no whole numbers.
     pub fn others(&self) -> &[String] {
         &self.others
     }
@@ -92,9 +103,14 @@ impl IntegerFile {
         self.input.len
     }
 
+    /// The numbers of `column`, one of this file's columns of floating-point numbers.
+    pub fn read_floats(&self, column: &FloatColumn) -> Result<FloatReader, FileError> {
+        Ok(column.reader(self.source.clone()))
+    }
+
     /// The numbers of `column`, one of this file's.
     pub fn read(&self, column: &IntegerColumn) -> Result<IntegerReader, FileError> {
-        let source = Source::open(&self.input)?;
+        let source = self.source.clone();
         let leaf = column.leaf;
         let column = column.clone();
         Ok(IntegerReader {
@@ -155,6 +171,13 @@ where
             FileError::new(FileErrorKind::Unsupported, &path, what, "leave out or fill in such rows")
         };
         let first = lengths.len();
+        // The usual column: a number in each row.
+        if !is_list && present == rows && values.len() == rows {
+            lengths.resize(first + rows, 1);
+            keys.extend(values.iter().map(self.to_bits));
+            *row += rows as u64;
+            return Ok(rows);
+        }
         for level in 0..levels {
             let definition = definition.get(level).copied().unwrap_or(*whole);
             let begins = repetition.get(level).is_none_or(|&level| level == 0);

@@ -28,6 +28,7 @@
 
 mod ahead;
 mod any_order;
+mod arrays;
 mod caught;
 mod collection;
 mod convert;
@@ -37,7 +38,10 @@ mod dynamicemb;
 mod error;
 mod extent;
 mod file_rows;
+mod file_stream;
 mod file_table;
+#[cfg(feature = "parquet")]
+mod floats;
 mod format;
 mod found;
 mod hugectr;
@@ -74,15 +78,20 @@ mod table_file;
 mod table_shape;
 mod write;
 mod write_all;
+mod write_arrays;
 mod zip;
 
 pub use any_order::RowsInAnyOrder;
+pub use arrays::{ArchivedArray, ArrayArchive, ArrayReader};
 pub use caught::panic_is_caught;
 pub use collection::{CollectionMeta, parse_collection_meta};
 pub use convert::{ConversionLoss, ConvertedRows, widen};
 pub use error::{FileError, FileErrorKind};
 pub use file_rows::FileRows;
+pub use file_stream::FileStream;
 pub use file_table::FileTable;
+#[cfg(feature = "parquet")]
+pub use floats::{FloatColumn, FloatReader};
 pub use format::TableFormat;
 pub use input::{open_regular, refuse_special};
 #[cfg(feature = "parquet")]
@@ -102,4 +111,5 @@ pub use table_file::TableFile;
 pub use table_shape::tensor_types;
 pub use write::{TableWriter, directory, followed};
 pub use write_all::{NewTable, TablesWriter};
+pub use write_arrays::ArrayArchiveWriter;
 pub use zip::{ZipMember, ZipPacking, members};

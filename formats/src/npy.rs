@@ -113,6 +113,13 @@ pub fn head_of_list(descr: &str, count: u64) -> Vec<u8> {
     head_of(descr, &format!("({count},)"))
 }
 
+/// The head of a file that holds an array of this shape in C order.
+pub fn head_of_shape(descr: &str, shape: &[u64]) -> Vec<u8> {
+    let sizes: Vec<String> = shape.iter().map(u64::to_string).collect();
+    let comma = if sizes.len() == 1 { "," } else { "" };
+    head_of(descr, &format!("({}{comma})", sizes.join(", ")))
+}
+
 fn head_of(descr: &str, shape: &str) -> Vec<u8> {
     let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
     // Magic, version 1.0, a 16-bit length; the data begin at a multiple of 64, and the text ends with a newline.

@@ -3,7 +3,7 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bind, demo, devices, doctor, export, format, generations, gpu_rings, incremental, inspect, load, lookup,
+    bind, convert, demo, devices, doctor, export, format, generations, gpu_rings, incremental, inspect, load, lookup,
     membership, pass, plan, repair, scrub, serve, update, verify,
 };
 use crate::wait;
@@ -58,6 +58,7 @@ pub enum Command {
     AddDrive(membership::AddDriveArgs),
     RemoveDrive(membership::RemoveDriveArgs),
     Plan(plan::PlanArgs),
+    Convert(convert::ConvertArgs),
     Serve(serve::ServeArgs),
     Doctor(doctor::DoctorArgs),
     Devices(devices::DevicesArgs),
@@ -103,6 +104,7 @@ impl Command {
             Self::AddDrive(_) => "add-drive",
             Self::RemoveDrive(_) => "remove-drive",
             Self::Plan(_) => "plan",
+            Self::Convert(_) => "convert",
             Self::Serve(_) => "serve",
             Self::Doctor(_) => "doctor",
             Self::Devices(_) => "devices",

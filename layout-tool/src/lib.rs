@@ -99,6 +99,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<CommandOutput, Failu
         Command::AddDrive(args) => commands::membership::add(args, context),
         Command::RemoveDrive(args) => commands::membership::remove(args, context),
         Command::Plan(args) => commands::plan::run(args, context),
+        Command::Convert(args) => commands::convert::run(args, context),
         Command::Serve(args) => commands::serve::run(args, context),
         Command::Doctor(args) => commands::doctor::run(args, context),
         Command::Devices(args) => commands::devices::run(args, context),

@@ -4,6 +4,7 @@
 //! checked, and for as long as a call lasts that half keeps the arrays. `docs/python.md` gives the interface.
 
 mod arrays;
+mod data;
 mod error;
 mod faults;
 mod features;
@@ -22,6 +23,8 @@ mod store;
 /// Classes and functions over drives, stores and executors.
 #[pyo3::pymodule]
 mod _native {
+    #[pymodule_export]
+    use crate::data::{DataBatch, DataReader, convert_data, generate_data};
     #[pymodule_export]
     use crate::gpu::{Gpu, gpu_count, use_kernels};
     #[pymodule_export]

@@ -24,10 +24,10 @@ struct Csv {
 }
 
 /// A file, as long as its lines are not so long that they fill the memory.
-struct Lines {
+pub(crate) struct Lines {
     file: Take<File>,
     /// Bytes since the last line was done.
-    line: usize,
+    pub(crate) line: usize,
 }
 
 impl Read for Lines {
@@ -58,10 +58,10 @@ const MAX_LINE: usize = 16 << 20;
 const TOO_LONG: &str = "a line has more than 16 MiB";
 
 /// A file whose header line was read.
-struct Header {
-    reader: Reader<Lines>,
+pub(crate) struct Header {
+    pub(crate) reader: Reader<Lines>,
     len: u64,
-    names: Vec<String>,
+    pub(crate) names: Vec<String>,
 }
 
 /// The names of all columns; an error if no line follows that of their names.
@@ -76,7 +76,8 @@ pub(crate) fn columns(spec: &TraceSpec) -> Result<Vec<String>, FileError> {
     }
 }
 
-fn header(spec: &TraceSpec) -> Result<Header, FileError> {
+/// Reads the line of names.
+pub(crate) fn header(spec: &TraceSpec) -> Result<Header, FileError> {
     let path = &spec.path;
     let cannot = |error: io::Error| FileError::io(path, "cannot be opened", error);
     refuse_special(path)?;
@@ -145,7 +146,8 @@ fn shown(names: &[String]) -> String {
     )
 }
 
-fn wrong(spec: &TraceSpec, error: &csv::Error) -> FileError {
+/// What the reader of text says, as an error about the file.
+pub(crate) fn wrong(spec: &TraceSpec, error: &csv::Error) -> FileError {
     match error.kind() {
         csv::ErrorKind::Io(io) if io.kind() == io::ErrorKind::InvalidData => {
             FileError::new(FileErrorKind::Damaged, &spec.path, io.to_string(), "mend or leave out the line")

@@ -20,6 +20,7 @@ impl TraceFormat {
             "npy" => Self::Npy,
             "csv" | "tsv" => Self::Csv,
             "parquet" => Self::Parquet,
+            "npz" => Self::Npz,
             "txt" => match list::of(&spec.path)? {
                 Some(files)
                     if files.iter().all(|file| file.extension().is_some_and(|extension| extension == "parquet")) =>
@@ -34,7 +35,7 @@ impl TraceFormat {
             _ if spec.keys.is_some() => Self::Ids,
             _ => {
                 let what = "its name does not tell what kind of trace it is";
-                let remedy = "end it in .csv, .npy, .parquet, .u32 or .i64; or say norm:PATH, raw:PATH:labels=1,dense=13,slots=26 \
+                let remedy = "end it in .csv, .npy, .npz, .parquet, .u32 or .i64; or say norm:PATH, raw:PATH:labels=1,dense=13,slots=26 \
                               or PATH:u64 for bare integers";
                 // That it is not there is told first.
                 drop(Stream::open(&spec.path)?);

@@ -1,9 +1,11 @@
 //! Samples that all have the same size: bare integers, arrays, and HugeCTR's Raw.
 
+use std::path::Path;
+
 use warprow_formats::{FileError, FileErrorKind, KeyType};
 
 use crate::block::{MAX_SAMPLE_KEYS, TraceBlock};
-use crate::sample_source::{Opened, SampleSource};
+use crate::sample_source::{Opened, SampleSink, SampleSource};
 use crate::slot::TraceSlot;
 use crate::spec::{QueryBy, TraceSpec, key_type};
 use crate::stream::{Stream, numbers, stem};
@@ -51,16 +53,28 @@ pub(crate) fn ids(spec: &TraceSpec) -> Result<Opened, FileError> {
 
 /// HugeCTR's Raw: words of four bytes, labels, dense features and keys.
 pub(crate) fn raw(spec: &TraceSpec) -> Result<Opened, FileError> {
-    let stream = Stream::open(&spec.path)?;
-    if spec.hotness.is_empty() {
+    let words = u64::from(spec.labels) + u64::from(spec.dense);
+    let (stream, before) = raw_samples(&spec.path, words, &spec.hotness, spec.keys.unwrap_or(KeyType::U32))?;
+    opened(stream, before, spec.hotness.clone(), spec.keys.unwrap_or(KeyType::U32))
+}
+
+/// A Raw file of whole samples: `words` of labels and dense features, and so many keys of each slot. With the bytes before a
+/// sample's keys.
+pub(crate) fn raw_samples(
+    path: &Path,
+    words: u64,
+    hotness: &[u32],
+    width: KeyType,
+) -> Result<(Stream, usize), FileError> {
+    let stream = Stream::open(path)?;
+    if hotness.is_empty() {
         let what = "nothing says how many keys a sample has";
         let remedy = "add :labels=1,dense=13,slots=26, or hotness=1/3/1 where slots have several keys";
         return Err(stream.error(FileErrorKind::Unclear, what, remedy));
     }
-    let width = spec.keys.unwrap_or(KeyType::U32);
-    let before = u64::from(spec.labels) * 4 + u64::from(spec.dense) * 4;
-    let keys = spec.hotness.iter().map(|&keys| u64::from(keys)).sum::<u64>();
-    let sample = before + keys * width.size();
+    let before = words.saturating_mul(4);
+    let keys = hotness.iter().map(|&keys| u64::from(keys)).sum::<u64>();
+    let sample = before.saturating_add(keys * width.size());
     if keys == 0 || keys > MAX_SAMPLE_KEYS as u64 || before > 1 << 30 {
         let what = format!("samples of {keys} keys after {before} bytes are not read");
         return Err(stream.error(
@@ -81,7 +95,7 @@ pub(crate) fn raw(spec: &TraceSpec) -> Result<Opened, FileError> {
             "look at labels=, dense=, slots= and keys=, and whether it is whole",
         ));
     }
-    opened(stream, before as usize, spec.hotness.clone(), width)
+    Ok((stream, before as usize))
 }
 
 /// `stream` from where it is, as samples.
@@ -95,6 +109,31 @@ pub(crate) fn opened(stream: Stream, before: usize, hotness: Vec<u32>, width: Ke
     Ok(Opened { slots, source: Box::new(Fixed { stream, before, hotness, width }) })
 }
 
+impl Fixed {
+    /// The samples of `stream`: `before` bytes, then the keys.
+    pub(crate) fn new(stream: Stream, before: usize, hotness: Vec<u32>, width: KeyType) -> Self {
+        Self { stream, before, hotness, width }
+    }
+
+    /// Gives samples until `sink` is full or there are no more.
+    pub(crate) fn read(&mut self, sink: &mut impl SampleSink) -> Result<(), FileError> {
+        let size = self.width.size() as usize;
+        let keys: usize = self.hotness.iter().map(|&keys| keys as usize).sum();
+        while self.stream.left() > 0 && !sink.is_full() {
+            let sample = self.stream.take(self.before + keys * size)?;
+            let (before, mut rest) = sample.split_at_checked(self.before).unwrap_or_default();
+            sink.begin(before);
+            for &keys in &self.hotness {
+                let (now, later) = rest.split_at(keys as usize * size);
+                sink.list(now, self.width);
+                rest = later;
+            }
+            sink.end();
+        }
+        Ok(())
+    }
+}
+
 impl SampleSource for Fixed {
     fn fill(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
         let size = self.width.size() as usize;
@@ -105,17 +144,7 @@ impl SampleSource for Fixed {
             block.push_even(numbers(bytes, self.width), each);
             return Ok(());
         }
-        let keys: usize = self.hotness.iter().map(|&keys| keys as usize).sum();
-        while self.stream.left() > 0 && !block.is_full() {
-            let sample = self.stream.take(self.before + keys * size)?;
-            let mut rest = sample.get(self.before..).unwrap_or_default();
-            for &keys in &self.hotness {
-                let (now, later) = rest.split_at(keys as usize * size);
-                block.push(numbers(now, self.width));
-                rest = later;
-            }
-        }
-        Ok(())
+        self.read(block)
     }
 
     fn progress(&self) -> (u64, u64) {

@@ -28,6 +28,7 @@
 //! |---|---|---|
 //! | `ids` | `*.u32`, `*.u64`, `*.i32`, `*.i64`, or any file with `keys=`: bare integers; a HugeCTR keyset | one key each, or `ids=N` |
 //! | `npy` | `*.npy`: an array of `<i4`, `<i8`, `<u4`, `<u8` | its rows; of a list one key each, or `ids=N` |
+//! | `npz` | `*.npz`: an archive of arrays of integers, `[samples]`, `[samples, n]`, or `[ids]` beside `NAME.offsets` | rows |
 //! | `csv` | `*.csv`, `*.txt`, `*.tsv`: text with a header line; a slot for each column named | lines, or lines alike in `query=COLUMN` |
 //! | `norm` | a HugeCTR file list of Norm data files, or one of these; `keys=u32` (default) or `i64` | its samples |
 //! | `raw` | HugeCTR Raw: `labels=`, `dense=`, `slots=` or `hotness=1/3/..`, `keys=u32` (default) or `i64` | its samples |
@@ -35,15 +36,19 @@
 //! | `tokens` | token ids of text: `*.npy`, or bare integers (`u32` if nothing else is said); `hash=engram-1`, `engram-14` or `ple`, `map=FILE`, `end=TOKEN` | tokens, each with the rows of its n-grams |
 //!
 //! `sizes=A/B/..` (HugeCTR's `slot_size_array`) adds to the keys of each slot the sizes of those before it.
+//!
+//! [`data`] reads whole data sets: labels and dense features too, as batches.
 #![forbid(unsafe_code)]
 
 mod block;
 mod csv;
+pub mod data;
 mod detect;
 mod fixed;
 mod list;
 mod norm;
 mod npy;
+mod npz;
 mod parquet;
 mod sample_source;
 mod scores;

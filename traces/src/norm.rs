@@ -1,16 +1,16 @@
 //! HugeCTR's Norm: a header, then samples of labels, dense features and, for each slot, how many keys and the keys. With
 //! `error_check` every unit, the header and each sample, stands between its length and the sum of its bytes.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use warprow_formats::{FileError, FileErrorKind, KeyType};
 
 use crate::block::{MAX_SAMPLE_KEYS, TraceBlock};
 use crate::list;
-use crate::sample_source::{Opened, SampleSource};
+use crate::sample_source::{Opened, SampleSink, SampleSource};
 use crate::slot::TraceSlot;
 use crate::spec::TraceSpec;
-use crate::stream::{Stream, numbers};
+use crate::stream::Stream;
 
 /// Bytes of the header.
 const HEADER: usize = 64;
@@ -21,9 +21,9 @@ const MAX_SLOTS: i64 = 1 << 16;
 
 /// What a header says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Header {
+pub(crate) struct Header {
     framed: bool,
-    samples: u64,
+    pub(crate) samples: u64,
     /// Bytes of labels and dense features.
     before: usize,
     labels: i64,
@@ -31,7 +31,14 @@ struct Header {
     slots: usize,
 }
 
-struct Norm {
+impl Header {
+    /// Labels, dense features and slots of each sample.
+    pub(crate) fn shape(&self) -> (usize, usize, usize) {
+        (self.labels as usize, self.dense as usize, self.slots)
+    }
+}
+
+pub(crate) struct Norm {
     files: std::vec::IntoIter<PathBuf>,
     first: PathBuf,
     header: Header,
@@ -50,18 +57,16 @@ pub(crate) fn is(stream: &mut Stream) -> bool {
 }
 
 pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FileError> {
-    let files = list::files(&spec.path)?;
-    let bytes = list::bytes(&files);
-    let mut files = files.into_iter();
-    let Some(first) = files.next() else {
-        return Err(FileError::new(FileErrorKind::Missing, &spec.path, "lists no file", "look at the list"));
-    };
-    let mut stream = Stream::open(&first)?;
-    let header = header(&mut stream)?;
     let width = spec.keys.unwrap_or(KeyType::U32);
-    let slots = (0..header.slots).map(|slot| TraceSlot { name: slot.to_string(), signed: width.is_signed() }).collect();
-    let left = header.samples;
-    Ok(Opened { slots, source: Box::new(Norm { files, first, header, stream, left, width, before: 0, bytes }) })
+    let norm = Norm::open(&spec.path, list::files(&spec.path)?, width)?;
+    let slots = 0..norm.header.slots;
+    let slots = slots.map(|slot| TraceSlot { name: slot.to_string(), signed: width.is_signed() }).collect();
+    Ok(Opened { slots, source: Box::new(norm) })
+}
+
+/// The header of a data file.
+pub(crate) fn header_of(path: &Path) -> Result<Header, FileError> {
+    header(&mut Stream::open(path)?)
 }
 
 /// Whether units are framed.
@@ -137,8 +142,39 @@ fn count(bytes: &[u8]) -> Option<i32> {
 }
 
 impl Norm {
+    /// The samples of `files`, which `path` names.
+    pub(crate) fn open(path: &Path, files: Vec<PathBuf>, width: KeyType) -> Result<Self, FileError> {
+        let bytes = list::bytes(&files);
+        let mut files = files.into_iter();
+        let Some(first) = files.next() else {
+            return Err(FileError::new(FileErrorKind::Missing, path, "lists no file", "look at the list"));
+        };
+        let mut stream = Stream::open(&first)?;
+        let header = header(&mut stream)?;
+        Ok(Self { files, first, header, stream, left: header.samples, width, before: 0, bytes })
+    }
+
+    /// Gives samples until `sink` is full or there are no more.
+    pub(crate) fn read(&mut self, sink: &mut impl SampleSink) -> Result<(), FileError> {
+        while !sink.is_full() {
+            if self.left == 0 {
+                if !self.next_file()? {
+                    break;
+                }
+                continue;
+            }
+            match self.header.framed {
+                true => self.framed(sink)?,
+                false => self.unframed(sink)?,
+            }
+            sink.end();
+            self.left -= 1;
+        }
+        Ok(())
+    }
+
     /// A sample that stands in a unit of its own.
-    fn framed(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
+    fn framed(&mut self, sink: &mut impl SampleSink) -> Result<(), FileError> {
         let at = self.stream.at;
         let damaged = |stream: &Stream, what: String| Err(stream.damaged(what).at(at));
         let before = self.header.before;
@@ -147,7 +183,8 @@ impl Norm {
         let size = width.size() as usize;
         let bytes = unit(&mut self.stream)?;
         let length = bytes.len();
-        let mut rest = bytes.get(before..).unwrap_or_default();
+        let (first, mut rest) = bytes.split_at_checked(before).unwrap_or_default();
+        sink.begin(first);
         let mut wrong = None;
         for slot in 0..slots {
             let Some(stated) = count(rest) else {
@@ -160,7 +197,7 @@ impl Norm {
                 wrong = Some(format!("a sample of {length} bytes has {stated} keys in slot {slot}"));
                 break;
             };
-            block.push(numbers(keys, width));
+            sink.list(keys, width);
             rest = later;
         }
         let left = rest.len();
@@ -171,9 +208,9 @@ impl Norm {
         }
     }
 
-    fn unframed(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
+    fn unframed(&mut self, sink: &mut impl SampleSink) -> Result<(), FileError> {
         let size = self.width.size();
-        self.stream.take(self.header.before)?;
+        sink.begin(self.stream.take(self.header.before)?);
         let mut all = 0;
         for slot in 0..self.header.slots {
             let at = self.stream.at;
@@ -188,7 +225,7 @@ impl Norm {
                 let what = format!("a sample has more than {MAX_SAMPLE_KEYS} keys");
                 return Err(self.stream.damaged(what).at(at));
             }
-            block.push(numbers(self.stream.take((keys * size) as usize)?, self.width));
+            sink.list(self.stream.take((keys * size) as usize)?, self.width);
         }
         Ok(())
     }
@@ -202,12 +239,11 @@ impl Norm {
         let Some(path) = self.files.next() else { return Ok(false) };
         let mut stream = Stream::open(&path)?;
         let header = header(&mut stream)?;
-        let shape = |header: &Header| (header.labels, header.dense, header.slots);
-        if shape(&header) != shape(&self.header) {
+        if header.shape() != self.header.shape() {
             let what = format!(
                 "labels, dense features and slots are {:?} in it, {:?} in {}",
-                shape(&header),
-                shape(&self.header),
+                header.shape(),
+                self.header.shape(),
                 self.first.display()
             );
             return Err(FileError::new(FileErrorKind::Disagree, &path, what, "list only files of one data set"));
@@ -220,20 +256,7 @@ impl Norm {
 
 impl SampleSource for Norm {
     fn fill(&mut self, block: &mut TraceBlock) -> Result<(), FileError> {
-        while !block.is_full() {
-            if self.left == 0 {
-                if !self.next_file()? {
-                    break;
-                }
-                continue;
-            }
-            match self.header.framed {
-                true => self.framed(block)?,
-                false => self.unframed(block)?,
-            }
-            self.left -= 1;
-        }
-        Ok(())
+        self.read(block)
     }
 
     fn progress(&self) -> (u64, u64) {

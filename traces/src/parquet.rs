@@ -14,7 +14,7 @@ use crate::spec::TraceSpec;
 use crate::stream::Stream;
 
 /// What stands beside the files.
-const METADATA: &str = "_metadata.json";
+pub(crate) const METADATA: &str = "_metadata.json";
 /// The longest that is read.
 const MAX_METADATA: u64 = 64 << 20;
 /// Rows that are decoded at once: rows of lists may have many keys.
@@ -22,11 +22,15 @@ const ROWS: usize = 1024;
 
 /// What `_metadata.json` says, as far as it matters here.
 #[derive(Debug, Deserialize)]
-struct Metadata {
+pub(crate) struct Metadata {
     #[serde(default)]
     file_stats: Vec<FileStats>,
     #[serde(default)]
-    cats: Vec<Category>,
+    cats: Vec<NamedColumn>,
+    #[serde(default)]
+    conts: Vec<NamedColumn>,
+    #[serde(default)]
+    labels: Vec<NamedColumn>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -36,9 +40,50 @@ struct FileStats {
 }
 
 #[derive(Debug, Deserialize)]
-struct Category {
+struct NamedColumn {
     col_name: String,
     index: i64,
+}
+
+impl Metadata {
+    /// The columns of keys, by their index.
+    pub(crate) fn cats(&self) -> Vec<String> {
+        by_index(&self.cats)
+    }
+
+    /// The columns of dense features, by their index.
+    pub(crate) fn conts(&self) -> Vec<String> {
+        by_index(&self.conts)
+    }
+
+    /// The columns of labels, by their index.
+    pub(crate) fn labels(&self) -> Vec<String> {
+        by_index(&self.labels)
+    }
+
+    /// Rows of files by base name, which alone counts: the folder has another place since it was written.
+    pub(crate) fn stated(&self) -> HashMap<String, u64> {
+        let base = |name: &str| name.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
+        self.file_stats.iter().map(|file| (base(&file.file_name), file.num_rows)).collect()
+    }
+}
+
+fn by_index(columns: &[NamedColumn]) -> Vec<String> {
+    let mut columns: Vec<&NamedColumn> = columns.iter().collect();
+    columns.sort_by_key(|column| column.index);
+    columns.into_iter().map(|column| column.col_name.clone()).collect()
+}
+
+/// Refuses a file that has other rows than the metadata say.
+pub(crate) fn check_rows(stated: &HashMap<String, u64>, path: &Path, rows: u64) -> Result<(), FileError> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    match stated.get(&*name) {
+        Some(&stated) if stated != rows => {
+            let what = format!("it has {rows} rows; {METADATA} says {stated}");
+            Err(FileError::new(FileErrorKind::Disagree, path, what, "write the data set again"))
+        }
+        _ => Ok(()),
+    }
 }
 
 struct DataSet {
@@ -72,18 +117,11 @@ struct Column {
 
 pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FileError> {
     let (files, folder) = files(&spec.path)?;
-    let Some(first) = files.first() else {
-        let what = "holds no file that ends in .parquet";
-        return Err(FileError::new(FileErrorKind::Missing, &spec.path, what, "look at the path"));
-    };
+    let Some(first) = files.first() else { return Err(no_files(&spec.path)) };
     let metadata = metadata(&folder.join(METADATA))?;
     let file = IntegerFile::open(first)?;
     let names = match (&*spec.columns, &metadata) {
-        ([], Some(metadata)) if !metadata.cats.is_empty() => {
-            let mut cats: Vec<&Category> = metadata.cats.iter().collect();
-            cats.sort_by_key(|category| category.index);
-            cats.into_iter().map(|category| category.col_name.clone()).collect()
-        }
+        ([], Some(metadata)) if !metadata.cats.is_empty() => metadata.cats(),
         ([], _) => file.columns().iter().map(|column| column.name.clone()).collect(),
         (columns, _) => columns.to_vec(),
     };
@@ -95,20 +133,17 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FileError> {
     let types = types(&file, &names);
     let slots = names.iter().zip(&types);
     let slots = slots.map(|(name, width)| TraceSlot { name: name.clone(), signed: width.is_signed() }).collect();
-    let stats = metadata.map(|metadata| metadata.file_stats).unwrap_or_default();
-    // Only the base name counts: the folder has another place since it was written.
-    let base = |name: String| name.rsplit(['/', '\\']).next().unwrap_or_default().to_owned();
-    let stated: HashMap<String, u64> = stats.into_iter().map(|file| (base(file.file_name), file.num_rows)).collect();
+    let stated = metadata.map(|metadata| metadata.stated()).unwrap_or_default();
     let bytes = list::bytes(&files);
     let mut files = files.into_iter();
     files.next();
     let set = DataSet { files, names, types, stated, open: None, read: 0, bytes };
-    set.check(&rows)?;
+    check_rows(&set.stated, &rows.path, rows.rows)?;
     Ok(Opened { slots, source: Box::new(DataSet { open: Some(rows), ..set }) })
 }
 
 /// The data files, and the folder that their metadata are in.
-fn files(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), FileError> {
+pub(crate) fn files(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), FileError> {
     let parent = || path.parent().unwrap_or(Path::new("")).to_owned();
     let ends =
         |path: &Path, ending: &str| path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case(ending));
@@ -130,7 +165,7 @@ fn files(path: &Path) -> Result<(Vec<PathBuf>, PathBuf), FileError> {
     Ok((files, folder))
 }
 
-fn metadata(path: &Path) -> Result<Option<Metadata>, FileError> {
+pub(crate) fn metadata(path: &Path) -> Result<Option<Metadata>, FileError> {
     if !path.exists() {
         return Ok(None);
     }
@@ -141,6 +176,11 @@ fn metadata(path: &Path) -> Result<Option<Metadata>, FileError> {
     let len = stream.len as usize;
     let parsed = serde_json::from_slice(stream.take(len)?);
     parsed.map(Some).map_err(|error| stream.damaged(format!("it is not what HugeCTR writes: {error}")))
+}
+
+/// The error of a folder without files.
+pub(crate) fn no_files(path: &Path) -> FileError {
+    FileError::new(FileErrorKind::Missing, path, "holds no file that ends in .parquet", "look at the path")
 }
 
 fn types(file: &IntegerFile, names: &[String]) -> Vec<KeyType> {
@@ -211,18 +251,6 @@ impl Column {
 }
 
 impl DataSet {
-    /// Refuses a file that has other rows than the metadata say.
-    fn check(&self, rows: &Rows) -> Result<(), FileError> {
-        let name = rows.path.file_name().unwrap_or_default().to_string_lossy();
-        match self.stated.get(&*name) {
-            Some(&stated) if stated != rows.rows => {
-                let what = format!("it has {} rows; {METADATA} says {stated}", rows.rows);
-                Err(FileError::new(FileErrorKind::Disagree, &rows.path, what, "write the data set again"))
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// Goes on to the next file; `false` if there is none.
     fn next_file(&mut self) -> Result<bool, FileError> {
         let Some(path) = self.files.next() else { return Ok(false) };
@@ -232,7 +260,7 @@ impl DataSet {
             let what = "its columns are of other types than those of the files before it";
             return Err(FileError::new(FileErrorKind::Disagree, &path, what, "list only files of one data set"));
         }
-        self.check(&rows)?;
+        check_rows(&self.stated, &rows.path, rows.rows)?;
         self.open = Some(rows);
         Ok(true)
     }

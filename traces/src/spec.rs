@@ -57,6 +57,8 @@ pub enum TraceFormat {
     Raw,
     /// HugeCTR's Parquet, or any other with columns of integers.
     Parquet,
+    /// An archive of NumPy's arrays, of which those of integers are slots.
+    Npz,
     /// Token ids of text, each of which looks up the rows of its n-grams.
     Tokens,
 }
@@ -107,7 +109,7 @@ pub(crate) fn key_type(name: &str) -> Option<KeyType> {
 impl TraceFormat {
     /// Whether its slots are columns with names, of which some can be chosen ([`TraceSpec::columns`]).
     pub const fn has_columns(self) -> bool {
-        matches!(self, Self::Csv | Self::Parquet)
+        matches!(self, Self::Csv | Self::Parquet | Self::Npz)
     }
 
     fn named(name: &str) -> Option<Self> {
@@ -118,6 +120,7 @@ impl TraceFormat {
             "norm" => Self::Norm,
             "raw" => Self::Raw,
             "parquet" => Self::Parquet,
+            "npz" => Self::Npz,
             "tokens" => Self::Tokens,
             _ => return None,
         })
@@ -204,7 +207,7 @@ impl TraceSpec {
     }
 }
 
-fn list<T: FromStr>(text: &str) -> Option<Vec<T>> {
+pub(crate) fn list<T: FromStr>(text: &str) -> Option<Vec<T>> {
     text.split('/').map(|number| number.parse().ok()).collect()
 }
 

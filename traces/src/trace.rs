@@ -6,7 +6,7 @@ use crate::block::TraceBlock;
 use crate::sample_source::{Opened, SampleSource};
 use crate::slot::TraceSlot;
 use crate::spec::{NgramSpec, QueryBy, TraceFormat, TraceSpec};
-use crate::{csv, fixed, norm, npy, parquet, tokens};
+use crate::{csv, fixed, norm, npy, npz, parquet, tokens};
 
 /// Recorded look-ups. Ends with the last sample, or with the first error.
 pub struct Trace {
@@ -38,6 +38,7 @@ impl Trace {
             TraceFormat::Ids => fixed::ids(spec)?,
             TraceFormat::Raw => fixed::raw(spec)?,
             TraceFormat::Npy => npy::open(spec)?,
+            TraceFormat::Npz => npz::open(spec)?,
             TraceFormat::Csv => csv::open(spec)?,
             TraceFormat::Norm => norm::open(spec)?,
             TraceFormat::Parquet => parquet::open(spec)?,
@@ -184,16 +185,16 @@ fn prefixes(spec: &TraceSpec, slots: usize) -> Result<Vec<(u64, u64)>, FileError
 /// Settings that say nothing about such a trace would be lost.
 fn refuse_settings(spec: &TraceSpec, format: TraceFormat) -> Result<(), FileError> {
     let is = |formats: &[TraceFormat]| formats.contains(&format);
-    use TraceFormat::{Csv, Ids, Norm, Npy, Parquet, Raw, Tokens};
+    use TraceFormat::{Csv, Ids, Norm, Npy, Npz, Parquet, Raw, Tokens};
     let lost = [
-        ("a column", !spec.columns.is_empty() && !is(&[Csv, Parquet])),
+        ("a column", !spec.columns.is_empty() && !is(&[Csv, Parquet, Npz])),
         ("query=COLUMN", matches!(spec.query, Some(QueryBy::Column(_))) && !is(&[Csv])),
         ("ids=", matches!(spec.query, Some(QueryBy::Ids(_))) && !is(&[Ids, Npy])),
         ("labels=, dense=, slots= or hotness=", spec.labels + spec.dense > 0 && format != Raw),
         ("slots= or hotness=", !spec.hotness.is_empty() && format != Raw),
         ("hash=, map= or end=", spec.ngrams != NgramSpec::default() && format != Tokens),
         ("sizes=", !spec.sizes.is_empty() && format == Tokens),
-        ("a type of keys", spec.keys.is_some() && is(&[Npy, Csv, Parquet])),
+        ("a type of keys", spec.keys.is_some() && is(&[Npy, Npz, Csv, Parquet])),
         (
             "a type of 32-bit signed or 64-bit unsigned keys",
             matches!(spec.keys, Some(KeyType::I32 | KeyType::U64)) && is(&[Norm, Raw]),

@@ -39,18 +39,29 @@ impl FromStr for TraceFile {
 impl TraceFile {
     /// Reads all ids, of which there may be none.
     pub fn read(&self) -> Result<RecordedKeys, FileError> {
-        let mut trace = Trace::open(&TraceSpec::list(&self.path, self.column.as_deref())?)?;
-        let mut keys = Vec::new();
-        let mut block = TraceBlock::default();
-        while trace.next_block(&mut block)? {
-            keys.extend_from_slice(block.keys());
-        }
-        let is_signed = trace.slots().iter().any(|slot| slot.signed);
-        // Text has no types: its numbers are unsigned only where one of them needs all 64 bits.
-        let fits = || trace.format() == TraceFormat::Csv && keys.iter().all(|&key| i64::try_from(key).is_ok());
-        Ok(match is_signed || fits() {
-            true => RecordedKeys::Signed(keys.into_iter().map(|key| key as i64).collect()),
-            false => RecordedKeys::Unsigned(keys),
-        })
+        read_slots(&TraceSpec::list(&self.path, self.column.as_deref())?, None)
     }
+}
+
+/// Reads the keys of some slots of a trace, sample by sample; of all slots, if none are named. There may be no keys.
+pub fn read_slots(spec: &TraceSpec, slots: Option<&[usize]>) -> Result<RecordedKeys, FileError> {
+    let mut trace = Trace::open(spec)?;
+    let mut keys = Vec::new();
+    let mut block = TraceBlock::default();
+    while trace.next_block(&mut block)? {
+        match slots {
+            None => keys.extend_from_slice(block.keys()),
+            Some(slots) => block.samples().for_each(|sample| {
+                slots.iter().for_each(|&slot| keys.extend_from_slice(sample.keys(slot)));
+            }),
+        }
+    }
+    let is_meant = |slot: &usize| slots.is_none_or(|slots| slots.contains(slot));
+    let is_signed = (0..).zip(trace.slots()).any(|(nth, slot)| slot.signed && is_meant(&nth));
+    // Text has no types: its numbers are unsigned only where one of them needs all 64 bits.
+    let fits = || trace.format() == TraceFormat::Csv && keys.iter().all(|&key| i64::try_from(key).is_ok());
+    Ok(match is_signed || fits() {
+        true => RecordedKeys::Signed(keys.into_iter().map(|key| key as i64).collect()),
+        false => RecordedKeys::Unsigned(keys),
+    })
 }

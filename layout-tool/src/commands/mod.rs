@@ -2,6 +2,7 @@
 
 pub mod bind;
 mod context;
+pub mod convert;
 pub mod demo;
 pub mod devices;
 pub mod doctor;

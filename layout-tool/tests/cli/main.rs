@@ -4,6 +4,7 @@ mod against;
 mod bad_input;
 mod checkpoints;
 mod columns;
+mod convert;
 mod damage;
 mod demo;
 mod drives_in_use;

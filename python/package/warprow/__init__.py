@@ -9,7 +9,7 @@ arrays. `warprow.torch` has modules that stand in the place of `torch.nn.Embeddi
 >>> store.lookup("user", [3, 1, 4])                  # an array of shape (3, dim)
 """
 
-from . import errors
+from . import data, errors
 from .errors import *  # noqa: F403
 from .executor import Executor, Feature, Plan
 from .ngram import NgramHash
@@ -35,6 +35,7 @@ __all__ = [
     "TableShape",
     "TableTiers",
     "VerifyReport",
+    "data",
     "errors",
     "format",
     "open",

@@ -2,6 +2,8 @@ from os import PathLike
 from typing import Any, Callable, final
 
 __all__ = [
+    "DataBatch",
+    "DataReader",
     "Gpu",
     "Host",
     "HostPlan",
@@ -11,7 +13,9 @@ __all__ = [
     "Proposal",
     "Store",
     "allocate_tiers",
+    "convert_data",
     "format",
+    "generate_data",
     "gpu_count",
     "open",
     "operator_table",
@@ -152,3 +156,32 @@ class NgramHash:
     @property
     def rows(self) -> int: ...
     def ids(self, history: tuple[int, int], tokens: tuple[int, int], out: tuple[int, int]) -> None: ...
+
+def convert_data(
+    paths: list[str | PathLike[str]], args: _Options, out: _Options, progress: _Progress | None
+) -> int: ...
+def generate_data(
+    name: str,
+    samples: int,
+    scale: int,
+    alpha: float,
+    seed: int,
+    out: _Options,
+    progress: _Progress | None,
+) -> list[tuple[str, int]]: ...
+@final
+class DataReader:
+    def __new__(
+        cls, paths: list[str | PathLike[str]], args: _Options, batch: int, ahead: int, drop_last: bool
+    ) -> DataReader: ...
+    def shape(self) -> dict[str, Any]: ...
+    def next(self) -> DataBatch | None: ...
+    def close(self) -> None: ...
+
+@final
+class DataBatch:
+    @property
+    def samples(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    def arrays(self) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int]]: ...

@@ -16,6 +16,6 @@ pub use call::{CallResult, calls};
 pub(super) use ids::different;
 pub use latency::{LatencyResult, LatencySetup, Tier, latencies};
 pub use percentiles::Percentiles;
-pub use shapes::{CARDINALITIES, Defaults, Shape};
+pub use shapes::{Defaults, Shape};
 pub use split::{SplitResult, Spread, split};
 pub use tables::{CriteoResult, CriteoSetup, HostTimes, run};

@@ -2,13 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
+use warprow_workload::PublishedData;
+
 use crate::fixtures::Media;
 
-/// Rows of the 26 categorical features of the Criteo 1 TB click logs, capped at 40 million, as MLPerf's DLRM-DCNv2 has them.
-pub const CARDINALITIES: [u64; 26] = [
-    40_000_000, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 40_000_000, 3_067_956, 405_282, 10, 2_209, 11_938,
-    155, 4, 976, 14, 40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36,
-];
 /// Elements of a row.
 pub(super) const DIM: u32 = 128;
 
@@ -57,7 +54,7 @@ impl Shape {
     /// The published rows of each table.
     pub fn rows(self) -> Vec<u64> {
         match self {
-            Self::Criteo => CARDINALITIES.to_vec(),
+            Self::Criteo => PublishedData::CriteoTerabyte.features().into_iter().map(|(_, rows)| rows).collect(),
             Self::DynamicEmb => vec![26_800_000; 10],
             Self::Nve => vec![1 << 29],
         }

@@ -47,8 +47,8 @@ pub struct DemoArgs {
     /// The tensor in it [default: the one with the most rows]
     #[arg(long, value_name = "GLOB", requires = "table", conflicts_with_all = MADE_UP)]
     pub tensor: Option<String>,
-    /// Take the ids from this file instead: .csv with a column, .npy, or raw .u32, .u64; its first half tells which rows are hot,
-    /// its second half is replayed, again and again if it is short
+    /// Take the ids from this file instead: .csv with a column, .npy, or raw .u32, .u64, or any other trace, such as .npz, .parquet or
+    /// norm:FILE:slot=3; its first half tells which rows are hot, its second half is replayed, again and again if it is short
     #[arg(long, value_name = "FILE[:COLUMN]", requires = "table", conflicts_with_all = MADE_UP)]
     pub trace: Option<String>,
     /// How keys of the trace become ids

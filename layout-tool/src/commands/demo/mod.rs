@@ -8,6 +8,7 @@ mod report;
 mod results;
 mod rivals;
 mod run;
+mod trace;
 mod warprow;
 mod workload;
 

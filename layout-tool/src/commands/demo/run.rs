@@ -10,7 +10,7 @@ use warprow_lookup::{Feature, HostExecutor, HostOptions, PlanOptions};
 use warprow_soft_controller::SoftController;
 use warprow_store::{Device, LoadOptions, LoadReport, OpenOptions, Store, TableLoad};
 use warprow_workload::units;
-use warprow_workload::{KeyMapping, TableContent, TraceFile};
+use warprow_workload::{KeyMapping, TableContent};
 
 use super::arguments::{DemoArgs, Inject, Map};
 use super::cold;
@@ -35,8 +35,7 @@ pub(crate) fn run(args: &DemoArgs, context: &Context) -> Result<CommandOutput, F
                 Map::Dense => KeyMapping::Dense,
                 Map::Modulo => KeyMapping::Modulo,
             };
-            let Ok(trace) = trace.parse::<TraceFile>();
-            Workload::given(args, file, choose(file, args.tensor.as_deref())?, &trace, mapping)?
+            Workload::given(args, file, choose(file, args.tensor.as_deref())?, trace, mapping)?
         }
         _ => Workload::computed(args)?,
     };

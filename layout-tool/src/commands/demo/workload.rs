@@ -5,14 +5,12 @@ use std::sync::Mutex;
 use warprow_formats::{FileTable, TableFile};
 use warprow_layout::{DType, Ranks, RowSource, Table, VolumeError};
 use warprow_workload::units;
-use warprow_workload::{
-    BatchSource, ContentOracle, IdShuffle, KeyMapping, MappedKeys, PowerLaw, TableContent, TraceFile, counts,
-};
+use warprow_workload::{BatchSource, ContentOracle, IdShuffle, KeyMapping, MappedKeys, PowerLaw, TableContent, counts};
 
 use super::arguments::DemoArgs;
+use super::trace;
 use crate::failure::Failure;
 use crate::file::ById;
-use crate::hotness::read_keys;
 
 /// The name of the table.
 pub(crate) const TABLE: &str = "demo";
@@ -147,11 +145,11 @@ impl<'a> Workload<'a> {
         args: &DemoArgs,
         file: &'a TableFile,
         table: &'a FileTable,
-        trace: &TraceFile,
+        trace: &str,
         mapping: KeyMapping,
     ) -> Result<Self, Failure> {
-        let subject = trace.path.display().to_string();
-        let MappedKeys { ids, distinct, missing } = read_keys(trace)?.map(mapping, table.rows);
+        let (subject, keys) = trace::read(trace, &table.name)?;
+        let MappedKeys { ids, distinct, missing } = keys.map(mapping, table.rows);
         let share = Share { missing, ids: ids.len() as u64, distinct };
         let (past, future) = ids.split_at(ids.len() / 2);
         if future.is_empty() {

@@ -1,0 +1,12 @@
+//! A data set at its beginning.
+
+use super::files::DataFiles;
+use super::shape::DataShape;
+
+/// What a data set is at its beginning.
+pub(super) struct OpenedData {
+    pub(super) shape: DataShape,
+    /// Samples of all files, where their headers tell.
+    pub(super) samples: Option<u64>,
+    pub(super) files: DataFiles,
+}
