@@ -5,10 +5,13 @@ use std::path::Path;
 use warprow_formats::{FileError, FileErrorKind, KeyType};
 
 use crate::block::{MAX_SAMPLE_KEYS, TraceBlock};
-use crate::sample_source::{Opened, SampleSink, SampleSource};
+use crate::sample_source::{AlikeSamples, Opened, SampleSink, SampleSource};
 use crate::slot::TraceSlot;
 use crate::spec::{QueryBy, TraceSpec, key_type};
 use crate::stream::{Stream, numbers, stem};
+
+/// Bytes of samples that are taken at once: they stay in a cache while their columns are.
+const BLOCK: usize = 1 << 16;
 
 /// Samples one after another.
 pub(crate) struct Fixed {
@@ -118,17 +121,19 @@ impl Fixed {
     /// Gives samples until `sink` is full or there are no more.
     pub(crate) fn read(&mut self, sink: &mut impl SampleSink) -> Result<(), FileError> {
         let size = self.width.size() as usize;
-        let keys: usize = self.hotness.iter().map(|&keys| keys as usize).sum();
+        let mut at = self.before;
+        let list = |&keys: &u32| {
+            let begin = at;
+            at += keys as usize * size;
+            (begin, keys as usize)
+        };
+        let lists = self.hotness.iter().map(list).collect();
+        let samples = AlikeSamples { stride: at, floats: (0, self.before), lists, width: self.width };
         while self.stream.left() > 0 && !sink.is_full() {
-            let sample = self.stream.take(self.before + keys * size)?;
-            let (before, mut rest) = sample.split_at_checked(self.before).unwrap_or_default();
-            sink.begin(before);
-            for &keys in &self.hotness {
-                let (now, later) = rest.split_at(keys as usize * size);
-                sink.list(now, self.width);
-                rest = later;
-            }
-            sink.end();
+            let there = self.stream.left() / samples.stride as u64;
+            let count = there.min((BLOCK / samples.stride).max(1).min(sink.room()) as u64);
+            // A file is whole samples: where it is not, taking one says so.
+            sink.alike(self.stream.take(count.max(1) as usize * samples.stride)?, &samples);
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use warprow_formats::{FileError, FileErrorKind, KeyType};
 
 use crate::block::{MAX_SAMPLE_KEYS, TraceBlock};
 use crate::list;
-use crate::sample_source::{Opened, SampleSink, SampleSource};
+use crate::sample_source::{AlikeSamples, Opened, SampleSink, SampleSource};
 use crate::slot::TraceSlot;
 use crate::spec::TraceSpec;
 use crate::stream::Stream;
@@ -46,10 +46,16 @@ pub(crate) struct Norm {
     /// Samples of this file that are still to come.
     left: u64,
     width: KeyType,
+    /// How many keys each slot of the sample before had, and how many samples are looked at at once, as long as they are like it.
+    counts: Vec<usize>,
+    together: usize,
     /// Bytes of the files that were read, and of all.
     before: u64,
     bytes: u64,
 }
+
+/// Bytes of samples that are looked at at once.
+const BLOCK: usize = 1 << 16;
 
 /// Whether a file begins as these do.
 pub(crate) fn is(stream: &mut Stream) -> bool {
@@ -127,7 +133,7 @@ fn unit(stream: &mut Stream) -> Result<&[u8], FileError> {
     };
     let framed = stream.peek(length + 1)?;
     let (sum, bytes) = framed.split_last().unwrap_or((&0, &[]));
-    let found = bytes.iter().fold(0u8, |sum, &byte| sum.wrapping_add(byte));
+    let found = self::sum(bytes);
     if found != *sum {
         let what = format!("the sum of a unit's bytes is {found}, and {sum} stands behind it");
         return Err(stream.damaged(what).at(at));
@@ -136,8 +142,13 @@ fn unit(stream: &mut Stream) -> Result<&[u8], FileError> {
     Ok(&framed[..length])
 }
 
+/// The sum of a unit's bytes.
+fn sum(bytes: &[u8]) -> u8 {
+    bytes.iter().fold(0, |sum: u8, &byte| sum.wrapping_add(byte))
+}
+
 /// The length of a slot's list.
-fn count(bytes: &[u8]) -> Option<i32> {
+fn count_at(bytes: &[u8]) -> Option<i32> {
     bytes.first_chunk().map(|&bytes| i32::from_le_bytes(bytes))
 }
 
@@ -151,7 +162,18 @@ impl Norm {
         };
         let mut stream = Stream::open(&first)?;
         let header = header(&mut stream)?;
-        Ok(Self { files, first, header, stream, left: header.samples, width, before: 0, bytes })
+        Ok(Self {
+            files,
+            first,
+            header,
+            stream,
+            left: header.samples,
+            width,
+            counts: Vec::new(),
+            together: 1,
+            before: 0,
+            bytes,
+        })
     }
 
     /// Gives samples until `sink` is full or there are no more.
@@ -163,6 +185,11 @@ impl Norm {
                 }
                 continue;
             }
+            if let Some(count) = self.alike(sink)? {
+                self.left -= count as u64;
+                continue;
+            }
+            self.counts.clear();
             match self.header.framed {
                 true => self.framed(sink)?,
                 false => self.unframed(sink)?,
@@ -171,6 +198,51 @@ impl Norm {
             self.left -= 1;
         }
         Ok(())
+    }
+
+    /// Gives samples that are like the one before, all at once, as most are where each has one key of each slot. `None` if the next ones
+    /// are not, or not sound: they are then read one by one.
+    fn alike(&mut self, sink: &mut impl SampleSink) -> Result<Option<usize>, FileError> {
+        let Header { framed, before, slots, .. } = self.header;
+        if self.counts.len() != slots {
+            return Ok(None);
+        }
+        let size = self.width.size() as usize;
+        let head = if framed { 4 } else { 0 };
+        let mut at = head + before;
+        let list = |&keys: &usize| {
+            at += 4 + keys * size;
+            (at - keys * size, keys)
+        };
+        let lists: Vec<_> = self.counts.iter().map(list).collect();
+        let stride = at + usize::from(framed);
+        let samples = AlikeSamples { stride, floats: (head, before), lists, width: self.width };
+        let most = (BLOCK / stride).min(self.together).min(sink.room());
+        let count = (self.stream.left() / stride as u64).min(most as u64).min(self.left) as usize;
+        if count == 0 {
+            self.together = self.together.max(1);
+            return Ok(None);
+        }
+        let bytes = self.stream.peek(count * stride)?;
+        let is_sound = bytes.chunks_exact(stride).all(|sample| {
+            let word = |at: usize| sample.get(at..).and_then(count_at);
+            let is_framed = || {
+                let unit = sample.get(4..stride - 1).unwrap_or_default();
+                word(0) == Some(unit.len() as i32) && sample.last() == Some(&sum(unit))
+            };
+            samples.lists.iter().all(|&(at, keys)| word(at - 4) == Some(keys as i32)) && (!framed || is_framed())
+        });
+        if !is_sound {
+            // The next one alone may be alike; lists of any length are not looked at twice for long.
+            self.together = self.together / 2;
+            if self.together == 0 {
+                (self.together, self.counts) = (1, Vec::new());
+            }
+            return Ok(None);
+        }
+        sink.alike(self.stream.take(count * stride)?, &samples);
+        self.together = (self.together * 2).min(BLOCK);
+        Ok(Some(count))
     }
 
     /// A sample that stands in a unit of its own.
@@ -187,7 +259,7 @@ impl Norm {
         sink.begin(first);
         let mut wrong = None;
         for slot in 0..slots {
-            let Some(stated) = count(rest) else {
+            let Some(stated) = count_at(rest) else {
                 wrong = Some(format!("a sample of {length} bytes ends before slot {slot}"));
                 break;
             };
@@ -198,6 +270,7 @@ impl Norm {
                 break;
             };
             sink.list(keys, width);
+            self.counts.push(stated as usize);
             rest = later;
         }
         let left = rest.len();
@@ -226,6 +299,7 @@ impl Norm {
                 return Err(self.stream.damaged(what).at(at));
             }
             sink.list(self.stream.take((keys * size) as usize)?, self.width);
+            self.counts.push(keys as usize);
         }
         Ok(())
     }

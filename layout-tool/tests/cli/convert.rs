@@ -60,7 +60,7 @@ fn what_cannot_be_converted_is_said() {
             3,
             "which it is said that it has 400 rows",
         ),
-        (&["convert", "raw:t.bin:labels=1,slots=2", "t.csv"], 3, "not a whole number of samples"),
+        (&["convert", "raw:t.bin:labels=1,slots=6", "t.csv"], 3, "not a whole number of samples"),
         (&["convert", SOURCE, "odd.csv"], 4, "exists already"),
     ] {
         let error = fixture.fails(args, exit);

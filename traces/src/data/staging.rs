@@ -6,7 +6,7 @@ use warprow_formats::{FileError, FileErrorKind, KeyType};
 
 use super::batch::DataBatch;
 use super::shape::DataShape;
-use crate::sample_source::SampleSink;
+use crate::sample_source::{AlikeSamples, SampleSink};
 
 /// The most ids of a batch, in all features together.
 pub const MAX_BATCH_IDS: usize = 1 << 28;
@@ -67,6 +67,35 @@ impl Lists {
         let length = self.ids.len() - before;
         self.end(length);
         length
+    }
+
+    /// Adds the ids of samples that are all alike, `keys` of each from its byte `at` on.
+    fn alike(&mut self, bytes: &[u8], (at, keys): (usize, usize), samples: &AlikeSamples) {
+        let count = bytes.len() / samples.stride;
+        let size = samples.width.size() as usize;
+        let lists =
+            bytes.chunks_exact(samples.stride).map(|sample| sample.get(at..at + keys * size).unwrap_or_default());
+        match (samples.width, keys) {
+            (KeyType::U32, 1) => {
+                self.ids.extend(lists.map(|key| i64::from(key.first_chunk().map_or(0, |&key| u32::from_le_bytes(key)))))
+            }
+            (KeyType::I64, 1) => {
+                self.ids.extend(lists.map(|key| key.first_chunk().map_or(0, |&key| i64::from_le_bytes(key))));
+            }
+            _ => {
+                for list in lists {
+                    self.ids.extend(crate::stream::numbers(list, samples.width).map(|key| key as i64));
+                }
+            }
+        }
+        if self.samples == 0 {
+            self.each = keys;
+        }
+        if self.lengths.is_empty() && keys == self.each {
+            self.samples += count;
+        } else {
+            (0..count).for_each(|_| self.end(keys));
+        }
     }
 
     /// Ends a sample whose `length` ids were added.
@@ -159,6 +188,13 @@ impl Staging {
 
     pub(crate) fn samples(&self) -> usize {
         self.samples
+    }
+
+    /// Adds the words of the labels and dense features of a sample.
+    fn floats(&mut self, before: &[u8]) {
+        let (labels, dense) = before.split_at(before.len().min(self.label_words * 4));
+        words(labels, self.integers, |label| label as f32, &mut self.labels);
+        words(dense, self.integers, |count| logarithm(count as f32), &mut self.dense);
     }
 
     /// The number of the sample that is being read, in the data set.
@@ -320,9 +356,7 @@ impl SampleSink for Staging {
     }
 
     fn begin(&mut self, before: &[u8]) {
-        let (labels, dense) = before.split_at(before.len().min(self.label_words * 4));
-        words(labels, self.integers, |label| label as f32, &mut self.labels);
-        words(dense, self.integers, |count| logarithm(count as f32), &mut self.dense);
+        self.floats(before);
         self.samples += 1;
         (self.slot, self.is_open) = (0, true);
     }
@@ -336,5 +370,22 @@ impl SampleSink for Staging {
 
     fn end(&mut self) {
         self.is_open = false;
+    }
+
+    fn room(&self) -> usize {
+        Self::room(self).max(1)
+    }
+
+    fn alike(&mut self, bytes: &[u8], samples: &AlikeSamples) {
+        let count = bytes.len() / samples.stride;
+        let (at, len) = samples.floats;
+        for sample in bytes.chunks_exact(samples.stride) {
+            self.floats(sample.get(at..at + len).unwrap_or_default());
+        }
+        for (lists, &(at, keys)) in self.features.iter_mut().zip(&samples.lists) {
+            lists.alike(bytes, (at, keys), samples);
+            self.ids += count * keys;
+        }
+        self.samples += count;
     }
 }
