@@ -234,7 +234,7 @@ impl Norm {
         });
         if !is_sound {
             // The next one alone may be alike; lists of any length are not looked at twice for long.
-            self.together = self.together / 2;
+            self.together /= 2;
             if self.together == 0 {
                 (self.together, self.counts) = (1, Vec::new());
             }

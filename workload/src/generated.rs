@@ -116,7 +116,7 @@ mod tests {
             assert_ne!(generated(4).batch(0, 1000).ids(), whole.ids());
             let clicks = whole.labels().iter().sum::<f32>();
             assert!((180.0..320.0).contains(&clicks), "{clicks}");
-            assert!(whole.dense().iter().all(|&count| count >= 0.0 && count < 1097.0 && count.fract() == 0.0));
+            assert!(whole.dense().iter().all(|&count| (0.0..1097.0).contains(&count) && count.fract() == 0.0));
         }
         assert!(GeneratedData::new(PublishedData::Avazu, 0, 1.0, 1).is_none());
         assert!(GeneratedData::new(PublishedData::Avazu, 1, f64::NAN, 1).is_none());
