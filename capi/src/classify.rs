@@ -131,9 +131,10 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::OverlayFull { .. }
         | StoreError::GpuOverlayFull { .. }
         | StoreError::Queues { .. } => OutOfResources,
-        StoreError::NotUpdatable { .. } | StoreError::KeysNotStored { .. } | StoreError::LbaFormat { .. } => {
-            Unsupported
-        }
+        StoreError::NotUpdatable { .. }
+        | StoreError::KeysNotStored { .. }
+        | StoreError::NoListPlace { .. }
+        | StoreError::LbaFormat { .. } => Unsupported,
         StoreError::Refused { .. }
         | StoreError::Shown { .. }
         | StoreError::CreatedKeys { .. }
@@ -147,10 +148,13 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::NoSuchDrive { .. }
         | StoreError::NoSuchKey { .. }
         | StoreError::NoSuchRow { .. } => NotFound,
-        StoreError::GpuBusy { .. } | StoreError::GpuBehind { .. } | StoreError::NoFreeSlot { .. } => Busy,
+        StoreError::GpuBusy { .. }
+        | StoreError::GpuBehind { .. }
+        | StoreError::RerankBusy { .. }
+        | StoreError::NoFreeSlot { .. } => Busy,
         StoreError::TableExists { .. } => Exists,
-        StoreError::ImageLba { .. } | StoreError::RowDamaged { .. } => Store,
-        StoreError::Journal { .. } => File,
+        StoreError::ImageLba { .. } | StoreError::RowDamaged { .. } | StoreError::DramListDamaged { .. } => Store,
+        StoreError::Journal { .. } | StoreError::DramListFile { .. } => File,
         StoreError::Interrupted => Interrupted,
         _ => Bug,
     }

@@ -4,7 +4,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bind, convert, demo, devices, doctor, export, format, generations, gpu_rings, incremental, inspect, load, lookup,
-    membership, pass, plan, repair, scrub, serve, update, verify,
+    membership, pass, plan, repair, rerank, scrub, serve, update, verify,
 };
 use crate::wait;
 
@@ -55,6 +55,7 @@ pub enum Command {
     Switch(generations::SwitchArgs),
     Drop(generations::DropArgs),
     Compact(generations::CompactArgs),
+    Rerank(rerank::RerankArgs),
     AddDrive(membership::AddDriveArgs),
     RemoveDrive(membership::RemoveDriveArgs),
     Plan(plan::PlanArgs),
@@ -101,6 +102,7 @@ impl Command {
             Self::Switch(_) => "switch",
             Self::Drop(_) => "drop",
             Self::Compact(_) => "compact",
+            Self::Rerank(_) => "rerank",
             Self::AddDrive(_) => "add-drive",
             Self::RemoveDrive(_) => "remove-drive",
             Self::Plan(_) => "plan",

@@ -19,6 +19,7 @@ fn kind(what: DamageKind) -> &'static str {
         DamageKind::Keys => "keys",
         DamageKind::Checksums => "checksums",
         DamageKind::Rows => "rows",
+        DamageKind::DramList => "list of rows in DRAM",
         _ => "other",
     }
 }
@@ -101,6 +102,7 @@ pub fn failure(bad: &[DamagedUnit]) -> Option<Failure> {
         .or_else(|| first(&|_| true).map(|unit| (Class::Store, unit)))?;
     let remedy = match worst.what {
         what if is_copied(what) => "mend it with `warprow repair`",
+        DamageKind::DramList => "make it again with `warprow rerank`, or remove it with `warprow rerank --none`",
         _ if worst.unreadable => {
             "look at the drive's health (`warprow devices`); load the tables again, with --replace, or move off it with \
              `warprow remove-drive`"

@@ -96,6 +96,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<CommandOutput, Failu
         Command::Switch(args) => commands::generations::switch(args),
         Command::Drop(args) => commands::generations::drop(args),
         Command::Compact(args) => commands::generations::compact(args),
+        Command::Rerank(args) => commands::rerank::run(args, context),
         Command::AddDrive(args) => commands::membership::add(args, context),
         Command::RemoveDrive(args) => commands::membership::remove(args, context),
         Command::Plan(args) => commands::plan::run(args, context),

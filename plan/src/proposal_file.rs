@@ -117,6 +117,16 @@ impl ProposalFile {
         Ok((ranks, hot))
     }
 
+    /// The ids of a table that has `rows` rows, as far as the trace spoke of them, or its keys if it is `keyed` (an `i64` by its bits), in
+    /// the order of their ranks; and how many of the first belong in memory.
+    pub fn listed(&self, name: &str, rows: u64, keyed: bool) -> Result<(Vec<u64>, u64), ProposalError> {
+        match keyed {
+            true => self.keys(name, rows),
+            // Checks that each id comes once.
+            false => self.ranks(name, rows).and_then(|_| self.list(name, rows)),
+        }
+    }
+
     /// What it lists of a table that has `rows` rows, and how many of the first ranks belong in memory.
     fn list(&self, name: &str, rows: u64) -> Result<(Vec<u64>, u64), ProposalError> {
         let fail = |reason: String| ProposalError::File { path: self.path.clone(), reason };

@@ -115,9 +115,10 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
         }
         StoreError::NoRoomToGrow { needed, free, chunk_size, .. }
         | StoreError::NoRoomToCreate { needed, free, chunk_size, .. } => no_space(text, needed, free, chunk_size),
-        StoreError::Queues { .. } | StoreError::NoFreeSlot { .. } | StoreError::GpuBusy { .. } => {
-            raise(Kind::Busy, text)
-        }
+        StoreError::Queues { .. }
+        | StoreError::NoFreeSlot { .. }
+        | StoreError::GpuBusy { .. }
+        | StoreError::RerankBusy { .. } => raise(Kind::Busy, text),
         StoreError::Plan { .. } | StoreError::PlanOptions { .. } => invalid("features", text),
         StoreError::RowDamaged { table, drive, .. } => raise_with(Kind::Damaged, text, |details| {
             details.set_item("table", table)?;

@@ -4,7 +4,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use warprow_gpu::{GpuCacheStatistics, GpuReport};
 use warprow_lookup::{CacheStatistics, LookupMetrics, LookupReport, Stage};
-use warprow_store::{ChangedFile, DriveState, GenerationInfo, LoadReport, TableInfo, VerifyReport};
+use warprow_store::{ChangedFile, DriveState, GenerationInfo, LoadReport, RerankReport, TableInfo, VerifyReport};
 
 macro_rules! dict {
     ($py:expr, { $($key:literal: $value:expr),* $(,)? }) => {{
@@ -154,6 +154,17 @@ pub(crate) fn of_load<'py>(py: Python<'py>, report: &LoadReport) -> Described<'p
         "bytes": report.bytes,
         "superseded": &report.superseded,
         "seconds": report.elapsed.as_secs_f64(),
+    })
+}
+
+/// What listing rows for DRAM did.
+pub(crate) fn of_rerank<'py>(py: Python<'py>, report: &RerankReport) -> Described<'py> {
+    dict!(py, {
+        "listed": report.listed,
+        "before": report.before,
+        "added": report.added,
+        "missing": report.missing,
+        "repeated": report.repeated,
     })
 }
 

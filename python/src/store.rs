@@ -9,7 +9,7 @@ use warprow_formats::widen;
 use warprow_layout::{DType, Ranks, row_crc};
 use warprow_store::{
     CreateDrive, Device, DriveAddress, FormatConsent, FormatProposal, FormatSettings, LbaChoice, LoadOptions,
-    OpenOptions, StoreError, TableInfo, UpdateOptions,
+    OpenOptions, RerankOptions, StoreError, TableInfo, UpdateOptions,
 };
 
 use crate::arrays::{slice, slice_mut};
@@ -239,6 +239,16 @@ impl Store {
     fn compact(&self, py: Python<'_>, generation: u64) -> PyResult<usize> {
         let store = self.store.get()?;
         py.detach(|| store.compact(generation)).map_err(of_store)
+    }
+
+    /// `ids`: address and number of u64, the hottest row first; `None`: the table has no list any more.
+    fn rerank<'py>(&self, py: Python<'py>, table: &str, ids: Option<(usize, usize)>) -> PyResult<Bound<'py, PyDict>> {
+        let store = self.store.get()?;
+        let options = RerankOptions::new(table);
+        // SAFETY: the Python half made the array for this call.
+        let options = ids.into_iter().fold(options, |options, ids| options.with_ids(unsafe { slice(ids.0, ids.1) }));
+        let report = py.detach(|| store.rerank(&options)).map_err(of_store)?;
+        report::of_rerank(py, &report)
     }
 
     /// What [`export_to`](Self::export_to) would write: rows, elements of a row, and their type ("f32" for types that arrays do not

@@ -455,3 +455,35 @@ def test_opens_and_closes_leave_nothing(address: str) -> None:
             store.lookup("user", [1, 2])
         counts.append(held())
     assert counts[-1] == counts[4]
+
+
+def test_listed_rows_lie_in_dram(store: warprow.Store) -> None:
+    wanted = rows(1000, 16)
+    store.load({"user": wanted})
+    listed = np.arange(500, 700)
+    report = store.rerank("user", listed)
+    assert report == warprow.RerankReport(listed=200, before=None, added=200, missing=0, repeated=0)
+    report = store.rerank("user", [900, 500, 900, -1, 1000])
+    assert report == warprow.RerankReport(listed=2, before=200, added=1, missing=2, repeated=1)
+    store.rerank("user", listed.astype(np.uint32))
+    with store.attach(dram_bytes=200 * 64) as executor:
+        assert executor.tiers("user") == {"hbm": 0, "dram": 200, "drives": 800}
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=1000, max_ids=1000)
+        np.testing.assert_array_equal(plan.lookup(np.arange(1000)), wanted)
+        np.testing.assert_array_equal(plan.lookup(listed), wanted[listed])
+        report = plan.report()
+        assert report is not None and (report["ids_dram"], report["ids_ssd"]) == (200, 0)
+        # The executor goes over to another list when it adopts.
+        store.rerank("user", np.arange(100))
+        np.testing.assert_array_equal(plan.lookup(listed), wanted[listed])
+        executor.adopt()
+        np.testing.assert_array_equal(plan.lookup(np.arange(1000)), wanted)
+        np.testing.assert_array_equal(plan.lookup(np.arange(100)), wanted[:100])
+        report = plan.report()
+        assert report is not None and (report["ids_dram"], report["ids_ssd"]) == (100, 0)
+    assert store.rerank("user", None).before == 100
+    assert len(store.generations()) == 1
+    with pytest.raises(warprow.NoSuchTable):
+        store.rerank("item", [1])
+    with pytest.raises(warprow.WrongType, match="ids"):
+        store.rerank("user", [1.5])

@@ -177,7 +177,7 @@ impl AttachedFile {
             let names: Arc<TableFile> = file.clone();
             let names: LookAtNames = Box::new(move || names.replaced());
             let options = self.options.with_direct(direct);
-            Device::attached_by(&self.to_string(), attached.clone(), &options, Some(names))
+            Device::attached_by(&self.to_string(), attached.clone(), &options, Some(names), Some(&self.path))
         };
         // Checkpoints are larger than memory, and their rows are to push nothing else out of it.
         let is_checkpoint = matches!(file.format, TableFormat::SafetensorsIndex) || self.path.is_dir();

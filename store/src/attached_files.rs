@@ -7,13 +7,15 @@ use std::fs::{File, Metadata};
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use warprow_layout::{RowSource, Table};
 use warprow_uring::FileRing;
+
+use crate::dram_list::ListPlace;
 
 /// A file of attached tables that is no longer what it was when they were attached. None of their rows is read from then on.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +78,8 @@ pub(crate) struct AttachedFiles {
     /// The first that was found to have changed.
     changed: OnceLock<ChangedFile>,
     names: Option<LookAtNames>,
+    /// By table: where its list of rows in DRAM is kept.
+    lists: HashMap<String, ListPlace>,
     /// Since when times are counted.
     begin: Instant,
     /// Milliseconds from then to the next look at the names.
@@ -96,26 +100,40 @@ impl fmt::Debug for AttachedFiles {
 
 impl AttachedFiles {
     /// Takes note of the files of all tables, and opens them once more if they are read past the page cache; what is in the way, if
-    /// that cannot be done.
+    /// that cannot be done. Lists of rows in DRAM are kept beside `path`; `None`: nowhere.
     pub(crate) fn new<'a>(
         tables: impl Iterator<Item = (&'a Table, &'a (dyn RowSource + Send + Sync))>,
         direct: bool,
         names: Option<LookAtNames>,
+        path: Option<&Path>,
     ) -> Result<Self, String> {
-        let mut files = HashMap::new();
+        let mut files: HashMap<RawFd, Watched> = HashMap::new();
+        let mut lists = HashMap::new();
         for (table, source) in tables {
             let row_bytes = u64::from(table.row_bytes());
             let mut bytes = 0;
             let mut refused = None;
-            source.stretches(0, table.rows, row_bytes as usize, &mut |file, _, len| {
+            // Where the rows are, and in which state of their files.
+            let (mut rows_at, mut identity) = (crc_of(0, [table.rows, row_bytes]), 0);
+            source.stretches(0, table.rows, row_bytes as usize, &mut |file, begin, len| {
                 bytes += len;
-                if let Entry::Vacant(place) = files.entry(file.as_raw_fd()) {
-                    match Watched::new(file, direct) {
-                        Ok(watched) => drop(place.insert(watched)),
-                        Err(error) => refused = Some(error),
-                    }
-                }
+                let watched = match files.entry(file.as_raw_fd()) {
+                    Entry::Occupied(known) => known.into_mut(),
+                    Entry::Vacant(place) => match Watched::new(file, direct) {
+                        Ok(watched) => place.insert(watched),
+                        Err(error) => {
+                            refused = Some(error);
+                            return;
+                        }
+                    },
+                };
+                let State { size, modified: (seconds, nanoseconds) } = watched.state;
+                rows_at = crc_of(rows_at, [begin, len]);
+                identity = crc_of(identity, [size, seconds as u64, nanoseconds as u64, begin, len]);
             });
+            if let Some(path) = path {
+                lists.insert(table.name.clone(), ListPlace::new(path, &table.name, rows_at, identity));
+            }
             let name = &table.name;
             if let Some(error) = refused {
                 let how = if direct { "cannot be read past the page cache" } else { "cannot be read" };
@@ -132,7 +150,7 @@ impl AttachedFiles {
             FileRing::new(1).map_err(|error| format!("direct=1 needs io_uring, which is not available: {error}"))?;
         }
         let (begin, look_at) = (Instant::now(), AtomicU64::new(LOOKS));
-        Ok(Self { files, changed: OnceLock::new(), names, begin, look_at })
+        Ok(Self { files, changed: OnceLock::new(), names, lists, begin, look_at })
     }
 
     /// The file opened for reading past the page cache, by the descriptor of its tables.
@@ -176,10 +194,20 @@ impl AttachedFiles {
         self.changed.get().map_or(Ok(()), |changed| Err(io::Error::other(changed.clone())))
     }
 
+    /// Where the list of rows in DRAM of a table is kept.
+    pub(crate) fn list_place(&self, table: &str) -> Option<&ListPlace> {
+        self.lists.get(table)
+    }
+
     /// The first file that was found to have changed.
     pub(crate) fn changed(&self) -> Option<&ChangedFile> {
         self.changed.get()
     }
+}
+
+/// The checksum `crc`, continued with numbers.
+fn crc_of<const N: usize>(crc: u32, numbers: [u64; N]) -> u32 {
+    numbers.iter().fold(crc, |crc, number| crc32c::crc32c_append(crc, &number.to_le_bytes()))
 }
 
 impl Watched {

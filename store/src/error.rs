@@ -292,6 +292,43 @@ pub enum StoreError {
         /// Why.
         why: String,
     },
+    /// Rows for DRAM cannot be listed now.
+    #[error(
+        "the rows of table {table:?} that lie in DRAM cannot be chosen now, because {by}: try again when that has ended"
+    )]
+    RerankBusy {
+        /// The table.
+        table: String,
+        /// What goes on.
+        by: &'static str,
+    },
+    /// A list of rows in DRAM is not used, because it is damaged.
+    #[error(
+        "the list of rows of table {table:?} in DRAM ({place}) is damaged and not used: {what}; make it again with `rerank`, or remove \
+         it"
+    )]
+    DramListDamaged {
+        /// The table.
+        table: String,
+        /// Where the list lies.
+        place: String,
+        /// What is wrong.
+        what: String,
+    },
+    /// The file of an attached table's list cannot be written.
+    #[error("the list of rows in DRAM, {}: {source}; whoever lists rows has to be able to write there", path.display())]
+    DramListFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// An attached table that is not of a file has no place for a list of rows in DRAM.
+    #[error("table {table:?} has no place for a list of rows in DRAM: attach it by the address of its file")]
+    NoListPlace {
+        /// The table.
+        table: String,
+    },
     /// There is a table of that name already.
     #[error("table {table:?} exists: choose another name, or replace it")]
     TableExists {

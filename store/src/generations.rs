@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use warprow_layout::VolumeError;
 
+use crate::dram_list::{is_lists, refuse_name};
 use crate::{Store, StoreError};
 
 /// A generation, as a store has it.
@@ -27,7 +28,7 @@ pub struct GenerationInfo {
 }
 
 impl Store {
-    /// All generations, oldest first.
+    /// All generations of models, oldest first: but for the one that has the lists of rows in DRAM ([`Store::rerank`]).
     pub fn generations(&self) -> Vec<GenerationInfo> {
         let generations = self.shared.volume.generations();
         let located = crate::table_version::latest_tables(generations.clone());
@@ -35,6 +36,7 @@ impl Store {
         let own = |id: u64| 2 + located.iter().filter(|version| version.generation.id == id).count();
         generations
             .iter()
+            .filter(|generation| !is_lists(generation))
             .map(|generation| GenerationInfo {
                 id: generation.id,
                 model: generation.name.clone(),
@@ -81,6 +83,9 @@ impl Store {
     /// ```
     pub fn switch(&self, id: u64, allow_vanishing: bool) -> Result<(), StoreError> {
         self.shared.watch()?;
+        if let Some(lists) = self.shared.volume.generation(id).filter(|generation| is_lists(generation)) {
+            refuse_name(&lists.name)?;
+        }
         self.shared.volume.switch(id, allow_vanishing)?;
         Ok(())
     }

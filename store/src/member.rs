@@ -10,6 +10,7 @@ use warprow_layout::{Drive, DriveError};
 use crate::StoreError;
 use crate::attached_files::{AttachedFiles, ChangedFile};
 use crate::device::Device;
+use crate::dram_list::ListPlace;
 use crate::drive_access::{DriveAccess, SharedPair, lock};
 use crate::events::{DriveEvents, NamespaceChanged, describe};
 use crate::shared_controller::{MetadataIo, SharedController};
@@ -77,6 +78,16 @@ impl MemberDrive {
     /// The file of attached tables that has changed since, so that none of their rows is read any more; `None`: none has.
     pub fn changed_file(&self) -> Option<&ChangedFile> {
         self.attached.as_ref()?.changed()
+    }
+
+    /// Whether it is a drive of attached tables.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.attached.is_some()
+    }
+
+    /// Where the list of rows in DRAM of an attached table is kept.
+    pub(crate) fn list_place(&self, table: &str) -> Option<&ListPlace> {
+        self.attached.as_ref()?.list_place(table)
     }
 
     /// The namespace, as it was when the store was opened.

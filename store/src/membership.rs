@@ -1,7 +1,7 @@
 //! Adding drives to a store and removing them.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use warprow_layout::{Drive, Volume};
 
@@ -99,8 +99,8 @@ impl Store {
         });
         let members = members.collect();
         let updates = Updates::new(options.overlay_bytes);
-        let shared =
-            Shared { volume, members, driving: options.driving(), updates, repairs: Vec::new(), unopened: Vec::new() };
+        let (driving, repairs, reranking, unopened) = (options.driving(), Vec::new(), Mutex::default(), Vec::new());
+        let shared = Shared { volume, members, driving, updates, repairs, reranking, unopened };
         Self { shared: Arc::new(shared) }
     }
 }

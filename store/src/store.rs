@@ -1,7 +1,7 @@
 //! A store, open.
 
 use std::ops::{ControlFlow, Range};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use warprow_dma::{Clock, SystemClock};
@@ -15,6 +15,7 @@ use warprow_layout::{
 use crate::attached_files::ChangedFile;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::device::Device;
+use crate::dram_list::is_lists;
 use crate::drive_access::DriveAccess;
 use crate::events::DriveEvents;
 use crate::member::MemberDrive;
@@ -140,6 +141,8 @@ pub(crate) struct Shared {
     pub driving: DriveAccess,
     pub updates: Updates,
     pub repairs: Vec<MetadataRepair>,
+    /// Held while rows in DRAM are listed.
+    pub reranking: Mutex<()>,
     /// Drives that were given, and could not be driven.
     pub unopened: Vec<DriveState>,
 }
@@ -250,7 +253,8 @@ impl Store {
         let members = volume.positions().iter().map(|position| given.get((*position)?).cloned()).collect();
         let driving = options.driving();
         let updates = Updates::new(options.overlay_bytes);
-        let shared = Shared { volume, members, driving, updates, repairs: opened.repairs, unopened };
+        let (repairs, reranking) = (opened.repairs, Mutex::default());
+        let shared = Shared { volume, members, driving, updates, repairs, reranking, unopened };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -264,7 +268,7 @@ impl Store {
     pub fn hidden_tables(&self) -> Vec<TableInfo> {
         let found: std::collections::HashSet<(u64, usize)> =
             self.located().iter().map(|version| (version.generation.id, version.index)).collect();
-        let all = self.shared.volume.generations().into_iter().flat_map(|generation| {
+        let all = self.shared.volume.generations().into_iter().filter(|it| !is_lists(it)).flat_map(|generation| {
             (0..generation.tables.len()).map(move |index| TableVersion { generation: generation.clone(), index })
         });
         all.filter(|version| !found.contains(&(version.generation.id, version.index)))

@@ -26,6 +26,8 @@ pub enum DamageKind {
     Checksums,
     /// Rows.
     Rows,
+    /// The list of rows in DRAM of a table.
+    DramList,
 }
 
 /// A part of a drive that is not as it was written.

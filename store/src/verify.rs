@@ -52,8 +52,8 @@ impl Store {
         Verifier { store: self, sweep: None }
     }
 
-    /// Checks every copy of the superblocks and of the catalogue, on the drives that are there, and the logs of updated rows: what
-    /// of them is damaged, and what a commit that was cut off did not come to. Beside commits and updates.
+    /// Checks every copy of the superblocks and of the catalogue, on the drives that are there, the logs of updated rows, and the
+    /// lists of rows in DRAM: what of them is damaged, and what a commit that was cut off did not come to. Beside commits and updates.
     pub fn verify_metadata(&self) -> Result<MetadataReport, StoreError> {
         self.shared.watch()?;
         let volume = &self.shared.volume;
@@ -79,6 +79,7 @@ impl Store {
         for generation in volume.generations() {
             verified.bad.extend(self.damaged_log(&generation)?);
         }
+        verified.bad.extend(self.damaged_lists());
         Ok(verified)
     }
 

@@ -24,7 +24,7 @@ pub use crate::table_version::TableVersion;
 
 use crate::store::Shared;
 use crate::table_version::{latest_tables, latest_tables_by};
-use crate::{ReadCurve, Store, StoreError, measure};
+use crate::{ReadCurve, Store, StoreError, TakeRow, measure};
 
 /// A store, as executors see it. Clones are the same store.
 #[derive(Clone, Debug)]
@@ -134,6 +134,17 @@ impl StoreView {
         row: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
     ) -> Result<(), StoreError> {
         self.store().scan_version(table, ranks, row)
+    }
+
+    /// Reads the rows of `ranks`, ascending and each once, as they are stored, without updates; hands each to `take` with its
+    /// position in `ranks`, in no particular order and on any thread.
+    pub fn read_rows(&self, table: &TableVersion, ranks: &[u64], take: &TakeRow<'_>) -> Result<(), StoreError> {
+        self.store().read_stored(table, ranks, take)
+    }
+
+    /// The ranks of a table that are listed for DRAM ([`Store::dram_list`]).
+    pub fn dram_list(&self, table: &TableVersion) -> Result<Option<Vec<u64>>, StoreError> {
+        self.store().dram_list_of(table)
     }
 
     /// The updated rows that belong over a generation's rows.

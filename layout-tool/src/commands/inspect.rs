@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde_json::json;
 use warprow_layout::{MetadataRepair, MetadataRepairKind, OpenError, StoreInspection, StoreState, SuperblockCopy};
-use warprow_store::{Device, FormatProposal, FormatSettings, OpenOptions, SkippedTensor, Store, StoreError};
+use warprow_store::{
+    DRAM_LISTS, Device, FormatProposal, FormatSettings, OpenOptions, SkippedTensor, Store, StoreError,
+};
 use warprow_workload::units;
 
 use super::format::{describe, drive_json};
@@ -71,6 +73,7 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<CommandOutput, Fail
         .filter_map(|drive_state| Some((drive_state.drive, drive_state.failure?.to_string())));
     let failed: Vec<(String, String)> = unopened.into_iter().chain(failed).collect();
     let pending = pending::of_store(&store, &store.generations());
+    let lists = lists(&store);
     let object = json!({
         "drives": devices.iter().map(Device::name).collect::<Vec<_>>(),
         "state": if missing.is_empty() { "healthy" } else { "degraded" },
@@ -83,6 +86,7 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<CommandOutput, Fail
         "store": inspection,
         "map": map,
         "tables": tables,
+        "dram_lists": lists.iter().map(DramList::json).collect::<Vec<_>>(),
         "svg": args.svg.as_ref().map(|path| path.display().to_string()),
     });
     let mut text = describe_store(&inspection, repairs, free(&args.drives, &store), missing.is_empty());
@@ -93,6 +97,10 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<CommandOutput, Fail
     if !pending.is_empty() {
         text += "\n\nUpdates that only logs have:";
         pending.iter().for_each(|pending| text += &format!("\n{}", pending.describe()));
+    }
+    if !lists.is_empty() {
+        text += "\n\nRows listed for DRAM (`warprow rerank`):";
+        lists.iter().for_each(|list| text += &format!("\n{}", list.text()));
     }
     failed.iter().for_each(|(drive, why)| text += &format!("\nFAILED {drive}: {why}"));
     if let Some(path) = &args.svg {
@@ -108,6 +116,42 @@ pub(crate) fn run(args: &InspectArgs, _: &Context) -> Result<CommandOutput, Fail
         done.failure = Some(missing::placed(failure, &missing, &args.drives.parse()?));
     }
     Ok(done)
+}
+
+/// The rows of a table that are listed for DRAM.
+struct DramList {
+    table: String,
+    rows: u64,
+    bytes: u64,
+    damaged: Option<String>,
+}
+
+/// The lists of all tables that have one. What a drive cannot read is told elsewhere.
+fn lists(store: &Store) -> Vec<DramList> {
+    let mut lists = Vec::new();
+    for table in store.tables() {
+        let (rows, damaged) = match store.dram_list(&table.name) {
+            Ok(None) => continue,
+            Ok(Some(ranks)) => (ranks.len() as u64, None),
+            Err(error) => (0, Some(error.to_string())),
+        };
+        lists.push(DramList { bytes: rows * u64::from(table.row_bytes), table: table.name, rows, damaged });
+    }
+    lists
+}
+
+impl DramList {
+    fn json(&self) -> serde_json::Value {
+        json!({ "table": self.table, "rows": self.rows, "bytes": self.bytes, "damaged": self.damaged })
+    }
+
+    fn text(&self) -> String {
+        let name = printable(&self.table);
+        match &self.damaged {
+            Some(why) => format!("{name}: {}", printable(why)),
+            None => format!("{name}: {}, {}", units::plural(self.rows, "row"), units::bytes(self.bytes)),
+        }
+    }
 }
 
 /// Drives none of which has a store: blank ones, and those that were removed from one. If another is among them, `error` stands.
@@ -188,6 +232,7 @@ fn describe_store(store: &StoreInspection, repairs: &[MetadataRepair], free: Opt
     let rows: Vec<_> = store
         .generations
         .iter()
+        .filter(|generation| generation.name != DRAM_LISTS)
         .flat_map(|generation| generation.tables.iter().map(move |table| (generation, table)))
         .collect();
     if rows.is_empty() {

@@ -23,6 +23,7 @@ pub mod pass;
 mod picture;
 pub mod plan;
 pub mod repair;
+pub mod rerank;
 pub mod scrub;
 pub mod serve;
 mod trial_format;

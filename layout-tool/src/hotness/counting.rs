@@ -154,13 +154,13 @@ impl Counting<'_> {
     }
 }
 
-/// The ranks that put the hottest rows of each of `tables` first, by what `files` say, counts of traces added up; each file is read
-/// once. `told` hears how far each is, of how much, and may end it.
-pub fn rank(
+/// Counts the look-ups of each of `tables`, by what `files` say, counts of traces added up; each file is read once. `told` hears how
+/// far each is, of how much, and may end it.
+fn counted<'a>(
     files: &[&Hot],
-    tables: &[(&str, Rows<'_>)],
+    tables: &[(&'a str, Rows<'a>)],
     told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
-) -> Result<Vec<Hotness>, Failure> {
+) -> Result<Vec<Counting<'a>>, Failure> {
     let mut all: Vec<Counting<'_>> = Vec::with_capacity(tables.len());
     for &(name, rows) in tables {
         let mut counts: Vec<u64> = Vec::new();
@@ -173,7 +173,7 @@ pub fn rank(
         all.push(Counting { name, rows, counts, share: Share::default(), by_row: false });
     }
     files.iter().try_for_each(|file| file.count(&mut all, told))?;
-    let ranked = all.into_iter().map(|Counting { name, rows, counts, share, by_row }| {
+    for Counting { name, share, .. } in &all {
         if share.ids > 0 && share.ids == share.missing {
             let file = files.iter().find(|file| file.is_of(name));
             let path = file.map(|file| file.file.path().display().to_string()).unwrap_or_default();
@@ -183,10 +183,39 @@ pub fn rank(
             };
             return Err(Failure::input(path, what).remedy("check the column or slot, and the table"));
         }
+    }
+    Ok(all)
+}
+
+/// The ranks that put the hottest rows of each of `tables` first, by what `files` say, counts of traces added up; each file is read
+/// once. `told` hears how far each is, of how much, and may end it.
+pub fn rank(
+    files: &[&Hot],
+    tables: &[(&str, Rows<'_>)],
+    told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
+) -> Result<Vec<Hotness>, Failure> {
+    let ranked = counted(files, tables, told)?.into_iter().map(|Counting { name, rows, counts, share, by_row }| {
         let counts = if by_row { counts } else { rows.by_row(name, counts)? };
         Ok(Hotness { ranks: Ranks::by_hotness(&counts), trace: (share.ids > 0).then_some(share) })
     });
     ranked.collect()
+}
+
+/// The rows of a table that `file` has look-ups of, and how many, the hottest first and of equal ones the lowest; and how many of its
+/// keys are in the table. Rows are numbers from 0 on, or positions of keys. `told` as of [`rank`].
+pub fn hottest(
+    file: &Hot,
+    table: (&str, Rows<'_>),
+    told: &mut dyn FnMut(u64, u64) -> Result<(), Failure>,
+) -> Result<(Vec<(u64, u64)>, Share), Failure> {
+    let mut hottest = Vec::new();
+    let mut share = Share::default();
+    for counting in counted(&[file], &[table], told)? {
+        hottest.extend((0u64..).zip(counting.counts).filter(|(_, count)| *count > 0));
+        share = counting.share;
+    }
+    hottest.sort_unstable_by_key(|&(row, count)| (std::cmp::Reverse(count), row));
+    Ok((hottest, share))
 }
 
 #[cfg(test)]

@@ -6,6 +6,6 @@ mod numbers;
 mod rows;
 
 pub use argument::{Hot, HotnessFile, Source};
-pub use counting::{Hotness, Share, rank};
+pub use counting::{Hotness, Share, hottest, rank};
 pub use numbers::{read_keys, read_numbers};
 pub use rows::Rows;

@@ -12,13 +12,15 @@ pub enum Rows<'a> {
     Ids(u64),
     /// By keys: their index, and the keys in the order of the rows.
     Keys(&'a KeyIndex, &'a dyn KeySource),
+    /// By keys, each row by the position that this index gives its key.
+    Positions(&'a KeyIndex),
 }
 
 impl Rows<'_> {
     pub(super) fn len(&self) -> u64 {
         match self {
             Self::Ids(rows) => *rows,
-            Self::Keys(index, _) => index.len(),
+            Self::Keys(index, _) | Self::Positions(index) => index.len(),
         }
     }
 
@@ -30,7 +32,7 @@ impl Rows<'_> {
                 let below = |key: u64| if key < *rows && !(signed && key > i64::MAX as u64) { key } else { u64::MAX };
                 places.extend(keys.iter().map(|&key| below(key)));
             }
-            Self::Keys(index, _) => {
+            Self::Keys(index, _) | Self::Positions(index) => {
                 places.resize(keys.len(), u64::MAX);
                 index.positions(keys, places);
                 // The same bits are another number where only one side has a sign.

@@ -149,6 +149,19 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::NoRoomToGrow { generation, .. } => {
             (Class::Resources, format!("generation {generation}"), ROOM_TO_GROW)
         }
+        StoreError::RerankBusy { table, .. } => (Class::Refused, table.clone(), "wait for the other to end"),
+        StoreError::DramListDamaged { table, .. } => (
+            Class::Store,
+            table.clone(),
+            "make it again with `warprow rerank`, or remove it with `warprow rerank --none`",
+        ),
+        StoreError::DramListFile { path, source } if lacks_resources(source) => {
+            (Class::Resources, path.display().to_string(), "make room on that disk")
+        }
+        StoreError::DramListFile { path, .. } => {
+            (Class::Input, path.display().to_string(), "let who runs this write to that folder")
+        }
+        StoreError::NoListPlace { table } => (Class::Input, table.clone(), "attach it by the address of its file"),
         StoreError::Keys { table, .. } => (Class::Bug, table.clone(), "please report it"),
         StoreError::OverlayFull { generation, .. } => {
             (Class::Resources, format!("generation {generation}"), "`warprow compact`")

@@ -28,6 +28,7 @@ mod new_drives;
 mod passes;
 mod plan;
 mod properties;
+mod rerank;
 mod round_trip;
 mod serve;
 mod spread;

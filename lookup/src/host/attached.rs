@@ -1,10 +1,10 @@
 //! Tables with their tiers, as a host reads them.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use warprow_layout::Ranks;
-use warprow_store::view::{Overlay, SparseIds, StoreView, TableVersion};
+use warprow_store::view::{Overlay, SparseIds, StoreView, TableVersion, lock};
 use warprow_store::{ReadCurve, StoreError};
 
 use super::memory::Memory;
@@ -12,7 +12,7 @@ use super::options::HostOptions;
 use super::row_cache::{CachedTable, Claim, RowCache};
 use crate::report::Totals;
 use crate::share::{MemoryClaim, share};
-use crate::stage::MergeRule;
+use crate::stage::{ChosenRanks, MergeRule};
 
 /// Tables with their DRAM tier, all of which a host begins and ceases to read together.
 #[derive(Debug)]
@@ -36,8 +36,9 @@ pub(crate) struct HostTable {
     /// Rows that were updated; `None`: they could not be read, and plans for the table fail.
     overlay: Option<Arc<Overlay>>,
     order: OnceLock<Order>,
-    /// Ranks below this are in the DRAM tier, from `dram_byte` on.
+    /// How many rows are in the DRAM tier, from `dram_byte` on: those of the first ranks, unless others are `chosen`.
     pub hot_rows: u64,
+    pub chosen: Option<Arc<ChosenRanks>>,
     pub dram_byte: u64,
     /// Where the default row is in the DRAM tier.
     pub default_byte: usize,
@@ -112,9 +113,13 @@ impl Attached {
     ) -> Result<Arc<Self>, StoreError> {
         store.watch()?;
         let (located, overlays): (Vec<TableVersion>, Vec<_>) = store.with_overlays(located).into_iter().unzip();
-        let parts: Vec<MemoryClaim> =
-            located.iter().map(|it| MemoryClaim::of(it.table(), it.table().row_bytes())).collect();
-        let hot = share(&parts, options.dram_bytes);
+        let lists: Vec<Option<Vec<u64>>> = located.iter().map(|it| list_of(store, it, &options)).collect();
+        let claims = located.iter().zip(&lists).map(|(it, list)| {
+            let claim = MemoryClaim::of(it.table(), it.table().row_bytes());
+            // Listed rows are those that are worth memory.
+            list.as_ref().map_or(claim, |list| MemoryClaim { hint: (list.len() as u64).min(claim.rows), ..claim })
+        });
+        let hot = share(&claims.collect::<Vec<_>>(), options.dram_bytes);
         let mut bytes = 0u64;
         let mut place = |len: u64| {
             let begin = bytes.next_multiple_of(ALIGN);
@@ -122,9 +127,12 @@ impl Attached {
             begin
         };
         let mut tables = Vec::with_capacity(located.len());
-        for ((located, overlay), hot_rows) in located.into_iter().zip(overlays).zip(hot) {
+        for (((located, overlay), hot_rows), list) in located.into_iter().zip(overlays).zip(hot).zip(lists) {
             let row_bytes = u64::from(located.table().row_bytes());
+            let chosen = list.filter(|_| hot_rows != 0).map(|list| chosen(&located, &list, hot_rows)).transpose()?;
+            let hot_rows = chosen.as_ref().map_or(hot_rows, |chosen| chosen.count());
             tables.push(HostTable {
+                chosen,
                 hot_rows,
                 dram_byte: place(hot_rows * row_bytes),
                 default_byte: place(row_bytes) as usize,
@@ -156,6 +164,28 @@ impl Attached {
     }
 }
 
+/// The ranks of a table that are listed for DRAM; `None`: there is no list, or none that can be used.
+fn list_of(store: &StoreView, located: &TableVersion, options: &HostOptions) -> Option<Vec<u64>> {
+    if options.dram_bytes == 0 {
+        return None;
+    }
+    store.dram_list(located).unwrap_or_else(|error| {
+        // A list is a hint. Without it the first ranks are kept.
+        tracing::warn!("{error}");
+        None
+    })
+}
+
+fn chosen(located: &TableVersion, list: &[u64], count: u64) -> Result<Arc<ChosenRanks>, StoreError> {
+    let rows = located.table().rows;
+    let lacking = || StoreError::Allocate {
+        what: "the directory of chosen rows in DRAM",
+        bytes: ChosenRanks::bytes(rows),
+        source: std::io::ErrorKind::OutOfMemory.into(),
+    };
+    ChosenRanks::new(rows, list, count).map(Arc::new).ok_or_else(lacking)
+}
+
 /// Reads a table's hot rows into `dram`, and sets its default row.
 fn fill(
     store: &StoreView,
@@ -179,6 +209,9 @@ fn fill(
         let find = || store.overridden(&table.located).unwrap_or_default();
         overridden.get_or_insert_with(find).contains(&rank)
     };
+    if let Some(chosen) = &table.chosen {
+        return fill_chosen(store, &table.located, chosen, crcs.as_deref(), hot, read);
+    }
     store.scan(&table.located, 0..table.hot_rows, &mut |rank, row| {
         read(row.len());
         if let Some(place) = hot.get_mut(rank as usize * row_bytes..).and_then(|hot| hot.get_mut(..row_bytes)) {
@@ -197,4 +230,48 @@ fn fill(
         None => Ok(()),
         Some(rank) => Err(store.damaged_row(&table.located, rank)),
     }
+}
+
+/// Rows that are read at once: between two such readings a rate is kept.
+const AT_ONCE: usize = 1 << 16;
+
+/// Reads the chosen rows of a table into `hot`, one behind the other by rank.
+fn fill_chosen(
+    store: &StoreView,
+    located: &TableVersion,
+    chosen: &ChosenRanks,
+    crcs: Option<&[u32]>,
+    hot: &mut [u8],
+    read: &mut dyn FnMut(usize),
+) -> Result<(), StoreError> {
+    let row_bytes = located.table().row_bytes() as usize;
+    let mut ranks = chosen.ranks();
+    for hot in hot.chunks_mut(AT_ONCE * row_bytes) {
+        let part: Vec<u64> = ranks.by_ref().take(AT_ONCE).collect();
+        if part.is_empty() {
+            break;
+        }
+        let (hot, damaged) = (Mutex::new(hot), Mutex::new(Vec::new()));
+        store.read_rows(located, &part, &|position, row| {
+            let rank = part.get(position).copied().unwrap_or(u64::MAX);
+            if let Some(place) = lock(&hot).get_mut(position * row_bytes..).and_then(|hot| hot.get_mut(..row_bytes)) {
+                place.copy_from_slice(row);
+            }
+            let stored = crcs.and_then(|crcs| crcs.get(rank as usize));
+            if stored.is_some_and(|&stored| stored != warprow_layout::row_crc(rank, row)) {
+                lock(&damaged).push(rank);
+            }
+        })?;
+        part.iter().for_each(|_| read(row_bytes));
+        let damaged = damaged.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if damaged.is_empty() {
+            continue;
+        }
+        // What is stored in the place of an updated row does not matter.
+        let overridden = store.overridden(located).unwrap_or_default();
+        if let Some(&rank) = damaged.iter().filter(|rank| !overridden.contains(rank)).min() {
+            return Err(store.damaged_row(located, rank));
+        }
+    }
+    Ok(())
 }

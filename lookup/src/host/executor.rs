@@ -106,7 +106,8 @@ impl HostExecutor {
         }
     }
 
-    /// How many rows of `table`, its hottest, lie in the DRAM tier. `None`: there is no such table.
+    /// How many rows of `table` lie in the DRAM tier: its first ranks, or those that
+    /// [`Store::rerank`] listed. `None`: there is no such table.
     pub fn hot_rows(&self, table: &str) -> Option<u64> {
         let attached = self.inner.current();
         attached.tables.iter().find(|it| it.located.table().name == table).map(|table| table.hot_rows)

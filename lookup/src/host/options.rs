@@ -29,9 +29,10 @@ use crate::merging::ReadMerging;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct HostOptions {
-    /// Bytes of rows to keep in DRAM, always the hottest ranks of a table. Tables share these bytes: first each table
-    /// gets memory for the `hot_rows` that it was loaded with; what is left is shared in proportion to the bytes of the
-    /// other rows.
+    /// Bytes of rows to keep in DRAM: the hottest ranks of a table, or the rows that
+    /// [`Store::rerank`](warprow_store::Store::rerank) listed. Tables share these bytes: first each table
+    /// gets memory for the `hot_rows` that it was loaded with, or for its listed rows; what is left is shared in
+    /// proportion to the bytes of the other rows.
     pub dram_bytes: u64,
     /// Bytes of memory for rows that drives have delivered, which later look-ups then find there: a cache, which follows
     /// what is looked up. What leads to the rows counts too, 66 bytes a row. All plans of the executor share it,

@@ -138,6 +138,7 @@ fn route_of(source: &HostTable, order: &Order) -> RouteTable {
     RouteTable {
         ranks: order.ranks.clone(),
         hot_rows: source.hot_rows,
+        chosen: source.chosen.clone(),
         dram_byte: source.dram_byte,
         packing: table.packing,
         first_lba: table.rows_region.first_lba,

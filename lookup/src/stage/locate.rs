@@ -28,15 +28,24 @@ pub(crate) fn locate<I: Id>(
     tiers: &mut TierSplit<'_>,
 ) -> KeyCounts {
     let each = Each { ids, first, table, route, padding };
-    match route.ranks.as_deref() {
-        None => each.locate(places, tiers, Some, |_| {}),
-        Some(Ranks::U32(ranks)) => {
-            each.locate(places, tiers, |id| ranks.get(id as usize).map(|&rank| rank.into()), |id| expect(ranks, id))
+    match (route.ranks.as_deref(), route.chosen.as_deref()) {
+        (None, None) => each.locate(places, tiers, |id| id, |_| {}),
+        (None, Some(chosen)) => each.locate(places, tiers, |id| chosen.place(id), |id| chosen.expect(id)),
+        (Some(Ranks::U32(ranks)), None) => each.locate(places, tiers, |id| rank(ranks, id), |id| expect(ranks, id)),
+        (Some(Ranks::U32(ranks)), Some(chosen)) => {
+            each.locate(places, tiers, |id| chosen.place(rank(ranks, id)), |id| expect(ranks, id))
         }
-        Some(Ranks::U64(ranks)) => {
-            each.locate(places, tiers, |id| ranks.get(id as usize).copied(), |id| expect(ranks, id))
+        (Some(Ranks::U64(ranks)), None) => each.locate(places, tiers, |id| rank(ranks, id), |id| expect(ranks, id)),
+        (Some(Ranks::U64(ranks)), Some(chosen)) => {
+            each.locate(places, tiers, |id| chosen.place(rank(ranks, id)), |id| expect(ranks, id))
         }
     }
+}
+
+/// The rank of `id`; if there is none, one that no row has.
+#[inline(always)]
+fn rank<R: Copy + Into<u64>>(ranks: &[R], id: u64) -> u64 {
+    ranks.get(id as usize).map_or(u64::MAX, |&rank| rank.into())
 }
 
 /// Has the rank of `id` brought towards the caches. Ids are scattered over the table.
@@ -56,12 +65,13 @@ struct Each<'a, I> {
 }
 
 impl<I: Id> Each<'_, I> {
+    /// `place_of` gives the number of a row's place in DRAM, by its id: `hot_rows` or more if the row has none.
     #[inline(always)]
     fn locate(
         self,
         places: &mut [RowLocation],
         tiers: &mut TierSplit<'_>,
-        rank_of: impl Fn(u64) -> Option<u64>,
+        place_of: impl Fn(u64) -> u64,
         expect: impl Fn(u64),
     ) -> KeyCounts {
         let Self { ids, first, table: (table, rows), route, padding: (padding, read_padding) } = self;
@@ -91,11 +101,11 @@ impl<I: Id> Each<'_, I> {
                     continue;
                 }
             }
-            let rank = rank_of(raw).unwrap_or(u64::MAX);
-            let hot = rank < route.hot_rows;
+            let in_dram = place_of(raw);
+            let hot = in_dram < route.hot_rows;
             // The processor cannot predict the tier of a row. So there is no branch: both lists are written, and one of
             // them grows.
-            *place = if hot { RowLocation::dram(route.dram_byte + rank * row_bytes) } else { RowLocation::COLD };
+            *place = if hot { RowLocation::dram(route.dram_byte + in_dram * row_bytes) } else { RowLocation::COLD };
             cold[cold_count] = first + at as u32;
             cold_keys[cold_count] = base | raw;
             cold_count += usize::from(!hot);
@@ -111,6 +121,7 @@ impl<I: Id> Each<'_, I> {
 mod tests {
     use std::sync::Arc;
 
+    use super::super::chosen::ChosenRanks;
     use super::super::keys::keys;
     use super::super::route::tests::GENERATION;
     use super::super::split_tiers::split_tiers;
@@ -178,15 +189,18 @@ mod tests {
             padding in proptest::option::of(prop_oneof![-3i128..25, 495i128..505]),
             read_padding: bool,
             ranks in 0u8..3,
+            listed in proptest::option::of(proptest::collection::vec(prop_oneof![0u64..25, 475u64..500], 0..40)),
         ) {
             let generation = &*GENERATION;
+            let chosen = listed.map(|list| Arc::new(ChosenRanks::new(500, &list, list.len() as u64).unwrap()));
             let route = RouteTable {
                 ranks: match ranks {
                     0 => None,
                     1 => Some(Arc::new(Ranks::U32((0..500).rev().collect()))),
                     _ => Some(Arc::new(Ranks::U64((0..500).rev().collect()))),
                 },
-                hot_rows,
+                hot_rows: chosen.as_ref().map_or(hot_rows, |chosen| chosen.count()),
+                chosen,
                 dram_byte: 640,
                 packing: generation.tables[0].packing,
                 first_lba: 0,
@@ -209,6 +223,7 @@ mod tests {
         let route = RouteTable {
             ranks: Some(Arc::new(Ranks::U32(vec![1, 0]))),
             hot_rows: 500,
+            chosen: None,
             dram_byte: 0,
             packing: generation.tables[0].packing,
             first_lba: 0,

@@ -3,6 +3,7 @@
 //! drives. These ids go through [`dedupe`](dedupe()) → [`route`](route()) → [`order`](order()) → [`merge`](merge());
 //! the executor then reads and expands. No stage allocates, except [`split`], which follows a failure.
 
+mod chosen;
 mod created;
 mod dedupe;
 mod distinct;
@@ -17,6 +18,7 @@ mod route;
 mod split_tiers;
 mod updated;
 
+pub use chosen::ChosenRanks;
 pub(crate) use created::created;
 pub use dedupe::{KeyTable, MISSING, NONE, PADDING, dedupe};
 pub(crate) use distinct::{BitmapShape, CountBuffers, DistinctRows};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use warprow_layout::{Placement, Ranks, RowPacking};
 
+use super::chosen::ChosenRanks;
 use super::keys::TABLE_SHIFT;
 
 /// Where a row is to be found, in 64 bits.
@@ -116,9 +117,11 @@ impl RowRead {
 pub struct RouteTable {
     /// Id → rank; `None`: the id is the rank.
     pub ranks: Option<Arc<Ranks>>,
-    /// Ranks below this lie in DRAM.
+    /// How many rows lie in DRAM: those of the first ranks, unless others are `chosen`.
     pub hot_rows: u64,
-    /// Byte of the DRAM tier at which rank 0 begins; the other hot ranks follow without gaps.
+    /// Ranks that lie in DRAM in the place of the first ones.
+    pub chosen: Option<Arc<ChosenRanks>>,
+    /// Byte of the DRAM tier at which the rows in DRAM begin. They follow each other by rank, without gaps.
     pub dram_byte: u64,
     /// How rows are packed.
     pub packing: RowPacking,
@@ -155,9 +158,10 @@ pub fn route(tables: &[RouteTable], unique: &[u64], locations: &mut [RowLocation
                 Some(Ranks::U32(ranks)) => ranks.get(id as usize).map_or(u64::MAX, |&rank| rank.into()),
                 Some(Ranks::U64(ranks)) => ranks.get(id as usize).copied().unwrap_or(u64::MAX),
             };
-            if rank < table.hot_rows {
+            let in_dram = table.chosen.as_deref().map_or(rank, |chosen| chosen.place(rank));
+            if in_dram < table.hot_rows {
                 routed.dram += 1;
-                break 'found RowLocation::dram(table.dram_byte + rank * u64::from(table.packing.row_bytes()));
+                break 'found RowLocation::dram(table.dram_byte + in_dram * u64::from(table.packing.row_bytes()));
             }
             if rank == u64::MAX {
                 break 'found RowLocation::FAILED;
@@ -241,6 +245,7 @@ pub(super) mod tests {
                 .map(|(index, table)| RouteTable {
                     ranks: permuted[index].then(|| Arc::new(reversed.clone())),
                     hot_rows: hot[index],
+                    chosen: None,
                     dram_byte: index as u64 * 1_000_000,
                     packing: table.packing,
                     first_lba: table.rows_region.first_lba,
@@ -276,6 +281,7 @@ pub(super) mod tests {
         let table = RouteTable {
             ranks: Some(Arc::new(Ranks::U32((0..500).collect()))),
             hot_rows: 0,
+            chosen: None,
             dram_byte: 0,
             packing: generation.tables[0].packing,
             first_lba: generation.tables[0].rows_region.first_lba,

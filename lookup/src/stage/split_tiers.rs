@@ -33,17 +33,33 @@ pub fn split_tiers(
     places: &mut [RowLocation],
     sieved: &mut TierSplit<'_>,
 ) {
-    match table.ranks.as_deref() {
-        None => sieve_by(table, first, keys, places, sieved, |id| id),
-        Some(Ranks::U32(ranks)) => sieve_by(table, first, keys, places, sieved, |id| {
-            ranks.get(id as usize).map_or(u64::MAX, |&rank| rank.into())
-        }),
-        Some(Ranks::U64(ranks)) => {
-            sieve_by(table, first, keys, places, sieved, |id| ranks.get(id as usize).copied().unwrap_or(u64::MAX))
-        }
+    match table.chosen.as_deref() {
+        None => by_ranks(table, first, keys, places, sieved, |rank| rank),
+        Some(chosen) => by_ranks(table, first, keys, places, sieved, |rank| chosen.place(rank)),
     }
 }
 
+#[inline(always)]
+fn by_ranks(
+    table: &RouteTable,
+    first: u32,
+    keys: &[u64],
+    places: &mut [RowLocation],
+    sieved: &mut TierSplit<'_>,
+    place_of: impl Fn(u64) -> u64,
+) {
+    match table.ranks.as_deref() {
+        None => sieve_by(table, first, keys, places, sieved, place_of),
+        Some(Ranks::U32(ranks)) => sieve_by(table, first, keys, places, sieved, |id| {
+            place_of(ranks.get(id as usize).map_or(u64::MAX, |&rank| rank.into()))
+        }),
+        Some(Ranks::U64(ranks)) => sieve_by(table, first, keys, places, sieved, |id| {
+            place_of(ranks.get(id as usize).copied().unwrap_or(u64::MAX))
+        }),
+    }
+}
+
+/// `place_of` gives the number of a row's place in DRAM, by its id: `hot_rows` or more if the row has none.
 #[inline(always)]
 fn sieve_by(
     table: &RouteTable,
@@ -51,7 +67,7 @@ fn sieve_by(
     keys: &[u64],
     places: &mut [RowLocation],
     sieved: &mut TierSplit<'_>,
-    rank_of: impl Fn(u64) -> u64,
+    place_of: impl Fn(u64) -> u64,
 ) {
     let row_bytes = u64::from(table.packing.row_bytes());
     let mut cold_count = sieved.cold_count;
@@ -68,11 +84,11 @@ fn sieve_by(
             }
             continue;
         }
-        let rank = rank_of(key & ((1 << TABLE_SHIFT) - 1));
-        let hot = rank < table.hot_rows;
+        let in_dram = place_of(key & ((1 << TABLE_SHIFT) - 1));
+        let hot = in_dram < table.hot_rows;
         // The processor cannot predict the tier of a row. So there is no branch: both lists are written, and one of
         // them grows.
-        *place = if hot { RowLocation::dram(table.dram_byte + rank * row_bytes) } else { RowLocation::COLD };
+        *place = if hot { RowLocation::dram(table.dram_byte + in_dram * row_bytes) } else { RowLocation::COLD };
         cold[cold_count] = id;
         cold_keys[cold_count] = key;
         cold_count += usize::from(!hot);
@@ -86,6 +102,7 @@ fn sieve_by(
 mod tests {
     use std::sync::Arc;
 
+    use super::super::chosen::ChosenRanks;
     use super::super::keys::KEY_PADDING;
     use super::super::route::tests::GENERATION;
     use super::*;
@@ -99,10 +116,15 @@ mod tests {
         fn every_id_is_in_one_tier(
             features in proptest::collection::vec(
                 proptest::collection::vec(prop_oneof![0u64..25, 475u64..500, Just(KEY_MISSING), Just(KEY_PADDING)], 0..50), 0..5),
-            hot_rows in prop_oneof![0u64..25, 475u64..505],
+            hot_rows in prop_oneof![0u64..25, 475u64..500],
             ranks in 0u8..3,
+            listed in proptest::option::of(proptest::collection::btree_set(prop_oneof![0u64..25, 475u64..500], 0..40)),
         ) {
             let generation = &*GENERATION;
+            let (list, hot_rows) = match &listed {
+                Some(set) => (set.iter().copied().collect(), set.len() as u64),
+                None => ((0..hot_rows).collect::<Vec<u64>>(), hot_rows),
+            };
             let table = RouteTable {
                 ranks: match ranks {
                     0 => None,
@@ -110,6 +132,7 @@ mod tests {
                     _ => Some(Arc::new(Ranks::U64((0..500).rev().collect()))),
                 },
                 hot_rows,
+                chosen: listed.as_ref().map(|_| Arc::new(ChosenRanks::new(500, &list, hot_rows).unwrap())),
                 dram_byte: 640,
                 packing: generation.tables[0].packing,
                 first_lba: 0,
@@ -138,14 +161,14 @@ mod tests {
             let mut want_hot = Vec::new();
             for (id, &key) in (0u32..).zip(&keys) {
                 let rank = if ranks == 0 { key } else { 499u64.wrapping_sub(key) };
-                let want = match key {
-                    KEY_MISSING => RowLocation::MISSING,
-                    KEY_PADDING => RowLocation::PADDING,
-                    _ if rank < hot_rows => {
-                        want_hot.push(640 + rank * 64);
-                        RowLocation::dram(640 + rank * 64)
+                let want = match (key, list.binary_search(&rank)) {
+                    (KEY_MISSING, _) => RowLocation::MISSING,
+                    (KEY_PADDING, _) => RowLocation::PADDING,
+                    (_, Ok(place)) => {
+                        want_hot.push(640 + place as u64 * 64);
+                        RowLocation::dram(640 + place as u64 * 64)
                     }
-                    _ => {
+                    (_, Err(_)) => {
                         want_cold.push((id, key));
                         RowLocation::COLD
                     }

@@ -14,7 +14,7 @@ from .errors import *  # noqa: F403
 from .executor import Executor, Feature, Plan
 from .ngram import NgramHash
 from .proposal import Expected, Interval, Proposal, TableShape, TableTiers, plan
-from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, Table, VerifyReport
+from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, RerankReport, Table, VerifyReport
 from .store import Store, format, open
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "NgramHash",
     "Plan",
     "Proposal",
+    "RerankReport",
     "Store",
     "Table",
     "TableShape",

@@ -94,6 +94,22 @@ class LoadReport:
 
 
 @dataclass(frozen=True)
+class RerankReport:
+    """What `Store.rerank` did."""
+
+    #: Rows that are listed now.
+    listed: int
+    #: Rows that were listed before; `None`: there was no list, or none that counts.
+    before: int | None
+    #: Rows that are listed now and were not before.
+    added: int
+    #: Ids that were given and that the table does not have.
+    missing: int
+    #: Ids that were given again.
+    repeated: int
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What a check of a table found."""
 

@@ -14,7 +14,7 @@ from ._spool import Spool
 from .errors import NoSuchTable, _make, invalid, wrong_type
 from .executor import Executor, Options, Plan, Feature
 from .proposal import Proposal
-from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, Table, VerifyReport, make
+from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, RerankReport, Table, VerifyReport, make
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -401,6 +401,29 @@ class Store:
     def compact(self, generation: int) -> int:
         """Brings updated rows and created keys of a generation into its tables; returns how many rows were written."""
         return self._native.compact(generation)
+
+    def rerank(self, table: str, ids: Any | None) -> RerankReport:
+        """Lists the rows of a table that executors on the CPU keep in DRAM, in the place of its first rows.
+
+        Nothing moves on a drive. Executors that are attached from now on read the list, and so do those that `prepare` and `adopt`.
+        Executors on a GPU do not. The list of an attached table is a file beside it, or in its checkpoint's folder.
+
+        Parameters
+        ----------
+        table : str
+            The table.
+        ids : array of integers, shape (n,), or None
+            Ids, or keys, the hottest row first. Those that the table lacks are left out. `None`: no list any more.
+
+        Returns
+        -------
+        RerankReport
+            How many rows are listed.
+        """
+        if ids is None:
+            return make(RerankReport, self._native.rerank(table, None))
+        array = _keys("ids", ids)
+        return make(RerankReport, self._native.rerank(table, (_arrays.address_of(array), array.size)))
 
     def export(self, table: str) -> Exported:
         """All rows of a table, compared with their checksums; types that NumPy does not have become float32."""

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::io;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use warprow_dma::DmaMemory;
@@ -118,15 +119,17 @@ impl Device {
     /// As [`attached`](Self::attached), with the tables' files read as `options` say. Those that are read past the page cache have to
     /// hold all rows as they are: [`RowSource::stretches`] tells where.
     pub fn attached_with(name: &str, tables: Vec<AttachedTable>, options: &AttachOptions) -> Result<Self, StoreError> {
-        Self::attached_by(name, tables, options, None)
+        Self::attached_by(name, tables, options, None, None)
     }
 
-    /// As [`attached_with`](Self::attached_with), for files whose names are looked at from time to time.
+    /// As [`attached_with`](Self::attached_with), for files whose names are looked at from time to time, and beside which, at `path`,
+    /// lists of rows in DRAM are kept.
     pub(crate) fn attached_by(
         name: &str,
         tables: Vec<AttachedTable>,
         options: &AttachOptions,
         names: Option<LookAtNames>,
+        path: Option<&Path>,
     ) -> Result<Self, StoreError> {
         let refused = |reason: String| StoreError::Address { address: name.to_owned(), reason };
         if !(1..=1024).contains(&options.depth) {
@@ -145,7 +148,7 @@ impl Device {
             attached.source.check(table)?;
         }
         let sources = generation.tables.iter().zip(tables.iter().map(|table| &*table.source));
-        let files = Arc::new(AttachedFiles::new(sources, options.direct, names).map_err(refused)?);
+        let files = Arc::new(AttachedFiles::new(sources, options.direct, names, path).map_err(refused)?);
         let attached = Arc::new(Attached::new(metadata, &generation, tables));
         let backing = AttachedBacking { attached, files: files.clone(), options: *options };
         let namespace = Namespace::new(backing).lba(LBA);

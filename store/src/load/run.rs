@@ -1,8 +1,9 @@
 //! A load from its begin to its commit.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use warprow_layout::{GenerationSpec, Placement, Ranks, TableSpec, Transaction, VolumeError, WritesLost};
+use warprow_layout::{Generation, GenerationSpec, Placement, Ranks, TableSpec, Transaction, VolumeError, WritesLost};
 
 use super::journal::Journal;
 use super::load_writer::{LoadMeter, LoadWriter};
@@ -12,8 +13,12 @@ use super::report::{LoadProgress, LoadReport};
 use super::superseded::superseded;
 use super::table_load::TableLoad;
 use super::write_table::write_table;
+use crate::dram_list::refuse_name;
 use crate::table_version::latest_tables;
 use crate::{Store, StoreError};
+
+/// Says which generations give way to a load, of those that there are; or refuses the load.
+pub(crate) type Choose<'a> = dyn FnMut(&GenerationSpec, &[Arc<Generation>]) -> Result<Vec<u64>, StoreError> + 'a;
 
 impl Store {
     /// Loads `tables` as one new generation of `model`. All of them are there when this returns, and none if it fails.
@@ -52,14 +57,30 @@ impl Store {
         options: &LoadOptions,
         progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
     ) -> Result<LoadReport, StoreError> {
+        refuse_name(model)?;
+        let choose = &mut |spec: &GenerationSpec, generations: &[Arc<Generation>]| {
+            superseded(latest_tables(generations.to_vec()), spec, options)
+        };
+        self.load_choosing(model, tables, options, choose, progress)
+    }
+
+    /// As [`load`](Self::load); `choose` says which generations give way, of those that there are.
+    pub(crate) fn load_choosing(
+        &self,
+        model: &str,
+        tables: &[TableLoad<'_>],
+        options: &LoadOptions,
+        choose: &mut Choose<'_>,
+        progress: &mut dyn FnMut(LoadProgress) -> ControlFlow<()>,
+    ) -> Result<LoadReport, StoreError> {
         let spec = options.generation(model, tables.iter().map(|table| table.spec.clone()).collect());
-        self.superseded(&spec, options)?;
         let volume = &self.shared.volume;
+        choose(&spec, &volume.generations())?;
         self.shared.watch()?;
         self.shared.updates.know_kept_room(&self.shared.volume);
         let mut transaction = volume.begin(&spec)?;
         // Only now is there nobody else who loads.
-        self.superseded(&spec, options)?;
+        choose(&spec, &volume.generations())?;
         let placed = transaction.generation().clone();
         let placement = &*placed.placement;
 
@@ -86,9 +107,8 @@ impl Store {
 
         self.shared.watch()?;
         // Others may have switched, or dropped some, meanwhile, or be about to.
-        let committed = transaction
-            .commit_superseding(|generations| superseded(latest_tables(generations.to_vec()), &spec, options))
-            .map_err(|error| match error {
+        let committed =
+            transaction.commit_superseding(|generations| choose(&spec, generations)).map_err(|error| match error {
                 StoreError::Volume(VolumeError::Drive(error)) if error.source.is::<WritesLost>() => {
                     StoreError::LoadReset { drive: error.drive }
                 }
@@ -183,16 +203,12 @@ impl Store {
         tables: Vec<TableSpec>,
         options: &LoadOptions,
     ) -> Result<Vec<u64>, StoreError> {
+        refuse_name(model)?;
         let spec = options.generation(model, tables);
-        let superseded = self.superseded(&spec, options)?;
+        let superseded = superseded(self.located(), &spec, options)?;
         self.shared.updates.know_kept_room(&self.shared.volume);
         self.shared.volume.check(&spec, &superseded)?;
         Ok(superseded)
-    }
-
-    /// The generations that `spec` would replace now.
-    fn superseded(&self, spec: &GenerationSpec, options: &LoadOptions) -> Result<Vec<u64>, StoreError> {
-        superseded(self.located(), spec, options)
     }
 }
 

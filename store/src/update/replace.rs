@@ -11,6 +11,7 @@ use super::state::created_rows;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::drive_access::lock;
 use crate::parallel_read::ParallelRead;
+use crate::table_version::TableVersion;
 use crate::{Store, StoreError};
 
 /// Takes a row: its position in the list of ranks, and its bytes. On any thread.
@@ -46,6 +47,22 @@ impl Store {
         let (located, overlay) =
             self.shared.updates.with_overlay(&self.shared.volume, self.locate_in(generation, table)?);
         let overlay = overlay?;
+        self.read_stored(&located, ranks, take)?;
+        for (rank, row) in self.updated_by_rank(&located, &overlay)? {
+            if let Ok(position) = ranks.binary_search(&rank) {
+                take(position, &row);
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`read_rows`](Self::read_rows), of a table as it is in a generation, without updates.
+    pub(crate) fn read_stored(
+        &self,
+        located: &TableVersion,
+        ranks: &[u64],
+        take: &TakeRow<'_>,
+    ) -> Result<(), StoreError> {
         let table = located.table();
         let placement = &*located.generation.placement;
         check(table, ranks)?;
@@ -78,11 +95,6 @@ impl Store {
                 sweep.run(extents, &rows, &failed, go_on)?;
             }
             false => sweep.run(Runs { table, placement, ranks, most }, &rows, &failed, go_on)?,
-        }
-        for (rank, row) in self.updated_by_rank(&located, &overlay)? {
-            if let Ok(position) = ranks.binary_search(&rank) {
-                take(position, &row);
-            }
         }
         Ok(())
     }

@@ -85,6 +85,7 @@ impl RivalTable {
             route: RouteTable {
                 ranks,
                 hot_rows: 0,
+                chosen: None,
                 dram_byte: 0,
                 packing: table.packing,
                 first_lba: table.rows_region.first_lba,

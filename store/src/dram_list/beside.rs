@@ -1,0 +1,150 @@
+//! The lists of attached tables: a file for each table, beside the file or in the folder that has its rows.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg};
+
+/// Where the list of an attached table lies, and what tells the table from others.
+#[derive(Debug, Clone)]
+pub(crate) struct ListPlace {
+    /// The file.
+    pub path: PathBuf,
+    /// A checksum of the files that the table's rows are in, and of where in them.
+    pub identity: u32,
+}
+
+impl ListPlace {
+    /// The place for a table in `path`, a file or a folder, whose rows are at places that have the checksum `rows_at`.
+    pub(crate) fn new(path: &Path, table: &str, rows_at: u32, identity: u32) -> Self {
+        let number = crc32c::crc32c_append(rows_at, table.as_bytes());
+        let name = format!("warprow-dram-{number:08x}");
+        let path = match (path.is_dir(), path.file_name()) {
+            (false, Some(file)) => path.with_file_name(format!(".{}.{name}", file.to_string_lossy())),
+            _ => path.join(format!(".{name}")),
+        };
+        Self { path, identity }
+    }
+}
+
+/// The bytes of the list at `path`, of which there are at most `most`; `None`: there is no list. A longer file gives its first bytes.
+pub(super) fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(Some(bytes))
+}
+
+/// The file in which a list is written before it gets its name.
+fn aside(path: &Path) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".new");
+    name.into()
+}
+
+/// Puts a list at `path`: after a crash at any moment the one before is there, or this one. `false`: another process does so now,
+/// and nothing was changed.
+pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+    let new = aside(path);
+    let mut file = File::options().create(true).truncate(false).write(true).open(&new)?;
+    // Where the file system has no locks, nobody is kept away; each list is whole all the same.
+    let _locked = match Flock::lock(file.try_clone()?, FlockArg::LockExclusiveNonblock) {
+        Err((_, Errno::EWOULDBLOCK)) => return Ok(false),
+        locked => locked.ok(),
+    };
+    // Whoever had the lock before may have given the file its name meanwhile: then it is not to be written to.
+    let id = |metadata: fs::Metadata| (metadata.dev(), metadata.ino());
+    if fs::metadata(&new).ok().map(id) != Some(id(file.metadata()?)) {
+        return Ok(false);
+    }
+    let mut put = || {
+        file.set_len(0)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    };
+    if let Err(error) = put() {
+        // The error that counts is the first; what is left aside is written over by the next list.
+        let _ = fs::remove_file(&new);
+        return Err(error);
+    }
+    sync_folder(path)?;
+    Ok(true)
+}
+
+/// Removes the list at `path`, if there is one.
+pub(super) fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => {
+            removed?;
+            sync_folder(path)
+        }
+    }
+}
+
+fn sync_folder(path: &Path) -> io::Result<()> {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_is_replaced_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = ListPlace::new(&dir.path().join("m.safetensors"), "t", 1, 2).path;
+        assert_eq!(path.parent().unwrap(), dir.path());
+        assert_eq!(read(&path, 100).unwrap(), None);
+        remove(&path).unwrap();
+        assert!(write(&path, b"first").unwrap());
+        assert_eq!(read(&path, 100).unwrap().unwrap(), b"first");
+        assert_eq!(read(&path, 3).unwrap().unwrap(), b"fir");
+        // Killed while the next one was written, at each byte of it: the one before counts, and the next is written over the rest.
+        for written in 0..=6 {
+            fs::write(aside(&path), &b"second"[..written]).unwrap();
+            assert_eq!(read(&path, 100).unwrap().unwrap(), b"first");
+        }
+        let other = File::open(aside(&path)).unwrap();
+        other.lock().unwrap();
+        assert!(!write(&path, b"third").unwrap(), "another process writes");
+        assert_eq!(read(&path, 100).unwrap().unwrap(), b"first");
+        drop(other);
+        assert!(write(&path, b"3rd").unwrap());
+        assert_eq!(read(&path, 100).unwrap().unwrap(), b"3rd");
+        assert!(!aside(&path).exists());
+        remove(&path).unwrap();
+        assert_eq!(read(&path, 100).unwrap(), None);
+        // A folder in the place of a list, and a folder that is not there.
+        fs::create_dir(&path).unwrap();
+        assert!(read(&path, 100).is_err() && write(&path, b"x").is_err() && !aside(&path).exists());
+        assert!(write(&dir.path().join("absent/list"), b"x").is_err());
+    }
+
+    #[test]
+    fn tables_slices_and_files_have_lists_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |path: &Path, table, rows_at| ListPlace::new(path, table, rows_at, 0).path;
+        let file = dir.path().join("a.npy");
+        let all = [
+            of(&file, "t", 1),
+            of(&file, "u", 1),
+            of(&file, "t", 2),
+            of(&dir.path().join("b.npy"), "t", 1),
+            of(dir.path(), "t", 1),
+        ];
+        assert!(all.iter().enumerate().all(|(at, path)| !all[..at].contains(path)));
+        assert!(all.iter().all(|path| path.parent() == Some(dir.path())));
+    }
+}
