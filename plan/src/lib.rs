@@ -28,6 +28,7 @@
 
 mod backtest;
 mod budget;
+mod cache_comparison;
 mod calibration;
 mod costs;
 mod drives;
@@ -50,6 +51,7 @@ mod tier_proposal;
 pub mod trace;
 
 pub use budget::{MemoryBudgets, TableHotness, TierAllocation, allocate};
+pub use cache_comparison::{Ahead, CacheComparison, compare_cache};
 pub use costs::{GpuCosts, HostCosts, LookupDemand};
 pub use drives::{AlikeDrives, ChunkMap, DriveRead};
 pub use error::ProposalError;

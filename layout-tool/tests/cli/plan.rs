@@ -306,6 +306,16 @@ fn hot_rows_of_a_text_are_planned() {
     assert!(share(&large["cache"]) > known - 0.01, "{rates}");
     let text = fixture.run(&[&plan[..], &["--rates", "256K"]].concat()).stdout;
     assert!(text.contains("held out: 96,000 ids") && text.contains("row cache"), "{text}");
+    // A row cache beside a DRAM tier, of the same bytes.
+    let compared = fixture.ok(&[&plan[..], &["--cache", "64M"]].concat());
+    assert!((share(&compared["cache"]["tier"]) - share(&large["dram"])).abs() < 1e-12, "{compared}");
+    assert!((share(&compared["cache"]["cache"]) - share(&large["cache"])).abs() < 1e-12, "{compared}");
+    assert!(made["cache"].is_null() && compared["cache"]["bytes"] == 64 << 20, "{compared}");
+    let text = fixture.run(&[&plan[..], &["--cache", "256K"]].concat()).stdout;
+    assert!(text.contains("256 KiB of memory, of the ids held out: ") && text.contains(" as a row cache, "), "{text}");
+    assert!(text.contains("is ahead by more than the error") || text.contains("cannot be told"), "{text}");
+    let refused = fixture.fails(&[&plan[..], &["--cache", "64M", "--hbm", "1M"]].concat(), 2);
+    assert!(refused.to_string().contains("leave --hbm out"), "{refused}");
 
     let wrong = fixture.fails(&["plan", "--table", "t=100x4:f32", "--trace", "tokens:text.u32", "--typical-host"], 2);
     assert!(wrong.to_string().contains("add :hash=NAME"), "{wrong}");

@@ -24,6 +24,7 @@ Examples:
       --hbm 256M --dram 1G --on 4*p5800x --svg budgets.svg
   warprow plan --table l1=384006168x256:mxfp8 --trace tokens:corpus.u32:hash=engram-1,map=words.u32,end=0 \
       --memory 4G --batch 8192 --group off --rates 1G,4G,16G --out hot.safetensors
+  warprow plan --table 5000000x32:f32 --trace clicks.npy --dram 64M --cache 64M
   warprow load -d emulated:a.drive model.safetensors --all --plan plan.safetensors")]
 pub struct PlanArgs {
     /// The shape of a table; without NAME if it is the only one. TYPE is one of those of `load`
@@ -78,6 +79,9 @@ pub struct PlanArgs {
     /// Print what memory of these sizes would give: with the hottest rows, in DRAM and in GPU memory, and with the row cache of a host
     #[arg(long, value_name = "BYTES,..", value_delimiter = ',', value_parser = parse_size)]
     pub(super) rates: Vec<u64>,
+    /// Compare the row cache of a host executor with a DRAM tier, both of so many bytes, on the part held out, and say which is ahead
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub(super) cache: Option<u64>,
     /// Write the plan to this file, for `load --plan`
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,

@@ -11,8 +11,8 @@ use std::path::Path;
 use serde_json::json;
 use warprow_plan::trace::QueryTrace;
 use warprow_plan::{
-    HostCosts, MemoryRates, OrderedProposal, ProposalError, ProposalFile, ProposalOptions, ProposalWatch, TableShape,
-    curves,
+    CacheComparison, HostCosts, MemoryRates, OrderedProposal, ProposalError, ProposalFile, ProposalOptions,
+    ProposalWatch, TableShape, curves,
 };
 
 pub use arguments::PlanArgs;
@@ -26,6 +26,10 @@ use failure::keyed_instead;
 
 pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, Failure> {
     refuse_outputs(args)?;
+    if args.cache.is_some() && args.hbm > 0 {
+        let what = "it compares the row cache of an executor on the host, and --hbm is for one on a GPU";
+        return Err(Failure::usage("--cache", what).remedy("leave --hbm out"));
+    }
     let (shapes, logs) = traces::tables_and_traces(args)?;
     let inputs: Vec<_> = logs.iter().map(|log| ("--trace", log.spec.path.clone())).collect();
     for (option, path) in [("--out", &args.out), ("--svg", &args.svg)] {
@@ -40,6 +44,7 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, F
     let options = args.options(costs);
     let proposal = propose(args, &shapes, &mut trace, &options, context)?;
     let rates = rates(args, &shapes, &mut trace, &options, context)?;
+    let cache = compare(args, &shapes, &mut trace, &options, context)?;
     if let Some(path) = &args.svg {
         write(path, curves(&proposal.tiers).as_bytes())?;
     }
@@ -49,8 +54,8 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, F
     let host = (args.hbm == 0).then_some(options.costs);
     let traces: Vec<_> = logs.iter().map(LookupTrace::json).collect();
     CommandOutput::new(
-        report::text(args, &proposal, rates.as_ref(), &options, &logs),
-        json!({ "plan": proposal.tiers, "traces": traces, "host_costs": host, "rates": rates, "out": args.out, "svg": args.svg }),
+        report::text(args, &proposal, (rates.as_ref(), cache.as_ref()), &options, &logs),
+        json!({ "plan": proposal.tiers, "traces": traces, "host_costs": host, "rates": rates, "cache": cache, "out": args.out, "svg": args.svg }),
     )
 }
 
@@ -89,6 +94,21 @@ fn rates(
         warprow_plan::memory_rates(shapes, trace, options, sizes, watch)
     });
     rates.map(Some)
+}
+
+/// How a row cache compares with a DRAM tier, if that is asked for.
+fn compare(
+    args: &PlanArgs,
+    shapes: &[TableShape],
+    trace: &mut QueryTrace<'_>,
+    options: &ProposalOptions,
+    context: &Context,
+) -> Result<Option<CacheComparison>, Failure> {
+    let Some(bytes) = args.cache else { return Ok(None) };
+    let compared = watched(args, trace.queries(), context, |watch| {
+        warprow_plan::compare_cache(shapes, trace, options, bytes, watch)
+    });
+    compared.map(Some)
 }
 
 /// Does work that goes through the trace, and shows how far it is.

@@ -1,7 +1,8 @@
 //! What `warprow plan` says in the end.
 
 use warprow_plan::{
-    Bottleneck, BudgetPoint, ExpectedLookups, HitInterval, MemoryRates, OrderedProposal, ProposalOptions, TierProposal,
+    Ahead, Bottleneck, BudgetPoint, CacheComparison, ExpectedLookups, HitInterval, MemoryRates, OrderedProposal,
+    ProposalOptions, TierProposal,
 };
 use warprow_workload::units;
 
@@ -48,7 +49,7 @@ fn intervals(intervals: &[HitInterval]) -> String {
 pub(super) fn text(
     args: &PlanArgs,
     proposal: &OrderedProposal,
-    rates: Option<&MemoryRates>,
+    (rates, cache): (Option<&MemoryRates>, Option<&CacheComparison>),
     options: &ProposalOptions,
     logs: &[LookupTrace],
 ) -> String {
@@ -60,6 +61,7 @@ pub(super) fn text(
     }
     text += &format!("\n\nother budgets, on {}:\n{}", tiers.drives.profile, budgets(tiers));
     text += &rates.map_or_else(String::new, |rates| format!("\n\n{}", memory(rates)));
+    text += &cache.map_or_else(String::new, |cache| format!("\n\n{}", compared(cache)));
     for (path, what) in [(&args.out, "the plan is in"), (&args.svg, "the curves are in")] {
         text += &path.as_ref().map_or_else(String::new, |path| format!("\n{what} {}", path.display()));
     }
@@ -181,6 +183,29 @@ fn memory(rates: &MemoryRates) -> String {
         [units::bytes(rate.bytes), dram, hbm, cache, dram_rows, cache_rows]
     });
     text + &table(columns, rows)
+}
+
+/// How a row cache does beside a DRAM tier of the same bytes.
+fn compared(cache: &CacheComparison) -> String {
+    let known = cache.error();
+    let text = format!(
+        "{} of memory, of the ids held out: {} as a row cache, {} as a DRAM tier of the hottest rows {}\n\
+         of different rows of look-ups, which drives are asked for: {} and {}\n",
+        units::bytes(cache.bytes),
+        percent(cache.cache),
+        percent(cache.tier),
+        error(known.unwrap_or(UNKNOWN)),
+        percent(cache.cache_rows),
+        percent(cache.tier_rows),
+    );
+    text + match cache.ahead {
+        Ahead::Cache => {
+            "the row cache is ahead by more than the error: give an executor cache_bytes (`lookup --cache`)"
+        }
+        Ahead::Tier => "the DRAM tier is ahead by more than the error: give an executor dram_bytes (`lookup --dram`)",
+        Ahead::Neither if known.is_none() => "which is better cannot be told: too little was held out",
+        Ahead::Neither => "neither is ahead by more than the error: a DRAM tier costs look-ups less than a row cache",
+    }
 }
 
 /// About ten of the points, and the proposal's own.
