@@ -11,7 +11,7 @@ CRITEO_TB = (
     227_605_432, 39_060, 17_295, 7_424, 20_265, 3, 7_122, 1_543, 63, 130_229_467, 3_067_956, 405_282, 10, 2_209, 11_938, 155, 4, 976, 14,
     292_775_614, 40_790_948, 187_188_510, 590_152, 12_973, 108, 36,
 )  # fmt: skip
-#: The same with at most 40 million rows a table, as MLPerf's DLRM-DCNv2 has them.
+#: These tables with at most 40 million rows each, as MLPerf's DLRM-DCNv2 has them.
 CRITEO_MLPERF = tuple(min(rows, 40_000_000) for rows in CRITEO_TB)
 #: Ids a sample of each of these tables in MLPerf's DLRM-DCNv2.
 MULTI_HOT = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)

@@ -37,7 +37,7 @@ class Tables:
             else:
                 part.copy_(given[table])
         on_gpu = device.type == "cuda"
-        #: The same in memory of the host, which is pinned if there is a GPU.
+        #: All rows in memory of the host, which is pinned if there is a GPU.
         self.on_host = torch.empty(every, shape.dim, pin_memory=True, dtype=self.dtype).copy_(self.on_device) if on_gpu else self.on_device
 
     def by_name(self) -> dict[str, torch.Tensor]:

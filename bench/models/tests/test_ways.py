@@ -130,6 +130,20 @@ def test_a_cache_where_the_package_has_none(tables: Tables, history: Samples) ->
             WarprowModules(store, SHAPE, CPU, {"dram_bytes": 4096}, 32, 1 << 20)
 
 
+def test_a_cache_keeps_rows_that_were_read(answers: Answers, tables: Tables, history: Samples) -> None:
+    if not has_cache():
+        pytest.skip("the package has no caches")
+    with stored(DRIVES, tables, propose(SHAPE, history, 4096, DRIVES, 32), lambda text: None) as store:
+        with WarprowModules(store, SHAPE, CPU, {"dram_bytes": 4096}, 32, 4 << 20) as way:
+            assert measure(way, "none", answers, answers.layers, 30, Meter(None)).largest_difference == 0
+            step = Step(way, answers.layers, SHAPE, 32, CPU)
+            for _ in range(2):
+                answers.check_rows(step, 5)
+            counts = step.way.counts()
+            assert counts["ids_cached"] > 0 and counts["ids_ssd"] == 0
+            step.close()
+
+
 def test_percentiles() -> None:
     values = [float(it) for it in range(1, 101)]
     assert [percentile(values, share) for share in (0.5, 0.99, 0.999, 1.0)] == [50, 99, 100, 100]

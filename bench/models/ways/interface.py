@@ -19,7 +19,7 @@ class Way(ABC):
     name: str
 
     def client(self, layout: IdLayout, batch: int, beside: Self | None = None) -> Self:
-        """The same way for one who asks for batches of one size, one after the other, with buffers of its own.
+        """This way for one who asks for batches of one size, one after the other, with buffers of its own.
 
         Beside another client, of which none is asked while this one is, it may share what one batch at a time needs.
         """
