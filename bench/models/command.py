@@ -16,6 +16,7 @@ import warprow
 from . import dense
 from .contenders import WAYS, Ground, choose, contenders
 from .costs import Meter
+from .data_set import DataSet
 from .drives import TIMINGS, Drives
 from .errors import DatasetMismatch, ModelsError
 from .experiments.closed_loop import Measured, measure
@@ -107,6 +108,8 @@ def parser() -> argparse.ArgumentParser:
     add("--alpha", type=float, default=1.05, help="exponent of the power law of ids; 0: uniform (1.05)")
     add("--churn", type=float, help="ids drift: the share of a table's ids that change places after each 4,096 samples")
     add("--trace", help="a file of samples in the place of a power law: .npz with `ids` (samples, ids) and `dense`, or .npy of ids")
+    add("--data", help="a data set in the place of a power law: a file or folder that warprow.data reads (docs/python.md)")
+    add("--fold", action="store_true", help="of --data: takes ids modulo the rows of their tables, which --bytes may have divided")
     add("--history", type=int, default=200_000, help="samples of the past, by which rows get their places (200000)")
     add("--experiments", type=_names, default=["throughput"], help="throughput, embeddings, latency, with commas between them (throughput)")
     add("--rates", type=_numbers, help="of latency: samples a second that are offered (shares of what the way answers in a closed loop)")
@@ -134,6 +137,8 @@ def _small(given: argparse.Namespace) -> None:
 
 
 def _source(given: argparse.Namespace, shape: Shape) -> Source:
+    if given.data:
+        return DataSet(shape, given.data, given.fold)
     if given.trace:
         return Trace(shape, given.trace)
     if given.churn is not None:
