@@ -11,8 +11,8 @@ In each step, all ways get the same fresh ids in turns, and every row is compare
 - `pinned`: a Triton kernel that reads codes of E4M3 and E8M0 scales in pinned memory, on a stream beside the layers, as vLLM does.
 - `warprow N`: `NgramTable` over N drives with the timing of a Gen5 TLC drive: both layers' prefetches are captured at the start of the step,
   layer 14's behind layer 1's. The rows on drives are the same numbers in bf16, 512 B each. `--player` says who answers the drives' reads: a
-  GPU by its number, or a thread of the host for each drive. Where the GPU that decodes plays the drives, each launch of a drive waits until
-  the products leave room, as no drive of its own would.
+  GPU by its number, or a thread of the host for each drive. A GPU that decodes and plays the drives shares its multiprocessors among both,
+  as no drive of its own would.
 - `attached`: with `--disk FOLDER`, `NgramTable` over sparse files of the table's true size, read past the page cache by a thread of the
   host; the rows of all ids are in the files. `+ scales on GPU`: the same with codes alone on the disk, and all scales in GPU memory.
 - `host read`: the ids are copied to the host, the stream is synchronised, each different row is read by `preadv` from a file in the page
