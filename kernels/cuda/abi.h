@@ -413,9 +413,9 @@ struct NgramTokens {
     u32 unused;
 };
 
-// Bits of the second parameter of `expand`: its last block ends the launch, for there is nothing to clear; rows were fetched ahead. Of plans with a cache
-// the bits from EXPANSION_KEEPERS on say how many of its blocks, the last ones, keep rows in the cache.
-enum Expansion : u32 { EXPANSION_ENDS = 1, EXPANSION_FETCHED = 2, EXPANSION_KEEPERS = 256 };
+// Bits of the second parameter of `expand`: its last block ends the launch, for there is nothing to clear; rows were fetched ahead. Of plans with a cache: the
+// sort's state is cleared before the launch ends; and the bits from EXPANSION_KEEPERS on say how many of the blocks, the first ones, keep rows in the cache.
+enum Expansion : u32 { EXPANSION_ENDS = 1, EXPANSION_FETCHED = 2, EXPANSION_CLEARS = 4, EXPANSION_KEEPERS = 256 };
 
 enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 

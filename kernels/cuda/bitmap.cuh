@@ -29,28 +29,28 @@ template <bool UPDATED, bool CACHED = false> DEVICE void mark(const Lookup& look
     set_up_scratch<false, UPDATED, CACHED>(lookup, bags, scratch);
     check_offsets(lookup, bags, scratch, thread, threads);
     IdCounts counts{};
+    const Feature* feature;
     if constexpr (CACHED) {
-        if (serves(lookup)) {
-            ServeShared& shared = serve_shared_of_block();
-            for (u64 first = (u64)blockIdx.x * MARK_THREADS; first < bags.ids; first += (u64)gridDim.x * MARK_THREADS) {
-                const u64 i = first + threadIdx.x;
-                u64 row = ROW_LATER;
-                if (i < bags.ids) {
-                    const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
-                    const u64 place = located<UPDATED, CACHED>(lookup, feature, i, counts);
-                    const bool is_left = place < PLACE_STAGED;
-                    at<u64>(lookup.unique.places)[i] = is_left ? place : PLACE_SERVED;
-                    if (is_left) mark_key(lookup, place); else row = served_row(feature, place);
-                }
-                put_tile(lookup, bags, scratch, shared, first, row, counts);
+        // Whole blocks go through the positions: lanes look for rows together.
+        const bool is_serving = serves(lookup);
+        for (u64 first = (u64)blockIdx.x * MARK_THREADS; first < bags.ids; first += (u64)gridDim.x * MARK_THREADS) {
+            const u64 i = first + threadIdx.x;
+            const bool there = i < bags.ids;
+            u64 place = located<false, UPDATED, true>(lookup, bags, scratch, i, there, feature, counts), row = ROW_LATER;
+            if (there && place < PLACE_STAGED) mark_key(lookup, place);
+            if (there && is_serving && place >= PLACE_STAGED) {
+                row = served_row(*feature, place);
+                place = PLACE_SERVED;
             }
+            if (there) at<u64>(lookup.unique.places)[i] = place;
+            if (is_serving) put_tile(lookup, bags, scratch, serve_shared_of_block(), first, row, counts);
         }
-    }
-    for (u64 i = thread; !(CACHED && serves(lookup)) && i < bags.ids; i += threads) {
-        const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
-        const u64 place = located<UPDATED, CACHED>(lookup, feature, i, counts);
-        at<u64>(lookup.unique.places)[i] = place;
-        if (place < PLACE_STAGED) mark_key(lookup, place);
+    } else {
+        for (u64 i = thread; i < bags.ids; i += threads) {
+            const u64 place = located<false, UPDATED, false>(lookup, bags, scratch, i, true, feature, counts);
+            at<u64>(lookup.unique.places)[i] = place;
+            if (place < PLACE_STAGED) mark_key(lookup, place);
+        }
     }
     sum_counts<CACHED>(counts, scratch);
     if (threadIdx.x == 0) add_sums<CACHED>(slot, scratch);

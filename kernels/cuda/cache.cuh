@@ -144,35 +144,58 @@ DEVICE CacheSet cache_set_of(const CacheRange& range, u64 rank) {
 // Whether a word says that its line has the row of that tag, pinned or not.
 DEVICE bool has_tag(u64 word, u64 tag) { return ((word ^ CACHE_PUBLISHED ^ tag) & ~(CACHE_STAMP | CACHE_PINNED)) == 0; }
 
-// The address of a row of a cached table in its line, which stays as it is until the launch has ended; 0: the row is read from its drive. A thread with a hit
-// fences before it ends.
-DEVICE u64 cached_row(const Table& table, u64 rank) {
+// 64 bits of another lane.
+DEVICE u64 shuffled(u64 value, u32 lane) { return (u64)__shfl_sync(FULL, (u32)(value >> 32), lane) << 32 | __shfl_sync(FULL, (u32)value, lane); }
+
+// So many lanes look at the words of a set, two each.
+constexpr u32 SET_LANES = CACHE_WAYS / 2, SETS_AT_ONCE = 32 / SET_LANES;
+
+// By whole warps: for each lane the address of a row of a cached table in its line, which stays as it is until the launch has ended; 0: the row is read from
+// its drive, or the lane asks for none (no `table`). A thread with a hit fences before it ends. Four lanes read the 64 B of a set, so that each sector is
+// loaded once; all sets of the warp are on their way at once.
+DEVICE u64 cached_row(const Table* table, u64 rank) {
     const CacheLaunch& launch = block_cache();
-    if (table.cached == 0 || launch.number == 0) return 0;
-    const CacheRange& range = at<const CacheRange>(launch.ranges)[table.cached - 1];
-    const CacheSet set = cache_set_of(range, rank);
-    u64* words = at<u64>(set.words);
+    const bool wants = table != nullptr && table->cached != 0 && launch.number != 0;
+    if (__ballot_sync(FULL, wants) == 0) return 0;
+    const u32 lane = threadIdx.x % 32;
+    CacheSet set{};
+    u32 stride = 0;
+    if (wants) {
+        const CacheRange& range = at<const CacheRange>(launch.ranges)[table->cached - 1];
+        set = cache_set_of(range, rank);
+        stride = range.stride;
+    }
+    WordPair pairs[SET_LANES];
+#pragma unroll
+    for (u32 turn = 0; turn < SET_LANES; ++turn) {
+        const u64 words = shuffled(set.words, turn * SETS_AT_ONCE + lane / SET_LANES);
+        pairs[turn] = words != 0 ? load_relaxed(at<const WordPair>(words) + lane % SET_LANES) : WordPair{};
+    }
     u32 way = CACHE_WAYS;
     u64 word = 0;
 #pragma unroll
-    for (u32 i = 0; i < CACHE_WAYS; i += 2) {
-        const WordPair pair = load_relaxed(at<const WordPair>(set.words) + i / 2);
-#pragma unroll
-        for (u32 j = 0; j < 2; ++j)
-            if (has_tag(pair.words[j], set.tag)) {
-                way = i + j;
-                word = pair.words[j];
-            }
+    for (u32 turn = 0; turn < SET_LANES; ++turn) {
+        const u64 tag = shuffled(set.tag, turn * SETS_AT_ONCE + lane / SET_LANES);
+        // An empty word has no tag. Which lane has the word of a set's row, and which of its two.
+        const bool is_second = has_tag(pairs[turn].words[1], tag), is_first = has_tag(pairs[turn].words[0], tag);
+        const u32 lanes = __ballot_sync(FULL, is_first || is_second) >> lane % SETS_AT_ONCE * SET_LANES & ((1u << SET_LANES) - 1);
+        const u32 seconds = __ballot_sync(FULL, is_second) >> lane % SETS_AT_ONCE * SET_LANES;
+        const u32 member = lanes == 0 ? 0 : __ffs(lanes) - 1, from = lane % SETS_AT_ONCE * SET_LANES + member;
+        const u64 found = shuffled(is_second ? pairs[turn].words[1] : pairs[turn].words[0], from);
+        if (lane / SETS_AT_ONCE == turn && lanes != 0 && wants) {
+            way = member * 2 + (seconds >> member & 1);
+            word = found;
+        }
     }
     if (way == CACHE_WAYS) return 0;
     if ((word & CACHE_STAMP) < launch.horizon) {
-        const u64 found = atomicCAS(words + way, word, (word & ~CACHE_STAMP) | launch.number);
+        const u64 found = atomicCAS(at<u64>(set.words) + way, word, (word & ~CACHE_STAMP) | launch.number);
         // Another launch may have renewed the stamp, or the line may be given away.
         if (found != word && !(has_tag(found, set.tag) && (found & CACHE_STAMP) >= launch.horizon)) return 0;
         // A hit counts when its stamp moves.
         if (found == word && set.sketch != 0) count_in_sketch(set.sketch, set.tag);
     }
-    return set.lines + way * range.stride;
+    return set.lines + way * stride;
 }
 
 // Shared memory of a block that keeps rows.

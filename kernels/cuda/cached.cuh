@@ -52,20 +52,26 @@ template <bool POOLED> DEVICE void expand_and_keep(const Lookup& lookup, const u
     if (!is_admitted(lookup)) return;
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     const u32 keepers = how / EXPANSION_KEEPERS, writers = gridDim.x - keepers;
+    // Those that keep rows take longest, and come first.
     if (blockIdx.x == 0 && threadIdx.x == 0) note_fetched(slot, how & EXPANSION_FETCHED);
-    if (blockIdx.x < writers) {
+    if (blockIdx.x >= keepers) {
         // Blocks may be there since before the lines were written that they read.
         fence_gpu();
         const Bags bags = bags_of(lookup, slot.size);
         IdCounts ignored{};
-        if (POOLED) expand_bags<false, true, false>(lookup, slot, bags, scratch, ignored, writers);
+        const bool is_large = !(how & EXPANSION_FETCHED) && (!(how & EXPANSION_ENDS) || (how & EXPANSION_CLEARS));
+        if (POOLED) expand_bags<false, true, false>(lookup, slot, bags, scratch, ignored, writers, keepers);
         // Of large look-ups that were not fetched ahead, some positions are left at most.
-        else if (!(how & (EXPANSION_ENDS | EXPANSION_FETCHED)) && serves(lookup)) put_left(lookup, slot, bags, scratch, serve_shared_of_block(), writers);
-        else expand_rows<false, false, true, false>(lookup, slot, bags, scratch, ignored, writers);
+        else if (is_large && serves(lookup)) put_left(lookup, slot, bags, scratch, serve_shared_of_block(), blockIdx.x - keepers, writers);
+        else expand_rows<false, false, true, false>(lookup, slot, bags, scratch, ignored, writers, keepers);
     } else {
-        keep_rows<EXPAND_THREADS>(lookup, slot, blockIdx.x - writers, keepers, keep_shared_of_block());
+        keep_rows<EXPAND_THREADS>(lookup, slot, blockIdx.x, keepers, keep_shared_of_block());
     }
-    if ((how & EXPANSION_ENDS) && is_last(slot.expand_left) && threadIdx.x < 32) release<true>(lookup);
+    if (how & EXPANSION_CLEARS) clear_sorting(lookup, (u64)blockIdx.x * EXPAND_THREADS + threadIdx.x, (u64)gridDim.x * EXPAND_THREADS);
+    if (!(how & EXPANSION_ENDS) || !is_last(slot.expand_left) || threadIdx.x >= 32) return;
+    // All blocks have read how many words there were.
+    if ((how & EXPANSION_CLEARS) && threadIdx.x == 0) at<Sorting>(lookup.sort.state)->count = 0;
+    release<true>(lookup);
 }
 
 // Reads: as `expand_rich_rows`, and the cache's words.

@@ -56,11 +56,13 @@ template <bool HASHED, bool UPDATED, bool CACHED = false> DEVICE void collect(co
     const bool is_serving = CACHED && serves(lookup);
     for (u64 first = (u64)blockIdx.x * positions; first < bags.ids; first += (u64)gridDim.x * positions) {
         u64 row = ROW_LATER;
-        for (u64 i = first + threadIdx.x; i < bags.ids && i < first + positions; i += COLLECT_THREADS) {
-            const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
-            u64 place = located<UPDATED, CACHED>(lookup, feature, i, counts);
+        for (u64 i = first + threadIdx.x; CACHED ? i < first + positions : i < bags.ids && i < first + positions; i += COLLECT_THREADS) {
+            const Feature* feature;
+            const bool there = !CACHED || i < bags.ids;
+            u64 place = located<false, UPDATED, CACHED>(lookup, bags, scratch, i, there, feature, counts);
+            if (!there) continue;
             if (is_serving && place >= PLACE_STAGED) {
-                row = served_row(feature, place);
+                row = served_row(*feature, place);
                 place = PLACE_SERVED;
             }
             u64 word = place << WORD_BITS | i;
@@ -206,10 +208,10 @@ DEVICE u32 uniques_before(const Lookup& lookup, u32 tile, u32 own) {
 KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup lookup) {
     wait_for_previous();
     let_next_come();
-    if (!is_admitted(lookup)) return;
     NumberShared& shared = number_shared_of_block();
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     Sorting& sorting = *at<Sorting>(lookup.sort.state);
+    if (!is_admitted(lookup)) return;
     const u32 count = sorting.count, tiles = tiles_of(count), lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const u64* words = words_of(lookup, lookup.sort.sweeps);
     if (count == 0) {

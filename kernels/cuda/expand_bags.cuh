@@ -131,14 +131,14 @@ DEVICE void add_up(const Lookup& lookup, const SlotState& slot, const Feature& f
 // Writes one output row for each bag, by a warp, or by several where there are so few bags that warps would be left over: each of them takes lines of
 // 128 B of the rows. Rows are added in the order of the bag. Traffic: 8 B and a row for each id, the row out for each bag; warps that share a bag read
 // the same positions. Parameters as for expand_rows.
-template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lookup& lookup, SlotState& slot, const Bags& all_bags, Scratch& scratch, IdCounts& counts, const u32 blocks = gridDim.x) {
+template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lookup& lookup, SlotState& slot, const Bags& all_bags, Scratch& scratch, IdCounts& counts, const u32 blocks = gridDim.x, const u32 first_block = 0) {
     set_up_scratch<false, UPDATED>(lookup, all_bags, scratch);
     u32 out_bytes = element_bytes(lookup.output.element), failed = 0;
     u64 warps = (u64)blocks * blockDim.x / 32, bags = lookup.plan.feature_count * all_bags.per_feature, walked = 0;
     const u32 parts = bags * 2 > warps ? 1 : (u32)min_of(divide(warps, bags == 0 ? 1 : bags), lookup.lanes.lines_of_row);
     // Where offsets descend, bags may overlap and be far longer together than the ids: such bags are read as empty.
     bool flawed = !DIRECT && (slot.flaws & FLAW_OFFSETS) != 0;
-    for (u64 item = ((u64)blockIdx.x * blockDim.x + threadIdx.x) / 32; item < bags * parts; item += warps) {
+    for (u64 item = ((u64)(blockIdx.x - first_block) * blockDim.x + threadIdx.x) / 32; item < bags * parts; item += warps) {
         const u64 bag = parts == 1 ? item : divide(item, parts);
         u32 number = (u32)divide(bag, all_bags.per_feature);
         const Feature& feature = feature_at(lookup, scratch, number);

@@ -59,11 +59,11 @@ template <u32 THREADS> DEVICE RowGroup row_group(const Lookup& lookup) {
 // padded to them. Traffic: 8 B a position, the row from staging or GPU memory, the row out.
 // DIRECT: nothing was prepared, and each row is read where it lies. ONE_FEATURE: the plan has one feature.
 // RICH: rows may be of any element, else all are of the output's. UPDATED: the overlay may have newer rows.
-// `blocks`: so many blocks write, the first of the grid.
-template <bool DIRECT, bool ONE_FEATURE, bool RICH, bool UPDATED> DEVICE void expand_rows(const Lookup& lookup, SlotState& slot, const Bags& bags, Scratch& scratch, IdCounts& counts, const u32 blocks = gridDim.x) {
+// `blocks`: so many blocks write, from block `first_block` of the grid on.
+template <bool DIRECT, bool ONE_FEATURE, bool RICH, bool UPDATED> DEVICE void expand_rows(const Lookup& lookup, SlotState& slot, const Bags& bags, Scratch& scratch, IdCounts& counts, const u32 blocks = gridDim.x, const u32 first_block = 0) {
     const u32 lanes = lookup.lanes.row_lanes, parts = lookup.lanes.parts_of_row;
     const bool aligned = lanes == 1u << lookup.lanes.group_log2;
-    const u32 thread = blockIdx.x * blockDim.x + threadIdx.x, threads = blocks * blockDim.x;
+    const u32 thread = (blockIdx.x - first_block) * blockDim.x + threadIdx.x, threads = blocks * blockDim.x;
     const u32 group = aligned ? thread >> lookup.lanes.group_log2 : thread / lanes, lane = thread - group * lanes;
     const u64 groups = aligned ? threads >> lookup.lanes.group_log2 : threads / lanes, items = bags.ids * parts;
     // The last of the threads may be too few for a group.

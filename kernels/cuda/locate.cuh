@@ -23,8 +23,8 @@ DEVICE u64 overlaid_row(const Lookup& lookup, const Table& table, u64 id, u64 ro
 }
 
 // The place of an id of `feature` (PLACE_*), which is a key where the row has one; counts the id. DIRECT: rows in DRAM are read where they lie.
-// UPDATED: rows may have been updated, and keys created. Updated rows count as rows in DRAM, as on the host. CACHED: rows on drives may lie in the cache.
-template <bool DIRECT, bool UPDATED, bool CACHED = false> DEVICE u64 place_of(const Lookup& lookup, const Feature& feature, u64 id, IdCounts& counts) {
+// UPDATED: rows may have been updated, and keys created. Updated rows count as rows in DRAM, as on the host.
+template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, const Feature& feature, u64 id, IdCounts& counts) {
     const Table& table = feature.table;
     const u64 row = table.keys == 0 ? id : row_of_key(table, id, is_signed(lookup));
     const bool padding = is_padding(lookup, feature, id);
@@ -51,13 +51,6 @@ template <bool DIRECT, bool UPDATED, bool CACHED = false> DEVICE u64 place_of(co
         ++counts.dram;
         if (DIRECT) return PLACE_HERE | (table.dram + (rank - table.hbm_rows) * table.row_stride);
         return table.dram_key + (rank - table.hbm_rows);
-    }
-    if constexpr (CACHED) {
-        const u64 cached = cached_row(table, rank);
-        if (cached != 0) {
-            ++counts.cached;
-            return PLACE_HERE | cached;
-        }
     }
     ++counts.ssd;
     return table.ssd_key + (rank - table.dram_end);
@@ -122,11 +115,29 @@ template <bool RICH> DEVICE void report_missing(const Lookup& lookup, const Feat
     }
 }
 
-// The place of position `index`, of `feature`: counts the id, writes its mask, and reports it if it is missing.
-template <bool UPDATED, bool CACHED> DEVICE u64 located(const Lookup& lookup, const Feature& feature, u64 index, IdCounts& counts) {
-    const u64 place = place_of<false, UPDATED, CACHED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, index), counts);
-    write_mask(lookup, feature, index, place);
-    report_missing<true>(lookup, feature, index, place, counts);
+// The place of position `index`: counts the id, writes its mask, and reports it if it is missing. `feature` becomes its feature. Parameters as for place_of.
+// CACHED: rows on drives may lie in the cache, and whole warps come here, with lanes of which `there` is not set for want of positions.
+template <bool DIRECT, bool UPDATED, bool CACHED>
+DEVICE u64 located(const Lookup& lookup, const Bags& bags, const Scratch& scratch, u64 index, const bool there, const Feature*& feature, IdCounts& counts) {
+    u64 place = PLACE_PADDING;
+    feature = nullptr;
+    if (there) {
+        feature = &feature_at(lookup, scratch, feature_of(lookup, bags, scratch, index));
+        place = place_of<DIRECT, UPDATED>(lookup, *feature, id_at(lookup.batch.ids, lookup.batch.id_type, index), counts);
+    }
+    if constexpr (CACHED) {
+        const bool is_cold = place < PLACE_STAGED && place >= lookup.keys.first_ssd_key;
+        const u64 rank = is_cold ? feature->table.dram_end + (place - feature->table.ssd_key) : 0;
+        const u64 row = cached_row(is_cold ? &feature->table : nullptr, rank);
+        if (row != 0) {
+            --counts.ssd;
+            ++counts.cached;
+            place = PLACE_HERE | row;
+        }
+    }
+    if (!there) return place;
+    write_mask(lookup, *feature, index, place);
+    report_missing<true>(lookup, *feature, index, place, counts);
     return place;
 }
 

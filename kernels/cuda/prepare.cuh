@@ -50,12 +50,13 @@ template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& l
     if (!follows && threadIdx.x == SMALL_THREADS - 32) pass_gate<false>(lookup);
     check_offsets(lookup, bags, scratch, threadIdx.x, SMALL_THREADS);
     IdCounts counts{};
-    for (u32 i = threadIdx.x; i < bags.ids; i += SMALL_THREADS) {
-        const Feature& feature = feature_at(lookup, scratch, feature_of(lookup, bags, scratch, i));
-        u64 place = place_of<true, UPDATED, CACHED>(lookup, feature, id_at(lookup.batch.ids, lookup.batch.id_type, i), counts);
+    // Lanes look for rows in the cache together, so that all of a warp come along.
+    for (u32 i = threadIdx.x; (CACHED ? i - threadIdx.x % 32 : i) < bags.ids; i += SMALL_THREADS) {
+        const Feature* feature;
+        const bool there = i < bags.ids;
+        const u64 place = located<true, UPDATED, CACHED>(lookup, bags, scratch, i, there, feature, counts);
+        if (!there) continue;
         at<u64>(lookup.unique.places)[i] = place;
-        write_mask(lookup, feature, i, place);
-        report_missing<true>(lookup, feature, i, place, counts);
         if (place < PLACE_STAGED) words[atomicAdd(&shared.keyed, 1u)] = place << POSITION_BITS | i;
     }
     sum_counts<CACHED>(counts, scratch);

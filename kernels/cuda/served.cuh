@@ -70,14 +70,14 @@ DEVICE void put_tile(const Lookup& lookup, const Bags& bags, const Scratch& scra
     __syncthreads();
 }
 
-// By blocks from 0 on, `blocks` in all: writes the output rows of the positions that were left, whose rows were read from drives or DRAM, or failed.
-DEVICE void put_left(const Lookup& lookup, SlotState& slot, const Bags& bags, Scratch& scratch, ServeShared& shared, u32 blocks) {
+// By block `block` of `blocks`: writes the output rows of the positions that were left, whose rows were read from drives or DRAM, or failed.
+DEVICE void put_left(const Lookup& lookup, SlotState& slot, const Bags& bags, Scratch& scratch, ServeShared& shared, u32 block, u32 blocks) {
     if (slot.uniques == 0) return;
     set_up_scratch<false, false>(lookup, bags, scratch);
     const RowGroup group = row_group<SERVE_THREADS>(lookup);
     const u32 parts = lookup.lanes.parts_of_row;
     u32 failed = 0;
-    for (u64 tile = (u64)blockIdx.x * SERVE_THREADS; tile < bags.ids; tile += (u64)blocks * SERVE_THREADS) {
+    for (u64 tile = (u64)block * SERVE_THREADS; tile < bags.ids; tile += (u64)blocks * SERVE_THREADS) {
         if (threadIdx.x == 0) shared.count = 0;
         __syncthreads();
         const u64 i = tile + threadIdx.x, place = i < bags.ids ? at<const u64>(lookup.unique.places)[i] : PLACE_SERVED;

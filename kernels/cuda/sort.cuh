@@ -81,10 +81,12 @@ DEVICE u32 claim_tile(Sorting& sorting, u32 sweep, u32& room) {
 KERNEL __launch_bounds__(SORT_THREADS) warprow_sweep(const Lookup lookup, const u32 sweep) {
     wait_for_previous();
     let_next_come();
-    if (!is_admitted(lookup)) return;
     SweepShared& shared = sweep_shared_of_block();
     Sorting& sorting = *at<Sorting>(lookup.sort.state);
-    const u32 count = sorting.count, tiles = tiles_of(count), own = sweep % 2 * DIGITS, others = DIGITS - own;
+    // Neither load waits for the other. Often there is nothing to sort, such as where a cache has all rows.
+    const u32 count = sorting.count;
+    if (!is_admitted(lookup)) return;
+    const u32 tiles = tiles_of(count), own = sweep % 2 * DIGITS, others = DIGITS - own;
     if (count == 0) return;
     const u32 lane = threadIdx.x % 32, warp = threadIdx.x / 32, digit = threadIdx.x;
     const u64* from = words_of(lookup, sweep);

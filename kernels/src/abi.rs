@@ -474,7 +474,9 @@ pub mod expansion {
     pub const ENDS: u32 = 1;
     /// Rows were fetched ahead.
     pub const FETCHED: u32 = 2;
-    /// From this bit on: how many blocks, the last ones, keep rows in the cache.
+    /// Of plans with a cache, with [`ENDS`]: the sort's state is cleared first, that of a large look-up.
+    pub const CLEARS: u32 = 4;
+    /// From this bit on: how many blocks, the first ones, keep rows in the cache.
     pub const KEEPERS: u32 = 256;
 }
 

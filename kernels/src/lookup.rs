@@ -345,6 +345,11 @@ impl Kernels {
             LookupKind::Few => ([none; 8], [Some(few_step(false)), none, none]),
             LookupKind::Ahead(PrefetchKind::Few) => ([none; 8], [Some(few_step(true)), none, none]),
             LookupKind::Small => (unique(PrefetchKind::Small), [Some(fetch(few)), Some(expand(expansion::ENDS)), none]),
+            // Where `expand` reads nothing of the sort's, it clears what the sort leaves.
+            LookupKind::Large if cached.is_some() && lookup.keys.dedupe == dedupe::RADIX => {
+                let last = expand(expansion::ENDS | expansion::CLEARS);
+                (unique(PrefetchKind::Large), [Some(fetch(false)), Some(last), none])
+            }
             LookupKind::Large => (unique(PrefetchKind::Large), [Some(fetch(false)), Some(expand(0)), Some(finish)]),
             LookupKind::Ahead(ahead) => (unique(ahead), [Some(fetch(true)), Some(rest), none]),
             LookupKind::Mask => ([none; 8], [Some(step("the kernel `mask`", self.mask, by_ids)), none, none]),

@@ -199,12 +199,16 @@ impl Rig<'_> {
     ) -> Result<(), String> {
         let mut blocks = self.rng.u32(1..5);
         let mut how = how | if small { expansion::ENDS } else { 0 };
+        let mut ends = small;
         if lookup.plan.cache != 0 {
             let keepers = self.rng.u32(1..4);
             (blocks, how) = (blocks + keepers, how | (expansion::KEEPERS * keepers));
+            if !small && lookup.keys.dedupe == dedupe::RADIX && how & expansion::FETCHED == 0 {
+                (ends, how) = (true, how | expansion::ENDS | expansion::CLEARS);
+            }
         }
         self.launch(Launch { how, ..Launch::new(expand_of(lookup), blocks, 256) }, lookup, beside)?;
-        if small { Ok(()) } else { self.finish(lookup) }
+        if ends { Ok(()) } else { self.finish(lookup) }
     }
 
     pub fn finish(&mut self, lookup: &Lookup) -> Result<(), String> {

@@ -806,8 +806,8 @@ const PLANTED: &[Planted] = &[
         40,
         patch(
             "cached.cuh",
-            "    if (blockIdx.x < writers) {\n",
-            "    if (blockIdx.x == 0 && threadIdx.x == 0) leave_cache(lookup);\n    if (blockIdx.x < writers) {\n",
+            "    if (blockIdx.x >= keepers) {\n",
+            "    if (blockIdx.x == 0 && threadIdx.x == 0) leave_cache(lookup);\n    if (blockIdx.x >= keepers) {\n",
         ),
     ),
     planted(
@@ -893,10 +893,22 @@ const PLANTED: &[Planted] = &[
         "rows that are looked for by launches without a number",
         cache::worn,
         40,
+        patch("cache.cuh", "table->cached != 0 && launch.number != 0;", "table->cached != 0;"),
+    ),
+    planted(
+        "a row that is found for a lane of another team",
+        cache::case,
+        40,
+        patch("cache.cuh", "if (lane / SETS_AT_ONCE == turn && lanes != 0 && wants) {", "if (lanes != 0 && wants) {"),
+    ),
+    planted(
+        "a sort's words that a cache's last kernel leaves",
+        cache::case,
+        40,
         patch(
-            "cache.cuh",
-            "if (table.cached == 0 || launch.number == 0) return 0;",
-            "if (table.cached == 0) return 0;",
+            "cached.cuh",
+            "if ((how & EXPANSION_CLEARS) && threadIdx.x == 0) at<Sorting>(lookup.sort.state)->count = 0;",
+            "",
         ),
     ),
     planted(
@@ -939,7 +951,7 @@ const PLANTED: &[Planted] = &[
         patch(
             "locate.cuh",
             "    if (UPDATED && updated != 0) {",
-            "    if (UPDATED && updated != 0 && !(CACHED && row < table.rows && rank_of(table, row) >= table.dram_end && cached_row(table, rank_of(table, row)) != 0)) {",
+            "    if (UPDATED && updated != 0 && !(lookup.plan.cache != 0 && row < table.rows && rank_of(table, row) >= table.dram_end)) {",
         ),
     ),
 ];
