@@ -78,7 +78,7 @@ pub fn store() -> (Volume, Vec<std::sync::Arc<Sparse>>) {
         [8 << 20, 12 << 20].iter().enumerate().map(|(i, &bytes)| Sparse::new(&format!("d{i}"), bytes).into()).collect();
     let store = Some(uuid::Uuid::from_u128(7));
     format(&drives, &FormatOptions { chunk_size: Some(1 << 20), store, ..FormatOptions::default() }).unwrap();
-    let volume = open(drives.clone(), warprow_layout::Access::ReadWrite).unwrap().volume;
+    let volume = open(drives.clone(), warprow_layout::StoreAccess::ReadWrite).unwrap().volume;
     let mut small = TableSpec::new("small", 1000, 25, DType::F32);
     small.row_crc = true;
     small.default_row = Some(vec![1; 100]);
