@@ -207,7 +207,7 @@ fn the_glossary_names_what_there_is() {
             let name = entry.file_name();
             if path.is_dir() && name != "target" && name != ".git" {
                 folders.push(path);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
+            } else if path.extension().is_some_and(|extension| extension == "rs" || extension == "py") {
                 code += &std::fs::read_to_string(&path).expect("a source file");
             }
         }
@@ -220,7 +220,7 @@ fn the_glossary_names_what_there_is() {
         types.filter(|text| text.len() > 1 && text.chars().all(char::is_alphanumeric)).collect();
     assert!(types.len() > 40, "the glossary was not understood: {types:?}");
     let defined = |name: &&str| {
-        ["struct", "enum", "trait", "type", "use"].iter().any(|kind| code.contains(&format!("{kind} {name}")))
+        ["struct", "enum", "trait", "type", "use", "class"].iter().any(|kind| code.contains(&format!("{kind} {name}")))
             || code.contains(&format!("    {name}")) // a variant, or in a macro
     };
     let missing: Vec<_> = types.iter().filter(|text| !defined(text)).collect();
