@@ -136,7 +136,11 @@ def test_scales_in_memory_of_their_own_give_the_same_rows(blocks, device: str, d
             same_numbers(rows, wanted)
             assert found.sum() == count + 2
         table.check()
-        assert list(table.state_dict()) == ["_extra_state"]
+        state = table.state_dict()
+        assert list(state) == ["_extra_state"] and state["_extra_state"]["options"]["heads"] == 6
+        table.load_state_dict(state)
+        with pytest.raises(warprow.InvalidArgument, match="the checkpoint has heads 6, the module 3"):
+            wt.NgramTable(executor, "t", heads=3, scales=own).load_state_dict(state)
         for wrong, error in ((own[:-1], "shape"), (own.view(torch.uint8).float(), "elements of type")):
             with pytest.raises(warprow.WarprowError, match=error):
                 wt.NgramTable(executor, "t", heads=6, scales=wrong)

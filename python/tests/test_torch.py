@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import os
 import pickle
 import subprocess
@@ -283,6 +284,46 @@ def test_state_dict_has_addresses_and_no_rows(stored) -> None:
         ours.load_state_dict({"_extra_state": {**state["_extra_state"], "tables": ["other"]}})
     with pytest.raises(RuntimeError, match="store"):
         ours.load_state_dict({"weight": table})
+
+
+def test_state_dict_has_the_options_of_look_ups(stored, tmp_path) -> None:
+    store, table = stored
+    executor = store.attach("cpu", dram_bytes=4096, hbm_rows={"user": 9})
+    ours = wt.EmbeddingBag(executor, "user", mode="sum", padding_idx=3, on_failure="nan", dtype=torch.float16, max_ids=64)
+    torch.save(ours.state_dict(), tmp_path / "state.pt")
+    state = torch.load(tmp_path / "state.pt", weights_only=True)
+    options = state["_extra_state"]["options"]
+    spec = ours._lookup.spec
+    given = {"missing": "error", "on_failure": "nan", "mask": "found", "out": "f16", "max_ids": 64, "prefetch": 0, "has_last": False}
+    assert {name: options[name] for name in given} == given
+    assert options["executor"] == {**spec.options.__dict__, "hbm_rows": [list(it) for it in spec.options.hbm_rows]}
+    assert options["executor"]["dram_bytes"] == 4096 and options["executor"]["hbm_rows"] == [["user", 9]]
+    assert (options["pooling"], options["weighted"], options["padding"]) == (["sum"], [False], [3])
+    # Whatever a pickle says is there.
+    assert {field.name for field in dataclasses.fields(spec)} - {"options", "features"} <= {*state["_extra_state"], *options}
+
+    # Where and how a module serves is its own: device, type and sizes stay, and so do its rows.
+    other = wt.EmbeddingBag(store, "user", mode="sum", padding_idx=3)
+    other.load_state_dict(state)
+    assert other._lookup.spec.out == "f32" and other._lookup.spec.max_ids is None
+    ids = torch.tensor([[5, 3, 7]])
+    same(other(ids), table[5:6] + table[7:8])
+
+    # What decides the numbers is refused by name.
+    for changed, word in (
+        (wt.EmbeddingBag(store, "user", mode="mean", padding_idx=3), "pooling"),
+        (wt.EmbeddingBag(store, "user", mode="sum"), "padding"),
+        (wt.EmbeddingBag(store, "user", mode="sum", padding_idx=3, missing="zero"), "missing"),
+    ):
+        with pytest.raises(warprow.InvalidArgument, match=f"the checkpoint has {word} "):
+            changed.load_state_dict(state)
+
+    # Checkpoints that were made before have no options.
+    old = {name: it for name, it in state["_extra_state"].items() if name != "options"}
+    wt.EmbeddingBag(store, "user", mode="mean").load_state_dict({"_extra_state": old})
+    for broken in ({}, None, {**old, "options": 1}):
+        with pytest.raises(warprow.InvalidArgument, match="_extra_state"):
+            other.load_state_dict({"_extra_state": broken})
 
 
 def test_a_pickle_opens_the_store_in_another_process(address, tmp_path) -> None:

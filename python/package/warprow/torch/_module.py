@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +22,13 @@ from ._spec import Spec, out_name
 # An eager call of few ids takes as long on the processor as on a GPU: what it asks for is found once.
 _MODES = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _TENSOR, _IS_COMPILING = torch.Tensor, torch.compiler.is_compiling
+#: Options by which modules over the same rows give different numbers.
+_DECIDING = ("pooling", "weighted", "padding", "missing")
+
+
+def _agree(name: str, theirs: Any, mine: Any, remedy: str) -> None:
+    if theirs != mine:
+        raise invalid("state_dict", f"the checkpoint has {name} {theirs}, the module {mine}: {remedy}")
 
 
 def executor_of(given: Executor | Store) -> Executor:
@@ -147,19 +155,33 @@ class StoredModule(nn.Module):
         return self._lookup.report()
 
     def get_extra_state(self) -> dict[str, Any]:
-        """Where the rows are: addresses, tables, generation. Never the rows."""
-        spec = self._lookup.spec
-        tables = [feature.table for feature in spec.features]
-        shapes = [list(shape) for shape in spec.shapes]
-        return {"drives": list(spec.drives), "tables": tables, "shapes": shapes, "generation": spec.generation}
+        """Where the rows are, and how they are looked up: addresses, tables, shapes, generation, options. Never the rows."""
+        spec: dict[str, Any] = json.loads(self._lookup.text)
+        features = spec.pop("features")
+        state = {name: spec.pop(name) for name in ("drives", "shapes", "generation")}
+        by_feature = {name: [feature[name] for feature in features] for name in ("name", "pooling", "weighted", "padding")}
+        options = {"executor": spec.pop("options"), **spec, **by_feature, **self._own_options()}
+        return {**state, "tables": [feature["table"] for feature in features], "options": options}
+
+    def _own_options(self) -> dict[str, Any]:
+        """Options of the class alone, which a checkpoint carries and the module that loads it must share."""
+        return {}
 
     def set_extra_state(self, state: Any) -> None:
-        """Compares what a checkpoint says of the rows with what the module has."""
+        """Compares what a checkpoint says of the rows with what the module has: tables, shapes, and options that decide what it computes.
+
+        Device, dtype, policy of failures and sizes stay the module's own. A checkpoint without options, as earlier versions made them, is taken.
+        """
         own = self.get_extra_state()
+        options = state.get("options", {}) if isinstance(state, dict) else None
+        if not isinstance(options, dict) or "tables" not in state or "shapes" not in state:
+            text = "its _extra_state is none that a module over a store has made: take that of warprow.torch's own state_dict()"
+            raise invalid("state_dict", text)
         for name in ("tables", "shapes"):
-            if state[name] != own[name]:
-                text = f"the checkpoint has {name} {state[name]}, the module {own[name]}: make the module over those tables"
-                raise invalid("state_dict", text)
+            _agree(name, state[name], own[name], "make the module over those tables")
+        for name in (*_DECIDING, *self._own_options()):
+            mine = own["options"][name]
+            _agree(name, options.get(name, mine), mine, "make the module with the checkpoint's")
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         errors = args[-1]

@@ -89,6 +89,9 @@ class NgramTable(Embedding):
                 raise invalid("dtype", f"{dtype}, and rows are multiplied by scales: give torch.bfloat16, torch.float16 or torch.float32")
             self.scales = _block_scales.BlockScales(scales, self.num_embeddings, self.embedding_dim)
 
+    def _own_options(self) -> dict[str, Any]:
+        return {"heads": self.heads}
+
     def _checked(self, ids: Any) -> torch.Tensor:
         ids = as_tensor("input", ids)
         if ids.dim() != 2 or ids.shape[1] != self.heads:
