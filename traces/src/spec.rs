@@ -211,25 +211,32 @@ pub(crate) fn list<T: FromStr>(text: &str) -> Option<Vec<T>> {
     text.split('/').map(|number| number.parse().ok()).collect()
 }
 
+/// The parts of an address `KIND:PATH:SETTING,SETTING…`: the kind, if `named` knows it, the path, and the settings. A path may contain
+/// colons: a text that is the path of a file is taken as it stands.
+pub(crate) fn address_parts<F>(
+    text: &str,
+    named: impl Fn(&str) -> Option<F>,
+) -> (Option<F>, &str, impl Iterator<Item = &str>) {
+    let (format, text) = match text.split_once(':') {
+        Some((kind, rest)) if !Path::new(text).exists() && named(kind).is_some() => (named(kind), rest),
+        _ => (None, text),
+    };
+    let (path, settings) = match text.rsplit_once(':') {
+        Some((path, settings)) if !path.is_empty() && !settings.is_empty() && !Path::new(text).exists() => {
+            (path, settings)
+        }
+        _ => (text, ""),
+    };
+    (format, path, settings.split(',').filter(|setting| !setting.is_empty()))
+}
+
 impl FromStr for TraceSpec {
     type Err = TraceSpecError;
 
     fn from_str(text: &str) -> Result<Self, TraceSpecError> {
-        let (format, text) = match text.split_once(':') {
-            // A path may contain colons: a file that is there is meant as it stands.
-            Some((kind, rest)) if !Path::new(text).exists() && TraceFormat::named(kind).is_some() => {
-                (TraceFormat::named(kind), rest)
-            }
-            _ => (None, text),
-        };
-        let (path, settings) = match text.rsplit_once(':') {
-            Some((path, settings)) if !path.is_empty() && !settings.is_empty() && !Path::new(text).exists() => {
-                (path, settings)
-            }
-            _ => (text, ""),
-        };
+        let (format, path, mut settings) = address_parts(text, TraceFormat::named);
         let mut spec = Self { format, ..Self::new(path) };
-        settings.split(',').filter(|setting| !setting.is_empty()).try_for_each(|setting| spec.set(setting))?;
+        settings.try_for_each(|setting| spec.set(setting))?;
         Ok(spec)
     }
 }

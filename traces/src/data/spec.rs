@@ -6,7 +6,7 @@ use std::str::FromStr;
 use warprow_formats::{FileError, FileErrorKind, KeyType};
 
 use super::shape::numbered;
-use crate::spec::{TraceSpecError, key_type, list};
+use crate::spec::{TraceSpecError, address_parts, key_type, list};
 
 /// What a data set is, and how it is to be read.
 ///
@@ -244,21 +244,9 @@ impl FromStr for DataSpec {
     type Err = TraceSpecError;
 
     fn from_str(text: &str) -> Result<Self, TraceSpecError> {
-        let (format, text) = match text.split_once(':') {
-            // A path may contain colons: a file that is there is meant as it stands.
-            Some((kind, rest)) if !Path::new(text).exists() && DataFormat::named(kind).is_some() => {
-                (DataFormat::named(kind), rest)
-            }
-            _ => (None, text),
-        };
-        let (path, settings) = match text.rsplit_once(':') {
-            Some((path, settings)) if !path.is_empty() && !settings.is_empty() && !Path::new(text).exists() => {
-                (path, settings)
-            }
-            _ => (text, ""),
-        };
+        let (format, path, mut settings) = address_parts(text, DataFormat::named);
         let mut spec = Self { format, ..Self::new(path) };
-        settings.split(',').filter(|setting| !setting.is_empty()).try_for_each(|setting| spec.set(setting))?;
+        settings.try_for_each(|setting| spec.set(setting))?;
         Ok(spec)
     }
 }
