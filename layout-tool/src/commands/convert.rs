@@ -92,13 +92,24 @@ impl ConvertArgs {
     }
 }
 
+/// What the command reads: what is said, what lists name, and the folder that a `_metadata.json` speaks of. A list that cannot be read is
+/// told by who reads it.
+fn inputs(spec: &DataSpec) -> Vec<(&'static str, PathBuf)> {
+    let listed = spec.files().unwrap_or_default();
+    let metadata = spec.paths.iter().filter(|path| path.ends_with("_metadata.json"));
+    let folders = metadata.filter_map(|path| path.parent()).map(|folder| match folder.as_os_str().is_empty() {
+        true => PathBuf::from("."),
+        false => folder.to_owned(),
+    });
+    spec.paths.iter().cloned().chain(listed).chain(folders).map(|path| ("DATA", path)).collect()
+}
+
 pub(crate) fn run(args: &ConvertArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let to = args.to()?;
     let spec: DataSpec = args.input.parse().map_err(|error: warprow_traces::TraceSpecError| {
         Failure::usage(&args.input, error.to_string()).remedy("look at `warprow convert --help`")
     })?;
-    let inputs: Vec<_> = spec.paths.iter().map(|path| ("DATA", path.clone())).collect();
-    refuse_inputs("OUT", &args.out, &inputs)?;
+    refuse_inputs("OUT", &args.out, &inputs(&spec))?;
     refuse_in_use(&args.out)?;
     let keys = match args.keys {
         Width::U32 => KeyType::U32,

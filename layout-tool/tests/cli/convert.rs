@@ -48,10 +48,12 @@ fn what_cannot_be_converted_is_said() {
     fs::write(fixture.path("t.bin"), raw()).unwrap();
     fs::write(fixture.path("odd.csv"), "label,user\n1,5\n0,6|7\n").unwrap();
     fs::write(fixture.path("bad.csv"), "label,user\n1,5\n0,x\n").unwrap();
+    fs::write(fixture.path("list.txt"), "1\nodd.csv\n").unwrap();
     for (args, exit, words) in [
         (&["convert", SOURCE, "out.bin"][..], 2, "its name does not tell the format"),
         (&["convert", "raw:t.bin:colour=red", "t.csv"], 2, "settings are"),
         (&["convert", SOURCE, "t.bin", "--to", "raw", "--force"], 2, "is the file of DATA as well"),
+        (&["convert", "csv:list.txt", "odd.csv", "--force"], 2, "is the file of DATA as well"),
         (&["convert", "absent.csv", "t.parquet"], 3, "No such file"),
         (&["convert", "bad.csv", "t.parquet"], 3, "in sample 1: line 3: column user: \"x\" is no integer"),
         (&["convert", "odd.csv", "t.raw", "--to", "raw"], 2, "how many ids each sample has of feature \"user\""),
@@ -70,7 +72,7 @@ fn what_cannot_be_converted_is_said() {
     }
     let mut left: Vec<_> = fs::read_dir(fixture.dir()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();
-    assert_eq!(left, ["bad.csv", "odd.csv", "t.bin"]);
+    assert_eq!(left, ["bad.csv", "list.txt", "odd.csv", "t.bin"]);
 }
 
 #[test]

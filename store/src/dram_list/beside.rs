@@ -2,11 +2,11 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg};
+use nix::fcntl::{Flock, FlockArg, OFlag};
 
 /// Where the list of an attached table lies, and what tells the table from others.
 #[derive(Debug, Clone)]
@@ -32,8 +32,11 @@ impl ListPlace {
 
 /// The bytes of the list at `path`, of which there are at most `most`; `None`: there is no list. A longer file gives its first bytes.
 pub(super) fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
-    let file = match File::open(path) {
+    // Without waiting: to open a FIFO lasts until somebody writes to it.
+    let file = match File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        // A file system that knows no names of this length has no such file.
+        Err(error) if error.raw_os_error() == Some(Errno::ENAMETOOLONG as i32) => return Ok(None),
         opened => opened?,
     };
     if !file.metadata()?.is_file() {
@@ -51,11 +54,33 @@ fn aside(path: &Path) -> PathBuf {
     name.into()
 }
 
+/// Opens the file `new` for a list to be written in, and makes it if need be. Links are not followed, and a file that has another name
+/// too is refused, because what is written would be that file's.
+fn open_aside(new: &Path) -> io::Result<File> {
+    let taken = |what| {
+        let message = format!("{} is {what}, and the list would be written to it: remove it", new.display());
+        io::Error::new(io::ErrorKind::AlreadyExists, message)
+    };
+    // For reading too, so that a FIFO is opened at once, and refused.
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let opened = File::options().create(true).truncate(false).read(true).write(true).custom_flags(flags).open(new);
+    let file = opened.map_err(|error| match error.raw_os_error() {
+        Some(number) if number == Errno::ELOOP as i32 => taken("a link"),
+        _ => error,
+    })?;
+    let metadata = file.metadata()?;
+    match (metadata.is_file(), metadata.nlink()) {
+        (false, _) => Err(taken("no regular file")),
+        (true, 2..) => Err(taken("a file with another name")),
+        (true, _) => Ok(file),
+    }
+}
+
 /// Puts a list at `path`: after a crash at any moment the one before is there, or this one. `false`: another process does so now,
 /// and nothing was changed.
 pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let new = aside(path);
-    let mut file = File::options().create(true).truncate(false).write(true).open(&new)?;
+    let mut file = open_aside(&new)?;
     // Where the file system has no locks, nobody is kept away; each list is whole all the same.
     let _locked = match Flock::lock(file.try_clone()?, FlockArg::LockExclusiveNonblock) {
         Err((_, Errno::EWOULDBLOCK)) => return Ok(false),
@@ -130,6 +155,37 @@ mod tests {
         fs::create_dir(&path).unwrap();
         assert!(read(&path, 100).is_err() && write(&path, b"x").is_err() && !aside(&path).exists());
         assert!(write(&dir.path().join("absent/list"), b"x").is_err());
+    }
+
+    #[test]
+    fn nothing_but_a_list_is_written_to_or_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = ListPlace::new(&dir.path().join("m.npy"), "t", 1, 2).path;
+        let new = aside(&path);
+        let other = dir.path().join("other");
+        fs::write(&other, b"precious").unwrap();
+        let refused = |what: &str| {
+            let error = write(&path, b"list").unwrap_err().to_string();
+            assert!(error.contains(what) && error.contains("remove it"), "{error}");
+            assert_eq!(fs::read(&other).unwrap(), b"precious");
+            fs::remove_file(&new).unwrap();
+        };
+        std::os::unix::fs::symlink(&other, &new).unwrap();
+        refused("a link");
+        fs::hard_link(&other, &new).unwrap();
+        refused("another name");
+        let fifo = |path: &Path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        fifo(&new);
+        refused("no regular file");
+        // A FIFO in the place of a list is told, and a list takes its place.
+        fifo(&path);
+        assert!(read(&path, 100).unwrap_err().to_string().contains("no regular file"));
+        assert!(write(&path, b"list").unwrap());
+        assert_eq!(read(&path, 100).unwrap().unwrap(), b"list");
+        // Nothing has a name that is too long for the file system.
+        let long = dir.path().join("n".repeat(300));
+        assert_eq!(read(&long, 100).unwrap(), None);
+        assert!(write(&long, b"x").is_err());
     }
 
     #[test]

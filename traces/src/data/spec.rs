@@ -174,8 +174,11 @@ impl DataSpec {
         FileError::new(FileErrorKind::Disagree, self.path(), what, "say as many as there are, or nothing")
     }
 
-    /// The files themselves, of a format without file lists; the lists in `*.txt` are followed.
-    pub(super) fn files(&self) -> Result<Vec<PathBuf>, FileError> {
+    /// The files themselves: the lists in `*.txt` are followed. Of Parquet's folders and their `_metadata.json` there is the path alone.
+    ///
+    /// # Errors
+    /// A list that cannot be read.
+    pub fn files(&self) -> Result<Vec<PathBuf>, FileError> {
         let of = |path: &PathBuf| match path.extension().is_some_and(|ending| ending == "txt") {
             true => crate::list::files(path),
             false => Ok(vec![path.clone()]),
