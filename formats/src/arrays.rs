@@ -25,7 +25,7 @@ pub struct ArchivedArray {
     pub name: String,
     /// The type of its elements, as NumPy writes it: `<f4`.
     pub descr: String,
-    /// Its shape. The archive holds as many elements.
+    /// The shape of the array. The archive holds as many elements.
     pub shape: Vec<u64>,
     /// Bytes of an element.
     pub size: u64,

@@ -76,7 +76,7 @@ impl PublishedData {
         }
     }
 
-    /// Its dense features.
+    /// Dense features of a sample.
     pub fn dense(self) -> Vec<String> {
         match self {
             Self::CriteoKaggle | Self::CriteoTerabyte => (1..=13).map(|nth| format!("I{nth}")).collect(),
@@ -84,7 +84,7 @@ impl PublishedData {
         }
     }
 
-    /// Its label.
+    /// The label of a sample.
     pub const fn label(self) -> &'static str {
         match self {
             Self::CriteoKaggle | Self::CriteoTerabyte => "label",

@@ -38,7 +38,7 @@ pub struct ConvertArgs {
     /// The file to write
     #[arg(value_name = "OUT")]
     out: PathBuf,
-    /// Its format [default: by its ending, .parquet, .csv, .tsv or .npz]
+    /// The format to write [default: by its ending, .parquet, .csv, .tsv or .npz]
     #[arg(long, value_name = "FORMAT")]
     to: Option<To>,
     /// The type of its keys, if it is norm or raw

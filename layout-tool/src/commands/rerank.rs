@@ -86,7 +86,7 @@ struct Counted {
 pub(crate) fn run(args: &RerankArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let options = OpenOptions::default();
     let store = match args.drives.addresses().iter().any(|address| attached::is(address)) {
-        // Its list is a file of its own, and nothing else is written.
+        // The list of an attached table is a file of its own, and nothing else is written.
         true => drives::open(&args.drives, &options.with_read_only())?,
         false => drives::open(&args.drives, &options)?,
     };

@@ -90,7 +90,7 @@ fn the_demo_looks_up_what_data_sets_have() {
     for trace in ["t.parquet", "norm:t.norm:slot=0", raw] {
         let args = ["demo", "--table", &table, "--trace", trace, "--batches", "5", "--batch", "64", "--no-rivals"];
         let value = fixture.ok(&args);
-        // The same ids in the same order.
+        // Ids are looked up in one order from every format.
         for member in ["verified", "missing", "rows", "batches"] {
             assert_eq!(value[member], wanted[member], "{trace}: {member}");
         }

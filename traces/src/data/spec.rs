@@ -69,7 +69,7 @@ pub enum DataColumns {
     Unsaid,
     /// So many.
     Count(u32),
-    /// Those of these names, in this order.
+    /// Columns of these names, in this order.
     Named(Vec<String>),
 }
 
