@@ -16,7 +16,7 @@ use crate::screen::Unit;
 
 /// Write a data set of a model (labels, dense features, ids of sparse features) in another format
 ///
-/// A data set is [KIND:]PATH[:SETTINGS]; KIND is norm, raw, parquet, csv or npz. PATH is a file; a file list of Norm; of Parquet also a
+/// A data set is `[KIND:]PATH[:SETTINGS]`; KIND is norm, raw, parquet, csv or npz. PATH is a file; a file list of Norm; of Parquet also a
 /// folder or its _metadata.json. SETTINGS, with commas between them:
 ///
 /// labels= and dense= say how many, or the names of columns, with / between them; features= the names of sparse features; slots=N or hotness=1/3/..
