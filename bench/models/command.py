@@ -122,7 +122,7 @@ def parser() -> argparse.ArgumentParser:
     add("--matmul", choices=["tf32", "f32"], default="tf32", help="how the dense layers multiply on a GPU (tf32)")
     add("--device", help="cuda or cpu (cuda where there is a GPU)")
     add("--seed", type=int, default=1, help="of rows, ids, weights and arrivals (1)")
-    add("--json", help="a file for everything that was measured")
+    add("--json", help="a file for everything that was measured, written anew behind each measurement")
     add("--output", help="a folder for the tables and pictures")
     add("--figures", type=_names, help=f"the tables and pictures of these experiments, numbered as GDRec's figures, into --output: {figures}")
     add("--small", action="store_true", help="everything in small, on the CPU")
@@ -217,13 +217,16 @@ class Run:
         note(", ".join(f"{name} {value}" for name, value in self.setup().items()))
         tables = make_tables(shape, self.device, given.seed)
         history = draw(self.source, shape, given.history)
-        model = dense.make(given.model, shape, given.seed)
-        layers = DenseLayers(model, self.device, given.compile == "yes" and self.device.type == "cuda", note)
+        layers = None
+        if set(given.experiments) != {"embeddings"}:
+            model = dense.make(given.model, shape, given.seed)
+            layers = DenseLayers(model, self.device, given.compile == "yes" and self.device.type == "cuda", note)
         answers = {}
         for batch in given.batch:
             count = batch * max(1, min(given.batches, max(8, _MOST_SAMPLES // batch)))
             answers[batch] = Answers(tables, layers, draw(self.source, shape, count), batch)
-            note(f"the model with all rows in memory has answered {count:,} samples in batches of {batch}")
+            what = "there are" if layers is None else "the model with all rows in memory has answered"
+            note(f"{what} {count:,} samples in batches of {batch}")
         usual = max(given.batch)
         # With all rows in DRAM there is room for what lies between them, too.
         dram_bytes = int(shape.bytes * (given.dram if given.dram < 1 else 1.5))
@@ -238,7 +241,7 @@ class Run:
                 self.failures.append(f"{way.name} | {label}: {type(error).__name__}: {error}")
                 note(f"failed: {self.failures[-1]}")
 
-    def _measure(self, way: Way, label: str, answers: dict[int, Answers], layers: DenseLayers) -> None:
+    def _measure(self, way: Way, label: str, answers: dict[int, Answers], layers: DenseLayers | None) -> None:
         given = self.given
         for batch in given.batch:
             for clients in given.clients if "throughput" in given.experiments else ():
@@ -246,10 +249,12 @@ class Run:
             if "embeddings" in given.experiments:
                 self._add(measure(way, label, answers[batch], None, given.seconds, self.meter))
         if "latency" in given.experiments:
+            assert layers is not None, "latency is that of predictions"
             self._latency(way, label, answers[max(given.batch)], layers)
 
     def _add(self, found: Measured) -> None:
         self.measured.append(found)
+        self.keep()
         told = f"{found.samples_per_second:,.0f} samples/s, p50 {found.p50_us:,.0f} us, p99 {found.p99_us:,.0f} us"
         same = "bit for bit" if found.largest_difference == 0 else f"within {found.largest_difference:g}"
         asked = f"{found.what}, batch {found.batch}, {found.clients} at once"
@@ -265,11 +270,19 @@ class Run:
             for rate in given.rates or [int(best * share) for share in given.loads]:
                 found = server.offer(rate, given.seconds, 16 * most, given.seed, label)
                 self.offered.append(found)
+                self.keep()
                 times = f"p50 {found.p50_us:,.0f}, p99 {found.p99_us:,.0f}, p99.9 {found.p999_us:,.0f} us"
                 told = f"{times}; {found.refused} of {found.requests} refused"
                 note(f"{way.name} | {label} | offered {rate:,} samples/s, answered {found.answered:,.0f}: {told}")
         finally:
             server.close()
+
+    def keep(self) -> None:
+        """Writes what was found so far to the file of `--json`: a run that is ended loses nothing but what it measured then."""
+        if self.given.json:
+            path = Path(self.given.json)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps(self.as_json(), indent=1))
 
     def as_json(self) -> dict[str, Any]:
         """All that was found."""
@@ -327,8 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     folder.mkdir(parents=True, exist_ok=True)
                     for name, content in {"tables.md": text, **pictures}.items():
                         (folder / name).write_text(content)
-                if given.json:
-                    Path(given.json).write_text(json.dumps(run.as_json(), indent=1))
+                run.keep()
     except (ModelsError, warprow.WarprowError) as error:
         note(f"error: {error}")
         return 1

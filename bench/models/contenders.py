@@ -11,7 +11,7 @@ from .drives import Drives, propose, stored
 from .errors import DatasetMismatch, Unavailable
 from .ids import Samples
 from .tables import Tables
-from .ways import CpuReader, DeviceMemory, HostExecutor, HotRows, IdealReader, PinnedReads, RocksDb, TorchCpu, WarprowModules, Way
+from .ways import CpuReader, DeviceMemory, HostExecutor, HotRows, IdealReader, PeerReads, PinnedReads, RocksDb, TorchCpu, WarprowModules, Way
 from .world import note
 
 #: By name, what each is.
@@ -19,6 +19,7 @@ WAYS = {
     "memory": "all rows in memory of the device: the bound, and what predictions are compared with",
     "torch": "PyTorch on the CPU, and a copy",
     "uva": "a Triton kernel that reads pinned memory",
+    "peer": "that kernel on rows in the memory of a second GPU",
     "rocksdb": "RocksDB's files in the page cache, different rows alone, and a copy; of up to 4 million rows",
     "ideal": "CPU threads on drives that cost nothing but their time, different rows alone, and a copy",
     "reader": "CPU threads on timed drives, different rows alone, and a copy: what HugeCTR does",
@@ -87,6 +88,7 @@ def contenders(ground: Ground, names: Sequence[str], drives: Sequence[Drives]) -
         "memory": lambda: DeviceMemory(tables),
         "torch": lambda: TorchCpu(tables),
         "uva": lambda: PinnedReads(tables),
+        "peer": lambda: PeerReads(tables),
         "rocksdb": lambda: RocksDb(tables, note),
     }
     for name in names:

@@ -25,10 +25,19 @@ def note(text: str) -> None:
     print(f"{time.monotonic() - _BEGAN:6.1f} s  {text}", file=sys.stderr, flush=True)
 
 
+#: The latest tables, by what they were made of: runs of several figures that follow each other share them.
+_TABLES: dict[tuple[Shape, torch.device, int], Tables] = {}
+
+
 def make_tables(shape: Shape, device: torch.device, seed: int) -> Tables:
-    """The rows of a shape: trained ones of the shape of DeepFM, else made."""
-    given = deepfm_tables() if shape.name == "deepfm-avazu" else None
-    return Tables(shape, device, seed, given)
+    """The rows of a shape: trained ones of the shape of DeepFM, else made. The latest tables are kept, and are not made again."""
+    asked = (shape, device, seed)
+    if asked not in _TABLES:
+        # Before others are made, so that two shapes never take memory at once.
+        _TABLES.clear()
+        given = deepfm_tables() if shape.name == "deepfm-avazu" else None
+        _TABLES[asked] = Tables(shape, device, seed, given)
+    return _TABLES[asked]
 
 
 class Answers:
@@ -38,15 +47,15 @@ class Answers:
     ----------
     tables : Tables
         All rows.
-    layers : DenseLayers
-        The dense layers.
+    layers : DenseLayers, optional
+        The dense layers; without them there are no predictions, and only embeddings can be compared.
     samples : Samples
         All samples that are looked up.
     batch : int
         Samples of a batch: the dense layers' sums depend on it.
     """
 
-    def __init__(self, tables: Tables, layers: DenseLayers, samples: Samples, batch: int) -> None:
+    def __init__(self, tables: Tables, layers: DenseLayers | None, samples: Samples, batch: int) -> None:
         self.tables, self.layers, self.batch = tables, layers, batch
         self.lot = Lot(torch.from_numpy(samples.ids), torch.from_numpy(samples.dense), tables.device)
         self.batches = len(self.lot) // batch
@@ -55,8 +64,10 @@ class Answers:
         step = Step(DeviceMemory(tables), layers, tables.shape, batch, tables.device)
         # It is asked later, for rows.
         self._way = step.way
-        #: Shape (batches, batch).
-        self.predictions = torch.stack([step.run(self.lot, at * batch).clone() for at in range(self.batches)])
+        #: Shape (batches, batch), without dense layers (0, batch).
+        self.predictions = torch.zeros(0, batch)
+        if layers is not None:
+            self.predictions = torch.stack([step.run(self.lot, at * batch).clone() for at in range(self.batches)])
 
     def check_rows(self, step: Step, at: int) -> None:
         """Looks a batch up and compares its embeddings."""

@@ -4,11 +4,13 @@
 
 Every rank has its own batch of `--batch` samples, so N ranks look up N times as much in a step (and `--strong` divides one batch among
 them). Ids follow a power law in each table. With `memory`, all rows lie in GPU memory; with `drives`, 5% of the rows do, the hottest, and
-the others on emulated drives that the rank's GPU plays, `--iops` reads a second for each rank. Ranks have stores of their own: each row
-lies on one rank's drive. `shared` lines have copies of the whole store on each rank, at 1/N of the rate.
+the others on an emulated drive for each rank: its GPU plays it, with `--iops` reads a second, or threads of the host do (`--player
+threads`), with the timing of a P5800X. Ranks have stores of their own: each row lies on one rank's drive. `shared` lines have copies of
+the whole store on each rank, at 1/N of the rate (which only a GPU can play).
 
 Every output is compared with what the rows are: bit for bit, sums of ranks in the order of ranks. The exchange is timed by CUDA events
-around each collective, and so has what a rank waits for a slower one. `dense` steps have a network on top of the bags.
+around each collective, and so has what a rank waits for a slower one. `dense` steps have a network on top of the bags. `--phases` times
+the parts of a step likewise, and lists the kernels that took longest; `--exchanged` has a single rank exchange with itself, too.
 Without CUDA (`--device cpu`) the same runs by gloo and executors on the host, to try the program.
 """
 
@@ -19,6 +21,7 @@ import json
 import os
 import tempfile
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,6 +40,8 @@ from warprow.torch._exchange import Exchange
 ROUNDS = 3
 #: Ids of a bag, of the features behind the first 22: these have one.
 LONG_BAG = 8
+#: Methods of a sharded collection, and of its router, that are the parts of a step.
+PHASES = ["_checked", "send", "_counts", "pieces", "_send", "_keep", "_serve", "_tell", "_bring_back", "_bags_of"]
 
 
 class Shapes:
@@ -55,10 +60,15 @@ class Shapes:
         # By a power of two: both devices get the same bits.
         return ((numbers * 2654435761) % 65521).float() * 2.0**-16 - 0.5
 
-    def plan(self, world: int) -> wt.ShardingPlan:
+    def plan(self, world: int, exchanged: bool = False) -> wt.ShardingPlan:
+        """With `exchanged`, a single rank sends itself what one of two would exchange."""
         lengths = {name: float(length) for name, length in zip(self.names, self.lengths)}
         sizes = {name: (rows, 4 * self.dim) for name, rows in zip(self.names, self.rows)}
-        return wt.plan_sharding(sizes, self.features, world, bag_lengths=lengths, replicate_bytes=1 << 18)
+        many = max(world, 2) if exchanged else world
+        plan = wt.plan_sharding(sizes, self.features, many, bag_lengths=lengths, replicate_bytes=1 << 18)
+        if many == world:
+            return plan
+        return wt.ShardingPlan(world, tuple(replace(it, owner=None if it.owner is None else 0) for it in plan.placements))
 
     def batch(self, samples: int, seed: int, device: torch.device) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         random = torch.Generator(device=device).manual_seed(seed)
@@ -88,20 +98,20 @@ class Shapes:
         return total
 
 
-def load(folder: Path, shapes: Shapes, worlds: list[int]) -> None:
-    """Stores of all rows (`whole`), and of each rank's."""
+def load(folder: Path, shapes: Shapes, worlds: list[int], device: str) -> None:
+    """Stores of each rank's rows, which `device` computes."""
     for world in worlds:
         plan = shapes.plan(world)
         for rank in range(world):
             tables = {}
             for at, name in enumerate(shapes.names):
                 placement = plan.of(name)
-                ids = torch.arange(shapes.rows[at])
+                ids = torch.arange(shapes.rows[at], device=device)
                 if placement.kind == "rows":
                     ids = ids[rank::world]
                 elif placement.kind == "whole" and placement.owner != rank:
                     continue
-                tables[name] = shapes.content(at, ids)
+                tables[name] = shapes.content(at, ids).cpu()
             size = sum(rows.numel() * 4 for rows in tables.values())
             capacity = (2 * size // (64 << 20) + 2) * (64 << 20)
             with warprow.format(f"emulated:{folder}/{world}-{rank}.drive?size={capacity}") as store:
@@ -140,6 +150,70 @@ class Timed:
         found = (self.seconds, self.sent)
         self.pairs, self.seconds, self.sent = [], 0.0, 0
         return found
+
+
+class Phases:
+    """Times the methods of a module that are the parts of its steps: on the device from begin to end, waits included, and on the CPU."""
+
+    def __init__(self, module: Any, device: torch.device) -> None:
+        self._device, self._found = device, []  # type: ignore[var-annotated]
+        for owner in (module, module._router):
+            for name in PHASES:
+                if hasattr(type(owner), name):
+                    setattr(owner, name, self._timed(name, getattr(owner, name)))
+
+    def _timed(self, name: str, plain: Any) -> Any:
+        def timed(*args: Any, **named: Any) -> Any:
+            events = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if self._device.type == "cuda" else []
+            for event in events[:1]:
+                event.record()
+            began = time.perf_counter()
+            found = plain(*args, **named)
+            seconds = time.perf_counter() - began
+            for event in events[1:]:
+                event.record()
+            self._found.append((name, events, seconds))
+            return found
+
+        return timed
+
+    def taken(self, steps: int) -> dict[str, dict[str, float]]:
+        """Milliseconds of each part in a step."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+        parts: dict[str, dict[str, float]] = {}
+        for name, events, seconds in self._found:
+            part = parts.setdefault(name.strip("_"), {"device_ms": 0.0, "cpu_ms": 0.0})
+            part["cpu_ms"] += 1000 * seconds / steps
+            if events:
+                part["device_ms"] += events[0].elapsed_time(events[1]) / steps
+        self._found.clear()
+        return parts
+
+
+def phases(bags: Any, batches: list[Any], device: torch.device, steps: int) -> dict[str, Any]:
+    """The parts of a step, and the kernels that take longest in it."""
+    timed = Phases(bags, device)
+    for given in batches:
+        bags(given)
+    timed.taken(1)
+    for at in range(steps):
+        bags(batches[at % len(batches)])
+    found: dict[str, Any] = {"parts": timed.taken(steps)}
+    if device.type == "cuda":
+        activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
+        with torch.profiler.profile(activities=activities) as profile:
+            for at in range(steps):
+                bags(batches[at % len(batches)])
+            torch.cuda.synchronize()
+        kernels = [it for it in profile.key_averages() if it.self_device_time_total > 0 and it.device_type == torch.autograd.DeviceType.CUDA]
+        kernels.sort(key=lambda it: -it.self_device_time_total)
+        found["kernels"] = [
+            {"kernel": it.key[:120], "ms": it.self_device_time_total / 1000 / steps, "calls": it.count / steps} for it in kernels[:40]
+        ]
+        found["kernels_ms"] = sum(it.self_device_time_total for it in kernels) / 1000 / steps
+        found["launches"] = sum(it.count for it in kernels) / steps
+    return found
 
 
 def measure(bags: Any, net: Any, batches: list[Any], device: torch.device, timed: Timed, steps: int) -> dict[str, Any]:
@@ -185,10 +259,10 @@ def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> Non
     net = nn.Sequential(nn.Linear(26 * options.dim, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 1))
     net = net.to(device).eval().requires_grad_(False)
     torch.set_float32_matmul_precision("high")
-    kinds = [("own", options.batch)]
+    kinds = [("own", batch) for batch in options.batch if world == 1 or "own" in options.stores]
     if world > 1:
-        kinds += [("own", options.batch // world)] if options.strong else []
-        kinds += [("shared", options.batch)]
+        kinds += [("own", batch // world) for batch in options.batch] if options.strong else []
+        kinds += [("shared", batch) for batch in options.batch if "shared" in options.stores]
     for tier in options.tiers:
         for kind, samples in kinds:
             path = f"{folder}/{world}-{rank}.drive"
@@ -198,12 +272,12 @@ def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> Non
                 path, sharers = f"{folder}/copy-{rank}.drive", world
             address = f"emulated:{path}"
             if device.type == "cuda":
-                address += f"?gpu={rank}&iops={rate:g}&sharers={sharers}"
+                address += f"?gpu={rank}&iops={rate:g}&sharers={sharers}" if options.player == "gpu" else "?profile=p5800x"
             with warprow.open(address, read_only=True) as store:
                 whole = sum(table.rows * table.row_bytes for table in store.tables())
                 memory = 2 * whole if tier == "memory" else whole // 20
                 tiers = {"hbm_bytes": memory} if device.type == "cuda" else {"dram_bytes": memory}
-                plan = shapes.plan(world)
+                plan = shapes.plan(world, options.exchanged)
                 with store.attach(str(device), **tiers) as executor:
                     bags = wt.ShardedEmbeddingBagCollection(executor, shapes.features, plan=plan, stores=kind)
                     batches = [shapes.batch(samples, 1000 * seed + rank, device) for seed in range(options.batches)]
@@ -220,6 +294,10 @@ def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> Non
                         line = measure(bags, net if dense else None, batches, device, timed, options.steps)
                         line.update(ranks=world, tier=tier, stores=kind, batch=samples, dense=dense)
                         lines.append(line)
+                    if options.phases and bags._sent:
+                        lines[-2]["phases"] = phases(bags, batches, device, options.steps)
+                        bags.check()
+                    Path(f"{folder}/{rank}-lines-{world}.json").write_text(json.dumps(lines))
                     del bags
             dist.barrier()
     gathered: list[Any] = [None] * world
@@ -234,7 +312,11 @@ def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> Non
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="how many GPUs, in turn; the first is the baseline")
-    parser.add_argument("--batch", type=int, default=65536, help="samples of each rank")
+    parser.add_argument("--batch", type=int, nargs="+", default=[65536], help="samples of each rank")
+    parser.add_argument("--stores", nargs="+", default=["own", "shared"], choices=["own", "shared"], help="of several ranks")
+    parser.add_argument("--player", default="gpu", choices=["gpu", "threads"], help="who plays drives, of ranks on GPUs")
+    parser.add_argument("--phases", action="store_true", help="also the parts of a step, and the kernels of it")
+    parser.add_argument("--exchanged", action="store_true", help="a single rank exchanges with itself what one of two would")
     parser.add_argument("--rows", type=int, default=60_000, help="rows of a large table")
     parser.add_argument("--dim", type=int, default=64, help="elements of a row")
     parser.add_argument("--steps", type=int, default=20, help="steps that are timed")
@@ -245,24 +327,31 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    # A drive that the GPU plays which looks up is held up by streams that share a hardware queue with it.
+    os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         shapes = Shapes(options.rows, options.dim)
-        load(Path(folder), shapes, options.ranks)
+        load(Path(folder), shapes, options.ranks, options.device)
         largest = max(options.ranks)
-        if largest > 1:
+        if largest > 1 and "shared" in options.stores:
             for rank in range(largest):
-                _copy(Path(folder), shapes, rank)
+                _copy(Path(folder), shapes, rank, options.device)
         print(f"loaded in {time.perf_counter() - began:.0f} s: {sum(shapes.rows):,} rows of {options.dim} float32, 26 features")
+        lines: list[dict[str, Any]] = []
         for world in options.ranks:
             processes.spawn(work, args=(world, folder, options), nprocs=world)
-        lines = [line for world in options.ranks for line in json.loads(Path(f"{folder}/lines-{world}.json").read_text())]
-    base = {(line["tier"], line["dense"]): line for line in lines if line["ranks"] == options.ranks[0]}
+            lines += json.loads(Path(f"{folder}/lines-{world}.json").read_text())
+            if options.json:
+                options.json.write_text(json.dumps(lines, indent=1))
+    base = {(line["tier"], line["dense"], line["batch"]): line for line in lines if line["ranks"] == options.ranks[0]}
     print("| tier | ranks | stores | batch of a rank | dense | step, ms | exchange, ms | share | sent, MB | reads | samples/s | of the baseline |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|")
     for line in lines:
         line["samples_s"] = line["ranks"] * line["batch"] / line["step_ms"] * 1000
-        first = base[line["tier"], line["dense"]]
+        # Of a batch that ranks divide, the baseline looks the whole up.
+        whole = line["batch"] if (line["tier"], line["dense"], line["batch"]) in base else line["batch"] * line["ranks"]
+        first = base[line["tier"], line["dense"], whole]
         line["ratio"] = line["samples_s"] / (first["ranks"] * first["batch"] / first["step_ms"] * 1000)
         share = line["exchange_ms"] / line["step_ms"]
         print(
@@ -275,9 +364,9 @@ def main() -> None:
         options.json.write_text(json.dumps(lines, indent=1))
 
 
-def _copy(folder: Path, shapes: Shapes, rank: int) -> None:
+def _copy(folder: Path, shapes: Shapes, rank: int, device: str) -> None:
     """A store of all rows, for a rank that shares."""
-    tables = {name: shapes.content(at, torch.arange(shapes.rows[at])) for at, name in enumerate(shapes.names)}
+    tables = {name: shapes.content(at, torch.arange(shapes.rows[at], device=device)).cpu() for at, name in enumerate(shapes.names)}
     size = sum(rows.numel() * 4 for rows in tables.values())
     capacity = (2 * size // (64 << 20) + 2) * (64 << 20)
     with warprow.format(f"emulated:{folder}/copy-{rank}.drive?size={capacity}") as store:

@@ -11,6 +11,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+import torch
 import warprow
 from models import contenders
 from models.command import main, parser
@@ -19,6 +20,8 @@ from models.drives import stored
 from models.figures import FIGURES
 from models.output.markdown import table
 from models.output.picture import line_chart
+from models.shapes import Shape
+from models.world import make_tables
 
 RUN = Path(__file__).resolve().parents[1] / "run.py"
 
@@ -33,7 +36,7 @@ def test_tables_and_pictures() -> None:
 
 
 def test_a_run_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--device", "cpu", "--shape", "avazu", "--bytes", "3M", "--batch", "32", "--drives", "1", "--ways", "memory,uva,warprow"]
+    arguments = ["--device", "cpu", "--shape", "avazu", "--bytes", "3M", "--batch", "32", "--drives", "1", "--ways", "memory,uva,peer,warprow"]
     arguments += ["--experiments", "throughput,embeddings,latency", "--seconds", "0.1", "--batches", "10", "--history", "2000", "--threads", "2", "--request", "8", "--loads", "0.3,1.5"]
     arguments += ["--json", str(tmp_path / "found.json"), "--output", str(tmp_path / "pages")]
     assert main(arguments) == 0
@@ -46,6 +49,45 @@ def test_a_run_writes_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert all(it["compared"] > 0 and it["largest_difference"] <= 1e-5 for it in found["throughput"] + found["latency"])
     assert len(found["latency"]) == 4 and found["setup"]["seed"] == 1
     assert {it.name for it in (tmp_path / "pages").iterdir()} == {"tables.md", "model.svg", "embeddings.svg", "latency.svg"}
+
+
+def test_embeddings_alone_need_no_dense_layers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--shape", "avazu", "--bytes", "3M", "--batch", "16", "--drives", "1", "--ways", "memory,torch"]
+    arguments += ["--experiments", "embeddings", "--batches", "8", "--seconds", "0.1", "--history", "2000", "--threads", "1"]
+
+    def none(*given: Any) -> None:
+        raise AssertionError("dense layers were made")
+
+    monkeypatch.setattr("models.dense.make", none)
+    assert main([*arguments, "--json", str(tmp_path / "found.json")]) == 0
+    found = json.loads((tmp_path / "found.json").read_text())["throughput"]
+    assert [(it["way"], it["what"], it["compared"] > 0) for it in found] == [
+        ("all rows in memory", "embeddings", True),
+        ("PyTorch on the CPU, copy", "embeddings", True),
+    ]
+
+
+def test_runs_that_follow_each_other_share_tables() -> None:
+    shape = Shape("small", (3, 40), 4, (1, 1), 0)
+    first = make_tables(shape, torch.device("cpu"), 1)
+    assert make_tables(shape, torch.device("cpu"), 1) is first
+    other = make_tables(shape, torch.device("cpu"), 2)
+    assert other is not first and not torch.equal(other.on_host, first.on_host)
+    assert make_tables(shape, torch.device("cpu"), 1) is not first
+
+
+def test_a_measurement_that_is_cut_off_loses_none_before_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    arguments = ["--device", "cpu", "--shape", "avazu", "--bytes", "3M", "--batch", "16", "--drives", "1", "--ways", "memory,torch"]
+    arguments += ["--batches", "8", "--seconds", "0.1", "--history", "2000", "--threads", "1", "--json", str(tmp_path / "found.json")]
+
+    def stopped(*given: Any) -> None:
+        # Where a signal would have ended the process, nothing that follows runs.
+        assert [it["way"] for it in json.loads((tmp_path / "found.json").read_text())["throughput"]] == ["all rows in memory"]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("models.ways.torch_cpu.TorchCpu.embed_into", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        main(arguments)
 
 
 def test_a_drive_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,6 +24,7 @@ def test_a_queue_is_bounded_and_keeps_order() -> None:
 
 
 def test_all_requests_are_answered_or_refused(answers: Answers, tables: Tables) -> None:
+    assert answers.layers is not None
     with torch.inference_mode():
         server = Server(DeviceMemory(tables), answers, answers.layers, 8, [1, 2, 4])
         calm = server.offer(2_000, 0.3, 1000, 1, "none")
@@ -34,6 +35,7 @@ def test_all_requests_are_answered_or_refused(answers: Answers, tables: Tables) 
 
 
 def test_a_wrong_answer_is_found(answers: Answers, tables: Tables) -> None:
+    assert answers.layers is not None
     with torch.inference_mode():
         server = Server(DeviceMemory(tables), answers, answers.layers, 8, [1, 2, 4])
         answers.predictions[0, 3] += 1e-3

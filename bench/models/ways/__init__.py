@@ -6,7 +6,7 @@ from .gpu_memory import DeviceMemory
 from .host_executor import HostExecutor
 from .ideal_reader import IdealReader
 from .interface import DeviceWay, HostWay, Way
-from .pinned_reads import PinnedReads
+from .pinned_reads import PeerReads, PinnedReads
 from .rocks_db import RocksDb
 from .torch_cpu import TorchCpu
 from .warprow_modules import WarprowModules
@@ -19,6 +19,7 @@ __all__ = [
     "HotRows",
     "HostWay",
     "IdealReader",
+    "PeerReads",
     "PinnedReads",
     "RocksDb",
     "TorchCpu",
