@@ -18,6 +18,11 @@ In each step, all ways get the same fresh ids in turns, and every row is compare
 - `host read`: the ids are copied to the host, the stream is synchronised, each different row is read by `preadv` from a file in the page
   cache, and copied up: then the graph runs.
 - `mmap`: the same by NumPy from a mapped file in the page cache.
+- `io_uring`: with `--disk`, a thread of the host (`uring_rows.c`, which `cc` compiles) reads the rows past the page cache from the file that
+  `attached` reads. The graph copies the ids to pinned memory, asks by `cuStreamWriteValue32`, waits by `cuStreamWaitValue32` beside the
+  layers, and reads the rows from pinned memory: no step is synchronised. `+ scales in DRAM`: codes alone are read.
+- `host look-up N`: with `--host-lookups`, the same asking and waiting, and a thread of Python that looks rows up by a host executor on the
+  drives of `warprow N`.
 
 *step* is the caller's time in microseconds from before the copy of the ids until the step has ended, *GPU* that of the graph alone by events;
 both are medians. *exposed* is the median of the turns' differences to `none`. *of pinned* is pinned's step over that of the way: 1 is level.
@@ -28,11 +33,14 @@ open; whoever waits for a step's end sleeps.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import statistics
 import struct
+import subprocess
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -252,6 +260,131 @@ def mapped_way(maps: tuple[np.ndarray, np.ndarray], most: int) -> Callable:
     return before
 
 
+class Waiting:
+    """The graph's half of ways in which a thread of the host brings rows, while the graph waits for a word in pinned memory."""
+
+    DRIVER = ctypes.CDLL("libcuda.so.1")
+
+    def __init__(self, count: int) -> None:
+        self.ids = [torch.zeros(count, dtype=torch.int64, pin_memory=True) for _ in ENGRAM]
+        # Of each layer: rows are asked for; rows are there.
+        self.asked, self.done = (torch.zeros(len(ENGRAM), dtype=torch.int32, pin_memory=True) for _ in range(2))
+        self.stream, self.events = torch.cuda.Stream(), [torch.cuda.Event() for _ in ENGRAM]
+
+    def tell(self, call: str, words: torch.Tensor, which: int, value: int) -> None:
+        """`cuStreamWriteValue32`, or `cuStreamWaitValue32` until the word is `value` or more."""
+        stream, at = ctypes.c_void_p(self.stream.cuda_stream), ctypes.c_uint64(words.data_ptr() + 4 * which)
+        code = getattr(self.DRIVER, call)(stream, at, ctypes.c_uint32(value), ctypes.c_uint(0))
+        if code != 0:
+            raise SystemExit(f"{call}: CUDA's error {code}")
+
+    def take(self, step: Step, which: int) -> None:
+        """Rows from pinned memory to the step."""
+        raise NotImplementedError
+
+    def way(self) -> tuple[Callable, Callable]:
+        def begin(step: Step) -> None:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.stream):
+                for which, ids in enumerate(step.ids):
+                    self.ids[which].copy_(ids.view(-1), non_blocking=True)
+                    self.tell("cuStreamWriteValue32_v2", self.asked, which, 1)
+                for which, event in enumerate(self.events):
+                    self.tell("cuStreamWaitValue32_v2", self.done, which, 1)
+                    self.tell("cuStreamWriteValue32_v2", self.done, which, 0)
+                    self.take(step, which)
+                    event.record()
+
+        def end(step: Step, held: None, which: int) -> None:
+            torch.cuda.current_stream().wait_event(self.events[which])
+
+        return begin, end
+
+
+class RingLayer(ctypes.Structure):
+    """`struct layer` of `uring_rows.c`."""
+
+    _fields_ = [(name, ctypes.c_uint64) for name in ("codes_at", "scales_at", "scales_here", "asked", "done", "ids", "codes", "scales")] + [
+        (name, ctypes.c_uint32) for name in ("count", "code_bytes", "scale_bytes", "failed")
+    ]
+
+
+class Ring(Waiting):
+    """Rows by io_uring from a file whose header `write_attached` has made."""
+
+    library: ctypes.CDLL | None = None
+
+    def __init__(self, file: Path, count: int, scales: list[np.ndarray] | None, folder: str) -> None:
+        super().__init__(count)
+        if Ring.library is None:
+            built = Path(folder) / "uring_rows.so"
+            source = Path(__file__).parent / "uring_rows.c"
+            subprocess.run(["cc", "-O2", "-shared", "-fPIC", "-pthread", "-o", built, source], check=True)
+            Ring.library = ctypes.CDLL(str(built))
+            Ring.library.rows_begin.restype = ctypes.c_void_p
+        self.codes, self.scales = (
+            [torch.zeros((count, width), dtype=torch.uint8, pin_memory=True) for _ in ENGRAM] for width in (DIM, DIM // BLOCK)
+        )
+        self.places = torch.arange(count, device="cuda")
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            header = json.loads(opened.read(length))
+        layers = (RingLayer * len(ENGRAM))()
+        for which, layer in enumerate(ENGRAM):
+            begins = [8 + length + header[f"layers.{layer}.engram.embed.{name}"]["data_offsets"][0] for name in ("weight", "scale")]
+            here = 0 if scales is None else scales[which].ctypes.data
+            words = [it.data_ptr() + 4 * which for it in (self.asked, self.done)]
+            rows = [it[which].data_ptr() for it in (self.ids, self.codes, self.scales)]
+            layers[which] = RingLayer(*begins, here, *words, *rows, count, DIM, DIM // BLOCK, 0)
+        error = ctypes.c_int()
+        self.held = scales
+        self.rows = Ring.library.rows_begin(str(file).encode(), layers, 256, ctypes.byref(error))
+        if not self.rows:
+            raise SystemExit(f"{file}: io_uring: {os.strerror(error.value)}")
+
+    def take(self, step: Step, which: int) -> None:
+        pinned_kernel[(self.places.numel(),)](self.codes[which], self.scales[which], self.places, step.rows[which], DIM, BLOCK, num_warps=1)
+
+    def close(self) -> None:
+        assert Ring.library is not None
+        failed = Ring.library.rows_end(ctypes.c_void_p(self.rows))
+        if failed:
+            raise SystemExit(f"io_uring: {os.strerror(failed)}")
+
+
+class HostLookups(Waiting):
+    """Rows by a host executor, whose output is f32 in pinned memory."""
+
+    def __init__(self, store: warprow.Store, count: int) -> None:
+        super().__init__(count)
+        self.staged = [torch.zeros((count, DIM), pin_memory=True) for _ in ENGRAM]
+        plan = store.attach("cpu").plan([warprow.Feature("f", "t")], max_batch=count, max_ids=count)
+        self.ends, self.thread = False, threading.Thread(target=self.serve, args=(plan,), daemon=True)
+        self.thread.start()
+
+    def serve(self, plan: warprow.Plan) -> None:
+        asked, done = self.asked.numpy(), self.done.numpy()
+        ids, staged = [it.numpy() for it in self.ids], [it.numpy() for it in self.staged]
+        while not self.ends:
+            for which in range(len(ENGRAM)):
+                if asked[which]:
+                    asked[which] = 0
+                    try:
+                        plan.lookup(ids[which], out=staged[which])
+                    finally:
+                        # The graph waits without a limit; rows are compared.
+                        done[which] = 1
+            # The thread that launches steps gets the interpreter.
+            time.sleep(0)
+
+    def take(self, step: Step, which: int) -> None:
+        step.rows[which].view(-1, DIM).copy_(self.staged[which], non_blocking=True)
+
+    def close(self) -> None:
+        self.ends = True
+        self.thread.join()
+
+
 class Text:
     """Ids of both layers of each token of a text."""
 
@@ -462,6 +595,7 @@ def main() -> None:
     arguments.add_argument("--profile", default="gen5-tlc")
     arguments.add_argument("--player", default="host", help="the GPU that plays the drives, or \"host\"")
     arguments.add_argument("--disk", type=Path, help="a folder for sparse files")
+    arguments.add_argument("--host-lookups", action="store_true", help="also look up by a host executor on the same drives")
     arguments.add_argument("--cpu-sequences", type=int, default=16, help="sequences of the steps whose processor time is measured")
     arguments.add_argument("--layers", type=int, default=LAYERS)
     arguments.add_argument("--products", type=int, default=3, help="pairs of products of the layer that a prefill hides behind")
@@ -540,6 +674,8 @@ def main() -> None:
 
         if "decode" in given.what:
             tables: dict[str, list[Any]] = {}
+            rings: dict[str, list[np.ndarray] | None] = {}
+            of_file = ("attached", "+ scales on GPU", "io_uring", "+ scales in DRAM")
             within = text.count
             for drives in given.drives:
                 executor = store_of(drives).attach("cuda")
@@ -561,6 +697,13 @@ def main() -> None:
                     scales[places] = table.scales_on_gpu[places % table.rows]
                     module = warprow.torch.NgramTable(executor, name, heads=HEADS, max_tokens=most, prefetch=1, scales=scales)
                     tables["+ scales on GPU"].append(module)
+                file, in_dram = given.disk / "model.safetensors", []
+                for rows, ids in zip(TRUE_ROWS, text.whole):
+                    # Pages that nobody touches take no memory.
+                    in_dram.append(np.zeros((rows, DIM // BLOCK), np.uint8))
+                    unique = np.unique(ids[:used])
+                    in_dram[-1][unique] = table.scales.numpy()[unique % table.rows]
+                rings = {"io_uring": None, "+ scales in DRAM": in_dram}
                 within = used
                 print(f"wrote sparse files and attached them in {time.perf_counter() - began:.1f} s", flush=True)
             whole = [torch.from_numpy(it[:within]).cuda() for it in text.whole]
@@ -569,9 +712,16 @@ def main() -> None:
                 steps = others(sequences)
                 for way, modules in tables.items():
                     steps[way] = Step(way, decoder, sequences, *warprow_way(modules))
+                waiting: dict[str, Ring | HostLookups] = {}
+                for way, scales in rings.items():
+                    waiting[way] = Ring(file, sequences * HEADS, scales, folder)
+                for drives in given.drives if given.host_lookups else ():
+                    waiting[f"host look-up {drives}"] = HostLookups(store_of(drives), sequences * HEADS)
+                for way, one in waiting.items():
+                    steps[way] = Step(way, decoder, sequences, *one.way())
 
                 def batches(turn: int, way: str) -> list[torch.Tensor]:
-                    ids = whole if way in ("attached", "+ scales on GPU") else text.of_rows
+                    ids = whole if way in of_file else text.of_rows
                     return [it[starts + turn] for it in ids]
 
                 found = race(steps, tables, batches, table, given.rounds)
@@ -590,7 +740,9 @@ def main() -> None:
                     told(modules)
                 result["decode"].append({"sequences": sequences, "found": found})
                 write()
-                del steps
+                for one in waiting.values():
+                    one.close()
+                del steps, waiting
                 torch.cuda.synchronize()
             del tables
         for store in opened.values():
