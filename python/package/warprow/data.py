@@ -188,6 +188,15 @@ def generate(
     -------
     dict of str to int
         By sparse feature, how many rows its table has.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no data set or format of that name, or a number is out of its range.
+    FileError
+        The file cannot be written, or exists, and `replace` is not set.
+    KeyboardInterrupt
+        Ctrl-C ended it, and no file is left.
     """
     for argument, value, least in (("samples", samples, 0), ("scale", scale, 1), ("seed", seed, 0)):
         if not least <= value < 1 << 64:
@@ -260,7 +269,19 @@ class SparseFeature:
 
 
 class DataReader:
-    """The batches of a data set, from the first to the last: an iterator, and a context manager that closes it. `open` makes it."""
+    """The batches of a data set, from the first to the last: an iterator, and a context manager that closes it. `open` makes it.
+
+    Raises
+    ------
+    FileError
+        By the step in which the error shows: a file contradicts itself or the arguments of `open`; the message names file, place and remedy.
+    Closed
+        By a step of a reader that is closed.
+    WarprowError
+        Tensors are wanted, and torch is not installed.
+    TypeError
+        By `len`, where only reading tells how many samples there are.
+    """
 
     def __init__(self, native: _native.DataReader, batch: int, drop_last: bool, torch: bool) -> None:
         self._native = native

@@ -98,7 +98,13 @@ class Executor:
 
     @property
     def store(self) -> Store:
-        """The store."""
+        """The store.
+
+        Raises
+        ------
+        Closed
+            The store is closed.
+        """
         store = self._store_ref()
         if store is None:
             raise Closed("the store is closed: open it again")
@@ -112,7 +118,20 @@ class Executor:
         return self._native
 
     def on(self, device: object) -> Executor:
-        """The executor with the same options on another device. It is attached once for a store."""
+        """The executor with the same options on another device. It is attached once for a store.
+
+        Parameters
+        ----------
+        device : str or torch.device
+            "cpu", "cuda" or "cuda:N".
+
+        Raises
+        ------
+        InvalidArgument
+            `device` is none of these.
+        Closed, Forked, Busy, GpuError, RowsFailed, Damaged, DriveFailed
+            As `Store.attach`.
+        """
         kind, index = device_name(device)
         name = kind if kind == "cpu" else f"{kind}:{index}"
         return self if name == self.device else self.store._shared(name, self.options)
@@ -151,6 +170,24 @@ class Executor:
             with one of them), or "mask" (zeros there, and each look-up returns a mask).
         mask : str
             What masks tell of each id: "found" (true: its row was found and read) or "failed" (true: its row could not be read).
+
+        Returns
+        -------
+        Plan
+            It holds its slots until it is closed.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor is on a GPU; features are pooled and not pooled, or do not go together; an option has a value that is not named above.
+        NoSuchTable
+            The store lacks a feature's table.
+        Busy
+            Drives have no queue pairs left for so many slots.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         options = {
             "max_batch": max_batch,
@@ -167,7 +204,17 @@ class Executor:
         return made
 
     def metrics(self) -> dict[str, Any]:
-        """Totals of all look-ups of an executor on the CPU: counts, and seconds in each stage."""
+        """Totals of all look-ups of an executor on the CPU: counts, and seconds in each stage.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor is on a GPU: modules have `report`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return self._host.metrics()
 
     def cache_statistics(self) -> dict[str, int] | None:
@@ -177,6 +224,15 @@ class Executor:
         others ("evictions"). On the CPU also the different rows of batches that were looked for and found ("hits") or not ("misses").
         On a GPU also the rows that found no line, because look-ups under way may read all that come into question ("full"), those that
         the admission refused ("refusals"), and for how many look-ups a line is held that one has used ("hold").
+
+        Raises
+        ------
+        GpuError
+            On a GPU: the counts cannot be read.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         return self._native.cache_statistics()
 
@@ -185,11 +241,44 @@ class Executor:
 
         On a GPU this waits up to `patience` seconds for look-ups that may read the cache's rows. `Busy`: one did not end, such as a
         batch that was fetched ahead; the cache is as it was.
+
+        Parameters
+        ----------
+        patience : float
+            Seconds, on a GPU.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor has no cache.
+        Busy
+            On a GPU a look-up did not end in time. The cache is as it was.
+        GpuError
+            On a GPU: CUDA failed.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         self._native.clear_cache(patience)
 
     def tiers(self, table: str) -> dict[str, int]:
-        """How many rows of a table lie in GPU memory ("hbm"), in DRAM ("dram") and on drives alone ("drives")."""
+        """How many rows of a table lie in GPU memory ("hbm"), in DRAM ("dram") and on drives alone ("drives").
+
+        Parameters
+        ----------
+        table : str
+            The table.
+
+        Raises
+        ------
+        NoSuchTable
+            The store has no table of that name.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         rows = self.store.table(table).rows
         if isinstance(self._native, _native.Host):
             hbm, dram = 0, self._native.dram_rows(table) or 0
@@ -202,11 +291,41 @@ class Executor:
         which may be on standby, and switches the store to it.
 
         On a GPU the executor was attached with `adopting=True`.
+
+        Parameters
+        ----------
+        generation : int, optional
+            Its id.
+        patience : float
+            On a GPU, seconds to wait for look-ups that read the former tables.
+
+        Raises
+        ------
+        InvalidArgument
+            On a GPU the executor was attached without `adopting=True`; the tables do not have the shapes that plans were made for.
+        NoSuchGeneration, NoSuchTable
+            The store has no generation of that number, or it lacks a table of a plan.
+        Busy
+            A look-up did not end within `patience`, or a plan lacks room.
+        GpuError
+            On a GPU: too little memory for both generations' rows.
+        RowsFailed, Damaged, DriveFailed
+            Rows that belong in memory could not be read. Plans read the former tables.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         self._native.adopt(generation, patience)
 
     def close(self) -> None:
-        """Gives queue pairs and memory back. Plans and modules of this executor raise `Closed` from then on."""
+        """Gives queue pairs and memory back. Plans and modules of this executor raise `Closed` from then on.
+
+        Raises
+        ------
+        Forked
+            This process was forked from the one that opened the store.
+        """
         for plan in list(self._plans):
             plan.close()
         self._native.close()
@@ -247,7 +366,15 @@ class Plan:
         self._pooled = any(feature.pooling != "none" for feature in features)
 
     def columns(self) -> dict[str, slice]:
-        """For each feature the elements of an output row that are its own."""
+        """For each feature the elements of an output row that are its own.
+
+        Raises
+        ------
+        Closed
+            The plan is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         ranges = [slice(*ends) for ends in self._native.columns()]
         return {feature.name: columns for feature, columns in zip(self.features, ranges, strict=True)}
 
@@ -283,6 +410,23 @@ class Plan:
         Returns
         -------
         ndarray, or two
+
+        Raises
+        ------
+        InvalidArgument
+            Shapes do not go together, offsets descend or do not begin with 0, the batch is larger than the plan, or `out` is not contiguous.
+        WrongType
+            Ids or offsets are no integers, weights are not float32, or `out` is of another type than the plan's output.
+        MissingIds
+            Tables lack ids, and the plan's `missing` is "error"; `positions` has all of them.
+        RowsFailed
+            Rows could not be read, and the plan's `on_failure` is "raise"; `positions` has all of them.
+        Busy
+            Other threads have all slots for longer than a minute.
+        Closed
+            The plan is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         np = _arrays.numpy()
         held, ids_args = _arrays.integers("ids", ids, dims=1)
@@ -310,11 +454,25 @@ class Plan:
         return rows if found is None else (rows, found)
 
     def report(self) -> dict[str, Any] | None:
-        """Counts and seconds of the latest look-up that succeeded; None: there was none."""
+        """Counts and seconds of the latest look-up that succeeded; None: there was none.
+
+        Raises
+        ------
+        Closed
+            The plan is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return self._native.report()
 
     def close(self) -> None:
-        """Gives queue pairs and memory back."""
+        """Gives queue pairs and memory back.
+
+        Raises
+        ------
+        Forked
+            This process was forked from the one that opened the store.
+        """
         self.is_closed = True
         self._native.close()
 

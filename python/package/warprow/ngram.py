@@ -25,6 +25,14 @@ class NgramHash:
         them. Without, tokens are their own words.
     end : int, optional
         The token that ends a text: no n-gram reaches across it. Of "ple" the tokenizer's own, if it is not given.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no model of that name, it needs `words` and has none, `words` have more dimensions than one, or a number is not from 0 to
+        2³² − 1.
+    WrongType
+        `words` are no integers.
     """
 
     def __init__(self, model: str, *, words: Any = None, end: int | None = None) -> None:
@@ -60,6 +68,13 @@ class NgramHash:
         -------
         ndarray of int64
             Shape (n, heads): as `warprow.torch.NgramTable` takes them.
+
+        Raises
+        ------
+        InvalidArgument
+            An array has more dimensions than one, or a token that the tokenizer does not have.
+        WrongType
+            Tokens are no integers.
         """
         np = _arrays.numpy()
         given, before = _tokens("tokens", tokens), _tokens("history", history)

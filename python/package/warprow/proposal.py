@@ -135,19 +135,60 @@ class Proposal:
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Proposal:
-        """Reads the file that `save`, or the command `warprow plan --out`, has written."""
+        """Reads the file that `save`, or the command `warprow plan --out`, has written.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+
+        Raises
+        ------
+        FileError
+            The file cannot be read, or is no proposal.
+        """
         return cls._of(_native.read_proposal(os.fspath(path)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes a file, for `read` and for the command `warprow load --plan`. A file that exists is overwritten."""
+        """Writes a file, for `read` and for the command `warprow load --plan`. A file that exists is overwritten.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+
+        Raises
+        ------
+        InvalidArgument
+            The proposal was made by counts.
+        FileError
+            The file cannot be written.
+        """
         self._traced("it cannot be saved: load with hotness= and the same counts").save(os.fspath(path))
 
     def svg(self) -> str:
-        """A picture of what other budgets would give."""
+        """A picture of what other budgets would give.
+
+        Raises
+        ------
+        InvalidArgument
+            The proposal was made by counts.
+        """
         return self._traced("it has no curve").svg()
 
     def table(self, name: str) -> TableTiers:
-        """What is proposed for the table of that name."""
+        """What is proposed for the table of that name.
+
+        Parameters
+        ----------
+        name : str
+            Its name.
+
+        Raises
+        ------
+        InvalidArgument
+            The proposal has no table of that name.
+        """
         for table in self.tables:
             if table.name == name:
                 return table
@@ -237,6 +278,25 @@ def plan(
         Seed of what is drawn.
     progress : callable or tqdm, optional
         Called with queries read and queries of the pass.
+
+    Returns
+    -------
+    Proposal
+        Rows of each table by tier, and, of a trace, what look-ups will cost.
+
+    Raises
+    ------
+    InvalidArgument
+        Both or neither of `trace` and `hotness` are given, they do not fit the tables, offsets descend, ids are missing from their table, an
+        option is out of its range, or the budgets cannot hold the indices of keys.
+    WrongType
+        Ids, offsets or counts are no integers, or `tables` is something else than is named above.
+    FileError
+        A file of traces cannot be read.
+    Closed, Forked
+        Of a store, as `Store.tables`.
+    KeyboardInterrupt
+        Ctrl-C ended it.
     """
     from .store import _progress
 

@@ -61,6 +61,28 @@ def format(  # noqa: A001
         The longest wait for a read or write, seconds.
     overlay_bytes : int, optional
         The most memory that updated rows may take.
+
+    Returns
+    -------
+    Store
+        Open, and without tables.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no drive, or `lba`, `chunk_size` or `timeout` is out of its range.
+    WrongType
+        An address is no text.
+    AddressError
+        A text is no drive's address, or an option behind its "?" is none.
+    StoreInUse
+        Another process, or this one, has a drive open; the message names the holder.
+    OpenError
+        A drive cannot be opened, or cannot be formatted.
+    ConsentNeeded
+        The drives hold something: `token` stands for exactly what would be lost. Nothing was changed.
+    DriveFailed
+        A drive failed a command, or did not answer within `timeout` seconds.
     """
     addresses = _addresses(drives)
     native = _native.format(list(addresses), lba, chunk_size, consent, timeout, overlay_bytes)
@@ -89,6 +111,28 @@ def open(  # noqa: A001
         The longest wait for a read or write, seconds.
     overlay_bytes : int, optional
         The most memory that updated rows may take.
+
+    Returns
+    -------
+    Store
+        Open.
+
+    Raises
+    ------
+    InvalidArgument
+        There is no drive, or `timeout` is no number of seconds from 0 on.
+    WrongType
+        An address is no text.
+    AddressError
+        A text is no drive's address, or an option behind its "?" is none.
+    StoreInUse
+        Another process, or this one, has a drive open; the message names the holder.
+    OpenError
+        A drive cannot be opened, holds no store, or is one of several of which others are missing (`degraded=True` opens what is there).
+    FileError
+        An attached file or checkpoint cannot be read as tables.
+    DriveFailed
+        A drive failed a command, or did not answer within `timeout` seconds.
     """
     addresses = _addresses(drives)
     attached = any(address.startswith("attached:") for address in addresses)
@@ -118,11 +162,23 @@ class Store:
 
     @property
     def closed(self) -> bool:
-        """Whether the store was closed."""
+        """Whether the store was closed.
+
+        Raises
+        ------
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return not self._native.is_open()
 
     def close(self) -> None:
-        """Closes the store and all its executors: the drives are free for others when this returns."""
+        """Closes the store and all its executors: the drives are free for others when this returns.
+
+        Raises
+        ------
+        Forked
+            This process was forked from the one that opened the store.
+        """
         with self._lock:
             for executor in list(self._executors):
                 executor.close()
@@ -132,11 +188,34 @@ class Store:
             self._native.close()
 
     def tables(self) -> list[Table]:
-        """The tables that look-ups find."""
+        """The tables that look-ups find.
+
+        Raises
+        ------
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return [make(Table, table) for table in self._native.tables()]
 
     def table(self, name: str) -> Table:
-        """The table of that name."""
+        """The table of that name.
+
+        Parameters
+        ----------
+        name : str
+            Its name in the store.
+
+        Raises
+        ------
+        NoSuchTable
+            The store has no table of that name; `known` has the names that there are.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         tables = self.tables()
         for table in tables:
             if table.name == name:
@@ -200,6 +279,37 @@ class Store:
             Bytes of memory for rows that are put in order.
         progress : callable or tqdm, optional
             Called with bytes written and bytes in all; or an object with `total` and `update`.
+
+        Returns
+        -------
+        LoadReport
+            The number of the new generation, bytes written, and seconds.
+
+        Raises
+        ------
+        InvalidArgument
+            A table's shape is not (rows, dim), an array is of the wrong length, two tables would have one name, rows cannot be stored as `dtype`,
+            or `hotness`, `keys` or `plan` name a table that is not loaded.
+        WrongType
+            Elements are of no type that a table can have, or an argument is of another type than is named above.
+        FileError
+            A file of tables, or of a plan, cannot be read; the message names file and place.
+        TableExists
+            A table of that name is there, and neither `replace` nor `standby` is set.
+        NoSpace
+            The drives have too little room; `needed` and `free` are in bytes.
+        ReadOnly
+            The store was opened for reading.
+        Busy
+            Another load or update holds what this one needs.
+        DriveFailed
+            A drive failed, or did not answer in time.
+        KeyboardInterrupt
+            Ctrl-C ended the load. Whatever `progress` or an iterator of blocks raises is raised as well.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         patterns = [select] if isinstance(select, str) else select
         given = _sources.of(source, patterns, keys)
@@ -288,6 +398,23 @@ class Store:
         Returns
         -------
         ndarray of shape ids.shape + (dim,), or two arrays
+
+        Raises
+        ------
+        InvalidArgument
+            `out` has another shape, or is not contiguous; `dtype` or `missing` has a value that is not named above.
+        WrongType
+            Ids are no integers, or `out` is no NumPy array of the output's type.
+        NoSuchTable
+            The store has no table of that name.
+        MissingIds
+            The table lacks ids, and `missing` is "error"; `positions` has all of them.
+        RowsFailed
+            Rows could not be read; `positions` has all of them, `drive` and `command` say of the first what failed.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         array, _ = _arrays.integers("ids", ids)
         plan = self._plan_of(table, dtype, missing, array.size)
@@ -349,6 +476,33 @@ class Store:
         -------
         int
             The number of the update.
+
+        Raises
+        ------
+        InvalidArgument
+            `rows` has another shape than (n, dim).
+        WrongType
+            Ids are no integers, or `rows` is of another type than the table.
+        NoSuchTable, NoSuchGeneration
+            There is none of that name, or number.
+        NoSuchRow
+            The table has no row of an id. Nothing was changed.
+        NoSuchKey
+            The table has no such key, and `create` is not set. Nothing was changed.
+        NoSpace
+            The drives have no room for the update's log, or updated rows would take more than `overlay_bytes`.
+        ReadOnly
+            The store was opened for reading.
+        Busy
+            Another writer holds the log, or an executor on a GPU was attached without `overlay_bytes`.
+        StoreFailed
+            An executor refuses updates for another reason, which the message names with the remedy.
+        DriveFailed
+            A drive failed, or did not answer in time: whether the update is durable is not known.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         np = _arrays.numpy()
         array, _ = _arrays.integers("ids", ids, dims=1)
@@ -374,12 +528,40 @@ class Store:
             The table; by default all tables that look-ups find.
         progress : callable or tqdm, optional
             Called with rows read and rows in all, of each table.
+
+        Returns
+        -------
+        dict of str to VerifyReport
+            By table what was found. Damage is reported there, and raises nothing.
+
+        Raises
+        ------
+        NoSuchTable
+            The store has no table of that name.
+        WrongType
+            `progress` is neither a function nor a bar.
+        DriveFailed
+            A drive failed, or did not answer in time.
+        KeyboardInterrupt
+            Ctrl-C ended the check.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         names = [table] if table is not None else [it.name for it in self.tables()]
         return {name: make(VerifyReport, self._native.verify(name, _progress(progress))) for name in names}
 
     def generations(self) -> list[Generation]:
-        """All generations, oldest first."""
+        """All generations, oldest first.
+
+        Raises
+        ------
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return [make(Generation, generation) for generation in self._native.generations()]
 
     def switch(self, generation: int, *, allow_vanishing: bool = False) -> None:
@@ -391,15 +573,83 @@ class Store:
             Its id.
         allow_vanishing : bool
             Whether tables may be found no more that the generation does not have.
+
+        Raises
+        ------
+        NoSuchGeneration
+            The store has no generation of that number.
+        InvalidArgument
+            The generation lacks tables that look-ups find now, and `allow_vanishing` is not set.
+        ReadOnly
+            The store was opened for reading.
+        DriveFailed
+            A drive failed, or did not answer in time.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         self._native.switch(generation, allow_vanishing)
 
     def drop(self, generation: int, *, allow_vanishing: bool = False) -> None:
-        """Drops a generation. With `allow_vanishing`, also one whose tables look-ups find."""
+        """Drops a generation. With `allow_vanishing`, also one whose tables look-ups find.
+
+        Parameters
+        ----------
+        generation : int
+            Its id.
+        allow_vanishing : bool
+            Whether its tables may be those that look-ups find.
+
+        Raises
+        ------
+        NoSuchGeneration
+            The store has no generation of that number.
+        InvalidArgument
+            Look-ups find tables of the generation, and `allow_vanishing` is not set.
+        ReadOnly
+            The store was opened for reading.
+        Busy
+            Executors read the generation.
+        DriveFailed
+            A drive failed, or did not answer in time.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         self._native.drop_generation(generation, allow_vanishing)
 
     def compact(self, generation: int) -> int:
-        """Brings updated rows and created keys of a generation into its tables; returns how many rows were written."""
+        """Brings updated rows and created keys of a generation into its tables; returns how many rows were written.
+
+        Parameters
+        ----------
+        generation : int
+            Its id.
+
+        Returns
+        -------
+        int
+            Rows that were written.
+
+        Raises
+        ------
+        NoSuchGeneration
+            The store has no generation of that number.
+        NoSpace
+            The drives have no room for the rows.
+        ReadOnly
+            The store was opened for reading.
+        Busy
+            Another writer holds the generation's log.
+        DriveFailed
+            A drive failed, or did not answer in time.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return self._native.compact(generation)
 
     def rerank(self, table: str, ids: Any | None) -> RerankReport:
@@ -419,6 +669,27 @@ class Store:
         -------
         RerankReport
             How many rows are listed.
+
+        Raises
+        ------
+        InvalidArgument
+            `ids` has more dimensions than one.
+        WrongType
+            Ids are no integers.
+        NoSuchTable
+            The store has no table of that name.
+        ReadOnly
+            The store was opened for reading.
+        Busy
+            Another list of the table is being written.
+        NoSpace
+            The drives have no room for the list.
+        DriveFailed
+            A drive failed, or did not answer in time.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         if ids is None:
             return make(RerankReport, self._native.rerank(table, None))
@@ -426,7 +697,33 @@ class Store:
         return make(RerankReport, self._native.rerank(table, (_arrays.address_of(array), array.size)))
 
     def export(self, table: str) -> Exported:
-        """All rows of a table, compared with their checksums; types that NumPy does not have become float32."""
+        """All rows of a table, compared with their checksums; types that NumPy does not have become float32.
+
+        Parameters
+        ----------
+        table : str
+            The table.
+
+        Returns
+        -------
+        Exported
+            `rows` of shape (rows, dim), by id or in the order of `keys`, which are None where the table has ids.
+
+        Raises
+        ------
+        NoSuchTable
+            The store has no table of that name.
+        InvalidArgument
+            The table's rows have a type that cannot be exported.
+        Damaged
+            A row does not match its checksum.
+        DriveFailed
+            A drive failed, or did not answer in time.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         np = _arrays.numpy()
         count, dim, dtype, signed = self._native.export_shape(table)
         rows = _arrays.output(None, (count, dim), dtype)
@@ -436,7 +733,15 @@ class Store:
         return Exported(rows, keys)
 
     def drives(self) -> list[DriveState]:
-        """How each drive does."""
+        """How each drive does.
+
+        Raises
+        ------
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return [make(DriveState, drive) for drive in self._native.drives()]
 
     def changed_files(self) -> list[ChangedFile]:
@@ -444,11 +749,28 @@ class Store:
 
         A look-up tells of a change too (`RowsFailed`). On a GPU, rows of such files are zeros, so an engine that replays graphs asks
         between steps, beside `check`, and stops.
+
+        Raises
+        ------
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         return [make(ChangedFile, changed) for changed in self._native.changed_files()]
 
     def retry_drives(self) -> list[DriveState]:
-        """Tries every drive once more that was given up; returns how these do then."""
+        """Tries every drive once more that was given up; returns how these do then.
+
+        Raises
+        ------
+        DriveFailed
+            A drive failed while it was tried.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return [make(DriveState, drive) for drive in self._native.retry_drives()]
 
     def inject_fault(self, fault: str, *, drive: int = 0, nth: int = 1, times: int | None = 1) -> None:
@@ -465,17 +787,42 @@ class Store:
             The first read that is hit; 1 is the next.
         times : int, optional
             How many reads are hit; None: all until `clear_faults`.
+
+        Raises
+        ------
+        InvalidArgument
+            There is no such fault or drive, the drive is not emulated, or `nth` or `times` is less than 1.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         if nth < 1 or (times is not None and times < 1):
             raise invalid("nth" if nth < 1 else "times", "give a number from 1 on")
         self._native.inject_fault(drive, fault, nth, times)
 
     def clear_faults(self) -> None:
-        """Takes all faults back that `inject_fault` asked for."""
+        """Takes all faults back that `inject_fault` asked for.
+
+        Raises
+        ------
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         self._native.clear_faults()
 
     def free_bytes(self) -> int:
-        """Bytes on the drives that no generation has."""
+        """Bytes on the drives that no generation has.
+
+        Raises
+        ------
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return self._native.free_bytes()
 
     def attach(
@@ -530,6 +877,28 @@ class Store:
         cache_admission : float or str
             On a GPU, which rows are cached that were read: "always", all; "sketch", those that were asked for more often lately than the
             row whose place they would take; or with which probability a row is.
+
+        Returns
+        -------
+        Executor
+            It holds memory and queue pairs until it is closed; closing the store closes it too.
+
+        Raises
+        ------
+        InvalidArgument
+            An option is out of the range that is named above, or `device` is none of these.
+        NoSuchTable
+            `hbm_rows` names a table that the store does not have.
+        Busy
+            Drives have no queue pairs left, or another executor on the GPU has drives that cannot be shared.
+        GpuError
+            There is no GPU of that number, too little GPU memory, or no compiled kernels for this GPU and no NVRTC to compile them.
+        RowsFailed, Damaged, DriveFailed
+            Rows that belong in memory could not be read.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         for name, number, least in (("cache_bytes", cache_bytes, 0), ("cache_batch_rows", cache_batch_rows, 1)):
             if number is not None and not least <= number < 1 << 64:

@@ -28,7 +28,13 @@ HOOKS = {
 
 
 def register() -> None:
-    """Has SGLang's modules changed once SGLang imports them. SGLang calls this, in each of its processes."""
+    """Has SGLang's modules changed once SGLang imports them. SGLang calls this, in each of its processes.
+
+    Raises
+    ------
+    SystemExit
+        `WARPROW_SGLANG` asks for something that cannot be: SGLang would go on with a table of its own after any other exception.
+    """
     from . import _asked
 
     try:

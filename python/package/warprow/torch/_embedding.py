@@ -39,6 +39,17 @@ class Embedding(TableModule):
         The most ids of one call; without, a module makes a larger plan when it meets a larger batch.
     prefetch : int
         How many batches can be held by `prefetch`.
+
+    Raises
+    ------
+    InvalidArgument
+        An option has a value that is not named above; `executor` is neither an executor nor a store.
+    NoSuchTable
+        The store has no table of that name.
+    Closed
+        The store or the executor is closed.
+    Forked
+        This process was forked from the one that opened the store.
     """
 
     def __init__(
@@ -70,13 +81,65 @@ class Embedding(TableModule):
         Returns
         -------
         Tensor of shape input.shape + (embedding_dim,); with `on_failure="mask"` a second one of bools, of input's shape.
+
+        Raises
+        ------
+        InvalidArgument
+            `input` is on another device than the module; `out` has another shape or device, or is not contiguous; there are more ids than
+            `max_ids`; a graph is being captured, and the module was not called before with so many ids.
+        WrongType
+            `input` has elements of another type; `out` is no tensor of the module's dtype.
+        MissingIds
+            The table lacks ids, and `missing` is "error": on the CPU of this call, on CUDA of a call before.
+        RowsFailed
+            Rows could not be read, and `on_failure` is "raise": on the CPU of this call, on CUDA of a call before. All other rows are right.
+        Busy
+            Other streams or threads have all slots, or eight look-ups of this stream are under way, for longer than a minute.
+        GpuError
+            On CUDA: too little memory for the module's plan, or another stream's capture does not allow what the call needs.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         if not isinstance(input, torch.Tensor):
             input = as_tensor("input", input)  # noqa: A001
         return self._run(self._lookup, input, None, None, out)
 
     def prefetch(self, input: torch.Tensor, *, behind: Prefetched | None = None) -> Prefetched:  # noqa: A002
-        """Begins to fetch rows, for `lookup`: on a GPU behind those of a batch that is needed first, and was prefetched by any module."""
+        """Begins to fetch rows, for `lookup`: on a GPU behind those of a batch that is needed first, and was prefetched by any module.
+
+        Parameters
+        ----------
+        input : Tensor of int64 or int32
+            Ids, of any shape. On the CPU they are copied; on a GPU they are held until the look-up.
+        behind : Prefetched, optional
+            A batch that is needed first: on a GPU no row of this one is read before the rows of that one are there.
+
+        Returns
+        -------
+        Prefetched
+            Looked up once, by this module. Dropped, it is forgotten.
+
+        Raises
+        ------
+        InvalidArgument
+            What `forward` refuses of the batch; the module was made without `prefetch=`; `behind` is of another executor.
+        WrongType
+            As `forward`; `behind` is nothing that a `prefetch` returned.
+        MissingIds
+            On the CPU of this call, on CUDA of a call before: a table lacks ids, and `missing` is "error".
+        RowsFailed
+            On CUDA: rows of a call before could not be read, and `on_failure` is "raise". On the CPU `lookup` raises it.
+        Busy
+            As many batches are held as the module was made for.
+        GpuError
+            As `forward`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return self._begin(self._lookup, as_tensor("input", input), None, None, behind)
 
     def extra_repr(self) -> str:

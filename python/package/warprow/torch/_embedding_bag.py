@@ -34,6 +34,17 @@ class EmbeddingBag(TableModule):
         An id that adds nothing to a sum, and does not count for a mean.
     missing, on_failure, mask, dtype, max_ids, prefetch
         As of `Embedding`.
+
+    Raises
+    ------
+    InvalidArgument
+        An option has a value that is not named above; `executor` is neither an executor nor a store.
+    NoSuchTable
+        The store has no table of that name.
+    Closed
+        The store or the executor is closed.
+    Forked
+        This process was forked from the one that opened the store.
     """
 
     def __init__(
@@ -117,6 +128,27 @@ class EmbeddingBag(TableModule):
         Returns
         -------
         Tensor of shape (B, embedding_dim); with `on_failure="mask"` a second one of bools, of input's shape.
+
+        Raises
+        ------
+        InvalidArgument
+            Shapes do not go together, or a tensor is on another device than the module; offsets descend, or do not begin with 0 (on CUDA the next
+            call or `check` tells); there are weights, and mode is "mean"; weights require a gradient; `out` has another shape or device; there
+            are more ids than `max_ids`; a graph is being captured, and the module was not called before with so many ids.
+        WrongType
+            Ids or offsets have elements of another type than is named above, weights are no floats, or `out` is no tensor of the module's dtype.
+        MissingIds
+            The table lacks ids, and `missing` is "error": on the CPU of this call, on CUDA of a call before.
+        RowsFailed
+            Rows could not be read, and `on_failure` is "raise": on the CPU of this call, on CUDA of a call before. All other rows are right.
+        Busy
+            Other streams or threads have all slots, or eight look-ups of this stream are under way, for longer than a minute.
+        GpuError
+            On CUDA: too little memory for the module's plan, or another stream's capture does not allow what the call needs.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         input, offsets, per_sample_weights = _tensors(input, offsets, per_sample_weights)  # noqa: A001
         self._bags(input, offsets)
@@ -128,7 +160,37 @@ class EmbeddingBag(TableModule):
         offsets: torch.Tensor | None = None,
         per_sample_weights: torch.Tensor | None = None,
     ) -> Prefetched:
-        """Begins to fetch rows, for `lookup`."""
+        """Begins to fetch rows, for `lookup`.
+
+        Parameters
+        ----------
+        input, offsets, per_sample_weights
+            As `forward` takes them. On the CPU they are copied; on a GPU they are held until the look-up.
+
+        Returns
+        -------
+        Prefetched
+            Looked up once, by this module. Dropped, it is forgotten.
+
+        Raises
+        ------
+        InvalidArgument
+            What `forward` refuses of the batch; the module was made without `prefetch=`.
+        WrongType
+            As `forward`.
+        MissingIds
+            On the CPU of this call, on CUDA of a call before: a table lacks ids, and `missing` is "error".
+        RowsFailed
+            On CUDA: rows of a call before could not be read, and `on_failure` is "raise". On the CPU `lookup` raises it.
+        Busy
+            As many batches are held as the module was made for.
+        GpuError
+            As `forward`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         input, offsets, per_sample_weights = _tensors(input, offsets, per_sample_weights)  # noqa: A001
         self._bags(input, offsets)
         return self._begin(self._lookup_of(per_sample_weights), input, offsets, per_sample_weights)

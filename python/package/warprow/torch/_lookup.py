@@ -13,6 +13,7 @@ from .. import _native, store as stores
 from ..errors import Closed, invalid, wrong_type
 from ..executor import Executor
 from ._spec import Spec, parse
+from ._tensors import check_tensor
 
 #: Of ids and offsets, the names of their types.
 _INTEGERS = {torch.int64: "i64", torch.int32: "i32"}
@@ -125,6 +126,7 @@ class Lookup:
     def _output(self, shape: tuple[int, ...], out: torch.Tensor | None) -> torch.Tensor:
         if out is None:
             return torch.empty(shape, dtype=self._dtype, device=self.device)
+        check_tensor("out", out)
         if out.dtype != self._dtype:
             raise wrong_type("out", f"elements of type {out.dtype}: give {self._dtype}")
         if out.device != self.device or tuple(out.shape) != shape or not out.is_contiguous():

@@ -16,7 +16,7 @@ from ..store import Store
 from . import _op
 from ._lookup import Lookup
 from ._options import LookupOptions
-from ._prefetched import Prefetched
+from ._prefetched import Prefetched, check_prefetched
 from ._spec import Spec, out_name
 
 # An eager call of few ids takes as long on the processor as on a GPU: what it asks for is found once.
@@ -111,7 +111,37 @@ class StoredModule(nn.Module):
         return _op.lookup(ids, offsets, weights, lookup.text)
 
     def lookup(self, prefetched: Prefetched, *, out: torch.Tensor | None = None) -> Any:
-        """What `forward` would have given for a batch when it was prefetched."""
+        """What `forward` would have given for a batch when it was prefetched.
+
+        Parameters
+        ----------
+        prefetched : Prefetched
+            What `prefetch` of this module returned.
+        out : Tensor, optional
+            Filled instead of a new tensor, as by `forward`.
+
+        Returns
+        -------
+        Tensor
+            As `forward` returns it; with `on_failure="mask"` two.
+
+        Raises
+        ------
+        InvalidArgument
+            Another module made `prefetched`, or it was looked up already; one half is in a capture and the other is not; `out` has another shape
+            or device.
+        WrongType
+            `prefetched` is nothing that a `prefetch` returned; `out` is no tensor of the module's dtype.
+        RowsFailed
+            Rows could not be read, and `on_failure` is "raise": on the CPU of this batch, on CUDA of a call before.
+        GpuError
+            As `forward`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        check_prefetched(prefetched)
         lookup = prefetched._lookup
         if lookup not in self._lookups():
             raise invalid("prefetched", "another module prefetched it, or this one before it moved: look it up there")
@@ -138,6 +168,30 @@ class StoredModule(nn.Module):
         ended by now and that no call before told of.
 
         On the CPU each call has raised by itself. `patience` is in seconds.
+
+        Parameters
+        ----------
+        patience : float
+            Seconds to wait, at most.
+
+        Raises
+        ------
+        MissingIds
+            On CUDA: a table lacks ids, and `missing` is "error".
+        InvalidArgument
+            On CUDA: offsets descended, or did not begin with 0.
+        RowsFailed
+            On CUDA: rows could not be read, and `on_failure` is "raise".
+        RunsFailed
+            Runs of a graph failed before its latest, which has overwritten what was wrong with them; `count` says how many.
+        Busy
+            A look-up did not end within `patience`; or two graphs of the module ran at once, and one of them did nothing.
+        GpuError, ContextLost
+            CUDA failed.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         for lookup in self._lookups():
             lookup.check(patience)
@@ -147,11 +201,26 @@ class StoredModule(nn.Module):
 
         A serving engine calls it between two steps, behind `check` and before it replays the next graph. Returns whether there was
         anything to do. If not, it costs about a microsecond and synchronises with nothing, also while a graph is captured.
+
+        Raises
+        ------
+        DriveFailed, GpuError
+            A queue could not be started anew.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         return any([lookup.recover() for lookup in self._lookups()])
 
     def report(self) -> dict[str, Any] | None:
-        """Counts and seconds of the latest look-up that is known to have ended well."""
+        """Counts and seconds of the latest look-up that is known to have ended well.
+
+        Raises
+        ------
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return self._lookup.report()
 
     def get_extra_state(self) -> dict[str, Any]:
@@ -171,6 +240,16 @@ class StoredModule(nn.Module):
         """Compares what a checkpoint says of the rows with what the module has: tables, shapes, and options that decide what it computes.
 
         Device, dtype, policy of failures and sizes stay the module's own. A checkpoint without options, as earlier versions made them, is taken.
+
+        Parameters
+        ----------
+        state : dict
+            What `get_extra_state` of a module made.
+
+        Raises
+        ------
+        InvalidArgument
+            Something that decides the numbers differs: the message names it; or `state` is nothing that a module made.
         """
         own = self.get_extra_state()
         options = state.get("options", {}) if isinstance(state, dict) else None
@@ -206,7 +285,18 @@ class StoredModule(nn.Module):
         self._lookup = self._lookup.moved(device, dtype)
 
     def requires_grad_(self, requires_grad: bool = True) -> Any:
-        """Refused: the rows lie in a store."""
+        """Refused: the rows lie in a store.
+
+        Parameters
+        ----------
+        requires_grad : bool
+            Whether gradients are wanted.
+
+        Raises
+        ------
+        WarprowError
+            They are.
+        """
         if requires_grad:
             raise WarprowError(
                 "the rows of this module lie in a store and have no gradient: train with torch's own module, or by passes (docs/passes.md)"

@@ -11,8 +11,8 @@ from ..executor import Executor
 from ..store import Store
 from . import _block_scales
 from ._embedding import Embedding
-from ._prefetched import Prefetched
-from ._tensors import as_tensor
+from ._prefetched import Prefetched, check_prefetched
+from ._tensors import as_tensor, check_tensor
 
 
 class NgramTable(Embedding):
@@ -44,6 +44,17 @@ class NgramTable(Embedding):
         Of shape (rows, dim / 32), on the executor's device: E8M0 scales of blocks of 32 elements, by which rows are multiplied. The table
         has codes alone then (`scales=` in its address), so that no scale is read with a row, or kept in DRAM. The tensor is used where it
         is, and may be filled later.
+
+    Raises
+    ------
+    InvalidArgument
+        `rows` is another number than the table has; `scales` have another shape or device; an option has a value that is not named above; `executor` is neither an executor nor a store.
+    NoSuchTable
+        The store has no table of that name.
+    Closed
+        The store or the executor is closed.
+    Forked
+        This process was forked from the one that opened the store.
     """
 
     def __init__(
@@ -110,6 +121,7 @@ class NgramTable(Embedding):
         if out is None:
             return None
         shape = (tokens, self.heads * self.embedding_dim)
+        check_tensor("out", out)
         if tuple(out.shape) != shape or not out.is_contiguous():
             raise invalid("out", f"shape {tuple(out.shape)}: give a contiguous tensor of {shape}")
         return out.view(tokens, self.heads, self.embedding_dim)
@@ -127,6 +139,26 @@ class NgramTable(Embedding):
         Returns
         -------
         Tensor of shape (tokens, heads * embedding_dim); with `on_failure="mask"` a second one of bools, of input's shape.
+
+        Raises
+        ------
+        InvalidArgument
+            `input` has another shape, or is on another device than the module; `out` has another shape or device; there are more tokens than
+            `max_tokens`; a graph is being captured, and the module was not called before with so many ids.
+        WrongType
+            `input` has elements of another type; `out` is no tensor of the module's dtype.
+        MissingIds
+            The table lacks ids, and `missing` is "error": on the CPU of this call, on CUDA of a call before.
+        RowsFailed
+            Rows could not be read, and `on_failure` is "raise": on the CPU of this call, on CUDA of a call before. All other rows are right.
+        Busy
+            Other streams or threads have all slots, or eight look-ups of this stream are under way, for longer than a minute.
+        GpuError
+            On CUDA: too little memory for the module's plan, or another stream's capture does not allow what the call needs.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         ids = self._checked(input)
         found = super().forward(ids, out=self._apart(out, ids.shape[0]))
@@ -142,6 +174,30 @@ class NgramTable(Embedding):
         behind : Prefetched, optional
             The batch of a layer that comes first, which shares the drives: on a GPU no row of this one is read before the rows of that
             one are there.
+
+        Returns
+        -------
+        Prefetched
+            Looked up once, by this module. Dropped, it is forgotten.
+
+        Raises
+        ------
+        InvalidArgument
+            What `forward` refuses of the batch; the module was made without `prefetch=`; `behind` is of another executor.
+        WrongType
+            As `forward`; `behind` is nothing that a `prefetch` returned.
+        MissingIds
+            On the CPU of this call, on CUDA of a call before: a table lacks ids, and `missing` is "error".
+        RowsFailed
+            On CUDA: rows of a call before could not be read, and `on_failure` is "raise". On the CPU `lookup` raises it.
+        Busy
+            As many batches are held as the module was made for.
+        GpuError
+            As `forward`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         ids = self._checked(input)
         prefetched = super().prefetch(ids, behind=behind)
@@ -151,7 +207,37 @@ class NgramTable(Embedding):
         return prefetched
 
     def lookup(self, prefetched: Prefetched, *, out: torch.Tensor | None = None) -> Any:
-        """What `forward` would have given for a batch when it was prefetched."""
+        """What `forward` would have given for a batch when it was prefetched.
+
+        Parameters
+        ----------
+        prefetched : Prefetched
+            What `prefetch` of this module returned.
+        out : Tensor, optional
+            Filled instead of a new tensor, as by `forward`.
+
+        Returns
+        -------
+        Tensor
+            As `forward` returns it.
+
+        Raises
+        ------
+        InvalidArgument
+            Another module made `prefetched`, or it was looked up already; one half is in a capture and the other is not; `out` has another shape
+            or device.
+        WrongType
+            `prefetched` is nothing that a `prefetch` returned; `out` is no tensor of the module's dtype.
+        RowsFailed
+            Rows could not be read, and `on_failure` is "raise": on the CPU of this batch, on CUDA of a call before.
+        GpuError
+            As `forward`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        check_prefetched(prefetched)
         held = prefetched._held
         tokens = 0 if held is None else held[0].shape[0]
         made = prefetched._scales

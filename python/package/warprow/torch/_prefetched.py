@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import invalid
+from ..errors import invalid, wrong_type
 from ._lookup import Lookup
 
 
@@ -20,6 +20,8 @@ class Prefetched:
         self._held: tuple[Any, ...] | None = held
         #: By what its rows are multiplied, if anything.
         self._scales: Any = None
+        #: Ids of each feature of a collection that has masks.
+        self._counts: list[int] = []
 
     def _take(self, lookup: Lookup) -> tuple[Any, tuple[Any, ...]]:
         if lookup is not self._lookup:
@@ -34,3 +36,15 @@ class Prefetched:
         if self._held is None:
             return "<warprow.torch.Prefetched, looked up>"
         return f"<warprow.torch.Prefetched of {self._held[0].numel()} ids>"
+
+
+def check_prefetched(prefetched: Any) -> None:
+    """Whether it is what `prefetch` returned.
+
+    Raises
+    ------
+    WrongType
+        It is something else.
+    """
+    if not isinstance(prefetched, Prefetched):
+        raise wrong_type("prefetched", f"a {type(prefetched).__name__}: give what prefetch() of this module returned")

@@ -52,6 +52,24 @@ def replace(
         What the model is called in the store.
     **attach
         Options of `Store.attach`: `hbm_bytes`, `dram_bytes` and others.
+
+    Returns
+    -------
+    nn.Module
+        The model; or, if the model is an embedding itself, the module in its place.
+
+    Raises
+    ------
+    InvalidArgument
+        The model has no embedding that is to be replaced, or one with `max_norm`, `sparse=True` or `mode="max"`; `store` is no store.
+    TableExists
+        The store has a table of a module's name with another shape.
+    NoSpace, ReadOnly, DriveFailed
+        As `Store.load`.
+    Busy, GpuError
+        As `Store.attach`.
+    Closed, Forked
+        As `Store.tables`.
     """
     if not isinstance(store, Store):
         raise invalid("store", f"a {type(store).__name__}: give what warprow.format or warprow.open returns")

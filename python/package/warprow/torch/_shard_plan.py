@@ -49,14 +49,38 @@ class ShardingPlan:
     placements: tuple[Placement, ...]
 
     def of(self, table: str) -> Placement:
-        """The placement of a table."""
+        """The placement of a table.
+
+        Parameters
+        ----------
+        table : str
+            Its name.
+
+        Raises
+        ------
+        InvalidArgument
+            The plan does not place it.
+        """
         for placement in self.placements:
             if placement.table == table:
                 return placement
         raise invalid("plan", f"it says nothing of table {table!r}: it has {', '.join(it.table for it in self.placements)}")
 
     def check(self, tables: Sequence[str], world: int) -> None:
-        """Whether it places each of these tables once, among so many ranks."""
+        """Whether it places each of these tables once, among so many ranks.
+
+        Parameters
+        ----------
+        tables : sequence of str
+            Their names.
+        world : int
+            How many ranks there are.
+
+        Raises
+        ------
+        InvalidArgument
+            The plan is for another number of ranks, does not place a table, places one twice, or has a kind, owner or exchange that cannot be.
+        """
         if self.world != world:
             raise invalid("plan", f"it is for {self.world} ranks, and the group has {world}: plan_sharding(..., world={world})")
         names = [placement.table for placement in self.placements]
@@ -100,6 +124,18 @@ def plan_sharding(
         The mean number of ids of a bag, of all features or by the name of each.
     replicate_bytes : int
         Tables of at most so many bytes are replicated.
+
+    Returns
+    -------
+    ShardingPlan
+        A placement for each table that features name.
+
+    Raises
+    ------
+    InvalidArgument
+        `world` is less than 1, a feature's table is not among `tables`, or its mean length is missing, negative or infinite.
+    Closed, Forked
+        Of a store, as `Store.tables`.
     """
     if world < 1:
         raise invalid("world", f"{world}: give a number from 1 on")
@@ -153,6 +189,16 @@ def shard_of(ids: Any, world: int, *, keyed: bool = False) -> torch.Tensor:
         How many ranks there are.
     keyed : bool
         Whether the table has keys.
+
+    Returns
+    -------
+    Tensor of int64
+        Of the shape of `ids`: ranks from 0 to world − 1.
+
+    Raises
+    ------
+    WrongType
+        `ids` is neither a tensor nor an array that torch takes by DLPack.
     """
     numbers = as_tensor("ids", ids)
     if keyed:

@@ -84,6 +84,23 @@ class ShardedEmbeddingBagCollection(nn.Module):
         Type of the output. Ranks exchange float32.
     max_ids : int, optional
         The most ids that this rank looks up in one call; without, plans grow with the batches.
+
+    Raises
+    ------
+    InvalidArgument
+        An option has a value that is not named above, the plan does not place the tables, or the backend of the group is not that of the device.
+    RanksDisagree
+        Ranks have other tables, features, plans or options: all raise it.
+    RankFailed
+        Another rank could not make its part.
+    ExchangeFailed
+        A rank is gone, or did not answer within the time-out of the group.
+    NoSuchTable
+        The store lacks a feature's table.
+    Closed
+        The store or the executor is closed.
+    Forked
+        This process was forked from the one that opened the store.
     """
 
     def __init__(
@@ -199,6 +216,25 @@ class ShardedEmbeddingBagCollection(nn.Module):
         -------
         dict of str to Tensor
             By feature shape (B, dim).
+
+        Raises
+        ------
+        InvalidArgument, WrongType
+            As `EmbeddingBagCollection.forward`; offsets raise at once, on a GPU too.
+        MissingIds
+            This rank's batch has ids that their table lacks, and `missing` is "error"; `positions` has all of them.
+        RowsFailed
+            This rank could not read rows, on a GPU of the call before. Other ranks raise `RankFailed`.
+        RankFailed
+            Another rank failed, which `rank` and `kind` name. All ranks can go on.
+        ExchangeFailed
+            A rank is gone, or did not answer within the time-out of the group: the group is of no use any more.
+        Busy, GpuError
+            As `Embedding.forward`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         if not self._sent:
             # Nothing is exchanged.
@@ -433,6 +469,22 @@ class ShardedEmbeddingBagCollection(nn.Module):
         """Waits until this rank's look-ups have ended, and raises what befell them, or which other rank told of a failure.
 
         On the CPU each call has raised by itself. No other rank has to call it. `patience` is in seconds.
+
+        Parameters
+        ----------
+        patience : float
+            Seconds to wait, at most.
+
+        Raises
+        ------
+        RankFailed
+            Another rank told of a failure in its latest look-up.
+        MissingIds, RowsFailed, Busy, GpuError, ContextLost
+            As `Embedding.check`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
         """
         for collection in (self._served, self._replicated):
             if collection is not None:
@@ -442,7 +494,17 @@ class ShardedEmbeddingBagCollection(nn.Module):
             self._leave_together(codes, None)
 
     def recover(self) -> bool:
-        """Starts this rank's queues anew that take no commands, as `EmbeddingBagCollection.recover`."""
+        """Starts this rank's queues anew that take no commands, as `EmbeddingBagCollection.recover`.
+
+        Raises
+        ------
+        DriveFailed, GpuError
+            A queue could not be started anew.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
         return any([it.recover() for it in (self._served, self._replicated) if it is not None])
 
     def reports(self) -> dict[str, dict[str, Any] | None]:

@@ -21,3 +21,15 @@ def as_tensor(argument: str, value: Any) -> torch.Tensor:
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         text = f"a {type(value).__name__} that torch cannot take by DLPack ({error}): give a tensor"
         raise wrong_type(argument, text) from error
+
+
+def check_tensor(argument: str, value: Any) -> None:
+    """Whether `value` is a tensor of torch: of an output no other array will do.
+
+    Raises
+    ------
+    WrongType
+        It is something else.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise wrong_type(argument, f"a {type(value).__name__}: give a tensor of torch")

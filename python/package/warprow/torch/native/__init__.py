@@ -68,6 +68,13 @@ def build(to: str | os.PathLike[str] | None = None) -> Path:
     -------
     Path
         The file. Processes that have imported `warprow.torch` go on without it.
+
+    Raises
+    ------
+    WarprowError
+        There is no C++ compiler, torch is older than 2.10, or the compiler failed; the message has its last lines.
+    OSError
+        The folder of the file cannot be written to.
     """
     target = path() if to is None else Path(to)
     command = compiler()
