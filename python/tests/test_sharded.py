@@ -211,6 +211,73 @@ def test_every_row_is_that_of_a_module_that_is_not_sharded(checkpoint: str, tmp_
     assert all(it > 30_000 for it in compared)
 
 
+def _fetched_ahead(rank: int, world: int, folder: Path, address: str, kind: str) -> int:
+    device = "cpu" if kind == "cpu" else f"cuda:{rank}"
+    executor = warprow.open(address).attach(device, dram_bytes=20_000, **({} if kind == "cpu" else {"hbm_bytes": 20_000}))
+    plain, compared = wt.EmbeddingBagCollection(executor, FEATURES), 0
+    tiny = wt.ShardingPlan(world, tuple(wt.Placement(name, "replicated") for name in TABLES))
+    for placed in (plan(world), tiny):
+        ours = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=placed, prefetch=2)
+        # Batches of other sizes on each rank, some without a bag, some without an id.
+        batches = [
+            batch(SEED * 2000 + 10 * step + rank, bags, longest=longest, device=device)
+            for step, (bags, longest) in enumerate(((40, 9), (3 * rank, 5), (1, 30), (0, 3), (17, 0), (64, 1)))
+        ]
+
+        def look_up(ahead: wt.Prefetched, step: int) -> int:
+            wanted, found = plain(batches[step]), ours.lookup(ahead)
+            assert list(found) == [feature.name for feature in FEATURES]
+            for name, rows in wanted.items():
+                same(found[name], rows, (SEED, world, rank, step, name))
+            return sum(rows.numel() for rows in wanted.values())
+
+        ahead = ours.prefetch(batches[0])
+        for step in range(len(batches)):
+            following = ours.prefetch(jagged(batches[step + 1])) if step + 1 < len(batches) else None
+            compared += look_up(ahead, step)
+            ahead = following
+        # Two at once, and a whole look-up between their halves.
+        held = [ours.prefetch(batches[0]), ours.prefetch(batches[1])]
+        for name, rows in ours(batches[2]).items():
+            same(rows, plain(batches[2])[name], (rank, name))
+        compared += look_up(held[1], 1) + look_up(held[0], 0)
+        raises(warprow.InvalidArgument, "already", lambda: ours.lookup(held[0]))
+        assert "looked up" in repr(held[0])
+        # What all ranks drop is forgotten.
+        held = [ours.prefetch(batches[0]), ours.prefetch(batches[1])]
+        del held
+        held = [ours.prefetch(batches[0]), ours.prefetch(batches[5])]
+        compared += look_up(held[0], 0) + look_up(held[1], 5)
+        raises(warprow.WrongType, "prefetched: a dict", lambda: ours.lookup(batches[0]))
+        other = wt.EmbeddingBagCollection(executor, FEATURES, prefetch=1)
+        raises(warprow.InvalidArgument, "another module", lambda: ours.lookup(other.prefetch(batches[0])))
+        ahead = ours.prefetch(batches[0])
+        raises(warprow.InvalidArgument, "another module", lambda: other.lookup(ahead))
+        compared += look_up(ahead, 0)
+        bare = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=placed)
+        raises(warprow.InvalidArgument, "prefetch=", lambda: bare.prefetch(batches[0]))
+        ours.check()
+        if placed is tiny:
+            continue
+        # A third is too much for every rank; the group goes on.
+        held = [ours.prefetch(batches[0]) for _ in range(3)]
+        raises((warprow.Busy, warprow.RankFailed), "prefetched|has failed", lambda: ours.lookup(held[2]))
+        compared += look_up(held[0], 0) + look_up(held[1], 0)
+        # A batch that one rank cannot have is refused on all.
+        wrong = {**batches[0], "user": (torch.full((1,), 9999, device=device), torch.tensor([0] + [1] * 40, device=device))} if rank == 0 else batches[0]
+        kind_of = warprow.MissingIds if rank == 0 else warprow.RankFailed
+        raises(kind_of, "missing" if rank == 0 else "rank 0", lambda: ours.prefetch(wrong))
+        compared += look_up(ours.prefetch(batches[0]), 0)
+        ours.check()
+    return compared
+
+
+@pytest.mark.parametrize(("kind", "world"), WORLDS)
+def test_batches_are_fetched_ahead(checkpoint: str, tmp_path: Path, kind: str, world: int) -> None:
+    compared = ranks.run(world, tmp_path, _fetched_ahead, checkpoint, kind, backend=backend(kind))
+    assert all(it > 30_000 for it in compared), compared
+
+
 def _owned(rank: int, world: int, folder: Path) -> None:
     """Each rank formats drives of its own, and loads its rows alone."""
     keys = torch.randperm(4000, generator=torch.Generator().manual_seed(5))[:500] * 8 - 9000
@@ -441,7 +508,7 @@ def _failing_drive(rank: int, world: int, folder: Path) -> None:
     executor = store.attach(check_rows=True)
     feature = [Feature("user", "user", pooling="sum")]
     placed = wt.ShardingPlan(world, (wt.Placement("user", "rows"),))
-    strict = wt.ShardedEmbeddingBagCollection(executor, feature, plan=placed)
+    strict = wt.ShardedEmbeddingBagCollection(executor, feature, plan=placed, prefetch=1)
     lenient = wt.ShardedEmbeddingBagCollection(executor, feature, plan=placed, on_failure="nan")
     rows = table("user")
     ids = torch.arange(rank, 400 + rank)
@@ -453,9 +520,11 @@ def _failing_drive(rank: int, world: int, folder: Path) -> None:
             store.inject_fault(fault, times=None)
             error = raises(warprow.RowsFailed, "rows", lambda: strict(given))
             assert list(error.positions) == []
+            raises(warprow.RowsFailed, "rows", lambda: strict.lookup(strict.prefetch(given)))
         else:
             error = raises(warprow.RankFailed, "rank 1 of the group has failed with RowsFailed", lambda: strict(given))
             assert (error.rank, error.kind) == (1, "RowsFailed")
+            raises(warprow.RankFailed, "rank 1", lambda: strict.lookup(strict.prefetch(given)))
         found = lenient(given)["user"]
         odd = ids % 2 == 1
         assert found[odd].isnan().all()

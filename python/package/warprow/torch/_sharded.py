@@ -18,10 +18,12 @@ from ._batches import Joined, check_features, joined
 from ._collection import EmbeddingBagCollection
 from ._exchange import Exchange
 from ._lookup import check_ids
-from ._module import executor_of
+from ._module import StoredModule, executor_of
 from ._options import LookupOptions
+from ._prefetched import Prefetched, check_prefetched
 from ._routes import Pieces, Route, Router, Sorted, spans, sums_of_bags
 from ._shard_plan import ShardingPlan, plan_sharding
+from ._sharded_prefetched import ShardedPrefetched
 
 #: Classes of errors by the number that ranks send each other; 0: there is none.
 _KINDS = ["", *sorted(_CLASSES)]
@@ -57,6 +59,39 @@ class _Counts:
     late: RankFailed | None
 
 
+#: A look-up of a collection of this rank's, or the first half of one: of ids, offsets and weights.
+_Call = Callable[[EmbeddingBagCollection, torch.Tensor, torch.Tensor, "torch.Tensor | None"], Any]
+
+
+def _whole(
+    collection: EmbeddingBagCollection, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None
+) -> torch.Tensor:
+    return collection._run(collection._lookup, ids, offsets, weights, None)  # type: ignore[no-any-return]
+
+
+def _ahead(
+    collection: EmbeddingBagCollection, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None
+) -> Prefetched:
+    return collection._begin(collection._lookup, ids, offsets, weights)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A batch whose ids ranks have exchanged."""
+
+    given: Joined
+    route: Sorted
+    counts: _Counts
+    #: What this rank has sent.
+    mine: Pieces
+    #: Of what this rank looks up for itself, and for all: rows, or a batch that is fetched ahead; None where there is none, or that failed.
+    kept: Any
+    served: Any
+    #: Where the rows that each rank wants lie among those of `served`, by the place of a feature.
+    where: list[list[tuple[int, int]]]
+    error: Exception | None
+
+
 class ShardedEmbeddingBagCollection(nn.Module):
     """Bags of several tables, looked up by all ranks of a process group: each rank looks up a part of the rows, for all ranks.
 
@@ -84,6 +119,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
         Type of the output. Ranks exchange float32.
     max_ids : int, optional
         The most ids that this rank looks up in one call; without, plans grow with the batches.
+    prefetch : int
+        How many batches can be held by `prefetch`.
 
     Raises
     ------
@@ -115,15 +152,16 @@ class ShardedEmbeddingBagCollection(nn.Module):
         on_failure: str = "raise",
         dtype: torch.dtype = torch.float32,
         max_ids: int | None = None,
+        prefetch: int = 0,
     ) -> None:
         super().__init__()
         executor = executor_of(executor)
         self._exchange = Exchange(group, torch.device(executor.device))
-        options = {"missing": missing, "on_failure": on_failure, "dtype": str(dtype)}
+        options = {"missing": missing, "on_failure": on_failure, "dtype": str(dtype), "prefetch": prefetch}
 
         def prepare() -> tuple[list[Feature], ShardingPlan, dict[str, Any]]:
             checked = check_features(features)
-            LookupOptions(missing, on_failure, "found", dtype, max_ids)
+            LookupOptions(missing, on_failure, "found", dtype, max_ids, prefetch)
             if on_failure == "mask":
                 raise invalid("on_failure", 'a sharded collection has no masks: give "raise" or "nan"')
             if stores not in ("shared", "own"):
@@ -142,13 +180,19 @@ class ShardedEmbeddingBagCollection(nn.Module):
         self.features, self.plan, _ = prepared
         self.stores, self.dtype, self.missing = stores, dtype, missing
         shapes = agreed(told, self.plan, stores)
-        _, error = _tried(lambda: self._make(executor, shapes, missing, on_failure, max_ids))
+        _, error = _tried(lambda: self._make(executor, shapes, missing, on_failure, max_ids, prefetch))
         self._leave_together(self._exchange.gather(_code(error)), error)
         #: What other ranks told of their latest look-ups, on a GPU; read when the CPU waits for the GPU anyway.
         self._told: torch.Tensor | None = None
 
     def _make(
-        self, executor: Executor, shapes: dict[str, Shape], missing: str, on_failure: str, max_ids: int | None
+        self,
+        executor: Executor,
+        shapes: dict[str, Shape],
+        missing: str,
+        on_failure: str,
+        max_ids: int | None,
+        prefetch: int,
     ) -> None:
         """The two collections of this rank: of what it looks up for all, and of what it looks up for itself."""
         rank, world = self._exchange.rank, self._exchange.size
@@ -194,7 +238,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
             for at in (exchanged[place] for place in self._places_of[rank])
             for feature in (self.features[at],)
         ]
-        common: dict[str, Any] = {"missing": missing, "on_failure": on_failure, "max_ids": max_ids}
+        common: dict[str, Any] = {"missing": missing, "on_failure": on_failure, "max_ids": max_ids, "prefetch": prefetch}
+        self._prefetch = prefetch
         self._served = EmbeddingBagCollection(executor, served, **common) if served else None
         kept = [self.features[at] for at in self._kept]
         self._replicated = EmbeddingBagCollection(executor, kept, dtype=self.dtype, **common) if kept else None
@@ -242,7 +287,97 @@ class ShardedEmbeddingBagCollection(nn.Module):
             return self._replicated(batch)  # type: ignore[no-any-return]
         given, error = _tried(lambda: self._checked(batch))
         with torch.no_grad():
-            return self._forward(given, error)
+            step = self._begin(given, error, _whole)
+            return self._finish(step, step.kept, step.served, step.error)
+
+    def prefetch(self, batch: Any) -> Prefetched:
+        """Sends ids to the ranks that have their rows, each of which begins to fetch them, for `lookup`. All ranks call it.
+
+        Ranks call `forward`, `prefetch` and `lookup` in one order, and look the same batches up. On a GPU both halves are called on one
+        stream. What befalls the fetching, `lookup` raises.
+
+        Parameters
+        ----------
+        batch : mapping of str to tuple, or KeyedJaggedTensor
+            As `forward` takes it.
+
+        Returns
+        -------
+        Prefetched
+            Looked up once, by this module. If all ranks drop theirs, it is forgotten.
+
+        Raises
+        ------
+        InvalidArgument
+            The module was made without `prefetch=`; or as `forward`.
+        WrongType, MissingIds, RankFailed, ExchangeFailed
+            As `forward`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        # All ranks were made alike.
+        if self._prefetch == 0:
+            raise invalid("batch", "the module was made without prefetch=: say how many batches are held at once")
+        if not self._sent:
+            assert self._replicated is not None, "there is a feature"
+            ahead = self._replicated.prefetch(batch)
+            whole = self._replicated
+            return ShardedPrefetched(self, lambda: whole.lookup(ahead), ahead._held[0].numel() if ahead._held else 0)
+        given, error = _tried(lambda: self._checked(batch))
+        with torch.no_grad():
+            step = self._begin(given, error, _ahead)
+        return ShardedPrefetched(self, lambda: self._look_up(step), step.given.ids.numel())
+
+    def lookup(self, prefetched: Prefetched) -> dict[str, torch.Tensor]:
+        """What `forward` would have given for a batch when it was prefetched. All ranks call it.
+
+        Parameters
+        ----------
+        prefetched : Prefetched
+            What `prefetch` of this module returned.
+
+        Returns
+        -------
+        dict of str to Tensor
+            As `forward` returns it.
+
+        Raises
+        ------
+        InvalidArgument
+            Another module made `prefetched`, or it was looked up already.
+        WrongType
+            `prefetched` is nothing that a `prefetch` returned.
+        Busy
+            This rank held as many batches as the module was made for when `prefetch` was called. Other ranks raise `RankFailed`.
+        RowsFailed, RankFailed, ExchangeFailed, GpuError
+            As `forward`.
+        MissingIds
+            As `forward`, of a table with keys; of other tables `prefetch` raises it.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        check_prefetched(prefetched)
+        if not isinstance(prefetched, ShardedPrefetched):
+            raise invalid("prefetched", "another module prefetched it: look it up there")
+        found: dict[str, torch.Tensor] = prefetched._take_from(self)()
+        return found
+
+    def _look_up(self, step: _Step) -> dict[str, torch.Tensor]:
+        """The second half of a batch that is fetched ahead."""
+
+        def rows(collection: EmbeddingBagCollection | None, ahead: Any) -> Any:
+            if collection is None or not isinstance(ahead, Prefetched):
+                return ahead
+            return StoredModule.lookup(collection, ahead)
+
+        with torch.no_grad():
+            kept, error = _tried(lambda: rows(self._replicated, step.kept))
+            served, failed = _tried(lambda: rows(self._served, step.served))
+            return self._finish(step, kept, served, step.error or error or failed)
 
     def _checked(self, batch: Any) -> Joined:
         given = joined(self.features, batch, counted=False)
@@ -258,7 +393,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
             given = given._replace(weights=given.weights.to(torch.float32))
         return given
 
-    def _forward(self, given: Joined, error: Exception | None) -> dict[str, torch.Tensor]:
+    def _begin(self, given: Joined, error: Exception | None, call: _Call) -> _Step:
+        """Exchanges ids, and looks up what they ask of this rank, or begins to."""
         if error is not None:
             nothing = torch.zeros(1, dtype=torch.int64, device=self.device)
             given = Joined(nothing[:0], nothing, None, [])
@@ -270,16 +406,25 @@ class ShardedEmbeddingBagCollection(nn.Module):
         ids, pieces, items = (sum(map(sum, it)) for it in (counts.ids, counts.pieces, counts.items))
         mine = route.pieces(counts.places, ids, pieces, items)
         numbers, weights = self._send(mine, given, counts)
-        kept, error = _tried(lambda: self._keep(route, given, counts))
-        found, failed = _tried(lambda: self._serve(numbers, weights, counts.theirs))
-        error = _without_positions(error or failed)
+        kept, error = _tried(lambda: self._keep(route, given, counts, call))
+        found, failed = _tried(lambda: self._serve(numbers, weights, counts.theirs, call))
+        served, where = (None, []) if found is None else found
+        return _Step(given, route, counts, mine, kept, served, where, error or failed)
+
+    def _finish(self, step: _Step, kept: Any, served: Any, error: Exception | None) -> dict[str, torch.Tensor]:
+        """Sends rows to the ranks whose batches want them, and puts those that come into the bags of this rank's."""
+        error = _without_positions(error)
         # Other ranks get zeros where this one failed, and are told.
         self._tell(error)
+        given, counts = step.given, step.counts
         bags = (given.offsets.shape[0] - 1) // len(self.features)
-        outputs: dict[str, torch.Tensor] = {} if kept is None else kept
+        outputs: dict[str, torch.Tensor] = {}
+        if kept is not None:
+            dims = [self._dims[at] for at in self._kept]
+            outputs.update(zip([self.features[at].name for at in self._kept], kept.split(dims, dim=1), strict=True))
         for group in self._groups:
-            rows = self._bring_back(group, found, counts)
-            outputs.update(self._bags_of(group, rows, mine, counts, route, given, bags))
+            rows = self._bring_back(group, None if served is None else (served, step.where), counts)
+            outputs.update(self._bags_of(group, rows, step.mine, counts, step.route, given, bags))
         # On a GPU a failure of the call before is told now, behind the exchanges in which all ranks take part.
         if error is not None or counts.late is not None:
             raise error or counts.late  # type: ignore[misc]
@@ -345,10 +490,10 @@ class ShardedEmbeddingBagCollection(nn.Module):
         assert given.weights is not None, "a feature is weighted"
         return numbers, self._exchange.swap("weights", given.weights[mine.source], ids_of, received_ids)
 
-    def _keep(self, route: Sorted, given: Joined, counts: _Counts) -> dict[str, torch.Tensor]:
-        """The features that each rank looks up for itself."""
+    def _keep(self, route: Sorted, given: Joined, counts: _Counts, call: _Call) -> Any:
+        """Looks up the features that each rank looks up for itself, one beside the other; or begins to. None: there are none."""
         if self._replicated is None:
-            return {}
+            return None
         bags = (given.offsets.shape[0] - 1) // len(self.features)
         lengths = (given.offsets[1:] - given.offsets[:-1]).to(torch.int64).reshape(len(self.features), bags)[self._kept].reshape(-1)
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
@@ -359,14 +504,13 @@ class ShardedEmbeddingBagCollection(nn.Module):
         if any(self.features[at].weighted for at in self._kept):
             assert given.weights is not None, "a feature is weighted"
             weights = given.weights[route.order[part]]
-        rows = self._replicated._run(self._replicated._lookup, ids, offsets, weights, None)
-        dims = [self._dims[at] for at in self._kept]
-        return dict(zip([self.features[at].name for at in self._kept], rows.split(dims, dim=1), strict=True))
+        return call(self._replicated, ids, offsets, weights)
 
     def _serve(
-        self, numbers: torch.Tensor, weights: torch.Tensor | None, theirs: list[list[int]]
-    ) -> tuple[torch.Tensor, list[list[tuple[int, int]]]]:
-        """Looks up what all ranks want of this one: rows of pieces, one feature beside the other, and where those of each rank lie."""
+        self, numbers: torch.Tensor, weights: torch.Tensor | None, theirs: list[list[int]], call: _Call
+    ) -> tuple[Any, list[list[tuple[int, int]]]]:
+        """Looks up what all ranks want of this one, or begins to: rows of pieces, one feature beside the other, and where those of each
+        rank lie."""
         places, sent = self._places_of[self._exchange.rank], len(self._sent)
         lengths: list[list[torch.Tensor]] = [[] for _ in places]
         ids: list[list[torch.Tensor]] = [[] for _ in places]
@@ -397,7 +541,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
         joined_weights = None if weights is None else torch.cat([part for own in factors for part in own])
         if not any(feature.weighted for feature in self._served.features):
             joined_weights = None
-        return self._served._run(self._served._lookup, joined_ids, offsets, joined_weights, None), where
+        return call(self._served, joined_ids, offsets, joined_weights), where
 
     def _tell(self, error: Exception | None) -> None:
         """Tells all ranks whether this one's look-ups have failed, and on the CPU raises if another's have."""
@@ -405,8 +549,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
         codes = torch.full((world,), _code(error), dtype=torch.int64, device=self.device)
         told = self._exchange.swap("whether look-ups failed", codes)
         if self.device.type == "cuda":
-            # To read it would wait for the GPU.
-            self._told = told
+            # To read it would wait for the GPU. What is not read yet of a look-up before stays.
+            self._told = told if self._told is None else torch.where(self._told != 0, self._told, told)
             return
         self._leave_together(told.tolist(), error)
 

@@ -1,0 +1,40 @@
+"""Batches of sharded collections whose rows are fetched ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ..errors import invalid
+from ._prefetched import Prefetched
+
+
+class ShardedPrefetched(Prefetched):
+    """A batch whose ids ranks have exchanged, and whose rows each rank fetches ahead. All ranks look it up, or none."""
+
+    def __init__(self, owner: object, finish: Callable[[], Any], ids: int) -> None:
+        # No module of one process has it.
+        self._lookup = None  # type: ignore[assignment]
+        self._native = self._held = self._scales = None
+        self._counts = []
+        self._owner, self._ids = owner, ids
+        self._finish: Callable[[], Any] | None = finish
+
+    def _take_from(self, owner: object) -> Callable[[], Any]:
+        """What looks it up, once.
+
+        Raises
+        ------
+        InvalidArgument
+            Another module prefetched it, or it was looked up already.
+        """
+        if owner is not self._owner:
+            raise invalid("prefetched", "another module prefetched it: look it up there")
+        if self._finish is None:
+            raise invalid("prefetched", "it was looked up already: prefetch again")
+        finish, self._finish = self._finish, None
+        return finish
+
+    def __repr__(self) -> str:
+        state = "looked up" if self._finish is None else f"{self._ids} ids of this rank"
+        return f"<warprow.torch.Prefetched of a sharded collection, {state}>"
