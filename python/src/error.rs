@@ -7,7 +7,7 @@ use warprow_formats::FileError;
 use warprow_gpu::GpuError;
 use warprow_gpu_queues::GpuQueueError;
 use warprow_layout::VolumeError;
-use warprow_lookup::{LookupError, RowError};
+use warprow_lookup::{InvalidBatch, LookupError, RowError};
 use warprow_modules::{ModuleError, whole};
 use warprow_plan::ProposalError;
 use warprow_soft_controller::UriError;
@@ -193,11 +193,24 @@ pub(crate) fn of_proposal(error: ProposalError) -> PyErr {
     }
 }
 
+/// The argument of a module or a plan that does not fit.
+fn argument_of_batch(invalid: &InvalidBatch) -> &'static str {
+    match invalid {
+        InvalidBatch::OffsetCount { .. } | InvalidBatch::Offset { .. } | InvalidBatch::Uneven { .. } => "offsets",
+        InvalidBatch::Weights { .. } | InvalidBatch::WeightCount { .. } => "weights",
+        InvalidBatch::OutputType { .. }
+        | InvalidBatch::Stride { .. }
+        | InvalidBatch::OutputLength { .. }
+        | InvalidBatch::OutputBuffer(_) => "out",
+        _ => "input",
+    }
+}
+
 /// The exception of a look-up on the host.
 pub(crate) fn of_lookup(error: LookupError) -> PyErr {
     let text = whole(&error);
     match error {
-        LookupError::Invalid(_) => invalid("input", text),
+        LookupError::Invalid(invalid_batch) => invalid(argument_of_batch(&invalid_batch), text),
         LookupError::MissingIds { positions, .. } => raise_with(Kind::MissingIds, text, |details| {
             details.set_item("count", positions.len())?;
             details.set_item("positions", positions)

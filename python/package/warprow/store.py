@@ -318,6 +318,9 @@ class Store:
         for table in tables:
             table["name"] = (names or {}).get(table["name"], table["name"])
         known = [table["name"] for table in tables]
+        for name in known:
+            if known.count(name) > 1:
+                raise invalid("names", f"two tables would be called {name!r}: give each a name of its own")
         keys_of: Mapping[str, Any] = dict.fromkeys(known, keys) if isinstance(keys, str) else keys or {}
         for argument, mapping in (("hotness", hotness or {}), ("keys", keys_of)):
             for name in mapping:
@@ -362,8 +365,6 @@ class Store:
         if self.read_only:
             raise _make("ReadOnly", "the store was opened for reading: open it without read_only=True", {})
         for name in names:
-            if names.count(name) > 1:
-                raise invalid("names", f"two tables would be called {name!r}: give each a name of its own")
             if name in found and not may_exist:
                 text = f"table {name!r} exists already: choose another name, or load with replace=True or standby=True"
                 raise _make("TableExists", text, {"table": name})

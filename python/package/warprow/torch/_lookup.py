@@ -123,7 +123,8 @@ class Lookup:
         at = None if weights is None else weights.data_ptr()
         return ((ids.data_ptr(), ids.numel(), _INTEGERS[ids.dtype]), there, at, bags)
 
-    def _output(self, shape: tuple[int, ...], out: torch.Tensor | None) -> torch.Tensor:
+    def output(self, shape: tuple[int, ...], out: torch.Tensor | None) -> torch.Tensor:
+        """A new tensor for rows; or the caller's, if it fits."""
         if out is None:
             return torch.empty(shape, dtype=self._dtype, device=self.device)
         check_tensor("out", out)
@@ -145,7 +146,7 @@ class Lookup:
         self._check(ids, offsets, weights)
         ids, offsets, weights = _plain(ids), _plain(offsets), _plain(weights, torch.float32)
         shape = self.spec.shape(ids, offsets)
-        rows = self._output(shape, out)
+        rows = self.output(shape, out)
         mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self.masked else None
         count = ids.numel()
         if count == 0:
@@ -179,10 +180,9 @@ class Lookup:
         batch = self._batch(ids, offsets, weights, shape[0] if self.spec.pooled else count)
         return self.native.prefetch(self._stream(), batch, behind), held
 
-    def run_prefetched(self, native: Any, held: tuple[Any, ...], out: torch.Tensor | None) -> Any:
-        """Looks up what was prefetched."""
-        ids, offsets, weights, shape = held
-        rows = self._output(shape, out)
+    def run_prefetched(self, native: Any, held: tuple[Any, ...], rows: torch.Tensor) -> Any:
+        """Looks up what was prefetched, into an output that `output` has made or checked."""
+        ids, offsets, weights, _ = held
         mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self.masked else None
         if native is None:
             rows.zero_()

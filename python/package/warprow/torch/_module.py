@@ -145,7 +145,9 @@ class StoredModule(nn.Module):
         lookup = prefetched._lookup
         if lookup not in self._lookups():
             raise invalid("prefetched", "another module prefetched it, or this one before it moved: look it up there")
-        return lookup.run_prefetched(*prefetched._take(lookup), out)
+        # An output that does not fit leaves the batch held.
+        rows = lookup.output(prefetched._shape(), out)
+        return lookup.run_prefetched(*prefetched._take(), rows)
 
     def _lookups(self) -> list[Lookup]:
         return [self._lookup]

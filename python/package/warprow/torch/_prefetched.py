@@ -23,11 +23,21 @@ class Prefetched:
         #: Ids of each feature of a collection that has masks.
         self._counts: list[int] = []
 
-    def _take(self, lookup: Lookup) -> tuple[Any, tuple[Any, ...]]:
-        if lookup is not self._lookup:
-            raise invalid("prefetched", "another module prefetched it, or this one before it moved: look it up there")
+    def _shape(self) -> tuple[int, ...]:
+        """The shape of its output.
+
+        Raises
+        ------
+        InvalidArgument
+            It was looked up already.
+        """
         if self._held is None:
             raise invalid("prefetched", "it was looked up already: prefetch again")
+        shape: tuple[int, ...] = self._held[3]
+        return shape
+
+    def _take(self) -> tuple[Any, tuple[Any, ...]]:
+        assert self._held is not None, "its shape was asked for"
         taken = (self._native, self._held)
         self._native = self._held = None
         return taken
