@@ -82,7 +82,7 @@ enum warprow_access
  {
   // For reading and writing.
   WARPROW_ACCESS_READ_WRITE = 0,
-  // For reading only.
+  // For reading only: other processes may read emulated drives at the same time, and none may write to them.
   WARPROW_ACCESS_READ_ONLY = 1,
   // For reading what is left, also if drives are missing.
   WARPROW_ACCESS_DEGRADED = 2,

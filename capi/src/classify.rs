@@ -108,6 +108,7 @@ fn of_store(error: &StoreError) -> status {
         StoreError::Address { .. }
         | StoreError::Property { .. }
         | StoreError::OpenedTwice { .. }
+        | StoreError::OpenedForReading { .. }
         | StoreError::UpdateRows { .. }
         | StoreError::Plan { .. }
         | StoreError::PlanOptions { .. }
@@ -164,9 +165,9 @@ fn of_emulated(error: &UriError) -> status {
     match error {
         UriError::NotThere { .. } => NotFound,
         UriError::InUse(_) => Busy,
-        UriError::Mounted { .. } => Refused,
+        UriError::Mounted { .. } | UriError::Sharers { .. } => Refused,
         UriError::Limit { .. } | UriError::Build(_) => OutOfResources,
-        UriError::Sidecar { .. } => Store,
+        UriError::Sidecar { .. } | UriError::Unfinished { .. } => Store,
         UriError::Io { source, .. } => match source.kind() {
             std::io::ErrorKind::StorageFull | std::io::ErrorKind::QuotaExceeded => OutOfResources,
             std::io::ErrorKind::NotFound => NotFound,

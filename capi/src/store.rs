@@ -4,6 +4,7 @@ use std::ffi::c_char;
 
 use ::warprow_store::{
     CreateDrive, Device, DriveAddress, FormatConsent, FormatProposal, FormatSettings, LbaChoice, OpenOptions, Store,
+    StoreAccess,
 };
 
 use crate::arguments::{check_place, millis, store as put, text, texts};
@@ -39,7 +40,7 @@ pub(crate) fn store_of(store: *const warprow_store) -> Result<Store, Failure> {
 pub enum warprow_access {
     /// For reading and writing.
     ReadWrite = 0,
-    /// For reading only.
+    /// For reading only: other processes may read emulated drives at the same time, and none may write to them.
     ReadOnly = 1,
     /// For reading what is left, also if drives are missing.
     Degraded = 2,
@@ -123,7 +124,12 @@ unsafe fn open_options(at: *const warprow_open_options) -> Result<OpenOptions, F
 
 /// # Safety
 /// `drives` points to `count` texts.
-unsafe fn devices(drives: *const *const c_char, count: usize, create: CreateDrive) -> Result<Vec<Device>, Failure> {
+unsafe fn devices(
+    drives: *const *const c_char,
+    count: usize,
+    create: CreateDrive,
+    access: StoreAccess,
+) -> Result<Vec<Device>, Failure> {
     // SAFETY: the caller's promise.
     let addresses = unsafe { texts("drives", drives, count) }?;
     if addresses.is_empty() {
@@ -131,7 +137,7 @@ unsafe fn devices(drives: *const *const c_char, count: usize, create: CreateDriv
     }
     let mut devices: Vec<Device> = Vec::new();
     for address in addresses {
-        let address: DriveAddress = address.parse()?;
+        let address = address.parse::<DriveAddress>()?.for_access(access);
         let device = Device::open_beside(&devices, &address, create)?;
         devices.push(device);
     }
@@ -178,7 +184,7 @@ pub unsafe extern "C" fn warprow_store_format(
                 true => FormatConsent::None,
                 false => FormatConsent::Token(text("consent", given.consent)?.to_owned()),
             };
-            let devices = devices(drives, drive_count, CreateDrive::IfMissing)?;
+            let devices = devices(drives, drive_count, CreateDrive::IfMissing, StoreAccess::ReadWrite)?;
             let formatted = FormatProposal::new(&devices, settings)?.run(&consent, &mut |_, _| {})?;
             put(store, handle::open(Opened { store: formatted })?);
             Ok(())
@@ -212,7 +218,7 @@ pub unsafe extern "C" fn warprow_store_open(
             check_place("store", store)?;
             store.write(std::ptr::null_mut());
             let how = open_options(open)?;
-            let devices = devices(drives, drive_count, CreateDrive::Never)?;
+            let devices = devices(drives, drive_count, CreateDrive::Never, how.access)?;
             put(store, handle::open(Opened { store: Store::open(&devices, &how)? })?);
             Ok(())
         })

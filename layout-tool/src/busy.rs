@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use warprow_soft_controller::{DriveInUse, in_use};
+use warprow_soft_controller::DriveInUse;
 
 /// How often a command is tried again that found a drive in use of which nobody can see whether it still is.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -21,8 +21,8 @@ impl Busy {
     pub(crate) fn describe(&self) -> String {
         match self {
             Self::File(found) => {
-                let who = found.holder.as_ref().map_or_else(|| "another process".to_owned(), ToString::to_string);
-                format!("{}, which {who} has in use", found.path.display())
+                let has = if found.holders.len() > 1 { "have" } else { "has" };
+                format!("{}, which {} {has} in use", found.path.display(), found.who())
             }
             Self::Elsewhere(drive) => format!("{drive}, which somebody else has in use"),
         }
@@ -31,7 +31,7 @@ impl Busy {
     /// Whether it may be free by now.
     pub(crate) fn may_be_free(&self, since: Instant) -> bool {
         match self {
-            Self::File(DriveInUse { path, .. }) => !matches!(in_use(path), Ok(Some(_))),
+            Self::File(found) => !found.is_still(),
             Self::Elsewhere(_) => since.elapsed() >= AGAIN,
         }
     }

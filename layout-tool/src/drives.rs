@@ -31,7 +31,8 @@ pub struct DriveArgs {
     ///   profile=p5800x   serve it with the delays of that drive
     ///   direct=1         bypass the page cache, and leave it to others; also of attached:
     ///   depth=256        reads of the file under way, at most; also of attached:
-    ///   gpu=0            that GPU answers reads, from a copy in its memory; with iops=10e6, latency=20us, sharers=4 for its speed
+    ///   gpu=0            that GPU answers reads, from a copy in its memory; with iops=10e6, latency=20us for its speed
+    ///   sharers=4        one part in four of profile= or iops=, where four processes read it at once
     /// Several drives may also stand in one argument, separated by commas.
     #[arg(short, long = "drive", value_name = "DRIVE", env = "WARPROW_DRIVES", required = true, verbatim_doc_comment)]
     pub drives: Vec<String>,
@@ -136,14 +137,14 @@ impl Drop for NewFiles {
     }
 }
 
-/// The drives, which must exist.
-pub fn devices(args: &DriveArgs) -> Result<Vec<Device>, Failure> {
+/// The drives, which must exist, for a store with that access.
+pub fn devices(args: &DriveArgs, access: StoreAccess) -> Result<Vec<Device>, Failure> {
     if let Some(device) = attached::device(&args.addresses())? {
         return Ok(vec![device]);
     }
     let mut devices = Vec::new();
-    for address in &args.parse()? {
-        devices.push(Device::open_beside(&devices, address, CreateDrive::Never)?);
+    for address in args.parse()? {
+        devices.push(Device::open_beside(&devices, &address.for_access(access), CreateDrive::Never)?);
     }
     Ok(devices)
 }
@@ -151,7 +152,7 @@ pub fn devices(args: &DriveArgs) -> Result<Vec<Device>, Failure> {
 /// A drive that cannot be opened: its address, and why.
 type Unopened = (String, String);
 
-/// The drives that can be opened, and the others. An error if none can, or if an address itself is wrong.
+/// The drives that can be opened, for reading alone, and the others. An error if none can, or if an address itself is wrong.
 pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopened>), Failure> {
     let mut devices = Vec::new();
     let mut failed = Vec::new();
@@ -159,8 +160,9 @@ pub fn devices_that_answer(args: &DriveArgs) -> Result<(Vec<Device>, Vec<Unopene
         return Ok((vec![device], failed));
     }
     let mut first = None;
-    for address in &args.parse()? {
-        match Device::open_beside(&devices, address, CreateDrive::Never) {
+    for address in args.parse()? {
+        let address = address.for_reading();
+        match Device::open_beside(&devices, &address, CreateDrive::Never) {
             Ok(device) => devices.push(device),
             Err(error @ (StoreError::Vfio(_) | StoreError::VfioUser(_) | StoreError::Function(_))) => {
                 failed.push((address.to_string(), error.to_string()));
@@ -182,7 +184,7 @@ pub fn open(args: &DriveArgs, options: &OpenOptions) -> Result<Store, Failure> {
         return Err(Failure::new(Class::Refused, args.addresses().join(","), what).remedy("give a drive of a store"));
     }
     let addresses = || args.parse().unwrap_or_default();
-    Store::open(&devices(args)?, options).map_err(|error| missing::explained(error, &addresses()))
+    Store::open(&devices(args, options.access)?, options).map_err(|error| missing::explained(error, &addresses()))
 }
 
 /// Attached files have no metadata of ours, and no checksums.

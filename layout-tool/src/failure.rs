@@ -144,12 +144,16 @@ impl Failure {
     /// A failure because somebody has a drive in use.
     #[must_use]
     pub fn busy(self, busy: Busy) -> Self {
-        let holder = match &busy {
-            Busy::File(found) => found.holder.as_ref(),
-            Busy::Elsewhere(_) => None,
+        let holders: Vec<Value> = match &busy {
+            Busy::File(found) => found
+                .holders
+                .iter()
+                .map(|it| json!({ "pid": it.pid, "command": it.command, "reads": it.shares }))
+                .collect(),
+            Busy::Elsewhere(_) => Vec::new(),
         };
-        let holder = holder.map(|holder| json!({ "pid": holder.pid, "command": holder.command }));
-        Self { busy: Some(Box::new(busy)), ..self }.detail("holder", holder)
+        let this = Self { busy: Some(Box::new(busy)), ..self };
+        this.detail("holder", holders.first().cloned()).detail("holders", holders)
     }
 
     /// With one more member in the JSON object.

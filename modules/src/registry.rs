@@ -126,7 +126,7 @@ impl Opened {
         let mut devices = Vec::new();
         for drive in drives {
             let address: DriveAddress = self.renamed.get(drive).unwrap_or(drive).parse()?;
-            devices.push(Device::open_beside(&devices, &address, CreateDrive::Never)?);
+            devices.push(Device::open_beside(&devices, &address.for_reading(), CreateDrive::Never)?);
         }
         let store = Store::open(&devices, &OpenOptions::default().with_timeout(TIMEOUT).with_read_only())?;
         self.stores.insert(drives.to_owned(), store.clone());

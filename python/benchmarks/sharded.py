@@ -5,8 +5,8 @@
 Every rank has its own batch of `--batch` samples, so N ranks look up N times as much in a step (and `--strong` divides one batch among
 them). Ids follow a power law in each table. With `memory`, all rows lie in GPU memory; with `drives`, 5% of the rows do, the hottest, and
 the others on an emulated drive for each rank: its GPU plays it, with `--iops` reads a second, or threads of the host do (`--player
-threads`), with the timing of a P5800X. Ranks have stores of their own: each row lies on one rank's drive. `shared` lines have copies of
-the whole store on each rank, at 1/N of the rate (which only a GPU can play).
+threads`), with the timing of a P5800X. Ranks have stores of their own: each row lies on one rank's drive. In `shared` lines,
+all ranks open one drive of the whole store, each at 1/N of its rate.
 
 Every output is compared with what the rows are: bit for bit, sums of ranks in the order of ranks. The exchange is timed by CUDA events
 around each collective, and so has what a rank waits for a slower one. `dense` steps have a network on top of the bags. `--phases` times
@@ -269,10 +269,10 @@ def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> Non
             rate, sharers = options.iops, 1
             if kind == "shared":
                 # One drive of the whole store for all ranks together.
-                path, sharers = f"{folder}/copy-{rank}.drive", world
+                path, sharers = f"{folder}/whole.drive", world
             address = f"emulated:{path}"
             if device.type == "cuda":
-                address += f"?gpu={rank}&iops={rate:g}&sharers={sharers}" if options.player == "gpu" else "?profile=p5800x"
+                address += f"?gpu={rank}&iops={rate:g}&sharers={sharers}" if options.player == "gpu" else f"?profile=p5800x&sharers={sharers}"
             with warprow.open(address, read_only=True) as store:
                 whole = sum(table.rows * table.row_bytes for table in store.tables())
                 memory = 2 * whole if tier == "memory" else whole // 20
@@ -333,10 +333,8 @@ def main() -> None:
         began = time.perf_counter()
         shapes = Shapes(options.rows, options.dim)
         load(Path(folder), shapes, options.ranks, options.device)
-        largest = max(options.ranks)
-        if largest > 1 and "shared" in options.stores:
-            for rank in range(largest):
-                _copy(Path(folder), shapes, rank, options.device)
+        if max(options.ranks) > 1 and "shared" in options.stores:
+            load_whole(Path(folder), shapes, options.device)
         print(f"loaded in {time.perf_counter() - began:.0f} s: {sum(shapes.rows):,} rows of {options.dim} float32, 26 features")
         lines: list[dict[str, Any]] = []
         for world in options.ranks:
@@ -364,12 +362,12 @@ def main() -> None:
         options.json.write_text(json.dumps(lines, indent=1))
 
 
-def _copy(folder: Path, shapes: Shapes, rank: int, device: str) -> None:
-    """A store of all rows, for a rank that shares."""
+def load_whole(folder: Path, shapes: Shapes, device: str) -> None:
+    """A store of all rows, for ranks that share."""
     tables = {name: shapes.content(at, torch.arange(shapes.rows[at], device=device)).cpu() for at, name in enumerate(shapes.names)}
     size = sum(rows.numel() * 4 for rows in tables.values())
     capacity = (2 * size // (64 << 20) + 2) * (64 << 20)
-    with warprow.format(f"emulated:{folder}/copy-{rank}.drive?size={capacity}") as store:
+    with warprow.format(f"emulated:{folder}/whole.drive?size={capacity}") as store:
         store.load(tables)
 
 

@@ -79,13 +79,14 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
     let text = whole(&error);
     match error {
         StoreError::Address { .. } | StoreError::Property { .. } => raise(Kind::AddressError, text),
-        StoreError::Emulated(UriError::InUse(_) | UriError::Mounted { .. })
+        StoreError::Emulated(UriError::InUse(_) | UriError::Mounted { .. } | UriError::Sharers { .. })
         | StoreError::Vfio(warprow_vfio::OpenError::InUse { .. } | warprow_vfio::OpenError::Busy { .. })
         | StoreError::VfioUser(warprow_vfio_user::OpenError::Busy { .. }) => raise(Kind::StoreInUse, text),
         StoreError::Emulated(_)
         | StoreError::Vfio(_)
         | StoreError::VfioUser(_)
         | StoreError::OpenedTwice { .. }
+        | StoreError::OpenedForReading { .. }
         | StoreError::ImageLba { .. }
         | StoreError::Open(_) => raise(Kind::OpenError, text),
         StoreError::Attached(_) => raise(Kind::FileError, text),

@@ -9,7 +9,7 @@ use warprow_formats::widen;
 use warprow_layout::{DType, Ranks, row_crc};
 use warprow_store::{
     CreateDrive, Device, DriveAddress, FormatConsent, FormatProposal, FormatSettings, LbaChoice, LoadOptions,
-    OpenOptions, RerankOptions, StoreError, TableInfo, UpdateOptions,
+    OpenOptions, RerankOptions, StoreAccess, StoreError, TableInfo, UpdateOptions,
 };
 
 use crate::arrays::{slice, slice_mut};
@@ -47,10 +47,10 @@ fn options(timeout: f64, overlay_bytes: Option<u64>) -> PyResult<OpenOptions> {
     Ok(overlay_bytes.into_iter().fold(options, OpenOptions::with_overlay_bytes))
 }
 
-fn devices(drives: &[String], create: CreateDrive) -> Result<Vec<Device>, StoreError> {
+fn devices(drives: &[String], create: CreateDrive, access: StoreAccess) -> Result<Vec<Device>, StoreError> {
     let mut devices = Vec::new();
     for drive in drives {
-        let address: DriveAddress = drive.parse()?;
+        let address = drive.parse::<DriveAddress>()?.for_access(access);
         devices.push(Device::open_beside(&devices, &address, create)?);
     }
     Ok(devices)
@@ -72,7 +72,7 @@ pub(crate) fn open(
         _ => options,
     };
     let opened = py.detach(|| {
-        let devices = devices(&drives, CreateDrive::Never)?;
+        let devices = devices(&drives, CreateDrive::Never, options.access)?;
         Ok((warprow_store::Store::open(&devices, &options)?, DriveFaults::new(&devices)))
     });
     opened.map(Store::new).map_err(of_store)
@@ -94,7 +94,7 @@ pub(crate) fn format(
     let settings = chunk_size.into_iter().fold(settings, FormatSettings::with_chunk_size);
     let consent = consent.map_or(FormatConsent::None, FormatConsent::Token);
     let formatted = py.detach(|| {
-        let devices = devices(&drives, CreateDrive::IfMissing)?;
+        let devices = devices(&drives, CreateDrive::IfMissing, StoreAccess::ReadWrite)?;
         let store = FormatProposal::new(&devices, settings)?.run(&consent, &mut |_, _| {})?;
         Ok((store, DriveFaults::new(&devices)))
     });

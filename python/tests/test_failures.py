@@ -214,6 +214,54 @@ def test_a_store_in_use_names_the_process_that_has_it(address: str) -> None:
     warprow.open(address).close()
 
 
+READER = """
+import sys, warprow
+with warprow.open(sys.argv[1], read_only=True) as store:
+    print(store.lookup("user", [3, 999]).tolist(), flush=True)
+    sys.stdin.read()
+    print(store.lookup("user", [3, 999]).tolist(), flush=True)
+"""
+
+
+def test_a_store_is_read_by_several_processes_and_written_to_by_one(address: str) -> None:
+    with warprow.format(address) as store:
+        store.load({"user": rows()})
+    wanted = f"{rows()[[3, 999]].tolist()}\n"
+    readers = [run(READER, address) for _ in range(3)]
+    for reader in readers:
+        assert reader.stdout is not None and reader.stdout.readline() == wanted
+    # This process reads too, and whatever it opens only reads.
+    with warprow.open(address, read_only=True) as store, warprow.open(address, read_only=True) as again:
+        assert store.lookup("user", [7]).tolist() == again.lookup("user", [7]).tolist() == rows()[[7]].tolist()
+        with pytest.raises(warprow.ReadOnly):
+            again.update("user", [1], rows()[[0]])
+    # One that is killed leaves nothing behind.
+    readers[0].kill()
+    readers[0].wait(timeout=30)
+    for call in (warprow.open, warprow.format):
+        with pytest.raises(warprow.StoreInUse, match="open for reading") as caught:
+            call(address)
+        for reader in readers[1:]:
+            assert str(reader.pid) in str(caught.value), caught.value
+    for reader in readers[1:]:
+        assert reader.communicate(timeout=30)[0] == wanted and reader.returncode == 0
+    with warprow.open(address) as store:
+        store.update("user", [3], rows()[[0]])
+    with warprow.open(address, read_only=True) as store:
+        assert store.lookup("user", [3]).tolist() == rows()[[0]].tolist()
+
+
+def test_a_drive_with_a_rate_is_shared_by_no_more_than_it_says(address: str) -> None:
+    with warprow.format(address) as store:
+        store.load({"user": rows()})
+    one = f"{address}&profile=gen6"
+    with warprow.open(one, read_only=True):
+        with pytest.raises(warprow.StoreInUse, match="sharers=2"):
+            warprow.open(one, read_only=True)
+        with warprow.open(f"{one}&sharers=2", read_only=True) as second:
+            assert second.lookup("user", [3]).tolist() == rows()[[3]].tolist()
+
+
 def rows_in_a_child(address: str, ids: list[int]) -> list[list[float]] | str:
     """What another process finds, or the name of what it raises."""
     try:

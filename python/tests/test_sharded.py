@@ -120,7 +120,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def _attached(rank: int, world: int, folder: Path, address: str, kind: str) -> int:
     device = "cpu" if kind == "cpu" else f"cuda:{rank}"
-    store = warprow.open(address)
+    store = warprow.open(address, read_only=True)
     executor = store.attach(device, dram_bytes=20_000, **({} if kind == "cpu" else {"hbm_bytes": 20_000}))
     compared = 0
     plain = wt.EmbeddingBagCollection(executor, FEATURES)
@@ -276,6 +276,19 @@ def _fetched_ahead(rank: int, world: int, folder: Path, address: str, kind: str)
 def test_batches_are_fetched_ahead(checkpoint: str, tmp_path: Path, kind: str, world: int) -> None:
     compared = ranks.run(world, tmp_path, _fetched_ahead, checkpoint, kind, backend=backend(kind))
     assert all(it > 30_000 for it in compared), compared
+
+
+@pytest.mark.parametrize(("kind", "world"), [it for it in WORLDS if it[1] == 2])
+def test_ranks_share_an_emulated_drive(tmp_path: Path, kind: str, world: int) -> None:
+    path = tmp_path / "shared.drive"
+    with warprow.format(f"emulated:{path}?size=64M") as store:
+        store.load({name: table(name).numpy() for name in TABLES})
+    before = path.read_bytes()
+    # Each rank has one part in so many of the drive's rate.
+    address = f"emulated:{path}?profile=gen6&sharers={world}"
+    compared = ranks.run(world, tmp_path / "ranks", _attached, address, kind, backend=backend(kind))
+    assert all(it > 30_000 for it in compared)
+    assert path.read_bytes() == before, "a rank has written"
 
 
 def _owned(rank: int, world: int, folder: Path) -> None:

@@ -95,6 +95,7 @@ impl Default for ControllerBuilder {
                 seed: 0,
                 disorder: None,
                 timing: None,
+                sharers: 1,
                 faults: FaultRules::default(),
             },
             namespaces: Vec::new(),
@@ -245,6 +246,13 @@ impl ControllerBuilder {
     /// How long commands take: as long as on the drive of this profile.
     pub fn profile(mut self, profile: TimingProfile) -> Self {
         self.config.timing = profile.timing();
+        self
+    }
+
+    /// How many hosts share the drive, each by a controller of its own: this one gets one part in so many of the rates of its timing
+    /// or profile. Default: 1.
+    pub fn sharers(mut self, sharers: u32) -> Self {
+        self.config.sharers = sharers;
         self
     }
 

@@ -50,6 +50,8 @@ pub(crate) struct Config {
     pub(crate) seed: u64,
     pub(crate) disorder: Option<Disorder>,
     pub(crate) timing: Option<Timing>,
+    /// Hosts that share what the timing allows.
+    pub(crate) sharers: u32,
     pub(crate) faults: FaultRules,
 }
 

@@ -99,7 +99,10 @@ impl Core {
         let time = if config.workers == 0 { Time::Stepped(AtomicU64::new(0)) } else { Time::Real(Instant::now()) };
         Self {
             faults: config.faults.clone(),
-            timing: config.timing.clone().map(|timing| Mutex::new(Model::new(timing, config.seed))),
+            timing: config
+                .timing
+                .clone()
+                .map(|timing| Mutex::new(Model::new(timing, config.seed).shared_by(config.sharers))),
             config,
             silent_doorbells: doorbells.alias(),
             doorbells,

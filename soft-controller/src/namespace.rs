@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 
 use warprow_dma::AllocateError;
-use warprow_spec::identify::{CommandSet, Dlfeat, Flbas, Fpi, IdentifyNamespace, LbaFormat, Mc, NamespaceDescriptor};
+use warprow_spec::identify::{
+    CommandSet, Dlfeat, Flbas, Fpi, IdentifyNamespace, LbaFormat, Mc, NamespaceDescriptor, Nsattr,
+};
 use warprow_spec::registers::Vs;
 use warprow_spec::{FromZeros, IDENTIFY_BYTES};
 
@@ -49,6 +51,8 @@ pub struct Namespace {
     pub(crate) half_formatted: bool,
     /// Whether the namespace's properties (LBA size, serial number) are in no sidecar yet.
     pub(crate) unrecorded: bool,
+    /// Commands that would change data are refused.
+    pub(crate) write_protected: bool,
 }
 
 impl fmt::Debug for Namespace {
@@ -78,6 +82,7 @@ impl Namespace {
             on_format: None,
             half_formatted: false,
             unrecorded: false,
+            write_protected: false,
         }
     }
 
@@ -123,6 +128,13 @@ impl Namespace {
     /// The namespace's UUID; without it one follows from the controller's seed. NGUID and EUI-64 follow from the UUID.
     pub fn uuid(mut self, uuid: [u8; 16]) -> Self {
         self.uuid = uuid;
+        self
+    }
+
+    /// Sets whether commands that would change data (Write, Write Zeroes, a Dataset Management that deallocates, Format NVM) are
+    /// refused with Namespace is Write Protected (NVMe Base 2.0, 8.12); reads and flushes are not.
+    pub fn write_protected(mut self, write_protected: bool) -> Self {
+        self.write_protected = write_protected;
         self
     }
 
@@ -180,6 +192,7 @@ impl Namespace {
             half_formatted: self.half_formatted,
             write_through: !write_cache && self.backing.is_volatile(),
             whole: self.backing.wants_whole_commands(),
+            write_protected: self.write_protected,
         }
     }
 
@@ -200,6 +213,7 @@ impl Namespace {
         let zeros = self.backing.deallocated_reads_zero();
         data.dlfeat = Dlfeat::new().with_read_value(zeros.into()).with_write_zeroes_deallocate(zeros);
         data.nvmcap = u128::from(self.backing.size()).into();
+        data.nsattr = Nsattr::new().with_write_protected(self.write_protected);
         data.nguid = self.uuid;
         data.eui64 = self.eui64();
         let mut count = 0u8;

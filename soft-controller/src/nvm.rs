@@ -32,6 +32,8 @@ pub(crate) struct View {
     pub(crate) write_through: bool,
     /// The backing wants each command's data in one piece.
     pub(crate) whole: bool,
+    /// Commands that would change data are refused.
+    pub(crate) write_protected: bool,
 }
 
 impl View {
@@ -201,6 +203,9 @@ impl Io {
         if opcode == NvmOpcode::READ && forced {
             return Ok(Begun::NotHere);
         }
+        if opcode == NvmOpcode::WRITE {
+            writable(view)?;
+        }
         prp::walk(&mut self.dma, self.page, (sqe[3], sqe[4]), len, &mut self.segments)?;
         if opcode == NvmOpcode::READ {
             self.dma.check_writable(&self.segments)?;
@@ -327,6 +332,7 @@ impl Io {
     #[inline]
     fn write(&mut self, sqe: &[u64; 8], corrupt: bool, completes: bool) -> Result<(), Failure> {
         let (view, offset, len) = locate(&self.namespaces, sqe)?;
+        writable(view)?;
         if len > self.max_bytes {
             return Err(Failure::field(48));
         }
@@ -366,6 +372,7 @@ impl Io {
 
     fn write_zeroes(&mut self, sqe: &[u64; 8], completes: bool) -> Result<(), Failure> {
         let (view, offset, len) = locate(&self.namespaces, sqe)?;
+        writable(view)?;
         let deallocate = sqe[6] & DEALLOCATE != 0 && view.backing.deallocated_reads_zero();
         view.zero(offset, len as u64, deallocate, completes)?;
         if (sqe[6] & FUA != 0 || view.write_through) && !self.power_fails {
@@ -393,6 +400,7 @@ impl Io {
         }
         // Attributes other than Deallocate are hints that are not taken.
         if sqe[5] >> 32 & 4 != 0 {
+            writable(view)?;
             for (slba, blocks) in (0..ranges).map(range).filter(|&(_, blocks)| blocks > 0) {
                 let offset = slba << view.lba_shift;
                 let len = blocks << view.lba_shift;
@@ -479,6 +487,19 @@ fn ready(view: &View) -> Result<&View, Failure> {
         }
         _ => Ok(view),
     }
+}
+
+/// Refuses a command that would change the data of a namespace that is write protected (NVMe Base 2.0, 8.12).
+#[inline]
+fn writable(view: &View) -> Result<(), Failure> {
+    if view.write_protected { Err(protected()) } else { Ok(()) }
+}
+
+/// The refusal of a command that would change the data of a namespace that is write protected: trying again does not help.
+#[cold]
+pub(crate) fn protected() -> Failure {
+    let failure = Failure::at(StatusCode::NamespaceWriteProtected, 4);
+    Failure { status: failure.status.with_dnr(true), ..failure }
 }
 
 /// The namespace of a command, and the byte offset and length of the LBAs it names.

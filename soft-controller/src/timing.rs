@@ -170,6 +170,8 @@ pub(crate) struct Model {
     places: HashMap<(u32, u64), Box<[u16]>>,
     /// For a read: the number that its first page had in the order of writing.
     written: Option<u64>,
+    /// A command takes front end and dies so many times as long as it needs itself: others use them as much.
+    sharers: u32,
     rng: fastrand::Rng,
 }
 
@@ -209,8 +211,15 @@ impl Model {
             next: 0,
             places: HashMap::new(),
             written: None,
+            sharers: 1,
             rng: fastrand::Rng::with_seed(seed),
         }
+    }
+
+    /// One of `sharers` hosts that use the drive as much as each other: it gets one part in so many of what front end and dies do,
+    /// and a command that meets no other takes as long as ever.
+    pub(crate) fn shared_by(self, sharers: u32) -> Self {
+        Self { sharers: sharers.max(1), ..self }
     }
 
     /// When a command that arrives at `now` is done.
@@ -244,7 +253,7 @@ impl Model {
     /// How long the front end is taken by a command.
     fn cost(&self, len: u64, small: f64, page: f64, bytes: f64) -> u64 {
         let pages = len.min(PAGE) as f64 / PAGE as f64 / page;
-        (1e9 * pages.max(1.0 / small).max(len as f64 / bytes)) as u64
+        (1e9 * f64::from(self.sharers) * pages.max(1.0 / small).max(len as f64 / bytes)) as u64
     }
 
     /// Lets `each` work on every page of a command from `start` on; the result is when the last is done.
@@ -269,8 +278,9 @@ impl Model {
 
     fn occupy(&mut self, die: usize, at: u64, time: Duration) -> u64 {
         let free = &mut self.die_free[die];
-        *free = at.max(*free) + nanos(time);
-        *free
+        let begins = at.max(*free);
+        *free = begins + nanos(time) * u64::from(self.sharers);
+        begins + nanos(time)
     }
 
     /// The die of a page, which a write chooses.
@@ -322,7 +332,10 @@ mod tests {
 
     /// Runs random commands at a queue depth: commands a second, and latencies in order.
     fn run(profile: TimingProfile, access: Access, len: u64, span: u64, depth: usize) -> (f64, Vec<Duration>) {
-        let mut model = Model::new(profile.timing().unwrap(), 1);
+        run_on(Model::new(profile.timing().unwrap(), 1), access, len, span, depth)
+    }
+
+    fn run_on(mut model: Model, access: Access, len: u64, span: u64, depth: usize) -> (f64, Vec<Duration>) {
         let mut rng = fastrand::Rng::with_seed(2);
         let mut flight = std::collections::BinaryHeap::new();
         let mut now = Duration::ZERO;
@@ -368,6 +381,26 @@ mod tests {
             let (rate, _) = run(profile, access, len, SIZE, 1024);
             assert_near(rate, want, &format!("{profile:?} {access:?} of {len}"));
         }
+    }
+
+    #[test]
+    fn sharers_divide_the_rate_and_leave_the_latency() {
+        let alone = |profile: TimingProfile, span, depth, sharers| {
+            let model = Model::new(profile.timing().unwrap(), 1).shared_by(sharers);
+            run_on(model, Access::Read, 4096, span, depth)
+        };
+        // All of the drive, which its front end limits, and a narrow span of it, which few dies serve.
+        for (profile, span) in
+            [(TimingProfile::P5800x, SIZE), (TimingProfile::P5800x, 1 << 20), (TimingProfile::Gen6, SIZE)]
+        {
+            let (whole, _) = alone(profile, span, 1024, 1);
+            for sharers in [2, 4] {
+                let (part, _) = alone(profile, span, 1024, sharers);
+                assert_near(part * f64::from(sharers), whole, &format!("{profile:?}, one of {sharers}"));
+            }
+        }
+        let (_, latencies) = alone(TimingProfile::P5800x, SIZE, 1, 4);
+        assert_eq!(latencies[latencies.len() / 2], Duration::from_micros(5));
     }
 
     #[test]

@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
 use common::{Host, pattern};
@@ -152,14 +152,166 @@ fn a_drive_is_opened_once() {
     assert_eq!(found.path, fs::canonicalize(&path).unwrap());
     // Where locks are listed, whoever has it is known.
     let listed = fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&std::process::id().to_string()));
-    assert_eq!(found.holder.as_ref().map(|holder| holder.pid), listed.then(std::process::id), "{found:?}");
+    let pids: Vec<u32> = found.holders.iter().map(|holder| holder.pid).collect();
+    assert_eq!(pids, if listed { vec![std::process::id()] } else { vec![] }, "{found:?}");
     for direct in [0, 1] {
         let error = SoftController::open(&format!("emulated:{path}?direct={direct}")).unwrap_err();
-        assert!(matches!(&error, UriError::InUse(by) if by.holder == found.holder), "{error}");
+        assert!(matches!(&error, UriError::InUse(by) if by.holders == found.holders), "{error}");
     }
     drop(first);
     assert_eq!(in_use(Path::new(&path)).unwrap(), None);
     drop(open(&format!("emulated:{path}")));
+}
+
+fn reading(uri: &str) -> Result<Host, UriError> {
+    let mut host = Host::new(uri.parse::<DriveUri>().unwrap().for_reading().open()?, false);
+    host.enable();
+    host.create_pair(1, 64);
+    Ok(host)
+}
+
+/// Every file of a folder: its name, its bytes, and when it was last changed.
+fn contents(folder: &tempfile::TempDir) -> Vec<(String, Vec<u8>, i128)> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
+    let mut all: Vec<_> = entries
+        .map(|entry| {
+            let changed =
+                entry.metadata().map(|file| i128::from(file.ctime()) * 1_000_000_000 + i128::from(file.ctime_nsec()));
+            (entry.file_name().into_string().unwrap(), fs::read(entry.path()).unwrap(), changed.unwrap())
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_drive_is_read_by_several_and_changed_by_none_of_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    {
+        let mut host = open(&format!("emulated:{path}?size=1M"));
+        let page = host.buffer(PAGE);
+        page.memory.write(0, &pattern(5, PAGE));
+        host.write(8, 8, page.iova);
+        assert!(host.io(Sqe::new(NvmOpcode::FLUSH.0, 1)).status().is_success());
+    }
+    // What a kill left while a sidecar was replaced: nobody tidies it up who only reads.
+    fs::write(format!("{path}.nvme.toml.new"), "version = ").unwrap();
+    let before = contents(&folder);
+    let uris = ["", "?direct=1", "?size=1M&workers=2"].map(|end| format!("emulated:{path}{end}"));
+    let mut hosts: Vec<Host> =
+        uris.iter().map(|uri| reading(uri).unwrap_or_else(|error| panic!("{uri}: {error}"))).collect();
+    for (host, uri) in hosts.iter_mut().zip(&uris) {
+        let namespace = IdentifyNamespace::read_from_bytes(&host.identify(1, 0).unwrap()).unwrap();
+        assert!(namespace.nsattr.write_protected());
+        let page = host.buffer(PAGE);
+        host.read(8, 8, page.iova);
+        assert_eq!(page.bytes(0, PAGE), pattern(5, PAGE), "{uri}");
+        // Dataset Management: one range, to be deallocated; it names all of the drive.
+        page.memory.fill(0, PAGE, 0);
+        page.memory.write(4, &2048u32.to_le_bytes());
+        let of = |opcode: NvmOpcode, cdw11, cdw12| Sqe {
+            prp1: page.iova,
+            cdw10: if opcode == NvmOpcode::DATASET_MANAGEMENT { 0 } else { 8 },
+            cdw11,
+            cdw12,
+            ..Sqe::new(opcode.0, 1)
+        };
+        for sqe in
+            [of(NvmOpcode::WRITE, 0, 7), of(NvmOpcode::WRITE_ZEROES, 0, 7), of(NvmOpcode::DATASET_MANAGEMENT, 4, 0)]
+        {
+            let status = host.io(sqe).status();
+            assert_eq!(status.code(), StatusCode::NamespaceWriteProtected, "{uri}: {sqe:?}");
+            assert!(status.dnr(), "trying again does not help");
+        }
+        assert_eq!(
+            host.admin(Sqe::new(AdminOpcode::FORMAT_NVM.0, 1)).status().code(),
+            StatusCode::NamespaceWriteProtected
+        );
+        // What changes nothing is done.
+        for sqe in [of(NvmOpcode::FLUSH, 0, 0), of(NvmOpcode::DATASET_MANAGEMENT, 0, 0)] {
+            assert!(host.io(sqe).status().is_success(), "{uri}: {sqe:?}");
+        }
+        host.drive.record(true).unwrap();
+    }
+    assert_eq!(contents(&folder), before);
+
+    // Who writes needs it alone, and is told who reads.
+    let error = SoftController::open(&uris[0]).unwrap_err();
+    let listed = fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&std::process::id().to_string()));
+    match &error {
+        UriError::InUse(found) => {
+            assert!(!found.for_reading && found.is_still());
+            assert_eq!(
+                found.holders.iter().filter(|holder| holder.shares).count(),
+                if listed { 3 } else { 0 },
+                "{found:?}"
+            );
+        }
+        _ => panic!("{error}"),
+    }
+    for name in ["drive.raw", "drive.raw.nvme.toml"] {
+        assert!(in_use(&folder.path().join(name)).unwrap().is_some(), "{name}");
+    }
+    drop(hosts);
+    let writer = open(&uris[0]);
+    let error = reading(&uris[0]).err().unwrap();
+    assert!(matches!(&error, UriError::InUse(found) if found.for_reading && found.is_still()), "{error}");
+    assert!(
+        error.to_string().contains("open for writing; close it there first, or open it there for reading too"),
+        "{error}"
+    );
+    drop(writer);
+    reading(&uris[0]).unwrap();
+    assert!(!before.iter().any(|(name, ..)| !folder.path().join(name).exists() && name != "drive.raw.nvme.toml.new"));
+}
+
+#[test]
+fn who_reads_makes_no_drive_and_finishes_no_format() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    let uri = format!("emulated:{path}?size=1M");
+    assert!(matches!(reading(&uri).err().unwrap(), UriError::NotThere { .. }));
+    assert!(contents(&folder).is_empty());
+    fs::write(&path, "").unwrap();
+    assert!(matches!(reading(&uri).err().unwrap(), UriError::Size { actual: 0, .. }));
+    assert_eq!(contents(&folder).len(), 1);
+    drop(open(&uri));
+    let sidecar = format!("{path}.nvme.toml");
+    let begun = format!("{}formatting = true\n", fs::read_to_string(&sidecar).unwrap());
+    fs::write(&sidecar, &begun).unwrap();
+    let error = reading(&uri).err().unwrap();
+    assert!(matches!(error, UriError::Unfinished { .. }), "{error}");
+    assert_eq!(fs::read_to_string(&sidecar).unwrap(), begun);
+    drop(open(&uri));
+    reading(&uri).unwrap();
+    // A file without a sidecar gets none.
+    fs::remove_file(&sidecar).unwrap();
+    reading(&format!("{uri}&lba=4096")).unwrap().drive.record(true).unwrap();
+    assert_eq!(contents(&folder).len(), 1);
+}
+
+#[test]
+fn a_rate_has_no_more_readers_than_it_is_divided_among() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    drop(open(&format!("emulated:{path}?size=1M")));
+    let one = format!("emulated:{path}?profile=p5800x");
+    let first = reading(&one).unwrap();
+    let listed = fs::read_to_string("/proc/locks").is_ok_and(|locks| locks.contains(&std::process::id().to_string()));
+    if listed {
+        let error = reading(&one).err().unwrap();
+        assert!(matches!(error, UriError::Sharers { open: 2, sharers: 1, .. }), "{error}");
+        assert!(
+            error.to_string().contains("open for reading 2 times") && error.to_string().contains("give sharers=2"),
+            "{error}"
+        );
+    }
+    // Whoever has no rate takes part in none.
+    let second = reading(&format!("{one}&sharers=2")).unwrap();
+    let third = reading(&format!("emulated:{path}")).unwrap();
+    drop((first, second, third));
+    reading(&one).unwrap();
 }
 
 /// By its own name, through links, and before it is there.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use warprow_dma::Function;
 use warprow_soft_controller::{DriveUri, NewDrive, SoftController, UriError};
 
+use crate::StoreError;
 use crate::attached_files::AttachedFiles;
 use crate::skipped_tensor::SkippedTensor;
 
@@ -108,6 +109,19 @@ impl Device {
     /// The tensors of an attached file that are left out, and why; empty for any other drive.
     pub fn skipped(&self) -> &[SkippedTensor] {
         &self.skipped
+    }
+
+    /// Whether it is an emulated drive that was opened [for reading](crate::DriveAddress::for_reading) alone.
+    pub fn is_read_only(&self) -> bool {
+        self.emulated.as_ref().is_some_and(|emulated| emulated.uri.read_only)
+    }
+
+    /// Refuses drives that were opened for reading alone.
+    pub(crate) fn check_writable(devices: &[Self]) -> Result<(), StoreError> {
+        match devices.iter().find(|device| device.is_read_only()) {
+            Some(device) => Err(StoreError::OpenedForReading { drive: device.name() }),
+            None => Ok(()),
+        }
     }
 
     /// The name by which errors call the drive: the function's name, and the namespace's number if that is not 1.

@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use warprow_soft_controller::{DriveUri, UriError};
+use warprow_layout::StoreAccess;
+use warprow_soft_controller::{BackingKind, DriveUri, UriError};
 use warprow_vfio::{PciAddress, VfioFunction};
 use warprow_vfio_user::VfioUserFunction;
 
@@ -106,6 +107,39 @@ impl fmt::Display for DriveAddress {
     }
 }
 
+impl DriveAddress {
+    /// The drive, to be opened for reading alone where that lets others read it at the same time: an emulated drive that is in a file
+    /// is then open in any number of processes ([`DriveUri::for_reading`]). A file of tables always is; a real drive, and a controller
+    /// behind a socket, have one owner, whatever they are opened for.
+    ///
+    /// ```
+    /// # use warprow_store::*;
+    /// # let folder = tempfile::tempdir()?;
+    /// # let image = folder.path().join("a.drive");
+    /// let address: DriveAddress = format!("emulated:{}?size=64M", image.display()).parse()?;
+    /// drop(Store::create(&[Device::open(&address, CreateDrive::IfMissing)?], &Default::default(), &OpenOptions::default())?);
+    /// let reading = address.clone().for_reading();
+    /// let first = Store::open(&[Device::open(&reading, CreateDrive::Never)?], &OpenOptions::default().with_read_only())?;
+    /// let second = Store::open(&[Device::open(&reading, CreateDrive::Never)?], &OpenOptions::default().with_read_only())?;
+    /// assert!(Device::open(&address, CreateDrive::Never).is_err(), "whoever writes needs it alone");
+    /// # drop((first, second));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn for_reading(self) -> Self {
+        match self {
+            Self::Emulated(uri) => Self::Emulated(uri.for_reading()),
+            other => other,
+        }
+    }
+
+    /// The drive, as a store with that access needs it: [for reading](Self::for_reading) unless it is to be written to.
+    #[must_use]
+    pub fn for_access(self, access: StoreAccess) -> Self {
+        if access == StoreAccess::ReadWrite { self } else { self.for_reading() }
+    }
+}
+
 /// What becomes of an emulated drive whose file is not there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CreateDrive {
@@ -130,22 +164,18 @@ impl Device {
         {
             return Ok(same.with_namespace(*namespace));
         }
-        Self::open(address, create).map_err(|error| match address {
-            // Under another name, perhaps: a link. Its lock knows no more than that somebody has it.
-            DriveAddress::Emulated(uri) if matches!(error, StoreError::Emulated(UriError::InUse { .. })) => {
-                let same = |device: &&Self| {
-                    device.as_emulated().is_some_and(|emulated| is_same(&emulated.uri.path, &uri.path))
-                };
-                match opened.iter().find(same) {
-                    Some(_) => StoreError::OpenedTwice { drive: uri.to_string() },
-                    None => error,
-                }
+        if let DriveAddress::Emulated(uri) = address {
+            // Under another name, perhaps: a link. Of drives that are read alone, no lock would tell.
+            let same = |device: &Self| device.as_emulated().is_some_and(|emulated| is_same(&emulated.uri, uri));
+            if opened.iter().any(same) {
+                return Err(StoreError::OpenedTwice { drive: uri.to_string() });
             }
-            _ => error,
-        })
+        }
+        Self::open(address, create)
     }
 
-    /// Opens the drive at `address`, for this process alone; a file of tables for reading, whoever else reads it.
+    /// Opens the drive at `address`, for this process alone. Who else reads it may have it too if it is a file of tables, or an
+    /// emulated drive [for reading](DriveAddress::for_reading).
     pub fn open(address: &DriveAddress, create: CreateDrive) -> Result<Self, StoreError> {
         match address {
             DriveAddress::Pci { address, namespace } => {
@@ -160,7 +190,7 @@ impl Device {
             }
             DriveAddress::Attached(file) => file.open(),
             DriveAddress::Emulated(uri) => {
-                let is_file = uri.backing == warprow_soft_controller::BackingKind::File;
+                let is_file = uri.backing == BackingKind::File;
                 if create == CreateDrive::Never && is_file && !uri.path.exists() {
                     return Err(UriError::NotThere { path: uri.path.clone() }.into());
                 }
@@ -187,10 +217,13 @@ impl Device {
     }
 }
 
-/// Whether two paths lead to one file.
-fn is_same(one: &Path, other: &Path) -> bool {
-    let identity = |path| std::fs::metadata(path).map(|file| (file.dev(), file.ino()));
-    matches!((identity(one), identity(other)), (Ok(one), Ok(other)) if one == other)
+/// Whether two drives are one file.
+fn is_same(one: &DriveUri, other: &DriveUri) -> bool {
+    let identity = |drive: &DriveUri| {
+        let file = std::fs::metadata(&drive.path).ok()?;
+        (drive.backing == BackingKind::File).then_some((file.dev(), file.ino()))
+    };
+    matches!((identity(one), identity(other)), (Some(one), Some(other)) if one == other)
 }
 
 #[cfg(test)]

@@ -47,6 +47,12 @@ pub enum StoreError {
         /// The drive.
         drive: String,
     },
+    /// A store is to be written to, and one of its drives was opened for reading alone.
+    #[error("drive {drive} was opened for reading alone: open it for writing, or the store for reading only")]
+    OpenedForReading {
+        /// The drive.
+        drive: String,
+    },
     /// A controller, or its driver, failed.
     #[error(transparent)]
     Driver(#[from] DriverError),

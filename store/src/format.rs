@@ -326,6 +326,7 @@ impl FormatProposal {
         consent: &FormatConsent,
         progress: &mut dyn FnMut(&DriveFormat, FormatProgress),
     ) -> Result<Store, StoreError> {
+        Device::check_writable(&self.devices)?;
         let objection = match consent {
             FormatConsent::Token(token) => self.bound.objection(token),
             FormatConsent::None | FormatConsent::Emulated => None,

@@ -103,7 +103,8 @@ impl OpenOptions {
     }
 }
 
-/// An open store: its drives, held by this process alone, and the tables on them. Clones are the same store.
+/// An open store: its drives, and the tables on them. This process alone holds the drives, unless they were opened [for
+/// reading](crate::DriveAddress::for_reading). Clones are the same store.
 ///
 /// ```
 /// # use std::ops::ControlFlow;
@@ -123,7 +124,7 @@ impl OpenOptions {
 ///     ControlFlow::Continue(())
 /// })?;
 /// assert_eq!(sum, (40..48).sum::<u32>() as f32);
-/// // The same store, opened again as another process would.
+/// // The store again, opened as another process would.
 /// drop(store);
 /// let store = Store::open(&[device], &OpenOptions::default().with_read_only())?;
 /// assert_eq!(store.tables().len(), 1);
@@ -224,6 +225,7 @@ impl Store {
     /// Makes an empty store on `devices`, as their namespaces are formatted now, and opens it. **Everything on them is
     /// lost**; [`FormatProposal`](crate::FormatProposal) asks first, and sets LBA formats.
     pub fn create(devices: &[Device], format: &FormatOptions, options: &OpenOptions) -> Result<Self, StoreError> {
+        Device::check_writable(devices)?;
         let members = open_members(devices, &options.driving())?;
         warprow_layout::format(&members, format)?;
         Self::on(members, options)
@@ -232,6 +234,9 @@ impl Store {
     /// Opens the store that lies on `devices`, given in any order. A drive that cannot be driven is an error, or, in a
     /// degraded open, is done without ([`drive_states`](Self::drive_states) has the reason).
     pub fn open(devices: &[Device], options: &OpenOptions) -> Result<Self, StoreError> {
+        if options.access == StoreAccess::ReadWrite {
+            Device::check_writable(devices)?;
+        }
         let (members, failed) = match options.access {
             StoreAccess::Degraded => open_what_works(devices, &options.driving())?,
             _ => (open_members(devices, &options.driving())?, Vec::new()),
@@ -294,6 +299,7 @@ impl Store {
     /// What has to be written for every copy of the metadata on `devices`, given in any order, to be whole:
     /// [`RepairProposal::apply`] writes it, and nothing else does. What would be a guess is refused.
     pub fn propose_repair(devices: &[Device], options: &OpenOptions) -> Result<RepairProposal, StoreError> {
+        Device::check_writable(devices)?;
         let members = open_members(devices, &options.driving())?;
         RepairProposal::new(members).map_err(|error| of_image(devices, error.into()))
     }

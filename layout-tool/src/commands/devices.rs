@@ -93,7 +93,7 @@ fn absent(machine: &Machine, address: PciAddress) -> Failure {
 }
 
 fn software(address: &DriveAddress) -> Result<Shown, Failure> {
-    let device = Device::open(address, CreateDrive::Never)?;
+    let device = Device::open(&address.clone().for_reading(), CreateDrive::Never)?;
     let probed = probe(device.function().clone()).map_err(warprow_store::StoreError::from)?;
     Ok(Shown {
         address: address.to_string(),

@@ -6,7 +6,9 @@ use clap::Args;
 use serde_json::json;
 use warprow_layout::{OpenError, VolumeError};
 use warprow_soft_controller::UriError;
-use warprow_store::{CreateDrive, Device, DriveAddress, OpenOptions, Store, StoreError, StoreWithNewDrive};
+use warprow_store::{
+    CreateDrive, Device, DriveAddress, OpenOptions, Store, StoreAccess, StoreError, StoreWithNewDrive,
+};
 use warprow_workload::units;
 
 use super::{CommandOutput, Context};
@@ -70,7 +72,7 @@ pub(crate) fn add(args: &AddDriveArgs, context: &Context) -> Result<CommandOutpu
     drives::refuse_fleeting(&args.new, &address)?;
     // Dropped last: what it removes is in use until then.
     let mut made = NewFiles::default();
-    let mut devices = drives::devices(&args.drives)?;
+    let mut devices = drives::devices(&args.drives, StoreAccess::ReadWrite)?;
     let (store, new) = match Store::open(&devices, &options) {
         Ok(store) => {
             let address = with_lba(address, store.inspect().0.lba_size)?;
@@ -146,7 +148,7 @@ fn open_new(devices: &[Device], address: &DriveAddress, text: &str, made: &mut N
 pub(crate) fn remove(args: &RemoveDriveArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let options = OpenOptions::default();
     refuse_attached(&args.drives, None)?;
-    let devices = drives::devices(&args.drives)?;
+    let devices = drives::devices(&args.drives, StoreAccess::ReadWrite)?;
     // As it is named once it is open.
     let position = args.drives.addresses().iter().position(|address| *address == args.old);
     let name = position.and_then(|at| devices.get(at)).map_or(args.old.clone(), Device::name);

@@ -3,7 +3,7 @@
 use clap::Args;
 use serde_json::{Value, json};
 use warprow_layout::{RepairTarget, RepairWrite, SuperblockCopy};
-use warprow_store::{OpenOptions, Store};
+use warprow_store::{OpenOptions, Store, StoreAccess};
 use warprow_workload::units;
 
 use super::{CommandOutput, Context};
@@ -38,7 +38,7 @@ pub struct RepairArgs {
 pub(crate) fn run(args: &RepairArgs, context: &Context) -> Result<CommandOutput, Failure> {
     let options = OpenOptions::default();
     drives::refuse_attached(&args.drives)?;
-    let devices = drives::devices(&args.drives)?;
+    let devices = drives::devices(&args.drives, StoreAccess::ReadWrite)?;
     let plan = Store::propose_repair(&devices, &options)?;
     let mends = plan.writes();
     if args.yes && !mends.is_empty() {

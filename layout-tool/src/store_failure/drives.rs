@@ -37,6 +37,10 @@ pub(super) fn of_emulated(error: &UriError) -> Meaning {
             (Class::Refused, at(&found.path), "end that process, or wait until it has ended: --wait")
         }
         UriError::Mounted { path } => (Class::Refused, at(path), "give another drive"),
+        UriError::Sharers { path, .. } => {
+            (Class::Refused, at(path), "say among how many processes the rate is divided: sharers=")
+        }
+        UriError::Unfinished { path } => (Class::Store, at(path), "format the drive, or open it for writing once"),
         UriError::Sidecar { path, .. } => (Class::Store, at(path), "look at the file beside the drive"),
         UriError::Limit { path, .. } => {
             (Class::Resources, at(path), "raise the limit on the size of files (ulimit -f), or give a smaller size")
@@ -49,7 +53,8 @@ pub(super) fn of_emulated(error: &UriError) -> Meaning {
             ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (
                 Class::Input,
                 at(path),
-                "drives are opened for reading and writing: change the permissions, or choose another file",
+                "drives are opened for reading and writing, by commands that only read for reading: change the permissions, or choose \
+                 another file",
             ),
             ErrorKind::NotFound | ErrorKind::NotADirectory => {
                 (Class::Input, at(path), "look at the path: is its directory there?")

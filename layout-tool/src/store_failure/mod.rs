@@ -96,6 +96,7 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::Vfio(error) => of_vfio(error),
         StoreError::VfioUser(error) => of_vfio_user(error),
         StoreError::OpenedTwice { drive } => (Class::Usage, drive.clone(), "give each drive once"),
+        StoreError::OpenedForReading { drive } => (Class::Usage, drive.clone(), "open the drive for writing"),
         StoreError::Driver(error) => of_driver(error),
         StoreError::Function(error) => of_function(error),
         StoreError::Memory(_) | StoreError::Allocate { .. } => (Class::Resources, "memory".into(), MEMORY),

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
+use warprow_soft_controller::DriveUri;
 
 use crate::fixture::{CliFixture, Run};
 
@@ -68,6 +69,55 @@ fn whoever_has_a_drive_is_named_and_can_be_waited_for() {
     let done: Run = waiting.wait_with_output().unwrap().into();
     assert!(done.exit == 0 && done.stdout.contains("No tables yet"), "{done:?}");
     fixture.ok(&["inspect", "-d", &drive, "--wait"]);
+}
+
+#[test]
+fn commands_that_read_share_a_drive_and_keep_writers_out() {
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    let file = fixture.npy("t.npy", 1000, 16, |r, c| (r * 16 + c) as f32);
+    fixture.ok(&["load", "-d", &drive, &file]);
+    let before = std::fs::read(fixture.path("a.drive")).unwrap();
+    // This process reads it, as long as the test needs.
+    let reader = drive.parse::<DriveUri>().unwrap().for_reading().open().unwrap();
+    let reads: [&[&str]; 5] = [
+        &["lookup", "-d", &drive, "--table", "t", "--ids", "3,999"],
+        &["lookup", "-d", &drive, "--table", "t", "--ids", "0", "--degraded"],
+        &["verify", "-d", &drive, "--table", "t", "--against", &file],
+        &["inspect", "-d", &drive],
+        &["generations", "-d", &drive],
+    ];
+    // All of them at once.
+    let spawn = |args: &[&str]| fixture.command(args).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let children: Vec<Child> = reads.iter().chain(&reads).map(|args| spawn(args)).collect();
+    for child in children {
+        let run: Run = child.wait_with_output().unwrap().into();
+        assert_eq!(run.exit, 0, "{run:?}");
+    }
+    let pid = std::process::id();
+    for args in [
+        &["load", "-d", &drive, &file, "--model", "other"][..],
+        &["format", "-d", &drive, "--yes"],
+        &["repair", "-d", &drive],
+        &["remove-drive", &drive, "-d", &drive],
+        &["serve", "--socket", "s", &drive],
+    ] {
+        let error = fixture.fails(args, 4);
+        assert_eq!((&error["class"], &error["holder"]["pid"]), (&json!("refused"), &json!(pid)), "{args:?}");
+        assert_eq!(
+            (&error["holders"][0]["pid"], &error["holders"][0]["reads"]),
+            (&json!(pid), &json!(true)),
+            "{args:?}"
+        );
+        assert!(error["message"].as_str().unwrap().contains("open for reading"), "{error}");
+    }
+    // A rate is divided among those who say so, and nobody else has it too.
+    let error = fixture.fails(&["lookup", "-d", &format!("{drive},profile=p5800x"), "--table", "t", "--ids", "3"], 4);
+    assert!(error["message"].as_str().unwrap().contains("sharers=2"), "{error}");
+    fixture.ok(&["lookup", "-d", &format!("{drive},profile=p5800x,sharers=2"), "--table", "t", "--ids", "3"]);
+    assert!(std::fs::read(fixture.path("a.drive")).unwrap() == before, "somebody has written");
+    drop(reader);
+    fixture.ok(&["load", "-d", &drive, &file, "--replace"]);
 }
 
 /// A command that has said that it waits.

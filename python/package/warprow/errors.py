@@ -78,9 +78,9 @@ class OpenError(WarprowError, OSError):
 
 
 class StoreInUse(OpenError):
-    """Another process, or this one, holds a drive."""
+    """Other processes, or this one, hold a drive; readers share emulated drives, and keep writers out."""
 
-    remedy = "Close the store where it is open; the message names the holder."
+    remedy = "Close the store where it is open, or open it with read_only=True there and here; the message names the holders."
 
 
 class ConsentNeeded(WarprowError):

@@ -104,7 +104,8 @@ def open(  # noqa: A001
     drives : str or iterable of str
         Addresses, as of `format`; "attached:FILE" for tables in a file, which are read where they are.
     read_only : bool
-        Whether changes are refused. A store of attached files is read-only in any case.
+        Whether changes are refused. A store of attached files is read-only in any case. Emulated drives, and attached files, can be
+        open read-only in any number of processes at once.
     degraded : bool
         Whether to read what can be read if drives are missing.
     timeout : float
@@ -126,7 +127,8 @@ def open(  # noqa: A001
     AddressError
         A text is no drive's address, or an option behind its "?" is none.
     StoreInUse
-        Another process, or this one, has a drive open; the message names the holder.
+        Another process, or this one, has a drive open, unless both only read an emulated one; or a drive with a rate has more readers than
+        its `sharers=` says. The message names the holders.
     OpenError
         A drive cannot be opened, holds no store, or is one of several of which others are missing (`degraded=True` opens what is there).
     FileError

@@ -12,6 +12,7 @@ use crate::core::Core;
 use crate::failure::Failure;
 use crate::format_job::FormatJob;
 use crate::namespace::{FormatStep, lba_bytes};
+use crate::nvm::protected;
 use crate::progress::StepProgress;
 
 impl Control {
@@ -51,6 +52,9 @@ impl Control {
         };
         if !namespaces.iter().all(offered) || how.pi() != 0 || how.mset() {
             return Err(Failure::at(StatusCode::InvalidFormat, 40));
+        }
+        if namespaces.iter().any(|&i| self.namespaces[i].write_protected) {
+            return Err(protected());
         }
         if namespaces.iter().any(|&i| self.is_formatting(i)) {
             return Err(StatusCode::FormatInProgress.into());

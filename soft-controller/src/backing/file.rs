@@ -44,7 +44,8 @@ impl fmt::Debug for FileBacking {
 }
 
 impl FileBacking {
-    /// The whole of a file that was opened for reading and writing; its size is a positive multiple of 4096 bytes.
+    /// The whole of a file that was opened for reading and writing, or for reading alone: then writes fail. Its size is a positive
+    /// multiple of 4096 bytes.
     pub fn new(file: StdFile) -> std::io::Result<Self> {
         let len = file.metadata()?.len();
         if len == 0 || !len.is_multiple_of(4096) {

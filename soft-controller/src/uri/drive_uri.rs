@@ -48,7 +48,7 @@ impl BackingKind {
 /// | `gpu` | the number of a GPU, which then executes plain reads from a copy of the data in its memory | none does |
 /// | `iops` | reads of up to 512 bytes a second, such as `10e6`; goes with `gpu` | as fast as the GPU goes |
 /// | `latency` | of a read, such as `20us`, at most 1000 ms; goes with `gpu` | none |
-/// | `sharers` | 1 to 64: the drive has one part in so many of its rate; goes with `gpu` | 1 |
+/// | `sharers` | 1 to 64: the drive has one part in so many of its rate; goes with `gpu` or `profile` | 1 |
 ///
 /// With `gpu`, the profile is that of the GPU's reads alone: their rate and their latency, without dies.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,6 +81,9 @@ pub struct DriveUri {
     pub latency: Option<Duration>,
     /// The drive has one part in so many of the rate.
     pub sharers: u32,
+    /// Whether it is opened for reading alone, beside others that do: see [`for_reading`](Self::for_reading). No property of a URI says
+    /// so: it is for who opens it to say.
+    pub read_only: bool,
     /// The URI as it was given, or as `Display` makes it.
     text: String,
 }
@@ -111,7 +114,21 @@ impl DriveUri {
             iops: None,
             latency: None,
             sharers: 1,
+            read_only: false,
         }
+    }
+
+    /// The drive, to be opened for reading alone: any number of processes may have it open so at once, as long as none has it for
+    /// writing. Nothing is written to its file, nor to any beside it; a file that is not there, or is empty, is not made a drive of; and
+    /// commands that would change data end with Namespace is Write Protected.
+    #[must_use]
+    pub fn for_reading(self) -> Self {
+        Self { read_only: true, ..self }
+    }
+
+    /// Whether reads take the time that a profile or a rate says.
+    pub(super) fn has_rate(&self) -> bool {
+        self.profile != TimingProfile::None || self.iops.is_some()
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), UriError> {
@@ -199,10 +216,14 @@ impl DriveUri {
         let paces = [("iops", self.iops.is_some()), ("latency", self.latency.is_some())];
         let pace = paces.into_iter().find(|(_, given)| *given).map(|(name, _)| name);
         if self.gpu.is_none() {
-            let given = pace.or((self.sharers != 1).then_some("sharers"));
-            return given.map_or(Ok(()), |name| {
-                refuse(format!("{name}= goes with gpu= alone; add gpu=, or leave {name}= out"))
-            });
+            return match pace {
+                Some(name) => refuse(format!("{name}= goes with gpu= alone; add gpu=, or leave {name}= out")),
+                None if self.sharers != 1 && self.profile == TimingProfile::None => refuse(
+                    "sharers= divides a drive's rate, and it has none; add profile= or gpu=, or leave sharers= out"
+                        .to_owned(),
+                ),
+                None => Ok(()),
+            };
         }
         if self.workers != 1 {
             return refuse("a drive that a GPU plays has one worker; leave workers= out, or gpu=".to_owned());

@@ -92,8 +92,29 @@ pub enum UriError {
         reason: String,
     },
     /// Another process, or this one, has the drive open.
-    #[error("{} is in use: {} has it open as a drive; close it there first", .0.path.display(), .0.who())]
+    #[error("{} is in use: {}", .0.path.display(), .0.remedy())]
     InUse(DriveInUse),
+    /// More processes have a drive with a rate open than share it.
+    #[error(
+        "{uri}: the drive is open for reading {open} times, and its rate is divided among {sharers}; give sharers={open}, or more, wherever \
+         it is opened"
+    )]
+    Sharers {
+        /// The drive.
+        uri: String,
+        /// The file.
+        path: PathBuf,
+        /// How many have it open, this one included.
+        open: usize,
+        /// Among how many it is divided here.
+        sharers: u32,
+    },
+    /// A format of the drive was cut short, and who opens the drive for reading alone may not finish it.
+    #[error("{}: a format of this drive was cut short; open it for writing once, which finishes the format", .path.display())]
+    Unfinished {
+        /// The file.
+        path: PathBuf,
+    },
     /// Somebody has it in another way than as a drive: a block device is mounted.
     #[error("{} is in use by the system: it is mounted, or part of something that is; release it first", .path.display())]
     Mounted {

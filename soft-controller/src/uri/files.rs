@@ -10,7 +10,7 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::drive_uri::{BackingKind, DriveUri};
-use super::holder::{DriveInUse, LockHolder};
+use super::holder::DriveInUse;
 use super::sidecar::{ENDING, NEW, Sidecar, place_of, with};
 use crate::regular::open_regular;
 
@@ -39,6 +39,7 @@ impl DriveUri {
 ///
 /// A symbolic link stands for what it leads to.
 pub fn in_use(path: &Path) -> io::Result<Option<DriveInUse>> {
+    let locked = |path: &Path| locked(path, false);
     let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
     if let Some(found) = locked(&target)? {
         return Ok(Some(found));
@@ -55,8 +56,16 @@ fn drive_of(sidecar: &Path) -> Option<PathBuf> {
     Some(OsStr::from_bytes(drive).into())
 }
 
-/// Whether anybody has locked a file, in whatever way.
-fn locked(path: &Path) -> io::Result<Option<DriveInUse>> {
+impl DriveInUse {
+    /// Whether what was wanted is still refused; an error of a system call counts as no.
+    pub fn is_still(&self) -> bool {
+        let found = if self.for_reading { locked(&self.path, true) } else { in_use(&self.path) };
+        matches!(found, Ok(Some(_)))
+    }
+}
+
+/// Whether anybody has locked a file, in whatever way; or, `for_reading`, for itself alone.
+fn locked(path: &Path, for_reading: bool) -> io::Result<Option<DriveInUse>> {
     let file = match open_regular(path) {
         Ok(file) => file,
         // What is not there, or no file, nobody has locked.
@@ -64,11 +73,10 @@ fn locked(path: &Path) -> io::Result<Option<DriveInUse>> {
         Err(error) => return Err(error),
     };
     let metadata = file.metadata()?;
-    match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+    let lock = if for_reading { FlockArg::LockSharedNonblock } else { FlockArg::LockExclusiveNonblock };
+    match Flock::lock(file, lock) {
         Ok(_) => Ok(None),
-        Err((_, Errno::EWOULDBLOCK)) => {
-            Ok(Some(DriveInUse { path: path.to_owned(), holder: LockHolder::of(&metadata) }))
-        }
+        Err((_, Errno::EWOULDBLOCK)) => Ok(Some(DriveInUse::new(path, &metadata, for_reading))),
         Err((_, errno)) => Err(errno.into()),
     }
 }

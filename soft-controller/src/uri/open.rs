@@ -28,8 +28,9 @@ const MOMENT: Duration = Duration::from_millis(2);
 const LOOKS: u32 = 64;
 
 impl DriveUri {
-    /// Opens the drive and starts its controller. A drive in a file is locked for as long as the controller lives; it is
-    /// created, sparse, if it is not there and a size was given.
+    /// Opens the drive and starts its controller. A drive in a file is locked for as long as the controller lives: for this
+    /// controller alone, or, [for reading](Self::for_reading), together with others that read. For writing, it is created, sparse, if
+    /// it is not there and a size was given.
     pub fn open(&self) -> Result<Arc<SoftController>, UriError> {
         Ok(self.open_or_make()?.0)
     }
@@ -61,7 +62,7 @@ impl DriveUri {
         };
         let mut builder = SoftController::builder().name(self.to_string()).workers(self.workers).seed(self.seed);
         builder = match maker {
-            None => builder.profile(self.profile),
+            None => builder.profile(self.profile).sharers(self.sharers),
             Some((gpu, maker)) => {
                 let request = OffloadRequest {
                     gpu,
@@ -76,7 +77,7 @@ impl DriveUri {
                 builder.offload(offload)
             }
         };
-        builder = builder.namespace(namespace);
+        builder = builder.namespace(namespace.write_protected(self.read_only));
         if let Some(serial) = serial {
             builder = builder.serial(serial);
         }
@@ -123,8 +124,9 @@ impl DriveUri {
     /// The drive in the file, its serial number, and what was made for it if it is new.
     fn file_namespace(&self) -> Result<(Namespace, Option<String>, Option<NewDrive>), UriError> {
         let (file, created) = self.open_and_lock()?;
+        self.check_sharers(&file)?;
         let place = sidecar::place_of(&self.path);
-        if !file.is_device {
+        if !file.is_device && !self.read_only {
             sidecar::tidy(&place);
         }
         let (size, is_new) = self.settle_size(&file)?;
@@ -143,13 +145,19 @@ impl DriveUri {
         let lba = sidecar.lba;
         let serial = sidecar.serial.clone();
         let uuid = *sidecar.uuid.as_bytes();
+        // Who may write replaces the sidecar, and its lock with it.
+        let beside = if self.read_only && !file.is_device { lock_file(&place) } else { None };
+        let kept = (file.lock, beside);
         let namespace = match medium {
-            Medium::Direct(direct) => Namespace::new(direct.keeping(file.lock)),
-            Medium::Mapped(mapped) => Namespace::new(mapped.keeping(file.lock)),
+            Medium::Direct(direct) => Namespace::new(direct.keeping(kept)),
+            Medium::Mapped(mapped) => Namespace::new(mapped.keeping(kept)),
         };
         let namespace = namespace.lba(lba).uuid(uuid);
-        if file.is_device {
-            return Ok((namespace, Some(serial), new));
+        if file.is_device || self.read_only {
+            return match sidecar.formatting {
+                true => Err(UriError::Unfinished { path: self.path.clone() }),
+                false => Ok((namespace, Some(serial), new)),
+            };
         }
         let formatting = sidecar.formatting;
         let held = Mutex::new(lock_file(&place));
@@ -217,7 +225,12 @@ impl DriveUri {
             }
         };
         let medium = if self.direct {
-            let past = warprow_uring::open_direct(path).map_err(self.io("open past the page cache"))?;
+            let past = if self.read_only {
+                warprow_uring::reopen_direct(&file.lock)
+            } else {
+                warprow_uring::open_direct(path)
+            };
+            let past = past.map_err(self.io("open past the page cache"))?;
             let identity = |file: &File| {
                 file.metadata().map(|metadata| (metadata.dev(), metadata.ino())).map_err(self.io("look at"))
             };
@@ -270,10 +283,10 @@ impl DriveUri {
         let mut options = OpenOptions::new();
         // A drive is for its user alone. What is neither a file nor a block device may have opening it wait.
         let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        options.read(true).write(true).mode(0o600).custom_flags(flags.bits());
-        // The kernel refuses a block device that is mounted or otherwise in use.
+        options.read(true).write(!self.read_only).mode(0o600).custom_flags(flags.bits());
+        // The kernel refuses a block device that is mounted or otherwise in use; it has no such refusal that readers could share.
         let is_device = std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device());
-        if is_device {
+        if is_device && !self.read_only {
             options.custom_flags((flags | OFlag::O_EXCL).bits());
         }
         match options.open(path) {
@@ -281,7 +294,7 @@ impl DriveUri {
             Err(error) if is_device && error.raw_os_error() == Some(Errno::EBUSY as i32) => {
                 Err(UriError::Mounted { path: path.clone() })
             }
-            Err(error) if error.kind() == ErrorKind::NotFound && self.size.is_none() => {
+            Err(error) if error.kind() == ErrorKind::NotFound && (self.size.is_none() || self.read_only) => {
                 Err(UriError::NotThere { path: path.clone() })
             }
             Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -302,10 +315,11 @@ impl DriveUri {
         if !is_device && !metadata.is_file() {
             return Err(self.wrong("it is neither a file nor a block device"));
         }
+        let how = if self.read_only { FlockArg::LockSharedNonblock } else { FlockArg::LockExclusiveNonblock };
         let mut file = file;
         let mut attempts = 1;
         loop {
-            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            match Flock::lock(file, how) {
                 Ok(lock) => return Ok(Locked { lock: Arc::new(lock), is_device }),
                 // Somebody may only have looked whether it is locked, for which it was for a moment.
                 Err((again, Errno::EWOULDBLOCK)) if attempts < ATTEMPTS => {
@@ -313,14 +327,30 @@ impl DriveUri {
                     std::thread::sleep(MOMENT);
                 }
                 Err((_, Errno::EWOULDBLOCK)) => {
-                    return Err(UriError::InUse(DriveInUse {
-                        path: self.path.clone(),
-                        holder: LockHolder::of(&metadata),
-                    }));
+                    return Err(UriError::InUse(DriveInUse::new(&self.path, &metadata, self.read_only)));
                 }
                 Err((_, errno)) => return Err(self.io("lock")(errno.into())),
             }
         }
+    }
+
+    /// Refuses to be one more of those that share a drive's rate than it is divided among. Those that cannot be seen are not counted.
+    fn check_sharers(&self, file: &Locked) -> Result<(), UriError> {
+        if !self.read_only || !self.has_rate() {
+            return Ok(());
+        }
+        let metadata = file.lock.metadata().map_err(self.io("look at"))?;
+        let mut open = LockHolder::count(&metadata);
+        for _ in 1..ATTEMPTS {
+            if open <= self.sharers as usize {
+                return Ok(());
+            }
+            // One of them may only have looked whether the drive is in use.
+            std::thread::sleep(MOMENT);
+            open = LockHolder::count(&metadata);
+        }
+        let (uri, path, sharers) = (self.to_string(), self.path.clone(), self.sharers);
+        if open <= sharers as usize { Ok(()) } else { Err(UriError::Sharers { uri, path, open, sharers }) }
     }
 
     /// The size that the drive has, or is to get; and whether it is new: its file is empty. One that this call created may have
@@ -328,7 +358,7 @@ impl DriveUri {
     fn settle_size(&self, file: &Locked) -> Result<(u64, bool), UriError> {
         let actual = (&**file.lock).seek(SeekFrom::End(0)).map_err(self.io("look at"))?;
         if let Some(size) = self.size {
-            if actual == 0 && !file.is_device {
+            if actual == 0 && !file.is_device && !self.read_only {
                 return Ok((size, true));
             }
             if actual != size {
@@ -360,7 +390,7 @@ enum Medium {
     Mapped(backing::FileBacking),
 }
 
-/// A file that nobody else has open as a drive.
+/// A file that nobody else has open as a drive, or others for reading alone as this does.
 struct Locked {
     lock: Arc<Flock<File>>,
     is_device: bool,
