@@ -266,8 +266,8 @@ impl Lanes {
                 unsafe { slot.prefetch_behind(stream as _, batch, before) }
             }
         };
-        let mut state = self.lock();
         if captured {
+            let mut state = self.lock();
             for index in 0..state.capturing_ahead.len() {
                 let Some(slot) = state.capturing_ahead.get(index) else { break };
                 match prefetch(slot) {
@@ -279,16 +279,27 @@ impl Lanes {
             }
             return Err(ModuleError::Busy(TAKEN));
         }
-        self.poll(&mut state)?;
-        let is_free = |lane: &Lane| lane.tickets.len() < UNDER_WAY;
-        let Some(index) = state.ahead.iter().position(is_free) else { return Err(ModuleError::Busy(TAKEN)) };
-        let lane = state.ahead.swap_remove(index);
-        match prefetch(&lane.slot) {
-            Ok(prefetched) => Ok(Ahead::Eager(lane, prefetched)),
-            Err(error) => {
-                state.ahead.push(lane);
-                Err(error.into())
+        let patience = Patience::new(PATIENCE, UNENDED);
+        loop {
+            let mut state = self.lock();
+            self.poll(&mut state)?;
+            if state.ahead.is_empty() {
+                return Err(ModuleError::Busy(TAKEN));
             }
+            let is_free = |lane: &Lane| lane.tickets.len() < UNDER_WAY;
+            if let Some(index) = state.ahead.iter().position(is_free) {
+                let lane = state.ahead.swap_remove(index);
+                return match prefetch(&lane.slot) {
+                    Ok(prefetched) => Ok(Ahead::Eager(lane, prefetched)),
+                    Err(error) => {
+                        state.ahead.push(lane);
+                        Err(error.into())
+                    }
+                };
+            }
+            // The GPU is behind with the look-ups of lanes whose batch nobody holds.
+            drop(state);
+            pause(&patience)?;
         }
     }
 

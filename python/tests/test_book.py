@@ -301,6 +301,8 @@ def sources() -> str:
 
 
 def test_messages_that_no_block_raises_are_in_the_sources() -> None:
+    if not (ROOT / "driver" / "src").is_dir():
+        pytest.skip("the sources of Rust are not there")
     page = BOOK / "troubleshooting.md"
     text = page.read_text()
     known = sources() + "\n".join(block.shown or block.code for block in blocks_of(page, text))

@@ -102,6 +102,18 @@ def test_a_batch_that_is_forgotten_says_nothing(stored) -> None:  # noqa: F811
     ours.check()
 
 
+def test_a_program_that_is_ahead_of_the_gpu_waits(stored) -> None:  # noqa: F811
+    store, table = stored
+    table = table.cuda()
+    ours = wt.Embedding(store.attach("cuda"), "user", prefetch=1)
+    inputs = [random_ids(4000, seed).cuda() for seed in range(60)]
+    # Eight look-ups of a slot are under way at most. No batch is held, so that none is refused.
+    found = [ours.lookup(ours.prefetch(ids)) for ids in inputs]
+    for ids, rows in zip(inputs, found, strict=True):
+        same(rows, table[ids])
+    ours.check()
+
+
 def captured(module: nn.Module, ids: torch.Tensor) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):

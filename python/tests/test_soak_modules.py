@@ -205,7 +205,9 @@ def interrupted(call: Callable[[], object], delay: float) -> None:
             call()
     except KeyboardInterrupt:
         pass
-    timer.join()
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def test_interrupts_leave_nothing(store: warprow.Store, device: str) -> None:  # noqa: F811

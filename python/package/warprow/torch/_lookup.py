@@ -101,7 +101,8 @@ class Lookup:
                     self.number, self._native = native.number, native
         return self._native
 
-    def _check(self, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None) -> None:
+    def check_batch(self, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None) -> None:
+        """Whether types, shapes and devices of a batch are right."""
         check_ids("input", ids, self.device)
         if offsets is not None:
             check_ids("offsets", offsets, self.device)
@@ -143,7 +144,7 @@ class Lookup:
         out: torch.Tensor | None = None,
     ) -> Any:
         """Looks a batch up. Returns rows, and with `on_failure="mask"` a bool for each id."""
-        self._check(ids, offsets, weights)
+        self.check_batch(ids, offsets, weights)
         ids, offsets, weights = _plain(ids), _plain(offsets), _plain(weights, torch.float32)
         shape = self.spec.shape(ids, offsets)
         rows = self.output(shape, out)
@@ -170,7 +171,7 @@ class Lookup:
         """Begins to fetch the rows of a batch, behind those of another one: what holds them, and the tensors to be held."""
         if self.spec.prefetch == 0:
             raise invalid("input", "the module was made without prefetch=: say how many batches are held at once")
-        self._check(ids, offsets, weights)
+        self.check_batch(ids, offsets, weights)
         ids, offsets, weights = _plain(ids), _plain(offsets), _plain(weights, torch.float32)
         shape = self.spec.shape(ids, offsets)
         held = (ids, offsets, weights, shape)

@@ -103,6 +103,8 @@ class StoredModule(nn.Module):
                 return operator(ids, offsets, weights, lookup.number or lookup.native.number)
             except RuntimeError as error:
                 _native.raise_operator_error(str(error))
+                # Torch itself refuses tensors of a device for which the operator has no code.
+                lookup.check_batch(ids, offsets, weights)
                 raise
         if out is not None:
             raise invalid("out", "a graph is being traced, and an operator in it has an output of its own: leave out= away")
