@@ -8,15 +8,16 @@ the others on an emulated drive for each rank: its GPU plays it, with `--iops` r
 threads`), with the timing of a P5800X. Ranks have stores of their own: each row lies on one rank's drive. In `shared` lines,
 all ranks open one drive of the whole store, each at 1/N of its rate.
 
-Every output is compared with what the rows are: bit for bit, sums of ranks in the order of ranks. The exchange is timed by CUDA events
-around each collective, and so has what a rank waits for a slower one. `dense` steps have a network on top of the bags. `--phases` times
-the parts of a step likewise, and lists the kernels that took longest; `--exchanged` has a single rank exchange with itself, too.
-Without CUDA (`--device cpu`) the same runs by gloo and executors on the host, to try the program.
+Every output is compared with what the rows are: bit for bit, sums of ranks in the order of ranks. What a step waits for exchanges is timed
+by CUDA events around the end of each, and so has what a rank waits for a slower one, and not what it does meanwhile. `dense` steps have a
+network on top of the bags. `--phases` times the parts of a step likewise, and lists the kernels that took longest; `--exchanged` has a
+single rank exchange with itself, too. Without CUDA (`--device cpu`) the same runs by gloo and executors on the host, to try the program.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import tempfile
@@ -34,14 +35,15 @@ from torch import nn
 import warprow
 import warprow.torch as wt
 from warprow import Feature
-from warprow.torch._exchange import Exchange
+from warprow.torch._exchange import Coming, Exchange
 
 #: Rounds of steps, of which the middle one counts.
 ROUNDS = 3
 #: Ids of a bag, of the features behind the first 22: these have one.
 LONG_BAG = 8
-#: Methods of a sharded collection, and of its router, that are the parts of a step.
-PHASES = ["_checked", "send", "_counts", "pieces", "_send", "_keep", "_serve", "_tell", "_bring_back", "_bags_of"]
+#: Methods of a sharded collection, of its router, and of what it looks up for others, that are the parts of a step.
+PHASES = ["_checked", "send", "_counts", "_send", "_look_up_kept", "rows_of", "_send_rows", "sums_of", "_tell", "_send_sums"]
+PHASES += ["_bags_of_rows", "_bags_of_sums"]
 
 
 class Shapes:
@@ -120,35 +122,41 @@ def load(folder: Path, shapes: Shapes, worlds: list[int], device: str) -> None:
 
 
 class Timed:
-    """Times what `Exchange.swap` takes, by events on the current stream; on the CPU by the clock."""
+    """Times what a step waits for exchanges: on a GPU by events on the current stream, around the end of each; on the CPU by the clock."""
 
     def __init__(self, device: torch.device) -> None:
-        self.device, self.pairs, self.seconds, self.sent = device, [], 0.0, 0
-        plain = Exchange.swap
+        self.device, self.sent = device, 0
+        #: By what is exchanged: events, or seconds.
+        self.waits: list[tuple[str, Any]] = []
+        begin, get = Exchange.begin, Coming.get
 
-        def swap(exchange: Exchange, what: str, tensor: torch.Tensor, *sizes: Any) -> torch.Tensor:
+        def counted(exchange: Exchange, what: str, tensor: torch.Tensor, *rest: Any) -> Coming:
             self.sent += tensor.numel() * tensor.element_size()
-            if device.type == "cpu":
-                began = time.perf_counter()
-                found = plain(exchange, what, tensor, *sizes)
-                self.seconds += time.perf_counter() - began
-                return found
-            pair = (torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True))
-            pair[0].record()
-            found = plain(exchange, what, tensor, *sizes)
-            pair[1].record()
-            self.pairs.append(pair)
+            return begin(exchange, what, tensor, *rest)
+
+        def timed(coming: Coming) -> torch.Tensor:
+            began = time.perf_counter()
+            pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device.type == "cuda" else []
+            for event in pair[:1]:
+                event.record()
+            found = get(coming)
+            for event in pair[1:]:
+                event.record()
+            self.waits.append((coming._what, pair or time.perf_counter() - began))
             return found
 
-        Exchange.swap = swap  # type: ignore[method-assign]
+        Exchange.begin, Coming.get = counted, timed  # type: ignore[method-assign]
 
-    def taken(self) -> tuple[float, int]:
-        """Seconds and bytes since the last call."""
+    def taken(self) -> tuple[dict[str, float], int]:
+        """Seconds by what was exchanged, and bytes, since the last call."""
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-            self.seconds = sum(one.elapsed_time(other) for one, other in self.pairs) / 1000
-        found = (self.seconds, self.sent)
-        self.pairs, self.seconds, self.sent = [], 0.0, 0
+        seconds: dict[str, float] = {}
+        for what, took in self.waits:
+            own = took[0].elapsed_time(took[1]) / 1000 if isinstance(took, list) else took
+            seconds[what] = seconds.get(what, 0.0) + own
+        found = (seconds, self.sent)
+        self.waits, self.sent = [], 0
         return found
 
 
@@ -157,7 +165,7 @@ class Phases:
 
     def __init__(self, module: Any, device: torch.device) -> None:
         self._device, self._found = device, []  # type: ignore[var-annotated]
-        for owner in (module, module._router):
+        for owner in (module, module._router, module._served):
             for name in PHASES:
                 if hasattr(type(owner), name):
                     setattr(owner, name, self._timed(name, getattr(owner, name)))
@@ -183,7 +191,7 @@ class Phases:
             torch.cuda.synchronize()
         parts: dict[str, dict[str, float]] = {}
         for name, events, seconds in self._found:
-            part = parts.setdefault(name.strip("_"), {"device_ms": 0.0, "cpu_ms": 0.0})
+            part = parts.setdefault(name, {"device_ms": 0.0, "cpu_ms": 0.0})
             part["cpu_ms"] += 1000 * seconds / steps
             if events:
                 part["device_ms"] += events[0].elapsed_time(events[1]) / steps
@@ -191,22 +199,25 @@ class Phases:
         return parts
 
 
-def phases(bags: Any, batches: list[Any], device: torch.device, steps: int) -> dict[str, Any]:
-    """The parts of a step, and the kernels that take longest in it."""
+def phases(bags: Any, batches: list[Any], device: torch.device, steps: int, waits: Timed) -> dict[str, Any]:
+    """The parts of a step, what it waits for exchanges, and the kernels that take longest in it."""
     timed = Phases(bags, device)
     for given in batches:
         bags(given)
     timed.taken(1)
+    waits.taken()
     for at in range(steps):
         bags(batches[at % len(batches)])
     found: dict[str, Any] = {"parts": timed.taken(steps)}
+    found["waits_ms"] = {what: 1000 * seconds / steps for what, seconds in waits.taken()[0].items()}
     if device.type == "cuda":
-        activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
-        with torch.profiler.profile(activities=activities) as profile:
+        # What is recorded takes long to be added up.
+        steps = min(steps, 4)
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
             for at in range(steps):
                 bags(batches[at % len(batches)])
             torch.cuda.synchronize()
-        kernels = [it for it in profile.key_averages() if it.self_device_time_total > 0 and it.device_type == torch.autograd.DeviceType.CUDA]
+        kernels = [it for it in profile.key_averages() if it.self_device_time_total > 0]
         kernels.sort(key=lambda it: -it.self_device_time_total)
         found["kernels"] = [
             {"kernel": it.key[:120], "ms": it.self_device_time_total / 1000 / steps, "calls": it.count / steps} for it in kernels[:40]
@@ -236,7 +247,7 @@ def measure(bags: Any, net: Any, batches: list[Any], device: torch.device, timed
         for at in range(steps):
             step(at)
         exchange, sent = timed.taken()
-        rounds.append((1000 * (time.perf_counter() - began) / steps, 1000 * exchange / steps, sent / steps / 1e6))
+        rounds.append((1000 * (time.perf_counter() - began) / steps, 1000 * sum(exchange.values()) / steps, sent / steps / 1e6))
     bags.check()
     commands = sum(report["commands"] for report in bags.reports().values() if report is not None)
     middle = sorted(rounds)[ROUNDS // 2]
@@ -294,11 +305,17 @@ def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> Non
                         line = measure(bags, net if dense else None, batches, device, timed, options.steps)
                         line.update(ranks=world, tier=tier, stores=kind, batch=samples, dense=dense)
                         lines.append(line)
-                    if options.phases and bags._sent:
-                        lines[-2]["phases"] = phases(bags, batches, device, options.steps)
+                        if rank == 0:
+                            print(json.dumps(line), flush=True)
+                    if options.phases and any(it.kind != "replicated" for it in plan.placements):
+                        lines[-2]["phases"] = phases(bags, batches, device, options.steps, timed)
                         bags.check()
-                    Path(f"{folder}/{rank}-lines-{world}.json").write_text(json.dumps(lines))
+                    if rank == 0 and options.json:
+                        # A run that is ended loses nothing but what it measured then.
+                        options.json.with_suffix(f".{world}.json").write_text(json.dumps(lines, indent=1))
                     del bags
+                    # What times parts of a module refers to it, and it to that.
+                    gc.collect()
             dist.barrier()
     gathered: list[Any] = [None] * world
     dist.all_gather_object(gathered, lines)

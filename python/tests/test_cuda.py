@@ -331,6 +331,11 @@ def test_nothing_synchronises(stored) -> None:  # noqa: F811
     rows = wt.Embedding(attach(store, "cuda"), "user", on_failure="nan")
     ids, offsets = random_ids(1000).cuda(), torch.arange(0, 1000, 10).cuda()
     given = torch.rand(1000).cuda()
+    features = [warprow.Feature(name, "user", pooling="sum") for name in ("a", "b")]
+    both = wt.EmbeddingBagCollection(attach(store, "cuda"), features)
+    ends = torch.arange(0, 1001, 10).cuda()
+    bags = {"a": (ids, ends), "b": (ids.flip(0), ends)}
+    both(bags)
     ours(ids, offsets), ours(ids, offsets, given), rows(ids)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -338,9 +343,12 @@ def test_nothing_synchronises(stored) -> None:  # noqa: F811
             found = ours(ids, offsets)
             ours(ids, offsets, given)
             unpooled = rows(ids)
+            # The first time that features have so many ids.
+            of_both = both({"a": (ids, ends), "b": (ids[:990], ends.clamp(max=990))})
     finally:
         torch.cuda.set_sync_debug_mode("default")
     same(unpooled, table.cuda()[ids])
+    assert torch.equal(of_both["a"], found) and not of_both["b"][-1].any()
     torch.testing.assert_close(found, table.cuda()[ids].reshape(100, 10, DIM).sum(1), rtol=1e-5, atol=1e-5)
     ours.check()
 

@@ -33,7 +33,7 @@ FEATURES = [
     Feature("tags", "tag", pooling="sum", weighted=True),
     Feature("tiny", "tiny", pooling="mean"),
     Feature("liked", "item", pooling="sum"),
-    Feature("seen", "shop", pooling="mean"),
+    Feature("seen", "shop", pooling="mean", padding=4),
 ]
 SEED = int(os.environ.get("WARPROW_SEED", "1"))
 
@@ -688,9 +688,10 @@ def test_the_planner() -> None:
     assert plan_ == wt.plan_sharding(dict(reversed(tables.items())), features, 2, bag_lengths=lengths)
     alone = wt.plan_sharding(tables, features, 1)
     assert {it.kind for it in alone.placements} == {"replicated"}
-    # Bags of two rows among two ranks: one sum and a half in the place of two rows is a saving of a quarter.
-    assert wt.plan_sharding({"a": (10**6, 4)}, [Feature("a", "a", pooling="sum")], 2, bag_lengths=2.0).of("a").exchange == "sums"
-    assert wt.plan_sharding({"a": (10**6, 4)}, [Feature("a", "a", pooling="sum")], 16, bag_lengths=2.0).of("a").exchange == "rows"
+    # Bags of three rows among two ranks: a sum of each in the place of three rows is a saving of a third. Of two rows it is none.
+    for length, world, exchange in ((3.0, 2, "sums"), (2.0, 2, "rows"), (20.0, 16, "rows"), (22.0, 16, "sums")):
+        alone = wt.plan_sharding({"a": (10**6, 4)}, [Feature("a", "a", pooling="sum")], world, bag_lengths=length)
+        assert alone.of("a").exchange == exchange, (length, world)
     for word, call in (
         ("world", lambda: wt.plan_sharding(tables, features, 0)),
         ("'huge' has nan", lambda: wt.plan_sharding(tables, features, 2, bag_lengths=float("nan"))),

@@ -14,7 +14,7 @@ from ..records import Table
 from ._shard_plan import Placement, ShardingPlan
 
 #: The form of what ranks send each other: of another version of the package it may be another.
-PROTOCOL = 1
+PROTOCOL = 2
 #: Rows of each table that are compared, spread over it.
 _COMPARED = 8
 

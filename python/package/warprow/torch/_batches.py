@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -71,8 +73,7 @@ def _of_mapping(features: Sequence[Feature], batch: Mapping[str, Any], names: li
     if set(batch) != set(names):
         raise invalid("batch", f"it has {sorted(batch)}, the module's features are {names}")
     weighted = any(feature.weighted for feature in features)
-    ids, starts, ends, weights, counts, bags = [], [], [], [], [], None
-    before = 0
+    ids, every, weights, counts, bags = [], [], [], [], None
     for feature in features:
         given = batch[feature.name]
         if not isinstance(given, tuple) or len(given) != (3 if feature.weighted else 2):
@@ -86,20 +87,60 @@ def _of_mapping(features: Sequence[Feature], batch: Mapping[str, Any], names: li
             raise invalid("batch", text)
         bags = given[1].shape[0] - 1
         _check_ends(feature.name, given[0], given[1])
-        ends += [given[1][:1], given[1][-1:] - given[0].shape[0]]
         ids.append(given[0])
-        starts.append(given[1][:-1] + before)
+        every.append(given[1])
         counts.append(given[0].shape[0])
-        before += given[0].shape[0]
         if weighted:
             ones = given[2] if feature.weighted else torch.ones_like(given[0], dtype=torch.float32)
             weights.append(ones)
-    starts.append(torch.full_like(starts[0][:1], before) if bags else starts[0].new_full((1,), before))
+    assert bags is not None, "there is a feature"
+    offsets = _by_few_kernels(every, bags, counts) if _is_eager_on_gpu(every) else _one_by_one(every, counts)
+    return Joined(torch.cat(ids), offsets, torch.cat(weights) if weighted else None, counts)
+
+
+def _one_by_one(every: list[torch.Tensor], counts: list[int]) -> torch.Tensor:
+    """Offsets of all features, as ids are that follow each other."""
+    starts, ends, before = [], [], 0
+    for own, count in zip(every, counts, strict=True):
+        ends += [own[:1], own[-1:] - count]
+        starts.append(own[:-1] + before)
+        before += count
+    starts.append(torch.full_like(starts[0][:1], before) if starts[0].shape[0] else starts[0].new_full((1,), before))
     offsets = torch.cat(starts)
     if offsets.device.type != "cpu":
         # A bag of one feature would have ids of another. The look-up tells of a first offset that is not 0.
         offsets[:1] -= (torch.cat(ends) != 0).any().to(offsets.dtype)
-    return Joined(torch.cat(ids), offsets, torch.cat(weights) if weighted else None, counts)
+    return offsets
+
+
+def _is_eager_on_gpu(every: list[torch.Tensor]) -> bool:
+    """Whether numbers may be brought to the device of offsets, all of one type, now: nothing is traced or captured."""
+    first = every[0]
+    if first.device.type != "cuda" or type(first) is not torch.Tensor or torch.compiler.is_compiling():
+        return False
+    return all(own.dtype == first.dtype for own in every) and not torch.cuda.is_current_stream_capturing()
+
+
+def _by_few_kernels(every: list[torch.Tensor], bags: int, counts: list[int]) -> torch.Tensor:
+    """As `_one_by_one`. A kernel for each feature would take the processor longer than the look-up takes a GPU."""
+    joined = torch.cat(every).reshape(len(every), bags + 1)
+    numbers = _shifts(tuple(counts), joined.dtype, joined.device)
+    own, before = numbers[0], numbers[1]
+    offsets = joined.new_empty(len(every) * bags + 1)
+    torch.add(joined[:, :-1], before[:-1].unsqueeze(1), out=offsets[:-1].reshape(len(every), bags))
+    offsets[-1:] = before[-1:]
+    wrong = ((joined[:, 0] != 0) | (joined[:, -1] != own[:-1])).any()
+    # As above.
+    offsets[:1] -= wrong.to(offsets.dtype)
+    return offsets
+
+
+@functools.lru_cache(maxsize=64)
+def _shifts(counts: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Of features with so many ids these numbers, and how many ids are before each; and behind the last. Nothing waits for the device."""
+    before = [0, *itertools.accumulate(counts)]
+    numbers = torch.tensor([[*counts, 0], before], dtype=dtype)
+    return numbers if device.type == "cpu" else numbers.pin_memory().to(device, non_blocking=True)
 
 
 def _check_ends(name: str, ids: torch.Tensor, offsets: torch.Tensor) -> None:

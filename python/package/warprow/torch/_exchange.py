@@ -70,7 +70,38 @@ class Exchange:
         sent, received : list of int, optional
             The size of each part. Without, all are of one size.
         """
+        return self.begin(what, tensor, sent, received).get()
+
+    def begin(
+        self,
+        what: str,
+        tensor: torch.Tensor,
+        sent: list[int] | None = None,
+        received: list[int] | None = None,
+        into: torch.Tensor | None = None,
+    ) -> Coming:
+        """As `swap`, without waiting for it: what this rank does until `Coming.get` goes on beside the exchange, on a GPU too.
+
+        `into` is filled instead of a new tensor.
+        """
         rows = tensor.shape[0] if received is None else sum(received)
-        found = tensor.new_empty((rows, *tensor.shape[1:]))
-        self._guarded(what, lambda: dist.all_to_all_single(found, tensor, received, sent, group=self._group))
-        return found
+        found = tensor.new_empty((rows, *tensor.shape[1:])) if into is None else into
+
+        def call() -> Any:
+            return dist.all_to_all_single(found, tensor, received, sent, group=self._group, async_op=True)
+
+        return Coming(self, what, tensor, found, self._guarded(what, call))
+
+
+class Coming:
+    """What ranks are sending. `get` is called once."""
+
+    def __init__(self, exchange: Exchange, what: str, sent: torch.Tensor | None, found: torch.Tensor, work: Any) -> None:
+        # What is sent stays where it is until all of it has left.
+        self._exchange, self._what, self._sent, self._found, self._work = exchange, what, sent, found, work
+
+    def get(self) -> torch.Tensor:
+        """All that came; on a GPU what the current stream is given from now on finds it there."""
+        self._exchange._guarded(self._what, self._work.wait)
+        self._work = self._sent = None
+        return self._found

@@ -158,6 +158,24 @@ class Lookup:
         self.native.lookup(self._stream(), batch, at)
         return rows if mask is None else (rows, mask)
 
+    def run_lists(self, ids: torch.Tensor, offsets: torch.Tensor) -> torch.Tensor:
+        """Rows of ids of several features that are not pooled, feature after feature, as wide as the widest.
+
+        `offsets` says where the ids of each feature begin, and where those of the last end. Both are of int64, on the device.
+        """
+        rows = torch.empty((ids.shape[0], self.spec.width), dtype=self._dtype, device=self.device)
+        if ids.shape[0] > 0:
+            batch = self._batch(ids, offsets, None, 1)
+            self.native.lookup(self._stream(), batch, (rows.data_ptr(), rows.numel(), None))
+        return rows
+
+    def prefetch_lists(self, ids: torch.Tensor, offsets: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
+        """As `prefetch`, of what `run_lists` looks up."""
+        held = (ids, offsets, None, (ids.shape[0], self.spec.width))
+        if ids.shape[0] == 0:
+            return None, held
+        return self.native.prefetch(self._stream(), self._batch(ids, offsets, None, 1), None), held
+
     def _stream(self) -> int:
         return _STREAM(self.device.index) if self._on_gpu else 0
 

@@ -1,40 +1,129 @@
-"""The ways of a batch's ids to the ranks that look them up, and of what comes back into bags.
+"""The ways of a batch's ids to the ranks that look them up.
 
-A *piece* is what a rank answers with one row: an id of a feature, which is sent once however often the batch has it, or the ids of one bag
-that go to that rank. Ids are sorted by rank and by feature, so pieces of a rank follow each other, and within them those of a feature. An
-*item* is what is added to a bag of this rank's batch: the row of a piece.
+A *piece* is what a rank answers with one row. Of a feature whose rows come back, a piece is an id, and each different id of the batch is sent
+once. Of a feature whose sums come back, each bag is a piece of the rank that has the table, or of each of the ranks that it is spread over.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
+from typing import NamedTuple
 
 import torch
 
 from ._shard_plan import shard_of
 
-#: Bits of an id beside which there is room for a key in one number.
-_ID_BITS = 40
+#: Larger than every id.
+_BEYOND = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
 class Route:
     """How ids of one feature find their rank."""
 
-    #: "rows", "whole" or "replicated".
-    kind: str
-    #: With "whole", the rank.
-    owner: int
-    #: Whether an id is a piece, and not a bag.
-    single: bool
     #: Rows of the table; None: it has keys, and nobody but the look-up knows which.
     rows: int | None
-    #: What becomes of ids that the table lacks.
-    missing: str
     padding: int | None
     #: Whether ids are numbered within each rank: id // world.
     local: bool
+
+
+class Bags(NamedTuple):
+    """The bags of a batch, feature after feature."""
+
+    ids: torch.Tensor
+    #: Shape (F * B + 1,).
+    offsets: torch.Tensor
+    #: One for each id, where a feature is weighted.
+    weights: torch.Tensor | None
+    #: Where the ids of each feature begin, and where those of the last end, as the CPU knows it.
+    starts: tuple[int, ...]
+    #: B.
+    bags: int
+
+    def spans(self, features: Sequence[int]) -> list[tuple[int, int]]:
+        """Where the ids of features lie; of those that follow each other, as one part."""
+        return [(self.starts[first], self.starts[last]) for first, last in runs(features)]
+
+    def count(self, features: Sequence[int]) -> int:
+        """How many ids features have."""
+        return sum(end - begin for begin, end in self.spans(features))
+
+    def lengths(self, features: Sequence[int]) -> torch.Tensor:
+        """How many ids each bag of features has."""
+        parts = [torch.diff(self.offsets[first * self.bags : last * self.bags + 1]) for first, last in runs(features)]
+        return joined(parts, self.offsets).to(torch.int64)
+
+    def own_offsets(self, features: Sequence[int]) -> torch.Tensor:
+        """Where bags of features begin among their ids alone, and where the last ends."""
+        among = runs(features)
+        if len(among) == 1:
+            first, last = among[0]
+            return self.offsets[first * self.bags : last * self.bags + 1].to(torch.int64) - self.starts[first]
+        lengths = self.lengths(features)
+        return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+
+
+def runs(features: Sequence[int]) -> list[tuple[int, int]]:
+    """Ascending numbers as ranges, each with the number behind its last."""
+    found: list[tuple[int, int]] = []
+    for feature in features:
+        if found and found[-1][1] == feature:
+            found[-1] = (found[-1][0], feature + 1)
+        else:
+            found.append((feature, feature + 1))
+    return found
+
+
+def joined(parts: Sequence[torch.Tensor], like: torch.Tensor) -> torch.Tensor:
+    """Parts, one behind the other; without a copy if there is but one, and none of them like the elements of a tensor."""
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat(list(parts)) if parts else like[:0]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The different ids of some features, each once, by rank, and within a rank by feature."""
+
+    #: As each rank knows them; behind them is nothing of use.
+    ids: torch.Tensor
+    #: Of each id of the batch, its place among them; behind them all, if it goes nowhere.
+    places: torch.Tensor
+    #: Shape (world, features).
+    counts: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Divided:
+    """All ids of some features, by rank, and within a rank in their order."""
+
+    ids: torch.Tensor
+    #: Their order among those of the batch; at the end those that go nowhere.
+    order: torch.Tensor
+    #: Of each rank, how many ids each bag has: shape (world, features * B).
+    lengths: torch.Tensor
+    #: Shape (world, features).
+    counts: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Routed:
+    """What is known of a batch's ways; nothing was waited for."""
+
+    #: A bool: offsets descend, or do not go from 0 to the number of ids, or not as `Bags.starts` has it.
+    wrong_offsets: torch.Tensor
+    #: By position in the batch: the table lacks the id, and that is an error. None: it never is.
+    missing: torch.Tensor | None
+    #: By bag, feature after feature, how many ids it has; and by feature the fewest of these (of no bags none).
+    lengths: torch.Tensor
+    fewest: torch.Tensor
+    #: By position in the batch: the id adds nothing to its bag, which is known here. None: all do.
+    nothing: torch.Tensor | None
+    chosen: list[Chosen]
+    divided: Divided | None
 
 
 class Router:
@@ -44,228 +133,236 @@ class Router:
     ----------
     routes : sequence of Route
         By feature, in the order of the batch.
-    order : sequence of int
-        The features in the order in which they are sent; first those that are exchanged, then those that are replicated.
-    exchanged : int
-        How many of them are exchanged.
+    chosen : sequence of list of int
+        Groups of features whose rows come back.
+    divided : list of int
+        The features that are spread by rows, and whose sums come back.
+    missing : str
+        What becomes of ids that tables lack.
     """
 
-    def __init__(self, routes: Sequence[Route], order: Sequence[int], exchanged: int, world: int, device: torch.device) -> None:
-        self.routes, self.order, self.exchanged, self.world, self.device = list(routes), list(order), exchanged, world, device
-        count = len(routes)
-        place = [0] * count
-        for at, feature in enumerate(order):
-            place[feature] = at
+    def __init__(
+        self,
+        routes: Sequence[Route],
+        chosen: Sequence[list[int]],
+        divided: list[int],
+        missing: str,
+        world: int,
+        device: torch.device,
+    ) -> None:
+        self.routes, self.divided, self.world, self.device = list(routes), divided, world, device
 
-        def tensor(values: list[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
+        def tensor(values: Sequence[int], dtype: torch.dtype = torch.int64) -> torch.Tensor:
             return torch.tensor(values, dtype=dtype, device=device)
 
-        self._place = tensor(place)
-        self._single = tensor([int(route.single) for route in routes], torch.bool)
-        self._owner = tensor([route.owner for route in routes])
-        self._spread = tensor([int(route.kind == "rows") for route in routes], torch.bool)
         self._keyed = tensor([int(route.rows is None) for route in routes], torch.bool)
-        self._rows = tensor([(1 << 63) - 1 if route.rows is None else route.rows for route in routes])
-        self._refuses = tensor([int(route.missing == "error") for route in routes], torch.bool)
-        self._skips = tensor([int(route.missing == "skip") for route in routes], torch.bool)
-        self._local = tensor([int(route.local and route.kind == "rows" and route.rows is not None) for route in routes], torch.bool)
+        self._rows = tensor([_BEYOND if route.rows is None else route.rows for route in routes])
         self._padding = tensor([0 if route.padding is None else route.padding for route in routes])
         self._padded = tensor([int(route.padding is not None) for route in routes], torch.bool)
-        self._any_keyed = any(route.rows is None and route.kind == "rows" for route in routes)
-        self._any_single = any(route.single for route in routes)
-        self._any_local = bool(self._local.any())
-        #: Keys by which ids are sorted: each rank's exchanged features, the replicated features, and what goes nowhere.
-        self.keys = world * exchanged + (count - exchanged) + 1
-        fit = all(route.rows is not None and route.rows + 2 <= 1 << _ID_BITS for route in routes if route.single)
-        self._is_one_sort = fit and self.keys < 1 << (63 - _ID_BITS)
+        self._any_keyed = any(route.rows is None for route in routes)
+        self._any_padded = any(route.padding is not None for route in routes)
+        self._missing = missing
+        self._least = torch.full((), -1, dtype=torch.int64, device=device)
+        self._false = torch.zeros((), dtype=torch.bool, device=device)
+        self._groups = [_Group(features, [routes[at].rows for at in features], world, device) for features in chosen]
+        #: What follows from `Bags.starts` alone, of the latest batch: batches of a server often have the same.
+        self._latest: tuple[tuple[int, ...], _Columns] | None = None
 
-    def send(self, ids: torch.Tensor, offsets: torch.Tensor) -> Sorted:
-        """Sorts the ids of a batch. Nothing is waited for."""
-        count, features = ids.shape[0], len(self.routes)
-        ids, offsets = ids.to(torch.int64), offsets.to(torch.int64)
-        bags = offsets.shape[0] - 1
-        # Whatever the offsets are, nothing is written past an end.
-        bounded = offsets.clamp(0, count)
-        wrong = (offsets[1:] < offsets[:-1]).any() | (offsets[0] != 0) | (offsets[-1] != count)
+    def send(self, given: Bags) -> Routed:
+        """Finds the ways of a batch's ids."""
+        columns = self._columns(given.starts)
+        ids, lengths = given.ids.to(torch.int64), torch.diff(given.offsets)
+        # (What the CPU knows of offsets without bags it has looked at.)
+        fewest, wrong = lengths, self._false
+        if given.bags:
+            fewest = lengths.reshape(len(self.routes), given.bags).amin(1)
+            wrong = (fewest < 0).any() | (given.offsets[:: given.bags] != columns.starts).any()
+        missing, nothing = self._absent(ids, columns)
+        chosen = []
+        for group, of_group in zip(self._groups, columns.groups, strict=True):
+            own = self._of(given, group.features, ids)
+            dropped = None if nothing is None else self._of(given, group.features, nothing)
+            bounded = own if of_group is None else own.clamp(self._least, of_group.rows)
+            owner = self._owners(given, group.features, bounded)
+            within = self._within(given, group.features, bounded)
+            chosen.append(group.choose(bounded, owner, within, dropped, of_group, given))
+        divided = self._divide(given, ids, nothing) if self.divided else None
+        return Routed(wrong, missing, lengths.to(torch.int64), fewest, nothing, chosen, divided)
+
+    def _columns(self, starts: tuple[int, ...]) -> _Columns:
+        if self._latest is None or self._latest[0] != starts:
+            on_device = torch.tensor(starts, dtype=torch.int64, device=self.device)
+            counts, total = torch.diff(on_device), starts[-1]
+
+            def spread(values: torch.Tensor) -> torch.Tensor:
+                return torch.repeat_interleave(values, counts, output_size=total)
+
+            bounds = spread(self._rows)
+            keyed = spread(self._keyed) if self._any_keyed else None
+            padding = (spread(self._padded), spread(self._padding)) if self._any_padded else None
+            groups = [group.columns(starts) for group in self._groups]
+            self._latest = (starts, _Columns(on_device, bounds, keyed, padding, groups))
+        return self._latest[1]
+
+    def _absent(self, ids: torch.Tensor, columns: _Columns) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Which ids are an error, and which add nothing to their bags."""
+        padding = None
+        if columns.padding is not None:
+            padding = columns.padding[0] & (ids == columns.padding[1])
+        if self._missing not in ("error", "skip"):
+            return None, padding
+        absent = (ids < 0) | (ids >= columns.rows)
+        if columns.keyed is not None:
+            absent &= ~columns.keyed
+        if padding is not None:
+            absent &= ~padding
+        if self._missing == "error":
+            return absent, padding
+        return None, absent if padding is None else absent | padding
+
+    @staticmethod
+    def _of(given: Bags, features: Sequence[int], values: torch.Tensor) -> torch.Tensor:
+        """The values of the ids of features, of those of all."""
+        return joined([values[begin:end] for begin, end in given.spans(features)], values)
+
+    def _parts(self, given: Bags, features: Sequence[int], values: torch.Tensor) -> list[tuple[Route, torch.Tensor]]:
+        """Values of ids of features, in parts whose features have routes of one kind."""
+        found, at = [], 0
+        for _, alike in groupby(features, key=lambda at: (self.routes[at].rows is None, self.routes[at].local)):
+            members = list(alike)
+            count = given.count(members)
+            found.append((self.routes[members[0]], values[at : at + count]))
+            at += count
+        return found
+
+    def _owners(self, given: Bags, features: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
+        parts = self._parts(given, features, ids)
+        return joined([shard_of(own, self.world, keyed=route.rows is None) for route, own in parts], ids)
+
+    def _within(self, given: Bags, features: Sequence[int], ids: torch.Tensor) -> torch.Tensor:
+        """Ids as the ranks know them that look them up."""
+        if not any(self.routes[at].local for at in features):
+            return ids
+        parts = self._parts(given, features, ids)
+        return joined(
+            [torch.div(own, self.world, rounding_mode="floor") if route.local else own for route, own in parts], ids
+        )
+
+    def _divide(self, given: Bags, ids: torch.Tensor, nothing: torch.Tensor | None) -> Divided:
+        """Ids of features that are spread over ranks, and whose sums come back."""
+        own, count, bags = self._of(given, self.divided, ids), given.ids.shape[0], given.bags
+        owner = self._owners(given, self.divided, own)
+        if nothing is not None:
+            owner = torch.where(self._of(given, self.divided, nothing), torch.full_like(owner, self.world), owner)
+        # The bag of each id. Whatever offsets are, nothing is written past an end.
+        inner = given.offsets[1:-1].to(torch.int64).clamp(0, count)
         marks = torch.zeros(count + 1, dtype=torch.int64, device=ids.device)
-        marks.scatter_add_(0, bounded[1:-1], torch.ones_like(bounded[1:-1]))
-        bag = marks.cumsum(0)[:count].clamp_(max=max(bags - 1, 0))
-        feature = torch.div(bag, max(bags // features, 1), rounding_mode="floor")
-        absent = (ids < 0) | (ids >= self._rows[feature])
-        absent &= ~self._keyed[feature]
-        padding = self._padded[feature] & (ids == self._padding[feature])
-        absent &= ~padding
-        missing = absent & self._refuses[feature]
-        # Padding adds nothing, nor does what is skipped. Features that are replicated are looked up as they are.
-        nothing = padding | (absent & self._skips[feature])
-        owner = shard_of(ids, self.world)
-        if self._any_keyed:
-            owner = torch.where(self._keyed[feature], shard_of(ids, self.world, keyed=True), owner)
-        owner = torch.where(self._spread[feature], owner, self._owner[feature])
-        place = self._place[feature]
-        stays = place >= self.exchanged
-        key = owner * self.exchanged + place
-        key = torch.where(nothing, torch.full_like(key, self.keys - 1), key)
-        key = torch.where(stays, place + (self.world - 1) * self.exchanged, key)
-        order = self._order(key, ids, feature)
-        key, bag_of, feature, sorted_ids = key[order], bag[order], feature[order], ids[order]
-        single = self._single[feature]
-        new_key, new_bag, new_id = (torch.ones_like(single) for _ in range(3))
-        for new, values in ((new_key, key), (new_bag, bag_of), (new_id, sorted_ids)):
-            torch.ne(values[1:], values[:-1], out=new[1:])
-        begins = new_key | torch.where(single, new_id, new_bag)
-        if self._any_local:
-            within = torch.div(sorted_ids, self.world, rounding_mode="floor")
-            sorted_ids = torch.where(self._local[feature], within, sorted_ids)
-        sent = begins | ~single
-        ends = torch.searchsorted(key, torch.arange(self.keys, device=ids.device), right=True)
-        at = [flags.cumsum(0) for flags in (sent, begins)]
-        kept = torch.zeros(max(bags, 1), dtype=torch.int64, device=ids.device)
-        kept.scatter_add_(0, bag, (~nothing).to(torch.int64))
-        return Sorted(
-            ids=sorted_ids,
-            order=order,
-            bag=bag_of,
-            piece=at[1] - 1,
-            first=torch.where(single, order, bounded[bag_of]) if count else order,
-            is_sent=sent,
-            is_item=begins | single,
-            ids_of_key=_between(at[0], ends),
-            pieces_of_key=_between(at[1], ends),
-            places_of_key=torch.diff(ends, prepend=ends.new_zeros(1)),
-            kept=kept[:bags],
-            wrong_offsets=wrong,
-            missing=missing,
-        )
-
-    def _order(self, key: torch.Tensor, ids: torch.Tensor, feature: torch.Tensor) -> torch.Tensor:
-        """The order by key, and where an id is a piece by id; else, and of equal ones, that of the batch."""
+        every = marks.scatter_add_(0, inner, torch.ones_like(inner)).cumsum(0)
+        parts, before = [], 0
+        for first, last in runs(self.divided):
+            parts.append(every[given.starts[first] : given.starts[last]] + (before - first) * bags)
+            before += last - first
+        total = len(self.divided) * bags
+        bag = joined(parts, every).clamp(0, max(total - 1, 0))
+        lengths = torch.zeros((self.world + 1) * total, dtype=torch.int64, device=ids.device)
+        if total:
+            lengths.scatter_add_(0, owner * total + bag, torch.ones_like(bag))
+        lengths = lengths.reshape(self.world + 1, total)[: self.world]
         # Fewer bits are sorted faster on a GPU.
-        small = key.to(torch.int16) if self.keys < 1 << 15 else key
-        if not self._any_single:
-            return torch.sort(small, stable=True).indices
-        by_id = torch.where(self._single[feature], ids, torch.zeros_like(ids))
+        order = torch.sort(owner.to(torch.uint8 if self.world < 256 else torch.int32), stable=True).indices
+        counts = lengths.reshape(self.world, len(self.divided), bags).sum(2)
+        return Divided(self._within(given, self.divided, own)[order], order, lengths, counts)
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """Of each id of a group's features: how many rows its table has, and the number of its id -1."""
+
+    rows: torch.Tensor
+    first: torch.Tensor
+
+
+@dataclass(frozen=True)
+class _Columns:
+    """What is known of each id of a batch from its feature alone."""
+
+    starts: torch.Tensor
+    rows: torch.Tensor
+    keyed: torch.Tensor | None
+    #: Whether the feature has a padding id, and which.
+    padding: tuple[torch.Tensor, torch.Tensor] | None
+    groups: list[_Spread | None]
+
+
+class _Group:
+    """Features whose rows come back, and are of one length."""
+
+    def __init__(self, features: list[int], rows: Sequence[int | None], world: int, device: torch.device) -> None:
+        self.features, self._world, self._device = features, world, device
+        # Ids from -1 to the number of rows have numbers, feature after feature, so that one sort finds equal ids of a feature. All that a
+        # table lacks are one id.
+        firsts = [0, *accumulate((0 if it is None else it) + 2 for it in rows)]
+        self._total = firsts[-1]
+        self._is_one_sort = None not in rows and world * self._total < _BEYOND
+        # Fewer bits are sorted faster on a GPU.
+        self._number = torch.int32 if world * self._total < (1 << 31) - 1 else torch.int64
         if self._is_one_sort:
-            # All ids that a table lacks are beside each other: below its rows, and above.
-            within = by_id.clamp_(min=-1).minimum(self._rows[feature]) + 1
-            return torch.sort((key << _ID_BITS) + within, stable=True).indices
-        order = torch.sort(by_id, stable=True).indices
-        return order[torch.sort(small[order], stable=True).indices]
+            edges = [rank * self._total + first for rank in range(world) for first in firsts[:-1]] + [world * self._total]
+            self._rows = torch.tensor(rows, dtype=torch.int64, device=device)
+            self._firsts = torch.tensor(firsts[:-1], dtype=torch.int64, device=device)
+        else:
+            edges, self._number = list(range(world * len(features) + 1)), torch.int64
+        self._edges = torch.tensor(edges, dtype=self._number, device=device)
+        self._zero = torch.zeros(1, dtype=torch.int64, device=device)
 
+    def columns(self, starts: tuple[int, ...]) -> _Spread | None:
+        """Of a batch whose features' ids begin so; None if equal ids are not found by one sort."""
+        if not self._is_one_sort:
+            return None
+        counts = self._counts(starts)
+        total = sum(starts[at + 1] - starts[at] for at in self.features)
+        rows = torch.repeat_interleave(self._rows, counts, output_size=total)
+        return _Spread(rows, torch.repeat_interleave(self._firsts + 1, counts, output_size=total))
 
-@dataclass(frozen=True)
-class Sorted:
-    """The ids of a batch in the order in which they are sent, and what is known of each."""
+    def _counts(self, starts: tuple[int, ...]) -> torch.Tensor:
+        return torch.tensor([starts[at + 1] - starts[at] for at in self.features], dtype=torch.int64, device=self._device)
 
-    ids: torch.Tensor
-    #: Where each was in the batch.
-    order: torch.Tensor
-    #: The bag of each, over all features.
-    bag: torch.Tensor
-    #: The piece of each.
-    piece: torch.Tensor
-    #: By what items are sorted into bags again.
-    first: torch.Tensor
-    #: Whether each is sent, or was with an equal one before; and whether each is an item, or was with another of its bag.
-    is_sent: torch.Tensor
-    is_item: torch.Tensor
-    #: By key how many ids are sent, how many pieces they are, and how many ids there are.
-    ids_of_key: torch.Tensor
-    pieces_of_key: torch.Tensor
-    places_of_key: torch.Tensor
-    #: By bag how many ids count for a mean.
-    kept: torch.Tensor
-    #: A bool: offsets descend, or do not go from 0 to the number of ids.
-    wrong_offsets: torch.Tensor
-    #: By position in the batch: the table lacks the id, and that is an error.
-    missing: torch.Tensor
-
-    def pieces(self, places: int, ids: int, pieces: int, items: int) -> Pieces:
-        """What the first so many places have, which are those that are exchanged: so many ids that are sent, pieces and items."""
-        piece = self.piece[:places]
-        sent = _Chosen(self.is_sent[:places], ids)
-        item = _Chosen(self.is_item[:places], items)
-        lengths = torch.zeros(pieces, dtype=torch.int64, device=piece.device)
-        return Pieces(
-            ids=sent.of(self.ids[:places]),
-            source=sent.of(self.order[:places]),
-            lengths=lengths.scatter_add_(0, piece, self.is_sent[:places].to(torch.int64)),
-            piece=item.of(piece),
-            bag=item.of(self.bag[:places]),
-            first=item.of(self.first[:places]),
-            position=item.of(self.order[:places]),
+    def choose(
+        self,
+        ids: torch.Tensor,
+        owner: torch.Tensor,
+        within: torch.Tensor,
+        nothing: torch.Tensor | None,
+        spread: _Spread | None,
+        given: Bags,
+    ) -> Chosen:
+        """The different ones of ids, which their owners know as `within`."""
+        nowhere = self._world * (self._total if spread is not None else len(self.features))
+        if spread is not None:
+            key = torch.add(spread.first, owner, alpha=self._total) + ids
+        else:
+            own = torch.arange(len(self.features), device=ids.device)
+            count = ids.shape[0]
+            key = owner * len(self.features) + torch.repeat_interleave(own, self._counts(given.starts), output_size=count)
+        if nothing is not None:
+            key = torch.where(nothing, torch.full_like(key, nowhere), key)
+        new = torch.ones(ids.shape, dtype=torch.bool, device=ids.device)
+        if spread is not None:
+            key, order = torch.sort(key.to(self._number))
+            torch.ne(key[1:], key[:-1], out=new[1:])
+        else:
+            order = torch.sort(ids).indices
+            order = order[torch.sort(key[order], stable=True).indices]
+            key, by_id = key[order], ids[order]
+            # What goes nowhere is behind all others, and whether it is one piece or many is of no matter.
+            torch.ne(key[1:], key[:-1], out=new[1:])
+            new[1:] |= by_id[1:] != by_id[:-1]
+        ends = new.cumsum(0)
+        before = torch.cat([self._zero, ends])[torch.searchsorted(key, self._edges)]
+        piece = ends - 1
+        places = torch.empty_like(piece).scatter_(0, order, piece)
+        return Chosen(
+            ids=torch.empty_like(within).scatter_(0, piece, within[order]),
+            places=places if nothing is None else torch.minimum(places, before[-1]),
+            counts=torch.diff(before).reshape(self._world, len(self.features)),
         )
-
-
-class _Chosen:
-    """Those of some values that are chosen, of which it is known how many there are: nothing is waited for."""
-
-    def __init__(self, chosen: torch.Tensor, count: int) -> None:
-        self._count, self._is_all = count, count == chosen.shape[0]
-        if not self._is_all:
-            # The others go to a place behind the end.
-            self._places = torch.where(chosen, chosen.cumsum(0) - 1, count)
-
-    def of(self, values: torch.Tensor) -> torch.Tensor:
-        """The chosen ones."""
-        if self._is_all:
-            return values
-        return values.new_zeros(self._count + 1).scatter_(0, self._places, values)[: self._count]
-
-
-@dataclass(frozen=True)
-class Pieces:
-    """The pieces of a batch, in the order in which they are sent, and the items that they become."""
-
-    #: The ids that are sent, and where each was in the batch.
-    ids: torch.Tensor
-    source: torch.Tensor
-    #: By piece how many of them it has.
-    lengths: torch.Tensor
-    #: By item its piece, its bag, by what items are sorted, and its place in the batch (of a piece with one id).
-    piece: torch.Tensor
-    bag: torch.Tensor
-    first: torch.Tensor
-    position: torch.Tensor
-
-
-def _between(counted: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """Of running counts, how many belong to each part that ends there. (To count by adding to one number for each part is slow on a GPU,
-    where all threads add to few numbers.)"""
-    before = torch.cat([counted.new_zeros(1), counted])[ends]
-    return torch.diff(before, prepend=before.new_zeros(1))
-
-
-def spans(lengths: Sequence[int]) -> list[tuple[int, int]]:
-    """Where parts of these lengths begin and end that follow each other."""
-    ends, at = [], 0
-    for length in lengths:
-        ends.append((at, at + length))
-        at += length
-    return ends
-
-
-def sums_of_bags(
-    rows: torch.Tensor, piece: torch.Tensor, bag: torch.Tensor, first: torch.Tensor, factors: torch.Tensor | None, bags: int
-) -> torch.Tensor:
-    """Adds rows of items up, from +0, in each bag in the order of `first`, and of the items where that is equal.
-
-    Parameters
-    ----------
-    rows : Tensor of float32, shape (p, dim)
-        What came back for each piece.
-    piece, bag, first : Tensor of int64, shape (n,)
-        By item its piece and its bag, both from 0 on, and by what items are put in order. Bags with greater numbers have greater `first`.
-    factors : Tensor of float32, shape (n,), optional
-        By what the row of each item is multiplied.
-    bags : int
-        How many bags there are.
-    """
-    if bags == 0 or piece.shape[0] == 0:
-        return rows.new_zeros((bags, rows.shape[1]))
-    order = torch.sort(first.to(torch.int32) if first.shape[0] < 1 << 31 else first, stable=True).indices
-    lengths = torch.zeros(bags, dtype=torch.int64, device=rows.device).scatter_add_(0, bag, torch.ones_like(bag))
-    of_items = rows.index_select(0, piece[order])
-    if factors is not None:
-        of_items = of_items * factors[order].unsqueeze(1)
-    return torch.segment_reduce(of_items, "sum", lengths=lengths, axis=0, unsafe=True, initial=0)

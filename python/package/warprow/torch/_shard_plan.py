@@ -168,11 +168,8 @@ def plan_sharding(
 
 
 def _exchange_of(lengths: list[float], world: int) -> str:
-    """What is exchanged of a table that is spread by rows: sums if they are clearly fewer than rows."""
-    ids = sum(lengths)
-    # Ranks that have a row of a bag, on average, each of which sends one sum.
-    sums = sum(world * (1 - (1 - 1 / world) ** length) for length in lengths)
-    return "sums" if ids > 0 and sums <= _WORTH_SUMS * ids else "rows"
+    """What is exchanged of a table that is spread by rows: sums if they are clearly fewer than rows. Each rank sends one for each bag."""
+    return "sums" if world * len(lengths) <= _WORTH_SUMS * sum(lengths) else "rows"
 
 
 def shard_of(ids: Any, world: int, *, keyed: bool = False) -> torch.Tensor:

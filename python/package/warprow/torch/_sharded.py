@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from functools import partial
+from itertools import accumulate, islice, pairwise
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from ..errors import _CLASSES, RankFailed, _make, invalid
 from ..executor import Executor, Feature
 from ..store import Store
 from ._agreement import Shape, agreed, describe
-from ._batches import Joined, check_features, joined
+from ._batches import check_features
+from ._batches import joined as joined_bags
 from ._collection import EmbeddingBagCollection
-from ._exchange import Exchange
+from ._exchange import Coming, Exchange
 from ._lookup import check_ids
 from ._module import StoredModule, executor_of
 from ._options import LookupOptions
 from ._prefetched import Prefetched, check_prefetched
-from ._routes import Pieces, Route, Router, Sorted, spans, sums_of_bags
+from ._routes import Bags, Route, Routed, Router, joined, runs
+from ._served import Asked, Counts, Duties, Served, Told
 from ._shard_plan import ShardingPlan, plan_sharding
 from ._sharded_prefetched import ShardedPrefetched
 
@@ -30,65 +34,17 @@ _KINDS = ["", *sorted(_CLASSES)]
 
 
 @dataclass(frozen=True)
-class _Group:
-    """Exchanged features whose tables have rows of one length."""
-
-    dim: int
-    #: Their places in the order in which features are sent.
-    places: range
-    #: Their places in the batch.
-    features: list[int]
-    #: By place in the batch the number of the feature in the group, on the module's device; None: they are all there are.
-    numbers: torch.Tensor | None
-
-
-@dataclass(frozen=True)
-class _Counts:
-    """What ranks send each other in a step, as numbers on the host."""
-
-    #: By rank and by the place of a feature, what this rank sends: ids, and the pieces that they are; and what the pieces become here.
-    ids: list[list[int]]
-    pieces: list[list[int]]
-    items: list[list[int]]
-    #: Ids of the batch that are exchanged, with those that are sent once for several; and ids that this rank looks up for itself.
-    places: int
-    kept: int
-    #: By rank a code, and by the place of a feature ids and pieces that it sends here.
-    theirs: list[list[int]]
-    #: Which other rank failed in the call before.
-    late: RankFailed | None
-
-
-#: A look-up of a collection of this rank's, or the first half of one: of ids, offsets and weights.
-_Call = Callable[[EmbeddingBagCollection, torch.Tensor, torch.Tensor, "torch.Tensor | None"], Any]
-
-
-def _whole(
-    collection: EmbeddingBagCollection, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None
-) -> torch.Tensor:
-    return collection._run(collection._lookup, ids, offsets, weights, None)  # type: ignore[no-any-return]
-
-
-def _ahead(
-    collection: EmbeddingBagCollection, ids: torch.Tensor, offsets: torch.Tensor, weights: torch.Tensor | None
-) -> Prefetched:
-    return collection._begin(collection._lookup, ids, offsets, weights)
-
-
-@dataclass(frozen=True)
 class _Step:
     """A batch whose ids ranks have exchanged."""
 
-    given: Joined
-    route: Sorted
-    counts: _Counts
-    #: What this rank has sent.
-    mine: Pieces
-    #: Of what this rank looks up for itself, and for all: rows, or a batch that is fetched ahead; None where there is none, or that failed.
-    kept: Any
-    served: Any
-    #: Where the rows that each rank wants lie among those of `served`, by the place of a feature.
-    where: list[list[tuple[int, int]]]
+    given: Bags
+    route: Routed
+    counts: Counts
+    #: Of what this rank looks up for itself: rows, or a batch that is fetched ahead. None: there is nothing, or it failed.
+    kept: torch.Tensor | Asked | None
+    #: What this rank is asked for: rows by group of features, and sums. None: it failed.
+    rows: list[Asked | None]
+    sums: Asked | None
     error: Exception | None
 
 
@@ -202,47 +158,32 @@ class ShardedEmbeddingBagCollection(nn.Module):
             if feature.pooling == "mean" and missing == "skip" and placement.kind != "replicated" and shapes[feature.table].keyed:
                 text = f"the mean of feature {feature.name!r} leaves missing keys out, and only the rank that looks them up knows which"
                 raise invalid("missing", f'{text}: give missing="zero", or place table {feature.table!r} "replicated"')
-        exchanged = [at for at, placement in enumerate(placements) if placement.kind != "replicated"]
-        # Features whose rows have one length follow each other: they come back together.
-        exchanged.sort(key=lambda at: (self._dims[at], at))
-        self._kept = [at for at, placement in enumerate(placements) if placement.kind == "replicated"]
-        self._sent, self._groups = exchanged, []
-        for dim in sorted({self._dims[at] for at in exchanged}):
-            places = [place for place, at in enumerate(exchanged) if self._dims[at] == dim]
-            members = [exchanged[place] for place in places]
-            numbers = torch.zeros(len(self.features), dtype=torch.int64)
-            numbers[members] = torch.arange(len(members))
-            is_all = members == list(range(len(self.features)))
-            on_device = None if is_all else numbers.to(self._exchange.device)
-            self._groups.append(_Group(dim, range(places[0], places[-1] + 1), members, on_device))
+        order = range(len(self.features))
+        self._kept = [at for at in order if placements[at].kind == "replicated"]
+        owned = sorted((placements[at].owner or 0, at) for at in order if placements[at].kind == "whole")
+        spread = [at for at in order if placements[at].kind == "rows"]
+        by_rows = [at for at in spread if placements[at].exchange == "rows"]
+        self._duties = Duties(
+            whole=[at for _, at in owned],
+            owners=[owner for owner, _ in owned],
+            divided=[at for at in spread if placements[at].exchange == "sums"],
+            groups=[[at for at in by_rows if self._dims[at] == dim] for dim in sorted({self._dims[at] for at in by_rows})],
+        )
         routes = []
         for feature, placement in zip(self.features, placements, strict=True):
-            shape, single = shapes[feature.table], placement.kind == "rows" and placement.exchange == "rows"
-            rows = None if shape.keyed else shape.rows
-            routes.append(
-                Route(placement.kind, placement.owner or 0, single, rows, missing, feature.padding, self.stores == "own")
-            )
-        self._router = Router(routes, [*exchanged, *self._kept], len(exchanged), world, self._exchange.device)
-        self._single = [routes[at].single for at in exchanged]
-        #: By rank the places of the features that it looks up for all.
-        self._places_of = [
-            [place for place, at in enumerate(exchanged) if placements[at].kind == "rows" or placements[at].owner == other]
-            for other in range(world)
-        ]
+            shape = shapes[feature.table]
+            rows, local = None if shape.keyed else shape.rows, placement.kind == "rows" and self.stores == "own"
+            routes.append(Route(rows, feature.padding, local and not shape.keyed))
+        self._router = Router(routes, self._duties.groups, self._duties.divided, missing, world, self._exchange.device)
         # Weights go with ids where sums come back, and are multiplied here where rows do.
-        self._weights_sent = any(self.features[at].weighted and not routes[at].single for at in exchanged)
-        self._weighted_here = [feature.weighted and route.single for feature, route in zip(self.features, routes, strict=True)]
-        self._is_weighted = torch.tensor(self._weighted_here, device=self._exchange.device)
-        served = [
-            Feature(feature.name, feature.table, pooling="sum", weighted=feature.weighted and not routes[at].single)
-            for at in (exchanged[place] for place in self._places_of[rank])
-            for feature in (self.features[at],)
-        ]
+        self._weights_sent = any(self.features[at].weighted for at in (*self._duties.whole, *self._duties.divided))
         common: dict[str, Any] = {"missing": missing, "on_failure": on_failure, "max_ids": max_ids, "prefetch": prefetch}
         self._prefetch = prefetch
-        self._served = EmbeddingBagCollection(executor, served, **common) if served else None
+        self._served = Served(executor, self.features, self._duties, rank, world, common)
         kept = [self.features[at] for at in self._kept]
         self._replicated = EmbeddingBagCollection(executor, kept, dtype=self.dtype, **common) if kept else None
+        #: Ids of features that are placed whole, for each rank, as `Bags.starts` of the latest batch has it.
+        self._latest: tuple[tuple[int, ...], torch.Tensor] | None = None
 
     @property
     def device(self) -> torch.device:
@@ -281,14 +222,13 @@ class ShardedEmbeddingBagCollection(nn.Module):
         Forked
             This process was forked from the one that opened the store.
         """
-        if not self._sent:
+        if self._is_replicated:
             # Nothing is exchanged.
             assert self._replicated is not None, "there is a feature"
             return self._replicated(batch)  # type: ignore[no-any-return]
         given, error = _tried(lambda: self._checked(batch))
         with torch.no_grad():
-            step = self._begin(given, error, _whole)
-            return self._finish(step, step.kept, step.served, step.error)
+            return self._finish(self._begin(given, error, ahead=False))
 
     def prefetch(self, batch: Any) -> Prefetched:
         """Sends ids to the ranks that have their rows, each of which begins to fetch them, for `lookup`. All ranks call it.
@@ -320,14 +260,14 @@ class ShardedEmbeddingBagCollection(nn.Module):
         # All ranks were made alike.
         if self._prefetch == 0:
             raise invalid("batch", "the module was made without prefetch=: say how many batches are held at once")
-        if not self._sent:
+        if self._is_replicated:
             assert self._replicated is not None, "there is a feature"
             ahead = self._replicated.prefetch(batch)
             whole = self._replicated
             return ShardedPrefetched(self, lambda: whole.lookup(ahead), ahead._held[0].numel() if ahead._held else 0)
         given, error = _tried(lambda: self._checked(batch))
         with torch.no_grad():
-            step = self._begin(given, error, _ahead)
+            step = self._begin(given, error, ahead=True)
         return ShardedPrefetched(self, lambda: self._look_up(step), step.given.ids.numel())
 
     def lookup(self, prefetched: Prefetched) -> dict[str, torch.Tensor]:
@@ -368,92 +308,135 @@ class ShardedEmbeddingBagCollection(nn.Module):
 
     def _look_up(self, step: _Step) -> dict[str, torch.Tensor]:
         """The second half of a batch that is fetched ahead."""
-
-        def rows(collection: EmbeddingBagCollection | None, ahead: Any) -> Any:
-            if collection is None or not isinstance(ahead, Prefetched):
-                return ahead
-            return StoredModule.lookup(collection, ahead)
-
         with torch.no_grad():
-            kept, error = _tried(lambda: rows(self._replicated, step.kept))
-            served, failed = _tried(lambda: rows(self._served, step.served))
-            return self._finish(step, kept, served, step.error or error or failed)
+            return self._finish(step)
 
-    def _checked(self, batch: Any) -> Joined:
-        given = joined(self.features, batch, counted=False)
+    @property
+    def _is_replicated(self) -> bool:
+        return len(self._kept) == len(self.features)
+
+    def _checked(self, batch: Any) -> Bags:
+        is_counted = isinstance(batch, Mapping) or hasattr(batch, "length_per_key")
+        given = joined_bags(self.features, batch, counted=is_counted)
         check_ids("input", given.ids, self.device)
         check_ids("offsets", given.offsets, self.device)
         if given.ids.dim() != 1 or given.offsets.dim() != 1 or (given.offsets.shape[0] - 1) % len(self.features) != 0:
             raise invalid("batch", f"ids and offsets have one dimension, offsets F * B + 1 entries for {len(self.features)} features")
-        if given.weights is not None:
-            if given.weights.shape != given.ids.shape or given.weights.device != given.ids.device:
-                raise invalid("per_sample_weights", f"shape {tuple(given.weights.shape)}: give one for each id, on the same device")
-            if given.weights.requires_grad and torch.is_grad_enabled():
+        weights = given.weights
+        if weights is not None:
+            if weights.shape != given.ids.shape or weights.device != given.ids.device:
+                raise invalid("per_sample_weights", f"shape {tuple(weights.shape)}: give one for each id, on the same device")
+            if weights.requires_grad and torch.is_grad_enabled():
                 raise invalid("per_sample_weights", "they require a gradient, and this module is for inference: detach() them")
-            given = given._replace(weights=given.weights.to(torch.float32))
-        return given
+            weights = weights.to(torch.float32)
+        bags, count = (given.offsets.shape[0] - 1) // len(self.features), given.ids.shape[0]
+        starts = [0, *accumulate(given.counts)]
+        if not is_counted:
+            # The GPU alone knows it: the CPU waits for it, as a KeyedJaggedTensor does that has not been asked before.
+            starts = given.offsets[::bags].tolist() if bags else [0] * len(self.features) + [count]
+        if starts[0] != 0 or starts[-1] != count or any(it < last for last, it in pairwise(starts)):
+            raise _wrong_offsets(count)
+        return Bags(given.ids, given.offsets, weights, tuple(starts), bags)
 
-    def _begin(self, given: Joined, error: Exception | None, call: _Call) -> _Step:
-        """Exchanges ids, and looks up what they ask of this rank, or begins to."""
+    def _begin(self, given: Bags, error: Exception | None, *, ahead: bool) -> _Step:
+        """Exchanges ids. What this rank looks up for itself is looked up; with `ahead`, that and what it is asked for begins to be fetched."""
         if error is not None:
             nothing = torch.zeros(1, dtype=torch.int64, device=self.device)
-            given = Joined(nothing[:0], nothing, None, [])
-        route = self._router.send(given.ids, given.offsets)
-        counts = self._counts(route, error)
-        codes = [it[0] for it in counts.theirs]
-        if any(codes):
-            self._leave_together(codes, error or self._wrong_values(given, route))
-        ids, pieces, items = (sum(map(sum, it)) for it in (counts.ids, counts.pieces, counts.items))
-        mine = route.pieces(counts.places, ids, pieces, items)
-        numbers, weights = self._send(mine, given, counts)
-        kept, error = _tried(lambda: self._keep(route, given, counts, call))
-        found, failed = _tried(lambda: self._serve(numbers, weights, counts.theirs, call))
-        served, where = (None, []) if found is None else found
-        return _Step(given, route, counts, mine, kept, served, where, error or failed)
+            given = Bags(nothing[:0], nothing, None, (0,) * (len(self.features) + 1), 0)
+        route = self._router.send(given)
+        counts = self._counts(route, given, error)
+        if any(counts.codes):
+            self._leave_together(counts.codes, error or self._wrong_values(given, route))
+        coming = self._send(route, given, counts)
 
-    def _finish(self, step: _Step, kept: Any, served: Any, error: Exception | None) -> dict[str, torch.Tensor]:
+        def begun(asked: Asked) -> Asked:
+            if ahead:
+                asked.fetch()
+            return asked
+
+        # What this rank looks up for itself is looked up while ids are on their way.
+        kept, error = _tried(lambda: self._keep(given, begun) if ahead else self._look_up_kept(given))
+        numbers, weights = (None if it is None else it.get() for it in coming)
+        assert numbers is not None, "ids are sent"
+        rows = []
+        for at in range(len(self._duties.groups)):
+            asked, failed = _tried(partial(self._served.rows_of, at, numbers, counts, begun))
+            error = error or failed
+            rows.append(asked)
+        sums, failed = _tried(lambda: self._served.sums_of(numbers, weights, counts, begun))
+        return _Step(given, route, counts, kept, rows, sums, error or failed)
+
+    def _finish(self, step: _Step) -> dict[str, torch.Tensor]:
         """Sends rows to the ranks whose batches want them, and puts those that come into the bags of this rank's."""
-        error = _without_positions(error)
+        given, route, counts, error = step.given, step.route, step.counts, step.error
+        kept, failed = _tried(step.kept.look_up) if isinstance(step.kept, Asked) else (step.kept, None)
+        error = error or failed
+        # Sums are looked up while rows are on their way.
+        coming = []
+        for at, asked in enumerate(step.rows):
+            found, failed = (None, None) if asked is None else _tried(asked.look_up)
+            error = error or failed
+            coming.append(self._send_rows(at, found, counts))
+        sums, failed = (None, None) if step.sums is None else _tried(step.sums.look_up)
+        error = _without_positions(error or failed)
         # Other ranks get zeros where this one failed, and are told.
-        self._tell(error)
-        given, counts = step.given, step.counts
-        bags = (given.offsets.shape[0] - 1) // len(self.features)
+        telling = self._tell(error)
+        blocks = self._send_sums(sums, counts) if self._duties.whole or self._duties.divided else None
         outputs: dict[str, torch.Tensor] = {}
         if kept is not None:
             dims = [self._dims[at] for at in self._kept]
             outputs.update(zip([self.features[at].name for at in self._kept], kept.split(dims, dim=1), strict=True))
-        for group in self._groups:
-            rows = self._bring_back(group, None if served is None else (served, step.where), counts)
-            outputs.update(self._bags_of(group, rows, step.mine, counts, step.route, given, bags))
+        for at, of_group in enumerate(coming):
+            outputs.update(self._bags_of_rows(at, of_group.get(), route, given, counts))
+        if blocks is not None:
+            outputs.update(self._bags_of_sums(blocks.get(), route, given))
+        told = telling.get()
+        if self.device.type == "cpu":
+            self._leave_together(told.tolist(), error)
+        else:
+            # To read it would wait for the GPU. What is not read yet of a look-up before stays.
+            self._told = told if self._told is None else torch.where(self._told != 0, self._told, told)
         # On a GPU a failure of the call before is told now, behind the exchanges in which all ranks take part.
         if error is not None or counts.late is not None:
             raise error or counts.late  # type: ignore[misc]
         return {feature.name: outputs[feature.name] for feature in self.features}
 
-    def _counts(self, route: Sorted, error: Exception | None) -> _Counts:
-        """Tells all ranks how much this one sends, and is told how much they send. The CPU waits for the GPU here, and nowhere else."""
-        world, sent = self._exchange.size, len(self._sent)
-        code = torch.where(route.missing.any(), _KINDS.index("MissingIds"), 0)
-        code = torch.where(route.wrong_offsets, _KINDS.index("InvalidArgument"), code)
+    def _counts(self, route: Routed, given: Bags, error: Exception | None) -> Counts:
+        """Tells all ranks how much this one sends, and is told how much they send. The CPU waits for the GPU here, and, but for a
+        KeyedJaggedTensor, nowhere else."""
+        world, device = self._exchange.size, self.device
+        if self._latest is None or self._latest[0] != (given.bags, *given.starts):
+            counts = [given.starts[at + 1] - given.starts[at] for at in self._duties.whole]
+            known = [
+                [0, given.bags, *(count if owner == rank else 0 for count, owner in zip(counts, self._duties.owners, strict=True))]
+                for rank in range(world)
+            ]
+            self._latest = ((given.bags, *given.starts), torch.tensor(known, dtype=torch.int64, device=device))
+        known_here = self._latest[1]
         if error is not None:
-            code = torch.full_like(code, _code(error))
-        used = world * sent
-        by_rank = [it[:used].reshape(world, sent) for it in (route.ids_of_key, route.pieces_of_key)]
-        head = torch.cat([code.reshape(1, 1).expand(world, 1), *by_rank], dim=1).contiguous()
+            known_here = known_here.clone()
+            known_here[:, 0] = _code(error)
+        # Two bits, and what the CPU knows.
+        bits = [route.wrong_offsets, route.wrong_offsets if route.missing is None else route.missing.any()]
+        parts = [*(bit.reshape(1, 1).expand(world, 1) for bit in bits), known_here]
+        parts += [] if route.divided is None else [route.divided.counts]
+        head = torch.cat([*parts, *(it.counts for it in route.chosen)], dim=1)
         received = self._exchange.swap("how many ids they send", head)
-        told = self._told if self._told is not None else code.new_zeros(world)
-        parts = [*by_rank, route.places_of_key[:used], route.ids_of_key[used:-1].sum(), received, told]
-        values = iter(torch.cat([part.reshape(-1) for part in parts]).tolist())
-        ids, pieces, places = ([list(islice(values, sent)) for _ in range(world)] for _ in range(3))
-        kept = next(values)
-        theirs = [list(islice(values, 1 + 2 * sent)) for _ in range(world)]
+        told = self._told if self._told is not None else head.new_zeros(world)
+        fewest = route.fewest.to(torch.int64)
+        values = torch.cat([head.reshape(-1), received.reshape(-1), told, fewest]).tolist()
         self._told = None
-        items = [
-            [place if single else piece for place, piece, single in zip(*of_rank, self._single, strict=True)]
-            for of_rank in zip(places, pieces, strict=True)
-        ]
-        late = _first_failed(list(values), self._exchange.rank)
-        return _Counts(ids, pieces, items, sum(map(sum, places)), kept, theirs, late)
+        columns, lists = head.shape[1], []
+        for at in range(0, 2 * world * columns, columns):
+            summed = len(self._duties.whole) + len(self._duties.divided)
+            line = iter(values[at + 3 : at + columns])
+            lists.append(Told(next(line), list(islice(line, summed)), [list(islice(line, len(group))) for group in self._duties.groups]))
+        sizes = [len(group) for group in self._duties.groups]
+        chosen = received[:, columns - sum(sizes) :].split(sizes, dim=1) if sizes else ()
+        codes = [_code_of(*values[at : at + 3]) for at in range(world * columns, 2 * world * columns, columns)]
+        behind = 2 * world * columns
+        late = _first_failed(values[behind : behind + world], self._exchange.rank)
+        return Counts(lists[:world], lists[world:], list(chosen), codes, values[behind + world :], late)
 
     def _leave_together(self, codes: Sequence[int], error: Exception | None) -> None:
         """Raises on all ranks if one of them failed: there what befell it, elsewhere which rank it was."""
@@ -463,151 +446,143 @@ class ShardedEmbeddingBagCollection(nn.Module):
         if failed is not None:
             raise failed
 
-    def _wrong_values(self, given: Joined, route: Sorted) -> Exception | None:
+    def _wrong_values(self, given: Bags, route: Routed) -> Exception | None:
         """What is wrong with the values of this rank's batch."""
         if bool(route.wrong_offsets):
-            return invalid("offsets", f"they descend, or do not go from 0 to {given.ids.shape[0]}, the number of ids")
-        positions = torch.nonzero(route.missing).reshape(-1).tolist()
+            return _wrong_offsets(given.ids.shape[0])
+        positions = [] if route.missing is None else torch.nonzero(route.missing).reshape(-1).tolist()
         if not positions:
             return None
         text = f"{len(positions)} of {given.ids.shape[0]} ids are missing from their tables, the first at position {positions[0]}"
         details = {"positions": positions, "count": len(positions), "id": int(given.ids[positions[0]])}
         return _make("MissingIds", text, details)
 
-    def _send(self, mine: Pieces, given: Joined, counts: _Counts) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Sends each rank the lengths of its pieces and their ids; and weights. Returns what came."""
-        ids_of, pieces_of = [sum(it) for it in counts.ids], [sum(it) for it in counts.pieces]
-        parts = []
-        for ids, pieces in zip(spans(ids_of), spans(pieces_of), strict=True):
-            parts += [mine.lengths[slice(*pieces)], mine.ids[slice(*ids)]]
-        sent = len(self._sent)
-        received_ids = [sum(it[1 : 1 + sent]) for it in counts.theirs]
-        received = [sum(it[1:]) for it in counts.theirs]
-        sizes = [one + other for one, other in zip(ids_of, pieces_of, strict=True)]
-        numbers = self._exchange.swap("ids", torch.cat(parts), sizes, received)
+    def _send(self, route: Routed, given: Bags, counts: Counts) -> tuple[Coming, Coming | None]:
+        """Begins to send each rank the ids that it looks up: how many each bag of a feature has whose sum comes back, ids of bags, and
+        ids whose rows come back. Their weights are sent by another exchange."""
+        world, bags = self._exchange.size, given.bags
+        ids, lengths, weights = given.ids.to(torch.int64), route.lengths, given.weights
+        parts: list[torch.Tensor] = []
+        factors: list[torch.Tensor] = []
+        sizes, weight_sizes = [], []
+        at_divided, at_chosen = 0, [0] * len(self._duties.groups)
+        in_order = None
+        if route.divided is not None and weights is not None and self._weights_sent:
+            in_order = joined([weights[slice(*it)] for it in given.spans(self._duties.divided)], weights)[route.divided.order]
+        for rank in range(world):
+            own = self._duties.owned_by(rank)
+            told, begin = counts.sent[rank], len(parts)
+            parts += [lengths[first * bags : last * bags] for first, last in runs(own)]
+            if route.divided is not None:
+                parts.append(route.divided.lengths[rank])
+            parts += [ids[slice(*it)] for it in given.spans(own)]
+            factors += [weights[slice(*it)] for it in given.spans(own)] if weights is not None and self._weights_sent else []
+            if route.divided is not None:
+                end = at_divided + sum(told.ids[len(self._duties.whole) :])
+                parts.append(route.divided.ids[at_divided:end])
+                factors += [] if in_order is None else [in_order[at_divided:end]]
+                at_divided = end
+            for which, chosen in enumerate(route.chosen):
+                end = at_chosen[which] + sum(told.chosen[which])
+                parts.append(chosen.ids[at_chosen[which] : end])
+                at_chosen[which] = end
+            sizes.append(sum(it.shape[0] for it in parts[begin:]))
+            weight_sizes.append(sum(told.ids))
+        received = [sum(it) for it in zip(*self._served.received(counts), strict=True)]
+        numbers = self._exchange.begin("ids", joined(parts, ids).contiguous(), sizes, received)
         if not self._weights_sent:
             return numbers, None
-        assert given.weights is not None, "a feature is weighted"
-        return numbers, self._exchange.swap("weights", given.weights[mine.source], ids_of, received_ids)
+        assert weights is not None, "a feature is weighted"
+        return numbers, self._exchange.begin("weights", joined(factors, weights), weight_sizes, [sum(it.ids) for it in counts.received])
 
-    def _keep(self, route: Sorted, given: Joined, counts: _Counts, call: _Call) -> Any:
-        """Looks up the features that each rank looks up for itself, one beside the other; or begins to. None: there are none."""
+    def _keep(self, given: Bags, begun: Callable[[Asked], Asked]) -> Asked | None:
+        """What this rank looks up for itself, features one beside the other. None: there is nothing."""
         if self._replicated is None:
             return None
-        bags = (given.offsets.shape[0] - 1) // len(self.features)
-        lengths = (given.offsets[1:] - given.offsets[:-1]).to(torch.int64).reshape(len(self.features), bags)[self._kept].reshape(-1)
-        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
-        # They lie behind those that are exchanged, and before those that go nowhere.
-        part = slice(counts.places, counts.places + counts.kept)
-        ids = route.ids[part]
+        ids = joined([given.ids[slice(*it)] for it in given.spans(self._kept)], given.ids)
         weights = None
         if any(self.features[at].weighted for at in self._kept):
             assert given.weights is not None, "a feature is weighted"
-            weights = given.weights[route.order[part]]
-        return call(self._replicated, ids, offsets, weights)
+            weights = joined([given.weights[slice(*it)] for it in given.spans(self._kept)], given.weights)
+        return begun(Asked(self._replicated, ids, given.own_offsets(self._kept), weights))
 
-    def _serve(
-        self, numbers: torch.Tensor, weights: torch.Tensor | None, theirs: list[list[int]], call: _Call
-    ) -> tuple[Any, list[list[tuple[int, int]]]]:
-        """Looks up what all ranks want of this one, or begins to: rows of pieces, one feature beside the other, and where those of each
-        rank lie."""
-        places, sent = self._places_of[self._exchange.rank], len(self._sent)
-        lengths: list[list[torch.Tensor]] = [[] for _ in places]
-        ids: list[list[torch.Tensor]] = [[] for _ in places]
-        factors: list[list[torch.Tensor]] = [[] for _ in places]
-        counts: list[list[int]] = [[] for _ in places]
-        at = at_weights = 0
-        for given in theirs:
-            for which, place in enumerate(places):
-                pieces = given[1 + sent + place]
-                lengths[which].append(numbers[at : at + pieces])
-                counts[which].append(pieces)
-                at += pieces
-            for which, place in enumerate(places):
-                count = given[1 + place]
-                ids[which].append(numbers[at : at + count])
-                at += count
-                if weights is not None:
-                    factors[which].append(weights[at_weights : at_weights + count])
-                at_weights += count
-        where = [spans(it) for it in counts]
-        if self._served is None:
-            return numbers.new_zeros((0, 0), dtype=torch.float32), where
-        bags = max(sum(it) for it in counts)
-        # Every feature of a look-up has as many bags: empty ones are added.
-        padded = [torch.cat([*own, own[0].new_zeros(bags - sum(many))]) for own, many in zip(lengths, counts, strict=True)]
-        offsets = torch.cat([numbers.new_zeros(1), torch.cat(padded).cumsum(0)])
-        joined_ids = torch.cat([part for own in ids for part in own])
-        joined_weights = None if weights is None else torch.cat([part for own in factors for part in own])
-        if not any(feature.weighted for feature in self._served.features):
-            joined_weights = None
-        return call(self._served, joined_ids, offsets, joined_weights), where
+    def _look_up_kept(self, given: Bags) -> torch.Tensor | None:
+        asked = self._keep(given, lambda it: it)
+        return None if asked is None else asked.look_up()
 
-    def _tell(self, error: Exception | None) -> None:
-        """Tells all ranks whether this one's look-ups have failed, and on the CPU raises if another's have."""
-        world = self._exchange.size
-        codes = torch.full((world,), _code(error), dtype=torch.int64, device=self.device)
-        told = self._exchange.swap("whether look-ups failed", codes)
-        if self.device.type == "cuda":
-            # To read it would wait for the GPU. What is not read yet of a look-up before stays.
-            self._told = told if self._told is None else torch.where(self._told != 0, self._told, told)
-            return
-        self._leave_together(told.tolist(), error)
-
-    def _bring_back(
-        self,
-        group: _Group,
-        found: tuple[torch.Tensor, list[list[tuple[int, int]]]] | None,
-        counts: _Counts,
-    ) -> torch.Tensor:
-        """Sends each rank the rows of its pieces, and returns those of this rank's own."""
-        sent, places = len(self._sent), self._places_of[self._exchange.rank]
-        sizes = [sum(given[1 + sent + place] for place in group.places) for given in counts.theirs]
-        received = [sum(it[place] for place in group.places) for it in counts.pieces]
+    def _send_rows(self, group: int, found: torch.Tensor | None, counts: Counts) -> Coming:
+        """Begins to send each rank the rows of its ids, and to get those of this rank's. Behind these is a row of zeros."""
+        dim = self._dims[self._duties.groups[group][0]]
+        sizes, received = ([sum(it.chosen[group]) for it in side] for side in (counts.received, counts.sent))
         if found is None:
-            rows = torch.zeros((sum(sizes), group.dim), device=self.device)
-        else:
-            parts, columns = [], spans([self._dims[self._sent[place]] for place in places])
-            for rank in range(len(counts.theirs)):
-                for which, place in enumerate(places):
-                    if place in group.places:
-                        begin, end = found[1][which][rank]
-                        parts.append(found[0][begin:end, slice(*columns[which])])
-            rows = torch.cat(parts) if parts else torch.zeros((0, group.dim), device=self.device)
-        return self._exchange.swap("rows", rows, sizes, received)
+            found = torch.zeros((sum(sizes), dim), device=self.device)
+        into = torch.empty((sum(received) + 1, dim), device=self.device)
+        into[-1].zero_()
+        return self._exchange.begin("rows", found, sizes, received, into[:-1])
 
-    def _bags_of(
-        self, group: _Group, rows: torch.Tensor, mine: Pieces, counts: _Counts, route: Sorted, given: Joined, bags: int
+    def _send_sums(self, found: torch.Tensor | None, counts: Counts) -> Coming:
+        """Begins to send each rank the sums of its bags, and to get those of this rank's."""
+        rank, world = self._exchange.rank, self._exchange.size
+        widths = [sum(self._dims[at] for at in self._duties.summed_by(other)) for other in range(world)]
+        sizes, received = [it.bags * widths[rank] for it in counts.received], [counts.sent[0].bags * it for it in widths]
+        if found is None:
+            found = torch.zeros(sum(sizes), device=self.device)
+        return self._exchange.begin("sums", found.reshape(-1), sizes, received)
+
+    def _tell(self, error: Exception | None) -> Coming:
+        """Begins to tell all ranks whether this one's look-ups have failed."""
+        codes = torch.full((self._exchange.size,), _code(error), dtype=torch.int64, device=self.device)
+        return self._exchange.begin("whether look-ups failed", codes)
+
+    def _bags_of_rows(
+        self, which: int, rows: torch.Tensor, route: Routed, given: Bags, counts: Counts
     ) -> dict[str, torch.Tensor]:
-        """Puts what came back into the bags of this rank's batch."""
-        piece, bag, first, position = mine.piece, mine.bag, mine.first, mine.position
-        if len(self._groups) > 1:
-            # Of each rank's items, those of the group, with their pieces numbered as these came back.
-            parts, came = [], 0
-            before = [(sum(map(sum, counts.items[:at])), sum(map(sum, counts.pieces[:at]))) for at in range(len(counts.items))]
-            for (items, pieces), of_items, of_pieces in zip(before, counts.items, counts.pieces, strict=True):
-                begin = items + sum(of_items[: group.places.start])
-                part = slice(begin, begin + sum(of_items[place] for place in group.places))
-                parts.append((part, came - pieces - sum(of_pieces[: group.places.start])))
-                came += sum(of_pieces[place] for place in group.places)
-            piece = torch.cat([piece[part] + shift for part, shift in parts])
-            bag, first, position = (torch.cat([it[part] for part, _ in parts]) for it in (bag, first, position))
+        """Adds rows that came back up, into the bags of this rank's batch."""
+        group, dim = self._duties.groups[which], rows.shape[1]
+        # With the row of zeros behind them, which is that of ids that went nowhere.
+        rows = rows.as_strided((rows.shape[0] + 1, dim), (dim, 1))
         factors = None
-        if any(self._weighted_here[at] for at in group.features):
+        if any(self.features[at].weighted for at in group):
             assert given.weights is not None, "a feature is weighted"
-            weighted = self._is_weighted[bag // max(bags, 1)]
-            factors = torch.where(weighted, given.weights[position], 1.0)
-        if group.numbers is not None:
-            bag = group.numbers[bag // max(bags, 1)] * bags + bag % max(bags, 1)
-        sums = sums_of_bags(rows, piece, bag, first, factors, len(group.features) * bags)
-        sums = sums.reshape(len(group.features), bags, group.dim)
-        outputs = {}
-        for of_feature, at in zip(sums, group.features, strict=True):
-            if self.features[at].pooling == "mean":
-                kept = route.kept.reshape(len(self.features), bags)[at].clamp(min=1)
-                of_feature = of_feature / kept.unsqueeze(1)
-            outputs[self.features[at].name] = of_feature.to(self.dtype)
-        return outputs
+            ones = given.weights.new_ones
+            parts = [
+                given.weights[first:last] if self.features[at].weighted else ones(last - first)
+                for at in group
+                for first, last in given.spans([at])
+            ]
+            factors = joined(parts, given.weights)
+        places = route.chosen[which].places
+        if factors is None and given.bags and places.shape[0] == len(group) * given.bags and min(counts.fewest[at] for at in group) == 1:
+            # Each bag is a row. A sum from +0 has no -0.
+            sums = rows.add_(0.0).index_select(0, places)
+        else:
+            sums = sums_of_bags(rows, places, given.own_offsets(group), factors)
+        by_feature = sums.reshape(len(group), given.bags, dim)
+        return {self.features[at].name: self._finished(of_feature, at, route, given) for at, of_feature in zip(group, by_feature, strict=True)}
+
+    def _bags_of_sums(self, came: torch.Tensor, route: Routed, given: Bags) -> dict[str, torch.Tensor]:
+        """Adds the sums of ranks up, in their order."""
+        outputs: dict[str, torch.Tensor] = {}
+        begin = 0
+        for rank in range(self._exchange.size):
+            features = self._duties.summed_by(rank)
+            dims = [self._dims[at] for at in features]
+            block = came[begin : begin + given.bags * sum(dims)].reshape(given.bags, sum(dims))
+            begin += block.numel()
+            for at, part in zip(features, block.split(dims, dim=1), strict=True):
+                name = self.features[at].name
+                outputs[name] = outputs[name] + part if name in outputs else part
+        return {name: self._finished(outputs[name], at, route, given) for at in (*self._duties.whole, *self._duties.divided) for name in [self.features[at].name]}
+
+    def _finished(self, sums: torch.Tensor, feature: int, route: Routed, given: Bags) -> torch.Tensor:
+        """Bags of a feature: means divided, and of the output's type."""
+        if self.features[feature].pooling == "mean":
+            bounds = given.offsets[feature * given.bags : (feature + 1) * given.bags + 1].to(torch.int64)
+            if route.nothing is not None:
+                counted = (~route.nothing).cumsum(0)
+                bounds = torch.cat([counted.new_zeros(1), counted])[bounds]
+            sums = sums / torch.diff(bounds).clamp(min=1).unsqueeze(1)
+        return sums.to(self.dtype)
 
     def check(self, patience: float = 60.0) -> None:
         """Waits until this rank's look-ups have ended, and raises what befell them, or which other rank told of a failure.
@@ -630,9 +605,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
         Forked
             This process was forked from the one that opened the store.
         """
-        for collection in (self._served, self._replicated):
-            if collection is not None:
-                collection.check(patience)
+        for module in self._looking_up:
+            module.check(patience)
         if self._told is not None:
             codes, self._told = self._told.tolist(), None
             self._leave_together(codes, None)
@@ -649,12 +623,21 @@ class ShardedEmbeddingBagCollection(nn.Module):
         Forked
             This process was forked from the one that opened the store.
         """
-        return any([it.recover() for it in (self._served, self._replicated) if it is not None])
+        return any([it.recover() for it in self._looking_up])
 
     def reports(self) -> dict[str, dict[str, Any] | None]:
-        """Counts and seconds of this rank's latest look-up for all ranks ("served") and for itself ("replicated")."""
-        named = (("served", self._served), ("replicated", self._replicated))
-        return {name: collection.report() for name, collection in named if collection is not None}
+        """Counts and seconds of this rank's latest look-ups for all ranks ("served"), added up, and for itself ("replicated")."""
+        found = {}
+        if self._served.modules_that_look_up:
+            found["served"] = self._served.report()
+        if self._replicated is not None:
+            found["replicated"] = self._replicated.report()
+        return found
+
+    @property
+    def _looking_up(self) -> list[StoredModule]:
+        kept = [] if self._replicated is None else [self._replicated]
+        return [*self._served.modules_that_look_up, *kept]
 
     def _apply(self, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> Any:
         before = torch.empty(0, dtype=self.dtype, device=self.device)
@@ -667,6 +650,32 @@ class ShardedEmbeddingBagCollection(nn.Module):
     def extra_repr(self) -> str:
         placed = [f"{it.table}: {it.kind}{'' if it.owner is None else f' by rank {it.owner}'}" for it in self.plan.placements]
         return f"rank {self._exchange.rank} of {self._exchange.size}, {', '.join(placed)}, device={str(self.device)!r}"
+
+
+def _wrong_offsets(count: int) -> Exception:
+    return invalid("offsets", f"they descend, or do not go from 0 to {count}, the number of ids")
+
+
+def sums_of_bags(rows: torch.Tensor, places: torch.Tensor, offsets: torch.Tensor, factors: torch.Tensor | None) -> torch.Tensor:
+    """Adds rows up, from +0, in each bag in its order.
+
+    Parameters
+    ----------
+    rows : Tensor of float32, shape (p, dim)
+    places : Tensor of int64, shape (n,)
+        By id of a bag its row.
+    offsets : Tensor of int64, shape (bags + 1,)
+        Where each bag begins in `places`, and where the last ends.
+    factors : Tensor of float32, shape (n,), optional
+        By what the row of each id is multiplied.
+    """
+    if offsets.shape[0] == 1 or places.shape[0] == 0:
+        return rows.new_zeros((offsets.shape[0] - 1, rows.shape[1]))
+    if factors is None:
+        return F.embedding_bag(places, rows, offsets, mode="sum", include_last_offset=True)
+    # Products are rounded before they are added.
+    products = rows.index_select(0, places) * factors.unsqueeze(1)
+    return torch.segment_reduce(products, "sum", lengths=torch.diff(offsets), axis=0, unsafe=True, initial=0)
 
 
 def _tried(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
@@ -690,6 +699,13 @@ def _code(error: Exception | None) -> int:
         return 0
     named = next((kind.__name__ for kind in type(error).__mro__ if kind.__name__ in _KINDS), "WarprowError")
     return _KINDS.index(named)
+
+
+def _code_of(wrong_offsets: int, missing: int, code: int) -> int:
+    """The number of the error that a rank tells of its batch, by what is wrong with its values, or by what it could not begin with."""
+    if code:
+        return code
+    return _KINDS.index("InvalidArgument") if wrong_offsets else _KINDS.index("MissingIds") if missing else 0
 
 
 def _first_failed(codes: Sequence[int], own: int) -> RankFailed | None:
