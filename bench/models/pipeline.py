@@ -38,6 +38,9 @@ class DenseLayers:
 
     def __init__(self, model: nn.Module, device: torch.device, is_compiled: bool, note: Callable[[str], None]) -> None:
         self.model = model.to(device)
+        if is_compiled:
+            # Of models before this one, which figures in one process have: torch compiles one function so many times, and then no more.
+            torch.compiler.reset()
         self._call: Callable[..., torch.Tensor] = torch.compile(self.model, dynamic=False) if is_compiled else self.model
         self.is_compiled, self._note = is_compiled, note
 

@@ -20,6 +20,8 @@ from ..pipeline import DenseLayers, Step
 from ..ways import Way
 from ..world import Answers
 
+#: Seconds of a measurement from which on the GPU's counter of energy, which moves in steps, says something.
+ENERGY_S = 0.2
 #: Batches that warm up, and of which every row is compared.
 WARM = 3
 
@@ -39,7 +41,7 @@ class Measured:
     samples_per_second: float
     p50_us: float
     p99_us: float
-    #: Of a million samples: processor seconds, those of threads that play drives apart, and joules of the GPU.
+    #: Of a million samples: processor seconds, those of threads that play drives apart, and joules of the GPU (of runs that are long enough).
     cpu_s: float | None
     drives_cpu_s: float | None
     joules: float | None
@@ -165,7 +167,7 @@ def _measured(name: str, drives: str, asking: list[_Client], limit_s: float, met
         p99_us=percentile(times, 0.99) * 1e6,
         cpu_s=spent.cpu_s / millions if has_costs else None,
         drives_cpu_s=spent.drives_s / millions if has_costs else None,
-        joules=spent.joules / millions if has_costs and spent.joules is not None else None,
+        joules=spent.joules / millions if has_costs and spent.joules is not None and whole >= ENERGY_S else None,
         compared=samples,
         largest_difference=largest,
         counts=asking[0].step.way.counts(),
