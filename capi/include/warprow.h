@@ -21,7 +21,7 @@
 //
 // Within a major version nothing is taken away or changed; each addition raises the minor version. A program works with a library of
 // the same major version, and of the same minor version or a later one.
-#define WARPROW_ABI_VERSION 65539
+#define WARPROW_ABI_VERSION 65540
 
 // What a call came to. All but WARPROW_STATUS_OK come with a warprow_error, if the caller asked for one.
 enum warprow_status
@@ -1075,7 +1075,25 @@ typedef struct warprow_cache_statistics {
   uint64_t refusals;
   // On a GPU: for how many look-ups a line is held that one has used. On the host 0.
   uint64_t hold;
+  // On a GPU: rows that stay until they are let go, by warprow_gpu_executor_pin_cache_rows. On the host 0. Since 1.4.
+  uint64_t pinned;
 } warprow_cache_statistics;
+
+// What became of rows that were to be brought into the cache of a GPU, or to stay there. Since 1.4.
+typedef struct warprow_cache_warmed {
+  // sizeof(warprow_cache_warmed).
+  size_t struct_size;
+  // Ids that the cache has now, each as often as it was given; of rows to pin: different rows that are pinned now and were not before.
+  uint64_t cached;
+  // Of rows to pin: different rows that were pinned before. Else 0.
+  uint64_t already;
+  // Ids whose row lies in GPU memory or DRAM anyway.
+  uint64_t in_memory;
+  // Ids that the table does not have.
+  uint64_t missing;
+  // Ids whose row found no line: all in which it may lie are pinned, or held for look-ups under way.
+  uint64_t left;
+} warprow_cache_warmed;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1802,6 +1820,64 @@ warprow_status warprow_gpu_executor_cache_statistics(const struct warprow_gpu_ex
 warprow_status warprow_gpu_executor_clear_cache(const struct warprow_gpu_executor *executor,
                                                 uint64_t patience_ms,
                                                 struct warprow_error **error);
+
+// Brings rows of a table into a GPU executor's cache before they are looked up. `ids` has `id_count` ids of the table, or keys by their
+// bits, the hottest first; they stay the caller's. Each row that has to be read gets a line, whatever the cache's admission says. If
+// `warmed` is not NULL, whose struct_size the caller has set, it is told what came of it.
+//
+// Any thread may call it. It blocks until the rows are there. Look-ups go on meanwhile. It takes a slot's queue pairs on each drive for
+// that time. No stream may be being captured meanwhile.
+warprow_status warprow_gpu_executor_warm_cache(const struct warprow_gpu_executor *executor,
+                                               const char *table,
+                                               const uint64_t *ids,
+                                               size_t id_count,
+                                               struct warprow_cache_warmed *warmed,
+                                               struct warprow_error **error);
+
+// Brings rows into the cache as warprow_gpu_executor_warm_cache does, and has them stay there until they are let go, the cache is
+// emptied, or other tables are adopted. WARPROW_STATUS_INVALID_ARGUMENT: of the 8 lines in which a row may lie more than 6 would be
+// pinned; then nothing was changed.
+//
+// Any thread may call it. It blocks until the rows are there. Look-ups go on meanwhile. No stream may be being captured meanwhile.
+warprow_status warprow_gpu_executor_pin_cache_rows(const struct warprow_gpu_executor *executor,
+                                                   const char *table,
+                                                   const uint64_t *ids,
+                                                   size_t id_count,
+                                                   struct warprow_cache_warmed *pinned,
+                                                   struct warprow_error **error);
+
+// Lets rows of a table go that stay in a GPU executor's cache: those of `ids`, or, if `ids` is NULL, all of them. They leave it when
+// others take their places. If `count` is not NULL, it gets the number of these rows.
+//
+// Any thread may call it. It blocks for microseconds, or for as long as the order of a table takes to read. No stream may be being
+// captured meanwhile.
+warprow_status warprow_gpu_executor_unpin_cache_rows(const struct warprow_gpu_executor *executor,
+                                                     const char *table,
+                                                     const uint64_t *ids,
+                                                     size_t id_count,
+                                                     uint64_t *count,
+                                                     struct warprow_error **error);
+
+// Writes to the file `file` which rows a GPU executor's cache has, by their ids, so that warprow_gpu_executor_warm_cache_from can bring
+// them back. The file replaces one that is there, whole. If `rows` is not NULL, it gets the number of rows that were listed; rows whose
+// keys are not stored cannot be.
+//
+// Any thread may call it. It blocks until the file is written. Look-ups go on meanwhile. No stream may be being captured meanwhile.
+warprow_status warprow_gpu_executor_save_cache(const struct warprow_gpu_executor *executor,
+                                               const char *file,
+                                               uint64_t *rows,
+                                               struct warprow_error **error);
+
+// Brings the rows into a GPU executor's cache that warprow_gpu_executor_save_cache has listed in `file`, as
+// warprow_gpu_executor_warm_cache does. If `warmed` is not NULL, whose struct_size the caller has set, it is told what came of it, of
+// all tables together. WARPROW_STATUS_INVALID_ARGUMENT: the file is damaged, no such file, or of another store; then nothing was
+// changed.
+//
+// Any thread may call it. It blocks until the rows are there. Look-ups go on meanwhile. No stream may be being captured meanwhile.
+warprow_status warprow_gpu_executor_warm_cache_from(const struct warprow_gpu_executor *executor,
+                                                    const char *file,
+                                                    struct warprow_cache_warmed *warmed,
+                                                    struct warprow_error **error);
 
 // The table of functions by which `libwarprow_torch.so`, the library of operators of PyTorch's (docs/python.md), looks rows up for compiled
 // models. It is for that library alone, which compares the table's version and size with its own.

@@ -78,7 +78,10 @@ impl From<GpuError> for Failure {
             GpuError::TableDamaged { .. } => Store,
             GpuError::Unfit(_) => Refused,
             GpuError::Invalid { .. } | GpuError::Flawed(..) => InvalidArgument,
-            GpuError::CacheTooSmall { .. } | GpuError::NoCache => InvalidArgument,
+            GpuError::CacheTooSmall { .. }
+            | GpuError::CachePinsFull { .. }
+            | GpuError::CacheFile { .. }
+            | GpuError::NoCache => InvalidArgument,
             GpuError::NoFreeSlot { .. } | GpuError::SlotHoldsBatch | GpuError::Busy(_) | GpuError::CacheBusy { .. } => {
                 Busy
             }

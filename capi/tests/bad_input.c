@@ -436,6 +436,12 @@ static void caches(warprow_store *store, warprow_host_executor *without) {
     HANDLE(warprow_host_executor_clear_cache(executor, &error), "was closed");
     INVALID(warprow_gpu_executor_cache_statistics(NULL, &statistics, &error), "warprow_gpu_executor is NULL");
     INVALID(warprow_gpu_executor_clear_cache(NULL, 0, &error), "warprow_gpu_executor is NULL");
+    uint64_t id = 1;
+    INVALID(warprow_gpu_executor_warm_cache(NULL, "t", &id, 1, NULL, &error), "warprow_gpu_executor is NULL");
+    INVALID(warprow_gpu_executor_pin_cache_rows(NULL, "t", &id, 1, NULL, &error), "warprow_gpu_executor is NULL");
+    INVALID(warprow_gpu_executor_save_cache(NULL, "f", NULL, &error), "warprow_gpu_executor is NULL");
+    INVALID(warprow_gpu_executor_warm_cache_from(NULL, "f", NULL, &error), "warprow_gpu_executor is NULL");
+    INVALID(warprow_gpu_executor_unpin_cache_rows(NULL, "t", NULL, 0, NULL, &error), "warprow_gpu_executor is NULL");
     warprow_gpu_options gpu = {0};
     gpu.struct_size = sizeof gpu;
     warprow_gpu_executor *none = NULL;

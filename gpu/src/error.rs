@@ -1,11 +1,15 @@
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use warprow_driver::DriverError;
+use warprow_kernels::CachePins;
+use warprow_kernels::abi::CACHE_WAYS;
 use warprow_layout::VolumeError;
 
 use warprow_lookup::MissingId;
 use warprow_store::StoreError;
 
+use crate::cache_file::CacheFileError;
 use crate::report::GpuReport;
 
 /// Why the GPU executor cannot do what it was asked to, or what went wrong with a look-up.
@@ -69,6 +73,28 @@ pub enum GpuError {
         bytes: u64,
         /// What would do.
         needed: u64,
+    },
+    /// Sets of the cache's lines have no room for so many pinned rows. Nothing was changed.
+    #[error(
+        "{rows} of the rows to pin of table {table:?}, the first of id {first}, may each lie in {} lines of which {} are pinned already, or would be: pin fewer rows, unpin others, give GpuOptions::cache_bytes more, or keep these rows in GPU memory by GpuOptions::with_hbm_rows",
+        CACHE_WAYS,
+        CachePins::MOST
+    )]
+    CachePinsFull {
+        /// The table.
+        table: String,
+        /// Rows that find no room.
+        rows: u64,
+        /// The id, or key, of the first of them.
+        first: u64,
+    },
+    /// A list of what a cache has cannot be saved or read; nothing was changed.
+    #[error("the cache's list {path:?}: {source}")]
+    CacheFile {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: CacheFileError,
     },
     /// There is no cache.
     #[error("the executor has no cache: attach with GpuOptions::with_cache_bytes")]

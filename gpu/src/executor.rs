@@ -85,6 +85,13 @@ impl GpuExecutor {
         if options.queue_sets > MOST_QUEUE_SETS {
             return Err(GpuError::Unsupported(format!("a slot has at most {MOST_QUEUE_SETS} queue sets")));
         }
+        if options.cache_bytes > 0 && options.one_kernel_ids.is_some_and(|ids| ids > 0) {
+            return Err(GpuError::Unsupported(
+                "look-ups by one kernel (GpuOptions::one_kernel_ids) do not ask a cache: attach without one_kernel_ids, or without \
+                 cache_bytes"
+                    .to_owned(),
+            ));
+        }
         if options.gatherers > MOST_GATHERERS {
             return Err(GpuError::Unsupported(format!("at most {MOST_GATHERERS} thread blocks gather rows")));
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUpointer_attribute_enum, CUresult, CUstream};
 use warprow_gpu_queues::{Gpu, ends_context};
-use warprow_kernels::abi::{Adoption, CacheSweep, Lookup, NgramTokens, Update};
+use warprow_kernels::abi::{Adoption, CachePin, CacheSweep, Lookup, NgramTokens, Update};
 use warprow_kernels::{KernelError, Kernels, LaunchShape, LookupGraph, LookupKind};
 
 use crate::batch::{BatchLen, GpuBatch, GpuOutput};
@@ -106,6 +106,36 @@ impl Stream {
         let _current = self.gpu.enter()?;
         // SAFETY: the caller's promise.
         Ok(unsafe { kernels.sweep_cache(self.stream, sweep) }?)
+    }
+
+    /// Launches what has rows stay in a cache, or lets them go.
+    ///
+    /// # Safety
+    /// As [`Kernels::pin_cache`], but for the context, which is the stream's.
+    pub(crate) unsafe fn pin_cache(&self, kernels: &Kernels, pin: &CachePin) -> Result<(), GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the caller's promise.
+        Ok(unsafe { kernels.pin_cache(self.stream, pin) }?)
+    }
+
+    /// The GPU that it is on.
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// CUDA's handle.
+    pub(crate) fn handle(&self) -> CUstream {
+        self.stream
+    }
+
+    /// Whether all that was launched on it has ended.
+    pub(crate) fn is_done(&self) -> Result<bool, GpuError> {
+        let _current = self.gpu.enter()?;
+        // SAFETY: the stream is this one's.
+        match relaxed(|| unsafe { sys::cuStreamQuery(self.stream) }) {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => cuda("a stream", code).map(|()| true),
+        }
     }
 
     /// Waits for all that was launched on it.

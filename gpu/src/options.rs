@@ -40,7 +40,8 @@ pub struct GpuOptions {
     /// where ids are uniform, a tenth of that number is faster. A number below 8,192 means 8,192.
     pub direct_ids: Option<u64>,
     /// Look-ups of up to so many ids are one kernel, rows on drives included, where a plan's rows are not pooled;
-    /// 4,096 at most, on some GPUs fewer; 0: none are. `None`: 128, which benchmarks have shown to pay.
+    /// 4,096 at most, on some GPUs fewer; 0: none are. `None`: 128, which benchmarks have shown to pay, and none with
+    /// [`cache_bytes`](Self::cache_bytes), with which other numbers than 0 are refused: that kernel does not ask a cache.
     pub one_kernel_ids: Option<u64>,
     /// Kernels that fetch rows ahead have at most as many threads at a time as fit on so many multiprocessors, so that
     /// the kernels of a model keep the rest of the GPU; each drive's queue pairs need a quarter of a multiprocessor.

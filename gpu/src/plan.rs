@@ -45,6 +45,8 @@ pub(crate) struct Prepared {
     more_states: Mutex<Vec<PlanStates>>,
     /// Rows on drives, now or some day: slots have queues.
     pub is_cold: bool,
+    /// The cache takes each row that look-ups read from a drive, whatever its admission says.
+    pub admits: bool,
     /// Of plans without rows on drives, look-ups of up to so many ids read rows where they lie.
     direct_ids: u64,
     /// Look-ups of up to so many ids are one kernel, rows on drives included; 0: none are.
@@ -108,6 +110,16 @@ const STATE: u64 = (size_of::<abi::SlotState>() as u64).next_multiple_of(LINE);
 
 impl GpuPlan {
     pub(crate) fn new(attached: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, GpuError> {
+        Self::with(attached, features, options, false)
+    }
+
+    /// `admits`: the cache takes each row that its look-ups read from a drive, whatever its admission says.
+    pub(crate) fn with(
+        attached: Arc<Attached>,
+        features: &[Feature],
+        options: PlanOptions,
+        admits: bool,
+    ) -> Result<Self, GpuError> {
         // Who replaces tables meanwhile finds this plan, or this the tables.
         let mut plans = lock(&attached.plans);
         let view = attached.view();
@@ -151,6 +163,7 @@ impl GpuPlan {
         }
         let mut prepared = Prepared {
             many,
+            admits,
             is_cold,
             few_ids: match is_cold && by_one_block && !description.pooled && !description.is_cached {
                 true => attached.options.one_kernel_ids.unwrap_or(ONE_KERNEL_IDS).min(attached.kernels.few_ids()),

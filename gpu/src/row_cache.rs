@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
-use warprow_kernels::{CacheClaim, CacheMap, CacheShape, Kernels, abi};
+use warprow_kernels::{CacheClaim, CacheMap, CachePins, CacheShape, Kernels, abi};
 use warprow_store::view::lock;
 
 use crate::error::GpuError;
@@ -15,7 +15,7 @@ use crate::table::GpuTable;
 /// Slots that may use a cache.
 const SLOTS: u64 = 1024;
 /// How long a kernel may take to begin while the GPU does other work.
-const GRACE: Duration = Duration::from_secs(10);
+pub(crate) const GRACE: Duration = Duration::from_secs(10);
 /// How long tables that are prepared wait for a sweep that frees numbers.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -38,23 +38,30 @@ pub struct GpuCacheStatistics {
     pub refusals: u64,
     /// For how many launches a line is held that a launch has used.
     pub hold: u64,
+    /// Rows that stay until they are let go: [`GpuExecutor::pin`](crate::GpuExecutor::pin).
+    pub pinned: u64,
 }
 
 /// A cache in GPU memory.
 #[derive(Debug)]
 pub(crate) struct GpuCache {
     memory: DeviceMemory,
-    state: Mutex<CacheState>,
-    kernels: Arc<Kernels>,
-    /// Sweeps follow each other on it.
-    stream: Stream,
+    pub(crate) state: Mutex<CacheState>,
+    /// Held by who pins rows.
+    pub(crate) pinning: Mutex<()>,
+    pub(crate) kernels: Arc<Kernels>,
+    /// Sweeps and pins follow each other on it.
+    pub(crate) stream: Stream,
     /// What became of the latest sweep, and of which slot it tells.
     result: PinnedMemory,
 }
 
 #[derive(Debug)]
-struct CacheState {
-    map: CacheMap,
+pub(crate) struct CacheState {
+    pub map: CacheMap,
+    pub pins: CachePins,
+    /// Ranks to pin, and which were found; made when rows are pinned first.
+    pub pin_room: Option<PinnedMemory>,
     /// Which slots' words are taken.
     slots: Vec<bool>,
     /// A sweep was launched of which nobody knows yet that it has ended.
@@ -73,6 +80,16 @@ pub(crate) struct CacheSlot {
 pub(crate) struct CachedRange {
     cache: Arc<GpuCache>,
     number: u32,
+}
+
+/// What is asked for.
+pub(crate) fn shape_of(options: &GpuOptions) -> CacheShape {
+    CacheShape {
+        bytes: options.cache_bytes,
+        batch_rows: options.cache_batch_rows,
+        slots: SLOTS,
+        counts: options.cache_admission == CacheAdmission::Sketch,
+    }
 }
 
 /// Makes the cache that the options ask for, once, and gives each of the tables that have rows on drives numbers of its
@@ -124,12 +141,7 @@ impl GpuCache {
                     .to_owned(),
             ));
         }
-        let shape = CacheShape {
-            bytes: options.cache_bytes,
-            batch_rows: options.cache_batch_rows,
-            slots: SLOTS,
-            counts: options.cache_admission == CacheAdmission::Sketch,
-        };
+        let shape = shape_of(options);
         let place = |base| CacheMap::new(base, shape, &claims).map_err(|it| too_small(it.bytes, it.needed));
         let memory = DeviceMemory::new(gpu, place(0)?.bytes())?;
         let map = place(memory.address())?;
@@ -145,9 +157,15 @@ impl GpuCache {
             }
         };
         memory.write(0, abi::Cache { admission: admission.into(), chance, ..map.header() }.as_bytes())?;
-        let state = Mutex::new(CacheState { map, slots: vec![false; SLOTS as usize], is_sweeping: false });
+        let state = Mutex::new(CacheState {
+            map,
+            pins: CachePins::default(),
+            pin_room: None,
+            slots: vec![false; SLOTS as usize],
+            is_sweeping: false,
+        });
         let (stream, result) = (Stream::new(gpu)?, PinnedMemory::allocate(gpu, 16)?);
-        Ok(Self { memory, state, kernels: kernels.clone(), stream, result })
+        Ok(Self { memory, state, pinning: Mutex::default(), kernels: kernels.clone(), stream, result })
     }
 
     /// Where kernels find it.
@@ -187,6 +205,7 @@ impl GpuCache {
         if state.map.lines_for(stride).is_none() {
             return Ok(None);
         }
+        self.let_retired_go(&mut state)?;
         let range = match given(&mut state) {
             Some(range) => range,
             None => {
@@ -240,7 +259,30 @@ impl GpuCache {
             return Err(GpuError::CacheBusy { slot: result(1) });
         }
         state.map.swept();
+        state.pins.swept();
         Ok(())
+    }
+
+    /// The rows that lines have, by the number of their range and their rank: those that are pinned first, then those that were
+    /// asked for most, where that is counted, then those that were used last.
+    pub(crate) fn held_rows(&self) -> Result<Vec<(u32, u64)>, GpuError> {
+        let state = lock(&self.state);
+        let (words_at, count) = state.map.words();
+        let mut words = vec![0; count as usize * 8];
+        self.memory.read(words_at - self.address(), &mut words)?;
+        let (counters_at, counter_bytes) = state.map.counters();
+        let mut counters = vec![0; counter_bytes as usize];
+        self.memory.read(counters_at, &mut counters)?;
+        let words = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word));
+        let mut rows: Vec<_> = (0..)
+            .zip(words)
+            .filter_map(|(index, word)| {
+                let row = state.map.row_of(index, word)?;
+                Some((std::cmp::Reverse(state.map.use_of(index, word, &counters)), row))
+            })
+            .collect();
+        rows.sort_unstable();
+        Ok(rows.into_iter().map(|(_, row)| row).collect())
     }
 
     /// What it has done so far.
@@ -260,6 +302,7 @@ impl GpuCache {
             full: word(std::mem::offset_of!(abi::Cache, full)),
             refusals: word(std::mem::offset_of!(abi::Cache, refusals)),
             hold: state.map.hold(),
+            pinned: state.pins.count(),
         })
     }
 }

@@ -781,6 +781,7 @@ pub(crate) fn describe(
         plan: abi::PlanTables {
             overlay: plan.attached.overlay_at(),
             cache: plan.cache_at(),
+            admits: plan.admits.into(),
             crc_slices: plan.attached.slices.as_ref().map_or(0, DeviceMemory::address),
             feature_count: description.features,
             segment_count: description.segments,

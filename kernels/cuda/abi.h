@@ -212,6 +212,8 @@ struct PlanTables {
                       // lanes that share a row are then parts of a warp (RowLanes.row_lanes = 1 << RowLanes.group_log2)
     u32 follows;      // the description may be replaced between launches: `first_feature` is not to be used
     u32 lost;         // Lost
+    u32 admits;       // the cache takes each row that was read from a drive, whatever its admission says
+    u32 unused;
     Feature first_feature;  // a copy of features[0]: a parameter takes no load
 };
 
@@ -368,6 +370,16 @@ struct CacheSweep {
     u64 result;       // u64[2], pinned: CacheSwept, and of CACHE_SWEPT_BUSY the slot whose launch did not end
 };
 
+// Rows of one table that are to stay in a cache, or need not any more, by value.
+struct CachePin {
+    u64 cache;        // Cache
+    u64 ranks;        // u64[count]
+    u64 found;        // u8[count]: 1 where a line had the row
+    u64 count;
+    u32 range;        // the table's number among Cache.ranges, from 1
+    u32 pins;         // 0: the rows may lose their lines again
+};
+
 enum CacheSwept : u32 { CACHE_SWEPT_NOT, CACHE_SWEPT_DONE, CACHE_SWEPT_BUSY };
 
 // Other tables for the states of a plan, by value: block i replaces the description of state i.
@@ -423,7 +435,7 @@ static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) 
 static_assert(sizeof(NgramHead) == 16 && sizeof(NgramTokens) == 184, "src/abi.rs");
 static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
 static_assert(sizeof(Counters) == 136 && sizeof(TicketState) == 32 && sizeof(Ticket) == 232 && sizeof(SlotState) == 256, "src/abi.rs");
-static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 280 && sizeof(RowLanes) == 24, "src/abi.rs");
+static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 288 && sizeof(RowLanes) == 24, "src/abi.rs");
 static_assert(sizeof(SlotPlaces) == 40 && sizeof(DriveQueues) == 24 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
-static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 632, "src/abi.rs");
-static_assert(sizeof(Cache) == 384 && sizeof(CacheRange) == 48 && sizeof(CacheSweep) == 40, "src/abi.rs");
+static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 640, "src/abi.rs");
+static_assert(sizeof(Cache) == 384 && sizeof(CacheRange) == 48 && sizeof(CacheSweep) == 40 && sizeof(CachePin) == 40, "src/abi.rs");

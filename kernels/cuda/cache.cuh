@@ -334,7 +334,8 @@ template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotSta
         u64 best = mine;
         for (u32 step = KEEP_LANES / 2; step > 0; step /= 2) best = min_of(best, __shfl_xor_sync(FULL, best, step));
         const bool is_wanted = set.words != 0 && !is_known;
-        const bool is_taken = is_wanted && best != CACHE_NO_VICTIM && is_row_admitted(cache, slot.cache_launch, set.tag, (u32)unique, count, best);
+        const bool is_admitted = lookup.plan.admits != 0 || is_row_admitted(cache, slot.cache_launch, set.tag, (u32)unique, count, best);
+        const bool is_taken = is_wanted && best != CACHE_NO_VICTIM && is_admitted;
         if (is_wanted && member == 0) {
             full += best == CACHE_NO_VICTIM;
             refused += best != CACHE_NO_VICTIM && !is_taken;

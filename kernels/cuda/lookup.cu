@@ -10,6 +10,7 @@
 #include "prefetch.cuh"
 #include "few.cuh"
 #include "cached.cuh"
+#include "cache_pin.cuh"
 #include "cache_sweep.cuh"
 #include "adopt.cuh"
 #include "ring_test.cuh"

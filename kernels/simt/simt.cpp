@@ -495,6 +495,7 @@ static const Named KERNELS[] = {
     {"warprow_adopt", [] { warprow_adopt(*reinterpret_cast<const Adoption*>(simt::parameters)); }},
     {"warprow_test_ring", [] { warprow_test_ring(*reinterpret_cast<const RingReads*>(simt::parameters)); }},
     {"warprow_ngrams", [] { warprow_ngrams(*reinterpret_cast<const NgramTokens*>(simt::parameters)); }},
+    {"warprow_pin_cache", [] { warprow_pin_cache(*reinterpret_cast<const CachePin*>(simt::parameters)); }},
     {"warprow_sweep_cache", [] { warprow_sweep_cache(*reinterpret_cast<const CacheSweep*>(simt::parameters)); }},
     {"warprow_update", [] { warprow_update(*reinterpret_cast<const Update*>(simt::parameters)); }},
     {"warprow_expand_rows", [] { warprow_expand_rows(*simt::parameters, simt::options->how); }},

@@ -671,7 +671,7 @@ plain!(
 
 plain!(
     /// The plan of a look-up: its features, and the tables that they read.
-    PlanTables, 280 {
+    PlanTables, 288 {
         /// [`Feature`]s.
         features: u64,
         /// [`Table`]s.
@@ -697,6 +697,10 @@ plain!(
         follows: u32,
         /// See [`lost`].
         lost: u32,
+        /// Not zero: the cache takes each row that was read from a drive, whatever its admission says.
+        admits: u32,
+        /// Zero.
+        unused: u32,
         /// The first of the features: a parameter takes no load.
         first_feature: Feature,
     }
@@ -820,7 +824,7 @@ plain!(
 
 plain!(
     /// A launch: the parameter of every kernel of a look-up.
-    Lookup, 632 {
+    Lookup, 640 {
         /// The ids.
         batch: BatchIds,
         /// What is written for the caller.
@@ -971,5 +975,23 @@ plain!(
         timeout_ns: u64,
         /// Two u64 in pinned memory: [`cache_swept`], and the slot whose launch did not end.
         result: u64,
+    }
+);
+
+plain!(
+    /// Rows of one table that are to stay in a cache, or need not any more.
+    CachePin, 40 {
+        /// A [`Cache`].
+        cache: u64,
+        /// The rows' ranks, u64 each.
+        ranks: u64,
+        /// A byte for each rank, which becomes 1 where a line had the row, else 0.
+        found: u64,
+        /// How many ranks there are.
+        count: u64,
+        /// The table's number among [`Cache::ranges`], from 1.
+        range: u32,
+        /// Not zero: rows stay. Zero: they may lose their lines again.
+        pins: u32,
     }
 );

@@ -12,7 +12,7 @@ use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 39] = [
+const HEADERS: [(&str, &str); 40] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -48,6 +48,7 @@ const HEADERS: [(&str, &str); 39] = [
     ("prefetch.cuh", include_str!("../cuda/prefetch.cuh")),
     ("few.cuh", include_str!("../cuda/few.cuh")),
     ("cached.cuh", include_str!("../cuda/cached.cuh")),
+    ("cache_pin.cuh", include_str!("../cuda/cache_pin.cuh")),
     ("cache_sweep.cuh", include_str!("../cuda/cache_sweep.cuh")),
     ("adopt.cuh", include_str!("../cuda/adopt.cuh")),
     ("ring_test.cuh", include_str!("../cuda/ring_test.cuh")),

@@ -3,6 +3,7 @@
 
 pub mod abi;
 mod cache;
+mod cache_pins;
 mod compile;
 pub mod crc;
 pub mod dedupe;
@@ -16,6 +17,7 @@ mod ring_test;
 mod row_cache;
 
 pub use cache::cache_directory;
+pub use cache_pins::{CachePins, NoRoomForPins};
 pub use compile::{Arch, compile, compile_with};
 pub use error::KernelError;
 pub use graph::LookupGraph;

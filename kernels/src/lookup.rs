@@ -11,7 +11,7 @@ use cudarc::driver::sys::{
 
 use warprow_gpu_queues::Gpu;
 
-use crate::abi::{Adoption, CacheSweep, Lookup, Update, dedupe, expansion};
+use crate::abi::{Adoption, CachePin, CacheSweep, Lookup, Update, dedupe, expansion};
 use crate::dedupe::SORT_TILE;
 use crate::{Arch, KernelError, compile};
 
@@ -67,6 +67,7 @@ pub struct Kernels {
     direct_one: [CUfunction; 2],
     adopt: CUfunction,
     update: CUfunction,
+    pin_cache: CUfunction,
     sweep_cache: CUfunction,
     pub(crate) test_ring: CUfunction,
     pub(crate) ngrams: CUfunction,
@@ -235,6 +236,7 @@ impl Kernels {
                 direct_one: [function(c"warprow_direct_one")?, function(c"warprow_direct_rich_one")?],
                 adopt: function(c"warprow_adopt")?,
                 update: function(c"warprow_update")?,
+                pin_cache: function(c"warprow_pin_cache")?,
                 sweep_cache: function(c"warprow_sweep_cache")?,
                 test_ring: function(c"warprow_test_ring")?,
                 ngrams: function(c"warprow_ngrams")?,
@@ -474,6 +476,21 @@ impl Kernels {
         KernelError::check("the kernel `sweep_cache`", unsafe {
             let parameters = parameters.as_mut_ptr();
             sys::cuLaunchKernel(self.sweep_cache, 1, 1, 1, 1024, 1, 1, 0, stream, parameters, ptr::null_mut())
+        })
+    }
+
+    /// Has rows stay in a cache, or lets them go. Pins and sweeps of one cache follow each other.
+    ///
+    /// # Safety
+    /// The context of the kernels is current and the stream is one of its. Every address of `pin` is valid for what `abi.rs` says of
+    /// it, until the launch has ended.
+    pub unsafe fn pin_cache(&self, stream: CUstream, pin: &CachePin) -> Result<(), KernelError> {
+        let mut parameters = [ptr::from_ref(pin).cast_mut().cast()];
+        let blocks = pin.count.div_ceil(u64::from(WIDE)).clamp(1, 64) as u32;
+        // SAFETY: the function takes this parameter; the rest is the caller's promise.
+        KernelError::check("the kernel `pin_cache`", unsafe {
+            let parameters = parameters.as_mut_ptr();
+            sys::cuLaunchKernel(self.pin_cache, blocks, 1, 1, WIDE, 1, 1, 0, stream, parameters, ptr::null_mut())
         })
     }
 }

@@ -10,6 +10,8 @@ const CACHE_RANGES: u64 = 1024;
 const MOST_BITS: u32 = 48;
 /// Versions of every table that must have numbers at one time.
 const VERSIONS: u64 = 3;
+/// Bytes of the counters of a set: 63 counters, and a count of additions.
+const SKETCH_BYTES: usize = 64;
 /// The most launches for which a line is held.
 const MOST_HOLD: u64 = 64;
 
@@ -108,7 +110,6 @@ pub struct GivenRange {
 }
 
 /// The image of a number of so many bits: `spread_number` of `cuda/cache.cuh`.
-#[cfg(test)]
 fn spread_number(number: u64, bits: u32) -> u64 {
     let (mask, half) = ((1 << bits) - 1, bits.div_ceil(2));
     let mixed = (number ^ number >> half).wrapping_mul(FIRST) & mask;
@@ -296,6 +297,39 @@ impl CacheMap {
         Some(GivenRange { number: index as u32 + 1, range })
     }
 
+    /// The set in which a row may lie, by its number among those of all lengths. `None`: nobody has the range, or it has no such rank.
+    pub fn set_of(&self, number: u32, rank: u64) -> Option<u64> {
+        let held = self.held.get((number as usize).wrapping_sub(1))?.as_ref()?;
+        let pool = self.pools.get(held.pool)?;
+        let image = spread_number(held.first + rank, pool.bits);
+        let set = (u128::from(image) * u128::from(pool.sets)) >> pool.bits;
+        (rank < held.rows).then_some(pool.first_word / CACHE_WAYS + set as u64)
+    }
+
+    /// Whether a range was retired, and lines may still have its rows.
+    pub fn is_retired(&self, number: u32) -> bool {
+        self.held.get((number as usize).wrapping_sub(1)).is_some_and(|held| held.is_some_and(|held| held.is_retired))
+    }
+
+    /// The counters of all sets, in the order of the words: where they begin, from the base, and their bytes; 0: nobody counts.
+    pub fn counters(&self) -> (u64, u64) {
+        match self.pools.first() {
+            Some(pool) if pool.counters != 0 => (pool.counters, self.words * 8),
+            _ => (0, 0),
+        }
+    }
+
+    /// How much a row is used whose line's word that is: whether it is pinned, how often it was asked for by `counters`, and its
+    /// stamp. `index`: the word's number among all words.
+    pub fn use_of(&self, index: u64, word: u64, counters: &[u8]) -> (bool, u8, u64) {
+        let set = (index / CACHE_WAYS) as usize * SKETCH_BYTES;
+        let tag = word >> abi::CACHE_STAMP_BITS & ((1 << CACHE_TAG_BITS) - 1);
+        let hash = tag.wrapping_mul(FIRST);
+        let places = (0..4).map(|i| (hash >> (40 + 6 * i)) as u32 as usize % (SKETCH_BYTES - 1));
+        let counts = places.map(|place| counters.get(set + place).copied().unwrap_or(0));
+        (word >> 62 & 1 != 0, counts.min().unwrap_or(0), word & ((1 << abi::CACHE_STAMP_BITS) - 1))
+    }
+
     /// Nobody looks for rows of a range any more. It is given again after a sweep.
     pub fn retire(&mut self, number: u32) {
         if let Some(Some(held)) = self.held.get_mut((number as usize).wrapping_sub(1)) {
@@ -437,9 +471,34 @@ mod tests {
                 let index = (it.range.words - map.words().0) / 8 + set * CACHE_WAYS + rank % CACHE_WAYS;
                 let word = 1 << 63 | tag << abi::CACHE_STAMP_BITS | 17;
                 assert_eq!(map.row_of(index, word), Some((it.number, rank)));
+                assert_eq!(map.set_of(it.number, rank), Some(index / CACHE_WAYS));
                 assert_eq!(map.row_of(index, word & !(1 << 63)), None);
                 assert!(seen.insert((it.range.words, set, tag)), "two rows have set {set} and tag {tag}");
             }
+        }
+    }
+
+    #[test]
+    fn what_is_used_most_is_known_by_its_word_and_its_counters() {
+        let mut counters = vec![0u8; 3 * SKETCH_BYTES];
+        let (tag, stamp) = (0x00ab_cdef, 77);
+        let word = |flags: u64| flags << 62 | tag << abi::CACHE_STAMP_BITS | stamp;
+        let map = CacheMap::new(0, CacheShape { counts: true, ..SHAPE }, &[claim(64, 5000)]).unwrap();
+        assert_eq!(map.use_of(9, word(2), &counters), (false, 0, stamp));
+        // The counters of set 1: the row's count is the lowest of its four.
+        counters[SKETCH_BYTES..2 * SKETCH_BYTES].fill(5);
+        assert_eq!(map.use_of(9, word(3), &counters), (true, 5, stamp));
+        let hash = tag.wrapping_mul(FIRST);
+        let place = (hash >> (40 + 6)) as u32 as usize % 63;
+        counters[SKETCH_BYTES + place] = 2;
+        assert_eq!(map.use_of(15, word(2), &counters).1, 2);
+        assert_eq!((map.use_of(16, word(2), &counters).1, map.use_of(9, word(2), &[]).1), (0, 0));
+        let (begin, bytes) = map.counters();
+        assert_eq!((begin, bytes), (map.pools[0].counters, map.lines() * 8));
+        assert_eq!(CacheMap::new(0, SHAPE, &[claim(64, 5000)]).unwrap().counters(), (0, 0));
+        let source = include_str!("../cuda/cache.cuh");
+        for text in ["hash >> (40 + 6 * i)) % SKETCH_COUNTERS", "SKETCH_BYTES = 64", "SKETCH_HASHES = 4"] {
+            assert!(source.contains(text), "{text}");
         }
     }
 
@@ -458,6 +517,7 @@ mod tests {
         assert!(!map.has_retired());
         map.retire(given[1].number);
         assert!(map.has_retired() && map.give(512, rows).is_none());
+        assert!(map.is_retired(given[1].number) && !map.is_retired(given[0].number) && !map.is_retired(0));
         map.swept();
         assert_eq!(map.give(512, rows), Some(given[1]));
         assert!(map.give(512, rows).is_none() && map.give(64, 1).is_none());

@@ -4,10 +4,10 @@ use serde::Serialize;
 
 use crate::budget::MemoryBudgets;
 use crate::error::ProposalError;
-use crate::memory_rates::memory_rates;
+use crate::memory_rates::{least_bytes, memory_rates};
 use crate::options::{GroupRows, ProposalOptions, TableShape};
 use crate::progress::ProposalWatch;
-use crate::propose::propose;
+use crate::propose::{Proposer, propose};
 use crate::tier_proposal::HitInterval;
 use crate::trace::QueryTrace;
 
@@ -52,6 +52,9 @@ impl CacheComparison {
 /// Compares a row cache of `bytes` bytes with a DRAM tier of as many, for look-ups of `tables`, by `trace`, whose columns are theirs in
 /// the same order. Both learn from the first part, and are counted on the part held out ([`ProposalOptions::held_out`]). The budgets
 /// in `options` do not matter.
+///
+/// # Errors
+/// [`ProposalError::CacheTooSmall`] if an executor would refuse the cache.
 pub fn compare_cache(
     tables: &[TableShape],
     trace: &mut QueryTrace<'_>,
@@ -61,6 +64,10 @@ pub fn compare_cache(
 ) -> Result<CacheComparison, ProposalError> {
     let budgets = MemoryBudgets { hbm: 0, dram: bytes };
     let options = ProposalOptions { budgets, group: GroupRows::Off, ..options.clone() };
+    let needed = least_bytes(&Proposer::new(tables, trace, &options)?);
+    if bytes < needed {
+        return Err(ProposalError::CacheTooSmall { bytes, needed });
+    }
     let rates = memory_rates(tables, trace, &options, &[bytes], watch)?;
     let rate = rates.rates.first().ok_or(ProposalError::NothingInTables)?;
     let proposal = propose(tables, trace, &options, watch)?;
@@ -78,7 +85,7 @@ pub fn compare_cache(
 }
 
 /// Which is ahead, where a cache's share is larger than a tier's by `by`, and the tier's has that error.
-fn ahead(by: f64, error: Option<f64>) -> Ahead {
+pub(crate) fn ahead(by: f64, error: Option<f64>) -> Ahead {
     match error {
         Some(error) if by > error => Ahead::Cache,
         Some(error) if -by > error => Ahead::Tier,
@@ -97,7 +104,11 @@ mod tests {
     use crate::trace::{Bags, RecordedQueries};
 
     /// Compares 256 rows of memory, and the cache's lines for somewhat fewer, on 20,000 queries of four ids each of 10,000 rows.
-    fn compared(seed: u64, id: impl Fn(u32, &mut fastrand::Rng) -> u32) -> CacheComparison {
+    fn compared_with(
+        bytes: u64,
+        seed: u64,
+        id: impl Fn(u32, &mut fastrand::Rng) -> u32,
+    ) -> Result<CacheComparison, ProposalError> {
         let mut random = fastrand::Rng::with_seed(seed);
         let mut bags = Bags::default();
         for query in 0..20_000 {
@@ -109,7 +120,22 @@ mod tests {
         let mut trace = QueryTrace::new(vec![(vec!["t".to_owned()], source)]).unwrap();
         let options =
             ProposalOptions { batch: 8, memory: 1 << 20, costs: HostCosts::default(), ..ProposalOptions::default() };
-        compare_cache(&[shape], &mut trace, &options, 256 * 256, &mut |_| ControlFlow::Continue(())).unwrap()
+        compare_cache(&[shape], &mut trace, &options, bytes, &mut |_| ControlFlow::Continue(()))
+    }
+
+    fn compared(seed: u64, id: impl Fn(u32, &mut fastrand::Rng) -> u32) -> CacheComparison {
+        compared_with(256 * 256, seed, id).unwrap()
+    }
+
+    #[test]
+    fn caches_that_no_executor_takes_are_not_compared() {
+        let even = |_, random: &mut fastrand::Rng| random.u32(..10_000);
+        let refused = compared_with(1000, 1, even).unwrap_err();
+        let ProposalError::CacheTooSmall { bytes: 1000, needed } = refused else { panic!("{refused}") };
+        // 64 lines, and what leads to them.
+        assert!((64 * 256..64 * 256 + 8192).contains(&needed), "{needed}");
+        compared_with(needed, 1, even).unwrap();
+        assert!(compared_with(needed - 1, 1, even).is_err());
     }
 
     #[test]

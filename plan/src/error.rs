@@ -100,6 +100,14 @@ pub enum ProposalError {
         /// Bytes that the row takes there.
         row_bytes: u64,
     },
+    /// No executor takes a cache of so few bytes.
+    #[error("a cache of {bytes} bytes has too few lines for these tables and look-ups, {needed} bytes have enough")]
+    CacheTooSmall {
+        /// What was given.
+        bytes: u64,
+        /// The least.
+        needed: u64,
+    },
     /// The drives are too small.
     #[error("the tables take {needed} bytes on drives, which have {room}")]
     Drives {
@@ -152,6 +160,7 @@ impl ProposalError {
             Self::NothingInTables => "check which column or slot is of which table",
             Self::Index { .. } => "give more",
             Self::Budget { .. } => "give as much as the row takes, or 0 for no such tier",
+            Self::CacheTooSmall { .. } => "give as many, or keep the hottest rows in so little memory",
             Self::Drives { .. } => "give more drives, or larger ones",
             Self::Option { .. } => "give what is possible",
             Self::File { .. } => "make the plan again: `warprow plan --out`",

@@ -15,6 +15,8 @@ use crate::trace::{Bags, QueryTrace};
 
 /// Lines of the row cache of a host executor begin at multiples of this.
 const STEP: u64 = 64;
+/// Lines of one length that it has at least: with fewer, rows of that length are not cached.
+const LEAST_LINES: u128 = 64;
 
 /// What look-ups of the part of a trace that was held out find in memory of several sizes.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -122,7 +124,7 @@ pub fn memory_rates(
 }
 
 /// The different rows of a look-up, by numbers that no two tables share, and the rank of each.
-fn batch_of(bags: &Bags, order: &HotnessOrder, base: u64) -> (Batch, Vec<u64>) {
+pub(crate) fn batch_of(bags: &Bags, order: &HotnessOrder, base: u64) -> (Batch, Vec<u64>) {
     let mut ids = bags.ids.clone();
     ids.sort_unstable();
     let (mut batch, mut ranks) = (Batch::default(), Vec::new());
@@ -143,23 +145,13 @@ impl Held {
         };
         let dram = allocate(&heats(|bytes| bytes), MemoryBudgets { hbm: 0, dram: bytes }).hot;
         let hbm = allocate(&heats(gpu_row_bytes), MemoryBudgets { hbm: bytes, dram: 0 }).hbm;
-        // Tables whose lines have one length share them; those of different lengths share the memory by their bytes.
-        let mut wanted: Vec<(u64, u128)> = Vec::new();
-        for (order, bytes) in orders.iter().zip(proposer.row_bytes()) {
-            let stride = u64::from(bytes).next_multiple_of(STEP);
-            let all = u128::from(order.rows()) * u128::from(stride);
-            match wanted.iter_mut().find(|(it, _)| *it == stride) {
-                Some((_, bytes)) => *bytes += all,
-                None => wanted.push((stride, all)),
-            }
-        }
-        let sum: u128 = wanted.iter().map(|&(_, bytes)| bytes).sum();
-        let caches = wanted.into_iter().map(|(stride, all)| {
-            let share = u128::from(bytes) * all / sum.max(1);
-            let rows = (all / u128::from(stride)).min(u128::from(ids)).max(1);
-            (stride, Cache::new(lines(share, stride, rows), Eviction::S3Fifo, Admission::Always))
-        });
-        let caches = caches.collect();
+        let caches = pools(bytes, proposer, |table| orders.get(table).map_or(0, HotnessOrder::rows));
+        // More lines than there are ids never fill.
+        let cache = |(stride, lines): (u64, usize)| {
+            let lines = lines.min(usize::try_from(ids).unwrap_or(usize::MAX)).max(1);
+            (stride, Cache::new(lines, Eviction::S3Fifo, Admission::Always))
+        };
+        let caches = caches.into_iter().filter(|pool| pool.1 > 0).map(cache).collect();
         let none = HitRate::default;
         Self { bytes, dram, hbm, in_dram: none(), in_hbm: none(), in_cache: none(), caches }
     }
@@ -196,14 +188,50 @@ impl Held {
     }
 }
 
-fn add(to: &mut HitRate, more: HitRate) {
+pub(crate) fn add(to: &mut HitRate, more: HitRate) {
     to.ids += more.ids;
     to.id_hits += more.id_hits;
     to.rows += more.rows;
     to.row_hits += more.row_hits;
 }
 
-/// Lines of `stride` bytes that fit `bytes`, with what leads to them; `rows` at most, and one at least.
+/// Lines of the row cache of a host executor in `bytes` bytes, by the bytes of a line; 0: rows of that length are not cached. Tables
+/// whose lines have one length share them; those of different lengths share the memory by their bytes.
+fn pools(bytes: u64, proposer: &Proposer<'_>, rows: impl Fn(usize) -> u64) -> Vec<(u64, usize)> {
+    let mut wanted: Vec<(u64, u128)> = Vec::new();
+    for (table, bytes) in proposer.row_bytes().enumerate() {
+        let stride = u64::from(bytes).next_multiple_of(STEP);
+        let all = u128::from(rows(table)) * u128::from(stride);
+        match wanted.iter_mut().find(|(it, _)| *it == stride) {
+            Some((_, bytes)) => *bytes += all,
+            None => wanted.push((stride, all)),
+        }
+    }
+    let sum: u128 = wanted.iter().map(|&(_, bytes)| bytes).sum();
+    let pool = |(stride, all): (u64, u128)| {
+        let rows = all / u128::from(stride);
+        let found = lines(u128::from(bytes) * all / sum.max(1), stride, rows);
+        (stride, if (found as u128) < rows.min(LEAST_LINES) { 0 } else { found })
+    };
+    wanted.into_iter().map(pool).collect()
+}
+
+/// The least bytes of which the row cache of a host executor has lines at all.
+pub(crate) fn least_bytes(proposer: &Proposer<'_>) -> u64 {
+    let rows = |table: usize| proposer.shapes.get(table).map_or(0, |shape| shape.rows);
+    let fits = |bytes: u64| pools(bytes, proposer, rows).iter().any(|pool| pool.1 > 0);
+    let (mut too_few, mut enough) = (0, 1u64 << 12);
+    while !fits(enough) && enough < 1 << 60 {
+        (too_few, enough) = (enough, enough * 2);
+    }
+    while enough - too_few > 1 {
+        let middle = too_few + (enough - too_few) / 2;
+        if fits(middle) { enough = middle } else { too_few = middle }
+    }
+    enough
+}
+
+/// Lines of `stride` bytes that fit `bytes`, with what leads to them; `rows` at most.
 fn lines(bytes: u128, stride: u64, rows: u128) -> usize {
     let needs = |lines: usize| {
         lines as u128 * u128::from(stride) + Cache::bytes(lines, Eviction::S3Fifo, Admission::Always) as u128
@@ -213,7 +241,7 @@ fn lines(bytes: u128, stride: u64, rows: u128) -> usize {
         let middle = fits + (too_many - fits) / 2;
         if needs(middle) <= bytes { fits = middle } else { too_many = middle }
     }
-    fits.max(1)
+    fits
 }
 
 #[cfg(test)]
@@ -254,7 +282,7 @@ mod tests {
 
     #[test]
     fn lines_fit_with_what_leads_to_them() {
-        assert_eq!(lines(0, 64, 10), 1);
+        assert_eq!(lines(0, 64, 10), 0);
         assert_eq!(lines(u128::MAX, 64, 10), 10);
         let fitting = lines(1 << 20, 320, u128::MAX);
         let needs = |lines: usize| lines * 320 + Cache::bytes(lines, Eviction::S3Fifo, Admission::Always);

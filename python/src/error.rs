@@ -304,6 +304,8 @@ pub(crate) fn of_gpu(error: GpuError) -> PyErr {
             raise_with(Kind::Damaged, text, |details| details.set_item("table", table))
         }
         GpuError::CacheTooSmall { .. } | GpuError::NoCache => invalid("cache_bytes", text),
+        GpuError::CachePinsFull { .. } => invalid("ids", text),
+        GpuError::CacheFile { .. } => invalid("path", text),
         GpuError::CacheBusy { .. } => raise(Kind::Busy, text),
         _ => raise(Kind::GpuError, text),
     }

@@ -1,5 +1,6 @@
 //! The executor on a GPU, and its plans.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -8,6 +9,7 @@ use warprow_gpu::GpuExecutor;
 use warprow_lookup::PrepareOptions;
 use warprow_modules::ModuleExecutor;
 
+use crate::arrays::slice;
 use crate::error::{of_gpu, of_module};
 use crate::features::AttachArgs;
 use crate::held::Held;
@@ -22,9 +24,12 @@ pub(crate) fn gpu_count() -> u32 {
 
 /// Takes kernels from a folder where they lie compiled, if they are of this version.
 #[pyfunction]
-pub(crate) fn use_kernels(folder: std::path::PathBuf) {
+pub(crate) fn use_kernels(folder: PathBuf) {
     warprow_kernels::use_prebuilt(folder);
 }
+
+/// A table, whether its list is an older one, and what came of it.
+type Restored<'py> = (String, bool, Bound<'py, PyDict>);
 
 /// An executor on a GPU.
 #[pyclass(frozen, module = "warprow._native")]
@@ -72,6 +77,48 @@ impl Gpu {
     fn clear_cache(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
         let executor = self.executor.get()?;
         py.detach(|| executor.clear_cache(Duration::from_secs_f64(patience))).map_err(of_gpu)
+    }
+
+    /// Brings rows into the cache. `ids`: address and number of u64, keys by their bits, the hottest first.
+    fn warm<'py>(&self, py: Python<'py>, table: &str, ids: (usize, usize)) -> PyResult<Bound<'py, PyDict>> {
+        let executor = self.executor.get()?;
+        // SAFETY: the Python half made the array for this call.
+        let ids = unsafe { slice(ids.0, ids.1) };
+        let warmed = py.detach(|| executor.warm(table, ids)).map_err(of_gpu)?;
+        report::of_warmed(py, &warmed)
+    }
+
+    /// Brings rows into the cache, and has them stay. `ids` as for `warm`.
+    fn pin<'py>(&self, py: Python<'py>, table: &str, ids: (usize, usize)) -> PyResult<Bound<'py, PyDict>> {
+        let executor = self.executor.get()?;
+        // SAFETY: the Python half made the array for this call.
+        let ids = unsafe { slice(ids.0, ids.1) };
+        let pinned = py.detach(|| executor.pin(table, ids)).map_err(of_gpu)?;
+        report::of_pinned(py, &pinned)
+    }
+
+    /// Writes which rows the cache has: how many these are, and the tables of which nobody knows what rows are called.
+    fn save_cache(&self, py: Python<'_>, path: PathBuf) -> PyResult<(u64, Vec<String>)> {
+        let executor = self.executor.get()?;
+        let saved = py.detach(|| executor.save_cache(&path)).map_err(of_gpu)?;
+        Ok((saved.rows, saved.unnamed))
+    }
+
+    /// Brings these rows back: what came of each table, and the tables that the executor does not have.
+    fn warm_from<'py>(&self, py: Python<'py>, path: PathBuf) -> PyResult<(Vec<Restored<'py>>, Vec<String>)> {
+        let executor = self.executor.get()?;
+        let restored = py.detach(|| executor.warm_from(&path)).map_err(of_gpu)?;
+        let tables = restored.tables.into_iter();
+        let tables = tables.map(|it| Ok::<_, PyErr>((it.table, it.is_older, report::of_warmed(py, &it.warmed)?)));
+        Ok((tables.collect::<PyResult<_>>()?, restored.unknown))
+    }
+
+    /// Lets rows go that stay in the cache: those of `ids`, or all.
+    fn unpin(&self, py: Python<'_>, table: &str, ids: Option<(usize, usize)>) -> PyResult<u64> {
+        let executor = self.executor.get()?;
+        // SAFETY: the Python half made the array for this call.
+        let ids = ids.map(|ids| unsafe { slice(ids.0, ids.1) });
+        py.detach(|| executor.unpin(table, ids)).map_err(of_gpu)
     }
 
     /// Rows of a table in GPU memory, and in DRAM.

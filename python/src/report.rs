@@ -2,7 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use warprow_gpu::{GpuCacheStatistics, GpuReport};
+use warprow_gpu::{GpuCacheStatistics, GpuPinned, GpuReport, GpuWarmed};
 use warprow_lookup::{CacheStatistics, LookupMetrics, LookupReport, Stage};
 use warprow_store::{ChangedFile, DriveState, GenerationInfo, LoadReport, RerankReport, TableInfo, VerifyReport};
 
@@ -99,7 +99,21 @@ pub(crate) fn of_host_cache<'py>(py: Python<'py>, found: &CacheStatistics) -> De
 /// What the cache of a GPU executor has done.
 pub(crate) fn of_gpu_cache<'py>(py: Python<'py>, found: &GpuCacheStatistics) -> Described<'py> {
     let dict = PyDict::new(py);
-    counts!(dict, found, lines, used, admissions, evictions, full, refusals, hold);
+    counts!(dict, found, lines, used, admissions, evictions, full, refusals, hold, pinned);
+    Ok(dict)
+}
+
+/// What became of rows that were to be brought into a cache.
+pub(crate) fn of_warmed<'py>(py: Python<'py>, found: &GpuWarmed) -> Described<'py> {
+    let dict = PyDict::new(py);
+    counts!(dict, found, ids, cached, in_memory, missing, left);
+    Ok(dict)
+}
+
+/// What became of rows that were to stay in a cache.
+pub(crate) fn of_pinned<'py>(py: Python<'py>, found: &GpuPinned) -> Described<'py> {
+    let dict = PyDict::new(py);
+    counts!(dict, found, pinned, already, in_memory, missing, left);
     Ok(dict)
 }
 

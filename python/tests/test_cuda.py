@@ -100,6 +100,48 @@ def test_a_cache_in_gpu_memory_has_what_was_read(stored, admission: str) -> None
     ours.check()
 
 
+def test_rows_are_warm_and_stay(stored) -> None:  # noqa: F811
+    store, table = stored
+    executor = store.attach("cuda", cache_bytes=1 << 20)
+    ours = warprow.torch.Embedding(executor, "user", dtype=torch.float32, max_ids=1000)
+    warm = executor.warm("user", np.arange(100))
+    assert (warm.ids, warm.cached, warm.missing, warm.left) == (100, 100, 0, 0)
+    ids = torch.arange(100).cuda()
+    same(ours(ids), table[ids])
+    ours.check()
+    assert ours.report()["ids_cached"] == 100
+    pinned = executor.pin("user", [1, 2, 3, 3, 1 << 40])
+    assert (pinned.pinned, pinned.already, pinned.missing, pinned.left) == (3, 0, 1, 0)
+    assert executor.pin("user", [2, 3]).already == 2
+    assert executor.cache_statistics()["pinned"] == 3
+    assert executor.unpin("user", [3]) == 1 and executor.unpin("user") == 2
+    with pytest.raises(warprow.InvalidArgument, match="with_hbm_rows") as caught:
+        store.attach("cuda", cache_bytes=1 << 17).pin("user", np.arange(len(table)))
+    assert caught.value.argument == "ids"
+    with pytest.raises(warprow.InvalidArgument, match="has no cache"):
+        store.attach("cuda").warm("user", [1])
+
+
+def test_what_is_cached_is_there_after_a_restart(stored, tmp_path) -> None:  # noqa: F811
+    store, table = stored
+    path = tmp_path / "rows"
+    with store.attach("cuda", cache_bytes=1 << 20) as executor:
+        executor.warm("user", np.arange(50))
+        assert executor.save_cache(path) == 50
+    with store.attach("cuda", cache_bytes=1 << 20) as executor:
+        restored = executor.warm_from(path)
+        assert restored.tables["user"].cached == 50 and restored.older == [] and restored.unknown == []
+        ours = warprow.torch.Embedding(executor, "user", dtype=torch.float32, max_ids=1000)
+        ids = torch.arange(50).cuda()
+        same(ours(ids), table[ids])
+        ours.check()
+        assert ours.report()["ids_cached"] == 50
+        path.write_bytes(b"nonsense")
+        with pytest.raises(warprow.InvalidArgument, match="no list of a cache's rows") as caught:
+            executor.warm_from(path)
+        assert caught.value.argument == "path"
+
+
 def test_caches_that_cannot_be_are_named(stored) -> None:  # noqa: F811
     store, _ = stored
     with pytest.raises(warprow.InvalidArgument, match="cache_bytes=") as caught:

@@ -144,6 +144,9 @@ def test_a_cache_has_what_was_read(store: warprow.Store) -> None:
         report = plan.report()
         assert report is not None and report["ids_cached"] == 0
     with store.attach() as executor:
+        for call in (executor.warm, executor.pin, executor.unpin):
+            with pytest.raises(warprow.InvalidArgument, match="an executor on the CPU"):
+                call("user", ids)
         assert executor.cache_statistics() is None
         with pytest.raises(warprow.InvalidArgument, match="cache_bytes=") as caught:
             executor.clear_cache()

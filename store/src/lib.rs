@@ -58,6 +58,7 @@ mod skipped_tensor;
 mod sparse_ids;
 mod store;
 mod table_check;
+mod table_identity;
 mod table_version;
 mod update;
 mod verified;

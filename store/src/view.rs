@@ -16,10 +16,12 @@ use warprow_dma::Clock;
 use warprow_keys::KeyIndex;
 use warprow_layout::{Drive, Generation, Ranks, VolumeError};
 
+pub use crate::dram_list::{read_list, write_list};
 pub use crate::drive_access::{SharedPair, lock};
 pub use crate::member::MemberDrive;
 pub use crate::overlay::{CREATED, Follower, Overlay, OverlayEntry, OverlaySnapshot};
 pub use crate::sparse_ids::SparseIds;
+pub use crate::table_identity::TableIdentity;
 pub use crate::table_version::TableVersion;
 
 use crate::store::Shared;
@@ -29,7 +31,7 @@ use crate::{ReadCurve, Store, StoreError, TakeRow, measure};
 /// A store, as executors see it. Clones are the same store.
 #[derive(Clone, Debug)]
 pub struct StoreView {
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 /// A guard: while it lives, the store refuses updates ([`StoreError::Unfollowing`]).

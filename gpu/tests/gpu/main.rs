@@ -23,12 +23,14 @@ mod host_doorbells;
 mod lookups;
 mod merging;
 mod ngrams;
+mod pinned_rows;
 mod prefetch;
 mod prefetch_captured;
 mod refusals;
 #[cfg(target_arch = "x86_64")]
 mod registers;
 mod row_cache;
+mod saved_cache;
 #[cfg(target_arch = "x86_64")]
 mod stand_in;
 mod updates;

@@ -17,11 +17,11 @@ use crate::fixture::{Fixture, Flat, MAX_IDS, ROW, ROWS, Stream, failed, gpu, one
 use crate::lookups::some_keyed;
 
 /// Bytes of a cache of about so many lines for rows of [`Fixture`]'s table.
-fn lines(count: u64) -> u64 {
+pub(crate) fn lines(count: u64) -> u64 {
     58_200 + count * (ROW as u64 + 8)
 }
 
-fn cached(count: u64) -> GpuOptions {
+pub(crate) fn cached(count: u64) -> GpuOptions {
     patient().with_cache_bytes(lines(count)).with_cache_batch_rows(100)
 }
 
@@ -126,7 +126,7 @@ fn cached_look_ups_match_the_naive_one() {
 
 /// Several threads look up until they have looked so many ids up, by calls and by graphs, in a cache of far fewer lines than there are rows, while what comes
 /// often drifts; every row is compared. Their reports, added up: ids, and ids that the cache had.
-fn storm(gpu: &Arc<Gpu>, fixture: &Fixture, plan: &GpuPlan, threads: u64, ids: u64) -> (u64, u64) {
+pub(crate) fn storm(gpu: &Arc<Gpu>, fixture: &Fixture, plan: &GpuPlan, threads: u64, ids: u64) -> (u64, u64) {
     let (all, hits) = (AtomicU64::new(0), AtomicU64::new(0));
     std::thread::scope(|scope| {
         for thread in 0..threads {
@@ -280,6 +280,9 @@ fn caches_that_cannot_be_are_named() {
     attach(patient().with_cache_bytes(needed)).unwrap();
     let needless = attach(patient().with_cache_bytes(1 << 20).with_hbm_bytes(1 << 30)).unwrap_err().to_string();
     assert!(needless.contains("all rows lie in GPU memory or DRAM"), "{needless}");
+    let both = attach(patient().with_cache_bytes(1 << 20).with_one_kernel_ids(64)).unwrap_err().to_string();
+    assert!(both.contains("one_kernel_ids") && both.contains("cache_bytes"), "{both}");
+    attach(patient().with_cache_bytes(1 << 20).with_one_kernel_ids(0)).unwrap();
     for chance in [-0.1, 1.5, f64::NAN] {
         let admission = CacheAdmission::Probability(chance);
         let none = attach(patient().with_cache_bytes(1 << 20).with_cache_admission(admission)).unwrap_err().to_string();

@@ -14,7 +14,7 @@ use std::{env, fs};
 use libloading::Library;
 use warprow_gpu_queues::abi::{LANES, RingReads};
 use warprow_gpu_queues::{RingLaunchError, RingTest, RingTestError, RingTestReport};
-use warprow_kernels::abi::{Adoption, CacheSweep, Lookup, NgramTokens, Update};
+use warprow_kernels::abi::{Adoption, CachePin, CacheSweep, Lookup, NgramTokens, Update};
 
 /// Where the C++ and CUDA sources are, from this package on.
 const FOLDERS: [&str; 2] = [".", "../cuda"];
@@ -327,6 +327,18 @@ impl Shim {
     ) -> Result<(), String> {
         assert_eq!(launch.kernel, "warprow_sweep_cache");
         self.run(launch, std::ptr::from_ref(sweep).cast(), seed, beside)
+    }
+
+    /// The kernel that has rows stay in a cache.
+    pub fn pin_cache(
+        &mut self,
+        launch: &Launch,
+        pin: &CachePin,
+        seed: u64,
+        beside: Option<Turn<'_>>,
+    ) -> Result<(), String> {
+        assert_eq!(launch.kernel, "warprow_pin_cache");
+        self.run(launch, std::ptr::from_ref(pin).cast(), seed, beside)
     }
 
     /// Runs a ring test with the kernel on the CPU. `beside` is what happens beside each launch.

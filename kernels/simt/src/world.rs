@@ -656,6 +656,8 @@ impl World {
                 rich: self.rich.into(),
                 follows: (self.overlay != 0).into(),
                 lost: self.lost(),
+                admits: 0,
+                unused: 0,
                 first_feature: self.described.first,
             },
             lanes: RowLanes {

@@ -3,8 +3,10 @@
 //! and what a launch has found stays as it is until the launch has ended; outputs are compared with the tables.
 
 use fastrand::Rng;
-use warprow_kernels::abi::{self, CACHE_OFF, CacheSweep, Counters, Lookup, SlotState, cache_admission, cache_swept};
-use warprow_kernels::{CacheClaim, CacheMap, CacheShape};
+use warprow_kernels::abi::{
+    self, CACHE_OFF, CachePin, CacheSweep, Counters, Lookup, SlotState, cache_admission, cache_swept,
+};
+use warprow_kernels::{CacheClaim, CacheMap, CachePins, CacheShape};
 
 use crate::batch::{Batch, Varied};
 use crate::buffer::Buffer;
@@ -16,6 +18,9 @@ use crate::world::{Shape, World};
 
 /// The highest bit of a place: the row lies at the address below it.
 const HERE: u64 = 1 << 63;
+/// In a word: the line stays; the stamp.
+const PINNED: u64 = 1 << 62;
+const STAMP: u64 = (1 << abi::CACHE_STAMP_BITS) - 1;
 /// A place: the kernel that looked at the id has written the output.
 const SERVED: u64 = u64::MAX - 2;
 /// Statuses of unique rows.
@@ -34,6 +39,11 @@ struct Cache {
     busy: u32,
     /// The words as they were checked last.
     checked: Vec<u64>,
+    pins: CachePins,
+    /// A kernel is about to change which rows are pinned.
+    is_pinning: bool,
+    /// Rows that were pinned.
+    pinned: u64,
 }
 
 impl Cache {
@@ -65,7 +75,18 @@ impl Cache {
         };
         let header = abi::Cache { admission: admission.into(), chance: 3 << 30, ..map.header() };
         memory.write(0, header.as_bytes());
-        Self { map, memory, time: 1_000_000, ranges: Vec::new(), sweeps: 0, busy: 0, checked: Vec::new() }
+        Self {
+            map,
+            memory,
+            time: 1_000_000,
+            ranges: Vec::new(),
+            sweeps: 0,
+            busy: 0,
+            checked: Vec::new(),
+            pins: CachePins::default(),
+            is_pinning: false,
+            pinned: 0,
+        }
     }
 
     fn address(&self) -> u64 {
@@ -98,6 +119,15 @@ impl Cache {
         self.memory.u64_at((self.map.words().0 - self.address() + index * 8) as usize)
     }
 
+    /// Has a line used by the latest launch, as far as its word goes, and returns the word.
+    fn touch(&self, index: u64) -> u64 {
+        let word = self.word(index);
+        let word = word & !STAMP | (word & STAMP).max(self.clock() - 1);
+        let at = self.map.words().0 - self.address() + index * 8;
+        self.memory.write(at as usize, &word.to_le_bytes());
+        word
+    }
+
     fn count(&self, field: usize) -> u64 {
         self.memory.u64_at(field)
     }
@@ -123,7 +153,22 @@ impl Cache {
     /// Whether each published line has its row.
     fn check(&self, versions: [&World; 2]) -> Result<(), String> {
         (0..self.map.lines()).try_for_each(|index| self.check_line(versions, index, self.word(index)))?;
+        self.check_pins()?;
         if self.memory.is_sound() { Ok(()) } else { Err("something was written past the cache".to_owned()) }
+    }
+
+    /// Whether the rows that are pinned have lines, and no other line is pinned.
+    fn check_pins(&self) -> Result<(), String> {
+        let pinned = (0..self.map.lines()).filter(|&index| self.word(index) & PINNED != 0);
+        let rows: Vec<(u32, u64)> = pinned.filter_map(|index| self.map.row_of(index, self.word(index))).collect();
+        let due = || self.ranges.iter().enumerate().filter(|(number, _)| !self.map.is_retired(*number as u32));
+        let due: Vec<(u32, u64)> = due()
+            .flat_map(|(number, _)| self.pins.of(number as u32).into_iter().map(move |rank| (number as u32, rank)))
+            .collect();
+        if self.is_pinning || rows.len() == due.len() && due.iter().all(|row| rows.contains(row)) {
+            return Ok(());
+        }
+        Err(format!("the rows {rows:?} are pinned (range, rank), where {due:?} should be"))
     }
 
     /// Whether the line has its row, if its word publishes it.
@@ -199,6 +244,8 @@ struct Scene {
     hits: u64,
     /// Steps in the middle of others.
     inside: u32,
+    /// Launches have the cache take each row that they read, whatever its admission says.
+    admits: bool,
 }
 
 impl Scene {
@@ -217,6 +264,15 @@ impl Scene {
         let versions = [World::new(&mut start.clone(), &shape), World::new(&mut start.clone(), &shape).inverted()];
         let count = rng.usize(1..4);
         let cache = Cache::new(&mut rng, &versions[0], count as u64 + 3);
+        let admits = seed % 4 == 3;
+        if admits {
+            // The admission alone takes no row.
+            let chance = std::mem::offset_of!(abi::Cache, chance);
+            cache
+                .memory
+                .write(std::mem::offset_of!(abi::Cache, admission), &u64::from(cache_admission::CHANCE).to_le_bytes());
+            cache.memory.write(chance, &[0; 8]);
+        }
         let mut scene = Self {
             versions,
             start,
@@ -228,6 +284,7 @@ impl Scene {
             ended: 0,
             hits: 0,
             inside: 0,
+            admits,
         };
         for number in 0..count as u32 {
             let slot = scene.slot(number);
@@ -318,6 +375,7 @@ impl Scene {
         let batch = Batch::new(&mut self.rng, &slot.world);
         let (small, ahead) = (self.rng.bool(), self.rng.u32(0..3) == 0);
         let lookup = batch.lookup().with_ticket(self.rng.u32(0..3));
+        let lookup = Lookup { plan: abi::PlanTables { admits: self.admits.into(), ..lookup.plan }, ..lookup };
         let expected = expect(&slot.world, &batch).by_one_block(&slot.world, small);
         // Who fetches rows ahead does not know yet where they go.
         let rows = if ahead { 0 } else { lookup.output.rows };
@@ -421,6 +479,88 @@ impl Scene {
         Ok(())
     }
 
+    /// Pins rows of a version that has slots, or lets some go, while others go on.
+    fn pin(&mut self, shims: &mut [Shim]) -> Result<(), String> {
+        let (shim, others) = shims.split_first_mut().unwrap();
+        let Some(ranges) = self.current[self.rng.usize(0..2)].clone() else { return Ok(()) };
+        let table = self.rng.usize(0..ranges.len());
+        let range = ranges[table];
+        let lines =
+            (0..self.cache.map.lines()).filter_map(|index| self.cache.map.row_of(index, self.cache.word(index)));
+        let mut ranks: Vec<u64> = lines.filter(|row| row.0 == range).map(|row| row.1).collect();
+        // Of rows that have two lines it is named once. One has none, mostly.
+        ranks.push(self.rng.u64(0..self.versions[0].tables[table].rows));
+        ranks.sort_unstable();
+        ranks.dedup();
+        self.rng.shuffle(&mut ranks);
+        let pins = self.rng.u32(0..3) > 0;
+        let mut chosen = Vec::new();
+        for rank in ranks.into_iter().take(self.rng.usize(1..30)) {
+            let is_pinned = self.cache.pins.of(range).contains(&rank);
+            let mut wanted = chosen.clone();
+            wanted.push(rank);
+            if is_pinned != pins && (!pins || self.cache.pins.new_ones(&self.cache.map, range, &wanted).is_ok()) {
+                chosen = wanted;
+            }
+        }
+        if range == 0 || chosen.is_empty() {
+            return Ok(());
+        }
+        let (ranks, found) = (Buffer::zeroed(chosen.len() * 8), Buffer::zeroed(chosen.len()));
+        chosen.iter().enumerate().for_each(|(at, rank)| ranks.write(at * 8, &rank.to_le_bytes()));
+        let (ranks_at, found_at, count) = (ranks.address(), found.address(), chosen.len() as u64);
+        let cache = self.cache.address();
+        let pin = CachePin { cache, ranks: ranks_at, found: found_at, count, range, pins: pins.into() };
+        let mut dice = self.rng.fork();
+        let seed = self.rng.u64(..);
+        let (mut wrong, mut left) = (None, 8);
+        self.cache.is_pinning = true;
+        // Launches use the rows' lines meanwhile: what they stamp stays.
+        let row = |index| self.cache.map.row_of(index, self.cache.word(index));
+        let is_chosen = |&index: &u64| row(index).is_some_and(|row| row.0 == range && chosen.contains(&row.1));
+        let lines: Vec<u64> = (0..self.cache.map.lines()).filter(is_chosen).collect();
+        let mut touched = Vec::new();
+        let mut turn = |_: bool| {
+            if !lines.is_empty() && dice.u32(0..2) == 0 {
+                let index = lines[dice.usize(0..lines.len())];
+                if self.cache.word(index) >> 63 != 0 {
+                    touched.push((index, self.cache.touch(index)));
+                }
+            }
+            if wrong.is_none() && left > 0 && dice.u32(0..6) == 0 {
+                left -= 1;
+                wrong = self.step(others).err();
+            }
+            self.cache.time += 500;
+            self.cache.time
+        };
+        let launch = Launch::new("warprow_pin_cache", 1, 256);
+        shim.pin_cache(&launch, &pin, seed, Some(&mut turn))?;
+        self.cache.is_pinning = false;
+        if let Some(wrong) = wrong {
+            return Err(wrong);
+        }
+        for (index, word) in touched {
+            let now = self.cache.word(index);
+            if (now ^ word) & !(STAMP | PINNED) == 0 && now & STAMP < word & STAMP {
+                return Err(format!("the stamp of line {index} fell from {} to {}", word & STAMP, now & STAMP));
+            }
+        }
+        for (at, rank) in chosen.into_iter().enumerate() {
+            let found = found.read(at, 1)[0];
+            match (pins, found) {
+                (true, 1) => {
+                    self.cache.pins.add(&self.cache.map, range, rank);
+                    self.cache.pinned += 1;
+                }
+                (true, 0) => {}
+                (false, 1) => _ = self.cache.pins.remove(&self.cache.map, range, rank),
+                _ => return Err(format!("rank {rank}, of which {found} lines are told, with pins = {pins}")),
+            }
+        }
+        self.check()
+    }
+
     /// Empties the cache, while others go on; a slot that does not end in time has it left as it is. Versions that no slot has any more lose their numbers.
     fn sweep(&mut self, shims: &mut [Shim]) -> Result<(), String> {
         let (shim, others) = shims.split_first_mut().unwrap();
@@ -445,6 +585,7 @@ impl Scene {
         let mut was_empty = false;
         let mut left = 8;
         let before = self.cache.used();
+        self.cache.is_pinning = true;
         let mut turn = |_: bool| {
             was_empty |= self.cache.used() == 0;
             if wrong.is_none() && left > 0 && dice.u32(0..3) == 0 {
@@ -456,6 +597,7 @@ impl Scene {
         };
         let launch = Launch::new("warprow_sweep_cache", 1, 1024);
         shim.sweep_cache(&launch, &sweep, seed, Some(&mut turn))?;
+        self.cache.is_pinning = false;
         if let Some(wrong) = wrong {
             return Err(wrong);
         }
@@ -465,6 +607,7 @@ impl Scene {
         match result.u64_at(0) as u32 {
             cache_swept::DONE => {
                 self.cache.map.swept();
+                self.cache.pins.swept();
                 self.cache.sweeps += 1;
                 if !was_empty && self.cache.used() != 0 {
                     return Err("a sweep has left rows".to_owned());
@@ -563,6 +706,7 @@ pub(crate) struct Seen {
     full: u64,
     sweeps: u32,
     busy: u32,
+    pinned: u64,
 }
 
 /// Some slots look up, in the middle of each other, and versions change.
@@ -571,8 +715,12 @@ pub(crate) fn scene(shim: &mut Shim, seed: u64) -> Result<Seen, String> {
     let mut shims = [shim.twin(), shim.twin(), shim.twin()];
     let steps = scene.rng.u32(16..40);
     for step in 0..steps {
-        if scene.rng.u32(0..12) == 0 { scene.sweep(&mut shims) } else { scene.step(&mut shims) }
-            .map_err(|wrong| format!("step {step}: {wrong}"))?;
+        match scene.rng.u32(0..12) {
+            0 => scene.sweep(&mut shims),
+            1..=3 => scene.pin(&mut shims),
+            _ => scene.step(&mut shims),
+        }
+        .map_err(|wrong| format!("step {step}: {wrong}"))?;
     }
     for shim_launched in &shims {
         shim.launched.extend(shim_launched.launched.iter().copied());
@@ -585,6 +733,10 @@ pub(crate) fn scene(shim: &mut Shim, seed: u64) -> Result<Seen, String> {
         let used = scene.cache.used();
         return Err(format!("{used} lines are used, where {admissions} came, {evictions} went and {swept} were swept"));
     }
+    let refusals = count(std::mem::offset_of!(abi::Cache, refusals));
+    if scene.admits && refusals != 0 {
+        return Err(format!("{refusals} rows were refused of launches that have each row admitted"));
+    }
     Ok(Seen {
         ended: scene.ended,
         hits: scene.hits,
@@ -593,6 +745,7 @@ pub(crate) fn scene(shim: &mut Shim, seed: u64) -> Result<Seen, String> {
         full: count(std::mem::offset_of!(abi::Cache, full)),
         sweeps: scene.cache.sweeps,
         busy: scene.cache.busy,
+        pinned: scene.cache.pinned,
     })
 }
 
@@ -660,11 +813,12 @@ fn each_look_up_finds_its_own_rows() {
             full: all.full + seen.full,
             sweeps: all.sweeps + seen.sweeps,
             busy: all.busy + seen.busy,
+            pinned: all.pinned + seen.pinned,
         };
     }
     eprintln!("{all:?}");
     assert!(all.ended > 300 && all.hits > 1000 && all.inside > 100, "{all:?}");
-    assert!(all.evictions > 100 && all.full > 10 && all.sweeps > 5 && all.busy > 5, "{all:?}");
+    assert!(all.evictions > 100 && all.full > 10 && all.sweeps > 5 && all.busy > 5 && all.pinned > 100, "{all:?}");
 }
 
 #[test]

@@ -184,7 +184,7 @@ fn checks_of(file: &str, percent: u64) -> Vec<(&'static str, Check, u64)> {
         "ring tests",
     ];
     let of_drives = ["fetch.cuh", "row_reads.cuh", "row_checks.cuh", "ring.cuh", "ring_test.cuh"].contains(&file);
-    let of_cache = ["cache.cuh", "cached.cuh", "cache_sweep.cuh"].contains(&file);
+    let of_cache = ["cache.cuh", "cached.cuh", "cache_pin.cuh", "cache_sweep.cuh"].contains(&file);
     let is_near = |name: &str| match (file, name.starts_with("one kernel: ")) {
         ("", _) => true,
         _ if of_cache || name.starts_with("cache: ") => of_cache && name.starts_with("cache: "),

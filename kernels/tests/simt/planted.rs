@@ -945,6 +945,39 @@ const PLANTED: &[Planted] = &[
         patch("served.cuh", "                mask_lost(lookup, position);\n", ""),
     ),
     planted(
+        "pinned lines that are given away",
+        cache::case,
+        40,
+        patch("cache.cuh", "(word & CACHE_PUBLISHED) && !(word & CACHE_PINNED) &&", "(word & CACHE_PUBLISHED) &&"),
+    ),
+    planted(
+        "stamps whose renewal lets a row go",
+        cache::case,
+        40,
+        patch(
+            "cache.cuh",
+            "(word & ~CACHE_STAMP) | launch.number",
+            "(word & ~(CACHE_STAMP | CACHE_PINNED)) | launch.number",
+        ),
+    ),
+    planted(
+        "pins that are stored over a stamp",
+        cache::case,
+        40,
+        patch(
+            "cache_pin.cuh",
+            "        const u64 found = atomicCAS(place, word, wanted);\n",
+            "        const u64 found = load_relaxed(place);\n        \
+             if (found == word) store_relaxed(place, wanted);\n",
+        ),
+    ),
+    planted(
+        "an admission that is asked by those who have each row admitted",
+        cache::case,
+        40,
+        patch("cache.cuh", "lookup.plan.admits != 0 || is_row_admitted", "is_row_admitted"),
+    ),
+    planted(
         "rows in lines that go before updated ones",
         cache::updated,
         24,

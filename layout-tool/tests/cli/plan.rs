@@ -316,6 +316,19 @@ fn hot_rows_of_a_text_are_planned() {
     assert!(text.contains("is ahead by more than the error") || text.contains("cannot be told"), "{text}");
     let refused = fixture.fails(&[&plan[..], &["--cache", "64M", "--hbm", "1M"]].concat(), 2);
     assert!(refused.to_string().contains("leave --hbm out"), "{refused}");
+    let refused = fixture.fails(&[&plan[..], &["--cache", "16K"]].concat(), 3);
+    assert!(refused.to_string().contains("has too few lines"), "{refused}");
+    // A cache in GPU memory beside a tier there.
+    let on_gpu = fixture.ok(&[&plan[..], &["--gpu-cache", "64M"]].concat());
+    let of = |name: &str| share(&on_gpu["gpu_cache"][name]);
+    assert!(of("always") > known - 0.01 && of("sketch") > known - 0.01, "{on_gpu}");
+    assert!((of("tier") - share(&large["hbm"])).abs() < 1e-12, "{on_gpu}");
+    let least = on_gpu["gpu_cache"]["least"].as_u64().unwrap();
+    assert!(least > 100_000 && least < 64 << 20 && made["gpu_cache"].is_null(), "{on_gpu}");
+    let text = fixture.run(&[&plan[..], &["--gpu-cache", "64M"]].concat()).stdout;
+    assert!(text.contains("64.0 MiB of GPU memory") && text.contains(" as a cache with a sketch, "), "{text}");
+    let refused = fixture.fails(&[&plan[..], &["--gpu-cache", "100000"]].concat(), 3);
+    assert!(refused.to_string().contains("bytes have enough"), "{refused}");
 
     let wrong = fixture.fails(&["plan", "--table", "t=100x4:f32", "--trace", "tokens:text.u32", "--typical-host"], 2);
     assert!(wrong.to_string().contains("add :hash=NAME"), "{wrong}");

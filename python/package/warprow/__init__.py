@@ -14,7 +14,19 @@ from .errors import *  # noqa: F403
 from .executor import Executor, Feature, Plan
 from .ngram import NgramHash
 from .proposal import Expected, Interval, Proposal, TableShape, TableTiers, plan
-from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, RerankReport, Table, VerifyReport
+from .records import (
+    ChangedFile,
+    DriveState,
+    Exported,
+    Generation,
+    LoadReport,
+    PinReport,
+    RerankReport,
+    RestoreReport,
+    Table,
+    VerifyReport,
+    WarmReport,
+)
 from .store import Store, format, open
 
 __all__ = [
@@ -28,14 +40,17 @@ __all__ = [
     "Interval",
     "LoadReport",
     "NgramHash",
+    "PinReport",
     "Plan",
     "Proposal",
     "RerankReport",
+    "RestoreReport",
     "Store",
     "Table",
     "TableShape",
     "TableTiers",
     "VerifyReport",
+    "WarmReport",
     "data",
     "errors",
     "format",

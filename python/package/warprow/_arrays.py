@@ -152,3 +152,10 @@ def output(out: Array | None, shape: tuple[int, ...], dtype: str) -> Array:
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise invalid("out", "it is not contiguous, or cannot be written to: give a contiguous array")
     return out
+
+
+def keys(argument: str, value: Any) -> Array:
+    """Ids or keys of a table: whole numbers of 64 bits, one after another."""
+    np = numpy()
+    array, _ = integers(argument, value, dims=1)
+    return np.ascontiguousarray(array, dtype=np.int64 if array.dtype.kind == "i" else np.uint64)  # type: ignore[no-any-return]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from . import _arrays, _native
 from .errors import Closed, invalid, wrong_type
+from .records import PinReport, RestoreReport, WarmReport, make
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -223,7 +225,8 @@ class Executor:
         Rows that the cache has room for ("lines") and that it has ("used"), rows that were taken in ("admissions") and given up for
         others ("evictions"). On the CPU also the different rows of batches that were looked for and found ("hits") or not ("misses").
         On a GPU also the rows that found no line, because look-ups under way may read all that come into question ("full"), those that
-        the admission refused ("refusals"), and for how many look-ups a line is held that one has used ("hold").
+        the admission refused ("refusals"), for how many look-ups a line is held that one has used ("hold"), and rows that stay until they
+        are let go ("pinned").
 
         Raises
         ------
@@ -261,6 +264,191 @@ class Executor:
             This process was forked from the one that opened the store.
         """
         self._native.clear_cache(patience)
+
+    @property
+    def _gpu(self) -> _native.Gpu:
+        if not isinstance(self._native, _native.Gpu):
+            raise invalid("executor", 'the cache of an executor on the CPU fills itself: attach one on "cuda"')
+        return self._native
+
+    def warm(self, table: str, ids: Any) -> WarmReport:
+        """Brings rows of a table into the cache of an executor on a GPU before they are looked up.
+
+        Each row that has to be read gets a place, whatever the cache's admission says. Look-ups go on meanwhile. It takes a slot's queue
+        pairs on each drive for as long as it runs. No stream may be being captured meanwhile.
+
+        Parameters
+        ----------
+        table : str
+            The table.
+        ids : array of integers, shape (n,)
+            Ids, or keys, the hottest first: where not all have room, the first are there at the end.
+
+        Returns
+        -------
+        WarmReport
+            How many ids the cache has now, and how many lie in memory anyway, are missing, or found no place.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor is on the CPU, or has no cache; no row of the table is cached; `ids` is no such array.
+        WrongType
+            `ids` has elements of another type.
+        NoSuchTable
+            The store has no table of that name.
+        RowsFailed
+            Rows could not be read. What was brought in before stays.
+        Busy
+            Drives have no queue pairs left.
+        GpuError
+            CUDA failed.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        array = _arrays.keys("ids", ids)
+        return make(WarmReport, self._gpu.warm(table, (_arrays.address_of(array), array.size)))
+
+    def pin(self, table: str, ids: Any) -> PinReport:
+        """Brings rows into the cache as `warm` does, and has them stay there.
+
+        They stay until `unpin`, `clear_cache`, or `adopt`: pin anew after that. A row that is updated is found updated. Of the 8 places in
+        which a row may lie, 6 may be pinned. Up to 3% of the cache's lines it is unlikely that this is too few.
+
+        Parameters
+        ----------
+        table : str
+            The table.
+        ids : array of integers, shape (n,)
+            Ids, or keys.
+
+        Returns
+        -------
+        PinReport
+            How many rows are pinned now and were not before, and what became of the others.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor is on the CPU, or has no cache; no row of the table is cached; `ids` is no such array; more rows would be pinned than
+            their places allow: then nothing was changed.
+        WrongType
+            `ids` has elements of another type.
+        NoSuchTable
+            The store has no table of that name.
+        RowsFailed
+            Rows could not be read. What was pinned before stays.
+        Busy
+            Drives have no queue pairs left, or the GPU does not come to pinning rows.
+        GpuError
+            CUDA failed.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        array = _arrays.keys("ids", ids)
+        return make(PinReport, self._gpu.pin(table, (_arrays.address_of(array), array.size)))
+
+    def unpin(self, table: str, ids: Any | None = None) -> int:
+        """Lets rows go that `pin` keeps in the cache. They leave when others take their places.
+
+        Parameters
+        ----------
+        table : str
+            The table.
+        ids : array of integers, shape (n,), optional
+            Ids, or keys; without, all rows of the table.
+
+        Returns
+        -------
+        int
+            How many rows these were.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor is on the CPU, or has no cache; no row of the table is cached; `ids` is no such array.
+        WrongType
+            `ids` has elements of another type.
+        NoSuchTable
+            The store has no table of that name.
+        Busy
+            The GPU does not come to it.
+        GpuError
+            CUDA failed.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        array = None if ids is None else _arrays.keys("ids", ids)
+        return self._gpu.unpin(table, None if array is None else (_arrays.address_of(array), array.size))
+
+    def save_cache(self, path: str | os.PathLike[str]) -> int:
+        """Writes to a file which rows the cache of an executor on a GPU has, by their ids, for `warm_from`.
+
+        The file replaces one that is there, whole. Rows of tables whose keys are not stored are left out. Look-ups go on meanwhile. No
+        stream may be being captured meanwhile.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        int
+            How many rows were listed.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor is on the CPU, or has no cache; the file cannot be written.
+        GpuError
+            CUDA failed.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        return self._gpu.save_cache(os.fspath(path))[0]
+
+    def warm_from(self, path: str | os.PathLike[str]) -> RestoreReport:
+        """Brings the rows into the cache that `save_cache` has listed, as `warm` does.
+
+        A list of another generation of a table is taken all the same.
+
+        Parameters
+        ----------
+        path : str or path
+            The file.
+
+        Returns
+        -------
+        RestoreReport
+            What came of each table's list.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor is on the CPU, or has no cache; the file is damaged, no such file, or of another store: then nothing was changed.
+        RowsFailed
+            Rows could not be read. What was brought in before stays.
+        Busy
+            Drives have no queue pairs left.
+        GpuError
+            CUDA failed.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        tables, unknown = self._gpu.warm_from(os.fspath(path))
+        older = [table for table, is_older, _ in tables if is_older]
+        return RestoreReport({table: make(WarmReport, warmed) for table, _, warmed in tables}, older, unknown)
 
     def tiers(self, table: str) -> dict[str, int]:
         """How many rows of a table lie in GPU memory ("hbm"), in DRAM ("dram") and on drives alone ("drives").

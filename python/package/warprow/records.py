@@ -110,6 +110,50 @@ class RerankReport:
 
 
 @dataclass(frozen=True)
+class WarmReport:
+    """What `Executor.warm` did, by ids as they were given."""
+
+    #: Ids that were given.
+    ids: int
+    #: Ids whose row the cache had when the id was looked at last.
+    cached: int
+    #: Ids whose row lies in GPU memory or DRAM anyway: of a tier, updated, or of a created key.
+    in_memory: int
+    #: Ids that the table does not have.
+    missing: int
+    #: Ids whose row found no place: all that come into question are pinned, or held for look-ups under way.
+    left: int
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """What `Executor.warm_from` did."""
+
+    #: What came of each table's list.
+    tables: dict[str, WarmReport]
+    #: Those of these tables of which another generation was saved, or whose files have changed since.
+    older: list[str]
+    #: Tables of the file that the executor does not have, or of which it caches nothing.
+    unknown: list[str]
+
+
+@dataclass(frozen=True)
+class PinReport:
+    """What `Executor.pin` did, by different rows."""
+
+    #: Rows that are pinned now and were not before.
+    pinned: int
+    #: Rows that were pinned before.
+    already: int
+    #: Rows of tiers in GPU memory or DRAM, which stay there anyway.
+    in_memory: int
+    #: Different ids that the table does not have.
+    missing: int
+    #: Rows that found no place, because look-ups under way hold all that come into question: pin them again.
+    left: int
+
+
+@dataclass(frozen=True)
 class VerifyReport:
     """What a check of a table found."""
 

@@ -342,7 +342,7 @@ class Store:
                 table["counts"] = (_arrays.address_of(counts), counts.size)
             key = keys_of.get(name)
             if key is not None and not isinstance(key, str):
-                numbers = _keys("keys", key)
+                numbers = _arrays.keys("keys", key)
                 owners.append(numbers)
                 table["keys"] = _key_args(numbers)
         told = _progress(progress)
@@ -353,7 +353,7 @@ class Store:
             for table in tables:
                 key = keys_of.get(table["name"])
                 if isinstance(key, str):
-                    numbers = _keys("keys", given.key_columns[key])
+                    numbers = _arrays.keys("keys", given.key_columns[key])
                     owners.append(numbers)
                     table["keys"] = _key_args(numbers)
             owners.extend(table.pop("owner", None) for table in tables)
@@ -696,7 +696,7 @@ class Store:
         """
         if ids is None:
             return make(RerankReport, self._native.rerank(table, None))
-        array = _keys("ids", ids)
+        array = _arrays.keys("ids", ids)
         return make(RerankReport, self._native.rerank(table, (_arrays.address_of(array), array.size)))
 
     def export(self, table: str) -> Exported:
@@ -966,12 +966,6 @@ def _counts(value: Any) -> Array:
     if array.size and int(array.min()) < 0:
         raise invalid("hotness", "a count is negative")
     return np.ascontiguousarray(array, dtype=np.uint64)  # type: ignore[no-any-return]
-
-
-def _keys(argument: str, value: Any) -> Array:
-    np = _arrays.numpy()
-    array, _ = _arrays.integers(argument, value, dims=1)
-    return np.ascontiguousarray(array, dtype=np.int64 if array.dtype.kind == "i" else np.uint64)  # type: ignore[no-any-return]
 
 
 def _key_args(numbers: Array) -> tuple[int, int, bool]:

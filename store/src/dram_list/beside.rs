@@ -31,7 +31,7 @@ impl ListPlace {
 }
 
 /// The bytes of the list at `path`, of which there are at most `most`; `None`: there is no list. A longer file gives its first bytes.
-pub(super) fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
+pub fn read(path: &Path, most: u64) -> io::Result<Option<Vec<u8>>> {
     // Without waiting: to open a FIFO lasts until somebody writes to it.
     let file = match File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -78,7 +78,7 @@ fn open_aside(new: &Path) -> io::Result<File> {
 
 /// Puts a list at `path`: after a crash at any moment the one before is there, or this one. `false`: another process does so now,
 /// and nothing was changed.
-pub(super) fn write(path: &Path, bytes: &[u8]) -> io::Result<bool> {
+pub fn write(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     let new = aside(path);
     let mut file = open_aside(&new)?;
     // Where the file system has no locks, nobody is kept away; each list is whole all the same.

@@ -13,5 +13,7 @@ mod stored;
 pub use model::DRAM_LISTS;
 pub use options::{ListedRows, RerankOptions, RerankReport};
 
+pub use beside::{read as read_list, write as write_list};
+
 pub(crate) use beside::ListPlace;
 pub(crate) use model::{is_lists, refuse_name};

@@ -82,6 +82,10 @@ pub struct PlanArgs {
     /// Compare the row cache of a host executor with a DRAM tier, both of so many bytes, on the part held out, and say which is ahead
     #[arg(long, value_name = "BYTES", value_parser = parse_size)]
     pub(super) cache: Option<u64>,
+    /// Compare the cache of an executor on a GPU with the hottest rows in GPU memory, both of so many bytes, on the part held out, and say
+    /// which is ahead
+    #[arg(long, value_name = "BYTES", value_parser = parse_size)]
+    pub(super) gpu_cache: Option<u64>,
     /// Write the plan to this file, for `load --plan`
     #[arg(long, value_name = "FILE")]
     pub(super) out: Option<PathBuf>,

@@ -22,6 +22,7 @@ impl From<ProposalError> for Failure {
             | ProposalError::Index { .. }
             | ProposalError::TooShort { .. }
             | ProposalError::NothingInTables
+            | ProposalError::CacheTooSmall { .. }
             | ProposalError::Drives { .. } => (Class::Input, String::new()),
         };
         match error {

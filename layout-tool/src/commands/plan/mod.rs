@@ -11,8 +11,8 @@ use std::path::Path;
 use serde_json::json;
 use warprow_plan::trace::QueryTrace;
 use warprow_plan::{
-    CacheComparison, HostCosts, MemoryRates, OrderedProposal, ProposalError, ProposalFile, ProposalOptions,
-    ProposalWatch, TableShape, curves,
+    CacheComparison, GpuCacheComparison, HostCosts, MemoryRates, OrderedProposal, ProposalError, ProposalFile,
+    ProposalOptions, ProposalWatch, TableShape, curves,
 };
 
 pub use arguments::PlanArgs;
@@ -28,7 +28,9 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, F
     refuse_outputs(args)?;
     if args.cache.is_some() && args.hbm > 0 {
         let what = "it compares the row cache of an executor on the host, and --hbm is for one on a GPU";
-        return Err(Failure::usage("--cache", what).remedy("leave --hbm out"));
+        return Err(
+            Failure::usage("--cache", what).remedy("leave --hbm out, or compare a cache in GPU memory: --gpu-cache")
+        );
     }
     let (shapes, logs) = traces::tables_and_traces(args)?;
     let inputs: Vec<_> = logs.iter().map(|log| ("--trace", log.spec.path.clone())).collect();
@@ -45,6 +47,7 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, F
     let proposal = propose(args, &shapes, &mut trace, &options, context)?;
     let rates = rates(args, &shapes, &mut trace, &options, context)?;
     let cache = compare(args, &shapes, &mut trace, &options, context)?;
+    let gpu_cache = compare_on_gpu(args, &shapes, &mut trace, &options, context)?;
     if let Some(path) = &args.svg {
         write(path, curves(&proposal.tiers).as_bytes())?;
     }
@@ -54,8 +57,8 @@ pub(crate) fn run(args: &PlanArgs, context: &Context) -> Result<CommandOutput, F
     let host = (args.hbm == 0).then_some(options.costs);
     let traces: Vec<_> = logs.iter().map(LookupTrace::json).collect();
     CommandOutput::new(
-        report::text(args, &proposal, (rates.as_ref(), cache.as_ref()), &options, &logs),
-        json!({ "plan": proposal.tiers, "traces": traces, "host_costs": host, "rates": rates, "cache": cache, "out": args.out, "svg": args.svg }),
+        report::text(args, &proposal, (rates.as_ref(), cache.as_ref(), gpu_cache.as_ref()), &options, &logs),
+        json!({ "plan": proposal.tiers, "traces": traces, "host_costs": host, "rates": rates, "cache": cache, "gpu_cache": gpu_cache, "out": args.out, "svg": args.svg }),
     )
 }
 
@@ -107,6 +110,21 @@ fn compare(
     let Some(bytes) = args.cache else { return Ok(None) };
     let compared = watched(args, trace.queries(), context, |watch| {
         warprow_plan::compare_cache(shapes, trace, options, bytes, watch)
+    });
+    compared.map(Some)
+}
+
+/// How a cache in GPU memory compares with the hottest rows there, if that is asked for.
+fn compare_on_gpu(
+    args: &PlanArgs,
+    shapes: &[TableShape],
+    trace: &mut QueryTrace<'_>,
+    options: &ProposalOptions,
+    context: &Context,
+) -> Result<Option<GpuCacheComparison>, Failure> {
+    let Some(bytes) = args.gpu_cache else { return Ok(None) };
+    let compared = watched(args, trace.queries(), context, |watch| {
+        warprow_plan::compare_gpu_cache(shapes, trace, options, bytes, watch)
     });
     compared.map(Some)
 }

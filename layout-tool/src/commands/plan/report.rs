@@ -1,8 +1,8 @@
 //! What `warprow plan` says in the end.
 
 use warprow_plan::{
-    Ahead, Bottleneck, BudgetPoint, CacheComparison, ExpectedLookups, HitInterval, MemoryRates, OrderedProposal,
-    ProposalOptions, TierProposal,
+    Ahead, Bottleneck, BudgetPoint, CacheComparison, ExpectedLookups, GpuCacheComparison, HitInterval, MemoryRates,
+    OrderedProposal, ProposalOptions, TierProposal,
 };
 use warprow_workload::units;
 
@@ -49,7 +49,7 @@ fn intervals(intervals: &[HitInterval]) -> String {
 pub(super) fn text(
     args: &PlanArgs,
     proposal: &OrderedProposal,
-    (rates, cache): (Option<&MemoryRates>, Option<&CacheComparison>),
+    (rates, cache, gpu_cache): (Option<&MemoryRates>, Option<&CacheComparison>, Option<&GpuCacheComparison>),
     options: &ProposalOptions,
     logs: &[LookupTrace],
 ) -> String {
@@ -62,6 +62,7 @@ pub(super) fn text(
     text += &format!("\n\nother budgets, on {}:\n{}", tiers.drives.profile, budgets(tiers));
     text += &rates.map_or_else(String::new, |rates| format!("\n\n{}", memory(rates)));
     text += &cache.map_or_else(String::new, |cache| format!("\n\n{}", compared(cache)));
+    text += &gpu_cache.map_or_else(String::new, |cache| format!("\n\n{}", compared_on_gpu(cache)));
     for (path, what) in [(&args.out, "the plan is in"), (&args.svg, "the curves are in")] {
         text += &path.as_ref().map_or_else(String::new, |path| format!("\n{what} {}", path.display()));
     }
@@ -205,6 +206,33 @@ fn compared(cache: &CacheComparison) -> String {
         Ahead::Tier => "the DRAM tier is ahead by more than the error: give an executor dram_bytes (`lookup --dram`)",
         Ahead::Neither if known.is_none() => "which is better cannot be told: too little was held out",
         Ahead::Neither => "neither is ahead by more than the error: a DRAM tier costs look-ups less than a row cache",
+    }
+}
+
+/// How a cache in GPU memory does beside the hottest rows there, of the same bytes.
+fn compared_on_gpu(cache: &GpuCacheComparison) -> String {
+    let known = cache.error();
+    let text = format!(
+        "{} of GPU memory, of the ids held out: {} as a cache of each row that was read, {} as a cache with a sketch, {} as a tier of \
+         the hottest rows {}\n\
+         of different rows of look-ups, which drives are asked for: {}, {} and {}\n",
+        units::bytes(cache.bytes),
+        percent(cache.always),
+        percent(cache.sketch),
+        percent(cache.tier),
+        error(known.unwrap_or(UNKNOWN)),
+        percent(cache.always_rows),
+        percent(cache.sketch_rows),
+        percent(cache.tier_rows),
+    );
+    text + match cache.ahead {
+        Ahead::Cache if cache.sketch >= cache.always => {
+            "the cache with a sketch is ahead by more than the error: give an executor on a GPU cache_bytes, and cache_admission \"sketch\""
+        }
+        Ahead::Cache => "the cache is ahead by more than the error: give an executor on a GPU cache_bytes",
+        Ahead::Tier => "the tier is ahead by more than the error: give an executor on a GPU hbm_bytes (`lookup --hbm`)",
+        Ahead::Neither if known.is_none() => "which is better cannot be told: too little was held out",
+        Ahead::Neither => "neither is ahead by more than the error: a tier costs look-ups less than a cache",
     }
 }
 
