@@ -70,11 +70,26 @@ unsafe impl Sync for Stream {}
 
 impl Stream {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        Self::with_priority(gpu, 0)
+    }
+
+    /// A stream whose blocks begin before those of other streams that wait as well. Kernels that are captured on it keep
+    /// that priority, in graphs that are instantiated to use the priorities of their nodes.
+    fn urgent(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+        let _current = gpu.enter()?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: a context is current; two numbers are stored.
+        let asked = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+        cuda("the priorities of streams", asked)?;
+        Self::with_priority(gpu, greatest)
+    }
+
+    fn with_priority(gpu: &Arc<Gpu>, priority: i32) -> Result<Self, GpuError> {
         let _current = gpu.enter()?;
         let mut stream = std::ptr::null_mut();
-        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING;
+        let flags = sys::CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: a context is current; it stores a handle.
-        cuda("a stream", unsafe { sys::cuStreamCreate(&mut stream, flags as u32) })?;
+        cuda("a stream", unsafe { sys::cuStreamCreateWithPriority(&mut stream, flags, priority) })?;
         Ok(Self { gpu: gpu.clone(), stream })
     }
 
@@ -185,7 +200,7 @@ impl PrefetchEvents {
 impl PrefetchStream {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
         let events = || PrefetchEvents::new(gpu);
-        Ok(Self { launched: events()?, captured: events()?, stream: Stream::new(gpu)? })
+        Ok(Self { launched: events()?, captured: events()?, stream: Stream::urgent(gpu)? })
     }
 
     pub(crate) fn stream(&self) -> CUstream {

@@ -20,6 +20,9 @@ use crate::turn_gate::TurnGate;
 
 /// The longest that a worker sleeps when submitters cannot wake it.
 const NAP: Duration = Duration::from_millis(1);
+/// The longest such sleep for a while after work: graphs that read rows run again after a step of some milliseconds.
+const SHORT_NAP: Duration = Duration::from_micros(50);
+const WHILE_AFTER_WORK: Duration = Duration::from_millis(50);
 /// The longest that a worker sleeps otherwise, in case that a wake-up was missed.
 const SLEEP: Duration = Duration::from_millis(50);
 
@@ -51,11 +54,14 @@ pub(crate) struct Seat {
     pub(crate) parker: Arc<Parker>,
     /// Work is about to come from a submitter that cannot wake the worker.
     roused: AtomicBool,
+    /// When the worker last stopped looking for work, in nanoseconds.
+    quiet_since: AtomicU64,
 }
 
 impl Seat {
     fn new(shard: Shard) -> Self {
-        Self { shard: Mutex::new(shard), parker: Arc::default(), roused: AtomicBool::new(false) }
+        let (roused, quiet_since) = (AtomicBool::new(false), AtomicU64::new(0));
+        Self { shard: Mutex::new(shard), parker: Arc::default(), roused, quiet_since }
     }
 }
 
@@ -299,10 +305,22 @@ impl Core {
         let limit = match self.has_silent_submitters() {
             // A sleep would be longer than the 20 us that may pass between two looks at the doorbells.
             true if self.has_running_offload(worker) => return Duration::ZERO,
-            true => NAP,
+            true if self.is_quiet_for_long(worker) => NAP,
+            true => SHORT_NAP,
             false => SLEEP,
         };
         self.next_due(worker).map_or(limit, |due| due.saturating_sub(self.now()).min(limit))
+    }
+
+    /// The worker stops looking for work.
+    pub(crate) fn note_quiet(&self, worker: usize) {
+        let now = u64::try_from(self.now().as_nanos()).unwrap_or(u64::MAX);
+        self.seats[worker].quiet_since.store(now, Ordering::Relaxed);
+    }
+
+    fn is_quiet_for_long(&self, worker: usize) -> bool {
+        let since = Duration::from_nanos(self.seats[worker].quiet_since.load(Ordering::Relaxed));
+        self.now().saturating_sub(since) > WHILE_AFTER_WORK
     }
 
     /// Whether there are queues that an offload may have to serve.

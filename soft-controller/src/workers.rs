@@ -51,6 +51,7 @@ fn run(core: &Core, worker: usize) {
             core.lock_control().check_stray_doorbells(core);
         }
         // Sleep, with a glance now and then.
+        core.note_quiet(worker);
         while !core.rest(worker).is_zero() {
             core.seats[worker].parker.park(|| core.rest(worker));
         }

@@ -120,6 +120,32 @@ fn threads_stop_glancing_when_nobody_is_left_who_does_not_wake_them() {
     assert_naps(&quiet, "after all");
 }
 
+#[test]
+fn threads_glance_often_for_a_while_after_work() {
+    let _alone = alone();
+    let mut host = Host::new(SoftController::builder().namespace(ram(1 << 20)).build().unwrap(), false);
+    host.enable();
+    host.create_pair(1, 16);
+    let page = host.buffer(PAGE);
+    let _memory = host.drive.doorbell_memory();
+    let naps_in_35_ms = || {
+        let before = naps();
+        std::thread::sleep(Duration::from_millis(35));
+        naps() - before
+    };
+    // Naps of a millisecond each would be 35.
+    let after_work = (0..5).map(|_| {
+        host.read(0, 8, page.iova);
+        std::thread::sleep(Duration::from_millis(8));
+        naps_in_35_ms()
+    });
+    let after_work = after_work.max().unwrap();
+    assert!(after_work > 60, "{after_work} naps in 35 ms after work");
+    std::thread::sleep(Duration::from_millis(80));
+    let later = (0..3).map(|_| naps_in_35_ms()).min().unwrap();
+    assert!(later < 60, "{later} naps in 35 ms long after work");
+}
+
 /// An offload that reaches nothing.
 #[derive(Debug)]
 struct Aloof;
