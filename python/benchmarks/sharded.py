@@ -10,8 +10,9 @@ all ranks open one drive of the whole store, each at 1/N of its rate.
 
 Every output is compared with what the rows are: bit for bit, sums of ranks in the order of ranks. What a step waits for exchanges is timed
 by CUDA events around the end of each, and so has what a rank waits for a slower one, and not what it does meanwhile. `dense` steps have a
-network on top of the bags. `--phases` times the parts of a step likewise, and lists the kernels that took longest; `--exchanged` has a
-single rank exchange with itself, too. Without CUDA (`--device cpu`) the same runs by gloo and executors on the host, to try the program.
+network on top of the bags. `--phases` times the parts of a step likewise (`--kernels`: and lists the kernels that took longest);
+`--exchanged` has a single rank exchange with itself, too. Without CUDA (`--device cpu`) the same runs by gloo and executors on the host, to
+try the program.
 """
 
 from __future__ import annotations
@@ -199,8 +200,10 @@ class Phases:
         return parts
 
 
-def phases(bags: Any, batches: list[Any], device: torch.device, steps: int, waits: Timed) -> dict[str, Any]:
-    """The parts of a step, what it waits for exchanges, and the kernels that take longest in it."""
+def phases(
+    bags: Any, batches: list[Any], device: torch.device, steps: int, waits: Timed, kernels_too: bool
+) -> dict[str, Any]:
+    """The parts of a step, what it waits for exchanges, and, if that is wanted, the kernels that take longest in it."""
     timed = Phases(bags, device)
     for given in batches:
         bags(given)
@@ -210,7 +213,7 @@ def phases(bags: Any, batches: list[Any], device: torch.device, steps: int, wait
         bags(batches[at % len(batches)])
     found: dict[str, Any] = {"parts": timed.taken(steps)}
     found["waits_ms"] = {what: 1000 * seconds / steps for what, seconds in waits.taken()[0].items()}
-    if device.type == "cuda":
+    if device.type == "cuda" and kernels_too:
         # What is recorded takes long to be added up.
         steps = min(steps, 4)
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
@@ -308,7 +311,7 @@ def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> Non
                         if rank == 0:
                             print(json.dumps(line), flush=True)
                     if options.phases and any(it.kind != "replicated" for it in plan.placements):
-                        lines[-2]["phases"] = phases(bags, batches, device, options.steps, timed)
+                        lines[-2]["phases"] = phases(bags, batches, device, options.steps, timed, options.kernels)
                         bags.check()
                     if rank == 0 and options.json:
                         # A run that is ended loses nothing but what it measured then.
@@ -332,7 +335,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="+", default=[65536], help="samples of each rank")
     parser.add_argument("--stores", nargs="+", default=["own", "shared"], choices=["own", "shared"], help="of several ranks")
     parser.add_argument("--player", default="gpu", choices=["gpu", "threads"], help="who plays drives, of ranks on GPUs")
-    parser.add_argument("--phases", action="store_true", help="also the parts of a step, and the kernels of it")
+    parser.add_argument("--phases", action="store_true", help="also the parts of a step")
+    parser.add_argument("--kernels", action="store_true", help="with --phases: also the kernels of a step, which takes long to be added up")
     parser.add_argument("--exchanged", action="store_true", help="a single rank exchanges with itself what one of two would")
     parser.add_argument("--rows", type=int, default=60_000, help="rows of a large table")
     parser.add_argument("--dim", type=int, default=64, help="elements of a row")
