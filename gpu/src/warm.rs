@@ -56,7 +56,7 @@ impl GpuExecutor {
     /// where not all have room. Each row that is read gets a line, whatever the cache's admission says, if lines of its set may
     /// be given away. `ids` are ids of the table, or keys by their bits, the hottest first. Look-ups go on meanwhile.
     ///
-    /// It takes a slot's queue pairs on each drive for as long as it runs, and up to 64 MiB of GPU memory. No stream may be
+    /// It takes a slot's queue pairs on each drive for as long as it runs, and up to 128 MiB of GPU memory. No stream may be
     /// being captured meanwhile.
     ///
     /// # Errors

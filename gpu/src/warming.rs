@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use warprow_gpu_queues::{DeviceMemory, PinnedMemory};
+use warprow_kernels::SMALL_IDS;
 use warprow_layout::DType;
 use warprow_lookup::{BoundsCheck, Feature, MissingPolicy, PlanOptions, Pooling};
 
@@ -17,8 +18,8 @@ use crate::row_cache::GpuCache;
 use crate::slot::GpuSlot;
 use crate::table::GpuTable;
 
-/// The most ids of a look-up, and bytes of its output.
-const MOST_IDS: u64 = 16_384;
+/// The most ids of a look-up, which one block finds the different rows of, whatever the size of the table; and bytes of its output.
+const MOST_IDS: u64 = SMALL_IDS;
 const MOST_BYTES: u64 = 64 << 20;
 
 /// A plan over one table, with a slot of it.
