@@ -26,6 +26,11 @@ impl TextHash {
         &self.hash
     }
 
+    /// The token that ends a text, if one does.
+    pub fn end(&self) -> Option<i64> {
+        self.end
+    }
+
     /// Ids of a token.
     pub fn heads(&self) -> usize {
         self.hash.columns().len()

@@ -51,6 +51,10 @@ impl Gpu {
         });
         Ok(Self { executor: Held::new("executor", executor.map_err(of_gpu)?) })
     }
+
+    pub(crate) fn executor(&self) -> PyResult<GpuExecutor> {
+        self.executor.get()
+    }
 }
 
 #[pymethods]

@@ -16,6 +16,7 @@ mod load;
 mod load_source;
 mod module;
 mod ngram;
+mod ngram_ids;
 mod planning;
 mod report;
 mod store;
@@ -35,6 +36,8 @@ mod _native {
     use crate::module::{ModuleLookup, ModulePrefetched, operator_table, raise_operator_error};
     #[pymodule_export]
     use crate::ngram::NgramHash;
+    #[pymodule_export]
+    use crate::ngram_ids::NgramIds;
     #[pymodule_export]
     use crate::planning::{Proposal, allocate_tiers, propose_tiers, read_proposal};
     #[pymodule_export]

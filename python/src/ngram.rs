@@ -10,6 +10,21 @@ use crate::error::invalid;
 #[pyclass(frozen, module = "warprow._native")]
 pub(crate) struct NgramHash(TextHash);
 
+impl NgramHash {
+    /// The hash of sequences that the caller tells apart.
+    pub(crate) fn of_sequences(&self) -> PyResult<&warprow_keys::NgramHash> {
+        match (self.0.end(), self.0.hash().rules().stop) {
+            (Some(end), None) => Err(invalid(
+                "hash",
+                format!(
+                    "it ends texts at token {end}, which is not in the model's rules: make it without end=, and give starts"
+                ),
+            )),
+            _ => Ok(self.0.hash()),
+        }
+    }
+}
+
 #[pymethods]
 impl NgramHash {
     /// `words`: address and number of u32.

@@ -55,6 +55,11 @@ pub(crate) fn of_gpu_lookup<'py>(py: Python<'py>, report: &GpuReport) -> Describ
         dict, report, runs, ids, padding, missing, failed, ids_hbm, ids_dram, ids_cached, ids_ssd, rows_dram, rows_ssd,
         commands, bytes_read, generation
     );
+    for (name, time) in
+        [("prepare_seconds", report.prepare), ("fetch_seconds", report.fetch), ("expand_seconds", report.expand)]
+    {
+        dict.set_item(name, time.as_secs_f64())?;
+    }
     dict.set_item("seconds", (report.prepare + report.fetch + report.expand).as_secs_f64())?;
     Ok(dict)
 }

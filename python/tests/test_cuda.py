@@ -88,6 +88,8 @@ def test_a_cache_in_gpu_memory_has_what_was_read(stored, admission: str) -> None
         same(out, table[ids])
     ours.check()
     report = ours.report()
+    stages = [report[f"{stage}_seconds"] for stage in ("prepare", "fetch", "expand")]
+    assert min(stages) >= 0 and abs(sum(stages) - report["seconds"]) < 1e-9
     assert report["ids_cached"] == len(ids) and report["ids_ssd"] == 0
     statistics = executor.cache_statistics()
     assert statistics["used"] == statistics["admissions"] == len(ids) and statistics["evictions"] == 0

@@ -10,6 +10,7 @@ __all__ = [
     "ModuleLookup",
     "ModulePrefetched",
     "NgramHash",
+    "NgramIds",
     "Proposal",
     "Store",
     "allocate_tiers",
@@ -162,6 +163,22 @@ class NgramHash:
     @property
     def rows(self) -> int: ...
     def ids(self, history: tuple[int, int], tokens: tuple[int, int], out: tuple[int, int]) -> None: ...
+
+@final
+class NgramIds:
+    def __new__(cls, hash: NgramHash, gpu: Gpu | None, heads: tuple[int, int] | None, first_row: int) -> NgramIds: ...
+    @property
+    def heads(self) -> int: ...
+    @property
+    def reach(self) -> int: ...
+    @property
+    def rows(self) -> tuple[int, int]: ...
+    def ids(
+        self,
+        stream: int,
+        tokens: tuple[_Integers, tuple[int, int] | None, _Integers | None, bool],
+        out: _Integers,
+    ) -> None: ...
 
 def convert_data(
     paths: list[str | PathLike[str]], args: _Options, out: _Options, progress: _Progress | None

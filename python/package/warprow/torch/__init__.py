@@ -6,6 +6,7 @@
 from ._collection import EmbeddingBagCollection
 from ._embedding import Embedding
 from ._embedding_bag import EmbeddingBag
+from ._ngram_ids import NgramIds
 from ._ngram_table import NgramTable
 from ._prefetched import Prefetched
 from ._replace import replace
@@ -16,6 +17,7 @@ __all__ = [
     "Embedding",
     "EmbeddingBag",
     "EmbeddingBagCollection",
+    "NgramIds",
     "NgramTable",
     "Placement",
     "Prefetched",

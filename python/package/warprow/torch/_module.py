@@ -220,6 +220,9 @@ class StoredModule(nn.Module):
     def report(self) -> dict[str, Any] | None:
         """Counts and seconds of the latest look-up that is known to have ended well.
 
+        On a GPU the seconds are by its clock, and also given by stage: until the different rows were known ("prepare_seconds"), until
+        they were in GPU memory ("fetch_seconds"), and until the look-up had ended ("expand_seconds").
+
         Raises
         ------
         Forked
