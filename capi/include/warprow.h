@@ -21,7 +21,7 @@
 //
 // Within a major version nothing is taken away or changed; each addition raises the minor version. A program works with a library of
 // the same major version, and of the same minor version or a later one.
-#define WARPROW_ABI_VERSION 65540
+#define WARPROW_ABI_VERSION 65541
 
 // What a call came to. All but WARPROW_STATUS_OK come with a warprow_error, if the caller asked for one.
 enum warprow_status
@@ -761,6 +761,19 @@ typedef struct warprow_feature {
   uint32_t reserved;
 } warprow_feature;
 
+// The scales of a table's rows in memory of the caller's, where the table itself has rows of codes alone, of type
+// WARPROW_DTYPE_F8E4M3 (docs/ngram.md). Look-ups give what they would give of a table of type WARPROW_DTYPE_MXFP8.
+typedef struct warprow_resident_scales {
+  // sizeof(warprow_resident_scales).
+  size_t struct_size;
+  // The name of the table, whose rows have a multiple of 32 elements.
+  const char *table;
+  // E8M0 scales of blocks of 32 elements, dim / 32 bytes for each row, by id: in GPU memory, or in host memory that CUDA has pinned.
+  const void *scales;
+  // How many bytes there are: rows * dim / 32.
+  uint64_t bytes;
+} warprow_resident_scales;
+
 // Options of a plan: how large its look-ups may be. Zeros, or NULL for all, mean the usual.
 typedef struct warprow_plan_options {
   // sizeof(warprow_plan_options).
@@ -789,6 +802,11 @@ typedef struct warprow_plan_options {
   int32_t mask;
   // 0.
   uint32_t reserved;
+  // On a GPU alone: tables whose scales lie in memory. The array and its texts stay the caller's; the scales themselves stay where
+  // they are for as long as the plan, its slots, and graphs with look-ups of these live.
+  const struct warprow_resident_scales *scales;
+  // How many tables have such scales.
+  size_t scale_count;
 } warprow_plan_options;
 
 // The ids of one look-up: B bags of each of F features, feature by feature. For the host everything lies in host memory; for a GPU in

@@ -12,7 +12,7 @@ use crate::error::{Failure, c_text, warprow_error};
 use crate::guard;
 use crate::handle::{self, Object};
 use crate::host::{prepare_options, warprow_prepare_options};
-use crate::plan::{features as read_features, plan_options, warprow_feature, warprow_plan_options};
+use crate::plan::{features as read_features, plan_options, resident_scales, warprow_feature, warprow_plan_options};
 use crate::sized::{options, versioned};
 use crate::status::warprow_status;
 use crate::store::{close, reserved, store_of, warprow_store};
@@ -348,9 +348,10 @@ pub unsafe extern "C" fn warprow_gpu_executor_plan(
             check_place("plan", plan)?;
             plan.write(std::ptr::null_mut());
             let executor = handle::get::<Executor>(executor)?;
+            let scales = resident_scales(how)?;
             let (features, how) = (read_features(features, feature_count)?, plan_options(how)?);
             let pooled = features.iter().any(|feature| feature.pooling != Pooling::None);
-            let planned = executor.0.plan(&features, how.clone())?;
+            let planned = executor.0.plan_with_scales(&features, how.clone(), &scales)?;
             let shape = Shape { width: planned.width(), out: how.out, pooled };
             put(plan, handle::open(Planned { plan: planned, shape, features: features.len() })?);
             Ok(())

@@ -12,7 +12,7 @@ use crate::batch::{Shape, warprow_batch, warprow_output};
 use crate::error::{Failure, warprow_error};
 use crate::guard;
 use crate::handle::{self, Object};
-use crate::plan::{features as read_features, plan_options, warprow_feature, warprow_plan_options};
+use crate::plan::{features as read_features, no_scales, plan_options, warprow_feature, warprow_plan_options};
 use crate::report::{warprow_metrics, warprow_report};
 use crate::sized::{check, fill, options, versioned};
 use crate::status::warprow_status;
@@ -341,6 +341,7 @@ pub unsafe extern "C" fn warprow_host_executor_plan(
             plan.write(std::ptr::null_mut());
             let executor = handle::get::<Executor>(executor)?;
             let features = read_features(features, feature_count)?;
+            no_scales(how)?;
             put(plan, handle::open(Planned(executor.0.plan(&features, plan_options(how)?)?))?);
             Ok(())
         })

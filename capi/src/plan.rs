@@ -1,12 +1,14 @@
 //! What a plan is made of: features and options, of either executor.
 
-use std::ffi::c_char;
+use std::ffi::{c_char, c_void};
 
+use warprow_gpu::ResidentScales;
 use warprow_lookup::{Feature, PlanOptions};
 
 use crate::arguments::text;
 use crate::error::Failure;
 use crate::sized::{array, options, versioned};
+use crate::status::warprow_status;
 use crate::types::{bounds, dedupe, dtype, failed_rows, mask, missing, padding, pooling};
 
 /// A name under which ids of one table are looked up. Several features may share a table. Either all features of a plan are pooled,
@@ -66,11 +68,32 @@ pub struct warprow_plan_options {
     pub mask: i32,
     /// 0.
     pub reserved: u32,
+    /// On a GPU alone: tables whose scales lie in memory. The array and its texts stay the caller's; the scales themselves stay where
+    /// they are for as long as the plan, its slots, and graphs with look-ups of these live.
+    pub scales: *const warprow_resident_scales,
+    /// How many tables have such scales.
+    pub scale_count: usize,
+}
+
+/// The scales of a table's rows in memory of the caller's, where the table itself has rows of codes alone, of type
+/// WARPROW_DTYPE_F8E4M3 (docs/ngram.md). Look-ups give what they would give of a table of type WARPROW_DTYPE_MXFP8.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct warprow_resident_scales {
+    /// sizeof(warprow_resident_scales).
+    pub struct_size: usize,
+    /// The name of the table, whose rows have a multiple of 32 elements.
+    pub table: *const c_char,
+    /// E8M0 scales of blocks of 32 elements, dim / 32 bytes for each row, by id: in GPU memory, or in host memory that CUDA has pinned.
+    pub scales: *const c_void,
+    /// How many bytes there are: rows * dim / 32.
+    pub bytes: u64,
 }
 
 versioned! {
     warprow_feature: 56,
-    warprow_plan_options: 64,
+    warprow_plan_options: 64 => 80,
+    warprow_resident_scales: 32,
 }
 
 /// Reads features.
@@ -105,6 +128,38 @@ pub(crate) unsafe fn features(features: *const warprow_feature, count: usize) ->
         Ok(feature)
     });
     each.collect()
+}
+
+/// Reads the scales in memory that a plan's options name.
+///
+/// # Safety
+/// `at` is NULL, or points to options whose pointers are valid.
+pub(crate) unsafe fn resident_scales(at: *const warprow_plan_options) -> Result<Vec<ResidentScales>, Failure> {
+    // SAFETY: the caller's promise.
+    let given = unsafe { options(at) }?;
+    // SAFETY: as above.
+    let each = unsafe { array(given.scales, given.scale_count) }?;
+    let read = each.iter().map(|given| {
+        // SAFETY: as above.
+        let table = unsafe { text("a table with scales", given.table) }?;
+        Ok(ResidentScales { table: table.to_owned(), address: given.scales as u64, bytes: given.bytes })
+    });
+    read.collect()
+}
+
+/// Fails if a plan's options name scales in memory, which plans of the host do not read.
+///
+/// # Safety
+/// As of [`resident_scales`].
+pub(crate) unsafe fn no_scales(at: *const warprow_plan_options) -> Result<(), Failure> {
+    // SAFETY: the caller's promise.
+    match unsafe { options(at) }?.scale_count {
+        0 => Ok(()),
+        _ => Err(Failure::new(
+            warprow_status::Unsupported,
+            "plans of the host take no scales in memory: attach the checkpoint with resident=1, which reads them into DRAM",
+        )),
+    }
 }
 
 /// Reads a plan's options.

@@ -265,6 +265,12 @@ static void plans(warprow_host_executor *executor) {
     options.mask = 9;
     INVALID(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "mask");
     options.mask = 0;
+    warprow_resident_scales scales = {0};
+    scales.struct_size = sizeof scales;
+    options.scale_count = 1;
+    options.scales = &scales;
+    FAILS(UNSUPPORTED, warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "resident=1");
+    options.scale_count = 0;
     options.max_ids = SIZE_MAX;
     INVALID(warprow_host_executor_plan(executor, &feature, 1, &options, &plan, &error), "max_ids");
     REQUIRE(plan == NULL);

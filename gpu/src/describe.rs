@@ -1,13 +1,17 @@
 //! A plan as the kernels read it: features, tables, segments. Each state of a plan has a description of its own, which
 //! may be replaced by that of other tables.
 
+use std::borrow::Cow;
+
 use warprow_kernels::abi;
 use warprow_kernels::dedupe::MOST_KEYS;
 use warprow_layout::Table;
 
+use crate::arrange::gpu_row_bytes;
 use crate::dedupe::MOST_BITMAP_KEYS;
 use crate::dedupe::Sizes;
 use crate::error::GpuError;
+use crate::scales::ResidentScales;
 use crate::table::GpuTable;
 use crate::table_abi::{element_of, keys_of, landing_stride};
 use crate::view::View;
@@ -29,6 +33,8 @@ pub(crate) struct Description {
     pub weighted: bool,
     /// Whether look-ups take the kernels that can do everything.
     pub rich: bool,
+    /// Whether tables have scales in memory of their own.
+    pub scaled: bool,
     pub width: usize,
     pub keys: Keys,
     /// Rows that are not in GPU memory, and those on drives.
@@ -71,17 +77,33 @@ impl Keys {
 }
 
 impl Description {
-    /// Of `features` on the tables of `view`, in the place of `before` if there is one.
+    /// Of `features` on the tables of `view`, some of which have scales in memory, in the place of `before` if there is
+    /// one. The GPU's context is current where there are scales.
     pub(crate) fn new(
         view: &View,
         features: &[Feature],
         options: &PlanOptions,
-        check_keys: bool,
+        (check_keys, scales): (bool, &[ResidentScales]),
         before: Option<&Self>,
     ) -> Result<Self, GpuError> {
-        let known = view.tables.iter().map(|table| table.located.table());
-        let Resolved { features: planned, tables, pooled, width } = resolve(known, features, options)?;
-        let tables: Vec<&GpuTable> = tables.iter().filter_map(|table| view.tables.get(table.given)).collect();
+        scales.iter().try_for_each(|scales| scales.check(view))?;
+        let scales_of = |table: &Table| scales.iter().find(|scales| scales.table == table.name);
+        let known: Vec<Cow<'_, Table>> = view
+            .tables
+            .iter()
+            .map(|table| match table.located.table() {
+                table if scales_of(table).is_some() => Cow::Owned(ResidentScales::scaled(table)),
+                table => Cow::Borrowed(table),
+            })
+            .collect();
+        let Resolved { features: planned, tables: resolved, pooled, width } =
+            resolve(known.iter().map(|table| &**table), features, options)?;
+        let tables: Vec<&GpuTable> = resolved.iter().filter_map(|table| view.tables.get(table.given)).collect();
+        let known: Vec<&Table> = resolved.iter().filter_map(|table| known.get(table.given)).map(|it| &**it).collect();
+        for feature in &planned {
+            let scales = known.get(usize::from(feature.table)).and_then(|table| scales_of(table));
+            scales.map_or(Ok(()), |scales| scales.check_missing(feature.missing))?;
+        }
         tables.iter().try_for_each(|table| table.check(check_keys))?;
         let sum = |rows: fn(&GpuTable) -> u64| tables.iter().map(|table| keys_of(rows(table))).sum::<u64>();
         let needed = Keys { dram: sum(GpuTable::dram_rows), ssd: sum(GpuTable::cold_rows) };
@@ -126,11 +148,16 @@ impl Description {
         let dram = view.dram.as_ref().map(|dram| dram.address());
         let described: Vec<abi::Table> = tables
             .iter()
+            .zip(&known)
             .zip(firsts)
-            .map(|(table, (dram_key, ssd_key))| {
+            .map(|((table, known), (dram_key, ssd_key))| {
                 let described = table.for_kernels(view.constants.address(), dram, dram_key, ssd_key);
+                let described = match scales_of(known) {
+                    None => described,
+                    Some(scales) => with_scales(described, known, scales),
+                };
                 // Rows that come as they are, with their scales, are so many bytes.
-                let is_raw = options.out.is_scaled() && table.located.table().dtype == options.out;
+                let is_raw = options.out.is_scaled() && known.dtype == options.out;
                 let dim = if is_raw { described.row_bytes } else { described.dim };
                 abi::Table { dim, ..described }
             })
@@ -187,7 +214,7 @@ impl Description {
             weighted: planned.iter().any(|feature| feature.weighted),
             rich: view.updated
                 || is_cached
-                || tables.iter().map(|table| element_of(table.located.table().dtype)).any(|element| {
+                || known.iter().map(|table| element_of(table.dtype)).any(|element| {
                     // Rows as they are take the same kernels where they are converted.
                     element > abi::element::U8 || (!pooled && element != element_of(options.out))
                 })
@@ -197,10 +224,15 @@ impl Description {
             keyed_rows: tables.iter().map(|table| table.dram_rows() + table.cold_rows()).sum(),
             cold_rows,
             is_cached,
-            stride: tables.iter().map(|table| table.row_stride).max().unwrap_or(16),
+            scaled: known.iter().any(|table| scales_of(table).is_some()),
+            stride: described.iter().map(|table| table.row_stride).max().unwrap_or(16),
             landing,
             row_lbas: tables.iter().map(|table| table.located.table().packing.row_lbas()).min().unwrap_or(1),
-            rows: tables.iter().map(|table| rows_of(table.located.table(), table.row_stride)).collect(),
+            rows: known
+                .iter()
+                .zip(&described)
+                .map(|(known, it)| (known.dim, it.element, it.row_bytes, it.row_stride))
+                .collect(),
             generation: tables.iter().map(|table| table.located.generation.id).max().unwrap_or(0),
             names: tables.iter().map(|table| table.located.table().name.clone()).collect(),
         };
@@ -219,6 +251,13 @@ impl Description {
     /// The name of table number `index` of those that look-ups read.
     pub(crate) fn table_name(&self, index: u32) -> &str {
         self.names.get(index as usize).map_or("", String::as_str)
+    }
+
+    /// Bytes of the longest row, to multiples of 16; and whether all rows are such multiples.
+    pub(crate) fn longest(&self) -> (u32, bool) {
+        let bytes = || self.rows.iter().map(|&(_, _, bytes, _)| bytes);
+        let longest = bytes().map(|bytes| bytes.next_multiple_of(16)).max().unwrap_or(16);
+        (longest, bytes().all(|bytes| bytes.is_multiple_of(16)))
     }
 
     /// The tables of this description, as `view` has them.
@@ -243,8 +282,20 @@ impl Description {
     }
 }
 
-fn rows_of(table: &Table, stride: u32) -> (u32, u32, u32, u32) {
-    (table.dim, element_of(table.dtype), table.row_bytes(), stride)
+/// A table whose rows have the scales in memory behind them, once look-ups have read them.
+fn with_scales(described: abi::Table, table: &Table, scales: &ResidentScales) -> abi::Table {
+    let scale_bytes = ResidentScales::bytes_of_row(table);
+    let row_bytes = described.row_bytes + scale_bytes;
+    abi::Table {
+        element: element_of(table.dtype),
+        row_bytes,
+        row_stride: gpu_row_bytes(row_bytes),
+        // The cache's lines have room for the codes alone.
+        cached: 0,
+        scales: scales.address,
+        scale_bytes,
+        ..described
+    }
 }
 
 /// A padding id as the kernels compare it: which types of ids can be it, and its bits.

@@ -20,6 +20,7 @@ use crate::plan::GpuPlan;
 use crate::reading_plan::ReadingPlans;
 use crate::ring_refusals::ring_refusals;
 use crate::row_cache::GpuCacheStatistics;
+use crate::scales::ResidentScales;
 use crate::view::View;
 
 /// Far more thread blocks than a GPU runs at once.
@@ -167,6 +168,29 @@ impl GpuExecutor {
     /// need.
     pub fn plan(&self, features: &[Feature], options: PlanOptions) -> Result<GpuPlan, GpuError> {
         GpuPlan::new(self.inner.clone(), features, options)
+    }
+
+    /// Prepares look-ups as [`plan`](Self::plan) does, of tables of which some have their scales in memory: each row that
+    /// is read from a drive gets its scales from there, by the kernels that read it. Rows of such a table have the type
+    /// `mxfp8`, as if drives had the scales too, so the output may be of floats, or of type `mxfp8` for rows as they are.
+    /// Bags may have such rows; the cache takes none of them.
+    ///
+    /// # Safety
+    /// The scales stay where they are for as long as the plan, its slots, and graphs with look-ups of these live. Whoever
+    /// changes them meanwhile decides what a look-up under way finds.
+    ///
+    /// # Errors
+    /// [`GpuError::Unsupported`] for a table that is not of type `f8e4m3` or has rows in memory, for rows that are not in
+    /// the order of ids, for an executor whose rows are updated or replaced, and for features that want a default row;
+    /// [`GpuError::Invalid`] for another number of bytes, or an address that the GPU does not reach.
+    #[allow(unsafe_code, reason = "it takes addresses from its caller")]
+    pub unsafe fn plan_with_scales(
+        &self,
+        features: &[Feature],
+        options: PlanOptions,
+        scales: &[ResidentScales],
+    ) -> Result<GpuPlan, GpuError> {
+        GpuPlan::with(self.inner.clone(), features, options, false, scales)
     }
 
     /// Whether `stream` is being captured in a CUDA graph.

@@ -15,6 +15,7 @@ use crate::describe::Description;
 use crate::error::GpuError;
 use crate::launch::Dimensions;
 use crate::reading_plan::{Adopting, PlanStates, ReadingPlan};
+use crate::scales::ResidentScales;
 use crate::slot::{GpuSlot, State};
 use crate::table::GpuTable;
 use crate::view::View;
@@ -35,6 +36,8 @@ pub(crate) struct Prepared {
     pub attached: Arc<Attached>,
     pub source: Vec<Feature>,
     pub options: PlanOptions,
+    /// Scales of its tables that lie in memory.
+    scales: Vec<ResidentScales>,
     /// As the plan was made: what it has room for, and what no other description in its place changes.
     pub description: Description,
     /// The tables that look-ups read at present, for as long as they may; more than one while they are replaced.
@@ -102,6 +105,11 @@ fn check_budget(multiprocessors: Option<u32>, sets: u32, drives: usize) -> Resul
     )))
 }
 
+/// As many of `sets` queue sets on so many drives as a budget of multiprocessors has one for each block; at least one.
+fn sets_within(multiprocessors: Option<u32>, sets: u32, drives: u32) -> u32 {
+    multiprocessors.map_or(sets, |most| (most / drives.max(1)).max(1).min(sets))
+}
+
 /// From so many ids on, reading by lines gains more than the idle lanes cost.
 const MANY: u64 = 4096;
 
@@ -110,7 +118,7 @@ const STATE: u64 = (size_of::<abi::SlotState>() as u64).next_multiple_of(LINE);
 
 impl GpuPlan {
     pub(crate) fn new(attached: Arc<Attached>, features: &[Feature], options: PlanOptions) -> Result<Self, GpuError> {
-        Self::with(attached, features, options, false)
+        Self::with(attached, features, options, false, &[])
     }
 
     /// `admits`: the cache takes each row that its look-ups read from a drive, whatever its admission says.
@@ -119,18 +127,19 @@ impl GpuPlan {
         features: &[Feature],
         options: PlanOptions,
         admits: bool,
+        scales: &[ResidentScales],
     ) -> Result<Self, GpuError> {
+        let _current = attached.gpu.enter()?;
         // Who replaces tables meanwhile finds this plan, or this the tables.
         let mut plans = lock(&attached.plans);
         let view = attached.view();
-        let description = Description::new(&view, features, &options, attached.options.check_keys, None)?;
+        let description = Description::new(&view, features, &options, (attached.options.check_keys, scales), None)?;
         let tables = || description.tables(&view);
         let straddles = |table: &GpuTable| table.dram_rows() > 0 && mostly_straddle(table.row_stride.into());
         let by_lines = tables().any(straddles);
-        let row_bytes = |table: &GpuTable| table.located.table().row_bytes();
+        let (longest, are_whole) = description.longest();
         // Rich kernels have groups of lanes within a warp.
-        let whole = !description.rich && tables().all(|table| row_bytes(table).is_multiple_of(16));
-        let longest = tables().map(|table| row_bytes(table).next_multiple_of(16)).max().unwrap_or(16);
+        let whole = !description.rich && are_whole;
         let in_dram = tables().any(|table| table.dram_rows() > 0);
         let lines_of_row = if in_dram { 1 } else { longest.div_ceil(LINE as u32).max(1) };
         let sharing = [false, by_lines].map(|by_lines| Sharing::new(longest, whole, by_lines));
@@ -175,6 +184,7 @@ impl GpuPlan {
                 Some(_) => 0,
             },
             source: features.to_vec(),
+            scales: scales.to_vec(),
             views: Mutex::new(vec![view]),
             states,
             more_states: Mutex::default(),
@@ -342,6 +352,12 @@ impl Prepared {
         LaunchShape { sms: most.map_or(shape.sms, |most| shape.sms.min(most.max(1))), ..shape }
     }
 
+    /// How many of a slot's queue sets the first half of a prefetch uses: within a budget as many as have a multiprocessor
+    /// for each of their blocks, for a block that drives a queue keeps a model's larger blocks away from where it runs.
+    pub(crate) fn sets_ahead(&self, sets: u32, drives: u32) -> u32 {
+        sets_within(self.attached.options.prefetch_multiprocessors, sets, drives)
+    }
+
     /// Bytes from a state to the next, and from a state to its description.
     pub(crate) fn strides(&self) -> (u64, u64) {
         (STATE + (self.description.bytes.len() as u64).next_multiple_of(LINE), STATE)
@@ -367,7 +383,13 @@ impl Prepared {
         let options = &self.attached.options;
         let (own, before) = (&self.description, Some(&self.description));
         let current = match options.replaces() {
-            true => Some(Description::new(&view, &self.source, &self.options, options.check_keys, before)?),
+            true => Some(Description::new(
+                &view,
+                &self.source,
+                &self.options,
+                (options.check_keys, &self.scales[..]),
+                before,
+            )?),
             false => None,
         };
         let ((stride, place), first) = (self.strides(), content.len() as u64);
@@ -400,7 +422,8 @@ impl ReadingPlan for Prepared {
     fn describe_on(&self, view: &View) -> Result<Arc<Adopting>, GpuError> {
         let attached = &self.attached;
         let before = Some(&self.description);
-        let description = Description::new(view, &self.source, &self.options, attached.options.check_keys, before)?;
+        let how = (attached.options.check_keys, &self.scales[..]);
+        let description = Description::new(view, &self.source, &self.options, how, before)?;
         if description.cold_rows > 0 && !self.is_cold {
             return Err(GpuError::Unfit(
                 "its slots have no queues, and rows would lie on drives: plan with PlanOptions::with_adopt_room"
@@ -443,6 +466,22 @@ mod tests {
             let straddling = (0..LINE).filter(|row| row * stride / LINE != (row * stride + stride - 1) / LINE).count();
             let wanted = !stride.is_multiple_of(LINE) && 2 * straddling as u64 > LINE;
             assert_eq!(mostly_straddle(stride), wanted, "{stride}");
+        }
+    }
+
+    #[test]
+    fn a_budget_leaves_sets_idle() {
+        for (budget, sets, drives, used) in [
+            (None, 2, 8, 2),
+            (Some(16), 2, 8, 2),
+            (Some(15), 2, 8, 1),
+            (Some(8), 2, 8, 1),
+            (Some(2), 2, 8, 1),
+            (Some(9), 4, 3, 3),
+            (Some(100), 2, 1, 2),
+            (Some(4), 0, 0, 0),
+        ] {
+            assert_eq!(sets_within(budget, sets, drives), used, "{budget:?}, {sets} sets on {drives} drives");
         }
     }
 

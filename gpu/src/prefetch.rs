@@ -140,6 +140,8 @@ impl GpuSlot {
         // Where rows go is said later; the mask is kept until then.
         let nowhere = GpuOutput::new(0, 0).with_mask(state.kept());
         let lookup = describe(plan, state, batch, &nowhere, (ids, &taken.place));
+        let sets = plan.sets_ahead(lookup.queues.sets, lookup.queues.drives);
+        let lookup = abi::Lookup { queues: abi::DriveQueues { sets, ..lookup.queues }, ..lookup };
         plan.attached.wake_drives();
         let State { graphs, side: Some(side), .. } = state else { return Err(GpuError::Broken) };
         let events = side.events(capture.is_some());

@@ -111,6 +111,7 @@ impl Graphs {
                 pooled: plan.description.pooled.into(),
                 rich: plan.description.rich.into(),
                 follows: plan.attached.options.replaces().into(),
+                scaled: plan.description.scaled.into(),
                 ..abi::PlanTables::default()
             },
             keys: abi::KeySpace { dedupe: plan.many.code(), ..abi::KeySpace::default() },
@@ -788,6 +789,7 @@ pub(crate) fn describe(
             pooled: description.pooled.into(),
             rich: description.rich.into(),
             follows: plan.attached.options.replaces().into(),
+            scaled: plan.description.scaled.into(),
             lost: match plan.options.failed_rows {
                 FailedRows::Zeros => 0,
                 FailedRows::Nan => abi::lost::NAN,

@@ -108,6 +108,7 @@ impl GpuTable {
             crcs: self.crcs.map_or(0, |begin| constants + begin),
             overlay: self.overlay,
             cached: self.cached,
+            ..abi::Table::default()
         }
     }
 }

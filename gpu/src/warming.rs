@@ -53,7 +53,7 @@ impl Warming {
         let mut options = options.with_missing(MissingPolicy::Zero).with_bounds(BoundsCheck::Count);
         options.adopt_room = attached.options.adopting;
         let feature = Feature::new("warm", &known.name).pooling(Pooling::None);
-        let plan = GpuPlan::with(attached.clone(), &[feature], options, true)?;
+        let plan = GpuPlan::with(attached.clone(), &[feature], options, true, &[])?;
         let slot = plan.slot()?;
         let gpu = &attached.gpu;
         Ok(Self {

@@ -55,6 +55,9 @@ struct Table {
     u64 crcs;         // RowCrcs, then u32 for each row on drives, by rank; 0: they are not checked
     u32 overlay;      // its number in the overlay, from 1; 0: none
     u32 cached;       // its number among Cache.ranges, from 1; 0: its rows are not cached
+    u64 scales;       // where rank 0's scales lie that drives do not have; those of a row follow each other
+    u32 scale_bytes;  // of a row, the last ones, lie there and not on drives; 0: drives have whole rows
+    u32 unused;
 };
 
 // The index of a table of sparse ids: they are keys, and its slots are row numbers. Parts begin at multiples of 128.
@@ -213,7 +216,7 @@ struct PlanTables {
     u32 follows;      // the description may be replaced between launches: `first_feature` is not to be used
     u32 lost;         // Lost
     u32 admits;       // the cache takes each row that was read from a drive, whatever its admission says
-    u32 unused;
+    u32 scaled;       // some table has scales that drives do not have
     Feature first_feature;  // a copy of features[0]: a parameter takes no load
 };
 
@@ -433,9 +436,9 @@ enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(NgramHead) == 16 && sizeof(NgramTokens) == 184, "src/abi.rs");
-static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 176 && sizeof(Segment) == 32 && sizeof(Feature) == 208, "src/abi.rs");
+static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 192 && sizeof(Segment) == 32 && sizeof(Feature) == 224, "src/abi.rs");
 static_assert(sizeof(Counters) == 136 && sizeof(TicketState) == 32 && sizeof(Ticket) == 232 && sizeof(SlotState) == 256, "src/abi.rs");
-static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 288 && sizeof(RowLanes) == 24, "src/abi.rs");
+static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 304 && sizeof(RowLanes) == 24, "src/abi.rs");
 static_assert(sizeof(SlotPlaces) == 40 && sizeof(DriveQueues) == 24 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
-static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 640, "src/abi.rs");
+static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 656, "src/abi.rs");
 static_assert(sizeof(Cache) == 384 && sizeof(CacheRange) == 48 && sizeof(CacheSweep) == 40 && sizeof(CachePin) == 40, "src/abi.rs");

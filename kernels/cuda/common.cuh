@@ -93,7 +93,7 @@ struct RowLocation {
     u64 drive_lba;  // drive in the upper 16 bits, first LBA in the lower 48
     u32 byte;       // in that LBA
     u32 lbas;       // to read for the row
-    u32 row_bytes;
+    u32 row_bytes;  // that drives have
 };
 
 // Where the row of a rank of a table lies on drives.
@@ -104,11 +104,24 @@ DEVICE RowLocation location_in(const Table& table, u64 rank) {
     u32 chunk = at<u32>(table.map)[unit - turn * table.chunks];
     u64 within = turn << table.stripe_shift | (lba & ((1ull << table.stripe_shift) - 1));
     u64 on_drive = table.base_lba + ((u64)(chunk & 0xffffff) << table.chunk_shift) + within;
-    return RowLocation{(u64)(chunk >> 24) << 48 | on_drive, (u32)row * table.step_bytes, table.row_lbas, table.row_bytes};
+    return RowLocation{(u64)(chunk >> 24) << 48 | on_drive, (u32)row * table.step_bytes, table.row_lbas, table.row_bytes - table.scale_bytes};
 }
 
 // Where the row of a key lies on drives.
 DEVICE RowLocation location_of(const Lookup& lookup, u64 key) {
     const Segment& segment = segment_of(lookup, key);
     return location_in(at<Table>(lookup.plan.tables)[segment.table], segment.first_rank + (key - segment.first_key));
+}
+
+// By a thread: puts those bytes of the row of `key` into its place in staging that drives do not have, if there are such. Nobody else writes them.
+DEVICE void put_scales(const Lookup& lookup, u64 key, u64 unique) {
+    const Segment& segment = segment_of(lookup, key);
+    const Table& table = at<Table>(lookup.plan.tables)[segment.table];
+    const u32 bytes = table.scale_bytes;
+    const u64 from = table.scales + (segment.first_rank + (key - segment.first_key)) * bytes;
+    // What drives have of such a row is a multiple of 32 B, and staging begins at multiples of 16.
+    const u64 to = lookup.unique.staging + unique * lookup.unique.staging_stride + (table.row_bytes - bytes);
+    u32 done = 0;
+    for (; from % 8 == 0 && done + 8 <= bytes; done += 8) *at<u64>(to + done) = *at<const u64>(from + done);
+    for (; done < bytes; ++done) *at<u8>(to + done) = *at<const u8>(from + done);
 }

@@ -47,6 +47,7 @@ KERNEL __launch_bounds__(FETCH_THREADS, 2) warprow_fetch(const Lookup lookup, co
     u32 submitters = lookup.queues.sets * lookup.queues.drives;
     if (blockIdx.x >= submitters) {
         gather(lookup, blockIdx.x - submitters, gridDim.x - submitters);
+        if (lookup.plan.scaled) gather_scales(lookup, blockIdx.x - submitters, gridDim.x - submitters);
         return;
     }
     u32 cold = slot.uniques - slot.dram_uniques;

@@ -222,8 +222,10 @@ DEVICE void answer_few(const Lookup& lookup, SlotState& slot, const Bags& bags, 
     bool submits;
     const FewPart part = part_of(lookup, slot, shared, block, uniques, is_open, submits);
     for (u32 number = part.begin + threadIdx.x; number < part.end; number += FEW_THREADS) {
-        at<u64>(lookup.unique.keys)[part.base + number] = few.words[few.begins[number]] >> POSITION_BITS;
+        const u64 key = few.words[few.begins[number]] >> POSITION_BITS;
+        at<u64>(lookup.unique.keys)[part.base + number] = key;
         at<u8>(lookup.unique.status)[part.base + number] = ROW_FAILED;
+        if (lookup.plan.scaled) put_scales(lookup, key, part.base + number);
     }
     for (u32 i = threadIdx.x; ahead && i < few.count; i += FEW_THREADS) {
         const u32 number = few.numbers[i], position = position_of(few.words[i]);

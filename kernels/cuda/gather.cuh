@@ -1,4 +1,4 @@
-// Unique rows from DRAM into staging, by loads.
+// Unique rows from DRAM into staging, by loads; and scales of rows on drives that drives do not have.
 #pragma once
 #include "common.cuh"
 
@@ -39,4 +39,13 @@ DEVICE void gather(const Lookup& lookup, u32 block, u32 blocks) {
                 if (own - skew[i] < quads[i]) at<uint4>(lookup.unique.staging + (unique + i * groups) * lookup.unique.staging_stride)[own - skew[i]] = data[i];
         }
     }
+}
+
+// By block `block` of `blocks`: puts the scales of the unique rows on drives into staging, while other blocks read the rows. Each thread follows the scales of
+// a row, which are few bytes.
+DEVICE void gather_scales(const Lookup& lookup, u32 block, u32 blocks) {
+    const SlotState& slot = *at<SlotState>(lookup.slot.state);
+    const u32 step = blocks * FETCH_THREADS;
+    for (u64 unique = slot.dram_uniques + (u64)block * FETCH_THREADS + threadIdx.x; unique < slot.uniques; unique += step)
+        put_scales(lookup, at<const u64>(lookup.unique.keys)[unique], unique);
 }

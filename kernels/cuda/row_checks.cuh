@@ -32,7 +32,7 @@ DEVICE bool matches_checksum(const Lookup& lookup, const RowChecks& checks, u32 
     // The checksum reads what other lanes of the warp have stored.
     __syncwarp();
     const u64 staged = lookup.unique.staging + unique * lookup.unique.staging_stride;
-    return row_crc(checks.slices, *at<const RowCrcs>(table.crcs), segment.first_rank + index, staged, table.row_bytes) == stored;
+    return row_crc(checks.slices, *at<const RowCrcs>(table.crcs), segment.first_rank + index, staged, table.row_bytes - table.scale_bytes) == stored;
 }
 
 // By one thread, behind all batches: counts the damaged rows and tells the host of the first.

@@ -168,7 +168,7 @@ macro_rules! plain {
 
 plain!(
     /// Where a table's rows lie.
-    Table, 176 {
+    Table, 192 {
         /// Rows it has.
         rows: u64,
         /// Ranks below this are in GPU memory.
@@ -227,6 +227,12 @@ plain!(
         overlay: u32,
         /// The table's number among [`Cache::ranges`], from 1; 0: its rows are not cached.
         cached: u32,
+        /// Where rank 0's scales lie that drives do not have; those of a row follow each other, and rows too.
+        scales: u64,
+        /// The last bytes of a row that lie there, and not on drives; 0: drives have whole rows.
+        scale_bytes: u32,
+        /// Zero.
+        unused: u32,
     }
 );
 
@@ -280,7 +286,7 @@ plain!(
 
 plain!(
     /// A feature of the plan.
-    Feature, 208 {
+    Feature, 224 {
         /// A copy of its table: all that a position needs is read at once.
         table: Table,
         /// See [`pooling`].
@@ -671,7 +677,7 @@ plain!(
 
 plain!(
     /// The plan of a look-up: its features, and the tables that they read.
-    PlanTables, 288 {
+    PlanTables, 304 {
         /// [`Feature`]s.
         features: u64,
         /// [`Table`]s.
@@ -699,8 +705,8 @@ plain!(
         lost: u32,
         /// Not zero: the cache takes each row that was read from a drive, whatever its admission says.
         admits: u32,
-        /// Zero.
-        unused: u32,
+        /// Not zero: some table has scales that drives do not have ([`Table::scale_bytes`]).
+        scaled: u32,
         /// The first of the features: a parameter takes no load.
         first_feature: Feature,
     }
@@ -824,7 +830,7 @@ plain!(
 
 plain!(
     /// A launch: the parameter of every kernel of a look-up.
-    Lookup, 640 {
+    Lookup, 656 {
         /// The ids.
         batch: BatchIds,
         /// What is written for the caller.

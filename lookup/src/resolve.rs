@@ -153,11 +153,12 @@ impl ResolvedTable {
     }
 }
 
-/// Elements of a row of `table` in outputs of type `out`: those of the table, or the bytes of the row as it is stored, where it
-/// has scales.
+/// Elements of a row of `table` in outputs of type `out`: those of the table, or the bytes of the row with its scales, where it
+/// has any.
 fn out_dim(table: &Table, out: DType) -> usize {
     let is_raw = out.is_scaled() && table.dtype == out;
-    (if is_raw { table.row_bytes() } else { table.dim }) as usize
+    let bytes = table.dtype.row_bytes(table.dim).unwrap_or(table.row_bytes());
+    (if is_raw { bytes } else { table.dim }) as usize
 }
 
 /// The type of an array for outputs of type `out`: floats of eight bits, and rows with their scales, come out as such as

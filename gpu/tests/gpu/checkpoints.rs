@@ -6,7 +6,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use half::bf16;
-use warprow_gpu::{GpuError, GpuExecutor};
+use warprow_gpu::{GpuError, GpuExecutor, GpuPlan, ResidentScales};
+use warprow_gpu_queues::{DeviceMemory, PinnedMemory};
 use warprow_lookup::{
     Batch, BoundsCheck, Feature, HostExecutor, HostOptions, MissingPolicy, Output, OutputRows, PlanOptions, Pooling,
 };
@@ -142,4 +143,99 @@ fn a_file_that_changes_fails_the_rows_that_are_read() {
     assert!(matches!(error, GpuError::RowsFailed { failed: 50, .. }), "{error}");
     let changed = store.changed_files();
     assert!(changed.len() == 1 && changed[0].what.contains("was written to"), "{changed:?}");
+}
+
+/// The scales of `mx` as `write` has them.
+fn scales(path: &Path) -> Vec<u8> {
+    let file = std::fs::read(path).unwrap();
+    let header = 8 + u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    file[header + ROWS as usize * 256..][..ROWS as usize * 8].to_vec()
+}
+
+/// The rows of some ids, by a plan on a GPU.
+fn looked_up(plan: &GpuPlan, ids: &[i64], pooled: bool, out: DType) -> Vec<u8> {
+    let bags = if pooled { ids.len() / 10 } else { ids.len() };
+    let mut slot = plan.slot().unwrap().copied().unwrap();
+    let (batch, width) = (Batch::new(ids, bags), plan.width());
+    if out == DType::F32 {
+        let mut rows = vec![7f32; bags * width];
+        slot.lookup(&batch, &mut Output::new(OutputRows::F32(&mut rows), width)).unwrap();
+        return rows.as_bytes().to_vec();
+    }
+    let mut rows = vec![7u8; bags * width];
+    slot.lookup(&batch, &mut Output::new(OutputRows::U8(&mut rows), width)).unwrap();
+    rows
+}
+
+#[test]
+fn scales_in_memory_give_what_scales_beside_the_rows_give() {
+    let Some(gpu) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    let mut random = fastrand::Rng::with_seed(47);
+    write(&path, &mut random);
+    let whole = GpuExecutor::attach(&attach(&path, ""), gpu.clone(), patient()).unwrap();
+    let codes = GpuExecutor::attach(&attach(&path, ",tensor=mx=mx.weight,scales="), gpu.clone(), patient()).unwrap();
+    let bytes = scales(&path);
+    let on_gpu = DeviceMemory::holding(&gpu, &bytes).unwrap();
+    let pinned = PinnedMemory::allocate(&gpu, bytes.len() as u64).unwrap();
+    pinned.memory().write(0, &bytes);
+    for address in [on_gpu.address(), pinned.address()] {
+        let scales = ResidentScales { table: "mx".to_owned(), address, bytes: bytes.len() as u64 };
+        // By one kernel, by three, and by more.
+        for count in [40, 2000, 20_000] {
+            let ids: Vec<i64> = (0..count).map(|_| random.i64(-3..ROWS as i64 + 3)).collect();
+            for (pooling, out) in
+                [(Pooling::None, DType::F32), (Pooling::None, DType::Mxfp8), (Pooling::Sum, DType::F32)]
+            {
+                let options = PlanOptions::default()
+                    .with_max(ids.len(), ids.len())
+                    .with_out(out)
+                    .with_missing(MissingPolicy::Zero)
+                    .with_bounds(BoundsCheck::Ignore);
+                let pooled = pooling != Pooling::None;
+                let wanted = whole.plan(&[Feature::new("f", "mx.weight").pooling(pooling)], options.clone()).unwrap();
+                let features = [Feature::new("f", "mx").pooling(pooling)];
+                // SAFETY: the scales outlive the plan.
+                let plan =
+                    unsafe { codes.plan_with_scales(&features, options, std::slice::from_ref(&scales)) }.unwrap();
+                assert_eq!(plan.width(), wanted.width());
+                let (wanted, found) = (looked_up(&wanted, &ids, pooled, out), looked_up(&plan, &ids, pooled, out));
+                assert!(found == wanted, "{count} {pooling:?} {out}");
+            }
+        }
+    }
+}
+
+#[test]
+fn scales_in_memory_that_do_not_fit_are_refused() {
+    let Some(gpu) = gpu() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.safetensors");
+    write(&path, &mut fastrand::Rng::with_seed(48));
+    let store = attach(&path, ",tensor=mx=mx.weight,scales=,tensor=one.weight");
+    let executor = GpuExecutor::attach(&store, gpu.clone(), patient()).unwrap();
+    let memory = DeviceMemory::new(&gpu, ROWS * 8).unwrap();
+    let usual = PlanOptions::default().with_max(10, 10).with_missing(MissingPolicy::Zero);
+    let refused = |executor: &GpuExecutor, table: &str, bytes, address, options: &PlanOptions| {
+        let scales = ResidentScales { table: table.to_owned(), address, bytes };
+        // SAFETY: no look-up runs with them.
+        let made = unsafe { executor.plan_with_scales(&[Feature::new("f", table)], options.clone(), &[scales]) };
+        made.unwrap_err().to_string()
+    };
+    let (all, at) = (ROWS * 8, memory.address());
+    for (table, bytes, address, options, says) in [
+        ("mx", all - 1, at, &usual, "40000"),
+        ("mx", all, 0, &usual, "null"),
+        ("mx", all, at + 1, &usual, "39999 bytes are there"),
+        ("one.weight", all, at, &usual, "of type f8e4m3"),
+        ("none", all, at, &usual, "none"),
+        ("mx", all, at, &usual.clone().with_missing(MissingPolicy::Default), "default row"),
+    ] {
+        let why = refused(&executor, table, bytes, address, options);
+        assert!(why.contains(says), "{table}: {why}");
+    }
+    let resident = GpuExecutor::attach(&store, gpu.clone(), patient().with_dram_bytes(1 << 20)).unwrap();
+    let why = refused(&resident, "mx", all, at, &usual);
+    assert!(why.contains("dram_bytes"), "{why}");
 }

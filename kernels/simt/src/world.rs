@@ -42,6 +42,8 @@ pub struct Table {
     first_lba: u64,
     /// Rows on drives are checked.
     pub checked: bool,
+    /// Drives have rows without the scales behind them, which lie in memory of their own.
+    pub apart: bool,
     /// Ranks of rows that a drive returns with a bit of these in the row wrong.
     pub spoilt: Vec<(u64, usize)>,
     /// The table's number in the overlay; 0: none.
@@ -55,6 +57,11 @@ pub struct Table {
 impl Table {
     pub fn row_bytes(&self) -> usize {
         row_bytes(self.element, self.dim)
+    }
+
+    /// Bytes of a row that drives have.
+    pub fn drive_bytes(&self) -> usize {
+        if self.apart { self.dim as usize } else { self.row_bytes() }
     }
 
     pub fn stride(&self) -> usize {
@@ -292,8 +299,14 @@ pub fn random_rows(rng: &mut Rng, element: u32, dim: u32, rows: u64) -> Vec<u8> 
 
 /// What lies at `Table::crcs`.
 fn checksums(table: &Table) -> Buffer {
-    let rows = (table.dram_end..table.rows).flat_map(|rank| row_crc(rank, table.row(rank)).to_le_bytes());
-    Buffer::of(&crc::row_constants(table.row_bytes() as u32).into_iter().chain(rows).collect::<Vec<u8>>())
+    let stored = |rank| &table.row(rank)[..table.drive_bytes()];
+    let rows = (table.dram_end..table.rows).flat_map(|rank| row_crc(rank, stored(rank)).to_le_bytes());
+    Buffer::of(&crc::row_constants(table.drive_bytes() as u32).into_iter().chain(rows).collect::<Vec<u8>>())
+}
+
+/// The scales of all rows, by rank.
+fn scales(table: &Table) -> Buffer {
+    Buffer::of(&(0..table.rows).flat_map(|rank| table.row(rank)[table.drive_bytes()..].to_vec()).collect::<Vec<u8>>())
 }
 
 /// One time in three, by what comes next: nothing else that is random changes by it.
@@ -380,6 +393,7 @@ impl World {
                 default: random_rows(rng, element, dim, 1),
                 first_lba: next_lba,
                 checked: shape.rich && rng.bool(),
+                apart: element == element::MXFP8 && shape.drives != 0 && rng.clone().bool(),
                 spoilt: Vec::new(),
                 overlay: 0,
                 cached: 0,
@@ -542,6 +556,9 @@ impl World {
                 crcs: if table.checked { keep(checksums(table)) } else { 0 },
                 overlay: table.overlay,
                 cached: table.cached,
+                scales: if table.apart { keep(scales(table)) } else { 0 },
+                scale_bytes: (table.row_bytes() - table.drive_bytes()) as u32,
+                unused: 0,
             });
             let number = number as u32;
             let segment = |first_key, first_rank, end: u64, tier| abi::Segment {
@@ -657,7 +674,7 @@ impl World {
                 follows: (self.overlay != 0).into(),
                 lost: self.lost(),
                 admits: 0,
-                unused: 0,
+                scaled: self.tables.iter().any(|table| table.apart).into(),
                 first_feature: self.described.first,
             },
             lanes: RowLanes {
@@ -767,7 +784,8 @@ impl World {
             for rank in 0..table.rows {
                 let home = self.home(number, rank);
                 let at = ((home.lba << self.geometry.lba_shift) as usize) + home.byte;
-                images[home.drive as usize][at..at + table.row_bytes()].copy_from_slice(table.row(rank));
+                let stored = &table.row(rank)[..table.drive_bytes()];
+                images[home.drive as usize][at..at + stored.len()].copy_from_slice(stored);
             }
             for &(rank, bit) in &table.spoilt {
                 let home = self.home(number, rank);
@@ -814,7 +832,8 @@ struct Packing {
 
 impl Packing {
     fn of(table: &Table, geometry: &Geometry) -> Self {
-        let (row, lba, stripe) = (table.row_bytes() as u32, 1u32 << geometry.lba_shift, 1u32 << geometry.stripe_shift);
+        let (row, lba, stripe) =
+            (table.drive_bytes() as u32, 1u32 << geometry.lba_shift, 1u32 << geometry.stripe_shift);
         let row_lbas = row.div_ceil(lba);
         assert!(row_lbas <= stripe);
         if row < lba {
@@ -870,6 +889,7 @@ impl World {
             default,
             first_lba: 0,
             checked: false,
+            apart: false,
             spoilt: Vec::new(),
             overlay: 0,
             cached: 0,

@@ -374,6 +374,28 @@ const PLANTED: &[Planted] = &[
         patch("expand_bags.cuh", "from = bag.part * 32 * each", "from = bag.part / 2 * 32 * each"),
     ),
     planted(
+        "scales of the rows in DRAM, in the place of those on drives",
+        rich::scales_apart,
+        12,
+        patch("gather.cuh", "unique = slot.dram_uniques + (u64)block", "unique = slot.uniques + (u64)block"),
+    ),
+    planted(
+        "scales of another row, by one kernel",
+        rich::scales_apart,
+        24,
+        patch("few.cuh", "put_scales(lookup, key, part.base + number)", "put_scales(lookup, key, number)"),
+    ),
+    planted(
+        "scales of another table's rows",
+        rich::scales_apart,
+        24,
+        patch(
+            "common.cuh",
+            "table.scales + (segment.first_rank + (key - segment.first_key)) * bytes",
+            "table.scales + key * bytes",
+        ),
+    ),
+    planted(
         "checksums of 512 bytes",
         rich::checked,
         24,

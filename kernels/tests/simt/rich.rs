@@ -8,7 +8,7 @@ use crate::lookups;
 use crate::oracle::{row_bytes, whole as whole_of};
 use crate::queues::Drives;
 use crate::rig::{Rig, expect};
-use crate::ring::{Scene, TIMEOUT};
+use crate::ring::{self, Scene, TIMEOUT};
 use crate::shim::{Shim, seeds};
 use crate::world::{Shape, World};
 
@@ -109,7 +109,7 @@ pub(crate) fn scene(seed: u64) -> Scene {
     };
     let mut world = World::new(&mut rng, &shape);
     for table in world.tables.iter_mut().filter(|table| table.checked && table.dram_end < table.rows) {
-        let bits = table.row_bytes() * 8;
+        let bits = table.drive_bytes() * 8;
         table.spoilt = (0..rng.u64(0..40)).map(|_| (rng.u64(table.dram_end..table.rows), rng.usize(0..bits))).collect();
         // A bit that changes twice has not.
         table.spoilt.sort_unstable();
@@ -172,6 +172,37 @@ pub(crate) fn damage_in(shim: &mut Shim, mut scene: Scene) -> Result<usize, Stri
 
 pub(crate) fn checked(shim: &mut Shim, seed: u64) -> Result<(), String> {
     damage(shim, seed).map(drop)
+}
+
+/// Rows whose scales drives do not have, by several kernels or by one.
+pub(crate) fn scales_apart(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let shape = Shape {
+        drives: rng.u32(1..=3),
+        rows: 1..2000,
+        row_bytes: 33..=1200,
+        sets: rng.u32(1..=2),
+        cold: true,
+        rich: true,
+        ..Shape::without_drives(rng.u64(1..1500))
+    };
+    loop {
+        let scene = Scene::new(rng.fork(), shape.clone(), true, TIMEOUT);
+        if scene.world.tables.iter().any(|table| table.apart) {
+            return ring::right(shim, Scene { few: rng.bool(), ..scene });
+        }
+    }
+}
+
+#[test]
+fn rows_get_the_scales_that_drives_do_not_have() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(48) {
+        scales_apart(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    for kernel in ["warprow_fetch", "warprow_few"] {
+        assert!(shim.launched.contains(kernel), "{kernel}: {:?}", shim.launched);
+    }
 }
 
 #[test]
