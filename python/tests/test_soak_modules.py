@@ -127,10 +127,10 @@ def test_lookups_of_modules_leave_nothing(store: warprow.Store, device: str) -> 
         bags.check()
     del shared, bags, workers
     gc.collect()
+    print(f"{LOOKUPS} look-ups: {sizes[-1] >> 20} MiB, {sizes[-1] - sizes[3] >> 10} KiB more than after three tenths; GPU {on_gpu[-1] - on_gpu[3] >> 10} KiB")
     flat(sizes)
     flat(on_gpu)
     assert held() == before
-    print(f"{LOOKUPS} look-ups: {sizes[-1] >> 20} MiB, {sizes[-1] - sizes[3] >> 10} KiB more than after three tenths; GPU {on_gpu[-1] - on_gpu[3] >> 10} KiB")
 
 
 def test_replays_leave_nothing(store: warprow.Store, device: str) -> None:  # noqa: F811
@@ -190,10 +190,10 @@ def test_opens_and_closes_with_modules_leave_nothing(address: str, device: str) 
             sizes.append(resident())
             on_gpu.append(used(device))
             counts.append(held())
+    print(f"{OPENS} opens: {sizes[-1] >> 20} MiB, {sizes[-1] - sizes[3] >> 10} KiB more than after four tenths; GPU {on_gpu[-1] - on_gpu[3] >> 10} KiB")
     assert set(counts[1:]) == {counts[-1]}, counts
     flat(sizes)
     flat(on_gpu)
-    print(f"{OPENS} opens: {sizes[-1] >> 20} MiB, {sizes[-1] - sizes[3] >> 10} KiB more than after four tenths; GPU {on_gpu[-1] - on_gpu[3] >> 10} KiB")
 
 
 def interrupted(call: Callable[[], object], delay: float) -> None:
@@ -242,7 +242,7 @@ def test_interrupts_leave_nothing(store: warprow.Store, device: str) -> None:  #
                 on_gpu.append(used(device))
                 counts.append(held())
         module.check()
+    print(f"{INTERRUPTS} interrupts: {sizes[-1] >> 20} MiB, {sizes[-1] - sizes[3] >> 10} KiB more than after four tenths")
     assert set(counts[1:]) == {counts[-1]}, counts
     flat(sizes)
     flat(on_gpu)
-    print(f"{INTERRUPTS} interrupts: {sizes[-1] >> 20} MiB, {sizes[-1] - sizes[3] >> 10} KiB more than after four tenths")
