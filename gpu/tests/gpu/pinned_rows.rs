@@ -234,9 +234,10 @@ fn pins_of_tables_that_nobody_reads_any_more_give_their_lines_back() {
     executor.pin("t", &ids).unwrap();
     let mut table = fixture.table.clone();
     table.rows.iter_mut().for_each(|byte| *byte ^= 0x55);
-    let options = LoadOptions::default();
-    common::load(&fixture.store, std::slice::from_ref(&table), &options);
-    let upcoming = executor.prepare(&PrepareOptions::default()).unwrap();
+    let standby = LoadOptions::default().with_standby();
+    let second = common::try_load(&fixture.store, std::slice::from_ref(&table), &standby).unwrap();
+    let upcoming = executor.prepare(&PrepareOptions::default().with_generation(second)).unwrap();
+    fixture.store.switch(second, false).unwrap();
     executor.adopt(&upcoming, scaled(Duration::from_secs(5))).unwrap();
     drop(upcoming);
     let pinned = executor.pin("t", &ids[..30]).unwrap();

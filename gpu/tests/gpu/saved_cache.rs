@@ -97,12 +97,14 @@ fn lists_of_another_generation_are_taken_and_told() {
     let executor = fixture.attach(&gpu, cached(1200).with_adopting());
     executor.warm("t", &(0..100).collect::<Vec<u64>>()).unwrap();
     executor.save_cache(&path).unwrap();
-    // Fewer rows, of other content, and another table.
+    // Rows of other content.
     let mut random = fastrand::Rng::with_seed(1);
     let mut table = fixture.table.clone();
     table.rows.iter_mut().for_each(|byte| *byte ^= 0x55);
-    common::load(&fixture.store, std::slice::from_ref(&table), &LoadOptions::default());
-    let upcoming = executor.prepare(&PrepareOptions::default()).unwrap();
+    let standby = LoadOptions::default().with_standby();
+    let second = common::try_load(&fixture.store, std::slice::from_ref(&table), &standby).unwrap();
+    let upcoming = executor.prepare(&PrepareOptions::default().with_generation(second)).unwrap();
+    fixture.store.switch(second, false).unwrap();
     executor.adopt(&upcoming, scaled(Duration::from_secs(5))).unwrap();
     let restored = executor.warm_from(&path).unwrap();
     assert!(restored.tables[0].is_older && restored.tables[0].warmed.cached == 100, "{restored:?}");
