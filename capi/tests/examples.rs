@@ -4,23 +4,43 @@ mod common;
 
 use std::process::Command;
 
-use common::{compile, installed, printed, run};
+use common::{compile, compile_statically, installed, printed, run};
 use warprow_gpu::Gpu;
 
 fn says(text: &str, line: &str) {
     assert!(text.lines().any(|it| it == line), "no line {line:?} in:\n{text}");
 }
 
+/// What the example of look-ups prints.
+fn looks_up(text: &str) {
+    for line in
+        ["every row is right", "every row that was fetched ahead is right", "updated rows are right", "all is closed"]
+    {
+        says(text, line);
+    }
+}
+
 #[test]
 fn lookup() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(program) = compile("examples/lookup.c", folder.path(), &[]) else { return };
-    let text = printed(&program, folder.path());
-    for line in
-        ["every row is right", "every row that was fetched ahead is right", "updated rows are right", "all is closed"]
-    {
-        says(&text, line);
-    }
+    looks_up(&printed(&program, folder.path()));
+}
+
+/// The library inside the program: the program asks for no shared `libwarprow`, and does what the other does.
+#[test]
+fn lookup_with_the_static_library() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = compile_statically("examples/lookup.c", folder.path()) else { return };
+    let name = b"libwarprow.so.1\0";
+    let asks = |program: &std::path::Path| {
+        std::fs::read(program).expect("the program").windows(name.len()).any(|it| it == name)
+    };
+    assert!(!asks(&program), "it asks for the shared library");
+    looks_up(&printed(&program, folder.path()));
+    // By that name another program does ask.
+    let other = tempfile::tempdir().expect("a folder");
+    assert!(compile("examples/lookup.c", other.path(), &[]).is_some_and(|shared| asks(&shared)));
 }
 
 #[test]

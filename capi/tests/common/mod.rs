@@ -54,16 +54,30 @@ pub(crate) fn installed() -> &'static Path {
     folder.path()
 }
 
-/// Compiles a source against the installed library; `None`: there is no compiler.
+/// Compiles a source against the installed shared library; `None`: there is no compiler.
 pub(crate) fn compile(source: &str, folder: &Path, further: &[&str]) -> Option<PathBuf> {
+    let lib = installed().join("lib");
+    let library = [format!("-L{}", lib.display()), format!("-Wl,-rpath,{}", lib.display()), "-lwarprow".to_owned()];
+    compile_with(source, folder, library.iter().map(String::as_str).chain(further.iter().copied()))
+}
+
+/// Compiles a source with the installed static library in the program, and with what `warprow.pc` says that it needs besides.
+pub(crate) fn compile_statically(source: &str, folder: &Path) -> Option<PathBuf> {
+    let library = installed().join("lib/libwarprow.a").display().to_string();
+    let description = std::fs::read_to_string(installed().join("lib/pkgconfig/warprow.pc")).expect("warprow.pc");
+    let needs = description.lines().find_map(|line| line.strip_prefix("Libs.private:")).expect("Libs.private");
+    compile_with(source, folder, [library.as_str()].into_iter().chain(needs.split_whitespace()))
+}
+
+/// Compiles a source; `library`: what comes behind it.
+fn compile_with<'a>(source: &str, folder: &Path, library: impl Iterator<Item = &'a str>) -> Option<PathBuf> {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(source);
     let language = source.extension().expect("an ending").to_str().expect("text");
     let mut command = compiler(language)?;
     let (flags, standard) = if language == "c" { (FLAGS_OF_C, "-std=c99") } else { (FLAGS_OF_CPP, "-std=c++17") };
-    let (lib, program) = (installed().join("lib"), folder.join("program"));
+    let program = folder.join("program");
     command.args(flags).args([standard, "-g", "-I"]).arg(installed().join("include")).arg(&source);
-    command.arg("-L").arg(&lib).arg(format!("-Wl,-rpath,{}", lib.display())).arg("-lwarprow").args(further);
-    run(command.arg("-o").arg(&program));
+    run(command.args(library).arg("-o").arg(&program));
     Some(program)
 }
 
