@@ -141,6 +141,7 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::LbaFormat { .. } => Unsupported,
         StoreError::Refused { .. }
         | StoreError::Shown { .. }
+        | StoreError::DropsLists { .. }
         | StoreError::CreatedKeys { .. }
         | StoreError::Compactor { .. }
         | StoreError::Unfollowing { .. }
@@ -158,7 +159,7 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::NoFreeSlot { .. } => Busy,
         StoreError::TableExists { .. } => Exists,
         StoreError::ImageLba { .. } | StoreError::RowDamaged { .. } | StoreError::DramListDamaged { .. } => Store,
-        StoreError::Journal { .. } | StoreError::DramListFile { .. } => File,
+        StoreError::Journal { .. } | StoreError::DramListFile { .. } | StoreError::DramListUnreadable { .. } => File,
         StoreError::Interrupted => Interrupted,
         _ => Bug,
     }

@@ -19,7 +19,7 @@ fn kind(what: DamageKind) -> &'static str {
         DamageKind::Keys => "keys",
         DamageKind::Checksums => "checksums",
         DamageKind::Rows => "rows",
-        DamageKind::DramList => "list of rows in DRAM",
+        DamageKind::DramList | DamageKind::DramListFile => "list of rows in DRAM",
         _ => "other",
     }
 }
@@ -93,15 +93,19 @@ pub fn unfinished_text(units: &[DamagedUnit]) -> String {
 /// are not what was written are a mismatch.
 pub fn failure(bad: &[DamagedUnit]) -> Option<Failure> {
     let first = |of: &dyn Fn(&&DamagedUnit) -> bool| bad.iter().find(of);
+    let is_file = |unit: &DamagedUnit| unit.what == DamageKind::DramListFile;
     let (class, worst) = None
-        .or_else(|| first(&|unit| unit.unreadable).map(|unit| (Class::Drive, unit)))
+        .or_else(|| first(&|unit| unit.unreadable && !is_file(unit)).map(|unit| (Class::Drive, unit)))
         .or_else(|| {
-            first(&|unit| unit.what != DamageKind::Rows && !is_copied(unit.what)).map(|unit| (Class::Store, unit))
+            let is_own = |unit: &&DamagedUnit| unit.what != DamageKind::Rows && !is_copied(unit.what) && !is_file(unit);
+            first(&is_own).map(|unit| (Class::Store, unit))
         })
         .or_else(|| first(&|unit| unit.what == DamageKind::Rows).map(|unit| (Class::Mismatch, unit)))
-        .or_else(|| first(&|_| true).map(|unit| (Class::Store, unit)))?;
+        .or_else(|| first(&|unit| !is_file(unit)).map(|unit| (Class::Store, unit)))
+        .or_else(|| first(&|_| true).map(|unit| (Class::Input, unit)))?;
     let remedy = match worst.what {
         what if is_copied(what) => "mend it with `warprow repair`",
+        DamageKind::DramListFile => "let who runs this read that file, or remove it with `warprow rerank --none`",
         DamageKind::DramList => "make it again with `warprow rerank`, or remove it with `warprow rerank --none`",
         _ if worst.unreadable => {
             "look at the drive's health (`warprow devices`); load the tables again, with --replace, or move off it with \
@@ -116,12 +120,12 @@ pub fn failure(bad: &[DamagedUnit]) -> Option<Failure> {
         _ => String::new(),
     };
     let whose = worst.table.as_ref().map(|table| format!(" of table {table:?}")).unwrap_or_default();
-    let what = format!(
-        "{} damaged; {}{whose}{place}: {}",
-        units::plural(bad.len() as u64, "place"),
-        kind(worst.what),
-        worst.detail
-    );
+    let what = match bad.iter().filter(|unit| !is_file(unit)).count() as u64 {
+        0 => worst.detail.clone(),
+        damaged => {
+            format!("{} damaged; {}{whose}{place}: {}", units::plural(damaged, "place"), kind(worst.what), worst.detail)
+        }
+    };
     Some(Failure::new(class, subject, what).remedy(remedy))
 }
 
@@ -148,6 +152,12 @@ mod tests {
         assert_eq!(class(&[("superblock", false), ("rows", false)]), Some(Class::Mismatch));
         assert_eq!(class(&[("rows", false), ("ranks", false)]), Some(Class::Store));
         assert_eq!(class(&[("ranks", false), ("rows", true)]), Some(Class::Drive));
+        // A list that the user may not read is no damage, and comes behind all damage.
+        assert_eq!(class(&[("dram-list-file", true)]), Some(Class::Input));
+        assert_eq!(class(&[("dram-list-file", true), ("rows", false)]), Some(Class::Mismatch));
+        assert_eq!(class(&[("dram-list-file", true), ("superblock", false)]), Some(Class::Store));
+        let said = failure(&[unit("dram-list-file", true)]).unwrap().to_string();
+        assert!(!said.contains("damaged") && said.contains("why"), "{said}");
     }
 
     #[test]

@@ -321,6 +321,28 @@ pub enum StoreError {
         /// What is wrong.
         what: String,
     },
+    /// The file of an attached table's list is there and cannot be read. It may be whole.
+    #[error(
+        "the list of rows of table {table:?} in DRAM, {}, cannot be read and is not used: {source}; let who looks rows up read that file",
+        path.display()
+    )]
+    DramListUnreadable {
+        /// The table.
+        table: String,
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: std::io::Error,
+    },
+    /// The generation that has the lists of rows in DRAM is to be dropped as if it were one of a model.
+    #[error(
+        "generation {id} has the lists of rows in DRAM of this store's tables, and no model: take a table's list away with `rerank`, \
+         without rows"
+    )]
+    DropsLists {
+        /// The generation.
+        id: u64,
+    },
     /// The file of an attached table's list cannot be written.
     #[error("the list of rows in DRAM, {}: {source}; whoever lists rows has to be able to write there", path.display())]
     DramListFile {

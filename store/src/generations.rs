@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use warprow_layout::VolumeError;
 
-use crate::dram_list::{is_lists, refuse_name};
+use crate::dram_list::{DRAM_LISTS, is_lists, refuse_name};
 use crate::{Store, StoreError};
 
 /// A generation, as a store has it.
@@ -83,17 +83,30 @@ impl Store {
     /// ```
     pub fn switch(&self, id: u64, allow_vanishing: bool) -> Result<(), StoreError> {
         self.shared.watch()?;
-        if let Some(lists) = self.shared.volume.generation(id).filter(|generation| is_lists(generation)) {
-            refuse_name(&lists.name)?;
+        if self.has_lists(id) {
+            refuse_name(DRAM_LISTS)?;
         }
         self.shared.volume.switch(id, allow_vanishing)?;
         Ok(())
     }
 
+    /// Whether generation `id` has the lists of rows in DRAM.
+    fn has_lists(&self, id: u64) -> bool {
+        self.shared.volume.generation(id).is_some_and(|generation| is_lists(&generation))
+    }
+
+    fn refuse_lists(&self, id: u64) -> Result<(), StoreError> {
+        if self.has_lists(id) { Err(StoreError::DropsLists { id }) } else { Ok(()) }
+    }
+
     /// Drops a generation of which no table is found by name. Its chunks are given away when nobody in this process reads it
     /// any more.
+    ///
+    /// # Errors
+    /// [`StoreError::Shown`]; [`StoreError::DropsLists`] for the generation that has the lists of [`Store::rerank`].
     pub fn drop_generation(&self, id: u64) -> Result<(), StoreError> {
         self.shared.watch()?;
+        self.refuse_lists(id)?;
         self.shared.volume.drop_hidden(id).map_err(|error| match error {
             VolumeError::Shown { id, tables } => StoreError::Shown { id, tables },
             error => error.into(),
@@ -104,8 +117,12 @@ impl Store {
 
     /// Drops a generation, also one whose tables are found by name. Their names mean those of the generation that was shown before
     /// it, if one has them; else they vanish.
+    ///
+    /// # Errors
+    /// [`StoreError::DropsLists`] for the generation that has the lists of [`Store::rerank`].
     pub fn drop_shown_generation(&self, id: u64) -> Result<(), StoreError> {
         self.shared.watch()?;
+        self.refuse_lists(id)?;
         self.shared.volume.drop_generation(id)?;
         self.forget_updates(id);
         Ok(())

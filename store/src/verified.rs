@@ -28,6 +28,8 @@ pub enum DamageKind {
     Rows,
     /// The list of rows in DRAM of a table.
     DramList,
+    /// The file of an attached table's list of rows in DRAM, which could not be read: nothing says that it is damaged.
+    DramListFile,
 }
 
 /// A part of a drive that is not as it was written.

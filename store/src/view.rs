@@ -141,7 +141,23 @@ impl StoreView {
     /// Reads the rows of `ranks`, ascending and each once, as they are stored, without updates; hands each to `take` with its
     /// position in `ranks`, in no particular order and on any thread.
     pub fn read_rows(&self, table: &TableVersion, ranks: &[u64], take: &TakeRow<'_>) -> Result<(), StoreError> {
-        self.store().read_stored(table, ranks, take)
+        self.store().read_stored(table, ranks, None, &mut || ControlFlow::Continue(()), take)
+    }
+
+    /// As [`read_rows`](Self::read_rows), by one thread and at most so many bytes a second, whole LBAs counted; `tick` is asked now and
+    /// then whether to stop.
+    ///
+    /// # Errors
+    /// [`StoreError::Interrupted`] if `tick` said stop; errors of reading.
+    pub fn read_rows_slowly(
+        &self,
+        table: &TableVersion,
+        ranks: &[u64],
+        bytes_per_second: u64,
+        tick: &mut dyn FnMut() -> ControlFlow<()>,
+        take: &TakeRow<'_>,
+    ) -> Result<(), StoreError> {
+        self.store().read_stored(table, ranks, Some(bytes_per_second), tick, take)
     }
 
     /// The ranks of a table that are listed for DRAM ([`Store::dram_list`]).

@@ -21,9 +21,9 @@ use crate::screen::Unit;
 
 /// Choose which rows of a table lie in DRAM, by what was looked up
 ///
-/// Executors on the host keep the rows of this list in DRAM, as many as they have memory for, in the place of the table's first
-/// rows. Nothing moves on a drive, and rows keep their order there: only the list is written, in one commit. It counts for executors
-/// that are attached later, and for those that prepare and adopt tables. Executors on a GPU do not read it.
+/// Executors keep the rows of this list in DRAM, as many as they have memory for, in the place of the table's first rows; those on a
+/// GPU without the rows that are in GPU memory. Nothing moves on a drive, and rows keep their order there: only the list is written, in one commit. It counts for executors
+/// that are attached later, and for those that prepare and adopt tables.
 ///
 /// The list of an attached table is a file beside it (.NAME.warprow-dram-…), or in the checkpoint's folder. A list is a hint: one
 /// that is damaged, or of a file that has changed since, is not used, and every row is read all the same.
@@ -131,7 +131,7 @@ pub(crate) fn run(args: &RerankArgs, context: &Context) -> Result<CommandOutput,
     if report.missing > 0 {
         text += &format!("\n{} of the plan are not in the table.", units::plural(report.missing, "id"));
     }
-    text += "\nExecutors on the host read the list when they are attached, or prepare and adopt tables.";
+    text += "\nExecutors read the list when they are attached, or prepare and adopt tables.";
     CommandOutput::new(
         text,
         json!({

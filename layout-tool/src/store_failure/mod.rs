@@ -156,6 +156,14 @@ fn of_store(error: &StoreError) -> Meaning {
             table.clone(),
             "make it again with `warprow rerank`, or remove it with `warprow rerank --none`",
         ),
+        StoreError::DramListUnreadable { path, .. } => (
+            Class::Input,
+            path.display().to_string(),
+            "let who runs this read that file, or remove it with `warprow rerank --none`",
+        ),
+        StoreError::DropsLists { id } => {
+            (Class::Refused, format!("generation {id}"), "`warprow rerank TABLE --none` for each table that has a list")
+        }
         StoreError::DramListFile { path, source } if lacks_resources(source) => {
             (Class::Resources, path.display().to_string(), "make room on that disk")
         }

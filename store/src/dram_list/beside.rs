@@ -106,15 +106,32 @@ pub fn write(path: &Path, bytes: &[u8]) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Removes the list at `path`, if there is one.
-pub(super) fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        removed => {
-            removed?;
-            sync_folder(path)
-        }
+/// Removes the list at `path`, if there is one, and what a list that was not finished left aside. `false`: another process lists rows
+/// now, and nothing was changed.
+pub(super) fn remove(path: &Path) -> io::Result<bool> {
+    let new = aside(path);
+    // A link, a FIFO or a folder in that place is none of ours.
+    let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
+    let unfinished = File::options().read(true).custom_flags(flags).open(&new).ok();
+    let unfinished = unfinished.filter(|file| file.metadata().is_ok_and(|it| it.is_file() && it.nlink() == 1));
+    // Held until both are gone, so that nobody who writes the file meanwhile finds it gone.
+    let locked = match unfinished.map(|file| Flock::lock(file, FlockArg::LockExclusiveNonblock)) {
+        Some(Err((_, Errno::EWOULDBLOCK))) => return Ok(false),
+        locked => locked,
+    };
+    let gone = |path: &Path| match fs::remove_file(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true),
+    };
+    // The list first: what is left aside, if this fails, is no list.
+    let mut is_changed = gone(path)?;
+    if locked.is_some() {
+        is_changed |= gone(&new)?;
     }
+    if is_changed {
+        sync_folder(path)?;
+    }
+    Ok(true)
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {
@@ -132,7 +149,7 @@ mod tests {
         let path = ListPlace::new(&dir.path().join("m.safetensors"), "t", 1, 2).path;
         assert_eq!(path.parent().unwrap(), dir.path());
         assert_eq!(read(&path, 100).unwrap(), None);
-        remove(&path).unwrap();
+        assert!(remove(&path).unwrap());
         assert!(write(&path, b"first").unwrap());
         assert_eq!(read(&path, 100).unwrap().unwrap(), b"first");
         assert_eq!(read(&path, 3).unwrap().unwrap(), b"fir");
@@ -149,8 +166,17 @@ mod tests {
         assert!(write(&path, b"3rd").unwrap());
         assert_eq!(read(&path, 100).unwrap().unwrap(), b"3rd");
         assert!(!aside(&path).exists());
-        remove(&path).unwrap();
-        assert_eq!(read(&path, 100).unwrap(), None);
+        // What a list that was not finished left aside goes with the list; not while another process writes it.
+        fs::write(aside(&path), b"fou").unwrap();
+        let other = File::open(aside(&path)).unwrap();
+        other.lock().unwrap();
+        assert!(!remove(&path).unwrap(), "another process writes");
+        assert!(path.exists() && aside(&path).exists());
+        drop(other);
+        assert!(remove(&path).unwrap());
+        assert_eq!((read(&path, 100).unwrap(), aside(&path).exists()), (None, false));
+        fs::write(aside(&path), b"fou").unwrap();
+        assert!(remove(&path).unwrap() && !aside(&path).exists(), "there is no list, and something aside");
         // A folder in the place of a list, and a folder that is not there.
         fs::create_dir(&path).unwrap();
         assert!(read(&path, 100).is_err() && write(&path, b"x").is_err() && !aside(&path).exists());
@@ -168,6 +194,8 @@ mod tests {
             let error = write(&path, b"list").unwrap_err().to_string();
             assert!(error.contains(what) && error.contains("remove it"), "{error}");
             assert_eq!(fs::read(&other).unwrap(), b"precious");
+            // Nor is it removed with a list.
+            assert!(remove(&path).unwrap() && fs::symlink_metadata(&new).is_ok());
             fs::remove_file(&new).unwrap();
         };
         std::os::unix::fs::symlink(&other, &new).unwrap();

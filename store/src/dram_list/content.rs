@@ -63,12 +63,12 @@ fn number(bytes: &[u8], at: usize, len: usize) -> u64 {
     part.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// The ranks in `bytes`, behind which zeros may follow. `None`: it is the list of another table, or of this one with its rows in
-/// another order.
+/// The ranks in `bytes`, behind which fewer than `padding` zeros may follow. `None`: it is the list of another table, or of this one
+/// with its rows in another order.
 ///
 /// # Errors
 /// What is wrong with the bytes.
-pub(super) fn decode(bytes: &[u8], of: &ListedTable) -> Result<Option<Vec<u64>>, String> {
+pub(super) fn decode(bytes: &[u8], of: &ListedTable, padding: usize) -> Result<Option<Vec<u64>>, String> {
     if bytes.len() < HEADER || !bytes.starts_with(&MAGIC) {
         return Err("it does not begin as a list of rows does".to_owned());
     }
@@ -82,6 +82,12 @@ pub(super) fn decode(bytes: &[u8], of: &ListedTable) -> Result<Option<Vec<u64>>,
     let Some(whole) = whole.and_then(|len| bytes.get(..len)) else { return Err("it is cut off".to_owned()) };
     if u64::from(crc32c::crc32c(whole.get(12..).unwrap_or_default())) != number(whole, 8, 4) {
         return Err("its checksum does not match".to_owned());
+    }
+    match bytes.get(whole.len()..).unwrap_or_default() {
+        [] => {}
+        behind if behind.len() >= padding => return Err(format!("{} bytes stand behind it", behind.len())),
+        behind if behind.iter().any(|&byte| byte != 0) => return Err("what stands behind it is no padding".to_owned()),
+        _ => {}
     }
     let found = ListedTable {
         generation: number(whole, 24, 8),
@@ -116,18 +122,26 @@ mod tests {
             let ranks = [999, 0, 17];
             let mut bytes = encode(&of, &ranks);
             assert!(bytes.len() as u64 <= of.most_bytes());
-            assert_eq!(decode(&bytes, &of).unwrap().unwrap(), ranks);
+            assert_eq!(decode(&bytes, &of, 0).unwrap().unwrap(), ranks);
+            let whole = bytes.len();
             bytes.resize(4096, 0);
-            assert_eq!(decode(&bytes, &of).unwrap().unwrap(), ranks);
+            assert_eq!(decode(&bytes, &of, 4096).unwrap().unwrap(), ranks);
+            // What else stands behind a list is damage: more zeros than there may be, and any other byte.
+            for (len, padding) in [(4096, 0), (4096, 4096 - whole), (whole + 1, 0), (whole + 1, 1)] {
+                assert!(decode(&bytes[..len], &of, padding).is_err(), "{len} bytes, padding below {padding}");
+            }
+            bytes[4000] = 1;
+            assert!(decode(&bytes, &of, 4096).is_err());
+            bytes.truncate(whole);
             for other in [
                 ListedTable { generation: 8, ..of },
                 ListedTable { rows: of.rows + 1, ..of },
                 ListedTable { row_bytes: 32, ..of },
                 ListedTable { identity: 6, ..of },
             ] {
-                assert_eq!(decode(&bytes, &other).unwrap(), None);
+                assert_eq!(decode(&bytes, &other, 4096).unwrap(), None);
             }
-            assert_eq!(decode(&encode(&of, &[]), &of).unwrap().unwrap(), [0u64; 0]);
+            assert_eq!(decode(&encode(&of, &[]), &of, 0).unwrap().unwrap(), [0u64; 0]);
         }
     }
 
@@ -135,15 +149,15 @@ mod tests {
     fn each_flipped_bit_and_each_cut_is_found() {
         let bytes = encode(&OF, &[3, 1, 4, 1000 - 1]);
         for at in 0..bytes.len() {
-            assert!(decode(&bytes[..at], &OF).is_err(), "cut at {at}");
+            assert!(decode(&bytes[..at], &OF, 4096).is_err(), "cut at {at}");
             for bit in 0..8 {
                 let mut bytes = bytes.clone();
                 bytes[at] ^= 1 << bit;
-                assert!(decode(&bytes, &OF).is_err(), "bit {bit} of byte {at}");
+                assert!(decode(&bytes, &OF, 4096).is_err(), "bit {bit} of byte {at}");
             }
         }
         // Whole, and nonsense all the same.
-        let error = decode(&encode(&OF, &[1000]), &OF).unwrap_err();
+        let error = decode(&encode(&OF, &[1000]), &OF, 0).unwrap_err();
         assert!(error.contains("rank 1000"), "{error}");
     }
 }

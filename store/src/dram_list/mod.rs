@@ -1,4 +1,4 @@
-//! Which rows of a table executors on the host keep in DRAM: a list apart from ranks, so that it changes without a row that moves.
+//! Which rows of a table executors keep in DRAM: a list apart from ranks, so that it changes without a row that moves.
 //!
 //! The lists of a store's tables are a generation of their own (`stored`), those of attached tables files beside these
 //! (`beside`). A list is a hint: whatever ranks it has, rows are read from where they lie.

@@ -1,6 +1,6 @@
 //! What is listed, and what came of it.
 
-/// Which rows of a table executors on the host are to keep in DRAM.
+/// Which rows of a table executors are to keep in DRAM.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RerankOptions<'a> {
@@ -8,6 +8,9 @@ pub struct RerankOptions<'a> {
     pub table: String,
     /// The rows, the hottest first; `None`: the table has no list any more, and its first ranks are kept.
     pub rows: Option<ListedRows<'a>>,
+    /// Bytes a second at which the lists of a store are written, at most; `None`: as fast as the drives are. Of attached tables
+    /// a list is one small file.
+    pub bytes_per_second: Option<u64>,
 }
 
 /// Rows of a table, the hottest first.
@@ -23,13 +26,19 @@ pub enum ListedRows<'a> {
 impl<'a> RerankOptions<'a> {
     /// No list for that table.
     pub fn new(table: impl Into<String>) -> Self {
-        Self { table: table.into(), rows: None }
+        Self { table: table.into(), rows: None, bytes_per_second: None }
     }
 
     /// The rows of these ids, or keys (an `i64` by its bits), the hottest first.
     #[must_use]
     pub fn with_ids(self, ids: &'a [u64]) -> Self {
         Self { rows: Some(ListedRows::Ids(ids)), ..self }
+    }
+
+    /// Writes at most so many bytes a second.
+    #[must_use]
+    pub fn with_rate(self, bytes_per_second: u64) -> Self {
+        Self { bytes_per_second: Some(bytes_per_second), ..self }
     }
 
     /// The rows of these ranks, the hottest first.

@@ -1,12 +1,13 @@
 //! Choosing which rows of a table lie in DRAM.
 
+use std::io;
 use std::sync::{Arc, TryLockError};
 
 use warprow_layout::VolumeError;
 
 use super::content::{ListedTable, decode, encode};
 use super::options::{ListedRows, RerankOptions, RerankReport};
-use super::stored::listed;
+use super::stored::{PART, listed};
 use super::{ListPlace, beside};
 use crate::sparse_ids::SparseIds;
 use crate::store::Shared;
@@ -64,9 +65,9 @@ impl Seen {
 }
 
 impl Store {
-    /// Lists the rows of a table that executors on the host keep in DRAM, in the place of its first ranks. Nothing moves on a
+    /// Lists the rows of a table that executors keep in DRAM, in the place of its first ranks. Nothing moves on a
     /// drive, and nobody who looks rows up is disturbed: an executor that is attached from now on reads the list, and so
-    /// does one that prepares and adopts tables anew. Executors on a GPU do not read it.
+    /// does one that prepares and adopts tables anew. Those on a GPU leave out what is in GPU memory.
     ///
     /// The list replaces the one before in one commit; that of an attached table is a file beside the table's, which is
     /// written aside, synced and renamed. It is a hint: after a crash there is the old one or the new one, and one that is damaged is
@@ -117,7 +118,7 @@ impl Store {
         let before = match self.dram_list_of(&located) {
             Ok(list) => list,
             // It is about to be replaced.
-            Err(StoreError::DramListDamaged { .. }) => None,
+            Err(StoreError::DramListDamaged { .. } | StoreError::DramListUnreadable { .. }) => None,
             Err(error) => return Err(error),
         };
         report.before = before.as_ref().map(|list| list.len() as u64);
@@ -127,14 +128,16 @@ impl Store {
         report.added = ranks.iter().flatten().filter(|&&rank| seen.set(rank) == Some(false)).count() as u64;
         let list = ranks.map(|ranks| encode(&of, &ranks));
         match medium {
-            Medium::Stored => self.store_list(&located, list).map_err(|error| match error {
-                StoreError::Volume(VolumeError::Busy) => busy("a load runs"),
-                error => error,
-            })?,
+            Medium::Stored => {
+                self.store_list(&located, list, options.bytes_per_second).map_err(|error| match error {
+                    StoreError::Volume(VolumeError::Busy) => busy("a load runs"),
+                    error => error,
+                })?
+            }
             Medium::Beside(place) => {
                 let written = match &list {
                     Some(bytes) => beside::write(&place.path, bytes),
-                    None => beside::remove(&place.path).map(|()| true),
+                    None => beside::remove(&place.path),
                 };
                 let failed = |source| StoreError::DramListFile { path: place.path.clone(), source };
                 if !written.map_err(failed)? {
@@ -149,7 +152,7 @@ impl Store {
     /// list that was made when the table's rows had other ranks does not count.
     ///
     /// # Errors
-    /// [`StoreError::NoSuchTable`]; [`StoreError::DramListDamaged`]; errors of reading.
+    /// [`StoreError::NoSuchTable`]; [`StoreError::DramListDamaged`]; [`StoreError::DramListUnreadable`]; errors of reading.
     pub fn dram_list(&self, table: &str) -> Result<Option<Vec<u64>>, StoreError> {
         self.dram_list_of(&self.locate(table)?)
     }
@@ -164,28 +167,39 @@ impl Store {
             Err(StoreError::NoListPlace { .. }) => return Ok(None),
             found => found?,
         };
-        let (bytes, place) = match medium {
-            Medium::Stored => (self.stored_list(located)?, "in the store".to_owned()),
+        let (bytes, place, padding) = match medium {
+            Medium::Stored => (self.stored_list(located)?, "in the store".to_owned(), PART),
             Medium::Beside(place) => {
                 let shown = place.path.display().to_string();
                 // One byte more than a list can have: a longer file is not one.
                 match beside::read(&place.path, of.most_bytes().saturating_add(1)) {
-                    Ok(bytes) => (bytes, shown),
-                    Err(error) => return Err(damaged(shown, error.to_string())),
+                    Ok(bytes) => (bytes, shown, 0),
+                    // Something else than a file is in its place.
+                    Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+                        return Err(damaged(shown, error.to_string()));
+                    }
+                    Err(source) => {
+                        let table = located.table().name.clone();
+                        return Err(StoreError::DramListUnreadable { table, path: place.path.clone(), source });
+                    }
                 }
             }
         };
         let Some(bytes) = bytes else { return Ok(None) };
-        decode(&bytes, &of).map_err(|what| damaged(place, what))
+        decode(&bytes, &of, padding).map_err(|what| damaged(place, what))
     }
 
-    /// The lists that are damaged, or that a drive cannot read. Where members are missing, those alone that are damaged.
+    /// The lists that are damaged, or that cannot be read. Where members are missing, those alone that are damaged.
     pub(crate) fn damaged_lists(&self) -> Vec<DamagedUnit> {
         let is_whole = self.shared.volume.missing().is_empty();
         let damaged = self.located().into_iter().filter_map(|located| {
             let error = self.dram_list_of(&located).err()?;
             let unreadable = !matches!(error, StoreError::DramListDamaged { .. });
-            let unit = DamagedUnit::new(DamageKind::DramList, error.to_string()).of(&located);
+            let what = match error {
+                StoreError::DramListUnreadable { .. } => DamageKind::DramListFile,
+                _ => DamageKind::DramList,
+            };
+            let unit = DamagedUnit::new(what, error.to_string()).of(&located);
             (is_whole || !unreadable).then_some(DamagedUnit { unreadable, ..unit })
         });
         damaged.collect()

@@ -3,16 +3,17 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::sync::Arc;
+use std::time::Duration;
 
 use warprow_layout::{DType, Generation, GenerationSpec, RowSource, TableSpec};
 
 use super::content::ListedTable;
 use super::model::{DRAM_LISTS, is_lists};
 use crate::table_version::TableVersion;
-use crate::{LoadOptions, Store, StoreError, TableLoad};
+use crate::{LoadOptions, LoadProgress, Store, StoreError, TableLoad};
 
 /// Bytes of a row, each of which has a part of a list.
-const PART: usize = 4096;
+pub(super) const PART: usize = 4096;
 
 /// The name under which the list of a table lies. Names of tables may be as long as a name can be, and several generations
 /// have tables of one name.
@@ -71,9 +72,14 @@ impl Store {
         self.lists().map_or(Ok(None), |lists| self.list_called(&lists, &name_of(located)))
     }
 
-    /// Commits another list of a table, or none. Lists of other tables stay, but for those of generations that are
-    /// gone.
-    pub(super) fn store_list(&self, located: &TableVersion, list: Option<Vec<u8>>) -> Result<(), StoreError> {
+    /// Commits another list of a table, or none, and writes so many bytes a second at most. Lists of other tables stay, but for those
+    /// of generations that are gone.
+    pub(super) fn store_list(
+        &self,
+        located: &TableVersion,
+        list: Option<Vec<u8>>,
+        bytes_per_second: Option<u64>,
+    ) -> Result<(), StoreError> {
         let name = name_of(located);
         let mut parts: Vec<(String, Vec<u8>)> = Vec::new();
         if let Some(lists) = self.lists() {
@@ -110,7 +116,18 @@ impl Store {
         let tables: Vec<TableLoad<'_>> = parts.iter().map(|(spec, source)| TableLoad::new(spec, source)).collect();
         let choose = &mut |_: &GenerationSpec, generations: &[Arc<Generation>]| Ok(olds(generations));
         let options = LoadOptions::default().with_standby();
-        self.load_choosing(DRAM_LISTS, &tables, &options, choose, &mut |_| ControlFlow::Continue(()))?;
+        let clock = &self.shared.driving.clock;
+        let began = clock.now();
+        let slow_down = &mut |progress: LoadProgress| {
+            let due =
+                bytes_per_second.map(|rate| Duration::from_secs_f64(progress.written as f64 / rate.max(1) as f64));
+            let ahead = due.map_or(Duration::ZERO, |due| due.saturating_sub(clock.now().saturating_sub(began)));
+            if !ahead.is_zero() {
+                clock.sleep(ahead);
+            }
+            ControlFlow::Continue(())
+        };
+        self.load_choosing(DRAM_LISTS, &tables, &options, choose, slow_down)?;
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Many rows of a table at once: read by rank, and replaced by one commit. For whoever keeps them in memory meanwhile.
 
 use std::collections::HashMap;
-use std::ops::Range;
+use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
 use warprow_layout::{Extent, LbaRegion, Placement, RewrittenChunks, Table, VolumeError, row_crc};
@@ -10,7 +10,8 @@ use super::desk::{PAUSE, is_rewriting};
 use super::state::created_rows;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::drive_access::lock;
-use crate::parallel_read::ParallelRead;
+use crate::pace::Pace;
+use crate::parallel_read::{ParallelRead, Tick};
 use crate::table_version::TableVersion;
 use crate::{Store, StoreError};
 
@@ -47,7 +48,7 @@ impl Store {
         let (located, overlay) =
             self.shared.updates.with_overlay(&self.shared.volume, self.locate_in(generation, table)?);
         let overlay = overlay?;
-        self.read_stored(&located, ranks, take)?;
+        self.read_stored(&located, ranks, None, &mut || ControlFlow::Continue(()), take)?;
         for (rank, row) in self.updated_by_rank(&located, &overlay)? {
             if let Ok(position) = ranks.binary_search(&rank) {
                 take(position, &row);
@@ -56,11 +57,14 @@ impl Store {
         Ok(())
     }
 
-    /// As [`read_rows`](Self::read_rows), of a table as it is in a generation, without updates.
+    /// As [`read_rows`](Self::read_rows), of a table as it is in a generation, without updates. With a rate by one thread. `tick` is asked
+    /// now and then whether to stop ([`StoreError::Interrupted`]).
     pub(crate) fn read_stored(
         &self,
         located: &TableVersion,
         ranks: &[u64],
+        bytes_per_second: Option<u64>,
+        tick: Tick<'_>,
         take: &TakeRow<'_>,
     ) -> Result<(), StoreError> {
         let table = located.table();
@@ -68,7 +72,9 @@ impl Store {
         check(table, ranks)?;
         self.shared.watch()?;
         let least = placement.stripe_bytes() as usize;
-        let mut sweep = ParallelRead::new(&self.shared.members, least, None, None, &self.shared.driving)?;
+        let pace = bytes_per_second.map(Pace::BytesPerSecond);
+        let threads = pace.map(|_| 1);
+        let mut sweep = ParallelRead::new(&self.shared.members, least, threads, pace, &self.shared.driving)?;
         let row_bytes = table.row_bytes() as usize;
         let rows = |extent: &Extent, bytes: &[u8]| {
             for (lba, piece) in extent.pieces() {
@@ -82,7 +88,6 @@ impl Store {
             Ok(())
         };
         let failed = |_: &Extent, error| Err(StoreError::Driver(error));
-        let go_on = &mut || std::ops::ControlFlow::Continue(());
         let most = sweep.extent_bytes();
         match (ranks.len() as u64).saturating_mul(DENSE) >= table.rows {
             true => {
@@ -92,9 +97,9 @@ impl Store {
                         .any(|(lba, bytes)| wanted(table, placement, lba, bytes.len(), ranks).next().is_some())
                 };
                 let extents = placement.extents(table.rows_region, most).filter(any);
-                sweep.run(extents, &rows, &failed, go_on)?;
+                sweep.run(extents, &rows, &failed, tick)?;
             }
-            false => sweep.run(Runs { table, placement, ranks, most }, &rows, &failed, go_on)?,
+            false => sweep.run(Runs { table, placement, ranks, most }, &rows, &failed, tick)?,
         }
         Ok(())
     }

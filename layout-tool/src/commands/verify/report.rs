@@ -1,7 +1,7 @@
 //! What `warprow verify` says in the end.
 
 use serde_json::{Value, json};
-use warprow_store::{DamagedUnit, MetadataReport};
+use warprow_store::{DamageKind, DamagedUnit, MetadataReport};
 use warprow_workload::units;
 
 use super::finding::Finding;
@@ -57,11 +57,15 @@ fn text(findings: &[Finding], metadata: &MetadataReport, bad: &[DamagedUnit]) ->
     if findings.iter().any(|finding| finding.against.is_none() && finding.damage.is_none()) {
         text += "\nRow contents were NOT checked: load with --row-crc, or compare with --against FILE.";
     }
-    text += &match metadata.bad.is_empty() {
-        true if metadata.unfinished.is_empty() => "\nEvery copy of the metadata is whole.".to_owned(),
-        true => format!("\n{}", damage::unfinished_text(&metadata.unfinished)),
-        false => format!("\nDAMAGED in the metadata: {}.", units::plural(metadata.bad.len() as u64, "place")),
+    let unread = metadata.bad.iter().filter(|unit| is_unread_list(unit)).count() as u64;
+    text += &match metadata.bad.len() as u64 - unread {
+        0 if metadata.unfinished.is_empty() => "\nEvery copy of the metadata is whole.".to_owned(),
+        0 => format!("\n{}", damage::unfinished_text(&metadata.unfinished)),
+        damaged => format!("\nDAMAGED in the metadata: {}.", units::plural(damaged, "place")),
     };
+    if unread > 0 {
+        text += &format!("\nNOT CHECKED: {} of rows in DRAM, which could not be read.", units::plural(unread, "list"));
+    }
     if !bad.is_empty() {
         text += &format!("\n{}", damage::text(bad));
     }
@@ -90,15 +94,21 @@ fn json(findings: &[Finding], metadata: &MetadataReport, bad: &[DamagedUnit]) ->
         "tables": findings.iter().map(table).collect::<Vec<_>>(),
         "contents_checked": checked,
         "differing": findings.iter().map(|finding| finding.differing).sum::<u64>(),
-        "metadata_sound": metadata.bad.is_empty(),
+        "metadata_sound": metadata.bad.iter().all(is_unread_list),
         "bad": bad.iter().map(damage::json).collect::<Vec<_>>(),
         "unfinished_commit": metadata.unfinished.iter().map(damage::json).collect::<Vec<_>>(),
     })
 }
 
+/// Whether it is the file of a list of rows in DRAM that could not be read, and so not be checked.
+fn is_unread_list(unit: &DamagedUnit) -> bool {
+    unit.what == DamageKind::DramListFile
+}
+
 /// The worst that was found: what cannot be read comes before damage, and that before rows that differ.
 fn failure(findings: &[Finding], bad: &[DamagedUnit]) -> Option<Failure> {
-    let unreadable: Vec<DamagedUnit> = bad.iter().filter(|unit| unit.unreadable).cloned().collect();
+    let unreadable: Vec<DamagedUnit> =
+        bad.iter().filter(|unit| unit.unreadable && !is_unread_list(unit)).cloned().collect();
     damage::failure(&unreadable)
         .or_else(|| findings.iter().find_map(|finding| finding.damage.clone()))
         .or_else(|| findings.iter().find(|finding| finding.differing > 0).map(differing))
