@@ -3,6 +3,8 @@
 //! is worth the line. [`SetCache`] is the cache of a GPU: a key has few lines to lie in, all keys of a batch are looked
 //! for before any is admitted, and lines that were used lately are not given away.
 //!
+//! [`FrequentKeys`] counts which keys of a stream come most often, in bounded memory.
+//!
 //! [`Policy`] drives either by batches of different keys, as look-ups do, [`HitRate::of`] counts, and
 //! [`belady::hit_rate`] is the bound that no policy can beat.
 //!
@@ -20,6 +22,7 @@
 pub mod belady;
 mod cache;
 mod eviction;
+mod frequent;
 mod hit_rate;
 mod index;
 mod lists;
@@ -30,6 +33,7 @@ mod sketch;
 
 pub use cache::{Admission, Cache, Found};
 pub use eviction::Eviction;
+pub use frequent::FrequentKeys;
 pub use hit_rate::{Batch, HitRate, Policy, StaticTier};
 pub use sets::{SetCache, SetEviction};
 pub use sketch::Sketch;

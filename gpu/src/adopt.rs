@@ -48,9 +48,9 @@ impl GpuExecutor {
         if overlay.is_none() {
             check_updates(&located)?;
         }
-        let (gpu, mut read) = (&attached.gpu, |bytes| pace.read(bytes));
+        let gpu = &attached.gpu;
         let cache = (&attached.kernels, &attached.cache);
-        let view = View::new(store, located, gpu, &attached.options, overlay, cache, &mut read)?;
+        let view = View::new(store, located, gpu, &attached.options, overlay, cache, &mut pace)?;
         let view = Arc::new(view);
         let plans: Vec<Weak<dyn ReadingPlan>> = lock(&attached.plans).clone();
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));

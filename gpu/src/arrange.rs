@@ -8,8 +8,8 @@ use warprow_keys::KeyIndex;
 use warprow_layout::{Ranks, Table, VolumeError};
 
 use crate::options::GpuOptions;
-use crate::table::{GpuTable, PlacedKeys};
-use warprow_lookup::executors::{MemoryClaim, scaled, share};
+use crate::table::{GpuTable, ListedRows, PlacedKeys};
+use warprow_lookup::executors::{ChosenRanks, MemoryClaim, choose_ranks, scaled, share, usable_list};
 use warprow_store::view::{StoreView, TableVersion};
 use warprow_store::{Store, StoreError};
 
@@ -49,8 +49,10 @@ pub struct TableTiers {
     pub table: String,
     /// The first ranks, in GPU memory.
     pub hbm_rows: u64,
-    /// The next, in DRAM.
+    /// The next, in DRAM, or those that the table's list has there.
     pub dram_rows: u64,
+    /// Whether a list says which.
+    pub listed: bool,
 }
 
 /// The places of all tables.
@@ -86,7 +88,8 @@ impl GpuTiers {
         let place = |table: &GpuTable| TableTiers {
             table: table.located.table().name.clone(),
             hbm_rows: table.hbm_rows,
-            dram_rows: table.dram_end - table.hbm_rows,
+            dram_rows: table.dram_rows(),
+            listed: table.listed.is_some(),
         };
         let tables = arranged.tables.iter().map(place).collect();
         Ok(Self { tables, gpu_bytes: arranged.bytes, dram_bytes: arranged.dram_bytes })
@@ -127,24 +130,29 @@ pub(crate) fn arrange(
             Err(error) => Err(StoreError::from(error)),
         });
     let read = read.collect::<Result<Vec<_>, _>>()?;
-    let sound: Vec<&Table> =
-        located.iter().zip(&read).filter(|(_, read)| read.is_ok()).map(|(it, _)| it.table()).collect();
-    let mut shares = shares(&sound, options).into_iter();
+    let sound = || located.iter().zip(&read).filter(|(_, read)| read.is_ok()).map(|(it, _)| it);
+    let lists: Vec<Option<Vec<u64>>> = sound().map(|it| usable_list(store, it, options.dram_bytes)).collect();
+    let tables: Vec<&Table> = sound().map(|it| it.table()).collect();
+    let mut shares = shares(&tables, &lists, options).into_iter().zip(lists);
     let mut shares = || shares.next().unwrap_or_default();
 
     let mut all = Arrangement { tables: Vec::new(), orders: Vec::new(), bytes: 0, dram_bytes: 0 };
     for (located, read) in located.iter().cloned().zip(read) {
-        let (shares, order, damage) = match read {
+        let ((shares, list), order, damage) = match read {
             Ok(order) => (shares(), order, None),
-            Err(damage) => ((0, 0), Order::default(), Some(damage)),
+            Err(damage) => (Default::default(), Order::default(), Some(damage)),
         };
-        all.place(located, shares, order, damage);
+        let (hbm_rows, dram_rows) = shares;
+        // Where all rows are in memory, or none that a list could choose, there is nothing to choose.
+        let chooses = dram_rows > 0 && hbm_rows + dram_rows < located.table().rows;
+        let listed = list.filter(|_| chooses).map(|list| choose_ranks(&located, hbm_rows, &list, dram_rows));
+        all.place(located, shares, listed.transpose()?, order, damage);
     }
     Ok(all)
 }
 
 /// How many rows of each table go to GPU memory, and how many of the next ones to DRAM.
-fn shares(tables: &[&Table], options: &GpuOptions) -> Vec<(u64, u64)> {
+fn shares(tables: &[&Table], lists: &[Option<Vec<u64>>], options: &GpuOptions) -> Vec<(u64, u64)> {
     let all: Vec<MemoryClaim> = tables.iter().map(|table| MemoryClaim::of(table, stride_of(table))).collect();
     let asked: Vec<Option<u64>> =
         tables.iter().map(|table| options.hbm_rows.get(&table.name).map(|rows| table.rows.min(*rows))).collect();
@@ -166,7 +174,16 @@ fn shares(tables: &[&Table], options: &GpuOptions) -> Vec<(u64, u64)> {
     let behind: Vec<MemoryClaim> = all
         .iter()
         .zip(&hbm)
-        .map(|(part, hbm)| MemoryClaim { rows: part.rows - hbm, hint: part.hint.saturating_sub(*hbm), ..*part })
+        .zip(lists)
+        .map(|((part, hbm), list)| {
+            let rows = part.rows - hbm;
+            let hint = match list {
+                // Listed rows are those that are worth DRAM.
+                Some(list) => (list.iter().filter(|&rank| rank >= hbm).count() as u64).min(rows),
+                None => part.hint.saturating_sub(*hbm),
+            };
+            MemoryClaim { rows, hint, ..*part }
+        })
         .collect();
     let dram = share(&behind, options.dram_bytes);
     hbm.into_iter().zip(dram).collect()
@@ -177,6 +194,7 @@ impl Arrangement {
         &mut self,
         located: TableVersion,
         (hbm_rows, dram_rows): (u64, u64),
+        listed: Option<Arc<ChosenRanks>>,
         order: Order,
         damage: Option<Arc<VolumeError>>,
     ) {
@@ -185,9 +203,13 @@ impl Arrangement {
             *bytes = begin + len;
             begin
         };
-        let bytes = &mut self.bytes;
         let stride = stride_of(located.table());
-        let dram_end = hbm_rows + dram_rows;
+        let dram_end = if listed.is_some() { hbm_rows } else { hbm_rows + dram_rows };
+        let listed = listed.map(|ranks| {
+            let bytes = ChosenRanks::bytes(located.table().rows);
+            ListedRows { ranks, directory: place(&mut self.bytes, bytes) }
+        });
+        let bytes = &mut self.bytes;
         let ranks = order.ranks.as_ref().map(|ranks| {
             let width = ranks.width().bytes();
             (place(bytes, ranks.len() * u64::from(width)), width)
@@ -210,7 +232,8 @@ impl Arrangement {
             keys,
             crcs,
             map: place(bytes, constant(located.generation.placement.map().len() as u64 * 4)),
-            dram: place(&mut self.dram_bytes, (dram_end - hbm_rows) * u64::from(stride)),
+            dram: place(&mut self.dram_bytes, dram_rows * u64::from(stride)),
+            listed,
             damage,
             located,
             overlay: 0,
@@ -230,7 +253,7 @@ mod tests {
 
     use super::*;
     use crate::error::GpuError;
-    use warprow_store::{Device, LoadOptions, OpenOptions, TableLoad};
+    use warprow_store::{Device, LoadOptions, OpenOptions, RerankOptions, TableLoad};
 
     const ROWS: u64 = 400;
 
@@ -332,6 +355,32 @@ mod tests {
         assert_eq!(rows(&much).iter().map(|pair| pair.0).collect::<Vec<_>>(), [75, 0, 25]);
         let all = GpuOptions::default().with_hbm_bytes(u64::MAX).with_hbm_rows("a", u64::MAX);
         assert_eq!(rows(&all), [(ROWS, 0); 3]);
+    }
+
+    #[test]
+    fn listed_rows_take_the_place_of_the_first_in_dram() {
+        let store = store(&["a", "b"]);
+        let list: Vec<u64> = (0..40).map(|number| number * 10).collect();
+        store.rerank(&RerankOptions::new("a").with_ranks(&list)).unwrap();
+        let options = GpuOptions::default().with_hbm_rows("a", 100).with_hbm_bytes(100 * 64).with_dram_bytes(50 * 64);
+        let placed = GpuTiers::of(&store, &options).unwrap();
+        let tiers = |table: usize| (placed.tables[table].hbm_rows, placed.tables[table].listed);
+        assert_eq!((tiers(0), tiers(1)), ((100, true), (0, false)));
+        let arranged = arrange(&store.view(), &store.view().tables(), &options).unwrap();
+        let [a, b] = &arranged.tables[..] else { panic!() };
+        let ranks: Vec<u64> = a.listed.as_ref().unwrap().ranks.ranks().collect();
+        // Those of the list that are not in GPU memory come first: ranks 100, 110 and so on.
+        let wanted: Vec<u64> = (100..ROWS).filter(|rank| rank % 10 == 0).collect();
+        assert!(wanted.iter().all(|rank| ranks.contains(rank)), "{ranks:?}");
+        assert_eq!((a.dram_end, a.dram_rows(), a.cold_rows()), (100, ranks.len() as u64, 300));
+        assert!(b.listed.is_none() && a.dram_rows() + b.dram_rows() <= 50 && a.dram_rows() > 30);
+        assert!(placed.gpu_bytes > 0 && placed.dram_bytes >= a.dram_rows() * 64);
+        // Where all rows of a table are in memory, or none is in DRAM, a list has nothing to say.
+        for (hbm, dram) in [(0, u64::MAX / 2), (400 * 64 * 2, 0), (0, 0)] {
+            let options = GpuOptions::default().with_hbm_bytes(hbm).with_dram_bytes(dram);
+            let placed = GpuTiers::of(&store, &options).unwrap();
+            assert!(placed.tables.iter().all(|table| !table.listed), "{hbm} {dram}");
+        }
     }
 
     #[test]

@@ -16,6 +16,7 @@ use crate::options::GpuOptions;
 use crate::overlay::GpuOverlay;
 use crate::reading_plan::ReadingPlans;
 use crate::row_cache::GpuCache;
+use crate::sampling::Sampling;
 use crate::view::View;
 
 /// Tables, with everything that look-ups of all plans share.
@@ -44,6 +45,8 @@ pub(crate) struct Attached {
     pub(crate) waker: Option<DriveWaker>,
     /// Rows that look-ups have brought in, if they are kept.
     pub cache: OnceLock<Arc<GpuCache>>,
+    /// Counts of what is looked up, if the options ask for them.
+    pub sampling: Option<Sampling>,
     /// Rows that are updated meanwhile.
     pub overlay: Option<Arc<GpuOverlay>>,
     /// None is, where there is no overlay.

@@ -42,6 +42,8 @@ pub(crate) struct Description {
     pub cold_rows: u64,
     /// Look-ups ask the cache for rows on drives.
     pub is_cached: bool,
+    /// Look-ups ask lists which rows are in DRAM, or may come to do so.
+    pub is_listed: bool,
     /// Bytes of the longest row in memory.
     pub stride: u32,
     /// Bytes that a read of a row takes, at most.
@@ -109,6 +111,12 @@ impl Description {
         let needed = Keys { dram: sum(GpuTable::dram_rows), ssd: sum(GpuTable::cold_rows) };
         let keys = match before {
             Some(before) => before.keys,
+            // A table that gets a list has keys on drives for all rows that are not in GPU memory, and a row more or less in DRAM,
+            // for shares are rounded.
+            None if view.may_list && !options.adopt_room && sum(GpuTable::cold_rows) > 0 => {
+                let ssd = sum(|table| table.located.table().rows - table.hbm_rows);
+                Keys { dram: sum(|table| table.dram_rows() + 1), ssd }
+            }
             None if options.adopt_room && view.follows => needed.grown(sum(|table| table.located.table().rows)),
             None => needed,
         };
@@ -224,6 +232,7 @@ impl Description {
             keyed_rows: tables.iter().map(|table| table.dram_rows() + table.cold_rows()).sum(),
             cold_rows,
             is_cached,
+            is_listed: view.may_list || tables.iter().any(|table| table.listed.is_some()),
             scaled: known.iter().any(|table| scales_of(table).is_some()),
             stride: described.iter().map(|table| table.row_stride).max().unwrap_or(16),
             landing,

@@ -7,7 +7,8 @@ use cudarc::driver::sys::CUstream;
 use warprow_gpu_queues::{DeviceMemory, Gpu, QueuePlacements};
 use warprow_kernels::{Kernels, crc};
 use warprow_layout::Drive;
-use warprow_lookup::{Feature, PlanOptions, ReadMerging};
+use warprow_lookup::executors::ReadPacer;
+use warprow_lookup::{Feature, PlanOptions, PopularRow, ReadMerging};
 use warprow_store::view::{MemberDrive, StoreView};
 use warprow_store::{ReadCurve, Store};
 
@@ -20,6 +21,7 @@ use crate::plan::GpuPlan;
 use crate::reading_plan::ReadingPlans;
 use crate::ring_refusals::ring_refusals;
 use crate::row_cache::GpuCacheStatistics;
+use crate::sampling::Sampling;
 use crate::scales::ResidentScales;
 use crate::view::View;
 
@@ -114,6 +116,8 @@ impl GpuExecutor {
             0 => options.with_queue_sets(suitable_queue_sets(&store)),
             _ => options,
         };
+        let names = || located.iter().map(|version| version.table().name.clone()).collect();
+        let sampling = options.counters.map(|counters| Sampling::new(&gpu, counters, names())).transpose()?;
         let plans = Arc::<ReadingPlans>::default();
         let overlay = match options.overlay_bytes {
             0 => {
@@ -126,7 +130,15 @@ impl GpuExecutor {
             }
         };
         let cache = OnceLock::new();
-        let view = View::new(&store, located, &gpu, &options, overlay.as_ref(), (&kernels, &cache), &mut |_| {})?;
+        let view = View::new(
+            &store,
+            located,
+            &gpu,
+            &options,
+            overlay.as_ref(),
+            (&kernels, &cache),
+            &mut ReadPacer::unpaced(),
+        )?;
         let view = Mutex::new(Arc::new(view));
         let slices = options.check_rows.then(|| {
             let bytes = crc::slices();
@@ -150,6 +162,7 @@ impl GpuExecutor {
             stream,
             waker,
             cache,
+            sampling,
             overlay,
             _unfollowing: unfollowing,
         };
@@ -247,6 +260,14 @@ impl GpuExecutor {
     /// rows were fetched ahead: the cache is as it was; what CUDA says.
     pub fn clear_cache(&self, patience: Duration) -> Result<(), GpuError> {
         self.inner.cache.get().ok_or(GpuError::NoCache)?.clear(patience)
+    }
+
+    /// The ids of `table` that were looked up most, as far as they were counted, the most popular first, at most `most` of them: as
+    /// callers gave them, padding ids and ids that the table lacks among them, which
+    /// [`Store::rerank`] leaves out. Rows of all tiers, cached and updated ones are counted. `None`: no such table is counted
+    /// ([`GpuOptions::counters`](crate::GpuOptions::counters)).
+    pub fn popular(&self, table: &str, most: usize) -> Option<Vec<PopularRow>> {
+        self.inner.sampling.as_ref()?.popular(table, most)
     }
 
     /// How many rows of `table`, the hottest, are in GPU memory, and how many of the next hottest in DRAM. `None`:

@@ -35,6 +35,7 @@ mod report;
 mod ring_refusals;
 mod row_cache;
 mod row_names;
+mod sampling;
 mod saved_cache;
 mod scales;
 mod slot;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use warprow_gpu_queues::{DoorbellAccess, MemoryPlacement};
-use warprow_lookup::ReadMerging;
+use warprow_lookup::{CounterOptions, ReadMerging};
 
 use crate::ablations::Ablations;
 
@@ -88,6 +88,9 @@ pub struct GpuOptions {
     pub cache_batch_rows: u64,
     /// Which rows are cached that were read from drives.
     pub cache_admission: CacheAdmission,
+    /// How rows that are looked up are counted, for [`GpuExecutor::popular`](crate::GpuExecutor::popular): each look-up then has a kernel
+    /// more, which leaves a sample of its ids, and a thread of the host counts them. `None`: they are not counted.
+    pub counters: Option<CounterOptions>,
     /// What look-ups do without, so that its worth can be measured: by default nothing.
     pub ablations: Ablations,
 }
@@ -131,6 +134,7 @@ impl Default for GpuOptions {
             cache_bytes: 0,
             cache_batch_rows: 262_144,
             cache_admission: CacheAdmission::Always,
+            counters: None,
             ablations: Ablations::default(),
         }
     }
@@ -255,6 +259,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_cache_admission(self, admission: CacheAdmission) -> Self {
         Self { cache_admission: admission, ..self }
+    }
+
+    /// Counts rows that are looked up as `counters` says.
+    #[must_use]
+    pub fn with_counters(self, counters: CounterOptions) -> Self {
+        Self { counters: Some(counters), ..self }
     }
 
     /// Has look-ups do without what `ablations` names, to measure its worth.

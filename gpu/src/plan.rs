@@ -61,6 +61,8 @@ pub(crate) struct Prepared {
     /// Lines of 128 B of the longest row, if no row lies in DRAM; else 1. Warps that share a bag read lines of a row,
     /// not rows, and what reads over the bus cost is rows.
     pub lines_of_row: u32,
+    /// Where its look-ups leave ids to be counted, and its number there; `None`: they leave none.
+    pub sampled: Option<(u64, u32)>,
 }
 
 /// How lanes share a row.
@@ -190,6 +192,7 @@ impl GpuPlan {
             more_states: Mutex::default(),
             sharing,
             lines_of_row,
+            sampled: attached.sampling.as_ref().and_then(|sampling| sampling.place_of(features)),
             description,
             options,
             idle: Mutex::default(),
@@ -342,7 +345,9 @@ impl Prepared {
 
     /// The shape of a launch of so many ids and rows or bags.
     pub(crate) fn shape(&self, max_ids: u64, max_rows: u64) -> LaunchShape {
-        LaunchShape { sms: self.attached.gpu.sms(), max_ids, max_rows, gatherers: self.attached.options.gatherers }
+        let Attached { gpu, options, .. } = &*self.attached;
+        let listed = self.description.is_listed;
+        LaunchShape { sms: gpu.sms(), max_ids, max_rows, gatherers: options.gatherers, listed }
     }
 
     /// The shape of the first half of a prefetch of so many ids.

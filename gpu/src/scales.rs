@@ -66,7 +66,7 @@ impl ResidentScales {
             return self
                 .refuse("its rows are not in the order of ids: load it in that order, or attach the file itself");
         }
-        if found.dram_end > 0 {
+        if found.hbm_rows > 0 || found.dram_rows() > 0 {
             return self.refuse(
                 "rows of it lie in GPU memory or DRAM, without scales: attach with hbm_bytes and dram_bytes of 0",
             );

@@ -814,6 +814,8 @@ pub(crate) fn describe(
             gate: state.gate.address(),
             ticket,
             cache_slot: state.cache_slot.as_ref().map_or(0, |slot| slot.index),
+            sampling: plan.sampled.map_or(0, |(address, _)| address),
+            plan_number: plan.sampled.map_or(0, |(_, number)| number),
             ..abi::SlotPlaces::default()
         },
         queues: abi::DriveQueues {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use warprow_kernels::abi;
 use warprow_layout::VolumeError;
+use warprow_lookup::executors::ChosenRanks;
 use warprow_store::StoreError;
 use warprow_store::view::TableVersion;
 
@@ -19,6 +20,14 @@ pub(crate) struct PlacedKeys {
     pub stored: Option<u64>,
 }
 
+/// Ranks of a table that a list has in DRAM.
+#[derive(Clone, Debug)]
+pub(crate) struct ListedRows {
+    pub ranks: Arc<ChosenRanks>,
+    /// Where their directory begins in `constants`.
+    pub directory: u64,
+}
+
 /// A table, ready for look-ups.
 #[derive(Debug)]
 pub(crate) struct GpuTable {
@@ -26,6 +35,8 @@ pub(crate) struct GpuTable {
     pub hbm_rows: u64,
     /// Ranks below this, and not in GPU memory, are in DRAM.
     pub dram_end: u64,
+    /// Rows that lie in DRAM by a list, in the place of the first behind those in GPU memory.
+    pub listed: Option<ListedRows>,
     /// Bytes from a row to the next in both.
     pub row_stride: u32,
     /// Where things begin in `constants`, and DRAM rows in `dram`.
@@ -64,10 +75,18 @@ impl GpuTable {
 
     /// Rows in DRAM.
     pub(crate) fn dram_rows(&self) -> u64 {
-        self.dram_end - self.hbm_rows
+        match &self.listed {
+            Some(listed) => listed.ranks.count(),
+            None => self.dram_end - self.hbm_rows,
+        }
     }
 
-    /// Rows on drives.
+    /// Whether the row of a rank lies in GPU memory or in DRAM.
+    pub(crate) fn is_in_memory(&self, rank: u64) -> bool {
+        rank < self.dram_end || self.listed.as_ref().is_some_and(|listed| listed.ranks.contains(rank))
+    }
+
+    /// Rows on drives that have keys as such; listed rows have both keys.
     pub(crate) fn cold_rows(&self) -> u64 {
         self.located.table().rows - self.dram_end
     }
@@ -108,6 +127,7 @@ impl GpuTable {
             crcs: self.crcs.map_or(0, |begin| constants + begin),
             overlay: self.overlay,
             cached: self.cached,
+            listed: self.listed.as_ref().map_or(0, |listed| constants + listed.directory),
             ..abi::Table::default()
         }
     }

@@ -14,6 +14,7 @@ use crate::options::GpuOptions;
 use crate::overlay::{Following, GpuOverlay};
 use crate::row_cache::{CachedRange, GpuCache, give_ranges};
 use crate::table::{GpuTable, PlacedKeys};
+use warprow_lookup::executors::{ChosenRows, ReadPacer};
 use warprow_store::StoreError;
 use warprow_store::view::Overlay;
 use warprow_store::view::{StoreView, TableVersion};
@@ -29,6 +30,8 @@ pub(crate) struct View {
     pub lba_size: u32,
     /// Other views may take its place.
     pub follows: bool,
+    /// Views in its place may have lists of rows in DRAM where this one has none.
+    pub may_list: bool,
     /// Rows may be updated.
     pub updated: bool,
     /// Rows on drives may be cached.
@@ -43,7 +46,7 @@ pub(crate) struct View {
 const CHUNK: usize = 4 << 20;
 
 impl View {
-    /// Of the tables in `located`: reads what they need. `read` is told of bytes as they are read. With updated rows in
+    /// Of the tables in `located`: reads what they need, as fast as `pace` lets it. With updated rows in
     /// `overlay`, if there is one. The cache is made by the first view.
     pub(crate) fn new(
         store: &StoreView,
@@ -52,7 +55,7 @@ impl View {
         options: &GpuOptions,
         overlay: Option<&Arc<GpuOverlay>>,
         (kernels, cache): (&Arc<Kernels>, &OnceLock<Arc<GpuCache>>),
-        read: &mut dyn FnMut(usize),
+        pace: &mut ReadPacer,
     ) -> Result<Self, GpuError> {
         let overlaid = |version: TableVersion| match overlay {
             Some(_) => {
@@ -71,13 +74,15 @@ impl View {
         };
         let lba_size = store.lba_size();
         let follows = options.adopting;
+        let may_list = follows && options.dram_bytes != 0;
         let updated = overlay.is_some();
         let cached = cache.get().is_some();
         let _following = Vec::new();
-        let mut view = Self { tables, constants, dram, lba_size, follows, updated, cached, _following, _ranges };
+        let mut view =
+            Self { tables, constants, dram, lba_size, follows, may_list, updated, cached, _following, _ranges };
         let sound = view.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
         for (table, order) in sound {
-            view.fill(store, table, order, read)?;
+            view.fill(store, table, order, pace)?;
         }
         if let Some(overlay) = overlay {
             view.follow(overlay, overlays)?;
@@ -121,13 +126,7 @@ impl View {
     }
 
     /// Copies a table's constants, and reads its rows of both tiers.
-    fn fill(
-        &self,
-        store: &StoreView,
-        table: &GpuTable,
-        order: &Order,
-        read: &mut dyn FnMut(usize),
-    ) -> Result<(), GpuError> {
+    fn fill(&self, store: &StoreView, table: &GpuTable, order: &Order, pace: &mut ReadPacer) -> Result<(), GpuError> {
         let constants = &self.constants;
         if let (Some((begin, _)), Some(ranks)) = (table.ranks, &order.ranks) {
             let mut writer = Writer::new(constants, begin);
@@ -178,7 +177,7 @@ impl View {
                 if let Some(place) = padded.get_mut(..row.len()) {
                     place.copy_from_slice(row);
                 }
-                read(row.len());
+                pace.read(row.len());
                 let to = table.hbm + rank * u64::from(table.row_stride);
                 failed = writer.go_on_at(to).and_then(|()| writer.push(&padded)).err();
                 if failed.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
@@ -188,7 +187,17 @@ impl View {
             return Err(failed);
         }
         writer.finish()?;
-        if let Some(dram) = &self.dram {
+        if let Some(listed) = &table.listed {
+            let mut writer = Writer::new(constants, listed.directory);
+            let mut blocks = listed.ranks.blocks().map(|(below, bits)| abi::ListedBlock { below, bits });
+            blocks.try_for_each(|block| writer.push(block.as_bytes()))?;
+            writer.finish()?;
+        }
+        if let (Some(listed), Some(dram)) = (&table.listed, &self.dram) {
+            let take = |place: u64, row: &[u8]| dram.memory().write(table.dram as usize + place as usize * stride, row);
+            let (located, chosen, crcs) = (&table.located, &*listed.ranks, order.crcs.as_deref());
+            ChosenRows { located, chosen, crcs, known: &|_| None }.read(store, &take, pace)?;
+        } else if let Some(dram) = &self.dram {
             store.scan(&table.located, table.hbm_rows..table.dram_end, &mut |rank, row| {
                 if !is_sound(rank, row) {
                     damaged = Some(rank);
@@ -196,7 +205,7 @@ impl View {
                 }
                 let begin = table.dram as usize + (rank - table.hbm_rows) as usize * stride;
                 dram.memory().write(begin, row);
-                read(row.len());
+                pace.read(row.len());
                 ControlFlow::Continue(())
             })?;
         }

@@ -116,7 +116,7 @@ impl GpuExecutor {
         for (rank, &id) in names.ranks_of(&ids).into_iter().zip(&ids) {
             match rank {
                 None => report.missing += 1,
-                Some(rank) if rank < table.dram_end => report.in_memory += 1,
+                Some(rank) if table.is_in_memory(rank) => report.in_memory += 1,
                 Some(rank) => {
                     if ids_of.insert(rank, id).is_none() {
                         ranks.push(rank);

@@ -23,7 +23,8 @@ enum Dedupe : u32 { DEDUPE_BITMAP, DEDUPE_HASH, DEDUPE_RADIX };
 // commands of a batch.
 enum Ablated : u32 { ABLATED_SHARED_COMMANDS = 1, ABLATED_SHARED_DOORBELLS = 2 };
 
-// Where a table's rows lie. Ranks 0 to hbm_rows - 1 are in GPU memory, those from there to dram_end - 1 in DRAM, the others on drives.
+// Where a table's rows lie. Ranks 0 to hbm_rows - 1 are in GPU memory, those from there to dram_end - 1 in DRAM, the others on drives. With a list, dram_end
+// is hbm_rows, and some ranks from there on lie in DRAM too: the row of the n-th of them lies where that of rank hbm_rows + n would, and has its key.
 struct Table {
     u64 rows;
     u64 hbm_rows;
@@ -58,6 +59,14 @@ struct Table {
     u64 scales;       // where rank 0's scales lie that drives do not have; those of a row follow each other
     u32 scale_bytes;  // of a row, the last ones, lie there and not on drives; 0: drives have whole rows
     u32 unused;
+    u64 listed;       // ListedBlock for each 448 ranks: which of them are listed for DRAM; 0: there is no list
+    u64 spare;
+};
+
+// Which of 448 ranks are listed for DRAM, a bit each, and how many ranks below them are.
+struct ListedBlock {
+    u64 below;
+    u64 bits[7];
 };
 
 // The index of a table of sparse ids: they are keys, and its slots are row numbers. Parts begin at multiples of 128.
@@ -238,6 +247,16 @@ struct SlotPlaces {
     u64 gate;         // Gate, pinned
     u32 ticket;       // index among both
     u32 cache_slot;   // the slot's index in Cache.running
+    u64 sampling;     // Sampling; 0: no id is counted
+    u32 plan_number;  // the plan's number among those whose ids are counted
+    u32 unused;
+};
+
+// Where ids are left that are to be counted, in GPU memory: cuda/sample.cuh.
+struct Sampling {
+    u64 ring;         // u64[2] for each of 65536 ids, pinned: the id, and the word that tells whose it is
+    u32 tail;         // ids that were left, modulo 2^32
+    u32 every;        // of so many ids one
 };
 
 // The queues of the slot: each set has one on every drive.
@@ -436,9 +455,9 @@ enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(NgramHead) == 16 && sizeof(NgramTokens) == 184, "src/abi.rs");
-static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 192 && sizeof(Segment) == 32 && sizeof(Feature) == 224, "src/abi.rs");
+static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 208 && sizeof(Segment) == 32 && sizeof(Feature) == 240 && sizeof(ListedBlock) == 64, "src/abi.rs");
 static_assert(sizeof(Counters) == 136 && sizeof(TicketState) == 32 && sizeof(Ticket) == 232 && sizeof(SlotState) == 256, "src/abi.rs");
-static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 304 && sizeof(RowLanes) == 24, "src/abi.rs");
-static_assert(sizeof(SlotPlaces) == 40 && sizeof(DriveQueues) == 24 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
-static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 656, "src/abi.rs");
+static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 320 && sizeof(RowLanes) == 24, "src/abi.rs");
+static_assert(sizeof(SlotPlaces) == 56 && sizeof(Sampling) == 16 && sizeof(DriveQueues) == 24 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");
+static_assert(sizeof(KeySort) == 48 && sizeof(UniqueRows) == 40 && sizeof(Lookup) == 688, "src/abi.rs");
 static_assert(sizeof(Cache) == 384 && sizeof(CacheRange) == 48 && sizeof(CacheSweep) == 40 && sizeof(CachePin) == 40, "src/abi.rs");

@@ -65,7 +65,8 @@ KERNEL warprow_mark(const Lookup lookup) {
     mark<false>(lookup, scratch_of_block());
 }
 
-// Reads: as `mark`, and the overlay, as of the launch's snapshot: executors that follow updates launch this kernel in the place of `mark`.
+// Reads: as `mark`, the overlay, as of the launch's snapshot, and lists of rows in DRAM: plans whose tables have lists, and executors that follow updates,
+// launch this kernel in the place of `mark`.
 // Writes: as `mark`.
 // Relies on: as `mark`.
 KERNEL warprow_mark_updated(const Lookup lookup) {

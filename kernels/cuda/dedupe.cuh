@@ -116,7 +116,8 @@ KERNEL __launch_bounds__(COLLECT_THREADS) warprow_list(const Lookup lookup) {
     collect<false, false>(lookup, scratch_of_block(), collector_of_block());
 }
 
-// Reads: as `hash`, and the overlay, as of the launch's snapshot: executors that follow updates launch this kernel in the place of `hash`.
+// Reads: as `hash`, the overlay, as of the launch's snapshot, and lists of rows in DRAM: plans whose tables have lists, and executors that follow updates,
+// launch this kernel in the place of `hash`.
 // Writes: as `hash`.
 // Relies on: as `hash`.
 KERNEL __launch_bounds__(COLLECT_THREADS) warprow_hash_updated(const Lookup lookup) {
@@ -125,7 +126,8 @@ KERNEL __launch_bounds__(COLLECT_THREADS) warprow_hash_updated(const Lookup look
     collect<true, true>(lookup, scratch_of_block(), collector_of_block());
 }
 
-// Reads: as `list`, and the overlay, as of the launch's snapshot: executors that follow updates launch this kernel in the place of `list`.
+// Reads: as `list`, the overlay, as of the launch's snapshot, and lists of rows in DRAM: plans whose tables have lists, and executors that follow updates,
+// launch this kernel in the place of `list`.
 // Writes: as `list`.
 // Relies on: as `list`.
 KERNEL __launch_bounds__(COLLECT_THREADS) warprow_list_updated(const Lookup lookup) {

@@ -59,7 +59,7 @@ template <bool UPDATED> DEVICE void admit_blocks(const Lookup& lookup) {
     if (!take_lease(slot)) return store_relaxed(admitted, (u32)ADMISSION_REFUSED);
     begin_launch(lookup, slot);
     slot.prepared = slot.fetched = slot.began;
-    if constexpr (UPDATED) slot.snapshot = published(lookup);
+    if (UPDATED && lookup.plan.overlay != 0) slot.snapshot = published(lookup);
     // Whoever sees the answer sees what the launch begins with; and whoever has the snapshot what was updated before.
     fence_system();
     store_relaxed(admitted, (u32)ADMISSION_GRANTED);
@@ -315,7 +315,7 @@ template <bool UPDATED> DEVICE void few(const Lookup& lookup, const bool ahead, 
     if (threadIdx.x == 32) shared.keyed = shared.lower = shared.cold = shared.due = shared.read = 0;
     if (threadIdx.x == 0 && (atomicAdd(&ticket_state(lookup).blocks, BLOCK_BEGAN) & (BLOCK_ENDED - 1)) == 0) admit_blocks<UPDATED>(lookup);
     // A description that may be replaced, and a snapshot, are there when the launch has the lease. Writers write from their first id on.
-    const bool follows = UPDATED || lookup.plan.follows;
+    const bool follows = lookup.plan.follows;
     bool admitted = follows || !submits ? is_granted(lookup, shared) : true;
     if (admitted) {
         u32 flaws;
@@ -352,7 +352,8 @@ KERNEL __launch_bounds__(FEW_THREADS, 1) warprow_few(const Lookup lookup, const 
     few<false>(lookup, ahead != 0, scratch_of_block());
 }
 
-// Reads: as `few`, and the overlay, as of a snapshot that the kernel takes. Executors that follow updates launch it in the place of `few`.
+// Reads: as `few`, the overlay, as of a snapshot that the kernel takes, and lists of rows in DRAM. Plans whose tables have lists, and executors that follow
+// updates, launch it in the place of `few`.
 // Writes: as `few`, and the launch's snapshot.
 // Relies on: as `few`.
 KERNEL __launch_bounds__(FEW_THREADS, 1) warprow_few_updated(const Lookup lookup, const u32 ahead) {

@@ -1,6 +1,7 @@
 // From an id to its place, and from a place to the address of a row.
 #pragma once
 #include "bags.cuh"
+#include "listed.cuh"
 
 // How many ids a thread, or all of them, found to be of each kind.
 struct IdCounts {
@@ -23,7 +24,7 @@ DEVICE u64 overlaid_row(const Lookup& lookup, const Table& table, u64 id, u64 ro
 }
 
 // The place of an id of `feature` (PLACE_*), which is a key where the row has one; counts the id. DIRECT: rows in DRAM are read where they lie.
-// UPDATED: rows may have been updated, and keys created. Updated rows count as rows in DRAM, as on the host.
+// UPDATED: rows may have been updated, keys created, and rows listed for DRAM. Updated rows count as rows in DRAM, as on the host.
 template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, const Feature& feature, u64 id, IdCounts& counts) {
     const Table& table = feature.table;
     const u64 row = table.keys == 0 ? id : row_of_key(table, id, is_signed(lookup));
@@ -46,6 +47,13 @@ template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, c
     if (rank < table.hbm_rows) {
         ++counts.hbm;
         return PLACE_HERE | (table.hbm + rank * table.row_stride);
+    }
+    if constexpr (UPDATED) {
+        const u64 listed = table.listed != 0 ? listed_place(table, rank) : LISTED_NONE;
+        if (listed != LISTED_NONE) {
+            ++counts.dram;
+            return DIRECT ? PLACE_HERE | (table.dram + listed * table.row_stride) : table.dram_key + listed;
+        }
     }
     if (rank < table.dram_end) {
         ++counts.dram;

@@ -14,4 +14,5 @@
 #include "cache_sweep.cuh"
 #include "adopt.cuh"
 #include "ring_test.cuh"
+#include "sample.cuh"
 #include "ngrams.cuh"

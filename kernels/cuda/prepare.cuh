@@ -31,13 +31,13 @@ template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& l
     if (threadIdx.x == 0) {
         shared.admitted = admit(lookup);
         // Updated rows are looked for in the snapshot, so that it has to be known first.
-        if (UPDATED && !CACHED && shared.admitted) pass_gate<true>(lookup);
+        if (UPDATED && !CACHED && lookup.plan.overlay != 0 && shared.admitted) pass_gate<true>(lookup);
     }
     __syncthreads();
     if (!shared.admitted) return;
     // Only updates have the gate come before ids; and a launch that asks the cache has a number first. Two warps, so that neither waits for what the other
     // waits for.
-    const bool follows = UPDATED && (!CACHED || lookup.plan.overlay != 0);
+    const bool follows = UPDATED && lookup.plan.overlay != 0;
     if (CACHED && follows && threadIdx.x == 0) pass_gate<true>(lookup);
     if (CACHED && threadIdx.x == 32) {
         enter_cache(lookup, slot);
@@ -108,7 +108,8 @@ KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare(const Lookup lookup) {
     prepare<false>(lookup, scratch_of_block());
 }
 
-// Reads: as `prepare`, and the overlay, as of a snapshot that the kernel takes. Executors that follow updates launch it in the place of `prepare`.
+// Reads: as `prepare`, the overlay, as of a snapshot that the kernel takes, and lists of rows in DRAM. Plans whose tables have lists, and executors that
+// follow updates, launch it in the place of `prepare`.
 // Writes: as `prepare`, and the launch's snapshot.
 // Relies on: as `prepare`.
 KERNEL __launch_bounds__(SMALL_THREADS) warprow_prepare_updated(const Lookup lookup) {

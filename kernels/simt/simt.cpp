@@ -481,7 +481,7 @@ struct Named {
 };
 #define NAMED(kernel) {#kernel, [] { kernel(*simt::parameters); }}
 static const Named KERNELS[] = {
-    NAMED(warprow_begin), NAMED(warprow_mark),  NAMED(warprow_count),  NAMED(warprow_place),
+    NAMED(warprow_sample), NAMED(warprow_begin), NAMED(warprow_mark),  NAMED(warprow_count),  NAMED(warprow_place),
     NAMED(warprow_prepare), NAMED(warprow_finish), NAMED(warprow_rest), NAMED(warprow_mask),
     NAMED(warprow_direct_rows), NAMED(warprow_direct_bags), NAMED(warprow_direct_one),
     NAMED(warprow_direct_rich_rows), NAMED(warprow_direct_rich_bags), NAMED(warprow_direct_rich_one),

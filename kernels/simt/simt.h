@@ -163,6 +163,7 @@ template <class T> T sum(u32, T value) { return value; }
 
 static inline u64 __umul64hi(u64 a, u64 b) { return (u64)((unsigned __int128)a * b >> 64); }
 static inline u32 __popc(u32 bits) { return (u32)__builtin_popcount(bits); }
+static inline u32 __popcll(u64 bits) { return (u32)__builtin_popcountll(bits); }
 static inline u32 __ffs(u32 bits) { return (u32)__builtin_ffs((int)bits); }
 static inline float __uint_as_float(u32 bits) { return simt::from_bits<float>(bits); }
 static inline u32 __float_as_uint(float value) { return (u32)simt::to_bits(value); }

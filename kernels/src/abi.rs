@@ -168,7 +168,7 @@ macro_rules! plain {
 
 plain!(
     /// Where a table's rows lie.
-    Table, 192 {
+    Table, 208 {
         /// Rows it has.
         rows: u64,
         /// Ranks below this are in GPU memory.
@@ -233,6 +233,21 @@ plain!(
         scale_bytes: u32,
         /// Zero.
         unused: u32,
+        /// Which ranks from `dram_end` on, which is `hbm_rows` then, lie in DRAM: a [`ListedBlock`] for each 448 ranks of the
+        /// table; 0: there is no list.
+        listed: u64,
+        /// Zero.
+        spare: u64,
+    }
+);
+
+plain!(
+    /// Which of 448 ranks are listed for DRAM.
+    ListedBlock, 64 {
+        /// How many ranks below them are.
+        below: u64,
+        /// A bit for each, the lowest first.
+        bits: [u64; 7],
     }
 );
 
@@ -286,7 +301,7 @@ plain!(
 
 plain!(
     /// A feature of the plan.
-    Feature, 224 {
+    Feature, 240 {
         /// A copy of its table: all that a position needs is read at once.
         table: Table,
         /// See [`pooling`].
@@ -677,7 +692,7 @@ plain!(
 
 plain!(
     /// The plan of a look-up: its features, and the tables that they read.
-    PlanTables, 304 {
+    PlanTables, 320 {
         /// [`Feature`]s.
         features: u64,
         /// [`Table`]s.
@@ -732,7 +747,7 @@ plain!(
 
 plain!(
     /// The slot that a launch runs in, and the ticket that it reports to.
-    SlotPlaces, 40 {
+    SlotPlaces, 56 {
         /// [`SlotState`].
         state: u64,
         /// [`Ticket`]s, pinned.
@@ -745,6 +760,24 @@ plain!(
         ticket: u32,
         /// The slot's index in [`Cache::running`].
         cache_slot: u32,
+        /// A [`Sampling`]; 0: no id is counted.
+        sampling: u64,
+        /// The plan's number among those whose ids are counted.
+        plan_number: u32,
+        /// Zero.
+        unused: u32,
+    }
+);
+
+plain!(
+    /// Where ids are left that are to be counted, in GPU memory.
+    Sampling, 16 {
+        /// Two words for each of [`SAMPLED_IDS`](crate::SAMPLED_IDS) ids, in pinned memory: the id, and the word that tells whose it is.
+        ring: u64,
+        /// Ids that were left, modulo 2³².
+        tail: u32,
+        /// Of so many ids one is left.
+        every: u32,
     }
 );
 
@@ -830,7 +863,7 @@ plain!(
 
 plain!(
     /// A launch: the parameter of every kernel of a look-up.
-    Lookup, 656 {
+    Lookup, 688 {
         /// The ids.
         batch: BatchIds,
         /// What is written for the caller.

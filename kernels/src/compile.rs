@@ -12,15 +12,17 @@ use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 40] = [
+const HEADERS: [(&str, &str); 42] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
     ("common.cuh", include_str!("../cuda/common.cuh")),
     ("cache.cuh", include_str!("../cuda/cache.cuh")),
     ("keys.cuh", include_str!("../cuda/keys.cuh")),
+    ("listed.cuh", include_str!("../cuda/listed.cuh")),
     ("overlay.cuh", include_str!("../cuda/overlay.cuh")),
     ("bags.cuh", include_str!("../cuda/bags.cuh")),
+    ("sample.cuh", include_str!("../cuda/sample.cuh")),
     ("ticket.cuh", include_str!("../cuda/ticket.cuh")),
     ("admit.cuh", include_str!("../cuda/admit.cuh")),
     ("locate.cuh", include_str!("../cuda/locate.cuh")),

@@ -31,6 +31,11 @@ const SMALL_THREADS: u32 = 1024;
 /// Ids that a block of `hash` or `list` goes through at a time.
 const COLLECTED: u32 = 4 * WIDE;
 
+/// Ids that the kernels leave to be counted, until the host takes them: SAMPLED_LOG2 of cuda/sample.cuh.
+pub const SAMPLED_IDS: u32 = 1 << 16;
+/// Of about so many ids one is counted: what decides the number of blocks.
+const SAMPLED_OF: u64 = 64;
+
 /// Two forms of one kernel: for an output row per id, and for pooled rows.
 type ByPooling = [CUfunction; 2];
 
@@ -39,6 +44,7 @@ type ByPooling = [CUfunction; 2];
 pub struct Kernels {
     pub(crate) gpu: Arc<Gpu>,
     module: CUmodule,
+    sample: CUfunction,
     begin: CUfunction,
     /// Without and with updated rows.
     mark: [CUfunction; 2],
@@ -99,6 +105,8 @@ pub struct LaunchShape {
     pub max_rows: u64,
     /// Blocks that gather rows from DRAM; 0: as many as serve the bus best.
     pub gatherers: u32,
+    /// Whether tables have lists of rows in DRAM, or may get one: kernels look at them.
+    pub listed: bool,
 }
 
 impl LaunchShape {
@@ -207,6 +215,7 @@ impl Kernels {
             Ok(Self {
                 gpu: gpu.clone(),
                 module,
+                sample: function(c"warprow_sample")?,
                 begin: function(c"warprow_begin")?,
                 mark: [function(c"warprow_mark")?, function(c"warprow_mark_updated")?],
                 count: function(c"warprow_count")?,
@@ -267,6 +276,8 @@ impl Kernels {
         let pooled = usize::from(lookup.plan.pooled != 0);
         let rich = usize::from(lookup.plan.rich != 0);
         let updated = usize::from(lookup.plan.overlay != 0);
+        // What looks at ids knows of updated rows and of lists, or of neither.
+        let knowing = usize::from(lookup.plan.overlay != 0 || shape.listed);
         let cached = (lookup.plan.cache != 0).then_some(&self.cached);
         let row_lanes = u64::from(lookup.lanes.row_lanes);
         let threads_of_row = match pooled {
@@ -289,7 +300,7 @@ impl Kernels {
         let few_step = |ahead: bool| Step {
             shared: few_shared,
             how: u32::from(ahead),
-            ..step("the kernel `few`", self.few[updated], submitters + writers)
+            ..step("the kernel `few`", self.few[knowing], submitters + writers)
         };
         let plain_expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
         let few = plain_expand.blocks <= shape.sms / 8;
@@ -312,10 +323,10 @@ impl Kernels {
         let direct = if one { self.direct_one[rich] } else { self.direct[if updated == 0 { rich } else { 2 }][pooled] };
         // Of bags two fit at once, and twice as many share the work better.
         let direct_per_sm = if pooled == 0 { 5 } else { 4 };
-        let prepare = cached.map_or(self.prepare[updated], |cached| cached.prepare);
+        let prepare = cached.map_or(self.prepare[knowing], |cached| cached.prepare);
         let prepare = Step { threads: SMALL_THREADS, shared, ..step("the kernel `prepare`", prepare, 1) };
         let begin = Step { threads: cached.map_or(1, |_| 64), ..step("the kernel `begin`", self.begin, 1) };
-        let mark = cached.map_or(self.mark[updated], |cached| cached.mark);
+        let mark = cached.map_or(self.mark[knowing], |cached| cached.mark);
         let mark = step("the kernel `mark`", mark, by_ids);
         let count = step("the kernel `count`", self.count, walkers);
         let place = step("the kernel `place`", self.place, walkers);
@@ -325,8 +336,8 @@ impl Kernels {
         let rank = step("the kernel `rank`", self.rank, by_ids);
         let number = step("the kernel `number`", self.number, by_tiles);
         let collectors = shape.blocks(shape.max_ids, if cached.is_some() { WIDE } else { COLLECTED }, 4);
-        let hash = step("the kernel `hash`", cached.map_or(self.hash[updated], |cached| cached.hash), collectors);
-        let list = step("the kernel `list`", cached.map_or(self.list[updated], |cached| cached.list), collectors);
+        let hash = step("the kernel `hash`", cached.map_or(self.hash[knowing], |cached| cached.hash), collectors);
+        let list = step("the kernel `list`", cached.map_or(self.list[knowing], |cached| cached.list), collectors);
         let finishers = if cached.is_some() { shape.blocks(shape.max_ids, WIDE, 2) } else { by_ids };
         let finish = step("the kernel `finish`", self.finish, finishers);
         let rest = Step { threads: 1, ..step("the kernel `rest`", self.rest, 1) };
@@ -363,7 +374,12 @@ impl Kernels {
             }
             LookupKind::Forget => ([none; 8], [Some(finish), none, none]),
         };
-        unique.into_iter().chain(then).flatten()
+        // What looks at ids first is preceded by what leaves some of them to be counted.
+        let looks = !matches!(kind, LookupKind::Mask | LookupKind::Rest(_) | LookupKind::Forget);
+        let by_samples = shape.blocks(shape.max_ids.div_ceil(SAMPLED_OF), WIDE, 1);
+        let sample =
+            (looks && lookup.slot.sampling != 0).then_some(step("the kernel `sample`", self.sample, by_samples));
+        [sample].into_iter().chain(unique).chain(then).flatten()
     }
 
     /// Launches a look-up on `stream`, kernel by kernel; a stream that is being captured records them. For

@@ -29,6 +29,7 @@
 //! `docs/store.md` gives the exact meaning of a look-up. `warprow-gpu` looks the same features and batches up on a GPU.
 
 mod batch;
+mod chosen_rows;
 mod dedupe;
 mod error;
 pub mod executors;
@@ -36,6 +37,7 @@ mod feature;
 mod host;
 mod merging;
 mod output_buffer;
+mod popularity;
 mod prepare;
 mod report;
 mod resolve;
@@ -48,8 +50,11 @@ pub use batch::{Batch, Ids, Output, OutputRows};
 pub use dedupe::DedupeMethod;
 pub use error::{InvalidBatch, LookupError, RowError};
 pub use feature::{BoundsCheck, FailedRows, Feature, MaskMeaning, MissingId, MissingPolicy, PlanOptions, Pooling};
-pub use host::{CacheStatistics, HostExecutor, HostOptions, Plan, PreparedTables, Slot};
+pub use host::{
+    CacheStatistics, HostExecutor, HostOptions, Plan, PreparedTables, RerankRound, Reranker, RerankerOptions, Slot,
+};
 pub use merging::ReadMerging;
 pub use output_buffer::{OutputBuffer, OutputBufferError};
+pub use popularity::{CounterOptions, PopularRow, RowCounters};
 pub use prepare::PrepareOptions;
 pub use report::{LookupMetrics, LookupReport, Stage};

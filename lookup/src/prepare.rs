@@ -1,5 +1,8 @@
 //! Options for preparing tables while look-ups read others, and a limit of how fast that reads.
 
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use warprow_store::StoreError;
@@ -44,7 +47,7 @@ impl PrepareOptions {
 
     /// Makes the pacer that keeps reading below [`bytes_per_second`](Self::bytes_per_second).
     pub fn pace(&self) -> ReadPacer {
-        ReadPacer { began: Instant::now(), bytes: 0, rate: self.bytes_per_second }
+        ReadPacer { began: Instant::now(), bytes: 0, rate: self.bytes_per_second, stop: None }
     }
 }
 
@@ -54,9 +57,34 @@ pub struct ReadPacer {
     began: Instant,
     bytes: u64,
     rate: Option<u64>,
+    stop: Option<Arc<AtomicBool>>,
 }
 
 impl ReadPacer {
+    /// Without a rate.
+    pub fn unpaced() -> Self {
+        PrepareOptions::default().pace()
+    }
+
+    /// Has reading stop when `stop` becomes true.
+    #[must_use]
+    pub fn until(self, stop: Arc<AtomicBool>) -> Self {
+        Self { stop: Some(stop), ..self }
+    }
+
+    /// Bytes a second, at most; `None`: there is no rate.
+    pub fn rate(&self) -> Option<u64> {
+        self.rate
+    }
+
+    /// Whether reading is to go on.
+    pub fn go_on(&self) -> ControlFlow<()> {
+        match self.stop.as_ref().is_some_and(|stop| stop.load(Ordering::Relaxed)) {
+            true => ControlFlow::Break(()),
+            false => ControlFlow::Continue(()),
+        }
+    }
+
     /// Counts `bytes` that were read, and sleeps if reading was faster than the rate.
     pub fn read(&mut self, bytes: usize) {
         self.bytes += bytes as u64;

@@ -497,6 +497,18 @@ fn attached_tables_have_lists_beside_their_file() {
         assert_eq!(store.verify_metadata().unwrap().bad[0].what, DamageKind::DramList);
         assert!(check(&store, &listed, 0).rows_ssd > 0);
     }
+    // A byte more than a list has is damage too.
+    std::fs::write(&list, [&whole[..], &[0]].concat()).unwrap();
+    let longer = store.dram_list("t");
+    assert!(matches!(&longer, Err(StoreError::DramListDamaged { what, .. }) if what.contains("behind")), "{longer:?}");
+    // A list that cannot be read (here a link that leads to itself) is told as that, and is not damaged.
+    std::fs::remove_file(&list).unwrap();
+    std::os::unix::fs::symlink(&list, &list).unwrap();
+    let unread = store.dram_list("t");
+    assert!(matches!(&unread, Err(StoreError::DramListUnreadable { path, .. }) if *path == list), "{unread:?}");
+    let bad = store.verify_metadata().unwrap().bad;
+    assert!(bad[0].what == DamageKind::DramListFile && bad[0].unreadable, "{bad:?}");
+    assert!(check(&store, &listed, 0).rows_ssd > 0);
     // A file in the place of the list that nobody can write over.
     std::fs::remove_file(&list).unwrap();
     std::fs::create_dir_all(list.join("folder")).unwrap();
@@ -511,8 +523,29 @@ fn attached_tables_have_lists_beside_their_file() {
     let store = attached(&path, "t=*");
     assert_eq!(store.dram_list("t").unwrap(), None);
     assert!(check(&store, &listed, 0).rows_ssd > 0);
+    // What a rerank that was killed left aside goes with the list.
+    std::fs::write(&aside, &whole[..70]).unwrap();
     store.rerank(&RerankOptions::new("t")).unwrap();
-    assert!(!list.exists());
+    assert!(!list.exists() && !aside.exists());
+}
+
+#[test]
+fn the_generation_of_lists_is_dropped_by_no_number() {
+    let mut random = fastrand::Rng::with_seed(11);
+    let (drives, store) = common::store(1, 64 << 20, 512);
+    let (tables, _) = tables(&mut random);
+    common::load(&store, &tables, &LoadOptions::default());
+    store.rerank(&RerankOptions::new("plain").with_ranks(&[5, 6])).unwrap();
+    let loaded = store.generations()[0].id;
+    // Generations are numbered one after another.
+    for refused in [store.drop_generation(loaded + 1), store.drop_shown_generation(loaded + 1)] {
+        assert!(matches!(&refused, Err(StoreError::DropsLists { id }) if *id == loaded + 1), "{refused:?}");
+    }
+    assert_eq!(store.dram_list("plain").unwrap().unwrap(), [5, 6]);
+    let absent = store.drop_generation(loaded + 2);
+    assert!(matches!(absent, Err(StoreError::Volume(_))), "{absent:?}");
+    store.rerank(&RerankOptions::new("plain")).unwrap();
+    drop((store, drives));
 }
 
 #[test]

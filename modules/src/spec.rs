@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use warprow_gpu::{CacheAdmission, GpuOptions};
 use warprow_layout::DType;
-use warprow_lookup::{FailedRows, Feature, HostOptions, MaskMeaning, MissingPolicy, Pooling};
+use warprow_lookup::{CounterOptions, FailedRows, Feature, HostOptions, MaskMeaning, MissingPolicy, Pooling};
 
 use crate::error::ModuleError;
 
@@ -65,6 +65,12 @@ pub struct ExecutorSpec {
     pub cache_batch_rows: Option<u64>,
     #[serde(default)]
     pub cache_admission: AdmissionSpec,
+    /// 0: nothing is counted.
+    #[serde(default)]
+    pub counter_bytes: u64,
+    /// `None`: as often as `CounterOptions` has by default.
+    #[serde(default)]
+    pub count_every: Option<u32>,
 }
 
 /// Which rows a cache in GPU memory keeps.
@@ -137,6 +143,7 @@ impl ExecutorSpec {
         let mut options = HostOptions::default().with_dram_bytes(self.dram_bytes).with_cache_bytes(self.cache_bytes);
         (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
         options.timeout = self.timeout()?;
+        options.counters = self.counters();
         Ok(options)
     }
 
@@ -151,7 +158,13 @@ impl ExecutorSpec {
         options.cache_bytes = self.cache_bytes;
         options.cache_batch_rows = self.cache_batch_rows.unwrap_or(options.cache_batch_rows);
         options.cache_admission = self.cache_admission.admission()?;
+        options.counters = self.counters();
         Ok(options)
+    }
+
+    fn counters(&self) -> Option<CounterOptions> {
+        let options = (self.counter_bytes != 0).then(|| CounterOptions::new(self.counter_bytes))?;
+        Some(self.count_every.into_iter().fold(options, CounterOptions::with_every))
     }
 }
 

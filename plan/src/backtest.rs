@@ -5,12 +5,12 @@
 //! what comes later. So each step tells what is lost at once, and by how much more as time goes by.
 
 use crate::budget::{TableHotness, allocate};
-use crate::frequent::FrequentKeys;
 use crate::order::{CountClass, RowCounts};
 use crate::propose::Proposer;
 use crate::replay::{BatchCounts, ratio};
 use crate::tier_proposal::{HitInterval, INTERVAL_COVERAGE, MEASURED_COVERAGE};
 use crate::trace::Bags;
+use warprow_cache::FrequentKeys;
 
 /// Steps, at most.
 const STEPS: u64 = 5;

@@ -8,8 +8,8 @@ use std::cmp::Reverse;
 
 use warprow_workload::{SeededRandom, mix_all};
 
-use crate::frequent::FrequentKeys;
 use crate::order::HotnessOrder;
+use warprow_cache::FrequentKeys;
 
 /// Rows of a query up to which all pairs count.
 const ALL: usize = 128;

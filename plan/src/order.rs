@@ -6,7 +6,7 @@ use warprow_layout::{RankError, Ranks};
 
 use warprow_workload::mix;
 
-use crate::frequent::FrequentKeys;
+use warprow_cache::FrequentKeys;
 
 /// Counts from here on are sorted rather than counted.
 const HIGH: usize = 1 << 16;

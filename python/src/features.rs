@@ -34,6 +34,8 @@ pub(crate) struct AttachArgs {
     cache_bytes: u64,
     cache_batch_rows: Option<u64>,
     cache_admission: AdmissionArg,
+    counter_bytes: u64,
+    count_every: Option<u32>,
 }
 
 /// "always", "sketch", or a probability.
@@ -68,6 +70,8 @@ impl AttachArgs {
             cache_bytes: self.cache_bytes,
             cache_batch_rows: self.cache_batch_rows,
             cache_admission: self.cache_admission.into(),
+            counter_bytes: self.counter_bytes,
+            count_every: self.count_every,
         }
     }
 }

@@ -125,6 +125,13 @@ impl Gpu {
         py.detach(|| executor.unpin(table, ids)).map_err(of_gpu)
     }
 
+    /// The ids of a table that were looked up most, by their bits, and how often each was counted.
+    fn popular(&self, py: Python<'_>, table: &str, most: usize) -> PyResult<Option<(Vec<u64>, Vec<u64>)>> {
+        let executor = self.executor.get()?;
+        let rows = py.detach(|| executor.popular(table, most));
+        Ok(rows.map(|rows| rows.iter().map(|row| (row.id, row.count)).unzip()))
+    }
+
     /// Rows of a table in GPU memory, and in DRAM.
     fn tiers(&self, table: &str) -> PyResult<Option<(u64, u64)>> {
         Ok(self.executor.get()?.tiers(table))

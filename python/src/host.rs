@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use warprow_lookup::{HostExecutor, PrepareOptions};
+use warprow_lookup::{HostExecutor, PrepareOptions, RerankerOptions};
 use warprow_modules::{HostSlots, ModuleExecutor};
 
 use crate::error::{no_cache, of_module, of_store};
@@ -69,6 +69,21 @@ impl Host {
         }
         py.detach(|| executor.clear_cache());
         Ok(())
+    }
+
+    /// The ids of a table that were looked up most, by their bits, and how often each was counted.
+    fn popular(&self, py: Python<'_>, table: &str, most: usize) -> PyResult<Option<(Vec<u64>, Vec<u64>)>> {
+        let executor = self.executor.get()?;
+        let rows = py.detach(|| executor.popular(table, most));
+        Ok(rows.map(|rows| rows.iter().map(|row| (row.id, row.count)).unzip()))
+    }
+
+    /// Makes a round of a DRAM tier that follows what was counted: how many rows of which tables came to DRAM.
+    fn rerank_by_counts(&self, py: Python<'_>, bytes_per_second: u64, seconds: f64) -> PyResult<Vec<(String, u64)>> {
+        let executor = self.executor.get()?;
+        let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
+        let options = RerankerOptions::default().with_rate(bytes_per_second).with_interval(interval);
+        Ok(py.detach(|| executor.rerank_by_counts(&options)).map_err(of_store)?.moved)
     }
 
     /// Rows of a table that lie in DRAM.

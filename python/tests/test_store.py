@@ -153,9 +153,42 @@ def test_a_cache_has_what_was_read(store: warprow.Store) -> None:
         assert caught.value.argument == "cache_bytes"
 
 
+def test_memory_follows_what_is_looked_up(store: warprow.Store) -> None:
+    table = rows(1000, 16)
+    store.load({"user": table})
+    hot = np.arange(500, 600)
+    with store.attach(dram_bytes=100 * 64, counter_bytes=1 << 20, count_every=1) as executor:
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=1000, max_ids=1000)
+        for _ in range(5):
+            np.testing.assert_array_equal(plan.lookup(hot), table[hot])
+        ids, counts = executor.popular("user")
+        assert ids.dtype == np.int64 and sorted(ids.tolist()) == hot.tolist() and (counts == 5).all()
+        assert [len(column) for column in executor.popular("user", 3)] == [3, 3]
+        assert executor.rerank_by_counts() == {"user": 100}
+        np.testing.assert_array_equal(plan.lookup(hot), table[hot])
+        report = plan.report()
+        assert report is not None and (report["ids_dram"], report["ids_ssd"]) == (100, 0)
+        np.testing.assert_array_equal(plan.lookup(np.arange(1000)), table)
+        assert executor.rerank_by_counts() == {}
+        with pytest.raises(warprow.InvalidArgument, match="most"):
+            executor.popular("user", -1)
+        with pytest.raises(warprow.InvalidArgument, match="bytes_per_second"):
+            executor.rerank_by_counts(bytes_per_second=0)
+        with pytest.raises(warprow.WarprowError, match="absent"):
+            executor.popular("absent")
+    with store.attach() as executor:
+        with pytest.raises(warprow.InvalidArgument, match="counter_bytes"):
+            executor.popular("user")
+        with pytest.raises(warprow.InvalidArgument, match="counter_bytes="):
+            executor.rerank_by_counts()
+
+
 @pytest.mark.parametrize(
     ("options", "word"),
     [
+        ({"counter_bytes": -1}, "counter_bytes"),
+        ({"counter_bytes": 100}, "12288"),
+        ({"counter_bytes": 1 << 20, "count_every": 0}, "count_every"),
         ({"cache_bytes": -1}, "cache_bytes"),
         ({"cache_bytes": 1 << 64}, "cache_bytes"),
         ({"cache_bytes": 100}, "no room"),

@@ -20,6 +20,7 @@ mod follow;
 mod foreign;
 mod graphs;
 mod host_doorbells;
+mod listed;
 mod lookups;
 mod merging;
 mod ngrams;

@@ -176,10 +176,11 @@ pub fn prepared(world: &World, batch: &Batch) -> Expected {
                 counters.ids_hbm += 1;
                 Place::Here(rank)
             } else {
-                let count = if rank < table.dram_end { &mut counters.ids_dram } else { &mut counters.ids_ssd };
+                let key = table.key(rank);
+                let count = if key < world.ssd_key { &mut counters.ids_dram } else { &mut counters.ids_ssd };
                 *count += 1;
-                uniques.push(table.key(rank));
-                Place::Key(table.key(rank))
+                uniques.push(key);
+                Place::Key(key)
             }
         } else {
             match feature.bounds {

@@ -96,6 +96,11 @@ impl Rig<'_> {
         self.shim.launch(&launch, lookup, self.rng.u64(..), beside)
     }
 
+    /// Whether a look-up takes the kernels that know of updated rows and of lists.
+    fn knows(&self, lookup: &Lookup) -> bool {
+        lookup.plan.overlay != 0 || self.world.is_listed()
+    }
+
     /// Up to the unique keys; by one block if `small`.
     pub fn prepare(&mut self, lookup: &Lookup, small: bool) -> Result<(), String> {
         self.prepare_with(lookup, small, None)
@@ -110,8 +115,8 @@ impl Rig<'_> {
     fn prepare_with(&mut self, lookup: &Lookup, small: bool, beside: Option<Turn<'_>>) -> Result<(), String> {
         if small {
             let shared = lookup.batch.max_ids.max(256).next_power_of_two() as u32 * 8;
-            let kernel = match (lookup.plan.cache, lookup.plan.overlay) {
-                (0, 0) => "warprow_prepare",
+            let kernel = match (lookup.plan.cache, self.knows(lookup)) {
+                (0, false) => "warprow_prepare",
                 (0, _) => "warprow_prepare_updated",
                 _ => "warprow_prepare_cached",
             };
@@ -137,8 +142,8 @@ impl Rig<'_> {
         if lookup.keys.dedupe != dedupe::BITMAP {
             return self.sort(lookup, blocks, beside);
         }
-        let mark = match (lookup.plan.cache, lookup.plan.overlay) {
-            (0, 0) => "warprow_mark",
+        let mark = match (lookup.plan.cache, self.knows(lookup)) {
+            (0, false) => "warprow_mark",
             (0, _) => "warprow_mark_updated",
             _ => "warprow_mark_cached",
         };
@@ -149,12 +154,12 @@ impl Rig<'_> {
 
     /// What comes behind `begin`, where it is no bitmap.
     fn sort(&mut self, lookup: &Lookup, blocks: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
-        let (collect, number) = match (lookup.keys.dedupe, lookup.plan.overlay) {
+        let (collect, number) = match (lookup.keys.dedupe, self.knows(lookup)) {
             (dedupe::HASH, _) if lookup.plan.cache != 0 => ("warprow_hash_cached", "warprow_rank"),
             _ if lookup.plan.cache != 0 => ("warprow_list_cached", "warprow_number"),
-            (dedupe::HASH, 0) => ("warprow_hash", "warprow_rank"),
+            (dedupe::HASH, false) => ("warprow_hash", "warprow_rank"),
             (dedupe::HASH, _) => ("warprow_hash_updated", "warprow_rank"),
-            (_, 0) => ("warprow_list", "warprow_number"),
+            (_, false) => ("warprow_list", "warprow_number"),
             _ => ("warprow_list_updated", "warprow_number"),
         };
         self.launch(Launch::new(collect, blocks, 256), lookup, beside)?;
@@ -172,7 +177,7 @@ impl Rig<'_> {
 
     /// All of a look-up by one kernel, or its first half; with at most `resident` blocks at once (0: all).
     pub fn few(&mut self, lookup: &Lookup, ahead: bool, resident: u32, beside: Option<Turn<'_>>) -> Result<(), String> {
-        let kernel = if lookup.plan.overlay == 0 { "warprow_few" } else { "warprow_few_updated" };
+        let kernel = if self.knows(lookup) { "warprow_few_updated" } else { "warprow_few" };
         let blocks = lookup.queues.sets * lookup.queues.drives + self.rng.u32(1..4);
         let shared = 14 * lookup.batch.max_ids.max(64).next_power_of_two() as u32;
         let launch = Launch { resident, shared, how: ahead.into(), ..Launch::new(kernel, blocks, 256) };

@@ -29,6 +29,8 @@ pub struct Table {
     pub rows: u64,
     pub hbm: u64,
     pub dram_end: u64,
+    /// Ranks from `dram_end` on, ascending, that lie in DRAM by a list; `dram_end` is `hbm` then.
+    pub listed: Option<Vec<u64>>,
     pub dram_key: u64,
     pub ssd_key: u64,
     pub element: u32,
@@ -95,8 +97,17 @@ impl Table {
         self.sparse.as_ref().map_or(row.into(), |sparse| sparse.numbers[row as usize])
     }
 
+    /// The ranks of the rows in DRAM, as they lie there.
+    fn dram_ranks(&self) -> Vec<u64> {
+        self.listed.clone().unwrap_or_else(|| (self.hbm..self.dram_end).collect())
+    }
+
     /// The key of a rank that is not in GPU memory.
     pub fn key(&self, rank: u64) -> u64 {
+        let listed = self.listed.as_ref().and_then(|listed| listed.binary_search(&rank).ok());
+        if let Some(place) = listed {
+            return self.dram_key + place as u64;
+        }
         if rank < self.dram_end { self.dram_key + rank - self.hbm } else { self.ssd_key + rank - self.dram_end }
     }
 }
@@ -161,6 +172,8 @@ pub struct Shape {
     /// For the kernels that can everything: tables of any element, some with checksums, and features that tell of missing ids in
     /// any way.
     pub rich: bool,
+    /// Some tables have a list of rows in DRAM.
+    pub listed: bool,
     /// Which rows of different LBAs share a command.
     pub window: ReadWindow,
 }
@@ -177,6 +190,7 @@ impl Shape {
             sets: 1,
             cold: false,
             rich: false,
+            listed: false,
             window: ReadWindow::default(),
         }
     }
@@ -330,7 +344,20 @@ fn aged_state() -> Buffer {
     state
 }
 
-fn strided(table: &Table, ranks: Range<u64>) -> Buffer {
+/// What lies at `Table::listed`: a word with the number of listed ranks before, and a bit for each of 448 ranks.
+fn directory(rows: u64, listed: &[u64]) -> Buffer {
+    let mut bytes = Vec::new();
+    for first in (0..rows).step_by(448) {
+        let below = listed.partition_point(|&rank| rank < first) as u64;
+        bytes.extend_from_slice(&below.to_le_bytes());
+        let bit = |rank: u64| listed.binary_search(&rank).is_ok();
+        let byte = |first: u64| (0..8).map(|bit_of| u8::from(bit(first + bit_of)) << bit_of).sum::<u8>();
+        bytes.extend((first..first + 448).step_by(8).map(byte));
+    }
+    Buffer::of(&bytes)
+}
+
+fn strided(table: &Table, ranks: impl IntoIterator<Item = u64>) -> Buffer {
     let mut bytes = Vec::new();
     for rank in ranks {
         bytes.extend_from_slice(table.row(rank));
@@ -376,6 +403,11 @@ impl World {
                 _ if shape.cold => 0,
                 _ => rng.u64(hbm..=rows),
             };
+            let is_listed = shape.listed && !shape.cold && rng.u32(0..4) != 0;
+            let (dram_end, listed) = match is_listed {
+                true => (hbm, Some((hbm..rows).filter(|_| rng.u64(0..=rows) < dram_end - hbm).collect())),
+                false => (dram_end, None),
+            };
             let mut ranks: Vec<u64> = (0..rows).collect();
             rng.shuffle(&mut ranks);
             let ranks = [None, Some((4, ranks.clone())), Some((8, ranks))][rng.usize(0..3)].clone();
@@ -383,6 +415,7 @@ impl World {
                 rows,
                 hbm,
                 dram_end,
+                listed,
                 dram_key: 0,
                 ssd_key: 0,
                 element,
@@ -414,7 +447,7 @@ impl World {
         let (mut keys, mut column) = (0, 0);
         for table in &mut tables {
             table.dram_key = keys;
-            keys = (keys + table.dram_end - table.hbm).next_multiple_of(KEY_ALIGN);
+            keys = (keys + table.dram_ranks().len() as u64).next_multiple_of(KEY_ALIGN);
         }
         let ssd_key = keys;
         for table in &mut tables {
@@ -533,7 +566,7 @@ impl World {
                 dram_key: table.dram_key,
                 ssd_key: table.ssd_key,
                 hbm: keep(strided(table, 0..table.hbm)),
-                dram: keep(strided(table, table.hbm..table.dram_end)),
+                dram: keep(strided(table, table.dram_ranks())),
                 default_row: keep(Buffer::of(&table.default)),
                 ranks: ranks.map_or(0, &mut keep),
                 rank_bytes: table.ranks.as_ref().map_or(0, |(bytes, _)| *bytes),
@@ -559,17 +592,14 @@ impl World {
                 scales: if table.apart { keep(scales(table)) } else { 0 },
                 scale_bytes: (table.row_bytes() - table.drive_bytes()) as u32,
                 unused: 0,
+                listed: table.listed.as_ref().map_or(0, |listed| keep(directory(table.rows, listed))),
+                spare: 0,
             });
             let number = number as u32;
-            let segment = |first_key, first_rank, end: u64, tier| abi::Segment {
-                first_key,
-                first_rank,
-                rows: end - first_rank,
-                table: number,
-                tier,
-            };
-            dram.push(segment(table.dram_key, table.hbm, table.dram_end, tier::DRAM));
-            ssd.push(segment(table.ssd_key, table.dram_end, table.rows, tier::SSD));
+            let segment =
+                |first_key, first_rank, rows, tier| abi::Segment { first_key, first_rank, rows, table: number, tier };
+            dram.push(segment(table.dram_key, table.hbm, table.dram_ranks().len() as u64, tier::DRAM));
+            ssd.push(segment(table.ssd_key, table.dram_end, table.rows - table.dram_end, tier::SSD));
         }
         let segments: Vec<_> = dram.into_iter().chain(ssd).filter(|segment| segment.rows != 0).collect();
         let features = self.features.iter().map(|feature| abi::Feature {
@@ -633,6 +663,11 @@ impl World {
         let Described { features, tables, segments, .. } = &self.described;
         let parts = [features.bytes(), tables.bytes(), segments.bytes()];
         (parts.concat(), [features.len() as u64, (features.len() + tables.len()) as u64])
+    }
+
+    /// Whether look-ups take the kernels that know of lists.
+    pub fn is_listed(&self) -> bool {
+        self.tables.iter().any(|table| table.listed.is_some())
     }
 
     /// With look-ups of many ids that find unique keys as that of [`abi::dedupe`] says.
@@ -747,10 +782,12 @@ impl World {
     /// The table and rank of a key.
     pub fn row_of(&self, key: u64) -> (usize, u64) {
         let in_tier = |table: &Table| {
-            let dram = table.dram_key..table.dram_key + table.dram_end - table.hbm;
+            let in_dram = key.checked_sub(table.dram_key).and_then(|place| match &table.listed {
+                Some(listed) => listed.get(place as usize).copied(),
+                None => Some(table.hbm + place).filter(|&rank| rank < table.dram_end),
+            });
             let ssd = table.ssd_key..table.ssd_key + table.rows - table.dram_end;
-            let rank = |range: Range<u64>, first| range.contains(&key).then(|| key - range.start + first);
-            rank(dram, table.hbm).or_else(|| rank(ssd, table.dram_end))
+            in_dram.or_else(|| ssd.contains(&key).then(|| key - ssd.start + table.dram_end))
         };
         let found = self.tables.iter().enumerate().find_map(|(number, table)| Some((number, in_tier(table)?)));
         found.unwrap_or_else(|| panic!("no row has key {key}"))
@@ -879,6 +916,7 @@ impl World {
             rows,
             hbm: rows / 2,
             dram_end: rows,
+            listed: None,
             dram_key: 0,
             ssd_key: 0,
             element,

@@ -6,8 +6,8 @@ use warprow_kernels::abi;
 
 use crate::shim::{Shim, sources};
 use crate::{
-    ablations, adopt, ahead, cache, dedupe, few as by_one_kernel, ghosts, lookups, ngrams, overlay, rich, ring,
-    ring_test, sets, windows,
+    ablations, adopt, ahead, cache, dedupe, few as by_one_kernel, ghosts, listed, lookups, ngrams, overlay, rich, ring,
+    ring_test, sample, sets, windows,
 };
 
 /// Fails, or finds that all is well, by a seed.
@@ -34,7 +34,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 53] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 57] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -85,6 +85,10 @@ pub(crate) const CHECKS: [(&str, Check, u64); 53] = [
     ("one kernel: slots and gates that are closed", by_one_kernel::turned_away, 40),
     ("one kernel: rows that are fetched ahead", by_one_kernel::ahead, 40),
     ("one kernel: times", by_one_kernel::times, 12),
+    ("ids that are counted", sample::case, 24),
+    ("listed rows", listed::case, 24),
+    ("listed rows: by one kernel", listed::by_one_kernel, 24),
+    ("listed rows: updated", listed::updated, 12),
     ("cache: rows", cache::case, 40),
     ("cache: updated rows", cache::updated, 12),
     ("cache: a clock that comes to its end", cache::worn, 12),

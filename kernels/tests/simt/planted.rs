@@ -12,7 +12,9 @@ use std::{env, process};
 
 use crate::covered::{Check, few as few_ids, hashed, many, sorted, whole};
 use crate::shim::{Patch, Shim};
-use crate::{ablations, adopt, cache, dedupe, few, ghosts, lookups, ngrams, overlay, rich, ring, sets, windows};
+use crate::{
+    ablations, adopt, cache, dedupe, few, ghosts, listed, lookups, ngrams, overlay, rich, ring, sample, sets, windows,
+};
 
 /// Tells the child which bug is its own.
 const CHOICE: &str = "WARPROW_PLANTED";
@@ -34,6 +36,68 @@ const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patc
 }
 
 const PLANTED: &[Planted] = &[
+    planted(
+        "ids to be counted that are left where others are",
+        sample::case,
+        24,
+        patch("sample.cuh", " + __popc(lanes & ((1u << lane) - 1))", ""),
+    ),
+    planted(
+        "ids to be counted of the feature before",
+        sample::case,
+        24,
+        patch("sample.cuh", "middle * bags.per_feature) <= position", "middle * bags.per_feature) < position"),
+    ),
+    planted(
+        "a ring whose laps are not told",
+        sample::case,
+        24,
+        patch("sample.cuh", "(u64)(index >> SAMPLED_LOG2) << SAMPLED_LAP_SHIFT", "0"),
+    ),
+    planted(
+        "listed rows that are counted from the block's begin alone",
+        listed::case,
+        24,
+        patch("listed.cuh", "block.below + __popcll", "__popcll"),
+    ),
+    planted(
+        "listed rows of the words before that are left out",
+        listed::case,
+        24,
+        patch("listed.cuh", "before < word; ++before", "before + 1 < word; ++before"),
+    ),
+    planted(
+        "a listed row that counts itself",
+        listed::case,
+        24,
+        patch("listed.cuh", "own & ((1ull << bit % 64) - 1)", "own & ((2ull << bit % 64) - 1)"),
+    ),
+    planted(
+        "ranks that are looked for in the wrong block",
+        listed::by_one_kernel,
+        24,
+        patch("listed.cuh", "LISTED_RANKS = 7 * 64", "LISTED_RANKS = 8 * 64"),
+    ),
+    planted(
+        "listed rows that are read where that rank would lie",
+        listed::by_one_kernel,
+        24,
+        patch(
+            "locate.cuh",
+            "table.dram + listed * table.row_stride",
+            "table.dram + (rank - table.hbm_rows) * table.row_stride",
+        ),
+    ),
+    planted(
+        "lists that go before updated rows",
+        listed::updated,
+        12,
+        patch(
+            "locate.cuh",
+            "    if (UPDATED && updated != 0) {",
+            "    if (UPDATED && updated != 0 && table.listed == 0) {",
+        ),
+    ),
     planted(
         "n-grams that go on before a token that takes no part",
         ngrams::case,

@@ -95,6 +95,17 @@ fn every_number_of_few_bits_converts() {
 }
 
 /// Tables of which some are checked, on drives that return some of their rows with a bit changed.
+/// Has drives return some rows damaged, of tables with checksums.
+pub(crate) fn spoil(world: &mut World, rng: &mut Rng) {
+    for table in world.tables.iter_mut().filter(|table| table.checked && table.dram_end < table.rows) {
+        let bits = table.drive_bytes() * 8;
+        table.spoilt = (0..rng.u64(0..40)).map(|_| (rng.u64(table.dram_end..table.rows), rng.usize(0..bits))).collect();
+        // A bit that changes twice has not.
+        table.spoilt.sort_unstable();
+        table.spoilt.dedup_by_key(|(rank, _)| *rank);
+    }
+}
+
 pub(crate) fn scene(seed: u64) -> Scene {
     let mut rng = Rng::with_seed(seed);
     let (row_bytes, rows) = [(16, 20_000), (300, 3000), (600, 2000), (8192, 200)][rng.usize(0..4)];
@@ -108,13 +119,7 @@ pub(crate) fn scene(seed: u64) -> Scene {
         ..Shape::without_drives(rng.u64(1..1500))
     };
     let mut world = World::new(&mut rng, &shape);
-    for table in world.tables.iter_mut().filter(|table| table.checked && table.dram_end < table.rows) {
-        let bits = table.drive_bytes() * 8;
-        table.spoilt = (0..rng.u64(0..40)).map(|_| (rng.u64(table.dram_end..table.rows), rng.usize(0..bits))).collect();
-        // A bit that changes twice has not.
-        table.spoilt.sort_unstable();
-        table.spoilt.dedup_by_key(|(rank, _)| *rank);
-    }
+    spoil(&mut world, &mut rng);
     let batches = rng.u32(1..=4);
     let drives = Drives::new(&mut rng, &world, batches, true, TIMEOUT);
     Scene { drives, world, rng, resident: 0, few: false }

@@ -9,7 +9,7 @@ use super::current::Hosting;
 use super::executor::HostExecutor;
 use super::planned::Planned;
 use super::prepared::Prepared;
-use crate::prepare::PrepareOptions;
+use crate::prepare::{PrepareOptions, ReadPacer};
 use warprow_store::StoreError;
 use warprow_store::view::lock;
 
@@ -54,14 +54,20 @@ impl HostExecutor {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn prepare(&self, options: &PrepareOptions) -> Result<PreparedTables, StoreError> {
-        let before = self.inner.current();
+        self.prepare_after(&self.inner.current(), options, options.pace())
+    }
+
+    /// As [`prepare`](Self::prepare), to take the place of `before`, which this host reads or has read.
+    pub(super) fn prepare_after(
+        &self,
+        before: &Attached,
+        options: &PrepareOptions,
+        mut pace: ReadPacer,
+    ) -> Result<PreparedTables, StoreError> {
         let located = options.tables(&before.store)?;
-        let mut pace = options.pace();
         // Drives are not measured again, because look-ups use them.
         let (options, curves) = (before.options.clone(), before.curves.clone());
-        let (totals, cache) = (before.totals.clone(), before.cache.clone());
-        let attached =
-            Attached::new(&before.store, located, options, curves, totals, cache, &mut |bytes| pace.read(bytes))?;
+        let attached = Attached::new(&before.store, located, options, curves, Some(before), &mut pace)?;
         let plans: Vec<Weak<Planned>> = lock(&self.inner.plans).clone();
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));
         let plans = plans.map(|(weak, plan)| Ok((weak, plan.on(attached.clone())?)));
@@ -79,6 +85,16 @@ impl HostExecutor {
     /// room for the tables, or if another host prepared `upcoming`; [`StoreError::NoSuchTable`] if such a plan has a
     /// table that is not among them.
     pub fn adopt(&self, upcoming: PreparedTables, patience: Duration) -> Result<bool, StoreError> {
+        self.adopt_after(None, upcoming, patience)
+    }
+
+    /// As [`adopt`](Self::adopt); if `before` is given and no longer what this host reads, it fails, with nothing changed.
+    pub(super) fn adopt_after(
+        &self,
+        before: Option<&Arc<Attached>>,
+        upcoming: PreparedTables,
+        patience: Duration,
+    ) -> Result<bool, StoreError> {
         let PreparedTables { hosting, attached, plans: prepared } = upcoming;
         if !Arc::ptr_eq(&hosting, &self.inner) {
             return Err(StoreError::Unfit { why: "it was prepared by another host".to_owned() });
@@ -86,6 +102,9 @@ impl HostExecutor {
         {
             // Plans that are being made wait here, and begin with the new tables.
             let plans = lock(&self.inner.plans);
+            if before.is_some_and(|before| !Arc::ptr_eq(before, &self.inner.current())) {
+                return Err(StoreError::Unfit { why: "the host has adopted other tables meanwhile".to_owned() });
+            }
             let mut next = Vec::with_capacity(plans.len());
             for plan in plans.iter().filter_map(Weak::upgrade) {
                 let found = prepared.iter().find(|(weak, _)| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(&plan)));

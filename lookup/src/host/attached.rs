@@ -1,7 +1,7 @@
 //! Tables with their tiers, as a host reads them.
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use warprow_layout::Ranks;
 use warprow_store::view::{Overlay, SparseIds, StoreView, TableVersion, lock};
@@ -10,6 +10,9 @@ use warprow_store::{ReadCurve, StoreError};
 use super::memory::Memory;
 use super::options::HostOptions;
 use super::row_cache::{CachedTable, Claim, RowCache};
+use crate::chosen_rows::{ChosenRows, choose_ranks, usable_list};
+use crate::popularity::RowCounters;
+use crate::prepare::ReadPacer;
 use crate::report::Totals;
 use crate::share::{MemoryClaim, share};
 use crate::stage::{ChosenRanks, MergeRule};
@@ -23,6 +26,8 @@ pub(crate) struct Attached {
     pub dram: Memory,
     /// Rows from drives that are kept; tables that are attached later by the same executor share it.
     pub cache: Option<Arc<RowCache>>,
+    /// Counts of what is looked up, if the options ask for them; tables that are attached later share them.
+    pub counters: Option<Arc<RowCounters>>,
     pub options: HostOptions,
     /// By member: the drive's read curve, if there is one and it is used, and the rule which reads share a command.
     pub curves: Vec<Option<ReadCurve>>,
@@ -44,6 +49,8 @@ pub(crate) struct HostTable {
     pub default_byte: usize,
     /// Where rows from drives are kept; `None`: they are not.
     pub cached: Option<CachedTable>,
+    /// The table's number among those that are counted; `None`: it is not.
+    pub counted: Option<u16>,
 }
 
 /// What is read of a table besides its rows, when a plan first needs the table. So damage of one table's order or keys
@@ -101,19 +108,20 @@ fn row_crcs(store: &StoreView, located: &TableVersion, options: &HostOptions) ->
 const ALIGN: u64 = 64;
 
 impl Attached {
-    /// Fills a DRAM tier for the tables `located`, and makes a cache if `cache` is `None` and the options have one; calls `read` with the number of bytes that each step has read.
+    /// Fills a DRAM tier for the tables `located`. In the place of `before`, if there is one: whose cache, counts and totals stay, and
+    /// whose DRAM tier has rows that need not be read again.
     pub(crate) fn new(
         store: &StoreView,
         located: Vec<TableVersion>,
         options: HostOptions,
         curves: Vec<Option<ReadCurve>>,
-        totals: Arc<Totals>,
-        cache: Option<Arc<RowCache>>,
-        read: &mut dyn FnMut(usize),
+        before: Option<&Self>,
+        pace: &mut ReadPacer,
     ) -> Result<Arc<Self>, StoreError> {
         store.watch()?;
         let (located, overlays): (Vec<TableVersion>, Vec<_>) = store.with_overlays(located).into_iter().unzip();
-        let lists: Vec<Option<Vec<u64>>> = located.iter().map(|it| list_of(store, it, &options)).collect();
+        let lists: Vec<Option<Vec<u64>>> =
+            located.iter().map(|it| usable_list(store, it, options.dram_bytes)).collect();
         let claims = located.iter().zip(&lists).map(|(it, list)| {
             let claim = MemoryClaim::of(it.table(), it.table().row_bytes());
             // Listed rows are those that are worth memory.
@@ -126,10 +134,20 @@ impl Attached {
             bytes = begin + len;
             begin
         };
+        let counters = match (before, options.counters) {
+            (Some(before), _) => before.counters.clone(),
+            (None, Some(counted)) => {
+                let names = located.iter().map(|it| it.table().name.clone()).collect();
+                Some(Arc::new(RowCounters::new(counted, names)?))
+            }
+            (None, None) => None,
+        };
+        let number = |name: &str| counters.as_ref().and_then(|counters| counters.number(name));
         let mut tables = Vec::with_capacity(located.len());
         for (((located, overlay), hot_rows), list) in located.into_iter().zip(overlays).zip(hot).zip(lists) {
             let row_bytes = u64::from(located.table().row_bytes());
-            let chosen = list.filter(|_| hot_rows != 0).map(|list| chosen(&located, &list, hot_rows)).transpose()?;
+            let chosen = list.filter(|_| hot_rows != 0);
+            let chosen = chosen.map(|list| choose_ranks(&located, 0, &list, hot_rows)).transpose()?;
             let hot_rows = chosen.as_ref().map_or(hot_rows, |chosen| chosen.count());
             tables.push(HostTable {
                 chosen,
@@ -139,10 +157,11 @@ impl Attached {
                 order: OnceLock::new(),
                 overlay,
                 cached: None,
+                counted: number(&located.table().name),
                 located,
             });
         }
-        let cache = match cache {
+        let cache = match before.and_then(|before| before.cache.clone()) {
             None if options.cache_bytes != 0 => {
                 let claims: Vec<_> = tables
                     .iter()
@@ -157,42 +176,61 @@ impl Attached {
         }
         let mut dram = Memory::new(bytes, "the DRAM tier")?;
         for table in &tables {
-            fill(store, table, &options, dram.bytes_mut(), read)?;
+            let known = before.and_then(|before| before.rows_of(&table.located));
+            fill(store, table, &options, dram.bytes_mut(), known, pace)?;
         }
         let merge_rules = options.merging.merge_rules(&curves, store.drives());
-        Ok(Arc::new(Self { store: store.clone(), tables, dram, cache, options, curves, merge_rules, totals }))
+        let totals = before.map(|before| before.totals.clone()).unwrap_or_default();
+        Ok(Arc::new(Self { store: store.clone(), tables, dram, cache, counters, options, curves, merge_rules, totals }))
     }
 }
 
-/// The ranks of a table that are listed for DRAM; `None`: there is no list, or none that can be used.
-fn list_of(store: &StoreView, located: &TableVersion, options: &HostOptions) -> Option<Vec<u64>> {
-    if options.dram_bytes == 0 {
-        return None;
+/// The rows of a table that a DRAM tier has.
+#[derive(Clone, Copy)]
+struct KnownRows<'a> {
+    table: &'a HostTable,
+    bytes: &'a [u8],
+}
+
+impl<'a> KnownRows<'a> {
+    fn get(&self, rank: u64) -> Option<&'a [u8]> {
+        let row_bytes = self.table.located.table().row_bytes() as usize;
+        let place = self.table.place(rank)? as usize;
+        self.bytes.get(place * row_bytes..)?.get(..row_bytes)
     }
-    store.dram_list(located).unwrap_or_else(|error| {
-        // A list is a hint. Without it the first ranks are kept.
-        tracing::warn!("{error}");
-        None
-    })
 }
 
-fn chosen(located: &TableVersion, list: &[u64], count: u64) -> Result<Arc<ChosenRanks>, StoreError> {
-    let rows = located.table().rows;
-    let lacking = || StoreError::Allocate {
-        what: "the directory of chosen rows in DRAM",
-        bytes: ChosenRanks::bytes(rows),
-        source: std::io::ErrorKind::OutOfMemory.into(),
-    };
-    ChosenRanks::new(rows, list, count).map(Arc::new).ok_or_else(lacking)
+impl HostTable {
+    /// The place of a rank's row among those in the DRAM tier; `None`: it is not there.
+    pub(crate) fn place(&self, rank: u64) -> Option<u64> {
+        match &self.chosen {
+            Some(chosen) => Some(chosen.place(rank)).filter(|&place| place != u64::MAX),
+            None => (rank < self.hot_rows).then_some(rank),
+        }
+    }
 }
 
-/// Reads a table's hot rows into `dram`, and sets its default row.
+impl Attached {
+    /// The rows in DRAM of a table, if it is stored here as it is in `located`: then their content is as well.
+    fn rows_of(&self, located: &TableVersion) -> Option<KnownRows<'_>> {
+        let is_same = |version: &TableVersion| {
+            let (a, b) = (&version.generation, &located.generation);
+            // While this lives, nobody else gets these chunks, and rows in them are not rewritten.
+            (a.id, version.index) == (b.id, located.index) && a.placement == b.placement
+        };
+        let table = self.tables.iter().find(|table| is_same(&table.located))?;
+        Some(KnownRows { table, bytes: self.dram.bytes().get(table.dram_byte as usize..)? })
+    }
+}
+
+/// Reads a table's hot rows into `dram`, and sets its default row. Rows that are known are not read.
 fn fill(
     store: &StoreView,
     table: &HostTable,
     options: &HostOptions,
     dram: &mut [u8],
-    read: &mut dyn FnMut(usize),
+    known: Option<KnownRows<'_>>,
+    pace: &mut ReadPacer,
 ) -> Result<(), StoreError> {
     let row_bytes = table.located.table().row_bytes() as usize;
     let default = table.located.table().default_row.as_deref();
@@ -209,11 +247,26 @@ fn fill(
         let find = || store.overridden(&table.located).unwrap_or_default();
         overridden.get_or_insert_with(find).contains(&rank)
     };
-    if let Some(chosen) = &table.chosen {
-        return fill_chosen(store, &table.located, chosen, crcs.as_deref(), hot, read);
+    let chosen = match (&table.chosen, known) {
+        (Some(chosen), _) => Some(chosen.clone()),
+        // The first ranks, some of which are known.
+        (None, Some(_)) => Some(choose_ranks(&table.located, 0, &[], table.hot_rows)?),
+        (None, None) => None,
+    };
+    if let Some(chosen) = chosen {
+        let hot = Mutex::new(hot);
+        let take = |place: u64, row: &[u8]| {
+            let begin = place as usize * row_bytes;
+            if let Some(place) = lock(&hot).get_mut(begin..).and_then(|hot| hot.get_mut(..row_bytes)) {
+                place.copy_from_slice(row);
+            }
+        };
+        let known = &|rank| known?.get(rank);
+        let rows = ChosenRows { located: &table.located, chosen: &chosen, crcs: crcs.as_deref(), known };
+        return rows.read(store, &take, pace);
     }
     store.scan(&table.located, 0..table.hot_rows, &mut |rank, row| {
-        read(row.len());
+        pace.read(row.len());
         if let Some(place) = hot.get_mut(rank as usize * row_bytes..).and_then(|hot| hot.get_mut(..row_bytes)) {
             place.copy_from_slice(row);
         }
@@ -230,48 +283,4 @@ fn fill(
         None => Ok(()),
         Some(rank) => Err(store.damaged_row(&table.located, rank)),
     }
-}
-
-/// Rows that are read at once: between two such readings a rate is kept.
-const AT_ONCE: usize = 1 << 16;
-
-/// Reads the chosen rows of a table into `hot`, one behind the other by rank.
-fn fill_chosen(
-    store: &StoreView,
-    located: &TableVersion,
-    chosen: &ChosenRanks,
-    crcs: Option<&[u32]>,
-    hot: &mut [u8],
-    read: &mut dyn FnMut(usize),
-) -> Result<(), StoreError> {
-    let row_bytes = located.table().row_bytes() as usize;
-    let mut ranks = chosen.ranks();
-    for hot in hot.chunks_mut(AT_ONCE * row_bytes) {
-        let part: Vec<u64> = ranks.by_ref().take(AT_ONCE).collect();
-        if part.is_empty() {
-            break;
-        }
-        let (hot, damaged) = (Mutex::new(hot), Mutex::new(Vec::new()));
-        store.read_rows(located, &part, &|position, row| {
-            let rank = part.get(position).copied().unwrap_or(u64::MAX);
-            if let Some(place) = lock(&hot).get_mut(position * row_bytes..).and_then(|hot| hot.get_mut(..row_bytes)) {
-                place.copy_from_slice(row);
-            }
-            let stored = crcs.and_then(|crcs| crcs.get(rank as usize));
-            if stored.is_some_and(|&stored| stored != warprow_layout::row_crc(rank, row)) {
-                lock(&damaged).push(rank);
-            }
-        })?;
-        part.iter().for_each(|_| read(row_bytes));
-        let damaged = damaged.into_inner().unwrap_or_else(PoisonError::into_inner);
-        if damaged.is_empty() {
-            continue;
-        }
-        // What is stored in the place of an updated row does not matter.
-        let overridden = store.overridden(located).unwrap_or_default();
-        if let Some(&rank) = damaged.iter().filter(|rank| !overridden.contains(rank)).min() {
-            return Err(store.damaged_row(located, rank));
-        }
-    }
-    Ok(())
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, Weak};
 use warprow_store::view::lock;
 
 use super::attached::Attached;
+use super::ending::Ending;
 use super::planned::Planned;
 use super::prepared::Prepared;
 
@@ -15,11 +16,18 @@ pub(crate) struct Hosting {
     pub(super) plans: Mutex<Vec<Weak<Planned>>>,
     /// What plans read before the host adopted other tables, for as long as look-ups may still read it.
     pub(super) retired: Mutex<Vec<Arc<Prepared>>>,
+    /// The thread by which its DRAM tier follows what is looked up, if there is one.
+    pub(super) reranking: Mutex<Weak<Ending>>,
 }
 
 impl Hosting {
     pub(crate) fn new(attached: Arc<Attached>) -> Self {
-        Self { current: RwLock::new(attached), plans: Mutex::default(), retired: Mutex::default() }
+        Self {
+            current: RwLock::new(attached),
+            plans: Mutex::default(),
+            retired: Mutex::default(),
+            reranking: Mutex::default(),
+        }
     }
 
     pub(crate) fn current(&self) -> Arc<Attached> {

@@ -12,6 +12,8 @@ use super::plan::Plan;
 use super::row_cache::CacheStatistics;
 use crate::feature::{Feature, PlanOptions};
 use crate::merging::ReadMerging;
+use crate::popularity::PopularRow;
+use crate::prepare::ReadPacer;
 use crate::report::LookupMetrics;
 
 /// The host executor: looks up rows of a store's tables on the host. It reads the tables as they were when it was
@@ -60,7 +62,7 @@ impl HostExecutor {
             let timeout = options.timeout.unwrap_or(store.timeout());
             store.measure_reads(&tables, options.depth, timeout, &mut curves);
         }
-        let attached = Attached::new(&store, tables, options, curves, Arc::default(), None, &mut |_| {})?;
+        let attached = Attached::new(&store, tables, options, curves, None, &mut ReadPacer::unpaced())?;
         Ok(Self { inner: Arc::new(Hosting::new(attached)) })
     }
 
@@ -104,6 +106,35 @@ impl HostExecutor {
         if let Some(cache) = &self.inner.current().cache {
             cache.clear();
         }
+    }
+
+    /// The rows of `table` that were looked up most, as far as they were counted, the most popular first, at most `most` of them:
+    /// for [`Store::rerank`] with their ids. `None`: no such table is counted
+    /// ([`HostOptions::counters`](crate::HostOptions::counters)).
+    ///
+    /// ```
+    /// # use std::ops::ControlFlow;
+    /// # use warprow_lookup::*;
+    /// # use warprow_store::*;
+    /// # let device = Device::open(&"emulated:example?backing=ram&size=64M".parse()?, CreateDrive::IfMissing)?;
+    /// # let store = FormatProposal::new(&[device.clone()], FormatSettings::default())?.run(&FormatConsent::None, &mut |_, _| {})?;
+    /// # let rows: Vec<u8> = (0..1000 * 4).flat_map(|i| (i as f32).to_le_bytes()).collect();
+    /// # let (spec, source) = (TableSpec::new("user", 1000, 4, DType::F32), &rows[..]);
+    /// # store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), &mut |_| ControlFlow::Continue(()))?;
+    /// // Of so few look-ups each id is counted; usually one in 64 is.
+    /// let options = HostOptions::default().with_counters(CounterOptions::new(1 << 20).with_every(1));
+    /// let host = HostExecutor::attach(&store, options)?;
+    /// let plan = host.plan(&[Feature::new("f", "user")], PlanOptions::default())?;
+    /// let mut rows = [0.0f32; 12];
+    /// plan.slot()?.lookup(&Batch::new(&[900i64, 7, 900], 3), &mut Output::new(OutputRows::F32(&mut rows), 4))?;
+    /// let popular = host.popular("user", 10).ok_or("not counted")?;
+    /// assert_eq!((popular[0].id, popular[0].count, popular.len()), (900, 2, 2));
+    /// let ids: Vec<u64> = popular.iter().map(|row| row.id).collect();
+    /// store.rerank(&RerankOptions::new("user").with_ids(&ids))?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn popular(&self, table: &str, most: usize) -> Option<Vec<PopularRow>> {
+        self.inner.current().counters.as_ref()?.popular(table, most)
     }
 
     /// How many rows of `table` lie in the DRAM tier: its first ranks, or those that

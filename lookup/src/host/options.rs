@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::merging::ReadMerging;
+use crate::popularity::CounterOptions;
 
 /// How the host executor runs look-ups: memory for rows, queue pairs, checks.
 ///
@@ -38,6 +39,10 @@ pub struct HostOptions {
     /// what is looked up. What leads to the rows counts too, 66 bytes a row. All plans of the executor share it,
     /// and tables whose rows have equal lengths share their part of it. 0: no cache.
     pub cache_bytes: u64,
+    /// How rows that are looked up are counted, for [`HostExecutor::popular`](crate::HostExecutor::popular) and
+    /// [`HostExecutor::start_reranker`](crate::HostExecutor::start_reranker). That takes a thread, which is idle where nothing is looked
+    /// up. `None`: they are not counted.
+    pub counters: Option<CounterOptions>,
     /// Queue pairs that each slot has on every drive. The thread that looks up serves them all: this starts no threads.
     /// One queue pair reaches the bandwidth of a drive; a controller that serves each queue by a thread or a core of
     /// its own may gain from more.
@@ -66,6 +71,7 @@ impl Default for HostOptions {
         Self {
             dram_bytes: 0,
             cache_bytes: 0,
+            counters: None,
             queue_pairs: 1,
             depth: 1023,
             timeout: None,
@@ -87,6 +93,12 @@ impl HostOptions {
     #[must_use]
     pub fn with_cache_bytes(self, cache_bytes: u64) -> Self {
         Self { cache_bytes, ..self }
+    }
+
+    /// The options with rows counted as `counters` says.
+    #[must_use]
+    pub fn with_counters(self, counters: CounterOptions) -> Self {
+        Self { counters: Some(counters), ..self }
     }
 
     /// The options with `queue_pairs` queue pairs for each slot on each drive.

@@ -20,6 +20,7 @@ use crate::host::prepared::{Prepared, Room, queue_error};
 use crate::host::read::{Landings, Lane, Reading, lend, read, ready, take_back};
 use crate::host::rows_out::{BufferRows, PlainRows, RowsOut};
 use crate::output_buffer::OutputBuffer;
+use crate::popularity::{RowCounters, Sampler};
 use crate::report::{LookupReport, Stage};
 use crate::stage::{
     Accumulator, CountBuffers, KeyCounts, KeyTable, OutputElement, ReadCommand, RowLocation, RowRead, TABLE_SHIFT,
@@ -71,6 +72,7 @@ pub(crate) struct State {
     pub(crate) snapshots: Vec<Option<OverlaySnapshot>>,
     /// Mask and weights of a batch whose rows are fetched ahead.
     pub(crate) kept: Kept,
+    sampler: Sampler,
 }
 
 impl State {
@@ -135,6 +137,7 @@ impl State {
             // A plan has at most as many overlays as tables, and at most as many tables as features.
             snapshots: Vec::with_capacity(plan.features.len()),
             kept: Kept::new(if prefetch { ids } else { 0 }, prefetch && plan.weighted),
+            sampler: Sampler::new(made, plan.host.counters.is_some()),
         })
     }
 }
@@ -218,6 +221,31 @@ pub(crate) struct Sorted {
     commands: usize,
     /// Whether a row can already not be read, because its place is not known or its drive is missing.
     pub failed: bool,
+}
+
+impl Sampler {
+    /// Leaves a sample of a batch's ids to be counted. Rows of all tiers are counted, or those in DRAM would seem to be looked up no
+    /// more.
+    fn draw_from(
+        &mut self,
+        plan: &Prepared,
+        batch: &Batch<'_>,
+        bags: &[u32],
+        places: &[RowLocation],
+        counters: &RowCounters,
+    ) {
+        for (index, feature) in plan.features.iter().enumerate() {
+            let Some(table) = plan.host_table(feature.table).counted else { continue };
+            let range = ids_of(bags, batch.batch, index);
+            let places = &places[range.clone()];
+            let has_row = |at: usize| places[at] != RowLocation::MISSING && places[at] != RowLocation::PADDING;
+            with_ids!(batch.ids, ids => {
+                let ids = &ids[range];
+                self.sample(counters, table, ids.len(), |at| has_row(at).then(|| i128::from(ids[at]) as u64));
+            });
+        }
+        self.leave(counters);
+    }
 }
 
 /// The positions of the ids of feature number `feature`. Each feature has `batch` bags.
@@ -347,6 +375,9 @@ impl State {
             return Err(LookupError::MissingIds { report: Box::new(report), positions });
         }
         let (hot_ids, cold_ids) = (tiers.hot_count, tiers.cold_count);
+        if let Some(counters) = &plan.host.counters {
+            self.sampler.draw_from(plan, batch, &self.bags, &self.places[..ids], counters);
+        }
         report.stages[Stage::Route as usize] = watch.lap();
         Ok(Found { report, hot_ids, cold_ids })
     }

@@ -1,5 +1,7 @@
 //! Ranks that were chosen for DRAM, in the place of the first ones: which they are, and the place of each among them.
 
+use std::ops::Range;
+
 use warprow_dma::prefetch::prefetch;
 use zerocopy::IntoBytes;
 
@@ -24,24 +26,24 @@ struct Block {
 }
 
 impl ChosenRanks {
-    /// Chooses `count` of the ranks below `rows`: the first of `list`, and behind them, where the list has fewer, the lowest ranks
-    /// that it does not have. Ranks of the list that are not below `rows` are left out. `None`: there is no memory.
-    pub(crate) fn new(rows: u64, list: &[u64], count: u64) -> Option<Self> {
-        let len = usize::try_from(rows.div_ceil(RANKS)).ok()?;
+    /// Chooses `count` of `ranks`, all of a table but for the first ones: those that `list` begins with and, where it has too few,
+    /// the lowest of the others. Ranks of the list that are not among `ranks` are left out. `None`: there is no memory.
+    pub fn new(ranks: Range<u64>, list: &[u64], count: u64) -> Option<Self> {
+        let len = usize::try_from(ranks.end.div_ceil(RANKS)).ok()?;
         let mut blocks = Vec::new();
         blocks.try_reserve_exact(len).ok()?;
         blocks.resize(len, Block::default());
         let mut chosen = Self { blocks: blocks.into_boxed_slice(), count: 0 };
-        let count = count.min(rows);
-        for &rank in list {
+        let count = count.min(ranks.end.saturating_sub(ranks.start));
+        for &rank in list.iter().filter(|rank| ranks.contains(rank)) {
             if chosen.count == count {
                 break;
             }
-            chosen.choose(rank, rows);
+            chosen.choose(rank);
         }
-        let mut rank = 0;
+        let mut rank = ranks.start;
         while chosen.count < count {
-            chosen.choose(rank, rows);
+            chosen.choose(rank);
             rank += 1;
         }
         let mut below = 0;
@@ -53,12 +55,17 @@ impl ChosenRanks {
     }
 
     /// Bytes that the bitmap of a table of so many rows takes.
-    pub(crate) fn bytes(rows: u64) -> u64 {
+    pub fn bytes(rows: u64) -> u64 {
         rows.div_ceil(RANKS).saturating_mul(size_of::<Block>() as u64)
     }
 
-    fn choose(&mut self, rank: u64, rows: u64) {
-        let word = self.blocks.get_mut((rank / RANKS) as usize).filter(|_| rank < rows);
+    /// Of each 448 ranks, how many chosen ranks are below them, and a bit for each.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, [u64; 7])> + '_ {
+        self.blocks.iter().map(|block| (block.below, block.bits))
+    }
+
+    fn choose(&mut self, rank: u64) {
+        let word = self.blocks.get_mut((rank / RANKS) as usize);
         if let Some(word) = word.and_then(|block| block.bits.get_mut((rank % RANKS / 64) as usize)) {
             let bit = 1 << (rank % 64);
             self.count += u64::from(*word & bit == 0);
@@ -68,7 +75,7 @@ impl ChosenRanks {
 
     /// How many ranks are chosen.
     #[inline(always)]
-    pub(crate) fn count(&self) -> u64 {
+    pub fn count(&self) -> u64 {
         self.count
     }
 
@@ -85,6 +92,11 @@ impl ChosenRanks {
         block.below + before + u64::from((bits & ((1 << bit) - 1)).count_ones())
     }
 
+    /// Whether `rank` is chosen.
+    pub fn contains(&self, rank: u64) -> bool {
+        self.place(rank) != u64::MAX
+    }
+
     /// Has what [`place`](Self::place) reads for `rank` brought towards the caches.
     #[inline(always)]
     pub(crate) fn expect(&self, rank: u64) {
@@ -94,7 +106,7 @@ impl ChosenRanks {
     }
 
     /// The chosen ranks, ascending.
-    pub(crate) fn ranks(&self) -> impl Iterator<Item = u64> + '_ {
+    pub fn ranks(&self) -> impl Iterator<Item = u64> + '_ {
         let words = self.blocks.iter().flat_map(|block| &block.bits);
         (0u64..)
             .step_by(64)
@@ -120,16 +132,19 @@ mod tests {
             rows in prop_oneof![0u64..10, 440u64..460, 2000u64..2010],
             list in proptest::collection::vec(prop_oneof![0u64..20, 430u64..470, 0u64..3000], 0..200),
             count in prop_oneof![0u64..10, 100u64..300, Just(u64::MAX)],
+            first in prop_oneof![Just(0u64), 0u64..500],
         ) {
-            let chosen = ChosenRanks::new(rows, &list, count).unwrap();
+            let first = first.min(rows);
+            let chosen = ChosenRanks::new(first..rows, &list, count).unwrap();
             let mut want = BTreeSet::new();
-            for rank in list.iter().copied().filter(|&rank| rank < rows).chain(0..rows) {
+            for rank in list.iter().copied().filter(|rank| (first..rows).contains(rank)).chain(first..rows) {
                 if (want.len() as u64) < count {
                     want.insert(rank);
                 }
             }
             prop_assert_eq!(chosen.count(), want.len() as u64);
             prop_assert_eq!(chosen.ranks().collect::<Vec<_>>(), want.iter().copied().collect::<Vec<_>>());
+            prop_assert_eq!(chosen.blocks().count() as u64 * 64, ChosenRanks::bytes(rows));
             for rank in (0..rows + 500).chain([u64::MAX]) {
                 let place = want.iter().position(|&it| it == rank).map_or(u64::MAX, |place| place as u64);
                 prop_assert_eq!(chosen.place(rank), place, "rank {}", rank);

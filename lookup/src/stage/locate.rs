@@ -192,7 +192,7 @@ mod tests {
             listed in proptest::option::of(proptest::collection::vec(prop_oneof![0u64..25, 475u64..500], 0..40)),
         ) {
             let generation = &*GENERATION;
-            let chosen = listed.map(|list| Arc::new(ChosenRanks::new(500, &list, list.len() as u64).unwrap()));
+            let chosen = listed.map(|list| Arc::new(ChosenRanks::new(0..500, &list, list.len() as u64).unwrap()));
             let route = RouteTable {
                 ranks: match ranks {
                     0 => None,

@@ -132,7 +132,7 @@ mod tests {
                     _ => Some(Arc::new(Ranks::U64((0..500).rev().collect()))),
                 },
                 hot_rows,
-                chosen: listed.as_ref().map(|_| Arc::new(ChosenRanks::new(500, &list, hot_rows).unwrap())),
+                chosen: listed.as_ref().map(|_| Arc::new(ChosenRanks::new(0..500, &list, hot_rows).unwrap())),
                 dram_byte: 640,
                 packing: generation.tables[0].packing,
                 first_lba: 0,

@@ -290,6 +290,8 @@ _NAMES = {
     "GpuOptions::with_adopting": "adopting=True",
     "GpuOptions::with_cache_bytes": "cache_bytes=",
     "GpuOptions::cache_bytes": "cache_bytes=",
+    "HostOptions::with_counters": "counter_bytes=",
+    "CounterOptions::every": "count_every",
     "plan with PlanOptions::with_adopt_room": "attach it with adopting=True",
     "plan with PlanOptions::with_prefetch": "make the module with prefetch=",
     "are listed by Controller::active_namespaces": "are listed by `warprow devices`",

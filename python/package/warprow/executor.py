@@ -64,6 +64,8 @@ class Options:
     cache_bytes: int = 0
     cache_batch_rows: int | None = None
     cache_admission: float | str = "always"
+    counter_bytes: int = 0
+    count_every: int | None = None
 
 
 def device_name(device: object) -> tuple[str, int]:
@@ -449,6 +451,81 @@ class Executor:
         tables, unknown = self._gpu.warm_from(os.fspath(path))
         older = [table for table, is_older, _ in tables if is_older]
         return RestoreReport({table: make(WarmReport, warmed) for table, _, warmed in tables}, older, unknown)
+
+    def popular(self, table: str, most: int = 1000) -> tuple[Array, Array]:
+        """The ids of a table that were looked up most, the most popular first, and how often each was counted.
+
+        They are those that were drawn, one in `count_every`; counts are halved from time to time. On a GPU, padding ids and ids that the
+        table lacks are counted too. `store.rerank(table, ids)` lists their rows for memory.
+
+        Parameters
+        ----------
+        table : str
+            The table.
+        most : int
+            How many ids, at most.
+
+        Returns
+        -------
+        (array of int64 or uint64, array of uint64)
+            Ids, or keys, of the type that the table's keys have; and counts.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor counts nothing: `attach(counter_bytes=...)`; or `most` is negative.
+        NoSuchTable
+            The store has no table of that name.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        np = _arrays.numpy()
+        if not 0 <= most < 1 << 64:
+            raise invalid("most", f"{most}: give a number from 0 on")
+        *_, signed = self.store._native.export_shape(table)
+        found = self._native.popular(table, most)
+        if found is None:
+            raise invalid("counter_bytes", f"{table!r} is not counted: attach the executor with counter_bytes")
+        ids, counts = (np.array(column, dtype=np.uint64) for column in found)
+        return ids if signed is False else ids.view(np.int64), counts
+
+    def rerank_by_counts(self, *, bytes_per_second: int = 64 << 20, seconds: float = 60.0) -> dict[str, int]:
+        """On the CPU: brings the rows that were looked up most to memory, in the place of those that were looked up least.
+
+        Look-ups go on meanwhile. A thread that calls this from time to time has the memory follow what is looked up.
+
+        Parameters
+        ----------
+        bytes_per_second : int
+            Bytes a second that are read from drives and written to them, at most.
+        seconds : float
+            As many rows are exchanged at most as are read in so many seconds at that rate.
+
+        Returns
+        -------
+        dict of str to int
+            How many rows of which tables came to memory; empty: nothing was worth it.
+
+        Raises
+        ------
+        InvalidArgument
+            The executor counts nothing (`attach(counter_bytes=...)`), is on a GPU, or the rate is 0.
+        Busy
+            Beside a load, a compaction or another `rerank`; memory is as it was.
+        ReadOnly
+            The store was opened for reading.
+        RowsFailed, Damaged, DriveFailed, StoreFailed, FileError
+            Rows could not be read, or the list could not be written; memory is as it was.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        if not 0 < bytes_per_second < 1 << 64:
+            raise invalid("bytes_per_second", f"{bytes_per_second}: give a number from 1 on")
+        return dict(self._host.rerank_by_counts(bytes_per_second, seconds))
 
     def tiers(self, table: str) -> dict[str, int]:
         """How many rows of a table lie in GPU memory ("hbm"), in DRAM ("dram") and on drives alone ("drives").

@@ -656,10 +656,10 @@ class Store:
         return self._native.compact(generation)
 
     def rerank(self, table: str, ids: Any | None) -> RerankReport:
-        """Lists the rows of a table that executors on the CPU keep in DRAM, in the place of its first rows.
+        """Lists the rows of a table that executors keep in DRAM, in the place of its first rows.
 
         Nothing moves on a drive. Executors that are attached from now on read the list, and so do those that `prepare` and `adopt`.
-        Executors on a GPU do not. The list of an attached table is a file beside it, or in its checkpoint's folder.
+        The list of an attached table is a file beside it, or in its checkpoint's folder.
 
         Parameters
         ----------
@@ -844,6 +844,8 @@ class Store:
         cache_bytes: int = 0,
         cache_batch_rows: int | None = None,
         cache_admission: float | str = "always",
+        counter_bytes: int = 0,
+        count_every: int | None = None,
     ) -> Executor:
         """Attaches an executor, which keeps the hottest rows in memory and looks rows up.
 
@@ -880,6 +882,10 @@ class Store:
         cache_admission : float or str
             On a GPU, which rows are cached that were read: "always", all; "sketch", those that were asked for more often lately than the
             row whose place they would take; or with which probability a row is.
+        counter_bytes : int
+            Bytes of memory for counts of what is looked up, for `Executor.popular`; 0: nothing is counted.
+        count_every : int, optional
+            Of so many ids one is counted, at random; by default 64.
 
         Returns
         -------
@@ -903,11 +909,17 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
-        for name, number, least in (("cache_bytes", cache_bytes, 0), ("cache_batch_rows", cache_batch_rows, 1)):
+        for name, number, least in (
+            ("cache_bytes", cache_bytes, 0),
+            ("cache_batch_rows", cache_batch_rows, 1),
+            ("counter_bytes", counter_bytes, 0),
+        ):
             if number is not None and not least <= number < 1 << 64:
                 raise invalid(name, f"{number}: give a number from {least} on")
         if cache_admission not in ("always", "sketch") and (isinstance(cache_admission, str) or not 0 < cache_admission <= 1):
             raise invalid("cache_admission", f'{cache_admission!r}: give "always", "sketch", or a probability above 0 and up to 1')
+        if count_every is not None and not 0 < count_every < 1 << 32:
+            raise invalid("count_every", f"{count_every}: give a number from 1 on")
         of_tables = tuple(dict(hbm_rows or ()).items())
         for name, rows in of_tables:
             self.table(name)
@@ -928,6 +940,8 @@ class Store:
             cache_bytes=cache_bytes,
             cache_batch_rows=cache_batch_rows,
             cache_admission=cache_admission,
+            counter_bytes=counter_bytes,
+            count_every=count_every,
         )
         executor = Executor(self, device, options)
         self._executors.add(executor)

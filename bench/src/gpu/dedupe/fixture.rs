@@ -224,7 +224,7 @@ impl<'a> Fixture<'a> {
     fn shape(&self, ids: u64) -> LaunchShape {
         let sms = self.stream.gpu().sms();
         // Rows are in GPU memory: the more read them the better.
-        LaunchShape { sms, max_ids: ids, max_rows: ids, gatherers: sms * 4 }
+        LaunchShape { sms, max_ids: ids, max_rows: ids, gatherers: sms * 4, listed: false }
     }
 
     /// A graph of such look-ups.

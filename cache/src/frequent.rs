@@ -1,6 +1,6 @@
 //! The most frequent of very many numbers, in bounded memory.
 
-use warprow_workload::mix;
+use crate::random::mix;
 
 /// Share of the places that may be taken: 7 of 8 make long searches, so 3 of 4.
 const FULL: (usize, usize) = (3, 4);
@@ -22,10 +22,17 @@ pub struct FrequentKeys {
     total: u64,
 }
 
+/// Bytes of a place: a key and its count.
+const PLACE: u64 = 12;
+
 impl FrequentKeys {
-    /// Takes about `bytes` bytes (twice that for a moment when the table is renewed), 16 KiB at least.
+    /// The least memory that counts are kept in.
+    pub const LEAST_BYTES: u64 = PLACE << 10;
+
+    /// Takes at most `bytes` bytes, but [`LEAST_BYTES`](Self::LEAST_BYTES) at least; twice that for a moment when the table is
+    /// renewed.
     pub fn new(bytes: u64) -> Self {
-        let places = usize::try_from(bytes / 12).unwrap_or(usize::MAX >> 8).max(1 << 10);
+        let places = usize::try_from(bytes / PLACE).unwrap_or(usize::MAX >> 8).max(1 << 10);
         // The largest power of two that fits.
         let places = 1usize << (usize::BITS - 1 - places.leading_zeros());
         Self { keys: vec![0; places], counts: vec![0; places], len: 0, error: 0, total: 0 }
@@ -90,21 +97,35 @@ impl FrequentKeys {
         place
     }
 
+    /// Keys that fit, about: so many are kept between two renewals of the table.
+    pub fn room(&self) -> usize {
+        self.keys.len() / FULL.1 * FULL.0
+    }
+
+    /// Halves all counts, so that what came lately counts for more; keys that came once are kept no more.
+    pub fn halve(&mut self) {
+        (self.error, self.total) = (self.error.div_ceil(2), self.total / 2);
+        self.renew(|count| count / 2);
+    }
+
     /// Takes the median count from all, which at least half of them do not survive.
     fn shrink(&mut self) {
         let mut sample: Vec<u32> = self.iter().map(|(_, count)| count).take(SAMPLE).collect();
         let middle = sample.len() / 2;
         let (_, &mut median, _) = sample.select_nth_unstable(middle);
+        self.error += u64::from(median);
+        self.renew(|count| count.saturating_sub(median));
+    }
+
+    /// Gives each key the count that `count` makes of its own; one of which that is 0 is kept no more.
+    fn renew(&mut self, count: impl Fn(u32) -> u32) {
         let keys = std::mem::take(&mut self.keys);
         let counts = std::mem::take(&mut self.counts);
         (self.keys, self.counts, self.len) = (vec![0; keys.len()], vec![0; counts.len()], 0);
-        self.error += u64::from(median);
-        for (key, count) in keys.into_iter().zip(counts) {
-            if count > median {
-                let place = self.place(key);
-                (self.keys[place], self.counts[place]) = (key, count - median);
-                self.len += 1;
-            }
+        for (key, count) in keys.into_iter().zip(counts.into_iter().map(count)).filter(|&(_, count)| count != 0) {
+            let place = self.place(key);
+            (self.keys[place], self.counts[place]) = (key, count);
+            self.len += 1;
         }
     }
 }
@@ -114,27 +135,26 @@ mod tests {
     use std::collections::HashMap;
 
     use super::*;
-    use warprow_workload::{PowerLaw, SeededRandom};
 
     #[test]
     fn counts_are_within_the_error_and_nothing_frequent_is_lost() {
-        for (alpha, seed) in [(0.0, 1), (0.8, 2), (1.2, 3)] {
-            let law = PowerLaw::new(1 << 20, alpha).unwrap();
-            let mut random = SeededRandom::new(seed);
+        // Powers of a uniform number: the higher, the more often small keys come.
+        for (power, seed) in [(1, 1), (3, 2), (9, 3)] {
+            let mut random = fastrand::Rng::with_seed(seed);
             let (mut frequent, mut truth) = (FrequentKeys::new(48 << 10), HashMap::<u64, u64>::new());
             for _ in 0..300_000 {
-                let key = mix(law.sample(&mut random));
+                let key = mix((random.f64().powi(power) * f64::from(1 << 20)) as u64);
                 frequent.add(key);
                 *truth.entry(key).or_default() += 1;
             }
             let kept: HashMap<u64, u32> = frequent.iter().collect();
             assert_eq!(kept.len(), frequent.len());
-            assert!(frequent.error() > 0, "α {alpha}, seed {seed}: there was room for all");
+            assert!(frequent.error() > 0, "power {power}, seed {seed}: there was room for all");
             for (&key, &count) in &truth {
                 let got = kept.get(&key).map_or(0, |&count| u64::from(count));
                 assert!(
                     got <= count && count <= got + frequent.error(),
-                    "α {alpha}, seed {seed}: {got} of {count}, with an error of {}",
+                    "power {power}, seed {seed}: {got} of {count}, with an error of {}",
                     frequent.error()
                 );
             }
@@ -151,5 +171,19 @@ mod tests {
         assert_eq!((frequent.error(), frequent.len(), frequent.total()), (0, 20_000, 60_000));
         assert!(frequent.iter().all(|(key, count)| key < 20_000 && count == 3));
         assert_eq!((frequent.count(7), frequent.count(20_000)), (3, 0));
+    }
+
+    #[test]
+    fn halved_counts_let_newcomers_by() {
+        let mut frequent = FrequentKeys::new(FrequentKeys::LEAST_BYTES);
+        (0..100).for_each(|_| frequent.add(1));
+        frequent.add(2);
+        frequent.halve();
+        assert_eq!((frequent.count(1), frequent.count(2), frequent.len(), frequent.total()), (50, 0, 1, 50));
+        (0..40).for_each(|_| frequent.add(3));
+        frequent.halve();
+        (0..40).for_each(|_| frequent.add(3));
+        assert!(frequent.count(3) > frequent.count(1), "{frequent:?}");
+        assert!(frequent.room() >= 512 && frequent.room() < 1024);
     }
 }
