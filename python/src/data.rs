@@ -168,6 +168,7 @@ pub(crate) struct DataReader {
     format: DataFormat,
     shape: data::DataShape,
     samples: Option<u64>,
+    left_out: Vec<String>,
 }
 
 /// How long to wait before signals are looked for.
@@ -188,10 +189,11 @@ impl DataReader {
         let options = DataOptions { batch, ahead, drop_last };
         let reader = py.detach(|| data::DataReader::open(&spec, &options)).map_err(of_file)?;
         let (format, shape, samples) = (reader.format(), reader.shape().clone(), reader.samples());
-        Ok(Self { reader: Mutex::new(Some(reader)), format, shape, samples })
+        let left_out = reader.left_out().to_vec();
+        Ok(Self { reader: Mutex::new(Some(reader)), format, shape, samples, left_out })
     }
 
-    /// What each sample has: the format, the names of labels and of dense features, names and hotness of sparse features.
+    /// What each sample has: the format, the names of labels and of dense features, names and hotness of sparse features; and what is left out.
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let features: Vec<_> = self.shape.features.iter().map(|it| (it.name.clone(), it.hotness)).collect();
         let shape = PyDict::new(py);
@@ -200,6 +202,7 @@ impl DataReader {
         shape.set_item("dense", &self.shape.dense)?;
         shape.set_item("features", features)?;
         shape.set_item("samples", self.samples)?;
+        shape.set_item("left_out", &self.left_out)?;
         Ok(shape)
     }
 

@@ -188,6 +188,58 @@ def test_memory_is_not_used_again_while_an_array_lives(tmp_path: Path) -> None:
             batch.offsets[:] = -1
 
 
+@pytest.mark.parametrize("form", ["norm", "raw", "parquet", "csv", "npz"])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_batches_of_every_format_go_into_look_ups(tmp_path: Path, store: warprow.Store, form: str, device: str) -> None:
+    """Every row of every batch is compared with that of torch's own bags on the same device, bit for bit."""
+    torch = pytest.importorskip("torch")
+    import warprow.torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    samples = Samples(600, fixed=form == "raw")
+    samples.norm(tmp_path / "t.norm")
+    path = tmp_path / f"t.{form}"
+    if form != "norm":
+        warprow.data.convert(tmp_path / "t.norm", path, to=form, labels=LABELS, dense=DENSE, features=FEATURES)
+    shape: dict[str, Any] = {"labels": 1, "dense": 3, "hotness": [1, 2, 3]} if form == "raw" else {}
+    shape |= {"features": FEATURES} if form in ("norm", "raw") else {}
+    # Text does not say which numbers are dense features.
+    shape |= {"labels": LABELS, "dense": DENSE} if form == "csv" else {}
+    # Sums of such rows are exact in whatever order they are made.
+    made = {name: torch.randint(-128, 128, (1000, 8), generator=torch.Generator().manual_seed(SEED + at)) / 128 for at, name in enumerate(FEATURES)}
+    store.load(made)
+    # A GPU has some of the rows, DRAM others, and the drive the rest.
+    tiers = {"dram_bytes": 20_000} if device == "cpu" else {"dram_bytes": 20_000, "hbm_bytes": 20_000}
+    executor = store.attach(device, **tiers)
+    features = [warprow.Feature(name, name, pooling="sum") for name in FEATURES]
+    collection = warprow.torch.EmbeddingBagCollection(executor, features)
+    seen = 0
+    with warprow.data.open(path, format=form, batch=250, torch=True, **shape) as reader:
+        assert reader.format == form
+        for batch in reader:
+            there = batch.to(device)
+            assert there.ids.device.type == device and (there.samples, there.first) == (batch.samples, seen)
+            assert there.jagged.length_per_key() == batch.jagged.length_per_key()
+            assert torch.equal(there.labels.cpu(), batch.labels) and torch.equal(there.dense.cpu(), batch.dense)
+            joined, mapped = collection(there.jagged), collection(there.sparse)
+            for nth, name in enumerate(FEATURES):
+                lists = [samples.ids[at][nth] for at in range(seen, seen + batch.samples)]
+                wanted = torch.stack([made[name][torch.from_numpy(it)].sum(0) for it in lists])
+                assert torch.equal(joined[name].cpu(), wanted), (form, name)
+                assert torch.equal(mapped[name], joined[name])
+            seen += batch.samples
+    collection.check()
+    assert seen == 600
+
+
+def test_a_batch_of_arrays_stays_on_the_host(tmp_path: Path) -> None:
+    Samples(10, fixed=True).norm(tmp_path / "t.data")
+    with warprow.data.open(tmp_path / "t.data", features=FEATURES) as reader:
+        with pytest.raises(warprow.InvalidArgument, match="torch=True"):
+            next(reader).to("cpu")
+
+
 def test_tensors_of_torch_go_into_a_collection(tmp_path: Path, store: warprow.Store) -> None:
     torch = pytest.importorskip("torch")
     import warprow.torch

@@ -86,6 +86,24 @@ pub(crate) fn check_rows(stated: &HashMap<String, u64>, path: &Path, rows: u64) 
     }
 }
 
+/// Refuses a folder that lacks a file which its metadata name, if `path` means the whole folder.
+pub(crate) fn check_files(path: &Path, folder: &Path, metadata: Option<&Metadata>) -> Result<(), FileError> {
+    let is_whole = path.is_dir() || path.ends_with(METADATA);
+    let mut stated: Vec<String> = match metadata {
+        Some(metadata) if is_whole => metadata.stated().into_keys().collect(),
+        _ => return Ok(()),
+    };
+    stated.sort();
+    match stated.iter().find(|name| !folder.join(name).is_file()) {
+        Some(name) => {
+            let what = format!("{METADATA} names it, and it is not there");
+            let remedy = "bring it back, or write the data set again; to read the others alone, name them one by one";
+            Err(FileError::new(FileErrorKind::Missing, &folder.join(name), what, remedy))
+        }
+        None => Ok(()),
+    }
+}
+
 struct DataSet {
     files: std::vec::IntoIter<PathBuf>,
     names: Vec<String>,
@@ -119,6 +137,7 @@ pub(crate) fn open(spec: &TraceSpec) -> Result<Opened, FileError> {
     let (files, folder) = files(&spec.path)?;
     let Some(first) = files.first() else { return Err(no_files(&spec.path)) };
     let metadata = metadata(&folder.join(METADATA))?;
+    check_files(&spec.path, &folder, metadata.as_ref())?;
     let file = IntegerFile::open(first)?;
     let names = match (&*spec.columns, &metadata) {
         ([], Some(metadata)) if !metadata.cats.is_empty() => metadata.cats(),

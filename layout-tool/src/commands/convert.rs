@@ -143,11 +143,14 @@ pub(crate) fn run(args: &ConvertArgs, context: &Context) -> Result<CommandOutput
     text += &table(["name", "what", ">ids a sample"], floats.chain(features));
     let features: Vec<_> =
         shape.features.iter().map(|feature| json!({ "name": feature.name, "hotness": feature.hotness })).collect();
+    if !done.left_out.is_empty() {
+        text += &format!("Left out, because no feature has such a type: {}\n", done.left_out.join(", "));
+    }
     CommandOutput::new(
         text,
         json!({
             "out": out, "from": done.from.name(), "to": to.name(), "samples": done.samples, "bytes": bytes,
-            "labels": shape.labels, "dense": shape.dense, "features": features,
+            "labels": shape.labels, "dense": shape.dense, "features": features, "left_out": done.left_out,
         }),
     )
 }

@@ -198,3 +198,16 @@ fn a_log_without_look_ups_is_told_in_the_same_words_by_all() {
     let error = fixture.fails(&["lookup", "-d", &drive, "--trace", "bare.csv"], 2);
     assert!(error["message"].as_str().unwrap().contains("no header line"), "{error}");
 }
+
+#[test]
+fn a_trace_of_another_table_is_no_replay() {
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    let table = fixture.npy("user.npy", 50, 4, |r, c| (r * 4 + c) as f32);
+    fixture.ok(&["load", "-d", &drive, &table]);
+    fs::write(fixture.path("foreign.csv"), "user\n50\n900\n51\n").unwrap();
+    fs::write(fixture.path("some.csv"), "user\n50\n3\n51\n").unwrap();
+    let error = fixture.fails(&["lookup", "-d", &drive, "--trace", "foreign.csv"], 3);
+    assert!(error["message"].as_str().unwrap().contains("none of the ids of user is in table \"user\""), "{error}");
+    assert_eq!(fixture.ok(&["lookup", "-d", &drive, "--trace", "some.csv"])["missing"], 2);
+}

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -298,6 +299,8 @@ class DataReader:
         self.features: list[SparseFeature] = [SparseFeature(*it) for it in shape["features"]]
         #: The samples of all batches together, where the files' headers tell.
         self.samples: int | None = shape["samples"]
+        #: The names of columns that are left out because nothing takes their type: strings, dates, numbers of 16 bits.
+        self.left_out: list[str] = shape["left_out"]
         self._names = [it.name for it in self.features]
         self._torch: Any = None
         if torch:
@@ -377,19 +380,57 @@ class Batch:
             array = _arrays.numpy().asarray(_Memory(native, at, typestr, shape)) if at[1] else self._empty(shape, typestr)
             found.append(array if self._torch is None else self._torch.from_numpy(array))
         self.labels, self.dense, self.ids, self.offsets = found
+        self._starts: list[int] | None = None
         self._sparse: dict[str, tuple[Any, Any]] | None = None
 
     @staticmethod
     def _empty(shape: tuple[int, ...], typestr: str) -> Any:
         return _arrays.numpy().empty(shape, typestr)
 
+    def to(self, device: Any, *, non_blocking: bool = False) -> Batch:
+        """This batch with its tensors on a device of torch's, such as "cuda:0", where a look-up on a GPU takes them.
+
+        The processor keeps what it knows of the batch: `jagged` and `sparse` of the one on a GPU do not wait for the GPU.
+
+        Parameters
+        ----------
+        device : torch.device or str
+            The device.
+        non_blocking : bool
+            As of `torch.Tensor.to`.
+
+        Returns
+        -------
+        Batch
+            Another one; this one stays as it is.
+
+        Raises
+        ------
+        InvalidArgument
+            The reader was made without `torch=True`.
+        """
+        if self._torch is None:
+            raise invalid("device", f"{device}: batches of NumPy arrays are on the host: open the data set with torch=True")
+        # Before the tensors leave the host.
+        self._ends()
+        there = copy.copy(self)
+        tensors = (it.to(device, non_blocking=non_blocking) for it in (self.labels, self.dense, self.ids, self.offsets))
+        there.labels, there.dense, there.ids, there.offsets = tensors
+        there._sparse = None
+        return there
+
+    def _ends(self) -> list[int]:
+        """Where the ids of each feature begin, and where those of the last end."""
+        if self._starts is None:
+            self._starts = self.offsets[:: self.samples].tolist()
+        return self._starts
+
     @property
     def sparse(self) -> Mapping[str, tuple[Any, Any]]:
         """By feature `(ids, offsets)`, with B + 1 offsets from 0 on: as `warprow.torch.EmbeddingBagCollection` and
         `torch.nn.EmbeddingBag(include_last_offset=True)` take them. The ids are views, the offsets copies."""
         if self._sparse is None:
-            starts = self.offsets[:: self.samples].tolist()
-            self._sparse = {}
+            starts, self._sparse = self._ends(), {}
             for nth, name in enumerate(self._names):
                 offsets = self.offsets[nth * self.samples : (nth + 1) * self.samples + 1] - starts[nth]
                 self._sparse[name] = (self.ids[starts[nth] : starts[nth + 1]], offsets)
@@ -429,7 +470,7 @@ class Jagged:
 
     def length_per_key(self) -> list[int]:
         """How many ids each feature has."""
-        ends = self._batch.offsets[:: self._batch.samples].tolist()
+        ends = self._batch._ends()
         return [end - begin for begin, end in zip(ends, ends[1:])]
 
     def stride(self) -> int:

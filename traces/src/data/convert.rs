@@ -1,15 +1,16 @@
 //! From one format to another.
 
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use warprow_formats::FileError;
+use warprow_formats::{FileError, FileErrorKind};
 
 use super::options::DataOptions;
 use super::reader::DataReader;
 use super::shape::DataShape;
 use super::spec::{DataFormat, DataSpec};
 use super::write::{DataWriteOptions, DataWriter};
+use crate::parquet::METADATA;
 
 /// What was converted.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -20,6 +21,8 @@ pub struct ConvertedData {
     pub shape: DataShape,
     /// How many samples were written.
     pub samples: u64,
+    /// The names of columns that were left out because no label, dense feature or sparse feature can have their type.
+    pub left_out: Vec<String>,
 }
 
 /// Told how many samples were read, of how many if that is known; breaks to end the conversion.
@@ -30,6 +33,9 @@ pub type DataProgress<'a> = dyn FnMut(u64, Option<u64>) -> ControlFlow<()> + 'a;
 /// Where the data set does not say how many ids each sample has of a feature, and `to` wants to know, all of it is read once before: Raw has
 /// features of which each sample has equally many ids; Parquet and archives have columns of single ids rather than lists where each sample
 /// has one.
+///
+/// # Errors
+/// Those of reading and of writing; and a file that a later reading of the data set, which is a folder, would take for a part of it.
 pub fn convert(
     spec: &DataSpec,
     out: &Path,
@@ -37,6 +43,7 @@ pub fn convert(
     options: &DataWriteOptions,
     progress: &mut DataProgress<'_>,
 ) -> Result<Option<ConvertedData>, FileError> {
+    refuse_own_folder(spec, out)?;
     let reading = DataOptions::default();
     let mut reader = DataReader::open(spec, &reading)?;
     let mut shape = reader.shape().clone();
@@ -48,7 +55,7 @@ pub fn convert(
         }
         reader = DataReader::open(spec, &reading)?;
     }
-    let (from, used) = (reader.format(), reader.used());
+    let (from, used, left_out) = (reader.format(), reader.used(), reader.left_out().to_vec());
     let mut writer = DataWriter::create(out, to, &shape, options)?;
     let mut samples = 0;
     while let Some(batch) = reader.next_batch()? {
@@ -59,7 +66,33 @@ pub fn convert(
             return Ok(None);
         }
     }
-    Ok(Some(ConvertedData { from, samples: writer.finish()?, shape }))
+    Ok(Some(ConvertedData { from, samples: writer.finish()?, shape, left_out }))
+}
+
+/// Refuses to write a file of Parquet into a folder of such that is read.
+fn refuse_own_folder(spec: &DataSpec, out: &Path) -> Result<(), FileError> {
+    let folder_of = |path: &Path| match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    if !out.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("parquet")) {
+        return Ok(());
+    }
+    let Ok(target) = folder_of(out).canonicalize() else { return Ok(()) };
+    let mut read = spec.paths.iter().filter_map(|path| match path.is_dir() {
+        true => Some(path.clone()),
+        false => path.ends_with(METADATA).then(|| folder_of(path)),
+    });
+    match read.find(|folder| folder.canonicalize().is_ok_and(|folder| folder == target)) {
+        Some(folder) => {
+            let what = format!(
+                "lies in {}, which is read: who reads that folder again would take it for a part",
+                folder.display()
+            );
+            Err(FileError::new(FileErrorKind::Unsupported, out, what, "write it to another folder"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Finds how many ids each sample has of the features that do not say.

@@ -69,7 +69,7 @@ pub(super) fn open(spec: &DataSpec) -> Result<OpenedData, FileError> {
             ids: Vec::new(),
         }))
     };
-    Ok(OpenedData { shape, samples: None, files: DataFiles::new(files, Box::new(open)) })
+    Ok(OpenedData { shape, samples: None, files: DataFiles::new(files, Box::new(open)), left_out: Vec::new() })
 }
 
 /// A file, and the names of its columns, which differ.

@@ -52,5 +52,5 @@ pub(super) fn open(spec: &DataSpec) -> Result<OpenedData, FileError> {
     let open = move |path: &std::path::Path| -> Result<Box<dyn FileSamples>, FileError> {
         Ok(Box::new(Norm::open(path, vec![PathBuf::from(path)], width)?))
     };
-    Ok(OpenedData { shape, samples: Some(samples), files: DataFiles::new(files, Box::new(open)) })
+    Ok(OpenedData { shape, samples: Some(samples), files: DataFiles::new(files, Box::new(open)), left_out: Vec::new() })
 }

@@ -128,8 +128,13 @@ pub(super) fn open(spec: &DataSpec) -> Result<OpenedData, FileError> {
     let files = spec.files()?;
     let mut first: Option<Layout> = None;
     let mut samples = 0u64;
+    let mut left_out = Vec::new();
     for file in &files {
         let archive = ArrayArchive::open(file)?;
+        if first.is_none() {
+            let others = archive.arrays().iter().filter(|array| Kind::of(array).is_none());
+            left_out = others.map(|array| array.name.clone()).collect();
+        }
         let (layout, count) = layout(spec, file, &archive)?;
         samples = samples.saturating_add(count);
         if *first.get_or_insert(layout.clone()) != layout {
@@ -151,7 +156,7 @@ pub(super) fn open(spec: &DataSpec) -> Result<OpenedData, FileError> {
         }
         Ok(Box::new(Arrays::open(path, &archive, &now.roles, samples)?))
     };
-    Ok(OpenedData { shape, samples: Some(samples), files: DataFiles::new(files, Box::new(open)) })
+    Ok(OpenedData { shape, samples: Some(samples), files: DataFiles::new(files, Box::new(open)), left_out })
 }
 
 /// What an archive has, and how many samples.

@@ -9,4 +9,6 @@ pub(super) struct OpenedData {
     /// Samples of all files, where their headers tell.
     pub(super) samples: Option<u64>,
     pub(super) files: DataFiles,
+    /// The names of columns whose types no label, dense feature or sparse feature can have.
+    pub(super) left_out: Vec<String>,
 }

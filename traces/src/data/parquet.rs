@@ -10,7 +10,7 @@ use super::roles::Roles;
 use super::shape::{DataFeature, DataShape};
 use super::spec::DataSpec;
 use super::staging::{MAX_BATCH_IDS, Staging};
-use crate::parquet::{METADATA, check_rows, files, metadata, no_files};
+use crate::parquet::{METADATA, check_files, check_rows, files, metadata, no_files};
 
 /// A column of numbers, whatever they are.
 enum Numbers {
@@ -45,6 +45,7 @@ pub(super) fn open(spec: &DataSpec) -> Result<OpenedData, FileError> {
             return Err(no_files(path));
         }
         let metadata = metadata(&folder.join(METADATA))?;
+        check_files(path, &folder, metadata.as_ref())?;
         stated.extend(metadata.iter().flat_map(|metadata| metadata.stated()));
         said = said.or(metadata);
         all.extend(files);
@@ -66,9 +67,14 @@ pub(super) fn open(spec: &DataSpec) -> Result<OpenedData, FileError> {
         }
         samples = samples.saturating_add(file.rows());
     }
+    let numbers = |name: &String| {
+        file.floats().iter().any(|column| column.name == *name)
+            || file.columns().iter().any(|column| column.name == *name)
+    };
+    let left_out = file.others().iter().filter(|name| !numbers(name)).cloned().collect();
     let open =
         move |path: &Path| -> Result<Box<dyn FileSamples>, FileError> { Ok(Box::new(Columns::open(path, &roles)?)) };
-    Ok(OpenedData { shape, samples: Some(samples), files: DataFiles::new(all, Box::new(open)) })
+    Ok(OpenedData { shape, samples: Some(samples), files: DataFiles::new(all, Box::new(open)), left_out })
 }
 
 fn shape(path: &Path, file: &IntegerFile, roles: &Roles) -> Result<DataShape, FileError> {

@@ -50,5 +50,5 @@ pub(super) fn open(spec: &DataSpec) -> Result<OpenedData, FileError> {
         let (stream, before) = raw_samples(path, words, &hotness, width)?;
         Ok(Box::new(Fixed::new(stream, before, hotness.clone(), width)))
     };
-    Ok(OpenedData { shape, samples: Some(samples), files: DataFiles::new(files, Box::new(open)) })
+    Ok(OpenedData { shape, samples: Some(samples), files: DataFiles::new(files, Box::new(open)), left_out: Vec::new() })
 }

@@ -22,6 +22,7 @@ pub struct DataReader {
     format: DataFormat,
     shape: DataShape,
     samples: Option<u64>,
+    left_out: Vec<String>,
     /// Gone only while the reader is dropped: then the thread ends.
     batches: Option<Receiver<Result<DataBatch, FileError>>>,
     used: UsedBatches,
@@ -75,6 +76,7 @@ impl DataReader {
         }
         let mut source = DataSource::open(spec, batch)?;
         let (format, shape, samples) = (source.format(), source.shape().clone(), source.samples());
+        let left_out = source.left_out().to_vec();
         let (made, batches) = sync_channel(ahead);
         let (used, empty) = sync_channel::<DataBatch>(ahead + 2);
         let make = move || {
@@ -103,6 +105,7 @@ impl DataReader {
             format,
             shape,
             samples,
+            left_out,
             batches: Some(batches),
             used: UsedBatches(used),
             thread: Some(thread),
@@ -119,6 +122,12 @@ impl DataReader {
     /// What each sample has.
     pub fn shape(&self) -> &DataShape {
         &self.shape
+    }
+
+    /// The names of columns, or of arrays of an archive, that are left out because no label, dense feature or sparse feature can have their type:
+    /// strings, dates, floating-point numbers of 16 bits.
+    pub fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// The samples of all batches together, where the files' headers tell; `None`: only reading tells.

@@ -19,6 +19,7 @@ pub(crate) struct DataSource {
     shape: DataShape,
     samples: Option<u64>,
     files: DataFiles,
+    left_out: Vec<String>,
     staging: Staging,
     rows: Rows,
 }
@@ -30,7 +31,7 @@ impl DataSource {
         let unclear = |what: String, remedy: &str| FileError::new(FileErrorKind::Unclear, &path, what, remedy);
         let format = DataFormat::of(spec)?;
         spec.refuse_settings(format)?;
-        let OpenedData { shape, samples, files } = match format {
+        let OpenedData { shape, samples, files, left_out } = match format {
             DataFormat::Norm => norm::open(spec)?,
             DataFormat::Raw => raw::open(spec)?,
             DataFormat::Parquet => parquet::open(spec)?,
@@ -48,7 +49,7 @@ impl DataSource {
         }
         let rows = Rows { sizes: sizes.to_vec(), shift: !spec.sizes.is_empty() };
         let staging = Staging::new(&shape, most, spec.integers, spec.log);
-        Ok(Self { path, format, shape, samples, files, staging, rows })
+        Ok(Self { path, format, shape, samples, files, left_out, staging, rows })
     }
 
     pub(crate) fn format(&self) -> DataFormat {
@@ -57,6 +58,11 @@ impl DataSource {
 
     pub(crate) fn shape(&self) -> &DataShape {
         &self.shape
+    }
+
+    /// The names of columns whose types no label, dense feature or sparse feature can have.
+    pub(crate) fn left_out(&self) -> &[String] {
+        &self.left_out
     }
 
     /// Samples of all files, where their headers tell.

@@ -1,7 +1,7 @@
 //! What was written is read, whatever the size of batches.
 
 use proptest::prelude::*;
-use warprow_traces::data::{DataFormat, DataOptions, DataReader, DataSpec, NextBatch};
+use warprow_traces::data::{DataFormat, DataOptions, DataReader, DataSpec, DataWriteOptions, NextBatch, convert};
 
 use crate::build::{Sample, norm, put, raw, read, sets};
 
@@ -112,6 +112,43 @@ fn pyarrows_data_set_is_read() {
     let features: Vec<_> = reader.shape().features.iter().map(|it| (&*it.name, it.hotness)).collect();
     assert_eq!(features, [("C1", Some(1)), ("C2", Some(1)), ("C3", None)]);
     assert_eq!((reader.shape().labels.join(" "), reader.shape().dense.join(" ")), ("label".into(), "I1".into()));
+}
+
+/// Columns of types that nothing takes are named, and what is converted from the others says so.
+#[test]
+fn columns_of_other_types_are_left_out_by_name() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden-types/types.parquet");
+    let reader = DataReader::open(&DataSpec::new(path), &DataOptions::default()).unwrap();
+    assert_eq!(reader.left_out(), ["name", "day", "half"]);
+    assert_eq!((reader.shape().labels.join(" "), reader.shape().dense.len()), ("label".to_owned(), 0));
+    drop(reader);
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("t.npz");
+    let go = &mut |_: u64, _: Option<u64>| std::ops::ControlFlow::<()>::Continue(());
+    let options = DataWriteOptions::default();
+    let done = convert(&DataSpec::new(path), &out, DataFormat::Npz, &options, go).unwrap().unwrap();
+    assert_eq!((done.samples, done.left_out), (2, vec!["name".to_owned(), "day".into(), "half".into()]));
+    let reader = DataReader::open(&DataSpec::new(&out), &DataOptions::default()).unwrap();
+    assert!(reader.left_out().is_empty());
+}
+
+/// A shard that the folder's metadata name and that is gone is missed, unless the others are named one by one.
+#[test]
+fn a_missing_shard_is_named() {
+    let golden = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["0.parquet", "_metadata.json"] {
+        std::fs::copy(golden.join(name), dir.path().join(name)).unwrap();
+    }
+    for path in [dir.path().to_owned(), dir.path().join("_metadata.json")] {
+        let error = DataReader::open(&DataSpec::new(&path), &DataOptions::default()).unwrap_err();
+        assert_eq!(error.kind, warprow_traces::FileErrorKind::Missing);
+        assert!(format!("{error}").contains("1.parquet") && error.what.contains("_metadata.json names it"), "{error}");
+        let error = warprow_traces::Trace::open(&path.display().to_string().parse().unwrap()).unwrap_err();
+        assert!(error.what.contains("_metadata.json names it"), "{error}");
+    }
+    let alone = DataReader::open(&DataSpec::new(dir.path().join("0.parquet")), &DataOptions::default()).unwrap();
+    assert_eq!(alone.samples(), Some(200));
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 use proptest::prelude::*;
-use warprow_traces::data::{DataFormat, DataOptions, DataReader, DataShape, DataSpec, DataWriteOptions, DataWriter};
+use warprow_traces::data::{
+    DataFeature, DataFormat, DataOptions, DataReader, DataShape, DataSpec, DataWriteOptions, DataWriter,
+};
 use warprow_traces::{FileError, KeyType};
 
 use crate::build::{Sample, Set, norm, put, read, sets};
@@ -75,6 +77,83 @@ proptest! {
     fn lists_of_one_length(set in sets(30, any::<i64>(), true), batches: [u8; 2]) {
         let hotness: Vec<_> = set.samples[0].ids.iter().map(|list| list.len() as u32).collect();
         there_and_back(&set, batches.map(|batch| usize::from(batch % 40) + 1), Some(&hotness))?;
+    }
+}
+
+/// A file of Parquet is not written where a later reading of the data set would find it.
+#[test]
+fn the_folder_that_is_read_is_not_written_to() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let dir = tempfile::tempdir().unwrap();
+    for name in ["0.parquet", "1.parquet", "_metadata.json"] {
+        std::fs::copy(golden.join(name), dir.path().join(name)).unwrap();
+    }
+    let go = &mut |_: u64, _: Option<u64>| std::ops::ControlFlow::<()>::Continue(());
+    let options = DataWriteOptions::default();
+    let out = dir.path().join("all.PARQUET");
+    for path in [dir.path().to_owned(), dir.path().join("_metadata.json")] {
+        let spec = DataSpec::new(&path);
+        let error = warprow_traces::data::convert(&spec, &out, DataFormat::Parquet, &options, go).unwrap_err();
+        assert!(error.what.contains("which is read") && error.remedy.contains("another folder"), "{error}");
+        assert!(!out.exists());
+    }
+    // A file of it alone, and another format, are in nobody's way.
+    let one = DataSpec::new(dir.path().join("0.parquet"));
+    assert_eq!(
+        warprow_traces::data::convert(&one, &out, DataFormat::Parquet, &options, go).unwrap().unwrap().samples,
+        200
+    );
+    std::fs::remove_file(&out).unwrap();
+    let all = DataSpec::new(dir.path());
+    let text = dir.path().join("all.csv");
+    assert_eq!(
+        warprow_traces::data::convert(&all, &text, DataFormat::Csv, &options, go).unwrap().unwrap().samples,
+        300
+    );
+}
+
+/// Shapes that a format would read as another, or not at all.
+#[test]
+fn shapes_that_could_not_be_read_back_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = |features: &[(&str, Option<u32>)]| DataShape {
+        labels: vec!["label".into()],
+        dense: vec!["dense".into()],
+        features: features.iter().map(|&(name, hotness)| DataFeature { name: name.into(), hotness }).collect(),
+    };
+    let out = dir.path().join("out");
+    let refused = |format, shape: &DataShape| {
+        let error = DataWriter::create(&out, format, shape, &DataWriteOptions::default()).unwrap_err();
+        assert!(!out.exists() && !error.remedy.is_empty(), "{error}");
+        error.what
+    };
+    for format in [DataFormat::Norm, DataFormat::Raw] {
+        assert!(refused(format, &shape(&[])).contains("these samples have none"));
+    }
+    for hotness in [None, Some(1)] {
+        let twice = shape(&[("user", hotness), ("user.offsets", Some(1))]);
+        assert!(refused(DataFormat::Npz, &twice).contains("\"user.offsets\" would be taken for the offsets"));
+    }
+    // Without the feature whose offsets it might be, it is a name like any other.
+    let mut alone =
+        DataWriter::create(&out, DataFormat::Npz, &shape(&[("user.offsets", Some(1))]), &DataWriteOptions::default());
+    assert_eq!(alone.as_mut().map(|_| ()).map_err(|error| error.what.clone()), Ok(()));
+}
+
+/// Text has tabs in a file whose name ends in .tsv, however that is spelt.
+#[test]
+fn the_ending_of_text_may_have_capitals() {
+    let dir = tempfile::tempdir().unwrap();
+    let (set, sample) = one(vec![vec![7], vec![3]]);
+    let source = format!("norm:{}:i64", put(dir.path(), "t", norm(&set, std::slice::from_ref(&sample), true, true)));
+    for (name, separator) in [("t.TSV", '\t'), ("t.tsv", '\t'), ("t.CSV", ',')] {
+        let out = dir.path().join(name);
+        convert(&source, 2, &out, DataFormat::Csv, None, KeyType::I64).unwrap();
+        assert!(
+            std::fs::read_to_string(&out).unwrap().starts_with(&format!("label{separator}0{separator}1\n")),
+            "{name}"
+        );
+        assert_eq!(read(&out.display().to_string(), 2).unwrap(), std::slice::from_ref(&sample), "{name}");
     }
 }
 

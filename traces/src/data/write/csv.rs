@@ -19,7 +19,8 @@ pub(super) struct CsvWriter {
 
 impl CsvWriter {
     pub(super) fn create(path: &Path, shape: &DataShape, options: &DataWriteOptions) -> Result<Self, FileError> {
-        let separator = if path.extension().is_some_and(|ending| ending == "tsv") { b'\t' } else { b',' };
+        let separator =
+            if path.extension().is_some_and(|ending| ending.eq_ignore_ascii_case("tsv")) { b'\t' } else { b',' };
         let mut file = WriterBuilder::new().delimiter(separator).from_writer(FileStream::create(path, options.force)?);
         let features = shape.features.iter().map(|feature| &feature.name);
         let names = shape.labels.iter().chain(&shape.dense).chain(features);

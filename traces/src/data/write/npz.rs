@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use warprow_formats::{ArrayArchiveWriter, FileError};
+use warprow_formats::{ArrayArchiveWriter, FileError, FileErrorKind};
 
 use super::batches::WriteBatches;
 use super::options::DataWriteOptions;
@@ -23,6 +23,12 @@ pub(super) struct NpzWriter {
 
 impl NpzWriter {
     pub(super) fn create(path: &Path, shape: &DataShape, options: &DataWriteOptions) -> Result<Self, FileError> {
+        let is_feature = |name: &str| shape.features.iter().any(|feature| feature.name == name);
+        let taken = |name: &str| name.strip_suffix(OFFSETS).is_some_and(is_feature);
+        if let Some(feature) = shape.features.iter().find(|feature| taken(&feature.name)) {
+            let what = format!("an array {:?} would be taken for the offsets of another feature", feature.name);
+            return Err(FileError::new(FileErrorKind::Duplicate, path, what, "rename the feature: features="));
+        }
         let mut arrays = vec![(LABELS.to_owned(), "<f4"), (DENSE.to_owned(), "<f4")];
         for feature in &shape.features {
             arrays.push((feature.name.clone(), "<i8"));

@@ -50,14 +50,19 @@ impl DataWriter {
     /// Begins the file `path` for samples of `shape`.
     ///
     /// # Errors
-    /// A file that exists, unless [`DataWriteOptions::force`] is set; a shape that the format cannot have: Raw wants the
-    /// [hotness](crate::data::DataFeature::hotness) of every feature, and columns have names of their own.
+    /// A file that exists, unless [`DataWriteOptions::force`] is set; a shape that the format cannot have: Norm and Raw want a
+    /// sparse feature, Raw the [hotness](crate::data::DataFeature::hotness) of every one, and columns have names of their own.
     pub fn create(
         path: &Path,
         format: DataFormat,
         shape: &DataShape,
         options: &DataWriteOptions,
     ) -> Result<Self, FileError> {
+        if matches!(format, DataFormat::Norm | DataFormat::Raw) && shape.features.is_empty() {
+            let what = format!("{} has samples with sparse features alone, and these samples have none", format.name());
+            let remedy = "name the sparse features, or write to parquet, csv or npz";
+            return Err(FileError::new(FileErrorKind::Unsupported, path, what, remedy));
+        }
         let file: Box<dyn WriteBatches> = match format {
             DataFormat::Norm => Box::new(norm::NormWriter::create(path, shape, options)?),
             DataFormat::Raw => Box::new(raw::RawWriter::create(path, shape, options)?),

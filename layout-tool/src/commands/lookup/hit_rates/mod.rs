@@ -67,6 +67,7 @@ pub(super) fn run(args: &LookupArgs, context: &Context) -> Result<CommandOutput,
         queries = queries.max(look_up(args, log, &mut of_log, &host, context)?);
         asked.append(&mut of_log);
     }
+    refuse_foreign(&asked, &logs)?;
     let left: Vec<&str> = names.into_iter().filter(|&name| asked.iter().all(|asked| asked.info.name != name)).collect();
     report::report(args, &Results { asked, left, logs: &logs, dram, queries, proposal, cache: host.cache_statistics() })
 }
@@ -102,6 +103,16 @@ fn refuse_two(logs: &[LookupTrace]) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// Refuses look-ups of a table that has none of the ids which were asked for: the column is another table's.
+fn refuse_foreign(asked: &[Asked], logs: &[LookupTrace]) -> Result<(), Failure> {
+    let is_foreign = |it: &&Asked| it.report.ids > 0 && it.report.missing == it.report.ids;
+    let Some(Asked { info, columns, .. }) = asked.iter().find(is_foreign) else { return Ok(()) };
+    let log = logs.iter().find(|log| log.slots_of(&info.name).next().is_some());
+    let path = log.map(|log| log.spec.path.display().to_string()).unwrap_or_default();
+    let what = format!("none of the ids of {} is in table {:?}", columns.join(", "), info.name);
+    Err(Failure::input(path, what).remedy("check the column or slot, and the table"))
 }
 
 /// The tables that a trace looks up.
