@@ -290,6 +290,7 @@ _NAMES = {
     "GpuOptions::with_adopting": "adopting=True",
     "GpuOptions::with_cache_bytes": "cache_bytes=",
     "GpuOptions::cache_bytes": "cache_bytes=",
+    "GpuOptions::with_hbm_rows": "hbm_rows=",
     "HostOptions::with_counters": "counter_bytes=",
     "CounterOptions::every": "count_every",
     "plan with PlanOptions::with_adopt_room": "attach it with adopting=True",
