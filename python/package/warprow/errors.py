@@ -291,6 +291,7 @@ _NAMES = {
     "GpuOptions::with_cache_bytes": "cache_bytes=",
     "GpuOptions::cache_bytes": "cache_bytes=",
     "GpuOptions::with_hbm_rows": "hbm_rows=",
+    "GpuOptions::one_kernel_ids": "one_kernel_ids",
     "HostOptions::with_counters": "counter_bytes=",
     "CounterOptions::every": "count_every",
     "plan with PlanOptions::with_adopt_room": "attach it with adopting=True",
