@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compiles the CUDA kernels for GPUs of compute capability 8.0, 9.0, 10.0 and 12.0 (and later ones of the same major versions), so that the
-# next wheel has their machine code and needs no NVRTC where it is used. Needs no GPU and no CUDA: NVRTC comes by pip.
+# Compiles the CUDA kernels for GPUs of compute capability 8.0, 9.0, 10.0 and 12.0 (and later ones of the same major versions), and to PTX for
+# all others, so that the next wheel that `maturin build` makes needs no NVRTC where it is used. (`pip wheel ./python` does so by itself.)
+# Needs no GPU and no CUDA: NVRTC comes by pip.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,5 +19,5 @@ fi
 libraries=$(cd "$(dirname "$(find "$tools" -name 'libnvrtc.so.*' | head -n1)")" && pwd)
 kernels=python/package/warprow/kernels
 rm -rf "$kernels"
-LD_LIBRARY_PATH=$libraries cargo run --locked --quiet -p warprow-kernels --example prebuild -- "$kernels"
+LD_LIBRARY_PATH=$libraries cargo run --locked --quiet -p warprow-kernels --bin prebuild-kernels -- "$kernels"
 du -sh "$kernels"

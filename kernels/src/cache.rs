@@ -18,7 +18,7 @@ pub fn cache_directory() -> Option<PathBuf> {
     }
 }
 
-/// A file of the cache: the code, then its CRC32C. Whatever is wrong with it, the kernels are compiled again.
+/// A file of the cache: the code (machine code of a `sm_…`, or PTX of a `compute_…`), then its CRC32C. Whatever is wrong with it, the kernels are compiled again.
 pub(crate) struct Cache(PathBuf);
 
 impl Cache {
@@ -31,7 +31,8 @@ impl Cache {
         // A new toolchain may hash otherwise: then there is a new file.
         let mut hasher = DefaultHasher::new();
         inputs.for_each(|input| input.hash(&mut hasher));
-        Self(directory.join(format!("lookup-{arch}-{:016x}.cubin", hasher.finish())))
+        let ending = if arch.starts_with("compute_") { "ptx" } else { "cubin" };
+        Self(directory.join(format!("lookup-{arch}-{:016x}.{ending}", hasher.finish())))
     }
 
     pub(crate) fn get(&self) -> Option<Vec<u8>> {
@@ -66,6 +67,8 @@ mod tests {
     #[test]
     fn keeps_code_and_notices_damage() {
         let directory = tempfile::tempdir().unwrap();
+        let ptx = Cache::within("d".into(), ["a"].into_iter(), "compute_80");
+        assert_eq!(ptx.path().extension().unwrap(), "ptx");
         let path = directory.path().join("deeper");
         let cache = Cache::within(path.clone(), ["a", "b"].into_iter(), "sm_90");
         assert_eq!(cache.get(), None);

@@ -68,6 +68,13 @@ pub struct Arch {
     pub minor: u32,
 }
 
+impl Arch {
+    /// The architecture as PTX is compiled for it, such as `compute_90`: a driver compiles that for any GPU of this or a later one.
+    pub(crate) fn portable(self) -> String {
+        format!("compute_{}{}", self.major, self.minor)
+    }
+}
+
 impl fmt::Display for Arch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}{}", self.major, self.minor)
@@ -84,7 +91,7 @@ impl Drop for Program {
     }
 }
 
-/// The machine code of the kernels for `arch`: prebuilt, or from the cache on disk, else compiled (a few seconds) and put there. Nothing
+/// The code of the kernels for `arch`: prebuilt (machine code, or PTX), or from the cache on disk, else compiled (a few seconds) and put there. Nothing
 /// but a missing NVRTC stands in the way of a machine without a GPU.
 pub fn compile(arch: Arch, driver_version: i32) -> Result<Vec<u8>, KernelError> {
     if arch.major < 8 {
@@ -118,14 +125,13 @@ pub(crate) fn sources<'a>() -> impl Iterator<Item = &'a str> {
     texts.map(|text| -> &'a str { text })
 }
 
-/// Compiles the look-up's kernels for `arch`, wherever else their machine code lies.
-pub(crate) fn compile_anew(arch: Arch) -> Result<Vec<u8>, KernelError> {
-    let arch = arch.to_string();
+/// Compiles the look-up's kernels for `target`, wherever else their code lies: machine code for a `sm_…`, PTX for a `compute_…`.
+pub(crate) fn compile_anew(target: &str) -> Result<Vec<u8>, KernelError> {
     // SAFETY: it looks for a library and calls nothing in it.
     if !unsafe { sys::is_culib_present() } {
-        return Err(KernelError::NoNvrtc { arch, cache: None });
+        return Err(KernelError::NoNvrtc { arch: target.to_owned(), cache: None });
     }
-    Ok(run(MAIN, &[], &OPTIONS, &arch, &version())?.0)
+    Ok(run(MAIN, &[], &OPTIONS, target, &version())?.0)
 }
 
 /// The machine code of other kernels for `arch`, which may include the look-up's headers and `headers` (name and text). Nothing is
@@ -152,7 +158,7 @@ fn version() -> String {
     format!("{major}.{minor}")
 }
 
-/// Code, and what the compiler said.
+/// Code, and what the compiler said. PTX ends with a zero byte, as CUDA wants to have it.
 fn run(
     main: &str,
     headers: &[(&str, &str)],
@@ -197,12 +203,25 @@ fn run(
     if compiled != nvrtcResult::NVRTC_SUCCESS {
         return Err(failed(log(&program)));
     }
+    let is_portable = arch.starts_with("compute_");
     let mut size = 0;
-    // SAFETY: the program was compiled for a real architecture, so that there is machine code.
-    check("asking for the size of the code", unsafe { sys::nvrtcGetCUBINSize(program.0, &mut size) })?;
+    // SAFETY: the program was compiled: for a real architecture there is machine code, and PTX in any case.
+    check("asking for the size of the code", unsafe {
+        if is_portable {
+            sys::nvrtcGetPTXSize(program.0, &mut size)
+        } else {
+            sys::nvrtcGetCUBINSize(program.0, &mut size)
+        }
+    })?;
     let mut code = vec![0u8; size];
     // SAFETY: the buffer has the size that NVRTC asked for.
-    check("taking the code", unsafe { sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast()) })?;
+    check("taking the code", unsafe {
+        if is_portable {
+            sys::nvrtcGetPTX(program.0, code.as_mut_ptr().cast())
+        } else {
+            sys::nvrtcGetCUBIN(program.0, code.as_mut_ptr().cast())
+        }
+    })?;
     Ok((code, log(&program)))
 }
 

@@ -36,6 +36,12 @@ pub enum KernelError {
         /// What it says.
         reason: String,
     },
+    /// Compiled kernels could not be written to a file.
+    #[error("compiled kernels cannot be written to {}: look at the folder's rights, and at the room there", .path.display())]
+    NotKept {
+        /// The file.
+        path: PathBuf,
+    },
     /// CUDA refuses a call.
     #[error("CUDA refuses {what}: {code:?}")]
     Cuda {

@@ -3,8 +3,9 @@
     python python/benchmarks/first_attach.py [--json FILE]
 
 Each time is of a process of its own: until `Store.attach("cuda")` has returned, until the first look-up's rows lie in GPU memory behind that,
-and until a second look-up's do. *prebuilt*: with the machine code that `python/prebuild.sh` put into the wheel. *compiled*: without it, so that
-NVRTC compiles the kernels. *cached*: in the process behind that one, with the cache that it left. Rows are compared.
+and until a second look-up's do. *prebuilt*: with the machine code that the wheel has. *portable*: with the wheel's PTX alone, which CUDA's driver
+compiles. *compiled*: without either, so that NVRTC compiles the kernels. *cached*: in the process behind that one, with the cache that it left.
+CUDA's own cache is off. Rows are compared.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,7 +51,7 @@ with warprow.format("emulated:first?backing=ram&size=64M") as store:
 
 def run(cache: str) -> dict[str, float]:
     """The times of one process."""
-    done = subprocess.run([sys.executable, "-c", ONE], env={**os.environ, "WARPROW_CACHE": cache}, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", ONE], env={**os.environ, "WARPROW_CACHE": cache, "CUDA_CACHE_DISABLE": "1"}, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(done.stderr[-4000:])
     return json.loads(done.stdout.splitlines()[-1])
@@ -60,20 +62,27 @@ def main() -> None:
     arguments.add_argument("--json")
     given = arguments.parse_args()
     kernels = Path(warprow.__file__).parent / "kernels"
+    aside = kernels.with_name("kernels-aside")
     found: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         if kernels.is_dir():
             found["prebuilt"] = run(f"{folder}/unused")
-            made = list(Path(f"{folder}/unused").glob("*")) if Path(f"{folder}/unused").is_dir() else []
-            found["prebuilt"]["files_in_cache"] = len(made)
-            aside = kernels.with_name("kernels-aside")
             kernels.rename(aside)
         try:
+            portable = list(aside.glob("*.ptx")) if aside.is_dir() else []
+            if portable:
+                kernels.mkdir()
+                shutil.copy(portable[0], kernels)
+                found["portable"] = run(f"{folder}/unused")
+                shutil.rmtree(kernels)
+            if found and Path(f"{folder}/unused").is_dir():
+                raise SystemExit("NVRTC has compiled the kernels: the wheel's code is of another version")
             found["compiled"] = run(f"{folder}/cache")
             found["cached"] = run(f"{folder}/cache")
         finally:
-            if not kernels.is_dir() and kernels.with_name("kernels-aside").is_dir():
-                kernels.with_name("kernels-aside").rename(kernels)
+            if aside.is_dir():
+                shutil.rmtree(kernels, ignore_errors=True)
+                aside.rename(kernels)
     for name, times in found.items():
         print(name, ", ".join(f"{what} {time:.3f}" for what, time in times.items()))
     if given.json:

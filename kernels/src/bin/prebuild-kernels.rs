@@ -1,6 +1,6 @@
 //! Compiles the look-up's kernels for programs that are shipped without NVRTC. Needs NVRTC, and no GPU.
 //!
-//!     cargo run --release -p warprow-kernels --example prebuild -- FOLDER
+//!     cargo run --release -p warprow-kernels --bin prebuild-kernels -- FOLDER
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -1,0 +1,129 @@
+"""The backend that pip builds the package with: when wheels get machine code, and what is handed on to maturin. Nothing is built."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+BACKEND = Path(__file__).resolve().parent.parent / "build_backend" / "warprow_build.py"
+
+
+class Maturin(ModuleType):
+    """Stands in for maturin, and keeps what it was given."""
+
+    def __init__(self) -> None:
+        super().__init__("maturin")
+        self.given: list[tuple[str, tuple[Any, ...]]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+        def call(*args: Any) -> Any:
+            self.given.append((name, args))
+            return ["puccinialin"] if name.startswith("get_requires") else "made.whl"
+
+        return call
+
+
+@pytest.fixture
+def maturin(monkeypatch: pytest.MonkeyPatch) -> Maturin:
+    stand_in = Maturin()
+    monkeypatch.setitem(sys.modules, "maturin", stand_in)
+    monkeypatch.delenv("WARPROW_KERNELS", raising=False)
+    return stand_in
+
+
+@pytest.fixture
+def backend(maturin: Maturin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    spec = importlib.util.spec_from_file_location("warprow_build", BACKEND)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(module.platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(module.platform, "system", lambda: "Linux")
+    return module
+
+
+def compiling(backend: Any, monkeypatch: pytest.MonkeyPatch, *, code: int, files: tuple[str, ...] = (), stderr: str = "") -> list[Any]:
+    """Has the compilation of the kernels end so, and leave these files."""
+    calls: list[Any] = []
+
+    def run(command: list[str], **how: Any) -> Any:
+        calls.append((command, how))
+        for name in files:
+            backend.KERNELS.mkdir(exist_ok=True)
+            (backend.KERNELS / name).write_text("code")
+        printed = "".join(f"{backend.KERNELS / name}\n" for name in files)
+        return subprocess.CompletedProcess(command, code, printed, stderr)
+
+    monkeypatch.setattr(backend.subprocess, "run", run)
+    return calls
+
+
+def test_nvrtc_is_asked_for_unless_somebody_says_no(backend: Any, maturin: Maturin, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert backend.get_requires_for_build_wheel() == ["puccinialin", "nvidia-cuda-nvrtc==13.0.*"]
+    assert backend.get_requires_for_build_wheel({"kernels": "no", "build-args": "--locked"}) == ["puccinialin"]
+    assert maturin.given[-1] == ("get_requires_for_build_wheel", ({"build-args": "--locked"},))
+    monkeypatch.setenv("WARPROW_KERNELS", "no")
+    assert backend.get_requires_for_build_wheel() == ["puccinialin"]
+    # The setting comes before the environment.
+    assert len(backend.get_requires_for_build_wheel({"kernels": "yes"})) == 2
+    monkeypatch.setattr(backend.platform, "machine", lambda: "riscv64")
+    assert backend.get_requires_for_build_wheel({"kernels": "yes"}) == ["puccinialin"]
+    for call in (backend.get_requires_for_build_sdist, backend.get_requires_for_build_editable):
+        assert call() == ["puccinialin"]
+    with pytest.raises(SystemExit, match="auto, yes or no"):
+        backend.get_requires_for_build_wheel({"kernels": "maybe"})
+
+
+def test_a_wheel_has_the_code_of_this_version_alone(backend: Any, maturin: Maturin, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = compiling(backend, monkeypatch, code=0, files=("lookup-sm_90-1.cubin", "lookup-compute_80-1.ptx"))
+    backend.KERNELS.mkdir()
+    (backend.KERNELS / "lookup-sm_90-0.cubin").write_text("of an earlier version")
+    assert backend.build_wheel("wheels", {"kernels": "yes", "build-args": "--locked"}) == "made.whl"
+    assert maturin.given == [("build_wheel", ("wheels", {"build-args": "--locked"}, None))]
+    assert sorted(path.name for path in backend.KERNELS.iterdir()) == ["lookup-compute_80-1.ptx", "lookup-sm_90-1.cubin"]
+    command, how = calls[0]
+    assert command[0] == "cargo" and command[-1] == str(backend.KERNELS)
+    folder = backend.nvrtc_folder()
+    assert folder is None or how["env"]["LD_LIBRARY_PATH"].startswith(str(folder))
+
+
+def test_without_nvrtc_a_wheel_is_built_that_says_so(
+    backend: Any, maturin: Maturin, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    compiling(backend, monkeypatch, code=1, stderr="a warning\nlibnvrtc cannot be found\n")
+    backend.KERNELS.mkdir()
+    (backend.KERNELS / "lookup-sm_90-0.cubin").write_text("of an earlier version")
+    assert backend.build_wheel("wheels") == "made.whl"
+    assert "GPUs will need NVRTC: libnvrtc cannot be found" in capfd.readouterr().err
+    assert not list(backend.KERNELS.iterdir())
+    with pytest.raises(SystemExit, match="libnvrtc cannot be found"):
+        backend.build_wheel("wheels", {"kernels": "yes"})
+    # What is not to be made is not tried.
+    calls = compiling(backend, monkeypatch, code=0)
+    assert backend.build_wheel("wheels", {"kernels": "no"}) == "made.whl"
+    assert not calls and "kernels=no" in capfd.readouterr().err
+    # A run that says it went well, and wrote nothing.
+    with pytest.raises(SystemExit, match="nothing was written"):
+        backend.build_wheel("wheels", {"kernels": "yes"})
+
+
+def test_other_calls_go_to_maturin(backend: Any, maturin: Maturin) -> None:
+    settings = {"kernels": "no", "build-args": "--locked"}
+    backend.prepare_metadata_for_build_wheel("m", settings)
+    backend.build_sdist("s", settings)
+    backend.prepare_metadata_for_build_editable("m", settings)
+    backend.build_editable("e", settings)
+    assert [(name, args[1]) for name, args in maturin.given] == [
+        (name, {"build-args": "--locked"})
+        for name in ("prepare_metadata_for_build_wheel", "build_sdist", "prepare_metadata_for_build_editable", "build_editable")
+    ]
