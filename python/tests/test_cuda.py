@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -104,6 +105,7 @@ def test_a_cache_in_gpu_memory_has_what_was_read(stored, admission: str) -> None
 
 def test_rows_are_warm_and_stay(stored) -> None:  # noqa: F811
     store, table = stored
+    table = table.cuda()
     executor = store.attach("cuda", cache_bytes=1 << 20)
     ours = warprow.torch.Embedding(executor, "user", dtype=torch.float32, max_ids=1000)
     warm = executor.warm("user", np.arange(100))
@@ -126,6 +128,7 @@ def test_rows_are_warm_and_stay(stored) -> None:  # noqa: F811
 
 def test_what_is_cached_is_there_after_a_restart(stored, tmp_path) -> None:  # noqa: F811
     store, table = stored
+    table = table.cuda()
     path = tmp_path / "rows"
     with store.attach("cuda", cache_bytes=1 << 20) as executor:
         executor.warm("user", np.arange(50))
