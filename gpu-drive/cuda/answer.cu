@@ -48,15 +48,21 @@ struct Turn {
     u64 image;          // the namespace's bytes
     u64 lbas;
     u64 leave, admin;   // u32: whoever asks for the end, the admin queue's tail doorbell
+    u64 words;          // u32 in pinned memory, WORD_*
     u64 linger_ns, linger_after_ns, limit_ns, latency_ns;
     u64 ticks;          // of the clock for a command, at least
     u64 ticks_per_4k;   // of the clock for 4096 bytes
     u32 mapping_count;
     u32 leave_count, admin_seen;
     u32 nsid, lba_shift, page_shift;
+    u32 number;         // of the launch
+    u32 unused;
 };
 
-static_assert(sizeof(Queue) == 96 && sizeof(Mapping) == 32 && sizeof(Common) == 24 && sizeof(Turn) == 136, "gpu-drive/src/abi.rs");
+static_assert(sizeof(Queue) == 96 && sizeof(Mapping) == 32 && sizeof(Common) == 24 && sizeof(Turn) == 152, "gpu-drive/src/abi.rs");
+
+// Words in pinned memory: the latest launch of which a block has come, the latest that has ended, the latest that the host has called off.
+constexpr u64 WORD_BEGUN = 0, WORD_ENDED = 8, WORD_CALLED_OFF = 64;
 
 constexpr u32 THREADS = 384;
 constexpr u32 MOST_FETCHED = THREADS;         // commands of a pass
@@ -228,8 +234,12 @@ KERNEL __launch_bounds__(THREADS, 2) answer(const __grid_constant__ Turn turn) {
         s.began = was == 0 ? time : was;
         s.near = Mapping{1, 0, 0, 0};
         s.hint = 0;
-        // A launch that CUDA has held back until the host gave it up touches nothing of the drive's any more.
-        s.over = load_relaxed(at<const u32>(turn.leave)) != turn.leave_count;
+        // A launch that CUDA has held back until the host gave it up, or called it off, touches nothing of the drive's any more. Either the
+        // host sees that a block has come, or this one sees what the host has stored: both have such a fence between their steps.
+        store_relaxed(at<u32>(turn.words + WORD_BEGUN), turn.number);
+        fence_sequential();
+        s.over = load_relaxed(at<const u32>(turn.leave)) != turn.leave_count ||
+                 load_relaxed(at<const u32>(turn.words + WORD_CALLED_OFF)) == turn.number;
     }
     __syncthreads();
     bool over = s.over != 0;
@@ -436,9 +446,14 @@ KERNEL __launch_bounds__(THREADS, 2) answer(const __grid_constant__ Turn turn) {
         q.tail = tail;
         q.phase = phase;
         *out = q;
-        // The last block makes it ready for the next turn: nobody looks at it any more.
+        // The last block makes it ready for the next turn: nobody looks at it any more. Then it tells the host, for which all that every
+        // block has stored is there.
         fence_system();
-        if (atomicAdd(&common->blocks, 1u) == gridDim.x - 1) *common = Common{0, 0, 0, 0};
+        if (atomicAdd(&common->blocks, 1u) == gridDim.x - 1) {
+            *common = Common{0, 0, 0, 0};
+            fence_system();
+            store_relaxed(at<u32>(turn.words + WORD_ENDED), turn.number);
+        }
     }
 }
 

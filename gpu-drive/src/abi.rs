@@ -42,6 +42,14 @@ pub(crate) struct Mapping {
     pub(crate) writable: u64,
 }
 
+/// Offsets of words in pinned memory, numbers of launches: the latest of which a block has come, the latest that has ended, the latest that the
+/// host has called off.
+pub(crate) mod words {
+    pub(crate) const BEGUN: usize = 0;
+    pub(crate) const ENDED: usize = 8;
+    pub(crate) const CALLED_OFF: usize = 64;
+}
+
 /// Bytes of what all blocks of a turn share.
 pub(crate) const COMMON_BYTES: u64 = 24;
 
@@ -57,6 +65,7 @@ pub(crate) struct Turn {
     pub(crate) lbas: u64,
     pub(crate) leave: u64,
     pub(crate) admin: u64,
+    pub(crate) words: u64,
     pub(crate) linger_ns: u64,
     pub(crate) linger_after_ns: u64,
     pub(crate) limit_ns: u64,
@@ -69,8 +78,10 @@ pub(crate) struct Turn {
     pub(crate) nsid: u32,
     pub(crate) lba_shift: u32,
     pub(crate) page_shift: u32,
+    pub(crate) number: u32,
+    pub(crate) unused: u32,
 }
 
 const _: () = assert!(size_of::<Queue>() == 96 && size_of::<Mapping>() == 32);
-// The kernel has 136 bytes: 14 words of 64 bits and 6 of 32.
-const _: () = assert!(size_of::<Turn>() == 136);
+// The kernel has 152 bytes: 15 words of 64 bits and 8 of 32.
+const _: () = assert!(size_of::<Turn>() == 152);

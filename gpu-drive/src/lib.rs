@@ -14,6 +14,7 @@
 
 mod abi;
 mod image;
+mod launches;
 mod maker;
 mod mirrored;
 mod offload;

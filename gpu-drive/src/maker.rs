@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use cudarc::driver::sys::CUresult;
-use warprow_gpu_queues::GpuQueueError;
+use warprow_gpu_queues::{GpuQueueError, kept_memory};
 use warprow_kernels::KernelError;
 use warprow_soft_controller::{
     OffloadLack, OffloadLackKind, OffloadMaker, OffloadRequest, Offloaded, register_offloads,
@@ -35,6 +35,7 @@ impl OffloadMaker for Maker {
         let player = Player::of(request.gpu).map_err(|error| lack(&error))?;
         let (size, gpu) = (request.backing.size(), player.gpu());
         let (free, _) = gpu.memory().map_err(|error| lack(&error.into()))?;
+        let free = free + kept_memory(gpu).device.1;
         if size > free {
             let text = format!(
                 "{} has {size} bytes, GPU {} ({}) has {free} free: free some (nvidia-smi shows who has it), spread the store over drives on \

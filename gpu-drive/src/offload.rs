@@ -6,34 +6,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use cudarc::driver::sys;
 use warprow_dma::PeerMemory;
-use warprow_gpu_queues::{DeviceMemory, PinnedMemory, pinned_address, pinned_changes};
+use warprow_gpu_queues::{PinnedMemory, pinned_address, pinned_changes};
 use warprow_soft_controller::{Leave, MappedPlace, Mapping, Offload, OffloadFailure, OffloadQueue, OffloadRate, Turn};
-use zerocopy::{FromBytes, IntoBytes};
 
 use crate::abi;
 use crate::image::Image;
-use crate::player::{PATIENCE, Player, PlayerError, Stream};
+use crate::launches::{Launches, MAX_MAPPINGS, MAX_QUEUES};
+use crate::player::{Player, PlayerError, hardware_queues};
 
-/// Queues of a turn at most; the host serves those beyond.
-const MAX_QUEUES: usize = 256;
-/// Mappings that the GPU reaches at most; reads into those beyond are the host's.
-const MAX_MAPPINGS: usize = 1024;
-const QUEUE_BYTES: usize = size_of::<abi::Queue>();
-const MAPPING_BYTES: usize = size_of::<abi::Mapping>();
-/// Where things lie in the pinned memory: the word that ends turns, the queues, the mappings on their way.
+/// Bytes of pinned memory for the word that ends turns.
+const LEAVE_BYTES: u64 = 4096;
 const LEAVE: usize = 0;
-const QUEUES: usize = 128;
-const MAPPINGS: usize = (QUEUES + MAX_QUEUES * QUEUE_BYTES).next_multiple_of(128);
-const PINNED_BYTES: u64 = (MAPPINGS + MAX_MAPPINGS * MAPPING_BYTES) as u64;
-/// Where things lie in GPU memory: what the blocks of a turn share, the drive's clock, the mappings.
-const COMMON: u64 = 0;
-const CLOCK: u64 = 128;
-const DEVICE_MAPPINGS: u64 = 256;
-const DEVICE_BYTES: u64 = DEVICE_MAPPINGS + (MAX_MAPPINGS * MAPPING_BYTES) as u64;
-
-const _: () = assert!(abi::COMMON_BYTES <= CLOCK);
 
 /// Serves queues of one drive by launches of the answering kernel.
 pub(crate) struct GpuOffload {
@@ -47,18 +31,17 @@ pub(crate) struct GpuOffload {
     /// The mappings that the GPU reaches, in order of address, and what [`pinned_changes`] was when they were found. `None`: to be found again.
     reached: Vec<abi::Mapping>,
     found_at: Option<u64>,
-    /// Whether GPU memory has `reached`.
-    is_uploaded: bool,
+    /// The queues of the latest turn.
+    served: Vec<abi::Queue>,
 }
 
 /// What a launch touches.
 struct Held {
-    // Dropped first: it waits for the kernel.
-    stream: Stream,
+    // Dropped first: they wait for the kernel.
+    launches: Launches,
     player: Arc<Player>,
     _image: Arc<Image>,
     leave: Arc<Leaver>,
-    _device: DeviceMemory,
 }
 
 impl Drop for GpuOffload {
@@ -85,17 +68,14 @@ impl GpuOffload {
         rate: &OffloadRate,
     ) -> Result<Self, PlayerError> {
         let gpu = player.gpu();
-        let pinned = PinnedMemory::allocate(gpu, PINNED_BYTES)?;
-        let device = DeviceMemory::new(gpu, DEVICE_BYTES)?;
+        let pinned = PinnedMemory::allocate(gpu, LEAVE_BYTES)?;
+        let launches = Launches::new(gpu)?;
         let ticks = |per_second: f64| (abi::TICKS * 1e9 / per_second).round() as u64;
         let by_commands = rate.reads_4k_per_second.map_or(0, ticks);
         let by_bytes = rate.bytes_per_second.map_or(0, |bytes| ticks(bytes / 4096.0));
         let turn = abi::Turn {
-            mappings: device.address() + DEVICE_MAPPINGS,
-            common: device.address() + COMMON,
-            clock: device.address() + CLOCK,
+            clock: launches.clock(),
             image: image.address(),
-            queues: pinned.address() + QUEUES as u64,
             leave: pinned.address() + LEAVE as u64,
             // The kernel adds costs up in words of 32 bits: a drive has two reads a second at least.
             ticks: rate.reads_per_second.map_or(0, ticks).min(u32::MAX.into()),
@@ -103,8 +83,17 @@ impl GpuOffload {
             latency_ns: rate.latency.as_nanos() as u64,
             ..abi::Turn::default()
         };
-        let (stream, leave) = (Stream::new(gpu)?, Arc::new(Leaver { pinned, count: Mutex::new(0) }));
-        let held = Held { stream, player, _image: image, leave, _device: device };
+        let leave = Arc::new(Leaver { pinned, count: Mutex::new(0) });
+        let (drives, queues) = (Arc::strong_count(&player), hardware_queues());
+        if drives >= queues {
+            tracing::warn!(
+                drives,
+                hardware_queues = queues,
+                "launches for so many played drives may come behind look-ups: set CUDA_DEVICE_MAX_CONNECTIONS=32 before CUDA is used, or have \
+                 another GPU play some"
+            );
+        }
+        let held = Held { launches, player, _image: image, leave };
         Ok(Self {
             held: ManuallyDrop::new(held),
             is_given_up: false,
@@ -113,7 +102,7 @@ impl GpuOffload {
             mapped: Vec::new(),
             reached: Vec::new(),
             found_at: None,
-            is_uploaded: false,
+            served: Vec::new(),
         })
     }
 
@@ -136,7 +125,7 @@ impl GpuOffload {
         let reached: Vec<_> = reached.take(MAX_MAPPINGS).collect();
         if reached != self.reached {
             self.reached = reached;
-            self.is_uploaded = false;
+            self.held.launches.forget_mappings();
         }
         self.found_at = Some(changes);
     }
@@ -157,11 +146,16 @@ impl GpuOffload {
 
     fn run(&mut self, turn: &Turn<'_>, queues: &mut [OffloadQueue]) -> Result<(), PlayerError> {
         let Some(bells) = pinned_address(turn.doorbells) else { return Ok(()) };
-        let pinned = &self.held.leave.pinned;
-        let mut served = Vec::with_capacity(queues.len());
-        for (index, queue) in queues.iter().enumerate().filter(|(_, queue)| queue.reached).take(MAX_QUEUES) {
+        // Where the GPU has no room for all blocks at once, the last ones come when the turn is over: another queue is last each time.
+        let first = self.held.launches.number() as usize % queues.len().max(1);
+        let (before, behind) = queues.split_at(first);
+        let turned = (first..).zip(behind).chain((0..).zip(before));
+        let mut indices = Vec::with_capacity(queues.len());
+        let mut served = std::mem::take(&mut self.served);
+        served.clear();
+        for (index, queue) in turned.filter(|(_, queue)| queue.reached).take(MAX_QUEUES) {
             let Some((sq, cq)) = self.rings(queue) else { continue };
-            let entry = abi::Queue {
+            served.push(abi::Queue {
                 sq,
                 cq,
                 sq_tail: bells + queue.sq_doorbell as u64,
@@ -174,30 +168,19 @@ impl GpuOffload {
                 tail: queue.cq_tail,
                 phase: queue.cq_phase.into(),
                 ..abi::Queue::default()
-            };
-            pinned.memory().write(QUEUES + served.len() * QUEUE_BYTES, entry.as_bytes());
-            served.push(index);
+            });
+            indices.push(index);
         }
-        if served.is_empty() {
+        self.served = served;
+        if indices.is_empty() {
             return Ok(());
         }
-        if !self.is_uploaded {
-            let bytes = self.reached.as_bytes();
-            pinned.memory().write(MAPPINGS, bytes);
-            let (to, from) = (self.turn.mappings, pinned.address() + MAPPINGS as u64);
-            // SAFETY: both have room for all mappings, and stay until the stream is done, which is waited for below.
-            self.held.stream.with("the mappings of a drive", |stream| unsafe {
-                sys::cuMemcpyAsync(to, from, bytes.len(), stream)
-            })?;
-            self.is_uploaded = true;
-        }
-        self.turn = abi::Turn {
+        let of_turn = abi::Turn {
             lbas: turn.lbas,
             admin: bells,
             linger_ns: turn.linger.as_nanos() as u64,
             linger_after_ns: turn.linger_after.as_nanos() as u64,
             limit_ns: turn.limit.as_nanos() as u64,
-            mapping_count: self.reached.len() as u32,
             leave_count: turn.leave_count,
             admin_seen: turn.admin_seen,
             nsid: turn.nsid,
@@ -205,19 +188,16 @@ impl GpuOffload {
             page_shift: turn.page.trailing_zeros(),
             ..self.turn
         };
+        let Held { launches, player, leave, .. } = &mut *self.held;
         // SAFETY: the rings and mappings are memory that is pinned; the controller keeps them mapped during a turn, and whoever pinned
         // them unmaps them, or deletes their queues, before they are unpinned. The rest is this one's.
-        unsafe { self.held.player.launch(&self.held.stream, served.len() as u32, &self.turn) }?;
-        if let Err(error) = self.held.stream.wait_for(PATIENCE) {
+        if let Err(error) = unsafe { launches.run(player, &of_turn, &mut self.served, &self.reached) } {
             // Whatever has become of the launch: if it comes, it finds that it is to touch nothing.
-            self.held.leave.leave();
+            leave.leave();
             self.is_given_up = true;
             return Err(error);
         }
-        for (place, &index) in served.iter().enumerate() {
-            let mut bytes = [0; QUEUE_BYTES];
-            pinned.memory().read(QUEUES + place * QUEUE_BYTES, &mut bytes);
-            let Ok(entry) = abi::Queue::read_from_bytes(&bytes) else { continue };
+        for (entry, &index) in self.served.iter().zip(&indices) {
             let queue = &mut queues[index];
             (queue.sq_head, queue.cq_head) = (entry.head, entry.seen_head);
             (queue.cq_tail, queue.cq_phase) = (entry.tail, entry.phase != 0);

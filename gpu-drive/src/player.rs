@@ -6,8 +6,8 @@ use std::ptr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum as Attribute, CUmodule, CUresult, CUstream};
-use warprow_gpu_queues::{Gpu, GpuQueueError, PinnedMemory};
+use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum as Attribute, CUresult, CUstream};
+use warprow_gpu_queues::{Gpu, GpuQueueError, KernelModule, MemoryKeeper, PinnedMemory};
 use warprow_kernels::{Arch, KernelError, compile_with};
 
 use crate::abi::{SHARED_BYTES, THREADS, Turn};
@@ -47,17 +47,28 @@ pub(crate) enum PlayerError {
          cudaHostRegister, a module that is loaded), or the GPU is taken by other kernels; play the drive on another GPU"
     )]
     HeldBack(Duration),
+    /// Nothing that a kernel does ends that way.
+    #[error("CUDA says that turn {0} of the answering kernel has ended, and the kernel does not")]
+    Unended(u32),
     /// A launch would then have to set memory aside, and wait for every kernel that runs.
     #[error("the answering kernel needs {0} bytes of local memory on this GPU, where it must not need any")]
     Spills(i32),
+}
+
+/// How many streams may have work at once without waiting for each other (CUDA Programming Guide, CUDA_DEVICE_MAX_CONNECTIONS).
+pub(crate) fn hardware_queues() -> usize {
+    let asked = std::env::var("CUDA_DEVICE_MAX_CONNECTIONS").ok().and_then(|value| value.parse::<usize>().ok());
+    asked.map_or(8, |asked| asked.clamp(1, 32))
 }
 
 /// The kernel on one GPU, loaded once for all drives of the process.
 #[derive(Debug)]
 pub(crate) struct Player {
     gpu: Arc<Gpu>,
-    module: CUmodule,
+    module: Arc<KernelModule>,
     answer: CUfunction,
+    /// While drives are played, nothing is given back to CUDA, which would hold the drives up.
+    _keeper: MemoryKeeper,
 }
 
 // SAFETY: CUDA's handles may be used from any thread.
@@ -91,15 +102,18 @@ impl Player {
         }
         let code = compile_with(SOURCE, &[], &OPTIONS, Arch { major, minor })?;
         let _current = gpu.enter()?;
-        let mut player = Self { gpu: gpu.clone(), module: ptr::null_mut(), answer: ptr::null_mut() };
+        // SAFETY: an image for this device, fresh from the compiler or from its cache.
+        let module = unsafe { KernelModule::load(&gpu, &code) };
+        let module = module.map_err(|code| PlayerError::Cuda("the answering kernel", code))?;
+        let keeper = MemoryKeeper::new(&gpu);
+        let mut player = Self { gpu: gpu.clone(), module, answer: ptr::null_mut(), _keeper: keeper };
         let mut local = 0;
-        // SAFETY: an image for this device; handles and a number are stored. Loading at once: a launch that loads the kernel may wait for
+        // SAFETY: the module is loaded; handles and a number are stored. Loading at once: a launch that loads the kernel may wait for
         // kernels that wait for the drive.
         unsafe {
-            cuda("the answering kernel", sys::cuModuleLoadData(&mut player.module, code.as_ptr().cast()))?;
             cuda(
                 "the answering kernel",
-                sys::cuModuleGetFunction(&mut player.answer, player.module, c"answer".as_ptr()),
+                sys::cuModuleGetFunction(&mut player.answer, player.module.handle(), c"answer".as_ptr()),
             )?;
             cuda("the answering kernel", sys::cuFuncLoad(player.answer))?;
             let shared = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
@@ -121,7 +135,7 @@ impl Player {
             let mut function = ptr::null_mut();
             // SAFETY: the module is loaded; a handle is stored. Loading at once, as above.
             unsafe {
-                cuda("the self-test", sys::cuModuleGetFunction(&mut function, self.module, name.as_ptr()))?;
+                cuda("the self-test", sys::cuModuleGetFunction(&mut function, self.module.handle(), name.as_ptr()))?;
                 cuda("the self-test", sys::cuFuncLoad(function))?;
             }
             Ok::<_, PlayerError>(function)
@@ -211,14 +225,6 @@ unsafe fn launch(kernel: CUfunction, stream: &Stream, words: &mut [u64]) -> Resu
     cuda("the self-test", unsafe {
         sys::cuLaunchKernel(kernel, 1, 1, 1, 1, 1, 1, 0, stream.stream, parameters.as_mut_ptr(), ptr::null_mut())
     })
-}
-
-impl Drop for Player {
-    fn drop(&mut self) {
-        let Ok(_current) = self.gpu.enter() else { return };
-        // SAFETY: loaded once; whoever launched has waited for the end.
-        unsafe { sys::cuModuleUnload(self.module) };
-    }
 }
 
 /// A stream that waits for no other, of the highest priority.

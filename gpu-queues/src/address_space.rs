@@ -6,8 +6,8 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUstream, CUstream_flags_enum, CUstreamCaptureMode_enum as CaptureMode};
 use warprow_dma::{DmaMemory, MemoryKind};
 
+use crate::capture_mode::Relaxed;
 use crate::error::cuda;
-use crate::memory::Relaxed;
 use crate::{DeviceMemory, Gpu, GpuQueueError, PinnedMemory};
 
 /// The processor whose addresses queue descriptors hold.
@@ -114,7 +114,12 @@ impl AddressSpace {
     }
 
     pub(crate) fn shared(&self, bytes: usize) -> Result<SharedMemory, GpuQueueError> {
-        self.share(DmaMemory::allocate(bytes, MemoryKind::Anonymous)?)
+        match self {
+            Self::Gpu(gpu) => {
+                PinnedMemory::allocate_as(gpu, bytes as u64, MemoryKind::Anonymous).map(SharedMemory::Registered)
+            }
+            Self::Host => Ok(SharedMemory::Plain(DmaMemory::allocate(bytes, MemoryKind::Anonymous)?)),
+        }
     }
 
     pub(crate) fn own(&self, bytes: usize) -> Result<StateMemory, GpuQueueError> {

@@ -10,7 +10,7 @@ use warprow_driver::Controller;
 use warprow_spec::registers::offset::DOORBELLS;
 
 use crate::address_space::AddressSpace;
-use crate::memory::Relaxed;
+use crate::capture_mode::Relaxed;
 use crate::register_refusal::RegisterRefusal;
 use crate::{Gpu, GpuQueueError, register_facts};
 

@@ -9,6 +9,7 @@ use warprow_driver::Submitter;
 use crate::abi::{GATE_BYTES, GATE_CLOSED, GATE_INSIDE};
 use crate::address_space::{AddressSpace, QuietStream, SharedMemory};
 use crate::error::stops_kernels;
+use crate::kept_memory;
 use crate::{Gpu, GpuQueueError};
 
 /// How long after the last launch has left its stores to a device's registers may still be on their way: a margin, for
@@ -33,13 +34,17 @@ pub struct Gate {
     left_at: Mutex<Option<Instant>>,
     /// Tells whether the launches' CUDA context lives. `None`: a thread of this process stands in for the kernels.
     probe: Option<QuietStream>,
+    gpu: Option<Arc<Gpu>>,
     lost: AtomicBool,
 }
 
 impl Gate {
     /// An open gate for kernels on `gpu`.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuQueueError> {
-        Self::on(&AddressSpace::Gpu(gpu.clone()), Some(QuietStream::new(gpu)?))
+        let mut gate = Self::on(&AddressSpace::Gpu(gpu.clone()), Some(QuietStream::new(gpu)?))?;
+        kept_memory::note_gate(gpu, gate.memory.memory());
+        gate.gpu = Some(gpu.clone());
+        Ok(gate)
     }
 
     /// An open gate for a thread of this process that stands in for the kernels: [`enter`](Self::enter),
@@ -55,6 +60,7 @@ impl Gate {
             drains: AtomicBool::new(false),
             left_at: Mutex::default(),
             probe,
+            gpu: None,
             lost: AtomicBool::new(false),
         })
     }
@@ -138,6 +144,14 @@ impl Gate {
     pub fn exit(&self) {
         fence(Ordering::Release);
         self.memory.memory().store_u64(GATE_INSIDE, 0);
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        if let Some(gpu) = &self.gpu {
+            kept_memory::forget_gate(gpu, self.memory.memory());
+        }
     }
 }
 

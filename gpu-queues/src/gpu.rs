@@ -130,6 +130,11 @@ impl Gpu {
         Ok(CurrentContext { _here: std::marker::PhantomData })
     }
 
+    /// Whether both are for one context. (A context that somebody made may be gone, and another lie where it was.)
+    pub(crate) fn shares_context(&self, other: &Self) -> bool {
+        ptr::eq(self, other) || self.retained && other.retained && self.context == other.context
+    }
+
     /// Waits until everything that anybody launched in the context has ended.
     pub fn synchronize(&self) -> Result<(), GpuQueueError> {
         let _current = self.enter()?;

@@ -9,6 +9,7 @@
 
 pub mod abi;
 mod address_space;
+mod capture_mode;
 mod doorbell_access;
 mod doorbell_memory;
 mod doorbell_proxy;
@@ -16,6 +17,8 @@ mod doorbell_registers;
 mod error;
 mod gate;
 mod gpu;
+mod kept_memory;
+mod kernel_module;
 mod memory;
 mod memory_placement;
 mod peer_memory;
@@ -32,6 +35,8 @@ pub use doorbell_proxy::{DoorbellProxy, ForwardedGate};
 pub use error::{GpuQueueError, ends_context};
 pub use gate::Gate;
 pub use gpu::{CurrentContext, Gpu};
+pub use kept_memory::{KeptMemory, MemoryKeeper, kept_memory};
+pub use kernel_module::KernelModule;
 pub use memory::{DeviceMemory, PinnedMemory};
 pub use memory_placement::MemoryPlacement;
 pub use pinned_ranges::{pinned_address, pinned_changes};

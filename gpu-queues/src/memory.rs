@@ -2,39 +2,24 @@
 
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUresult, CUstreamCaptureMode_enum as CaptureMode};
+use cudarc::driver::sys::{self, CUresult};
 use warprow_dma::{DmaMemory, MemoryKind};
 
 use crate::address_space::QuietStream;
+use crate::capture_mode::Relaxed;
 use crate::error::cuda;
+use crate::kept_memory::{self, Registered};
 use crate::pinned_ranges;
 use crate::{Gpu, GpuQueueError};
 
-/// While this lives, this thread may allocate, free and copy without ending the captures of other threads' streams.
-pub(crate) struct Relaxed(CaptureMode);
-
-impl Relaxed {
-    /// The caller has made a context current on this thread.
-    pub(crate) fn new() -> Self {
-        let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: it exchanges a number with this thread's. Without, the calls behind say what is wrong.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-        Self(mode)
-    }
-}
-
-impl Drop for Relaxed {
-    fn drop(&mut self) {
-        // SAFETY: as before; the mode is the one that was found.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
-    }
-}
-
-/// Memory of a GPU, zeroed to begin with. Freed when dropped: nothing may use it any more then.
+/// Memory of a GPU, zeroed to begin with. Given up when dropped: nothing may use it any more then, and no kernel that
+/// uses it may run, because while there is a [`MemoryKeeper`](crate::MemoryKeeper) the memory is used again at once.
 #[derive(Debug)]
 pub struct DeviceMemory {
     address: u64,
     bytes: u64,
+    /// Bytes that CUDA has allocated.
+    room: u64,
     gpu: Arc<Gpu>,
 }
 
@@ -58,16 +43,24 @@ impl DeviceMemory {
     }
 
     fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuQueueError> {
+        let room = bytes.max(1);
+        if let Some((address, room)) = kept_memory::take_device(gpu, room) {
+            return Ok(Self { address, bytes, room, gpu: gpu.clone() });
+        }
         let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
         let mut address = 0;
-        let len = usize::try_from(bytes.max(1)).unwrap_or(usize::MAX);
+        let len = usize::try_from(room).unwrap_or(usize::MAX);
         // SAFETY: the context is current; it stores an address.
-        let code = unsafe { sys::cuMemAlloc_v2(&mut address, len) };
+        let mut code = unsafe { sys::cuMemAlloc_v2(&mut address, len) };
+        if code == CUresult::CUDA_ERROR_OUT_OF_MEMORY && kept_memory::release_device(gpu) {
+            // SAFETY: as before.
+            code = unsafe { sys::cuMemAlloc_v2(&mut address, len) };
+        }
         if code != CUresult::CUDA_SUCCESS {
             let free = gpu.memory().map_or(0, |(free, _)| free);
             return Err(GpuQueueError::DeviceMemory { bytes, free, code });
         }
-        Ok(Self { address, bytes, gpu: gpu.clone() })
+        Ok(Self { address, bytes, room, gpu: gpu.clone() })
     }
 
     /// The memory's address on the GPU.
@@ -124,15 +117,12 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if let Ok(_current) = self.gpu.enter() {
-            let _relaxed = Relaxed::new();
-            // SAFETY: allocated once, freed once.
-            unsafe { sys::cuMemFree_v2(self.address) };
-        }
+        kept_memory::give_up_device(&self.gpu, self.address, self.room);
     }
 }
 
-/// Memory of this process that the GPU reaches too: pinned, for as long as this lives.
+/// Memory of this process that the GPU reaches too: pinned, for as long as this lives. When it is dropped nothing may use
+/// the memory any more by its address for kernels, as with [`DeviceMemory`].
 #[derive(Debug)]
 pub struct PinnedMemory {
     address: u64,
@@ -143,6 +133,9 @@ pub struct PinnedMemory {
 impl PinnedMemory {
     /// Registers `memory` with CUDA, for all contexts. A piece of memory is registered once at a time.
     pub fn new(gpu: &Arc<Gpu>, memory: DmaMemory) -> Result<Self, GpuQueueError> {
+        if let Some(address) = kept_memory::take_registration(gpu, &memory) {
+            return Ok(Self::noted(gpu, memory, address));
+        }
         let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let host = memory.as_ptr().cast();
@@ -159,10 +152,23 @@ impl PinnedMemory {
         Ok(registered)
     }
 
+    fn noted(gpu: &Arc<Gpu>, memory: DmaMemory, address: u64) -> Self {
+        pinned_ranges::note(&memory, address);
+        Self { address, memory, gpu: gpu.clone() }
+    }
+
     /// Allocates and registers `bytes` of zeros, on huge pages where there are any.
     pub fn allocate(gpu: &Arc<Gpu>, bytes: u64) -> Result<Self, GpuQueueError> {
+        Self::allocate_as(gpu, bytes, MemoryKind::Auto)
+    }
+
+    pub(crate) fn allocate_as(gpu: &Arc<Gpu>, bytes: u64, kind: MemoryKind) -> Result<Self, GpuQueueError> {
         let len = usize::try_from(bytes).unwrap_or(usize::MAX);
-        Self::new(gpu, DmaMemory::allocate(len, MemoryKind::Auto)?)
+        if let Some(Registered { memory, address }) = kept_memory::take_pinned(gpu, len, kind == MemoryKind::Auto) {
+            memory.fill(0, memory.len(), 0);
+            return Ok(Self::noted(gpu, memory, address));
+        }
+        Self::new(gpu, DmaMemory::allocate(len, kind)?)
     }
 
     /// The memory's address as kernels use it.
@@ -179,10 +185,7 @@ impl PinnedMemory {
 impl Drop for PinnedMemory {
     fn drop(&mut self) {
         pinned_ranges::forget(&self.memory);
-        if let Ok(_current) = self.gpu.enter() {
-            let _relaxed = Relaxed::new();
-            // SAFETY: registered once, unregistered once.
-            unsafe { sys::cuMemHostUnregister(self.memory.as_ptr().cast()) };
-        }
+        let memory = self.memory.clone();
+        kept_memory::give_up_pinned(&self.gpu, Registered { memory, address: self.address });
     }
 }

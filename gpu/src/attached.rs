@@ -22,6 +22,9 @@ use crate::view::View;
 /// Tables, with everything that look-ups of all plans share.
 #[derive(Debug)]
 pub(crate) struct Attached {
+    // Dropped first: it waits for kernels, which use what follows.
+    /// On which tables are replaced, if ever.
+    pub(crate) stream: OnceLock<Stream>,
     pub kernels: Arc<Kernels>,
     pub store: StoreView,
     pub options: GpuOptions,
@@ -39,8 +42,6 @@ pub(crate) struct Attached {
     pub plans: Arc<ReadingPlans>,
     /// Replacements of which the GPU has not said that they have ended.
     pub unended: Mutex<Vec<Arc<Attempt>>>,
-    /// On which tables are replaced, if ever.
-    pub(crate) stream: OnceLock<Stream>,
     /// Wakes the drives' threads, where there are several drives and they have threads.
     pub(crate) waker: Option<DriveWaker>,
     /// Rows that look-ups have brought in, if they are kept.

@@ -279,7 +279,11 @@ impl Drop for Event {
 impl Drop for Stream {
     fn drop(&mut self) {
         let Ok(_current) = self.gpu.enter() else { return };
-        // SAFETY: made once, destroyed once; what runs on it ends all the same.
+        // What its kernels use may go next, and be used again.
+        if let Err(error) = self.wait() {
+            tracing::warn!(%error, "a stream that is given up");
+        }
+        // SAFETY: made once, destroyed once.
         unsafe { sys::cuStreamDestroy_v2(self.stream) };
     }
 }

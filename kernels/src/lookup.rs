@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{
     self, CUfunction, CUfunction_attribute_enum, CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
-    CUlaunchConfig, CUmodule, CUstream,
+    CUlaunchConfig, CUstream,
 };
 
-use warprow_gpu_queues::Gpu;
+use warprow_gpu_queues::{Gpu, KernelModule};
 
 use crate::abi::{Adoption, CachePin, CacheSweep, Lookup, Update, dedupe, expansion};
 use crate::dedupe::SORT_TILE;
@@ -43,7 +43,7 @@ type ByPooling = [CUfunction; 2];
 #[derive(Debug)]
 pub struct Kernels {
     pub(crate) gpu: Arc<Gpu>,
-    module: CUmodule,
+    _module: Arc<KernelModule>,
     sample: CUfunction,
     begin: CUfunction,
     /// Without and with updated rows.
@@ -184,76 +184,72 @@ impl Kernels {
             what: "the context",
             code: sys::cudaError_enum::CUDA_ERROR_INVALID_CONTEXT,
         })?;
-        let mut module = ptr::null_mut();
         // SAFETY: the code is an image for this device, complete by its checksum or fresh from the compiler.
-        KernelError::check("the kernels", unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) })?;
+        let loaded = unsafe { KernelModule::load(gpu, &code) };
+        let module = loaded.map_err(|code| KernelError::Cuda { what: "the kernels", code })?;
         let function = |name: &'static CStr| {
             let mut function = ptr::null_mut();
             // SAFETY: the module is loaded; the name ends with a zero.
-            KernelError::check("a kernel", unsafe { sys::cuModuleGetFunction(&mut function, module, name.as_ptr()) })?;
+            KernelError::check("a kernel", unsafe {
+                sys::cuModuleGetFunction(&mut function, module.handle(), name.as_ptr())
+            })?;
             // SAFETY: the function is one of the module's.
             KernelError::check("loading a kernel", unsafe { sys::cuFuncLoad(function) })?;
             Ok(function)
         };
-        let load = || {
-            let prepare = [function(c"warprow_prepare")?, function(c"warprow_prepare_updated")?];
-            let cached = CachedKernels {
-                mark: function(c"warprow_mark_cached")?,
-                hash: function(c"warprow_hash_cached")?,
-                list: function(c"warprow_list_cached")?,
-                prepare: function(c"warprow_prepare_cached")?,
-                expand: [function(c"warprow_expand_cached_rows")?, function(c"warprow_expand_cached_bags")?],
-            };
-            let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-            for function in prepare.into_iter().chain([cached.prepare]) {
-                // SAFETY: the function is one of the module's.
-                let set = unsafe { sys::cuFuncSetAttribute(function, attribute, SMALL_IDS as i32 * 8) };
-                KernelError::check("64 KiB of shared memory", set)?;
-            }
-            let few = [function(c"warprow_few")?, function(c"warprow_few_updated")?];
-            let few_ids = few_ids(&few)?;
-            Ok(Self {
-                gpu: gpu.clone(),
-                module,
-                sample: function(c"warprow_sample")?,
-                begin: function(c"warprow_begin")?,
-                mark: [function(c"warprow_mark")?, function(c"warprow_mark_updated")?],
-                count: function(c"warprow_count")?,
-                place: function(c"warprow_place")?,
-                hash: [function(c"warprow_hash")?, function(c"warprow_hash_updated")?],
-                list: [function(c"warprow_list")?, function(c"warprow_list_updated")?],
-                sweep: function(c"warprow_sweep")?,
-                rank: function(c"warprow_rank")?,
-                number: function(c"warprow_number")?,
-                prepare,
-                few,
-                few_ids,
-                cached,
-                fetch: function(c"warprow_fetch")?,
-                expand: [
-                    [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
-                    [function(c"warprow_expand_rich_rows")?, function(c"warprow_expand_rich_bags")?],
-                ],
-                finish: function(c"warprow_finish")?,
-                rest: function(c"warprow_rest")?,
-                mask: function(c"warprow_mask")?,
-                direct: [
-                    [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
-                    [function(c"warprow_direct_rich_rows")?, function(c"warprow_direct_rich_bags")?],
-                    [function(c"warprow_direct_updated_rows")?, function(c"warprow_direct_updated_bags")?],
-                ],
-                direct_one: [function(c"warprow_direct_one")?, function(c"warprow_direct_rich_one")?],
-                adopt: function(c"warprow_adopt")?,
-                update: function(c"warprow_update")?,
-                pin_cache: function(c"warprow_pin_cache")?,
-                sweep_cache: function(c"warprow_sweep_cache")?,
-                test_ring: function(c"warprow_test_ring")?,
-                ngrams: function(c"warprow_ngrams")?,
-            })
+        let prepare = [function(c"warprow_prepare")?, function(c"warprow_prepare_updated")?];
+        let cached = CachedKernels {
+            mark: function(c"warprow_mark_cached")?,
+            hash: function(c"warprow_hash_cached")?,
+            list: function(c"warprow_list_cached")?,
+            prepare: function(c"warprow_prepare_cached")?,
+            expand: [function(c"warprow_expand_cached_rows")?, function(c"warprow_expand_cached_bags")?],
         };
-        load().inspect_err(|_| {
-            // SAFETY: nothing of it was launched.
-            unsafe { sys::cuModuleUnload(module) };
+        let attribute = CUfunction_attribute_enum::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        for function in prepare.into_iter().chain([cached.prepare]) {
+            // SAFETY: the function is one of the module's.
+            let set = unsafe { sys::cuFuncSetAttribute(function, attribute, SMALL_IDS as i32 * 8) };
+            KernelError::check("64 KiB of shared memory", set)?;
+        }
+        let few = [function(c"warprow_few")?, function(c"warprow_few_updated")?];
+        let few_ids = few_ids(&few)?;
+        Ok(Self {
+            gpu: gpu.clone(),
+            _module: module.clone(),
+            sample: function(c"warprow_sample")?,
+            begin: function(c"warprow_begin")?,
+            mark: [function(c"warprow_mark")?, function(c"warprow_mark_updated")?],
+            count: function(c"warprow_count")?,
+            place: function(c"warprow_place")?,
+            hash: [function(c"warprow_hash")?, function(c"warprow_hash_updated")?],
+            list: [function(c"warprow_list")?, function(c"warprow_list_updated")?],
+            sweep: function(c"warprow_sweep")?,
+            rank: function(c"warprow_rank")?,
+            number: function(c"warprow_number")?,
+            prepare,
+            few,
+            few_ids,
+            cached,
+            fetch: function(c"warprow_fetch")?,
+            expand: [
+                [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
+                [function(c"warprow_expand_rich_rows")?, function(c"warprow_expand_rich_bags")?],
+            ],
+            finish: function(c"warprow_finish")?,
+            rest: function(c"warprow_rest")?,
+            mask: function(c"warprow_mask")?,
+            direct: [
+                [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
+                [function(c"warprow_direct_rich_rows")?, function(c"warprow_direct_rich_bags")?],
+                [function(c"warprow_direct_updated_rows")?, function(c"warprow_direct_updated_bags")?],
+            ],
+            direct_one: [function(c"warprow_direct_one")?, function(c"warprow_direct_rich_one")?],
+            adopt: function(c"warprow_adopt")?,
+            update: function(c"warprow_update")?,
+            pin_cache: function(c"warprow_pin_cache")?,
+            sweep_cache: function(c"warprow_sweep_cache")?,
+            test_ring: function(c"warprow_test_ring")?,
+            ngrams: function(c"warprow_ngrams")?,
         })
     }
 
@@ -508,13 +504,5 @@ impl Kernels {
             let parameters = parameters.as_mut_ptr();
             sys::cuLaunchKernel(self.pin_cache, blocks, 1, 1, WIDE, 1, 1, 0, stream, parameters, ptr::null_mut())
         })
-    }
-}
-
-impl Drop for Kernels {
-    fn drop(&mut self) {
-        let Ok(_current) = self.gpu.enter() else { return };
-        // SAFETY: loaded once, unloaded once. Launches have ended: their tickets' owners see to it.
-        unsafe { sys::cuModuleUnload(self.module) };
     }
 }
