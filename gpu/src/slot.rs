@@ -116,6 +116,10 @@ impl Graphs {
             },
             keys: abi::KeySpace { dedupe: plan.many.code(), ..abi::KeySpace::default() },
             sort: abi::KeySort { sweeps: sweeps(plan.description.keys.all()), ..abi::KeySort::default() },
+            slot: abi::SlotPlaces {
+                sampling: plan.sampled.map_or(0, |(address, _)| address),
+                ..abi::SlotPlaces::default()
+            },
             ..abi::Lookup::default()
         };
         let of = |kind, needed: bool| {

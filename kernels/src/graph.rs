@@ -33,7 +33,7 @@ unsafe impl Send for LookupGraph {}
 impl LookupGraph {
     /// Makes a graph of the kernels of that kind, for look-ups of about that shape, like `like` in what chooses kernels: the number
     /// of features, whether they are pooled, whether tables are replaced or updated, what kernels have to be able to, how unique keys are
-    /// found. All that a
+    /// found, whether ids are counted. All that a
     /// launch needs is allocated now.
     ///
     /// # Safety
