@@ -369,7 +369,7 @@ mod tests {
         let arranged = arrange(&store.view(), &store.view().tables(), &options).unwrap();
         let [a, b] = &arranged.tables[..] else { panic!() };
         let ranks: Vec<u64> = a.listed.as_ref().unwrap().ranks.ranks().collect();
-        // Those of the list that are not in GPU memory come first: ranks 100, 110 and so on.
+        // Rows of the list that are not in GPU memory come first: ranks 100, 110 and so on.
         let wanted: Vec<u64> = (100..ROWS).filter(|rank| rank % 10 == 0).collect();
         assert!(wanted.iter().all(|rank| ranks.contains(rank)), "{ranks:?}");
         assert_eq!((a.dram_end, a.dram_rows(), a.cold_rows()), (100, ranks.len() as u64, 300));

@@ -40,7 +40,7 @@ pub enum CacheFileError {
         /// Bytes that are read.
         most: u64,
     },
-    /// Its tables are those of another store.
+    /// The file's tables are tables of another store.
     #[error("it is of another store's tables: save this store's cache, and give that file")]
     OfAnotherStore,
 }

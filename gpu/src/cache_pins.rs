@@ -13,7 +13,7 @@ use crate::row_cache::{CacheState, GRACE, GpuCache};
 const ROWS: usize = 16_384;
 
 impl GpuCache {
-    /// Those of these different ranks that are not pinned yet, if sets have room for all of them.
+    /// Which of these different ranks are not pinned yet, if sets have room for all of them.
     pub(crate) fn to_pin(&self, range: u32, ranks: &[u64]) -> Result<Vec<u64>, NoRoomForPins> {
         let state = lock(&self.state);
         state.pins.new_ones(&state.map, range, ranks)

@@ -31,7 +31,7 @@ impl CachePins {
     /// Rows that may be pinned in a set of lines.
     pub const MOST: u8 = MOST;
 
-    /// Those of these different ranks that are not pinned yet.
+    /// Which of these different ranks are not pinned yet.
     ///
     /// # Errors
     /// [`NoRoomForPins`] if sets have no room for all of them, in the order of `ranks`.

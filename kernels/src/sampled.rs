@@ -5,9 +5,9 @@ use crate::SAMPLED_IDS;
 /// The plan that a sampled id is of, and the feature of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampledOf {
-    /// Its number.
+    /// The plan's number.
     pub plan: u32,
-    /// Its number.
+    /// The feature's number in the plan.
     pub feature: u32,
 }
 

@@ -60,7 +60,7 @@ impl ChosenRows<'_> {
     /// that are not known are read from drives, as fast as `pace` lets them.
     ///
     /// # Errors
-    /// That of a row that is not what was written, unless an update overrides the row; [`StoreError::Interrupted`] if the pacer was
+    /// The error of a row that is not what was written, unless an update overrides the row; [`StoreError::Interrupted`] if the pacer was
     /// stopped; errors of reading.
     pub fn read(
         &self,

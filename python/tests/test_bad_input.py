@@ -83,7 +83,7 @@ def test_what_cannot_be_names_its_argument(kit, call, kind, argument) -> None:
     error = caught.value
     assert type(error) is kind and error.argument == argument and argument in str(error), (error.argument, str(error))
     assert error.remedy and len(str(error)) > len(argument) + 8
-    # Its traceback holds what the call was given.
+    # The error's traceback holds what the call was given.
     del error, caught
     goes_on(kit)
 

@@ -6,6 +6,9 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use common::{Host, pattern};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
@@ -572,6 +575,28 @@ fn what_a_kill_left_of_a_sidecar_goes_when_the_drive_is_opened() {
     fs::write(&new, "notes").unwrap();
     drop(open(&format!("emulated:{path}")));
     assert_eq!(fs::read_to_string(&new).unwrap(), "notes");
+}
+
+/// The lock of a process that has ended, while something still has its open file: io_uring, for a while, after a kill.
+#[test]
+fn a_lock_that_no_process_is_seen_to_have_is_waited_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = path(&folder);
+    drop(open(&format!("emulated:{path}?size=1M&serial=KEPT")));
+    let file = fs::File::open(&path).unwrap();
+    let mut locker = Command::new("flock");
+    locker.args(["--nonblock", "--exclusive", "0"]).stdin(file.try_clone().unwrap());
+    // The command would keep a descriptor of the file until it is dropped.
+    let locked = locker.status();
+    drop(locker);
+    let Ok(locked) = locked else { return eprintln!("skipped: flock(1) is not there") };
+    assert!(locked.success(), "{locked}");
+    let until = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(200));
+        drop(file);
+    });
+    assert_eq!(identity(&mut open(&format!("emulated:{path}"))).0, "KEPT");
+    until.join().unwrap();
 }
 
 /// Nothing of a drive that could not be made is left, and what was there before is as it was.

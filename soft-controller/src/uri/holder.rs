@@ -33,15 +33,19 @@ impl LockHolder {
     /// Who has the file locked with flock(2), as procfs tells it, once for each lock. Those that cannot be seen from here, such as
     /// processes of other containers, are left out.
     pub(super) fn all_of(file: &fs::Metadata) -> Vec<Self> {
-        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-        let locks = locks.lines().filter_map(Lock::parse).filter(|lock| lock.is_of(file));
+        let locks = Lock::all_of(file).into_iter();
         locks.map(|lock| Self { pid: lock.pid, command: command(lock.pid), shares: lock.shares }).collect()
+    }
+
+    /// Whether a process is seen to have the file locked. procfs may tell of a process that has ended, while the kernel has not yet
+    /// given its files up.
+    pub(super) fn is_seen(file: &fs::Metadata) -> bool {
+        Lock::all_of(file).iter().any(|lock| Path::new("/proc").join(lock.pid.to_string()).exists())
     }
 
     /// How many locks of flock(2) the file has, as far as procfs tells.
     pub(super) fn count(file: &fs::Metadata) -> usize {
-        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-        locks.lines().filter_map(Lock::parse).filter(|lock| lock.is_of(file)).count()
+        Lock::all_of(file).len()
     }
 }
 
@@ -98,6 +102,12 @@ struct Lock {
 }
 
 impl Lock {
+    /// The locks of a file, as procfs tells them.
+    fn all_of(file: &fs::Metadata) -> Vec<Self> {
+        let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+        locks.lines().filter_map(Self::parse).filter(|lock| lock.is_of(file)).collect()
+    }
+
     /// `1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF`. Behind an arrow stands who waits for the lock before.
     fn parse(line: &str) -> Option<Self> {
         let mut fields = line.split_whitespace().skip(1);

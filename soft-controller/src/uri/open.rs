@@ -3,7 +3,7 @@ use std::io::{ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
@@ -24,6 +24,9 @@ use crate::offload_maker::{OffloadRequest, Offloaded, offload_maker};
 const ATTEMPTS: u32 = 4;
 /// The time between two attempts.
 const MOMENT: Duration = Duration::from_millis(2);
+/// How long a lock is tried that no process is seen to have. When a process was killed, the kernel may give its files up after the process
+/// is gone: those that io_uring had, for example.
+const GIVEN_UP_WITHIN: Duration = Duration::from_secs(1);
 /// How often a drive is looked for whose file goes away, or comes, while it is opened.
 const LOOKS: u32 = 64;
 
@@ -317,12 +320,15 @@ impl DriveUri {
         }
         let how = if self.read_only { FlockArg::LockSharedNonblock } else { FlockArg::LockExclusiveNonblock };
         let mut file = file;
-        let mut attempts = 1;
+        let mut attempts = 1_u32;
+        let began = Instant::now();
         loop {
             match Flock::lock(file, how) {
                 Ok(lock) => return Ok(Locked { lock: Arc::new(lock), is_device }),
                 // Somebody may only have looked whether it is locked, for which it was for a moment.
-                Err((again, Errno::EWOULDBLOCK)) if attempts < ATTEMPTS => {
+                Err((again, Errno::EWOULDBLOCK))
+                    if attempts < ATTEMPTS || began.elapsed() < GIVEN_UP_WITHIN && !LockHolder::is_seen(&metadata) =>
+                {
                     (file, attempts) = (again, attempts + 1);
                     std::thread::sleep(MOMENT);
                 }
