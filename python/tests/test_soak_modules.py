@@ -114,7 +114,7 @@ def test_lookups_of_modules_leave_nothing(store: warprow.Store, device: str) -> 
             Worker(seed, device, shared, wt.Embedding(executor, "user", prefetch=1), bags, table) for seed in range(THREADS)
         ]
         sizes, on_gpu = [], []
-        # The same threads look up in all rounds: others would have memory of their own. What they keep for later grows at first, in
+        # All rounds look up on the threads of the first: others would have memory of their own. What they keep for later grows at first, in
         # look-ups that come before.
         with ThreadPoolExecutor(THREADS) as threads:
             for count in (20_000, *(LOOKUPS // 10,) * 10):

@@ -35,7 +35,7 @@ pub type DataProgress<'a> = dyn FnMut(u64, Option<u64>) -> ControlFlow<()> + 'a;
 /// has one.
 ///
 /// # Errors
-/// Those of reading and of writing; and a file that a later reading of the data set, which is a folder, would take for a part of it.
+/// The errors of reading and of writing; and a file that a later reading of the data set, which is a folder, would take for a part of it.
 pub fn convert(
     spec: &DataSpec,
     out: &Path,
