@@ -37,12 +37,6 @@ impl LockHolder {
         locks.map(|lock| Self { pid: lock.pid, command: command(lock.pid), shares: lock.shares }).collect()
     }
 
-    /// Whether a process is seen to have the file locked. procfs may tell of a process that has ended, while the kernel has not yet
-    /// given its files up.
-    pub(super) fn is_seen(file: &fs::Metadata) -> bool {
-        Lock::all_of(file).iter().any(|lock| Path::new("/proc").join(lock.pid.to_string()).exists())
-    }
-
     /// How many locks of flock(2) the file has, as far as procfs tells.
     pub(super) fn count(file: &fs::Metadata) -> usize {
         Lock::all_of(file).len()
@@ -102,10 +96,12 @@ struct Lock {
 }
 
 impl Lock {
-    /// The locks of a file, as procfs tells them.
+    /// The locks of a file that processes have, as procfs tells them. It may tell of a lock whose process has ended, while the kernel
+    /// has not yet given the process's files up: that one is left out.
     fn all_of(file: &fs::Metadata) -> Vec<Self> {
         let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
-        locks.lines().filter_map(Self::parse).filter(|lock| lock.is_of(file)).collect()
+        let locks = locks.lines().filter_map(Self::parse).filter(|lock| lock.is_of(file));
+        locks.filter(|lock| Path::new("/proc").join(lock.pid.to_string()).exists()).collect()
     }
 
     /// `1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF`. Behind an arrow stands who waits for the lock before.

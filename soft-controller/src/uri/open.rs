@@ -327,7 +327,8 @@ impl DriveUri {
                 Ok(lock) => return Ok(Locked { lock: Arc::new(lock), is_device }),
                 // Somebody may only have looked whether it is locked, for which it was for a moment.
                 Err((again, Errno::EWOULDBLOCK))
-                    if attempts < ATTEMPTS || began.elapsed() < GIVEN_UP_WITHIN && !LockHolder::is_seen(&metadata) =>
+                    if attempts < ATTEMPTS
+                        || began.elapsed() < GIVEN_UP_WITHIN && LockHolder::count(&metadata) == 0 =>
                 {
                     (file, attempts) = (again, attempts + 1);
                     std::thread::sleep(MOMENT);
