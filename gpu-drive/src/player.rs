@@ -106,16 +106,12 @@ impl Player {
         let module = unsafe { KernelModule::load(&gpu, &code) };
         let module = module.map_err(|code| PlayerError::Cuda("the answering kernel", code))?;
         let keeper = MemoryKeeper::new(&gpu);
-        let mut player = Self { gpu: gpu.clone(), module, answer: ptr::null_mut(), _keeper: keeper };
+        // Loaded at once: a launch that loads the kernel may wait for kernels that wait for the drive.
+        let answer = module.function(c"answer").map_err(|code| PlayerError::Cuda("the answering kernel", code))?;
+        let player = Self { gpu: gpu.clone(), module, answer, _keeper: keeper };
         let mut local = 0;
-        // SAFETY: the module is loaded; handles and a number are stored. Loading at once: a launch that loads the kernel may wait for
-        // kernels that wait for the drive.
+        // SAFETY: the module is loaded; a number is stored.
         unsafe {
-            cuda(
-                "the answering kernel",
-                sys::cuModuleGetFunction(&mut player.answer, player.module.handle(), c"answer".as_ptr()),
-            )?;
-            cuda("the answering kernel", sys::cuFuncLoad(player.answer))?;
             let shared = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
             cuda("its shared memory", sys::cuFuncSetAttribute(player.answer, shared, SHARED_BYTES as i32))?;
             let spilled = Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES;
@@ -131,15 +127,9 @@ impl Player {
     /// The self-test: a kernel of one stream waits for one of another. Whatever keeps the second from the GPU meanwhile would keep the
     /// answering kernel from it while a look-up waits for the drive.
     fn check_kernels_meet(&self) -> Result<(), PlayerError> {
-        let function = |name: &CStr| {
-            let mut function = ptr::null_mut();
-            // SAFETY: the module is loaded; a handle is stored. Loading at once, as above.
-            unsafe {
-                cuda("the self-test", sys::cuModuleGetFunction(&mut function, self.module.handle(), name.as_ptr()))?;
-                cuda("the self-test", sys::cuFuncLoad(function))?;
-            }
-            Ok::<_, PlayerError>(function)
-        };
+        // Loaded at once, as above.
+        let function =
+            |name: &CStr| self.module.function(name).map_err(|code| PlayerError::Cuda("the self-test", code));
         let (hold, release) = (function(c"hold")?, function(c"release")?);
         let words = PinnedMemory::allocate(&self.gpu, 4096)?;
         let (released, outcome) = (words.address(), words.address() + 128);

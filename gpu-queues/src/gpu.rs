@@ -16,6 +16,8 @@ const DRIVER_NEEDED: i32 = 13_000;
 pub struct Gpu {
     device: CUdevice,
     context: CUcontext,
+    /// CUDA's number of the context, of which a process never has two alike.
+    context_number: u64,
     /// Whether this retained the primary context, and so has to release it.
     retained: bool,
     name: String,
@@ -102,8 +104,18 @@ impl Gpu {
         retained: bool,
         driver_version: i32,
     ) -> Result<Arc<Self>, GpuQueueError> {
-        let mut gpu =
-            Self { device, context, retained, name: String::new(), driver_version, capability: (0, 0), sms: 0 };
+        let mut gpu = Self {
+            device,
+            context,
+            context_number: 0,
+            retained,
+            name: String::new(),
+            driver_version,
+            capability: (0, 0),
+            sms: 0,
+        };
+        // SAFETY: the context is one; it stores a number.
+        cuda("the context's number", unsafe { sys::cuCtxGetId(context, &mut gpu.context_number) })?;
         gpu.capability = (
             gpu.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
             gpu.attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
@@ -130,9 +142,18 @@ impl Gpu {
         Ok(CurrentContext { _here: std::marker::PhantomData })
     }
 
-    /// Whether both are for one context. (A context that somebody made may be gone, and another lie where it was.)
-    pub(crate) fn shares_context(&self, other: &Self) -> bool {
-        ptr::eq(self, other) || self.retained && other.retained && self.context == other.context
+    pub(crate) fn device(&self) -> CUdevice {
+        self.device
+    }
+
+    /// Tells the context from all others that the process has or had, also from one that lay at its address.
+    pub(crate) fn context_number(&self) -> u64 {
+        self.context_number
+    }
+
+    /// Whether the context is the GPU's primary one, and not one that the caller made.
+    pub(crate) fn is_primary(&self) -> bool {
+        self.retained
     }
 
     /// Waits until everything that anybody launched in the context has ended.

@@ -1,8 +1,7 @@
-//! Memory and modules that stay with CUDA while a GPU plays drives, because to give them back would hold the drives up:
-//! `cuMemFree`, `cuMemHostUnregister` and `cuModuleUnload` wait for every kernel, and keep other threads' launches back
-//! meanwhile, those of the kernel that answers the drives too. docs/gpu-drive.md has the measurements.
+//! Memory that stays with CUDA while a GPU plays drives, because to give it back would hold the drives up: `cuMemFree`
+//! and `cuMemHostUnregister` wait for every kernel, and keep other threads' launches back meanwhile, those of the kernel
+//! that answers the drives too. docs/gpu-drive.md has the measurements.
 
-use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,8 +32,8 @@ fn key(gpu: &Gpu) -> usize {
 }
 
 /// While one lives, memory of its GPU's context that [`DeviceMemory`](crate::DeviceMemory) and
-/// [`PinnedMemory`](crate::PinnedMemory) give up is kept for those that are made later, and modules stay loaded. When
-/// the last one of a context is dropped, all of it is given back to CUDA.
+/// [`PinnedMemory`](crate::PinnedMemory) give up is kept for those that are made later. When the last one of a context is
+/// dropped, all of it is given back to CUDA.
 ///
 /// A context keeps at most 1 GiB of GPU memory and 256 MiB of pinned memory. What is more is given back at once while no
 /// look-up is inside a gate, the oldest first; while one is, up to twice as much is kept until another piece is given up.
@@ -50,8 +49,6 @@ pub struct KeptMemory {
     pub device: (usize, u64),
     /// Pieces of pinned memory, and their bytes.
     pub pinned: (usize, u64),
-    /// Modules.
-    pub modules: usize,
 }
 
 /// Pieces of memory that nobody uses.
@@ -103,16 +100,12 @@ pub(crate) struct Registered {
     pub(crate) address: u64,
 }
 
-/// What keeps a module loaded.
-type Module = Arc<dyn Any + Send + Sync>;
-
 /// What one context keeps.
 #[derive(Debug, Default)]
 struct Kept {
     keepers: usize,
     device: Pieces<u64>,
     pinned: Pieces<Registered>,
-    modules: Vec<Module>,
     /// The memory of gates before launches in this context.
     gates: Vec<DmaMemory>,
 }
@@ -122,7 +115,6 @@ struct Kept {
 struct GivenBack {
     device: Vec<u64>,
     pinned: Vec<Registered>,
-    _modules: Vec<Module>,
 }
 
 impl Kept {
@@ -138,19 +130,11 @@ impl Kept {
         // To free memory waits for look-ups, and these wait for the drives.
         let is_calm = self.gates.iter().all(|gate| gate.load_u64(GATE_INSIDE) == 0);
         let times = if is_calm { 1 } else { 2 };
-        GivenBack {
-            device: self.device.trim(MOST_DEVICE * times),
-            pinned: self.pinned.trim(MOST_PINNED * times),
-            _modules: Vec::new(),
-        }
+        GivenBack { device: self.device.trim(MOST_DEVICE * times), pinned: self.pinned.trim(MOST_PINNED * times) }
     }
 
     fn take_all(&mut self) -> GivenBack {
-        GivenBack {
-            device: self.device.trim(0),
-            pinned: self.pinned.trim(0),
-            _modules: std::mem::take(&mut self.modules),
-        }
+        GivenBack { device: self.device.trim(0), pinned: self.pinned.trim(0) }
     }
 }
 
@@ -204,7 +188,6 @@ pub fn kept_memory(gpu: &Gpu) -> KeptMemory {
     kept().get(&key(gpu)).map_or_else(KeptMemory::default, |context| KeptMemory {
         device: (context.device.pieces.len(), context.device.bytes),
         pinned: (context.pinned.pieces.len(), context.pinned.bytes),
-        modules: context.modules.len(),
     })
 }
 
@@ -272,16 +255,6 @@ pub(crate) fn take_registration(gpu: &Gpu, memory: &DmaMemory) -> Option<u64> {
     let is_same = |piece: &Registered| piece.memory.as_ptr() == memory.as_ptr() && piece.memory.len() == memory.len();
     let (_, piece) = kept().get_mut(&key(gpu))?.pinned.take(|_, piece| is_same(piece))?;
     Some(piece.address)
-}
-
-/// Keeps a module loaded for as long as there is a [`MemoryKeeper`], if there is one.
-pub(crate) fn keep_module(gpu: &Gpu, module: &Module) {
-    if let Some(context) = kept().get_mut(&key(gpu))
-        && context.keepers > 0
-        && !context.modules.iter().any(|kept| Arc::ptr_eq(kept, module))
-    {
-        context.modules.push(module.clone());
-    }
 }
 
 /// `memory` is that of a gate before launches in the context, until [`forget_gate`].

@@ -42,6 +42,17 @@ pub enum KernelError {
         /// The file.
         path: PathBuf,
     },
+    /// A graph was made of a look-up that differs in what chooses kernels. Nothing was launched.
+    #[error(
+        "a look-up of {steps} kernels cannot be launched by a graph of {nodes}: the graph was made of a look-up that differs in what \
+         chooses kernels; make it of one like this"
+    )]
+    OtherSteps {
+        /// Kernels of the graph.
+        nodes: usize,
+        /// Kernels of the look-up.
+        steps: usize,
+    },
     /// CUDA refuses a call.
     #[error("CUDA refuses {what}: {code:?}")]
     Cuda {

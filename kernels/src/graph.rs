@@ -96,22 +96,38 @@ impl LookupGraph {
     ) -> Result<(), KernelError> {
         // Whoever comes after a failure sets everything.
         let other = *lookup != std::mem::take(&mut self.lookup);
-        for ((step, held), &node) in kernels.steps(self.kind, lookup, shape).zip(&mut self.steps).zip(&self.nodes) {
-            if !other && step == *held {
-                continue;
-            }
-            *held = step;
+        let steps = kernels.steps(self.kind, lookup, shape);
+        replace_steps(&mut self.steps, steps, other, |at, step| {
             let mut parameters = step.parameters(lookup);
-            let params = node_params(&step, &mut parameters);
+            let params = node_params(step, &mut parameters);
             // SAFETY: the node is one of this graph; the parameters are those of its function, and are copied. Launches before
             // keep theirs.
-            let set = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.exec, node, &params) };
-            KernelError::check(step.what, set)?;
-        }
+            let set = unsafe { sys::cuGraphExecKernelNodeSetParams_v2(self.exec, self.nodes[at], &params) };
+            KernelError::check(step.what, set)
+        })?;
         self.lookup = *lookup;
         // SAFETY: the caller's promise.
         KernelError::check("a look-up", unsafe { sys::cuGraphLaunch(self.exec, stream) })
     }
+}
+
+/// Replaces the steps that nodes hold: `set` is called for those that differ, for all of them if `all`. A graph has as many nodes as
+/// the look-up that it was made of had steps. A look-up of more or fewer would lose kernels, or run kernels of another: that is an error.
+fn replace_steps(
+    held: &mut [Step],
+    steps: impl Iterator<Item = Step>,
+    all: bool,
+    mut set: impl FnMut(usize, &Step) -> Result<(), KernelError>,
+) -> Result<(), KernelError> {
+    let nodes = held.len();
+    let mut count = 0;
+    for (at, step) in steps.enumerate() {
+        count = at + 1;
+        let Some(held) = held.get_mut(at).filter(|held| all || step != **held) else { continue };
+        set(at, &step)?;
+        *held = step;
+    }
+    if count == nodes { Ok(()) } else { Err(KernelError::OtherSteps { nodes, steps: count }) }
 }
 
 fn node_params(step: &Step, parameters: &mut [*mut std::ffi::c_void; 2]) -> CUDA_KERNEL_NODE_PARAMS {
@@ -135,6 +151,61 @@ impl Drop for LookupGraph {
             }
             if !self.graph.is_null() {
                 sys::cuGraphDestroy(self.graph);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// So many steps, each of so many blocks.
+    fn steps(count: u32, blocks: u32) -> Vec<Step> {
+        let step = |number| Step {
+            what: "a kernel",
+            function: ptr::null_mut(),
+            blocks: if number == 1 { blocks } else { 1 },
+            threads: 32,
+            shared: 0,
+            how: number,
+        };
+        (0..count).map(step).collect()
+    }
+
+    /// Which nodes are set for these steps, and the outcome.
+    fn replaced(held: &mut [Step], steps: Vec<Step>, all: bool) -> (Vec<usize>, Result<(), KernelError>) {
+        let mut set = Vec::new();
+        let outcome = replace_steps(held, steps.into_iter(), all, |at, _| {
+            set.push(at);
+            Ok(())
+        });
+        (set, outcome)
+    }
+
+    #[test]
+    fn nodes_whose_steps_differ_are_set() {
+        let mut held = steps(3, 1);
+        assert!(matches!(replaced(&mut held, steps(3, 1), false), (set, Ok(())) if set.is_empty()));
+        assert!(matches!(replaced(&mut held, steps(3, 9), false), (set, Ok(())) if set == [1]));
+        assert_eq!(held, steps(3, 9));
+        assert!(matches!(replaced(&mut held, steps(3, 9), true), (set, Ok(())) if set == [0, 1, 2]));
+        // What could not be set is not held.
+        let refused = |_, _: &Step| Err(KernelError::OtherSteps { nodes: 0, steps: 0 });
+        assert!(replace_steps(&mut held, steps(3, 4).into_iter(), false, refused).is_err());
+        assert_eq!(held, steps(3, 9));
+    }
+
+    #[test]
+    fn a_look_up_of_more_or_fewer_kernels_than_the_graph_has_is_an_error() {
+        for (nodes, asked) in [(3, 4), (3, 2), (3, 0), (0, 1)] {
+            for all in [false, true] {
+                let (set, outcome) = replaced(&mut steps(nodes, 1), steps(asked, 9), all);
+                assert!(set.iter().all(|&at| at < nodes as usize), "{set:?}");
+                assert!(
+                    matches!(outcome, Err(KernelError::OtherSteps { nodes: had, steps }) if (had, steps) == (nodes as usize, asked as usize)),
+                    "{nodes} nodes, {asked} steps: {outcome:?}"
+                );
             }
         }
     }

@@ -164,7 +164,7 @@ pub(crate) struct Step {
     pub(crate) shared: u32,
     /// The second parameter: of `expand`, of [`expansion`]; of `sweep`, its number; of `fetch`, whether the next may come early; of `few`, whether it is
     /// the first half. The others have one.
-    how: c_uint,
+    pub(crate) how: c_uint,
 }
 
 impl Step {
@@ -187,16 +187,7 @@ impl Kernels {
         // SAFETY: the code is an image for this device, complete by its checksum or fresh from the compiler.
         let loaded = unsafe { KernelModule::load(gpu, &code) };
         let module = loaded.map_err(|code| KernelError::Cuda { what: "the kernels", code })?;
-        let function = |name: &'static CStr| {
-            let mut function = ptr::null_mut();
-            // SAFETY: the module is loaded; the name ends with a zero.
-            KernelError::check("a kernel", unsafe {
-                sys::cuModuleGetFunction(&mut function, module.handle(), name.as_ptr())
-            })?;
-            // SAFETY: the function is one of the module's.
-            KernelError::check("loading a kernel", unsafe { sys::cuFuncLoad(function) })?;
-            Ok(function)
-        };
+        let function = |name: &CStr| module.function(name).map_err(|code| KernelError::Cuda { what: "a kernel", code });
         let prepare = [function(c"warprow_prepare")?, function(c"warprow_prepare_updated")?];
         let cached = CachedKernels {
             mark: function(c"warprow_mark_cached")?,
