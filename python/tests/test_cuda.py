@@ -119,7 +119,7 @@ def test_rows_are_warm_and_stay(stored) -> None:  # noqa: F811
     assert executor.pin("user", [2, 3]).already == 2
     assert executor.cache_statistics()["pinned"] == 3
     assert executor.unpin("user", [3]) == 1 and executor.unpin("user") == 2
-    with pytest.raises(warprow.InvalidArgument, match="with_hbm_rows") as caught:
+    with pytest.raises(warprow.InvalidArgument, match="hbm_rows=") as caught:
         store.attach("cuda", cache_bytes=1 << 17).pin("user", np.arange(len(table)))
     assert caught.value.argument == "ids"
     with pytest.raises(warprow.InvalidArgument, match="has no cache"):
