@@ -19,6 +19,7 @@ from .costs import Meter
 from .data_set import DataSet
 from .drives import TIMINGS, Drives
 from .errors import DatasetMismatch, ModelsError
+from .experiments.ahead import measure_ahead
 from .experiments.closed_loop import Measured, measure
 from .experiments.open_loop import Offered, Server
 from .figures import FIGURES
@@ -26,7 +27,7 @@ from .ids import Drift, PowerLaw, Source, Trace
 from .output.pages import write
 from .pipeline import DenseLayers
 from .shapes import SHAPES, Shape, divisor_for
-from .ways import Way
+from .ways import WarprowModules, Way
 from .world import Answers, draw, make_tables, note
 
 _ABOUT = """Measures how fast recommendation models answer, end to end, by how they get their embeddings.
@@ -115,7 +116,9 @@ def parser() -> argparse.ArgumentParser:
     add("--rates", type=_numbers, help="of latency: samples a second that are offered (shares of what the way answers in a closed loop)")
     add("--loads", type=_shares, default=[0.05, 0.25, 0.5, 0.75, 0.9, 1.2], help="those shares (0.05,0.25,0.5,0.75,0.9,1.2)")
     add("--clients", type=_numbers, default=[1], help="of throughput: how many ask at once, one or more numbers (1)")
+    add("--ahead", type=_numbers, default=[], help="of throughput and embeddings: how many batches Warprow fetches ahead of the one that is answered, one or more numbers; one client alone (none)")
     add("--request", type=int, default=64, help="of latency: samples of a request (64)")
+    add("--sizes", type=_numbers, help="of latency: requests of the batches for which there is a graph (eighths of the largest batch, and 1, 2, 4 ...)")
     add("--batches", type=int, default=200, help="batches of each size that are drawn, and measured at most (200, or fewer if they are large)")
     add("--seconds", type=float, default=3, help="the longest time that one way is measured with one size of batches (3)")
     add("--compile", choices=["yes", "no"], default="yes", help="whether torch.compile compiles the dense layers; on a CPU it does not")
@@ -162,6 +165,15 @@ def _shape(given: argparse.Namespace) -> Shape:
         return dense.deepfm_shape()
     shape = SHAPES[given.shape]
     return shape.scaled(divisor_for(shape, given.bytes))
+
+
+def sizes_of(most: int) -> list[int]:
+    """Requests of the batches for which there is a graph: eighths of the most, and below them each twice the one before.
+
+    A batch that waits while another is answered is rarely a full one. It should not cost as much.
+    """
+    eighth = max(1, most // 8)
+    return [1 << power for power in range(eighth.bit_length()) if 1 << power < eighth] + [min(most, eighth * at) for at in range(1, 9)]
 
 
 class Run:
@@ -248,6 +260,12 @@ class Run:
                 self._add(measure(way, label, answers[batch], layers, given.seconds, self.meter, clients))
             if "embeddings" in given.experiments:
                 self._add(measure(way, label, answers[batch], None, given.seconds, self.meter))
+            if isinstance(way, WarprowModules):
+                for ahead in given.ahead:
+                    if "throughput" in given.experiments:
+                        self._add(measure_ahead(way, label, answers[batch], layers, given.seconds, self.meter, ahead))
+                    if "embeddings" in given.experiments:
+                        self._add(measure_ahead(way, label, answers[batch], None, given.seconds, self.meter, ahead))
         if "latency" in given.experiments:
             assert layers is not None, "latency is that of predictions"
             self._latency(way, label, answers[max(given.batch)], layers)
@@ -258,12 +276,14 @@ class Run:
         told = f"{found.samples_per_second:,.0f} samples/s, p50 {found.p50_us:,.0f} us, p99 {found.p99_us:,.0f} us"
         same = "bit for bit" if found.largest_difference == 0 else f"within {found.largest_difference:g}"
         asked = f"{found.what}, batch {found.batch}, {found.clients} at once"
+        if found.reads_per_second:
+            told += f", {found.reads_per_second:,.0f} reads/s of drives"
         note(f"{found.way} | {found.drives} | {asked}: {told}; {found.compared} samples compared, {same}")
 
     def _latency(self, way: Way, label: str, answers: Answers, layers: DenseLayers) -> None:
         given = self.given
         most = max(1, answers.batch // given.request)
-        sizes = sorted({min(most, 4**power) for power in range(9)})
+        sizes = sorted({min(most, size) for size in given.sizes or sizes_of(most)} | {most})
         best = measure(way, label, answers, layers, given.seconds, self.meter).samples_per_second
         server = Server(way, answers, layers, given.request, sizes)
         try:

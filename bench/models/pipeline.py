@@ -41,6 +41,8 @@ class DenseLayers:
         if is_compiled:
             # Of models before this one, which figures in one process have: torch compiles one function so many times, and then no more.
             torch.compiler.reset()
+            # One for each size of batches, of which open-loop requests have more than torch compiles by default.
+            torch._dynamo.config.recompile_limit = 64
         self._call: Callable[..., torch.Tensor] = torch.compile(self.model, dynamic=False) if is_compiled else self.model
         self.is_compiled, self._note = is_compiled, note
 

@@ -77,10 +77,14 @@ class Answers:
 
     def compare_rows(self, step: Step, at: int) -> None:
         """Compares the embeddings of the batch that `step` has looked up last, bit for bit."""
+        self.compare_embeddings(step.way.name, step.embeddings, at)
+
+    def compare_embeddings(self, who: str, embeddings: torch.Tensor, at: int) -> None:
+        """Compares embeddings of a batch, bit for bit."""
         first = at * self.batch
         assert isinstance(self._way, DeviceMemory)
         wanted = self._way.embed(self.lot.ids[first : first + self.batch].to(self.tables.device))
-        compare.rows_equal(step.way.name, step.embeddings, wanted, self.tables.shape.dim)
+        compare.rows_equal(who, embeddings, wanted, self.tables.shape.dim)
 
 
 def draw(source: Source, shape: Shape, count: int) -> Samples:

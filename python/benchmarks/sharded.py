@@ -10,7 +10,8 @@ all ranks open one drive of the whole store, each at 1/N of its rate.
 
 Every output is compared with what the rows are: bit for bit, sums of ranks in the order of ranks. What a step waits for exchanges is timed
 by CUDA events around the end of each, and so has what a rank waits for a slower one, and not what it does meanwhile. `dense` steps have a
-network on top of the bags. `--phases` times the parts of a step likewise (`--kernels`: and lists the kernels that took longest);
+network on top of the bags. `--graphs` also measures steps that one CUDA graph has (with NCCL's exchanges in it, and the network), on one GPU
+too: ids are copied to the graph's input, and the graph replayed. `--phases` times the parts of a step likewise (`--kernels`: and lists the kernels that took longest);
 `--exchanged` has a single rank exchange with itself, too. Without CUDA (`--device cpu`) the same runs by gloo and executors on the host, to
 try the program.
 """
@@ -40,6 +41,10 @@ from warprow.torch._exchange import Coming, Exchange
 
 #: Rounds of steps, of which the middle one counts.
 ROUNDS = 3
+#: Bytes a second that a rank exchanges, on paper: NVLink's of an H100.
+LINK = 450e9
+#: Reads of a P5800X a second.
+P5800X = 5e6
 #: Ids of a bag, of the features behind the first 22: these have one.
 LONG_BAG = 8
 #: Methods of a sharded collection, of its router, and of what it looks up for others, that are the parts of a step.
@@ -120,6 +125,25 @@ def load(folder: Path, shapes: Shapes, worlds: list[int], device: str) -> None:
             with warprow.format(f"emulated:{folder}/{world}-{rank}.drive?size={capacity}") as store:
                 # Ids are ranks of hotness already.
                 store.load(tables)
+
+
+class Jagged:
+    """What a collection takes without a copy: ids feature by feature, as a KeyedJaggedTensor of TorchRec's has them."""
+
+    def __init__(self, names: list[str], values: torch.Tensor, offsets: torch.Tensor) -> None:
+        self._names, self._values, self._offsets = names, values, offsets
+
+    def keys(self) -> list[str]:
+        return self._names
+
+    def values(self) -> torch.Tensor:
+        return self._values
+
+    def offsets(self) -> torch.Tensor:
+        return self._offsets
+
+    def weights_or_none(self) -> None:
+        return None
 
 
 class Timed:
@@ -258,6 +282,96 @@ def measure(bags: Any, net: Any, batches: list[Any], device: torch.device, timed
     return {"step_ms": middle[0], "exchange_ms": middle[1], "sent_mb": middle[2], "commands": commands, "rounds": [it[0] for it in rounds]}
 
 
+class Captured:
+    """A step in one CUDA graph: bags of ids that lie in its input, and a network on top of them. (On the CPU a call, to try the program.)"""
+
+    def __init__(self, bags: Any, net: Any, names: list[str], batch: dict[str, Any], device: torch.device) -> None:
+        ids = torch.cat([given[0] for given in batch.values()])
+        lengths = torch.cat([given[1].diff() for given in batch.values()])
+        self._ids = ids
+        self._jagged = Jagged(names, ids, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]))
+        self._bags, self._net = bags, net
+        self.found: dict[str, torch.Tensor] = {}
+        self._graph = None
+        if device.type == "cuda":
+            beside = torch.cuda.Stream()
+            beside.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(beside):
+                for _ in range(2):
+                    self._step()
+            torch.cuda.current_stream().wait_stream(beside)
+            torch.cuda.synchronize()
+            self._graph = torch.cuda.CUDAGraph()
+            # NCCL's watchdog, a thread of its own, asks CUDA for events meanwhile.
+            with torch.cuda.graph(self._graph, capture_error_mode="thread_local"):
+                self._step()
+
+    def _step(self) -> None:
+        self.found = self._bags(self._jagged)
+        if self._net is not None:
+            self._net(torch.cat(list(self.found.values()), dim=1))
+
+    def run(self, ids: torch.Tensor) -> None:
+        """One step of a batch of these ids."""
+        self._ids.copy_(ids)
+        if self._graph is None:
+            self._step()
+        else:
+            self._graph.replay()
+
+
+def measure_graphs(
+    bags: Any, net: Any, shapes: Shapes, batches: list[Any], device: torch.device, plan: wt.ShardingPlan, world: int, options: Any
+) -> list[dict[str, Any]]:
+    """Milliseconds of a step in one CUDA graph, without the network and with it. Every output of the graphs is compared first."""
+    fixed = bags.fixed_sizes(batches[0], slack=options.slack)
+    every = [torch.cat([given[0] for given in batch.values()]) for batch in batches]
+    lines = []
+    for dense in (False, True):
+        step = Captured(fixed, net if dense else None, shapes.names, batches[0], device)
+        wrong = 0
+        for batch, ids in zip(batches, every):
+            step.run(ids)
+            for at, name in enumerate(shapes.names):
+                wrong += not torch.equal(step.found[name], shapes.wanted(at, batch[name][0], plan.of(name), world))
+            fixed.check()
+        if wrong:
+            raise SystemExit(f"in a graph, {world} ranks: {wrong} features were wrong")
+        rounds = []
+        for _ in range(ROUNDS):
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            dist.barrier()
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            began = time.perf_counter()
+            for at in range(options.steps):
+                step.run(every[at % len(every)])
+            if device.type == "cuda":
+                torch.cuda.synchronize()
+            rounds.append(1000 * (time.perf_counter() - began) / options.steps)
+        fixed.check()
+        line: dict[str, Any] = {"step_ms": sorted(rounds)[ROUNDS // 2], "rounds": rounds, "dense": dense, "graph": True}
+        if device.type == "cuda" and options.kernels:
+            line.update(kernels_of(lambda at: step.run(every[at % len(every)])))
+        lines.append(line)
+    return lines
+
+
+def kernels_of(step: Any, steps: int = 4) -> dict[str, Any]:
+    """What kernels of a step take, those of NCCL apart, and the longest."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for at in range(steps):
+            step(at)
+        torch.cuda.synchronize()
+    kernels = [it for it in profile.key_averages() if it.self_device_time_total > 0]
+    kernels.sort(key=lambda it: -it.self_device_time_total)
+    in_all = sum(it.self_device_time_total for it in kernels) / 1000 / steps
+    nccl = sum(it.self_device_time_total for it in kernels if "nccl" in it.key.lower()) / 1000 / steps
+    longest = [{"kernel": it.key[:100], "ms": it.self_device_time_total / 1000 / steps, "calls": it.count / steps} for it in kernels[:25]]
+    return {"kernels_ms": in_all, "exchange_ms": nccl, "launches": sum(it.count for it in kernels) / steps, "kernels": longest}
+
+
 def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     device = torch.device("cpu" if options.device == "cpu" else f"cuda:{rank}")
@@ -293,8 +407,9 @@ def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> Non
                 tiers = {"hbm_bytes": memory} if device.type == "cuda" else {"dram_bytes": memory}
                 plan = shapes.plan(world, options.exchanged)
                 with store.attach(str(device), **tiers) as executor:
-                    bags = wt.ShardedEmbeddingBagCollection(executor, shapes.features, plan=plan, stores=kind)
+                    bags = wt.ShardedEmbeddingBagCollection(executor, shapes.features, plan=plan, stores=kind, on_failure="nan")
                     batches = [shapes.batch(samples, 1000 * seed + rank, device) for seed in range(options.batches)]
+                    different = sum(int(torch.unique(given[0]).numel()) for given in batches[0].values())
                     wrong = 0
                     for given in batches:
                         found = bags(given)
@@ -306,12 +421,18 @@ def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> Non
                         raise SystemExit(f"rank {rank} of {world}, {tier}, {kind}: {wrong} features were wrong")
                     for dense in (False, True):
                         line = measure(bags, net if dense else None, batches, device, timed, options.steps)
-                        line.update(ranks=world, tier=tier, stores=kind, batch=samples, dense=dense)
+                        line.update(ranks=world, tier=tier, stores=kind, batch=samples, dense=dense, graph=False, different=different)
                         lines.append(line)
                         if rank == 0:
                             print(json.dumps(line), flush=True)
+                    if options.graphs:
+                        known = {key: lines[-1][key] for key in ("ranks", "tier", "stores", "batch", "commands", "different")}
+                        for line in measure_graphs(bags, net, shapes, batches, device, plan, world, options):
+                            lines.append({"exchange_ms": 0.0, "sent_mb": 0.0, **known, **line})
+                            if rank == 0:
+                                print(json.dumps({key: value for key, value in lines[-1].items() if key != "kernels"}), flush=True)
                     if options.phases and any(it.kind != "replicated" for it in plan.placements):
-                        lines[-2]["phases"] = phases(bags, batches, device, options.steps, timed, options.kernels)
+                        lines[-1]["phases"] = phases(bags, batches, device, options.steps, timed, options.kernels)
                         bags.check()
                     if rank == 0 and options.json:
                         # A run that is ended loses nothing but what it measured then.
@@ -337,6 +458,8 @@ def main() -> None:
     parser.add_argument("--player", default="gpu", choices=["gpu", "threads"], help="who plays drives, of ranks on GPUs")
     parser.add_argument("--phases", action="store_true", help="also the parts of a step")
     parser.add_argument("--kernels", action="store_true", help="with --phases: also the kernels of a step, which takes long to be added up")
+    parser.add_argument("--graphs", action="store_true", help="also steps that one CUDA graph has")
+    parser.add_argument("--slack", type=float, default=1.25, help="with --graphs: room for so many times the different ids of the first batch")
     parser.add_argument("--exchanged", action="store_true", help="a single rank exchanges with itself what one of two would")
     parser.add_argument("--rows", type=int, default=60_000, help="rows of a large table")
     parser.add_argument("--dim", type=int, default=64, help="elements of a row")
@@ -363,24 +486,47 @@ def main() -> None:
             lines += json.loads(Path(f"{folder}/lines-{world}.json").read_text())
             if options.json:
                 options.json.write_text(json.dumps(lines, indent=1))
-    base = {(line["tier"], line["dense"], line["batch"]): line for line in lines if line["ranks"] == options.ranks[0]}
-    print("| tier | ranks | stores | batch of a rank | dense | step, ms | exchange, ms | share | sent, MB | reads | samples/s | of the baseline |")
-    print("|---|---|---|---|---|---|---|---|---|---|---|---|")
+    def like(line: dict[str, Any], batch: int) -> tuple[Any, ...]:
+        return (line["tier"], line["dense"], line["graph"], batch)
+
+    base = {like(line, line["batch"]): line for line in lines if line["ranks"] == options.ranks[0]}
+    print(
+        "| tier | ranks | stores | batch of a rank | dense | graph | step, ms | predicted, ms | off by | exchange, ms | share | sent, MB | reads "
+        "| samples/s | of the baseline |"
+    )
+    print("|---" * 15 + "|")
     for line in lines:
         line["samples_s"] = line["ranks"] * line["batch"] / line["step_ms"] * 1000
         # Of a batch that ranks divide, the baseline looks the whole up.
-        whole = line["batch"] if (line["tier"], line["dense"], line["batch"]) in base else line["batch"] * line["ranks"]
-        first = base[line["tier"], line["dense"], whole]
+        whole = line["batch"] if like(line, line["batch"]) in base else line["batch"] * line["ranks"]
+        first = base[like(line, whole)]
         line["ratio"] = line["samples_s"] / (first["ranks"] * first["batch"] / first["step_ms"] * 1000)
         share = line["exchange_ms"] / line["step_ms"]
+        predicted, off = "", ""
+        if line["ranks"] > 1 and whole == line["batch"]:
+            line["predicted_ms"] = on_paper(first, line, options)
+            predicted, off = f"{line['predicted_ms']:.2f}", f"{line['predicted_ms'] / line['step_ms'] - 1:+.0%}"
         print(
             f"| {line['tier']} | {line['ranks']} | {line['stores']} | {line['batch']} | {'yes' if line['dense'] else 'no'} "
-            f"| {line['step_ms']:.2f} | {line['exchange_ms']:.2f} | {share:.1%} | {line['sent_mb']:.0f} | {line['commands']} "
-            f"| {line['samples_s'] / 1e6:.3f} M | {line['ratio']:.2f} |"
+            f"| {'yes' if line['graph'] else 'no'} | {line['step_ms']:.2f} | {predicted} | {off} | {line['exchange_ms']:.2f} | {share:.1%} "
+            f"| {line['sent_mb']:.0f} | {line['commands']} | {line['samples_s'] / 1e6:.3f} M | {line['ratio']:.2f} |"
         )
     print("every output was compared, bit for bit")
     if options.json:
         options.json.write_text(json.dumps(lines, indent=1))
+
+
+def on_paper(one: dict[str, Any], line: dict[str, Any], options: argparse.Namespace) -> float:
+    """Milliseconds of a step of several ranks, from one of a single GPU, as docs/sharding.md has it on paper."""
+    world = line["ranks"]
+    # Bytes of the different ids of a batch that other ranks have.
+    exchange = 1000 * one["different"] * (1 - 1 / world) * (4 * options.dim + 8) / LINK
+    if line["tier"] == "memory":
+        return float(one["step_ms"] + exchange)
+    rate = options.iops if options.player == "gpu" else P5800X
+    reads = 1000 * one["commands"] / rate
+    fixed = max(one["step_ms"] - reads, 0.0)
+    return float(max(reads * (world if line["stores"] == "shared" else 1), exchange) + fixed)
 
 
 def load_whole(folder: Path, shapes: Shapes, device: str) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -577,12 +580,21 @@ def _dying(rank: int, world: int, folder: Path, address: str) -> str:
     executor = warprow.open(address).attach()
     sharded = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=plan(world))
     given = batch(rank, 10)
-    sharded(given)
     if rank == 1:
-        os._exit(3)
-    raises(warprow.ExchangeFailed, "a rank has died, or made no call within the time-out", lambda: sharded(given))
+        # In the midst of a batch, while the others go on.
+        threading.Timer(0.5, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
+
+    def load() -> None:
+        until = time.monotonic() + 50
+        while time.monotonic() < until:
+            sharded(given)
+
+    began = time.monotonic()
+    error = raises(warprow.ExchangeFailed, "1.* of this machine ha(s|ve) died", load)
+    assert 1 in error.ranks and time.monotonic() - began < 20
     # Nothing is tried any more.
-    again = raises(warprow.ExchangeFailed, "a rank has died", lambda: sharded(given))
+    again = raises(warprow.ExchangeFailed, "died", lambda: sharded(given))
+    assert again.ranks == error.ranks
     return str(again.remedy)
 
 
@@ -592,7 +604,8 @@ def _late(rank: int, world: int, folder: Path, address: str) -> None:
     torch.distributed.barrier()
     sharded = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=plan(world), group=impatient)
     if rank == 0:
-        raises(warprow.ExchangeFailed, "within the time-out", lambda: sharded(batch(rank, 10)))
+        late = raises(warprow.ExchangeFailed, "within the time-out", lambda: sharded(batch(rank, 10)))
+        assert late.ranks == ()
     # Rank 1 is alive, and makes no call. The other group is whole.
     torch.distributed.barrier()
 

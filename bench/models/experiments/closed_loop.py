@@ -50,9 +50,15 @@ class Measured:
     largest_difference: float
     counts: dict[str, int]
 
+    @property
+    def reads_per_second(self) -> float | None:
+        """Commands to drives a second, if each batch had as many as the latest. None: nobody counts them."""
+        commands = self.counts.get("commands")
+        return None if commands is None else commands * self.samples_per_second / self.batch
+
     def as_json(self) -> dict[str, Any]:
         """As a JSON object."""
-        return asdict(self)
+        return {**asdict(self), "reads_per_second": self.reads_per_second}
 
 
 def percentile(values: list[float], share: float) -> float:

@@ -42,7 +42,7 @@ def _same(difference: float) -> str:
 
 def _closed(found: Sequence[Measured]) -> str:
     bound = {(it.batch, it.clients): it.samples_per_second for it in found if it.drives == "none" and it.way.startswith("all rows")}
-    head = ["way", "drives", "batch", "at once", "samples/s", "of the bound", "p50 µs", "p99 µs", "CPU s/M", "drives' CPU s/M", "J/M", "compared"]
+    head = ["way", "drives", "batch", "at once", "samples/s", "of the bound", "p50 µs", "p99 µs", "drives' reads/s", "CPU s/M", "drives' CPU s/M", "J/M", "compared"]
     lines = [
         [
             it.way,
@@ -53,6 +53,7 @@ def _closed(found: Sequence[Measured]) -> str:
             f"{it.samples_per_second / bound[it.batch, it.clients]:.0%}" if (it.batch, it.clients) in bound else None,
             it.p50_us,
             it.p99_us,
+            it.reads_per_second,
             it.cpu_s,
             it.drives_cpu_s,
             it.joules,

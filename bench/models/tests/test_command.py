@@ -14,7 +14,7 @@ import pytest
 import torch
 import warprow
 from models import contenders
-from models.command import main, parser
+from models.command import main, parser, sizes_of
 from models.contenders import choose
 from models.drives import stored
 from models.figures import FIGURES
@@ -153,3 +153,10 @@ def test_every_figure_is_a_run_that_the_command_takes(tmp_path: Path, capsys: py
     for arguments in (["--figures", "11", "--output", str(tmp_path)], ["--figures", "6"]):
         with pytest.raises(SystemExit):
             main(arguments)
+
+
+def test_sizes_of_batches() -> None:
+    assert sizes_of(64) == [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64]
+    for most in (1, 2, 3, 5, 8, 9, 100, 1000):
+        sizes = sizes_of(most)
+        assert 1 <= min(sizes) and max(sizes) <= most and 1 in sizes

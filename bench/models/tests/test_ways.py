@@ -15,6 +15,7 @@ from models.contenders import WAYS, Ground, choose, contenders
 from models.costs import Meter
 from models.drives import Drives, propose, stored
 from models.errors import DatasetMismatch, Unavailable, WrongPrediction
+from models.experiments.ahead import measure_ahead
 from models.experiments.closed_loop import measure, percentile
 from models.ids import PowerLaw, Samples
 from models.pipeline import DenseLayers, Step
@@ -212,3 +213,24 @@ def test_processor_time_is_counted() -> None:
     spent = meter.read().since(before)
     # What a thread has spent that has ended is not taken off.
     assert 0.05 < spent.cpu_s < 10 and spent.drives_s == 0 and spent.joules is None
+
+
+def test_batches_are_fetched_ahead(answers: Answers, tables: Tables, history: Samples) -> None:
+    with stored(DRIVES, tables, propose(SHAPE, history, 4096, DRIVES, 32), lambda text: None) as store:
+        with WarprowModules(store, SHAPE, CPU, {"dram_bytes": 4096}, 32) as way:
+            assert isinstance(way, WarprowModules)
+            for ahead in (1, 2, 5):
+                for layers in (answers.layers, None):
+                    found = measure_ahead(way, "none", answers, layers, 30, Meter(None), ahead)
+                    assert (found.compared, found.largest_difference) == (3 * 32, 0)
+                    assert found.reads_per_second is not None and found.reads_per_second > 0
+            # A row that is wrong is found, in the last batch too.
+            answers.predictions[5, 31] += 1e-3
+            with pytest.raises(WrongPrediction, match="prediction"):
+                measure_ahead(way, "none", answers, answers.layers, 30, Meter(None), 2)
+            answers.tables.on_device[tables.starts[2] + int(answers.lot.ids[5 * 32, 2])] += 1
+            try:
+                with pytest.raises(WrongPrediction, match="embeddings differ"):
+                    measure_ahead(way, "none", answers, None, 30, Meter(None), 2)
+            finally:
+                answers.tables.on_device[tables.starts[2] + int(answers.lot.ids[5 * 32, 2])] -= 1

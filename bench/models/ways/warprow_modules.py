@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import torch
 import warprow
 import warprow.torch
+from typing_extensions import Self
 
 from ..errors import Unavailable
 from ..layout import IdLayout
 from ..shapes import Shape
 from .features import features_of
-from .interface import DeviceWay
+from .interface import DeviceWay, Way
 
 
 class _Jagged:
@@ -86,10 +88,32 @@ class WarprowModules(DeviceWay):
             self._free.append(self._collection)
         self._collection = None
 
+    def fetching_ahead(self, layout: IdLayout, batch: int, ahead: int) -> Self:
+        """This way for one client that fetches rows of so many batches ahead, by a module of its own."""
+        made = copy.copy(self)
+        Way.prepare(made, layout, batch)
+        made._owns = False
+        made._collection = warprow.torch.EmbeddingBagCollection(
+            self.executor, self._features, max_ids=batch * self.shape.ids, prefetch=ahead + 1
+        )
+        return made
+
+    def _jagged(self, ids: torch.Tensor) -> _Jagged:
+        return _Jagged(self._names, ids.view(-1)[self.layout.by_feature], self.layout.feature_bags)
+
+    def fetch(self, ids: torch.Tensor) -> warprow.torch.Prefetched:
+        """Begins to fetch the rows of ids (batch, ids of a sample), which lie on the device."""
+        assert self._collection is not None
+        return self._collection.prefetch(self._jagged(ids))
+
+    def look_up(self, fetched: Any, out: torch.Tensor) -> None:
+        """Embeddings of what was fetched, into a tensor (batch, tables * dim)."""
+        assert self._collection is not None
+        self._collection.lookup(fetched, out=out)
+
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         assert self._collection is not None
-        values = ids.view(-1)[self.layout.by_feature]
-        by_feature = self._collection(_Jagged(self._names, values, self.layout.feature_bags))
+        by_feature = self._collection(self._jagged(ids))
         # All outputs are views of one tensor, side by side.
         first: torch.Tensor = by_feature[self._names[0]]
         return first.as_strided((self.batch, self.shape.width), (self.shape.width, 1))

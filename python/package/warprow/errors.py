@@ -271,6 +271,8 @@ class ExchangeFailed(WarprowError, RuntimeError):
     """Ranks could not reach each other: one has died, or did not answer within the time-out of the process group."""
 
     remedy = "Start all ranks anew, with a new process group: this one is of no use any more."
+    #: The ranks on this machine whose processes have ended; empty: none has, or it is not known.
+    ranks: Sequence[int] = ()
 
 
 class StoreFailed(WarprowError):

@@ -6,6 +6,7 @@
 from ._collection import EmbeddingBagCollection
 from ._embedding import Embedding
 from ._embedding_bag import EmbeddingBag
+from ._fixed_sizes import FixedSizeBags
 from ._ngram_ids import NgramIds
 from ._ngram_table import NgramTable
 from ._prefetched import Prefetched
@@ -17,6 +18,7 @@ __all__ = [
     "Embedding",
     "EmbeddingBag",
     "EmbeddingBagCollection",
+    "FixedSizeBags",
     "NgramIds",
     "NgramTable",
     "Placement",

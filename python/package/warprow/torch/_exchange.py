@@ -8,9 +8,17 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from ..errors import ExchangeFailed, invalid
+from ..errors import ExchangeFailed, RankFailed, invalid
+from . import _processes
 
 _T = TypeVar("_T")
+
+
+def rank_failed(rank: int, kind: str) -> RankFailed:
+    """What all other ranks raise when one of them raises an error of the class `kind`."""
+    error = RankFailed(f"rank {rank} of the group has failed with {kind}: what befell it is raised there")
+    error.rank, error.kind = rank, kind
+    return error
 
 
 class Exchange:
@@ -29,20 +37,29 @@ class Exchange:
         wanted = "nccl" if device.type == "cuda" else "gloo"
         if wanted not in backend:
             raise invalid("group", f'its backend is {backend}, and the executor is on {device}: make one with backend="{wanted}"')
-        self._failed: str | None = None
+        #: The processes of all ranks, once they have told.
+        self.processes: list[_processes.Process] = []
+        self._failed: tuple[str, list[int]] | None = None
 
     def _guarded(self, what: str, call: Callable[[], _T]) -> _T:
-        if self._failed is not None:
-            raise ExchangeFailed(self._failed)
-        try:
-            return call()
-        # What torch raises of a rank that is gone, or that does not answer within the group's time-out.
-        except RuntimeError as error:
-            self._failed = (
-                f"ranks could not exchange {what} ({str(error).splitlines()[0]}): a rank has died, or made no call within the "
-                "time-out of the process group"
-            )
-            raise ExchangeFailed(self._failed) from error
+        if self._failed is None:
+            try:
+                return call()
+            # What torch raises of a rank that is gone, or that does not answer within the group's time-out.
+            except RuntimeError as error:
+                gone = _processes.ended(self.processes)
+                who = "a rank has died, or made no call within the time-out of the process group"
+                if gone:
+                    who = f"rank{'s' if len(gone) > 1 else ''} {', '.join(map(str, gone))} of this machine {'have' if len(gone) > 1 else 'has'} died"
+                self._failed = (f"ranks could not exchange {what} ({str(error).splitlines()[0]}): {who}", gone)
+                raise self._error() from error
+        raise self._error()
+
+    def _error(self) -> ExchangeFailed:
+        assert self._failed is not None, "an exchange has failed"
+        error = ExchangeFailed(self._failed[0])
+        error.ranks = tuple(self._failed[1])
+        return error
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank."""

@@ -97,6 +97,21 @@ class Chosen:
 
 
 @dataclass(frozen=True)
+class Placed:
+    """The different ids of some features, each once, in as much room for each rank as was fixed."""
+
+    #: Shape (world, room): as each rank knows them, by feature; zeros behind them.
+    ids: torch.Tensor
+    #: Of each id of the batch, its place among them; behind them all, if it goes nowhere or there is no room for it.
+    places: torch.Tensor
+    #: Shape (world, features): where the ids of each feature begin.
+    begins: torch.Tensor
+    #: The most different ids of one rank, and whether there is no room for them.
+    needed: torch.Tensor
+    is_full: torch.Tensor
+
+
+@dataclass(frozen=True)
 class Divided:
     """All ids of some features, by rank, and within a rank in their order."""
 
@@ -188,6 +203,28 @@ class Router:
             chosen.append(group.choose(bounded, owner, within, dropped, of_group, given))
         divided = self._divide(given, ids, nothing) if self.divided else None
         return Routed(wrong, missing, lengths.to(torch.int64), fewest, nothing, chosen, divided)
+
+    @property
+    def is_one_sort(self) -> bool:
+        """Whether `place` can be called."""
+        return all(group.is_one_sort for group in self._groups)
+
+    def place(
+        self, given: Bags, absent: torch.Tensor | None, nothing: torch.Tensor | None, columns: _Columns, room: Sequence[int]
+    ) -> list[Placed]:
+        """The ways of ids whose rows come back, by group of features, if each rank has so much room for them.
+
+        Ids that are an error and those that add nothing go nowhere.
+        """
+        dropped = absent if nothing is None else nothing if absent is None else absent | nothing
+        found = []
+        for group, of_group, most in zip(self._groups, columns.groups, room, strict=True):
+            assert of_group is not None, "is_one_sort"
+            own = self._of(given, group.features, given.ids).clamp(self._least, of_group.rows)
+            owner, within = self._owners(given, group.features, own), self._within(given, group.features, own)
+            none = None if dropped is None else self._of(given, group.features, dropped)
+            found.append(group.place(own, owner, within, none, of_group, most))
+        return found
 
     def _columns(self, starts: tuple[int, ...]) -> _Columns:
         if self._latest is None or self._latest[0] != starts:
@@ -303,10 +340,10 @@ class _Group:
         # table lacks are one id.
         firsts = [0, *accumulate((0 if it is None else it) + 2 for it in rows)]
         self._total = firsts[-1]
-        self._is_one_sort = None not in rows and world * self._total < _BEYOND
+        self.is_one_sort = None not in rows and world * self._total < _BEYOND
         # Fewer bits are sorted faster on a GPU.
         self._number = torch.int32 if world * self._total < (1 << 31) - 1 else torch.int64
-        if self._is_one_sort:
+        if self.is_one_sort:
             edges = [rank * self._total + first for rank in range(world) for first in firsts[:-1]] + [world * self._total]
             self._rows = torch.tensor(rows, dtype=torch.int64, device=device)
             self._firsts = torch.tensor(firsts[:-1], dtype=torch.int64, device=device)
@@ -317,7 +354,7 @@ class _Group:
 
     def columns(self, starts: tuple[int, ...]) -> _Spread | None:
         """Of a batch whose features' ids begin so; None if equal ids are not found by one sort."""
-        if not self._is_one_sort:
+        if not self.is_one_sort:
             return None
         counts = self._counts(starts)
         total = sum(starts[at + 1] - starts[at] for at in self.features)
@@ -365,4 +402,40 @@ class _Group:
             ids=torch.empty_like(within).scatter_(0, piece, within[order]),
             places=places if nothing is None else torch.minimum(places, before[-1]),
             counts=torch.diff(before).reshape(self._world, len(self.features)),
+        )
+
+    def place(
+        self,
+        ids: torch.Tensor,
+        owner: torch.Tensor,
+        within: torch.Tensor,
+        nothing: torch.Tensor | None,
+        spread: _Spread,
+        room: int,
+    ) -> Placed:
+        """As `choose`, with the different ids of each rank at the beginning of its room."""
+        world, features = self._world, len(self.features)
+        key = torch.add(spread.first, owner, alpha=self._total) + ids
+        if nothing is not None:
+            key = torch.where(nothing, torch.full_like(key, world * self._total), key)
+        key, order = torch.sort(key.to(self._number))
+        new = torch.ones(ids.shape, dtype=torch.bool, device=ids.device)
+        torch.ne(key[1:], key[:-1], out=new[1:])
+        ends = new.cumsum(0)
+        before = torch.cat([self._zero, ends])[torch.searchsorted(key, self._edges)]
+        # What goes nowhere is of a rank behind the last.
+        first = before[::features]
+        rank = torch.div(key, self._total, rounding_mode="floor").to(torch.int64)
+        among = ends - 1 - first[rank]
+        # What there is no room for goes behind all rooms, where nothing is looked up.
+        place = torch.where((among < room) & (rank < world), rank * room + among, world * room)
+        sent = torch.zeros(world * room + 1, dtype=within.dtype, device=ids.device).scatter_(0, place, within[order])
+        own = before[:-1].reshape(world, features)
+        most = torch.diff(first).amax()
+        return Placed(
+            ids=sent[:-1].reshape(world, room),
+            places=torch.empty_like(place).scatter_(0, order, place),
+            begins=(own - own[:, :1]).clamp(max=room),
+            needed=most,
+            is_full=most > room,
         )

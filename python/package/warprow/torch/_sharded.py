@@ -19,11 +19,14 @@ from ._agreement import Shape, agreed, describe
 from ._batches import check_features
 from ._batches import joined as joined_bags
 from ._collection import EmbeddingBagCollection
-from ._exchange import Coming, Exchange
+from ._exchange import Coming, Exchange, rank_failed
+from ._fixed_sizes import FixedSizeBags, Sizes
+from ._fixed_sizes import agreed as agreed_sizes
 from ._lookup import check_ids
 from ._module import StoredModule, executor_of
 from ._options import LookupOptions
 from ._prefetched import Prefetched, check_prefetched
+from ._processes import own
 from ._routes import Bags, Route, Routed, Router, joined, runs
 from ._served import Asked, Counts, Duties, Served, Told
 from ._shard_plan import ShardingPlan, plan_sharding
@@ -131,10 +134,11 @@ class ShardedEmbeddingBagCollection(nn.Module):
         # A rank that cannot take part tells the others, which would wait for it.
         prepared, error = _tried(prepare)
         told = self._exchange.gather({"error": f"{type(error).__name__}: {error}"} if error is not None else prepared[2])
+        self._exchange.processes = self._exchange.gather(own())
         if error is not None:
             raise error
         self.features, self.plan, _ = prepared
-        self.stores, self.dtype, self.missing = stores, dtype, missing
+        self.stores, self.dtype, self.missing, self.on_failure = stores, dtype, missing, on_failure
         shapes = agreed(told, self.plan, stores)
         _, error = _tried(lambda: self._make(executor, shapes, missing, on_failure, max_ids, prefetch))
         self._leave_together(self._exchange.gather(_code(error)), error)
@@ -305,6 +309,72 @@ class ShardedEmbeddingBagCollection(nn.Module):
             raise invalid("prefetched", "another module prefetched it: look it up there")
         found: dict[str, torch.Tensor] = prefetched._take_from(self)()
         return found
+
+    def fixed_sizes(self, batch: Any, *, slack: float = 1.25) -> FixedSizeBags:
+        """This collection for batches of one size, whose steps wait for nothing on the CPU: a CUDA graph can have them. All ranks call it.
+
+        Batches of a rank have as many bags as `batch`, and as many ids of each feature; features of which each bag of `batch` has one id keep
+        that. Ranks may differ. What this collection looks up meanwhile, and what the one that is made does, run one at a time.
+
+        Parameters
+        ----------
+        batch : mapping of str to tuple, or KeyedJaggedTensor
+            A batch as later ones are: its ids say how many different ones there will be.
+        slack : float
+            Room for so many times the different ids that `batch` asks a rank for, from 1 on; the most of all ranks counts.
+
+        Returns
+        -------
+        FixedSizeBags
+            Called, or captured, by all ranks.
+
+        Raises
+        ------
+        InvalidArgument
+            `slack` is less than 1; `on_failure` is "raise"; the batch has no bags; a table that is not replicated has keys; one that exchanges sums: place it with
+            `exchange="rows"`; or one that is spread by rows has fewer rows than there are ranks: replicate it. Or as `forward`.
+        RanksDisagree
+            Another rank could not take part, whose number `rank` is.
+        WrongType, ExchangeFailed
+            As `forward`.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+
+        def sizes() -> tuple[Sizes, list[bool]]:
+            if not 1 <= slack < float("inf"):
+                raise invalid("slack", f"{slack}: give a number from 1 on")
+            if self.on_failure != "nan" and not self._is_replicated:
+                text = 'ranks would get zeros for rows that another could not read: make the collection with on_failure="nan"'
+                raise invalid("on_failure", text)
+            if self._duties.divided:
+                name = self.features[self._duties.divided[0]].table
+                raise invalid("plan", f'table {name!r} exchanges sums, whose number changes: place it with exchange="rows"')
+            for feature, route in zip(self.features, self._router.routes, strict=True):
+                kind = self.plan.of(feature.table).kind
+                if kind != "replicated" and route.rows is None:
+                    raise invalid("plan", f"table {feature.table!r} has keys, none of which could fill room: replicate it")
+                if kind == "rows" and route.rows is not None and route.rows < self._exchange.size:
+                    raise invalid("plan", f"table {feature.table!r} has fewer rows than there are ranks: replicate it")
+            if not self._router.is_one_sort:
+                raise invalid("plan", "tables that are spread by rows have more rows than 64-bit numbers: place some whole")
+            given = self._checked(batch)
+            if given.bags == 0:
+                raise invalid("batch", "it has no bags")
+            route = self._router.send(given)
+            if bool(route.wrong_offsets):
+                raise _wrong_offsets(given.ids.shape[0])
+            ids = tuple(last - first for first, last in pairwise(given.starts))
+            ones = [count == given.bags and fewest == 1 for count, fewest in zip(ids, route.fewest.tolist(), strict=True)]
+            return Sizes(given.bags, ids, tuple(int(it.counts.sum(1).max()) for it in route.chosen)), ones
+
+        found, error = _tried(sizes)
+        told = self._exchange.gather(Sizes(0, (), (), f"{type(error).__name__}: {error}") if error is not None else found[0])
+        if error is not None:
+            raise error
+        return FixedSizeBags(self, agreed_sizes(told), found[1], slack)
 
     def _look_up(self, step: _Step) -> dict[str, torch.Tensor]:
         """The second half of a batch that is fetched ahead."""
@@ -541,7 +611,18 @@ class ShardedEmbeddingBagCollection(nn.Module):
         group, dim = self._duties.groups[which], rows.shape[1]
         # With the row of zeros behind them, which is that of ids that went nowhere.
         rows = rows.as_strided((rows.shape[0] + 1, dim), (dim, 1))
-        factors = None
+        places = route.chosen[which].places
+        weighted = any(self.features[at].weighted for at in group)
+        if not weighted and given.bags and places.shape[0] == len(group) * given.bags and min(counts.fewest[at] for at in group) == 1:
+            # Each bag is a row. A sum from +0 has no -0.
+            sums = rows.add_(0.0).index_select(0, places)
+        else:
+            sums = self._added_up(which, rows, places, given)
+        return self._of_group(which, sums, route, given)
+
+    def _added_up(self, which: int, rows: torch.Tensor, places: torch.Tensor, given: Bags) -> torch.Tensor:
+        """The bags of a group of features, of which `places` says where in `rows` the row of each id is."""
+        group, factors = self._duties.groups[which], None
         if any(self.features[at].weighted for at in group):
             assert given.weights is not None, "a feature is weighted"
             ones = given.weights.new_ones
@@ -551,13 +632,12 @@ class ShardedEmbeddingBagCollection(nn.Module):
                 for first, last in given.spans([at])
             ]
             factors = joined(parts, given.weights)
-        places = route.chosen[which].places
-        if factors is None and given.bags and places.shape[0] == len(group) * given.bags and min(counts.fewest[at] for at in group) == 1:
-            # Each bag is a row. A sum from +0 has no -0.
-            sums = rows.add_(0.0).index_select(0, places)
-        else:
-            sums = sums_of_bags(rows, places, given.own_offsets(group), factors)
-        by_feature = sums.reshape(len(group), given.bags, dim)
+        return sums_of_bags(rows, places, given.own_offsets(group), factors)
+
+    def _of_group(self, which: int, sums: torch.Tensor, route: Routed, given: Bags) -> dict[str, torch.Tensor]:
+        """The bags of a group of features, by the names of these."""
+        group = self._duties.groups[which]
+        by_feature = sums.reshape(len(group), given.bags, sums.shape[1])
         return {self.features[at].name: self._finished(of_feature, at, route, given) for at, of_feature in zip(group, by_feature, strict=True)}
 
     def _bags_of_sums(self, came: torch.Tensor, route: Routed, given: Bags) -> dict[str, torch.Tensor]:
@@ -712,8 +792,5 @@ def _first_failed(codes: Sequence[int], own: int) -> RankFailed | None:
     """Which other rank failed, of codes by rank."""
     for rank, code in enumerate(codes):
         if code and rank != own:
-            kind = _KINDS[code]
-            error = RankFailed(f"rank {rank} of the group has failed with {kind}: what befell it is raised there")
-            error.rank, error.kind = rank, kind
-            return error
+            return rank_failed(rank, _KINDS[code])
     return None

@@ -1,0 +1,196 @@
+"""Sharded collections for batches of one size: every row is that of a module that is not sharded, bit for bit, in CUDA graphs too where there
+are GPUs; and what is wrong with a batch is told, never answered."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+    pytest.skip("torch has no gloo", allow_module_level=True)
+
+import warprow  # noqa: E402
+import warprow.torch as wt  # noqa: E402
+from warprow import Feature  # noqa: E402
+
+import checkpoints  # noqa: E402
+import ranks  # noqa: E402
+import test_sharded as sharded  # noqa: E402
+
+BAGS = 40
+#: The last feature has one id in each bag.
+FEATURES = [*sharded.FEATURES, Feature("one", "user", pooling="sum")]
+WORLDS = [("cpu", 2), ("cpu", 3)] + [("cuda", world) for world in (1, 2) if world <= sharded.GPUS]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A file of all tables, which any number of processes can open."""
+    path = tmp_path_factory.mktemp("tables") / "model.safetensors"
+    checkpoints.write(path, {name: ("F32", sharded.table(name)) for name in sharded.TABLES})
+    return f"attached:{path}"
+
+
+def batch(seed: int, device: str, *, longest: int = 9, one_id: bool = False) -> dict[str, tuple[torch.Tensor, ...]]:
+    """Batches of one size, whatever the seed: bags of 0 to `longest` ids in another order each time."""
+    random = torch.Generator().manual_seed(seed)
+    given: dict[str, tuple[torch.Tensor, ...]] = {}
+    for feature in FEATURES:
+        lengths = torch.arange(BAGS) % (longest + 1)
+        lengths = lengths[torch.randperm(BAGS, generator=random)] if feature.name != "one" else torch.ones(BAGS, dtype=torch.int64)
+        rows = 1 if one_id else sharded.TABLES[feature.table][0]
+        count = int(lengths.sum())
+        parts: tuple[torch.Tensor, ...] = (torch.randint(0, rows, (count,), generator=random), torch.cat([torch.zeros(1, dtype=torch.int64), lengths.cumsum(0)]))
+        given[feature.name] = (*parts, torch.randn(count, generator=random)) if feature.weighted else parts
+    return {name: tuple(it.to(device) for it in parts) for name, parts in given.items()}
+
+
+def compare(found: dict[str, torch.Tensor], wanted: dict[str, torch.Tensor], where: object) -> int:
+    assert list(found) == [feature.name for feature in FEATURES]
+    for name in found:
+        sharded.same(found[name], wanted[name], (where, name))
+    return sum(rows.numel() for rows in found.values())
+
+
+def all_nan(found: dict[str, torch.Tensor]) -> bool:
+    return all(bool(rows.isnan().all()) for rows in found.values())
+
+
+def _fixed(rank: int, world: int, folder: Path, address: str, kind: str) -> int:
+    device = "cpu" if kind == "cpu" else f"cuda:{rank}"
+    store = warprow.open(address, read_only=True)
+    executor = store.attach(device, dram_bytes=20_000, **({} if kind == "cpu" else {"hbm_bytes": 20_000}))
+    plain = wt.EmbeddingBagCollection(executor, FEATURES)
+    collection = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=sharded.plan(world), on_failure="nan")
+    first = batch(sharded.SEED * 100 + rank, device)
+    fixed = collection.fixed_sizes(first, slack=2.0)
+    assert "room for" in repr(fixed) and not list(fixed.parameters()) and all(it % 64 == 0 or it < 400 for it in fixed.room)
+    compared = 0
+    for step in range(4):
+        given = batch(sharded.SEED * 100 + 10 * step + rank, device)
+        compared += compare(fixed(given if step % 2 else sharded.jagged(given)), plain(given), (rank, step))
+    fixed.check()
+    assert fixed.recover() is False
+    if kind == "cuda":
+        compared += _captured(rank, fixed, plain, device)
+    # Ranks may have other sizes, and the collection itself goes on.
+    other = collection.fixed_sizes(batch(7, device, longest=3 + rank), slack=2.0)
+    given = batch(9, device, longest=3 + rank)
+    compared += compare(other(given), plain(given), rank)
+    compared += compare(collection(given), plain(given), rank)
+    # Something is wrong on one rank: nothing of its batch is answered, and the others have what they asked for.
+    many, kinds = batch(50 + rank, device), ("MissingIds", "InvalidArgument", "InvalidArgument", "InvalidArgument")
+    wrong = [dict(many) for _ in kinds]
+    ids, offsets = many["user"][:2]
+    wrong[0]["user"] = (torch.where(torch.arange(len(ids), device=device) == 5, 5000, ids), offsets)
+    # A table that is placed whole, offsets that descend, and a bag without its one id.
+    shop = many["shop"]
+    wrong[1]["shop"] = (shop[0], shop[1].flip(0), shop[2])
+    one = many["one"]
+    wrong[2]["one"] = (one[0], torch.cat([one[1][:1], one[1][:-2], one[1][-1:]]))
+    wrong[3]["user"] = (ids, offsets + 1)
+    for at, (kind_of, bad) in enumerate(zip(kinds, wrong, strict=True)):
+        found = fixed(bad if rank == world - 1 else many)
+        if rank == world - 1:
+            assert all_nan(found), (at, rank)
+            sharded.raises(getattr(warprow, kind_of), "missing|offsets", fixed.check)
+        else:
+            compared += compare(found, plain(many), (at, rank))
+            error = sharded.raises(warprow.RankFailed, f"rank {world - 1} of the group has failed with {kind_of}", fixed.check)
+            assert (error.rank, error.kind) == (world - 1, kind_of)
+        compared += compare(fixed(many), plain(many), (at, rank))
+        fixed.check()
+    # Room that one batch needed is too little for another.
+    if world > 1:
+        tight = collection.fixed_sizes(batch(3, device, one_id=True), slack=1.0)
+        found = tight(many)
+        assert all_nan(found)
+        sharded.raises(warprow.InvalidArgument, "different ids, and there is room for", tight.check)
+        few = batch(4, device, one_id=True)
+        compared += compare(tight(few), plain(few), rank)
+        tight.check()
+    return compared
+
+
+def _captured(rank: int, fixed: Any, plain: Any, device: str) -> int:
+    """Steps in a graph, exchanges included, of batches that are copied to its inputs."""
+    inputs = batch(1, device)
+    beside = torch.cuda.Stream()
+    with torch.cuda.stream(beside):
+        fixed(inputs)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        found = fixed(inputs)
+    compared = 0
+    for step in range(6):
+        given = batch(1000 + 10 * step + rank, device)
+        for name, parts in given.items():
+            for own, part in zip(inputs[name], parts, strict=True):
+                own.copy_(part)
+        graph.replay()
+        torch.cuda.synchronize()
+        compared += compare(found, plain(given), (rank, step, "graph"))
+        fixed.check()
+    # A table lacks an id of one rank's batch.
+    torch.distributed.barrier()
+    if rank == 0:
+        inputs["user"][0][3] = -5
+    graph.replay()
+    torch.cuda.synchronize()
+    if rank == 0:
+        assert all_nan(found)
+        sharded.raises(warprow.MissingIds, "missing", fixed.check)
+    else:
+        sharded.raises(warprow.RankFailed, "rank 0", fixed.check)
+    return compared
+
+
+@pytest.mark.parametrize(("kind", "world"), WORLDS)
+def test_every_row_is_that_of_a_module_that_is_not_sharded(checkpoint: str, tmp_path: Path, kind: str, world: int) -> None:
+    compared = ranks.run(world, tmp_path, _fixed, checkpoint, kind, backend=sharded.backend(kind))
+    assert all(it > 10_000 for it in compared)
+
+
+def _refused(rank: int, world: int, folder: Path, address: str) -> None:
+    executor = warprow.open(address, read_only=True).attach("cpu")
+    given = batch(rank, "cpu")
+
+    def made(**options: Any) -> Any:
+        return wt.ShardedEmbeddingBagCollection(executor, FEATURES, **{"plan": sharded.plan(world), "on_failure": "nan", **options})
+
+    bags = made()
+    for word, call in (
+        ("slack: 0.5", lambda: bags.fixed_sizes(given, slack=0.5)),
+        ("on_failure: ranks would get zeros", lambda: made(on_failure="raise").fixed_sizes(given)),
+        ("'item' exchanges sums", lambda: made(plan=sharded.plan(world, item="sums")).fixed_sizes(given)),
+        ("no bags", lambda: bags.fixed_sizes({name: tuple(it[: 1 - at % 2 if at == 1 else 0] for at, it in enumerate(parts)) for name, parts in given.items()})),
+    ):
+        sharded.raises(warprow.InvalidArgument, word, call)
+    # One rank alone cannot take part: the others are told which.
+    if rank == 1:
+        sharded.raises(warprow.InvalidArgument, "slack", lambda: bags.fixed_sizes(given, slack=0.0))
+    else:
+        assert sharded.raises(warprow.RanksDisagree, "rank 1 could not fix its sizes", lambda: bags.fixed_sizes(given)).rank == 1
+    fixed = bags.fixed_sizes(given)
+    # Refused before anything is exchanged, so that other ranks need not call.
+    for word, wrong in (
+        ("sizes were fixed", {**given, "user": (given["user"][0][1:], given["user"][1])}),
+        ("sizes were fixed", sharded.jagged(batch(1, "cpu", longest=4))),
+        ("it has", {name: it for name, it in given.items() if name != "user"}),
+        ("feature 'shop': give", {**given, "shop": given["shop"][:2]}),
+        ("KeyedJaggedTensor", 7),
+    ):
+        sharded.raises(warprow.InvalidArgument, word, lambda wrong=wrong: fixed(wrong))
+    found = fixed(given)
+    compare(found, wt.EmbeddingBagCollection(executor, FEATURES)(given), rank)
+    # All tables replicated: nothing is exchanged, and nothing has to be fixed.
+    everywhere = wt.ShardingPlan(world, tuple(wt.Placement(name, "replicated") for name in sharded.TABLES))
+    compare(made(plan=everywhere, on_failure="raise").fixed_sizes(given)(given), found, rank)
+
+
+def test_what_cannot_be_is_refused(checkpoint: str, tmp_path: Path) -> None:
+    ranks.run(2, tmp_path, _refused, checkpoint)
