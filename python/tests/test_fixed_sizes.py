@@ -82,16 +82,14 @@ def _fixed(rank: int, world: int, folder: Path, address: str, kind: str) -> int:
     compared += compare(other(given), plain(given), rank)
     compared += compare(collection(given), plain(given), rank)
     # Something is wrong on one rank: nothing of its batch is answered, and the others have what they asked for.
-    many, kinds = batch(50 + rank, device), ("MissingIds", "InvalidArgument", "InvalidArgument", "InvalidArgument")
+    many, kinds = batch(50 + rank, device), ("MissingIds", "InvalidArgument", "InvalidArgument")
     wrong = [dict(many) for _ in kinds]
     ids, offsets = many["user"][:2]
     wrong[0]["user"] = (torch.where(torch.arange(len(ids), device=device) == 5, 5000, ids), offsets)
-    # A table that is placed whole, offsets that descend, and a bag without its one id.
+    # A table that is placed whole, and offsets that descend; and such as end behind the ids.
     shop = many["shop"]
     wrong[1]["shop"] = (shop[0], shop[1].flip(0), shop[2])
-    one = many["one"]
-    wrong[2]["one"] = (one[0], torch.cat([one[1][:1], one[1][:-2], one[1][-1:]]))
-    wrong[3]["user"] = (ids, offsets + 1)
+    wrong[2]["user"] = (ids, offsets + 1)
     for at, (kind_of, bad) in enumerate(zip(kinds, wrong, strict=True)):
         found = fixed(bad if rank == world - 1 else many)
         if rank == world - 1:
@@ -112,6 +110,19 @@ def _fixed(rank: int, world: int, folder: Path, address: str, kind: str) -> int:
         few = batch(4, device, one_id=True)
         compared += compare(tight(few), plain(few), rank)
         tight.check()
+    # Bags that all had one id keep that: a row is taken in the place of each.
+    ones = [Feature("one", "user", pooling="sum"), Feature("item", "item", pooling="sum")]
+    alone = wt.ShardedEmbeddingBagCollection(executor, ones, plan=sharded.plan(world), on_failure="nan")
+    every = torch.arange(BAGS + 1, device=device)
+    given = {"one": (many["one"][0], every), "item": (many["one"][0] % 700, every)}
+    of_ones = alone.fixed_sizes(given)
+    for name, rows in of_ones(given).items():
+        sharded.same(rows, sharded.table({"one": "user", "item": "item"}[name]).to(device)[given[name][0]], (rank, name))
+    of_ones.check()
+    none = torch.cat([every[:1], every[:-2], every[-1:]])
+    found = of_ones({**given, "one": (given["one"][0], none)})
+    assert all(bool(rows.isnan().all()) for rows in found.values())
+    sharded.raises(warprow.InvalidArgument, "offsets", of_ones.check)
     return compared
 
 

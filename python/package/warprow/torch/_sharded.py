@@ -363,12 +363,12 @@ class ShardedEmbeddingBagCollection(nn.Module):
             given = self._checked(batch)
             if given.bags == 0:
                 raise invalid("batch", "it has no bags")
-            route = self._router.send(given)
-            if bool(route.wrong_offsets):
+            routed = self._router.send(given)
+            if bool(routed.wrong_offsets):
                 raise _wrong_offsets(given.ids.shape[0])
             ids = tuple(last - first for first, last in pairwise(given.starts))
-            ones = [count == given.bags and fewest == 1 for count, fewest in zip(ids, route.fewest.tolist(), strict=True)]
-            return Sizes(given.bags, ids, tuple(int(it.counts.sum(1).max()) for it in route.chosen)), ones
+            ones = [count == given.bags and fewest == 1 for count, fewest in zip(ids, routed.fewest.tolist(), strict=True)]
+            return Sizes(given.bags, ids, tuple(int(it.counts.sum(1).max()) for it in routed.chosen)), ones
 
         found, error = _tried(sizes)
         told = self._exchange.gather(Sizes(0, (), (), f"{type(error).__name__}: {error}") if error is not None else found[0])
