@@ -178,7 +178,7 @@ def _refused(rank: int, world: int, folder: Path, address: str) -> None:
         ("slack: 0.5", lambda: bags.fixed_sizes(given, slack=0.5)),
         ("on_failure: ranks would get zeros", lambda: made(on_failure="raise").fixed_sizes(given)),
         ("'item' exchanges sums", lambda: made(plan=sharded.plan(world, item="sums")).fixed_sizes(given)),
-        ("no bags", lambda: bags.fixed_sizes({name: tuple(it[: 1 - at % 2 if at == 1 else 0] for at, it in enumerate(parts)) for name, parts in given.items()})),
+        ("no bags", lambda: bags.fixed_sizes({name: (parts[0][:0], parts[1][:1], *(it[:0] for it in parts[2:])) for name, parts in given.items()})),
     ):
         sharded.raises(warprow.InvalidArgument, word, call)
     # One rank alone cannot take part: the others are told which.
