@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute_enum as Attribute, CUresult, CUstream};
-use warprow_gpu_queues::{Gpu, GpuQueueError, KernelModule, MemoryKeeper, PinnedMemory};
+use warprow_gpu_queues::{Gpu, GpuQueueError, KernelModule, MemoryKeeper, PinnedMemory, RelaxedCapture};
 use warprow_kernels::{Arch, KernelError, compile_with};
 
 use crate::abi::{SHARED_BYTES, THREADS, Turn};
@@ -249,13 +249,8 @@ impl Stream {
         enqueue: impl FnOnce(CUstream) -> CUresult,
     ) -> Result<(), PlayerError> {
         let _current = self.gpu.enter()?;
-        let mut mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: it exchanges a number with this thread's.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-        let done = cuda(what, enqueue(self.stream));
-        // SAFETY: as before; the mode is the one that was found.
-        unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-        done
+        let _relaxed = RelaxedCapture::new();
+        cuda(what, enqueue(self.stream))
     }
 
     /// Whether everything enqueued has ended.

@@ -3,10 +3,10 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUstream, CUstream_flags_enum, CUstreamCaptureMode_enum as CaptureMode};
+use cudarc::driver::sys::{self, CUstream, CUstream_flags_enum};
 use warprow_dma::{DmaMemory, MemoryKind};
 
-use crate::capture_mode::Relaxed;
+use crate::capture_mode::RelaxedCapture;
 use crate::error::cuda;
 use crate::{DeviceMemory, Gpu, GpuQueueError, PinnedMemory};
 
@@ -47,7 +47,7 @@ unsafe impl Sync for QuietStream {}
 
 impl QuietStream {
     pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuQueueError> {
-        let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
+        let (_current, _relaxed) = (gpu.enter()?, RelaxedCapture::new());
         let mut stream = ptr::null_mut();
         let flags = CUstream_flags_enum::CU_STREAM_NON_BLOCKING as u32;
         // SAFETY: the context is current; it stores a handle, which is destroyed when this is dropped.
@@ -84,15 +84,9 @@ impl QuietStream {
 
     fn run_as(&self, what: &'static str, work: impl FnOnce(CUstream) -> sys::CUresult) -> Result<(), GpuQueueError> {
         let _current = self.gpu.enter()?;
-        // Another thread may be capturing a stream of its own. In this mode, calls of this thread do not end that
-        // capture.
-        let mut mode = CaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED;
-        // SAFETY: it exchanges a number with this thread's.
-        cuda(what, unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) })?;
-        let done = cuda(what, work(self.stream));
-        // SAFETY: as before; the mode is the one that was found.
-        let restored = cuda(what, unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) });
-        done.and(restored)
+        // Another thread may be capturing a stream of its own.
+        let _relaxed = RelaxedCapture::new();
+        cuda(what, work(self.stream))
     }
 }
 

@@ -10,7 +10,7 @@ use warprow_driver::Controller;
 use warprow_spec::registers::offset::DOORBELLS;
 
 use crate::address_space::AddressSpace;
-use crate::capture_mode::Relaxed;
+use crate::capture_mode::RelaxedCapture;
 use crate::register_refusal::RegisterRefusal;
 use crate::{Gpu, GpuQueueError, register_facts};
 
@@ -169,7 +169,7 @@ impl Registrar for Gpu {
 
     fn register(&self, registers: &Mmio) -> Result<(), Refusal> {
         let _current = self.enter().map_err(Refusal::Other)?;
-        let _relaxed = Relaxed::new();
+        let _relaxed = RelaxedCapture::new();
         // CUDA follows the pages that are there, and VFIO makes them when they are first touched. A host should not
         // read doorbells; what it reads is vendor specific (NVMe PCIe Transport 1.0, 3.1.2). The last word of a page
         // mostly belongs to no queue.
@@ -203,7 +203,7 @@ impl Registrar for Gpu {
     fn unregister(&self, registers: &Mmio) -> CUresult {
         match self.enter() {
             Ok(_current) => {
-                let _relaxed = Relaxed::new();
+                let _relaxed = RelaxedCapture::new();
                 // SAFETY: registered once, unregistered once.
                 unsafe { sys::cuMemHostUnregister(registers.as_ptr().cast()) }
             }

@@ -11,7 +11,7 @@ use warprow_dma::{DmaMemory, PAGE};
 
 use crate::Gpu;
 use crate::abi::GATE_INSIDE;
-use crate::capture_mode::Relaxed;
+use crate::capture_mode::RelaxedCapture;
 
 /// Bytes of GPU memory and of pinned memory that a context keeps at most while no look-up of its is inside a gate; while
 /// one is, it may keep twice as many.
@@ -144,7 +144,7 @@ impl GivenBack {
             return;
         }
         let Ok(_current) = gpu.enter() else { return };
-        let _relaxed = Relaxed::new();
+        let _relaxed = RelaxedCapture::new();
         for address in self.device {
             // SAFETY: allocated once, freed once: it has left the list.
             unsafe { sys::cuMemFree_v2(address) };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use cudarc::driver::sys::{self, CUfunction, CUmodule, CUresult};
 
 use crate::Gpu;
-use crate::capture_mode::Relaxed;
+use crate::capture_mode::RelaxedCapture;
 
 /// The modules that are loaded. The lock is held while one is loaded, so that no code is loaded twice.
 static LOADED: Mutex<Loaded> = Mutex::new(Loaded { kept: Vec::new(), held: Vec::new() });
@@ -94,7 +94,7 @@ impl KernelModule {
             return Ok(module);
         }
         let _current = gpu.enter().map_err(|_| CUresult::CUDA_ERROR_INVALID_CONTEXT)?;
-        let _relaxed = Relaxed::new();
+        let _relaxed = RelaxedCapture::new();
         let mut module = ptr::null_mut();
         // SAFETY: the caller's promise; a handle is stored.
         match unsafe { sys::cuModuleLoadData(&mut module, code.as_ptr().cast()) } {
@@ -122,7 +122,7 @@ impl KernelModule {
         if let Some(function) = functions.get(name) {
             return Ok(function.0);
         }
-        let _relaxed = Relaxed::new();
+        let _relaxed = RelaxedCapture::new();
         let mut function = ptr::null_mut();
         // SAFETY: the module is loaded while its context is there; the name ends with a zero; a handle is stored.
         match unsafe { sys::cuModuleGetFunction(&mut function, self.module, name.as_ptr()) } {

@@ -30,6 +30,7 @@ mod register_refusal;
 mod ring_test;
 mod set;
 
+pub use capture_mode::RelaxedCapture;
 pub use doorbell_access::DoorbellAccess;
 pub use doorbell_proxy::{DoorbellProxy, ForwardedGate};
 pub use error::{GpuQueueError, ends_context};

@@ -6,7 +6,7 @@ use cudarc::driver::sys::{self, CUresult};
 use warprow_dma::{DmaMemory, MemoryKind};
 
 use crate::address_space::QuietStream;
-use crate::capture_mode::Relaxed;
+use crate::capture_mode::RelaxedCapture;
 use crate::error::cuda;
 use crate::kept_memory::{self, Registered};
 use crate::pinned_ranges;
@@ -47,7 +47,7 @@ impl DeviceMemory {
         if let Some((address, room)) = kept_memory::take_device(gpu, room) {
             return Ok(Self { address, bytes, room, gpu: gpu.clone() });
         }
-        let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
+        let (_current, _relaxed) = (gpu.enter()?, RelaxedCapture::new());
         let mut address = 0;
         let len = usize::try_from(room).unwrap_or(usize::MAX);
         // SAFETY: the context is current; it stores an address.
@@ -75,7 +75,7 @@ impl DeviceMemory {
 
     /// Sets all of the memory to zero, and waits until that is done.
     pub fn zero(&self) -> Result<(), GpuQueueError> {
-        let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
+        let (_current, _relaxed) = (self.gpu.enter()?, RelaxedCapture::new());
         // SAFETY: the memory is this one's, all of it.
         cuda("clearing memory", unsafe { sys::cuMemsetD8_v2(self.address, 0, self.bytes as usize) })?;
         // SAFETY: the context is current. The default stream is that of the calls above.
@@ -93,7 +93,7 @@ impl DeviceMemory {
         if from.is_empty() {
             return Ok(());
         }
-        let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
+        let (_current, _relaxed) = (self.gpu.enter()?, RelaxedCapture::new());
         // SAFETY: inside the memory (checked), from a slice of that length.
         let copied = unsafe { sys::cuMemcpyHtoD_v2(self.address + offset, from.as_ptr().cast(), from.len()) };
         cuda("copying to the GPU", copied)?;
@@ -108,7 +108,7 @@ impl DeviceMemory {
         if into.is_empty() {
             return Ok(());
         }
-        let (_current, _relaxed) = (self.gpu.enter()?, Relaxed::new());
+        let (_current, _relaxed) = (self.gpu.enter()?, RelaxedCapture::new());
         // SAFETY: inside the memory (checked), to a slice of that length.
         let copied = unsafe { sys::cuMemcpyDtoH_v2(into.as_mut_ptr().cast(), self.address + offset, into.len()) };
         cuda("copying from the GPU", copied)
@@ -136,7 +136,7 @@ impl PinnedMemory {
         if let Some(address) = kept_memory::take_registration(gpu, &memory) {
             return Ok(Self::noted(gpu, memory, address));
         }
-        let (_current, _relaxed) = (gpu.enter()?, Relaxed::new());
+        let (_current, _relaxed) = (gpu.enter()?, RelaxedCapture::new());
         let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
         let host = memory.as_ptr().cast();
         // SAFETY: the memory is mapped, and stays so: `memory` is kept.

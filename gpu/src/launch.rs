@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUdeviceptr, CUevent, CUpointer_attribute_enum, CUresult, CUstream};
-use warprow_gpu_queues::{Gpu, ends_context};
+use warprow_gpu_queues::{Gpu, RelaxedCapture, ends_context};
 use warprow_kernels::abi::{Adoption, CachePin, CacheSweep, Lookup, NgramTokens, Update};
 use warprow_kernels::{KernelError, Kernels, LaunchShape, LookupGraph, LookupKind};
 
@@ -290,13 +290,8 @@ impl Drop for Stream {
 
 /// Asks CUDA what would end the captures of other threads, in the mode of capture that allows it.
 fn relaxed(ask: impl FnOnce() -> CUresult) -> CUresult {
-    let mut mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
-    // SAFETY: it exchanges a number with this thread's. Without, the call behind says what is wrong.
-    unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-    let answer = ask();
-    // SAFETY: as before; the mode is the one that was found.
-    unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
-    answer
+    let _relaxed = RelaxedCapture::new();
+    ask()
 }
 
 pub(crate) fn cuda(what: &'static str, code: CUresult) -> Result<(), GpuError> {

@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     self, CUDA_KERNEL_NODE_PARAMS, CUgraph, CUgraphDependencyType, CUgraphEdgeData, CUgraphExec, CUgraphNode, CUstream,
 };
 
-use warprow_gpu_queues::Gpu;
+use warprow_gpu_queues::{Gpu, RelaxedCapture};
 
 use crate::abi::Lookup;
 use crate::lookup::{LookupKind, Step};
@@ -45,6 +45,8 @@ impl LookupGraph {
         like: &Lookup,
         shape: &LaunchShape,
     ) -> Result<Self, KernelError> {
+        // CUDA forbids that a graph is made executable beside a capture of the mode *global*, also one of another thread.
+        let _relaxed = RelaxedCapture::new();
         let lookup = *like;
         let steps: Vec<Step> = kernels.steps(kind, &lookup, shape).collect();
         let graph = ptr::null_mut();
@@ -144,6 +146,7 @@ fn node_params(step: &Step, parameters: &mut [*mut std::ffi::c_void; 2]) -> CUDA
 impl Drop for LookupGraph {
     fn drop(&mut self) {
         let Ok(_current) = self.gpu.enter() else { return };
+        let _relaxed = RelaxedCapture::new();
         // SAFETY: made once, destroyed once; launches under way finish all the same.
         unsafe {
             if !self.exec.is_null() {
