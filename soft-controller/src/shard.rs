@@ -46,6 +46,10 @@ pub(crate) struct Shard {
     held: Waiting,
     /// Commands that engines work on, by token.
     engaged: Vec<Option<WaitingCommand>>,
+    /// Tokens that no command has.
+    idle_tokens: Vec<u32>,
+    /// An engine had too much to do, and nothing has ended since.
+    full: bool,
     ended: Vec<(u32, Result<(), MediaError>)>,
     order: u64,
     /// Which queue comes first in the next round.
@@ -82,6 +86,8 @@ impl Shard {
             cold: Cold::default(),
             held: Waiting::default(),
             engaged: Vec::new(),
+            idle_tokens: Vec::new(),
+            full: false,
             ended: Vec::new(),
             order: 0,
             turn: 0,
@@ -113,6 +119,8 @@ impl Shard {
         self.io.poll(&mut self.ended);
         self.ended.clear();
         self.engaged.clear();
+        self.idle_tokens.clear();
+        self.full = false;
     }
 
     /// Looks all rings up again after the mappings have changed.
@@ -207,10 +215,10 @@ impl Shard {
             Ok(false) => return progress,
             Err(RingFault) => return core.fatal(progress),
         }
-        if !self.held.is_empty() && self.release(core, &mut progress).is_err() {
+        if !self.engaged.is_empty() && self.collect(core, &mut progress).is_err() {
             return core.fatal(progress);
         }
-        if !self.engaged.is_empty() && self.collect(core, &mut progress).is_err() {
+        if !self.held.is_empty() && !self.full && self.release(core, &mut progress).is_err() {
             return core.fatal(progress);
         }
         if let Some(watched) = self.watched.as_mut().filter(|_| progress.posted > 0) {
@@ -333,6 +341,11 @@ impl Shard {
 
     /// Fetches commands and decides when each is due.
     fn admit(&mut self, core: &Core, index: usize, progress: &mut StepProgress) -> Result<(), RingFault> {
+        // What engines have no room for stays in its queue, unless its time begins when it is fetched.
+        let waits = core.timing.is_none() && core.config.disorder.is_none();
+        if waits && self.full {
+            return Ok(());
+        }
         let mut ready = self.ready(core, index);
         if ready == 0 {
             return Ok(());
@@ -389,7 +402,14 @@ impl Shard {
             {
                 due += timing.lock().unwrap_or_else(PoisonError::into_inner).due(now, &extent) - now;
             }
-            self.held.push(WaitingCommand { due, order, sqid, sqe, fetched, fault });
+            let held = WaitingCommand { due, order, sqid, sqe, fetched, fault };
+            // What is due goes to engines in the order in which it came, without a place among what waits.
+            let at_once = waits && due <= now && self.held.is_empty() && self.io.has_engines();
+            let later = if at_once { self.execute_held(core, held, progress)? } else { Some(held) };
+            later.into_iter().for_each(|held| self.held.push(held));
+            if waits && self.full {
+                break;
+            }
         }
         Ok(())
     }
@@ -399,33 +419,12 @@ impl Shard {
         let now = core.now();
         let mut reads = 0;
         while let Some(held) = self.held.pop_due(now) {
-            let result = match held.fault {
-                Some(Fault::Status(status)) => Err(Failure { status, parameter: u16::MAX }),
-                Some(Fault::Swallow) => Ok(0),
-                Some(Fault::Corrupt) => self.io.execute(&held.sqe, held.fetched, held.fault),
-                _ if self.io.has_engines() => {
-                    let free = self.engaged.iter().position(Option::is_none).unwrap_or(self.engaged.len());
-                    match self.io.begin(&held.sqe, free as u32) {
-                        Err(failure) => Err(failure),
-                        Ok(Begun::NotHere) => self.io.execute(&held.sqe, held.fetched, held.fault),
-                        Ok(Begun::Later) => {
-                            self.held.push(held);
-                            break;
-                        }
-                        Ok(Begun::Yes) => {
-                            if free == self.engaged.len() {
-                                self.engaged.push(None);
-                            }
-                            self.engaged[free] = Some(held);
-                            continue;
-                        }
-                    }
-                }
-                _ => self.io.execute(&held.sqe, held.fetched, held.fault),
-            };
-            self.finish(core, &held, result)?;
-            progress.posted += 1;
-            reads += u32::from(is_read(&held.sqe));
+            let (posted, read) = (progress.posted, is_read(&held.sqe));
+            if let Some(later) = self.execute_held(core, held, progress)? {
+                self.held.push(later);
+                break;
+            }
+            reads += u32::from(read && progress.posted > posted);
         }
         if self.depth > 0 {
             self.cold.executed(reads, core.now().saturating_sub(now));
@@ -433,12 +432,51 @@ impl Shard {
         Ok(())
     }
 
+    /// Executes and completes a command, or hands it to an engine; the result is the command, if the engine has too much to do.
+    fn execute_held(
+        &mut self,
+        core: &Core,
+        held: WaitingCommand,
+        progress: &mut StepProgress,
+    ) -> Result<Option<WaitingCommand>, RingFault> {
+        let result = match held.fault {
+            Some(Fault::Status(status)) => Err(Failure { status, parameter: u16::MAX }),
+            Some(Fault::Swallow) => Ok(0),
+            Some(Fault::Corrupt) => self.io.execute(&held.sqe, held.fetched, held.fault),
+            _ if self.io.has_engines() => {
+                let token = self.idle_tokens.last().copied().unwrap_or(self.engaged.len() as u32);
+                match self.io.begin(&held.sqe, token) {
+                    Err(failure) => Err(failure),
+                    Ok(Begun::NotHere) => self.io.execute(&held.sqe, held.fetched, held.fault),
+                    Ok(Begun::Later) => {
+                        // What is under way there ends some time.
+                        self.full = self.io.in_flight() > 0;
+                        return Ok(Some(held));
+                    }
+                    Ok(Begun::Yes) => {
+                        if self.idle_tokens.pop().is_none() {
+                            self.engaged.push(None);
+                        }
+                        self.engaged[token as usize] = Some(held);
+                        return Ok(None);
+                    }
+                }
+            }
+            _ => self.io.execute(&held.sqe, held.fetched, held.fault),
+        };
+        self.finish(core, &held, result)?;
+        progress.posted += 1;
+        Ok(None)
+    }
+
     /// Completes what engines have ended.
     fn collect(&mut self, core: &Core, progress: &mut StepProgress) -> Result<(), RingFault> {
         let mut ended = std::mem::take(&mut self.ended);
         self.io.poll(&mut ended);
+        self.full &= ended.is_empty();
         for (token, result) in ended.drain(..) {
             let Some(held) = self.engaged.get_mut(token as usize).and_then(Option::take) else { continue };
+            self.idle_tokens.push(token);
             let result = result.map(|()| 0).map_err(|error| {
                 self.io.counters.media_errors += 1;
                 error.into()

@@ -66,6 +66,8 @@ pub(crate) struct DirectFile {
     pub(crate) file: Arc<File>,
     /// Offsets and lengths of transfers are multiples of this.
     pub(crate) align: u64,
+    /// Addresses in memory are.
+    pub(crate) memory_align: usize,
 }
 
 /// Looks where the names of files lead, and says which leads elsewhere now.
@@ -153,9 +155,9 @@ impl AttachedFiles {
         Ok(Self { files, changed: OnceLock::new(), names, lists, begin, look_at })
     }
 
-    /// The file opened for reading past the page cache, by the descriptor of its tables.
-    pub(crate) fn direct(&self, file: RawFd) -> Option<&DirectFile> {
-        self.files.get(&file)?.direct.as_ref()
+    /// The files opened for reading past the page cache, each with the descriptor of its tables.
+    pub(crate) fn all_direct(&self) -> impl Iterator<Item = (RawFd, &DirectFile)> {
+        self.files.iter().filter_map(|(&descriptor, watched)| Some((descriptor, watched.direct.as_ref()?)))
     }
 
     /// Fails once a file was found to have changed. Looks where the names lead, if it is time.
@@ -192,6 +194,14 @@ impl AttachedFiles {
             self.note(ChangedFile { file: watched.path.clone(), what });
         }
         self.changed.get().map_or(Ok(()), |changed| Err(io::Error::other(changed.clone())))
+    }
+
+    /// As [`check`](Self::check), of a file that is open for reading past the page cache.
+    pub(crate) fn check_direct(&self, descriptor: RawFd) -> io::Result<()> {
+        match self.files.get(&descriptor).and_then(|watched| watched.direct.as_ref()) {
+            Some(direct) => self.check(descriptor, &direct.file),
+            None => Err(io::Error::other("rows stand in a file that was not told of before")),
+        }
     }
 
     /// Where the list of rows in DRAM of a table is kept.
@@ -245,6 +255,6 @@ impl DirectFile {
             let why = format!("its disk takes transfers of multiples of {} bytes", alignment.offset);
             return Err(io::Error::new(ErrorKind::Unsupported, why));
         }
-        Ok(Self { file: Arc::new(direct), align: alignment.offset as u64 })
+        Ok(Self { file: Arc::new(direct), align: alignment.offset as u64, memory_align: alignment.memory.max(1) })
     }
 }

@@ -17,6 +17,11 @@ use warprow_store::view::{MemberDrive, SharedPair, lock};
 const TURNS: u32 = 64;
 /// How long a wait spins and yields before it sleeps between looks.
 const SPIN: Duration = Duration::from_millis(20);
+/// Where nothing has come in so many turns, although so many commands are under way, the drives decide how long it takes: the core is left
+/// to others for a while.
+const POLLS: u32 = 128;
+const MANY: u32 = 64;
+const NAP: Duration = Duration::from_micros(20);
 /// Time between two looks at a controller that does not answer.
 const HEALTH: Duration = Duration::from_millis(100);
 
@@ -599,7 +604,12 @@ fn round(
                 clock.sleep(Duration::from_micros(100));
             }
         }
-        clock.relax(turn);
+        let under_way: u32 = lanes.iter().map(|lane| lane.outstanding).sum();
+        if turn >= POLLS && under_way >= MANY && clock.is_concurrent() {
+            clock.sleep(NAP);
+        } else {
+            clock.relax(turn);
+        }
         turn = turn.wrapping_add(1);
     }
     if let Some((since, _)) = idle {

@@ -360,7 +360,7 @@ impl BackingEngine for DirectEngine {
 
     fn wait(&mut self, limit: Duration) {
         // A failure shows when the operations' time is up; there is nothing to report here.
-        let _ = self.ring.wait(limit);
+        let _ = self.ring.wait(1, limit);
     }
 
     fn settle(&mut self) {

@@ -10,5 +10,5 @@ mod ring;
 mod sync;
 
 pub use direct::{DirectAlignment, alignment, open_direct, reopen_direct};
-pub use ring::{FileRing, FileRingFull, FileTransfer, FileTransferResult};
+pub use ring::{FileRing, FileRingFull, FileTransfer, FileTransferResult, OwnTransfer};
 pub use sync::{read_at, write_at};

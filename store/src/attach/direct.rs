@@ -1,27 +1,31 @@
 //! Attached tables read past the page cache: io_uring with O_DIRECT, many commands at once.
 
-use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use warprow_dma::DmaMemory;
+use warprow_dma::{DmaMemory, MemoryKind};
 use warprow_soft_controller::{BackingEngine, BackingOperation, MediaError, Piece};
-use warprow_uring::{FileRing, FileTransfer};
+use warprow_uring::{FileRing, FileTransfer, OwnTransfer};
 
-use super::{Attached, LBA, Rows, Stretch};
+use super::{Attached, LBA, Rows, Scratch, Stretch};
 use crate::attached_files::AttachedFiles;
 
 /// Transfers that the ring of an engine has room for at least: a command has one for each stripe unit and file that it touches.
 const TRANSFERS: u32 = 256;
+/// Bytes of the ring's own memory for each command under way: blocks of a row and of its scales. Longer ones have buffers apart.
+const ROOM: usize = 8 << 10;
+/// Commands under way from which on the disk decides how long all take, and the thread sleeps until some have ended.
+const MANY: usize = 32;
+/// How long fewer are waited for without sleeping: a disk's latency.
+const AWAKE: Duration = Duration::from_micros(100);
 
 /// Blocks of a file on their way to a buffer, and what of them is wanted.
 #[derive(Debug)]
 struct Blocks {
-    /// The descriptor that the tables have the file open with.
-    descriptor: RawFd,
-    file: Arc<File>,
+    /// The file's place among the engine's.
+    file: usize,
     offset: u64,
     len: usize,
     /// Where the blocks go in the buffer.
@@ -30,17 +34,31 @@ struct Blocks {
     wanted: usize,
 }
 
-/// A read command under way.
-#[derive(Debug)]
+/// A place for a read command. Its lists keep their memory from one command to the next.
+#[derive(Debug, Default)]
 struct Read {
     token: u32,
     lba: u64,
     pieces: Vec<Piece>,
     blocks: Vec<Blocks>,
+    /// Of blocks that the ring's own memory has no room for.
     buffer: Option<DmaMemory>,
     /// Transfers that have not ended.
     left: usize,
-    result: io::Result<()>,
+    failure: Option<io::Error>,
+}
+
+/// A file that is read.
+#[derive(Debug)]
+struct OpenFile {
+    /// The descriptor that the tables have it open with.
+    descriptor: RawFd,
+    /// Offsets and lengths of transfers are multiples of this.
+    align: u64,
+    /// Blocks begin at multiples of this in memory.
+    memory_align: usize,
+    /// It was found to be what it was, since the latest of the reads that have arrived.
+    same: bool,
 }
 
 #[derive(Debug)]
@@ -48,81 +66,99 @@ pub(super) struct DirectEngine {
     files: Arc<AttachedFiles>,
     attached: Arc<Attached>,
     ring: FileRing,
-    depth: usize,
-    reads: Vec<Option<Read>>,
+    /// The ring's own memory: `ROOM` bytes for each place.
+    memory: DmaMemory,
+    opened: Vec<OpenFile>,
+    /// By descriptor: the file's place in `opened`.
+    by_descriptor: Vec<Option<usize>>,
+    reads: Vec<Read>,
+    /// Places that no command has.
     free: Vec<usize>,
     ended: Vec<(u32, Result<(), MediaError>)>,
-    /// Reads whose transfers have ended, and whose files are to be looked at.
-    arrived: Vec<Read>,
-    /// Descriptors of files that are as they were: known for the reads that have arrived.
-    same: Vec<RawFd>,
+    /// Places of reads whose transfers have ended, and whose files are to be looked at.
+    arrived: Vec<usize>,
     /// Buffers that are not in use.
     buffers: Vec<DmaMemory>,
+    scratch: Scratch,
+    /// The names of the files were looked at in this turn.
+    looked: bool,
+    /// When the latest command was begun; `None`: that is longer ago than `AWAKE`.
+    begun: Option<Instant>,
 }
 
 impl DirectEngine {
     /// A way to work on up to `depth` commands at once.
     pub(super) fn new(files: &Arc<AttachedFiles>, attached: &Arc<Attached>, depth: u32) -> io::Result<Self> {
+        let places = depth as usize;
+        let memory = memory(places * ROOM)?;
+        let (mut opened, mut by_descriptor, mut of_ring) = (Vec::new(), Vec::new(), Vec::new());
+        for (descriptor, direct) in files.all_direct() {
+            let place = usize::try_from(descriptor).map_err(io::Error::other)?;
+            if by_descriptor.len() <= place {
+                by_descriptor.resize(place + 1, None);
+            }
+            by_descriptor[place] = Some(opened.len());
+            opened.push(OpenFile { descriptor, align: direct.align, memory_align: direct.memory_align, same: false });
+            of_ring.push(direct.file.clone());
+        }
         Ok(Self {
             files: files.clone(),
             attached: attached.clone(),
-            ring: FileRing::new(depth.max(TRANSFERS))?,
-            depth: depth as usize,
-            reads: Vec::new(),
-            free: Vec::new(),
+            ring: FileRing::with_files(depth.max(TRANSFERS), of_ring, memory.clone())?,
+            memory,
+            opened,
+            by_descriptor,
+            reads: std::iter::repeat_with(Read::default).take(places).collect(),
+            free: (0..places).rev().collect(),
             ended: Vec::new(),
             arrived: Vec::new(),
-            same: Vec::new(),
             buffers: Vec::new(),
+            scratch: Scratch::default(),
+            looked: false,
+            begun: None,
         })
     }
 
-    /// The blocks that hold the rows of some LBAs, and the bytes of a buffer for them.
-    fn blocks(&self, lba: u64, lbas: u64) -> io::Result<(Vec<Blocks>, usize)> {
-        let mut blocks = Vec::new();
-        let mut bytes = 0;
+    /// Finds the blocks that hold the rows of some LBAs; the result is how many bytes of a buffer they take.
+    fn find_blocks(&self, lba: u64, lbas: u64, blocks: &mut Vec<Blocks>) -> io::Result<usize> {
+        blocks.clear();
+        let mut bytes = 0usize;
         self.attached.each(lba, lbas, |_, stretch| {
             let Stretch::Rows(rows) = stretch else { return Ok(()) };
             let mut unknown = false;
             rows.stretches(&mut |file, begin, len| {
-                let descriptor = file.as_raw_fd();
-                let Some(direct) = self.files.direct(descriptor) else {
+                let descriptor = file.as_raw_fd() as usize;
+                let Some(file) = self.by_descriptor.get(descriptor).copied().flatten() else {
                     unknown = true;
                     return;
                 };
-                let offset = begin / direct.align * direct.align;
-                let whole = (begin + len).next_multiple_of(direct.align) - offset;
-                blocks.push(Blocks {
-                    descriptor,
-                    file: direct.file.clone(),
-                    offset,
-                    len: whole as usize,
-                    at: bytes,
-                    skip: (begin - offset) as usize,
-                    wanted: len as usize,
-                });
-                bytes += (whole as usize).next_multiple_of(4096);
+                let OpenFile { align, memory_align, .. } = self.opened[file];
+                let offset = begin / align * align;
+                let whole = ((begin + len).next_multiple_of(align) - offset) as usize;
+                let (skip, wanted) = ((begin - offset) as usize, len as usize);
+                let at = bytes.next_multiple_of(memory_align);
+                blocks.push(Blocks { file, offset, len: whole, at, skip, wanted });
+                bytes = at + whole;
             });
             if unknown { Err(io::Error::other("rows stand in a file that was not told of before")) } else { Ok(()) }
         })?;
-        Ok((blocks, bytes))
+        Ok(bytes)
     }
 
     fn buffer(&mut self, len: usize) -> io::Result<DmaMemory> {
-        if let Some(index) = self.buffers.iter().position(|buffer| buffer.len() >= len) {
-            return Ok(self.buffers.swap_remove(index));
+        match self.buffers.iter().position(|buffer| buffer.len() >= len) {
+            Some(index) => Ok(self.buffers.swap_remove(index)),
+            None => memory(len.next_power_of_two()),
         }
-        DmaMemory::allocate(len.next_power_of_two(), warprow_dma::MemoryKind::Anonymous)
-            .map_err(|error| io::Error::new(ErrorKind::OutOfMemory, error))
     }
 
     /// Takes completions of the ring.
     fn collect(&mut self) {
         while let Some(completion) = self.ring.completion() {
-            let slot = (completion.token >> 16) as usize;
+            let place = (completion.token >> 16) as usize;
             let index = completion.token as usize & 0xffff;
-            let Some(Some(read)) = self.reads.get_mut(slot) else { continue };
-            read.left = read.left.saturating_sub(1);
+            let Some(read) = self.reads.get_mut(place).filter(|read| read.left > 0) else { continue };
+            read.left -= 1;
             let least = read.blocks.get(index).map_or(0, |blocks| blocks.skip + blocks.wanted);
             // A file's last block may not be whole.
             let result = completion.result.and_then(|moved| {
@@ -130,65 +166,126 @@ impl DirectEngine {
                 if moved >= least { Ok(()) } else { Err(gone()) }
             });
             if let Err(error) = result {
-                read.result = Err(error);
+                read.failure = Some(error);
             }
-            if read.left == 0
-                && let Some(read) = self.reads.get_mut(slot).and_then(Option::take)
-            {
-                self.free.push(slot);
-                self.arrived.push(read);
+            if read.left == 0 {
+                self.arrived.push(place);
             }
+        }
+        if self.arrived.is_empty() {
+            return;
         }
         // What has arrived was read before its files are looked at: each file once.
-        self.same.clear();
-        for mut read in std::mem::take(&mut self.arrived) {
+        self.opened.iter_mut().for_each(|file| file.same = false);
+        let mut arrived = std::mem::take(&mut self.arrived);
+        for place in arrived.drain(..) {
+            let mut read = std::mem::take(&mut self.reads[place]);
             if let Err(error) = self.check(&read) {
-                read.result = Err(error);
+                read.failure = Some(error);
             }
-            self.end(read);
+            self.end(place, &mut read);
+            self.reads[place] = read;
+            self.free.push(place);
         }
+        self.arrived = arrived;
     }
 
     /// Fails if a file that was read from is not what it was.
     fn check(&mut self, read: &Read) -> io::Result<()> {
         for blocks in &read.blocks {
-            if !self.same.contains(&blocks.descriptor) {
-                self.files.check(blocks.descriptor, &blocks.file)?;
-                self.same.push(blocks.descriptor);
+            let file = &mut self.opened[blocks.file];
+            if !file.same {
+                self.files.check_direct(file.descriptor)?;
+                file.same = true;
             }
         }
         Ok(())
     }
 
-    fn end(&mut self, read: Read) {
-        let Read { token, lba, pieces, blocks, buffer, result, .. } = read;
-        let result = result.and_then(|()| {
-            let mut out = vec![0; pieces.iter().map(|piece| piece.2).sum()];
+    /// Puts rows where the command wants them.
+    fn end(&mut self, place: usize, read: &mut Read) {
+        let (memory, first) = match &read.buffer {
+            Some(buffer) => (buffer, 0),
+            None => (&self.memory, place * ROOM),
+        };
+        let result = read.failure.take().map_or(Ok(()), Err).and_then(|()| {
+            let Scratch { out, rows: scratch } = &mut self.scratch;
+            out.resize(read.pieces.iter().map(|piece| piece.2).sum(), 0);
             // Rows are asked for in the order in which their blocks were.
-            let mut blocks = blocks.iter();
-            self.attached.fill(lba, &mut out, |rows: &Rows<'_>, out: &mut [u8]| {
+            let mut blocks = read.blocks.iter();
+            self.attached.fill(read.lba, out, scratch, |rows: &Rows<'_>, out: &mut [u8]| {
                 rows.put_together(out, |mut stored| {
                     while !stored.is_empty() {
-                        let (Some(next), Some(buffer)) = (blocks.next(), &buffer) else {
-                            return Err(ErrorKind::UnexpectedEof.into());
-                        };
+                        let Some(next) = blocks.next() else { return Err(ErrorKind::UnexpectedEof.into()) };
                         let (now, rest) = stored.split_at_mut(next.wanted.min(stored.len()));
-                        buffer.read(next.at + next.skip, now);
+                        memory.read(first + next.at + next.skip, now);
                         stored = rest;
                     }
                     Ok(())
                 })
             })?;
             let mut from = 0;
-            for (memory, at, len) in &pieces {
+            for (memory, at, len) in &read.pieces {
                 memory.write(*at, out.get(from..from + len).unwrap_or_default());
                 from += len;
             }
             Ok(())
         });
-        self.buffers.extend(buffer);
-        self.ended.push((token, result.map_err(MediaError::Read)));
+        // The host's memory is not kept for longer than it is needed.
+        read.pieces.clear();
+        self.buffers.extend(read.buffer.take());
+        self.ended.push((read.token, result.map_err(MediaError::Read)));
     }
+
+    /// Pushes the transfers of a command; false if the ring has no room for them now.
+    fn push(&mut self, place: usize, read: &mut Read, bytes: usize) -> io::Result<bool> {
+        if self.ring.room() < read.blocks.len() {
+            if self.ring.in_flight() > 0 {
+                return Ok(false);
+            }
+            return Err(io::Error::new(ErrorKind::InvalidInput, "a command reads from more places than a ring holds"));
+        }
+        if bytes > ROOM {
+            read.buffer = Some(self.buffer(bytes)?);
+        }
+        for (index, it) in read.blocks.iter().enumerate() {
+            let token = (place as u64) << 16 | index as u64;
+            // There is room for all.
+            let pushed = match &read.buffer {
+                None => {
+                    let at = place * ROOM + it.at;
+                    self.ring.read_own(token, OwnTransfer { file: it.file, offset: it.offset, at, len: it.len })
+                }
+                Some(buffer) => {
+                    let Some(file) = self.ring.own_file(it.file) else { continue };
+                    let (file, memory) = (file.clone(), buffer.clone());
+                    self.ring.read(token, &FileTransfer { file, offset: it.offset, memory, at: it.at, len: it.len })
+                }
+            };
+            read.left += usize::from(pushed.is_ok());
+        }
+        Ok(true)
+    }
+
+    /// Begins to read; false if there is too much under way.
+    fn begin_read(&mut self, place: usize, read: &mut Read) -> io::Result<bool> {
+        if !self.looked {
+            self.looked = true;
+            self.files.check_all()?;
+        }
+        let bytes: usize = read.pieces.iter().map(|piece| piece.2).sum();
+        let bytes = self.find_blocks(read.lba, (bytes as u64).div_ceil(LBA.into()), &mut read.blocks)?;
+        self.push(place, read, bytes)
+    }
+
+    /// Commands under way.
+    fn under_way(&self) -> usize {
+        self.reads.len() - self.free.len()
+    }
+}
+
+fn memory(len: usize) -> io::Result<DmaMemory> {
+    DmaMemory::allocate(len, MemoryKind::Anonymous).map_err(|error| io::Error::new(ErrorKind::OutOfMemory, error))
 }
 
 impl BackingEngine for DirectEngine {
@@ -204,60 +301,36 @@ impl BackingEngine for DirectEngine {
                 return true;
             }
         }
-        if self.reads.len() - self.free.len() >= self.depth {
-            return false;
-        }
-        if let Err(error) = self.files.check_all() {
-            self.ended.push((token, Err(MediaError::Read(error))));
-            return true;
-        }
-        let bytes: usize = pieces.iter().map(|piece| piece.2).sum();
-        let lba = offset / u64::from(LBA);
-        let found = self.blocks(lba, (bytes as u64).div_ceil(LBA.into()));
-        let (blocks, bytes) = match found {
-            Ok(found) => found,
+        let Some(place) = self.free.pop() else { return false };
+        let mut read = std::mem::take(&mut self.reads[place]);
+        (read.token, read.lba) = (token, offset / u64::from(LBA));
+        read.pieces.extend_from_slice(pieces);
+        let has_room = match self.begin_read(place, &mut read) {
+            Ok(true) if read.left > 0 => true,
+            Ok(true) => {
+                self.end(place, &mut read);
+                true
+            }
+            Ok(false) => {
+                read.pieces.clear();
+                false
+            }
             Err(error) => {
+                read.pieces.clear();
                 self.ended.push((token, Err(MediaError::Read(error))));
-                return true;
+                true
             }
         };
-        if self.ring.room() < blocks.len() {
-            if self.ring.in_flight() > 0 {
-                return false;
-            }
-            let error = io::Error::new(ErrorKind::InvalidInput, "a command reads from more places than a ring holds");
-            self.ended.push((token, Err(MediaError::Read(error))));
-            return true;
+        match read.left {
+            0 => self.free.push(place),
+            _ => self.begun = None,
         }
-        let mut read = Read { token, lba, pieces: pieces.to_vec(), left: 0, blocks, buffer: None, result: Ok(()) };
-        if read.blocks.is_empty() {
-            self.end(read);
-            return true;
-        }
-        let buffer = match self.buffer(bytes) {
-            Ok(buffer) => buffer,
-            Err(error) => {
-                self.ended.push((token, Err(MediaError::Read(error))));
-                return true;
-            }
-        };
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.reads.push(None);
-            self.reads.len() - 1
-        });
-        for (index, it) in read.blocks.iter().enumerate() {
-            let file = it.file.clone();
-            let memory = buffer.clone();
-            let transfer = FileTransfer { file, offset: it.offset, memory, at: it.at, len: it.len };
-            // There is room for all.
-            read.left += usize::from(self.ring.read((slot as u64) << 16 | index as u64, &transfer).is_ok());
-        }
-        read.buffer = Some(buffer);
-        self.reads[slot] = Some(read);
-        true
+        self.reads[place] = read;
+        has_room
     }
 
     fn poll(&mut self, done: &mut Vec<(u32, Result<(), MediaError>)>) {
+        self.looked = false;
         if self.ring.in_flight() > 0 {
             // If that fails, what was pushed stays in the ring and goes with the next call.
             let _ = self.ring.submit();
@@ -267,12 +340,16 @@ impl BackingEngine for DirectEngine {
     }
 
     fn in_flight(&self) -> usize {
-        self.reads.len() - self.free.len() + self.ended.len()
+        self.under_way() + self.ended.len()
     }
 
     fn wait(&mut self, limit: Duration) {
+        let under_way = self.under_way();
+        if under_way < MANY && self.begun.get_or_insert_with(Instant::now).elapsed() < AWAKE {
+            return;
+        }
         // A failure shows when the operations' time is up; there is nothing to report here.
-        let _ = self.ring.wait(limit);
+        let _ = self.ring.wait((under_way / MANY).max(1), limit);
     }
 
     fn settle(&mut self) {

@@ -300,8 +300,8 @@ struct Attached {
     lbas: u64,
     metadata: HashMap<u64, Block>,
     placement: Arc<Placement>,
-    /// By chunk of the drive: which of the generation's it is.
-    chunks: HashMap<u64, u64>,
+    /// By chunk of the drive: which of the generation's it is; `None`: none.
+    chunks: Vec<Option<u64>>,
     /// By where they begin in the generation's address space.
     tables: Vec<(Table, Arc<dyn RowSource + Send + Sync>)>,
 }
@@ -316,14 +316,21 @@ impl Attached {
     fn new(metadata: Metadata, generation: &Generation, tables: Vec<AttachedTable>) -> Self {
         let placement = generation.placement.clone();
         let shift = placement.chunk_lba_shift();
-        let first = placement.chunk_lbas().map(|(_, first, _)| (first - placement.base_lba()) >> shift);
+        let mut chunks = Vec::new();
+        for (number, (_, first, _)) in (0..).zip(placement.chunk_lbas()) {
+            let chunk = ((first - placement.base_lba()) >> shift) as usize;
+            if chunks.len() <= chunk {
+                chunks.resize(chunk + 1, None);
+            }
+            chunks[chunk] = Some(number);
+        }
         let mut tables: Vec<_> =
             generation.tables.iter().cloned().zip(tables.into_iter().map(|table| table.source)).collect();
         tables.sort_by_key(|(table, _)| table.rows_region.first_lba);
         Self {
             lbas: metadata.lbas,
             metadata: metadata.written.into_inner().unwrap_or_else(PoisonError::into_inner),
-            chunks: first.zip(0..).collect(),
+            chunks,
             placement,
             tables,
         }
@@ -333,7 +340,7 @@ impl Attached {
     fn address(&self, lba: u64) -> Option<(u64, u64)> {
         let offset = lba.checked_sub(self.placement.base_lba())?;
         let shift = self.placement.chunk_lba_shift();
-        let chunk = self.chunks.get(&(offset >> shift))?;
+        let chunk = (*self.chunks.get((offset >> shift) as usize)?)?;
         let within = offset & ((1 << shift) - 1);
         let stripe = self.placement.stripe_lbas();
         let unit = (within / stripe) * self.placement.chunks().divisor() + chunk;
@@ -341,11 +348,12 @@ impl Attached {
     }
 
     /// Fills `out`, whole LBAs, with what lies from LBA `lba` on. Bytes of no row are zeros. `read` fills a buffer with rows, which
-    /// it is asked for in the order of [`each`](Self::each).
+    /// it is asked for in the order of [`each`](Self::each), and which is `scratch`.
     fn fill(
         &self,
         lba: u64,
         out: &mut [u8],
+        scratch: &mut Vec<u8>,
         mut read: impl FnMut(&Rows<'_>, &mut [u8]) -> io::Result<()>,
     ) -> io::Result<()> {
         out.fill(0);
@@ -353,7 +361,7 @@ impl Attached {
         self.each(lba, lbas, |at, run| {
             let out = out.get_mut(at as usize * LBA as usize..).unwrap_or_default();
             match run {
-                Stretch::Rows(rows) => rows.fill(out, &mut read),
+                Stretch::Rows(rows) => rows.fill(out, scratch, &mut read),
                 Stretch::Metadata(block) => {
                     out.iter_mut().zip(block).for_each(|(out, &byte)| *out = byte);
                     Ok(())
@@ -404,6 +412,15 @@ impl Attached {
     }
 }
 
+/// Memory that is used again from one command to the next.
+#[derive(Debug, Default)]
+struct Scratch {
+    /// LBAs.
+    out: Vec<u8>,
+    /// Rows, one behind the other.
+    rows: Vec<u8>,
+}
+
 /// What lies in LBAs one after another.
 enum Stretch<'a> {
     Rows(Rows<'a>),
@@ -451,11 +468,16 @@ impl Rows<'_> {
     }
 
     /// Has them read, and puts them where they belong in `out`, which begins with their first LBA and may go on behind the last.
-    fn fill(&self, out: &mut [u8], read: &mut impl FnMut(&Self, &mut [u8]) -> io::Result<()>) -> io::Result<()> {
+    fn fill(
+        &self,
+        out: &mut [u8],
+        rows: &mut Vec<u8>,
+        read: &mut impl FnMut(&Self, &mut [u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
         let out = out.get_mut(..(self.lbas * u64::from(LBA)) as usize).unwrap_or_default();
         let row_bytes = self.row_bytes();
-        let mut rows = vec![0; self.count as usize * row_bytes];
-        read(self, &mut rows)?;
+        rows.resize(self.count as usize * row_bytes, 0);
+        read(self, rows)?;
         let begin = self.lba * u64::from(LBA);
         for (rank, row) in (self.rank..).zip(rows.chunks_exact(row_bytes)) {
             let (row_lba, byte) = self.table.packing.locate(rank);
@@ -507,7 +529,7 @@ impl Backing for AttachedBacking {
         let mut blocks = vec![0; (skip + len).next_multiple_of(LBA as usize)];
         self.files.check_all().map_err(MediaError::Read)?;
         self.attached
-            .fill(lba, &mut blocks, |rows: &Rows<'_>, out: &mut [u8]| {
+            .fill(lba, &mut blocks, &mut Vec::new(), |rows: &Rows<'_>, out: &mut [u8]| {
                 let read = rows.read(out);
                 // What was read is only good if the files are what they were; and a file that is not says more than the read does.
                 let mut checked = Ok(());
