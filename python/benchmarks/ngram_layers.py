@@ -24,6 +24,9 @@ In each step, all ways get the same fresh ids in turns, and every row is compare
 - `host look-up N`: with `--host-lookups`, the same asking and waiting, and a thread of Python that looks rows up by a host executor on the
   drives of `warprow N`.
 
+`--priorities high normal` runs the ways of Warprow once with each `prefetch_priority`. `--without WAY…` leaves other ways out. `--recover` calls
+`recover` of the tables before each step, as serving engines do: threads that play drives are awake then.
+
 *step* is the caller's time in microseconds from before the copy of the ids until the step has ended, *GPU* that of the graph alone by events;
 both are medians. *exposed* is the median of the turns' differences to `none`. *of pinned* is pinned's step over that of the way: 1 is level.
 *cpu* is apart from these: processor time of all threads over time, in cores, of steps of one way after the other with no other store
@@ -34,6 +37,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import statistics
@@ -137,6 +141,8 @@ class Step:
 
     def __init__(self, way: str, decoder: Decoder, tokens: int, begin: Callable, end: Callable, before: Callable | None = None) -> None:
         self.way, self.before, self.tokens = way, before, tokens
+        #: What engines call between two steps.
+        self.between: Callable | None = None
         self.ids = [torch.zeros((tokens, HEADS), dtype=torch.int64, device="cuda") for _ in ENGRAM]
         self.rows = [torch.zeros((tokens, HEADS * DIM), dtype=torch.bfloat16, device="cuda") for _ in ENGRAM]
         self.hidden = torch.ones((tokens, HIDDEN), dtype=torch.bfloat16, device="cuda")
@@ -171,6 +177,8 @@ class Step:
     def step(self, ids: list[torch.Tensor], begin: torch.cuda.Event, end: torch.cuda.Event) -> None:
         for place, given in zip(self.ids, ids):
             place.copy_(given)
+        if self.between is not None:
+            self.between()
         if self.before is not None:
             self.before(self)
         begin.record()
@@ -595,6 +603,9 @@ def main() -> None:
     arguments.add_argument("--profile", default="gen5-tlc")
     arguments.add_argument("--player", default="host", help="the GPU that plays the drives, or \"host\"")
     arguments.add_argument("--disk", type=Path, help="a folder for sparse files")
+    arguments.add_argument("--priorities", nargs="+", choices=["high", "normal"], default=["high"], help="of what fetches rows ahead")
+    arguments.add_argument("--without", nargs="+", choices=["host read", "mmap"], default=[], help="ways that are left out")
+    arguments.add_argument("--recover", action="store_true", help="call recover of the tables before each step")
     arguments.add_argument("--host-lookups", action="store_true", help="also look up by a host executor on the same drives")
     arguments.add_argument("--cpu-sequences", type=int, default=16, help="sequences of the steps whose processor time is measured")
     arguments.add_argument("--layers", type=int, default=LAYERS)
@@ -633,12 +644,14 @@ def main() -> None:
 
         def others(sequences: int) -> dict[str, Step]:
             """Steps without Warprow."""
-            return {
-                "none": Step("none", decoder, sequences, nothing, nothing),
-                "pinned": Step("pinned", decoder, sequences, *pinned_way(table)),
-                "host read": Step("host read", decoder, sequences, nothing, nothing, read_way(descriptors, sequences * HEADS)),
-                "mmap": Step("mmap", decoder, sequences, nothing, nothing, mapped_way(maps, sequences * HEADS)),
-            }
+            before = {"none": lambda: None, "pinned": lambda: None}
+            before["host read"] = lambda: read_way(descriptors, sequences * HEADS)
+            before["mmap"] = lambda: mapped_way(maps, sequences * HEADS)
+            made = {}
+            for way in (way for way in before if way not in given.without):
+                begin, end = pinned_way(table) if way == "pinned" else (nothing, nothing)
+                made[way] = Step(way, decoder, sequences, begin, end, before[way]())
+            return made
 
         def modules_of(executor: warprow.Executor, names: list[str]) -> list[Any]:
             return [warprow.torch.NgramTable(executor, name, heads=HEADS, max_tokens=most, prefetch=1) for name in names]
@@ -672,24 +685,26 @@ def main() -> None:
                 print(f"loaded on {drives} drives in {time.perf_counter() - began:.1f} s", flush=True)
             return opened[drives]
 
-        if "decode" in given.what:
+        for priority in given.priorities if "decode" in given.what else ():
             tables: dict[str, list[Any]] = {}
             rings: dict[str, list[np.ndarray] | None] = {}
             of_file = ("attached", "+ scales on GPU", "io_uring", "+ scales in DRAM")
             within = text.count
+            executors: list[warprow.Executor] = []
             for drives in given.drives:
-                executor = store_of(drives).attach("cuda")
+                executor = store_of(drives).attach("cuda", prefetch_priority=priority)
+                executors.append(executor)
                 tables[f"warprow {drives}"] = modules_of(executor, ["t"] * len(ENGRAM))
             if given.disk is not None:
                 began = time.perf_counter()
                 given.disk.mkdir(parents=True, exist_ok=True)
                 used = 8_000
                 store = warprow.open(write_attached(given.disk, table, text.whole, used), read_only=True)
-                executor = store.attach("cuda")
+                executor = store.attach("cuda", prefetch_priority=priority)
                 names = [f"layers.{layer}.engram.embed.weight" for layer in ENGRAM]
                 tables["attached"] = modules_of(executor, names)
                 codes = ",".join(f"tensor={name}={name},scales=" for name in names)
-                executor = warprow.open(f"attached:{given.disk},{codes}", read_only=True).attach("cuda")
+                executor = warprow.open(f"attached:{given.disk},{codes}", read_only=True).attach("cuda", prefetch_priority=priority)
                 tables["+ scales on GPU"] = []
                 for name, rows, ids in zip(names, TRUE_ROWS, text.whole):
                     scales = torch.zeros((rows, DIM // BLOCK), dtype=torch.uint8, device="cuda")
@@ -712,6 +727,8 @@ def main() -> None:
                 steps = others(sequences)
                 for way, modules in tables.items():
                     steps[way] = Step(way, decoder, sequences, *warprow_way(modules))
+                    if given.recover:
+                        steps[way].between = lambda modules=modules: [module.recover() for module in modules]
                 waiting: dict[str, Ring | HostLookups] = {}
                 for way, scales in rings.items():
                     waiting[way] = Ring(file, sequences * HEADS, scales, folder)
@@ -727,7 +744,7 @@ def main() -> None:
                 found = race(steps, tables, batches, table, given.rounds)
                 print(
                     f"{'T = ' + str(sequences):>16} | {'step':>9} {'GPU':>9} | {'exposed':>8} {'on GPU':>8} | {'of pinned':>9} "
-                    f"({found['compared']} rows compared)"
+                    f"({found['compared']} rows compared, priority {priority})"
                 )
                 for way in steps:
                     it = found[way]
@@ -738,23 +755,27 @@ def main() -> None:
                     )
                 for modules in tables.values():
                     told(modules)
-                result["decode"].append({"sequences": sequences, "found": found})
+                result["decode"].append({"sequences": sequences, "priority": priority, "found": found})
                 write()
                 for one in waiting.values():
                     one.close()
                 del steps, waiting
                 torch.cuda.synchronize()
             del tables
+            # Each has its queues to itself, since a GPU that plays drives has a block for each queue.
+            for executor in executors:
+                executor.close()
         for store in opened.values():
             store.close()
         opened.clear()
         if "prefill" in given.what:
             prefill = Prefill(decoder, table, text, given.products)
             for drives in given.prefill_drives:
-                for budget in given.multiprocessors if drives == max(given.prefill_drives) else [0]:
+                budgets = given.multiprocessors if drives == max(given.prefill_drives) else [0]
+                for budget, priority in itertools.product(budgets, given.priorities):
                     # Each has its queues to itself, since a GPU that plays drives has a block for each queue.
-                    with store_of(drives).attach("cuda", prefetch_multiprocessors=budget or None) as executor:
-                        name = f"warprow {drives}" + (f", {budget} multiprocessors" if budget else "")
+                    with store_of(drives).attach("cuda", prefetch_multiprocessors=budget or None, prefetch_priority=priority) as executor:
+                        name = f"warprow {drives}" + (f", {budget} multiprocessors" if budget else "") + f", {priority}"
                         module = warprow.torch.NgramTable(executor, "t", heads=HEADS, max_tokens=Prefill.TOKENS, prefetch=1)
                         result["prefill"] += prefill.race(name, module, given.rounds // 4)
                         write()
