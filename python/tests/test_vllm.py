@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import re
 import types
 from collections.abc import Iterator
@@ -282,6 +283,19 @@ def test_a_configuration_is_refused_when_it_is_made(world: World, engrams: Any) 
     config.additional_config = {"warprow": True}
     config.model_config = types.SimpleNamespace(model=str(engrams[0]))
     config().__post_init__()
+
+
+@pytest.mark.parametrize("model", ["Gemma3nForConditionalGeneration", "Gemma4ForCausalLM", "LongcatFlashNgramForCausalLM"])
+def test_models_with_other_tables_are_refused_by_name(world: World, tmp_path: Path, model: str) -> None:
+    config = importlib.import_module("vllm.config.vllm").VllmConfig
+    config.additional_config = {"warprow": {"path": str(tmp_path)}}
+    told = tmp_path / "config.json"
+    for text in ("{", "[]", '{"architectures": 7}', json.dumps({"architectures": ["DeepseekV41ForCausalLM"]})):
+        told.write_text(text)
+        config().__post_init__()
+    told.write_text(json.dumps({"architectures": [model]}))
+    with pytest.raises(warprow.InvalidArgument, match=f"is a {model}, and its .* are none that the plug-in reads"):
+        config().__post_init__()
 
 
 def test_tables_that_do_not_fit_the_model_are_refused(world: World, engrams: Any, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import invalid, wrong_type
+from .models import check_model
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ class EngineOptions:
             raise invalid(argument, f"{said}: give the folder of the checkpoint on this machine as path")
         if "," in options.path:
             raise invalid(argument, f"{options.path!r} has a comma, which ends a path in an address: give a link without one")
+        check_model(argument, options.path)
         return options
 
     def address(self, name: str, pattern: str, *, codes: bool, rows: tuple[int, int] | None) -> str:
