@@ -54,6 +54,18 @@ fn graph() {
     }
 }
 
+/// Scales in GPU memory give what scales beside the rows give.
+#[test]
+fn resident_scales() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let Some(program) = compile("tests/resident_scales.cpp", folder.path(), &["-ldl"]) else { return };
+    let text = printed(&program, folder.path());
+    match Gpu::count() {
+        0 => says(&text, "skipped: there is no GPU, or no CUDA driver"),
+        _ => says(&text, "every row is right"),
+    }
+}
+
 /// What programs do wrong comes back as a code.
 #[test]
 fn bad_input() {
