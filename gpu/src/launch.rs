@@ -10,6 +10,7 @@ use warprow_kernels::{KernelError, Kernels, LaunchShape, LookupGraph, LookupKind
 
 use crate::batch::{BatchLen, GpuBatch, GpuOutput};
 use crate::error::GpuError;
+use crate::options::PrefetchPriority;
 
 /// Graphs of that kind, one for each of `count` tickets.
 pub(crate) fn graphs(
@@ -198,9 +199,13 @@ impl PrefetchEvents {
 }
 
 impl PrefetchStream {
-    pub(crate) fn new(gpu: &Arc<Gpu>) -> Result<Self, GpuError> {
+    pub(crate) fn new(gpu: &Arc<Gpu>, priority: PrefetchPriority) -> Result<Self, GpuError> {
         let events = || PrefetchEvents::new(gpu);
-        Ok(Self { launched: events()?, captured: events()?, stream: Stream::urgent(gpu)? })
+        let stream = match priority {
+            PrefetchPriority::High => Stream::urgent(gpu)?,
+            PrefetchPriority::Normal => Stream::new(gpu)?,
+        };
+        Ok(Self { launched: events()?, captured: events()?, stream })
     }
 
     pub(crate) fn stream(&self) -> CUstream {

@@ -57,7 +57,7 @@ pub use dedupe::choose_dedupe;
 pub use error::{GpuError, QueueFault};
 pub use executor::{DramRows, GpuExecutor};
 pub use ngrams::{GpuNgramHash, GpuTokens};
-pub use options::{CacheAdmission, GpuOptions};
+pub use options::{CacheAdmission, GpuOptions, PrefetchPriority};
 pub use plan::GpuPlan;
 pub use prefetch::PrefetchedBatch;
 pub use report::GpuReport;

@@ -48,6 +48,8 @@ pub struct GpuOptions {
     /// The second half of a prefetch, which the model waits for, is not held to it. `None`: they have as many as are
     /// fastest.
     pub prefetch_multiprocessors: Option<u32>,
+    /// How blocks of kernels that fetch rows ahead rank among those of other kernels that wait for multiprocessors.
+    pub prefetch_priority: PrefetchPriority,
     /// The longest wait for a read; `None`: the time-out with which the store was opened.
     pub timeout: Option<Duration>,
     /// Whether sparse ids are compared with the keys that are stored beside the rows. These keys then lie in GPU
@@ -95,6 +97,19 @@ pub struct GpuOptions {
     pub ablations: Ablations,
 }
 
+/// How blocks of kernels that fetch rows ahead rank among those of other kernels that wait for multiprocessors. In CUDA
+/// graphs it holds where they are instantiated to use the priorities of their nodes
+/// (`CUDA_GRAPH_INSTANTIATE_FLAG_USE_NODE_PRIORITY`), as PyTorch does. What runs already is not interrupted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum PrefetchPriority {
+    /// They begin before all that wait in streams of lower priority.
+    #[default]
+    High,
+    /// They wait as the kernels of streams that were made without a priority do.
+    Normal,
+}
+
 /// Which rows the cache of a GPU keeps that were read from drives.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 #[non_exhaustive]
@@ -124,6 +139,7 @@ impl Default for GpuOptions {
             direct_ids: None,
             one_kernel_ids: None,
             prefetch_multiprocessors: None,
+            prefetch_priority: PrefetchPriority::High,
             timeout: None,
             check_keys: false,
             check_rows: false,
@@ -194,6 +210,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_prefetch_multiprocessors(self, multiprocessors: u32) -> Self {
         Self { prefetch_multiprocessors: Some(multiprocessors), ..self }
+    }
+
+    /// Has kernels that fetch rows ahead rank among others as `priority` says.
+    #[must_use]
+    pub fn with_prefetch_priority(self, priority: PrefetchPriority) -> Self {
+        Self { prefetch_priority: priority, ..self }
     }
 
     /// Waits no longer than `timeout` for a read.

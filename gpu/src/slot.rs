@@ -240,7 +240,11 @@ impl State {
         let graphs = Graphs::new(plan)?;
         let cache = plan.attached.cache.get().filter(|_| plan.description.is_cached);
         let cache_slot = cache.map(|cache| cache.take_slot()).transpose()?;
-        let side = if plan.options.prefetch { Some(PrefetchStream::new(gpu)?) } else { None };
+        let side = if plan.options.prefetch {
+            Some(PrefetchStream::new(gpu, plan.attached.options.prefetch_priority)?)
+        } else {
+            None
+        };
         let resting = Resting::No;
         let (tickets, issued) = (Arc::new(tickets), Default::default());
         let answered = vec![0; sets.iter().map(|set| set.descriptors().len()).sum()];
@@ -488,7 +492,8 @@ impl GpuSlot {
     /// look-ups are all in graphs, whose rows on such a queue's drive fail until then (or, with several queue sets,
     /// come by the others'). Whether there was anything to do. If not, it took about a microsecond, and synchronised
     /// with nothing: engines call it between two steps, before they launch the next graph, and behind
-    /// [`Ticket::check`]. Streams may be being captured meanwhile.
+    /// [`Ticket::check`]. Streams may be being captured meanwhile. Threads of emulated drives and of attached files that
+    /// sleep are woken for that graph.
     ///
     /// Look-ups that are under way are cut off from their drives, and those that begin meanwhile get none of their rows
     /// ([`GpuError::RowsFailed`]). It waits: for those to leave, and for drives, which it may reset.
@@ -506,6 +511,8 @@ impl GpuSlot {
             state.recover(&self.inner.plan)?;
         }
         state.gate.check_context()?;
+        // The step that comes next may be a graph, whose look-ups wake nobody.
+        self.inner.plan.attached.wake_drives();
         Ok(needed)
     }
 }

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use warprow_gpu::{GpuBatch, GpuError, GpuExecutor, GpuOutput, GpuPlan, GpuReport, GpuSlot, PrefetchedBatch, Ticket};
+use warprow_gpu::{
+    GpuBatch, GpuError, GpuExecutor, GpuOutput, GpuPlan, GpuReport, GpuSlot, PrefetchedBatch, ResidentScales, Ticket,
+};
 use warprow_lookup::{Feature, MissingPolicy, PlanOptions};
 
 use crate::error::{ModuleError, Patience};
@@ -50,6 +52,8 @@ pub enum Ahead {
 pub struct Lanes {
     executor: GpuExecutor,
     features: Vec<Feature>,
+    /// Scales that lie in memory.
+    scales: Vec<ResidentScales>,
     options: PlanOptions,
     /// Whether rows that could not be read are an error.
     raises_failed: bool,
@@ -91,15 +95,19 @@ impl State {
 }
 
 impl Lanes {
-    pub(crate) fn new(
+    /// # Safety
+    /// Scales stay where they are for as long as this lives, and graphs with its look-ups.
+    pub(crate) unsafe fn new(
         executor: GpuExecutor,
         features: Vec<Feature>,
+        scales: Vec<ResidentScales>,
         (options, ahead): (PlanOptions, u32),
         raises_failed: bool,
     ) -> Result<Self, GpuError> {
         // Beside the slots for batches that are fetched ahead, in captures and outside, one is for eager calls and one for captures.
         let planned = options.clone().with_slots(ahead.saturating_mul(2).saturating_add(2));
-        let plan = executor.plan(&features, planned)?;
+        // SAFETY: the caller's promise.
+        let plan = unsafe { executor.plan_with_scales(&features, planned, &scales) }?;
         let lane = |slot| Lane { slot, stream: usize::MAX, tickets: VecDeque::new() };
         let state = State {
             eager: vec![lane(plan.slot()?)],
@@ -112,7 +120,7 @@ impl Lanes {
         };
         let mut options = options.with_slots(1);
         options.prefetch = false;
-        Ok(Self { executor, features, options, raises_failed, plan, state: Mutex::new(state) })
+        Ok(Self { executor, features, scales, options, raises_failed, plan, state: Mutex::new(state) })
     }
 
     pub(crate) fn width(&self) -> usize {
@@ -168,7 +176,10 @@ impl Lanes {
         let index = match own.or_else(unused) {
             Some(index) => index,
             None if state.eager.len() < STREAMS => {
-                let slot = self.executor.plan(&self.features, self.options.clone())?.slot()?;
+                // SAFETY: the promise of whoever made this.
+                let plan =
+                    unsafe { self.executor.plan_with_scales(&self.features, self.options.clone(), &self.scales) }?;
+                let slot = plan.slot()?;
                 state.eager.push(Lane { slot, stream, tickets: VecDeque::new() });
                 state.eager.len() - 1
             }

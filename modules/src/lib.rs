@@ -20,5 +20,6 @@ pub use error::{ModuleError, set_interrupt, whole};
 pub use host_slots::{HostAhead, HostSlots};
 pub use lookup::{ModuleAhead, ModuleBatch, ModuleExecutor, ModuleLookup, ModuleOutput, ModuleReport};
 pub use spec::{
-    AdmissionSpec, ExecutorSpec, FeatureSpec, ModuleSpec, failed_rows, mask_meaning, missing_policy, pooling,
+    AdmissionSpec, ExecutorSpec, FeatureSpec, ModuleSpec, PrioritySpec, ScalesSpec, failed_rows, mask_meaning,
+    missing_policy, pooling,
 };

@@ -4,7 +4,7 @@ use std::process;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
-use warprow_gpu::{BatchLen, GpuBatch, GpuExecutor, GpuOutput, GpuReport};
+use warprow_gpu::{BatchLen, GpuBatch, GpuExecutor, GpuOutput, GpuReport, ResidentScales};
 use warprow_layout::DType;
 use warprow_lookup::{Batch, Feature, HostExecutor, LookupReport, PlanOptions};
 
@@ -144,7 +144,13 @@ impl ModuleOutput {
 
 impl ModuleLookup {
     /// A look-up of `spec` by an executor of its device.
-    pub fn new(spec: ModuleSpec, executor: ModuleExecutor) -> Result<Self, ModuleError> {
+    ///
+    /// # Safety
+    /// Where `spec` has scales, they are this process's, and stay where they are for as long as this lives, and graphs with its look-ups.
+    pub unsafe fn new(spec: ModuleSpec, executor: ModuleExecutor) -> Result<Self, ModuleError> {
+        if spec.scales.is_some() && matches!(executor, ModuleExecutor::Host(_)) {
+            return Err(ModuleError::invalid("scales", "in GPU memory, of a module on the host".to_owned()));
+        }
         let features = spec.features.iter().map(FeatureSpec::feature).collect::<Result<_, _>>()?;
         let dtype = spec.dtype()?;
         let options = PlanOptions::default()
@@ -157,6 +163,13 @@ impl ModuleLookup {
         let options = if spec.options.adopting { options.with_adopt_room() } else { options };
         let state = State { executor: Some(executor), plan: None, room: (0, 0), kept: Vec::new() };
         Ok(Self { spec, dtype, features, options, pid: process::id(), state: RwLock::new(state) })
+    }
+
+    /// Scales that lie in GPU memory.
+    fn scales(&self) -> Vec<ResidentScales> {
+        let table = self.spec.features.first().map(|feature| feature.table.clone());
+        let scales = self.spec.scales.zip(table);
+        scales.map(|(it, table)| ResidentScales { table, address: it.address, bytes: it.bytes }).into_iter().collect()
     }
 
     /// What it looks up.
@@ -227,7 +240,10 @@ impl ModuleLookup {
                 }
                 ModuleExecutor::Gpu(executor) => {
                     let (executor, features) = (executor.clone(), self.features.clone());
-                    Planned::Gpu(Arc::new(Lanes::new(executor, features, (options, ahead), raises)?))
+                    // SAFETY: the promise of whoever made this.
+                    Planned::Gpu(Arc::new(unsafe {
+                        Lanes::new(executor, features, self.scales(), (options, ahead), raises)
+                    }?))
                 }
             });
             *room = wanted;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use warprow_gpu::{CacheAdmission, GpuOptions};
+use warprow_gpu::{CacheAdmission, GpuOptions, PrefetchPriority};
 use warprow_layout::DType;
 use warprow_lookup::{CounterOptions, FailedRows, Feature, HostOptions, MaskMeaning, MissingPolicy, Pooling};
 
@@ -39,6 +39,19 @@ pub struct ModuleSpec {
     pub prefetch: u32,
     /// Whether offsets have an entry past the last bag.
     pub has_last: bool,
+    /// On a GPU: the scales of the first feature's table lie in memory of the process that wrote this.
+    #[serde(default)]
+    pub scales: Option<ScalesSpec>,
+}
+
+/// Where scales lie, in GPU memory.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
+#[serde(deny_unknown_fields)]
+pub struct ScalesSpec {
+    /// Their address.
+    pub address: u64,
+    /// How many bytes there are.
+    pub bytes: u64,
 }
 
 /// Options of an executor, by the names that they have in Python.
@@ -58,6 +71,9 @@ pub struct ExecutorSpec {
     pub hbm_rows: Vec<(String, u64)>,
     #[serde(default)]
     pub prefetch_multiprocessors: Option<u32>,
+    /// "high" or "normal".
+    #[serde(default)]
+    pub prefetch_priority: PrioritySpec,
     #[serde(default)]
     pub cache_bytes: u64,
     /// `None`: as many as `GpuOptions` has by default.
@@ -71,6 +87,26 @@ pub struct ExecutorSpec {
     /// `None`: as often as `CounterOptions` has by default.
     #[serde(default)]
     pub count_every: Option<u32>,
+}
+
+/// How kernels that fetch rows ahead rank among others.
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(rename_all = "lowercase")]
+pub enum PrioritySpec {
+    /// They begin before others that wait.
+    #[default]
+    High,
+    /// They wait as others do.
+    Normal,
+}
+
+impl From<PrioritySpec> for PrefetchPriority {
+    fn from(given: PrioritySpec) -> Self {
+        match given {
+            PrioritySpec::High => Self::High,
+            PrioritySpec::Normal => Self::Normal,
+        }
+    }
 }
 
 /// Which rows a cache in GPU memory keeps.
@@ -155,6 +191,7 @@ impl ExecutorSpec {
         (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
         (options.overlay_bytes, options.adopting) = (self.overlay_bytes, self.adopting);
         options.prefetch_multiprocessors = self.prefetch_multiprocessors;
+        options.prefetch_priority = self.prefetch_priority.into();
         options.cache_bytes = self.cache_bytes;
         options.cache_batch_rows = self.cache_batch_rows.unwrap_or(options.cache_batch_rows);
         options.cache_admission = self.cache_admission.admission()?;

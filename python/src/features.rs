@@ -2,7 +2,9 @@
 
 use pyo3::prelude::*;
 use warprow_lookup::{Feature, PlanOptions};
-use warprow_modules::{AdmissionSpec, ExecutorSpec, FeatureSpec, failed_rows, mask_meaning, missing_policy};
+use warprow_modules::{
+    AdmissionSpec, ExecutorSpec, FeatureSpec, PrioritySpec, failed_rows, mask_meaning, missing_policy,
+};
 
 use crate::arrays::dtype;
 use crate::error::of_module;
@@ -31,6 +33,7 @@ pub(crate) struct AttachArgs {
     timeout: Option<f64>,
     hbm_rows: Vec<(String, u64)>,
     prefetch_multiprocessors: Option<u32>,
+    prefetch_priority: String,
     cache_bytes: u64,
     cache_batch_rows: Option<u64>,
     cache_admission: AdmissionArg,
@@ -67,6 +70,12 @@ impl AttachArgs {
             timeout: self.timeout,
             hbm_rows: self.hbm_rows,
             prefetch_multiprocessors: self.prefetch_multiprocessors,
+            // `Store.attach` refuses other words than the two.
+            prefetch_priority: if self.prefetch_priority == "normal" {
+                PrioritySpec::Normal
+            } else {
+                PrioritySpec::High
+            },
             cache_bytes: self.cache_bytes,
             cache_batch_rows: self.cache_batch_rows,
             cache_admission: self.cache_admission.into(),

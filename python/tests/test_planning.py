@@ -97,6 +97,8 @@ def test_an_executor_on_a_gpu_has_the_rows_that_are_proposed(store: warprow.Stor
             store.attach("cpu", hbm_rows=rows_of)
     with pytest.raises(warprow.InvalidArgument, match="prefetch_multiprocessors"):
         store.attach("cpu", prefetch_multiprocessors=0)
+    with pytest.raises(warprow.InvalidArgument, match="prefetch_priority.*highest.*normal"):
+        store.attach("cpu", prefetch_priority="highest")
     if warprow._native.gpu_count() == 0:
         pytest.skip("there is no GPU")
     hot, cold = np.full(100, 9), np.arange(100)[::-1] // 25

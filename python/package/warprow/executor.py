@@ -61,6 +61,7 @@ class Options:
     timeout: float | None = None
     hbm_rows: tuple[tuple[str, int], ...] = ()
     prefetch_multiprocessors: int | None = None
+    prefetch_priority: str = "high"
     cache_bytes: int = 0
     cache_batch_rows: int | None = None
     cache_admission: float | str = "always"

@@ -841,6 +841,7 @@ class Store:
         timeout: float | None = None,
         hbm_rows: Mapping[str, int] | Iterable[tuple[str, int]] | None = None,
         prefetch_multiprocessors: int | None = None,
+        prefetch_priority: str = "high",
         cache_bytes: int = 0,
         cache_batch_rows: int | None = None,
         cache_admission: float | str = "always",
@@ -873,6 +874,9 @@ class Store:
         prefetch_multiprocessors : int, optional
             On a GPU, kernels that fetch rows ahead have at most as many threads at a time as fit on so many multiprocessors, so that a
             model's kernels keep the rest of the GPU; by default as many as are fastest.
+        prefetch_priority : str
+            On a GPU, "high": blocks of kernels that fetch rows ahead begin before those of other kernels that wait for a multiprocessor;
+            "normal": as those of streams without a priority do.
         cache_bytes : int
             Bytes of memory, on a GPU of GPU memory, for rows that look-ups read from drives and later ones then find there; 0: no row
             is cached.
@@ -927,6 +931,8 @@ class Store:
                 raise invalid("hbm_rows", f"{rows} rows of {name!r}: give a number from 0 on")
         if prefetch_multiprocessors is not None and not 0 < prefetch_multiprocessors < 1 << 32:
             raise invalid("prefetch_multiprocessors", f"{prefetch_multiprocessors}: give a number from 1 on")
+        if prefetch_priority not in ("high", "normal"):
+            raise invalid("prefetch_priority", f'{prefetch_priority!r}: give "high" or "normal"')
         options = Options(
             dram_bytes=dram_bytes,
             hbm_bytes=hbm_bytes,
@@ -937,6 +943,7 @@ class Store:
             timeout=timeout,
             hbm_rows=of_tables,
             prefetch_multiprocessors=prefetch_multiprocessors,
+            prefetch_priority=prefetch_priority,
             cache_bytes=cache_bytes,
             cache_batch_rows=cache_batch_rows,
             cache_admission=cache_admission,

@@ -49,8 +49,10 @@ def check_ids(argument: str, ids: torch.Tensor, device: torch.device) -> None:
 class Lookup:
     """Looks rows up for a module. In another process it opens the store when it is first used."""
 
-    def __init__(self, spec: Spec, executor: Executor | None = None) -> None:
+    def __init__(self, spec: Spec, executor: Executor | None = None, held: torch.Tensor | None = None) -> None:
         self.spec = spec
+        #: The tensor with the scales of the spec, if it has some.
+        self._held = held
         self.text = spec.text()
         self.device = spec.torch_device
         self._dtype = spec.dtype

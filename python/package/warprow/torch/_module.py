@@ -22,6 +22,12 @@ from ._spec import Spec, out_name
 # An eager call of few ids takes as long on the processor as on a GPU: what it asks for is found once.
 _MODES = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
 _TENSOR, _IS_COMPILING = torch.Tensor, torch.compiler.is_compiling
+
+def is_eager(ids: torch.Tensor) -> bool:
+    """Whether a call with these ids looks rows up at once, and is not traced."""
+    return type(ids) is _TENSOR and not _IS_COMPILING() and _MODES() == 0
+
+
 #: Options by which modules over the same rows give different numbers.
 _DECIDING = ("pooling", "weighted", "padding", "missing")
 
@@ -95,7 +101,7 @@ class StoredModule(nn.Module):
             text = "they require a gradient, and this module is for inference: detach() them, or train with torch's own module"
             raise invalid("per_sample_weights", text)
         # A tensor that stands for another, or a mode that looks at operators, gets an operator.
-        if type(ids) is _TENSOR and not _IS_COMPILING() and _MODES() == 0:
+        if is_eager(ids):
             operator = _op.numbered
             if operator is None or out is not None or lookup.masked:
                 return lookup.run(ids, offsets, weights, out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -11,7 +12,10 @@ from ..executor import Executor
 from ..store import Store
 from . import _block_scales
 from ._embedding import Embedding
+from ._lookup import Lookup
+from ._module import is_eager
 from ._prefetched import Prefetched, check_prefetched
+from ._spec import Scales
 from ._tensors import as_tensor, check_tensor
 
 
@@ -43,7 +47,8 @@ class NgramTable(Embedding):
     scales : Tensor of uint8 or float8_e8m0fnu, optional
         Of shape (rows, dim / 32), on the executor's device: E8M0 scales of blocks of 32 elements, by which rows are multiplied. The table
         has codes alone then (`scales=` in its address), so that no scale is read with a row, or kept in DRAM. The tensor is used where it
-        is, and may be filled later.
+        is, and may be filled later. On a GPU the kernels that read the rows of an attached file take their scales along; where rows of it
+        lie in GPU memory or DRAM, in graphs that torch.compile makes, and on the CPU, PyTorch multiplies behind the look-up.
 
     Raises
     ------
@@ -99,6 +104,35 @@ class NgramTable(Embedding):
             if not dtype.is_floating_point:
                 raise invalid("dtype", f"{dtype}, and rows are multiplied by scales: give torch.bfloat16, torch.float16 or torch.float32")
             self.scales = _block_scales.BlockScales(scales, self.num_embeddings, self.embedding_dim)
+        self._scaled: Lookup | None = None
+
+    def _scaling(self, ids: torch.Tensor) -> Lookup | None:
+        """The look-up whose kernels multiply by the scales; None: PyTorch has to, or there are none."""
+        if self.scales is None or self.device.type != "cuda" or not is_eager(ids):
+            return None
+        plain, held = self._lookup.spec, self.scales.bytes
+        options = plain.options
+        if options.hbm_bytes or options.dram_bytes or options.adopting or options.overlay_bytes or plain.missing == "default":
+            return None
+        if not all(address.startswith("attached:") for address in plain.drives):
+            return None
+        spec = replace(plain, scales=Scales(held.data_ptr(), held.numel()))
+        if self._scaled is None or self._scaled.spec != spec:
+            self._scaled = Lookup(spec, self.executor, held)
+        return self._scaled
+
+    def _lookups(self) -> list[Lookup]:
+        return super()._lookups() + ([] if self._scaled is None else [self._scaled])
+
+    def report(self) -> dict[str, Any] | None:
+        """As of `Embedding`.
+
+        Raises
+        ------
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        return super().report() if self._scaled is None else self._scaled.report()
 
     def _own_options(self) -> dict[str, Any]:
         return {"heads": self.heads}
@@ -161,6 +195,9 @@ class NgramTable(Embedding):
             This process was forked from the one that opened the store.
         """
         ids = self._checked(input)
+        scaling = self._scaling(ids)
+        if scaling is not None:
+            return self._side_by_side(self._run(scaling, ids, None, None, self._apart(out, ids.shape[0])), out, None)
         found = super().forward(ids, out=self._apart(out, ids.shape[0]))
         return self._side_by_side(found, out, None if self.scales is None else self.scales.of(ids))
 
@@ -200,6 +237,9 @@ class NgramTable(Embedding):
             This process was forked from the one that opened the store.
         """
         ids = self._checked(input)
+        scaling = self._scaling(ids)
+        if scaling is not None:
+            return self._begin(scaling, ids, None, None, behind)
         prefetched = super().prefetch(ids, behind=behind)
         if self.scales is not None:
             # The ids are the caller's again once the rows are there.

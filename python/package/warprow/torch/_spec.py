@@ -18,6 +18,14 @@ _TORCH = {name: dtype for dtype, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)
+class Scales:
+    """Where the scales of a table's rows lie, in GPU memory of this process."""
+
+    address: int
+    bytes: int
+
+
+@dataclass(frozen=True)
 class Spec:
     """A list of features on one device, and where their rows lie."""
 
@@ -38,6 +46,8 @@ class Spec:
     prefetch: int
     #: Whether offsets have an entry past the last bag.
     has_last: bool
+    #: By which kernels multiply rows of codes.
+    scales: Scales | None = None
 
     @property
     def pooled(self) -> bool:
@@ -75,7 +85,10 @@ class Spec:
 
     def text(self) -> str:
         """The text of it."""
-        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+        told = asdict(self)
+        if self.scales is None:
+            del told["scales"]
+        return json.dumps(told, sort_keys=True, separators=(",", ":"))
 
     def moved(self, device: str, dtype: torch.dtype) -> Spec:
         """On another device, or with output of another type."""
@@ -95,6 +108,8 @@ def parse(text: str) -> Spec:
     """What a text says."""
     try:
         told: dict[str, Any] = json.loads(text)
+        if told.pop("scales", None) is not None:
+            raise ValueError("its scales lie in memory of the process that made it")
         told["drives"] = tuple(told["drives"])
         rows = tuple((table, rows) for table, rows in told["options"].pop("hbm_rows", ()))
         told["options"] = Options(**told["options"], hbm_rows=rows)
