@@ -37,8 +37,26 @@ rm -rf "$target/wheels"
 # Link-time optimisation takes as long as all the rest and changes no result.
 export CARGO_PROFILE_RELEASE_LTO=off CARGO_TARGET_DIR=$target
 began=$SECONDS
-"$environment/bin/maturin" build --profile "${WARPROW_PROFILE:-dev}" --locked --quiet --manifest-path python/Cargo.toml --out "$target/wheels"
+# As users do it, and as a machine does it that reaches no package index: pip gets nothing, and has the backend build with the maturin that is
+# there. The kernels' machine code is left out, which takes minutes.
+PATH=$environment/bin:$PATH pip wheel --no-index --no-build-isolation --no-deps --no-cache-dir --wheel-dir "$target/wheels" \
+    --config-settings kernels="${WARPROW_KERNELS:-no}" --config-settings build-args="--profile ${WARPROW_PROFILE:-dev} --locked --quiet" ./python
 echo "built $(basename "$target"/wheels/*.whl), $(du -h "$target"/wheels/*.whl | cut -f1), in $((SECONDS - began)) s"
+# The tag says what the library needs: not more, and so that pip takes it elsewhere.
+"$environment/bin/python" - "$target"/wheels/*.whl <<'PY'
+import pathlib, platform, re, sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, "python/build_backend")
+import warprow_build
+
+wheel = pathlib.Path(sys.argv[1])
+needed = warprow_build.glibc_needed(wheel)
+tag = re.search(r"manylinux_(\d+)_(\d+)_", wheel.name)
+print(warprow_build.told_of_tag(wheel))
+if platform.libc_ver()[0] == "glibc" and (tag is None or needed is None or needed > (int(tag[1]), int(tag[2]))):
+    sys.exit(f"{wheel.name} is not tagged for glibc {needed}, which its library needs")
+PY
 # pip looks for no other packages, so that it needs no index.
 pip install --force-reinstall --no-deps --no-index "$target"/wheels/*.whl
 

@@ -8,23 +8,37 @@ setting `kernels` decides, `pip wheel -C kernels=no ./python`, or else the varia
 - `auto`, the default: with machine code, if NVRTC is there;
 - `yes`: with machine code, or the build fails;
 - `no`: without, and NVRTC is not asked for.
+
+A wheel is tagged manylinux, as low as its library's symbols of glibc allow. Where they allow none, it is tagged linux, and one line says why.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import subprocess
 import sys
-from collections.abc import Mapping
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import maturin
+try:
+    import maturin
+except ModuleNotFoundError:
+    # pip would say that this file cannot be imported, and not why.
+    raise SystemExit(
+        "warprow: maturin is needed to build the package and is not installed: leave out --no-build-isolation, so that pip gets it, or "
+        "install it before (pip install 'maturin>=1.9,<2')"
+    ) from None
 
 PYTHON = Path(__file__).resolve().parent.parent
 KERNELS = PYTHON / "package" / "warprow" / "kernels"
+#: Where the kernels' machine code lies while a wheel is built without it.
+ASIDE = PYTHON / "package" / "kernels-aside"
 PACKAGE = "nvidia-cuda-nvrtc"
 REQUIREMENT = f"{PACKAGE}==13.0.*"
 SETTING = "kernels"
@@ -44,6 +58,37 @@ def chosen(settings: Settings) -> str:
 def without_ours(settings: Settings) -> dict[str, Any] | None:
     """The settings that are maturin's."""
     return None if settings is None else {name: value for name, value in settings.items() if name != SETTING}
+
+
+def with_tag(settings: Settings) -> dict[str, Any]:
+    """The settings for a wheel. Called by pip, maturin tags wheels linux (`--compatibility off`), unless it is told otherwise. The option
+    without a value has it find the lowest manylinux tag that the library allows, and linux if there is none."""
+    ours = without_ours(settings) or {}
+    arguments: list[str] = maturin.get_maturin_pep517_args(ours)
+    if not any(it.split("=")[0] in ("--compatibility", "--manylinux") for it in arguments):
+        ours.pop("maturin.build-args", None)
+        ours["build-args"] = ["--compatibility", *arguments]
+    return ours
+
+
+def glibc_needed(wheel: Path) -> tuple[int, int] | None:
+    """The latest version of glibc that a library of the wheel names symbols of."""
+    with zipfile.ZipFile(wheel) as files:
+        libraries = [files.read(name) for name in files.namelist() if name.endswith(".so")]
+    named = {found for library in libraries for found in re.findall(rb"GLIBC_(\d+)\.(\d+)", library)}
+    return max(((int(major), int(minor)) for major, minor in named), default=None)
+
+
+def told_of_tag(wheel: Path) -> str:
+    """One line about the wheel's tag."""
+    needed = glibc_needed(wheel)
+    glibc = "no glibc" if needed is None else f"glibc {needed[0]}.{needed[1]} or later"
+    if "manylinux" in wheel.name or platform.system() != "Linux":
+        return f"warprow: {wheel.name} needs {glibc}"
+    return (
+        f"warprow: {wheel.name} is tagged linux, for machines like this one alone: its library needs {glibc}, and maturin found no manylinux "
+        "tag that allows this and all libraries that it is linked with (maturin's lines above name them); build on an earlier Linux"
+    )
 
 
 def get_requires_for_build_wheel(config_settings: Settings = None) -> list[str]:
@@ -88,21 +133,39 @@ def compile_kernels() -> str | None:
 
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     choice = chosen(config_settings)
+    settings = with_tag(config_settings)
     if choice == "no":
         print("warprow: the wheel is built without the kernels' machine code, as kernels=no says", file=sys.stderr)
-        remove_kernels()
-    elif why := compile_kernels():
-        if choice == "yes":
-            raise SystemExit(f"warprow: the kernels' machine code cannot be made: {why}")
-        print(f"warprow: the wheel is built without the kernels' machine code, so GPUs will need NVRTC: {why}", file=sys.stderr)
-        remove_kernels()
-    return str(maturin.build_wheel(wheel_directory, without_ours(config_settings), metadata_directory))
+        with kernels_aside():
+            name = str(maturin.build_wheel(wheel_directory, settings, metadata_directory))
+    else:
+        if why := compile_kernels():
+            if choice == "yes":
+                raise SystemExit(f"warprow: the kernels' machine code cannot be made: {why}")
+            print(f"warprow: the wheel is built without the kernels' machine code, so GPUs will need NVRTC: {why}", file=sys.stderr)
+            remove_kernels()
+        name = str(maturin.build_wheel(wheel_directory, settings, metadata_directory))
+    print(told_of_tag(Path(wheel_directory, name)), file=sys.stderr)
+    return name
 
 
 def remove_kernels() -> None:
     """Removes what an earlier build left, so that a wheel has all of it or nothing."""
     for path in KERNELS.iterdir() if KERNELS.is_dir() else ():
         path.unlink()
+
+
+@contextmanager
+def kernels_aside() -> Iterator[None]:
+    """Keeps what an earlier build left out of a wheel, for the next one that wants it."""
+    there = KERNELS.is_dir()
+    if there:
+        KERNELS.rename(ASIDE)
+    try:
+        yield
+    finally:
+        if there:
+            ASIDE.rename(KERNELS)
 
 
 def prepare_metadata_for_build_wheel(metadata_directory: str, config_settings: Settings = None) -> str:
