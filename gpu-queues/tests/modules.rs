@@ -125,7 +125,7 @@ fn modules_stay_loaded_with_their_context_and_no_longer() {
     assert_eq!(stored(&gpu, &load(&gpu, &codes[0])), 41);
     assert_eq!(KernelModule::kept(), 1);
 
-    // So is one that somebody resets, also while handles of it are left.
+    // A context that somebody resets is gone too, also while handles of it are left.
     let module = load(&gpu, &codes[1]);
     // SAFETY: nothing of the context is used any more.
     assert_eq!(unsafe { sys::cuDevicePrimaryCtxReset_v2(0) }, CUresult::CUDA_SUCCESS);

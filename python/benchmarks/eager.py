@@ -5,7 +5,8 @@
 All rows lie in GPU memory. *CPU* is the time until the call has returned, in microseconds, as the least of several rounds of calls that are not
 waited for: of modules whose operators are Python's (*python*) and compiled (*compiled*, where `python -m warprow.torch.native build` was run).
 *Whole* is the median time of a call and the wait for its rows, from an idle GPU. *GPU* is the time of a replay of a graph with four look-ups,
-for each of them: of a module, and with `--library` of the same look-up captured by the C interface, without Python's part (*C*).
+for each of them: of a module, and with `--library` of the same look-up captured by the C interface, without Python's part (*C*). The graphs are
+replayed in turns, and figures are medians; *module - C* is the median of the turns' differences, with its quartiles.
 """
 
 from __future__ import annotations
@@ -54,23 +55,36 @@ def whole_time(call: Callable[[], object]) -> float:
     return statistics.median(times) * 1e6
 
 
-def replay_time(call: Callable[[], object]) -> float:
-    """Microseconds of one of four look-ups in a graph, which is replayed five times."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(4):
-            call()
-    best = float("inf")
-    for _ in range(ROUNDS):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        torch.cuda.synchronize()
-        begin.record()
-        for _ in range(5):
-            graph.replay()
-        end.record()
-        end.synchronize()
-        best = min(best, begin.elapsed_time(end) / 20)
-    return best * 1e3
+def replay_times(calls: list[Callable[[], object]], rounds: int) -> list[list[float]]:
+    """Microseconds of one of four look-ups in a graph, which is replayed five times: for each call, of so many rounds. In a round each graph has
+    its turn, in an order that goes round."""
+    graphs = [torch.cuda.CUDAGraph() for _ in calls]
+    # Each look-up has an output of its own: torch would give an output that nobody keeps to the next one, which lies in the GPU's cache then.
+    kept: list[object] = []
+    for graph, call in zip(graphs, calls, strict=True):
+        with torch.cuda.graph(graph):
+            kept += [call() for _ in range(4)]
+    times: list[list[float]] = [[] for _ in calls]
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    # The first rounds are not counted.
+    for number in range(-3, rounds):
+        for turn in range(len(graphs)):
+            at = (turn + number) % len(graphs)
+            torch.cuda.synchronize()
+            begin.record()
+            for _ in range(5):
+                graphs[at].replay()
+            end.record()
+            end.synchronize()
+            if number >= 0:
+                times[at].append(begin.elapsed_time(end) / 20 * 1e3)
+    return times
+
+
+def quartiles(values: list[float]) -> tuple[float, float, float]:
+    """The median, and the quartiles."""
+    low, middle, high = statistics.quantiles(values, n=4)
+    return middle, low, high
 
 
 class CLookup:
@@ -114,6 +128,7 @@ def main() -> None:
     arguments.add_argument("--ids", type=int, nargs="+", default=[24, 1024, 65536])
     arguments.add_argument("--dim", type=int, nargs="+", default=[32, 128])
     arguments.add_argument("--rows", type=int, default=100_000)
+    arguments.add_argument("--rounds", type=int, default=200, help="rounds of replays")
     arguments.add_argument("--library")
     arguments.add_argument("--json")
     given = arguments.parse_args()
@@ -122,7 +137,7 @@ def main() -> None:
     print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; microseconds; all rows in GPU memory; operators compiled: {native.is_loaded()}")
     print(f"{'':>11} | {'CPU':<32} | {'whole':<26} | GPU")
     names = ("F.embedding", "python", "compiled")
-    print(f"{'dim':>4} {'ids':>6} | {names[0]:>12} {names[1]:>9} {names[2]:>9} | {names[0]:>12} {names[2]:>13} | {names[0]:>12} {'module':>8} {'C':>8}")
+    print(f"{'dim':>4} {'ids':>6} | {names[0]:>12} {names[1]:>9} {names[2]:>9} | {names[0]:>12} {names[2]:>13} | {names[0]:>12} {'module':>8} {'C':>8}   module - C")
     with tempfile.TemporaryDirectory() as folder:
         for dim in given.dim:
             table = torch.randn(given.rows, dim)
@@ -148,13 +163,17 @@ def main() -> None:
                             assert torch.equal(ours(), wanted)
                             cpu.append(cpu_time(ours))
                         whole = whole_time(plain), whole_time(ours)
-                        gpu = [replay_time(plain), replay_time(ours)]
-                        if by_c is not None:
-                            gpu.append(replay_time(lambda: by_c(ids, next(each))))
-                            assert all(torch.equal(out, wanted) for out in outs)
+                        calls = [plain, ours] + ([lambda: by_c(ids, next(each))] if by_c is not None else [])
+                        times = replay_times(calls, given.rounds)
+                        assert by_c is None or all(torch.equal(out, wanted) for out in outs)
                     module.check()
                     text = f"{dim:>4} {count:>6} | {cpu[0]:>12.2f} {cpu[1]:>9.2f} {cpu[2]:>9.2f} | {whole[0]:>12.2f} {whole[1]:>13.2f} | "
-                    print(text + f"{gpu[0]:>12.2f} {gpu[1]:>8.2f} {gpu[2] if by_c else float('nan'):>8.2f}")
+                    gpu = [quartiles(each) for each in times]
+                    text += " ".join(f"{median:>{width}.2f}" for (median, _, _), width in zip(gpu, (12, 8, 8), strict=False))
+                    if by_c is not None:
+                        between = quartiles([module - c for module, c in zip(times[1], times[2], strict=True)])
+                        text += "   {:+.2f} ({:+.2f} to {:+.2f})".format(*between)
+                    print(text)
                     found.append({"dim": dim, "ids": count, "cpu": cpu, "whole": whole, "gpu": gpu})
     if given.json:
         with open(given.json, "w") as file:
