@@ -117,6 +117,7 @@ def parser() -> argparse.ArgumentParser:
     add("--loads", type=_shares, default=[0.05, 0.25, 0.5, 0.75, 0.9, 1.2], help="those shares (0.05,0.25,0.5,0.75,0.9,1.2)")
     add("--clients", type=_numbers, default=[1], help="of throughput: how many ask at once, one or more numbers (1)")
     add("--ahead", type=_numbers, default=[], help="of throughput and embeddings: how many batches Warprow fetches ahead of the one that is answered, one or more numbers; one client alone (none)")
+    add("--ahead-multiprocessors", type=int, help="of --ahead on a GPU: kernels that fetch ahead have as many threads as fit on so many multiprocessors (as many as are fastest)")
     add("--request", type=int, default=64, help="of latency: samples of a request (64)")
     add("--sizes", type=_numbers, help="of latency: requests of the batches for which there is a graph (eighths of the largest batch, and 1, 2, 4 ...)")
     add("--batches", type=int, default=200, help="batches of each size that are drawn, and measured at most (200, or fewer if they are large)")
@@ -243,7 +244,7 @@ class Run:
         # With all rows in DRAM there is room for what lies between them, too.
         dram_bytes = int(shape.bytes * (given.dram if given.dram < 1 else 1.5))
         hbm_bytes = int(shape.bytes * given.hbm) if self.device.type == "cuda" else 0
-        ground = Ground(tables, history, dram_bytes, hbm_bytes, usual, given.threads, given.cache or [0])
+        ground = Ground(tables, history, dram_bytes, hbm_bytes, usual, given.threads, given.cache or [0], given.ahead_multiprocessors)
         drives = [Drives(count, given.timing, self.player) for count in given.drives]
         for label, way in contenders(ground, self.names, drives):
             try:

@@ -48,6 +48,8 @@ class Ground:
         Threads of the ways in which the processor looks up.
     caches : sequence of int
         Bytes of Warprow's caches, one after the other; 0: none.
+    ahead_multiprocessors : int, optional
+        Room on the GPU for Warprow's kernels that fetch rows ahead.
     """
 
     tables: Tables
@@ -57,6 +59,7 @@ class Ground:
     batch: int
     threads: int
     caches: Sequence[int]
+    ahead_multiprocessors: int | None = None
 
 
 def choose(names: Sequence[str]) -> list[str]:
@@ -141,6 +144,9 @@ def _warprow(
     ground: Ground, store: warprow.Store, drives: Drives, proposal: warprow.Proposal
 ) -> Iterator[tuple[str, Way]]:
     tables = ground.tables
+    options = proposal.attach_options()
+    if ground.ahead_multiprocessors is not None:
+        options["prefetch_multiprocessors"] = ground.ahead_multiprocessors
     for cache in ground.caches:
-        for way in _opened(lambda: WarprowModules(store, tables.shape, tables.device, proposal.attach_options(), ground.batch, cache)):
+        for way in _opened(lambda: WarprowModules(store, tables.shape, tables.device, options, ground.batch, cache)):
             yield str(drives), way
