@@ -119,7 +119,7 @@ def parser() -> argparse.ArgumentParser:
     add("--ahead", type=_numbers, default=[], help="of throughput and embeddings: how many batches Warprow fetches ahead of the one that is answered, one or more numbers; one client alone (none)")
     add("--ahead-multiprocessors", type=int, help="of --ahead on a GPU: kernels that fetch ahead have as many threads as fit on so many multiprocessors (as many as are fastest)")
     add("--request", type=int, default=64, help="of latency: samples of a request (64)")
-    add("--sizes", type=_numbers, help="of latency: requests of the batches for which there is a graph (eighths of the largest batch, and 1, 2, 4 ...)")
+    add("--sizes", type=_numbers, help="of latency: requests of the batches for which there is a graph (each a quarter more than the one before)")
     add("--batches", type=int, default=200, help="batches of each size that are drawn, and measured at most (200, or fewer if they are large)")
     add("--seconds", type=float, default=3, help="the longest time that one way is measured with one size of batches (3)")
     add("--compile", choices=["yes", "no"], default="yes", help="whether torch.compile compiles the dense layers; on a CPU it does not")
@@ -169,12 +169,16 @@ def _shape(given: argparse.Namespace) -> Shape:
 
 
 def sizes_of(most: int) -> list[int]:
-    """Requests of the batches for which there is a graph: eighths of the most, and below them each twice the one before.
+    """Requests of the batches for which there is a graph: each a quarter more than the one before.
 
-    A batch that waits while another is answered is rarely a full one. It should not cost as much.
+    A batch that gathers while another is answered is rarely a full one. It should not cost as much.
     """
-    eighth = max(1, most // 8)
-    return [1 << power for power in range(eighth.bit_length()) if 1 << power < eighth] + [min(most, eighth * at) for at in range(1, 9)]
+    sizes = [1]
+    while sizes[-1] < most:
+        following = max(sizes[-1] + 1, sizes[-1] * 5 // 4)
+        # None that is hardly smaller than the largest.
+        sizes.append(most if following * 9 // 8 > most else following)
+    return sizes
 
 
 class Run:
