@@ -3,6 +3,8 @@ are GPUs; and what is wrong with a batch is told, never answered."""
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,37 @@ def _captured(rank: int, fixed: Any, plain: Any, device: str) -> int:
     else:
         sharded.raises(warprow.RankFailed, "rank 0", fixed.check)
     return compared
+
+
+def _dying(rank: int, world: int, folder: Path, address: str) -> str:
+    """A rank dies, and the graph of the other waits for it."""
+    device = f"cuda:{rank}"
+    executor = warprow.open(address, read_only=True).attach(device, hbm_bytes=1 << 20)
+    bags = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=sharded.plan(world), on_failure="nan")
+    inputs = batch(rank, device)
+    fixed = bags.fixed_sizes(inputs)
+    fixed(inputs)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        fixed(inputs)
+    graph.replay()
+    fixed.check()
+    torch.distributed.barrier()
+    torch.cuda.synchronize()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    # (Rank 1 is alive for a moment yet.)
+    graph.replay()
+    error = sharded.raises(warprow.ExchangeFailed, "rank 1 of this machine has died", lambda: fixed.check(30.0))
+    assert error.ranks == (1,)
+    return str(error)
+
+
+@pytest.mark.skipif(sharded.GPUS < 2, reason="there are no two GPUs")
+def test_a_rank_that_dies_while_graphs_run(checkpoint: str, tmp_path: Path) -> None:
+    found = ranks.run(2, tmp_path, _dying, checkpoint, backend="nccl", dying=1)
+    assert "a step did not end" in found[0]
 
 
 @pytest.mark.parametrize(("kind", "world"), WORLDS)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from ..errors import ExchangeFailed, RankFailed, invalid
+from ..errors import Busy, ExchangeFailed, RankFailed, invalid
 from . import _processes
 
 _T = TypeVar("_T")
+#: How often a wait looks whether a rank has died, seconds.
+_LOOK = 0.1
+
+
+def _died(ranks: Sequence[int]) -> str:
+    many = len(ranks) > 1
+    return f"rank{'s' if many else ''} {', '.join(map(str, ranks))} of this machine {'have' if many else 'has'} died"
 
 
 def rank_failed(rank: int, kind: str) -> RankFailed:
@@ -47,10 +55,8 @@ class Exchange:
                 return call()
             # What torch raises of a rank that is gone, or that does not answer within the group's time-out.
             except RuntimeError as error:
-                gone = _processes.ended(self.processes)
-                who = "a rank has died, or made no call within the time-out of the process group"
-                if gone:
-                    who = f"rank{'s' if len(gone) > 1 else ''} {', '.join(map(str, gone))} of this machine {'have' if len(gone) > 1 else 'has'} died"
+                gone = _processes.ended(self.processes, _processes.ENDING)
+                who = _died(gone) if gone else "a rank has died, or made no call within the time-out of the process group"
                 self._failed = (f"ranks could not exchange {what} ({str(error).splitlines()[0]}): {who}", gone)
                 raise self._error() from error
         raise self._error()
@@ -60,6 +66,28 @@ class Exchange:
         error = ExchangeFailed(self._failed[0])
         error.ranks = tuple(self._failed[1])
         return error
+
+    def wait_for(self, has_ended: Callable[[], bool], patience: float) -> None:
+        """Waits for what exchanges are part of, and that nobody else ends if a rank has died.
+
+        Raises
+        ------
+        ExchangeFailed
+            It has not ended, and a rank of this machine has.
+        Busy
+            It did not end within `patience` seconds.
+        """
+        began, looked = time.monotonic(), time.monotonic()
+        while not has_ended():
+            now = time.monotonic()
+            if now - looked > _LOOK:
+                looked, gone = now, _processes.ended(self.processes)
+                if gone:
+                    self._failed = (f"a step did not end: {_died(gone)}", gone)
+                    raise self._error()
+            if now - began > patience:
+                raise Busy("a step did not end in time: another rank has not begun it, or its stream waits for something else")
+            time.sleep(20e-6 if now - began < 0.01 else 1e-3)
 
     def gather(self, value: Any) -> list[Any]:
         """The values of all ranks, by rank."""

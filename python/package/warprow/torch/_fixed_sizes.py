@@ -330,7 +330,9 @@ class FixedSizeBags(nn.Module):
         return whole._of_group(which, sums, routed, given)
 
     def check(self, patience: float = 60.0) -> None:
-        """Waits until this rank's look-ups have ended, and raises what befell them, or what was wrong with a batch since the last call.
+        """Waits until what the current stream was given has ended, and raises what befell it, or what was wrong with a batch since the last call.
+
+        A graph waits for a rank that has died for as long as it takes: call this before anything that waits for the GPU without a limit.
 
         Parameters
         ----------
@@ -346,6 +348,8 @@ class FixedSizeBags(nn.Module):
             `slack`.
         RankFailed
             Another rank's batch was wrong.
+        ExchangeFailed
+            A rank of this machine has died, and a step waits for it, which never ends: end this process too.
         RowsFailed, Busy, GpuError, ContextLost
             As `ShardedEmbeddingBagCollection.check`.
         Closed
@@ -354,6 +358,11 @@ class FixedSizeBags(nn.Module):
             This process was forked from the one that opened the store.
         """
         whole = self._of[0]
+        if self.device.type == "cuda":
+            # NCCL waits in a graph for as long as it takes, and so would whoever waits for the GPU.
+            ended = torch.cuda.Event()
+            ended.record()
+            whole._exchange.wait_for(ended.query, patience)
         whole.check(patience)
         found, most = self._seen.tolist(), self._most.tolist()
         self._seen.zero_()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 #: How long a process may take to end whose connections are closed already, seconds.
-_ENDING = 0.5
+ENDING = 0.5
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,11 @@ def _has_ended(process: Process) -> bool:
     return state in "ZX" or began != process.began
 
 
-def ended(processes: Sequence[Process]) -> list[int]:
-    """The places in a list of those that have ended, of this machine's. If none has, it waits half a second for one."""
+def ended(processes: Sequence[Process], patience: float = 0.0) -> list[int]:
+    """The places in a list of those that have ended, of this machine's. If none has, it waits so many seconds for one."""
     here = own().machine
     near = [at for at, process in enumerate(processes) if here and process.machine == here]
-    until = time.monotonic() + _ENDING
+    until = time.monotonic() + patience
     while True:
         found = [at for at in near if _has_ended(processes[at])]
         if found or not near or time.monotonic() > until:
