@@ -15,6 +15,8 @@ from . import _processes
 _T = TypeVar("_T")
 #: How often a wait looks whether a rank has died, seconds.
 _LOOK = 0.1
+#: How long a step may take to end behind the end of another rank, seconds.
+_LAST = 1.0
 
 
 def _died(ranks: Sequence[int]) -> str:
@@ -77,14 +79,16 @@ class Exchange:
         Busy
             It did not end within `patience` seconds.
         """
-        began, looked = time.monotonic(), time.monotonic()
+        began = looked = seen = time.monotonic()
+        gone: list[int] = []
         while not has_ended():
             now = time.monotonic()
-            if now - looked > _LOOK:
-                looked, gone = now, _processes.ended(self.processes)
-                if gone:
-                    self._failed = (f"a step did not end: {_died(gone)}", gone)
-                    raise self._error()
+            if gone and now - seen > _LAST:
+                self._failed = (f"a step did not end: {_died(gone)}", gone)
+                raise self._error()
+            if not gone and now - looked > _LOOK:
+                # What a rank has sent before it ended may be all that is waited for.
+                looked, seen, gone = now, now, _processes.ended(self.processes)
             if now - began > patience:
                 raise Busy("a step did not end in time: another rank has not begun it, or its stream waits for something else")
             time.sleep(20e-6 if now - began < 0.01 else 1e-3)
