@@ -160,6 +160,9 @@ class Timed:
             return begin(exchange, what, tensor, *rest)
 
         def timed(coming: Coming) -> torch.Tensor:
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                # Events of a graph have no time.
+                return get(coming)
             began = time.perf_counter()
             pair = [torch.cuda.Event(enable_timing=True) for _ in range(2)] if device.type == "cuda" else []
             for event in pair[:1]:
@@ -358,18 +361,25 @@ def measure_graphs(
     return lines
 
 
-def kernels_of(step: Any, steps: int = 4) -> dict[str, Any]:
-    """What kernels of a step take, those of NCCL apart, and the longest."""
+def kernels_of(step: Any, steps: int = 8) -> dict[str, Any]:
+    """What kernels of a step take, those of NCCL apart, and the longest.
+
+    Kernels of NCCL have what a rank waits for another in them. Of each exchange of a step the median of all steps counts.
+    """
+    dist.barrier()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for at in range(steps):
             step(at)
         torch.cuda.synchronize()
-    kernels = [it for it in profile.key_averages() if it.self_device_time_total > 0]
+    kernels = [it for it in profile.key_averages() if it.self_device_time_total > 0 and "nccl" not in it.key.lower()]
     kernels.sort(key=lambda it: -it.self_device_time_total)
-    in_all = sum(it.self_device_time_total for it in kernels) / 1000 / steps
-    nccl = sum(it.self_device_time_total for it in kernels if "nccl" in it.key.lower()) / 1000 / steps
+    own = sum(it.self_device_time_total for it in kernels) / 1000 / steps
+    events = sorted((it for it in profile.events() if "ncclDevKernel" in it.name), key=lambda it: it.time_range.start)
+    each = len(events) // steps
+    times = [sorted(it.device_time_total for it in events[place::each])[steps // 2] / 1000 for place in range(each)]
     longest = [{"kernel": it.key[:100], "ms": it.self_device_time_total / 1000 / steps, "calls": it.count / steps} for it in kernels[:25]]
-    return {"kernels_ms": in_all, "exchange_ms": nccl, "launches": sum(it.count for it in kernels) / steps, "kernels": longest}
+    found = {"kernels_ms": own, "exchange_ms": sum(times), "exchanges_ms": times, "kernels": longest}
+    return {**found, "launches": sum(it.count for it in kernels) / steps + each}
 
 
 def work(rank: int, world: int, folder: str, options: argparse.Namespace) -> None:
