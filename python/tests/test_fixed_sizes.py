@@ -69,7 +69,7 @@ def _fixed(rank: int, world: int, folder: Path, address: str, kind: str) -> int:
     collection = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=sharded.plan(world), on_failure="nan")
     first = batch(sharded.SEED * 100 + rank, device)
     fixed = collection.fixed_sizes(first, slack=2.0)
-    assert "room for" in repr(fixed) and not list(fixed.parameters()) and all(it % 64 == 0 or it < 400 for it in fixed.room)
+    assert "room for" in repr(fixed) and not list(fixed.parameters()) and min(fixed.room) > 0
     compared = 0
     for step in range(4):
         given = batch(sharded.SEED * 100 + 10 * step + rank, device)
