@@ -156,6 +156,29 @@ impl Gpu {
         self.retained
     }
 
+    /// Lets kernels of this context read and write memory of another GPU's context; whether they can.
+    pub fn reach(&self, other: &Self) -> Result<bool, GpuQueueError> {
+        if self.context_number == other.context_number {
+            return Ok(true);
+        }
+        if self.device != other.device {
+            let mut can = 0;
+            // SAFETY: both are devices; it stores a number.
+            cuda("whether GPUs reach each other", unsafe {
+                sys::cuDeviceCanAccessPeer(&mut can, self.device, other.device)
+            })?;
+            if can == 0 {
+                return Ok(false);
+            }
+        }
+        let _current = self.enter()?;
+        // SAFETY: the context is current, and the other is a context.
+        match unsafe { sys::cuCtxEnablePeerAccess(other.context, 0) } {
+            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(true),
+            code => cuda("reaching another GPU's memory", code).map(|()| true),
+        }
+    }
+
     /// Waits until everything that anybody launched in the context has ended.
     pub fn synchronize(&self) -> Result<(), GpuQueueError> {
         let _current = self.enter()?;

@@ -216,7 +216,7 @@ impl GpuExecutor {
         Ok(Capture::of_stream(gpu, stream)?.is_some())
     }
 
-    /// Where the rows of `table` that are in DRAM lie; `None` if none are. For measuring against programs that read the
+    /// Where the rows of `table` that are in DRAM lie; `None` if none are, or if they lie in another GPU's memory. For measuring against programs that read the
     /// rows in other ways. Valid while this executor lives, and until it adopts other tables.
     pub fn dram_rows(&self, table: &str) -> Option<DramRows> {
         let view = self.inner.view();
@@ -224,7 +224,7 @@ impl GpuExecutor {
         let dram = view.dram.as_ref()?;
         Some(DramRows {
             on_gpu: dram.address() + table.dram,
-            here: dram.memory().as_ptr().cast_const().wrapping_add(table.dram as usize),
+            here: dram.here()?.as_ptr().cast_const().wrapping_add(table.dram as usize),
             stride: table.row_stride,
         })
     }

@@ -38,6 +38,7 @@ mod row_names;
 mod sampling;
 mod saved_cache;
 mod scales;
+mod second_tier;
 mod slot;
 mod table;
 mod table_abi;

@@ -17,6 +17,10 @@ pub struct GpuOptions {
     pub hbm_bytes: u64,
     /// Bytes of rows to keep in pinned DRAM: the hottest rows that are not in GPU memory.
     pub dram_bytes: u64,
+    /// The number of a GPU in whose memory the rows of `dram_bytes` lie, in the place of DRAM: kernels read them there,
+    /// over NVLink where there is one. While the executor is attached or adopts, the host's memory has these rows too.
+    /// `None`: they lie in DRAM.
+    pub peer_gpu: Option<u32>,
     /// How many rows of each named table to keep in GPU memory. If `hbm_bytes` hold fewer, all these numbers are cut in
     /// proportion. Tables that are not named share what is left of `hbm_bytes`, in proportion to what their hints ask
     /// for.
@@ -131,6 +135,7 @@ impl Default for GpuOptions {
         Self {
             hbm_bytes: 0,
             dram_bytes: 0,
+            peer_gpu: None,
             hbm_rows: BTreeMap::new(),
             queue_sets: 0,
             depth: 768,
@@ -167,6 +172,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_dram_bytes(self, dram_bytes: u64) -> Self {
         Self { dram_bytes, ..self }
+    }
+
+    /// Keeps the rows of `dram_bytes` in the memory of GPU number `peer`.
+    #[must_use]
+    pub fn with_peer_gpu(self, peer: u32) -> Self {
+        Self { peer_gpu: Some(peer), ..self }
     }
 
     /// Keeps so many rows of a table in GPU memory, if `hbm_bytes` hold them.

@@ -16,6 +16,7 @@ use crate::error::GpuError;
 use crate::launch::Dimensions;
 use crate::reading_plan::{Adopting, PlanStates, ReadingPlan};
 use crate::scales::ResidentScales;
+use crate::second_tier::SecondTier;
 use crate::slot::{GpuSlot, State};
 use crate::table::GpuTable;
 use crate::view::View;
@@ -150,7 +151,7 @@ impl GpuPlan {
         let states = DeviceMemory::new(&attached.gpu, stride * count)?;
         let state = state_bytes(&description);
         (0..count).try_for_each(|number| states.write(number * stride, &state))?;
-        let dram = view.dram.as_ref().map_or(0, |dram| dram.memory().len() as u64);
+        let dram = view.dram.as_ref().map_or(0, SecondTier::bytes);
         let most = attached.options.direct_ids.unwrap_or(match dram >> 30 {
             0..=2 => 1 << 19,
             3..=8 => 1 << 18,

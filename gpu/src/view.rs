@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, OnceLock};
 
-use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
+use warprow_gpu_queues::{DeviceMemory, Gpu};
 use warprow_kernels::{Kernels, abi, crc};
 use warprow_keys::{KeyIndex, KeyKind};
 use warprow_layout::{Ranks, row_crc};
@@ -13,6 +13,7 @@ use crate::error::GpuError;
 use crate::options::GpuOptions;
 use crate::overlay::{Following, GpuOverlay};
 use crate::row_cache::{CachedRange, GpuCache, give_ranges};
+use crate::second_tier::SecondTier;
 use crate::table::{GpuTable, PlacedKeys};
 use warprow_lookup::executors::{ChosenRows, ReadPacer};
 use warprow_store::StoreError;
@@ -25,8 +26,8 @@ pub(crate) struct View {
     pub tables: Vec<GpuTable>,
     /// Rows, default rows, permutations, key indices, checksums and chunk maps.
     pub constants: DeviceMemory,
-    /// Rows in DRAM; `None` if there are none.
-    pub dram: Option<PinnedMemory>,
+    /// Rows in DRAM, or in another GPU's memory in its place; `None` if there are none.
+    pub dram: Option<SecondTier>,
     pub lba_size: u32,
     /// Other views may take its place.
     pub follows: bool,
@@ -70,7 +71,7 @@ impl View {
         let constants = DeviceMemory::new(gpu, bytes.max(LINE))?;
         let dram = match dram_bytes {
             0 => None,
-            bytes => Some(PinnedMemory::allocate(gpu, bytes)?),
+            bytes => Some(SecondTier::new(gpu, bytes, options.peer_gpu)?),
         };
         let lba_size = store.lba_size();
         let follows = options.adopting;
@@ -83,6 +84,9 @@ impl View {
         let sound = view.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
         for (table, order) in sound {
             view.fill(store, table, order, pace)?;
+        }
+        if let Some(dram) = &mut view.dram {
+            dram.finish()?;
         }
         if let Some(overlay) = overlay {
             view.follow(overlay, overlays)?;
@@ -193,18 +197,19 @@ impl View {
             blocks.try_for_each(|block| writer.push(block.as_bytes()))?;
             writer.finish()?;
         }
-        if let (Some(listed), Some(dram)) = (&table.listed, &self.dram) {
-            let take = |place: u64, row: &[u8]| dram.memory().write(table.dram as usize + place as usize * stride, row);
+        let dram = self.dram.as_ref().and_then(SecondTier::filled);
+        if let (Some(listed), Some(dram)) = (&table.listed, dram) {
+            let take = |place: u64, row: &[u8]| dram.write(table.dram as usize + place as usize * stride, row);
             let (located, chosen, crcs) = (&table.located, &*listed.ranks, order.crcs.as_deref());
             ChosenRows { located, chosen, crcs, known: &|_| None }.read(store, &take, pace)?;
-        } else if let Some(dram) = &self.dram {
+        } else if let Some(dram) = dram {
             store.scan(&table.located, table.hbm_rows..table.dram_end, &mut |rank, row| {
                 if !is_sound(rank, row) {
                     damaged = Some(rank);
                     return ControlFlow::Break(());
                 }
                 let begin = table.dram as usize + (rank - table.hbm_rows) as usize * stride;
-                dram.memory().write(begin, row);
+                dram.write(begin, row);
                 pace.read(row.len());
                 ControlFlow::Continue(())
             })?;

@@ -81,6 +81,9 @@ pub struct ExecutorSpec {
     pub cache_batch_rows: Option<u64>,
     #[serde(default)]
     pub cache_admission: AdmissionSpec,
+    /// `None`: rows of `dram_bytes` lie in DRAM.
+    #[serde(default)]
+    pub peer_gpu: Option<u32>,
     /// 0: nothing is counted.
     #[serde(default)]
     pub counter_bytes: u64,
@@ -192,6 +195,7 @@ impl ExecutorSpec {
         (options.overlay_bytes, options.adopting) = (self.overlay_bytes, self.adopting);
         options.prefetch_multiprocessors = self.prefetch_multiprocessors;
         options.prefetch_priority = self.prefetch_priority.into();
+        options.peer_gpu = self.peer_gpu;
         options.cache_bytes = self.cache_bytes;
         options.cache_batch_rows = self.cache_batch_rows.unwrap_or(options.cache_batch_rows);
         options.cache_admission = self.cache_admission.admission()?;

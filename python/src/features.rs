@@ -37,6 +37,7 @@ pub(crate) struct AttachArgs {
     cache_bytes: u64,
     cache_batch_rows: Option<u64>,
     cache_admission: AdmissionArg,
+    peer_gpu: Option<u32>,
     counter_bytes: u64,
     count_every: Option<u32>,
 }
@@ -79,6 +80,7 @@ impl AttachArgs {
             cache_bytes: self.cache_bytes,
             cache_batch_rows: self.cache_batch_rows,
             cache_admission: self.cache_admission.into(),
+            peer_gpu: self.peer_gpu,
             counter_bytes: self.counter_bytes,
             count_every: self.count_every,
         }

@@ -457,3 +457,29 @@ def test_a_captured_model_says_the_same(store) -> None:
                 place.copy_(value)
             graph.replay()
             same(out, wanted[seed])
+
+
+@pytest.mark.parametrize("peer", range(min(torch.cuda.device_count(), 2)))
+def test_rows_in_another_gpus_memory(stored, peer: int) -> None:  # noqa: F811
+    # With one GPU, in a place of its own memory that it reads as it would read another's.
+    store, table = stored
+    table = table.cuda()
+    half = ROWS // 2 * DIM * 4
+    for options in ({"dram_bytes": 2 * half}, {"dram_bytes": half}, {"hbm_bytes": half // 2, "dram_bytes": half // 2}):
+        with store.attach("cuda", peer_gpu=peer, check_rows=True, **options) as executor:
+            assert 0 < executor.tiers("user")["dram"] <= options["dram_bytes"] // (DIM * 4)
+            ours = wt.Embedding(executor, "user")
+            ids = torch.arange(ROWS).cuda()
+            same(ours(ids), table)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                out = ours(ids)
+            ids.copy_(ids.flip(0).clone())
+            graph.replay()
+            same(out, table.flip(0))
+            ours.check()
+            assert ours.report()["ids_dram"] > 0
+    with pytest.raises(warprow.WarprowError, match="99"):
+        store.attach("cuda", dram_bytes=half, peer_gpu=99)
+    with pytest.raises(warprow.InvalidArgument, match="peer_gpu"):
+        store.attach("cuda", dram_bytes=half, peer_gpu=-1)

@@ -65,6 +65,7 @@ class Options:
     cache_bytes: int = 0
     cache_batch_rows: int | None = None
     cache_admission: float | str = "always"
+    peer_gpu: int | None = None
     counter_bytes: int = 0
     count_every: int | None = None
 

@@ -845,6 +845,7 @@ class Store:
         cache_bytes: int = 0,
         cache_batch_rows: int | None = None,
         cache_admission: float | str = "always",
+        peer_gpu: int | None = None,
         counter_bytes: int = 0,
         count_every: int | None = None,
     ) -> Executor:
@@ -886,6 +887,8 @@ class Store:
         cache_admission : float or str
             On a GPU, which rows are cached that were read: "always", all; "sketch", those that were asked for more often lately than the
             row whose place they would take; or with which probability a row is.
+        peer_gpu : int, optional
+            On a GPU, the number of another, in whose memory the rows of `dram_bytes` lie, in the place of the host's; by default none.
         counter_bytes : int
             Bytes of memory for counts of what is looked up, for `Executor.popular`; 0: nothing is counted.
         count_every : int, optional
@@ -922,6 +925,8 @@ class Store:
                 raise invalid(name, f"{number}: give a number from {least} on")
         if cache_admission not in ("always", "sketch") and (isinstance(cache_admission, str) or not 0 < cache_admission <= 1):
             raise invalid("cache_admission", f'{cache_admission!r}: give "always", "sketch", or a probability above 0 and up to 1')
+        if peer_gpu is not None and not 0 <= peer_gpu < 1 << 32:
+            raise invalid("peer_gpu", f"{peer_gpu}: give the number of a GPU")
         if count_every is not None and not 0 < count_every < 1 << 32:
             raise invalid("count_every", f"{count_every}: give a number from 1 on")
         of_tables = tuple(dict(hbm_rows or ()).items())
@@ -947,6 +952,7 @@ class Store:
             cache_bytes=cache_bytes,
             cache_batch_rows=cache_batch_rows,
             cache_admission=cache_admission,
+            peer_gpu=peer_gpu,
             counter_bytes=counter_bytes,
             count_every=count_every,
         )
