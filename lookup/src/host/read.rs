@@ -21,7 +21,7 @@ const SPIN: Duration = Duration::from_millis(20);
 /// to others for a while.
 const POLLS: u32 = 128;
 const MANY: u32 = 64;
-const NAP: Duration = Duration::from_micros(20);
+const NAP: Duration = Duration::from_micros(50);
 /// Time between two looks at a controller that does not answer.
 const HEALTH: Duration = Duration::from_millis(100);
 

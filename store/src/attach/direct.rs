@@ -348,8 +348,10 @@ impl BackingEngine for DirectEngine {
         if under_way < MANY && self.begun.get_or_insert_with(Instant::now).elapsed() < AWAKE {
             return;
         }
+        // Some at a time: a wake costs as much as a read.
+        let (count, limit) = if under_way < MANY { (1, limit) } else { (under_way / MANY, 2 * limit) };
         // A failure shows when the operations' time is up; there is nothing to report here.
-        let _ = self.ring.wait((under_way / MANY).max(1), limit);
+        let _ = self.ring.wait(count, limit);
     }
 
     fn settle(&mut self) {
