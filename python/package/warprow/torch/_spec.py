@@ -85,10 +85,7 @@ class Spec:
 
     def text(self) -> str:
         """The text of it."""
-        told = asdict(self)
-        if self.scales is None:
-            del told["scales"]
-        return json.dumps(told, sort_keys=True, separators=(",", ":"))
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
 
     def moved(self, device: str, dtype: torch.dtype) -> Spec:
         """On another device, or with output of another type."""
