@@ -21,7 +21,7 @@
 //
 // Within a major version nothing is taken away or changed; each addition raises the minor version. A program works with a library of
 // the same major version, and of the same minor version or a later one.
-#define WARPROW_ABI_VERSION 65541
+#define WARPROW_ABI_VERSION 65542
 
 // What a call came to. All but WARPROW_STATUS_OK come with a warprow_error, if the caller asked for one.
 enum warprow_status
@@ -604,7 +604,7 @@ typedef struct warprow_file_options {
   uint32_t reserved;
 } warprow_file_options;
 
-// Options of warprow_store_update. Zeros, or NULL for all, mean the usual.
+// Options of warprow_store_update and warprow_store_remove. Zeros, or NULL for all, mean the usual.
 typedef struct warprow_update_options {
   // sizeof(warprow_update_options).
   size_t struct_size;
@@ -1348,6 +1348,22 @@ warprow_status warprow_store_update(const struct warprow_store *store,
                                     size_t row_bytes,
                                     const struct warprow_update_options *update,
                                     uint64_t *sequence,
+                                    struct warprow_error **error);
+
+// Removes keys of a table, with their rows (a signed key by its bits). When the call returns, that is durable, and every look-up that
+// begins later treats these keys as ones that the table never had. A key that the table does not have is passed over. If the call fails,
+// nothing was changed, unless the code is WARPROW_STATUS_DRIVE, when nobody knows.
+//
+// `keys` has `key_count` numbers, and stays the caller's. Of `update`, the generation counts. If `removed` is not NULL, it gets the number
+// of keys that were there. warprow_store_compact gives the room of the rows back.
+//
+// Any thread may call it. It blocks until drives have written.
+warprow_status warprow_store_remove(const struct warprow_store *store,
+                                    const char *table,
+                                    const uint64_t *keys,
+                                    size_t key_count,
+                                    const struct warprow_update_options *update,
+                                    uint64_t *removed,
                                     struct warprow_error **error);
 
 // Brings the updates of a generation from the log into its chunks. If `chunks` is not NULL, it gets the number of chunks that were

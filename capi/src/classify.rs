@@ -136,6 +136,7 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::GpuOverlayFull { .. }
         | StoreError::Queues { .. } => OutOfResources,
         StoreError::NotUpdatable { .. }
+        | StoreError::NotRemovable { .. }
         | StoreError::KeysNotStored { .. }
         | StoreError::NoListPlace { .. }
         | StoreError::LbaFormat { .. } => Unsupported,
@@ -143,6 +144,7 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::Shown { .. }
         | StoreError::DropsLists { .. }
         | StoreError::CreatedKeys { .. }
+        | StoreError::NoKeyLeft { .. }
         | StoreError::Compactor { .. }
         | StoreError::Unfollowing { .. }
         | StoreError::Unfit { .. } => Refused,

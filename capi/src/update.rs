@@ -12,7 +12,7 @@ use crate::sized::{check, fill, options, versioned};
 use crate::status::warprow_status;
 use crate::store::{store_of, warprow_store};
 
-/// Options of warprow_store_update. Zeros, or NULL for all, mean the usual.
+/// Options of warprow_store_update and warprow_store_remove. Zeros, or NULL for all, mean the usual.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct warprow_update_options {
@@ -92,6 +92,43 @@ pub unsafe extern "C" fn warprow_store_update(
             }
             let (ids, rows) = (slice("ids", ids.cast(), id_count)?, slice("rows", rows, row_bytes)?);
             put(sequence, store.update_with(table, ids, rows, &how)?);
+            Ok(())
+        })
+    }
+}
+
+/// Removes keys of a table, with their rows (a signed key by its bits). When the call returns, that is durable, and every look-up that
+/// begins later treats these keys as ones that the table never had. A key that the table does not have is passed over. If the call fails,
+/// nothing was changed, unless the code is WARPROW_STATUS_DRIVE, when nobody knows.
+///
+/// `keys` has `key_count` numbers, and stays the caller's. Of `update`, the generation counts. If `removed` is not NULL, it gets the number
+/// of keys that were there. warprow_store_compact gives the room of the rows back.
+///
+/// Any thread may call it. It blocks until drives have written.
+///
+/// # Safety
+/// Pointers are valid as said; see docs/capi.md.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn warprow_store_remove(
+    store: *const warprow_store,
+    table: *const c_char,
+    keys: *const u64,
+    key_count: usize,
+    update: *const warprow_update_options,
+    removed: *mut u64,
+    error: *mut *mut warprow_error,
+) -> warprow_status {
+    // SAFETY: the caller's promise, for each pointer.
+    unsafe {
+        guard::call(error, || {
+            let (store, table) = (store_of(store)?, text("table", table)?);
+            let given = options(update)?;
+            let mut how = UpdateOptions::default();
+            if given.has_generation != 0 {
+                how = how.with_generation(given.generation);
+            }
+            let keys = slice("keys", keys.cast(), key_count)?;
+            put(removed, store.remove_with(table, keys, &how)?);
             Ok(())
         })
     }

@@ -216,6 +216,9 @@ static void updates(warprow_store *store) {
     INVALID(warprow_store_update(store, "t", ids, SIZE_MAX, rows, sizeof rows, NULL, NULL, &error), "too many");
     FAILS(NOT_FOUND, warprow_store_update(store, "t", ids, 2, rows, sizeof rows, NULL, NULL, &error), "none of id");
     FAILS(NOT_FOUND, warprow_store_update(store, "u", ids, 1, rows, sizeof rows / 2, NULL, NULL, &error), "no table");
+    INVALID(warprow_store_remove(store, "t", NULL, 1, NULL, NULL, &error), "keys");
+    FAILS(UNSUPPORTED, warprow_store_remove(store, "t", ids, 1, NULL, NULL, &error), "no keys");
+    FAILS(NOT_FOUND, warprow_store_remove(store, "u", ids, 1, NULL, NULL, &error), "no table");
     warprow_update_options update = {0};
     update.struct_size = sizeof update;
     update.has_generation = 1;

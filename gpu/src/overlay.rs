@@ -305,14 +305,15 @@ fn until(stream: &Stream, limit: Duration, mut is_there: impl FnMut() -> bool) -
 }
 
 impl Following {
-    /// The updated rows of its tables, and those of created keys: number of the table, row or key, content.
+    /// The updated rows of its tables, and those of created keys: number of the table, row or key, content. Keys that were removed
+    /// have none.
     fn rows<'a>(&'a self, snapshot: &'a OverlaySnapshot) -> impl Iterator<Item = (u32, u64, &'a [u8])> {
         let created = if snapshot.creates() { Some(CREATED) } else { None };
         let kinds = [Some(0), created].into_iter().flatten();
         let tables = self.tables.iter().flat_map(move |table| kinds.clone().map(move |kind| (table, kind)));
         tables.flat_map(|((&index, &(number, _)), kind)| {
-            let rows = snapshot.rows(index | kind);
-            rows.map(move |(row, bytes)| (placed(number, kind), row, bytes))
+            let removed = snapshot.removed(index | kind).map(|row| (row, &[][..]));
+            snapshot.rows(index | kind).chain(removed).map(move |(row, bytes)| (placed(number, kind), row, bytes))
         })
     }
 }

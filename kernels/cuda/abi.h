@@ -330,7 +330,7 @@ struct Overlay {
 // An updated row. Written once.
 struct Record {
     u64 row;          // its number: the id, or the slot of the key; the key itself where that was created
-    u64 address;      // where it lies
+    u64 address;      // where it lies; 1: its key was removed
     u32 table;        // Table.overlay; with its highest bit, a key of it that was created
     u32 before;       // the number of the record before of the same row; 0: none
     u64 unused;

@@ -8,7 +8,7 @@ struct IdCounts {
     u32 missing, padding, hbm, dram, ssd, cached;
 };
 
-// The address of an id's row in the overlay; 0: the overlay does not have it. `row`: the row of the id by the table itself.
+// The address of an id's row in the overlay; 0: the overlay does not have it; REMOVED. `row`: the row of the id by the table itself.
 DEVICE u64 overlaid_row(const Lookup& lookup, const Table& table, u64 id, u64 row) {
     const u64 snapshot = block_snapshot();
     if (table.overlay == 0 || snapshot == 0) return 0;
@@ -31,17 +31,18 @@ template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, c
     const bool padding = is_padding(lookup, feature, id);
     u64 updated = 0;
     if constexpr (UPDATED) updated = padding && lookup.plan.pooled ? 0 : overlaid_row(lookup, table, id, row);
-    if (padding && (lookup.plan.pooled || (row >= table.rows && updated == 0))) {
+    const bool absent = updated == 0 ? row >= table.rows : updated == REMOVED;
+    if (padding && (lookup.plan.pooled || absent)) {
         ++counts.padding;
         return PLACE_PADDING;
+    }
+    if (absent) {
+        ++counts.missing;
+        return PLACE_MISSING;
     }
     if (UPDATED && updated != 0) {
         ++counts.dram;
         return PLACE_HERE | updated;
-    }
-    if (row >= table.rows) {
-        ++counts.missing;
-        return PLACE_MISSING;
     }
     const u64 rank = rank_of(table, row);
     if (rank < table.hbm_rows) {

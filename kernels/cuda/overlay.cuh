@@ -7,7 +7,8 @@
 // count to the other, which by then no launch reads: the leases tell.
 //
 // Keys that a table's index does not have are records like rows, by the key itself, with one bit more in the number of the table: so they are published
-// together with the rows that are updated beside them.
+// together with the rows that are updated beside them. A key that was removed is a record without a row, whose address is REMOVED: look-ups treat the key as
+// one that the table never had.
 #pragma once
 #include "common.cuh"
 
@@ -16,6 +17,8 @@ constexpr u64 SNAPSHOT_TAKEN = 1ull << 63;
 constexpr u64 SNAPSHOT_CREATED = 1ull << 62;
 // In a record's table: its row is a key.
 constexpr u32 TABLE_CREATED = 1u << 31;
+// In place of a record's address: its key was removed. No row has an odd address.
+constexpr u64 REMOVED = 1;
 
 // How many records a snapshot shows: fewer than 2^32.
 DEVICE u32 count_of(u64 snapshot) { return (u32)(snapshot >> 1); }
@@ -42,7 +45,7 @@ DEVICE u64 overlay_hash(u32 table, u64 row) {
     return (mixed ^ mixed >> 29) * 0xbf58476d1ce4e5b9ull;
 }
 
-// The address of the updated row `row` of overlay table `table`, as of `snapshot`; 0: the row was not updated. With TABLE_CREATED in `table`, `row` is a
+// The address of the updated row `row` of overlay table `table`, as of `snapshot`; 0: the row was not updated; REMOVED. With TABLE_CREATED in `table`, `row` is a
 // created key. Mostly one dependent load for a row that was not updated; two, and the row, for one that was.
 APART u64 updated_row(u64 overlay_at, u64 snapshot, u32 table, u64 row) {
     const Overlay& overlay = *at<const Overlay>(overlay_at);

@@ -555,6 +555,9 @@ pub const SNAPSHOT_CREATED: u64 = 1 << 62;
 /// In [`Record::table`]: its row is a key that the table's index does not have.
 pub const TABLE_CREATED: u32 = 1 << 31;
 
+/// In the place of [`Record::address`]: its key was removed.
+pub const REMOVED: u64 = 1;
+
 plain!(
     /// Updated rows, in GPU memory.
     Overlay, 48 {
@@ -574,7 +577,7 @@ plain!(
     Record, 32 {
         /// The number of the row: the id, or the slot of the key; with [`TABLE_CREATED`], the key.
         row: u64,
-        /// The address of the row, a multiple of 16.
+        /// The address of the row, a multiple of 16; [`REMOVED`].
         address: u64,
         /// [`Table::overlay`], maybe with [`TABLE_CREATED`].
         table: u32,

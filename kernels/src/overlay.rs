@@ -142,7 +142,7 @@ impl OverlayMap {
         OverlayBatch { records_to, rows_to: self.place(2, self.side) + self.rows_used, ..OverlayBatch::default() }
     }
 
-    /// Puts a row in: `row` of `table`, of `bytes` bytes; with [`TABLE_CREATED`](abi::TABLE_CREATED), of the key `row` that was created. Whether there was room.
+    /// Puts a row in: `row` of `table`, of `bytes` bytes; of none, if its key was removed; with [`TABLE_CREATED`](abi::TABLE_CREATED), of the key `row` that was created. Whether there was room.
     pub fn put(&mut self, into: &mut OverlayBatch, table: u32, row: u64, bytes: u32) -> bool {
         let bytes = overlay_row_bytes(bytes);
         if !self.has_room(1, bytes) {
@@ -174,7 +174,7 @@ impl OverlayMap {
                 into.entries.push([place, word]);
             }
         }
-        let address = into.rows_to + into.rows_bytes;
+        let address = if bytes == 0 { abi::REMOVED } else { into.rows_to + into.rows_bytes };
         into.records.push(abi::Record { row, address, table, before, unused: 0 });
         into.rows_bytes += bytes;
         self.rows_used += bytes;
@@ -260,6 +260,18 @@ mod tests {
         assert!(map.put(&mut more, 1, 5, 64) && more.records[0].before == 1);
         let update = map.update(&more, staged, false);
         assert_eq!((update.cleared, update.published), (0, 0));
+    }
+
+    #[test]
+    fn removed_keys_are_records_without_rows() {
+        let mut map = OverlayMap::new(0, 20_000, 64).unwrap();
+        let mut put = map.begin();
+        assert!(map.put(&mut put, 1, 5, 64) && map.put(&mut put, 1, 5, 0) && map.put(&mut put, 1, 5, 64));
+        let records: Vec<_> =
+            put.records.iter().map(|record| (record.address == abi::REMOVED, record.before)).collect();
+        assert_eq!(records, [(false, 0), (true, 1), (false, 2)]);
+        assert_eq!((put.rows_bytes, map.used()), (128, (3, 128)));
+        assert_eq!(put.records[2].address, put.records[0].address + 64);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use warprow_layout::LogChunkInspection;
-use warprow_store::{GenerationInfo, PendingUpdates, Store};
+use warprow_store::{GenerationInfo, PendingTable, PendingUpdates, Store};
 use warprow_workload::units;
 
 use crate::failure::Failure;
@@ -139,18 +139,13 @@ impl Pending {
                 return format!("LOG of generation {} cannot be read: {}", self.generation, failure.message);
             }
         };
-        let table = |rows: u64, created: u64, name: &str| {
-            let parts = [(rows, "row"), (created, "new key")];
+        let table = |pending: &PendingTable| {
+            let parts = [(pending.rows, "row"), (pending.created, "new key"), (pending.removed, "removed key")];
             let parts = parts.into_iter().filter(|(count, _)| *count > 0);
             let parts: Vec<String> = parts.map(|(count, what)| units::plural(count, what)).collect();
-            format!("{} of {}", parts.join(" and "), crate::report::printable(name))
+            format!("{} of {}", parts.join(" and "), crate::report::printable(&pending.table))
         };
-        let changed: Vec<String> = found
-            .tables
-            .iter()
-            .take(SHOWN)
-            .map(|pending| table(pending.rows, pending.created, &pending.table))
-            .collect();
+        let changed: Vec<String> = found.tables.iter().take(SHOWN).map(table).collect();
         let more = found.tables.len().saturating_sub(SHOWN);
         let more = if more > 0 { format!(", and {} more", units::plural(more as u64, "table")) } else { String::new() };
         let on: Vec<String> = shares(&found.log)
@@ -164,7 +159,7 @@ impl Pending {
             .collect();
         let compaction = &found.compaction;
         let does = match compaction.rewrites {
-            true => "would write the whole generation anew, with the new keys, into",
+            true => "would write the whole generation anew, with the keys that there are now, into",
             false => "would copy",
         };
         let least = if compaction.rewrites { "at least " } else { "" };

@@ -76,7 +76,7 @@ mod tests {
             (StoreError::Shown { id: 3, tables: vec![table()] }, "generation 3 has tables that look-ups find (t)"),
             (
                 StoreError::CreatedKeys { generation: 3 },
-                "keys of a table of generation 3 were created that it does not have yet",
+                "keys of a table of generation 3 were created or removed since it was written",
             ),
             (
                 StoreError::OverlayFull { generation: 3, bytes: 9, bound: 8 },

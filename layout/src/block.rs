@@ -19,10 +19,10 @@ pub const MAGIC: [u8; 8] = *b"\x89WARPROW";
 
 /// The format written by this version: major, minor.
 ///
-/// A newer major version is refused. Version 1.x, which knows no logs and no standby generations, is read, and the
-/// first commit makes it this version. A newer minor is read: it may only add fields in reserved space and at the end
-/// of records, such that a writer that drops them does no harm.
-pub const VERSION: (u16, u16) = (2, 1);
+/// A newer major version is refused. Version 1.x, which knows no logs and no standby generations, and version 2.x, which
+/// knows no removed keys, are read, and the first commit makes them this version. A newer minor is read: it may only add
+/// fields in reserved space and at the end of records, such that a writer that drops them does no harm.
+pub const VERSION: (u16, u16) = (3, 0);
 
 /// Why a metadata block cannot be believed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

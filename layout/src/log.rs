@@ -11,6 +11,7 @@ use crate::error::VolumeError;
 use crate::generation::{Generation, LOG_ENTRY, LogChunk, MAX_LOG_CHUNKS};
 use crate::placement::ChunkRef;
 use crate::rewrite::RewrittenChunks;
+use crate::table::Table;
 use crate::transaction::RebuiltGeneration;
 use crate::units;
 use crate::volume::{LogClaim, Reserved, Volume};
@@ -26,15 +27,30 @@ const READ: usize = 256;
 /// Units of a chunk that hold no records: the last is for the end unit.
 const KEPT: u64 = 1;
 
-/// An update: a row that takes the place of the present row of its key.
+/// An update: a row that takes the place of the present row of its key, or the removal of a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogUpdate<'a> {
     /// The table's index in its generation.
     pub table: u32,
     /// The row's id, or its key in a table of sparse keys.
     pub key: u64,
-    /// As many bytes as the table's rows have.
+    /// As many bytes as the table's rows have; none: the key is removed, with its row.
     pub row: &'a [u8],
+}
+
+impl LogUpdate<'_> {
+    /// Whether a key is removed.
+    pub fn is_removal(&self) -> bool {
+        self.row.is_empty()
+    }
+
+    /// Whether it can be one of a row or key of `table`. Tables of ids have all ids below their rows: none of these is removed.
+    fn fits(&self, table: &Table) -> bool {
+        match self.is_removal() {
+            true => table.keys.is_some(),
+            false => table.row_bytes() as usize == self.row.len(),
+        }
+    }
 }
 
 /// The log of a generation, open for appending. A generation's log can be open once at a time.
@@ -173,7 +189,7 @@ impl Volume {
             while let Ok((sequence, record)) = decode(&mut input) {
                 left = input.left();
                 let table = generation.tables.get(record.table as usize);
-                if table.is_none_or(|table| table.row_bytes() as usize != record.row.len()) || sequence != next {
+                if table.is_none_or(|table| !record.fits(table)) || sequence != next {
                     return Err(damaged("a record is of no table, of another size or out of sequence"));
                 }
                 update(sequence, record);
@@ -332,6 +348,9 @@ impl Log {
         // The log's chunks, and those that are reserved for it, are nobody else's while this writes, even if it is dropped meanwhile.
         let generation = self.found()?;
         updates.iter().try_for_each(|update| self.check(&generation, update))?;
+        if updates.iter().any(LogUpdate::is_removal) {
+            self.volume.upgrade()?;
+        }
         if let (Some(tail), Some(last)) = (self.inherited.take(), self.last) {
             // Where the drive does not take this, the log is as sound as before, and this begins another chunk.
             self.last = Some(Last { fresh: self.take_over(last, &tail).unwrap_or(false), ..last });
@@ -470,7 +489,7 @@ impl Log {
             .ok_or_else(|| VolumeError::NoSuchTable { generation: generation.name.clone(), table: index })?;
         let expected = u64::from(table.row_bytes());
         let given = update.row.len() as u64;
-        if expected != given {
+        if !update.fits(table) {
             return Err(VolumeError::Length { what: "an updated row", expected, given });
         }
         let most = self.record_units() * STREAM as u64;

@@ -116,12 +116,12 @@ fn a_newer_major_version_is_named_and_left_alone() {
     let fixture = Fixture::with_images(&shapes, images);
     let mut block = fixture.drives[0].unit(0);
     assert_eq!(block[..8], MAGIC);
-    reseal(&mut block, 12, &[3, 0, 7, 0]);
+    reseal(&mut block, 12, &[4, 0, 7, 0]);
     fixture.drives[0].set_unit(0, &block);
     match open(fixture.drives.clone(), StoreAccess::ReadWrite) {
-        Err(error @ OpenError::NewerVersion { found_major: 3, found_minor: 7, known_major, known_minor, .. }) => {
+        Err(error @ OpenError::NewerVersion { found_major: 4, found_minor: 7, known_major, known_minor, .. }) => {
             assert_eq!((known_major, known_minor), VERSION);
-            assert!(error.to_string().contains("3.7") && error.to_string().contains("2.1"), "{error}");
+            assert!(error.to_string().contains("4.7") && error.to_string().contains("3.0"), "{error}");
         }
         other => panic!("{other:?}"),
     }

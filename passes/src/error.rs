@@ -93,10 +93,8 @@ pub enum PassError {
         /// What changed.
         what: String,
     },
-    /// Keys that updates created have no rank before a compaction.
-    #[error(
-        "table {table:?} has keys that updates created, which lie beside its rows until a compaction: compact first"
-    )]
+    /// Keys that were created have no rank before a compaction, and those that were removed have theirs still.
+    #[error("table {table:?} has keys that were created or removed since it was written: compact first")]
     Uncompacted {
         /// The table.
         table: String,

@@ -125,8 +125,8 @@ const WINDOW: u32 = 4 << 20;
 impl Passes {
     /// Passes over table `table` of `store`. In the staged mode all its rows are read.
     pub fn open(store: &Store, table: &str, options: PassOptions) -> Result<Self, PassError> {
-        // Keys that updates created have no ranks yet.
-        if !store.created(table)?.is_empty() {
+        // Keys that updates created have no ranks yet, and those that were removed have theirs still.
+        if store.has_key_changes(table)? {
             store.compact_within(store.generation(table)?.0.id, PATIENCE)?;
         }
         let (generation, index) = store.generation(table)?;

@@ -127,7 +127,8 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
         }),
         StoreError::ExecutorOptions { .. } => invalid("options", text),
         StoreError::UpdateRows { .. } => invalid("rows", text),
-        StoreError::Keys { .. } => invalid("keys", text),
+        StoreError::Keys { .. } | StoreError::NoKeyLeft { .. } => invalid("keys", text),
+        StoreError::NotRemovable { .. } => invalid("table", text),
         StoreError::Volume(error) => of_volume(error, text),
         _ => raise(Kind::StoreFailed, text),
     }

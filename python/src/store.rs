@@ -210,6 +210,15 @@ impl Store {
         py.detach(|| store.update_with(table, ids, rows, &options)).map_err(of_store)
     }
 
+    /// `keys`: address and number of u64.
+    fn remove(&self, py: Python<'_>, table: &str, keys: (usize, usize), generation: Option<u64>) -> PyResult<u64> {
+        let store = self.store.get()?;
+        let options = generation.into_iter().fold(UpdateOptions::default(), UpdateOptions::with_generation);
+        // SAFETY: the Python half made the array for this call.
+        let keys = unsafe { slice(keys.0, keys.1) };
+        py.detach(|| store.remove_with(table, keys, &options)).map_err(of_store)
+    }
+
     fn verify<'py>(&self, py: Python<'py>, table: &str, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {
         let store = self.store.get()?;
         let total = store.table(table).map_or(u64::MAX, |table| table.rows);
@@ -257,9 +266,12 @@ impl Store {
         let store = self.store.get()?;
         let described = py.detach(|| {
             let info = table_of(&store, table)?;
-            let created = if info.keys.is_some() { store.created(table)?.len() as u64 } else { 0 };
+            let (created, removed) = match info.keys {
+                Some(_) => (store.created(table)?.len() as u64, store.removed_ranks(table)?.len() as u64),
+                None => (0, 0),
+            };
             let signed = info.keys.map(|keys| keys.kind == warprow_store::KeyKind::I64);
-            Ok((info.rows + created, info.dim, exported(info.dtype).name(), signed))
+            Ok((info.rows + created - removed, info.dim, exported(info.dtype).name(), signed))
         });
         described.map_err(of_store)
     }
@@ -328,15 +340,17 @@ fn export(
         None => store.ranks(table)?.as_ref().map(Ranks::inverse),
         Some(_) => None,
     };
+    let removed = if info.keys.is_some() { store.removed_ranks(table)? } else { Vec::new() };
     let crcs = store.row_crcs(table)?;
     let mut wide = vec![0.0f32; info.dim as usize];
     let (mut damaged, mut done) = (None, 0);
     let mut put = |rank: u64, row: &[u8]| {
+        let Err(before) = removed.binary_search(&rank) else { return ControlFlow::Continue(()) };
         if crcs.as_ref().and_then(|crcs| crcs.get(rank as usize)).is_some_and(|&crc| crc != row_crc(rank, row)) {
             damaged = Some(rank);
             return ControlFlow::Break(());
         }
-        let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank) as usize;
+        let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank) as usize - before;
         let Some(place) = rows.get_mut(id * row_bytes..(id + 1) * row_bytes) else { return ControlFlow::Break(()) };
         if to == info.dtype {
             place.copy_from_slice(row);
@@ -351,7 +365,8 @@ fn export(
     if let Some(keys) = keys {
         let created = store.created(table)?;
         let stored = store.keys(table)?.unwrap_or_default();
-        let all = stored.into_iter().chain(created.iter().map(|(key, _)| *key));
+        let left = (0..).zip(stored).filter(|(rank, _)| removed.binary_search(rank).is_err()).map(|(_, key)| key);
+        let all = left.chain(created.iter().map(|(key, _)| *key));
         keys.iter_mut().zip(all).for_each(|(place, key)| *place = key);
         let _ = (info.rows..).zip(&created).try_for_each(|(rank, (_, row))| put(rank, row));
     }

@@ -232,6 +232,38 @@ def test_keys_lead_to_their_rows(store: warprow.Store, signed: bool) -> None:
     assert len(store.export("user").rows) == 301
 
 
+def test_removed_keys_are_as_if_they_never_were(store: warprow.Store) -> None:
+    wanted = rows(300, 4)
+    keys = np.arange(300, dtype=np.int64) * 1000 - 7000
+    store.load({"user": wanted, "dense": wanted}, keys={"user": keys})
+    gone = np.arange(300) % 3 == 1
+    with store.attach() as executor:
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=300, max_ids=300)
+        np.testing.assert_array_equal(plan.lookup(keys), wanted)
+        assert store.remove("user", np.append(keys[gone], [1, 2])) == 100
+        left = np.where(gone[:, None], 0, wanted)
+        np.testing.assert_array_equal(plan.lookup(keys), left)
+    assert store.remove("user", keys[gone]) == 0
+    for compacted in [False, True]:
+        np.testing.assert_array_equal(store.lookup("user", keys[~gone]), wanted[~gone])
+        exported = store.export("user")
+        assert exported.keys is not None and exported.keys.tolist() == keys[~gone].tolist()
+        np.testing.assert_array_equal(exported.rows, wanted[~gone])
+        if not compacted:
+            store.compact(store.table("user").generation)
+    with pytest.raises(warprow.NoSuchKey):
+        store.update("user", keys[gone][:1], rows(1, 4, 9))
+    new = rows(1, 4, 9)
+    store.update("user", keys[gone][:1], new, create=True)
+    np.testing.assert_array_equal(store.lookup("user", keys[gone][:1]), new)
+    with pytest.raises(warprow.InvalidArgument, match="no keys"):
+        store.remove("dense", [1])
+    with pytest.raises(warprow.InvalidArgument, match="would be left"):
+        store.remove("user", keys)
+    with pytest.raises(warprow.NoSuchTable):
+        store.remove("nobody", [1])
+
+
 def test_types_are_converted(store: warprow.Store) -> None:
     wanted = rows(64, 8)
     store.load({"half": wanted, "brain": wanted}, dtype={"half": "f16", "brain": "bf16"})

@@ -183,15 +183,32 @@ pub enum StoreError {
         /// The first such keys, at most 10, as numbers.
         keys: Vec<String>,
     },
-    /// Keys of a table were created that it does not have yet, and so no ranks for them.
-    #[error("keys of a table of generation {generation} were created that it does not have yet: compact it first")]
+    /// Keys cannot be removed from a table that is looked up by ids.
+    #[error(
+        "table {table:?} has no keys: its ids are all numbers below its rows, and none can be removed. Update the row with zeros, or \
+         load the table with a key index"
+    )]
+    NotRemovable {
+        /// The table.
+        table: String,
+    },
+    /// A removal would leave a table without a key. Nothing was changed.
+    #[error("no key of table {table:?} would be left: keep one, or drop the generation")]
+    NoKeyLeft {
+        /// The table.
+        table: String,
+    },
+    /// Keys of a table were created or removed since it was written, and ranks are about to change.
+    #[error(
+        "keys of a table of generation {generation} were created or removed since it was written: compact it first"
+    )]
     CreatedKeys {
         /// The generation.
         generation: u64,
     },
-    /// Created keys come into their tables by a copy of the whole generation, for which there is no room.
+    /// Created keys come into their tables, and removed ones leave them, by a copy of the whole generation, for which there is no room.
     #[error(
-        "generation {generation} has keys that updates created, and is written anew beside itself to take them in: {needed} \
+        "generation {generation} has keys that were created or removed, and is written anew beside itself to be compacted: {needed} \
          chunks of {chunk_size} bytes are needed, {free} are free"
     )]
     NoRoomToGrow {
@@ -204,10 +221,10 @@ pub enum StoreError {
         /// Bytes of a chunk.
         chunk_size: u64,
     },
-    /// Keys cannot be created: the generation could not be written anew with them, and compaction would never bring them into their
-    /// tables. Nothing was changed.
+    /// Keys cannot be created or removed: the generation could not be written anew after that, and compaction would never bring the
+    /// change into its tables. Nothing was changed.
     #[error(
-        "with these keys, generation {generation} could not be compacted: that takes {needed} free chunks of {chunk_size} bytes, and \
+        "with these keys created or removed, generation {generation} could not be compacted: that takes {needed} free chunks of {chunk_size} bytes, and \
          {free} are free"
     )]
     NoRoomToCreate {

@@ -45,8 +45,9 @@ struct Records {
     bytes: AtomicU64,
     live: AtomicU64,
     live_bytes: AtomicU64,
-    /// Whether any are of created keys.
+    /// Whether any are of created keys, and whether any say that a key was removed.
     created: AtomicBool,
+    removed: AtomicBool,
 }
 
 #[derive(Debug, Clone)]
@@ -74,6 +75,10 @@ impl Record {
     fn row(&self) -> &[u8] {
         self.rows.get(self.begin..self.begin + self.bytes).unwrap_or_default()
     }
+
+    fn is_removal(&self) -> bool {
+        self.bytes == 0
+    }
 }
 
 /// A row that is to be put into an overlay.
@@ -87,7 +92,7 @@ pub struct OverlayEntry {
     pub sequence: u64,
     /// The byte at which the row begins in the rows of its batch.
     pub begin: usize,
-    /// Bytes of the row.
+    /// Bytes of the row; 0: the key was removed.
     pub bytes: usize,
 }
 
@@ -115,6 +120,7 @@ impl Records {
             live: AtomicU64::new(0),
             live_bytes: AtomicU64::new(0),
             created: AtomicBool::new(false),
+            removed: AtomicBool::new(false),
         }
     }
 
@@ -168,11 +174,16 @@ impl Records {
         let (slot, before) = self.find(table, key);
         if before == 0 {
             self.live.fetch_add(1, Ordering::Relaxed);
-            // Rows of a table are of one size.
-            self.live_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
         }
+        // Rows of a table are of one size; a removed key has none.
+        let replaced = self.get(before).map_or(0, |record| record.bytes);
+        self.live_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.live_bytes.fetch_sub(replaced as u64, Ordering::Relaxed);
         if table & CREATED != 0 {
             self.created.store(true, Ordering::Relaxed);
+        }
+        if bytes == 0 {
+            self.removed.store(true, Ordering::Relaxed);
         }
         let Some(place) = self.records.get(number) else { return };
         let _ = place.set(Record { table, key, sequence, before, rows: rows.clone(), begin, bytes });
@@ -334,6 +345,12 @@ impl OverlaySnapshot {
         }
     }
 
+    /// Whether a record says that its key was removed: then it has no row.
+    #[inline]
+    pub fn is_removal(&self, record: u32) -> bool {
+        self.records.get(record).is_none_or(Record::is_removal)
+    }
+
     /// The row of a record.
     #[inline]
     pub fn row(&self, record: u32) -> &[u8] {
@@ -347,11 +364,29 @@ impl OverlaySnapshot {
         self.records.created.load(Ordering::Relaxed)
     }
 
+    /// Whether keys may have been removed: else none was.
+    #[inline]
+    pub fn removes(&self) -> bool {
+        self.records.removed.load(Ordering::Relaxed)
+    }
+
     /// All updated rows of a table in no particular order, each with its id or key position. With [`CREATED`], the rows
     /// of its created keys, each with its key.
     pub fn rows(&self, table: u32) -> impl Iterator<Item = (u64, &[u8])> {
+        self.latest(table).filter(|&(_, record)| !self.is_removal(record)).map(|(key, record)| (key, self.row(record)))
+    }
+
+    /// The positions of all removed keys of a table, in no particular order. With [`CREATED`], the keys that were created
+    /// and then removed.
+    pub fn removed(&self, table: u32) -> impl Iterator<Item = u64> {
+        let removals = if self.removes() { Some(self.latest(table)) } else { None };
+        removals.into_iter().flatten().filter(|&(_, record)| self.is_removal(record)).map(|(key, _)| key)
+    }
+
+    /// All keys of a table that it has records of, with their records.
+    fn latest(&self, table: u32) -> impl Iterator<Item = (u64, u32)> {
         let keys = self.records.latest().filter(move |record| record.table == table).map(|record| record.key);
-        keys.filter_map(move |key| Some((key, self.row(self.find(table, key)?))))
+        keys.filter_map(move |key| Some((key, self.find(table, key)?)))
     }
 
     #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Power cuts while updates create keys, and while these are brought into their table, through the real driver, on drives with a volatile
+//! Power cuts while updates create keys, while keys are removed, and while both are brought into their table, through the real driver, on drives with a volatile
 //! write cache. After each the table has what was acknowledged, maybe some of what was under way, and nothing else, key by key.
 
 use std::collections::BTreeMap;
@@ -20,20 +20,24 @@ const NAME: &str = "items";
 const ROWS: u64 = 120;
 const DIM: u32 = 25;
 
-/// What is done: so many keys changed, or created, by one update each; then all are brought into the table.
-const STEPS: [Step; 7] = [
+/// What is done: so many keys changed, or created, by one update each, or removed by one call; then all is brought into the table.
+const STEPS: [Step; 10] = [
     Step::Change(3),
+    Step::Remove(2),
     Step::Change(40),
     Step::Compact,
     Step::Change(1),
+    Step::Remove(20),
     Step::Change(12),
     Step::Compact,
     Step::Change(2),
+    Step::Remove(1),
 ];
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Change(usize),
+    Remove(usize),
     Compact,
 }
 
@@ -54,24 +58,46 @@ fn key(number: u64) -> u64 {
     number * 1_000_003 + 5
 }
 
-/// All changes in their order: every other one is of a key that nobody had.
-fn changes() -> Vec<(u64, Vec<u8>)> {
-    let count: usize = STEPS.iter().map(|step| if let Step::Change(count) = step { *count } else { 0 }).sum();
+/// A key with its new row; `None`: the key is removed.
+type Changed = (u64, Option<Vec<u8>>);
+
+/// All changes in their order: every other one with a row is of a key that nobody had. What is removed is there.
+fn changes() -> Vec<Changed> {
     let mut random = fastrand::Rng::with_seed(9);
     let mut known = ROWS;
-    let mut all = Vec::new();
-    for version in 1..=count as u64 {
-        let number = if version % 2 == 0 { known } else { random.u64(..known) };
-        known = known.max(number + 1);
-        all.push((key(number), row(key(number), version)));
+    let mut all: Vec<Changed> = Vec::new();
+    for step in STEPS {
+        match step {
+            Step::Change(count) => {
+                for _ in 0..count {
+                    let version = all.len() as u64 + 1;
+                    let number = if version % 2 == 0 { known } else { random.u64(..known) };
+                    known = known.max(number + 1);
+                    all.push((key(number), Some(row(key(number), version))));
+                }
+            }
+            Step::Remove(count) => {
+                // Some of them were created, and some just now.
+                let mut there: Vec<u64> = model(&all).into_keys().collect();
+                random.shuffle(&mut there);
+                all.extend(there.into_iter().take(count).map(|key| (key, None)));
+            }
+            Step::Compact => {}
+        }
     }
     all
 }
 
 /// The table after so many changes.
-fn model(changes: &[(u64, Vec<u8>)]) -> Model {
-    let loaded = (0..ROWS).map(|number| (key(number), row(key(number), 0)));
-    loaded.chain(changes.iter().cloned()).collect()
+fn model(changes: &[Changed]) -> Model {
+    let mut model: Model = (0..ROWS).map(|number| (key(number), row(key(number), 0))).collect();
+    for (key, row) in changes {
+        match row {
+            Some(row) => drop(model.insert(*key, row.clone())),
+            None => drop(model.remove(key)),
+        }
+    }
+    model
 }
 
 impl Fixture {
@@ -124,17 +150,17 @@ impl Fixture {
     }
 
     /// Does the steps from where `done` changes are; how many changes were acknowledged, and are then under way.
-    fn run(&self, changes: &[(u64, Vec<u8>)], done: usize) -> (usize, usize, Result<()>) {
+    fn run(&self, changes: &[Changed], done: usize) -> (usize, usize, Result<()>) {
         let mut acknowledged = done;
         let mut under_way = done;
         let mut run = || -> Result<()> {
             let store = self.store()?;
             let mut next = 0;
             for step in STEPS {
-                let Step::Change(count) = step else {
+                let (Step::Change(count) | Step::Remove(count)) = step else {
                     if next >= done {
                         store.compact(0)?;
-                        ensure!(store.created(NAME)?.is_empty(), "keys are left that the table does not have");
+                        ensure!(!store.has_key_changes(NAME)?, "created or removed keys are left");
                     }
                     continue;
                 };
@@ -144,9 +170,12 @@ impl Fixture {
                     continue;
                 }
                 let keys: Vec<u64> = batch.iter().map(|(key, _)| *key).collect();
-                let rows: Vec<u8> = batch.iter().flat_map(|(_, row)| row.clone()).collect();
+                let rows: Vec<u8> = batch.iter().flat_map(|(_, row)| row.clone()).flatten().collect();
                 under_way = next;
-                store.update_with(NAME, &keys, &rows, &UpdateOptions::default().with_created_keys())?;
+                match step {
+                    Step::Remove(_) => ensure!(store.remove(NAME, &keys)? == keys.len() as u64, "a key was not there"),
+                    _ => drop(store.update_with(NAME, &keys, &rows, &UpdateOptions::default().with_created_keys())?),
+                }
                 acknowledged = next;
             }
             Ok(())
@@ -160,9 +189,13 @@ impl Fixture {
 fn stored(store: &Store) -> Result<Model> {
     let keys = store.keys(NAME)?.context("no keys are stored")?;
     let mut found: Model = store.created(NAME)?.into_iter().collect();
+    let removed = store.removed_ranks(NAME)?;
     let created = found.len();
     let mut rows = 0;
     store.scan(NAME, 0..u64::MAX, &mut |rank, row| {
+        if removed.binary_search(&rank).is_ok() {
+            return ControlFlow::Continue(());
+        }
         found.insert(keys.get(rank as usize).copied().unwrap_or(u64::MAX), row.to_vec());
         rows += 1;
         ControlFlow::Continue(())

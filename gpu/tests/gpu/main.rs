@@ -30,6 +30,7 @@ mod prefetch_captured;
 mod refusals;
 #[cfg(target_arch = "x86_64")]
 mod registers;
+mod removals;
 mod row_cache;
 mod saved_cache;
 #[cfg(target_arch = "x86_64")]

@@ -17,9 +17,9 @@ use crate::common::random::{Case, random_features, random_tables};
 use crate::common::{self, Keys, Table};
 use crate::fixture::{Graph, Stream, check_report, gpu, one_batch, patient, scaled, wait};
 
-const DIM: usize = 16;
+pub(crate) const DIM: usize = 16;
 const ROWS: u64 = 3000;
-const IDS: usize = 600;
+pub(crate) const IDS: usize = 600;
 /// Rows that are updated together.
 const HOT: u64 = 200;
 
@@ -49,7 +49,7 @@ fn update(store: &Store, version: u64, random: &mut fastrand::Rng) -> Result<u64
 }
 
 /// Arrays of look-ups: half of the ids are of rows that are updated.
-struct Reader {
+pub(crate) struct Reader {
     ids: Vec<u64>,
     on_gpu: DeviceMemory,
     rows: DeviceMemory,
@@ -65,17 +65,17 @@ impl Reader {
         Self::of(gpu, (0..IDS).map(|_| id(random)).collect(), pooled)
     }
 
-    fn of(gpu: &Arc<Gpu>, ids: Vec<u64>, pooled: bool) -> Self {
+    pub(crate) fn of(gpu: &Arc<Gpu>, ids: Vec<u64>, pooled: bool) -> Self {
         let on_gpu = DeviceMemory::new(gpu, IDS as u64 * 8).unwrap();
         on_gpu.write(0, &ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<u8>>()).unwrap();
         Self { ids, on_gpu, rows: DeviceMemory::new(gpu, (IDS * DIM * 4) as u64).unwrap(), pooled }
     }
 
-    fn features(pooled: bool) -> [Feature; 1] {
+    pub(crate) fn features(pooled: bool) -> [Feature; 1] {
         [Feature::new("f", "a").pooling(if pooled { Pooling::Sum } else { Pooling::None })]
     }
 
-    fn launch(&self, slot: &GpuSlot, stream: &Stream) -> Result<Ticket, GpuError> {
+    pub(crate) fn launch(&self, slot: &GpuSlot, stream: &Stream) -> Result<Ticket, GpuError> {
         let bags = if self.pooled { IDS / 2 } else { IDS };
         let batch = GpuBatch::new(self.on_gpu.address(), BatchLen::Host(IDS), bags as u32);
         let out = GpuOutput::new(self.rows.address(), DIM);
@@ -83,17 +83,22 @@ impl Reader {
         unsafe { slot.lookup(stream.0, &batch, &out) }
     }
 
-    fn capture(&self, gpu: &Gpu, slot: &GpuSlot, stream: &Stream) -> (Graph, Ticket) {
+    pub(crate) fn capture(&self, gpu: &Gpu, slot: &GpuSlot, stream: &Stream) -> (Graph, Ticket) {
         let mut ticket = None;
         let graph = stream.capture(gpu, || ticket = Some(self.launch(slot, stream).unwrap()));
         (graph, ticket.unwrap())
     }
 
-    /// Which version it read, by all its elements.
-    fn version(&self) -> u64 {
+    /// All elements that it read.
+    pub(crate) fn elements(&self) -> Vec<f32> {
         let mut bytes = vec![0; IDS * DIM * 4];
         self.rows.read(0, &mut bytes).unwrap();
-        let got: Vec<f32> = bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        bytes.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect()
+    }
+
+    /// Which version it read, by all its elements.
+    fn version(&self) -> u64 {
+        let got = self.elements();
         let bags: Vec<&[u64]> = self.ids.chunks(if self.pooled { 2 } else { 1 }).collect();
         let updated = |id: u64| id.is_multiple_of(15);
         let (first, bag) = bags.iter().enumerate().find(|(_, bag)| updated(bag[0])).unwrap();
@@ -117,7 +122,7 @@ struct Course {
 }
 
 /// Says that it is over, whatever happens.
-struct Over<'a>(&'a AtomicBool);
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {

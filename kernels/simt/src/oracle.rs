@@ -163,7 +163,9 @@ pub fn prepared(world: &World, batch: &Batch) -> Expected {
         let feature = &world.features[batch.feature_of(i, world.features.len())];
         let table = &world.tables[feature.table];
         let row = table.row_of(id);
-        let overlaid = table.overlaid(id);
+        let removed = table.is_removed(id);
+        let overlaid = table.overlaid(id).filter(|_| !removed);
+        let row = row.filter(|_| !removed);
         let place = if feature.padding == Some(id) && (world.pooled || (row.is_none() && overlaid.is_none())) {
             counters.padding += 1;
             Place::Padding

@@ -52,7 +52,7 @@ pub struct Table {
     pub overlay: u32,
     /// The table's number among the ranges of the cache; 0: none.
     pub cached: u32,
-    /// Updated rows, and those of created keys, as a look-up is to see them.
+    /// Updated rows, and those of created keys, as a look-up is to see them; empty: the key was removed.
     pub updated: BTreeMap<Of, Vec<u8>>,
 }
 
@@ -90,6 +90,11 @@ impl Table {
     pub fn overlaid(&self, id: i128) -> Option<Of> {
         let all = [Some(Of::Key(id)), self.row_of(id).map(Of::Row)];
         all.into_iter().flatten().find(|of| self.updated.contains_key(of))
+    }
+
+    /// Whether the overlay says that an id was removed.
+    pub fn is_removed(&self, id: i128) -> bool {
+        self.overlaid(id).and_then(|of| self.updated.get(&of)).is_some_and(Vec::is_empty)
     }
 
     /// The id that stands for a row.

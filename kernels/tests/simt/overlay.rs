@@ -24,7 +24,7 @@ pub(crate) struct Updates {
     turns: u32,
 }
 
-/// Rows of one call: table, row or key, content.
+/// Rows of one call: table, row or key, content; none: the key is removed.
 pub(crate) type Rows = Vec<(usize, Of, Vec<u8>)>;
 
 impl Updates {
@@ -105,9 +105,17 @@ pub(crate) fn random_update(rng: &mut Rng, world: &World) -> Rows {
             Some(sparse) if rng.bool() => Of::Key(sparse.foreign[rng.usize(0..sparse.foreign.len())]),
             _ => Of::Row(rng.u64(0..table.rows.min(hot))),
         };
-        (number, of, random_rows(rng, table.element, table.dim, 1))
+        (number, of, random_content(rng, table))
     };
     (0..rng.usize(1..20)).map(|_| one(rng)).collect()
+}
+
+/// A row for a table; none for some of those with keys, which are removed.
+fn random_content(rng: &mut Rng, table: &Table) -> Vec<u8> {
+    match table.sparse.is_some() && rng.u32(0..5) == 0 {
+        true => Vec::new(),
+        false => random_rows(rng, table.element, table.dim, 1),
+    }
 }
 
 pub(crate) fn show(world: &mut World, rows: Rows) {
@@ -284,15 +292,15 @@ fn overlaid(table: &Table, id: i128, rng: &mut Rng) -> Option<Of> {
 }
 
 /// Look-ups of all tiers, of rows some of which were updated since, and of keys that were created: those are read from no drive, also where the
-/// drive's are damaged. How many they found of either.
-fn over_drives(shim: &mut Shim, seed: u64) -> Result<[usize; 2], String> {
+/// drive's are damaged. So are rows of removed keys. How many they found of each kind.
+fn over_drives(shim: &mut Shim, seed: u64) -> Result<[usize; 3], String> {
     over_drives_in(shim, rich::scene(seed), seed)
 }
 
-pub(crate) fn over_drives_in(shim: &mut Shim, mut scene: Scene, seed: u64) -> Result<[usize; 2], String> {
+pub(crate) fn over_drives_in(shim: &mut Shim, mut scene: Scene, seed: u64) -> Result<[usize; 3], String> {
     let mut updates = Updates::new(4 << 20);
     scene.world = scene.world.overlaid(updates.map.header_at(), |table| table == 0 || seed.is_multiple_of(2));
-    let mut found = [0; 2];
+    let mut found = [0; 3];
     for _ in 0..3 {
         let batch = Batch::new(&mut scene.rng, &scene.world);
         let rng = &mut scene.rng;
@@ -301,7 +309,7 @@ pub(crate) fn over_drives_in(shim: &mut Shim, mut scene: Scene, seed: u64) -> Re
             let number = world.features[batch.feature_of(at, world.features.len())].table;
             let table = &world.tables[number];
             let of = overlaid(table, batch.ids[at], rng).filter(|_| table.overlay != 0)?;
-            Some((number, of, random_rows(rng, table.element, table.dim, 1)))
+            Some((number, of, random_content(rng, table)))
         };
         let rows: Rows =
             (0..30).filter(|_| !batch.ids.is_empty()).filter_map(|_| row(rng.usize(0..batch.ids.len()), rng)).collect();
@@ -315,10 +323,15 @@ pub(crate) fn over_drives_in(shim: &mut Shim, mut scene: Scene, seed: u64) -> Re
             return Err(format!("{:?} were lost, where {due:?} are damaged", launched.lost));
         }
         scene.check(shim, &launched)?;
-        for place in &launched.expected.places {
+        for (at, place) in launched.expected.places.iter().enumerate() {
             match place {
                 Place::Updated(Of::Row(_)) => found[0] += 1,
                 Place::Updated(Of::Key(_)) => found[1] += 1,
+                Place::Missing => {
+                    let feature = launched.batch.feature_of(at, scene.world.features.len());
+                    let table = &scene.world.tables[scene.world.features[feature].table];
+                    found[2] += usize::from(table.is_removed(launched.batch.ids[at]));
+                }
                 _ => {}
             }
         }
@@ -343,12 +356,12 @@ pub(crate) fn updates_beside_readers(shim: &mut Shim, seed: u64) -> Result<(), S
 #[test]
 fn updated_rows_are_read_from_no_drive() {
     let Some(mut shim) = Shim::new() else { return };
-    let mut found = [0; 2];
+    let mut found = [0; 3];
     for seed in seeds(12) {
         let some = over_drives(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
-        found = [found[0] + some[0], found[1] + some[1]];
+        found = [0, 1, 2].map(|kind| found[kind] + some[kind]);
     }
-    assert!(found[0] > 200 && found[1] > 20, "{found:?}");
+    assert!(found[0] > 200 && found[1] > 20 && found[2] > 20, "{found:?}");
 }
 
 #[test]

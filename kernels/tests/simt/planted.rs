@@ -359,13 +359,30 @@ const PLANTED: &[Planted] = &[
         "created keys that are padding all the same",
         overlay::updates_beside_readers,
         60,
-        patch("locate.cuh", "(row >= table.rows && updated == 0)", "row >= table.rows"),
+        patch("locate.cuh", "(lookup.plan.pooled || absent)", "(lookup.plan.pooled || row >= table.rows)"),
     ),
     planted(
         "created keys that are taken for rows",
         overlay::updates_beside_readers,
         40,
         patch("locate.cuh", "table.overlay | TABLE_CREATED, id", "table.overlay, id"),
+    ),
+    planted(
+        "removed keys whose rows in the table are read",
+        overlay::updates_beside_readers,
+        40,
+        patch("overlay.cuh", "return record->address;", "return record->address == REMOVED ? 0 : record->address;"),
+    ),
+    planted(
+        "a search that a removed key ends",
+        overlay::updates_beside_readers,
+        60,
+        patch(
+            "overlay.cuh",
+            "if (word >> 32 != hash >> 32) continue;",
+            "if (records[(u32)word - 1].address == REMOVED && records[(u32)word - 1].row != row) return 0;\n        \
+             if (word >> 32 != hash >> 32) continue;",
+        ),
     ),
     planted(
         "created keys that are looked for by nobody",

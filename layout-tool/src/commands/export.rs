@@ -63,6 +63,8 @@ pub(super) struct Exported<'a> {
     pub(super) table: TableInfo,
     /// Keys that were created since it was loaded or compacted, with their rows.
     created: Vec<(u64, Vec<u8>)>,
+    /// Ranks of keys that were removed since, ascending: their rows are left out.
+    removed: Vec<u64>,
     /// Type of the elements in the file.
     pub(super) dtype: DType,
 }
@@ -71,13 +73,16 @@ impl<'a> Exported<'a> {
     pub(super) fn new(store: &'a Store, table: TableInfo) -> Result<Self, Failure> {
         // Files have no types with a scale for each row.
         let dtype = if table.dtype.is_scaled() { DType::F32 } else { table.dtype };
-        let created = if table.keys.is_some() { store.created(&table.name)? } else { Vec::new() };
-        Ok(Self { store, table, created, dtype })
+        let (created, removed) = match table.keys {
+            Some(_) => (store.created(&table.name)?, store.removed_ranks(&table.name)?),
+            None => (Vec::new(), Vec::new()),
+        };
+        Ok(Self { store, table, created, removed, dtype })
     }
 
-    /// Rows of the table, created ones among them.
+    /// Rows of the table, created ones among them, without removed ones.
     pub(super) fn rows(&self) -> u64 {
-        self.table.rows + self.created.len() as u64
+        self.table.rows + self.created.len() as u64 - self.removed.len() as u64
     }
 
     pub(super) fn bytes(&self) -> u64 {
@@ -91,14 +96,16 @@ impl<'a> Exported<'a> {
 
     /// Keys of the table, in the order of the rows in the file; it stores some.
     pub(super) fn keys(&self) -> Result<Vec<u64>, Failure> {
-        let mut keys = self.store.keys(&self.table.name)?.unwrap_or_default();
+        let stored = self.store.keys(&self.table.name)?.unwrap_or_default();
+        let left = (0..).zip(stored).filter(|(rank, _)| self.removed.binary_search(rank).is_err());
+        let mut keys: Vec<u64> = left.map(|(_, key)| key).collect();
         keys.extend(self.created.iter().map(|(key, _)| key));
         Ok(keys)
     }
 
     /// Hands all rows to `write`, runs of them with the number of the first. Returns whether they were compared with their checksums.
     pub(super) fn write(&self, write: &Writing<'_>, context: &Context) -> Result<bool, Failure> {
-        let Self { store, table, created, dtype } = self;
+        let Self { store, table, created, removed, dtype } = self;
         let mut wide = vec![0.0; table.dim as usize];
         let mut widened = Vec::new();
         let ids = match table.keys {
@@ -111,7 +118,12 @@ impl<'a> Exported<'a> {
         let mut rows = 0u64;
         let mut failed = None;
         let mut export = |rank: u64, row: &[u8]| {
-            let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank);
+            let removed = match removed.binary_search(&rank) {
+                Ok(_) => return ControlFlow::Continue(()),
+                Err(before) => before as u64,
+            };
+            // Only tables with keys have removed ones, and only those without have another order of ids.
+            let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank) - removed;
             rows += 1;
             let stored = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
             let checked = match stored.is_none_or(|&stored| stored == row_crc(rank, row)) {

@@ -79,8 +79,8 @@ pub(crate) fn run(args: &IncrementalArgs, _: &Context) -> Result<CommandOutput, 
     }
     let store = drives::open(&args.drives, &OpenOptions::default().with_read_only())?;
     let table = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
-    if !store.created(&table.name)?.is_empty() {
-        let what = "it has keys that updates created, which lie beside its rows until a compaction";
+    if store.has_key_changes(&table.name)? {
+        let what = "it has keys that were created or removed since it was written";
         return Err(Failure::new(Class::Refused, table.name, what).remedy("run `warprow compact` first"));
     }
     // Rows are read from the drives: none is staged.

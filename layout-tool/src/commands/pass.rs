@@ -139,7 +139,7 @@ impl From<PassError> for Failure {
             PassError::Stale { path, what } => Self::new(Class::Refused, path, format!("is stale: {what}"))
                 .remedy("stage the rows anew with `warprow pass begin`; --allow-stale overwrites what came since"),
             PassError::Uncompacted { table } => {
-                let what = "it has keys that updates created, which lie beside its rows until a compaction";
+                let what = "it has keys that were created or removed since it was written";
                 Self::new(Class::Refused, table, what).remedy("run `warprow compact` first, then begin the pass anew")
             }
             PassError::NewKeys { table, .. } | PassError::Uncreatable { table, .. } => Self::input(table, message),

@@ -139,6 +139,14 @@ fn of_store(error: &StoreError) -> Meaning {
         StoreError::NoSuchKey { table, .. } => {
             (Class::Input, table.clone(), "look at the keys, or add --create; nothing of these was updated")
         }
+        StoreError::NotRemovable { table } => (
+            Class::Input,
+            table.clone(),
+            "update the row with zeros, or load the table with --key-index always; nothing was removed",
+        ),
+        StoreError::NoKeyLeft { table } => {
+            (Class::Input, table.clone(), "keep a key, or `warprow drop` the generation; nothing of these was removed")
+        }
         StoreError::CreatedKeys { generation } => {
             (Class::Refused, format!("generation {generation}"), "`warprow compact` first")
         }

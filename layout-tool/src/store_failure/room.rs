@@ -29,7 +29,8 @@ pub(super) fn with_room(failure: Failure, error: &StoreError) -> Failure {
         }
         StoreError::NoRoomToCreate { generation, needed, free, chunk_size } => {
             let what = format!(
-                "with these keys, a compaction of generation {generation} would need {} of {}, and {} are free; nothing was created",
+                "with these keys created or removed, a compaction of generation {generation} would need {} of {}, and {} are free; nothing \
+                 was changed",
                 units::plural(needed, "chunk"),
                 units::bytes(chunk_size),
                 units::count(free)
@@ -39,7 +40,7 @@ pub(super) fn with_room(failure: Failure, error: &StoreError) -> Failure {
         StoreError::NoRoomToGrow { generation, needed, free, chunk_size } => {
             let room = needed_and_free(needed, free, chunk_size);
             let what = format!(
-                "created keys need room for all tables of generation {generation} twice, until they are in: {room}"
+                "created and removed keys need room for all tables of generation {generation} twice, until a compaction has ended: {room}"
             );
             Failure { message: what, ..failure }
         }

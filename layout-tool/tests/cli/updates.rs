@@ -193,6 +193,58 @@ fn keys_are_created_where_that_is_asked_for() {
     );
 }
 
+/// Keys that a file lists are removed: from look-ups and exports at once, from the table by a compaction. What cannot be is refused.
+#[test]
+fn keys_are_removed() {
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    keyed(&fixture, &drive, &[]);
+    let gone: Vec<i64> = (0..1000).filter(|i| i % 10 == 3).map(|i| 7 + 1000 * i).collect();
+    let list = ids(&fixture, "gone.npy", &[&gone[..], &[1, 2, gone[0]]].concat());
+    let remove = ["update", "t", "-d", &drive, "--delete", &list];
+    let done = fixture.ok(&[&remove[..], &["--batch", "30"]].concat());
+    assert_eq!((&done["keys"], &done["removed"], &done["batches"]), (&json!(103), &json!(100), &json!(4)));
+    let again = fixture.ok(&remove);
+    assert_eq!((&again["keys"], &again["removed"]), (&json!(103), &json!(0)));
+    let pending = fixture.ok(&["inspect", "-d", &drive])["pending"][0].clone();
+    assert_eq!(pending["tables"], json!([{ "table": "t", "rows": 0, "created": 0, "removed": 100 }]));
+    let wanted: Vec<(i64, f32)> = (0..1000).filter(|i| i % 10 != 3).map(|i| (7 + 1000 * i, (4 * i) as f32)).collect();
+    for compacted in [false, true] {
+        let asked = format!("{},7,{},9007", gone[0], gone[99]);
+        let rows = look(&fixture, &drive, &asked);
+        assert_eq!(rows, json!([[0.0; 4], [0.0, 1.0, 2.0, 3.0], [0.0; 4], [36.0, 37.0, 38.0, 39.0]]), "{compacted}");
+        let exported =
+            fixture.ok(&["export", "-d", &drive, "--table", "t", "--out", "o.npy", "--keys-out", "k.npy", "--force"]);
+        assert_eq!(exported["rows"], 900);
+        let open = |name: &str| npyz::NpyFile::new(std::fs::File::open(fixture.path(name)).unwrap()).unwrap();
+        let rows = open("o.npy").into_vec::<f32>().unwrap();
+        let keys = open("k.npy").into_vec::<i64>().unwrap();
+        for (row, (key, first)) in rows.chunks(4).zip(&wanted) {
+            assert_eq!(row, [0.0, 1.0, 2.0, 3.0].map(|more| first + more), "key {key}");
+        }
+        assert_eq!(keys, wanted.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+        let against = ["verify", "-d", &drive, "--table", "t", "--against", "o.npy", "--keys", "k.npy"];
+        if !compacted {
+            fixture.fails(&against, 4);
+            fixture.ok(&["compact", "-d", &drive]);
+        } else {
+            assert_eq!(fixture.ok(&against)["differing"], 0);
+        }
+        fixture.ok(&["verify", "-d", &drive]);
+    }
+    // Tables of ids have no keys, the last key stays, and rows are not given with removals.
+    let all = ids(&fixture, "all.npy", &wanted.iter().map(|(key, _)| *key).collect::<Vec<_>>());
+    let error = fixture.fails(&["update", "t", "-d", &drive, "--delete", &all], 3);
+    assert!(error["message"].as_str().unwrap().contains("would be left"), "{error}");
+    fixture.fails(&[&remove[..], &["--rows", "o.npy"]].concat(), 2);
+    fixture.fails(&["update", "t", "-d", &drive], 2);
+    let dense = fixture.drive("b.drive", "64M");
+    let file = fixture.npy("dense.npy", 10, 4, |r, c| (r * 4 + c) as f32);
+    fixture.ok(&["load", "-d", &dense, &file]);
+    let error = fixture.fails(&["update", "dense", "-d", &dense, "--delete", &list], 3);
+    assert!(error["message"].as_str().unwrap().contains("has no keys"), "{error}");
+}
+
 /// A table of 1000 keys 7, 1007, … with rows of 4, and the file of an update that creates two more.
 fn keyed(fixture: &CliFixture, drive: &str, more: &[&str]) {
     let keys: Vec<i64> = (0..1000).map(|i| 7 + 1000 * i).collect();
@@ -437,7 +489,7 @@ fn pending_updates_are_shown_with_what_compaction_needs() {
     let inspected = seen("inspect");
     let [pending] = &inspected["pending"].as_array().unwrap()[..] else { panic!("{inspected}") };
     assert_eq!(pending["updates"], 4);
-    assert_eq!(pending["tables"], json!([{ "table": "t", "rows": 3, "created": 0 }]));
+    assert_eq!(pending["tables"], json!([{ "table": "t", "rows": 3, "created": 0, "removed": 0 }]));
     let log = &pending["log"];
     let sum =
         |what: &str| log["drives"].as_array().unwrap().iter().map(|value| value[what].as_u64().unwrap()).sum::<u64>();

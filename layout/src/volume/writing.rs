@@ -29,6 +29,15 @@ impl Volume {
         let incarnations = self.shared.drives.iter().flatten().map(|drive| drive.incarnation()).collect();
         Ok(Writing { volume: self.clone(), incarnations })
     }
+
+    /// Sees to it that the superblocks have this version, by a commit that changes nothing, unless one was made since the
+    /// volume was opened: before anything is written that earlier versions would misread without that.
+    pub(crate) fn upgrade(&self) -> Result<(), VolumeError> {
+        if self.epoch() != self.shared.superblock.epoch {
+            return Ok(());
+        }
+        self.writing()?.commit(false, None, |_, _| Ok(()))
+    }
 }
 
 /// Writes to a volume, from before the first of them to a commit.

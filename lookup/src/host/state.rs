@@ -24,8 +24,8 @@ use crate::popularity::{RowCounters, Sampler};
 use crate::report::{LookupReport, Stage};
 use crate::stage::{
     Accumulator, CountBuffers, KeyCounts, KeyTable, OutputElement, ReadCommand, RowLocation, RowRead, TABLE_SHIFT,
-    TierSplit, created, dedupe, keys, locate, mask, merge, order, route, sparse_keys, sparse_mask, split_tiers,
-    updated,
+    TierSplit, created, dedupe, keys, locate, mask, merge, order, removed, route, sparse_keys, sparse_mask,
+    split_tiers, updated,
 };
 use warprow_store::StoreError;
 use warprow_store::view::OverlaySnapshot;
@@ -342,6 +342,11 @@ impl State {
                     {
                         let of = (table, index, sparse.index.kind());
                         with_ids!(batch.ids, ids => created(&ids[range.clone()], of, snapshot, padding, read_padding, keys_out, &mut found));
+                    }
+                    if let (Some(_), Some(snapshot)) = (sparse, snapshot)
+                        && snapshot.removes()
+                    {
+                        with_ids!(batch.ids, ids => removed(&ids[range.clone()], index, snapshot, padding, keys_out, &mut found));
                     }
                     // `mask` wants the keys of sparse ids as they are now.
                     if let Some(snapshot) = snapshot {

@@ -49,7 +49,7 @@ pub fn begin(
     force: bool,
     watch: &mut PassWatch<'_>,
 ) -> Result<BeginReport, PassError> {
-    if !store.created(table)?.is_empty() {
+    if store.has_key_changes(table)? {
         return Err(PassError::Uncompacted { table: table.to_owned() });
     }
     // Held, so that nobody else is given its chunks.

@@ -68,7 +68,7 @@ pub fn commit(
     watch: &mut PassWatch<'_>,
 ) -> Result<CommitReport, PassError> {
     let file = RowsFile::open(rows, table)?;
-    if !store.created(table)?.is_empty() {
+    if store.has_key_changes(table)? {
         return Err(PassError::Uncompacted { table: table.to_owned() });
     }
     let (generation, index) = store.generation(table)?;

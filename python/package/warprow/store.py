@@ -473,7 +473,7 @@ class Store:
         generation : int, optional
             The generation whose table is updated, which may be on standby.
         create : bool
-            Whether keys that the table lacks are created.
+            Whether keys that the table lacks, or that were removed, are created.
 
         Returns
         -------
@@ -521,6 +521,54 @@ class Store:
             raise wrong_type("rows", f"elements of type {given.dtype}: table {table!r} has {stored.dtype}")
         args = (_arrays.address_of(array), array.size)
         return self._native.update(table, args, (given.address, given.nbytes), generation, create)
+
+    def remove(self, table: str, keys: Any, *, generation: int | None = None) -> int:
+        """Removes keys with their rows. When this returns that is durable, and every look-up that begins later treats them as
+        keys that the table never had. Keys that are not there are passed over.
+
+        Parameters
+        ----------
+        table : str
+            The table, which has keys that are stored.
+        keys : array of integers, shape (n,)
+            The keys.
+        generation : int, optional
+            The generation whose table it is, which may be on standby.
+
+        Returns
+        -------
+        int
+            How many of the keys were there.
+
+        Raises
+        ------
+        InvalidArgument
+            The table has no keys, or no key of it would be left. Nothing was changed.
+        WrongType
+            Keys are no integers.
+        NoSuchTable, NoSuchGeneration
+            There is none of that name, or number.
+        NoSpace
+            The drives have no room for the removal's log or for the compaction that would follow, or updated rows would take
+            more than `overlay_bytes`.
+        ReadOnly
+            The store was opened for reading.
+        Busy
+            Another writer holds the log, or an executor on a GPU was attached without `overlay_bytes`.
+        StoreFailed
+            The table does not store its keys, or an executor refuses updates for another reason, which the message names with
+            the remedy.
+        DriveFailed
+            A drive failed, or did not answer in time: whether the removal is durable is not known.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        np = _arrays.numpy()
+        array, _ = _arrays.integers("keys", keys, dims=1)
+        array = np.ascontiguousarray(array.astype(np.int64 if array.dtype.kind == "i" else np.uint64))
+        return self._native.remove(table, (_arrays.address_of(array), array.size), generation)
 
     def verify(self, table: str | None = None, *, progress: Any = None) -> dict[str, VerifyReport]:
         """Reads all rows of a table, or of all tables, and compares them with their checksums.

@@ -1,14 +1,16 @@
 //! Updates of rows: logged and durable first, then seen by every look-up that begins later.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
-use warprow_layout::{LogUpdate, Table, VolumeError};
+use warprow_layout::{LogUpdate, Table, Volume, VolumeError};
 
-use super::state::{Placed, created_rows};
+use super::key_changes::KeyChanges;
+use super::state::{Placed, Writer, created_rows};
 use crate::StoreError;
 use crate::drive_access::lock;
-use crate::overlay::{Overlay, OverlayEntry, OverlaySnapshot};
+use crate::overlay::{CREATED, Overlay, OverlayEntry, OverlaySnapshot};
 use crate::store::Store;
 use crate::table_version::TableVersion;
 
@@ -112,7 +114,10 @@ impl Store {
     ) -> Result<u64, StoreError> {
         let generation = self.locate_for(table, options)?.generation.id;
         // A compaction may give it another place, and another index.
-        self.with_room(generation, || self.update_located(&self.locate_for(table, options)?, ids, rows, options.create))
+        let change = Change::Rows { rows, create: options.create };
+        let updated =
+            self.with_room(generation, || self.change_located(&self.locate_for(table, options)?, ids, change));
+        updated.map(|changed| changed.last)
     }
 
     /// Whether [`update`](Self::update) would find rows of all these ids or keys. Nothing is changed.
@@ -120,8 +125,8 @@ impl Store {
         self.check_update_with(table, ids, &UpdateOptions::default()).map(drop)
     }
 
-    /// Whether [`update_with`](Self::update_with) would take all these ids or keys, and how many keys it would create. Nothing is
-    /// changed.
+    /// Whether [`update_with`](Self::update_with) would take all these ids or keys, and how many keys it would create, those that
+    /// were removed among them. Nothing is changed.
     pub fn check_update_with(&self, table: &str, ids: &[u64], options: &UpdateOptions) -> Result<u64, StoreError> {
         let located = self.locate_for(table, options)?;
         refuse_absent(located.table(), ids)?;
@@ -130,7 +135,7 @@ impl Store {
         }
         let updating = self.shared.updates.updating(&self.shared.volume, located.generation.id)?;
         let placed = lock(&updating.0).places(&self.shared.volume, &located, ids, options.create)?;
-        Ok(placed.new)
+        Ok(placed.created + placed.revived)
     }
 
     /// As [`update`](Self::update), of a table of generation `generation`, which may be on standby.
@@ -147,7 +152,7 @@ impl Store {
         Ok(rows.into_iter().map(|(key, row)| (key, row.to_vec())).collect())
     }
 
-    fn locate_for(&self, table: &str, options: &UpdateOptions) -> Result<TableVersion, StoreError> {
+    pub(super) fn locate_for(&self, table: &str, options: &UpdateOptions) -> Result<TableVersion, StoreError> {
         match options.generation {
             Some(generation) => self.locate_in(generation, table),
             None => self.locate(table),
@@ -165,22 +170,31 @@ impl Store {
         }
     }
 
-    fn update_located(
+    /// Changes rows or keys of a table: logs that, and then shows it.
+    pub(super) fn change_located(
         &self,
         located: &TableVersion,
         ids: &[u64],
-        rows: &[u8],
-        create: bool,
-    ) -> Result<u64, StoreError> {
+        change: Change<'_>,
+    ) -> Result<Changed, StoreError> {
         let table = located.table();
         let index = located.index as u32;
-        let row_bytes = table.row_bytes() as usize;
+        let (rows, row_bytes) = match change {
+            Change::Rows { rows, .. } => (rows, table.row_bytes() as usize),
+            Change::Removal => (&[][..], 0),
+        };
         if ids.len().checked_mul(row_bytes) != Some(rows.len()) {
             let table = table.name.clone();
             let ids = ids.len();
             return Err(StoreError::UpdateRows { table, ids, row_bytes, given: rows.len() });
         }
-        refuse_absent(table, ids)?;
+        match change {
+            Change::Rows { .. } => refuse_absent(table, ids)?,
+            Change::Removal if table.keys.is_none() => {
+                return Err(StoreError::NotRemovable { table: table.name.clone() });
+            }
+            Change::Removal => {}
+        }
         let unfollowing = self.shared.updates.unfollowing.read().unwrap_or_else(PoisonError::into_inner);
         if Arc::strong_count(&unfollowing) > 1 {
             return Err(StoreError::Unfollowing { table: table.name.clone() });
@@ -192,26 +206,28 @@ impl Store {
         let bound = self.shared.updates.bound;
         // First what was in doubt, for which room was made then.
         let mut log = writer.take_log(&self.shared.volume, located.generation.id)?;
-        let placed = writer.places(&self.shared.volume, located, ids, create).and_then(|placed| {
+        let resolved = writer.resolve(&self.shared.volume, located, ids, change).and_then(|resolved| {
             let full = |bytes| StoreError::OverlayFull { generation: located.generation.id, bytes, bound };
-            writer.make_room(ids.len(), rows.len(), bound).map_err(full)?;
-            writer.make_followers_room(index, ids.len())?;
-            if placed.new > 0 {
-                writer.keep_room_to_grow(&self.shared.volume, &located.generation, index, placed.new)?;
+            writer.make_room(resolved.ids.len(), rows.len(), bound).map_err(full)?;
+            writer.make_followers_room(index, resolved.ids.len())?;
+            if resolved.changes != writer.changes_of(index) {
+                writer.keep_room_to_change(&self.shared.volume, &located.generation, index, resolved.changes)?;
             }
-            Ok(placed)
+            Ok(resolved)
         });
-        let Placed { places, new } = match placed {
-            Ok(placed) => placed,
-            Err(error) => {
+        let Resolved { ids, places, changes } = match resolved {
+            Ok(resolved) if !resolved.ids.is_empty() || matches!(change, Change::Rows { .. }) => resolved,
+            other => {
+                let last = log.sequence();
                 writer.log = Some(log);
-                return Err(error);
+                return other.map(|_| Changed { last, count: 0 });
             }
         };
+        let row = |position: usize| rows.get(position * row_bytes..(position + 1) * row_bytes).unwrap_or_default();
         let updates: Vec<LogUpdate<'_>> = ids
             .iter()
-            .zip(rows.chunks_exact(row_bytes))
-            .map(|(&key, row)| LogUpdate { table: index, key, row })
+            .enumerate()
+            .map(|(position, &key)| LogUpdate { table: index, key, row: row(position) })
             .collect();
         let chunks =
             || self.shared.volume.generation(located.generation.id).map_or(0, |generation| generation.log.len());
@@ -222,8 +238,9 @@ impl Store {
         let usage = desk.as_ref().filter(|_| chunks() != before).and_then(|_| log.usage().ok());
         writer.log = Some(log);
         let last = appended?;
-        if new > 0 {
-            *writer.created.entry(index).or_default() += new;
+        match changes.any() {
+            true => drop(writer.changes.insert(index, changes)),
+            false => drop(writer.changes.remove(&index)),
         }
         let entry = |(position, (table, key)): (usize, (u32, u64))| OverlayEntry {
             table,
@@ -240,7 +257,7 @@ impl Store {
             // What a compaction would bring into chunks; what older overlays keep is for those to let go who read them.
             desk.note(located.generation.id, writer.current.least_with(0, 0), usage);
         }
-        published.map(|()| last)
+        published.map(|()| Changed { last, count: ids.len() as u64 })
     }
 
     /// The updated rows of a table, if any: by rank, as of now.
@@ -270,6 +287,68 @@ impl Store {
         Ok(rows.filter_map(|(id, row)| Some((rank_of(id)?, row.to_vec()))).collect())
     }
 }
+
+/// What is done to rows by their ids or keys.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Change<'a> {
+    /// They get other content. With `create`, keys that have no row get one.
+    Rows { rows: &'a [u8], create: bool },
+    /// Their keys are removed, those that are there.
+    Removal,
+}
+
+/// A change that was made.
+pub(super) struct Changed {
+    /// The sequence number of the last record of the log.
+    last: u64,
+    /// Rows that got other content, or keys that were removed.
+    pub(super) count: u64,
+}
+
+/// What a change is to write, and where.
+struct Resolved<'a> {
+    ids: Cow<'a, [u64]>,
+    /// Where the current overlay has them.
+    places: Vec<(u32, u64)>,
+    /// How the keys of the table differ from those of its index then.
+    changes: KeyChanges,
+}
+
+impl Writer {
+    fn changes_of(&self, table: u32) -> KeyChanges {
+        self.changes.get(&table).copied().unwrap_or_default()
+    }
+
+    fn resolve<'a>(
+        &mut self,
+        volume: &Volume,
+        located: &TableVersion,
+        ids: &'a [u64],
+        change: Change<'_>,
+    ) -> Result<Resolved<'a>, StoreError> {
+        let before = self.changes_of(located.index as u32);
+        match change {
+            Change::Rows { create, .. } => {
+                let Placed { places, created, revived } = self.places(volume, located, ids, create)?;
+                let changes =
+                    KeyChanges { created: before.created + created, removed: before.removed.saturating_sub(revived) };
+                Ok(Resolved { ids: ids.into(), places, changes })
+            }
+            Change::Removal => {
+                let (ids, places) = self.with_rows(volume, located, ids)?;
+                let created = places.iter().filter(|place| place.0 & CREATED != 0).count() as u64;
+                let removed = before.removed + places.len() as u64 - created;
+                let changes = KeyChanges { created: before.created.saturating_sub(created), removed };
+                let table = located.table();
+                match changes.applied_to(table.rows) {
+                    0 => Err(StoreError::NoKeyLeft { table: table.name.clone() }),
+                    _ => Ok(Resolved { ids: ids.into(), places, changes }),
+                }
+            }
+        }
+    }
+}
+
 /// Refuses ids that a table of ids does not have.
 fn refuse_absent(table: &Table, ids: &[u64]) -> Result<(), StoreError> {
     let is_absent = |&id: &u64| table.keys.is_none() && id >= table.rows;

@@ -7,9 +7,10 @@ use warprow_layout::{
 };
 
 use super::desk::LOG_OF_MEMORY;
+use super::key_changes::KeyChanges;
 use super::rewrite::no_room;
-use super::spec::spec_grown;
-use super::state::{KeyedTables, Updating, has_created};
+use super::spec::spec_changed;
+use super::state::{KeyedTables, Updating};
 use crate::StoreError;
 use crate::drive_access::lock;
 use crate::overlay::OverlaySnapshot;
@@ -23,10 +24,10 @@ impl Store {
     /// reads them any more: hosts go on with them, and with the updated rows in memory, until they call
     /// `HostExecutor::prepare` and `HostExecutor::adopt`.
     ///
-    /// Keys that were created since come into their tables, behind the last rank. For that the whole generation is
-    /// written anew under its id, into as many free chunks as it takes, with other indexes for these tables. This reads
-    /// and writes all of the generation, and twice each table that is put in order and has more than 256 MiB of rows;
-    /// so create many keys at a time.
+    /// Keys that were created since come into their tables, behind the last rank, and those that were removed leave them,
+    /// with their rows. For that the whole generation is written anew under its id, into as many free chunks as it takes,
+    /// with other indexes for these tables. This reads and writes all of the generation, and twice each table that is put
+    /// in order and has more than 256 MiB of rows; so create and remove many keys at a time.
     ///
     /// ```
     /// # use std::ops::ControlFlow;
@@ -58,7 +59,7 @@ impl Store {
             let mut writer = lock(&updating.0);
             let mut log = writer.take_log(&self.shared.volume, generation)?;
             let snapshot = writer.current.snapshot();
-            let room = self.make_room_to_compact(&rewriting, &mut log, snapshot.as_ref(), &writer.created);
+            let room = self.make_room_to_compact(&rewriting, &mut log, snapshot.as_ref());
             let sequence = if room.is_ok() && snapshot.is_some() { log.seal() } else { 0 };
             writer.log = Some(log);
             room?;
@@ -84,7 +85,7 @@ impl Store {
         let volume = &self.shared.volume;
         let generation = rewriting.generation();
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
-        let (chunks, written, grown) = if has_created(snapshot, &found) {
+        let (chunks, written, grown) = if !KeyChanges::of_all(Some(snapshot), &found).is_empty() {
             let anew = self.write_anew(&found, snapshot, keyed, rewriting)?;
             (anew.chunks, Written::Anew(anew.rebuilt), anew.tables)
         } else {
@@ -104,7 +105,7 @@ impl Store {
         writer.log = Some(log);
         let compacted = compacted?;
         writer.compacted(sequence, grown);
-        writer.count_created(volume, &compacted)?;
+        writer.count_changes(volume, &compacted)?;
         Ok(chunks)
     }
 
@@ -136,10 +137,9 @@ impl Store {
         rewriting: &RewritePermit,
         log: &mut Log,
         snapshot: Option<&OverlaySnapshot>,
-        created: &HashMap<u32, u64>,
     ) -> Result<(), StoreError> {
         let Some(snapshot) = snapshot else { return Ok(()) };
-        let refused = match self.check_compaction(rewriting.generation(), snapshot, created) {
+        let refused = match self.check_compaction(rewriting.generation(), snapshot) {
             Err(refused @ (StoreError::NoRoomToGrow { .. } | StoreError::Volume(VolumeError::NoSpace { .. }))) => {
                 refused
             }
@@ -147,20 +147,16 @@ impl Store {
         };
         match log.repack(rewriting)? {
             0 => Err(refused),
-            _ => self.check_compaction(rewriting.generation(), snapshot, created),
+            _ => self.check_compaction(rewriting.generation(), snapshot),
         }
     }
 
-    fn check_compaction(
-        &self,
-        generation: u64,
-        snapshot: &OverlaySnapshot,
-        created: &HashMap<u32, u64>,
-    ) -> Result<(), StoreError> {
+    fn check_compaction(&self, generation: u64, snapshot: &OverlaySnapshot) -> Result<(), StoreError> {
         let volume = &self.shared.volume;
         let found = volume.generation(generation).ok_or(VolumeError::NoSuchGeneration { id: generation })?;
-        if has_created(snapshot, &found) {
-            let checked = volume.check_anew(&spec_grown(&found, created), &[generation]);
+        let changes = KeyChanges::of_all(Some(snapshot), &found);
+        if !changes.is_empty() {
+            let checked = volume.check_anew(&spec_changed(&found, &changes), &[generation]);
             return checked.map_err(|error| no_room(generation, error));
         }
         match volume.free_chunks().iter().any(|&free| free > 0) {

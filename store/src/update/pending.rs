@@ -3,10 +3,9 @@
 use serde::Serialize;
 use warprow_layout::{Generation, LogChunkInspection, VolumeError};
 
-use super::spec::spec_grown;
-use super::state::has_created;
+use super::key_changes::KeyChanges;
+use super::spec::spec_changed;
 use crate::drive_access::lock;
-use crate::overlay::CREATED;
 use crate::overlay::OverlaySnapshot;
 use crate::{Store, StoreError};
 
@@ -36,17 +35,19 @@ pub struct PendingTable {
     pub rows: u64,
     /// Keys that were created, which the table does not have yet.
     pub created: u64,
+    /// Keys that were removed, which the table has until a compaction.
+    pub removed: u64,
 }
 
 /// What a compaction of a generation would do, and what it would need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct CompactionNeeds {
-    /// Whether the whole generation would be written anew, since keys were created; else chunks with updated rows are copied.
+    /// Whether the whole generation would be written anew, since keys were created or removed; else chunks with updated rows are copied.
     pub rewrites: bool,
     /// Chunks that would be copied, or written.
     pub chunks: u64,
-    /// Chunks that have to be free for that. Where keys were created, at least: the size of their index is known once it is built.
+    /// Chunks that have to be free for that. Where keys were created or removed, at least: the size of their index is known once it is built.
     /// Else one, for it goes in steps where fewer are free than are copied; but all at once where somebody reads the generation.
     pub needs: u64,
     /// Chunks that are free.
@@ -98,13 +99,14 @@ impl Store {
         let current = lock(&updating.0).current.clone();
         let snapshot = current.snapshot();
         let tables = (0u32..).zip(&found.tables).map(|(index, table)| {
-            let count = |index| snapshot.as_ref().map_or(0, |snapshot| snapshot.rows(index).count() as u64);
-            PendingTable { table: table.name.clone(), rows: count(index), created: count(index | CREATED) }
+            let rows = snapshot.as_ref().map_or(0, |snapshot| snapshot.rows(index).count() as u64);
+            let changes = snapshot.as_ref().map_or(KeyChanges::default(), |snapshot| KeyChanges::of(snapshot, index));
+            PendingTable { table: table.name.clone(), rows, created: changes.created, removed: changes.removed }
         });
         Ok(Some(PendingUpdates {
             generation: id,
             updates: current.sequence().saturating_sub(found.base_sequence),
-            tables: tables.filter(|table| table.rows + table.created > 0).collect(),
+            tables: tables.filter(|table| table.rows + table.created + table.removed > 0).collect(),
             log: volume.inspect_log(&found)?,
             compaction: self.needs(&found, snapshot.as_ref())?,
         }))
@@ -129,12 +131,10 @@ impl Store {
         let log = found.log.len() as u64;
         let none = CompactionNeeds { rewrites: false, chunks: 0, needs: 0, free, packs: 0, frees: log };
         let Some(snapshot) = snapshot else { return Ok(none) };
-        let needs = match has_created(snapshot, found) {
+        let changes = KeyChanges::of_all(Some(snapshot), found);
+        let needs = match !changes.is_empty() {
             true => {
-                let created = (0..)
-                    .take(found.tables.len())
-                    .map(|number| (number, snapshot.rows(number | CREATED).count() as u64));
-                let spec = spec_grown(found, &created.collect());
+                let spec = spec_changed(found, &changes);
                 let (needs, chunks) = volume.chunks_to_write(&spec)?;
                 let frees = log + found.placement.map().len() as u64;
                 CompactionNeeds { rewrites: true, chunks, needs, frees, ..none }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use warprow_layout::{Extent, LbaRegion, Placement, RewrittenChunks, Table, VolumeError, row_crc};
 
 use super::desk::{PAUSE, is_rewriting};
-use super::state::created_rows;
+use super::key_changes::KeyChanges;
 use crate::bulk::{Bulk, Job, Purpose};
 use crate::drive_access::lock;
 use crate::pace::Pace;
@@ -39,6 +39,20 @@ pub(super) struct Begun {
     /// Of the table.
     index: usize,
     rewritten: RewrittenChunks,
+}
+
+/// What decides which row has which rank: a compaction with created or removed keys changes it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ranked {
+    pub(super) rows: u64,
+    /// Checksum of the index of the keys, if there are keys.
+    pub(super) keys: Option<u32>,
+}
+
+impl Ranked {
+    pub(super) fn of(table: &Table) -> Self {
+        Self { rows: table.rows, keys: table.keys.map(|keys| keys.index_crc) }
+    }
 }
 
 impl Store {
@@ -109,7 +123,7 @@ impl Store {
     /// chunks that hold these rows, whatever else is in them, to as many free ones, and hosts go on with the rows as they were until
     /// they prepare and adopt anew. For few rows [`update`](Self::update) costs less.
     ///
-    /// Updates that were made before are brought into chunks first; where keys of the table were created, that is for the caller
+    /// Updates that were made before are brought into chunks first; where keys of the table were created or removed, that is for the caller
     /// ([`StoreError::CreatedKeys`]). If somebody else copies chunks of the generation, such as a [`Compactor`](crate::Compactor), it waits for
     /// that to end, for up to ten minutes ([`VolumeError::Rewriting`]). How many chunks were copied.
     pub fn replace_rows(
@@ -155,17 +169,17 @@ impl Store {
         (fill, check_rows): (&FillRow<'_>, &CheckRows<'_>),
         patience: Duration,
     ) -> Result<usize, StoreError> {
-        let rows = {
+        let ranked = {
             let located = self.locate_in(generation, table)?;
             check(located.table(), ranks)?;
-            located.table().rows
+            Ranked::of(located.table())
         };
         if ranks.is_empty() {
             return Ok(0);
         }
         self.shared.watch()?;
         let Begun { sequence, index, rewritten } =
-            self.begin_replacing(generation, (table, rows), ranks, Instant::now() + patience)?;
+            self.begin_replacing(generation, (table, ranked), ranks, Instant::now() + patience)?;
         let updating = self.shared.updates.updating(&self.shared.volume, generation)?;
         let copied = self.copy_with(&rewritten, index, ranks, (fill, check_rows)).and_then(|()| check_rows(true));
         if let Err(error) = copied.and_then(|()| self.shared.watch()) {
@@ -206,12 +220,12 @@ impl Store {
         }
     }
 
-    /// Brings all updates of a generation into chunks, ends the log there, and takes chunks for those of `ranks`, of a table of so many rows.
+    /// Brings all updates of a generation into chunks, ends the log there, and takes chunks for those of `ranks`, of a table with that order.
     /// If somebody else copies chunks of the generation it begins again when that has ended, until `until`. Nothing is held meanwhile.
     pub(super) fn begin_replacing(
         &self,
         generation: u64,
-        table: (&str, u64),
+        table: (&str, Ranked),
         ranks: &[u64],
         until: Instant,
     ) -> Result<Begun, StoreError> {
@@ -240,7 +254,7 @@ impl Store {
     fn try_begin(
         &self,
         generation: u64,
-        (table, rows): (&str, u64),
+        (table, ranked): (&str, Ranked),
         ranks: &[u64],
     ) -> Result<Option<Begun>, StoreError> {
         // Before anything is sealed: the next update would need another chunk for nothing, each time that this is tried.
@@ -251,7 +265,7 @@ impl Store {
         let located = self.locate_in(generation, table)?;
         let created = || Err(StoreError::CreatedKeys { generation });
         // Ranks may be others.
-        if located.table().rows != rows {
+        if Ranked::of(located.table()) != ranked {
             return created();
         }
         let sequence = {
@@ -263,7 +277,7 @@ impl Store {
             writer.log = Some(log);
             match snapshot {
                 None => sequence,
-                Some(snapshot) if !created_rows(&snapshot, located.index as u32).is_empty() => return created(),
+                Some(snapshot) if KeyChanges::of(&snapshot, located.index as u32).any() => return created(),
                 Some(_) => return Ok(None),
             }
         };

@@ -1,4 +1,4 @@
-//! Compaction where keys were created: a generation is written anew, all of it, with tables that have them.
+//! Compaction where keys were created or removed: a generation is written anew, all of it, with tables that have the keys that are left.
 
 use std::collections::HashMap;
 use std::io;
@@ -11,6 +11,7 @@ use warprow_layout::{
     TableKeys, TableKeysError, TableSpec, VolumeError, row_crc,
 };
 
+use super::removed_ranks::RemovedRanks;
 use super::replace::{change_crcs, change_rows};
 use super::spec::{spec_anew, spec_of};
 use super::state::{KeyedTables, created_rows};
@@ -36,21 +37,23 @@ pub(super) struct Grown {
     pub tables: HashMap<u32, SparseIds>,
 }
 
-/// A table that gets keys.
-struct Growing<'a> {
+/// A table that gets keys, or loses some.
+struct Changing<'a> {
     index: usize,
-    /// By rank, then those that are new.
+    /// By rank, without those that were removed, then those that are new.
     keys: KeyList,
     /// Rows of those that are new, the last of all keys.
     created: Vec<(u64, &'a [u8])>,
+    /// Ranks of those that were removed.
+    removed: RemovedRanks,
     /// Whether rows lie in the order of slots.
     by_slot: bool,
     found: Arc<KeyIndex>,
 }
 
 impl Store {
-    /// Writes a generation anew with all updates of `snapshot`, created keys too: these come behind the last rank, or where their slots
-    /// are. Other tables are copied as they are.
+    /// Writes a generation anew with all updates of `snapshot`. Created keys come behind the last rank, or where their slots are; of removed
+    /// keys nothing is left, and rows behind theirs move up. Other tables are copied as they are.
     pub(super) fn write_anew(
         &self,
         found: &Arc<Generation>,
@@ -59,12 +62,15 @@ impl Store {
         rewriting: &RewritePermit,
     ) -> Result<Grown, StoreError> {
         let tables = found.tables.iter().enumerate();
-        let growing = tables.map(|(index, table)| growing(snapshot, keyed, index, table));
-        let growing: Vec<Growing<'_>> = growing.filter_map(Result::transpose).collect::<Result<_, _>>()?;
-        let all = growing.iter().map(|growing| growing.keyed(found)).collect::<Result<Vec<_>, _>>()?;
-        let of = |index: usize| growing.iter().zip(&all).find(|(it, _)| it.index == index);
+        let changing = tables.map(|(index, table)| changing(snapshot, keyed, index, table));
+        let changing: Vec<Changing<'_>> = changing.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+        let all = changing.iter().map(|changing| changing.keyed(found)).collect::<Result<Vec<_>, _>>()?;
+        let of = |index: usize| changing.iter().zip(&all).find(|(it, _)| it.index == index);
         let spec = |(index, table): (usize, &Table)| match of(index) {
-            Some((_, keyed)) => spec_of(table).keyed(keyed),
+            Some((changing, keyed)) => TableSpec {
+                hot_rows: table.hot_rows - changing.removed.below(table.hot_rows),
+                ..spec_of(table).keyed(keyed)
+            },
             None => spec_of(table),
         };
         let specs: Vec<TableSpec> = found.tables.iter().enumerate().map(spec).collect();
@@ -78,17 +84,17 @@ impl Store {
         for ((index, table), spec) in found.tables.iter().enumerate().zip(&specs) {
             let located = TableVersion { generation: found.clone(), index };
             let updated = self.rows_by_rank(&located, snapshot)?;
-            let Some((growing, keyed)) = of(index) else {
+            let Some((changing, keyed)) = of(index) else {
                 rebuilt.transaction().copied(index, table)?;
                 self.copy_table(&located, rebuilt.transaction().generation(), &updated)?;
                 continue;
             };
             let crcs = self.shared.volume.read_row_crcs(found, index)?;
-            let created = &growing.created;
-            let source = Source { store: self, located, crcs, updated, created, window: Mutex::default() };
+            let Changing { created, removed, .. } = changing;
+            let source = Source { store: self, located, crcs, updated, created, removed, window: Mutex::default() };
             let load = TableLoad::new(spec, &source).with_keys(keyed);
             // In the order that the source has them in, rather than that of extents.
-            let order = if growing.by_slot { None } else { Some(identity(keyed.len())) };
+            let order = if changing.by_slot { None } else { Some(identity(keyed.len())) };
             let load = match &order {
                 Some(order) => load.with_order(order),
                 None => load,
@@ -98,9 +104,9 @@ impl Store {
         let chunks = rebuilt.transaction().generation().placement.map().len();
         let indexed = all.into_iter().map(|keyed| (keyed.index().clone(), keyed.ranks().cloned().map(Arc::new)));
         let indexed: Vec<_> = indexed.collect();
-        let tables = growing.into_iter().zip(indexed).map(|(growing, (index, ranks))| {
-            let stored = Some(Arc::new(by_rank(growing.keys, &index, ranks.is_some())));
-            (growing.index as u32, SparseIds { index, stored, ranks })
+        let tables = changing.into_iter().zip(indexed).map(|(changing, (index, ranks))| {
+            let stored = Some(Arc::new(by_rank(changing.keys, &index, ranks.is_some())));
+            (changing.index as u32, SparseIds { index, stored, ranks })
         });
         let tables = tables.collect();
         Ok(Grown { rebuilt, chunks, tables })
@@ -157,27 +163,31 @@ impl Store {
     }
 }
 
-/// What becomes of table number `index`, if keys of it were created.
-fn growing<'a>(
+/// What becomes of table number `index`, if keys of it were created or removed.
+fn changing<'a>(
     snapshot: &'a OverlaySnapshot,
     keyed: &KeyedTables,
     index: usize,
     table: &Table,
-) -> Result<Option<Growing<'a>>, StoreError> {
+) -> Result<Option<Changing<'a>>, StoreError> {
     let created = created_rows(snapshot, index as u32);
-    if created.is_empty() {
+    let mut removed = snapshot.removed(index as u32).peekable();
+    if created.is_empty() && removed.peek().is_none() {
         return Ok(None);
     }
     let missing = || StoreError::NotUpdatable { table: table.name.clone() };
     let known = keyed.0.get(&(index as u32)).ok_or_else(missing)?;
     let stored = known.stored.as_ref().ok_or_else(missing)?;
-    let keys = stored.iter().copied().chain(created.iter().map(|(key, _)| *key)).collect();
+    let rank_of = |slot: u64| known.ranks.as_ref().map_or(Some(slot), |ranks| ranks.get(slot));
+    let removed = RemovedRanks::new(removed.filter_map(rank_of).collect());
+    let left = (0..).zip(&**stored).filter(|&(rank, _)| !removed.has(rank)).map(|(_, &key)| key);
+    let keys = left.chain(created.iter().map(|(key, _)| *key)).collect();
     let keys = KeyList { keys, kind: known.index.kind() };
     let by_slot = table.ranks.is_none();
-    Ok(Some(Growing { index, keys, created, by_slot, found: known.index.clone() }))
+    Ok(Some(Changing { index, keys, created, removed, by_slot, found: known.index.clone() }))
 }
 
-impl Growing<'_> {
+impl Changing<'_> {
     /// Where the rows of its keys go, by an index of all of them.
     fn keyed(&self, generation: &Generation) -> Result<TableKeys<'_>, StoreError> {
         let options = IndexOptions::default().with_fingerprint(self.found.fingerprint());
@@ -237,7 +247,8 @@ fn of_source(error: StoreError) -> StoreError {
     }
 }
 
-/// The rows of a table by rank, as they are updated, and then those that were created. Read in their order.
+/// The rows of a table by rank, as they are updated, without those that were removed, and then those that were created. Read in
+/// their order.
 struct Source<'a> {
     store: &'a Store,
     located: TableVersion,
@@ -245,6 +256,7 @@ struct Source<'a> {
     crcs: Option<Vec<u32>>,
     updated: HashMap<u64, Vec<u8>>,
     created: &'a [(u64, &'a [u8])],
+    removed: &'a RemovedRanks,
     window: Mutex<(Range<u64>, Vec<u8>)>,
 }
 
@@ -257,7 +269,8 @@ impl Source<'_> {
         self.store.scan_version(&self.located, ranks, &mut |rank, row| {
             // Its new checksum would say that it is whole.
             let crc = self.crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
-            if crc.is_some_and(|&crc| crc != row_crc(rank, row)) && !self.updated.contains_key(&rank) {
+            let is_wrong = crc.is_some_and(|&crc| crc != row_crc(rank, row));
+            if is_wrong && !self.updated.contains_key(&rank) && !self.removed.has(rank) {
                 damaged = Some(rank);
                 return ControlFlow::Break(());
             }
@@ -281,6 +294,7 @@ impl RowSource for Source<'_> {
         let mut window = lock(&self.window);
         let (range, held) = &mut *window;
         for (rank, out) in (first..).zip(rows.chunks_exact_mut(row_bytes)) {
+            let rank = self.removed.rank_before(rank);
             let row = match rank.checked_sub(stored) {
                 Some(position) => self.created.get(position as usize).map(|(_, row)| *row),
                 None => {

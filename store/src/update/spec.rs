@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use super::key_changes::KeyChanges;
 use warprow_keys::KeyIndex;
 use warprow_layout::{Generation, GenerationSpec, Table, TableSpec};
 
@@ -16,21 +17,21 @@ pub(crate) fn spec_anew(found: &Generation) -> GenerationSpec {
     spec
 }
 
-/// The generation as it will be when so many keys, by table, have been brought into it; at least, for the size of an index is known
-/// once it is built.
-pub(crate) fn spec_grown(found: &Generation, created: &HashMap<u32, u64>) -> GenerationSpec {
+/// The generation as it will be when keys, by table, have been brought into it and taken out of it; at least, for the size of an index
+/// is known once it is built.
+pub(crate) fn spec_changed(found: &Generation, changes: &HashMap<u32, KeyChanges>) -> GenerationSpec {
     let mut spec = spec_anew(found);
     for (index, table) in (0..).zip(&mut spec.tables) {
-        if let Some(&new) = created.get(&index).filter(|&&new| new > 0) {
-            grow(table, new);
+        if let Some(&changes) = changes.get(&index).filter(|changes| changes.any()) {
+            change(table, changes);
         }
     }
     spec
 }
 
-/// A table with so many keys more.
-fn grow(table: &mut TableSpec, created: u64) {
-    let rows = table.rows.saturating_add(created);
+/// A table with other keys.
+fn change(table: &mut TableSpec, changes: KeyChanges) {
+    let rows = changes.applied_to(table.rows);
     if let Some(keys) = &mut table.keys {
         let fingerprint = keys.fingerprint;
         let least = |rows| KeyIndex::least_bytes(rows, fingerprint);
@@ -39,6 +40,7 @@ fn grow(table: &mut TableSpec, created: u64) {
         keys.index_bytes = least(rows).saturating_add(beyond).saturating_add(INDEX_MARGIN);
     }
     table.rows = rows;
+    table.hot_rows = table.hot_rows.min(rows);
 }
 
 /// A table like this one.

@@ -8,7 +8,8 @@ use warprow_keys::KeyIndex;
 use warprow_layout::{Generation, Log, LogUpdate, Volume, VolumeError};
 
 use super::desk::DeskPlace;
-use super::spec::spec_grown;
+use super::key_changes::KeyChanges;
+use super::spec::spec_changed;
 use crate::StoreError;
 use crate::drive_access::lock;
 use crate::overlay::{CREATED, Overlay, OverlayEntry, OverlaySnapshot};
@@ -54,9 +55,9 @@ pub(crate) struct Writer {
     pub(crate) older: Vec<Older>,
     /// Sequence numbers of compactions that gave tables other keys.
     pub(crate) grown: Vec<u64>,
-    /// Keys that were created since the last compaction, by table.
-    pub(crate) created: HashMap<u32, u64>,
-    /// Free chunks that are known to be kept for writing the generation anew with them.
+    /// Keys that were created and removed since the last compaction, by table.
+    pub(crate) changes: HashMap<u32, KeyChanges>,
+    /// Free chunks that are known to be kept for writing the generation anew with these keys.
     pub(crate) kept: u64,
 }
 
@@ -174,6 +175,9 @@ impl Writer {
         entries.iter().try_for_each(|entry| self.know(volume, &found, entry.table))?;
         // An executor on a GPU that does not take them is behind until it takes the next update: that one's caller is told.
         let _ = self.publish(&self.keyed.placed(&entries), &entries, &rows.into());
+        if !entries.is_empty() {
+            self.count_changes(volume, &found)?;
+        }
         Ok(log)
     }
 
@@ -235,18 +239,18 @@ impl Writer {
         older.and(self.current.publish(placed, rows)).map_err(|why| StoreError::GpuBehind { why })
     }
 
-    /// Keeps room for the compaction that brings created keys into their tables, `new` more of table number `index` among them; else
+    /// Keeps room for the compaction that writes the generation anew, where table number `index` has the key changes `changes`; else
     /// [`StoreError::NoRoomToCreate`].
-    pub(crate) fn keep_room_to_grow(
+    pub(crate) fn keep_room_to_change(
         &mut self,
         volume: &Volume,
         generation: &Generation,
         index: u32,
-        new: u64,
+        changes: KeyChanges,
     ) -> Result<(), StoreError> {
-        let mut created = self.created.clone();
-        *created.entry(index).or_default() += new;
-        let needed = volume.chunks_to_write(&spec_grown(generation, &created))?.0;
+        let mut all = self.changes.clone();
+        all.insert(index, changes);
+        let needed = volume.chunks_to_write(&spec_changed(generation, &all))?.0;
         if needed > self.kept {
             let free = volume.free_chunks().iter().sum();
             if needed > free {
@@ -260,19 +264,14 @@ impl Writer {
         Ok(())
     }
 
-    /// Counts the keys that the current overlay says were created, and says how much room their compaction needs.
-    pub(crate) fn count_created(&mut self, volume: &Volume, generation: &Generation) -> Result<(), StoreError> {
-        self.created.clear();
+    /// Counts the keys that the current overlay says were created and removed, and says how much room their compaction needs.
+    pub(crate) fn count_changes(&mut self, volume: &Volume, generation: &Generation) -> Result<(), StoreError> {
         self.kept = 0;
-        if let Some(snapshot) = self.current.snapshot().filter(OverlaySnapshot::creates) {
-            let tables = 0..generation.tables.len() as u32;
-            let counted = tables.map(|table| (table, snapshot.rows(table | CREATED).count() as u64));
-            self.created = counted.filter(|pair| pair.1 > 0).collect();
-        }
+        self.changes = KeyChanges::of_all(self.current.snapshot().as_ref(), generation);
         let mut chunks = 1;
         let mut growth = 0;
-        if !self.created.is_empty() {
-            chunks = volume.chunks_to_write(&spec_grown(generation, &self.created))?.0;
+        if !self.changes.is_empty() {
+            chunks = volume.chunks_to_write(&spec_changed(generation, &self.changes))?.0;
             growth = chunks.saturating_sub(generation.placement.map().len() as u64);
         }
         volume.keep_for_compaction(generation.id, chunks, growth);
@@ -399,7 +398,7 @@ impl Updates {
         }
     }
 
-    /// The ranks of rows of a table that updates override: what is stored of them counts for nothing.
+    /// The ranks of rows of a table that updates override, or whose keys were removed: what is stored of them counts for nothing.
     pub(crate) fn overridden(&self, volume: &Volume, located: &TableVersion) -> Result<HashSet<u64>, StoreError> {
         let Some(snapshot) = self.overlay_of(volume, &located.generation)?.and_then(|overlay| overlay.snapshot())
         else {
@@ -407,7 +406,8 @@ impl Updates {
         };
         let ranks = volume.read_ranks(&located.generation, located.index)?;
         let rank_of = |id: u64| ranks.as_ref().map_or(Some(id), |ranks| ranks.get(id));
-        Ok(snapshot.rows(located.index as u32).filter_map(|(id, _)| rank_of(id)).collect())
+        let index = located.index as u32;
+        Ok(snapshot.rows(index).map(|(id, _)| id).chain(snapshot.removed(index)).filter_map(rank_of).collect())
     }
 
     fn replay(&self, volume: &Volume, generation: u64) -> Result<Writer, StoreError> {
@@ -447,8 +447,8 @@ impl Updates {
                 let current = Arc::new(overlay);
                 let older = Vec::new();
                 let grown = Vec::new();
-                let mut writer = Writer { log, current, keyed, older, grown, created: HashMap::new(), kept: 0 };
-                writer.count_created(volume, &found)?;
+                let mut writer = Writer { log, current, keyed, older, grown, changes: HashMap::new(), kept: 0 };
+                writer.count_changes(volume, &found)?;
                 Ok(writer)
             }
         }
@@ -464,10 +464,13 @@ impl Updating {
     }
 }
 
-/// Where overlays have rows that are to be updated, and how many keys are new.
+/// Where overlays have rows that are to be updated, and how many keys that have no row now get one.
 pub(crate) struct Placed {
     pub(crate) places: Vec<(u32, u64)>,
-    pub(crate) new: u64,
+    /// Keys that the table's index does not have.
+    pub(crate) created: u64,
+    /// Keys of the index that were removed.
+    pub(crate) revived: u64,
 }
 
 impl Writer {
@@ -483,23 +486,44 @@ impl Writer {
         let index = located.index as u32;
         self.know(volume, &located.generation, index)?;
         let places = self.keyed.places(index, ids);
+        let Some(keys) = &table.keys else { return Ok(Placed { places, created: 0, revived: 0 }) };
         let snapshot = self.current.snapshot();
-        let is_there = |&(table, key)| snapshot.as_ref().is_some_and(|snapshot| snapshot.find(table, key).is_some());
-        let created = places.iter().filter(|place| place.0 & CREATED != 0);
-        let new = created.filter(|place| !is_there(place)).map(|place| place.1);
-        match (&table.keys, create) {
-            (Some(keys), false) => {
-                let keys: Vec<String> = new.take(10).map(|key| keys.spec.kind.number(key).to_string()).collect();
-                match keys.is_empty() {
-                    true => Ok(Placed { places, new: 0 }),
-                    false => Err(StoreError::NoSuchKey { table: table.name.clone(), keys }),
-                }
-            }
-            _ => {
-                let new = new.collect::<HashSet<_>>().len() as u64;
-                Ok(Placed { places, new })
-            }
+        let is_new = |&&(place, _): &&((u32, u64), u64)| !has_row(snapshot.as_ref(), place);
+        let placed: Vec<((u32, u64), u64)> = places.iter().copied().zip(ids.iter().copied()).collect();
+        let new = placed.iter().filter(is_new);
+        if !create {
+            let absent: Vec<String> = new.take(10).map(|&(_, key)| keys.spec.kind.number(key).to_string()).collect();
+            return match absent.is_empty() {
+                true => Ok(Placed { places, created: 0, revived: 0 }),
+                false => Err(StoreError::NoSuchKey { table: table.name.clone(), keys: absent }),
+            };
         }
+        let new: HashSet<(u32, u64)> = new.map(|&(place, _)| place).collect();
+        let created = new.iter().filter(|place| place.0 & CREATED != 0).count() as u64;
+        Ok(Placed { places, created, revived: new.len() as u64 - created })
+    }
+
+    /// Which of `ids`, keys of a table, have rows now, each once; and where overlays have these.
+    pub(crate) fn with_rows(
+        &mut self,
+        volume: &Volume,
+        located: &TableVersion,
+        ids: &[u64],
+    ) -> Result<(Vec<u64>, Vec<(u32, u64)>), StoreError> {
+        let index = located.index as u32;
+        self.know(volume, &located.generation, index)?;
+        let snapshot = self.current.snapshot();
+        let mut seen = HashSet::new();
+        let all = ids.iter().copied().zip(self.keyed.places(index, ids));
+        Ok(all.filter(|&(_, place)| has_row(snapshot.as_ref(), place) && seen.insert(place)).unzip())
+    }
+}
+
+/// Whether what overlays have in `place`, or the table by its index, is a row.
+fn has_row(snapshot: Option<&OverlaySnapshot>, (table, key): (u32, u64)) -> bool {
+    match snapshot.and_then(|snapshot| Some((snapshot, snapshot.find(table, key)?))) {
+        Some((snapshot, record)) => !snapshot.is_removal(record),
+        None => table & CREATED == 0,
     }
 }
 
@@ -511,12 +535,6 @@ pub(crate) fn created_rows(snapshot: &OverlaySnapshot, table: u32) -> Vec<(u64, 
     let mut rows: Vec<(u64, &[u8])> = snapshot.rows(table | CREATED).collect();
     rows.sort_unstable_by_key(|row| row.0);
     rows
-}
-
-/// Whether there are any.
-pub(crate) fn has_created(snapshot: &OverlaySnapshot, generation: &Generation) -> bool {
-    let any = |table: u32| snapshot.rows(table | CREATED).next().is_some();
-    snapshot.creates() && (0..).take(generation.tables.len()).any(any)
 }
 
 /// Whether a generation has updates that only an overlay shows.

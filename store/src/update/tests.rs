@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use warprow_layout::{DType, FormatOptions, RowOrder, TableKeys, TableSpec};
 use warprow_soft_controller::{Namespace, RamBacking, SoftController};
 
+use super::replace::Ranked;
 use super::*;
 use crate::drive_access::lock;
 use crate::overlay::Follower;
@@ -184,8 +185,17 @@ fn replaced_rows_wait_for_somebody_else_s_compaction() {
     let created = UpdateOptions::default().with_created_keys();
     store.update_with("a", &[1], &[4; ROW], &created).unwrap();
     assert!(matches!(replace(40, moment), Err(StoreError::CreatedKeys { .. })));
-    let begun = store.begin_replacing(generation, ("a", 99), &[3], Instant::now());
-    assert!(matches!(begun, Err(StoreError::CreatedKeys { .. })));
+    let begin = |ranked| store.begin_replacing(generation, ("a", ranked), &[3], Instant::now());
+    assert!(matches!(begin(Ranked { rows: 99, keys: None }), Err(StoreError::CreatedKeys { .. })));
+    // A key that was removed has changed ranks too, though there are as many rows as before.
+    let ranked = || Ranked::of(store.locate("a").unwrap().table());
+    let before = ranked();
+    assert_eq!(store.remove("a", &[7000]).unwrap(), 1);
+    assert!(matches!(replace(40, moment), Err(StoreError::CreatedKeys { .. })));
+    store.compact(generation).unwrap();
+    assert_eq!(ranked().rows, before.rows);
+    assert!(matches!(begin(before), Err(StoreError::CreatedKeys { .. })));
+    assert!(begin(ranked()).is_ok());
 }
 
 /// Who holds a generation as it was before compactions gets an overlay of its index, or none.

@@ -1,6 +1,6 @@
 //! The arguments of `warprow update`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 
@@ -18,7 +18,7 @@ pub(super) enum Compact {
     Never,
 }
 
-/// Give rows of a table other content
+/// Give rows of a table other content, or remove keys
 ///
 /// The rows come from a file of any format that `load` reads; whose they are say its keys (--keys names them), or --ids or --ids-file. Rows of another type
 /// are converted. Each batch is durable before the next is begun. After a power cut or a kill in a batch its rows are there up to one of
@@ -26,6 +26,9 @@ pub(super) enum Compact {
 ///
 /// Nothing is changed if one of the ids or keys is not there; with --create, keys that are not there are created with their rows. These are
 /// found like all others at once, and come into the table with the next `warprow compact`, which writes its generation anew. Ids do not grow.
+///
+/// With --delete, keys are removed with their rows: look-ups treat them as keys that the table never had. Keys that are not there are passed
+/// over. The next `warprow compact` gives back the room. Ids of a table without keys cannot be removed.
 #[derive(Debug, Args)]
 #[command(after_long_help = "\
 Examples:
@@ -33,15 +36,19 @@ Examples:
   warprow update items -d emulated:a.drive --ids-file changed.npy --rows changed_rows.npy --batch 4096
   warprow update items -d emulated:a.drive --rows delta.parquet
   warprow update users -d emulated:a.drive --rows delta.npz --tensor vectors --keys ids
-  warprow update users -d emulated:a.drive --rows delta.parquet --create")]
+  warprow update users -d emulated:a.drive --rows delta.parquet --create
+  warprow update users -d emulated:a.drive --delete gone.npy")]
 pub struct UpdateArgs {
     /// The table
     pub(super) table: String,
     #[command(flatten)]
     pub(super) drives: DriveArgs,
     /// A file or folder of rows, with or without keys
-    #[arg(long, value_name = "FILE")]
-    pub(super) rows: PathBuf,
+    #[arg(long, value_name = "FILE", required_unless_present = "delete")]
+    pub(super) rows: Option<PathBuf>,
+    /// Remove the keys that a file lists: .npy, .csv with a column, or raw .i32, .i64, .u32, .u64
+    #[arg(long, value_name = "FILE[:COLUMN]", conflicts_with_all = ["rows", "ids", "ids_file", "keys", "tensor", "create"])]
+    pub(super) delete: Option<String>,
     /// The ids, or keys, of the rows, in their order
     #[arg(long, value_name = "ID,...", allow_hyphen_values = true, conflicts_with = "ids_file")]
     pub(super) ids: Option<String>,
@@ -60,13 +67,25 @@ pub struct UpdateArgs {
     /// Create keys that the table does not have, rather than refuse them
     #[arg(long)]
     pub(super) create: bool,
-    /// Rows that are made durable at once
+    /// Rows, or removals, that are made durable at once
     #[arg(long, value_name = "N", default_value = "4096", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) batch: u64,
     /// When what was updated is brought into the table, rather than kept in memory and in the log
     #[arg(long, value_name = "WHEN", default_value = "full")]
     pub(super) compact: Compact,
-    /// Begin with this row of the file: those before were updated
+    /// Begin with this row, or key, of the file: those before were updated, or removed
     #[arg(long, value_name = "ROW", default_value = "0", hide_default_value = true)]
     pub(super) from: u64,
+}
+
+impl UpdateArgs {
+    /// The file of rows; empty where keys are removed.
+    pub(super) fn rows(&self) -> &Path {
+        self.rows.as_deref().unwrap_or(Path::new(""))
+    }
+
+    /// The file of rows, or of keys that are removed, for messages.
+    pub(super) fn file(&self) -> String {
+        self.delete.clone().unwrap_or_else(|| self.rows().display().to_string())
+    }
 }

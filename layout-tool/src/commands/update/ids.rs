@@ -2,7 +2,7 @@
 
 use warprow_formats::KeyType;
 use warprow_keys::KeyKind;
-use warprow_store::TableInfo;
+use warprow_store::{StoreError, TableInfo};
 use warprow_workload::RecordedKeys;
 use warprow_workload::units;
 
@@ -31,10 +31,26 @@ pub(super) fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> R
             (keys.collect::<Result<_, _>>()?, KeyType::is_signed(kind))
         }
         (None, None) => {
-            let what = format!("{} has no keys: whose are its rows?", args.rows.display());
+            let what = format!("{} has no keys: whose are its rows?", args.rows().display());
             return Err(Failure::usage("--ids", what).remedy("say it with --keys, --ids or --ids-file"));
         }
     };
+    of_kind(info, bits, signed)
+}
+
+/// The keys that `--delete` names, by their bits.
+pub(super) fn removed(file: &str, info: &TableInfo) -> Result<Vec<u64>, Failure> {
+    if info.keys.is_none() {
+        return Err(StoreError::NotRemovable { table: info.name.clone() }.into());
+    }
+    match lookup::read_file(file)? {
+        RecordedKeys::Signed(keys) => of_kind(info, keys.into_iter().map(|key| key as u64).collect(), true),
+        RecordedKeys::Unsigned(keys) => of_kind(info, keys, false),
+    }
+}
+
+/// The numbers, unless one is none that the table can have as an id or key.
+fn of_kind(info: &TableInfo, bits: Vec<u64>, signed: bool) -> Result<Vec<u64>, Failure> {
     // A number that the other kind cannot hold has the upper bit; ids are never below zero.
     let table_signed = info.keys.is_some_and(|keys| keys.kind == KeyKind::I64);
     let foreign = (signed != table_signed).then(|| bits.iter().find(|&&id| id >> 63 == 1)).flatten();
@@ -44,15 +60,15 @@ pub(super) fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> R
             let id = if signed { (id as i64).to_string() } else { id.to_string() };
             let (what, remedy) = match (info.keys.is_some(), table_signed) {
                 (false, _) => {
-                    (format!("table {:?} has no row {id}", info.name), "look at the ids; nothing was updated")
+                    (format!("table {:?} has no row {id}", info.name), "look at the ids; nothing was changed")
                 }
                 (true, false) => (
                     format!("{id} is no key of table {:?}: its keys are u64, numbers from 0 on", info.name),
-                    "look at the keys; nothing was updated",
+                    "look at the keys; nothing was changed",
                 ),
                 (true, true) => (
                     format!("{id} is no key of table {:?}: its keys are i64, numbers below 2⁶³", info.name),
-                    "look at the keys; nothing was updated",
+                    "look at the keys; nothing was changed",
                 ),
             };
             Err(Failure::input(&info.name, what).remedy(remedy))
@@ -63,8 +79,7 @@ pub(super) fn ids(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo) -> R
 pub(super) fn not_each(args: &UpdateArgs, ids: u64, rows: u64) -> Failure {
     let given = units::plural(ids, "id");
     let rows = units::plural(rows, "row");
-    Failure::input(args.rows.display().to_string(), format!("there are {given} for {rows}"))
-        .remedy("give one for each row")
+    Failure::input(args.file(), format!("there are {given} for {rows}")).remedy("give one for each row")
 }
 
 /// Of `--from`.

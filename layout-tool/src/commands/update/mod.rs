@@ -7,11 +7,11 @@ mod report;
 mod work;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use warprow_formats::{ConvertedRows, FileRows, TableFile};
 use warprow_layout::RowSource;
-use warprow_store::{OpenOptions, Store, TableInfo, UpdateOptions};
+use warprow_store::{OpenOptions, TableInfo, UpdateOptions};
 use wildmatch::WildMatch;
 
 pub use arguments::UpdateArgs;
@@ -23,11 +23,14 @@ use crate::select::{Chosen, Selection};
 use arguments::Compact;
 use compactor::{Beside, compactor};
 use ids::{behind, given, not_each};
-use report::Updated;
+use report::{Removed, Updated};
 use work::{Progress, Work};
 
 pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<CommandOutput, Failure> {
-    let mut file = [TableFile::open_with(&args.rows, &args.reading.options())?];
+    if let Some(keys) = &args.delete {
+        return remove(args, keys, context);
+    }
+    let mut file = [TableFile::open_with(args.rows(), &args.reading.options())?];
     if let Some(tensor) = empty(args, &file[0]) {
         return nothing(args, tensor);
     }
@@ -45,19 +48,40 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<CommandOutput,
     options.create = args.create;
     let left = ids.get(args.from as usize..).unwrap_or_default();
     let created = store.check_update_with(&info.name, left, &options)?;
+    let source = Some(source);
     let work = Work { store: &store, info: &info, ids: &ids, options, source, context, compact: args.compact };
+    let (at, took, compaction_failed) = change(args, &work)?;
+    let updated = at.next as u64 - args.from;
+    let converted = converted.as_ref().map(|converted| (chosen.table.dtype, converted.lost()));
+    report::report(args, &Updated { info: &info, rows: updated, created, took, at, compaction_failed, converted })
+}
+
+/// Removes keys.
+fn remove(args: &UpdateArgs, keys: &str, context: &Context) -> Result<CommandOutput, Failure> {
+    let store = drives::open(&args.drives, &OpenOptions::default())?;
+    let info = store.table(&args.table).ok_or_else(|| drives::no_such_table(&store, &args.table))?;
+    let ids = ids::removed(keys, &info)?;
+    if args.from > ids.len() as u64 {
+        return Err(behind(ids.len() as u64));
+    }
+    let options = UpdateOptions::default();
+    let work = Work { store: &store, info: &info, ids: &ids, options, source: None, context, compact: args.compact };
+    let (at, took, compaction_failed) = change(args, &work)?;
+    report::removed(args, &Removed { info: &info, keys: at.next as u64 - args.from, took, at, compaction_failed })
+}
+
+/// Does all of the work. How far it came, how long it took, and why the last compaction beside it failed.
+fn change(args: &UpdateArgs, work: &Work<'_>) -> Result<(Progress, Duration, Option<String>), Failure> {
     let mut at = Progress { next: args.from as usize, ..Progress::default() };
     let began = Instant::now();
-    let (ended, beside) = update(args, &store, &work, &mut at)?;
+    let (ended, beside) = update(args, work, &mut at)?;
     let took = began.elapsed();
     let updated = at.next as u64 - args.from;
     ended.map_err(|failure| {
         let failure = failure.detail("updated", updated).detail("next", at.next as u64);
-        with_way_on(beside.explain(failure), updated, at.next)
+        with_way_on(beside.explain(failure), updated, at.next, args.delete.is_some())
     })?;
-    let converted = converted.as_ref().map(|converted| (chosen.table.dtype, converted.lost()));
-    let compaction_failed = beside.failed;
-    report::report(args, &Updated { info: &info, rows: updated, created, took, at, compaction_failed, converted })
+    Ok((at, took, beside.failed))
 }
 
 /// The one tensor that is meant.
@@ -81,7 +105,7 @@ fn refuse_unfit(args: &UpdateArgs, chosen: &Chosen<'_>, info: &TableInfo, ids: u
     }
     if table.dim != info.dim {
         let what = format!("its rows have {} elements, those of table {:?} {}", table.dim, info.name, info.dim);
-        return Err(Failure::input(args.rows.display().to_string(), what).remedy("give rows of the table's width"));
+        return Err(Failure::input(args.file(), what).remedy("give rows of the table's width"));
     }
     if args.from > table.rows { Err(behind(table.rows)) } else { Ok(()) }
 }
@@ -100,19 +124,14 @@ fn converted<'a>(
     }
     ConvertedRows::new(rows, info.dim, from, to).map(Some).ok_or_else(|| {
         let what = format!("rows of {from} cannot become {to}, as table {:?} has", info.name);
-        Failure::input(args.rows.display().to_string(), what).remedy("give rows of the table's type")
+        Failure::input(args.file(), what).remedy("give rows of the table's type")
     })
 }
 
 /// Makes the updates, with a compactor beside them if that is asked for. Returns how they ended, and what was compacted meanwhile.
-fn update(
-    args: &UpdateArgs,
-    store: &Store,
-    work: &Work<'_>,
-    at: &mut Progress,
-) -> Result<(Result<(), Failure>, Beside), Failure> {
+fn update(args: &UpdateArgs, work: &Work<'_>, at: &mut Progress) -> Result<(Result<(), Failure>, Beside), Failure> {
     let beside = Arc::new(Mutex::new(Beside::default()));
-    let compactor = if args.compact == Compact::Auto { Some(compactor(store, &beside)?) } else { None };
+    let compactor = if args.compact == Compact::Auto { Some(compactor(work.store, &beside)?) } else { None };
     let ended = work.shorten_log(at).and_then(|()| work.run(args, at));
     // One that runs is ended.
     drop(compactor);
@@ -122,8 +141,11 @@ fn update(
 }
 
 /// A failure with how to go on.
-fn with_way_on(failure: Failure, updated: u64, next: usize) -> Failure {
-    let remedy = format!("the rows before row {next} are updated: go on with --from {next}");
+fn with_way_on(failure: Failure, updated: u64, next: usize, removes: bool) -> Failure {
+    let remedy = match removes {
+        true => format!("the keys before key {next} are removed: go on with --from {next}"),
+        false => format!("the rows before row {next} are updated: go on with --from {next}"),
+    };
     match (updated, &*failure.remedy) {
         (0, _) => failure,
         (_, "") => failure.remedy(remedy),

@@ -45,6 +45,60 @@ pub(super) fn report(args: &UpdateArgs, updated: &Updated<'_>) -> Result<Command
     CommandOutput::new(text(args, updated, rate), object)
 }
 
+/// What was removed.
+pub(super) struct Removed<'a> {
+    pub(super) info: &'a TableInfo,
+    /// Keys that were given.
+    pub(super) keys: u64,
+    pub(super) took: Duration,
+    pub(super) at: Progress,
+    /// Why the last compaction that was to go on beside the removals did not come about.
+    pub(super) compaction_failed: Option<String>,
+}
+
+pub(super) fn removed(args: &UpdateArgs, done: &Removed<'_>) -> Result<CommandOutput, Failure> {
+    let Removed { info, keys, took, at, compaction_failed } = done;
+    let object = json!({
+        "table": info.name,
+        "keys": keys,
+        "removed": at.removed,
+        "batches": at.batches,
+        "seconds": took.as_secs_f64(),
+        "compactions": at.compactions,
+        "compaction_failed": compaction_failed,
+    });
+    let mut text = format!(
+        "Removed {} from table {:?} in {}, {}.",
+        units::plural(at.removed, "key"),
+        info.name,
+        units::plural(at.batches, "batch"),
+        units::time(*took)
+    );
+    let absent = keys.saturating_sub(at.removed);
+    if absent > 0 {
+        text += &format!(
+            " {} of those given {} not there.",
+            units::count(absent),
+            if absent == 1 { "was" } else { "were" }
+        );
+    }
+    text += &compactions(args, at, compaction_failed.as_deref());
+    CommandOutput::new(text, object)
+}
+
+/// What is said of compactions that made room.
+fn compactions(args: &UpdateArgs, at: &Progress, failed: Option<&str>) -> String {
+    let mut text = String::new();
+    if at.compactions > 0 {
+        let why = if args.compact == Compact::Auto { "meanwhile" } else { "as memory or the log was full" };
+        text += &format!(" Compacted {}, {why}.", units::plural(at.compactions, "time"));
+    }
+    if let Some(error) = failed {
+        text += &format!("\nA compaction failed, and everything is in memory and in the log as before it: {error}");
+    }
+    text
+}
+
 fn text(args: &UpdateArgs, updated: &Updated<'_>, rate: f64) -> String {
     let Updated { info, rows, created, took, at, compaction_failed, converted } = updated;
     let mut text = format!(
@@ -58,13 +112,7 @@ fn text(args: &UpdateArgs, updated: &Updated<'_>, rate: f64) -> String {
     if *created > 0 {
         text += &format!(" {} were new.", units::count(*created));
     }
-    if at.compactions > 0 {
-        let why = if args.compact == Compact::Auto { "meanwhile" } else { "as memory or the log was full" };
-        text += &format!(" Compacted {}, {why}.", units::plural(at.compactions, "time"));
-    }
-    if let Some(error) = compaction_failed {
-        text += &format!("\nA compaction failed, and everything is in memory and in the log as before it: {error}");
-    }
+    text += &compactions(args, at, compaction_failed.as_deref());
     if let Some((from, lost)) = converted {
         let to = info.dtype;
         text += &match lost.max_abs == 0.0 {
@@ -78,7 +126,7 @@ fn text(args: &UpdateArgs, updated: &Updated<'_>, rate: f64) -> String {
 /// What is said of a tensor that has no rows.
 pub(super) fn nothing(args: &UpdateArgs, info: &TableInfo, tensor: &str) -> Result<CommandOutput, Failure> {
     let text =
-        format!("Nothing to update in table {:?}: {tensor:?} in {} has no rows.", info.name, args.rows.display());
+        format!("Nothing to update in table {:?}: {tensor:?} in {} has no rows.", info.name, args.rows().display());
     let object = json!({
         "table": info.name,
         "rows": 0,

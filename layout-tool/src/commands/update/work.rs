@@ -18,7 +18,8 @@ pub(super) struct Work<'a> {
     pub(super) info: &'a TableInfo,
     pub(super) ids: &'a [u64],
     pub(super) options: UpdateOptions,
-    pub(super) source: &'a dyn RowSource,
+    /// The rows; `None`: the keys are removed.
+    pub(super) source: Option<&'a dyn RowSource>,
     pub(super) context: &'a Context,
     pub(super) compact: Compact,
 }
@@ -26,28 +27,33 @@ pub(super) struct Work<'a> {
 /// How far the updates are.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
-    /// The row that comes next: those before are durable.
+    /// The row, or key, that comes next: those before are durable.
     pub(super) next: usize,
     pub(super) batches: u64,
     pub(super) compactions: u64,
     pub(super) sequence: Option<u64>,
+    /// Keys that were there and were removed.
+    pub(super) removed: u64,
 }
 
 impl Work<'_> {
-    /// Updates row after row, in batches.
+    /// Updates row after row, or removes key after key, in batches.
     pub(super) fn run(&self, args: &UpdateArgs, at: &mut Progress) -> Result<(), Failure> {
         let row_bytes = self.info.row_bytes as usize;
         let most = (args.batch as usize).min((BATCH_BYTES / row_bytes.max(1)).max(1));
-        let bar = self.context.screen.bar(format!("updating {}", self.info.name), self.ids.len() as u64, Unit::Things);
+        let doing = if self.source.is_some() { "updating" } else { "removing from" };
+        let bar = self.context.screen.bar(format!("{doing} {}", self.info.name), self.ids.len() as u64, Unit::Things);
         let mut rows = Vec::new();
         while let Some(ids) = self.ids.get(at.next..).filter(|ids| !ids.is_empty()) {
             self.context.interrupt.check()?;
             let ids = ids.get(..most).unwrap_or(ids);
-            rows.resize(ids.len() * row_bytes, 0);
-            self.source.read(at.next as u64, row_bytes, &mut rows).map_err(|error| {
-                Failure::input(args.rows.display().to_string(), error.to_string()).remedy("look at the file")
-            })?;
-            at.sequence = Some(self.update(ids, &rows, at)?);
+            if let Some(source) = self.source {
+                rows.resize(ids.len() * row_bytes, 0);
+                source
+                    .read(at.next as u64, row_bytes, &mut rows)
+                    .map_err(|error| Failure::input(args.file(), error.to_string()).remedy("look at the file"))?;
+            }
+            self.update(ids, &rows, at)?;
             (at.next, at.batches) = (at.next + ids.len(), at.batches + 1);
             bar.set_position(at.next as u64);
         }
@@ -66,8 +72,8 @@ impl Work<'_> {
     }
 
     /// One batch; where memory or the log is full, what is in them is brought into the table first.
-    fn update(&self, ids: &[u64], rows: &[u8], at: &mut Progress) -> Result<u64, Failure> {
-        match self.store.update_with(&self.info.name, ids, rows, &self.options) {
+    fn update(&self, ids: &[u64], rows: &[u8], at: &mut Progress) -> Result<(), Failure> {
+        match self.change(ids, rows, at) {
             // A compactor has waited for what it could do.
             Err(error) if self.compact == Compact::Full && is_full(&error) => {
                 let full = Failure::from(error);
@@ -78,8 +84,7 @@ impl Work<'_> {
                     Failure { message, ..failure }
                 })?;
                 at.compactions += 1;
-                let again = self.store.update_with(&self.info.name, ids, rows, &self.options);
-                again.map_err(|error| match &error {
+                self.change(ids, rows, at).map_err(|error| match &error {
                     StoreError::OverlayFull { .. } if ids.len() > 1 => {
                         Failure::from(error).remedy("give a smaller --batch")
                     }
@@ -91,6 +96,15 @@ impl Work<'_> {
             }
             other => Ok(other?),
         }
+    }
+
+    fn change(&self, ids: &[u64], rows: &[u8], at: &mut Progress) -> Result<(), StoreError> {
+        let table = &self.info.name;
+        match self.source {
+            Some(_) => at.sequence = Some(self.store.update_with(table, ids, rows, &self.options)?),
+            None => at.removed += self.store.remove_with(table, ids, &self.options)?,
+        }
+        Ok(())
     }
 }
 

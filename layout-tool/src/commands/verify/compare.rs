@@ -25,8 +25,8 @@ pub(super) fn compare(
         None => store.ranks(&table.name).map_err(failed)?.as_ref().map(Ranks::inverse),
         Some(_) => None,
     };
-    if table.keys.is_some() && !store.created(&table.name).map_err(failed)?.is_empty() {
-        let what = format!("keys of table {:?} were created that it does not have yet", table.name);
+    if table.keys.is_some() && store.has_key_changes(&table.name).map_err(failed)? {
+        let what = format!("keys of table {:?} were created or removed since it was written", table.name);
         return Err(Failure::new(Class::Refused, table.name, what).remedy("`warprow compact` first"));
     }
     let path = file.path.display().to_string();
