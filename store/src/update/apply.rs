@@ -210,7 +210,8 @@ impl Store {
             let full = |bytes| StoreError::OverlayFull { generation: located.generation.id, bytes, bound };
             writer.make_room(resolved.ids.len(), rows.len(), bound).map_err(full)?;
             writer.make_followers_room(index, resolved.ids.len())?;
-            if resolved.changes != writer.changes_of(index) {
+            // Where the keys are those of the index again, that takes no room.
+            if resolved.changes != writer.changes_of(index) && resolved.changes.any() {
                 writer.keep_room_to_change(&self.shared.volume, &located.generation, index, resolved.changes)?;
             }
             Ok(resolved)
