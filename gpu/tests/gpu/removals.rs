@@ -91,7 +91,7 @@ fn removed_keys_are_missing_as_on_the_host() {
             model.extend(keys.iter().copied().zip(rows.chunks(DIM * 4).map(Vec::from)));
         };
         let remove = |model: &mut HashMap<i64, Vec<u8>>, keys: &[i64]| {
-            let there = keys.iter().filter(|key| model.remove(key).is_some()).count() as u64;
+            let there = keys.iter().filter(|&key| model.remove(key).is_some()).count() as u64;
             assert_eq!(store.remove("t", &bits(keys)).unwrap(), there);
         };
         let mut told: HashSet<i64> = own.iter().copied().collect();
