@@ -71,7 +71,7 @@ fn changes() -> Vec<Changed> {
             Step::Change(count) => {
                 for _ in 0..count {
                     let version = all.len() as u64 + 1;
-                    let number = if version % 2 == 0 { known } else { random.u64(..known) };
+                    let number = if version.is_multiple_of(2) { known } else { random.u64(..known) };
                     known = known.max(number + 1);
                     all.push((key(number), Some(row(key(number), version))));
                 }

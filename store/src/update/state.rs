@@ -98,7 +98,7 @@ impl KeyedTables {
     }
 
     /// What overlays have rows of these ids or keys by: table and key of their entries.
-    pub(crate) fn places(&self, table: u32, ids: &[u64]) -> Vec<(u32, u64)> {
+    pub(crate) fn places(&self, table: u32, ids: &[u64]) -> Vec<Place> {
         let Some(sparse) = self.0.get(&table) else { return ids.iter().map(|&id| (table, id)).collect() };
         let place = |(&slot, &id)| if slot == KeyIndex::ABSENT { (table | CREATED, id) } else { (table, slot) };
         sparse.positions_of(ids).iter().zip(ids).map(place).collect()
@@ -464,9 +464,12 @@ impl Updating {
     }
 }
 
+/// What overlays have a row by: table and key of its entry.
+pub(crate) type Place = (u32, u64);
+
 /// Where overlays have rows that are to be updated, and how many keys that have no row now get one.
 pub(crate) struct Placed {
-    pub(crate) places: Vec<(u32, u64)>,
+    pub(crate) places: Vec<Place>,
     /// Keys that the table's index does not have.
     pub(crate) created: u64,
     /// Keys of the index that were removed.
@@ -488,8 +491,8 @@ impl Writer {
         let places = self.keyed.places(index, ids);
         let Some(keys) = &table.keys else { return Ok(Placed { places, created: 0, revived: 0 }) };
         let snapshot = self.current.snapshot();
-        let is_new = |&&(place, _): &&((u32, u64), u64)| !has_row(snapshot.as_ref(), place);
-        let placed: Vec<((u32, u64), u64)> = places.iter().copied().zip(ids.iter().copied()).collect();
+        let is_new = |&&(place, _): &&(Place, u64)| !has_row(snapshot.as_ref(), place);
+        let placed: Vec<(Place, u64)> = places.iter().copied().zip(ids.iter().copied()).collect();
         let new = placed.iter().filter(is_new);
         if !create {
             let absent: Vec<String> = new.take(10).map(|&(_, key)| keys.spec.kind.number(key).to_string()).collect();
@@ -498,7 +501,7 @@ impl Writer {
                 false => Err(StoreError::NoSuchKey { table: table.name.clone(), keys: absent }),
             };
         }
-        let new: HashSet<(u32, u64)> = new.map(|&(place, _)| place).collect();
+        let new: HashSet<Place> = new.map(|&(place, _)| place).collect();
         let created = new.iter().filter(|place| place.0 & CREATED != 0).count() as u64;
         Ok(Placed { places, created, revived: new.len() as u64 - created })
     }
@@ -509,7 +512,7 @@ impl Writer {
         volume: &Volume,
         located: &TableVersion,
         ids: &[u64],
-    ) -> Result<(Vec<u64>, Vec<(u32, u64)>), StoreError> {
+    ) -> Result<(Vec<u64>, Vec<Place>), StoreError> {
         let index = located.index as u32;
         self.know(volume, &located.generation, index)?;
         let snapshot = self.current.snapshot();
@@ -520,7 +523,7 @@ impl Writer {
 }
 
 /// Whether what overlays have in `place`, or the table by its index, is a row.
-fn has_row(snapshot: Option<&OverlaySnapshot>, (table, key): (u32, u64)) -> bool {
+fn has_row(snapshot: Option<&OverlaySnapshot>, (table, key): Place) -> bool {
     match snapshot.and_then(|snapshot| Some((snapshot, snapshot.find(table, key)?))) {
         Some((snapshot, record)) => !snapshot.is_removal(record),
         None => table & CREATED == 0,
