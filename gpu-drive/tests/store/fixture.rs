@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags_enum, CUstreamCaptureMode_enum};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr};
@@ -125,10 +126,21 @@ impl Fixture {
         }
     }
 
-    /// Commands answered by the GPU and by the host.
+    /// Commands answered by the GPU and by the host, of look-ups that have ended. A turn's commands are counted when the turn ends, which is
+    /// behind the end of the look-up that it served, by 5 ms at most.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let counts = self.drives.iter().map(|drive| drive.offload_counts().unwrap());
-        counts.fold((0, 0), |sum, it| (sum.0 + it.offload_commands, sum.1 + it.worker_commands))
+        let now = || {
+            let counts = self.drives.iter().map(|drive| drive.offload_counts().unwrap());
+            counts.fold((0, 0), |sum, it| (sum.0 + it.offload_commands, sum.1 + it.worker_commands))
+        };
+        for _ in 0..100 {
+            let before = now();
+            std::thread::sleep(Duration::from_millis(6));
+            if now() == before {
+                return before;
+            }
+        }
+        panic!("turns go on that nobody asks for")
     }
 }
 
