@@ -141,11 +141,15 @@ def test_scales_in_memory_of_their_own_give_the_same_rows(blocks, device: str, d
         table.load_state_dict(state)
         with pytest.raises(warprow.InvalidArgument, match="the checkpoint has heads 6, the module 3"):
             wt.NgramTable(executor, "t", heads=3, scales=own).load_state_dict(state)
-        for wrong, error in ((own[:-1], "shape"), (own.view(torch.uint8).float(), "elements of type")):
+        across = own.view(torch.uint8).t().contiguous().t()
+        for wrong, error in ((own[:-1], "shape"), (own.view(torch.uint8).float(), "elements of type"), (across, "contiguous")):
             with pytest.raises(warprow.WarprowError, match=error):
                 wt.NgramTable(executor, "t", heads=6, scales=wrong)
         with pytest.raises(warprow.InvalidArgument, match="dtype"):
             wt.NgramTable(executor, "t", heads=6, scales=own, dtype=torch.uint8)
+        with pytest.raises(warprow.InvalidArgument, match="whose elements are mxfp8"):
+            # The rows of this table have been multiplied already.
+            wt.NgramTable(store.attach(device), "t", heads=6, scales=own)
         if device == "cuda":
             with pytest.raises(warprow.InvalidArgument, match="cpu"):
                 wt.NgramTable(executor, "t", heads=6, scales=scales)

@@ -11,6 +11,9 @@ from ..errors import invalid, wrong_type
 #: Elements of a row that have a scale, as MXFP8 has it.
 BLOCK = 32
 
+#: Types of the elements of tables that have no scales of their own.
+CODES = ("f8e4m3", "f8e5m2")
+
 
 class BlockScales(nn.Module):
     """E8M0 scales of a table's rows, on the device of its look-ups: byte 0 is 0, 255 is NaN, and others are two to the power of byte − 127.
@@ -30,6 +33,9 @@ class BlockScales(nn.Module):
         if tuple(scales.shape) != (rows, dim // BLOCK) or dim % BLOCK:
             text = f"shape {tuple(scales.shape)}, where the table has {rows} rows of {dim} elements: give one of ({rows}, {dim // BLOCK})"
             raise invalid("scales", text)
+        if not scales.is_contiguous():
+            # A GPU's kernels read them by their address.
+            raise invalid("scales", f"strides {scales.stride()}: give a contiguous tensor, by .contiguous()")
         self.register_buffer("bytes", scales.detach().view(torch.uint8), persistent=False)
         # Each byte's scale by its bits, so that a module's conversion to another type leaves it as it is.
         bits = torch.arange(256, dtype=torch.int32) << 23

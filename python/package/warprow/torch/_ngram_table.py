@@ -53,7 +53,8 @@ class NgramTable(Embedding):
     Raises
     ------
     InvalidArgument
-        `rows` is another number than the table has; `scales` have another shape or device; an option has a value that is not named above; `executor` is neither an executor nor a store.
+        `rows` is another number than the table has; `scales` have another shape or device, are not contiguous, or the table's elements are
+        no codes alone; an option has a value that is not named above; `executor` is neither an executor nor a store.
     NoSuchTable
         The store has no table of that name.
     Closed
@@ -103,6 +104,12 @@ class NgramTable(Embedding):
                 raise invalid("scales", f"a tensor on {scales.device}, where the module is on {self.device}: move it with .to()")
             if not dtype.is_floating_point:
                 raise invalid("dtype", f"{dtype}, and rows are multiplied by scales: give torch.bfloat16, torch.float16 or torch.float32")
+            stored = next(it for it in self.executor.store.tables() if it.name == table)
+            if stored.dtype not in _block_scales.CODES or stored.keyed:
+                kind = f"{stored.dtype} with keys" if stored.keyed else stored.dtype
+                known = " or ".join(_block_scales.CODES)
+                text = f"given for table {table!r}, whose elements are {kind}: scales beside the rows are for codes alone, {known} without keys"
+                raise invalid("scales", f"{text}; leave scales= out, or attach the file without its scales, by an empty scales= in the address")
             self.scales = _block_scales.BlockScales(scales, self.num_embeddings, self.embedding_dim)
         self._scaled: Lookup | None = None
 
