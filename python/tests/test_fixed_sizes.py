@@ -219,6 +219,11 @@ def _refused(rank: int, world: int, folder: Path, address: str) -> None:
         sharded.raises(warprow.InvalidArgument, "slack", lambda: bags.fixed_sizes(given, slack=0.0))
     else:
         assert sharded.raises(warprow.RanksDisagree, "rank 1 could not fix its sizes", lambda: bags.fixed_sizes(given)).rank == 1
+    for slack, kind in (("a", warprow.WrongType), (None, warprow.WrongType), (1e308, warprow.InvalidArgument), (float("nan"), warprow.InvalidArgument)):
+        sharded.raises(kind, "slack: ", lambda slack=slack: bags.fixed_sizes(given, slack=slack))
+    # Room would have another size on each rank.
+    error = sharded.raises(warprow.RanksDisagree, "rank 1 has slack=1.6, rank 0 has 1.0", lambda: bags.fixed_sizes(given, slack=(1.0, 1.6)[rank]))
+    assert (error.rank, error.what) == (1, "slack")
     fixed = bags.fixed_sizes(given)
     # Refused before anything is exchanged, so that other ranks need not call.
     for word, wrong in (

@@ -515,6 +515,96 @@ def _other_stores(rank: int, world: int, folder: Path) -> None:
         assert (error.rank, error.what) == (1, "tables")
 
 
+def _equal_parts(rank: int, world: int, folder: Path) -> None:
+    """Both ranks have the whole table, then both the part of rank 0; and parts that are equal because all rows are."""
+    feature = [Feature("user", "user", pooling="sum")]
+    placed = wt.ShardingPlan(world, (wt.Placement("user", "rows"),))
+    rows = table("user")
+    for at, loaded in enumerate((rows, rows[0::world], torch.ones(50, 16))):
+        with warprow.format(f"emulated:{folder}/{at}-{rank}.drive?size=16M") as store:
+            store.load({"user": loaded})
+            if at == 2:
+                ours = wt.ShardedEmbeddingBagCollection(store, feature, plan=placed, stores="own")
+                same(ours({"user": (torch.arange(90), torch.arange(91))})["user"], torch.ones(90, 16), rank)
+                continue
+            error = raises(
+                warprow.RanksDisagree,
+                r"rank 1 has the rows of table 'user' that rank 0 has: load rows\[1::2\] there",
+                lambda store=store: wt.ShardedEmbeddingBagCollection(store, feature, plan=placed, stores="own"),
+            )
+            assert (error.rank, error.what) == (1, "content")
+
+
+def test_equal_parts_on_two_ranks_are_refused(tmp_path: Path) -> None:
+    ranks.run(2, tmp_path, _equal_parts)
+
+
+def _other_calls(rank: int, world: int, folder: Path, address: str) -> None:
+    """Ranks make different calls. All are told, and the next call works."""
+    executor = warprow.open(address, read_only=True).attach("cpu")
+    bags, other = (wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=plan(world), on_failure="nan", prefetch=2) for _ in range(2))
+    given = batch(rank, 20)
+    wanted = wt.EmbeddingBagCollection(executor, FEATURES)(given)
+
+    def right(found: dict[str, torch.Tensor]) -> None:
+        for name, rows in wanted.items():
+            same(found[name], rows, (rank, name))
+
+    def refused(words: str, *calls: Any) -> None:
+        error = raises(warprow.RanksDisagree, words, calls[rank])
+        assert (error.rank, error.what) == (1, "call")
+        right(bags(given))
+
+    fixed, second = bags.fixed_sizes(given), bags.fixed_sizes(given)
+    refused("rank 1 calls prefetch, where rank 0 calls forward", lambda: bags(given), lambda: bags.prefetch(given))
+    refused("rank 1 calls forward, where rank 0 calls a step of fixed sizes", lambda: fixed(given), lambda: bags(given))
+    refused("a step of fixed sizes of number 2", lambda: fixed(given), lambda: second(given))
+    refused("rank 1 calls forward of another collection", lambda: bags(given), lambda: other(given))
+    refused("rank 1 calls fixed_sizes", lambda: bags(given), lambda: bags.fixed_sizes(given))
+    held = [bags.prefetch(given), bags.prefetch(given)]
+    refused("rank 1 calls lookup of number 2, where rank 0 calls lookup of number 1", lambda: bags.lookup(held[0]), lambda: bags.lookup(held[1]))
+    # A batch that was refused can be looked up yet.
+    for ahead in held:
+        right(bags.lookup(ahead))
+    right(fixed(given))
+    # On a GPU calls are not compared beforehand: the first exchange of a step tells forward from prefetch.
+    bags._exchange.call = lambda *_: None  # type: ignore[method-assign]
+    refused("rank 1 calls prefetch, where rank 0 calls forward", lambda: bags(given), lambda: bags.prefetch(given))
+
+
+def test_other_calls_on_each_rank_are_refused(checkpoint: str, tmp_path: Path) -> None:
+    ranks.run(2, tmp_path, _other_calls, checkpoint)
+
+
+def _threads(rank: int, world: int, folder: Path, address: str) -> None:
+    """Threads of each rank call one collection, each with batches of its own."""
+    executor = warprow.open(address, read_only=True).attach("cpu")
+    bags = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=plan(world))
+    plain = wt.EmbeddingBagCollection(executor, FEATURES)
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            for step in range(15):
+                given = batch(100 * number + 10 * step + rank, 20 + 7 * number)
+                found, wanted = bags(given), plain(given)
+                for name, rows in wanted.items():
+                    same(found[name], rows, (rank, number, step, name))
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failures and not any(thread.is_alive() for thread in threads), failures
+
+
+def test_threads_call_one_collection(checkpoint: str, tmp_path: Path) -> None:
+    ranks.run(2, tmp_path, _threads, checkpoint)
+
+
 def test_ranks_that_disagree_about_the_store_are_refused(tmp_path: Path) -> None:
     ranks.run(2, tmp_path, _other_stores)
 

@@ -14,7 +14,7 @@ from ..records import Table
 from ._shard_plan import Placement, ShardingPlan
 
 #: The form of what ranks send each other: of another version of the package it may be another.
-PROTOCOL = 2
+PROTOCOL = 3
 #: Rows of each table that are compared, spread over it.
 _COMPARED = 8
 
@@ -44,14 +44,15 @@ def tables_of(executor: Executor, features: Sequence[Feature], stores: str) -> d
             "keyed": table.keyed,
             "rows": table.rows,
             "generation": table.generation,
-            "content": samples.get(name),
+            "content": samples.get(name, (None, True))[0],
+            "uniform": samples.get(name, (None, True))[1],
         }
         for name, table in found.items()
     }
 
 
-def _samples(executor: Executor, tables: Sequence[Table]) -> dict[str, int]:
-    """A checksum over some rows of each table, so that stores of one shape with other rows are told apart."""
+def _samples(executor: Executor, tables: Sequence[Table]) -> dict[str, tuple[int, bool]]:
+    """A checksum over some rows of each table, so that stores of one shape with other rows are told apart; and whether these rows are all equal."""
     if not tables:
         return {}
     np = _arrays.numpy()
@@ -62,8 +63,9 @@ def _samples(executor: Executor, tables: Sequence[Table]) -> dict[str, int]:
         )
         rows = plan.lookup(np.concatenate(ids), batch=_COMPARED).reshape(len(tables), _COMPARED, -1)
     return {
-        table.name: zlib.crc32(np.ascontiguousarray(found[:, : table.dim]).tobytes())
+        table.name: (zlib.crc32(of_table.tobytes()), bool((of_table.view(np.uint8) == of_table[:1].view(np.uint8)).all()))
         for table, found in zip(tables, rows, strict=True)
+        for of_table in [np.ascontiguousarray(found[:, : table.dim])]
     }
 
 
@@ -126,7 +128,20 @@ def _own(placement: Placement, of_ranks: Sequence[dict[str, Any] | None]) -> Sha
             if count != wanted:
                 text = f"rank {rank} has {count} rows of table {table!r}, where {total} rows among {world} ranks make {wanted}"
                 raise _disagree(rank, "rows", f"{text}: load rows[{rank}::{world}] there")
+        _refuse_equal_parts(table, of_ranks)
     return Shape(total, shape.dim, shape.keyed)
+
+
+def _refuse_equal_parts(table: str, of_ranks: Sequence[dict[str, Any] | None]) -> None:
+    """Finds ranks that have loaded the part of another, or all of them the whole table. Parts whose rows are all equal tell nothing."""
+    seen: dict[tuple[int, int], int] = {}
+    for rank, given in enumerate(of_ranks):
+        if given is None or given["uniform"]:
+            continue
+        other = seen.setdefault((given["rows"], given["content"]), rank)
+        if other != rank:
+            text = f"rank {rank} has the rows of table {table!r} that rank {other} has"
+            raise _disagree(rank, "content", f"{text}: load rows[{rank}::{len(of_ranks)}] there, rows[{other}::{len(of_ranks)}] on rank {other}")
 
 
 def _same(table: str, of_ranks: Sequence[dict[str, Any] | None], fields: Sequence[str]) -> Shape:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
-from ..errors import Busy, ExchangeFailed, RankFailed, invalid
+from ..errors import Busy, ExchangeFailed, RankFailed, RanksDisagree, invalid
 from . import _processes
 
 _T = TypeVar("_T")
@@ -17,6 +20,12 @@ _T = TypeVar("_T")
 _LOOK = 0.1
 #: How long a step may take to end behind the end of another rank, seconds.
 _LAST = 1.0
+#: What ranks call, by the number by which they tell each other.
+_CALLS = ("forward", "prefetch", "lookup", "fixed_sizes", "a step of fixed sizes")
+#: One lock for each process group: gloo ends the process if exchanges of two threads meet.
+_LOCKS: weakref.WeakKeyDictionary[Any, threading.RLock] = weakref.WeakKeyDictionary()
+_LOCKS_LOCK = threading.Lock()
+_NUMBERS = itertools.count()
 
 
 def _died(ranks: Sequence[int]) -> str:
@@ -28,6 +37,13 @@ def rank_failed(rank: int, kind: str) -> RankFailed:
     """What all other ranks raise when one of them raises an error of the class `kind`."""
     error = RankFailed(f"rank {rank} of the group has failed with {kind}: what befell it is raised there")
     error.rank, error.kind = rank, kind
+    return error
+
+
+def calls_differ(rank: int, call: str, first: str) -> RanksDisagree:
+    """What all ranks raise when a rank makes another call than rank 0."""
+    error = RanksDisagree(f"rank {rank} calls {call}, where rank 0 calls {first}: make the same calls on all ranks, in one order")
+    error.rank, error.what = rank, "call"
     return error
 
 
@@ -50,6 +66,41 @@ class Exchange:
         #: The processes of all ranks, once they have told.
         self.processes: list[_processes.Process] = []
         self._failed: tuple[str, list[int]] | None = None
+        #: Which collection of this group it is, by a number that all ranks have once they have met.
+        self._number = -1
+        with _LOCKS_LOCK:
+            #: Held for a whole call: one thread at a time exchanges with the ranks of a group.
+            self.lock = _LOCKS.setdefault(self._group, threading.RLock())
+
+    def meet(self) -> None:
+        """Tells all ranks this process, and gives the collection its number. All ranks call it, once."""
+        met = self.gather((_processes.own(), next(_NUMBERS)))
+        self.processes = [process for process, _ in met]
+        self._number = met[0][1]
+
+    def call(self, which: str, number: int = 0) -> None:
+        """Compares which call ranks make, before they exchange parts of sizes that only this call has. Calls of one kind over different things
+        have different numbers. On a GPU nothing is compared: to read what came would wait for it.
+
+        Raises
+        ------
+        RanksDisagree
+            A rank makes another call. All ranks raise it, and the next call works.
+        """
+        if self.device.type != "cpu" or self.size == 1:
+            return
+        mine = [self._number, _CALLS.index(which), number]
+        came = self.swap("which call they make", torch.tensor([mine] * self.size)).tolist()
+        for rank, told in enumerate(came):
+            if told == came[0]:
+                continue
+            names = [_CALLS[it[1]] if 0 <= it[1] < len(_CALLS) else "something else" for it in (told, came[0])]
+            if told[0] != came[0][0]:
+                names[0] += " of another collection"
+            elif told[1] == came[0][1]:
+                names[0] += f" of number {told[2]}"
+                names[1] += f" of number {came[0][2]}"
+            raise calls_differ(rank, *names)
 
     def _guarded(self, what: str, call: Callable[[], _T]) -> _T:
         if self._failed is None:
@@ -104,7 +155,8 @@ class Exchange:
             else:
                 dist.all_gather_object(values, value, group=self._group)
 
-        self._guarded("what they know of the store", call)
+        with self.lock:
+            self._guarded("what they know of the store", call)
         return values
 
     def swap(self, what: str, tensor: torch.Tensor, sent: list[int] | None = None, received: list[int] | None = None) -> torch.Tensor:

@@ -36,16 +36,24 @@ class Sizes:
     ids: tuple[int, ...]
     #: Of each group of features whose rows come back, the most different ids that one rank was asked for.
     chosen: tuple[int, ...]
+    #: By what room is multiplied, which has one size on all ranks.
+    slack: float = 1.0
     #: What this rank cannot take part with; "": nothing.
     error: str = ""
 
 
 def agreed(told: Sequence[Sizes]) -> list[Sizes]:
-    """What all ranks have told. Raises `RanksDisagree` with the first that cannot take part."""
+    """What all ranks have told. Raises `RanksDisagree` with the first that cannot take part, or that has another `slack`."""
     for rank, sizes in enumerate(told):
         if sizes.error:
             error = RanksDisagree(f"rank {rank} could not fix its sizes: {sizes.error}")
             error.rank, error.what = rank, "error"
+            raise error
+    for rank, sizes in enumerate(told):
+        if sizes.slack != told[0].slack:
+            text = f"rank {rank} has slack={sizes.slack}, rank 0 has {told[0].slack}: give the same on all ranks"
+            error = RanksDisagree(text)
+            error.rank, error.what = rank, "slack"
             raise error
     return list(told)
 
@@ -57,11 +65,13 @@ class FixedSizeBags(nn.Module):
     equally often, in one order.
     """
 
-    def __init__(self, bags: ShardedEmbeddingBagCollection, told: Sequence[Sizes], ones: Sequence[bool], slack: float) -> None:
+    def __init__(self, bags: ShardedEmbeddingBagCollection, told: Sequence[Sizes], ones: Sequence[bool], number: int) -> None:
         super().__init__()
         exchange = bags._exchange
         # No module within this one: it has nothing that a checkpoint has not by that.
         self._of = (bags,)
+        #: Which of the collection's it is, as ranks count them.
+        self._number = number
         self._told, self._own = told, told[exchange.rank]
         starts = [0]
         for count in self._own.ids:
@@ -73,7 +83,7 @@ class FixedSizeBags(nn.Module):
         for which, features in enumerate(duties.groups):
             # More than all ids of a batch no rank can be asked for.
             most = max(sum(sizes.ids[at] for at in features) for sizes in told)
-            wanted = max(sizes.chosen[which] for sizes in told) * slack
+            wanted = max(sizes.chosen[which] for sizes in told) * self._own.slack
             self._room.append(min(-(-max(math.ceil(wanted), 1) // _ROUND) * _ROUND, max(most, 1)))
         #: By group, whether each bag of all its features has one id.
         self._all_one = [all(ones[at] for at in features) for features in duties.groups]
@@ -131,7 +141,7 @@ class FixedSizeBags(nn.Module):
         ------
         InvalidArgument, WrongType
             The batch has another size, or as `ShardedEmbeddingBagCollection.forward`; values raise in `check`.
-        ExchangeFailed, Busy, GpuError
+        RanksDisagree, ExchangeFailed, Busy, GpuError
             As `ShardedEmbeddingBagCollection.forward`.
         Closed
             The store or the executor is closed.
@@ -143,7 +153,10 @@ class FixedSizeBags(nn.Module):
             assert whole._replicated is not None, "there is a feature"
             return whole._replicated(batch)  # type: ignore[no-any-return]
         with torch.no_grad():
-            return self._step(*self._joined(batch))
+            given, wrong = self._joined(batch)
+            with whole._exchange.lock:
+                whole._exchange.call("a step of fixed sizes", self._number)
+                return self._step(given, wrong)
 
     def _joined(self, batch: Any) -> tuple[Bags, torch.Tensor]:
         """The batch, and whether its offsets are wrong, which nobody waits for."""

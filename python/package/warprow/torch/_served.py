@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import RankFailed
+from ..errors import WarprowError
 from ..executor import Executor, Feature
 from ._collection import EmbeddingBagCollection
 from ._module import StoredModule
@@ -72,7 +72,7 @@ class Counts:
     #: By feature how many ids the shortest bag of this rank's batch has; without bags nothing.
     fewest: list[int]
     #: Which other rank failed in the call before.
-    late: RankFailed | None
+    late: WarprowError | None
 
 
 @dataclass(frozen=True)

@@ -6,27 +6,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate, islice, pairwise
+from numbers import Real
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..errors import _CLASSES, RankFailed, _make, invalid
+from ..errors import _CLASSES, ExchangeFailed, RanksDisagree, WarprowError, _make, invalid, wrong_type
 from ..executor import Executor, Feature
 from ..store import Store
 from ._agreement import Shape, agreed, describe
 from ._batches import check_features
 from ._batches import joined as joined_bags
 from ._collection import EmbeddingBagCollection
-from ._exchange import Coming, Exchange, rank_failed
+from ._exchange import Coming, Exchange, calls_differ, rank_failed
 from ._fixed_sizes import FixedSizeBags, Sizes
 from ._fixed_sizes import agreed as agreed_sizes
 from ._lookup import check_ids
 from ._module import StoredModule, executor_of
 from ._options import LookupOptions
 from ._prefetched import Prefetched, check_prefetched
-from ._processes import own
 from ._routes import Bags, Route, Routed, Router, joined, runs
 from ._served import Asked, Counts, Duties, Served, Told
 from ._shard_plan import ShardingPlan, plan_sharding
@@ -34,6 +34,10 @@ from ._sharded_prefetched import ShardedPrefetched
 
 #: Classes of errors by the number that ranks send each other; 0: there is none.
 _KINDS = ["", *sorted(_CLASSES)]
+#: Added to that number by ranks that call `prefetch`.
+_AHEAD = 1 << 16
+#: The most that `slack` can be: room never is for more than all ids of a batch.
+_MOST_SLACK = 1e9
 
 
 @dataclass(frozen=True)
@@ -134,7 +138,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
         # A rank that cannot take part tells the others, which would wait for it.
         prepared, error = _tried(prepare)
         told = self._exchange.gather({"error": f"{type(error).__name__}: {error}"} if error is not None else prepared[2])
-        self._exchange.processes = self._exchange.gather(own())
+        self._exchange.meet()
         if error is not None:
             raise error
         self.features, self.plan, _ = prepared
@@ -144,6 +148,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
         self._leave_together(self._exchange.gather(_code(error)), error)
         #: What other ranks told of their latest look-ups, on a GPU; read when the CPU waits for the GPU anyway.
         self._told: torch.Tensor | None = None
+        #: How often all ranks have called `prefetch` and `fixed_sizes`.
+        self._prefetched = self._fixed = 0
 
     def _make(
         self,
@@ -217,6 +223,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
             This rank could not read rows, on a GPU of the call before. Other ranks raise `RankFailed`.
         RankFailed
             Another rank failed, which `rank` and `kind` name. All ranks can go on.
+        RanksDisagree
+            Another rank makes another call. All ranks raise it, and can go on.
         ExchangeFailed
             A rank is gone, or did not answer within the time-out of the group: the group is of no use any more.
         Busy, GpuError
@@ -231,7 +239,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
             assert self._replicated is not None, "there is a feature"
             return self._replicated(batch)  # type: ignore[no-any-return]
         given, error = _tried(lambda: self._checked(batch))
-        with torch.no_grad():
+        with torch.no_grad(), self._exchange.lock:
+            self._exchange.call("forward")
             return self._finish(self._begin(given, error, ahead=False))
 
     def prefetch(self, batch: Any) -> Prefetched:
@@ -254,7 +263,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
         ------
         InvalidArgument
             The module was made without `prefetch=`; or as `forward`.
-        WrongType, MissingIds, RankFailed, ExchangeFailed
+        WrongType, MissingIds, RankFailed, RanksDisagree, ExchangeFailed
             As `forward`.
         Closed
             The store or the executor is closed.
@@ -270,9 +279,12 @@ class ShardedEmbeddingBagCollection(nn.Module):
             whole = self._replicated
             return ShardedPrefetched(self, lambda: whole.lookup(ahead), ahead._held[0].numel() if ahead._held else 0)
         given, error = _tried(lambda: self._checked(batch))
-        with torch.no_grad():
+        with torch.no_grad(), self._exchange.lock:
+            self._exchange.call("prefetch")
+            self._prefetched += 1
+            number = self._prefetched
             step = self._begin(given, error, ahead=True)
-        return ShardedPrefetched(self, lambda: self._look_up(step), step.given.ids.numel())
+        return ShardedPrefetched(self, lambda: self._look_up(step), step.given.ids.numel(), number)
 
     def lookup(self, prefetched: Prefetched) -> dict[str, torch.Tensor]:
         """What `forward` would have given for a batch when it was prefetched. All ranks call it.
@@ -295,6 +307,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
             `prefetched` is nothing that a `prefetch` returned.
         Busy
             This rank held as many batches as the module was made for when `prefetch` was called. Other ranks raise `RankFailed`.
+        RanksDisagree
+            As `forward`; or another rank looks another batch up. The batch can be looked up yet.
         RowsFailed, RankFailed, ExchangeFailed, GpuError
             As `forward`.
         MissingIds
@@ -307,7 +321,17 @@ class ShardedEmbeddingBagCollection(nn.Module):
         check_prefetched(prefetched)
         if not isinstance(prefetched, ShardedPrefetched):
             raise invalid("prefetched", "another module prefetched it: look it up there")
-        found: dict[str, torch.Tensor] = prefetched._take_from(self)()
+        finish = prefetched._take_from(self)
+        if self._is_replicated:
+            return finish()  # type: ignore[no-any-return]
+        with self._exchange.lock:
+            try:
+                self._exchange.call("lookup", prefetched._number)
+            except RanksDisagree:
+                # Nothing was looked up.
+                prefetched._finish = finish
+                raise
+            found: dict[str, torch.Tensor] = finish()
         return found
 
     def fixed_sizes(self, batch: Any, *, slack: float = 1.25) -> FixedSizeBags:
@@ -321,7 +345,8 @@ class ShardedEmbeddingBagCollection(nn.Module):
         batch : mapping of str to tuple, or KeyedJaggedTensor
             A batch as later ones are: its ids say how many different ones there will be.
         slack : float
-            Room for so many times the different ids that `batch` asks a rank for, from 1 on; the most of all ranks counts.
+            Room for so many times the different ids that `batch` asks a rank for, from 1 to 1e9, the same on all ranks; the most of all ranks
+            counts.
 
         Returns
         -------
@@ -331,11 +356,13 @@ class ShardedEmbeddingBagCollection(nn.Module):
         Raises
         ------
         InvalidArgument
-            `slack` is less than 1; `on_failure` is "raise"; the batch has no bags; a table that is not replicated has keys; one that exchanges sums: place it with
+            `slack` is less than 1 or more than 1e9; `on_failure` is "raise"; the batch has no bags; a table that is not replicated has keys; one that exchanges sums: place it with
             `exchange="rows"`; or one that is spread by rows has fewer rows than there are ranks: replicate it. Or as `forward`.
         RanksDisagree
-            Another rank could not take part, whose number `rank` is.
-        WrongType, ExchangeFailed
+            Another rank could not take part, or has another `slack`: `rank` is its number. Or as `forward`.
+        WrongType
+            `slack` is no number. Or as `forward`.
+        ExchangeFailed
             As `forward`.
         Closed
             The store or the executor is closed.
@@ -344,8 +371,10 @@ class ShardedEmbeddingBagCollection(nn.Module):
         """
 
         def sizes() -> tuple[Sizes, list[bool]]:
-            if not 1 <= slack < float("inf"):
-                raise invalid("slack", f"{slack}: give a number from 1 on")
+            if isinstance(slack, bool) or not isinstance(slack, Real):
+                raise wrong_type("slack", f"{slack!r}: give a number from 1 to {_MOST_SLACK:g}")
+            if not 1 <= slack <= _MOST_SLACK:
+                raise invalid("slack", f"{slack}: give a number from 1 to {_MOST_SLACK:g}")
             if self.on_failure != "nan" and not self._is_replicated:
                 text = 'ranks would get zeros for rows that another could not read: make the collection with on_failure="nan"'
                 raise invalid("on_failure", text)
@@ -368,13 +397,17 @@ class ShardedEmbeddingBagCollection(nn.Module):
                 raise _wrong_offsets(given.ids.shape[0])
             ids = tuple(last - first for first, last in pairwise(given.starts))
             ones = [count == given.bags and fewest == 1 for count, fewest in zip(ids, routed.fewest.tolist(), strict=True)]
-            return Sizes(given.bags, ids, tuple(int(it.counts.sum(1).max()) for it in routed.chosen)), ones
+            return Sizes(given.bags, ids, tuple(int(it.counts.sum(1).max()) for it in routed.chosen), float(slack)), ones
 
         found, error = _tried(sizes)
-        told = self._exchange.gather(Sizes(0, (), (), f"{type(error).__name__}: {error}") if error is not None else found[0])
+        with self._exchange.lock:
+            self._exchange.call("fixed_sizes")
+            told = self._exchange.gather(Sizes(0, (), (), error=f"{type(error).__name__}: {error}") if error is not None else found[0])
+            self._fixed += 1
+            number = self._fixed
         if error is not None:
             raise error
-        return FixedSizeBags(self, agreed_sizes(told), found[1], slack)
+        return FixedSizeBags(self, agreed_sizes(told), found[1], number)
 
     def _look_up(self, step: _Step) -> dict[str, torch.Tensor]:
         """The second half of a batch that is fetched ahead."""
@@ -414,7 +447,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
             nothing = torch.zeros(1, dtype=torch.int64, device=self.device)
             given = Bags(nothing[:0], nothing, None, (0,) * (len(self.features) + 1), 0)
         route = self._router.send(given)
-        counts = self._counts(route, given, error)
+        counts = self._counts(route, given, error, ahead)
         if any(counts.codes):
             self._leave_together(counts.codes, error or self._wrong_values(given, route))
         coming = self._send(route, given, counts)
@@ -471,21 +504,21 @@ class ShardedEmbeddingBagCollection(nn.Module):
             raise error or counts.late  # type: ignore[misc]
         return {feature.name: outputs[feature.name] for feature in self.features}
 
-    def _counts(self, route: Routed, given: Bags, error: Exception | None) -> Counts:
+    def _counts(self, route: Routed, given: Bags, error: Exception | None, ahead: bool) -> Counts:
         """Tells all ranks how much this one sends, and is told how much they send. The CPU waits for the GPU here, and, but for a
         KeyedJaggedTensor, nowhere else."""
-        world, device = self._exchange.size, self.device
-        if self._latest is None or self._latest[0] != (given.bags, *given.starts):
+        world, device, call = self._exchange.size, self.device, _AHEAD if ahead else 0
+        if self._latest is None or self._latest[0] != (call, given.bags, *given.starts):
             counts = [given.starts[at + 1] - given.starts[at] for at in self._duties.whole]
             known = [
-                [0, given.bags, *(count if owner == rank else 0 for count, owner in zip(counts, self._duties.owners, strict=True))]
+                [call, given.bags, *(count if owner == rank else 0 for count, owner in zip(counts, self._duties.owners, strict=True))]
                 for rank in range(world)
             ]
-            self._latest = ((given.bags, *given.starts), torch.tensor(known, dtype=torch.int64, device=device))
+            self._latest = ((call, given.bags, *given.starts), torch.tensor(known, dtype=torch.int64, device=device))
         known_here = self._latest[1]
         if error is not None:
             known_here = known_here.clone()
-            known_here[:, 0] = _code(error)
+            known_here[:, 0] = _code(error) + call
         # Two bits, and what the CPU knows.
         bits = [route.wrong_offsets, route.wrong_offsets if route.missing is None else route.missing.any()]
         parts = [*(bit.reshape(1, 1).expand(world, 1) for bit in bits), known_here]
@@ -503,7 +536,14 @@ class ShardedEmbeddingBagCollection(nn.Module):
             lists.append(Told(next(line), list(islice(line, summed)), [list(islice(line, len(group))) for group in self._duties.groups]))
         sizes = [len(group) for group in self._duties.groups]
         chosen = received[:, columns - sum(sizes) :].split(sizes, dim=1) if sizes else ()
-        codes = [_code_of(*values[at : at + 3]) for at in range(world * columns, 2 * world * columns, columns)]
+        heads = [values[at : at + 3] for at in range(world * columns, 2 * world * columns, columns)]
+        calls = [code // _AHEAD for _, _, code in heads]
+        for rank, it in enumerate(calls):
+            if it not in (0, 1):
+                raise _out_of_step(rank)
+            if it != calls[0]:
+                raise calls_differ(rank, *("prefetch" if called else "forward" for called in (it, calls[0])))
+        codes = [_code_of(wrong_offsets, missing, code % _AHEAD) for wrong_offsets, missing, code in heads]
         behind = 2 * world * columns
         late = _first_failed(values[behind : behind + world], self._exchange.rank)
         return Counts(lists[:world], lists[world:], list(chosen), codes, values[behind + world :], late)
@@ -687,9 +727,9 @@ class ShardedEmbeddingBagCollection(nn.Module):
         """
         for module in self._looking_up:
             module.check(patience)
-        if self._told is not None:
-            codes, self._told = self._told.tolist(), None
-            self._leave_together(codes, None)
+        told, self._told = self._told, None
+        if told is not None:
+            self._leave_together(told.tolist(), None)
 
     def recover(self) -> bool:
         """Starts this rank's queues anew that take no commands, as `EmbeddingBagCollection.recover`.
@@ -788,9 +828,14 @@ def _code_of(wrong_offsets: int, missing: int, code: int) -> int:
     return _KINDS.index("InvalidArgument") if wrong_offsets else _KINDS.index("MissingIds") if missing else 0
 
 
-def _first_failed(codes: Sequence[int], own: int) -> RankFailed | None:
+def _first_failed(codes: Sequence[int], own: int) -> WarprowError | None:
     """Which other rank failed, of codes by rank."""
     for rank, code in enumerate(codes):
         if code and rank != own:
-            return rank_failed(rank, _KINDS[code])
+            return rank_failed(rank, _KINDS[code]) if 0 < code < len(_KINDS) else _out_of_step(rank)
     return None
+
+
+def _out_of_step(rank: int) -> ExchangeFailed:
+    """What a rank raises that got something else than another should have sent."""
+    return ExchangeFailed(f"rank {rank} sent what belongs to another call: ranks call forward, prefetch and lookup in different orders")

@@ -12,12 +12,14 @@ from ._prefetched import Prefetched
 class ShardedPrefetched(Prefetched):
     """A batch whose ids ranks have exchanged, and whose rows each rank fetches ahead. All ranks look it up, or none."""
 
-    def __init__(self, owner: object, finish: Callable[[], Any], ids: int) -> None:
+    def __init__(self, owner: object, finish: Callable[[], Any], ids: int, number: int = 0) -> None:
         # No module of one process has it.
         self._lookup = None  # type: ignore[assignment]
         self._native = self._held = self._scales = None
         self._counts = []
         self._owner, self._ids = owner, ids
+        #: Which of the collection's it is, as ranks count them.
+        self._number = number
         self._finish: Callable[[], Any] | None = finish
 
     def _take_from(self, owner: object) -> Callable[[], Any]:
