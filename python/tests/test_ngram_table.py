@@ -149,7 +149,7 @@ def test_scales_in_memory_of_their_own_give_the_same_rows(blocks, device: str, d
             wt.NgramTable(executor, "t", heads=6, scales=own, dtype=torch.uint8)
         with pytest.raises(warprow.InvalidArgument, match="whose elements are mxfp8"):
             # The rows of this table have been multiplied already.
-            wt.NgramTable(store.attach(device), "t", heads=6, scales=own)
+            wt.NgramTable(store.attach(device), "t.weight", heads=6, scales=own)
         if device == "cuda":
             with pytest.raises(warprow.InvalidArgument, match="cpu"):
                 wt.NgramTable(executor, "t", heads=6, scales=scales)

@@ -341,7 +341,7 @@ fn stores_that_are_damaged_newer_or_incomplete() {
             assert!(!error["remedy"].as_str().unwrap().is_empty(), "{args:?}: {error}");
         };
         fails(&["torn"], "superblock");
-        fails(&["newer"], "9.1");
+        fails(&["newer"], "9.0");
         fails(&["a0"], "lacks");
         fails(&["a0", "b1"], "swapped");
         fails(&["a0", "a1", "b1"], "belongs to store");

@@ -82,6 +82,11 @@ class _Closing(Protocol):
     def close(self) -> None: ...
 
 
+def tables_of(store: Store) -> dict[str, tuple[int, int, int]]:
+    """Generation, rows and elements of each table that a store shows now."""
+    return {table.name: (table.generation, table.rows, table.dim) for table in store.tables()}
+
+
 class Executor:
     """Looks rows of a store up, on the CPU or on a GPU. `Store.attach` makes one."""
 
@@ -95,6 +100,8 @@ class Executor:
         self._plans: weakref.WeakSet[_Closing] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._native: _native.Host | _native.Gpu
+        #: Generation, rows and elements of each table, as look-ups find them.
+        self._tables = tables_of(store)
         if kind == "cpu":
             self._native = store._native.attach_host(options.__dict__)
         else:
@@ -115,6 +122,10 @@ class Executor:
         if store is None:
             raise Closed("the store is closed: open it again")
         return store
+
+    def _is_closed(self) -> bool:
+        store = self._store_ref()
+        return store is None or store.closed
 
     @property
     def _host(self) -> _native.Host:
@@ -584,6 +595,7 @@ class Executor:
             This process was forked from the one that opened the store.
         """
         self._native.adopt(generation, patience)
+        self._tables = tables_of(self.store)
 
     def close(self) -> None:
         """Gives queue pairs and memory back. Plans and modules of this executor raise `Closed` from then on.

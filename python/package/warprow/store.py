@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from . import _arrays, _native, _sources
 from ._spool import Spool
 from .errors import NoSuchTable, _make, invalid, wrong_type
-from .executor import Executor, Options, Plan, Feature
+from .executor import Executor, Feature, Options, Plan, tables_of
 from .proposal import Proposal
 from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, RerankReport, Table, VerifyReport, make
 
@@ -1009,11 +1009,12 @@ class Store:
         return executor
 
     def _shared(self, device: str, options: Options) -> Executor:
-        """The executor of modules on a device: one for all with the same options."""
+        """The executor of modules on a device: one for all with the same options, as long as tables stay as they are. A module that is
+        made behind a load or a switch gets one that has the tables of now."""
         with self._lock:
             key = (device, options)
             executor = self._shared_executors.get(key)
-            if executor is None:
+            if executor is None or executor._tables != tables_of(self):
                 executor = self._shared_executors[key] = self.attach(device, **options.__dict__)
             return executor
 

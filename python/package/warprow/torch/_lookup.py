@@ -27,7 +27,7 @@ _STREAM = getattr(torch._C, "_cuda_getCurrentRawStream", lambda index: 0)
 def of_text(text: str) -> Lookup:
     """The look-up of a spec: of a module of this process, or one for which the store is opened."""
     found = _BY_TEXT.get(text)
-    if found is None:
+    if found is None or found.is_left_behind():
         found = _OPENED[text] = Lookup(parse(text))
     return found
 
@@ -77,6 +77,15 @@ class Lookup:
                 self._executor = store._shared(self.spec.device, self.spec.options)
             return self._executor
 
+    def is_left_behind(self) -> bool:
+        """Whether its store was closed, and another one is open on the same drives."""
+        with self._lock:
+            executor = self._executor
+        if executor is None or not executor._is_closed():
+            return False
+        store = stores._OPEN.get(self.spec.drives)
+        return store is not None and not store.closed
+
     def __reduce__(self) -> Any:
         return of_text, (self.text,)
 
@@ -96,12 +105,20 @@ class Lookup:
         """What looks up: its plan grows with the batches that it meets."""
         if self._native is None:
             executor = self.executor
+            self._check_shapes(executor)
             with self._lock:
                 if self._native is None:
                     native = executor._native.module(self.text)
                     executor._plans.add(native)
                     self.number, self._native = native.number, native
         return self._native
+
+    def _check_shapes(self, executor: Executor) -> None:
+        for feature, (rows, dim) in zip(self.spec.features, self.spec.shapes, strict=True):
+            found = executor._tables.get(feature.table)
+            if found is not None and found[1:] != (rows, dim):
+                text = f"made for {rows} rows of {dim} elements of table {feature.table!r}, which has {found[1]} of {found[2]} now"
+                raise invalid("model", f"{text}: make the module, or compile the model, anew")
 
     def check_batch(self, ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None) -> None:
         """Whether types, shapes and devices of a batch are right."""

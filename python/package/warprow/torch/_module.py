@@ -46,6 +46,15 @@ def executor_of(given: Executor | Store) -> Executor:
     raise invalid("executor", f"a {type(given).__name__}: give a store, or what its attach() returns")
 
 
+def _table_of(executor: Executor, table: str) -> tuple[int, int, int]:
+    """Generation, rows and elements of a table, as an executor finds it."""
+    found = executor._tables.get(table)
+    if found is None:
+        executor.store.table(table)
+        raise invalid("executor", f"attached before table {table!r} was there: attach another, or have it adopt() the tables of now")
+    return found
+
+
 class StoredModule(nn.Module):
     """A module whose rows lie in a store. It is for inference: rows have no gradient."""
 
@@ -61,14 +70,14 @@ class StoredModule(nn.Module):
     ) -> None:
         super().__init__()
         executor = executor_of(executor)
-        tables = [executor.store.table(feature.table) for feature in features]
+        tables = [_table_of(executor, feature.table) for feature in features]
         spec = Spec(
             drives=executor.store.addresses,
             device=executor.device,
             options=executor.options,
             features=tuple(features),
-            shapes=tuple((table.rows, table.dim) for table in tables),
-            generation=max(table.generation for table in tables),
+            shapes=tuple((rows, dim) for _, rows, dim in tables),
+            generation=max(generation for generation, _, _ in tables),
             missing=options.missing,
             on_failure=options.on_failure,
             mask=options.mask,
