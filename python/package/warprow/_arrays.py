@@ -42,6 +42,11 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "data_ptr") and hasattr(value, "detach")
 
 
+def _resolved(tensor: Any) -> Any:
+    """A tensor whose memory has its values: torch negates and conjugates some only when it reads them."""
+    return tensor.resolve_conj().resolve_neg() if hasattr(tensor, "resolve_neg") else tensor
+
+
 def as_array(argument: str, value: Any) -> Array:
     """`value` as a NumPy array, without a copy where its library allows that."""
     np = numpy()
@@ -49,7 +54,11 @@ def as_array(argument: str, value: Any) -> Array:
         tensor = value.detach()
         if tensor.device.type != "cpu":
             raise invalid(argument, f"a tensor on {tensor.device}: give one on the CPU, or use warprow.torch")
-        return tensor.numpy()  # type: ignore[no-any-return]
+        try:
+            return _resolved(tensor).numpy()  # type: ignore[no-any-return]
+        except (RuntimeError, TypeError) as error:
+            text = f"a {type(value).__name__} of torch that NumPy cannot take ({error}): give a tensor of another type, with values"
+            raise wrong_type(argument, text) from error
     if isinstance(value, np.ndarray):
         return value
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
@@ -123,12 +132,21 @@ def rows(argument: str, value: Any, *, may_be_empty: bool = False) -> Rows:
     if shape[1] == 0 or (shape[0] == 0 and not may_be_empty):
         raise invalid(argument, f"shape {tuple(shape)}: a table has at least one row of one element")
     if _is_tensor(owner):
-        tensor = owner.detach().cpu().contiguous()
-        nbytes = tensor.numel() * tensor.element_size()
-        return Rows(tensor, tensor.data_ptr(), nbytes, shape[0], shape[1], dtype)
+        try:
+            tensor = _resolved(owner.detach().cpu().contiguous())
+            nbytes, address = tensor.numel() * tensor.element_size(), tensor.data_ptr()
+        except RuntimeError as error:
+            raise _without_values(argument, value) from error
+        if nbytes and not address:
+            raise _without_values(argument, value)
+        return Rows(tensor, address, nbytes, shape[0], shape[1], dtype)
     # In the byte order of the machine.
     array = numpy().ascontiguousarray(owner, dtype=None if owner.dtype.isnative else owner.dtype.newbyteorder("="))
     return Rows(array, address_of(array), array.nbytes, shape[0], shape[1], dtype)
+
+
+def _without_values(argument: str, value: Any) -> WarprowError:
+    return wrong_type(argument, f"a {type(value).__name__} on {value.device} that has no memory: give a tensor with values")
 
 
 def output_dtype(stored: str) -> str:
@@ -147,6 +165,8 @@ def output(out: Array | None, shape: tuple[int, ...], dtype: str) -> Array:
         raise wrong_type("out", f"a {type(out).__name__}: give a NumPy array")
     if out.dtype.name != _OUTPUT[dtype]:
         raise wrong_type("out", f"elements of type {out.dtype}: give {_OUTPUT[dtype]}")
+    if not out.dtype.isnative:
+        raise wrong_type("out", f"elements of type {out.dtype.str!r}, not in this machine's byte order: give {_OUTPUT[dtype]}")
     if out.shape != shape:
         raise invalid("out", f"shape {out.shape}: give {shape}")
     if not out.flags.c_contiguous or not out.flags.writeable:

@@ -13,7 +13,7 @@ from .. import _native, store as stores
 from ..errors import Closed, invalid, wrong_type
 from ..executor import Executor
 from ._spec import Spec, parse
-from ._tensors import check_tensor
+from ._tensors import check_output, check_tensor, plain, refuse_trace, written
 
 #: Of ids and offsets, the names of their types.
 _INTEGERS = {torch.int64: "i64", torch.int32: "i32"}
@@ -153,6 +153,7 @@ class Lookup:
         if out.device != self.device or tuple(out.shape) != shape or not out.is_contiguous():
             text = f"shape {tuple(out.shape)} on {out.device}: give a contiguous tensor of {shape} on {self.device}"
             raise invalid("out", text)
+        check_output(out)
         return out
 
     def run(
@@ -163,10 +164,14 @@ class Lookup:
         out: torch.Tensor | None = None,
     ) -> Any:
         """Looks a batch up. Returns rows, and with `on_failure="mask"` a bool for each id."""
+        refuse_trace()
         self.check_batch(ids, offsets, weights)
-        ids, offsets, weights = _plain(ids), _plain(offsets), _plain(weights, torch.float32)
+        ids, offsets = plain("input", ids), plain("offsets", offsets)
+        weights = plain("per_sample_weights", weights, torch.float32)
         shape = self.spec.shape(ids, offsets)
         rows = self.output(shape, out)
+        if out is not None:
+            written(out)
         mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self.masked else None
         count = ids.numel()
         if count == 0:
@@ -182,6 +187,7 @@ class Lookup:
 
         `offsets` says where the ids of each feature begin, and where those of the last end. Both are of int64, on the device.
         """
+        refuse_trace()
         rows = torch.empty((ids.shape[0], self.spec.width), dtype=self._dtype, device=self.device)
         if ids.shape[0] > 0:
             batch = self._batch(ids, offsets, None, 1)
@@ -190,6 +196,7 @@ class Lookup:
 
     def prefetch_lists(self, ids: torch.Tensor, offsets: torch.Tensor) -> tuple[Any, tuple[Any, ...]]:
         """As `prefetch`, of what `run_lists` looks up."""
+        refuse_trace()
         held = (ids, offsets, None, (ids.shape[0], self.spec.width))
         if ids.shape[0] == 0:
             return None, held
@@ -206,10 +213,12 @@ class Lookup:
         behind: Any = None,
     ) -> tuple[Any, tuple[Any, ...]]:
         """Begins to fetch the rows of a batch, behind those of another one: what holds them, and the tensors to be held."""
+        refuse_trace()
         if self.spec.prefetch == 0:
             raise invalid("input", "the module was made without prefetch=: say how many batches are held at once")
         self.check_batch(ids, offsets, weights)
-        ids, offsets, weights = _plain(ids), _plain(offsets), _plain(weights, torch.float32)
+        ids, offsets = plain("input", ids), plain("offsets", offsets)
+        weights = plain("per_sample_weights", weights, torch.float32)
         shape = self.spec.shape(ids, offsets)
         held = (ids, offsets, weights, shape)
         count = ids.numel()
@@ -220,6 +229,7 @@ class Lookup:
 
     def run_prefetched(self, native: Any, held: tuple[Any, ...], rows: torch.Tensor) -> Any:
         """Looks up what was prefetched, into an output that `output` has made or checked."""
+        refuse_trace()
         ids, offsets, weights, _ = held
         mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self.masked else None
         if native is None:
@@ -252,13 +262,3 @@ class Lookup:
         """Raises `Closed` if the store is."""
         if self.executor.store.closed:
             raise Closed("the store is closed: open it again, and make the module anew")
-
-
-def _plain(tensor: torch.Tensor | None, dtype: torch.dtype | None = None) -> Any:
-    """A tensor whose elements follow each other, of a type."""
-    if tensor is None:
-        return None
-    if dtype is not None and tensor.dtype != dtype:
-        tensor = tensor.to(dtype)
-    return tensor if tensor.is_contiguous() else tensor.contiguous()
-

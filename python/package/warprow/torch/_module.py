@@ -18,14 +18,23 @@ from ._lookup import Lookup
 from ._options import LookupOptions
 from ._prefetched import Prefetched, check_prefetched
 from ._spec import Spec, out_name
+from ._tensors import has_own_dispatch, written
 
 # An eager call of few ids takes as long on the processor as on a GPU: what it asks for is found once.
 _MODES = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
-_TENSOR, _IS_COMPILING = torch.Tensor, torch.compiler.is_compiling
+_TENSOR, _IS_COMPILING, _IS_TRACING = torch.Tensor, torch.compiler.is_compiling, torch._C._is_tracing
+
 
 def is_eager(ids: torch.Tensor) -> bool:
     """Whether a call with these ids looks rows up at once, and is not traced."""
-    return type(ids) is _TENSOR and not _IS_COMPILING() and _MODES() == 0
+    return type(ids) is _TENSOR and not _IS_COMPILING() and not _IS_TRACING() and _MODES() == 0
+
+
+def _are_eager(ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None) -> bool:
+    """Whether all tensors of a batch are what they seem, so that their memory can be read past torch's operators."""
+    if has_own_dispatch(offsets) or has_own_dispatch(weights):
+        return False
+    return not any(it is not None and torch._is_functional_tensor(it) for it in (ids, offsets, weights))
 
 
 #: Options by which modules over the same rows give different numbers.
@@ -112,15 +121,16 @@ class StoredModule(nn.Module):
         # A tensor that stands for another, or a mode that looks at operators, gets an operator.
         if is_eager(ids):
             operator = _op.numbered
-            if operator is None or out is not None or lookup.masked:
+            if operator is not None and out is None and not lookup.masked:
+                try:
+                    return operator(ids, offsets, weights, lookup.number or lookup.native.number)
+                except RuntimeError as error:
+                    _native.raise_operator_error(str(error))
+                    # Torch itself refuses tensors of a device for which the operator has no code.
+                    lookup.check_batch(ids, offsets, weights)
+                    raise
+            if _are_eager(ids, offsets, weights):
                 return lookup.run(ids, offsets, weights, out)
-            try:
-                return operator(ids, offsets, weights, lookup.number or lookup.native.number)
-            except RuntimeError as error:
-                _native.raise_operator_error(str(error))
-                # Torch itself refuses tensors of a device for which the operator has no code.
-                lookup.check_batch(ids, offsets, weights)
-                raise
         if out is not None:
             raise invalid("out", "a graph is being traced, and an operator in it has an output of its own: leave out= away")
         if lookup.spec.on_failure == "mask":
@@ -164,6 +174,8 @@ class StoredModule(nn.Module):
             raise invalid("prefetched", "another module prefetched it, or this one before it moved: look it up there")
         # An output that does not fit leaves the batch held.
         rows = lookup.output(prefetched._shape(), out)
+        if out is not None:
+            written(out)
         return lookup.run_prefetched(*prefetched._take(), rows)
 
     def _lookups(self) -> list[Lookup]:

@@ -12,7 +12,7 @@ from ..executor import Executor
 from ..ngram import NgramHash
 from ..store import Store
 from ._module import executor_of
-from ._tensors import as_tensor
+from ._tensors import as_tensor, check_output, plain, refuse_trace, written
 
 _NAMES = {torch.int64: "i64", torch.int32: "i32"}
 
@@ -137,6 +137,7 @@ class NgramIds:
             A tensor has elements of another type, or an argument is nothing that torch can take.
         """
         tokens = self._taken("tokens", tokens, tuple(_NAMES), 1)
+        refuse_trace()
         sequences = 1
         if starts is not None:
             starts = self._taken("starts", starts, (torch.int32,), 1)
@@ -156,6 +157,9 @@ class NgramIds:
         elif tuple(out.shape) != shape or out.device != self.device or not out.is_contiguous():
             text = f"shape {tuple(out.shape)} on {out.device}: give a contiguous tensor of {shape} on {self.device}"
             raise invalid("out", text)
+        else:
+            check_output(out)
+            written(out)
         if not on_gpu:
             tokens, history = tokens.long(), None if history is None else history.long()
         batch = (
@@ -176,7 +180,7 @@ class NgramIds:
             raise invalid(argument, f"shape {tuple(tensor.shape)}: give {dims} dimension{'s' * (dims > 1)}")
         if tensor.device != self.device:
             raise invalid(argument, f"a tensor on {tensor.device}, where the ids are made on {self.device}: move it with .to()")
-        return tensor.contiguous()
+        return plain(argument, tensor)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"<warprow.torch.NgramIds: {self.heads} ids a token, on {self.device}>"

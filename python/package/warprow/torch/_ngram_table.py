@@ -16,7 +16,7 @@ from ._lookup import Lookup
 from ._module import is_eager
 from ._prefetched import Prefetched, check_prefetched
 from ._spec import Scales
-from ._tensors import as_tensor, check_tensor
+from ._tensors import as_tensor, check_output, check_tensor
 
 
 class NgramTable(Embedding):
@@ -165,6 +165,7 @@ class NgramTable(Embedding):
         check_tensor("out", out)
         if tuple(out.shape) != shape or not out.is_contiguous():
             raise invalid("out", f"shape {tuple(out.shape)}: give a contiguous tensor of {shape}")
+        check_output(out)
         return out.view(tokens, self.heads, self.embedding_dim)
 
     def forward(self, input: torch.Tensor, *, out: torch.Tensor | None = None) -> Any:  # noqa: A002

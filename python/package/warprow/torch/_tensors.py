@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..errors import wrong_type
+from ..errors import WarprowError, invalid, wrong_type
 
 
 def as_tensor(argument: str, value: Any) -> torch.Tensor:
@@ -33,3 +33,83 @@ def check_tensor(argument: str, value: Any) -> None:
     """
     if not isinstance(value, torch.Tensor):
         raise wrong_type(argument, f"a {type(value).__name__}: give a tensor of torch")
+
+
+def has_own_dispatch(tensor: torch.Tensor | None) -> bool:
+    """Whether operators on a tensor are its class's own, as of a FakeTensor: such a tensor need not have memory."""
+    return tensor is not None and type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+
+
+def address_of(argument: str, tensor: torch.Tensor) -> int:
+    """Where the elements of a tensor lie, which is read or written past torch.
+
+    Raises
+    ------
+    WrongType
+        It has no memory of its own.
+    """
+    address = 0
+    if not has_own_dispatch(tensor):
+        try:
+            address = tensor.data_ptr()
+        except RuntimeError:
+            # Of what stands for a tensor under a transform of torch.func.
+            address = 0
+        if address or tensor.numel() == 0:
+            return address
+    raise wrong_type(argument, f"a {type(tensor).__name__} that has no memory of its own: give a torch.Tensor that has")
+
+
+def plain(argument: str, tensor: torch.Tensor | None, dtype: torch.dtype | None = None) -> Any:
+    """A tensor whose elements follow each other in memory, of a type, and are what memory has.
+
+    Raises
+    ------
+    WrongType
+        It has no memory of its own.
+    """
+    if tensor is None:
+        return None
+    if dtype is not None and tensor.dtype != dtype:
+        tensor = tensor.to(dtype)
+    if tensor.is_neg():
+        tensor = tensor.resolve_neg()
+    if not tensor.is_contiguous():
+        tensor = tensor.contiguous()
+    address_of(argument, tensor)
+    return tensor
+
+
+def check_output(out: torch.Tensor) -> None:
+    """Whether rows can be written where an output lies.
+
+    Raises
+    ------
+    WrongType
+        It has no memory of its own.
+    InvalidArgument
+        It requires a gradient, or torch negates what its memory has.
+    """
+    address_of("out", out)
+    if out.is_neg():
+        raise invalid("out", "torch negates what its memory has (is_neg()): give out.resolve_neg(), or a new tensor")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise invalid("out", "it requires a gradient, and rows have none: give out.detach(), or call under torch.no_grad()")
+
+
+def written(out: torch.Tensor) -> None:
+    """Tells autograd that an output is overwritten, so that no gradient is computed of what it held before."""
+    if not out.is_inference():
+        torch.autograd.graph.increment_version(out)
+
+
+def refuse_trace() -> None:
+    """A trace by torch.jit has operators alone, and what is looked up past them would be memory that nobody filled.
+
+    Raises
+    ------
+    WarprowError
+        A trace is being made.
+    """
+    if torch._C._is_tracing():
+        raise WarprowError("torch.jit.trace records forward() of a module without out=, and nothing else: trace that, or use torch.export")
