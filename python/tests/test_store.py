@@ -238,7 +238,7 @@ def test_removed_keys_are_as_if_they_never_were(store: warprow.Store) -> None:
     store.load({"user": wanted, "dense": wanted}, keys={"user": keys})
     gone = np.arange(300) % 3 == 1
     with store.attach() as executor:
-        plan = executor.plan([warprow.Feature("user", "user")], max_batch=300, max_ids=300)
+        plan = executor.plan([warprow.Feature("user", "user")], max_batch=300, max_ids=300, missing="zero")
         np.testing.assert_array_equal(plan.lookup(keys), wanted)
         assert store.remove("user", np.append(keys[gone], [1, 2])) == 100
         left = np.where(gone[:, None], 0, wanted)
