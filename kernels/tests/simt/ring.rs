@@ -95,7 +95,7 @@ impl Scene {
     ) -> Result<Launched, String> {
         let Self { drives, world, rng, resident, few } = self;
         // One block deduplicates always.
-        let small = *few || (rng.bool() && !world.repeats && !world.writes_output(&batch.lookup()));
+        let small = *few || (rng.bool() && !world.repeats);
         let descriptors = describe(&drives.queues);
         let mut lookup = batch.lookup().with_queues(descriptors.address()).with_ticket(rng.u32(0..16));
         lookup.queues.writes_output = (!small && world.writes_output(&lookup)).into();

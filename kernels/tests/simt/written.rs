@@ -28,7 +28,7 @@ fn scene(seed: u64) -> Scene {
         rich: rng.u32(0..4) == 0,
         window: ReadWindow { shift, gap: rng.u32(0..1 << shift) },
         as_output: true,
-        ..Shape::without_drives([300, 1500, 3000][rng.usize(0..3)])
+        ..Shape::without_drives([60, 1500, 3000][rng.usize(0..3)])
     };
     let mut scene = Scene::new(rng, shape, true, TIMEOUT);
     (scene.world.dedupe, scene.world.repeats) = (dedupe::RADIX, scene.rng.u32(0..4) == 0);
@@ -70,7 +70,7 @@ fn counted(shim: &mut Shim, seed: u64) -> Result<usize, String> {
     let mut scene = scene(seed);
     let mut count = 0;
     for _ in 0..3 {
-        let batch = Batch::of(&mut scene.rng, &scene.world, scene.world.max_ids);
+        let batch = Batch::new(&mut scene.rng, &scene.world);
         let launched = scene.run(shim, batch, |_, _| ())?;
         if !launched.lost.is_empty() {
             return Err(format!("{} rows were not read", launched.lost.len()));
