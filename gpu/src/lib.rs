@@ -46,7 +46,6 @@ mod ticket;
 mod view;
 mod warm;
 mod warming;
-mod written_rows;
 
 pub use ablations::Ablations;
 pub use adopt::GpuPreparedTables;

@@ -37,4 +37,3 @@ mod saved_cache;
 mod stand_in;
 mod updates;
 mod wraps;
-mod written_rows;

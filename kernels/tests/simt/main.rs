@@ -26,4 +26,3 @@ mod ring_test;
 mod sample;
 mod sets;
 mod windows;
-mod written;
