@@ -9,14 +9,18 @@ setting `kernels` decides, `pip wheel -C kernels=no ./python`, or else the varia
 - `yes`: with machine code, or the build fails;
 - `no`: without, and NVRTC is not asked for.
 
+Beside it there is maturin's own setting `build-args`, also called `maturin.build-args`. Any other name is refused.
+
 A wheel is tagged manylinux, as low as its library's symbols of glibc allow. Where they allow none, it is tagged linux, and one line says why.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -43,20 +47,34 @@ PACKAGE = "nvidia-cuda-nvrtc"
 REQUIREMENT = f"{PACKAGE}==13.0.*"
 SETTING = "kernels"
 CHOICES = ("auto", "yes", "no")
+#: Names of settings that maturin reads.
+OF_MATURIN = ("build-args", "maturin.build-args")
 
 Settings = Mapping[str, Any] | None
 
 
 def chosen(settings: Settings) -> str:
     """Whether wheels get machine code: what the settings say, or else the environment."""
+    check_names(settings)
     given = (settings or {}).get(SETTING) or os.environ.get("WARPROW_KERNELS") or "auto"
     if given not in CHOICES:
         raise SystemExit(f"warprow: kernels={given} is not possible: give auto, yes or no")
     return str(given)
 
 
+def check_names(settings: Settings) -> None:
+    """Refuses settings that nobody reads: maturin passes over them, and a wheel would be built as if they had not been given."""
+    known = (SETTING, *OF_MATURIN)
+    for name in settings or {}:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            meant = f"did you mean {near[0]}? " if near else ""
+            raise SystemExit(f"warprow: there is no setting {name!r}: {meant}Known settings are {', '.join(known)}")
+
+
 def without_ours(settings: Settings) -> dict[str, Any] | None:
     """The settings that are maturin's."""
+    check_names(settings)
     return None if settings is None else {name: value for name, value in settings.items() if name != SETTING}
 
 
@@ -134,6 +152,7 @@ def compile_kernels() -> str | None:
 def build_wheel(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
     choice = chosen(config_settings)
     settings = with_tag(config_settings)
+    take_back_kernels()
     if choice == "no":
         print("warprow: the wheel is built without the kernels' machine code, as kernels=no says", file=sys.stderr)
         with kernels_aside():
@@ -153,6 +172,16 @@ def remove_kernels() -> None:
     """Removes what an earlier build left, so that a wheel has all of it or nothing."""
     for path in KERNELS.iterdir() if KERNELS.is_dir() else ():
         path.unlink()
+
+
+def take_back_kernels() -> None:
+    """Puts back what a build has put aside that was killed before its end. Where there are kernels since, those aside are older: they go."""
+    if not ASIDE.is_dir():
+        return
+    if KERNELS.is_dir():
+        shutil.rmtree(ASIDE)
+    else:
+        ASIDE.rename(KERNELS)
 
 
 @contextmanager
@@ -192,4 +221,5 @@ def prepare_metadata_for_build_editable(metadata_directory: str, config_settings
 
 
 def build_editable(wheel_directory: str, config_settings: Settings = None, metadata_directory: str | None = None) -> str:
+    take_back_kernels()
     return str(maturin.build_editable(wheel_directory, without_ours(config_settings), metadata_directory))

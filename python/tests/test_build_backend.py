@@ -154,6 +154,50 @@ def test_code_that_is_not_wanted_is_neither_made_nor_lost(
     assert [path.name for path in backend.KERNELS.iterdir()] == ["lookup-sm_90-1.cubin"]
 
 
+def test_settings_that_nobody_reads_are_refused(backend: Any, maturin: Maturin, tmp_path: Path) -> None:
+    hooks = (
+        backend.get_requires_for_build_wheel,
+        backend.get_requires_for_build_sdist,
+        backend.get_requires_for_build_editable,
+        *(lambda settings, hook=hook: hook(str(tmp_path), settings) for hook in (
+            backend.build_wheel,
+            backend.build_sdist,
+            backend.build_editable,
+            backend.prepare_metadata_for_build_wheel,
+            backend.prepare_metadata_for_build_editable,
+        )),
+    )
+    for hook in hooks:
+        with pytest.raises(SystemExit, match="no setting 'kernel': did you mean kernels.*Known settings are kernels, build-args, maturin.build-args"):
+            hook({"kernel": "no"})
+        with pytest.raises(SystemExit, match="no setting 'colour': Known settings are"):
+            hook({"kernels": "no", "colour": "red"})
+    assert maturin.given == []
+    assert backend.build_wheel(str(tmp_path), {"kernels": "no", "maturin.build-args": "--locked"}) == MADE
+
+
+def test_kernels_that_a_killed_build_put_aside_come_back(
+    backend: Any, maturin: Maturin, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def aside() -> None:
+        backend.ASIDE.mkdir()
+        (backend.ASIDE / "lookup-sm_90-1.cubin").write_text("put aside")
+
+    aside()
+    assert backend.build_wheel(str(tmp_path), {"kernels": "no"}) == MADE
+    assert maturin.seen == [] and not backend.ASIDE.exists()
+    assert (backend.KERNELS / "lookup-sm_90-1.cubin").read_text() == "put aside"
+    # Beside what was compiled since, it is older.
+    aside()
+    (backend.KERNELS / "lookup-sm_90-1.cubin").write_text("newer")
+    compiling(backend, monkeypatch, code=0, files=("lookup-sm_90-2.cubin",))
+    assert backend.build_wheel(str(tmp_path), {"kernels": "yes"}) == MADE
+    assert maturin.seen == ["lookup-sm_90-2.cubin"] and not backend.ASIDE.exists()
+    aside()
+    backend.build_editable(str(tmp_path))
+    assert not backend.ASIDE.exists()
+
+
 def test_wheels_are_tagged_manylinux_unless_the_caller_has_a_wish(
     backend: Any, maturin: Maturin, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
