@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs a static x86-64 binary in the guest, as an ordinary user, with every NVMe function bound to vfio-pci and their PCI
+# Runs an x86-64 binary in the guest, with the libraries that it is linked to, as an ordinary user, with every NVMe function bound to vfio-pci and their PCI
 # addresses in $NVME_FUNCTIONS, its memory limit in $MEMLOCK_KIB. The guest's console comes out on stdout.
 #
 #   run.sh [options] BINARY [argument...]
@@ -72,12 +72,17 @@ mkdir "$work/top"
 cp "$init" "$work/top/init"
 chmod +x "$work/top/init"
 cp "$binary" "$work/top/test"
+# The guest has no libraries of its own; a binary that is linked to some brings them, with the loader, at the paths of this machine.
+for library in $(ldd "$binary" 2>/dev/null | grep -o '/[^ ]*' || true); do
+    mkdir -p "$work/top$(dirname "$library")"
+    cp -L "$library" "$work/top$library"
+done
 printf "LIMIT=%s MEMLOCK_KIB=%s GUEST_VFIO=%s KEEP='%s'\n" "$limit" "$memlock" "$vfio" "${keep[*]}" >"$work/top/settings"
 : >"$work/top/arguments"
 [ $# -eq 0 ] || printf '%s\n' "$@" >"$work/top/arguments"
 {
     cat "${archives[@]}"
-    (cd "$work/top" && find . -type f | "$root/bin/busybox" cpio -o -H newc 2>/dev/null)
+    (cd "$work/top" && find . -mindepth 1 | "$root/bin/busybox" cpio -o -H newc 2>/dev/null)
 } >"$work/initrd"
 
 # Fresh, empty drives for each attempt; sets the array devices.

@@ -9,9 +9,8 @@ set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 turns=${1:-5}
-target=x86_64-unknown-linux-gnu
 "$here/fetch.sh" >/dev/null
-binary=$(cd "$here/../.." && CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
-    cargo build --quiet --release --package warprow-bench --bin bench-ring --target "$target" --message-format json-render-diagnostics |
+binary=$(cd "$here/../.." &&
+    cargo build --quiet --release --package warprow-bench --bin bench-ring --message-format json-render-diagnostics |
     sed -n 's/.*"executable":"\([^"]*\/bench-ring\)".*/\1/p')
 exec "$here/run.sh" --limit $((60 + turns * 120)) --init "$here/init-speed" --drive 64M,addr=8.0 "$binary" "$turns"

@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # The driver and the tool on QEMU's NVMe controller through the real VFIO: builds them, boots guests, runs every check.
 # Exit code 77 and one line where this machine cannot run guests (see fetch.sh).
+# WARPROW_GUEST_PACKAGES is what cargo builds the three programs with (`--workspace --tests`: with the features that
+# `cargo test --workspace` has compiled everything with).
 # WARPROW_GUEST_KILLS is how many processes are killed while their kernels drive a queue, for each placement (default 10).
 #
 #   suite.sh           through the functions' groups in a type 1 container: eight guests
@@ -20,15 +22,12 @@ case $way in
         ;;
     *) echo 'usage: suite.sh [type1 | iommufd]' >&2 && exit 2 ;;
 esac
-target=x86_64-unknown-linux-gnu
 "$here/fetch.sh" >/dev/null
 
-# Static: the guest has no libraries. With --target, so that procedural macros stay as they are.
 # In one call: dependencies are compiled once, with the features that all three need.
-built=$(cd "$here/../.." && CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS='-C target-feature=+crt-static' \
-    cargo build --quiet -p warprow-conformance -p warprow -p warprow-guest-gpu --bin guest-nvme --bin warprow --bin guest-gpu \
-    --target "$target" --message-format json-render-diagnostics)
-executable() { sed -n 's/.*"executable":"\([^"]*\/'"$1"'\)".*/\1/p' <<<"$built"; }
+read -ra packages <<<"${WARPROW_GUEST_PACKAGES:--p warprow-conformance -p warprow -p warprow-guest-gpu}"
+built=$(cd "$here/../.." && cargo build --quiet "${packages[@]}" --bins --message-format json-render-diagnostics)
+executable() { sed -n 's/.*"executable":"\([^"]*\/debug\/'"$1"'\)".*/\1/p' <<<"$built"; }
 binary=$(executable guest-nvme)
 warprow=$(executable warprow)
 gpu=$(executable guest-gpu)
