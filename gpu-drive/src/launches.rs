@@ -88,7 +88,8 @@ impl Launches {
     }
 
     /// Launches a turn for `queues` and waits for its end; they are then as the kernel has left them. What `turn` says of queues, mappings
-    /// and words is filled in here. After an error whatever was launched may come yet.
+    /// and words is filled in here. `look` is called again and again meanwhile: it may ask the turn to end. After an error whatever was
+    /// launched may come yet.
     ///
     /// # Safety
     /// What `turn`, `queues` and `mappings` name is as `cuda/answer.cu` says, and stays until this has returned, or, after an error, until
@@ -99,13 +100,14 @@ impl Launches {
         turn: &abi::Turn,
         queues: &mut [abi::Queue],
         mappings: &[abi::Mapping],
+        mut look: impl FnMut(),
     ) -> Result<(), PlayerError> {
         let began = Instant::now();
         loop {
             let index = self.free_place(began)?;
             // SAFETY: the caller's promise; nothing was launched at this place that has not ended.
             unsafe { self.launch(player, index, turn, queues, mappings)? };
-            if self.has_ended(index, began)? {
+            if self.has_ended(index, began, &mut look)? {
                 self.preferred = index;
                 let pinned = self.pinned.memory();
                 for (number, queue) in queues.iter_mut().enumerate() {
@@ -187,11 +189,12 @@ impl Launches {
 
     /// Waits for the end of the latest launch, at place `index`; false if it was called off instead: it then touches nothing of the
     /// drive's when it comes. `began`: when the turn began.
-    fn has_ended(&mut self, index: usize, began: Instant) -> Result<bool, PlayerError> {
+    fn has_ended(&mut self, index: usize, began: Instant, look: &mut impl FnMut()) -> Result<bool, PlayerError> {
         let (number, launched) = (self.number, Instant::now());
         let (mut looks, mut asked, mut has_begun) = (0u32, Duration::ZERO, false);
         while self.word(index, abi::words::ENDED) != number {
             looks += 1;
+            look();
             if looks <= LOOKS {
                 std::hint::spin_loop();
                 continue;

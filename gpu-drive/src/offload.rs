@@ -189,9 +189,17 @@ impl GpuOffload {
             ..self.turn
         };
         let Held { launches, player, leave, .. } = &mut *self.held;
+        let mut is_asked = false;
+        // The kernel does not look at these doorbells, as the thread that waits for it can.
+        let look = || {
+            if !is_asked && turn.beside.iter().any(|doorbell| doorbell.has_moved(turn.doorbells)) {
+                is_asked = true;
+                leave.leave();
+            }
+        };
         // SAFETY: the rings and mappings are memory that is pinned; the controller keeps them mapped during a turn, and whoever pinned
         // them unmaps them, or deletes their queues, before they are unpinned. The rest is this one's.
-        if let Err(error) = unsafe { launches.run(player, &of_turn, &mut self.served, &self.reached) } {
+        if let Err(error) = unsafe { launches.run(player, &of_turn, &mut self.served, &self.reached, look) } {
             // Whatever has become of the launch: if it comes, it finds that it is to touch nothing.
             leave.leave();
             self.is_given_up = true;

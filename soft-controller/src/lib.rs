@@ -64,7 +64,8 @@ pub use interrupt::InterruptSink;
 pub use iommu::RemoteMemory;
 pub use namespace::{FormatHook, FormatStep, Namespace};
 pub use offload::{
-    Leave, MOST_BYTES as MOST_OFFLOADED_BYTES, MappedPlace, Mapping, Offload, OffloadFailure, OffloadQueue, Turn,
+    Leave, MOST_BYTES as MOST_OFFLOADED_BYTES, MappedPlace, Mapping, Offload, OffloadFailure, OffloadQueue,
+    SeenDoorbell, Turn,
 };
 pub use offload_maker::{
     OffloadLack, OffloadLackKind, OffloadMaker, OffloadRate, OffloadRequest, Offloaded, register_offloads,

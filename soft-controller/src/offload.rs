@@ -35,8 +35,8 @@ pub trait Offload: Send + fmt::Debug {
     fn reaches(&mut self, turn: &Turn<'_>, queues: &mut [OffloadQueue]) -> bool;
 
     /// Serves those of `queues` that are [`reached`](OffloadQueue::reached) until nothing has come for `turn.linger`, for `turn.limit` at
-    /// most, and until it is [asked to leave](Leave) or the admin queue's doorbell has moved. Writes to each queue how far it came. Queues
-    /// that are not reached stay as they are.
+    /// most, and until it is [asked to leave](Leave), the admin queue's doorbell has moved, or one of [`Turn::beside`] has. Writes to each
+    /// queue how far it came. Queues that are not reached stay as they are.
     fn serve(&mut self, turn: &Turn<'_>, queues: &mut [OffloadQueue]) -> Result<(), OffloadFailure>;
 
     /// What ends a turn before its time. The same each time.
@@ -83,6 +83,22 @@ pub enum MappedPlace {
     },
 }
 
+/// A doorbell, and what was seen there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenDoorbell {
+    /// Offset in the doorbells' memory.
+    pub offset: usize,
+    /// The 32 bits as they lay there.
+    pub value: u32,
+}
+
+impl SeenDoorbell {
+    /// Whether it has another value now.
+    pub fn has_moved(&self, doorbells: &DmaMemory) -> bool {
+        doorbells.load_u32(self.offset) != self.value
+    }
+}
+
 /// What a turn is about.
 #[derive(Debug)]
 pub struct Turn<'a> {
@@ -93,6 +109,9 @@ pub struct Turn<'a> {
     pub leave_count: u32,
     /// The admin queue's tail doorbell, at offset 0, as it was seen: another value ends the turn.
     pub admin_seen: u32,
+    /// Tail doorbells of queues that the worker serves, and that were empty: the turn ends when one moves, so that such a queue does not wait
+    /// for `limit`.
+    pub beside: &'a [SeenDoorbell],
     /// The namespace's identifier.
     pub nsid: u32,
     /// Base-two logarithm of the LBA size in bytes.

@@ -8,7 +8,7 @@ use warprow_spec::Status;
 
 use crate::announce::Announcer;
 use crate::iommu::{Dma, RingMemory};
-use crate::offload::OffloadQueue;
+use crate::offload::{OffloadQueue, SeenDoorbell};
 
 pub(crate) const SQE_BYTES: usize = 64;
 pub(crate) const CQE_BYTES: usize = 16;
@@ -71,6 +71,12 @@ impl Sq {
     /// Whether the doorbell has a value that its queue can have.
     pub(crate) fn is_doorbell_valid(&self, doorbells: &DmaMemory) -> bool {
         u32::from_le(doorbells.load_u32(self.doorbell)) < self.size
+    }
+
+    /// The tail doorbell, if no command waits or is under way.
+    pub(crate) fn empty(&self, doorbells: &DmaMemory) -> Option<SeenDoorbell> {
+        let seen = SeenDoorbell { offset: self.doorbell, value: doorbells.load_u32(self.doorbell) };
+        (self.inflight == 0 && u32::from_le(seen.value) == self.head).then_some(seen)
     }
 
     /// Whether the doorbell tells of commands that were not fetched.

@@ -13,7 +13,7 @@ use crate::error_log::{ERRORS_KEPT, ErrorRecord};
 use crate::failure::Failure;
 use crate::fault::Fault;
 use crate::nvm::{Begun, Io};
-use crate::offload::{Offload, OffloadQueue};
+use crate::offload::{Offload, OffloadQueue, SeenDoorbell};
 use crate::plan::Plan;
 use crate::progress::StepProgress;
 use crate::queue::{Completion, Cq, Sq};
@@ -63,6 +63,8 @@ pub(crate) struct Shard {
     /// Who executes plain reads instead, and the queues as it is told of them.
     pub(crate) offload: Option<Box<dyn Offload>>,
     pub(crate) offloaded: Vec<OffloadQueue>,
+    /// Doorbells of the worker's own queues that end a turn.
+    pub(crate) beside: Vec<SeenDoorbell>,
     /// What becomes of each queue in this round; empty: the worker serves them all.
     pub(crate) plans: Vec<Plan>,
     /// The offload had a turn in the latest round, and answered nothing.
@@ -97,6 +99,7 @@ impl Shard {
             watched: None,
             offload: None,
             offloaded: Vec::new(),
+            beside: Vec::new(),
             plans: Vec::new(),
             in_vain: false,
             looked: None,
@@ -186,7 +189,7 @@ impl Shard {
     }
 
     /// Whether an interrupt waits for its time.
-    fn is_to_announce(&self, core: &Core) -> bool {
+    pub(crate) fn is_to_announce(&self, core: &Core) -> bool {
         core.interrupts.are_wanted() && self.cqs.iter().any(Cq::is_to_announce)
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use warprow_spec::NvmOpcode;
 
 use crate::core::Core;
-use crate::offload::{Offload, OffloadFailure, OffloadQueue, Turn};
+use crate::offload::{Offload, OffloadFailure, OffloadQueue, SeenDoorbell, Turn};
 use crate::plan::Plan;
 use crate::progress::StepProgress;
 use crate::shard::{RingFault, Shard};
@@ -17,7 +17,7 @@ const LEFT_TO_WORKER: u32 = 64;
 /// How long a turn waits for commands: for the first after somebody said that commands are about to come, and otherwise.
 const EXPECTANT_LINGER: Duration = Duration::from_millis(1);
 const LINGER: Duration = Duration::from_micros(20);
-/// How long a turn lasts at most, and how long where the worker has queues of its own to serve.
+/// How long a turn lasts at most, and how long where queues of the worker's own hold commands already.
 const LIMIT: Duration = Duration::from_millis(5);
 const SHARED_LIMIT: Duration = Duration::from_micros(250);
 
@@ -88,7 +88,10 @@ impl Shard {
             self.cqs[sq.cq].describe(&mut queue);
             queue
         }));
+        let mut beside = std::mem::take(&mut self.beside);
+        beside.clear();
         let mut turn = Turn {
+            beside: &[],
             doorbells: &core.doorbells,
             leave_count,
             admin_seen: core.admin_seen.load(Ordering::Relaxed).to_le(),
@@ -113,14 +116,29 @@ impl Shard {
         }
         let mut answered = None;
         if wanted {
-            if self.plans.contains(&Plan::Worker) {
+            if !self.find_empty(core, &mut beside) {
                 turn.limit = SHARED_LIMIT;
             }
+            turn.beside = &beside;
             offload.serve(&turn, &mut queues)?;
             answered = Some(self.take_over(core, gate, turn.now, &queues)?);
         }
-        self.offloaded = queues;
+        (self.offloaded, self.beside) = (queues, beside);
         Ok(answered)
+    }
+
+    /// Finds the doorbells of the worker's own queues that are empty; whether all of them are, and nothing else waits for the worker.
+    fn find_empty(&self, core: &Core, empty: &mut Vec<SeenDoorbell>) -> bool {
+        let own = self.sqs.iter().zip(&self.plans).filter(|(_, plan)| **plan == Plan::Worker);
+        let mut all = !self.is_to_announce(core);
+        for (sq, _) in own {
+            let posted = self.cqs.get(sq.cq).is_some_and(|cq| !cq.has_overflow());
+            match sq.empty(&core.doorbells) {
+                Some(doorbell) if posted => empty.push(doorbell),
+                _ => all = false,
+            }
+        }
+        all
     }
 
     /// Logarithm of the LBA size and number of LBAs of the first namespace, if an offload may execute its reads now.

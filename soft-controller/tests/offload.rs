@@ -137,10 +137,34 @@ fn a_queue_out_of_reach_is_the_workers_and_the_others_are_not() {
         read_on(&mut host, 2, &page);
     }
     assert_eq!(counts(&host), (3, before + 3));
-    assert!(desk.script().turns.iter().all(|turn| turn.0 == [2] && turn.2 < Duration::from_millis(5)));
+    assert!(desk.script().turns.iter().all(|turn| turn.0 == [2] && turn.2 == Duration::from_millis(5)));
+    // While the other queue holds commands, it is not to wait for long.
+    let cids = [1, 2].map(|queue| (queue, host.push(queue, read(&page))));
+    cids.iter().for_each(|&(queue, _)| host.ring(queue));
+    assert!(cids.iter().all(|&(queue, cid)| host.completion(queue, cid).status().is_success()));
+    assert_eq!(desk.script().turns.last().unwrap().2, Duration::from_micros(250));
+    assert_eq!(counts(&host), (4, before + 4));
     desk.script().no_doorbells = true;
     read_on(&mut host, 2, &page);
-    assert_eq!(counts(&host), (3, before + 4), "the doorbells are out of reach");
+    assert_eq!(counts(&host), (4, before + 5), "the doorbells are out of reach");
+}
+
+/// A store has such a queue on each drive, for what it keeps of itself.
+#[test]
+fn a_command_on_a_queue_of_the_workers_ends_a_turn() {
+    let desk = Desk::default();
+    let (mut host, page) = threaded(&desk);
+    host.create_pair(2, 8);
+    desk.script().unreached = vec![1];
+    desk.script().wait = Some(Duration::ZERO);
+    for round in 0..5 {
+        read_on(&mut host, 2, &page);
+        assert!(desk.serving.load(Ordering::SeqCst), "the turn waits for commands, for 20 s");
+        let start = Instant::now();
+        read_on(&mut host, 1, &page);
+        assert!(start.elapsed() < Duration::from_secs(5), "round {round}: {:?}", start.elapsed());
+        assert!(!desk.serving.load(Ordering::SeqCst), "the turn goes on");
+    }
 }
 
 #[test]

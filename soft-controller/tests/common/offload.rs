@@ -215,8 +215,9 @@ impl Offload for HostOffload {
             if busy {
                 idle_since = Instant::now();
             }
-            let admin = turn.doorbells.load_u32(0) != turn.admin_seen;
-            let lasts = wait.is_some() && !admin && idle_since.elapsed() < Duration::from_secs(20);
+            let ends = turn.doorbells.load_u32(0) != turn.admin_seen
+                || turn.beside.iter().any(|doorbell| doorbell.has_moved(turn.doorbells));
+            let lasts = wait.is_some() && !ends && idle_since.elapsed() < Duration::from_secs(20);
             if queues.iter().any(|queue| queue.stopped) || !busy && !lasts {
                 break;
             }
