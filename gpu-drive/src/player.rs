@@ -102,6 +102,17 @@ impl Player {
         }
         let code = compile_with(SOURCE, &[], &OPTIONS, Arch { major, minor })?;
         let _current = gpu.enter()?;
+        let mut loading = sys::CUmoduleLoadingMode::CU_MODULE_EAGER_LOADING;
+        // SAFETY: the context is current; a number is stored.
+        cuda("how modules are loaded", unsafe { sys::cuModuleGetLoadingMode(&mut loading) })?;
+        if loading == sys::CUmoduleLoadingMode::CU_MODULE_LAZY_LOADING {
+            tracing::warn!(
+                gpu = gpu.name(),
+                "CUDA loads modules lazily: while a kernel waits for a drive that this GPU plays, the first use of another kernel on the same \
+                 GPU holds the drive up until the look-up's time-out. Set CUDA_MODULE_LOADING=EAGER before CUDA is used, use each kernel once \
+                 before, or have another GPU play the drive"
+            );
+        }
         // SAFETY: an image for this device, fresh from the compiler or from its cache.
         let module = unsafe { KernelModule::load(&gpu, &code) };
         let module = module.map_err(|code| PlayerError::Cuda("the answering kernel", code))?;

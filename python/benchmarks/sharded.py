@@ -483,6 +483,9 @@ def main() -> None:
     options = parser.parse_args()
     # A drive that the GPU plays which looks up is held up by streams that share a hardware queue with it.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
+    if options.player == "gpu" and "drives" in options.tiers:
+        # So is one beside which a kernel is used for the first time, if it is loaded only then: rows would be lost.
+        os.environ.setdefault("CUDA_MODULE_LOADING", "EAGER")
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         shapes = Shapes(options.rows, options.dim)
