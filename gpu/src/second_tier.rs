@@ -72,9 +72,11 @@ impl SecondTier {
     pub(crate) fn finish(&mut self) -> Result<(), GpuError> {
         let Self::Peer { memory, gathered } = self else { return Ok(()) };
         let Some(rows) = gathered.take() else { return Ok(()) };
-        let mut part = vec![0; CHUNK.min(rows.len())];
-        for begin in (0..rows.len()).step_by(CHUNK) {
-            let len = CHUNK.min(rows.len() - begin);
+        // Memory of the host is whole pages, and may be longer than what it is copied to.
+        let bytes = usize::try_from(memory.bytes()).map_or(rows.len(), |bytes| bytes.min(rows.len()));
+        let mut part = vec![0; CHUNK.min(bytes)];
+        for begin in (0..bytes).step_by(CHUNK) {
+            let len = CHUNK.min(bytes - begin);
             let Some(part) = part.get_mut(..len) else { break };
             rows.read(begin, part);
             memory.write(begin as u64, part)?;
