@@ -4,8 +4,8 @@
 
 Every rank has its own batch of `--batch` samples, so N ranks look up N times as much in a step (and `--strong` divides one batch among
 them). Ids follow a power law in each table. With `memory`, all rows lie in GPU memory; with `drives`, 5% of the rows do, the hottest, and
-the others on an emulated drive for each rank: its GPU plays it, with `--iops` reads a second, or threads of the host do (`--player
-threads`), with the timing of a P5800X. Ranks have stores of their own: each row lies on one rank's drive. In `shared` lines,
+the others on an emulated drive for each rank: threads of the host play it, with the timing of a P5800X, or, of a single rank, its GPU does
+(`--player gpu`), with `--iops` reads a second. Ranks have stores of their own: each row lies on one rank's drive. In `shared` lines,
 all ranks open one drive of the whole store, each at 1/N of its rate.
 
 Every output is compared with what the rows are: bit for bit, sums of ranks in the order of ranks. What a step waits for exchanges is timed
@@ -465,7 +465,7 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2], help="how many GPUs, in turn; the first is the baseline")
     parser.add_argument("--batch", type=int, nargs="+", default=[65536], help="samples of each rank")
     parser.add_argument("--stores", nargs="+", default=["own", "shared"], choices=["own", "shared"], help="of several ranks")
-    parser.add_argument("--player", default="gpu", choices=["gpu", "threads"], help="who plays drives, of ranks on GPUs")
+    parser.add_argument("--player", default="threads", choices=["gpu", "threads"], help="who plays drives, of ranks on GPUs")
     parser.add_argument("--phases", action="store_true", help="also the parts of a step")
     parser.add_argument("--kernels", action="store_true", help="with --phases: also the kernels of a step, which takes long to be added up")
     parser.add_argument("--graphs", action="store_true", help="also steps that one CUDA graph has")
@@ -481,6 +481,8 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=["cuda", "cpu"])
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    if options.device == "cuda" and options.player == "gpu" and "drives" in options.tiers and max(options.ranks) > 1:
+        parser.error("--player gpu with several ranks: beside NCCL's kernels GPUs that look up did not play their drives in time: give --player threads")
     # A drive that the GPU plays which looks up is held up by streams that share a hardware queue with it.
     os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
     if options.player == "gpu" and "drives" in options.tiers:
