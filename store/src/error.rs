@@ -198,6 +198,22 @@ pub enum StoreError {
         /// The table.
         table: String,
     },
+    /// A record of last touches does not have the table whose keys are to expire. Nothing was changed.
+    #[error("the record of last touches has nothing of table {table:?}: it has {}", list(.known))]
+    NoTouches {
+        /// The table.
+        table: String,
+        /// The tables that it has.
+        known: Vec<String>,
+    },
+    /// A record of last touches cannot be read or written.
+    #[error("the record of last touches {}: {source}", path.display())]
+    TouchesFile {
+        /// The file.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: crate::TouchesFileError,
+    },
     /// Keys of a table were created or removed since it was written, and ranks are about to change.
     #[error(
         "keys of a table of generation {generation} were created or removed since it was written: compact it first"

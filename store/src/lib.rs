@@ -60,6 +60,7 @@ mod store;
 mod table_check;
 mod table_identity;
 mod table_version;
+mod touches;
 mod update;
 mod verified;
 mod verify;
@@ -85,9 +86,10 @@ pub use pace::Pace;
 pub use scrub::{ScrubOptions, ScrubPosition, ScrubProgress, ScrubReport};
 pub use skipped_tensor::SkippedTensor;
 pub use store::{DriveState, OpenOptions, Store, TableInfo};
+pub use touches::{LastTouches, TouchesFileError};
 pub use update::{
-    CheckRows, CompactionNeeds, CompactionReport, Compactor, CompactorOptions, FillRow, PendingTable, PendingUpdates,
-    TakeRow, UpdateOptions,
+    CheckRows, CompactionNeeds, CompactionReport, Compactor, CompactorOptions, ExpireOptions, ExpireReport,
+    ExpiredKeys, FillRow, PendingTable, PendingUpdates, TakeRow, UpdateOptions,
 };
 pub use verified::{DamageKind, DamagedUnit, MetadataReport, VerifyReport};
 pub use verify::Verifier;

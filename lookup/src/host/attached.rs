@@ -3,13 +3,14 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use warprow_layout::Ranks;
+use warprow_layout::{Ranks, Table};
 use warprow_store::view::{Overlay, SparseIds, StoreView, TableVersion, lock};
 use warprow_store::{ReadCurve, StoreError};
 
 use super::memory::Memory;
 use super::options::HostOptions;
 use super::row_cache::{CachedTable, Claim, RowCache};
+use super::touches::{TouchRecord, TouchedTable};
 use crate::chosen_rows::{ChosenRows, choose_ranks, usable_list};
 use crate::popularity::RowCounters;
 use crate::prepare::ReadPacer;
@@ -28,6 +29,8 @@ pub(crate) struct Attached {
     pub cache: Option<Arc<RowCache>>,
     /// Counts of what is looked up, if the options ask for them; tables that are attached later share them.
     pub counters: Option<Arc<RowCounters>>,
+    /// When keys were last touched, if the options ask for it; tables that are attached later share it.
+    pub touches: Option<Arc<TouchRecord>>,
     pub options: HostOptions,
     /// By member: the drive's read curve, if there is one and it is used, and the rule which reads share a command.
     pub curves: Vec<Option<ReadCurve>>,
@@ -39,7 +42,7 @@ pub(crate) struct Attached {
 pub(crate) struct HostTable {
     pub located: TableVersion,
     /// Rows that were updated; `None`: they could not be read, and plans for the table fail.
-    overlay: Option<Arc<Overlay>>,
+    pub(super) overlay: Option<Arc<Overlay>>,
     order: OnceLock<Order>,
     /// How many rows are in the DRAM tier, from `dram_byte` on: those of the first ranks, unless others are `chosen`.
     pub hot_rows: u64,
@@ -51,6 +54,8 @@ pub(crate) struct HostTable {
     pub cached: Option<CachedTable>,
     /// The table's number among those that are counted; `None`: it is not.
     pub counted: Option<u16>,
+    /// Where it is noted when the table's keys were last touched; `None`: it is not.
+    pub touched: Option<Arc<TouchedTable>>,
 }
 
 /// What is read of a table besides its rows, when a plan first needs the table. So damage of one table's order or keys
@@ -142,6 +147,12 @@ impl Attached {
             }
             (None, None) => None,
         };
+        let touches = match (before, options.touch_epoch) {
+            (Some(before), _) => before.touches.clone(),
+            (None, Some(epoch)) => Some(Arc::new(TouchRecord::new(epoch)?)),
+            (None, None) => None,
+        };
+        let touched = |table: &Table| touches.as_ref().map_or(Ok(None), |touches| touches.of_table(table, before));
         let number = |name: &str| counters.as_ref().and_then(|counters| counters.number(name));
         let mut tables = Vec::with_capacity(located.len());
         for (((located, overlay), hot_rows), list) in located.into_iter().zip(overlays).zip(hot).zip(lists) {
@@ -158,8 +169,12 @@ impl Attached {
                 overlay,
                 cached: None,
                 counted: number(&located.table().name),
+                touched: touched(located.table())?,
                 located,
             });
+        }
+        if let (Some(touches), Some(before)) = (&touches, before) {
+            touches.leave(store, before, &tables)?;
         }
         let cache = match before.and_then(|before| before.cache.clone()) {
             None if options.cache_bytes != 0 => {
@@ -181,7 +196,18 @@ impl Attached {
         }
         let merge_rules = options.merging.merge_rules(&curves, store.drives());
         let totals = before.map(|before| before.totals.clone()).unwrap_or_default();
-        Ok(Arc::new(Self { store: store.clone(), tables, dram, cache, counters, options, curves, merge_rules, totals }))
+        Ok(Arc::new(Self {
+            store: store.clone(),
+            tables,
+            dram,
+            cache,
+            counters,
+            touches,
+            options,
+            curves,
+            merge_rules,
+            totals,
+        }))
     }
 }
 

@@ -3,7 +3,8 @@
 //! `attached.rs` has tables with their tiers, which a host reads; `current.rs` the tables that it reads at present;
 //! `prepared.rs` a plan's features resolved against these; `planned.rs` a plan with its slots; `state.rs` what a slot
 //! owns, and the order of a look-up's stages; `read.rs` and `expand.rs` the two stages that run side by side;
-//! `row_cache.rs` rows from drives that are kept for later look-ups; `reranker.rs` a DRAM tier that follows what is looked up.
+//! `row_cache.rs` rows from drives that are kept for later look-ups; `reranker.rs` a DRAM tier that follows what is looked up;
+//! `touches.rs` and `last_touches.rs` when keys were last touched.
 
 mod adopt;
 mod attached;
@@ -14,6 +15,7 @@ mod ending;
 mod executor;
 mod expand;
 mod kept;
+mod last_touches;
 mod memory;
 mod options;
 mod plan;
@@ -26,6 +28,7 @@ mod row_cache;
 mod rows_out;
 mod slot;
 mod state;
+mod touches;
 
 pub use adopt::PreparedTables;
 pub use executor::HostExecutor;

@@ -43,6 +43,11 @@ pub struct HostOptions {
     /// [`HostExecutor::start_reranker`](crate::HostExecutor::start_reranker). That takes a thread, which is idle where nothing is looked
     /// up. `None`: they are not counted.
     pub counters: Option<CounterOptions>,
+    /// The epoch, from 1 to 65,535, that look-ups note as that of the last touch of each key that they find in its table, until
+    /// [`HostExecutor::set_touch_epoch`](crate::HostExecutor::set_touch_epoch) gives a later one: for
+    /// [`HostExecutor::last_touches`](crate::HostExecutor::last_touches) and [`Store::expire`](warprow_store::Store::expire). That takes 2
+    /// bytes for each row of a table whose keys are stored. `None`: nothing is noted.
+    pub touch_epoch: Option<u16>,
     /// Queue pairs that each slot has on every drive. The thread that looks up serves them all: this starts no threads.
     /// One queue pair reaches the bandwidth of a drive; a controller that serves each queue by a thread or a core of
     /// its own may gain from more.
@@ -64,7 +69,7 @@ pub struct HostOptions {
 }
 
 impl Default for HostOptions {
-    /// No DRAM tier, no cache, one queue pair for each slot and drive, 1,023 commands in flight, the store's time-out, no checks,
+    /// No DRAM tier, no cache, no counts, no last touches, one queue pair for each slot and drive, 1,023 commands in flight, the store's time-out, no checks,
     /// neighbouring rows in one command.
     fn default() -> Self {
         let merging = ReadMerging::default();
@@ -72,6 +77,7 @@ impl Default for HostOptions {
             dram_bytes: 0,
             cache_bytes: 0,
             counters: None,
+            touch_epoch: None,
             queue_pairs: 1,
             depth: 1023,
             timeout: None,
@@ -99,6 +105,12 @@ impl HostOptions {
     #[must_use]
     pub fn with_counters(self, counters: CounterOptions) -> Self {
         Self { counters: Some(counters), ..self }
+    }
+
+    /// The options with last touches noted, at first as those of epoch `epoch`.
+    #[must_use]
+    pub fn with_touch_epoch(self, epoch: u16) -> Self {
+        Self { touch_epoch: Some(epoch), ..self }
     }
 
     /// The options with `queue_pairs` queue pairs for each slot on each drive.

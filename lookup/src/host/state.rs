@@ -337,6 +337,10 @@ impl State {
                         None => keys(&ids[range.clone()], table, rows.1, padding, read_padding, keys_out),
                         Some(sparse) => sparse_keys(&ids[range.clone()], table, sparse, padding, read_padding, keys_out),
                     });
+                    // By what the index says: of a key that was removed and created again, too.
+                    if let (Some(touches), Some(touched)) = (&plan.host.touches, &plan.host_table(table).touched) {
+                        touched.touch(keys_out, touches.epoch());
+                    }
                     if let (Some(sparse), Some(snapshot)) = (sparse, snapshot)
                         && snapshot.creates()
                     {

@@ -4,6 +4,7 @@ mod apply;
 mod compact;
 mod compactor;
 mod desk;
+mod expire;
 mod key_changes;
 mod pending;
 mod remove;
@@ -17,6 +18,7 @@ mod tests;
 
 pub use apply::UpdateOptions;
 pub use compactor::{CompactionReport, Compactor, CompactorOptions};
+pub use expire::{ExpireOptions, ExpireReport, ExpiredKeys};
 pub use pending::{CompactionNeeds, PendingTable, PendingUpdates};
 pub use replace::{CheckRows, FillRow, TakeRow};
 pub(crate) use state::{Updates, is_updated};
