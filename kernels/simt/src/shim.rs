@@ -33,9 +33,9 @@ const CHECKS: &str = "-fsanitize=alignment,null,shift,integer-divide-by-zero";
 const OPTIMISED: &str = "-O1";
 /// For kernels with a bug, which are built for a few runs: building them takes a third of the time.
 const UNOPTIMISED: &str = "-O0";
-/// Real time that a kernel may take.
+/// Processor time that a kernel may take. It is not real time, because that also depends on what else the machine does.
 const LIMIT_NS: u64 = 60_000_000_000;
-/// Real time that a kernel of the program itself may take: it runs in a guest, whose processor is emulated.
+/// Processor time that a kernel of the program itself may take: it runs in a guest, whose processor is emulated.
 #[cfg(kernels_linked)]
 const LIMIT_IN_GUEST_NS: u64 = 300_000_000_000;
 
@@ -229,7 +229,7 @@ impl Shim {
     }
 
     /// The kernels of other sources, built with `compiler` and without its checks; nothing of the build is kept. A
-    /// kernel that takes longer than `limit` has failed.
+    /// kernel that takes more processor time than `limit` has failed.
     pub fn of(compiler: &str, sources: &Sources, limit: Duration) -> Self {
         let library = build(compiler, sources, UNOPTIMISED, false);
         let shim = Self { limit_ns: limit.as_nanos() as u64, ..Self::load(&library) };

@@ -33,7 +33,7 @@ const CHOICE: &str = "WARPROW_MUTANT";
 const NOTHING: &str = "nothing";
 /// Tells the child how many percent of the checks' seeds it has.
 const PERCENT: &str = "WARPROW_MUTANT_PERCENT";
-/// A kernel that takes longer has failed; usual are milliseconds.
+/// A kernel that takes more processor time has failed; usual are milliseconds.
 const LIMIT: Duration = Duration::from_secs(20);
 /// A child whose lanes spin without a yield is ended.
 const HANGS: Duration = Duration::from_secs(300);
