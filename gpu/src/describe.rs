@@ -269,6 +269,11 @@ impl Description {
         (longest, bytes().all(|bytes| bytes.is_multiple_of(16)))
     }
 
+    /// Whether all tables are of f32, f16 or bf16.
+    pub(crate) fn are_floats(&self) -> bool {
+        self.rows.iter().all(|&(_, element, ..)| element <= abi::element::BF16)
+    }
+
     /// The tables of this description, as `view` has them.
     pub(crate) fn tables<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a GpuTable> {
         view.tables.iter().filter(|table| self.names.contains(&table.located.table().name))

@@ -62,6 +62,8 @@ pub(crate) struct Prepared {
     /// Lines of 128 B of the longest row, if no row lies in DRAM; else 1. Warps that share a bag read lines of a row,
     /// not rows, and what reads over the bus cost is rows.
     pub lines_of_row: u32,
+    /// Where bags have so many ids on the average, a block pools a bag; 0: never.
+    pub long_bags: u32,
     /// Where its look-ups leave ids to be counted, and its number there; `None`: they leave none.
     pub sampled: Option<(u64, u32)>,
 }
@@ -91,6 +93,9 @@ impl Sharing {
 
 /// Look-ups of up to so many ids are one kernel, if nothing else is asked for (docs/performance/notes-gpu-drives.md).
 const ONE_KERNEL_IDS: u64 = 128;
+
+/// Bags of so many ids on the average are pooled by a block each: where the longest row has at most 384 B, and where it has more (docs/performance/notes-gpu.md).
+const LONG_BAGS: [u32; 2] = [256, 128];
 
 /// Blocks that drive queues and fit on one multiprocessor at once, by their shared memory.
 const SUBMITTERS_PER_SM: u64 = 4;
@@ -145,6 +150,8 @@ impl GpuPlan {
         let whole = !description.rich && are_whole;
         let in_dram = tables().any(|table| table.dram_rows() > 0);
         let lines_of_row = if in_dram { 1 } else { longest.div_ceil(LINE as u32).max(1) };
+        let long_bags =
+            if in_dram || !description.are_floats() { 0 } else { LONG_BAGS[usize::from(lines_of_row >= 4)] };
         let sharing = [false, by_lines].map(|by_lines| Sharing::new(longest, whole, by_lines));
         let stride = STATE + (description.bytes.len() as u64).next_multiple_of(LINE);
         let count = u64::from(options.slots) * (1 + TICKETS as u64);
@@ -193,6 +200,7 @@ impl GpuPlan {
             more_states: Mutex::default(),
             sharing,
             lines_of_row,
+            long_bags,
             sampled: attached.sampling.as_ref().and_then(|sampling| sampling.place_of(features)),
             description,
             options,

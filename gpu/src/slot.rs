@@ -817,7 +817,7 @@ pub(crate) fn describe(
             row_lanes: sharing.row_lanes,
             by_lines: sharing.by_lines.into(),
             lines_of_row: plan.lines_of_row,
-            unused: 0,
+            long_bags: plan.long_bags,
         },
         slot: abi::SlotPlaces {
             tickets,

@@ -236,7 +236,8 @@ struct RowLanes {
     u32 row_lanes;    // as many lanes, or only as many as the widest row needs, where rows are copied by whole 16 B
     u32 by_lines;     // lanes of a row are aligned to lines of 128 B: there are 7 more of them than the widest row needs
     u32 lines_of_row; // pooled: lines of 128 B of the longest row: as many warps may share a bag; 1: one does
-    u32 unused;
+    u32 long_bags;    // pooled: a block pools a bag of launches whose bags have so many ids on the average; 0: never. Else tables are of ELEMENT_F32 to
+                      // ELEMENT_BF16
 };
 
 // The slot that the launch runs in, and the ticket that it reports to.

@@ -1,43 +1,6 @@
 // One output row for each bag: rows are pooled. The host executor's arithmetic, bit for bit.
 #pragma once
-#include "elements.cuh"
-#include "locate.cuh"
-
-// A bag, or a warp's part of it: each of `parts` warps takes every `parts`th stretch of the elements of the bag's rows.
-struct Bag {
-    u64 begin, end;  // positions
-    u64 out;         // address of the first element of the bag's feature in the output row
-    u32 part, parts;
-};
-
-// What a lane has found in its positions of a bag.
-struct BagTally {
-    u64 counted = 0;    // positions that a mean counts
-    bool lost = false;  // a row could not be read: the bag's sum is zero
-};
-
-// The address of the row that position `i` adds to its bag, or ROW_NONE. `leads`: of all lanes that read this position, this one counts it and writes its mask.
-template <bool DIRECT, bool RICH, bool UPDATED>
-DEVICE u64 addend_at(const Lookup& lookup, const SlotState& slot, const Feature& feature, u64 i, u64 input, const bool leads, BagTally& tally, u32& failed, IdCounts& counts) {
-    IdCounts own_counts{};
-    const u64 place = DIRECT ? place_of<true, UPDATED>(lookup, feature, input, own_counts) : input;
-    const u64 row = row_at<DIRECT>(lookup, slot, place);
-    if (DIRECT && leads) {
-        write_mask(lookup, feature, i, place);
-        report_missing<RICH>(lookup, feature, i, place, own_counts);
-        add_counts(counts, own_counts);
-    }
-    if (row == ROW_LOST) {
-        tally.lost = true;
-        if (!leads) return ROW_NONE;
-        ++failed;
-        mask_lost(lookup, i);
-        return ROW_NONE;
-    }
-    const bool skipped = place == PLACE_PADDING || (place == PLACE_MISSING && feature.missing == MISSING_SKIP);
-    if (!skipped) ++tally.counted;
-    return place == PLACE_MISSING && feature.missing == MISSING_DEFAULT ? feature.table.default_row : row;
-}
+#include "long_bags.cuh"
 
 // Up to 32 rows that a warp adds to a sum, one a lane.
 struct Addends {
@@ -129,16 +92,20 @@ DEVICE void add_up(const Lookup& lookup, const SlotState& slot, const Feature& f
 }
 
 // Writes one output row for each bag, by a warp, or by several where there are so few bags that warps would be left over: each of them takes lines of
-// 128 B of the rows. Rows are added in the order of the bag. Traffic: 8 B and a row for each id, the row out for each bag; warps that share a bag read
-// the same positions. Parameters as for expand_rows.
+// 128 B of the rows. Long bags are pooled by blocks instead (long_bags.cuh). Rows are added in the order of the bag. Traffic: 8 B and a row for each id, the
+// row out for each bag; warps, or blocks, that share a bag read the same positions. Parameters as for expand_rows.
 template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lookup& lookup, SlotState& slot, const Bags& all_bags, Scratch& scratch, IdCounts& counts, const u32 blocks = gridDim.x, const u32 first_block = 0) {
     set_up_scratch<false, UPDATED>(lookup, all_bags, scratch);
     u32 out_bytes = element_bytes(lookup.output.element), failed = 0;
-    u64 warps = (u64)blocks * blockDim.x / 32, bags = lookup.plan.feature_count * all_bags.per_feature, walked = 0;
-    const u32 parts = bags * 2 > warps ? 1 : (u32)min_of(divide(warps, bags == 0 ? 1 : bags), lookup.lanes.lines_of_row);
+    const u64 bags = lookup.plan.feature_count * all_bags.per_feature, block = blockIdx.x - first_block;
+    const bool by_blocks = are_long(lookup, all_bags.ids, bags);
+    // Warps or blocks, and the number of this one.
+    const u64 workers = by_blocks ? blocks : (u64)blocks * blockDim.x / 32, own = by_blocks ? block : (block * blockDim.x + threadIdx.x) / 32;
+    const u32 parts = bags * 2 > workers ? 1 : (u32)min_of(divide(workers, bags == 0 ? 1 : bags), lookup.lanes.lines_of_row);
     // Where offsets descend, bags may overlap and be far longer together than the ids: such bags are read as empty.
     bool flawed = !DIRECT && (slot.flaws & FLAW_OFFSETS) != 0;
-    for (u64 item = ((u64)(blockIdx.x - first_block) * blockDim.x + threadIdx.x) / 32; item < bags * parts; item += warps) {
+    u64 walked = 0;
+    for (u64 item = own; item < bags * parts; item += workers) {
         const u64 bag = parts == 1 ? item : divide(item, parts);
         u32 number = (u32)divide(bag, all_bags.per_feature);
         const Feature& feature = feature_at(lookup, scratch, number);
@@ -147,7 +114,9 @@ template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lo
         if (flawed) end = begin;
         walked += end - begin;
         const u64 out = lookup.output.rows + ((bag - number * all_bags.per_feature) * lookup.output.row_stride + feature.column) * out_bytes;
-        add_up<DIRECT, RICH, UPDATED>(lookup, slot, feature, Bag{begin, end, out, (u32)(item - bag * parts), parts}, failed, counts);
+        const Bag part{begin, end, out, (u32)(item - bag * parts), parts};
+        if (by_blocks) add_up_long<DIRECT, RICH, UPDATED>(lookup, slot, feature, part, failed, counts);
+        else add_up<DIRECT, RICH, UPDATED>(lookup, slot, feature, part, failed, counts);
     }
     if (failed) atomicAdd(&slot.counters.failed, (u64)failed);
 }

@@ -118,7 +118,23 @@ __device__ __forceinline__ void let_next_come() {
 __device__ __forceinline__ void begin_shared_copy(void* shared, const void* global) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(global) : "memory");
 }
+// Begins to copy 16 B to shared memory, or to write 16 zeros there if nothing is `there`: then the address is not read.
+__device__ __forceinline__ void begin_shared_copy(void* shared, const void* global, bool there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((u32)__cvta_generic_to_shared(shared)), "l"(global), "r"(there ? 16u : 0u)
+                 : "memory");
+}
+// The copies that this thread has begun since the last call are one group, which may be empty.
+__device__ __forceinline__ void end_shared_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 __device__ __forceinline__ void await_shared_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+// Waits for all groups of this thread but the latest LEFT.
+template <u32 LEFT> __device__ __forceinline__ void await_shared_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
+// Bytes of dynamic shared memory that the launch gave the block.
+__device__ __forceinline__ u32 dynamic_shared_bytes() {
+    u32 bytes;
+    asm("mov.u32 %0, %%dynamic_smem_size;" : "=r"(bytes));
+    return bytes;
+}
 
 // Between two looks at something that has not come.
 __device__ __forceinline__ void pause(u32 nanoseconds) { __nanosleep(nanoseconds); }
@@ -152,8 +168,15 @@ static inline void fence_acquire() { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
 static inline void fence_sequential() { release_late_stores(), __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 static inline void fence_system() { release_late_stores(), __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 static inline void fence_gpu() { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
-static inline void begin_shared_copy(void* shared, const void* global) { __builtin_memcpy(shared, global, 16); }
-static inline void await_shared_copies() {}
+// Copies to shared memory, which a test's scheduler makes when they are waited for, and the groups that they form.
+void copy_late(void* shared, const void* global);
+void end_late_copies();
+void make_late_copies(u32 left);
+static inline void begin_shared_copy(void* shared, const void* global, bool there = true) { copy_late(shared, there ? global : nullptr); }
+static inline void end_shared_copies() { end_late_copies(); }
+static inline void await_shared_copies() { end_late_copies(), make_late_copies(0); }
+template <u32 LEFT> static inline void await_shared_copies() { make_late_copies(LEFT); }
+u32 dynamic_shared_bytes();
 static inline void wait_for_previous() {}
 static inline void let_next_come() {}
 u64 now();

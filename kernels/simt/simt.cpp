@@ -23,6 +23,7 @@ namespace simt {
 
 constexpr u32 STACK = 32768, STAGGER = 192, MAX_LANES = 1024, MAX_BLOCKS = 64, MEETINGS = 16;
 constexpr u32 MAX_LATE = 8192;
+constexpr u32 MAX_COPIES = 16;
 constexpr u64 CANARY = 0x5afe57ac5afe57acull;
 
 enum State : u32 { READY, PAUSED, AT_BARRIER, AT_MEETING, EXITED };
@@ -46,8 +47,16 @@ struct LateStore {
     u32 barriers;
 };
 
+// A copy to shared memory that has not been made yet, and how many groups of its lane came before its own.
+struct LateCopy {
+    void* to;
+    const void* from;  // null: zeros
+    u32 group;
+};
+
 struct Block {
     Lane lanes[MAX_LANES];
+    LateCopy copies[MAX_LANES][MAX_COPIES];
     Warp warps[MAX_LANES / 32];
     u32 live, at_barrier, barrier_line, barriers, late_count;
     LateStore late[MAX_LATE];
@@ -455,6 +464,35 @@ void store_late(Quad* at, Quad value) {
 }
 
 void release_late_stores() { simt::release(false); }
+
+static void make_copy(const simt::LateCopy& it) {
+    if (it.from != nullptr) std::memcpy(it.to, it.from, 16);
+    else std::memset(it.to, 0, 16);
+}
+
+// A GPU makes a copy at any time until it has been waited for: here at once, or then.
+void copy_late(void* shared, const void* global) {
+    simt::Lane& mine = *simt::lane;
+    const simt::LateCopy copy{shared, global, mine.groups};
+    if ((mine.thread.x / 3 + mine.groups) % 2 == 0) return make_copy(copy);
+    if (mine.copies == simt::MAX_COPIES) simt::stop("more copies are under way than there is room for");
+    simt::running->copies[mine.thread.x][mine.copies++] = copy;
+}
+
+void end_late_copies() { ++simt::lane->groups; }
+
+void make_late_copies(u32 left) {
+    simt::Lane& mine = *simt::lane;
+    simt::LateCopy* copies = simt::running->copies[mine.thread.x];
+    u32 kept = 0;
+    for (u32 i = 0; i < mine.copies; ++i) {
+        if (copies[i].group + left < mine.groups) make_copy(copies[i]);
+        else copies[kept++] = copies[i];
+    }
+    mine.copies = kept;
+}
+
+u32 dynamic_shared_bytes() { return simt::options->shared_bytes; }
 
 u64 now() {
     simt::preempt();

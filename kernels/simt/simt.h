@@ -7,7 +7,8 @@
 // x86 forgives, and shifts and divisions that C++ leaves open. It does not see:
 //  - fences, scopes and the order of memory accesses: all lanes share one CPU core, whose program order they see. One order is modelled:
 //    stores of 16 bytes, which are those of SQ entries, reach memory only when a fence that releases them comes (`store_late`), so that a
-//    doorbell before that fence is found;
+//    doorbell before that fence is found.
+//    Copies to shared memory that a lane begins and waits for later are modelled too: half of them are made only when they are waited for;
 //  - races between two plain accesses with none of the above between them: a lane is not interrupted there, so that lanes of a warp
 //    never run in lock step, nor half an instruction apart;
 //  - spins without a yield, on plain memory: they hang (the time bound is looked at where lanes yield);
@@ -50,6 +51,7 @@ struct Lane {
     u64 value, result;
     u32 argument;
     u32 state;
+    u32 copies, groups;  // copies to shared memory that are under way, and groups of them that have ended
     const char* file;
     u32 line;
     void* stack;

@@ -743,8 +743,8 @@ plain!(
         by_lines: u32,
         /// Of bags: lines of 128 B of the longest row; as many warps may share a bag where there are few. 1: one does.
         lines_of_row: u32,
-        /// Zero.
-        unused: u32,
+        /// Of bags: where bags have so many ids on the average, a block pools a bag; 0: never. Else tables are of [`element::F32`] to [`element::BF16`].
+        long_bags: u32,
     }
 );
 

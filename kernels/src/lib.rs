@@ -22,7 +22,7 @@ pub use cache_pins::{CachePins, NoRoomForPins};
 pub use compile::{Arch, compile, compile_with};
 pub use error::KernelError;
 pub use graph::LookupGraph;
-pub use lookup::{FEW_IDS, Kernels, LaunchShape, LookupKind, PrefetchKind, SAMPLED_IDS, SMALL_IDS};
+pub use lookup::{FEW_IDS, Kernels, LONG_SHARED, LaunchShape, LookupKind, PrefetchKind, SAMPLED_IDS, SMALL_IDS};
 pub use overlay::{OVERLAY_ALIGN, OverlayBatch, OverlayMap, StagedBatch, overlay_row_bytes};
 pub use prebuilt::{prebuild, use_prebuilt};
 pub use row_cache::{CacheClaim, CacheMap, CacheShape, CacheTooSmall, GivenRange};

@@ -25,6 +25,9 @@ pub const FEW_IDS: u64 = 4096;
 const FEW_SORTED: u64 = 64;
 const FEW_BYTES: u64 = 14;
 
+/// Dynamic shared memory of a block that pools long bags: LongBags of cuda/long_bags.cuh.
+pub const LONG_SHARED: u32 = 38976;
+
 /// Threads of a block, as in the sources.
 const WIDE: u32 = 256;
 const SMALL_THREADS: u32 = 1024;
@@ -113,6 +116,24 @@ impl LaunchShape {
     /// Warps that `count` and `place` run with: words of [`KeyBitmap::parts`](crate::abi::KeyBitmap::parts).
     pub const fn parts(sms: u32) -> u32 {
         sms * 8 * (WIDE / 32)
+    }
+
+    /// Whether blocks are to pool bags: where these have that many ids on the average, or may have them (never for 0), and are no more than warps that
+    /// run at once. Of more bags, warps bring as much at a time.
+    const fn has_long_bags(&self, long: u32) -> bool {
+        let warps = self.sms as u64 * 2 * (WIDE as u64 / 32);
+        long != 0 && self.max_rows != 0 && self.max_rows <= warps && self.max_ids / self.max_rows >= long as u64
+    }
+
+    /// Blocks for long bags, one each, of which two fit on an SM at once. Where there are fewer bags, blocks share the lines of their rows; where there
+    /// are more, twice as many blocks share the work better.
+    fn blocks_of_long_bags(&self, lines: u32) -> u32 {
+        let at_once = u64::from(self.sms) * 2;
+        let blocks = match self.max_rows <= at_once {
+            true => self.max_rows.saturating_mul(lines.max(1).into()).min(at_once),
+            false => self.max_rows.min(2 * at_once),
+        };
+        blocks.max(1) as u32
     }
 
     /// Blocks of `threads` for `work` items, at most `per_sm` on each SM.
@@ -204,6 +225,20 @@ impl Kernels {
         }
         let few = [function(c"warprow_few")?, function(c"warprow_few_updated")?];
         let few_ids = few_ids(&few)?;
+        let expand = [
+            [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
+            [function(c"warprow_expand_rich_rows")?, function(c"warprow_expand_rich_bags")?],
+        ];
+        let direct = [
+            [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
+            [function(c"warprow_direct_rich_rows")?, function(c"warprow_direct_rich_bags")?],
+            [function(c"warprow_direct_updated_rows")?, function(c"warprow_direct_updated_bags")?],
+        ];
+        for [_, bags] in expand.into_iter().chain(direct).chain([cached.expand]) {
+            // SAFETY: the function is one of the module's.
+            let set = unsafe { sys::cuFuncSetAttribute(bags, attribute, LONG_SHARED as i32) };
+            KernelError::check("shared memory for long bags", set)?;
+        }
         Ok(Self {
             gpu: gpu.clone(),
             _module: module.clone(),
@@ -222,18 +257,11 @@ impl Kernels {
             few_ids,
             cached,
             fetch: function(c"warprow_fetch")?,
-            expand: [
-                [function(c"warprow_expand_rows")?, function(c"warprow_expand_bags")?],
-                [function(c"warprow_expand_rich_rows")?, function(c"warprow_expand_rich_bags")?],
-            ],
+            expand,
             finish: function(c"warprow_finish")?,
             rest: function(c"warprow_rest")?,
             mask: function(c"warprow_mask")?,
-            direct: [
-                [function(c"warprow_direct_rows")?, function(c"warprow_direct_bags")?],
-                [function(c"warprow_direct_rich_rows")?, function(c"warprow_direct_rich_bags")?],
-                [function(c"warprow_direct_updated_rows")?, function(c"warprow_direct_updated_bags")?],
-            ],
+            direct,
             direct_one: [function(c"warprow_direct_one")?, function(c"warprow_direct_rich_one")?],
             adopt: function(c"warprow_adopt")?,
             update: function(c"warprow_update")?,
@@ -271,7 +299,12 @@ impl Kernels {
             0 => row_lanes * u64::from(lookup.lanes.parts_of_row),
             _ => 32 * u64::from(lookup.lanes.lines_of_row.max(1)),
         };
-        let by_rows = |per_sm| shape.blocks(shape.max_rows.saturating_mul(threads_of_row), WIDE, per_sm);
+        let long = pooled != 0 && shape.has_long_bags(lookup.lanes.long_bags);
+        let by_rows = |per_sm| match long {
+            true => shape.blocks_of_long_bags(lookup.lanes.lines_of_row),
+            false => shape.blocks(shape.max_rows.saturating_mul(threads_of_row), WIDE, per_sm),
+        };
+        let for_rows = |step| Step { shared: if long { LONG_SHARED } else { 0 }, ..step };
         let gatherers = match shape.gatherers {
             // Few: what they read at a time is a window on the table, and the GPU reaches only so far.
             0 => shape.blocks(shape.max_ids.saturating_mul(lanes), WIDE, 1).min((shape.sms / 8).max(1)),
@@ -289,7 +322,7 @@ impl Kernels {
             how: u32::from(ahead),
             ..step("the kernel `few`", self.few[knowing], submitters + writers)
         };
-        let plain_expand = step("the kernel `expand`", self.expand[rich][pooled], by_rows(8));
+        let plain_expand = for_rows(step("the kernel `expand`", self.expand[rich][pooled], by_rows(8)));
         let few = plain_expand.blocks <= shape.sms / 8;
         // Where the kernel that looks at ids writes rows, little is left; and what looks at ids has as many blocks as serve memory best.
         let serves = cached.is_some() && pooled == 0 && kind == LookupKind::Large;
@@ -340,7 +373,7 @@ impl Kernels {
         };
         let (unique, then) = match kind {
             LookupKind::Direct => {
-                ([none; 8], [Some(step("the kernel `direct`", direct, by_rows(direct_per_sm))), none, none])
+                ([none; 8], [Some(for_rows(step("the kernel `direct`", direct, by_rows(direct_per_sm)))), none, none])
             }
             LookupKind::Few => ([none; 8], [Some(few_step(false)), none, none]),
             LookupKind::Ahead(PrefetchKind::Few) => ([none; 8], [Some(few_step(true)), none, none]),

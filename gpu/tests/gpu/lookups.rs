@@ -5,8 +5,8 @@ use std::sync::Arc;
 use warprow_gpu::GpuExecutor;
 use warprow_gpu::GpuOptions;
 use warprow_gpu_queues::Gpu;
-use warprow_lookup::DedupeMethod;
-use warprow_store::{LoadOptions, Store};
+use warprow_lookup::{DedupeMethod, Feature, PlanOptions, Pooling};
+use warprow_store::{DType, LoadOptions, Store};
 
 use crate::common::random::{Case, random_features, random_tables};
 use crate::common::{self, Table};
@@ -110,6 +110,40 @@ fn every_way_to_find_different_rows_matches_the_naive_look_up() {
         if way == DedupeMethod::Block {
             let refused = executor.plan(&features, options.with_max(1000, 8193)).unwrap_err().to_string();
             assert!(refused.contains("8192 ids"), "{refused}");
+        }
+    }
+}
+
+/// Bags that a block pools each: of rows in GPU memory, or from drives, or in a cache.
+#[test]
+fn sums_of_long_bags_match_the_naive_look_up() {
+    let Some(gpu) = gpu() else { return };
+    for seed in 4000..4018 {
+        eprintln!("seed {seed}");
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (_drives, store) = common::store(random.usize(1..3), 24 << 20, 512);
+        let mut table = |name: &str| {
+            let dtype = [DType::F32, DType::F16, DType::BF16][random.usize(..3)];
+            let dim = [1, 8, 30, 128, 257, 500][random.usize(..6)];
+            Table::random(name, random.u64(1..2000), dim, dtype, &mut random)
+        };
+        let tables = vec![table("a"), table("b")];
+        common::load(&store, &tables, &LoadOptions::default());
+        let attach = match seed % 3 {
+            0 => patient().with_hbm_bytes(1 << 30),
+            1 => patient().with_hbm_bytes(100_000),
+            _ => patient().with_cache_bytes(32 << 20),
+        };
+        let executor = GpuExecutor::attach(&store, gpu.clone(), attach).unwrap();
+        let stream = Stream::new(&gpu);
+        let mut sums = Feature::new("b", "b").pooling(Pooling::Sum);
+        sums.weighted = random.bool();
+        let features = [Feature::new("a", "a").pooling(Pooling::Mean), sums];
+        let options = PlanOptions::default().with_max(6, 12_000);
+        let plan = executor.plan(&features, options.clone()).unwrap();
+        let slot = plan.slot().unwrap();
+        for _ in 0..4 {
+            one_batch((&gpu, &plan, &slot, &stream), &tables, &features, &options, &mut random);
         }
     }
 }

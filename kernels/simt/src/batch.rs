@@ -86,9 +86,15 @@ impl Batch {
     }
 
     pub fn of(rng: &mut Rng, world: &World, ids: u64) -> Self {
+        let most = (ids as usize / world.features.len()).max(1);
+        let bag_count = rng.usize(1..=most).min(world.max_bags as usize);
+        Self::with_bags(rng, world, ids, bag_count)
+    }
+
+    /// So many bags of each feature, or none.
+    pub fn with_bags(rng: &mut Rng, world: &World, ids: u64, mut bag_count: usize) -> Self {
         let ids = ids as usize;
         let features = world.features.len();
-        let mut bag_count = rng.usize(1..=(ids / features).max(1)).min(world.max_bags as usize);
         let bags = bag_count * features;
         let mut lookup = world.lookup();
         let mut inputs = Vec::new();

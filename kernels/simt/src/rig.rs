@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use fastrand::Rng;
+use warprow_kernels::LONG_SHARED;
 use warprow_kernels::abi::{
     Counters, Lookup, MISSING_IS_ERROR, SlotPlaces, SlotState, Ticket, TicketState, check_of, dedupe, expansion,
     outcome,
@@ -85,6 +86,11 @@ fn expand_of(lookup: &Lookup) -> &'static str {
         (0, _) => "warprow_expand_rich_rows",
         _ => "warprow_expand_rich_bags",
     }
+}
+
+/// Bytes of dynamic shared memory of the kernels that pool bags.
+fn shared_of(lookup: &Lookup) -> u32 {
+    if lookup.plan.pooled != 0 && lookup.lanes.long_bags != 0 { LONG_SHARED } else { 0 }
 }
 
 fn same<T: PartialEq + std::fmt::Debug>(what: &str, got: T, want: T) -> Result<(), String> {
@@ -212,7 +218,8 @@ impl Rig<'_> {
                 (ends, how) = (true, how | expansion::ENDS | expansion::CLEARS);
             }
         }
-        self.launch(Launch { how, ..Launch::new(expand_of(lookup), blocks, 256) }, lookup, beside)?;
+        let launch = Launch { how, shared: shared_of(lookup), ..Launch::new(expand_of(lookup), blocks, 256) };
+        self.launch(launch, lookup, beside)?;
         if ends { Ok(()) } else { self.finish(lookup) }
     }
 
@@ -247,7 +254,8 @@ impl Rig<'_> {
     pub fn expand_beside(&mut self, lookup: &Lookup, beside: Turn<'_>) -> Result<(), String> {
         let blocks = self.rng.u32(1..5);
         let kernel = expand_of(lookup);
-        self.launch(Launch { how: expansion::ENDS, ..Launch::new(kernel, blocks, 256) }, lookup, Some(beside))
+        let (how, shared) = (expansion::ENDS, shared_of(lookup));
+        self.launch(Launch { how, shared, ..Launch::new(kernel, blocks, 256) }, lookup, Some(beside))
     }
 
     /// All of it by one kernel, which needs neither the slot nor drives.
@@ -278,7 +286,7 @@ impl Rig<'_> {
             (0, _, _) => "warprow_direct_updated_rows",
             _ => "warprow_direct_updated_bags",
         };
-        self.launch(Launch::new(kernel, blocks, 256), &lookup, beside)
+        self.launch(Launch { shared: shared_of(&lookup), ..Launch::new(kernel, blocks, 256) }, &lookup, beside)
     }
 
     /// The unique keys that were found.

@@ -216,6 +216,8 @@ pub struct World {
     lanes: u32,
     /// How many more than it needs share a row, modulo what there may be.
     spare_lanes: u32,
+    /// Where bags have so many ids on the average, a block pools a bag; 0: never.
+    pub long_bags: u32,
     by_lines: bool,
     rich: bool,
     pub window: ReadWindow,
@@ -487,6 +489,11 @@ impl World {
         let staging_stride = tables.iter().map(Table::stride).max().unwrap();
         let (max_ids, walkers, keys) = (shape.max_ids, rng.u32(1..4), keys.max(KEY_ALIGN));
         let ids = max_ids as usize;
+        let are_floats = tables.iter().all(|table| table.element <= element::BF16);
+        let long_bags = match seldom(rng) {
+            false if pooled && are_floats => 1 << (max_ids % 5),
+            _ => 0,
+        };
         Self {
             pooled,
             out,
@@ -497,6 +504,7 @@ impl World {
             keys,
             lanes: rng.u32(0..=5),
             spare_lanes: rng.u32(..),
+            long_bags,
             by_lines: rng.bool(),
             // Rows as they are take the rich kernels where any is converted.
             rich: shape.rich || (!pooled && tables.iter().any(|table| table.element != out)),
@@ -727,7 +735,7 @@ impl World {
                 },
                 by_lines: self.by_lines.into(),
                 lines_of_row: 1 + self.spare_lanes % 5,
-                unused: 0,
+                long_bags: self.long_bags,
             },
             slot: SlotPlaces {
                 state: state.address(),

@@ -34,7 +34,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 57] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 58] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -49,6 +49,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 57] = [
     ("scales that drives do not have", rich::scales_apart, 12),
     ("many ids by one kernel", lookups::many_by_one_kernel, 12),
     ("rows of one feature", lookups::one_feature, 24),
+    ("sums of long bags", lookups::long_bags, 24),
     ("reports while they are written", lookups::reports, 30),
     ("descriptions that are replaced", adopt::planted, 40),
     ("the kernel that replaces them", adopt::replacing, 20),

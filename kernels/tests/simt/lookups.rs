@@ -86,6 +86,50 @@ pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
     rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
 }
 
+/// A few bags of many ids each, pooled by blocks: from staging, or where rows lie.
+pub(crate) fn long_bags(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let rich = rng.bool();
+    let world = loop {
+        // Stages of all sizes, and rows of more than one stretch.
+        let most = [16, 100, 700, 1500][rng.usize(0..4)];
+        let tables = if rng.bool() { 1..2 } else { 1..3 };
+        let shape = Shape { rich, tables, rows: 1..500, row_bytes: 1..=most, ..Shape::without_drives(2000) };
+        let world = World::new(&mut rng, &shape);
+        if world.long_bags != 0 {
+            break world;
+        }
+    };
+    let most = if rng.bool() { 40 } else { world.max_ids };
+    let ids = rng.u64(1..=most);
+    // Blocks share a bag where there are more of them.
+    let bags = if rng.bool() { 1 } else { rng.usize(1..=(ids as usize / world.features.len()).clamp(1, 4)) };
+    let batch = Batch::with_bags(&mut rng, &world, ids, bags);
+    let ticket = rng.u32(0..3);
+    let lookup = batch.lookup().with_ticket(ticket);
+    let mut expected = expect(&world, &batch).by_one_block(&world, true);
+    let mut rig = Rig { shim, rng: rng.fork(), world: &world };
+    if ticket == 2 {
+        expected.counters.rows_dram = 0;
+        rig.direct(&lookup)?;
+    } else {
+        rig.run(&lookup, true)?;
+    }
+    rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
+}
+
+#[test]
+fn sums_of_long_bags_are_the_hosts() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(60) {
+        long_bags(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    for kernel in ["warprow_direct_bags", "warprow_direct_rich_bags", "warprow_expand_bags", "warprow_expand_rich_bags"]
+    {
+        assert!(shim.launched.contains(kernel), "{kernel}");
+    }
+}
+
 #[test]
 fn rows_of_one_feature_are_the_hosts() {
     let Some(mut shim) = Shim::new() else { return };

@@ -455,6 +455,36 @@ const PLANTED: &[Planted] = &[
         patch("expand_bags.cuh", "from = bag.part * 32 * each", "from = bag.part / 2 * 32 * each"),
     ),
     planted(
+        "rows of a long bag that are added before they are there",
+        lookups::long_bags,
+        12,
+        patch("long_bags.cuh", "await_shared_copies<LONG_AHEAD - 1>()", "await_shared_copies<LONG_AHEAD>()"),
+    ),
+    planted(
+        "a stage of a long bag that is filled while it is added",
+        lookups::long_bags,
+        24,
+        patch("long_bags.cuh", "begin_stage(number + LONG_AHEAD);", "begin_stage(number + LONG_AHEAD + 1);"),
+    ),
+    planted(
+        "weights of a tile with the rows of another",
+        lookups::long_bags,
+        24,
+        patch("long_bags.cuh", "shared.weights[number >> tile_log2 & 1]", "shared.weights[0]"),
+    ),
+    planted(
+        "lines of a long bag's rows that two blocks pool",
+        lookups::long_bags,
+        60,
+        patch("long_bags.cuh", "from = bag.part * stretch", "from = bag.part / 2 * stretch"),
+    ),
+    planted(
+        "a row of a long bag that only its warp knows to be lost",
+        lookups::behind_a_closed_gate,
+        40,
+        patch("long_bags.cuh", "lost |= shared.lost[warp]", "lost = shared.lost[warp]"),
+    ),
+    planted(
         "scales of the rows in DRAM, in the place of those on drives",
         rich::scales_apart,
         12,

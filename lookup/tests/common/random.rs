@@ -182,7 +182,9 @@ impl Case {
     ) -> Self {
         let batch = random.usize(..=options.max_batch);
         let count = batch * features.len();
-        let each = random.usize(..4);
+        // Few bags of many ids, where there is room for such.
+        let longer = if options.max_ids / options.max_batch >= 500 { 150 } else { 1 };
+        let each = random.usize(..4) * longer;
         let fixed = random.bool();
         let mut left = options.max_ids;
         let mut bags: Vec<Vec<i128>> = Vec::new();
@@ -190,7 +192,7 @@ impl Case {
         for bag in 0..count {
             let feature = &features[bag / batch];
             let table = tables.iter().find(|table| table.spec.name == feature.table).unwrap();
-            let len = if fixed { each } else { random.usize(..9).saturating_sub(2).min(left) };
+            let len = if fixed { each } else { (random.usize(..9).saturating_sub(2) * longer).min(left) };
             let len = if fixed && each * count > options.max_ids { 0 } else { len };
             left = left.saturating_sub(len);
             let ids: Vec<i128> = (0..len)
