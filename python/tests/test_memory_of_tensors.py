@@ -46,6 +46,30 @@ def emptied(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
+def emptied_view(tensor: torch.Tensor) -> torch.Tensor:
+    """Behind the first elements of a storage: its address is not 0."""
+    view = torch.cat([tensor, tensor])[len(tensor) :]
+    view.untyped_storage().resize_(0)
+    return view
+
+
+def cut(tensor: torch.Tensor) -> torch.Tensor:
+    """With a storage that lacks the last element."""
+    tensor = tensor.clone()
+    tensor.untyped_storage().resize_(tensor.nbytes - tensor.element_size())
+    return tensor
+
+
+def cut_column(tensor: torch.Tensor) -> torch.Tensor:
+    """Not contiguous, so that torch would copy it."""
+    column = torch.stack([tensor, tensor], dim=1)[:, 1]
+    column.untyped_storage().resize_(tensor.nbytes)
+    return column
+
+
+SMALLER = [emptied, emptied_view, cut, cut_column]
+
+
 @pytest.fixture
 def loaded(store: warprow.Store) -> warprow.Store:
     store.load({"user": ROWS})
@@ -75,7 +99,7 @@ def test_negated_tensors_are_read_as_torch_reads_them(loaded) -> None:
         same(found, ROWS[IDS])
 
 
-@pytest.mark.parametrize("make", [fake, Wrapper, emptied, torch._neg_view, lambda it: it.requires_grad_()])
+@pytest.mark.parametrize("make", [fake, Wrapper, emptied, emptied_view, cut, torch._neg_view, lambda it: it.requires_grad_()])
 def test_outputs_whose_memory_is_not_theirs_are_refused(loaded, make) -> None:
     rows, table = wt.Embedding(loaded, "user", prefetch=1), wt.NgramTable(loaded, "user", heads=1, dtype=torch.float32)
     held = rows.prefetch(IDS)
@@ -85,7 +109,7 @@ def test_outputs_whose_memory_is_not_theirs_are_refused(loaded, make) -> None:
         lambda: rows.lookup(held, out=make(torch.zeros(2, 8))),
         lambda: table(IDS[:, None], out=make(torch.zeros(2, 8))),
     ]
-    if make in (fake, Wrapper, emptied, torch._neg_view):
+    if make in (fake, Wrapper, emptied, emptied_view, cut, torch._neg_view):
         calls.append(lambda: ids(IDS, out=make(torch.zeros(2, ids.heads, dtype=torch.int64))))
     for call in calls:
         with pytest.raises((warprow.WrongType, warprow.InvalidArgument), match="out.*: give") as caught:
@@ -94,7 +118,7 @@ def test_outputs_whose_memory_is_not_theirs_are_refused(loaded, make) -> None:
     same(rows.lookup(held), ROWS[IDS])
 
 
-@pytest.mark.parametrize("make", [fake, Wrapper, emptied])
+@pytest.mark.parametrize("make", [fake, Wrapper, *SMALLER])
 def test_tensors_without_memory_are_refused(loaded, make) -> None:
     rows, bags = wt.Embedding(loaded, "user", prefetch=1, on_failure="mask"), wt.EmbeddingBag(loaded, "user", mode="sum", prefetch=1)
     offsets = torch.tensor([0, 1])
@@ -106,8 +130,26 @@ def test_tensors_without_memory_are_refused(loaded, make) -> None:
     if make is not Wrapper:
         # What a wrapper detaches to has memory.
         calls.append(lambda: loaded.update("user", IDS, make(ROWS[:2])))
-    if make is emptied:
-        calls += [lambda: rows(emptied(IDS)), lambda: bags(IDS, offsets, emptied(torch.ones(2)), out=torch.empty(2, 8))]
+    if make in SMALLER:
+        plain, plan = wt.Embedding(loaded, "user"), loaded.attach("cpu").plan(
+            [warprow.Feature("f", "user", pooling="sum", weighted=True)], max_batch=2, max_ids=2
+        )
+        calls += [
+            lambda: rows(make(IDS)),
+            lambda: plain(make(IDS)),
+            lambda: plain(make(IDS.int())),
+            lambda: plain(make(IDS), out=torch.empty(2, 8)),
+            lambda: bags(make(IDS), offsets),
+            lambda: bags(IDS, make(offsets)),
+            lambda: bags(IDS, offsets, make(torch.ones(2))),
+            lambda: bags(IDS, offsets, make(torch.ones(2, dtype=torch.float16))),
+            lambda: bags(IDS, offsets, make(torch.ones(2)), out=torch.empty(2, 8)),
+            lambda: loaded.lookup("user", make(IDS)),
+            lambda: loaded.update("user", make(IDS), ROWS[:2]),
+            lambda: loaded.load({"other": make(ROWS)}),
+            lambda: loaded.load({"other": ROWS}, keys={"other": make(torch.arange(50))}),
+            lambda: plan.lookup(IDS, offsets=offsets, weights=make(torch.ones(2))),
+        ]
     for call in calls:
         with pytest.raises(warprow.WrongType, match="memory.*: give"):
             call()

@@ -20,6 +20,7 @@ import warprow  # noqa: E402
 import warprow.torch as wt  # noqa: E402
 from warprow.torch import native  # noqa: E402
 
+from test_memory_of_tensors import SMALLER  # noqa: E402
 from test_torch import DEVICES, ROWS, attach, device, random_ids, same, stored  # noqa: E402, F401
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -105,6 +106,19 @@ def test_operators_check_what_nobody_checked_before(stored) -> None:  # noqa: F8
         (lambda: lookup(ids, None, None, ""), "compile the model anew"),
         (lambda: lookup(ids, None, None, rows._lookup.text.replace('"drives"', '"disks"')), "compile the model anew"),
         (lambda: numbered(ids.reshape((1,) * 15 + (6,)), None, None, number), "dimensions"),
+        # Read, they would end the process.
+        *(
+            (call, f"{word}: a tensor whose storage has [0-9]+ bytes of the [0-9]+ that it names: give")
+            for make in SMALLER
+            for call, word in [
+                (lambda make=make: numbered(make(ids), None, None, number), "input"),
+                (lambda make=make: lookup(make(ids), None, None, rows._lookup.text), "input"),
+                (lambda make=make: lookup_masked(make(ids), None, None, masked._lookup.text), "input"),
+                (lambda make=make: lookup(ids, make(torch.tensor([0, 3])), None, text), "offsets"),
+                (lambda make=make: lookup(ids, torch.tensor([0, 3]), make(floats), bags._weighted.text), "per_sample_weights"),
+                (lambda make=make: lookup(ids, torch.tensor([0, 3]), make(floats.double()), bags._weighted.text), "per_sample_weights"),
+            ]
+        ),
     ]:
         with pytest.raises((RuntimeError, warprow.WarprowError, ValueError, TypeError, KeyError), match=word):
             call()

@@ -22,6 +22,10 @@ _DTYPES = {
     "float8_e4m3fn": "f8e4m3",
     "float8_e5m2": "f8e5m2",
 }
+#: Types of elements that a table can have, by their names in the store. The first of them are made of others by a load; the rest a load takes
+#: as the source has them.
+MADE_DTYPES = ("f32", "f16", "bf16", "f8e4m3", "f8e5m2", "q8", "q4")
+STORED_DTYPES = (*MADE_DTYPES, "i8", "u8", "mxfp8", "f8e4m3s", "nvfp4")
 #: Types of output by their names here.
 _OUTPUT = {"f32": "float32", "f16": "float16", "i8": "int8", "u8": "uint8"}
 #: Kinds of DLPack devices whose memory the processor reads: its own, and pinned memory of CUDA and ROCm.
@@ -42,6 +46,18 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "data_ptr") and hasattr(value, "detach")
 
 
+def has_memory(tensor: Any) -> bool:
+    """Whether the storage of a tensor of torch has all bytes that the tensor names: it can be made smaller under it."""
+    count: int = tensor.numel()
+    if count == 0:
+        return True
+    last = count - 1
+    if not tensor.is_contiguous():
+        last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed: int = (tensor.storage_offset() + last + 1) * tensor.element_size()
+    return needed <= int(tensor.untyped_storage().nbytes())
+
+
 def _resolved(tensor: Any) -> Any:
     """A tensor whose memory has its values: torch negates and conjugates some only when it reads them."""
     return tensor.resolve_conj().resolve_neg() if hasattr(tensor, "resolve_neg") else tensor
@@ -55,7 +71,11 @@ def as_array(argument: str, value: Any) -> Array:
         if tensor.device.type != "cpu":
             raise invalid(argument, f"a tensor on {tensor.device}: give one on the CPU, or use warprow.torch")
         try:
+            if not has_memory(tensor):
+                raise _without_values(argument, value)
             return _resolved(tensor).numpy()  # type: ignore[no-any-return]
+        except WarprowError:
+            raise
         except (RuntimeError, TypeError) as error:
             text = f"a {type(value).__name__} of torch that NumPy cannot take ({error}): give a tensor of another type, with values"
             raise wrong_type(argument, text) from error
@@ -133,8 +153,12 @@ def rows(argument: str, value: Any, *, may_be_empty: bool = False) -> Rows:
         raise invalid(argument, f"shape {tuple(shape)}: a table has at least one row of one element")
     if _is_tensor(owner):
         try:
+            if not has_memory(owner.detach()):
+                raise _without_values(argument, value)
             tensor = _resolved(owner.detach().cpu().contiguous())
             nbytes, address = tensor.numel() * tensor.element_size(), tensor.data_ptr()
+        except WarprowError:
+            raise
         except RuntimeError as error:
             raise _without_values(argument, value) from error
         if nbytes and not address:
@@ -146,7 +170,8 @@ def rows(argument: str, value: Any, *, may_be_empty: bool = False) -> Rows:
 
 
 def _without_values(argument: str, value: Any) -> WarprowError:
-    return wrong_type(argument, f"a {type(value).__name__} on {value.device} that has no memory: give a tensor with values")
+    text = f"a {type(value).__name__} on {value.device} that has no memory, or less than its shape says: give a tensor with values"
+    return wrong_type(argument, text)
 
 
 def output_dtype(stored: str) -> str:

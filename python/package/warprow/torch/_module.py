@@ -18,7 +18,7 @@ from ._lookup import Lookup
 from ._options import LookupOptions
 from ._prefetched import Prefetched, check_prefetched
 from ._spec import Spec, out_name
-from ._tensors import has_own_dispatch, written
+from ._tensors import check_memory, has_own_dispatch, written
 
 # An eager call of few ids takes as long on the processor as on a GPU: what it asks for is found once.
 _MODES = getattr(torch._C, "_len_torch_dispatch_stack", lambda: 0)
@@ -128,6 +128,8 @@ class StoredModule(nn.Module):
                     _native.raise_operator_error(str(error))
                     # Torch itself refuses tensors of a device for which the operator has no code.
                     lookup.check_batch(ids, offsets, weights)
+                    # So does the operator of tensors whose storage was emptied, in a text alone.
+                    check_memory(ids, offsets, weights)
                     raise
             if _are_eager(ids, offsets, weights):
                 return lookup.run(ids, offsets, weights, out)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from .._arrays import has_memory
 from ..errors import WarprowError, invalid, wrong_type
 
 
@@ -46,18 +47,32 @@ def address_of(argument: str, tensor: torch.Tensor) -> int:
     Raises
     ------
     WrongType
-        It has no memory of its own.
+        It has no memory of its own, or its storage has fewer bytes than it names.
     """
     address = 0
     if not has_own_dispatch(tensor):
         try:
-            address = tensor.data_ptr()
+            # Torch warns of numbers that are asked for in a trace.
+            address = tensor.data_ptr() if torch._C._is_tracing() or has_memory(tensor) else 0
         except RuntimeError:
             # Of what stands for a tensor under a transform of torch.func.
             address = 0
         if address or tensor.numel() == 0:
             return address
     raise wrong_type(argument, f"a {type(tensor).__name__} that has no memory of its own: give a torch.Tensor that has")
+
+
+def check_memory(ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch.Tensor | None) -> None:
+    """Whether the tensors of a batch have memory of their own.
+
+    Raises
+    ------
+    WrongType
+        One has none.
+    """
+    for argument, tensor in (("input", ids), ("offsets", offsets), ("per_sample_weights", weights)):
+        if tensor is not None:
+            address_of(argument, tensor)
 
 
 def plain(argument: str, tensor: torch.Tensor | None, dtype: torch.dtype | None = None) -> Any:
@@ -70,13 +85,14 @@ def plain(argument: str, tensor: torch.Tensor | None, dtype: torch.dtype | None 
     """
     if tensor is None:
         return None
+    # Before torch copies it, which would read what is not there.
+    address_of(argument, tensor)
     if dtype is not None and tensor.dtype != dtype:
         tensor = tensor.to(dtype)
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
-    address_of(argument, tensor)
     return tensor
 
 

@@ -154,6 +154,28 @@ operator_tensor described(const Tensor &tensor) {
     return told;
 }
 
+// Refuses a tensor whose storage has fewer bytes than the tensor names, as it has behind `untyped_storage().resize_(0)`: nothing of it can
+// be read, and torch's own copies would read it all the same.
+void check_memory(const char *argument, const Tensor &tensor) {
+    AtenTensorHandle handle = tensor.get();
+    int64_t count, dims, *sizes, *strides, last, bytes;
+    int32_t dtype;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_numel(handle, &count));
+    if (count == 0) return;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dim(handle, &dims));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_sizes(handle, &sizes));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_strides(handle, &strides));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_offset(handle, &last));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_storage_size(handle, &bytes));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &dtype));
+    for (int64_t at = 0; at < dims; at++) last += (sizes[at] - 1) * strides[at];
+    const int64_t needed = (last + 1) * static_cast<int64_t>(aoti_torch_dtype_element_size(dtype));
+    if (needed > bytes) {
+        fail(std::string(argument) + ": a tensor whose storage has " + std::to_string(bytes) + " bytes of the " + std::to_string(needed) +
+             " that it names: give a tensor that has memory of its own");
+    }
+}
+
 Tensor plain(const Tensor &tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
 
 // Weights are float32, as torch's own modules convert them to the type of their rows.
@@ -192,6 +214,9 @@ Tensor empty(const int64_t *sizes, int64_t dims, int32_t dtype, int32_t device) 
 std::tuple<Tensor, std::optional<Tensor>> run(const operator_table &table, const module_lookup *lookup, const Tensor &given_ids,
                                               const std::optional<Tensor> &given_offsets, const std::optional<Tensor> &given_weights,
                                               bool masked) {
+    check_memory("input", given_ids);
+    if (given_offsets) check_memory("offsets", *given_offsets);
+    if (given_weights) check_memory("per_sample_weights", *given_weights);
     const Tensor ids = plain(given_ids);
     const std::optional<Tensor> offsets = given_offsets ? std::optional<Tensor>(plain(*given_offsets)) : std::nullopt;
     const std::optional<Tensor> weights = given_weights ? std::optional<Tensor>(plain_weights(*given_weights)) : std::nullopt;
