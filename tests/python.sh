@@ -130,7 +130,8 @@ WARPROW_TORCH_LIBRARY=none "$environment/bin/python" -m pytest -p no:cacheprovid
 if has_torch; then
     export WARPROW_TORCH_LIBRARY=$target/operators/libwarprow_torch.so CARGO_TARGET_DIR=$target
     if WARPROW_TORCH_LIBRARY=none "$environment/bin/python" -m warprow.torch.native build --to "$WARPROW_TORCH_LIBRARY" >"$log" 2>&1; then
-        "$environment/bin/python" -m pytest -p no:cacheprovider -rs tests/test_native.py tests/test_torch.py tests/test_torch_failures.py tests/test_collection.py tests/test_deepfm.py
+        "$environment/bin/python" -m pytest -p no:cacheprovider -rs tests/test_native.py tests/test_torch.py tests/test_torch_failures.py \
+            tests/test_collection.py tests/test_deepfm.py tests/test_memory_of_tensors.py tests/test_prefetched.py
     else
         skip "tests of the compiled operators: $(tail -n1 "$log")"
     fi

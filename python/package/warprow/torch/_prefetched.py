@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
-from ..errors import invalid, wrong_type
+from ..errors import InvalidArgument, invalid, wrong_type
 from ._lookup import Lookup
+
+
+#: Held while a batch is taken: threads may look one up at once, and one of them gets it.
+_TAKING = threading.Lock()
 
 
 class Prefetched:
@@ -31,21 +36,34 @@ class Prefetched:
         InvalidArgument
             It was looked up already.
         """
-        if self._held is None:
-            raise invalid("prefetched", "it was looked up already: prefetch again")
-        shape: tuple[int, ...] = self._held[3]
+        held = self._held
+        if held is None:
+            raise _looked_up()
+        shape: tuple[int, ...] = held[3]
         return shape
 
     def _take(self) -> tuple[Any, tuple[Any, ...]]:
-        assert self._held is not None, "its shape was asked for"
-        taken = (self._native, self._held)
-        self._native = self._held = None
-        return taken
+        """What looks it up, and its tensors.
+
+        Raises
+        ------
+        InvalidArgument
+            It was looked up already, by another thread perhaps.
+        """
+        with _TAKING:
+            native, held = self._native, self._held
+            self._native = self._held = None
+        if held is None:
+            raise _looked_up()
+        return native, held
 
     def __repr__(self) -> str:
-        if self._held is None:
-            return "<warprow.torch.Prefetched, looked up>"
-        return f"<warprow.torch.Prefetched of {self._held[0].numel()} ids>"
+        held = self._held
+        return f"<warprow.torch.Prefetched{', looked up' if held is None else f' of {held[0].numel()} ids'}>"
+
+
+def _looked_up() -> InvalidArgument:
+    return invalid("prefetched", "it was looked up already: prefetch again")
 
 
 def check_prefetched(prefetched: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ..errors import invalid
-from ._prefetched import Prefetched
+from ._prefetched import _TAKING, Prefetched, _looked_up
 
 
 class ShardedPrefetched(Prefetched):
@@ -32,9 +32,10 @@ class ShardedPrefetched(Prefetched):
         """
         if owner is not self._owner:
             raise invalid("prefetched", "another module prefetched it: look it up there")
-        if self._finish is None:
-            raise invalid("prefetched", "it was looked up already: prefetch again")
-        finish, self._finish = self._finish, None
+        with _TAKING:
+            finish, self._finish = self._finish, None
+        if finish is None:
+            raise _looked_up()
         return finish
 
     def __repr__(self) -> str:
