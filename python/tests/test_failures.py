@@ -214,6 +214,24 @@ def test_a_store_in_use_names_the_process_that_has_it(address: str) -> None:
     warprow.open(address).close()
 
 
+def test_a_drive_that_this_process_has_open_by_another_text(store: warprow.Store, tmp_path: Path) -> None:
+    (ours,) = store.addresses
+    path = Path(ours.removeprefix("emulated:").split("?")[0])
+    link = tmp_path / "link.drive"
+    link.symlink_to(path)
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    for other in (ours, f"emulated:{path.parent}/./{path.name}", f"emulated:{inside}/../{path.name}?size=64M", f"emulated:{link}"):
+        for call in (warprow.open, warprow.format, lambda it: warprow.open(it, read_only=True)):
+            with pytest.raises(warprow.StoreInUse) as caught:
+                call(other)
+            text = str(caught.value)
+            assert repr(ours) in text and repr(other) in text and text.endswith("open: use that warprow.Store, or close() it"), text
+            assert (f"{other!r} as {ours!r}" in text) == (other != ours)
+    store.close()
+    warprow.open(f"emulated:{link}").close()
+
+
 READER = """
 import sys, warprow
 with warprow.open(sys.argv[1], read_only=True) as store:

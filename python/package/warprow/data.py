@@ -16,7 +16,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Union
 
-from . import _arrays, _native
+from . import _arrays, _native, _options
 from .errors import WarprowError, invalid
 
 __all__ = ["Batch", "DataReader", "Jagged", "SparseFeature", "convert", "generate", "open"]
@@ -91,9 +91,8 @@ def open(
         An argument that cannot be.
     """
     given, args = _spec(paths, format, labels, dense, features, hotness, keys, integers, log, hex, rows, sizes)
-    for name, value, most in (("batch", batch, 1 << 24), ("ahead", ahead, 1 << 10)):
-        if not 1 <= value <= most:
-            raise invalid(name, f"{value}: give 1 to {most}")
+    batch, ahead = _options.number("batch", batch, 1, (1 << 24) + 1), _options.number("ahead", ahead, 1, (1 << 10) + 1)
+    drop_last, torch = _options.flag("drop_last", drop_last), _options.flag("torch", torch)
     return DataReader(_native.DataReader(given, args, batch, ahead, drop_last), batch, drop_last, torch)
 
 
@@ -199,13 +198,16 @@ def generate(
     KeyboardInterrupt
         Ctrl-C ended it, and no file is left.
     """
-    for argument, value, least in (("samples", samples, 0), ("scale", scale, 1), ("seed", seed, 0)):
-        if not least <= value < 1 << 64:
-            raise invalid(argument, f"{value}: give {least} to 2⁶⁴ − 1")
+    _options.text("name", name)
+    samples, scale, seed = _options.number("samples", samples), _options.number("scale", scale, 1), _options.number("seed", seed)
+    alpha = _options.real("alpha", alpha)
     return dict(_native.generate_data(name, samples, scale, alpha, seed, _out(out, to, keys, sums, replace), progress))
 
 
 def _out(out: _Path, to: str | None, keys: str, sums: bool, replace: bool) -> dict[str, Any]:
+    _options.instance("out", out, (str, PathLike), "a path")
+    _options.maybe_text("to", to), _options.maybe_text("keys", keys)
+    sums, replace = _options.flag("sums", sums), _options.flag("replace", replace)
     ending = Path(out).suffix.lower().removeprefix(".")
     known = {"parquet": "parquet", "csv": "csv", "tsv": "csv", "npz": "npz"}
     chosen = known.get(ending) if to is None else to
@@ -228,15 +230,18 @@ def _spec(
     rows: Sequence[int],
     sizes: Sequence[int],
 ) -> tuple[list[_Path], dict[str, Any]]:
-    given: list[_Path] = [paths] if isinstance(paths, (str, PathLike)) else list(paths)
+    is_one = isinstance(paths, (str, PathLike))
+    given: list[_Path] = [paths] if is_one else _options.several("paths", paths, (str, PathLike), "a path, or several")  # type: ignore[list-item]
+    _options.maybe_text("format", format), _options.maybe_text("keys", keys)
+    integers, log, hex = _options.flag("integers", integers), _options.flag("log", log), _options.flag("hex", hex)
     if not given:
         raise invalid("paths", "there are none")
     return given, {
         "format": format,
         "keys": keys,
-        "labels": _columns(labels),
-        "dense": _columns(dense),
-        "features": list(features),
+        "labels": _columns("labels", labels),
+        "dense": _columns("dense", dense),
+        "features": _options.several("features", features, str, "names of features"),
         "hotness": _counts("hotness", hotness, 1 << 32),
         "integers": integers,
         "log": log,
@@ -246,18 +251,16 @@ def _spec(
     }
 
 
-def _columns(given: int | Sequence[str] | None) -> int | list[str] | None:
-    if isinstance(given, str):
-        return [given]
-    return given if given is None or isinstance(given, int) else list(given)
+def _columns(argument: str, given: int | Sequence[str] | None) -> int | list[str] | None:
+    if given is None or isinstance(given, str):
+        return given if given is None else [given]
+    if hasattr(type(given), "__index__"):
+        return _options.number(argument, given, 0, 1 << 32)
+    return _options.several(argument, given, str, "a number of columns, or their names")
 
 
 def _counts(argument: str, given: Sequence[int], limit: int) -> list[int]:
-    counts = [int(it) for it in given]
-    for count in counts:
-        if not 0 <= count < limit:
-            raise invalid(argument, f"{count}: give numbers from 0 to {limit - 1}")
-    return counts
+    return [_options.number(argument, it, 0, limit) for it in _options.several(argument, given, object, "whole numbers")]
 
 
 @dataclass(frozen=True)

@@ -11,13 +11,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol
 
-from . import _arrays, _native
+from . import _arrays, _native, _options
 from .errors import Closed, invalid, wrong_type
 from .records import PinReport, RestoreReport, WarmReport, make
 
 if TYPE_CHECKING:
     from ._arrays import Array
     from .store import Store
+
+
+#: What an id gets that its table lacks; what becomes of rows that could not be read; what masks tell.
+MISSING = ("error", "default", "zero", "skip")
+ON_FAILURE = ("raise", "nan", "mask")
+MASKS = ("found", "failed")
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,13 @@ class Feature:
         Whether each row is multiplied by its id's weight; with "sum" alone.
     padding : int, optional
         An id that stands for no row.
+
+    Raises
+    ------
+    WrongType
+        An argument is of another type than is named above.
+    InvalidArgument
+        `pooling` is none of these.
     """
 
     name: str
@@ -43,6 +56,13 @@ class Feature:
     pooling: str = "none"
     weighted: bool = False
     padding: int | None = None
+
+    def __post_init__(self) -> None:
+        _options.text("name", self.name), _options.text("table", self.table)
+        _options.choice("pooling", self.pooling, ("none", "sum", "mean"))
+        _options.flag("weighted", self.weighted)
+        # As a number of Python's, of which a text can be made.
+        object.__setattr__(self, "padding", _options.maybe_number("padding", self.padding, -1 << 63))
 
     def _args(self) -> tuple[str, str, str, bool, int | None]:
         return (self.name, self.table, self.pooling, self.weighted, self.padding)
@@ -76,6 +96,11 @@ def device_name(device: object) -> tuple[str, int]:
     if kind not in ("cpu", "cuda") or not (index.isdigit() or index == ""):
         raise invalid("device", f'{str(device)!r}: give "cpu", "cuda" or "cuda:N"')
     return kind, int(index or 0)
+
+
+def _path(given: str | os.PathLike[str]) -> str:
+    path = os.fspath(_options.instance("path", given, (str, os.PathLike), "a path"))
+    return _options.text("path", path)
 
 
 class _Closing(Protocol):
@@ -197,6 +222,8 @@ class Executor:
         ------
         InvalidArgument
             The executor is on a GPU; features are pooled and not pooled, or do not go together; an option has a value that is not named above.
+        WrongType
+            `features` are none, or an option is of another type than is named above.
         NoSuchTable
             The store lacks a feature's table.
         Busy
@@ -206,17 +233,18 @@ class Executor:
         Forked
             This process was forked from the one that opened the store.
         """
+        features = _options.several("features", features, Feature, "a list of Feature")
         options = {
-            "max_batch": max_batch,
-            "max_ids": max_ids,
-            "dtype": dtype,
-            "slots": slots,
-            "missing": missing,
-            "on_failure": on_failure,
-            "mask": mask,
+            "max_batch": _options.number("max_batch", max_batch),
+            "max_ids": _options.number("max_ids", max_ids),
+            "dtype": _options.text("dtype", dtype),
+            "slots": _options.number("slots", slots, 0, 1 << 32),
+            "missing": _options.choice("missing", missing, MISSING),
+            "on_failure": _options.choice("on_failure", on_failure, ON_FAILURE),
+            "mask": _options.choice("mask", mask, MASKS),
         }
         native = self._host.plan([feature._args() for feature in features], options)
-        made = Plan(self, native, list(features), masked=on_failure == "mask")
+        made = Plan(self, native, features, masked=on_failure == "mask")
         self._plans.add(made)
         return made
 
@@ -278,7 +306,7 @@ class Executor:
         Forked
             This process was forked from the one that opened the store.
         """
-        self._native.clear_cache(patience)
+        self._native.clear_cache(_options.seconds("patience", patience))
 
     @property
     def _gpu(self) -> _native.Gpu:
@@ -324,7 +352,7 @@ class Executor:
             This process was forked from the one that opened the store.
         """
         array = _arrays.keys("ids", ids)
-        return make(WarmReport, self._gpu.warm(table, (_arrays.address_of(array), array.size)))
+        return make(WarmReport, self._gpu.warm(_options.text("table", table), (_arrays.address_of(array), array.size)))
 
     def pin(self, table: str, ids: Any) -> PinReport:
         """Brings rows into the cache as `warm` does, and has them stay there.
@@ -365,7 +393,7 @@ class Executor:
             This process was forked from the one that opened the store.
         """
         array = _arrays.keys("ids", ids)
-        return make(PinReport, self._gpu.pin(table, (_arrays.address_of(array), array.size)))
+        return make(PinReport, self._gpu.pin(_options.text("table", table), (_arrays.address_of(array), array.size)))
 
     def unpin(self, table: str, ids: Any | None = None) -> int:
         """Lets rows go that `pin` keeps in the cache. They leave when others take their places.
@@ -400,7 +428,7 @@ class Executor:
             This process was forked from the one that opened the store.
         """
         array = None if ids is None else _arrays.keys("ids", ids)
-        return self._gpu.unpin(table, None if array is None else (_arrays.address_of(array), array.size))
+        return self._gpu.unpin(_options.text("table", table), None if array is None else (_arrays.address_of(array), array.size))
 
     def save_cache(self, path: str | os.PathLike[str]) -> int:
         """Writes to a file which rows the cache of an executor on a GPU has, by their ids, for `warm_from`.
@@ -429,7 +457,7 @@ class Executor:
         Forked
             This process was forked from the one that opened the store.
         """
-        return self._gpu.save_cache(os.fspath(path))[0]
+        return self._gpu.save_cache(_path(path))[0]
 
     def warm_from(self, path: str | os.PathLike[str]) -> RestoreReport:
         """Brings the rows into the cache that `save_cache` has listed, as `warm` does.
@@ -461,7 +489,7 @@ class Executor:
         Forked
             This process was forked from the one that opened the store.
         """
-        tables, unknown = self._gpu.warm_from(os.fspath(path))
+        tables, unknown = self._gpu.warm_from(_path(path))
         older = [table for table, is_older, _ in tables if is_older]
         return RestoreReport({table: make(WarmReport, warmed) for table, _, warmed in tables}, older, unknown)
 
@@ -495,8 +523,8 @@ class Executor:
             This process was forked from the one that opened the store.
         """
         np = _arrays.numpy()
-        if not 0 <= most < 1 << 64:
-            raise invalid("most", f"{most}: give a number from 0 on")
+        _options.text("table", table)
+        most = _options.number("most", most)
         *_, signed = self.store._native.export_shape(table)
         found = self._native.popular(table, most)
         if found is None:
@@ -536,9 +564,8 @@ class Executor:
         Forked
             This process was forked from the one that opened the store.
         """
-        if not 0 < bytes_per_second < 1 << 64:
-            raise invalid("bytes_per_second", f"{bytes_per_second}: give a number from 1 on")
-        return dict(self._host.rerank_by_counts(bytes_per_second, seconds))
+        rate = _options.number("bytes_per_second", bytes_per_second, 1)
+        return dict(self._host.rerank_by_counts(rate, _options.seconds("seconds", seconds)))
 
     def tiers(self, table: str) -> dict[str, int]:
         """How many rows of a table lie in GPU memory ("hbm"), in DRAM ("dram") and on drives alone ("drives").
@@ -594,7 +621,7 @@ class Executor:
         Forked
             This process was forked from the one that opened the store.
         """
-        self._native.adopt(generation, patience)
+        self._native.adopt(_options.maybe_number("generation", generation), _options.seconds("patience", patience))
         self._tables = tables_of(self.store)
 
     def close(self) -> None:
@@ -708,6 +735,7 @@ class Plan:
             This process was forked from the one that opened the store.
         """
         np = _arrays.numpy()
+        mask, batch = _options.flag("mask", mask), _options.maybe_number("batch", batch)
         held, ids_args = _arrays.integers("ids", ids, dims=1)
         offsets_held, offsets_args, bags = None, None, held.size // max(len(self.features), 1)
         if offsets is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import _arrays, _native
+from . import _arrays, _native, _options
 from .errors import invalid
 
 if TYPE_CHECKING:
@@ -32,14 +32,14 @@ class NgramHash:
         There is no model of that name, it needs `words` and has none, `words` have more dimensions than one, or a number is not from 0 to
         2³² − 1.
     WrongType
-        `words` are no integers.
+        `words` are no integers, `model` is no text, or `end` no number.
     """
 
     def __init__(self, model: str, *, words: Any = None, end: int | None = None) -> None:
         np = _arrays.numpy()
         numbers = None if words is None else np.ascontiguousarray(_tokens("words", words), dtype=np.uint32)
-        if end is not None and not 0 <= end < 1 << 32:
-            raise invalid("end", f"{end}: give a token")
+        _options.text("model", model)
+        end = _options.maybe_number("end", end, 0, 1 << 32)
         at = None if numbers is None else (_arrays.address_of(numbers), numbers.size)
         self._native = _native.NgramHash(model, at, end)
         self.model = model

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import _arrays, _native
+from . import _arrays, _native, _options
 from .errors import invalid, wrong_type
 from .records import make
 
@@ -290,7 +290,7 @@ def plan(
         Both or neither of `trace` and `hotness` are given, they do not fit the tables, offsets descend, ids are missing from their table, an
         option is out of its range, or the budgets cannot hold the indices of keys.
     WrongType
-        Ids, offsets or counts are no integers, or `tables` is something else than is named above.
+        Ids, offsets or counts are no integers, or an argument is of another type than is named above.
     FileError
         A file of traces cannot be read.
     Closed, Forked
@@ -302,6 +302,18 @@ def plan(
 
     if (trace is None) == (hotness is None):
         raise invalid("trace", "give either a trace or hotness=")
+    for argument, mapping in (("trace", trace), ("hotness", hotness)):
+        if mapping is not None:
+            _options.instance(argument, mapping, (Mapping,), "a mapping of tables to arrays")
+    hbm_bytes, dram_bytes = _options.number("hbm_bytes", hbm_bytes), _options.number("dram_bytes", dram_bytes)
+    drive_count, drive_bytes = _options.number("drive_count", drive_count, 0, 1 << 32), _options.number("drive_bytes", drive_bytes)
+    lba, batch = _options.number("lba", lba, 0, 1 << 32), _options.number("batch", batch)
+    memory, seed = _options.number("memory", memory), _options.number("seed", seed)
+    held_out = _options.real("held_out", held_out)
+    _options.text("drives", drives), _options.text("group", group)
+    emulated, allow_missing = _options.flag("emulated", emulated), _options.flag("allow_missing", allow_missing)
+    typical_host = _options.flag("typical_host", typical_host)
+    told = _progress(progress)
     if hotness is not None:
         return _by_counts(_shapes(tables, list(hotness)), hotness, hbm_bytes, dram_bytes)
     assert trace is not None
@@ -330,7 +342,7 @@ def plan(
         "typical_host": typical_host,
         "seed": seed,
     }
-    proposed = _native.propose_tiers(shapes, traces, args, _progress(progress))
+    proposed = _native.propose_tiers(shapes, traces, args, told)
     del held
     return Proposal._of(proposed)
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from . import _arrays, _native, _sources
+from . import _arrays, _native, _options, _sources
 from ._spool import Spool
-from .errors import NoSuchTable, _make, invalid, wrong_type
-from .executor import Executor, Feature, Options, Plan, tables_of
+from .errors import NoSuchTable, StoreInUse, _make, invalid, wrong_type
+from .executor import MISSING, Executor, Feature, Options, Plan, tables_of
 from .proposal import Proposal
 from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, RerankReport, Table, VerifyReport, make
 
@@ -24,13 +25,38 @@ _OPEN: weakref.WeakValueDictionary[tuple[str, ...], Store] = weakref.WeakValueDi
 
 
 def _addresses(drives: str | Iterable[str]) -> tuple[str, ...]:
-    given = (drives,) if isinstance(drives, str) else tuple(drives)
-    for drive in given:
-        if not isinstance(drive, str):
-            raise wrong_type("drives", f'a {type(drive).__name__}: give addresses such as "emulated:PATH?size=4G"')
+    wanted = 'addresses such as "emulated:PATH?size=4G"'
+    given = (drives,) if isinstance(drives, str) else tuple(_options.several("drives", drives, str, wanted))
     if not given:
-        raise invalid("drives", "no drive was given")
+        raise invalid("drives", f"there are none: give {wanted}")
     return given
+
+
+def _file_of(address: str) -> str:
+    """The file or socket that an address names."""
+    scheme, colon, rest = address.partition(":")
+    return rest.split("?")[0].split(",")[0] if colon and scheme in ("emulated", "vfio-user") else ""
+
+
+@contextmanager
+def _naming_our_own(addresses: tuple[str, ...]) -> Iterator[None]:
+    """Says of a drive in use by which address this process has it open: one file has many paths."""
+    try:
+        yield
+    except StoreInUse as error:
+        files = {os.path.realpath(_file_of(address)): address for address in addresses if _file_of(address)}
+        ours = [
+            f"{here!r} as {there!r}" if here != there else repr(here)
+            for store in list(_OPEN.values())
+            if not store.closed
+            for there in store.addresses
+            for here in [files.get(os.path.realpath(_file_of(there)))]
+            if here is not None
+        ]
+        if not ours:
+            raise
+        text = f"{error}. This process has {', '.join(ours)} open: use that warprow.Store, or close() it"
+        raise _make("StoreInUse", text, {}) from error
 
 
 def format(  # noqa: A001
@@ -70,13 +96,13 @@ def format(  # noqa: A001
     Raises
     ------
     InvalidArgument
-        There is no drive, or `lba`, `chunk_size` or `timeout` is out of its range.
+        There is no drive, or `lba`, `chunk_size`, `timeout` or `overlay_bytes` is out of its range.
     WrongType
-        An address is no text.
+        An address is no text, or another argument is of another type than is named above.
     AddressError
         A text is no drive's address, or an option behind its "?" is none.
     StoreInUse
-        Another process, or this one, has a drive open; the message names the holder.
+        Another process, or this one, has a drive open; the message names the holder, and of this process the address.
     OpenError
         A drive cannot be opened, or cannot be formatted.
     ConsentNeeded
@@ -85,7 +111,11 @@ def format(  # noqa: A001
         A drive failed a command, or did not answer within `timeout` seconds.
     """
     addresses = _addresses(drives)
-    native = _native.format(list(addresses), lba, chunk_size, consent, timeout, overlay_bytes)
+    lba, chunk_size = _options.maybe_number("lba", lba, 1, 1 << 32), _options.maybe_number("chunk_size", chunk_size, 1)
+    _options.maybe_text("consent", consent)
+    timeout, overlay_bytes = _options.seconds("timeout", timeout), _options.maybe_number("overlay_bytes", overlay_bytes)
+    with _naming_our_own(addresses):
+        native = _native.format(list(addresses), lba, chunk_size, consent, timeout, overlay_bytes)
     return Store(native, addresses, read_only=False)
 
 
@@ -121,9 +151,9 @@ def open(  # noqa: A001
     Raises
     ------
     InvalidArgument
-        There is no drive, or `timeout` is no number of seconds from 0 on.
+        There is no drive, `timeout` is no number of seconds from 0 on, or `overlay_bytes` is negative.
     WrongType
-        An address is no text.
+        An address is no text, or another argument is of another type than is named above.
     AddressError
         A text is no drive's address, or an option behind its "?" is none.
     StoreInUse
@@ -137,9 +167,12 @@ def open(  # noqa: A001
         A drive failed a command, or did not answer within `timeout` seconds.
     """
     addresses = _addresses(drives)
+    read_only, degraded = _options.flag("read_only", read_only), _options.flag("degraded", degraded)
+    timeout, overlay_bytes = _options.seconds("timeout", timeout), _options.maybe_number("overlay_bytes", overlay_bytes)
     attached = any(address.startswith("attached:") for address in addresses)
     access = "degraded" if degraded else "read" if read_only or attached else "write"
-    native = _native.open(list(addresses), access, timeout, overlay_bytes)
+    with _naming_our_own(addresses):
+        native = _native.open(list(addresses), access, timeout, overlay_bytes)
     return Store(native, addresses, read_only=access != "write")
 
 
@@ -211,6 +244,8 @@ class Store:
 
         Raises
         ------
+        WrongType
+            `name` is no text.
         NoSuchTable
             The store has no table of that name; `known` has the names that there are.
         Closed
@@ -218,6 +253,7 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
+        _options.text("name", name)
         tables = self.tables()
         for table in tables:
             if table.name == name:
@@ -267,7 +303,9 @@ class Store:
             By the table's name in the store the key of each row, by which it is looked up, int64 or uint64. In an arrow table also the
             name of a column of integers; without a mapping, the column is that of all tables.
         dtype : str or mapping of str to str, optional
-            The type to store: "f32", "f16", "bf16", "i8", "u8", "f8e4m3", "f8e5m2". By default that of the source.
+            The type to store; by default that of the source. Of any source: "f32", "f16", "bf16", "f8e4m3", "f8e5m2"; "q8" and "q4", bytes
+            and halves of bytes of which each row has a scale and a bias. Where the source has rows of that type already: "i8", "u8",
+            and with scales in each row "mxfp8", "f8e4m3s" and "nvfp4".
         checksums : bool
             Whether each row gets a checksum, 4 bytes, which `verify` and executors with `check_rows` compare.
         replace : bool
@@ -313,7 +351,20 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
-        patterns = [select] if isinstance(select, str) else select
+        patterns = _options.texts("select", select)
+        _options.text("model", model)
+        for argument, mapping in (("names", names), ("hotness", hotness), ("keys", None if isinstance(keys, str) else keys)):
+            _options.mapping(argument, mapping, "tables' names to names" if argument == "names" else "tables' names to arrays of integers")
+        for new in (names or {}).values():
+            _options.text("names", new)
+        _check_dtypes(dtype)
+        checksums, replace, standby = (
+            _options.flag(argument, value) for argument, value in (("checksums", checksums), ("replace", replace), ("standby", standby))
+        )
+        memory = _options.number("memory", memory)
+        if plan is not None:
+            _options.instance("plan", plan, (Proposal, str, os.PathLike), "what warprow.plan returned, or the path of its file")
+        told = _progress(progress)
         given = _sources.of(source, patterns, keys)
         tables = given.tables
         owners: list[Any] = [table.pop("owner", None) for table in tables]
@@ -345,7 +396,6 @@ class Store:
                 numbers = _arrays.keys("keys", key)
                 owners.append(numbers)
                 table["keys"] = _key_args(numbers)
-        told = _progress(progress)
         with Spool() as spool:
             if given.read is not None:
                 self._refuse_early(known, replace or standby)
@@ -419,6 +469,7 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
+        mask = _options.flag("mask", mask)
         array, _ = _arrays.integers("ids", ids)
         plan = self._plan_of(table, dtype, missing, array.size)
         rows = _arrays.output(out, (*array.shape, plan.width), plan.dtype)
@@ -426,6 +477,8 @@ class Store:
         return (rows, found[1].reshape(array.shape)) if mask else rows
 
     def _plan_of(self, table: str, dtype: str | None, missing: str, ids: int) -> Plan:
+        _options.text("table", table), _options.maybe_text("dtype", dtype)
+        _options.choice("missing", missing, MISSING)
         generation = self._native.generation_of(table)
         if generation is None:
             # Says which tables there are.
@@ -508,6 +561,8 @@ class Store:
             This process was forked from the one that opened the store.
         """
         np = _arrays.numpy()
+        _options.text("table", table)
+        generation, create = _options.maybe_number("generation", generation), _options.flag("create", create)
         array, _ = _arrays.integers("ids", ids, dims=1)
         if array.dtype.kind == "i" and array.size and not self.table(table).keyed and int(array.min()) < 0:
             text = f"table {table!r} has no row of id {int(array.min())}"
@@ -566,6 +621,8 @@ class Store:
             This process was forked from the one that opened the store.
         """
         np = _arrays.numpy()
+        _options.text("table", table)
+        generation = _options.maybe_number("generation", generation)
         array, _ = _arrays.integers("keys", keys, dims=1)
         array = np.ascontiguousarray(array.astype(np.int64 if array.dtype.kind == "i" else np.uint64))
         return self._native.remove(table, (_arrays.address_of(array), array.size), generation)
@@ -600,8 +657,9 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
-        names = [table] if table is not None else [it.name for it in self.tables()]
-        return {name: make(VerifyReport, self._native.verify(name, _progress(progress))) for name in names}
+        told = _progress(progress)
+        names = [_options.text("table", table)] if table is not None else [it.name for it in self.tables()]
+        return {name: make(VerifyReport, self._native.verify(name, told)) for name in names}
 
     def generations(self) -> list[Generation]:
         """All generations, oldest first.
@@ -640,7 +698,7 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
-        self._native.switch(generation, allow_vanishing)
+        self._native.switch(_options.number("generation", generation), _options.flag("allow_vanishing", allow_vanishing))
 
     def drop(self, generation: int, *, allow_vanishing: bool = False) -> None:
         """Drops a generation. With `allow_vanishing`, also one whose tables look-ups find.
@@ -669,10 +727,12 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
-        self._native.drop_generation(generation, allow_vanishing)
+        self._native.drop_generation(_options.number("generation", generation), _options.flag("allow_vanishing", allow_vanishing))
 
     def compact(self, generation: int) -> int:
-        """Brings updated rows and created keys of a generation into its tables; returns how many rows were written.
+        """Brings updated rows and created keys of a generation into its tables; returns how many chunks were written.
+
+        Rows that stay as they are are compared with their checksums, where their table has them.
 
         Parameters
         ----------
@@ -682,10 +742,12 @@ class Store:
         Returns
         -------
         int
-            Rows that were written.
+            Chunks that were written.
 
         Raises
         ------
+        Damaged
+            A row that stays as it is does not match its checksum; `drive` has it. Nothing was changed.
         NoSuchGeneration
             The store has no generation of that number.
         NoSpace
@@ -701,7 +763,7 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
-        return self._native.compact(generation)
+        return self._native.compact(_options.number("generation", generation))
 
     def rerank(self, table: str, ids: Any | None) -> RerankReport:
         """Lists the rows of a table that executors keep in DRAM, in the place of its first rows.
@@ -742,6 +804,7 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
+        _options.text("table", table)
         if ids is None:
             return make(RerankReport, self._native.rerank(table, None))
         array = _arrays.keys("ids", ids)
@@ -776,7 +839,7 @@ class Store:
             This process was forked from the one that opened the store.
         """
         np = _arrays.numpy()
-        count, dim, dtype, signed = self._native.export_shape(table)
+        count, dim, dtype, signed = self._native.export_shape(_options.text("table", table))
         rows = _arrays.output(None, (count, dim), dtype)
         keys = None if signed is None else np.empty(count, dtype=np.int64 if signed else np.uint64)
         at = None if keys is None else (_arrays.address_of(keys), keys.size)
@@ -848,9 +911,9 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
-        if nth < 1 or (times is not None and times < 1):
-            raise invalid("nth" if nth < 1 else "times", "give a number from 1 on")
-        self._native.inject_fault(drive, fault, nth, times)
+        _options.choice("fault", fault, ("unreadable", "unanswered", "corrupt", "fatal"))
+        nth, times = _options.number("nth", nth, 1), _options.maybe_number("times", times, 1)
+        self._native.inject_fault(_options.number("drive", drive), fault, nth, times)
 
     def clear_faults(self) -> None:
         """Takes all faults back that `inject_fault` asked for.
@@ -951,6 +1014,8 @@ class Store:
         ------
         InvalidArgument
             An option is out of the range that is named above, or `device` is none of these.
+        WrongType
+            An option is of another type than is named above.
         NoSuchTable
             `hbm_rows` names a table that the store does not have.
         Busy
@@ -964,29 +1029,7 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
-        for name, number, least in (
-            ("cache_bytes", cache_bytes, 0),
-            ("cache_batch_rows", cache_batch_rows, 1),
-            ("counter_bytes", counter_bytes, 0),
-        ):
-            if number is not None and not least <= number < 1 << 64:
-                raise invalid(name, f"{number}: give a number from {least} on")
-        if cache_admission not in ("always", "sketch") and (isinstance(cache_admission, str) or not 0 < cache_admission <= 1):
-            raise invalid("cache_admission", f'{cache_admission!r}: give "always", "sketch", or a probability above 0 and up to 1')
-        if peer_gpu is not None and not 0 <= peer_gpu < 1 << 32:
-            raise invalid("peer_gpu", f"{peer_gpu}: give the number of a GPU")
-        if count_every is not None and not 0 < count_every < 1 << 32:
-            raise invalid("count_every", f"{count_every}: give a number from 1 on")
-        of_tables = tuple(dict(hbm_rows or ()).items())
-        for name, rows in of_tables:
-            self.table(name)
-            if rows < 0:
-                raise invalid("hbm_rows", f"{rows} rows of {name!r}: give a number from 0 on")
-        if prefetch_multiprocessors is not None and not 0 < prefetch_multiprocessors < 1 << 32:
-            raise invalid("prefetch_multiprocessors", f"{prefetch_multiprocessors}: give a number from 1 on")
-        if prefetch_priority not in ("high", "normal"):
-            raise invalid("prefetch_priority", f'{prefetch_priority!r}: give "high" or "normal"')
-        options = Options(
+        options = self._attach_options(
             dram_bytes=dram_bytes,
             hbm_bytes=hbm_bytes,
             check_rows=check_rows,
@@ -994,7 +1037,7 @@ class Store:
             overlay_bytes=overlay_bytes,
             adopting=adopting,
             timeout=timeout,
-            hbm_rows=of_tables,
+            hbm_rows=hbm_rows,
             prefetch_multiprocessors=prefetch_multiprocessors,
             prefetch_priority=prefetch_priority,
             cache_bytes=cache_bytes,
@@ -1007,6 +1050,48 @@ class Store:
         executor = Executor(self, device, options)
         self._executors.add(executor)
         return executor
+
+    def _attach_options(self, **given: Any) -> Options:
+        """Options of `attach`, looked at; those that are not given have their defaults."""
+        known = Options().__dict__
+        for name in given:
+            if name not in known:
+                raise wrong_type(name, f"it is no option of Store.attach; they are {', '.join(known)}")
+        of = {**known, **given}
+        number, maybe = _options.number, _options.maybe_number
+        return Options(
+            dram_bytes=number("dram_bytes", of["dram_bytes"]),
+            hbm_bytes=number("hbm_bytes", of["hbm_bytes"]),
+            check_rows=_options.flag("check_rows", of["check_rows"]),
+            check_keys=_options.flag("check_keys", of["check_keys"]),
+            overlay_bytes=number("overlay_bytes", of["overlay_bytes"]),
+            adopting=_options.flag("adopting", of["adopting"]),
+            timeout=None if of["timeout"] is None else _options.seconds("timeout", of["timeout"]),
+            hbm_rows=self._hbm_rows(of["hbm_rows"]),
+            prefetch_multiprocessors=maybe("prefetch_multiprocessors", of["prefetch_multiprocessors"], 1, 1 << 32),
+            prefetch_priority=_options.choice("prefetch_priority", of["prefetch_priority"], ("high", "normal")),
+            cache_bytes=number("cache_bytes", of["cache_bytes"]),
+            cache_batch_rows=maybe("cache_batch_rows", of["cache_batch_rows"], 1),
+            cache_admission=_admission(of["cache_admission"]),
+            peer_gpu=maybe("peer_gpu", of["peer_gpu"], 0, 1 << 32),
+            counter_bytes=number("counter_bytes", of["counter_bytes"]),
+            count_every=maybe("count_every", of["count_every"], 1, 1 << 32),
+        )
+
+    def _hbm_rows(self, given: Mapping[str, int] | Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int], ...]:
+        wanted = "a mapping of tables to numbers of rows"
+        try:
+            of_tables = dict(given or ())
+        except (TypeError, ValueError) as error:
+            raise wrong_type("hbm_rows", f"{_options.told(given)}: give {wanted}") from error
+        for name, rows in of_tables.items():
+            if not isinstance(name, str):
+                raise wrong_type("hbm_rows", f"{_options.told(name)} in the place of a table's name: give {wanted}")
+            self.table(name)
+            of_tables[name] = _options.number("hbm_rows", rows, -1 << 63)
+            if of_tables[name] < 0:
+                raise invalid("hbm_rows", f"{rows} rows of {name!r}: give a number from 0 on")
+        return tuple(of_tables.items())
 
     def _shared(self, device: str, options: Options) -> Executor:
         """The executor of modules on a device: one for all with the same options, as long as tables stay as they are. A module that is
@@ -1034,6 +1119,29 @@ class Store:
         named = ", ".join(f"{it.name} ({it.rows} x {it.dim} {it.dtype})" for it in tables[:5])
         more = f" and {len(tables) - 5} more" if len(tables) > 5 else ""
         return f"<warprow.Store on {drives}{', read-only' if self.read_only else ''}: {named or 'no tables'}{more}>"
+
+
+def _check_dtypes(given: Any) -> None:
+    """Types to store, before a source is read."""
+    of_tables = _options.mapping("dtype", given, "tables' names to types") if isinstance(given, Mapping) else {"": given}
+    for wanted in (of_tables or {}).values():
+        if wanted is not None and not isinstance(wanted, str):
+            text = f"{_options.told(wanted)}: give a name such as \"f16\", or a mapping of tables' names to such names"
+            raise wrong_type("dtype", text)
+        if wanted is not None and wanted not in _arrays.STORED_DTYPES:
+            raise invalid("dtype", f"{wanted!r} is no type of elements; they are {', '.join(_arrays.STORED_DTYPES)}")
+
+
+def _admission(given: Any) -> float | str:
+    wanted = '"always", "sketch", or a probability above 0 and up to 1'
+    if isinstance(given, str):
+        if given not in ("always", "sketch"):
+            raise invalid("cache_admission", f"{given!r}: give {wanted}")
+        return given
+    chance = _options.real("cache_admission", given, wanted)
+    if not 0 < chance <= 1:
+        raise invalid("cache_admission", f"{given!r}: give {wanted}")
+    return chance
 
 
 def _counts(value: Any) -> Array:

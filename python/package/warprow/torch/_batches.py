@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .. import _options as arguments
 from ..errors import invalid, wrong_type
 from ..executor import Feature
 from ._tensors import as_tensor
@@ -28,7 +29,7 @@ class Joined(NamedTuple):
 
 def check_features(features: Sequence[Feature]) -> list[Feature]:
     """Features of a collection: there are some, all pooled, no two with one name."""
-    features = list(features)
+    features = arguments.several("features", features, Feature, "a list of warprow.Feature")
     if not features:
         raise invalid("features", "there are none")
     for feature in features:

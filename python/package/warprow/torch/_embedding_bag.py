@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .. import _options as arguments
 from ..errors import invalid
 from ..executor import Executor
 from ..store import Store
@@ -62,7 +63,8 @@ class EmbeddingBag(TableModule):
         max_ids: int | None = None,
         prefetch: int = 0,
     ) -> None:
-        if mode not in ("sum", "mean"):
+        include_last_offset = arguments.flag("include_last_offset", include_last_offset)
+        if arguments.text("mode", mode) not in ("sum", "mean"):
             text = f'{mode!r}: give "sum" or "mean"; for a maximum, look rows up by Embedding and reduce them'
             raise invalid("mode", text)
         options = LookupOptions(missing, on_failure, mask, dtype, max_ids, prefetch)

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .. import _native
+from .. import _options as arguments
 from ..errors import WarprowError, invalid, wrong_type
 from ..executor import Executor, Feature, Options
 from ..store import Store
@@ -226,6 +227,7 @@ class StoredModule(nn.Module):
         Forked
             This process was forked from the one that opened the store.
         """
+        arguments.seconds("patience", patience)
         for lookup in self._lookups():
             lookup.check(patience)
 

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .. import _native
+from .. import _options as arguments
 from ..errors import invalid, wrong_type
 from ..executor import Executor
 from ..ngram import NgramHash
@@ -57,6 +58,12 @@ class NgramIds:
         executor = executor_of(executor)
         if not isinstance(hash, NgramHash):
             raise wrong_type("hash", f"a {type(hash).__name__}: give a warprow.NgramHash")
+        if heads is not None:
+            ends = arguments.several("heads", heads, object, "the first head, and the one behind the last")
+            if len(ends) != 2:
+                raise invalid("heads", f"{heads}: give the first head, and the one behind the last")
+            heads = (arguments.number("heads", ends[0]), arguments.number("heads", ends[1]))
+        first_row = arguments.number("first_row", first_row)
         if heads is not None and not 0 <= heads[0] < heads[1] < 1 << 32:
             raise invalid("heads", f"{heads}: give the first head, and the one behind the last")
         if not 0 <= first_row < 1 << 63:

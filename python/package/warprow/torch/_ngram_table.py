@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .. import _options as arguments
 from ..errors import invalid
 from ..executor import Executor
 from ..store import Store
@@ -78,10 +79,11 @@ class NgramTable(Embedding):
         prefetch: int = 0,
         scales: torch.Tensor | None = None,
     ) -> None:
-        if heads < 1:
-            raise invalid("heads", f"{heads}: give a number from 1 on")
-        if max_tokens is not None and max_tokens < 1:
-            raise invalid("max_tokens", f"{max_tokens}: give a number from 1 on")
+        heads = arguments.number("heads", heads, 1)
+        rows = arguments.maybe_number("rows", rows)
+        max_tokens = arguments.maybe_number("max_tokens", max_tokens, 1)
+        if scales is not None:
+            check_tensor("scales", scales)
         super().__init__(
             executor,
             table,

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from .. import _options as arguments
 from ..errors import invalid
+from ..executor import MASKS, MISSING, ON_FAILURE
+from ._spec import out_name
 
 
 @dataclass(frozen=True)
@@ -21,13 +24,13 @@ class LookupOptions:
     prefetch: int = 0
 
     def __post_init__(self) -> None:
-        if self.missing not in ("error", "default", "zero", "skip"):
-            raise invalid("missing", f'{self.missing!r}: give "error", "default", "zero" or "skip"')
-        if self.on_failure not in ("raise", "nan", "mask"):
-            raise invalid("on_failure", f'{self.on_failure!r}: give "raise", "nan" or "mask"')
+        arguments.choice("missing", self.missing, MISSING)
+        arguments.choice("on_failure", self.on_failure, ON_FAILURE)
+        arguments.choice("mask", self.mask, MASKS)
+        arguments.instance("dtype", self.dtype, torch.dtype, "a dtype of torch, such as torch.float32")
+        out_name(self.dtype)
+        # As numbers of Python's, of which a text can be made.
+        object.__setattr__(self, "max_ids", arguments.maybe_number("max_ids", self.max_ids, 1))
+        object.__setattr__(self, "prefetch", arguments.number("prefetch", self.prefetch, 0, 1 << 32))
         if self.on_failure == "nan" and not self.dtype.is_floating_point:
             raise invalid("on_failure", f'{self.dtype} has no NaN: choose "raise" or "mask"')
-        if self.mask not in ("found", "failed"):
-            raise invalid("mask", f'{self.mask!r}: give "found" or "failed"')
-        if self.max_ids is not None and self.max_ids < 1:
-            raise invalid("max_ids", f"{self.max_ids}: give a number from 1 on")

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from .. import _options as arguments
 from ..errors import invalid
-from ..executor import Executor, Options
+from ..executor import ON_FAILURE, Executor, device_name
 from ..store import Store
 from ._embedding import Embedding
 from ._embedding_bag import EmbeddingBag
@@ -61,7 +62,10 @@ def replace(
     Raises
     ------
     InvalidArgument
-        The model has no embedding that is to be replaced, or one with `max_norm`, `sparse=True` or `mode="max"`; `store` is no store.
+        The model has no embedding that is to be replaced, or one with `max_norm`, `sparse=True` or `mode="max"`; `store` is no store; an
+        option is out of its range.
+    WrongType
+        `model` is no module, or an option is of another type than is named above, or none of `Store.attach`.
     TableExists
         The store has a table of a module's name with another shape.
     NoSpace, ReadOnly, DriveFailed
@@ -73,7 +77,13 @@ def replace(
     """
     if not isinstance(store, Store):
         raise invalid("store", f"a {type(store).__name__}: give what warprow.format or warprow.open returns")
-    patterns = [select] if isinstance(select, str) else select
+    arguments.instance("model", model, nn.Module, "a torch.nn.Module")
+    min_rows, patterns = arguments.number("min_rows", min_rows), arguments.texts("select", select)
+    arguments.choice("on_failure", on_failure, ON_FAILURE)
+    arguments.text("model_name", model_name)
+    if device is not None:
+        device_name(device)
+    options = store._attach_options(**attach)
     found = {
         name: module
         for name, module in model.named_modules(remove_duplicate=True)
@@ -97,7 +107,7 @@ def replace(
     for name, module in found.items():
         where = str(device if device is not None else module.weight.device)
         if where not in executors:
-            executors[where] = store._shared(_named(where), Options(**attach))
+            executors[where] = store._shared(_named(where), options)
         made[id(module)] = _module(module, executors[where], names[name], on_failure)
     if id(model) in made:
         return made[id(model)]  # type: ignore[return-value]

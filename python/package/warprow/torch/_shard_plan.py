@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..errors import invalid
+from .. import _options as arguments
+from ..errors import invalid, wrong_type
 from ..executor import Feature
 from ..store import Store
 from ._tensors import as_tensor
@@ -80,9 +82,14 @@ class ShardingPlan:
         ------
         InvalidArgument
             The plan is for another number of ranks, does not place a table, places one twice, or has a kind, owner or exchange that cannot be.
+        WrongType
+            Its placements are none, or a table or owner in them is of another type.
         """
         if self.world != world:
             raise invalid("plan", f"it is for {self.world} ranks, and the group has {world}: plan_sharding(..., world={world})")
+        for placement in arguments.several("plan", self.placements, Placement, "Placements"):
+            arguments.text("plan", placement.table)
+            arguments.maybe_number("plan", placement.owner)
         names = [placement.table for placement in self.placements]
         for placement in self.placements:
             if names.count(placement.table) > 1:
@@ -134,21 +141,31 @@ def plan_sharding(
     ------
     InvalidArgument
         `world` is less than 1, a feature's table is not among `tables`, or its mean length is missing, negative or infinite.
+    WrongType
+        An argument is of another type than is named above.
     Closed, Forked
         Of a store, as `Store.tables`.
     """
-    if world < 1:
-        raise invalid("world", f"{world}: give a number from 1 on")
+    world = arguments.number("world", world, 1)
+    replicate_bytes = arguments.number("replicate_bytes", replicate_bytes)
+    features = arguments.several("features", features, Feature, "a list of warprow.Feature")
     if isinstance(tables, Store):
         tables = {table.name: (table.rows, table.row_bytes) for table in tables.tables()}
+    else:
+        tables = _sizes(tables)
     lengths: dict[str, list[float]] = {}
     for feature in features:
         if feature.table not in tables:
             raise invalid("features", f"feature {feature.name!r} is over table {feature.table!r}, and there are {', '.join(tables)}")
-        length = bag_lengths.get(feature.name) if isinstance(bag_lengths, Mapping) else bag_lengths
-        if length is None or not 0 <= length < float("inf"):
-            raise invalid("bag_lengths", f"feature {feature.name!r} has {length}: give the mean number of ids of its bags")
-        lengths.setdefault(feature.table, []).append(float(length))
+        given = bag_lengths.get(feature.name) if isinstance(bag_lengths, Mapping) else bag_lengths
+        wanted = "the mean number of ids of its bags"
+        if given is None:
+            raise invalid("bag_lengths", f"feature {feature.name!r} has None: give {wanted}")
+        is_nan = isinstance(given, float) and math.isnan(given)
+        length = given if is_nan else arguments.real("bag_lengths", given, wanted)
+        if not 0 <= length < float("inf"):
+            raise invalid("bag_lengths", f"feature {feature.name!r} has {length}: give {wanted}")
+        lengths.setdefault(feature.table, []).append(length)
     cost = {table: sum(lengths[table]) * tables[table][1] for table in lengths}
     placed: dict[str, Placement] = {}
     for table in lengths:
@@ -165,6 +182,20 @@ def plan_sharding(
             loads[owner] += cost[table]
             placed[table] = Placement(table, "whole", owner)
     return ShardingPlan(world, tuple(placed[table] for table in lengths))
+
+
+def _sizes(given: Any) -> dict[str, tuple[int, int]]:
+    """Rows of each table, and bytes of a row."""
+    wanted = "a store, or a mapping of tables to (rows, bytes of a row)"
+    if not isinstance(given, Mapping):
+        raise wrong_type("tables", f"{arguments.told(given)}: give {wanted}")
+    sizes = {}
+    for name, of_table in given.items():
+        pair = arguments.several("tables", of_table, object, wanted)
+        if len(pair) != 2:
+            raise invalid("tables", f"{of_table!r} of table {name!r}: give {wanted}")
+        sizes[arguments.text("tables", name)] = (arguments.number("tables", pair[0]), arguments.number("tables", pair[1]))
+    return sizes
 
 
 def _exchange_of(lengths: list[float], world: int) -> str:
@@ -195,9 +226,15 @@ def shard_of(ids: Any, world: int, *, keyed: bool = False) -> torch.Tensor:
     Raises
     ------
     WrongType
-        `ids` is neither a tensor nor an array that torch takes by DLPack.
+        `ids` is neither a tensor nor an array that torch takes by DLPack, or has elements that are no integers; `world` is no number, or
+        `keyed` neither true nor false.
+    InvalidArgument
+        `world` is less than 1.
     """
+    world, keyed = arguments.number("world", world, 1), arguments.flag("keyed", keyed)
     numbers = as_tensor("ids", ids)
+    if numbers.dtype.is_floating_point or numbers.dtype.is_complex or numbers.dtype == torch.bool:
+        raise wrong_type("ids", f"elements of {numbers.dtype}: give integers")
     if keyed:
         numbers = _mixed(numbers.to(torch.int64)) & ((1 << 63) - 1)
     return torch.remainder(numbers, world)

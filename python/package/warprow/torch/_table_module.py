@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .. import _options as arguments
 from ..errors import invalid
 from ..executor import Executor, Feature
 from ..store import Store
@@ -31,6 +32,8 @@ class TableModule(StoredModule):
         padding_idx: int | None = None,
         has_last: bool = False,
     ) -> None:
+        arguments.text("table", table)
+        padding_idx = arguments.maybe_number("padding_idx", padding_idx, -1 << 63)
         store = executor if isinstance(executor, Store) else getattr(executor, "store", None)
         info = store.table(table) if store is not None else None
         padding = None if info is None else _padding_of(padding_idx, info.rows, info.keyed)
