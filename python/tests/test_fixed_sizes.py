@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +244,43 @@ def _refused(rank: int, world: int, folder: Path, address: str) -> None:
 
 def test_what_cannot_be_is_refused(checkpoint: str, tmp_path: Path) -> None:
     ranks.run(2, tmp_path, _refused, checkpoint)
+
+
+def _midway(rank: int, world: int, folder: Path, address: str) -> int:
+    """Look-ups of one rank fail behind the exchange of ids: all ranks leave the step together, and go on with the next."""
+    executor = warprow.open(address, read_only=True).attach("cpu")
+    plain = wt.EmbeddingBagCollection(executor, FEATURES)
+    bags = wt.ShardedEmbeddingBagCollection(executor, FEATURES, plan=sharded.plan(world), on_failure="nan")
+    given = batch(rank, "cpu")
+    fixed = bags.fixed_sizes(given)
+    began, compared = time.monotonic(), 0
+
+    def broken(*_: object) -> None:
+        raise warprow.Busy("no slot is free")
+
+    for failing in range(world):
+        for owner, stage in ((bags, "_look_up_kept"), (fixed, "_rows_of"), (fixed, "_sums_of")):
+            if rank == failing:
+                setattr(owner, stage, broken)
+                sharded.raises(warprow.Busy, "no slot is free", lambda: fixed(given))
+                delattr(owner, stage)
+            else:
+                error = sharded.raises(warprow.RankFailed, f"rank {failing} of the group has failed with Busy", lambda: fixed(given))
+                assert (error.rank, error.kind) == (failing, "Busy")
+            compared += compare(fixed(given), plain(given), (rank, failing, stage))
+            fixed.check()
+    # Everything fails that rank 1 looks up.
+    if rank == 1:
+        executor.close()
+    for _ in range(2):
+        if rank == 1:
+            sharded.raises(warprow.Closed, "closed", lambda: fixed(given))
+        else:
+            assert sharded.raises(warprow.RankFailed, "rank 1", lambda: fixed(given)).kind == "Closed"
+    # Nobody has waited for the time-out of the group.
+    assert time.monotonic() - began < 60
+    return compared
+
+
+def test_a_step_that_fails_in_its_midst_ends_on_all_ranks(checkpoint: str, tmp_path: Path) -> None:
+    assert all(it > 10_000 for it in ranks.run(2, tmp_path, _midway, checkpoint))

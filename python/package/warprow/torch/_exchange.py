@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
-from ..errors import Busy, ExchangeFailed, RankFailed, RanksDisagree, invalid
+from ..errors import Busy, ExchangeFailed, RankFailed, RanksDisagree, invalid, wrong_type
 from . import _processes
 
 _T = TypeVar("_T")
@@ -47,6 +47,21 @@ def calls_differ(rank: int, call: str, first: str) -> RanksDisagree:
     return error
 
 
+def tried(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
+    """What a call returns, or what it raises. Other ranks are told of whatever it is: they would wait for this one."""
+    try:
+        return call(), None
+    except Exception as error:
+        return None, error
+
+
+def without_positions(error: Exception | None) -> Exception | None:
+    """An error of a look-up for all ranks: positions among their ids say nothing to anybody."""
+    if getattr(error, "positions", None):
+        error.positions = ()  # type: ignore[union-attr]
+    return error
+
+
 class Exchange:
     """A process group, and the device whose tensors it exchanges. After an exchange that failed, every later one fails at once."""
 
@@ -54,7 +69,10 @@ class Exchange:
         if not dist.is_available() or not dist.is_initialized():
             raise invalid("group", "there is no process group: call torch.distributed.init_process_group first")
         self._group = dist.group.WORLD if group is None else group
-        self.rank: int = dist.get_rank(self._group)
+        try:
+            self.rank: int = dist.get_rank(self._group)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise wrong_type("group", f"a {type(group).__name__}: give a process group of torch.distributed") from error
         if self.rank < 0:
             raise invalid("group", "this process is not in it: make the module on the ranks of the group alone")
         self.size: int = dist.get_world_size(self._group)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
 from ..errors import RanksDisagree, _make, invalid
-from ._exchange import rank_failed
+from ._exchange import rank_failed, tried, without_positions
 from ._lookup import check_ids
 from ._routes import Bags, Placed, Routed, joined, runs
 from ._served import Asked, Counts, Told
@@ -141,6 +142,9 @@ class FixedSizeBags(nn.Module):
         ------
         InvalidArgument, WrongType
             The batch has another size, or as `ShardedEmbeddingBagCollection.forward`; values raise in `check`.
+        RankFailed
+            Another rank could not look up what it was asked for, which it raises; on a GPU the next call or `check` tells of it. All ranks can
+            go on. While a graph is captured, the rank alone raises it.
         RanksDisagree, ExchangeFailed, Busy, GpuError
             As `ShardedEmbeddingBagCollection.forward`.
         Closed
@@ -240,15 +244,23 @@ class FixedSizeBags(nn.Module):
             flags = flags + room.to(torch.int64) * _ROOM
             torch.maximum(self._most, needed, out=self._most)
         coming = self._send(given, flags, placed)
-        kept = whole._look_up_kept(given)
+        # What fails from here on is raised behind the last exchange: other ranks take part in each, and would wait.
+        kept, error = tried(lambda: whole._look_up_kept(given))
         numbers, weights = (None if it is None else it.get() for it in coming)
         assert numbers is not None, "ids are sent"
         blocks = list(numbers.split(self._received))
         codes = torch.cat([block[:1] for block in blocks])
         torch.bitwise_or(self._seen, codes, out=self._seen)
-        rows = [self._send_rows(at, self._rows_of(at, blocks)) for at in range(len(duties.groups))]
-        sums = self._sums_of(blocks, weights)
-        summed = whole._send_sums(sums, self._counts) if duties.whole else None
+        rows = []
+        for at in range(len(duties.groups)):
+            asked, failed = tried(partial(self._rows_of, at, blocks))
+            error = error or failed
+            rows.append(self._send_rows(at, asked))
+        sums, failed = tried(lambda: self._sums_of(blocks, weights))
+        error = without_positions(error or failed)
+        # What a graph has runs again without Python, and nothing of it is raised: whether this rank failed is for the other calls.
+        telling = None if self._is_captured() else whole._tell(error)
+        summed = whole._send_sums(sums, self._counts, math.nan) if duties.whole else None
         outputs: dict[str, torch.Tensor] = {}
         # NaN, if something is wrong with the batch, and else 0, which changes no sum from +0.
         poison = torch.where(flags != 0, self._nan, torch.zeros_like(self._nan))
@@ -261,7 +273,14 @@ class FixedSizeBags(nn.Module):
             outputs.update(self._bags_of_rows(at, of_group.get(), placed[at], given, routed, poison))
         if summed is not None:
             outputs.update(whole._bags_of_sums(summed.get().add_(poison), routed, given))
+        if telling is not None:
+            whole._tell_of_step(telling.get(), error)
+        if error is not None:
+            raise error
         return {feature.name: outputs[feature.name] for feature in whole.features}
+
+    def _is_captured(self) -> bool:
+        return self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
 
     def _send(self, given: Bags, flags: torch.Tensor, placed: Sequence[Placed]) -> tuple[Any, Any]:
         """Begins to send each rank one part: flags, where ids of each feature begin, lengths and ids of bags, and ids whose rows come back."""
@@ -320,11 +339,15 @@ class FixedSizeBags(nn.Module):
             factors = torch.cat([part for feature in zip(*split, strict=True) for part in feature])
         return Asked(served._sums, torch.cat([part for feature in zip(*ids, strict=True) for part in feature]), offsets, factors).look_up()
 
-    def _send_rows(self, group: int, found: torch.Tensor) -> Any:
-        """Begins to send each rank the rows of its ids, and to get those of this rank's. Behind these is a row of zeros."""
+    def _send_rows(self, group: int, found: torch.Tensor | None) -> Any:
+        """Begins to send each rank the rows of its ids, NaN if they could not be looked up, and to get those of this rank's. Behind these is
+        a row of zeros."""
         whole = self._of[0]
         world, room = whole._exchange.size, self._room[group]
-        into = torch.empty((world * room + 1, found.shape[1]), device=self.device)
+        dim = whole._dims[whole._duties.groups[group][0]]
+        if found is None:
+            found = torch.full((world * room, dim), math.nan, device=self.device)
+        into = torch.empty((world * room + 1, dim), device=self.device)
         into[-1].zero_()
         return whole._exchange.begin("rows", found, [room] * world, [room] * world, into[:-1])
 

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from .. import _options as arguments
 from ..errors import _CLASSES, ExchangeFailed, RanksDisagree, WarprowError, _make, invalid, wrong_type
 from ..executor import Executor, Feature
 from ..store import Store
@@ -20,7 +21,7 @@ from ._agreement import Shape, agreed, describe
 from ._batches import check_features
 from ._batches import joined as joined_bags
 from ._collection import EmbeddingBagCollection
-from ._exchange import Coming, Exchange, calls_differ, rank_failed
+from ._exchange import Coming, Exchange, calls_differ, rank_failed, tried, without_positions
 from ._fixed_sizes import FixedSizeBags, Sizes
 from ._fixed_sizes import agreed as agreed_sizes
 from ._lookup import check_ids
@@ -127,8 +128,9 @@ class ShardedEmbeddingBagCollection(nn.Module):
             LookupOptions(missing, on_failure, "found", dtype, max_ids, prefetch)
             if on_failure == "mask":
                 raise invalid("on_failure", 'a sharded collection has no masks: give "raise" or "nan"')
-            if stores not in ("shared", "own"):
-                raise invalid("stores", f'{stores!r}: give "shared" or "own"')
+            arguments.choice("stores", stores, ("shared", "own"))
+            if plan is not None:
+                arguments.instance("plan", plan, ShardingPlan, "a ShardingPlan, as plan_sharding makes one")
             if plan is None and stores == "own":
                 raise invalid("plan", 'with stores="own" no rank knows all sizes: give the plan by which rows were loaded')
             chosen = plan_sharding(executor.store, checked, self._exchange.size) if plan is None else plan
@@ -136,7 +138,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
             return checked, chosen, describe(executor, checked, chosen, stores, options)
 
         # A rank that cannot take part tells the others, which would wait for it.
-        prepared, error = _tried(prepare)
+        prepared, error = tried(prepare)
         told = self._exchange.gather({"error": f"{type(error).__name__}: {error}"} if error is not None else prepared[2])
         self._exchange.meet()
         if error is not None:
@@ -144,7 +146,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
         self.features, self.plan, _ = prepared
         self.stores, self.dtype, self.missing, self.on_failure = stores, dtype, missing, on_failure
         shapes = agreed(told, self.plan, stores)
-        _, error = _tried(lambda: self._make(executor, shapes, missing, on_failure, max_ids, prefetch))
+        _, error = tried(lambda: self._make(executor, shapes, missing, on_failure, max_ids, prefetch))
         self._leave_together(self._exchange.gather(_code(error)), error)
         #: What other ranks told of their latest look-ups, on a GPU; read when the CPU waits for the GPU anyway.
         self._told: torch.Tensor | None = None
@@ -238,7 +240,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
             # Nothing is exchanged.
             assert self._replicated is not None, "there is a feature"
             return self._replicated(batch)  # type: ignore[no-any-return]
-        given, error = _tried(lambda: self._checked(batch))
+        given, error = tried(lambda: self._checked(batch))
         with torch.no_grad(), self._exchange.lock:
             self._exchange.call("forward")
             return self._finish(self._begin(given, error, ahead=False))
@@ -278,7 +280,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
             ahead = self._replicated.prefetch(batch)
             whole = self._replicated
             return ShardedPrefetched(self, lambda: whole.lookup(ahead), ahead._held[0].numel() if ahead._held else 0)
-        given, error = _tried(lambda: self._checked(batch))
+        given, error = tried(lambda: self._checked(batch))
         with torch.no_grad(), self._exchange.lock:
             self._exchange.call("prefetch")
             self._prefetched += 1
@@ -399,7 +401,7 @@ class ShardedEmbeddingBagCollection(nn.Module):
             ones = [count == given.bags and fewest == 1 for count, fewest in zip(ids, routed.fewest.tolist(), strict=True)]
             return Sizes(given.bags, ids, tuple(int(it.counts.sum(1).max()) for it in routed.chosen), float(slack)), ones
 
-        found, error = _tried(sizes)
+        found, error = tried(sizes)
         with self._exchange.lock:
             self._exchange.call("fixed_sizes")
             told = self._exchange.gather(Sizes(0, (), (), error=f"{type(error).__name__}: {error}") if error is not None else found[0])
@@ -458,30 +460,30 @@ class ShardedEmbeddingBagCollection(nn.Module):
             return asked
 
         # What this rank looks up for itself is looked up while ids are on their way.
-        kept, error = _tried(lambda: self._keep(given, begun) if ahead else self._look_up_kept(given))
+        kept, error = tried(lambda: self._keep(given, begun) if ahead else self._look_up_kept(given))
         numbers, weights = (None if it is None else it.get() for it in coming)
         assert numbers is not None, "ids are sent"
         rows = []
         for at in range(len(self._duties.groups)):
-            asked, failed = _tried(partial(self._served.rows_of, at, numbers, counts, begun))
+            asked, failed = tried(partial(self._served.rows_of, at, numbers, counts, begun))
             error = error or failed
             rows.append(asked)
-        sums, failed = _tried(lambda: self._served.sums_of(numbers, weights, counts, begun))
+        sums, failed = tried(lambda: self._served.sums_of(numbers, weights, counts, begun))
         return _Step(given, route, counts, kept, rows, sums, error or failed)
 
     def _finish(self, step: _Step) -> dict[str, torch.Tensor]:
         """Sends rows to the ranks whose batches want them, and puts those that come into the bags of this rank's."""
         given, route, counts, error = step.given, step.route, step.counts, step.error
-        kept, failed = _tried(step.kept.look_up) if isinstance(step.kept, Asked) else (step.kept, None)
+        kept, failed = tried(step.kept.look_up) if isinstance(step.kept, Asked) else (step.kept, None)
         error = error or failed
         # Sums are looked up while rows are on their way.
         coming = []
         for at, asked in enumerate(step.rows):
-            found, failed = (None, None) if asked is None else _tried(asked.look_up)
+            found, failed = (None, None) if asked is None else tried(asked.look_up)
             error = error or failed
             coming.append(self._send_rows(at, found, counts))
-        sums, failed = (None, None) if step.sums is None else _tried(step.sums.look_up)
-        error = _without_positions(error or failed)
+        sums, failed = (None, None) if step.sums is None else tried(step.sums.look_up)
+        error = without_positions(error or failed)
         # Other ranks get zeros where this one failed, and are told.
         telling = self._tell(error)
         blocks = self._send_sums(sums, counts) if self._duties.whole or self._duties.divided else None
@@ -493,16 +495,19 @@ class ShardedEmbeddingBagCollection(nn.Module):
             outputs.update(self._bags_of_rows(at, of_group.get(), route, given, counts))
         if blocks is not None:
             outputs.update(self._bags_of_sums(blocks.get(), route, given))
-        told = telling.get()
+        self._tell_of_step(telling.get(), error)
+        # On a GPU a failure of the call before is told now, behind the exchanges in which all ranks take part.
+        if error is not None or counts.late is not None:
+            raise error or counts.late  # type: ignore[misc]
+        return {feature.name: outputs[feature.name] for feature in self.features}
+
+    def _tell_of_step(self, told: torch.Tensor, error: Exception | None) -> None:
+        """Raises what befell a step, by the codes of all ranks; on a GPU the next call does, or `check`."""
         if self.device.type == "cpu":
             self._leave_together(told.tolist(), error)
         else:
             # To read it would wait for the GPU. What is not read yet of a look-up before stays.
             self._told = told if self._told is None else torch.where(self._told != 0, self._told, told)
-        # On a GPU a failure of the call before is told now, behind the exchanges in which all ranks take part.
-        if error is not None or counts.late is not None:
-            raise error or counts.late  # type: ignore[misc]
-        return {feature.name: outputs[feature.name] for feature in self.features}
 
     def _counts(self, route: Routed, given: Bags, error: Exception | None, ahead: bool) -> Counts:
         """Tells all ranks how much this one sends, and is told how much they send. The CPU waits for the GPU here, and, but for a
@@ -630,13 +635,13 @@ class ShardedEmbeddingBagCollection(nn.Module):
         into[-1].zero_()
         return self._exchange.begin("rows", found, sizes, received, into[:-1])
 
-    def _send_sums(self, found: torch.Tensor | None, counts: Counts) -> Coming:
-        """Begins to send each rank the sums of its bags, and to get those of this rank's."""
+    def _send_sums(self, found: torch.Tensor | None, counts: Counts, nothing: float = 0.0) -> Coming:
+        """Begins to send each rank the sums of its bags, `nothing` where there are none, and to get those of this rank's."""
         rank, world = self._exchange.rank, self._exchange.size
         widths = [sum(self._dims[at] for at in self._duties.summed_by(other)) for other in range(world)]
         sizes, received = [it.bags * widths[rank] for it in counts.received], [counts.sent[0].bags * it for it in widths]
         if found is None:
-            found = torch.zeros(sum(sizes), device=self.device)
+            found = torch.full((sum(sizes),), nothing, device=self.device)
         return self._exchange.begin("sums", found.reshape(-1), sizes, received)
 
     def _tell(self, error: Exception | None) -> Coming:
@@ -796,21 +801,6 @@ def sums_of_bags(rows: torch.Tensor, places: torch.Tensor, offsets: torch.Tensor
     # Products are rounded before they are added.
     products = rows.index_select(0, places) * factors.unsqueeze(1)
     return torch.segment_reduce(products, "sum", lengths=torch.diff(offsets), axis=0, unsafe=True, initial=0)
-
-
-def _tried(call: Callable[[], Any]) -> tuple[Any, Exception | None]:
-    """What a call returns, or what it raises. Other ranks are told of whatever it is: they would wait for this one."""
-    try:
-        return call(), None
-    except Exception as error:
-        return None, error
-
-
-def _without_positions(error: Exception | None) -> Exception | None:
-    """An error of a look-up for all ranks: positions among their ids say nothing to anybody."""
-    if getattr(error, "positions", None):
-        error.positions = ()  # type: ignore[union-attr]
-    return error
 
 
 def _code(error: Exception | None) -> int:
