@@ -13,8 +13,8 @@ from warprow.errors import _NAMES, _make, _named
 ROOT = Path(__file__).parents[2]
 #: The crates whose errors reach Python.
 CRATES = ("driver", "gpu", "gpu-queues", "kernels", "layout", "lookup", "modules", "soft-controller", "store", "formats", "plan")
-#: Errors of raw commands and of queues' options, which this package neither sends nor sets.
-UNREACHED = ("push_error.rs", "set.rs")
+#: Errors of raw commands, of queues' options and of last touches, which this package neither sends nor sets nor notes.
+UNREACHED = ("push_error.rs", "set.rs", "last_touches.rs", "touches.rs")
 #: An item of Rust's, as a text for people names it.
 ITEM = re.compile(r"(?<!::)\b[A-Z][A-Za-z]+::[a-z_]+")
 
