@@ -143,6 +143,8 @@ def test_replays_leave_nothing(store: warprow.Store, device: str) -> None:  # no
         ids = torch.randint(0, ROWS, (COUNT,), device="cuda")
         ours(ids)
         ours.lookup(ours.prefetch(ids))
+        # What tests before this one have left open is closed.
+        gc.collect()
         before, sizes, on_gpu, wrong = held(), [], [], torch.zeros((), dtype=torch.int64, device="cuda")
         for _ in range(20):
             # A hundred look-ups in a graph, which goes afterwards.
