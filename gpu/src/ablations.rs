@@ -14,6 +14,8 @@ pub struct Ablations {
     pub shared_commands: bool,
     /// Each command has a tail doorbell of its own, behind a fence, where else a batch of commands has one.
     pub shared_doorbells: bool,
+    /// No row goes from a queue's landing area to the output: all go to staging first, and the kernel behind copies them.
+    pub written_rows: bool,
 }
 
 impl Ablations {
@@ -33,6 +35,12 @@ impl Ablations {
     #[must_use]
     pub fn without_shared_doorbells(self) -> Self {
         Self { shared_doorbells: true, ..self }
+    }
+
+    /// Copies each row to staging before it goes to the output.
+    #[must_use]
+    pub fn without_written_rows(self) -> Self {
+        Self { written_rows: true, ..self }
     }
 
     /// The bits by which kernels know what to do without when they read from drives.

@@ -51,7 +51,7 @@ pub(crate) struct Description {
     /// LBAs of a row, at least.
     pub row_lbas: u32,
     /// What other descriptions in its place have to have: elements, types and bytes of each table's rows.
-    rows: Vec<(u32, u32, u32, u32)>,
+    pub rows: Vec<(u32, u32, u32, u32)>,
     /// Names of its tables.
     names: Vec<String>,
     pub generation: u64,

@@ -46,6 +46,7 @@ mod ticket;
 mod view;
 mod warm;
 mod warming;
+mod written_rows;
 
 pub use ablations::Ablations;
 pub use adopt::GpuPreparedTables;

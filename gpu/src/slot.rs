@@ -431,6 +431,7 @@ impl GpuSlot {
             }
         };
         let mut lookup = describe(plan, state, batch, out, (ids, &place));
+        lookup.queues.writes_output = (kind == LookupKind::Large && plan.writes_output(out)).into();
         let rows =
             if plan.description.pooled { u64::from(batch.batch) * u64::from(plan.description.features) } else { ids };
         let shape = plan.shape(ids, rows);
@@ -834,7 +835,7 @@ pub(crate) fn describe(
             sets: state.sets.len() as u32,
             drives: state.sets.first().map_or(0, |set| set.descriptors().len() as u32),
             ablated: plan.attached.options.ablations.of_reading(),
-            unused: 0,
+            writes_output: 0,
         },
         keys: abi::KeySpace {
             count: description.keys.all(),

@@ -266,7 +266,8 @@ struct DriveQueues {
     u32 sets;
     u32 drives;
     u32 ablated;      // Ablated
-    u32 unused;
+    u32 writes_output; // 1: rows that one position wants go from the landing area to the output, others to staging. With DEDUPE_RADIX, of plans whose rows are
+                       // neither pooled nor converted, cached, checked, nor of other lengths than output rows, and begin at multiples of 16 B in both
 };
 
 // The keys of all rows outside GPU memory.

@@ -30,8 +30,12 @@ constexpr u64 PLACE_STAGED = 1ull << 62;  // the lower bits are its number among
 constexpr u64 PLACE_HASHED = 1ull << 61;  // with PLACE_STAGED: they are its slot in the hash table, which has the number
 
 // The status of a unique row on drives.
-// Damaged: the row is not what was written. Again: the command that was to read the row with others failed, and the row is to be read by itself.
-enum RowStatus : u8 { ROW_READ, ROW_FAILED, ROW_DAMAGED, ROW_AGAIN };
+// Damaged: the row is not what was written. Again: the command that was to read the row with others failed, and the row is to be read by itself. Written:
+// the row is in the output, and not in staging.
+enum RowStatus : u8 { ROW_READ, ROW_FAILED, ROW_DAMAGED, ROW_AGAIN, ROW_WRITTEN };
+
+// With DriveQueues.writes_output, in the place of the position that wants a unique row: several do.
+constexpr u32 SEVERAL = ~0u;
 
 // Counters.first_missing for a missing id at that position.
 constexpr u64 MISSING_IS_ERROR = 1ull << 63;

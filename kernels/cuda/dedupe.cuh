@@ -205,7 +205,8 @@ DEVICE u32 uniques_before(const Lookup& lookup, u32 tile, u32 own) {
 }
 
 // Reads: the sorted words: the key of each position with the position.
-// Writes: the unique keys and their status (ROW_FAILED), the place of each position; how many uniques there are; states of tiles.
+// Writes: the unique keys and their status (ROW_FAILED), the place of each position; how many uniques there are; states of tiles. With
+// DriveQueues.writes_output the position that wants each unique, or SEVERAL.
 // Relies on: `list` and all sweeps; the states of tiles that the last sweep did not use are zero. grid: any.
 KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup lookup) {
     wait_for_previous();
@@ -260,6 +261,12 @@ KERNEL __launch_bounds__(SORT_THREADS) warprow_number(const Lookup lookup) {
             if (i >= count) continue;
             if (heads[k] >> lane & 1) {
                 put_unique(lookup, here, key);
+                if (lookup.queues.writes_output) {
+                    // The word behind has another key, or there is none.
+                    bool is_single = lookup.keys.repeats != 0 || i + 1 >= count;
+                    if (!is_single) is_single = lane < 31 ? heads[k] >> (lane + 1) & 1 : words[i + 1] >> WORD_BITS != key;
+                    wanted_by(lookup)[here] = is_single ? (u32)(word[k] & WORD_MASK) : SEVERAL;
+                }
                 if (key >= lookup.keys.first_ssd_key && i > 0 && words[i - 1] >> WORD_BITS < lookup.keys.first_ssd_key) tell_dram_uniques(slot, here);
             }
             at<u64>(lookup.unique.places)[word[k] & WORD_MASK] = PLACE_STAGED | here;

@@ -35,7 +35,7 @@ DEVICE QueueShare share_of(const Lookup& lookup, u32 set, u32 drive, u64 launch)
 }
 
 // Reads: the unique keys, rows in DRAM, and rows on drives by way of the queues.
-// Writes: rows to staging, and their status; the queues, their states, and their faults in pinned memory; counts of commands, bytes and rows.
+// Writes: rows to staging, or with DriveQueues.writes_output those that one position wants to the output, and their status; the queues, their states, and their faults in pinned memory; counts of commands, bytes and rows.
 // Relies on: `prepare`, `place`, `rank` or `number` has ended; every status is ROW_FAILED. grid: sets * drives submitting blocks, then gatherers.
 // The submitting block of a set and a drive owns their queue until it exits. Where no queue on a drive takes commands, the drive's rows fail. `early`: the
 // next kernel has few blocks, so that they may start now and wait. Many blocks that wait for drives would keep other work off the GPU.

@@ -5,6 +5,7 @@
 #include "prepare.cuh"
 #include "fetch.cuh"
 #include "expand.cuh"
+#include "expand_unwritten.cuh"
 #include "direct.cuh"
 #include "finish.cuh"
 #include "prefetch.cuh"

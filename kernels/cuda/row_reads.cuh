@@ -1,15 +1,22 @@
 // Unique rows from drives into staging: the *work* that a block gives its queue (ring.cuh).
 #pragma once
 #include "gather.cuh"
+#include "numbers.cuh"
 #include "row_checks.cuh"
+#include "sort.cuh"
 
 // The LBA of the row of unique number `unique`, on its drive.
 DEVICE u64 lba_of(const Lookup& lookup, u32 unique) { return location_of(lookup, at<const u64>(lookup.unique.keys)[unique]).drive_lba & 0xffffffffffffull; }
 
-// By a warp: copies the row of `unique` from the landing area to staging, and sets its status by whether it is what was written, which it returns. `place`:
-// the place of its command.
-DEVICE bool take_row(const Lookup& lookup, const QueueDescriptor& queue, const Ring& ring, RowChecks& checks, u32 unique, u64 from, u32 bytes, u32 place) {
-    const u64 to = lookup.unique.staging + (u64)unique * lookup.unique.staging_stride;
+// Where the row of `unique` goes from the landing area: to the output row of `position`, or with SEVERAL to staging.
+DEVICE u64 target_of(const Lookup& lookup, u32 unique, u32 position) {
+    if (position == SEVERAL) return lookup.unique.staging + (u64)unique * lookup.unique.staging_stride;
+    return lookup.output.rows + position * lookup.output.row_stride * element_bytes(lookup.output.element);
+}
+
+// By a warp: copies the row of `unique` from the landing area to `to`, and sets its status by whether it is what was written, which it returns. `there`: its
+// status if it is. `place`: the place of its command.
+DEVICE bool take_row(const Lookup& lookup, const QueueDescriptor& queue, const Ring& ring, RowChecks& checks, u32 unique, u64 from, u64 to, u32 bytes, RowStatus there, u32 place) {
     // Rows start at multiples of their own length, which may be odd.
     if (from % 16 == 0) {
         for (u32 byte = threadIdx.x % 32 * 16; byte < bytes; byte += 512)
@@ -26,7 +33,7 @@ DEVICE bool take_row(const Lookup& lookup, const QueueDescriptor& queue, const R
     }
     const bool sound = lookup.plan.crc_slices == 0 || matches_checksum(lookup, checks, unique);
     if (threadIdx.x % 32 != 0) return sound;
-    at<u8>(lookup.unique.status)[unique] = sound ? ROW_READ : ROW_DAMAGED;
+    at<u8>(lookup.unique.status)[unique] = sound ? there : ROW_DAMAGED;
     if (sound) return true;
     atomicAdd(&checks.damaged, 1u);
     if (atomicCAS(&checks.unique, NOTHING, unique) == NOTHING) {
@@ -226,8 +233,9 @@ template <class Rows> struct RowReads {
         return has_windows() && before != tile.drive_lbas[0] && share_window(queue, before, tile.ends[entry - 1], own, tile.ends[entry]);
     }
 
-    // Copies what has landed to staging; the block's warps share the commands. Each lane follows the rows of one command. Rows of up to 512 B, which
-    // are most, are copied several at a time, for the landing area may lie across the bus.
+    // Copies what has landed to staging, or to the output where the launch writes it (DriveQueues.writes_output) and one position wants the row; the block's
+    // warps share the commands. Each lane follows the rows of one command. Rows of up to 512 B, which are most, are copied several at a time, for the
+    // landing area may lie across the bus.
     METHOD void take(const Ring& ring, u32 count) {
         constexpr u32 WARPS = FETCH_THREADS / 32, UNROLL = 8;
         const u32 lane = threadIdx.x % 32, number = threadIdx.x / 32 + WARPS * lane;
@@ -245,24 +253,35 @@ template <class Rows> struct RowReads {
         while (__ballot_sync(FULL, there) != 0) {
             const u64 from = queue.landing + (u64)place * queue.landing_stride + ((row.drive_lba - first) << queue.lba_shift) + row.byte;
             const bool plain = there && !again && lookup.plan.crc_slices == 0 && from % 16 == 0 && row.row_bytes <= 512;
+            // Looked at behind the loads of rows, which take as long.
+            const u32 wanted_at = there && !again && from % 16 == 0 && lookup.queues.writes_output ? wanted_by(lookup)[unique] : SEVERAL;
             for (u32 left = __ballot_sync(FULL, plain); left != 0;) {
                 Quad data[UNROLL];
-                u64 to[UNROLL];
+                u32 copies = 0;
+                const u32 turn = left;
 #pragma unroll
                 for (u32 k = 0; k < UNROLL; ++k) {
                     const u32 source_lane = left != 0 ? __ffs(left) - 1 : 0;
                     const u64 source = __shfl_sync(FULL, from, source_lane);
-                    const u32 len = __shfl_sync(FULL, row.row_bytes, source_lane), which = __shfl_sync(FULL, unique, source_lane);
-                    to[k] = left != 0 && lane * 16 < len ? lookup.unique.staging + (u64)which * lookup.unique.staging_stride + lane * 16 : 0;
-                    if (to[k] != 0) data[k] = load_relaxed(at<const Quad>(source + lane * 16));
+                    const u32 len = __shfl_sync(FULL, row.row_bytes, source_lane);
+                    if (left != 0 && lane * 16 < len) {
+                        copies |= 1u << k;
+                        data[k] = load_relaxed(at<const Quad>(source + lane * 16));
+                    }
                     left &= left - 1;
                 }
+                const u64 target = target_of(lookup, unique, wanted_at);
+                u32 due = turn;
 #pragma unroll
-                for (u32 k = 0; k < UNROLL; ++k)
-                    if (to[k] != 0) *at<Quad>(to[k]) = data[k];
+                for (u32 k = 0; k < UNROLL; ++k) {
+                    const u64 to = __shfl_sync(FULL, target, due != 0 ? __ffs(due) - 1 : 0);
+                    if (copies >> k & 1) *at<Quad>(to + lane * 16) = data[k];
+                    due &= due - 1;
+                }
             }
+            const RowStatus status = wanted_at == SEVERAL ? ROW_READ : ROW_WRITTEN;
             if (plain) {
-                at<u8>(lookup.unique.status)[unique] = ROW_READ;
+                at<u8>(lookup.unique.status)[unique] = status;
                 rows.read(unique);
             }
             if (there && again) at<u8>(lookup.unique.status)[unique] = ROW_AGAIN;
@@ -270,7 +289,9 @@ template <class Rows> struct RowReads {
                 const u32 source_lane = __ffs(left) - 1;
                 const u64 source = __shfl_sync(FULL, from, source_lane);
                 const u32 len = __shfl_sync(FULL, row.row_bytes, source_lane), which = __shfl_sync(FULL, unique, source_lane);
-                const bool sound = take_row(lookup, queue, ring, checks, which, source, len, __shfl_sync(FULL, place, source_lane));
+                const u64 target = __shfl_sync(FULL, target_of(lookup, unique, wanted_at), source_lane);
+                const RowStatus sound_is = __shfl_sync(FULL, (u32)status, source_lane) == ROW_READ ? ROW_READ : ROW_WRITTEN;
+                const bool sound = take_row(lookup, queue, ring, checks, which, source, target, len, sound_is, __shfl_sync(FULL, place, source_lane));
                 if (sound && lane == 0) rows.read(which);
             }
             // The next row of the command, if there is one.

@@ -39,6 +39,9 @@ DEVICE u32* states_of(const Lookup& lookup, u32 tile) { return at<u32>(lookup.so
 // The words that sweep number `sweep` reads, or those behind the last.
 DEVICE u64* words_of(const Lookup& lookup, u32 sweep) { return at<u64>(sweep % 2 == 0 ? lookup.sort.words : lookup.sort.sorted); }
 
+// With DriveQueues.writes_output: of each unique the position that wants it, or SEVERAL; in the place of the words that the last sweep has read.
+DEVICE u32* wanted_by(const Lookup& lookup) { return reinterpret_cast<u32*>(words_of(lookup, lookup.sort.sweeps + 1)); }
+
 // The digit of a word that sweep number `sweep` sorts by.
 DEVICE u32 digit_of(u64 word, u32 sweep) { return (u32)(word >> (WORD_BITS + sweep * DIGIT_BITS)) % DIGITS; }
 

@@ -548,6 +548,7 @@ static const Named KERNELS[] = {
     {"warprow_expand_rich_rows", [] { warprow_expand_rich_rows(*simt::parameters, simt::options->how); }},
     {"warprow_expand_cached_rows", [] { warprow_expand_cached_rows(*simt::parameters, simt::options->how); }},
     {"warprow_expand_cached_bags", [] { warprow_expand_cached_bags(*simt::parameters, simt::options->how); }},
+    {"warprow_expand_unwritten", [] { warprow_expand_unwritten(*simt::parameters); }},
     {"warprow_expand_rich_bags", [] { warprow_expand_rich_bags(*simt::parameters, simt::options->how); }},
 };
 

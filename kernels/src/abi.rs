@@ -795,8 +795,10 @@ plain!(
         drives: u32,
         /// See [`ablated`].
         ablated: u32,
-        /// Zero.
-        unused: u32,
+        /// Not zero: rows that one position wants go from the landing area to the output, others to staging. With [`dedupe::RADIX`], of plans
+        /// whose rows are neither pooled nor converted, cached, checked, nor of other lengths than output rows, and begin at multiples of 16 B in
+        /// both.
+        writes_output: u32,
     }
 );
 

@@ -12,7 +12,7 @@ use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 44] = [
+const HEADERS: [(&str, &str); 45] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -48,6 +48,7 @@ const HEADERS: [(&str, &str); 44] = [
     ("expand_bags.cuh", include_str!("../cuda/expand_bags.cuh")),
     ("finish.cuh", include_str!("../cuda/finish.cuh")),
     ("expand.cuh", include_str!("../cuda/expand.cuh")),
+    ("expand_unwritten.cuh", include_str!("../cuda/expand_unwritten.cuh")),
     ("direct.cuh", include_str!("../cuda/direct.cuh")),
     ("prefetch.cuh", include_str!("../cuda/prefetch.cuh")),
     ("few.cuh", include_str!("../cuda/few.cuh")),

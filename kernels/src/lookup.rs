@@ -67,6 +67,7 @@ pub struct Kernels {
     fetch: CUfunction,
     /// Plain, and rich.
     expand: [ByPooling; 2],
+    expand_unwritten: CUfunction,
     finish: CUfunction,
     rest: CUfunction,
     mask: CUfunction,
@@ -258,6 +259,7 @@ impl Kernels {
             cached,
             fetch: function(c"warprow_fetch")?,
             expand,
+            expand_unwritten: function(c"warprow_expand_unwritten")?,
             finish: function(c"warprow_finish")?,
             rest: function(c"warprow_rest")?,
             mask: function(c"warprow_mask")?,
@@ -362,6 +364,7 @@ impl Kernels {
         let finish = step("the kernel `finish`", self.finish, finishers);
         let rest = Step { threads: 1, ..step("the kernel `rest`", self.rest, 1) };
         let expand = |how| Step { how: how | (expansion::KEEPERS * keepers), ..expand };
+        let unwritten = step("the kernel `expand_unwritten`", self.expand_unwritten, by_ids);
         let none = None;
         let sorted =
             |first, last| [Some(begin), Some(first), sweep(0), sweep(1), sweep(2), sweep(3), sweep(4), Some(last)];
@@ -383,7 +386,11 @@ impl Kernels {
                 let last = expand(expansion::ENDS | expansion::CLEARS);
                 (unique(PrefetchKind::Large), [Some(fetch(false)), Some(last), none])
             }
-            LookupKind::Large => (unique(PrefetchKind::Large), [Some(fetch(false)), Some(expand(0)), Some(finish)]),
+            LookupKind::Large => {
+                let written = lookup.queues.writes_output != 0;
+                let output = if written { unwritten } else { expand(0) };
+                (unique(PrefetchKind::Large), [Some(fetch(false)), Some(output), Some(finish)])
+            }
             LookupKind::Ahead(ahead) => (unique(ahead), [Some(fetch(true)), Some(rest), none]),
             LookupKind::Mask => ([none; 8], [Some(step("the kernel `mask`", self.mask, by_ids)), none, none]),
             LookupKind::Rest(PrefetchKind::Few | PrefetchKind::Small) => {

@@ -99,8 +99,8 @@ struct Args {
     /// Look-ups by a GPU alone, and none by threads.
     #[arg(long)]
     only_gpu: bool,
-    /// What look-ups by a GPU do without, in turn: nothing, or of dedupe, shared-commands and shared-doorbells those with
-    /// a plus between. Rows are the same; what differs is what they cost.
+    /// What look-ups by a GPU do without, in turn: nothing, or of dedupe, shared-commands, shared-doorbells and written-rows
+    /// those with a plus between. Rows are the same; what differs is what they cost.
     #[arg(long, value_delimiter = ',', value_parser = without, default_value = "nothing")]
     without: Vec<Ablations>,
     /// Queue sets by which the GPU drives them, likewise.

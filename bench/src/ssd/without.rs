@@ -6,10 +6,11 @@ use warprow_gpu::Ablations;
 type Part = (&'static str, fn(Ablations) -> Ablations);
 
 /// The parts.
-const PARTS: [Part; 3] = [
+const PARTS: [Part; 4] = [
     ("dedupe", Ablations::without_deduplication),
     ("shared-commands", Ablations::without_shared_commands),
     ("shared-doorbells", Ablations::without_shared_doorbells),
+    ("written-rows", Ablations::without_written_rows),
 ];
 /// Whole look-ups.
 const NOTHING: &str = "nothing";
@@ -22,9 +23,10 @@ pub fn without(text: &str) -> Result<Ablations, String> {
     text.split('+').try_fold(Ablations::default(), |ablations, name| {
         match PARTS.iter().find(|(part, _)| *part == name) {
             Some((_, without)) => Ok(without(ablations)),
-            None => {
-                Err("nothing, or of dedupe, shared-commands and shared-doorbells those with a plus between".to_owned())
-            }
+            None => Err(
+                "nothing, or of dedupe, shared-commands, shared-doorbells and written-rows those with a plus between"
+                    .to_owned(),
+            ),
         }
     })
 }
@@ -43,8 +45,13 @@ mod tests {
     #[test]
     fn names_are_read_as_they_are_written() {
         assert_eq!((without("nothing"), name(Ablations::default())), (Ok(Ablations::default()), None));
-        for text in ["dedupe", "shared-doorbells", "dedupe+shared-commands", "dedupe+shared-commands+shared-doorbells"]
-        {
+        for text in [
+            "dedupe",
+            "shared-doorbells",
+            "dedupe+shared-commands",
+            "dedupe+shared-commands+shared-doorbells",
+            "written-rows",
+        ] {
             assert_eq!(name(without(text).unwrap()).as_deref(), Some(text));
         }
         assert!(["", "dedupe+", "nothing+dedupe", "merging"].into_iter().all(|text| without(text).is_err()));

@@ -37,3 +37,4 @@ mod saved_cache;
 mod stand_in;
 mod updates;
 mod wraps;
+mod written_rows;

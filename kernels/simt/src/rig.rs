@@ -81,6 +81,7 @@ fn expand_of(lookup: &Lookup) -> &'static str {
     match (lookup.plan.pooled, lookup.plan.rich) {
         (0, _) if lookup.plan.cache != 0 => "warprow_expand_cached_rows",
         _ if lookup.plan.cache != 0 => "warprow_expand_cached_bags",
+        (0, _) if lookup.queues.writes_output != 0 => "warprow_expand_unwritten",
         (0, 0) => "warprow_expand_rows",
         (_, 0) => "warprow_expand_bags",
         (0, _) => "warprow_expand_rich_rows",

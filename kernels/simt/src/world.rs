@@ -181,6 +181,8 @@ pub struct Shape {
     pub listed: bool,
     /// Which rows of different LBAs share a command.
     pub window: ReadWindow,
+    /// Rows of all tables are what output rows are, and of whole 16 B.
+    pub as_output: bool,
 }
 
 impl Shape {
@@ -197,6 +199,7 @@ impl Shape {
             rich: false,
             listed: false,
             window: ReadWindow::default(),
+            as_output: false,
         }
     }
 }
@@ -375,7 +378,7 @@ fn strided(table: &Table, ranks: impl IntoIterator<Item = u64>) -> Buffer {
 
 impl World {
     pub fn new(rng: &mut Rng, shape: &Shape) -> Self {
-        let pooled = !shape.cold && rng.bool();
+        let pooled = !shape.cold && !shape.as_output && rng.bool();
         let integer = !pooled && rng.u32(0..5) == 0;
         let out = match (integer, shape.rich) {
             (true, true) => rng.u32(element::I8..=element::F8E5M2),
@@ -383,10 +386,11 @@ impl World {
             _ => rng.u32(element::F32..=element::BF16),
         };
         let geometry = random_geometry(rng, shape);
+        let own_bytes = shape.as_output.then(|| rng.u32(shape.row_bytes.clone()).next_multiple_of(16));
         let mut tables = Vec::new();
         let mut next_lba = rng.u64(0..3) << geometry.stripe_shift;
         for _ in 0..rng.usize(shape.tables.clone()) {
-            let copied = integer || rng.u32(0..4) == 0;
+            let copied = integer || shape.as_output || rng.u32(0..4) == 0;
             let most = if shape.rich { element::NVFP4 } else { element::U8 };
             let element = if copied { out } else { rng.u32(element::F32..=most) };
             // Elements that share scales need longer rows than some shapes have.
@@ -395,6 +399,7 @@ impl World {
             let bytes = rng.u32(shape.row_bytes.clone());
             // Multiples of 16 bytes are what most tables have.
             let bytes = if rng.bool() { bytes } else { bytes.next_multiple_of(16).min(*shape.row_bytes.end()) };
+            let bytes = own_bytes.unwrap_or(bytes);
             let dim = match element {
                 element::Q8 => bytes.saturating_sub(8).max(1),
                 element::Q4 => bytes.saturating_sub(4).max(1) * 2,
@@ -780,6 +785,20 @@ impl World {
                 staging_stride: self.staging_stride as u64,
             },
         }
+    }
+
+    /// Whether launches of many ids like `lookup` write rows to the output as they land.
+    pub fn writes_output(&self, lookup: &Lookup) -> bool {
+        let bytes = self.width * element_bytes(self.out) as usize;
+        let stride = lookup.output.row_stride * u64::from(element_bytes(self.out));
+        let as_output = |table: &Table| {
+            (table.element, table.row_bytes(), table.checked, table.apart) == (self.out, bytes, false, false)
+        };
+        self.dedupe == abi::dedupe::RADIX
+            && !self.pooled
+            && self.cache.0 == 0
+            && self.tables.iter().all(as_output)
+            && [bytes as u64, lookup.output.rows, stride].iter().all(|it| it.is_multiple_of(16))
     }
 
     /// Where a rank lies on drives.

@@ -7,7 +7,7 @@ use warprow_kernels::abi;
 use crate::shim::{Shim, sources};
 use crate::{
     ablations, adopt, ahead, cache, dedupe, few as by_one_kernel, ghosts, listed, lookups, ngrams, overlay, rich, ring,
-    ring_test, sample, sets, windows,
+    ring_test, sample, sets, windows, written,
 };
 
 /// Fails, or finds that all is well, by a seed.
@@ -34,7 +34,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 58] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 60] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -62,6 +62,8 @@ pub(crate) const CHECKS: [(&str, Check, u64); 58] = [
     ("updated rows of drives", overlay::updated_on_drives, 12),
     ("rows on drives", ring::case, 12),
     ("look-ups that do without a part", ablations::case, 12),
+    ("rows that are written as they land", written::case, 24),
+    ("written rows: failing commands", written::failing, 8),
     ("rings that wrap", ring::steady, 8),
     ("batches that end within tiles", ring::tiles, 12),
     ("failing commands", ring::statuses, 16),

@@ -26,3 +26,4 @@ mod ring_test;
 mod sample;
 mod sets;
 mod windows;
+mod written;

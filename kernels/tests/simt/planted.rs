@@ -14,6 +14,7 @@ use crate::covered::{Check, few as few_ids, hashed, many, sorted, whole};
 use crate::shim::{Patch, Shim};
 use crate::{
     ablations, adopt, cache, dedupe, few, ghosts, listed, lookups, ngrams, overlay, rich, ring, sample, sets, windows,
+    written,
 };
 
 /// Tells the child which bug is its own.
@@ -96,6 +97,50 @@ const PLANTED: &[Planted] = &[
             "locate.cuh",
             "    if (UPDATED && updated != 0) {",
             "    if (UPDATED && updated != 0 && table.listed == 0) {",
+        ),
+    ),
+    planted(
+        "rows that several positions want, written for the first alone",
+        written::case,
+        24,
+        patch("dedupe.cuh", "is_single = lookup.keys.repeats != 0 || i + 1 >= count;", "is_single = true;"),
+    ),
+    planted(
+        "positions of one row in two warps, each taken for the only one",
+        written::case,
+        24,
+        patch(
+            "dedupe.cuh",
+            "lane < 31 ? heads[k] >> (lane + 1) & 1 : words[i + 1] >> WORD_BITS != key",
+            "lane == 31 || heads[k] >> (lane + 1) & 1",
+        ),
+    ),
+    planted(
+        "written rows that count as lost",
+        written::case,
+        24,
+        patch("expand_unwritten.cuh", "    if (status == ROW_WRITTEN) return ROW_DONE;\n", ""),
+    ),
+    planted(
+        "rows of a command that all go where its first row is wanted",
+        written::case,
+        24,
+        patch("row_reads.cuh", "wanted_by(lookup)[unique]", "wanted_by(lookup)[tag]"),
+    ),
+    planted(
+        "rows that failed, left as the output was",
+        written::failing,
+        8,
+        patch("expand_unwritten.cuh", "__ballot_sync(FULL, row <= ROW_LOST)", "__ballot_sync(FULL, row < ROW_LOST)"),
+    ),
+    planted(
+        "positions of rows in memory that are left out behind the first four",
+        written::case,
+        24,
+        patch(
+            "expand_unwritten.cuh",
+            "ROW_DONE); left != 0;) {",
+            "ROW_DONE), turns = 1; left != 0 && turns != 0; --turns) {",
         ),
     ),
     planted(

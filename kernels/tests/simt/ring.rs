@@ -20,6 +20,10 @@ pub(crate) const TIMEOUT: Duration = Duration::from_millis(4);
 /// Where time is real: longer than anything takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// What the status of a unique row says: it is in staging, or in the output. `cuda/common.cuh` has the others.
+pub(crate) const READ: u8 = 0;
+pub(crate) const WRITTEN: u8 = 4;
+
 pub(crate) struct Scene {
     pub(crate) drives: Drives,
     pub(crate) world: World,
@@ -91,9 +95,10 @@ impl Scene {
     ) -> Result<Launched, String> {
         let Self { drives, world, rng, resident, few } = self;
         // One block deduplicates always.
-        let small = *few || (rng.bool() && !world.repeats);
+        let small = *few || (rng.bool() && !world.repeats && !world.writes_output(&batch.lookup()));
         let descriptors = describe(&drives.queues);
-        let lookup = batch.lookup().with_queues(descriptors.address()).with_ticket(rng.u32(0..16));
+        let mut lookup = batch.lookup().with_queues(descriptors.address()).with_ticket(rng.u32(0..16));
+        lookup.queues.writes_output = (!small && world.writes_output(&lookup)).into();
         let expected = expect(world, &batch).by_one_block(world, small);
         let mut turns = 0;
         let mut dice = rng.fork();
@@ -121,7 +126,9 @@ impl Scene {
         }
         rig.fetch_by(&lookup, *resident, if drives.steps.is_some() { Some(&mut beside) } else { None })?;
         let keys = expected.uniques.iter().zip(world.slot.status.bytes());
-        let lost = keys.filter(|&(&key, status)| key >= world.ssd_key && status != 0).map(|(&key, _)| key).collect();
+        let is_lost = |status| ![READ, WRITTEN].contains(&status);
+        let lost =
+            keys.filter(|&(&key, status)| key >= world.ssd_key && is_lost(status)).map(|(&key, _)| key).collect();
         rig.expand(&lookup, small)?;
         Ok(Launched { batch, lookup, expected, lost })
     }
