@@ -2,7 +2,6 @@
 
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use cudarc::driver::sys::{CUgraphInstantiate_flags_enum, CUstreamCaptureMode_enum};
 use cudarc::driver::{CudaContext, CudaGraph, CudaSlice, CudaStream, DevicePtr};
@@ -11,7 +10,7 @@ use warprow_gpu::{
     MemoryPlacement, QueuePlacement, Ticket,
 };
 use warprow_lookup::{Feature, PlanOptions};
-use warprow_soft_controller::SoftController;
+use warprow_soft_controller::{Fault, NvmOpcode, Rule, SoftController};
 use warprow_store::{
     CreateDrive, DType, Device, FormatConsent, FormatProposal, FormatSettings, LoadOptions, Store, TableLoad, TableSpec,
 };
@@ -127,20 +126,14 @@ impl Fixture {
     }
 
     /// Commands answered by the GPU and by the host, of look-ups that have ended. A turn's commands are counted when the turn ends, which is
-    /// behind the end of the look-up that it served, by 5 ms at most.
+    /// behind the end of the look-up that it served. Whoever adds a fault rule has waited for that end; this rule hits no command.
     pub(crate) fn counts(&self) -> (u64, u64) {
-        let now = || {
-            let counts = self.drives.iter().map(|drive| drive.offload_counts().unwrap());
-            counts.fold((0, 0), |sum, it| (sum.0 + it.offload_commands, sum.1 + it.worker_commands))
-        };
-        for _ in 0..100 {
-            let before = now();
-            std::thread::sleep(Duration::from_millis(6));
-            if now() == before {
-                return before;
-            }
-        }
-        panic!("turns go on that nobody asks for")
+        let counts = self.drives.iter().map(|drive| {
+            let faults = drive.faults();
+            faults.remove(faults.inject(Rule::new(Fault::Swallow).io(NvmOpcode::WRITE_ZEROES)));
+            drive.offload_counts().unwrap()
+        });
+        counts.fold((0, 0), |sum, it| (sum.0 + it.offload_commands, sum.1 + it.worker_commands))
     }
 }
 
