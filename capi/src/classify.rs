@@ -260,6 +260,7 @@ fn of_volume(error: &VolumeError) -> status {
         | VolumeError::NoLogSpace { .. } => OutOfResources,
         VolumeError::LogDamaged { .. }
         | VolumeError::RanksDamaged { .. }
+        | VolumeError::RowDamaged { .. }
         | VolumeError::RanksInvalid { .. }
         | VolumeError::KeysDamaged { .. }
         | VolumeError::KeysInvalid { .. }

@@ -547,6 +547,19 @@ pub enum VolumeError {
         /// The table.
         table: String,
     },
+    /// A row that was to be copied does not match its checksum. The copy was given up, and everything is as it was.
+    #[error(
+        "table {table:?}, rank {rank}: the row that drive {drive} returned does not match its checksum, and is not copied: update the row, or \
+         load the table again"
+    )]
+    RowDamaged {
+        /// The table.
+        table: String,
+        /// The row.
+        rank: u64,
+        /// The drive.
+        drive: String,
+    },
     /// Stored keys, or their index, do not match the catalogue's checksum.
     #[error("table {table:?}: the stored {what} is damaged (CRC32C {found:08x} instead of {expected:08x})")]
     KeysDamaged {

@@ -28,6 +28,7 @@ mod chunks;
 mod codec;
 mod commit;
 mod compaction;
+mod copied_rows;
 mod divide;
 mod drive;
 mod dtype;
@@ -60,6 +61,7 @@ mod volume;
 
 pub use block::{BlockError, HEADER, MAGIC, PAYLOAD, UNIT, VERSION};
 pub use catalogue::Catalogue;
+pub use copied_rows::CopiedRows;
 pub use divide::Divider;
 pub use drive::{Drive, DriveError, WritesLost};
 pub use dtype::DType;

@@ -86,6 +86,12 @@ impl Placement {
         (within >> self.chunk_shift == 0).then_some((column as usize, (within << self.lba_shift) as usize))
     }
 
+    /// The LBA of the generation at which stripe unit number `row` of the chunk in entry `column` of the chunk map begins: what
+    /// [`column`](Self::column) takes apart.
+    pub(crate) fn unit_lba(&self, column: usize, row: u64) -> u64 {
+        (row * self.chunks.divisor() + column as u64) << self.stripe_shift
+    }
+
     /// The first LBA of a chunk on its drive.
     pub(crate) fn chunk_lba(&self, chunk: ChunkRef) -> u64 {
         self.base_lba + (u64::from(chunk.chunk()) << self.chunk_shift)

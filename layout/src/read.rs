@@ -213,7 +213,7 @@ fn table_of(generation: &Generation, table: usize) -> Result<&Table, VolumeError
 }
 
 /// Reads whole LBAs in as many commands as the drive needs.
-fn read(drive: &dyn Drive, lba: u64, buf: &mut [u8]) -> Result<(), VolumeError> {
+pub(crate) fn read(drive: &dyn Drive, lba: u64, buf: &mut [u8]) -> Result<(), VolumeError> {
     let lba_size = drive.lba_size() as usize;
     let most = (drive.max_transfer() / lba_size).max(1);
     for (first, part) in (lba..).step_by(most).zip(buf.chunks_mut(most * lba_size)) {

@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::chunks::FreeChunks;
+use crate::copied_rows::CopiedRows;
 use crate::drive::Drive;
 use crate::error::VolumeError;
 use crate::extent::Extent;
 use crate::generation::Generation;
-use crate::placement::{ChunkRef, Placement};
+use crate::placement::ChunkRef;
 use crate::table::row_crc;
 use crate::volume::{For, RewriteClaim, Volume, Writing};
 
@@ -77,7 +78,8 @@ impl Volume {
     }
 
     /// Copies the chunks of a generation that hold rows of `patches`. The copies have these rows, and their checksums,
-    /// in the place of the stored ones; of several patches of a row the last counts. Nothing changes for readers until
+    /// in the place of the stored ones; of several patches of a row the last counts. All other rows are compared with their
+    /// checksums ([`VolumeError::RowDamaged`]). Nothing changes for readers until
     /// [`Log::compact`](crate::Log::compact) gives the generation the copies. If the result is dropped instead, the
     /// chunks are free again.
     pub fn rewrite(&self, id: u64, patches: &[RowPatch<'_>]) -> Result<RewrittenChunks, VolumeError> {
@@ -85,7 +87,7 @@ impl Volume {
         let generation = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
         let edits = edits(&generation, patches)?;
         let members = members(&generation, edits.keys());
-        self.rewrite_claimed(rewriting, generation, &edits, edits.len(), |free| free.near(&members))
+        self.rewrite_claimed(rewriting, generation, &edits, edits.len(), Rows::Checked, |free| free.near(&members))
     }
 
     /// As [`rewrite`](Self::rewrite), for the generation of the permit `rewriting`; the log of the generation must
@@ -117,7 +119,7 @@ impl Volume {
             if all as u64 <= free || free == 0 || read {
                 let members = members(&generation, edits.keys());
                 let near = |free: &FreeChunks| free.near(&members);
-                let last = self.rewrite_claimed(rewriting.clone(), generation, &edits, all, near)?;
+                let last = self.rewrite_claimed(rewriting.clone(), generation, &edits, all, Rows::Checked, near)?;
                 return Ok(RewrittenChunks { before, ..last });
             }
             if !stepped {
@@ -135,8 +137,8 @@ impl Volume {
             let later = edits.split_off(&next);
             let now = std::mem::replace(&mut edits, later);
             let members = members(&generation, now.keys());
-            let copied =
-                self.rewrite_claimed(rewriting.clone(), generation, &now, now.len(), |free| free.near(&members))?;
+            let near = |free: &FreeChunks| free.near(&members);
+            let copied = self.rewrite_claimed(rewriting.clone(), generation, &now, now.len(), Rows::Checked, near)?;
             before += copied.chunks();
             copied.commit(|_| ())?;
         }
@@ -192,7 +194,8 @@ impl Volume {
     }
 
     /// Copies chunks of a generation that `edits` names, with these edits, to the free chunks that `pick` chooses: as
-    /// many as it chooses. Fails if fewer than `least` chunks are free.
+    /// many as it chooses. Fails if fewer than `least` chunks are free. Damaged rows go over as damaged as they are: a drive has to
+    /// be left whatever it has become.
     pub(crate) fn rewrite_columns(
         &self,
         id: u64,
@@ -202,7 +205,7 @@ impl Volume {
     ) -> Result<RewrittenChunks, VolumeError> {
         let rewriting = self.rewriting(id)?;
         let generation = self.generation(id).ok_or(VolumeError::NoSuchGeneration { id })?;
-        self.rewrite_claimed(rewriting, generation, edits, least, pick)
+        self.rewrite_claimed(rewriting, generation, edits, least, Rows::AsTheyAre, pick)
     }
 
     fn rewrite_claimed(
@@ -211,6 +214,7 @@ impl Volume {
         generation: Arc<Generation>,
         edits: &BTreeMap<usize, Edits<'_>>,
         least: usize,
+        rows: Rows,
         pick: impl FnOnce(&FreeChunks) -> Vec<ChunkRef>,
     ) -> Result<RewrittenChunks, VolumeError> {
         let placement = &generation.placement;
@@ -218,16 +222,30 @@ impl Volume {
         let mut columns: Vec<usize> = edits.keys().copied().collect();
         let (chunks, ..) = self.reserve(least as u64, For::Compaction, |free, _| pick(free))?;
         columns.truncate(chunks.len());
+        let mut checked = (rows == Rows::Checked).then(|| CopiedRows::new(self, &generation));
         for ((&column, &to), edits) in columns.iter().zip(&*chunks).zip(edits.values()) {
             if let Some(&from) = placement.map().get(column) {
-                self.copy(placement, from, to, edits)?;
+                let check = checked.as_mut().map(|rows| (rows, column));
+                self.copy(&generation, (from, to), edits, check)?;
             }
         }
         Ok(RewrittenChunks { writing, _rewriting: rewriting, generation, before: 0, columns, chunks })
     }
 
-    /// Copies a chunk.
-    fn copy(&self, placement: &Placement, from: ChunkRef, to: ChunkRef, edits: &Edits<'_>) -> Result<(), VolumeError> {
+    /// Copies a chunk, which has its place in the chunk map beside who checks its rows.
+    fn copy(
+        &self,
+        generation: &Generation,
+        (from, to): (ChunkRef, ChunkRef),
+        edits: &Edits<'_>,
+        mut check: Option<(&mut CopiedRows<'_>, usize)>,
+    ) -> Result<(), VolumeError> {
+        let placement = &*generation.placement;
+        let is_replaced = |table: usize, rank: u64| {
+            let at = generation.tables.get(table).and_then(|table| table.locate(rank));
+            let place = at.and_then(|(lba, byte)| Some(placement.column(lba)?.1 + byte as usize));
+            place.is_some_and(|place| edits.contains_key(&place))
+        };
         let source = self.present(from.drive())?;
         let target = self.present(to.drive())?;
         let stripe = placement.stripe_bytes() as usize;
@@ -245,6 +263,11 @@ impl Volume {
             for (index, part) in part.chunks_mut(step).enumerate() {
                 source.read(at(from) + (index * step / lba_size) as u64, part)?;
             }
+            if let Some((rows, column)) = &mut check {
+                for (row, unit) in (begin / stripe..).zip(part.chunks(stripe)) {
+                    rows.check(placement.unit_lba(*column, row as u64), unit, &is_replaced)?;
+                }
+            }
             for (&place, edit) in edits.range(begin..begin + length) {
                 let bytes = edit.bytes();
                 let old = part.get_mut(place - begin..).and_then(|part| part.get_mut(..bytes.len()));
@@ -257,6 +280,15 @@ impl Volume {
         }
         Ok(())
     }
+}
+
+/// What becomes of rows that a copy of a chunk takes over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Rows {
+    /// They are compared with their checksums.
+    Checked,
+    /// They are copied whatever they are.
+    AsTheyAre,
 }
 
 /// What is to be changed in each chunk of a generation, by its entry in the chunk map.

@@ -214,6 +214,23 @@ def test_a_store_in_use_names_the_process_that_has_it(address: str) -> None:
     warprow.open(address).close()
 
 
+def test_a_compaction_copies_no_row_with_a_wrong_bit(store: warprow.Store) -> None:
+    rows = np.random.default_rng(4).standard_normal((20_000, 16), dtype=np.float32)
+    store.load({"many": rows})
+    generation = store.table("many").generation
+    store.update("many", [7], rows[:1] + 1)
+    store.inject_fault("corrupt", times=None)
+    for _ in range(2):
+        with pytest.raises(warprow.Damaged, match="does not match its checksum") as caught:
+            store.compact(generation)
+        assert caught.value.table == "many" and caught.value.drive and caught.value.drive in str(caught.value)
+    store.clear_faults()
+    rows[7] = rows[0] + 1
+    assert store.verify()["many"].is_sound and (store.lookup("many", np.arange(20_000)) == rows).all()
+    assert store.compact(generation) > 0
+    assert store.verify()["many"].is_sound and (store.export("many").rows == rows).all()
+
+
 def test_a_drive_that_this_process_has_open_by_another_text(store: warprow.Store, tmp_path: Path) -> None:
     (ours,) = store.addresses
     path = Path(ours.removeprefix("emulated:").split("?")[0])

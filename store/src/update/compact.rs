@@ -24,6 +24,10 @@ impl Store {
     /// reads them any more: hosts go on with them, and with the updated rows in memory, until they call
     /// `HostExecutor::prepare` and `HostExecutor::adopt`.
     ///
+    /// Rows that are copied are compared with their checksums, where their table has them. One that does not match ends the compaction
+    /// ([`StoreError::RowDamaged`] names the drive and the row), and the generation stays as it was: otherwise a row that was
+    /// read wrong once would be wrong for good. If the row is damaged on the drive, an update of this row goes before the next compaction.
+    ///
     /// Keys that were created since come into their tables, behind the last rank, and those that were removed leave them,
     /// with their rows. For that the whole generation is written anew under its id, into as many free chunks as it takes,
     /// with other indexes for these tables. This reads and writes all of the generation, and twice each table that is put
@@ -92,7 +96,7 @@ impl Store {
             let patches = self.patches(&found, snapshot)?;
             // Its chunks are free when they are replaced, and nobody reads it.
             drop(found);
-            let rewritten = volume.rewrite_in_steps(rewriting, &patches)?;
+            let rewritten = volume.rewrite_in_steps(rewriting, &patches).map_err(of_copy)?;
             (rewritten.chunks(), Written::Copied(rewritten), HashMap::new())
         };
         self.shared.watch()?;
@@ -185,6 +189,14 @@ impl Store {
     /// Forgets the updates of a generation that is gone.
     pub(crate) fn forget_updates(&self, generation: u64) {
         lock(&self.shared.updates.of).remove(&generation);
+    }
+}
+
+/// What stops a copy.
+pub(super) fn of_copy(error: VolumeError) -> StoreError {
+    match error {
+        VolumeError::RowDamaged { table, rank, drive } => StoreError::RowDamaged { table, rank, drive },
+        error => error.into(),
     }
 }
 

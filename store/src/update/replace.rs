@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::ops::{ControlFlow, Range};
 use std::time::{Duration, Instant};
 
-use warprow_layout::{Extent, LbaRegion, Placement, RewrittenChunks, Table, VolumeError, row_crc};
+use warprow_layout::{CopiedRows, Extent, LbaRegion, Placement, RewrittenChunks, Table, VolumeError, row_crc};
 
+use super::compact::of_copy;
 use super::desk::{PAUSE, is_rewriting};
 use super::key_changes::KeyChanges;
 use crate::bulk::{Bulk, Job, Purpose};
@@ -120,7 +121,7 @@ impl Store {
 
     /// Gives rows of a table of generation `generation` other content, by their ranks, ascending, each once: in one commit. When it
     /// returns all of them are durable, and after a crash before that all are, or none. As [`compact`](Self::compact) it copies the
-    /// chunks that hold these rows, whatever else is in them, to as many free ones, and hosts go on with the rows as they were until
+    /// chunks that hold these rows, whatever else is in them, to as many free ones (rows that do not match their checksums end it, as a compaction), and hosts go on with the rows as they were until
     /// they prepare and adopt anew. For few rows [`update`](Self::update) costs less.
     ///
     /// Updates that were made before are brought into chunks first; where keys of the table were created or removed, that is for the caller
@@ -320,9 +321,14 @@ impl Store {
         let most = from.extent_bytes().min(to.extent_bytes());
         let extents = placement.extents(all, most).filter(|extent| rewritten.target(extent).is_some());
         let mut row = vec![0; table.row_bytes() as usize];
+        let mut rows = CopiedRows::new(&self.shared.volume, generation);
+        let is_replaced = |table: usize, rank: u64| table == index && ranks.binary_search(&rank).is_ok();
         let mut take = |extent: &Extent, bytes: &[u8]| {
             let Some(target) = rewritten.target(extent) else { return Ok(()) };
             check_rows(false)?;
+            for (lba, piece) in extent.pieces() {
+                rows.check(lba, bytes.get(piece).unwrap_or_default(), &is_replaced).map_err(of_copy)?;
+            }
             let mut change = |_: &Extent, out: &mut [u8]| {
                 out.copy_from_slice(bytes);
                 for (lba, piece) in extent.pieces() {

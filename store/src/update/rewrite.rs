@@ -7,10 +7,11 @@ use std::sync::{Arc, Mutex};
 
 use warprow_keys::{IndexOptions, KeyIndex, KeyList};
 use warprow_layout::{
-    Extent, Generation, Placement, RankWidth, Ranks, RebuiltGeneration, RewritePermit, RowOrder, RowSource, Table,
-    TableKeys, TableKeysError, TableSpec, VolumeError, row_crc,
+    CopiedRows, Extent, Generation, Placement, RankWidth, Ranks, RebuiltGeneration, RewritePermit, RowOrder, RowSource,
+    Table, TableKeys, TableKeysError, TableSpec, VolumeError, row_crc,
 };
 
+use super::compact::of_copy;
 use super::removed_ranks::RemovedRanks;
 use super::replace::{change_crcs, change_rows};
 use super::spec::{spec_anew, spec_of};
@@ -112,7 +113,8 @@ impl Store {
         Ok(Grown { rebuilt, chunks, tables })
     }
 
-    /// Copies a table region by region to where the same one of `to` lies, with rows, and their checksums, changed on the way.
+    /// Copies a table region by region to where the same one of `to` lies, with rows, and their checksums, changed on the way. Rows that
+    /// stay as they are are compared with their checksums.
     fn copy_table(
         &self,
         located: &TableVersion,
@@ -137,6 +139,8 @@ impl Store {
         };
         let mut row = vec![0; table.row_bytes() as usize];
         let mut plain = Vec::new();
+        let mut rows = CopiedRows::new(&self.shared.volume, &located.generation);
+        let is_replaced = |_: usize, rank: u64| updated.contains_key(&rank);
         for (region, copied) in regions(table).zip(regions(copy)) {
             let mut take = |extent: &Extent, bytes: &[u8]| {
                 plain.clear();
@@ -144,6 +148,7 @@ impl Store {
                 for (lba, piece) in extent.pieces() {
                     let lbas = piece.len() as u64 / u64::from(from.lba_size());
                     let Some(piece) = plain.get_mut(piece) else { continue };
+                    rows.check(lba, piece, &is_replaced).map_err(of_copy)?;
                     change_rows(table, from, lba, piece, &ranks, &fill);
                     change_crcs(table, from, lba, piece, &ranks, &fill, &mut row);
                     let first = copied.first_lba + (lba - region.first_lba);
