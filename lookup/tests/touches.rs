@@ -405,3 +405,44 @@ fn what_makes_no_sense_is_named() {
 fn attach_plain(store: &Store) -> HostExecutor {
     HostExecutor::attach(store, HostOptions::default().with_touch_epoch(1)).unwrap()
 }
+
+#[test]
+fn keys_that_a_compaction_brings_are_touched_when_they_are_adopted() {
+    let (_drives, store) = store(&[sparse("t", RowOrder::Given, true)]);
+    let host = attach(&store, 1, false, false);
+    let create = |numbers: &[u64]| {
+        let options = UpdateOptions::default().with_created_keys();
+        store.update_with("t", &keys(numbers), &vec![7; numbers.len() * ROW], &options).unwrap();
+    };
+    let compact = || store.compact(store.table("t").unwrap().generation).unwrap();
+    let adopt = |epoch| {
+        host.set_touch_epoch(epoch).unwrap();
+        let upcoming = host.prepare(&PrepareOptions::default()).unwrap();
+        host.adopt(upcoming, Duration::from_secs(5)).unwrap();
+    };
+    let last = |number| host.last_touches(LastTouches::default()).unwrap().last("t", key(number));
+    // A new key; a row that is updated, and by then in the chunks; a key that is removed, and created again.
+    create(&[ROWS, 1]);
+    store.remove("t", &keys(&[2])).unwrap();
+    compact();
+    create(&[2]);
+    compact();
+    assert_eq!([0, 1, 2, ROWS].map(last), [Some(1), Some(1), Some(1), None]);
+    adopt(4);
+    assert_eq!([0, 1, 2, ROWS].map(last), [Some(1), Some(4), Some(4), Some(4)]);
+    // Of an index that stays, updated rows alone.
+    create(&[3]);
+    compact();
+    adopt(6);
+    assert_eq!([0, 1, 2, 3, ROWS].map(last), [Some(1), Some(4), Some(4), Some(6), Some(4)]);
+    // A key that is removed while the executor has it, and comes back with another index.
+    host.set_touch_epoch(7).unwrap();
+    look_up(&host, "t", &keys(&[5]), false, false);
+    store.remove("t", &keys(&[5])).unwrap();
+    assert_eq!(last(5), None);
+    compact();
+    create(&[5, ROWS + 1]);
+    compact();
+    adopt(9);
+    assert_eq!([0, 5, ROWS, ROWS + 1].map(last), [Some(1), Some(9), Some(4), Some(9)]);
+}

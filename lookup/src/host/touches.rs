@@ -147,12 +147,11 @@ impl TouchRecord {
             }
             let keys = keys_by_position(store, &table.located)?;
             if let Some((next, touched)) = next {
-                let removed = table.removed();
-                let kept = (0..).zip(&keys).filter(|(position, _)| !removed.contains(position));
-                let mut kept: Vec<u64> = kept.map(|(_, &key)| key).collect();
-                kept.sort_unstable();
+                // A key that was removed and created again is an updated row of the table before.
+                let mut known = keys.clone();
+                known.sort_unstable();
                 for (position, key) in (0..).zip(keys_by_position(store, &next.located)?) {
-                    if kept.binary_search(&key).is_err() {
+                    if known.binary_search(&key).is_err() {
                         touched.touch(&[position], self.epoch());
                     }
                 }
