@@ -154,6 +154,7 @@ fn of_store(error: &StoreError) -> status {
         StoreError::NoSuchTable { .. }
         | StoreError::NoSuchDrive { .. }
         | StoreError::NoSuchKey { .. }
+        | StoreError::NoTouches { .. }
         | StoreError::NoSuchRow { .. } => NotFound,
         StoreError::GpuBusy { .. }
         | StoreError::GpuBehind { .. }
@@ -161,7 +162,10 @@ fn of_store(error: &StoreError) -> status {
         | StoreError::NoFreeSlot { .. } => Busy,
         StoreError::TableExists { .. } => Exists,
         StoreError::ImageLba { .. } | StoreError::RowDamaged { .. } | StoreError::DramListDamaged { .. } => Store,
-        StoreError::Journal { .. } | StoreError::DramListFile { .. } | StoreError::DramListUnreadable { .. } => File,
+        StoreError::Journal { .. }
+        | StoreError::DramListFile { .. }
+        | StoreError::DramListUnreadable { .. }
+        | StoreError::TouchesFile { .. } => File,
         StoreError::Interrupted => Interrupted,
         _ => Bug,
     }

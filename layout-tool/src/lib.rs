@@ -93,6 +93,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<CommandOutput, Failu
         Command::Lookup(args) => commands::lookup::run(args, context),
         Command::Generations(args) => commands::generations::list(args),
         Command::Update(args) => commands::update::run(args, context),
+        Command::Expire(args) => commands::update::expire::run(args, context),
         Command::Switch(args) => commands::generations::switch(args),
         Command::Drop(args) => commands::generations::drop(args),
         Command::Compact(args) => commands::generations::compact(args),

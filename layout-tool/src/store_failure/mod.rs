@@ -8,7 +8,7 @@ mod room;
 use warprow_layout::VolumeError;
 use warprow_lookup::{LookupError, RowError};
 use warprow_soft_controller::UriError;
-use warprow_store::StoreError;
+use warprow_store::{StoreError, TouchesFileError};
 use warprow_vfio::OpenError as VfioError;
 use warprow_vfio_user::OpenError as VfioUserError;
 
@@ -146,6 +146,15 @@ fn of_store(error: &StoreError) -> Meaning {
         ),
         StoreError::NoKeyLeft { table } => {
             (Class::Input, table.clone(), "keep a key, or `warprow drop` the generation; nothing of these was removed")
+        }
+        StoreError::NoTouches { table, .. } => {
+            (Class::Input, table.clone(), "give a record of the executors that look this table up; nothing was removed")
+        }
+        StoreError::TouchesFile { path, source: TouchesFileError::Io(source) } if lacks_resources(source) => {
+            (Class::Resources, path.display().to_string(), "make room on that disk")
+        }
+        StoreError::TouchesFile { path, .. } => {
+            (Class::Input, path.display().to_string(), "name a file that an executor has saved; nothing was removed")
         }
         StoreError::CreatedKeys { generation } => {
             (Class::Refused, format!("generation {generation}"), "`warprow compact` first")

@@ -7,7 +7,7 @@ use crate::fixture::CliFixture;
 use crate::keys::safetensors;
 use npyz::WriterBuilder;
 use serde_json::json;
-use warprow_store::{CreateDrive, Device, DriveAddress, OpenOptions, Store};
+use warprow_store::{CreateDrive, Device, DriveAddress, LastTouches, OpenOptions, Store};
 
 /// A `.npy` file of ids.
 pub(crate) fn ids(fixture: &CliFixture, name: &str, ids: &[i64]) -> String {
@@ -243,6 +243,59 @@ fn keys_are_removed() {
     fixture.ok(&["load", "-d", &dense, &file]);
     let error = fixture.fails(&["update", "dense", "-d", &dense, "--delete", &list], 3);
     assert!(error["message"].as_str().unwrap().contains("has no keys"), "{error}");
+}
+
+/// Keys expire by the latest of the epochs that the files have; a dry run says how many, and what stays is counted.
+#[test]
+fn keys_expire_by_last_touch() {
+    let fixture = CliFixture::new();
+    let drive = fixture.drive("a.drive", "64M");
+    keyed(&fixture, &drive, &[]);
+    let key = |i: u64| 7 + 1000 * i;
+    let save = |name: &str, touched: &dyn Fn(u64) -> Option<u16>| {
+        let mut touches = LastTouches::default();
+        touches.touch("t", (0..1000).filter_map(|i| Some((key(i), touched(i)?))));
+        touches.write(&fixture.path(name)).unwrap();
+    };
+    // Key i was touched in epoch i / 100 + 1; one file has the later half of each hundred and not the last 50 keys, the other all but
+    // those, with the later half as of epoch 1.
+    let epoch = |i: u64| (i / 100 + 1) as u16;
+    save("a.touches", &|i| (i % 100 >= 50 && i < 950).then(|| epoch(i)));
+    save("b.touches", &|i| (i < 950).then(|| if i % 100 < 50 { epoch(i) } else { 1 }));
+    fixture.ok(&["update", "t", "-d", &drive, "--ids", "7,1007", "--rows", &fixture.npy("two.npy", 2, 4, |_, _| -1.0)]);
+    let expire = ["expire", "t", "-d", &drive, "--touches", "a.touches", "--touches", "b.touches", "--before", "4"];
+    let counts = |done: &serde_json::Value| -> Vec<u64> {
+        ["keys", "expired", "removed", "unknown", "updated", "latest"]
+            .iter()
+            .map(|name| done[name].as_u64().unwrap())
+            .collect()
+    };
+    let planned = fixture.ok(&[&expire[..], &["--dry-run"]].concat());
+    assert_eq!((counts(&planned), &planned["dry_run"]), (vec![1000, 298, 0, 50, 2, 10], &json!(true)));
+    let shown = || look(&fixture, &drive, "7,2007,299007,300007,999007");
+    assert_eq!(shown()[1], json!([8.0, 9.0, 10.0, 11.0]));
+    let done = fixture.ok(&[&expire[..], &["--batch", "100"]].concat());
+    assert_eq!((counts(&done), &done["batches"]), (vec![1000, 298, 298, 50, 2, 10], &json!(3)));
+    let (zeros, updated) = ([0.0; 4], [-1.0; 4]);
+    let left = json!([updated, zeros, zeros, [1200.0, 1201.0, 1202.0, 1203.0], [3996.0, 3997.0, 3998.0, 3999.0]]);
+    assert_eq!(shown(), left);
+    assert_eq!(counts(&fixture.ok(&expire)), [702, 0, 0, 50, 2, 10]);
+    fixture.ok(&["compact", "-d", &drive]);
+    assert_eq!(shown(), left);
+    // By then the updated rows are the table's, and expire as all others.
+    assert_eq!(counts(&fixture.ok(&expire)), [702, 2, 2, 50, 0, 10]);
+    // What makes no sense.
+    let error = fixture.fails(&["expire", "t", "-d", &drive, "--touches", "nobody", "--before", "4"], 3);
+    assert!(error["message"].as_str().unwrap().contains("no such file"), "{error}");
+    std::fs::write(fixture.path("text"), "not touches").unwrap();
+    let error = fixture.fails(&["expire", "t", "-d", &drive, "--touches", "text", "--before", "4"], 3);
+    assert!(error["message"].as_str().unwrap().contains("no record of last touches"), "{error}");
+    let mut others = LastTouches::default();
+    others.touch("u", [(7, 1)]);
+    others.write(&fixture.path("others")).unwrap();
+    let error = fixture.fails(&["expire", "t", "-d", &drive, "--touches", "others", "--before", "4"], 3);
+    assert!(error["message"].as_str().unwrap().contains("nothing of table"), "{error}");
+    fixture.fails(&["expire", "t", "-d", &drive, "--touches", "a.touches", "--before", "65536"], 2);
 }
 
 /// A table of 1000 keys 7, 1007, … with rows of 4, and the file of an update that creates two more.

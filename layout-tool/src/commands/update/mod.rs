@@ -2,6 +2,7 @@
 
 mod arguments;
 mod compactor;
+pub mod expire;
 mod ids;
 mod report;
 mod work;
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use warprow_formats::{ConvertedRows, FileRows, TableFile};
 use warprow_layout::RowSource;
-use warprow_store::{OpenOptions, TableInfo, UpdateOptions};
+use warprow_store::{OpenOptions, Store, TableInfo, UpdateOptions};
 use wildmatch::WildMatch;
 
 pub use arguments::UpdateArgs;
@@ -48,8 +49,7 @@ pub(crate) fn run(args: &UpdateArgs, context: &Context) -> Result<CommandOutput,
     options.create = args.create;
     let left = ids.get(args.from as usize..).unwrap_or_default();
     let created = store.check_update_with(&info.name, left, &options)?;
-    let source = Some(source);
-    let work = Work { store: &store, info: &info, ids: &ids, options, source, context, compact: args.compact };
+    let work = Work { options, source: Some(source), ..work(args, (&store, &info), &ids, context) };
     let (at, took, compaction_failed) = change(args, &work)?;
     let updated = at.next as u64 - args.from;
     let converted = converted.as_ref().map(|converted| (chosen.table.dtype, converted.lost()));
@@ -64,10 +64,20 @@ fn remove(args: &UpdateArgs, keys: &str, context: &Context) -> Result<CommandOut
     if args.from > ids.len() as u64 {
         return Err(behind(ids.len() as u64));
     }
-    let options = UpdateOptions::default();
-    let work = Work { store: &store, info: &info, ids: &ids, options, source: None, context, compact: args.compact };
+    let work = work(args, (&store, &info), &ids, context);
     let (at, took, compaction_failed) = change(args, &work)?;
     report::removed(args, &Removed { info: &info, keys: at.next as u64 - args.from, took, at, compaction_failed })
+}
+
+/// The removal of `ids`.
+fn work<'a>(
+    args: &UpdateArgs,
+    (store, info): (&'a Store, &'a TableInfo),
+    ids: &'a [u64],
+    context: &'a Context,
+) -> Work<'a> {
+    let (options, file) = (UpdateOptions::default(), args.file());
+    Work { store, info, ids, options, source: None, file, batch: args.batch, context, compact: args.compact }
 }
 
 /// Does all of the work. How far it came, how long it took, and why the last compaction beside it failed.
@@ -132,7 +142,7 @@ fn converted<'a>(
 fn update(args: &UpdateArgs, work: &Work<'_>, at: &mut Progress) -> Result<(Result<(), Failure>, Beside), Failure> {
     let beside = Arc::new(Mutex::new(Beside::default()));
     let compactor = if args.compact == Compact::Auto { Some(compactor(work.store, &beside)?) } else { None };
-    let ended = work.shorten_log(at).and_then(|()| work.run(args, at));
+    let ended = work.shorten_log(at).and_then(|()| work.run(at));
     // One that runs is ended.
     drop(compactor);
     let beside = std::mem::take(&mut *beside.lock().unwrap_or_else(PoisonError::into_inner));

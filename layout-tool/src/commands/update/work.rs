@@ -3,7 +3,7 @@
 use warprow_layout::{RowSource, VolumeError};
 use warprow_store::{Store, StoreError, TableInfo, UpdateOptions};
 
-use super::arguments::{Compact, UpdateArgs};
+use super::arguments::Compact;
 use crate::commands::Context;
 use crate::failure::Failure;
 use crate::screen::Unit;
@@ -20,6 +20,10 @@ pub(super) struct Work<'a> {
     pub(super) options: UpdateOptions,
     /// The rows; `None`: the keys are removed.
     pub(super) source: Option<&'a dyn RowSource>,
+    /// The file of the rows, for messages.
+    pub(super) file: String,
+    /// Rows, or keys, that are made durable at once, at most.
+    pub(super) batch: u64,
     pub(super) context: &'a Context,
     pub(super) compact: Compact,
 }
@@ -38,9 +42,9 @@ pub(super) struct Progress {
 
 impl Work<'_> {
     /// Updates row after row, or removes key after key, in batches.
-    pub(super) fn run(&self, args: &UpdateArgs, at: &mut Progress) -> Result<(), Failure> {
+    pub(super) fn run(&self, at: &mut Progress) -> Result<(), Failure> {
         let row_bytes = self.info.row_bytes as usize;
-        let most = (args.batch as usize).min((BATCH_BYTES / row_bytes.max(1)).max(1));
+        let most = (self.batch as usize).min((BATCH_BYTES / row_bytes.max(1)).max(1));
         let doing = if self.source.is_some() { "updating" } else { "removing from" };
         let bar = self.context.screen.bar(format!("{doing} {}", self.info.name), self.ids.len() as u64, Unit::Things);
         let mut rows = Vec::new();
@@ -51,7 +55,7 @@ impl Work<'_> {
                 rows.resize(ids.len() * row_bytes, 0);
                 source
                     .read(at.next as u64, row_bytes, &mut rows)
-                    .map_err(|error| Failure::input(args.file(), error.to_string()).remedy("look at the file"))?;
+                    .map_err(|error| Failure::input(&*self.file, error.to_string()).remedy("look at the file"))?;
             }
             self.update(ids, &rows, at)?;
             (at.next, at.batches) = (at.next + ids.len(), at.batches + 1);
