@@ -90,6 +90,9 @@ pub struct ExecutorSpec {
     /// `None`: as often as `CounterOptions` has by default.
     #[serde(default)]
     pub count_every: Option<u32>,
+    /// `None`: no last touches are noted.
+    #[serde(default)]
+    pub touch_epoch: Option<u16>,
 }
 
 /// How kernels that fetch rows ahead rank among others.
@@ -183,6 +186,7 @@ impl ExecutorSpec {
         (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
         options.timeout = self.timeout()?;
         options.counters = self.counters();
+        options.touch_epoch = self.touch_epoch;
         Ok(options)
     }
 

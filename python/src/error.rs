@@ -128,7 +128,8 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
         StoreError::ExecutorOptions { .. } => invalid("options", text),
         StoreError::UpdateRows { .. } => invalid("rows", text),
         StoreError::Keys { .. } | StoreError::NoKeyLeft { .. } => invalid("keys", text),
-        StoreError::NotRemovable { .. } => invalid("table", text),
+        StoreError::NotRemovable { .. } | StoreError::NoTouches { .. } => invalid("table", text),
+        StoreError::TouchesFile { .. } => invalid("touches", text),
         StoreError::Volume(error) => of_volume(error, text),
         _ => raise(Kind::StoreFailed, text),
     }
@@ -173,6 +174,7 @@ pub(crate) fn of_proposal(error: ProposalError) -> PyErr {
     let remedy = options.iter().fold(error.remedy().to_owned(), |text, (from, to)| text.replace(from, to));
     let text = format!("{error}: {remedy}");
     let argument = match &error {
+        ProposalError::Option { option: "gpu-cache", .. } => "gpu_cache_bytes".to_owned(),
         ProposalError::Option { option, .. } => option.replace('-', "_"),
         ProposalError::NoTables | ProposalError::Table { .. } => "tables".to_owned(),
         ProposalError::Index { budget, .. } | ProposalError::Budget { budget, .. } => {

@@ -40,6 +40,7 @@ pub(crate) struct AttachArgs {
     peer_gpu: Option<u32>,
     counter_bytes: u64,
     count_every: Option<u32>,
+    touch_epoch: Option<u16>,
 }
 
 /// "always", "sketch", or a probability.
@@ -83,6 +84,7 @@ impl AttachArgs {
             peer_gpu: self.peer_gpu,
             counter_bytes: self.counter_bytes,
             count_every: self.count_every,
+            touch_epoch: self.touch_epoch,
         }
     }
 }

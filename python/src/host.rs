@@ -1,5 +1,6 @@
 //! The executor on the host, and its plans.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,6 +85,21 @@ impl Host {
         let interval = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
         let options = RerankerOptions::default().with_rate(bytes_per_second).with_interval(interval);
         Ok(py.detach(|| executor.rerank_by_counts(&options)).map_err(of_store)?.moved)
+    }
+
+    /// The epoch that look-ups note.
+    fn touch_epoch(&self) -> PyResult<Option<u16>> {
+        Ok(self.executor.get()?.touch_epoch())
+    }
+
+    fn set_touch_epoch(&self, epoch: u16) -> PyResult<()> {
+        self.executor.get()?.set_touch_epoch(epoch).map_err(of_store)
+    }
+
+    /// Writes when keys were last touched to a file.
+    fn save_touches(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let executor = self.executor.get()?;
+        py.detach(|| executor.save_touches(&path)).map_err(of_store)
     }
 
     /// Rows of a table that lie in DRAM.

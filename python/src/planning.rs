@@ -7,8 +7,9 @@ use pyo3::types::PyDict;
 use warprow_gpu::gpu_row_bytes;
 use warprow_plan::trace::{Bags, FileQueries, QuerySource, QueryTrace, RecordedQueries};
 use warprow_plan::{
-    AlikeDrives, GpuCosts, GroupRows, HostCosts, HotnessOrder, MemoryBudgets, ProposalError, ProposalFile,
-    ProposalOptions, RowCounts, TableHotness, TableShape, allocate, curves, propose,
+    AlikeDrives, CacheComparison, GpuCacheComparison, GpuCosts, GroupRows, HostCosts, HotnessOrder, MemoryBudgets,
+    ProposalError, ProposalFile, ProposalOptions, ProposalProgress, RowCounts, TableHotness, TableShape, allocate,
+    compare_cache, compare_gpu_cache, curves, propose,
 };
 use warprow_traces::TraceSpec;
 
@@ -102,6 +103,8 @@ pub(crate) struct ProposalArgs {
     allow_missing: bool,
     typical_host: bool,
     seed: u64,
+    cache_bytes: u64,
+    gpu_cache_bytes: u64,
 }
 
 impl ProposalArgs {
@@ -146,6 +149,9 @@ impl ProposalArgs {
 #[pyclass(frozen, module = "warprow._native")]
 pub(crate) struct Proposal {
     pub(crate) file: ProposalFile,
+    /// How caches compare with tiers, where that was asked for.
+    cache: Option<CacheComparison>,
+    gpu_cache: Option<GpuCacheComparison>,
 }
 
 #[pymethods]
@@ -153,6 +159,11 @@ impl Proposal {
     /// What goes to which tier, as JSON.
     fn json(&self) -> PyResult<String> {
         serde_json::to_string(&self.file.tiers).map_err(|error| invalid("proposal", error.to_string()))
+    }
+
+    /// How caches compare with tiers, as JSON.
+    fn caches(&self) -> PyResult<String> {
+        serde_json::to_string(&(self.cache, self.gpu_cache)).map_err(|error| invalid("proposal", error.to_string()))
     }
 
     /// A picture of what other budgets would give.
@@ -170,7 +181,7 @@ impl Proposal {
 #[pyfunction]
 pub(crate) fn read_proposal(py: Python<'_>, path: PathBuf) -> PyResult<Proposal> {
     let file = py.detach(|| ProposalFile::read(&path)).map_err(of_proposal)?;
-    Ok(Proposal { file })
+    Ok(Proposal { file, cache: None, gpu_cache: None })
 }
 
 /// Proposes tiers by traces.
@@ -189,14 +200,30 @@ pub(crate) fn propose_tiers(
         let bags = traces.iter().map(|it| unsafe { it.bags() }).collect::<PyResult<Vec<_>>>()?;
         let sources = traces.iter().zip(&bags).map(|(it, bags)| Ok((it.tables.clone(), it.source(bags)?)));
         let mut trace = QueryTrace::new(sources.collect::<PyResult<_>>()?).map_err(of_proposal)?;
+        let (cache_bytes, gpu_cache_bytes) = (args.cache_bytes, args.gpu_cache_bytes);
         let options = args.options(&shapes)?;
-        let proposed = propose(&shapes, &mut trace, &options, &mut |it| interrupt.flow(it.done, it.total));
-        let proposed = proposed.map_err(|error| match error {
+        let mut work = || {
+            let watch = &mut |it: ProposalProgress| interrupt.flow(it.done, it.total);
+            let proposed = propose(&shapes, &mut trace, &options, watch).map_err(|error| (error, "trace"))?;
+            let cache = match cache_bytes {
+                0 => Ok(None),
+                bytes => compare_cache(&shapes, &mut trace, &options, bytes, watch).map(Some),
+            };
+            let cache = cache.map_err(|error| (error, "cache_bytes"))?;
+            let gpu_cache = match gpu_cache_bytes {
+                0 => Ok(None),
+                bytes => compare_gpu_cache(&shapes, &mut trace, &options, bytes, watch).map(Some),
+            };
+            let gpu_cache = gpu_cache.map_err(|error| (error, "gpu_cache_bytes"))?;
+            let file = ProposalFile::encode(&proposed).and_then(|bytes| ProposalFile::decode("of this process", bytes));
+            Ok(Proposal { file: file.map_err(|error| (error, "trace"))?, cache, gpu_cache })
+        };
+        let proposed: Result<Proposal, (ProposalError, &str)> = work();
+        proposed.map_err(|(error, argument)| match error {
             ProposalError::Stopped => interrupt.or(|| of_proposal(ProposalError::Stopped)),
+            ProposalError::CacheTooSmall { .. } => invalid(argument, format!("{error}: {}", error.remedy())),
             error => of_proposal(error),
-        })?;
-        let bytes = ProposalFile::encode(&proposed).map_err(of_proposal)?;
-        Ok(Proposal { file: ProposalFile::decode("of this process", bytes).map_err(of_proposal)? })
+        })
     })
 }
 

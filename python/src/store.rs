@@ -1,6 +1,7 @@
 //! Stores: opening, loading, updating, checking.
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use pyo3::prelude::*;
@@ -8,8 +9,8 @@ use pyo3::types::PyDict;
 use warprow_formats::widen;
 use warprow_layout::{DType, Ranks, row_crc};
 use warprow_store::{
-    CreateDrive, Device, DriveAddress, FormatConsent, FormatProposal, FormatSettings, LbaChoice, LoadOptions,
-    OpenOptions, RerankOptions, StoreAccess, StoreError, TableInfo, UpdateOptions,
+    CreateDrive, Device, DriveAddress, ExpireOptions, FormatConsent, FormatProposal, FormatSettings, LastTouches,
+    LbaChoice, LoadOptions, OpenOptions, RerankOptions, StoreAccess, StoreError, TableInfo, UpdateOptions,
 };
 
 use crate::arrays::{slice, slice_mut};
@@ -217,6 +218,43 @@ impl Store {
         // SAFETY: the Python half made the array for this call.
         let keys = unsafe { slice(keys.0, keys.1) };
         py.detach(|| store.remove_with(table, keys, &options)).map_err(of_store)
+    }
+
+    /// Removes the keys that were last touched before an epoch, as files tell it.
+    fn expire<'py>(
+        &self,
+        py: Python<'py>,
+        table: &str,
+        touches: Vec<PathBuf>,
+        before: u16,
+        batch: usize,
+        dry_run: bool,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let store = self.store.get()?;
+        let done = py.detach(|| {
+            let mut merged = LastTouches::default();
+            for path in touches {
+                let failed = |source| StoreError::TouchesFile { path: path.clone(), source };
+                let absent = || failed(std::io::Error::from(std::io::ErrorKind::NotFound).into());
+                merged.merge(&LastTouches::read(&path).map_err(failed)?.ok_or_else(absent)?);
+            }
+            match dry_run {
+                true => store
+                    .expired_keys(table, &merged, before)
+                    .map(|found| (found.present, found.keys.len() as u64, 0, found.unknown, found.updated)),
+                false => store
+                    .expire(table, &merged, &ExpireOptions::before(before).with_batch(batch))
+                    .map(|done| (done.present, done.removed, done.removed, done.unknown, done.updated)),
+            }
+        });
+        let (keys, expired, removed, unknown, updated) = done.map_err(of_store)?;
+        let report = PyDict::new(py);
+        for (name, count) in
+            [("keys", keys), ("expired", expired), ("removed", removed), ("unknown", unknown), ("updated", updated)]
+        {
+            report.set_item(name, count)?;
+        }
+        Ok(report)
     }
 
     fn verify<'py>(&self, py: Python<'py>, table: &str, progress: Option<Py<PyAny>>) -> PyResult<Bound<'py, PyDict>> {

@@ -194,3 +194,37 @@ def test_what_progress_raises_ends_planning() -> None:
 
     with pytest.raises(ZeroDivisionError):
         warprow.plan({"user": (ROWS, DIM)}, {"user": clicks()}, progress=fail, **OPTIONS)
+
+
+def test_caches_are_compared_with_the_hottest_rows() -> None:
+    # The hundred hot rows are others in each quarter: what was counted before says little of the rest.
+    moving = np.concatenate([(clicks(500, seed) + seed * 1000) % ROWS for seed in range(4)])
+    shapes, options = {"user": (ROWS, DIM)}, {"batch": 64, "held_out": 0.25, "typical_host": True}
+    tier = 400 * ROW_BYTES
+    proposal = warprow.plan(shapes, {"user": moving}, dram_bytes=tier, cache_bytes=tier, **options)
+    assert proposal.expected is not None and proposal.cache is not None and proposal.gpu_cache is None
+    cache = proposal.cache
+    assert cache.bytes == tier and cache.tier == pytest.approx(proposal.expected.dram, abs=1e-12)
+    assert cache.cache > cache.tier + 0.1 and cache.cache_rows > cache.tier_rows
+    assert cache.ahead in ("cache", "neither")
+    on_gpu = warprow.plan(shapes, {"user": moving}, gpu_cache_bytes=1 << 20, **options)
+    assert on_gpu.cache is None and on_gpu.gpu_cache is not None
+    compared = on_gpu.gpu_cache
+    hbm = warprow.plan(shapes, {"user": moving}, hbm_bytes=1 << 20, **options).expected
+    assert hbm is not None and compared.tier == pytest.approx(hbm.hbm, abs=1e-12)
+    # All rows fit: a cache lacks those that come for the first time.
+    assert 0 < compared.least < 1 << 20 and compared.tier == 1 and 0.8 < compared.always < 1 and 0.8 < compared.sketch < 1
+    # A trace whose hot rows stay as they are.
+    still = warprow.plan(shapes, {"user": clicks()}, cache_bytes=tier, **options).cache
+    assert still is not None and still.tier > cache.tier + 0.1
+    for wrong, argument, word in (
+        ({"cache_bytes": 1000}, "cache_bytes", "bytes have enough"),
+        ({"gpu_cache_bytes": 100_000}, "gpu_cache_bytes", "bytes have enough"),
+        ({"cache_bytes": -1}, "cache_bytes", "from 0 on"),
+        ({"cache_bytes": tier, "hbm_bytes": tier}, "cache_bytes", "gpu_cache_bytes"),
+    ):
+        with pytest.raises(warprow.InvalidArgument, match=word) as raised:
+            warprow.plan(shapes, {"user": moving}, **{**options, **wrong})
+        assert raised.value.argument == argument
+    with pytest.raises(warprow.InvalidArgument, match="give a trace"):
+        warprow.plan(shapes, hotness={"user": np.ones(ROWS, np.uint64)}, cache_bytes=tier)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -262,6 +263,62 @@ def test_removed_keys_are_as_if_they_never_were(store: warprow.Store) -> None:
         store.remove("user", keys)
     with pytest.raises(warprow.NoSuchTable):
         store.remove("nobody", [1])
+
+
+def test_keys_expire_by_last_touch(store: warprow.Store, tmp_path: Path) -> None:
+    wanted = rows(300, 4)
+    keys = np.arange(300, dtype=np.int64) * 1000 - 7000
+    store.load({"user": wanted, "dense": wanted}, keys={"user": keys})
+    files = [tmp_path / "a.touches", str(tmp_path / "b.touches")]
+    for number, file in enumerate(files):
+        with store.attach(touch_epoch=3, dram_bytes=100 * 16, cache_bytes=1 << 16) as executor:
+            plan = executor.plan([warprow.Feature("user", "user")], max_batch=300, max_ids=300, missing="zero")
+            plan.lookup(keys[:50])
+            assert executor.touch_epoch == 3
+            executor.set_touch_epoch(5 + number)
+            plan.lookup(np.append(keys[100 * number : 100 * number + 100], [1, 2]))
+            executor.save_touches(file)
+            with pytest.raises(warprow.InvalidArgument, match="epochs do not go back"):
+                executor.set_touch_epoch(4)
+            with pytest.raises(warprow.InvalidArgument, match="65535"):
+                executor.set_touch_epoch(0)
+    # A file goes on with what it has.
+    with store.attach(touch_epoch=7) as executor:
+        executor.plan([warprow.Feature("user", "user")], max_batch=300, max_ids=300).lookup(keys[200:210])
+        executor.save_touches(files[0])
+    planned = store.expire("user", files, before=6, dry_run=True)
+    assert planned == warprow.ExpireReport(keys=300, expired=190, removed=0, unknown=0, updated=0)
+    assert store.expire("user", files[0], before=6, dry_run=True).expired == 290
+    done = store.expire("user", files, before=6, batch=64)
+    assert done == warprow.ExpireReport(keys=300, expired=190, removed=190, unknown=0, updated=0)
+    left = np.arange(300)
+    left = left[(left >= 100) & (left < 210)]
+    for compacted in [False, True]:
+        exported = store.export("user")
+        assert exported.keys is not None and exported.keys.tolist() == keys[left].tolist()
+        np.testing.assert_array_equal(exported.rows, wanted[left])
+        if not compacted:
+            store.compact(store.table("user").generation)
+    assert store.expire("user", files, before=6) == warprow.ExpireReport(110, 0, 0, 0, 0)
+    (tmp_path / "text").write_bytes(b"no touches")
+    for call, argument, word in (
+        (lambda: store.expire("user", files, before=9), "keys", "would be left"),
+        (lambda: store.expire("dense", files, before=6), "table", "no keys"),
+        (lambda: store.expire("user", tmp_path / "nobody", before=6), "touches", "nobody"),
+        (lambda: store.expire("user", tmp_path / "text", before=6), "touches", "no record of last touches"),
+        (lambda: store.expire("user", [], before=6), "touches", "save_touches"),
+        (lambda: store.expire("user", files, before=0), "before", "65535"),
+        (lambda: store.expire("user", files, before=6, batch=0), "batch", "from 1 to"),
+        (lambda: store.attach(touch_epoch=70_000), "touch_epoch", "65535"),
+        (lambda: store.attach("cuda", touch_epoch=1), "touch_epoch", "on a GPU"),
+    ):
+        with pytest.raises(warprow.InvalidArgument, match=word) as raised:
+            call()
+        assert raised.value.argument == argument
+    with store.attach() as executor:
+        assert executor.touch_epoch is None
+        with pytest.raises(warprow.InvalidArgument, match="touch_epoch="):
+            executor.save_touches(files[0])
 
 
 def test_types_are_converted(store: warprow.Store) -> None:

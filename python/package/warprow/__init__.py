@@ -13,10 +13,11 @@ from . import data, errors
 from .errors import *  # noqa: F403
 from .executor import Executor, Feature, Plan
 from .ngram import NgramHash
-from .proposal import Expected, Interval, Proposal, TableShape, TableTiers, plan
+from .proposal import CacheComparison, Expected, GpuCacheComparison, Interval, Proposal, TableShape, TableTiers, plan
 from .records import (
     ChangedFile,
     DriveState,
+    ExpireReport,
     Exported,
     Generation,
     LoadReport,
@@ -30,13 +31,16 @@ from .records import (
 from .store import Store, format, open
 
 __all__ = [
+    "CacheComparison",
     "ChangedFile",
     "DriveState",
     "Executor",
     "Expected",
+    "ExpireReport",
     "Exported",
     "Feature",
     "Generation",
+    "GpuCacheComparison",
     "Interval",
     "LoadReport",
     "NgramHash",

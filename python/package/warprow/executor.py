@@ -88,6 +88,12 @@ class Options:
     peer_gpu: int | None = None
     counter_bytes: int = 0
     count_every: int | None = None
+    touch_epoch: int | None = None
+
+
+def epoch_of(argument: str, epoch: int) -> int:
+    """An epoch of last touches, if it is one."""
+    return _options.number(argument, epoch, 1, 65_536)
 
 
 def device_name(device: object) -> tuple[str, int]:
@@ -566,6 +572,62 @@ class Executor:
         """
         rate = _options.number("bytes_per_second", bytes_per_second, 1)
         return dict(self._host.rerank_by_counts(rate, _options.seconds("seconds", seconds)))
+
+    @property
+    def touch_epoch(self) -> int | None:
+        """The epoch that look-ups note as that of the last touch of each key that they find; None: they note none.
+
+        Raises
+        ------
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        return self._native.touch_epoch() if isinstance(self._native, _native.Host) else None
+
+    def set_touch_epoch(self, epoch: int) -> None:
+        """On the CPU: has look-ups that begin from now on note another epoch.
+
+        Parameters
+        ----------
+        epoch : int
+            The epoch, from the present one to 65,535.
+
+        Raises
+        ------
+        InvalidArgument
+            The epoch is lower than the present one, or look-ups note none (`attach(touch_epoch=...)`), or the executor is on a GPU.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        self._host.set_touch_epoch(epoch_of("epoch", epoch))
+
+    def save_touches(self, path: str | os.PathLike[str]) -> None:
+        """On the CPU: writes to a file when each key was last touched, together with what the file has, for `Store.expire`.
+
+        Each executor has a file of its own. After a crash the file is the one before, or the new one.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+
+        Raises
+        ------
+        InvalidArgument
+            Look-ups note no epochs (`attach(touch_epoch=...)`), the executor is on a GPU, or the file is something else, damaged, or cannot be
+            read or written.
+        RowsFailed, Damaged, DriveFailed, StoreFailed
+            The tables' keys could not be read; the file is as it was.
+        Closed
+            The store or the executor is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        self._host.save_touches(os.fspath(path))
 
     def tiers(self, table: str) -> dict[str, int]:
         """How many rows of a table lie in GPU memory ("hbm"), in DRAM ("dram") and on drives alone ("drives").

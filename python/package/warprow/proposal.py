@@ -99,6 +99,46 @@ class Expected:
     bound: str
 
 
+@dataclass(frozen=True)
+class CacheComparison:
+    """What memory of one size finds as the cache of an executor on the CPU, and as memory for the rows that were hottest."""
+
+    #: Bytes of memory.
+    bytes: int
+    #: Shares of the ids held out whose rows the cache has, and the hottest rows are.
+    cache: float
+    tier: float
+    #: The same shares of the different rows of look-ups.
+    cache_rows: float
+    tier_rows: float
+    #: Where the share of the hottest rows will be in the queries behind the trace; None: it is not known.
+    interval: Interval | None
+    #: Which is ahead by more than half of that interval: "cache", "tier" or "neither".
+    ahead: str
+
+
+@dataclass(frozen=True)
+class GpuCacheComparison:
+    """What GPU memory of one size finds as the cache of an executor on a GPU, and as memory for the rows that were hottest."""
+
+    #: Bytes of GPU memory, and the least that an executor takes for a cache of these tables and look-ups.
+    bytes: int
+    least: int
+    #: Shares of the ids held out whose rows the cache has: with `cache_admission="always"`, and with `"sketch"`.
+    always: float
+    sketch: float
+    #: The share of these ids that the hottest rows are.
+    tier: float
+    #: The same shares of the different rows of look-ups.
+    always_rows: float
+    sketch_rows: float
+    tier_rows: float
+    #: Where the share of the hottest rows will be in the queries behind the trace; None: it is not known.
+    interval: Interval | None
+    #: Which is ahead by more than half of that interval, the better cache or the hottest rows: "cache", "tier" or "neither".
+    ahead: str
+
+
 class Proposal:
     """Which rows belong in which memory. `plan` makes one, `read` reads one from a file.
 
@@ -120,6 +160,9 @@ class Proposal:
         self.curve: list[dict[str, Any]] = told.get("curve", [])
         #: Queries and ids of the trace; None of a proposal by counts.
         self.trace: dict[str, int] | None = told.get("trace")
+        #: How a cache compares with the hottest rows, where `plan` was asked for it; a file does not have it.
+        self.cache: CacheComparison | None = None
+        self.gpu_cache: GpuCacheComparison | None = None
         self._native: _native.Proposal | None = None
 
     @classmethod
@@ -130,6 +173,9 @@ class Proposal:
         made = cls(tables, (expected["hbm"], expected["dram"], expected["ssd"]), told)
         intervals = [make(Interval, interval) for interval in expected["intervals"]]
         made.expected = make(Expected, {**expected, "intervals": intervals})
+        cache, gpu_cache = json.loads(native.caches())
+        made.cache = _compared(CacheComparison, cache)
+        made.gpu_cache = _compared(GpuCacheComparison, gpu_cache)
         made._native = native
         return made
 
@@ -237,6 +283,8 @@ def plan(
     allow_missing: bool = False,
     typical_host: bool = False,
     seed: int = 1,
+    cache_bytes: int = 0,
+    gpu_cache_bytes: int = 0,
     progress: Any = None,
 ) -> Proposal:
     """Proposes which rows of each table belong in GPU memory, in DRAM and on drives. It moves nothing.
@@ -276,6 +324,9 @@ def plan(
         Whether to take a typical processor's costs rather than measure this one, which takes a second or two.
     seed : int
         Seed of what is drawn.
+    cache_bytes, gpu_cache_bytes : int
+        Of a trace, also compare a cache of so many bytes, of an executor on the CPU or on a GPU, with the hottest rows in as many bytes:
+        `Proposal.cache`, `Proposal.gpu_cache`. 0: none.
     progress : callable or tqdm, optional
         Called with queries read and queries of the pass.
 
@@ -313,6 +364,13 @@ def plan(
     _options.text("drives", drives), _options.text("group", group)
     emulated, allow_missing = _options.flag("emulated", emulated), _options.flag("allow_missing", allow_missing)
     typical_host = _options.flag("typical_host", typical_host)
+    cache_bytes, gpu_cache_bytes = _options.number("cache_bytes", cache_bytes), _options.number("gpu_cache_bytes", gpu_cache_bytes)
+    for name, size in (("cache_bytes", cache_bytes), ("gpu_cache_bytes", gpu_cache_bytes)):
+        if size > 0 and hotness is not None:
+            raise invalid(name, "counts do not say in which order rows were looked up: give a trace")
+    if cache_bytes > 0 and hbm_bytes > 0:
+        text = "it is of an executor on the CPU, and hbm_bytes is for one on a GPU: leave hbm_bytes out, or give gpu_cache_bytes"
+        raise invalid("cache_bytes", text)
     told = _progress(progress)
     if hotness is not None:
         return _by_counts(_shapes(tables, list(hotness)), hotness, hbm_bytes, dram_bytes)
@@ -341,10 +399,20 @@ def plan(
         "allow_missing": allow_missing,
         "typical_host": typical_host,
         "seed": seed,
+        "cache_bytes": cache_bytes,
+        "gpu_cache_bytes": gpu_cache_bytes,
     }
     proposed = _native.propose_tiers(shapes, traces, args, told)
     del held
     return Proposal._of(proposed)
+
+
+def _compared(kind: Any, told: dict[str, Any] | None) -> Any:
+    """A comparison as the native module tells it."""
+    if told is None:
+        return None
+    interval = told["interval"]
+    return make(kind, {**told, "interval": None if interval is None else make(Interval, interval)})
 
 
 _Shape = tuple[str, int, int, str, "int | None"]

@@ -110,6 +110,22 @@ class RerankReport:
 
 
 @dataclass(frozen=True)
+class ExpireReport:
+    """What `Store.expire` did, or would do."""
+
+    #: Keys that the table had, with those that updates created.
+    keys: int
+    #: Keys that were last touched before the epoch.
+    expired: int
+    #: Keys that were removed; 0 of a dry run.
+    removed: int
+    #: Keys that stay because no file has them, or because updates created them and no compaction has come since.
+    unknown: int
+    #: Keys that stay because their rows were updated, and no compaction has come since.
+    updated: int
+
+
+@dataclass(frozen=True)
 class WarmReport:
     """What `Executor.warm` did, by ids as they were given."""
 

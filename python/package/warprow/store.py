@@ -13,9 +13,20 @@ from typing import TYPE_CHECKING, Any
 from . import _arrays, _native, _options, _sources
 from ._spool import Spool
 from .errors import NoSuchTable, StoreInUse, _make, invalid, wrong_type
-from .executor import MISSING, Executor, Feature, Options, Plan, tables_of
+from .executor import MISSING, Executor, Feature, Options, Plan, device_name, epoch_of, tables_of
 from .proposal import Proposal
-from .records import ChangedFile, DriveState, Exported, Generation, LoadReport, RerankReport, Table, VerifyReport, make
+from .records import (
+    ChangedFile,
+    DriveState,
+    ExpireReport,
+    Exported,
+    Generation,
+    LoadReport,
+    RerankReport,
+    Table,
+    VerifyReport,
+    make,
+)
 
 if TYPE_CHECKING:
     from ._arrays import Array
@@ -627,6 +638,66 @@ class Store:
         array = np.ascontiguousarray(array.astype(np.int64 if array.dtype.kind == "i" else np.uint64))
         return self._native.remove(table, (_arrays.address_of(array), array.size), generation)
 
+    def expire(
+        self,
+        table: str,
+        touches: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+        *,
+        before: int,
+        batch: int = 4096,
+        dry_run: bool = False,
+    ) -> ExpireReport:
+        """Removes the keys of a table that were last touched before an epoch, as executors have saved it (`Executor.save_touches`).
+
+        It removes in batches, as `remove` does, and may be called again after an error. Keys stay that no file has, and keys that were
+        created or updated since the table was loaded or compacted.
+
+        Parameters
+        ----------
+        table : str
+            The table, which has keys that are stored.
+        touches : path, or several
+            Files of last touches; of several each key gets the latest epoch.
+        before : int
+            Keys that were last touched before this epoch are removed.
+        batch : int
+            Keys that are removed, and made durable, at once.
+        dry_run : bool
+            Whether keys are only counted, and none is removed.
+
+        Returns
+        -------
+        ExpireReport
+            How many keys the table had, and how many were removed or stay.
+
+        Raises
+        ------
+        InvalidArgument
+            The table has no keys, or no key of it would be left, or no file has the table; a file is something else, damaged, or cannot be
+            read; `before` or `batch` is out of range. Nothing was changed.
+        NoSuchTable
+            There is none of that name.
+        NoSpace
+            As of `remove`. What was removed before is durable.
+        ReadOnly
+            The store was opened for reading, and keys would be removed.
+        Busy, StoreFailed, DriveFailed
+            As of `remove`.
+        Closed
+            The store is closed.
+        Forked
+            This process was forked from the one that opened the store.
+        """
+        table = _options.text("table", table)
+        batch, dry_run = _options.number("batch", batch, 1, 1 << 32), _options.flag("dry_run", dry_run)
+        wanted = "a path, or several"
+        several = _options.instance("touches", touches, (str, os.PathLike, Iterable), wanted)
+        files = [several] if isinstance(several, str | os.PathLike) else list(several)
+        if not files:
+            raise invalid("touches", "there is none: give a file that Executor.save_touches has written")
+        paths = [os.fspath(_options.instance("touches", file, (str, os.PathLike), wanted)) for file in files]
+        return make(ExpireReport, self._native.expire(table, paths, epoch_of("before", before), batch, dry_run))
+
     def verify(self, table: str | None = None, *, progress: Any = None) -> dict[str, VerifyReport]:
         """Reads all rows of a table, or of all tables, and compares them with their checksums.
 
@@ -959,6 +1030,7 @@ class Store:
         peer_gpu: int | None = None,
         counter_bytes: int = 0,
         count_every: int | None = None,
+        touch_epoch: int | None = None,
     ) -> Executor:
         """Attaches an executor, which keeps the hottest rows in memory and looks rows up.
 
@@ -1004,6 +1076,9 @@ class Store:
             Bytes of memory for counts of what is looked up, for `Executor.popular`; 0: nothing is counted.
         count_every : int, optional
             Of so many ids one is counted, at random; by default 64.
+        touch_epoch : int, optional
+            On the CPU, the epoch, from 1 to 65,535, that look-ups note as that of the last touch of each key that they find, for `expire`:
+            2 bytes for each row of tables with keys. `Executor.set_touch_epoch` gives a later one. By default none is noted.
 
         Returns
         -------
@@ -1029,6 +1104,8 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
+        if touch_epoch is not None and device_name(device)[0] != "cpu":
+            raise invalid("touch_epoch", 'an executor on a GPU notes no last touches: attach one on "cpu"')
         options = self._attach_options(
             dram_bytes=dram_bytes,
             hbm_bytes=hbm_bytes,
@@ -1046,6 +1123,7 @@ class Store:
             peer_gpu=peer_gpu,
             counter_bytes=counter_bytes,
             count_every=count_every,
+            touch_epoch=touch_epoch,
         )
         executor = Executor(self, device, options)
         self._executors.add(executor)
@@ -1076,6 +1154,7 @@ class Store:
             peer_gpu=maybe("peer_gpu", of["peer_gpu"], 0, 1 << 32),
             counter_bytes=number("counter_bytes", of["counter_bytes"]),
             count_every=maybe("count_every", of["count_every"], 1, 1 << 32),
+            touch_epoch=None if of["touch_epoch"] is None else epoch_of("touch_epoch", of["touch_epoch"]),
         )
 
     def _hbm_rows(self, given: Mapping[str, int] | Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int], ...]:
