@@ -158,12 +158,7 @@ impl GpuPlan {
         let states = DeviceMemory::new(&attached.gpu, stride * count)?;
         let state = state_bytes(&description);
         (0..count).try_for_each(|number| states.write(number * stride, &state))?;
-        let dram = view.dram.as_ref().map_or(0, SecondTier::bytes);
-        let most = attached.options.direct_ids.unwrap_or(match dram >> 30 {
-            0..=2 => 1 << 19,
-            3..=8 => 1 << 18,
-            _ => 1 << 17,
-        });
+        let most = attached.options.direct_ids.unwrap_or(view.dram.as_ref().map_or(1 << 19, SecondTier::direct_ids));
         let sizes = sizes_of(&attached, &description, &options);
         let many = many(&attached, &options, sizes, description.keys.dram > 0)?;
         let is_cold = description.cold_rows > 0 || view.follows && options.adopt_room;

@@ -52,6 +52,19 @@ impl SecondTier {
         }
     }
 
+    /// Up to how many ids a look-up reads each id's row by itself, where the caller does not say. Another GPU's memory is so fast that the
+    /// search for different rows takes longer than what it spares.
+    pub(crate) fn direct_ids(&self) -> u64 {
+        match self {
+            Self::Peer { .. } => u64::MAX,
+            Self::Pinned(_) => match self.bytes() >> 30 {
+                0..=2 => 1 << 19,
+                3..=8 => 1 << 18,
+                _ => 1 << 17,
+            },
+        }
+    }
+
     /// Memory of the host that rows are written to, until [`finish`](Self::finish).
     pub(crate) fn filled(&self) -> Option<&DmaMemory> {
         match self {
