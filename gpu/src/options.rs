@@ -41,7 +41,8 @@ pub struct GpuOptions {
     /// For plans without rows on drives: look-ups of up to so many ids read rows in DRAM where they lie; larger
     /// look-ups find their different rows first, and read these in the order of addresses. `None`: a number that
     /// depends on the size of the DRAM tier, with which look-ups are never slower than a plain gather, on an H200;
-    /// where ids are uniform, a tenth of that number is faster. A number below 8,192 means 8,192.
+    /// where ids are uniform, a tenth of that number is faster. Look-ups of any number of ids read rows in another GPU's
+    /// memory ([`peer_gpu`](Self::peer_gpu)) where they lie, by default. A number below 8,192 means 8,192.
     pub direct_ids: Option<u64>,
     /// Look-ups of up to so many ids are one kernel, rows on drives included, where a plan's rows are not pooled;
     /// 4,096 at most, on some GPUs fewer; 0: none are. `None`: 128, which benchmarks have shown to pay, and none with
