@@ -204,7 +204,11 @@ def test_caches_are_compared_with_the_hottest_rows() -> None:
     proposal = warprow.plan(shapes, {"user": moving}, dram_bytes=tier, cache_bytes=tier, **options)
     assert proposal.expected is not None and proposal.cache is not None and proposal.gpu_cache is None
     cache = proposal.cache
-    assert cache.bytes == tier and cache.tier == pytest.approx(proposal.expected.dram, abs=1e-12)
+    # The 400 rows that were looked up most in the first three quarters; of those that were looked up equally often any may be among them.
+    counts = np.bincount(moving[:1500].ravel(), minlength=ROWS)
+    last = np.sort(counts)[-400]
+    surely, at_most = ((counts > last)[moving[1500:]].mean(), (counts >= last)[moving[1500:]].mean())
+    assert cache.bytes == tier and surely <= cache.tier <= at_most and abs(cache.tier - proposal.expected.dram) < 0.01
     assert cache.cache > cache.tier + 0.1 and cache.cache_rows > cache.tier_rows
     assert cache.ahead in ("cache", "neither")
     on_gpu = warprow.plan(shapes, {"user": moving}, gpu_cache_bytes=1 << 20, **options)
@@ -212,14 +216,19 @@ def test_caches_are_compared_with_the_hottest_rows() -> None:
     compared = on_gpu.gpu_cache
     hbm = warprow.plan(shapes, {"user": moving}, hbm_bytes=1 << 20, **options).expected
     assert hbm is not None and compared.tier == pytest.approx(hbm.hbm, abs=1e-12)
-    # All rows fit: a cache lacks those that come for the first time.
-    assert 0 < compared.least < 1 << 20 and compared.tier == 1 and 0.8 < compared.always < 1 and 0.8 < compared.sketch < 1
+    # All rows fit: a cache lacks those that come for the first time, and those that come again in the same batch.
+    flat = moving.ravel()
+    _, first, at = np.unique(flat, return_index=True, return_inverse=True)
+    ahead = (np.arange(flat.size) - first[at.ravel()])[3000:]
+    least, most = ((ahead >= 128).mean(), (ahead > 0).mean())
+    assert 0 < compared.least < 1 << 20 and compared.tier == 1
+    assert least <= compared.always <= most and least <= compared.sketch <= most, (least, most)
     # A trace whose hot rows stay as they are.
     still = warprow.plan(shapes, {"user": clicks()}, cache_bytes=tier, **options).cache
     assert still is not None and still.tier > cache.tier + 0.1
     for wrong, argument, word in (
         ({"cache_bytes": 1000}, "cache_bytes", "bytes have enough"),
-        ({"gpu_cache_bytes": 100_000}, "gpu_cache_bytes", "bytes have enough"),
+        ({"gpu_cache_bytes": compared.least - 1}, "gpu_cache_bytes", "bytes have enough"),
         ({"cache_bytes": -1}, "cache_bytes", "from 0 on"),
         ({"cache_bytes": tier, "hbm_bytes": tier}, "cache_bytes", "gpu_cache_bytes"),
     ):
