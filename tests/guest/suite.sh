@@ -35,40 +35,16 @@ gpu=$(executable guest-gpu)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failed=0
-# guest NAME run.sh's arguments: what the guest prints is also in $console.
-console=$work/console
+# guest NAME run.sh's arguments: what the guest prints is also in $work/console.
 guest() {
     echo "== $1"
     local code=0
-    "$here/run.sh" --vfio "$way" "${@:2}" | tee "$console" || code=$?
+    "$here/run.sh" --vfio "$way" "${@:2}" | tee "$work/console" || code=$?
     if [ "$code" != 0 ]; then
         failed=1
         echo "== $1: exit code $code"
     fi
 }
-
-# The kernels are C++ to whoever has a compiler for it; without one, there is nothing to run.
-kernels=0
-peer=(--qemu -object --qemu memory-backend-ram,id=peer,size=32M,share=on --qemu -device --qemu ivshmem-plain,memdev=peer)
-if command -v "${CXX:-c++}" >/dev/null 2>&1; then kernels=1; fi
-# The longest guests, beside the others: each has one processor.
-longest() {
-    console=$work/console-of-longest
-    guest 'ends of queues that kernels drive' --limit 600 --drive 64M,addr=8.0 --drive 64M,addr=9.0,slow=1048576 "${peer[@]}" \
-        "$gpu" rings 0000:00:08.0 0000:00:09.0
-    # Each in a slot of its own, with a second controller that shares the medium.
-    guest 'drives that are pulled out of their slots' --limit 300 \
-        --drive 64M,slot=on --drive 64M,slot=on --drive 64M,slot=on --drive 64M,slot=on \
-        --drive 64M,same=0,addr=10.0 --drive 64M,same=1,addr=11.0 --drive 64M,same=2,addr=12.0 --drive 64M,same=3,addr=13.0 \
-        "${peer[@]}" "$gpu" pulled 0000:01:00.0 0000:02:00.0 0000:03:00.0 0000:04:00.0 \
-        0000:00:10.0 0000:00:11.0 0000:00:12.0 0000:00:13.0
-    return "$failed"
-}
-if [ "$kernels" = 1 ]; then
-    longest >"$work/longest" 2>&1 &
-    beside=$!
-    trap 'kill "$beside" 2>/dev/null; rm -rf "$work"' EXIT
-fi
 
 guest 'every check on every controller' \
     --drive 64M+32M --drive '32M+8M,mdts=0,max_ioqpairs=4' --drive '8M+8M,mdts=3' \
@@ -86,7 +62,9 @@ guest "a peer's BAR, and ends under load" \
 # Two drives are free, one is mounted, one is swap space.
 guest 'the set-up of a machine, and a store' --limit 150 --init "$here/init-setup" \
     --drive 64M,addr=8.0 --drive 16M,addr=9.0 --drive 16M,addr=0a.0 --drive 64M,addr=0b.0 "$warprow"
-if [ "$kernels" = 1 ]; then
+# The kernels are C++ to whoever has a compiler for it; without one, there is nothing to run.
+if command -v "${CXX:-c++}" >/dev/null 2>&1; then
+    peer=(--qemu -object --qemu memory-backend-ram,id=peer,size=32M,share=on --qemu -device --qemu ivshmem-plain,memdev=peer)
     guest 'kernels that store to doorbell registers' --limit 300 --drive 64M,addr=8.0 "${peer[@]}" \
         --qemu -trace --qemu 'pci_nvme_mmio_doorbell_*' --qemu -D --qemu "$work/trace" "$gpu" doorbells 0000:00:08.0
     # The controller is the witness: of each queue that the kernels rang themselves it has seen as many doorbells as they stored; a
@@ -100,15 +78,21 @@ if [ "$kernels" = 1 ]; then
             echo '== the controller saw other doorbells than the kernels stored'
             failed=1
         fi
-    done < <(sed -n 's/^DOORBELLS queue=\([0-9]*\) stored=\([0-9]*\) kind=\([01]\).*/\1 \2 \3/p' "$console")
+    done < <(sed -n 's/^DOORBELLS queue=\([0-9]*\) stored=\([0-9]*\) kind=\([01]\).*/\1 \2 \3/p' "$work/console")
     if [ "$witnessed" = 0 ]; then
         echo '== no queue whose doorbells kernels store to has a witness'
         failed=1
     fi
+    guest 'ends of queues that kernels drive' --limit 600 --drive 64M,addr=8.0 --drive 64M,addr=9.0,slow=1048576 "${peer[@]}" \
+        "$gpu" rings 0000:00:08.0 0000:00:09.0
+    # Each in a slot of its own, with a second controller that shares the medium.
+    guest 'drives that are pulled out of their slots' --limit 300 \
+        --drive 64M,slot=on --drive 64M,slot=on --drive 64M,slot=on --drive 64M,slot=on \
+        --drive 64M,same=0,addr=10.0 --drive 64M,same=1,addr=11.0 --drive 64M,same=2,addr=12.0 --drive 64M,same=3,addr=13.0 \
+        "${peer[@]}" "$gpu" pulled 0000:01:00.0 0000:02:00.0 0000:03:00.0 0000:04:00.0 \
+        0000:00:10.0 0000:00:11.0 0000:00:12.0 0000:00:13.0
     guest 'processes that die while their kernels drive queues' --limit 600 --drive 64M,addr=8.0 "${peer[@]}" \
         "$gpu" deaths 0000:00:08.0 "${WARPROW_GUEST_KILLS:-10}"
-    wait "$beside" || failed=1
-    cat "$work/longest"
 else
     echo 'skipped: guests in which kernels drive queues need a C++ compiler (c++ or $CXX)'
 fi
