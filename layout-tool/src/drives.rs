@@ -32,6 +32,7 @@ pub struct DriveArgs {
     ///   direct=1         bypass the page cache, and leave it to others; also of attached:
     ///   depth=256        reads of the file under way, at most; also of attached:
     ///   gpu=0            that GPU answers reads, from a copy in its memory; with iops=10e6, latency=20us for its speed
+    ///   linger=2ms       with gpu=: how long it looks for commands behind the latest; 20us otherwise
     ///   sharers=4        one part in four of profile= or iops=, where four processes read it at once
     /// Several drives may also stand in one argument, separated by commas.
     #[arg(short, long = "drive", value_name = "DRIVE", env = "WARPROW_DRIVES", required = true, verbatim_doc_comment)]

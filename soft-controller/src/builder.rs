@@ -15,6 +15,7 @@ use crate::nvm::Io;
 use crate::offload::Offload;
 use crate::shard::Shard;
 use crate::timing::{Timing, TimingProfile};
+use crate::turn::LINGER;
 
 /// A controller could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,7 @@ pub struct ControllerBuilder {
     max_transfer: usize,
     write_cache: Option<u64>,
     offload: Option<Box<dyn Offload>>,
+    offload_linger: Duration,
 }
 
 impl Default for ControllerBuilder {
@@ -102,6 +104,7 @@ impl Default for ControllerBuilder {
             max_transfer: 1 << 20,
             write_cache: None,
             offload: None,
+            offload_linger: LINGER,
         }
     }
 }
@@ -292,6 +295,13 @@ impl ControllerBuilder {
         self
     }
 
+    /// How long an offload looks for commands behind the latest that it has answered: 20 µs, unless it is said. Where it is longer, another
+    /// turn follows one that ended before its time, so that a submitter that rings now and then finds somebody looking.
+    pub fn offload_linger(mut self, linger: Duration) -> Self {
+        self.offload_linger = linger;
+        self
+    }
+
     /// The rules of the faults to come. The caller may keep a clone, which shares the rules with the controller.
     pub fn faults(mut self, plan: FaultRules) -> Self {
         self.config.faults = plan;
@@ -369,6 +379,7 @@ impl ControllerBuilder {
             })
             .collect::<Result<Vec<_>, ControllerBuildError>>()?;
         shards[0].offload = self.offload;
+        shards[0].linger = self.offload_linger;
         let doorbells = allocate_doorbells(&config)?;
         let control = Control::new(&config, self.namespaces);
         SoftController::start(Arc::new(Core::new(config, doorbells, control, shards)))

@@ -17,6 +17,7 @@ use crate::offload::{Offload, OffloadQueue, SeenDoorbell};
 use crate::plan::Plan;
 use crate::progress::StepProgress;
 use crate::queue::{Completion, Cq, Sq};
+use crate::turn::LINGER;
 use crate::waiting::{Waiting, WaitingCommand};
 use crate::watch::CommandTimes;
 use crate::write_cache;
@@ -62,6 +63,9 @@ pub(crate) struct Shard {
     pub(crate) watched: Option<CommandTimes>,
     /// Who executes plain reads instead, and the queues as it is told of them.
     pub(crate) offload: Option<Box<dyn Offload>>,
+    /// How long it looks for commands behind the latest, and until when, if that is longer than usual.
+    pub(crate) linger: Duration,
+    pub(crate) lingers_until: Duration,
     pub(crate) offloaded: Vec<OffloadQueue>,
     /// Doorbells of the worker's own queues that end a turn.
     pub(crate) beside: Vec<SeenDoorbell>,
@@ -98,6 +102,8 @@ impl Shard {
             events: Vec::new(),
             watched: None,
             offload: None,
+            linger: LINGER,
+            lingers_until: Duration::ZERO,
             offloaded: Vec::new(),
             beside: Vec::new(),
             plans: Vec::new(),

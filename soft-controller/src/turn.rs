@@ -14,9 +14,10 @@ use crate::turn_gate::TurnGate;
 
 /// Commands that the worker executes of one queue before the others have their turn again.
 const LEFT_TO_WORKER: u32 = 64;
-/// How long a turn waits for commands: for the first after somebody said that commands are about to come, and otherwise.
+/// How long a turn waits for commands: for the first after somebody said that commands are about to come, and otherwise, unless the
+/// controller's builder said how long.
 const EXPECTANT_LINGER: Duration = Duration::from_millis(1);
-const LINGER: Duration = Duration::from_micros(20);
+pub(crate) const LINGER: Duration = Duration::from_micros(20);
 /// How long a turn lasts at most, and how long where queues of the worker's own hold commands already.
 const LIMIT: Duration = Duration::from_millis(5);
 const SHARED_LIMIT: Duration = Duration::from_micros(250);
@@ -74,7 +75,9 @@ impl Shard {
             let plan = if self.is_for_offload(core, index) { self.next(core, index) } else { Plan::Worker };
             self.plans.push(plan);
         }
-        let expected = gate.is_expecting();
+        let stays = self.lingers_until.saturating_sub(core.now());
+        let announced = gate.is_expecting();
+        let expected = announced || !stays.is_zero();
         if !expected && !self.plans.contains(&Plan::Read) {
             return Ok(None);
         }
@@ -99,8 +102,12 @@ impl Shard {
             lba_shift,
             lbas,
             page: self.io.page,
-            linger: if expected { EXPECTANT_LINGER } else { LINGER },
-            linger_after: LINGER,
+            linger: match stays {
+                _ if announced => EXPECTANT_LINGER.max(self.linger),
+                Duration::ZERO => self.linger,
+                left => left,
+            },
+            linger_after: self.linger,
             limit: LIMIT,
             now: core.now(),
         };
@@ -186,6 +193,10 @@ impl Shard {
                 )));
             }
             self.plans[index] = if queue.stopped { Plan::Stopped } else { Plan::Left };
+            if queue.reads > 0 && self.linger > LINGER {
+                let last = queue.last_completion.unwrap_or(ended);
+                self.lingers_until = self.lingers_until.max(last + self.linger);
+            }
             commands += queue.reads;
             bytes += queue.bytes;
             if let Some(watched) = self.watched.as_mut().filter(|_| queue.reads > 0) {

@@ -357,6 +357,47 @@ fn a_turn_begins_for_a_read_or_once_when_commands_are_announced() {
 }
 
 #[test]
+fn turns_follow_each_other_until_the_linger_of_the_drive_is_over() {
+    let linger = Duration::from_millis(2);
+    let desk = Desk::default();
+    let (mut host, page) = prepare(Host::with_queue(desk.drive(stepped()).offload_linger(linger), 8));
+    host.drive.wake();
+    host.turns(1);
+    assert_eq!(desk.script().turns.pop().unwrap().1, linger, "it is longer than after a wake elsewhere");
+    host.turns(3);
+    assert!(desk.script().turns.is_empty(), "no command came");
+    let last = host.now;
+    desk.script().times = Some((last, last));
+    read_on(&mut host, 1, &page);
+    assert_eq!(desk.script().turns.remove(0).1, linger);
+    // The turn ended early, and the others have what is left.
+    host.turns(3);
+    let left: Vec<_> = desk.script().turns.drain(..).map(|turn| turn.1).collect();
+    assert!(left.len() >= 3 && left.is_sorted_by(|before, then| before >= then) && left[0] < linger, "{left:?}");
+    // A turn of the host's comes a tick later.
+    host.now = last + linger - 2 * host.tick;
+    host.turns(1);
+    assert_eq!(desk.script().turns.pop().map(|turn| turn.1), Some(host.tick));
+    host.turns(5);
+    assert!(desk.script().turns.is_empty(), "{:?}", desk.script().turns);
+    // What waits for the worker is served between turns.
+    desk.script().times = Some((host.now, host.now));
+    read_on(&mut host, 1, &page);
+    host.write(8, 8, page.iova);
+    assert_eq!(counts(&host).1, 2);
+}
+
+#[test]
+fn a_drive_that_lingers_shortly_waits_no_longer() {
+    let linger = Duration::from_micros(2);
+    let desk = Desk::default();
+    let (mut host, page) = prepare(Host::with_queue(desk.drive(stepped()).offload_linger(linger), 8));
+    read_on(&mut host, 1, &page);
+    host.turns(5);
+    assert_eq!(desk.script().turns.iter().map(|turn| turn.1).collect::<Vec<_>>(), [linger]);
+}
+
+#[test]
 fn drives_whose_commands_are_held_or_cached_are_the_workers() {
     let timing = TimingProfile::Gen6.timing().unwrap();
     let drives: [fn(ControllerBuilder, Timing) -> ControllerBuilder; 3] = [

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use super::error::UriError;
-use super::pace::{ReadRate, parse_latency};
+use super::pace::{ReadRate, parse_time};
 use super::size::parse_size;
 use crate::backing::DEPTH;
 use crate::namespace::LBA_BYTES;
@@ -48,6 +48,7 @@ impl BackingKind {
 /// | `gpu` | the number of a GPU, which then executes plain reads from a copy of the data in its memory | none does |
 /// | `iops` | reads of up to 512 bytes a second, such as `10e6`; goes with `gpu` | as fast as the GPU goes |
 /// | `latency` | of a read, such as `20us`, at most 1000 ms; goes with `gpu` | none |
+/// | `linger` | how long the GPU looks for commands behind the latest, such as `2ms`, at most 1000 ms; goes with `gpu` | 20 us |
 /// | `sharers` | 1 to 64: the drive has one part in so many of its rate; goes with `gpu` or `profile` | 1 |
 ///
 /// With `gpu`, the profile is that of the GPU's reads alone: their rate and their latency, without dies.
@@ -79,6 +80,8 @@ pub struct DriveUri {
     pub iops: Option<ReadRate>,
     /// Latency of those reads.
     pub latency: Option<Duration>,
+    /// How long the GPU goes on to look for commands behind the latest.
+    pub linger: Option<Duration>,
     /// The drive has one part in so many of the rate.
     pub sharers: u32,
     /// Whether it is opened for reading alone, beside others that do: see [`for_reading`](Self::for_reading). No property of a URI says
@@ -89,9 +92,9 @@ pub struct DriveUri {
 }
 
 const SCHEME: &str = "emulated:";
-const PROPERTIES: [&str; 13] = [
+const PROPERTIES: [&str; 14] = [
     "size", "lba", "backing", "direct", "depth", "profile", "workers", "seed", "serial", "gpu", "iops", "latency",
-    "sharers",
+    "linger", "sharers",
 ];
 
 impl DriveUri {
@@ -113,6 +116,7 @@ impl DriveUri {
             gpu: None,
             iops: None,
             latency: None,
+            linger: None,
             sharers: 1,
             read_only: false,
         }
@@ -193,7 +197,11 @@ impl DriveUri {
             }
             "latency" => {
                 let accepted = "a whole number of ns, us or ms, such as 20us, at most 1000ms";
-                self.latency = Some(parse_latency(value).ok_or_else(|| wrong(&accepted))?);
+                self.latency = Some(parse_time(value).ok_or_else(|| wrong(&accepted))?);
+            }
+            "linger" => {
+                let accepted = "a whole number of ns, us or ms, such as 2ms, at most 1000ms";
+                self.linger = Some(parse_time(value).ok_or_else(|| wrong(&accepted))?);
             }
             "sharers" => {
                 let sharers = value.parse().ok().filter(|sharers| (1..=64).contains(sharers));
@@ -216,7 +224,7 @@ impl DriveUri {
         let paces = [("iops", self.iops.is_some()), ("latency", self.latency.is_some())];
         let pace = paces.into_iter().find(|(_, given)| *given).map(|(name, _)| name);
         if self.gpu.is_none() {
-            return match pace {
+            return match pace.or_else(|| self.linger.map(|_| "linger")) {
                 Some(name) => refuse(format!("{name}= goes with gpu= alone; add gpu=, or leave {name}= out")),
                 None if self.sharers != 1 && self.profile == TimingProfile::None => refuse(
                     "sharers= divides a drive's rate, and it has none; add profile= or gpu=, or leave sharers= out"
@@ -326,16 +334,17 @@ mod tests {
         assert_eq!((uri.profile, uri.workers, uri.seed, uri.depth), (TimingProfile::P5800x, 3, 9, 64));
         assert_eq!(uri.serial.as_deref(), Some("AB-1"));
         assert_eq!(uri.to_string(), text);
-        assert_eq!((uri.gpu, uri.iops, uri.latency, uri.sharers), (None, None, None, 1));
+        assert_eq!((uri.gpu, uri.iops, uri.latency, uri.linger, uri.sharers), (None, None, None, None, 1));
         let commas = parse(&text.replace(['?', '&'], ","));
         assert_eq!(DriveUri { text: String::new(), ..commas }, DriveUri { text: String::new(), ..uri });
     }
 
     #[test]
     fn both_forms_give_a_drive_to_a_gpu() {
-        let text = "emulated:/a/b?backing=ram&size=1G&gpu=3&iops=2.5e6&latency=20us&sharers=4";
+        let text = "emulated:/a/b?backing=ram&size=1G&gpu=3&iops=2.5e6&latency=20us&linger=3ms&sharers=4";
         let uri = parse(text);
         assert_eq!((uri.gpu, uri.sharers, uri.latency), (Some(3), 4, Some(Duration::from_micros(20))));
+        assert_eq!(uri.linger, Some(Duration::from_millis(3)));
         assert_eq!(uri.iops.map(ReadRate::per_second), Some(2.5e6));
         assert_eq!(uri.to_string(), text);
         let rate = OffloadRate {
@@ -409,6 +418,9 @@ mod tests {
             ("emulated:/a,gpu=0,latency=us", &["latency", "20us"]),
             ("emulated:/a,gpu=0,latency=2.5us", &["latency", "whole number"]),
             ("emulated:/a,gpu=0,latency=1001ms", &["latency", "at most 1000ms"]),
+            ("emulated:/a,gpu=0,linger=2", &["linger", "2ms"]),
+            ("emulated:/a,gpu=0,linger=1001ms", &["linger", "at most 1000ms"]),
+            ("emulated:/a,linger=2ms", &["linger=", "gpu="]),
             ("emulated:/a,gpu=0,sharers=0", &["sharers", "1 to 64"]),
             ("emulated:/a,gpu=0,sharers=65", &["sharers", "1 to 64"]),
             ("emulated:/a,gpu=0,workers=2", &["workers=", "one worker"]),

@@ -19,6 +19,7 @@ use crate::builder::ControllerBuilder;
 use crate::controller::SoftController;
 use crate::namespace::{FormatStep, Namespace};
 use crate::offload_maker::{OffloadRequest, Offloaded, offload_maker};
+use crate::turn::LINGER;
 
 /// How often a lock is tried that somebody has.
 const ATTEMPTS: u32 = 4;
@@ -77,7 +78,7 @@ impl DriveUri {
                 let made = maker.make(request).map_err(lacks);
                 let Offloaded { backing, offload } = made.inspect_err(|_| new.iter().for_each(NewDrive::unmake))?;
                 namespace.backing = backing;
-                builder.offload(offload)
+                builder.offload(offload).offload_linger(self.linger.unwrap_or(LINGER))
             }
         };
         builder = builder.namespace(namespace.write_protected(self.read_only));

@@ -30,11 +30,11 @@ impl ReadRate {
     }
 }
 
-/// The longest latency that a drive may have.
+/// The longest time that an address may say.
 const LONGEST: Duration = Duration::from_secs(1);
 
 /// The time that `20us`, `500ns` or `1ms` means.
-pub(super) fn parse_latency(text: &str) -> Option<Duration> {
+pub(super) fn parse_time(text: &str) -> Option<Duration> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit: u64 = match text.strip_prefix(digits)? {
         "ns" => 1,
@@ -44,5 +44,5 @@ pub(super) fn parse_latency(text: &str) -> Option<Duration> {
     };
     let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
     let number: u64 = digits.parse().ok().filter(|_| is_number)?;
-    number.checked_mul(unit).map(Duration::from_nanos).filter(|&latency| latency <= LONGEST)
+    number.checked_mul(unit).map(Duration::from_nanos).filter(|&time| time <= LONGEST)
 }
