@@ -243,7 +243,7 @@ def test_a_drive_that_this_process_has_open_by_another_text(store: warprow.Store
             with pytest.raises(warprow.StoreInUse) as caught:
                 call(other)
             text = str(caught.value)
-            assert repr(ours) in text and repr(other) in text and text.endswith("open: use that warprow.Store, or close() it"), text
+            assert repr(ours) in text and repr(other) in text and text.endswith(": use that warprow.Store, or close() it"), text
             assert (f"{other!r} as {ours!r}" in text) == (other != ours)
     store.close()
     warprow.open(f"emulated:{link}").close()

@@ -18,7 +18,7 @@ use warprow_kernels::abi::{Adoption, CachePin, CacheSweep, Lookup, NgramTokens, 
 
 /// Where the C++ and CUDA sources are, from this package on.
 const FOLDERS: [&str; 2] = [".", "../cuda"];
-pub const OPTIONS: [&str; 5] = [
+pub const OPTIONS: [&str; 7] = [
     "-std=c++17",
     "-fPIC",
     // Kernels see memory as words of several widths.
@@ -26,6 +26,9 @@ pub const OPTIONS: [&str; 5] = [
     // Sums are rounded after each operation.
     "-ffp-contract=off",
     "-DWARPROW_HOST",
+    // Nothing is thrown, and nobody unwinds a lane's stack.
+    "-fno-exceptions",
+    "-fno-asynchronous-unwind-tables",
 ];
 /// A GPU does not forgive what an x86 does.
 const CHECKS: &str = "-fsanitize=alignment,null,shift,integer-divide-by-zero";

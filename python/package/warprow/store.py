@@ -66,7 +66,7 @@ def _naming_our_own(addresses: tuple[str, ...]) -> Iterator[None]:
         ]
         if not ours:
             raise
-        text = f"{error}. This process has {', '.join(ours)} open: use that warprow.Store, or close() it"
+        text = f"{error}. This process opened {', '.join(ours)}: use that warprow.Store, or close() it"
         raise _make("StoreInUse", text, {}) from error
 
 
