@@ -95,6 +95,28 @@ def test_batches_are_fetched_ahead(loaded, device) -> None:  # noqa: F811
     ours.check()
 
 
+def test_batches_that_are_fetched_behind_others(loaded, device) -> None:  # noqa: F811
+    ours, other = make(loaded, device, prefetch=3), make(loaded, device, prefetch=1)
+    batches = [batch_of(seed, device) for seed in range(12)]
+    # At most two fetch at a time, and three are held.
+    held: list[Any] = []
+    for step, given in enumerate(batches):
+        held.append(ours.prefetch(given, behind=held[-2] if len(held) > 1 else None))
+        if len(held) == 3:
+            same_bags(ours.lookup(held.pop(0)), wanted_of(batches[step - 2]))
+    # Of another module; and of one that was looked up, behind which there is nothing to wait for.
+    of_other = other.prefetch(batches[0], behind=held[-1])
+    for at, ahead in zip((-2, -1), held, strict=True):
+        same_bags(ours.lookup(ahead), wanted_of(batches[at]))
+    same_bags(ours.lookup(ours.prefetch(batches[3], behind=held[0])), wanted_of(batches[3]))
+    same_bags(other.lookup(of_other), wanted_of(batches[0]))
+    with pytest.raises(warprow.WrongType, match="behind"):
+        ours.prefetch(batches[0], behind=batches[1])
+    for module in (ours, other):
+        module.check()
+
+
+
 def test_tickets_are_used_once_and_by_their_module(loaded, device) -> None:  # noqa: F811
     ours, other = make(loaded, device, prefetch=1), make(loaded, device, prefetch=1)
     given = batch_of(0, device)

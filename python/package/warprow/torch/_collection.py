@@ -91,13 +91,16 @@ class EmbeddingBagCollection(StoredModule):
         ids, offsets, weights, counts = joined(self.features, batch, counted=self._lookup.masked)
         return self._by_feature(self._run(self._lookup, ids, offsets, weights, out), counts)
 
-    def prefetch(self, batch: Any) -> Prefetched:
-        """Begins to fetch the rows of all features of a batch, for `lookup`.
+    def prefetch(self, batch: Any, *, behind: Prefetched | None = None) -> Prefetched:
+        """Begins to fetch the rows of all features of a batch, for `lookup`: on a GPU behind those of a batch that is needed first, and was
+        prefetched by any module.
 
         Parameters
         ----------
         batch : mapping of str to tuple, or KeyedJaggedTensor
             As `forward` takes it. On a GPU its tensors are held until the look-up; on the CPU they are copied.
+        behind : Prefetched, optional
+            A batch that is needed first: on a GPU no row of this one is read before the rows of that one are there.
 
         Returns
         -------
@@ -107,9 +110,9 @@ class EmbeddingBagCollection(StoredModule):
         Raises
         ------
         InvalidArgument
-            What `forward` refuses of a batch; the module was made without `prefetch=`.
+            What `forward` refuses of a batch; the module was made without `prefetch=`; `behind` is of another executor.
         WrongType
-            As `forward`.
+            As `forward`; `behind` is nothing that a `prefetch` returned.
         MissingIds
             On the CPU: ids are missing from their table, and `missing` is "error".
         Busy
@@ -118,7 +121,7 @@ class EmbeddingBagCollection(StoredModule):
             As `Embedding.forward`.
         """
         ids, offsets, weights, counts = joined(self.features, batch, counted=self._lookup.masked)
-        made = self._begin(self._lookup, ids, offsets, weights)
+        made = self._begin(self._lookup, ids, offsets, weights, behind)
         made._counts = counts
         return made
 
