@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
@@ -19,13 +20,15 @@ from .costs import Meter
 from .data_set import DataSet
 from .drives import TIMINGS, Drives
 from .errors import DatasetMismatch, ModelsError
-from .experiments.ahead import measure_ahead
+from .experiments.ahead import PREFETCH, measure_ahead
 from .experiments.closed_loop import Measured, measure
 from .experiments.open_loop import Offered, Server
+from .experiments.two_models import measure_two_models, two_models
 from .figures import FIGURES
 from .ids import Drift, PowerLaw, Source, Trace
 from .output.pages import write
 from .pipeline import DenseLayers
+from .schedule import Schedule
 from .shapes import SHAPES, Shape, divisor_for
 from .ways import WarprowModules, Way
 from .world import Answers, draw, make_tables, note
@@ -82,6 +85,13 @@ def _shares(text: str) -> list[float]:
     return shares
 
 
+def _schedules(text: str) -> list[Schedule]:
+    try:
+        return [Schedule.parse(it) for it in text.split(",")]
+    except DatasetMismatch as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def _names(text: str) -> list[str]:
     return text.split(",")
 
@@ -112,11 +122,12 @@ def parser() -> argparse.ArgumentParser:
     add("--data", help="a data set in the place of a power law: a file or folder that warprow.data reads (docs/python.md)")
     add("--fold", action="store_true", help="of --data: takes ids modulo the rows of their tables, which --bytes may have divided")
     add("--history", type=int, default=200_000, help="samples of the past, by which rows get their places (200000)")
-    add("--experiments", type=_names, default=["throughput"], help="throughput, embeddings, latency, with commas between them (throughput)")
+    add("--experiments", type=_names, default=["throughput"], help="throughput, embeddings, latency, with commas between them; or two-models, by itself: tables of two models on the same drives, looked up one at a time and both at once (throughput)")
     add("--rates", type=_numbers, help="of latency: samples a second that are offered (shares of what the way answers in a closed loop)")
     add("--loads", type=_shares, default=[0.05, 0.25, 0.5, 0.75, 0.9, 1.2], help="those shares (0.05,0.25,0.5,0.75,0.9,1.2)")
     add("--clients", type=_numbers, default=[1], help="of throughput: how many ask at once, one or more numbers (1)")
     add("--ahead", type=_numbers, default=[], help="of throughput and embeddings: how many batches Warprow fetches ahead of the one that is answered, one or more numbers; one client alone (none)")
+    add("--ahead-by", type=_schedules, default=[PREFETCH], help="of --ahead: prefetch (and look up), with at most N batches that fetch at a time (prefetch:N), or whole look-ups on N streams (streams:N); one or more (prefetch)")
     add("--ahead-multiprocessors", type=int, help="of --ahead on a GPU: kernels that fetch ahead have as many threads as fit on so many multiprocessors (as many as are fastest)")
     add("--request", type=int, default=64, help="of latency: samples of a request (64)")
     add("--sizes", type=_numbers, help="of latency: requests of the batches for which there is a graph (each a quarter more than the one before)")
@@ -232,6 +243,9 @@ class Run:
         """Measures everything that was asked for."""
         given, shape = self.given, self.shape
         note(", ".join(f"{name} {value}" for name, value in self.setup().items()))
+        if "two-models" in given.experiments:
+            self._two_models()
+            return
         tables = make_tables(shape, self.device, given.seed)
         history = draw(self.source, shape, given.history)
         layers = None
@@ -258,6 +272,18 @@ class Run:
                 self.failures.append(f"{way.name} | {label}: {type(error).__name__}: {error}")
                 note(f"failed: {self.failures[-1]}")
 
+    def _two_models(self) -> None:
+        """Of each number of drives and size of batches; either model has as many rows as one alone."""
+        given, shape = self.given, self.shape
+        for batch in given.batch:
+            count = max(1, min(given.batches, max(8, _MOST_SAMPLES // batch)))
+            models = two_models(shape, self.source, self.device, given.seed, given.history, batch, count)
+            for drives in [Drives(count, given.timing, self.player) for count in given.drives]:
+                for ahead, schedule in itertools.product(given.ahead or [4], given.ahead_by):
+                    dram_bytes = int(2 * shape.bytes * given.dram)
+                    for found in measure_two_models(models, drives, dram_bytes, given.seconds, ahead, schedule, note):
+                        self._add(found)
+
     def _measure(self, way: Way, label: str, answers: dict[int, Answers], layers: DenseLayers | None) -> None:
         given = self.given
         for batch in given.batch:
@@ -266,11 +292,11 @@ class Run:
             if "embeddings" in given.experiments:
                 self._add(measure(way, label, answers[batch], None, given.seconds, self.meter))
             if isinstance(way, WarprowModules):
-                for ahead in given.ahead:
+                for ahead, schedule in itertools.product(given.ahead, given.ahead_by):
                     if "throughput" in given.experiments:
-                        self._add(measure_ahead(way, label, answers[batch], layers, given.seconds, self.meter, ahead))
+                        self._add(measure_ahead(way, label, answers[batch], layers, given.seconds, self.meter, ahead, schedule))
                     if "embeddings" in given.experiments:
-                        self._add(measure_ahead(way, label, answers[batch], None, given.seconds, self.meter, ahead))
+                        self._add(measure_ahead(way, label, answers[batch], None, given.seconds, self.meter, ahead, schedule))
         if "latency" in given.experiments:
             assert layers is not None, "latency is that of predictions"
             self._latency(way, label, answers[max(given.batch)], layers)
@@ -347,9 +373,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _small(given)
     if given.figures:
         return _figures(made, given, list(arguments if arguments is not None else sys.argv[1:]))
-    unknown = set(given.experiments) - {"throughput", "embeddings", "latency"}
+    unknown = set(given.experiments) - {"throughput", "embeddings", "latency", "two-models"}
     if unknown:
-        made.error(f"--experiments: there is no {', '.join(sorted(unknown))}: there are throughput, embeddings, latency")
+        made.error(f"--experiments: there is no {', '.join(sorted(unknown))}: there are throughput, embeddings, latency, two-models")
+    if "two-models" in given.experiments and len(given.experiments) > 1:
+        made.error("--experiments: two-models has tables of its own: ask for it by itself")
     try:
         run = Run(given)
         try:

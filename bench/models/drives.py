@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import warprow
 
 from .errors import DatasetMismatch, Unavailable
@@ -68,8 +69,15 @@ class Drives:
 
 def propose(shape: Shape, history: Samples, dram_bytes: int, drives: Drives, batch: int, hbm_bytes: int = 0) -> warprow.Proposal:
     """Which rows belong in GPU memory and in DRAM, learnt from samples of the past alone."""
-    tables = {name: (rows, shape.dim, shape.dtype) for name, rows in zip(shape.names, shape.rows, strict=True)}
-    trace: dict[str | tuple[str, ...], Any] = {name: history.ids[:, columns] for name, columns in zip(shape.names, columns_of(shape), strict=True)}
+    return propose_all([(shape, history)], dram_bytes, drives, batch, hbm_bytes)
+
+
+def propose_all(models: Sequence[tuple[Shape, Samples]], dram_bytes: int, drives: Drives, batch: int, hbm_bytes: int = 0) -> warprow.Proposal:
+    """As `propose`, of the tables of several models, each with samples of its own past."""
+    tables = {name: (rows, shape.dim, shape.dtype) for shape, _ in models for name, rows in zip(shape.names, shape.rows, strict=True)}
+    trace: dict[str | tuple[str, ...], Any] = {
+        name: history.ids[:, columns] for shape, history in models for name, columns in zip(shape.names, columns_of(shape), strict=True)
+    }
     # Counts alone decide here: neither the host's speed nor the drives'.
     return warprow.plan(
         tables,
@@ -86,15 +94,24 @@ def propose(shape: Shape, history: Samples, dram_bytes: int, drives: Drives, bat
 
 def stored(drives: Drives, tables: Tables, proposal: warprow.Proposal, note: Callable[[str], None]) -> warprow.Store:
     """A new store on new drives, with all tables in it, laid out as proposed."""
+    return stored_in_turn(drives, [(tables.by_name(), proposal)], note)
+
+
+def stored_in_turn(
+    drives: Drives, loads: Sequence[tuple[Mapping[str, torch.Tensor], warprow.Proposal]], note: Callable[[str], None]
+) -> warprow.Store:
+    """A new store on new drives, with the tables of several loads in it. Those of one load share chunks, and each load has chunks of its own."""
     began = time.perf_counter()
+    count = sum(table.nbytes for tables, _ in loads for table in tables.values())
     try:
-        store = warprow.format(drives.addresses(tables.shape.bytes))
+        store = warprow.format(drives.addresses(count))
     except warprow.OpenError as error:
         raise Unavailable(f"{drives}: {error}") from error
     try:
-        store.load(tables.by_name(), plan=proposal)
+        for tables, proposal in loads:
+            store.load(tables, plan=proposal)
     except BaseException:
         store.close()
         raise
-    note(f"loaded {tables.shape.bytes / 1e9:.2f} GB onto {drives} in {time.perf_counter() - began:.1f} s")
+    note(f"loaded {count / 1e9:.2f} GB onto {drives} in {time.perf_counter() - began:.1f} s")
     return store

@@ -49,6 +49,8 @@ class Shape:
         Bags a sample of each table, side by side: a sequence has one for each of its places.
     dtype : str
         Type of elements: "f32", or "f16" where bags have one id.
+    prefix : str
+        What the names of tables begin with: tables of several models lie in one store.
     """
 
     name: str
@@ -59,6 +61,7 @@ class Shape:
     divisor: int = 1
     positions: int = 1
     dtype: str = "f32"
+    prefix: str = ""
 
     def __post_init__(self) -> None:
         if len(self.rows) != len(self.hot) or not self.rows:
@@ -71,7 +74,7 @@ class Shape:
     @property
     def names(self) -> list[str]:
         """What the tables are called."""
-        return [f"t{number:02}" for number in range(len(self.rows))]
+        return [f"{self.prefix}t{number:02}" for number in range(len(self.rows))]
 
     @property
     def features(self) -> list[tuple[int, int]]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,12 +15,14 @@ import torch
 from models import compare, dense
 from models.contenders import WAYS, Ground, choose, contenders
 from models.costs import Meter
-from models.drives import Drives, propose, stored
+from models.drives import Drives, propose, propose_all, stored, stored_in_turn
 from models.errors import DatasetMismatch, Unavailable, WrongPrediction
 from models.experiments.ahead import measure_ahead
 from models.experiments.closed_loop import measure, percentile
+from models.experiments.two_models import measure_two_models, two_models
 from models.ids import PowerLaw, Samples
 from models.pipeline import DenseLayers, Step
+from models.schedule import Schedule
 from models.shapes import SHAPES
 from models.tables import Tables
 from models.ways import CpuReader, DeviceMemory, HotRows, IdealReader, PinnedReads, TorchCpu, WarprowModules, Way
@@ -219,18 +223,55 @@ def test_batches_are_fetched_ahead(answers: Answers, tables: Tables, history: Sa
     with stored(DRIVES, tables, propose(SHAPE, history, 4096, DRIVES, 32), lambda text: None) as store:
         with WarprowModules(store, SHAPE, CPU, {"dram_bytes": 4096}, 32) as way:
             assert isinstance(way, WarprowModules)
-            for ahead in (1, 2, 5):
+            schedules = [Schedule.parse(it) for it in ("prefetch", "prefetch:1", "prefetch:2", "streams:1", "streams:3")]
+            for ahead, schedule in itertools.product((1, 2, 5), schedules):
                 for layers in (answers.layers, None):
-                    found = measure_ahead(way, "none", answers, layers, 30, Meter(None), ahead)
+                    found = measure_ahead(way, "none", answers, layers, 30, Meter(None), ahead, schedule)
                     assert (found.compared, found.largest_difference) == (3 * 32, 0)
                     assert found.reads_per_second is not None and found.reads_per_second > 0
+                    assert found.way == f"Warprow, {ahead} ahead by {schedule}"
             # A row that is wrong is found, in the last batch too.
             answers.predictions[5, 31] += 1e-3
             with pytest.raises(WrongPrediction, match="prediction"):
                 measure_ahead(way, "none", answers, answers.layers, 30, Meter(None), 2)
             answers.tables.on_device[tables.starts[2] + int(answers.lot.ids[5 * 32, 2])] += 1
             try:
-                with pytest.raises(WrongPrediction, match="embeddings differ"):
-                    measure_ahead(way, "none", answers, None, 30, Meter(None), 2)
+                for schedule in schedules:
+                    with pytest.raises(WrongPrediction, match="embeddings differ"):
+                        measure_ahead(way, "none", answers, None, 30, Meter(None), 2, schedule)
             finally:
                 answers.tables.on_device[tables.starts[2] + int(answers.lot.ids[5 * 32, 2])] -= 1
+
+
+def test_schedules_of_batches_ahead() -> None:
+    assert Schedule.parse("prefetch") == Schedule("prefetch", None)
+    assert [str(Schedule.parse(it)) for it in ("prefetch", "prefetch:2", "streams:4")] == ["prefetch", "prefetch:2", "streams:4"]
+    for text in ("", "streams", "streams:", "streams:0", "streams:5", "prefetch:", "prefetch:x", "prefetch:-1", "threads:2"):
+        with pytest.raises(DatasetMismatch, match=f"^{text}: "):
+            Schedule.parse(text)
+
+
+@pytest.mark.parametrize("by", ["prefetch:2", "streams:2"])
+def test_two_models_on_one_drive(by: str) -> None:
+    models = two_models(SHAPE, PowerLaw(SHAPE, 1.05, 3), CPU, 7, 2000, 32, 6)
+    assert not torch.equal(models[0].tables.on_device, models[1].tables.on_device)
+    found = list(measure_two_models(models, DRIVES, SHAPE.bytes // 10, 30, 2, Schedule.parse(by), lambda text: None))
+    places, who = ("on the same chunks", "on chunks of their own"), ("model a alone", "model b alone", "both models")
+    assert [it.way for it in found] == [f"Warprow, 2 ahead by {by}, two models {place}: {one}" for place in places for one in who]
+    assert [(it.clients, it.compared) for it in found] == [(1, 3 * 32), (1, 3 * 32), (2, 6 * 32)] * 2
+    assert all(it.reads_per_second is not None and it.reads_per_second > 0 for it in found)
+    # Rows of one model are not taken for those of the other.
+    wrong = [models[0], replace(models[1], answers=models[0].answers)]
+    with pytest.raises(WrongPrediction, match="two models on the same chunks: model b alone: .* embeddings differ"):
+        list(measure_two_models(wrong, DRIVES, SHAPE.bytes // 10, 30, 2, Schedule.parse(by), lambda text: None))
+
+
+def test_where_tables_of_two_models_lie() -> None:
+    models = two_models(SHAPE, PowerLaw(SHAPE, 1.05, 3), CPU, 7, 2000, 32, 6)
+    proposal = propose_all([(it.tables.shape, it.history) for it in models], 4096, DRIVES, 32)
+    both = {name: rows for it in models for name, rows in it.tables.by_name().items()}
+    with stored_in_turn(DRIVES, [(both, proposal)], lambda text: None) as store:
+        assert {it.generation for it in store.tables()} == {0} and len(store.tables()) == 2 * len(SHAPE.rows)
+    apart = [(it.tables.by_name(), propose(it.tables.shape, it.history, 4096, DRIVES, 32)) for it in models]
+    with stored_in_turn(DRIVES, apart, lambda text: None) as store:
+        assert {(it.name[0], it.generation) for it in store.tables()} == {("a", 0), ("b", 1)}

@@ -88,6 +88,13 @@ class WarprowModules(DeviceWay):
             self._free.append(self._collection)
         self._collection = None
 
+    def of_another_model(self, shape: Shape) -> Self:
+        """This way for a model whose tables lie in the same store, by the same executor."""
+        made = copy.copy(self)
+        made.shape, made._features, made._free = shape, features_of(shape), []
+        made._names = [feature.name for feature in made._features]
+        return made
+
     def fetching_ahead(self, layout: IdLayout, batch: int, ahead: int) -> Self:
         """This way for one client that fetches rows of so many batches ahead, by a module of its own."""
         made = copy.copy(self)
@@ -98,13 +105,26 @@ class WarprowModules(DeviceWay):
         )
         return made
 
-    def _jagged(self, ids: torch.Tensor) -> _Jagged:
-        return _Jagged(self._names, ids.view(-1)[self.layout.by_feature], self.layout.feature_bags)
+    def looking_up_ahead(self, layout: IdLayout, batch: int) -> Self:
+        """This way for one client that looks batches up on several streams, by a module of its own."""
+        made = copy.copy(self)
+        Way.prepare(made, layout, batch)
+        made._owns = False
+        made._collection = warprow.torch.EmbeddingBagCollection(self.executor, self._features, max_ids=batch * self.shape.ids)
+        return made
 
-    def fetch(self, ids: torch.Tensor) -> warprow.torch.Prefetched:
-        """Begins to fetch the rows of ids (batch, ids of a sample), which lie on the device."""
+    def _jagged(self, by_feature: torch.Tensor) -> _Jagged:
+        return _Jagged(self._names, by_feature, self.layout.feature_bags)
+
+    def fetch(self, by_feature: torch.Tensor, behind: warprow.torch.Prefetched | None = None) -> warprow.torch.Prefetched:
+        """Begins to fetch the rows of ids feature by feature, which lie on the device; behind those of another batch."""
         assert self._collection is not None
-        return self._collection.prefetch(self._jagged(ids))
+        return self._collection.prefetch(self._jagged(by_feature), behind=behind)
+
+    def look_up_all(self, by_feature: torch.Tensor, out: torch.Tensor) -> None:
+        """Embeddings of ids feature by feature, into a tensor (batch, tables * dim)."""
+        assert self._collection is not None
+        self._collection(self._jagged(by_feature), out=out)
 
     def look_up(self, fetched: Any, out: torch.Tensor) -> None:
         """Embeddings of what was fetched, into a tensor (batch, tables * dim)."""
@@ -113,7 +133,7 @@ class WarprowModules(DeviceWay):
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         assert self._collection is not None
-        by_feature = self._collection(self._jagged(ids))
+        by_feature = self._collection(self._jagged(ids.view(-1)[self.layout.by_feature]))
         # All outputs are views of one tensor, side by side.
         first: torch.Tensor = by_feature[self._names[0]]
         return first.as_strided((self.batch, self.shape.width), (self.shape.width, 1))
