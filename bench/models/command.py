@@ -113,6 +113,7 @@ def parser() -> argparse.ArgumentParser:
     add("--drives", type=_numbers, default=[1, 16], help="numbers of drives, one after the other (1,16)")
     add("--timing", choices=list(TIMINGS), default="p5800x", help="whose timing drives have (p5800x)")
     add("--player", help="who plays Warprow's drives: the number of a GPU, or threads (a second GPU where there is one, else the GPU that looks up)")
+    add("--linger", help="how long a GPU that plays drives looks for commands behind the latest, such as 2ms; drives of the market always do (20us)")
     add("--ways", type=_names, default=list(WAYS), help=f"which ways, with commas between them (all). {ways}")
     add("--threads", type=int, default=min(8, os.cpu_count() or 1), help="threads that look up, of all ways in which the processor does (8, or fewer cores)")
     add("--cache", type=_bytes, action="append", help="bytes of Warprow's cache of rows from drives; may be given several times (0)")
@@ -234,6 +235,7 @@ class Run:
             "history": self.given.history,
             "timing": self.given.timing,
             "player": "threads" if self.player is None else f"GPU {self.player}",
+            "linger": self.given.linger,
             "threads": self.given.threads,
             "matmul": self.given.matmul if self.device.type == "cuda" else "f32",
             "seed": self.given.seed,
@@ -263,7 +265,7 @@ class Run:
         dram_bytes = int(shape.bytes * (given.dram if given.dram < 1 else 1.5))
         hbm_bytes = int(shape.bytes * given.hbm) if self.device.type == "cuda" else 0
         ground = Ground(tables, history, dram_bytes, hbm_bytes, usual, given.threads, given.cache or [0], given.ahead_multiprocessors)
-        drives = [Drives(count, given.timing, self.player) for count in given.drives]
+        drives = [Drives(count, given.timing, self.player, given.linger) for count in given.drives]
         for label, way in contenders(ground, self.names, drives):
             try:
                 self._measure(way, label, answers, layers)
@@ -278,7 +280,7 @@ class Run:
         for batch in given.batch:
             count = max(1, min(given.batches, max(8, _MOST_SAMPLES // batch)))
             models = two_models(shape, self.source, self.device, given.seed, given.history, batch, count)
-            for drives in [Drives(count, given.timing, self.player) for count in given.drives]:
+            for drives in [Drives(number, given.timing, self.player, given.linger) for number in given.drives]:
                 for ahead, schedule in itertools.product(given.ahead or [4], given.ahead_by):
                     dram_bytes = int(2 * shape.bytes * given.dram)
                     for found in measure_two_models(models, drives, dram_bytes, given.seconds, ahead, schedule, note):

@@ -34,11 +34,14 @@ class Drives:
         Whose timing they have: a key of `TIMINGS`.
     player : int, optional
         The number of the GPU that plays them; without, each takes a thread of the host.
+    linger : str, optional
+        How long a GPU that plays them looks for commands behind the latest ("2ms"), as a drive of the market always does; without, 20 us.
     """
 
     count: int
     timing: str
     player: int | None = None
+    linger: str | None = None
 
     def __post_init__(self) -> None:
         if self.timing not in TIMINGS:
@@ -58,12 +61,15 @@ class Drives:
 
     def __str__(self) -> str:
         threads = f"{self.count} threads play" if self.count > 1 else "a thread plays"
-        return f"{self.count} {self.timing} that {threads if self.player is None else f'GPU {self.player} plays'}"
+        lingering = "" if self.linger is None else f", awake for {self.linger}"
+        return f"{self.count} {self.timing} that {threads if self.player is None else f'GPU {self.player} plays{lingering}'}"
 
     def addresses(self, bytes_in_all: int) -> list[str]:
         """Addresses of new drives in memory, with room for so many bytes of rows."""
         each = -(-int(bytes_in_all * 1.15 / self.count + (96 << 20)) // _ROUND) * _ROUND
         played = "" if self.player is None else f",gpu={self.player}"
+        if played and self.linger is not None:
+            played += f",linger={self.linger}"
         return [f"emulated:models-{next(_NUMBERS)},backing=ram,size={each},profile={self.timing}{played}" for _ in range(self.count)]
 
 
