@@ -136,12 +136,23 @@ impl Ours {
         merging: ReadMerging,
     ) -> anyhow::Result<(Self, Option<ReadCurve>)> {
         let dram = hot_rows * u64::from(setup.dim) * 4;
-        let host = HostExecutor::attach(store, HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
+        let ours = Self::attach(store, setup, HostOptions::default().with_dram_bytes(dram).with_merging(merging))?;
+        let curve = ours.host.read_curves().into_iter().next().and_then(|(_, curve)| curve);
+        Ok((ours, curve))
+    }
+
+    /// Look-ups in the table of `store` by a host with `options`.
+    pub(crate) fn attach(store: &Store, setup: &LookupSetup, options: HostOptions) -> anyhow::Result<Self> {
+        let host = HostExecutor::attach(store, options)?;
         let feature = Feature::new("f", TABLE);
-        let curve = host.read_curves().into_iter().next().and_then(|(_, curve)| curve);
         let plan: Plan =
             host.plan(&[feature], PlanOptions::default().with_max(setup.batch as usize, setup.batch as usize))?;
-        Ok((Self { width: plan.width(), slot: plan.slot()?, batch: setup.batch, host }, curve))
+        Ok(Self { width: plan.width(), slot: plan.slot()?, batch: setup.batch, host })
+    }
+
+    /// The host that looks up.
+    pub(crate) fn host(&self) -> &HostExecutor {
+        &self.host
     }
 
     /// Totals over all its look-ups.
@@ -190,9 +201,22 @@ impl Race {
         count: u64,
         latencies: &mut Latencies,
     ) -> anyhow::Result<f64> {
+        let batches = self.batches.clone();
+        self.turn_of(&|number, ids| batches.fill(number, ids), contender, first, count, latencies)
+    }
+
+    /// As [`turn`](Self::turn), with batches that `fill` makes by their number.
+    pub(crate) fn turn_of(
+        &mut self,
+        fill: &dyn Fn(u64, &mut [i64]),
+        contender: &mut impl Contender,
+        first: u64,
+        count: u64,
+        latencies: &mut Latencies,
+    ) -> anyhow::Result<f64> {
         let mut time = Duration::ZERO;
         for number in first..first + count {
-            self.batches.fill(number, &mut self.ids);
+            fill(number, &mut self.ids);
             self.rows.as_mut_bytes().fill(POISON);
             self.mask.fill(POISON);
             let start = Instant::now();

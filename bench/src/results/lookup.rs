@@ -6,9 +6,11 @@ use warprow_workload::{Latencies, PairedTimes};
 use crate::ahead::AheadResult;
 use crate::cold::ColdResult;
 use crate::growth::Growth;
+use crate::host_cache::HostCacheResult;
 use crate::landing::{LandingResult, Taken, Team};
 use crate::lookup::{Duel, LookupResult};
 use crate::merging::{MergingResult, Way};
+use crate::rerank::RerankResult;
 
 /// Look-ups by the host executor. What was not measured is `None`.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -39,6 +41,10 @@ pub struct HostLookups {
     pub merging: Option<MergingWays>,
     /// Rows that land in the output.
     pub landing: Option<LandingTeams>,
+    /// Look-ups with a cache and without one.
+    pub host_cache: Option<HostCacheShares>,
+    /// Look-ups beside a DRAM tier that follows.
+    pub rerank: Option<RerankWindows>,
 }
 
 /// The host executor against all rivals on one drive.
@@ -290,6 +296,116 @@ impl From<&LandingResult> for LandingTeams {
             drives: result.drives,
             rows_in_dram: result.hot_rows,
             teams: result.teams.iter().map(team).collect(),
+            rows_checked: result.checked,
+        }
+    }
+}
+
+/// Look-ups with a cache and without one.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct HostCacheShares {
+    /// Bytes of the cache.
+    pub cache_bytes: u64,
+    /// Rows that it has room for.
+    pub lines: u64,
+    /// By share of hits.
+    pub shares: Vec<HostCacheLine>,
+    /// Rows compared.
+    pub rows_checked: u64,
+    /// Whether the caller and the drive had a processor each.
+    pub pinned: bool,
+}
+
+/// One share of hits.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct HostCacheLine {
+    /// The share that the batches were made for.
+    pub asked: f64,
+    /// The share of rows that the cache had.
+    pub found: f64,
+    /// Batches with the cache.
+    pub with: CallPercentiles,
+    /// Batches without it.
+    pub without: CallPercentiles,
+    /// How many times as many ids a second come with the cache: the median of pairs of turns.
+    pub ratio: f64,
+    /// The lowest ratio of a pair.
+    pub ratio_low: f64,
+    /// The highest ratio of a pair.
+    pub ratio_high: f64,
+    /// Microseconds that the cache saves of a batch, in the middle; negative: it costs them.
+    pub saved_us: f64,
+}
+
+impl From<&HostCacheResult> for HostCacheShares {
+    fn from(result: &HostCacheResult) -> Self {
+        let lines = result.shares.iter().map(|share| {
+            let (ratio_low, ratio_high) = share.pairs.ratio_range();
+            HostCacheLine {
+                asked: share.asked,
+                found: share.found,
+                with: (&share.with).into(),
+                without: (&share.without).into(),
+                ratio: share.pairs.ratio(),
+                ratio_low,
+                ratio_high,
+                saved_us: share.saved_us(),
+            }
+        });
+        Self {
+            cache_bytes: result.cache_bytes,
+            lines: result.lines,
+            shares: lines.collect(),
+            rows_checked: result.checked,
+            pinned: result.pinned,
+        }
+    }
+}
+
+/// Look-ups in calm windows, and in windows in which a DRAM tier follows.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct RerankWindows {
+    /// Milliseconds between two rounds.
+    pub interval_ms: f64,
+    /// Bytes a second that rounds read and write at most.
+    pub rate: u64,
+    /// Rows in DRAM.
+    pub rows_in_dram: u64,
+    /// Batches in calm windows.
+    pub calm: CallPercentiles,
+    /// Batches beside rounds.
+    pub beside: CallPercentiles,
+    /// The 99th percentile beside rounds to that of the calm window next to it: the median of pairs.
+    pub p99_ratio: f64,
+    /// The lowest ratio of a pair.
+    pub p99_ratio_low: f64,
+    /// The highest ratio of a pair.
+    pub p99_ratio_high: f64,
+    /// Pairs of windows.
+    pub pairs: u64,
+    /// Rounds that exchanged rows.
+    pub rounds: u64,
+    /// Rows that came to DRAM.
+    pub rows_moved: u64,
+    /// Rows compared.
+    pub rows_checked: u64,
+}
+
+impl From<&RerankResult> for RerankWindows {
+    fn from(result: &RerankResult) -> Self {
+        let (p99_ratio_low, p99_ratio_high) = result.p99_us.ratio_range();
+        Self {
+            interval_ms: result.interval.as_secs_f64() * 1e3,
+            rate: result.rate,
+            rows_in_dram: result.hot_rows,
+            calm: (&result.calm).into(),
+            beside: (&result.beside).into(),
+            p99_ratio: result.p99_us.ratio(),
+            p99_ratio_low,
+            p99_ratio_high,
+            pairs: result.p99_us.pairs().len() as u64,
+            rounds: result.rounds,
+            rows_moved: result.moved,
             rows_checked: result.checked,
         }
     }

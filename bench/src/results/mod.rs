@@ -23,8 +23,8 @@ pub use elements::ElementsAndChecksums;
 pub use hbm::HbmLookups;
 pub use load::{LoadedTable, Loads, VerifyRates};
 pub use lookup::{
-    AheadCalls, AheadSteps, CallPercentiles, CurvePoint, HostLookups, LandingRates, LandingTeam, LandingTeams,
-    MergingWay, MergingWays, Race, RivalResult,
+    AheadCalls, AheadSteps, CallPercentiles, CurvePoint, HostCacheLine, HostCacheShares, HostLookups, LandingRates,
+    LandingTeam, LandingTeams, MergingWay, MergingWays, Race, RerankWindows, RivalResult,
 };
 pub use lookup_gpu::GpuLookups;
 pub use passes::TrainingPasses;

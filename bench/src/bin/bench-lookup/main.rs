@@ -13,11 +13,15 @@ use warprow_bench::ahead::{self, AheadResult};
 use warprow_bench::arguments::Common;
 use warprow_bench::cold::{self, ColdResult};
 use warprow_bench::growth::{self, Growth, GrowthResult};
+use warprow_bench::host_cache::{self, HostCacheResult};
 use warprow_bench::landing::{self, LandingResult};
 use warprow_bench::lookup::{Duel, LookupResult, LookupSetup, run};
 use warprow_bench::merging::{self, MergingResult};
 use warprow_bench::output::{busy, finish, per_second, ratio, table};
-use warprow_bench::results::{AheadCalls, BenchmarkResult, HostLookups, LandingTeams, MergingWays, Race, Record};
+use warprow_bench::rerank::{self, RerankResult};
+use warprow_bench::results::{
+    AheadCalls, BenchmarkResult, HostCacheShares, HostLookups, LandingTeams, MergingWays, Race, Record, RerankWindows,
+};
 use warprow_bench::{Bytes, Scratch};
 use warprow_soft_controller::TimingProfile;
 use warprow_workload::MachineInfo;
@@ -50,6 +54,12 @@ use warprow_workload::units::bytes;
 /// landing: look-ups into output buffers of the store's own, where rows land without a copy, and into ordinary memory, by 1, 2 … --threads threads on --drives
 /// drives in memory. Rows share no commands. *expand* is the time that a thread spends on copying, and on looking for what has come.
 ///
+/// host-cache: batches of different ids, of which 0, 50 and 90 % are in the executor's cache, with that cache and without it. No rows are in
+/// DRAM otherwise. On a drive with --profile's timing whose rows are computed.
+///
+/// rerank: batches of uniform ids in windows of four --interval, in every second of which a thread exchanges rows in DRAM each --interval.
+/// Its 99th percentile is that of a window, and the ratio that of two windows next to each other. On a drive in memory with --profile's timing.
+///
 /// --gpu: the GPU executor instead, with options of its own: see bench-lookup --gpu --help.
 #[derive(Debug, Parser)]
 #[command(
@@ -66,6 +76,8 @@ Examples:
   bench-lookup --only ahead --profile gen5-tlc --batch 1024 --ahead 2
   bench-lookup --only merging --profile gen5-tlc --size 64M --alpha 0 --hot 0
   bench-lookup --only landing --size 256M --alpha 0 --hot 0 --dim 1024 --drives 2 --threads 4
+  bench-lookup --only host-cache --profile gen5-tlc --batch 1024
+  bench-lookup --only rerank --size 256M --batch 64 --interval 1000 --seconds 60
   bench-lookup --gpu --help             # look-ups by the GPU: Criteo-shaped tables, latencies, the caller's time"
 )]
 struct Args {
@@ -111,6 +123,9 @@ struct Args {
     /// ahead: microseconds that the caller waits in each step; as long as a look-up takes by default.
     #[arg(long)]
     work: Option<f64>,
+    /// rerank: milliseconds between two rounds.
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    interval: u64,
     /// landing: the most threads.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     threads: u32,
@@ -143,6 +158,10 @@ enum Part {
     Merging,
     /// Rows that land in the output.
     Landing,
+    /// A cache, and none.
+    HostCache,
+    /// A DRAM tier that follows.
+    Rerank,
 }
 
 #[derive(Debug, Subcommand)]
@@ -209,6 +228,11 @@ fn measure(args: &Args) -> anyhow::Result<String> {
         true => Some(landing::run(&setup, args.drives, args.threads, time)?),
         false => None,
     };
+    let host_cache = if wants(Part::HostCache) { Some(host_cache::run(&setup, profile, time)?) } else { None };
+    let rerank = match wants(Part::Rerank) {
+        true => Some(rerank::run(&setup, profile, Duration::from_millis(args.interval), time)?),
+        false => None,
+    };
     if args.common.json {
         let found = HostLookups {
             size: args.size.0,
@@ -224,6 +248,8 @@ fn measure(args: &Args) -> anyhow::Result<String> {
             ahead: ahead.as_ref().map(AheadCalls::from),
             merging: merging.as_ref().map(MergingWays::from),
             landing: landing.as_ref().map(LandingTeams::from),
+            host_cache: host_cache.as_ref().map(HostCacheShares::from),
+            rerank: rerank.as_ref().map(RerankWindows::from),
         };
         return Ok(Record::new(BenchmarkResult::Lookup(Box::new(found)), machine).line()?);
     }
@@ -245,6 +271,12 @@ fn measure(args: &Args) -> anyhow::Result<String> {
     }
     if let Some(landing) = &landing {
         show_landing(args, landing, &mut text)?;
+    }
+    if let Some(host_cache) = &host_cache {
+        show_host_cache(args, host_cache, &mut text)?;
+    }
+    if let Some(rerank) = &rerank {
+        show_rerank(args, rerank, &mut text)?;
     }
     text += &busy(&machine);
     Ok(text)
@@ -348,6 +380,56 @@ fn show_landing(args: &Args, result: &LandingResult, text: &mut String) -> std::
     });
     let header = ["threads", "landed", "buffers", "ordinary", "to it (range)", "expand ns/id", "ordinary ns/id"];
     writeln!(text, "{}", table(header, rows))?;
+    writeln!(text, "{} rows compared bit for bit.\n", result.checked)
+}
+
+fn show_host_cache(args: &Args, result: &HostCacheResult, text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} B of rows of {} B, batches of {} different ids, a cache of {} B ({} rows), a drive with the timing of {}",
+        args.size.0,
+        args.dim * 4,
+        args.batch,
+        result.cache_bytes,
+        result.lines,
+        args.profile
+    )?;
+    let rows = result.shares.iter().map(|share| {
+        let [p50, p99] = percentiles(&share.with);
+        let [p50_without, p99_without] = percentiles(&share.without);
+        let found = format!("{:.1} %", share.found * 100.0);
+        [found, p50_without, p50, p99_without, p99, format!("{:.0}", share.saved_us()), ratio(&share.pairs)]
+    });
+    let header =
+        ["hits", "p50 µs without", "with", "p99 µs without", "with", "saved µs", "ids/s with to without (range)"];
+    writeln!(text, "{}", table(header, rows))?;
+    if !result.pinned {
+        writeln!(text, "The caller and the drive could not be given a processor each.")?;
+    }
+    writeln!(text, "{} rows compared bit for bit.\n", result.checked)
+}
+
+fn show_rerank(args: &Args, result: &RerankResult, text: &mut String) -> std::fmt::Result {
+    writeln!(
+        text,
+        "{} B of rows of {} B, uniform, batches of {}, {} rows in DRAM, a drive with the timing of {}; rounds each {} ms, {} B/s at most",
+        args.size.0,
+        args.dim * 4,
+        args.batch,
+        result.hot_rows,
+        args.profile,
+        args.interval,
+        result.rate
+    )?;
+    let windows = [("calm", &result.calm), ("beside rounds", &result.beside)];
+    let rows = windows.map(|(name, latencies)| {
+        let [p50, p99] = percentiles(latencies);
+        [name.to_owned(), latencies.count().to_string(), p50, p99, format!("{:.0}", latencies.percentile_us(99.9))]
+    });
+    writeln!(text, "{}", table(["windows", "batches", "p50 µs", "p99 µs", "p99.9 µs"], rows))?;
+    let pairs = result.p99_us.pairs().len();
+    writeln!(text, "p99 beside rounds to calm, of {pairs} pairs of windows: {}", ratio(&result.p99_us))?;
+    writeln!(text, "{} rounds exchanged {} rows in DRAM.", result.rounds, result.moved)?;
     writeln!(text, "{} rows compared bit for bit.\n", result.checked)
 }
 
