@@ -1,8 +1,9 @@
 """Hits of Warprow's cache in GPU memory, beside its static tier and PyTorch, for the ids that the rivals' programs read. Every row is compared.
 
-    python bench/rivals/caches.py ids FOLDER            # writes uniform.ids, power.ids and resident.ids
-    python bench/rivals/caches.py hits FOLDER           # prints a line of JSON for each kind of look-up
-    python bench/rivals/caches.py shape ROWS SECONDS    # NVE's published benchmark of one GPU
+    python bench/rivals/caches.py ids FOLDER                         # writes resident.ids, uniform.ids, power.ids and distinct.ids
+    python bench/rivals/caches.py hits FOLDER [--filled 0.06 0.75]   # prints a line of JSON for each kind of look-up
+    python bench/rivals/caches.py shape ROWS SECONDS                 # NVE's published benchmark of one GPU
+    python bench/rivals/caches.py table FILE                         # a table of lines of JSON of all programs
 
 Of 6,291,456 rows of 512 B, 524,288 are resident, which the ids are drawn from: each alike, or by a power law of 1.05. *Filled 0.06* is a cache of
 4 GiB that has these rows alone; *0.75* is one that all rows went through before. A time is the GPU's, between events before and behind a call whose
@@ -43,6 +44,9 @@ def write_ids(folder: Path) -> None:
     resident[generator.integers(0, RESIDENT, BATCHES * BATCH)].tofile(folder / "uniform.ids")
     ranks = ranks_of(generator.random(BATCHES * BATCH), RESIDENT, ALPHA).astype(np.int64).clip(0, RESIDENT - 1)
     resident[ranks].tofile(folder / "power.ids")
+    with open(folder / "distinct.ids", "wb") as file:
+        for _ in range(BATCHES):
+            generator.permutation(resident)[:BATCH].tofile(file)
 
 
 def table_of(rows: int, device: str):
@@ -115,17 +119,39 @@ class Clock:
         del graph
 
 
-def modules_of(executor, clock: Clock) -> dict[int, Callable[[], object]]:
+def modules_of(executor, clock: Clock, missing: str) -> dict[int, Callable[[], object]]:
     """Look-ups by the ids of a bag; 1: rows as they are."""
     import warprow.torch
 
-    rows = warprow.torch.Embedding(executor, "t", max_ids=BATCH)
-    sums = warprow.torch.EmbeddingBag(executor, "t", mode="sum", max_ids=BATCH)
+    rows = warprow.torch.Embedding(executor, "t", missing=missing, max_ids=BATCH)
+    sums = warprow.torch.EmbeddingBag(executor, "t", mode="sum", missing=missing, max_ids=BATCH)
     calls = {bag: lambda bag=bag: sums(clock.ids.view(-1, bag), out=clock.out[bag]) for bag in (32, 1024)}
     return {1: lambda: rows(clock.ids, out=clock.out[1]), **calls}
 
 
-def hits(folder: Path) -> None:
+def measure_modules(executor, clock: Clock, who: str, filled: str) -> None:
+    """All look-ups, by modules that report missing ids, and by modules to which these are rows of zeros."""
+    for missing in ("error", "zero"):
+        calls = modules_of(executor, clock, missing)
+        for ids in clock.batches:
+            for bag, call in calls.items():
+                clock.both(f"{who}, missing={missing}", filled, ids, "rows" if bag == 1 else "sums", bag, call)
+        del calls, call
+
+
+def warm(executor, clock: Clock, passes: list) -> None:
+    """Looks ids up, until the cache has their rows."""
+    import torch
+
+    call = modules_of(executor, clock, "error")[1]
+    for ids in passes:
+        for part in ids.split(BATCH):
+            clock.ids.copy_(part)
+            call()
+            torch.cuda.synchronize()
+
+
+def hits(folder: Path, loads: list[str]) -> None:
     import torch
     import torch.nn.functional as F
 
@@ -139,35 +165,19 @@ def hits(folder: Path) -> None:
     with torch.inference_mode(), warprow.format(drive("rivals", ROWS)) as store:
         store.load({"t": table.cpu().numpy()})
         say(loaded_s=round(time.perf_counter() - began, 1))
-        for filled in ("0.06", "0.75"):
+        for filled in loads:
             for admission in ("always", "sketch") if filled == "0.06" else ("always",):
                 began = time.perf_counter()
                 with store.attach("cuda", cache_bytes=CACHE_BYTES, cache_admission=admission) as executor:
-                    calls = modules_of(executor, clock)
-                    passes = [resident, resident, resident]
-                    if filled == "0.75":
-                        passes.insert(0, torch.arange(ROWS, device="cuda"))
-                    for ids in passes:
-                        for part in ids.split(BATCH):
-                            clock.ids.copy_(part)
-                            calls[1]()
-                            torch.cuda.synchronize()
+                    everything = [torch.arange(ROWS, device="cuda")] if filled == "0.75" else []
+                    warm(executor, clock, [*everything, resident, resident, resident])
                     who = "Warprow's cache" if admission == "always" else "Warprow's cache, sketch"
-                    before = executor.cache_statistics()
-                    say(who=who, filled=filled, warmed_s=round(time.perf_counter() - began, 1), statistics=str(before))
-                    for ids in batches:
-                        for bag, call in calls.items():
-                            clock.both(who, filled, ids, "rows" if bag == 1 else "sums", bag, call)
-                    after = executor.cache_statistics()
-                    say(who=who, filled=filled, statistics=str(after))
-                    del calls, call
+                    say(who=who, filled=filled, warmed_s=round(time.perf_counter() - began, 1), statistics=str(executor.cache_statistics()))
+                    measure_modules(executor, clock, who, filled)
+                    say(who=who, filled=filled, statistics=str(executor.cache_statistics()))
         with store.attach("cuda", hbm_bytes=2 * ROWS * DIM * 4) as executor:
-            calls = modules_of(executor, clock)
             say(who="Warprow's static tier", tiers=str(executor.tiers("t")))
-            for ids in batches:
-                for bag, call in calls.items():
-                    clock.both("Warprow's static tier", "all", ids, "rows" if bag == 1 else "sums", bag, call)
-            del calls, call
+            measure_modules(executor, clock, "Warprow's static tier", "all")
 
         def torch_rows() -> None:
             torch.index_select(table, 0, clock.ids, out=clock.out[1])
@@ -226,11 +236,37 @@ def shape(rows: int, seconds: float) -> None:
             del module
 
 
+def print_table(file: Path) -> None:
+    """A line for each contender, a column for each kind of look-up: microseconds of a call, and of its graph."""
+    kinds = [(bag, ids) for bag in (1, 32, 1024) for ids in ("uniform", "power", "distinct")]
+    times: dict[str, dict] = {}
+    compared = wrong = 0
+    for line in file.read_text().splitlines():
+        found = json.loads(line)
+        if "bag" not in found:
+            print(line)
+            continue
+        compared += 1
+        wrong += found["wrong"]
+        who = f"{found['who']}, {found['filled']}" + (", find_or_insert" if found["what"] == "find_or_insert" else "")
+        time_of = f"{found['us']:.1f}" + (f" ({found['wrong']} WRONG)" if found["wrong"] else "")
+        times.setdefault(who, {}).setdefault((found["bag"], found["ids"]), []).append(time_of)
+    kinds = [kind for kind in kinds if any(kind in of for of in times.values())]
+    print("| microseconds: calls; graphs |", " | ".join(f"{'rows' if bag == 1 else f'sums of {bag:,}'}, {ids}" for bag, ids in kinds), "|")
+    print("|---" * (len(kinds) + 1) + "|")
+    for who, of in times.items():
+        print(f"| {who} |", " | ".join("; ".join(of.get(kind, [])) for kind in kinds), "|")
+    print(f"{compared} measurements, {wrong} elements wrong")
+
+
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = arguments.add_subparsers(dest="command", required=True)
-    for name in ("ids", "hits"):
-        commands.add_parser(name).add_argument("folder", type=Path)
+    commands.add_parser("ids").add_argument("folder", type=Path)
+    of_hits = commands.add_parser("hits")
+    of_hits.add_argument("folder", type=Path)
+    of_hits.add_argument("--filled", nargs="+", choices=["0.06", "0.75"], default=["0.06", "0.75"])
+    commands.add_parser("table").add_argument("file", type=Path)
     of_shape = commands.add_parser("shape")
     of_shape.add_argument("rows", type=int)
     of_shape.add_argument("seconds", type=float)
@@ -238,7 +274,9 @@ def main() -> None:
     if given.command == "ids":
         write_ids(given.folder)
     elif given.command == "hits":
-        hits(given.folder)
+        hits(given.folder, given.filled)
+    elif given.command == "table":
+        print_table(given.file)
     else:
         shape(given.rows, given.seconds)
 

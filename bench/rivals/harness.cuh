@@ -27,7 +27,7 @@ constexpr int WARM_UP = 10;      // look-ups of each kind that do not count
 constexpr double PATIENCE = 1e6;  // microseconds of look-ups of a kind; fewer are measured where they take longer, and half of them do not count
 constexpr uint64_t CACHE_BYTES = 4ull << 30;
 
-// Element `element` of the row of `id`: an integer below 256, so that sums of 1,024 rows are exact in any order. warprow.py has the same formula.
+// Element `element` of the row of `id`: an integer below 256, so that sums of 1,024 rows are exact in any order. caches.py has the same formula.
 __host__ __device__ inline float element_of(uint64_t id, uint32_t element) { return (float)(((uint32_t)id * 2654435761u + element * 2246822519u) >> 24); }
 
 template <class Key> __global__ void fill_rows(const Key* ids, uint64_t first, uint64_t count, float* rows) {
