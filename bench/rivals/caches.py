@@ -1,6 +1,6 @@
 """Hits of Warprow's cache in GPU memory, beside its static tier and PyTorch, for the ids that the rivals' programs read. Every row is compared.
 
-    python bench/rivals/caches.py ids FOLDER                         # writes resident.ids, uniform.ids, power.ids and distinct.ids
+    python bench/rivals/caches.py ids FOLDER                         # writes resident.ids, uniform.ids and power.ids
     python bench/rivals/caches.py hits FOLDER [--filled 0.06 0.75]   # prints a line of JSON for each kind of look-up
     python bench/rivals/caches.py shape ROWS SECONDS                 # NVE's published benchmark of one GPU
     python bench/rivals/caches.py table FILE                         # a table of lines of JSON of all programs
@@ -44,9 +44,6 @@ def write_ids(folder: Path) -> None:
     resident[generator.integers(0, RESIDENT, BATCHES * BATCH)].tofile(folder / "uniform.ids")
     ranks = ranks_of(generator.random(BATCHES * BATCH), RESIDENT, ALPHA).astype(np.int64).clip(0, RESIDENT - 1)
     resident[ranks].tofile(folder / "power.ids")
-    with open(folder / "distinct.ids", "wb") as file:
-        for _ in range(BATCHES):
-            generator.permutation(resident)[:BATCH].tofile(file)
 
 
 def table_of(rows: int, device: str):
@@ -238,7 +235,7 @@ def shape(rows: int, seconds: float) -> None:
 
 def print_table(file: Path) -> None:
     """A line for each contender, a column for each kind of look-up: microseconds of a call, and of its graph."""
-    kinds = [(bag, ids) for bag in (1, 32, 1024) for ids in ("uniform", "power", "distinct")]
+    kinds = [(bag, ids) for bag in (1, 32, 1024) for ids in ("uniform", "power")]
     times: dict[str, dict] = {}
     compared = wrong = 0
     for line in file.read_text().splitlines():
@@ -248,7 +245,7 @@ def print_table(file: Path) -> None:
             continue
         compared += 1
         wrong += found["wrong"]
-        who = f"{found['who']}, {found['filled']}" + (", find_or_insert" if found["what"] == "find_or_insert" else "")
+        who = f"{found['who']}, {found['filled']}"
         time_of = f"{found['us']:.1f}" + (f" ({found['wrong']} WRONG)" if found["wrong"] else "")
         times.setdefault(who, {}).setdefault((found["bag"], found["ids"]), []).append(time_of)
     kinds = [kind for kind in kinds if any(kind in of for of in times.values())]

@@ -1,5 +1,5 @@
 // HierarchicalKV as a table wholly in GPU memory, 8,388,608 rows of 512 B: hierarchical_kv FOLDER ROWS. Prints a line of JSON for each kind of look-up.
-// FOLDER has the files of ids that caches.py writes: resident.ids, uniform.ids, power.ids and distinct.ids. ROWS rows, from 0 on, are inserted before the
+// FOLDER has the files of ids that caches.py writes: resident.ids, uniform.ids and power.ids. ROWS rows, from 0 on, are inserted before the
 // resident ones, which decides the load factor. A process measures one load factor, for HierarchicalKV chooses kernels by the one that it saw at first.
 #include "harness.cuh"
 #include "merlin_hashtable.cuh"
@@ -25,7 +25,7 @@ int main(int argc, char** argv) {
     int* resident_ids;
     CHECK(cudaMalloc(&resident_ids, resident.size() * 4));
     CHECK(cudaMemcpy(resident_ids, resident.data(), resident.size() * 4, cudaMemcpyHostToDevice));
-    const Batches<Key> uniform(folder, "uniform"), power(folder, "power"), distinct(folder, "distinct");
+    const Batches<Key> uniform(folder, "uniform"), power(folder, "power");
 
     for (const bool tuned : {false, true}) {
         const char* who = tuned ? "HierarchicalKV, no locks, large allocations" : "HierarchicalKV";
@@ -66,9 +66,6 @@ int main(int argc, char** argv) {
                 print(who, filled, batches->name, "find addresses, sum", bag, times);
             }
         }
-        // Different ids. Where ids come several times, as in the other batches, 64 calls were not through in 20 s.
-        const Times times = measure<Key>(distinct, ids, out, 1, stream, [&] { table.find_or_insert(BATCH, ids, out, nullptr, stream, true); });
-        print(who, filled, "distinct", "find_or_insert", 1, times);
     }
     return 0;
 }

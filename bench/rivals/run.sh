@@ -15,7 +15,7 @@ run() { # SECONDS COMMAND…: for so long at most. Its lines of JSON go to the r
   code=${PIPESTATUS[0]}
   echo "exit $code, $((SECONDS - began)) s: $*"
 }
-[ -f "$folder/distinct.ids" ] || run 20 python3 "$here/caches.py" ids "$folder"
+[ -f "$folder/power.ids" ] || run 20 python3 "$here/caches.py" ids "$folder"
 # HierarchicalKV gets so many rows before the resident ones: load factors of 0.75, about 1, about 0.5, and 0.06.
 run 15 "$programs/hierarchical_kv" "$folder" 6291456
 run 15 "$programs/nve" hits "$folder" 6291456
