@@ -6,3 +6,4 @@ pub use crate::prepare::ReadPacer;
 pub use crate::resolve::{Resolved, ResolvedFeature, ResolvedTable, output_type, resolve};
 pub use crate::share::{MemoryClaim, scaled, share};
 pub use crate::stage::ChosenRanks;
+pub use crate::touches::{NotedTable, TouchRecord, TouchedTable};

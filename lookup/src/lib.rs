@@ -45,6 +45,7 @@ mod share;
 pub mod stage;
 #[cfg(test)]
 mod test_table;
+mod touches;
 
 pub use batch::{Batch, Ids, Output, OutputRows};
 pub use dedupe::DedupeMethod;

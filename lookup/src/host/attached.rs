@@ -10,13 +10,13 @@ use warprow_store::{ReadCurve, StoreError};
 use super::memory::Memory;
 use super::options::HostOptions;
 use super::row_cache::{CachedTable, Claim, RowCache};
-use super::touches::{TouchRecord, TouchedTable};
 use crate::chosen_rows::{ChosenRows, choose_ranks, usable_list};
 use crate::popularity::RowCounters;
 use crate::prepare::ReadPacer;
 use crate::report::Totals;
 use crate::share::{MemoryClaim, share};
 use crate::stage::{ChosenRanks, MergeRule};
+use crate::touches::{NotedTable, TouchRecord, TouchedTable};
 
 /// Tables with their DRAM tier, all of which a host begins and ceases to read together.
 #[derive(Debug)]
@@ -149,10 +149,12 @@ impl Attached {
         };
         let touches = match (before, options.touch_epoch) {
             (Some(before), _) => before.touches.clone(),
-            (None, Some(epoch)) => Some(Arc::new(TouchRecord::new(epoch)?)),
+            (None, Some(epoch)) => Some(Arc::new(TouchRecord::new(epoch, "HostOptions::touch_epoch")?)),
             (None, None) => None,
         };
-        let touched = |table: &Table| touches.as_ref().map_or(Ok(None), |touches| touches.of_table(table, before));
+        let noted_before = before.map(Self::noted).unwrap_or_default();
+        let touched =
+            |table: &Table| touches.as_ref().map_or(Ok(None), |touches| touches.of_table(table, &noted_before));
         let number = |name: &str| counters.as_ref().and_then(|counters| counters.number(name));
         let mut tables = Vec::with_capacity(located.len());
         for (((located, overlay), hot_rows), list) in located.into_iter().zip(overlays).zip(hot).zip(lists) {
@@ -173,8 +175,9 @@ impl Attached {
                 located,
             });
         }
-        if let (Some(touches), Some(before)) = (&touches, before) {
-            touches.leave(store, before, &tables)?;
+        if let Some(touches) = &touches {
+            let noted: Vec<NotedTable<'_>> = tables.iter().map(HostTable::noted).collect();
+            touches.leave(store, &noted_before, &noted)?;
         }
         let cache = match before.and_then(|before| before.cache.clone()) {
             None if options.cache_bytes != 0 => {
@@ -227,6 +230,10 @@ impl<'a> KnownRows<'a> {
 }
 
 impl HostTable {
+    fn noted(&self) -> NotedTable<'_> {
+        NotedTable { located: &self.located, overlay: self.overlay.as_deref(), touched: self.touched.as_ref() }
+    }
+
     /// The place of a rank's row among those in the DRAM tier; `None`: it is not there.
     pub(crate) fn place(&self, rank: u64) -> Option<u64> {
         match &self.chosen {
@@ -237,6 +244,11 @@ impl HostTable {
 }
 
 impl Attached {
+    /// The tables, for the record of touches.
+    pub(super) fn noted(&self) -> Vec<NotedTable<'_>> {
+        self.tables.iter().map(HostTable::noted).collect()
+    }
+
     /// The rows in DRAM of a table, if it is stored here as it is in `located`: then their content is as well.
     fn rows_of(&self, located: &TableVersion) -> Option<KnownRows<'_>> {
         let is_same = |version: &TableVersion| {

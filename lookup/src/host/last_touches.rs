@@ -6,7 +6,7 @@ use warprow_store::{LastTouches, StoreError};
 
 use super::attached::Attached;
 use super::executor::HostExecutor;
-use super::touches::TouchRecord;
+use crate::touches::TouchRecord;
 
 impl HostExecutor {
     /// The epoch that look-ups note as that of the last touch. `None`: they note none
@@ -22,15 +22,7 @@ impl HostExecutor {
     /// have been touched before they were.
     pub fn set_touch_epoch(&self, epoch: u16) -> Result<(), StoreError> {
         let attached = self.inner.current();
-        let record = record_of(&attached)?;
-        let before = record.raise(epoch);
-        match before > epoch {
-            true => {
-                let reason = format!("epoch {epoch} of last touches comes before {before}: epochs do not go back");
-                Err(StoreError::ExecutorOptions { reason })
-            }
-            false => Ok(()),
-        }
+        record_of(&attached)?.raise(epoch)
     }
 
     /// When each key of the executor's tables was last touched, put together with `touches`, which it recorded before it was attached anew.
@@ -65,7 +57,7 @@ impl HostExecutor {
     /// ```
     pub fn last_touches(&self, touches: LastTouches) -> Result<LastTouches, StoreError> {
         let attached = self.inner.current();
-        attached.last_touches(record_of(&attached)?, touches)
+        record_of(&attached)?.last_touches(&attached.store, &attached.noted(), touches)
     }
 
     /// Puts [`last_touches`](Self::last_touches) into a file, together with what the file has: after a crash the file before is there, or
@@ -75,16 +67,11 @@ impl HostExecutor {
     /// [`StoreError::TouchesFile`] if the file cannot be read, is no such record, or cannot be written; those of
     /// [`last_touches`](Self::last_touches).
     pub fn save_touches(&self, path: &Path) -> Result<(), StoreError> {
-        let failed = |source| StoreError::TouchesFile { path: path.to_owned(), source };
         let attached = self.inner.current();
-        let record = record_of(&attached)?;
-        let saved = LastTouches::read(path).map_err(failed)?.unwrap_or_default();
-        attached.last_touches(record, saved)?.write(path).map_err(failed)
+        record_of(&attached)?.save(&attached.store, &attached.noted(), path)
     }
 }
 
 fn record_of(attached: &Attached) -> Result<&TouchRecord, StoreError> {
-    attached.touches.as_deref().ok_or_else(|| StoreError::ExecutorOptions {
-        reason: "this executor notes no last touches: attach it with HostOptions::touch_epoch".to_owned(),
-    })
+    attached.touches.as_deref().ok_or_else(|| TouchRecord::absent("HostOptions::touch_epoch"))
 }

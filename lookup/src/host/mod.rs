@@ -4,7 +4,7 @@
 //! `prepared.rs` a plan's features resolved against these; `planned.rs` a plan with its slots; `state.rs` what a slot
 //! owns, and the order of a look-up's stages; `read.rs` and `expand.rs` the two stages that run side by side;
 //! `row_cache.rs` rows from drives that are kept for later look-ups; `reranker.rs` a DRAM tier that follows what is looked up;
-//! `touches.rs` and `last_touches.rs` when keys were last touched.
+//! `last_touches.rs` when keys were last touched (`../touches.rs`).
 
 mod adopt;
 mod attached;
@@ -28,7 +28,6 @@ mod row_cache;
 mod rows_out;
 mod slot;
 mod state;
-mod touches;
 
 pub use adopt::PreparedTables;
 pub use executor::HostExecutor;
