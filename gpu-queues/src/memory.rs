@@ -35,10 +35,7 @@ impl DeviceMemory {
     /// meanwhile, on this thread too.
     pub fn holding(gpu: &Arc<Gpu>, content: &[u8]) -> Result<Self, GpuQueueError> {
         let memory = Self::allocate(gpu, content.len() as u64)?;
-        QuietStream::new(gpu)?.run("copying to the GPU", |stream| {
-            // SAFETY: the memory is as long as the slice, and is waited for.
-            unsafe { sys::cuMemcpyHtoDAsync_v2(memory.address, content.as_ptr().cast(), content.len(), stream) }
-        })?;
+        memory.write_beside(0, content)?;
         Ok(memory)
     }
 
@@ -112,6 +109,26 @@ impl DeviceMemory {
         // SAFETY: inside the memory (checked), to a slice of that length.
         let copied = unsafe { sys::cuMemcpyDtoH_v2(into.as_mut_ptr().cast(), self.address + offset, into.len()) };
         cuda("copying from the GPU", copied)
+    }
+
+    /// Copies `from` to byte `offset` beside kernels that run, and waits until it is there: on a stream of its own, so that streams of
+    /// whatever kind may be being captured meanwhile. Panics outside the memory.
+    pub fn write_beside(&self, offset: u64, from: &[u8]) -> Result<(), GpuQueueError> {
+        self.check(offset, from.len());
+        QuietStream::new(&self.gpu)?.run("copying to the GPU", |stream| {
+            // SAFETY: inside the memory (checked), from a slice of that length, and it is waited for.
+            unsafe { sys::cuMemcpyHtoDAsync_v2(self.address + offset, from.as_ptr().cast(), from.len(), stream) }
+        })
+    }
+
+    /// Copies from byte `offset` on beside kernels that run, after nothing but those that have ended: on a stream of its own, so that
+    /// streams of whatever kind may be being captured meanwhile. Panics outside the memory.
+    pub fn read_beside(&self, offset: u64, into: &mut [u8]) -> Result<(), GpuQueueError> {
+        self.check(offset, into.len());
+        QuietStream::new(&self.gpu)?.run("copying from the GPU", |stream| {
+            // SAFETY: inside the memory (checked), to a slice of that length, and it is waited for.
+            unsafe { sys::cuMemcpyDtoHAsync_v2(into.as_mut_ptr().cast(), self.address + offset, into.len(), stream) }
+        })
     }
 }
 

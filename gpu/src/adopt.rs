@@ -12,7 +12,7 @@ use crate::attempt::Attempt;
 use crate::error::GpuError;
 use crate::executor::GpuExecutor;
 use crate::reading_plan::{Adopting, ReadingPlan};
-use crate::view::View;
+use crate::view::{Shared, View};
 
 /// How long a kernel may take to begin while the GPU does other work.
 const GRACE: Duration = Duration::from_secs(10);
@@ -49,8 +49,10 @@ impl GpuExecutor {
             check_updates(&located)?;
         }
         let gpu = &attached.gpu;
-        let cache = (&attached.kernels, &attached.cache);
-        let view = View::new(store, located, gpu, &attached.options, overlay, cache, &mut pace)?;
+        let before = attached.view();
+        let (kernels, cache, touches) = (&attached.kernels, &attached.cache, attached.touches.as_ref());
+        let shared = Shared { kernels, cache, touches, before: Some(&before) };
+        let view = View::new(store, located, gpu, &attached.options, overlay, shared, &mut pace)?;
         let view = Arc::new(view);
         let plans: Vec<Weak<dyn ReadingPlan>> = lock(&attached.plans).clone();
         let plans = plans.iter().filter_map(|weak| Some((weak.clone(), weak.upgrade()?)));

@@ -9,6 +9,7 @@ use warprow_layout::{Ranks, Table, VolumeError};
 
 use crate::options::GpuOptions;
 use crate::table::{GpuTable, ListedRows, PlacedKeys};
+use crate::touches::GpuTouches;
 use warprow_lookup::executors::{ChosenRanks, MemoryClaim, choose_ranks, scaled, share, usable_list};
 use warprow_store::view::{StoreView, TableVersion};
 use warprow_store::{Store, StoreError};
@@ -35,7 +36,7 @@ pub struct GpuTiers {
     /// One entry per table, in the executor's order.
     pub tables: Vec<TableTiers>,
     /// Bytes of GPU memory, for rows and whatever else look-ups need of tables: permutations, indices of keys,
-    /// checksums.
+    /// checksums, last touches.
     pub gpu_bytes: u64,
     /// Bytes of pinned DRAM.
     pub dram_bytes: u64,
@@ -92,7 +93,9 @@ impl GpuTiers {
             listed: table.listed.is_some(),
         };
         let tables = arranged.tables.iter().map(place).collect();
-        Ok(Self { tables, gpu_bytes: arranged.bytes, dram_bytes: arranged.dram_bytes })
+        let noted = arranged.tables.iter().filter(|table| options.touch_epoch.is_some() && table.keys.is_some());
+        let touches: u64 = noted.filter_map(|table| GpuTouches::bytes_of(table.located.table())).sum();
+        Ok(Self { tables, gpu_bytes: arranged.bytes + touches, dram_bytes: arranged.dram_bytes })
     }
 }
 
@@ -238,6 +241,8 @@ impl Arrangement {
             located,
             overlay: 0,
             cached: 0,
+            updated: None,
+            touched: None,
             unread: None,
         });
         self.orders.push(order);

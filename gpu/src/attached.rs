@@ -17,6 +17,7 @@ use crate::overlay::GpuOverlay;
 use crate::reading_plan::ReadingPlans;
 use crate::row_cache::GpuCache;
 use crate::sampling::Sampling;
+use crate::touches::GpuTouches;
 use crate::view::View;
 
 /// Tables, with everything that look-ups of all plans share.
@@ -48,6 +49,8 @@ pub(crate) struct Attached {
     pub cache: OnceLock<Arc<GpuCache>>,
     /// Counts of what is looked up, if the options ask for them.
     pub sampling: Option<Sampling>,
+    /// When keys were last touched, if the options ask for it.
+    pub touches: Option<GpuTouches>,
     /// Rows that are updated meanwhile.
     pub overlay: Option<Arc<GpuOverlay>>,
     /// None is, where there is no overlay.

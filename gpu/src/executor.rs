@@ -23,7 +23,8 @@ use crate::ring_refusals::ring_refusals;
 use crate::row_cache::GpuCacheStatistics;
 use crate::sampling::Sampling;
 use crate::scales::ResidentScales;
-use crate::view::View;
+use crate::touches::GpuTouches;
+use crate::view::{Shared, View};
 
 /// Far more thread blocks than a GPU runs at once.
 const MOST_GATHERERS: u32 = 65_535;
@@ -129,16 +130,10 @@ impl GpuExecutor {
                 Some(Arc::new(GpuOverlay::new(&gpu, kernels.clone(), bytes, least, plans.clone())?))
             }
         };
+        let touches = options.touch_epoch.map(|epoch| GpuTouches::new(&gpu, epoch)).transpose()?;
         let cache = OnceLock::new();
-        let view = View::new(
-            &store,
-            located,
-            &gpu,
-            &options,
-            overlay.as_ref(),
-            (&kernels, &cache),
-            &mut ReadPacer::unpaced(),
-        )?;
+        let shared = Shared { kernels: &kernels, cache: &cache, touches: touches.as_ref(), before: None };
+        let view = View::new(&store, located, &gpu, &options, overlay.as_ref(), shared, &mut ReadPacer::unpaced())?;
         let view = Mutex::new(Arc::new(view));
         let slices = options.check_rows.then(|| {
             let bytes = crc::slices();
@@ -163,6 +158,7 @@ impl GpuExecutor {
             waker,
             cache,
             sampling,
+            touches,
             overlay,
             _unfollowing: unfollowing,
         };

@@ -43,6 +43,7 @@ mod slot;
 mod table;
 mod table_abi;
 mod ticket;
+mod touches;
 mod view;
 mod warm;
 mod warming;

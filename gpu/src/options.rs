@@ -98,6 +98,11 @@ pub struct GpuOptions {
     /// How rows that are looked up are counted, for [`GpuExecutor::popular`](crate::GpuExecutor::popular): each look-up then has a kernel
     /// more, which leaves a sample of its ids, and a thread of the host counts them. `None`: they are not counted.
     pub counters: Option<CounterOptions>,
+    /// The epoch, from 1 to 65,535, that look-ups note as that of the last touch of each key that they find in its table, until
+    /// [`GpuExecutor::set_touch_epoch`](crate::GpuExecutor::set_touch_epoch) gives a later one: for
+    /// [`GpuExecutor::last_touches`](crate::GpuExecutor::last_touches) and [`Store::expire`](warprow_store::Store::expire). That takes 2
+    /// bytes of GPU memory, and 2 of the host's, for each row of a table whose keys are stored. `None`: nothing is noted.
+    pub touch_epoch: Option<u16>,
     /// What look-ups do without, so that its worth can be measured: by default nothing.
     pub ablations: Ablations,
 }
@@ -157,6 +162,7 @@ impl Default for GpuOptions {
             cache_batch_rows: 262_144,
             cache_admission: CacheAdmission::Always,
             counters: None,
+            touch_epoch: None,
             ablations: Ablations::default(),
         }
     }
@@ -299,6 +305,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_counters(self, counters: CounterOptions) -> Self {
         Self { counters: Some(counters), ..self }
+    }
+
+    /// Has last touches noted, at first as those of epoch `epoch`.
+    #[must_use]
+    pub fn with_touch_epoch(self, epoch: u16) -> Self {
+        Self { touch_epoch: Some(epoch), ..self }
     }
 
     /// Has look-ups do without what `ablations` names, to measure its worth.

@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use warprow_kernels::abi;
 use warprow_layout::VolumeError;
-use warprow_lookup::executors::ChosenRanks;
+use warprow_lookup::executors::{ChosenRanks, NotedTable};
 use warprow_store::StoreError;
-use warprow_store::view::TableVersion;
+use warprow_store::view::{Overlay, TableVersion};
 
 use crate::error::GpuError;
 use crate::table_abi::element_of;
+use crate::touches::GpuTouched;
 
 /// Where the index of a table's keys lies in `constants`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,11 +54,24 @@ pub(crate) struct GpuTable {
     pub overlay: u32,
     /// The number of its range in the cache; 0: its rows are not cached.
     pub cached: u32,
+    /// Its updated rows, if the executor follows them.
+    pub updated: Option<Arc<Overlay>>,
+    /// Where touches of its keys are noted; `None`: they are not.
+    pub touched: Option<Arc<GpuTouched>>,
     /// Why its updated rows cannot be had: it has no plan then.
     pub unread: Option<String>,
 }
 
 impl GpuTable {
+    /// The table, for the record of touches.
+    pub(crate) fn noted(&self) -> NotedTable<'_> {
+        NotedTable {
+            located: &self.located,
+            overlay: self.updated.as_deref(),
+            touched: self.touched.as_ref().map(|noted| &noted.touched),
+        }
+    }
+
     /// Fails if no look-up can find its rows, or compare its keys where that is wanted.
     pub(crate) fn check(&self, check_keys: bool) -> Result<(), GpuError> {
         let table = || self.located.table().name.clone();

@@ -15,7 +15,8 @@ use crate::overlay::{Following, GpuOverlay};
 use crate::row_cache::{CachedRange, GpuCache, give_ranges};
 use crate::second_tier::SecondTier;
 use crate::table::{GpuTable, PlacedKeys};
-use warprow_lookup::executors::{ChosenRows, ReadPacer};
+use crate::touches::GpuTouches;
+use warprow_lookup::executors::{ChosenRows, NotedTable, ReadPacer};
 use warprow_store::StoreError;
 use warprow_store::view::Overlay;
 use warprow_store::view::{StoreView, TableVersion};
@@ -46,16 +47,32 @@ pub(crate) struct View {
 /// Bytes copied to the GPU at once.
 const CHUNK: usize = 4 << 20;
 
+/// What the views of an executor share.
+pub(crate) struct Shared<'a> {
+    pub kernels: &'a Arc<Kernels>,
+    /// Made by the first view.
+    pub cache: &'a OnceLock<Arc<GpuCache>>,
+    /// Where touches are noted, if they are.
+    pub touches: Option<&'a GpuTouches>,
+    /// The view whose place this one is to take.
+    pub before: Option<&'a View>,
+}
+
 impl View {
+    /// The tables, for the record of touches.
+    pub(crate) fn noted(&self) -> Vec<NotedTable<'_>> {
+        self.tables.iter().map(GpuTable::noted).collect()
+    }
+
     /// Of the tables in `located`: reads what they need, as fast as `pace` lets it. With updated rows in
-    /// `overlay`, if there is one. The cache is made by the first view.
+    /// `overlay`, if there is one.
     pub(crate) fn new(
         store: &StoreView,
         located: Vec<TableVersion>,
         gpu: &Arc<Gpu>,
         options: &GpuOptions,
         overlay: Option<&Arc<GpuOverlay>>,
-        (kernels, cache): (&Arc<Kernels>, &OnceLock<Arc<GpuCache>>),
+        Shared { kernels, cache, touches, before }: Shared<'_>,
         pace: &mut ReadPacer,
     ) -> Result<Self, GpuError> {
         let overlaid = |version: TableVersion| match overlay {
@@ -81,15 +98,25 @@ impl View {
         let _following = Vec::new();
         let mut view =
             Self { tables, constants, dram, lba_size, follows, may_list, updated, cached, _following, _ranges };
+        if let Some(touches) = touches {
+            let before = before.into_iter().flat_map(|before| &before.tables);
+            let before: Vec<_> = before.map(|table| (table.noted(), table.touched.as_ref())).collect();
+            for table in view.tables.iter_mut().filter(|table| table.keys.is_some()) {
+                table.touched = touches.of_table(table.located.table(), &before)?;
+            }
+        }
         let sound = view.tables.iter().zip(&orders).filter(|(table, _)| table.damage.is_none());
         for (table, order) in sound {
-            view.fill(store, table, order, pace)?;
+            view.fill(store, table, order, touches, pace)?;
         }
         if let Some(dram) = &mut view.dram {
             dram.finish()?;
         }
         if let Some(overlay) = overlay {
             view.follow(overlay, overlays)?;
+        }
+        if let (Some(touches), Some(before)) = (touches, before) {
+            touches.record().leave(store, &before.noted(), &view.noted())?;
         }
         Ok(view)
     }
@@ -121,7 +148,7 @@ impl View {
             let (following, numbers) = on.follow(&overlay, &indices)?;
             for (&table, number) in tables.iter().zip(numbers) {
                 if let Some(table) = self.tables.get_mut(table) {
-                    table.overlay = number;
+                    (table.overlay, table.updated) = (number, Some(overlay.clone()));
                 }
             }
             self._following.push(following);
@@ -130,7 +157,14 @@ impl View {
     }
 
     /// Copies a table's constants, and reads its rows of both tiers.
-    fn fill(&self, store: &StoreView, table: &GpuTable, order: &Order, pace: &mut ReadPacer) -> Result<(), GpuError> {
+    fn fill(
+        &self,
+        store: &StoreView,
+        table: &GpuTable,
+        order: &Order,
+        touches: Option<&GpuTouches>,
+        pace: &mut ReadPacer,
+    ) -> Result<(), GpuError> {
         let constants = &self.constants;
         if let (Some((begin, _)), Some(ranks)) = (table.ranks, &order.ranks) {
             let mut writer = Writer::new(constants, begin);
@@ -147,7 +181,12 @@ impl View {
                 stored.iter().try_for_each(|key| writer.push(&key.to_le_bytes()))?;
                 writer.finish()?;
             }
-            constants.write(placed.description, placed.for_kernels(index, constants.address()).as_bytes())?;
+            let touched = match (&table.touched, touches) {
+                (Some(touched), Some(touches)) => [touched.address(), touches.epoch_at()],
+                _ => [0, 0],
+            };
+            let described = placed.for_kernels(index, constants.address(), touched);
+            constants.write(placed.description, described.as_bytes())?;
         }
         let map: Vec<u8> =
             table.located.generation.placement.map().iter().flat_map(|chunk| chunk.0.to_le_bytes()).collect();
@@ -256,8 +295,9 @@ impl<'a> Writer<'a> {
 }
 
 impl PlacedKeys {
-    /// The description of `index`, which lies among the constants at `base`.
-    fn for_kernels(&self, index: &KeyIndex, base: u64) -> abi::KeyIndex {
+    /// The description of `index`, which lies among the constants at `base`, with touches noted at the first of the addresses in the epoch
+    /// at the second.
+    fn for_kernels(&self, index: &KeyIndex, base: u64, [touched, epoch]: [u64; 2]) -> abi::KeyIndex {
         let parts = index.parts();
         abi::KeyIndex {
             keys: parts.keys,
@@ -273,6 +313,8 @@ impl PlacedKeys {
             fingerprint_bytes: parts.fingerprint_bytes,
             is_signed: (index.kind() == KeyKind::I64).into(),
             unused: 0,
+            touched,
+            epoch,
         }
     }
 }

@@ -84,6 +84,8 @@ struct KeyIndex {
     u32 fingerprint_bytes;
     u32 is_signed;
     u32 unused;
+    u64 touched;       // by slot, u16 each: the epoch at which a look-up last found the key; 0: nobody notes it
+    u64 epoch;         // u32, in GPU memory: the epoch of now
 };
 
 // A range of keys: the part of one table that one tier holds. Ascending by first_key; ranges do not overlap.
@@ -457,7 +459,7 @@ enum Adopted : u32 { ADOPTED_NOT = 0, ADOPTED_DONE, ADOPTED_BUSY };
 
 static_assert(sizeof(Adoption) == 64 && sizeof(Overlay) == 48 && sizeof(Record) == 32 && sizeof(Update) == 112, "src/abi.rs");
 static_assert(sizeof(NgramHead) == 16 && sizeof(NgramTokens) == 184, "src/abi.rs");
-static_assert(sizeof(KeyIndex) == 80 && sizeof(Table) == 208 && sizeof(Segment) == 32 && sizeof(Feature) == 240 && sizeof(ListedBlock) == 64, "src/abi.rs");
+static_assert(sizeof(KeyIndex) == 96 && sizeof(Table) == 208 && sizeof(Segment) == 32 && sizeof(Feature) == 240 && sizeof(ListedBlock) == 64, "src/abi.rs");
 static_assert(sizeof(Counters) == 136 && sizeof(TicketState) == 32 && sizeof(Ticket) == 232 && sizeof(SlotState) == 256, "src/abi.rs");
 static_assert(sizeof(BatchIds) == 80 && sizeof(OutputRows) == 40 && sizeof(PlanTables) == 320 && sizeof(RowLanes) == 24, "src/abi.rs");
 static_assert(sizeof(SlotPlaces) == 56 && sizeof(Sampling) == 16 && sizeof(DriveQueues) == 24 && sizeof(KeySpace) == 24 && sizeof(KeyBitmap) == 32, "src/abi.rs");

@@ -48,3 +48,15 @@ DEVICE u64 row_of_key(const Table& table, u64 id, bool is_signed) {
     if (index.stored == 0 || row == SLOT_ABSENT) return row;
     return at<const u64>(index.stored)[rank_of(table, row)] == id ? row : SLOT_ABSENT;
 }
+
+// Notes the epoch of now for the key of row `row`, which a look-up has found. All that touch a key in one epoch store one number, so plain stores do; and
+// nobody stores what is there already, so that keys that are asked for often cost a load. The epoch is read from GPU memory, for look-ups in captured graphs
+// take that of the time when they run. Where one launch has read it before it was raised and another after, the key may be left with either: both touched it
+// in the microseconds between.
+DEVICE void touch(const Table& table, u64 row) {
+    const KeyIndex& index = *at<const KeyIndex>(table.keys);
+    if (index.touched == 0) return;
+    const u32 epoch = *at<const u32>(index.epoch);
+    u16& last = at<u16>(index.touched)[row];
+    if (last < epoch) last = (u16)epoch;
+}

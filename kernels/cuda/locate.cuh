@@ -29,6 +29,8 @@ template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, c
     const Table& table = feature.table;
     const u64 row = table.keys == 0 ? id : row_of_key(table, id, is_signed(lookup));
     const bool padding = is_padding(lookup, feature, id);
+    // By what the index says, as on the host: removed keys are touched, and created ones are not.
+    if (table.keys != 0 && row != SLOT_ABSENT && !(padding && lookup.plan.pooled)) touch(table, row);
     u64 updated = 0;
     if constexpr (UPDATED) updated = padding && lookup.plan.pooled ? 0 : overlaid_row(lookup, table, id, row);
     const bool absent = updated == 0 ? row >= table.rows : updated == REMOVED;

@@ -253,7 +253,7 @@ plain!(
 
 plain!(
     /// The index of a table of sparse ids: they are keys, and its slots are row numbers. Parts begin at multiples of 128.
-    KeyIndex, 80 {
+    KeyIndex, 96 {
         /// Keys, and slots.
         keys: u64,
         /// Of the function.
@@ -280,6 +280,10 @@ plain!(
         is_signed: u32,
         /// Zero.
         unused: u32,
+        /// By slot, u16 each: the epoch at which a look-up last found the key; 0: nobody notes it.
+        touched: u64,
+        /// u32, in GPU memory: the epoch of now.
+        epoch: u64,
     }
 );
 

@@ -204,6 +204,7 @@ impl ExecutorSpec {
         options.cache_batch_rows = self.cache_batch_rows.unwrap_or(options.cache_batch_rows);
         options.cache_admission = self.cache_admission.admission()?;
         options.counters = self.counters();
+        options.touch_epoch = self.touch_epoch;
         Ok(options)
     }
 

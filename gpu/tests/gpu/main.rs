@@ -35,6 +35,7 @@ mod row_cache;
 mod saved_cache;
 #[cfg(target_arch = "x86_64")]
 mod stand_in;
+mod touches;
 mod updates;
 mod wraps;
 mod written_rows;

@@ -87,15 +87,21 @@ impl Sparse {
         self.holds(id) && self.index.position(id as u64).is_none_or(|slot| self.numbers[slot as usize] != id)
     }
 
-    /// For the kernels; `rank` of a row.
-    pub fn describe(&self, rank: impl Fn(u64) -> u64, mut keep: impl FnMut(Buffer) -> u64) -> u64 {
+    /// For the kernels; `rank` of a row. Touches are noted at the first of these addresses, in the epoch at the second.
+    pub fn describe(
+        &self,
+        rank: impl Fn(u64) -> u64,
+        [touched, epoch]: [u64; 2],
+        mut keep: impl FnMut(Buffer) -> u64,
+    ) -> u64 {
         let base = keep(Buffer::of(self.index.as_bytes()));
         let mut by_rank = vec![0; self.numbers.len()];
         for (row, &number) in (0..).zip(&self.numbers) {
             by_rank[rank(row) as usize] = number as u64;
         }
         let stored = Buffer::of(&by_rank.iter().flat_map(|key| key.to_le_bytes()).collect::<Vec<u8>>());
-        let index = abi::KeyIndex { stored: if self.stored { keep(stored) } else { 0 }, ..on_gpu(&self.index, base) };
+        let stored = if self.stored { keep(stored) } else { 0 };
+        let index = abi::KeyIndex { stored, touched, epoch, ..on_gpu(&self.index, base) };
         keep(Buffer::of(index.as_bytes()))
     }
 }
@@ -117,5 +123,7 @@ pub fn on_gpu(index: &KeyIndex, base: u64) -> abi::KeyIndex {
         fingerprint_bytes: parts.fingerprint_bytes,
         is_signed: (index.kind() == KeyKind::I64).into(),
         unused: 0,
+        touched: 0,
+        epoch: 0,
     }
 }

@@ -38,6 +38,8 @@ pub struct Table {
     /// id → rank, and bytes of an entry.
     ranks: Option<(u32, Vec<u64>)>,
     pub sparse: Option<Sparse>,
+    /// By slot, the epoch in which its key was last found; `None`: it is not noted.
+    pub touched: Option<Buffer>,
     /// By rank.
     content: Vec<u8>,
     pub default: Vec<u8>,
@@ -238,6 +240,8 @@ pub struct World {
     overlay: u64,
     /// The address of the cache, 0: none; and the slot's place among those that use it.
     cache: (u64, u32),
+    /// The epoch in which touches are noted, a u32.
+    pub epoch: Buffer,
     described: Described,
     pub slot: Slot,
 }
@@ -434,6 +438,7 @@ impl World {
                 dim,
                 ranks,
                 sparse: seldom(rng).then(|| Sparse::random(&mut rng.clone(), rows)),
+                touched: None,
                 content: random_rows(rng, element, dim, rows),
                 default: random_rows(rng, element, dim, 1),
                 first_lba: next_lba,
@@ -522,6 +527,7 @@ impl World {
             dedupe: (max_ids % 3) as u32,
             repeats: false,
             ablated: 0,
+            epoch: Buffer::zeroed(4),
             described: Described {
                 tables: Buffer::new(0),
                 features: Buffer::new(0),
@@ -576,7 +582,9 @@ impl World {
                     &ranks.iter().flat_map(|rank| rank.to_le_bytes()[..*bytes as usize].to_vec()).collect::<Vec<u8>>(),
                 )
             });
-            let keys = table.sparse.as_ref().map_or(0, |sparse| sparse.describe(|row| table.rank(row), &mut keep));
+            let touched = table.touched.as_ref().map_or([0, 0], |touched| [touched.address(), self.epoch.address()]);
+            let keys =
+                table.sparse.as_ref().map_or(0, |sparse| sparse.describe(|row| table.rank(row), touched, &mut keep));
             tables.push(abi::Table {
                 rows: table.rows,
                 hbm_rows: table.hbm,
@@ -672,6 +680,16 @@ impl World {
             table.cached = range(number);
         }
         (self.cache, self.rich) = ((address, slot), true);
+        self.describe();
+        self
+    }
+
+    /// This world with touches of keys noted, for the sparse tables that `has` names; `epoch` is that of now.
+    pub fn touched(mut self, mut has: impl FnMut(usize) -> bool) -> Self {
+        for (number, table) in self.tables.iter_mut().enumerate() {
+            let keys = table.sparse.as_ref().filter(|_| has(number)).map(|sparse| sparse.numbers.len());
+            table.touched = keys.map(|keys| Buffer::zeroed(keys * 2));
+        }
         self.describe();
         self
     }
@@ -955,6 +973,7 @@ impl World {
             dim,
             ranks: None,
             sparse: None,
+            touched: None,
             content,
             default,
             first_lba: 0,

@@ -7,7 +7,7 @@ use warprow_kernels::abi;
 use crate::shim::{Shim, sources};
 use crate::{
     ablations, adopt, ahead, cache, dedupe, few as by_one_kernel, ghosts, listed, lookups, ngrams, overlay, rich, ring,
-    ring_test, sample, sets, windows, written,
+    ring_test, sample, sets, touches, windows, written,
 };
 
 /// Fails, or finds that all is well, by a seed.
@@ -34,7 +34,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 60] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 61] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -89,6 +89,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 60] = [
     ("one kernel: rows that are fetched ahead", by_one_kernel::ahead, 40),
     ("one kernel: times", by_one_kernel::times, 12),
     ("ids that are counted", sample::case, 24),
+    ("touched keys", touches::case, 24),
     ("listed rows", listed::case, 24),
     ("listed rows: by one kernel", listed::by_one_kernel, 24),
     ("listed rows: updated", listed::updated, 12),

@@ -25,5 +25,6 @@ mod ring;
 mod ring_test;
 mod sample;
 mod sets;
+mod touches;
 mod windows;
 mod written;

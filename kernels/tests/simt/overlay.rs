@@ -297,7 +297,17 @@ fn over_drives(shim: &mut Shim, seed: u64) -> Result<[usize; 3], String> {
     over_drives_in(shim, rich::scene(seed), seed)
 }
 
-pub(crate) fn over_drives_in(shim: &mut Shim, mut scene: Scene, seed: u64) -> Result<[usize; 3], String> {
+pub(crate) fn over_drives_in(shim: &mut Shim, scene: Scene, seed: u64) -> Result<[usize; 3], String> {
+    over_drives_with(shim, scene, seed, &mut |_, _| Ok(()))
+}
+
+/// What `over_drives_in` does, with `looked` behind each look-up.
+pub(crate) fn over_drives_with(
+    shim: &mut Shim,
+    mut scene: Scene,
+    seed: u64,
+    looked: &mut dyn FnMut(&World, &Batch) -> Result<(), String>,
+) -> Result<[usize; 3], String> {
     let mut updates = Updates::new(4 << 20);
     scene.world = scene.world.overlaid(updates.map.header_at(), |table| table == 0 || seed.is_multiple_of(2));
     let mut found = [0; 3];
@@ -323,6 +333,7 @@ pub(crate) fn over_drives_in(shim: &mut Shim, mut scene: Scene, seed: u64) -> Re
             return Err(format!("{:?} were lost, where {due:?} are damaged", launched.lost));
         }
         scene.check(shim, &launched)?;
+        looked(&scene.world, &launched.batch)?;
         for (at, place) in launched.expected.places.iter().enumerate() {
             match place {
                 Place::Updated(Of::Row(_)) => found[0] += 1,

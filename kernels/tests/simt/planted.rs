@@ -13,8 +13,8 @@ use std::{env, process};
 use crate::covered::{Check, few as few_ids, hashed, many, sorted, whole};
 use crate::shim::{Patch, Shim};
 use crate::{
-    ablations, adopt, cache, dedupe, few, ghosts, listed, lookups, ngrams, overlay, rich, ring, sample, sets, windows,
-    written,
+    ablations, adopt, cache, dedupe, few, ghosts, listed, lookups, ngrams, overlay, rich, ring, sample, sets, touches,
+    windows, written,
 };
 
 /// Tells the child which bug is its own.
@@ -37,6 +37,46 @@ const fn patch(file: &'static str, from: &'static str, to: &'static str) -> Patc
 }
 
 const PLANTED: &[Planted] = &[
+    planted(
+        "a touch that is noted by rank",
+        touches::case,
+        24,
+        patch("keys.cuh", "at<u16>(index.touched)[row]", "at<u16>(index.touched)[rank_of(table, row)]"),
+    ),
+    planted(
+        "touches in the epoch of the first launch",
+        touches::case,
+        24,
+        patch("keys.cuh", "    const u32 epoch = *at", "    static const u32 epoch = *at"),
+    ),
+    planted(
+        "keys that are touched once alone",
+        touches::case,
+        24,
+        patch("keys.cuh", "if (last < epoch) last", "if (last == 0) last"),
+    ),
+    planted(
+        "touches of ids that are not found",
+        touches::case,
+        24,
+        patch("locate.cuh", "row != SLOT_ABSENT && !(padding", "!(padding"),
+    ),
+    planted(
+        "touches of padding that is not read",
+        touches::case,
+        24,
+        patch("locate.cuh", " && !(padding && lookup.plan.pooled)) touch", ") touch"),
+    ),
+    planted(
+        "touches of keys that were not removed alone",
+        touches::case,
+        24,
+        patch(
+            "locate.cuh",
+            "    // By what the index says, as on the host: removed keys are touched, and created ones are not.\n    if (",
+            "    if (!(UPDATED && overlaid_row(lookup, table, id, row) == REMOVED) && ",
+        ),
+    ),
     planted(
         "ids to be counted that are left where others are",
         sample::case,

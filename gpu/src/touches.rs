@@ -1,0 +1,174 @@
+//! When keys were last touched by look-ups on the GPU: kernels note epochs in its memory, and the record of the host has them from there.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, Weak};
+
+use warprow_gpu_queues::{DeviceMemory, Gpu};
+use warprow_layout::Table;
+use warprow_lookup::executors::{NotedTable, TouchRecord, TouchedTable};
+use warprow_store::view::lock;
+use warprow_store::{LastTouches, StoreError};
+
+use crate::error::GpuError;
+use crate::executor::GpuExecutor;
+
+/// What gives the first epoch, as errors name it.
+const OPTION: &str = "GpuOptions::touch_epoch";
+/// Bytes that are copied from the GPU at once.
+const CHUNK: usize = 4 << 20;
+
+/// The epoch that look-ups of an executor note, and what they have noted.
+#[derive(Debug)]
+pub(crate) struct GpuTouches {
+    gpu: Arc<Gpu>,
+    record: TouchRecord,
+    /// The epoch as kernels read it, a u32. Held while it is raised, so that the record and the GPU follow one order.
+    epoch: Mutex<DeviceMemory>,
+    /// The address of that.
+    epoch_at: u64,
+    /// All that kernels may write to.
+    tables: Mutex<Vec<Weak<GpuTouched>>>,
+}
+
+/// Where kernels note the touches of one table's keys.
+#[derive(Debug)]
+pub(crate) struct GpuTouched {
+    /// What was noted, as far as it was copied from the GPU.
+    pub touched: Arc<TouchedTable>,
+    /// By position, u16 each.
+    memory: DeviceMemory,
+}
+
+impl GpuTouched {
+    pub(crate) fn address(&self) -> u64 {
+        self.memory.address()
+    }
+
+    /// Takes over what kernels have noted.
+    fn absorb(&self) -> Result<(), GpuError> {
+        let all = self.memory.bytes() as usize;
+        let mut bytes = vec![0; all.min(CHUNK)];
+        for begin in (0..all).step_by(CHUNK) {
+            let bytes = bytes.get_mut(..CHUNK.min(all - begin)).unwrap_or_default();
+            self.memory.read_beside(begin as u64, bytes)?;
+            let epochs = bytes.as_chunks().0.iter().map(|&epoch| u16::from_le_bytes(epoch));
+            epochs.enumerate().for_each(|(at, epoch)| self.touched.note(begin / 2 + at, epoch));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for GpuTouched {
+    /// No kernel writes to it any more; the record may still want what was written.
+    fn drop(&mut self) {
+        if Arc::strong_count(&self.touched) > 1
+            && let Err(error) = self.absorb()
+        {
+            tracing::warn!(%error, "what look-ups of a table that is read no more have touched is lost since it was last recorded");
+        }
+    }
+}
+
+impl GpuTouches {
+    pub(crate) fn new(gpu: &Arc<Gpu>, epoch: u16) -> Result<Self, GpuError> {
+        let record = TouchRecord::new(epoch, OPTION)?;
+        let memory = DeviceMemory::holding(gpu, &u32::from(epoch).to_le_bytes())?;
+        let epoch_at = memory.address();
+        Ok(Self { gpu: gpu.clone(), record, epoch: Mutex::new(memory), epoch_at, tables: Mutex::default() })
+    }
+
+    pub(crate) fn epoch_at(&self) -> u64 {
+        self.epoch_at
+    }
+
+    /// Bytes of GPU memory for the touches of a table; `None`: they are not noted.
+    pub(crate) fn bytes_of(table: &Table) -> Option<u64> {
+        table.keys.filter(|keys| keys.keys.is_some()).map(|_| table.rows * 2)
+    }
+
+    /// Where the touches of a table are noted, as [`TouchRecord::of_table`]; `before` are the tables before, with what is noted of them.
+    pub(crate) fn of_table(
+        &self,
+        table: &Table,
+        before: &[(NotedTable<'_>, Option<&Arc<GpuTouched>>)],
+    ) -> Result<Option<Arc<GpuTouched>>, GpuError> {
+        let noted: Vec<NotedTable<'_>> = before.iter().map(|(noted, _)| *noted).collect();
+        let Some(touched) = self.record.of_table(table, &noted)? else { return Ok(None) };
+        let known = before.iter().filter_map(|(_, known)| *known).find(|known| Arc::ptr_eq(&known.touched, &touched));
+        if let Some(known) = known {
+            return Ok(Some(known.clone()));
+        }
+        let memory = DeviceMemory::new(&self.gpu, touched.keys() as u64 * 2)?;
+        let noted = Arc::new(GpuTouched { touched, memory });
+        let mut tables = lock(&self.tables);
+        tables.retain(|table| table.strong_count() > 0);
+        tables.push(Arc::downgrade(&noted));
+        Ok(Some(noted))
+    }
+
+    pub(crate) fn record(&self) -> &TouchRecord {
+        &self.record
+    }
+
+    fn set_epoch(&self, epoch: u16) -> Result<(), GpuError> {
+        let memory = lock(&self.epoch);
+        self.record.raise(epoch)?;
+        Ok(memory.write_beside(0, &u32::from(epoch).to_le_bytes())?)
+    }
+
+    /// Has the record know what look-ups that have ended have touched.
+    fn absorb(&self) -> Result<(), GpuError> {
+        let tables: Vec<_> = lock(&self.tables).iter().filter_map(Weak::upgrade).collect();
+        tables.iter().try_for_each(|table| table.absorb())
+    }
+}
+
+impl GpuExecutor {
+    /// The epoch that look-ups note as that of the last touch. `None`: they note none
+    /// ([`GpuOptions::touch_epoch`](crate::GpuOptions::touch_epoch)).
+    pub fn touch_epoch(&self) -> Option<u16> {
+        self.inner.touches.as_ref().map(|touches| touches.record.epoch())
+    }
+
+    /// Has look-ups note another epoch: those whose kernels begin after this has returned, in graphs that were captured before too.
+    /// Streams may be being captured meanwhile.
+    ///
+    /// # Errors
+    /// [`StoreError::ExecutorOptions`] if look-ups note no epochs, or if `epoch` is lower than the one that they note: rows would seem to
+    /// have been touched before they were; what CUDA says.
+    pub fn set_touch_epoch(&self, epoch: u16) -> Result<(), GpuError> {
+        self.touches()?.set_epoch(epoch)
+    }
+
+    /// When each key of the executor's tables was last touched, put together with `touches`, as
+    /// [`HostExecutor::last_touches`](warprow_lookup::HostExecutor::last_touches) does it. Look-ups that run meanwhile may be missing:
+    /// wait for their tickets, or for the streams, first. Streams may be being captured meanwhile.
+    ///
+    /// It takes as much memory as that of a host, and copies 2 B for each key from the GPU.
+    ///
+    /// # Errors
+    /// [`StoreError::ExecutorOptions`] if look-ups note no epochs; errors of reading; what CUDA says.
+    pub fn last_touches(&self, touches: LastTouches) -> Result<LastTouches, GpuError> {
+        let (noting, attached) = (self.touches()?, &self.inner);
+        let view = attached.view();
+        noting.absorb()?;
+        Ok(noting.record.last_touches(&attached.store, &view.noted(), touches)?)
+    }
+
+    /// Puts [`last_touches`](Self::last_touches) into a file, together with what the file has: after a crash the file before is there, or
+    /// the new one. Each executor has a file of its own; [`LastTouches::merge`] puts several together.
+    ///
+    /// # Errors
+    /// [`StoreError::TouchesFile`] if the file cannot be read, is no such record, or cannot be written; those of
+    /// [`last_touches`](Self::last_touches).
+    pub fn save_touches(&self, path: &Path) -> Result<(), GpuError> {
+        let (noting, attached) = (self.touches()?, &self.inner);
+        let view = attached.view();
+        noting.absorb()?;
+        Ok(noting.record.save(&attached.store, &view.noted(), path)?)
+    }
+
+    fn touches(&self) -> Result<&GpuTouches, StoreError> {
+        self.inner.touches.as_ref().ok_or_else(|| TouchRecord::absent(OPTION))
+    }
+}
