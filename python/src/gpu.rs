@@ -132,6 +132,22 @@ impl Gpu {
         Ok(rows.map(|rows| rows.iter().map(|row| (row.id, row.count)).unzip()))
     }
 
+    /// The epoch that look-ups note.
+    fn touch_epoch(&self) -> PyResult<Option<u16>> {
+        Ok(self.executor.get()?.touch_epoch())
+    }
+
+    fn set_touch_epoch(&self, py: Python<'_>, epoch: u16) -> PyResult<()> {
+        let executor = self.executor.get()?;
+        py.detach(|| executor.set_touch_epoch(epoch)).map_err(of_gpu)
+    }
+
+    /// Writes when keys were last touched to a file.
+    fn save_touches(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let executor = self.executor.get()?;
+        py.detach(|| executor.save_touches(&path)).map_err(of_gpu)
+    }
+
     /// Rows of a table in GPU memory, and in DRAM.
     fn tiers(&self, table: &str) -> PyResult<Option<(u64, u64)>> {
         Ok(self.executor.get()?.tiers(table))

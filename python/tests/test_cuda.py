@@ -147,6 +147,49 @@ def test_what_is_cached_is_there_after_a_restart(stored, tmp_path) -> None:  # n
         assert caught.value.argument == "path"
 
 
+def test_keys_expire_that_no_look_up_on_a_gpu_has_touched(address: str, tmp_path) -> None:
+    wanted = np.random.default_rng(3).standard_normal((300, 4), dtype=np.float32)
+    keys = np.arange(300, dtype=np.int64) * 1000 - 7000
+    path = tmp_path / "gpu.touches"
+    with warprow.format(address) as store:
+        store.load({"user": wanted}, keys={"user": keys})
+        executor = store.attach("cuda", touch_epoch=3, hbm_bytes=100 * 16, overlay_bytes=1 << 20, adopting=True)
+        assert executor.touch_epoch == 3
+        ours = wt.Embedding(executor, "user", max_ids=300, missing="zero")
+        ids = torch.from_numpy(keys[:50]).cuda()
+        ours(ids)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = ours(ids)
+        # A graph that was captured before the epoch was raised notes the epoch of its replay.
+        executor.set_touch_epoch(5)
+        ids.copy_(torch.from_numpy(keys[30:80]))
+        graph.replay()
+        torch.cuda.synchronize()
+        same(out, torch.from_numpy(wanted[30:80]).cuda())
+        ours.check()
+        executor.save_touches(path)
+        assert store.expire("user", path, before=5, dry_run=True).expired == 250
+        with pytest.raises(warprow.InvalidArgument, match="epochs do not go back"):
+            executor.set_touch_epoch(4)
+        done = store.expire("user", path, before=5)
+        assert (done.keys, done.expired, done.removed) == (300, 250, 250)
+        graph.replay()
+        torch.cuda.synchronize()
+        same(out, torch.from_numpy(wanted[30:80]).cuda())
+        ids.copy_(torch.from_numpy(keys[:50]))
+        graph.replay()
+        torch.cuda.synchronize()
+        left = torch.from_numpy(np.where(np.arange(50)[:, None] >= 30, wanted[:50], 0)).cuda()
+        same(out, left)
+        executor.close()
+        with store.attach("cuda", overlay_bytes=1 << 20) as executor:
+            assert executor.touch_epoch is None
+            with pytest.raises(warprow.InvalidArgument, match="touch_epoch="):
+                executor.save_touches(path)
+
+
 def test_caches_that_cannot_be_are_named(stored) -> None:  # noqa: F811
     store, _ = stored
     with pytest.raises(warprow.InvalidArgument, match="cache_bytes=") as caught:

@@ -297,6 +297,7 @@ _NAMES = {
     "HostOptions::with_counters": "counter_bytes=",
     "CounterOptions::every": "count_every",
     "HostOptions::touch_epoch": "touch_epoch=",
+    "GpuOptions::touch_epoch": "touch_epoch=",
     "plan with PlanOptions::with_adopt_room": "attach it with adopting=True",
     "plan with PlanOptions::with_prefetch": "make the module with prefetch=",
     "are listed by Controller::active_namespaces": "are listed by `warprow devices`",

@@ -584,10 +584,10 @@ class Executor:
         Forked
             This process was forked from the one that opened the store.
         """
-        return self._native.touch_epoch() if isinstance(self._native, _native.Host) else None
+        return self._native.touch_epoch()
 
     def set_touch_epoch(self, epoch: int) -> None:
-        """On the CPU: has look-ups that begin from now on note another epoch.
+        """Has look-ups that begin from now on note another epoch, on a GPU those of CUDA graphs that were captured before too.
 
         Parameters
         ----------
@@ -597,18 +597,21 @@ class Executor:
         Raises
         ------
         InvalidArgument
-            The epoch is lower than the present one, or look-ups note none (`attach(touch_epoch=...)`), or the executor is on a GPU.
+            The epoch is lower than the present one, or look-ups note none (`attach(touch_epoch=...)`).
+        GpuError
+            CUDA failed.
         Closed
             The store or the executor is closed.
         Forked
             This process was forked from the one that opened the store.
         """
-        self._host.set_touch_epoch(epoch_of("epoch", epoch))
+        self._native.set_touch_epoch(epoch_of("epoch", epoch))
 
     def save_touches(self, path: str | os.PathLike[str]) -> None:
-        """On the CPU: writes to a file when each key was last touched, together with what the file has, for `Store.expire`.
+        """Writes to a file when each key was last touched, together with what the file has, for `Store.expire`.
 
-        Each executor has a file of its own. After a crash the file is the one before, or the new one.
+        Each executor has a file of its own. After a crash the file is the one before, or the new one. On a GPU, look-ups that have not
+        ended may be missing: wait for them first (`torch.cuda.synchronize()`).
 
         Parameters
         ----------
@@ -618,8 +621,9 @@ class Executor:
         Raises
         ------
         InvalidArgument
-            Look-ups note no epochs (`attach(touch_epoch=...)`), the executor is on a GPU, or the file is something else, damaged, or cannot be
-            read or written.
+            Look-ups note no epochs (`attach(touch_epoch=...)`), or the file is something else, damaged, or cannot be read or written.
+        GpuError
+            CUDA failed; the file is as it was.
         RowsFailed, Damaged, DriveFailed, StoreFailed
             The tables' keys could not be read; the file is as it was.
         Closed
@@ -627,7 +631,7 @@ class Executor:
         Forked
             This process was forked from the one that opened the store.
         """
-        self._host.save_touches(os.fspath(path))
+        self._native.save_touches(os.fspath(path))
 
     def tiers(self, table: str) -> dict[str, int]:
         """How many rows of a table lie in GPU memory ("hbm"), in DRAM ("dram") and on drives alone ("drives").

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _arrays, _native, _options, _sources
 from ._spool import Spool
 from .errors import NoSuchTable, StoreInUse, _make, invalid, wrong_type
-from .executor import MISSING, Executor, Feature, Options, Plan, device_name, epoch_of, tables_of
+from .executor import MISSING, Executor, Feature, Options, Plan, epoch_of, tables_of
 from .proposal import Proposal
 from .records import (
     ChangedFile,
@@ -1077,8 +1077,9 @@ class Store:
         count_every : int, optional
             Of so many ids one is counted, at random; by default 64.
         touch_epoch : int, optional
-            On the CPU, the epoch, from 1 to 65,535, that look-ups note as that of the last touch of each key that they find, for `expire`:
-            2 bytes for each row of tables with keys. `Executor.set_touch_epoch` gives a later one. By default none is noted.
+            The epoch, from 1 to 65,535, that look-ups note as that of the last touch of each key that they find, for `expire`: 2 bytes for
+            each row of tables with keys, on a GPU as many of its memory too. `Executor.set_touch_epoch` gives a later one. By default
+            none is noted.
 
         Returns
         -------
@@ -1104,8 +1105,6 @@ class Store:
         Forked
             This process was forked from the one that opened the store.
         """
-        if touch_epoch is not None and device_name(device)[0] != "cpu":
-            raise invalid("touch_epoch", 'an executor on a GPU notes no last touches: attach one on "cpu"')
         options = self._attach_options(
             dram_bytes=dram_bytes,
             hbm_bytes=hbm_bytes,
