@@ -660,6 +660,11 @@ typedef struct warprow_host_options {
   uint32_t reserved;
   // Bytes of memory for a cache: rows that look-ups have read from drives, which later ones then find there; 0: no row is cached.
   uint64_t cache_bytes;
+  // Look-ups note this epoch, from 1 to 65,535, as that of the last touch of each key that they find, for warprow_store_expire: 2 bytes
+  // for each row of tables whose keys are stored. 0: nothing is noted. Since 1.6.
+  uint32_t touch_epoch;
+  // 0.
+  uint32_t touch_reserved;
 } warprow_host_options;
 
 // Totals of all look-ups of a host executor.
@@ -957,6 +962,11 @@ typedef struct warprow_gpu_options {
   int32_t cache_sketch;
   // 0.
   uint32_t cache_reserved;
+  // Look-ups note this epoch, from 1 to 65,535, as that of the last touch of each key that they find, for warprow_store_expire: 2 bytes
+  // of GPU memory, and 2 of the host's, for each row of tables whose keys are stored. 0: nothing is noted. Since 1.6.
+  uint32_t touch_epoch;
+  // 0.
+  uint32_t touch_reserved;
 } warprow_gpu_options;
 
 // What a look-up on a GPU did.
@@ -1112,6 +1122,34 @@ typedef struct warprow_cache_warmed {
   // Ids whose row found no line: all in which it may lie are pinned, or held for look-ups under way.
   uint64_t left;
 } warprow_cache_warmed;
+
+// Which keys warprow_store_expire removes, and how. Since 1.6.
+typedef struct warprow_expire_options {
+  // sizeof(warprow_expire_options).
+  size_t struct_size;
+  // Keys that are removed, and made durable, at once; 0: 4,096.
+  uint64_t batch;
+  // Keys that were last touched before this epoch, from 1 to 65,535.
+  uint32_t before;
+  // Not 0: nothing is removed, and the report counts what would be.
+  int32_t dry_run;
+} warprow_expire_options;
+
+// What warprow_store_expire did. Since 1.6.
+typedef struct warprow_expire_report {
+  // sizeof(warprow_expire_report).
+  size_t struct_size;
+  // Keys that the table had, with those that updates created.
+  uint64_t present;
+  // Keys that were last touched before the epoch, of which none has a row that was updated.
+  uint64_t expired;
+  // Keys that were removed: those, or 0 if nothing was to be removed.
+  uint64_t removed;
+  // Keys that stay because no file has them, or because updates created them and no compaction has brought them into the table yet.
+  uint64_t unknown;
+  // Keys that stay because their rows were updated, and no compaction has brought that into the table yet.
+  uint64_t updated;
+} warprow_expire_report;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1918,6 +1956,64 @@ warprow_status warprow_gpu_executor_warm_cache_from(const struct warprow_gpu_exe
 //
 // The table belongs to the library and is always valid. Any thread may call it. It never blocks.
 const void *warprow_operator_table(void);
+
+// Has look-ups of a host executor that begin from now on note another epoch as that of the last touch of each key that they find: one
+// that is no lower than the one before. WARPROW_STATUS_INVALID_ARGUMENT: it is lower, or the executor was attached without
+// `touch_epoch`. Since 1.6.
+//
+// Any thread may call it. It never blocks.
+//
+// `error` is NULL, or points to a place for a pointer.
+warprow_status warprow_host_executor_set_touch_epoch(const struct warprow_host_executor *executor,
+                                                     uint32_t epoch,
+                                                     struct warprow_error **error);
+
+// Writes to `file` when each key of a host executor's tables was last touched, together with what the file has from before, for
+// warprow_store_expire. After a crash the file is the one before, or the new one. Each executor has a file of its own.
+// WARPROW_STATUS_INVALID_ARGUMENT: the executor was attached without `touch_epoch`. WARPROW_STATUS_FILE: the file cannot be read or
+// written, is something else, or is damaged. Since 1.6.
+//
+// Any thread may call it. It blocks until the keys of the tables are read and the file is written. Look-ups go on meanwhile.
+warprow_status warprow_host_executor_save_touches(const struct warprow_host_executor *executor,
+                                                  const char *file,
+                                                  struct warprow_error **error);
+
+// Has look-ups of a GPU executor note another epoch, as warprow_host_executor_set_touch_epoch does: those whose kernels begin when the
+// call has returned, in graphs that were captured before too. Since 1.6.
+//
+// Any thread may call it. It blocks for as long as a copy of 4 bytes to the GPU takes. Streams may be being captured meanwhile.
+//
+// `error` is NULL, or points to a place for a pointer.
+warprow_status warprow_gpu_executor_set_touch_epoch(const struct warprow_gpu_executor *executor,
+                                                    uint32_t epoch,
+                                                    struct warprow_error **error);
+
+// Writes to `file` when each key of a GPU executor's tables was last touched, as warprow_host_executor_save_touches does. Look-ups that
+// have not ended may be missing: synchronise with their streams first. Since 1.6.
+//
+// Any thread may call it. It blocks until the keys of the tables are read, 2 bytes for each are copied from the GPU, and the file is
+// written. Look-ups go on meanwhile, and streams may be being captured.
+warprow_status warprow_gpu_executor_save_touches(const struct warprow_gpu_executor *executor,
+                                                 const char *file,
+                                                 struct warprow_error **error);
+
+// Removes the keys of a table that were last touched before an epoch, as executors have saved it in `file_count` files; of several files
+// each key gets the latest epoch. A key stays that no file has, or whose row was created or updated since the table was loaded or
+// compacted. Keys are removed in batches, each as warprow_store_remove does. After an error some batches are removed; the call may be
+// made again.
+//
+// All arguments stay the caller's. `expire` says before which epoch, so it is not NULL. If `report` is not NULL, whose struct_size the
+// caller has set, it is told what was done. WARPROW_STATUS_FILE: a file is not there, is something else, or is damaged.
+// WARPROW_STATUS_NOT_FOUND: none has the table. WARPROW_STATUS_REFUSED: no key would be left. Since 1.6.
+//
+// Any thread may call it. It blocks until drives have written. Look-ups go on meanwhile.
+warprow_status warprow_store_expire(const struct warprow_store *store,
+                                    const char *table,
+                                    const char *const *files,
+                                    size_t file_count,
+                                    const struct warprow_expire_options *expire,
+                                    struct warprow_expire_report *report,
+                                    struct warprow_error **error);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -16,6 +16,7 @@ use crate::plan::{features as read_features, plan_options, resident_scales, warp
 use crate::sized::{options, versioned};
 use crate::status::warprow_status;
 use crate::store::{close, reserved, store_of, warprow_store};
+use crate::touches::epoch_in;
 use crate::types::merging;
 
 /// Looks rows of a store up on a GPU: CUDA kernels read the hottest rows from GPU memory and DRAM, and the others from drives, to which
@@ -77,10 +78,15 @@ pub struct warprow_gpu_options {
     pub cache_sketch: i32,
     /// 0.
     pub cache_reserved: u32,
+    /// Look-ups note this epoch, from 1 to 65,535, as that of the last touch of each key that they find, for warprow_store_expire: 2 bytes
+    /// of GPU memory, and 2 of the host's, for each row of tables whose keys are stored. 0: nothing is noted. Since 1.6.
+    pub touch_epoch: u32,
+    /// 0.
+    pub touch_reserved: u32,
 }
 
 versioned! {
-    warprow_gpu_options: 64 => 96,
+    warprow_gpu_options: 64 => 104,
 }
 
 pub(crate) struct Executor(pub(crate) GpuExecutor);
@@ -225,6 +231,8 @@ pub unsafe extern "C" fn warprow_gpu_executor_attach(
                 chosen = chosen.with_merging(rule);
             }
             chosen = cached(chosen, &given)?;
+            reserved("warprow_gpu_options", given.touch_reserved)?;
+            chosen.touch_epoch = epoch_in("touch_epoch", given.touch_epoch)?;
             if given.check_rows != 0 {
                 chosen = chosen.with_checked_rows();
             }

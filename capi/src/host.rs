@@ -17,6 +17,7 @@ use crate::report::{warprow_metrics, warprow_report};
 use crate::sized::{check, fill, options, versioned};
 use crate::status::warprow_status;
 use crate::store::{close, reserved, store_of, warprow_store};
+use crate::touches::epoch_in;
 use crate::types::merging;
 
 /// Looks rows of a store up on the host: the hottest rows lie in DRAM, the others are read from drives. It keeps its store open. Any
@@ -65,6 +66,11 @@ pub struct warprow_host_options {
     pub reserved: u32,
     /// Bytes of memory for a cache: rows that look-ups have read from drives, which later ones then find there; 0: no row is cached.
     pub cache_bytes: u64,
+    /// Look-ups note this epoch, from 1 to 65,535, as that of the last touch of each key that they find, for warprow_store_expire: 2 bytes
+    /// for each row of tables whose keys are stored. 0: nothing is noted. Since 1.6.
+    pub touch_epoch: u32,
+    /// 0.
+    pub touch_reserved: u32,
 }
 
 /// Options of preparing tables, for either executor. Zeros, or NULL for all, mean the usual.
@@ -84,7 +90,7 @@ pub struct warprow_prepare_options {
 }
 
 versioned! {
-    warprow_host_options: 48 => 56,
+    warprow_host_options: 48 => 64,
     warprow_prepare_options: 32,
 }
 
@@ -162,7 +168,9 @@ pub unsafe extern "C" fn warprow_host_executor_attach(
             executor.write(std::ptr::null_mut());
             let (store, given) = (store_of(store)?, options(host)?);
             reserved("warprow_host_options", given.reserved)?;
+            reserved("warprow_host_options", given.touch_reserved)?;
             let mut chosen = HostOptions::default();
+            chosen.touch_epoch = epoch_in("touch_epoch", given.touch_epoch)?;
             (chosen.dram_bytes, chosen.cache_bytes) = (given.dram_bytes, given.cache_bytes);
             if given.queue_pairs != 0 {
                 chosen = chosen.with_queue_pairs(given.queue_pairs);

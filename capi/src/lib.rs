@@ -24,6 +24,7 @@ mod sized;
 mod status;
 mod store;
 mod tables;
+mod touches;
 mod types;
 mod update;
 
@@ -43,5 +44,6 @@ pub use report::*;
 pub use status::warprow_status;
 pub use store::*;
 pub use tables::*;
+pub use touches::*;
 pub use types::*;
 pub use update::*;

@@ -422,6 +422,122 @@ static void look_ups(warprow_host_executor *executor) {
     OK(warprow_host_slot_close(slot, &error));
 }
 
+/* Look-ups note keys, an executor saves them, and the others expire. */
+static void expires(warprow_store *store, const char *folder) {
+    char first[4096], second[4096];
+    snprintf(first, sizeof first, "%s.first", folder);
+    snprintf(second, sizeof second, "%s.second", folder);
+    const char *files[] = {first, second};
+    warprow_expire_options how = {0};
+    INVALID(warprow_store_expire(store, "k", files, 1, &how, NULL, &error), "struct_size");
+    how.struct_size = sizeof how;
+    INVALID(warprow_store_expire(store, "k", files, 1, &how, NULL, &error), "before is 0");
+    INVALID(warprow_store_expire(store, "k", files, 1, NULL, NULL, &error), "before is 0");
+    how.before = 70000;
+    INVALID(warprow_store_expire(store, "k", files, 1, &how, NULL, &error), "before is 70000");
+    how.before = 5;
+    INVALID(warprow_store_expire(store, "k", files, 0, &how, NULL, &error), "no file");
+    INVALID(warprow_store_expire(store, "k", NULL, 1, &how, NULL, &error), "files");
+    FAILS(FILE, warprow_store_expire(store, "k", files, 1, &how, NULL, &error), "first");
+
+    uint64_t keys[ROWS];
+    for (int n = 0; n < ROWS; n++) {
+        keys[n] = 1000003 * (uint64_t)n + 5;
+    }
+    warprow_table_source table = source("k");
+    table.key_type = WARPROW_KEY_TYPE_U64;
+    table.keys = keys;
+    OK(warprow_store_load(store, "keyed", &table, 1, NULL, NULL, &error));
+
+    warprow_host_options host = {0};
+    host.struct_size = sizeof host;
+    warprow_host_executor *executor = NULL;
+    host.touch_epoch = 65536;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "touch_epoch is 65536");
+    host.touch_epoch = 0;
+    host.touch_reserved = 1;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "reserved");
+    host.touch_reserved = 0;
+    OK(warprow_host_executor_attach(store, &host, &executor, &error));
+    INVALID(warprow_host_executor_set_touch_epoch(executor, 3, &error), "touch_epoch");
+    INVALID(warprow_host_executor_save_touches(executor, first, &error), "touch_epoch");
+    OK(warprow_host_executor_close(executor, &error));
+    host.touch_epoch = 4;
+    for (int file = 0; file < 2; file++) {
+        OK(warprow_host_executor_attach(store, &host, &executor, &error));
+        INVALID(warprow_host_executor_set_touch_epoch(executor, 0, &error), "epoch is 0");
+        INVALID(warprow_host_executor_set_touch_epoch(executor, 65536, &error), "epoch is 65536");
+        OK(warprow_host_executor_set_touch_epoch(executor, 5, &error));
+        INVALID(warprow_host_executor_set_touch_epoch(executor, 4, &error), "epoch 4 of last touches comes before 5");
+        warprow_feature feature = {0};
+        feature.struct_size = sizeof feature;
+        feature.name = "f";
+        feature.table = "k";
+        warprow_plan_options most = {0};
+        most.struct_size = sizeof most;
+        most.max_batch = 1;
+        most.max_ids = 10;
+        warprow_host_plan *plan = NULL;
+        warprow_host_slot *slot = NULL;
+        OK(warprow_host_executor_plan(executor, &feature, 1, &most, &plan, &error));
+        OK(warprow_host_plan_slot(plan, &slot, &error));
+        float rows[10 * DIM];
+        warprow_batch batch = {0};
+        batch.struct_size = sizeof batch;
+        batch.ids = keys + 10 * file;
+        batch.id_count = 10;
+        batch.id_type = WARPROW_INT_TYPE_U64;
+        batch.batch = 1;
+        warprow_output output = {0};
+        output.struct_size = sizeof output;
+        output.rows = rows;
+        output.elements = 10 * DIM;
+        output.row_stride = DIM;
+        OK(warprow_host_slot_lookup(slot, &batch, &output, NULL, &error));
+        REQUIRE(rows[9 * DIM] == elements[(10 * file + 9) * DIM]);
+        INVALID(warprow_host_executor_save_touches(executor, NULL, &error), "file");
+        FAILS(FILE, warprow_host_executor_save_touches(executor, "/nowhere/touches", &error), "/nowhere/touches");
+        OK(warprow_host_executor_save_touches(executor, files[file], &error));
+        OK(warprow_host_slot_close(slot, &error));
+        OK(warprow_host_plan_close(plan, &error));
+        OK(warprow_host_executor_close(executor, &error));
+    }
+    HANDLE(warprow_host_executor_save_touches(executor, first, &error), "was closed");
+
+    warprow_expire_report report = {0};
+    report.struct_size = sizeof report;
+    FAILS(NOT_FOUND, warprow_store_expire(store, "u", files, 1, &how, &report, &error), "no table");
+    FAILS(UNSUPPORTED, warprow_store_expire(store, "t", files, 1, &how, &report, &error), "no keys");
+    how.before = 6;
+    FAILS(REFUSED, warprow_store_expire(store, "k", files, 2, &how, &report, &error), "would be left");
+    how.before = 5;
+    how.dry_run = 1;
+    OK(warprow_store_expire(store, "k", files, 1, &how, &report, &error));
+    REQUIRE(report.present == ROWS && report.expired == ROWS - 10 && report.removed == 0 && report.unknown == 0);
+    how.dry_run = 0;
+    how.batch = 7;
+    OK(warprow_store_expire(store, "k", files, 2, &how, &report, &error));
+    REQUIRE(report.present == ROWS && report.expired == ROWS - 20 && report.removed == ROWS - 20 && report.updated == 0);
+    OK(warprow_store_expire(store, "k", files, 2, &how, &report, &error));
+    REQUIRE(report.present == 20 && report.removed == 0);
+    uint64_t removed = 9;
+    OK(warprow_store_remove(store, "k", keys + 20, 1, NULL, &removed, &error));
+    REQUIRE(removed == 0);
+    OK(warprow_store_remove(store, "k", keys + 19, 1, NULL, &removed, &error));
+    REQUIRE(removed == 1);
+
+    INVALID(warprow_gpu_executor_set_touch_epoch(NULL, 3, &error), "warprow_gpu_executor is NULL");
+    INVALID(warprow_gpu_executor_save_touches(NULL, first, &error), "warprow_gpu_executor is NULL");
+    warprow_gpu_options gpu = {0};
+    gpu.struct_size = sizeof gpu;
+    gpu.touch_epoch = 65536;
+    warprow_gpu_executor *none = NULL;
+    INVALID(warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "touch_epoch is 65536");
+    /* A program of version 1.5 knows nothing of touches. */
+    gpu.struct_size = offsetof(warprow_gpu_options, touch_epoch);
+    FAILS(GPU, warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "");
+}
+
 static void caches(warprow_store *store, warprow_host_executor *without) {
     warprow_cache_statistics statistics = {0};
     statistics.struct_size = sizeof statistics;
@@ -570,6 +686,7 @@ int main(int argc, char **argv) {
     look_ups(executor);
     caches(store, executor);
     gpu(store);
+    expires(store, argv[1]);
     ngrams();
     /* No error is asked for. */
     REQUIRE(warprow_store_switch(store, 77, 0, NULL) == WARPROW_STATUS_NOT_FOUND);
