@@ -97,7 +97,7 @@ pub(crate) fn of_metrics<'py>(py: Python<'py>, totals: &LookupMetrics) -> Descri
 /// What the cache of a host executor has done.
 pub(crate) fn of_host_cache<'py>(py: Python<'py>, found: &CacheStatistics) -> Described<'py> {
     let dict = PyDict::new(py);
-    counts!(dict, found, lines, used, hits, misses, admissions, evictions);
+    counts!(dict, found, lines, used, hits, misses, admissions, evictions, eviction_age);
     Ok(dict)
 }
 

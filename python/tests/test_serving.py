@@ -28,6 +28,7 @@ from serving.app import App  # noqa: E402
 from serving.batcher import Batcher  # noqa: E402
 from serving.client import Lifespan, Response, call  # noqa: E402
 from serving.example_model import ROWS, ExampleModel  # noqa: E402
+from serving.metrics import Metrics  # noqa: E402
 from serving.ranker import Ranker  # noqa: E402
 from serving.requests import Refused, Sample  # noqa: E402
 
@@ -374,6 +375,17 @@ def test_metrics_and_what_the_board_shows(ranker: Ranker) -> None:
     assert asked and asked <= there, asked - there
     places = [panel["gridPos"] for panel in board["panels"]]
     assert len({(place["x"], place["y"]) for place in places}) == len(places)
+
+
+def test_counts_of_a_cache_have_names_of_their_own() -> None:
+    lookups = {"lookups": 7.0, "cache_hits": 5.0, "cache_evictions": 2.0, "cache_used": 3.0, "cache_eviction_age": 40.0}
+    text = Metrics().text(queue=0, limit=1, generation=1, lookups=lookups, drives={})
+    lines = text.splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    names = ("lookup_lookups_total", "cache_hits_total", "cache_evictions_total", "cache_used", "cache_eviction_age")
+    assert [values[f"warprow_{name}"] for name in names] == ["7", "5", "2", "3", "40"]
+    for name, kind in (("cache_hits_total", "counter"), ("cache_used", "gauge"), ("cache_eviction_age", "gauge")):
+        assert f"# TYPE warprow_{name} {kind}" in lines
 
 
 def test_requests_under_updates_swaps_and_a_failing_drive(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

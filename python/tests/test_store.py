@@ -139,7 +139,10 @@ def test_a_cache_has_what_was_read(store: warprow.Store) -> None:
         assert statistics is not None and statistics["lines"] >= 1000
         assert (statistics["used"], statistics["admissions"], statistics["evictions"]) == (len(ids), len(ids), 0)
         assert (statistics["hits"], statistics["misses"]) == (len(ids), len(ids))
-        assert executor.metrics()["ids_cached"] == len(ids)
+        assert statistics["eviction_age"] == 0
+        metrics = executor.metrics()
+        assert metrics["ids_cached"] == len(ids)
+        assert {name: metrics[f"cache_{name}"] for name in statistics} == statistics
         executor.clear_cache()
         assert (plan.lookup(ids) == table[ids]).all()
         report = plan.report()
@@ -148,7 +151,7 @@ def test_a_cache_has_what_was_read(store: warprow.Store) -> None:
         for call in (executor.warm, executor.pin, executor.unpin):
             with pytest.raises(warprow.InvalidArgument, match="an executor on the CPU"):
                 call("user", ids)
-        assert executor.cache_statistics() is None
+        assert executor.cache_statistics() is None and not [name for name in executor.metrics() if name.startswith("cache_")]
         with pytest.raises(warprow.InvalidArgument, match="cache_bytes=") as caught:
             executor.clear_cache()
         assert caught.value.argument == "cache_bytes"

@@ -36,7 +36,7 @@ pub struct HostOptions {
     /// proportion to the bytes of the other rows.
     pub dram_bytes: u64,
     /// Bytes of memory for rows that drives have delivered, which later look-ups then find there: a cache, which follows
-    /// what is looked up. What leads to the rows counts too, 66 bytes a row. All plans of the executor share it,
+    /// what is looked up. What leads to the rows counts too, 70 bytes a row. All plans of the executor share it,
     /// and tables whose rows have equal lengths share their part of it. 0: no cache.
     pub cache_bytes: u64,
     /// How rows that are looked up are counted, for [`HostExecutor::popular`](crate::HostExecutor::popular) and

@@ -39,6 +39,10 @@ pub struct CacheStatistics {
     pub admissions: u64,
     /// Rows that were given up for others.
     pub evictions: u64,
+    /// How long ago rows were last used when they were given up, on average of about the latest 64 of each shard: in different rows of
+    /// batches that were looked for in their pool since. The mean of pools, each counted as often as its rows were looked for. 0: none was
+    /// given up yet.
+    pub eviction_age: u64,
 }
 
 /// The cache of a host executor. Every row has a number of its own: a table gets a range of numbers each time it is
@@ -63,6 +67,44 @@ struct Pool {
 struct Shard {
     cache: Cache,
     rows: Memory,
+    ages: Ages,
+}
+
+/// When lines were last used, and how old they were when others took them. The shard's clock counts the rows that were looked for in it.
+#[derive(Debug)]
+struct Ages {
+    clock: u64,
+    /// By line, the lower half of the clock when it was last used.
+    used: Box<[u32]>,
+    /// The mean age of lines that were taken from a row, in which the latest of `evicted` counts most.
+    mean: f64,
+    evicted: u64,
+}
+
+/// Of so many lines that were taken from a row lately the age is averaged.
+const AVERAGED: u64 = 64;
+
+impl Ages {
+    fn new(lines: usize) -> Self {
+        Self { clock: 0, used: vec![0; lines].into(), mean: 0.0, evicted: 0 }
+    }
+
+    /// Bytes of it for each line.
+    const LINE_BYTES: usize = size_of::<u32>();
+
+    fn use_line(&mut self, line: u32) {
+        if let Some(used) = self.used.get_mut(line as usize) {
+            *used = self.clock as u32;
+        }
+    }
+
+    /// Notes that another row takes a line. An age of 2³² or more counts without its upper half.
+    fn evict(&mut self, line: u32) {
+        let Some(&used) = self.used.get(line as usize) else { return };
+        let age = f64::from((self.clock as u32).wrapping_sub(used));
+        self.evicted += 1;
+        self.mean += (age - self.mean) / self.evicted.min(AVERAGED) as f64;
+    }
 }
 
 /// Where the rows of one table are kept.
@@ -108,7 +150,9 @@ impl RowCache {
         for (stride, cold) in wanted {
             let share = usize::try_from(u128::from(bytes) * cold / all).unwrap_or(usize::MAX);
             // What leads to lines counts.
-            let needs = |lines: usize| lines.saturating_mul(stride) + Cache::bytes(lines, EVICTION, ADMISSION);
+            let needs = |lines: usize| {
+                lines.saturating_mul(stride + Ages::LINE_BYTES) + Cache::bytes(lines, EVICTION, ADMISSION)
+            };
             let rows = usize::try_from(cold / stride as u128).unwrap_or(usize::MAX).min(1 << 31);
             let (mut lines, mut too_many) = (0, (share / stride).min(rows) + 1);
             while too_many - lines > 1 {
@@ -145,8 +189,12 @@ impl RowCache {
         let Some(pool) = self.pools.get(table.pool) else { return false };
         let number = table.first + row;
         let mut shard = lock(pool.shard(number));
-        let Shard { cache, rows } = &mut *shard;
-        let kept = cache.find(number).and_then(|line| rows.bytes().get(line as usize * pool.stride..)?.get(..to.len()));
+        let Shard { cache, rows, ages } = &mut *shard;
+        ages.clock += 1;
+        let kept = cache.find(number).and_then(|line| {
+            ages.use_line(line);
+            rows.bytes().get(line as usize * pool.stride..)?.get(..to.len())
+        });
         match kept {
             Some(kept) => {
                 to.copy_from_slice(kept);
@@ -161,9 +209,14 @@ impl RowCache {
         let Some(pool) = self.pools.get(table.pool) else { return };
         let number = table.first + row;
         let mut shard = lock(pool.shard(number));
-        let Shard { cache, rows } = &mut *shard;
+        let Shard { cache, rows, ages } = &mut *shard;
+        let evictions = cache.evictions();
         // A row that is there already has the same content: it has the same number.
         let Found::Line(line) = cache.admit(number) else { return };
+        if cache.evictions() != evictions {
+            ages.evict(line);
+        }
+        ages.use_line(line);
         match rows.bytes_mut().get_mut(line as usize * pool.stride..).and_then(|line| line.get_mut(..content.len())) {
             Some(place) => place.copy_from_slice(content),
             None => _ = cache.forget(number),
@@ -190,11 +243,23 @@ impl RowCache {
             admissions: self.admissions.load(Ordering::Relaxed),
             ..CacheStatistics::default()
         };
-        for shard in self.pools.iter().flat_map(|pool| &pool.shards) {
-            let shard = lock(shard);
-            statistics.lines += shard.cache.lines() as u64;
-            statistics.used += shard.cache.used() as u64;
-            statistics.evictions += shard.cache.evictions();
+        let (mut ages, mut looked_for) = (0.0, 0.0);
+        for pool in &self.pools {
+            for shard in &pool.shards {
+                let shard = lock(shard);
+                statistics.lines += shard.cache.lines() as u64;
+                statistics.used += shard.cache.used() as u64;
+                statistics.evictions += shard.cache.evictions();
+                if shard.ages.evicted > 0 {
+                    // Of the rows that are looked for in a pool each shard sees one in as many as there are shards.
+                    let weight = shard.ages.clock as f64;
+                    ages += shard.ages.mean * pool.shards.len() as f64 * weight;
+                    looked_for += weight;
+                }
+            }
+        }
+        if looked_for > 0.0 {
+            statistics.eviction_age = (ages / looked_for) as u64;
         }
         statistics
     }
@@ -206,7 +271,8 @@ impl Pool {
         let shards = (0..shards).map(|shard| {
             let lines = lines * (shard + 1) / shards - lines * shard / shards;
             let rows = Memory::new(lines as u64 * stride as u64, "the cache")?;
-            Ok(Mutex::new(Shard { cache: Cache::new(lines, EVICTION, ADMISSION), rows }))
+            let cache = Cache::new(lines, EVICTION, ADMISSION);
+            Ok(Mutex::new(Shard { cache, rows, ages: Ages::new(lines) }))
         });
         Ok(Self { stride, shards: shards.collect::<Result<_, StoreError>>()? })
     }
@@ -271,6 +337,35 @@ mod tests {
         assert!(!cache.find(old, 8, &mut row));
         cache.clear();
         assert!(!cache.find(old, 7, &mut row));
+    }
+
+    #[test]
+    fn age_is_how_many_rows_were_looked_for_since_the_last_use() {
+        let table = test_table(1 << 20, 16, 0);
+        let cache = of(100_000, &[(&table, 0)]).unwrap();
+        let known = cache.attach(&table).unwrap();
+        let lines = cache.statistics().lines;
+        let mut row = [0; 64];
+        let mut look = |id: u64| {
+            if !cache.find(known, id, &mut row) {
+                cache.keep(known, id, &[3; 64]);
+            }
+        };
+        // Each row once: a row is given up when as many others as there are lines have come behind it, or as many as the small queue has.
+        (0..lines).for_each(&mut look);
+        assert_eq!((cache.statistics().evictions, cache.statistics().eviction_age), (0, 0));
+        (lines..4 * lines).for_each(&mut look);
+        let once = cache.statistics();
+        assert!(once.evictions == 3 * lines && (lines / 20..=lines).contains(&once.eviction_age), "{once:?}");
+        // Between two new rows come eight looks for a row that is there: all others are eight more looks older when they leave.
+        look(7);
+        for id in 4 * lines..8 * lines {
+            look(id);
+            (0..8).for_each(|_| look(7));
+        }
+        let looked = cache.statistics();
+        let times = looked.eviction_age as f64 / once.eviction_age as f64;
+        assert!((7.0..11.0).contains(&times), "{looked:?}, {once:?}");
     }
 
     #[test]

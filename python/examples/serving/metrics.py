@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 #: What `Executor.metrics` says at this moment, where all else adds up.
-_GAUGES = {"drives_failed"}
+_GAUGES = {"drives_failed", "cache_lines", "cache_used", "cache_pinned", "cache_hold", "cache_eviction_age"}
 
 
 class Histogram:
@@ -82,6 +82,8 @@ class Metrics:
         for name, value in lookups.items():
             if name in _GAUGES:
                 add(f"warprow_{name}", "gauge", f"{name} of Executor.metrics, now.", {"": value})
+            elif name.startswith("cache_"):
+                add(f"warprow_{name}_total", "counter", f"{name} of Executor.metrics.", {"": value})
             else:
                 add(f"warprow_lookup_{name}_total", "counter", f"{name} of Executor.metrics.", {"": value})
         lines.extend(self.seconds.lines("warprow_server_request_seconds", "From a request's arrival to its score."))

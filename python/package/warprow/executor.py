@@ -255,25 +255,32 @@ class Executor:
         return made
 
     def metrics(self) -> dict[str, Any]:
-        """Totals of all look-ups of an executor on the CPU: counts, and seconds in each stage.
+        """Totals of all look-ups of an executor on the CPU: counts, and seconds in each stage. With a cache, also what
+        `cache_statistics` says, on a GPU that alone, with "cache_" before each name.
 
         Raises
         ------
         InvalidArgument
-            The executor is on a GPU: modules have `report`.
+            The executor is on a GPU and has no cache: modules have `report`.
+        GpuError
+            On a GPU: the counts cannot be read.
         Closed
             The store or the executor is closed.
         Forked
             This process was forked from the one that opened the store.
         """
-        return self._host.metrics()
+        cache = self._native.cache_statistics()
+        is_cached_on_gpu = cache is not None and isinstance(self._native, _native.Gpu)
+        totals: dict[str, Any] = {} if is_cached_on_gpu else self._host.metrics()
+        return totals | {f"cache_{name}": count for name, count in (cache or {}).items()}
 
     def cache_statistics(self) -> dict[str, int] | None:
         """What the cache has done since the executor was attached; None: it has no cache.
 
         Rows that the cache has room for ("lines") and that it has ("used"), rows that were taken in ("admissions") and given up for
-        others ("evictions"). On the CPU also the different rows of batches that were looked for and found ("hits") or not ("misses").
-        On a GPU also the rows that found no line, because look-ups under way may read all that come into question ("full"), those that
+        others ("evictions"). On the CPU also the different rows of batches that were looked for and found ("hits") or not ("misses"),
+        and how long ago rows that were given up lately had been used, in different rows of batches that were looked for since
+        ("eviction_age"). On a GPU also the rows that found no line, because look-ups under way may read all that come into question ("full"), those that
         the admission refused ("refusals"), for how many look-ups a line is held that one has used ("hold"), and rows that stay until they
         are let go ("pinned").
 

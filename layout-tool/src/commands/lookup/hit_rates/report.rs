@@ -83,13 +83,17 @@ fn text(results: &Results<'_>) -> String {
     if let Some(cache) = results.cache {
         let ids = total.ids_dram + total.ids_cached + total.ids_ssd;
         text += &format!(
-            "\ncache: {} of the ids from {}, of which {} are in use; {} different rows of batches found, {} read, {} evicted",
+            "\ncache: {} of the ids from {}, of which {} are in use; {} different rows of batches found, {} read, {} evicted{}",
             percent((ids > 0).then(|| total.ids_cached as f64 / ids as f64)),
             units::plural(cache.lines, "line"),
             units::count(cache.used),
             units::count(cache.hits),
             units::count(cache.misses),
             units::count(cache.evictions),
+            match cache.evictions {
+                0 => String::new(),
+                _ => format!(", {} rows after their last use", units::count(cache.eviction_age)),
+            },
         );
     }
     if let Some((hit, error)) = results.planned() {
@@ -124,7 +128,7 @@ fn json(args: &LookupArgs, results: &Results<'_>) -> Value {
         "cache_bytes": args.cache.unwrap_or(0),
         "cache": results.cache.map(|cache| json!({
             "lines": cache.lines, "used": cache.used, "hits": cache.hits, "misses": cache.misses,
-            "admissions": cache.admissions, "evictions": cache.evictions,
+            "admissions": cache.admissions, "evictions": cache.evictions, "eviction_age": cache.eviction_age,
         })),
         "planned": results.planned().map(|(hit, error)| json!({ "hit_rate": hit, "error": error })),
     });
