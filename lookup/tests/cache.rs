@@ -386,6 +386,10 @@ fn a_cache_that_helps_nobody_is_refused() {
     assert!(error.contains("64 rows"), "{error}");
     let error = attach(HostOptions::default().with_cache_bytes(1 << 20).with_dram_bytes(1 << 20));
     assert!(error.contains("no row is on a drive"), "{error}");
+    let error = attach(HostOptions::default().with_table_cache("t", 1 << 16));
+    assert!(error.contains("come to 65536 bytes, and the cache has 0"), "{error}");
+    let error = attach(HostOptions::default().with_cache_bytes(1 << 20).with_table_cache("absent", 1 << 16));
+    assert!(error.contains("no table \"absent\""), "{error}");
     let host = HostExecutor::attach(&fixture.store, HostOptions::default()).unwrap();
     assert_eq!(host.cache_statistics(), None);
 }

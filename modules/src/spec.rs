@@ -76,6 +76,9 @@ pub struct ExecutorSpec {
     pub prefetch_priority: PrioritySpec,
     #[serde(default)]
     pub cache_bytes: u64,
+    /// Tables, and how many of `cache_bytes` each has to itself, on the host alone.
+    #[serde(default)]
+    pub cache_shares: Vec<(String, u64)>,
     /// `None`: as many as `GpuOptions` has by default.
     #[serde(default)]
     pub cache_batch_rows: Option<u64>,
@@ -183,6 +186,7 @@ impl ExecutorSpec {
     /// Options of an executor on the host.
     pub fn on_host(&self) -> Result<HostOptions, ModuleError> {
         let mut options = HostOptions::default().with_dram_bytes(self.dram_bytes).with_cache_bytes(self.cache_bytes);
+        options.cache_shares.clone_from(&self.cache_shares);
         (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
         options.timeout = self.timeout()?;
         options.counters = self.counters();
@@ -191,7 +195,15 @@ impl ExecutorSpec {
     }
 
     /// Options of an executor on a GPU.
+    ///
+    /// # Errors
+    /// [`ModuleError`] for options that make no sense, and for shares of the cache, which are of executors on the host.
     pub fn on_gpu(&self) -> Result<GpuOptions, ModuleError> {
+        if !self.cache_shares.is_empty() {
+            let text =
+                "tables share the cache of an executor on a GPU: leave cache_shares out, or attach one on \"cpu\"";
+            return Err(ModuleError::invalid("cache_shares", text));
+        }
         let options = GpuOptions::default().with_hbm_bytes(self.hbm_bytes).with_dram_bytes(self.dram_bytes);
         let options = self.hbm_rows.iter().fold(options, |options, (table, rows)| options.with_hbm_rows(table, *rows));
         let mut options = self.timeout()?.into_iter().fold(options, GpuOptions::with_timeout);

@@ -35,6 +35,7 @@ pub(crate) struct AttachArgs {
     prefetch_multiprocessors: Option<u32>,
     prefetch_priority: String,
     cache_bytes: u64,
+    cache_shares: Vec<(String, u64)>,
     cache_batch_rows: Option<u64>,
     cache_admission: AdmissionArg,
     peer_gpu: Option<u32>,
@@ -79,6 +80,7 @@ impl AttachArgs {
                 PrioritySpec::High
             },
             cache_bytes: self.cache_bytes,
+            cache_shares: self.cache_shares,
             cache_batch_rows: self.cache_batch_rows,
             cache_admission: self.cache_admission.into(),
             peer_gpu: self.peer_gpu,

@@ -157,6 +157,43 @@ def test_a_cache_has_what_was_read(store: warprow.Store) -> None:
         assert caught.value.argument == "cache_bytes"
 
 
+def test_a_table_has_a_share_of_the_cache(store: warprow.Store) -> None:
+    tables = {"item": rows(1000, 128), "user": 2 * rows(1000, 128)}
+    store.load(tables)
+    ids = np.arange(1000)
+    # Room for about 300 of the 2,000 rows, of which 220 are of one table.
+    shares = {"item": 220 * 600}
+    with store.attach(cache_bytes=300 * 600, cache_shares=shares) as executor:
+        assert "cache_shares=" in repr(executor)
+        plans = {name: executor.plan([warprow.Feature(name, name)], max_batch=1000, max_ids=1000) for name in tables}
+
+        def cached(name: str, ids: np.ndarray) -> int:
+            assert (plans[name].lookup(ids) == tables[name][ids]).all()
+            report = plans[name].report()
+            assert report is not None
+            return int(report["ids_cached"])
+
+        assert cached("item", ids[:200]) == 0
+        for first in range(0, 3000, 40):
+            cached("user", ids[first % 1000 : first % 1000 + 40])
+        assert cached("item", ids[:200]) == 200
+        statistics = executor.cache_statistics()
+        assert statistics is not None and 250 < statistics["lines"] < 340
+        assert statistics["evictions"] > 2000 and 0 < statistics["eviction_age"] < 1000
+    for shares, words in (
+        ({"item": 1 << 30}, "come to 1073741824 bytes, and the cache has 1048576"),
+        ({"item": 1000}, "no room for 64 rows"),
+    ):
+        with pytest.raises(warprow.InvalidArgument, match=words):
+            store.attach(cache_bytes=1 << 20, cache_shares=shares)
+    with pytest.raises(warprow.InvalidArgument, match="\"item\".* all its rows lie in DRAM"):
+        store.attach(cache_bytes=1 << 20, dram_bytes=1 << 30, cache_shares={"item": 1 << 19})
+    with pytest.raises(warprow.InvalidArgument, match="the cache has 0"):
+        store.attach(cache_shares={"item": 1 << 19})
+    with pytest.raises(warprow.NoSuchTable, match="shop"):
+        store.attach(cache_bytes=1 << 20, cache_shares={"shop": 1 << 19})
+
+
 def test_memory_follows_what_is_looked_up(store: warprow.Store) -> None:
     table = rows(1000, 16)
     store.load({"user": table})

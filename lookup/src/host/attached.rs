@@ -180,12 +180,12 @@ impl Attached {
             touches.leave(store, &noted_before, &noted)?;
         }
         let cache = match before.and_then(|before| before.cache.clone()) {
-            None if options.cache_bytes != 0 => {
+            None if options.cache_bytes != 0 || !options.cache_shares.is_empty() => {
                 let claims: Vec<_> = tables
                     .iter()
                     .map(|it: &HostTable| Claim { table: it.located.table(), hot_rows: it.hot_rows })
                     .collect();
-                Some(Arc::new(RowCache::new(options.cache_bytes, &claims)?))
+                Some(Arc::new(RowCache::new(options.cache_bytes, &options.cache_shares, &claims)?))
             }
             cache => cache,
         };

@@ -37,8 +37,11 @@ pub struct HostOptions {
     pub dram_bytes: u64,
     /// Bytes of memory for rows that drives have delivered, which later look-ups then find there: a cache, which follows
     /// what is looked up. What leads to the rows counts too, 70 bytes a row. All plans of the executor share it,
-    /// and tables whose rows have equal lengths share their part of it. 0: no cache.
+    /// and tables whose rows have equal lengths share their part of it, but for those that have `cache_shares`. 0: no cache.
     pub cache_bytes: u64,
+    /// Tables, and how many of `cache_bytes` each has to itself: its rows take no place of others', and theirs none of its. All other
+    /// tables share the rest.
+    pub cache_shares: Vec<(String, u64)>,
     /// How rows that are looked up are counted, for [`HostExecutor::popular`](crate::HostExecutor::popular) and
     /// [`HostExecutor::start_reranker`](crate::HostExecutor::start_reranker). That takes a thread, which is idle where nothing is looked
     /// up. `None`: they are not counted.
@@ -76,6 +79,7 @@ impl Default for HostOptions {
         Self {
             dram_bytes: 0,
             cache_bytes: 0,
+            cache_shares: Vec::new(),
             counters: None,
             touch_epoch: None,
             queue_pairs: 1,
@@ -99,6 +103,15 @@ impl HostOptions {
     #[must_use]
     pub fn with_cache_bytes(self, cache_bytes: u64) -> Self {
         Self { cache_bytes, ..self }
+    }
+
+    /// The options with `bytes` bytes of the cache for rows of `table` alone. [`HostExecutor::attach`](crate::HostExecutor::attach)
+    /// refuses shares that come to more than `cache_bytes`, of tables that are not there, have no rows on drives or another share, and
+    /// such that have no room for 64 rows.
+    #[must_use]
+    pub fn with_table_cache(mut self, table: impl Into<String>, bytes: u64) -> Self {
+        self.cache_shares.push((table.into(), bytes));
+        self
     }
 
     /// The options with rows counted as `counters` says.

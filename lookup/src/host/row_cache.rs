@@ -60,6 +60,8 @@ pub(crate) struct RowCache {
 #[derive(Debug)]
 struct Pool {
     stride: usize,
+    /// The table that has them to itself; `None`: all tables without lines of their own whose rows are so long.
+    owner: Option<String>,
     shards: Box<[Mutex<Shard>]>,
 }
 
@@ -122,19 +124,83 @@ pub(crate) struct Claim<'a> {
     pub hot_rows: u64,
 }
 
+impl Claim<'_> {
+    fn cold(&self) -> u64 {
+        self.table.rows - self.hot_rows.min(self.table.rows)
+    }
+}
+
+fn refuse<T>(reason: String) -> Result<T, StoreError> {
+    Err(StoreError::ExecutorOptions { reason })
+}
+
+/// The bytes that shares of a cache leave to other tables.
+fn check_shares(bytes: u64, shares: &[(String, u64)], claims: &[Claim<'_>]) -> Result<u64, StoreError> {
+    for (nth, (table, _)) in shares.iter().enumerate() {
+        let Some(claim) = claims.iter().find(|claim| claim.table.name == *table) else {
+            let known = claims.iter().map(|claim| claim.table.name.clone()).collect();
+            return Err(StoreError::NoSuchTable { table: table.clone(), known });
+        };
+        if shares.iter().take(nth).any(|(before, _)| before == table) {
+            return refuse(format!("table {table:?} has two shares of the cache: give it one"));
+        }
+        if claim.cold() == 0 {
+            return refuse(format!(
+                "table {table:?} has a share of the cache, which is for rows on drives, and all its rows lie in DRAM: leave the share out"
+            ));
+        }
+    }
+    let all = shares.iter().fold(0u64, |all, (_, share)| all.saturating_add(*share));
+    match bytes.checked_sub(all) {
+        Some(rest) => Ok(rest),
+        None => refuse(format!(
+            "the shares of tables in the cache come to {all} bytes, and the cache has {bytes}: give cache_bytes {all} or more, or smaller shares"
+        )),
+    }
+}
+
+/// How many lines of `stride` bytes, with what leads to them, `bytes` have room for: not more than there are rows, which take `cold` bytes.
+/// The error is how many bytes the fewest lines take.
+fn lines_in(bytes: u64, stride: usize, cold: u128) -> Result<usize, usize> {
+    let bytes = usize::try_from(bytes).unwrap_or(usize::MAX);
+    let needs =
+        |lines: usize| lines.saturating_mul(stride + Ages::LINE_BYTES) + Cache::bytes(lines, EVICTION, ADMISSION);
+    let rows = usize::try_from(cold / stride as u128).unwrap_or(usize::MAX).min(1 << 31);
+    let (mut lines, mut too_many) = (0, (bytes / stride).min(rows) + 1);
+    while too_many - lines > 1 {
+        let middle = lines + (too_many - lines) / 2;
+        if needs(middle) <= bytes { lines = middle } else { too_many = middle }
+    }
+    let least = LEAST_LINES.min(rows);
+    if lines >= least { Ok(lines) } else { Err(needs(least)) }
+}
+
 fn stride_of(table: &Table) -> usize {
     (table.row_bytes() as usize).next_multiple_of(STEP)
 }
 
 impl RowCache {
-    /// A cache of `bytes` bytes, which tables of one stride share. Pools of different strides have shares in proportion
-    /// to the bytes of their tables' rows on drives.
-    pub(crate) fn new(bytes: u64, claims: &[Claim<'_>]) -> Result<Self, StoreError> {
-        let refuse = |reason: String| Err(StoreError::ExecutorOptions { reason });
+    /// A cache of `bytes` bytes. Each table among `shares` has so many of them to itself. The other tables of one stride share a pool;
+    /// pools of different strides have parts of the rest in proportion to the bytes of their tables' rows on drives.
+    pub(crate) fn new(bytes: u64, shares: &[(String, u64)], claims: &[Claim<'_>]) -> Result<Self, StoreError> {
+        let rest = check_shares(bytes, shares, claims)?;
         let mut wanted: Vec<(usize, u128)> = Vec::new();
+        let mut pools = Vec::new();
         for claim in claims {
             let stride = stride_of(claim.table);
-            let cold = u128::from(claim.table.rows - claim.hot_rows.min(claim.table.rows)) * stride as u128;
+            let cold = u128::from(claim.cold()) * stride as u128;
+            if let Some((table, share)) = shares.iter().find(|(table, _)| *table == claim.table.name) {
+                match lines_in(*share, stride, cold) {
+                    Ok(lines) => pools.push(Pool::new(stride, lines, Some(table.clone()))?),
+                    Err(needed) => {
+                        return refuse(format!(
+                            "the share of table {table:?} in the cache, {share} bytes, has no room for {LEAST_LINES} rows: give it {} bytes or more",
+                            needed.next_multiple_of(1024)
+                        ));
+                    }
+                }
+                continue;
+            }
             match wanted.iter_mut().find(|(it, _)| *it == stride) {
                 _ if cold == 0 => {}
                 Some((_, bytes)) => *bytes += cold,
@@ -142,28 +208,17 @@ impl RowCache {
             }
         }
         let all: u128 = wanted.iter().map(|&(_, bytes)| bytes).sum();
-        if all == 0 {
+        if all == 0 && pools.is_empty() {
             let reason = "a cache of rows on drives, and no row is on a drive: leave cache_bytes at 0";
             return refuse(reason.to_owned());
         }
-        let (mut pools, mut needed) = (Vec::with_capacity(wanted.len()), u128::MAX >> 1);
+        let mut needed = u128::MAX >> 1;
         for (stride, cold) in wanted {
-            let share = usize::try_from(u128::from(bytes) * cold / all).unwrap_or(usize::MAX);
-            // What leads to lines counts.
-            let needs = |lines: usize| {
-                lines.saturating_mul(stride + Ages::LINE_BYTES) + Cache::bytes(lines, EVICTION, ADMISSION)
-            };
-            let rows = usize::try_from(cold / stride as u128).unwrap_or(usize::MAX).min(1 << 31);
-            let (mut lines, mut too_many) = (0, (share / stride).min(rows) + 1);
-            while too_many - lines > 1 {
-                let middle = lines + (too_many - lines) / 2;
-                if needs(middle) <= share { lines = middle } else { too_many = middle }
-            }
-            // A pool of few lines would hit seldom. Its tables do without, and its share stays free.
-            let least = LEAST_LINES.min(rows);
-            match lines >= least {
-                true => pools.push(Pool::new(stride, lines)?),
-                false => needed = needed.min(needs(least) as u128 * all / cold + 1),
+            let part = u64::try_from(u128::from(rest) * cold / all).unwrap_or(u64::MAX);
+            // A pool of few lines would hit seldom. Its tables do without, and its part stays free.
+            match lines_in(part, stride, cold) {
+                Ok(lines) => pools.push(Pool::new(stride, lines, None)?),
+                Err(needs) => needed = needed.min(needs as u128 * all / cold + 1),
             }
         }
         if pools.is_empty() {
@@ -180,7 +235,11 @@ impl RowCache {
     /// their length.
     pub(crate) fn attach(&self, table: &Table) -> Option<CachedTable> {
         let stride = stride_of(table);
-        let pool = self.pools.iter().position(|pool| pool.stride == stride)?;
+        let own = self.pools.iter().position(|pool| pool.owner.as_ref() == Some(&table.name));
+        let pool = match own {
+            Some(own) => Some(own).filter(|&own| self.pools.get(own).is_some_and(|pool| pool.stride == stride)),
+            None => self.pools.iter().position(|pool| pool.owner.is_none() && pool.stride == stride),
+        }?;
         Some(CachedTable { pool, first: self.next_number.fetch_add(table.rows, Ordering::Relaxed) })
     }
 
@@ -266,7 +325,7 @@ impl RowCache {
 }
 
 impl Pool {
-    fn new(stride: usize, lines: usize) -> Result<Self, StoreError> {
+    fn new(stride: usize, lines: usize, owner: Option<String>) -> Result<Self, StoreError> {
         let shards = (lines / LINES_OF_SHARD).clamp(1, SHARDS);
         let shards = (0..shards).map(|shard| {
             let lines = lines * (shard + 1) / shards - lines * shard / shards;
@@ -274,7 +333,7 @@ impl Pool {
             let cache = Cache::new(lines, EVICTION, ADMISSION);
             Ok(Mutex::new(Shard { cache, rows, ages: Ages::new(lines) }))
         });
-        Ok(Self { stride, shards: shards.collect::<Result<_, StoreError>>()? })
+        Ok(Self { stride, owner, shards: shards.collect::<Result<_, StoreError>>()? })
     }
 
     fn shard(&self, number: u64) -> &Mutex<Shard> {
@@ -291,7 +350,17 @@ mod tests {
 
     fn of(bytes: u64, tables: &[(&Table, u64)]) -> Result<RowCache, StoreError> {
         let claims: Vec<_> = tables.iter().map(|&(table, hot_rows)| Claim { table, hot_rows }).collect();
-        RowCache::new(bytes, &claims)
+        RowCache::new(bytes, &[], &claims)
+    }
+
+    fn shared(bytes: u64, shares: &[(&str, u64)], tables: &[(&Table, u64)]) -> Result<RowCache, StoreError> {
+        let claims: Vec<_> = tables.iter().map(|&(table, hot_rows)| Claim { table, hot_rows }).collect();
+        let shares: Vec<_> = shares.iter().map(|&(table, share)| (table.to_owned(), share)).collect();
+        RowCache::new(bytes, &shares, &claims)
+    }
+
+    fn named(name: &str, rows: u64, dim: u32) -> Table {
+        Table { name: name.to_owned(), ..test_table(rows, dim, 0) }
     }
 
     #[test]
@@ -305,6 +374,57 @@ mod tests {
         assert!((1400..1820).contains(&lines[0]) && (500..1820).contains(&lines[1]), "{lines:?}");
         // Not more lines than rows.
         assert_eq!(of(1 << 40, &[(&narrow, 9000)]).unwrap().statistics().lines, 1000);
+    }
+
+    #[test]
+    fn a_table_with_a_share_has_lines_of_its_own() {
+        let (item, user, shop) = (named("item", 10_000, 16), named("user", 10_000, 16), named("shop", 10_000, 128));
+        let all = [(&item, 0), (&user, 0), (&shop, 0)];
+        let cache = shared(1 << 20, &[("item", 1 << 18)], &all).unwrap();
+        let lines_of = |table| {
+            let pool = &cache.pools[cache.attach(table).unwrap().pool];
+            pool.shards.iter().map(|it| lock(it).cache.lines()).sum::<usize>()
+        };
+        let share = (1 << 18) / (64 + 4 + 66);
+        assert!((share - 100..share + 200).contains(&lines_of(&item)), "{}", lines_of(&item));
+        assert_ne!(cache.attach(&item).unwrap().pool, cache.attach(&user).unwrap().pool);
+        // The others share what is left as they would the whole: user has a ninth of it.
+        let rest = shared((1 << 20) - (1 << 18), &[], &[(&user, 0), (&shop, 0)]).unwrap();
+        assert_eq!(
+            cache.statistics().lines - lines_of(&item) as u64,
+            rest.statistics().lines,
+            "lines of tables without a share"
+        );
+        // However many rows of others come, those of the share stay.
+        let (item, user) = (cache.attach(&item).unwrap(), cache.attach(&user).unwrap());
+        (0..500).for_each(|row| cache.keep(item, row, &[1; 64]));
+        (0..10_000).for_each(|row| cache.keep(user, row, &[2; 64]));
+        let mut row = [0; 64];
+        assert!((0..500).all(|id| cache.find(item, id, &mut row) && row == [1; 64]));
+        // A share that is all of the cache leaves the other tables out.
+        let whole = shared(1 << 18, &[("shop", 1 << 18)], &all).unwrap();
+        assert!(whole.attach(&shop).is_some() && whole.attach(&named("user", 10_000, 16)).is_none());
+        // Rows of another length, as those of another generation may be, have no place in it.
+        assert!(whole.attach(&named("shop", 10_000, 16)).is_none());
+    }
+
+    #[test]
+    fn shares_that_make_no_sense_are_refused() {
+        let (item, user) = (named("item", 10_000, 16), named("user", 10_000, 16));
+        let all = [(&item, 0), (&user, 10_000)];
+        let reason = |shares: &[(&str, u64)]| shared(1 << 20, shares, &all).unwrap_err().to_string();
+        let error = reason(&[("item", (1 << 20) + 1)]);
+        assert!(error.contains("come to 1048577 bytes, and the cache has 1048576"), "{error}");
+        let error = reason(&[("item", u64::MAX), ("item", 1)]);
+        assert!(error.contains("\"item\" has two shares"), "{error}");
+        let error = reason(&[("items", 1 << 18)]);
+        assert!(error.contains("no table \"items\"") && error.contains("user"), "{error}");
+        let error = reason(&[("user", 1 << 18)]);
+        assert!(error.contains("\"user\"") && error.contains("lie in DRAM"), "{error}");
+        let error = reason(&[("item", 1000)]);
+        let needed = error.rsplit("give it ").next().unwrap().split(' ').next().unwrap().parse().unwrap();
+        shared(1 << 20, &[("item", needed)], &all).expect("the remedy helps");
+        assert!(needed < 16_384 && error.contains("\"item\""), "{error}");
     }
 
     #[test]

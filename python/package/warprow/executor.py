@@ -83,6 +83,7 @@ class Options:
     prefetch_multiprocessors: int | None = None
     prefetch_priority: str = "high"
     cache_bytes: int = 0
+    cache_shares: tuple[tuple[str, int], ...] = ()
     cache_batch_rows: int | None = None
     cache_admission: float | str = "always"
     peer_gpu: int | None = None

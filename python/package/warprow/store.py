@@ -1025,6 +1025,7 @@ class Store:
         prefetch_multiprocessors: int | None = None,
         prefetch_priority: str = "high",
         cache_bytes: int = 0,
+        cache_shares: Mapping[str, int] | Iterable[tuple[str, int]] | None = None,
         cache_batch_rows: int | None = None,
         cache_admission: float | str = "always",
         peer_gpu: int | None = None,
@@ -1064,6 +1065,9 @@ class Store:
         cache_bytes : int
             Bytes of memory, on a GPU of GPU memory, for rows that look-ups read from drives and later ones then find there; 0: no row
             is cached.
+        cache_shares : mapping of str to int, optional
+            On the CPU, how many of `cache_bytes` a table has to itself; tables that are not named share the rest. By default all tables
+            share all.
         cache_batch_rows : int, optional
             On a GPU, how many different rows on drives a usual batch has; by default 262,144. Caches of many such batches hold lines
             for longer that a look-up has used.
@@ -1093,7 +1097,7 @@ class Store:
         WrongType
             An option is of another type than is named above.
         NoSuchTable
-            `hbm_rows` names a table that the store does not have.
+            `hbm_rows` or `cache_shares` names a table that the store does not have.
         Busy
             Drives have no queue pairs left, or another executor on the GPU has drives that cannot be shared.
         GpuError
@@ -1117,6 +1121,7 @@ class Store:
             prefetch_multiprocessors=prefetch_multiprocessors,
             prefetch_priority=prefetch_priority,
             cache_bytes=cache_bytes,
+            cache_shares=cache_shares,
             cache_batch_rows=cache_batch_rows,
             cache_admission=cache_admission,
             peer_gpu=peer_gpu,
@@ -1144,10 +1149,11 @@ class Store:
             overlay_bytes=number("overlay_bytes", of["overlay_bytes"]),
             adopting=_options.flag("adopting", of["adopting"]),
             timeout=None if of["timeout"] is None else _options.seconds("timeout", of["timeout"]),
-            hbm_rows=self._hbm_rows(of["hbm_rows"]),
+            hbm_rows=self._of_tables("hbm_rows", of["hbm_rows"], "rows"),
             prefetch_multiprocessors=maybe("prefetch_multiprocessors", of["prefetch_multiprocessors"], 1, 1 << 32),
             prefetch_priority=_options.choice("prefetch_priority", of["prefetch_priority"], ("high", "normal")),
             cache_bytes=number("cache_bytes", of["cache_bytes"]),
+            cache_shares=self._of_tables("cache_shares", of["cache_shares"], "bytes"),
             cache_batch_rows=maybe("cache_batch_rows", of["cache_batch_rows"], 1),
             cache_admission=_admission(of["cache_admission"]),
             peer_gpu=maybe("peer_gpu", of["peer_gpu"], 0, 1 << 32),
@@ -1156,19 +1162,21 @@ class Store:
             touch_epoch=None if of["touch_epoch"] is None else epoch_of("touch_epoch", of["touch_epoch"]),
         )
 
-    def _hbm_rows(self, given: Mapping[str, int] | Iterable[tuple[str, int]] | None) -> tuple[tuple[str, int], ...]:
-        wanted = "a mapping of tables to numbers of rows"
+    def _of_tables(
+        self, argument: str, given: Mapping[str, int] | Iterable[tuple[str, int]] | None, of: str
+    ) -> tuple[tuple[str, int], ...]:
+        wanted = f"a mapping of tables to numbers of {of}"
         try:
             of_tables = dict(given or ())
         except (TypeError, ValueError) as error:
-            raise wrong_type("hbm_rows", f"{_options.told(given)}: give {wanted}") from error
-        for name, rows in of_tables.items():
+            raise wrong_type(argument, f"{_options.told(given)}: give {wanted}") from error
+        for name, count in of_tables.items():
             if not isinstance(name, str):
-                raise wrong_type("hbm_rows", f"{_options.told(name)} in the place of a table's name: give {wanted}")
+                raise wrong_type(argument, f"{_options.told(name)} in the place of a table's name: give {wanted}")
             self.table(name)
-            of_tables[name] = _options.number("hbm_rows", rows, -1 << 63)
+            of_tables[name] = _options.number(argument, count, -1 << 63)
             if of_tables[name] < 0:
-                raise invalid("hbm_rows", f"{rows} rows of {name!r}: give a number from 0 on")
+                raise invalid(argument, f"{count} {of} of {name!r}: give a number from 0 on")
         return tuple(of_tables.items())
 
     def _shared(self, device: str, options: Options) -> Executor:
