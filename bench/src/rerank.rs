@@ -1,7 +1,8 @@
 //! Look-ups beside a DRAM tier that follows, against look-ups in calm times, on a drive with a real one's timing.
 
 use std::cell::RefCell;
-use std::sync::mpsc::channel;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -14,25 +15,23 @@ use crate::lookup::{LookupSetup, Ours, Race, TABLE};
 
 /// Batches between two looks at the clock.
 const TURN: u64 = 16;
-/// Intervals of a window.
-const INTERVALS: u32 = 4;
 /// One id in so many is counted.
 const EVERY: u32 = 4;
 
-/// Look-ups in windows of calm, and in windows with a reranker.
+/// Look-ups in windows of calm, and in windows in each of which a round runs.
 #[derive(Debug)]
 pub struct RerankResult {
-    /// How long the reranker rests between two rounds.
+    /// How long calm windows are at least.
     pub interval: Duration,
-    /// Bytes a second that it reads and writes at most.
+    /// Bytes a second that a round reads and writes at most.
     pub rate: u64,
     /// Rows in DRAM.
     pub hot_rows: u64,
     /// Batches in calm windows.
     pub calm: Latencies,
-    /// Batches beside the reranker.
+    /// Batches beside rounds.
     pub beside: Latencies,
-    /// The 99th percentiles of pairs of windows in microseconds, beside the reranker first.
+    /// The 99th percentiles of pairs of windows in microseconds, beside rounds first.
     pub p99_us: PairedTimes,
     /// Rounds that exchanged rows.
     pub rounds: u64,
@@ -42,9 +41,9 @@ pub struct RerankResult {
     pub checked: u64,
 }
 
-/// Looks up batches of uniform ids in windows of four intervals for about `time`: in every second one, a reranker exchanges rows in DRAM each
-/// `interval`. Which ids were counted most is chance; so a batch finds as many of its rows in DRAM in all windows, and what differs is
-/// the disturbance.
+/// Looks up batches of uniform ids for about `time`, in windows: in every second one a round of a reranker exchanges rows in DRAM, and the
+/// window lasts as long as the round. Calm ones last as long as the round before, and `interval` at least. Which ids were counted most is
+/// chance; so a batch finds as many of its rows in DRAM in all windows, and what differs is the disturbance.
 pub fn run(
     setup: &LookupSetup,
     profile: TimingProfile,
@@ -59,7 +58,7 @@ pub fn run(
         "{hot_rows} of {} rows in DRAM: some rows must be there, and some not",
         setup.rows()
     );
-    ensure!(!interval.is_zero(), "an interval of 0: a reranker rests between two rounds");
+    ensure!(!interval.is_zero(), "an interval of 0: calm windows last for some time");
     let fixture = Fixture { media: Media::Ram, profile, room: 2, ..Fixture::default() };
     let table = FixtureTable { hot_rows, ..FixtureTable::new(TABLE, setup.content()) };
     let store = fixture.store(&[table], None).context("no drive in memory")?;
@@ -67,49 +66,62 @@ pub fn run(
     let dram = hot_rows * u64::from(setup.dim) * 4;
     let mut ours = Ours::attach(&store, &setup, HostOptions::default().with_dram_bytes(dram).with_counters(counters))?;
     // A newcomer has come as often as who leaves: rows are exchanged in each round.
-    let options = RerankerOptions::default().with_interval(interval).with_newcomer_factor(1.0);
+    let options = RerankerOptions::default().with_newcomer_factor(1.0);
     let rate = options.bytes_per_second;
     let mut race = Race::new(&setup, false)?;
     let mut next = 0;
-    let mut window = |ours: &mut Ours, length: Duration| -> anyhow::Result<Latencies> {
+    let mut window = |ours: &mut Ours, goes_on: &dyn Fn() -> bool| -> anyhow::Result<Latencies> {
         let mut latencies = Latencies::new();
-        let began = Instant::now();
-        while began.elapsed() < length {
+        while goes_on() || latencies.count() == 0 {
             race.turn(ours, next, TURN, &mut latencies)?;
             next += TURN;
         }
         Ok(latencies)
     };
-    let length = interval * INTERVALS;
-    window(&mut ours, length)?;
+    let for_some = |length: Duration| {
+        let began = Instant::now();
+        move || began.elapsed() < length
+    };
+    window(&mut ours, &for_some(4 * interval))?;
     let (mut calm, mut beside) = (Latencies::new(), Latencies::new());
     let (mut rounds, mut moved) = (0, 0);
+    let length = std::cell::Cell::new(interval);
     let shared = RefCell::new((&mut ours, &mut window));
     let p99_us = PairedTimes::alternate_for(
         time,
         3,
         |_| {
             let (ours, window) = &mut *shared.borrow_mut();
-            let (told, rounds_made) = channel();
-            let reranker = ours.host().start_reranker(&options, move |round| _ = told.send(round))?;
-            let latencies = window(ours, length)?;
-            drop(reranker);
-            for round in rounds_made {
-                let rows = round?.rows();
-                moved += rows;
-                rounds += u64::from(rows > 0);
-            }
+            let host = ours.host().clone();
+            let over = AtomicBool::new(false);
+            let began = Instant::now();
+            let (latencies, round) = thread::scope(|scope| {
+                let round = scope.spawn(|| {
+                    let round = host.rerank_by_counts(&options);
+                    over.store(true, Ordering::Relaxed);
+                    round
+                });
+                let latencies = window(ours, &|| !over.load(Ordering::Relaxed));
+                (latencies, round.join())
+            });
+            length.set(began.elapsed().max(interval));
+            let (latencies, round) = (latencies?, round.ok().context("a round panicked")??);
+            moved += round.rows();
+            rounds += u64::from(round.rows() > 0);
             beside.add(&latencies);
             anyhow::Ok(latencies.percentile_us(99.0))
         },
         |_| {
             let (ours, window) = &mut *shared.borrow_mut();
-            let latencies = window(ours, length)?;
+            let latencies = window(ours, &for_some(length.get()))?;
             calm.add(&latencies);
             Ok(latencies.percentile_us(99.0))
         },
     )?;
-    ensure!(rounds > 0, "no round exchanged rows: give it longer intervals or more time");
+    ensure!(
+        rounds > 0,
+        "no round exchanged rows: look-ups have counted no row twice, so give it longer intervals or more time"
+    );
     let checked = race.checked;
     Ok(RerankResult { interval, rate, hot_rows, calm, beside, p99_us, rounds, moved, checked })
 }

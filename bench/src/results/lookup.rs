@@ -362,10 +362,10 @@ impl From<&HostCacheResult> for HostCacheShares {
     }
 }
 
-/// Look-ups in calm windows, and in windows in which a DRAM tier follows.
+/// Look-ups in calm windows, and in windows in which a round has a DRAM tier follow.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct RerankWindows {
-    /// Milliseconds between two rounds.
+    /// Milliseconds that calm windows last at least.
     pub interval_ms: f64,
     /// Bytes a second that rounds read and write at most.
     pub rate: u64,

@@ -57,8 +57,8 @@ use warprow_workload::units::bytes;
 /// host-cache: batches of different ids, of which 0, 50 and 90 % are in the executor's cache, with that cache and without it. No rows are in
 /// DRAM otherwise. On a drive with --profile's timing whose rows are computed.
 ///
-/// rerank: batches of uniform ids in windows of four --interval, in every second of which a thread exchanges rows in DRAM each --interval.
-/// Its 99th percentile is that of a window, and the ratio that of two windows next to each other. On a drive in memory with --profile's timing.
+/// rerank: batches of uniform ids in windows: in every second one a round exchanges rows in DRAM, and the window lasts as long as that. The ratio
+/// is of the 99th percentiles of two windows next to each other. On a drive in memory with --profile's timing.
 ///
 /// --gpu: the GPU executor instead, with options of its own: see bench-lookup --gpu --help.
 #[derive(Debug, Parser)]
@@ -77,7 +77,7 @@ Examples:
   bench-lookup --only merging --profile gen5-tlc --size 64M --alpha 0 --hot 0
   bench-lookup --only landing --size 256M --alpha 0 --hot 0 --dim 1024 --drives 2 --threads 4
   bench-lookup --only host-cache --profile gen5-tlc --batch 1024
-  bench-lookup --only rerank --size 256M --batch 64 --interval 1000 --seconds 60
+  bench-lookup --only rerank --size 256M --batch 64 --seconds 60
   bench-lookup --gpu --help             # look-ups by the GPU: Criteo-shaped tables, latencies, the caller's time"
 )]
 struct Args {
@@ -123,7 +123,7 @@ struct Args {
     /// ahead: microseconds that the caller waits in each step; as long as a look-up takes by default.
     #[arg(long)]
     work: Option<f64>,
-    /// rerank: milliseconds between two rounds.
+    /// rerank: milliseconds that windows without a round last at least.
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
     interval: u64,
     /// landing: the most threads.
@@ -412,13 +412,12 @@ fn show_host_cache(args: &Args, result: &HostCacheResult, text: &mut String) -> 
 fn show_rerank(args: &Args, result: &RerankResult, text: &mut String) -> std::fmt::Result {
     writeln!(
         text,
-        "{} B of rows of {} B, uniform, batches of {}, {} rows in DRAM, a drive with the timing of {}; rounds each {} ms, {} B/s at most",
+        "{} B of rows of {} B, uniform, batches of {}, {} rows in DRAM, a drive with the timing of {}; rounds at {} B/s at most",
         args.size.0,
         args.dim * 4,
         args.batch,
         result.hot_rows,
         args.profile,
-        args.interval,
         result.rate
     )?;
     let windows = [("calm", &result.calm), ("beside rounds", &result.beside)];
