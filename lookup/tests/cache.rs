@@ -14,7 +14,8 @@ use warprow_lookup::{
 use warprow_soft_controller::{Fault, Rule};
 use warprow_spec::{NvmOpcode, Status, StatusCode};
 use warprow_store::{
-    DType, FingerprintWidth, KeyKind, LoadOptions, OpenOptions, Ranks, RowOrder, Store, TableSpec, UpdateOptions,
+    DType, FingerprintWidth, KeyKind, LoadOptions, OpenOptions, Ranks, RerankOptions, RowOrder, Store, TableSpec,
+    UpdateOptions,
 };
 
 /// The widest row.
@@ -376,6 +377,34 @@ fn rows_that_fail_are_not_kept_and_rows_that_are_kept_do_not_fail() {
     // A drive that answers nothing any more.
     fixture.drive.faults().inject(Rule::new(Fault::Drop).io(NvmOpcode::READ).always());
     assert_eq!(fixture.look(&mut slot, &all).unwrap().rows_cached, 200, "no drive is asked");
+}
+
+#[test]
+fn rows_stay_cached_as_long_as_adopted_tables_have_them() {
+    let mut fixture = fixture();
+    let options = HostOptions::default().with_cache_bytes(1 << 20).with_dram_bytes(50 * 512).with_checked_rows();
+    let host = HostExecutor::attach(&fixture.store, options).unwrap();
+    let options = PlanOptions::default().with_max(1, 256).with_adopt_room();
+    let mut slot = host.plan(&[Feature::new("f", "t")], options).unwrap().slot().unwrap();
+    let ids: Vec<i64> = (100..300).collect();
+    let counts = |report: LookupReport| (report.rows_dram, report.rows_cached, report.rows_ssd);
+    assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (0, 0, 200));
+    adopt(&host, &PrepareOptions::default());
+    assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (0, 200, 0), "the tables are the same");
+    // Other rows come to DRAM, and none moves on the drive.
+    let hottest: Vec<u64> = (120..170).collect();
+    fixture.store.rerank(&RerankOptions::new("t").with_ids(&hottest)).unwrap();
+    adopt(&host, &PrepareOptions::default());
+    assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (50, 150, 0));
+    // A compaction rewrites the table: what was cached is not its rows.
+    let row: Vec<u8> = (0..128).flat_map(|i| (-(i as f32)).to_le_bytes()).collect();
+    fixture.store.update_with("t", &[200], &row, &UpdateOptions::default()).unwrap();
+    fixture.table.rows[200 * 512..][..512].copy_from_slice(&row);
+    fixture.look(&mut slot, &ids).unwrap();
+    fixture.store.compact(fixture.store.generations().last().unwrap().id).unwrap();
+    adopt(&host, &PrepareOptions::default());
+    assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (50, 0, 150));
+    assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (50, 150, 0));
 }
 
 #[test]

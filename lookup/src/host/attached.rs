@@ -190,7 +190,10 @@ impl Attached {
             cache => cache,
         };
         if let Some(cache) = &cache {
-            tables.iter_mut().for_each(|table| table.cached = cache.attach(table.located.table()));
+            for table in &mut tables {
+                let kept = before.and_then(|before| before.cached_of(&table.located));
+                table.cached = kept.or_else(|| cache.attach(table.located.table()));
+            }
         }
         let mut dram = Memory::new(bytes, "the DRAM tier")?;
         for table in &tables {
@@ -251,13 +254,25 @@ impl Attached {
 
     /// The rows in DRAM of a table, if it is stored here as it is in `located`: then their content is as well.
     fn rows_of(&self, located: &TableVersion) -> Option<KnownRows<'_>> {
+        let table = self.same(located)?;
+        Some(KnownRows { table, bytes: self.dram.bytes().get(table.dram_byte as usize..)? })
+    }
+
+    /// Where rows of a table are cached, if it is stored here as it is in `located`, and its ids are the same rows: then rows that were kept
+    /// are those of the adopted table as well.
+    fn cached_of(&self, located: &TableVersion) -> Option<CachedTable> {
+        let index = |version: &TableVersion| version.table().keys.as_ref().map(|keys| keys.index_crc);
+        self.same(located).filter(|table| index(&table.located) == index(located))?.cached
+    }
+
+    /// The table that is stored here as it is in `located`.
+    fn same(&self, located: &TableVersion) -> Option<&HostTable> {
         let is_same = |version: &TableVersion| {
             let (a, b) = (&version.generation, &located.generation);
             // While this lives, nobody else gets these chunks, and rows in them are not rewritten.
             (a.id, version.index) == (b.id, located.index) && a.placement == b.placement
         };
-        let table = self.tables.iter().find(|table| is_same(&table.located))?;
-        Some(KnownRows { table, bytes: self.dram.bytes().get(table.dram_byte as usize..)? })
+        self.tables.iter().find(|table| is_same(&table.located))
     }
 }
 
