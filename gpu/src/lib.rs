@@ -43,6 +43,7 @@ mod slot;
 mod table;
 mod table_abi;
 mod ticket;
+mod touch_epochs;
 mod touches;
 mod view;
 mod warm;

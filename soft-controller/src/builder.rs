@@ -12,10 +12,9 @@ use crate::core::Core;
 use crate::fault::FaultRules;
 use crate::namespace::Namespace;
 use crate::nvm::Io;
-use crate::offload::Offload;
+use crate::offload::{LINGER, Offload};
 use crate::shard::Shard;
 use crate::timing::{Timing, TimingProfile};
-use crate::turn::LINGER;
 
 /// A controller could not be built.
 #[derive(Debug, thiserror::Error)]

@@ -6,6 +6,9 @@ use std::time::Duration;
 
 use warprow_dma::{DmaMemory, PeerMemory};
 
+/// How long a turn waits for commands behind the latest, unless the controller's builder was told how long.
+pub(crate) const LINGER: Duration = Duration::from_micros(20);
+
 /// Executes plain reads of a controller's I/O queues, for one turn at a time. The controller's only worker calls it; between two
 /// turns, and only then, queues, mappings and namespaces change.
 ///

@@ -6,7 +6,7 @@ use std::time::Duration;
 use warprow_spec::NvmOpcode;
 
 use crate::core::Core;
-use crate::offload::{Offload, OffloadFailure, OffloadQueue, SeenDoorbell, Turn};
+use crate::offload::{LINGER, Offload, OffloadFailure, OffloadQueue, SeenDoorbell, Turn};
 use crate::plan::Plan;
 use crate::progress::StepProgress;
 use crate::shard::{RingFault, Shard};
@@ -14,10 +14,8 @@ use crate::turn_gate::TurnGate;
 
 /// Commands that the worker executes of one queue before the others have their turn again.
 const LEFT_TO_WORKER: u32 = 64;
-/// How long a turn waits for commands: for the first after somebody said that commands are about to come, and otherwise, unless the
-/// controller's builder said how long.
+/// How long a turn waits for the first command at least, after somebody said that commands are about to come.
 const EXPECTANT_LINGER: Duration = Duration::from_millis(1);
-pub(crate) const LINGER: Duration = Duration::from_micros(20);
 /// How long a turn lasts at most, and how long where queues of the worker's own hold commands already.
 const LIMIT: Duration = Duration::from_millis(5);
 const SHARED_LIMIT: Duration = Duration::from_micros(250);

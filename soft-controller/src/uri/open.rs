@@ -18,8 +18,8 @@ use crate::backing::{self, DirectBacking, NullBacking, ProceduralBacking, RamBac
 use crate::builder::ControllerBuilder;
 use crate::controller::SoftController;
 use crate::namespace::{FormatStep, Namespace};
+use crate::offload::LINGER;
 use crate::offload_maker::{OffloadRequest, Offloaded, offload_maker};
-use crate::turn::LINGER;
 
 /// How often a lock is tried that somebody has.
 const ATTEMPTS: u32 = 4;
