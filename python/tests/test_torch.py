@@ -286,6 +286,15 @@ def test_state_dict_has_addresses_and_no_rows(stored) -> None:
         ours.load_state_dict({"weight": table})
 
 
+def test_a_pickle_has_shares_of_the_cache(stored) -> None:
+    store, table = stored
+    ours = wt.EmbeddingBag(store.attach("cpu", cache_bytes=1 << 20, cache_shares={"user": 1 << 19}), "user", mode="sum")
+    again = pickle.loads(pickle.dumps(ours))
+    assert again._lookup.spec.options.cache_shares == (("user", 1 << 19),)
+    ids = torch.tensor([[5, 7]])
+    same(again(ids), table[5:6] + table[7:8])
+
+
 def test_state_dict_has_the_options_of_look_ups(stored, tmp_path) -> None:
     store, table = stored
     executor = store.attach("cpu", dram_bytes=4096, hbm_rows={"user": 9})
@@ -296,7 +305,8 @@ def test_state_dict_has_the_options_of_look_ups(stored, tmp_path) -> None:
     spec = ours._lookup.spec
     given = {"missing": "error", "on_failure": "nan", "mask": "found", "out": "f16", "max_ids": 64, "prefetch": 0, "has_last": False}
     assert {name: options[name] for name in given} == given
-    assert options["executor"] == {**spec.options.__dict__, "hbm_rows": [list(it) for it in spec.options.hbm_rows]}
+    of_tables = {name: [list(it) for it in getattr(spec.options, name)] for name in ("hbm_rows", "cache_shares")}
+    assert options["executor"] == {**spec.options.__dict__, **of_tables}
     assert options["executor"]["dram_bytes"] == 4096 and options["executor"]["hbm_rows"] == [["user", 9]]
     assert (options["pooling"], options["weighted"], options["padding"]) == (["sum"], [False], [3])
     # Whatever a pickle says is there.

@@ -108,8 +108,8 @@ def parse(text: str) -> Spec:
         if told.pop("scales", None) is not None:
             raise ValueError("its scales lie in memory of the process that made it")
         told["drives"] = tuple(told["drives"])
-        rows = tuple((table, rows) for table, rows in told["options"].pop("hbm_rows", ()))
-        told["options"] = Options(**told["options"], hbm_rows=rows)
+        of_tables = {name: tuple((table, n) for table, n in told["options"].pop(name, ())) for name in ("hbm_rows", "cache_shares")}
+        told["options"] = Options(**told["options"], **of_tables)
         told["features"] = tuple(Feature(**feature) for feature in told["features"])
         told["shapes"] = tuple((rows, dim) for rows, dim in told["shapes"])
         return Spec(**told)
