@@ -108,8 +108,9 @@ def parse(text: str) -> Spec:
         if told.pop("scales", None) is not None:
             raise ValueError("its scales lie in memory of the process that made it")
         told["drives"] = tuple(told["drives"])
-        of_tables = {name: tuple((table, n) for table, n in told["options"].pop(name, ())) for name in ("hbm_rows", "cache_shares")}
-        told["options"] = Options(**told["options"], **of_tables)
+        for name in ("hbm_rows", "cache_shares"):
+            told["options"][name] = tuple((table, number) for table, number in told["options"].get(name, ()))
+        told["options"] = Options(**told["options"])
         told["features"] = tuple(Feature(**feature) for feature in told["features"])
         told["shapes"] = tuple((rows, dim) for rows, dim in told["shapes"])
         return Spec(**told)
