@@ -54,7 +54,7 @@ pub(crate) struct GpuTable {
     pub overlay: u32,
     /// The number of its range in the cache; 0: its rows are not cached.
     pub cached: u32,
-    /// Its updated rows, if the executor follows them.
+    /// The updated rows of the table, if the executor follows them.
     pub updated: Option<Arc<Overlay>>,
     /// Where touches of its keys are noted; `None`: they are not.
     pub touched: Option<Arc<GpuTouched>>,

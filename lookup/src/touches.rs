@@ -16,7 +16,7 @@ use crate::stage::{KEY_FOUND, TABLE_SHIFT};
 pub struct NotedTable<'a> {
     /// The table, as the executor reads it.
     pub located: &'a TableVersion,
-    /// Its updated rows; `None`: the executor sees none.
+    /// The updated rows of the table; `None`: the executor sees none.
     pub overlay: Option<&'a Overlay>,
     /// Where touches of its keys are noted; `None`: they are not.
     pub touched: Option<&'a Arc<TouchedTable>>,
@@ -176,7 +176,7 @@ impl TouchRecord {
     /// Keeps what was noted of tables of `before` that are not among `after` with the same index, and notes the keys that only `after` has.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading rows of the overlay or keys of the index.
     pub fn leave(
         &self,
         store: &StoreView,
@@ -244,7 +244,7 @@ impl TouchRecord {
     /// What was noted of `tables`, which are those that the executor reads, put together with `touches`.
     ///
     /// # Errors
-    /// Those of reading.
+    /// Errors of reading rows of the overlay or keys of the index.
     pub fn last_touches(
         &self,
         store: &StoreView,
