@@ -4,8 +4,8 @@
 
 A table of rows of 512 B lies on emulated drives. A look-up of a module of one feature is captured in a CUDA graph, and replayed with other ids
 each time, every `--pause` seconds; ids are uniform, so that hardly any repeat. Every row of every look-up is computed from its id and compared.
-A drive that lingers shortly has to have its kernel launched for each look-up; one that lingers longer than the pause is awake, as a drive of the
-market is. Times are microseconds by the GPU's clock, the median of `--times` look-ups: the phases as `report()` has them, and CUDA events around
+A drive that lingers shortly has its kernel launched for each look-up; the kernel of one that lingers longer than the pause should be there already,
+as a drive of the market is. Times are microseconds by the GPU's clock, the median of `--times` look-ups: the phases as `report()` has them, and CUDA events around
 the replay, which add what starting a graph takes.
 """
 
