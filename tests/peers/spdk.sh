@@ -4,7 +4,7 @@
 # pages and no privilege are needed.
 # Exit code 77 and one line where no SPDK is named, or one that is too old: 25.09 is the first that works without huge pages. (24.01 does not
 # get through its own initialisation with --no-huge.) Before 26.05 its target answers Compare with Internal Error: that check counts as
-# known there, as those in spdk-known do everywhere.
+# known there, as those in spdk-known do everywhere. The target's queues have 1,024 entries instead of 256, because a thread block needs 257.
 #
 #   WARPROW_SPDK        folder with nvmf_tgt and spdk_nvme_perf of an SPDK with --with-vfio-user (SPDK's build/bin)
 #   WARPROW_SPDK_TURNS  turns of measuring (default 3; 0: checks alone)
@@ -33,11 +33,21 @@ build() { # package, binary
 checks=${WARPROW_PEER_BINARY:-$(build warprow-conformance vfio-user-peer)}
 ring=${WARPROW_RING_BINARY:-$(build warprow-bench bench-ring)}
 
-work=$(mktemp -d)
+# The target's doorbells are a file beside its socket. A GPU's driver pins the file's pages, which Linux does not allow on every file system;
+# so the folder lies in memory where there is such a place.
+memory=/dev/shm
+[ -w "$memory" ] || memory=${TMPDIR:-/tmp}
+work=$(mktemp -d -p "$memory")
 target=
 clean() {
+    local code=$?
+    if [ "$code" != 0 ] && [ -e "$work/log" ]; then
+        echo "peers: the end of what SPDK's programs said:" >&2
+        tail -30 "$work/log" >&2
+    fi
     [ -z "$target" ] || kill "$target" 2>/dev/null || true
-    rm -rf "$work"
+    # The target leaves a file of traces.
+    rm -rf "$work" "/dev/shm/nvmf_trace.pid$target"
 }
 trap clean EXIT
 # Not sockets' paths: the target makes `cntrl` in the folder.
@@ -48,23 +58,24 @@ cat >"$work/config.json" <<CONF
   {"subsystem": "bdev", "config": [
     {"method": "bdev_malloc_create", "params": {"name": "memory", "num_blocks": 131072, "block_size": 512}}]},
   {"subsystem": "nvmf", "config": [
-    {"method": "nvmf_create_transport", "params": {"trtype": "VFIOUSER"}},
+    {"method": "nvmf_create_transport", "params": {"trtype": "VFIOUSER", "max_queue_depth": 1024}},
     {"method": "nvmf_create_subsystem", "params": {"nqn": "$nqn", "allow_any_host": true, "serial_number": "SPDK"}},
     {"method": "nvmf_subsystem_add_ns", "params": {"nqn": "$nqn", "namespace": {"bdev_name": "memory"}}},
     {"method": "nvmf_subsystem_add_listener", "params": {"nqn": "$nqn",
       "listen_address": {"trtype": "VFIOUSER", "traddr": "$work/drive", "trsvcid": "0"}}}]}]}
 CONF
 
+# The first core that this process may use.
+core=$(sed -n 's/^Cpus_allowed_list:[^0-9]*\([0-9]*\).*/\1/p' /proc/self/status)
 serve() {
     rm -f "$work/drive"/*
-    "$spdk/nvmf_tgt" --no-huge -s 1024 -m 0x1 --no-pci -r "$work/rpc" -c "$work/config.json" >"$work/log" 2>&1 &
+    "$spdk/nvmf_tgt" --no-huge -s 1024 -m "[${core:-0}]" --no-pci -r "$work/rpc" -c "$work/config.json" >"$work/log" 2>&1 &
     target=$!
     for _ in $(seq 200); do
         [ -S "$work/drive/cntrl" ] && return
         kill -0 "$target" 2>/dev/null || break
         sleep 0.1
     done
-    cat "$work/log" >&2
     echo "peers: SPDK's target did not start" >&2
     exit 1
 }
@@ -76,7 +87,16 @@ known=()
 mapfile -t known < <(grep -v '^#' "$here/spdk-known" || true)
 [ -n "$version" ] && [ "$version" -ge 2605 ] || known+=("Compare")
 "$checks" "$socket" "${known[@]}" || failed=1
-kill -0 "$target" 2>/dev/null || { tail -5 "$work/log" >&2; echo "peers: SPDK's target died" >&2; exit 1; }
+kill -0 "$target" 2>/dev/null || { echo "peers: SPDK's target died" >&2; exit 1; }
+
+# The kernels' sources as fibers of a process, where a C++ compiler has them: they store to the target's doorbells too.
+if command -v "${CXX:-c++}" >/dev/null 2>&1 || [ -n "${WARPROW_KERNELS_BINARY:-}" ]; then
+    echo 'peers: look-ups by kernels on the CPU'
+    kernels=${WARPROW_KERNELS_BINARY:-$(build warprow-guest-gpu guest-gpu)}
+    "$kernels" socket "$socket" || failed=1
+else
+    echo 'peers: look-ups by kernels on the CPU skipped: there is no C++ compiler (c++ or $CXX)'
+fi
 
 # Kernels on a GPU store to the target's doorbells, which are memory that both processes have mapped: every row of their look-ups is
 # compared. WARPROW_GPU_TESTS may name the test binary.
@@ -85,7 +105,9 @@ if [ -e /dev/nvidiactl ]; then
     tests=${WARPROW_GPU_TESTS:-}
     [ -n "$tests" ] || tests=$(cd "$here/../.." && cargo test --quiet --package warprow-gpu --test gpu --no-run --message-format json-render-diagnostics |
         sed -n 's/.*"executable":"\([^"]*\/gpu-[^"]*\)".*/\1/p')
-    WARPROW_FOREIGN_DRIVE=vfio-user:$socket "$tests" foreign --nocapture || failed=1
+    WARPROW_FOREIGN_DRIVE=vfio-user:$socket "$tests" foreign --nocapture 2>&1 | tee "$work/gpu" || failed=1
+    # The test passes by leaving everything out where CUDA cannot be used.
+    grep -q 'all right' "$work/gpu" || { echo 'peers: no GPU looked anything up' >&2; failed=1; }
 fi
 
 turn=0
@@ -94,7 +116,7 @@ while [ "$turn" -lt "$turns" ]; do
         sed -n 's/.*"commands_per_second":\([0-9]*\).*/\1/p')
     theirs=$("$spdk/spdk_nvme_perf" --no-huge -s 512 -r "trtype:VFIOUSER traddr:$work/drive subnqn:$nqn" -q 128 -o 512 -w randread -t 3 -c 0x2 2>>"$work/log" |
         awk '$1 == "Total" && $2 == ":" { printf "%d", $3 }')
-    [ -n "$ours" ] && [ -n "$theirs" ] || { tail -5 "$work/log" >&2; echo "peers: no rate: ours '$ours', SPDK's '$theirs'" >&2; exit 1; }
+    [ -n "$ours" ] && [ -n "$theirs" ] || { echo "peers: no rate: ours '$ours', SPDK's '$theirs'" >&2; exit 1; }
     echo "peers: turn $turn: ours $ours/s, SPDK's initiator $theirs/s"
     echo "$ours $theirs" >>"$work/rates"
     turn=$((turn + 1))

@@ -1,21 +1,22 @@
 //! Look-ups through either kind of doorbells, on a drive in good health.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
-use warprow_gpu_queues::abi::{DOORBELL_MEMORY, DOORBELL_MMIO};
+use warprow_dma::Function;
+use warprow_gpu_queues::abi::DOORBELL_MMIO;
 use warprow_simt::shim::Shim;
-use warprow_vfio::VfioFunction;
 
 use crate::scene::{IDS, PATIENCE, Placement, Scene};
 
 /// A ring test, then random tables, queues of one to four batches. Prints how many doorbells the kernels stored for each queue, for whoever has the
 /// controller's own count.
-pub(crate) fn by(placement: Placement, shim: &mut Shim, address: &str) -> Result<()> {
-    let kind = if placement == Placement::HostThread { DOORBELL_MEMORY } else { DOORBELL_MMIO };
+pub(crate) fn by(placement: Placement, shim: &mut Shim, open: &dyn Fn() -> Result<Arc<dyn Function>>) -> Result<()> {
+    let kind = placement.doorbell_kind();
     let mut stored = BTreeMap::new();
     for seed in 0..3 {
-        let mut scene = Scene::new(seed, vec![VfioFunction::open(address)?])?;
+        let mut scene = Scene::new(seed, vec![open()?])?;
         // The controller's trace counts the doorbells of an identifier, so each placement has identifiers of its own.
         let others = (0..placement as u16).map(|_| scene.queues(Placement::HostThread, 1, PATIENCE));
         let others = others.collect::<Result<Vec<_>>>()?;

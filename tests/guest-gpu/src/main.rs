@@ -1,5 +1,6 @@
-//! Runs in the guest (tests/guest/run.sh) as an ordinary user: the CUDA kernels, as fibers of this program, drive the queues of the
-//! guest's NVMe drive through VFIO and store to its doorbell registers themselves.
+//! The CUDA kernels, as fibers of this program, drive the queues of an NVMe controller that others wrote. In the guest (tests/guest/run.sh),
+//! as an ordinary user, it is the guest's drive behind VFIO, to whose doorbell registers they store themselves. On the host it is a
+//! controller that another process serves over vfio-user (tests/peers/spdk.sh); then they store to memory that both have mapped.
 
 mod completions;
 mod deaths;
@@ -14,12 +15,15 @@ mod slot;
 mod unplugged;
 
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use warprow_conformance::Tally;
+use warprow_dma::Function;
 use warprow_driver::ResetKind;
 use warprow_simt::shim::Shim;
 use warprow_vfio::{VfioFunction, VfioInterface};
+use warprow_vfio_user::VfioUserFunction;
 
 use crate::pulled::Moment;
 use crate::scene::Placement;
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let result = match arguments[..] {
         ["doorbells", address] => doorbells(address),
+        ["socket", path] => socket(path),
         ["rings", address, slow] => rings(address, slow),
         ["deaths", address, kills] => {
             kills.parse().context("how many processes to kill").and_then(|kills| deaths(address, kills))
@@ -38,7 +43,7 @@ fn main() -> ExitCode {
             kernels().and_then(|mut shim| deaths::victim(&mut shim, address, how)).map(|()| ExitCode::SUCCESS)
         }
         _ => Err(anyhow::anyhow!(
-            "guest-gpu doorbells ADDRESS | rings ADDRESS SLOW | deaths ADDRESS KILLS | pulled ADDRESS... WITNESS... | victim ADDRESS registers|peer-first|drive-first"
+            "guest-gpu doorbells ADDRESS | socket PATH | rings ADDRESS SLOW | deaths ADDRESS KILLS | pulled ADDRESS... WITNESS... | victim ADDRESS registers|peer-first|drive-first"
         )),
     };
     result.unwrap_or_else(|error| {
@@ -54,12 +59,23 @@ fn kernels() -> Result<Shim> {
 /// Who stores to the doorbells, with the controller's own trace for a witness (tests/guest/suite.sh).
 fn doorbells(address: &str) -> Result<ExitCode> {
     let (mut shim, mut tally) = (kernels()?, Tally::default());
-    let mut by = |name, placement| tally.run(name, || lookups::by(placement, &mut shim, address));
+    let open = || -> Result<Arc<dyn Function>> { Ok(VfioFunction::open(address)?) };
+    let mut by = |name, placement| tally.run(name, || lookups::by(placement, &mut shim, &open));
     by("look-ups, doorbells stored by a host thread (B′)", Placement::HostThread);
     by("look-ups, doorbells stored by the kernels (B)", Placement::Registers);
     if takes_peers(address)? {
         by("look-ups, completions and rows in a peer's BAR (A⁻)", Placement::Peer);
     }
+    tally.finish()
+}
+
+/// A controller that another process serves over vfio-user. **What it holds is overwritten.**
+fn socket(path: &str) -> Result<ExitCode> {
+    let (mut shim, mut tally) = (kernels()?, Tally::default());
+    let open = || -> Result<Arc<dyn Function>> { Ok(VfioUserFunction::open(path)?) };
+    let mut by = |name, placement| tally.run(name, || lookups::by(placement, &mut shim, &open));
+    by("look-ups, doorbells stored by a host thread (B′)", Placement::HostThread);
+    by("look-ups, doorbells in shared memory stored by the kernels (C)", Placement::Memory);
     tally.finish()
 }
 

@@ -8,7 +8,7 @@ use anyhow::{Result, anyhow, ensure};
 use fastrand::Rng;
 use warprow_dma::{Function, SystemClock};
 use warprow_driver::{BlockIo, Controller, ControllerOptions, Namespace, QueueOptions};
-use warprow_gpu_queues::abi::QueueDescriptor;
+use warprow_gpu_queues::abi::{DOORBELL_MEMORY, DOORBELL_MMIO, QueueDescriptor};
 use warprow_gpu_queues::{
     DoorbellAccess, DriveWritable, Gate, MemoryPlacement, QueueSet, QueueSetOptions, RingTest, RingTestError,
     RingTestReport,
@@ -44,6 +44,8 @@ pub(crate) enum Placement {
     Registers,
     /// The kernels store to the registers; completion queues and landing areas lie in a peer's BAR (A⁻).
     Peer,
+    /// The kernels store to doorbells that are memory, which another process serves; all memory is the host's (C).
+    Memory,
 }
 
 impl Placement {
@@ -51,6 +53,15 @@ impl Placement {
         match self {
             Self::HostThread => DoorbellAccess::HostThread,
             Self::Registers | Self::Peer => DoorbellAccess::Registers,
+            Self::Memory => DoorbellAccess::Memory,
+        }
+    }
+
+    /// Which doorbells kernels are told of: memory, also where a host thread copies them to registers, or registers.
+    pub(crate) fn doorbell_kind(self) -> u32 {
+        match self {
+            Self::HostThread | Self::Memory => DOORBELL_MEMORY,
+            Self::Registers | Self::Peer => DOORBELL_MMIO,
         }
     }
 }
