@@ -74,7 +74,7 @@ template <bool UPDATED> DEVICE void pass_gate(const Lookup& lookup) {
 
 // Whether the block's launch has the lease.
 DEVICE u32& begin_of_block() {
-    SHARED u32 admitted;
+    SHARED(u32, admitted);
     return admitted;
 }
 

@@ -9,7 +9,7 @@ constexpr u32 ADOPT_THREADS = 64;
 // result. Launches that begin meanwhile wait. A block that does not get the lease in time stores ADOPTED_BUSY and changes nothing.
 // Relies on: every state is zero or was left by launches that ended or will end. grid: a block for each state.
 KERNEL __launch_bounds__(ADOPT_THREADS) warprow_adopt(const Adoption adoption) {
-    SHARED u32 taken;
+    SHARED(u32, taken);
     SlotState& slot = *at<SlotState>(adoption.states + blockIdx.x * adoption.stride);
     if (threadIdx.x == 0) {
         const u64 end = now() + adoption.timeout_ns;

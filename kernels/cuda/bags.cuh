@@ -56,7 +56,7 @@ struct alignas(16) Scratch {
 };
 
 DEVICE Scratch& scratch_of_block() {
-    SHARED Scratch scratch;
+    SHARED(Scratch, scratch);
     return scratch;
 }
 

@@ -132,8 +132,8 @@ KERNEL warprow_place(const Lookup lookup) {
     wait_for_previous();
     let_next_come();
     if (!is_admitted(lookup)) return;
-    SHARED u32 room[WALK_THREADS / 32];
-    SHARED u32 totals[WALK_THREADS / 32];
+    SHARED(u32, room, [WALK_THREADS / 32]);
+    SHARED(u32, totals, [WALK_THREADS / 32]);
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     u32 lane = threadIdx.x % 32, mine = threadIdx.x / 32, per_block = WALK_THREADS / 32;
     u32 before = 0;

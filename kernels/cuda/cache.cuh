@@ -54,7 +54,7 @@ struct CacheLaunch {
 };
 
 DEVICE CacheLaunch& block_cache() {
-    SHARED CacheLaunch launch;
+    SHARED(CacheLaunch, launch);
     return launch;
 }
 

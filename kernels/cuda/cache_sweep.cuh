@@ -11,7 +11,7 @@ struct CacheSweeping {
 };
 
 DEVICE CacheSweeping& cache_sweeping_of_block() {
-    SHARED CacheSweeping sweeping;
+    SHARED(CacheSweeping, sweeping);
     return sweeping;
 }
 

@@ -43,7 +43,7 @@ KERNEL __launch_bounds__(COLLECT_THREADS, 4) warprow_list_cached(const Lookup lo
 
 // Shared memory of a block that keeps rows.
 DEVICE KeepShared<EXPAND_THREADS>& keep_shared_of_block() {
-    SHARED KeepShared<EXPAND_THREADS> shared;
+    SHARED(KeepShared<EXPAND_THREADS>, shared);
     return shared;
 }
 

@@ -4,7 +4,10 @@
 #include "abi.h"
 
 #ifndef WARPROW_HOST
-#define SHARED __shared__
+// A variable of the block's: its type, its name, and behind them the length of an array in brackets.
+#define SHARED(type, name, ...) __shared__ type name __VA_ARGS__
+// Words whose number the launch decides.
+#define DYNAMIC_SHARED(name) extern __shared__ u64 name[]
 #define KERNEL extern "C" __global__ void
 #define DEVICE __device__ __forceinline__
 #define METHOD __device__ __forceinline__

@@ -18,7 +18,7 @@ struct Collector {
 };
 
 DEVICE Collector& collector_of_block() {
-    SHARED Collector collector;
+    SHARED(Collector, collector);
     return collector;
 }
 
@@ -184,7 +184,7 @@ struct NumberShared {
 };
 
 DEVICE NumberShared& number_shared_of_block() {
-    SHARED NumberShared shared;
+    SHARED(NumberShared, shared);
     return shared;
 }
 

@@ -71,13 +71,13 @@ constexpr u32 DIRECT_WARPS = DIRECT_THREADS / 32;
 
 // Shared memory of end_few: a word for each warp.
 DEVICE u64* few_sums() {
-    SHARED u64 sums[DIRECT_WARPS];
+    SHARED(u64, sums, [DIRECT_WARPS]);
     return sums;
 }
 
 // The block's copy of what the ticket has counted. It is there when `direct` has waited for it.
 DEVICE CountsBefore& block_counts() {
-    SHARED CountsBefore before;
+    SHARED(CountsBefore, before);
     return before;
 }
 

@@ -31,7 +31,7 @@ struct FewShared {
 };
 
 DEVICE FewShared& few_shared_of_block() {
-    SHARED FewShared shared;
+    SHARED(FewShared, shared);
     return shared;
 }
 
@@ -307,7 +307,7 @@ DEVICE void end_few_blocks(const Lookup& lookup, FewShared& shared, const bool i
 
 // The whole look-up, or with `ahead` its first half: submitting blocks come first, and writers behind them.
 template <bool UPDATED> DEVICE void few(const Lookup& lookup, const bool ahead, Scratch& scratch) {
-    extern __shared__ u64 words[];
+    DYNAMIC_SHARED(words);
     FewShared& shared = few_shared_of_block();
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     const u32 submitters = lookup.queues.sets * lookup.queues.drives;

@@ -29,7 +29,7 @@ template <bool RICH> DEVICE void release(const Lookup& lookup) {
 // By all threads of the block: whether this block is the last of its kernel to come here. `count` is zero before the first block comes; the last
 // block sets it to zero again.
 DEVICE bool is_last(u32& count) {
-    SHARED bool last;
+    SHARED(bool, last);
     __syncthreads();
     if (threadIdx.x == 0) {
         fence_gpu();

@@ -59,7 +59,7 @@ template <bool WEIGHTED> DEVICE float add_staged_of(u32 element, float sum, cons
 // By a block: pools a bag of rows of f32, f16 or bf16, or the block's part of it, which is neighbouring lines of 128 B of the rows.
 template <bool DIRECT, bool RICH, bool UPDATED>
 DEVICE void add_up_long(const Lookup& lookup, const SlotState& slot, const Feature& feature, const Bag& bag, u32& failed, IdCounts& counts) {
-    extern __shared__ u64 words[];
+    DYNAMIC_SHARED(words);
     LongBags& shared = *reinterpret_cast<LongBags*>(words);
     const Table& table = feature.table;
     const u32 thread = threadIdx.x, element_log2 = table.element == ELEMENT_F32 ? 2 : 1;

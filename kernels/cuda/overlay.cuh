@@ -31,7 +31,7 @@ DEVICE u64 snapshot_of(const SlotState& slot) {
 
 // The block's copy of the launch's snapshot, in shared memory: set_up_scratch puts it there.
 DEVICE u64& block_snapshot() {
-    SHARED u64 snapshot;
+    SHARED(u64, snapshot);
     return snapshot;
 }
 

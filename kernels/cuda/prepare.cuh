@@ -19,13 +19,13 @@ struct PrepareShared {
 };
 
 DEVICE PrepareShared& prepare_shared_of_block() {
-    SHARED PrepareShared shared;
+    SHARED(PrepareShared, shared);
     return shared;
 }
 
 // What the kernels `begin`, `mark`, `count` and `place` do for many ids, by one block. Only rows on drives are deduplicated and staged; rows in DRAM are read where they lie.
 template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& lookup, Scratch& scratch) {
-    extern __shared__ u64 words[];
+    DYNAMIC_SHARED(words);
     PrepareShared& shared = prepare_shared_of_block();
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     if (threadIdx.x == 0) {

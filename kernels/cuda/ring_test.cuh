@@ -42,8 +42,8 @@ struct LbaReads {
 // Writes: what was read, and which reads succeeded; the queue, its state and its fault; the gate's `inside`.
 // Relies on: nobody else drives the queue. grid: 1. Behind a closed gate it reads nothing.
 KERNEL __launch_bounds__(WR_LANES) warprow_test_ring(const RingReads reads) {
-    SHARED Ring ring;
-    SHARED u32 is_closed;
+    SHARED(Ring, ring);
+    SHARED(u32, is_closed);
     u64* const inside = at<u64>(reads.gate + WR_GATE_INSIDE);
     if (threadIdx.x == 0) {
         // Whoever closes the gate stores `closed` and then looks at `inside`: one of the two sees the other.

@@ -317,7 +317,7 @@ struct SubmitShared {
 };
 
 DEVICE SubmitShared& submit_shared_of_block() {
-    SHARED SubmitShared shared;
+    SHARED(SubmitShared, shared);
     return shared;
 }
 

@@ -22,7 +22,7 @@ struct ServeShared {
 };
 
 DEVICE ServeShared& serve_shared_of_block() {
-    SHARED ServeShared shared;
+    SHARED(ServeShared, shared);
     return shared;
 }
 

@@ -66,7 +66,7 @@ struct SweepShared {
 };
 
 DEVICE SweepShared& sweep_shared_of_block() {
-    SHARED SweepShared shared;
+    SHARED(SweepShared, shared);
     return shared;
 }
 

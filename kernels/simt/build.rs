@@ -21,7 +21,7 @@ fn linked() {
         build.flag(option);
     }
     build.define("WARPROW_HOST", None).include(".").include("../cuda").include("../../gpu-queues/include");
-    match build.file("simt.cpp").try_compile("warprow_simt") {
+    match build.file("simt.cpp").file("kernels.cpp").try_compile("warprow_simt") {
         Ok(()) => println!("cargo::rustc-cfg=kernels_linked"),
         Err(error) => {
             println!("cargo::warning=the kernels are not part of the program, for want of a C++ compiler: {error}")

@@ -1,4 +1,4 @@
-// The scheduler of simt.h, and the kernels. Rust's tests call simt_run; one launch at a time in one loaded copy of this library.
+// The scheduler of simt.h. Rust's tests call simt_run; one launch at a time in one loaded copy of this library.
 #include "simt.h"
 
 #include <cstdio>
@@ -9,21 +9,15 @@
 #include <ucontext.h>
 #endif
 
-#include "lookup.cu"
-
-// Dynamic shared memory of the block that runs. What other blocks have in theirs is kept apart.
-constexpr u32 DYNAMIC_WORDS = 8192;
-alignas(16) u64 words[DYNAMIC_WORDS];
-
-// So that the section is there whatever the kernels have.
-SHARED u64 anchor[2];
-extern char __start_simt_shared[], __stop_simt_shared[];
+#include "order.cuh"
 
 namespace simt {
 
 constexpr u32 STACK = 32768, STAGGER = 192, MAX_LANES = 1024, MAX_BLOCKS = 64, MEETINGS = 16;
 constexpr u32 MAX_LATE = 8192;
 constexpr u32 MAX_COPIES = 16;
+// Bytes of shared memory of a block: variables, and what the launch decides.
+constexpr u32 MAX_SHARED = 1 << 17, MAX_DYNAMIC = 1 << 16, SHARED_ALIGN = 64;
 constexpr u64 CANARY = 0x5afe57ac5afe57acull;
 
 enum State : u32 { READY, PAUSED, AT_BARRIER, AT_MEETING, EXITED };
@@ -36,6 +30,7 @@ struct Meeting {
 
 struct Warp {
     u32 ready, paused, exited;
+    u32 met;  // by place, the meetings at which somebody has arrived
     Meeting meetings[MEETINGS];
 };
 
@@ -58,9 +53,11 @@ struct Block {
     Lane lanes[MAX_LANES];
     LateCopy copies[MAX_LANES][MAX_COPIES];
     Warp warps[MAX_LANES / 32];
+    u32 ready, paused;  // warps with lanes that are ready, and with ones that have paused
     u32 live, at_barrier, barrier_line, barriers, late_count;
     LateStore late[MAX_LATE];
     const char* barrier_file;
+    u64 garbage;  // decides what is in shared memory before anybody has written there
     char* shared;
     char* dynamic;
 };
@@ -83,7 +80,10 @@ Index block, blocks, threads;
 
 static Block grid[MAX_BLOCKS];
 static Block* running;
-static const Lookup* parameters;
+char* shared;
+u64* dynamic;
+const void* parameters;
+u32 how;
 static void (*entry)();
 static const Options* options;
 static char* message;
@@ -98,7 +98,12 @@ static u64 random_word() {
     z = (z ^ z >> 27) * 0x94d049bb133111ebull;
     return z ^ z >> 31;
 }
-static bool one_in(u32 many) { return random_word() % many == 0; }
+// `many` is a power of two, or NEVER.
+constexpr u32 NEVER = ~0u;
+static bool one_in(u32 many) {
+    const u64 word = random_word();
+    return many != NEVER && (word & (many - 1)) == 0;
+}
 
 static u64 wall() {
     timespec time;
@@ -116,38 +121,36 @@ static u64 spent() {
 // --- Fibers --------------------------------------------------------------------------------------------------------------------
 
 #if defined(__x86_64__)
-extern "C" void simt_switch(void** from, void* to);
-asm(R"(
-.text
-.local simt_switch
-.type simt_switch, @function
-simt_switch:
-    pushq %rbp
-    pushq %rbx
-    pushq %r12
-    pushq %r13
-    pushq %r14
-    pushq %r15
-    movq %rsp, (%rdi)
-    movq %rsi, %rsp
-    popq %r15
-    popq %r14
-    popq %r13
-    popq %r12
-    popq %rbx
-    popq %rbp
-    ret
-.size simt_switch, .-simt_switch
-)");
 static void* scheduler;
-static void to_scheduler() { simt_switch(&lane->top, scheduler); }
-static void to_lane() { simt_switch(&scheduler, lane->top); }
-static void begin_lane(Lane& it, char* stack, void (*body)()) {
-    void** top = reinterpret_cast<void**>(stack + STACK) - 2;
-    top[0] = reinterpret_cast<void*>(body);
-    top[1] = nullptr;
-    it.top = top - 6;
+// Leaves one stack for another. Nothing is called and nothing returns here, so that the processor foresees where lanes' own calls return to.
+// What is below the stack's end may be the caller's.
+__attribute__((always_inline)) static inline void switch_stacks(void** from, void* to) {
+    asm volatile(R"(
+        leaq -128(%%rsp), %%rsp
+        leaq 1f(%%rip), %%rax
+        pushq %%rax
+        pushq %%rbp
+        movq %%rsp, (%%rdi)
+        movq %%rsi, %%rsp
+        popq %%rbp
+        popq %%rax
+        jmp *%%rax
+    1:  leaq 128(%%rsp), %%rsp
+    )"
+                 : "+D"(from), "+S"(to)
+                 :
+                 : "rax", "rbx", "rcx", "rdx", "r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4",
+                   "xmm5", "xmm6", "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "memory", "cc");
 }
+static void to_scheduler() { switch_stacks(&lane->top, scheduler); }
+static void to_lane() { switch_stacks(&scheduler, lane->top); }
+static void begin_lane(Lane& it, char* stack, void (*body)()) {
+    void** top = reinterpret_cast<void**>(stack + STACK) - 3;
+    top[0] = top[2] = nullptr;
+    top[1] = reinterpret_cast<void*>(body);
+    it.top = top;
+}
+static bool is_off_its_stack(const Lane& it, const void* stack) { return it.top < stack; }
 #else
 static ucontext_t scheduler, contexts[MAX_BLOCKS * MAX_LANES];
 static void to_scheduler() { swapcontext(static_cast<ucontext_t*>(lane->top), &scheduler); }
@@ -161,12 +164,21 @@ static void begin_lane(Lane& it, char* stack, void (*body)()) {
     makecontext(&context, body, 0);
     it.top = &context;
 }
+static bool is_off_its_stack(const Lane&, const void*) { return false; }
 #endif
 
 // --- What lanes wait for -------------------------------------------------------------------------------------------------------
 
 static Warp& warp_of(const Lane& it) { return running->warps[it.thread.x / 32]; }
 static u32 bit_of(const Lane& it) { return 1u << it.thread.x % 32; }
+
+// The first so many lanes of a warp.
+static u32 lanes_of(u32 count) { return count >= 32 ? FULL : (1u << count) - 1; }
+
+static void make_ready(Block& it, u32 warp, u32 lanes) {
+    it.warps[warp].ready |= lanes;
+    it.ready |= 1u << warp;
+}
 
 static const char* name_of(u32 state) {
     constexpr const char* NAMES[] = {"runs", "pauses", "waits at a barrier", "waits for its warp", "has exited"};
@@ -176,6 +188,8 @@ static const char* file_name(const char* path) {
     const char* slash = path == nullptr ? nullptr : std::strrchr(path, '/');
     return path == nullptr ? "?" : slash != nullptr ? slash + 1 : path;
 }
+
+static bool is_same(const char* file, const char* other) { return file == other || std::strcmp(file, other) == 0; }
 
 // Says what is wrong, and where one lane of each state is.
 static void fail(const char* what, bool of_lane = false) {
@@ -200,9 +214,13 @@ static void fail(const char* what, bool of_lane = false) {
 // Leaves the lane, which somebody else makes ready again.
 static void wait(u32 state) {
     Warp& warp = warp_of(*lane);
+    const u32 own = 1u << lane->thread.x / 32;
     lane->state = state;
-    if (state != READY) warp.ready &= ~bit_of(*lane);
-    if (state == PAUSED) warp.paused |= bit_of(*lane);
+    if (state != READY && (warp.ready &= ~bit_of(*lane)) == 0) running->ready &= ~own;
+    if (state == PAUSED) {
+        warp.paused |= bit_of(*lane);
+        running->paused |= own;
+    }
     if (state == EXITED) warp.exited |= bit_of(*lane);
     to_scheduler();
 }
@@ -225,17 +243,15 @@ void barrier(const char* file, u32 line) {
     if (mine.at_barrier++ == 0) {
         mine.barrier_file = file;
         mine.barrier_line = line;
-    } else if (mine.barrier_line != line || std::strcmp(mine.barrier_file, file) != 0) {
+    } else if (mine.barrier_line != line || !is_same(mine.barrier_file, file)) {
         stop("lanes meet at different barriers");
     }
     if (mine.live != threads.x) stop("a lane waits at a barrier that an exited lane does not reach");
     if (mine.at_barrier < threads.x) return wait(AT_BARRIER);
     mine.at_barrier = 0;
     ++mine.barriers;
-    for (u32 i = 0; i < threads.x; ++i) {
-        mine.lanes[i].state = READY;
-        mine.warps[i / 32].ready |= 1u << i % 32;
-    }
+    for (u32 i = 0; i < threads.x; ++i) mine.lanes[i].state = READY;
+    for (u32 i = 0; i < threads.x; i += 32) make_ready(mine, i / 32, lanes_of(threads.x - i));
     wait(READY);
 }
 
@@ -257,19 +273,22 @@ static void release(bool all) {
     mine.late_count = kept;
 }
 
-static u64 answer(const Lane* warp, const Meeting& meeting, u32 me) {
+// The votes of a ballot, or 0.
+static u64 votes(const Lane* warp, const Meeting& meeting) {
     u64 value = 0;
-    u32 from = me;
-    switch (meeting.what) {
-        case SYNC: return 0;
-        case BALLOT:
-            for (u32 i = 0; i < 32; ++i)
-                if (meeting.mask >> i & 1) value |= warp[i].value << i;
-            return value;
-        case SHUFFLE: from = warp[me].argument % 32; break;
-        case SHUFFLE_XOR: from = (me ^ warp[me].argument) % 32; break;
-        case SHUFFLE_UP: from = me < warp[me].argument ? me : me - warp[me].argument; break;
+    for (u32 lanes = meeting.what == BALLOT ? meeting.mask : 0; lanes != 0; lanes &= lanes - 1) {
+        const u32 i = (u32)__builtin_ctz(lanes);
+        value |= warp[i].value << i;
     }
+    return value;
+}
+
+// What a lane has of a shuffle.
+static u64 shuffled(const Lane* warp, const Meeting& meeting, u32 me) {
+    const u32 argument = warp[me].argument;
+    u32 from = argument % 32;
+    if (meeting.what == SHUFFLE_XOR) from = (me ^ argument) % 32;
+    if (meeting.what == SHUFFLE_UP) from = me < argument ? me : me - argument;
     if (!(meeting.mask >> from & 1)) stop("a lane shuffles from one that takes no part");
     return warp[from].value;
 }
@@ -282,19 +301,20 @@ u64 meet(Collective what, u32 mask, u64 value, u32 argument, const char* file, u
     if (!(mask & bit)) stop("a lane is not in the mask that it gives");
     if (mask & warp.exited) stop("a mask names a lane that has exited");
     Meeting* meeting = nullptr;
-    for (Meeting& it : warp.meetings) {
-        if (it.arrived == 0) continue;
+    for (u32 met = warp.met; met != 0; met &= met - 1) {
+        Meeting& it = warp.meetings[__builtin_ctz(met)];
         // Who waits for this lane cannot come here; others may still meet among themselves before they do.
         if (it.mask != mask && (it.mask & bit) && (it.arrived & mask)) stop("lanes meet with different masks");
         if (it.mask == mask) meeting = &it;
     }
-    for (Meeting& it : warp.meetings)
-        if (meeting == nullptr && it.arrived == 0) {
-            meeting = &it;
-            *meeting = Meeting{mask, 0, line, what, file};
-        }
-    if (meeting == nullptr) stop("too many masks at once");
-    if (meeting->what != what || meeting->line != line || std::strcmp(meeting->file, file) != 0) stop("lanes of a warp meet in different calls");
+    if (meeting == nullptr) {
+        const u32 place = (u32)__builtin_ctz(~warp.met);
+        if (place >= MEETINGS) stop("too many masks at once");
+        meeting = &warp.meetings[place];
+        *meeting = Meeting{mask, 0, line, what, file};
+        warp.met |= 1u << place;
+    }
+    if (meeting->what != what || meeting->line != line || !is_same(meeting->file, file)) stop("lanes of a warp meet in different calls");
     lane->value = value;
     lane->argument = argument;
     meeting->arrived |= bit;
@@ -302,14 +322,16 @@ u64 meet(Collective what, u32 mask, u64 value, u32 argument, const char* file, u
         wait(AT_MEETING);
         return lane->result;
     }
-    Lane* lanes = running->lanes + lane->thread.x / 32 * 32;
-    for (u32 i = 0; i < 32; ++i) {
-        if (!(mask >> i & 1)) continue;
-        lanes[i].result = answer(lanes, *meeting, i);
+    const u32 number = lane->thread.x / 32;
+    Lane* lanes = running->lanes + number * 32;
+    const u64 all = votes(lanes, *meeting);
+    for (u32 left = mask; left != 0; left &= left - 1) {
+        const u32 i = (u32)__builtin_ctz(left);
+        lanes[i].result = what == SYNC || what == BALLOT ? all : shuffled(lanes, *meeting, i);
         lanes[i].state = READY;
     }
-    warp.ready |= mask;
-    meeting->arrived = 0;
+    make_ready(*running, number, mask);
+    warp.met &= ~(1u << (meeting - warp.meetings));
     wait(READY);
     return lane->result;
 }
@@ -319,9 +341,26 @@ u64 meet(Collective what, u32 mask, u64 value, u32 argument, const char* file, u
 // An order of 32 things: i -> a * i + b, with a odd.
 struct Order {
     u32 a, b;
-    u32 at(u32 i) const { return (a * i + b) % 32; }
+    // Of the bits that are set, of which there is one, that which comes first.
+    u32 first(u32 bits) const {
+        // Of many, one of the first few things is mostly among them; few are looked at one by one.
+        u32 at = b % 32;
+        for (u32 i = 0; i < 4; ++i, at = (at + a) % 32)
+            if (bits >> at & 1) return at;
+        // a * (2 - a * a) is 1 / a: a is so for the lowest 3 bits already.
+        const u32 inverse = a * (2 - a * a);
+        u32 least = 31;
+        for (; bits != 0; bits &= bits - 1) {
+            const u32 i = ((u32)__builtin_ctz(bits) - b) * inverse % 32;
+            least = i < least ? i : least;
+        }
+        return (a * least + b) % 32;
+    }
 };
-static Order draw() { return Order{(u32)random_word() | 1, (u32)random_word()}; }
+static Order draw() {
+    const u32 a = (u32)random_word() | 1;
+    return Order{a, (u32)random_word()};
+}
 
 static void body() {
     entry();
@@ -331,14 +370,8 @@ static void body() {
 static void swap_in(u32 number) {
     Block* next = &grid[number];
     if (next == running) return;
-    const size_t bytes = (size_t)(__stop_simt_shared - __start_simt_shared);
-    const size_t dynamic = options->shared_bytes;
-    if (running != nullptr) {
-        std::memcpy(running->shared, __start_simt_shared, bytes);
-        std::memcpy(running->dynamic, words, dynamic);
-    }
-    std::memcpy(__start_simt_shared, next->shared, bytes);
-    std::memcpy(words, next->dynamic, dynamic);
+    shared = next->shared;
+    dynamic = reinterpret_cast<u64*>(next->dynamic);
     running = next;
     block.x = number;
 }
@@ -348,34 +381,76 @@ static void give_turn(bool idle) {
     else if (idle) sched_yield();
 }
 
-static void set_up(char* stacks, char* shared, char* dynamic) {
-    const size_t bytes = (size_t)(__stop_simt_shared - __start_simt_shared);
+// Memory that launches use one after the other. What one leaves there the next finds: nobody has cleared it.
+struct Room {
+    char* at;
+    size_t bytes;
+    // Whether there is room for so many bytes.
+    bool holds(size_t wanted) {
+        if (wanted <= bytes) return true;
+        give_back();
+        void* memory = mmap(nullptr, wanted, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (memory == MAP_FAILED) return false;
+        at = static_cast<char*>(memory);
+        bytes = wanted;
+        // Lanes take turns at their stacks: one entry for all of them in the processor's table of pages.
+        madvise(memory, wanted, MADV_HUGEPAGE);
+        return true;
+    }
+    void give_back() {
+        if (bytes != 0) munmap(at, bytes);
+        bytes = 0;
+    }
+};
+static Room stacks, shared_memory;
+__attribute__((destructor)) static void give_back() {
+    stacks.give_back();
+    shared_memory.give_back();
+}
+
+// What is between these places of a block's memory: nobody has cleared it.
+static void spoil(const Block& it, char* memory, u32 from, u32 to) {
+    for (u32 i = from; i < to; i += sizeof(u64)) {
+        const u64 word = (it.garbage + i) * 6364136223846793005ull, mixed = word ^ word >> 32;
+        std::memcpy(memory + i, &mixed, sizeof mixed);
+    }
+}
+
+static u32 allotted;
+static u32 rounded(u64 bytes) { return (u32)((bytes + SHARED_ALIGN - 1) / SHARED_ALIGN * SHARED_ALIGN); }
+
+u32 allot(u64 bytes) {
+    const u32 place = allotted;
+    if (bytes > MAX_SHARED - place) stop("more shared memory than there is room for");
+    allotted += rounded(bytes);
+    for (u32 b = 0; b < blocks.x; ++b) spoil(grid[b], grid[b].shared, place, allotted);
+    return place;
+}
+
+static char* stack_of(u32 block, u32 lane) { return stacks.at + (size_t)(block * threads.x + lane) * (STACK + STAGGER); }
+
+static void set_up() {
     for (u32 b = 0; b < blocks.x; ++b) {
         Block& it = grid[b];
-        std::memset(it.warps, 0, sizeof it.warps);
-        for (Warp& warp : it.warps) warp.exited = FULL;
         it.live = threads.x;
         it.at_barrier = it.barriers = it.late_count = 0;
-        it.shared = shared + b * bytes;
-        it.dynamic = dynamic + (size_t)b * options->shared_bytes;
-        // Nobody has cleared it. What comes next does not depend on how much of it there is.
-        u64 word = random_word();
-        for (size_t i = 0; i < bytes; ++i) {
-            word = word * 6364136223846793005ull + 1442695040888963407ull;
-            it.shared[i] = (char)(word >> 56);
-        }
-        for (u32 i = 0; i < options->shared_bytes; ++i) {
-            word = word * 6364136223846793005ull + 1442695040888963407ull;
-            it.dynamic[i] = (char)(word >> 56);
+        it.ready = it.paused = 0;
+        it.shared = shared_memory.at + (size_t)b * (MAX_SHARED + MAX_DYNAMIC);
+        it.dynamic = it.shared + MAX_SHARED;
+        it.garbage = random_word();
+        spoil(it, it.shared, 0, allotted);
+        spoil(it, it.dynamic, 0, rounded(options->shared_bytes));
+        for (u32 i = 0; i < threads.x; i += 32) {
+            Warp& warp = it.warps[i / 32];
+            warp.ready = warp.paused = warp.met = 0;
+            warp.exited = ~lanes_of(threads.x - i);
+            make_ready(it, i / 32, ~warp.exited);
         }
         for (u32 i = 0; i < threads.x; ++i) {
-            char* stack = stacks + (size_t)(b * threads.x + i) * (STACK + STAGGER);
+            char* stack = stack_of(b, i);
             *reinterpret_cast<u64*>(stack) = CANARY;
             it.lanes[i] = Lane{};
             it.lanes[i].thread.x = i;
-            it.lanes[i].stack = stack;
-            it.warps[i / 32].ready |= 1u << i % 32;
-            it.warps[i / 32].exited &= ~(1u << i % 32);
             begin_lane(it.lanes[i], stack, body);
         }
     }
@@ -383,23 +458,18 @@ static void set_up(char* stacks, char* shared, char* dynamic) {
 
 // The next ready lane of the block in these orders.
 static Lane* next_ready(Block& it, const Order& warps, const Order& lanes) {
-    for (u32 i = 0; i < 32; ++i) {
-        u32 warp = warps.at(i), ready = it.warps[warp].ready;
-        if (ready == 0) continue;
-        for (u32 j = 0;; ++j)
-            if (ready >> lanes.at(j) & 1) return &it.lanes[warp * 32 + lanes.at(j)];
-    }
-    return nullptr;
+    if (it.ready == 0) return nullptr;
+    const u32 warp = warps.first(it.ready);
+    return &it.lanes[warp * 32 + lanes.first(it.warps[warp].ready)];
 }
 
 static bool wake_paused(Block& it) {
-    bool any = false;
-    for (u32 w = 0; w < MAX_LANES / 32; ++w) {
-        Warp& warp = it.warps[w];
-        for (u32 i = 0; i < 32; ++i)
-            if (warp.paused >> i & 1) it.lanes[w * 32 + i].state = READY;
-        any |= warp.paused != 0;
-        warp.ready |= warp.paused;
+    const bool any = it.paused != 0;
+    for (; it.paused != 0; it.paused &= it.paused - 1) {
+        const u32 number = (u32)__builtin_ctz(it.paused);
+        Warp& warp = it.warps[number];
+        for (u32 lanes = warp.paused; lanes != 0; lanes &= lanes - 1) it.lanes[number * 32 + (u32)__builtin_ctz(lanes)].state = READY;
+        make_ready(it, number, warp.paused);
         warp.paused = 0;
     }
     return any;
@@ -407,7 +477,7 @@ static bool wake_paused(Block& it) {
 
 static void schedule() {
     // How long an order of lanes, of warps and of blocks lasts. The longest lets one lane fall behind for good.
-    constexpr u32 LASTS[] = {1, 8, 128, 4096, ~0u};
+    constexpr u32 LASTS[] = {1, 8, 128, 4096, NEVER};
     const u32 lanes_last = LASTS[random_word() % 5], warps_last = LASTS[random_word() % 5], blocks_last = LASTS[1 + random_word() % 4];
     Order lanes = draw(), warps = draw();
     u32 current = (u32)(random_word() % blocks.x), left = blocks.x;
@@ -426,8 +496,8 @@ static void schedule() {
         }
         Lane* next = nullptr;
         for (u32 i = 0; i < blocks.x && next == nullptr; ++i) {
-            u32 number = (current + i) % blocks.x;
-            if ((number + shift) % blocks.x >= resident + (blocks.x - left)) continue;
+            const u32 number = current + i < blocks.x ? current + i : current + i - blocks.x;
+            if (grid[number].ready == 0 || (resident < blocks.x && (number + shift) % blocks.x >= resident + (blocks.x - left))) continue;
             next = next_ready(grid[number], warps, lanes);
             if (next != nullptr) current = number;
         }
@@ -444,12 +514,15 @@ static void schedule() {
         swap_in(current);
         lane = next;
         to_lane();
-        if (*static_cast<u64*>(lane->stack) != CANARY) return fail("a stack overflowed");
-        if (lane->state == EXITED && --running->live == 0) {
+        const char* stack = stack_of(current, lane->thread.x);
+        if (is_off_its_stack(*lane, stack)) return fail("a stack overflowed");
+        if (lane->state != EXITED) continue;
+        if (*reinterpret_cast<const u64*>(stack) != CANARY) return fail("a stack overflowed");
+        if (--running->live == 0) {
             release(true);
             --left;
         }
-        if (lane->state == EXITED && running->at_barrier != 0) return fail("a lane exits while others wait at a barrier");
+        if (running->at_barrier != 0) return fail("a lane exits while others wait at a barrier");
     }
 }
 
@@ -520,51 +593,18 @@ FORBID(type_mismatch_v1, "an access that is misaligned, or to address zero")
 FORBID(shift_out_of_bounds, "a shift by more bits than there are")
 FORBID(divrem_overflow, "a division by zero")
 
-struct Named {
-    const char* name;
-    void (*call)();
-};
-#define NAMED(kernel) {#kernel, [] { kernel(*simt::parameters); }}
-static const Named KERNELS[] = {
-    NAMED(warprow_sample), NAMED(warprow_begin), NAMED(warprow_mark),  NAMED(warprow_count),  NAMED(warprow_place),
-    NAMED(warprow_prepare), NAMED(warprow_finish), NAMED(warprow_rest), NAMED(warprow_mask),
-    NAMED(warprow_direct_rows), NAMED(warprow_direct_bags), NAMED(warprow_direct_one),
-    NAMED(warprow_direct_rich_rows), NAMED(warprow_direct_rich_bags), NAMED(warprow_direct_rich_one),
-    NAMED(warprow_direct_updated_rows), NAMED(warprow_direct_updated_bags), NAMED(warprow_mark_updated), NAMED(warprow_prepare_updated),
-    NAMED(warprow_prepare_cached), NAMED(warprow_mark_cached), NAMED(warprow_hash_cached), NAMED(warprow_list_cached),
-    NAMED(warprow_hash), NAMED(warprow_hash_updated), NAMED(warprow_list), NAMED(warprow_list_updated), NAMED(warprow_rank), NAMED(warprow_number),
-    {"warprow_few", [] { warprow_few(*simt::parameters, simt::options->how); }},
-    {"warprow_few_updated", [] { warprow_few_updated(*simt::parameters, simt::options->how); }},
-    {"warprow_fetch", [] { warprow_fetch(*simt::parameters, simt::options->how); }},
-    {"warprow_sweep", [] { warprow_sweep(*simt::parameters, simt::options->how); }},
-    {"warprow_adopt", [] { warprow_adopt(*reinterpret_cast<const Adoption*>(simt::parameters)); }},
-    {"warprow_test_ring", [] { warprow_test_ring(*reinterpret_cast<const RingReads*>(simt::parameters)); }},
-    {"warprow_ngrams", [] { warprow_ngrams(*reinterpret_cast<const NgramTokens*>(simt::parameters)); }},
-    {"warprow_pin_cache", [] { warprow_pin_cache(*reinterpret_cast<const CachePin*>(simt::parameters)); }},
-    {"warprow_sweep_cache", [] { warprow_sweep_cache(*reinterpret_cast<const CacheSweep*>(simt::parameters)); }},
-    {"warprow_update", [] { warprow_update(*reinterpret_cast<const Update*>(simt::parameters)); }},
-    {"warprow_expand_rows", [] { warprow_expand_rows(*simt::parameters, simt::options->how); }},
-    {"warprow_expand_bags", [] { warprow_expand_bags(*simt::parameters, simt::options->how); }},
-    {"warprow_expand_rich_rows", [] { warprow_expand_rich_rows(*simt::parameters, simt::options->how); }},
-    {"warprow_expand_cached_rows", [] { warprow_expand_cached_rows(*simt::parameters, simt::options->how); }},
-    {"warprow_expand_cached_bags", [] { warprow_expand_cached_bags(*simt::parameters, simt::options->how); }},
-    {"warprow_expand_unwritten", [] { warprow_expand_unwritten(*simt::parameters); }},
-    {"warprow_expand_rich_bags", [] { warprow_expand_rich_bags(*simt::parameters, simt::options->how); }},
-};
-
 // Runs a kernel to its end: 0, or 1 and a message that says what its lanes did wrong.
-extern "C" int simt_run(const char* kernel, const Lookup* lookup, u32 grid, u32 block, const simt::Options* options, char* message,
-                        u64 message_bytes) {
+extern "C" __attribute__((visibility("default"))) int simt_run(const char* kernel, const void* parameters, u32 grid, u32 block,
+                                                              const simt::Options* options, char* message, u64 message_bytes) {
     using namespace simt;
     simt::message = message;
     simt::message_bytes = message_bytes;
     simt::options = options;
-    parameters = lookup;
-    entry = nullptr;
-    for (const Named& it : KERNELS)
-        if (std::strcmp(it.name, kernel) == 0) entry = it.call;
+    simt::parameters = parameters;
+    how = options->how;
+    entry = kernel_named(kernel);
     if (entry == nullptr || grid == 0 || grid > MAX_BLOCKS || block == 0 || block > MAX_LANES ||
-        options->shared_bytes > sizeof words) {
+        options->shared_bytes > MAX_DYNAMIC) {
         std::snprintf(message, message_bytes, "%s with %u blocks of %u lanes cannot be launched here", kernel, grid, block);
         return 1;
     }
@@ -573,20 +613,12 @@ extern "C" int simt_run(const char* kernel, const Lookup* lookup, u32 grid, u32 
     random_state = options->seed;
     failed = false;
     running = nullptr;
-    anchor[0] = 0;
-    const size_t stack_bytes = (size_t)grid * block * (STACK + STAGGER);
-    const size_t shared_bytes = (size_t)grid * (size_t)(__stop_simt_shared - __start_simt_shared);
-    const size_t dynamic_bytes = (size_t)grid * options->shared_bytes;
-    void* memory = mmap(nullptr, stack_bytes + shared_bytes + dynamic_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) {
+    if (!stacks.holds((size_t)grid * block * (STACK + STAGGER)) || !shared_memory.holds((size_t)grid * (MAX_SHARED + MAX_DYNAMIC))) {
         std::snprintf(message, message_bytes, "no memory for the stacks of %u lanes", grid * block);
         return 1;
     }
-    char* const shared = static_cast<char*>(memory) + stack_bytes;
-    set_up(static_cast<char*>(memory), shared, shared + shared_bytes);
+    set_up();
     give_turn(false);
     schedule();
-    munmap(memory, stack_bytes + shared_bytes + dynamic_bytes);
-    // Words beyond what the launch asked for.
     return failed;
 }

@@ -1,4 +1,5 @@
-// A CUDA thread block on a CPU, for tests: what the kernels use of the language and its built-ins. simt.cpp has the scheduler.
+// A CUDA thread block on a CPU, for tests: what the kernels use of the language and its built-ins. simt.cpp has the scheduler,
+// kernels.cpp the kernels.
 //
 // Each lane is a fiber; all of a grid's lanes run on one thread, in an order that a seed decides. A lane runs until it meets others
 // (a barrier, a warp collective), waits (`pause`), or touches memory that others touch while a kernel runs (atomics, `load_relaxed` and
@@ -31,11 +32,11 @@ typedef unsigned long long u64;
 #define KERNEL extern "C" void
 #define FULL 0xffffffffu
 #define __launch_bounds__(...)
-// Dynamic shared memory is declared `extern __shared__ u64 words[]`.
-#define __shared__
-// Variables of this section belong to a block: their contents are swapped when another block runs. (GCC puts those of templates
-// elsewhere, so that templates take theirs as parameters.)
-#define SHARED static __attribute__((section("simt_shared")))
+// A block's variables lie in memory of its own, each at a place that is taken when a lane first comes to it.
+#define SHARED(type, name, ...) \
+    static const u32 place_of_##name = simt::allot(sizeof(type __VA_ARGS__)); \
+    auto& name = *reinterpret_cast<type(*) __VA_ARGS__>(simt::shared + place_of_##name)
+#define DYNAMIC_SHARED(name) u64* const name = simt::dynamic
 
 // Small tiles, so that few words are many of them.
 #define SORT_ITEMS 2
@@ -50,8 +51,8 @@ struct Index {
     u32 x;
 };
 
-// What a lane is about to do, and what came of it.
-struct Lane {
+// What a lane is about to do, and what came of it: a line of the processor's cache.
+struct alignas(64) Lane {
     Index thread;
     u64 value, result;
     u32 argument;
@@ -59,20 +60,32 @@ struct Lane {
     u32 copies, groups;  // copies to shared memory that are under way, and groups of them that have ended
     const char* file;
     u32 line;
-    void* stack;
-    void* top;
+    void* top;  // of its stack, while it does not run
 };
 
 enum Collective : u32 { SYNC, BALLOT, SHUFFLE, SHUFFLE_XOR, SHUFFLE_UP };
 
+// Hidden, for kernels and scheduler are parts of one library: no access goes through its tables.
+#pragma GCC visibility push(hidden)
 extern Lane* lane;
 extern Index block, blocks, threads;
+// The shared memory of the block that runs, and that whose size the launch decides.
+extern char* shared;
+extern u64* dynamic;
+// A place in shared memory for so many bytes, which the caller keeps for all launches.
+u32 allot(u64 bytes);
+// The parameter of the kernel that runs, and the second one of those that have two.
+extern const void* parameters;
+extern u32 how;
+// Null if there is none of that name: kernels.cpp.
+void (*kernel_named(const char* name))();
 
 // Meets the lanes of `mask` in this warp; the result is in `lane`.
 u64 meet(Collective what, u32 mask, u64 value, u32 argument, const char* file, u32 line);
 void barrier(const char* file, u32 line);
 // Here somebody else may run.
 void preempt();
+#pragma GCC visibility pop
 
 template <class T> u64 to_bits(T value) {
     u64 bits = 0;

@@ -18,7 +18,7 @@ use warprow_kernels::abi::{Adoption, CachePin, CacheSweep, Lookup, NgramTokens, 
 
 /// Where the C++ and CUDA sources are, from this package on.
 const FOLDERS: [&str; 2] = [".", "../cuda"];
-pub const OPTIONS: [&str; 7] = [
+pub const OPTIONS: [&str; 8] = [
     "-std=c++17",
     "-fPIC",
     // Kernels see memory as words of several widths.
@@ -29,6 +29,8 @@ pub const OPTIONS: [&str; 7] = [
     // Nothing is thrown, and nobody unwinds a lane's stack.
     "-fno-exceptions",
     "-fno-asynchronous-unwind-tables",
+    // All lanes of a library run on one thread.
+    "-fno-threadsafe-statics",
 ];
 /// A GPU does not forgive what an x86 does.
 const CHECKS: &str = "-fsanitize=alignment,null,shift,integer-divide-by-zero";
@@ -36,6 +38,12 @@ const CHECKS: &str = "-fsanitize=alignment,null,shift,integer-divide-by-zero";
 const OPTIMISED: &str = "-O1";
 /// For kernels with a bug, which are built for a few runs: building them takes a third of the time.
 const UNOPTIMISED: &str = "-O0";
+/// For the scheduler, whatever is done to the kernels.
+const OF_SCHEDULER: &str = "-O2";
+/// Nobody outside a library calls what is in it, but what says so.
+const HIDDEN: &str = "-fvisibility=hidden";
+/// The scheduler's source, and what it includes.
+const SCHEDULER: [&str; 4] = ["simt.cpp", "simt.h", "order.cuh", "queue_abi.h"];
 /// Processor time that a kernel may take. It is not real time, because that also depends on what else the machine does.
 const LIMIT_NS: u64 = 60_000_000_000;
 /// Processor time that a kernel of the program itself may take: it runs in a guest, whose processor is emulated.
@@ -101,37 +109,64 @@ fn folder() -> PathBuf {
     Path::new(env!("OUT_DIR")).join("simt")
 }
 
-/// The library of these sources, built if it is not there yet. `checked`: with the compiler's checks.
-fn build(compiler: &str, sources: &Sources, optimisation: &str, checked: bool) -> PathBuf {
+/// The file that these inputs lead to, made by `make` if it is not there yet.
+fn built(inputs: impl Hash, suffix: &str, make: impl FnOnce(&Path)) -> PathBuf {
     let mut hasher = DefaultHasher::new();
-    (sources, checked, compiler, OPTIONS, optimisation, CHECKS).hash(&mut hasher);
-    let folder = folder();
-    let library = folder.join(format!("{:016x}.so", hasher.finish()));
+    inputs.hash(&mut hasher);
+    let file = folder().join(format!("{:016x}.{suffix}", hasher.finish()));
     // Tests that begin together all want the library without bugs, and one of them builds it.
     static BUILDING: Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
-    let building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner).entry(library.clone()).or_default().clone();
+    let building = BUILDING.lock().unwrap_or_else(PoisonError::into_inner).entry(file.clone()).or_default().clone();
     let _turn = building.lock().unwrap_or_else(PoisonError::into_inner);
-    if library.exists() {
-        return library;
+    if file.exists() {
+        return file;
     }
-    fs::create_dir_all(&folder).unwrap();
-    let here = tempfile::tempdir_in(&folder).unwrap();
-    for (name, text) in sources {
-        fs::write(here.path().join(name), text).unwrap();
-    }
-    let run = |arguments: &[&str]| {
-        let output = Command::new(compiler).current_dir(here.path()).args(arguments).output().unwrap();
-        let complaint = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{compiler} refuses the kernels:\n{complaint}");
-    };
-    // In two steps: the checks call the shim, not the compiler's own library. Most planted bugs do without, and
-    // are built sooner.
-    let checks: &[&str] = if checked { &[CHECKS] } else { &[] };
-    run(&[&OPTIONS[..], &[optimisation], checks, &["-c", "simt.cpp", "-o", "simt.o"]].concat());
-    run(&["-shared", "simt.o", "-o", "built.so"]);
+    fs::create_dir_all(folder()).unwrap();
+    let here = tempfile::tempdir_in(folder()).unwrap();
+    make(here.path());
     // Another process may have been faster.
-    fs::rename(here.path().join("built.so"), &library).unwrap();
-    library
+    fs::rename(here.path().join("built"), &file).unwrap();
+    file
+}
+
+/// Runs the compiler in a folder.
+fn compile(compiler: &str, here: &Path, arguments: &[&[&str]]) {
+    let output = Command::new(compiler).current_dir(here).args(arguments.concat()).output().unwrap();
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{compiler} refuses the kernels:\n{complaint}");
+}
+
+fn write_all(sources: &[(String, String)], here: &Path) {
+    for (name, text) in sources {
+        fs::write(here.join(name), text).unwrap();
+    }
+}
+
+/// The object of the scheduler, which kernels with different bugs share.
+fn scheduler(compiler: &str, sources: &Sources) -> PathBuf {
+    let own: Sources = sources.iter().filter(|(name, _)| SCHEDULER.contains(&name.as_str())).cloned().collect();
+    assert_eq!(own.len(), SCHEDULER.len(), "a source of the scheduler is missing");
+    built((&own, compiler, OPTIONS, OF_SCHEDULER, HIDDEN), "o", |here| {
+        write_all(&own, here);
+        compile(compiler, here, &[&OPTIONS, &[OF_SCHEDULER, HIDDEN, "-c", SCHEDULER[0], "-o", "built"]]);
+    })
+}
+
+/// The library of these sources, built if it is not there yet. `checked`: with the compiler's checks.
+fn build(compiler: &str, sources: &Sources, optimisation: &str, checked: bool) -> PathBuf {
+    let scheduler = scheduler(compiler, sources);
+    built((sources, checked, compiler, OPTIONS, optimisation, OF_SCHEDULER, HIDDEN, CHECKS), "so", |here| {
+        write_all(sources, here);
+        // In two steps: the checks call the shim, not the compiler's own library. Most planted bugs do without, and
+        // are built sooner.
+        let checks: &[&str] = if checked { &[CHECKS] } else { &[] };
+        compile(
+            compiler,
+            here,
+            &[&OPTIONS, &[optimisation, HIDDEN], checks, &["-c", "kernels.cpp", "-o", "kernels.o"]],
+        );
+        compile(compiler, here, &[&["-shared", "kernels.o", scheduler.to_str().unwrap(), "-o", "built"]]);
+    })
 }
 
 #[repr(C)]

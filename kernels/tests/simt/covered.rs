@@ -117,5 +117,5 @@ fn every_kernel_is_run_by_a_check() {
         }
     }
     let missing: Vec<_> = declared.iter().filter(|kernel| !shim.launched.contains(kernel.as_str())).collect();
-    panic!("no check runs {missing:?}: name them in simt/simt.cpp, and add a check of what they do to CHECKS");
+    panic!("no check runs {missing:?}: name them in simt/kernels.cpp, and add a check of what they do to CHECKS");
 }
