@@ -1,6 +1,7 @@
 // One output row for each bag: rows are pooled. The host executor's arithmetic, bit for bit.
 #pragma once
 #include "long_bags.cuh"
+#include "single_bags.cuh"
 
 // Up to 32 rows that a warp adds to a sum, one a lane.
 struct Addends {
@@ -91,8 +92,51 @@ DEVICE void add_up(const Lookup& lookup, const SlotState& slot, const Feature& f
     }
 }
 
+// By warps, of which this one is `own` of `warps`: pools the bags of features whose bags have one id at most on the average. A longer bag of such a feature is
+// pooled by itself.
+template <bool DIRECT, bool RICH, bool UPDATED>
+DEVICE void expand_single_bags(const Lookup& lookup, const SlotState& slot, const Bags& all_bags, const Scratch& scratch, u64 own, u64 warps, bool& flawed, u32& failed, IdCounts& counts) {
+    const u32 out_bytes = element_bytes(lookup.output.element), lane = threadIdx.x % 32;
+    const u32 at_once = singles_at_once(lookup.plan.feature_count * all_bags.per_feature, warps);
+    const u64 groups = divide(all_bags.per_feature + at_once - 1, at_once);
+    for (u64 item = own; item < lookup.plan.feature_count * groups; item += warps) {
+        const u32 number = (u32)divide(item, groups);
+        if (!has_single_bags(lookup, all_bags, scratch, number)) continue;
+        const Feature& feature = feature_at(lookup, scratch, number);
+        const u64 first = (item - number * groups) * at_once, bag = number * all_bags.per_feature + first + lane;
+        const u32 count = (u32)min_of(at_once, all_bags.per_feature - first);
+        u64 begin = 0, end = 0;
+        if (lane < count) begin = bag_begin(lookup, all_bags, bag), end = bag_begin(lookup, all_bags, bag + 1);
+        flawed |= __ballot_sync(FULL, end < begin) != 0;
+        if (flawed) end = begin;
+        SingleBags bags{};
+        bags.stride = lookup.output.row_stride * out_bytes;
+        bags.out = lookup.output.rows + first * bags.stride + feature.column * out_bytes;
+        bags.count = count;
+        if (__ballot_sync(FULL, end - begin > 1) == 0) {
+            pool_singles<DIRECT, RICH, UPDATED>(lookup, slot, feature, begin, (u32)(end - begin), bags, failed, counts);
+            continue;
+        }
+        u64 walked = 0;
+        for (u32 i = 0; i < count; ++i) {
+            const u64 own_begin = __shfl_sync(FULL, begin, i), own_end = __shfl_sync(FULL, end, i);
+            flawed |= walked > all_bags.ids;
+            const Bag one{own_begin, flawed ? own_begin : own_end, bags.out + i * bags.stride, 0, 1};
+            walked += one.end - one.begin;
+            add_up<DIRECT, RICH, UPDATED>(lookup, slot, feature, one, failed, counts);
+        }
+    }
+}
+
+// Whether some feature's bags have more than one id on the average. By a warp.
+DEVICE bool has_other_bags(const Lookup& lookup, const Bags& all_bags, const Scratch& scratch) {
+    bool others = false;
+    for (u32 number = threadIdx.x % 32; number < lookup.plan.feature_count; number += 32) others |= !has_single_bags(lookup, all_bags, scratch, number);
+    return __ballot_sync(FULL, others) != 0;
+}
+
 // Writes one output row for each bag, by a warp, or by several where there are so few bags that warps would be left over: each of them takes lines of
-// 128 B of the rows. Long bags are pooled by blocks instead (long_bags.cuh). Rows are added in the order of the bag. Traffic: 8 B and a row for each id, the
+// 128 B of the rows. Long bags are pooled by blocks instead (long_bags.cuh), and many bags of one id at a time (single_bags.cuh). Rows are added in the order of the bag. Traffic: 8 B and a row for each id, the
 // row out for each bag; warps, or blocks, that share a bag read the same positions. Parameters as for expand_rows.
 template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lookup& lookup, SlotState& slot, const Bags& all_bags, Scratch& scratch, IdCounts& counts, const u32 blocks = gridDim.x, const u32 first_block = 0) {
     set_up_scratch<false, UPDATED>(lookup, all_bags, scratch);
@@ -105,9 +149,14 @@ template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lo
     // Where offsets descend, bags may overlap and be far longer together than the ids: such bags are read as empty.
     bool flawed = !DIRECT && (slot.flaws & FLAW_OFFSETS) != 0;
     u64 walked = 0;
-    for (u64 item = own; item < bags * parts; item += workers) {
+    // Of few wide rows a warp for each line brings more at a time.
+    const bool by_groups = !by_blocks && parts == 1;
+    if (by_groups) expand_single_bags<DIRECT, RICH, UPDATED>(lookup, slot, all_bags, scratch, own, workers, flawed, failed, counts);
+    const bool others = !by_groups || has_other_bags(lookup, all_bags, scratch);
+    for (u64 item = own; others && item < bags * parts; item += workers) {
         const u64 bag = parts == 1 ? item : divide(item, parts);
         u32 number = (u32)divide(bag, all_bags.per_feature);
+        if (by_groups && has_single_bags(lookup, all_bags, scratch, number)) continue;
         const Feature& feature = feature_at(lookup, scratch, number);
         u64 begin = bag_begin(lookup, all_bags, bag), end = bag_begin(lookup, all_bags, bag + 1);
         flawed |= end < begin || walked > all_bags.ids;

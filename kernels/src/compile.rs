@@ -12,7 +12,7 @@ use crate::prebuilt;
 
 const MAIN: &str = include_str!("../cuda/lookup.cu");
 /// What it includes, by name.
-const HEADERS: [(&str, &str); 45] = [
+const HEADERS: [(&str, &str); 46] = [
     ("queue_abi.h", warprow_gpu_queues::abi::HEADER),
     ("abi.h", include_str!("../cuda/abi.h")),
     ("order.cuh", include_str!("../cuda/order.cuh")),
@@ -45,6 +45,7 @@ const HEADERS: [(&str, &str); 45] = [
     ("served.cuh", include_str!("../cuda/served.cuh")),
     ("addends.cuh", include_str!("../cuda/addends.cuh")),
     ("long_bags.cuh", include_str!("../cuda/long_bags.cuh")),
+    ("single_bags.cuh", include_str!("../cuda/single_bags.cuh")),
     ("expand_bags.cuh", include_str!("../cuda/expand_bags.cuh")),
     ("finish.cuh", include_str!("../cuda/finish.cuh")),
     ("expand.cuh", include_str!("../cuda/expand.cuh")),

@@ -92,34 +92,53 @@ impl Batch {
     }
 
     /// So many bags of each feature, or none.
-    pub fn with_bags(rng: &mut Rng, world: &World, ids: u64, mut bag_count: usize) -> Self {
+    pub fn with_bags(rng: &mut Rng, world: &World, ids: u64, bag_count: usize) -> Self {
         let ids = ids as usize;
+        let bags = bag_count * world.features.len();
+        if rng.bool() {
+            // All bags of one length.
+            let each = ids / bags;
+            if each == 0 && rng.bool() {
+                return Self::of_bounds(rng, world, vec![0], 0, false);
+            }
+            return Self::of_bounds(rng, world, (0..=bags).map(|bag| bag * each).collect(), bag_count, false);
+        }
+        let mut bounds: Vec<usize> = (1..bags).map(|_| rng.usize(0..=ids)).collect();
+        bounds.extend([0, ids]);
+        bounds.sort_unstable();
+        Self::of_bounds(rng, world, bounds, bag_count, true)
+    }
+
+    /// So many bags of each feature. Those of most features have one id or none, but for a few bags; others have up to five.
+    pub fn with_single_bags(rng: &mut Rng, world: &World, bag_count: usize) -> Self {
+        let mut bounds = vec![0];
+        let mut end = 0;
+        for _ in &world.features {
+            let longer = [0, 0, 0, 1, 10, 40][rng.usize(0..6)];
+            for _ in 0..bag_count {
+                let most = if rng.u32(0..40) < longer { 6 } else { 2 };
+                end = world.max_ids.min(end as u64 + rng.u64(0..most)) as usize;
+                bounds.push(end);
+            }
+        }
+        Self::of_bounds(rng, world, bounds, bag_count, true)
+    }
+
+    /// Bags that begin and end there, `bag_count` of each feature. `is_told`: by offsets, else all are of one length.
+    fn of_bounds(rng: &mut Rng, world: &World, bounds: Vec<usize>, bag_count: usize, is_told: bool) -> Self {
+        let ids = bounds.last().copied().unwrap_or(0);
         let features = world.features.len();
-        let bags = bag_count * features;
         let mut lookup = world.lookup();
         let mut inputs = Vec::new();
         let mut keep = |buffer: Buffer| {
             inputs.push(buffer);
             inputs.last().unwrap().address()
         };
-        let mut ids = ids;
-        let mut bounds = Vec::new();
-        if rng.bool() {
-            // All bags of one length.
-            let each = ids / bags;
-            (ids, bounds) = (each * bags, (0..=bags).map(|bag| bag * each).collect());
-            if ids == 0 && rng.bool() {
-                bag_count = 0;
-                bounds = vec![0];
-            }
-        } else {
-            bounds.extend((1..bags).map(|_| rng.usize(0..=ids)));
-            bounds.extend([0, ids]);
-            bounds.sort_unstable();
+        if is_told {
             let given = &mut lookup.batch;
             given.offset_type = rng.u32(id::I32..=id::U64);
             given.has_end = rng.bool().into();
-            let entries = bags + given.has_end as usize;
+            let entries = bag_count * features + given.has_end as usize;
             given.offsets = keep(encode(bounds[..entries].iter().map(|&at| at as i128), given.offset_type));
         }
         let id_type = rng.u32(id::I32..=id::U64);

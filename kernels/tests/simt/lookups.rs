@@ -118,6 +118,52 @@ pub(crate) fn long_bags(shim: &mut Shim, seed: u64) -> Result<(), String> {
     rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
 }
 
+/// Bags of one id or none, many by a warp, and some longer ones among them: from staging, or where rows lie.
+pub(crate) fn single_bags(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    let mut rng = Rng::with_seed(seed);
+    let rich = rng.bool();
+    // Rows of less than a lane's elements, and of more than a warp's.
+    let most = [16, 100, 700, 3000][rng.usize(0..4)];
+    let tables = if rng.bool() { 1..2 } else { 1..5 };
+    let world = loop {
+        let shape =
+            Shape { rich, tables: tables.clone(), rows: 1..300, row_bytes: 1..=most, ..Shape::without_drives(1500) };
+        let world = World::new(&mut rng, &shape);
+        if world.pooled {
+            break world;
+        }
+    };
+    // Few, so that a warp takes few at a time; and more than a warp takes.
+    let bags = [rng.usize(1..9), rng.usize(1..70), rng.usize(1..200)][rng.usize(0..3)].min(world.max_bags as usize);
+    let batch = match rng.bool() {
+        true => Batch::with_single_bags(&mut rng, &world, bags),
+        false => Batch::with_bags(&mut rng, &world, (bags * world.features.len()).min(1500) as u64, bags),
+    };
+    let ticket = rng.u32(0..3);
+    let lookup = batch.lookup().with_ticket(ticket);
+    let mut expected = expect(&world, &batch).by_one_block(&world, true);
+    let mut rig = Rig { shim, rng: rng.fork(), world: &world };
+    if ticket == 2 {
+        expected.counters.rows_dram = 0;
+        rig.direct(&lookup)?;
+    } else {
+        rig.run(&lookup, true)?;
+    }
+    rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
+}
+
+#[test]
+fn sums_of_single_ids_are_the_hosts() {
+    let Some(mut shim) = Shim::new() else { return };
+    for seed in seeds(60) {
+        single_bags(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    for kernel in ["warprow_direct_bags", "warprow_direct_rich_bags", "warprow_expand_bags", "warprow_expand_rich_bags"]
+    {
+        assert!(shim.launched.contains(kernel), "{kernel}");
+    }
+}
+
 #[test]
 fn sums_of_long_bags_are_the_hosts() {
     let Some(mut shim) = Shim::new() else { return };

@@ -540,6 +540,46 @@ const PLANTED: &[Planted] = &[
         patch("expand_bags.cuh", "from = bag.part * 32 * each", "from = bag.part / 2 * 32 * each"),
     ),
     planted(
+        "bags of one id with the row of another bag",
+        lookups::single_bags,
+        12,
+        patch("single_bags.cuh", "__shfl_sync(FULL, bags.row, bag)", "__shfl_sync(FULL, bags.row, base + k)"),
+    ),
+    planted(
+        "bags of one id with the weight of another bag",
+        lookups::single_bags,
+        24,
+        patch("single_bags.cuh", "__shfl_sync(FULL, bags.weight, bag)", "__shfl_sync(FULL, bags.weight, base + k)"),
+    ),
+    planted(
+        "a scale of another bag of one id",
+        lookups::single_bags,
+        48,
+        patch("single_bags.cuh", "__shfl_sync(FULL, own.scale, bag)", "__shfl_sync(FULL, own.scale, base)"),
+    ),
+    planted(
+        "a bag of several ids that is pooled as one of one id",
+        lookups::single_bags,
+        24,
+        patch("expand_bags.cuh", "__ballot_sync(FULL, end - begin > 1) == 0", "true"),
+    ),
+    planted(
+        "bags that are pooled twice",
+        lookups::single_bags,
+        24,
+        patch("expand_bags.cuh", "if (by_groups && has_single_bags(lookup, all_bags, scratch, number)) continue;", ""),
+    ),
+    planted(
+        "bags that nobody pools, where those of other features have one id",
+        lookups::single_bags,
+        24,
+        patch(
+            "expand_bags.cuh",
+            "return __ballot_sync(FULL, others) != 0;",
+            "return __ballot_sync(FULL, others) == FULL;",
+        ),
+    ),
+    planted(
         "rows of a long bag that are added before they are there",
         lookups::long_bags,
         12,
