@@ -187,7 +187,8 @@ template <class Work> DEVICE RingOutcome drive_queue(const QueueDescriptor& queu
             }
         }
         __syncthreads();
-        width = found == 0 ? 32 : BATCH;
+        // Entries cross the bus whether they are new or not. Where all that were looked at were new, many may be; else twice as many as the last time.
+        width = found == width ? BATCH : found == 0 ? 32 : (u32)min_of((2 * found + 31) / 32 * 32, BATCH);
         const bool waits = lane < BATCH_WORDS && ring.outstanding[old_slot * BATCH_WORDS + lane] != 0;
         const bool finished = __ballot_sync(FULL, waits) == 0;
         if (found != 0) {
