@@ -4,8 +4,8 @@
 
 A table of rows of 512 B lies on emulated drives. A look-up of a module of one feature is captured in a CUDA graph, and replayed with other ids
 each time, every `--pause` seconds; ids are uniform, so that hardly any repeat. Every row of every look-up is computed from its id and compared.
-A drive that lingers shortly has its kernel launched for each look-up; the kernel of one that lingers longer than the pause should be there already,
-as a drive of the market is. Times are microseconds by the GPU's clock, the median of `--times` look-ups: the phases as `report()` has them, and CUDA events around
+A drive that lingers shortly has its kernel launched for each look-up; the kernel of one that lingers longer than the pause is there already,
+as a drive of the market is. Nothing waits for the whole device here: that would be a wait for the drives' kernels, too. Times are microseconds by the GPU's clock, the median of `--times` look-ups: the phases as `report()` has them, and CUDA events around
 the replay, which add what starting a graph takes.
 """
 
@@ -37,7 +37,7 @@ def measure(executor: warprow.Executor, rows: int, count: int, times: int, pause
     random = torch.Generator(device="cuda").manual_seed(count)
     ids = torch.randint(rows, (count,), generator=random, device="cuda")
     module(ids)
-    torch.cuda.synchronize()
+    torch.cuda.current_stream().synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         out = module(ids)
@@ -45,12 +45,12 @@ def measure(executor: warprow.Executor, rows: int, count: int, times: int, pause
     found: dict[str, list[float]] = {"prepare": [], "fetch": [], "expand": [], "look-up": [], "replay": []}
     for turn in range(times + 10):
         ids.copy_(torch.randint(rows, (count,), generator=random, device="cuda"))
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
         time.sleep(pause)
         begin.record()
         graph.replay()
         end.record()
-        torch.cuda.synchronize()
+        torch.cuda.current_stream().synchronize()
         if not torch.equal(out, content(ids)):
             raise SystemExit(f"look-up {turn}: rows were wrong")
         module.check()
