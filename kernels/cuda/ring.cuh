@@ -123,7 +123,8 @@ template <class Work> DEVICE RingOutcome drive_queue(const QueueDescriptor& queu
             outstanding += filled;
             commands += filled;
         }
-        // Look for completions: a prefix, lane i at entry head + i. While nothing comes only one warp looks, to spare the bus.
+        // Look for completions: a prefix, lane i at entry head + i. Entries cross the bus whether they are new or not: while nothing comes only one warp
+        // looks; all lanes do where each that looked found something; else twice as many as found something.
         u32 position = head + thread, wraps = turn;
         if (position >= queue.cq_size) {
             position -= queue.cq_size;
@@ -187,7 +188,6 @@ template <class Work> DEVICE RingOutcome drive_queue(const QueueDescriptor& queu
             }
         }
         __syncthreads();
-        // Entries cross the bus whether they are new or not. Where all that were looked at were new, many may be; else twice as many as the last time.
         width = found == width ? BATCH : found == 0 ? 32 : (u32)min_of((2 * found + 31) / 32 * 32, BATCH);
         const bool waits = lane < BATCH_WORDS && ring.outstanding[old_slot * BATCH_WORDS + lane] != 0;
         const bool finished = __ballot_sync(FULL, waits) == 0;
