@@ -5,7 +5,7 @@
 # `cargo test --workspace` has compiled everything with).
 # WARPROW_GUEST_KILLS is how many processes are killed while their kernels drive a queue, for each placement (default 10).
 #
-#   suite.sh           through the functions' groups in a type 1 container: eight guests
+#   suite.sh           through the functions' groups in a type 1 container: nine guests
 #   suite.sh iommufd   through the functions' own files and /dev/iommu, and through both: nine guests, of a kernel that has
 #                      iommufd. WARPROW_GUEST_KERNEL names it (kernel.sh builds one); without, this is skipped
 set -euo pipefail
@@ -93,6 +93,9 @@ if command -v "${CXX:-c++}" >/dev/null 2>&1; then
         0000:00:10.0 0000:00:11.0 0000:00:12.0 0000:00:13.0
     guest 'processes that die while their kernels drive queues' --limit 600 --drive 64M,addr=8.0 "${peer[@]}" \
         "$gpu" deaths 0000:00:08.0 "${WARPROW_GUEST_KILLS:-10}"
+    # Only type 1 maps memory of other devices.
+    [ "$way" != type1 ] || guest 'memory that a keeper keeps' --limit 300 --drive 64M,addr=8.0,slow=262144 "${peer[@]}" \
+        "$gpu" kept 0000:00:08.0 2
 else
     echo 'skipped: guests in which kernels drive queues need a C++ compiler (c++ or $CXX)'
 fi

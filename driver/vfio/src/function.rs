@@ -2,8 +2,9 @@ use std::collections::HashMap;
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use nix::errno::Errno;
@@ -37,6 +38,8 @@ pub struct VfioFunction {
     mappings: Mutex<HashMap<u64, DmaMemory>>,
     /// The eventfd that vector 0 signals; made when it is first asked for.
     event: OnceLock<Arc<EventfdInterrupt>>,
+    /// Whether bus mastering was turned off for good.
+    dma_stopped: AtomicBool,
     _group: Option<GroupDevice>,
     space: Lease,
 }
@@ -46,6 +49,12 @@ struct Config {
     file: File,
     offset: u64,
     lock: Mutex<()>,
+}
+
+impl fmt::Display for VfioFunction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
 }
 
 impl fmt::Debug for VfioFunction {
@@ -84,6 +93,7 @@ impl VfioFunction {
             config: Config { file, offset: config.offset, lock: Mutex::new(()) },
             mappings: Mutex::default(),
             event: OnceLock::new(),
+            dma_stopped: AtomicBool::new(false),
             _group: device,
             space,
         };
@@ -97,10 +107,35 @@ impl VfioFunction {
         self.space.interface()
     }
 
+    /// Another descriptor of the device's file. As long as one is open, the kernel keeps the function open, and with it its group and
+    /// container, and all that is mapped for the device.
+    pub fn duplicate(&self) -> io::Result<OwnedFd> {
+        self.config.file.as_fd().try_clone_to_owned()
+    }
+
+    /// Stops the function's DMA for good: turns bus mastering off, and resets the function, because it may have begun to carry commands
+    /// out. From now on the device reads and writes no memory, and what would turn bus mastering on fails. Doorbells that are stored
+    /// meanwhile are lost.
+    pub fn stop_dma(&self) -> Result<(), FunctionError> {
+        let _one_at_a_time = lock(&self.config.lock);
+        self.dma_stopped.store(true, Ordering::Relaxed);
+        self.change_command(0, BUS_MASTER)?;
+        // SAFETY: an ioctl without an argument on the device's open file.
+        match unsafe { device_reset(self.config.file.as_raw_fd()) } {
+            // Without a way to be reset, a function keeps bus mastering off all the same.
+            Ok(_) | Err(Errno::EINVAL | Errno::ENOTTY) => Ok(()),
+            Err(errno) => Err(self.os("resetting the function", errno.into())),
+        }
+    }
+
     /// Sets and clears bits of the command register. If a reset that the kernel did not see, such as one of the NVM
     /// subsystem, has cleared the BARs, the kernel sets them up again at a write that enables memory space.
     fn command(&self, set: u16, clear: u16) -> Result<(), FunctionError> {
         let _one_at_a_time = lock(&self.config.lock);
+        if set & BUS_MASTER != 0 && self.dma_stopped.load(Ordering::Relaxed) {
+            let why = "its DMA was stopped for good, because nothing keeps the memory that it writes to any more; close the function and open it again";
+            return Err(self.os("turning bus mastering on", io::Error::other(why)));
+        }
         self.change_command(set, clear)
     }
 

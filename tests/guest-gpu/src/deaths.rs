@@ -64,7 +64,7 @@ pub(crate) fn killed(how: &str, kills: u64, shim: &mut Shim, address: &str) -> R
 }
 
 /// Opens a function that its last owner may just be letting go of.
-fn open(address: &str) -> Result<std::sync::Arc<VfioFunction>> {
+pub(crate) fn open(address: &str) -> Result<std::sync::Arc<VfioFunction>> {
     let start = Instant::now();
     loop {
         match VfioFunction::open(address) {

@@ -4,6 +4,7 @@
 
 mod completions;
 mod deaths;
+mod kept;
 mod lookups;
 mod memory_space;
 mod peer;
@@ -25,6 +26,7 @@ use warprow_simt::shim::Shim;
 use warprow_vfio::{VfioFunction, VfioInterface};
 use warprow_vfio_user::VfioUserFunction;
 
+use crate::kept::End;
 use crate::pulled::Moment;
 use crate::scene::Placement;
 
@@ -38,12 +40,19 @@ fn main() -> ExitCode {
         ["deaths", address, kills] => {
             kills.parse().context("how many processes to kill").and_then(|kills| deaths(address, kills))
         }
+        ["kept", address, kills] => {
+            kills.parse().context("how many processes to end").and_then(|kills| kept(address, kills))
+        }
         ["pulled", ref addresses @ ..] => pulled(addresses),
         ["victim", address, how] => {
             kernels().and_then(|mut shim| deaths::victim(&mut shim, address, how)).map(|()| ExitCode::SUCCESS)
         }
+        ["borrower", address, end] => {
+            kernels().and_then(|mut shim| kept::borrower(&mut shim, address, end)).map(|()| ExitCode::SUCCESS)
+        }
+        ["keeper"] => kept::keeper().map(|()| ExitCode::SUCCESS),
         _ => Err(anyhow::anyhow!(
-            "guest-gpu doorbells ADDRESS | socket PATH | rings ADDRESS SLOW | deaths ADDRESS KILLS | pulled ADDRESS... WITNESS... | victim ADDRESS registers|peer-first|drive-first"
+            "guest-gpu doorbells ADDRESS | socket PATH | rings ADDRESS SLOW | deaths ADDRESS KILLS | kept ADDRESS KILLS | pulled ADDRESS... WITNESS... | victim ADDRESS registers|peer-first|drive-first | borrower ADDRESS END | keeper"
         )),
     };
     result.unwrap_or_else(|error| {
@@ -135,6 +144,21 @@ fn deaths(address: &str, kills: u64) -> Result<ExitCode> {
     tally.run("stray tails after the next owner's enable", || deaths::stray_tails(&mut shim, address));
     for &how in if peers { &["registers", "peer-first", "drive-first"][..] } else { &["registers"][..] } {
         tally.run(&format!("SIGKILL while kernels look up ({how})"), || deaths::killed(how, kills, &mut shim, address));
+    }
+    tally.finish()
+}
+
+/// Processes that end while a slow drive writes to a peer's memory for them, so many in each way.
+fn kept(address: &str, kills: u64) -> Result<ExitCode> {
+    let (mut shim, mut tally) = (kernels()?, Tally::default());
+    let ways = [
+        (End::Unkept, "SIGKILL of a process without a keeper: its drive writes into the next owner's memory"),
+        (End::Kept, "SIGKILL of a process with a keeper"),
+        (End::KeeperFirst, "SIGKILL of the keeper, and then of its owner"),
+        (End::Clean, "a process that lets go of its keeper in order"),
+    ];
+    for (end, name) in ways {
+        tally.run(name, || kept::ended(end, kills, &mut shim, address));
     }
     tally.finish()
 }
