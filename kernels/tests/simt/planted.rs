@@ -503,8 +503,8 @@ const PLANTED: &[Planted] = &[
     ),
     planted(
         "a scale of other lanes, where rows begin in the middle of a line",
-        rich::whole,
-        240,
+        rich::one_feature,
+        60,
         patch(
             "put_row.cuh",
             "% 4), begin + ((word / 4 - first) & (lanes - 1))",
@@ -513,8 +513,8 @@ const PLANTED: &[Planted] = &[
     ),
     planted(
         "halves of a word that are one half",
-        rich::whole,
-        240,
+        rich::one_feature,
+        24,
         patch("put_row.cuh", "word_of(there, unit / 2 % 4) >> unit % 2 * 16", "word_of(there, unit / 2 % 4)"),
     ),
     planted(
