@@ -21,7 +21,7 @@
 //
 // Within a major version nothing is taken away or changed; each addition raises the minor version. A program works with a library of
 // the same major version, and of the same minor version or a later one.
-#define WARPROW_ABI_VERSION 65542
+#define WARPROW_ABI_VERSION 65543
 
 // What a call came to. All but WARPROW_STATUS_OK come with a warprow_error, if the caller asked for one.
 enum warprow_status
@@ -1093,9 +1093,9 @@ typedef struct warprow_cache_statistics {
   uint64_t admissions;
   // Rows that were given up for others.
   uint64_t evictions;
-  // On the host: different rows of batches that were looked for and found. On a GPU 0: reports count ids.
+  // On the host: different rows of batches that were looked for and found. On a GPU: ids that were served from the cache, 0 until 1.7.
   uint64_t hits;
-  // On the host: different rows of batches that were looked for and not found. On a GPU 0.
+  // On the host: different rows of batches that were looked for and not found. On a GPU: ids that were served from drives, 0 until 1.7.
   uint64_t misses;
   // On a GPU: rows that found no line, because look-ups under way may read all lines that come into question. On the host 0.
   uint64_t full;
@@ -1105,6 +1105,9 @@ typedef struct warprow_cache_statistics {
   uint64_t hold;
   // On a GPU: rows that stay until they are let go, by warprow_gpu_executor_pin_cache_rows. On the host 0. Since 1.4.
   uint64_t pinned;
+  // How long ago rows that were given up for others had been used. On the host of the latest of them, in different rows of batches that
+  // were looked for since; on a GPU of all of them, on average, in look-ups. 0: none was given up. Since 1.7.
+  uint64_t eviction_age;
 } warprow_cache_statistics;
 
 // What became of rows that were to be brought into the cache of a GPU, or to stay there. Since 1.4.

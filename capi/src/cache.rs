@@ -29,9 +29,9 @@ pub struct warprow_cache_statistics {
     pub admissions: u64,
     /// Rows that were given up for others.
     pub evictions: u64,
-    /// On the host: different rows of batches that were looked for and found. On a GPU 0: reports count ids.
+    /// On the host: different rows of batches that were looked for and found. On a GPU: ids that were served from the cache, 0 until 1.7.
     pub hits: u64,
-    /// On the host: different rows of batches that were looked for and not found. On a GPU 0.
+    /// On the host: different rows of batches that were looked for and not found. On a GPU: ids that were served from drives, 0 until 1.7.
     pub misses: u64,
     /// On a GPU: rows that found no line, because look-ups under way may read all lines that come into question. On the host 0.
     pub full: u64,
@@ -41,6 +41,9 @@ pub struct warprow_cache_statistics {
     pub hold: u64,
     /// On a GPU: rows that stay until they are let go, by warprow_gpu_executor_pin_cache_rows. On the host 0. Since 1.4.
     pub pinned: u64,
+    /// How long ago rows that were given up for others had been used. On the host of the latest of them, in different rows of batches that
+    /// were looked for since; on a GPU of all of them, on average, in look-ups. 0: none was given up. Since 1.7.
+    pub eviction_age: u64,
 }
 
 /// What became of rows that were to be brought into the cache of a GPU, or to stay there. Since 1.4.
@@ -62,7 +65,7 @@ pub struct warprow_cache_warmed {
 }
 
 versioned! {
-    warprow_cache_statistics: 80 => 88,
+    warprow_cache_statistics: 80 => 96,
     warprow_cache_warmed: 48,
 }
 
@@ -101,6 +104,7 @@ impl From<CacheStatistics> for warprow_cache_statistics {
             refusals: 0,
             hold: 0,
             pinned: 0,
+            eviction_age: it.eviction_age,
         }
     }
 }
@@ -113,12 +117,13 @@ impl From<GpuCacheStatistics> for warprow_cache_statistics {
             used: it.used,
             admissions: it.admissions,
             evictions: it.evictions,
-            hits: 0,
-            misses: 0,
+            hits: it.hits,
+            misses: it.misses,
             full: it.full,
             refusals: it.refusals,
             hold: it.hold,
             pinned: it.pinned,
+            eviction_age: it.eviction_age,
         }
     }
 }

@@ -27,10 +27,17 @@ pub struct GpuCacheStatistics {
     pub lines: u64,
     /// Lines that have a row.
     pub used: u64,
+    /// Ids that were served from the cache, of look-ups that have ended, those of graphs among them.
+    pub hits: u64,
+    /// Ids that were served from drives, of the same look-ups.
+    pub misses: u64,
     /// Rows that were given a line.
     pub admissions: u64,
     /// Lines that were taken from a row for another.
     pub evictions: u64,
+    /// How long ago rows had been used when others took their lines: in launches that ask the cache, on average of all evictions, each
+    /// counted as 2²⁰ at most. A use is noted once in `hold` launches. 0: no line was taken from a row yet.
+    pub eviction_age: u64,
     /// Rows that found no line which could be given away: look-ups that have not ended may read all lines in which the
     /// row may lie.
     pub full: u64,
@@ -297,8 +304,11 @@ impl GpuCache {
         Ok(GpuCacheStatistics {
             lines: state.map.lines(),
             used: admissions.saturating_sub(evictions).saturating_sub(swept),
+            hits: word(std::mem::offset_of!(abi::Cache, hits)),
+            misses: word(std::mem::offset_of!(abi::Cache, misses)),
             admissions,
             evictions,
+            eviction_age: word(std::mem::offset_of!(abi::Cache, evicted_age)) / evictions.max(1),
             full: word(std::mem::offset_of!(abi::Cache, full)),
             refusals: word(std::mem::offset_of!(abi::Cache, refusals)),
             hold: state.map.hold(),

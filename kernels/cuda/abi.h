@@ -370,7 +370,10 @@ struct Cache {
     u64 full;         // rows that found no line of their set that could be given away
     u64 refusals;     // rows that the admission refused
     u64 swept;        // lines that sweeps have emptied
-    u64 count_room[11];
+    u64 hits;         // ids whose row lay in a line
+    u64 misses;       // ids whose row was read from a drive
+    u64 evicted_age;  // of all evictions together: launches since the stamp of the row that went
+    u64 count_room[8];
 };
 
 // The numbers of one table's rows, as the table was prepared, and the lines in which they may lie.

@@ -13,6 +13,7 @@ constexpr u64 CACHE_PINNED = 1ull << 62;     // in a word: the line is not given
 constexpr u32 CACHE_STAMP_BITS = 38, CACHE_TAG_BITS = 24, CACHE_WAYS = 8;
 constexpr u64 CACHE_STAMP = (1ull << CACHE_STAMP_BITS) - 1, CACHE_TAG = (1ull << CACHE_TAG_BITS) - 1;
 constexpr u64 CACHE_RESERVED = CACHE_STAMP;  // a word: a warp fills the line
+constexpr u64 CACHE_MOST_AGE = 1u << 20;     // an eviction's age counts as this at most: a thread adds up hundreds, and a warp its threads
 // From this number on launches do without the cache: as many more as may be counted before the host looks leave the stamp's bits alone.
 constexpr u64 CACHE_CLOCK_END = (1ull << CACHE_STAMP_BITS) - (1ull << 20);
 
@@ -44,6 +45,19 @@ DEVICE void enter_cache(const Lookup& lookup, SlotState& slot) {
 // By one thread of the last block: the launch reads no line any more. The caller has fenced what came before.
 DEVICE void leave_cache(const Lookup& lookup) {
     if (lookup.plan.cache != 0) store_relaxed(running_of(lookup), 0ull);
+}
+
+// By one warp of the last block: what this lane has to add to the totals of the cache. Loads of the report wait together with it.
+DEVICE u64 cache_count(const Lookup& lookup, const SlotState& slot) {
+    if (lookup.plan.cache == 0) return 0;
+    return threadIdx.x == 1 ? load_relaxed(&slot.counters.ids_cached) : threadIdx.x == 2 ? load_relaxed(&slot.counters.ids_ssd) : 0;
+}
+
+// Adds it. Nobody waits for that.
+DEVICE void add_cache_count(const Lookup& lookup, u64 count) {
+    if (count == 0) return;
+    Cache& cache = cache_of(lookup);
+    atomicAdd(threadIdx.x == 1 ? &cache.hits : &cache.misses, count);
 }
 
 // The block's copy of what probing takes, in shared memory: set_up_scratch puts it there.
@@ -313,7 +327,7 @@ template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotSta
     // Where the first rows may lie is found while the horizons of other launches are on their way.
     Keepable row = keepable_at(lookup, cache, slot, unique);
     const u64 bound = cache_bound<THREADS>(cache, shared);
-    u32 admitted = 0, evicted = 0, full = 0, refused = 0;
+    u32 admitted = 0, evicted = 0, aged = 0, full = 0, refused = 0;
     for (u64 first = unique - lane / KEEP_LANES; first < slot.uniques; first += step_rows) {
         const CacheSet set = row.set;
         WordPair own{};
@@ -363,13 +377,15 @@ template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotSta
             store_relaxed(at<u64>(set.words) + way, CACHE_PUBLISHED | set.tag | slot.cache_launch);
             ++admitted;
             evicted += victim != 0;
+            // No stamp is of this launch or later: the bound is below.
+            if (victim != 0) aged += (u32)min_of(slot.cache_launch - (victim & CACHE_STAMP), CACHE_MOST_AGE);
         }
         unique += step_rows;
         row = keepable_at(lookup, cache, slot, unique);
     }
-    u64* counts[4] = {&cache.admissions, &cache.evictions, &cache.full, &cache.refusals};
-    const u32 own_counts[4] = {admitted, evicted, full, refused};
-    for (u32 i = 0; i < 4; ++i) {
+    u64* counts[5] = {&cache.admissions, &cache.evictions, &cache.evicted_age, &cache.full, &cache.refusals};
+    const u32 own_counts[5] = {admitted, evicted, aged, full, refused};
+    for (u32 i = 0; i < 5; ++i) {
         const u32 sum = __reduce_add_sync(FULL, own_counts[i]);
         if (lane == 0 && sum != 0) atomicAdd(counts[i], (u64)sum);
     }

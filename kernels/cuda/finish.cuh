@@ -11,7 +11,9 @@ constexpr u32 FINISH_THREADS = 256;
 template <bool RICH> DEVICE void release(const Lookup& lookup) {
     SlotState& slot = *at<SlotState>(lookup.slot.state);
     const CountsBefore before = counts_before(lookup);
+    const u64 count = cache_count(lookup, slot);
     report<RICH>(lookup, slot, before, true);
+    add_cache_count(lookup, count);
     if (threadIdx.x != 0) return;
     TicketState& counts = ticket_state(lookup);
     const u64 launches = before.launches + 1;

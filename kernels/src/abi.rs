@@ -937,8 +937,14 @@ plain!(
         refusals: u64,
         /// Lines that sweeps have emptied.
         swept: u64,
+        /// Ids whose row lay in a line.
+        hits: u64,
+        /// Ids whose row was read from a drive.
+        misses: u64,
+        /// Of all evictions together: launches since the stamp of the row that went.
+        evicted_age: u64,
         /// Zero.
-        count_room: [u64; 11],
+        count_room: [u64; 8],
     }
 );
 

@@ -104,7 +104,7 @@ pub(crate) fn of_host_cache<'py>(py: Python<'py>, found: &CacheStatistics) -> De
 /// What the cache of a GPU executor has done.
 pub(crate) fn of_gpu_cache<'py>(py: Python<'py>, found: &GpuCacheStatistics) -> Described<'py> {
     let dict = PyDict::new(py);
-    counts!(dict, found, lines, used, admissions, evictions, full, refusals, hold, pinned);
+    counts!(dict, found, lines, used, hits, misses, admissions, evictions, eviction_age, full, refusals, hold, pinned);
     Ok(dict)
 }
 

@@ -95,6 +95,9 @@ def test_a_cache_in_gpu_memory_has_what_was_read(stored, admission: str) -> None
     statistics = executor.cache_statistics()
     assert statistics["used"] == statistics["admissions"] == len(ids) and statistics["evictions"] == 0
     assert statistics["lines"] > 1000 and statistics["hold"] > 0 and statistics["refusals"] == 0
+    # A look-up by the module, 20 by it and 20 by the graph.
+    assert statistics["hits"] + statistics["misses"] == 41 * len(ids) and statistics["eviction_age"] == 0
+    assert statistics["misses"] >= len(ids) and statistics["hits"] > 0
     assert executor.metrics() == {f"cache_{name}": count for name, count in statistics.items()}
     executor.clear_cache()
     assert executor.cache_statistics()["used"] == 0

@@ -190,6 +190,54 @@ fn launches_that_admit_and_evict_beside_each_other_read_no_wrong_row() {
 }
 
 #[test]
+fn a_cache_counts_what_reports_say() {
+    let Some(gpu) = gpu() else { return };
+    let fixture = Fixture::new(1);
+    let executor = fixture.attach(&gpu, cached(1200).with_cache_batch_rows(1 << 20));
+    let plan = executor.plan(&Fixture::features(), Fixture::options(1)).unwrap();
+    let (slot, stream) = (plan.slot().unwrap(), Stream::new(&gpu));
+    let (mut launches, mut hits, mut misses) = (0, 0, 0);
+    let mut look_up = |flat: &Flat, times: u32| {
+        for _ in 0..times {
+            let report = flat.assert_found(&fixture, &slot, &stream, &launches);
+            launches += 1;
+            hits += report.ids_cached;
+            misses += report.ids_ssd;
+        }
+    };
+    // Rows that are used once, and 60 launches of others.
+    look_up(&Flat::new(&gpu, (0..400).collect()), 1);
+    let few = Flat::new(&gpu, (400..410).collect());
+    look_up(&few, 60);
+    let counts = executor.cache_statistics().unwrap().unwrap();
+    assert_eq!((counts.hold, counts.evictions, counts.eviction_age), (0, 0, 0), "{counts:?}");
+    // Of rows that want one line at once one gets it, and the others in the next launches. Where no line is empty, the rows go that were used once.
+    look_up(&Flat::new(&gpu, (1000..1900).collect()), 5);
+    let counts = executor.cache_statistics().unwrap().unwrap();
+    assert!(counts.evictions > 20 && (50..=65).contains(&counts.eviction_age), "{counts:?}");
+    let mut random = fastrand::Rng::with_seed(11);
+    for drift in 0..20 {
+        look_up(&Flat::new(&gpu, drifting(MAX_IDS, drift, &mut random)), 2);
+    }
+    let mut replayed = Flat::new(&gpu, (0..MAX_IDS as i64).collect());
+    let (graph, ticket) = replayed.capture(&gpu, &slot, &stream);
+    for drift in 0..20 {
+        replayed.set_ids(drifting(MAX_IDS, drift, &mut random));
+        replayed.reset();
+        stream.launch(&gpu, &graph);
+        stream.wait(&gpu);
+        let report = wait(&ticket).unwrap();
+        assert_eq!(replayed.check(&fixture, &drift), [0i64; 0]);
+        (hits, misses) = (hits + report.ids_cached, misses + report.ids_ssd);
+    }
+    let counts = executor.cache_statistics().unwrap().unwrap();
+    assert_eq!((counts.hits, counts.misses), (hits, misses), "{counts:?}");
+    assert_eq!(hits + misses, 400 + 60 * 10 + 5 * 900 + 60 * MAX_IDS as u64);
+    assert_eq!(counts.admissions - counts.evictions, counts.used, "{counts:?}");
+    assert!(hits > 1000 && counts.evictions > 1000 && counts.eviction_age < 126, "{counts:?}");
+}
+
+#[test]
 fn a_sketch_keeps_what_is_asked_for_often() {
     let Some(gpu) = gpu() else { return };
     let fixture = Fixture::new(1);

@@ -242,6 +242,11 @@ struct Scene {
     /// Launches that ended.
     ended: u32,
     hits: u64,
+    /// Ids of lines and of drives, of launches that ended and of those that were dropped.
+    told_hits: u64,
+    told_misses: u64,
+    /// The most that the clock has been at.
+    latest: u64,
     /// Steps in the middle of others.
     inside: u32,
     /// Launches have the cache take each row that they read, whatever its admission says.
@@ -283,6 +288,9 @@ impl Scene {
             rng,
             ended: 0,
             hits: 0,
+            told_hits: 0,
+            told_misses: 0,
+            latest: 0,
             inside: 0,
             admits,
         };
@@ -465,10 +473,12 @@ impl Scene {
         }
         let flight = slot.flight.take().unwrap();
         let rig = Rig { shim, rng: self.rng.fork(), world: &slot.world };
+        let hits = flight.hits.len() as u64;
+        self.told_hits += hits;
+        self.told_misses += flight.expected.counters.ids_ssd - hits;
         if is_forgotten {
             return rig.check_clear();
         }
-        let hits = flight.hits.len() as u64;
         let rows_ssd = u64::from(count - dram);
         let counters = flight.expected.counters;
         let counters = Counters { ids_cached: hits, ids_ssd: counters.ids_ssd - hits, rows_ssd, ..counters };
@@ -721,6 +731,7 @@ pub(crate) fn scene(shim: &mut Shim, seed: u64) -> Result<Seen, String> {
             _ => scene.step(&mut shims),
         }
         .map_err(|wrong| format!("step {step}: {wrong}"))?;
+        scene.latest = scene.latest.max(scene.cache.clock() & !abi::CACHE_OFF);
     }
     for shim_launched in &shims {
         shim.launched.extend(shim_launched.launched.iter().copied());
@@ -732,6 +743,21 @@ pub(crate) fn scene(shim: &mut Shim, seed: u64) -> Result<Seen, String> {
     if admissions - evictions - swept != scene.cache.used() {
         let used = scene.cache.used();
         return Err(format!("{used} lines are used, where {admissions} came, {evictions} went and {swept} were swept"));
+    }
+    let told = (count(std::mem::offset_of!(abi::Cache, hits)), count(std::mem::offset_of!(abi::Cache, misses)));
+    if told != (scene.told_hits, scene.told_misses) {
+        let due = (scene.told_hits, scene.told_misses);
+        return Err(format!("hits and misses are counted as {told:?}, where {due:?} are due"));
+    }
+    // A row goes when `hold` launches and more have not used it, and no stamp is from before the clock began.
+    let hold = scene.cache.map.hold();
+    let ages = count(std::mem::offset_of!(abi::Cache, evicted_age));
+    let most = scene.latest.saturating_sub(hold + 1);
+    if ages < evictions * (hold + 1) || ages > evictions * most {
+        return Err(format!(
+            "{evictions} rows went at {ages} launches of age, where the clock was {} at most",
+            scene.latest
+        ));
     }
     let refusals = count(std::mem::offset_of!(abi::Cache, refusals));
     if scene.admits && refusals != 0 {

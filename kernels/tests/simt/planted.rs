@@ -1236,6 +1236,24 @@ const PLANTED: &[Planted] = &[
         patch("cache.cuh", "lookup.plan.admits != 0 || is_row_admitted", "is_row_admitted"),
     ),
     planted(
+        "hits and misses that are not counted",
+        cache::case,
+        24,
+        patch("finish.cuh", "    add_cache_count(lookup, count);\n", ""),
+    ),
+    planted(
+        "hits that count as misses",
+        cache::case,
+        24,
+        patch("cache.cuh", "threadIdx.x == 1 ? &cache.hits : &cache.misses", "&cache.misses"),
+    ),
+    planted(
+        "an age from the beginning of the clock",
+        cache::case,
+        40,
+        patch("cache.cuh", "slot.cache_launch - (victim & CACHE_STAMP)", "slot.cache_launch"),
+    ),
+    planted(
         "rows in lines that go before updated ones",
         cache::updated,
         24,

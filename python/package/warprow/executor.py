@@ -279,11 +279,14 @@ class Executor:
         """What the cache has done since the executor was attached; None: it has no cache.
 
         Rows that the cache has room for ("lines") and that it has ("used"), rows that were taken in ("admissions") and given up for
-        others ("evictions"). On the CPU also the different rows of batches that were looked for and found ("hits") or not ("misses"),
-        and how long ago rows that were given up lately had been used, in different rows of batches that were looked for since
-        ("eviction_age"). On a GPU also the rows that found no line, because look-ups under way may read all that come into question ("full"), those that
-        the admission refused ("refusals"), for how many look-ups a line is held that one has used ("hold"), and rows that stay until they
-        are let go ("pinned").
+        others ("evictions"). "hits" and "misses" are on the CPU the different rows of batches that were looked for and found or not, on
+        a GPU the ids that were served from the cache and from drives. "eviction_age" is how long ago rows that were given up had been
+        used: on the CPU of the latest ones, in different rows of batches that were looked for since; on a GPU of all of them, on
+        average, in look-ups.
+
+        On a GPU also the rows that found no line, because look-ups under way may read all that come into question ("full"), those that
+        the admission refused ("refusals"), for how many look-ups a line is held that one has used ("hold"), and rows that stay until
+        they are let go ("pinned").
 
         Raises
         ------
