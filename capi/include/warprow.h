@@ -967,6 +967,10 @@ typedef struct warprow_gpu_options {
   uint32_t touch_epoch;
   // 0.
   uint32_t touch_reserved;
+  // Not 0: rows of `dram_bytes` are cached as those read from drives are. Since 1.7.
+  int32_t cache_dram;
+  // 0.
+  uint32_t dram_reserved;
 } warprow_gpu_options;
 
 // What a look-up on a GPU did.

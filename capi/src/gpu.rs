@@ -83,10 +83,14 @@ pub struct warprow_gpu_options {
     pub touch_epoch: u32,
     /// 0.
     pub touch_reserved: u32,
+    /// Not 0: rows of `dram_bytes` are cached as those read from drives are. Since 1.7.
+    pub cache_dram: i32,
+    /// 0.
+    pub dram_reserved: u32,
 }
 
 versioned! {
-    warprow_gpu_options: 64 => 104,
+    warprow_gpu_options: 64 => 112,
 }
 
 pub(crate) struct Executor(pub(crate) GpuExecutor);
@@ -143,6 +147,8 @@ fn cached(mut options: GpuOptions, given: &warprow_gpu_options) -> Result<GpuOpt
         options = options.with_cache_batch_rows(given.cache_batch_rows);
     }
     reserved("warprow_gpu_options", given.cache_reserved)?;
+    reserved("warprow_gpu_options", given.dram_reserved)?;
+    options.cached_dram = given.cache_dram != 0;
     if given.cache_sketch != 0 {
         if chance > 0.0 {
             return Err(Failure::invalid("cache_chance and cache_sketch exclude each other: set one of them"));

@@ -40,7 +40,7 @@ pub(crate) struct Description {
     /// Rows that are not in GPU memory, and those on drives.
     pub keyed_rows: u64,
     pub cold_rows: u64,
-    /// Look-ups ask the cache for rows on drives.
+    /// Look-ups ask the cache, for rows on drives or in DRAM.
     pub is_cached: bool,
     /// Look-ups ask lists which rows are in DRAM, or may come to do so.
     pub is_listed: bool,
@@ -209,8 +209,9 @@ impl Description {
             landing = landing.max(landing_stride(table, view.lba_size).map_err(GpuError::Unsupported)?);
         }
         let cold_rows = tables.iter().map(|table| table.cold_rows()).sum();
-        // Slots of such plans have queues, and their kernels ask the cache.
-        let is_cached = view.cached && (cold_rows > 0 || view.follows && options.adopt_room);
+        // Slots of such plans have queues, or rows in DRAM that are cached, and their kernels ask the cache.
+        let caches_dram = described.iter().zip(&tables).any(|(it, table)| it.caches_dram != 0 && table.dram_rows() > 0);
+        let is_cached = view.cached && (cold_rows > 0 || caches_dram || view.follows && options.adopt_room);
         let this = Self {
             bytes,
             tables_at,
@@ -306,6 +307,7 @@ fn with_scales(described: abi::Table, table: &Table, scales: &ResidentScales) ->
         row_stride: gpu_row_bytes(row_bytes),
         // The cache's lines have room for the codes alone.
         cached: 0,
+        caches_dram: 0,
         scales: scales.address,
         scale_bytes,
         ..described

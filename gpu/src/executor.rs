@@ -96,6 +96,11 @@ impl GpuExecutor {
                     .to_owned(),
             ));
         }
+        if options.cached_dram && options.cache_bytes == 0 {
+            return Err(GpuError::Unsupported(
+                "rows in DRAM cannot be cached without a cache: attach with GpuOptions::cache_bytes, or without cached_dram".to_owned(),
+            ));
+        }
         if options.gatherers > MOST_GATHERERS {
             return Err(GpuError::Unsupported(format!("at most {MOST_GATHERERS} thread blocks gather rows")));
         }

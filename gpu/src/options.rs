@@ -95,6 +95,10 @@ pub struct GpuOptions {
     pub cache_batch_rows: u64,
     /// Which rows are cached that were read from drives.
     pub cache_admission: CacheAdmission,
+    /// Whether rows of `dram_bytes` are cached too. Look-ups then find different rows in DRAM first, whatever `direct_ids` says, read those
+    /// that the cache lacks, and keep them as they keep rows from drives. That pays where few rows are asked for often, and costs where the
+    /// cache has little of what is asked for (docs/cache.md).
+    pub cached_dram: bool,
     /// How rows that are looked up are counted, for [`GpuExecutor::popular`](crate::GpuExecutor::popular): each look-up then has a kernel
     /// more, which leaves a sample of its ids, and a thread of the host counts them. `None`: they are not counted.
     pub counters: Option<CounterOptions>,
@@ -120,7 +124,7 @@ pub enum PrefetchPriority {
     Normal,
 }
 
-/// Which rows the cache of a GPU keeps that were read from drives.
+/// Which rows the cache of a GPU keeps that were read from drives, or from DRAM where such rows are cached.
 #[derive(Clone, Copy, Debug, PartialEq, Default)]
 #[non_exhaustive]
 pub enum CacheAdmission {
@@ -161,6 +165,7 @@ impl Default for GpuOptions {
             cache_bytes: 0,
             cache_batch_rows: 262_144,
             cache_admission: CacheAdmission::Always,
+            cached_dram: false,
             counters: None,
             touch_epoch: None,
             ablations: Ablations::default(),
@@ -299,6 +304,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_cache_admission(self, admission: CacheAdmission) -> Self {
         Self { cache_admission: admission, ..self }
+    }
+
+    /// Has the cache keep rows from DRAM as it keeps those from drives.
+    #[must_use]
+    pub fn with_cached_dram(self) -> Self {
+        Self { cached_dram: true, ..self }
     }
 
     /// Counts rows that are looked up as `counters` says.

@@ -171,7 +171,7 @@ impl GpuPlan {
         if let Some(cache) = attached.cache.get().filter(|_| description.is_cached) {
             for table in description.tables(&view).filter(|table| table.cached != 0) {
                 let alike = description.tables(&view).filter(|other| other.row_stride == table.row_stride);
-                let rows: u64 = alike.map(GpuTable::cold_rows).sum();
+                let rows: u64 = alike.map(GpuTable::cacheable_rows).sum();
                 cache.check_room(table.row_stride, rows.min(options.max_ids as u64))?;
             }
         }
@@ -286,7 +286,7 @@ impl Prepared {
     /// when there are enough ids, the sooner the larger the memory, and sooner for uniform ids than for skewed ones;
     /// this is where they pay for both (docs/performance/notes-gpu.md).
     pub(crate) fn kind(&self, ids: u64) -> LookupKind {
-        if !self.is_cold && ids <= self.direct_ids {
+        if self.reads_directly() && ids <= self.direct_ids {
             LookupKind::Direct
         } else if self.by_one_kernel(ids) {
             LookupKind::Few
@@ -295,6 +295,11 @@ impl Prepared {
         } else {
             LookupKind::Large
         }
+    }
+
+    /// Whether some look-ups may be one kernel that reads each row where it lies: none is on a drive, and no cache is asked.
+    pub(crate) fn reads_directly(&self) -> bool {
+        !self.is_cold && !self.description.is_cached
     }
 
     fn by_one_kernel(&self, ids: u64) -> bool {

@@ -29,7 +29,7 @@ pub struct GpuCacheStatistics {
     pub used: u64,
     /// Ids that were served from the cache, of look-ups that have ended, those of graphs among them.
     pub hits: u64,
-    /// Ids that were served from drives, of the same look-ups.
+    /// Ids that were served from drives, of the same look-ups; and from DRAM where such rows are cached, of look-ups that have begun.
     pub misses: u64,
     /// Rows that were given a line.
     pub admissions: u64,
@@ -99,7 +99,7 @@ pub(crate) fn shape_of(options: &GpuOptions) -> CacheShape {
     }
 }
 
-/// Makes the cache that the options ask for, once, and gives each of the tables that have rows on drives numbers of its
+/// Makes the cache that the options ask for, once, and gives each of the tables that have rows to cache numbers of its
 /// own, which nobody else has.
 pub(crate) fn give_ranges(
     made: &OnceLock<Arc<GpuCache>>,
@@ -110,6 +110,7 @@ pub(crate) fn give_ranges(
     if options.cache_bytes == 0 {
         return Ok(Vec::new());
     }
+    tables.iter_mut().for_each(|table| table.caches_dram = options.cached_dram);
     let cache = match made.get() {
         Some(cache) => cache.clone(),
         None => {
@@ -118,8 +119,8 @@ pub(crate) fn give_ranges(
         }
     };
     let mut ranges = Vec::new();
-    for table in tables.iter_mut().filter(|table| table.damage.is_none() && table.cold_rows() > 0) {
-        if let Some(range) = cache.give(table.row_stride, table.located.table().rows)? {
+    for table in tables.iter_mut().filter(|table| table.damage.is_none() && table.cacheable_rows() > 0) {
+        if let Some(range) = cache.give(table.row_stride, table.cache_numbers())? {
             table.cached = range.number;
             ranges.push(range);
         }
@@ -138,14 +139,21 @@ impl GpuCache {
         let claims: Vec<CacheClaim> = sound
             .map(|table| CacheClaim {
                 stride: table.row_stride,
-                rows: table.located.table().rows,
-                cached: table.cold_rows(),
+                // A list may come to tables that have none yet.
+                rows: table.located.table().rows + if table.caches_dram { table.dram_rows() } else { 0 },
+                cached: table.cacheable_rows(),
             })
             .collect();
         if claims.iter().all(|claim| claim.cached == 0) {
             return Err(GpuError::Unsupported(
-                "a cache is for rows on drives, and all rows lie in GPU memory or DRAM: attach without GpuOptions::cache_bytes"
-                    .to_owned(),
+                match options.cached_dram {
+                    true => "all rows lie in GPU memory, and none is left for a cache: attach without GpuOptions::cache_bytes",
+                    false => {
+                        "a cache is for rows on drives, and all rows lie in GPU memory or DRAM: attach without \
+                         GpuOptions::cache_bytes, or with GpuOptions::cached_dram"
+                    }
+                }
+                .to_owned(),
             ));
         }
         let shape = shape_of(options);
@@ -163,7 +171,9 @@ impl GpuCache {
                 return Err(GpuError::Unsupported(why));
             }
         };
-        memory.write(0, abi::Cache { admission: admission.into(), chance, ..map.header() }.as_bytes())?;
+        let caches_dram = options.cached_dram.into();
+        let header = abi::Cache { admission: admission.into(), chance, caches_dram, ..map.header() };
+        memory.write(0, header.as_bytes())?;
         let state = Mutex::new(CacheState {
             map,
             pins: CachePins::default(),
@@ -270,7 +280,7 @@ impl GpuCache {
         Ok(())
     }
 
-    /// The rows that lines have, by the number of their range and their rank: those that are pinned first, then those that were
+    /// The rows that lines have, by the number of their range and that in the range: those that are pinned first, then those that were
     /// asked for most, where that is counted, then those that were used last.
     pub(crate) fn held_rows(&self) -> Result<Vec<(u32, u64)>, GpuError> {
         let state = lock(&self.state);

@@ -60,14 +60,15 @@ impl GpuExecutor {
         let attached = &self.inner;
         let cache = attached.cache.get().ok_or(GpuError::NoCache)?;
         let view = attached.view();
-        let mut ranks: HashMap<u32, Vec<u64>> = HashMap::new();
-        for (range, rank) in cache.held_rows()? {
-            ranks.entry(range).or_default().push(rank);
+        let mut numbers: HashMap<u32, Vec<u64>> = HashMap::new();
+        for (range, number) in cache.held_rows()? {
+            numbers.entry(range).or_default().push(number);
         }
         let mut report = GpuCacheSaved::default();
         let mut saved = SavedCache { store: attached.store.identity(), tables: Vec::new() };
         for table in view.tables.iter().filter(|table| table.cached != 0) {
-            let Some(ranks) = ranks.remove(&table.cached) else { continue };
+            let Some(numbers) = numbers.remove(&table.cached) else { continue };
+            let ranks = table.ranks_of_numbers(&numbers);
             let name = table.located.table().name.clone();
             let identity = attached.store.identity_of(&table.located);
             let names = RowNames::read(&attached.store, &table.located, true)?;

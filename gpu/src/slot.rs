@@ -128,7 +128,7 @@ impl Graphs {
             launch::graphs(gpu, &plan.attached.kernels, (kind, &like), &shape, count)
         };
         Ok(Self {
-            direct: of(LookupKind::Direct, !plan.is_cold)?,
+            direct: of(LookupKind::Direct, plan.reads_directly())?,
             few: of(LookupKind::Few, plan.kind(0) == LookupKind::Few)?,
             small: of(LookupKind::Small, plan.kind(most.min(SMALL_IDS)) == LookupKind::Small)?,
             large: of(LookupKind::Large, plan.kind(most) == LookupKind::Large)?,

@@ -54,6 +54,8 @@ pub(crate) struct GpuTable {
     pub overlay: u32,
     /// The number of its range in the cache; 0: its rows are not cached.
     pub cached: u32,
+    /// Rows in DRAM are cached too, if `cached` is not 0.
+    pub caches_dram: bool,
     /// The updated rows of the table, if the executor follows them.
     pub updated: Option<Arc<Overlay>>,
     /// Where touches of its keys are noted; `None`: they are not.
@@ -100,6 +102,47 @@ impl GpuTable {
         rank < self.dram_end || self.listed.as_ref().is_some_and(|listed| listed.ranks.contains(rank))
     }
 
+    /// The number of a rank's row among those of the table's range in the cache; `None`: the row stays where it is.
+    pub(crate) fn cache_number(&self, rank: u64) -> Option<u64> {
+        if !self.is_in_memory(rank) {
+            return Some(rank);
+        }
+        let in_dram = self.caches_dram && rank >= self.hbm_rows;
+        in_dram.then(|| match &self.listed {
+            Some(listed) => self.located.table().rows + listed.ranks.place(rank),
+            None => rank,
+        })
+    }
+
+    /// The ranks whose rows have these numbers.
+    pub(crate) fn ranks_of_numbers(&self, numbers: &[u64]) -> Vec<u64> {
+        let rows = self.located.table().rows;
+        let listed: Vec<u64> = match &self.listed {
+            Some(listed) if numbers.iter().any(|&number| number >= rows) => listed.ranks.ranks().collect(),
+            _ => Vec::new(),
+        };
+        let rank = |&number: &u64| match number.checked_sub(rows) {
+            Some(place) => listed.get(place as usize).copied(),
+            None => Some(number),
+        };
+        numbers.iter().filter_map(rank).collect()
+    }
+
+    /// How many numbers its rows have in the cache.
+    pub(crate) fn cache_numbers(&self) -> u64 {
+        let listed = self.listed.as_ref().filter(|_| self.caches_dram);
+        self.located.table().rows + listed.map_or(0, |listed| listed.ranks.count())
+    }
+
+    /// Rows that may be cached.
+    pub(crate) fn cacheable_rows(&self) -> u64 {
+        match &self.listed {
+            None if self.caches_dram => self.cold_rows() + self.dram_rows(),
+            // Listed rows have keys on drives too.
+            _ => self.cold_rows(),
+        }
+    }
+
     /// Rows on drives that have keys as such; listed rows have both keys.
     pub(crate) fn cold_rows(&self) -> u64 {
         self.located.table().rows - self.dram_end
@@ -141,6 +184,7 @@ impl GpuTable {
             crcs: self.crcs.map_or(0, |begin| constants + begin),
             overlay: self.overlay,
             cached: self.cached,
+            caches_dram: (self.caches_dram && self.cached != 0).into(),
             listed: self.listed.as_ref().map_or(0, |listed| constants + listed.directory),
             ..abi::Table::default()
         }

@@ -8,6 +8,7 @@ use warprow_store::view::lock;
 
 use crate::error::GpuError;
 use crate::executor::GpuExecutor;
+use crate::report::GpuReport;
 use crate::row_cache::GpuCache;
 use crate::row_names::RowNames;
 use crate::table::GpuTable;
@@ -27,7 +28,8 @@ pub struct GpuWarmed {
     pub ids: u64,
     /// Ids whose row the cache had when the id was looked at last.
     pub cached: u64,
-    /// Ids whose row lies in GPU memory or DRAM anyway: of a tier, updated, or of a created key.
+    /// Ids whose row lies in GPU memory or DRAM anyway: of a tier, updated, or of a created key. Of rows in DRAM that are cached
+    /// ([`GpuOptions::cached_dram`](crate::GpuOptions::cached_dram)), those that found no line.
     pub in_memory: u64,
     /// Ids that the table does not have.
     pub missing: u64,
@@ -43,7 +45,7 @@ pub struct GpuPinned {
     pub pinned: u64,
     /// Rows that were pinned before.
     pub already: u64,
-    /// Rows of tiers in GPU memory or DRAM, which stay there anyway.
+    /// Rows of tiers in GPU memory, or in DRAM where such rows are not cached, which stay there anyway.
     pub in_memory: u64,
     /// Different ids that the table does not have.
     pub missing: u64,
@@ -68,16 +70,18 @@ impl GpuExecutor {
         let attached = &self.inner;
         let names = RowNames::read(&attached.store, &table.located, attached.options.check_keys)?;
         let warming = Warming::new(attached, cache, table, names.id_type())?;
+        // Of ids in DRAM, those of updated rows cannot come in; then looking again brings no more.
+        let outside = |report: &GpuReport| report.ids_ssd + if table.caches_dram { report.ids_dram } else { 0 };
         let mut warmed = GpuWarmed::default();
         for batch in ids.rchunks(warming.most_ids()) {
             let mut report = warming.look(batch)?;
             for _ in 1..LOOKS {
-                let before = report.ids_ssd;
+                let before = outside(&report);
                 if before == 0 {
                     break;
                 }
                 report = warming.look(batch)?;
-                if report.ids_ssd >= before {
+                if outside(&report) >= before {
                     break;
                 }
             }
@@ -111,28 +115,30 @@ impl GpuExecutor {
         let mut report = GpuPinned::default();
         let mut seen = HashSet::new();
         let ids: Vec<u64> = ids.iter().copied().filter(|&id| seen.insert(id)).collect();
-        // By rank the id that named it first.
-        let (mut ids_of, mut ranks) = (HashMap::new(), Vec::new());
+        // By the row's number in the cache the id that named it first.
+        let (mut ids_of, mut numbers) = (HashMap::new(), Vec::new());
         for (rank, &id) in names.ranks_of(&ids).into_iter().zip(&ids) {
             match rank {
                 None => report.missing += 1,
-                Some(rank) if table.is_in_memory(rank) => report.in_memory += 1,
-                Some(rank) => {
-                    if ids_of.insert(rank, id).is_none() {
-                        ranks.push(rank);
+                Some(rank) => match table.cache_number(rank) {
+                    None => report.in_memory += 1,
+                    Some(number) => {
+                        if ids_of.insert(number, id).is_none() {
+                            numbers.push(number);
+                        }
                     }
-                }
+                },
             }
         }
         let _one_at_a_time = lock(&cache.pinning);
         cache.let_retired_go(&mut lock(&cache.state))?;
-        let id_of = |rank: &u64| ids_of.get(rank).copied().unwrap_or(*rank);
-        let fresh = cache.to_pin(table.cached, &ranks).map_err(|full| GpuError::CachePinsFull {
+        let id_of = |number: &u64| ids_of.get(number).copied().unwrap_or(*number);
+        let fresh = cache.to_pin(table.cached, &numbers).map_err(|full| GpuError::CachePinsFull {
             table: table.located.table().name.clone(),
             rows: full.rows,
             first: id_of(&full.first),
         })?;
-        report.already = (ranks.len() - fresh.len()) as u64;
+        report.already = (numbers.len() - fresh.len()) as u64;
         if fresh.is_empty() {
             return Ok(report);
         }
@@ -164,14 +170,15 @@ impl GpuExecutor {
         let (cache, view) = self.cached()?;
         let table = cached_table(&view, table)?;
         let _one_at_a_time = lock(&cache.pinning);
-        let mut ranks = cache.pinned(table.cached);
-        if let Some(ids) = ids.filter(|_| !ranks.is_empty()) {
+        let mut numbers = cache.pinned(table.cached);
+        if let Some(ids) = ids.filter(|_| !numbers.is_empty()) {
             let attached = &self.inner;
             let names = RowNames::read(&attached.store, &table.located, attached.options.check_keys)?;
-            let named: HashSet<u64> = names.ranks_of(ids).into_iter().flatten().collect();
-            ranks.retain(|rank| named.contains(rank));
+            let ranks = names.ranks_of(ids).into_iter().flatten();
+            let named: HashSet<u64> = ranks.filter_map(|rank| table.cache_number(rank)).collect();
+            numbers.retain(|number| named.contains(number));
         }
-        cache.unpin(table.cached, &ranks)
+        cache.unpin(table.cached, &numbers)
     }
 
     fn cached(&self) -> Result<(&Arc<GpuCache>, Arc<View>), GpuError> {

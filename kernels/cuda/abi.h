@@ -58,7 +58,7 @@ struct Table {
     u32 cached;       // its number among Cache.ranges, from 1; 0: its rows are not cached
     u64 scales;       // where rank 0's scales lie that drives do not have; those of a row follow each other
     u32 scale_bytes;  // of a row, the last ones, lie there and not on drives; 0: drives have whole rows
-    u32 unused;
+    u32 caches_dram;  // 1: rows in DRAM are cached too, if `cached` is not 0
     u64 listed;       // ListedBlock for each 448 ranks: which of them are listed for DRAM; 0: there is no list
     u64 spare;
 };
@@ -364,21 +364,22 @@ struct Cache {
     u64 hold;         // launches for which a line that was used is not given away, and its stamp not renewed
     u64 admission;    // CacheAdmission
     u64 chance;       // of CACHE_ADMISSION_CHANCE: a row is admitted if 32 random bits are below this
-    u64 constant_room[10];
+    u64 caches_dram;  // 1: of some tables rows in DRAM are cached (Table.caches_dram)
+    u64 constant_room[9];
     u64 admissions;   // rows that were given a line
     u64 evictions;    // lines that were taken from a row for that
     u64 full;         // rows that found no line of their set that could be given away
     u64 refusals;     // rows that the admission refused
     u64 swept;        // lines that sweeps have emptied
     u64 hits;         // ids whose row lay in a line
-    u64 misses;       // ids whose row was read from a drive
+    u64 misses;       // ids whose row was read from a drive, or from DRAM where such rows are cached
     u64 evicted_age;  // of all evictions together: launches since the stamp of the row that went
     u64 count_room[8];
 };
 
 // The numbers of one table's rows, as the table was prepared, and the lines in which they may lie.
 struct CacheRange {
-    u64 first;        // the number of rank 0
+    u64 first;        // the number of rank 0; with a list, that of the n-th listed rank is Table.rows + n behind
     u64 words;        // u64[8 * sets]: a word for each line
     u64 lines;        // rows, `stride` apart
     u64 sets;

@@ -53,7 +53,7 @@ template <bool UPDATED, bool CACHED = false> DEVICE void mark(const Lookup& look
         }
     }
     sum_counts<CACHED>(counts, scratch);
-    if (threadIdx.x == 0) add_sums<CACHED>(slot, scratch);
+    if (threadIdx.x == 0) add_sums<CACHED>(lookup, slot, scratch);
 }
 
 // Reads: ids, offsets, features, and the tables' indexes and permutations.

@@ -148,11 +148,19 @@ struct CacheSet {
     u64 sketch;   // the counters of the set; 0: nobody counts
 };
 
-DEVICE CacheSet cache_set_of(const CacheRange& range, u64 rank) {
-    const u64 image = spread_number(range.first + rank, range.bits);
+// `number`: of the row among those of the range.
+DEVICE CacheSet cache_set_of(const CacheRange& range, u64 number) {
+    const u64 image = spread_number(range.first + number, range.bits);
     const u64 set = __umul64hi(image << (64 - range.bits), range.sets);
     return CacheSet{range.words + set * (CACHE_WAYS * sizeof(u64)), range.lines + set * CACHE_WAYS * range.stride, (image & CACHE_TAG) << CACHE_STAMP_BITS,
                     range.sketch == 0 ? 0 : range.sketch + set * SKETCH_BYTES};
+}
+
+// The number of the row of a key among those of its table's range. Which rank is the n-th of a list, a key does not tell: such rows have numbers behind
+// those of all ranks.
+DEVICE u64 cache_number(const Table& table, u64 key, const bool is_cold) {
+    if (is_cold) return table.dram_end + (key - table.ssd_key);
+    return (table.listed != 0 ? table.rows : table.hbm_rows) + (key - table.dram_key);
 }
 
 // Whether a word says that its line has the row of that tag, pinned or not.
@@ -165,9 +173,9 @@ DEVICE u64 shuffled(u64 value, u32 lane) { return (u64)__shfl_sync(FULL, (u32)(v
 constexpr u32 SET_LANES = CACHE_WAYS / 2, SETS_AT_ONCE = 32 / SET_LANES;
 
 // By whole warps: for each lane the address of a row of a cached table in its line, which stays as it is until the launch has ended; 0: the row is read from
-// its drive, or the lane asks for none (no `table`). A thread with a hit fences before it ends. Four lanes read the 64 B of a set, so that each sector is
-// loaded once; all sets of the warp are on their way at once.
-DEVICE u64 cached_row(const Table* table, u64 rank) {
+// its drive or DRAM, or the lane asks for none (no `table`). `number`: as for cache_set_of. A thread with a hit fences before it ends. Four lanes read the
+// 64 B of a set, so that each sector is loaded once; all sets of the warp are on their way at once.
+DEVICE u64 cached_row(const Table* table, u64 number) {
     const CacheLaunch& launch = block_cache();
     const bool wants = table != nullptr && table->cached != 0 && launch.number != 0;
     if (__ballot_sync(FULL, wants) == 0) return 0;
@@ -176,7 +184,7 @@ DEVICE u64 cached_row(const Table* table, u64 rank) {
     u32 stride = 0;
     if (wants) {
         const CacheRange& range = at<const CacheRange>(launch.ranges)[table->cached - 1];
-        set = cache_set_of(range, rank);
+        set = cache_set_of(range, number);
         stride = range.stride;
     }
     WordPair pairs[SET_LANES];
@@ -273,19 +281,21 @@ struct Keepable {
     u32 stride, bytes;  // of its line, and of the row
 };
 
-// Unique row number `unique` of a launch, if it was read from a drive.
+// Unique row number `unique` of a launch, if it was read from a drive, or from DRAM of a table whose rows there are cached. `fetch` has brought all rows of
+// DRAM to staging, whatever their status.
 DEVICE Keepable keepable_at(const Lookup& lookup, const Cache& cache, const SlotState& slot, u64 unique) {
     Keepable row{};
     if (unique >= slot.uniques) return row;
     // Neither load waits for the other.
     const u8 status = at<const u8>(lookup.unique.status)[unique];
     const u64 key = at<const u64>(lookup.unique.keys)[unique];
-    if (status != ROW_READ) return row;
+    const bool is_cold = unique >= slot.dram_uniques;
+    if (is_cold && status != ROW_READ) return row;
     const Segment& segment = segment_of(lookup, key);
     const Table& table = at<const Table>(lookup.plan.tables)[segment.table];
-    if (table.cached == 0) return row;
+    if (table.cached == 0 || !(is_cold || table.caches_dram != 0)) return row;
     const CacheRange& range = at<const CacheRange>(cache.ranges)[table.cached - 1];
-    return Keepable{cache_set_of(range, segment.first_rank + (key - segment.first_key)), range.stride, table.row_bytes};
+    return Keepable{cache_set_of(range, cache_number(table, key, is_cold)), range.stride, table.row_bytes};
 }
 
 // So many quads of a row are on their way at once to a lane that copies it.
@@ -314,16 +324,17 @@ DEVICE void store_kept(const KeptQuads& kept, u64 to, u32 first, u32 bytes) {
     }
 }
 
-// By block `block` of `blocks`, at the end of a launch: gives lines to the rows in staging that were read from drives, as far as lines of their sets may be
-// given away. What loses against another launch is not kept, and nobody waits. Traffic: 64 B of words for each unique row; a row read and written for each
+// By block `block` of `blocks`, at the end of a launch: gives lines to the rows in staging that may be cached (keepable_at), as far as lines of their sets may
+// be given away. What loses against another launch is not kept, and nobody waits. Traffic: 64 B of words for each unique row; a row read and written for each
 // that is kept.
 template <u32 THREADS> DEVICE void keep_rows(const Lookup& lookup, const SlotState& slot, u32 block, u32 blocks, KeepShared<THREADS>& shared) {
-    if (slot.cache_launch == 0 || slot.dram_uniques >= slot.uniques) return;
     Cache& cache = cache_of(lookup);
+    const u32 first_unique = cache.caches_dram != 0 ? 0 : slot.dram_uniques;
+    if (slot.cache_launch == 0 || first_unique >= slot.uniques) return;
     const u32 lane = threadIdx.x % 32, member = lane % KEEP_LANES;
     const u32 warp = block * (THREADS / 32) + threadIdx.x / 32, warps = blocks * (THREADS / 32);
     const u64 step_rows = (u64)warps * KEEP_ROWS;
-    u64 unique = slot.dram_uniques + (u64)warp * KEEP_ROWS + lane / KEEP_LANES;
+    u64 unique = first_unique + (u64)warp * KEEP_ROWS + lane / KEEP_LANES;
     // Where the first rows may lie is found while the horizons of other launches are on their way.
     Keepable row = keepable_at(lookup, cache, slot, unique);
     const u64 bound = cache_bound<THREADS>(cache, shared);

@@ -1,5 +1,6 @@
 // The kernels of plans with a cache (cache.cuh), in the place of others: those that turn ids into places look for rows in the cache, and those that write
-// the output have blocks more, which keep what was read from drives. Plans without a cache take the other kernels, which know nothing of it.
+// the output have blocks more, which keep what was read from drives, and from DRAM where that is wanted. Plans without a cache take the other kernels, which
+// know nothing of it.
 #pragma once
 #include "bitmap.cuh"
 #include "dedupe.cuh"

@@ -95,7 +95,7 @@ template <bool HASHED, bool UPDATED, bool CACHED = false> DEVICE void collect(co
     for (u32 i = threadIdx.x; i < digits; i += COLLECT_THREADS)
         if (collector.digits[i]) atomicAdd(&sorting.digits[i], collector.digits[i]);
     sum_counts<CACHED>(counts, scratch);
-    if (threadIdx.x == 0) add_sums<CACHED>(slot, scratch);
+    if (threadIdx.x == 0) add_sums<CACHED>(lookup, slot, scratch);
 }
 
 // Reads: ids, offsets, features, and the tables' indexes and permutations.

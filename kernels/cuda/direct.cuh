@@ -136,7 +136,7 @@ template <bool POOLED, bool ONE_FEATURE, bool RICH, bool UPDATED> DEVICE void di
     if (threadIdx.x == 0) await_shared_copies();
     if (bags.ids <= FEW && gridDim.x <= FEW_BLOCKS) return end_few<RICH, UPDATED>(lookup, slot, bags.ids, before, generation, flaws, counts, scratch);
     sum_counts(counts, scratch);
-    if (threadIdx.x == 0) add_sums(slot, scratch);
+    if (threadIdx.x == 0) add_sums(lookup, slot, scratch);
     if (!is_last(slot.expand_left) || threadIdx.x >= 32) return;
     if (threadIdx.x == 0) slot.counters.ids = bags.ids;
     __syncwarp();

@@ -337,7 +337,7 @@ template <bool UPDATED> DEVICE void few(const Lookup& lookup, const bool ahead, 
             write_few<UPDATED>(lookup, bags, scratch, shared, counts, block, blocks, ahead);
             check_offsets(lookup, bags, scratch, (u64)block * FEW_THREADS + threadIdx.x, (u64)blocks * FEW_THREADS);
             sum_counts(counts, scratch);
-            if (threadIdx.x == 0) add_sums(slot, scratch);
+            if (threadIdx.x == 0) add_sums(lookup, slot, scratch);
         }
     }
     end_few_blocks(lookup, shared, admitted, ahead);

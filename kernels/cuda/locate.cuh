@@ -3,9 +3,9 @@
 #include "bags.cuh"
 #include "listed.cuh"
 
-// How many ids a thread, or all of them, found to be of each kind.
+// How many ids a thread, or all of them, found to be of each kind. `missed`: of those in DRAM, the ones that may be cached and are not.
 struct IdCounts {
-    u32 missing, padding, hbm, dram, ssd, cached;
+    u32 missing, padding, hbm, dram, ssd, cached, missed;
 };
 
 // The address of an id's row in the overlay; 0: the overlay does not have it; REMOVED. `row`: the row of the id by the table itself.
@@ -25,7 +25,8 @@ DEVICE u64 overlaid_row(const Lookup& lookup, const Table& table, u64 id, u64 ro
 
 // The place of an id of `feature` (PLACE_*), which is a key where the row has one; counts the id. DIRECT: rows in DRAM are read where they lie.
 // UPDATED: rows may have been updated, keys created, and rows listed for DRAM. Updated rows count as rows in DRAM, as on the host.
-template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, const Feature& feature, u64 id, IdCounts& counts) {
+// CACHED: rows in DRAM that may be cached have a key, DIRECT or not.
+template <bool DIRECT, bool UPDATED, bool CACHED = false> DEVICE u64 place_of(const Lookup& lookup, const Feature& feature, u64 id, IdCounts& counts) {
     const Table& table = feature.table;
     const u64 row = table.keys == 0 ? id : row_of_key(table, id, is_signed(lookup));
     const bool padding = is_padding(lookup, feature, id);
@@ -51,16 +52,17 @@ template <bool DIRECT, bool UPDATED> DEVICE u64 place_of(const Lookup& lookup, c
         ++counts.hbm;
         return PLACE_HERE | (table.hbm + rank * table.row_stride);
     }
+    const bool is_direct = DIRECT && !(CACHED && table.caches_dram != 0);
     if constexpr (UPDATED) {
         const u64 listed = table.listed != 0 ? listed_place(table, rank) : LISTED_NONE;
         if (listed != LISTED_NONE) {
             ++counts.dram;
-            return DIRECT ? PLACE_HERE | (table.dram + listed * table.row_stride) : table.dram_key + listed;
+            return is_direct ? PLACE_HERE | (table.dram + listed * table.row_stride) : table.dram_key + listed;
         }
     }
     if (rank < table.dram_end) {
         ++counts.dram;
-        if (DIRECT) return PLACE_HERE | (table.dram + (rank - table.hbm_rows) * table.row_stride);
+        if (is_direct) return PLACE_HERE | (table.dram + (rank - table.hbm_rows) * table.row_stride);
         return table.dram_key + (rank - table.hbm_rows);
     }
     ++counts.ssd;
@@ -75,25 +77,28 @@ DEVICE void add_counts(IdCounts& sum, const IdCounts& other) {
     sum.dram += other.dram;
     sum.ssd += other.ssd;
     sum.cached += other.cached;
+    sum.missed += other.missed;
 }
 
 // Adds up in shared memory the counts of all threads of the block. It ends with a barrier. CACHED: rows may have been found in the cache.
 template <bool CACHED = false> DEVICE void sum_counts(const IdCounts& counts, Scratch& scratch) {
-    u32 mine[COUNT_KINDS] = {counts.missing, counts.padding, counts.hbm, counts.dram, counts.ssd, counts.cached};
+    u32 mine[COUNT_KINDS] = {counts.missing, counts.padding, counts.hbm, counts.dram, counts.ssd, counts.cached, counts.missed};
     // What was published in lines that this thread has found is seen by the kernels behind this one.
     if (CACHED && counts.cached != 0) fence_gpu();
-    for (u32 kind = 0; kind < (CACHED ? COUNT_KINDS : COUNT_KINDS - 1); ++kind) {
+    for (u32 kind = 0; kind < (CACHED ? COUNT_KINDS : PLAIN_KINDS); ++kind) {
         u32 sum = __reduce_add_sync(FULL, mine[kind]);
         if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(&scratch.sums[kind], sum);
     }
     __syncthreads();
 }
 
-// By one thread: adds the sums and flaws of the block to those of the launch. CACHED: as for sum_counts.
-template <bool CACHED = false> DEVICE void add_sums(SlotState& slot, const Scratch& scratch) {
+// By one thread: adds the sums and flaws of the block to those of the launch. CACHED: as for sum_counts; rows in DRAM that the cache lacks are added to the
+// cache's misses.
+template <bool CACHED = false> DEVICE void add_sums(const Lookup& lookup, SlotState& slot, const Scratch& scratch) {
     Counters& counters = slot.counters;
-    u64* to[COUNT_KINDS] = {&counters.missing, &counters.padding, &counters.ids_hbm, &counters.ids_dram, &counters.ids_ssd, &counters.ids_cached};
-    for (u32 kind = 0; kind < (CACHED ? COUNT_KINDS : COUNT_KINDS - 1); ++kind)
+    u64* const misses = CACHED ? &cache_of(lookup).misses : nullptr;
+    u64* to[COUNT_KINDS] = {&counters.missing, &counters.padding, &counters.ids_hbm, &counters.ids_dram, &counters.ids_ssd, &counters.ids_cached, misses};
+    for (u32 kind = 0; kind < (CACHED ? COUNT_KINDS : PLAIN_KINDS); ++kind)
         if (scratch.sums[kind]) atomicAdd(to[kind], (u64)scratch.sums[kind]);
     if (scratch.flaws) atomicOr(&slot.flaws, scratch.flaws);
 }
@@ -127,23 +132,27 @@ template <bool RICH> DEVICE void report_missing(const Lookup& lookup, const Feat
 }
 
 // The place of position `index`: counts the id, writes its mask, and reports it if it is missing. `feature` becomes its feature. Parameters as for place_of.
-// CACHED: rows on drives may lie in the cache, and whole warps come here, with lanes of which `there` is not set for want of positions.
+// CACHED: rows on drives, and those in DRAM of some tables, may lie in the cache, and whole warps come here, with lanes of which `there` is not set for want of
+// positions.
 template <bool DIRECT, bool UPDATED, bool CACHED>
 DEVICE u64 located(const Lookup& lookup, const Bags& bags, const Scratch& scratch, u64 index, const bool there, const Feature*& feature, IdCounts& counts) {
     u64 place = PLACE_PADDING;
     feature = nullptr;
     if (there) {
         feature = &feature_at(lookup, scratch, feature_of(lookup, bags, scratch, index));
-        place = place_of<DIRECT, UPDATED>(lookup, *feature, id_at(lookup.batch.ids, lookup.batch.id_type, index), counts);
+        place = place_of<DIRECT, UPDATED, CACHED>(lookup, *feature, id_at(lookup.batch.ids, lookup.batch.id_type, index), counts);
     }
     if constexpr (CACHED) {
         const bool is_cold = place < PLACE_STAGED && place >= lookup.keys.first_ssd_key;
-        const u64 rank = is_cold ? feature->table.dram_end + (place - feature->table.ssd_key) : 0;
-        const u64 row = cached_row(is_cold ? &feature->table : nullptr, rank);
+        const bool is_asked = is_cold || (place < lookup.keys.first_ssd_key && feature->table.caches_dram != 0);
+        const u64 row = cached_row(is_asked ? &feature->table : nullptr, is_asked ? cache_number(feature->table, place, is_cold) : 0);
         if (row != 0) {
-            --counts.ssd;
+            counts.ssd -= is_cold;
+            counts.dram -= !is_cold;
             ++counts.cached;
             place = PLACE_HERE | row;
+        } else if (is_asked && !is_cold) {
+            ++counts.missed;
         }
     }
     if (!there) return place;

@@ -16,6 +16,7 @@ struct PrepareShared {
     u32 room[SMALL_THREADS / 32];
     u32 admitted;
     u32 keyed;  // positions with a key
+    u32 dram;   // different keys of rows in DRAM
 };
 
 DEVICE PrepareShared& prepare_shared_of_block() {
@@ -23,7 +24,8 @@ DEVICE PrepareShared& prepare_shared_of_block() {
     return shared;
 }
 
-// What the kernels `begin`, `mark`, `count` and `place` do for many ids, by one block. Only rows on drives are deduplicated and staged; rows in DRAM are read where they lie.
+// What the kernels `begin`, `mark`, `count` and `place` do for many ids, by one block. Only rows on drives are deduplicated and staged, and with CACHED those in
+// DRAM that may be cached; other rows in DRAM are read where they lie.
 template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& lookup, Scratch& scratch) {
     DYNAMIC_SHARED(words);
     PrepareShared& shared = prepare_shared_of_block();
@@ -44,7 +46,7 @@ template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& l
         set_up_cache(lookup, slot);
     }
     const Bags bags = bags_of(lookup, slot.size);
-    if (threadIdx.x == 0) shared.keyed = 0;
+    if (threadIdx.x == 0) shared.keyed = shared.dram = 0;
     set_up_scratch<false, UPDATED>(lookup, bags, scratch);
     // One warp passes the gate while the others look at ids; nobody asks what it found before the next kernel.
     if (!follows && threadIdx.x == SMALL_THREADS - 32) pass_gate<false>(lookup);
@@ -60,7 +62,7 @@ template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& l
         if (place < PLACE_STAGED) words[atomicAdd(&shared.keyed, 1u)] = place << POSITION_BITS | i;
     }
     sum_counts<CACHED>(counts, scratch);
-    if (threadIdx.x == 0) add_sums<CACHED>(slot, scratch);
+    if (threadIdx.x == 0) add_sums<CACHED>(lookup, slot, scratch);
     u32 size = CHUNK;
     while (size < shared.keyed) size *= 2;
     for (u32 i = shared.keyed + threadIdx.x; i < size; i += SMALL_THREADS) words[i] = NO_KEY;
@@ -77,6 +79,10 @@ template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& l
         const u64 before = i == 0 || i >= size ? NO_KEY : words[i - 1];
         heads[k] = __ballot_sync(FULL, own_words[k] != NO_KEY && before >> POSITION_BITS != own_words[k] >> POSITION_BITS);
         number += __popc(heads[k]);
+        if constexpr (CACHED) {
+            const u32 dram = __ballot_sync(FULL, own_words[k] >> POSITION_BITS < lookup.keys.first_ssd_key) & heads[k];
+            if (lane == 0 && dram != 0) atomicAdd(&shared.dram, (u32)__popc(dram));
+        }
     }
     // The heads of all warps before this one.
     number = block_scan<SMALL_THREADS>(lane == 31 ? number : 0, shared.room, total);
@@ -95,7 +101,10 @@ template <bool UPDATED, bool CACHED = false> DEVICE void prepare(const Lookup& l
     }
     if (threadIdx.x == 0) {
         slot.uniques = total;
-        slot.counters.rows_ssd = total;
+        // The scan's barriers came behind what the warps have added.
+        const u32 dram = CACHED ? shared.dram : 0;
+        if (CACHED) slot.counters.rows_dram = slot.dram_uniques = dram;
+        slot.counters.rows_ssd = total - dram;
         slot.prepared = now();
     }
 }

@@ -231,8 +231,8 @@ plain!(
         scales: u64,
         /// The last bytes of a row that lie there, and not on drives; 0: drives have whole rows.
         scale_bytes: u32,
-        /// Zero.
-        unused: u32,
+        /// 1: rows in DRAM are cached too, if `cached` is not 0.
+        caches_dram: u32,
         /// Which ranks from `dram_end` on, which is `hbm_rows` then, lie in DRAM: a [`ListedBlock`] for each 448 ranks of the
         /// table; 0: there is no list.
         listed: u64,
@@ -925,8 +925,10 @@ plain!(
         admission: u64,
         /// Of [`cache_admission::CHANCE`]: a row is admitted if 32 random bits are below this.
         chance: u64,
+        /// 1: of some tables rows in DRAM are cached ([`Table::caches_dram`]).
+        caches_dram: u64,
         /// Zero.
-        constant_room: [u64; 10],
+        constant_room: [u64; 9],
         /// Rows that were given a line.
         admissions: u64,
         /// Lines that were taken from a row for that.
@@ -939,7 +941,7 @@ plain!(
         swept: u64,
         /// Ids whose row lay in a line.
         hits: u64,
-        /// Ids whose row was read from a drive.
+        /// Ids whose row was read from a drive, or from DRAM where such rows are cached.
         misses: u64,
         /// Of all evictions together: launches since the stamp of the row that went.
         evicted_age: u64,

@@ -84,6 +84,9 @@ pub struct ExecutorSpec {
     pub cache_batch_rows: Option<u64>,
     #[serde(default)]
     pub cache_admission: AdmissionSpec,
+    /// On a GPU alone.
+    #[serde(default)]
+    pub cache_dram: bool,
     /// `None`: rows of `dram_bytes` lie in DRAM.
     #[serde(default)]
     pub peer_gpu: Option<u32>,
@@ -184,7 +187,14 @@ impl ExecutorSpec {
     }
 
     /// Options of an executor on the host.
+    ///
+    /// # Errors
+    /// [`ModuleError`] for options that make no sense, and for `cache_dram`, which is of executors on a GPU.
     pub fn on_host(&self) -> Result<HostOptions, ModuleError> {
+        if self.cache_dram {
+            let text = "rows of dram_bytes lie in the memory that the cache would take: leave cache_dram out, or attach on \"cuda\"";
+            return Err(ModuleError::invalid("cache_dram", text));
+        }
         let mut options = HostOptions::default().with_dram_bytes(self.dram_bytes).with_cache_bytes(self.cache_bytes);
         options.cache_shares.clone_from(&self.cache_shares);
         (options.check_rows, options.check_keys) = (self.check_rows, self.check_keys);
@@ -215,6 +225,7 @@ impl ExecutorSpec {
         options.cache_bytes = self.cache_bytes;
         options.cache_batch_rows = self.cache_batch_rows.unwrap_or(options.cache_batch_rows);
         options.cache_admission = self.cache_admission.admission()?;
+        options.cached_dram = self.cache_dram;
         options.counters = self.counters();
         options.touch_epoch = self.touch_epoch;
         Ok(options)

@@ -90,8 +90,8 @@ TYPES: Cases = [
     ("times", lambda s: s.inject_fault("corrupt", times="all")),
     *((name, lambda s, name=name: s.attach(**{name: "many"})) for name in (
         "dram_bytes", "hbm_bytes", "check_rows", "check_keys", "overlay_bytes", "adopting", "timeout", "hbm_rows",
-        "prefetch_multiprocessors", "cache_bytes", "cache_shares", "cache_batch_rows", "peer_gpu", "counter_bytes",
-        "count_every",
+        "prefetch_multiprocessors", "cache_bytes", "cache_shares", "cache_batch_rows", "cache_dram", "peer_gpu",
+        "counter_bytes", "count_every",
     )),
     ("check_rows", lambda s: s.attach(check_rows=2)),
     ("hbm_rows", lambda s: s.attach(hbm_rows={"user": "all"})),

@@ -238,6 +238,7 @@ def test_memory_follows_what_is_looked_up(store: warprow.Store) -> None:
         ({"cache_admission": 0.0}, "cache_admission"),
         ({"cache_admission": 1.5}, "cache_admission"),
         ({"cache_admission": float("nan")}, "cache_admission"),
+        ({"cache_bytes": 1 << 20, "cache_dram": True}, "cache_dram"),
     ],
 )
 def test_caches_that_cannot_be_are_refused_by_name(store: warprow.Store, options, word: str) -> None:

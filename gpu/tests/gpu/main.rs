@@ -10,6 +10,7 @@ mod common;
 
 mod ablations;
 mod attach;
+mod cached_dram;
 mod captures;
 mod checkpoints;
 mod dead;

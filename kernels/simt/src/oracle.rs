@@ -212,12 +212,12 @@ pub fn prepared(world: &World, batch: &Batch) -> Expected {
 }
 
 impl Expected {
-    /// What one block prepares, if `small`: rows in DRAM are not among its uniques.
+    /// What one block prepares, if `small`: rows in DRAM are not among its uniques, but for those that may be cached.
     pub fn by_one_block(mut self, world: &World, small: bool) -> Self {
         if small {
             self.first_key = world.ssd_key;
-            self.uniques.retain(|&key| key >= world.ssd_key);
-            self.counters.rows_dram = 0;
+            self.uniques.retain(|&key| key >= world.ssd_key || world.is_cacheable(key));
+            self.counters.rows_dram = self.uniques.iter().filter(|&&key| key < world.ssd_key).count() as u64;
         }
         self
     }

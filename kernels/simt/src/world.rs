@@ -54,6 +54,8 @@ pub struct Table {
     pub overlay: u32,
     /// The table's number among the ranges of the cache; 0: none.
     pub cached: u32,
+    /// Rows in DRAM may lie in the cache too.
+    pub caches_dram: bool,
     /// Updated rows, and those of created keys, as a look-up is to see them; empty: the key was removed.
     pub updated: BTreeMap<Of, Vec<u8>>,
 }
@@ -104,8 +106,13 @@ impl Table {
         self.sparse.as_ref().map_or(row.into(), |sparse| sparse.numbers[row as usize])
     }
 
+    /// The rank whose row has that number in the cache.
+    pub fn rank_of_number(&self, number: u64) -> u64 {
+        number.checked_sub(self.rows).map_or(number, |place| self.dram_ranks()[place as usize])
+    }
+
     /// The ranks of the rows in DRAM, as they lie there.
-    fn dram_ranks(&self) -> Vec<u64> {
+    pub fn dram_ranks(&self) -> Vec<u64> {
         self.listed.clone().unwrap_or_else(|| (self.hbm..self.dram_end).collect())
     }
 
@@ -447,6 +454,7 @@ impl World {
                 spoilt: Vec::new(),
                 overlay: 0,
                 cached: 0,
+                caches_dram: false,
                 updated: BTreeMap::new(),
             };
             let packing = Packing::of(&table, &geometry);
@@ -617,7 +625,7 @@ impl World {
                 cached: table.cached,
                 scales: if table.apart { keep(scales(table)) } else { 0 },
                 scale_bytes: (table.row_bytes() - table.drive_bytes()) as u32,
-                unused: 0,
+                caches_dram: (table.caches_dram && table.cached != 0).into(),
                 listed: table.listed.as_ref().map_or(0, |listed| keep(directory(table.rows, listed))),
                 spare: 0,
             });
@@ -682,6 +690,19 @@ impl World {
         (self.cache, self.rich) = ((address, slot), true);
         self.describe();
         self
+    }
+
+    /// This world with rows in DRAM in the cache too, of those of its tables that `has` names.
+    pub fn caching_dram(mut self, mut has: impl FnMut(usize) -> bool) -> Self {
+        self.tables.iter_mut().enumerate().for_each(|(number, table)| table.caches_dram = has(number));
+        self.describe();
+        self
+    }
+
+    /// Whether look-ups ask the cache for the row of a key.
+    pub fn is_cacheable(&self, key: u64) -> bool {
+        let table = &self.tables[self.row_of(key).0];
+        table.cached != 0 && (key >= self.ssd_key || table.caches_dram)
     }
 
     /// This world with touches of keys noted, for the sparse tables that `has` names; `epoch` is that of now.
@@ -982,6 +1003,7 @@ impl World {
             spoilt: Vec::new(),
             overlay: 0,
             cached: 0,
+            caches_dram: false,
             updated: BTreeMap::new(),
         };
         let mut world = Self::with(rng, &shape, vec![table], geometry, false, out);

@@ -1033,7 +1033,11 @@ const PLANTED: &[Planted] = &[
         "rows that are kept by their place on drives, not by their rank",
         cache::case,
         40,
-        patch("cache.cuh", "segment.first_rank + (key - segment.first_key)", "key - segment.first_key"),
+        patch(
+            "cache.cuh",
+            "cache_set_of(range, cache_number(table, key, is_cold))",
+            "cache_set_of(range, is_cold ? key - table.ssd_key : cache_number(table, key, is_cold))",
+        ),
     ),
     planted(
         "words of lines before their rows",
@@ -1050,7 +1054,11 @@ const PLANTED: &[Planted] = &[
         "damaged rows that are kept",
         cache::case,
         40,
-        patch("cache.cuh", "if (status != ROW_READ) return row;", "if (status == ROW_FAILED) return row;"),
+        patch(
+            "cache.cuh",
+            "if (is_cold && status != ROW_READ) return row;",
+            "if (is_cold && status == ROW_FAILED) return row;",
+        ),
     ),
     planted(
         "launches that tell no horizon",
@@ -1145,7 +1153,7 @@ const PLANTED: &[Planted] = &[
         "rows that are kept by launches without a number",
         cache::worn,
         40,
-        patch("cache.cuh", "if (slot.cache_launch == 0 || slot.dram_uniques", "if (slot.dram_uniques"),
+        patch("cache.cuh", "if (slot.cache_launch == 0 || first_unique", "if (first_unique"),
     ),
     planted(
         "rows that are looked for by launches without a number",
@@ -1252,6 +1260,72 @@ const PLANTED: &[Planted] = &[
         cache::case,
         40,
         patch("cache.cuh", "slot.cache_launch - (victim & CACHE_STAMP)", "slot.cache_launch"),
+    ),
+    planted(
+        "listed rows by the ranks that they would have without a list",
+        cache::case_of_dram,
+        40,
+        patch("cache.cuh", "(table.listed != 0 ? table.rows : table.hbm_rows)", "table.hbm_rows"),
+    ),
+    planted(
+        "rows in DRAM that are kept as those of drives",
+        cache::case_of_dram,
+        40,
+        patch(
+            "cache.cuh",
+            "cache_set_of(range, cache_number(table, key, is_cold))",
+            "cache_set_of(range, cache_number(table, is_cold ? key : table.ssd_key + (key - table.dram_key), true))",
+        ),
+    ),
+    planted(
+        "rows of DRAM in lines that are published before",
+        cache::case_of_dram,
+        40,
+        patch(
+            "cache.cuh",
+            "        if ((__ballot_sync(FULL, reserves) & team) != 0) {",
+            "        if (reserves) store_relaxed(at<u64>(set.words) + way, CACHE_PUBLISHED | set.tag | slot.cache_launch);\n        \
+             if ((__ballot_sync(FULL, reserves) & team) != 0) {",
+        ),
+    ),
+    planted(
+        "a line that two warps reserve for rows of DRAM",
+        cache::case_of_dram,
+        240,
+        patch(
+            "cache.cuh",
+            "            reserves = atomicCAS(at<u64>(set.words) + way, victim, CACHE_RESERVED) == victim;",
+            "            reserves = load_relaxed(at<u64>(set.words) + way) == victim;\n            \
+             if (reserves) store_relaxed(at<u64>(set.words) + way, CACHE_RESERVED);",
+        ),
+    ),
+    planted(
+        "rows of DRAM that are found for another version of the table",
+        cache::case_of_dram,
+        40,
+        patch("cache.cuh", "spread_number(range.first + number, range.bits)", "spread_number(number, range.bits)"),
+    ),
+    planted(
+        "rows in DRAM that one block takes for rows on drives",
+        cache::case_of_dram,
+        40,
+        patch("prepare.cuh", "slot.counters.rows_dram = slot.dram_uniques = dram;", "slot.counters.rows_dram = dram;"),
+    ),
+    planted(
+        "misses in DRAM that nobody counts",
+        cache::case_of_dram,
+        40,
+        patch("locate.cuh", "            ++counts.missed;\n", ""),
+    ),
+    planted(
+        "lines with rows of DRAM that go before updated ones",
+        cache::updated_of_dram,
+        24,
+        patch(
+            "locate.cuh",
+            "    if (UPDATED && updated != 0) {",
+            "    if (UPDATED && updated != 0 && !(table.caches_dram != 0 && row < table.rows && rank_of(table, row) >= table.hbm_rows)) {",
+        ),
     ),
     planted(
         "rows in lines that go before updated ones",

@@ -81,7 +81,7 @@ impl ChosenRanks {
 
     /// How many chosen ranks are below `rank`, if `rank` is chosen; else `u64::MAX`.
     #[inline(always)]
-    pub(crate) fn place(&self, rank: u64) -> u64 {
+    pub fn place(&self, rank: u64) -> u64 {
         let Some(block) = self.blocks.get((rank / RANKS) as usize) else { return u64::MAX };
         let (word, bit) = ((rank % RANKS / 64) as usize, rank % 64);
         let bits = block.bits[word];

@@ -86,6 +86,7 @@ class Options:
     cache_shares: tuple[tuple[str, int], ...] = ()
     cache_batch_rows: int | None = None
     cache_admission: float | str = "always"
+    cache_dram: bool = False
     peer_gpu: int | None = None
     counter_bytes: int = 0
     count_every: int | None = None

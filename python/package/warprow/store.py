@@ -1028,6 +1028,7 @@ class Store:
         cache_shares: Mapping[str, int] | Iterable[tuple[str, int]] | None = None,
         cache_batch_rows: int | None = None,
         cache_admission: float | str = "always",
+        cache_dram: bool = False,
         peer_gpu: int | None = None,
         counter_bytes: int = 0,
         count_every: int | None = None,
@@ -1074,6 +1075,8 @@ class Store:
         cache_admission : float or str
             On a GPU, which rows are cached that were read: "always", all; "sketch", those that were asked for more often lately than the
             row whose place they would take; or with which probability a row is.
+        cache_dram : bool
+            On a GPU, whether rows of `dram_bytes` are cached as those read from drives are.
         peer_gpu : int, optional
             On a GPU, the number of another, in whose memory the rows of `dram_bytes` lie, in the place of the host's; by default none.
         counter_bytes : int
@@ -1124,6 +1127,7 @@ class Store:
             cache_shares=cache_shares,
             cache_batch_rows=cache_batch_rows,
             cache_admission=cache_admission,
+            cache_dram=cache_dram,
             peer_gpu=peer_gpu,
             counter_bytes=counter_bytes,
             count_every=count_every,
@@ -1156,6 +1160,7 @@ class Store:
             cache_shares=self._of_tables("cache_shares", of["cache_shares"], "bytes"),
             cache_batch_rows=maybe("cache_batch_rows", of["cache_batch_rows"], 1),
             cache_admission=_admission(of["cache_admission"]),
+            cache_dram=_options.flag("cache_dram", of["cache_dram"]),
             peer_gpu=maybe("peer_gpu", of["peer_gpu"], 0, 1 << 32),
             counter_bytes=number("counter_bytes", of["counter_bytes"]),
             count_every=maybe("count_every", of["count_every"], 1, 1 << 32),
