@@ -125,6 +125,7 @@ fn dram() -> Value {
         runs: 9,
         results: vec![result(1024, Some(900.0)), result(1 << 20, None)],
         sweeps: vec![sweep],
+        cached: Vec::new(),
         notes: vec!["PyTorch is not there".to_owned()],
     }))
 }

@@ -7,7 +7,7 @@ use anyhow::ensure;
 use clap::Parser;
 use warprow_bench::arguments::Common;
 use warprow_bench::gpu::dram::{
-    Asked, Case, DramResult, DramSetup, Preset, Sweep, duration, everything, measure, report, sweep,
+    Asked, CachedDram, Case, DramResult, DramSetup, Preset, Sweep, cached, duration, everything, measure, report, sweep,
 };
 use warprow_bench::gpu::{Stream, ready};
 use warprow_bench::output::{Notes, busy, finish};
@@ -42,6 +42,7 @@ Examples:
   bench-dram --quick                    # a first impression
   bench-dram --full --json > dram.json  # all sizes; says beforehand how long it takes
   bench-dram --size 16G --row-bytes 128,512 --ids 2M --alpha 0 --torch yes
+  bench-dram --size 2G --row-bytes 512 --ids 256K --alpha 1.05 --cached 0.1
   bench-dram --sms 1,2,4,8,16,33,66,132 --size 4G --ids 2M --alpha 0
   bench-dram --size 4G --row-bytes 96,100,200 --json | jq '.results[] | [.row_bytes, .ids, .over_limit_graph_us]'"
 )]
@@ -77,6 +78,10 @@ struct Args {
     /// and the fewest that reach 90 % of the best rate.
     #[arg(long, value_delimiter = ',', num_args = 0.., default_missing_value = "1,2,4,8,12,16,24,33,66,132")]
     sms: Vec<u32>,
+    /// Instead of rivals: look-ups without a cache, and with one in GPU memory that has bytes for this share of the table and
+    /// has learnt from 64 look-ups.
+    #[arg(long, conflicts_with_all = ["sms", "direct_ids"])]
+    cached: Option<f64>,
     /// Whether PyTorch takes part: auto leaves it out with a line if python3, torch or its CUDA is missing.
     #[arg(long, value_enum, default_value_t = Asked::Auto)]
     torch: Asked,
@@ -95,15 +100,15 @@ fn run(args: &Args) -> anyhow::Result<String> {
     let gpu = Gpu::open(0)?;
     let stream = ready(&gpu)?;
     let mut results = Vec::new();
-    let mut sweeps = Vec::new();
+    let (mut sweeps, mut cached) = (Vec::new(), Vec::new());
     let mut notes = Notes::default();
     eprintln!("{} tables; this takes about {:.0} s", setups.len(), expected.as_secs_f64());
-    cases(args, &setups, &stream, &mut results, &mut sweeps, &mut |text| notes.say(text))?;
+    cases(args, &setups, &stream, (&mut results, &mut sweeps, &mut cached), &mut |text| notes.say(text))?;
     if args.common.json {
         let gpu = gpu.name().to_owned();
         let seed = args.common.seed;
         let runs = args.runs;
-        let found = DramLookups { gpu, seed, runs, results, sweeps, notes: notes.into_vec() };
+        let found = DramLookups { gpu, seed, runs, results, sweeps, cached, notes: notes.into_vec() };
         return Ok(Record::new(BenchmarkResult::Dram(found), machine).line()?);
     }
     let mut text =
@@ -113,6 +118,9 @@ fn run(args: &Args) -> anyhow::Result<String> {
     }
     for sweep in &sweeps {
         text += &report::show_sweep(sweep)?;
+    }
+    for cached in &cached {
+        text += &report::show_cached(cached)?;
     }
     Ok(text + &notes.lines() + &busy(&machine))
 }
@@ -139,7 +147,7 @@ fn setups(args: &Args) -> anyhow::Result<(Vec<DramSetup>, Duration)> {
         seed: args.common.seed,
         gatherers: args.gatherers,
         direct_ids: args.direct_ids.map(|ids| ids.0),
-        torch: if case.torch && args.sms.is_empty() { args.torch } else { Asked::No },
+        torch: if case.torch && args.sms.is_empty() && args.cached.is_none() { args.torch } else { Asked::No },
     };
     let setups: Vec<_> = preset.cases.iter().map(setup).collect();
     setups.iter().try_for_each(DramSetup::check)?;
@@ -151,8 +159,7 @@ fn cases(
     args: &Args,
     setups: &[DramSetup],
     stream: &Stream,
-    results: &mut Vec<DramResult>,
-    sweeps: &mut Vec<Sweep>,
+    (results, sweeps, with_cache): (&mut Vec<DramResult>, &mut Vec<Sweep>, &mut Vec<CachedDram>),
     note: &mut dyn FnMut(&str),
 ) -> anyhow::Result<()> {
     let began = Instant::now();
@@ -161,9 +168,10 @@ fn cases(
         let row_bytes = setup.row_bytes;
         let elapsed = began.elapsed().as_secs();
         eprintln!("{number}/{}: {size}, rows of {row_bytes} B ({elapsed} s so far)", setups.len());
-        match args.sms.is_empty() {
-            true => results.extend(measure(stream, setup, note)?),
-            false => sweeps.extend(sweep(stream, setup, &args.sms)?),
+        match args.cached {
+            Some(share) => with_cache.extend(cached(stream, setup, share)?),
+            None if args.sms.is_empty() => results.extend(measure(stream, setup, note)?),
+            None => sweeps.extend(sweep(stream, setup, &args.sms)?),
         }
     }
     Ok(())

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::gpu::dram::{DramResult, Sweep};
+use crate::gpu::dram::{CachedDram, DramResult, Sweep};
 
 /// Look-ups of rows in DRAM by a GPU.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -17,6 +17,9 @@ pub struct DramLookups {
     pub results: Vec<DramResult>,
     /// By number of gathering blocks.
     pub sweeps: Vec<Sweep>,
+    /// With a cache in GPU memory, and without.
+    #[serde(default)]
+    pub cached: Vec<CachedDram>,
     /// What was left out.
     pub notes: Vec<String>,
 }

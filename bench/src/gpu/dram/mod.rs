@@ -1,5 +1,6 @@
 //! Rows in DRAM, read by the GPU: the whole look-up against rivals that only gather.
 
+mod cached;
 mod measure;
 mod presets;
 pub mod report;
@@ -10,6 +11,7 @@ mod table;
 mod torch;
 
 pub use super::python::Asked;
+pub use cached::{CachedDram, CachedWay, cached};
 pub use measure::{DramResult, Times, measure};
 pub use presets::{Case, Preset, duration, everything};
 pub use rivals::{MOST_COPIES, gather_and_copy};

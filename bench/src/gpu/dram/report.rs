@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use warprow_workload::units::bytes;
 
-use super::{DramResult, Sweep};
+use super::{CachedDram, DramResult, Sweep};
 use crate::output::{per_second, table};
 
 fn us(time: f64) -> String {
@@ -104,6 +104,29 @@ pub fn show(results: &[DramResult]) -> Result<String, std::fmt::Error> {
     let met = results.iter().filter(|result| result.met).count();
     writeln!(text, "The limit is met in {met} of {} lines.", results.len())?;
     Ok(text)
+}
+
+/// Look-ups without a cache, and with one.
+pub fn show_cached(cached: &CachedDram) -> Result<String, std::fmt::Error> {
+    let lines = cached.ways.iter().map(|way| {
+        [
+            way.way.clone(),
+            if way.lines == 0 { String::new() } else { way.lines.to_string() },
+            us(way.lookup_us),
+            way.parts_us.map(us).join(" + "),
+            format!("{:.1} %", way.hits * 100.0),
+            way.rows_read.to_string(),
+        ]
+    });
+    let header = ["way", "lines", "look-up us", "dedupe + rows + output", "ids in the cache", "rows read"];
+    let CachedDram { size, row_bytes, alpha, ids, ways } = cached;
+    let checked: u64 = ways.iter().map(|way| way.checked).sum();
+    Ok(format!(
+        "{}, rows of {row_bytes} B, alpha {alpha}, {ids} ids, as graphs, by the GPU, launches hidden\n{}\n\
+         {checked} rows compared, all of every answer.\n",
+        bytes(*size),
+        table(header, lines)
+    ))
 }
 
 /// Gathering blocks.
