@@ -34,7 +34,7 @@ pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
 }
 
 /// All of them, with names, and how many seeds find what they can find.
-pub(crate) const CHECKS: [(&str, Check, u64); 61] = [
+pub(crate) const CHECKS: [(&str, Check, u64); 64] = [
     ("few ids", few, 24),
     ("many ids", many, 60),
     ("many ids by a hash table", hashed, 60),
@@ -50,6 +50,7 @@ pub(crate) const CHECKS: [(&str, Check, u64); 61] = [
     ("many ids by one kernel", lookups::many_by_one_kernel, 12),
     ("rows of one feature", lookups::one_feature, 24),
     ("sums of long bags", lookups::long_bags, 24),
+    ("sums of single ids", lookups::single_bags, 24),
     ("reports while they are written", lookups::reports, 30),
     ("descriptions that are replaced", adopt::planted, 40),
     ("the kernel that replaces them", adopt::replacing, 20),
@@ -96,6 +97,8 @@ pub(crate) const CHECKS: [(&str, Check, u64); 61] = [
     ("cache: rows", cache::case, 40),
     ("cache: updated rows", cache::updated, 12),
     ("cache: a clock that comes to its end", cache::worn, 12),
+    ("cache: rows of DRAM", cache::case_of_dram, 40),
+    ("cache: updated rows of DRAM", cache::updated_of_dram, 12),
 ];
 
 #[test]
