@@ -45,7 +45,7 @@ DEVICE u64 bag_begin(const Lookup& lookup, const Bags& bags, u64 bag) {
 
 constexpr u32 SHARED_FEATURES = 32;  // features of a plan that fit shared memory
 constexpr u32 SHARED_BEGINS = 256;   // features of which shared memory holds where they begin
-constexpr u32 COUNT_KINDS = 7;       // fields of IdCounts
+constexpr u32 COUNT_KINDS = 7;       // numbers of IdCounts
 constexpr u32 PLAIN_KINDS = 5;       // of these, the first: the others are counted by plans with a cache only
 
 // Shared memory of a block that goes through positions.

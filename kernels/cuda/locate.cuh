@@ -3,10 +3,12 @@
 #include "bags.cuh"
 #include "listed.cuh"
 
-// How many ids a thread, or all of them, found to be of each kind. `missed`: of those in DRAM, the ones that may be cached and are not.
+// How many ids a thread, or all of them, found to be of each kind. `probed`: those that the cache has, and times DRAM_MISS those in DRAM that may be cached and are
+// not: one register for both, as a thread looks at fewer than DRAM_MISS ids.
 struct IdCounts {
-    u32 missing, padding, hbm, dram, ssd, cached, missed;
+    u32 missing, padding, hbm, dram, ssd, probed;
 };
+constexpr u32 DRAM_MISS = 1 << 16;
 
 // The address of an id's row in the overlay; 0: the overlay does not have it; REMOVED. `row`: the row of the id by the table itself.
 DEVICE u64 overlaid_row(const Lookup& lookup, const Table& table, u64 id, u64 row) {
@@ -76,15 +78,14 @@ DEVICE void add_counts(IdCounts& sum, const IdCounts& other) {
     sum.hbm += other.hbm;
     sum.dram += other.dram;
     sum.ssd += other.ssd;
-    sum.cached += other.cached;
-    sum.missed += other.missed;
+    sum.probed += other.probed;
 }
 
 // Adds up in shared memory the counts of all threads of the block. It ends with a barrier. CACHED: rows may have been found in the cache.
 template <bool CACHED = false> DEVICE void sum_counts(const IdCounts& counts, Scratch& scratch) {
-    u32 mine[COUNT_KINDS] = {counts.missing, counts.padding, counts.hbm, counts.dram, counts.ssd, counts.cached, counts.missed};
+    u32 mine[COUNT_KINDS] = {counts.missing, counts.padding, counts.hbm, counts.dram, counts.ssd, counts.probed % DRAM_MISS, counts.probed / DRAM_MISS};
     // What was published in lines that this thread has found is seen by the kernels behind this one.
-    if (CACHED && counts.cached != 0) fence_gpu();
+    if (CACHED && counts.probed % DRAM_MISS != 0) fence_gpu();
     for (u32 kind = 0; kind < (CACHED ? COUNT_KINDS : PLAIN_KINDS); ++kind) {
         u32 sum = __reduce_add_sync(FULL, mine[kind]);
         if (threadIdx.x % 32 == 0 && sum != 0) atomicAdd(&scratch.sums[kind], sum);
@@ -149,10 +150,10 @@ DEVICE u64 located(const Lookup& lookup, const Bags& bags, const Scratch& scratc
         if (row != 0) {
             counts.ssd -= is_cold;
             counts.dram -= !is_cold;
-            ++counts.cached;
+            ++counts.probed;
             place = PLACE_HERE | row;
         } else if (is_asked && !is_cold) {
-            ++counts.missed;
+            counts.probed += DRAM_MISS;
         }
     }
     if (!there) return place;

@@ -64,7 +64,7 @@ DEVICE void put_served(const Lookup& lookup, const Bags& bags, const Scratch& sc
 // fences, so that the others see the row.
 DEVICE void put_tile(const Lookup& lookup, const Bags& bags, const Scratch& scratch, ServeShared& shared, u64 first, u64 row, const IdCounts& counts) {
     shared.rows[threadIdx.x] = row;
-    if (counts.cached != 0) fence_gpu();
+    if (counts.probed % DRAM_MISS != 0) fence_gpu();
     __syncthreads();
     put_served(lookup, bags, scratch, shared, first);
     __syncthreads();

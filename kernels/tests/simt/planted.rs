@@ -1194,8 +1194,8 @@ const PLANTED: &[Planted] = &[
         40,
         patch(
             "served.cuh",
-            "    if (counts.cached != 0) fence_gpu();\n    __syncthreads();\n",
-            "    if (counts.cached != 0) fence_gpu();\n",
+            "    if (counts.probed % DRAM_MISS != 0) fence_gpu();\n    __syncthreads();\n",
+            "    if (counts.probed % DRAM_MISS != 0) fence_gpu();\n",
         ),
     ),
     planted(
@@ -1315,7 +1315,7 @@ const PLANTED: &[Planted] = &[
         "misses in DRAM that nobody counts",
         cache::case_of_dram,
         40,
-        patch("locate.cuh", "            ++counts.missed;\n", ""),
+        patch("locate.cuh", "            counts.probed += DRAM_MISS;\n", ""),
     ),
     planted(
         "lines with rows of DRAM that go before updated ones",

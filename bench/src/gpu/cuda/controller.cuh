@@ -104,7 +104,7 @@ DEVICE u64 served(const Channel& c, u64 time, u32 commands) {
 
 // Block i answers queue i of `channels` until the word at `stop` is not zero, or for `limit` nanoseconds. grid: queues; threads: whole warps.
 KERNEL __launch_bounds__(1024) answer(u64 channels, u64 stop, u64 limit) {
-    SHARED Desk s;
+    SHARED(Desk, s);
     const Channel c = at<const Channel>(channels)[blockIdx.x];
     Answered& report = *at<Answered>(c.report);
     const u32 t = threadIdx.x, lane = t % 32, warp = t / 32, warps = blockDim.x / 32, mask = c.sq_size - 1;

@@ -72,7 +72,7 @@ struct Reads {
 
 // Reads `commands` random LBAs through each of the queues, `batch` at a time. grid: queues, blocks of WR_LANES.
 KERNEL __launch_bounds__(WR_LANES) read_lbas(u64 queues, u64 lbas, u64 key, u64 seed, u64 gate, u64 commands, u64 batch, u64 compared, u64 reports) {
-    SHARED Ring ring;
+    SHARED(Ring, ring);
     const QueueDescriptor& queue = at<const QueueDescriptor>(queues)[blockIdx.x];
     Reads reads{queue, lbas, key, seed + blockIdx.x * STEP, gate, commands, (u32)batch, compared != 0, 0, 0, 0};
     const RingOutcome outcome = drive_queue(queue, ring, reads);
