@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +12,9 @@ import pytest
 import warprow
 
 _NUMBERS = itertools.count()
+
+# A shell that starts the tests in its background has them ignore Ctrl-C, for which some tests would wait for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
