@@ -475,7 +475,7 @@ impl Scene {
             flight.hits.push((i, address, row));
         }
         check_uniques(slot, &flight)?;
-        // Those of rows in DRAM count as they are looked for, those of rows on drives when the launch ends.
+        // A miss in DRAM counts as its row is looked for, a miss on a drive when the launch ends.
         self.told_misses += flight.missed_in_dram(&slot.world);
         slot.flight = Some(flight);
         slot.check()

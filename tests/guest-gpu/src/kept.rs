@@ -32,7 +32,7 @@ pub(crate) enum End {
     Unkept,
     /// It is killed, and has a keeper.
     Kept,
-    /// Its keeper is killed first, and then it.
+    /// The keeper is killed first, and then the owner.
     KeeperFirst,
     /// It lets go of everything in order.
     Clean,

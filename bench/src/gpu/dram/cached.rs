@@ -17,7 +17,7 @@ const LEARNT_FROM: u32 = 64;
 /// One way to look up.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CachedWay {
-    /// Its name.
+    /// What tables call the way.
     pub way: String,
     /// Lines of the cache; 0: there is none.
     pub lines: u64,
