@@ -136,8 +136,9 @@ DEVICE bool has_other_bags(const Lookup& lookup, const Bags& all_bags, const Scr
 }
 
 // Writes one output row for each bag, by a warp, or by several where there are so few bags that warps would be left over: each of them takes lines of
-// 128 B of the rows. Long bags are pooled by blocks instead (long_bags.cuh), and many bags of one id at a time (single_bags.cuh). Rows are added in the order of the bag. Traffic: 8 B and a row for each id, the
-// row out for each bag; warps, or blocks, that share a bag read the same positions. Parameters as for expand_rows.
+// 128 B of the rows. Long bags are pooled by blocks instead (long_bags.cuh), and many bags of one id at a time (single_bags.cuh). Rows are added in the order
+// of the bag. Traffic: 8 B and a row for each id, the row out for each bag; warps, or blocks, that share a bag read the same positions. Parameters as for
+// expand_rows.
 template <bool DIRECT, bool RICH, bool UPDATED> DEVICE void expand_bags(const Lookup& lookup, SlotState& slot, const Bags& all_bags, Scratch& scratch, IdCounts& counts, const u32 blocks = gridDim.x, const u32 first_block = 0) {
     set_up_scratch<false, UPDATED>(lookup, all_bags, scratch);
     u32 out_bytes = element_bytes(lookup.output.element), failed = 0;

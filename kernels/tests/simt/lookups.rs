@@ -86,6 +86,21 @@ pub(crate) fn one_feature(shim: &mut Shim, seed: u64) -> Result<(), String> {
     rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
 }
 
+/// A look-up of one batch, checked: from staging, or where rows lie.
+fn pooled(shim: &mut Shim, rng: &mut Rng, world: &World, batch: &Batch) -> Result<(), String> {
+    let ticket = rng.u32(0..3);
+    let lookup = batch.lookup().with_ticket(ticket);
+    let mut expected = expect(world, batch).by_one_block(world, true);
+    let mut rig = Rig { shim, rng: rng.fork(), world };
+    if ticket == 2 {
+        expected.counters.rows_dram = 0;
+        rig.direct(&lookup)?;
+    } else {
+        rig.run(&lookup, true)?;
+    }
+    rig.check_ended(batch, &lookup, &expected, |_| false).map(drop)
+}
+
 /// A few bags of many ids each, pooled by blocks: from staging, or where rows lie.
 pub(crate) fn long_bags(shim: &mut Shim, seed: u64) -> Result<(), String> {
     let mut rng = Rng::with_seed(seed);
@@ -105,17 +120,7 @@ pub(crate) fn long_bags(shim: &mut Shim, seed: u64) -> Result<(), String> {
     // Blocks share a bag where there are more of them.
     let bags = if rng.bool() { 1 } else { rng.usize(1..=(ids as usize / world.features.len()).clamp(1, 4)) };
     let batch = Batch::with_bags(&mut rng, &world, ids, bags);
-    let ticket = rng.u32(0..3);
-    let lookup = batch.lookup().with_ticket(ticket);
-    let mut expected = expect(&world, &batch).by_one_block(&world, true);
-    let mut rig = Rig { shim, rng: rng.fork(), world: &world };
-    if ticket == 2 {
-        expected.counters.rows_dram = 0;
-        rig.direct(&lookup)?;
-    } else {
-        rig.run(&lookup, true)?;
-    }
-    rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
+    pooled(shim, &mut rng, &world, &batch)
 }
 
 /// Bags of one id or none, many by a warp, and some longer ones among them: from staging, or where rows lie.
@@ -139,17 +144,7 @@ pub(crate) fn single_bags(shim: &mut Shim, seed: u64) -> Result<(), String> {
         true => Batch::with_single_bags(&mut rng, &world, bags),
         false => Batch::with_bags(&mut rng, &world, (bags * world.features.len()).min(1500) as u64, bags),
     };
-    let ticket = rng.u32(0..3);
-    let lookup = batch.lookup().with_ticket(ticket);
-    let mut expected = expect(&world, &batch).by_one_block(&world, true);
-    let mut rig = Rig { shim, rng: rng.fork(), world: &world };
-    if ticket == 2 {
-        expected.counters.rows_dram = 0;
-        rig.direct(&lookup)?;
-    } else {
-        rig.run(&lookup, true)?;
-    }
-    rig.check_ended(&batch, &lookup, &expected, |_| false).map(drop)
+    pooled(shim, &mut rng, &world, &batch)
 }
 
 #[test]
