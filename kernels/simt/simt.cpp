@@ -70,6 +70,8 @@ struct Options {
     u32 how;
     // Blocks that run at once, as on a GPU that has room for no more: others begin, from any one on, when some have ended. 0: all.
     u32 resident;
+    // Whether somebody is held in the launch (Held).
+    u32 holds;
     // Called now and then, and with `idle` when every lane waits. Gives the time.
     u64 (*turn)(void* context, u32 idle);
     void* context;
@@ -456,11 +458,54 @@ static void set_up() {
     }
 }
 
-// The next ready lane of the block in these orders.
-static Lane* next_ready(Block& it, const Order& warps, const Order& lanes) {
-    if (it.ready == 0) return nullptr;
-    const u32 warp = warps.first(it.ready);
-    return &it.lanes[warp * 32 + lanes.first(it.warps[warp].ready)];
+// Lanes that run when no other lane is ready, so that everybody else is as far ahead of them as can be. What counts on a barrier that is not
+// there, or on an atomic that is none, shows best like this.
+struct Held {
+    u32 block, warps, lanes;
+    bool holds(u32 number) const { return block == number; }
+    // The lanes of a warp of its block that are not held.
+    u32 free(const Block& it, u32 warp) const { return it.warps[warp].ready & ~(warps >> warp & 1 ? lanes : 0); }
+};
+constexpr u32 NO_BLOCK = ~0u;
+
+// Who is held in a launch: a warp, a lane or a block, from the begin to the end or until somebody else is drawn; nobody, where that is not
+// asked for. Drawn apart from all else that a seed decides.
+struct Holding {
+    u64 state;
+    u32 lasts;
+    Held held;
+
+    u64 word() {
+        state = state * 6364136223846793005ull + 1442695040888963407ull;
+        return state >> 32 ^ state >> 56;
+    }
+    void draw_held() {
+        const u32 number = (u32)word() % blocks.x, of = (u32)word() % threads.x, kind = (u32)word() % 3;
+        const u32 warp = kind == 2 ? FULL : 1u << of / 32;
+        held = Held{number, warp, kind == 1 ? 1u << of % 32 : FULL};
+    }
+    Holding(u64 seed, bool holds) : state(seed ^ 0xd6e8feb86659fd93ull), lasts(NEVER), held{NO_BLOCK, 0, 0} {
+        if (!holds) return;
+        constexpr u32 LASTS[] = {64, 512, 4096, NEVER};
+        word();
+        lasts = LASTS[word() % 4];
+        draw_held();
+    }
+    void step(u64 steps) {
+        if (lasts != NEVER && steps % lasts == 0) draw_held();
+    }
+};
+
+// The next ready lane of the block in these orders; null if there is none but those that are held.
+static Lane* next_ready(Block& it, const Order& warps, const Order& lanes, const Held* held) {
+    u32 ready = it.ready;
+    for (u32 left = held == nullptr ? 0 : ready & held->warps; left != 0; left &= left - 1) {
+        const u32 warp = (u32)__builtin_ctz(left);
+        if (held->free(it, warp) == 0) ready &= ~(1u << warp);
+    }
+    if (ready == 0) return nullptr;
+    const u32 warp = warps.first(ready);
+    return &it.lanes[warp * 32 + lanes.first(held == nullptr ? it.warps[warp].ready : held->free(it, warp))];
 }
 
 static bool wake_paused(Block& it) {
@@ -483,12 +528,16 @@ static void schedule() {
     u32 current = (u32)(random_word() % blocks.x), left = blocks.x;
     const u32 resident = options->resident != 0 && options->resident < blocks.x ? options->resident : blocks.x;
     const u32 shift = resident < blocks.x ? (u32)(random_word() % blocks.x) : 0;
+    Holding holding(options->seed, options->holds != 0);
+    const Held& held = holding.held;
+    const auto may_begin = [&](u32 number) { return resident == blocks.x || (number + shift) % blocks.x < resident + (blocks.x - left); };
     const u64 began = spent();
     for (u64 steps = 0; left != 0 && !failed; ++steps) {
         if (one_in(lanes_last)) lanes = draw();
         if (one_in(warps_last)) warps = draw();
         if (one_in(preempted ? 4 : blocks_last)) current = (u32)(random_word() % blocks.x);
         preempted = false;
+        holding.step(steps);
         if (steps % 32 == 0) give_turn(false);
         if (steps % 1024 == 0 && spent() - began > options->limit_ns) {
             swap_in(current);
@@ -497,9 +546,13 @@ static void schedule() {
         Lane* next = nullptr;
         for (u32 i = 0; i < blocks.x && next == nullptr; ++i) {
             const u32 number = current + i < blocks.x ? current + i : current + i - blocks.x;
-            if (grid[number].ready == 0 || (resident < blocks.x && (number + shift) % blocks.x >= resident + (blocks.x - left))) continue;
-            next = next_ready(grid[number], warps, lanes);
+            if (grid[number].ready == 0 || !may_begin(number)) continue;
+            next = next_ready(grid[number], warps, lanes, held.holds(number) ? &held : nullptr);
             if (next != nullptr) current = number;
+        }
+        if (next == nullptr && held.block < blocks.x && grid[held.block].ready != 0 && may_begin(held.block)) {
+            current = held.block;
+            next = next_ready(grid[current], warps, lanes, nullptr);
         }
         if (next == nullptr) {
             // Everybody waits: for time to pass, or for each other, which is an error.

@@ -176,6 +176,7 @@ struct Options {
     shared_bytes: u32,
     how: u32,
     resident: u32,
+    holds: u32,
     turn: Option<extern "C" fn(*mut c_void, u32) -> u64>,
     context: *mut c_void,
 }
@@ -217,6 +218,9 @@ pub struct Shim {
     limit_ns: u64,
     /// Kernels that were launched.
     pub launched: BTreeSet<&'static str>,
+    /// Whether, in each launch, somebody is held: a lane, a warp or a block, which runs only when no other lane can. All others are then as far ahead of
+    /// it as can be, which shows soonest that a barrier is missing.
+    pub holds: bool,
     kernels: Kernels,
 }
 
@@ -282,6 +286,7 @@ impl Shim {
             run: linked::simt_run,
             limit_ns: LIMIT_IN_GUEST_NS,
             launched: BTreeSet::new(),
+            holds: false,
             kernels: Kernels::Linked { _turn: linked::TURN.lock().unwrap_or_else(PoisonError::into_inner) },
         });
         #[cfg(not(kernels_linked))]
@@ -291,7 +296,9 @@ impl Shim {
     /// Another copy of the same kernels, which runs one of its own meanwhile. Panics for kernels that are part of the program.
     pub fn twin(&self) -> Self {
         match &self.kernels {
-            Kernels::Loaded { image, .. } => Self { limit_ns: self.limit_ns, ..Self::of_image(image.clone()) },
+            Kernels::Loaded { image, .. } => {
+                Self { limit_ns: self.limit_ns, holds: self.holds, ..Self::of_image(image.clone()) }
+            }
             #[cfg(kernels_linked)]
             Kernels::Linked { .. } => panic!("there is one copy of the kernels in a program"),
         }
@@ -310,7 +317,7 @@ impl Shim {
         // SAFETY: `simt.cpp` declares it so; the pointer goes with the library.
         let run = unsafe { *library.get::<Run>(b"simt_run\0").unwrap() };
         let kernels = Kernels::Loaded { _library: library, image };
-        Self { run, limit_ns: LIMIT_NS, launched: BTreeSet::new(), kernels }
+        Self { run, limit_ns: LIMIT_NS, launched: BTreeSet::new(), holds: false, kernels }
     }
 
     /// Runs a kernel to its end. Without `turn` time is real, and others run on their own threads. An error says what the
@@ -414,6 +421,7 @@ impl Shim {
             shared_bytes: launch.shared,
             how: launch.how,
             resident: launch.resident,
+            holds: self.holds.into(),
             turn: beside.is_some().then_some(turn),
             context: beside.as_mut().map_or(std::ptr::null_mut(), |turn| std::ptr::from_mut(turn).cast()),
         };

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use warprow_kernels::abi;
 
-use crate::shim::{Shim, sources};
+use crate::shim::{Shim, seeds, sources};
 use crate::{
     ablations, adopt, ahead, cache, dedupe, few as by_one_kernel, ghosts, listed, lookups, ngrams, overlay, rich, ring,
     ring_test, sample, sets, touches, windows, written,
@@ -31,6 +31,18 @@ pub(crate) fn sorted(shim: &mut Shim, seed: u64) -> Result<(), String> {
 
 pub(crate) fn whole(shim: &mut Shim, seed: u64) -> Result<(), String> {
     lookups::case(shim, seed).map(drop)
+}
+
+/// A check in each launch of which a lane, a warp or a block is held ([`Shim::holds`]).
+fn holding(check: Check, shim: &mut Shim, seed: u64) -> Result<(), String> {
+    shim.holds = true;
+    let found = check(shim, seed);
+    shim.holds = false;
+    found
+}
+
+pub(crate) fn held(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    holding(whole, shim, seed)
 }
 
 /// All of them, with names, and how many seeds find what they can find.
@@ -100,6 +112,23 @@ pub(crate) const CHECKS: [(&str, Check, u64); 64] = [
     ("cache: rows of DRAM", cache::case_of_dram, 40),
     ("cache: updated rows of DRAM", cache::updated_of_dram, 12),
 ];
+
+#[test]
+fn look_ups_are_right_where_somebody_is_held() {
+    let Some(mut shim) = Shim::new() else { return };
+    let checks: [(&str, Check, u64); 5] = [
+        ("whole look-ups", whole, 40),
+        ("rows on drives", ring::case, 6),
+        ("queues that break", sets::case, 4),
+        ("one kernel: rows on drives", by_one_kernel::case, 8),
+        ("cache: rows", cache::case, 12),
+    ];
+    for (name, check, usual) in checks {
+        for seed in seeds(usual) {
+            holding(check, &mut shim, seed).unwrap_or_else(|wrong| panic!("{name}, seed {seed}: {wrong}"));
+        }
+    }
+}
 
 #[test]
 fn every_kernel_is_run_by_a_check() {
