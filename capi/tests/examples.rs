@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::path::Path;
 use std::process::Command;
 
 use common::{compile, compile_statically, installed, printed, run};
@@ -33,9 +34,7 @@ fn lookup_with_the_static_library() {
     let folder = tempfile::tempdir().expect("a folder");
     let Some(program) = compile_statically("examples/lookup.c", folder.path()) else { return };
     let name = b"libwarprow.so.1\0";
-    let asks = |program: &std::path::Path| {
-        std::fs::read(program).expect("the program").windows(name.len()).any(|it| it == name)
-    };
+    let asks = |program: &Path| std::fs::read(program).expect("the program").windows(name.len()).any(|it| it == name);
     assert!(!asks(&program), "it asks for the shared library");
     looks_up(&printed(&program, folder.path()));
     // By that name another program does ask.
@@ -88,6 +87,42 @@ fn pkg_config() {
     assert_eq!(version, env!("CARGO_PKG_VERSION"));
     let (cflags, libs) = (ask("--cflags").expect("flags"), ask("--libs").expect("flags"));
     assert!(cflags.contains("/include") && libs.contains("-lwarprow"), "{cflags} {libs}");
+}
+
+/// CMake finds what was installed, and not as another version; it builds the examples with the shared and with the static library.
+#[test]
+fn cmake() {
+    let cmake = std::env::var_os("CMAKE").unwrap_or_else(|| "cmake".into());
+    if !Command::new(&cmake).arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return println!("skipped: there is no cmake, and CMAKE names none");
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/examples");
+    let configure = |source: &Path, build: &Path| {
+        let mut command = Command::new(&cmake);
+        command.arg("-S").arg(source).arg("-B").arg(build);
+        command.arg(format!("-DCMAKE_PREFIX_PATH={}", installed().display()));
+        command
+    };
+    let build = folder.path().join("build");
+    run(&mut configure(Path::new(examples), &build));
+    run(Command::new(&cmake).arg("--build").arg(&build));
+    for program in ["lookup", "lookup_static"] {
+        let drives = tempfile::tempdir().expect("a folder");
+        looks_up(&printed(&build.join(program), drives.path()));
+    }
+    // A program that asks for an earlier or a later version gets none.
+    for (wanted, fits) in
+        [("", true), ("0.2", true), (env!("CARGO_PKG_VERSION"), true), ("0.1", false), ("0.3", false), ("1.0", false)]
+    {
+        let source = folder.path().join(format!("of-{wanted}"));
+        std::fs::create_dir_all(&source).expect("a folder");
+        let text =
+            format!("cmake_minimum_required(VERSION 3.16)\nproject(it C)\nfind_package(warprow {wanted} REQUIRED)\n");
+        std::fs::write(source.join("CMakeLists.txt"), text).expect("a file");
+        let output = configure(&source, &source.join("build")).output().expect("cmake");
+        assert_eq!(output.status.success(), fits, "{wanted}: {}", String::from_utf8_lossy(&output.stderr));
+    }
 }
 
 /// The shared library is asked for by the name of its interface's major version.
