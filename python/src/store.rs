@@ -2,12 +2,13 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use warprow_formats::widen;
-use warprow_layout::{DType, Ranks, row_crc};
+use warprow_layout::{DType, Ranks};
 use warprow_store::{
     CreateDrive, Device, DriveAddress, ExpireOptions, FormatConsent, FormatProposal, FormatSettings, LastTouches,
     LbaChoice, LoadOptions, OpenOptions, RerankOptions, StoreAccess, StoreError, TableInfo, UpdateOptions,
@@ -300,34 +301,27 @@ impl Store {
 
     /// What [`export_to`](Self::export_to) would write: rows, elements of a row, and their type ("f32" for types that arrays do not
     /// have); and whether there are keys.
-    fn export_shape(&self, py: Python<'_>, table: &str) -> PyResult<(u64, u32, &'static str, Option<bool>)> {
+    fn export_shape(&self, py: Python<'_>, table: &str) -> PyResult<ExportShape> {
         let store = self.store.get()?;
-        let described = py.detach(|| {
-            let info = table_of(&store, table)?;
-            let (created, removed) = match info.keys {
-                Some(_) => (store.created(table)?.len() as u64, store.removed_ranks(table)?.len() as u64),
-                None => (0, 0),
-            };
-            let signed = info.keys.map(|keys| keys.kind == warprow_store::KeyKind::I64);
-            Ok((info.rows + created - removed, info.dim, exported(info.dtype).name(), signed))
-        });
-        described.map_err(of_store)
+        py.detach(|| shape_of_export(&store, table)).map_err(of_store)
     }
 
     /// Writes all rows to an array (address, bytes), by id; rows of a table with keys by rank, and their keys to another array
-    /// (address, number of u64).
+    /// (address, number of u64). Both were made for what [`export_shape`](Self::export_shape) said. False: the table has another shape by
+    /// now, and the arrays mean nothing.
     fn export_to(
         &self,
         py: Python<'_>,
         table: &str,
+        shape: ExportShape,
         rows: (usize, usize),
         keys: Option<(usize, usize)>,
-    ) -> PyResult<()> {
+    ) -> PyResult<bool> {
         let store = self.store.get()?;
         // SAFETY: the Python half made both arrays for this call, and nobody else has them.
         let (rows, keys) = unsafe { (slice_mut(rows.0, rows.1), keys.map(|(address, len)| slice_mut(address, len))) };
         let mut interrupt = Interrupt::new(None);
-        let written = py.detach(|| export(&store, table, rows, keys, &mut interrupt));
+        let written = py.detach(|| export(&store, (table, &shape), rows, keys, &mut interrupt));
         written.map_err(|error| match error {
             StoreError::Interrupted => interrupt.or(|| of_store(StoreError::Interrupted)),
             error => of_store(error),
@@ -364,13 +358,31 @@ fn exported(dtype: DType) -> DType {
     }
 }
 
+/// Rows, elements of a row, and their type, of what is exported; and of a table with keys whether these are signed.
+type ExportShape = (u64, u32, String, Option<bool>);
+
+fn shape_of_export(store: &warprow_store::Store, table: &str) -> Result<ExportShape, StoreError> {
+    let info = table_of(store, table)?;
+    let (created, removed) = match info.keys {
+        Some(_) => (store.created(table)?.len() as u64, store.removed_ranks(table)?.len() as u64),
+        None => (0, 0),
+    };
+    let signed = info.keys.map(|keys| keys.kind == warprow_store::KeyKind::I64);
+    Ok((info.rows + created - removed, info.dim, exported(info.dtype).name().to_owned(), signed))
+}
+
+/// Whether the arrays have all rows of the table, each once: not if it changes its shape or its generation meanwhile.
 fn export(
     store: &warprow_store::Store,
-    table: &str,
+    (table, shape): (&str, &ExportShape),
     rows: &mut [u8],
     keys: Option<&mut [u64]>,
     interrupt: &mut Interrupt,
-) -> Result<(), StoreError> {
+) -> Result<bool, StoreError> {
+    let (generation, _) = store.generation(table)?;
+    if shape_of_export(store, table)? != *shape {
+        return Ok(false);
+    }
     let info = table_of(store, table)?;
     let to = exported(info.dtype);
     let row_bytes = to.row_bytes(info.dim).unwrap_or(1) as usize;
@@ -379,17 +391,15 @@ fn export(
         Some(_) => None,
     };
     let removed = if info.keys.is_some() { store.removed_ranks(table)? } else { Vec::new() };
-    let crcs = store.row_crcs(table)?;
     let mut wide = vec![0.0f32; info.dim as usize];
-    let (mut damaged, mut done) = (None, 0);
+    let (mut done, mut has_no_place, mut interrupted) = (0, false, false);
     let mut put = |rank: u64, row: &[u8]| {
         let Err(before) = removed.binary_search(&rank) else { return ControlFlow::Continue(()) };
-        if crcs.as_ref().and_then(|crcs| crcs.get(rank as usize)).is_some_and(|&crc| crc != row_crc(rank, row)) {
-            damaged = Some(rank);
-            return ControlFlow::Break(());
-        }
         let id = ids.as_ref().map_or(Some(rank), |ids| ids.get(rank)).unwrap_or(rank) as usize - before;
-        let Some(place) = rows.get_mut(id * row_bytes..(id + 1) * row_bytes) else { return ControlFlow::Break(()) };
+        let Some(place) = rows.get_mut(id * row_bytes..(id + 1) * row_bytes) else {
+            has_no_place = true;
+            return ControlFlow::Break(());
+        };
         if to == info.dtype {
             place.copy_from_slice(row);
         } else {
@@ -397,9 +407,11 @@ fn export(
             place.chunks_exact_mut(4).zip(&wide).for_each(|(place, x)| place.copy_from_slice(&x.to_le_bytes()));
         }
         done += 1;
-        if done % 4096 == 0 { interrupt.flow(done, u64::MAX) } else { ControlFlow::Continue(()) }
+        interrupted |= done % 4096 == 0 && interrupt.flow(done, u64::MAX).is_break();
+        if interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     };
-    store.scan(table, 0..u64::MAX, &mut put)?;
+    // It is no error of the scan where `put` stops it.
+    store.scan_checked(table, &mut put)?;
     if let Some(keys) = keys {
         let created = store.created(table)?;
         let stored = store.keys(table)?.unwrap_or_default();
@@ -408,11 +420,11 @@ fn export(
         keys.iter_mut().zip(all).for_each(|(place, key)| *place = key);
         let _ = (info.rows..).zip(&created).try_for_each(|(rank, (_, row))| put(rank, row));
     }
-    match damaged {
-        Some(rank) => {
-            let drive = store.drives().into_iter().flatten().collect::<Vec<_>>().join(", ");
-            Err(StoreError::RowDamaged { table: table.to_owned(), rank, drive })
-        }
-        None => Ok(()),
+    if interrupted {
+        return Err(StoreError::Interrupted);
     }
+    // A switch leads to another generation. A compaction may put rows of keys at other ranks, in another version of this one.
+    let (now, _) = store.generation(table)?;
+    let is_the_same = if info.keys.is_some() { Arc::ptr_eq(&now, &generation) } else { now.id == generation.id };
+    Ok(is_the_same && !has_no_place && done == shape.0)
 }

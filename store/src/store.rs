@@ -417,6 +417,38 @@ impl Store {
         })
     }
 
+    /// As [`scan`](Self::scan) of all ranks, and compares each row with its checksum, where the table has some.
+    ///
+    /// Rows, updates and checksums are those of one moment: rows that are updated meanwhile come as they were, and are not taken for
+    /// damage. It ends with [`StoreError::RowDamaged`] at a row that does not match.
+    pub fn scan_checked(
+        &self,
+        table: &str,
+        row: &mut dyn FnMut(u64, &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), StoreError> {
+        let (located, overlay) = self.shared.updates.with_overlay(&self.shared.volume, self.locate(table)?);
+        let updated = self.updated_by_rank(&located, &*overlay?)?;
+        self.shared.watch()?;
+        let crcs = self.shared.volume.read_row_crcs(&located.generation, located.index)?;
+        let mut damaged = None;
+        self.scan_version(&located, 0..u64::MAX, &mut |rank, stored| {
+            // The log that has it has checksums of its own.
+            if let Some(updated) = updated.get(&rank) {
+                return row(rank, updated);
+            }
+            let crc = crcs.as_ref().and_then(|crcs| crcs.get(rank as usize));
+            if crc.is_some_and(|&crc| crc != warprow_layout::row_crc(rank, stored)) {
+                damaged = Some(rank);
+                return ControlFlow::Break(());
+            }
+            row(rank, stored)
+        })?;
+        match damaged {
+            Some(rank) => Err(self.shared.damaged_row(&located, rank)),
+            None => Ok(()),
+        }
+    }
+
     pub(crate) fn scan_version(
         &self,
         located: &TableVersion,

@@ -31,6 +31,9 @@ from .records import (
 if TYPE_CHECKING:
     from ._arrays import Array
 
+#: How often an export is begun of a table that gets or loses rows meanwhile.
+EXPORTS = 10
+
 #: Stores that are open in this process, by the addresses of their drives.
 _OPEN: weakref.WeakValueDictionary[tuple[str, ...], Store] = weakref.WeakValueDictionary()
 
@@ -904,18 +907,26 @@ class Store:
             A row does not match its checksum.
         DriveFailed
             A drive failed, or did not answer in time.
+        Busy
+            Again and again keys were created or removed, or another generation was switched to, while the rows were read.
+        KeyboardInterrupt
+            Ctrl-C ended it.
         Closed
             The store is closed.
         Forked
             This process was forked from the one that opened the store.
         """
         np = _arrays.numpy()
-        count, dim, dtype, signed = self._native.export_shape(_options.text("table", table))
-        rows = _arrays.output(None, (count, dim), dtype)
-        keys = None if signed is None else np.empty(count, dtype=np.int64 if signed else np.uint64)
-        at = None if keys is None else (_arrays.address_of(keys), keys.size)
-        self._native.export_to(table, (_arrays.address_of(rows), rows.nbytes), at)
-        return Exported(rows, keys)
+        _options.text("table", table)
+        for _ in range(EXPORTS):
+            shape = count, dim, dtype, signed = self._native.export_shape(table)
+            rows = _arrays.output(None, (count, dim), dtype)
+            keys = None if signed is None else np.empty(count, dtype=np.int64 if signed else np.uint64)
+            at = None if keys is None else (_arrays.address_of(keys), keys.size)
+            if self._native.export_to(table, shape, (_arrays.address_of(rows), rows.nbytes), at):
+                return Exported(rows, keys)
+        text = f"table {table!r} got or lost rows while it was exported, {EXPORTS} times: export it when nobody creates or removes keys"
+        raise _make("Busy", text, {})
 
     def drives(self) -> list[DriveState]:
         """How each drive does.

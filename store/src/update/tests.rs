@@ -267,3 +267,47 @@ fn who_follows_is_told_everything_once_and_what_it_refuses_is_not_written() {
     store.scan("a", 0..u64::MAX, &mut take).unwrap();
     assert_eq!(found, [(3, 1), (4, 2), (5, 3), (7, 5), (8, 6)]);
 }
+
+/// A table of rows with checksums, all 7, of which row 3 is 1 by an update.
+fn checksummed(rows: u64) -> (Store, u64) {
+    let namespace = Namespace::new(RamBacking::new(24 << 20).unwrap());
+    let controller = SoftController::builder().name("drive").namespace(namespace).build().unwrap();
+    let options = OpenOptions::default();
+    let store = Store::create(&[Device::new(controller, 1)], &FormatOptions::default(), &options).unwrap();
+    let spec = TableSpec { row_crc: true, ..TableSpec::new("a", rows, 16, DType::F32) };
+    let bytes = vec![7u8; rows as usize * ROW];
+    let source = &bytes[..];
+    let loads = [TableLoad::new(&spec, &source)];
+    let loaded = store.load("m", &loads, &LoadOptions::default(), &mut |_| ControlFlow::Continue(())).unwrap();
+    store.update("a", &[3], &[1; ROW]).unwrap();
+    (store, loaded.generation)
+}
+
+/// What is updated, and compacted, while it reads is neither seen nor taken for damage.
+#[test]
+fn a_checked_scan_is_of_one_moment() {
+    const ROWS: u64 = 20_000;
+    let (store, generation) = checksummed(ROWS);
+    let ids: Vec<u64> = (0..ROWS).collect();
+    let mut found = vec![0; ROWS as usize];
+    let mut first = true;
+    let mut take = |rank: u64, row: &[u8]| {
+        if std::mem::take(&mut first) {
+            store.update("a", &ids, &vec![9; ROWS as usize * ROW]).unwrap();
+            store.compact(generation).unwrap();
+        }
+        assert!(row.iter().all(|byte| *byte == row[0]), "rank {rank} is torn");
+        found[rank as usize] = row[0];
+        ControlFlow::Continue(())
+    };
+    store.scan_checked("a", &mut take).unwrap();
+    let wanted = |rank| if rank == 3 { 1 } else { 7 };
+    assert!(found.iter().enumerate().all(|(rank, byte)| *byte == wanted(rank)), "{:?}", &found[..8]);
+    let mut rows = 0;
+    let stopped = store.scan_checked("a", &mut |_, row| {
+        assert_eq!(row, [9; ROW]);
+        rows += 1;
+        if rows == 100 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    });
+    assert!(stopped.is_ok() && rows == 100, "{stopped:?} behind {rows} rows");
+}
