@@ -298,12 +298,23 @@ fn element_name(tensor: &OperatorTensor) -> String {
 fn check_integers(argument: &'static str, tensor: &OperatorTensor, device: i32) -> Result<(), ModuleError> {
     check_device(argument, tensor, device)?;
     match tensor.element {
-        element::I64 | element::I32 => Ok(()),
+        element::I64 | element::I32 => check_aligned(argument, tensor),
         _ => {
             let what = format!("elements of type torch.{}: give torch.int64 or torch.int32", element_name(tensor));
             Err(ModuleError::WrongType { argument, what })
         }
     }
+}
+
+/// Whether the elements of a tensor lie where the processor and a GPU may read them as such.
+fn check_aligned(argument: &'static str, tensor: &OperatorTensor) -> Result<(), ModuleError> {
+    let bytes = if tensor.element == element::I64 { 8 } else { 4 };
+    if (tensor.data as usize).is_multiple_of(bytes) {
+        return Ok(());
+    }
+    let text =
+        format!("a tensor at {:p}, no multiple of the {bytes} bytes of an element: give a copy of it", tensor.data);
+    Err(ModuleError::invalid(argument, text))
 }
 
 fn check_device(argument: &'static str, tensor: &OperatorTensor, device: i32) -> Result<(), ModuleError> {
@@ -335,6 +346,7 @@ fn checked(lookup: &ModuleLookup, batch: &OperatorBatch) -> Result<OperatorShape
             let what = format!("elements of type torch.{}: give torch.float32", element_name(weights));
             return Err(ModuleError::WrongType { argument: "per_sample_weights", what });
         }
+        check_aligned("per_sample_weights", weights)?;
         if batch.weights_fit == 0 || weights.count != ids.count {
             return Err(ModuleError::invalid(
                 "per_sample_weights",

@@ -159,11 +159,15 @@ fn a_text_leads_to_its_rows() {
     // What is wrong is told by its argument.
     let weights = [1.0f32; 3];
     let floats = tensor(&weights, element::F32);
+    let shifted = |it: OperatorTensor| OperatorTensor { data: it.data.wrapping_byte_add(1), ..it };
     for (given, word) in [
         (OperatorBatch { ids: floats, ..batch(&[]) }, "input: elements of type"),
         (OperatorBatch { ids: OperatorTensor { device: 1, ..tensor(&ids, element::I64) }, ..bags }, "cuda:1"),
         (OperatorBatch { offsets: floats, ..bags }, "offsets"),
         (OperatorBatch { offsets: OperatorTensor { dims: 2, ..bags.offsets }, ..bags }, "offsets: 2 dimensions"),
+        (OperatorBatch { ids: shifted(bags.ids), ..bags }, "input: a tensor at"),
+        (OperatorBatch { offsets: shifted(bags.offsets), ..bags }, "offsets: a tensor at"),
+        (OperatorBatch { weights: shifted(floats), weights_fit: 1, ..bags }, "per_sample_weights: a tensor at"),
         (OperatorBatch { weights: floats, weights_fit: 1, ..bags }, "per_sample_weights"),
         (OperatorBatch { masked: 1, ..bags }, "on_failure"),
         (batch(&ids), "say where bags begin"),

@@ -136,6 +136,27 @@ def test_what_is_not_contiguous_is_taken(kit) -> None:
     goes_on(kit)
 
 
+def shifted(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor at an address that is no multiple of the size of its elements, as a tensor over bytes of a file may lie."""
+    found = torch.frombuffer(bytearray(1) + bytearray(tensor.numpy().tobytes()), dtype=tensor.dtype, offset=1).reshape(tensor.shape)
+    assert found.is_contiguous() and found.data_ptr() % found.element_size() and torch.equal(found, tensor)
+    return found
+
+
+def test_tensors_at_any_address_are_taken(kit) -> None:
+    if kit.device != "cpu":
+        pytest.skip("torch makes no such tensor in a GPU's memory")
+    ids, offsets, factors = shifted(kit.ids), shifted(kit.offsets), shifted(kit.factors)
+    same(kit.rows(ids), kit.table[kit.ids])
+    same(kit.rows.lookup(kit.rows.prefetch(ids)), kit.table[kit.ids])
+    same(kit.bags(ids, offsets, factors), kit.bags(kit.ids, kit.offsets, kit.factors))
+    ends = shifted(kit.ends)
+    same(kit.both({"one": (ids, ends), "two": (ids, ends, factors)})["two"], kit.both(batch(kit))["two"])
+    with pytest.raises(warprow.InvalidArgument, match="multiple of the 4 bytes"):
+        kit.rows(kit.ids, out=shifted(torch.zeros(COUNT, DIM)))
+    goes_on(kit)
+
+
 def test_an_output_that_does_not_fit_leaves_the_batch_held(kit) -> None:
     wide = torch.empty(3, 2 * DIM, device=kit.device)
     for ahead, module, wanted in (

@@ -22,6 +22,15 @@ def rows(count: int, dim: int, seed: int = 0, dtype: type = np.float32) -> np.nd
     return np.random.default_rng(seed).standard_normal((count, dim)).astype(dtype)
 
 
+def shifted(array: np.ndarray) -> np.ndarray:
+    """The array at an address that is no multiple of the size of its elements."""
+    memory = np.empty(array.nbytes + 1, np.uint8)
+    found = memory[1:].view(array.dtype).reshape(array.shape)
+    found[...] = array
+    assert not found.flags.aligned and found.flags.c_contiguous and found.flags.writeable
+    return found
+
+
 def test_every_row_comes_back(make_store) -> None:
     store = make_store(drives=2)
     tables = {"user": rows(3000, 16), "item": rows(500, 24, 1, np.float16), "byte": np.arange(4000, dtype=np.uint8).reshape(-1, 8)}
@@ -66,19 +75,38 @@ def test_missing_ids_are_named(store: warprow.Store) -> None:
     assert list(error.positions) == [1, 3] and error.count == 2 and "position 1" in str(error)
 
 
+def test_arrays_at_any_address_are_taken(store: warprow.Store) -> None:
+    wanted, counts, keys = rows(50, 3), np.arange(50), np.arange(50) * 5 + 2
+    store.load({"user": shifted(wanted)}, hotness={"user": shifted(counts)}, keys={"user": shifted(keys)})
+    ids = shifted(keys[::-1].copy())
+    np.testing.assert_array_equal(store.lookup("user", ids), wanted[::-1])
+    assert store.update("user", ids[:2], shifted(wanted[:2])) > 0
+    np.testing.assert_array_equal(store.lookup("user", ids[:2]), wanted[:2])
+    with store.attach() as executor:
+        plan = executor.plan([warprow.Feature("user", "user", pooling="sum", weighted=True)], max_batch=2, max_ids=4)
+        found = plan.lookup(ids[2:5], offsets=shifted(np.array([0, 1])), weights=shifted(np.array([2, 1, 1], np.float32)))
+    np.testing.assert_array_equal(found, [2 * wanted[47], wanted[46] + wanted[45]])
+    assert store.remove("user", ids[:2]) == 2
+
+
 @pytest.mark.parametrize(
     ("call", "error", "word"),
     [
         (lambda s: s.lookup("nobody", [1]), warprow.NoSuchTable, "user"),
         (lambda s: s.lookup("user", [1.5]), warprow.WrongType, "ids"),
         (lambda s: s.lookup("user", ["a"]), warprow.WrongType, "ids"),
+        (lambda s: s.lookup("user", [[1], [2, 3]]), warprow.WrongType, "ids: a list that NumPy cannot take"),
+        (lambda s: s.lookup("user", np.ma.array([1, 2], mask=[False, True])), warprow.InvalidArgument, "masked"),
         (lambda s: s.lookup("user", [1], out=np.zeros((2, 4), np.float32)), warprow.InvalidArgument, "out"),
         (lambda s: s.lookup("user", [1], out=np.zeros((1, 4))), warprow.WrongType, "out"),
         (lambda s: s.lookup("user", [1, 2], out=np.zeros((4, 4), np.float32)[::2]), warprow.InvalidArgument, "contiguous"),
+        (lambda s: s.lookup("user", [1], out=shifted(np.zeros((1, 4), np.float32))), warprow.InvalidArgument, "multiple of the 4 bytes"),
         (lambda s: s.lookup("user", [1], missing="perhaps"), warprow.InvalidArgument, "missing"),
         (lambda s: s.lookup("user", [1], dtype="f64"), warprow.InvalidArgument, "f64"),
         (lambda s: s.load({"user": rows(3, 4)}), warprow.TableExists, "replace"),
         (lambda s: s.load({}), warprow.InvalidArgument, "source"),
+        (lambda s: s.load({5: rows(3, 4)}), warprow.WrongType, "a table is called 5"),
+        (lambda s: s.load({"v": np.ma.masked_less(rows(3, 4), 0)}), warprow.InvalidArgument, "masked"),
         (lambda s: s.load({"v": np.zeros(3, np.float32)}), warprow.InvalidArgument, "two dimensions"),
         (lambda s: s.load({"v": np.zeros((3, 4))}), warprow.WrongType, "float64"),
         (lambda s: s.load({"v": np.zeros((0, 4), np.float32)}), warprow.InvalidArgument, "at least one row"),
@@ -92,6 +120,7 @@ def test_missing_ids_are_named(store: warprow.Store) -> None:
         (lambda s: s.update("user", [10], rows(1, 4)), warprow.NoSuchRow, "10"),
         (lambda s: s.update("user", [-1], rows(1, 4)), warprow.NoSuchRow, "-1"),
         (lambda s: s.update("user", [1], rows(1, 5)), warprow.InvalidArgument, "rows"),
+        (lambda s: s.update("user", [], rows(0, 4)), warprow.InvalidArgument, "ids: there are none"),
         (lambda s: s.update("user", [1], rows(1, 4, dtype=np.float16)), warprow.WrongType, "f32"),
         (lambda s: s.switch(99), warprow.NoSuchGeneration, "99"),
         (lambda s: s.attach("tpu"), warprow.InvalidArgument, "device"),

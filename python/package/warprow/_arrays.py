@@ -80,10 +80,16 @@ def as_array(argument: str, value: Any) -> Array:
             text = f"a {type(value).__name__} of torch that NumPy cannot take ({error}): give a tensor of another type, with values"
             raise wrong_type(argument, text) from error
     if isinstance(value, np.ndarray):
+        if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+            raise invalid(argument, "a masked array, some of whose elements are masked: leave them out, or fill them in, by filled()")
         return value
     if hasattr(value, "__dlpack__") and hasattr(value, "__dlpack_device__"):
         return _of_dlpack(argument, value)
-    return np.asarray(value)  # type: ignore[no-any-return]
+    try:
+        return np.asarray(value)  # type: ignore[no-any-return]
+    except (TypeError, ValueError) as error:
+        text = f"a {type(value).__name__} that NumPy cannot take ({error}): give an array, or lists of one length"
+        raise wrong_type(argument, text) from error
 
 
 def _of_dlpack(argument: str, value: Any) -> Array:
@@ -116,9 +122,14 @@ def integers(argument: str, value: Any, *, dims: int | None = None) -> tuple[Arr
         raise invalid(argument, f"{array.ndim} dimensions, where {dims} are meant: shape {array.shape}")
     if array.dtype.itemsize < 4:
         array = array.astype(np.int32)
-    # In the byte order of the machine.
-    array = np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C")
+    # In the byte order of the machine, and aligned.
+    array = aligned(np.asarray(array, dtype=array.dtype.newbyteorder("="), order="C"))
     return array, (address_of(array), array.size, _INTEGERS[array.dtype.name])
+
+
+def aligned(array: Array) -> Array:
+    """The array, or a copy where its elements lie at addresses that are no multiples of their size, as in a record or a message."""
+    return array if array.flags.aligned else array.copy()
 
 
 def address_of(array: Array) -> int:
@@ -196,6 +207,8 @@ def output(out: Array | None, shape: tuple[int, ...], dtype: str) -> Array:
         raise invalid("out", f"shape {out.shape}: give {shape}")
     if not out.flags.c_contiguous or not out.flags.writeable:
         raise invalid("out", "it is not contiguous, or cannot be written to: give a contiguous array")
+    if not out.flags.aligned:
+        raise invalid("out", f"it lies at an address that is no multiple of the {out.itemsize} bytes of an element: give an aligned array")
     return out
 
 

@@ -66,6 +66,8 @@ def _of_mapping(source: Mapping[str, Any], patterns: Sequence[str] | None) -> So
     tables: list[dict[str, Any]] = []
     pending: list[tuple[dict[str, Any], str, Iterator[Any]]] = []
     for name, value in source.items():
+        if not isinstance(name, str):
+            raise wrong_type("source", f"a table is called {name!r}, a {type(name).__name__}: give names that are texts (str)")
         if not _matches(name, patterns):
             continue
         if isinstance(value, Iterator):

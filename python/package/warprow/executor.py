@@ -827,7 +827,7 @@ class Plan:
                 raise wrong_type("weights", f"elements of type {weights_held.dtype}: give float32")
             if weights_held.shape != held.shape:
                 raise invalid("weights", f"shape {weights_held.shape}, where there are {held.size} ids")
-            weights_held = np.ascontiguousarray(weights_held)
+            weights_held = _arrays.aligned(np.ascontiguousarray(weights_held))
             weights_at = _arrays.address_of(weights_held)
         shape = (bags if self._pooled else held.size, self.width)
         rows = _arrays.output(out, shape, self.dtype)

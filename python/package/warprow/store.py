@@ -550,7 +550,7 @@ class Store:
         Raises
         ------
         InvalidArgument
-            `rows` has another shape than (n, dim).
+            `rows` has another shape than (n, dim), or there are no ids.
         WrongType
             Ids are no integers, or `rows` is of another type than the table.
         NoSuchTable, NoSuchGeneration
@@ -578,7 +578,9 @@ class Store:
         _options.text("table", table)
         generation, create = _options.maybe_number("generation", generation), _options.flag("create", create)
         array, _ = _arrays.integers("ids", ids, dims=1)
-        if array.dtype.kind == "i" and array.size and not self.table(table).keyed and int(array.min()) < 0:
+        if array.size == 0:
+            raise invalid("ids", "there are none: give at least one, or leave the call out")
+        if array.dtype.kind == "i" and not self.table(table).keyed and int(array.min()) < 0:
             text = f"table {table!r} has no row of id {int(array.min())}"
             raise _make("NoSuchRow", text, {"table": table, "ids": [int(array.min())]})
         array = np.ascontiguousarray(array.astype(np.int64 if array.dtype.kind == "i" else np.uint64))

@@ -76,7 +76,7 @@ def check_memory(ids: torch.Tensor, offsets: torch.Tensor | None, weights: torch
 
 
 def plain(argument: str, tensor: torch.Tensor | None, dtype: torch.dtype | None = None) -> Any:
-    """A tensor whose elements follow each other in memory, of a type, and are what memory has.
+    """A tensor whose elements follow each other in memory, aligned, of a type, and are what memory has.
 
     Raises
     ------
@@ -86,13 +86,16 @@ def plain(argument: str, tensor: torch.Tensor | None, dtype: torch.dtype | None 
     if tensor is None:
         return None
     # Before torch copies it, which would read what is not there.
-    address_of(argument, tensor)
+    address = address_of(argument, tensor)
     if dtype is not None and tensor.dtype != dtype:
         tensor = tensor.to(dtype)
     if tensor.is_neg():
         tensor = tensor.resolve_neg()
     if not tensor.is_contiguous():
         tensor = tensor.contiguous()
+    elif address % tensor.element_size():
+        # As tensors over bytes of a file or a message may lie.
+        tensor = tensor.clone()
     return tensor
 
 
@@ -104,9 +107,10 @@ def check_output(out: torch.Tensor) -> None:
     WrongType
         It has no memory of its own.
     InvalidArgument
-        It requires a gradient, or torch negates what its memory has.
+        It requires a gradient, or is not aligned, or torch negates what its memory has.
     """
-    address_of("out", out)
+    if address_of("out", out) % out.element_size():
+        raise invalid("out", f"it lies at an address that is no multiple of the {out.element_size()} bytes of an element: give a new tensor")
     if out.is_neg():
         raise invalid("out", "torch negates what its memory has (is_neg()): give out.resolve_neg(), or a new tensor")
     if out.requires_grad and torch.is_grad_enabled():

@@ -176,7 +176,17 @@ void check_memory(const char *argument, const Tensor &tensor) {
     }
 }
 
-Tensor plain(const Tensor &tensor) { return tensor.is_contiguous() ? tensor : torch::stable::contiguous(tensor); }
+// A tensor whose elements follow each other, aligned. Those over bytes of a file or a message may lie at any address.
+Tensor plain(const Tensor &tensor) {
+    if (!tensor.is_contiguous()) return torch::stable::contiguous(tensor);
+    AtenTensorHandle handle = tensor.get();
+    int32_t dtype;
+    void *data;
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_dtype(handle, &dtype));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_get_data_ptr(handle, &data));
+    const bool aligned = reinterpret_cast<uintptr_t>(data) % aoti_torch_dtype_element_size(dtype) == 0;
+    return aligned ? tensor : torch::stable::clone(tensor);
+}
 
 // Weights are float32, as torch's own modules convert them to the type of their rows.
 Tensor plain_weights(const Tensor &tensor) {
