@@ -15,6 +15,14 @@ use warprow_store::StoreError;
 
 use crate::interrupt::take_raised;
 
+/// What to do where a file was changed that a store has attached: no look-up finds its rows any more.
+const ATTACH_AGAIN: &str =
+    "Close the store, and open it again once nobody writes to the file. Store.changed_files() lists all that changed.";
+
+/// What to do where updated rows would take more memory than they may.
+const MAKE_ROOM: &str = "Store.compact(generation), and then Executor.adopt() of each executor, free memory of updated rows; \
+                         warprow.open(..., overlay_bytes=...) allows more. One call of update needs room for all of its rows.";
+
 /// The class of an exception.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -79,6 +87,14 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
     let text = whole(&error);
     match error {
         StoreError::Address { .. } | StoreError::Property { .. } => raise(Kind::AddressError, text),
+        StoreError::Emulated(
+            UriError::Scheme { .. }
+            | UriError::NoPath { .. }
+            | UriError::Unknown { .. }
+            | UriError::Twice { .. }
+            | UriError::Value { .. }
+            | UriError::Properties { .. },
+        ) => raise(Kind::AddressError, text),
         StoreError::Emulated(UriError::InUse(_) | UriError::Mounted { .. } | UriError::Sharers { .. })
         | StoreError::Vfio(warprow_vfio::OpenError::InUse { .. } | warprow_vfio::OpenError::Busy { .. })
         | StoreError::VfioUser(warprow_vfio_user::OpenError::Busy { .. }) => raise(Kind::StoreInUse, text),
@@ -131,6 +147,9 @@ pub(crate) fn of_store(error: StoreError) -> PyErr {
         StoreError::NotRemovable { .. } | StoreError::NoTouches { .. } => invalid("table", text),
         StoreError::TouchesFile { .. } => invalid("touches", text),
         StoreError::Volume(error) => of_volume(error, text),
+        StoreError::OverlayFull { .. } => {
+            raise_with(Kind::StoreFailed, text, |details| details.set_item("remedy", MAKE_ROOM))
+        }
         _ => raise(Kind::StoreFailed, text),
     }
 }
@@ -227,7 +246,10 @@ pub(crate) fn of_lookup(error: LookupError) -> PyErr {
                     details.set_item("drive", error.function())?;
                     details.set_item("command", error.command())
                 }
-                RowError::FileChanged(changed) => details.set_item("drive", changed.file.display().to_string()),
+                RowError::FileChanged(changed) => {
+                    details.set_item("drive", changed.file.display().to_string())?;
+                    details.set_item("remedy", ATTACH_AGAIN)
+                }
                 RowError::Checksum { drive, .. } => details.set_item("drive", drive),
                 RowError::MemberMissing { drives } => details.set_item("drive", drives.join(", ")),
                 _ => Ok(()),

@@ -105,8 +105,9 @@ def test_rows_with_scales_come_from_a_checkpoint(tmp_path, resident: str) -> Non
             plan = executor.plan([warprow.Feature("f", "l.embed.weight")], max_ids=count, max_batch=count, dtype="mxfp8")
             assert (plan.width, plan.dtype) == (66, "u8")
             np.testing.assert_array_equal(plan.lookup(np.arange(count)), np.concatenate((codes, powers), axis=1))
-        with pytest.raises(warprow.ReadOnly):
+        with pytest.raises(warprow.ReadOnly) as caught:
             store.load({"v": np.zeros((3, 4), np.float32)})
+        assert "attached are never written" in caught.value.remedy
 
 
 def test_a_checkpoint_that_changes_gives_no_row(tmp_path) -> None:
@@ -119,8 +120,9 @@ def test_a_checkpoint_that_changes_gives_no_row(tmp_path) -> None:
         with open(tmp_path / "model-0.safetensors", "r+b") as file:
             file.seek(-8, os.SEEK_END)
             file.write(b"changed!")
-        with pytest.raises(warprow.RowsFailed, match="was written to while it was attached"):
+        with pytest.raises(warprow.RowsFailed, match="was written to while it was attached") as caught:
             store.lookup("embed", np.array([3]))
+        assert "open it again" in caught.value.remedy and "look up again" not in caught.value.remedy.lower()
         changed = [warprow.ChangedFile(path=str(tmp_path / "model-0.safetensors"), what="was written to")]
         assert store.changed_files() == changed
     with pytest.raises(warprow.Closed):

@@ -525,6 +525,11 @@ def test_a_format_asks_before_it_destroys(address: str) -> None:
     ("drives", "error"),
     [
         ("nothing", warprow.AddressError),
+        ("emulated:", warprow.AddressError),
+        ("emulated:a.drive?size=0", warprow.AddressError),
+        ("emulated:a.drive?size=1G&size=2G", warprow.AddressError),
+        ("emulated:a.drive?sise=64M", warprow.AddressError),
+        ("emulated:a.drive?latency=20us", warprow.AddressError),
         ("emulated:/nowhere/at/all", warprow.OpenError),
         ("0000:ff:1f.7", warprow.OpenError),
         ([], warprow.InvalidArgument),
@@ -535,6 +540,16 @@ def test_a_format_asks_before_it_destroys(address: str) -> None:
 def test_addresses_that_are_none(drives, error) -> None:
     with pytest.raises(error):
         warprow.open(drives)
+
+
+def test_updates_without_room_say_what_makes_room(address) -> None:
+    wanted = rows(100, 4)
+    with warprow.format(address, overlay_bytes=1000) as store:
+        store.load({"user": wanted})
+        with pytest.raises(warprow.StoreFailed, match="1000 are allowed") as caught:
+            store.update("user", np.arange(100), wanted + 1)
+        assert "Store.compact" in caught.value.remedy and "overlay_bytes" in caught.value.remedy
+        np.testing.assert_array_equal(store.lookup("user", np.arange(100)), wanted)
 
 
 def test_drives_that_a_gpu_plays(tmp_path) -> None:

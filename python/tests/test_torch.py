@@ -225,6 +225,13 @@ def test_replace_refuses_by_name(store) -> None:
         wt.replace(nn.Embedding(5, 4, sparse=True), store)
     plain = nn.Embedding(5, 4)
     same(wt.replace(plain, store)(torch.arange(5)), plain.weight.detach())
+    # One of the tables is there, with other rows or another shape: nothing is loaded, and the modules stay.
+    for embedding in (nn.Embedding(5, 4), nn.Embedding(6, 4)):
+        two = nn.ModuleDict({"embedding": embedding, "new": nn.Embedding(3, 4)})
+        with pytest.raises(warprow.TableExists, match="'embedding' is there already") as caught:
+            wt.replace(two, store)
+        assert caught.value.table == "embedding" and "Store.load" in caught.value.remedy
+        assert two["embedding"] is embedding and [it.name for it in store.tables()] == ["embedding"]
 
 
 def test_compiled_without_a_break(store, device) -> None:
@@ -348,6 +355,12 @@ def test_a_pickle_opens_the_store_in_another_process(address, tmp_path) -> None:
         twin = copy.deepcopy(ours)
         assert twin.executor is ours.executor
         same(twin(torch.arange(300)), table)
+    # Nor is one behind the module whose store was closed.
+    with pytest.raises(warprow.Closed):
+        ours(torch.arange(300))
+    again = pickle.loads(data)
+    same(again(torch.arange(300)), table)
+    again.executor.store.close()
     (tmp_path / "module").write_bytes(data)
     text = f"""
 import pickle, torch

@@ -68,7 +68,7 @@ class WrongType(WarprowError, TypeError):
 class AddressError(WarprowError, ValueError):
     """An address that is no drive's."""
 
-    remedy = 'Give "emulated:PATH?size=4G", "0000:41:00.0", "vfio-user:SOCKET" or "attached:FILE".'
+    remedy = 'Give "emulated:PATH?size=4G", "0000:41:00.0", "vfio-user:SOCKET" or "attached:FILE", with options as the message says.'
 
 
 class OpenError(WarprowError, OSError):
@@ -150,7 +150,7 @@ class NoSpace(WarprowError, OSError):
 class ReadOnly(WarprowError, OSError):
     """A change of a store that was opened for reading."""
 
-    remedy = "Open the store without read_only=True."
+    remedy = "Open the store without read_only=True. Files that are attached are never written: load them into a store on drives."
 
 
 class FileError(WarprowError, ValueError):

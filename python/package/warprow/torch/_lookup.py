@@ -32,6 +32,15 @@ def of_text(text: str) -> Lookup:
     return found
 
 
+def of_pickle(text: str) -> Lookup:
+    """The look-up of a module that was pickled: one that this process has, or one that opens the store when it is first used.
+
+    None that was closed: a module that comes out of a pickle begins anew.
+    """
+    found = _BY_TEXT.get(text)
+    return Lookup(parse(text)) if found is None or found.is_closed() else found
+
+
 def native_of_text(text: str) -> _native.ModuleLookup:
     """What the native half looks a spec up with. Operators call this for a text that no module of this process has."""
     return of_text(text).native
@@ -79,15 +88,19 @@ class Lookup:
 
     def is_left_behind(self) -> bool:
         """Whether its store was closed, and another one is open on the same drives."""
-        with self._lock:
-            executor = self._executor
-        if executor is None or not executor._is_closed():
+        if not self.is_closed():
             return False
         store = stores._OPEN.get(self.spec.drives)
         return store is not None and not store.closed
 
+    def is_closed(self) -> bool:
+        """Whether its store or its executor was closed."""
+        with self._lock:
+            executor = self._executor
+        return executor is not None and executor._is_closed()
+
     def __reduce__(self) -> Any:
-        return of_text, (self.text,)
+        return of_pickle, (self.text,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Lookup:
         return Lookup(self.spec, self.executor)

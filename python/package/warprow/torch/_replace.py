@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from .. import _options as arguments
-from ..errors import invalid
+from ..errors import TableExists, _make, invalid
 from ..executor import ON_FAILURE, Executor, device_name
 from ..store import Store
 from ._embedding import Embedding
@@ -33,7 +33,7 @@ def replace(
     """Loads the weights of a model's embeddings into a store, and puts modules of this package in their places.
 
     The model is changed, and returned. Tables have the names of the modules. If the store has tables of all these names and shapes
-    already, they are used as they are, and nothing is loaded.
+    already, they are used as they are, and nothing is loaded: the model's own weights are not looked at.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def replace(
     WrongType
         `model` is no module, or an option is of another type than is named above, or none of `Store.attach`.
     TableExists
-        The store has a table of a module's name with another shape.
+        The store has a table of a module's name with another shape, or tables of some of the names.
     NoSpace, ReadOnly, DriveFailed
         As `Store.load`.
     Busy, GpuError
@@ -101,7 +101,7 @@ def replace(
     weights = {names[name]: module.weight.detach() for name, module in found.items()}
     shapes = {table.name: (table.rows, table.dim) for table in store.tables()}
     if any(shapes.get(name) != tuple(weight.shape) for name, weight in weights.items()):
-        store.load(weights, model=model_name)
+        _load(store, weights, model_name)
     executors: dict[str, Executor] = {}
     made: dict[int, StoredModule] = {}
     for name, module in found.items():
@@ -116,6 +116,15 @@ def replace(
             if id(module) in made:
                 setattr(parent, child, made[id(module)])
     return model
+
+
+def _load(store: Store, weights: dict[str, Any], model_name: str) -> None:
+    try:
+        store.load(weights, model=model_name)
+    except TableExists as error:
+        text = f"table {error.table!r} is there already, and other tables of this model are not, or have another shape"
+        remedy = "Give the model a store of its own, or load its weights before, by Store.load(..., replace=True) and the modules' names."
+        raise _make("TableExists", text, {"table": error.table, "remedy": remedy}) from error
 
 
 def _named(device: str) -> str:
