@@ -120,7 +120,7 @@ impl Command {
 }
 
 const EXITS: &str = "\
-Exit codes: 0 done; 2 the command line makes no sense; 3 bad input; 4 refused, nothing was changed; 5 content differs; 6 the
+Exit codes: 0 done; 2 the command line makes no sense; 3 bad input; 4 refused, nothing was changed; 5 content differs; 6 the \
 store is absent, damaged or incomplete; 7 a drive failed; 8 room is lacking; 130 and 143 stopped. More in `warprow --help`.";
 
 const EXAMPLES: &str = "\

@@ -23,7 +23,7 @@ pub struct DriveArgs {
     ///   emulated:/data/a.drive
     /// or the socket on which another process serves a controller (`warprow serve`, SPDK), with a namespace if it is not 1:
     ///   vfio-user:/run/a.sock    vfio-user:/run/a.sock,namespace=2
-    /// or, to be read alone, a file of tables that stay where they are:
+    /// or, for reading only, a file of tables that stay where they are:
     ///   attached:/data/model.safetensors    attached:/data/model.safetensors,tensor=emb.*
     /// Properties follow, each once, separated by commas (of an emulated drive also as ?a=b&c=d, which a shell wants quoted):
     ///   size=64G         creates the file, sparse; only under `format`, `serve` and `add-drive`

@@ -43,7 +43,7 @@ Examples:
   warprow gpu-rings 0000:41:00.0 --placement b-prime
   warprow gpu-rings emulated:a.drive --json | jq -r .placement
 
-Exit codes: 0 a placement passed; 1 the machine lacks a GPU, its driver or NVRTC; 4 the placement that was asked for is not to be
+Exit codes: 0 a placement passed; 1 the machine lacks a GPU, its driver or NVRTC; 4 the placement that was asked for is not to be \
 had; 5 what arrived differs from what lies on the drive; 7 the drive failed. More in `warprow --help`."
 )]
 pub struct GpuRingsArgs {

@@ -35,7 +35,7 @@ Examples:
   warprow inspect -d attached:model.safetensors
   warprow inspect -d 0000:41:00.0 -d 0000:42:00.0 --json | jq .store.generations
 
-Exit codes: 0 shown, a blank drive too; 3 a file is wrong; 4 a drive is in use, or the picture exists; 6 drives of the store are
+Exit codes: 0 shown, a blank drive too; 3 a file is wrong; 4 a drive is in use, or the picture exists; 6 drives of the store are \
 missing, or it cannot be opened; 7 a drive failed; 8 no room for the picture. All are in `warprow --help`.")]
 pub struct InspectArgs {
     #[command(flatten)]

@@ -25,7 +25,7 @@ Examples:
   warprow repair -d emulated:a.drive -d emulated:b.drive
   warprow repair -d emulated:a.drive -d emulated:b.drive --yes
 
-Exit codes: 0 all copies are whole, or would be with --yes; 3 a file that is no drive; 4 a drive is in use; 6 it cannot be
+Exit codes: 0 all copies are whole, or would be with --yes; 3 a file that is no drive; 4 a drive is in use; 6 it cannot be \
 mended without a guess; 7 a drive failed. All are in `warprow --help`.")]
 pub struct RepairArgs {
     #[command(flatten)]

@@ -38,8 +38,8 @@ Examples:
   warprow scrub -d 0000:41:00.0 -d 0000:42:00.0 --rate 200MB --state /var/lib/warprow/scrub.json --json
   warprow scrub -d emulated:a.drive --share 10%
 
-Exit codes: 0 everything that could be checked is sound; 5 rows are not what was written; 6 permutations, keys, logs or
-metadata are damaged; 7 a drive cannot read some of it; the worst counts, 7 before 6 before 5, but for metadata that
+Exit codes: 0 everything that could be checked is sound; 5 rows are not what was written; 6 permutations, keys, logs or \
+metadata are damaged; 7 a drive cannot read some of it; the worst counts, 7 before 6 before 5, but for metadata that \
 `warprow repair` mends. 130 and 143: stopped; with --state, the same command goes on. All are in `warprow --help`.")]
 pub struct ScrubArgs {
     #[command(flatten)]

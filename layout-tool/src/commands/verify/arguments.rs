@@ -22,7 +22,7 @@ Examples:
   warprow verify -d emulated:a.drive --table items --against items.bin --shape 64:f32
   warprow verify -d emulated:a.drive --against users=u.npy --against items=model.safetensors --tensor items=emb.item.weight
 
-Exit codes: 0 everything that could be checked is sound; 3 a file is wrong; 5 rows differ; 6 permutations, keys, logs or metadata
+Exit codes: 0 everything that could be checked is sound; 3 a file is wrong; 5 rows differ; 6 permutations, keys, logs or metadata \
 are damaged; 7 a drive cannot read some of it. All are in `warprow --help`.")]
 pub struct VerifyArgs {
     #[command(flatten)]
