@@ -53,6 +53,7 @@ CALLS: list[tuple[str, Callable[[Any], object], type[warprow.WarprowError], str]
     ("type of offsets", lambda k: k.bags(k.ids, k.offsets.float()), warprow.WrongType, "offsets"),
     ("type of weights", lambda k: k.bags(k.ids, k.offsets, k.ids), warprow.WrongType, "per_sample_weights"),
     ("type of out", lambda k: k.rows(k.ids, out=torch.empty(COUNT, DIM, device=k.device).half()), warprow.WrongType, "out"),
+    ("weights of a feature without", lambda k: k.both(batch(k, one=(k.ids, k.ends, k.factors))), warprow.InvalidArgument, "batch"),
     ("no tensor", lambda k: k.rows("12"), warprow.WrongType, "input"),
     ("no batch", lambda k: k.both(k.ids), warprow.WrongType, "batch"),
     ("device of ids", lambda k: k.rows(k.ids.to(k.other)), warprow.InvalidArgument, "input"),

@@ -14,9 +14,9 @@ ROOT = Path(__file__).parents[2]
 #: The crates whose errors reach Python.
 CRATES = ("driver", "gpu", "gpu-queues", "kernels", "layout", "lookup", "modules", "soft-controller", "store", "formats", "plan")
 #: Errors of raw commands, of queues' options and of last touches, which this package neither sends nor sets nor notes.
-UNREACHED = ("push_error.rs", "set.rs", "last_touches.rs", "touches.rs")
+UNREACHED = ("push_error.rs", "set.rs", "memory_placement.rs", "queue_placement.rs", "last_touches.rs", "touches.rs")
 #: An item of Rust's, as a text for people names it.
-ITEM = re.compile(r"(?<!::)\b[A-Z][A-Za-z]+::[a-z_]+")
+ITEM = re.compile(r"(?<!::)\b[A-Z][A-Za-z]+::[A-Za-z_]+")
 
 
 def texts(source: str) -> list[str]:

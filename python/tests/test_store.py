@@ -552,6 +552,17 @@ def test_updates_without_room_say_what_makes_room(address) -> None:
         np.testing.assert_array_equal(store.lookup("user", np.arange(100)), wanted)
 
 
+def test_what_features_of_a_plan_cannot_be_is_told_in_words_of_python(store: warprow.Store) -> None:
+    store.load({"user": rows(10, 4)})
+    features = [warprow.Feature("a", "user", pooling="sum"), warprow.Feature("a", "user", pooling="mean")]
+    with store.attach() as executor:
+        # Columns are told by name.
+        with pytest.raises(warprow.InvalidArgument, match="two features are called 'a'"):
+            executor.plan(features, max_batch=1, max_ids=4)
+        with pytest.raises(warprow.InvalidArgument, match='give pooling="sum", or leave weighted=True out'):
+            executor.plan([warprow.Feature("a", "user", pooling="mean", weighted=True)], max_batch=1, max_ids=4)
+
+
 def test_drives_that_a_gpu_plays(tmp_path) -> None:
     played = [f"emulated:{tmp_path}/{number}.drive,size=64M,gpu=0" for number in range(2)]
     if warprow._native.gpu_count() == 0:

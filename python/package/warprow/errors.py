@@ -295,6 +295,8 @@ _NAMES = {
     "GpuOptions::cached_dram": "cache_dram=",
     "GpuOptions::with_hbm_rows": "hbm_rows=",
     "GpuOptions::one_kernel_ids": "one_kernel_ids",
+    "choose Pooling::Sum, or leave the weights": 'give pooling="sum", or leave weighted=True out',
+    "choose FailedRows::Zeros": 'choose on_failure="raise" or "mask"',
     "HostOptions::with_counters": "counter_bytes=",
     "CounterOptions::every": "count_every",
     "HostOptions::touch_epoch": "touch_epoch=",

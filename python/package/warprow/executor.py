@@ -229,7 +229,8 @@ class Executor:
         Raises
         ------
         InvalidArgument
-            The executor is on a GPU; features are pooled and not pooled, or do not go together; an option has a value that is not named above.
+            The executor is on a GPU; features are pooled and not pooled, or have one name, or do not go together; an option has a value that
+            is not named above.
         WrongType
             `features` are none, or an option is of another type than is named above.
         NoSuchTable
@@ -242,6 +243,10 @@ class Executor:
             This process was forked from the one that opened the store.
         """
         features = _options.several("features", features, Feature, "a list of Feature")
+        names = [feature.name for feature in features]
+        for name in names:
+            if names.count(name) > 1:
+                raise invalid("features", f"two features are called {name!r}: rename one")
         options = {
             "max_batch": _options.number("max_batch", max_batch),
             "max_ids": _options.number("max_ids", max_ids),

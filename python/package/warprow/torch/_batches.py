@@ -78,8 +78,8 @@ def _of_mapping(features: Sequence[Feature], batch: Mapping[str, Any], names: li
     for feature in features:
         given = batch[feature.name]
         if not isinstance(given, tuple) or len(given) != (3 if feature.weighted else 2):
-            wanted = "(ids, offsets, weights)" if feature.weighted else "(ids, offsets)"
-            raise invalid("batch", f"feature {feature.name!r}: give {wanted}")
+            wanted = "(ids, offsets, weights)" if feature.weighted else "(ids, offsets); it is not weighted (Feature(weighted=True))"
+            raise invalid("batch", f"feature {feature.name!r}: give a tuple {wanted}")
         given = tuple(as_tensor(f"batch[{feature.name!r}]", it) for it in given)
         if given[0].dim() != 1 or given[1].dim() != 1 or given[1].shape[0] == 0:
             raise invalid("batch", f"feature {feature.name!r}: ids and offsets have one dimension, offsets B + 1 entries")
