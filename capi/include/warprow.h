@@ -21,7 +21,7 @@
 //
 // Within a major version nothing is taken away or changed; each addition raises the minor version. A program works with a library of
 // the same major version, and of the same minor version or a later one.
-#define WARPROW_ABI_VERSION 65543
+#define WARPROW_ABI_VERSION 65544
 
 // What a call came to. All but WARPROW_STATUS_OK come with a warprow_error, if the caller asked for one.
 enum warprow_status
@@ -355,6 +355,25 @@ typedef int32_t warprow_pooling;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
 
+// Which free chunks of each drive a load takes.
+enum warprow_span
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+  // The lowest.
+  WARPROW_SPAN_PACKED = 0,
+  // Some from all over the drive, evenly, for drives on which reads of rows that lie far apart go on side by side.
+  WARPROW_SPAN_WHOLE = 1,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum warprow_span warprow_span;
+#else
+typedef int32_t warprow_span;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
 // What CUDA's stream handles point to: cudaStream_t and CUstream are CUstream_st *.
 typedef struct CUstream_st CUstream_st;
 
@@ -570,6 +589,10 @@ typedef struct warprow_load_options {
   warprow_progress progress;
   // What `progress` gets first.
   void *user;
+  // Which free chunks of each drive the tables get: a WARPROW_SPAN_ constant. Since 1.8.
+  int32_t span;
+  // 0.
+  uint32_t reserved;
 } warprow_load_options;
 
 // What a load did.

@@ -7,7 +7,7 @@ use crate::status::warprow_status;
 ///
 /// Within a major version nothing is taken away or changed; each addition raises the minor version. A program works with a library of
 /// the same major version, and of the same minor version or a later one.
-pub const WARPROW_ABI_VERSION: u32 = 0x10007;
+pub const WARPROW_ABI_VERSION: u32 = 0x10008;
 
 /// The version of the interface that the library has, which may be a later one than WARPROW_ABI_VERSION.
 ///

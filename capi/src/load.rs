@@ -14,8 +14,8 @@ use crate::error::{Failure, warprow_error};
 use crate::guard;
 use crate::sized::{array, check, fill, options, versioned};
 use crate::status::warprow_status;
-use crate::store::{store_of, warprow_store};
-use crate::types::{dtype, key_kind};
+use crate::store::{reserved, store_of, warprow_store};
+use crate::types::{dtype, key_kind, span};
 
 /// Gives rows of a table that is loaded: fills `rows`, of `bytes` bytes, with the `count` rows from number `first` on, one after
 /// another. Returns 0, or anything else if that failed, which ends the load.
@@ -87,6 +87,10 @@ pub struct warprow_load_options {
     pub progress: warprow_progress,
     /// What `progress` gets first.
     pub user: *mut c_void,
+    /// Which free chunks of each drive the tables get: a WARPROW_SPAN_ constant. Since 1.8.
+    pub span: i32,
+    /// 0.
+    pub reserved: u32,
 }
 
 /// What a load did.
@@ -107,7 +111,7 @@ pub struct warprow_load_report {
 
 versioned! {
     warprow_table_source: 112,
-    warprow_load_options: 40,
+    warprow_load_options: 40 => 48,
     warprow_load_report: 40,
 }
 
@@ -235,7 +239,9 @@ impl Loading {
     pub(crate) unsafe fn new(at: *const warprow_load_options) -> Result<Self, Failure> {
         // SAFETY: the caller's promise.
         let given = unsafe { options(at) }?;
+        reserved("warprow_load_options", given.reserved)?;
         let mut chosen = LoadOptions::default();
+        chosen.span = span(given.span)?;
         if given.replace != 0 {
             chosen = chosen.with_replace();
         }

@@ -3,7 +3,7 @@
 use std::ffi::c_void;
 
 use ::warprow_store::KeyKind;
-use warprow_layout::DType;
+use warprow_layout::{ChunkSpread, DType};
 use warprow_lookup::{BoundsCheck, DedupeMethod, FailedRows, Ids, MaskMeaning, MissingPolicy, Pooling, ReadMerging};
 
 use crate::arguments::slice;
@@ -37,6 +37,15 @@ pub enum warprow_dtype {
     /// Halves of bytes of E2M1, behind which each row has an E4M3 scale for each 16 of them, and an f32 for all of these: NVFP4. As an
     /// output: the bytes of rows.
     Nvfp4 = 11,
+}
+
+/// Which free chunks of each drive a load takes.
+#[repr(i32)]
+pub enum warprow_span {
+    /// The lowest.
+    Packed = 0,
+    /// Some from all over the drive, evenly, for drives on which reads of rows that lie far apart go on side by side.
+    Whole = 1,
 }
 
 /// Types of ids and offsets.
@@ -165,6 +174,14 @@ fn unknown(what: &str, number: i32) -> Failure {
 
 pub(crate) fn dtype(what: &str, number: i32) -> Result<DType, Failure> {
     u8::try_from(number).ok().and_then(DType::from_code).ok_or_else(|| unknown(what, number))
+}
+
+pub(crate) fn span(number: i32) -> Result<ChunkSpread, Failure> {
+    match number {
+        0 => Ok(ChunkSpread::Packed),
+        1 => Ok(ChunkSpread::Whole),
+        _ => Err(unknown("span", number)),
+    }
 }
 
 pub(crate) fn pooling(number: i32) -> Result<Pooling, Failure> {

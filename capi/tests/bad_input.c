@@ -185,6 +185,12 @@ static void loads(warprow_store *store) {
     table = source("t");
     warprow_load_options options = {0};
     options.struct_size = sizeof options;
+    options.span = 2;
+    INVALID(warprow_store_load(store, "m", &table, 1, &options, NULL, &error), "span");
+    options.span = WARPROW_SPAN_WHOLE;
+    options.reserved = 1;
+    INVALID(warprow_store_load(store, "m", &table, 1, &options, NULL, &error), "reserved");
+    options.reserved = 0;
     options.progress = stops;
     FAILS(INTERRUPTED, warprow_store_load(store, "m", &table, 1, &options, NULL, &error), "nothing was committed");
     FAILS(NOT_FOUND, warprow_store_load_file(store, "m", "/nowhere/a.safetensors", NULL, NULL, NULL, &error), "look at the path");

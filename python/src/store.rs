@@ -8,7 +8,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use warprow_formats::widen;
-use warprow_layout::{DType, Ranks};
+use warprow_layout::{ChunkSpread, DType, Ranks};
 use warprow_store::{
     CreateDrive, Device, DriveAddress, ExpireOptions, FormatConsent, FormatProposal, FormatSettings, LastTouches,
     LbaChoice, LoadOptions, OpenOptions, RerankOptions, StoreAccess, StoreError, TableInfo, UpdateOptions,
@@ -182,11 +182,17 @@ impl Store {
         model: String,
         replace: bool,
         standby: bool,
+        span: &str,
         memory: u64,
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Bound<'py, PyDict>> {
         let store = self.store.get()?;
-        let options = LoadOptions::default().with_memory(memory);
+        let mut options = LoadOptions::default().with_memory(memory);
+        options.span = match span {
+            "packed" => ChunkSpread::Packed,
+            "whole" => ChunkSpread::Whole,
+            _ => return Err(invalid("span", format!("{span:?}: give \"packed\" or \"whole\""))),
+        };
         let options = if replace { options.with_replace() } else { options };
         let options = if standby { options.with_standby() } else { options };
         // SAFETY: the Python half holds the arrays until this returns, and says that nobody may write to them.

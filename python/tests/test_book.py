@@ -29,17 +29,9 @@ from typing import Any
 import pytest
 
 import warprow
+from built import ROOT, command
 
-ROOT = Path(__file__).parents[2]
 BOOK = ROOT / "docs" / "book" / "src"
-
-
-def command() -> Path | None:
-    """The command `warprow` that was built."""
-    given = os.environ.get("WARPROW_BINARY")
-    target = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = [target / "release" / "warprow", target / "debug" / "warprow"]
-    return next((path.resolve() for path in ([Path(given)] if given else built) if path.exists()), None)
 
 
 def has(module: str) -> bool:

@@ -53,6 +53,7 @@ class Store:
         model: str,
         replace: bool,
         standby: bool,
+        span: str,
         memory: int,
         progress: _Progress | None,
     ) -> dict[str, Any]: ...

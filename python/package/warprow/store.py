@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 #: How often an export is begun of a table that gets or loses rows meanwhile.
 EXPORTS = 10
-
+#: Which free chunks of each drive a load takes.
+SPANS = ("packed", "whole")
 #: Stores that are open in this process, by the addresses of their drives.
 _OPEN: weakref.WeakValueDictionary[tuple[str, ...], Store] = weakref.WeakValueDictionary()
 
@@ -290,6 +291,7 @@ class Store:
         replace: bool = False,
         standby: bool = False,
         plan: Proposal | str | os.PathLike[str] | None = None,
+        span: str = "packed",
         memory: int = 1 << 30,
         progress: Any = None,
     ) -> LoadReport:
@@ -329,6 +331,9 @@ class Store:
         plan : Proposal or path, optional
             What `warprow.plan` proposed by a trace, or the file of that: rows get the order that it says, and executors keep as many of
             each table in memory as it says. Tables that it does not have are loaded as without it.
+        span : str
+            Which free chunks of each drive the tables get: "packed", the lowest; or "whole", some from all over the drive, evenly, for
+            drives on which reads of rows that lie far apart go on side by side.
         memory : int
             Bytes of memory for rows that are put in order.
         progress : callable or tqdm, optional
@@ -343,7 +348,7 @@ class Store:
         ------
         InvalidArgument
             A table's shape is not (rows, dim), an array is of the wrong length, two tables would have one name, rows cannot be stored as `dtype`,
-            or `hotness`, `keys` or `plan` name a table that is not loaded.
+            `hotness`, `keys` or `plan` name a table that is not loaded, or `span` is another word.
         WrongType
             Elements are of no type that a table can have, or an argument is of another type than is named above.
         FileError
@@ -375,6 +380,7 @@ class Store:
         checksums, replace, standby = (
             _options.flag(argument, value) for argument, value in (("checksums", checksums), ("replace", replace), ("standby", standby))
         )
+        _options.choice("span", span, SPANS)
         memory = _options.number("memory", memory)
         if plan is not None:
             _options.instance("plan", plan, (Proposal, str, os.PathLike), "what warprow.plan returned, or the path of its file")
@@ -421,7 +427,7 @@ class Store:
                     owners.append(numbers)
                     table["keys"] = _key_args(numbers)
             owners.extend(table.pop("owner", None) for table in tables)
-            report = self._native.load(tables, model, replace, standby, memory, told)
+            report = self._native.load(tables, model, replace, standby, span, memory, told)
         del owners
         return make(LoadReport, report)
 
