@@ -1,6 +1,5 @@
 //! Which line is given away.
 
-use crate::index::Index;
 use crate::lists::Lists;
 
 /// Which line is given away when a new key needs one.
@@ -50,8 +49,12 @@ pub(crate) enum Order {
         counts: Box<[u8]>,
         in_main: Box<[bool]>,
         small: usize,
-        ghosts: Ghosts,
     },
+}
+
+/// The list of [`Order::S3Fifo`] that gives a line next.
+fn from(lists: &Lists, small: usize) -> usize {
+    if lists.len(SMALL) >= small || lists.len(MAIN) == 0 { SMALL } else { MAIN }
 }
 
 impl Order {
@@ -69,7 +72,6 @@ impl Order {
                 counts: vec![0; lines].into(),
                 in_main: vec![false; lines].into(),
                 small: (lines / 10).max(1),
-                ghosts: Ghosts::new(lines - lines / 10),
             },
         }
     }
@@ -80,11 +82,20 @@ impl Order {
             Eviction::Lru => lines * 8,
             Eviction::Lfu => lines * 9,
             Eviction::Clock => lines,
-            Eviction::S3Fifo => lines * 10 + Index::bytes(lines) + lines * 8,
+            Eviction::S3Fifo => lines * 10,
         }
     }
 
-    pub(crate) fn admitted(&mut self, line: u32, key: u64) {
+    /// How many keys are remembered that left the small queue, the latest ones, where there are `lines` lines.
+    pub(crate) fn remembers(eviction: Eviction, lines: usize) -> usize {
+        match eviction {
+            Eviction::S3Fifo => (lines - lines / 10).max(1),
+            Eviction::Lru | Eviction::Lfu | Eviction::Clock => 0,
+        }
+    }
+
+    /// A line comes into use. `remembered`: its key left the small queue lately.
+    pub(crate) fn admitted(&mut self, line: u32, remembered: bool) {
         let at = line as usize;
         match self {
             Self::Lru(lists) => lists.push(0, line),
@@ -93,9 +104,9 @@ impl Order {
                 lists.push(0, line);
             }
             Self::Clock { used, .. } => used[at] = false,
-            Self::S3Fifo { lists, counts, in_main, ghosts, .. } => {
+            Self::S3Fifo { lists, counts, in_main, .. } => {
                 counts[at] = 0;
-                in_main[at] = ghosts.take(key);
+                in_main[at] = remembered;
                 lists.push(if in_main[at] { MAIN } else { SMALL }, line);
             }
         }
@@ -137,22 +148,32 @@ impl Order {
                 Some(*hand)
             }
             Self::S3Fifo { lists, counts, in_main, small, .. } => loop {
-                let from = if lists.len(SMALL) >= *small || lists.len(MAIN) == 0 { SMALL } else { MAIN };
-                let line = lists.first(from)?;
+                let list = from(lists, *small);
+                let line = lists.first(list)?;
                 let at = line as usize;
-                match (from, counts[at]) {
+                match (list, counts[at]) {
                     (SMALL, S3_MOVES..) => (counts[at], in_main[at]) = (0, true),
                     (MAIN, 1..) => counts[at] -= 1,
                     _ => break Some(line),
                 }
-                lists.remove(from, line);
+                lists.remove(list, line);
                 lists.push(MAIN, line);
             },
         }
     }
 
-    /// A line ceases to be in use. `remembers`: its key was given away, and not taken back.
-    pub(crate) fn removed(&mut self, line: u32, key: u64, remembers: bool) {
+    /// The line that is most likely given away next, if all lines are in use.
+    pub(crate) fn likely_victim(&self) -> Option<u32> {
+        match self {
+            Self::Lru(lists) => lists.first(0),
+            Self::Lfu { lists, .. } => (0..=usize::from(LFU_MOST)).find_map(|count| lists.first(count)),
+            Self::Clock { hand, .. } => Some(*hand),
+            Self::S3Fifo { lists, small, .. } => lists.first(from(lists, *small)),
+        }
+    }
+
+    /// A line ceases to be in use. Whether its key is worth being remembered: it leaves the small queue.
+    pub(crate) fn removed(&mut self, line: u32) -> bool {
         let at = line as usize;
         match self {
             Self::Lru(lists) => lists.remove(0, line),
@@ -163,46 +184,11 @@ impl Order {
                     *hand = (*hand + 1) % used.len() as u32;
                 }
             }
-            Self::S3Fifo { lists, in_main, ghosts, .. } => {
+            Self::S3Fifo { lists, in_main, .. } => {
                 lists.remove(if in_main[at] { MAIN } else { SMALL }, line);
-                if remembers && !in_main[at] {
-                    ghosts.put(key);
-                }
+                return !in_main[at];
             }
         }
-    }
-}
-
-/// Keys that left the small queue, the latest ones.
-#[derive(Debug, Clone)]
-pub(crate) struct Ghosts {
-    ring: Box<[u64]>,
-    next: usize,
-    /// Key → place in the ring.
-    index: Index,
-}
-
-impl Ghosts {
-    fn new(keys: usize) -> Self {
-        Self { ring: vec![0; keys.max(1)].into(), next: 0, index: Index::new(keys.max(1)) }
-    }
-
-    fn put(&mut self, key: u64) {
-        let oldest = self.ring[self.next];
-        if self.index.get(oldest) == Some(self.next as u32) {
-            self.index.remove(oldest);
-        }
-        self.index.set(key, self.next as u32);
-        self.ring[self.next] = key;
-        self.next = (self.next + 1) % self.ring.len();
-    }
-
-    /// Forgets `key`; whether it was remembered.
-    fn take(&mut self, key: u64) -> bool {
-        let known = self.index.get(key).is_some();
-        if known {
-            self.index.remove(key);
-        }
-        known
+        false
     }
 }

@@ -31,7 +31,7 @@ mod set_sketch;
 mod sets;
 mod sketch;
 
-pub use cache::{Admission, Cache, Found};
+pub use cache::{Admission, Cache, Found, LikelyNext};
 pub use eviction::Eviction;
 pub use frequent::FrequentKeys;
 pub use hit_rate::{Batch, HitRate, Policy, StaticTier};

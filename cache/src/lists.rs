@@ -2,11 +2,17 @@
 
 const NONE: u32 = u32::MAX;
 
+/// The neighbours of a line in its list.
+#[derive(Debug, Clone, Copy)]
+struct Link {
+    before: u32,
+    behind: u32,
+}
+
 /// Several lists of lines. A line is in at most one of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Lists {
-    before: Box<[u32]>,
-    behind: Box<[u32]>,
+    links: Box<[Link]>,
     /// First and last line of each list.
     ends: Box<[(u32, u32)]>,
     lengths: Box<[usize]>,
@@ -15,8 +21,7 @@ pub(crate) struct Lists {
 impl Lists {
     pub(crate) fn new(lists: usize, lines: usize) -> Self {
         Self {
-            before: vec![NONE; lines].into(),
-            behind: vec![NONE; lines].into(),
+            links: vec![Link { before: NONE, behind: NONE }; lines].into(),
             ends: vec![(NONE, NONE); lists].into(),
             lengths: vec![0; lists].into(),
         }
@@ -35,12 +40,11 @@ impl Lists {
     /// Puts a line that is in no list behind all others of `list`.
     pub(crate) fn push(&mut self, list: usize, line: u32) {
         let (first, last) = self.ends[list];
-        self.before[line as usize] = last;
-        self.behind[line as usize] = NONE;
+        self.links[line as usize] = Link { before: last, behind: NONE };
         match last {
             NONE => self.ends[list] = (line, line),
             _ => {
-                self.behind[last as usize] = line;
+                self.links[last as usize].behind = line;
                 self.ends[list] = (first, line);
             }
         }
@@ -49,14 +53,14 @@ impl Lists {
 
     /// Takes a line out of `list`, which it is in.
     pub(crate) fn remove(&mut self, list: usize, line: u32) {
-        let (before, behind) = (self.before[line as usize], self.behind[line as usize]);
+        let Link { before, behind } = self.links[line as usize];
         match before {
             NONE => self.ends[list].0 = behind,
-            _ => self.behind[before as usize] = behind,
+            _ => self.links[before as usize].behind = behind,
         }
         match behind {
             NONE => self.ends[list].1 = before,
-            _ => self.before[behind as usize] = before,
+            _ => self.links[behind as usize].before = before,
         }
         self.lengths[list] -= 1;
     }
@@ -67,11 +71,11 @@ impl Lists {
         if begin == NONE {
             return;
         }
-        self.before[begin as usize] = last;
+        self.links[begin as usize].before = last;
         match last {
             NONE => self.ends[to] = (begin, end),
             _ => {
-                self.behind[last as usize] = begin;
+                self.links[last as usize].behind = begin;
                 self.ends[to] = (first, end);
             }
         }

@@ -173,14 +173,12 @@ impl Routed<'_> {
     }
 
     /// Has the cache keep a row that was read and is sound. `fetch` copies the row.
-    fn keep(&mut self, read: &RowRead, fetch: impl FnOnce(&mut [u8])) {
+    fn keep(&self, read: &RowRead, fetch: impl FnOnce(&mut [u8])) {
         let Some(cache) = &self.plan.host.cache else { return };
         let key = self.unique[read.unique as usize];
         let table = (key >> TABLE_SHIFT) as u16;
         let Some(cached) = self.plan.host_table(table).cached else { return };
-        let row = &mut self.scratch[..self.plan.table(table).row_bytes];
-        fetch(row);
-        cache.keep(cached, key & ((1 << TABLE_SHIFT) - 1), row);
+        cache.keep(cached, key & ((1 << TABLE_SHIFT) - 1), self.plan.table(table).row_bytes, fetch);
     }
 
     fn fail(&mut self, command: &ReadCommand) {

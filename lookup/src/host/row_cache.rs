@@ -4,9 +4,11 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use warprow_cache::{Admission, Cache, Eviction, Found};
+use warprow_dma::prefetch::prefetch;
 use warprow_layout::Table;
 use warprow_store::StoreError;
 use warprow_store::view::lock;
+use zerocopy::IntoBytes;
 
 use super::memory::Memory;
 
@@ -18,6 +20,8 @@ const SHARDS: usize = 64;
 const LINES_OF_SHARD: usize = 1024;
 /// Lines that a pool has at least.
 const LEAST_LINES: usize = 64;
+/// The most bytes of a line that are brought towards the processor before a row is written there: it follows longer rows by itself.
+const MOST_AHEAD: usize = 1024;
 /// Which line is given away. docs/performance/notes-cache.md says why.
 const EVICTION: Eviction = Eviction::S3Fifo;
 /// Which rows are worth a line.
@@ -53,7 +57,6 @@ pub(crate) struct RowCache {
     next_number: AtomicU64,
     hits: AtomicU64,
     misses: AtomicU64,
-    admissions: AtomicU64,
 }
 
 /// Lines of one length.
@@ -70,6 +73,20 @@ struct Shard {
     cache: Cache,
     rows: Memory,
     ages: Ages,
+    /// Rows that were taken in.
+    admissions: u64,
+}
+
+/// A row that is being copied to its line. If the copy panics, the row has no line any more: what is there is another row, or half of one.
+struct Copying<'a> {
+    cache: &'a mut Cache,
+    number: u64,
+}
+
+impl Drop for Copying<'_> {
+    fn drop(&mut self) {
+        self.cache.forget(self.number);
+    }
 }
 
 /// When lines were last used, and how old they were when others took them. The shard's clock counts the rows that were looked for in it.
@@ -228,7 +245,7 @@ impl RowCache {
             ));
         }
         let zero = AtomicU64::default;
-        Ok(Self { pools, next_number: zero(), hits: zero(), misses: zero(), admissions: zero() })
+        Ok(Self { pools, next_number: zero(), hits: zero(), misses: zero() })
     }
 
     /// Where rows of `table` are kept from now on, under numbers that no row ever had; `None`: there are no lines of
@@ -248,7 +265,7 @@ impl RowCache {
         let Some(pool) = self.pools.get(table.pool) else { return false };
         let number = table.first + row;
         let mut shard = lock(pool.shard(number));
-        let Shard { cache, rows, ages } = &mut *shard;
+        let Shard { cache, rows, ages, .. } = &mut *shard;
         ages.clock += 1;
         let kept = cache.find(number).and_then(|line| {
             ages.use_line(line);
@@ -263,12 +280,12 @@ impl RowCache {
         }
     }
 
-    /// Keeps the row `row` of a table, if that is worth a line: `content` is the whole of it, as its drive has it.
-    pub(crate) fn keep(&self, table: CachedTable, row: u64, content: &[u8]) {
+    /// Keeps the row `row` of a table, if that is worth a line: `fetch` writes the whole of it, `bytes` bytes, as its drive has it.
+    pub(crate) fn keep(&self, table: CachedTable, row: u64, bytes: usize, fetch: impl FnOnce(&mut [u8])) {
         let Some(pool) = self.pools.get(table.pool) else { return };
         let number = table.first + row;
         let mut shard = lock(pool.shard(number));
-        let Shard { cache, rows, ages } = &mut *shard;
+        let Shard { cache, rows, ages, admissions } = &mut *shard;
         let evictions = cache.evictions();
         // A row that is there already has the same content: it has the same number.
         let Found::Line(line) = cache.admit(number) else { return };
@@ -276,12 +293,21 @@ impl RowCache {
             ages.evict(line);
         }
         ages.use_line(line);
-        match rows.bytes_mut().get_mut(line as usize * pool.stride..).and_then(|line| line.get_mut(..content.len())) {
-            Some(place) => place.copy_from_slice(content),
+        // Until the shard gets its next row, what that row will need is on its way.
+        if let Some(next) = cache.likely_next() {
+            next.index.into_iter().for_each(|place| prefetch(place.as_bytes()));
+            let begin = next.line as usize * pool.stride;
+            prefetch(rows.bytes().get(begin..begin + bytes.min(MOST_AHEAD)).unwrap_or_default());
+        }
+        match rows.bytes_mut().get_mut(line as usize * pool.stride..).and_then(|line| line.get_mut(..bytes)) {
+            Some(place) => {
+                let copying = Copying { cache, number };
+                fetch(place);
+                std::mem::forget(copying);
+            }
             None => _ = cache.forget(number),
         }
-        drop(shard);
-        self.admissions.fetch_add(1, Ordering::Relaxed);
+        *admissions += 1;
     }
 
     /// Notes how many different rows of a batch were found, and how many were not.
@@ -299,7 +325,6 @@ impl RowCache {
         let mut statistics = CacheStatistics {
             hits: self.hits.load(Ordering::Relaxed),
             misses: self.misses.load(Ordering::Relaxed),
-            admissions: self.admissions.load(Ordering::Relaxed),
             ..CacheStatistics::default()
         };
         let (mut ages, mut looked_for) = (0.0, 0.0);
@@ -309,6 +334,7 @@ impl RowCache {
                 statistics.lines += shard.cache.lines() as u64;
                 statistics.used += shard.cache.used() as u64;
                 statistics.evictions += shard.cache.evictions();
+                statistics.admissions += shard.admissions;
                 if shard.ages.evicted > 0 {
                     // Of the rows that are looked for in a pool each shard sees one in as many as there are shards.
                     let weight = shard.ages.clock as f64;
@@ -331,7 +357,7 @@ impl Pool {
             let lines = lines * (shard + 1) / shards - lines * shard / shards;
             let rows = Memory::new(lines as u64 * stride as u64, "the cache")?;
             let cache = Cache::new(lines, EVICTION, ADMISSION);
-            Ok(Mutex::new(Shard { cache, rows, ages: Ages::new(lines) }))
+            Ok(Mutex::new(Shard { cache, rows, ages: Ages::new(lines), admissions: 0 }))
         });
         Ok(Self { stride, owner, shards: shards.collect::<Result<_, StoreError>>()? })
     }
@@ -361,6 +387,10 @@ mod tests {
 
     fn named(name: &str, rows: u64, dim: u32) -> Table {
         Table { name: name.to_owned(), ..test_table(rows, dim, 0) }
+    }
+
+    fn keep(cache: &RowCache, table: CachedTable, row: u64, content: [u8; 64]) {
+        cache.keep(table, row, content.len(), |line| line.copy_from_slice(&content));
     }
 
     #[test]
@@ -397,8 +427,8 @@ mod tests {
         );
         // However many rows of others come, those of the share stay.
         let (item, user) = (cache.attach(&item).unwrap(), cache.attach(&user).unwrap());
-        (0..500).for_each(|row| cache.keep(item, row, &[1; 64]));
-        (0..10_000).for_each(|row| cache.keep(user, row, &[2; 64]));
+        (0..500).for_each(|row| keep(&cache, item, row, [1; 64]));
+        (0..10_000).for_each(|row| keep(&cache, user, row, [2; 64]));
         let mut row = [0; 64];
         assert!((0..500).all(|id| cache.find(item, id, &mut row) && row == [1; 64]));
         // A share that is all of the cache leaves the other tables out.
@@ -449,7 +479,7 @@ mod tests {
         let table = test_table(1000, 16, 0);
         let cache = of(1 << 20, &[(&table, 0)]).unwrap();
         let (old, new) = (cache.attach(&table).unwrap(), cache.attach(&table).unwrap());
-        cache.keep(old, 7, &[1; 64]);
+        keep(&cache, old, 7, [1; 64]);
         let mut row = [0; 64];
         assert!(cache.find(old, 7, &mut row));
         assert_eq!(row, [1; 64]);
@@ -457,6 +487,24 @@ mod tests {
         assert!(!cache.find(old, 8, &mut row));
         cache.clear();
         assert!(!cache.find(old, 7, &mut row));
+    }
+
+    #[test]
+    fn a_row_whose_copy_panics_is_not_kept() {
+        let table = test_table(1000, 16, 0);
+        let cache = of(1 << 20, &[(&table, 0)]).unwrap();
+        let known = cache.attach(&table).unwrap();
+        let copy = std::panic::AssertUnwindSafe(|| {
+            cache.keep(known, 7, 64, |line| {
+                line[..32].fill(1);
+                panic!("in the middle of a row");
+            });
+        });
+        assert!(std::panic::catch_unwind(copy).is_err());
+        let mut row = [0; 64];
+        assert!(!cache.find(known, 7, &mut row) && cache.statistics().used == 0);
+        keep(&cache, known, 7, [2; 64]);
+        assert!(cache.find(known, 7, &mut row) && row == [2; 64]);
     }
 
     #[test]
@@ -468,7 +516,7 @@ mod tests {
         let mut row = [0; 64];
         let mut look = |id: u64| {
             if !cache.find(known, id, &mut row) {
-                cache.keep(known, id, &[3; 64]);
+                keep(&cache, known, id, [3; 64]);
             }
         };
         // Each row once: a row is given up when as many others as there are lines have come behind it, or as many as the small queue has.
@@ -503,7 +551,7 @@ mod tests {
                         let mut row = [0u8; 64];
                         match cache.find(known, id, &mut row) {
                             true => assert_eq!(row, [(id % 251) as u8; 64], "row {id}, seed {thread}"),
-                            false => cache.keep(known, id, &[(id % 251) as u8; 64]),
+                            false => keep(cache, known, id, [(id % 251) as u8; 64]),
                         }
                     }
                 });
