@@ -661,6 +661,16 @@ typedef struct warprow_verify_report {
   uint32_t reserved;
 } warprow_verify_report;
 
+// Bytes of an executor's cache that one table has to itself, of the `cache_bytes` of its options. Since 1.8.
+typedef struct warprow_cache_share {
+  // sizeof(warprow_cache_share).
+  size_t struct_size;
+  // The name of the table, some of whose rows may be cached.
+  const char *table;
+  // Bytes of its rows in the cache, with what leads to them.
+  uint64_t bytes;
+} warprow_cache_share;
+
 // Options of warprow_host_executor_attach. Zeros, or NULL for all, mean the usual.
 typedef struct warprow_host_options {
   // sizeof(warprow_host_options).
@@ -688,6 +698,11 @@ typedef struct warprow_host_options {
   uint32_t touch_epoch;
   // 0.
   uint32_t touch_reserved;
+  // Tables that have so many bytes of the cache each to themselves; the others share the rest. The array and its texts stay the
+  // caller's. Since 1.8.
+  const struct warprow_cache_share *cache_shares;
+  // How many these are.
+  size_t cache_share_count;
 } warprow_host_options;
 
 // Totals of all look-ups of a host executor.
@@ -994,6 +1009,11 @@ typedef struct warprow_gpu_options {
   int32_t cache_dram;
   // 0.
   uint32_t dram_reserved;
+  // Tables that have so many bytes of the cache each to themselves; the others share the rest. The array and its texts stay the
+  // caller's. Since 1.8.
+  const struct warprow_cache_share *cache_shares;
+  // How many these are.
+  size_t cache_share_count;
 } warprow_gpu_options;
 
 // What a look-up on a GPU did.

@@ -79,6 +79,8 @@ impl From<GpuError> for Failure {
             GpuError::Unfit(_) => Refused,
             GpuError::Invalid { .. } | GpuError::Flawed(..) => InvalidArgument,
             GpuError::CacheTooSmall { .. }
+            | GpuError::CacheShares(_)
+            | GpuError::CacheShareTooSmall { .. }
             | GpuError::CachePinsFull { .. }
             | GpuError::CacheFile { .. }
             | GpuError::NoCache => InvalidArgument,

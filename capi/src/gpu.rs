@@ -8,6 +8,7 @@ use warprow_lookup::Pooling;
 
 use crate::arguments::{check_place, millis, store as put};
 use crate::batch::Shape;
+use crate::cache::{cache_shares, warprow_cache_share};
 use crate::error::{Failure, c_text, warprow_error};
 use crate::guard;
 use crate::handle::{self, Object};
@@ -87,10 +88,15 @@ pub struct warprow_gpu_options {
     pub cache_dram: i32,
     /// 0.
     pub dram_reserved: u32,
+    /// Tables that have so many bytes of the cache each to themselves; the others share the rest. The array and its texts stay the
+    /// caller's. Since 1.8.
+    pub cache_shares: *const warprow_cache_share,
+    /// How many these are.
+    pub cache_share_count: usize,
 }
 
 versioned! {
-    warprow_gpu_options: 64 => 112,
+    warprow_gpu_options: 64 => 128,
 }
 
 pub(crate) struct Executor(pub(crate) GpuExecutor);
@@ -237,6 +243,7 @@ pub unsafe extern "C" fn warprow_gpu_executor_attach(
                 chosen = chosen.with_merging(rule);
             }
             chosen = cached(chosen, &given)?;
+            chosen.cache_shares = cache_shares(given.cache_shares, given.cache_share_count)?;
             reserved("warprow_gpu_options", given.touch_reserved)?;
             chosen.touch_epoch = epoch_in("touch_epoch", given.touch_epoch)?;
             if given.check_rows != 0 {

@@ -9,6 +9,7 @@ use warprow_lookup::{
 
 use crate::arguments::{check_place, millis, store as put};
 use crate::batch::{Shape, warprow_batch, warprow_output};
+use crate::cache::{cache_shares, warprow_cache_share};
 use crate::error::{Failure, warprow_error};
 use crate::guard;
 use crate::handle::{self, Object};
@@ -71,6 +72,11 @@ pub struct warprow_host_options {
     pub touch_epoch: u32,
     /// 0.
     pub touch_reserved: u32,
+    /// Tables that have so many bytes of the cache each to themselves; the others share the rest. The array and its texts stay the
+    /// caller's. Since 1.8.
+    pub cache_shares: *const warprow_cache_share,
+    /// How many these are.
+    pub cache_share_count: usize,
 }
 
 /// Options of preparing tables, for either executor. Zeros, or NULL for all, mean the usual.
@@ -90,7 +96,7 @@ pub struct warprow_prepare_options {
 }
 
 versioned! {
-    warprow_host_options: 48 => 64,
+    warprow_host_options: 48 => 80,
     warprow_prepare_options: 32,
 }
 
@@ -172,6 +178,7 @@ pub unsafe extern "C" fn warprow_host_executor_attach(
             let mut chosen = HostOptions::default();
             chosen.touch_epoch = epoch_in("touch_epoch", given.touch_epoch)?;
             (chosen.dram_bytes, chosen.cache_bytes) = (given.dram_bytes, given.cache_bytes);
+            chosen.cache_shares = cache_shares(given.cache_shares, given.cache_share_count)?;
             if given.queue_pairs != 0 {
                 chosen = chosen.with_queue_pairs(given.queue_pairs);
             }

@@ -565,6 +565,32 @@ static void caches(warprow_store *store, warprow_host_executor *without) {
     OK(warprow_host_executor_clear_cache(executor, &error));
     OK(warprow_host_executor_close(executor, &error));
     HANDLE(warprow_host_executor_clear_cache(executor, &error), "was closed");
+    warprow_cache_share shares[2] = {{sizeof shares[0], "t", 1 << 16}, {sizeof shares[0], "t", 1 << 16}};
+    host.cache_shares = shares;
+    host.cache_share_count = 1;
+    OK(warprow_host_executor_attach(store, &host, &executor, &error));
+    OK(warprow_host_executor_cache_statistics(executor, &statistics, &error));
+    REQUIRE(statistics.lines >= 64);
+    OK(warprow_host_executor_close(executor, &error));
+    host.cache_share_count = 2;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "two shares");
+    host.cache_share_count = 1;
+    shares[0].table = "shop";
+    FAILS(NOT_FOUND, warprow_host_executor_attach(store, &host, &executor, &error), "shop");
+    shares[0].table = NULL;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "a cache share's table is NULL");
+    shares[0].table = "t";
+    shares[0].bytes = 2 << 20;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "come to 2097152 bytes");
+    shares[0].struct_size = 8;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "struct_size");
+    host.cache_shares = NULL;
+    INVALID(warprow_host_executor_attach(store, &host, &executor, &error), "warprow_cache_share is NULL");
+    REQUIRE(executor == NULL);
+    /* A program of version 1.7 knows nothing of shares. */
+    host.struct_size = offsetof(warprow_host_options, cache_shares);
+    OK(warprow_host_executor_attach(store, &host, &executor, &error));
+    OK(warprow_host_executor_close(executor, &error));
     INVALID(warprow_gpu_executor_cache_statistics(NULL, &statistics, &error), "warprow_gpu_executor is NULL");
     INVALID(warprow_gpu_executor_clear_cache(NULL, 0, &error), "warprow_gpu_executor is NULL");
     uint64_t id = 1;
@@ -583,6 +609,11 @@ static void caches(warprow_store *store, warprow_host_executor *without) {
     gpu.cache_chance = 0.5;
     gpu.cache_sketch = 1;
     INVALID(warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "exclude each other");
+    gpu.cache_sketch = 0;
+    gpu.cache_share_count = 1;
+    INVALID(warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "warprow_cache_share is NULL");
+    gpu.cache_shares = shares + 1;
+    FAILS(GPU, warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "");
     /* A program of version 1.0 knows nothing of caches. */
     gpu.struct_size = offsetof(warprow_gpu_options, cache_bytes);
     FAILS(GPU, warprow_gpu_executor_attach(store, 4096, &gpu, &none, &error), "");

@@ -241,6 +241,7 @@ impl Arrangement {
             located,
             overlay: 0,
             cached: 0,
+            cache_owner: None,
             caches_dram: false,
             updated: None,
             touched: None,

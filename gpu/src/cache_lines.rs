@@ -1,7 +1,7 @@
 //! How a cache in GPU memory would be cut into lines, without a GPU.
 
 use warprow_kernels::abi::CACHE_WAYS;
-use warprow_kernels::{CacheClaim, CacheMap};
+use warprow_kernels::{CacheClaim, CacheLines, CacheMap};
 
 use crate::arrange::gpu_row_bytes;
 use crate::error::GpuError;
@@ -22,13 +22,14 @@ pub struct GpuCacheLines {
 
 impl GpuCacheLines {
     /// Of the cache that `options` ask for, and tables of rows of so many bytes, so many rows each. It needs no GPU.
+    /// The tables have no names here, so shares of tables among the options do not count.
     ///
     /// # Errors
     /// [`GpuError::CacheTooSmall`], as [`GpuExecutor::attach`](crate::GpuExecutor::attach).
     pub fn of(options: &GpuOptions, tables: &[(u32, u64)]) -> Result<Self, GpuError> {
         let claim = |&(row_bytes, rows): &(u32, u64)| {
             let stride = gpu_row_bytes(row_bytes);
-            CacheClaim { stride, rows, cached: rows }
+            CacheClaim { stride, rows, cached: rows, share: None }
         };
         let claims: Vec<CacheClaim> = tables.iter().map(claim).collect();
         let map = CacheMap::new(0, shape_of(options), &claims)
@@ -36,7 +37,10 @@ impl GpuCacheLines {
         let mut strides: Vec<u32> = claims.iter().map(|claim| claim.stride).collect();
         strides.sort_unstable();
         strides.dedup();
-        let pools = strides.into_iter().filter_map(|stride| Some((stride, map.lines_for(stride)?))).collect();
+        let pools = strides
+            .into_iter()
+            .filter_map(|stride| Some((stride, map.lines_for(CacheLines::shared(stride))?)))
+            .collect();
         Ok(Self { pools, ways: CACHE_WAYS, hold: map.hold() })
     }
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use warprow_gpu_queues::PinnedMemory;
-use warprow_kernels::{NoRoomForPins, abi};
+use warprow_kernels::{CacheLines, NoRoomForPins, abi};
 use warprow_store::view::lock;
 
 use crate::error::GpuError;
@@ -24,9 +24,9 @@ impl GpuCache {
         lock(&self.state).map.hold()
     }
 
-    /// Lines for rows of that length.
-    pub(crate) fn lines_for(&self, stride: u32) -> u64 {
-        lock(&self.state).map.lines_for(stride).unwrap_or(0)
+    /// How many lines these are.
+    pub(crate) fn lines_for(&self, lines: CacheLines) -> u64 {
+        lock(&self.state).map.lines_for(lines).unwrap_or(0)
     }
 
     /// The pinned ranks of a range.

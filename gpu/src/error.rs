@@ -74,6 +74,22 @@ pub enum GpuError {
         /// What would do.
         needed: u64,
     },
+    /// Shares of tables in the cache that cannot be: two of one table, of a table of which no row may be cached, or more than the cache has.
+    /// Nothing was changed.
+    #[error("{0}")]
+    CacheShares(String),
+    /// A table's share of the cache has too few lines: for the table's rows of a batch, or to tell them apart. Nothing was changed.
+    #[error(
+        "the share of table {table:?} in the cache, {bytes} B, has too few lines, {needed} B would do: give GpuOptions::with_table_cache as many, or plan smaller batches"
+    )]
+    CacheShareTooSmall {
+        /// The table.
+        table: String,
+        /// What its lines have.
+        bytes: u64,
+        /// What would do.
+        needed: u64,
+    },
     /// Sets of the cache's lines have no room for so many pinned rows. Nothing was changed.
     #[error(
         "{rows} of the rows to pin of table {table:?}, the first of id {first}, may each lie in {} lines of which {} are pinned already, or would be: pin fewer rows, unpin others, give GpuOptions::cache_bytes more, or keep these rows in GPU memory by GpuOptions::with_hbm_rows",

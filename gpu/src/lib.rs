@@ -15,6 +15,7 @@ mod batch;
 mod cache_file;
 mod cache_lines;
 mod cache_pins;
+mod cache_shares;
 mod capture;
 mod captured_tickets;
 mod copied;

@@ -86,9 +86,13 @@ pub struct GpuOptions {
     pub queue_memory: MemoryPlacement,
     /// Bytes of GPU memory for a cache: rows on drives that look-ups have read lie there, and later look-ups find them,
     /// until others take their places. It serves what no count foretells; rows that are known to be hot are better kept
-    /// by `hbm_bytes`. Tables whose rows have equal lengths share lines. 0: no row is cached, and look-ups pay nothing.
-    /// docs/cache.md has what it costs.
+    /// by `hbm_bytes`. Tables whose rows have equal lengths share lines, but for those that have `cache_shares`. 0: no row is
+    /// cached, and look-ups pay nothing. docs/cache.md has what it costs.
     pub cache_bytes: u64,
+    /// Tables, and how many of `cache_bytes` each has to itself, for lines and what leads to each: its rows take no place of others', and
+    /// theirs none of its. All other tables share the rest, and have no lines where that is too little. The cache holds lines for as many
+    /// launches as the fewest lines of a table or length allow, so a small share costs hits of all tables atomic operations.
+    pub cache_shares: Vec<(String, u64)>,
     /// How many different rows on drives a usual batch has, by which the cache holds lines that were used lately: for
     /// as many launches as an eighth of its lines has batches, 64 at most. More launches cost fewer atomic operations,
     /// and some hits.
@@ -163,6 +167,7 @@ impl Default for GpuOptions {
             doorbells: DoorbellAccess::default(),
             queue_memory: MemoryPlacement::default(),
             cache_bytes: 0,
+            cache_shares: Vec::new(),
             cache_batch_rows: 262_144,
             cache_admission: CacheAdmission::Always,
             cached_dram: false,
@@ -292,6 +297,16 @@ impl GpuOptions {
     #[must_use]
     pub fn with_cache_bytes(self, cache_bytes: u64) -> Self {
         Self { cache_bytes, ..self }
+    }
+
+    /// Gives `table` so many bytes of the cache to itself. [`GpuExecutor::attach`](crate::GpuExecutor::attach) refuses shares that come to
+    /// more than `cache_bytes`, of tables that are not there, of which no row may be cached or that have another share, and such that have
+    /// no room for 8 rows; [`GpuExecutor::plan`](crate::GpuExecutor::plan) those that have fewer lines than a batch may have rows of the
+    /// table.
+    #[must_use]
+    pub fn with_table_cache(mut self, table: impl Into<String>, bytes: u64) -> Self {
+        self.cache_shares.push((table.into(), bytes));
+        self
     }
 
     /// Has the cache hold lines for batches of so many different rows on drives.

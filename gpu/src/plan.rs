@@ -170,9 +170,9 @@ impl GpuPlan {
             && !attached.options.ablations.deduplication;
         if let Some(cache) = attached.cache.get().filter(|_| description.is_cached) {
             for table in description.tables(&view).filter(|table| table.cached != 0) {
-                let alike = description.tables(&view).filter(|other| other.row_stride == table.row_stride);
+                let alike = description.tables(&view).filter(|other| other.cache_lines() == table.cache_lines());
                 let rows: u64 = alike.map(GpuTable::cacheable_rows).sum();
-                cache.check_room(table.row_stride, rows.min(options.max_ids as u64))?;
+                cache.check_room(table, rows.min(options.max_ids as u64))?;
             }
         }
         let mut prepared = Prepared {

@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use warprow_gpu_queues::{DeviceMemory, Gpu, PinnedMemory};
-use warprow_kernels::{CacheClaim, CacheMap, CachePins, CacheShape, Kernels, abi};
+use warprow_kernels::{CacheLines, CacheMap, CachePins, CacheShape, Kernels, abi};
 use warprow_store::view::lock;
 
+use crate::cache_shares::{Claiming, claims, owner_of, too_small};
 use crate::error::GpuError;
 use crate::launch::Stream;
 use crate::options::{CacheAdmission, GpuOptions};
@@ -107,10 +108,13 @@ pub(crate) fn give_ranges(
     tables: &mut [GpuTable],
     options: &GpuOptions,
 ) -> Result<Vec<CachedRange>, GpuError> {
-    if options.cache_bytes == 0 {
+    if options.cache_bytes == 0 && options.cache_shares.is_empty() {
         return Ok(Vec::new());
     }
-    tables.iter_mut().for_each(|table| table.caches_dram = options.cached_dram);
+    for table in tables.iter_mut() {
+        table.caches_dram = options.cached_dram;
+        table.cache_owner = owner_of(options, &table.located.table().name);
+    }
     let cache = match made.get() {
         Some(cache) => cache.clone(),
         None => {
@@ -120,7 +124,7 @@ pub(crate) fn give_ranges(
     };
     let mut ranges = Vec::new();
     for table in tables.iter_mut().filter(|table| table.damage.is_none() && table.cacheable_rows() > 0) {
-        if let Some(range) = cache.give(table.row_stride, table.cache_numbers())? {
+        if let Some(range) = cache.give(table.cache_lines(), table.cache_numbers())? {
             table.cached = range.number;
             ranges.push(range);
         }
@@ -135,15 +139,18 @@ impl GpuCache {
         tables: &[GpuTable],
         options: &GpuOptions,
     ) -> Result<Self, GpuError> {
-        let sound = tables.iter().filter(|table| table.damage.is_none());
-        let claims: Vec<CacheClaim> = sound
-            .map(|table| CacheClaim {
+        let claiming: Vec<Claiming<'_>> = tables
+            .iter()
+            .map(|table| Claiming {
+                name: &table.located.table().name,
                 stride: table.row_stride,
                 // A list may come to tables that have none yet.
-                rows: table.located.table().rows + if table.caches_dram { table.dram_rows() } else { 0 },
+                numbers: table.located.table().rows + if table.caches_dram { table.dram_rows() } else { 0 },
                 cached: table.cacheable_rows(),
+                is_sound: table.damage.is_none(),
             })
             .collect();
+        let claims = claims(options, &claiming)?;
         if claims.iter().all(|claim| claim.cached == 0) {
             return Err(GpuError::Unsupported(
                 match options.cached_dram {
@@ -157,7 +164,7 @@ impl GpuCache {
             ));
         }
         let shape = shape_of(options);
-        let place = |base| CacheMap::new(base, shape, &claims).map_err(|it| too_small(it.bytes, it.needed));
+        let place = |base| CacheMap::new(base, shape, &claims).map_err(|error| too_small(options, error));
         let memory = DeviceMemory::new(gpu, place(0)?.bytes())?;
         let map = place(memory.address())?;
         let (admission, chance) = match options.cache_admission {
@@ -190,14 +197,21 @@ impl GpuCache {
         self.memory.address()
     }
 
-    /// Fails if the cache has fewer lines than a batch of a plan may have rows of one length.
-    pub(crate) fn check_room(&self, stride: u32, rows: u64) -> Result<(), GpuError> {
-        let lines = lock(&self.state).map.lines_for(stride).unwrap_or(u64::MAX);
+    /// Fails if the cache has fewer lines for a table than a batch of a plan may have rows of the table and of those that share them.
+    pub(crate) fn check_room(&self, table: &GpuTable, rows: u64) -> Result<(), GpuError> {
+        let (state, of) = (lock(&self.state), table.cache_lines());
+        let lines = state.map.lines_for(of).unwrap_or(u64::MAX);
         if rows <= lines {
             return Ok(());
         }
-        let bytes = u128::from(self.memory.bytes()) * u128::from(rows) / u128::from(lines.max(1));
-        Err(too_small(self.memory.bytes(), u64::try_from(bytes).unwrap_or(u64::MAX)))
+        if of.owner.is_some() {
+            let (bytes, needed) = (state.map.bytes_of(of), state.map.bytes_for(of, rows));
+            return Err(GpuError::CacheShareTooSmall { table: table.located.table().name.clone(), bytes, needed });
+        }
+        let (bytes, own) = (self.memory.bytes(), state.map.own_bytes());
+        let rest = u128::from(bytes.saturating_sub(own)) * u128::from(rows) / u128::from(lines.max(1));
+        let needed = u64::try_from(rest).unwrap_or(u64::MAX).saturating_add(own);
+        Err(GpuError::CacheTooSmall { bytes, needed })
     }
 
     /// A word for a slot.
@@ -215,11 +229,11 @@ impl GpuCache {
         }
     }
 
-    /// Numbers for so many rows of that length; `None`: the cache has no lines for rows of that length.
-    fn give(self: &Arc<Self>, stride: u32, rows: u64) -> Result<Option<CachedRange>, GpuError> {
-        let given = |state: &mut CacheState| state.map.give(stride, rows);
+    /// Numbers for so many rows of a table that has these lines; `None`: the cache has no such lines.
+    fn give(self: &Arc<Self>, lines: CacheLines, rows: u64) -> Result<Option<CachedRange>, GpuError> {
+        let given = |state: &mut CacheState| state.map.give(lines, rows);
         let mut state = lock(&self.state);
-        if state.map.lines_for(stride).is_none() {
+        if state.map.lines_for(lines).is_none() {
             return Ok(None);
         }
         self.let_retired_go(&mut state)?;
@@ -325,10 +339,6 @@ impl GpuCache {
             pinned: state.pins.count(),
         })
     }
-}
-
-fn too_small(bytes: u64, needed: u64) -> GpuError {
-    GpuError::CacheTooSmall { bytes, needed }
 }
 
 impl Drop for GpuCache {

@@ -121,7 +121,7 @@ impl GpuExecutor {
                 restored.unknown.push(list.name);
                 continue;
             };
-            let lines = usize::try_from(cache.lines_for(table.row_stride)).unwrap_or(usize::MAX);
+            let lines = usize::try_from(cache.lines_for(table.cache_lines())).unwrap_or(usize::MAX);
             let ids = list.ids.get(..lines).unwrap_or(&list.ids);
             let was = TableIdentity { generation: list.generation, identity: list.identity };
             let is_older = attached.store.identity_of(&table.located) != Some(was);

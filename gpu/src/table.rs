@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use warprow_kernels::abi;
+use warprow_kernels::{CacheLines, abi};
 use warprow_layout::VolumeError;
 use warprow_lookup::executors::{ChosenRanks, NotedTable};
 use warprow_store::StoreError;
@@ -54,6 +54,8 @@ pub(crate) struct GpuTable {
     pub overlay: u32,
     /// The number of its range in the cache; 0: its rows are not cached.
     pub cached: u32,
+    /// The number by which the cache calls it, if it has lines to itself.
+    pub cache_owner: Option<u32>,
     /// Rows in DRAM are cached too, if `cached` is not 0.
     pub caches_dram: bool,
     /// The updated rows of the table, if the executor follows them.
@@ -132,6 +134,11 @@ impl GpuTable {
     pub(crate) fn cache_numbers(&self) -> u64 {
         let listed = self.listed.as_ref().filter(|_| self.caches_dram);
         self.located.table().rows + listed.map_or(0, |listed| listed.ranks.count())
+    }
+
+    /// The lines of the cache in which its rows may lie.
+    pub(crate) fn cache_lines(&self) -> CacheLines {
+        CacheLines { owner: self.cache_owner, stride: self.row_stride }
     }
 
     /// Rows that may be cached.

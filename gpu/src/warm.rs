@@ -196,7 +196,7 @@ fn cached_table<'a>(view: &'a View, name: &str) -> Result<&'a GpuTable, GpuError
     table.check(false)?;
     match table.cached {
         0 => Err(GpuError::Unsupported(format!(
-            "no row of table {name:?} is cached: all lie in GPU memory or DRAM, or the cache has no lines of their length"
+            "no row of table {name:?} is cached: all lie in GPU memory or DRAM, or the cache has no lines for them"
         ))),
         _ => Ok(table),
     }

@@ -47,7 +47,7 @@ impl Warming {
         };
         let row_bytes = u64::from(known.dim) * u64::from(out.size());
         // A batch wants a line of each set at most, on average.
-        let sets = cache.lines_for(table.row_stride) / 8;
+        let sets = cache.lines_for(table.cache_lines()) / 8;
         let most_ids = MOST_IDS.min(MOST_BYTES / row_bytes.max(1)).min(sets).max(1) as usize;
         let options = PlanOptions::default().with_max(most_ids, most_ids).with_out(out);
         let mut options = options.with_missing(MissingPolicy::Zero).with_bounds(BoundsCheck::Count);

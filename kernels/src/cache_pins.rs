@@ -101,14 +101,14 @@ impl CachePins {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row_cache::{CacheClaim, CacheShape};
+    use crate::row_cache::{CacheClaim, CacheLines, CacheShape};
 
     #[test]
     fn sets_have_room_for_so_many_and_get_it_back() {
-        let claim = CacheClaim { stride: 64, rows: 5000, cached: 5000 };
+        let claim = CacheClaim { stride: 64, rows: 5000, cached: 5000, share: None };
         let shape = CacheShape { bytes: 1 << 18, batch_rows: 64, slots: 16, counts: false };
         let mut map = CacheMap::new(0, shape, &[claim]).unwrap();
-        let range = map.give(64, 5000).unwrap().number;
+        let range = map.give(CacheLines::shared(64), 5000).unwrap().number;
         let mut by_set: HashMap<u64, Vec<u64>> = HashMap::new();
         (0..5000).for_each(|rank| by_set.entry(map.set_of(range, rank).unwrap()).or_default().push(rank));
         assert!(by_set.len() as u64 <= map.lines() / CACHE_WAYS && map.set_of(range, 5000).is_none());

@@ -25,5 +25,5 @@ pub use graph::LookupGraph;
 pub use lookup::{FEW_IDS, Kernels, LONG_SHARED, LaunchShape, LookupKind, PrefetchKind, SAMPLED_IDS, SMALL_IDS};
 pub use overlay::{OVERLAY_ALIGN, OverlayBatch, OverlayMap, StagedBatch, overlay_row_bytes};
 pub use prebuilt::{prebuild, use_prebuilt};
-pub use row_cache::{CacheClaim, CacheMap, CacheShape, CacheTooSmall, GivenRange};
+pub use row_cache::{CacheClaim, CacheLines, CacheMap, CacheShape, CacheShare, CacheTooSmall, GivenRange};
 pub use sampled::{SAMPLED_BYTES, SAMPLED_PLANS, SampledOf, SampledRing};

@@ -24,6 +24,39 @@ pub struct CacheClaim {
     pub rows: u64,
     /// Rows that may be cached.
     pub cached: u64,
+    /// Lines that it has to itself; `None`: it shares those of its length with others.
+    pub share: Option<CacheShare>,
+}
+
+/// A table's own part of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheShare {
+    /// The number by which [`CacheLines::owner`] calls the table. No other has it.
+    pub owner: u32,
+    /// Bytes of its lines, with their words and counters.
+    pub bytes: u64,
+}
+
+/// Which lines of a cache: those for rows of one length, or those of one table alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CacheLines {
+    /// The table that has them to itself; `None`: all tables without lines of their own whose rows are so long.
+    pub owner: Option<u32>,
+    /// Bytes from one row to the next.
+    pub stride: u32,
+}
+
+impl CacheLines {
+    /// The lines that tables of one length share.
+    pub fn shared(stride: u32) -> Self {
+        Self { owner: None, stride }
+    }
+}
+
+impl CacheClaim {
+    fn lines(&self) -> CacheLines {
+        CacheLines { owner: self.share.map(|share| share.owner), stride: self.stride }
+    }
 }
 
 /// How a cache is cut into lines.
@@ -44,21 +77,29 @@ impl CacheShape {
     fn beside_line(&self) -> u64 {
         if self.counts { 16 } else { 8 }
     }
+
+    /// Bytes of a set of lines.
+    fn set_bytes(&self, stride: u32) -> u64 {
+        CACHE_WAYS * (u64::from(stride) + self.beside_line())
+    }
 }
 
 /// A cache that has too few lines for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{bytes} B are too few for a cache: {needed} B would do")]
+#[error("{bytes} B are too few for a cache, or a table's share of it: {needed} B would do")]
 pub struct CacheTooSmall {
     /// What was given.
     pub bytes: u64,
     /// What would do.
     pub needed: u64,
+    /// Whose share it is; `None`: the whole cache.
+    pub owner: Option<u32>,
 }
 
-/// Lines for rows of one length.
+/// Lines for rows of one length, of several tables or of one.
 #[derive(Clone, Copy, Debug)]
 struct Pool {
+    owner: Option<u32>,
     stride: u32,
     sets: u64,
     bits: u32,
@@ -71,10 +112,14 @@ struct Pool {
 }
 
 impl Pool {
-    fn new(stride: u32, sets: u64, first_word: u64, lines: u64) -> Self {
+    fn new(lines: CacheLines, sets: u64, first_word: u64) -> Self {
         // So many numbers share a set at most that their images' lowest bits tell them apart.
         let bits = (sets.ilog2() + CACHE_TAG_BITS).min(MOST_BITS);
-        Self { stride, sets, bits, first_word, lines, counters: 0 }
+        Self { owner: lines.owner, stride: lines.stride, sets, bits, first_word, lines: 0, counters: 0 }
+    }
+
+    fn is(&self, lines: CacheLines) -> bool {
+        (self.owner, self.stride) == (lines.owner, lines.stride)
     }
 }
 
@@ -142,42 +187,59 @@ const fn inverse(odd: u64) -> u64 {
 }
 
 impl CacheMap {
-    /// A cache in `shape.bytes` of memory at `base`, for rows as `claims` say. Rows of one length share lines; lengths share the bytes as their cached rows
-    /// would fill them.
+    /// A cache in `shape.bytes` of memory at `base`, for rows as `claims` say. Each table with a share has so many bytes to itself. Rows of one
+    /// length of all others share lines; lengths share the rest of the bytes as their cached rows would fill them. Where tables have shares,
+    /// lengths for which the rest is too little have no lines.
     ///
     /// # Errors
-    /// [`CacheTooSmall`] if a length would have less than a set of lines, or more rows than its lines can tell apart.
+    /// [`CacheTooSmall`] if a length, or a table by its share, would have less than a set of lines, or more rows than its lines can tell apart;
+    /// if the shares come to more than what the bytes have room for.
     pub fn new(base: u64, shape: CacheShape, claims: &[CacheClaim]) -> Result<Self, CacheTooSmall> {
-        let mut strides: Vec<u32> = claims.iter().filter(|claim| claim.cached > 0).map(|claim| claim.stride).collect();
-        strides.sort_unstable();
-        strides.dedup();
-        let of = |stride: u32| claims.iter().filter(move |claim| claim.stride == stride);
-        let filled = |stride: u32| {
-            let rows: u64 = of(stride).map(|claim| claim.cached).fold(0, u64::saturating_add);
-            u128::from(rows) * u128::from(u64::from(stride) + shape.beside_line())
+        let mut all: Vec<CacheLines> = claims.iter().filter(|claim| claim.cached > 0).map(CacheClaim::lines).collect();
+        all.sort_unstable();
+        all.dedup();
+        let of = |lines: CacheLines| claims.iter().filter(move |claim| claim.lines() == lines);
+        let filled = |lines: CacheLines| {
+            let rows: u64 = of(lines).map(|claim| claim.cached).fold(0, u64::saturating_add);
+            u128::from(rows) * u128::from(u64::from(lines.stride) + shape.beside_line())
         };
-        let all = strides.iter().map(|&stride| filled(stride)).sum::<u128>().max(1);
-        let fixed = Self::fixed(shape.slots) + strides.len() as u64 * 2 * LINE;
-        let too_small = |needed: u64| CacheTooSmall { bytes: shape.bytes, needed };
-        let set_bytes = |stride: u32| CACHE_WAYS * (u64::from(stride) + shape.beside_line());
-        // So many bytes that `sets` sets of that length are its share.
-        let for_sets = |stride: u32, sets: u64| {
-            let share = filled(stride).max(1);
-            let bytes = u128::from(sets) * u128::from(set_bytes(stride)) * all;
-            u64::try_from(bytes.div_ceil(share)).unwrap_or(u64::MAX).saturating_add(fixed)
+        let share_of = |lines: CacheLines| of(lines).find_map(|claim| claim.share).map(|share| share.bytes);
+        let own = all.iter().filter_map(|&lines| share_of(lines)).fold(0, u64::saturating_add);
+        let has_shares = all.iter().any(|lines| lines.owner.is_some());
+        let all_shared = all.iter().filter(|lines| lines.owner.is_none()).map(|&lines| filled(lines));
+        let all_shared = all_shared.sum::<u128>().max(1);
+        let fixed = Self::fixed(shape.slots) + all.len() as u64 * 2 * LINE;
+        let too_small = |needed: u64| CacheTooSmall { bytes: shape.bytes, needed, owner: None };
+        let least = fixed.saturating_add(own);
+        if has_shares && shape.bytes < least {
+            return Err(too_small(least));
+        }
+        // So many bytes that `sets` sets of that length are its part.
+        let for_sets = |lines: CacheLines, sets: u64| {
+            let part = filled(lines).max(1);
+            let bytes = u128::from(sets) * u128::from(shape.set_bytes(lines.stride)) * all_shared;
+            u64::try_from(bytes.div_ceil(part)).unwrap_or(u64::MAX).saturating_add(fixed)
         };
-        let spare = shape.bytes.saturating_sub(fixed);
+        let rest = shape.bytes.saturating_sub(least);
         let (mut pools, mut words) = (Vec::new(), 0);
-        for &stride in &strides {
-            let share = (u128::from(spare) * filled(stride) / all) as u64;
-            let sets = share / set_bytes(stride);
-            let rows: u64 = of(stride).map(|claim| claim.rows).fold(0, u64::saturating_add);
+        for &lines in &all {
+            let share = share_of(lines);
+            let bytes = share.unwrap_or((u128::from(rest) * filled(lines) / all_shared) as u64);
+            let sets = bytes / shape.set_bytes(lines.stride);
+            let rows: u64 = of(lines).map(|claim| claim.rows).fold(0, u64::saturating_add);
             let numbers = rows.saturating_mul(VERSIONS);
             let least = numbers.div_ceil(1 << CACHE_TAG_BITS).next_power_of_two();
             if sets < least || numbers > 1 << MOST_BITS {
-                return Err(too_small(for_sets(stride, least)));
+                match share {
+                    Some(bytes) => {
+                        let needed = least.saturating_mul(shape.set_bytes(lines.stride));
+                        return Err(CacheTooSmall { bytes, needed, owner: lines.owner });
+                    }
+                    None if has_shares => continue,
+                    None => return Err(too_small(for_sets(lines, least))),
+                }
             }
-            pools.push(Pool::new(stride, sets, words, 0));
+            pools.push(Pool::new(lines, sets, words));
             words += sets * CACHE_WAYS;
         }
         let counters = (Self::fixed(shape.slots) + words * 8).next_multiple_of(LINE);
@@ -231,14 +293,30 @@ impl CacheMap {
         self.hold
     }
 
-    /// Lines of all lengths.
+    /// Lines of all lengths and tables.
     pub fn lines(&self) -> u64 {
         self.words
     }
 
-    /// Lines for rows of that length; `None`: they have none.
-    pub fn lines_for(&self, stride: u32) -> Option<u64> {
-        self.pools.iter().find(|pool| pool.stride == stride).map(|pool| pool.sets * CACHE_WAYS)
+    /// How many lines these are; `None`: there are none.
+    pub fn lines_for(&self, lines: CacheLines) -> Option<u64> {
+        self.pools.iter().find(|pool| pool.is(lines)).map(|pool| pool.sets * CACHE_WAYS)
+    }
+
+    /// Bytes that these lines take, with their words and counters. 0: there are none.
+    pub fn bytes_of(&self, lines: CacheLines) -> u64 {
+        self.bytes_for(lines, self.lines_for(lines).unwrap_or(0))
+    }
+
+    /// Bytes that `count` such lines would take, in whole sets, with their words and counters.
+    pub fn bytes_for(&self, lines: CacheLines, count: u64) -> u64 {
+        count.div_ceil(CACHE_WAYS).saturating_mul(self.shape.set_bytes(lines.stride))
+    }
+
+    /// Bytes of all lines that single tables have to themselves.
+    pub fn own_bytes(&self) -> u64 {
+        let own = self.pools.iter().filter(|pool| pool.owner.is_some());
+        own.map(|pool| pool.sets * self.shape.set_bytes(pool.stride)).sum()
     }
 
     /// The words of all lines: where they lie, and how many there are.
@@ -258,9 +336,10 @@ impl CacheMap {
         (index < self.words).then(|| pool.lines + (index - pool.first_word) * u64::from(pool.stride))
     }
 
-    /// Numbers for a table's rows, which no row had since the cache was swept. `None`: none are free, or rows of that length have no lines.
-    pub fn give(&mut self, stride: u32, rows: u64) -> Option<GivenRange> {
-        let pool = self.pools.iter().position(|pool| pool.stride == stride)?;
+    /// Numbers for the rows of a table that has these lines, which no row had since the cache was swept. `None`: none are free, or there are no such
+    /// lines.
+    pub fn give(&mut self, lines: CacheLines, rows: u64) -> Option<GivenRange> {
+        let pool = self.pools.iter().position(|pool| pool.is(lines))?;
         let it = *self.pools.get(pool)?;
         let mut taken: Vec<(u64, u64)> =
             self.held.iter().flatten().filter(|held| held.pool == pool).map(|held| (held.first, held.rows)).collect();
@@ -291,7 +370,7 @@ impl CacheMap {
             lines: self.base + it.lines,
             sets: it.sets,
             bits: it.bits,
-            stride,
+            stride: it.stride,
             sketch: if it.counters == 0 { 0 } else { self.base + it.counters },
         };
         Some(GivenRange { number: index as u32 + 1, range })
@@ -382,7 +461,15 @@ mod tests {
     const SHAPE: CacheShape = CacheShape { bytes: 1 << 20, batch_rows: 64, slots: 100, counts: false };
 
     fn claim(stride: u32, rows: u64) -> CacheClaim {
-        CacheClaim { stride, rows, cached: rows }
+        CacheClaim { stride, rows, cached: rows, share: None }
+    }
+
+    fn own(owner: u32, stride: u32, rows: u64, bytes: u64) -> CacheClaim {
+        CacheClaim { share: Some(CacheShare { owner, bytes }), ..claim(stride, rows) }
+    }
+
+    fn shared(stride: u32) -> CacheLines {
+        CacheLines::shared(stride)
     }
 
     #[test]
@@ -415,7 +502,9 @@ mod tests {
     fn parts_do_not_overlap_and_fit() {
         let shapes = [(1 << 20, &[64u32][..]), (3_000_000, &[16, 512]), (1 << 24, &[16, 128, 4096])];
         for ((bytes, strides), counts) in shapes.into_iter().flat_map(|shape| [(shape, false), (shape, true)]) {
-            let claims: Vec<CacheClaim> = strides.iter().map(|&stride| claim(stride, 10_000)).collect();
+            let mut claims: Vec<CacheClaim> = strides.iter().map(|&stride| claim(stride, 10_000)).collect();
+            // A table of the first length has a share, and one of a length that no other has.
+            claims.extend([own(1, strides[0], 9000, bytes / 5), own(0, 48, 700, bytes / 7)]);
             let shape = CacheShape { bytes, counts, ..SHAPE };
             let map = CacheMap::new(1 << 30, shape, &claims).unwrap();
             let header = map.header();
@@ -457,10 +546,60 @@ mod tests {
     }
 
     #[test]
+    fn a_table_with_a_share_has_lines_of_its_own() {
+        let claims = [claim(64, 5000), own(7, 64, 3000, 300_000), claim(256, 700), own(2, 128, 100, 80_000)];
+        let map = CacheMap::new(0, SHAPE, &claims).unwrap();
+        let lines_of = |owner: u32, stride: u32| CacheLines { owner: Some(owner), stride };
+        let count = |lines| map.lines_for(lines).unwrap();
+        // The most sets for which the share has room.
+        assert_eq!(count(lines_of(7, 64)), 300_000 / (8 * (64 + 8)) * 8);
+        assert_eq!(count(lines_of(2, 128)), 80_000 / (8 * (128 + 8)) * 8);
+        assert_eq!(map.bytes_of(lines_of(7, 64)), 300_000 / 576 * 576);
+        assert_eq!(map.own_bytes(), 300_000 / 576 * 576 + 80_000 / 1088 * 1088);
+        assert_eq!(map.bytes_for(lines_of(7, 64), 9), 2 * 576);
+        for none in [lines_of(7, 128), lines_of(2, 64), lines_of(1, 64), shared(128)] {
+            assert_eq!((map.lines_for(none), map.bytes_of(none)), (None, 0), "{none:?}");
+        }
+        // The others have what they would have of a cache of the rest, but for what leads to the lines of shares.
+        let rest = SHAPE.bytes - 380_000 - 2 * 2 * LINE;
+        let others = CacheMap::new(0, CacheShape { bytes: rest, ..SHAPE }, &[claims[0], claims[2]]).unwrap();
+        for lines in [shared(64), shared(256)] {
+            assert_eq!(map.lines_for(lines), others.lines_for(lines), "{lines:?}");
+        }
+        assert_eq!(map.hold(), count(lines_of(2, 128)) / (8 * SHAPE.batch_rows));
+    }
+
+    #[test]
+    fn shares_that_leave_nothing_leave_other_tables_without_lines() {
+        let claims = [claim(64, 5000), own(0, 64, 5000, 100_000), own(1, 64, 5000, 200_000)];
+        let too_small = CacheMap::new(0, CacheShape { bytes: 300_000, ..SHAPE }, &claims).unwrap_err();
+        assert!(too_small.owner.is_none() && (350_000..360_000).contains(&too_small.needed), "{too_small:?}");
+        let less = CacheMap::new(0, CacheShape { bytes: too_small.needed - 1, ..SHAPE }, &claims).unwrap_err();
+        assert_eq!(less, CacheTooSmall { bytes: too_small.needed - 1, ..too_small });
+        let mut map = CacheMap::new(0, CacheShape { bytes: too_small.needed, ..SHAPE }, &claims).unwrap();
+        assert!(map.lines_for(shared(64)).is_none() && map.give(shared(64), 5000).is_none());
+        assert!([0, 1].into_iter().all(|owner| map.lines_for(CacheLines { owner: Some(owner), stride: 64 }).is_some()));
+    }
+
+    #[test]
+    fn a_share_that_is_too_small_says_what_would_do() {
+        for (stride, rows) in [(64, 10), (512, 1 << 30)] {
+            let of = |bytes| CacheMap::new(0, CacheShape { bytes: 1 << 30, ..SHAPE }, &[own(4, stride, rows, bytes)]);
+            let too_small = of(100).unwrap_err();
+            assert_eq!((too_small.owner, too_small.bytes), (Some(4), 100));
+            let less = of(too_small.needed - 1).unwrap_err();
+            assert_eq!((less.owner, less.needed), (Some(4), too_small.needed));
+            of(too_small.needed).unwrap();
+        }
+    }
+
+    #[test]
     fn a_word_leads_to_its_row() {
-        let claims = [claim(64, 5000), claim(256, 700)];
+        const OWN: CacheLines = CacheLines { owner: Some(3), stride: 64 };
+        let claims = [claim(64, 5000), claim(256, 700), own(3, 64, 5000, 1 << 17)];
         let mut map = CacheMap::new(0, SHAPE, &claims).unwrap();
-        let given = [(64, 5000), (64, 3000), (256, 700)].map(|(stride, rows)| map.give(stride, rows).unwrap());
+        let given = [(shared(64), 5000), (shared(64), 3000), (shared(256), 700), (OWN, 5000), (OWN, 2000)]
+            .map(|(lines, rows)| map.give(lines, rows).unwrap());
         let mut seen = HashSet::new();
         for it in given {
             let rows = map.held[it.number as usize - 1].unwrap().rows;
@@ -507,7 +646,7 @@ mod tests {
         let rows = 1 << 25;
         let mut map = CacheMap::new(0, SHAPE, &[claim(512, rows)]).unwrap();
         let mut given = Vec::new();
-        while let Some(it) = map.give(512, rows) {
+        while let Some(it) = map.give(shared(512), rows) {
             given.push(it);
         }
         assert!(given.len() as u64 >= VERSIONS, "{given:?}");
@@ -516,11 +655,11 @@ mod tests {
         assert!(firsts.windows(2).all(|pair| pair[1] - pair[0] >= rows), "{firsts:?}");
         assert!(!map.has_retired());
         map.retire(given[1].number);
-        assert!(map.has_retired() && map.give(512, rows).is_none());
+        assert!(map.has_retired() && map.give(shared(512), rows).is_none());
         assert!(map.is_retired(given[1].number) && !map.is_retired(given[0].number) && !map.is_retired(0));
         map.swept();
-        assert_eq!(map.give(512, rows), Some(given[1]));
-        assert!(map.give(512, rows).is_none() && map.give(64, 1).is_none());
+        assert_eq!(map.give(shared(512), rows), Some(given[1]));
+        assert!(map.give(shared(512), rows).is_none() && map.give(shared(64), 1).is_none());
     }
 
     #[test]

@@ -76,7 +76,7 @@ pub struct ExecutorSpec {
     pub prefetch_priority: PrioritySpec,
     #[serde(default)]
     pub cache_bytes: u64,
-    /// Tables, and how many of `cache_bytes` each has to itself, on the host alone.
+    /// Tables, and how many of `cache_bytes` each has to itself.
     #[serde(default)]
     pub cache_shares: Vec<(String, u64)>,
     /// `None`: as many as `GpuOptions` has by default.
@@ -207,13 +207,8 @@ impl ExecutorSpec {
     /// Options of an executor on a GPU.
     ///
     /// # Errors
-    /// [`ModuleError`] for options that make no sense, and for shares of the cache, which are of executors on the host.
+    /// [`ModuleError`] for options that make no sense.
     pub fn on_gpu(&self) -> Result<GpuOptions, ModuleError> {
-        if !self.cache_shares.is_empty() {
-            let text =
-                "tables share the cache of an executor on a GPU: leave cache_shares out, or attach one on \"cpu\"";
-            return Err(ModuleError::invalid("cache_shares", text));
-        }
         let options = GpuOptions::default().with_hbm_bytes(self.hbm_bytes).with_dram_bytes(self.dram_bytes);
         let options = self.hbm_rows.iter().fold(options, |options, (table, rows)| options.with_hbm_rows(table, *rows));
         let mut options = self.timeout()?.into_iter().fold(options, GpuOptions::with_timeout);
@@ -223,6 +218,7 @@ impl ExecutorSpec {
         options.prefetch_priority = self.prefetch_priority.into();
         options.peer_gpu = self.peer_gpu;
         options.cache_bytes = self.cache_bytes;
+        options.cache_shares.clone_from(&self.cache_shares);
         options.cache_batch_rows = self.cache_batch_rows.unwrap_or(options.cache_batch_rows);
         options.cache_admission = self.cache_admission.admission()?;
         options.cached_dram = self.cache_dram;
@@ -325,5 +321,23 @@ pub fn mask_meaning(name: &str) -> Result<MaskMeaning, ModuleError> {
             let text = format!("{other:?} is no meaning of a mask: give found or failed");
             Err(ModuleError::invalid("mask", text))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn executors_on_host_and_gpu_get_the_shares_of_a_cache() {
+        let text = r#"{
+            "dram_bytes": 0, "hbm_bytes": 0, "check_rows": false, "check_keys": false, "overlay_bytes": 0, "adopting": false,
+            "timeout": null, "cache_bytes": 4096, "cache_shares": [["item", 1024], ["user", 512]]
+        }"#;
+        let spec: ExecutorSpec = serde_json::from_str(text).unwrap();
+        let shares = [("item".to_owned(), 1024), ("user".to_owned(), 512)];
+        assert_eq!(spec.on_host().unwrap().cache_shares, shares);
+        let gpu = spec.on_gpu().unwrap();
+        assert_eq!((gpu.cache_bytes, &gpu.cache_shares[..]), (4096, &shares[..]));
     }
 }

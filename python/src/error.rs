@@ -329,6 +329,7 @@ pub(crate) fn of_gpu(error: GpuError) -> PyErr {
             raise_with(Kind::Damaged, text, |details| details.set_item("table", table))
         }
         GpuError::CacheTooSmall { .. } | GpuError::NoCache => invalid("cache_bytes", text),
+        GpuError::CacheShares(_) | GpuError::CacheShareTooSmall { .. } => invalid("cache_shares", text),
         GpuError::CachePinsFull { .. } => invalid("ids", text),
         GpuError::CacheFile { .. } => invalid("path", text),
         GpuError::CacheBusy { .. } => raise(Kind::Busy, text),

@@ -199,6 +199,12 @@ def test_caches_that_cannot_be_are_named(stored) -> None:  # noqa: F811
     with pytest.raises(warprow.InvalidArgument, match="cache_bytes=") as caught:
         store.attach("cuda", cache_bytes=1000)
     assert caught.value.argument == "cache_bytes"
+    for shares, words in (({"user": 100}, "give cache_shares="), ({"user": 1 << 30}, "give cache_bytes=")):
+        with pytest.raises(warprow.InvalidArgument, match=words) as caught:
+            store.attach("cuda", cache_bytes=1 << 20, cache_shares=shares)
+        assert caught.value.argument == "cache_shares"
+    with pytest.raises(warprow.NoSuchTable, match="shop"):
+        store.attach("cuda", cache_bytes=1 << 20, cache_shares={"shop": 1000})
     executor = store.attach("cuda")
     assert executor.cache_statistics() is None
     with pytest.raises(warprow.InvalidArgument, match="has no cache"):

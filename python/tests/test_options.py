@@ -159,7 +159,7 @@ VALUES: Cases = [
     ("timeout", lambda s: s.attach(timeout=-0.5)),
     ("hbm_rows", lambda s: s.attach(hbm_rows={"user": -1})),
     ("cache_shares", lambda s: s.attach(cache_shares={"user": -1})),
-    ("cache_shares", lambda s: s.attach("cuda", cache_bytes=1 << 20, cache_shares={"user": 1 << 10})),
+    ("cache_shares", lambda s: s.attach("cuda", cache_bytes=1 << 20, cache_shares={"user": -1})),
     ("cache_admission", lambda s: s.attach(cache_admission="never")),
     ("cache_admission", lambda s: s.attach(cache_admission=1.5)),
     ("pooling", lambda s: warprow.Feature("user", "user", pooling="max")),

@@ -10,6 +10,7 @@ mod common;
 
 mod ablations;
 mod attach;
+mod cache_shares;
 mod cached_dram;
 mod captures;
 mod checkpoints;

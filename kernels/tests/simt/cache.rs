@@ -8,7 +8,7 @@ use fastrand::Rng;
 use warprow_kernels::abi::{
     self, CACHE_OFF, CachePin, CacheSweep, Counters, Lookup, SlotState, cache_admission, cache_swept,
 };
-use warprow_kernels::{CacheClaim, CacheMap, CachePins, CacheShape};
+use warprow_kernels::{CacheClaim, CacheLines, CacheMap, CachePins, CacheShape, CacheShare};
 
 use crate::batch::{Batch, Varied};
 use crate::buffer::Buffer;
@@ -51,19 +51,37 @@ struct Cache {
     is_pinning: bool,
     /// Rows that were pinned.
     pinned: u64,
+    /// By table whether it has lines to itself.
+    has_own: Vec<bool>,
+}
+
+/// The lines in which rows of a table may lie.
+fn lines_of(index: usize, table: &crate::world::Table, has_own: &[bool]) -> CacheLines {
+    let own = has_own.get(index).is_some_and(|&has_own| has_own);
+    CacheLines { owner: own.then_some(index as u32), stride: table.stride() as u32 }
 }
 
 impl Cache {
-    fn new(rng: &mut Rng, world: &World, slots: u64) -> Self {
-        let claim = |table: &crate::world::Table| CacheClaim {
-            stride: table.stride() as u32,
-            rows: numbers(table),
-            cached: table.rows - if table.caches_dram { table.hbm } else { table.dram_end },
+    /// `shares`: at least one of the tables has lines to itself.
+    fn new(rng: &mut Rng, world: &World, slots: u64, shares: bool) -> Self {
+        let cached =
+            |table: &crate::world::Table| table.rows - if table.caches_dram { table.hbm } else { table.dram_end };
+        let mut has_own = Vec::new();
+        if shares {
+            let first = rng.usize(0..world.tables.len());
+            has_own = (0..world.tables.len()).map(|table| table == first || rng.u32(0..3) == 0).collect();
+        }
+        let mut own = 0;
+        let claim = |(index, table): (usize, &crate::world::Table)| {
+            let CacheLines { owner, stride } = lines_of(index, table, &has_own);
+            let share = owner.map(|owner| CacheShare { owner, bytes: rng.u64(8..120) * (u64::from(stride) + 16) });
+            own += share.map_or(0, |share| share.bytes);
+            CacheClaim { stride, rows: numbers(table), cached: cached(table), share }
         };
-        let claims: Vec<CacheClaim> = world.tables.iter().map(claim).collect();
+        let claims: Vec<CacheClaim> = world.tables.iter().enumerate().map(claim).collect();
         let widest = claims.iter().map(|claim| u64::from(claim.stride)).max().unwrap();
         let shape = CacheShape {
-            bytes: 50_304 + rng.u64(8..200) * (widest + 8),
+            bytes: 50_304 + own + rng.u64(8..200) * (widest + 8),
             batch_rows: [1, 4, 10, 1000][rng.usize(0..4)],
             slots,
             counts: rng.u32(0..3) == 0,
@@ -94,6 +112,7 @@ impl Cache {
             pins: CachePins::default(),
             is_pinning: false,
             pinned: 0,
+            has_own,
         }
     }
 
@@ -106,13 +125,24 @@ impl Cache {
         let tables = world.tables.iter().enumerate();
         tables
             .map(|(index, table)| {
-                let Some(given) = self.map.give(table.stride() as u32, numbers(table)) else { return 0 };
+                let lines = lines_of(index, table, &self.has_own);
+                let Some(given) = self.map.give(lines, numbers(table)) else { return 0 };
                 self.memory.write(self.map.range_from_base(given.number) as usize, given.range.as_bytes());
                 self.ranges.resize(self.ranges.len().max(given.number as usize + 1), None);
                 self.ranges[given.number as usize] = Some((inverted, index));
                 given.number
             })
             .collect()
+    }
+
+    /// Whether the line that begins at an address is published as that of a row of a table.
+    fn is_published_at(&self, address: u64, (inverted, table): (bool, usize), rank: u64, world: &World) -> bool {
+        let lines = 0..self.map.lines();
+        let index = lines.into_iter().find(|&index| self.map.line_from_base(index) == Some(address - self.address()));
+        let row = index.and_then(|index| self.map.row_of(index, self.word(index)));
+        row.is_some_and(|(number, place)| {
+            self.ranges[number as usize] == Some((inverted, table)) && world.tables[table].rank_of_number(place) == rank
+        })
     }
 
     fn clock(&self) -> u64 {
@@ -287,6 +317,8 @@ struct Scene {
     hits: u64,
     /// Of these, of rows in DRAM.
     dram_hits: u64,
+    /// Of these, of rows of tables that have lines to themselves.
+    own_hits: u64,
     /// Ids of lines, of launches that ended and of those that were dropped; and ids of rows that had none, on drives or in DRAM where those are cached.
     told_hits: u64,
     told_misses: u64,
@@ -299,13 +331,14 @@ struct Scene {
 }
 
 impl Scene {
-    /// `caches`: rows in DRAM are cached too, at least of some tables; then some scenes have lists, and some no drive.
-    fn new(seed: u64, caches: bool) -> Self {
+    /// `caches`: rows in DRAM are cached too, at least of some tables; then some scenes have lists, and some no drive. `shares`: there are two
+    /// or three tables, of which some have lines to themselves.
+    fn new(seed: u64, caches: bool, shares: bool) -> Self {
         let mut rng = Rng::with_seed(seed);
         let shape = Shape {
             drives: if caches && seed % 3 == 2 { 0 } else { 1 },
             listed: caches && seed % 3 == 1,
-            tables: 1..3,
+            tables: if shares { 2..4 } else { 1..3 },
             rows: 20..400,
             row_bytes: 1..=[40, 300][rng.usize(0..2)],
             rich: rng.bool(),
@@ -317,7 +350,7 @@ impl Scene {
         let world = || World::new(&mut start.clone(), &shape).caching_dram(|table| dram[table]);
         let versions = [world(), world().inverted()];
         let count = rng.usize(1..4);
-        let cache = Cache::new(&mut rng, &versions[0], count as u64 + 3);
+        let cache = Cache::new(&mut rng, &versions[0], count as u64 + 3, shares);
         let admits = seed % 4 == 3;
         if admits {
             // The admission alone takes no row.
@@ -339,6 +372,7 @@ impl Scene {
             ended: 0,
             hits: 0,
             dram_hits: 0,
+            own_hits: 0,
             told_hits: 0,
             told_misses: 0,
             latest: 0,
@@ -472,6 +506,9 @@ impl Scene {
                     "position {i} is at {address:#x}, no line of the cache {lines:x?}, in launch {launch}"
                 ));
             }
+            if !self.cache.is_published_at(address, (slot.inverted, table), rank, &slot.world) {
+                return Err(format!("position {i} is at {address:#x}, no line of rank {rank} of table {table}"));
+            }
             flight.hits.push((i, address, row));
         }
         check_uniques(slot, &flight)?;
@@ -534,6 +571,8 @@ impl Scene {
         let places = &flight.expected.places;
         let is_dram = |place: &Place| matches!(place, Place::Key(key) if *key < slot.world.ssd_key);
         let dram_hits = flight.hits.iter().filter(|hit| is_dram(&places[hit.0])).count() as u64;
+        let is_own = |place: &Place| matches!(place, Place::Key(key) if self.cache.has_own.get(slot.world.row_of(*key).0) == Some(&true));
+        let own_hits = flight.hits.iter().filter(|hit| is_own(&places[hit.0])).count() as u64;
         self.told_hits += hits;
         self.told_misses += flight.expected.counters.ids_ssd - (hits - dram_hits);
         if is_forgotten {
@@ -548,6 +587,7 @@ impl Scene {
         self.ended += 1;
         self.hits += hits;
         self.dram_hits += dram_hits;
+        self.own_hits += own_hits;
         Ok(())
     }
 
@@ -712,7 +752,7 @@ fn updates(shim: &mut Shim, seed: u64, caches: bool) -> Result<[u64; 2], String>
         ..Shape::without_drives(rng.u64(100..300))
     };
     let world = World::new(&mut rng, &shape).overlaid(updates.map.header_at(), |_| true).caching_dram(|_| caches);
-    let mut cache = Cache::new(&mut rng, &world, 3);
+    let mut cache = Cache::new(&mut rng, &world, 3, false);
     let ranges = cache.give(&world, false);
     let mut world = world.cached(cache.address(), 1, |table| ranges[table]);
     world.dedupe = rng.u32(0..3);
@@ -787,6 +827,7 @@ pub(crate) struct Seen {
     ended: u32,
     hits: u64,
     dram_hits: u64,
+    own_hits: u64,
     inside: u32,
     evictions: u64,
     full: u64,
@@ -796,8 +837,8 @@ pub(crate) struct Seen {
 }
 
 /// Some slots look up, in the middle of each other, and versions change.
-pub(crate) fn scene(shim: &mut Shim, seed: u64, caches: bool) -> Result<Seen, String> {
-    let mut scene = Scene::new(seed, caches);
+pub(crate) fn scene(shim: &mut Shim, seed: u64, caches: bool, shares: bool) -> Result<Seen, String> {
+    let mut scene = Scene::new(seed, caches, shares);
     let mut shims = [shim.twin(), shim.twin(), shim.twin()];
     let steps = scene.rng.u32(16..40);
     for step in 0..steps {
@@ -843,6 +884,7 @@ pub(crate) fn scene(shim: &mut Shim, seed: u64, caches: bool) -> Result<Seen, St
         ended: scene.ended,
         hits: scene.hits,
         dram_hits: scene.dram_hits,
+        own_hits: scene.own_hits,
         inside: scene.inside,
         evictions,
         full: count(std::mem::offset_of!(abi::Cache, full)),
@@ -853,17 +895,22 @@ pub(crate) fn scene(shim: &mut Shim, seed: u64, caches: bool) -> Result<Seen, St
 }
 
 pub(crate) fn case(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    scene(shim, seed, false).map(drop)
+    scene(shim, seed, false, false).map(drop)
 }
 
 /// As `case`, with rows of DRAM in the cache too.
 pub(crate) fn case_of_dram(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    scene(shim, seed, true).map(drop)
+    scene(shim, seed, true, false).map(drop)
+}
+
+/// As `case`, with tables that have lines to themselves.
+pub(crate) fn case_of_shares(shim: &mut Shim, seed: u64) -> Result<(), String> {
+    scene(shim, seed, seed.is_multiple_of(2), true).map(drop)
 }
 
 /// The clock comes to its end: the cache rests, and begins anew after a sweep.
 pub(crate) fn worn(shim: &mut Shim, seed: u64) -> Result<(), String> {
-    let mut scene = Scene::new(seed, false);
+    let mut scene = Scene::new(seed, false, false);
     let mut shims = [shim.twin(), shim.twin()];
     for _ in 0..10 {
         scene.step(&mut shims)?;
@@ -909,28 +956,37 @@ pub(crate) fn worn(shim: &mut Shim, seed: u64) -> Result<(), String> {
 
 #[test]
 fn each_look_up_finds_its_own_rows() {
-    let Some(all) = seen(false) else { return };
+    let Some(all) = seen(|shim, seed| scene(shim, seed, false, false)) else { return };
     assert!(all.ended > 300 && all.hits > 1000 && all.inside > 100, "{all:?}");
     assert!(all.evictions > 100 && all.full > 10 && all.sweeps > 5 && all.busy > 5 && all.pinned > 100, "{all:?}");
 }
 
 #[test]
 fn each_look_up_finds_its_own_rows_of_dram() {
-    let Some(all) = seen(true) else { return };
+    let Some(all) = seen(|shim, seed| scene(shim, seed, true, false)) else { return };
     assert!(all.ended > 300 && all.hits > all.dram_hits && all.dram_hits > 1000 && all.inside > 100, "{all:?}");
     assert!(all.evictions > 100 && all.full > 10 && all.sweeps > 5 && all.busy > 5 && all.pinned > 100, "{all:?}");
 }
 
+#[test]
+fn each_look_up_finds_its_own_rows_where_tables_have_shares() {
+    let Some(all) = seen(|shim, seed| scene(shim, seed, seed.is_multiple_of(2), true)) else { return };
+    assert!(all.ended > 250 && all.hits > 1000 && all.dram_hits > 300 && all.inside > 100, "{all:?}");
+    assert!(all.own_hits > 300 && all.hits > all.own_hits + 200, "{all:?}");
+    assert!(all.evictions > 100 && all.full > 10 && all.sweeps > 5 && all.busy > 5 && all.pinned > 100, "{all:?}");
+}
+
 /// What 16 scenes have come to; `None`: nothing compiles the kernels here.
-fn seen(caches: bool) -> Option<Seen> {
+fn seen(scene: impl Fn(&mut Shim, u64) -> Result<Seen, String>) -> Option<Seen> {
     let mut all = Seen::default();
     let mut shim = Shim::new()?;
     for seed in seeds(16) {
-        let seen = scene(&mut shim, seed, caches).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let seen = scene(&mut shim, seed).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         all = Seen {
             ended: all.ended + seen.ended,
             hits: all.hits + seen.hits,
             dram_hits: all.dram_hits + seen.dram_hits,
+            own_hits: all.own_hits + seen.own_hits,
             inside: all.inside + seen.inside,
             evictions: all.evictions + seen.evictions,
             full: all.full + seen.full,

@@ -1306,6 +1306,16 @@ const PLANTED: &[Planted] = &[
         patch("cache.cuh", "spread_number(range.first + number, range.bits)", "spread_number(number, range.bits)"),
     ),
     planted(
+        "rows of tables with lines of their own that are kept in those of the first table",
+        cache::case_of_shares,
+        40,
+        patch(
+            "cache.cuh",
+            "at<const CacheRange>(cache.ranges)[table.cached - 1]",
+            "at<const CacheRange>(cache.ranges)[0]",
+        ),
+    ),
+    planted(
         "rows in DRAM that one block takes for rows on drives",
         cache::case_of_dram,
         40,

@@ -292,6 +292,7 @@ _NAMES = {
     "GpuOptions::with_adopting": "adopting=True",
     "GpuOptions::with_cache_bytes": "cache_bytes=",
     "GpuOptions::cache_bytes": "cache_bytes=",
+    "GpuOptions::with_table_cache": "cache_shares=",
     "GpuOptions::cached_dram": "cache_dram=",
     "GpuOptions::with_hbm_rows": "hbm_rows=",
     "GpuOptions::one_kernel_ids": "one_kernel_ids",

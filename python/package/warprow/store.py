@@ -1086,8 +1086,7 @@ class Store:
             Bytes of memory, on a GPU of GPU memory, for rows that look-ups read from drives and later ones then find there; 0: no row
             is cached.
         cache_shares : mapping of str to int, optional
-            On the CPU, how many of `cache_bytes` a table has to itself; tables that are not named share the rest. By default all tables
-            share all.
+            How many of `cache_bytes` a table has to itself; tables that are not named share the rest. By default all tables share all.
         cache_batch_rows : int, optional
             On a GPU, how many different rows on drives a usual batch has; by default 262,144. Caches of many such batches hold lines
             for longer that a look-up has used.
