@@ -308,9 +308,14 @@ struct Fixture {
 }
 
 fn fixture() -> Fixture {
+    fixture_with(Duration::from_millis(300))
+}
+
+/// With so long a wait for a read.
+fn fixture_with(timeout: Duration) -> Fixture {
     let drive = common::drive("drive", 16 << 20, 512);
     let devices = common::devices(std::slice::from_ref(&drive));
-    let options = OpenOptions::default().with_timeout(Duration::from_millis(300));
+    let options = OpenOptions::default().with_timeout(timeout);
     let store = Store::create(&devices, &FormatOptions::default(), &options).unwrap();
     let mut spec = TableSpec::new("t", 500, 128, DType::F32);
     spec.row_crc = true;
@@ -396,15 +401,68 @@ fn rows_stay_cached_as_long_as_adopted_tables_have_them() {
     fixture.store.rerank(&RerankOptions::new("t").with_ids(&hottest)).unwrap();
     adopt(&host, &PrepareOptions::default());
     assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (50, 150, 0));
-    // A compaction rewrites the table: what was cached is not its rows.
+    // A compaction rewrites the table: what was cached are its rows, but for the one that was updated.
     let row: Vec<u8> = (0..128).flat_map(|i| (-(i as f32)).to_le_bytes()).collect();
     fixture.store.update_with("t", &[200], &row, &UpdateOptions::default()).unwrap();
     fixture.table.rows[200 * 512..][..512].copy_from_slice(&row);
     fixture.look(&mut slot, &ids).unwrap();
     fixture.store.compact(fixture.store.generations().last().unwrap().id).unwrap();
     adopt(&host, &PrepareOptions::default());
+    assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (50, 149, 1));
+    assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (50, 150, 0));
+    // Several compactions, of which the executor adopts the last.
+    let generation = fixture.store.generations().last().unwrap().id;
+    let update = |fixture: &mut Fixture, id: u64, first: f32| {
+        let row: Vec<u8> = (0..128).flat_map(|i| (first + i as f32).to_le_bytes()).collect();
+        fixture.store.update("t", &[id], &row).unwrap();
+        fixture.table.rows[id as usize * 512..][..512].copy_from_slice(&row);
+    };
+    for (time, id) in [200, 201, 202, 201].into_iter().enumerate() {
+        update(&mut fixture, id, time as f32 * 0.25);
+        fixture.store.compact(generation).unwrap();
+    }
+    adopt(&host, &PrepareOptions::default());
+    assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (50, 147, 3));
+    // Rows that are replaced by rank are not among the updates.
+    fixture.store.replace_rows(generation, "t", &[210], &|_, row| row.fill(0x41)).unwrap();
+    fixture.table.rows[210 * 512..][..512].fill(0x41);
+    adopt(&host, &PrepareOptions::default());
     assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (50, 0, 150));
     assert_eq!(counts(fixture.look(&mut slot, &ids).unwrap()), (50, 150, 0));
+}
+
+/// A read that takes long brings a row as it was, when the row's update is in the chunks and others read these.
+#[test]
+fn a_late_read_keeps_no_row_for_those_who_read_what_a_compaction_has_made_of_it() {
+    let mut fixture = fixture_with(Duration::from_secs(30));
+    let host = fixture.host();
+    let options = PlanOptions::default().with_max(1, 256).with_slots(2).with_adopt_room();
+    let plan = host.plan(&[Feature::new("f", "t")], options).unwrap();
+    let (mut late, mut slot) = (plan.slot().unwrap(), plan.slot().unwrap());
+    let read = Rule::new(Fault::Delay(Duration::from_secs(3))).io(NvmOpcode::READ);
+    let rule = fixture.drive.faults().inject(read);
+    let row: Vec<u8> = (0..128).flat_map(|i| (i as f32 * 3.0).to_le_bytes()).collect();
+    let before = fixture.table.row(205).to_vec();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(move || {
+            let mut rows = vec![7.0f32; 128];
+            late.lookup(&Batch::new(&[205i64], 1), &mut Output::new(OutputRows::F32(&mut rows), 128)).unwrap();
+            rows
+        });
+        while fixture.drive.faults().fired(rule) == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        fixture.store.update("t", &[205], &row).unwrap();
+        fixture.store.compact(fixture.store.generations().last().unwrap().id).unwrap();
+        adopt(&host, &PrepareOptions::default());
+        assert!(!reader.is_finished(), "the read took no longer than the compaction");
+        assert_eq!(reader.join().unwrap(), common::widen(DType::F32, &before), "the row as it was");
+    });
+    assert_eq!(host.cache_statistics().unwrap().admissions, 1);
+    fixture.table.rows[205 * 512..][..512].copy_from_slice(&row);
+    let report = fixture.look(&mut slot, &[205]).unwrap();
+    assert_eq!((report.rows_cached, report.rows_ssd), (0, 1));
+    assert_eq!(fixture.look(&mut slot, &[205]).unwrap().rows_cached, 1);
 }
 
 #[test]

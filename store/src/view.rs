@@ -190,6 +190,16 @@ impl StoreView {
         self.shared.updates.overridden(&self.shared.volume, table)
     }
 
+    /// The rows of a table that may be stored with other content in `now` than in `before`, which somebody reads together with `overlay`:
+    /// by their ids, or the positions of their keys, in no particular order, each once. All other rows are stored in both versions with
+    /// the same content, under the same ids and ranks. `None`: any row may have other content, or another rank, as in another
+    /// generation, or where rows were replaced, or keys created or removed, since.
+    ///
+    /// `now` was read from this store before this is called.
+    pub fn changed_rows(&self, before: &TableVersion, overlay: &Overlay, now: &TableVersion) -> Option<Vec<u64>> {
+        self.shared.updates.changed_rows(before, overlay, now)
+    }
+
     /// Whether rows of a generation were updated since its chunks were written.
     pub fn is_updated(generation: &Generation) -> bool {
         crate::update::is_updated(generation)

@@ -191,7 +191,7 @@ impl Attached {
         };
         if let Some(cache) = &cache {
             for table in &mut tables {
-                let kept = before.and_then(|before| before.cached_of(&table.located));
+                let kept = before.and_then(|before| before.cached_of(cache, &table.located));
                 table.cached = kept.or_else(|| cache.attach(table.located.table()));
             }
         }
@@ -259,10 +259,17 @@ impl Attached {
     }
 
     /// Where rows of a table are cached, if it is stored here as it is in `located`, and its ids are the same rows: then rows that were kept
-    /// are those of the adopted table as well.
-    fn cached_of(&self, located: &TableVersion) -> Option<CachedTable> {
+    /// are those of the adopted table as well. After a compaction those are which no update has changed.
+    fn cached_of(&self, cache: &RowCache, located: &TableVersion) -> Option<CachedTable> {
         let index = |version: &TableVersion| version.table().keys.as_ref().map(|keys| keys.index_crc);
-        self.same(located).filter(|table| index(&table.located) == index(located))?.cached
+        if let Some(table) = self.same(located) {
+            return table.cached.clone().filter(|_| index(&table.located) == index(located));
+        }
+        self.tables.iter().find_map(|table| {
+            let (cached, overlay) = (table.cached.as_ref()?, table.overlay.as_ref()?);
+            let changed = self.store.changed_rows(&table.located, overlay, located)?;
+            cache.attach_changed(cached, &changed)
+        })
     }
 
     /// The table that is stored here as it is in `located`.

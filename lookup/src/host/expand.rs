@@ -177,7 +177,7 @@ impl Routed<'_> {
         let Some(cache) = &self.plan.host.cache else { return };
         let key = self.unique[read.unique as usize];
         let table = (key >> TABLE_SHIFT) as u16;
-        let Some(cached) = self.plan.host_table(table).cached else { return };
+        let Some(cached) = &self.plan.host_table(table).cached else { return };
         cache.keep(cached, key & ((1 << TABLE_SHIFT) - 1), self.plan.table(table).row_bytes, fetch);
     }
 

@@ -1,7 +1,8 @@
 //! Rows that drives delivered, kept in memory for later look-ups. docs/cache.md says why no look-up sees a wrong row.
 
-use std::sync::Mutex;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use warprow_cache::{Admission, Cache, Eviction, Found};
 use warprow_dma::prefetch::prefetch;
@@ -50,7 +51,7 @@ pub struct CacheStatistics {
 }
 
 /// The cache of a host executor. Every row has a number of its own: a table gets a range of numbers each time it is
-/// attached, and no number is given twice.
+/// attached, rows that a compaction has changed get others, and no number is given twice.
 #[derive(Debug)]
 pub(crate) struct RowCache {
     pools: Vec<Pool>,
@@ -65,6 +66,7 @@ struct Pool {
     stride: usize,
     /// The table that has them to itself; `None`: all tables without lines of their own whose rows are so long.
     owner: Option<String>,
+    lines: usize,
     shards: Box<[Mutex<Shard>]>,
 }
 
@@ -127,11 +129,20 @@ impl Ages {
 }
 
 /// Where the rows of one table are kept.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct CachedTable {
     pool: usize,
     /// The number of row 0.
     first: u64,
+    /// Rows that have other numbers than those from `first` on: compactions gave them other content.
+    moved: Option<Arc<HashMap<u64, u64>>>,
+}
+
+impl CachedTable {
+    fn number(&self, row: u64) -> u64 {
+        let moved = self.moved.as_ref().and_then(|moved| moved.get(&row));
+        moved.copied().unwrap_or(self.first + row)
+    }
 }
 
 /// A table whose rows are to be cached, as far as sharing the memory goes.
@@ -257,13 +268,29 @@ impl RowCache {
             Some(own) => Some(own).filter(|&own| self.pools.get(own).is_some_and(|pool| pool.stride == stride)),
             None => self.pools.iter().position(|pool| pool.owner.is_none() && pool.stride == stride),
         }?;
-        Some(CachedTable { pool, first: self.next_number.fetch_add(table.rows, Ordering::Relaxed) })
+        Some(CachedTable { pool, first: self.next_number.fetch_add(table.rows, Ordering::Relaxed), moved: None })
+    }
+
+    /// Where rows of a table are kept from now on that has other content in the rows `changed`, and else is as it was: these get numbers
+    /// that no row ever had, and all others keep theirs. `None`: more rows would have such numbers than there are lines.
+    pub(crate) fn attach_changed(&self, before: &CachedTable, changed: &[u64]) -> Option<CachedTable> {
+        if changed.is_empty() {
+            return Some(before.clone());
+        }
+        let lines = self.pools.get(before.pool)?.lines;
+        if changed.len() > lines {
+            return None;
+        }
+        let first = self.next_number.fetch_add(changed.len() as u64, Ordering::Relaxed);
+        let mut moved = before.moved.as_deref().cloned().unwrap_or_default();
+        moved.extend(changed.iter().copied().zip(first..));
+        (moved.len() <= lines).then(|| CachedTable { moved: Some(Arc::new(moved)), ..*before })
     }
 
     /// Copies the row `row` of a table to `to`, if it is there.
-    pub(crate) fn find(&self, table: CachedTable, row: u64, to: &mut [u8]) -> bool {
+    pub(crate) fn find(&self, table: &CachedTable, row: u64, to: &mut [u8]) -> bool {
         let Some(pool) = self.pools.get(table.pool) else { return false };
-        let number = table.first + row;
+        let number = table.number(row);
         let mut shard = lock(pool.shard(number));
         let Shard { cache, rows, ages, .. } = &mut *shard;
         ages.clock += 1;
@@ -281,9 +308,9 @@ impl RowCache {
     }
 
     /// Keeps the row `row` of a table, if that is worth a line: `fetch` writes the whole of it, `bytes` bytes, as its drive has it.
-    pub(crate) fn keep(&self, table: CachedTable, row: u64, bytes: usize, fetch: impl FnOnce(&mut [u8])) {
+    pub(crate) fn keep(&self, table: &CachedTable, row: u64, bytes: usize, fetch: impl FnOnce(&mut [u8])) {
         let Some(pool) = self.pools.get(table.pool) else { return };
-        let number = table.first + row;
+        let number = table.number(row);
         let mut shard = lock(pool.shard(number));
         let Shard { cache, rows, ages, admissions } = &mut *shard;
         let evictions = cache.evictions();
@@ -352,14 +379,14 @@ impl RowCache {
 
 impl Pool {
     fn new(stride: usize, lines: usize, owner: Option<String>) -> Result<Self, StoreError> {
-        let shards = (lines / LINES_OF_SHARD).clamp(1, SHARDS);
-        let shards = (0..shards).map(|shard| {
-            let lines = lines * (shard + 1) / shards - lines * shard / shards;
+        let count = (lines / LINES_OF_SHARD).clamp(1, SHARDS);
+        let shards = (0..count).map(|shard| {
+            let lines = lines * (shard + 1) / count - lines * shard / count;
             let rows = Memory::new(lines as u64 * stride as u64, "the cache")?;
             let cache = Cache::new(lines, EVICTION, ADMISSION);
             Ok(Mutex::new(Shard { cache, rows, ages: Ages::new(lines), admissions: 0 }))
         });
-        Ok(Self { stride, owner, shards: shards.collect::<Result<_, StoreError>>()? })
+        Ok(Self { stride, owner, lines, shards: shards.collect::<Result<_, StoreError>>()? })
     }
 
     fn shard(&self, number: u64) -> &Mutex<Shard> {
@@ -389,7 +416,7 @@ mod tests {
         Table { name: name.to_owned(), ..test_table(rows, dim, 0) }
     }
 
-    fn keep(cache: &RowCache, table: CachedTable, row: u64, content: [u8; 64]) {
+    fn keep(cache: &RowCache, table: &CachedTable, row: u64, content: [u8; 64]) {
         cache.keep(table, row, content.len(), |line| line.copy_from_slice(&content));
     }
 
@@ -427,10 +454,10 @@ mod tests {
         );
         // However many rows of others come, those of the share stay.
         let (item, user) = (cache.attach(&item).unwrap(), cache.attach(&user).unwrap());
-        (0..500).for_each(|row| keep(&cache, item, row, [1; 64]));
-        (0..10_000).for_each(|row| keep(&cache, user, row, [2; 64]));
+        (0..500).for_each(|row| keep(&cache, &item, row, [1; 64]));
+        (0..10_000).for_each(|row| keep(&cache, &user, row, [2; 64]));
         let mut row = [0; 64];
-        assert!((0..500).all(|id| cache.find(item, id, &mut row) && row == [1; 64]));
+        assert!((0..500).all(|id| cache.find(&item, id, &mut row) && row == [1; 64]));
         // A share that is all of the cache leaves the other tables out.
         let whole = shared(1 << 18, &[("shop", 1 << 18)], &all).unwrap();
         assert!(whole.attach(&shop).is_some() && whole.attach(&named("user", 10_000, 16)).is_none());
@@ -479,14 +506,53 @@ mod tests {
         let table = test_table(1000, 16, 0);
         let cache = of(1 << 20, &[(&table, 0)]).unwrap();
         let (old, new) = (cache.attach(&table).unwrap(), cache.attach(&table).unwrap());
-        keep(&cache, old, 7, [1; 64]);
+        keep(&cache, &old, 7, [1; 64]);
         let mut row = [0; 64];
-        assert!(cache.find(old, 7, &mut row));
+        assert!(cache.find(&old, 7, &mut row));
         assert_eq!(row, [1; 64]);
-        assert!(!cache.find(new, 7, &mut row));
-        assert!(!cache.find(old, 8, &mut row));
+        assert!(!cache.find(&new, 7, &mut row));
+        assert!(!cache.find(&old, 8, &mut row));
         cache.clear();
-        assert!(!cache.find(old, 7, &mut row));
+        assert!(!cache.find(&old, 7, &mut row));
+    }
+
+    #[test]
+    fn rows_that_changed_have_other_numbers_and_all_others_theirs() {
+        let table = test_table(1000, 16, 0);
+        let cache = of(1 << 20, &[(&table, 0)]).unwrap();
+        let old = cache.attach(&table).unwrap();
+        (0..100).for_each(|row| keep(&cache, &old, row, [row as u8; 64]));
+        let found = |table: &CachedTable, row: u64| {
+            let mut found = [0; 64];
+            cache.find(table, row, &mut found).then_some(found[0])
+        };
+        let new = cache.attach_changed(&old, &[7, 50, 400]).unwrap();
+        for row in 0..101 {
+            let there = row < 100 && row != 7 && row != 50;
+            assert_eq!(found(&new, row), there.then_some(row as u8), "row {row}");
+            assert_eq!(found(&old, row), (row < 100).then_some(row as u8), "row {row} as it was");
+        }
+        // Who reads the table as it was may come late.
+        keep(&cache, &old, 400, [1; 64]);
+        assert_eq!((found(&old, 400), found(&new, 400)), (Some(1), None));
+        keep(&cache, &new, 400, [2; 64]);
+        keep(&cache, &new, 7, [3; 64]);
+        assert_eq!((found(&old, 400), found(&new, 400), found(&old, 7)), (Some(1), Some(2), Some(7)));
+        // Once more: a row that changed again has a third number, and one that did not keeps its second.
+        let newer = cache.attach_changed(&new, &[7, 60]).unwrap();
+        assert_eq!(
+            (found(&newer, 7), found(&newer, 60), found(&newer, 400), found(&newer, 61)),
+            (None, None, Some(2), Some(61))
+        );
+        assert_eq!(cache.attach_changed(&newer, &[]), Some(newer));
+        // No more rows than there are lines have numbers of their own.
+        let small = of(100_000, &[(&test_table(1 << 20, 16, 0), 0)]).unwrap();
+        let lines = small.statistics().lines;
+        let of_small = small.attach(&test_table(1 << 20, 16, 0)).unwrap();
+        let most = small.attach_changed(&of_small, &(0..lines).collect::<Vec<u64>>()).unwrap();
+        assert!(small.attach_changed(&most, &(0..lines).collect::<Vec<u64>>()).is_some());
+        assert_eq!(small.attach_changed(&most, &[lines]), None);
+        assert_eq!(small.attach_changed(&of_small, &(0..=lines).collect::<Vec<u64>>()), None);
     }
 
     #[test]
@@ -495,16 +561,16 @@ mod tests {
         let cache = of(1 << 20, &[(&table, 0)]).unwrap();
         let known = cache.attach(&table).unwrap();
         let copy = std::panic::AssertUnwindSafe(|| {
-            cache.keep(known, 7, 64, |line| {
+            cache.keep(&known, 7, 64, |line| {
                 line[..32].fill(1);
                 panic!("in the middle of a row");
             });
         });
         assert!(std::panic::catch_unwind(copy).is_err());
         let mut row = [0; 64];
-        assert!(!cache.find(known, 7, &mut row) && cache.statistics().used == 0);
-        keep(&cache, known, 7, [2; 64]);
-        assert!(cache.find(known, 7, &mut row) && row == [2; 64]);
+        assert!(!cache.find(&known, 7, &mut row) && cache.statistics().used == 0);
+        keep(&cache, &known, 7, [2; 64]);
+        assert!(cache.find(&known, 7, &mut row) && row == [2; 64]);
     }
 
     #[test]
@@ -515,8 +581,8 @@ mod tests {
         let lines = cache.statistics().lines;
         let mut row = [0; 64];
         let mut look = |id: u64| {
-            if !cache.find(known, id, &mut row) {
-                keep(&cache, known, id, [3; 64]);
+            if !cache.find(&known, id, &mut row) {
+                keep(&cache, &known, id, [3; 64]);
             }
         };
         // Each row once: a row is given up when as many others as there are lines have come behind it, or as many as the small queue has.
@@ -543,13 +609,13 @@ mod tests {
         let known = cache.attach(&table).unwrap();
         std::thread::scope(|scope| {
             for thread in 0..4u64 {
-                let cache = &cache;
+                let (cache, known) = (&cache, &known);
                 scope.spawn(move || {
                     let mut random = fastrand::Rng::with_seed(thread);
                     for _ in 0..50_000 {
                         let id = random.u64(..4096);
                         let mut row = [0u8; 64];
-                        match cache.find(known, id, &mut row) {
+                        match cache.find(&known, id, &mut row) {
                             true => assert_eq!(row, [(id % 251) as u8; 64], "row {id}, seed {thread}"),
                             false => keep(cache, known, id, [(id % 251) as u8; 64]),
                         }

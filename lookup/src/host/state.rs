@@ -433,7 +433,7 @@ impl State {
             let key = self.unique[at];
             let table = (key >> TABLE_SHIFT) as u16;
             let copy = copies.get_mut(found * stride..).and_then(|it| it.get_mut(..plan.table(table).row_bytes));
-            let is_found = match (plan.host_table(table).cached, copy) {
+            let is_found = match (&plan.host_table(table).cached, copy) {
                 (Some(cached), Some(copy)) => cache.find(cached, key & ((1 << TABLE_SHIFT) - 1), copy),
                 _ => false,
             };

@@ -1,9 +1,10 @@
 //! Compaction: updates brought from the log into the chunks of their generation.
 
 use std::collections::HashMap;
+use std::sync::{Arc, Weak};
 
 use warprow_layout::{
-    Generation, Log, LogUsage, RebuiltGeneration, RewritePermit, RewrittenChunks, RowPatch, VolumeError,
+    Generation, Log, LogUsage, Placement, RebuiltGeneration, RewritePermit, RewrittenChunks, RowPatch, VolumeError,
 };
 
 use super::desk::LOG_OF_MEMORY;
@@ -94,17 +95,20 @@ impl Store {
             (anew.chunks, Written::Anew(anew.rebuilt), anew.tables)
         } else {
             let patches = self.patches(&found, snapshot)?;
+            let before = Arc::downgrade(&found.placement);
             // Its chunks are free when they are replaced, and nobody reads it.
             drop(found);
             let rewritten = volume.rewrite_in_steps(rewriting, &patches).map_err(of_copy)?;
-            (rewritten.chunks(), Written::Copied(rewritten), HashMap::new())
+            (rewritten.chunks(), Written::Copied(rewritten, before), HashMap::new())
         };
         self.shared.watch()?;
         let mut writer = lock(&updating.0);
         let mut log = writer.take_log(&self.shared.volume, generation)?;
         let compacted = match written {
             Written::Anew(rebuilt) => log.replace(sequence, rebuilt),
-            Written::Copied(rewritten) => log.compact(sequence, rewritten),
+            Written::Copied(rewritten, before) => log.compact(sequence, rewritten).inspect(|after| {
+                self.shared.updates.kinship.note(&before, &after.placement);
+            }),
         };
         writer.log = Some(log);
         let compacted = compacted?;
@@ -202,8 +206,8 @@ pub(super) fn of_copy(error: VolumeError) -> StoreError {
 
 /// Chunks that a compaction wrote and has not committed.
 enum Written {
-    /// Copies of the chunks that hold updated rows.
-    Copied(RewrittenChunks),
+    /// Copies of the chunks that hold updated rows, and the map of those of before.
+    Copied(RewrittenChunks, Weak<Placement>),
     /// All chunks of the generation, written anew.
     Anew(RebuiltGeneration),
 }

@@ -6,6 +6,7 @@ mod compactor;
 mod desk;
 mod expire;
 mod key_changes;
+mod kinship;
 mod pending;
 mod remove;
 mod removed_ranks;

@@ -9,6 +9,7 @@ use warprow_layout::{Generation, Log, LogUpdate, Volume, VolumeError};
 
 use super::desk::DeskPlace;
 use super::key_changes::KeyChanges;
+use super::kinship::Kinship;
 use super::spec::spec_changed;
 use crate::StoreError;
 use crate::drive_access::lock;
@@ -26,6 +27,8 @@ pub(crate) struct Updates {
     pub(crate) unfollowing: RwLock<Arc<()>>,
     /// Whoever compacts before it is asked to.
     pub(crate) desk: DeskPlace,
+    /// Which versions of a generation have the same rows but for updates.
+    pub(super) kinship: Kinship,
 }
 
 /// A generation's log: replayed by whoever needs it first, while others wait, of this generation alone.
@@ -132,7 +135,13 @@ const REPLAYED: usize = 1024;
 
 impl Updates {
     pub(crate) fn new(bound: u64) -> Self {
-        Self { of: Mutex::default(), bound, unfollowing: RwLock::default(), desk: DeskPlace::default() }
+        Self {
+            of: Mutex::default(),
+            bound,
+            unfollowing: RwLock::default(),
+            desk: DeskPlace::default(),
+            kinship: Kinship::default(),
+        }
     }
 
     /// Closes all logs; updates open them again.

@@ -12,6 +12,7 @@ use super::*;
 use crate::drive_access::lock;
 use crate::overlay::Follower;
 use crate::overlay::{CREATED, Overlay, OverlayEntry};
+use crate::table_version::TableVersion;
 use crate::{Device, LoadOptions, OpenOptions, TableLoad};
 use crate::{Store, StoreError};
 use std::sync::{Arc, Mutex};
@@ -104,6 +105,71 @@ fn who_follows_is_told_of_created_keys() {
     let mut rows = lock(&third.rows).clone();
     rows.sort_unstable();
     assert_eq!(rows, [(slot, vec![3; ROW]), (67_890, vec![4; ROW])]);
+}
+
+/// What a compaction has changed of what somebody reads is known; of all else that gives a generation other chunks it is not.
+#[test]
+fn rows_that_no_update_has_changed_are_known_over_compactions() {
+    let (store, generation) = keyed();
+    let view = store.view();
+    let now = || view.tables().pop().unwrap();
+    let (first, overlay) = view.with_overlay(now());
+    let overlay = overlay.unwrap();
+    let changed = |before: &TableVersion, overlay: &Overlay| {
+        let mut rows = view.changed_rows(before, overlay, &now())?;
+        rows.sort_unstable();
+        Some(rows)
+    };
+    let index = view.read_key_index(&first).unwrap().unwrap();
+    let slot = |key: u64| index.position(key).unwrap();
+    let slots = |keys: &[u64]| {
+        let mut slots: Vec<u64> = keys.iter().map(|&key| slot(key)).collect();
+        slots.sort_unstable();
+        Some(slots)
+    };
+    assert_eq!(changed(&first, &overlay), slots(&[]));
+    store.update("a", &[1000, 5000], &[1; 2 * ROW]).unwrap();
+    store.compact(generation).unwrap();
+    assert_ne!(now().generation.placement, first.generation.placement);
+    assert_eq!(changed(&first, &overlay), slots(&[1000, 5000]));
+    let (second, of_second) = view.with_overlay(now());
+    let of_second = of_second.unwrap();
+    store.update("a", &[1000, 7000], &[2; 2 * ROW]).unwrap();
+    store.compact(generation).unwrap();
+    assert_eq!(changed(&first, &overlay), slots(&[1000, 5000, 7000]));
+    assert_eq!(changed(&second, &of_second), slots(&[1000, 7000]));
+    // What is not in chunks yet may be among them.
+    store.update("a", &[9000], &[3; ROW]).unwrap();
+    assert_eq!(changed(&second, &of_second), slots(&[1000, 7000, 9000]));
+    store.compact(generation).unwrap();
+    // Rows that are replaced are no updates.
+    let (third, of_third) = view.with_overlay(now());
+    let of_third = of_third.unwrap();
+    let fill = |_: usize, row: &mut [u8]| row.fill(4);
+    store.replace_rows(generation, "a", &[3], &fill).unwrap();
+    assert_eq!((changed(&first, &overlay), changed(&third, &of_third)), (None, None));
+    // What follows is kin of what was replaced, and not of what was before.
+    let (fourth, of_fourth) = view.with_overlay(now());
+    let of_fourth = of_fourth.unwrap();
+    store.update("a", &[1000], &[5; ROW]).unwrap();
+    store.compact(generation).unwrap();
+    assert_eq!(changed(&fourth, &of_fourth), slots(&[1000]));
+    assert_eq!(changed(&third, &of_third), None);
+    // Created keys have the generation written anew, and so have removed ones, with the keys of before in the end.
+    for changes in [true, false] {
+        let (before, of_before) = view.with_overlay(now());
+        let of_before = of_before.unwrap();
+        match changes {
+            true => {
+                let create = UpdateOptions::default().with_created_keys();
+                store.update_with("a", &[12_345], &[6; ROW], &create).unwrap();
+            }
+            false => _ = store.remove("a", &[12_345]).unwrap(),
+        }
+        store.compact(generation).unwrap();
+        assert_eq!(changed(&before, &of_before), None, "{changes}");
+        assert_eq!(changed(&fourth, &of_fourth), None, "{changes}");
+    }
 }
 
 /// The caller may compact too, while the compactor lives.
