@@ -100,6 +100,11 @@ impl Drop for QuietStream {
 }
 
 impl AddressSpace {
+    /// Whether a real GPU drives the queues.
+    pub(crate) fn is_gpu(&self) -> bool {
+        matches!(self, Self::Gpu(_))
+    }
+
     pub(crate) fn share(&self, memory: DmaMemory) -> Result<SharedMemory, GpuQueueError> {
         match self {
             Self::Gpu(gpu) => PinnedMemory::new(gpu, memory).map(SharedMemory::Registered),

@@ -3,6 +3,7 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use warprow_dma::{AllocateError, FunctionError, PeerMemoryError};
 use warprow_driver::DriverError;
 
+use crate::KeptMemoryError;
 use crate::register_refusal::RegisterRefusal;
 
 /// Why a GPU, memory for it, or queues that it drives could not be had.
@@ -90,6 +91,9 @@ pub enum GpuQueueError {
         /// The reason, and its remedy where there is one.
         why: RegisterRefusal,
     },
+    /// Queues of a physical drive cannot lie in GPU memory (placement A⁻).
+    #[error("queues cannot lie in GPU memory (placement A⁻): {0}")]
+    KeptMemory(#[from] KeptMemoryError),
     /// GPU memory in which queues lie could not be written.
     #[error(transparent)]
     PeerMemory(#[from] PeerMemoryError),

@@ -52,7 +52,8 @@ impl PlacedMemory {
         };
         GpuQueueError::Unsupported(format!(
             "{}: its queues cannot lie in GPU memory (placement {name}): {error}; an emulated drive reaches GPU memory, and one that a GPU \
-             plays (an address with gpu=) at its full speed; MemoryPlacement::Best takes what each drive reaches",
+             plays (an address with gpu=) at its full speed; a physical drive writes to memory that a keeper keeps (KeptGpuMemory), \
+             where it is given; MemoryPlacement::Best takes what each drive reaches",
             function.name()
         ))
     }

@@ -4,17 +4,18 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use warprow_dma::{DmaMemory, MappedMemory, MappedPeerMemory, PAGE};
+use warprow_dma::{DmaMemory, Function, MappedMemory, MappedPeerMemory, PAGE};
 use warprow_driver::{Controller, ExternalMemory, QueuePairMemory, RingPlace, RingSizes};
+use warprow_vfio::Hold;
 
-use crate::GpuQueueError;
 use crate::address_space::{AddressSpace, SharedMemory};
 use crate::memory_placement::PlacedMemory;
+use crate::{GpuQueueError, KeptMemoryError};
 
 /// Memory of a GPU that drives write to: completion queues and landing areas of placement A⁻.
 pub trait DriveWritable: Send + Sync + fmt::Debug {
-    /// Allocates at least `bytes` of such memory, a multiple of 4096.
-    fn allocate(&self, bytes: usize) -> Result<DriveWritableBlock, GpuQueueError>;
+    /// Allocates at least `bytes` of such memory, a multiple of 4096, for a queue of that drive.
+    fn allocate(&self, function: &Arc<dyn Function>, bytes: usize) -> Result<DriveWritableBlock, GpuQueueError>;
 }
 
 /// A piece of a GPU's memory that drives can write to.
@@ -24,7 +25,9 @@ pub struct DriveWritableBlock {
     pub memory: DmaMemory,
     /// The address of the memory, for whoever drives the queues.
     pub address: u64,
-    /// What keeps the memory allocated.
+    /// By what a keeper keeps this memory for that drive. Memory of a real GPU wants it. Dropped when the drive's mapping has ended.
+    pub hold: Option<Hold>,
+    /// What keeps the memory allocated. Dropped last.
     pub owner: Arc<dyn Any + Send + Sync>,
 }
 
@@ -65,7 +68,37 @@ pub(crate) struct QueueMemory {
 #[expect(dead_code, reason = "held, not read")]
 enum Owner {
     Pinned(SharedMemory),
-    Gpu(Arc<dyn Any + Send + Sync>),
+    Written(Written),
+}
+
+/// What keeps a block that a drive writes to.
+#[derive(Debug)]
+struct Written {
+    /// Counts who else has the block: whoever mapped it for the drive.
+    memory: DmaMemory,
+    hold: Option<Hold>,
+    owner: Arc<dyn Any + Send + Sync>,
+}
+
+impl Drop for Written {
+    fn drop(&mut self) {
+        if self.memory.is_shared() {
+            tracing::error!(
+                "memory of a GPU is still mapped for a drive: it stays allocated, and kept, until this process ends"
+            );
+            std::mem::forget((self.hold.take(), self.owner.clone()));
+        }
+    }
+}
+
+/// Refuses a block of a real GPU's memory that nobody keeps for the drive, because what a process that dies leaves behind must
+/// not be the drive's target.
+fn refuse_unkept(hold: Option<&Hold>, is_gpu: bool, function: &dyn Function) -> Result<(), KeptMemoryError> {
+    let is_kept = hold.is_some_and(|hold| hold.keeps_for(function));
+    if is_kept || !is_gpu {
+        return Ok(());
+    }
+    Err(KeptMemoryError::Unkept { function: function.name().to_owned() })
 }
 
 /// A piece of the memory of a queue.
@@ -84,11 +117,20 @@ impl Block {
         Ok(Self { memory: QueuePairMemory::Host(memory), address, owner: Some(Owner::Pinned(pinned)) })
     }
 
-    fn writable(controller: &Arc<Controller>, bytes: usize, from: &dyn DriveWritable) -> Result<Self, GpuQueueError> {
-        let block = from.allocate(bytes)?;
-        let mapped = MappedMemory::new(controller.function().clone(), block.memory)?;
-        let memory = QueuePairMemory::Host(Arc::new(mapped));
-        Ok(Self { memory, address: block.address, owner: Some(Owner::Gpu(block.owner)) })
+    fn writable(
+        controller: &Arc<Controller>,
+        bytes: usize,
+        side: &AddressSpace,
+        from: &dyn DriveWritable,
+    ) -> Result<Self, GpuQueueError> {
+        let function = controller.function();
+        let DriveWritableBlock { memory, address, hold, owner } = from.allocate(function, bytes)?;
+        // The drive's mapping has a count of its own.
+        let memory = memory.alias();
+        let written = Written { memory: memory.clone(), hold, owner };
+        refuse_unkept(written.hold.as_ref(), side.is_gpu(), &**function)?;
+        let memory = QueuePairMemory::Host(Arc::new(MappedMemory::new(function.clone(), memory)?));
+        Ok(Self { memory, address, owner: Some(Owner::Written(written)) })
     }
 
     fn peer(controller: &Arc<Controller>, bytes: usize, side: &AddressSpace) -> Result<Self, GpuQueueError> {
@@ -117,7 +159,7 @@ impl QueueMemory {
         // own.
         let (first, second) = match (placed, writable) {
             (_, Some(writable)) => {
-                (Block::pinned(controller, read, side)?, Some(Block::writable(controller, written, writable)?))
+                (Block::pinned(controller, read, side)?, Some(Block::writable(controller, written, side, writable)?))
             }
             (PlacedMemory::Pinned, None) => (Block::pinned(controller, read + written, side)?, None),
             (PlacedMemory::A, None) => (Block::peer(controller, read + written, side)?, None),
@@ -155,5 +197,35 @@ impl QueueMemory {
         let memory = &self.external.cq.memory;
         memory.write((self.landing_iova - memory.iova()) as usize, &vec![byte; self.landing_bytes])?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use warprow_dma::MemoryKind;
+    use warprow_soft_controller::SoftController;
+
+    #[test]
+    fn a_gpu_s_memory_that_nobody_keeps_is_refused_by_the_drive_s_name() {
+        let drive = SoftController::builder().name("a drive").stepped().build().unwrap();
+        let error = refuse_unkept(None, true, &*drive).unwrap_err();
+        let text = error.to_string();
+        assert!(matches!(error, KeptMemoryError::Unkept { .. }), "{text}");
+        assert!(text.starts_with("a drive: ") && text.contains("keeper") && text.contains("KeptGpuMemory"), "{text}");
+        // A thread in the GPU's place has memory that goes with the process.
+        refuse_unkept(None, false, &*drive).unwrap();
+    }
+
+    #[test]
+    fn a_block_that_is_still_mapped_stays_allocated() {
+        let owner: Arc<dyn Any + Send + Sync> = Arc::new(());
+        let written = |memory: &DmaMemory| Written { memory: memory.clone(), hold: None, owner: owner.clone() };
+        let memory = DmaMemory::allocate(PAGE, MemoryKind::Anonymous).unwrap();
+        drop(written(&memory));
+        assert_eq!(Arc::strong_count(&owner), 2, "whoever has it mapped goes on having it");
+        let alone = Written { memory, hold: None, owner: owner.clone() };
+        drop(alone);
+        assert_eq!(Arc::strong_count(&owner), 2, "this one was let go");
     }
 }

@@ -33,7 +33,7 @@ pub struct RingTest {
     /// Which memory the queue and its landing area lie in.
     pub memory: MemoryPlacement,
     /// Memory of a GPU that the host has mapped, for the completion queue and the landing area, as
-    /// [`QueueSetOptions::writable`](crate::QueueSetOptions::writable) has it: a test on a real GPU refuses it. `None`:
+    /// [`QueueSetOptions::writable`](crate::QueueSetOptions::writable) has it: on a real GPU a keeper keeps it. `None`:
     /// `memory` says where they lie.
     pub writable: Option<Arc<dyn DriveWritable>>,
     /// The longest time from the doorbell to the last completion of a launch.
@@ -169,7 +169,6 @@ impl RingTest {
         gpu: &Arc<Gpu>,
         launch: impl FnMut(&RingReads) -> Result<(), RingLaunchError>,
     ) -> Result<RingTestReport, RingTestError> {
-        QueueSet::refuse_writable(self.writable.as_deref())?;
         self.run(&AddressSpace::Gpu(gpu.clone()), Gate::new(gpu)?, launch)
     }
 

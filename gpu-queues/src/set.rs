@@ -49,8 +49,9 @@ pub struct QueueSetOptions {
     pub host_doorbells: Vec<bool>,
     /// Memory of a GPU that the host has mapped, for drives that reach memory by the host's mapping of it. If it is
     /// given, completion queues and landing areas lie there, and submission queues and PRP lists in pinned host memory,
-    /// whatever `memory` says (placement A⁻). [`QueueSet::on_host`] takes it; [`QueueSet::new`] refuses it, because
-    /// nothing provides a real GPU's memory safely yet (docs/gpu-rings.md). `None`: `memory` decides.
+    /// whatever `memory` says (placement A⁻), on all drives but those of `host_doorbells`. [`QueueSet::new`] takes only
+    /// memory that a keeper keeps ([`KeptGpuMemory`](crate::KeptGpuMemory)): otherwise it fails with
+    /// [`KeptMemoryError::Unkept`](crate::KeptMemoryError::Unkept). `None`: `memory` decides.
     pub writable: Option<Arc<dyn DriveWritable>>,
 }
 
@@ -170,11 +171,15 @@ fn queue_memory(
     bytes: QueueBytes,
     side: &AddressSpace,
     options: &QueueSetOptions,
+    host_doorbells: bool,
 ) -> Result<QueueMemory, GpuQueueError> {
+    let writable = options.writable.as_deref().filter(|_| !host_doorbells);
     let placed = options.memory.on(&**controller.function(), options.doorbells);
-    let made = QueueMemory::new(controller, bytes, side, placed, options.writable.as_deref());
+    let made = QueueMemory::new(controller, bytes, side, placed, writable);
     match made {
-        Err(error) if options.memory == MemoryPlacement::Best && placed != PlacedMemory::Pinned => {
+        Err(error)
+            if writable.is_none() && options.memory == MemoryPlacement::Best && placed != PlacedMemory::Pinned =>
+        {
             tracing::warn!(function = %controller.name(), %error, "queues lie in pinned memory instead of GPU memory");
             QueueMemory::new(controller, bytes, side, PlacedMemory::Pinned, None)
         }
@@ -186,28 +191,15 @@ impl QueueSet {
     /// Makes queues on `drives` for kernels on `gpu`.
     ///
     /// Fails with [`GpuQueueError::Unsupported`] if the options do not fit a drive, with
-    /// [`GpuQueueError::DoorbellRegisters`], as [`Controller::external_queue`] does, or for want of memory. The gate
-    /// may be left closed then, because a slot cannot be used without one of its sets.
+    /// [`GpuQueueError::DoorbellRegisters`], with [`GpuQueueError::KeptMemory`], as [`Controller::external_queue`] does,
+    /// or for want of memory. The gate may be left closed then, because a slot cannot be used without one of its sets.
     pub fn new(
         gpu: &Arc<Gpu>,
         drives: &[(Arc<Controller>, Namespace)],
         options: &QueueSetOptions,
         gate: Arc<Gate>,
     ) -> Result<Self, GpuQueueError> {
-        Self::refuse_writable(options.writable.as_deref())?;
         Self::build(&AddressSpace::Gpu(gpu.clone()), drives, options, gate)
-    }
-
-    /// Refuses placement A⁻ on a real GPU. docs/gpu-rings.md says what is missing: what a process that dies leaves
-    /// behind must not be the drive's target.
-    pub(crate) fn refuse_writable(writable: Option<&dyn DriveWritable>) -> Result<(), GpuQueueError> {
-        match writable {
-            None => Ok(()),
-            Some(_) => {
-                let why = "completion queues and landing areas in memory of a real GPU are refused, because a process that dies could leave them as the target of a drive (docs/gpu-rings.md): leave QueueSetOptions::writable empty";
-                Err(GpuQueueError::Unsupported(why.to_owned()))
-            }
-        }
     }
 
     /// Makes queues for a thread of this process that stands in for the kernels: the descriptors hold addresses of this
@@ -241,8 +233,8 @@ impl QueueSet {
             return Err(GpuQueueError::Unsupported(why.to_owned()));
         }
         let mut bells = Vec::new();
-        let host_doorbells = options.host_doorbells.iter().copied().chain(std::iter::repeat(false));
-        for ((controller, _), host_doorbells) in drives.iter().zip(host_doorbells) {
+        let host_doorbells = || options.host_doorbells.iter().copied().chain(std::iter::repeat(false));
+        for ((controller, _), host_doorbells) in drives.iter().zip(host_doorbells()) {
             bells.push(ReachedDoorbells::of(options.doorbells, host_doorbells, controller, side)?);
         }
         if bells.iter().flatten().any(ReachedDoorbells::are_registers) {
@@ -270,8 +262,8 @@ impl QueueSet {
         // Queues go before what holds their memory, also where this fails halfway.
         let mut memories = Vec::new();
         let mut queues = Vec::new();
-        for ((controller, _), shape) in drives.iter().zip(&shapes) {
-            let memory = queue_memory(controller, shape.bytes(), side, options)?;
+        for (((controller, _), shape), host_doorbells) in drives.iter().zip(&shapes).zip(host_doorbells()) {
+            let memory = queue_memory(controller, shape.bytes(), side, options, host_doorbells)?;
             // SAFETY: the rings are reached through `descriptors`, by kernels that their launches (unsafe themselves)
             // let in and by whoever stands in for them with the addresses there, which takes `unsafe` as well; their
             // commands land in the landing areas behind the rings (docs/gpu-rings.md), in memory that this set hands to

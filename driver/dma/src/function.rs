@@ -1,3 +1,4 @@
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -60,7 +61,9 @@ pub enum FunctionError {
 /// The methods are for the one driver of the device. A device can be made to write only to [`DmaMemory`] that was
 /// mapped; only a [`DmaBuffer`](crate::DmaBuffer) makes plain bytes of such memory, and whoever allocates a `DmaBuffer`
 /// vouches for who calls these methods, and how.
-pub trait Function: Send + Sync + fmt::Debug {
+///
+/// Whoever needs what one kind of function alone can do, asks the value for its type ([`Any`]).
+pub trait Function: Any + Send + Sync + fmt::Debug {
     /// The name of the function, as people write it: a PCI address, or a URI. Every error contains it.
     fn name(&self) -> &str;
 

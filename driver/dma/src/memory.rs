@@ -223,6 +223,20 @@ impl DmaMemory {
         Ok(Self::guarded(map, Some(file), false, Some(guarded)))
     }
 
+    /// Maps `len` bytes at `offset` of a device's file, behind which is memory of the device: both are multiples of [`PAGE`]. The memory
+    /// holds what the device has in it, and the processor may reach it slowly. The caller keeps the device from taking it away while a
+    /// handle of it lives: an access would then end the process.
+    pub fn import_device(file: BorrowedFd<'_>, offset: u64, len: u64) -> Result<Self, ImportError> {
+        let pages = || ImportError::Pages { offset, len };
+        let size =
+            usize::try_from(len).ok().filter(|&len| len != 0 && isize::try_from(len).is_ok()).ok_or_else(pages)?;
+        if !(offset | len).is_multiple_of(PAGE as u64) || i64::try_from(offset).is_err() {
+            return Err(pages());
+        }
+        let map = MmapOptions::new().len(size).offset(offset).map_raw(&file)?;
+        Ok(Self::guarded(map, None, false, None))
+    }
+
     /// `len` bytes at `offset` of this memory, as a [`DmaMemory`] of their own. Both are multiples of [`PAGE`], and the
     /// bytes lie inside; otherwise this panics.
     pub fn part(&self, offset: usize, len: usize) -> Self {
@@ -650,6 +664,22 @@ mod tests {
         assert!(matches!(DmaMemory::import(null.into(), 0, page, true), Err(ImportError::NotAFile)));
         let (read, _write) = std::io::pipe().unwrap();
         assert!(matches!(DmaMemory::import(read.into(), 0, page, true), Err(ImportError::NotAFile)));
+    }
+
+    /// The device of zeros gives each mapping pages of its own, which stand for a device's memory.
+    #[test]
+    fn memory_of_a_device_is_mapped() {
+        let device = std::fs::File::options().read(true).write(true).open("/dev/zero").unwrap();
+        let memory = DmaMemory::import_device(device.as_fd(), 0, 2 * PAGE as u64).unwrap();
+        memory.write(PAGE - 3, &[1, 2, 3, 4, 5]);
+        let mut read = [9; 7];
+        memory.read(PAGE - 4, &mut read);
+        assert_eq!((read, memory.len()), ([0, 1, 2, 3, 4, 5, 0], 2 * PAGE));
+        assert!(memory.file().is_none(), "it cannot be handed to other processes");
+        for (offset, len) in [(1, PAGE as u64), (0, 1), (0, 0), (u64::MAX - 4095, PAGE as u64)] {
+            let refused = DmaMemory::import_device(device.as_fd(), offset, len);
+            assert!(matches!(refused, Err(ImportError::Pages { .. })), "{offset} {len}");
+        }
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Where the rings of a queue pair lie that another party drives.
 
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 
 use warprow_dma::{Function, MappedMemory, MappedPeerMemory, PAGE, PeerMemoryError};
 use warprow_spec::{Cqe, Sqe};
@@ -43,7 +44,14 @@ impl QueuePairMemory {
     pub fn write(&self, offset: usize, from: &[u8]) -> Result<(), PeerMemoryError> {
         match self {
             Self::Host(memory) => {
-                memory.memory().write(offset, from);
+                let memory = memory.memory();
+                memory.write(offset, from);
+                // The host may have mapped memory of another device there, which is written by way of buffers and a bus: a load behind a
+                // full fence is answered when the stores have arrived.
+                fence(Ordering::SeqCst);
+                if !from.is_empty() {
+                    std::hint::black_box(memory.load_u8(offset));
+                }
                 Ok(())
             }
             Self::Peer(memory) => memory.memory().write(offset, from),

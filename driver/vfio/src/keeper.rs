@@ -13,12 +13,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
+use std::ptr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use warprow_dma::Function;
 
 use crate::keeper::handing::{MAX_FDS, Message, receive, send};
 use crate::{VfioFunction, VfioInterface};
@@ -190,6 +192,14 @@ impl Drop for Keeper {
 pub struct Hold {
     link: Arc<Link>,
     id: u32,
+}
+
+impl Hold {
+    /// Whether it is for this function that the memory is kept, and the keeper lives.
+    pub fn keeps_for(&self, function: &dyn Function) -> bool {
+        let state = lock(&self.link.state);
+        !state.lost && state.held.get(&self.id).is_some_and(|held| ptr::addr_eq(held.as_ptr(), ptr::from_ref(function)))
+    }
 }
 
 impl Drop for Hold {

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use warprow_dma::{DmaMemory, MemoryKind, PAGE, SystemClock};
+use warprow_dma::{DmaMemory, Function, MemoryKind, PAGE, SystemClock};
 use warprow_driver::{Controller, ControllerOptions};
 use warprow_gpu_queues::abi::{DOORBELL_MMIO, LANES, QueueDescriptor};
 use warprow_gpu_queues::{
@@ -18,11 +18,11 @@ use crate::{Fixture, LONG, drive, options};
 struct Noted(Mutex<Vec<Range<u64>>>);
 
 impl DriveWritable for Noted {
-    fn allocate(&self, bytes: usize) -> Result<DriveWritableBlock, GpuQueueError> {
+    fn allocate(&self, _: &Arc<dyn Function>, bytes: usize) -> Result<DriveWritableBlock, GpuQueueError> {
         let memory = DmaMemory::allocate(bytes.next_multiple_of(PAGE), MemoryKind::Auto)?;
         let address = memory.as_ptr() as u64;
         self.0.lock().unwrap().push(address..address + memory.len() as u64);
-        Ok(DriveWritableBlock { memory, address, owner: Arc::new(()) })
+        Ok(DriveWritableBlock { memory, address, hold: None, owner: Arc::new(()) })
     }
 }
 

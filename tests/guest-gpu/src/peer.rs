@@ -4,7 +4,7 @@ use std::fs::File;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::{Context, Result, ensure};
-use warprow_dma::{DmaMemory, PAGE};
+use warprow_dma::{DmaMemory, Function, PAGE};
 use warprow_gpu_queues::{DriveWritable, DriveWritableBlock, GpuQueueError};
 
 /// What lies between two blocks, and behind the last.
@@ -55,7 +55,7 @@ impl PeerMemory {
 }
 
 impl DriveWritable for PeerMemory {
-    fn allocate(&self, bytes: usize) -> Result<DriveWritableBlock, GpuQueueError> {
+    fn allocate(&self, _: &Arc<dyn Function>, bytes: usize) -> Result<DriveWritableBlock, GpuQueueError> {
         let mut given = self.given.lock().unwrap_or_else(PoisonError::into_inner);
         let (start, len) = (given.last().map_or(0, |(start, len)| start + len) + PAGE, bytes.next_multiple_of(PAGE));
         if !self.bar.contains(start, len + PAGE) {
@@ -63,6 +63,6 @@ impl DriveWritable for PeerMemory {
         }
         given.push((start, len));
         let memory = self.bar.part(start, len);
-        Ok(DriveWritableBlock { address: memory.as_ptr() as u64, memory, owner: Arc::new(()) })
+        Ok(DriveWritableBlock { address: memory.as_ptr() as u64, memory, hold: None, owner: Arc::new(()) })
     }
 }
