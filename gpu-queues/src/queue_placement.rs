@@ -102,6 +102,18 @@ impl QueuePlacements {
         Self::of(gpu.map(|gpu| gpu.name().to_owned()).map_err(ToString::to_string), functions, doorbells, memory)
     }
 
+    /// The placements where completion queues and landing areas of the drives lie in memory of the GPU that the caller gave
+    /// ([`QueueSetOptions::writable`](crate::QueueSetOptions::writable)): A⁻ for all whose registers the GPU stores to.
+    #[must_use]
+    pub fn with_drive_memory(mut self) -> Self {
+        for drive in self.drives.iter_mut().filter(|drive| drive.placement == QueuePlacement::B) {
+            drive.placement = QueuePlacement::AMinus;
+        }
+        self.placement = self.drives.iter().map(|it| it.placement).max().unwrap_or(self.placement);
+        self.refused.retain(|(placement, _)| *placement < self.placement && *placement != QueuePlacement::AMinus);
+        Self { asked: true, ..self }
+    }
+
     /// The placements after ring tests of the drives in turn: a host thread rings for those that have failed, for the
     /// reason given.
     #[must_use]
@@ -144,13 +156,16 @@ impl QueuePlacements {
         let drives: Vec<DrivePlacement> = functions.into_iter().map(choice).collect();
         let none = if gpu.is_ok() { QueuePlacement::BPrime } else { QueuePlacement::D };
         let lowest = drives.iter().map(|choice| choice.placement).max().unwrap_or(none);
-        let reason = |placement| match (&gpu, placement) {
+        let reason = |placement| {
+            match (&gpu, placement) {
             (Err(why), _) => why.clone(),
             (Ok(_), QueuePlacement::A | QueuePlacement::AMinus) => {
-                "built for drives that a GPU plays alone (an address with gpu=)".to_owned()
+                "taken by themselves for drives that a GPU plays (an address with gpu=) alone; physical drives take A⁻ where it is asked for"
+                    .to_owned()
             }
             (Ok(_), QueuePlacement::B) => "unproven on hardware; DoorbellAccess::Best tries it".to_owned(),
             (Ok(_), _) => "the drives are software, with doorbells in memory that the GPU reaches itself".to_owned(),
+        }
         };
         let taken = |placement| drives.iter().any(|choice| choice.placement == placement);
         let refused = QueuePlacement::ALL.into_iter().filter(|&placement| placement < lowest && !taken(placement));
@@ -247,7 +262,7 @@ mod tests {
         let soft: Arc<SoftController> = SoftController::builder().name("emulated:a").stepped().build().unwrap();
         let (soft, card): (&dyn Function, &dyn Function) = (&*soft, &Card);
         let gpu = Ok("NVIDIA H200");
-        let unproven = "not A, A⁻: built for drives that a GPU plays alone (an address with gpu=); not B: unproven on hardware; DoorbellAccess::Best tries it";
+        let unproven = "not A, A⁻: taken by themselves for drives that a GPU plays (an address with gpu=) alone; physical drives take A⁻ where it is asked for; not B: unproven on hardware; DoorbellAccess::Best tries it";
         let soft_only = format!(
             "NVIDIA H200, placement C: rings and doorbells in pinned memory, drives in software; {unproven}; not B′: the drives are \
              software, with doorbells in memory that the GPU reaches itself"
@@ -285,6 +300,13 @@ mod tests {
         assert_eq!(tested.drives[1].placement, QueuePlacement::BPrime);
         let text = tested.to_string();
         assert!(text.contains("0000:01:00.0 on B′") && text.contains("not B: no answer"), "{text}");
+        // In memory of the GPU that the caller gave, the card has A⁻, and B′ where the test fails there.
+        let given = asked(DoorbellAccess::Best).with_drive_memory();
+        let placements = given.drives.iter().map(|choice| choice.placement).collect::<Vec<_>>();
+        assert_eq!((placements, given.asked), (vec![QueuePlacement::C, QueuePlacement::AMinus], true));
+        assert!(!given.to_string().contains("not A⁻"), "{given}");
+        let failed = given.after_tests(&[None, Some("no answer".to_owned())]);
+        assert_eq!(failed.drives[1].placement, QueuePlacement::BPrime);
         let none = choose(Err("libcuda cannot be found"), &[soft, card]);
         assert_eq!(
             none.to_string(),

@@ -112,7 +112,7 @@ impl GpuExecutor {
         let unfollowing = (options.overlay_bytes == 0).then(|| store.refuse_updates());
         let located = store.tables();
         let kernels = Arc::new(Kernels::load(&gpu)?);
-        let ring_refusals = ring_refusals(&kernels, &store, options.doorbells)?;
+        let ring_refusals = ring_refusals(&kernels, &store, &options)?;
         if options.merging == ReadMerging::Measured {
             store.watch()?;
             let timeout = options.timeout.unwrap_or(store.timeout());
@@ -243,8 +243,9 @@ impl GpuExecutor {
         let members = self.inner.store.drives().iter().flatten();
         let functions = members.map(|member| &**member.controller().function());
         let options = &self.inner.options;
-        QueuePlacements::choose(Ok(&self.inner.gpu), functions, options.doorbells, options.queue_memory)
-            .after_tests(&self.inner.ring_refusals)
+        let chosen = QueuePlacements::choose(Ok(&self.inner.gpu), functions, options.doorbells, options.queue_memory);
+        let chosen = if options.drive_memory.is_some() { chosen.with_drive_memory() } else { chosen };
+        chosen.after_tests(&self.inner.ring_refusals)
     }
 
     /// What the cache has done so far; `None`: there is no cache. It copies from GPU memory, which waits for what was

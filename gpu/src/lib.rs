@@ -72,4 +72,7 @@ pub use scales::ResidentScales;
 pub use slot::GpuSlot;
 pub use ticket::Ticket;
 pub use warm::{GpuPinned, GpuWarmed};
-pub use warprow_gpu_queues::{DoorbellAccess, Gpu, MemoryPlacement, QueuePlacement, QueuePlacements};
+pub use warprow_gpu_queues::{
+    DoorbellAccess, Gpu, Keeper, KeeperError, KeptGpuMemory, KeptMemoryError, MemoryPlacement, QueuePlacement,
+    QueuePlacements,
+};

@@ -1,9 +1,10 @@
 //! How look-ups run on a GPU.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use warprow_gpu_queues::{DoorbellAccess, MemoryPlacement};
+use warprow_gpu_queues::{DoorbellAccess, DriveWritable, MemoryPlacement};
 use warprow_lookup::{CounterOptions, ReadMerging};
 
 use crate::ablations::Ablations;
@@ -84,6 +85,11 @@ pub struct GpuOptions {
     /// Which memory rings and landing areas of the queues lie in: by default GPU memory on drives that a GPU plays, and
     /// pinned memory on all others.
     pub queue_memory: MemoryPlacement,
+    /// Memory of the executor's GPU for completion queues and landing areas of physical drives (placement A⁻), kept by a keeper:
+    /// [`KeptGpuMemory`](crate::KeptGpuMemory). Unproven on a real GPU (docs/gpu-rings.md). It wants
+    /// [`DoorbellAccess::Registers`](crate::DoorbellAccess::Registers), with which a drive that fails its ring test in this memory is an
+    /// error; or [`DoorbellAccess::Best`](crate::DoorbellAccess::Best), with which such a drive gets placement B′. `None`: none.
+    pub drive_memory: Option<Arc<dyn DriveWritable>>,
     /// Bytes of GPU memory for a cache: rows on drives that look-ups have read lie there, and later look-ups find them,
     /// until others take their places. It serves what no count foretells; rows that are known to be hot are better kept
     /// by `hbm_bytes`. Tables whose rows have equal lengths share lines, but for those that have `cache_shares`. 0: no row is
@@ -166,6 +172,7 @@ impl Default for GpuOptions {
             overlay_bytes: 0,
             doorbells: DoorbellAccess::default(),
             queue_memory: MemoryPlacement::default(),
+            drive_memory: None,
             cache_bytes: 0,
             cache_shares: Vec::new(),
             cache_batch_rows: 262_144,
@@ -291,6 +298,12 @@ impl GpuOptions {
     #[must_use]
     pub fn with_queue_memory(self, memory: MemoryPlacement) -> Self {
         Self { queue_memory: memory, ..self }
+    }
+
+    /// Puts completion queues and landing areas of physical drives into this memory of the executor's GPU.
+    #[must_use]
+    pub fn with_drive_memory(self, memory: Arc<dyn DriveWritable>) -> Self {
+        Self { drive_memory: Some(memory), ..self }
     }
 
     /// Sets aside so many bytes of GPU memory for a cache of rows that look-ups have read from drives.

@@ -1,18 +1,25 @@
 //! Ring tests before a GPU stores to doorbell registers of a store's drives.
 
-use warprow_gpu_queues::{DoorbellAccess, RingTest};
+use warprow_gpu_queues::{DoorbellAccess, MemoryPlacement, RingTest};
 use warprow_kernels::Kernels;
 use warprow_store::view::StoreView;
 
 use crate::error::GpuError;
+use crate::options::GpuOptions;
 
-/// Tests each drive whose doorbells are registers, if the GPU is to store to those. For each drive in turn the reason
-/// why it had better not; an error if `doorbells` leaves no choice.
+/// Tests each drive whose doorbells are registers, if the GPU is to store to those, with its completions and rows in the
+/// memory that the options name. For each drive in turn the reason why it had better not; an error if the options leave no
+/// choice.
 pub(crate) fn ring_refusals(
     kernels: &Kernels,
     store: &StoreView,
-    doorbells: DoorbellAccess,
+    options: &GpuOptions,
 ) -> Result<Vec<Option<String>>, GpuError> {
+    let doorbells = options.doorbells;
+    if options.drive_memory.is_some() && !doorbells.wants_registers() {
+        let why = "GpuOptions::drive_memory wants the GPU to store to the drives' doorbells: ask for DoorbellAccess::Registers or Best";
+        return Err(GpuError::Unsupported(why.to_owned()));
+    }
     let mut refusals = Vec::new();
     for member in store.drives().iter().flatten() {
         let is_tested = doorbells.wants_registers() && member.controller().function().doorbell_memory().is_none();
@@ -20,7 +27,15 @@ pub(crate) fn ring_refusals(
             refusals.push(None);
             continue;
         }
-        let test = RingTest::new((member.controller().clone(), member.namespace().clone()), doorbells);
+        let drive = (member.controller().clone(), member.namespace().clone());
+        let test = match &options.drive_memory {
+            Some(_) => RingTest {
+                memory: MemoryPlacement::Pinned,
+                writable: options.drive_memory.clone(),
+                ..RingTest::new(drive, doorbells)
+            },
+            None => RingTest::new(drive, doorbells),
+        };
         refusals.push(match kernels.test_ring(&test) {
             Ok(report) => {
                 tracing::info!(drive = %member.controller().name(), ?report, "the GPU rings the doorbells of the drive");

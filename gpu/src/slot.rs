@@ -227,7 +227,7 @@ impl State {
                 doorbells: plan.attached.options.doorbells,
                 memory: plan.attached.options.queue_memory,
                 host_doorbells: plan.attached.ring_refusals.iter().map(Option::is_some).collect(),
-                writable: None,
+                writable: plan.attached.options.drive_memory.clone(),
             };
             for _ in 0..plan.attached.options.queue_sets {
                 sets.push(QueueSet::new(gpu, &drives, &options, gate.clone())?);

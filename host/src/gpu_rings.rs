@@ -133,17 +133,58 @@ impl Machine {
 
     /// Who could give drives the GPU's memory as their target.
     fn peer_memory(&self, module: &Module) -> Finding {
-        let is_loaded = |name: &&str| self.path(&format!("/sys/module/{name}")).is_dir();
-        let mut ways: Vec<_> = ["gdrdrv", "nvidia_peermem"].into_iter().filter(is_loaded).map(str::to_owned).collect();
+        let check = "gpu-memory";
+        if self.path("/sys/module/gdrdrv").is_dir() {
+            return self.gdrdrv(check);
+        }
+        let mut ways = Vec::new();
+        if self.path("/sys/module/nvidia_peermem").is_dir() {
+            ways.push("nvidia_peermem");
+        }
         if module.version[..] >= MAPS_DMA_BUFS[..] {
-            ways.push("dma-bufs that processes can map".to_owned());
+            ways.push("dma-bufs that processes can map");
         }
         let found = match ways.is_empty() {
             true => "GPU memory as a drive's target: neither gdrdrv nor nvidia_peermem is loaded, and the driver is older than R610".to_owned(),
-            false => format!("GPU memory as a drive's target: there is {}", ways.join(", ")),
+            false => format!("GPU memory as a drive's target: there is {}, which Warprow does not use, and no gdrdrv", ways.join(", ")),
         };
-        let advice = "nothing provides a real GPU's memory to drives yet: see docs/gpu-rings.md, \"Completions and rows in GPU memory\"";
-        Finding::new("gpu-memory", Verdict::Unproven, found).advice(advice)
+        Finding::new(check, Verdict::Unproven, found).advice(
+            "placement A⁻ wants the module gdrdrv of NVIDIA's GDRCopy 2.5 or later: see docs/gpu-rings.md, \"Completions and rows in GPU memory\"",
+        )
+    }
+
+    /// Whether the module gdrdrv pins as placement A⁻ wants it.
+    fn gdrdrv(&self, check: &'static str) -> Finding {
+        let parameters = self.text("/proc/driver/gdrdrv/params").unwrap_or_default();
+        let value = |name: &str| {
+            let mut lines = parameters.lines().filter_map(|line| line.split_once(':'));
+            lines.find(|(line, _)| *line == name).map(|(_, value)| value.trim().to_owned())
+        };
+        let version = value("Version").or_else(|| self.text("/sys/module/gdrdrv/version"));
+        let version = version.map(|version| format!(" {version}")).unwrap_or_default();
+        let found = |what: &str| format!("GPU memory as a drive's target: gdrdrv{version} {what}");
+        if value("Use persistent mapping").as_deref() == Some("no") {
+            return Finding::new(check, Verdict::Unproven, found("does not pin persistently, and is not used")).advice(
+                "load gdrdrv without use_persistent_mapping=0, built against an NVIDIA driver that can, 580 or later",
+            );
+        }
+        let file = self.path("/dev/gdrdrv");
+        if !file.exists() {
+            return Finding::new(check, Verdict::Unproven, found("is loaded, and there is no /dev/gdrdrv"))
+                .advice("make the device file, as GDRCopy's service does")
+                .command("sudo mknod -m 666 /dev/gdrdrv c $(grep gdrdrv /proc/devices | cut -d' ' -f1) 0");
+        }
+        if !may_use(&file) {
+            return Finding::new(check, Verdict::Unproven, found("is loaded, and this user may not open /dev/gdrdrv"))
+                .command("sudo chmod 666 /dev/gdrdrv");
+        }
+        Finding::new(
+            check,
+            Verdict::Unproven,
+            found("is there; no physical drive has written to a real GPU's memory yet"),
+        )
+        .advice("the ring test says whether a drive's writes arrive")
+        .command("warprow gpu-rings ADDRESS --placement a-minus")
     }
 
     fn drive_group(&self, drive: &PciFunction) -> Finding {

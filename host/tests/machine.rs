@@ -342,11 +342,17 @@ fn facts_of_a_drive_and_a_gpu() {
     // Who could lend the GPU's memory.
     let told = fact("gpu-memory");
     assert!(told.0 == Verdict::Unproven && told.1.contains("older than R610"), "{told:?}");
-    machine.folder("sys/module/gdrdrv");
-    assert!(fact("gpu-memory").1.contains("there is gdrdrv"));
     machine
         .write("proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  610.10.01  R\n");
     assert!(fact("gpu-memory").1.contains("dma-bufs that processes can map"));
+    machine.folder("sys/module/gdrdrv");
+    assert!(fact("gpu-memory").1.contains("gdrdrv is loaded, and there is no /dev/gdrdrv"));
+    machine.write("dev/gdrdrv", "");
+    machine.write("proc/driver/gdrdrv/params", "Version: 2.6\nUse persistent mapping: yes\n");
+    let told = fact("gpu-memory");
+    assert!(told.0 == Verdict::Unproven && told.1.contains("gdrdrv 2.6 is there"), "{told:?}");
+    machine.write("proc/driver/gdrdrv/params", "Version: 2.6\nUse persistent mapping: no\n");
+    assert!(fact("gpu-memory").1.contains("gdrdrv 2.6 does not pin persistently"));
     machine.write("sys/module/nvidia_uvm/parameters/uvm_enable_va_space_mm", "0\n");
     warns("gpu-process-end", "uvm_enable_va_space_mm=0", "load nvidia_uvm without");
     fs::remove_file(machine.path("sys/bus/pci/devices/0000:03:00.0/iommu_group/type")).unwrap();

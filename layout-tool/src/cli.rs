@@ -3,8 +3,8 @@
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bind, convert, demo, devices, doctor, export, format, generations, gpu_rings, incremental, inspect, load, lookup,
-    membership, pass, plan, repair, rerank, scrub, serve, update, verify,
+    bind, convert, demo, devices, doctor, export, format, generations, gpu_rings, incremental, inspect, keeper, load,
+    lookup, membership, pass, plan, repair, rerank, scrub, serve, update, verify,
 };
 use crate::wait;
 
@@ -65,6 +65,9 @@ pub enum Command {
     Doctor(doctor::DoctorArgs),
     Devices(devices::DevicesArgs),
     GpuRings(gpu_rings::GpuRingsArgs),
+    /// Keep memory of a GPU while a drive may write to it; other commands start this themselves
+    #[command(hide = true)]
+    Keeper,
     Bind(bind::BindArgs),
     Unbind(bind::UnbindArgs),
 }
@@ -113,6 +116,7 @@ impl Command {
             Self::Doctor(_) => "doctor",
             Self::Devices(_) => "devices",
             Self::GpuRings(_) => "gpu-rings",
+            Self::Keeper => keeper::NAME,
             Self::Bind(_) => "bind",
             Self::Unbind(_) => "unbind",
         }

@@ -72,6 +72,10 @@ pub fn run(args: impl IntoIterator<Item = OsString>) -> u8 {
 }
 
 fn execute(cli: Cli) -> Result<CommandOutput, Failure> {
+    // A keeper has no descriptors but its own.
+    if let Command::Keeper = cli.command {
+        return commands::keeper::run();
+    }
     let caught = |error: io::Error| Failure::new(Class::Resources, "", format!("signals cannot be caught: {error}"));
     let interrupt = interrupt::Interrupt::install().map_err(caught)?;
     let context = Context { screen: screen::Screen::new(cli.quiet), interrupt, json: cli.json };
@@ -106,6 +110,7 @@ fn dispatch(command: &Command, context: &Context) -> Result<CommandOutput, Failu
         Command::Doctor(args) => commands::doctor::run(args, context),
         Command::Devices(args) => commands::devices::run(args, context),
         Command::GpuRings(args) => commands::gpu_rings::run(args, context),
+        Command::Keeper => commands::keeper::run(),
         Command::Bind(args) => commands::bind::bind(args, context),
         Command::Unbind(args) => commands::bind::unbind(args, context),
     }

@@ -7,14 +7,15 @@ use serde_json::{Value, json};
 use warprow_dma::SystemClock;
 use warprow_driver::{Controller, ControllerOptions, Namespace, ResetKind};
 use warprow_gpu_queues::{
-    DoorbellAccess, Gpu, GpuQueueError, MemoryPlacement, QueuePlacement, RingTest, RingTestError, RingTestReport,
+    DoorbellAccess, DriveWritable, Gdrdrv, GdrdrvError, Gpu, GpuQueueError, Keeper, KeeperError, KeptGpuMemory,
+    KeptMemoryError, MemoryPlacement, QueuePlacement, RingTest, RingTestError, RingTestReport,
 };
 use warprow_host::doctor::{Finding, Verdict};
 use warprow_host::{Machine, PciAddress};
 use warprow_kernels::{KernelError, Kernels};
 use warprow_store::{CreateDrive, Device, DriveAddress, StoreError};
 
-use super::{CommandOutput, Context, MachineArgs};
+use super::{CommandOutput, Context, MachineArgs, keeper};
 use crate::failure::{Class, Failure, chain};
 use crate::report::printable;
 
@@ -29,7 +30,8 @@ const QUEUE_PAIRS: u16 = 4;
 /// with the reason, and so are the facts that decide. The drive is reset; nothing on it changes.
 /// The placements:
 ///   A    rings and landing areas in GPU memory, doorbells rung by the GPU
-///   A⁻   completion queues and landing areas in GPU memory, doorbells rung by the GPU
+///   A⁻   completion queues and landing areas in GPU memory, doorbells rung by the GPU; of a
+///        physical drive by gdrdrv (NVIDIA's GDRCopy), with a second process that keeps the memory
 ///   B    rings in pinned memory, doorbells of the device rung by the GPU
 ///   B′   rings in pinned memory, doorbells rung by a host thread for the GPU
 ///   C    rings and doorbells in pinned memory, for drives in software
@@ -102,12 +104,14 @@ pub(crate) fn run(args: &GpuRingsArgs, context: &Context) -> Result<CommandOutpu
     if !machine.is_this() {
         return copy_of_a_machine(&machine, &address);
     }
+    // Before CUDA: a keeper inherits no descriptor of NVIDIA's driver.
+    let keeper = (pci(&address).is_some() && wants_kept_memory(args)).then(keeper::start);
     let gpu = Gpu::open(args.gpu).map_err(|error| without_gpu(&error))?;
     let kernels = Kernels::load(&gpu).map_err(|error| without_kernels(&error))?;
     let drive = OpenDrive::new(&address)?;
     context.interrupt.check()?;
     let spinner = context.screen.spinner("testing rings");
-    let tested = tests_of(args, &drive, &kernels);
+    let tested = tests_of(args, &drive, &kernels, &mut KeptMemory { gpu: &gpu, keeper });
     spinner.finish_and_clear();
     // It was only read from: what a failed shutdown could lose was lost before.
     let _ = drive.controller.shutdown();
@@ -118,6 +122,26 @@ pub(crate) fn run(args: &GpuRingsArgs, context: &Context) -> Result<CommandOutpu
     let mut done = CommandOutput::new(report.text(), report.json())?;
     done.failure = report.failure();
     Ok(done)
+}
+
+/// Whether a physical drive is tested with completions and rows in the GPU's memory.
+fn wants_kept_memory(args: &GpuRingsArgs) -> bool {
+    args.placement.map_or_else(Gdrdrv::is_there, |asked| asked == AskedPlacement::AMinus)
+}
+
+/// Memory of the GPU that a physical drive may write to, for one test.
+struct KeptMemory<'a> {
+    gpu: &'a Arc<Gpu>,
+    keeper: Option<Result<Arc<Keeper>, KeeperError>>,
+}
+
+impl KeptMemory<'_> {
+    /// The memory. Its keeper ends with it.
+    fn take(&mut self) -> Result<Arc<dyn DriveWritable>, KeptMemoryError> {
+        // Where none was started, there was no gdrdrv when the command began.
+        let keeper = self.keeper.take().ok_or(GdrdrvError::Absent)??;
+        Ok(Arc::new(KeptGpuMemory::new(self.gpu, keeper)?))
+    }
 }
 
 /// The facts alone: drives and GPUs of another machine cannot be asked.
@@ -181,15 +205,20 @@ impl OpenDrive {
                 (QueuePlacement::C, Memory, MemoryPlacement::Pinned),
                 thread,
             ],
-            false => vec![(QueuePlacement::B, Registers, MemoryPlacement::Pinned), thread],
+            false => vec![
+                // The completion queue and the landing area lie in memory that a keeper keeps, all else is pinned.
+                (QueuePlacement::AMinus, Registers, MemoryPlacement::Pinned),
+                (QueuePlacement::B, Registers, MemoryPlacement::Pinned),
+                thread,
+            ],
         }
     }
 
     /// Why the drive cannot have a placement, whatever the GPU does.
     fn refusal(&self, asked: AskedPlacement) -> Option<&'static str> {
         match asked {
-            AskedPlacement::A | AskedPlacement::AMinus if !self.has_memory_doorbells => Some(
-                "nothing provides a real GPU's memory to drives yet: docs/gpu-rings.md, \"Completions and rows in GPU memory\"",
+            AskedPlacement::A if !self.has_memory_doorbells => Some(
+                "physical drives read submission queues in memory of the host alone: docs/gpu-rings.md, placement A⁻",
             ),
             AskedPlacement::B if self.has_memory_doorbells => {
                 Some("the drive is software, with doorbells in memory that the GPU reaches itself: placement C")
@@ -202,13 +231,17 @@ impl OpenDrive {
     /// Why a placement is not tried unless it is asked for.
     fn reserve(&self, placement: QueuePlacement) -> Option<&'static str> {
         let in_gpu_memory = [QueuePlacement::A, QueuePlacement::AMinus].contains(&placement);
+        if placement == QueuePlacement::AMinus && !self.has_memory_doorbells {
+            return (!Gdrdrv::is_there())
+                .then_some("there is no /dev/gdrdrv (NVIDIA's GDRCopy), by which drives reach the GPU's memory; --placement says more");
+        }
         (in_gpu_memory && !self.favours_gpu_memory)
             .then_some("the drive reaches GPU memory by way of the host; --placement tests it all the same")
     }
 }
 
 /// Tests placements until one passes.
-fn tests_of(args: &GpuRingsArgs, drive: &OpenDrive, kernels: &Kernels) -> Vec<Tested> {
+fn tests_of(args: &GpuRingsArgs, drive: &OpenDrive, kernels: &Kernels, kept: &mut KeptMemory<'_>) -> Vec<Tested> {
     let mut tested = Vec::new();
     for (placement, doorbells, memory) in drive.rungs() {
         let is_tried = match args.placement {
@@ -219,7 +252,11 @@ fn tests_of(args: &GpuRingsArgs, drive: &OpenDrive, kernels: &Kernels) -> Vec<Te
             continue;
         }
         let test = RingTest { memory, ..RingTest::new((drive.controller.clone(), drive.namespace.clone()), doorbells) };
-        let result = kernels.test_ring(&test);
+        let is_kept = placement == QueuePlacement::AMinus && !drive.has_memory_doorbells;
+        let writable = is_kept.then(|| kept.take()).transpose();
+        let result = writable
+            .map_err(|error| RingTestError::from(GpuQueueError::from(error)))
+            .and_then(|writable| kernels.test_ring(&RingTest { writable, ..test }));
         let passed = result.is_ok();
         tested.push(Tested { placement, result });
         if passed {
@@ -262,7 +299,8 @@ impl Report<'_> {
 
     /// Whether only substitutes have shown that the placement that was taken works.
     fn is_unproven(&self) -> bool {
-        self.taken().is_some_and(|(placement, _)| placement == QueuePlacement::B && self.drive.has_registers())
+        let by_gpu = [QueuePlacement::AMinus, QueuePlacement::B];
+        self.taken().is_some_and(|(placement, _)| by_gpu.contains(&placement) && self.drive.has_registers())
     }
 
     /// Each placement that is better than the one that was taken, with the reason.
@@ -352,9 +390,9 @@ impl Report<'_> {
         let error = self.tested.iter().rev().find_map(|it| it.result.as_ref().err())?;
         let class = match error {
             RingTestError::Content { .. } => Class::Mismatch,
-            RingTestError::Queues(GpuQueueError::DoorbellRegisters { .. } | GpuQueueError::Unsupported(_)) => {
-                Class::Refused
-            }
+            RingTestError::Queues(
+                GpuQueueError::DoorbellRegisters { .. } | GpuQueueError::KeptMemory(_) | GpuQueueError::Unsupported(_),
+            ) => Class::Refused,
             RingTestError::Queues(_) | RingTestError::Running(_) => Class::Resources,
             _ => Class::Drive,
         };

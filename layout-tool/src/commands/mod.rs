@@ -14,6 +14,7 @@ pub mod generations;
 pub mod gpu_rings;
 pub mod incremental;
 pub mod inspect;
+pub(crate) mod keeper;
 pub mod load;
 pub mod lookup;
 mod machine_args;
