@@ -12,6 +12,7 @@
 #     --vfio WAY      what the user may open: type1 (default), the functions' groups; iommufd, their own files and /dev/iommu, with
 #                     WARPROW_VFIO to say so; both. In $GUEST_VFIO. The latter two need WARPROW_GUEST_KERNEL
 #     --init FILE     the guest's first process (default: init, beside this script)
+#     --modules FOLDER  kernel modules for the guest (gdrdrv.sh)
 #     --qemu ARG      one more argument for QEMU; repeatable
 #     --limit S       seconds the binary may run (default 60); the boot gets 30 more
 #     --cpus N        virtual processors (default 1)
@@ -19,7 +20,7 @@
 #     --memlock KIB   RLIMIT_MEMLOCK of the binary (default 65536)
 #
 # Exit code: the binary's own (137: it ran into the limit); 77: the tier cannot run here; 2: wrong usage;
-# 120, 121: the guest could not be prepared;
+# 120, 121, 124: the guest could not be prepared;
 # 123: Linux's driver read other content than the test left in /tmp/expect (see init); 125: the guest ended twice without reporting any code.
 # WARPROW_GUEST_ACCEL=tcg|kvm overrides the choice of accelerator; WARPROW_GUEST_KERNEL is a folder with another kernel (kernel.sh).
 set -euo pipefail
@@ -30,13 +31,14 @@ usage() {
     exit 2
 }
 
-drives=() extra=() keep=() init=$here/init limit=60 cpus=1 memory=512 memlock=65536 vfio=type1
+drives=() extra=() keep=() init=$here/init modules= limit=60 cpus=1 memory=512 memlock=65536 vfio=type1
 while [[ ${1:-} == --* ]]; do
     [ $# -ge 2 ] || usage
     case $1 in
         --drive) drives+=("$2") ;;
         --keep) keep+=("$2") ;;
         --init) init=$2 ;;
+        --modules) modules=$2 ;;
         --qemu) extra+=("$2") ;;
         --limit) limit=$2 ;;
         --cpus) cpus=$2 ;;
@@ -72,6 +74,10 @@ mkdir "$work/top"
 cp "$init" "$work/top/init"
 chmod +x "$work/top/init"
 cp "$binary" "$work/top/test"
+if [ -n "$modules" ]; then
+    mkdir "$work/top/modules"
+    cp "$modules"/*.ko "$work/top/modules"
+fi
 # The guest has no libraries of its own; a binary that is linked to some brings them, with the loader, at the paths of this machine.
 for library in $(ldd "$binary" 2>/dev/null | grep -o '/[^ ]*' || true); do
     mkdir -p "$work/top$(dirname "$library")"

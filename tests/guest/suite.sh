@@ -4,6 +4,7 @@
 # WARPROW_GUEST_PACKAGES is what cargo builds the three programs with (`--workspace --tests`: with the features that
 # `cargo test --workspace` has compiled everything with).
 # WARPROW_GUEST_KILLS is how many processes are killed while their kernels drive a queue, for each placement (default 10).
+# WARPROW_GDRCOPY names a checkout of NVIDIA's GDRCopy, whose module then pins memory in one more guest (gdrdrv.sh).
 #
 #   suite.sh           through the functions' groups in a type 1 container: nine guests
 #   suite.sh iommufd   through the functions' own files and /dev/iommu, and through both: nine guests, of a kernel that has
@@ -96,6 +97,19 @@ if command -v "${CXX:-c++}" >/dev/null 2>&1; then
     # Only type 1 maps memory of other devices.
     [ "$way" != type1 ] || guest 'memory that a keeper keeps' --limit 300 --drive 64M,addr=8.0,slow=262144 "${peer[@]}" \
         "$gpu" kept 0000:00:08.0 2
+    # The real gdrdrv, where its sources are. (Its module is built for the kernel of Debian's.)
+    if [ "$way" = type1 ] && [ -z "${WARPROW_GUEST_KERNEL:-}" ]; then
+        code=0
+        modules=$("$here/gdrdrv.sh") || code=$?
+        case $code in
+            0)
+                guest 'memory that the real gdrdrv pins' --limit 300 --modules "$modules" \
+                    --drive 64M,addr=8.0 --drive 64M,addr=9.0,slow=262144 "${peer[@]}" "$gpu" gdrdrv 0000:00:08.0 0000:00:09.0 2
+                ;;
+            77) ;;
+            *) failed=1 ;;
+        esac
+    fi
 else
     echo 'skipped: guests in which kernels drive queues need a C++ compiler (c++ or $CXX)'
 fi

@@ -19,7 +19,8 @@ use warprow_vfio::{Keeper, VfioFunction, keep};
 
 use crate::deaths::open;
 use crate::peer::PeerMemory;
-use crate::scene::{IDS, PATIENCE, Placement, Scene};
+use crate::pinned::{NextOwner, PinnedMemory};
+use crate::scene::{IDS, PATIENCE, Placement, Scene, Written};
 
 const SEED: u64 = 20;
 /// How long the drive goes on with what it has taken up, if nobody stops it.
@@ -51,13 +52,41 @@ impl End {
     }
 }
 
+/// Who plays the driver of the peer's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lender {
+    /// This test, by a socket: the memory is free when nobody has its other end open.
+    Socket,
+    /// The real gdrdrv over a kernel module of ours: the memory is free when it is no longer pinned.
+    Gdrdrv,
+}
+
+impl Lender {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Socket => "socket",
+            Self::Gdrdrv => "gdrdrv",
+        }
+    }
+
+    fn placement(self) -> Placement {
+        match self {
+            Self::Socket => Placement::Peer,
+            Self::Gdrdrv => Placement::Pinned,
+        }
+    }
+}
+
 /// The keeper's process: `guest-gpu keeper`.
 pub(crate) fn keeper() -> Result<()> {
     Ok(keep(std::io::stdin().as_fd().try_clone_to_owned()?)?)
 }
 
-/// The process that is killed: `guest-gpu borrower ADDRESS END`. Its standard input is the socket by which it has the peer's BAR.
-pub(crate) fn borrower(shim: &mut Shim, address: &str, end: &str) -> Result<()> {
+/// The process that is killed: `guest-gpu borrower ADDRESS END LENDER`. Its standard input is the socket by which it has the peer's BAR,
+/// if it is not gdrdrv that lends it.
+pub(crate) fn borrower(shim: &mut Shim, address: &str, end: &str, lender: &str) -> Result<()> {
+    let lender =
+        [Lender::Socket, Lender::Gdrdrv].into_iter().find(|it| it.name() == lender).context("another lender")?;
     let end = End::ALL.into_iter().find(|it| it.name() == end).context("another end")?;
     let (function, lease) = (VfioFunction::open(address)?, std::io::stdin());
     // The lender has the drive open too: no end of this process closes it.
@@ -65,9 +94,15 @@ pub(crate) fn borrower(shim: &mut Shim, address: &str, end: &str) -> Result<()> 
     let mut program = Command::new(std::env::current_exe()?);
     program.arg("keeper");
     let keeper = (end != End::Unkept).then(|| Keeper::start(program)).transpose()?.map(Arc::new);
-    let hold = keeper.as_ref().map(|keeper| keeper.hold(&function, &[lease.as_fd()])).transpose()?;
+    // Memory that gdrdrv lends is kept when a queue is made in it.
+    let by_hand = keeper.as_ref().filter(|_| lender == Lender::Socket);
+    let hold = by_hand.map(|keeper| keeper.hold(&function, &[lease.as_fd()])).transpose()?;
     let mut scene = Scene::found(SEED, vec![function])?;
-    let mut queues = scene.queues(Placement::Peer, 4, PATIENCE)?;
+    let written = match lender {
+        Lender::Socket => Written::Bar(PeerMemory::new()?),
+        Lender::Gdrdrv => Written::Pinned(PinnedMemory::new(keeper.clone())?),
+    };
+    let mut queues = scene.queues_in(lender.placement(), 4, PATIENCE, written)?;
     scene.whole(shim, &mut queues, IDS)?;
     if end == End::Clean {
         drop((queues, hold, keeper));
@@ -108,16 +143,16 @@ fn say(what: &str) -> Result<()> {
 
 /// Ends so many processes while a slow drive writes to the peer's BAR for them. Where the memory is kept, its next owner finds every byte as it
 /// left it; where it is not, the drive writes into the next owner's memory. The drive's content is unchanged in any case.
-pub(crate) fn ended(end: End, kills: u64, shim: &mut Shim, address: &str) -> Result<()> {
+pub(crate) fn ended(end: End, lender: Lender, kills: u64, shim: &mut Shim, address: &str) -> Result<()> {
     let mut scene = Scene::new(SEED, vec![VfioFunction::open(address)?])?;
     let mut broken = 0;
     for round in 0..kills {
         scene.drives.clear();
-        let intact = one(end, round, address).with_context(|| format!("round {round}"))?;
+        let intact = one(end, lender, round, address).with_context(|| format!("round {round}"))?;
         broken += u64::from(!intact);
         scene.drives = Scene::found(SEED, vec![open(address)?])?.drives;
         scene.assert_unchanged()?;
-        let mut queues = scene.queues(Placement::Peer, 2, PATIENCE)?;
+        let mut queues = scene.queues(lender.placement(), 2, PATIENCE)?;
         scene.whole(shim, &mut queues, IDS)?;
     }
     if end == End::Unkept {
@@ -130,10 +165,10 @@ pub(crate) fn ended(end: End, kills: u64, shim: &mut Shim, address: &str) -> Res
 }
 
 /// One round. Whether the peer's next owner found its memory as it had left it.
-fn one(end: End, round: u64, address: &str) -> Result<bool> {
+fn one(end: End, lender: Lender, round: u64, address: &str) -> Result<bool> {
     let (ours, theirs) = UnixStream::pair()?;
     let mut borrower = Command::new(std::env::current_exe()?);
-    borrower.args(["borrower", address, end.name()]).stdin(OwnedFd::from(theirs)).stdout(Stdio::piped());
+    borrower.args(["borrower", address, end.name(), lender.name()]).stdin(OwnedFd::from(theirs)).stdout(Stdio::piped());
     let mut child = borrower.spawn()?;
     // It holds the other end of the socket.
     drop(borrower);
@@ -149,13 +184,24 @@ fn one(end: End, round: u64, address: &str) -> Result<bool> {
         }
     };
     ours.set_read_timeout(Some(PATIENCE))?;
-    let rest = std::io::Read::read(&mut &ours, &mut [0; 1]).context("waiting for the peer's memory to be free")?;
-    ensure!(rest == 0, "the borrower said more than was asked");
-    // The BAR's next owner fills it with canaries.
-    let next = PeerMemory::new()?;
-    child.wait()?;
-    std::thread::sleep(TAIL);
-    let intact = next.assert_canaries().is_ok();
+    // The memory's next owner fills it with canaries.
+    let intact = match lender {
+        Lender::Socket => {
+            let rest =
+                std::io::Read::read(&mut &ours, &mut [0; 1]).context("waiting for the peer's memory to be free")?;
+            ensure!(rest == 0, "the borrower said more than was asked");
+            let next = PeerMemory::new()?;
+            child.wait()?;
+            std::thread::sleep(TAIL);
+            next.assert_canaries().is_ok()
+        }
+        Lender::Gdrdrv => {
+            let next = NextOwner::new().context("waiting for the memory to be unpinned")?;
+            child.wait()?;
+            std::thread::sleep(TAIL);
+            next.is_untouched()
+        }
+    };
     drop(drive);
     Ok(intact)
 }

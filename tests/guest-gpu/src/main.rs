@@ -8,6 +8,7 @@ mod kept;
 mod lookups;
 mod memory_space;
 mod peer;
+mod pinned;
 mod planted;
 mod pulled;
 mod resets;
@@ -26,7 +27,7 @@ use warprow_simt::shim::Shim;
 use warprow_vfio::{VfioFunction, VfioInterface};
 use warprow_vfio_user::VfioUserFunction;
 
-use crate::kept::End;
+use crate::kept::{End, Lender};
 use crate::pulled::Moment;
 use crate::scene::Placement;
 
@@ -41,18 +42,21 @@ fn main() -> ExitCode {
             kills.parse().context("how many processes to kill").and_then(|kills| deaths(address, kills))
         }
         ["kept", address, kills] => {
-            kills.parse().context("how many processes to end").and_then(|kills| kept(address, kills))
+            kills.parse().context("how many processes to end").and_then(|kills| kept(address, Lender::Socket, kills))
+        }
+        ["gdrdrv", address, slow, kills] => {
+            kills.parse().context("how many processes to end").and_then(|kills| gdrdrv(address, slow, kills))
         }
         ["pulled", ref addresses @ ..] => pulled(addresses),
         ["victim", address, how] => {
             kernels().and_then(|mut shim| deaths::victim(&mut shim, address, how)).map(|()| ExitCode::SUCCESS)
         }
-        ["borrower", address, end] => {
-            kernels().and_then(|mut shim| kept::borrower(&mut shim, address, end)).map(|()| ExitCode::SUCCESS)
+        ["borrower", address, end, lender] => {
+            kernels().and_then(|mut shim| kept::borrower(&mut shim, address, end, lender)).map(|()| ExitCode::SUCCESS)
         }
         ["keeper"] => kept::keeper().map(|()| ExitCode::SUCCESS),
         _ => Err(anyhow::anyhow!(
-            "guest-gpu doorbells ADDRESS | socket PATH | rings ADDRESS SLOW | deaths ADDRESS KILLS | kept ADDRESS KILLS | pulled ADDRESS... WITNESS... | victim ADDRESS registers|peer-first|drive-first | borrower ADDRESS END | keeper"
+            "guest-gpu doorbells ADDRESS | socket PATH | rings ADDRESS SLOW | deaths ADDRESS KILLS | kept ADDRESS KILLS | gdrdrv ADDRESS SLOW KILLS | pulled ADDRESS... WITNESS... | victim ADDRESS registers|peer-first|drive-first | borrower ADDRESS END LENDER | keeper"
         )),
     };
     result.unwrap_or_else(|error| {
@@ -149,8 +153,13 @@ fn deaths(address: &str, kills: u64) -> Result<ExitCode> {
 }
 
 /// Processes that end while a slow drive writes to a peer's memory for them, so many in each way.
-fn kept(address: &str, kills: u64) -> Result<ExitCode> {
+fn kept(address: &str, lender: Lender, kills: u64) -> Result<ExitCode> {
     let (mut shim, mut tally) = (kernels()?, Tally::default());
+    each_end(address, lender, kills, &mut shim, &mut tally);
+    tally.finish()
+}
+
+fn each_end(address: &str, lender: Lender, kills: u64, shim: &mut Shim, tally: &mut Tally) {
     let ways = [
         (End::Unkept, "SIGKILL of a process without a keeper: its drive writes into the next owner's memory"),
         (End::Kept, "SIGKILL of a process with a keeper"),
@@ -158,7 +167,22 @@ fn kept(address: &str, kills: u64) -> Result<ExitCode> {
         (End::Clean, "a process that lets go of its keeper in order"),
     ];
     for (end, name) in ways {
-        tally.run(name, || kept::ended(end, kills, &mut shim, address));
+        tally.run(name, || kept::ended(end, lender, kills, shim, address));
     }
+}
+
+/// Completions and rows in memory that the real gdrdrv pins.
+fn gdrdrv(address: &str, slow: &str, kills: u64) -> Result<ExitCode> {
+    let (mut shim, mut tally) = (kernels()?, Tally::default());
+    let open = || -> Result<Arc<dyn Function>> { Ok(VfioFunction::open(address)?) };
+    tally.run("what gdrdrv refuses", pinned::refusals);
+    tally.run("look-ups, completions and rows in memory that gdrdrv pins (A⁻)", || {
+        lookups::by(Placement::Pinned, &mut shim, &open)
+    });
+    for kind in [ResetKind::Controller, ResetKind::Function] {
+        let name = format!("resets ({kind:?}) while kernels look up (Pinned)");
+        tally.run(&name, || resets::under_look_ups(Placement::Pinned, kind, &mut shim, address));
+    }
+    each_end(slow, Lender::Gdrdrv, kills, &mut shim, &mut tally);
     tally.finish()
 }

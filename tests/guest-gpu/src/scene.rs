@@ -22,6 +22,7 @@ use warprow_simt::world::{Shape, World};
 
 use crate::completions::LateCompletions;
 use crate::peer::PeerMemory;
+use crate::pinned::PinnedMemory;
 
 /// Longer than any command takes on a busy machine that emulates a processor.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,13 +47,15 @@ pub(crate) enum Placement {
     Peer,
     /// The kernels store to doorbells that are memory, which another process serves; all memory is the host's (C).
     Memory,
+    /// As `Peer`, and the real gdrdrv pins the memory, which a keeper keeps (A⁻).
+    Pinned,
 }
 
 impl Placement {
     fn doorbells(self) -> DoorbellAccess {
         match self {
             Self::HostThread => DoorbellAccess::HostThread,
-            Self::Registers | Self::Peer => DoorbellAccess::Registers,
+            Self::Registers | Self::Peer | Self::Pinned => DoorbellAccess::Registers,
             Self::Memory => DoorbellAccess::Memory,
         }
     }
@@ -61,7 +64,7 @@ impl Placement {
     pub(crate) fn doorbell_kind(self) -> u32 {
         match self {
             Self::HostThread | Self::Memory => DOORBELL_MEMORY,
-            Self::Registers | Self::Peer => DOORBELL_MMIO,
+            Self::Registers | Self::Peer | Self::Pinned => DOORBELL_MMIO,
         }
     }
 }
@@ -71,8 +74,42 @@ pub(crate) struct Queues {
     // In the order in which they go.
     pub(crate) set: QueueSet,
     pub(crate) gate: Arc<Gate>,
-    peer: Option<Arc<PeerMemory>>,
+    written: Written,
     launches: Cell<u32>,
+}
+
+/// The memory of another device that drives write to, if they do.
+#[derive(Clone)]
+pub(crate) enum Written {
+    Host,
+    Bar(Arc<PeerMemory>),
+    Pinned(Arc<PinnedMemory>),
+}
+
+impl Written {
+    fn of(placement: Placement) -> Result<Self> {
+        Ok(match placement {
+            Placement::Peer => Self::Bar(PeerMemory::new()?),
+            Placement::Pinned => Self::Pinned(PinnedMemory::kept()?),
+            Placement::HostThread | Placement::Registers | Placement::Memory => Self::Host,
+        })
+    }
+
+    fn writable(&self) -> Option<Arc<dyn DriveWritable>> {
+        match self {
+            Self::Host => None,
+            Self::Bar(peer) => Some(peer.clone()),
+            Self::Pinned(pinned) => Some(pinned.clone()),
+        }
+    }
+
+    fn assert_canaries(&self) -> Result<()> {
+        match self {
+            Self::Host => Ok(()),
+            Self::Bar(peer) => peer.assert_canaries(),
+            Self::Pinned(pinned) => pinned.assert_canaries(),
+        }
+    }
 }
 
 /// What came of a look-up whose rows were all compared: those that came are right, and the others are told as failed.
@@ -150,8 +187,18 @@ impl Scene {
 
     /// Queues with so many batches in flight, and so long a wait for a command.
     pub(crate) fn queues(&self, placement: Placement, batches: u32, timeout: Duration) -> Result<Queues> {
+        self.queues_in(placement, batches, timeout, Written::of(placement)?)
+    }
+
+    /// As [`queues`](Self::queues), with completion queues and landing areas in that memory.
+    pub(crate) fn queues_in(
+        &self,
+        placement: Placement,
+        batches: u32,
+        timeout: Duration,
+        written: Written,
+    ) -> Result<Queues> {
         let gate = Arc::new(Gate::on_host()?);
-        let peer = (placement == Placement::Peer).then(PeerMemory::new).transpose()?;
         let options = QueueSetOptions {
             batches,
             landing_stride: self.world.landing_stride() as u32,
@@ -160,9 +207,10 @@ impl Scene {
             doorbells: placement.doorbells(),
             host_doorbells: Vec::new(),
             memory: MemoryPlacement::Pinned,
-            writable: peer.clone().map(|peer| peer as Arc<dyn DriveWritable>),
+            writable: written.writable(),
         };
-        Ok(Queues { set: QueueSet::on_host(&self.drives, &options, gate.clone())?, gate, peer, launches: Cell::new(0) })
+        let set = QueueSet::on_host(&self.drives, &options, gate.clone())?;
+        Ok(Queues { set, gate, written, launches: Cell::new(0) })
     }
 
     /// The ring test of the first drive, by the kernels, with so long a wait for a launch, and somebody beside it.
@@ -173,16 +221,16 @@ impl Scene {
         timeout: Duration,
         beside: Option<Turn<'_>>,
     ) -> Result<Result<RingTestReport, RingTestError>> {
-        let peer = (placement == Placement::Peer).then(PeerMemory::new).transpose()?;
+        let written = Written::of(placement)?;
         let drive = self.drives.first().cloned().ok_or_else(|| anyhow!("a scene without a drive"))?;
         let test = RingTest {
             memory: MemoryPlacement::Pinned,
-            writable: peer.clone().map(|peer| peer as Arc<dyn DriveWritable>),
+            writable: written.writable(),
             timeout,
             ..RingTest::new(drive, placement.doorbells())
         };
         let tested = shim.test_ring(&test, self.rng.u64(..), beside);
-        peer.as_deref().map(PeerMemory::assert_canaries).transpose()?;
+        written.assert_canaries()?;
         Ok(tested)
     }
 
@@ -266,9 +314,12 @@ impl Scene {
 impl Queues {
     /// Whether what drives wrote to a peer's BAR, if anything was to go there, went where it should and nowhere else.
     pub(crate) fn assert_peer(&self) -> Result<()> {
-        let Some(peer) = &self.peer else { return Ok(()) };
-        ensure!(peer.is_used(), "nothing came to the peer's BAR");
-        peer.assert_canaries()
+        match &self.written {
+            Written::Host => {}
+            Written::Bar(peer) => ensure!(peer.is_used(), "nothing came to the peer's BAR"),
+            Written::Pinned(pinned) => pinned.assert_holds(self.set.descriptors())?,
+        }
+        self.written.assert_canaries()
     }
 
     /// Doorbells that the kernels stored since the queues were made.
