@@ -45,6 +45,14 @@ def batch(k: Any, **changed: Any) -> dict[str, Any]:
     return {"one": (k.ids, k.ends), "two": (k.ids, k.ends, k.factors)} | changed
 
 
+def over(k: Any, ids: torch.Tensor) -> object:
+    """A look-up whose ids lie in its output."""
+    out = torch.zeros(COUNT, DIM, device=k.device)
+    there = out.view(torch.int64).reshape(-1)[-COUNT:]
+    there.copy_(ids)
+    return k.rows(there, out=out)
+
+
 #: A call that is refused at once on every device, its class, and the argument that it names.
 CALLS: list[tuple[str, Callable[[Any], object], type[warprow.WarprowError], str]] = [
     ("type of ids", lambda k: k.rows(k.ids.float()), warprow.WrongType, "input"),
@@ -54,6 +62,7 @@ CALLS: list[tuple[str, Callable[[Any], object], type[warprow.WarprowError], str]
     ("type of weights", lambda k: k.bags(k.ids, k.offsets, k.ids), warprow.WrongType, "per_sample_weights"),
     ("type of out", lambda k: k.rows(k.ids, out=torch.empty(COUNT, DIM, device=k.device).half()), warprow.WrongType, "out"),
     ("weights of a feature without", lambda k: k.both(batch(k, one=(k.ids, k.ends, k.factors))), warprow.InvalidArgument, "batch"),
+    ("out over the ids", lambda k: over(k, k.ids), warprow.InvalidArgument, "out"),
     ("no tensor", lambda k: k.rows("12"), warprow.WrongType, "input"),
     ("no batch", lambda k: k.both(k.ids), warprow.WrongType, "batch"),
     ("device of ids", lambda k: k.rows(k.ids.to(k.other)), warprow.InvalidArgument, "input"),

@@ -101,6 +101,7 @@ def test_arrays_at_any_address_are_taken(store: warprow.Store) -> None:
         (lambda s: s.lookup("user", [1], out=np.zeros((1, 4))), warprow.WrongType, "out"),
         (lambda s: s.lookup("user", [1, 2], out=np.zeros((4, 4), np.float32)[::2]), warprow.InvalidArgument, "contiguous"),
         (lambda s: s.lookup("user", [1], out=shifted(np.zeros((1, 4), np.float32))), warprow.InvalidArgument, "multiple of the 4 bytes"),
+        (lambda s: s.lookup("user", (it := np.zeros(8, np.int64))[1:2], out=it.view(np.float32)[:4].reshape(1, 4)), warprow.InvalidArgument, "with ids"),
         (lambda s: s.lookup("user", [1], missing="perhaps"), warprow.InvalidArgument, "missing"),
         (lambda s: s.lookup("user", [1], dtype="f64"), warprow.InvalidArgument, "f64"),
         (lambda s: s.load({"user": rows(3, 4)}), warprow.TableExists, "replace"),

@@ -212,6 +212,14 @@ def output(out: Array | None, shape: tuple[int, ...], dtype: str) -> Array:
     return out
 
 
+def check_apart(out: Array, **given: Array | None) -> None:
+    """Whether an output shares no memory with what is read while it is filled: contiguous arrays, by their arguments' names."""
+    begin = address_of(out)
+    for argument, array in given.items():
+        if array is not None and begin < (at := address_of(array)) + array.nbytes and at < begin + out.nbytes:
+            raise invalid("out", f"it shares memory with {argument}: give an array of its own")
+
+
 def keys(argument: str, value: Any) -> Array:
     """Ids or keys of a table: whole numbers of 64 bits, one after another."""
     np = numpy()

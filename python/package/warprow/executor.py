@@ -836,6 +836,8 @@ class Plan:
             weights_at = _arrays.address_of(weights_held)
         shape = (bags if self._pooled else held.size, self.width)
         rows = _arrays.output(out, shape, self.dtype)
+        if out is not None:
+            _arrays.check_apart(rows, ids=held, offsets=offsets_held, weights=weights_held)
         found = np.empty(held.size, dtype=np.bool_) if mask or self._masked else None
         at = None if found is None else _arrays.address_of(found)
         args = (ids_args, offsets_args, weights_at, bags)

@@ -13,7 +13,7 @@ from .. import _native, store as stores
 from ..errors import Closed, invalid, wrong_type
 from ..executor import Executor
 from ._spec import Spec, parse
-from ._tensors import check_output, check_tensor, plain, refuse_trace, written
+from ._tensors import check_apart, check_output, check_tensor, plain, refuse_trace, written
 
 #: Of ids and offsets, the names of their types.
 _INTEGERS = {torch.int64: "i64", torch.int32: "i32"}
@@ -184,6 +184,7 @@ class Lookup:
         shape = self.spec.shape(ids, offsets)
         rows = self.output(shape, out)
         if out is not None:
+            check_apart(out, input=ids, offsets=offsets, per_sample_weights=weights)
             written(out)
         mask = torch.empty(ids.shape, dtype=torch.bool, device=self.device) if self.masked else None
         count = ids.numel()

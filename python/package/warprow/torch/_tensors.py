@@ -117,6 +117,20 @@ def check_output(out: torch.Tensor) -> None:
         raise invalid("out", "it requires a gradient, and rows have none: give out.detach(), or call under torch.no_grad()")
 
 
+def check_apart(out: torch.Tensor, **given: torch.Tensor | None) -> None:
+    """Whether an output shares no memory with what is read while it is filled: contiguous tensors, by their arguments' names.
+
+    Raises
+    ------
+    InvalidArgument
+        It does with one of them.
+    """
+    begin, bytes_ = out.data_ptr(), out.numel() * out.element_size()
+    for argument, tensor in given.items():
+        if tensor is not None and begin < (at := tensor.data_ptr()) + tensor.numel() * tensor.element_size() and at < begin + bytes_:
+            raise invalid("out", f"it shares memory with {argument}: give a tensor of its own")
+
+
 def written(out: torch.Tensor) -> None:
     """Tells autograd that an output is overwritten, so that no gradient is computed of what it held before."""
     if not out.is_inference():
