@@ -615,7 +615,7 @@ mod tests {
                     for _ in 0..50_000 {
                         let id = random.u64(..4096);
                         let mut row = [0u8; 64];
-                        match cache.find(&known, id, &mut row) {
+                        match cache.find(known, id, &mut row) {
                             true => assert_eq!(row, [(id % 251) as u8; 64], "row {id}, seed {thread}"),
                             false => keep(cache, known, id, [(id % 251) as u8; 64]),
                         }
