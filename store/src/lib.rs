@@ -49,7 +49,6 @@ mod member;
 mod membership;
 mod overlay;
 mod pace;
-mod pacer;
 mod parallel_read;
 mod property;
 mod scrub;

@@ -15,7 +15,6 @@ use crate::bulk::{Bulk, Job, Purpose};
 use crate::drive_access::{DriveAccess, lock};
 use crate::member::MemberDrive;
 use crate::pace::Pace;
-use crate::pacer::Pacer;
 
 /// Threads at most: what they read passes through caches that they share.
 const MOST: usize = 16;
@@ -38,7 +37,7 @@ pub(crate) struct ParallelRead {
     owners: Vec<Vec<usize>>,
     extent_bytes: usize,
     clock: Arc<dyn Clock>,
-    pace: Option<Paced>,
+    pacer: Option<Pacer>,
 }
 
 impl ParallelRead {
@@ -61,10 +60,7 @@ impl ParallelRead {
             owners: vec![Vec::new(); members.len()],
             extent_bytes: usize::MAX,
             clock: driving.clock.clone(),
-            pace: pace.map(|pace| match pace {
-                Pace::BytesPerSecond(rate) => Paced::Rate(Pacer::new(rate, driving.clock.now())),
-                Pace::Share(share) => Paced::Share(share),
-            }),
+            pacer: pace.map(|pace| Pacer { pace, free_at: Mutex::new(Duration::ZERO) }),
         };
         let base = wanted.min(present.len()).max(1);
         for worker in 0..wanted {
@@ -120,11 +116,11 @@ impl ParallelRead {
             *turn += 1;
         }
         let clock = &*self.clock;
-        let pace = self.pace.as_ref();
+        let pacer = self.pacer.as_ref();
         if let [alone] = &mut self.workers[..] {
             let tick = Mutex::new(tick);
             let stop = || (*lock(&tick))().is_break();
-            return work(alone, lists.into_iter().flatten(), take, failed, pace, clock, &stop);
+            return work(alone, lists.into_iter().flatten(), take, failed, pacer, clock, &stop);
         }
         let stopped = AtomicBool::new(false);
         let stop = || stopped.load(Ordering::Relaxed);
@@ -135,7 +131,7 @@ impl ParallelRead {
                 let done = done.clone();
                 let stop = &stop;
                 scope.spawn(move || {
-                    let ended = work(bulk, list.into_iter(), take, failed, pace, clock, stop);
+                    let ended = work(bulk, list.into_iter(), take, failed, pacer, clock, stop);
                     // Nobody listens only after a panic.
                     let _ = done.send(ended);
                 });
@@ -172,7 +168,7 @@ fn work(
     extents: impl Iterator<Item = Extent>,
     take: &Take<'_>,
     failed: &Failed<'_>,
-    pace: Option<&Paced>,
+    pacer: Option<&Pacer>,
     clock: &dyn Clock,
     stop: &dyn Fn() -> bool,
 ) -> Result<(), StoreError> {
@@ -185,18 +181,17 @@ fn work(
         if stop() {
             return Err(StoreError::Interrupted);
         }
-        match pace {
+        match pacer {
             None => {}
-            Some(Paced::Rate(pacer)) => {
-                if let Some(at) = pacer.reserve(clock, extent.bytes) {
-                    // What is under way is not left to its time-out.
-                    if at > clock.now() + TICK {
-                        bulk.finish(&mut job)?;
-                    }
-                    pause(clock, at, stop)?;
+            Some(Pacer { pace: Pace::BytesPerSecond(rate), free_at }) => {
+                let at = reserve(free_at, clock.now(), extent.bytes, *rate);
+                // What is under way is not left to its time-out.
+                if at > clock.now() + TICK {
+                    bulk.finish(&mut job)?;
                 }
+                pause(clock, at, stop)?;
             }
-            Some(Paced::Share(share)) if batch == 8 => {
+            Some(Pacer { pace: Pace::Share(share), .. }) if batch == 8 => {
                 bulk.finish(&mut job)?;
                 let busy = clock.now().saturating_sub(began);
                 let idle = busy.mul_f64((1.0 / share - 1.0).clamp(0.0, 1e4));
@@ -211,12 +206,18 @@ fn work(
     bulk.finish(&mut job)
 }
 
-/// A [`Pace`] that is kept.
-enum Paced {
-    /// By all threads together.
-    Rate(Pacer),
-    /// By each thread.
-    Share(f64),
+struct Pacer {
+    pace: Pace,
+    /// When the next extent may be read.
+    free_at: Mutex<Duration>,
+}
+
+/// When so many bytes may be read, at `rate` a second of all threads together.
+fn reserve(free_at: &Mutex<Duration>, now: Duration, bytes: usize, rate: u64) -> Duration {
+    let mut free_at = lock(free_at);
+    let at = now.max(*free_at);
+    *free_at = at + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+    at
 }
 
 fn pause(clock: &dyn Clock, until: Duration, stop: &dyn Fn() -> bool) -> Result<(), StoreError> {

@@ -387,8 +387,6 @@ pub struct RerankWindows {
     pub rounds: u64,
     /// Rows that came to DRAM.
     pub rows_moved: u64,
-    /// Milliseconds that these rounds took, all together.
-    pub rounds_ms: f64,
     /// Rows compared.
     pub rows_checked: u64,
 }
@@ -408,7 +406,6 @@ impl From<&RerankResult> for RerankWindows {
             pairs: result.p99_us.pairs().len() as u64,
             rounds: result.rounds,
             rows_moved: result.moved,
-            rounds_ms: result.round_time.as_secs_f64() * 1e3,
             rows_checked: result.checked,
         }
     }

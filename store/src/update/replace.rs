@@ -72,8 +72,8 @@ impl Store {
         Ok(())
     }
 
-    /// As [`read_rows`](Self::read_rows), of a table as it is in a generation, without updates. With a rate by one thread, and no LBA
-    /// without a row of these. `tick` is asked now and then whether to stop ([`StoreError::Interrupted`]).
+    /// As [`read_rows`](Self::read_rows), of a table as it is in a generation, without updates. With a rate by one thread. `tick` is asked
+    /// now and then whether to stop ([`StoreError::Interrupted`]).
     pub(crate) fn read_stored(
         &self,
         located: &TableVersion,
@@ -104,9 +104,7 @@ impl Store {
         };
         let failed = |_: &Extent, error| Err(StoreError::Driver(error));
         let most = sweep.extent_bytes();
-        // A rate counts bytes: with one, nothing is read that nobody wants.
-        let gap = if pace.is_some() { 0 } else { GAP };
-        match pace.is_none() && (ranks.len() as u64).saturating_mul(DENSE) >= table.rows {
+        match (ranks.len() as u64).saturating_mul(DENSE) >= table.rows {
             true => {
                 let any = |extent: &Extent| {
                     extent
@@ -116,7 +114,7 @@ impl Store {
                 let extents = placement.extents(table.rows_region, most).filter(any);
                 sweep.run(extents, &rows, &failed, tick)?;
             }
-            false => sweep.run(Runs { table, placement, ranks, most, gap }, &rows, &failed, tick)?,
+            false => sweep.run(Runs { table, placement, ranks, most }, &rows, &failed, tick)?,
         }
         Ok(())
     }
@@ -442,8 +440,6 @@ struct Runs<'a> {
     placement: &'a Placement,
     ranks: &'a [u64],
     most: usize,
-    /// Bytes between two rows that are read with them, at most.
-    gap: u64,
 }
 
 impl Iterator for Runs<'_> {
@@ -453,7 +449,7 @@ impl Iterator for Runs<'_> {
         let row_lbas = u64::from(self.table.packing.row_lbas());
         let shift = self.placement.stripe_lba_shift();
         let lba_size = u64::from(self.placement.lba_size());
-        let gap = self.gap / lba_size;
+        let gap = GAP / lba_size;
         let most = (self.most as u64 / lba_size).max(row_lbas);
         let (&rank, mut rest) = self.ranks.split_first()?;
         let first = self.table.locate(rank)?.0;
@@ -468,86 +464,5 @@ impl Iterator for Runs<'_> {
         }
         self.ranks = rest;
         self.placement.run(first, end - first)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::atomic::{AtomicU64, Ordering};
-    use std::sync::{Arc, Mutex};
-
-    use warprow_dma::DmaMemory;
-    use warprow_layout::{DType, TableSpec};
-    use warprow_soft_controller::{Backing, MediaError, Namespace, RamBacking, SoftController};
-
-    use super::*;
-    use crate::{Device, LoadOptions, TableLoad};
-
-    const ROWS: u64 = 20_000;
-    const ROW: usize = 512;
-
-    /// Memory that counts what is read of it.
-    #[derive(Debug)]
-    struct Counting {
-        ram: RamBacking,
-        read: Arc<AtomicU64>,
-    }
-
-    impl Backing for Counting {
-        fn size(&self) -> u64 {
-            self.ram.size()
-        }
-        fn read(&self, offset: u64, to: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
-            self.read.fetch_add(len as u64, Ordering::Relaxed);
-            self.ram.read(offset, to, at, len)
-        }
-        fn write(&self, offset: u64, from: &DmaMemory, at: usize, len: usize) -> Result<(), MediaError> {
-            self.ram.write(offset, from, at, len)
-        }
-        fn zero(&self, offset: u64, len: u64, deallocate: bool) -> Result<(), MediaError> {
-            self.ram.zero(offset, len, deallocate)
-        }
-        fn flush(&self) -> Result<(), MediaError> {
-            self.ram.flush()
-        }
-    }
-
-    fn row(rank: u64) -> Vec<u8> {
-        (0..ROW as u64).map(|at| (rank * 31 + at) as u8 ^ (rank >> 8) as u8).collect()
-    }
-
-    /// Reads of rows are counted by the drive, and every row is compared: with a rate nothing else is read, without one as much as is
-    /// worth a command less.
-    #[test]
-    fn a_rate_is_spent_on_rows_that_are_wanted() {
-        let read = Arc::<AtomicU64>::default();
-        let namespace = Namespace::new(Counting { ram: RamBacking::new(64 << 20).unwrap(), read: read.clone() });
-        let drive = SoftController::builder().name("d").serial("d").namespace(namespace).build().unwrap();
-        let store = Store::create(&[Device::new(drive, 1)], &Default::default(), &Default::default()).unwrap();
-        let rows: Vec<u8> = (0..ROWS).flat_map(row).collect();
-        let (spec, source) = (TableSpec::new("t", ROWS, ROW as u32, DType::U8), &rows[..]);
-        let told = &mut |_| ControlFlow::Continue(());
-        store.load("m", &[TableLoad::new(&spec, &source)], &LoadOptions::default(), told).unwrap();
-        let located = store.locate("t").unwrap();
-        // One row in twenty, one in a thousand, and all of them.
-        for step in [20, 1000, 1] {
-            let ranks: Vec<u64> = (0..ROWS / step).map(|nth| nth * step + nth % step).collect();
-            let wanted = ranks.len() as u64 * ROW as u64;
-            for rate in [None, Some(1 << 30)] {
-                let before = read.load(Ordering::Relaxed);
-                let seen = Mutex::new(vec![false; ranks.len()]);
-                let take = |position: usize, bytes: &[u8]| {
-                    assert_eq!(bytes, row(ranks[position]), "position {position}");
-                    assert!(!std::mem::replace(&mut lock(&seen)[position], true), "position {position} came twice");
-                };
-                store.read_stored(&located, &ranks, rate, &mut || ControlFlow::Continue(()), &take).unwrap();
-                assert!(lock(&seen).iter().all(|seen| *seen), "rows are missing");
-                let bytes = read.load(Ordering::Relaxed) - before;
-                // Whole extents end with a stripe unit.
-                let whole = (ROWS * ROW as u64).next_multiple_of(located.generation.placement.stripe_bytes());
-                let most = if rate.is_some() || step == 1000 { wanted } else { whole };
-                assert!(wanted <= bytes && bytes <= most, "{bytes} B for {wanted} B, one row in {step}, rate {rate:?}");
-            }
-        }
     }
 }
