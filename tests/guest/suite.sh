@@ -104,7 +104,7 @@ if command -v "${CXX:-c++}" >/dev/null 2>&1; then
         case $code in
             0)
                 guest 'memory that the real gdrdrv pins' --limit 300 --modules "$modules" \
-                    --drive 64M,addr=8.0 --drive 64M,addr=9.0,slow=262144 "${peer[@]}" "$gpu" gdrdrv 0000:00:08.0 0000:00:09.0 2
+                    --drive 64M,addr=8.0 --drive 64M,addr=9.0,slow=65536 "${peer[@]}" "$gpu" gdrdrv 0000:00:08.0 0000:00:09.0 2
                 ;;
             77) ;;
             *) failed=1 ;;
