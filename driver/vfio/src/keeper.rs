@@ -118,6 +118,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Has a program begin with descriptors 0, 1 and 2 alone, whatever this process has open that is not marked to be closed then: shells and job
+/// runners leave such descriptors to what they start. Before Linux 5.11 it begins with them all the same, and a keeper says so and ends.
+fn inherit_nothing(program: &mut Command) {
+    let mark = || {
+        const FIRST: libc::c_uint = 3;
+        // SAFETY: a system call without memory. Descriptors are only marked here, not closed: the standard library's own stays open until the
+        // program begins.
+        unsafe { libc::syscall(libc::SYS_close_range, FIRST, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+        Ok(())
+    };
+    // SAFETY: what runs between fork and exec is one system call, which takes no lock and allocates nothing.
+    unsafe { program.pre_exec(mark) };
+}
+
 impl Keeper {
     /// Starts a program that calls [`keep`] with its standard input. It gets a process group of its own, so that signals of a terminal do not
     /// reach it. It should not share a control group with its owner either: whoever kills a whole group kills both.
@@ -126,6 +140,7 @@ impl Keeper {
             .map_err(KeeperError::os("making a socket for the keeper"))?;
         set_socket_timeout(&ours, Timeout::Recv, Some(ANSWER)).map_err(KeeperError::os("limiting a wait"))?;
         let name = program.get_program().to_string_lossy().into_owned();
+        inherit_nothing(&mut program);
         let child = program.stdin(theirs).process_group(0).spawn();
         let child = child.map_err(|source| KeeperError::Start { program: name, source })?;
         // The command holds the keeper's end of the socket open as long as it lives.
@@ -252,6 +267,8 @@ impl Link {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
 
     #[test]
@@ -264,5 +281,19 @@ mod tests {
     fn a_program_that_is_no_keeper_is_noticed() {
         let error = Keeper::start(Command::new("true")).unwrap_err();
         assert!(matches!(error, KeeperError::Lost), "{error}");
+    }
+
+    #[test]
+    fn a_keeper_begins_without_descriptors_of_others() {
+        // Not marked to be closed, as one that a shell has left open.
+        let leaked = rustix::io::dup(std::fs::File::open("/dev/null").unwrap()).unwrap();
+        let open_in = |prepare: fn(&mut Command)| {
+            let mut command = Command::new("readlink");
+            command.arg(format!("/proc/self/fd/{}", leaked.as_raw_fd()));
+            prepare(&mut command);
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        };
+        assert_eq!(open_in(|_| ()), "/dev/null\n");
+        assert_eq!(open_in(inherit_nothing), "");
     }
 }

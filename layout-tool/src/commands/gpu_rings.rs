@@ -104,7 +104,7 @@ pub(crate) fn run(args: &GpuRingsArgs, context: &Context) -> Result<CommandOutpu
     if !machine.is_this() {
         return copy_of_a_machine(&machine, &address);
     }
-    // Before CUDA: a keeper inherits no descriptor of NVIDIA's driver.
+    // Before CUDA, so that no descriptor of NVIDIA's driver can be inherited, on old kernels either.
     let keeper = (pci(&address).is_some() && wants_kept_memory(args)).then(keeper::start);
     let gpu = Gpu::open(args.gpu).map_err(|error| without_gpu(&error))?;
     let kernels = Kernels::load(&gpu).map_err(|error| without_kernels(&error))?;

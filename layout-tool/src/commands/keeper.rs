@@ -12,7 +12,7 @@ use crate::failure::{Class, Failure};
 /// The subcommand's name.
 pub(crate) const NAME: &str = "keeper";
 
-/// Starts this program anew as a keeper. To be called before CUDA is initialised.
+/// Starts this program anew as a keeper. To be called before CUDA is initialised, whose descriptors kernels before 5.11 would hand on.
 pub(crate) fn start() -> Result<Arc<Keeper>, KeeperError> {
     let program =
         std::env::current_exe().map_err(|source| KeeperError::Start { program: "warprow".to_owned(), source })?;
