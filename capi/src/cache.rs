@@ -12,7 +12,7 @@ use crate::gpu::{self, warprow_gpu_executor};
 use crate::guard;
 use crate::handle;
 use crate::host::{self, warprow_host_executor};
-use crate::sized::{array, check, fill, versioned};
+use crate::sized::{check, fill, versioned};
 use crate::status::warprow_status;
 
 /// What a cache has done since its executor was attached.
@@ -64,37 +64,9 @@ pub struct warprow_cache_warmed {
     pub left: u64,
 }
 
-/// Bytes of an executor's cache that one table has to itself, of the `cache_bytes` of its options. Since 1.8.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct warprow_cache_share {
-    /// sizeof(warprow_cache_share).
-    pub struct_size: usize,
-    /// The name of the table, some of whose rows may be cached.
-    pub table: *const c_char,
-    /// Bytes of its rows in the cache, with what leads to them.
-    pub bytes: u64,
-}
-
 versioned! {
     warprow_cache_statistics: 80 => 96,
     warprow_cache_warmed: 48,
-    warprow_cache_share: 24,
-}
-
-/// Reads shares of a cache.
-///
-/// # Safety
-/// `first` points to `count` shares; it may be NULL if there are none.
-pub(crate) unsafe fn cache_shares(
-    first: *const warprow_cache_share,
-    count: usize,
-) -> Result<Vec<(String, u64)>, Failure> {
-    // SAFETY: the caller's promise.
-    let given = unsafe { array(first, count) }?;
-    // SAFETY: as above.
-    let name = |table: *const c_char| unsafe { text("a cache share's table", table) };
-    given.iter().map(|share| Ok((name(share.table)?.to_owned(), share.bytes))).collect()
 }
 
 impl From<GpuWarmed> for warprow_cache_warmed {

@@ -8,7 +8,7 @@ use warprow_lookup::Pooling;
 
 use crate::arguments::{check_place, millis, store as put};
 use crate::batch::Shape;
-use crate::cache::{cache_shares, warprow_cache_share};
+use crate::cache_shares::{cache_shares, warprow_cache_share};
 use crate::error::{Failure, c_text, warprow_error};
 use crate::guard;
 use crate::handle::{self, Object};

@@ -9,7 +9,7 @@ use warprow_lookup::{
 
 use crate::arguments::{check_place, millis, store as put};
 use crate::batch::{Shape, warprow_batch, warprow_output};
-use crate::cache::{cache_shares, warprow_cache_share};
+use crate::cache_shares::{cache_shares, warprow_cache_share};
 use crate::error::{Failure, warprow_error};
 use crate::guard;
 use crate::handle::{self, Object};

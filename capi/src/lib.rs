@@ -7,6 +7,7 @@ mod abi;
 mod arguments;
 mod batch;
 mod cache;
+mod cache_shares;
 mod classify;
 mod error;
 mod gpu;
