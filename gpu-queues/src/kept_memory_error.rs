@@ -23,8 +23,8 @@ pub enum KeptMemoryError {
     /// Nobody keeps the memory for this drive.
     #[error(
         "{function}: completion queues and landing areas in a GPU's memory want a keeper that holds the drive and the memory: without one, \
-         a process that dies could leave memory of others as the drive's target (docs/gpu-rings.md); use KeptGpuMemory, or leave \
-         QueueSetOptions::writable empty"
+         a process that dies could leave memory of others as the drive's target (docs/gpu-rings.md); use KeptGpuMemory, or \
+         memory of the host"
     )]
     Unkept {
         /// The drive's function.

@@ -17,7 +17,7 @@ pub(crate) fn ring_refusals(
 ) -> Result<Vec<Option<String>>, GpuError> {
     let doorbells = options.doorbells;
     if options.drive_memory.is_some() && !doorbells.wants_registers() {
-        let why = "GpuOptions::drive_memory wants the GPU to store to the drives' doorbells: ask for DoorbellAccess::Registers or Best";
+        let why = "a GPU's memory for drives (with_drive_memory) wants the GPU to store to the drives' doorbells: ask for registers or the best (with_doorbells)";
         return Err(GpuError::Unsupported(why.to_owned()));
     }
     let mut refusals = Vec::new();
