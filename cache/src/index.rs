@@ -15,7 +15,7 @@ pub(crate) struct Index {
     places: Box<[u64]>,
 }
 
-/// What of a key's hash an index keeps.
+/// The part of a key's hash that an index keeps.
 fn bits(key: u64) -> u64 {
     mix(key) >> 32
 }

@@ -22,7 +22,7 @@ pub struct KeptGpuMemory {
     from: Source,
 }
 
-/// Whose memory it is.
+/// Where the memory comes from.
 enum Source {
     Gpu(Arc<Gpu>),
     /// Addresses on a GPU that were not yet given out, for a thread of this process in the place of the kernels.

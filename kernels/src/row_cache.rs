@@ -92,7 +92,7 @@ pub struct CacheTooSmall {
     pub bytes: u64,
     /// What would do.
     pub needed: u64,
-    /// Whose share it is; `None`: the whole cache.
+    /// The table that has the share; `None`: the whole cache.
     pub owner: Option<u32>,
 }
 
